@@ -9,7 +9,9 @@ use std::{net::SocketAddr, time::Duration};
 
 use buf::Cx;
 use client::{Initiator, Settings};
-use multipath::{AnyPath, Expected, HostIdentity, RemoteVolume, Secrets, Terms, Url, VolumeMismatch};
+use multipath::{
+    AnyPath, Expected, HostIdentity, RemoteVolume, Secrets, Url, VolumeMismatch, VolumeSettings,
+};
 use uuid::Uuid;
 use volume::Geometry;
 
@@ -28,7 +30,7 @@ const MAX_IO: u32 = 1 << 20;
 pub struct Remote {
     who: HostIdentity,
     ways: Vec<RemotePath>,
-    terms: Terms,
+    terms: VolumeSettings,
     /// Its geometry.
     pub geometry: Geometry,
     /// Its identity as a remote volume.
@@ -111,21 +113,21 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError>
     known.map_or(Ok(()), |known| known.accept(&info)).map_err(RemoteError::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
     let first = ways.first().ok_or_else(|| RemoteError::Unusable("there is no URL".to_owned()))?;
-    let terms = Terms { expected: Some(expected.clone()), max_io, ..terms(&first.url) };
+    let terms = VolumeSettings { expected: Some(expected.clone()), max_io, ..terms(&first.url) };
     Ok(Remote { who, ways, terms, geometry, expected, uuid })
 }
 
 /// A daemon does not give up: a volume that comes back is served again, however late. And its hosts may try
 /// again on another shard, which knows nothing of what this one has in doubt: so they hear that a write failed
 /// when it can land no more, and not before.
-fn terms(url: &Url) -> Terms {
+fn terms(url: &Url) -> VolumeSettings {
     let said = &url.options.volume;
-    Terms {
+    VolumeSettings {
         queue_timeout: said.queue_timeout.unwrap_or(QUEUE_TIMEOUT),
         loss_timeout: said.loss_timeout.unwrap_or(Duration::MAX),
         open_timeout: said.open_timeout.unwrap_or(Duration::MAX),
         certain: true,
-        ..Terms::of(&url.options)
+        ..VolumeSettings::of(&url.options)
     }
 }
 

@@ -227,7 +227,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use buf::Time;
-    use multipath::{Counts, PathInfo, PathProblem, PathState, Protocol};
+    use multipath::{PathCounts, PathInfo, PathProblem, PathState, Protocol};
 
     use super::*;
 
@@ -240,7 +240,7 @@ mod tests {
             last: Some((Time(1), PathProblem::Down(why))),
             in_work: 0,
             lands_for: std::time::Duration::ZERO,
-            counts: Counts::default(),
+            counts: PathCounts::default(),
         };
         let broke =
             || path(DownReason::Lost("the target broke the protocol: it sent a wrong header digest".into()));

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 use buf::{Class, Cx, SgMut, Time};
 use multipath::url::{Machine, Url};
 use multipath::{
-    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationOp, Reservations, Secrets, Terms, VolumeEvent,
+    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationOp, Reservations, Secrets, VolumeEvent,
+    VolumeSettings,
 };
 use reactor::{Config, InlineReactor, IoChoice, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
@@ -199,7 +200,7 @@ impl Initiator {
             let (paths, its_identities) = self.paths_of(urls)?;
             identities.extend(its_identities);
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
-            legs.push((paths, Terms::of(&first.options)));
+            legs.push((paths, VolumeSettings::of(&first.options)));
         }
         let opened = self.inline.with(|client, cx| match (name.chunk, legs.pop()) {
             (None, Some((paths, terms))) => client.open(cx, paths, terms),
@@ -371,7 +372,7 @@ impl Initiator {
         let mut all = Vec::new();
         for urls in &name.legs {
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
-            let ((paths, _), terms) = (self.paths_of(urls)?, Terms::of(&first.options));
+            let ((paths, _), terms) = (self.paths_of(urls)?, VolumeSettings::of(&first.options));
             let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
             let leg = leg.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
             let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();

@@ -28,7 +28,7 @@ use buf::{Class, Cx, Errno, Payload, Pool, Time};
 use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
 use shard::{Control, Message, Shard};
 use stream::{Received, RecvOp, SendOp};
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
 
 const LEN: usize = 4096;
@@ -109,7 +109,8 @@ impl Connected {
         let isid = Isid::random([1, 2, 3], 4);
         let settings = iscsi::Settings::new(portals, target::TARGET.to_owned(), 0, host, isid);
         let limits = SessionLimits { commands: depth.max(128) as u16, ..SessionLimits::default() };
-        let shard = Shard::new(ShardId(0), 1, target::exports(&Terms { limits, ..Terms::default() }));
+        let shard =
+            Shard::new(ShardId(0), 1, target::exports(&TargetLimits { limits, ..TargetLimits::default() }));
         let path = IscsiPath::new(settings).expect("the settings are sound");
         let mut world = world::World::new(Measured { path, is_on: false }, shard);
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
@@ -132,7 +133,8 @@ impl Connected {
             Nqn::parse("nqn.2026-11.test:host").expect("a name"),
             HostId::new([1; 16]).expect("not zero"),
         );
-        let mut world = nvme_world::World::new(NvmePath::new(settings), target::exports(&Terms::default()));
+        let mut world =
+            nvme_world::World::new(NvmePath::new(settings), target::exports(&TargetLimits::default()));
         world.connect().expect("the path comes up");
         Connected::Nvme(Box::new(world))
     }

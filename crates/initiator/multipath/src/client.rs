@@ -21,7 +21,7 @@ use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
 use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
 
 use crate::path::{Path, ReservationOp, VolumeInfo};
-use crate::remote::{PathInfo, RemoteVolume, ReservationReply, Terms, VolumeEvent};
+use crate::remote::{PathInfo, RemoteVolume, ReservationReply, VolumeEvent, VolumeSettings};
 use crate::sockets_endpoint::{NoMessage, compute_one, departure, without_peers};
 use crate::striped::Striped;
 
@@ -137,12 +137,12 @@ impl<P: Path> Client<P> {
 
     /// Opens a remote volume by these paths, as [`RemoteVolume::open`] does; `None`: there are
     /// [`VOLUMES_MAX`] already.
-    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Option<Handle> {
+    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, settings: VolumeSettings) -> Option<Handle> {
         if self.slots.is_full() {
             return None;
         }
-        let read_only = terms.read_only;
-        self.insert(VolumeBackend::Remote(Box::new(RemoteVolume::open(cx, paths, terms))), read_only)
+        let read_only = settings.read_only;
+        self.insert(VolumeBackend::Remote(Box::new(RemoteVolume::open(cx, paths, settings))), read_only)
     }
 
     /// Opens a stripe of remote volumes, each by these paths; `chunk` is in bytes, as
@@ -150,11 +150,16 @@ impl<P: Path> Client<P> {
     ///
     /// # Panics
     /// As [`Stripe::new`].
-    pub fn open_stripe(&mut self, cx: &mut Cx<'_>, legs: Vec<(Vec<P>, Terms)>, chunk: u32) -> Option<Handle> {
+    pub fn open_stripe(
+        &mut self,
+        cx: &mut Cx<'_>,
+        legs: Vec<(Vec<P>, VolumeSettings)>,
+        chunk: u32,
+    ) -> Option<Handle> {
         if self.slots.is_full() {
             return None;
         }
-        let legs = legs.into_iter().map(|(paths, terms)| (RemoteVolume::open(cx, paths, terms), None));
+        let legs = legs.into_iter().map(|(paths, settings)| (RemoteVolume::open(cx, paths, settings), None));
         let stripe = Stripe::new(legs.collect(), chunk, None, None);
         self.insert(VolumeBackend::Stripe(Box::new(Striped::new(stripe))), false)
     }
@@ -270,7 +275,7 @@ impl<P: Path> Client<P> {
             VolumeBackend::Remote(remote) => remote.submit(cx, io),
             VolumeBackend::Stripe(striped) if !striped.has_room() => return Err(io),
             VolumeBackend::Stripe(striped) => striped.stripe.submit(cx, io),
-            VolumeBackend::Local(..) if slot.in_work >= Terms::default().in_work => return Err(io),
+            VolumeBackend::Local(..) if slot.in_work >= VolumeSettings::default().in_work => return Err(io),
             VolumeBackend::Local(backend, _) => {
                 slot.in_work += 1;
                 backend.submit(cx, io);

@@ -37,8 +37,8 @@ pub use path::{
     DownReason, Event, IoError, Path, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
 };
 pub use remote::{
-    Counts, Expected, IN_WORK_MAX, PATHS_MAX, PathInfo, PathProblem, PathState, REQUESTS_MAX, RemoteVolume,
-    ReservationReply, Terms, VolumeEvent, VolumeMismatch, is_same_serial,
+    Expected, IN_WORK_MAX, PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, REQUESTS_MAX,
+    RemoteVolume, ReservationReply, VolumeEvent, VolumeMismatch, VolumeSettings, is_same_serial,
 };
 pub use secret::Secret;
 pub use sockets_endpoint::{NoMessage, SocketsEndpoint};

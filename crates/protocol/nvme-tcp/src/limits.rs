@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::wire::Terms;
+use crate::wire::ConnectionParameters;
 use nvme::Sqe;
 
 /// Most entries of a queue that is served.
@@ -87,7 +87,7 @@ pub struct QueueSize {
 /// A queue on its way to another shard, its Connect unanswered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueueHandoff {
-    pub(crate) terms: Terms,
+    pub(crate) parameters: ConnectionParameters,
     pub(crate) connect: Sqe,
     /// What came behind the Connect.
     pub(crate) left: Box<[u8]>,

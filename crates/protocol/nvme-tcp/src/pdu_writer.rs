@@ -1,7 +1,7 @@
 //! Writes PDUs into a batch, for both roles: header, digests, padding and data.
 
 use crate::receiver::Term;
-use crate::wire::{CommonHeader, DIGEST_LEN, Flags, PduType, TermReq, Terms};
+use crate::wire::{CommonHeader, ConnectionParameters, DIGEST_LEN, Flags, PduType, TermReq};
 use buf::Sg;
 use buf::crc32c::Crc32c;
 use std::ops::Range;
@@ -16,7 +16,7 @@ pub(crate) const FRAME: usize = 128 + DIGEST_LEN;
 
 pub struct PduWriter<'a> {
     pub(crate) batch: Batch,
-    pub(crate) terms: &'a Terms,
+    pub(crate) parameters: &'a ConnectionParameters,
     /// Data begins at a multiple of so many bytes.
     pub(crate) alignment: u8,
 }
@@ -25,8 +25,8 @@ impl PduWriter<'_> {
     /// A header, completed, with its digest, and the data behind it.
     #[inline(always)]
     pub(crate) fn put(&mut self, header: &mut [u8], data: Option<(&Sg, Range<usize>)>) {
-        let end = header.len() + if self.terms.header_digest { DIGEST_LEN } else { 0 };
-        let with_data_digest = self.terms.data_digest && data.is_some();
+        let end = header.len() + if self.parameters.header_digest { DIGEST_LEN } else { 0 };
+        let with_data_digest = self.parameters.data_digest && data.is_some();
         let (mut plen, mut pdo) = (end, end);
         if let Some((_, range)) = &data {
             pdo = end.next_multiple_of(usize::from(self.alignment));
@@ -35,13 +35,13 @@ impl PduWriter<'_> {
         if let Ok((common, _)) = CommonHeader::mut_from_prefix(header) {
             common.flags = common
                 .flags
-                .with(Flags::HEADER_DIGEST, self.terms.header_digest)
+                .with(Flags::HEADER_DIGEST, self.parameters.header_digest)
                 .with(Flags::DATA_DIGEST, with_data_digest);
             common.pdo = if data.is_some() { pdo as u8 } else { common.pdo };
             common.plen = U32::new(plen as u32);
         }
         self.batch.put(header);
-        if self.terms.header_digest {
+        if self.parameters.header_digest {
             self.batch.put(&crate::wire::digest(header));
         }
         if pdo > end {

@@ -5,7 +5,7 @@ use crate::LinkFault;
 use crate::limits::QueueSize;
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver, Term};
 use crate::send_queue::{NoMemory, OutgoingPdu, SendQueue};
-use crate::wire::Terms;
+use crate::wire::ConnectionParameters;
 use buf::{Cx, Errno, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -38,7 +38,7 @@ pub(crate) enum Phase {
 /// How long the peer may take.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeouts {
-    /// To agree on the terms.
+    /// To agree on the parameters.
     pub(crate) handshake: Duration,
     /// To end a PDU that it began.
     pub(crate) pdu: Duration,
@@ -68,7 +68,7 @@ pub trait Role: Debug {
 pub struct Queue<R: Role> {
     pub(crate) role: R,
     pub(crate) phase: Phase,
-    pub(crate) terms: Terms,
+    pub(crate) parameters: ConnectionParameters,
     pub(crate) size: QueueSize,
     pub(crate) rx: Receiver<R::PduData>,
     pub(crate) out: SendQueue<R::Pdu>,
@@ -135,14 +135,14 @@ where
         cx: &mut Cx<'_>,
         role: R,
         timeouts: Timeouts,
-        terms: Terms,
+        parameters: ConnectionParameters,
         size: QueueSize,
         inlet: Inlet,
     ) -> Self {
         Queue {
             role,
             phase: Phase::Init,
-            terms,
+            parameters,
             size,
             rx: Receiver::new(inlet),
             out: SendQueue::default(),
@@ -156,8 +156,8 @@ where
     }
 
     /// What both sides settled; before ICReq, what would be granted to a host that asks for nothing.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn parameters(&self) -> &ConnectionParameters {
+        &self.parameters
     }
 
     /// What the peer did by leaving something undone; other faults are told where they are found.

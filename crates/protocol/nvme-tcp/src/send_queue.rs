@@ -1,7 +1,7 @@
 //! PDUs that wait to be sent, and those that the kernel still holds.
 
 use crate::pdu_writer::PduWriter;
-use crate::wire::Terms;
+use crate::wire::ConnectionParameters;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
@@ -12,11 +12,15 @@ pub trait OutgoingPdu: Debug + Sized {
     /// What of its queue it needs.
     type Context<'a>;
     /// About how many bytes of head all of it takes, for sizing a batch.
-    fn head_estimate(&self, terms: &Terms, context: &Self::Context<'_>) -> usize;
+    fn head_estimate(&self, parameters: &ConnectionParameters, context: &Self::Context<'_>) -> usize;
     /// Bytes of head that the next PDU needs at most.
-    fn head_least(&self, terms: &Terms, context: &Self::Context<'_>) -> usize;
+    fn head_least(&self, parameters: &ConnectionParameters, context: &Self::Context<'_>) -> usize;
     /// The memory that its data lies in.
-    fn pieces<'a>(&'a self, terms: &Terms, context: &'a Self::Context<'_>) -> Option<&'a Sg>;
+    fn pieces<'a>(
+        &'a self,
+        parameters: &ConnectionParameters,
+        context: &'a Self::Context<'_>,
+    ) -> Option<&'a Sg>;
     /// Puts one PDU into the batch; true if this is done with.
     fn put(&mut self, writer: &mut PduWriter<'_>, context: &mut Self::Context<'_>) -> bool;
 }
@@ -88,28 +92,28 @@ impl<P: OutgoingPdu> SendQueue<P> {
     pub(crate) fn gather(
         &mut self,
         cx: &mut Cx<'_>,
-        terms: &Terms,
+        parameters: &ConnectionParameters,
         alignment: u8,
         mut context: P::Context<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
         let Some(first) = self.pdus.front() else { return Ok(None) };
-        let least = first.head_least(terms, &context);
+        let least = first.head_least(parameters, &context);
         if !self.outbox.is_free() {
             return Ok(None);
         }
         let mut want = 0;
         for pdu in &self.pdus {
-            want += pdu.head_estimate(terms, &context);
+            want += pdu.head_estimate(parameters, &context);
             if want >= stream::HEAD_MAX {
                 break;
             }
         }
         let batch = self.outbox.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
-        let mut writer = PduWriter { batch, terms, alignment };
+        let mut writer = PduWriter { batch, parameters, alignment };
         let none = Sg::new();
         while let Some(pdu) = self.pdus.front_mut() {
-            let head = pdu.head_least(terms, &context);
-            if !writer.batch.fits(head, pdu.pieces(terms, &context).unwrap_or(&none)) {
+            let head = pdu.head_least(parameters, &context);
+            if !writer.batch.fits(head, pdu.pieces(parameters, &context).unwrap_or(&none)) {
                 break;
             }
             if pdu.put(&mut writer, &mut context) {

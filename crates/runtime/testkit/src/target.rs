@@ -20,21 +20,21 @@ pub const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:disk";
 
 /// What the target offers and allows.
 #[derive(Clone, Debug)]
-pub struct Terms {
+pub struct TargetLimits {
     pub negotiation: Limits,
     pub limits: SessionLimits,
 }
 
-impl Default for Terms {
+impl Default for TargetLimits {
     /// Small numbers, so that bounds are met soon.
     fn default() -> Self {
         let negotiation =
             Limits { first_burst: 16_384, max_burst: 65_536, mrdsl: 8_192, ..Limits::default() };
-        Terms { negotiation, limits: SessionLimits { commands: 16, ..SessionLimits::default() } }
+        TargetLimits { negotiation, limits: SessionLimits { commands: 16, ..SessionLimits::default() } }
     }
 }
 
-pub fn exports(terms: &Terms) -> Arc<Exports> {
+pub fn exports(terms: &TargetLimits) -> Arc<Exports> {
     let target = TargetExport {
         alias: Some("disk".into()),
         negotiation: terms.negotiation.clone(),

@@ -23,7 +23,7 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
 use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
 use stream::{Received, RecvOp, SendOp};
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, Ram, RamDisk, Span};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
@@ -85,7 +85,7 @@ impl World {
         let negotiation =
             Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
         let terms =
-            Terms { negotiation, limits: SessionLimits { commands: 128, ..SessionLimits::default() } };
+            TargetLimits { negotiation, limits: SessionLimits { commands: 128, ..SessionLimits::default() } };
         let mut exports = target::exports(&terms);
         let owned = Arc::get_mut(&mut exports).expect("nobody else has them yet");
         owned.nvme.subsystems[0].limits.entries = 256;

@@ -10,7 +10,8 @@ use nvme::identify::{Cns, Controller, LEN, Namespace};
 use nvme::property::Configuration;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
 use nvme_tcp::wire::{
-    C2hData, COMMON_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Flags, IcReq, IcResp, PduType, Terms,
+    C2hData, COMMON_LEN, CapsuleCmd, CapsuleResp, CommonHeader, ConnectionParameters, Flags, IcReq, IcResp,
+    PduType,
 };
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -179,13 +180,13 @@ impl<S: Read + Write> Association<S> {
 }
 
 /// ICReq and ICResp: no digests.
-fn start(socket: &mut (impl Read + Write)) -> io::Result<Terms> {
+fn start(socket: &mut (impl Read + Write)) -> io::Result<ConnectionParameters> {
     let offer = IcReq::new(0, false, false, 1);
     socket.write_all(offer.as_bytes())?;
     let answer = read_pdu(socket)?;
     let answer = IcResp::from_prefix(&answer).filter(|answer| answer.common.pdu_type == PduType::IC_RESP);
     let answer = answer.ok_or_else(|| wrong("something else in place of an ICResp"))?;
-    answer.terms(&offer).map_err(|fatal| wrong(format!("an ICResp that makes no sense: {fatal:?}")))
+    answer.parameters(&offer).map_err(|fatal| wrong(format!("an ICResp that makes no sense: {fatal:?}")))
 }
 
 /// Connect; the controller's number.

@@ -321,7 +321,7 @@ impl Bringup {
         io_queues: &IoQueues,
         known: &PathFacts,
         namespace: &NamespaceFacts,
-        terms: Option<nvme_tcp::wire::Terms>,
+        terms: Option<nvme_tcp::wire::ConnectionParameters>,
     ) -> Vec<(String, String)> {
         let controller = &known.controller;
         let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();

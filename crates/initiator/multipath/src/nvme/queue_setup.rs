@@ -117,7 +117,7 @@ impl QueueSetup {
 
     /// ICResp has come.
     pub(super) fn ready(&mut self, cx: &mut Cx<'_>, context: SetupContext<'_>) -> Progress {
-        let Some(terms) = context.links.core(self.who).map(|core| *core.terms()) else {
+        let Some(terms) = context.links.core(self.who).map(|core| *core.parameters()) else {
             return Progress::Going;
         };
         let at = (self.who.qid, IC_REQ);

@@ -257,7 +257,7 @@ impl NvmePath {
                 &self.io_queues,
                 &known,
                 &namespace,
-                self.links.core(io).map(|core| *core.terms()),
+                self.links.core(io).map(|core| *core.parameters()),
             ),
         })
     }

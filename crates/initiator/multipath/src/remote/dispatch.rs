@@ -49,7 +49,7 @@ impl<P: Path> RemoteVolume<P> {
             split: None,
         };
         let plain = !meets && self.tasks.queue.is_empty() && !matches!(task.op, Op::Flush);
-        let slot = if plain { self.slots.choose(self.terms.policy) } else { None };
+        let slot = if plain { self.slots.choose(self.settings.policy) } else { None };
         let tag = match self.tasks.slab.insert(task) {
             Ok(tag) => tag,
             Err(task) => return self.tasks.no_room(task, payload),
@@ -78,7 +78,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether nobody waits for a path any more: none has served for `fast_fail`, or none is tried.
     pub(super) fn is_hopeless(&self, now: Time) -> bool {
-        self.unserved_since.is_some_and(|since| now >= since + self.terms.fast_fail)
+        self.unserved_since.is_some_and(|since| now >= since + self.settings.fast_fail)
             || self
                 .slots
                 .iter()
@@ -167,7 +167,7 @@ impl<P: Path> RemoteVolume<P> {
                 self.start_flush(cx, tag);
                 continue;
             }
-            let Some(slot) = self.slots.choose(self.terms.policy) else { return };
+            let Some(slot) = self.slots.choose(self.settings.policy) else { return };
             self.tasks.queue.pop_front();
             let Some(task) = self.tasks.slab.get_mut(tag) else { continue };
             let payload = std::mem::take(&mut task.payload);
@@ -186,7 +186,8 @@ impl<P: Path> RemoteVolume<P> {
             todo &= todo.wrapping_neg();
         }
         if todo == 0 {
-            let Some(slot) = self.slots.choose(self.terms.policy).or(self.slots.best.first().copied()) else {
+            let Some(slot) = self.slots.choose(self.settings.policy).or(self.slots.best.first().copied())
+            else {
                 return self.tasks.queue.push_front(tag);
             };
             todo = 1 << slot;

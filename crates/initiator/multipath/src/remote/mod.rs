@@ -13,7 +13,7 @@
 //! - A flush succeeds only if each path that was up and had carried writes since its last flush has flushed
 //!   (NVMe Base: a flush covers what its own controller completed), and at least one path has.
 //!
-//! Bounds: at most [`Terms::in_work`] operations are held, in all queues together, and as many results not
+//! Bounds: at most [`VolumeSettings::in_work`] operations are held, in all queues together, and as many results not
 //! yet taken; at most [`REQUESTS_MAX`] requests; [`PATHS_MAX`] paths. On the fast path nothing is allocated.
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
@@ -25,10 +25,10 @@ mod paths;
 mod registering;
 mod registration;
 mod reservation;
+mod settings;
 mod sockets;
 mod split;
 mod tasks;
-mod terms;
 #[cfg(test)]
 mod tests;
 mod timers;
@@ -44,9 +44,9 @@ use smallvec::SmallVec;
 use volume::{Failure, Fault, Geometry, Time, Uuid};
 
 pub use reservation::{REQUESTS_MAX, ReservationReply};
-pub use terms::{
-    Counts, Expected, IN_WORK_MAX, PATHS_MAX, PathInfo, PathProblem, PathState, Terms, VolumeEvent,
-    VolumeMismatch, is_same_serial,
+pub use settings::{
+    Expected, IN_WORK_MAX, PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, VolumeEvent,
+    VolumeMismatch, VolumeSettings, is_same_serial,
 };
 
 use crate::path::{Path, VolumeInfo};
@@ -84,7 +84,7 @@ enum Stage {
 /// See the module.
 #[derive(Debug)]
 pub struct RemoteVolume<P> {
-    terms: Terms,
+    settings: VolumeSettings,
     stage: Stage,
     identity: Option<Identity>,
     /// What the volume is like, of the path that told something new of it last; its geometry is known.
@@ -148,15 +148,15 @@ fn introduce<P: Path>(paths: &mut [P]) {
 impl<P: Path> RemoteVolume<P> {
     /// Begins to connect all paths, at most [`PATHS_MAX`] and at least one. [`VolumeEvent::Open`] follows with the
     /// first that is up, [`VolumeEvent::Failed`] if none comes up. What is submitted before waits.
-    pub fn open(cx: &mut Cx<'_>, paths: Vec<P>, terms: Terms) -> Self {
+    pub fn open(cx: &mut Cx<'_>, paths: Vec<P>, settings: VolumeSettings) -> Self {
         assert!((1..=PATHS_MAX).contains(&paths.len()), "a volume has 1 to {PATHS_MAX} paths");
-        let in_work = terms.in_work.clamp(1, IN_WORK_MAX);
+        let in_work = settings.in_work.clamp(1, IN_WORK_MAX);
         let mut paths = paths;
         introduce(&mut paths);
         let slots = PathSlots::new(paths.into_iter().map(|path| PathSlot::new(path, cx.now)).collect());
-        let tasks = Tasks::new(in_work, terms.queue_timeout, terms.certain);
+        let tasks = Tasks::new(in_work, settings.queue_timeout, settings.certain);
         let mut volume = RemoteVolume {
-            terms,
+            settings,
             stage: Stage::Opening,
             identity: None,
             info: None,
@@ -197,7 +197,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether writes are refused.
     pub fn is_read_only(&self) -> bool {
-        self.terms.read_only || self.info.as_ref().is_some_and(|info| info.read_only)
+        self.settings.read_only || self.info.as_ref().is_some_and(|info| info.read_only)
     }
 
     /// Whether the geometry or the protection has changed since this was last asked.
@@ -217,8 +217,8 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// How it is to be used.
-    pub fn terms(&self) -> &Terms {
-        &self.terms
+    pub fn settings(&self) -> &VolumeSettings {
+        &self.settings
     }
 
     /// How many paths it has.

@@ -10,9 +10,9 @@ use volume::reservation::{Key, Register};
 use volume::{Access, OperatorNotice, Time};
 
 use super::registration::Registering;
-use super::terms::{Counts, PATHS_MAX, PathInfo, PathProblem, PathState, Terms};
+use super::settings::{PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, VolumeSettings};
 use crate::path::{Path, Protocol, VolumeInfo};
-use crate::url::Policy;
+use crate::url::PathPolicy;
 
 /// After how long a path that stays down for the same reason is said to be down again.
 const SAID_AGAIN: Duration = Duration::from_secs(60);
@@ -75,7 +75,7 @@ impl<P> PathSlots<P> {
 impl<P: Path> PathSlots<P> {
     /// A path among the best that has room.
     #[inline]
-    pub(super) fn choose(&mut self, policy: Policy) -> Option<u8> {
+    pub(super) fn choose(&mut self, policy: PathPolicy) -> Option<u8> {
         if let [only] = self.best[..] {
             return self[usize::from(only)].has_room().then_some(only);
         }
@@ -88,14 +88,14 @@ impl<P: Path> PathSlots<P> {
                 continue;
             }
             match policy {
-                Policy::RoundRobin => {
+                PathPolicy::RoundRobin => {
                     chosen = Some((index, 0));
                     break;
                 }
-                Policy::LeastQueue if chosen.is_none_or(|(_, least)| slot.in_work < least) => {
+                PathPolicy::LeastQueue if chosen.is_none_or(|(_, least)| slot.in_work < least) => {
                     chosen = Some((index, slot.in_work));
                 }
-                Policy::LeastQueue => {}
+                PathPolicy::LeastQueue => {}
             }
         }
         let (index, _) = chosen?;
@@ -180,7 +180,7 @@ pub(super) struct PathSlot<P> {
     pub(super) registering: Option<Registering>,
     /// What it was registered with while it joined, and it is not confirmed that nobody had preempted us by then.
     pub(super) unconfirmed: Option<Register>,
-    /// Counts fences that were asked for; a doubt notes the count at its time.
+    /// PathCounts fences that were asked for; a doubt notes the count at its time.
     pub(super) generation: u32,
     /// Connections that failed, or served for too short a time, since one last served for long enough.
     attempts: u32,
@@ -205,8 +205,8 @@ pub(super) struct PathSlot<P> {
     pub(super) last: Option<(Time, PathProblem)>,
     /// What it found is not our volume: the reason for its next `Down`.
     pub(super) expelled: Option<PathProblem>,
-    pub(super) counts: Counts,
-    /// How long after its loss its commands may be carried out, by the longest terms that it has had.
+    pub(super) counts: PathCounts,
+    /// How long after its loss its commands may be carried out, by the longest settings that it has had.
     lands_for: Option<Duration>,
     /// Its state has changed since that was last told.
     pub(super) state_changed: bool,
@@ -245,7 +245,7 @@ impl<P: Path> PathSlot<P> {
             flushed: 0,
             last: None,
             expelled: None,
-            counts: Counts::default(),
+            counts: PathCounts::default(),
             state_changed: false,
         }
     }
@@ -299,13 +299,14 @@ impl<P: Path> PathSlot<P> {
     /// When it is tried next: twice as long each time, with a quarter more or less by chance, so that
     /// many hosts do not come at once. A path that comes up and fails at once is not up: the delay begins
     /// at the shortest again after it was up for as long as the longest.
-    pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, terms: &Terms, slowly: bool) -> Time {
-        if self.up_since.take().is_some_and(|since| cx.now.since(since) >= terms.reconnect_delay_max) {
+    pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, settings: &VolumeSettings, slowly: bool) -> Time {
+        if self.up_since.take().is_some_and(|since| cx.now.since(since) >= settings.reconnect_delay_max) {
             self.attempts = 0;
         }
-        let doubled = terms.reconnect_delay.saturating_mul(1 << self.attempts.min(16));
+        let doubled = settings.reconnect_delay.saturating_mul(1 << self.attempts.min(16));
         self.attempts = self.attempts.saturating_add(1);
-        let delay = if slowly { terms.reconnect_delay_max } else { doubled.min(terms.reconnect_delay_max) };
+        let delay =
+            if slowly { settings.reconnect_delay_max } else { doubled.min(settings.reconnect_delay_max) };
         let nanos = u64::try_from(delay.as_nanos()).unwrap_or(u64::MAX) / 4;
         cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
     }
@@ -317,7 +318,7 @@ impl<P: Path> PathSlot<P> {
         }
     }
 
-    /// What the path says while it connects is not yet of its target, and what it lost may be of longer terms.
+    /// What the path says while it connects is not yet of its target, and what it lost may be of longer settings.
     fn lands_for(&self) -> Duration {
         self.path.lands_for().max(self.lands_for.unwrap_or_default())
     }

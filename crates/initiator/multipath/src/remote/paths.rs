@@ -8,7 +8,7 @@ use stream::Tag;
 use volume::{Access, Geometry, Op, Time};
 
 use super::path_slot::State;
-use super::terms::{PathProblem, VolumeMismatch, is_same_serial};
+use super::settings::{PathProblem, VolumeMismatch, is_same_serial};
 use super::{Identity, PATH_LOST, RemoteVolume, Stage, TaskState};
 use crate::path::{DownReason, Event, Path, VolumeInfo};
 
@@ -162,7 +162,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Whether what a path found is our volume.
     fn accept(&mut self, index: usize, info: &VolumeInfo) -> Result<(), VolumeMismatch> {
-        if let Some(expected) = &self.terms.expected {
+        if let Some(expected) = &self.settings.expected {
             expected.accept(info)?;
         }
         match (&mut self.identity, info.uuid) {
@@ -208,7 +208,7 @@ impl<P: Path> RemoteVolume<P> {
         let known =
             self.slots.iter().filter(|slot| slot.known).filter_map(|slot| slot.info.as_ref()?.geometry);
         let carried = known.map(|geometry| geometry.max_io).min().unwrap_or(said.max_io);
-        let max_io = self.terms.max_io.unwrap_or(carried);
+        let max_io = self.settings.max_io.unwrap_or(carried);
         let mut ours = info;
         if let (Some(volume), Some(before)) = (&self.info, &before) {
             let is_same = |one: &VolumeInfo, other: &VolumeInfo| one.geometry == other.geometry;
@@ -257,9 +257,9 @@ impl<P: Path> RemoteVolume<P> {
         let lost = slot.info.as_ref().is_some_and(|info| info.access == Access::PersistentLoss);
         let firm = expelled.is_some() || refused || matches!(why, DownReason::Unproven(_)) || lost;
         // A target that is just starting may not know yet what it is to serve.
-        let starting = refused && now < self.opened_at + self.terms.open_timeout;
+        let starting = refused && now < self.opened_at + self.settings.open_timeout;
         // What is expected was found before, so it has worked for others.
-        let worked = slot.known || self.terms.expected.is_some();
+        let worked = slot.known || self.settings.expected.is_some();
         let closing = matches!(slot.state, State::Closing | State::Closed);
         let problem = expelled.unwrap_or(PathProblem::Down(why));
         if !closing && matches!(self.stage, Stage::Opening | Stage::Open) {
@@ -271,7 +271,7 @@ impl<P: Path> RemoteVolume<P> {
             _ if closing => State::Closed,
             Stage::Failed | Stage::Closing | Stage::Closed => State::Closed,
             Stage::Opening | Stage::Open if firm && !worked && !starting => State::GivenUp,
-            Stage::Opening | Stage::Open => State::Waiting(slot.next_attempt(cx, &self.terms, firm)),
+            Stage::Opening | Stage::Open => State::Waiting(slot.next_attempt(cx, &self.settings, firm)),
         };
         self.drop_legs(cx, index);
         self.drop_requests(index);
@@ -286,7 +286,7 @@ impl<P: Path> RemoteVolume<P> {
             Stage::Opening => {
                 let hopeless = self.slots.iter().all(|slot| over(slot.state));
                 let tried = self.slots.iter().all(|slot| slot.is_tried(cx.now));
-                if hopeless || tried && cx.now >= self.opened_at + self.terms.open_timeout {
+                if hopeless || tried && cx.now >= self.opened_at + self.settings.open_timeout {
                     self.stage = Stage::Failed;
                     self.events.failed = true;
                     self.tasks.fail_waiting(PATH_LOST);
@@ -380,7 +380,7 @@ impl<P: Path> RemoteVolume<P> {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             let State::Waiting(next) = slot.state else { continue };
-            if cx.now >= slot.down_since + self.terms.loss_timeout {
+            if cx.now >= slot.down_since + self.settings.loss_timeout {
                 slot.state = State::GivenUp;
                 slot.state_changed = true;
                 self.has_work = true;

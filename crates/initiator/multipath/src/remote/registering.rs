@@ -30,7 +30,7 @@ use volume::{Failure, Identity, IoId, Refusal, Time};
 use super::path_slot::{PathSlot, PathSlots};
 use super::registration::{KnownKey, Registering, Step};
 use super::reservation::ANSWER_LEAST;
-use super::terms::PathProblem;
+use super::settings::PathProblem;
 use super::{NEVER, RemoteVolume};
 use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
 
@@ -176,7 +176,7 @@ impl<P: Path> RemoteVolume<P> {
     /// How long a path waits for its registration is counted from when it serves.
     fn limit_registering(&mut self, now: Time, index: usize) {
         let slot = &mut self.slots[index];
-        let until = if slot.serves() { now + self.terms.queue_timeout } else { NEVER };
+        let until = if slot.serves() { now + self.settings.queue_timeout } else { NEVER };
         let Some(registering) = &mut slot.registering else { return };
         registering.until = until;
         if until != NEVER {

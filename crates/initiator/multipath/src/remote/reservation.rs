@@ -93,7 +93,7 @@ impl<P: Path> RemoteVolume<P> {
         // Apart from the names of operations.
         let name = IoId(u64::MAX - self.numbers);
         self.numbers += 1;
-        let deadline = cx.now + self.terms.queue_timeout;
+        let deadline = cx.now + self.settings.queue_timeout;
         self.requests.push(PendingRequest {
             id,
             request,

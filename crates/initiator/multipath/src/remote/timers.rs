@@ -49,7 +49,7 @@ impl<P: Path> RemoteVolume<P> {
         let now = cx.now;
         self.tasks.expiry = NEVER;
         let dark = self.slots.best.is_empty() || self.slots.is_stalled();
-        let (fencing, certain) = (self.is_fencing(), self.terms.certain);
+        let (fencing, certain) = (self.is_fencing(), self.settings.certain);
         let mut over = Vec::new();
         for (tag, task) in self.tasks.slab.iter_mut() {
             if certain && matches!(task.state, TaskState::Doubt(..)) {
@@ -100,7 +100,7 @@ impl<P: Path> RemoteVolume<P> {
         };
         also(self.tasks.expiry);
         also(self.ask_again);
-        if let Some(next) = self.slots.next_attempt(self.terms.loss_timeout) {
+        if let Some(next) = self.slots.next_attempt(self.settings.loss_timeout) {
             also(next);
         }
         // Once that time is over nothing is left that it ends, so it is never a time that has passed.
@@ -109,11 +109,11 @@ impl<P: Path> RemoteVolume<P> {
             && (self.requests.iter().any(PendingRequest::waits_for_path)
                 || self.tasks.slab.iter().any(|(_, task)| self.tasks.ends_lost(task.state)))
         {
-            also(since + self.terms.fast_fail);
+            also(since + self.settings.fast_fail);
         }
         if self.stage == Stage::Opening && self.slots.iter().all(|slot| slot.tried || slot.untold.is_some()) {
             let untold = self.slots.iter().filter_map(PathSlot::untold_until).max();
-            let until = self.opened_at + self.terms.open_timeout;
+            let until = self.opened_at + self.settings.open_timeout;
             also(untold.map_or(until, |untold| untold.max(until)));
         }
         self.wake = wake;

@@ -26,7 +26,7 @@ use nvme::Nqn;
 use crate::path::Protocol;
 use crate::secret::Secret;
 pub use error::{Part, UrlError, Wrong};
-pub use option::{Digests, Options, Policy, SecretAt, time};
+pub use option::{Digests, Options, PathPolicy, SecretAt, time};
 
 /// Most URLs that may be joined: as many as a volume has paths.
 pub const URLS_MAX: usize = crate::remote::PATHS_MAX;

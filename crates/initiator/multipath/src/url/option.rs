@@ -25,7 +25,7 @@ pub struct Digests {
 
 /// Which of a volume's best paths the next operation takes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Policy {
+pub enum PathPolicy {
     /// The one with the least in work; if several have that, each in turn.
     #[default]
     LeastQueue,
@@ -112,7 +112,7 @@ pub struct Options {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct VolumeOptions {
     /// `policy=least-queue|round-robin`.
-    pub policy: Option<Policy>,
+    pub policy: Option<PathPolicy>,
     /// `reconnect_delay=`.
     pub reconnect_delay: Option<Duration>,
     /// `reconnect_delay_max=`.
@@ -334,10 +334,10 @@ fn digests(text: &str) -> Result<Digests, &'static str> {
     }
 }
 
-fn policy(text: &str) -> Result<Policy, &'static str> {
+fn policy(text: &str) -> Result<PathPolicy, &'static str> {
     match text {
-        "least-queue" => Ok(Policy::LeastQueue),
-        "round-robin" => Ok(Policy::RoundRobin),
+        "least-queue" => Ok(PathPolicy::LeastQueue),
+        "round-robin" => Ok(PathPolicy::RoundRobin),
         _ => Err("least-queue or round-robin"),
     }
 }

@@ -137,7 +137,7 @@ fn options_are_typed() {
     assert_eq!(options.command_timeout, Some(Duration::from_secs(90)));
     assert_eq!(options.connect_timeout, Some(Duration::from_millis(500)));
     assert_eq!(options.volume.loss_timeout, Some(Duration::MAX));
-    assert_eq!(options.volume.policy, Some(Policy::RoundRobin));
+    assert_eq!(options.volume.policy, Some(PathPolicy::RoundRobin));
     let url = parse("nvme+tcp://h/?host_id=01234567-89ab-4cde-8f00-112233445566&queues=4&host_nqn=nqn.x");
     assert_eq!(url.options.host_id.unwrap().bytes()[..4], [0x01, 0x23, 0x45, 0x67]);
     assert_eq!((url.options.queues, url.options.host_nqn.unwrap().as_str()), (Some(4), "nqn.x"));
@@ -215,7 +215,7 @@ fn urls_of_one_volume_are_joined() {
         format!("iscsi://a/{DISK}/0?policy=round-robin,nvme+tcp://b/{SUBSYSTEM}/1,iscsi://[::1]/{DISK}/0");
     let urls = Url::parse_joined(&text).unwrap();
     assert_eq!(urls.len(), 3);
-    assert!(urls.iter().all(|url| url.options.volume.policy == Some(Policy::RoundRobin)));
+    assert!(urls.iter().all(|url| url.options.volume.policy == Some(PathPolicy::RoundRobin)));
     let clash = format!("iscsi://a/{DISK}/0?fast_fail=1,iscsi://b/{DISK}/0?fast_fail=2");
     let error = Url::parse_joined(&clash).unwrap_err().to_string();
     assert!(error.contains("fast_fail is given twice"), "{error}");
@@ -246,10 +246,10 @@ fn a_volume_that_any_of_its_urls_calls_read_only_is_not_written() {
     };
     for options in [["?ro=yes", ""], ["", "?ro=yes"], ["?ro=yes", "?ro=yes"]] {
         let urls = joined(options).unwrap();
-        assert!(urls.iter().all(|url| crate::Terms::of(&url.options).read_only), "{options:?}");
+        assert!(urls.iter().all(|url| crate::VolumeSettings::of(&url.options).read_only), "{options:?}");
     }
     assert!(joined(["?ro=yes", "?ro=no"]).is_err(), "the two contradict each other");
-    assert!(!crate::Terms::of(&joined(["", "?ro=no"]).unwrap()[0].options).read_only);
+    assert!(!crate::VolumeSettings::of(&joined(["", "?ro=no"]).unwrap()[0].options).read_only);
 }
 
 /// No text makes it panic, and what is taken is shown in a form that is taken.

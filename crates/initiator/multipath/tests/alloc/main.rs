@@ -81,7 +81,7 @@ fn up(digest: Digest) -> World<Counted> {
         Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
     settings.negotiation.header_digest = vec![digest];
     settings.negotiation.data_digest = vec![digest];
-    let terms = target::Terms { limits: SessionLimits::default(), ..target::Terms::default() };
+    let terms = target::TargetLimits { limits: SessionLimits::default(), ..target::TargetLimits::default() };
     let shard = Shard::new(ShardId(0), 1, target::exports(&terms));
     let mut world = World::new(Counted(IscsiPath::new(settings).unwrap()), shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));

@@ -19,7 +19,7 @@ fn up(digests: bool) -> World<NvmePath> {
         HostId::new([1; 16]).unwrap(),
     );
     (settings.header_digest, settings.data_digest) = (digests, digests);
-    let mut world = World::new(NvmePath::new(settings), target::exports(&target::Terms::default()));
+    let mut world = World::new(NvmePath::new(settings), target::exports(&target::TargetLimits::default()));
     world.connect().unwrap();
     world.around = |act| counted(act);
     world

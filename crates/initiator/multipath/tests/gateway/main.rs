@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::{
-    AnyPath, Client, Handle, HostIdentity, RemoteVolume, Secrets, Terms, Url, VolumeEvent,
+    AnyPath, Client, Handle, HostIdentity, RemoteVolume, Secrets, Url, VolumeEvent, VolumeSettings,
 };
 use buf::{Class, Cx, Errno, Payload, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
@@ -162,8 +162,8 @@ fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
 }
 
 /// What the volumes' users wait for at most.
-fn terms(seconds: u64) -> Terms {
-    Terms { queue_timeout: Duration::from_secs(seconds), ..Terms::default() }
+fn terms(seconds: u64) -> VolumeSettings {
+    VolumeSettings { queue_timeout: Duration::from_secs(seconds), ..VolumeSettings::default() }
 }
 
 struct Scene {
@@ -183,7 +183,7 @@ impl Scene {
     /// A host that speaks `front` to a gateway that speaks `back` to the volume's daemon.
     fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Scene {
         let config = Config { shards: 3, pool_bytes: 64 << 20, lines, ..Config::new(seed) };
-        let exports = || target::exports(&target::Terms::default());
+        let exports = || target::exports(&target::TargetLimits::default());
         let mut world = World::new(config, |id, _| match id.0 {
             2 => Node::Host(Box::default()),
             base => Node::Daemon(base, Box::new(Shard::new(ShardId(0), 1, exports()))),
@@ -198,7 +198,7 @@ impl Scene {
         }
         let make = move |cx: &mut Cx<'_>| {
             // As a daemon's: the far one may be away when this one starts.
-            let terms = Terms { open_timeout: Duration::MAX, ..terms(5) };
+            let terms = VolumeSettings { open_timeout: Duration::MAX, ..terms(5) };
             let remote = RemoteVolume::open(cx, vec![path(FAR, back, 7)], terms);
             Box::new(remote) as Box<dyn endpoint::Remote>
         };
@@ -290,7 +290,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
     const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     let config = Config { shards: 2, pool_bytes: 64 << 20, ..Config::new(1) };
     let mut world = World::new(config, |id, _| {
-        let mut exports = shard::Exports::clone(&target::exports(&target::Terms::default()));
+        let mut exports = shard::Exports::clone(&target::exports(&target::TargetLimits::default()));
         if id.0 == 0 {
             for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
                 let secret = nvme::auth::Secret::parse(SECRET).unwrap();
@@ -317,8 +317,11 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
                 Secrets { ours: Some(blockwire_multipath::Secret::new(SECRET.into())), ..Secrets::default() };
             let addresses = vec![portal(FAR, Over::Nvme)];
             let path = AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &secrets, 0).unwrap();
-            let remote =
-                RemoteVolume::open(cx, vec![path], Terms { open_timeout: Duration::MAX, ..terms(5) });
+            let remote = RemoteVolume::open(
+                cx,
+                vec![path],
+                VolumeSettings { open_timeout: Duration::MAX, ..terms(5) },
+            );
             Box::new(remote) as Box<dyn endpoint::Remote>
         }));
         world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings};
-use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationOp, Terms, VolumeEvent};
+use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationOp, VolumeEvent, VolumeSettings};
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
     Accepted, Arrival, Departure, Dial, Dialled, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
@@ -128,13 +128,13 @@ impl Session {
             Protocol::Iscsi => AnyPath::Iscsi(Box::new(IscsiPath::new(iscsi_settings()).unwrap())),
             Protocol::Nvme => AnyPath::Nvme(Box::new(NvmePath::new(nvme_settings()))),
         };
-        let terms = Terms {
+        let terms = VolumeSettings {
             in_work: IN_WORK,
             open_timeout: Duration::MAX,
             loss_timeout: Duration::MAX,
             queue_timeout: Duration::from_secs(60),
             certain: chance.permille(300),
-            ..Terms::default()
+            ..VolumeSettings::default()
         };
         let mut client = Client::new();
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
@@ -147,7 +147,7 @@ impl Session {
             chance,
             client,
             volume,
-            shard: Shard::new(ShardId(0), 1, target::exports(&target::Terms::default())),
+            shard: Shard::new(ShardId(0), 1, target::exports(&target::TargetLimits::default())),
             host_hands: Hands::default(),
             target_hands: Hands::default(),
             wires: Vec::new(),

@@ -76,7 +76,7 @@ fn rigged() -> (Rc<Unit>, World<IscsiPath>) {
     let unit = Rc::new(Unit::default());
     unit.uuid.set(9);
     let asked = unit.clone();
-    let mut world = crate::world(settings(), &target::Terms::default());
+    let mut world = crate::world(settings(), &target::TargetLimits::default());
     world.script = Some(Script::new(move |cdb| asked.answer(cdb)));
     up(&mut world);
     (unit, world)

@@ -23,8 +23,8 @@ fn address(text: &str) -> SocketAddr {
 }
 
 /// A target that pings nobody, so a silent session stays for ever.
-fn patient() -> target::Terms {
-    let mut terms = target::Terms::default();
+fn patient() -> target::TargetLimits {
+    let mut terms = target::TargetLimits::default();
     terms.limits.nop_interval = None;
     terms
 }
@@ -130,7 +130,7 @@ fn without_another_way_to_the_target_the_stated_time_is_waited() {
 
 #[test]
 fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_end() {
-    let mut world = crate::world(settings(), &target::Terms::default());
+    let mut world = crate::world(settings(), &target::TargetLimits::default());
     world.script = Some(Script::new(|cdb| if cdb[0] == 0x2a { Answer::Silence } else { honest(cdb) }));
     up(&mut world);
     let data = delivery::filled(&world.pool, &[1; 512]);
@@ -141,7 +141,7 @@ fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_e
     assert!(matches!(next(&mut world), Event::Down(_)));
     assert_eq!(world.left(), [Leave::Abort]);
     // In good order it is not.
-    let mut world = crate::world(settings(), &target::Terms::default());
+    let mut world = crate::world(settings(), &target::TargetLimits::default());
     up(&mut world);
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
     assert!(matches!(next(&mut world), Event::Down(_)));

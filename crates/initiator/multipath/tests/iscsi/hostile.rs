@@ -18,7 +18,7 @@ use testkit::iscsi_target::{Answer, Script, honest};
 use testkit::target;
 
 fn against(script: Script) -> World<IscsiPath> {
-    let mut world = crate::world(settings(), &target::Terms::default());
+    let mut world = crate::world(settings(), &target::TargetLimits::default());
     world.script = Some(script);
     world
 }
@@ -527,7 +527,7 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
 fn who_waits_for_ever_waits_on() {
     let mut settings = settings();
     (settings.timeouts.command, settings.timeouts.ping) = (Duration::ZERO, Duration::ZERO);
-    let mut world = crate::world(settings, &target::Terms::default());
+    let mut world = crate::world(settings, &target::TargetLimits::default());
     world.script = Some(Script::new(|cdb| if cdb[0] == 0x28 { Answer::Silence } else { honest(cdb) }));
     up(&mut world);
     let room = delivery::room(&world.pool, 512);
@@ -668,7 +668,7 @@ fn a_list_of_targets_behind_a_burst_and_before_a_bad_pdu_is_not_lost() {
             target: None,
             timeouts: Timeouts::default(),
         };
-        let mut world = crate::world_of(Discovery::new(question), &target::Terms::default());
+        let mut world = crate::world_of(Discovery::new(question), &target::TargetLimits::default());
         world.script = Some(script);
         world.with(|discovery, cx| discovery.start(cx));
         let mut outcome = None;

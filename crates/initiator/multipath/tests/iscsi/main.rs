@@ -34,11 +34,11 @@ fn settings() -> Settings {
     Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
 }
 
-fn world(settings: Settings, terms: &target::Terms) -> World<IscsiPath> {
+fn world(settings: Settings, terms: &target::TargetLimits) -> World<IscsiPath> {
     world_of(IscsiPath::new(settings).unwrap(), terms)
 }
 
-fn world_of<S: Sockets>(path: S, terms: &target::Terms) -> World<S> {
+fn world_of<S: Sockets>(path: S, terms: &target::TargetLimits) -> World<S> {
     let shard = Shard::new(ShardId(0), 1, target::exports(terms));
     let mut world = World::new(path, shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
@@ -91,7 +91,7 @@ fn span(lba: u64, blocks: u64) -> Span {
 
 #[test]
 fn a_path_comes_up_and_tells_what_it_found() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     let info = up(&mut world);
     assert_eq!(info.uuid, Some(Uuid([7; 16])));
     let geometry = info.geometry.unwrap();
@@ -108,7 +108,7 @@ fn a_path_comes_up_and_tells_what_it_found() {
 
 #[test]
 fn what_is_written_is_read() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     for (lba, blocks, durability) in
         [(0, 1, Durability::Cached), (8, 8, Durability::Stable), (100, 2048, Durability::Cached)]
@@ -129,7 +129,7 @@ fn what_is_written_is_read() {
 
 #[test]
 fn every_operation_has_its_command() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let full = vec![0xa5; 16 * 512];
     let mut go = |op: Op, content: Option<&[u8]>| {
@@ -184,7 +184,7 @@ fn request(world: &mut World<IscsiPath>, request: ReservationOp) -> Result<Optio
 
 #[test]
 fn reservations_are_taken_and_told() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let act = |action| ReservationOp::Change(action);
     let register = |current, new| {
@@ -221,7 +221,7 @@ fn reservations_are_taken_and_told() {
 
 #[test]
 fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let payload = delivery::filled(&world.pool, &[1; 65_536]);
     world
@@ -259,7 +259,7 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
 
 #[test]
 fn a_fence_that_no_login_brings_comes_by_time() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let payload = delivery::filled(&world.pool, &[1; 512]);
     world
@@ -282,8 +282,10 @@ fn a_fence_that_no_login_brings_comes_by_time() {
 
 #[test]
 fn many_operations_are_in_work_at_once() {
-    let terms =
-        target::Terms { limits: iscsi::session::SessionLimits::default(), ..target::Terms::default() };
+    let terms = target::TargetLimits {
+        limits: iscsi::session::SessionLimits::default(),
+        ..target::TargetLimits::default()
+    };
     let mut world = world(settings(), &terms);
     up(&mut world);
     // The target opens its window as it is used: what finds no room waits for an end.
@@ -308,7 +310,7 @@ fn many_operations_are_in_work_at_once() {
 
 #[test]
 fn what_is_submitted_before_ends_are_drained_ends_too() {
-    let mut world = world(settings(), &target::Terms::default());
+    let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let submit = |world: &mut World<IscsiPath>, id| {
         let payload = delivery::room(&world.pool, 512);
@@ -353,7 +355,7 @@ fn question() -> Question {
 
 #[test]
 fn targets_are_discovered() {
-    let shard = Shard::new(ShardId(0), 1, target::exports(&target::Terms::default()));
+    let shard = Shard::new(ShardId(0), 1, target::exports(&target::TargetLimits::default()));
     let mut world = World::new(Discovery::new(question()), shard);
     for name in [None, Some(target::TARGET)] {
         let target = name.map(|name| iscsi::name::IscsiName::parse(name).unwrap());
@@ -379,7 +381,7 @@ fn a_trace_tells_each_step_and_no_secret() {
     };
     for algorithm in Algorithm::ALL {
         for right in [true, false] {
-            let mut exports = (*target::exports(&target::Terms::default())).clone();
+            let mut exports = (*target::exports(&target::TargetLimits::default())).clone();
             exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
                 accounts: vec![account("alice", "our secret of length")],
                 mutual: Some(account("disk", "the target's own one")),

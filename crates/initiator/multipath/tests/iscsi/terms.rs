@@ -25,7 +25,7 @@ fn path(query: &str) -> IscsiPath {
 }
 
 /// Logs in, writes and reads 300 KiB; gives what was agreed.
-fn agreed(path: IscsiPath, terms: &target::Terms) -> Vec<(String, String)> {
+fn agreed(path: IscsiPath, terms: &target::TargetLimits) -> Vec<(String, String)> {
     let mut world = world_of(path, terms);
     let info = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
@@ -47,7 +47,7 @@ fn value<'a>(terms: &'a [(String, String)], key: &str) -> &'a str {
 }
 
 /// A target that agrees to everything.
-fn generous() -> target::Terms {
+fn generous() -> target::TargetLimits {
     let digests = vec![Digest::None, Digest::Crc32c];
     let negotiation = Limits {
         header_digest: digests.clone(),
@@ -62,7 +62,7 @@ fn generous() -> target::Terms {
         protocol_level: 31,
         ..Limits::default()
     };
-    target::Terms { negotiation, ..target::Terms::default() }
+    target::TargetLimits { negotiation, ..target::TargetLimits::default() }
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn a_target_that_wants_more_gets_what_we_can() {
         protocol_level: 31,
         ..generous().negotiation
     };
-    let target = target::Terms { negotiation: more.clone(), ..target::Terms::default() };
+    let target = target::TargetLimits { negotiation: more.clone(), ..target::TargetLimits::default() };
     let mut settings = settings();
     settings.negotiation = more;
     for path in [path(""), IscsiPath::new(settings).unwrap()] {
@@ -146,7 +146,7 @@ fn a_target_that_allows_less_has_its_way() {
         protocol_level: 0,
         ..Limits::default()
     };
-    let target = target::Terms { negotiation: less, ..target::Terms::default() };
+    let target = target::TargetLimits { negotiation: less, ..target::TargetLimits::default() };
     let all =
         "connections=16&immediate=yes&initial_r2t=no&max_burst=16M&max_outstanding_r2t=9&time2retain=1h";
     let terms = agreed(path(all), &target);

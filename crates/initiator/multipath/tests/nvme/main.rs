@@ -34,7 +34,7 @@ fn settings() -> Settings {
 }
 
 fn exports() -> Arc<Exports> {
-    target::exports(&target::Terms::default())
+    target::exports(&target::TargetLimits::default())
 }
 
 /// A world whose path is up.

@@ -8,8 +8,8 @@ use std::time::Duration;
 use backends::{File, FileDisk, FileFacts};
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings, Timeouts};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings, Times};
-use blockwire_multipath::url::Policy;
-use blockwire_multipath::{AnyPath, Client, Protocol, Terms};
+use blockwire_multipath::url::PathPolicy;
+use blockwire_multipath::{AnyPath, Client, Protocol, VolumeSettings};
 use buf::Cx;
 use endpoint::{ListenerId, ShardId};
 use iscsi::negotiate::Digest;
@@ -57,7 +57,7 @@ pub struct Plan {
     pub shards: u16,
     /// The doors of each host's paths. The first host writes and reads, others only read.
     pub hosts: Vec<Vec<usize>>,
-    pub policy: Policy,
+    pub policy: PathPolicy,
     pub digests: bool,
     pub links: u16,
     pub queues: u16,
@@ -90,7 +90,7 @@ impl Plan {
             seed,
             hosts: hosts.collect(),
             shards: chance.between(1, 3) as u16,
-            policy: *chance.pick(&[Policy::LeastQueue, Policy::RoundRobin]),
+            policy: *chance.pick(&[PathPolicy::LeastQueue, PathPolicy::RoundRobin]),
             digests: chance.permille(300),
             links: chance.between(1, 2) as u16,
             queues: chance.between(1, 3) as u16,
@@ -132,7 +132,7 @@ impl Plan {
     }
 
     fn exports(&self) -> Arc<Exports> {
-        let mut terms = target::Terms::default();
+        let mut terms = target::TargetLimits::default();
         terms.negotiation.max_connections = 2;
         let mut exports = (*target::exports(&terms)).clone();
         let iscsi: Portal = exports.portals[0].clone();
@@ -241,13 +241,13 @@ impl Plan {
         self.hosts[host].iter().enumerate().map(path).map(|path| FaultyPath::new(path, self.defect)).collect()
     }
 
-    pub fn terms(&self) -> Terms {
-        Terms {
+    pub fn terms(&self) -> VolumeSettings {
+        VolumeSettings {
             policy: self.policy,
             queue_timeout: QUEUE_TIMEOUT,
             open_timeout: Duration::from_secs(60),
             reconnect_delay_max: Duration::from_secs(4),
-            ..Terms::default()
+            ..VolumeSettings::default()
         }
     }
 

@@ -35,12 +35,12 @@ impl ControllerQueue {
             DigestPolicy::Required if asked => Ok(true),
             DigestPolicy::Required => Err(Fatal::unsupported(AT_DGST)),
         };
-        self.terms.header_digest = negotiate(request.header_digest(), self.role.limits.header_digest)?;
-        self.terms.data_digest = negotiate(request.data_digest(), self.role.limits.data_digest)?;
-        self.terms.host_alignment = alignment(request.hpda);
-        self.terms.r2ts = request.maxr2t.get().saturating_add(1);
+        self.parameters.header_digest = negotiate(request.header_digest(), self.role.limits.header_digest)?;
+        self.parameters.data_digest = negotiate(request.data_digest(), self.role.limits.data_digest)?;
+        self.parameters.host_alignment = alignment(request.hpda);
+        self.parameters.r2ts = request.maxr2t.get().saturating_add(1);
         self.phase = Phase::Connect;
-        self.out.push(OutgoingPdu::Init(self.terms));
+        self.out.push(OutgoingPdu::Init(self.parameters));
         Ok(())
     }
 

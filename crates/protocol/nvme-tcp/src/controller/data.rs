@@ -14,7 +14,7 @@ impl ControllerQueue {
     /// Acts on an H2CData's header; says where its data goes.
     pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: Frame) -> Result<PduData, Fatal> {
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
-        let (most, out_of_range) = (self.terms.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
+        let (most, out_of_range) = (self.parameters.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
         if len != frame.data {
             let absurd = frame.data > most;
             return Err(if absurd { Fatal::field(CommonHeader::AT_PLEN) } else { out_of_range });
@@ -97,7 +97,7 @@ impl ControllerQueue {
 
     /// Sends the R2Ts that are due.
     fn ask(&mut self, tag: Tag) {
-        let most = self.terms.r2ts as usize;
+        let most = self.parameters.r2ts as usize;
         let len_max = self.role.limits.r2t_len_max.max(crate::wire::MAX_H2C_DATA_LEAST);
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
         while let Some(asked) = task.next_r2t(self.role.next_ttag, most, len_max) {

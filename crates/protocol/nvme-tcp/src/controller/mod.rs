@@ -27,7 +27,7 @@ mod task_table;
 pub use crate::limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
-use crate::wire::Terms;
+use crate::wire::ConnectionParameters;
 use buf::{Class, Cx, Sg, SgMut};
 use capsules::Capsules;
 use nvme::{Completion, Sqe};
@@ -91,7 +91,7 @@ impl ControllerQueue {
     /// A connection that was just accepted.
     pub fn new(cx: &mut Cx<'_>, limits: QueueLimits) -> Self {
         let max_h2c_data = limits.max_h2c_data.max(crate::wire::MAX_H2C_DATA_LEAST) & !3;
-        let terms = Terms {
+        let parameters = ConnectionParameters {
             header_digest: false,
             data_digest: false,
             host_alignment: 4,
@@ -99,10 +99,10 @@ impl ControllerQueue {
             r2ts: 1,
             max_h2c_data,
         };
-        Self::begin(cx, limits, terms, Inlet::new())
+        Self::begin(cx, limits, parameters, Inlet::new())
     }
 
-    fn begin(cx: &mut Cx<'_>, limits: QueueLimits, terms: Terms, inlet: Inlet) -> Self {
+    fn begin(cx: &mut Cx<'_>, limits: QueueLimits, parameters: ConnectionParameters, inlet: Inlet) -> Self {
         let timeouts = Timeouts {
             handshake: limits.handshake_timeout,
             pdu: limits.pdu_timeout,
@@ -123,7 +123,7 @@ impl ControllerQueue {
             unasked_bytes: 0,
         };
         let size = QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
-        Queue::with(cx, role, timeouts, terms, size, inlet)
+        Queue::with(cx, role, timeouts, parameters, size, inlet)
     }
 
     /// Whether [`ControllerQueue::hand_off`] would succeed: a Connect and all its data have come, it is
@@ -144,13 +144,13 @@ impl ControllerQueue {
             return None;
         }
         let (_, connect) = self.role.connect?;
-        Some(QueueHandoff { terms: self.terms, connect, left: self.rx.inlet.left_over().into() })
+        Some(QueueHandoff { parameters: self.parameters, connect, left: self.rx.inlet.left_over().into() })
     }
 
     /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
     pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: &QueueHandoff) -> (Self, Tag) {
-        let mut queue = Self::begin(cx, limits, handoff.terms, Inlet::with_bytes(&handoff.left));
+        let mut queue = Self::begin(cx, limits, handoff.parameters, Inlet::with_bytes(&handoff.left));
         queue.phase = Phase::Connect;
         let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]

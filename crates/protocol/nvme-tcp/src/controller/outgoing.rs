@@ -8,7 +8,9 @@ use crate::limits::QueueSize;
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::receiver::Term;
 use crate::send_queue;
-use crate::wire::{C2hData, CapsuleResp, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq, Terms};
+use crate::wire::{
+    C2hData, CapsuleResp, ConnectionParameters, DIGEST_LEN, Flags, IcResp, PduType, R2t, TermReq,
+};
 use buf::{Class, Pool, Sg};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Cqe};
@@ -28,7 +30,7 @@ pub enum OutgoingPdu {
     Data(ReadData),
     Response { cid: u16, completion: Completion, connect: bool },
     R2t { cid: u16, ttag: u16, at: u32, len: u32 },
-    Init(Terms),
+    Init(ConnectionParameters),
     Term(Box<Term>),
 }
 
@@ -77,9 +79,9 @@ pub struct Context<'a> {
 impl send_queue::OutgoingPdu for OutgoingPdu {
     type Context<'a> = Context<'a>;
 
-    fn head_estimate(&self, terms: &Terms, _context: &Context<'_>) -> usize {
+    fn head_estimate(&self, parameters: &ConnectionParameters, _context: &Context<'_>) -> usize {
         match self {
-            OutgoingPdu::Data(run) => run.estimate(terms.data_digest),
+            OutgoingPdu::Data(run) => run.estimate(parameters.data_digest),
             OutgoingPdu::Response { .. } | OutgoingPdu::R2t { .. } => RESPONSE,
             OutgoingPdu::Init(_) => IcResp::LEN,
             OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
@@ -87,8 +89,8 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
     }
 
     /// With an answer behind it.
-    fn head_least(&self, terms: &Terms, context: &Context<'_>) -> usize {
-        let digest = terms.data_digest;
+    fn head_least(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
+        let digest = parameters.data_digest;
         match self {
             OutgoingPdu::Data(run) => {
                 FRAME + RESPONSE + Batch::head_need(&run.data, run.next(digest).len(), digest)
@@ -96,11 +98,11 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
             OutgoingPdu::Response { .. }
             | OutgoingPdu::R2t { .. }
             | OutgoingPdu::Init(_)
-            | OutgoingPdu::Term(_) => self.head_estimate(terms, context),
+            | OutgoingPdu::Term(_) => self.head_estimate(parameters, context),
         }
     }
 
-    fn pieces<'a>(&'a self, _terms: &Terms, _context: &'a Context<'_>) -> Option<&'a Sg> {
+    fn pieces<'a>(&'a self, _terms: &ConnectionParameters, _context: &'a Context<'_>) -> Option<&'a Sg> {
         match self {
             OutgoingPdu::Data(run) => Some(&run.data),
             OutgoingPdu::Response { .. }
@@ -119,7 +121,7 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
             OutgoingPdu::R2t { cid, ttag, at, len } => {
                 writer.put(R2t::new(*cid, *ttag, *at, *len).as_mut_bytes(), None);
             }
-            OutgoingPdu::Init(terms) => writer.batch.put(IcResp::new(terms).as_bytes()),
+            OutgoingPdu::Init(parameters) => writer.batch.put(IcResp::new(parameters).as_bytes()),
             OutgoingPdu::Term(term) => writer.put_term(PduType::C2H_TERM_REQ, term),
         }
         true
@@ -147,7 +149,7 @@ fn put_response(
 
 /// Puts one C2HData, and the answer behind the last one.
 fn put_data(run: &mut ReadData, writer: &mut PduWriter<'_>, context: &mut Context<'_>) -> bool {
-    let range = run.next(writer.terms.data_digest);
+    let range = run.next(writer.parameters.data_digest);
     let len = range.len() as u32;
     let at = run.offset + run.done;
     run.done += len;

@@ -91,7 +91,7 @@ impl RoleQueue for ControllerQueue {
         let at = stretch.at;
         stretch.want -= n as u32;
         stretch.at += n as u32;
-        if self.terms.data_digest {
+        if self.parameters.data_digest {
             data.digest(want.start..want.start + n, &mut self.rx.crc);
         }
         if let Some(task) = self.role.tasks.get_mut(tag)
@@ -163,7 +163,7 @@ impl RoleQueue for ControllerQueue {
 
     #[inline]
     fn parse_digest(&mut self, cx: &mut Cx<'_>, stretch: PduData) -> ParseStatus {
-        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        let Some(good) = self.rx.end_data(self.parameters.data_digest) else { return ParseStatus::Wait };
         let good = good || is_on(Failpoint::DataDigestUnchecked);
         self.end_pdu(cx, stretch, good);
         ParseStatus::Continue
@@ -172,7 +172,7 @@ impl RoleQueue for ControllerQueue {
     fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
         let ControllerRole { sqhd, unasked_bytes, tasks, .. } = &mut self.role;
         let context = Context { size: self.size, sqhd, unasked_bytes, read_bytes: &mut tasks.read_bytes };
-        self.out.gather(cx, &self.terms, self.terms.host_alignment, context)
+        self.out.gather(cx, &self.parameters, self.parameters.host_alignment, context)
     }
 
     /// An abort of a task that was answered when the server was told of it.
@@ -212,9 +212,9 @@ impl ControllerQueue {
     fn limits(&self) -> PduLimits {
         PduLimits {
             from: Sender::Host,
-            header_digest: self.terms.header_digest,
-            data_digest: self.terms.data_digest,
-            alignment: self.terms.controller_alignment,
+            header_digest: self.parameters.header_digest,
+            data_digest: self.parameters.data_digest,
+            alignment: self.parameters.controller_alignment,
             capsule_max: self.size.in_capsule_max.max(ADMIN_CAPSULE_MAX),
         }
     }
@@ -247,7 +247,7 @@ impl ControllerQueue {
 
     /// Drops bytes, but digests them: those around them may be wanted.
     fn skip(&mut self, len: u32) -> u32 {
-        if self.terms.data_digest {
+        if self.parameters.data_digest {
             self.rx.inlet.digest(len as usize, &mut self.rx.crc) as u32
         } else {
             self.rx.inlet.skip(len as usize) as u32
@@ -272,7 +272,7 @@ impl ControllerQueue {
             (stretch.lead, stretch.want, stretch.at) = (gap, stretch.want - gap, stretch.at + gap);
             return ParseStatus::Continue;
         }
-        let crc = self.terms.data_digest.then_some(crc);
+        let crc = self.parameters.data_digest.then_some(crc);
         let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return ParseStatus::Wait };
         stretch.want -= n as u32;
         stretch.at += n as u32;
@@ -301,7 +301,7 @@ impl ControllerQueue {
             return None;
         }
         let (len, behind) = (stretch.want as usize, stretch.tail as usize);
-        if !self.terms.data_digest {
+        if !self.parameters.data_digest {
             return self.rx.inlet.peek(len);
         }
         let (data, sum) = self.rx.inlet.peek(len + behind + DIGEST_LEN)?.split_at(len + behind);

@@ -121,7 +121,7 @@ impl HostQueue {
     pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), Fatal> {
         let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
         let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
-        let most = self.terms.r2ts;
+        let most = self.parameters.r2ts;
         let command = self.role.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
         if !command.sent || !matches!(command.data, CommandData::Out { in_capsule: false, .. }) {
             return Err(Fatal::sequence(AT_CCCID));

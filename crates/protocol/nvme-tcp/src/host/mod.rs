@@ -18,7 +18,7 @@ use crate::limits::{ENTRIES_MAX, QueueSize};
 use crate::pdu_writer::DIGEST_SEGMENT_MAX;
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
-use crate::wire::{ADMIN_CAPSULE_MAX, IcReq, Terms};
+use crate::wire::{ADMIN_CAPSULE_MAX, ConnectionParameters, IcReq};
 use buf::{Cx, Payload};
 use command::Command;
 use nvme::{Cqe, Sqe};
@@ -114,7 +114,7 @@ impl Role for HostRole {
 }
 
 impl HostQueue {
-    /// Begins on a socket that is connected. [`HostEvent::Ready`] follows when the terms are agreed;
+    /// Begins on a socket that is connected. [`HostEvent::Ready`] follows when the parameters are agreed;
     /// then one command at a time may be submitted: Connect, first of all.
     pub fn new(cx: &mut Cx<'_>, limits: HostLimits) -> Self {
         let r2ts = limits.r2ts.clamp(1, R2TS_MAX);
@@ -131,7 +131,7 @@ impl HostQueue {
             stall: limits.stall_timeout,
             term: limits.term_timeout,
         };
-        let terms = Terms {
+        let parameters = ConnectionParameters {
             header_digest: false,
             data_digest: false,
             host_alignment: 4,
@@ -140,7 +140,7 @@ impl HostQueue {
             max_h2c_data: crate::wire::MAX_H2C_DATA_LEAST,
         };
         let size = QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX };
-        let mut queue = Queue::with(cx, role, timeouts, terms, size, Inlet::new());
+        let mut queue = Queue::with(cx, role, timeouts, parameters, size, Inlet::new());
         queue.out.push(OutgoingPdu::Init);
         queue
     }

@@ -4,7 +4,7 @@ use super::OutgoingPdu;
 use super::command::{Command, CommandData};
 use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
 use crate::send_queue;
-use crate::wire::{CapsuleCmd, H2cData, IcReq, PduType, TermReq, Terms};
+use crate::wire::{CapsuleCmd, ConnectionParameters, H2cData, IcReq, PduType, TermReq};
 use buf::Sg;
 use std::ops::Range;
 use stream::{Batch, Slab};
@@ -18,7 +18,11 @@ pub struct Context<'a> {
 
 impl OutgoingPdu {
     /// The bytes that the next PDU carries.
-    fn payload<'a>(&self, commands: &'a Slab<Command>, terms: &Terms) -> Option<(&'a Sg, Range<usize>)> {
+    fn payload<'a>(
+        &self,
+        commands: &'a Slab<Command>,
+        parameters: &ConnectionParameters,
+    ) -> Option<(&'a Sg, Range<usize>)> {
         match self {
             OutgoingPdu::Init | OutgoingPdu::Term(_) => None,
             OutgoingPdu::Capsule(tag) => match &commands.get(*tag)?.data {
@@ -31,9 +35,9 @@ impl OutgoingPdu {
                 CommandData::Out { data, .. } => {
                     // Memory that does not change goes in PDUs as long as the controller takes: nvmet of Linux takes the
                     // digest of a PDU for that of its command's data.
-                    let copied = terms.data_digest && !data.is_stable();
+                    let copied = parameters.data_digest && !data.is_stable();
                     let digest = if copied { DIGEST_SEGMENT_MAX } else { u32::MAX };
-                    let len = (end - at).min(terms.max_h2c_data).min(digest);
+                    let len = (end - at).min(parameters.max_h2c_data).min(digest);
                     Some((data, *at as usize..(at + len) as usize))
                 }
                 CommandData::In(_) | CommandData::None => None,
@@ -45,13 +49,13 @@ impl OutgoingPdu {
 impl send_queue::OutgoingPdu for OutgoingPdu {
     type Context<'a> = Context<'a>;
 
-    fn head_estimate(&self, terms: &Terms, context: &Context<'_>) -> usize {
-        self.head_least(terms, context)
+    fn head_estimate(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
+        self.head_least(parameters, context)
     }
 
-    fn head_least(&self, terms: &Terms, context: &Context<'_>) -> usize {
-        match self.payload(context.commands, terms) {
-            Some((data, range)) => FRAME + Batch::head_need(data, range.len(), terms.data_digest),
+    fn head_least(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
+        match self.payload(context.commands, parameters) {
+            Some((data, range)) => FRAME + Batch::head_need(data, range.len(), parameters.data_digest),
             None => match self {
                 OutgoingPdu::Init => IcReq::LEN,
                 OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
@@ -60,13 +64,13 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
         }
     }
 
-    fn pieces<'a>(&'a self, terms: &Terms, context: &'a Context<'_>) -> Option<&'a Sg> {
-        self.payload(context.commands, terms).map(|(data, _)| data)
+    fn pieces<'a>(&'a self, parameters: &ConnectionParameters, context: &'a Context<'_>) -> Option<&'a Sg> {
+        self.payload(context.commands, parameters).map(|(data, _)| data)
     }
 
     /// What belongs to a command that has ended meanwhile is left out.
     fn put(&mut self, writer: &mut PduWriter<'_>, Context { commands, asked }: &mut Context<'_>) -> bool {
-        let carried = self.payload(commands, writer.terms);
+        let carried = self.payload(commands, writer.parameters);
         match self {
             OutgoingPdu::Init => writer.batch.put(asked.as_bytes()),
             OutgoingPdu::Capsule(tag) => {

@@ -54,7 +54,7 @@ impl RoleQueue for HostQueue {
         if let ReceiveState::Data(PduData { at, left, .. }) = &mut self.rx.state {
             *at += n as u32;
             *left -= n as u32;
-            if self.terms.data_digest {
+            if self.parameters.data_digest {
                 data.digest(want.start..want.start + n, &mut self.rx.crc);
             }
         }
@@ -70,9 +70,9 @@ impl RoleQueue for HostQueue {
     fn parse_header(&mut self, _cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault> {
         let limits = PduLimits {
             from: Sender::Controller,
-            header_digest: self.terms.header_digest,
-            data_digest: self.terms.data_digest,
-            alignment: self.terms.host_alignment,
+            header_digest: self.parameters.header_digest,
+            data_digest: self.parameters.data_digest,
+            alignment: self.parameters.host_alignment,
             capsule_max: 0,
         };
         let Some(frame) = self.rx.frame(&limits)? else { return Ok(ParseStatus::Wait) };
@@ -96,7 +96,7 @@ impl RoleQueue for HostQueue {
         if self.rx.inlet.is_empty() {
             return ParseStatus::Wait;
         }
-        let digest = self.terms.data_digest;
+        let digest = self.parameters.data_digest;
         let Some(command) = self.role.commands.get_mut(tag) else { return ParseStatus::Wait };
         let CommandData::In(Some(memory)) = &mut command.data else { return ParseStatus::Wait };
         let from = at as usize;
@@ -109,14 +109,19 @@ impl RoleQueue for HostQueue {
     }
 
     fn parse_digest(&mut self, _cx: &mut Cx<'_>, data: PduData) -> ParseStatus {
-        let Some(good) = self.rx.end_data(self.terms.data_digest) else { return ParseStatus::Wait };
+        let Some(good) = self.rx.end_data(self.parameters.data_digest) else { return ParseStatus::Wait };
         self.end_data(data.tag, data.flags, data.at, good);
         ParseStatus::Continue
     }
 
     fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
         let HostRole { commands, asked, .. } = &mut self.role;
-        self.out.gather(cx, &self.terms, self.terms.controller_alignment, Context { commands, asked })
+        self.out.gather(
+            cx,
+            &self.parameters,
+            self.parameters.controller_alignment,
+            Context { commands, asked },
+        )
     }
 }
 
@@ -151,7 +156,7 @@ impl HostQueue {
             }
             PduType::IC_RESP if asked => {
                 let answer = IcResp::from_prefix(header).copied().ok_or(out_of_turn)?;
-                self.terms = answer.terms(&self.role.asked).map_err(LinkFault::Fatal)?;
+                self.parameters = answer.parameters(&self.role.asked).map_err(LinkFault::Fatal)?;
                 self.phase = Phase::Connect;
                 self.deadline = None;
                 self.events.push_back(HostEvent::Ready);

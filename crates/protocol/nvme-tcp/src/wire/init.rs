@@ -53,7 +53,7 @@ const _: () = assert!(size_of::<IcReq>() == IcReq::LEN && size_of::<IcResp>() ==
 
 /// What both sides settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct ConnectionParameters {
     /// CRC32C behind headers.
     pub header_digest: bool,
     /// CRC32C behind data.
@@ -124,13 +124,13 @@ impl IcResp {
     const AT_MAXH2CDATA: u32 = 12;
 
     /// What is granted.
-    pub fn new(terms: &Terms) -> Self {
+    pub fn new(parameters: &ConnectionParameters) -> Self {
         IcResp {
             common: CommonHeader::bare(PduType::IC_RESP, Self::LEN),
             pfv: U16::ZERO,
-            cpda: terms.controller_alignment / 4 - 1,
-            dgst: dgst(terms.header_digest, terms.data_digest),
-            maxh2cdata: U32::new(terms.max_h2c_data),
+            cpda: parameters.controller_alignment / 4 - 1,
+            dgst: dgst(parameters.header_digest, parameters.data_digest),
+            maxh2cdata: U32::new(parameters.max_h2c_data),
             reserved: [0; 112],
         }
     }
@@ -141,7 +141,7 @@ impl IcResp {
     }
 
     /// What it grants to `asked`; refused if that is more than was asked for, or makes no sense.
-    pub fn terms(&self, asked: &IcReq) -> Result<Terms, Fatal> {
+    pub fn parameters(&self, asked: &IcReq) -> Result<ConnectionParameters, Fatal> {
         if self.pfv.get() != 0 {
             return Err(Fatal::unsupported(Self::AT_PFV));
         }
@@ -155,7 +155,7 @@ impl IcResp {
         if most < MAX_H2C_DATA_LEAST || !most.is_multiple_of(4) {
             return Err(Fatal::field(Self::AT_MAXH2CDATA));
         }
-        Ok(Terms {
+        Ok(ConnectionParameters {
             header_digest: self.dgst & DGST_HEADER != 0,
             data_digest: self.dgst & DGST_DATA != 0,
             host_alignment: alignment(asked.hpda),

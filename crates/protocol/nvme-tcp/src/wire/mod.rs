@@ -13,7 +13,7 @@ mod tests;
 
 pub use frame::{Frame, PduLimits, Sender};
 pub(crate) use init::alignment;
-pub use init::{HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST, Terms};
+pub use init::{ConnectionParameters, HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST};
 pub use pdus::{C2hData, CapsuleCmd, CapsuleResp, H2cData, R2t};
 pub use term::{Fatal, FatalStatus, TERM_DATA_MAX, TermReq};
 

@@ -44,7 +44,7 @@ fn icreq() {
 
 #[test]
 fn icresp() {
-    let terms = Terms {
+    let parameters = ConnectionParameters {
         header_digest: true,
         data_digest: true,
         host_alignment: 4,
@@ -53,9 +53,9 @@ fn icresp() {
         max_h2c_data: 0x20000,
     };
     let bytes = padded("01 00 80 00 80000000  0000 00 03 00000200", 128);
-    assert_eq!(IcResp::new(&terms).as_bytes(), bytes);
+    assert_eq!(IcResp::new(&parameters).as_bytes(), bytes);
     let answer = IcResp::from_prefix(&bytes).unwrap();
-    assert_eq!(answer.terms(&IcReq::new(0, true, true, 1)), Ok(terms));
+    assert_eq!(answer.parameters(&IcReq::new(0, true, true, 1)), Ok(parameters));
 }
 
 #[test]
@@ -193,7 +193,7 @@ fn terms_that_were_not_asked_for_are_refused() {
         ("01 00 80 00 80000000  0000 00 00 02100000", Fatal::field(12)),
     ] {
         let bytes = padded(bytes, 128);
-        assert_eq!(IcResp::from_prefix(&bytes).unwrap().terms(&asked), Err(fatal));
+        assert_eq!(IcResp::from_prefix(&bytes).unwrap().parameters(&asked), Err(fatal));
     }
 }
 

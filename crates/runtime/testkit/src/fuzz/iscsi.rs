@@ -17,7 +17,7 @@ use shard::{Control, Message, Shard};
 use sim::{Config, Peer, PeerEnd, World};
 use volume::{Ram, RamDisk};
 
-use crate::target::{self, Terms};
+use crate::target::{self, TargetLimits};
 
 const BLOCKS: u64 = 512;
 /// Stands for a Reject where a status is awaited: no status is so.
@@ -57,7 +57,7 @@ impl Scene {
 
     pub fn with(config: Config) -> Self {
         let shards = config.shards;
-        let exports = target::exports(&Terms::default());
+        let exports = target::exports(&TargetLimits::default());
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = disk.geometry();

@@ -101,7 +101,7 @@ impl Scene {
 
     /// A PDU of a host that keeps to the terms.
     fn pdu(&self, header: &[u8], data: &[u8]) -> Vec<u8> {
-        let terms = self.queue.terms();
+        let terms = self.queue.parameters();
         let mut bytes = header.to_vec();
         let end = header.len() + if terms.header_digest { 4 } else { 0 };
         let tail = if terms.data_digest && !data.is_empty() { 4 } else { 0 };

@@ -19,7 +19,7 @@ use iscsi::wire::{
     ScsiCommand, ScsiResponse, Sn, padded_len,
 };
 use testkit::alloc;
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 use volume::{Backend, DiskId, Ram, RamDisk};
 use world::World;
 
@@ -28,9 +28,9 @@ static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
 
 const BLOCKS: u64 = 1 << 16;
 
-fn terms() -> Terms {
+fn terms() -> TargetLimits {
     let negotiation = Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
-    Terms { negotiation, limits: SessionLimits::default() }
+    TargetLimits { negotiation, limits: SessionLimits::default() }
 }
 
 fn world<B: Backend + 'static>(pool: usize, disk: impl Fn() -> B + Clone + Send + 'static) -> World {

@@ -112,7 +112,8 @@ fn attack_66_a_host_that_stops_reading() {
 fn attack_61_a_host_that_does_not_send_takes_no_memory_from_others() {
     let mut config = sim::Config::new(61);
     (config.shards, config.pool_bytes) = (1, 32 << 20);
-    let mut world = crate::world_of(config, &testkit::target::exports(&testkit::target::Terms::default()));
+    let mut world =
+        crate::world_of(config, &testkit::target::exports(&testkit::target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let other = Wanted { host: "nqn.2026-11.test:other", host_id: 2, queues: 1, ..Wanted::default() };
     let mut other = Host::connect(&mut world, other);

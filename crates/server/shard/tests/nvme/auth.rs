@@ -14,13 +14,13 @@ use crate::host::{HOST, Host, Wanted, is_dead, run, transfer, wait};
 use crate::queues::listings;
 use crate::{pattern, world_with};
 use testkit::nvme_host::Pipe;
-use testkit::target::{self, SUBSYSTEM, Terms};
+use testkit::target::{self, SUBSYSTEM, TargetLimits};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
 fn exports() -> Arc<Exports> {
-    let mut exports = Exports::clone(&target::exports(&Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&TargetLimits::default()));
     let secret = Secret::parse(SECRET).unwrap();
     for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
         rule.auth = HostAuth::Required(Arc::new(secret.clone()));

@@ -14,7 +14,7 @@ use zerocopy::little_endian::U32;
 use crate::host::{Host, Wanted, heed, keys, reserve, sqe, transfer};
 use crate::{BLOCKS, pattern, world, world_of};
 use testkit::iscsi_host::{Ended, Initiator};
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 const CONFLICT: u8 = 0x18;
 
@@ -137,7 +137,7 @@ fn a_reservation_of_one_holds_for_the_other_and_a_preempt_unseats_it() {
 #[test]
 fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
     let config = Config { pool_bytes: 8 << 20, ..Config::new(11) };
-    let mut exports = (*target::exports(&Terms::default())).clone();
+    let mut exports = (*target::exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems.iter_mut().for_each(|subsystem| subsystem.limits.controllers = 64);
     let mut world = world_of(config, &Arc::new(exports));
     let mut nvme = Host::connect(&mut world, Wanted::default());
@@ -180,7 +180,7 @@ pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     let mut config = Config::new(seed);
     config.shards = shards;
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = target::exports(&Terms::default());
+    let exports = target::exports(&TargetLimits::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
     for (shard, spec) in (0..).zip(specs) {

@@ -13,7 +13,7 @@ use crate::host::{Host, Wanted, heed, is_dead, reset, run, sqe, transfer};
 use crate::queues::listings;
 use crate::{pattern, world};
 use testkit::nvme_host::Pipe;
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 fn nobody_is_left(world: &mut sim::World<blockwire_shard::Shard>) {
     world.run_for(Duration::from_secs(1));
@@ -187,7 +187,7 @@ fn attack_78_a_subsystem_or_listener_removed_during_io() {
         }
         let until = world.now() + Duration::from_micros(seed * 40);
         while world.step(until) {}
-        let mut exports = (*target::exports(&Terms::default())).clone();
+        let mut exports = (*target::exports(&TargetLimits::default())).clone();
         if seed % 2 == 0 {
             exports.nvme.subsystems.clear()
         } else {
@@ -206,7 +206,7 @@ fn attack_78_a_subsystem_or_listener_removed_during_io() {
         let mut pipes: Vec<&mut Pipe> = host.pipes.iter_mut().chain([&mut pipe]).collect();
         run(&mut world, &mut pipes, |world, pipes| pipes.iter().all(|pipe| is_dead(world, pipe)));
         nobody_is_left(&mut world);
-        change(&mut world, (*target::exports(&Terms::default())).clone());
+        change(&mut world, (*target::exports(&TargetLimits::default())).clone());
         world.run_for(Duration::from_millis(5));
         let mut again = Host::connect(&mut world, Wanted::default());
         assert_eq!(again.write(&mut world, 1, 0, &pattern(0, 8, 2)), Status::SUCCESS);
@@ -228,7 +228,7 @@ fn attack_78_a_namespace_removed_during_io_is_told_and_refused() {
         }
         let until = world.now() + Duration::from_micros(seed * 40);
         while world.step(until) {}
-        let mut exports = (*target::exports(&Terms::default())).clone();
+        let mut exports = (*target::exports(&TargetLimits::default())).clone();
         exports.nvme.subsystems[0].namespaces.clear();
         change(&mut world, exports);
         host.settle_but(&mut world, event);

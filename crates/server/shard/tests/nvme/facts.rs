@@ -14,7 +14,7 @@ use crate::both::{ask, both, scsi_read};
 use crate::host::{Host, sqe};
 use crate::{BLOCKS, pattern, world, world_on};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 /// A volume with this geometry.
 fn bent(block: u32, bend: impl Fn(&mut Geometry)) -> World<Shard> {
@@ -23,7 +23,7 @@ fn bent(block: u32, bend: impl Fn(&mut Geometry)) -> World<Shard> {
     bend(&mut geometry);
     let mut config = Config::new(u64::from(block));
     config.shards = 2;
-    world_on(config, &target::exports(&Terms::default()), disk, geometry)
+    world_on(config, &target::exports(&TargetLimits::default()), disk, geometry)
 }
 
 fn identify(world: &mut World<Shard>, nvme: &mut Host, cns: u32, nsid: u32) -> Vec<u8> {

@@ -18,7 +18,7 @@ use sim::World;
 use crate::host::{Host, Wanted, is_dead, run, transfer};
 use crate::{pattern, world_with};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 const NEAR: &str = "192.0.2.1";
 const NEAR_TOO: &str = "192.0.2.77";
@@ -43,7 +43,7 @@ fn network(address: &str) -> Network {
 
 /// Rules of both protocols: for the addresses near, and for those far.
 fn exports(near: Way, far: Way) -> Arc<Exports> {
-    let mut terms = Terms::default();
+    let mut terms = TargetLimits::default();
     terms.negotiation.max_connections = 4;
     let mut exports = Exports::clone(&target::exports(&terms));
     let secret = Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(1)));

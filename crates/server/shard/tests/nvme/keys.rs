@@ -88,7 +88,7 @@ impl Alone {
 
     /// The shard, and the volume that it has not heard of.
     fn without_volume() -> (Self, VolumeSpec) {
-        let exports = target::exports(&target::Terms::default());
+        let exports = target::exports(&target::TargetLimits::default());
         let alone = Alone {
             shard: Shard::new(SELF, 2, exports),
             pool: Pool::new(16 << 20),

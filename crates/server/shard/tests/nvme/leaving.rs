@@ -14,7 +14,7 @@ use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, sqe, transfer, wait};
 use crate::{BLOCKS, pattern};
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 const SHARDS: u16 = 2;
 
@@ -39,7 +39,7 @@ fn file(id: VolumeId, disk: DiskId) -> Vec<VolumeSpec> {
 
 /// Exports that show these volumes as namespaces from 1 up.
 fn exports(volumes: &[VolumeId]) -> Arc<Exports> {
-    let mut exports = Arc::unwrap_or_clone(target::exports(&Terms::default()));
+    let mut exports = Arc::unwrap_or_clone(target::exports(&TargetLimits::default()));
     exports.targets.clear();
     let namespace = |(nsid, volume)| NamespaceExport { nsid, volume, read_only: false, ana_group: 1 };
     exports.nvme.subsystems[0].namespaces = (1..).zip(volumes.iter().copied()).map(namespace).collect();

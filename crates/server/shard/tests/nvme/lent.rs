@@ -15,7 +15,7 @@ use crate::both::{both, run};
 use crate::host::{self, Host, Wanted, is_dead, keys, reserve, transfer};
 use crate::{BLOCKS, pattern, world_of};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 const MIB: usize = 1 << 20;
 const OTHER_TARGET: &str = "iqn.2026-11.io.blockwire:other";
@@ -25,7 +25,7 @@ const LATER: u8 = 200;
 
 /// A world where what a peer does not take soon stands still.
 fn narrow(seed: u64) -> World<Shard> {
-    world_of(narrow_config(seed, 1), &target::exports(&Terms::default()))
+    world_of(narrow_config(seed, 1), &target::exports(&TargetLimits::default()))
 }
 
 fn narrow_config(seed: u64, shards: u16) -> Config {
@@ -120,7 +120,7 @@ fn write_later(world: &mut World<Shard>, scsi: &mut Initiator) -> u32 {
 #[test]
 fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
     for (shards, by) in CASES {
-        let mut world = world_of(narrow_config(7, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(7, shards), &target::exports(&TargetLimits::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(20));
@@ -149,7 +149,7 @@ fn a_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
 #[test]
 fn a_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
     for (shards, by) in CASES {
-        let mut world = world_of(narrow_config(8, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(8, shards), &target::exports(&TargetLimits::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..6).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(5));
@@ -209,7 +209,7 @@ fn a_parked_read_waits_for_memory_when_the_volume_ceases_to_lend() {
 #[test]
 fn an_iscsi_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
     for (shards, by) in CASES {
-        let mut world = world_of(narrow_config(10, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(10, shards), &target::exports(&TargetLimits::default()));
         let mut scsi = log_in(&mut world, 1, target::TARGET);
         // On each shard there is one.
         let mut victims: Vec<_> = (0..shards).map(|at| log_in(&mut world, 2 + at, target::TARGET)).collect();
@@ -241,7 +241,7 @@ fn an_iscsi_host_that_is_shut_out_is_not_sent_what_is_written_after_that() {
 #[test]
 fn an_iscsi_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_out() {
     for (shards, by) in CASES {
-        let mut world = world_of(narrow_config(11, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(11, shards), &target::exports(&TargetLimits::default()));
         let mut scsi = log_in(&mut world, 1, target::TARGET);
         let mut victim = log_in(&mut world, 2, target::TARGET);
         let reads: Vec<u32> = (0..6).map(|_| start_scsi_read(&mut world, &mut victim)).collect();
@@ -269,7 +269,7 @@ fn an_iscsi_host_that_reads_what_it_is_sent_loses_no_connection_when_it_is_shut_
 
 /// Two volumes in memory, each by a target and by a subsystem of its own.
 fn two_volumes(config: Config) -> World<Shard> {
-    let mut exports: Exports = Arc::unwrap_or_clone(target::exports(&Terms::default()));
+    let mut exports: Exports = Arc::unwrap_or_clone(target::exports(&TargetLimits::default()));
     let (target, subsystem) = (exports.targets[0].clone(), exports.nvme.subsystems[0].clone());
     exports.targets.push(TargetExport {
         name: OTHER_TARGET.into(),
@@ -330,7 +330,7 @@ fn a_host_that_does_not_reach_the_volume_loses_no_connection() {
 #[test]
 fn a_queue_that_has_ended_is_not_sent_what_is_written_after_its_host_was_shut_out() {
     for shards in [1, 3] {
-        let mut world = world_of(narrow_config(13, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(13, shards), &target::exports(&TargetLimits::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(20));
@@ -358,7 +358,7 @@ fn a_queue_that_has_ended_is_not_sent_what_is_written_after_its_host_was_shut_ou
 
 /// Changes what is offered on all shards; says when it holds, which must not wait for hosts that read nothing.
 fn change_exports(world: &mut World<Shard>, change: impl FnOnce(&mut Exports), shards: u16) {
-    let mut exports = Exports::clone(&target::exports(&Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&TargetLimits::default()));
     change(&mut exports);
     let exports = Arc::new(exports);
     for shard in 0..shards {
@@ -375,7 +375,7 @@ fn change_exports(world: &mut World<Shard>, change: impl FnOnce(&mut Exports), s
 #[test]
 fn a_host_from_which_a_volume_is_taken_is_not_sent_what_is_written_after_that() {
     for (shards, whole) in [(1, false), (1, true), (3, false), (3, true)] {
-        let mut world = world_of(narrow_config(14, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(14, shards), &target::exports(&TargetLimits::default()));
         let (mut scsi, mut nvme) = both(&mut world);
         let reads: Vec<u16> = (0..3).map(|_| start_read(&mut world, &mut nvme, 1)).collect();
         go_on(&mut world, &mut scsi, Duration::from_millis(20));
@@ -402,7 +402,7 @@ fn a_host_from_which_a_volume_is_taken_is_not_sent_what_is_written_after_that() 
 #[test]
 fn an_iscsi_host_from_which_a_volume_is_taken_is_not_sent_what_is_written_after_that() {
     for (shards, whole) in [(1, false), (1, true), (3, false), (3, true)] {
-        let mut world = world_of(narrow_config(15, shards), &target::exports(&Terms::default()));
+        let mut world = world_of(narrow_config(15, shards), &target::exports(&TargetLimits::default()));
         let mut nvme = Host::connect(&mut world, Wanted::default());
         let mut victims: Vec<_> = (0..shards).map(|at| log_in(&mut world, 2 + at, target::TARGET)).collect();
         for victim in &mut victims {

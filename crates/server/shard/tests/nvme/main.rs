@@ -22,14 +22,14 @@ use endpoint::ShardId;
 use sim::{Config, World};
 use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
 
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 /// Blocks of the volume.
 pub const BLOCKS: u64 = 4096;
 
 /// A world of so many shards that serves a RAM volume.
 pub fn world(seed: u64, shards: u16) -> World<Shard> {
-    world_with(seed, shards, &target::exports(&Terms::default()))
+    world_with(seed, shards, &target::exports(&TargetLimits::default()))
 }
 
 /// The same with other exports.

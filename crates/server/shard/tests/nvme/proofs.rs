@@ -19,7 +19,7 @@ use crate::host::{Host, Wanted, is_dead, run, sqe, wait};
 use crate::{pattern, world_with};
 use testkit::iscsi_host::Initiator;
 use testkit::nvme_host::Pipe;
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 
 fn secret(byte: u8) -> Arc<Secret> {
     Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(byte)))
@@ -27,7 +27,7 @@ fn secret(byte: u8) -> Arc<Secret> {
 
 /// A world whose subsystem wants proof of `secret(1)`.
 fn guarded(seed: u64) -> World<Shard> {
-    let mut exports = (*target::exports(&Terms::default())).clone();
+    let mut exports = (*target::exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
     world_with(seed, 2, &Arc::new(exports))
 }
@@ -174,7 +174,7 @@ fn attack_77_silence_instead_of_a_proof() {
 
 /// Guarded exports that something is changed of.
 fn guarded_with(seed: u64, alter: impl FnOnce(&mut blockwire_shard::NvmeExports)) -> World<Shard> {
-    let mut exports = (*target::exports(&Terms::default())).clone();
+    let mut exports = (*target::exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
     alter(&mut exports.nvme);
     world_with(seed, 2, &Arc::new(exports))
@@ -208,7 +208,7 @@ fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
 
 #[test]
 fn the_discovery_service_asks_for_proofs_of_its_own() {
-    let host = target::exports(&Terms::default()).nvme.subsystems[0].rules[0].clone();
+    let host = target::exports(&TargetLimits::default()).nvme.subsystems[0].rules[0].clone();
     let rule = |name: &str, byte| blockwire_shard::HostRule {
         hosts: vec![name.into()],
         auth: HostAuth::Required(secret(byte)),
@@ -358,7 +358,7 @@ fn attack_15_wrong_keys_are_put_off_on_every_shard() {
 
 #[test]
 fn a_host_that_must_prove_now_who_it_is_begins_anew() {
-    let exports = (*target::exports(&Terms::default())).clone();
+    let exports = (*target::exports(&TargetLimits::default())).clone();
     let mut world = world_with(9, 2, &Arc::new(exports.clone()));
     let host = Host::connect(&mut world, Wanted::default());
     let change = |world: &mut World<Shard>, auth| {
@@ -409,7 +409,7 @@ fn note_work(world: &mut World<Shard>, waiting: &mut Vec<(ShardId, ComputeId, Ip
 fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
     const CROWD: usize = 150;
     for shards in [1, 2] {
-        let mut exports = (*target::exports(&Terms::default())).clone();
+        let mut exports = (*target::exports(&TargetLimits::default())).clone();
         exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
         let mut world = world_with(11, shards, &Arc::new(exports));
         let wanted = Wanted::default();
@@ -461,7 +461,7 @@ fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
 fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
     let account =
         |secret: &[u8]| Account { name: "alice".into(), secret: chap::Secret::new(secret.to_vec()) };
-    let mut exports = (*target::exports(&Terms::default())).clone();
+    let mut exports = (*target::exports(&TargetLimits::default())).clone();
     let accounts = vec![account(b"the right secret")];
     let algorithms = Algorithm::ALL.to_vec();
     let chap = Chap { accounts, mutual: None, demands_mutual: false, algorithms: algorithms.clone() };

@@ -157,7 +157,7 @@ fn controllers(world: &mut World<Shard>, host: &mut Host, cns: u32, from: u16) -
 #[test]
 fn every_controller_of_a_subsystem_is_listed_whatever_its_shard() {
     let other = "nqn.2026-11.test:other";
-    let mut exports = Exports::clone(&target::exports(&target::Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&target::TargetLimits::default()));
     let rules = &mut exports.nvme.subsystems[0].rules;
     let blind =
         HostRule { hosts: vec![other.into()], namespaces: NamespaceMask::Some(vec![]), ..rules[0].clone() };
@@ -201,7 +201,7 @@ fn in_capsule(world: &mut World<Shard>, host: &mut Host) -> usize {
 
 /// A world of one shard, with so much memory, that lets hosts have as many queues as there may be.
 fn roomy(seed: u64, pool_bytes: usize) -> World<Shard> {
-    let mut exports = Exports::clone(&target::exports(&target::Terms::default()));
+    let mut exports = Exports::clone(&target::exports(&target::TargetLimits::default()));
     exports.nvme.subsystems[0].limits = ControllerLimits { controllers: 64, ..ControllerLimits::default() };
     let mut config = Config::new(seed);
     (config.shards, config.pool_bytes) = (1, pool_bytes);
@@ -350,7 +350,7 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
         let mut config = Config::new(seed);
         config.shards = 1;
         config.pool_bytes = 4 << 20;
-        let mut world = world_of(config, &target::exports(&target::Terms::default()));
+        let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
         let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
         // More than the pool has for solicited data; what it asks for stands behind the small ones.
         for slot in 0..16u64 {
@@ -375,7 +375,7 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
 fn answers_wait_for_memory_as_payload_does() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &target::exports(&target::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -411,7 +411,7 @@ fn answers_wait_for_memory_as_payload_does() {
 fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 64 << 20);
-    let mut world = world_of(config, &target::exports(&target::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -441,7 +441,7 @@ fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
 fn an_aborted_write_does_not_go_on_waiting_for_memory() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &target::exports(&target::Terms::default()));
+    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
@@ -470,7 +470,7 @@ fn an_offer_looks_at_the_memory_of_all_shards() {
     for (poor, taken, offered) in [(0, 0, 8192), (0, most, 4096), (1, most, 4096), (2, 64 << 20, 0)] {
         let mut config = Config::new(6);
         (config.shards, config.pool_bytes) = (3, 128 << 20);
-        let mut world = world_of(config, &target::exports(&target::Terms::default()));
+        let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
         assert!(world.pool(ShardId(poor)).reserve(buf::Account::NvmeTcp, taken));
         // It is told when something is done there, and with hysteresis.
         listings(&mut world);

@@ -11,7 +11,7 @@ use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
 
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 use testkit::{Defect, FaultyBackend};
 
 /// Blocks of the volume.
@@ -303,7 +303,7 @@ impl Plan {
     }
 
     pub fn exports(&self) -> Exports {
-        let mut terms = Terms::default();
+        let mut terms = TargetLimits::default();
         terms.negotiation.max_connections = 4;
         let mut exports = (*target::exports(&terms)).clone();
         if let Some(pieces) = self.pieces {

@@ -9,7 +9,7 @@ use iscsi::wire::TmfFunction;
 use sim::SimRng;
 use volume::DiskId;
 
-use crate::command::{Flight, Kind, request};
+use crate::command::{CommandKind, Flight, request};
 use crate::fences::{self, BLOCKS, ask, log_in, read_all, run};
 use crate::model::{COPIED, fill};
 use testkit::target;
@@ -40,7 +40,7 @@ fn nothing_of_a_copy_lands_after_its_end() {
         let page: Vec<u8> = (0..BLOCKS).flat_map(|lba| fill(lba, COPIED)).collect();
         let behind = [0x2a, 0, 0, 0, 0, BLOCKS as u8, 0, 0, BLOCKS as u8, 0];
         assert_eq!(ask(&mut world, &mut keeper, &behind, &page, 0).status, 0);
-        let kind = Kind::Copy { by: 1, page: 0 };
+        let kind = CommandKind::Copy { by: 1, page: 0 };
         let (cdb, list, _) = request(Flight { host: 0, kind, lba: 0, blocks: BLOCKS, began: 0 });
         let copy = copier.command(&mut world, 0, &cdb, &list, 0);
         let mut chance = SimRng::new(!seed);

@@ -12,7 +12,7 @@ use volume::{DiskId, Geometry, Ram, RamDisk, VolumeId, VolumeRequest};
 
 use crate::model::{Value, fill, value_of};
 use testkit::iscsi_host::{Ended, Initiator};
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 pub const BLOCKS: usize = 64;
 const CONFLICT: u8 = 0x18;
@@ -23,7 +23,7 @@ pub fn world(seed: u64, specs: Vec<blockwire_shard::VolumeSpec>) -> World<Shard>
     config.shards = specs.len() as u16;
     // A slow disk, so that much is in flight.
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = target::exports(&Terms::default());
+    let exports = target::exports(&TargetLimits::default());
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));

@@ -87,7 +87,7 @@ fn sessions_by_two_targets_of_one_volume_are_two_nexuses() {
 
 /// Two targets of one volume, with ports of their own.
 fn two_targets(seed: u64) -> World<Shard> {
-    let mut exports = (*target::exports(&target::Terms::default())).clone();
+    let mut exports = (*target::exports(&target::TargetLimits::default())).clone();
     let ports = vec![TargetPort { port: PortId(9), portal_group: exports.portals[0].group }];
     exports.targets.push(TargetExport { name: SECOND.into(), ports, ..exports.targets[0].clone() });
     super::world_with(Config { shards: SHARDS, ..Config::new(seed) }, Arc::new(exports))

@@ -15,7 +15,7 @@ use sim::{Config, PeerEnd, World};
 
 use super::{read10, run_until, write10};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 /// Logins at once, for each shard. 14 sessions have what they begin with in a pool of 1 MiB, where half of it
 /// may be promised and bursts of 4 KiB are offered: 9 of them for a window of 8.
@@ -25,7 +25,7 @@ const FULL: Failure = Failure::Refused(LoginStatus::OUT_OF_RESOURCES);
 /// A world with little memory: 1 MiB for each shard.
 fn scarce(seed: u64, shards: u16) -> World<Shard> {
     let config = Config { shards, pool_bytes: 1 << 20, ..Config::new(seed) };
-    let mut terms = Terms::default();
+    let mut terms = TargetLimits::default();
     terms.negotiation.max_connections = 4;
     // iSCSI alone, so that nothing is kept for the other protocol.
     let mut exports = (*target::exports(&terms)).clone();

@@ -25,14 +25,14 @@ use iscsi::wire::TmfFunction;
 use plan::Plan;
 use sim::{Config, PeerEnd, World};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 use testkit::{Defect, faulty};
 use volume::{Ram, RamDisk};
 
 const BLOCKS: u64 = 4096;
 
 fn world(config: Config) -> World<Shard> {
-    world_with(config, target::exports(&Terms::default()))
+    world_with(config, target::exports(&TargetLimits::default()))
 }
 
 fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {

@@ -12,14 +12,14 @@ use endpoint::ShardId;
 use sim::{Config, World};
 
 use super::{log_in, read10, run_until};
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 const SHARDS: u16 = 4;
 const AFAR: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 7));
 
 fn world_of(rules: Vec<PlacementRule>) -> World<Shard> {
     let config = Config { shards: SHARDS, ..Config::new(5) };
-    let exports = Exports { placement: rules, ..(*target::exports(&Terms::default())).clone() };
+    let exports = Exports { placement: rules, ..(*target::exports(&TargetLimits::default())).clone() };
     super::world_with(config, exports.into())
 }
 

@@ -10,7 +10,7 @@ use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk};
 
 use crate::model::{COPIED, Value, fill};
-use testkit::target::{self, Terms};
+use testkit::target::{self, TargetLimits};
 use testkit::{Defect, FaultyBackend};
 
 /// Blocks of the volume.
@@ -165,7 +165,7 @@ impl Plan {
         let mut config = self.config();
         config.seed = config.seed.wrapping_add(round << 32);
         let shards = self.shards;
-        let mut terms = Terms::default();
+        let mut terms = TargetLimits::default();
         terms.negotiation.max_connections = 4;
         let exports = target::exports(&terms);
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));

@@ -13,12 +13,12 @@ use sim::{Config, PeerEnd, World};
 
 use super::{log_in, run_until, world_with, write10};
 use testkit::iscsi_host::Initiator;
-use testkit::target::{self, Terms, wanted};
+use testkit::target::{self, TargetLimits, wanted};
 
 const SHARDS: u16 = 3;
 
 fn exports(change: impl FnOnce(&mut Exports)) -> Arc<Exports> {
-    let mut terms = Terms::default();
+    let mut terms = TargetLimits::default();
     terms.negotiation.max_connections = 4;
     let mut exports = (*target::exports(&terms)).clone();
     change(&mut exports);

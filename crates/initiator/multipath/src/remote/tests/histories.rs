@@ -16,9 +16,9 @@ use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId,
 
 use super::script::{Scene, info};
 use crate::path::{DownReason, Event, IoError, VolumeInfo};
-use crate::remote::Terms;
+use crate::remote::VolumeSettings;
 use crate::remote::tasks::Bug;
-use crate::url::Policy;
+use crate::url::PathPolicy;
 
 /// Blocks that everybody is after.
 const BLOCKS: u64 = 12;
@@ -87,13 +87,13 @@ struct Tally {
 impl Play {
     fn new(seed: u64, bug: Option<Bug>) -> Play {
         let mut chance = SimRng::new(seed ^ 0x9a7);
-        let terms = Terms {
-            policy: *chance.pick(&[Policy::RoundRobin, Policy::LeastQueue]),
+        let settings = VolumeSettings {
+            policy: *chance.pick(&[PathPolicy::RoundRobin, PathPolicy::LeastQueue]),
             queue_timeout: QUEUE_TIMEOUT,
-            ..Terms::default()
+            ..VolumeSettings::default()
         };
         let paths = chance.between(1, 4) as usize;
-        let mut scene = Scene::up(paths, terms);
+        let mut scene = Scene::up(paths, settings);
         scene.volume.tasks.bug = bug;
         let mut lines: Vec<Line> = Vec::new();
         lines.resize_with(paths, || Line { up: true, serves: true, connects: 1, ..Line::default() });

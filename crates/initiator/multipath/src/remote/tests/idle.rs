@@ -8,7 +8,7 @@ use volume::{IoId, Op};
 use super::SECOND;
 use super::script::{Scene, read, write};
 use crate::path::ReservationOp;
-use crate::remote::Terms;
+use crate::remote::VolumeSettings;
 
 /// A path that takes nothing.
 fn shut(scene: &mut Scene, path: usize) {
@@ -23,7 +23,7 @@ fn open(scene: &mut Scene, path: usize) {
 
 #[test]
 fn a_path_that_took_nothing_while_idle_is_not_left_without_work_for_ever() {
-    let mut scene = Scene::up(1, Terms::default());
+    let mut scene = Scene::up(1, VolumeSettings::default());
     shut(&mut scene, 0);
     (0..3).for_each(|lba| _ = scene.submit(read(lba * 8)));
     scene.submit(write(0));
@@ -41,7 +41,7 @@ fn a_path_that_took_nothing_while_idle_is_not_left_without_work_for_ever() {
 
 #[test]
 fn one_path_that_takes_nothing_while_idle_does_not_keep_others_from_work() {
-    let mut scene = Scene::up(2, Terms::default());
+    let mut scene = Scene::up(2, VolumeSettings::default());
     shut(&mut scene, 0);
     (0..8).for_each(|lba| _ = scene.submit(read(lba * 8)));
     scene.pass(SECOND);
@@ -54,7 +54,7 @@ fn one_path_that_takes_nothing_while_idle_does_not_keep_others_from_work() {
 
 #[test]
 fn a_flush_that_an_idle_path_did_not_take_does_not_hang() {
-    let mut scene = Scene::up(1, Terms::default());
+    let mut scene = Scene::up(1, VolumeSettings::default());
     shut(&mut scene, 0);
     scene.submit(Op::Flush);
     scene.pass(SECOND);
@@ -67,7 +67,7 @@ fn a_flush_that_an_idle_path_did_not_take_does_not_hang() {
 
 #[test]
 fn a_claim_that_an_idle_path_did_not_take_does_not_hang() {
-    let mut scene = Scene::up(1, Terms::default());
+    let mut scene = Scene::up(1, VolumeSettings::default());
     shut(&mut scene, 0);
     assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(77), ReservationOp::Report)));
     scene.pass(SECOND);

@@ -15,15 +15,15 @@ use endpoint::Sockets;
 use volume::reservation::{Action, Key, Register, RegisterMode};
 use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
 
-use super::{PathProblem, PathState, Terms, VolumeEvent, VolumeMismatch};
+use super::{PathProblem, PathState, VolumeEvent, VolumeMismatch, VolumeSettings};
 use crate::path::{DownReason, Event, IoError, Protocol, ReservationOp, VolumeInfo};
-use crate::url::Policy;
+use crate::url::PathPolicy;
 use script::{Scene, geometry, info, read, write};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn robin() -> Terms {
-    Terms { policy: Policy::RoundRobin, ..Terms::default() }
+fn robin() -> VolumeSettings {
+    VolumeSettings { policy: PathPolicy::RoundRobin, ..VolumeSettings::default() }
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn operations_go_round_the_optimized_paths() {
 
 #[test]
 fn the_path_with_the_least_in_work_is_next() {
-    let mut scene = Scene::up(2, Terms::default());
+    let mut scene = Scene::up(2, VolumeSettings::default());
     (0..4).for_each(|lba| _ = scene.submit(read(lba * 8)));
     assert_eq!([scene.given(0), scene.given(1)], [2, 2]);
     scene.end_well(1);
@@ -52,7 +52,7 @@ fn the_path_with_the_least_in_work_is_next() {
 
 #[test]
 fn what_has_no_room_waits_in_order() {
-    let mut scene = Scene::up(1, Terms::default());
+    let mut scene = Scene::up(1, VolumeSettings::default());
     (0..6).for_each(|lba| _ = scene.submit(read(lba * 8)));
     assert_eq!(scene.given(0), 4, "the depth that the path told");
     for lba in 0..6 {
@@ -143,8 +143,8 @@ fn a_compare_and_write_of_unknown_fate_is_not_repeated() {
 
 #[test]
 fn a_write_that_is_given_up_in_doubt_still_holds_back_what_overlaps_it() {
-    let terms = Terms { queue_timeout: 5 * SECOND, ..robin() };
-    let mut scene = Scene::up(2, terms);
+    let settings = VolumeSettings { queue_timeout: 5 * SECOND, ..robin() };
+    let mut scene = Scene::up(2, settings);
     scene.submit(write(0));
     scene.lose(0);
     scene.pass(3 * SECOND);
@@ -357,8 +357,8 @@ fn a_path_without_a_uuid_stands_alone() {
 
 #[test]
 fn a_target_that_forgot_its_volume_is_not_written_to() {
-    let terms = Terms { queue_timeout: 30 * SECOND, ..robin() };
-    let mut scene = Scene::up(1, terms);
+    let settings = VolumeSettings { queue_timeout: 30 * SECOND, ..robin() };
+    let mut scene = Scene::up(1, settings);
     scene.submit(write(0));
     scene.lose(0);
     scene.pass(SECOND);
@@ -394,8 +394,8 @@ fn reconnects_come_ever_later() {
 
 #[test]
 fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
-    let terms = Terms { loss_timeout: 30 * SECOND, ..robin() };
-    let mut scene = Scene::up(1, terms);
+    let settings = VolumeSettings { loss_timeout: 30 * SECOND, ..robin() };
+    let mut scene = Scene::up(1, settings);
     scene.lose(0);
     scene.submit(read(0));
     let start = scene.now;
@@ -414,8 +414,8 @@ fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
 
 #[test]
 fn fast_fail_counts_from_the_loss_of_the_last_path() {
-    let terms = Terms { fast_fail: 5 * SECOND, ..robin() };
-    let mut scene = Scene::up(2, terms);
+    let settings = VolumeSettings { fast_fail: 5 * SECOND, ..robin() };
+    let mut scene = Scene::up(2, settings);
     scene.lose(0);
     scene.pass(60 * SECOND);
     scene.lose(1);
@@ -435,8 +435,8 @@ fn fast_fail_counts_from_the_loss_of_the_last_path() {
 
 #[test]
 fn an_operation_waits_for_its_own_time_only() {
-    let terms = Terms { queue_timeout: 10 * SECOND, ..robin() };
-    let mut scene = Scene::up(1, terms);
+    let settings = VolumeSettings { queue_timeout: 10 * SECOND, ..robin() };
+    let mut scene = Scene::up(1, settings);
     scene.submit(read(0));
     scene.lose(0);
     scene.pass(6 * SECOND);
@@ -448,7 +448,7 @@ fn an_operation_waits_for_its_own_time_only() {
     scene.pass(Duration::from_nanos(1));
     assert_eq!(scene.ends(), [(2, false)]);
     // Who does not want to wait does not.
-    let mut scene = Scene::up(1, Terms { queue_timeout: Duration::ZERO, ..robin() });
+    let mut scene = Scene::up(1, VolumeSettings { queue_timeout: Duration::ZERO, ..robin() });
     scene.submit(read(0));
     scene.lose(0);
     scene.pass(Duration::ZERO);
@@ -466,13 +466,13 @@ fn a_volume_that_cannot_be_opened_says_so() {
     assert_eq!(scene.ends(), [(1, false)]);
     assert_eq!(scene.volume.poll_timeout(), None);
     // With time to wait, what can change is tried again.
-    let mut scene = Scene::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    let mut scene = Scene::new(1, VolumeSettings { open_timeout: 5 * SECOND, ..robin() });
     scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Path(0)));
     scene.pass(SECOND);
     scene.raise(0);
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Open));
-    let mut scene = Scene::new(1, Terms { open_timeout: 5 * SECOND, ..robin() });
+    let mut scene = Scene::new(1, VolumeSettings { open_timeout: 5 * SECOND, ..robin() });
     scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     scene.pass(SECOND);
     scene.say(0, Event::Down(DownReason::Unproven("wrong secret".into())));
@@ -534,7 +534,7 @@ fn a_volume_is_closed_when_its_paths_are() {
 
 #[test]
 fn more_than_is_held_is_refused() {
-    let mut scene = Scene::up(1, Terms { in_work: 3, ..robin() });
+    let mut scene = Scene::up(1, VolumeSettings { in_work: 3, ..robin() });
     (0..3).for_each(|lba| _ = scene.submit(read(lba)));
     assert!(!scene.volume.has_room());
     scene.submit(read(9));
@@ -589,7 +589,7 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
 #[test]
 fn after_fast_fail_nothing_is_due_that_does_nothing() {
     for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
-        let mut scene = Scene::up(2, Terms { fast_fail: 5 * SECOND, certain, ..robin() });
+        let mut scene = Scene::up(2, VolumeSettings { fast_fail: 5 * SECOND, certain, ..robin() });
         scene.submit(op);
         let closed = || Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() }));
         scene.say(0, closed());

@@ -68,8 +68,8 @@ fn registered_by(others: Protocol, paths: usize) -> Scene {
     registered_with(others, paths, robin())
 }
 
-fn registered_with(others: Protocol, paths: usize, terms: Terms) -> Scene {
-    let mut scene = Scene::up(paths, terms);
+fn registered_with(others: Protocol, paths: usize, settings: VolumeSettings) -> Scene {
+    let mut scene = Scene::up(paths, settings);
     scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(others));
     scene.paths[0].0.borrow_mut().protocol = Some(Protocol::Iscsi);
     (1..paths).for_each(|path| scene.lose(path));
@@ -103,7 +103,7 @@ fn uses(scene: &mut Scene, path: usize) -> bool {
 #[test]
 fn a_path_is_not_used_before_its_own_registration_is_answered_however_short_the_time_to_wait() {
     for queue_timeout in [Duration::ZERO, Duration::from_secs(1)] {
-        let mut scene = registered_with(Protocol::Iscsi, 2, Terms { queue_timeout, ..robin() });
+        let mut scene = registered_with(Protocol::Iscsi, 2, VolumeSettings { queue_timeout, ..robin() });
         scene.raise(1);
         scene.pass(Duration::from_secs(5));
         assert!(!uses(&mut scene, 1), "{queue_timeout:?}");

@@ -54,7 +54,7 @@ fn what_a_path_was_asked_is_not_told_to_have_failed_while_the_path_may_still_do_
     let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
     // Nothing waits, but what goes at once need not.
     for queue_timeout in [Duration::ZERO, Duration::from_secs(1)] {
-        let mut scene = Scene::up(2, Terms { queue_timeout, ..robin() });
+        let mut scene = Scene::up(2, VolumeSettings { queue_timeout, ..robin() });
         begin(&mut scene, &reserve);
         scene.pass(Duration::from_secs(5));
         assert_eq!((end(&mut scene), asked(&scene)), (None, [1, 0]), "{queue_timeout:?}");
@@ -71,7 +71,7 @@ fn what_a_path_was_asked_is_not_told_to_have_failed_while_the_path_may_still_do_
 #[test]
 fn what_a_path_was_asked_is_not_told_to_have_failed_when_fast_fail_is_over() {
     let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
-    let mut scene = Scene::up(1, Terms { fast_fail: Duration::from_secs(5), ..robin() });
+    let mut scene = Scene::up(1, VolumeSettings { fast_fail: Duration::from_secs(5), ..robin() });
     begin(&mut scene, &reserve);
     let inaccessible = VolumeInfo { access: Access::Inaccessible, ..info() };
     scene.say(0, Event::Changed(Arc::new(inaccessible)));

@@ -11,7 +11,7 @@ use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
 
-use super::super::{RemoteVolume, Terms};
+use super::super::{RemoteVolume, VolumeSettings};
 use crate::path::{DownReason, Event, IoError, Path, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 /// What a path was given, and what it will say.
@@ -166,19 +166,19 @@ pub struct Scene {
 
 impl Scene {
     /// Paths connect.
-    pub fn new(paths: usize, terms: Terms) -> Scene {
+    pub fn new(paths: usize, settings: VolumeSettings) -> Scene {
         let paths: Vec<Scripted> = (0..paths).map(|_| Scripted::default()).collect();
         paths.iter().for_each(|path| path.0.borrow_mut().window = 64);
         let pool = Pool::new(1 << 20);
         let (mut entropy, now) = (Entropy::new([7; 32]), Time(1_000_000_000));
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
-        let volume = RemoteVolume::open(&mut cx, paths.clone(), terms);
+        let volume = RemoteVolume::open(&mut cx, paths.clone(), settings);
         Scene { volume, paths, pool, entropy, now, ended: vec![], next: 1 }
     }
 
     /// All paths are up.
-    pub fn up(paths: usize, terms: Terms) -> Scene {
-        let mut scene = Scene::new(paths, terms);
+    pub fn up(paths: usize, settings: VolumeSettings) -> Scene {
+        let mut scene = Scene::new(paths, settings);
         for at in 0..paths {
             scene.say(at, Event::Up(Arc::new(info())));
         }

@@ -11,8 +11,8 @@ use super::*;
 use crate::path::{DownReason, Event, IoError, VolumeInfo};
 
 /// Paths that carry so many blocks at once.
-fn scene(most: &[u32], terms: Terms) -> Scene {
-    let mut scene = Scene::new(most.len(), terms);
+fn scene(most: &[u32], settings: VolumeSettings) -> Scene {
+    let mut scene = Scene::new(most.len(), settings);
     for (path, blocks) in most.iter().enumerate() {
         let geometry = Some(Geometry { max_io: blocks * 512, ..geometry() });
         scene.say(path, Event::Up(Arc::new(VolumeInfo { geometry, ..info() })));
@@ -41,7 +41,7 @@ fn first(scene: &Scene, path: usize) -> (usize, Option<u8>) {
 
 #[test]
 fn what_a_path_cannot_carry_at_once_goes_in_pieces() {
-    let mut scene = scene(&[8], Terms::default());
+    let mut scene = scene(&[8], VolumeSettings::default());
     assert_eq!(scene.volume.known_geometry().unwrap().max_io, 8 * 512);
     let lent = scene.pool.usage().lent;
     scene.submit(Op::Read(span(3, 20)));
@@ -100,7 +100,7 @@ fn a_long_write_is_one_to_what_overlaps_it_and_to_a_flush() {
 
 #[test]
 fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
-    let mut scene = scene(&[8], Terms::default());
+    let mut scene = scene(&[8], VolumeSettings::default());
     scene.submit(Op::Compare(span(0, 20)));
     scene.end_well(0);
     scene.end(0, Err(IoError::Failed(Failure::Failed(Fault::Miscompare(5)))));
@@ -130,7 +130,7 @@ fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
 
 #[test]
 fn a_long_operation_that_is_cancelled_stops_between_two_pieces() {
-    let mut scene = scene(&[8], Terms::default());
+    let mut scene = scene(&[8], VolumeSettings::default());
     let id = scene.submit(Op::Read(span(0, 20)));
     scene.with(|volume, _| volume::Backend::cancel(volume, id));
     scene.end_well(0);
@@ -140,9 +140,9 @@ fn a_long_operation_that_is_cancelled_stops_between_two_pieces() {
 /// Who tells others that a write failed must not do so while it may still land.
 #[test]
 fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
-    let terms = || Terms { queue_timeout: Duration::from_secs(5), certain: true, ..robin() };
+    let settings = || VolumeSettings { queue_timeout: Duration::from_secs(5), certain: true, ..robin() };
     for fast_fail in [Duration::MAX, Duration::from_secs(1)] {
-        let mut scene = Scene::up(1, Terms { fast_fail, ..terms() });
+        let mut scene = Scene::up(1, VolumeSettings { fast_fail, ..settings() });
         scene.submit(write(0));
         scene.submit(read(64));
         scene.submit(write(0));
@@ -155,7 +155,7 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
         assert_eq!((scene.volume.tasks.order.len(), scene.volume.tasks.in_doubt.len()), (0, 0));
     }
     // With a path it is done after all.
-    let mut scene = Scene::up(2, terms());
+    let mut scene = Scene::up(2, settings());
     scene.submit(write(0));
     scene.lose(0);
     scene.pass(Duration::from_secs(20));
@@ -164,7 +164,7 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
     assert_eq!(scene.end_well(1), write(0));
     assert_eq!(scene.ends(), [(1, true)]);
     // A volume that is closed holds nothing.
-    let mut scene = Scene::up(1, terms());
+    let mut scene = Scene::up(1, settings());
     scene.submit(write(0));
     scene.end(0, Err(IoError::InDoubt));
     scene.with(|volume, cx| volume.close(cx, Duration::ZERO));

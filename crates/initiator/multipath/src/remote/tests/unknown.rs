@@ -16,7 +16,7 @@ fn silent(access: Access) -> Event {
 
 #[test]
 fn a_path_that_does_not_tell_its_size_does_not_open_an_empty_volume() {
-    let mut scene = Scene::new(1, Terms { open_timeout: 60 * SECOND, ..Terms::default() });
+    let mut scene = Scene::new(1, VolumeSettings { open_timeout: 60 * SECOND, ..VolumeSettings::default() });
     scene.say(0, silent(Access::Inaccessible));
     scene.submit(read(0));
     scene.pass(SECOND);
@@ -44,14 +44,14 @@ fn a_path_that_the_target_lost_for_good_is_tried_again_all_the_same() {
 
 #[test]
 fn a_volume_of_which_nobody_tells_anything_is_not_waited_for_in_silence() {
-    let mut scene = Scene::new(2, Terms::default());
+    let mut scene = Scene::new(2, VolumeSettings::default());
     scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
     scene.say(1, silent(Access::Inaccessible));
     assert!(std::iter::from_fn(|| scene.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
     let last = scene.volume.path_info(1).unwrap().last.unwrap().1;
     assert!(last.to_string().contains("inaccessible"), "{last}");
     // What is in transition is about to tell.
-    let mut scene = Scene::new(1, Terms::default());
+    let mut scene = Scene::new(1, VolumeSettings::default());
     scene.say(0, silent(Access::Transition));
     scene.pass(29 * SECOND);
     assert!(!std::iter::from_fn(|| scene.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
@@ -61,7 +61,7 @@ fn a_volume_of_which_nobody_tells_anything_is_not_waited_for_in_silence() {
 
 #[test]
 fn a_volume_does_not_shrink_to_nothing_when_its_path_stops_telling_its_size() {
-    let mut scene = Scene::up(2, Terms::default());
+    let mut scene = Scene::up(2, VolumeSettings::default());
     assert!(scene.volume.has_changed());
     for slot in [0, 1] {
         scene.lose(slot);
@@ -78,7 +78,7 @@ fn a_volume_does_not_shrink_to_nothing_when_its_path_stops_telling_its_size() {
 #[test]
 fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
     let split = VolumeInfo { geometry: Some(Geometry { logical: 4096, ..geometry() }), ..info() };
-    let mut scene = Scene::new(2, Terms::default());
+    let mut scene = Scene::new(2, VolumeSettings::default());
     scene.say(0, Event::Up(Arc::new(split.clone())));
     scene.say(1, silent(Access::Inaccessible));
     assert_eq!(scene.volume.path_info(1).unwrap().state, PathState::Up);
@@ -98,7 +98,7 @@ fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
 
 #[test]
 fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
-    let mut scene = Scene::up(2, Terms::default());
+    let mut scene = Scene::up(2, VolumeSettings::default());
     let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..info() };
     scene.say(0, Event::Changed(Arc::new(grown.clone())));
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
@@ -159,8 +159,12 @@ fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_vo
 fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_start() {
     let expected = |uuid| Expected { uuid, serial: "1".into(), logical: 512 };
     let expelled = |expected: Expected, found: VolumeInfo| {
-        let terms = Terms { expected: Some(expected), open_timeout: Duration::MAX, ..Terms::default() };
-        let mut scene = Scene::new(1, terms);
+        let settings = VolumeSettings {
+            expected: Some(expected),
+            open_timeout: Duration::MAX,
+            ..VolumeSettings::default()
+        };
+        let mut scene = Scene::new(1, settings);
         scene.say(0, Event::Up(Arc::new(found)));
         let last = (scene.count(0, |path| path.disconnects) > 0).then(|| {
             scene.say(0, Event::Down(DownReason::Ended));
@@ -190,7 +194,7 @@ fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_star
 
 #[test]
 fn what_hosts_were_told_that_they_may_move_at_once_is_not_taken_back_for_a_path_that_carries_less() {
-    let mut scene = Scene::new(1, Terms { max_io: Some(1 << 20), ..Terms::default() });
+    let mut scene = Scene::new(1, VolumeSettings { max_io: Some(1 << 20), ..VolumeSettings::default() });
     let small = Some(Geometry { max_io: 2 * 512, ..geometry() });
     scene.say(0, Event::Up(Arc::new(VolumeInfo { geometry: small, ..info() })));
     assert_eq!(scene.volume.known_geometry().unwrap().max_io, 1 << 20);
@@ -203,7 +207,7 @@ fn what_hosts_were_told_that_they_may_move_at_once_is_not_taken_back_for_a_path_
 
 #[test]
 fn what_is_cancelled_while_another_waits_leaves_nothing_behind() {
-    let mut scene = Scene::up(1, Terms { queue_timeout: Duration::MAX, ..robin() });
+    let mut scene = Scene::up(1, VolumeSettings { queue_timeout: Duration::MAX, ..robin() });
     scene.lose(0);
     scene.submit(read(0));
     for _ in 0..10_000 {

@@ -18,8 +18,8 @@ fn terms_are_agreed_and_connect_comes_up() {
     let answer = *IcResp::from_prefix(&pair.sent).unwrap();
     pair.sent.clear();
     assert_eq!((answer.cpda, answer.dgst, answer.maxh2cdata.get()), (1, 3, 10_000));
-    let terms = *pair.queue.terms();
-    assert_eq!((terms.host_alignment, terms.controller_alignment, terms.r2ts), (128, 8, 7));
+    let parameters = *pair.queue.parameters();
+    assert_eq!((parameters.host_alignment, parameters.controller_alignment, parameters.r2ts), (128, 8, 7));
     let bytes = pair.dialect().pdu(crate::wire::CapsuleCmd::new(connect(5)).as_bytes(), 80, &[1; 1024]);
     pair.feed(&bytes);
     assert_eq!(pair.kept.len(), 1);

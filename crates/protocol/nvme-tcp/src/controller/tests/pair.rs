@@ -212,7 +212,7 @@ impl Pair {
         }
     }
 
-    /// An open queue on these terms.
+    /// An open queue on these parameters.
     pub fn open(request: IcReq, size: QueueSize) -> Self {
         let mut pair = Self::fresh(QueueLimits::default());
         pair.establish(request, size);
@@ -250,8 +250,8 @@ impl Pair {
     }
 
     pub fn dialect(&self) -> Dialect {
-        let terms = self.queue.terms();
-        Dialect { header_digest: terms.header_digest, data_digest: terms.data_digest }
+        let parameters = self.queue.parameters();
+        Dialect { header_digest: parameters.header_digest, data_digest: parameters.data_digest }
     }
 
     pub fn with_cx<T>(&mut self, call: impl FnOnce(&mut ControllerQueue, &mut Cx<'_>) -> T) -> T {
@@ -461,7 +461,7 @@ impl Pair {
     /// Takes what the queue sent, as PDUs; digests and padding are checked.
     pub fn take(&mut self) -> Vec<Got> {
         let bytes = std::mem::take(&mut self.sent);
-        parse(&bytes, self.queue.terms())
+        parse(&bytes, self.queue.parameters())
     }
 
     /// All memory has come back, and the queue knows that it is gone.
@@ -473,12 +473,12 @@ impl Pair {
 }
 
 /// Cuts what a controller sent into PDUs.
-pub fn parse(mut bytes: &[u8], terms: &Terms) -> Vec<Got> {
+pub fn parse(mut bytes: &[u8], parameters: &ConnectionParameters) -> Vec<Got> {
     let limits = PduLimits {
         from: Sender::Controller,
-        header_digest: terms.header_digest,
-        data_digest: terms.data_digest,
-        alignment: terms.host_alignment,
+        header_digest: parameters.header_digest,
+        data_digest: parameters.data_digest,
+        alignment: parameters.host_alignment,
         capsule_max: 0,
     };
     let mut all = Vec::new();

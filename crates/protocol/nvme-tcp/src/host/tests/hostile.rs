@@ -48,7 +48,7 @@ fn failed(cid: u8) -> Vec<u8> {
     pdu
 }
 
-/// A host that is connected to the test's own bytes, with one command in work; they agreed on terms
+/// A host that is connected to the test's own bytes, with one command in work; they agreed on parameters
 /// without digests.
 struct Lied {
     pool: Pool,

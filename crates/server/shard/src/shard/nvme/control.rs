@@ -86,7 +86,7 @@ impl NvmeFront {
 
     fn queue_entry(&self, parts: &Parts, queue: &Queue) -> Option<QueueEntry> {
         let open = queue.open()?;
-        let (terms, size) = (queue.proto.terms(), queue.proto.size());
+        let (terms, size) = (queue.proto.parameters(), queue.proto.size());
         Some(QueueEntry {
             cntlid: open.cntlid,
             qid: open.qid,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use volume::{Access, Time};
 
 use crate::path::{DownReason, Protocol, VolumeInfo};
-use crate::url::{Options, Policy};
+use crate::url::{Options, PathPolicy};
 
 /// Most paths of a volume: a bit of a `u32` each.
 pub const PATHS_MAX: usize = 32;
@@ -71,9 +71,9 @@ impl Expected {
 
 /// How a volume uses its paths. [`Duration::MAX`] is for ever.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct VolumeSettings {
     /// Which path is next.
-    pub policy: Policy,
+    pub policy: PathPolicy,
     /// Most operations in work or waiting: 1 to [`IN_WORK_MAX`].
     pub in_work: usize,
     /// Whether writes are refused here.
@@ -105,10 +105,10 @@ pub struct Terms {
     pub open_timeout: Duration,
 }
 
-impl Default for Terms {
+impl Default for VolumeSettings {
     fn default() -> Self {
-        Terms {
-            policy: Policy::LeastQueue,
+        VolumeSettings {
+            policy: PathPolicy::LeastQueue,
             in_work: 1024,
             read_only: false,
             reconnect_delay: Duration::from_millis(100),
@@ -124,12 +124,12 @@ impl Default for Terms {
     }
 }
 
-impl Terms {
+impl VolumeSettings {
     /// The defaults, but for what a URL says.
-    pub fn of(options: &Options) -> Terms {
-        let (said, plain) = (&options.volume, Terms::default());
+    pub fn of(options: &Options) -> VolumeSettings {
+        let (said, plain) = (&options.volume, VolumeSettings::default());
         let reconnect_delay = said.reconnect_delay.unwrap_or(plain.reconnect_delay);
-        Terms {
+        VolumeSettings {
             policy: said.policy.unwrap_or(plain.policy),
             in_work: plain.in_work,
             read_only: options.read_only.unwrap_or(plain.read_only),
@@ -198,7 +198,7 @@ pub struct PathInfo {
     /// Operations on it now.
     pub in_work: u32,
     /// What it has done.
-    pub counts: Counts,
+    pub counts: PathCounts,
     /// How long after its loss its commands may still be carried out.
     pub lands_for: Duration,
 }
@@ -314,7 +314,7 @@ impl std::fmt::Display for PathProblem {
 
 /// What a path has done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct PathCounts {
     /// Operations that ended well.
     pub done: u64,
     /// Operations that the target refused or failed at.
