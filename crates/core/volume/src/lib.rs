@@ -19,7 +19,7 @@
 //!   server chooses. The [`VolumeOwner`] there answers each with an [`Answer`], which the world delivers.
 //! - When a [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (except the one that
 //!   requested it), queue the notices for own nexuses ([`Notice::is_for`]), then pass the update to
-//!   [`Gate::adopt`]. Send the gate's [`Ack`] to the home core.
+//!   [`Gate::update_view`]. Send the gate's [`Ack`] to the home core.
 //!
 //! # Invariants
 //!

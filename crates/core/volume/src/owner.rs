@@ -72,7 +72,7 @@ pub struct VolumeOwner {
     amending: Option<StoreInFlight>,
     ticket: u64,
     stores: VecDeque<StoreOp>,
-    adoptions: VecDeque<ViewUpdate>,
+    updates: VecDeque<ViewUpdate>,
     answers: VecDeque<Answer>,
     remarks: VecDeque<OperatorNotice>,
 }
@@ -148,7 +148,7 @@ impl VolumeOwner {
             amending: None,
             ticket: 0,
             stores: VecDeque::new(),
-            adoptions: VecDeque::new(),
+            updates: VecDeque::new(),
             answers: VecDeque::new(),
             remarks: VecDeque::new(),
         })
@@ -306,7 +306,7 @@ impl VolumeOwner {
     /// A change for every shard, this one included, in this order.
     #[must_use]
     pub fn poll_view_update(&mut self) -> Option<ViewUpdate> {
-        self.adoptions.pop_front()
+        self.updates.pop_front()
     }
 
     /// An answer to an ask.
@@ -433,7 +433,7 @@ impl VolumeOwner {
         self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
         let Change { view, drain, abort, notices, .. } = change;
-        self.adoptions.push_back(ViewUpdate { change: self.change, view, drain, abort, notices, asked });
+        self.updates.push_back(ViewUpdate { change: self.change, view, drain, abort, notices, asked });
         self.change
     }
 }

@@ -180,9 +180,9 @@ fn what_cures_is_stable_before_the_mark_is_forgotten() {
 #[test]
 fn a_record_that_cannot_be_written_marks_nothing() {
     let mut home = home(1);
-    let ask = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
+    let request = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
     let now = volume::Time(0);
-    home.handle_request(now, volume::ShardId(0), volume::RequestId(1), ask);
+    home.handle_request(now, volume::ShardId(0), volume::RequestId(1), request);
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
@@ -220,7 +220,7 @@ fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     daemon.resume(0);
     let kind = ReservationType::WriteExclusiveRegistrants;
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: false };
-    let preempt = daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
+    let preempt = daemon.request(VolumeRequest::Reserve { who: initiator(1), action });
     daemon.settle();
     assert_eq!(daemon.answer_to(preempt), Some(Ok(())));
     let done = daemon.done.iter().find(|done| done.id.0 == mark).expect("an end");
@@ -237,7 +237,7 @@ fn a_read_that_lost_against_a_writer_and_a_fence_do_not_wait_for_each_other() {
     let mark = daemon.submit(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None);
     daemon.resume(0);
     // The reset comes first to the home, the mark is with it behind.
-    let reset = daemon.ask(VolumeRequest::Reset);
+    let reset = daemon.request(VolumeRequest::Reset);
     daemon.deliver(1);
     for _ in 0..10 {
         daemon.land(0);
@@ -264,7 +264,7 @@ fn a_preempted_write_cures_nothing() {
     daemon.resume(0);
     daemon.land(0);
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
-    let preempt = daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
+    let preempt = daemon.request(VolumeRequest::Reserve { who: initiator(1), action });
     daemon.settle();
     assert_eq!(daemon.answer_to(preempt), Some(Ok(())));
     let done = daemon.done.iter().find(|done| done.id.0 == write).expect("an end");
@@ -293,7 +293,7 @@ fn a_preempted_write_that_shows_is_aborted_not_refused() {
         daemon.resume(0);
         daemon.land(0);
         let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
-        daemon.ask(VolumeRequest::Reserve { who: initiator(1), action });
+        daemon.request(VolumeRequest::Reserve { who: initiator(1), action });
         daemon.settle();
         let done = daemon.done.iter().find(|done| done.id.0 == write).expect("an end");
         let conflict: Failure = Refusal::Conflict.into();

@@ -45,7 +45,7 @@ fn held(shards: u16, kind: ReservationType, holder: u8, scsi: bool) -> Daemon {
 
 fn preempt(daemon: &mut Daemon, scsi: bool, kind: ReservationType, abort: bool) -> u64 {
     let action = Action::Preempt { key: Some(Key(OURS)), victim: Key(THEIRS), kind, abort };
-    daemon.ask(VolumeRequest::Reserve { who: fencer(scsi), action })
+    daemon.request(VolumeRequest::Reserve { who: fencer(scsi), action })
 }
 
 fn landed(daemon: &Daemon) -> usize {
@@ -143,10 +143,10 @@ proptest! {
     fn after_a_preempt_is_answered_no_old_write_lands(case in case()) {
         let mut daemon = held(case.shards as u16, case.kind, case.holder, case.scsi);
         case.before.iter().for_each(|step| take(&mut daemon, step));
-        let ask = preempt(&mut daemon, case.scsi, case.then, case.abort);
+        let request = preempt(&mut daemon, case.scsi, case.then, case.abort);
         let mut fenced = None;
         for step in &case.after {
-            match (daemon.answer_to(ask), fenced) {
+            match (daemon.answer_to(request), fenced) {
                 (Some(Ok(())), None) => fenced = Some(landed(&daemon)),
                 (_, Some(count)) => prop_assert_eq!(landed(&daemon), count, "a late write landed"),
                 _ => {}
@@ -154,7 +154,7 @@ proptest! {
             take(&mut daemon, step);
         }
         daemon.settle();
-        let answer = daemon.answer_to(ask);
+        let answer = daemon.answer_to(request);
         prop_assert!(matches!(answer, Some(Ok(()) | Err(Refusal::NotFenced))), "{:?}", answer);
         let count = landed(&daemon);
         prop_assert!(fenced.is_none_or(|fenced| fenced == count), "a late write landed");
@@ -175,7 +175,7 @@ proptest! {
 fn a_fence_that_cannot_be_kept_closes_the_volume() {
     let mut daemon = held(2, ReservationType::WriteExclusive, 3, true);
     daemon.write(1, &victim(3), 3, 0, false);
-    let ask = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
+    let request = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
     let stuck = |daemon: &mut Daemon| {
         for shard in [0, 1, 0, 1] {
             daemon.deliver(shard);
@@ -185,7 +185,7 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
     };
     stuck(&mut daemon);
     for _ in 0..2 {
-        assert_eq!(daemon.answer_to(ask), None);
+        assert_eq!(daemon.answer_to(request), None);
         daemon.world.now = daemon.home.poll_timeout().expect("a fence has a deadline");
         daemon.home.handle_timeout(daemon.world.now);
         daemon.drain_home();
@@ -193,9 +193,9 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
         assert_eq!(daemon.home.view().access(PortId(1)), Access::Inaccessible);
         assert_eq!(daemon.world.gates[0].view().access(PortId(1)), Access::Inaccessible);
     }
-    assert_eq!(daemon.answer_to(ask), Some(Err(Refusal::NotFenced)));
+    assert_eq!(daemon.answer_to(request), Some(Err(Refusal::NotFenced)));
     // The change stands; a repeated ask must wait for the stuck write too, though it changes nothing.
-    let again = daemon.ask(reserve(&fencer(true), OURS, ReservationType::WriteExclusive));
+    let again = daemon.request(reserve(&fencer(true), OURS, ReservationType::WriteExclusive));
     stuck(&mut daemon);
     assert_eq!(daemon.answer_to(again), None);
     daemon.settle();
@@ -209,13 +209,13 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
 fn a_flush_holds_no_fence_up() {
     let mut daemon = held(2, ReservationType::WriteExclusive, 3, true);
     let flush = daemon.submit(1, &victim(3), Op::Flush, Payload::None);
-    let ask = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
+    let request = preempt(&mut daemon, true, ReservationType::WriteExclusive, true);
     for shard in [0, 1, 0, 1] {
         daemon.deliver(shard);
         daemon.resume(shard);
         daemon.acknowledge(shard);
     }
-    assert_eq!(daemon.answer_to(ask), Some(Ok(())), "the disk may take minutes over it");
+    assert_eq!(daemon.answer_to(request), Some(Ok(())), "the disk may take minutes over it");
     assert!(daemon.done.is_empty());
     daemon.settle();
     assert_eq!(daemon.done[0].id.0, flush);
@@ -335,8 +335,8 @@ fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(
     loop {
         if let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, false);
-        } else if let Some(adoption) = home.poll_view_update() {
-            home.handle_ack(now, Ack { from: ShardId(0), change: adoption.change });
+        } else if let Some(update) = home.poll_view_update() {
+            home.handle_ack(now, Ack { from: ShardId(0), change: update.change });
         } else if let Some(answer) = home.poll_answer() {
             answers.push((answer.id.0, answer.result));
         } else {
@@ -360,14 +360,14 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     home.handle_request(now, ShardId(0), RequestId(3), VolumeRequest::NexusLost(holder.identity.clone()));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
     assert!(home.view().reservations.legacy().is_none());
-    for (id, ask) in [
+    for (id, request) in [
         (4, reserve(&initiator(2))),
         (5, VolumeRequest::Reset),
         (6, VolumeRequest::AbortTasks { of: initiator(2).identity }),
         (9, VolumeRequest::BackingReadOnly(true)),
         (10, VolumeRequest::Remove),
     ] {
-        home.handle_request(now, ShardId(0), RequestId(id), ask);
+        home.handle_request(now, ShardId(0), RequestId(id), request);
         assert_eq!(serve_on_a_full_disk(&mut home, now), [(id, Ok(()))]);
     }
     // What stands is still to be written over what may be there.
@@ -385,8 +385,8 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
 #[test]
 fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
-    let mut asked = |ask: VolumeRequest, durable: bool| {
-        home.handle_request(now, ShardId(0), RequestId(1), ask);
+    let mut asked = |request: VolumeRequest, durable: bool| {
+        home.handle_request(now, ShardId(0), RequestId(1), request);
         while durable && let Some(store) = home.poll_store() {
             home.handle_stored(now, store.ticket, true);
         }
@@ -438,16 +438,16 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
         VolumeRequest::BackingReadOnly(true),
         VolumeRequest::Remove,
     ];
-    for (at, ask) in told.into_iter().enumerate() {
-        home.handle_request(now, ShardId(0), RequestId(50 + at as u64), ask);
+    for (at, request) in told.into_iter().enumerate() {
+        home.handle_request(now, ShardId(0), RequestId(50 + at as u64), request);
     }
     assert_eq!(busy(&mut home), [] as [u64; 0]);
     home.handle_ack(now, Ack { from: ShardId(0), change: volume::ChangeId(1) });
     let mut change = 1;
-    while let Some(adoption) = home.poll_view_update() {
+    while let Some(update) = home.poll_view_update() {
         change += 1;
-        assert_eq!(adoption.change, volume::ChangeId(change));
-        home.handle_ack(now, Ack { from: ShardId(0), change: adoption.change });
+        assert_eq!(update.change, volume::ChangeId(change));
+        home.handle_ack(now, Ack { from: ShardId(0), change: update.change });
     }
     let ends: Vec<u64> = std::iter::from_fn(|| home.poll_answer()).map(|answer| answer.id.0).collect();
     for id in (10..20).chain(50..54) {
@@ -464,13 +464,13 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
     let reserve = VolumeRequest::Reserve { who: holder.clone(), action: Action::LegacyReserve };
     assert_eq!(daemon.asked(reserve), Ok(()));
     daemon.write(1, &holder, 1, 0, false);
-    daemon.ask(VolumeRequest::Reset);
+    daemon.request(VolumeRequest::Reset);
     let reserve = VolumeRequest::Reserve { who: holder.clone(), action: Action::LegacyReserve };
-    daemon.ask(reserve);
+    daemon.request(reserve);
     for at in 0..REQUESTS_MAX as u64 {
-        daemon.ask(register(&initiator(2), at, false));
+        daemon.request(register(&initiator(2), at, false));
     }
-    let lost = daemon.ask(VolumeRequest::NexusLost(holder.identity.clone()));
+    let lost = daemon.request(VolumeRequest::NexusLost(holder.identity.clone()));
     daemon.settle();
     assert_eq!(daemon.answer_to(lost), Some(Ok(())));
     let other = VolumeRequest::Reserve { who: initiator(2), action: Action::LegacyReserve };
@@ -481,10 +481,10 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
 #[test]
 fn no_ask_waits_for_ever_for_a_volume_that_went() {
     let (mut home, now) = (home(2), Time(0));
-    for (id, ask) in
+    for (id, request) in
         [(1, VolumeRequest::Remove), (2, register(&nexus(1), 5, true)), (3, VolumeRequest::Reset)]
     {
-        home.handle_request(now, ShardId(1), RequestId(id), ask);
+        home.handle_request(now, ShardId(1), RequestId(id), request);
     }
     let answers = home.dissolve();
     let gone = Err(Refusal::NotReady(volume::UnservableReason::Removed));
@@ -496,7 +496,7 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
 fn the_medium_moves_only_when_nobody_prevents_it() {
     let mut daemon = Daemon::new(2);
     let (a, b) = (Arc::new((*nexus(1).identity).clone()), nexus(2).identity);
-    let mut asked = |ask: VolumeRequest| daemon.asked(ask);
+    let mut asked = |request: VolumeRequest| daemon.asked(request);
     assert_eq!(asked(VolumeRequest::PreventRemoval { by: a.clone(), on: true }), Ok(()));
     assert_eq!(asked(VolumeRequest::Eject { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));
     assert_eq!(asked(VolumeRequest::NexusLost(a.clone())), Ok(()));
@@ -526,8 +526,8 @@ fn the_medium_moves_only_when_nobody_prevents_it() {
 fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     let mut daemon = Daemon::new(2);
     daemon.write(1, &initiator(1), 1, 0, false);
-    let reset = daemon.ask(VolumeRequest::Reset);
-    let queued = daemon.ask(register(&initiator(1), 5, false));
+    let reset = daemon.request(VolumeRequest::Reset);
+    let queued = daemon.request(register(&initiator(1), 5, false));
     // The shard has aborted the task, and says so before it has drained.
     daemon.home.handle_request(daemon.world.now, ShardId(0), RequestId(queued), VolumeRequest::Withdraw);
     daemon.drain_home();
@@ -536,7 +536,7 @@ fn an_aborted_ask_that_waits_for_its_turn_changes_nothing() {
     assert_eq!(daemon.answer_to(reset), Some(Ok(())));
     assert!(daemon.home.view().reservations.registrants().is_empty() && daemon.home.is_idle());
     // Once its turn has come it is carried out, whatever is wanted then.
-    let begun = daemon.ask(register(&initiator(1), 5, false));
+    let begun = daemon.request(register(&initiator(1), 5, false));
     daemon.home.handle_request(daemon.world.now, ShardId(0), RequestId(begun), VolumeRequest::Withdraw);
     daemon.settle();
     assert_eq!(daemon.answer_to(begun), Some(Ok(())));

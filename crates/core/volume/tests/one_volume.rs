@@ -47,19 +47,18 @@ fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
 }
 
 /// What a change tells, before any shard has it.
-fn adoption(ask: VolumeRequest) -> ViewUpdate {
+fn update(request: VolumeRequest) -> ViewUpdate {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
-    home.handle_request(Time(0), ShardId(0), RequestId(1), ask);
+    home.handle_request(Time(0), ShardId(0), RequestId(1), request);
     if let Some(store) = home.poll_store() {
         home.handle_stored(Time(0), store.ticket, true);
     }
     home.poll_view_update().expect("a change")
 }
 
-fn told(adoption: &ViewUpdate, cause: Cause) -> [bool; 2] {
-    [initiator(1), nexus(1)].map(|who| {
-        adoption.notices.iter().any(|notice| notice.cause == cause && notice.is_for(&who.identity))
-    })
+fn told(update: &ViewUpdate, cause: Cause) -> [bool; 2] {
+    [initiator(1), nexus(1)]
+        .map(|who| update.notices.iter().any(|notice| notice.cause == cause && notice.is_for(&who.identity)))
 }
 
 #[test]
@@ -115,8 +114,8 @@ fn registering_for_others_is_for_initiator_ports() {
         persist: None,
         nqn: None,
     };
-    let ask = VolumeRequest::Reserve { who: initiator(1), action: Action::Register(all) };
-    assert_eq!(daemon.asked(ask), Ok(()));
+    let request = VolumeRequest::Reserve { who: initiator(1), action: Action::Register(all) };
+    assert_eq!(daemon.asked(request), Ok(()));
     let registrants = daemon.home.view().reservations.registrants().to_vec();
     assert_eq!(registrants.len(), 4, "two initiator ports on two target ports");
     assert!(registrants.iter().all(|one| matches!(*one.identity, Identity::Initiator { .. })));
@@ -181,7 +180,7 @@ fn who_may_only_read_registers_and_no_more() {
     for (reader, writer) in [(initiator(1), nexus(2)), (nexus(2), initiator(1))] {
         let reader = Nexus { read_only: true, ..reader };
         let mut daemon = Daemon::new(2);
-        let ask = |action| VolumeRequest::Reserve { who: reader.clone(), action };
+        let request = |action| VolumeRequest::Reserve { who: reader.clone(), action };
         let (key, kind) = (Some(Key(1)), ReservationType::ExclusiveAccessRegistrants);
         assert_eq!(daemon.asked(register(&writer, 2, true)), Ok(()));
         assert_eq!(daemon.asked(reserve(&writer, 2, kind)), Ok(()));
@@ -215,7 +214,7 @@ fn who_may_only_read_registers_and_no_more() {
             Action::Register(also),
             Action::LegacyReserve,
         ] {
-            assert_eq!(daemon.asked(ask(action.clone())), Err(Refusal::ReadOnly), "{action:?}");
+            assert_eq!(daemon.asked(request(action.clone())), Err(Refusal::ReadOnly), "{action:?}");
         }
         assert!(daemon.home.view().reservations.is_holder(&writer.identity));
         assert_eq!(daemon.asked(register(&reader, 0, false)), Ok(()), "and goes again");
@@ -281,11 +280,11 @@ fn forced_persistence_stays() {
 
 #[test]
 fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
-    let reset = adoption(VolumeRequest::Reset);
+    let reset = update(VolumeRequest::Reset);
     assert_eq!(reset.abort, Abort::Initiators);
     assert_eq!(told(&reset, Cause::Reset), [true, false]);
     assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&nexus(1).identity));
-    let clear = adoption(VolumeRequest::ClearTasks { by: initiator(2).identity });
+    let clear = update(VolumeRequest::ClearTasks { by: initiator(2).identity });
     assert_eq!((clear.abort.clone(), told(&clear, Cause::TasksCleared)), (Abort::Initiators, [true, false]));
 
     let mut daemon = Daemon::new(2);
@@ -310,9 +309,9 @@ fn both_protocols_hear_of_size_protection_paths_and_removal() {
         ),
         (VolumeRequest::Remove, Cause::InventoryChanged),
     ];
-    for (ask, cause) in cases {
-        let shown = format!("{ask:?}");
-        assert_eq!(told(&adoption(ask), cause), [true, true], "{shown}");
+    for (request, cause) in cases {
+        let shown = format!("{request:?}");
+        assert_eq!(told(&update(request), cause), [true, true], "{shown}");
     }
 }
 
@@ -326,8 +325,8 @@ fn restarted(daemon: &Daemon) -> Daemon {
 fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
     let mut daemon = Daemon::new(2);
     for (port, to) in [(1, Access::PersistentLoss), (2, Access::NonOptimized), (3, Access::Inaccessible)] {
-        let ask = VolumeRequest::SetAccess { ports: vec![PortId(port)], to, by: None };
-        assert_eq!(daemon.asked(ask), Ok(()));
+        let request = VolumeRequest::SetAccess { ports: vec![PortId(port)], to, by: None };
+        assert_eq!(daemon.asked(request), Ok(()));
     }
     let open = VolumeRequest::SetAccess { ports: vec![PortId(3)], to: Access::Optimized, by: None };
     assert_eq!(daemon.asked(open), Ok(()));
@@ -363,14 +362,14 @@ fn what_the_backing_says_of_writes_is_not_kept() {
 #[test]
 fn a_path_state_that_cannot_be_kept_is_refused() {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
-    for (id, ask) in [
+    for (id, request) in [
         VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
         VolumeRequest::WriteProtect(true),
     ]
     .into_iter()
     .enumerate()
     {
-        home.handle_request(Time(0), ShardId(0), RequestId(id as u64), ask);
+        home.handle_request(Time(0), ShardId(0), RequestId(id as u64), request);
         let store = home.poll_store().expect("it is made durable first");
         assert_eq!(home.poll_view_update(), None);
         home.handle_stored(Time(0), store.ticket, false);
@@ -422,9 +421,9 @@ fn both_protocols_meet_the_same_state() {
         (VolumeRequest::SanitizeStart, Refusal::NotReady(volume::UnservableReason::Sanitizing(0))),
         (VolumeRequest::Remove, Refusal::NotReady(volume::UnservableReason::Removed)),
     ];
-    for (ask, refusal) in states {
+    for (request, refusal) in states {
         let mut daemon = Daemon::new(2);
-        assert_eq!(daemon.asked(ask), Ok(()));
+        assert_eq!(daemon.asked(request), Ok(()));
         for (shard, who) in [initiator(1), nexus(1)].into_iter().enumerate() {
             let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: false };
             let done = daemon.run(shard, &who, op, Payload::None);

@@ -76,18 +76,16 @@ impl ExecContext {
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
-    pub(crate) fn update_view(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
+    pub(crate) fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
         if let Some(known) = self.volumes.get_mut(volume) {
-            known.view = adoption.view.clone();
+            known.view = update.view.clone();
             known.report = None;
         }
-        let asked = adoption.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
-        let none = adoption.abort == Abort::Nobody;
+        let asked = update.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
+        let none = update.abort == Abort::Nobody;
         let victims = self.tasks.select_unless(none, |slot, task| {
             let requests = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
-            task.volume_of_io() == volume
-                && !requests
-                && adoption.aborts(&self.nexus(task.key.queue).identity)
+            task.volume_of_io() == volume && !requests && update.aborts(&self.nexus(task.key.queue).identity)
         });
         self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
     }

@@ -133,8 +133,8 @@ impl Server {
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
-    pub fn adopt(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
-        self.context.update_view(volume, adoption);
-        self.controllers.notify(&mut self.context, volume, adoption);
+    pub fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
+        self.context.update_view(volume, update);
+        self.controllers.notify(&mut self.context, volume, update);
     }
 }

@@ -131,32 +131,31 @@ impl Server {
 
     /// The volume has changed: takes the new view over, ends the tasks that the change ends, and
     /// queues what must be reported.
-    pub fn adopt(&mut self, volume: VolumeId, adoption: &ViewUpdate) {
+    pub fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
         // A reset takes TAS back, but what it ends ends as TAS was before.
         let answered = self.context.unit(volume).is_some_and(Unit::answers_aborted);
         if let Some(unit) = self.context.units.get_mut(volume) {
-            unit.view = adoption.view.clone();
+            unit.view = update.view.clone();
         }
-        self.end_and_tell(volume, adoption, answered);
+        self.end_and_tell(volume, update, answered);
         self.start_ready();
     }
 
     /// Ends the tasks that a change ends, and queues what must be reported. `answered`: TAS.
-    fn end_and_tell(&mut self, volume: VolumeId, adoption: &ViewUpdate, answered: bool) {
-        let asker = asker(&self.context, adoption);
-        let asked =
-            adoption.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
-        let none = adoption.abort == Abort::Nobody;
+    fn end_and_tell(&mut self, volume: VolumeId, update: &ViewUpdate, answered: bool) {
+        let asker = asker(&self.context, update);
+        let asked = update.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
+        let none = update.abort == Abort::Nobody;
         let victims = self.context.tasks.select_unless(none, |slot, task| {
             let requests =
                 task.phase == Phase::VolumeRequest && asked == Some(self.context.tasks.io_id(slot));
             let who = &self.context.nexus(task.key.nexus).nexus.identity;
-            task.volume == volume && !task.is_own() && !requests && adoption.aborts(who)
+            task.volume == volume && !task.is_own() && !requests && update.aborts(who)
         });
         for (at, state) in self.context.nexuses.iter_mut().enumerate() {
             let Some(state) = state else { continue };
             let who = state.spec.nexus.identity.clone();
-            for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
+            for notice in update.notices.iter().filter(|notice| notice.is_for(&who)) {
                 // Only whose commands were cleared is told so, and was not told by their status (SAM-5 §5.14).
                 let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
                 if notice.cause == Cause::TasksCleared && (spared || answered) {
@@ -209,8 +208,8 @@ fn found_or_not(found: bool) -> ManagementOutcome {
 
 /// The nexus whose command or function is behind a change; `None`: it is of another shard, whose nexuses have
 /// no tasks here, or none of SCSI's.
-fn asker(context: &ExecContext, adoption: &ViewUpdate) -> Option<NexusKey> {
-    let (_, id) = adoption.asked.filter(|(shard, _)| *shard == context.shard)?;
+fn asker(context: &ExecContext, update: &ViewUpdate) -> Option<NexusKey> {
+    let (_, id) = update.asked.filter(|(shard, _)| *shard == context.shard)?;
     if let Some(slot) = context.tasks.find_io(IoId(id.0)) {
         return Some(context.tasks.get(slot).key.nexus);
     }

@@ -372,11 +372,11 @@ mod tests {
         Some(MatchedRule { rule: Some(host(accepted)), proves: true })
     }
 
-    fn ask(directory: &mut Directory, request: AdmissionRequest) -> Vec<DirectoryAction> {
-        ask_by(directory, request, &by_address)
+    fn admit(directory: &mut Directory, request: AdmissionRequest) -> Vec<DirectoryAction> {
+        admit_by(directory, request, &by_address)
     }
 
-    fn ask_by(
+    fn admit_by(
         directory: &mut Directory,
         request: AdmissionRequest,
         rules: RuleLookup<'_>,
@@ -412,19 +412,19 @@ mod tests {
             accepted: from(host),
             ..request(1, 0, 0, token)
         };
-        let (old, _) = granted(&ask(&mut directory, by(None, 1, 1)));
-        assert_eq!(reply(&ask(&mut directory, by(Some("mallory"), 2, 2))), AdmissionReply::NotTheirs);
-        let actions = ask(&mut directory, by(Some("alice"), 1, 3));
+        let (old, _) = granted(&admit(&mut directory, by(None, 1, 1)));
+        assert_eq!(reply(&admit(&mut directory, by(Some("mallory"), 2, 2))), AdmissionReply::NotTheirs);
+        let actions = admit(&mut directory, by(Some("alice"), 1, 3));
         assert!(matches!(actions[..], [DirectoryAction::End { tsih, .. }] if tsih == old), "{actions:?}");
         let mut actions = Vec::new();
         directory.gone(old, &mut actions);
         granted(&actions);
-        assert_eq!(reply(&ask(&mut directory, by(None, 1, 4))), AdmissionReply::NotTheirs);
+        assert_eq!(reply(&admit(&mut directory, by(None, 1, 4))), AdmissionReply::NotTheirs);
         // And when CHAP is turned off again, nothing that it does not ask for keeps it out.
         let off = |_: &SessionName, accepted: &Accepted| {
             Some(MatchedRule { rule: Some(host(accepted)), proves: false })
         };
-        assert!(matches!(ask_by(&mut directory, by(None, 1, 5), &off)[..], [DirectoryAction::End { .. }]));
+        assert!(matches!(admit_by(&mut directory, by(None, 1, 5), &off)[..], [DirectoryAction::End { .. }]));
     }
 
     /// A reload puts a rule in front of all: an initiator's own rule stands elsewhere now, and is its own still.
@@ -434,12 +434,12 @@ mod tests {
             Some(MatchedRule { rule: Some(host(accepted) + 1), proves: true })
         };
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
-        granted(&ask_by(&mut directory, request(1, tsih.value(), 1, 2), &after));
+        let (tsih, _) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
+        granted(&admit_by(&mut directory, request(1, tsih.value(), 1, 2), &after));
         let stranger = AdmissionRequest { accepted: from(2), ..request(1, 0, 0, 3) };
-        assert_eq!(reply(&ask_by(&mut directory, stranger, &after)), AdmissionReply::NotTheirs);
+        assert_eq!(reply(&admit_by(&mut directory, stranger, &after)), AdmissionReply::NotTheirs);
         assert!(matches!(
-            ask_by(&mut directory, request(1, 0, 0, 4), &after)[..],
+            admit_by(&mut directory, request(1, 0, 0, 4), &after)[..],
             [DirectoryAction::End { .. }]
         ));
     }
@@ -450,30 +450,30 @@ mod tests {
     fn a_session_is_judged_by_the_rules_of_now() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
         let one = |_: &SessionName, _: &Accepted| Some(MatchedRule { rule: Some(0), proves: true });
-        let (tsih, _) = granted(&ask_by(&mut directory, request(1, 0, 0, 1), &one));
+        let (tsih, _) = granted(&admit_by(&mut directory, request(1, 0, 0, 1), &one));
         let second = |tsih, token| AdmissionRequest { accepted: from(2), ..request(1, tsih, 1, token) };
-        granted(&ask_by(&mut directory, second(tsih.value(), 2), &one));
-        assert_eq!(reply(&ask(&mut directory, second(tsih.value(), 3))), AdmissionReply::NoSuchSession);
+        granted(&admit_by(&mut directory, second(tsih.value(), 2), &one));
+        assert_eq!(reply(&admit(&mut directory, second(tsih.value(), 3))), AdmissionReply::NoSuchSession);
         let third = AdmissionRequest { accepted: from(3), ..request(1, 0, 0, 4) };
-        assert_eq!(reply(&ask(&mut directory, third.clone())), AdmissionReply::NotTheirs);
+        assert_eq!(reply(&admit(&mut directory, third.clone())), AdmissionReply::NotTheirs);
         let none = |_: &SessionName, accepted: &Accepted| {
             (host(accepted) == 3).then_some(MatchedRule { rule: Some(0), proves: true })
         };
-        assert_eq!(reply(&ask_by(&mut directory, second(0, 5), &none)), AdmissionReply::NotTheirs);
-        assert!(matches!(ask_by(&mut directory, third, &none)[..], [DirectoryAction::End { .. }]));
+        assert_eq!(reply(&admit_by(&mut directory, second(0, 5), &none)), AdmissionReply::NotTheirs);
+        assert!(matches!(admit_by(&mut directory, third, &none)[..], [DirectoryAction::End { .. }]));
         // Between two connections it is judged by the latest.
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        let (tsih, _) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
         directory.connection_gone(tsih, Cid::new(0));
-        assert_eq!(reply(&ask(&mut directory, second(tsih.value(), 2))), AdmissionReply::NoSuchSession);
-        granted(&ask(&mut directory, request(1, tsih.value(), 0, 3)));
+        assert_eq!(reply(&admit(&mut directory, second(tsih.value(), 2))), AdmissionReply::NoSuchSession);
+        granted(&admit(&mut directory, request(1, tsih.value(), 0, 3)));
     }
 
     #[test]
     fn sessions_spread_over_shards_and_near_first() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (_, first) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
-        let (_, second) = granted(&ask(&mut directory, request(2, 0, 0, 2)));
+        let (_, first) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
+        let (_, second) = granted(&admit(&mut directory, request(2, 0, 0, 2)));
         assert_eq!((first, second), (ShardId(1), ShardId(0)));
     }
 
@@ -482,7 +482,7 @@ mod tests {
         let mut directory = Directory::new(4, SESSIONS_MAX);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(3), ShardId(2)]));
         let mut place = |isid, among: &Option<Arc<[ShardId]>>| {
-            granted(&ask(
+            granted(&admit(
                 &mut directory,
                 AdmissionRequest {
                     preference: ShardPreference { among: among.clone(), ..ShardPreference::default() },
@@ -495,12 +495,12 @@ mod tests {
         assert_eq!(placed, [2, 3, 2, 3], "the least loaded of them");
         assert_eq!(place(5, &None), ShardId(1), "others count all");
         // A session that is reinstated is placed again, by what its new login fits.
-        let old = granted(&ask(&mut directory, request(6, 0, 0, 1))).0;
+        let old = granted(&admit(&mut directory, request(6, 0, 0, 1))).0;
         let again = AdmissionRequest {
             preference: ShardPreference { among, ..ShardPreference::default() },
             ..request(6, 0, 0, 2)
         };
-        assert!(matches!(ask(&mut directory, again)[..], [DirectoryAction::End { .. }]));
+        assert!(matches!(admit(&mut directory, again)[..], [DirectoryAction::End { .. }]));
         let mut actions = Vec::new();
         directory.gone(old, &mut actions);
         assert_eq!(granted(&actions).1, ShardId(2));
@@ -512,7 +512,7 @@ mod tests {
         let preference = ShardPreference { queue: Some(ShardId(0)), ..ShardPreference::default() };
         let placed: Vec<u16> = (1..=8)
             .map(|isid| {
-                granted(&ask(
+                granted(&admit(
                     &mut directory,
                     AdmissionRequest { preference: preference.clone(), ..request(isid, 0, 0, 1) },
                 ))
@@ -527,7 +527,7 @@ mod tests {
     fn a_session_goes_where_there_is_memory_for_it() {
         let mut directory = Directory::new(3, SESSIONS_MAX);
         let among: Option<Arc<[ShardId]>> = Some(Arc::from([ShardId(0), ShardId(1)]));
-        let (tsih, shard) = granted(&ask(
+        let (tsih, shard) = granted(&admit(
             &mut directory,
             AdmissionRequest {
                 preference: ShardPreference { among, ..ShardPreference::default() },
@@ -545,9 +545,9 @@ mod tests {
         assert_eq!(reply(&elsewhere(&mut directory)), AdmissionReply::Full, "the rule leaves no other");
         assert!(directory.by_tsih.is_empty() && directory.load == [0, 0, 0]);
         // The next of its name begins again.
-        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 2)));
+        let (tsih, _) = granted(&admit(&mut directory, request(1, 0, 0, 2)));
         // What a later login has overtaken is not placed again.
-        assert!(matches!(ask(&mut directory, request(1, 0, 0, 3))[..], [DirectoryAction::End { .. }]));
+        assert!(matches!(admit(&mut directory, request(1, 0, 0, 3))[..], [DirectoryAction::End { .. }]));
         let mut actions = Vec::new();
         directory.place_elsewhere(tsih, (ShardId(1), 2), &mut actions);
         assert_eq!(reply(&actions[1..]), AdmissionReply::NoSuchSession);
@@ -559,32 +559,32 @@ mod tests {
         let mut directory = Directory::new(1, SESSIONS_MAX);
         let mut first = request(1, 0, 0, 1);
         first.from.0 = ShardId(0);
-        let (tsih, _) = granted(&ask(&mut directory, first));
-        granted(&ask(&mut directory, request(1, tsih.value(), 1, 2)));
+        let (tsih, _) = granted(&admit(&mut directory, first));
+        granted(&admit(&mut directory, request(1, tsih.value(), 1, 2)));
         assert_eq!(
-            reply(&ask(&mut directory, request(1, tsih.value(), 2, 3))),
+            reply(&admit(&mut directory, request(1, tsih.value(), 2, 3))),
             AdmissionReply::TooManyConnections
         );
         // The same CID again reinstates that connection.
-        granted(&ask(&mut directory, request(1, tsih.value(), 1, 4)));
+        granted(&admit(&mut directory, request(1, tsih.value(), 1, 4)));
         directory.connection_gone(tsih, Cid::new(1));
-        granted(&ask(&mut directory, request(1, tsih.value(), 2, 5)));
+        granted(&admit(&mut directory, request(1, tsih.value(), 2, 5)));
     }
 
     #[test]
     fn a_full_directory_refuses_the_new_and_lets_the_old_come_back() {
         let mut directory = Directory::new(2, 2);
-        let (first, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
-        granted(&ask(&mut directory, request(2, 0, 0, 2)));
-        assert_eq!(reply(&ask(&mut directory, request(3, 0, 0, 3))), AdmissionReply::Full);
+        let (first, _) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
+        granted(&admit(&mut directory, request(2, 0, 0, 2)));
+        assert_eq!(reply(&admit(&mut directory, request(3, 0, 0, 3))), AdmissionReply::Full);
         // A connection more is no session more; nor is a session in place of another.
-        granted(&ask(&mut directory, request(1, first.value(), 1, 4)));
-        assert!(matches!(ask(&mut directory, request(1, 0, 0, 5))[..], [DirectoryAction::End { .. }]));
+        granted(&admit(&mut directory, request(1, first.value(), 1, 4)));
+        assert!(matches!(admit(&mut directory, request(1, 0, 0, 5))[..], [DirectoryAction::End { .. }]));
         let mut actions = Vec::new();
         directory.gone(first, &mut actions);
         let (second, _) = granted(&actions);
         directory.gone(second, &mut Vec::new());
-        granted(&ask(&mut directory, request(3, 0, 0, 6)));
+        granted(&admit(&mut directory, request(3, 0, 0, 6)));
     }
 
     #[test]
@@ -592,38 +592,41 @@ mod tests {
         let mut directory = Directory::new(1, SESSIONS_MAX);
         let mut first = request(1, 0, 0, 1);
         first.from.0 = ShardId(0);
-        let (tsih, _) = granted(&ask(&mut directory, first));
+        let (tsih, _) = granted(&admit(&mut directory, first));
         assert_eq!(
-            reply(&ask(&mut directory, request(9, tsih.value(), 0, 2))),
+            reply(&admit(&mut directory, request(9, tsih.value(), 0, 2))),
             AdmissionReply::NoSuchSession
         );
         let mut other = request(1, tsih.value(), 0, 3);
         other.name.initiator = "iqn.2026-11.test:thief".into();
-        assert_eq!(reply(&ask(&mut directory, other)), AdmissionReply::NoSuchSession);
+        assert_eq!(reply(&admit(&mut directory, other)), AdmissionReply::NoSuchSession);
     }
 
     #[test]
     fn attack_17_who_got_in_by_other_means_takes_no_session_over() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (tsih, _) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
+        let (tsih, _) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
         for (user, host) in [(Some("alice"), 2), (Some("mallory"), 1), (None, 1)] {
             let by =
                 |request| AdmissionRequest { user: user.map(Into::into), accepted: from(host), ..request };
             let join = by(request(1, tsih.value(), 1, 2));
-            assert_eq!(reply(&ask(&mut directory, join)), AdmissionReply::NoSuchSession);
+            assert_eq!(reply(&admit(&mut directory, join)), AdmissionReply::NoSuchSession);
             let replace = by(request(1, 0, 0, 3));
-            assert_eq!(reply(&ask(&mut directory, replace)), AdmissionReply::NotTheirs);
+            assert_eq!(reply(&admit(&mut directory, replace)), AdmissionReply::NotTheirs);
         }
-        granted(&ask(&mut directory, request(1, tsih.value(), 1, 4)));
+        granted(&admit(&mut directory, request(1, tsih.value(), 1, 4)));
     }
 
     #[test]
     fn reinstatement_waits_for_the_old_session() {
         let mut directory = Directory::new(2, SESSIONS_MAX);
-        let (old, shard) = granted(&ask(&mut directory, request(1, 0, 0, 1)));
-        assert_eq!(ask(&mut directory, request(1, 0, 0, 2)), [DirectoryAction::End { shard, tsih: old }]);
+        let (old, shard) = granted(&admit(&mut directory, request(1, 0, 0, 1)));
+        assert_eq!(admit(&mut directory, request(1, 0, 0, 2)), [DirectoryAction::End { shard, tsih: old }]);
         // Nothing joins a session that is about to end.
-        assert_eq!(reply(&ask(&mut directory, request(1, old.value(), 5, 3))), AdmissionReply::NoSuchSession);
+        assert_eq!(
+            reply(&admit(&mut directory, request(1, old.value(), 5, 3))),
+            AdmissionReply::NoSuchSession
+        );
         let mut actions = Vec::new();
         directory.gone(old, &mut actions);
         let (new, _) = granted(&actions);

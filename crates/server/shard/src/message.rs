@@ -80,7 +80,7 @@ pub enum Message {
     /// From it.
     Answer(VolumeId, Answer),
     /// From a volume's home to every shard.
-    Adopt(VolumeId, Arc<ViewUpdate>),
+    ViewUpdate(VolumeId, Arc<ViewUpdate>),
     /// Back.
     Ack(VolumeId, Ack),
     /// A gate of this volume on this shard waits for something that another shard has done.

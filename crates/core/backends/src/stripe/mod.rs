@@ -306,14 +306,14 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::indexing_slicing,
         reason = "bits are set for legs that there are, and legs neither come nor go"
     )]
-    fn ask<T>(
+    fn poll_legs<T>(
         legs: &mut [Leg<L>],
         of: &mut u64,
-        mut ask: impl FnMut(&mut L) -> Option<T>,
+        mut poll: impl FnMut(&mut L) -> Option<T>,
     ) -> Option<(usize, T)> {
         while *of != 0 {
             let at = of.trailing_zeros() as usize;
-            if let Some(answer) = ask(&mut legs[at].volume) {
+            if let Some(answer) = poll(&mut legs[at].volume) {
                 return Some((at, answer));
             }
             *of &= *of - 1;
@@ -353,7 +353,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
     #[inline]
     fn poll_done(&mut self) -> Option<Done> {
         while self.done.is_empty() {
-            let (leg, done) = Self::ask(&mut self.legs, &mut self.ended, Backend::poll_done)?;
+            let (leg, done) = Self::poll_legs(&mut self.legs, &mut self.ended, Backend::poll_done)?;
             self.leg_ended(leg, done);
         }
         self.done.pop_front()
@@ -361,7 +361,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
 
     #[inline]
     fn poll_disk(&mut self) -> Option<DiskOp> {
-        Self::ask(&mut self.legs, &mut self.disk, Backend::poll_disk).map(|(_, op)| op)
+        Self::poll_legs(&mut self.legs, &mut self.disk, Backend::poll_disk).map(|(_, op)| op)
     }
 
     #[expect(
@@ -379,7 +379,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
 
     #[inline]
     fn poll_wake(&mut self) -> Option<ShardId> {
-        Self::ask(&mut self.legs, &mut self.waking, Backend::poll_wake).map(|(_, shard)| shard)
+        Self::poll_legs(&mut self.legs, &mut self.waking, Backend::poll_wake).map(|(_, shard)| shard)
     }
 
     #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]

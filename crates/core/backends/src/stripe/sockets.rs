@@ -20,7 +20,7 @@ impl<L: Backend + Sockets> Stripe<L> {
 
 impl<L: Backend + Sockets> Sockets for Stripe<L> {
     fn poll_dial(&mut self) -> Option<Dial> {
-        let (leg, dial) = Self::ask(&mut self.legs, &mut self.dialling, Sockets::poll_dial)?;
+        let (leg, dial) = Self::poll_legs(&mut self.legs, &mut self.dialling, Sockets::poll_dial)?;
         let id = DialId(self.next_dial);
         self.next_dial += 1;
         self.dials.push((id, leg as u8, dial.id));
@@ -80,7 +80,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
 
     #[inline]
     fn poll_ready(&mut self) -> Option<LinkId> {
-        Self::ask(&mut self.legs, &mut self.ready, Sockets::poll_ready).map(|(_, link)| link)
+        Self::poll_legs(&mut self.legs, &mut self.ready, Sockets::poll_ready).map(|(_, link)| link)
     }
 
     #[inline]
@@ -117,11 +117,11 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
     }
 
     fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
-        Self::ask(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
+        Self::poll_legs(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
     }
 
     fn poll_computation(&mut self) -> Option<Computation> {
-        Self::ask(&mut self.legs, &mut self.working, Sockets::poll_computation).map(|(_, work)| work)
+        Self::poll_legs(&mut self.legs, &mut self.working, Sockets::poll_computation).map(|(_, work)| work)
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.

@@ -14,7 +14,6 @@
 //! (for a guard, for memory) holds no mark, and one that waits for memory holds no guard, so that no two wait
 //! for each other. Waiting operations are admitted again when the view changes.
 
-mod adopt;
 mod bytes;
 mod chunk;
 mod flights;
@@ -22,6 +21,7 @@ mod inline;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod view_update;
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -243,7 +243,7 @@ fn an_old_change_does_not_bring_an_old_view_back() {
         let view = View::of(gate.view().geometry);
         View::from(crate::VolumeState { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
     };
-    let adoption = |change, view| ViewUpdate {
+    let update = |change, view| ViewUpdate {
         change: crate::ChangeId(change),
         view,
         drain: true,
@@ -251,9 +251,9 @@ fn an_old_change_does_not_bring_an_old_view_back() {
         notices: Vec::new(),
         asked: None,
     };
-    let (newer, older) = (adoption(2, view(5, true)), adoption(1, view(4, false)));
-    gate.adopt(&newer);
-    gate.adopt(&older);
+    let (newer, older) = (update(2, view(5, true)), update(1, view(4, false)));
+    gate.update_view(&newer);
+    gate.update_view(&older);
     assert_eq!(gate.view().epoch, crate::Epoch(5));
     let payload = world.filled(&[1; 512]);
     let done = run(&mut world, &mut gate, &who, Op::Write(span(0, 1), Durability::Cached), payload);
@@ -328,7 +328,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
         ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None }
     };
     let starts = view(&gate, 1, UnservableReason::Sanitizing(0));
-    gate.adopt(&starts);
+    gate.update_view(&starts);
     let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
     let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
     gate.submit(&mut world.cx(), &who, io);
@@ -341,7 +341,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
     assert_eq!(gate.view().admit_medium(), refused);
     assert_eq!(gate.view().admit(&who, &Op::Read(span(0, 1))), refused);
     let ends = view(&gate, 2, UnservableReason::Removed);
-    gate.adopt(&ends);
+    gate.update_view(&ends);
     let done = finish(&mut world, &mut gate);
     assert_eq!(done.result, Err(Refusal::NotReady(UnservableReason::Removed).into()));
     assert_eq!(gate.in_flight(), 0);
@@ -366,14 +366,21 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         let io = Io { id: IoId(7), epoch: Default::default(), op: op.clone(), payload };
         hand.hold.set(true);
         gate.submit(&mut world.cx(), &nexus(1), io);
-        let adopt = |gate: &mut Gate, epoch| {
+        let update_view = |gate: &mut Gate, epoch| {
             let standing = crate::VolumeState { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
             let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
             let view = View::from(standing);
-            gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
+            gate.update_view(&ViewUpdate {
+                change,
+                view,
+                drain: true,
+                abort,
+                notices: Vec::new(),
+                asked: None,
+            });
             gate.poll_ack()
         };
-        assert_eq!(adopt(&mut gate, 1), None, "{op:?}: what is being written is waited for");
+        assert_eq!(update_view(&mut gate, 1), None, "{op:?}: what is being written is waited for");
         hand.hold.set(false);
         gate.reap(&mut world.cx());
         hand.hold.set(true);
@@ -381,7 +388,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         assert_eq!(hand.kinds.borrow().last(), Some(&Op::Flush), "{op:?}");
         assert_eq!(hand.kinds.borrow().len(), parts);
         assert!(gate.poll_ack().is_some(), "{op:?}: the write has ended");
-        assert!(adopt(&mut gate, 2).is_some(), "{op:?}: a flush is not waited for");
+        assert!(update_view(&mut gate, 2).is_some(), "{op:?}: a flush is not waited for");
         hand.hold.set(false);
         gate.resume(&mut world.cx());
         if let Some((id, _)) = gate.poll_request() {
@@ -389,7 +396,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         }
         let ended = gate.poll_done().map(|done| done.result);
         assert_eq!(ended, Some(Ok(Outcome::Complete)), "{op:?}");
-        assert!(adopt(&mut gate, 3).is_some() && gate.in_flight() == 0);
+        assert!(update_view(&mut gate, 3).is_some() && gate.in_flight() == 0);
     }
 }
 
@@ -412,7 +419,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
     let (change, abort, view) = (crate::ChangeId(1), crate::Abort::Nobody, View::from(standing));
-    gate.adopt(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
+    gate.update_view(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
     // Nor does an exclusive operation of the same blocks.
     assert!(gate.shared.guards().is_quiet(Stripes::of(span(3, 1), 512)));

@@ -55,7 +55,7 @@ enum ToHome {
 }
 
 enum ToShard {
-    Adopt(ViewUpdate),
+    ViewUpdate(ViewUpdate),
     Answer(Answer),
 }
 
@@ -69,7 +69,7 @@ pub struct Daemon {
     pub remarks: Vec<OperatorNotice>,
     /// The record as it was last stored.
     pub record: Option<Vec<u8>>,
-    pub asks: u64,
+    pub requests: u64,
     ios: u64,
     /// Who submitted what is not done: shard, name, identity.
     live: Vec<(usize, u64, Arc<Identity>)>,
@@ -91,7 +91,7 @@ impl Daemon {
             answers: Vec::new(),
             remarks: Vec::new(),
             record: None,
-            asks: 0,
+            requests: 0,
             ios: 0,
             live: Vec::new(),
             done: Vec::new(),
@@ -102,11 +102,11 @@ impl Daemon {
         self.world.gates.len()
     }
 
-    pub fn ask(&mut self, ask: VolumeRequest) -> u64 {
-        self.asks += 1;
-        self.home.handle_request(self.world.now, ShardId(0), RequestId(self.asks), ask);
+    pub fn request(&mut self, request: VolumeRequest) -> u64 {
+        self.requests += 1;
+        self.home.handle_request(self.world.now, ShardId(0), RequestId(self.requests), request);
         self.drain_home();
-        self.asks
+        self.requests
     }
 
     pub fn drain_home(&mut self) {
@@ -114,9 +114,9 @@ impl Daemon {
             self.record = Some(store.bytes);
             self.home.handle_stored(self.world.now, store.ticket, true);
         }
-        while let Some(adoption) = self.home.poll_view_update() {
+        while let Some(update) = self.home.poll_view_update() {
             for queue in &mut self.to_shards {
-                queue.push_back(ToShard::Adopt(adoption.clone()));
+                queue.push_back(ToShard::ViewUpdate(update.clone()));
             }
         }
         while let Some(answer) = self.home.poll_answer() {
@@ -132,11 +132,11 @@ impl Daemon {
     /// A message from home arrives at a shard.
     pub fn deliver(&mut self, shard: usize) {
         match self.to_shards[shard].pop_front() {
-            Some(ToShard::Adopt(adoption)) => {
+            Some(ToShard::ViewUpdate(update)) => {
                 // As a server does: first it aborts, then the gate adopts.
-                let victims = self.live.iter().filter(|(at, _, who)| *at == shard && adoption.aborts(who));
+                let victims = self.live.iter().filter(|(at, _, who)| *at == shard && update.aborts(who));
                 victims.for_each(|(_, io, _)| self.world.gates[shard].cancel(IoId(*io)));
-                self.world.gates[shard].adopt(&adoption);
+                self.world.gates[shard].update_view(&update);
             }
             Some(ToShard::Answer(answer)) => self.world.answered(shard, &answer),
             None => {}
@@ -148,8 +148,9 @@ impl Daemon {
         self.live.retain(|(at, io, _)| *at != shard || done.iter().all(|done| done.id.0 != *io));
         self.done.extend(done);
         let gate = &mut self.world.gates[shard];
-        let asks = std::iter::from_fn(|| gate.poll_request()).map(|(id, ask)| ToHome::VolumeRequest(id, ask));
-        self.to_home[shard].extend(asks);
+        let requests = std::iter::from_fn(|| gate.poll_request())
+            .map(|(id, request)| ToHome::VolumeRequest(id, request));
+        self.to_home[shard].extend(requests);
         self.to_home[shard].extend(std::iter::from_fn(|| gate.poll_ack()).map(ToHome::Ack));
     }
 
@@ -157,8 +158,8 @@ impl Daemon {
     pub fn acknowledge(&mut self, shard: usize) {
         match self.to_home[shard].pop_front() {
             Some(ToHome::Ack(ack)) => self.home.handle_ack(self.world.now, ack),
-            Some(ToHome::VolumeRequest(id, ask)) => {
-                self.home.handle_request(self.world.now, ShardId(shard as u16), id, ask);
+            Some(ToHome::VolumeRequest(id, request)) => {
+                self.home.handle_request(self.world.now, ShardId(shard as u16), id, request);
             }
             None => return,
         }
@@ -196,15 +197,15 @@ impl Daemon {
         }
     }
 
-    pub fn answer_to(&self, ask: u64) -> Option<Result<(), Refusal>> {
-        self.answers.iter().find(|answer| answer.id == RequestId(ask)).map(|answer| answer.result)
+    pub fn answer_to(&self, request: u64) -> Option<Result<(), Refusal>> {
+        self.answers.iter().find(|answer| answer.id == RequestId(request)).map(|answer| answer.result)
     }
 
     /// Asks, and waits for the answer.
-    pub fn asked(&mut self, ask: VolumeRequest) -> Result<(), Refusal> {
-        let ask = self.ask(ask);
+    pub fn asked(&mut self, request: VolumeRequest) -> Result<(), Refusal> {
+        let request = self.request(request);
         self.settle();
-        self.answer_to(ask).expect("an answer")
+        self.answer_to(request).expect("an answer")
     }
 
     /// Submits, and waits for the end.

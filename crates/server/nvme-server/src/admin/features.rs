@@ -352,7 +352,7 @@ fn protect(
         return if on { Ok(AdminOutcome::SUCCESS) } else { Err(Status::FEATURE_NOT_CHANGEABLE.final_()) };
     }
     let (volume, by) = (entry.volume, controller.spec.nexus.identity.clone());
-    let id = server.controllers.next_ask();
+    let id = server.controllers.next_request();
     wait(server, cntlid, WaitingCommand { key, cid, on: AdminWait::VolumeRequest(id) });
     server.context.steps.push_back(Step::VolumeRequest {
         volume,
@@ -383,7 +383,7 @@ fn persist(
         return Err(Status::FEATURE_NOT_CHANGEABLE.final_());
     }
     let (volume, who) = (entry.volume, controller.spec.nexus.clone());
-    let id = server.controllers.next_ask();
+    let id = server.controllers.next_request();
     wait(server, cntlid, WaitingCommand { key, cid, on: AdminWait::VolumeRequest(id) });
     let action = Action::Persist { on };
     server.context.steps.push_back(Step::VolumeRequest {

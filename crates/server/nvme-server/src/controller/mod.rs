@@ -182,8 +182,8 @@ impl Controllers {
         self.here.values()
     }
 
-    /// A name for an ask of an admin command. Bit 61 tells it from those of I/O commands.
-    pub(crate) fn next_ask(&mut self) -> RequestId {
+    /// A name for a request of an admin command. Bit 61 tells it from those of I/O commands.
+    pub(crate) fn next_request(&mut self) -> RequestId {
         self.requests += 1;
         RequestId::of(Issuer::Nvme, 1 << 61 | self.requests)
     }

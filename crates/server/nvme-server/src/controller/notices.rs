@@ -104,7 +104,7 @@ fn told(cause: Cause) -> Told {
 
 impl Controllers {
     /// A volume has changed, and its new view stands: the controllers of this shard tell their hosts.
-    pub(crate) fn notify(&mut self, context: &mut ExecContext, volume: VolumeId, adoption: &ViewUpdate) {
+    pub(crate) fn notify(&mut self, context: &mut ExecContext, volume: VolumeId, update: &ViewUpdate) {
         let numbers: Vec<u16> = self.iter().map(|controller| controller.spec.cntlid).collect();
         for cntlid in numbers {
             let Some(controller) = self.find_mut(cntlid) else { continue };
@@ -118,7 +118,7 @@ impl Controllers {
                 continue;
             }
             let who = controller.spec.nexus.identity.clone();
-            for notice in adoption.notices.iter().filter(|notice| notice.is_for(&who)) {
+            for notice in update.notices.iter().filter(|notice| notice.is_for(&who)) {
                 match told(notice.cause) {
                     Told::Namespace => controller.note_namespaces(&nsids),
                     Told::Reservation(what) => controller.note_reservation(what, &nsids),

@@ -44,7 +44,7 @@ fn flush_of_all_namespaces_flushes_each() {
     let started = world.start(host, &on(sqe(Opcode::FLUSH), 0xffff_ffff), &[]);
     world.run();
     for volume in [1, 2] {
-        world.ask_later(volume, VolumeRequest::Remove);
+        world.request_later(volume, VolumeRequest::Remove);
         world.server(host).remove_volume(VolumeId(volume.into()));
     }
     world.disks.hold.set(false);

@@ -169,11 +169,14 @@ fn who_knows_of_delays_is_told_to_come_again_after_one() {
     // A fence that does not come to an end, and as many asks behind it as wait at all.
     world.disks.hold.set(true);
     world.start(early, &transfer(Opcode::WRITE, 0, 1), &block(1));
-    world.ask_later(0, VolumeRequest::WriteProtect(true));
+    world.request_later(0, VolumeRequest::WriteProtect(true));
     for other in 0..volume::REQUESTS_MAX as u64 {
         let mut id = [0xaa; 16];
         id[..8].copy_from_slice(&other.to_le_bytes());
-        world.ask_later(0, VolumeRequest::HostSettings { by: Arc::new(volume::Identity::Host(id)), bits: 0 });
+        world.request_later(
+            0,
+            VolumeRequest::HostSettings { by: Arc::new(volume::Identity::Host(id)), bits: 0 },
+        );
     }
     let mut set = sqe(Opcode::RESERVATION_REGISTER);
     Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut set);

@@ -60,7 +60,7 @@ struct Moving {
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
-    Adopt(usize, VolumeId, Arc<ViewUpdate>),
+    ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(ShardId, crate::QueueMessage),
 }
@@ -245,7 +245,7 @@ impl World {
     }
 
     /// Asks as another server does, and runs as far as that goes.
-    pub(super) fn ask_later(&mut self, volume: u32, request: VolumeRequest) {
+    pub(super) fn request_later(&mut self, volume: u32, request: VolumeRequest) {
         self.mail.push_back(Mail::VolumeRequest(VolumeId(volume.into()), ShardId(0), RequestId(7), request));
         self.run();
     }
@@ -520,10 +520,10 @@ impl World {
                 self.cores[shard].server.answered(&mut cx, answer.id, answer.result);
                 self.steps(shard);
             }
-            Mail::Adopt(shard, volume, adoption) => {
-                self.cores[shard].server.adopt(volume, &adoption);
+            Mail::ViewUpdate(shard, volume, update) => {
+                self.cores[shard].server.update_view(volume, &update);
                 self.steps(shard);
-                self.cores[shard].gates[volume.0 as usize].adopt(&adoption);
+                self.cores[shard].gates[volume.0 as usize].update_view(&update);
             }
         }
     }
@@ -533,10 +533,10 @@ impl World {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, true);
         }
-        while let Some(adoption) = home.poll_view_update() {
-            let adoption = Arc::new(adoption);
+        while let Some(update) = home.poll_view_update() {
+            let update = Arc::new(update);
             for shard in 0..self.cores.len() {
-                self.mail.push_back(Mail::Adopt(shard, volume, adoption.clone()));
+                self.mail.push_back(Mail::ViewUpdate(shard, volume, update.clone()));
             }
         }
         while let Some(answer) = home.poll_answer() {

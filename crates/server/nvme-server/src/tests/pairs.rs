@@ -97,7 +97,10 @@ fn a_pair_whose_flush_fails_is_not_asked_for_again() {
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &stable, &block(1));
     world.run();
-    world.ask_later(0, VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None });
+    world.request_later(
+        0,
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None },
+    );
     world.disks.hold_writes.set(false);
     world.run();
     let transition = Status::ANA_TRANSITION.final_();

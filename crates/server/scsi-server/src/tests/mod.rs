@@ -76,7 +76,7 @@ struct Transfer {
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(Answer),
-    Adopt(usize, VolumeId, Arc<ViewUpdate>),
+    ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
 }
 
@@ -509,10 +509,10 @@ impl World {
                 self.cores[shard].server.answered(&mut cx, answer.id, result);
                 self.steps(shard);
             }
-            Mail::Adopt(shard, volume, adoption) => {
-                self.cores[shard].server.adopt(volume, &adoption);
+            Mail::ViewUpdate(shard, volume, update) => {
+                self.cores[shard].server.update_view(volume, &update);
                 self.steps(shard);
-                self.cores[shard].gates[volume.0 as usize].adopt(&adoption);
+                self.cores[shard].gates[volume.0 as usize].update_view(&update);
             }
         }
     }
@@ -522,10 +522,10 @@ impl World {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, !self.stores_fail);
         }
-        while let Some(adoption) = home.poll_view_update() {
-            let adoption = Arc::new(adoption);
+        while let Some(update) = home.poll_view_update() {
+            let update = Arc::new(update);
             for shard in 0..self.cores.len() {
-                self.mail.push_back(Mail::Adopt(shard, volume, adoption.clone()));
+                self.mail.push_back(Mail::ViewUpdate(shard, volume, update.clone()));
             }
         }
         while let Some(answer) = home.poll_answer() {

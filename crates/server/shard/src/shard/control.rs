@@ -35,7 +35,7 @@ pub(super) struct Stopping {
 #[derive(Debug, Default)]
 pub(super) struct PendingRequests {
     /// `None`: nobody wants to hear of it.
-    asks: HashMap<RequestId, Option<u64>>,
+    waiting: HashMap<RequestId, Option<u64>>,
     made: u64,
     /// Changes of exports that other shards have still to follow, and how many of those.
     barriers: Vec<(u64, u16)>,
@@ -44,16 +44,16 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    fn number_ask(&mut self, request: Option<u64>) -> RequestId {
+    fn number_request(&mut self, control: Option<u64>) -> RequestId {
         self.made += 1;
         let number = RequestId::of(Issuer::Shard, self.made);
-        self.asks.insert(number, request);
+        self.waiting.insert(number, control);
         number
     }
 
     /// Whether an answer was for the control plane.
     pub(super) fn answered(&mut self, outbox: &mut Outbox, answer: &Answer) -> bool {
-        let Some(id) = self.asks.remove(&answer.id) else { return false };
+        let Some(id) = self.waiting.remove(&answer.id) else { return false };
         let Some(id) = id else { return true };
         let report = match answer.result {
             Ok(()) => Report::Done,
@@ -99,7 +99,9 @@ impl Shard {
                 self.requests.drops.push((id, volume));
                 return;
             }
-            Control::VolumeRequest(volume, ask) => return self.request_for_control(cx, id, volume, ask),
+            Control::VolumeRequest(volume, request) => {
+                return self.request_for_control(cx, id, volume, request);
+            }
             Control::Exports(exports) => {
                 let old = self.change_exports(cx, exports);
                 return self.recall_withdrawn(cx, &old, id);
@@ -110,26 +112,32 @@ impl Shard {
         self.parts.outbox.report(id, report);
     }
 
-    fn request_for_control(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, ask: VolumeRequest) {
+    fn request_for_control(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, request: VolumeRequest) {
         if self.parts.volumes.get(volume).is_none() {
             return self.parts.outbox.report(id, Report::NoVolume);
         }
-        self.request_here(cx, Some(id), volume, ask);
+        self.request_here(cx, Some(id), volume, request);
     }
 
     /// Asks a volume's home for something that nobody waits for.
-    pub(super) fn request_unawaited(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ask: VolumeRequest) {
+    pub(super) fn request_unawaited(&mut self, cx: &mut Cx<'_>, volume: VolumeId, request: VolumeRequest) {
         let home = self.parts.volumes.home_of(volume);
         if home == self.parts.id {
-            return self.request_here(cx, None, volume, ask);
+            return self.request_here(cx, None, volume, request);
         }
-        let number = self.requests.number_ask(None);
-        self.parts.outbox.post(home, Message::VolumeRequest(volume, self.parts.id, number, ask));
+        let number = self.requests.number_request(None);
+        self.parts.outbox.post(home, Message::VolumeRequest(volume, self.parts.id, number, request));
     }
 
-    fn request_here(&mut self, cx: &mut Cx<'_>, request: Option<u64>, volume: VolumeId, ask: VolumeRequest) {
-        let number = self.requests.number_ask(request);
-        if let Some(answer) = self.parts.volumes.ask(cx, volume, self.parts.id, number, ask) {
+    fn request_here(
+        &mut self,
+        cx: &mut Cx<'_>,
+        control: Option<u64>,
+        volume: VolumeId,
+        request: VolumeRequest,
+    ) {
+        let number = self.requests.number_request(control);
+        if let Some(answer) = self.parts.volumes.request(cx, volume, self.parts.id, number, request) {
             self.requests.answered(&mut self.parts.outbox, &answer);
         }
     }

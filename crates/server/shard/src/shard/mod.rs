@@ -84,9 +84,9 @@ struct Parts {
 
 impl Parts {
     /// Asks a volume's home for what a server wants of it.
-    fn post_request(&mut self, volume: VolumeId, id: RequestId, ask: VolumeRequest) {
+    fn post_request(&mut self, volume: VolumeId, id: RequestId, request: VolumeRequest) {
         let home = self.volumes.home_of(volume);
-        self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, ask));
+        self.outbox.post(home, Message::VolumeRequest(volume, self.id, id, request));
     }
 }
 
@@ -185,13 +185,13 @@ impl Shard {
             Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
             Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
             Message::Computed(remote) => self.remotes.handle_computed(remote),
-            Message::VolumeRequest(volume, from, id, ask) => {
-                if let Some(answer) = self.parts.volumes.ask(cx, volume, from, id, ask) {
+            Message::VolumeRequest(volume, from, id, request) => {
+                if let Some(answer) = self.parts.volumes.request(cx, volume, from, id, request) {
                     self.parts.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
             Message::Answer(volume, answer) => self.answered(cx, volume, answer),
-            Message::Adopt(volume, adoption) => self.adopt(cx, volume, &adoption),
+            Message::ViewUpdate(volume, update) => self.update_view(cx, volume, &update),
             Message::Ack(volume, ack) => self.parts.volumes.ack(cx, volume, ack),
             Message::Wake(volume) => self.parts.volumes.wake(volume),
             Message::Control(id, control) => self.control(cx, id, control),

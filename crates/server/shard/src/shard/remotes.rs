@@ -352,8 +352,8 @@ impl Shard {
         }
         // A far end tells a session only when that session does I/O: whichever shard hears first asks. What
         // the home knows already changes nothing there.
-        let asks = [resized.map(VolumeRequest::Resize), protected.map(VolumeRequest::BackingReadOnly)];
-        asks.into_iter().flatten().for_each(|ask| self.request_unawaited(cx, volume, ask));
+        let requests = [resized.map(VolumeRequest::Resize), protected.map(VolumeRequest::BackingReadOnly)];
+        requests.into_iter().flatten().for_each(|request| self.request_unawaited(cx, volume, request));
         again
     }
 }

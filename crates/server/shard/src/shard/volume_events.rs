@@ -79,17 +79,17 @@ impl Shard {
     }
 
     /// Takes a change over: tasks that it ends first, then its notices, then the gate.
-    pub(super) fn adopt(&mut self, cx: &mut Cx<'_>, volume: VolumeId, adoption: &ViewUpdate) {
-        self.iscsi.server.adopt(volume, adoption);
+    pub(super) fn update_view(&mut self, cx: &mut Cx<'_>, volume: VolumeId, update: &ViewUpdate) {
+        self.iscsi.server.update_view(volume, update);
         self.iscsi.run_steps(cx, &mut self.parts);
-        self.nvme.server.adopt(volume, adoption);
+        self.nvme.server.update_view(volume, update);
         self.nvme.run_steps(cx, &mut self.parts);
         match self.parts.volumes.get_mut(volume) {
-            Some(local) => local.gate.adopt(adoption),
+            Some(local) => local.gate.update_view(update),
             None => {
                 // Nothing of it is in flight here.
-                self.parts.volumes.keep_early_view(volume, &adoption.view);
-                let ack = Ack { from: self.parts.id, change: adoption.change };
+                self.parts.volumes.keep_early_view(volume, &update.view);
+                let ack = Ack { from: self.parts.id, change: update.change };
                 self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }

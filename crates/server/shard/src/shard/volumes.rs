@@ -154,8 +154,8 @@ impl LocalVolumes {
             log.push(LogLine::Volume { name, remark });
         }
         let home = self.home_of(volume);
-        while let Some((id, ask)) = self.get_mut(volume).and_then(|local| local.gate.poll_request()) {
-            outbox.post(home, Message::VolumeRequest(volume, self.shard, id, ask));
+        while let Some((id, request)) = self.get_mut(volume).and_then(|local| local.gate.poll_request()) {
+            outbox.post(home, Message::VolumeRequest(volume, self.shard, id, request));
         }
     }
 
@@ -163,7 +163,7 @@ impl LocalVolumes {
     pub(super) fn poll_home(&mut self, volume: VolumeId, outbox: &mut Outbox, log: &mut Log) {
         let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
-        let adoptions: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
+        let updates: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
         let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
         let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
@@ -173,9 +173,9 @@ impl LocalVolumes {
         for store in stores {
             outbox.post(CONTROL, Message::Store(volume, store));
         }
-        for adoption in adoptions {
-            let adoption = Arc::new(adoption);
-            outbox.broadcast(|| Message::Adopt(volume, adoption.clone()));
+        for update in updates {
+            let update = Arc::new(update);
+            outbox.broadcast(|| Message::ViewUpdate(volume, update.clone()));
         }
         for answer in answers {
             outbox.post(answer.to, Message::Answer(volume, answer));
@@ -404,18 +404,18 @@ impl LocalVolumes {
 
     /// Takes an ask to its home. Where there is none any more, this is the answer.
     #[must_use]
-    pub(super) fn ask(
+    pub(super) fn request(
         &mut self,
         cx: &mut Cx<'_>,
         volume: VolumeId,
         from: ShardId,
         id: RequestId,
-        ask: VolumeRequest,
+        request: VolumeRequest,
     ) -> Option<Answer> {
         if let Some(local) = self.get_mut(volume)
             && let Some(home) = &mut local.home
         {
-            home.handle_request(cx.now, from, id, ask);
+            home.handle_request(cx.now, from, id, request);
             self.schedule(volume);
             return None;
         }

@@ -323,9 +323,9 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
     for epoch in [1, 2] {
         let change = ChangeId(epoch);
         let view = View::from(standing(epoch));
-        let adoption =
+        let update =
             ViewUpdate { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
-        alone.with(|shard, cx| shard.handle_message(cx, Message::Adopt(volume, Arc::new(adoption))));
+        alone.with(|shard, cx| shard.handle_message(cx, Message::ViewUpdate(volume, Arc::new(update))));
         let left =
             |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::MemoryLeft(..)));
         alone.hands.posted.retain(|posted| !left(posted));

@@ -25,7 +25,7 @@ const CNTLID: u16 = 2;
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(VolumeId, Answer),
-    Adopt(usize, VolumeId, Arc<ViewUpdate>),
+    ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(ShardId, QueueMessage),
 }
@@ -426,10 +426,10 @@ impl Harness {
             Mail::Answer(_, answer) => {
                 self.with(answer.to.0.into(), |core, cx| core.server.answered(cx, answer.id, answer.result));
             }
-            Mail::Adopt(shard, volume, adoption) => {
-                self.cores[shard].server.adopt(volume, &adoption);
+            Mail::ViewUpdate(shard, volume, update) => {
+                self.cores[shard].server.update_view(volume, &update);
                 self.steps();
-                self.cores[shard].gates[volume.0 as usize].adopt(&adoption);
+                self.cores[shard].gates[volume.0 as usize].update_view(&update);
             }
         }
         self.steps();
@@ -440,9 +440,9 @@ impl Harness {
         while let Some(store) = home.poll_store() {
             home.handle_stored(self.now, store.ticket, true);
         }
-        while let Some(adoption) = home.poll_view_update() {
-            let adoption = Arc::new(adoption);
-            self.mail.extend((0..SHARDS).map(|shard| Mail::Adopt(shard, volume, adoption.clone())));
+        while let Some(update) = home.poll_view_update() {
+            let update = Arc::new(update);
+            self.mail.extend((0..SHARDS).map(|shard| Mail::ViewUpdate(shard, volume, update.clone())));
         }
         while let Some(answer) = home.poll_answer() {
             self.mail.push_back(Mail::Answer(volume, answer));

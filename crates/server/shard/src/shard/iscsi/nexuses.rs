@@ -21,14 +21,14 @@ const NEXUS_ENDS: u64 = 1 << 61;
 #[derive(Debug, Default)]
 pub(in crate::shard) struct NexusEnds {
     /// The session that waits for the answer.
-    asks: HashMap<RequestId, Tag>,
+    requests: HashMap<RequestId, Tag>,
     made: u64,
 }
 
 impl NexusEnds {
     fn number(&mut self, conn: Tag) -> RequestId {
         let id = self.next();
-        self.asks.insert(id, conn);
+        self.requests.insert(id, conn);
         id
     }
 
@@ -84,7 +84,7 @@ impl IscsiFront {
         parts: &mut Parts,
         id: RequestId,
     ) -> bool {
-        let Some(conn) = self.nexus_ends.asks.remove(&id) else { return false };
+        let Some(conn) = self.nexus_ends.requests.remove(&id) else { return false };
         if let Some(session) = parts.conns.session(conn) {
             session.homes_left -= 1;
         }

@@ -7,21 +7,21 @@ use crate::view::View;
 
 impl Gate {
     /// Adopts a change, between two turns. What waits is admitted again under the new view.
-    pub fn adopt(&mut self, adoption: &ViewUpdate) {
+    pub fn update_view(&mut self, update: &ViewUpdate) {
         self.publish_inline_writes();
         // A gate may have been made with a view that is newer than the change.
-        if adoption.view.epoch > self.view.epoch {
+        if update.view.epoch > self.view.epoch {
             let starts = |view: &View| matches!(view.not_ready, Some(UnservableReason::Sanitizing(_)));
-            if starts(&adoption.view) && !starts(&self.view) {
-                adoption.view.sanitized.set(0);
+            if starts(&update.view) && !starts(&self.view) {
+                update.view.sanitized.set(0);
             }
-            self.view = adoption.view.clone();
+            self.view = update.view.clone();
             for slot in 0..self.tasks.len() as u32 {
                 self.readmit(slot);
             }
         }
-        let below = if adoption.drain { adoption.view.epoch } else { Epoch(0) };
-        self.flights.fence(adoption.change, below);
+        let below = if update.drain { update.view.epoch } else { Epoch(0) };
+        self.flights.fence(update.change, below);
     }
 
     #[expect(clippy::indexing_slicing, reason = "its caller counts up to the length of the table")]
