@@ -43,6 +43,15 @@ pub enum Nexus {
     Inherited([u8; 3]),
 }
 
+/// A path, as another process must know it to be the same nexus.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PathIdentity {
+    /// Where it leads, and as whom.
+    pub place: String,
+    /// What tells its nexus apart from those of this process's other paths.
+    pub number: u16,
+}
+
 /// Who we are. `entropy` is new for each process.
 ///
 /// # Errors

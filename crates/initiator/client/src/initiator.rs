@@ -1,86 +1,22 @@
 //! Opens volumes and drives them on one thread.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+mod opening;
+mod reservations;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use buf::{Class, Cx, SgMut, Time};
-use multipath::url::{Machine, Url};
-use multipath::{
-    AnyPath, Client, Handle, HostIdentity, PathInfo, ReservationOp, Reservations, Secrets, VolumeEvent,
-    VolumeSettings,
-};
-use reactor::{Config, InlineReactor, IoChoice, SpawnError};
+use multipath::{AnyPath, Client, Handle, HostIdentity, PathInfo, VolumeEvent};
+use reactor::{Config, InlineReactor, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
 use crate::error::{Error, Kind, unserved};
-use crate::identity::{self, Nexus};
-use crate::name::{Name, stripe_uuid};
-use crate::secret;
+use crate::identity::{self, PathIdentity};
+use crate::name::stripe_uuid;
+use crate::settings::Settings;
 
-/// How an initiator is set up.
-/// ```
-/// use std::time::Duration;
-/// use blockwire_client::{Initiator, IoChoice, Settings};
-///
-/// let settings = Settings { io: IoChoice::Epoll, open_timeout: Duration::from_secs(5), ..Settings::default() };
-/// let initiator = Initiator::new(settings)?;
-/// assert_eq!(initiator.io().to_string(), "epoll, as asked");
-/// # Ok::<(), blockwire_client::Error>(())
-/// ```
-#[derive(Clone, Debug)]
-pub struct Settings {
-    /// Which system interface moves the bytes.
-    pub io: IoChoice,
-    /// Memory for payloads, in bytes (rounded up to whole MiB).
-    pub memory: usize,
-    /// How long a wait may look at memory before it sleeps, in nanoseconds: less latency for more
-    /// processor. 0: never.
-    pub poll_ns_max: u64,
-    /// Which nexus targets see.
-    pub nexus: Nexus,
-    /// The paths of a process that is gone ([`Initiator::identities`]), with [`Nexus::Inherited`]: a path to the same
-    /// place is the same nexus again, and any other path is another one, in whatever order they are opened.
-    pub inherited: Vec<PathIdentity>,
-    /// Longest time for a volume to open, beside what its URL says.
-    pub open_timeout: Duration,
-    /// How long [`Initiator::close`] waits for a polite end.
-    pub close_timeout: Duration,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            io: IoChoice::Auto,
-            memory: 64 << 20,
-            poll_ns_max: 0,
-            nexus: Nexus::Passing,
-            inherited: Vec::new(),
-            open_timeout: Duration::from_secs(30),
-            close_timeout: Duration::from_secs(2),
-        }
-    }
-}
-
-/// A path, as another process must know it to be the same nexus.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PathIdentity {
-    /// Where it leads, and as whom.
-    pub place: String,
-    /// What tells its nexus apart from those of this process's other paths.
-    pub number: u16,
-}
-
-/// Where a path leads, and over iSCSI as whom: over NVMe no nexus is known by that.
-fn place_of(url: &Url, who: &HostIdentity) -> String {
-    match url.protocol {
-        multipath::Protocol::Iscsi => {
-            let name = url.options.initiator.as_ref().map_or(&*who.initiator, |name| name.as_str());
-            format!("{url} as {name}")
-        }
-        multipath::Protocol::Nvme => url.to_string(),
-    }
-}
+pub use opening::{resolve, secrets};
 
 /// Remote volumes on one thread. See the crate.
 /// A loop of the caller's own, which waits for none of its volumes:
@@ -177,156 +113,9 @@ impl Initiator {
         self.inline.stats()
     }
 
-    /// Opens a volume by all the paths that the URLs name (joined by commas), and waits until one serves; or a
-    /// stripe of such volumes, `stripe:URL+URL[,chunk=SIZE]`, and waits until all do.
-    ///
-    /// # Errors
-    /// A URL that makes no sense or names no volume; a host that has no address; a secret that is not
-    /// there; no path that comes up in time, with what each said last.
-    pub fn open(&mut self, urls: &str) -> Result<Handle, Error> {
-        let volume = self.begin(urls)?;
-        self.finish(volume, urls)
-    }
-
-    /// Begins to open a volume, without waiting for more than the resolving of names. [`VolumeEvent::Open`] or
-    /// [`VolumeEvent::Failed`] follows; operations that are submitted before wait.
-    ///
-    /// # Errors
-    /// As [`Initiator::open`], but for the paths.
-    pub fn begin(&mut self, urls: &str) -> Result<Handle, Error> {
-        let name = Name::parse(urls)?;
-        let (mut legs, mut identities) = (Vec::new(), Vec::new());
-        for urls in &name.legs {
-            let (paths, its_identities) = self.paths_of(urls)?;
-            identities.extend(its_identities);
-            let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
-            legs.push((paths, VolumeSettings::of(&first.options)));
-        }
-        let opened = self.inline.with(|client, cx| match (name.chunk, legs.pop()) {
-            (None, Some((paths, terms))) => client.open(cx, paths, terms),
-            (Some(chunk), Some(last)) => {
-                legs.push(last);
-                client.open_stripe(cx, legs, chunk)
-            }
-            (_, None) => None,
-        });
-        let volume = opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
-        self.identities.retain(|(of, _)| *of != volume);
-        self.identities.push((volume, identities));
-        if let Some(chunk) = name.chunk {
-            self.chunks.push((volume, chunk));
-        }
-        Ok(volume)
-    }
-
-    fn paths_of(&mut self, urls: &[Url]) -> Result<(Vec<AnyPath>, Vec<PathIdentity>), Error> {
-        let (mut paths, mut identities) = (Vec::new(), Vec::new());
-        for url in urls {
-            let (addresses, secrets) = (resolve(url)?, secrets(url)?);
-            let place = place_of(url, &self.who);
-            let taken =
-                |number: u16| identities.iter().any(|identity: &PathIdentity| identity.number == number);
-            let number = self.number_of(&place, taken).ok_or_else(|| {
-                Error::new(Kind::Failed, "65,536 paths are open: close volumes that are not needed")
-            })?;
-            let path = AnyPath::of(url, addresses, &self.who, &secrets, number);
-            identities.push(PathIdentity { place, number });
-            paths.push(path.map_err(Error::usage)?);
-        }
-        Ok((paths, identities))
-    }
-
-    /// The number of a path to this place: that of the path there before, or the one that no path has and that was
-    /// given last the longest time ago. With the number of a path that is open it would end that one's sessions.
-    /// `None`: none is left.
-    fn number_of(&mut self, place: &str, taken: impl Fn(u16) -> bool) -> Option<u16> {
-        if let Some(at) = self.inherited.iter().position(|identity| identity.place == place) {
-            return Some(self.inherited.swap_remove(at).number);
-        }
-        let open = |number| {
-            let mut identities = self.identities.iter().flat_map(|(_, identities)| identities);
-            identities.any(|identity| identity.number == number)
-        };
-        let next = (0..=u16::MAX).map(|step| self.paths_made.wrapping_add(step));
-        let number = next
-            .into_iter()
-            .find(|number| !self.inherited_numbers.contains(number) && !open(*number) && !taken(*number))?;
-        self.paths_made = number.wrapping_add(1);
-        Some(number)
-    }
-
-    /// The paths of a volume, in the order of [`Initiator::paths`], as another process must know them that goes on
-    /// after this one.
-    pub fn identities(&self, volume: Handle) -> &[PathIdentity] {
-        self.identities.iter().find(|(of, _)| *of == volume).map_or(&[], |(_, identities)| identities)
-    }
-
-    /// Why a volume that was begun by these URLs is not open: what its paths said last.
-    pub fn why_not_open(&self, volume: Handle, urls: &str) -> Error {
-        Error::of_paths(&shown(urls), &self.paths(volume))
-    }
-
     /// Why an operation of a volume failed, in words: if for want of a path, with what its paths say last.
     pub fn failed(&self, volume: Handle, failure: volume::Failure, what: &str) -> Error {
         Error::of_volume(failure, what, &self.paths(volume))
-    }
-
-    /// Waits until a volume that was begun by these URLs serves. Who opens many begins several before
-    /// it waits for the first.
-    ///
-    /// # Errors
-    /// As [`Initiator::open`]; the volume is forgotten then.
-    pub fn finish(&mut self, volume: Handle, urls: &str) -> Result<Handle, Error> {
-        // What a URL's own times allow is more important than ours, which only stops what never ends.
-        let begun = Instant::now();
-        let mut is_open = false;
-        loop {
-            while let Some(event) = self.poll_event(volume) {
-                match event {
-                    VolumeEvent::Open => is_open = true,
-                    VolumeEvent::Failed => {
-                        let why = self.why_not_open(volume, urls);
-                        self.forget(volume);
-                        return Err(why);
-                    }
-                    VolumeEvent::Changed | VolumeEvent::Path(_) | VolumeEvent::Closed => {}
-                }
-            }
-            // A path that does not serve need not tell how large the volume is: another may.
-            if is_open && let Some(usable) = self.is_usable(volume) {
-                if usable.is_err() {
-                    self.forget(volume);
-                }
-                return usable.map(|()| volume);
-            }
-            let Some(left) = self.settings.open_timeout.checked_sub(begun.elapsed()) else {
-                let why = self.too_late(volume, urls);
-                self.forget(volume);
-                return Err(why);
-            };
-            self.turn(Some(left));
-        }
-    }
-
-    /// Whether a volume that has said [`VolumeEvent::Open`] can be used; `None` while nothing is known of its blocks.
-    ///
-    /// # Errors
-    /// If the legs of a stripe make none.
-    pub fn is_usable(&self, volume: Handle) -> Option<Result<(), Error>> {
-        match self.inline.endpoint().misfit(volume) {
-            Some(misfit) => Some(Err(Error::usage(misfit))),
-            None => self.known(volume).is_ok().then_some(Ok(())),
-        }
-    }
-
-    /// Why a volume that was begun by these URLs was not open in time.
-    pub fn too_late(&self, volume: Handle, urls: &str) -> Error {
-        let mut why = self.why_not_open(volume, urls);
-        let is_up = self.paths(volume).iter().any(|path| path.state == multipath::PathState::Up);
-        if why.kind == Kind::Failed && !is_up {
-            why.kind = Kind::TimedOut;
-        }
-        why
     }
 
     /// What a volume's blocks are like, once its target has told: size and block are not zero.
@@ -356,39 +145,6 @@ impl Initiator {
         match paths.iter().any(serves) {
             true => Ok(()),
             false => Err(Error::new(Kind::Failed, format!("nothing serves it now: {}", unserved(&paths)))),
-        }
-    }
-
-    /// The reservations of a volume that is open by this name; of a stripe, those of each of its legs. None
-    /// for a target that knows no reservations.
-    ///
-    /// # Errors
-    /// As [`Initiator::request_reservation`]; of a stripe, as [`Initiator::open`] too.
-    pub fn reservations(&mut self, volume: Handle, name: &str) -> Result<Vec<Reservations>, Error> {
-        let name = Name::parse(name)?;
-        if name.chunk.is_none() {
-            return Ok(self.report(volume)?.into_iter().collect());
-        }
-        let mut all = Vec::new();
-        for urls in &name.legs {
-            let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
-            let ((paths, _), terms) = (self.paths_of(urls)?, VolumeSettings::of(&first.options));
-            let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
-            let leg = leg.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
-            let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();
-            let leg = self.finish(leg, &shown.join(","))?;
-            let report = self.report(leg);
-            self.close(leg)?;
-            all.extend(report?);
-        }
-        Ok(all)
-    }
-
-    fn report(&mut self, volume: Handle) -> Result<Option<Reservations>, Error> {
-        use volume::{Failure::Refused, Refusal::Unsupported};
-        match self.request_reservation(volume, ReservationOp::Report) {
-            Err(Error { failure: Some(Refused(Unsupported)), .. }) => Ok(None),
-            other => other,
         }
     }
 
@@ -517,42 +273,6 @@ impl Initiator {
         self.inline.wait_max()
     }
 
-    /// Asks about, or changes, a volume's reservations, and waits for the answer.
-    /// ```no_run
-    /// use blockwire_client::{Handle, Initiator, ReservationOp};
-    ///
-    /// fn is_reserved(initiator: &mut Initiator, volume: Handle) -> Result<bool, blockwire_client::Error> {
-    ///     let report = initiator.request_reservation(volume, ReservationOp::Report)?;
-    ///     Ok(report.is_some_and(|report| report.held.is_some()))
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    /// What the target refused; no answer in time.
-    pub fn request_reservation(
-        &mut self,
-        volume: Handle,
-        request: ReservationOp,
-    ) -> Result<Option<Reservations>, Error> {
-        let id = self.fresh_id();
-        let acts = matches!(request, ReservationOp::Change(_));
-        if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
-            return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
-        }
-        loop {
-            if let Some((of, how)) = self.inline.take(|client| client.poll_reservation_reply(volume))
-                && of == id
-            {
-                return how.map_err(|failure| {
-                    let error = self.failed(volume, failure, "reservation");
-                    let is_unknown = acts && failure == volume::Failure::Failed(volume::Fault::PathLost);
-                    if is_unknown { error.in_doubt() } else { error }
-                });
-            }
-            self.turn(None);
-        }
-    }
-
     /// Ends a volume: what is in work is finished, the target is told.
     ///
     /// # Errors
@@ -624,63 +344,9 @@ fn name_stripe(info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chun
     }
 }
 
-/// A volume's name as it may be shown: without passwords.
-pub(crate) fn shown(urls: &str) -> String {
-    Name::parse(urls).map_or_else(|_| "the URL".to_owned(), |name| name.shown())
-}
-
-/// The addresses of a URL's machine.
-///
-/// # Errors
-/// If it has none.
-pub fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Error> {
-    match &url.machine {
-        Machine::Address(address) => Ok(vec![SocketAddr::new(*address, url.port)]),
-        Machine::Name(name) => {
-            let failed = |why: &dyn std::fmt::Display| {
-                Error::new(
-                    Kind::Unreachable,
-                    format!("host \"{name}\" has no address: {why}; check the name"),
-                )
-            };
-            let found: Vec<SocketAddr> =
-                (name.as_str(), url.port).to_socket_addrs().map_err(|why| failed(&why))?.collect();
-            if found.is_empty() { Err(failed(&"the resolver found none")) } else { Ok(found) }
-        }
-    }
-}
-
-/// The secrets of a URL, fetched from where it says.
-///
-/// # Errors
-/// If one is not there, or others can read it.
-pub fn secrets(url: &Url) -> Result<Secrets, Error> {
-    let fetch = |at: &Option<multipath::url::SecretAt>| at.as_ref().map(secret::fetch).transpose();
-    Ok(Secrets { ours: fetch(&url.options.secret)?, target: fetch(&url.options.mutual_secret)? })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn numbers(initiator: &mut Initiator, ports: &[u16]) -> Vec<u16> {
-        let url = |port: &u16| format!("iscsi://127.0.0.1:{port}/iqn.2026-11.io.blockwire:a/0");
-        let urls: Vec<String> = ports.iter().map(url).collect();
-        let volume = initiator.begin(&urls.join(",")).unwrap();
-        initiator.identities(volume).iter().map(|identity| identity.number).collect()
-    }
-
-    #[test]
-    fn the_number_of_an_open_path_is_given_to_no_other_and_closed_volumes_leave_nothing() {
-        let mut initiator = Initiator::new(Settings::default()).unwrap();
-        assert_eq!(numbers(&mut initiator, &[1]), [0]);
-        // As after 65,535 paths that were opened and closed.
-        initiator.paths_made = u16::MAX;
-        assert_eq!(numbers(&mut initiator, &[2, 3, 4]), [u16::MAX, 1, 2], "0 is the first volume's");
-        let open: Vec<Handle> = initiator.identities.iter().map(|(volume, _)| *volume).collect();
-        open.into_iter().for_each(|volume| initiator.forget(volume));
-        assert!(initiator.identities.is_empty());
-    }
 
     #[test]
     fn a_stripe_of_volumes_without_uuids_is_not_taken_for_one_of_other_legs_or_chunks() {
@@ -702,16 +368,5 @@ mod tests {
         assert!(all[0] != all[1] && all[0] != all[2]);
         assert_eq!(named("A+", None, 4096), (None, String::new()), "a leg that tells nothing");
         assert!(named("A+B", Some(&[[1; 16], [2; 16]]), 4096).0.is_some());
-    }
-
-    #[test]
-    fn whose_paths_are_inherited_in_another_order_is_the_same_nexus_on_each() {
-        let mut first = Initiator::new(Settings::default()).unwrap();
-        assert_eq!(numbers(&mut first, &[1, 2]), [0, 1]);
-        let inherited = first.identities.iter().flat_map(|(_, identities)| identities.clone()).collect();
-        let nexus = Nexus::Inherited(first.who().isid);
-        let mut second = Initiator::new(Settings { nexus, inherited, ..Settings::default() }).unwrap();
-        // Not that of another path's session, which it would end.
-        assert_eq!(numbers(&mut second, &[3, 2, 1]), [2, 1, 0]);
     }
 }

@@ -43,10 +43,11 @@ mod look;
 mod name;
 mod plain;
 mod secret;
+mod settings;
 
 pub use error::{Error, Kind};
-pub use identity::Nexus;
-pub use initiator::{Initiator, PathIdentity, Settings, resolve, secrets};
+pub use identity::{Nexus, PathIdentity};
+pub use initiator::{Initiator, resolve, secrets};
 pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};
 pub use multipath::trace;
 pub use multipath::url::{Options, Url, time};
@@ -55,4 +56,5 @@ pub use multipath::{
 };
 pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;
+pub use settings::Settings;
 pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};
