@@ -41,21 +41,21 @@ impl Tag {
 /// ```
 #[derive(Debug)]
 pub struct Slab<T> {
-    entries: Vec<Entry<T>>,
+    entries: Vec<Slot<T>>,
     free: Option<u32>,
     len: usize,
     limit: usize,
 }
 
 #[derive(Debug)]
-enum Entry<T> {
+enum Slot<T> {
     Free { next: Option<u32>, generation: u32 },
     Taken { generation: u32, value: T },
 }
 
-impl<T> Entry<T> {
+impl<T> Slot<T> {
     fn is_of(&self, tag: u32) -> bool {
-        matches!(self, Entry::Taken { generation, .. } if *generation == tag)
+        matches!(self, Slot::Taken { generation, .. } if *generation == tag)
     }
 }
 
@@ -80,16 +80,16 @@ impl<T> Slab<T> {
         match self.free {
             Some(slot) => {
                 let entry = &mut self.entries[slot as usize];
-                let Entry::Free { next, generation } = *entry else {
+                let Slot::Free { next, generation } = *entry else {
                     unreachable!("free list holds a taken slot")
                 };
                 self.free = next;
-                *entry = Entry::Taken { generation, value };
+                *entry = Slot::Taken { generation, value };
                 Ok(Tag { slot, generation })
             }
             None => {
                 let slot = self.entries.len() as u32;
-                self.entries.push(Entry::Taken { generation: 0, value });
+                self.entries.push(Slot::Taken { generation: 0, value });
                 Ok(Tag { slot, generation: 0 })
             }
         }
@@ -101,15 +101,15 @@ impl<T> Slab<T> {
         let free = self.free;
         let entry = self.entries.get_mut(tag.slot as usize)?;
         match entry {
-            Entry::Taken { generation, .. } if *generation == tag.generation => {}
-            Entry::Taken { .. } | Entry::Free { .. } => return None,
+            Slot::Taken { generation, .. } if *generation == tag.generation => {}
+            Slot::Taken { .. } | Slot::Free { .. } => return None,
         }
-        let next = Entry::Free { next: free, generation: tag.generation.wrapping_add(1) };
+        let next = Slot::Free { next: free, generation: tag.generation.wrapping_add(1) };
         self.free = Some(tag.slot);
         self.len -= 1;
         match std::mem::replace(entry, next) {
-            Entry::Taken { value, .. } => Some(value),
-            Entry::Free { .. } => unreachable!("matched above"),
+            Slot::Taken { value, .. } => Some(value),
+            Slot::Free { .. } => unreachable!("matched above"),
         }
     }
 
@@ -117,8 +117,8 @@ impl<T> Slab<T> {
     pub fn discard(&mut self, tag: Tag) {
         let free = self.free;
         match self.entries.get_mut(tag.slot as usize) {
-            Some(entry @ Entry::Taken { .. }) if entry.is_of(tag.generation) => {
-                *entry = Entry::Free { next: free, generation: tag.generation.wrapping_add(1) };
+            Some(entry @ Slot::Taken { .. }) if entry.is_of(tag.generation) => {
+                *entry = Slot::Free { next: free, generation: tag.generation.wrapping_add(1) };
                 self.free = Some(tag.slot);
                 self.len -= 1;
             }
@@ -129,36 +129,36 @@ impl<T> Slab<T> {
     /// The value that `tag` names, if any.
     pub fn get(&self, tag: Tag) -> Option<&T> {
         match self.entries.get(tag.slot as usize)? {
-            Entry::Taken { generation, value } if *generation == tag.generation => Some(value),
-            Entry::Taken { .. } | Entry::Free { .. } => None,
+            Slot::Taken { generation, value } if *generation == tag.generation => Some(value),
+            Slot::Taken { .. } | Slot::Free { .. } => None,
         }
     }
 
     /// The value that `tag` names, if any, to change it.
     pub fn get_mut(&mut self, tag: Tag) -> Option<&mut T> {
         match self.entries.get_mut(tag.slot as usize)? {
-            Entry::Taken { generation, value } if *generation == tag.generation => Some(value),
-            Entry::Taken { .. } | Entry::Free { .. } => None,
+            Slot::Taken { generation, value } if *generation == tag.generation => Some(value),
+            Slot::Taken { .. } | Slot::Free { .. } => None,
         }
     }
 
     /// All values with their tags.
     pub fn iter(&self) -> impl Iterator<Item = (Tag, &T)> {
         self.entries.iter().enumerate().filter_map(|(slot, entry)| match entry {
-            Entry::Taken { generation, value } => {
+            Slot::Taken { generation, value } => {
                 Some((Tag { slot: slot as u32, generation: *generation }, value))
             }
-            Entry::Free { .. } => None,
+            Slot::Free { .. } => None,
         })
     }
 
     /// All values with their tags, to change them.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (Tag, &mut T)> {
         self.entries.iter_mut().enumerate().filter_map(|(slot, entry)| match entry {
-            Entry::Taken { generation, value } => {
+            Slot::Taken { generation, value } => {
                 Some((Tag { slot: slot as u32, generation: *generation }, value))
             }
-            Entry::Free { .. } => None,
+            Slot::Free { .. } => None,
         })
     }
 

@@ -9,7 +9,7 @@ use super::{
     key::Key,
     portal::{self, Group},
     proof::{self, ChapSettings, Pair},
-    text::{Block, Entry},
+    text::{Block, Setting},
     value,
 };
 use config::{
@@ -87,7 +87,7 @@ impl Global {
         global
     }
 
-    fn take(&mut self, entry: &Entry) -> Result<(), ValueError> {
+    fn take(&mut self, entry: &Setting) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
         let discovery = &mut self.discovery;
         match entry.key {
@@ -152,7 +152,7 @@ impl Target {
 
     fn take<'a>(
         &mut self,
-        entry: &'a Entry,
+        entry: &'a Setting,
         digests: &mut (Vec<&'a str>, Vec<&'a str>),
     ) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
@@ -270,7 +270,7 @@ fn negotiation() -> Negotiation {
 }
 
 /// Takes every entry of a block; what is no list may stand once.
-fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Entry) -> Result<(), ValueError>) {
+fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Setting) -> Result<(), ValueError>) {
     for (at, entry) in block.entries.iter().enumerate() {
         let first = block.entries.iter().take(at).find(|other| other.key == entry.key);
         if let Some(first) = first.filter(|_| !entry.key.is_list()) {
@@ -299,11 +299,11 @@ fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, 
     }
 }
 
-fn located<T>(entry: &Entry, value: T) -> Located<T> {
+fn located<T>(entry: &Setting, value: T) -> Located<T> {
     Located::new(value, entry.value.at.clone())
 }
 
-fn pair(entry: &Entry) -> Result<Located<Pair>, ValueError> {
+fn pair(entry: &Setting) -> Result<Located<Pair>, ValueError> {
     Ok(located(entry, proof::pair(&entry.value.value)?))
 }
 

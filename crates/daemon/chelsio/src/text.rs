@@ -16,12 +16,12 @@ pub struct Block {
     /// Where it begins.
     pub at: Place,
     /// What stands in it, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<Setting>,
 }
 
 /// `key=value`, of a key that is known.
 #[derive(Clone, Debug)]
-pub struct Entry {
+pub struct Setting {
     /// Which key.
     pub key: Key,
     /// What stands behind `=`, without blanks around it.
@@ -64,7 +64,7 @@ pub fn blocks(text: &Text, sink: &Sink) -> Vec<Block> {
             Ok(key) => {
                 let value_at = first + name.len() + 1 + (value.len() - value.trim_start().len());
                 let value = Located::new(value.trim().to_owned(), text.place(value_at..value_at));
-                block.entries.push(Entry { key, value, line: index + 1 });
+                block.entries.push(Setting { key, value, line: index + 1 });
             }
             Err(why) => sink.error(&at, why),
         }

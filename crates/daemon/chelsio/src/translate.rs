@@ -8,7 +8,7 @@ use super::{
     key::{BlockKind, Key},
     proof,
     target::{DISCOVERY_METHODS, Global, METHODS, Target},
-    text::{self, Block, Entry},
+    text::{self, Block, Setting},
 };
 use config::{
     check,
@@ -302,7 +302,7 @@ fn memory(target: &Target) -> u64 {
     (8 * (u64::from(target.commands) + 1) * unit).next_power_of_two()
 }
 
-fn line(text: &Text, block: &str, entry: &Entry, (treatment, note): (Treatment, String)) -> LineReport {
+fn line(text: &Text, block: &str, entry: &Setting, (treatment, note): (Treatment, String)) -> LineReport {
     let value = match entry.key.is_secret() {
         true => proof::shown(&entry.value.value),
         false => entry.value.value.clone(),
@@ -350,7 +350,7 @@ fn chap_unused(
 
 const CHALLENGE: &str = "a challenge is random and as long as the digest of the algorithm: 16 bytes for MD5";
 
-fn treat_global(entry: &Entry, global: &Global) -> (Treatment, String) {
+fn treat_global(entry: &Setting, global: &Global) -> (Treatment, String) {
     let chap = || chap_unused(&global.discovery, DISCOVERY_METHODS, "DISC_AuthMethod");
     match entry.key {
         Key::OffloadMode => {
@@ -389,7 +389,7 @@ fn report_target(text: &Text, block: &Block, target: &Target, lines: &mut Vec<Li
     }
 }
 
-fn treat_target(entry: &Entry, target: &Target) -> (Treatment, String) {
+fn treat_target(entry: &Setting, target: &Target) -> (Treatment, String) {
     let chap = || chap_unused(&target.proof, METHODS, "AuthMethod");
     match entry.key {
         Key::Time2Wait | Key::Time2Retain => meaningless("its own software does not look at it either"),

@@ -226,7 +226,7 @@ const EXTENDED_HEAD: usize = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Entry {
+struct RegisteredController {
     cntlid: U16,
     status: u8,
     reserved: [u8; 5],
@@ -234,11 +234,11 @@ struct Entry {
     key: U64,
 }
 
-const _: () = assert!(size_of::<Entry>() == 24);
+const _: () = assert!(size_of::<RegisteredController>() == 24);
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct ExtendedEntry {
+struct ExtendedRegisteredController {
     cntlid: U16,
     status: u8,
     reserved: [u8; 5],
@@ -247,7 +247,7 @@ struct ExtendedEntry {
     reserved_32: [u8; 32],
 }
 
-const _: () = assert!(size_of::<ExtendedEntry>() == 64);
+const _: () = assert!(size_of::<ExtendedRegisteredController>() == 64);
 
 /// The Reservation Status data structure, whole.
 pub fn encode_status(summary: Summary, registrants: &[Registrant], extended: bool) -> Vec<u8> {
@@ -265,14 +265,15 @@ pub fn encode_status(summary: Summary, registrants: &[Registrant], extended: boo
             let mut host = [0; 8];
             host.copy_from_slice(&one.host[..8]);
             let (cntlid, key) = (U16::new(one.cntlid), U64::new(one.key));
-            let entry = Entry { cntlid, status: one.holds.into(), reserved: [0; 5], host, key };
+            let entry =
+                RegisteredController { cntlid, status: one.holds.into(), reserved: [0; 5], host, key };
             bytes.extend_from_slice(entry.as_bytes());
         }
         return bytes;
     }
     bytes.resize(EXTENDED_HEAD, 0);
     for one in registrants {
-        let entry = ExtendedEntry {
+        let entry = ExtendedRegisteredController {
             cntlid: U16::new(one.cntlid),
             status: one.holds.into(),
             reserved: [0; 5],
@@ -292,12 +293,12 @@ pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(Summary, usize, Ve
     let summary =
         Summary { generation: head.generation.get(), kind: head.kind, persists: head.persists & 1 != 0 };
     let count = usize::from(head.registrants.get());
-    let short = |entry: &Entry| {
+    let short = |entry: &RegisteredController| {
         let mut host = [0; 16];
         host[..8].copy_from_slice(&entry.host);
         Registrant { cntlid: entry.cntlid.get(), holds: entry.status & 1 != 0, host, key: entry.key.get() }
     };
-    let long = |entry: &ExtendedEntry| Registrant {
+    let long = |entry: &ExtendedRegisteredController| Registrant {
         cntlid: entry.cntlid.get(),
         holds: entry.status & 1 != 0,
         host: entry.host,
@@ -305,11 +306,14 @@ pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(Summary, usize, Ve
     };
     let registrants = if extended {
         let rest = bytes.get(EXTENDED_HEAD..).unwrap_or_default();
-        let entries = rest.chunks_exact(size_of::<ExtendedEntry>()).take(count);
-        entries.filter_map(|entry| ExtendedEntry::ref_from_bytes(entry).ok()).map(long).collect()
+        let entries = rest.chunks_exact(size_of::<ExtendedRegisteredController>()).take(count);
+        entries
+            .filter_map(|entry| ExtendedRegisteredController::ref_from_bytes(entry).ok())
+            .map(long)
+            .collect()
     } else {
-        let entries = rest.chunks_exact(size_of::<Entry>()).take(count);
-        entries.filter_map(|entry| Entry::ref_from_bytes(entry).ok()).map(short).collect()
+        let entries = rest.chunks_exact(size_of::<RegisteredController>()).take(count);
+        entries.filter_map(|entry| RegisteredController::ref_from_bytes(entry).ok()).map(short).collect()
     };
     Some((summary, count, registrants))
 }

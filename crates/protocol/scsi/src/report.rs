@@ -1,7 +1,7 @@
 //! REPORT LUNS (SPC-4 §6.33), REPORT SUPPORTED OPERATION CODES (§6.35) and REPORT SUPPORTED TASK MANAGEMENT
 //! FUNCTIONS (§6.36) data.
 
-use crate::cdb::{CommandSet, Entry, OpcodeSelect, ReportOpcodes};
+use crate::cdb::{CommandDescriptor, CommandSet, OpcodeSelect, ReportOpcodes};
 use crate::lun::{Address, Lun, REPORT_LUNS};
 use crate::sense::Sense;
 use crate::wire::{Writer, be32, flag};
@@ -95,7 +95,7 @@ fn all_opcodes(set: CommandSet, timeouts: bool, w: &mut Writer<'_>) {
     w.close_u32(start);
 }
 
-fn one_opcode(entry: Option<&Entry>, timeouts: bool, w: &mut Writer<'_>) {
+fn one_opcode(entry: Option<&CommandDescriptor>, timeouts: bool, w: &mut Writer<'_>) {
     w.u8(0);
     let Some(entry) = entry else {
         w.u8(UNSUPPORTED);

@@ -26,9 +26,9 @@ use crate::config::{Config, IoKind};
 use crate::counters::{Counters, ShardStats};
 use crate::disk::DiskFile;
 use crate::epoll::Epoll;
+use crate::event_loop::EventLoop;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
 use crate::running::{CONTROL_MAX, SpawnError, choose};
-use crate::shard::Shard;
 use crate::socket;
 use crate::spin::Spin;
 use crate::uring::{self, Uring};
@@ -56,8 +56,8 @@ pub struct InlineReactor<E: Endpoint> {
 #[expect(clippy::large_enum_variant, reason = "there is one, in a box of its own")]
 enum Body<E: Endpoint> {
     /// The ring is dropped after the world that borrows it: fields are dropped in their order.
-    Uring(Shard<E, Uring<'static, E::Message>>, #[expect(dead_code, reason = "it is kept")] OwnRing),
-    Epoll(Shard<E, Epoll<E::Message>>),
+    Uring(EventLoop<E, Uring<'static, E::Message>>, #[expect(dead_code, reason = "it is kept")] OwnRing),
+    Epoll(EventLoop<E, Epoll<E::Message>>),
 }
 
 /// A ring at a place of its own, so that a value beside it may borrow it.
@@ -145,10 +145,10 @@ where
             // SAFETY: the box is borrowed here only, and outlives the world (see `Body`).
             let borrowed = unsafe { &mut *ring.0.as_ptr() };
             let world = Uring::new(base, borrowed).map_err(SpawnError::Uring)?;
-            Body::Uring(Shard { end, pool, entropy, world, spin, stop: None, is_ending: false }, ring)
+            Body::Uring(EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false }, ring)
         } else {
             let world = Epoll::new(base).map_err(SpawnError::System)?;
-            Body::Epoll(Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+            Body::Epoll(EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false })
         };
         Ok(InlineReactor {
             body: Box::new(body),

@@ -6,7 +6,7 @@ use stream::{Received, RecvOp, Tag};
 use crate::base::Base;
 use crate::disk::IOV_MAX;
 use crate::event::Event;
-use crate::shard::link_of;
+use crate::event_loop::link_of;
 
 /// Lists the memory of a receive, attaching a stage if one is wanted; gives the bytes of room.
 pub(crate) fn list<M>(base: &Base<M>, iov: &mut Vec<libc::iovec>, op: &mut RecvOp) -> usize {

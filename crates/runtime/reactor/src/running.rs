@@ -21,8 +21,8 @@ use crate::config::{Config, IoChoice, IoKind, Listen, TcpOptions};
 use crate::counters::{Counters, ShardStats};
 use crate::disk::DiskFile;
 use crate::epoll::Epoll;
+use crate::event_loop::EventLoop;
 use crate::mail::{Bell, Door, LETTERS_MAX, Letter};
-use crate::shard::Shard;
 use crate::socket;
 use crate::spin::Spin;
 use crate::uring::{self, Uring};
@@ -260,14 +260,14 @@ impl<M: Send + 'static> ShardStart<M> {
             };
             match Uring::new(base, &mut ring) {
                 Ok(world) => {
-                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                    turn_on(tell, EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false })
                 }
                 Err(e) => tell(Err(SpawnError::Uring(e))),
             }
         } else {
             match Epoll::new(base) {
                 Ok(world) => {
-                    turn_on(tell, Shard { end, pool, entropy, world, spin, stop: None, is_ending: false })
+                    turn_on(tell, EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false })
                 }
                 Err(e) => tell(Err(SpawnError::System(e))),
             }
@@ -287,7 +287,7 @@ fn listen_in_time(how: &Listen) -> io::Result<TcpListener> {
     }
 }
 
-fn turn_on<E, W>(tell: impl FnOnce(Result<(), SpawnError>), shard: Shard<E, W>)
+fn turn_on<E, W>(tell: impl FnOnce(Result<(), SpawnError>), shard: EventLoop<E, W>)
 where
     E: Endpoint,
     W: World<E::Message>,

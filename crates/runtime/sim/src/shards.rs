@@ -11,7 +11,7 @@ use crate::net::Peer;
 use crate::schedule::{Schedule, ScheduledEvent};
 
 /// One endpoint and what is its own.
-pub(crate) struct Shard<E> {
+pub(crate) struct SimShard<E> {
     pub(crate) end: E,
     pub(crate) pool: Pool,
     pub(crate) entropy: Entropy,
@@ -26,7 +26,7 @@ pub(crate) struct Shard<E> {
     pub(crate) told: Time,
 }
 
-impl<E> Shard<E> {
+impl<E> SimShard<E> {
     pub(crate) fn new(
         pool: Pool,
         mut entropy: Entropy,
@@ -35,7 +35,7 @@ impl<E> Shard<E> {
     ) -> Self {
         let end = make(&mut Cx { now, pool: &pool, entropy: &mut entropy });
         let (links, stands_until, told) = (BTreeMap::new(), Time(0), Time(0));
-        Shard { end, pool, entropy, links, next_link: 0, stands_until, late: None, told }
+        SimShard { end, pool, entropy, links, next_link: 0, stands_until, late: None, told }
     }
 
     /// A new link for this wire.
@@ -47,15 +47,15 @@ impl<E> Shard<E> {
     }
 }
 
-pub(crate) struct Shards<E>(pub(crate) Vec<Shard<E>>);
+pub(crate) struct Shards<E>(pub(crate) Vec<SimShard<E>>);
 
 impl<E> Index<ShardId> for Shards<E> {
-    type Output = Shard<E>;
+    type Output = SimShard<E>;
     #[expect(
         clippy::indexing_slicing,
         reason = "documented: a test, and an endpoint, name shards that there are"
     )]
-    fn index(&self, id: ShardId) -> &Shard<E> {
+    fn index(&self, id: ShardId) -> &SimShard<E> {
         &self.0[usize::from(id.0)]
     }
 }
@@ -65,7 +65,7 @@ impl<E> IndexMut<ShardId> for Shards<E> {
         clippy::indexing_slicing,
         reason = "documented: a test, and an endpoint, name shards that there are"
     )]
-    fn index_mut(&mut self, id: ShardId) -> &mut Shard<E> {
+    fn index_mut(&mut self, id: ShardId) -> &mut SimShard<E> {
         &mut self.0[usize::from(id.0)]
     }
 }

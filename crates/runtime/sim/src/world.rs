@@ -20,7 +20,7 @@ use crate::net::{Peer, PeerEnd, RESET};
 use crate::network::{Network, Reach};
 use crate::rng::SimRng;
 use crate::schedule::{Event, Schedule};
-use crate::shards::{Shard, Shards};
+use crate::shards::{Shards, SimShard};
 use driver::ShardDriver;
 
 /// See the crate's page. What is named to it (a shard, a peer, the address of a listener) must be there, else it
@@ -44,7 +44,7 @@ impl<E: Endpoint> World<E> {
             let (drawn, _) = seed.split_at_mut(8);
             drawn.copy_from_slice(&schedule.chance.next_u64().to_le_bytes());
             let pool = Pool::poisoned(config.pool_bytes);
-            Shard::new(pool, Entropy::new(seed), schedule.now, |cx| make(id, cx))
+            SimShard::new(pool, Entropy::new(seed), schedule.now, |cx| make(id, cx))
         });
         let shards = Shards(shards.collect());
         let net = Network::new(config.wire_delay_max, config.window);

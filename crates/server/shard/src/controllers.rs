@@ -64,7 +64,7 @@ pub enum ControllerReply {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct ControllerRecord {
     subsystem: Arc<str>,
     host: Arc<str>,
     host_id: Option<[u8; 16]>,
@@ -85,7 +85,7 @@ struct Binding {
 /// See the module.
 #[derive(Debug)]
 pub struct Controllers {
-    entries: HashMap<u16, Entry>,
+    entries: HashMap<u16, ControllerRecord>,
     bindings: HashMap<(Arc<str>, [u8; 16]), Binding>,
     counts: HashMap<Arc<str>, u32>,
     /// Controllers by subsystem and source, where that is bounded: also those that prove nothing.
@@ -142,7 +142,8 @@ impl Controllers {
         }
         let (subsystem, host) = (request.subsystem.clone(), request.host.clone());
         let (host_id, limit) = (request.host_id, request.limit);
-        self.entries.insert(cntlid, Entry { subsystem, host, host_id, limit, source, bound: false });
+        self.entries
+            .insert(cntlid, ControllerRecord { subsystem, host, host_id, limit, source, bound: false });
         if request.binds {
             self.bind(cntlid);
         }
@@ -177,7 +178,7 @@ impl Controllers {
         true
     }
 
-    fn bind_host(bindings: &mut HashMap<(Arc<str>, [u8; 16]), Binding>, entry: &Entry) -> bool {
+    fn bind_host(bindings: &mut HashMap<(Arc<str>, [u8; 16]), Binding>, entry: &ControllerRecord) -> bool {
         let Some(id) = entry.host_id else { return true };
         let fresh = || Binding { host: entry.host.clone(), controllers: 0 };
         let binding = bindings.entry((entry.subsystem.clone(), id)).or_insert_with(fresh);

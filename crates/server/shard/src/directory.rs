@@ -106,7 +106,7 @@ pub enum DirectoryAction {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct SessionRecord {
     name: SessionName,
     shard: ShardId,
     /// Its connections, and how each came.
@@ -122,7 +122,7 @@ struct Entry {
     successor: Option<AdmissionRequest>,
 }
 
-impl Entry {
+impl SessionRecord {
     /// What lets its connections in.
     fn matched_rules(&self, rules: RuleLookup<'_>) -> Vec<Option<MatchedRule>> {
         let latest = self.connections.is_empty().then_some(&self.latest);
@@ -153,7 +153,7 @@ impl Entry {
 /// See the module.
 #[derive(Debug)]
 pub struct Directory {
-    by_tsih: HashMap<Tsih, Entry>,
+    by_tsih: HashMap<Tsih, SessionRecord>,
     by_name: HashMap<SessionName, Tsih>,
     load: Vec<u32>,
     last: u16,
@@ -217,7 +217,7 @@ impl Directory {
         rules: RuleLookup<'_>,
         actions: &mut Vec<DirectoryAction>,
     ) {
-        let its = |entry: &&mut Entry| entry.name == request.name && entry.successor.is_none();
+        let its = |entry: &&mut SessionRecord| entry.name == request.name && entry.successor.is_none();
         let reply = match self.by_tsih.get_mut(&request.tsih).filter(its) {
             Some(entry) if entry.may_be_joined_by(request, rules) => {
                 let others = entry.connections.iter().filter(|(cid, _)| *cid != request.cid).count();
@@ -244,7 +244,7 @@ impl Directory {
         self.count(shard, 1);
         actions.push(answer(&request, AdmissionReply::Granted { tsih, shard, new: true }));
         self.by_name.insert(request.name.clone(), tsih);
-        let entry = Entry {
+        let entry = SessionRecord {
             name: request.name,
             shard,
             connections: vec![(request.cid, request.accepted)],

@@ -16,7 +16,7 @@ pub(crate) struct Owner {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LinkRecord {
     id: LinkId,
     owner: Owner,
     recv_out: bool,
@@ -42,7 +42,7 @@ pub struct LinkTraffic {
 /// Sockets by the low half of their name, which the world keeps dense.
 #[derive(Debug, Default)]
 pub(crate) struct Links {
-    slots: Vec<Option<Entry>>,
+    slots: Vec<Option<LinkRecord>>,
 }
 
 impl Links {
@@ -50,7 +50,7 @@ impl Links {
         id.0 as u32 as usize
     }
 
-    fn entry(&mut self, id: LinkId) -> Option<&mut Entry> {
+    fn entry(&mut self, id: LinkId) -> Option<&mut LinkRecord> {
         self.slots.get_mut(Self::at(id))?.as_mut().filter(|entry| entry.id == id)
     }
 
@@ -60,7 +60,7 @@ impl Links {
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
         }
-        let entry = Entry {
+        let entry = LinkRecord {
             id,
             owner,
             recv_out: false,
@@ -173,8 +173,9 @@ impl Links {
     /// Forgets it if it has departed and nothing is out.
     pub(crate) fn remove_drained(&mut self, id: LinkId) -> Option<Owner> {
         let slot = self.slots.get_mut(Self::at(id))?;
-        let over =
-            |entry: &mut Entry| entry.id == id && entry.departed && !entry.recv_out && entry.sends_out == 0;
+        let over = |entry: &mut LinkRecord| {
+            entry.id == id && entry.departed && !entry.recv_out && entry.sends_out == 0
+        };
         slot.take_if(over).map(|entry| entry.owner)
     }
 }

@@ -26,7 +26,7 @@ const RECORD: &str = "target-ports";
 /// A target's port, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry {
+struct PortNumber {
     target: String,
     /// The portal group's tag.
     group: u16,
@@ -37,15 +37,15 @@ struct Entry {
 /// All numbers that were ever given to ports of targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetPorts {
-    entries: Vec<Entry>,
+    entries: Vec<PortNumber>,
 }
 
 impl TargetPorts {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        let entries = state.read_json::<Vec<Entry>>(RECORD)?.unwrap_or_default();
+        let entries = state.read_json::<Vec<PortNumber>>(RECORD)?.unwrap_or_default();
         for (at, one) in entries.iter().enumerate() {
-            let same = |other: &Entry| (&other.target, other.group) == (&one.target, one.group);
+            let same = |other: &PortNumber| (&other.target, other.group) == (&one.target, one.group);
             if one.port == 0 || entries.iter().skip(at + 1).any(same) {
                 let why = "a target's port has the number 0, or two numbers".to_owned();
                 return Err(StateError::Damaged { path: state.path().join(RECORD), why });
@@ -81,7 +81,7 @@ impl TargetPorts {
             for &group in &target.portals {
                 if self.own(&target.name, group).is_none() {
                     let port = self.last().max(groups.last()).checked_add(1).ok_or(ALL_GIVEN)?;
-                    self.entries.push(Entry { target: target.name.clone(), group, port });
+                    self.entries.push(PortNumber { target: target.name.clone(), group, port });
                     changed = true;
                 }
             }
@@ -239,7 +239,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         for (group, port) in [(1, 4), (2, 0)] {
-            let entry = |group, port| Entry { target: "iqn.x:a".to_owned(), group, port };
+            let entry = |group, port| PortNumber { target: "iqn.x:a".to_owned(), group, port };
             let entries = vec![entry(1, 3), entry(group, port)];
             TargetPorts { entries }.save(&state).unwrap();
             let loaded = TargetPorts::load(&state);

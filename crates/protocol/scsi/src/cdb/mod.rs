@@ -16,7 +16,7 @@ mod tests;
 
 use crate::sense::Sense;
 pub use conflict::Conflicts;
-pub use table::{CommandSet, Entry};
+pub use table::{CommandDescriptor, CommandSet};
 
 /// Longest CDB that this crate knows, in bytes.
 pub const CDB_LEN_MAX: usize = 16;

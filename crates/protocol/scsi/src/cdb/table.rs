@@ -12,7 +12,7 @@ pub(super) type Parse = fn(&Cdb) -> Result<Command, CdbError>;
 
 /// One command, as REPORT SUPPORTED OPERATION CODES shows it.
 #[derive(Debug)]
-pub struct Entry {
+pub struct CommandDescriptor {
     /// The command's name in the standards.
     pub name: &'static str,
     /// The service action, for operation codes that have them.
@@ -27,7 +27,7 @@ pub struct Entry {
     parse: Parse,
 }
 
-impl Entry {
+impl CommandDescriptor {
     /// Operation code.
     pub fn opcode(&self) -> u8 {
         self.opcode
@@ -103,12 +103,12 @@ impl CommandSet {
     }
 
     /// The commands of the set, by ascending operation code and service action.
-    pub fn entries(self) -> impl Iterator<Item = &'static Entry> + Clone {
+    pub fn entries(self) -> impl Iterator<Item = &'static CommandDescriptor> + Clone {
         TABLE.iter().filter(move |entry| self.contains(entry.needs))
     }
 
     /// The commands with one operation code.
-    pub fn with_opcode(self, opcode: u8) -> impl Iterator<Item = &'static Entry> + Clone {
+    pub fn with_opcode(self, opcode: u8) -> impl Iterator<Item = &'static CommandDescriptor> + Clone {
         let start = FIRST.get(usize::from(opcode)).copied().unwrap_or(u8::MAX);
         let same = TABLE.get(usize::from(start)..).unwrap_or(&[]);
         same.iter()
@@ -154,8 +154,8 @@ const VFY: u8 = 0x16;
 /// IMMED and the obsolete SYNC_NV: the whole cache is synchronized all the same.
 const SYNC: u8 = 0x06;
 
-const fn row(name: &'static str, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry {
+const fn row(name: &'static str, usage: &'static [u8], parse: Parse) -> CommandDescriptor {
+    CommandDescriptor {
         name,
         action: None,
         opcode: opcode(usage),
@@ -189,17 +189,17 @@ const fn reserved(usage: &[u8]) -> u128 {
     bits
 }
 
-const fn act(name: &'static str, action: u8, usage: &'static [u8], parse: Parse) -> Entry {
-    Entry { action: Some(action), ..row(name, usage, parse) }
+const fn act(name: &'static str, action: u8, usage: &'static [u8], parse: Parse) -> CommandDescriptor {
+    CommandDescriptor { action: Some(action), ..row(name, usage, parse) }
 }
 
-const fn needs(entry: Entry, needs: CommandSet) -> Entry {
-    Entry { needs, ..entry }
+const fn needs(entry: CommandDescriptor, needs: CommandSet) -> CommandDescriptor {
+    CommandDescriptor { needs, ..entry }
 }
 
 /// Rows of one operation code stand together, ascending.
 #[rustfmt::skip]
-static TABLE: &[Entry] = &[
+static TABLE: &[CommandDescriptor] = &[
     row("TEST UNIT READY", &[0x00, 0, 0, 0, 0, 0], parse::test_unit_ready),
     row("REQUEST SENSE", &[0x03, 1, 0, 0, F, 0], parse::request_sense),
     row("READ(6)", &[0x08, 0x1f, F, F, F, 0], parse::read_6),

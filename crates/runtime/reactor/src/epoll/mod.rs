@@ -21,9 +21,9 @@ use crate::base::Base;
 use crate::blocking::last_errno;
 use crate::disk::IOV_MAX;
 use crate::event::Event;
+use crate::event_loop::{link_of, tag_of};
 use crate::mail::Incoming;
 use crate::recv;
-use crate::shard::{link_of, tag_of};
 use crate::socket;
 use crate::world::{Wait, World};
 

@@ -13,7 +13,7 @@ use stream::Tag;
 
 use super::{Link, Phase, Receiving, Uring, kind};
 use crate::event::Event;
-use crate::shard::link_of;
+use crate::event_loop::link_of;
 use crate::socket;
 
 /// A connection that is being made.

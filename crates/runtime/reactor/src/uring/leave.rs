@@ -13,8 +13,8 @@ use stream::{Received, Tag};
 
 use super::{Phase, Receiving, Uring, kind};
 use crate::event::Event;
+use crate::event_loop::link_of;
 use crate::mail::Incoming;
-use crate::shard::link_of;
 use crate::socket;
 
 impl<M> Uring<'_, M> {

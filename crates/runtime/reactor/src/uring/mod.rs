@@ -33,8 +33,8 @@ use crate::base::Base;
 use crate::clock;
 use crate::disk::{CallKind, DiskSyscall};
 use crate::event::Event;
+use crate::event_loop::{link_of, tag_of};
 use crate::flight::Flights;
-use crate::shard::{link_of, tag_of};
 use crate::socket;
 use crate::world::{Wait, World};
 

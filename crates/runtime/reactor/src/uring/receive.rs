@@ -12,8 +12,8 @@ use super::ring::Completion;
 use super::stages::{self, STAGE_LEN};
 use super::{Phase, Receiving, Uring, came, kind};
 use crate::event::Event;
+use crate::event_loop::link_of;
 use crate::recv;
-use crate::shard::link_of;
 
 impl<M> Uring<'_, M> {
     /// Starts a receive, or lets it wait for memory.

@@ -10,7 +10,7 @@ use io_uring::types::Fd;
 use super::{Phase, Uring, came, kind};
 use crate::disk::IOV_MAX;
 use crate::event::Event;
-use crate::shard::link_of;
+use crate::event_loop::link_of;
 
 impl<M> Uring<'_, M> {
     /// Sends on from where the flight stands.

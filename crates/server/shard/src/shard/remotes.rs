@@ -70,7 +70,7 @@ impl Backend for RemoteBackend {
 }
 
 /// The shard's side.
-struct Entry {
+struct RemoteSlot {
     shared: Rc<RefCell<Shared>>,
     volume: VolumeId,
     /// It is in the list of those to be looked at.
@@ -95,7 +95,7 @@ struct RemoteLink {
 
 /// All remotes of a shard.
 pub(super) struct Remotes {
-    entries: Slab<Entry>,
+    entries: Slab<RemoteSlot>,
     touched: VecDeque<Tag>,
     timers: Timers<Tag>,
     /// By the low half of a link's name.
@@ -129,7 +129,7 @@ impl Remotes {
     ) -> (Tag, Box<dyn Backend>) {
         let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
         let backend = Box::new(RemoteBackend(shared.clone()));
-        let entry = Entry {
+        let entry = RemoteSlot {
             shared,
             volume,
             touched: false,

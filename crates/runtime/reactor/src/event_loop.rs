@@ -14,7 +14,7 @@ use crate::world::{Wait, World};
 /// Looks at memory between two looks at the clock.
 const LOOKS: u32 = 16;
 
-pub(crate) struct Shard<E: Endpoint, W> {
+pub(crate) struct EventLoop<E: Endpoint, W> {
     pub(crate) end: E,
     pub(crate) pool: Pool,
     pub(crate) entropy: Entropy,
@@ -34,7 +34,7 @@ pub(crate) fn tag_of(link: LinkId) -> Tag {
     Tag::from_bits(link.0)
 }
 
-impl<E: Endpoint, W: World<E::Message>> Shard<E, W> {
+impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
     /// Runs until it is told to stop.
     pub(crate) fn run(mut self) {
         loop {
