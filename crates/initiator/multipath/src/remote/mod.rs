@@ -59,6 +59,10 @@ use tasks::{TaskState, Tasks};
 const PATH_LOST: Failure = Failure::Failed(Fault::PathLost);
 const ABORTED: Failure = Failure::Failed(Fault::Aborted);
 
+/// What a path was asked it has at least so long to answer, however soon what waits for a path fails: it may do it
+/// still, and its caller would be told that it failed.
+const ANSWER_LEAST: Duration = Duration::from_secs(30);
+
 /// A time that never comes.
 const NEVER: Time = Time(u64::MAX);
 

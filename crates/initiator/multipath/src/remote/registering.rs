@@ -29,9 +29,8 @@ use volume::{Failure, Identity, IoId, Refusal, Time};
 
 use super::path_slot::{PathSlot, PathSlots};
 use super::registration::{KnownKey, Registering, Step};
-use super::reservation::ANSWER_LEAST;
 use super::settings::PathProblem;
-use super::{NEVER, RemoteVolume};
+use super::{ANSWER_LEAST, NEVER, RemoteVolume};
 use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
 
 /// A question that is put off is asked again so soon at first, and so late at last.

@@ -8,19 +8,14 @@
 //! §5.9.11.2). So a release goes to the path that holds the reservation, and waits for that path if it is
 //! down.
 
-use std::time::Duration;
-
 use buf::Cx;
 use volume::reservation::{Action, Key, RegisterMode};
 use volume::{Failure, IoId, Refusal, Time};
 
 use super::registering::pause;
-use super::{ABORTED, PATH_LOST, RemoteVolume, Stage};
+use super::{ABORTED, ANSWER_LEAST, PATH_LOST, RemoteVolume, Stage};
 use crate::path::{IoError, Path, Protocol, ReservationOp, Reservations};
 
-/// What a path was asked it has at least so long to answer, however soon what waits for a path fails: it may do it
-/// still, and its caller would be told that it failed.
-pub(super) const ANSWER_LEAST: Duration = Duration::from_secs(30);
 /// Most requests in work on a volume.
 pub const REQUESTS_MAX: usize = 16;
 
