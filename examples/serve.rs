@@ -18,7 +18,7 @@ use shard::{
     Control, Exports, Message, NvmeExports, NvmePortal, Portal, Shard, SubsystemExport, TargetExport,
     VolumeSpec,
 };
-use volume::{Backend, Facts, PortId, Ram, RamDisk, Uuid, VolumeId, VolumeOwner};
+use volume::{Backend, PortId, Ram, RamDisk, Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
 /// The name of the iSCSI target; the volume is its LUN 0.
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:example";
@@ -40,7 +40,7 @@ pub fn serve(
 
     // Who has a volume for good draws its UUID once and keeps it: hosts know the disk by it.
     let volume = VolumeId::new(0, 0);
-    let facts = Facts::new(volume, "example", Uuid([7; 16]));
+    let facts = VolumeFacts::new(volume, "example", Uuid([7; 16]));
     let home = VolumeOwner::restore(facts, Ram::new(disk.clone()).geometry(), 1, false, None)?;
     for spec in VolumeSpec::for_shards(home, 1, move |_| Ram::new(disk.clone())) {
         tell(Control::AddVolume(Box::new(spec)));

@@ -1,7 +1,7 @@
 //! One volume over both protocols, and the verbs for it.
 
 use iscsi::{
-    chap::{Account, Algorithm, Secret},
+    chap::{Algorithm, ChapAccount, Secret},
     initiator::Credentials,
 };
 use serde_json::Value;
@@ -248,7 +248,7 @@ fn a_connection_says_how_its_initiator_proved_itself() {
     let config = format!("{DISK}[auth]\nchap = {{user = \"alice\", secret = \"{secret}\"}}\n");
     let daemon = place.serve(&config, &[]);
     for (algorithm, known) in [(Algorithm::SHA256, "sha256"), (Algorithm::MD5, "md5")] {
-        let ours = Account { name: "alice".to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) };
+        let ours = ChapAccount { name: "alice".to_owned(), secret: Secret::new(secret.as_bytes().to_vec()) };
         let proof = Credentials { ours, target: None, algorithms: vec![algorithm] };
         let session = Initiator::connect(daemon.at, wanted(HOST, Some(TARGET), Some(proof))).unwrap();
         let list = daemon.connections(1);

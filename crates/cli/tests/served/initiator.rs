@@ -8,7 +8,7 @@ use std::{
 
 use buf::Entropy;
 use iscsi::{
-    chap::{Account, Algorithm, Secret},
+    chap::{Algorithm, ChapAccount, Secret},
     initiator::{Credentials, Failure, InitiatorLogin, LoggedIn, LoginConfig, Progress},
     login::LoginPdu,
     negotiate::{Digest, Limits},
@@ -79,7 +79,7 @@ pub fn wanted(name: &str, target: Option<&str>, credentials: Option<Credentials>
 /// Credentials of CHAP: our name and secret, and perhaps those of the target.
 pub fn proof(name: &str, secret: &str, target: Option<(&str, &str)>) -> Option<Credentials> {
     let account =
-        |name: &str, secret: &str| Account { name: name.to_owned(), secret: Secret::new(secret.into()) };
+        |name: &str, secret: &str| ChapAccount { name: name.to_owned(), secret: Secret::new(secret.into()) };
     Some(Credentials {
         ours: account(name, secret),
         target: target.map(|(name, secret)| account(name, secret)),

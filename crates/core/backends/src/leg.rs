@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
-use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Remote, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, NetworkBackend, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, ShardId, Span};
 
@@ -13,7 +13,7 @@ pub enum AnyLeg {
     /// Of this machine.
     Here(Box<dyn Backend>),
     /// With sockets.
-    Elsewhere(Box<dyn Remote>),
+    Elsewhere(Box<dyn NetworkBackend>),
 }
 
 impl fmt::Debug for AnyLeg {
@@ -124,7 +124,7 @@ impl Sockets for AnyLeg {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         elsewhere!(self, leg => leg.poll_send(cx, link), else None)
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         elsewhere!(self, leg => leg.poll_leave(), else None)
     }
     fn poll_computation(&mut self) -> Option<Computation> {

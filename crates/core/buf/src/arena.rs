@@ -24,20 +24,20 @@ pub enum Class {
 
 /// On whose account memory is set aside: one for each transport that shares a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Account {
+pub enum PoolAccount {
     /// Sessions of iSCSI.
     Iscsi,
     /// Queues of NVMe/TCP.
     NvmeTcp,
 }
 
-impl Account {
+impl PoolAccount {
     const COUNT: usize = 2;
 
-    pub(crate) fn other(self) -> Account {
+    pub(crate) fn other(self) -> PoolAccount {
         match self {
-            Account::Iscsi => Account::NvmeTcp,
-            Account::NvmeTcp => Account::Iscsi,
+            PoolAccount::Iscsi => PoolAccount::NvmeTcp,
+            PoolAccount::NvmeTcp => PoolAccount::Iscsi,
         }
     }
 }
@@ -59,7 +59,7 @@ pub(crate) struct Arena {
     /// Bytes of the blocks that are lent.
     pub(crate) lent: Cell<usize>,
     /// By account.
-    pub(crate) reserved: [Cell<usize>; Account::COUNT],
+    pub(crate) reserved: [Cell<usize>; PoolAccount::COUNT],
     /// What each account may have, whatever the other one has: none takes all.
     pub(crate) floor: Cell<usize>,
     /// Bytes asked for (not lent: blocks are larger) of what was reserved, in whole units.

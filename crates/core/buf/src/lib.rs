@@ -37,11 +37,11 @@ mod shared;
 
 pub mod crc32c;
 
-pub use arena::{Account, Class};
+pub use arena::{Class, PoolAccount};
 pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
 pub use lent::Lender;
 pub use payload::{Errno, Payload};
-pub use pool::{Pool, PoolUse};
+pub use pool::{Pool, PoolUsage};
 pub use region::{Region, RegionHandle};
 pub use sg::{Sg, SgMut};

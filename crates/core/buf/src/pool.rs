@@ -7,7 +7,7 @@
 use std::fmt;
 use std::rc::Rc;
 
-use crate::arena::{Account, Arena, BLOCK_MAX, Class, UNIT};
+use crate::arena::{Arena, BLOCK_MAX, Class, PoolAccount, UNIT};
 use crate::buffer::BufMut;
 use crate::sg::{Sg, SgMut};
 
@@ -19,7 +19,7 @@ pub struct Pool {
 
 /// What a pool holds and lends, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolUse {
+pub struct PoolUsage {
     /// Size of the arena.
     pub capacity: usize,
     /// Lent to anyone, rounded to block sizes.
@@ -28,7 +28,7 @@ pub struct PoolUse {
     pub reserved: usize,
 }
 
-impl PoolUse {
+impl PoolUsage {
     /// The most that may be set aside: the other half stays for data that is asked for, or nothing
     /// could be served.
     pub fn promise_max(&self) -> usize {
@@ -111,7 +111,7 @@ impl Pool {
 
     /// How much more may be set aside on an account.
     #[expect(clippy::indexing_slicing, reason = "there is an entry for each account")]
-    pub fn left_to_promise(&self, account: Account) -> usize {
+    pub fn left_to_promise(&self, account: PoolAccount) -> usize {
         let others = self.arena.reserved[account.other() as usize].get().max(self.arena.floor.get());
         let own = self.arena.reserved[account as usize].get();
         self.usage().promise_max().saturating_sub(others).saturating_sub(own)
@@ -120,7 +120,7 @@ impl Pool {
     /// Sets `bytes` (rounded up to 512) aside for unsolicited payload; false if so much is not left
     /// to promise. Each payload to come takes up whole units of 512 bytes.
     #[expect(clippy::indexing_slicing, reason = "there is an entry for each account")]
-    pub fn reserve(&self, account: Account, bytes: usize) -> bool {
+    pub fn reserve(&self, account: PoolAccount, bytes: usize) -> bool {
         let arena = &self.arena;
         let Some(more) = bytes.checked_next_multiple_of(UNIT) else { return false };
         if more > self.left_to_promise(account) {
@@ -145,7 +145,7 @@ impl Pool {
         clippy::indexing_slicing,
         reason = "there is an entry for each account; what is given back was reserved, since a reservation is given back once"
     )]
-    pub fn unreserve(&self, account: Account, bytes: usize) {
+    pub fn unreserve(&self, account: PoolAccount, bytes: usize) {
         let own = &self.arena.reserved[account as usize];
         let left = own.get().checked_sub(bytes.next_multiple_of(UNIT));
         own.set(left.expect("no more is given back than was reserved"));
@@ -159,8 +159,8 @@ impl Pool {
     }
 
     /// What is held and lent now.
-    pub fn usage(&self) -> PoolUse {
-        PoolUse {
+    pub fn usage(&self) -> PoolUsage {
+        PoolUsage {
             capacity: self.arena.capacity(),
             lent: self.arena.lent.get(),
             reserved: self.arena.reserved(),

@@ -35,7 +35,7 @@ use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use computation::{Computation, NotComputed, PendingResult};
-pub use outward::{Dial, DialId, Dialled, Leave, Remote, Sockets};
+pub use outward::{CloseMode, Dial, DialId, Dialled, NetworkBackend, Sockets};
 pub use volume::ShardId;
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a

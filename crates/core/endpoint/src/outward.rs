@@ -41,7 +41,7 @@ pub struct Dialled {
 
 /// How a socket that was dialled leaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Leave {
+pub enum CloseMode {
     /// What was handed to the socket is still delivered.
     Close,
     /// With a reset.
@@ -73,7 +73,7 @@ pub trait Sockets {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
     /// A link that leaves. Nothing is asked of it afterwards, but what is out comes back.
     #[must_use]
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)>;
     /// Something that takes long, to be computed where it keeps nothing else waiting;
     /// [`Sockets::handle_computed`] follows, whether it was done or dropped. To be asked after each turn.
     #[must_use]
@@ -107,6 +107,6 @@ pub trait Sockets {
 
 /// A backend whose volume is elsewhere, or in part: one value per volume and shard. What is submitted to it
 /// ends by [`Backend::poll_done`] as anywhere.
-pub trait Remote: Backend + Sockets {}
+pub trait NetworkBackend: Backend + Sockets {}
 
-impl<T: Backend + Sockets> Remote for T {}
+impl<T: Backend + Sockets> NetworkBackend for T {}

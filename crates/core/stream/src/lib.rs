@@ -24,20 +24,20 @@
 mod alarms;
 mod contract;
 mod index;
-mod inlet;
 mod ops;
-mod outbox;
 mod place;
+mod receive_buffer;
 mod tag;
 mod timers;
+mod transmit_queue;
 
 pub use alarms::Timers;
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
 pub use index::TagIndex;
-pub use inlet::Inlet;
-pub use ops::{Direct, Piece, Received, RecvOp, SendOp};
-pub use outbox::{Batch, COPY_MAX, HEAD_MAX, Outbox};
+pub use ops::{DirectBuffer, Received, RecvOp, SendOp, SendPiece};
 pub use place::Place;
+pub use receive_buffer::ReceiveBuffer;
 pub use tag::{Slab, Tag};
 pub use timers::earliest;
+pub use transmit_queue::{COPY_MAX, HEAD_MAX, SendOpBuilder, TransmitQueue};

@@ -15,7 +15,7 @@ use crate::tag::Tag;
 #[derive(Debug)]
 pub struct RecvOp {
     /// The rest of the payload that the stream stands in, if it has a place.
-    pub direct: Option<Direct>,
+    pub direct: Option<DirectBuffer>,
     /// How many bytes of stage the connection would like; 0 if only `direct` is wanted.
     pub stage_len: usize,
     /// Memory for the stage, attached by the world; the world sets its length to what arrived.
@@ -24,7 +24,7 @@ pub struct RecvOp {
 
 /// A payload's own final buffer.
 #[derive(Debug)]
-pub struct Direct {
+pub struct DirectBuffer {
     /// The task that it belongs to.
     pub tag: Tag,
     /// The buffer.
@@ -62,36 +62,36 @@ impl Received {
 /// Bytes ready for the wire: one sendmsg. Small bytes stand in `head`, large payload is referred to;
 /// all of it lives until the kernel lets go.
 /// ```
-/// use blockwire_stream::{Outbox, Time};
+/// use blockwire_stream::{TransmitQueue, Time};
 /// use buf::{Class, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
-/// let mut outbox = Outbox::new();
-/// let mut batch = outbox.open(&pool, 64, 4096).unwrap();
+/// let mut transmit_queue = TransmitQueue::new();
+/// let mut batch = transmit_queue.open(&pool, 64, 4096).unwrap();
 /// batch.put(b"header");
-/// let op = outbox.close(batch, Time(1)).unwrap();
+/// let op = transmit_queue.close(batch, Time(1)).unwrap();
 /// let mut wire = [0; 6];
 /// assert_eq!(op.copy_to(0, &mut wire), op.len);
 /// assert_eq!(&wire, b"header");
 /// // One batch at a time is out, and its memory comes back.
-/// assert!(outbox.open(&pool, 64, 4096).is_none());
-/// outbox.written();
-/// outbox.sent(op);
-/// assert!(outbox.is_idle());
+/// assert!(transmit_queue.open(&pool, 64, 4096).is_none());
+/// transmit_queue.written();
+/// transmit_queue.sent(op);
+/// assert!(transmit_queue.is_idle());
 /// ```
 #[derive(Debug)]
 pub struct SendOp {
-    /// Memory of the pieces that are [`Piece::Head`]; `None` if there is none.
+    /// Memory of the pieces that are [`SendPiece::Head`]; `None` if there is none.
     pub head: Option<BufMut>,
     /// What is sent, in order.
-    pub pieces: SmallVec<[Piece; 8]>,
+    pub pieces: SmallVec<[SendPiece; 8]>,
     /// Sum of the pieces, in bytes; never 0.
     pub len: usize,
 }
 
 /// One stretch of a [`SendOp`].
 #[derive(Debug)]
-pub enum Piece {
+pub enum SendPiece {
     /// A part of the op's `head`.
     Head(Range<u32>),
     /// Payload by reference.
@@ -102,8 +102,8 @@ impl SendOp {
     /// Whether nobody can change the bytes while they are being sent (see [`Buf::is_stable`]).
     pub fn is_stable(&self) -> bool {
         self.pieces.iter().all(|piece| match piece {
-            Piece::Head(_) => true,
-            Piece::Shared(buf) => buf.is_stable(),
+            SendPiece::Head(_) => true,
+            SendPiece::Shared(buf) => buf.is_stable(),
         })
     }
 
@@ -115,11 +115,11 @@ impl SendOp {
         let mut base = 0;
         for piece in &self.pieces {
             let (at, len) = match piece {
-                Piece::Head(range) => {
+                SendPiece::Head(range) => {
                     let head = head.expect("a head piece has a head");
                     (head.wrapping_add(range.start as usize), (range.end - range.start) as usize)
                 }
-                Piece::Shared(buf) => (buf.as_ptr(), buf.len()),
+                SendPiece::Shared(buf) => (buf.as_ptr(), buf.len()),
             };
             let skip = from.saturating_sub(base).min(len);
             if skip < len {
@@ -139,19 +139,19 @@ impl SendOp {
         let (mut base, mut done) = (0, 0);
         for piece in &self.pieces {
             let len = match piece {
-                Piece::Head(range) => (range.end - range.start) as usize,
-                Piece::Shared(buf) => buf.len(),
+                SendPiece::Head(range) => (range.end - range.start) as usize,
+                SendPiece::Shared(buf) => buf.len(),
             };
             let from = (at + done).max(base) - base;
             if from < len && done < into.len() {
                 let n = (len - from).min(into.len() - done);
                 let to = &mut into[done..done + n];
                 match piece {
-                    Piece::Head(range) => {
+                    SendPiece::Head(range) => {
                         let head = self.head.as_ref().expect("a head piece has a head");
                         to.copy_from_slice(&head[range.start as usize + from..][..n]);
                     }
-                    Piece::Shared(buf) => buf.copy_to(from, to),
+                    SendPiece::Shared(buf) => buf.copy_to(from, to),
                 }
                 done += n;
             }

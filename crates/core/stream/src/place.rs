@@ -9,17 +9,17 @@ use std::ops::Range;
 use buf::SgMut;
 use buf::crc32c::Crc32c;
 
-use crate::inlet::Inlet;
+use crate::receive_buffer::ReceiveBuffer;
 
 /// Memory for a stretch of a command's data.
 /// ```
-/// use blockwire_stream::{Inlet, Place};
+/// use blockwire_stream::{ReceiveBuffer, Place};
 /// use buf::{Class, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
 /// let mut place = Place::new(0, pool.take_sg(Class::Solicited, 4).unwrap(), 4).unwrap();
-/// let mut inlet = Inlet::with_bytes(b"data");
-/// assert_eq!(place.fill(&mut inlet, 0, 4, None), Some(4));
+/// let mut receive_buffer = ReceiveBuffer::with_bytes(b"data");
+/// assert_eq!(place.fill(&mut receive_buffer, 0, 4, None), Some(4));
 /// assert!(!place.is_full(), "the digest of its PDU may still be wrong");
 /// place.confirm();
 /// assert!(place.is_full());
@@ -83,10 +83,16 @@ impl Place {
 
     /// Moves the next of at most `len` bytes of the stream in, those from `at` on, and digests them where
     /// that is wanted; gives their number. `None` while the memory is out.
-    pub fn fill(&mut self, inlet: &mut Inlet, at: u32, len: u32, crc: Option<&mut Crc32c>) -> Option<usize> {
+    pub fn fill(
+        &mut self,
+        receive_buffer: &mut ReceiveBuffer,
+        at: u32,
+        len: u32,
+        crc: Option<&mut Crc32c>,
+    ) -> Option<usize> {
         let range = self.within(at, len);
         let data = self.data.as_mut()?;
-        let n = inlet.copy_into(data, range.clone());
+        let n = receive_buffer.copy_into(data, range.clone());
         if let Some(crc) = crc {
             for slice in data.slices_mut(range.start..range.start + n) {
                 crc.update(slice);
@@ -159,11 +165,11 @@ mod tests {
         assert_eq!((place.at(), place.end(), place.is_full()), (100, 110, false));
         place.confirm();
         assert!(!place.is_full(), "nothing came");
-        let mut inlet = Inlet::with_bytes(b"abcdefgh");
-        assert_eq!(place.fill(&mut inlet, 100, 4, None), Some(4));
+        let mut receive_buffer = ReceiveBuffer::with_bytes(b"abcdefgh");
+        assert_eq!(place.fill(&mut receive_buffer, 100, 4, None), Some(4));
         let (data, want) = place.lend(104, 100).unwrap();
         assert_eq!((want, place.is_here()), (4..10, false));
-        assert_eq!(place.fill(&mut inlet, 104, 4, None), None);
+        assert_eq!(place.fill(&mut receive_buffer, 104, 4, None), None);
         place.take_back(data, 2);
         let mut held: SgMut = memory(&pool, 8);
         held.copy_from(0, b"....ghij");

@@ -1,18 +1,18 @@
 //! The state of a volume at its home: what each request changes, without time and without messages.
 //! `owner.rs` carries a change through all cores.
 //!
-//! Invariant: computing a change does not modify the state; only [`Volume::commit`] replaces it.
+//! Invariant: computing a change does not modify the state; only [`VolumeAuthority::commit`] replaces it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::backend::Geometry;
 use crate::bad::BadBlocks;
-use crate::change::{Abort, VolumeRequest};
-use crate::facts::Facts;
+use crate::change::{AbortScope, VolumeRequest};
+use crate::facts::VolumeFacts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, UnservableReason};
 use crate::nexus::{Access, Identity, Nexus, PortId};
-use crate::notice::{Cause, Notice, NoticeReceivers};
+use crate::notice::{Notice, NoticeCause, NoticeReceivers};
 use crate::record::PersistentState;
 use crate::reservation::Action;
 use crate::view::{HostProtection, View, VolumeState};
@@ -22,29 +22,29 @@ const PREVENTING_MAX: usize = 16384;
 
 /// A volume as its home core knows it.
 #[derive(Clone, Debug)]
-pub struct Volume {
-    facts: Facts,
+pub struct VolumeAuthority {
+    facts: VolumeFacts,
     view: View,
     preventing: BTreeSet<Arc<Identity>>,
 }
 
 /// A change that is worked out but does not stand yet.
 #[derive(Clone, Debug)]
-pub struct Change {
+pub struct PendingChange {
     /// The truth that it makes; its epoch is the next one.
     pub view: View,
     /// Whether what was admitted before must have ended before it is answered.
     pub drain: bool,
     /// Whose tasks it aborts.
-    pub abort: Abort,
+    pub abort: AbortScope,
     /// Who must hear of it.
     pub notices: Vec<Notice>,
     preventing: BTreeSet<Arc<Identity>>,
 }
 
-impl Volume {
+impl VolumeAuthority {
     /// A volume that was opened with what its record kept.
-    pub(crate) fn new(facts: Facts, geometry: Geometry, kept: PersistentState) -> Self {
+    pub(crate) fn new(facts: VolumeFacts, geometry: Geometry, kept: PersistentState) -> Self {
         let PersistentState { reservations, bad, access, write_protected, host_protection, owes_sanitize } =
             kept;
         // The volume may have shrunk while it was closed.
@@ -60,11 +60,11 @@ impl Volume {
             not_ready: owes_sanitize.then_some(UnservableReason::SanitizeFailed),
             ..(*View::of(geometry)).clone()
         });
-        Volume { facts, view, preventing: BTreeSet::new() }
+        VolumeAuthority { facts, view, preventing: BTreeSet::new() }
     }
 
     /// What it says of itself.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &VolumeFacts {
         &self.facts
     }
 
@@ -74,20 +74,20 @@ impl Volume {
     }
 
     /// Makes a change the current state.
-    pub fn commit(&mut self, change: &Change) {
+    pub fn commit(&mut self, change: &PendingChange) {
         assert!(change.view.epoch > self.view.epoch, "a change is worked out on the truth that it replaces");
         self.view = change.view.clone();
         self.preventing.clone_from(&change.preventing);
     }
 
     /// Whether a change would alter nothing that any core sees or does.
-    pub fn is_noop(&self, change: &Change) -> bool {
+    pub fn is_noop(&self, change: &PendingChange) -> bool {
         let same = VolumeState { epoch: self.view.epoch, ..(*change.view).clone() };
-        same == *self.view && change.abort == Abort::Nobody && change.notices.is_empty() && !change.drain
+        same == *self.view && change.abort == AbortScope::Nobody && change.notices.is_empty() && !change.drain
     }
 
     /// What `request` changes, or why it is refused.
-    pub fn change(&self, request: &VolumeRequest) -> Result<Change, Refusal> {
+    pub fn change(&self, request: &VolumeRequest) -> Result<PendingChange, Refusal> {
         match request {
             VolumeRequest::Reserve { who, action } => self.reserve(who, action),
             VolumeRequest::SetAccess { ports, to, by } => Ok(self.set_access(ports, *to, by.as_ref())),
@@ -104,7 +104,7 @@ impl Volume {
             VolumeRequest::Reset => Ok(self.reset()),
             VolumeRequest::ClearTasks { by } => Ok(self.clear_tasks(by)),
             VolumeRequest::AbortTasks { of } => {
-                Ok(Change { abort: Abort::These(vec![of.clone()]), drain: true, ..self.same() })
+                Ok(PendingChange { abort: AbortScope::These(vec![of.clone()]), drain: true, ..self.same() })
             }
             VolumeRequest::NexusLost(who) => Ok(self.nexus_lost(who)),
             VolumeRequest::SanitizeStart => self.sanitize_start(),
@@ -120,24 +120,25 @@ impl Volume {
             }
             // The home takes it before it comes here.
             VolumeRequest::Withdraw => Ok(self.same()),
-            VolumeRequest::Remove => Ok(Change {
-                notices: vec![to_all(Cause::InventoryChanged)],
+            VolumeRequest::Remove => Ok(PendingChange {
+                notices: vec![to_all(NoticeCause::InventoryChanged)],
                 ..self.not_ready(Some(UnservableReason::Removed))
             }),
         }
     }
 
     /// A reservation action; see `Reservations::apply`.
-    pub fn reserve(&self, who: &Nexus, action: &Action) -> Result<Change, Refusal> {
+    pub fn reserve(&self, who: &Nexus, action: &Action) -> Result<PendingChange, Refusal> {
         let effect = self.view.reservations.apply(who, action)?;
         let reservations = Arc::new(effect.state);
-        let abort = if effect.abort.is_empty() { Abort::Nobody } else { Abort::These(effect.abort) };
+        let abort =
+            if effect.abort.is_empty() { AbortScope::Nobody } else { AbortScope::These(effect.abort) };
         let change = self.with(|standing| standing.reservations = reservations);
-        Ok(Change { drain: effect.drain, abort, notices: effect.notices, ..change })
+        Ok(PendingChange { drain: effect.drain, abort, notices: effect.notices, ..change })
     }
 
     /// New states of the paths by `ports`.
-    pub fn set_access(&self, ports: &[PortId], to: Access, by: Option<&Arc<Identity>>) -> Change {
+    pub fn set_access(&self, ports: &[PortId], to: Access, by: Option<&Arc<Identity>>) -> PendingChange {
         let change = self.with(|standing| {
             standing.access.retain(|(port, _)| !ports.contains(port));
             if to != Access::Optimized {
@@ -149,13 +150,13 @@ impl Volume {
         let notices = if change.view.access == self.view.access {
             vec![]
         } else {
-            vec![to_others(by, Cause::AccessChanged)]
+            vec![to_others(by, NoticeCause::AccessChanged)]
         };
-        Change { drain: !to.serves(), notices, ..change }
+        PendingChange { drain: !to.serves(), notices, ..change }
     }
 
     /// What the blocks are like from now on.
-    pub fn resize(&self, geometry: Geometry) -> Result<Change, Refusal> {
+    pub fn resize(&self, geometry: Geometry) -> Result<PendingChange, Refusal> {
         let old = self.view.geometry;
         if geometry.logical != old.logical || geometry.blocks == 0 {
             // Hosts cannot follow a change of the block size.
@@ -168,62 +169,65 @@ impl Volume {
         });
         let mut notices = Vec::new();
         if geometry.blocks != old.blocks {
-            notices.push(to_all(Cause::CapacityChanged));
+            notices.push(to_all(NoticeCause::CapacityChanged));
         }
         if (Geometry { blocks: old.blocks, ..geometry }) != old {
-            notices.push(to_all(Cause::IdentityChanged));
+            notices.push(to_all(NoticeCause::IdentityChanged));
         }
-        Ok(Change { drain: geometry.blocks < old.blocks, notices, ..change })
+        Ok(PendingChange { drain: geometry.blocks < old.blocks, notices, ..change })
     }
 
-    fn mark_bad(&self, who: &Nexus, span: Span) -> Result<Change, Refusal> {
+    fn mark_bad(&self, who: &Nexus, span: Span) -> Result<PendingChange, Refusal> {
         self.view.admit(who, &Op::MarkBad(span))?;
         let bad = self.view.bad.with(span).ok_or(Refusal::NoMarkSpace)?;
         Ok(self.with_bad(bad))
     }
 
-    fn with_bad(&self, bad: BadBlocks) -> Change {
+    fn with_bad(&self, bad: BadBlocks) -> PendingChange {
         self.with(|standing| standing.bad = Arc::new(bad))
     }
 
     /// The change to a volume closed (or open again) because a fence could not be kept.
-    pub(crate) fn close(&self, closed: bool) -> Change {
-        let notices = vec![to_all(Cause::AccessChanged)];
-        Change { notices, ..self.with(|standing| standing.closed = closed) }
+    pub(crate) fn close(&self, closed: bool) -> PendingChange {
+        let notices = vec![to_all(NoticeCause::AccessChanged)];
+        PendingChange { notices, ..self.with(|standing| standing.closed = closed) }
     }
 
-    fn same(&self) -> Change {
+    fn same(&self) -> PendingChange {
         self.with(|_| {})
     }
 
-    fn with(&self, alter: impl FnOnce(&mut VolumeState)) -> Change {
+    fn with(&self, alter: impl FnOnce(&mut VolumeState)) -> PendingChange {
         let mut standing = (*self.view).clone();
         alter(&mut standing);
         standing.epoch = Epoch(self.view.epoch.0 + 1);
-        Change {
+        PendingChange {
             view: View::from(standing),
             drain: false,
-            abort: Abort::Nobody,
+            abort: AbortScope::Nobody,
             notices: Vec::new(),
             preventing: self.preventing.clone(),
         }
     }
 
-    fn write_protect(&self, on: bool) -> Change {
-        let notices =
-            if on == self.view.write_protected { vec![] } else { vec![to_all(Cause::WriteProtectChanged)] };
-        Change { drain: on, notices, ..self.with(|standing| standing.write_protected = on) }
+    fn write_protect(&self, on: bool) -> PendingChange {
+        let notices = if on == self.view.write_protected {
+            vec![]
+        } else {
+            vec![to_all(NoticeCause::WriteProtectChanged)]
+        };
+        PendingChange { drain: on, notices, ..self.with(|standing| standing.write_protected = on) }
     }
 
     /// Nothing has to be waited for: the backend refuses what it does not take.
-    fn backing_read_only(&self, on: bool) -> Change {
+    fn backing_read_only(&self, on: bool) -> PendingChange {
         let change = self.with(|standing| standing.backing_read_only = on);
         let differs = change.view.is_protected() != self.view.is_protected();
-        let notices = if differs { vec![to_all(Cause::WriteProtectChanged)] } else { vec![] };
-        Change { notices, ..change }
+        let notices = if differs { vec![to_all(NoticeCause::WriteProtectChanged)] } else { vec![] };
+        PendingChange { notices, ..change }
     }
 
-    fn write_protect_by_host(&self, by: &Arc<Identity>, on: bool) -> Change {
+    fn write_protect_by_host(&self, by: &Arc<Identity>, on: bool) -> PendingChange {
         let old = self.view.host_protection;
         let new = match (on, &**by) {
             (false, _) => HostProtection::None,
@@ -231,21 +235,24 @@ impl Volume {
             (true, Identity::Initiator { .. }) if old.is_on() => old,
             (true, Identity::Initiator { .. }) => HostProtection::UntilReset,
         };
-        let notices =
-            if on == old.is_on() { vec![] } else { vec![to_others(Some(by), Cause::WriteProtectChanged)] };
-        Change { drain: on, notices, ..self.with(|standing| standing.host_protection = new) }
+        let notices = if on == old.is_on() {
+            vec![]
+        } else {
+            vec![to_others(Some(by), NoticeCause::WriteProtectChanged)]
+        };
+        PendingChange { drain: on, notices, ..self.with(|standing| standing.host_protection = new) }
     }
 
-    fn host_settings(&self, by: &Arc<Identity>, bits: u32) -> Change {
+    fn host_settings(&self, by: &Arc<Identity>, bits: u32) -> PendingChange {
         let notices = if bits == self.view.host_settings {
             vec![]
         } else {
-            vec![to_others(Some(by), Cause::SettingsChanged)]
+            vec![to_others(Some(by), NoticeCause::SettingsChanged)]
         };
-        Change { notices, ..self.with(|standing| standing.host_settings = bits) }
+        PendingChange { notices, ..self.with(|standing| standing.host_settings = bits) }
     }
 
-    fn prevent_removal(&self, by: &Arc<Identity>, on: bool) -> Result<Change, Refusal> {
+    fn prevent_removal(&self, by: &Arc<Identity>, on: bool) -> Result<PendingChange, Refusal> {
         if on && !self.facts.removable {
             return Err(Refusal::Unsupported);
         }
@@ -267,7 +274,7 @@ impl Volume {
         if self.preventing.is_empty() { Ok(()) } else { Err(Refusal::RemovalPrevented) }
     }
 
-    fn eject(&self) -> Result<Change, Refusal> {
+    fn eject(&self) -> Result<PendingChange, Refusal> {
         if self.view.not_ready == Some(UnservableReason::NoMedium) {
             return Ok(self.same());
         }
@@ -275,16 +282,16 @@ impl Volume {
         self.unready(UnservableReason::NoMedium)
     }
 
-    fn load(&self, by: Option<&Arc<Identity>>) -> Result<Change, Refusal> {
+    fn load(&self, by: Option<&Arc<Identity>>) -> Result<PendingChange, Refusal> {
         self.may_move_medium()?;
         let change = self.ready(UnservableReason::NoMedium)?;
         let was_out = self.view.not_ready == Some(UnservableReason::NoMedium);
-        let notices = if was_out { vec![to_others(by, Cause::MediumChanged)] } else { vec![] };
-        Ok(Change { notices, ..change })
+        let notices = if was_out { vec![to_others(by, NoticeCause::MediumChanged)] } else { vec![] };
+        Ok(PendingChange { notices, ..change })
     }
 
     /// Not ready from now on, unless it is already for another reason.
-    fn unready(&self, why: UnservableReason) -> Result<Change, Refusal> {
+    fn unready(&self, why: UnservableReason) -> Result<PendingChange, Refusal> {
         match self.view.not_ready {
             Some(UnservableReason::Stopped) if why == UnservableReason::NoMedium => {
                 Ok(self.not_ready(Some(why)))
@@ -298,19 +305,19 @@ impl Volume {
     }
 
     /// Ready again, if `why` was the reason.
-    fn ready(&self, why: UnservableReason) -> Result<Change, Refusal> {
+    fn ready(&self, why: UnservableReason) -> Result<PendingChange, Refusal> {
         match self.view.not_ready {
-            Some(other) if other == why => Ok(Change { drain: false, ..self.not_ready(None) }),
+            Some(other) if other == why => Ok(PendingChange { drain: false, ..self.not_ready(None) }),
             Some(other) => Err(Refusal::NotReady(other)),
             None => Ok(self.same()),
         }
     }
 
-    fn not_ready(&self, why: Option<UnservableReason>) -> Change {
-        Change { drain: true, ..self.with(|standing| standing.not_ready = why) }
+    fn not_ready(&self, why: Option<UnservableReason>) -> PendingChange {
+        PendingChange { drain: true, ..self.with(|standing| standing.not_ready = why) }
     }
 
-    fn sanitize_start(&self) -> Result<Change, Refusal> {
+    fn sanitize_start(&self) -> Result<PendingChange, Refusal> {
         let change = match self.view.not_ready {
             Some(UnservableReason::SanitizeFailed) => self.not_ready(Some(UnservableReason::Sanitizing(0))),
             Some(_) | None => self.unready(UnservableReason::Sanitizing(0))?,
@@ -318,7 +325,7 @@ impl Volume {
         Ok(owing(change, true))
     }
 
-    fn sanitize_end(&self, done: bool) -> Result<Change, Refusal> {
+    fn sanitize_end(&self, done: bool) -> Result<PendingChange, Refusal> {
         if self.view.not_ready != Some(UnservableReason::Sanitizing(0)) {
             return Err(Refusal::InvalidAction);
         }
@@ -330,10 +337,10 @@ impl Volume {
                 standing.owes_sanitize = false;
             }
         });
-        Ok(Change { notices: vec![to_all(Cause::SanitizeDone)], ..change })
+        Ok(PendingChange { notices: vec![to_all(NoticeCause::SanitizeDone)], ..change })
     }
 
-    fn reset(&self) -> Change {
+    fn reset(&self) -> PendingChange {
         let mut change = self.with(|standing| {
             if standing.host_protection == HostProtection::UntilReset {
                 standing.host_protection = HostProtection::None;
@@ -344,14 +351,14 @@ impl Volume {
             }
         });
         change.preventing.clear();
-        let notices = vec![Notice { to: NoticeReceivers::Initiators, cause: Cause::Reset }];
-        Change { drain: true, abort: Abort::Initiators, notices, ..change }
+        let notices = vec![Notice { to: NoticeReceivers::Initiators, cause: NoticeCause::Reset }];
+        PendingChange { drain: true, abort: AbortScope::Initiators, notices, ..change }
     }
 
-    fn clear_tasks(&self, by: &Arc<Identity>) -> Change {
+    fn clear_tasks(&self, by: &Arc<Identity>) -> PendingChange {
         let notices =
-            vec![Notice { to: NoticeReceivers::InitiatorsBut(by.clone()), cause: Cause::TasksCleared }];
-        Change { drain: true, abort: Abort::Initiators, notices, ..self.same() }
+            vec![Notice { to: NoticeReceivers::InitiatorsBut(by.clone()), cause: NoticeCause::TasksCleared }];
+        PendingChange { drain: true, abort: AbortScope::Initiators, notices, ..self.same() }
     }
 
     /// Whether nothing ends with this nexus.
@@ -359,7 +366,7 @@ impl Volume {
         self.view.reservations.without_legacy_of(Some(who)).is_none() && !self.preventing.contains(who)
     }
 
-    fn nexus_lost(&self, who: &Arc<Identity>) -> Change {
+    fn nexus_lost(&self, who: &Arc<Identity>) -> PendingChange {
         let mut change = self.with(|standing| {
             if let Some(without) = standing.reservations.without_legacy_of(Some(who)) {
                 standing.reservations = Arc::new(without);
@@ -371,16 +378,16 @@ impl Volume {
 }
 
 /// The change that notes besides whether a sanitize is owed.
-fn owing(change: Change, owes_sanitize: bool) -> Change {
+fn owing(change: PendingChange, owes_sanitize: bool) -> PendingChange {
     let view = View::from(VolumeState { owes_sanitize, ..(*change.view).clone() });
-    Change { view, ..change }
+    PendingChange { view, ..change }
 }
 
-fn to_all(cause: Cause) -> Notice {
+fn to_all(cause: NoticeCause) -> Notice {
     Notice { to: NoticeReceivers::All, cause }
 }
 
-fn to_others(by: Option<&Arc<Identity>>, cause: Cause) -> Notice {
+fn to_others(by: Option<&Arc<Identity>>, cause: NoticeCause) -> Notice {
     let to = by.map_or(NoticeReceivers::All, |by| NoticeReceivers::AllBut(by.clone()));
     Notice { to, cause }
 }

@@ -224,7 +224,7 @@ impl VolumeRequest {
 
 /// How an ask ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct VolumeAnswer {
     /// The shard that asked.
     pub to: ShardId,
     /// Its number for the ask.
@@ -243,7 +243,7 @@ pub struct ViewUpdate {
     /// Whether to acknowledge only when what was admitted under older views has ended.
     pub drain: bool,
     /// Whose tasks end without being carried out.
-    pub abort: Abort,
+    pub abort: AbortScope,
     /// Who must hear of what.
     pub notices: Vec<Notice>,
     /// The ask behind it, whose own task is not aborted: the shard and its number.
@@ -254,16 +254,16 @@ impl ViewUpdate {
     /// Whether the tasks of `who` are to be aborted.
     pub fn aborts(&self, who: &Identity) -> bool {
         match &self.abort {
-            Abort::Nobody => false,
-            Abort::Initiators => matches!(who, Identity::Initiator { .. }),
-            Abort::These(these) => these.iter().any(|one| **one == *who),
+            AbortScope::Nobody => false,
+            AbortScope::Initiators => matches!(who, Identity::Initiator { .. }),
+            AbortScope::These(these) => these.iter().any(|one| **one == *who),
         }
     }
 }
 
 /// Whose tasks a change aborts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Abort {
+pub enum AbortScope {
     /// Nobody's.
     Nobody,
     /// All SCSI tasks; commands of NVMe controllers go on.

@@ -89,7 +89,7 @@ impl fmt::Debug for Uuid {
 
 /// What a volume says of itself; the same on every port and over both protocols.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct VolumeFacts {
     /// Its number in this daemon.
     pub id: VolumeId,
     /// Its name in the configuration.
@@ -112,10 +112,10 @@ pub struct Facts {
     pub task_aborted_status: bool,
 }
 
-impl Facts {
+impl VolumeFacts {
     /// A fixed medium that does not rotate, with this project's names and no OUI.
     pub fn new(id: VolumeId, name: &str, uuid: Uuid) -> Self {
-        Facts {
+        VolumeFacts {
             id,
             name: name.into(),
             uuid,

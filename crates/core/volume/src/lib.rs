@@ -16,7 +16,7 @@
 //!   `poll_ack`, and at the end `poll_timeout`.
 //! - To change the state (reservations, path states, size, write protection, medium, sanitize; aborts that
 //!   every core must acknowledge): send a [`VolumeRequest`] to the volume's home core, with a number that the
-//!   server chooses. The [`VolumeOwner`] there answers each with an [`Answer`], which the world delivers.
+//!   server chooses. The [`VolumeOwner`] there answers each with an [`VolumeAnswer`], which the world delivers.
 //! - When a [`ViewUpdate`] arrives: abort the tasks that [`ViewUpdate::aborts`] names (except the one that
 //!   requested it), queue the notices for own nexuses ([`Notice::is_for`]), then pass the update to
 //!   [`Gate::update_view`]. Send the gate's [`Ack`] to the home core.
@@ -44,7 +44,6 @@
 mod authority;
 mod backend;
 mod bad;
-mod by_volume;
 mod change;
 mod command_step;
 mod facts;
@@ -62,27 +61,28 @@ pub mod reservation;
 mod shared;
 mod task_table;
 mod view;
+mod volume_map;
 
-pub use authority::{Change, Volume};
+pub use authority::{PendingChange, VolumeAuthority};
 pub use backend::{Backend, DiskId, DiskKind, DiskOp, DiskTicket, Geometry, ShardId};
 pub use bad::{BAD_BLOCKS_MAX, BadBlocks};
 pub use buf::{Cx, Errno, Payload, Time};
-pub use by_volume::ByVolume;
 pub use change::{
-    Abort, Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest,
+    AbortScope, Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
 };
 pub use command_step::CommandStep;
-pub use facts::{Facts, Uuid, VolumeId};
+pub use facts::{Uuid, VolumeFacts, VolumeId};
 pub use gate::Gate;
 pub use io::{
     CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Issuer, Op, Outcome,
     Refusal, SanitizeKind, Span, UnservableReason,
 };
 pub use nexus::{Access, Identity, Nexus, PortId};
-pub use notice::{Cause, Notice, NoticeReceivers};
+pub use notice::{Notice, NoticeCause, NoticeReceivers};
 pub use owner::{REQUESTS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
 pub use record::{PortRenumbering, RecordError, renumber_ports};
-pub use shared::{Gauge, Shared};
+pub use shared::{AllocationGauge, Shared};
 pub use task_table::{ServerTask, TaskTable};
-pub use view::{HostProtection, Progress, View, VolumeState};
+pub use view::{HostProtection, SanitizeProgress, View, VolumeState};
+pub use volume_map::VolumeMap;

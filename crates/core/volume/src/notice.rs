@@ -13,7 +13,7 @@ pub struct Notice {
     /// Who must hear.
     pub to: NoticeReceivers,
     /// What happened.
-    pub cause: Cause,
+    pub cause: NoticeCause,
 }
 
 /// The receivers of a notice, connected or not.
@@ -34,7 +34,7 @@ pub enum NoticeReceivers {
 /// What a notice is about, in neither protocol's words. In brackets: the SCSI additional sense code
 /// and the NVMe event that mean it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Cause {
+pub enum NoticeCause {
     /// The receiver's registration was removed by another (2A/05; reservation log type 1).
     RegistrationsPreempted,
     /// The reservation was released or changed its kind (2A/04; reservation log type 2).

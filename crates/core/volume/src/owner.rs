@@ -19,10 +19,12 @@ use std::time::Duration;
 
 use buf::Time;
 
-use crate::authority::{Change, Volume};
+use crate::authority::{PendingChange, VolumeAuthority};
 use crate::backend::{Geometry, ShardId};
-use crate::change::{Ack, Answer, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeRequest};
-use crate::facts::Facts;
+use crate::change::{
+    Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
+};
+use crate::facts::VolumeFacts;
 use crate::io::{Refusal, UnservableReason};
 use crate::nexus::Identity;
 use crate::record::{self, PersistentState, RecordError};
@@ -40,11 +42,11 @@ const REMARKS_MAX: usize = 16;
 ///
 /// ```
 /// use blockwire_volume::{
-///     Ack, RequestId, Facts, RamDisk, ShardId, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
+///     Ack, RequestId, VolumeFacts, RamDisk, ShardId, Time, Uuid, VolumeId, VolumeOwner, VolumeRequest,
 /// };
 ///
 /// let geometry = RamDisk::new(8, 8, 4096, 4096).geometry();
-/// let facts = Facts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
+/// let facts = VolumeFacts::new(VolumeId::new(0, 0), "demo", Uuid([7; 16]));
 /// let mut owner = VolumeOwner::restore(facts, geometry, 2, false, None).unwrap();
 /// owner.handle_request(Time(0), ShardId(1), RequestId(5), VolumeRequest::Stop);
 /// let change = owner.poll_view_update().unwrap();
@@ -57,7 +59,7 @@ const REMARKS_MAX: usize = 16;
 /// ```
 #[derive(Debug)]
 pub struct VolumeOwner {
-    volume: Volume,
+    volume: VolumeAuthority,
     fence_timeout: Duration,
     queue: RequestQueue,
     current: Option<Pending>,
@@ -73,7 +75,7 @@ pub struct VolumeOwner {
     ticket: u64,
     stores: VecDeque<StoreOp>,
     updates: VecDeque<ViewUpdate>,
-    answers: VecDeque<Answer>,
+    answers: VecDeque<VolumeAnswer>,
     remarks: VecDeque<OperatorNotice>,
 }
 
@@ -117,7 +119,7 @@ impl VolumeOwner {
     /// record (see `record.rs`), `None` if there is none; a damaged one is an error, and the volume must
     /// not open. With `persist_forced`, reservations survive power loss whatever hosts ask for.
     pub fn restore(
-        facts: Facts,
+        facts: VolumeFacts,
         geometry: Geometry,
         shards: u16,
         persist_forced: bool,
@@ -137,7 +139,7 @@ impl VolumeOwner {
         };
         let saved = Some(record::save(facts.uuid, &durable));
         Ok(VolumeOwner {
-            volume: Volume::new(facts, geometry, kept),
+            volume: VolumeAuthority::new(facts, geometry, kept),
             fence_timeout: Duration::from_secs(10),
             queue: RequestQueue::default(),
             current: None,
@@ -160,7 +162,7 @@ impl VolumeOwner {
     }
 
     /// What the volume says of itself.
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &VolumeFacts {
         self.volume.facts()
     }
 
@@ -311,7 +313,7 @@ impl VolumeOwner {
 
     /// An answer to an ask.
     #[must_use]
-    pub fn poll_answer(&mut self) -> Option<Answer> {
+    pub fn poll_answer(&mut self) -> Option<VolumeAnswer> {
         self.answers.pop_front()
     }
 
@@ -324,7 +326,7 @@ impl VolumeOwner {
     /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so none
     /// is waited for without end.
     #[must_use]
-    pub fn dissolve(mut self) -> Vec<Answer> {
+    pub fn dissolve(mut self) -> Vec<VolumeAnswer> {
         let gone = Err(Refusal::NotReady(UnservableReason::Removed));
         if let Some(Pending { from, id, .. }) = self.current.take() {
             self.answer(from, id, gone);
@@ -388,7 +390,7 @@ impl VolumeOwner {
     }
 
     /// One bit serves both protocols: who changes it, changes it for all.
-    fn note_persistence(&mut self, request: &VolumeRequest, change: &Change) {
+    fn note_persistence(&mut self, request: &VolumeRequest, change: &PendingChange) {
         let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
         if let VolumeRequest::Reserve { who, .. } = request
             && before.persists() != after.persists()
@@ -405,7 +407,7 @@ impl VolumeOwner {
         }
     }
 
-    fn publish(&mut self, now: Time, from: ShardId, id: RequestId, change: Change) {
+    fn publish(&mut self, now: Time, from: ShardId, id: RequestId, change: PendingChange) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.commit(&change);
@@ -417,7 +419,7 @@ impl VolumeOwner {
     }
 
     fn answer(&mut self, to: ShardId, id: RequestId, result: Result<(), Refusal>) {
-        self.answers.push_back(Answer { to, id, result });
+        self.answers.push_back(VolumeAnswer { to, id, result });
     }
 
     fn close(&mut self, until: ChangeId) {
@@ -429,10 +431,10 @@ impl VolumeOwner {
         }
     }
 
-    fn send(&mut self, change: Change, asked: Option<(ShardId, RequestId)>) -> ChangeId {
+    fn send(&mut self, change: PendingChange, asked: Option<(ShardId, RequestId)>) -> ChangeId {
         self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
-        let Change { view, drain, abort, notices, .. } = change;
+        let PendingChange { view, drain, abort, notices, .. } = change;
         self.updates.push_back(ViewUpdate { change: self.change, view, drain, abort, notices, asked });
         self.change
     }

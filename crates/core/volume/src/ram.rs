@@ -12,7 +12,7 @@ use buf::{Cx, Errno, Payload, Region, RegionHandle, Sg};
 
 use crate::backend::{Backend, DiskOp, Geometry};
 use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
-use crate::shared::Gauge;
+use crate::shared::AllocationGauge;
 
 /// The longest operation, in bytes.
 const IO_MAX: u32 = 1 << 20;
@@ -35,7 +35,7 @@ pub struct RamDisk {
     logical: u32,
     physical: u32,
     /// Bytes of all granules that are mapped.
-    gauge: Gauge,
+    gauge: AllocationGauge,
 }
 
 impl RamDisk {
@@ -68,7 +68,7 @@ impl RamDisk {
             blocks: AtomicU64::new(blocks),
             logical,
             physical,
-            gauge: Gauge::default(),
+            gauge: AllocationGauge::default(),
         })
     }
 
@@ -88,7 +88,7 @@ impl RamDisk {
     }
 
     /// How much of it is mapped.
-    pub fn gauge(&self) -> Gauge {
+    pub fn gauge(&self) -> AllocationGauge {
         self.gauge.clone()
     }
 

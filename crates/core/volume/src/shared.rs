@@ -25,15 +25,15 @@ struct Inner {
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
-    gauge: OnceLock<Gauge>,
+    gauge: OnceLock<AllocationGauge>,
 }
 
 /// How many bytes of a thin volume's medium are allocated. Who knows the medium keeps it up to date;
 /// clones are the same gauge.
 #[derive(Clone, Debug, Default)]
-pub struct Gauge(Arc<AtomicU64>);
+pub struct AllocationGauge(Arc<AtomicU64>);
 
-impl Gauge {
+impl AllocationGauge {
     /// Bytes.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
@@ -116,7 +116,7 @@ impl Shared {
     }
 
     /// Says where it can be read how much of the medium is allocated. Only the first call counts.
-    pub fn set_gauge(&self, gauge: Gauge) {
+    pub fn set_gauge(&self, gauge: AllocationGauge) {
         let _ = self.0.gauge.set(gauge);
     }
 

@@ -60,7 +60,7 @@ pub struct VolumeState {
     /// Why nothing can be read or written, if so. A sanitize's progress stands in `sanitized`.
     pub not_ready: Option<UnservableReason>,
     /// How far a running sanitize is.
-    pub sanitized: Progress,
+    pub sanitized: SanitizeProgress,
     /// A sanitize was begun and has not ended well: contents may be there that were to be made unreadable, and part
     /// of what should be there is not. This outlives power.
     pub owes_sanitize: bool,
@@ -79,9 +79,9 @@ impl VolumeState {
 /// How far a sanitize is, as the shard that carries it out last said: the one part of a view that
 /// moves, so that telling costs no message.
 #[derive(Clone, Debug, Default)]
-pub struct Progress(Arc<AtomicU32>);
+pub struct SanitizeProgress(Arc<AtomicU32>);
 
-impl Progress {
+impl SanitizeProgress {
     /// In 65536ths.
     pub fn get(&self) -> u16 {
         self.0.load(Ordering::Relaxed).min(u32::from(u16::MAX)) as u16
@@ -94,13 +94,13 @@ impl Progress {
 }
 
 /// The same sanitize's progress is equal to itself, however far it is.
-impl PartialEq for Progress {
+impl PartialEq for SanitizeProgress {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl Eq for Progress {}
+impl Eq for SanitizeProgress {}
 
 /// What one core believes of a volume between two turns. Cloning shares it.
 /// ```
@@ -145,7 +145,7 @@ impl View {
             host_protection: HostProtection::None,
             host_settings: 0,
             not_ready: None,
-            sanitized: Progress::default(),
+            sanitized: SanitizeProgress::default(),
             owes_sanitize: false,
             closed: false,
         })

@@ -10,8 +10,8 @@ use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, nexus};
 use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
-    Abort, Access, Cause, Durability, Failure, Identity, Nexus, Op, OperatorNotice, Payload, PortId, Refusal,
-    RequestId, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
+    AbortScope, Access, Durability, Failure, Identity, Nexus, NoticeCause, Op, OperatorNotice, Payload,
+    PortId, Refusal, RequestId, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
 fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
@@ -56,7 +56,7 @@ fn update(request: VolumeRequest) -> ViewUpdate {
     home.poll_view_update().expect("a change")
 }
 
-fn told(update: &ViewUpdate, cause: Cause) -> [bool; 2] {
+fn told(update: &ViewUpdate, cause: NoticeCause) -> [bool; 2] {
     [initiator(1), nexus(1)]
         .map(|who| update.notices.iter().any(|notice| notice.cause == cause && notice.is_for(&who.identity)))
 }
@@ -281,11 +281,14 @@ fn forced_persistence_stays() {
 #[test]
 fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
     let reset = update(VolumeRequest::Reset);
-    assert_eq!(reset.abort, Abort::Initiators);
-    assert_eq!(told(&reset, Cause::Reset), [true, false]);
+    assert_eq!(reset.abort, AbortScope::Initiators);
+    assert_eq!(told(&reset, NoticeCause::Reset), [true, false]);
     assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&nexus(1).identity));
     let clear = update(VolumeRequest::ClearTasks { by: initiator(2).identity });
-    assert_eq!((clear.abort.clone(), told(&clear, Cause::TasksCleared)), (Abort::Initiators, [true, false]));
+    assert_eq!(
+        (clear.abort.clone(), told(&clear, NoticeCause::TasksCleared)),
+        (AbortScope::Initiators, [true, false])
+    );
 
     let mut daemon = Daemon::new(2);
     assert_eq!(daemon.asked(register(&nexus(1), 5, false)), Ok(()));
@@ -298,16 +301,16 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
 fn both_protocols_hear_of_size_protection_paths_and_removal() {
     let by = Arc::new(Identity::Host([7; 16]));
     let cases = [
-        (VolumeRequest::Resize(geometry(2 * BLOCKS, 512)), Cause::CapacityChanged),
-        (VolumeRequest::Resize(geometry(BLOCKS / 2, 512)), Cause::CapacityChanged),
-        (VolumeRequest::WriteProtect(true), Cause::WriteProtectChanged),
-        (VolumeRequest::BackingReadOnly(true), Cause::WriteProtectChanged),
-        (VolumeRequest::WriteProtectByHost { by, on: true }, Cause::WriteProtectChanged),
+        (VolumeRequest::Resize(geometry(2 * BLOCKS, 512)), NoticeCause::CapacityChanged),
+        (VolumeRequest::Resize(geometry(BLOCKS / 2, 512)), NoticeCause::CapacityChanged),
+        (VolumeRequest::WriteProtect(true), NoticeCause::WriteProtectChanged),
+        (VolumeRequest::BackingReadOnly(true), NoticeCause::WriteProtectChanged),
+        (VolumeRequest::WriteProtectByHost { by, on: true }, NoticeCause::WriteProtectChanged),
         (
             VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
-            Cause::AccessChanged,
+            NoticeCause::AccessChanged,
         ),
-        (VolumeRequest::Remove, Cause::InventoryChanged),
+        (VolumeRequest::Remove, NoticeCause::InventoryChanged),
     ];
     for (request, cause) in cases {
         let shown = format!("{request:?}");

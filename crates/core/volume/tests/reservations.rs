@@ -8,7 +8,7 @@ extern crate blockwire_volume as volume;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Effect, Key, Register, RegisterMode, ReservationType, Reservations};
+use volume::reservation::{Action, ActionEffect, Key, Register, RegisterMode, ReservationType, Reservations};
 use volume::{
     Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, View, VolumeState,
 };
@@ -231,7 +231,7 @@ fn short(kind: ReservationType) -> &'static str {
     }
 }
 
-fn show(before: &Reservations, effect: &Effect) -> String {
+fn show(before: &Reservations, effect: &ActionEffect) -> String {
     let mut line = show_state(&effect.state);
     if effect.state.generation() != before.generation() {
         line += "; counted";

@@ -25,7 +25,7 @@ use blockwire_multipath::iscsi::{self, IscsiPath};
 use blockwire_multipath::nvme::{self, NvmePath};
 use blockwire_multipath::{Event, Path};
 use buf::{Class, Cx, Errno, Payload, Pool, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
+use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, ShardId, Sockets};
 use shard::{Control, Message, Shard};
 use stream::{Received, RecvOp, SendOp};
 use testkit::target::{self, TargetLimits};
@@ -82,7 +82,7 @@ impl Sockets for Measured {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         self.with(|path| path.poll_send(cx, link))
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.with(|path| path.poll_leave())
     }
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -6,13 +6,13 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use ::iscsi::chap::{Account, Algorithm};
+use ::iscsi::chap::{Algorithm, ChapAccount};
 use ::iscsi::initiator::Credentials;
 use ::iscsi::negotiate::Digest;
 use ::iscsi::wire::Isid;
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
@@ -172,7 +172,7 @@ fn credentials(url: &Url, secrets: &Secrets) -> Result<Option<Credentials>, Path
             user.name
         ))
     })?;
-    let account = |name: &str, secret: &Secret| Account {
+    let account = |name: &str, secret: &Secret| ChapAccount {
         name: name.to_owned(),
         secret: ::iscsi::chap::Secret::new(secret.expose().to_vec()),
     };
@@ -282,7 +282,7 @@ impl Sockets for AnyPath {
         fn poll_ready(&mut self) -> Option<LinkId>;
         fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp>;
         fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
-        fn poll_leave(&mut self) -> Option<(LinkId, Leave)>;
+        fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)>;
         fn poll_computation(&mut self) -> Option<Computation>;
         fn handle_computed(&mut self);
         fn turn(&mut self, cx: &mut Cx<'_>) -> bool;

@@ -1,7 +1,7 @@
 //! A single object with sockets as an endpoint: a discovery, or one path that is examined.
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Departure, Dial, DialId, Dialled, Endpoint, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Departure, Dial, DialId, Dialled, Endpoint, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
@@ -19,10 +19,10 @@ pub(crate) fn compute_one(sockets: &mut impl Sockets) -> bool {
 }
 
 /// How a socket that a path is done with leaves its shard.
-pub(crate) fn departure(how: Leave) -> Departure<NoMessage> {
+pub(crate) fn departure(how: CloseMode) -> Departure<NoMessage> {
     match how {
-        Leave::Close => Departure::Close,
-        Leave::Abort => Departure::Abort,
+        CloseMode::Close => Departure::Close,
+        CloseMode::Abort => Departure::Abort,
     }
 }
 

@@ -89,7 +89,7 @@ impl fmt::Debug for Secret {
 
 /// A name and its secret.
 #[derive(Clone, Debug)]
-pub struct Account {
+pub struct ChapAccount {
     /// The value of CHAP_N.
     pub name: String,
     /// The secret.
@@ -146,12 +146,12 @@ pub struct Challenge {
 
 /// Authentication failed. It never says why: the peer must not learn it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Denied;
+pub struct ChapFailed;
 
 impl Challenge {
     /// Draws a challenge for an implemented algorithm.
-    pub fn new(algorithm: Algorithm, entropy: &mut Entropy) -> Result<Self, Denied> {
-        let mut bytes = vec![0; algorithm.digest_len().ok_or(Denied)?];
+    pub fn new(algorithm: Algorithm, entropy: &mut Entropy) -> Result<Self, ChapFailed> {
+        let mut bytes = vec![0; algorithm.digest_len().ok_or(ChapFailed)?];
         entropy.fill(&mut bytes);
         let mut identifier = [0];
         entropy.fill(&mut identifier);
@@ -174,14 +174,14 @@ impl Challenge {
     /// same work is done, and the answer is no. A response that `forbidden` would give is a reflection of ours.
     pub fn verify(
         &self,
-        account: Option<&Account>,
-        forbidden: Option<&Account>,
+        account: Option<&ChapAccount>,
+        forbidden: Option<&ChapAccount>,
         response: &str,
-    ) -> Result<(), Denied> {
-        let len = self.algorithm.digest_len().ok_or(Denied)?;
+    ) -> Result<(), ChapFailed> {
+        let len = self.algorithm.digest_len().ok_or(ChapFailed)?;
         let response = decode(response, len)?;
         if response.len() != len {
-            return Err(Denied);
+            return Err(ChapFailed);
         }
         let nobody = Secret::new(vec![0; 16]);
         let right = self.expected(account.map_or(&nobody, |a| &a.secret))?.as_slice().ct_eq(&response);
@@ -189,25 +189,25 @@ impl Challenge {
             Some(ours) => self.expected(&ours.secret)?.as_slice().ct_eq(&response).into(),
             None => false,
         };
-        if account.is_some() && bool::from(right) && !reflected { Ok(()) } else { Err(Denied) }
+        if account.is_some() && bool::from(right) && !reflected { Ok(()) } else { Err(ChapFailed) }
     }
 
-    fn expected(&self, secret: &Secret) -> Result<Response, Denied> {
-        Response::compute(self.algorithm, self.identifier, secret, &self.bytes).ok_or(Denied)
+    fn expected(&self, secret: &Secret) -> Result<Response, ChapFailed> {
+        Response::compute(self.algorithm, self.identifier, secret, &self.bytes).ok_or(ChapFailed)
     }
 
     /// Answers the peer's challenge with our account, for authentication in the other direction. Our own
     /// challenge given back to us is not answered (RFC 7143 §9.2.1).
     pub fn answer_peer(
         &self,
-        ours: &Account,
+        ours: &ChapAccount,
         identifier: &str,
         challenge: &str,
         out: &mut TextBuf,
-    ) -> Result<(), Denied> {
+    ) -> Result<(), ChapFailed> {
         let challenge = decode(challenge, CHALLENGE_LEN_MAX)?;
         if challenge == self.bytes {
-            return Err(Denied);
+            return Err(ChapFailed);
         }
         answer(self.algorithm, ours, identifier, &challenge, out)
     }
@@ -222,34 +222,34 @@ impl fmt::Debug for Challenge {
 /// Answers a challenge that came as text: appends CHAP_N and CHAP_R.
 pub fn answer_text(
     algorithm: Algorithm,
-    ours: &Account,
+    ours: &ChapAccount,
     identifier: &str,
     challenge: &str,
     out: &mut TextBuf,
-) -> Result<(), Denied> {
+) -> Result<(), ChapFailed> {
     answer(algorithm, ours, identifier, &decode(challenge, CHALLENGE_LEN_MAX)?, out)
 }
 
 fn answer(
     algorithm: Algorithm,
-    ours: &Account,
+    ours: &ChapAccount,
     identifier: &str,
     challenge: &[u8],
     out: &mut TextBuf,
-) -> Result<(), Denied> {
-    let identifier = text::number(identifier).ok().and_then(|i| u8::try_from(i).ok()).ok_or(Denied)?;
-    let response = Response::compute(algorithm, identifier, &ours.secret, challenge).ok_or(Denied)?;
-    out.push("CHAP_N", &ours.name).map_err(|_| Denied)?;
-    out.push("CHAP_R", &text::encode_hex(response.as_slice())).map_err(|_| Denied)
+) -> Result<(), ChapFailed> {
+    let identifier = text::number(identifier).ok().and_then(|i| u8::try_from(i).ok()).ok_or(ChapFailed)?;
+    let response = Response::compute(algorithm, identifier, &ours.secret, challenge).ok_or(ChapFailed)?;
+    out.push("CHAP_N", &ours.name).map_err(|_| ChapFailed)?;
+    out.push("CHAP_R", &text::encode_hex(response.as_slice())).map_err(|_| ChapFailed)
 }
 
 /// Binary data of 1 to `len_max` bytes; half bytes are refused, since every known peer sends whole ones.
-fn decode(value: &str, len_max: usize) -> Result<Vec<u8>, Denied> {
+fn decode(value: &str, len_max: usize) -> Result<Vec<u8>, ChapFailed> {
     let is_hex = value.starts_with("0x") || value.starts_with("0X");
     if is_hex && !value.len().is_multiple_of(2) {
-        return Err(Denied);
+        return Err(ChapFailed);
     }
-    text::binary(value, len_max).map_err(|_| Denied)
+    text::binary(value, len_max).map_err(|_| ChapFailed)
 }
 
 /// The value of a key among pairs.
@@ -261,8 +261,8 @@ pub(crate) fn value_of<'a>(pairs: &[KeyValue<'a>], key: &str) -> Option<&'a str>
 mod tests {
     use super::*;
 
-    fn account(secret: &[u8]) -> Account {
-        Account { name: "user".to_owned(), secret: Secret::new(secret.to_vec()) }
+    fn account(secret: &[u8]) -> ChapAccount {
+        ChapAccount { name: "user".to_owned(), secret: Secret::new(secret.to_vec()) }
     }
 
     fn response_to(challenge: &Challenge, secret: &[u8]) -> String {
@@ -309,7 +309,7 @@ mod tests {
             for bad in
                 [truncated, odd, &longer, "0x", "", "0b", "5", "0b!!!!", &format!("0b{}", "A".repeat(2000))]
             {
-                assert_eq!(challenge.verify(Some(&user), None, bad), Err(Denied), "{bad}");
+                assert_eq!(challenge.verify(Some(&user), None, bad), Err(ChapFailed), "{bad}");
             }
         }
     }
@@ -335,11 +335,11 @@ mod tests {
         let too_long = format!("{longest}00");
         let reflected = text::encode_hex(&challenge.bytes);
         for bad in ["0x", "", &too_long, &reflected] {
-            assert_eq!(challenge.answer_peer(&ours, "1", bad, &mut TextBuf::new()), Err(Denied), "{bad}");
+            assert_eq!(challenge.answer_peer(&ours, "1", bad, &mut TextBuf::new()), Err(ChapFailed), "{bad}");
         }
         // A response that our own secret would give, even where an account has the same secret.
         let response = response_to(&challenge, b"ours is different");
-        assert_eq!(challenge.verify(Some(&ours), Some(&ours), &response), Err(Denied));
+        assert_eq!(challenge.verify(Some(&ours), Some(&ours), &response), Err(ChapFailed));
         assert_eq!(challenge.verify(Some(&ours), None, &response), Ok(()));
     }
 
@@ -347,9 +347,9 @@ mod tests {
     fn attack_15_no_account_is_a_wrong_secret() {
         let challenge = Challenge::new(Algorithm::SHA1, &mut Entropy::new([7; 32])).unwrap();
         let user = account(b"right");
-        assert_eq!(challenge.verify(Some(&user), None, &response_to(&challenge, b"wrong")), Err(Denied));
-        assert_eq!(challenge.verify(None, None, &response_to(&challenge, b"right")), Err(Denied));
+        assert_eq!(challenge.verify(Some(&user), None, &response_to(&challenge, b"wrong")), Err(ChapFailed));
+        assert_eq!(challenge.verify(None, None, &response_to(&challenge, b"right")), Err(ChapFailed));
         // Not even the stand-in's own secret opens the door.
-        assert_eq!(challenge.verify(None, None, &response_to(&challenge, &[0; 16])), Err(Denied));
+        assert_eq!(challenge.verify(None, None, &response_to(&challenge, &[0; 16])), Err(ChapFailed));
     }
 }

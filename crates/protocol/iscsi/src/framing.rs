@@ -7,7 +7,7 @@ use buf::crc32c::Crc32c;
 use buf::{Pool, Sg};
 use std::ops::Range;
 use std::time::Duration;
-use stream::{Batch, Direct, HEAD_MAX, Inlet, Outbox, RecvOp};
+use stream::{DirectBuffer, HEAD_MAX, ReceiveBuffer, RecvOp, SendOpBuilder, TransmitQueue};
 
 /// Longest data segment with a digest: memory that others may write is copied, and must fit a batch.
 const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
@@ -71,7 +71,7 @@ pub(crate) enum Parsing {
 /// The receiving half of a link. `S` says what a data segment is for.
 #[derive(Debug)]
 pub(crate) struct PduReceiver<S> {
-    pub(crate) inlet: Inlet,
+    pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) state: ReceiveState<S>,
     /// Header of the PDU whose data comes.
     pub(crate) bhs: Bhs,
@@ -85,26 +85,32 @@ pub(crate) struct PduReceiver<S> {
 pub(crate) struct HeaderDigestError;
 
 impl<S> PduReceiver<S> {
-    pub(crate) fn new(inlet: Inlet) -> Self {
-        PduReceiver { inlet, state: ReceiveState::Header, bhs: Bhs::ZERO, crc: Crc32c::new(), is_out: false }
+    pub(crate) fn new(receive_buffer: ReceiveBuffer) -> Self {
+        PduReceiver {
+            receive_buffer,
+            state: ReceiveState::Header,
+            bhs: Bhs::ZERO,
+            crc: Crc32c::new(),
+            is_out: false,
+        }
     }
 
     /// Whether a receive may go out: none is, and all that came is parsed.
     #[inline]
     pub(crate) fn may_receive(&self) -> bool {
-        !self.is_out && self.inlet.is_empty()
+        !self.is_out && self.receive_buffer.is_empty()
     }
 
     #[inline]
-    pub(crate) fn receive(&mut self, direct: Option<Direct>) -> RecvOp {
+    pub(crate) fn receive(&mut self, direct: Option<DirectBuffer>) -> RecvOp {
         self.is_out = true;
-        RecvOp { direct, stage_len: self.inlet.stage_len(), stage: None }
+        RecvOp { direct, stage_len: self.receive_buffer.stage_len(), stage: None }
     }
 
     /// The basic header of the next PDU, if it is here.
     #[inline]
     pub(crate) fn next_bhs(&mut self) -> Option<Bhs> {
-        self.inlet.header(BHS_LEN).and_then(Bhs::from_prefix).copied()
+        self.receive_buffer.header(BHS_LEN).and_then(Bhs::from_prefix).copied()
     }
 
     /// Takes the header that begins with `bhs`, and gives its additional segments; `None` until it is here with
@@ -118,13 +124,13 @@ impl<S> PduReceiver<S> {
         let (covered, digest) = (BHS_LEN + bhs.ahs_len(), if digest { 4 } else { 0 });
         let mut ahs: Box<[u8]> = Box::default();
         if covered + digest > BHS_LEN {
-            let (header, sum) = self.inlet.header(covered + digest)?.split_at(covered);
+            let (header, sum) = self.receive_buffer.header(covered + digest)?.split_at(covered);
             if digest > 0 && sum != crc_of(&[header]) {
                 return Some(Err(HeaderDigestError));
             }
             ahs = header.get(BHS_LEN..).unwrap_or_default().into();
         }
-        self.inlet.consume(covered + digest);
+        self.receive_buffer.consume(covered + digest);
         Some(Ok(ahs))
     }
 
@@ -143,12 +149,12 @@ impl<S> PduReceiver<S> {
         let (pad, digest) = (pad_len(self.bhs.data_len()), if digest { 4 } else { 0 });
         let mut good = true;
         if pad + digest > 0 {
-            let (padding, sum) = self.inlet.header(pad + digest)?.split_at(pad);
+            let (padding, sum) = self.receive_buffer.header(pad + digest)?.split_at(pad);
             if digest > 0 {
                 self.crc.update(padding);
                 good = sum == self.crc.wire();
             }
-            self.inlet.consume(pad + digest);
+            self.receive_buffer.consume(pad + digest);
         }
         Some(good)
     }
@@ -156,7 +162,7 @@ impl<S> PduReceiver<S> {
 
 /// The PDUs of one batch.
 pub(crate) struct PduWriter {
-    pub(crate) batch: Batch,
+    pub(crate) batch: SendOpBuilder,
     header_digest: bool,
     data_digest: bool,
 }
@@ -165,7 +171,7 @@ impl PduWriter {
     /// Begins a batch whose first PDU takes `least` bytes of head, and all that waits about as many as `estimates`
     /// say. `None`: a batch is out, or memory is.
     pub(crate) fn open(
-        outbox: &mut Outbox,
+        transmit_queue: &mut TransmitQueue,
         pool: &Pool,
         framing: Framing,
         least: usize,
@@ -178,7 +184,7 @@ impl PduWriter {
                 break;
             }
         }
-        let batch = outbox.open(pool, least, want.max(least))?;
+        let batch = transmit_queue.open(pool, least, want.max(least))?;
         let Framing { header_digest, data_digest, .. } = framing;
         Some(PduWriter { batch, header_digest, data_digest })
     }

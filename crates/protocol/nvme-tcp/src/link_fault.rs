@@ -2,18 +2,18 @@
 
 use core::fmt;
 
-use crate::wire::{Fatal, FatalStatus};
+use crate::wire::{FatalError, FatalStatus};
 
 /// What a peer did that ends the connection. Each is told once; the connection itself does what
 /// follows from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkFault {
     /// A PDU broke the rules; a TermReq says so.
-    Fatal(Fatal),
+    Fatal(FatalError),
     /// A host sent more commands than the queue has entries; a C2HTermReq ends it.
     TooManyCommands,
     /// The peer ended the connection with a TermReq.
-    Terminated(Fatal),
+    Terminated(FatalError),
     /// The handshake was not over in time: ICReq and Connect of a host, ICResp of a controller.
     HandshakeTimeout,
     /// A PDU was begun and not ended in time.
@@ -40,11 +40,11 @@ impl fmt::Display for LinkFault {
     }
 }
 
-struct Why<'a>(&'a Fatal);
+struct Why<'a>(&'a FatalError);
 
 impl fmt::Display for Why<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Fatal { fes, fei } = self.0;
+        let FatalError { fes, fei } = self.0;
         match *fes {
             FatalStatus::INVALID_FIELD => write!(f, "a wrong header field at offset {fei}"),
             FatalStatus::SEQUENCE => f.write_str("a PDU that may not come then"),

@@ -5,7 +5,7 @@ use crate::wire::{CommonHeader, ConnectionParameters, DIGEST_LEN, Flags, PduType
 use buf::Sg;
 use buf::crc32c::Crc32c;
 use std::ops::Range;
-use stream::Batch;
+use stream::SendOpBuilder;
 use zerocopy::little_endian::U32;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -15,7 +15,7 @@ pub(crate) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 pub(crate) const FRAME: usize = 128 + DIGEST_LEN;
 
 pub struct PduWriter<'a> {
-    pub(crate) batch: Batch,
+    pub(crate) batch: SendOpBuilder,
     pub(crate) parameters: &'a ConnectionParameters,
     /// Data begins at a multiple of so many bytes.
     pub(crate) alignment: u8,

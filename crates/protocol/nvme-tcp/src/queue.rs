@@ -10,7 +10,7 @@ use buf::{Cx, Errno, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
-use stream::{Close, Connection, Direct, Inlet, Link, Received, RecvOp, SendOp, earliest};
+use stream::{Close, Connection, DirectBuffer, Link, ReceiveBuffer, Received, RecvOp, SendOp, earliest};
 
 /// How long it takes until memory is asked for again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -98,9 +98,9 @@ pub trait RoleQueue: Sized {
         false
     }
     /// The place of the next bytes, if they have one.
-    fn direct(&mut self) -> Option<Direct>;
+    fn direct(&mut self) -> Option<DirectBuffer>;
     /// Puts a buffer back where it was taken from; gives how many bytes of those received were for it.
-    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize;
+    fn take_back(&mut self, direct: DirectBuffer, bytes: usize) -> usize;
     /// Acts on a header, as soon as it is whole.
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault>;
     /// Moves data to its place.
@@ -137,14 +137,14 @@ where
         timeouts: Timeouts,
         parameters: ConnectionParameters,
         size: QueueSize,
-        inlet: Inlet,
+        receive_buffer: ReceiveBuffer,
     ) -> Self {
         Queue {
             role,
             phase: Phase::Init,
             parameters,
             size,
-            rx: Receiver::new(inlet),
+            rx: Receiver::new(receive_buffer),
             out: SendQueue::default(),
             events: VecDeque::new(),
             timeouts,
@@ -224,7 +224,7 @@ where
             return;
         }
         self.phase = Phase::Dead;
-        self.rx.inlet.clear();
+        self.rx.receive_buffer.clear();
         self.out.clear();
         self.deadline = None;
         self.retry = None;
@@ -270,12 +270,12 @@ where
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
         let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
-        if closed || self.rx.out || !self.rx.inlet.is_empty() || self.is_held() {
+        if closed || self.rx.out || !self.rx.receive_buffer.is_empty() || self.is_held() {
             return None;
         }
         let direct = self.direct();
         self.rx.out = true;
-        Some(RecvOp { direct, stage_len: self.rx.inlet.stage_len(), stage: None })
+        Some(RecvOp { direct, stage_len: self.rx.receive_buffer.stage_len(), stage: None })
     }
 
     fn handle_recv(
@@ -288,7 +288,7 @@ where
         self.rx.out = false;
         let bytes = received.bytes();
         let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        let result = if self.rx.inlet.take(received, op.stage, placed) {
+        let result = if self.rx.receive_buffer.take(received, op.stage, placed) {
             self.parse(cx)
         } else {
             self.fail();
@@ -299,7 +299,7 @@ where
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        if self.rx.inlet.is_empty() {
+        if self.rx.receive_buffer.is_empty() {
             return Ok(());
         }
         let result = self.parse(cx);

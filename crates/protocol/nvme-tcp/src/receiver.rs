@@ -3,12 +3,12 @@
 
 use crate::LinkFault;
 use crate::wire::{
-    self, COMMON_LEN, CommonHeader, DIGEST_LEN, Fatal, Flags, Frame, PduLimits, PduType, Sender,
+    self, COMMON_LEN, CommonHeader, DIGEST_LEN, FatalError, Flags, PduFrame, PduLimits, PduType, Sender,
 };
 use buf::Time;
 use buf::crc32c::Crc32c;
 use nvme::failpoint::{Failpoint, is_on};
-use stream::Inlet;
+use stream::ReceiveBuffer;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Whether parsing goes on.
@@ -30,7 +30,7 @@ pub(crate) enum ReceiveState<D> {
 /// The receiving half.
 #[derive(Debug)]
 pub(crate) struct Receiver<D> {
-    pub(crate) inlet: Inlet,
+    pub(crate) receive_buffer: ReceiveBuffer,
     pub(crate) state: ReceiveState<D>,
     pub(crate) crc: Crc32c,
     /// A receive is out.
@@ -42,7 +42,7 @@ pub(crate) struct Receiver<D> {
 /// What a TermReq says.
 #[derive(Debug)]
 pub struct Term {
-    pub(crate) fatal: Fatal,
+    pub(crate) fatal: FatalError,
     /// The header that is to blame.
     pub(crate) header: Box<[u8]>,
 }
@@ -59,7 +59,7 @@ impl HeaderFault {
     fn new(fault: LinkFault, header: &[u8]) -> Self {
         let fatal = match fault {
             LinkFault::Fatal(fatal) => Some(fatal),
-            LinkFault::TooManyCommands => Some(Fatal::sequence(0)),
+            LinkFault::TooManyCommands => Some(FatalError::sequence(0)),
             LinkFault::Terminated(_)
             | LinkFault::HandshakeTimeout
             | LinkFault::PduTimeout
@@ -70,20 +70,26 @@ impl HeaderFault {
 }
 
 impl<D> Receiver<D> {
-    pub(crate) fn new(inlet: Inlet) -> Self {
-        Receiver { inlet, state: ReceiveState::Header, crc: Crc32c::new(), out: false, pdu_since: None }
+    pub(crate) fn new(receive_buffer: ReceiveBuffer) -> Self {
+        Receiver {
+            receive_buffer,
+            state: ReceiveState::Header,
+            crc: Crc32c::new(),
+            out: false,
+            pdu_since: None,
+        }
     }
 
     /// Drops all that is here.
     pub(crate) fn clear(&mut self) {
-        self.inlet.clear();
+        self.receive_buffer.clear();
         self.state = ReceiveState::Header;
     }
 
     /// Keeps the time since which the stream has stood within a PDU.
     #[inline(always)]
     pub(crate) fn note_time(&mut self, now: Time) {
-        if matches!(self.state, ReceiveState::Header) && !self.inlet.is_within_header() {
+        if matches!(self.state, ReceiveState::Header) && !self.receive_buffer.is_within_header() {
             self.pdu_since = None;
         } else if self.pdu_since.is_none() {
             self.pdu_since = Some(now);
@@ -92,17 +98,17 @@ impl<D> Receiver<D> {
 
     /// What the next PDU is by its common header; `None`: more bytes are needed.
     #[inline(always)]
-    pub(crate) fn frame(&mut self, limits: &PduLimits) -> Result<Option<Frame>, HeaderFault> {
-        let Some(bytes) = self.inlet.header(COMMON_LEN) else { return Ok(None) };
+    pub(crate) fn frame(&mut self, limits: &PduLimits) -> Result<Option<PduFrame>, HeaderFault> {
+        let Some(bytes) = self.receive_buffer.header(COMMON_LEN) else { return Ok(None) };
         let Ok(common) = CommonHeader::read_from_bytes(bytes) else { return Ok(None) };
         let term_req = match limits.from {
             Sender::Host => PduType::H2C_TERM_REQ,
             Sender::Controller => PduType::C2H_TERM_REQ,
         };
-        let fault = match Frame::parse(&common, limits) {
+        let fault = match PduFrame::parse(&common, limits) {
             Ok(frame) => return Ok(Some(frame)),
             Err(_) if common.pdu_type == term_req => {
-                LinkFault::Terminated(Fatal::field(CommonHeader::AT_PLEN))
+                LinkFault::Terminated(FatalError::field(CommonHeader::AT_PLEN))
             }
             Err(fatal) => LinkFault::Fatal(fatal),
         };
@@ -112,30 +118,30 @@ impl<D> Receiver<D> {
 
     /// Compares the digest of a header, if it has one. False: more bytes are needed.
     #[inline(always)]
-    pub(crate) fn check_header(&mut self, frame: Frame, from: Sender) -> Result<bool, HeaderFault> {
+    pub(crate) fn check_header(&mut self, frame: PduFrame, from: Sender) -> Result<bool, HeaderFault> {
         if !frame.flags.contains(Flags::HEADER_DIGEST) {
             return Ok(true);
         }
-        let Some(bytes) = self.inlet.header(frame.head.into()) else { return Ok(false) };
+        let Some(bytes) = self.receive_buffer.header(frame.head.into()) else { return Ok(false) };
         let (header, rest) = bytes.split_at(frame.header.into());
         let Some(sum) = rest.first_chunk::<DIGEST_LEN>() else { return Ok(false) };
         let unchecked = from == Sender::Host && is_on(Failpoint::HeaderDigestUnchecked);
         if *sum == wire::digest(header) || unchecked {
             return Ok(true);
         }
-        Err(HeaderFault::new(LinkFault::Fatal(Fatal::header_digest(*sum)), header))
+        Err(HeaderFault::new(LinkFault::Fatal(FatalError::header_digest(*sum)), header))
     }
 
-    /// The header that the inlet has ends the connection.
-    pub(crate) fn header_fault(&mut self, fault: LinkFault, frame: Frame) -> HeaderFault {
-        let header = self.inlet.header(frame.head.into()).unwrap_or_default();
+    /// The header that the receive buffer has ends the connection.
+    pub(crate) fn header_fault(&mut self, fault: LinkFault, frame: PduFrame) -> HeaderFault {
+        let header = self.receive_buffer.header(frame.head.into()).unwrap_or_default();
         HeaderFault::new(fault, header.get(..frame.header.into()).unwrap_or(header))
     }
 
     /// A header of `head` bytes has been acted on; data follows it, or nothing.
     #[inline(always)]
     pub(crate) fn end_header(&mut self, head: usize, data: Option<D>) {
-        self.inlet.consume(head);
+        self.receive_buffer.consume(head);
         self.pdu_since = None;
         if let Some(data) = data {
             self.crc = Crc32c::new();
@@ -148,8 +154,8 @@ impl<D> Receiver<D> {
     pub(crate) fn end_data(&mut self, has_digest: bool) -> Option<bool> {
         let mut good = true;
         if has_digest {
-            good = self.inlet.header(DIGEST_LEN)? == self.crc.wire();
-            self.inlet.consume(DIGEST_LEN);
+            good = self.receive_buffer.header(DIGEST_LEN)? == self.crc.wire();
+            self.receive_buffer.consume(DIGEST_LEN);
         }
         self.state = ReceiveState::Header;
         self.pdu_since = None;

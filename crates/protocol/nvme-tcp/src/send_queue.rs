@@ -5,7 +5,7 @@ use crate::wire::ConnectionParameters;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use stream::{Outbox, SendOp};
+use stream::{SendOp, TransmitQueue};
 
 /// A PDU, or a run of data PDUs, that waits to be sent.
 pub trait OutgoingPdu: Debug + Sized {
@@ -29,7 +29,7 @@ pub trait OutgoingPdu: Debug + Sized {
 #[derive(Debug)]
 pub struct SendQueue<P> {
     pub(crate) pdus: VecDeque<P>,
-    outbox: Outbox,
+    transmit_queue: TransmitQueue,
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
 }
@@ -39,7 +39,7 @@ pub struct NoMemory;
 
 impl<P> Default for SendQueue<P> {
     fn default() -> Self {
-        SendQueue { pdus: VecDeque::new(), outbox: Outbox::new(), kernel_bytes: 0 }
+        SendQueue { pdus: VecDeque::new(), transmit_queue: TransmitQueue::new(), kernel_bytes: 0 }
     }
 }
 
@@ -61,16 +61,16 @@ impl<P: OutgoingPdu> SendQueue<P> {
 
     /// Whether the socket has taken all batches.
     pub(crate) fn is_written(&self) -> bool {
-        self.outbox.is_free()
+        self.transmit_queue.is_free()
     }
 
     /// Whether the kernel holds nothing.
     pub(crate) fn is_idle(&self) -> bool {
-        self.outbox.is_idle()
+        self.transmit_queue.is_idle()
     }
 
     pub(crate) fn unwritten_since(&self) -> Option<Time> {
-        self.outbox.unwritten_since()
+        self.transmit_queue.unwritten_since()
     }
 
     #[inline]
@@ -79,12 +79,12 @@ impl<P: OutgoingPdu> SendQueue<P> {
     }
 
     pub(crate) fn written(&mut self) {
-        self.outbox.written();
+        self.transmit_queue.written();
     }
 
     pub(crate) fn sent(&mut self, op: SendOp) {
         self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
-        self.outbox.sent(op);
+        self.transmit_queue.sent(op);
     }
 
     /// Makes one batch of all that waits; data in it begins at a multiple of `alignment` bytes.
@@ -98,7 +98,7 @@ impl<P: OutgoingPdu> SendQueue<P> {
     ) -> Result<Option<SendOp>, NoMemory> {
         let Some(first) = self.pdus.front() else { return Ok(None) };
         let least = first.head_least(parameters, &context);
-        if !self.outbox.is_free() {
+        if !self.transmit_queue.is_free() {
             return Ok(None);
         }
         let mut want = 0;
@@ -108,7 +108,7 @@ impl<P: OutgoingPdu> SendQueue<P> {
                 break;
             }
         }
-        let batch = self.outbox.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
+        let batch = self.transmit_queue.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
         let mut writer = PduWriter { batch, parameters, alignment };
         let none = Sg::new();
         while let Some(pdu) = self.pdus.front_mut() {
@@ -120,7 +120,7 @@ impl<P: OutgoingPdu> SendQueue<P> {
                 self.pdus.pop_front();
             }
         }
-        let op = self.outbox.close(writer.batch, cx.now);
+        let op = self.transmit_queue.close(writer.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
     }

@@ -92,7 +92,7 @@ impl SetFeatures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feature::{Fid, Select};
+    use crate::feature::{FeatureSelect, Fid};
     use crate::identify::Cns;
     use crate::log::Lid;
     use zerocopy::IntoBytes;
@@ -113,7 +113,7 @@ mod tests {
             nsid: 9,
         };
         assert_eq!(GetLogPage::parse(&log.sqe()), log);
-        let get = GetFeatures { fid: Fid::HOST_BEHAVIOR, select: Select::Saved, argument: 5, nsid: 1 };
+        let get = GetFeatures { fid: Fid::HOST_BEHAVIOR, select: FeatureSelect::Saved, argument: 5, nsid: 1 };
         assert_eq!(GetFeatures::parse(&get.sqe()), Some(get));
         let set = SetFeatures { fid: Fid::NUMBER_OF_QUEUES, save: true, value: 0x0003_0003, nsid: 2 };
         assert_eq!(SetFeatures::parse(&set.sqe()), set);

@@ -31,7 +31,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// Fills a slice with unpredictable bytes.
-pub type Fill<'a> = &'a mut dyn FnMut(&mut [u8]);
+pub type FillRandom<'a> = &'a mut dyn FnMut(&mut [u8]);
 
 /// Security protocol: NVMe authentication (SECP).
 const PROTOCOL: u8 = 0xe9;

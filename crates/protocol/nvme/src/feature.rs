@@ -28,7 +28,7 @@ impl Fid {
 
 /// Which value Get Features wants (SEL).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Select {
+pub enum FeatureSelect {
     /// The current one.
     Current,
     /// The default.
@@ -45,7 +45,7 @@ pub struct GetFeatures {
     /// Which.
     pub fid: Fid,
     /// Which value.
-    pub select: Select,
+    pub select: FeatureSelect,
     /// Dword 11.
     pub argument: u32,
     /// NSID.
@@ -56,10 +56,10 @@ impl GetFeatures {
     /// Reads the command; `None` if SEL is reserved.
     pub fn parse(sqe: &Sqe) -> Option<GetFeatures> {
         let select = match sqe.cdw(10) >> 8 & 7 {
-            0 => Select::Current,
-            1 => Select::Default,
-            2 => Select::Saved,
-            3 => Select::Supported,
+            0 => FeatureSelect::Current,
+            1 => FeatureSelect::Default,
+            2 => FeatureSelect::Saved,
+            3 => FeatureSelect::Supported,
             _ => return None,
         };
         let fid = Fid(sqe.cdw(10) as u8);
@@ -92,7 +92,7 @@ impl SetFeatures {
     }
 }
 
-/// What can be done with a feature, as Get Features tells it with [`Select::Supported`].
+/// What can be done with a feature, as Get Features tells it with [`FeatureSelect::Supported`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// It can be saved.
@@ -123,7 +123,10 @@ mod tests {
         let sqe = Sqe::read_from_bytes(&raw).unwrap();
         let get = GetFeatures::parse(&sqe).unwrap();
         let fid = Fid::ASYNC_EVENT_CONFIGURATION;
-        assert_eq!(get, GetFeatures { fid, select: Select::Supported, argument: 0x1200_0034, nsid: 9 });
+        assert_eq!(
+            get,
+            GetFeatures { fid, select: FeatureSelect::Supported, argument: 0x1200_0034, nsid: 9 }
+        );
         let set = SetFeatures::parse(&sqe);
         assert_eq!(set, SetFeatures { fid, save: true, value: 0x1200_0034, nsid: 9 });
         raw[41] = 4;

@@ -6,7 +6,7 @@ pub mod namespace;
 use crate::sqe::Sqe;
 
 pub use controller::Controller;
-pub use namespace::{Descriptors, Identifiers, Independent, LbaFormat, Namespace};
+pub use namespace::{Descriptors, Identifiers, IndependentNamespace, LbaFormat, Namespace};
 
 /// Bytes of every Identify structure.
 pub const LEN: usize = 4096;

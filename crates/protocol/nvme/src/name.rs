@@ -18,7 +18,7 @@ pub struct Nqn(Arc<str>);
 
 /// Why some text or field is no name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum BadNqn {
+pub enum NqnError {
     /// It does not begin with `nqn.`, or nothing follows.
     Prefix,
     /// It is longer than [`NQN_MAX`], or does not end within its field.
@@ -32,27 +32,27 @@ impl Nqn {
     pub const DISCOVERY: &'static str = "nqn.2014-08.org.nvmexpress.discovery";
 
     /// Checks a name.
-    pub fn parse(text: &str) -> Result<Nqn, BadNqn> {
+    pub fn parse(text: &str) -> Result<Nqn, NqnError> {
         if text.len() > NQN_MAX {
-            return Err(BadNqn::Length);
+            return Err(NqnError::Length);
         }
         if text.strip_prefix("nqn.").is_none_or(str::is_empty) {
-            return Err(BadNqn::Prefix);
+            return Err(NqnError::Prefix);
         }
         if text.chars().any(char::is_control) {
-            return Err(BadNqn::Characters);
+            return Err(NqnError::Characters);
         }
         Ok(Nqn(text.into()))
     }
 
     /// Reads a field of 256 bytes. What stands behind the terminator is not looked at.
-    pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Nqn, BadNqn> {
-        let len = field.iter().position(|&byte| byte == 0).ok_or(BadNqn::Length)?;
+    pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Nqn, NqnError> {
+        let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::Length)?;
         if len > NQN_MAX {
-            return Err(BadNqn::Length);
+            return Err(NqnError::Length);
         }
-        let name = field.get(..len).ok_or(BadNqn::Length)?;
-        Nqn::parse(std::str::from_utf8(name).map_err(|_| BadNqn::Characters)?)
+        let name = field.get(..len).ok_or(NqnError::Length)?;
+        Nqn::parse(std::str::from_utf8(name).map_err(|_| NqnError::Characters)?)
     }
 
     /// The name of discovery.
@@ -132,12 +132,12 @@ mod tests {
     fn names_are_checked() {
         assert!(Nqn::discovery().is_discovery());
         assert_eq!(Nqn::parse(Nqn::DISCOVERY).unwrap(), Nqn::discovery());
-        assert_eq!(Nqn::parse("iqn.2026-11.io.blockwire:a"), Err(BadNqn::Prefix));
-        assert_eq!(Nqn::parse("nqn."), Err(BadNqn::Prefix));
-        assert_eq!(Nqn::parse("nqn.a\nb"), Err(BadNqn::Characters));
+        assert_eq!(Nqn::parse("iqn.2026-11.io.blockwire:a"), Err(NqnError::Prefix));
+        assert_eq!(Nqn::parse("nqn."), Err(NqnError::Prefix));
+        assert_eq!(Nqn::parse("nqn.a\nb"), Err(NqnError::Characters));
         let long = format!("nqn.{}", "x".repeat(219));
         assert_eq!(Nqn::parse(&long).unwrap().as_str().len(), NQN_MAX);
-        assert_eq!(Nqn::parse(&(long + "x")), Err(BadNqn::Length));
+        assert_eq!(Nqn::parse(&(long + "x")), Err(NqnError::Length));
     }
 
     #[test]
@@ -147,15 +147,15 @@ mod tests {
         let mut field = name.field();
         field[200] = 0xff;
         assert_eq!(Nqn::from_field(&field).unwrap(), name);
-        assert_eq!(Nqn::from_field(&[b'n'; NQN_FIELD]), Err(BadNqn::Length));
-        assert_eq!(Nqn::from_field(&[0; NQN_FIELD]), Err(BadNqn::Prefix));
+        assert_eq!(Nqn::from_field(&[b'n'; NQN_FIELD]), Err(NqnError::Length));
+        assert_eq!(Nqn::from_field(&[0; NQN_FIELD]), Err(NqnError::Prefix));
         let mut latin = name.field();
         latin[10] = 0xe9;
-        assert_eq!(Nqn::from_field(&latin), Err(BadNqn::Characters));
+        assert_eq!(Nqn::from_field(&latin), Err(NqnError::Characters));
         let mut endless = [b'x'; NQN_FIELD];
         endless[..4].copy_from_slice(b"nqn.");
         endless[224] = 0;
-        assert_eq!(Nqn::from_field(&endless), Err(BadNqn::Length));
+        assert_eq!(Nqn::from_field(&endless), Err(NqnError::Length));
     }
 
     #[test]

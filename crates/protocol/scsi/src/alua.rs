@@ -43,22 +43,22 @@ pub struct PortGroup {
     /// PREF: the preferred group.
     pub preferred: bool,
     /// Which states can occur.
-    pub supported: States,
+    pub supported: SupportedStates,
     /// Why it is in its state.
     pub cause: Cause,
 }
 
 /// The states that a group can be in: T_SUP, O_SUP, U_SUP, S_SUP, AN_SUP, AO_SUP.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct States(u8);
+pub struct SupportedStates(u8);
 
-impl States {
+impl SupportedStates {
     /// Optimized, non-optimized, unavailable and transitioning: the states that the volume has.
-    pub const VOLUME: States = States(0x8b);
+    pub const VOLUME: SupportedStates = SupportedStates(0x8b);
 
     /// From the byte on the wire.
-    pub const fn from_wire(byte: u8) -> States {
-        States(byte)
+    pub const fn from_wire(byte: u8) -> SupportedStates {
+        SupportedStates(byte)
     }
 
     /// Whether a state can occur.
@@ -136,7 +136,7 @@ pub struct DecodedGroup<'a> {
     /// PREF.
     pub preferred: bool,
     /// Which states can occur.
-    pub supported: States,
+    pub supported: SupportedStates,
     ports: &'a [[u8; 4]],
 }
 
@@ -164,7 +164,7 @@ pub fn decode(data: &[u8]) -> impl Iterator<Item = DecodedGroup<'_>> {
             id: be16(head, 2),
             state: AccessState(bits(head[0], 3, 0)),
             preferred: bit(head[0], 7),
-            supported: States(head[1]),
+            supported: SupportedStates(head[1]),
             ports: ports.as_chunks().0,
         })
     })
@@ -186,7 +186,7 @@ pub struct SetList<'a>(&'a [[u8; 4]]);
 impl<'a> SetList<'a> {
     /// Reads the list (SPC-4 §6.43). An initiator may not ask for transitioning, nor for a state outside
     /// `supported`. An empty list changes nothing.
-    pub fn parse(list: &'a [u8], supported: States) -> Result<SetList<'a>, Sense> {
+    pub fn parse(list: &'a [u8], supported: SupportedStates) -> Result<SetList<'a>, Sense> {
         if list.is_empty() {
             return Ok(SetList(&[]));
         }
@@ -228,7 +228,7 @@ mod tests {
         id: 0x102,
         state: AccessState::NON_OPTIMIZED,
         preferred: true,
-        supported: States::VOLUME,
+        supported: SupportedStates::VOLUME,
         cause: Cause::Implicit,
     };
 
@@ -278,15 +278,18 @@ mod tests {
         let mut out = [0xee; 12];
         encode_set([wish, wish].into_iter(), &mut Writer::new(&mut out));
         assert_eq!(out, [0, 0, 0, 0, 1, 0, 0, 5, 1, 0, 0, 5]);
-        let list = SetList::parse(&out, States::VOLUME).unwrap();
+        let list = SetList::parse(&out, SupportedStates::VOLUME).unwrap();
         assert_eq!(list.iter().collect::<Vec<_>>(), [wish, wish]);
-        assert_eq!(SetList::parse(&[], States::VOLUME).unwrap().iter().count(), 0);
+        assert_eq!(SetList::parse(&[], SupportedStates::VOLUME).unwrap().iter().count(), 0);
         for len in [1, 2, 3, 5, 11] {
-            assert_eq!(SetList::parse(&out[..len], States::VOLUME), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+            assert_eq!(
+                SetList::parse(&out[..len], SupportedStates::VOLUME),
+                Err(Sense::PARAMETER_LIST_LENGTH_ERROR)
+            );
         }
         for state in [0x2, 0x4, 0xe, 0xf] {
             out[8] = state;
-            assert_eq!(SetList::parse(&out, States::VOLUME), Err(Sense::list_field(8, Some(3))));
+            assert_eq!(SetList::parse(&out, SupportedStates::VOLUME), Err(Sense::list_field(8, Some(3))));
         }
     }
 
@@ -294,7 +297,7 @@ mod tests {
         #[test]
         fn anything_has_an_answer(data in proptest::collection::vec(any::<u8>(), 0..64)) {
             prop_assert!(decode(&data).count() <= 8);
-            let _ = SetList::parse(&data, States::VOLUME);
+            let _ = SetList::parse(&data, SupportedStates::VOLUME);
         }
     }
 }

@@ -1,6 +1,6 @@
 //! READ BUFFER and WRITE BUFFER (SPC-4 §6.18, §6.49): only the echo buffer.
 //!
-//! [`EchoAccess`] is checked by mode, offset and length against the size of the buffer, so the range lies
+//! [`EchoBufferAccess`] is checked by mode, offset and length against the size of the buffer, so the range lies
 //! inside.
 
 use crate::cdb::BufferAccess;
@@ -14,34 +14,34 @@ const ECHO_DESCRIPTOR: u8 = 0x0b;
 
 /// What a READ BUFFER or WRITE BUFFER may do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum EchoAccess {
+pub enum EchoBufferAccess {
     /// Move so many bytes from or to the beginning of the echo buffer.
     Data(u16),
     /// Report the echo buffer's size (READ BUFFER only).
     Descriptor,
 }
 
-impl EchoAccess {
+impl EchoBufferAccess {
     /// Judges a READ BUFFER; a longer allocation length than the buffer is no fault.
-    pub fn of_read(access: &BufferAccess, size: u16) -> Result<EchoAccess, Sense> {
+    pub fn of_read(access: &BufferAccess, size: u16) -> Result<EchoBufferAccess, Sense> {
         match access.mode {
-            ECHO_DESCRIPTOR => Ok(EchoAccess::Descriptor),
+            ECHO_DESCRIPTOR => Ok(EchoBufferAccess::Descriptor),
             ECHO => {
                 check_start(access)?;
-                Ok(EchoAccess::Data(u16::try_from(access.len).unwrap_or(size).min(size)))
+                Ok(EchoBufferAccess::Data(u16::try_from(access.len).unwrap_or(size).min(size)))
             }
             _ => Err(Sense::cdb_field(1, Some(4))),
         }
     }
 
     /// Judges a WRITE BUFFER; data beyond the buffer is refused.
-    pub fn of_write(access: &BufferAccess, size: u16) -> Result<EchoAccess, Sense> {
+    pub fn of_write(access: &BufferAccess, size: u16) -> Result<EchoBufferAccess, Sense> {
         if access.mode != ECHO {
             return Err(Sense::cdb_field(1, Some(4)));
         }
         check_start(access)?;
         match u16::try_from(access.len) {
-            Ok(len) if len <= size => Ok(EchoAccess::Data(len)),
+            Ok(len) if len <= size => Ok(EchoBufferAccess::Data(len)),
             _ => Err(Sense::cdb_field(6, None)),
         }
     }
@@ -74,17 +74,17 @@ mod tests {
     fn bounds() {
         #[rustfmt::skip]
         let cases = [
-            (ACCESS, Ok(EchoAccess::Data(512)), Ok(EchoAccess::Data(512))),
-            (BufferAccess { len: 513, ..ACCESS }, Ok(EchoAccess::Data(512)), Err(Sense::cdb_field(6, None))),
-            (BufferAccess { len: 0xff_ffff, ..ACCESS }, Ok(EchoAccess::Data(512)), Err(Sense::cdb_field(6, None))),
+            (ACCESS, Ok(EchoBufferAccess::Data(512)), Ok(EchoBufferAccess::Data(512))),
+            (BufferAccess { len: 513, ..ACCESS }, Ok(EchoBufferAccess::Data(512)), Err(Sense::cdb_field(6, None))),
+            (BufferAccess { len: 0xff_ffff, ..ACCESS }, Ok(EchoBufferAccess::Data(512)), Err(Sense::cdb_field(6, None))),
             (BufferAccess { offset: 1, ..ACCESS }, Err(Sense::cdb_field(3, None)), Err(Sense::cdb_field(3, None))),
             (BufferAccess { id: 1, ..ACCESS }, Err(Sense::cdb_field(2, None)), Err(Sense::cdb_field(2, None))),
-            (BufferAccess { mode: 0x0b, ..ACCESS }, Ok(EchoAccess::Descriptor), Err(Sense::cdb_field(1, Some(4)))),
+            (BufferAccess { mode: 0x0b, ..ACCESS }, Ok(EchoBufferAccess::Descriptor), Err(Sense::cdb_field(1, Some(4)))),
             (BufferAccess { mode: 0x02, ..ACCESS }, Err(Sense::cdb_field(1, Some(4))), Err(Sense::cdb_field(1, Some(4)))),
         ];
         for (access, read, write) in cases {
-            assert_eq!(EchoAccess::of_read(&access, 512), read, "{access:?}");
-            assert_eq!(EchoAccess::of_write(&access, 512), write, "{access:?}");
+            assert_eq!(EchoBufferAccess::of_read(&access, 512), read, "{access:?}");
+            assert_eq!(EchoBufferAccess::of_write(&access, 512), write, "{access:?}");
         }
         let mut out = [0xee; 5];
         echo_descriptor(512, &mut Writer::new(&mut out));

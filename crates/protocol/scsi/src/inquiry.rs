@@ -40,17 +40,17 @@ pub enum PortGroupSupport {
 
 /// A version descriptor (SPC-4 §6.6.2, table of version descriptors).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Version(pub u16);
+pub struct VersionDescriptor(pub u16);
 
-impl Version {
+impl VersionDescriptor {
     /// SAM-5, no version claimed.
-    pub const SAM_5: Version = Version(0x00a0);
+    pub const SAM_5: VersionDescriptor = VersionDescriptor(0x00a0);
     /// SPC-4, no version claimed.
-    pub const SPC_4: Version = Version(0x0460);
+    pub const SPC_4: VersionDescriptor = VersionDescriptor(0x0460);
     /// SBC-3, no version claimed.
-    pub const SBC_3: Version = Version(0x04c0);
+    pub const SBC_3: VersionDescriptor = VersionDescriptor(0x04c0);
     /// iSCSI, no version claimed.
-    pub const ISCSI: Version = Version(0x0960);
+    pub const ISCSI: VersionDescriptor = VersionDescriptor(0x0960);
 }
 
 /// VERSION of a device that claims SPC-4.
@@ -95,7 +95,12 @@ impl StandardInquiry<'_> {
         w.ascii(self.product, 16);
         w.ascii(self.revision, 4);
         w.zeros(22);
-        for version in [Version::SAM_5, Version::SPC_4, Version::SBC_3, Version::ISCSI] {
+        for version in [
+            VersionDescriptor::SAM_5,
+            VersionDescriptor::SPC_4,
+            VersionDescriptor::SBC_3,
+            VersionDescriptor::ISCSI,
+        ] {
             w.u16(version.0);
         }
         w.zeros(8);

@@ -20,7 +20,7 @@
 //!
 //! What a CDB does not settle is judged where the facts are: LBA ranges and limits by the device server, pages by
 //! [`mode::sense`], [`log::sense`] and the caller of [`vpd`], SELECT REPORT by [`report::LunSelect`], reservation
-//! types by [`pr::ReservationType::parse`], buffers by [`buffer::EchoAccess`], an overwrite's length by
+//! types by [`pr::ReservationType::parse`], buffers by [`buffer::EchoBufferAccess`], an overwrite's length by
 //! [`sanitize::Overwrite::check_len`].
 //!
 //! # Answers
@@ -44,8 +44,8 @@
 //!
 //! # Parameter lists
 //!
-//! Each list is checked as a whole by one `parse`, before anything is done: [`mode::select`], [`pr::OutList`] and
-//! [`pr::MoveList`], [`alua::SetList`], [`provisioning::UnmapList`], [`copy::CopyList`],
+//! Each list is checked as a whole by one `parse`, before anything is done: [`mode::select`], [`pr::ReserveOutParameters`] and
+//! [`pr::MoveParameters`], [`alua::SetList`], [`provisioning::UnmapList`], [`copy::CopyList`],
 //! [`sanitize::Overwrite`]. The refusal is the [`Sense`] to answer with.
 #![forbid(unsafe_code)]
 #![cfg_attr(

@@ -18,7 +18,7 @@ const ALL_SUBPAGES: u8 = 0xff;
 
 /// Resources of a thin volume, in threshold sets of 2^THRESHOLD EXPONENT blocks (VPD B2h).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Resources {
+pub struct ThinResources {
     /// Available LBA mapping resources.
     pub available: u32,
     /// Used LBA mapping resources.
@@ -29,11 +29,11 @@ pub struct Resources {
 
 /// What the pages say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Values {
+pub struct LogValues {
     /// Temperature in degrees Celsius, 0..=254; `None`: not known.
     pub temperature: Option<u8>,
     /// `None`: the volume is not thin, and the page does not exist.
-    pub resources: Option<Resources>,
+    pub resources: Option<ThinResources>,
 }
 
 /// PARAMETER CONTROL: FORMAT AND LINKING 11b, a binary list that is not saved.
@@ -42,7 +42,7 @@ const BINARY_LIST: u8 = 0x03;
 const UNKNOWN: u8 = 0xff;
 
 /// Writes LOG SENSE data. Refused: pages that do not exist, a parameter pointer beyond the last parameter.
-pub fn sense(request: &LogSense, values: &Values, w: &mut Writer<'_>) -> Result<(), Sense> {
+pub fn sense(request: &LogSense, values: &LogValues, w: &mut Writer<'_>) -> Result<(), Sense> {
     match (request.page, request.subpage) {
         (SUPPORTED, 0) => supported(request, values, false, w),
         (SUPPORTED, ALL_SUBPAGES) => supported(request, values, true, w),
@@ -61,7 +61,12 @@ fn check_pointer(request: &LogSense, last: u16) -> Result<(), Sense> {
     if request.pointer > last { Err(Sense::cdb_field(5, None)) } else { Ok(()) }
 }
 
-fn supported(request: &LogSense, values: &Values, subpages: bool, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn supported(
+    request: &LogSense,
+    values: &LogValues,
+    subpages: bool,
+    w: &mut Writer<'_>,
+) -> Result<(), Sense> {
     check_pointer(request, 0)?;
     let thin = values.resources.is_some().then_some(PROVISIONING);
     let pages = [Some(SUPPORTED), thin, Some(TEMPERATURE), Some(EXCEPTIONS)];
@@ -97,7 +102,7 @@ fn parameter(request: &LogSense, code: u16, value: &[u8], w: &mut Writer<'_>) {
     }
 }
 
-fn provisioning(request: &LogSense, resources: &Resources, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn provisioning(request: &LogSense, resources: &ThinResources, w: &mut Writer<'_>) -> Result<(), Sense> {
     const AVAILABLE: u16 = 0x0001;
     const USED: u16 = 0x0002;
     // SCOPE: 01b dedicated to the logical unit, 10b shared.
@@ -154,17 +159,17 @@ pub fn count(value: &[u8]) -> Option<u32> {
 mod tests {
     use super::*;
 
-    const THIN: Values = Values {
+    const THIN: LogValues = LogValues {
         temperature: Some(35),
-        resources: Some(Resources { available: 0x102, used: 3, shared: true }),
+        resources: Some(ThinResources { available: 0x102, used: 3, shared: true }),
     };
-    const THICK: Values = Values { temperature: None, resources: None };
+    const THICK: LogValues = LogValues { temperature: None, resources: None };
 
     fn request(page: u8, subpage: u8, pointer: u16) -> LogSense {
         LogSense { control: 1, page, subpage, pointer, allocation: 512 }
     }
 
-    fn sensed(request: LogSense, values: &Values) -> Result<Vec<u8>, Sense> {
+    fn sensed(request: LogSense, values: &LogValues) -> Result<Vec<u8>, Sense> {
         let mut out = [0xee; 64];
         let mut w = Writer::new(&mut out);
         sense(&request, values, &mut w)?;
@@ -175,7 +180,7 @@ mod tests {
     #[test]
     fn vectors() {
         #[rustfmt::skip]
-        let cases: &[(LogSense, &Values, &[u8])] = &[
+        let cases: &[(LogSense, &LogValues, &[u8])] = &[
             (request(0, 0, 0), &THIN, &[0x80, 0, 0, 4, 0, 0x0c, 0x0d, 0x2f]),
             (request(0, 0, 0), &THICK, &[0x80, 0, 0, 3, 0, 0x0d, 0x2f]),
             (request(0, 0xff, 0), &THICK, &[0xc0, 0xff, 0, 8, 0, 0, 0, 0xff, 0x0d, 0, 0x2f, 0]),

@@ -19,7 +19,7 @@ pub struct UnmapLimits {
 
 /// Blocks one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Blocks {
+pub struct BlockRange {
     /// First block.
     pub lba: u64,
     /// How many.
@@ -53,7 +53,7 @@ impl<'a> UnmapList<'a> {
         let mut total = 0;
         for (index, descriptor) in descriptors.iter().enumerate() {
             let at = HEADER_LEN + index * DESCRIPTOR_LEN;
-            let Blocks { lba, blocks } = span(descriptor);
+            let BlockRange { lba, blocks } = span(descriptor);
             let end = lba.checked_add(u64::from(blocks));
             if end.is_none_or(|end| end > limits.capacity) {
                 return Err(Sense::LBA_OUT_OF_RANGE.with_information(lba));
@@ -68,20 +68,20 @@ impl<'a> UnmapList<'a> {
     }
 
     /// What to unmap, in the list's order; descriptors of 0 blocks are left out.
-    pub fn iter(&self) -> impl Iterator<Item = Blocks> + use<'a> {
+    pub fn iter(&self) -> impl Iterator<Item = BlockRange> + use<'a> {
         self.0.iter().map(span).filter(|blocks| blocks.blocks != 0)
     }
 }
 
-fn span(descriptor: &[u8; DESCRIPTOR_LEN]) -> Blocks {
-    Blocks { lba: be64(descriptor, 0), blocks: be32(descriptor, 8) }
+fn span(descriptor: &[u8; DESCRIPTOR_LEN]) -> BlockRange {
+    BlockRange { lba: be64(descriptor, 0), blocks: be32(descriptor, 8) }
 }
 
 /// Writes an UNMAP list.
-pub fn encode_unmap(spans: impl Iterator<Item = Blocks>, w: &mut Writer<'_>) {
+pub fn encode_unmap(spans: impl Iterator<Item = BlockRange>, w: &mut Writer<'_>) {
     let start = w.len();
     w.zeros(HEADER_LEN);
-    for Blocks { lba, blocks } in spans {
+    for BlockRange { lba, blocks } in spans {
         w.u64(lba);
         w.u32(blocks);
         w.u32(0);
@@ -108,7 +108,7 @@ impl ProvisioningStatus {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LbaStatus {
     /// Which blocks.
-    pub blocks: Blocks,
+    pub blocks: BlockRange,
     /// What they are.
     pub status: ProvisioningStatus,
 }
@@ -144,7 +144,7 @@ mod tests {
     fn list(spans: &[(u64, u32)]) -> Vec<u8> {
         let mut out = vec![0xee; 70_000];
         let mut w = Writer::new(&mut out);
-        encode_unmap(spans.iter().map(|(lba, blocks)| Blocks { lba: *lba, blocks: *blocks }), &mut w);
+        encode_unmap(spans.iter().map(|(lba, blocks)| BlockRange { lba: *lba, blocks: *blocks }), &mut w);
         let len = w.written();
         out.truncate(len);
         out
@@ -157,7 +157,7 @@ mod tests {
         assert_eq!(bytes[24..40], [0, 0, 0, 0, 0, 0, 3, 0xe0, 0, 0, 0, 8, 0, 0, 0, 0]);
         let parsed = UnmapList::parse(&bytes, &LIMITS).unwrap();
         let spans: Vec<_> = parsed.iter().collect();
-        assert_eq!(spans, [Blocks { lba: 0, blocks: 8 }, Blocks { lba: 992, blocks: 8 }]);
+        assert_eq!(spans, [BlockRange { lba: 0, blocks: 8 }, BlockRange { lba: 992, blocks: 8 }]);
         // Nothing to do: no list, no descriptors, no blocks, even right behind the last block.
         for bytes in [vec![], list(&[]), list(&[(0, 0), (1000, 0)])] {
             assert_eq!(UnmapList::parse(&bytes, &LIMITS).unwrap().iter().count(), 0);
@@ -197,8 +197,8 @@ mod tests {
     #[test]
     fn status_data() {
         let extents = [
-            LbaStatus { blocks: Blocks { lba: 8, blocks: 16 }, status: ProvisioningStatus::DEALLOCATED },
-            LbaStatus { blocks: Blocks { lba: 24, blocks: 1 }, status: ProvisioningStatus::MAPPED },
+            LbaStatus { blocks: BlockRange { lba: 8, blocks: 16 }, status: ProvisioningStatus::DEALLOCATED },
+            LbaStatus { blocks: BlockRange { lba: 24, blocks: 1 }, status: ProvisioningStatus::MAPPED },
         ];
         let mut out = [0xee; 48];
         let mut w = Writer::limited(&mut out, 24);

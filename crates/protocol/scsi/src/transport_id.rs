@@ -30,30 +30,30 @@ pub struct TransportId<'a> {
 
 /// A TransportID that names no iSCSI initiator; answer INVALID FIELD IN PARAMETER LIST.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Malformed;
+pub struct MalformedTransportId;
 
 impl<'a> TransportId<'a> {
     /// Reads the TransportID at the beginning of `bytes` and gives what follows it.
-    pub fn parse(bytes: &'a [u8]) -> Result<(TransportId<'a>, &'a [u8]), Malformed> {
-        let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed)?;
+    pub fn parse(bytes: &'a [u8]) -> Result<(TransportId<'a>, &'a [u8]), MalformedTransportId> {
+        let (head, rest) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(MalformedTransportId)?;
         let additional = usize::from(be16(head, 2));
         if bits(head[0], 5, 0) != ISCSI || additional < ADDITIONAL_LEN_MIN || additional % 4 != 0 {
-            return Err(Malformed);
+            return Err(MalformedTransportId);
         }
-        let (field, rest) = rest.split_at_checked(additional).ok_or(Malformed)?;
-        let end = field.iter().position(|b| *b == 0).ok_or(Malformed)?;
-        let text = field.get(..end).ok_or(Malformed)?;
-        let text = std::str::from_utf8(text).map_err(|_| Malformed)?;
+        let (field, rest) = rest.split_at_checked(additional).ok_or(MalformedTransportId)?;
+        let end = field.iter().position(|b| *b == 0).ok_or(MalformedTransportId)?;
+        let text = field.get(..end).ok_or(MalformedTransportId)?;
+        let text = std::str::from_utf8(text).map_err(|_| MalformedTransportId)?;
         let id = match bits(head[0], 7, 6) {
             0 => TransportId { name: text, isid: None },
             1 => {
-                let (name, isid) = text.split_once(SEPARATOR).ok_or(Malformed)?;
+                let (name, isid) = text.split_once(SEPARATOR).ok_or(MalformedTransportId)?;
                 TransportId { name, isid: Some(parse_isid(isid)?) }
             }
-            _ => return Err(Malformed),
+            _ => return Err(MalformedTransportId),
         };
         if id.name.is_empty() || id.name.len() > NAME_LEN_MAX || id.name.contains(',') {
-            return Err(Malformed);
+            return Err(MalformedTransportId);
         }
         Ok((id, rest))
     }
@@ -77,12 +77,12 @@ impl<'a> TransportId<'a> {
     }
 }
 
-fn parse_isid(digits: &str) -> Result<[u8; 6], Malformed> {
-    let digits: &[u8; ISID_DIGITS] = digits.as_bytes().try_into().map_err(|_| Malformed)?;
+fn parse_isid(digits: &str) -> Result<[u8; 6], MalformedTransportId> {
+    let digits: &[u8; ISID_DIGITS] = digits.as_bytes().try_into().map_err(|_| MalformedTransportId)?;
     let mut isid = [0; 6];
     for (byte, pair) in isid.iter_mut().zip(digits.as_chunks::<2>().0) {
         let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
-        *byte = place(high.ok_or(Malformed)? as u8, 7, 4) | low.ok_or(Malformed)? as u8;
+        *byte = place(high.ok_or(MalformedTransportId)? as u8, 7, 4) | low.ok_or(MalformedTransportId)? as u8;
     }
     Ok(isid)
 }
@@ -121,14 +121,14 @@ mod tests {
     fn refused() {
         let good = encoded(TransportId { name: "iqn.a:b", isid: Some([1, 2, 3, 4, 5, 6]) });
         for len in 0..good.len() {
-            assert_eq!(TransportId::parse(&good[..len]), Err(Malformed), "cut at {len}");
+            assert_eq!(TransportId::parse(&good[..len]), Err(MalformedTransportId), "cut at {len}");
         }
         for (at, value) in
             [(0, 0x46), (0, 0x85), (3, 16), (3, 29), (3, 0xfc), (2, 0xff), (4, 0), (4, 0xff), (7, b',')]
         {
             let mut bad = good.clone();
             bad[at] = value;
-            assert_eq!(TransportId::parse(&bad), Err(Malformed), "byte {at} = {value:02x}h");
+            assert_eq!(TransportId::parse(&bad), Err(MalformedTransportId), "byte {at} = {value:02x}h");
         }
         for text in [
             "iqn.a:b,i,0x12345",
@@ -139,12 +139,12 @@ mod tests {
             let mut bad = vec![0x45, 0, 0, 40];
             bad.extend(text.as_bytes());
             bad.resize(44, 0);
-            assert_eq!(TransportId::parse(&bad), Err(Malformed), "{text}");
+            assert_eq!(TransportId::parse(&bad), Err(MalformedTransportId), "{text}");
         }
         // No NUL in the whole field.
         let mut endless = vec![0x05, 0, 0, 20];
         endless.extend([b'a'; 20]);
-        assert_eq!(TransportId::parse(&endless), Err(Malformed));
+        assert_eq!(TransportId::parse(&endless), Err(MalformedTransportId));
     }
 
     proptest! {

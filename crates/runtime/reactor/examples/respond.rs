@@ -18,7 +18,7 @@ use blockwire_reactor::{Config, IoChoice, Listen, Reactor, TcpOptions};
 use buf::{Class, Cx, Errno, Region, RegionHandle, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
-use stream::{Piece, Received, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp, SendPiece};
 use volume::DiskOp;
 
 const REQUEST: usize = 48;
@@ -41,7 +41,7 @@ struct Responder {
     departures: VecDeque<LinkId>,
     region: RegionHandle,
     at: usize,
-    spare: Vec<SmallVec<[Piece; 8]>>,
+    spare: Vec<SmallVec<[SendPiece; 8]>>,
 }
 
 impl Endpoint for Responder {
@@ -102,8 +102,8 @@ impl Endpoint for Responder {
         let head = cx.pool.take(Class::Wire, count * HEADER)?;
         let mut pieces = self.spare.pop().unwrap_or_default();
         for i in 0..count as u32 {
-            pieces.push(Piece::Head(i * HEADER as u32..(i + 1) * HEADER as u32));
-            pieces.push(Piece::Shared(self.region.view(self.at, DATA)));
+            pieces.push(SendPiece::Head(i * HEADER as u32..(i + 1) * HEADER as u32));
+            pieces.push(SendPiece::Shared(self.region.view(self.at, DATA)));
             self.at = (self.at + DATA * 37) % REGION;
         }
         Some(SendOp { head: Some(head), pieces, len: count * (HEADER + DATA) })

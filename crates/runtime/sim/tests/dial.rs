@@ -9,7 +9,7 @@ use blockwire_sim::{Config, LineFaults, Reach, World};
 use buf::{Class, Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
 use smallvec::smallvec;
-use stream::{Piece, Received, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp, SendPiece};
 use volume::DiskOp;
 
 const TOTAL: u64 = 300_000;
@@ -157,7 +157,7 @@ impl Endpoint for Node {
             *to = from;
         }
         conn.send_out = true;
-        Some(SendOp { head: Some(head), pieces: smallvec![Piece::Head(0..len as u32)], len })
+        Some(SendOp { head: Some(head), pieces: smallvec![SendPiece::Head(0..len as u32)], len })
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use blockwire_sim::{Config, UNFILLED, World};
 use buf::{Class, Cx, Errno, SgMut, Time};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
-use stream::{Piece, Received, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp, SendPiece};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
 /// Bytes that go out.
@@ -35,7 +35,7 @@ impl Endpoint for Careless {
     type Message = ();
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, _: Arrival<()>) {
-        let pieces = self.block(cx).freeze().pieces().iter().cloned().map(Piece::Shared).collect();
+        let pieces = self.block(cx).freeze().pieces().iter().cloned().map(SendPiece::Shared).collect();
         self.send = Some((link, SendOp { head: None, pieces, len: LEN }));
     }
 

@@ -7,8 +7,8 @@ use endpoint::ListenerId;
 use nvme::fabrics::{Connect, ConnectData, ConnectNames};
 use nvme::{Descriptor, Sqe, Status};
 use nvme_tcp::wire::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, Frame, H2cData, IcReq, IcResp, PduLimits, PduType,
-    R2t, Sender, digest,
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, IcResp, PduFrame, PduLimits,
+    PduType, R2t, Sender, digest,
 };
 use shard::Shard;
 use sim::{Peer, World};
@@ -186,7 +186,7 @@ impl Pipe {
         let (header_digest, data_digest) = self.digests.expect("ICResp comes first");
         let rules =
             PduLimits { from: Sender::Controller, header_digest, data_digest, alignment: 4, capsule_max: 0 };
-        let frame = Frame::parse(&common, &rules).expect("a controller keeps the rules");
+        let frame = PduFrame::parse(&common, &rules).expect("a controller keeps the rules");
         let header = usize::from(frame.header);
         if frame.pdu_type == PduType::C2H_TERM_REQ {
             self.terminated = true;

@@ -11,7 +11,7 @@ use shard::{
     ControllerLimits, Exports, NvmeExports, NvmePortal, NvmeService, Portal, SubsystemExport, TargetExport,
     VolumeSpec,
 };
-use volume::{Backend, DiskId, Facts, Geometry, PortId, Uuid, VolumeId, VolumeOwner};
+use volume::{Backend, DiskId, Geometry, PortId, Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
 /// The UUID of volume 0.
@@ -96,7 +96,7 @@ pub fn numbered<B: Backend + 'static>(
     make: impl Fn(u16) -> B + Clone + Send + 'static,
 ) -> Vec<VolumeSpec> {
     let uuid = Uuid(UUID.0.map(|byte| byte + id.0 as u8));
-    let facts = Facts::new(id, &format!("disk{}", id.0), uuid);
+    let facts = VolumeFacts::new(id, &format!("disk{}", id.0), uuid);
     let home = VolumeOwner::restore(facts, geometry, shards, false, saved).unwrap();
     let mut specs = VolumeSpec::for_shards(home, shards, make);
     specs.iter_mut().for_each(|spec| spec.disks = disks.to_vec());

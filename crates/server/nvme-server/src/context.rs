@@ -12,11 +12,11 @@ use std::sync::Arc;
 use buf::{Class, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    Abort, ByVolume, Epoch, Facts, Io, IoId, Nexus, Op, Refusal, RequestId, ShardId, Shared, TaskTable, Time,
-    View, ViewUpdate, VolumeId, VolumeRequest,
+    AbortScope, Epoch, Io, IoId, Nexus, Op, Refusal, RequestId, ShardId, Shared, TaskTable, Time, View,
+    ViewUpdate, VolumeFacts, VolumeId, VolumeMap, VolumeRequest,
 };
 
-use crate::job::{FusedHalf, Job};
+use crate::after_wait::{AfterWait, FusedHalf};
 use crate::queue::Queues;
 use crate::queue_message::{CommandFailure, QueueReport};
 use crate::spec::{NamespaceEntry, QueueSpec};
@@ -28,7 +28,7 @@ use crate::task::{CountedAs, Ending, Phase, Task};
 #[derive(Clone, Debug)]
 pub struct VolumeInfo {
     /// What it says of itself.
-    pub facts: Arc<Facts>,
+    pub facts: Arc<VolumeFacts>,
     /// What its gates share.
     pub shared: Shared,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Volume {
 #[derive(Debug)]
 pub(crate) struct ExecContext {
     pub(crate) shard: ShardId,
-    pub(crate) volumes: ByVolume<Volume>,
+    pub(crate) volumes: VolumeMap<Volume>,
     pub(crate) queues: Queues,
     pub(crate) tasks: TaskTable<Task>,
     pub(crate) steps: VecDeque<Step>,
@@ -60,7 +60,7 @@ impl ExecContext {
     pub(crate) fn new(shard: ShardId) -> Self {
         ExecContext {
             shard,
-            volumes: ByVolume::default(),
+            volumes: VolumeMap::default(),
             queues: Queues::default(),
             tasks: TaskTable::default(),
             steps: VecDeque::new(),
@@ -82,7 +82,7 @@ impl ExecContext {
             known.report = None;
         }
         let asked = update.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
-        let none = update.abort == Abort::Nobody;
+        let none = update.abort == AbortScope::Nobody;
         let victims = self.tasks.select_unless(none, |slot, task| {
             let requests = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
             task.volume_of_io() == volume && !requests && update.aborts(&self.nexus(task.key.queue).identity)
@@ -249,7 +249,7 @@ impl ExecContext {
         sqe: &Sqe,
         entry: &NamespaceEntry,
         bytes: u32,
-        job: Job,
+        job: AfterWait,
     ) -> Result<u32, Status> {
         let task = Task {
             key,
@@ -361,7 +361,7 @@ impl ExecContext {
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
     pub(crate) fn half(&self, slot: u32) -> &FusedHalf {
         match &self.tasks.get(slot).job {
-            Job::Half(half) => half,
+            AfterWait::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),
         }
     }
@@ -369,7 +369,7 @@ impl ExecContext {
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
     pub(crate) fn half_mut(&mut self, slot: u32) -> &mut FusedHalf {
         match &mut self.tasks.get_mut(slot).job {
-            Job::Half(half) => half,
+            AfterWait::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),
         }
     }
@@ -389,7 +389,7 @@ impl ExecContext {
     /// A command is about to end that was told to. If it is half of a pair, so is the other half. A pair whose
     /// operation was on its way may have been done: neither half may be sent again.
     fn part_halves(&mut self, slot: u32) {
-        let Job::Half(half_here) = &mut self.tasks.get_mut(slot).job else { return };
+        let AfterWait::Half(half_here) = &mut self.tasks.get_mut(slot).job else { return };
         let (mate, ran) = (half_here.mate.take(), half_here.running);
         if ran {
             forbid_retry(self.tasks.get_mut(slot));

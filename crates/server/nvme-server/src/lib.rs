@@ -24,13 +24,13 @@
 )]
 
 mod admin;
+mod after_wait;
 mod authentication;
 mod context;
 mod controller;
 pub mod discovery;
 mod dispatch;
 mod exec;
-mod job;
 mod key;
 mod queue;
 mod queue_message;

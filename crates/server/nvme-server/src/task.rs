@@ -3,7 +3,7 @@
 use nvme::Status;
 use volume::{Issuer, ServerTask, VolumeId};
 
-use crate::job::Job;
+use crate::after_wait::AfterWait;
 use crate::step::CommandKey;
 
 /// How many commands one shard executes at most; beyond it a command is to be tried again.
@@ -37,7 +37,7 @@ impl Task {
     /// Where its operation is, if it has one.
     pub(crate) fn volume_of_io(&self) -> VolumeId {
         match &self.job {
-            Job::FlushAll(all) => all.volume,
+            AfterWait::FlushAll(all) => all.volume,
             _ => self.volume,
         }
     }
@@ -70,7 +70,7 @@ pub(crate) struct Task {
     /// The host may only read this namespace.
     pub(crate) read_only: bool,
     pub(crate) ending: Ending,
-    pub(crate) job: Job,
+    pub(crate) job: AfterWait,
 }
 
 impl ServerTask for Task {

@@ -1,6 +1,6 @@
 //! Unit attentions that wait to be reported (SAM-5 §5.14), per nexus and logical unit.
 
-use scsi::sense::Additional;
+use scsi::sense::AdditionalSenseCode;
 
 /// How many different conditions wait at most; what comes beyond is the oldest reported twice over
 /// by REQUEST SENSE anyway, so it is left out.
@@ -9,12 +9,12 @@ const PENDING_MAX: usize = 8;
 /// The conditions that wait, oldest first, each once.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attentions {
-    pending: [Option<Additional>; PENDING_MAX],
+    pending: [Option<AdditionalSenseCode>; PENDING_MAX],
 }
 
 impl Attentions {
     /// Adds a condition, unless it waits already. POWER ON, and resets, replace all that waits.
-    pub fn raise(&mut self, code: Additional) {
+    pub fn raise(&mut self, code: AdditionalSenseCode) {
         // SPC-4 table "unit attention condition precedence": 29h clears what came before it.
         if code.code() == 0x29 {
             self.pending = Default::default();
@@ -28,14 +28,14 @@ impl Attentions {
     }
 
     /// Reports the oldest.
-    pub fn take(&mut self) -> Option<Additional> {
+    pub fn take(&mut self) -> Option<AdditionalSenseCode> {
         let first = self.pending[0].take()?;
         self.pending.rotate_left(1);
         Some(first)
     }
 
     /// Takes one condition back, wherever it stands: what it tells was told otherwise.
-    pub fn withdraw(&mut self, code: Additional) {
+    pub fn withdraw(&mut self, code: AdditionalSenseCode) {
         if let Some(at) = self.pending.iter().position(|pending| *pending == Some(code)) {
             let behind = self.pending.get_mut(at..).unwrap_or_default();
             behind.rotate_left(1);
@@ -44,7 +44,7 @@ impl Attentions {
     }
 
     /// The oldest, left where it is.
-    pub fn first(&self) -> Option<Additional> {
+    pub fn first(&self) -> Option<AdditionalSenseCode> {
         self.pending[0]
     }
 }
@@ -56,7 +56,8 @@ mod tests {
     #[test]
     fn each_once_oldest_first_and_a_reset_replaces_all() {
         let mut attentions = Attentions::default();
-        let (a, b, reset) = (Additional(0x2a09), Additional(0x2a01), Additional(0x2900));
+        let (a, b, reset) =
+            (AdditionalSenseCode(0x2a09), AdditionalSenseCode(0x2a01), AdditionalSenseCode(0x2900));
         attentions.raise(a);
         attentions.raise(b);
         attentions.raise(a);

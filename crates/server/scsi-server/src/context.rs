@@ -10,7 +10,7 @@ use scsi::Command;
 use scsi::cdb::PrOutAction;
 use scsi::copy::CopyState;
 use scsi::sense::Sense;
-use volume::{ByVolume, Io, Op, Refusal, RequestId, ShardId, TaskTable, VolumeId, VolumeRequest};
+use volume::{Io, Op, Refusal, RequestId, ShardId, TaskTable, VolumeId, VolumeMap, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
 use crate::functions::Functions;
@@ -19,13 +19,13 @@ use crate::order::Attribute;
 use crate::status;
 use crate::step::{NexusKey, Reply, Step, TaskKey};
 use crate::task::{Ending, Phase, Task};
-use crate::unit::Unit;
+use crate::unit::LogicalUnit;
 
 /// What executing a command may use.
 #[derive(Debug)]
 pub(crate) struct ExecContext {
     pub(crate) shard: ShardId,
-    pub(crate) units: ByVolume<Unit>,
+    pub(crate) units: VolumeMap<LogicalUnit>,
     pub(crate) nexuses: Vec<Option<NexusState>>,
     pub(crate) tasks: TaskTable<Task>,
     pub(crate) steps: VecDeque<Step>,
@@ -42,7 +42,7 @@ impl ExecContext {
     pub(crate) fn new(shard: ShardId) -> Self {
         ExecContext {
             shard,
-            units: ByVolume::default(),
+            units: VolumeMap::default(),
             nexuses: Vec::new(),
             tasks: TaskTable::default(),
             steps: VecDeque::new(),
@@ -139,7 +139,7 @@ impl ExecContext {
         self.nexuses.get_mut(key.0 as usize)?.as_mut()?.lun(lun, serial)
     }
 
-    pub(crate) fn unit(&self, volume: VolumeId) -> Option<&Unit> {
+    pub(crate) fn unit(&self, volume: VolumeId) -> Option<&LogicalUnit> {
         self.units.get(volume)
     }
 
@@ -148,7 +148,7 @@ impl ExecContext {
         clippy::expect_used,
         reason = "when a unit goes, its tasks are told to end, and do nothing more"
     )]
-    pub(crate) fn unit_of(&self, slot: u32) -> &Unit {
+    pub(crate) fn unit_of(&self, slot: u32) -> &LogicalUnit {
         let volume = self.tasks.get(slot).volume;
         self.unit(volume).expect("when a unit goes, its tasks are told to end")
     }
@@ -171,7 +171,7 @@ impl ExecContext {
 
     /// Ends a task with an answer.
     pub(crate) fn respond(&mut self, slot: u32, mut reply: Reply) {
-        reply.descriptor = self.unit(self.tasks.get(slot).volume).is_some_and(Unit::descriptor_sense);
+        reply.descriptor = self.unit(self.tasks.get(slot).volume).is_some_and(LogicalUnit::descriptor_sense);
         let task = self.remove(slot);
         reply.fence |= ends_others_tasks(&task.command);
         self.answer(task.key, reply);

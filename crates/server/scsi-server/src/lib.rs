@@ -45,5 +45,5 @@ pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
 pub use order::TaskAttribute;
 pub use server::Server;
 pub use step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
-pub use task::Arrived;
+pub use task::IncomingCommand;
 pub use unit::UnitSpec;

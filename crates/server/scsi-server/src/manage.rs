@@ -8,7 +8,7 @@
 use buf::Cx;
 use scsi::lun::Address;
 use scsi::sense::Sense;
-use volume::{Abort, Cause, IoId, Refusal, RequestId, ViewUpdate, VolumeId, VolumeRequest};
+use volume::{AbortScope, IoId, NoticeCause, Refusal, RequestId, ViewUpdate, VolumeId, VolumeRequest};
 
 use crate::context::ExecContext;
 use crate::exec;
@@ -17,7 +17,7 @@ use crate::server::Server;
 use crate::status;
 use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
 use crate::task::{Ending, Phase, Task};
-use crate::unit::Unit;
+use crate::unit::LogicalUnit;
 
 impl Server {
     /// A task management function has come; [`ManagementEnd`](crate::ManagementEnd) follows.
@@ -133,7 +133,7 @@ impl Server {
     /// queues what must be reported.
     pub fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
         // A reset takes TAS back, but what it ends ends as TAS was before.
-        let answered = self.context.unit(volume).is_some_and(Unit::answers_aborted);
+        let answered = self.context.unit(volume).is_some_and(LogicalUnit::answers_aborted);
         if let Some(unit) = self.context.units.get_mut(volume) {
             unit.view = update.view.clone();
         }
@@ -145,7 +145,7 @@ impl Server {
     fn end_and_tell(&mut self, volume: VolumeId, update: &ViewUpdate, answered: bool) {
         let asker = asker(&self.context, update);
         let asked = update.asked.filter(|(shard, _)| *shard == self.context.shard).map(|(_, id)| IoId(id.0));
-        let none = update.abort == Abort::Nobody;
+        let none = update.abort == AbortScope::Nobody;
         let victims = self.context.tasks.select_unless(none, |slot, task| {
             let requests =
                 task.phase == Phase::VolumeRequest && asked == Some(self.context.tasks.io_id(slot));
@@ -158,7 +158,7 @@ impl Server {
             for notice in update.notices.iter().filter(|notice| notice.is_for(&who)) {
                 // Only whose commands were cleared is told so, and was not told by their status (SAM-5 §5.14).
                 let spared = victims.iter().all(|(_, task)| task.nexus.0 as usize != at);
-                if notice.cause == Cause::TasksCleared && (spared || answered) {
+                if notice.cause == NoticeCause::TasksCleared && (spared || answered) {
                     continue;
                 }
                 if let Some(code) = status::attention(notice.cause) {

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use scsi::copy::CopyStatus;
-use scsi::sense::{Additional, Sense};
+use scsi::sense::{AdditionalSenseCode, Sense};
 use scsi::status::Status;
 use volume::{Nexus, PortId, VolumeId};
 
 use crate::attention::Attentions;
-use crate::order::Order;
+use crate::order::TaskSet;
 use crate::step::{NexusKey, TaskKey};
 
 /// One LUN of a nexus.
@@ -74,7 +74,7 @@ pub(crate) struct LunState {
     /// Tells two makings of the same LUN apart.
     pub(crate) serial: u32,
     pub(crate) attentions: Attentions,
-    pub(crate) order: Order,
+    pub(crate) order: TaskSet,
     /// Flushes that go on behind a command that was answered (see `exec/cache.rs`).
     pub(crate) flushes: u8,
     /// What became of one of them, to be told once.
@@ -86,7 +86,7 @@ impl LunState {
         LunState {
             serial,
             attentions: Attentions::default(),
-            order: Order::default(),
+            order: TaskSet::default(),
             flushes: 0,
             deferred: None,
         }
@@ -155,7 +155,7 @@ impl NexusState {
     }
 
     /// Adds a unit attention for a volume, by whatever LUNs it is reached.
-    pub(crate) fn raise(&mut self, volume: VolumeId, code: Additional) {
+    pub(crate) fn raise(&mut self, volume: VolumeId, code: AdditionalSenseCode) {
         for (entry, state) in self.spec.luns.iter().zip(&mut self.luns) {
             if entry.volume == volume {
                 state.attentions.raise(code);

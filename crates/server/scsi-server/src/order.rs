@@ -53,15 +53,15 @@ impl Attribute {
 
 /// A task set.
 #[derive(Debug, Default)]
-pub(crate) struct Order {
+pub(crate) struct TaskSet {
     active: u32,
     /// Active tasks that newer ones must wait for.
     barriers: u32,
     waiting: VecDeque<(u32, Attribute)>,
 }
 
-impl Order {
-    /// A task arrives. True if it may start at once; else [`Order::next`] names it later.
+impl TaskSet {
+    /// A task arrives. True if it may start at once; else [`TaskSet::next`] names it later.
     pub(crate) fn arrive(&mut self, slot: u32, attribute: Attribute) -> bool {
         let may = match attribute {
             Attribute::Head => true,
@@ -123,7 +123,7 @@ mod tests {
 
     #[test]
     fn ordered_waits_for_older_and_newer_wait_for_it() {
-        let mut order = Order::default();
+        let mut order = TaskSet::default();
         assert!(order.arrive(1, Attribute::Simple) && order.arrive(2, Attribute::Simple));
         assert!(!order.arrive(3, Attribute::Ordered));
         assert!(!order.arrive(4, Attribute::Simple));
@@ -139,7 +139,7 @@ mod tests {
 
     #[test]
     fn one_that_waits_can_leave() {
-        let mut order = Order::default();
+        let mut order = TaskSet::default();
         assert!(order.arrive(1, Attribute::Ordered));
         assert!(!order.arrive(2, Attribute::Ordered));
         assert!(!order.arrive(3, Attribute::Simple));

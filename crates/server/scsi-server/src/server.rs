@@ -15,8 +15,8 @@ use crate::exec;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
 use crate::order::Attribute;
 use crate::step::{NexusKey, Reply, Step, TaskKey};
-use crate::task::{Arrived, Ending, Phase, Task};
-use crate::unit::{Unit, UnitSpec};
+use crate::task::{Ending, IncomingCommand, Phase, Task};
+use crate::unit::{LogicalUnit, UnitSpec};
 
 /// The device server of one shard.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ impl Server {
     /// volume's gate does ([`Gate::read_inline`](volume::Gate::read_inline), `write_inline`), it has ended and the
     /// server need not hear of it; if not, [`Server::start`] it.
     #[must_use]
-    pub fn fast_path(&self, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<InlineIo> {
+    pub fn fast_path(&self, nexus: NexusKey, arrived: &IncomingCommand<'_>) -> Option<InlineIo> {
         exec::fast_path::fast_path(&self.context, nexus, arrived)
     }
 
@@ -53,7 +53,7 @@ impl Server {
     /// Makes a volume a logical unit of this shard. One that is known already stays as it is.
     pub fn add_unit(&mut self, spec: UnitSpec, view: View) {
         let volume = spec.volume;
-        let _ = self.context.units.insert(volume, Unit { spec, view });
+        let _ = self.context.units.insert(volume, LogicalUnit { spec, view });
     }
 
     /// Opens a nexus. Its first command to each logical unit reports POWER ON (29h/00h).
@@ -87,7 +87,7 @@ impl Server {
     }
 
     /// A command has come.
-    pub fn start(&mut self, cx: &mut Cx<'_>, key: TaskKey, arrived: Arrived<'_>) {
+    pub fn start(&mut self, cx: &mut Cx<'_>, key: TaskKey, arrived: IncomingCommand<'_>) {
         self.context.pool.get_or_insert_with(|| cx.pool.clone());
         match exec::route(&mut self.context, key, &arrived) {
             exec::Route::Unit { command, at, attribute } => {
@@ -115,7 +115,7 @@ impl Server {
         command: scsi::Command,
         at: usize,
         attribute: Attribute,
-        arrived: &Arrived<'_>,
+        arrived: &IncomingCommand<'_>,
     ) -> Option<Task> {
         let state = self.context.state(key.nexus);
         let (entry, serial) = (state.spec.luns.get(at)?, state.luns.get(at)?.serial);

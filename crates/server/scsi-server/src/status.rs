@@ -2,9 +2,9 @@
 
 use scsi::alua::AccessState;
 use scsi::copy::Segment;
-use scsi::sense::{Additional, Sense};
+use scsi::sense::{AdditionalSenseCode, Sense};
 use scsi::status::Status;
-use volume::{Access, Cause, Failure, Fault, Refusal, UnservableReason};
+use volume::{Access, Failure, Fault, NoticeCause, Refusal, UnservableReason};
 
 use crate::step::Reply;
 
@@ -149,21 +149,21 @@ fn failed(fault: Fault) -> Reply {
 }
 
 /// The unit attention that a notice becomes, if any.
-pub(crate) fn attention(cause: Cause) -> Option<Additional> {
+pub(crate) fn attention(cause: NoticeCause) -> Option<AdditionalSenseCode> {
     let sense = match cause {
-        Cause::RegistrationsPreempted => Sense::REGISTRATIONS_PREEMPTED,
-        Cause::ReservationsReleased => Sense::RESERVATIONS_RELEASED,
-        Cause::ReservationsPreempted => Sense::RESERVATIONS_PREEMPTED,
-        Cause::CapacityChanged => Sense::CAPACITY_DATA_HAS_CHANGED,
-        Cause::AccessChanged => Sense::ASYMMETRIC_ACCESS_STATE_CHANGED,
-        Cause::IdentityChanged => Sense::INQUIRY_DATA_HAS_CHANGED,
-        Cause::InventoryChanged => Sense::REPORTED_LUNS_DATA_HAS_CHANGED,
-        Cause::WriteProtectChanged | Cause::SettingsChanged => Sense::MODE_PARAMETERS_CHANGED,
-        Cause::MediumChanged => Sense::MEDIUM_MAY_HAVE_CHANGED,
+        NoticeCause::RegistrationsPreempted => Sense::REGISTRATIONS_PREEMPTED,
+        NoticeCause::ReservationsReleased => Sense::RESERVATIONS_RELEASED,
+        NoticeCause::ReservationsPreempted => Sense::RESERVATIONS_PREEMPTED,
+        NoticeCause::CapacityChanged => Sense::CAPACITY_DATA_HAS_CHANGED,
+        NoticeCause::AccessChanged => Sense::ASYMMETRIC_ACCESS_STATE_CHANGED,
+        NoticeCause::IdentityChanged => Sense::INQUIRY_DATA_HAS_CHANGED,
+        NoticeCause::InventoryChanged => Sense::REPORTED_LUNS_DATA_HAS_CHANGED,
+        NoticeCause::WriteProtectChanged | NoticeCause::SettingsChanged => Sense::MODE_PARAMETERS_CHANGED,
+        NoticeCause::MediumChanged => Sense::MEDIUM_MAY_HAVE_CHANGED,
         // SBC-3 §4.11 has none: TEST UNIT READY and REQUEST SENSE tell.
-        Cause::SanitizeDone => return None,
-        Cause::TasksCleared => Sense::COMMANDS_CLEARED,
-        Cause::Reset => Sense::BUS_DEVICE_RESET,
+        NoticeCause::SanitizeDone => return None,
+        NoticeCause::TasksCleared => Sense::COMMANDS_CLEARED,
+        NoticeCause::Reset => Sense::BUS_DEVICE_RESET,
     };
     Some(sense.code)
 }

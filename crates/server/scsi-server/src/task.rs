@@ -13,7 +13,7 @@ pub(crate) const TASKS_MAX: usize = 65_536;
 
 /// A command as it arrives.
 #[derive(Clone, Copy, Debug)]
-pub struct Arrived<'a> {
+pub struct IncomingCommand<'a> {
     /// The logical unit number as it stood in the request.
     pub lun: [u8; 8],
     /// The command descriptor block.

@@ -26,7 +26,7 @@ pub struct UnitSpec {
 
 /// A logical unit on this shard.
 #[derive(Debug)]
-pub(crate) struct Unit {
+pub(crate) struct LogicalUnit {
     pub(crate) spec: UnitSpec,
     pub(crate) view: View,
 }
@@ -36,7 +36,7 @@ const D_SENSE: u32 = 1;
 /// The bit of the volume's host settings that says that TAS is not what it is after a reset.
 const TAS_CHANGED: u32 = 2;
 
-impl Unit {
+impl LogicalUnit {
     /// Its names, as this nexus sees them.
     pub(crate) fn names<'a>(&self, nexus: &'a NexusSpec) -> Names<'a> {
         Names { uuid: self.spec.uuid.0, vendor: nexus.product.vendor.as_bytes() }
@@ -71,7 +71,7 @@ impl Unit {
     }
 
     /// The volume's host settings with which the mode pages say this.
-    pub(crate) fn host_settings(&self, parameters: &mode::Parameters) -> u32 {
+    pub(crate) fn host_settings(&self, parameters: &mode::ModeParameters) -> u32 {
         let mut bits = self.view.host_settings & !(D_SENSE | TAS_CHANGED);
         if parameters.descriptor_sense {
             bits |= D_SENSE;
@@ -83,8 +83,8 @@ impl Unit {
     }
 
     /// What the mode pages say.
-    pub(crate) fn parameters(&self) -> mode::Parameters {
-        mode::Parameters {
+    pub(crate) fn parameters(&self) -> mode::ModeParameters {
+        mode::ModeParameters {
             descriptor_sense: self.descriptor_sense(),
             write_protect: self.view.host_protection.is_on(),
             task_aborted_status: self.answers_aborted(),
@@ -93,8 +93,8 @@ impl Unit {
     }
 
     /// What the mode pages say after a reset.
-    pub(crate) fn default_parameters(&self) -> mode::Parameters {
-        mode::Parameters {
+    pub(crate) fn default_parameters(&self) -> mode::ModeParameters {
+        mode::ModeParameters {
             write_cache: self.view.geometry.write_cache,
             descriptor_sense: false,
             write_protect: false,
@@ -104,8 +104,8 @@ impl Unit {
     }
 
     /// What the mode parameter header says; `read_only`: the nexus may only read.
-    pub(crate) fn device(&self, read_only: bool) -> mode::Device {
-        mode::Device {
+    pub(crate) fn device(&self, read_only: bool) -> mode::ModeHeader {
+        mode::ModeHeader {
             blocks: self.view.geometry.blocks,
             block_len: self.view.geometry.logical,
             write_protected: self.view.is_protected() || read_only,

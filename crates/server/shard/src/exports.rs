@@ -22,8 +22,8 @@ use volume::{PortId, VolumeId};
 
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use nvme::{
-    ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostRule, NamespaceExport, NamespaceMask,
-    NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+    ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, NamespaceExport,
+    NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
 };
 pub use placement::{
     PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, ShardPreference,

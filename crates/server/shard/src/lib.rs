@@ -37,17 +37,17 @@ pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
     AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
-    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostRule, InitiatorRule, LOGINS_MAX, LunExport, LunMask,
-    NamespaceExport, NamespaceMask, Network, NotAllowed, NvmeExports, NvmePortal, NvmeProduct, NvmeService,
-    PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal, Redirect,
-    Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort,
+    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule, LOGINS_MAX,
+    LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct,
+    NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal,
+    Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort,
 };
 pub use links::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine};
 pub use message::{
-    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, LinkHandoff,
-    Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant,
-    QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, Traffic, VolumeEntry, VolumeSpec,
+    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, IoCounters,
+    LinkHandoff, Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry,
+    QueueGrant, QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,

@@ -8,7 +8,7 @@ use stream::{Link, Tag};
 
 /// Where a socket belongs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct LinkOwner {
     /// The connection.
     pub(crate) conn: Tag,
     /// Which of its links.
@@ -18,7 +18,7 @@ pub(crate) struct Owner {
 #[derive(Clone, Copy, Debug)]
 struct LinkRecord {
     id: LinkId,
-    owner: Owner,
+    owner: LinkOwner,
     recv_out: bool,
     sends_out: u32,
     /// How many of these have memory that others may write.
@@ -55,7 +55,7 @@ impl Links {
     }
 
     /// A socket is here.
-    pub(crate) fn insert(&mut self, id: LinkId, owner: Owner) {
+    pub(crate) fn insert(&mut self, id: LinkId, owner: LinkOwner) {
         let at = Self::at(id);
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);
@@ -77,7 +77,7 @@ impl Links {
     }
 
     /// Whose it is, as long as it is asked for operations.
-    pub(crate) fn get(&self, id: LinkId) -> Option<Owner> {
+    pub(crate) fn get(&self, id: LinkId) -> Option<LinkOwner> {
         match self.slots.get(Self::at(id)) {
             Some(Some(entry)) if entry.id == id => Some(entry.owner),
             Some(_) | None => None,
@@ -93,7 +93,7 @@ impl Links {
     }
 
     /// Gives it to another connection of this shard.
-    pub(crate) fn hand_over(&mut self, id: LinkId, owner: Owner) {
+    pub(crate) fn hand_over(&mut self, id: LinkId, owner: LinkOwner) {
         if let Some(entry) = self.entry(id) {
             entry.owner = owner;
         }
@@ -107,7 +107,7 @@ impl Links {
     }
 
     /// It came back with so many bytes.
-    pub(crate) fn recv_back(&mut self, id: LinkId, bytes: usize) -> Option<Owner> {
+    pub(crate) fn recv_back(&mut self, id: LinkId, bytes: usize) -> Option<LinkOwner> {
         let entry = self.entry(id)?;
         entry.traffic.received += bytes as u64;
         entry.recv_out = false;
@@ -138,7 +138,7 @@ impl Links {
     }
 
     /// Its memory came back, and with it what was sent of so many bytes.
-    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize, lent: bool) -> Option<Owner> {
+    pub(crate) fn send_back(&mut self, id: LinkId, bytes: usize, lent: bool) -> Option<LinkOwner> {
         let entry = self.entry(id)?;
         entry.traffic.sent += bytes as u64;
         entry.sends_out = entry.sends_out.saturating_sub(1);
@@ -171,7 +171,7 @@ impl Links {
     }
 
     /// Forgets it if it has departed and nothing is out.
-    pub(crate) fn remove_drained(&mut self, id: LinkId) -> Option<Owner> {
+    pub(crate) fn remove_drained(&mut self, id: LinkId) -> Option<LinkOwner> {
         let slot = self.slots.get_mut(Self::at(id))?;
         let over = |entry: &mut LinkRecord| {
             entry.id == id && entry.departed && !entry.recv_out && entry.sends_out == 0
@@ -184,8 +184,8 @@ impl Links {
 mod tests {
     use super::*;
 
-    fn owner() -> Owner {
-        Owner { conn: Tag::from_bits(7), link: Link(0) }
+    fn owner() -> LinkOwner {
+        LinkOwner { conn: Tag::from_bits(7), link: Link(0) }
     }
 
     #[test]

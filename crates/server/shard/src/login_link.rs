@@ -8,12 +8,12 @@ use std::collections::VecDeque;
 use buf::{Class, Cx, Time};
 use endpoint::Accepted;
 use iscsi::login::{
-    Authorization, Cause, Complete, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginAction,
-    LoginIdentity, LoginPdu,
+    Authorization, Cause, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginAction, LoginIdentity,
+    LoginPdu, SessionQuestion,
 };
 use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
-use stream::{Piece, Received, RecvOp, SendOp};
+use stream::{Received, RecvOp, SendOp, SendPiece};
 
 /// Most bytes that are received and not yet parsed: one whole request.
 const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
@@ -24,7 +24,7 @@ pub(crate) enum LoginEvent {
     /// Answer with [`LoginLink::authorize`].
     Authorize(LoginIdentity),
     /// Answer with [`LoginLink::complete`].
-    Complete(Box<Complete>),
+    Complete(Box<SessionQuestion>),
     /// The last response is sent: the link belongs to a session now.
     Done(Box<Established>),
     /// Close the link; why, for the log.
@@ -228,7 +228,7 @@ impl LoginLink {
         self.to_send.pop_front();
         self.sending = true;
         self.in_kernel += 1;
-        Some(SendOp { head: Some(head), pieces: smallvec![Piece::Head(0..len as u32)], len })
+        Some(SendOp { head: Some(head), pieces: smallvec![SendPiece::Head(0..len as u32)], len })
     }
 
     pub(crate) fn handle_written(&mut self, how: Result<(), buf::Errno>) {

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Computation, Remote, ShardId};
+use endpoint::{Accepted, Computation, NetworkBackend, ShardId};
 use iscsi::chap::Algorithm;
 use iscsi::login::Established;
 use iscsi::session::SessionParams;
@@ -14,8 +14,8 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Answer, Backend, DiskId, Facts, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate, VolumeId,
-    VolumeOwner, VolumeRequest,
+    Ack, Backend, DiskId, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate, VolumeAnswer, VolumeFacts,
+    VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
@@ -78,7 +78,7 @@ pub enum Message {
     /// To a volume's home.
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     /// From it.
-    Answer(VolumeId, Answer),
+    Answer(VolumeId, VolumeAnswer),
     /// From a volume's home to every shard.
     ViewUpdate(VolumeId, Arc<ViewUpdate>),
     /// Back.
@@ -128,7 +128,7 @@ pub struct LinkHandoff {
 pub type MakeBackend = Box<dyn FnOnce() -> Box<dyn Backend> + Send>;
 
 /// Makes the backend of a volume that is elsewhere, and begins to connect it.
-pub type MakeRemote = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn Remote> + Send>;
+pub type MakeRemote = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn NetworkBackend> + Send>;
 
 /// What carries a volume's operations out on one shard.
 pub enum BackendFactory {
@@ -141,7 +141,7 @@ pub enum BackendFactory {
 /// A volume, as a shard must know it.
 pub struct VolumeSpec {
     /// What it says of itself.
-    pub facts: Arc<Facts>,
+    pub facts: Arc<VolumeFacts>,
     /// What its gates share over all shards.
     pub shared: Shared,
     /// The truth when it is opened.
@@ -281,7 +281,7 @@ pub struct SessionEntry {
     /// Tasks in work.
     pub tasks: usize,
     /// I/O since login: reads, bytes read, writes, bytes written.
-    pub io: Traffic,
+    pub io: IoCounters,
 }
 
 /// A connection of a session.
@@ -313,12 +313,12 @@ pub struct VolumeEntry {
     /// A sync has failed, so that nothing is written any more.
     pub sync_failed: bool,
     /// I/O of this shard since it was added.
-    pub io: Traffic,
+    pub io: IoCounters,
 }
 
 /// Counts of I/O.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Traffic {
+pub struct IoCounters {
     /// Read operations.
     pub reads: u64,
     /// Bytes read.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, OperatorNotice};
 
@@ -116,7 +116,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         })
     }
 
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         Self::poll_legs(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
     }
 

@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use buf::{Class, Entropy, Payload, Pool, Sg, Time};
-use endpoint::{Dial, Dialled, Leave};
+use endpoint::{CloseMode, Dial, Dialled};
 use proptest::prelude::*;
 use stream::{Received, RecvOp, SendOp};
 use volume::{Durability, Epoch, Extent, Failure, Fault, Op, OperatorNotice, Outcome, Refusal, Span};

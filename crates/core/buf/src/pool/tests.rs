@@ -139,7 +139,7 @@ proptest! {
                 others.swap_remove(which.index(others.len()));
             }
         }
-        let promised: Vec<_> = promises.into_iter().filter(|len| pool.reserve(Account::Iscsi, *len)).collect();
+        let promised: Vec<_> = promises.into_iter().filter(|len| pool.reserve(PoolAccount::Iscsi, *len)).collect();
         let mut after = after.into_iter();
         let mut held = Vec::new();
         for len in &promised {
@@ -150,10 +150,10 @@ proptest! {
         }
         drop(held);
         for len in promised {
-            pool.unreserve(Account::Iscsi, len);
+            pool.unreserve(PoolAccount::Iscsi, len);
         }
         drop(others);
-        prop_assert_eq!(pool.usage(), PoolUse { capacity: 2 << 20, lent: 0, reserved: 0 });
+        prop_assert_eq!(pool.usage(), PoolUsage { capacity: 2 << 20, lent: 0, reserved: 0 });
     }
 }
 
@@ -168,8 +168,8 @@ fn a_full_pool_refuses_solicited_but_not_wire() {
 #[test]
 fn nobody_takes_what_was_promised() {
     let pool = Pool::new(1 << 20);
-    assert!(pool.reserve(Account::Iscsi, 512 << 10));
-    assert!(!pool.reserve(Account::Iscsi, 1), "half stays for data that is asked for");
+    assert!(pool.reserve(PoolAccount::Iscsi, 512 << 10));
+    assert!(!pool.reserve(PoolAccount::Iscsi, 1), "half stays for data that is asked for");
     let wire: Vec<_> = std::iter::from_fn(|| pool.take(Class::Wire, 64 << 10)).collect();
     assert_eq!(wire.len(), 8);
     let unasked: Vec<_> = std::iter::from_fn(|| pool.take(Class::Unsolicited, 64 << 10)).collect();
@@ -182,7 +182,7 @@ fn nobody_takes_what_was_promised() {
 fn neither_account_takes_what_is_kept_for_the_other() {
     let pool = Pool::new(8 << 20);
     pool.share_between_accounts(4);
-    for account in [Account::Iscsi, Account::NvmeTcp] {
+    for account in [PoolAccount::Iscsi, PoolAccount::NvmeTcp] {
         let other = account.other();
         assert!(!pool.reserve(account, (3 << 20) + 1) && pool.reserve(account, 3 << 20));
         assert_eq!((pool.left_to_promise(account), pool.left_to_promise(other)), (0, 1 << 20));
@@ -200,16 +200,16 @@ fn neither_account_takes_what_is_kept_for_the_other() {
 fn what_is_lent_cannot_be_promised() {
     let pool = Pool::new(1 << 20);
     let lent: Vec<_> = (0..14).filter_map(|_| pool.take(Class::Wire, 64 << 10)).collect();
-    assert!(!pool.reserve(Account::Iscsi, 129 << 10));
-    assert!(pool.reserve(Account::Iscsi, 128 << 10));
+    assert!(!pool.reserve(PoolAccount::Iscsi, 129 << 10));
+    assert!(pool.reserve(PoolAccount::Iscsi, 128 << 10));
     drop(lent);
-    assert!(pool.reserve(Account::Iscsi, 384 << 10));
+    assert!(pool.reserve(PoolAccount::Iscsi, 384 << 10));
 }
 
 #[test]
 fn rounding_up_does_not_eat_promises() {
     let pool = Pool::new(1 << 20);
-    assert!(pool.reserve(Account::Iscsi, 33 << 10) && pool.reserve(Account::Iscsi, 33 << 10));
+    assert!(pool.reserve(PoolAccount::Iscsi, 33 << 10) && pool.reserve(PoolAccount::Iscsi, 33 << 10));
     let wire = pool.take_sg(Class::Wire, (1 << 20) - (66 << 10)).unwrap();
     let one = pool.take_sg(Class::Unsolicited, 33 << 10).unwrap();
     let two = pool.take_sg(Class::Unsolicited, 33 << 10).unwrap();

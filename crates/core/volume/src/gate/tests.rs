@@ -247,7 +247,7 @@ fn an_old_change_does_not_bring_an_old_view_back() {
         change: crate::ChangeId(change),
         view,
         drain: true,
-        abort: crate::Abort::Nobody,
+        abort: crate::AbortScope::Nobody,
         notices: Vec::new(),
         asked: None,
     };
@@ -324,7 +324,7 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
             not_ready: Some(why),
             ..(*view).clone()
         });
-        let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
+        let (change, abort) = (crate::ChangeId(epoch), crate::AbortScope::Nobody);
         ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None }
     };
     let starts = view(&gate, 1, UnservableReason::Sanitizing(0));
@@ -368,7 +368,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         gate.submit(&mut world.cx(), &nexus(1), io);
         let update_view = |gate: &mut Gate, epoch| {
             let standing = crate::VolumeState { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
-            let (change, abort) = (crate::ChangeId(epoch), crate::Abort::Nobody);
+            let (change, abort) = (crate::ChangeId(epoch), crate::AbortScope::Nobody);
             let view = View::from(standing);
             gate.update_view(&ViewUpdate {
                 change,
@@ -418,7 +418,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     submit(&mut world, &mut gate, 1, 7);
     assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
-    let (change, abort, view) = (crate::ChangeId(1), crate::Abort::Nobody, View::from(standing));
+    let (change, abort, view) = (crate::ChangeId(1), crate::AbortScope::Nobody, View::from(standing));
     gate.update_view(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
     // Nor does an exclusive operation of the same blocks.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::{HeldReservation, Key, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use crate::io::Refusal;
 use crate::nexus::{Identity, Nexus, PortId};
-use crate::notice::{Cause, Notice, NoticeReceivers};
+use crate::notice::{Notice, NoticeCause, NoticeReceivers};
 
 /// The longest iSCSI name, and the longest NVMe Qualified Name, in bytes (RFC 7143 §4.2.7.1; NVMe
 /// Base §4.5).
@@ -111,7 +111,7 @@ pub enum RegisterMode {
 
 /// What comes of an action that was not refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Effect {
+pub struct ActionEffect {
     /// The new state.
     pub state: Reservations,
     /// Who must hear of it.
@@ -142,7 +142,7 @@ impl Action {
 impl Reservations {
     /// The state after `action`, or why it is refused; `self` stays as it is.
     #[expect(clippy::unreachable, reason = "these actions were handled above")]
-    pub fn apply(&self, who: &Nexus, action: &Action) -> Result<Effect, Refusal> {
+    pub fn apply(&self, who: &Nexus, action: &Action) -> Result<ActionEffect, Refusal> {
         if who.read_only {
             let who = Nexus { read_only: false, ..who.clone() };
             return self.apply(&who, &action.of_reader()?);
@@ -209,8 +209,8 @@ impl Reservations {
         }
     }
 
-    fn effect(&self, state: Reservations) -> Effect {
-        Effect { state, notices: Vec::new(), abort: Vec::new(), drain: false }
+    fn effect(&self, state: Reservations) -> ActionEffect {
+        ActionEffect { state, notices: Vec::new(), abort: Vec::new(), drain: false }
     }
 
     fn counted(&self) -> Reservations {
@@ -256,7 +256,7 @@ impl Reservations {
         Ok(())
     }
 
-    fn register(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+    fn register(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
         let has = self.key_of(&who.identity);
         let known = register.current.is_none_or(|current| has.unwrap_or(Key::NONE) == current);
         let own = [who.identity.clone()];
@@ -281,7 +281,7 @@ impl Reservations {
     /// SCSI's REGISTER, on every port that it names as if it had come by each (SPC-4 §6.16.3, ALL_TG_PT):
     /// all or nothing. A port where nothing is registered, because it is younger than the others'
     /// registrations, follows them; one where another key stands is not this request's to change.
-    fn set(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+    fn set(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
         let everywhere = on_ports(&who.identity, &register.ports);
         let foreign = |current: Key| {
             everywhere
@@ -307,7 +307,7 @@ impl Reservations {
         }
     }
 
-    fn add(&self, who: &Nexus, register: &Register) -> Result<Effect, Refusal> {
+    fn add(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
         if register.also.len() > REGISTRANTS_MAX {
             return Err(Refusal::NoRegistrationSpace);
         }
@@ -328,7 +328,12 @@ impl Reservations {
         Ok(self.effect(state))
     }
 
-    fn replace(&self, who: &Nexus, register: &Register, own: &[Arc<Identity>]) -> Result<Effect, Refusal> {
+    fn replace(
+        &self,
+        who: &Nexus,
+        register: &Register,
+        own: &[Arc<Identity>],
+    ) -> Result<ActionEffect, Refusal> {
         let mut state = self.counted();
         for identity in own {
             state.put(identity.clone(), register.new)?;
@@ -338,7 +343,7 @@ impl Reservations {
         Ok(self.effect(state))
     }
 
-    fn unregister(&self, who: &Nexus, own: &[Arc<Identity>], persist: Option<bool>) -> Effect {
+    fn unregister(&self, who: &Nexus, own: &[Arc<Identity>], persist: Option<bool>) -> ActionEffect {
         let mut state = self.counted();
         state.registrants.retain(|registrant| !own.contains(&registrant.identity));
         state.set_persist(persist);
@@ -348,7 +353,7 @@ impl Reservations {
         if let (Some(held), None) = (&self.held, &effect.state.held)
             && held.kind.favours_registrants()
         {
-            effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+            effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
         }
         // The one who left may do less now.
         effect.drain = self.held.is_some();
@@ -362,7 +367,7 @@ impl Reservations {
         to: &Arc<Identity>,
         unregister: bool,
         persist: Option<bool>,
-    ) -> Result<Effect, Refusal> {
+    ) -> Result<ActionEffect, Refusal> {
         // SPC-4 §5.9.8: that nothing is reserved is the CDB's fault.
         let Some(held) = &self.held else { return Err(Refusal::NothingReserved) };
         // SPC-4 §5.9.8: neither an all-registrants reservation nor another's can be moved.
@@ -381,17 +386,17 @@ impl Reservations {
         state.put(to.clone(), new)?;
         state.held = Some(HeldReservation { kind: held.kind, holder: Some(to.clone()) });
         state.set_persist(persist);
-        Ok(Effect { drain: true, ..self.effect(state) })
+        Ok(ActionEffect { drain: true, ..self.effect(state) })
     }
 
-    fn reserve(&self, who: &Nexus, kind: ReservationType) -> Result<Effect, Refusal> {
+    fn reserve(&self, who: &Nexus, kind: ReservationType) -> Result<ActionEffect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) && held.kind == kind => Ok(self.effect(self.clone())),
             Some(_) => Err(Refusal::Conflict),
             None => {
                 let mut state = self.clone();
                 state.take(who, kind);
-                Ok(Effect { drain: true, ..self.effect(state) })
+                Ok(ActionEffect { drain: true, ..self.effect(state) })
             }
         }
     }
@@ -401,7 +406,7 @@ impl Reservations {
         self.held = Some(HeldReservation { kind, holder });
     }
 
-    fn release(&self, who: &Nexus, kind: ReservationType) -> Result<Effect, Refusal> {
+    fn release(&self, who: &Nexus, kind: ReservationType) -> Result<ActionEffect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) => {
                 if held.kind != kind {
@@ -409,7 +414,7 @@ impl Reservations {
                 }
                 let mut effect = self.effect(Reservations { held: None, ..self.clone() });
                 if kind.favours_registrants() {
-                    effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+                    effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
                 }
                 Ok(effect)
             }
@@ -417,13 +422,13 @@ impl Reservations {
         }
     }
 
-    fn clear(&self, who: &Nexus) -> Effect {
+    fn clear(&self, who: &Nexus) -> ActionEffect {
         let mut state = self.counted();
         state.held = None;
         state.registrants.clear();
         let mut effect = self.effect(state);
         let others = self.registrants.iter().map(|registrant| &registrant.identity);
-        effect.tell(others.filter(|one| **one != who.identity), Cause::ReservationsPreempted);
+        effect.tell(others.filter(|one| **one != who.identity), NoticeCause::ReservationsPreempted);
         effect
     }
 
@@ -433,7 +438,7 @@ impl Reservations {
         victim: Key,
         kind: ReservationType,
         abort: bool,
-    ) -> Result<Effect, Refusal> {
+    ) -> Result<ActionEffect, Refusal> {
         let all = self.held.as_ref().is_some_and(|held| held.kind.is_all_registrants());
         // SPC-4 §5.9.11: the reservation changes hands if the key is the holder's, or zero while
         // all registrants hold; then the one who asks keeps its registration.
@@ -457,14 +462,14 @@ impl Reservations {
         if takes {
             state.take(who, kind);
         }
-        let mut effect = Effect { drain: true, ..self.effect(state) };
+        let mut effect = ActionEffect { drain: true, ..self.effect(state) };
         effect.release_if_orphaned();
-        effect.tell(victims.iter().filter(|one| **one != who.identity), Cause::RegistrationsPreempted);
+        effect.tell(victims.iter().filter(|one| **one != who.identity), NoticeCause::RegistrationsPreempted);
         let kept =
             effect.state.held.as_ref().map(|held| held.kind) == self.held.as_ref().map(|held| held.kind);
         if !kept {
             // Survivors may do something else than before, or the reservation is gone.
-            effect.tell_registrants(&who.identity, Cause::ReservationsReleased);
+            effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
         }
         if abort {
             effect.abort = victims;
@@ -474,7 +479,7 @@ impl Reservations {
 
     /// SPC-3 §5.6.3: with registrations about, RESERVE and RELEASE of those whose access is assured
     /// do nothing, well; of others they conflict. `None`: no registrations, SPC-2 holds.
-    fn legacy_compatible(&self, who: &Nexus) -> Option<Result<Effect, Refusal>> {
+    fn legacy_compatible(&self, who: &Nexus) -> Option<Result<ActionEffect, Refusal>> {
         if self.registrants.is_empty() {
             return None;
         }
@@ -484,7 +489,7 @@ impl Reservations {
         Some(if assured { Ok(self.effect(self.clone())) } else { Err(Refusal::Conflict) })
     }
 
-    fn legacy_reserve(&self, who: &Nexus) -> Result<Effect, Refusal> {
+    fn legacy_reserve(&self, who: &Nexus) -> Result<ActionEffect, Refusal> {
         if let Some(answer) = self.legacy_compatible(who) {
             return answer;
         }
@@ -493,12 +498,12 @@ impl Reservations {
             Some(_) => Ok(self.effect(self.clone())),
             None => {
                 let state = Reservations { legacy: Some(who.identity.clone()), ..self.clone() };
-                Ok(Effect { drain: true, ..self.effect(state) })
+                Ok(ActionEffect { drain: true, ..self.effect(state) })
             }
         }
     }
 
-    fn legacy_release(&self, who: &Nexus) -> Result<Effect, Refusal> {
+    fn legacy_release(&self, who: &Nexus) -> Result<ActionEffect, Refusal> {
         if let Some(answer) = self.legacy_compatible(who) {
             return answer;
         }
@@ -518,7 +523,7 @@ fn on_ports(identity: &Arc<Identity>, ports: &[PortId]) -> Vec<Arc<Identity>> {
     all
 }
 
-impl Effect {
+impl ActionEffect {
     /// Ends a reservation whose holder, or whose last registrant, has gone.
     fn release_if_orphaned(&mut self) {
         let orphaned = match &self.state.held {
@@ -531,7 +536,7 @@ impl Effect {
         }
     }
 
-    fn tell<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: Cause) {
+    fn tell<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: NoticeCause) {
         let whom: Arc<[_]> = whom.cloned().collect();
         if !whom.is_empty() {
             self.notices.push(Notice { to: NoticeReceivers::These(whom), cause });
@@ -539,7 +544,7 @@ impl Effect {
     }
 
     /// Tells those who are registered in the new state, but for the one who did it.
-    fn tell_registrants(&mut self, doer: &Identity, cause: Cause) {
+    fn tell_registrants(&mut self, doer: &Identity, cause: NoticeCause) {
         let registrants = self.state.registrants.clone();
         self.tell(registrants.iter().map(|one| &one.identity).filter(|one| ***one != *doer), cause);
     }

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::io::CommandClass;
 use crate::nexus::Identity;
 
-pub use action::{Action, Effect, Register, RegisterMode};
+pub use action::{Action, ActionEffect, Register, RegisterMode};
 
 /// How many registrations a volume keeps (one per initiator port and target port, or per host): a
 /// cluster of 64 nodes with 16 paths each. The state file stays below 512 KiB.
@@ -36,12 +36,12 @@ impl Key {
 /// The six kinds of reservation.
 /// ```
 /// use blockwire_volume::CommandClass;
-/// use blockwire_volume::reservation::{ReservationType, Rank};
+/// use blockwire_volume::reservation::{ReservationType, ReservationRole};
 ///
 /// let kind = ReservationType::from_nvme(3).unwrap();
 /// assert_eq!((kind, kind.scsi()), (ReservationType::WriteExclusiveRegistrants, 5));
-/// assert!(kind.permits(Rank::Registrant, CommandClass::Write) && !kind.permits(Rank::Stranger, CommandClass::Write));
-/// assert!(kind.permits(Rank::Stranger, CommandClass::Read));
+/// assert!(kind.permits(ReservationRole::Registrant, CommandClass::Write) && !kind.permits(ReservationRole::Stranger, CommandClass::Write));
+/// assert!(kind.permits(ReservationRole::Stranger, CommandClass::Read));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum ReservationType {
@@ -116,11 +116,11 @@ impl ReservationType {
     }
 
     /// The table: whether a nexus of this rank may do something of this class.
-    pub fn permits(self, rank: Rank, class: CommandClass) -> bool {
+    pub fn permits(self, rank: ReservationRole, class: CommandClass) -> bool {
         let has_rights = match rank {
-            Rank::Holder => true,
-            Rank::Registrant => self.favours_registrants(),
-            Rank::Stranger => false,
+            ReservationRole::Holder => true,
+            ReservationRole::Registrant => self.favours_registrants(),
+            ReservationRole::Stranger => false,
         };
         match class {
             CommandClass::Read => has_rights || !self.excludes_reads(),
@@ -132,7 +132,7 @@ impl ReservationType {
 
 /// What a nexus is to a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Rank {
+pub enum ReservationRole {
     /// Holds it (every registrant holds an all-registrants reservation).
     Holder,
     /// Is registered.
@@ -207,14 +207,14 @@ impl Reservations {
         self.legacy.is_some() || self.held.is_some()
     }
 
-    fn rank(&self, held: &HeldReservation, who: &Identity) -> Rank {
+    fn rank(&self, held: &HeldReservation, who: &Identity) -> ReservationRole {
         if held.holder.as_deref() == Some(who) {
-            return Rank::Holder;
+            return ReservationRole::Holder;
         }
         match (self.key_of(who), &held.holder) {
-            (Some(_), None) => Rank::Holder,
-            (Some(_), Some(_)) => Rank::Registrant,
-            (None, _) => Rank::Stranger,
+            (Some(_), None) => ReservationRole::Holder,
+            (Some(_), Some(_)) => ReservationRole::Registrant,
+            (None, _) => ReservationRole::Stranger,
         }
     }
 
@@ -233,7 +233,7 @@ impl Reservations {
 
     /// Whether `who` holds the reservation.
     pub fn is_holder(&self, who: &Identity) -> bool {
-        self.held.as_ref().is_some_and(|held| self.rank(held, who) == Rank::Holder)
+        self.held.as_ref().is_some_and(|held| self.rank(held, who) == ReservationRole::Holder)
     }
 
     /// Registrants in the order of their identities.

@@ -6,7 +6,7 @@ use super::*;
 use crate::facts::Uuid;
 use crate::io::Refusal;
 use crate::nexus::{Nexus, PortId};
-use crate::notice::{Cause, Notice};
+use crate::notice::{Notice, NoticeCause};
 use crate::record::PersistentState;
 use crate::record::RecordError;
 
@@ -50,9 +50,11 @@ fn the_table_is_the_standards() {
         (ExclusiveAccessAll, "rw", "rw", "--"),
     ];
     for (kind, holder, registrant, stranger) in rows {
-        for (rank, rights) in
-            [(Rank::Holder, holder), (Rank::Registrant, registrant), (Rank::Stranger, stranger)]
-        {
+        for (rank, rights) in [
+            (ReservationRole::Holder, holder),
+            (ReservationRole::Registrant, registrant),
+            (ReservationRole::Stranger, stranger),
+        ] {
             assert_eq!(kind.permits(rank, CommandClass::Read), rights.contains('r'), "{kind:?} {rank:?}");
             assert_eq!(kind.permits(rank, CommandClass::Write), rights.contains('w'), "{kind:?} {rank:?}");
             assert!(kind.permits(rank, CommandClass::Status));
@@ -318,18 +320,18 @@ fn agree(state: &Reservations, model: &Model) {
 }
 
 /// What every change must keep, whatever it was.
-fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect) {
+fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &ActionEffect) {
     let state = &effect.state;
     assert!(effect.notices.iter().all(|notice| !notice.is_for(&who.identity)), "the doer hears nothing");
-    let told = |identity: &Identity, cause: Cause| {
+    let told = |identity: &Identity, cause: NoticeCause| {
         effect.notices.iter().any(|notice: &Notice| notice.cause == cause && notice.is_for(identity))
     };
     for one in before.registrants() {
         let gone = state.key_of(&one.identity).is_none();
         let other = one.identity != who.identity;
         let cause = match step {
-            Step::Clear { .. } => Cause::ReservationsPreempted,
-            _ => Cause::RegistrationsPreempted,
+            Step::Clear { .. } => NoticeCause::ReservationsPreempted,
+            _ => NoticeCause::RegistrationsPreempted,
         };
         assert_eq!(told(&one.identity, cause), gone && other, "{step:?}");
         if let Step::Preempt { abort: true, .. } = step {
@@ -338,7 +340,7 @@ fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Effect
         let released =
             before.held().is_some_and(|held| held.kind.favours_registrants()) && state.held().is_none();
         if released && !gone && other {
-            assert!(told(&one.identity, Cause::ReservationsReleased), "{step:?}");
+            assert!(told(&one.identity, NoticeCause::ReservationsReleased), "{step:?}");
         }
     }
     for number in 0..6 {

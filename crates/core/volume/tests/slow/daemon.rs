@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
-    Ack, Answer, Done, Durability, Facts, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId,
-    ShardId, Span, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Done, Durability, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId, ShardId, Span,
+    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
 
 pub const BLOCKS: u64 = 64;
 
-pub fn facts() -> Facts {
-    Facts {
+pub fn facts() -> VolumeFacts {
+    VolumeFacts {
         id: VolumeId(1),
         name: "test".into(),
         uuid: Uuid([3; 16]),
@@ -56,7 +56,7 @@ enum ToHome {
 
 enum ToShard {
     ViewUpdate(ViewUpdate),
-    Answer(Answer),
+    Answer(VolumeAnswer),
 }
 
 pub struct Daemon {
@@ -65,7 +65,7 @@ pub struct Daemon {
     to_shards: Vec<VecDeque<ToShard>>,
     to_home: Vec<VecDeque<ToHome>>,
     /// To the test's own asks.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<VolumeAnswer>,
     pub remarks: Vec<OperatorNotice>,
     /// The record as it was last stored.
     pub record: Option<Vec<u8>>,

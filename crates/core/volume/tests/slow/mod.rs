@@ -167,7 +167,7 @@ impl World {
     }
 
     #[allow(dead_code, reason = "not every test has a home")]
-    pub fn answered(&mut self, shard: usize, answer: &volume::Answer) {
+    pub fn answered(&mut self, shard: usize, answer: &volume::VolumeAnswer) {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.gates[shard].answered(&mut cx, answer.id, answer.result);
     }

@@ -1,7 +1,7 @@
 //! The plan's negotiation limits and credentials, in the form for the iSCSI login.
 
 use iscsi::{
-    chap::{Account, Algorithm, Secret},
+    chap::{Algorithm, ChapAccount, Secret},
     login::{AuthPolicy, Chap},
     negotiate::{Digest, Limits},
 };
@@ -53,7 +53,7 @@ fn demand(
     if credentials.is_empty() {
         return AuthPolicy::None;
     }
-    let account = |name: &str, secret: &config::plan::Secret| Account {
+    let account = |name: &str, secret: &config::plan::Secret| ChapAccount {
         name: name.to_owned(),
         secret: Secret::new(secret.expose().to_vec()),
     };

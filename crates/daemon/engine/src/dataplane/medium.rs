@@ -5,7 +5,8 @@ use std::{io, os::fd::OwnedFd, sync::Arc};
 use backends::{AnyLeg, File, FileDisk, Null, Stripe};
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{
-    DiskId, Facts, Gauge, Geometry, PortRenumbering, Ram, RamDisk, Shared, Uuid, VolumeId, VolumeOwner,
+    AllocationGauge, DiskId, Geometry, PortRenumbering, Ram, RamDisk, Shared, Uuid, VolumeFacts, VolumeId,
+    VolumeOwner,
 };
 
 use super::{exports::revision, notes::Notes, usage::Usage};
@@ -242,7 +243,7 @@ impl Medium {
     }
 
     /// Where it can be read how much is allocated.
-    fn gauge(&self, store: &Store, usage: &Usage) -> Option<Gauge> {
+    fn gauge(&self, store: &Store, usage: &Usage) -> Option<AllocationGauge> {
         match self {
             Medium::Ram(disk) => Some(disk.gauge()),
             Medium::File(..) => match &store.volume.spec.source {
@@ -269,7 +270,7 @@ impl Medium {
         let refuse = |why: String| EngineError::Record(format!("volume \"{name}\": {why}"));
         let uuid = Uuid(*store.uuid.as_bytes());
         let inquiry = Inquiry::default();
-        let facts = Facts {
+        let facts = VolumeFacts {
             id,
             name: name.as_str().into(),
             uuid,

@@ -58,7 +58,7 @@ fn backend(medium: &Medium) -> Box<dyn Backend> {
     match medium.make(0) {
         BackendFactory::Local(make) => made(make),
         BackendFactory::Remote(make) => {
-            struct Whole(Box<dyn endpoint::Remote>);
+            struct Whole(Box<dyn endpoint::NetworkBackend>);
             impl Backend for Whole {
                 fn geometry(&self) -> volume::Geometry {
                     self.0.geometry()

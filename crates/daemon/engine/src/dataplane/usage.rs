@@ -10,7 +10,7 @@ use std::{
 };
 
 use rustix::fs::OFlags;
-use volume::Gauge;
+use volume::AllocationGauge;
 
 /// How old what is shown may be, and how long a descriptor may outlive its volume.
 const PERIOD: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub struct Usage(Sender<WatchedFile>);
 struct WatchedFile {
     /// A descriptor of its own that can be looked at and no more: it shares no lock.
     file: File,
-    gauge: Gauge,
+    gauge: AllocationGauge,
 }
 
 impl WatchedFile {
@@ -43,10 +43,10 @@ impl Usage {
     }
 
     /// Keeps a gauge of a file for as long as anyone has it; `None` if the file cannot be looked at.
-    pub fn watch(&self, path: &Path) -> Option<Gauge> {
+    pub fn watch(&self, path: &Path) -> Option<AllocationGauge> {
         let look_only = OFlags::PATH.bits() as i32;
         let file = File::options().read(true).custom_flags(look_only).open(path).ok()?;
-        let watched = WatchedFile { file, gauge: Gauge::default() };
+        let watched = WatchedFile { file, gauge: AllocationGauge::default() };
         let gauge = watched.gauge.clone();
         (watched.look() && self.0.send(watched).is_ok()).then_some(gauge)
     }

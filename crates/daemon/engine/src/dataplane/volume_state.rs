@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use shard::{Traffic, VolumeEntry};
+use shard::{IoCounters, VolumeEntry};
 use volume::reservation::{Registrant, ReservationType, Reservations};
 use volume::{Access, Identity, PortId, UnservableReason, View};
 
@@ -28,7 +28,7 @@ pub fn of(
 ) -> Option<VolumeStateReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
-    let sum = |count: fn(&Traffic) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
+    let sum = |count: fn(&IoCounters) -> u64| entries.iter().map(|entry| count(&entry.io)).sum();
     let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&UnservableReason::SyncFailed);
     Some(VolumeStateReport {
         volume: name.to_owned(),
@@ -162,14 +162,14 @@ fn registrant(frame: &FixedSettings, one: &Registrant, state: &Reservations) -> 
 
 #[cfg(test)]
 mod tests {
-    use volume::{Facts, Uuid, VolumeId, VolumeOwner};
+    use volume::{Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
     use super::*;
     use crate::example::example;
 
     #[test]
     fn a_failed_sync_is_shown() {
-        let facts = Facts {
+        let facts = VolumeFacts {
             id: VolumeId(0),
             name: "logs".into(),
             uuid: Uuid([1; 16]),
@@ -185,7 +185,7 @@ mod tests {
         let home = VolumeOwner::restore(facts, geometry, 1, false, None).unwrap();
         let frame = FixedSettings::of(&example());
         let shown = |sync_failed| {
-            let (view, io) = (home.view().clone(), Traffic::default());
+            let (view, io) = (home.view().clone(), IoCounters::default());
             of(&frame, &Catalog::default(), "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }])
                 .unwrap()
                 .not_ready

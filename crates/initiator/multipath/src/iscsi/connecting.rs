@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Leave, LinkId};
+use endpoint::{CloseMode, LinkId};
 use iscsi::initiator::{Failure as LoginFailure, InitiatorSession, LinkFault, Notice, Response};
 use iscsi::name::TargetAddress;
 use iscsi::wire::{Cid, LoginStatus};
@@ -224,7 +224,7 @@ impl IscsiPath {
                 self.owners = RequestOwners::default();
             }
             Err(failure) => {
-                self.sockets.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, CloseMode::Abort);
                 self.attempt_failed(cx, DownReason::Refused(failure.to_string()), true);
             }
         }
@@ -527,7 +527,7 @@ impl IscsiPath {
             Some(()) => self.next_cid = self.next_cid.wrapping_add(1),
             None => {
                 self.links_complete = true;
-                self.sockets.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, CloseMode::Abort);
             }
         }
     }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, DialId, Dialled, LinkId, Sockets};
 use iscsi::discovery::SendTargets;
 use iscsi::initiator::{
     Credentials, Failure, InitiatorSession, LoginConfig, NoAnswer, Notice, Request, Response, Targets,
@@ -135,7 +135,7 @@ impl Discovery {
                 self.phase = DiscoveryPhase::LoggingIn;
             }
             Err(failure) => {
-                self.sockets.leave(socket, Leave::Abort);
+                self.sockets.leave(socket, CloseMode::Abort);
                 self.fail(DownReason::Refused(failure.to_string()));
             }
         }
@@ -258,7 +258,7 @@ impl Sockets for Discovery {
                 self.trace.ends(cx.now, 0, tracing::DIAL);
                 self.log_in(cx, dialled.link);
             }
-            Ok(dialled) => self.sockets.leave(dialled.link, Leave::Abort),
+            Ok(dialled) => self.sockets.leave(dialled.link, CloseMode::Abort),
             Err(errno) => {
                 tracing::unreachable(&mut self.trace, cx.now, 0, errno);
                 self.dial = None;

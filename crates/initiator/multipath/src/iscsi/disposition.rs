@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use iscsi::wire::ScsiStatus;
 use scsi::Status;
-use scsi::sense::{Decoded, Sense, SenseKey, Specific};
+use scsi::sense::{DecodedSense, Sense, SenseKey, SenseKeySpecific};
 use volume::{Access, Failure, Fault, Refusal, Span, UnservableReason};
 
 /// What follows for the command.
@@ -77,9 +77,9 @@ pub(super) fn classify(status: ScsiStatus, sense: &[u8], span: Span) -> Classifi
     match Status(status.0) {
         Status::GOOD | Status::CONDITION_MET => is(Disposition::Done),
         Status::CHECK_CONDITION => match Sense::decode(sense) {
-            Some(Decoded { deferred: false, sense }) => classify_sense(&sense, span),
+            Some(DecodedSense { deferred: false, sense }) => classify_sense(&sense, span),
             // It is about an earlier command, and this one has not been done (SPC-4 §4.5.7).
-            Some(Decoded { deferred: true, sense }) => {
+            Some(DecodedSense { deferred: true, sense }) => {
                 let lost = !matches!(sense.key, SenseKey::NO_SENSE | SenseKey::RECOVERED_ERROR);
                 is(Disposition::Retry(AT_ONCE)).refreshing(if lost {
                     Refresh::WriteLost
@@ -156,8 +156,11 @@ fn medium_error(sense: &Sense, code: (u8, u8), span: Span) -> Classified {
 
 fn not_ready(sense: &Sense, code: (u8, u8)) -> Classified {
     let progress = match sense.specific {
-        Specific::Progress(progress) => progress,
-        Specific::None | Specific::Field(_) | Specific::Segment { .. } | Specific::Other(_) => 0,
+        SenseKeySpecific::Progress(progress) => progress,
+        SenseKeySpecific::None
+        | SenseKeySpecific::Field(_)
+        | SenseKeySpecific::Segment { .. }
+        | SenseKeySpecific::Other(_) => 0,
     };
     match code {
         (0x04, 0x0a) => is(Disposition::OtherPath(SOON)).refreshing(Refresh::Access),

@@ -31,7 +31,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, DialId, Dialled, LinkId, Sockets};
 use scsi::lun::{Address, Lun};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::{IoId, Op};
@@ -302,7 +302,7 @@ impl Sockets for IscsiPath {
             }
         } else if let Ok(dialled) = how {
             // Nobody waits for it any more.
-            self.sockets.leave(dialled.link, Leave::Abort);
+            self.sockets.leave(dialled.link, CloseMode::Abort);
         }
     }
 

@@ -5,7 +5,7 @@
 
 use scsi::Command;
 use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic, WriteSame};
-use scsi::provisioning::Blocks;
+use scsi::provisioning::BlockRange;
 use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span};
 
 use super::unit_facts::{Abilities, TRANSFER_MAX};
@@ -285,7 +285,7 @@ fn zeroes(rest: Span, unmap: bool, can: &Abilities) -> NextCommand {
 const ZEROES_MAX: u32 = TRANSFER_MAX / 4;
 
 /// The descriptors of the next UNMAP: as many as the target takes, with no more blocks than it takes.
-pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl Iterator<Item = Blocks> {
+pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl Iterator<Item = BlockRange> {
     let (mut left, descriptors) = can.unmap.unwrap_or((0, 0));
     let mut at = at;
     let parts = std::iter::from_fn(move || {
@@ -303,7 +303,7 @@ pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl It
             let lba = span.lba + at.done;
             left -= blocks;
             at.done += u64::from(blocks);
-            return Some(Blocks { lba, blocks });
+            return Some(BlockRange { lba, blocks });
         }
     });
     parts.take(descriptors as usize)

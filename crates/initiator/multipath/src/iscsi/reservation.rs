@@ -7,7 +7,7 @@ use buf::{Class, Cx, Payload, SgMut, Time};
 use iscsi::initiator::{NoAnswer, Response};
 use iscsi::wire::ScsiStatus;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
-use scsi::pr::{self, MoveList, OutList};
+use scsi::pr::{self, MoveParameters, ReserveOutParameters};
 use scsi::transport_id::TransportId;
 use scsi::{Command, Sense, Writer};
 use stream::Tag;
@@ -354,7 +354,7 @@ fn refusal_of(sense: &[u8]) -> Refusal {
 fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
     let plain = |key: Option<Key>, action_key: Key| {
         let Some(key) = key else { return Err(Refusal::Unsupported) };
-        Ok(OutList {
+        Ok(ReserveOutParameters {
             key: key.0,
             action_key: action_key.0,
             all_target_ports: false,
@@ -399,7 +399,7 @@ fn reserve_out(
     (Command::ReserveOut(ReserveOut { action, scope: 0, kind, list_len: len as u32 }), Some(list))
 }
 
-fn registration(register: &Register) -> Result<(PrOutAction, OutList<'static>), Refusal> {
+fn registration(register: &Register) -> Result<(PrOutAction, ReserveOutParameters<'static>), Refusal> {
     // Others are registered by themselves, or by Move.
     if !register.also.is_empty() {
         return Err(Refusal::Unsupported);
@@ -414,7 +414,7 @@ fn registration(register: &Register) -> Result<(PrOutAction, OutList<'static>), 
         RegisterMode::Set | RegisterMode::Replace | RegisterMode::Remove => register.current,
     };
     let act = if current.is_some() { PrOutAction::Register } else { PrOutAction::RegisterAndIgnore };
-    let list = OutList {
+    let list = ReserveOutParameters {
         key: current.unwrap_or(Key::NONE).0,
         action_key: new.0,
         all_target_ports: !register.ports.is_empty(),
@@ -435,7 +435,7 @@ fn moving(
     if name.is_empty() || name.len() > scsi::transport_id::NAME_LEN_MAX {
         return Err(Refusal::InvalidAction);
     }
-    let list = MoveList {
+    let list = MoveParameters {
         key: key.0,
         action_key: new.0,
         unregister,

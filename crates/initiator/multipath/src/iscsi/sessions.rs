@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Dial, DialId, Leave, LinkId};
+use endpoint::{CloseMode, Dial, DialId, LinkId};
 use iscsi::initiator::InitiatorSession;
 use smallvec::SmallVec;
 use stream::{Connection, Link, Received, RecvOp, SendOp};
@@ -41,7 +41,7 @@ macro_rules! by_sessions {
             self.sessions.poll_recv(cx, link)
         }
 
-        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::Leave)> {
+        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::CloseMode)> {
             self.sockets.poll_leave()
         }
     };
@@ -53,7 +53,7 @@ pub(super) use by_sessions;
 pub(super) struct SocketRequests {
     dials: VecDeque<Dial>,
     ready: VecDeque<LinkId>,
-    leaving: VecDeque<(LinkId, Leave)>,
+    leaving: VecDeque<(LinkId, CloseMode)>,
     next_dial: u64,
 }
 
@@ -65,7 +65,7 @@ impl SocketRequests {
         id
     }
 
-    pub(super) fn leave(&mut self, link: LinkId, how: Leave) {
+    pub(super) fn leave(&mut self, link: LinkId, how: CloseMode) {
         self.leaving.push_back((link, how));
     }
 
@@ -73,7 +73,7 @@ impl SocketRequests {
         self.dials.pop_front()
     }
 
-    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.leaving.pop_front()
     }
 }
@@ -141,7 +141,7 @@ impl WiredSession {
     /// it never is; a logout waits for it.
     pub(super) fn pass_leaves(&mut self, sockets: &mut SocketRequests) {
         while let Some(link) = self.session.poll_shut() {
-            let how = if self.polite { Leave::Close } else { Leave::Abort };
+            let how = if self.polite { CloseMode::Close } else { CloseMode::Abort };
             if let Some(Some(wire)) = self.wires.get_mut(usize::from(link.0))
                 && !wire.left
             {

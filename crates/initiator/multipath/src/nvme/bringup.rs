@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
 use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
-use nvme::feature::{Fid, GetFeatures, Select, SetFeatures};
+use nvme::feature::{FeatureSelect, Fid, GetFeatures, SetFeatures};
 use nvme::identify::controller::NvmController;
-use nvme::identify::{self, Cns, Controller, Identifiers, Identify, Independent, Namespace};
+use nvme::identify::{self, Cns, Controller, Identifiers, Identify, IndependentNamespace, Namespace};
 use nvme::log::Lid;
 use nvme::property::{Capabilities, Configuration, ControllerStatus};
 use nvme::{Completion, Sqe};
@@ -169,8 +169,12 @@ impl Bringup {
             Step::Ready => Some((PropertyAccess::get_sqe(Property::CSTS, 4), 0)),
             Step::Controller => identify(Cns::CONTROLLER, 0),
             Step::KeepAlive => {
-                let get =
-                    GetFeatures { fid: Fid::KEEP_ALIVE_TIMER, select: Select::Current, argument: 0, nsid: 0 };
+                let get = GetFeatures {
+                    fid: Fid::KEEP_ALIVE_TIMER,
+                    select: FeatureSelect::Current,
+                    argument: 0,
+                    nsid: 0,
+                };
                 Some((get.sqe(), 0))
             }
             Step::Queues => {
@@ -260,7 +264,7 @@ impl Bringup {
                 self.namespace = Some(NamespaceFacts::judge(&said, &controller, settings)?);
             }
             Step::Independent => {
-                let said = Independent::parse(&structure(payload)?);
+                let said = IndependentNamespace::parse(&structure(payload)?);
                 self.namespace = self.namespace.map(|namespace| namespace.and(&said));
             }
             Step::Descriptors => {

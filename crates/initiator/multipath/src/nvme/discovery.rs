@@ -13,7 +13,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{Leave, Sockets};
+use endpoint::{CloseMode, Sockets};
 use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
 use nvme::log::Lid;
 use nvme::log::discovery::{Header, RECORD, Record};
@@ -220,7 +220,7 @@ impl Discovery {
         let who = self.who();
         self.setup = None;
         self.admin_commands.forget(who);
-        self.links.close(cx, who, Leave::Close);
+        self.links.close(cx, who, CloseMode::Close);
         self.ask_next(cx);
     }
 

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use nvme::identify::controller::NvmController;
-use nvme::identify::{Controller, Identifiers, Independent, Namespace};
+use nvme::identify::{Controller, Identifiers, IndependentNamespace, Namespace};
 use nvme::log::ana;
 use nvme::property::Capabilities;
 use volume::{Access, Geometry, Uuid};
@@ -260,7 +260,7 @@ impl NamespaceFacts {
     }
 
     /// Takes what does not depend on the command set (CNS 08h).
-    pub(super) fn and(mut self, said: &Independent) -> Self {
+    pub(super) fn and(mut self, said: &IndependentNamespace) -> Self {
         self.write_protected |= said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0;
         self
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::Leave;
+use endpoint::CloseMode;
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::property::{ControllerStatus, Shutdown};
 use nvme::{Cqe, Sqe};
@@ -78,14 +78,14 @@ impl NvmePath {
             cx.now + self.bringup.patience(&self.settings, self.known.map(|facts| facts.controller), ended);
         if self.known.is_none() {
             // It never carried an operation.
-            self.links.close(cx, admin, Leave::Abort);
+            self.links.close(cx, admin, CloseMode::Abort);
             return;
         }
         // Of two that are to be stopped, the older one's time is waited.
         if let Some(before) = self.fence.reset.take() {
             self.fence.wait_until(before.otherwise);
             self.admin_commands.forget(before.admin);
-            self.links.close(cx, before.admin, Leave::Abort);
+            self.links.close(cx, before.admin, CloseMode::Abort);
         }
         let until = cx.now + self.bringup.ready_within(&self.settings);
         let disable = PropertyAccess::set_sqe(Property::CC, self.bringup.configuration().disabled().0);
@@ -100,7 +100,7 @@ impl NvmePath {
         if sent {
             self.fence.reset = Some(Reset { admin, until, next: None, otherwise });
         } else {
-            self.links.close(cx, admin, Leave::Abort);
+            self.links.close(cx, admin, CloseMode::Abort);
             self.fence.wait_until(otherwise);
         }
     }
@@ -118,7 +118,7 @@ impl NvmePath {
             return;
         }
         self.fence.reset = None;
-        self.links.close(cx, who, Leave::Close);
+        self.links.close(cx, who, CloseMode::Close);
         if self.fence.until.is_none() && !matches!(self.state, State::Closing(_)) {
             self.fence.unknown = false;
         }
@@ -129,7 +129,7 @@ impl NvmePath {
     pub(super) fn reset_failed(&mut self, cx: &mut Cx<'_>) {
         if let Some(reset) = self.fence.reset.take() {
             self.admin_commands.forget(reset.admin);
-            self.links.close(cx, reset.admin, Leave::Abort);
+            self.links.close(cx, reset.admin, CloseMode::Abort);
             self.fence.wait_until(reset.otherwise);
         }
     }
@@ -215,7 +215,7 @@ impl NvmePath {
         }
         let admin = self.admin();
         for qid in 0..=self.settings.queues {
-            self.links.close(cx, QueueId { qid, ..admin }, Leave::Close);
+            self.links.close(cx, QueueId { qid, ..admin }, CloseMode::Close);
         }
         // Nothing of it can run any more: there is nothing to fence.
         self.known = None;

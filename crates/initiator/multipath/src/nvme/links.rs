@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, PendingResult};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, PendingResult};
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
@@ -68,7 +68,7 @@ macro_rules! by_links {
             self.links.poll_send(cx, link)
         }
 
-        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::Leave)> {
+        fn poll_leave(&mut self) -> Option<(endpoint::LinkId, endpoint::CloseMode)> {
             self.links.poll_leave()
         }
 
@@ -136,7 +136,7 @@ struct QueueLink {
     /// Its break was told, or we ended it.
     over: bool,
     /// How its socket is to be closed.
-    leave: Leave,
+    leave: CloseMode,
 }
 
 /// See the module.
@@ -147,7 +147,7 @@ pub(super) struct Links {
     awaited: Vec<(DialId, QueueId)>,
     list: Vec<QueueLink>,
     ready: VecDeque<LinkId>,
-    leaves: VecDeque<(LinkId, Leave)>,
+    leaves: VecDeque<(LinkId, CloseMode)>,
     told: VecDeque<(QueueId, LinkEvent)>,
     /// What is to be computed for queues that come up: one piece each.
     work: VecDeque<Computation>,
@@ -210,21 +210,21 @@ impl Links {
                     listed: true,
                     lively: true,
                     over: false,
-                    leave: Leave::Abort,
+                    leave: CloseMode::Abort,
                 });
                 self.ready.push_back(link);
                 self.told.push_back((who, LinkEvent::Dialled(dialled)));
             }
             (Some(who), Err(errno)) => self.told.push_back((who, LinkEvent::NotDialled(errno))),
             // Who wanted it has given up meanwhile.
-            (None, Ok(dialled)) => self.leaves.push_back((dialled.link, Leave::Abort)),
+            (None, Ok(dialled)) => self.leaves.push_back((dialled.link, CloseMode::Abort)),
             (None, Err(_)) => {}
         }
     }
 
     /// Ends a connection, or the wish for one. In good order, what was said is still delivered; else
     /// nothing of it leaves any more.
-    pub(super) fn close(&mut self, cx: &mut Cx<'_>, who: QueueId, leave: Leave) {
+    pub(super) fn close(&mut self, cx: &mut Cx<'_>, who: QueueId, leave: CloseMode) {
         self.awaited.retain(|(_, awaited)| *awaited != who);
         for linked in self.list.iter_mut().filter(|linked| linked.who == who && !linked.over) {
             (linked.over, linked.leave) = (true, leave);
@@ -338,7 +338,7 @@ impl Links {
         self.find(link)?.core.poll_send(cx, LINK)
     }
 
-    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    pub(super) fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.leaves.pop_front()
     }
 

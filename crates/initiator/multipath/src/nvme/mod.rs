@@ -43,7 +43,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{Leave, Sockets};
+use endpoint::{CloseMode, Sockets};
 use nvme::Cqe;
 use stream::{Slab, Tag, earliest};
 use volume::{IoId, Op};
@@ -268,7 +268,7 @@ impl NvmePath {
         self.state = State::Closing(why);
         let admin = self.admin();
         for qid in 1..=self.settings.queues {
-            self.links.close(cx, QueueId { qid, ..admin }, Leave::Abort);
+            self.links.close(cx, QueueId { qid, ..admin }, CloseMode::Abort);
         }
         self.setups.clear();
         self.admin_commands.forget(admin);

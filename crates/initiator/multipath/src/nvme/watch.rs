@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
 use nvme::event::Event as Notice;
-use nvme::identify::{self, Cns, Identifiers, Identify, Independent, Namespace};
+use nvme::identify::{self, Cns, Identifiers, Identify, IndependentNamespace, Namespace};
 use nvme::log::Lid;
 use nvme::{Cqe, Sqe, Status, admin};
 use volume::Access;
@@ -420,7 +420,7 @@ impl NvmePath {
             }
             Recheck::Independent => {
                 if let Ok(bytes) = structure(payload) {
-                    known.namespace = known.namespace.and(&Independent::parse(&bytes));
+                    known.namespace = known.namespace.and(&IndependentNamespace::parse(&bytes));
                     self.bringup.namespace = Some(known.namespace);
                 }
             }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno};
-use endpoint::{Computation, Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, OperatorNotice, Time};
 
@@ -125,7 +125,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         self.slots[slot].path.poll_send(cx, link)
     }
 
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.ask(|this, index| this.slots[index].path.poll_leave())
     }
 

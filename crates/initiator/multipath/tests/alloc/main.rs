@@ -15,7 +15,7 @@ use std::time::Duration;
 use blockwire_multipath::iscsi::{IscsiPath, Settings};
 use blockwire_multipath::{Event, Path};
 use buf::{Class, Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, ShardId, Sockets};
+use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, ShardId, Sockets};
 use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
@@ -60,7 +60,7 @@ impl Sockets for Counted {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         counted(|| self.0.poll_send(cx, link))
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         counted(|| self.0.poll_leave())
     }
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -200,7 +200,7 @@ impl Scene {
             // As a daemon's: the far one may be away when this one starts.
             let terms = VolumeSettings { open_timeout: Duration::MAX, ..terms(5) };
             let remote = RemoteVolume::open(cx, vec![path(FAR, back, 7)], terms);
-            Box::new(remote) as Box<dyn endpoint::Remote>
+            Box::new(remote) as Box<dyn endpoint::NetworkBackend>
         };
         for mut spec in far(&disk) {
             spec.make = BackendFactory::Remote(Box::new(make));
@@ -322,7 +322,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
                 vec![path],
                 VolumeSettings { open_timeout: Duration::MAX, ..terms(5) },
             );
-            Box::new(remote) as Box<dyn endpoint::Remote>
+            Box::new(remote) as Box<dyn endpoint::NetworkBackend>
         }));
         world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
     }

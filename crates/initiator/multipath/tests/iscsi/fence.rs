@@ -6,7 +6,7 @@ use std::time::Duration;
 use blockwire_multipath::iscsi::{IscsiPath, Settings, Timeouts};
 use blockwire_multipath::{Event, IoError, Path};
 use buf::Payload;
-use endpoint::Leave;
+use endpoint::CloseMode;
 use volume::{Durability, IoId, Op, Outcome};
 
 use crate::world::World;
@@ -139,12 +139,12 @@ fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_e
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
     let Event::Done { how: Err(IoError::InDoubt), .. } = next(&mut world) else { panic!("it is in doubt") };
     assert!(matches!(next(&mut world), Event::Down(_)));
-    assert_eq!(world.left(), [Leave::Abort]);
+    assert_eq!(world.left(), [CloseMode::Abort]);
     // In good order it is not.
     let mut world = crate::world(settings(), &target::TargetLimits::default());
     up(&mut world);
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
     assert!(matches!(next(&mut world), Event::Down(_)));
-    assert_eq!(world.left(), [Leave::Close]);
+    assert_eq!(world.left(), [CloseMode::Close]);
     let _ = Payload::None;
 }

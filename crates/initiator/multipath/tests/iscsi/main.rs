@@ -373,9 +373,9 @@ fn targets_are_discovered() {
 
 #[test]
 fn a_trace_tells_each_step_and_no_secret() {
-    use iscsi::chap::{Account, Algorithm, Secret};
+    use iscsi::chap::{Algorithm, ChapAccount, Secret};
     use iscsi::login::{AuthPolicy, Chap};
-    let account = |name: &str, secret: &str| Account {
+    let account = |name: &str, secret: &str| ChapAccount {
         name: name.to_owned(),
         secret: Secret::new(secret.as_bytes().to_vec()),
     };

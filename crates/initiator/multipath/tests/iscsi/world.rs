@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use buf::{Cx, Entropy, Errno, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, Departure, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId, Sockets, pump,
+    Accepted, Arrival, CloseMode, Departure, Dialled, Driver, Endpoint, LinkId, ListenerId, Sockets, pump,
 };
 use shard::{Message, Shard};
 use stream::{Received, RecvOp, SendOp};
@@ -90,7 +90,7 @@ pub struct World<S> {
     received: bool,
     /// Where connections were asked for.
     pub dialled: Vec<SocketAddr>,
-    left: Vec<Leave>,
+    left: Vec<CloseMode>,
 }
 
 impl<S: Sockets> World<S> {
@@ -152,7 +152,7 @@ impl<S: Sockets> World<S> {
     }
 
     /// How our sockets left, in order.
-    pub fn left(&self) -> &[Leave] {
+    pub fn left(&self) -> &[CloseMode] {
         &self.left
     }
 

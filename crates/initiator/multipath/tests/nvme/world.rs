@@ -9,8 +9,8 @@ use std::time::Duration;
 use blockwire_multipath::{Event, Path};
 use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, Computation, Departure, DialId, Dialled, Driver, Endpoint, Leave, LinkId, ListenerId,
-    ShardId, Sockets, pump,
+    Accepted, Arrival, CloseMode, Computation, Departure, DialId, Dialled, Driver, Endpoint, LinkId,
+    ListenerId, ShardId, Sockets, pump,
 };
 use shard::{Control, Exports, Message, NvmeMessage, Shard};
 use stream::{Received, RecvOp, SendOp};
@@ -249,7 +249,7 @@ impl<P: Sockets> World<P> {
         }
     }
 
-    fn leave(&mut self, link: LinkId, how: Leave) {
+    fn leave(&mut self, link: LinkId, how: CloseMode) {
         self.hands.moved = true;
         let wire = &mut self.hands.wires[link.0 as usize];
         wire.host.gone = true;
@@ -257,8 +257,8 @@ impl<P: Sockets> World<P> {
             return;
         }
         match how {
-            Leave::Close => wire.target.over.get_or_insert(Ok(())),
-            Leave::Abort => {
+            CloseMode::Close => wire.target.over.get_or_insert(Ok(())),
+            CloseMode::Abort => {
                 wire.target.inbox.clear();
                 wire.target.over.get_or_insert(Err(RESET))
             }
@@ -358,7 +358,7 @@ impl<P: Sockets> World<P> {
     }
 
     #[allow(dead_code)] // Who counts memory asks.
-    pub fn host_usage(&self) -> buf::PoolUse {
+    pub fn host_usage(&self) -> buf::PoolUsage {
         self.host_pool.usage()
     }
 }

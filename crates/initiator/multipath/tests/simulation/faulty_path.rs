@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationOp};
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{IoId, Op};
 
@@ -68,7 +68,7 @@ impl Sockets for FaultyPath {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         self.inner.poll_send(cx, link)
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.inner.poll_leave()
     }
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {

@@ -17,7 +17,7 @@ use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
 use shard::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
 use sim::{Config, SimRng, World};
-use volume::{DiskId, Facts, Geometry, PortId, Ram, RamDisk, Uuid, VolumeOwner};
+use volume::{DiskId, Geometry, PortId, Ram, RamDisk, Uuid, VolumeFacts, VolumeOwner};
 
 use crate::faulty_path::{Defect, FaultyPath};
 use crate::node::Node;
@@ -260,7 +260,7 @@ impl Plan {
 
 /// The same volume under another name: as a target gives that has forgotten what it had.
 fn renamed(spec: VolumeSpec, geometry: Geometry, shards: u16, uuid: Uuid) -> VolumeSpec {
-    let facts = Arc::new(Facts { uuid, ..(*spec.facts).clone() });
+    let facts = Arc::new(VolumeFacts { uuid, ..(*spec.facts).clone() });
     let home = spec.home.is_some().then(|| {
         Box::new(
             VolumeOwner::restore((*facts).clone(), geometry, shards, false, None)

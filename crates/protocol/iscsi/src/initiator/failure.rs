@@ -1,6 +1,6 @@
 //! Why a login failed, and what to change (RFC 7143 §11.13.5).
 
-use crate::chap::Denied;
+use crate::chap::ChapFailed;
 use crate::name::TargetAddress;
 use crate::negotiate::Violation;
 use crate::text::TextError;
@@ -43,8 +43,8 @@ impl From<TextError> for Failure {
     }
 }
 
-impl From<Denied> for Failure {
-    fn from(_: Denied) -> Self {
+impl From<ChapFailed> for Failure {
+    fn from(_: ChapFailed) -> Self {
         Failure::Authentication
     }
 }

@@ -19,7 +19,7 @@ pub use session::{
 #[cfg(test)]
 mod tests;
 
-use crate::chap::{Account, Algorithm, value_of};
+use crate::chap::{Algorithm, ChapAccount, value_of};
 use crate::keys::{Role, TextPhase};
 use crate::login::{LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginPdu};
 use crate::name::TargetAddress;
@@ -58,9 +58,9 @@ pub struct LoginConfig {
 #[derive(Clone, Debug)]
 pub struct Credentials {
     /// Our name and secret.
-    pub ours: Account,
+    pub ours: ChapAccount,
     /// The target's name and secret, for mutual authentication.
-    pub target: Option<Account>,
+    pub target: Option<ChapAccount>,
     /// Algorithms that we offer, best first.
     pub algorithms: Vec<Algorithm>,
 }

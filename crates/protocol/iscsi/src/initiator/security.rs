@@ -1,7 +1,7 @@
 //! The initiator's security stage: the target must authenticate as required (RFC 7143 §12.1).
 
 use super::{Credentials, Failure};
-use crate::chap::{Algorithm, Challenge, Denied, answer_text, value_of};
+use crate::chap::{Algorithm, Challenge, ChapFailed, answer_text, value_of};
 use crate::text::{self, KeyValue, TextBuf};
 use crate::wire::Stage;
 use stream::Entropy;
@@ -81,7 +81,7 @@ impl SecurityState {
             (SecurityState::AwaitProof(challenge), Some(credentials)) => {
                 let (name, proof) = (value_of(pairs, "CHAP_N"), value_of(pairs, "CHAP_R"));
                 let target = credentials.target.as_ref().filter(|target| Some(target.name.as_str()) == name);
-                challenge.verify(target, Some(&credentials.ours), proof.ok_or(Denied)?)?;
+                challenge.verify(target, Some(&credentials.ours), proof.ok_or(ChapFailed)?)?;
                 SecurityState::Done
             }
             (SecurityState::Done, _) => SecurityState::Done,
@@ -103,13 +103,13 @@ fn answer_challenge(
     entropy: &mut Entropy,
     out: &mut TextBuf,
 ) -> Result<SecurityState, Failure> {
-    let algorithm = value_of(pairs, "CHAP_A").and_then(|a| text::number(a).ok()).ok_or(Denied)?;
-    let algorithm = u8::try_from(algorithm).map(Algorithm).map_err(|_| Denied)?;
+    let algorithm = value_of(pairs, "CHAP_A").and_then(|a| text::number(a).ok()).ok_or(ChapFailed)?;
+    let algorithm = u8::try_from(algorithm).map(Algorithm).map_err(|_| ChapFailed)?;
     if !credentials.algorithms.contains(&algorithm) {
         return Err(Failure::Authentication);
     }
-    let identifier = value_of(pairs, "CHAP_I").ok_or(Denied)?;
-    let challenge = value_of(pairs, "CHAP_C").ok_or(Denied)?;
+    let identifier = value_of(pairs, "CHAP_I").ok_or(ChapFailed)?;
+    let challenge = value_of(pairs, "CHAP_C").ok_or(ChapFailed)?;
     answer_text(algorithm, &credentials.ours, identifier, challenge, out)?;
     if credentials.target.is_none() {
         return Ok(SecurityState::Done);

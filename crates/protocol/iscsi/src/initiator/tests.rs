@@ -7,8 +7,8 @@ use crate::login::{
 };
 use crate::negotiate::{Digest, Violation};
 
-fn account(name: &str, secret: &[u8]) -> Account {
-    Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
+fn account(name: &str, secret: &[u8]) -> ChapAccount {
+    ChapAccount { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
 }
 
 fn wanted(credentials: Option<Credentials>) -> LoginConfig {
@@ -25,7 +25,7 @@ fn wanted(credentials: Option<Credentials>) -> LoginConfig {
     }
 }
 
-fn credentials(target: Option<Account>) -> Option<Credentials> {
+fn credentials(target: Option<ChapAccount>) -> Option<Credentials> {
     Some(Credentials {
         ours: account("alice", b"our secret of length"),
         target,

@@ -3,7 +3,7 @@
 //! A step without the required key is a failure: once a method is chosen, it cannot be skipped.
 
 use super::{AuthPolicy, Cause, Chap};
-use crate::chap::{Algorithm, Challenge, Denied, value_of};
+use crate::chap::{Algorithm, Challenge, ChapFailed, value_of};
 use crate::text::{self, KeyValue, TextBuf};
 use stream::Entropy;
 
@@ -66,7 +66,7 @@ impl AuthState {
     }
 
     /// The initiator steps on: without a method, only a policy without authentication lets it pass.
-    pub(super) fn end_security_stage(&mut self, policy: &AuthPolicy) -> Result<(), Denied> {
+    pub(super) fn end_security_stage(&mut self, policy: &AuthPolicy) -> Result<(), ChapFailed> {
         match (&self, policy) {
             (
                 AuthState::AwaitMethod,
@@ -74,7 +74,7 @@ impl AuthState {
             ) => {
                 *self = AuthState::Done(None);
             }
-            (AuthState::AwaitMethod, AuthPolicy::Required(_)) => return Err(Denied),
+            (AuthState::AwaitMethod, AuthPolicy::Required(_)) => return Err(ChapFailed),
             (AuthState::AwaitAlgorithm | AuthState::AwaitResponse(_) | AuthState::Done(_), _) => {}
         }
         Ok(())
@@ -92,16 +92,16 @@ impl AuthState {
         let next = match self {
             AuthState::AwaitMethod => {
                 if offered.algorithms.is_some() || offered.has_exchange() {
-                    return Err(Denied.into());
+                    return Err(ChapFailed.into());
                 }
                 let Some(methods) = offered.method else { return Ok(()) };
                 choose_method(policy, methods, out)?
             }
             AuthState::AwaitAlgorithm => {
                 if offered.has_exchange() {
-                    return Err(Denied.into());
+                    return Err(ChapFailed.into());
                 }
-                choose_algorithm(chap_of(policy)?, offered.algorithms.ok_or(Denied)?, entropy, out)?
+                choose_algorithm(chap_of(policy)?, offered.algorithms.ok_or(ChapFailed)?, entropy, out)?
             }
             AuthState::AwaitResponse(challenge) => {
                 AuthState::Done(Some(check_response(chap_of(policy)?, challenge, &offered, out)?))
@@ -109,7 +109,7 @@ impl AuthState {
             AuthState::Done(_)
                 if offered.method.is_some() || offered.algorithms.is_some() || offered.has_exchange() =>
             {
-                return Err(Denied.into());
+                return Err(ChapFailed.into());
             }
             AuthState::Done(_) => return Ok(()),
         };
@@ -118,9 +118,9 @@ impl AuthState {
     }
 }
 
-fn chap_of(policy: &AuthPolicy) -> Result<&Chap, Denied> {
+fn chap_of(policy: &AuthPolicy) -> Result<&Chap, ChapFailed> {
     match policy {
-        AuthPolicy::None => Err(Denied),
+        AuthPolicy::None => Err(ChapFailed),
         AuthPolicy::Optional(chap) | AuthPolicy::Dispensable(chap) | AuthPolicy::Required(chap) => Ok(chap),
     }
 }
@@ -133,7 +133,7 @@ fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Resul
         AuthPolicy::Required(_) => &["CHAP"],
     };
     let offers = |method: &&str| text::list(methods).any(|offered| offered == *method);
-    let chosen = allowed.iter().copied().find(offers).ok_or(Denied)?;
+    let chosen = allowed.iter().copied().find(offers).ok_or(ChapFailed)?;
     out.push("AuthMethod", chosen)?;
     Ok(if chosen == "CHAP" { AuthState::AwaitAlgorithm } else { AuthState::Done(None) })
 }
@@ -146,7 +146,7 @@ fn choose_algorithm(
     out: &mut TextBuf,
 ) -> Result<AuthState, Cause> {
     let offers = |algorithm: &Algorithm| text::list(offer).any(|a| text::number(a) == Ok(algorithm.0.into()));
-    let algorithm = chap.algorithms.iter().copied().find(offers).ok_or(Denied)?;
+    let algorithm = chap.algorithms.iter().copied().find(offers).ok_or(ChapFailed)?;
     let challenge = Challenge::new(algorithm, entropy)?;
     out.push_number("CHAP_A", algorithm.0.into())?;
     challenge.encode(out)?;
@@ -160,18 +160,18 @@ fn check_response(
     out: &mut TextBuf,
 ) -> Result<AuthenticatedUser, Cause> {
     if offered.algorithms.is_some() {
-        return Err(Denied.into());
+        return Err(ChapFailed.into());
     }
-    let (name, response) = (offered.name.ok_or(Denied)?, offered.response.ok_or(Denied)?);
+    let (name, response) = (offered.name.ok_or(ChapFailed)?, offered.response.ok_or(ChapFailed)?);
     let account = chap.accounts.iter().find(|account| account.name == name);
     challenge.verify(account, chap.mutual.as_ref(), response)?;
     match (offered.identifier, offered.challenge) {
-        (None, None) if chap.demands_mutual => return Err(Denied.into()),
+        (None, None) if chap.demands_mutual => return Err(ChapFailed.into()),
         (None, None) => {}
         (Some(identifier), Some(theirs)) => {
-            challenge.answer_peer(chap.mutual.as_ref().ok_or(Denied)?, identifier, theirs, out)?;
+            challenge.answer_peer(chap.mutual.as_ref().ok_or(ChapFailed)?, identifier, theirs, out)?;
         }
-        (Some(_), None) | (None, Some(_)) => return Err(Denied.into()),
+        (Some(_), None) | (None, Some(_)) => return Err(ChapFailed.into()),
     }
     Ok(AuthenticatedUser { user: name.to_owned(), algorithm: challenge.algorithm() })
 }

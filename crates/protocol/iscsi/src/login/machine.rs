@@ -2,8 +2,8 @@
 
 use super::auth::AuthState;
 use super::{
-    Authorization, Cause, Complete, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX,
-    LoginAction, LoginIdentity, LoginPdu, LoginPolicy,
+    Authorization, Cause, Completion, Established, LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginAction,
+    LoginIdentity, LoginPdu, LoginPolicy, SessionQuestion,
 };
 use crate::chap::value_of;
 use crate::keys::{Key, Role, TextPhase};
@@ -453,9 +453,9 @@ impl Negotiating {
         Ok(Some(Stage::FULL_FEATURE))
     }
 
-    fn question(&self, cmd_sn: Sn) -> Result<Complete, Cause> {
+    fn question(&self, cmd_sn: Sn) -> Result<SessionQuestion, Cause> {
         let AuthState::Done(proved) = &self.auth else { return Err(Cause::OutOfTurn) };
-        Ok(Complete {
+        Ok(SessionQuestion {
             identity: self.identity.clone(),
             user: proved.as_ref().map(|proved| proved.user.clone()),
             cmd_sn,

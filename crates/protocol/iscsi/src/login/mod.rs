@@ -16,7 +16,7 @@ mod tests;
 
 pub use machine::Login;
 
-use crate::chap::{Account, Algorithm};
+use crate::chap::{Algorithm, ChapAccount};
 use crate::keys::Key;
 use crate::name::{IscsiName, TargetAddress};
 use crate::negotiate::{Limits, Params, SessionType, Violation};
@@ -56,7 +56,7 @@ pub enum LoginAction {
     /// Ask who may log in, then call [`Login::authorize`]. No request is read until then.
     Authorize(LoginIdentity),
     /// Ask which session this becomes, then call [`Login::complete`]. No request is read until then.
-    Complete(Box<Complete>),
+    Complete(Box<SessionQuestion>),
     /// Send the response, close the connection: no login.
     Refuse(LoginPdu, Cause),
     /// Close the connection without a word: what came is no login.
@@ -126,9 +126,9 @@ pub enum AuthPolicy {
 #[derive(Clone, Debug)]
 pub struct Chap {
     /// Who may log in.
-    pub accounts: Vec<Account>,
+    pub accounts: Vec<ChapAccount>,
     /// How we prove ourselves, if an initiator asks. Its secret must differ from those of `accounts`.
-    pub mutual: Option<Account>,
+    pub mutual: Option<ChapAccount>,
     /// Whether an initiator that does not ask us to prove ourselves is refused.
     pub demands_mutual: bool,
     /// Algorithms allowed, best first; [`Algorithm::ALL`] unless configured.
@@ -137,7 +137,7 @@ pub struct Chap {
 
 /// The question which session the login becomes.
 #[derive(Clone, Debug)]
-pub struct Complete {
+pub struct SessionQuestion {
     /// Names, ISID, TSIH, CID as in [`LoginIdentity`].
     pub identity: LoginIdentity,
     /// The CHAP name that was proved.
@@ -148,7 +148,7 @@ pub struct Complete {
     pub params: Params,
 }
 
-/// The answer to [`Complete`].
+/// The answer to [`SessionQuestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completion {
     /// A new session, also where it replaces an old one.
@@ -336,8 +336,8 @@ impl From<TextError> for Cause {
     }
 }
 
-impl From<crate::chap::Denied> for Cause {
-    fn from(_: crate::chap::Denied) -> Self {
+impl From<crate::chap::ChapFailed> for Cause {
+    fn from(_: crate::chap::ChapFailed) -> Self {
         Cause::Authentication
     }
 }

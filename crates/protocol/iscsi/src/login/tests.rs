@@ -38,8 +38,8 @@ fn bytes(text: &str) -> Vec<u8> {
     if text.is_empty() { Vec::new() } else { (text.replace(' ', "\0") + "\0").into_bytes() }
 }
 
-fn account(name: &str, secret: &[u8]) -> Account {
-    Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
+fn account(name: &str, secret: &[u8]) -> ChapAccount {
+    ChapAccount { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
 }
 
 fn chap() -> Chap {

@@ -93,7 +93,7 @@ impl TargetSession {
             return;
         }
         link.phase = LinkPhase::Dead;
-        link.rx.inlet.clear();
+        link.rx.receive_buffer.clear();
         link.rx.drop_collected();
         link.tx.clear();
         link.text = None;

@@ -7,7 +7,7 @@ use super::request::{Cdb, ScsiCommand};
 use super::task::{AdditionalSense, TaskKind, TaskState, Transfer};
 use super::window::{CmdSnOrder, HeldRequest, cmd_sn_of};
 use crate::links::LinkIndex;
-use crate::wire::ahs::{self, Extensions};
+use crate::wire::ahs::{self, AdditionalHeaders};
 use crate::wire::{self, Bhs, CommandFlags, Opcode, Pdu, RejectReason};
 use buf::{Sg, Time};
 
@@ -23,7 +23,7 @@ impl TargetSession {
             return Segment::Skip;
         }
         let parsed = self.admit_command(pdu).and_then(|()| {
-            let extensions = Extensions::parse(ahs).map_err(|error| error.reject_reason())?;
+            let extensions = AdditionalHeaders::parse(ahs).map_err(|error| error.reject_reason())?;
             Ok((cdb_of(pdu, extensions)?, extensions.bidi_read_len.unwrap_or(0)))
         });
         let (cdb, bidi_read_len) = match parsed {
@@ -181,7 +181,7 @@ impl Transfer {
 }
 
 #[inline]
-fn cdb_of(pdu: &wire::ScsiCommand, extensions: Extensions<'_>) -> Result<Cdb, RejectReason> {
+fn cdb_of(pdu: &wire::ScsiCommand, extensions: AdditionalHeaders<'_>) -> Result<Cdb, RejectReason> {
     /// Variable-length CDBs carry their own length (SPC-4 §4.2.3).
     const VARIABLE_LENGTH: u8 = 0x7f;
     if extensions.cdb_tail.is_none() && pdu.cdb[0] != VARIABLE_LENGTH {

@@ -94,10 +94,10 @@ impl Tasks {
         }
         let len = *left as usize;
         if !link.framing.data_digest {
-            return link.rx.inlet.peek(len);
+            return link.rx.receive_buffer.peek(len);
         }
         let padded = len + pad_len(len);
-        let (data, sum) = link.rx.inlet.peek(padded + 4)?.split_at(padded);
+        let (data, sum) = link.rx.receive_buffer.peek(padded + 4)?.split_at(padded);
         let mut crc = Crc32c::new();
         crc.update(data);
         if crc.wire() == sum { data.get(..len) } else { None }

@@ -8,7 +8,7 @@ use crate::exchange::TextExchange;
 use crate::framing::{Framing, PduReceiver, RETRY, ReceiveState};
 use crate::wire::{Bhs, Cid, DataOut, Itt, NopOut, Pdu, RejectReason, Sn, Ttt};
 use buf::{Cx, Sg, SgMut, Time};
-use stream::{Inlet, SendOp, Tag, earliest};
+use stream::{ReceiveBuffer, SendOp, Tag, earliest};
 
 /// The bit of a NOP-Out's second byte that is always set (RFC 7143 §11.18).
 const FINAL: u8 = 0x80;
@@ -80,7 +80,7 @@ impl LinkState {
             cid: params.cid,
             framing: params.framing(),
             phase: LinkPhase::Open,
-            rx: PduReceiver::new(Inlet::with_bytes(leftover)),
+            rx: PduReceiver::new(ReceiveBuffer::with_bytes(leftover)),
             destination: None,
             tx: LinkSender::new(params.stat_sn),
             acked: params.stat_sn.sub(1),
@@ -149,7 +149,7 @@ impl LinkState {
     }
 
     pub(super) fn stall_deadline(&self, limits: &SessionLimits) -> Option<Time> {
-        self.tx.outbox.unwritten_since().map(|since| since + limits.stall_timeout)
+        self.tx.transmit_queue.unwritten_since().map(|since| since + limits.stall_timeout)
     }
 
     pub(super) fn owed_deadline(&self, limits: &SessionLimits) -> Option<Time> {
@@ -176,6 +176,6 @@ impl LinkState {
 
     /// Whether the world holds nothing of this link.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.rx.is_out && self.tx.outbox.is_idle()
+        !self.rx.is_out && self.tx.transmit_queue.is_idle()
     }
 }

@@ -10,7 +10,7 @@
 //! data is solicited and arrives on the same link, and over several links its turn may wait for a command
 //! behind the waiting one. So no link may stop.
 
-use buf::{Account, Pool};
+use buf::{Pool, PoolAccount};
 
 /// Commands that a session may send from the start, if unsolicited data was agreed; it never has fewer
 /// unless memory is out or fewer are configured.
@@ -63,7 +63,7 @@ impl MemoryPromise {
         let mut step = want.saturating_sub(self.units);
         while self.unit > 0 && step > 0 && self.units < want {
             step = step.min(want - self.units);
-            if self.pool.reserve(Account::Iscsi, step as usize * self.unit) {
+            if self.pool.reserve(PoolAccount::Iscsi, step as usize * self.unit) {
                 self.units += step;
             } else {
                 step /= 2;
@@ -74,7 +74,7 @@ impl MemoryPromise {
     /// Likewise, as far as enough is left for others.
     pub(super) fn grow(&mut self, commands: u32) {
         let (usage, own) = (self.pool.usage(), self.units as usize * self.unit);
-        let left = self.pool.left_to_promise(Account::Iscsi);
+        let left = self.pool.left_to_promise(PoolAccount::Iscsi);
         let most = (own + left.saturating_sub(usage.promise_max() / SHARE)).min((own + left) / SHARE);
         let most = u32::try_from(most / self.unit.max(1)).unwrap_or(u32::MAX);
         if most > self.units {
@@ -85,7 +85,7 @@ impl MemoryPromise {
     /// Gives back what is beyond a unit for each of `commands`.
     pub(super) fn shrink(&mut self, commands: u32) {
         let back = self.units.saturating_sub(commands + 1);
-        self.pool.unreserve(Account::Iscsi, back as usize * self.unit);
+        self.pool.unreserve(PoolAccount::Iscsi, back as usize * self.unit);
         self.units -= back;
     }
 
@@ -103,7 +103,7 @@ impl MemoryPromise {
 
 impl Drop for MemoryPromise {
     fn drop(&mut self) {
-        self.pool.unreserve(Account::Iscsi, self.units as usize * self.unit);
+        self.pool.unreserve(PoolAccount::Iscsi, self.units as usize * self.unit);
     }
 }
 

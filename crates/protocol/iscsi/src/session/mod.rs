@@ -302,7 +302,7 @@ impl Connection for TargetSession {
         let mut result = Ok(());
         for index in self.tasks.links.indices() {
             let link = &self.tasks.links[index];
-            if !link.rx.inlet.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
+            if !link.rx.receive_buffer.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
                 self.tasks.links[index].retry = None;
                 result = result.and(self.parse(cx, index, true));
             }
@@ -326,7 +326,7 @@ impl Connection for TargetSession {
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
         let Some(index) = self.tasks.links.index_of(link) else { return };
-        self.tasks.links[index].tx.outbox.written();
+        self.tasks.links[index].tx.transmit_queue.written();
         if how.is_err() {
             self.fail_link(cx.now, index);
         }

@@ -13,7 +13,7 @@ use crate::wire::{
 use buf::{Class, Cx, Pool, Sg};
 use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{Batch, Outbox, SendOp};
+use stream::{SendOp, SendOpBuilder, TransmitQueue};
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
@@ -137,11 +137,11 @@ impl OutgoingPdu {
             OutgoingPdu::DataIn(run) => {
                 let left = run.data.len() - run.done as usize;
                 let segment = (run.segment as usize).min(left.max(1));
-                let copied = Batch::head_need(&run.data, segment, digest) > 0;
+                let copied = SendOpBuilder::head_need(&run.data, segment, digest) > 0;
                 let pdus = if left <= segment { 1 } else { left.div_ceil(segment) };
                 pdus * FRAME_LEN + if copied { left } else { 0 }
             }
-            OutgoingPdu::NopIn { data, .. } => FRAME_LEN + Batch::head_need(data, data.len(), digest),
+            OutgoingPdu::NopIn { data, .. } => FRAME_LEN + SendOpBuilder::head_need(data, data.len(), digest),
             OutgoingPdu::Text { data, .. } => FRAME_LEN + data.len(),
             OutgoingPdu::Scsi(_) => SMALL_MAX,
             OutgoingPdu::Good { .. }
@@ -158,7 +158,7 @@ impl OutgoingPdu {
         match self {
             OutgoingPdu::DataIn(run) => {
                 let (range, _) = run.next();
-                FRAME_LEN + Batch::head_need(&run.data, range.len(), digest)
+                FRAME_LEN + SendOpBuilder::head_need(&run.data, range.len(), digest)
             }
             other => other.head_estimate(digest),
         }
@@ -198,7 +198,7 @@ pub(super) struct CommandNumbers {
 #[derive(Debug)]
 pub(super) struct LinkSender {
     waiting: VecDeque<OutgoingPdu>,
-    pub(super) outbox: Outbox,
+    pub(super) transmit_queue: TransmitQueue,
     /// The next.
     pub(super) stat_sn: Sn,
     /// Read bytes that were allowed, and are not in a batch yet.
@@ -211,8 +211,8 @@ pub(super) struct LinkSender {
 
 impl LinkSender {
     pub(super) fn new(stat_sn: Sn) -> Self {
-        let (waiting, outbox) = (VecDeque::new(), Outbox::new());
-        LinkSender { waiting, outbox, stat_sn, read_bytes: 0, kernel_bytes: 0, unreserved_bytes: 0 }
+        let (waiting, transmit_queue) = (VecDeque::new(), TransmitQueue::new());
+        LinkSender { waiting, transmit_queue, stat_sn, read_bytes: 0, kernel_bytes: 0, unreserved_bytes: 0 }
     }
 
     #[inline]
@@ -227,7 +227,7 @@ impl LinkSender {
 
     /// Whether nothing waits, and no batch is on its way to the socket.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.outbox.is_free()
+        self.waiting.is_empty() && self.transmit_queue.is_free()
     }
 
     /// Whether so much waits that no more is parsed.
@@ -325,10 +325,13 @@ impl LinkSender {
         cx: &mut Cx<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
         let digest = framing.data_digest;
-        let Some(first) = self.waiting.front().filter(|_| self.outbox.is_free()) else { return Ok(None) };
+        let Some(first) = self.waiting.front().filter(|_| self.transmit_queue.is_free()) else {
+            return Ok(None);
+        };
         let least = first.head_least(digest);
         let estimates = self.waiting.iter().map(|pdu| pdu.head_estimate(digest));
-        let pdus = PduWriter::open(&mut self.outbox, cx.pool, framing, least, estimates).ok_or(NoMemory)?;
+        let pdus =
+            PduWriter::open(&mut self.transmit_queue, cx.pool, framing, least, estimates).ok_or(NoMemory)?;
         let mut writer =
             ResponseWriter { pdus, numbers, stat_sn: self.stat_sn, read_bytes: 0, unreserved_bytes: 0 };
         while let Some(pdu) = self.waiting.front_mut() {
@@ -344,7 +347,7 @@ impl LinkSender {
         self.stat_sn = writer.stat_sn;
         self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
         self.unreserved_bytes = self.unreserved_bytes.saturating_sub(writer.unreserved_bytes);
-        let op = self.outbox.close(writer.pdus.batch, cx.now);
+        let op = self.transmit_queue.close(writer.pdus.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
     }
@@ -352,7 +355,7 @@ impl LinkSender {
     /// A batch's memory came back.
     pub(super) fn sent(&mut self, op: SendOp) {
         self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
-        self.outbox.sent(op);
+        self.transmit_queue.sent(op);
     }
 }
 

@@ -5,7 +5,7 @@ use super::tasks::Tasks;
 use crate::framing::{Parsing, PduReceiver, RETRY, ReceiveState};
 use crate::links::LinkIndex;
 use buf::{Class, Cx};
-use stream::{Direct, Tag};
+use stream::{DirectBuffer, Tag};
 
 impl Tasks {
     /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
@@ -16,22 +16,22 @@ impl Tasks {
         index: LinkIndex,
         tag: Tag,
         left: u32,
-    ) -> Option<Option<Direct>> {
+    ) -> Option<Option<DirectBuffer>> {
         let destination = self.destination(cx, index, tag, left, true)?;
         let (Destination::Place(..) | Destination::Hold(_)) = &destination else { return Some(None) };
         let (data, want) = self.table.get_mut(tag)?.transfer()?.lend(&destination)?;
         self.links[index].destination = Some(destination);
-        Some(Some(Direct { tag, data, want }))
+        Some(Some(DirectBuffer { tag, data, want }))
     }
 
     /// Puts a buffer back where it was taken from, `bytes` of what was wanted filled at most. Gives
     /// how many bytes were for it.
-    pub(super) fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
+    pub(super) fn take_back(&mut self, index: LinkIndex, direct: DirectBuffer, bytes: usize) -> usize {
         let link = &mut self.links[index];
-        if link.rx.inlet.is_filling_up() {
-            return link.rx.inlet.filled_up(direct, bytes);
+        if link.rx.receive_buffer.is_filling_up() {
+            return link.rx.receive_buffer.filled_up(direct, bytes);
         }
-        let Direct { tag, mut data, want } = direct;
+        let DirectBuffer { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         let destination = link.destination.take();
         let ReceiveState::Data { left, .. } = &mut link.rx.state else { return n };
@@ -62,8 +62,8 @@ impl Tasks {
         let task = self.table.get_mut(tag);
         // What was used where it was received, or is of no use, needs no aim.
         if !task.as_ref().is_some_and(|task| task.wants_data()) {
-            let PduReceiver { inlet, state, .. } = &mut self.links[index].rx;
-            let n = inlet.skip(left as usize) as u32;
+            let PduReceiver { receive_buffer, state, .. } = &mut self.links[index].rx;
+            let n = receive_buffer.skip(left as usize) as u32;
             if let Some(transfer) = task.and_then(Task::transfer) {
                 transfer.got = transfer.got.saturating_add(n);
             }
@@ -79,12 +79,12 @@ impl Tasks {
         let n = match transfer {
             Some(transfer) => {
                 let crc = link.framing.data_digest.then_some(&mut link.rx.crc);
-                let Some(n) = transfer.fill(&destination, &mut link.rx.inlet, crc) else {
+                let Some(n) = transfer.fill(&destination, &mut link.rx.receive_buffer, crc) else {
                     return Parsing::Wait;
                 };
                 n
             }
-            None => link.rx.inlet.skip(*left as usize) as u32,
+            None => link.rx.receive_buffer.skip(*left as usize) as u32,
         };
         *left -= n;
         Parsing::Continue

@@ -28,7 +28,7 @@ impl TargetSession {
                 self.tasks.direct(cx, index, tag, left)?
             }
             ReceiveState::Data { .. } => None,
-            ReceiveState::Header => self.tasks.links[index].rx.inlet.fill_up(),
+            ReceiveState::Header => self.tasks.links[index].rx.receive_buffer.fill_up(),
         };
         Some(self.tasks.links[index].rx.receive(direct))
     }
@@ -46,7 +46,7 @@ impl TargetSession {
         let bytes = received.bytes();
         let placed = op.direct.map_or(0, |direct| self.tasks.take_back(index, direct, bytes));
         let link = &mut self.tasks.links[index];
-        if !link.rx.inlet.take(received, op.stage, placed) {
+        if !link.rx.receive_buffer.take(received, op.stage, placed) {
             self.fail_link(cx.now, index);
             return Ok(());
         }
@@ -66,7 +66,7 @@ impl TargetSession {
         loop {
             let link = &mut self.tasks.links[index];
             if !link.is_open() {
-                link.rx.inlet.clear();
+                link.rx.receive_buffer.clear();
                 return Ok(());
             }
             let parsing = match &link.rx.state {
@@ -92,7 +92,7 @@ impl TargetSession {
         if bhs.opcode() == Opcode::SCSI_COMMAND && bhs.data_len() > 0 {
             let trailer = pad_len(bhs.data_len()) + if link.framing.data_digest { 4 } else { 0 };
             let header = BHS_LEN + bhs.ahs_len() + if link.framing.header_digest { 4 } else { 0 };
-            if link.rx.inlet.keep_whole(header + bhs.data_len() + trailer, cx.pool) {
+            if link.rx.receive_buffer.keep_whole(header + bhs.data_len() + trailer, cx.pool) {
                 return Ok(Parsing::Wait);
             }
         }
@@ -149,13 +149,13 @@ impl TargetSession {
     fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Parsing {
         let link = &mut self.tasks.links[index];
         let digest = link.framing.data_digest;
-        let PduReceiver { inlet, state, crc, .. } = &mut link.rx;
+        let PduReceiver { receive_buffer, state, crc, .. } = &mut link.rx;
         let ReceiveState::Data { left, segment } = state else { return Parsing::Continue };
-        if inlet.is_empty() {
+        if receive_buffer.is_empty() {
             return Parsing::Wait;
         }
         match segment {
-            Segment::Skip => *left -= inlet.skip(*left as usize) as u32,
+            Segment::Skip => *left -= receive_buffer.skip(*left as usize) as u32,
             Segment::Collect { data, want, filled } => {
                 if data.is_empty() && *want > 0 {
                     match cx.pool.take_sg(Class::Wire, *want) {
@@ -167,7 +167,7 @@ impl TargetSession {
                     }
                 }
                 let range = *filled..(*filled + *left as usize).min(*want);
-                let n = inlet.copy_into(data, range.clone());
+                let n = receive_buffer.copy_into(data, range.clone());
                 *filled += n;
                 *left -= n as u32;
                 if digest {
@@ -175,7 +175,7 @@ impl TargetSession {
                 }
                 if range.is_empty() {
                     // Data beyond what is kept cannot be checked, and is not used.
-                    *left -= inlet.skip(*left as usize) as u32;
+                    *left -= receive_buffer.skip(*left as usize) as u32;
                 }
             }
             Segment::Write { tag, .. } => {

@@ -12,7 +12,7 @@ use buf::SgMut;
 use buf::crc32c::Crc32c;
 use smallvec::SmallVec;
 use std::ops::Range;
-use stream::{Inlet, Place, Tag};
+use stream::{Place, ReceiveBuffer, Tag};
 
 /// Most R2Ts outstanding per task.
 pub const R2T_MAX: usize = 4;
@@ -238,17 +238,17 @@ impl Transfer {
     pub(super) fn fill(
         &mut self,
         destination: &Destination,
-        inlet: &mut Inlet,
+        receive_buffer: &mut ReceiveBuffer,
         mut crc: Option<&mut Crc32c>,
     ) -> Option<u32> {
         let n = match destination {
             Destination::Place(index, len) => {
-                self.places.get_mut(*index)?.fill(inlet, self.got, *len, crc)?
+                self.places.get_mut(*index)?.fill(receive_buffer, self.got, *len, crc)?
             }
             Destination::Hold(range) => {
                 let hold = self.hold.as_mut()?;
                 let data = hold.data.as_mut()?;
-                let n = inlet.copy_into(data, range.clone());
+                let n = receive_buffer.copy_into(data, range.clone());
                 for slice in data.slices_mut(range.start..range.start + n) {
                     if let Some(crc) = &mut crc {
                         crc.update(slice);
@@ -257,7 +257,7 @@ impl Transfer {
                 hold.came = hold.came.saturating_add(n as u32);
                 n
             }
-            Destination::Skip(len) => inlet.skip(*len as usize),
+            Destination::Skip(len) => receive_buffer.skip(*len as usize),
             Destination::NeedHold => 0,
         };
         self.got = self.got.saturating_add(n as u32);
@@ -372,19 +372,19 @@ mod tests {
         assert!(transfer.full_place().is_none());
         // It begins where bytes were skipped that nobody wanted.
         let mut transfer = write(4096, 512, 512);
-        let mut inlet = Inlet::with_bytes(&[7; 4096]);
+        let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 4096]);
         while transfer.got < 4096 {
             let destination = transfer.destination(4096 - transfer.got);
             let destination =
                 if destination == Destination::NeedHold { Destination::Skip(4096) } else { destination };
-            transfer.fill(&destination, &mut inlet, None).unwrap();
+            transfer.fill(&destination, &mut receive_buffer, None).unwrap();
         }
         transfer.whole = 4096;
         assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((512, 512)));
         // It is longer than the data, or lies behind it.
         let mut transfer = write(512, 0, 4096);
-        let mut inlet = Inlet::with_bytes(&[7; 512]);
-        transfer.fill(&transfer.destination(512), &mut inlet, None).unwrap();
+        let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 512]);
+        transfer.fill(&transfer.destination(512), &mut receive_buffer, None).unwrap();
         transfer.whole = 512;
         assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((0, 512)));
         assert!(write(512, 512, 512).places.is_empty());
@@ -395,8 +395,8 @@ mod tests {
         let pool = Pool::poisoned(1 << 20);
         let mut transfer = Transfer { write: true, edtl: 1024, unsolicited: 1024, ..Transfer::default() };
         transfer.set_hold(pool.take_sg(Class::Unsolicited, 1024).unwrap());
-        let mut inlet = Inlet::with_bytes(&[7; 100]);
-        transfer.fill(&transfer.destination(1024), &mut inlet, None).unwrap();
+        let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 100]);
+        transfer.fill(&transfer.destination(1024), &mut receive_buffer, None).unwrap();
         // What is said to have come and did not.
         (transfer.got, transfer.whole) = (1024, 1024);
         transfer.places.extend(Place::new(0, pool.take_sg(Class::Solicited, 1024).unwrap(), 1024));

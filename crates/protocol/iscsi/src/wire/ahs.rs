@@ -42,14 +42,14 @@ impl AhsError {
 
 /// What a command's additional header segments say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Extensions<'a> {
+pub struct AdditionalHeaders<'a> {
     /// The CDB's bytes from the 17th on.
     pub cdb_tail: Option<&'a [u8]>,
     /// Expected read length of a bidirectional command, in bytes.
     pub bidi_read_len: Option<u32>,
 }
 
-impl<'a> Extensions<'a> {
+impl<'a> AdditionalHeaders<'a> {
     /// Parses all segments; `bytes` is exactly TotalAHSLength long.
     pub fn parse(mut bytes: &'a [u8]) -> Result<Self, AhsError> {
         let mut found = Self::default();
@@ -153,16 +153,16 @@ mod tests {
         let bidi = [0, 5, TYPE_BIDI_READ_LEN, 0, 0, 1, 2, 3];
         let cdb = extended(32);
         let tail: Vec<u8> = (16..32).collect();
-        let want = Extensions { cdb_tail: Some(&tail), bidi_read_len: Some(0x0001_0203) };
-        assert_eq!(Extensions::parse(&[&cdb[..], &bidi].concat()), Ok(want));
-        assert_eq!(Extensions::parse(&[&bidi[..], &cdb].concat()), Ok(want));
-        assert_eq!(Extensions::parse(&[]), Ok(Extensions::default()));
+        let want = AdditionalHeaders { cdb_tail: Some(&tail), bidi_read_len: Some(0x0001_0203) };
+        assert_eq!(AdditionalHeaders::parse(&[&cdb[..], &bidi].concat()), Ok(want));
+        assert_eq!(AdditionalHeaders::parse(&[&bidi[..], &cdb].concat()), Ok(want));
+        assert_eq!(AdditionalHeaders::parse(&[]), Ok(AdditionalHeaders::default()));
     }
 
     #[test]
     fn attack_24_extended_cdb_of_a_short_command() {
         let ahs = extended(32);
-        let tail = Extensions::parse(&ahs).unwrap().cdb_tail;
+        let tail = AdditionalHeaders::parse(&ahs).unwrap().cdb_tail;
         let mut head = [0; 16];
         head[0] = 0x28;
         assert_eq!(Cdb::assemble(&head, tail), Err(AhsError::CdbNotLong));
@@ -176,9 +176,9 @@ mod tests {
 
     #[test]
     fn attack_24_cdb_longer_than_260_bytes() {
-        assert_eq!(Extensions::parse(&extended(260)).unwrap().cdb_tail.unwrap().len(), 244);
-        assert_eq!(Extensions::parse(&extended(261)), Err(AhsError::CdbTooLong));
-        assert_eq!(Extensions::parse(&extended(1000)), Err(AhsError::CdbTooLong));
+        assert_eq!(AdditionalHeaders::parse(&extended(260)).unwrap().cdb_tail.unwrap().len(), 244);
+        assert_eq!(AdditionalHeaders::parse(&extended(261)), Err(AhsError::CdbTooLong));
+        assert_eq!(AdditionalHeaders::parse(&extended(1000)), Err(AhsError::CdbTooLong));
     }
 
     #[test]
@@ -194,7 +194,7 @@ mod tests {
             (&[0, 5, 2, 0, 0, 0, 0, 1, 0, 5, 2, 0, 0, 0, 0, 1], AhsError::Repeated),
         ];
         for (bytes, want) in cases {
-            assert_eq!(Extensions::parse(bytes), Err(want), "{bytes:02x?}");
+            assert_eq!(AdditionalHeaders::parse(bytes), Err(want), "{bytes:02x?}");
         }
     }
 }

@@ -6,7 +6,7 @@
 //! with a unit has all its data in the stream right behind its header, so it needs nothing more from any
 //! stream.
 
-use buf::{Account, Pool};
+use buf::{Pool, PoolAccount};
 
 #[derive(Debug)]
 pub(super) struct Capsules {
@@ -30,7 +30,7 @@ impl Capsules {
     /// Sets memory aside for `kept` capsules of `len` bytes; false if there is none.
     pub(super) fn set_aside(&mut self, len: u32, kept: u32) -> bool {
         let unit = if len == 0 { 0 } else { (len as usize).next_power_of_two().max(512) };
-        let granted = unit == 0 || self.pool.reserve(Account::NvmeTcp, kept as usize * unit);
+        let granted = unit == 0 || self.pool.reserve(PoolAccount::NvmeTcp, kept as usize * unit);
         if granted {
             (self.unit, self.kept) = (unit, kept);
         }
@@ -50,21 +50,21 @@ impl Capsules {
     /// A capsule that was taken has come to its end.
     pub(super) fn give(&mut self) {
         if self.unit > 0 && self.used > self.kept {
-            self.pool.unreserve(Account::NvmeTcp, self.unit);
+            self.pool.unreserve(PoolAccount::NvmeTcp, self.unit);
         }
         self.used -= 1;
     }
 
     fn borrow(&mut self) -> bool {
         let usage = self.pool.usage();
-        self.pool.left_to_promise(Account::NvmeTcp) >= self.unit + usage.promise_max() / LEFT_SHARE
-            && self.pool.reserve(Account::NvmeTcp, self.unit)
+        self.pool.left_to_promise(PoolAccount::NvmeTcp) >= self.unit + usage.promise_max() / LEFT_SHARE
+            && self.pool.reserve(PoolAccount::NvmeTcp, self.unit)
     }
 }
 
 impl Drop for Capsules {
     fn drop(&mut self) {
-        self.pool.unreserve(Account::NvmeTcp, self.kept.max(self.used) as usize * self.unit);
+        self.pool.unreserve(PoolAccount::NvmeTcp, self.kept.max(self.used) as usize * self.unit);
     }
 }
 

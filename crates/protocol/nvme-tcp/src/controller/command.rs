@@ -7,7 +7,7 @@ use super::task::{DataSource, EndedBy, Task};
 use super::{ControllerQueue, DigestPolicy};
 use crate::LinkFault;
 use crate::queue::Phase;
-use crate::wire::{CommonHeader, Fatal, IcReq, alignment};
+use crate::wire::{CommonHeader, FatalError, IcReq, alignment};
 use nvme::{Descriptor, Direction, FabricsType, Fuse, Opcode, Sqe, Status};
 use stream::TargetEvent;
 
@@ -27,13 +27,13 @@ struct SglData {
 
 impl ControllerQueue {
     /// Answers ICReq.
-    pub(super) fn begin_terms(&mut self, request: &IcReq) -> Result<(), Fatal> {
+    pub(super) fn begin_terms(&mut self, request: &IcReq) -> Result<(), FatalError> {
         request.check()?;
         let negotiate = |asked: bool, policy: DigestPolicy| match policy {
             DigestPolicy::IfAsked => Ok(asked),
             DigestPolicy::Never => Ok(false),
             DigestPolicy::Required if asked => Ok(true),
-            DigestPolicy::Required => Err(Fatal::unsupported(AT_DGST)),
+            DigestPolicy::Required => Err(FatalError::unsupported(AT_DGST)),
         };
         self.parameters.header_digest = negotiate(request.header_digest(), self.role.limits.header_digest)?;
         self.parameters.data_digest = negotiate(request.data_digest(), self.role.limits.data_digest)?;
@@ -52,7 +52,7 @@ impl ControllerQueue {
         }
         let fabrics = sqe.opcode == Opcode::FABRICS;
         if !fabrics && self.phase != Phase::Connect && data > self.size.in_capsule_max {
-            return Err(LinkFault::Fatal(Fatal::field(CommonHeader::AT_PLEN)));
+            return Err(LinkFault::Fatal(FatalError::field(CommonHeader::AT_PLEN)));
         }
         let cid = sqe.cid.get();
         if is_property_access(sqe) {

@@ -4,7 +4,7 @@ use super::ControllerQueue;
 use super::outgoing::OutgoingPdu;
 use super::receive::{DataPurpose, PduData};
 use super::task::{EndedBy, TaskState};
-use crate::wire::{CommonHeader, Fatal, FatalStatus, Flags, Frame, H2cData};
+use crate::wire::{CommonHeader, FatalError, FatalStatus, Flags, H2cData, PduFrame};
 use buf::{Cx, SgMut};
 use nvme::Status;
 use nvme::failpoint::{Failpoint, is_on};
@@ -12,17 +12,18 @@ use stream::{Place, Tag, TargetEvent};
 
 impl ControllerQueue {
     /// Acts on an H2CData's header; says where its data goes.
-    pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: Frame) -> Result<PduData, Fatal> {
+    pub(super) fn begin_data(&mut self, pdu: &H2cData, frame: PduFrame) -> Result<PduData, FatalError> {
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
-        let (most, out_of_range) = (self.parameters.max_h2c_data, Fatal::plain(FatalStatus::OUT_OF_RANGE));
+        let (most, out_of_range) =
+            (self.parameters.max_h2c_data, FatalError::plain(FatalStatus::OUT_OF_RANGE));
         if len != frame.data {
             let absurd = frame.data > most;
-            return Err(if absurd { Fatal::field(CommonHeader::AT_PLEN) } else { out_of_range });
+            return Err(if absurd { FatalError::field(CommonHeader::AT_PLEN) } else { out_of_range });
         }
         if len > most {
-            return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
+            return Err(FatalError::plain(FatalStatus::LIMIT_EXCEEDED));
         }
-        let unknown = Fatal::sequence(H2cData::AT_TTAG);
+        let unknown = FatalError::sequence(H2cData::AT_TTAG);
         let tag = self.role.tasks.find(pdu.cccid.get()).ok_or(unknown)?;
         let task = self.role.tasks.get_mut(tag).ok_or(unknown)?;
         let ttag = pdu.ttag.get();

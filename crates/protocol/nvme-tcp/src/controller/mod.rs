@@ -34,7 +34,7 @@ use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::time::Duration;
-use stream::{Inlet, Tag, Target, TargetEvent};
+use stream::{ReceiveBuffer, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::{DataSource, Task};
 use task_table::TaskTable;
@@ -99,10 +99,15 @@ impl ControllerQueue {
             r2ts: 1,
             max_h2c_data,
         };
-        Self::begin(cx, limits, parameters, Inlet::new())
+        Self::begin(cx, limits, parameters, ReceiveBuffer::new())
     }
 
-    fn begin(cx: &mut Cx<'_>, limits: QueueLimits, parameters: ConnectionParameters, inlet: Inlet) -> Self {
+    fn begin(
+        cx: &mut Cx<'_>,
+        limits: QueueLimits,
+        parameters: ConnectionParameters,
+        receive_buffer: ReceiveBuffer,
+    ) -> Self {
         let timeouts = Timeouts {
             handshake: limits.handshake_timeout,
             pdu: limits.pdu_timeout,
@@ -123,7 +128,7 @@ impl ControllerQueue {
             unasked_bytes: 0,
         };
         let size = QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
-        Queue::with(cx, role, timeouts, parameters, size, inlet)
+        Queue::with(cx, role, timeouts, parameters, size, receive_buffer)
     }
 
     /// Whether [`ControllerQueue::hand_off`] would succeed: a Connect and all its data have come, it is
@@ -144,13 +149,17 @@ impl ControllerQueue {
             return None;
         }
         let (_, connect) = self.role.connect?;
-        Some(QueueHandoff { parameters: self.parameters, connect, left: self.rx.inlet.left_over().into() })
+        Some(QueueHandoff {
+            parameters: self.parameters,
+            connect,
+            left: self.rx.receive_buffer.left_over().into(),
+        })
     }
 
     /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
     pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: &QueueHandoff) -> (Self, Tag) {
-        let mut queue = Self::begin(cx, limits, handoff.parameters, Inlet::with_bytes(&handoff.left));
+        let mut queue = Self::begin(cx, limits, handoff.parameters, ReceiveBuffer::with_bytes(&handoff.left));
         queue.phase = Phase::Connect;
         let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]

@@ -15,7 +15,7 @@ use buf::{Class, Pool, Sg};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Cqe};
 use std::ops::Range;
-use stream::Batch;
+use stream::SendOpBuilder;
 use zerocopy::IntoBytes;
 
 /// While so many bytes wait to be sent that nobody asked leave for (structures of Identify, small log pages),
@@ -61,7 +61,7 @@ impl ReadData {
     fn estimate(&self, digest: bool) -> usize {
         let left = self.data.len() - self.done as usize;
         let segment = self.next(digest).len();
-        let copied = Batch::head_need(&self.data, segment, digest) > 0;
+        let copied = SendOpBuilder::head_need(&self.data, segment, digest) > 0;
         let frames = if segment == left { 1 } else { left.div_ceil(segment.max(1)) };
         frames * FRAME + RESPONSE + if copied { left } else { 0 }
     }
@@ -93,7 +93,7 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
         let digest = parameters.data_digest;
         match self {
             OutgoingPdu::Data(run) => {
-                FRAME + RESPONSE + Batch::head_need(&run.data, run.next(digest).len(), digest)
+                FRAME + RESPONSE + SendOpBuilder::head_need(&run.data, run.next(digest).len(), digest)
             }
             OutgoingPdu::Response { .. }
             | OutgoingPdu::R2t { .. }

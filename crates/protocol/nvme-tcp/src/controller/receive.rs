@@ -10,13 +10,13 @@ use crate::queue::{Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver};
 use crate::send_queue::NoMemory;
 use crate::wire::{
-    ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, Fatal, Frame, H2cData, IcReq, PduLimits,
+    ADMIN_CAPSULE_MAX, CapsuleCmd, CommonHeader, DIGEST_LEN, FatalError, H2cData, IcReq, PduFrame, PduLimits,
     PduType, Sender, TermReq,
 };
 use buf::{Cx, Time};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Sqe, Status};
-use stream::{Direct, SendOp, Tag, TargetEvent};
+use stream::{DirectBuffer, SendOp, Tag, TargetEvent};
 
 /// Data of a PDU: `lead` bytes that are dropped, `want` bytes that have a use, `tail` dropped again.
 #[derive(Clone, Copy, Debug)]
@@ -73,19 +73,19 @@ impl RoleQueue for ControllerQueue {
         self.phase == Phase::Connect && self.is_at_connect() && matches!(self.rx.state, ReceiveState::Header)
     }
 
-    fn direct(&mut self) -> Option<Direct> {
+    fn direct(&mut self) -> Option<DirectBuffer> {
         match self.rx.state {
             ReceiveState::Data(stretch) if stretch.lead == 0 && stretch.want > 0 => self.place_lent(stretch),
-            ReceiveState::Header => self.rx.inlet.fill_up(),
+            ReceiveState::Header => self.rx.receive_buffer.fill_up(),
             ReceiveState::Data(_) | ReceiveState::Digest(_) => None,
         }
     }
 
-    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
-        if self.rx.inlet.is_filling_up() {
-            return self.rx.inlet.filled_up(direct, bytes);
+    fn take_back(&mut self, direct: DirectBuffer, bytes: usize) -> usize {
+        if self.rx.receive_buffer.is_filling_up() {
+            return self.rx.receive_buffer.filled_up(direct, bytes);
         }
-        let Direct { tag, mut data, want } = direct;
+        let DirectBuffer { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         let ReceiveState::Data(stretch) = &mut self.rx.state else { return n };
         let at = stretch.at;
@@ -115,7 +115,10 @@ impl RoleQueue for ControllerQueue {
         if self.phase == Phase::Open
             && frame.data > 0
             && frame.pdu_type == PduType::CAPSULE_CMD
-            && self.rx.inlet.keep_whole(usize::from(frame.head) + frame.data as usize + trailer, cx.pool)
+            && self
+                .rx
+                .receive_buffer
+                .keep_whole(usize::from(frame.head) + frame.data as usize + trailer, cx.pool)
         {
             return Ok(ParseStatus::Wait);
         }
@@ -149,7 +152,7 @@ impl RoleQueue for ControllerQueue {
             if stretch.lead == 0 && stretch.want == 0 && stretch.tail == 0 {
                 break true;
             }
-            if self.rx.inlet.is_empty() {
+            if self.rx.receive_buffer.is_empty() {
                 break false;
             }
         };
@@ -189,18 +192,18 @@ impl RoleQueue for ControllerQueue {
     }
 
     fn owes_memory(&self) -> bool {
-        self.role.awaits_place || !self.rx.inlet.is_empty()
+        self.role.awaits_place || !self.rx.receive_buffer.is_empty()
     }
 }
 
 impl ControllerQueue {
     /// The place of the next bytes of data, if they have one.
-    fn place_lent(&mut self, stretch: PduData) -> Option<Direct> {
+    fn place_lent(&mut self, stretch: PduData) -> Option<DirectBuffer> {
         let tag = stretch.tag()?;
         let task = self.role.tasks.get_mut(tag).filter(|task| task.wants_data())?;
         let place = task.place_of(stretch.at).filter(|place| place.at() <= stretch.at)?;
         let (data, want) = place.lend(stretch.at, stretch.want)?;
-        Some(Direct { tag, data, want })
+        Some(DirectBuffer { tag, data, want })
     }
 
     /// Whether a Connect and all its data are here, and it is unanswered.
@@ -220,9 +223,9 @@ impl ControllerQueue {
     }
 
     /// Acts on a header; says what its data is for. `None`: it is not whole, or may not come in yet.
-    fn begin_pdu(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
-        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
-        let Some(header) = self.rx.inlet.header(frame.head.into()) else { return Ok(None) };
+    fn begin_pdu(&mut self, frame: PduFrame) -> Result<Option<PduData>, LinkFault> {
+        let out_of_turn = LinkFault::Fatal(FatalError::sequence(CommonHeader::AT_TYPE));
+        let Some(header) = self.rx.receive_buffer.header(frame.head.into()) else { return Ok(None) };
         match frame.pdu_type {
             PduType::CAPSULE_CMD if self.phase != Phase::Init => {
                 let capsule = CapsuleCmd::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -239,7 +242,7 @@ impl ControllerQueue {
             }
             PduType::H2C_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
-                Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))))
+                Err(LinkFault::Terminated(fatal.unwrap_or(FatalError::field(CommonHeader::AT_PLEN))))
             }
             _second_icreq_or_too_early => Err(out_of_turn),
         }
@@ -248,15 +251,15 @@ impl ControllerQueue {
     /// Drops bytes, but digests them: those around them may be wanted.
     fn skip(&mut self, len: u32) -> u32 {
         if self.parameters.data_digest {
-            self.rx.inlet.digest(len as usize, &mut self.rx.crc) as u32
+            self.rx.receive_buffer.digest(len as usize, &mut self.rx.crc) as u32
         } else {
-            self.rx.inlet.skip(len as usize) as u32
+            self.rx.receive_buffer.skip(len as usize) as u32
         }
     }
 
     /// Moves what is here of wanted data to its place.
     fn place(&mut self, stretch: &mut PduData) -> ParseStatus {
-        let Receiver { inlet, crc, .. } = &mut self.rx;
+        let Receiver { receive_buffer, crc, .. } = &mut self.rx;
         let task =
             stretch.tag().and_then(|tag| self.role.tasks.get_mut(tag)).filter(|task| task.wants_data());
         let Some(task) = task else {
@@ -273,7 +276,9 @@ impl ControllerQueue {
             return ParseStatus::Continue;
         }
         let crc = self.parameters.data_digest.then_some(crc);
-        let Some(n) = place.fill(inlet, stretch.at, stretch.want, crc) else { return ParseStatus::Wait };
+        let Some(n) = place.fill(receive_buffer, stretch.at, stretch.want, crc) else {
+            return ParseStatus::Wait;
+        };
         stretch.want -= n as u32;
         stretch.at += n as u32;
         ParseStatus::Continue
@@ -302,9 +307,9 @@ impl ControllerQueue {
         }
         let (len, behind) = (stretch.want as usize, stretch.tail as usize);
         if !self.parameters.data_digest {
-            return self.rx.inlet.peek(len);
+            return self.rx.receive_buffer.peek(len);
         }
-        let (data, sum) = self.rx.inlet.peek(len + behind + DIGEST_LEN)?.split_at(len + behind);
+        let (data, sum) = self.rx.receive_buffer.peek(len + behind + DIGEST_LEN)?.split_at(len + behind);
         // What stands before it is digested already.
         let mut crc = self.rx.crc;
         crc.update(data);

@@ -2,7 +2,7 @@
 
 use super::{HostQueue, OutgoingPdu};
 use crate::queue::Phase;
-use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, Fatal, FatalStatus, Flags, Frame, R2t};
+use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, FatalError, FatalStatus, Flags, PduFrame, R2t};
 use buf::{Payload, Sg, SgMut};
 use nvme::{Completion, Cqe, Descriptor, Opcode, Sqe, Status};
 use stream::{HostEvent, Tag};
@@ -86,12 +86,12 @@ impl HostQueue {
     }
 
     /// Judges a C2HData by its header; gives the command that its data is for.
-    pub(super) fn check_data(&mut self, pdu: &C2hData, frame: Frame) -> Result<Tag, Fatal> {
-        let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
-        let command = self.role.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+    pub(super) fn check_data(&mut self, pdu: &C2hData, frame: PduFrame) -> Result<Tag, FatalError> {
+        let out_of_range = FatalError::plain(FatalStatus::OUT_OF_RANGE);
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence(AT_CCCID))?;
         if !command.sent || command.last || !matches!(command.data, CommandData::In(_)) {
-            return Err(Fatal::sequence(AT_CCCID));
+            return Err(FatalError::sequence(AT_CCCID));
         }
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
         at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
@@ -100,7 +100,7 @@ impl HostQueue {
         }
         let (last, success) = (frame.flags.contains(Flags::LAST), frame.flags.contains(Flags::SUCCESS));
         if success && (!last || self.size.flow_control) {
-            return Err(Fatal::field(1));
+            return Err(FatalError::field(1));
         }
         command.last = last;
         Ok(tag)
@@ -118,13 +118,13 @@ impl HostQueue {
     }
 
     /// A stretch of a write is asked for.
-    pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), Fatal> {
-        let out_of_range = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(Fatal::sequence(AT_CCCID))?;
+    pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), FatalError> {
+        let out_of_range = FatalError::plain(FatalStatus::OUT_OF_RANGE);
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence(AT_CCCID))?;
         let most = self.parameters.r2ts;
-        let command = self.role.commands.get_mut(tag).ok_or(Fatal::sequence(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence(AT_CCCID))?;
         if !command.sent || !matches!(command.data, CommandData::Out { in_capsule: false, .. }) {
-            return Err(Fatal::sequence(AT_CCCID));
+            return Err(FatalError::sequence(AT_CCCID));
         }
         let (at, len) = (pdu.r2to.get(), pdu.r2tl.get());
         let end = at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
@@ -132,7 +132,7 @@ impl HostQueue {
             return Err(out_of_range);
         }
         if command.r2ts >= most {
-            return Err(Fatal::plain(FatalStatus::LIMIT_EXCEEDED));
+            return Err(FatalError::plain(FatalStatus::LIMIT_EXCEEDED));
         }
         command.r2ts += 1;
         command.next = end;
@@ -142,17 +142,17 @@ impl HostQueue {
 
     /// A completion came. Success of a write before all of its data has left ends the connection, and leaves the
     /// write in doubt: it may be the answer to another.
-    pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), Fatal> {
-        let unknown = Fatal::sequence(AT_CID);
+    pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), FatalError> {
+        let unknown = FatalError::sequence(AT_CID);
         let tag = self.role.index.find(cqe.cid.get().into()).ok_or(unknown)?;
         let command = self.role.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
         let success = cqe.completion().status.is_success();
         if success && matches!(command.data, CommandData::In(_)) && command.next > 0 && !command.last {
-            return Err(Fatal::sequence(0));
+            return Err(FatalError::sequence(0));
         }
         let is_asked_for = matches!(command.data, CommandData::Out { in_capsule: false, .. });
         if success && is_asked_for && (command.next < command.len || command.r2ts > 0) {
-            return Err(Fatal::sequence(AT_CID));
+            return Err(FatalError::sequence(AT_CID));
         }
         self.complete(tag, cqe);
         Ok(())

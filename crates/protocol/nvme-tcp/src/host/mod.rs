@@ -24,7 +24,7 @@ use command::Command;
 use nvme::{Cqe, Sqe};
 use receive::PduData;
 use std::time::Duration;
-use stream::{Host, HostEvent, Inlet, Slab, Tag, TagIndex};
+use stream::{Host, HostEvent, ReceiveBuffer, Slab, Tag, TagIndex};
 
 #[cfg(test)]
 mod tests;
@@ -140,7 +140,7 @@ impl HostQueue {
             max_h2c_data: crate::wire::MAX_H2C_DATA_LEAST,
         };
         let size = QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX };
-        let mut queue = Queue::with(cx, role, timeouts, parameters, size, Inlet::new());
+        let mut queue = Queue::with(cx, role, timeouts, parameters, size, ReceiveBuffer::new());
         queue.out.push(OutgoingPdu::Init);
         queue
     }

@@ -7,7 +7,7 @@ use crate::send_queue;
 use crate::wire::{CapsuleCmd, ConnectionParameters, H2cData, IcReq, PduType, TermReq};
 use buf::Sg;
 use std::ops::Range;
-use stream::{Batch, Slab};
+use stream::{SendOpBuilder, Slab};
 use zerocopy::IntoBytes;
 
 /// What PDUs of a host are made from.
@@ -55,7 +55,9 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
 
     fn head_least(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
         match self.payload(context.commands, parameters) {
-            Some((data, range)) => FRAME + Batch::head_need(data, range.len(), parameters.data_digest),
+            Some((data, range)) => {
+                FRAME + SendOpBuilder::head_need(data, range.len(), parameters.data_digest)
+            }
             None => match self {
                 OutgoingPdu::Init => IcReq::LEN,
                 OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,

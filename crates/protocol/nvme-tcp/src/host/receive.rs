@@ -8,11 +8,12 @@ use crate::queue::{Phase, RoleQueue};
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState};
 use crate::send_queue::NoMemory;
 use crate::wire::{
-    C2hData, CapsuleResp, CommonHeader, Fatal, Flags, Frame, IcResp, PduLimits, PduType, R2t, Sender, TermReq,
+    C2hData, CapsuleResp, CommonHeader, FatalError, Flags, IcResp, PduFrame, PduLimits, PduType, R2t, Sender,
+    TermReq,
 };
 use buf::{Cx, SgMut};
 use nvme::Cqe;
-use stream::{Direct, HostEvent, SendOp, Tag};
+use stream::{DirectBuffer, HostEvent, SendOp, Tag};
 
 /// Where the data of a C2HData goes.
 #[derive(Clone, Copy, Debug)]
@@ -38,18 +39,18 @@ impl RoleQueue for HostQueue {
     }
 
     /// The rest of a read's data goes straight to where the caller wants it.
-    fn direct(&mut self) -> Option<Direct> {
+    fn direct(&mut self) -> Option<DirectBuffer> {
         match self.rx.state {
             ReceiveState::Data(PduData { tag, at, left, .. }) if left > 0 => {
                 let data = self.memory(tag)?.take()?;
-                Some(Direct { tag, data, want: at as usize..(at + left) as usize })
+                Some(DirectBuffer { tag, data, want: at as usize..(at + left) as usize })
             }
             ReceiveState::Data(_) | ReceiveState::Header | ReceiveState::Digest(_) => None,
         }
     }
 
-    fn take_back(&mut self, direct: Direct, bytes: usize) -> usize {
-        let Direct { tag, mut data, want } = direct;
+    fn take_back(&mut self, direct: DirectBuffer, bytes: usize) -> usize {
+        let DirectBuffer { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         if let ReceiveState::Data(PduData { at, left, .. }) = &mut self.rx.state {
             *at += n as u32;
@@ -79,7 +80,7 @@ impl RoleQueue for HostQueue {
         if !self.rx.check_header(frame, Sender::Controller)? {
             return Ok(ParseStatus::Wait);
         }
-        if self.rx.inlet.header(frame.head.into()).is_none() {
+        if self.rx.receive_buffer.header(frame.head.into()).is_none() {
             return Ok(ParseStatus::Wait);
         }
         let data = self.begin_pdu(frame).map_err(|fault| self.rx.header_fault(fault, frame))?;
@@ -93,14 +94,14 @@ impl RoleQueue for HostQueue {
             self.rx.state = ReceiveState::Digest(data);
             return ParseStatus::Continue;
         }
-        if self.rx.inlet.is_empty() {
+        if self.rx.receive_buffer.is_empty() {
             return ParseStatus::Wait;
         }
         let digest = self.parameters.data_digest;
         let Some(command) = self.role.commands.get_mut(tag) else { return ParseStatus::Wait };
         let CommandData::In(Some(memory)) = &mut command.data else { return ParseStatus::Wait };
         let from = at as usize;
-        let n = self.rx.inlet.copy_into(memory, from..from + left as usize);
+        let n = self.rx.receive_buffer.copy_into(memory, from..from + left as usize);
         if digest {
             memory.digest(from..from + n, &mut self.rx.crc);
         }
@@ -133,12 +134,12 @@ impl HostQueue {
         }
     }
 
-    /// Acts on the header that the inlet has; says where the data behind it goes.
-    fn begin_pdu(&mut self, frame: Frame) -> Result<Option<PduData>, LinkFault> {
-        let out_of_turn = LinkFault::Fatal(Fatal::sequence(CommonHeader::AT_TYPE));
+    /// Acts on the header that the receive buffer has; says where the data behind it goes.
+    fn begin_pdu(&mut self, frame: PduFrame) -> Result<Option<PduData>, LinkFault> {
+        let out_of_turn = LinkFault::Fatal(FatalError::sequence(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
         let asked = self.phase == Phase::Init && !matches!(self.out.pdus.front(), Some(OutgoingPdu::Init));
-        let header = self.rx.inlet.header(frame.head.into()).unwrap_or_default();
+        let header = self.rx.receive_buffer.header(frame.head.into()).unwrap_or_default();
         let talking = matches!(self.phase, Phase::Connect | Phase::Open | Phase::Draining);
         match frame.pdu_type {
             PduType::C2H_DATA if talking => {
@@ -163,7 +164,7 @@ impl HostQueue {
             }
             PduType::C2H_TERM_REQ => {
                 let fatal = TermReq::from_prefix(header).map(TermReq::fatal);
-                return Err(LinkFault::Terminated(fatal.unwrap_or(Fatal::field(CommonHeader::AT_PLEN))));
+                return Err(LinkFault::Terminated(fatal.unwrap_or(FatalError::field(CommonHeader::AT_PLEN))));
             }
             _too_early_or_twice => return Err(out_of_turn),
         }

@@ -1,9 +1,9 @@
 //! Validates a PDU's common header before anything else of it is parsed.
 //!
-//! Invariant: every length in a [`Frame`] is allowed by its type and the agreed parameters, and they sum to
+//! Invariant: every length in a [`PduFrame`] is allowed by its type and the agreed parameters, and they sum to
 //! PLEN. A wrong HLEN is found before it could determine the position of a digest.
 
-use super::{CommonHeader, DIGEST_LEN, Fatal, Flags, PduType, TERM_DATA_MAX};
+use super::{CommonHeader, DIGEST_LEN, FatalError, Flags, PduType, TERM_DATA_MAX};
 
 /// PDO has eight bits.
 const PDO_MAX: u32 = 255;
@@ -36,7 +36,7 @@ pub struct PduLimits {
 
 /// A PDU by its common header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Frame {
+pub struct PduFrame {
     /// What it is.
     pub pdu_type: PduType,
     /// Its flags.
@@ -85,21 +85,21 @@ impl Shape {
     }
 }
 
-impl Frame {
+impl PduFrame {
     /// Judges a common header.
-    pub fn parse(common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+    pub fn parse(common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
         let Some(shape) = Shape::of(common.pdu_type, limits.from) else {
-            return Err(Fatal::field(CommonHeader::AT_TYPE));
+            return Err(FatalError::field(CommonHeader::AT_TYPE));
         };
         if common.hlen != shape.header {
-            return Err(Fatal::field(CommonHeader::AT_HLEN));
+            return Err(FatalError::field(CommonHeader::AT_HLEN));
         }
         let header_digest = shape.digests && limits.header_digest;
         if common.flags.contains(Flags::HEADER_DIGEST) != header_digest {
-            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::field(CommonHeader::AT_FLAGS));
         }
         let end = shape.header + if header_digest { DIGEST_LEN as u8 } else { 0 };
-        let frame = Frame {
+        let frame = PduFrame {
             pdu_type: common.pdu_type,
             flags: common.flags,
             header: shape.header,
@@ -107,7 +107,7 @@ impl Frame {
             data: 0,
         };
         let Some(rest) = common.plen.get().checked_sub(u32::from(end)) else {
-            return Err(Fatal::field(CommonHeader::AT_PLEN));
+            return Err(FatalError::field(CommonHeader::AT_PLEN));
         };
         // Told before PDO, which makes no sense either if no such PDU can be.
         let most = match shape.data {
@@ -117,48 +117,48 @@ impl Frame {
             Data::Term => TERM_DATA_MAX as u32,
         };
         if rest > most {
-            return Err(Fatal::field(CommonHeader::AT_PLEN));
+            return Err(FatalError::field(CommonHeader::AT_PLEN));
         }
         match shape.data {
             Data::None => frame.without_data(common, limits),
-            Data::Term => Ok(Frame { data: rest, ..frame }),
+            Data::Term => Ok(PduFrame { data: rest, ..frame }),
             Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, limits),
             Data::Own => frame.with_data(common, limits),
             Data::Capsule => match frame.with_data(common, limits)? {
-                frame if frame.data > limits.capsule_max => Err(Fatal::field(CommonHeader::AT_PLEN)),
+                frame if frame.data > limits.capsule_max => Err(FatalError::field(CommonHeader::AT_PLEN)),
                 frame => Ok(frame),
             },
         }
     }
 
-    fn without_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+    fn without_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
         let stray = common.flags.contains(Flags::DATA_DIGEST) && !limits.data_digest;
         if stray {
-            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::field(CommonHeader::AT_FLAGS));
         }
         // It means nothing here, and hosts differ in what they leave there; but it points into the PDU.
         if u32::from(common.pdo) > common.plen.get() {
-            return Err(Fatal::field(CommonHeader::AT_PDO));
+            return Err(FatalError::field(CommonHeader::AT_PDO));
         }
         Ok(self)
     }
 
-    fn with_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<Frame, Fatal> {
+    fn with_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
         if common.flags.contains(Flags::DATA_DIGEST) != limits.data_digest {
-            return Err(Fatal::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::field(CommonHeader::AT_FLAGS));
         }
         let pdo = common.pdo;
         if pdo < self.head
             || !pdo.is_multiple_of(limits.alignment.max(1))
             || u32::from(pdo) > common.plen.get()
         {
-            return Err(Fatal::field(CommonHeader::AT_PDO));
+            return Err(FatalError::field(CommonHeader::AT_PDO));
         }
         let digest = if limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         let data = (common.plen.get() - u32::from(pdo)).checked_sub(digest);
         match data {
-            Some(data) if data > 0 => Ok(Frame { head: pdo, data, ..self }),
-            Some(_) | None => Err(Fatal::field(CommonHeader::AT_PLEN)),
+            Some(data) if data > 0 => Ok(PduFrame { head: pdo, data, ..self }),
+            Some(_) | None => Err(FatalError::field(CommonHeader::AT_PLEN)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::{CommonHeader, Fatal, PduType};
+use super::{CommonHeader, FatalError, PduType};
 
 /// The coarsest data alignment: (31 + 1) × 4 bytes.
 pub const HPDA_MAX: u8 = 31;
@@ -93,12 +93,12 @@ impl IcReq {
     }
 
     /// Whether what it offers can be met.
-    pub fn check(&self) -> Result<(), Fatal> {
+    pub fn check(&self) -> Result<(), FatalError> {
         if self.pfv.get() != 0 {
-            return Err(Fatal::unsupported(Self::AT_PFV));
+            return Err(FatalError::unsupported(Self::AT_PFV));
         }
         if self.hpda > HPDA_MAX {
-            return Err(Fatal::field(Self::AT_HPDA));
+            return Err(FatalError::field(Self::AT_HPDA));
         }
         Ok(())
     }
@@ -141,19 +141,19 @@ impl IcResp {
     }
 
     /// What it grants to `asked`; refused if that is more than was asked for, or makes no sense.
-    pub fn parameters(&self, asked: &IcReq) -> Result<ConnectionParameters, Fatal> {
+    pub fn parameters(&self, asked: &IcReq) -> Result<ConnectionParameters, FatalError> {
         if self.pfv.get() != 0 {
-            return Err(Fatal::unsupported(Self::AT_PFV));
+            return Err(FatalError::unsupported(Self::AT_PFV));
         }
         if self.cpda > HPDA_MAX {
-            return Err(Fatal::field(Self::AT_CPDA));
+            return Err(FatalError::field(Self::AT_CPDA));
         }
         if self.dgst & !asked.dgst != 0 {
-            return Err(Fatal::field(Self::AT_DGST));
+            return Err(FatalError::field(Self::AT_DGST));
         }
         let most = self.maxh2cdata.get();
         if most < MAX_H2C_DATA_LEAST || !most.is_multiple_of(4) {
-            return Err(Fatal::field(Self::AT_MAXH2CDATA));
+            return Err(FatalError::field(Self::AT_MAXH2CDATA));
         }
         Ok(ConnectionParameters {
             header_digest: self.dgst & DGST_HEADER != 0,

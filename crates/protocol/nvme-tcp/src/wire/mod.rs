@@ -1,6 +1,6 @@
 //! PDUs as bytes and as values (NVMe-TCP §3.6).
 //!
-//! A PDU is `header | header digest | padding | data | data digest`. [`Frame`] is its common header, checked
+//! A PDU is `header | header digest | padding | data | data digest`. [`PduFrame`] is its common header, checked
 //! once; the structures here are the headers. All numbers are little-endian.
 
 mod frame;
@@ -11,11 +11,11 @@ mod term;
 #[cfg(test)]
 mod tests;
 
-pub use frame::{Frame, PduLimits, Sender};
+pub use frame::{PduFrame, PduLimits, Sender};
 pub(crate) use init::alignment;
 pub use init::{ConnectionParameters, HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST};
 pub use pdus::{C2hData, CapsuleCmd, CapsuleResp, H2cData, R2t};
-pub use term::{Fatal, FatalStatus, TERM_DATA_MAX, TermReq};
+pub use term::{FatalError, FatalStatus, TERM_DATA_MAX, TermReq};
 
 use buf::crc32c::Crc32c;
 use zerocopy::little_endian::U32;

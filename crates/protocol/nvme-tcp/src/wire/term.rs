@@ -29,37 +29,37 @@ impl FatalStatus {
 
 /// Why a PDU ends its connection: what the TermReq says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Fatal {
+pub struct FatalError {
     /// FES.
     pub fes: FatalStatus,
     /// FEI: an offset, a digest, or 0.
     pub fei: u32,
 }
 
-impl Fatal {
+impl FatalError {
     /// The field at this offset is wrong.
     pub const fn field(at: u32) -> Self {
-        Fatal { fes: FatalStatus::INVALID_FIELD, fei: at }
+        FatalError { fes: FatalStatus::INVALID_FIELD, fei: at }
     }
 
     /// The parameter at this offset is not supported.
     pub const fn unsupported(at: u32) -> Self {
-        Fatal { fes: FatalStatus::UNSUPPORTED, fei: at }
+        FatalError { fes: FatalStatus::UNSUPPORTED, fei: at }
     }
 
     /// It may not come now; `at` is the field that shows it.
     pub const fn sequence(at: u32) -> Self {
-        Fatal { fes: FatalStatus::SEQUENCE, fei: at }
+        FatalError { fes: FatalStatus::SEQUENCE, fei: at }
     }
 
     /// An error that FEI says nothing of.
     pub const fn plain(fes: FatalStatus) -> Self {
-        Fatal { fes, fei: 0 }
+        FatalError { fes, fei: 0 }
     }
 
     /// This header digest was received, and is wrong.
     pub const fn header_digest(received: [u8; 4]) -> Self {
-        Fatal { fes: FatalStatus::HEADER_DIGEST, fei: u32::from_le_bytes(received) }
+        FatalError { fes: FatalStatus::HEADER_DIGEST, fei: u32::from_le_bytes(received) }
     }
 }
 
@@ -87,7 +87,7 @@ impl TermReq {
     ///
     /// # Panics
     /// If those are more than [`TERM_DATA_MAX`].
-    pub fn new(pdu_type: PduType, fatal: Fatal, data: usize) -> Self {
+    pub fn new(pdu_type: PduType, fatal: FatalError, data: usize) -> Self {
         assert!(data <= TERM_DATA_MAX, "a TermReq repeats a header");
         let mut common = CommonHeader::bare(pdu_type, Self::LEN);
         common.plen = U32::new((Self::LEN + data) as u32);
@@ -100,7 +100,7 @@ impl TermReq {
     }
 
     /// What it says.
-    pub fn fatal(&self) -> Fatal {
-        Fatal { fes: FatalStatus(self.fes.get()), fei: self.fei.get() }
+    pub fn fatal(&self) -> FatalError {
+        FatalError { fes: FatalStatus(self.fes.get()), fei: self.fei.get() }
     }
 }

@@ -105,9 +105,9 @@ fn data_and_r2t() {
 fn term_reqs() {
     // FEI stands at 10, unaligned.
     let bytes = hex("03 00 18 00 20000000  0100 04000000 00000000000000000000");
-    assert_eq!(TermReq::new(PduType::C2H_TERM_REQ, Fatal::field(4), 8).as_bytes(), bytes);
+    assert_eq!(TermReq::new(PduType::C2H_TERM_REQ, FatalError::field(4), 8).as_bytes(), bytes);
     let bytes = hex("02 00 18 00 60000000  0300 78563412 00000000000000000000");
-    let fatal = Fatal::header_digest([0x78, 0x56, 0x34, 0x12]);
+    let fatal = FatalError::header_digest([0x78, 0x56, 0x34, 0x12]);
     assert_eq!(TermReq::new(PduType::H2C_TERM_REQ, fatal, 72).as_bytes(), bytes);
     assert_eq!(TermReq::from_prefix(&bytes).unwrap().fatal(), fatal);
 }
@@ -124,8 +124,8 @@ fn limits(header_digest: bool, data_digest: bool) -> PduLimits {
     PduLimits { from: Sender::Host, header_digest, data_digest, alignment: 4, capsule_max: 8192 }
 }
 
-fn judge(bytes: &str, limits: &PduLimits) -> Result<Frame, Fatal> {
-    Frame::parse(&CommonHeader::read_from_bytes(&hex(bytes)).unwrap(), limits)
+fn judge(bytes: &str, limits: &PduLimits) -> Result<PduFrame, FatalError> {
+    PduFrame::parse(&CommonHeader::read_from_bytes(&hex(bytes)).unwrap(), limits)
 }
 
 #[test]
@@ -148,37 +148,37 @@ fn lengths_are_told_apart() {
 fn each_wrong_field_is_named() {
     let (plain, both) = (limits(false, false), limits(true, true));
     for (bytes, limits, fatal) in [
-        ("08 00 18 00 18000000", &plain, Fatal::field(0)),
-        ("05 00 18 00 18000000", &plain, Fatal::field(0)),
-        ("04 00 47 00 48000000", &plain, Fatal::field(2)),
-        ("04 01 48 00 4c000000", &plain, Fatal::field(1)),
-        ("04 02 48 00 48000000", &plain, Fatal::field(1)),
-        ("04 00 48 00 48000000", &both, Fatal::field(1)),
-        ("04 01 48 4c 50000000", &both, Fatal::field(1)),
-        ("04 01 48 00 48000000", &both, Fatal::field(4)),
-        ("04 00 48 44 50000000", &plain, Fatal::field(3)),
-        ("04 00 48 4a 50000000", &plain, Fatal::field(3)),
-        ("04 00 48 58 50000000", &plain, Fatal::field(3)),
-        ("04 00 48 50 50000000", &plain, Fatal::field(4)),
-        ("04 03 48 4c 50000000", &both, Fatal::field(4)),
-        ("04 00 48 48 49200000", &plain, Fatal::field(4)),
-        ("02 00 18 00 99000000", &plain, Fatal::field(4)),
-        ("00 00 80 00 81000000", &plain, Fatal::field(4)),
+        ("08 00 18 00 18000000", &plain, FatalError::field(0)),
+        ("05 00 18 00 18000000", &plain, FatalError::field(0)),
+        ("04 00 47 00 48000000", &plain, FatalError::field(2)),
+        ("04 01 48 00 4c000000", &plain, FatalError::field(1)),
+        ("04 02 48 00 48000000", &plain, FatalError::field(1)),
+        ("04 00 48 00 48000000", &both, FatalError::field(1)),
+        ("04 01 48 4c 50000000", &both, FatalError::field(1)),
+        ("04 01 48 00 48000000", &both, FatalError::field(4)),
+        ("04 00 48 44 50000000", &plain, FatalError::field(3)),
+        ("04 00 48 4a 50000000", &plain, FatalError::field(3)),
+        ("04 00 48 58 50000000", &plain, FatalError::field(3)),
+        ("04 00 48 50 50000000", &plain, FatalError::field(4)),
+        ("04 03 48 4c 50000000", &both, FatalError::field(4)),
+        ("04 00 48 48 49200000", &plain, FatalError::field(4)),
+        ("02 00 18 00 99000000", &plain, FatalError::field(4)),
+        ("00 00 80 00 81000000", &plain, FatalError::field(4)),
         // Without data PDO means nothing, but it cannot point out of the PDU.
-        ("04 00 48 49 48000000", &plain, Fatal::field(3)),
-        ("04 03 48 4d 4c000000", &both, Fatal::field(3)),
-        ("06 04 18 ff 18000000", &plain, Fatal::field(3)),
-        ("00 00 80 81 80000000", &plain, Fatal::field(3)),
+        ("04 00 48 49 48000000", &plain, FatalError::field(3)),
+        ("04 03 48 4d 4c000000", &both, FatalError::field(3)),
+        ("06 04 18 ff 18000000", &plain, FatalError::field(3)),
+        ("00 00 80 81 80000000", &plain, FatalError::field(3)),
     ] {
         assert_eq!(judge(bytes, limits), Err(fatal), "{bytes}");
     }
     // A controller's PDU without data names no place outside of itself.
     let from = PduLimits { from: Sender::Controller, ..plain };
-    assert_eq!(judge("05 00 18 19 18000000", &from), Err(Fatal::field(3)));
-    assert_eq!(judge("07 04 18 ff 18000000", &from), Err(Fatal::field(3)));
+    assert_eq!(judge("05 00 18 19 18000000", &from), Err(FatalError::field(3)));
+    assert_eq!(judge("07 04 18 ff 18000000", &from), Err(FatalError::field(3)));
     assert!(judge("05 00 18 18 18000000", &from).is_ok());
     let coarse = PduLimits { alignment: 16, ..plain };
-    assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(Fatal::field(3)));
+    assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(FatalError::field(3)));
     assert!(judge("04 00 48 50 00100000", &coarse).is_ok());
 }
 
@@ -186,11 +186,11 @@ fn each_wrong_field_is_named() {
 fn terms_that_were_not_asked_for_are_refused() {
     let asked = IcReq::new(0, false, true, 1);
     for (bytes, fatal) in [
-        ("01 00 80 00 80000000  0100 00 00 00000200", Fatal::unsupported(8)),
-        ("01 00 80 00 80000000  0000 20 00 00000200", Fatal::field(10)),
-        ("01 00 80 00 80000000  0000 00 01 00000200", Fatal::field(11)),
-        ("01 00 80 00 80000000  0000 00 00 ff0f0000", Fatal::field(12)),
-        ("01 00 80 00 80000000  0000 00 00 02100000", Fatal::field(12)),
+        ("01 00 80 00 80000000  0100 00 00 00000200", FatalError::unsupported(8)),
+        ("01 00 80 00 80000000  0000 20 00 00000200", FatalError::field(10)),
+        ("01 00 80 00 80000000  0000 00 01 00000200", FatalError::field(11)),
+        ("01 00 80 00 80000000  0000 00 00 ff0f0000", FatalError::field(12)),
+        ("01 00 80 00 80000000  0000 00 00 02100000", FatalError::field(12)),
     ] {
         let bytes = padded(bytes, 128);
         assert_eq!(IcResp::from_prefix(&bytes).unwrap().parameters(&asked), Err(fatal));
@@ -211,7 +211,7 @@ proptest! {
         common.hlen = [128, 0, 24, 0, 72, 0, 24][usize::from(pdu_type)];
         common.plen = U32::new(plen);
         let limits = limits(digests.0, digests.1);
-        if let Ok(frame) = Frame::parse(&common, &limits) {
+        if let Ok(frame) = PduFrame::parse(&common, &limits) {
             let digest = if frame.data > 0 && frame.flags.contains(Flags::DATA_DIGEST) && pdu_type != 2 { 4 } else { 0 };
             prop_assert_eq!(u32::from(frame.head) + frame.data + digest, plen);
             prop_assert!(frame.head >= frame.header && (frame.data == 0 || frame.head % 4 == 0));

@@ -11,7 +11,7 @@ use super::group::Group;
 use super::message::{self, Challenge, Explanation, FAILURE_LEN, MessageHeader, MessageType, Reply};
 use super::response::{Hash, HashBytes};
 use super::secret::Key;
-use super::{Credentials, Fill, Policy};
+use super::{Credentials, FillRandom, Policy};
 use crate::status::Status;
 
 /// What becomes of an Authentication Send.
@@ -154,7 +154,7 @@ impl Controller {
     }
 
     /// Takes the message of an Authentication Send.
-    pub fn send(&mut self, message: &[u8], fill: Fill<'_>) -> ControllerProgress {
+    pub fn send(&mut self, message: &[u8], fill: FillRandom<'_>) -> ControllerProgress {
         let step = std::mem::replace(&mut self.state, TransactionState::Over);
         let head = match MessageHeader::parse(message) {
             Ok(head) => head,
@@ -258,7 +258,12 @@ impl Controller {
     }
 
     /// Negotiate: a fresh challenge, and where there is a group a fresh exponent.
-    fn begin(&mut self, id: u16, message: &[u8], fill: Fill<'_>) -> Result<ControllerProgress, Explanation> {
+    fn begin(
+        &mut self,
+        id: u16,
+        message: &[u8],
+        fill: FillRandom<'_>,
+    ) -> Result<ControllerProgress, Explanation> {
         let (hash, group) = message::choose(message, &self.policy)?;
         if self.sequence == 0 {
             let mut first = [0; 4];

@@ -9,7 +9,7 @@ use super::computation::{DhComputation, DhResult, Private};
 use super::group::{Group, PRIVATE_LEN};
 use super::message::{self, Challenge, Explanation, MessageHeader, MessageType, Reply};
 use super::response::{HASH_LEN_MAX, Hash, HashBytes};
-use super::{Credentials, Fill, Policy};
+use super::{Credentials, FillRandom, Policy};
 
 /// What the host does next.
 #[derive(Debug)]
@@ -98,7 +98,7 @@ impl Host {
         credentials: Credentials,
         policy: Policy,
         transaction: u16,
-        fill: Fill<'_>,
+        fill: FillRandom<'_>,
     ) -> (Host, Vec<u8>) {
         let negotiate = message::negotiate(transaction, &policy);
         let (mut sequence, mut private) = ([0; 4], Private::new([0; PRIVATE_LEN]));

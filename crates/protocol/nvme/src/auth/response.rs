@@ -80,7 +80,7 @@ impl HashBytes {
     }
 
     /// So many unpredictable bytes, at most 64.
-    pub(super) fn random(len: usize, fill: super::Fill<'_>) -> HashBytes {
+    pub(super) fn random(len: usize, fill: super::FillRandom<'_>) -> HashBytes {
         let (len, mut bytes) = (len.min(HASH_LEN_MAX), Zeroizing::new([0; HASH_LEN_MAX]));
         fill(bytes.split_at_mut(len).0);
         HashBytes { len, bytes }

@@ -3,7 +3,7 @@
 //!
 //! Invariant: no error and no `Debug` shows a secret or a part of it, and memory that held one is wiped.
 
-use super::Fill;
+use super::FillRandom;
 use super::response::{Hash, hmac};
 use core::fmt;
 use zeroize::Zeroizing;
@@ -83,7 +83,7 @@ impl Secret {
 
     /// Draws a secret for a hash, as long as what the hash gives; without one 32 bytes that are used
     /// as they are.
-    pub fn generate(transform: Option<Hash>, fill: Fill<'_>) -> Secret {
+    pub fn generate(transform: Option<Hash>, fill: FillRandom<'_>) -> Secret {
         let mut bytes = Zeroizing::new(vec![0; transform.map_or(32, Hash::len)]);
         fill(&mut bytes);
         Secret { transform, bytes }
@@ -136,7 +136,7 @@ impl Key {
     }
 
     /// A random key, with which a host without a secret is checked.
-    pub(super) fn decoy(fill: Fill<'_>) -> Key {
+    pub(super) fn decoy(fill: FillRandom<'_>) -> Key {
         let mut bytes = Zeroizing::new(vec![0; 32]);
         fill(&mut bytes);
         Key(bytes)

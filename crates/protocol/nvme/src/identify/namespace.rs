@@ -86,7 +86,7 @@ impl Namespace {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct Independent {
+pub struct IndependentNamespace {
     pub nsfeat: u8,
     pub nmic: u8,
     pub rescap: u8,
@@ -100,9 +100,9 @@ pub struct Independent {
     pub reserved_15: [u8; 4081],
 }
 
-const _: () = assert!(size_of::<Independent>() == LEN);
+const _: () = assert!(size_of::<IndependentNamespace>() == LEN);
 
-impl Independent {
+impl IndependentNamespace {
     /// VWCNP: the namespace has no volatile write cache, whatever the controller's VWC says.
     pub const NSFEAT_NO_CACHE: u8 = 1 << 5;
     /// The namespace is ready.
@@ -212,9 +212,9 @@ impl Namespace {
     }
 }
 
-impl Independent {
+impl IndependentNamespace {
     /// Reads the structure, for a host.
-    pub fn parse(bytes: &[u8; LEN]) -> Independent {
+    pub fn parse(bytes: &[u8; LEN]) -> IndependentNamespace {
         zerocopy::transmute!(*bytes)
     }
 }

@@ -36,7 +36,7 @@ fn the_namespace_structures_have_their_fields_at_their_offsets() {
     at!(Namespace: rescap 31, fpi 32, dlfeat 33, nawun 34, nawupf 36, nacwu 38, noiob 46, nvmcap 48);
     at!(Namespace: npwg 64, npwa 66, npdg 68, npda 70, nows 72, mssrl 74, mcl 76, msrc 80, anagrpid 92);
     at!(Namespace: nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128);
-    at!(Independent: nsfeat 0, nmic 1, rescap 2, fpi 3, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
+    at!(IndependentNamespace: nsfeat 0, nmic 1, rescap 2, fpi 3, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
     at!(NvmController: verify 0, write_zeroes 1, write_uncorrectable 2, ranges 3, range_blocks 4, blocks 8);
     at!(LbaFormat: metadata 0, shift 2, performance 3);
 }

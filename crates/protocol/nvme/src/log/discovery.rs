@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::name::{BadNqn, NQN_FIELD, Nqn};
+use crate::name::{NQN_FIELD, Nqn, NqnError};
 
 /// Bytes of the header, and of a record.
 pub const RECORD: usize = 1024;
@@ -85,7 +85,7 @@ impl Record {
     }
 
     /// The subsystem.
-    pub fn name(&self) -> Result<Nqn, BadNqn> {
+    pub fn name(&self) -> Result<Nqn, NqnError> {
         Nqn::from_field(&self.subsystem)
     }
 

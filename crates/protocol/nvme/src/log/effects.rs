@@ -31,7 +31,7 @@ pub fn commands(admin: &[(u8, Effects)], io: &[(u8, Effects)]) -> [u8; 4096] {
 /// Whose a feature is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub enum Scope {
+pub enum FeatureScope {
     /// Each namespace's.
     Namespace = 1,
     /// Each controller's.
@@ -39,7 +39,7 @@ pub enum Scope {
 }
 
 /// The page of features: 1024 bytes. `changes`: setting it may change what a namespace can do.
-pub fn features(features: impl Iterator<Item = (crate::feature::Fid, Scope, bool)>) -> [u8; 1024] {
+pub fn features(features: impl Iterator<Item = (crate::feature::Fid, FeatureScope, bool)>) -> [u8; 1024] {
     let mut page = [0; 1024];
     for (fid, scope, changes) in features {
         let entry = 1 | u32::from(changes) << 2 | (scope as u32) << 20;

@@ -64,8 +64,8 @@ fn supported_pages_and_features_say_yes_at_their_places() {
     assert_eq!(pages.iter().map(|&byte| u32::from(byte)).sum::<u32>(), 3);
     let features = effects::features(
         [
-            (Fid::KEEP_ALIVE_TIMER, effects::Scope::Controller, false),
-            (Fid::NAMESPACE_WRITE_PROTECTION, effects::Scope::Namespace, true),
+            (Fid::KEEP_ALIVE_TIMER, effects::FeatureScope::Controller, false),
+            (Fid::NAMESPACE_WRITE_PROTECTION, effects::FeatureScope::Namespace, true),
         ]
         .into_iter(),
     );

@@ -7,7 +7,7 @@
 #[cfg(test)]
 mod tests;
 
-use crate::sense::{Sense, Specific};
+use crate::sense::{Sense, SenseKeySpecific};
 use crate::vpd::Designator;
 use crate::wire::{Writer, be16, be24, be32, be64, bit, bits, flag};
 
@@ -276,7 +276,7 @@ impl Segment {
     /// The sense data of a failure in this segment, whose descriptor's field at `byte` is to blame.
     pub const fn refused(byte: u16) -> Sense {
         let mut sense = Sense::COPY_ABORTED_NO_ADDITIONAL;
-        sense.specific = Specific::Segment { in_segment: true, byte };
+        sense.specific = SenseKeySpecific::Segment { in_segment: true, byte };
         sense
     }
 }

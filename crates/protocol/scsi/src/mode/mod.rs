@@ -1,6 +1,6 @@
 //! Mode parameters (SPC-4 §7.5, SBC-3 §6.4): MODE SENSE data and MODE SELECT lists.
 //!
-//! The pages 01h, 08h, 0Ah, 0Ah/01h and 1Ch exist. Their images are made from [`Parameters`], so current and
+//! The pages 01h, 08h, 0Ah, 0Ah/01h and 1Ch exist. Their images are made from [`ModeParameters`], so current and
 //! default values, what MODE SELECT may change and what the device server does come from one place. Saved
 //! pages are not kept. The write cache is reported as it is and cannot be changed.
 
@@ -12,7 +12,7 @@ mod tests;
 use crate::cdb::{ModeForm, ModeSense, PageControl};
 use crate::sense::Sense;
 use crate::wire::{Writer, be24, be32, be64, flag};
-use pages::{Image, PAGES};
+use pages::{PAGES, PageImage};
 pub use select::select;
 
 /// Read-write error recovery.
@@ -30,7 +30,7 @@ pub const ALL_SUBPAGES: u8 = 0xff;
 
 /// What the mode pages say about a logical unit; the rest of the pages is constant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Parameters {
+pub struct ModeParameters {
     /// WCE: a write may be answered before it is on stable storage. Not changeable.
     pub write_cache: bool,
     /// D_SENSE: sense data in descriptor format. Changeable.
@@ -45,7 +45,7 @@ pub struct Parameters {
 
 /// What the mode parameter header and block descriptor say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Device {
+pub struct ModeHeader {
     /// Number of blocks.
     pub blocks: u64,
     /// Bytes per block.
@@ -57,16 +57,16 @@ pub struct Device {
 /// Writes MODE SENSE data. Refused: saved values, and pages that do not exist.
 pub fn sense(
     request: &ModeSense,
-    device: &Device,
-    current: &Parameters,
-    default: &Parameters,
+    device: &ModeHeader,
+    current: &ModeParameters,
+    default: &ModeParameters,
     w: &mut Writer<'_>,
 ) -> Result<(), Sense> {
     check_page(request)?;
     let image = |page, subpage| match request.control {
-        PageControl::Current => Ok(Image::of(page, subpage, current)),
-        PageControl::Changeable => Ok(Image::changeable(page, subpage)),
-        PageControl::Default => Ok(Image::of(page, subpage, default)),
+        PageControl::Current => Ok(PageImage::of(page, subpage, current)),
+        PageControl::Changeable => Ok(PageImage::changeable(page, subpage)),
+        PageControl::Default => Ok(PageImage::of(page, subpage, default)),
         PageControl::Saved => Err(Sense::SAVING_PARAMETERS_NOT_SUPPORTED),
     };
     let write_protected = device.write_protected || current.write_protect;
@@ -99,7 +99,7 @@ fn check_page(request: &ModeSense) -> Result<(), Sense> {
 }
 
 /// The mode parameter header with its length still 0, and the block descriptor (SBC-3 §6.4.2).
-fn put_header(request: &ModeSense, device: &Device, write_protected: bool, w: &mut Writer<'_>) {
+fn put_header(request: &ModeSense, device: &ModeHeader, write_protected: bool, w: &mut Writer<'_>) {
     // WP and DPOFUA: DPO and FUA are understood by every command that has them.
     let specific = flag(write_protected, 7) | flag(true, 4);
     let long = request.long_lba && request.form == ModeForm::Ten;
@@ -131,7 +131,7 @@ fn put_header(request: &ModeSense, device: &Device, write_protected: bool, w: &m
 }
 
 /// More blocks than 32 bits can say are FFFFFFFFh.
-fn short_blocks(device: &Device) -> u32 {
+fn short_blocks(device: &ModeHeader) -> u32 {
     u32::try_from(device.blocks).unwrap_or(u32::MAX)
 }
 
@@ -141,7 +141,7 @@ const LONG_DESCRIPTOR_LEN: usize = 16;
 
 /// MODE SENSE data as received, cut into its parts: for initiators.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Decoded<'a> {
+pub struct DecodedModeSense<'a> {
     /// WP: the medium is write protected.
     pub write_protected: bool,
     /// DPOFUA: DPO and FUA are understood.
@@ -153,7 +153,7 @@ pub struct Decoded<'a> {
 }
 
 /// Cuts MODE SENSE data; `None`: too short for what its header says.
-pub fn decode(form: ModeForm, data: &[u8]) -> Option<Decoded<'_>> {
+pub fn decode(form: ModeForm, data: &[u8]) -> Option<DecodedModeSense<'_>> {
     let header = select::Header::parse(form, data).ok()?;
     let (descriptor, pages) = data.get(header.len..)?.split_at_checked(header.descriptor_len)?;
     let blocks = match (descriptor.len(), header.long_lba) {
@@ -163,7 +163,7 @@ pub fn decode(form: ModeForm, data: &[u8]) -> Option<Decoded<'_>> {
     };
     let specific = header.device_specific;
     let bit = crate::wire::bit;
-    Some(Decoded { write_protected: bit(specific, 7), dpo_fua: bit(specific, 4), blocks, pages })
+    Some(DecodedModeSense { write_protected: bit(specific, 7), dpo_fua: bit(specific, 4), blocks, pages })
 }
 
 /// WCE of a caching page as [`find_page`] gives it; `None`: too short.
@@ -171,7 +171,7 @@ pub fn write_cache(caching: &[u8]) -> Option<bool> {
     caching.get(2).map(|byte| crate::wire::bit(*byte, 2))
 }
 
-/// The bytes of one page, header included, among the pages of [`Decoded`].
+/// The bytes of one page, header included, among the pages of [`DecodedModeSense`].
 pub fn find_page(pages: &[u8], page: u8, subpage: u8) -> Option<&[u8]> {
     let mut rest = pages;
     loop {

@@ -1,6 +1,6 @@
 //! Images of the mode pages, for values and for the mask of what MODE SELECT may change.
 
-use super::{CACHING, CONTROL, ERROR_RECOVERY, EXCEPTIONS, Parameters};
+use super::{CACHING, CONTROL, ERROR_RECOVERY, EXCEPTIONS, ModeParameters};
 use crate::wire::{bit, flag, place};
 
 /// Pages and subpages in the order of MODE SENSE.
@@ -21,18 +21,18 @@ const WCE: u8 = 2;
 const UNRESTRICTED_REORDERING: u8 = 1;
 
 /// The bytes of one page, header included.
-pub(super) struct Image {
+pub(super) struct PageImage {
     bytes: [u8; LEN_MAX],
     len: usize,
 }
 
-impl Image {
+impl PageImage {
     pub(super) fn bytes(&self) -> &[u8] {
         self.bytes.get(..self.len).unwrap_or(&self.bytes)
     }
 
     /// The header and zeros. PS is 0: pages cannot be saved.
-    fn blank(page: u8, subpage: u8) -> Option<Image> {
+    fn blank(page: u8, subpage: u8) -> Option<PageImage> {
         let mut bytes = [0; LEN_MAX];
         bytes[0] = page;
         let len = match (page, subpage) {
@@ -42,17 +42,17 @@ impl Image {
                 bytes[0] |= flag(true, 6);
                 bytes[1] = subpage;
                 bytes[3] = 32 - 4;
-                return Some(Image { bytes, len: 32 });
+                return Some(PageImage { bytes, len: 32 });
             }
             _ => return None,
         };
         bytes[1] = len as u8 - 2;
-        Some(Image { bytes, len })
+        Some(PageImage { bytes, len })
     }
 
     /// The values of a page; `None`: there is no such page.
-    pub(super) fn of(page: u8, subpage: u8, p: &Parameters) -> Option<Image> {
-        let mut image = Image::blank(page, subpage)?;
+    pub(super) fn of(page: u8, subpage: u8, p: &ModeParameters) -> Option<PageImage> {
+        let mut image = PageImage::blank(page, subpage)?;
         let b = &mut image.bytes;
         match (page, subpage) {
             (CACHING, 0) => b[2] = flag(p.write_cache, WCE),
@@ -74,8 +74,8 @@ impl Image {
     }
 
     /// Ones where MODE SELECT may change a bit; the header as in the values.
-    pub(super) fn changeable(page: u8, subpage: u8) -> Option<Image> {
-        let mut image = Image::blank(page, subpage)?;
+    pub(super) fn changeable(page: u8, subpage: u8) -> Option<PageImage> {
+        let mut image = PageImage::blank(page, subpage)?;
         if (page, subpage) == (CONTROL, 0) {
             image.bytes[2] = flag(true, D_SENSE);
             image.bytes[4] = flag(true, SWP);
@@ -85,7 +85,7 @@ impl Image {
     }
 }
 
-impl Parameters {
+impl ModeParameters {
     /// Takes over the changeable bits of a page that was already checked.
     pub(super) fn apply(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
         if let ((CONTROL, 0), [_, _, sense, _, protect, aborted, ..]) = ((page, subpage), bytes) {

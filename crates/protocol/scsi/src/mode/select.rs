@@ -1,7 +1,9 @@
 //! The parameter list of MODE SELECT (SPC-4 §6.9): parsed and checked as a whole before anything changes.
 
-use super::pages::Image;
-use super::{Device, LONG_DESCRIPTOR_LEN, MEDIUM_TYPE, Parameters, SHORT_DESCRIPTOR_LEN, short_blocks};
+use super::pages::PageImage;
+use super::{
+    LONG_DESCRIPTOR_LEN, MEDIUM_TYPE, ModeHeader, ModeParameters, SHORT_DESCRIPTOR_LEN, short_blocks,
+};
 use crate::cdb::{ModeForm, ModeSelect};
 use crate::sense::Sense;
 use crate::wire::{be16, be24, be32, be64, bit, bits, top_bit};
@@ -76,9 +78,9 @@ impl PageHeader {
 pub fn select(
     command: &ModeSelect,
     list: &[u8],
-    device: &Device,
-    current: &Parameters,
-) -> Result<Parameters, Sense> {
+    device: &ModeHeader,
+    current: &ModeParameters,
+) -> Result<ModeParameters, Sense> {
     if command.save {
         return Err(Sense::cdb_field(1, Some(0)));
     }
@@ -102,7 +104,12 @@ pub fn select(
 }
 
 /// A block descriptor may only repeat what is so. The error is the field, or `None` for a wrong length.
-fn check_descriptor(descriptor: &[u8], long: bool, at: usize, device: &Device) -> Result<(), Option<Sense>> {
+fn check_descriptor(
+    descriptor: &[u8],
+    long: bool,
+    at: usize,
+    device: &ModeHeader,
+) -> Result<(), Option<Sense>> {
     let (blocks_fit, block_len, len_at) = match (descriptor.len(), long) {
         (0, _) => return Ok(()),
         (SHORT_DESCRIPTOR_LEN, false) => {
@@ -124,14 +131,15 @@ fn check_descriptor(descriptor: &[u8], long: bool, at: usize, device: &Device) -
     Ok(())
 }
 
-fn select_pages(list: &[u8], start: usize, current: &Parameters) -> Result<Parameters, Sense> {
+fn select_pages(list: &[u8], start: usize, current: &ModeParameters) -> Result<ModeParameters, Sense> {
     let mut changed = *current;
     let mut at = start;
     while let Some(rest @ [first, ..]) = list.get(at..) {
         let header = PageHeader::parse(rest).ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
-        let (Some(values), Some(mask)) =
-            (Image::of(header.page, header.subpage, current), Image::changeable(header.page, header.subpage))
-        else {
+        let (Some(values), Some(mask)) = (
+            PageImage::of(header.page, header.subpage, current),
+            PageImage::changeable(header.page, header.subpage),
+        ) else {
             return Err(Sense::list_field(at, Some(5)));
         };
         if header.len != values.bytes().len() {

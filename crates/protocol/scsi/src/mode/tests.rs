@@ -2,14 +2,14 @@ use super::*;
 use crate::cdb::ModeSelect;
 use proptest::prelude::*;
 
-const PARAMETERS: Parameters = Parameters {
+const PARAMETERS: ModeParameters = ModeParameters {
     write_cache: true,
     descriptor_sense: false,
     write_protect: false,
     task_aborted_status: false,
     implicit_access: false,
 };
-const DEVICE: Device = Device { blocks: 0x2_0000, block_len: 512, write_protected: false };
+const DEVICE: ModeHeader = ModeHeader { blocks: 0x2_0000, block_len: 512, write_protected: false };
 const SIX: ModeSense = ModeSense {
     form: ModeForm::Six,
     disable_block_descriptors: false,
@@ -20,7 +20,7 @@ const SIX: ModeSense = ModeSense {
     allocation: 255,
 };
 
-fn sensed(request: &ModeSense, device: &Device) -> Result<Vec<u8>, Sense> {
+fn sensed(request: &ModeSense, device: &ModeHeader) -> Result<Vec<u8>, Sense> {
     let mut out = [0xee; 512];
     let mut w = Writer::new(&mut out);
     sense(request, device, &PARAMETERS, &PARAMETERS, &mut w)?;
@@ -35,7 +35,7 @@ fn header_and_one_page() {
     assert_eq!(caching[12..15], [0x08, 0x12, 0x04]);
     assert_eq!(caching.len(), 32);
 
-    let large = Device { blocks: 1 << 33, block_len: 4096, write_protected: true };
+    let large = ModeHeader { blocks: 1 << 33, block_len: 4096, write_protected: true };
     let ten = ModeSense { form: ModeForm::Ten, long_lba: true, page: CONTROL, ..SIX };
     let control = sensed(&ten, &large).unwrap();
     assert_eq!(control[..8], [0, 34, 0, 0x90, 1, 0, 0, 16]);
@@ -89,7 +89,7 @@ fn pages_that_do_not_exist() {
     }
 }
 
-fn selected(form: ModeForm, list: &[u8]) -> Result<Parameters, Sense> {
+fn selected(form: ModeForm, list: &[u8]) -> Result<ModeParameters, Sense> {
     let command = ModeSelect { form, page_format: true, save: false, list_len: list.len() as u16 };
     select(&command, list, &DEVICE, &PARAMETERS)
 }
@@ -98,19 +98,19 @@ fn selected(form: ModeForm, list: &[u8]) -> Result<Parameters, Sense> {
 fn select_changes_d_sense_swp_and_tas() {
     let mut list = vec![0, 0, 0, 0];
     list.extend([0x0a, 0x0a, 0x06, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0]);
-    let d_sense = Parameters { descriptor_sense: true, ..PARAMETERS };
+    let d_sense = ModeParameters { descriptor_sense: true, ..PARAMETERS };
     assert_eq!(selected(ModeForm::Six, &list), Ok(d_sense));
     list[4] |= 0x80;
     list[8] = 0x08;
-    assert_eq!(selected(ModeForm::Six, &list), Ok(Parameters { write_protect: true, ..d_sense }));
+    assert_eq!(selected(ModeForm::Six, &list), Ok(ModeParameters { write_protect: true, ..d_sense }));
     let both = list.clone();
     list[9] = 0x40;
-    let all = Parameters { write_protect: true, task_aborted_status: true, ..d_sense };
+    let all = ModeParameters { write_protect: true, task_aborted_status: true, ..d_sense };
     assert_eq!(selected(ModeForm::Six, &list), Ok(all));
     let list = both;
     let mut ten = vec![0; 8];
     ten.extend(&list[4..]);
-    assert_eq!(selected(ModeForm::Ten, &ten), Ok(Parameters { write_protect: true, ..d_sense }));
+    assert_eq!(selected(ModeForm::Ten, &ten), Ok(ModeParameters { write_protect: true, ..d_sense }));
 }
 
 #[test]

@@ -59,7 +59,7 @@ pub const LIST_LEN_MAX: usize = LIST_LEN + 4 + 32 * crate::transport_id::LEN_MAX
 
 /// Parameter list of all service actions but REGISTER AND MOVE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct OutList<'a> {
+pub struct ReserveOutParameters<'a> {
     /// RESERVATION KEY.
     pub key: u64,
     /// SERVICE ACTION RESERVATION KEY.
@@ -74,7 +74,7 @@ pub struct OutList<'a> {
 
 /// Parameter list of REGISTER AND MOVE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct MoveList<'a> {
+pub struct MoveParameters<'a> {
     /// RESERVATION KEY.
     pub key: u64,
     /// SERVICE ACTION RESERVATION KEY: the key of the new holder.
@@ -115,11 +115,11 @@ impl<'a> TransportIds<'a> {
     }
 }
 
-impl<'a> OutList<'a> {
+impl<'a> ReserveOutParameters<'a> {
     /// Reads the list of any service action but REGISTER AND MOVE (SPC-4 §6.16.3).
     ///
     /// SPEC_I_PT is for REGISTER only. ALL_TG_PT and APTPL of actions that ignore them are given as 0.
-    pub fn parse(action: PrOutAction, list: &'a [u8]) -> Result<OutList<'a>, Sense> {
+    pub fn parse(action: PrOutAction, list: &'a [u8]) -> Result<ReserveOutParameters<'a>, Sense> {
         let (head, rest) = list.split_first_chunk::<LIST_LEN>().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let flags = head[20];
         let (registers, takes_ports) = match action {
@@ -141,7 +141,7 @@ impl<'a> OutList<'a> {
             (false, _) => return Err(Sense::PARAMETER_LIST_LENGTH_ERROR),
             (true, _) => Some(initiator_ports(rest)?),
         };
-        Ok(OutList {
+        Ok(ReserveOutParameters {
             key: be64(head, 0),
             action_key: be64(head, 8),
             all_target_ports: registers && bit(flags, 2),
@@ -175,9 +175,9 @@ fn initiator_ports(rest: &[u8]) -> Result<TransportIds<'_>, Sense> {
     TransportIds::parse(ids, LIST_LEN + 4)
 }
 
-impl<'a> MoveList<'a> {
+impl<'a> MoveParameters<'a> {
     /// Reads the list of REGISTER AND MOVE (SPC-4 §6.16.4).
-    pub fn parse(list: &'a [u8]) -> Result<MoveList<'a>, Sense> {
+    pub fn parse(list: &'a [u8]) -> Result<MoveParameters<'a>, Sense> {
         let (head, rest) = list.split_first_chunk::<LIST_LEN>().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         if be32(head, 20) as usize != rest.len() {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
@@ -186,7 +186,7 @@ impl<'a> MoveList<'a> {
         if !behind.is_empty() {
             return Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
         }
-        Ok(MoveList {
+        Ok(MoveParameters {
             key: be64(head, 0),
             action_key: be64(head, 8),
             unregister: bit(head[17], 1),

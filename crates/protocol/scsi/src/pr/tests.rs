@@ -28,8 +28,8 @@ fn with_ports(flags: u8, ids: &[u8]) -> Vec<u8> {
 #[test]
 fn plain_lists() {
     let list = head(0x05);
-    let register = OutList::parse(PrOutAction::Register, &list).unwrap();
-    let expected = OutList {
+    let register = ReserveOutParameters::parse(PrOutAction::Register, &list).unwrap();
+    let expected = ReserveOutParameters {
         key: 0x102,
         action_key: 0x304,
         all_target_ports: true,
@@ -38,9 +38,9 @@ fn plain_lists() {
     };
     assert_eq!(register, expected);
     assert_eq!(written(|w| register.encode(w)), head(0x05));
-    let ignored = OutList { all_target_ports: false, persist: false, ..expected };
-    assert_eq!(OutList::parse(PrOutAction::Preempt, &head(0x05)), Ok(ignored));
-    assert_eq!(OutList::parse(PrOutAction::RegisterAndIgnore, &head(0x05)), Ok(expected));
+    let ignored = ReserveOutParameters { all_target_ports: false, persist: false, ..expected };
+    assert_eq!(ReserveOutParameters::parse(PrOutAction::Preempt, &head(0x05)), Ok(ignored));
+    assert_eq!(ReserveOutParameters::parse(PrOutAction::RegisterAndIgnore, &head(0x05)), Ok(expected));
 }
 
 #[test]
@@ -50,14 +50,14 @@ fn specified_initiator_ports() {
         B.encode(w);
     });
     let list = with_ports(0x08, &ids);
-    let parsed = OutList::parse(PrOutAction::Register, &list).unwrap();
+    let parsed = ReserveOutParameters::parse(PrOutAction::Register, &list).unwrap();
     assert_eq!(parsed.initiator_ports.unwrap().iter().collect::<Vec<_>>(), [A, B]);
     assert_eq!(written(|w| parsed.encode(w)), list);
 }
 
 #[test]
 fn refused_lists() {
-    let parse = |action, list: &[u8]| OutList::parse(action, list).map(|_| ());
+    let parse = |action, list: &[u8]| ReserveOutParameters::parse(action, list).map(|_| ());
     let too_short = Err(Sense::PARAMETER_LIST_LENGTH_ERROR);
     assert_eq!(parse(PrOutAction::Register, &head(0)[..23]), too_short);
     assert_eq!(parse(PrOutAction::Register, &[head(0), vec![0]].concat()), too_short);
@@ -79,7 +79,7 @@ fn refused_lists() {
 
 #[test]
 fn register_and_move() {
-    let list = MoveList {
+    let list = MoveParameters {
         key: 1,
         action_key: 2,
         unregister: true,
@@ -89,18 +89,18 @@ fn register_and_move() {
     };
     let bytes = written(|w| list.encode(w));
     assert_eq!(bytes[16..24], [0, 3, 3, 4, 0, 0, 0, 32]);
-    assert_eq!(MoveList::parse(&bytes), Ok(list));
+    assert_eq!(MoveParameters::parse(&bytes), Ok(list));
     for len in 0..bytes.len() {
-        assert_eq!(MoveList::parse(&bytes[..len]), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+        assert_eq!(MoveParameters::parse(&bytes[..len]), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
     }
     let mut other = bytes.clone();
     other[24] = 0x46;
-    assert_eq!(MoveList::parse(&other), Err(Sense::list_field(24, None)));
+    assert_eq!(MoveParameters::parse(&other), Err(Sense::list_field(24, None)));
     // A second TransportID.
     let mut two = bytes.clone();
     two.extend_from_within(24..);
     two[23] = 64;
-    assert_eq!(MoveList::parse(&two), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
+    assert_eq!(MoveParameters::parse(&two), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
 }
 
 #[test]
@@ -192,9 +192,9 @@ proptest! {
     #[test]
     fn any_list_has_an_answer(list in proptest::collection::vec(any::<u8>(), 0..120)) {
         for action in [PrOutAction::Register, PrOutAction::Reserve, PrOutAction::RegisterAndIgnore] {
-            let _ = OutList::parse(action, &list);
+            let _ = ReserveOutParameters::parse(action, &list);
         }
-        let _ = MoveList::parse(&list);
+        let _ = MoveParameters::parse(&list);
         let _ = decode_reservation(&list);
         let _ = decode_full_status(&list).map(|(_, entries)| entries.count());
     }

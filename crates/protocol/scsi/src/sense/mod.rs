@@ -41,9 +41,9 @@ impl SenseKey {
 
 /// Additional sense code (high byte) and its qualifier (low byte).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub struct Additional(pub u16);
+pub struct AdditionalSenseCode(pub u16);
 
-impl Additional {
+impl AdditionalSenseCode {
     /// ADDITIONAL SENSE CODE.
     pub const fn code(self) -> u8 {
         (self.0 >> 8) as u8
@@ -68,7 +68,7 @@ pub struct FieldPointer {
 
 /// Sense key specific information.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Specific {
+pub enum SenseKeySpecific {
     /// None.
     None,
     /// With ILLEGAL REQUEST: which field.
@@ -92,16 +92,16 @@ pub struct Sense {
     /// Sense key.
     pub key: SenseKey,
     /// Additional sense code and qualifier.
-    pub code: Additional,
+    pub code: AdditionalSenseCode,
     /// INFORMATION: a block address, or the offset of a miscompare.
     pub information: Option<u64>,
     /// Sense key specific information.
-    pub specific: Specific,
+    pub specific: SenseKeySpecific,
 }
 
 /// Sense data as received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Decoded {
+pub struct DecodedSense {
     /// What was said.
     pub sense: Sense,
     /// True: about an earlier command (response codes 71h, 73h).
@@ -118,8 +118,8 @@ impl Sense {
     pub const LEN_MAX: usize = DESCRIPTOR_HEADER_LEN + INFORMATION_LEN + SPECIFIC_LEN;
 
     /// A sense value with nothing but key and code.
-    pub const fn new(key: SenseKey, code: Additional) -> Sense {
-        Sense { key, code, information: None, specific: Specific::None }
+    pub const fn new(key: SenseKey, code: AdditionalSenseCode) -> Sense {
+        Sense { key, code, information: None, specific: SenseKeySpecific::None }
     }
 
     /// The same with the INFORMATION field: the address of a block, or the offset of a miscompare in bytes.
@@ -130,19 +130,19 @@ impl Sense {
 
     /// The same with a pointer to a byte of the CDB; `bit`: the most significant bit of the field.
     pub const fn with_cdb_field(mut self, byte: u16, bit: Option<u8>) -> Sense {
-        self.specific = Specific::Field(FieldPointer { in_cdb: true, byte, bit });
+        self.specific = SenseKeySpecific::Field(FieldPointer { in_cdb: true, byte, bit });
         self
     }
 
     /// The same with a pointer to a byte of the parameter list.
     pub const fn with_list_field(mut self, byte: u16, bit: Option<u8>) -> Sense {
-        self.specific = Specific::Field(FieldPointer { in_cdb: false, byte, bit });
+        self.specific = SenseKeySpecific::Field(FieldPointer { in_cdb: false, byte, bit });
         self
     }
 
     /// The same with a progress indication, in parts of 65536.
     pub const fn with_progress(mut self, progress: u16) -> Sense {
-        self.specific = Specific::Progress(progress);
+        self.specific = SenseKeySpecific::Progress(progress);
         self
     }
 
@@ -201,7 +201,7 @@ impl Sense {
             w.put(&[0x00, 0x0a, 0x80, 0]);
             w.u64(information);
         }
-        if self.specific != Specific::None {
+        if self.specific != SenseKeySpecific::None {
             w.put(&[0x02, 0x06, 0, 0]);
             w.put(&self.specific.encode());
             w.u8(0);
@@ -212,11 +212,13 @@ impl Sense {
     }
 
     /// Reads sense data. `None`: not a response code of SPC, or too short to hold key and code.
-    pub fn decode(data: &[u8]) -> Option<Decoded> {
+    pub fn decode(data: &[u8]) -> Option<DecodedSense> {
         let response = bits(*data.first()?, 6, 0);
         match response {
-            0x70 | 0x71 => Some(Decoded { sense: decode_fixed(data)?, deferred: response == 0x71 }),
-            0x72 | 0x73 => Some(Decoded { sense: decode_descriptors(data)?, deferred: response == 0x73 }),
+            0x70 | 0x71 => Some(DecodedSense { sense: decode_fixed(data)?, deferred: response == 0x71 }),
+            0x72 | 0x73 => {
+                Some(DecodedSense { sense: decode_descriptors(data)?, deferred: response == 0x73 })
+            }
             _ => None,
         }
     }
@@ -227,17 +229,17 @@ fn decode_fixed(data: &[u8]) -> Option<Sense> {
     let body = data.get(..usize::from(head[7]) + 8).unwrap_or(data);
     let key = SenseKey(bits(head[2], 3, 0));
     // A device may cut the data before the additional sense code: then it has none (SPC-4 §4.5.3).
-    let code = if body.len() >= 14 { Additional(be16(body, 12)) } else { Additional(0) };
+    let code = if body.len() >= 14 { AdditionalSenseCode(be16(body, 12)) } else { AdditionalSenseCode(0) };
     let information = bit(head[0], 7).then(|| u64::from(be32(head, 3)));
     let specific = body.get(15..).and_then(|rest| rest.first_chunk());
-    let specific = specific.map_or(Specific::None, |bytes| Specific::decode(key, *bytes));
+    let specific = specific.map_or(SenseKeySpecific::None, |bytes| SenseKeySpecific::decode(key, *bytes));
     Some(Sense { key, code, information, specific })
 }
 
 fn decode_descriptors(data: &[u8]) -> Option<Sense> {
     let head: &[u8; 8] = data.first_chunk()?;
     let end = (usize::from(head[7]) + 8).min(data.len());
-    let mut sense = Sense::new(SenseKey(bits(head[1], 3, 0)), Additional(be16(head, 2)));
+    let mut sense = Sense::new(SenseKey(bits(head[1], 3, 0)), AdditionalSenseCode(be16(head, 2)));
     let mut rest = data.get(8..end).unwrap_or_default();
     while let [kind, len, tail @ ..] = rest {
         let Some((body, next)) = tail.split_at_checked(usize::from(*len)) else { break };
@@ -245,7 +247,7 @@ fn decode_descriptors(data: &[u8]) -> Option<Sense> {
             (0x00, [valid, _, info @ ..]) if info.len() >= 8 && bit(*valid, 7) => {
                 sense.information = Some(be64(info, 0));
             }
-            (0x02, [_, _, a, b, c, ..]) => sense.specific = Specific::decode(sense.key, [*a, *b, *c]),
+            (0x02, [_, _, a, b, c, ..]) => sense.specific = SenseKeySpecific::decode(sense.key, [*a, *b, *c]),
             _ => {}
         }
         rest = next;
@@ -253,22 +255,22 @@ fn decode_descriptors(data: &[u8]) -> Option<Sense> {
     Some(sense)
 }
 
-impl Specific {
+impl SenseKeySpecific {
     fn encode(self) -> [u8; 3] {
         let [pointer, low, high];
         match self {
-            Specific::None => return [0; 3],
-            Specific::Other(bytes) => return bytes,
-            Specific::Field(f) => {
+            SenseKeySpecific::None => return [0; 3],
+            SenseKeySpecific::Other(bytes) => return bytes,
+            SenseKeySpecific::Field(f) => {
                 pointer =
                     0x80 | flag(f.in_cdb, 6) | flag(f.bit.is_some(), 3) | place(f.bit.unwrap_or(0), 2, 0);
                 [high, low] = f.byte.to_be_bytes();
             }
-            Specific::Progress(progress) => {
+            SenseKeySpecific::Progress(progress) => {
                 pointer = 0x80;
                 [high, low] = progress.to_be_bytes();
             }
-            Specific::Segment { in_segment, byte } => {
+            SenseKeySpecific::Segment { in_segment, byte } => {
                 pointer = 0x80 | flag(in_segment, 5);
                 [high, low] = byte.to_be_bytes();
             }
@@ -276,20 +278,20 @@ impl Specific {
         [pointer, high, low]
     }
 
-    fn decode(key: SenseKey, bytes: [u8; 3]) -> Specific {
+    fn decode(key: SenseKey, bytes: [u8; 3]) -> SenseKeySpecific {
         if !bit(bytes[0], 7) {
-            return Specific::None;
+            return SenseKeySpecific::None;
         }
         let value = be16(&bytes, 1);
         match key {
-            SenseKey::ILLEGAL_REQUEST => Specific::Field(FieldPointer {
+            SenseKey::ILLEGAL_REQUEST => SenseKeySpecific::Field(FieldPointer {
                 in_cdb: bit(bytes[0], 6),
                 byte: value,
                 bit: bit(bytes[0], 3).then(|| bits(bytes[0], 2, 0)),
             }),
-            SenseKey::NO_SENSE | SenseKey::NOT_READY => Specific::Progress(value),
-            SenseKey::COPY_ABORTED => Specific::Segment { in_segment: bit(bytes[0], 5), byte: value },
-            _ => Specific::Other(bytes),
+            SenseKey::NO_SENSE | SenseKey::NOT_READY => SenseKeySpecific::Progress(value),
+            SenseKey::COPY_ABORTED => SenseKeySpecific::Segment { in_segment: bit(bytes[0], 5), byte: value },
+            _ => SenseKeySpecific::Other(bytes),
         }
     }
 }

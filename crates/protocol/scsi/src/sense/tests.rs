@@ -60,21 +60,21 @@ fn decoding_what_others_send() {
     assert_eq!(Sense::decode(&[0x70, 0, 5]), None);
     // Fixed data cut before the additional sense code; one descriptor that lies about its length.
     let short = Sense::decode(&[0x70, 0, 5, 0, 0, 0, 0, 10]).unwrap();
-    assert_eq!(short.sense, Sense::new(SenseKey::ILLEGAL_REQUEST, Additional(0)));
+    assert_eq!(short.sense, Sense::new(SenseKey::ILLEGAL_REQUEST, AdditionalSenseCode(0)));
     let lying = Sense::decode(&[0x73, 6, 0x29, 0, 0, 0, 0, 255, 0, 200, 0x80, 0]).unwrap();
-    assert_eq!(lying, Decoded { sense: Sense::POWER_ON, deferred: true });
+    assert_eq!(lying, DecodedSense { sense: Sense::POWER_ON, deferred: true });
 }
 
 prop_compose! {
     fn sense()(key in 0u8..16, code: u16, information: Option<u32>, byte: u16, bit in proptest::option::of(0u8..8)) -> Sense {
         let key = SenseKey(key);
         let specific = match key {
-            SenseKey::ILLEGAL_REQUEST => Specific::Field(FieldPointer { in_cdb: byte % 2 == 0, byte, bit }),
-            SenseKey::NO_SENSE | SenseKey::NOT_READY => Specific::Progress(byte),
-            SenseKey::COPY_ABORTED => Specific::Segment { in_segment: byte % 2 == 0, byte },
-            _ => Specific::None,
+            SenseKey::ILLEGAL_REQUEST => SenseKeySpecific::Field(FieldPointer { in_cdb: byte % 2 == 0, byte, bit }),
+            SenseKey::NO_SENSE | SenseKey::NOT_READY => SenseKeySpecific::Progress(byte),
+            SenseKey::COPY_ABORTED => SenseKeySpecific::Segment { in_segment: byte % 2 == 0, byte },
+            _ => SenseKeySpecific::None,
         };
-        Sense { key, code: Additional(code), information: information.map(u64::from), specific }
+        Sense { key, code: AdditionalSenseCode(code), information: information.map(u64::from), specific }
     }
 }
 
@@ -83,10 +83,10 @@ proptest! {
 
     #[test]
     fn decode_inverts_encode(sense in sense(), descriptor: bool) {
-        prop_assert_eq!(Sense::decode(&encoded(sense, descriptor)), Some(Decoded { sense, deferred: false }));
+        prop_assert_eq!(Sense::decode(&encoded(sense, descriptor)), Some(DecodedSense { sense, deferred: false }));
         let mut out = [0; Sense::LEN_MAX];
         let len = sense.encode_deferred(descriptor, &mut out);
-        prop_assert_eq!(Sense::decode(&out[..len]), Some(Decoded { sense, deferred: true }));
+        prop_assert_eq!(Sense::decode(&out[..len]), Some(DecodedSense { sense, deferred: true }));
     }
 
     #[test]

@@ -98,15 +98,15 @@ const UGAVALID: u32 = 1 << 31;
 
 /// WABEREQ: what reads of blocks give after a block erase, until they are written (SBC-3 §6.6.3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AfterErase(pub u8);
+pub struct ReadAfterErase(pub u8);
 
-impl AfterErase {
+impl ReadAfterErase {
     /// 00b: not said; without block erase it must be this.
-    pub const UNSPECIFIED: AfterErase = AfterErase(0);
+    pub const UNSPECIFIED: ReadAfterErase = ReadAfterErase(0);
     /// 01b: reads succeed, with any data.
-    pub const READABLE: AfterErase = AfterErase(1);
+    pub const READABLE: ReadAfterErase = ReadAfterErase(1);
     /// 10b: reads fail until the block is written.
-    pub const WRITE_FIRST: AfterErase = AfterErase(2);
+    pub const WRITE_FIRST: ReadAfterErase = ReadAfterErase(2);
 }
 
 /// Page B1h.
@@ -115,7 +115,7 @@ pub struct Characteristics {
     /// MEDIUM ROTATION RATE: 0 not reported, 1 not rotating, else revolutions per minute.
     pub rotation_rate: u16,
     /// WABEREQ.
-    pub after_block_erase: AfterErase,
+    pub after_block_erase: ReadAfterErase,
     /// NOMINAL FORM FACTOR, 0..=15; 0 not reported.
     pub form_factor: u8,
     /// FUAB: SYNCHRONIZE CACHE and FUA behave as SBC-3 says.
@@ -141,7 +141,7 @@ impl Characteristics {
         let d: &[u8; 5] = body(CHARACTERISTICS, data)?.first_chunk()?;
         Some(Characteristics {
             rotation_rate: be16(d, 0),
-            after_block_erase: AfterErase(bits(d[3], 7, 6)),
+            after_block_erase: ReadAfterErase(bits(d[3], 7, 6)),
             form_factor: bits(d[3], 3, 0),
             fua_behavior: bit(d[4], 1),
             verify_unmapped: bit(d[4], 0),

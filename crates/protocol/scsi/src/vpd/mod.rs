@@ -12,7 +12,7 @@ mod tests;
 
 use crate::inquiry::Peripheral;
 use crate::wire::{Writer, be16, flag};
-pub use block::{AfterErase, BlockLimits, Characteristics, Provisioning, ProvisioningType};
+pub use block::{BlockLimits, Characteristics, Provisioning, ProvisioningType, ReadAfterErase};
 pub use copy::third_party_copy;
 pub use identification::{
     Association, CodeSet, Designator, DesignatorType, TargetPort, Unit, designators, identification,

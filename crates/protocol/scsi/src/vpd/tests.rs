@@ -151,7 +151,7 @@ fn block_limits() {
 fn characteristics_and_provisioning() {
     let ssd = Characteristics {
         rotation_rate: 1,
-        after_block_erase: AfterErase::READABLE,
+        after_block_erase: ReadAfterErase::READABLE,
         form_factor: 0,
         fua_behavior: true,
         verify_unmapped: false,

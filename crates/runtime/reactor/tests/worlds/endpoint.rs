@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use buf::{Buf, BufMut, Class, Cx, Errno, Sg, SgMut, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
 use smallvec::SmallVec;
-use stream::{Direct, Piece, Received, RecvOp, SendOp, Slab};
+use stream::{DirectBuffer, Received, RecvOp, SendOp, SendPiece, Slab};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
 /// Send the payload back.
@@ -411,7 +411,7 @@ impl Endpoint for TestEnd {
             let tag = self.tags.insert(()).unwrap();
             self.tags.remove(tag);
             let want = have..data.len();
-            Direct { tag, data, want }
+            DirectBuffer { tag, data, want }
         });
         Some(RecvOp { direct, stage_len: 16 << 10, stage: None })
     }
@@ -431,13 +431,13 @@ impl Endpoint for TestEnd {
                 let mut first = cx.pool.take(Class::Wire, 1).unwrap();
                 sg.copy_to(0, &mut first);
                 head = Some(first);
-                pieces.push(Piece::Head(0..1));
+                pieces.push(SendPiece::Head(0..1));
                 from = 1;
             }
             sg.slice(from..sg.len())
                 .pieces()
                 .iter()
-                .for_each(|piece| pieces.push(Piece::Shared(piece.clone())));
+                .for_each(|piece| pieces.push(SendPiece::Shared(piece.clone())));
             len += sg.len();
         }
         if len == 0 {

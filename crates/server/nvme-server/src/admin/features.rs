@@ -4,9 +4,9 @@
 //! configured.
 
 use buf::{Sg, Time};
-use nvme::feature::{Capabilities, Fid, GetFeatures, Select, SetFeatures};
+use nvme::feature::{Capabilities, FeatureSelect, Fid, GetFeatures, SetFeatures};
 use nvme::identify::NSID_ALL;
-use nvme::log::effects::Scope;
+use nvme::log::effects::FeatureScope;
 use nvme::{Completion, Status};
 use volume::VolumeRequest;
 use volume::reservation::Action;
@@ -22,38 +22,38 @@ use crate::step::{CommandKey, Step};
 /// A feature.
 pub(super) struct Feature {
     pub(super) fid: Fid,
-    pub(super) scope: Scope,
+    pub(super) scope: FeatureScope,
     /// Whether it can be set.
     changeable: bool,
     /// Whether discovery controllers have it too.
     discovery: bool,
 }
 
-const fn feature(fid: Fid, scope: Scope, changeable: bool, discovery: bool) -> Feature {
+const fn feature(fid: Fid, scope: FeatureScope, changeable: bool, discovery: bool) -> Feature {
     Feature { fid, scope, changeable, discovery }
 }
 
 /// The features that there are.
 pub(super) const TABLE: [Feature; 16] = [
-    feature(Fid::ARBITRATION, Scope::Controller, true, false),
-    feature(Fid::POWER_MANAGEMENT, Scope::Controller, true, false),
-    feature(Fid::TEMPERATURE_THRESHOLD, Scope::Controller, true, false),
-    feature(Fid::ERROR_RECOVERY, Scope::Namespace, true, false),
+    feature(Fid::ARBITRATION, FeatureScope::Controller, true, false),
+    feature(Fid::POWER_MANAGEMENT, FeatureScope::Controller, true, false),
+    feature(Fid::TEMPERATURE_THRESHOLD, FeatureScope::Controller, true, false),
+    feature(Fid::ERROR_RECOVERY, FeatureScope::Namespace, true, false),
     // What the volumes' caches do is configured; Flush is honoured whatever they do.
-    feature(Fid::VOLATILE_WRITE_CACHE, Scope::Controller, false, false),
-    feature(Fid::NUMBER_OF_QUEUES, Scope::Controller, true, false),
-    feature(Fid::WRITE_ATOMICITY, Scope::Controller, true, false),
-    feature(Fid::ASYNC_EVENT_CONFIGURATION, Scope::Controller, true, true),
-    feature(Fid::TIMESTAMP, Scope::Controller, true, false),
-    feature(Fid::KEEP_ALIVE_TIMER, Scope::Controller, true, true),
-    feature(Fid::HOST_BEHAVIOR, Scope::Controller, true, false),
-    feature(Fid::COMMAND_SET_PROFILE, Scope::Controller, true, false),
+    feature(Fid::VOLATILE_WRITE_CACHE, FeatureScope::Controller, false, false),
+    feature(Fid::NUMBER_OF_QUEUES, FeatureScope::Controller, true, false),
+    feature(Fid::WRITE_ATOMICITY, FeatureScope::Controller, true, false),
+    feature(Fid::ASYNC_EVENT_CONFIGURATION, FeatureScope::Controller, true, true),
+    feature(Fid::TIMESTAMP, FeatureScope::Controller, true, false),
+    feature(Fid::KEEP_ALIVE_TIMER, FeatureScope::Controller, true, true),
+    feature(Fid::HOST_BEHAVIOR, FeatureScope::Controller, true, false),
+    feature(Fid::COMMAND_SET_PROFILE, FeatureScope::Controller, true, false),
     // Connect has set it (NVMe Base §5.27.1.25).
-    feature(Fid::HOST_IDENTIFIER, Scope::Controller, false, false),
-    feature(Fid::RESERVATION_NOTIFICATION_MASK, Scope::Namespace, true, false),
+    feature(Fid::HOST_IDENTIFIER, FeatureScope::Controller, false, false),
+    feature(Fid::RESERVATION_NOTIFICATION_MASK, FeatureScope::Namespace, true, false),
     // A registration changes it too (CPTPL), and it is the same for both protocols.
-    feature(Fid::RESERVATION_PERSISTENCE, Scope::Namespace, true, false),
-    feature(Fid::NAMESPACE_WRITE_PROTECTION, Scope::Namespace, true, false),
+    feature(Fid::RESERVATION_PERSISTENCE, FeatureScope::Namespace, true, false),
+    feature(Fid::NAMESPACE_WRITE_PROTECTION, FeatureScope::Namespace, true, false),
 ];
 
 /// The longest data of a feature.
@@ -75,11 +75,11 @@ fn find(controller: &Controller, fid: Fid) -> Result<&'static Feature, Status> {
 /// Whether the feature may be asked for by this NSID.
 fn check_namespace(controller: &Controller, feature: &Feature, nsid: u32, all: bool) -> Result<(), Status> {
     match feature.scope {
-        Scope::Controller if names_no_namespace(nsid) => Ok(()),
-        Scope::Controller => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.final_()),
-        Scope::Namespace if nsid == NSID_ALL && all => Ok(()),
-        Scope::Namespace if controller.namespace(nsid).is_some() => Ok(()),
-        Scope::Namespace => Err(Status::INVALID_NAMESPACE.final_()),
+        FeatureScope::Controller if names_no_namespace(nsid) => Ok(()),
+        FeatureScope::Controller => Err(Status::FEATURE_NOT_NAMESPACE_SPECIFIC.final_()),
+        FeatureScope::Namespace if nsid == NSID_ALL && all => Ok(()),
+        FeatureScope::Namespace if controller.namespace(nsid).is_some() => Ok(()),
+        FeatureScope::Namespace => Err(Status::INVALID_NAMESPACE.final_()),
     }
 }
 
@@ -94,19 +94,21 @@ pub(super) fn get(
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     let feature = find(controller, get.fid)?;
     // NVMe Base §5.15: an NSID means nothing to a feature of the controller.
-    if feature.scope == Scope::Namespace {
+    if feature.scope == FeatureScope::Namespace {
         let all = get.fid == Fid::ERROR_RECOVERY;
         check_namespace(controller, feature, get.nsid, all)?;
     }
     match get.select {
-        Select::Supported => {
-            let per_namespace = feature.scope == Scope::Namespace;
+        FeatureSelect::Supported => {
+            let per_namespace = feature.scope == FeatureScope::Namespace;
             let can = Capabilities { saveable: false, per_namespace, changeable: feature.changeable };
             Ok(AdminOutcome::result(can.dword()))
         }
-        Select::Current => value(server, now, controller, get, &controller.features, room),
+        FeatureSelect::Current => value(server, now, controller, get, &controller.features, room),
         // Nothing is saved, so what is saved is the default (NVMe Base §5.15.1).
-        Select::Default | Select::Saved => value(server, now, controller, get, &Features::default(), room),
+        FeatureSelect::Default | FeatureSelect::Saved => {
+            value(server, now, controller, get, &Features::default(), room)
+        }
     }
 }
 
@@ -118,7 +120,7 @@ fn value(
     features: &Features,
     room: u32,
 ) -> Result<AdminOutcome, Status> {
-    let current = get.select == Select::Current;
+    let current = get.select == FeatureSelect::Current;
     let dword = match get.fid {
         Fid::ARBITRATION => features.arbitration,
         Fid::POWER_MANAGEMENT => features.power,

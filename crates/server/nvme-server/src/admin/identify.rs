@@ -5,7 +5,8 @@ use nvme::Status;
 use nvme::identify::controller::NvmController;
 use nvme::identify::namespace::with_oui;
 use nvme::identify::{
-    self, Cns, Controller as Data, Descriptors, Identify, Independent, LbaFormat, NSID_ALL, Namespace,
+    self, Cns, Controller as Data, Descriptors, Identify, IndependentNamespace, LbaFormat, NSID_ALL,
+    Namespace,
 };
 use nvme::property::VERSION;
 use volume::{Geometry, VolumeId};
@@ -82,7 +83,7 @@ fn answer(
         Cns::COMMAND_SET_CONTROLLER => Ok(zerocopy::transmute!(nvm())),
         Cns::INDEPENDENT_NAMESPACE => {
             let shown = place(server, controller, nsid)?.map(|(entry, volume)| independent(entry, volume));
-            Ok(zerocopy::transmute!(shown.unwrap_or_else(Independent::new_zeroed)))
+            Ok(zerocopy::transmute!(shown.unwrap_or_else(IndependentNamespace::new_zeroed)))
         }
         Cns::COMMAND_SETS => match identify.controller {
             0xffff => Ok(identify::command_sets()),
@@ -293,17 +294,17 @@ fn attributes(entry: &NamespaceEntry, volume: &Volume) -> u8 {
     if protected { Namespace::NSATTR_WRITE_PROTECTED } else { 0 }
 }
 
-fn independent(entry: &NamespaceEntry, volume: &Volume) -> Independent {
-    let mut data = Independent::new_zeroed();
+fn independent(entry: &NamespaceEntry, volume: &Volume) -> IndependentNamespace {
+    let mut data = IndependentNamespace::new_zeroed();
     if !volume.view.geometry.write_cache {
-        data.nsfeat = Independent::NSFEAT_NO_CACHE;
+        data.nsfeat = IndependentNamespace::NSFEAT_NO_CACHE;
     }
     data.nmic = Namespace::NMIC_SHARED;
     data.rescap = Namespace::RESCAP_ALL;
     data.anagrpid = U32::new(entry.ana_group);
     data.nsattr = attributes(entry, volume);
     if volume.view.not_ready.is_none() {
-        data.nstat = Independent::NSTAT_READY;
+        data.nstat = IndependentNamespace::NSTAT_READY;
     }
     data
 }

@@ -137,7 +137,7 @@ fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<AdminOut
         Lid::COMMAND_EFFECTS if page.command_set != 0 => Err(Status::INVALID_FIELD.final_()),
         Lid::COMMAND_EFFECTS => cut(&effects::commands(&ADMIN_EFFECTS, &IO_EFFECTS), page),
         Lid::FEATURE_EFFECTS => {
-            let changes = |scope| scope == effects::Scope::Namespace;
+            let changes = |scope| scope == effects::FeatureScope::Namespace;
             let features = TABLE.iter().map(|feature| (feature.fid, feature.scope, changes(feature.scope)));
             cut(&effects::features(features), page)
         }

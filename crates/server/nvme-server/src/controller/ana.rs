@@ -14,12 +14,12 @@ pub(crate) const TRANSITION_SECONDS: u8 = 10;
 
 /// The groups that a host sees, with the counts of their changes.
 #[derive(Debug, Default)]
-pub(crate) struct Ana {
+pub(crate) struct AnaGroups {
     changes: u64,
     groups: Vec<Group>,
 }
 
-impl Ana {
+impl AnaGroups {
     /// Takes the groups of now over. Whether anything has changed.
     pub(crate) fn follow(&mut self, states: Vec<Group>) -> bool {
         let mut changed = self.groups.len() != states.len();

@@ -13,14 +13,14 @@ pub(crate) const ENTRIES: usize = FAILURES_MAX;
 
 /// What failed.
 #[derive(Debug, Default)]
-pub(crate) struct Errors {
+pub(crate) struct ErrorLog {
     /// Newest last, with the number of each and its queue.
     entries: VecDeque<(u64, u16, CommandFailure)>,
     /// How many there ever were.
     count: u64,
 }
 
-impl Errors {
+impl ErrorLog {
     /// Adds the failures of a queue, oldest first; `failed`: how many there were, of which the
     /// oldest may not be among them.
     pub(crate) fn add(&mut self, qid: u16, failures: Vec<CommandFailure>, failed: u64) {

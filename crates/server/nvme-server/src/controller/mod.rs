@@ -29,8 +29,8 @@ use crate::queue_message::QueueCounters;
 use crate::spec::{ControllerSpec, NamespaceEntry, QUEUES_MAX, QueueSpec};
 use crate::step::{CommandKey, ControllerEnd, QueueKey};
 
-use ana::Ana;
-use errors::Errors;
+use ana::AnaGroups;
+use errors::ErrorLog;
 use events::Events;
 use features::Features;
 
@@ -72,9 +72,9 @@ pub(crate) struct Controller {
     /// The admin queue is gone.
     admin_gone: bool,
     pub(crate) events: Events,
-    pub(crate) errors: Errors,
+    pub(crate) errors: ErrorLog,
     pub(crate) features: Features,
-    pub(crate) ana: Ana,
+    pub(crate) ana: AnaGroups,
     pub(crate) notices: notices::Notices,
     /// The discovery log as it was last begun to be read.
     pub(crate) snapshot: Option<Arc<DiscoveryEntries>>,

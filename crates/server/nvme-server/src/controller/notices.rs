@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use nvme::Completion;
 use nvme::log::ReservationNotice;
-use volume::{Cause, ViewUpdate, VolumeId};
+use volume::{NoticeCause, ViewUpdate, VolumeId};
 
 use super::events::EventKind;
 use super::{AdminWait, Controller, Controllers, ana};
@@ -83,22 +83,22 @@ enum Told {
     Nothing,
 }
 
-fn told(cause: Cause) -> Told {
+fn told(cause: NoticeCause) -> Told {
     match cause {
-        Cause::RegistrationsPreempted => Told::Reservation(ReservationNotice::RegistrationPreempted),
-        Cause::ReservationsReleased => Told::Reservation(ReservationNotice::ReservationReleased),
-        Cause::ReservationsPreempted => Told::Reservation(ReservationNotice::ReservationPreempted),
-        Cause::CapacityChanged
-        | Cause::IdentityChanged
-        | Cause::InventoryChanged
-        | Cause::WriteProtectChanged
-        | Cause::MediumChanged => Told::Namespace,
+        NoticeCause::RegistrationsPreempted => Told::Reservation(ReservationNotice::RegistrationPreempted),
+        NoticeCause::ReservationsReleased => Told::Reservation(ReservationNotice::ReservationReleased),
+        NoticeCause::ReservationsPreempted => Told::Reservation(ReservationNotice::ReservationPreempted),
+        NoticeCause::CapacityChanged
+        | NoticeCause::IdentityChanged
+        | NoticeCause::InventoryChanged
+        | NoticeCause::WriteProtectChanged
+        | NoticeCause::MediumChanged => Told::Namespace,
         // Path states are looked at themselves. Sanitize is not offered over NVMe; the rest is SCSI's.
-        Cause::AccessChanged
-        | Cause::SanitizeDone
-        | Cause::SettingsChanged
-        | Cause::TasksCleared
-        | Cause::Reset => Told::Nothing,
+        NoticeCause::AccessChanged
+        | NoticeCause::SanitizeDone
+        | NoticeCause::SettingsChanged
+        | NoticeCause::TasksCleared
+        | NoticeCause::Reset => Told::Nothing,
     }
 }
 

@@ -8,8 +8,8 @@ use nvme::fabrics::ConnectRefusal;
 use nvme::property::{Configuration, ControllerStatus, Shutdown};
 use volume::ShardId;
 
-use super::ana::Ana;
-use super::errors::Errors;
+use super::ana::AnaGroups;
+use super::errors::ErrorLog;
 use super::events::Events;
 use super::features::Features;
 use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, notices};
@@ -51,9 +51,9 @@ impl Server {
             ending: None,
             admin_gone: false,
             events: Events::default(),
-            errors: Errors::default(),
+            errors: ErrorLog::default(),
             features: Features::default(),
-            ana: Ana::default(),
+            ana: AnaGroups::default(),
             notices: notices::Notices::default(),
             snapshot: None,
             spec,

@@ -11,8 +11,8 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Durability, Op, Refusal, Span};
 
 use super::{place, submit};
+use crate::after_wait::AfterWait;
 use crate::context::{ExecContext, Volume};
-use crate::job::Job;
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
@@ -83,7 +83,7 @@ pub(super) fn read(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<
     let bytes = measure(ctx, key, volume, transfer, sqe.dptr.length.get())?;
     let want = if volume.view.geometry.lends { 0 } else { bytes };
     let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
-    let job = if stable { Job::ReadStable(None) } else { Job::Read };
+    let job = if stable { AfterWait::ReadStable(None) } else { AfterWait::Read };
     let slot = ctx.open(key, sqe, &entry, bytes, job)?;
     ctx.tasks.get_mut(slot).tally = CountedAs::Read;
     ctx.submit(slot, Op::Read(span(transfer)), Payload::None, want);
@@ -104,13 +104,13 @@ pub(super) fn finish_read(ctx: &mut ExecContext, slot: u32, payload: Payload) {
 pub(super) fn finish_stable_read(ctx: &mut ExecContext, slot: u32, payload: Payload) {
     let task = ctx.tasks.get_mut(slot);
     let (id, queue) = (task.volume, task.key.queue);
-    if let Job::ReadStable(data @ Some(_)) = &mut task.job {
+    if let AfterWait::ReadStable(data @ Some(_)) = &mut task.job {
         let data = data.take().map(|data| *data).unwrap_or_default();
         return finish_read(ctx, slot, Payload::Out(data));
     }
     let admitted = |volume: &Volume| volume.view.admit(ctx.nexus(queue), &Op::Flush).is_ok();
     if ctx.volumes.get(id).is_some_and(admitted) {
-        ctx.tasks.get_mut(slot).job = Job::ReadStable(Some(Box::new(payload.into_sg())));
+        ctx.tasks.get_mut(slot).job = AfterWait::ReadStable(Some(Box::new(payload.into_sg())));
         return ctx.submit(slot, Op::Flush, Payload::None, 0);
     }
     finish_read(ctx, slot, payload);
@@ -147,7 +147,7 @@ fn solicit(
     let (entry, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     let bytes = measure(ctx, key, volume, Transfer::of(sqe), data_out)?;
     admit(ctx, key, &entry, volume, &op)?;
-    let slot = ctx.open(key, sqe, &entry, bytes, Job::Payload(op, false))?;
+    let slot = ctx.open(key, sqe, &entry, bytes, AfterWait::Payload(op, false))?;
     ctx.tasks.get_mut(slot).tally = tally;
     ctx.receive(slot, bytes);
     Ok(())
@@ -190,7 +190,7 @@ fn bare(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, op: Op, stable: bool)
     let bytes = u64::from(transfer.blocks) * u64::from(volume.view.geometry.logical);
     let tally = if matches!(op, Op::Verify(_)) { CountedAs::Read } else { CountedAs::No };
     // At most 65536 blocks of 4096 bytes.
-    let slot = ctx.open(key, sqe, &entry, bytes as u32, Job::Plain)?;
+    let slot = ctx.open(key, sqe, &entry, bytes as u32, AfterWait::Plain)?;
     ctx.tasks.get_mut(slot).tally = tally;
     submit(ctx, slot, op, stable);
     Ok(())

@@ -10,8 +10,8 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{flush, list, place};
+use crate::after_wait::{AfterWait, Copying};
 use crate::context::ExecContext;
-use crate::job::{Copying, Job};
 use crate::status;
 use crate::step::CommandKey;
 
@@ -49,7 +49,7 @@ pub(super) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out:
 pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     match judge(ctx, slot, Copy::of(sqe), data) {
         Ok(copying) => {
-            ctx.tasks.get_mut(slot).job = Job::Copy(Box::new(copying));
+            ctx.tasks.get_mut(slot).job = AfterWait::Copy(Box::new(copying));
             read(ctx, slot);
         }
         Err(status) => ctx.complete(slot, status.into()),
@@ -84,7 +84,7 @@ fn judge(ctx: &ExecContext, slot: u32, words: Copy, data: &Sg) -> Result<Copying
 #[expect(clippy::unreachable, reason = "only Copy's own steps ask, and a Copy stays one until it ends")]
 fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
     match &mut ctx.tasks.get_mut(slot).job {
-        Job::Copy(copying) => copying,
+        AfterWait::Copy(copying) => copying,
         job => unreachable!("{job:?} is no Copy"),
     }
 }

@@ -8,8 +8,8 @@ use zerocopy::FromBytes;
 
 use super::block::admit;
 use super::{list, place};
+use crate::after_wait::AfterWait;
 use crate::context::ExecContext;
-use crate::job::Job;
 use crate::status;
 use crate::step::CommandKey;
 
@@ -55,7 +55,7 @@ pub(super) fn ranges(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     }
     // Where no space can be given back, there is nothing to do: deallocation is a hint.
     if words.deallocate && geometry.thin && !spans.is_empty() {
-        ctx.tasks.get_mut(slot).job = Job::Plain;
+        ctx.tasks.get_mut(slot).job = AfterWait::Plain;
         ctx.submit(slot, Op::Unmap(spans), Payload::None, 0);
     } else {
         ctx.complete(slot, Completion::SUCCESS);

@@ -7,8 +7,8 @@ use nvme::{Completion, Sqe, Status};
 use volume::{Failure, Op, Outcome, Refusal, UnservableReason, VolumeId};
 
 use super::place;
+use crate::after_wait::{AfterWait, FlushAll};
 use crate::context::ExecContext;
-use crate::job::{FlushAll, Job};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, Step};
@@ -18,7 +18,7 @@ pub(super) fn flush(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result
         return flush_all(ctx, key, sqe);
     }
     let (entry, _) = place(ctx, key.queue, sqe.nsid.get())?;
-    let slot = ctx.open(key, sqe, &entry, 0, Job::Plain)?;
+    let slot = ctx.open(key, sqe, &entry, 0, AfterWait::Plain)?;
     if is_on(Failpoint::FlushForgotten) {
         ctx.complete(slot, Completion::SUCCESS);
         return Ok(());
@@ -38,14 +38,14 @@ fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), St
     // It is on no namespace: that one goes does not end it.
     let nowhere = NamespaceEntry { nsid: 0, volume, read_only: false, ana_group: 0 };
     let all = Box::new(FlushAll { volume, rest, failed: None });
-    let slot = ctx.open(key, sqe, &nowhere, 0, Job::FlushAll(all))?;
+    let slot = ctx.open(key, sqe, &nowhere, 0, AfterWait::FlushAll(all))?;
     ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
     Ok(())
 }
 
 /// One volume of a Flush of all is flushed.
 pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
-    let Job::FlushAll(all) = &mut ctx.tasks.get_mut(slot).job else {
+    let AfterWait::FlushAll(all) = &mut ctx.tasks.get_mut(slot).job else {
         return ctx.complete(slot, Status::INTERNAL_ERROR.into());
     };
     match result {
@@ -69,6 +69,6 @@ pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
 
 /// What a command wrote must be stable before it is answered (FUA).
 pub(super) fn make_stable(ctx: &mut ExecContext, slot: u32) {
-    ctx.tasks.get_mut(slot).job = Job::Plain;
+    ctx.tasks.get_mut(slot).job = AfterWait::Plain;
     ctx.submit(slot, Op::Flush, Payload::None, 0);
 }

@@ -16,8 +16,8 @@ use volume::{Failure, Fault, Op, Outcome};
 
 use super::block::{admit, measure, span};
 use super::place;
+use crate::after_wait::{AfterWait, FusedHalf};
 use crate::context::ExecContext;
-use crate::job::{FusedHalf, Job};
 use crate::status;
 use crate::step::{CommandKey, Step};
 use crate::task::{CountedAs, Ending, Phase};
@@ -71,7 +71,7 @@ fn open(
     let stable = transfer.has(Transfer::FUA);
     let half =
         FusedHalf { span: span(transfer), mate: None, data: None, stable, running: false, done: false };
-    let slot = ctx.open(key, sqe, &entry, bytes, Job::Half(Box::new(half)))?;
+    let slot = ctx.open(key, sqe, &entry, bytes, AfterWait::Half(Box::new(half)))?;
     let task = ctx.tasks.get_mut(slot);
     (task.phase, task.tally) = (Phase::Mate, tally);
     Ok(slot)

@@ -3,8 +3,8 @@
 use buf::Sg;
 use nvme::{Sqe, Status};
 
+use crate::after_wait::AfterWait;
 use crate::context::ExecContext;
-use crate::job::Job;
 use crate::spec::NamespaceEntry;
 use crate::step::CommandKey;
 
@@ -22,7 +22,7 @@ pub(super) fn receive(
     if len == 0 || len as usize > LIST_MAX {
         return Err(Status::SGL_LENGTH_INVALID.final_());
     }
-    let slot = ctx.open(key, sqe, entry, len, Job::List(Box::new(*sqe)))?;
+    let slot = ctx.open(key, sqe, entry, len, AfterWait::List(Box::new(*sqe)))?;
     ctx.receive(slot, len);
     Ok(())
 }

@@ -20,8 +20,8 @@ use buf::{Payload, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{Done, Op};
 
+use crate::after_wait::AfterWait;
 use crate::context::{ExecContext, Volume};
-use crate::job::Job;
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, QueueKey};
@@ -73,10 +73,10 @@ pub(crate) fn place(
 #[inline]
 pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     let task = ctx.tasks.get_mut(slot);
-    match std::mem::replace(&mut task.job, Job::Plain) {
-        Job::Payload(op, stable) => {
+    match std::mem::replace(&mut task.job, AfterWait::Plain) {
+        AfterWait::Payload(op, stable) => {
             if stable {
-                task.job = Job::Flush;
+                task.job = AfterWait::Flush;
             }
             ctx.submit(slot, op, Payload::Out(data), 0);
         }
@@ -89,8 +89,8 @@ pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
 
 fn data_of_other(ctx: &mut ExecContext, slot: u32, data: Sg) {
     let sqe = match &ctx.tasks.get(slot).job {
-        Job::Half(_) => return fused::data(ctx, slot, data),
-        Job::List(sqe) => **sqe,
+        AfterWait::Half(_) => return fused::data(ctx, slot, data),
+        AfterWait::List(sqe) => **sqe,
         // No other asks for data.
         _ => return ctx.complete(slot, Status::INTERNAL_ERROR.into()),
     };
@@ -103,7 +103,7 @@ fn data_of_other(ctx: &mut ExecContext, slot: u32, data: Sg) {
 
 /// There may be memory for a command's answer.
 pub(crate) fn retry(ctx: &mut ExecContext, slot: u32) {
-    if matches!(ctx.tasks.get(slot).job, Job::Report) {
+    if matches!(ctx.tasks.get(slot).job, AfterWait::Report) {
         reserve::give(ctx, slot);
     }
 }
@@ -112,8 +112,8 @@ pub(crate) fn retry(ctx: &mut ExecContext, slot: u32) {
 #[inline]
 pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
     match (&ctx.tasks.get(slot).job, &done.result) {
-        (Job::Read, Ok(_)) => block::finish_read(ctx, slot, done.payload),
-        (Job::Plain, Ok(_)) => ctx.complete(slot, Completion::SUCCESS),
+        (AfterWait::Read, Ok(_)) => block::finish_read(ctx, slot, done.payload),
+        (AfterWait::Plain, Ok(_)) => ctx.complete(slot, Completion::SUCCESS),
         _ => done_other(ctx, slot, done),
     }
 }
@@ -121,11 +121,11 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
 fn done_other(ctx: &mut ExecContext, slot: u32, done: Done) {
     let Done { result, payload, .. } = done;
     match (&ctx.tasks.get(slot).job, result) {
-        (Job::Copy(_), result) => copy::done(ctx, slot, result, payload),
-        (Job::Half(_), result) => fused::done(ctx, slot, result),
-        (Job::FlushAll(_), result) => flush::next(ctx, slot, result),
-        (Job::Flush, Ok(_)) => flush::make_stable(ctx, slot),
-        (Job::ReadStable(_), Ok(_)) => block::finish_stable_read(ctx, slot, payload),
+        (AfterWait::Copy(_), result) => copy::done(ctx, slot, result, payload),
+        (AfterWait::Half(_), result) => fused::done(ctx, slot, result),
+        (AfterWait::FlushAll(_), result) => flush::next(ctx, slot, result),
+        (AfterWait::Flush, Ok(_)) => flush::make_stable(ctx, slot),
+        (AfterWait::ReadStable(_), Ok(_)) => block::finish_stable_read(ctx, slot, payload),
         (_, Err(failure)) => {
             ctx.complete(slot, status::of(failure).into());
         }
@@ -137,7 +137,7 @@ fn done_other(ctx: &mut ExecContext, slot: u32, done: Done) {
 /// Starts an operation without payload that ends a command; `stable`: with a flush after it (FUA).
 fn submit(ctx: &mut ExecContext, slot: u32, op: Op, stable: bool) {
     if stable {
-        ctx.tasks.get_mut(slot).job = Job::Flush;
+        ctx.tasks.get_mut(slot).job = AfterWait::Flush;
     }
     ctx.submit(slot, op, Payload::None, 0);
 }

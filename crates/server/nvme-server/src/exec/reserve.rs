@@ -17,8 +17,8 @@ use volume::{Identity, Nexus, Refusal, VolumeId, VolumeRequest};
 use zerocopy::FromBytes;
 
 use super::{list, place};
+use crate::after_wait::AfterWait;
 use crate::context::ExecContext;
-use crate::job::Job;
 use crate::status;
 use crate::step::{CommandKey, Step};
 
@@ -59,7 +59,7 @@ pub(super) fn keys(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
     };
     let read_only = ctx.tasks.get(slot).read_only;
     let who = Nexus { read_only, ..queue.nexus.clone() };
-    ctx.tasks.get_mut(slot).job = Job::Plain;
+    ctx.tasks.get_mut(slot).job = AfterWait::Plain;
     ctx.request(slot, VolumeRequest::Reserve { who, action });
 }
 
@@ -126,7 +126,7 @@ pub(super) fn report(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Resul
     if !access.serves() {
         return Err(status::refused(Refusal::Inaccessible(access)));
     }
-    let slot = ctx.open(key, sqe, &entry, words.len as u32, Job::Report)?;
+    let slot = ctx.open(key, sqe, &entry, words.len as u32, AfterWait::Report)?;
     give(ctx, slot);
     Ok(())
 }

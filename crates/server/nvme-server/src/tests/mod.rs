@@ -20,8 +20,8 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared,
-    Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared, Uuid, ViewUpdate,
+    VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -59,7 +59,7 @@ struct Moving {
 
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
-    Answer(VolumeId, Answer),
+    Answer(VolumeId, VolumeAnswer),
     ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(ShardId, crate::QueueMessage),
@@ -89,7 +89,7 @@ pub(super) struct World {
     /// While set, messages between cores wait.
     pub(super) hold_mail: bool,
     /// Answers to asks of no server's.
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<VolumeAnswer>,
     /// While set, words are carried, and links are closed when a server says so.
     pub(super) linked: bool,
     /// Queues whose links were closed because a server said so.
@@ -149,7 +149,7 @@ impl World {
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
-        let facts = Facts {
+        let facts = VolumeFacts {
             id,
             name: "v".into(),
             uuid: Uuid([id.0 as u8 + 1; 16]),

@@ -6,7 +6,7 @@ use nvme::reservation::{
     ReleaseAction, Report, Summary, decode_status,
 };
 use volume::CommandClass;
-use volume::reservation::{Action, Key, Rank, ReservationType};
+use volume::reservation::{Action, Key, ReservationRole, ReservationType};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U64;
 
@@ -109,8 +109,11 @@ fn every_kind_admits_whom_it_says() {
         register(&mut world, a, 1);
         register(&mut world, b, 2);
         assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.nvme(), 1, 0), Status::SUCCESS);
-        let second = if kind.is_all_registrants() { Rank::Holder } else { Rank::Registrant };
-        for (host, rank) in hosts.into_iter().zip([Rank::Holder, second, Rank::Stranger]) {
+        let second =
+            if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
+        for (host, rank) in
+            hosts.into_iter().zip([ReservationRole::Holder, second, ReservationRole::Stranger])
+        {
             for (sqe, data, class) in commands() {
                 let started = world.start(host, &sqe, &data);
                 world.run();
@@ -155,8 +158,11 @@ fn a_fused_pair_conflicts_as_a_pair() {
         register(&mut world, a, 1);
         register(&mut world, b, 2);
         assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.nvme(), 1, 0), Status::SUCCESS);
-        let second = if kind.is_all_registrants() { Rank::Holder } else { Rank::Registrant };
-        for (host, rank) in hosts.into_iter().zip([Rank::Holder, second, Rank::Stranger]) {
+        let second =
+            if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
+        for (host, rank) in
+            hosts.into_iter().zip([ReservationRole::Holder, second, ReservationRole::Stranger])
+        {
             let (mut compare, mut write) = (transfer(Opcode::COMPARE, 0, 1), transfer(Opcode::WRITE, 0, 1));
             (compare.flags, write.flags) = (compare.flags | 1, write.flags | 2);
             let compare = world.start(host, &compare, &block(0));

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use buf::Sg;
-use scsi::alua::{AccessState, Cause, PortGroup, PortGroups, SetList, States};
+use scsi::alua::{AccessState, Cause, PortGroup, PortGroups, SetList, SupportedStates};
 use scsi::sense::Sense;
 use volume::{Access, PortId, VolumeRequest};
 
@@ -29,7 +29,7 @@ pub(crate) fn report(ctx: &mut ExecContext, slot: u32, extended: bool, allocatio
                 id: port.port.0,
                 state: status::access_state(view.access(port.port)),
                 preferred: false,
-                supported: States::VOLUME,
+                supported: SupportedStates::VOLUME,
                 cause: Cause::None,
             };
             groups.group(&group, std::iter::once(port.port.0));
@@ -51,7 +51,7 @@ pub(crate) fn set(ctx: &mut ExecContext, slot: u32, list_len: u32) {
 pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     let nexus = ctx.nexus_of(slot);
     let bytes = contiguous(data);
-    let wishes = match SetList::parse(&bytes, States::VOLUME) {
+    let wishes = match SetList::parse(&bytes, SupportedStates::VOLUME) {
         Ok(list) => list,
         Err(sense) => return ctx.check(slot, sense),
     };

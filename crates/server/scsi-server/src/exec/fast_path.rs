@@ -12,10 +12,14 @@ use super::block;
 use crate::context::ExecContext;
 use crate::order::Attribute;
 use crate::step::NexusKey;
-use crate::task::Arrived;
+use crate::task::IncomingCommand;
 
 /// See [`Server::fast_path`](crate::Server::fast_path).
-pub(crate) fn fast_path(ctx: &ExecContext, nexus: NexusKey, arrived: &Arrived<'_>) -> Option<InlineIo> {
+pub(crate) fn fast_path(
+    ctx: &ExecContext,
+    nexus: NexusKey,
+    arrived: &IncomingCommand<'_>,
+) -> Option<InlineIo> {
     let state = ctx.state(nexus);
     let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
     let at = state.find(u16::try_from(lun.number()).ok()?)?;

@@ -13,7 +13,7 @@ use super::{LunWithoutVolume, vpd};
 use crate::context::ExecContext;
 use crate::nexus::NexusSpec;
 use crate::step::{NexusKey, Reply, TaskKey};
-use crate::task::Arrived;
+use crate::task::IncomingCommand;
 
 /// INQUIRY of a logical unit.
 pub(crate) fn inquiry(ctx: &mut ExecContext, slot: u32, inquiry: Inquiry) {
@@ -99,7 +99,7 @@ pub(crate) fn answer_without_volume(
     key: TaskKey,
     command: Command,
     lun: LunWithoutVolume,
-    arrived: &Arrived<'_>,
+    arrived: &IncomingCommand<'_>,
 ) {
     let (peripheral, sense) = match lun {
         LunWithoutVolume::WellKnown => (Peripheral::WELL_KNOWN, Sense::NO_SENSE),

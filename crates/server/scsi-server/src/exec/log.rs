@@ -7,7 +7,7 @@
 use buf::Payload;
 use scsi::Command;
 use scsi::cdb::LogSense;
-use scsi::log::{self, Resources, Values};
+use scsi::log::{self, LogValues, ThinResources};
 use scsi::sense::Sense;
 use volume::{Geometry, Op, Outcome, Span};
 
@@ -31,7 +31,7 @@ pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: LogSense) {
     if unit.view.geometry.thin && counts && unit.not_ready().is_none() {
         start(ctx, slot);
     } else {
-        let unknown = Resources { available: 0, used: 0, shared: false };
+        let unknown = ThinResources { available: 0, used: 0, shared: false };
         // While nothing can be counted the page is not there; the list of pages needs no counts.
         let resources = (unit.view.geometry.thin && !counts).then_some(unknown);
         answer(ctx, slot, resources);
@@ -39,12 +39,12 @@ pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: LogSense) {
 }
 
 /// Answers a LOG SENSE.
-fn answer(ctx: &mut ExecContext, slot: u32, resources: Option<Resources>) {
+fn answer(ctx: &mut ExecContext, slot: u32, resources: Option<ThinResources>) {
     let Command::LogSense(request) = ctx.tasks.get(slot).command else {
         // Only LOG SENSE counts blocks.
         return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
-    let values = Values { temperature: None, resources };
+    let values = LogValues { temperature: None, resources };
     ctx.report(slot, usize::from(request.allocation), |_, w| log::sense(&request, &values, w));
 }
 
@@ -84,7 +84,7 @@ pub(crate) fn counted(ctx: &mut ExecContext, slot: u32, outcome: Outcome) {
         let sets = |blocks: u64| u32::try_from(blocks.div_ceil(1 << exponent)).unwrap_or(u32::MAX);
         let used = sets(mapped);
         let resources =
-            Resources { available: sets(geometry.blocks).saturating_sub(used), used, shared: false };
+            ThinResources { available: sets(geometry.blocks).saturating_sub(used), used, shared: false };
         answer(ctx, slot, Some(resources));
     }
 }

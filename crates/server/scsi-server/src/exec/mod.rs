@@ -34,7 +34,7 @@ use crate::context::ExecContext;
 use crate::order::Attribute;
 use crate::status;
 use crate::step::{Reply, TaskKey};
-use crate::task::Arrived;
+use crate::task::IncomingCommand;
 
 /// Where a command goes.
 pub(crate) enum Route {
@@ -59,7 +59,7 @@ pub(crate) enum LunWithoutVolume {
 }
 
 /// Finds the logical unit, and judges what can be judged before the command is a task.
-pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &Arrived<'_>) -> Route {
+pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &IncomingCommand<'_>) -> Route {
     let address = Address::parse(&arrived.lun);
     let state = ctx.state(key.nexus);
     let index = match address {
@@ -107,7 +107,7 @@ pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &Arrived<'_>) 
 /// Whether the initiator takes where the command would have it send: then the command may not end as if its
 /// data had been moved. Less than it names, none included, is told by the residual; so is what a READ cannot
 /// send to an initiator that says it sends.
-fn goes_the_other_way(data: Data, arrived: &Arrived<'_>) -> bool {
+fn goes_the_other_way(data: Data, arrived: &IncomingCommand<'_>) -> bool {
     match data {
         Data::Out(len) => len > 0 && arrived.data_out == 0 && arrived.data_in > 0,
         Data::In(_) | Data::None => false,

@@ -3,7 +3,7 @@
 use buf::{Payload, Sg};
 use scsi::cdb::WriteSame;
 use scsi::provisioning::{
-    Blocks, LbaStatus, ProvisioningStatus, UnmapLimits, UnmapList, lba_status as encode,
+    BlockRange, LbaStatus, ProvisioningStatus, UnmapLimits, UnmapList, lba_status as encode,
 };
 use scsi::sense::Sense;
 use volume::{Extent, Op, Outcome, Refusal, Span};
@@ -148,6 +148,6 @@ fn pieces(extent: Extent) -> impl Iterator<Item = LbaStatus> {
     let Span { lba, blocks } = extent.span;
     (0..blocks.div_ceil(MOST)).map(move |at| {
         let blocks = (blocks - at * MOST).min(MOST) as u32;
-        LbaStatus { blocks: Blocks { lba: lba + at * MOST, blocks }, status }
+        LbaStatus { blocks: BlockRange { lba: lba + at * MOST, blocks }, status }
     })
 }

@@ -2,7 +2,7 @@
 //! buffer (SPC-4 §6).
 
 use buf::Sg;
-use scsi::buffer::{EchoAccess, echo_descriptor};
+use scsi::buffer::{EchoBufferAccess, echo_descriptor};
 use scsi::cdb::{BufferAccess, ReadDefects, ReportOpcodes};
 use scsi::report::TaskManagement;
 use scsi::sense::{Sense, SenseKey};
@@ -82,9 +82,9 @@ pub(crate) fn defects(ctx: &mut ExecContext, slot: u32, request: ReadDefects) {
 /// READ BUFFER. What was never written cannot be echoed.
 pub(crate) fn read_buffer(ctx: &mut ExecContext, slot: u32, access: BufferAccess) {
     ctx.report(slot, access.len as usize, |ctx, w| {
-        match EchoAccess::of_read(&access, ECHO_LEN)? {
-            EchoAccess::Descriptor => echo_descriptor(ECHO_LEN, w),
-            EchoAccess::Data(len) => {
+        match EchoBufferAccess::of_read(&access, ECHO_LEN)? {
+            EchoBufferAccess::Descriptor => echo_descriptor(ECHO_LEN, w),
+            EchoBufferAccess::Data(len) => {
                 let state = ctx.state(ctx.tasks.get(slot).key.nexus);
                 let echo = state.echo.as_ref().ok_or(Sense::COMMAND_SEQUENCE_ERROR)?;
                 w.put(echo.get(..usize::from(len)).unwrap_or(echo));
@@ -96,10 +96,10 @@ pub(crate) fn read_buffer(ctx: &mut ExecContext, slot: u32, access: BufferAccess
 
 /// WRITE BUFFER.
 pub(crate) fn write_buffer(ctx: &mut ExecContext, slot: u32, access: BufferAccess) {
-    match EchoAccess::of_write(&access, ECHO_LEN) {
+    match EchoBufferAccess::of_write(&access, ECHO_LEN) {
         Err(sense) => ctx.check(slot, sense),
-        Ok(EchoAccess::Data(0) | EchoAccess::Descriptor) => good(ctx, slot),
-        Ok(EchoAccess::Data(len)) => ctx.receive_list(slot, u32::from(len), usize::from(ECHO_LEN)),
+        Ok(EchoBufferAccess::Data(0) | EchoBufferAccess::Descriptor) => good(ctx, slot),
+        Ok(EchoBufferAccess::Data(len)) => ctx.receive_list(slot, u32::from(len), usize::from(ECHO_LEN)),
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buf::Sg;
 use scsi::Writer;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
-use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveList, OutList};
+use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveParameters, ReserveOutParameters};
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
 use volume::reservation::{Action, Key, Register, RegisterMode, Registrant, ReservationType, Reservations};
@@ -63,7 +63,7 @@ fn action(nexus: &NexusSpec, out: ReserveOut, bytes: &[u8]) -> Result<Action, Se
     if out.action == PrOutAction::RegisterAndMove {
         return move_action(nexus, bytes);
     }
-    let list = OutList::parse(out.action, bytes)?;
+    let list = ReserveOutParameters::parse(out.action, bytes)?;
     let (key, victim) = (Some(Key(list.key)), Key(list.action_key));
     let kind = || kind(out)?.ok_or(Sense::cdb_field(2, Some(3)));
     Ok(match out.action {
@@ -79,7 +79,11 @@ fn action(nexus: &NexusSpec, out: ReserveOut, bytes: &[u8]) -> Result<Action, Se
     })
 }
 
-fn register(nexus: &NexusSpec, list: &OutList<'_>, current: Option<Key>) -> Result<Action, Sense> {
+fn register(
+    nexus: &NexusSpec,
+    list: &ReserveOutParameters<'_>,
+    current: Option<Key>,
+) -> Result<Action, Sense> {
     let port = nexus.nexus.port;
     let also = match &list.initiator_ports {
         None => Vec::new(),
@@ -107,7 +111,7 @@ fn initiator(id: &TransportId<'_>, port: PortId, at: usize) -> Result<Arc<Identi
 }
 
 fn move_action(nexus: &NexusSpec, bytes: &[u8]) -> Result<Action, Sense> {
-    let list = MoveList::parse(bytes)?;
+    let list = MoveParameters::parse(bytes)?;
     let port = PortId(list.relative_port);
     if !nexus.ports.iter().any(|known| known.port == port) {
         return Err(Sense::list_field(18, None));

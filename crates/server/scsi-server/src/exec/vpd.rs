@@ -5,14 +5,14 @@ use scsi::Writer;
 use scsi::inquiry::Peripheral;
 use scsi::sense::Sense;
 use scsi::vpd::{
-    self, AfterErase, BlockLimits, Characteristics, ExtendedInquiry, Provisioning, ProvisioningType,
+    self, BlockLimits, Characteristics, ExtendedInquiry, Provisioning, ProvisioningType, ReadAfterErase,
     TargetPort,
 };
 use volume::Geometry;
 
 use super::{copy, log, provision};
 use crate::nexus::NexusSpec;
-use crate::unit::Unit;
+use crate::unit::LogicalUnit;
 
 const PAGES: [u8; 10] = [
     vpd::SUPPORTED,
@@ -31,7 +31,7 @@ const PAGES: [u8; 10] = [
 const OPTIMAL_LEN: u32 = 1 << 20;
 
 /// Writes one page of a logical unit.
-pub(crate) fn page(nexus: &NexusSpec, unit: &Unit, page: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
+pub(crate) fn page(nexus: &NexusSpec, unit: &LogicalUnit, page: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
     let disk = Peripheral::DISK;
     let geometry = &unit.view.geometry;
     match page {
@@ -109,10 +109,10 @@ fn block_limits(geometry: &Geometry) -> BlockLimits {
     }
 }
 
-fn characteristics(unit: &Unit) -> Characteristics {
+fn characteristics(unit: &LogicalUnit) -> Characteristics {
     // Without BLOCK ERASE, WABEREQ must be 0.
     let after_block_erase =
-        if unit.view.geometry.thin { AfterErase::READABLE } else { AfterErase::UNSPECIFIED };
+        if unit.view.geometry.thin { ReadAfterErase::READABLE } else { ReadAfterErase::UNSPECIFIED };
     Characteristics {
         rotation_rate: if unit.spec.rpm == 0 { 1 } else { unit.spec.rpm },
         after_block_erase,

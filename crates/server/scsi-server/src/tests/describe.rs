@@ -162,12 +162,14 @@ fn attack_47_supported_opcodes() {
     {
         let got = world.command(host, &request(options, opcode, action, 255), &[], 255);
         assert_eq!(got.code(), 0x05_2400);
-        assert!(matches!(got.sense.unwrap().specific, scsi::sense::Specific::Field(_)));
+        assert!(matches!(got.sense.unwrap().specific, scsi::sense::SenseKeySpecific::Field(_)));
     }
     for (options, opcode) in [(1, 0x9e), (1, 0xa3), (2, 0x28)] {
         let got = world.command(host, &request(options, opcode, 0, 255), &[], 255);
         assert_eq!(got.code(), 0x05_2400);
-        let scsi::sense::Specific::Field(field) = got.sense.unwrap().specific else { panic!("no field") };
+        let scsi::sense::SenseKeySpecific::Field(field) = got.sense.unwrap().specific else {
+            panic!("no field")
+        };
         assert_eq!(field.byte, 2);
     }
     assert_eq!(world.good(host, &request(1, 0x28, 0, 255), &[], 255)[1..5], [3, 0, 10, 0x28]);

@@ -21,12 +21,12 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Answer, Facts, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, ShardId,
-    Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, ShardId, Shared, Uuid,
+    ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
-use crate::{Arrived, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
+use crate::{IncomingCommand, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ struct Transfer {
 
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
-    Answer(Answer),
+    Answer(VolumeAnswer),
     ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
 }
@@ -149,7 +149,7 @@ impl World {
         let mut geometry = disk.geometry();
         alter(&mut geometry);
         let uuid = Uuid(uuid(id.0 as u8));
-        let facts = Facts {
+        let facts = VolumeFacts {
             id,
             name: "v".into(),
             uuid,
@@ -268,7 +268,7 @@ impl World {
         let tag = (self.tag << 32) | (self.tag % 256);
         let started = Started { shard: host.shard, key: TaskKey { nexus: host.key, tag } };
         self.transfers.insert(started, Transfer { out: out.to_vec(), ..Transfer::default() });
-        let arrived = Arrived { lun: *lun, cdb, attr, data_in, data_out: out.len() as u32 };
+        let arrived = IncomingCommand { lun: *lun, cdb, attr, data_in, data_out: out.len() as u32 };
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.cores[host.shard].server.start(&mut cx, started.key, arrived);
         self.steps(host.shard);
@@ -500,7 +500,7 @@ impl World {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(Answer { id: RequestId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
+            Mail::Answer(VolumeAnswer { id: RequestId(u64::MAX), result, .. }) => assert_eq!(result, Ok(())),
             Mail::Answer(answer) => {
                 let shard = usize::from(answer.to.0);
                 let late = self.fences_late && answer.result.is_ok();

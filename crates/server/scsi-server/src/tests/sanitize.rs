@@ -76,7 +76,7 @@ fn a_running_sanitize_survives_everything() {
         for cdb in blocked {
             let got = world.command(host, cdb, &list, 512);
             assert_eq!(got.code(), 0x02_041b, "{cdb:02x?}");
-            let scsi::sense::Specific::Progress(progress) = got.sense.unwrap().specific else {
+            let scsi::sense::SenseKeySpecific::Progress(progress) = got.sense.unwrap().specific else {
                 panic!("no progress: {got:?}")
             };
             // A quarter of 16 MiB at 1 MiB a second.

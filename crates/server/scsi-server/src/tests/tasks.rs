@@ -267,7 +267,7 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
     let fresh = world.fresh_host(0, "iqn.fresh", 1, &[0]);
     let host = world.host(0, "iqn.a", &[0]);
     let (read, write) = (read_10(8, 2), write_10(8, 2));
-    let arrived = |cdb: &'static [u8], data_in, data_out| Arrived {
+    let arrived = |cdb: &'static [u8], data_in, data_out| IncomingCommand {
         lun: UNIT,
         cdb,
         attr: TaskAttribute::SIMPLE,
@@ -292,9 +292,9 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
         arrived(none, 0, 0),
         arrived(reserved, 1024, 0),
         arrived(&TUR, 0, 0),
-        Arrived { attr: TaskAttribute::ORDERED, ..arrived(read, 1024, 0) },
-        Arrived { attr: TaskAttribute(5), ..arrived(read, 1024, 0) },
-        Arrived { lun: [0, 1, 0, 0, 0, 0, 0, 0], ..arrived(read, 1024, 0) },
+        IncomingCommand { attr: TaskAttribute::ORDERED, ..arrived(read, 1024, 0) },
+        IncomingCommand { attr: TaskAttribute(5), ..arrived(read, 1024, 0) },
+        IncomingCommand { lun: [0, 1, 0, 0, 0, 0, 0, 0], ..arrived(read, 1024, 0) },
     ] {
         assert_eq!(world.server(host).fast_path(host.key, &refused), None, "{refused:?}");
     }

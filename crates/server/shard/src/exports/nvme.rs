@@ -257,7 +257,7 @@ impl Default for ControllerLimits {
 
 /// No rule lets the host in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAllowed;
+pub struct HostNotAllowed;
 
 impl NvmeExports {
     /// The portal of a listener.
@@ -272,9 +272,9 @@ impl NvmeExports {
         host: &str,
         id: HostId,
         source: IpAddr,
-    ) -> Result<Option<&HostRule>, NotAllowed> {
+    ) -> Result<Option<&HostRule>, HostNotAllowed> {
         let Some(rules) = &self.discovery else { return Ok(None) };
-        rules.iter().find(|rule| rule.fits(host, id, source)).map(Some).ok_or(NotAllowed)
+        rules.iter().find(|rule| rule.fits(host, id, source)).map(Some).ok_or(HostNotAllowed)
     }
 
     /// The subsystem of this name, if it is reached by this port.

@@ -12,11 +12,11 @@ use scsi_server::{NexusKey, TaskKey};
 use stream::{Connection, Link, RecvOp, SendOp, Slab, Tag, Target, Timers};
 
 use super::nvme::queue::Queue;
-use super::payload_step::{CommandConn, Parked};
+use super::payload_step::{CommandConn, ParkedSteps};
 use crate::exports::PlacementOutcome;
-use crate::links::{Links, Owner};
+use crate::links::{LinkOwner, Links};
 use crate::login_link::LoginLink;
-use crate::message::{Message, SessionMemory, Traffic};
+use crate::message::{IoCounters, Message, SessionMemory};
 
 /// A connection: a login, a session with its links, or a queue of NVMe.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl CommandConn for Session {
     type Command = TaskKey;
     type Proto = TargetSession;
 
-    fn split(&mut self) -> (&mut TargetSession, &mut Parked<TaskKey>) {
+    fn split(&mut self) -> (&mut TargetSession, &mut ParkedSteps<TaskKey>) {
         (&mut self.proto, &mut self.parked)
     }
 
@@ -101,10 +101,10 @@ pub(super) struct Session {
     /// `None` for a discovery session.
     pub(super) nexus: Option<NexusKey>,
     pub(super) links: Vec<SessionLink>,
-    pub(super) parked: Parked<TaskKey>,
+    pub(super) parked: ParkedSteps<TaskKey>,
     /// How the latest of them came: what the session is judged by while it has none.
     pub(super) latest: Accepted,
-    pub(super) io: Traffic,
+    pub(super) io: IoCounters,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<JoinRequest>,
     /// Those that were answered and whose links are on their way.
@@ -263,7 +263,7 @@ impl Connections {
     }
 
     /// What a link wants to receive.
-    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: Owner) -> Option<RecvOp> {
+    pub(super) fn poll_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: LinkOwner) -> Option<RecvOp> {
         let op = match &mut self.get_mut(owner.conn)?.kind {
             ConnKind::Login(pending_login) => pending_login.login.poll_recv(),
             ConnKind::Session(session) => session.proto.poll_recv(cx, owner.link),
@@ -274,7 +274,7 @@ impl Connections {
     }
 
     /// What a link wants to send.
-    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: Owner) -> Option<SendOp> {
+    pub(super) fn poll_send(&mut self, cx: &mut Cx<'_>, id: LinkId, owner: LinkOwner) -> Option<SendOp> {
         let op = match &mut self.get_mut(owner.conn)?.kind {
             ConnKind::Login(pending_login) => pending_login.login.poll_send(cx),
             ConnKind::Session(session) => session.proto.poll_send(cx, owner.link),
@@ -306,7 +306,7 @@ impl Connections {
     }
 
     /// Lets a link go. Tells whose it was, if nothing is out on it, so that it is forgotten already.
-    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) -> Option<Owner> {
+    pub(super) fn depart(&mut self, id: LinkId, how: Departure<Message>) -> Option<LinkOwner> {
         let moved = matches!(how, Departure::Move { .. });
         let how = match (self.links.depart(id, moved), how) {
             (true, Departure::Close) => Departure::Abort,
@@ -317,7 +317,7 @@ impl Connections {
     }
 
     /// Forgets a link that has departed and has nothing out, and tells whose it was.
-    pub(super) fn forget_if_drained(&mut self, id: LinkId) -> Option<Owner> {
+    pub(super) fn forget_if_drained(&mut self, id: LinkId) -> Option<LinkOwner> {
         let owner = self.links.remove_drained(id);
         if owner.is_none() {
             self.mark_ready(id);

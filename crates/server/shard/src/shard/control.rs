@@ -7,7 +7,9 @@ use std::time::Duration;
 use buf::{Cx, Time};
 use endpoint::Departure;
 use stream::{Close, Connection, Tag};
-use volume::{Answer, Issuer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeId, VolumeRequest};
+use volume::{
+    Issuer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeAnswer, VolumeId, VolumeRequest,
+};
 
 use super::Shard;
 use super::conns::ConnKind;
@@ -52,7 +54,7 @@ impl PendingRequests {
     }
 
     /// Whether an answer was for the control plane.
-    pub(super) fn answered(&mut self, outbox: &mut Outbox, answer: &Answer) -> bool {
+    pub(super) fn answered(&mut self, outbox: &mut Outbox, answer: &VolumeAnswer) -> bool {
         let Some(id) = self.waiting.remove(&answer.id) else { return false };
         let Some(id) = id else { return true };
         let report = match answer.result {

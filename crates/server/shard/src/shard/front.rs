@@ -2,7 +2,7 @@
 //! both protocols, and is here, once.
 //!
 //! A step that moves payload may wait for three things before it is executed: for the world's turn
-//! ([`deferred`](super::deferred)), for its connection's permission to move so much more ([`Parked`]), and
+//! ([`deferred`](super::deferred)), for its connection's permission to move so much more ([`ParkedSteps`]), and
 //! for memory ([`memory`](super::memory)).
 //!
 //! *Inline* means without waiting: a plain read or write is executed within the call that delivers its
@@ -15,7 +15,7 @@ use volume::{CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, V
 
 use super::Parts;
 use super::conns::Connections;
-use super::payload_step::{AnyStep, CommandConn, IoStep, Parked, PayloadStep, Receive, Retry};
+use super::payload_step::{AnyStep, CommandConn, IoStep, ParkedSteps, PayloadStep, Receive, Retry};
 use super::volumes::LocalVolumes;
 use crate::message::Message;
 
@@ -308,7 +308,7 @@ pub(super) fn carry_out_inline<C, T: Target>(
     who: &Nexus,
     io: &InlineIo,
     (proto, tag): (&mut T, Tag),
-    parked: &Parked<C>,
+    parked: &ParkedSteps<C>,
 ) -> bool {
     match io.write {
         None => {

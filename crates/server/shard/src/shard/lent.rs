@@ -36,7 +36,7 @@ const NOT_READ: Errno = Errno(110);
 
 /// Changes that hold when lent memory is back, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct Recalls {
+pub(super) struct LoanRecalls {
     queue: VecDeque<Recall>,
 }
 
@@ -64,7 +64,7 @@ impl Change {
     }
 }
 
-impl Recalls {
+impl LoanRecalls {
     pub(super) fn poll_timeout(&self) -> Option<Time> {
         self.queue.iter().filter_map(|recall| recall.until).min()
     }

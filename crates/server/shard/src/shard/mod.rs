@@ -38,7 +38,7 @@ use control::{PendingRequests, Stopping};
 use deferred::DeferredSteps;
 use front::Front;
 use iscsi::IscsiFront;
-use lent::Recalls;
+use lent::LoanRecalls;
 use memory::MemoryWaiters;
 use nvme::NvmeFront;
 use outbox::Outbox;
@@ -63,7 +63,7 @@ pub struct Shard {
     iscsi: IscsiFront,
     nvme: NvmeFront,
     remotes: Remotes,
-    recalls: Recalls,
+    recalls: LoanRecalls,
     requests: PendingRequests,
 }
 
@@ -113,7 +113,7 @@ impl Shard {
             iscsi,
             nvme: NvmeFront::new(id, shards),
             remotes: Remotes::new(),
-            recalls: Recalls::default(),
+            recalls: LoanRecalls::default(),
             requests: PendingRequests::default(),
         }
     }

@@ -84,20 +84,20 @@ impl AnyStep {
 
 /// What waits until the peer of a connection has done its part of what was started before.
 #[derive(Debug)]
-pub(super) struct Parked<C> {
+pub(super) struct ParkedSteps<C> {
     /// Reads and long answers: until it has read what was sent.
     pub(super) reads: VecDeque<PayloadStep<C>>,
     /// Writes: until it has sent what it was asked for.
     pub(super) writes: VecDeque<Receive<C>>,
 }
 
-impl<C> Default for Parked<C> {
+impl<C> Default for ParkedSteps<C> {
     fn default() -> Self {
-        Parked { reads: VecDeque::new(), writes: VecDeque::new() }
+        ParkedSteps { reads: VecDeque::new(), writes: VecDeque::new() }
     }
 }
 
-impl<C: Copy + PartialEq> Parked<C> {
+impl<C: Copy + PartialEq> ParkedSteps<C> {
     pub(super) fn is_empty(&self) -> bool {
         self.reads.is_empty() && self.writes.is_empty()
     }
@@ -121,7 +121,7 @@ pub(super) trait CommandConn {
     type Proto: Target;
 
     /// The protocol, and what waits for the peer.
-    fn split(&mut self) -> (&mut Self::Proto, &mut Parked<Self::Command>);
+    fn split(&mut self) -> (&mut Self::Proto, &mut ParkedSteps<Self::Command>);
 
     /// Whether what a command holds already covers so much more to be sent.
     fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Departure, Dial, DialId, Dialled, Leave, LinkId, Remote, ShardId};
+use endpoint::{CloseMode, Departure, Dial, DialId, Dialled, LinkId, NetworkBackend, ShardId};
 use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers, earliest};
 use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, VolumeId, VolumeRequest};
 
@@ -26,7 +26,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What gate and shard share.
 struct Shared {
-    remote: Box<dyn Remote>,
+    remote: Box<dyn NetworkBackend>,
     /// Operations that have ended.
     done: VecDeque<Done>,
 }
@@ -125,7 +125,7 @@ impl Remotes {
         &mut self,
         volume: VolumeId,
         geometry: Geometry,
-        remote: Box<dyn Remote>,
+        remote: Box<dyn NetworkBackend>,
     ) -> (Tag, Box<dyn Backend>) {
         let shared = Rc::new(RefCell::new(Shared { remote, done: VecDeque::new() }));
         let backend = Box::new(RemoteBackend(shared.clone()));
@@ -179,7 +179,7 @@ impl Remotes {
     }
 
     /// Does something with the remote whose link this is.
-    fn with(&mut self, link: LinkId, act: impl FnOnce(&mut dyn Remote)) {
+    fn with(&mut self, link: LinkId, act: impl FnOnce(&mut dyn NetworkBackend)) {
         let Some(owned) = self.owner(link) else { return };
         if let Some(entry) = self.entries.get(owned.of) {
             act(&mut *entry.shared.borrow_mut().remote);
@@ -309,8 +309,8 @@ impl Shard {
         while let Some((link, how)) = shared.remote.poll_leave() {
             self.remotes.leave(link);
             let how = match how {
-                Leave::Close => Departure::Close,
-                Leave::Abort => Departure::Abort,
+                CloseMode::Close => Departure::Close,
+                CloseMode::Abort => Departure::Abort,
             };
             self.parts.conns.departures.push_back((link, how));
         }

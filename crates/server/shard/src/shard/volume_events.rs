@@ -2,7 +2,7 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use volume::{Ack, Answer, Done, Issuer, ViewUpdate, VolumeId};
+use volume::{Ack, Done, Issuer, ViewUpdate, VolumeAnswer, VolumeId};
 
 use super::Shard;
 use super::front::Front;
@@ -97,7 +97,7 @@ impl Shard {
     }
 
     /// A volume's home has answered.
-    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: Answer) {
+    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: VolumeAnswer) {
         debug_assert_eq!(answer.to, self.parts.id);
         let (id, result) = (answer.id, answer.result);
         match id.issuer() {

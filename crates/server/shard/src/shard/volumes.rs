@@ -7,15 +7,15 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, Answer, ByVolume, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Issuer, Nexus, Op,
-    OperatorNotice, Refusal, RequestId, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeId,
+    Ack, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Issuer, Nexus, Op, OperatorNotice, Refusal,
+    RequestId, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId, VolumeMap,
     VolumeOwner, VolumeRequest,
 };
 
 use super::outbox::Outbox;
 use super::remotes::Remotes;
 use crate::log::{Log, LogLine};
-use crate::message::{BackendFactory, CONTROL, Message, Traffic, VolumeEntry, VolumeSpec};
+use crate::message::{BackendFactory, CONTROL, IoCounters, Message, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
@@ -27,7 +27,7 @@ pub(super) struct LocalVolume {
     name: Arc<str>,
     pub(super) gate: Gate,
     pub(super) home: Option<Box<VolumeOwner>>,
-    io: Traffic,
+    io: IoCounters,
     pub(super) scheduled: bool,
     /// Its backend, if that has sockets.
     pub(super) remote: Option<Tag>,
@@ -78,7 +78,7 @@ impl LocalVolume {
 pub(super) struct LocalVolumes {
     shard: ShardId,
     shards: u16,
-    volumes: ByVolume<LocalVolume>,
+    volumes: VolumeMap<LocalVolume>,
     disks: HashMap<DiskId, VolumeId>,
     /// Volumes that may have something to give.
     pub(super) scheduled: VecDeque<VolumeId>,
@@ -98,7 +98,7 @@ impl LocalVolumes {
         LocalVolumes {
             shard,
             shards,
-            volumes: ByVolume::default(),
+            volumes: VolumeMap::default(),
             disks: HashMap::new(),
             scheduled: VecDeque::new(),
             long_running: VecDeque::new(),
@@ -164,7 +164,7 @@ impl LocalVolumes {
         let Some(home) = self.get_mut(volume).and_then(|local| local.home.as_mut()) else { return };
         let stores: Vec<StoreOp> = std::iter::from_fn(|| home.poll_store()).collect();
         let updates: Vec<ViewUpdate> = std::iter::from_fn(|| home.poll_view_update()).collect();
-        let answers: Vec<Answer> = std::iter::from_fn(|| home.poll_answer()).collect();
+        let answers: Vec<VolumeAnswer> = std::iter::from_fn(|| home.poll_answer()).collect();
         let name = home.facts().name.clone();
         let remarks: Vec<OperatorNotice> = std::iter::from_fn(|| home.poll_remark()).collect();
         for remark in remarks {
@@ -210,7 +210,7 @@ impl LocalVolumes {
             }
         };
         let gate = Gate::new(self.shard, spec.shared, spec.view, backend);
-        let (name, home, io) = (spec.facts.name.clone(), spec.home, Traffic::default());
+        let (name, home, io) = (spec.facts.name.clone(), spec.home, IoCounters::default());
         let local = LocalVolume {
             name,
             gate,
@@ -242,7 +242,7 @@ impl LocalVolumes {
         cx: &mut Cx<'_>,
         remotes: &mut Remotes,
         volume: VolumeId,
-    ) -> Option<Vec<Answer>> {
+    ) -> Option<Vec<VolumeAnswer>> {
         if self.get_mut(volume).is_some_and(|local| local.gate.in_flight() > 0 || local.scheduled) {
             return None;
         }
@@ -411,7 +411,7 @@ impl LocalVolumes {
         from: ShardId,
         id: RequestId,
         request: VolumeRequest,
-    ) -> Option<Answer> {
+    ) -> Option<VolumeAnswer> {
         if let Some(local) = self.get_mut(volume)
             && let Some(home) = &mut local.home
         {
@@ -419,7 +419,7 @@ impl LocalVolumes {
             self.schedule(volume);
             return None;
         }
-        Some(Answer { to: from, id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
+        Some(VolumeAnswer { to: from, id, result: Err(Refusal::NotReady(UnservableReason::Removed)) })
     }
 
     pub(super) fn ack(&mut self, cx: &mut Cx<'_>, volume: VolumeId, ack: Ack) {
@@ -432,7 +432,7 @@ impl LocalVolumes {
     }
 
     /// A home has answered what a gate asked.
-    pub(super) fn gate_answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: &Answer) {
+    pub(super) fn gate_answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: &VolumeAnswer) {
         if let Some(local) = self.get_mut(volume) {
             local.gate.answered(cx, answer.id, answer.result);
             self.schedule(volume);
@@ -463,7 +463,7 @@ const EARLY_MAX: usize = 256;
 /// The flush of the stop.
 pub(super) const FLUSH: IoId = IoId::of(Issuer::Shard, 0);
 
-impl Traffic {
+impl IoCounters {
     fn count_read(&mut self, bytes: u64) {
         self.reads += 1;
         self.read_bytes += bytes;

@@ -8,7 +8,7 @@ use blockwire_shard::{
     Control, Exports, HostAuth, HostRule, InitiatorRule, LunMask, Message, NamespaceMask, Network, Shard,
 };
 use endpoint::ShardId;
-use iscsi::chap::{self, Account, Algorithm};
+use iscsi::chap::{self, Algorithm, ChapAccount};
 use iscsi::login::{AuthPolicy, Chap};
 use nvme::auth::Secret;
 use nvme::fabrics::ConnectRefusal;
@@ -47,7 +47,7 @@ fn exports(near: Way, far: Way) -> Arc<Exports> {
     terms.negotiation.max_connections = 4;
     let mut exports = Exports::clone(&target::exports(&terms));
     let secret = Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(1)));
-    let accounts = vec![Account { name: "alice".into(), secret: chap::Secret::new(vec![b'a'; 16]) }];
+    let accounts = vec![ChapAccount { name: "alice".into(), secret: chap::Secret::new(vec![b'a'; 16]) }];
     let algorithms = Algorithm::ALL.to_vec();
     let chap = AuthPolicy::Required(Chap { accounts, mutual: None, demands_mutual: false, algorithms });
     let (mut rules, mut host_rules) = (Vec::new(), Vec::new());

@@ -10,8 +10,8 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    Abort, Answer, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, View, ViewUpdate,
-    VolumeId, VolumeState,
+    AbortScope, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, View, ViewUpdate,
+    VolumeAnswer, VolumeId, VolumeState,
 };
 
 use crate::BLOCKS;
@@ -263,7 +263,7 @@ fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
     alone.reset(queue.at);
     let (mut second, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
     let token = alone.claimed();
-    let answer = Message::Answer(volume, Answer { to: SELF, id, result: Ok(()) });
+    let answer = Message::Answer(volume, VolumeAnswer { to: SELF, id, result: Ok(()) });
     alone.with(|shard, cx| {
         shard.handle_message(cx, answer);
         shard.handle_message(cx, granted(token, 3));
@@ -323,8 +323,14 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
     for epoch in [1, 2] {
         let change = ChangeId(epoch);
         let view = View::from(standing(epoch));
-        let update =
-            ViewUpdate { change, view, drain: true, abort: Abort::Nobody, notices: Vec::new(), asked: None };
+        let update = ViewUpdate {
+            change,
+            view,
+            drain: true,
+            abort: AbortScope::Nobody,
+            notices: Vec::new(),
+            asked: None,
+        };
         alone.with(|shard, cx| shard.handle_message(cx, Message::ViewUpdate(volume, Arc::new(update))));
         let left =
             |(_, message): &(ShardId, Message)| matches!(message, Message::Nvme(NvmeMessage::MemoryLeft(..)));

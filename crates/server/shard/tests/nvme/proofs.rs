@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use blockwire_shard::{ComputeId, HostAuth, LogLine, Message, NvmeMessage, Shard};
 use endpoint::ShardId;
-use iscsi::chap::{self, Account, Algorithm};
+use iscsi::chap::{self, Algorithm, ChapAccount};
 use iscsi::initiator::{Credentials, Failure};
 use iscsi::login::{AuthPolicy, Chap};
 use iscsi::wire::LoginStatus;
@@ -460,7 +460,7 @@ fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
 #[test]
 fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
     let account =
-        |secret: &[u8]| Account { name: "alice".into(), secret: chap::Secret::new(secret.to_vec()) };
+        |secret: &[u8]| ChapAccount { name: "alice".into(), secret: chap::Secret::new(secret.to_vec()) };
     let mut exports = (*target::exports(&TargetLimits::default())).clone();
     let accounts = vec![account(b"the right secret")];
     let algorithms = Algorithm::ALL.to_vec();

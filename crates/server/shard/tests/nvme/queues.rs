@@ -471,7 +471,7 @@ fn an_offer_looks_at_the_memory_of_all_shards() {
         let mut config = Config::new(6);
         (config.shards, config.pool_bytes) = (3, 128 << 20);
         let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
-        assert!(world.pool(ShardId(poor)).reserve(buf::Account::NvmeTcp, taken));
+        assert!(world.pool(ShardId(poor)).reserve(buf::PoolAccount::NvmeTcp, taken));
         // It is told when something is done there, and with hysteresis.
         listings(&mut world);
         let mut host = Host::admin(&mut world, Wanted::default()).expect("it is let in");

@@ -9,7 +9,7 @@ use endpoint::ListenerId;
 use nvme::{Sqe, Status};
 use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
 use sim::{Peer, PeerEnd, SimRng, World};
-use stream::{Close, Connection, Direct, Host, HostEvent, Link, Received, RecvOp, Tag};
+use stream::{Close, Connection, DirectBuffer, Host, HostEvent, Link, Received, RecvOp, Tag};
 
 const LINK: Link = Link(0);
 
@@ -269,7 +269,7 @@ impl Queue {
             _ => self.inbox.len(),
         };
         let mut took = 0;
-        if let Some(Direct { data, want, .. }) = &mut op.direct {
+        if let Some(DirectBuffer { data, want, .. }) = &mut op.direct {
             for slice in data.slices_mut(want.clone()) {
                 for to in slice.iter_mut().take(most - took) {
                     *to = self.inbox.pop_front().expect("it was counted");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use blockwire_shard::{Control, Exports, InitiatorRule, LunMask, Message, Network, Report, Shard};
 use endpoint::ShardId;
-use iscsi::chap::{Account, Algorithm, Secret};
+use iscsi::chap::{Algorithm, ChapAccount, Secret};
 use iscsi::initiator::LoginConfig;
 use iscsi::login::{AuthPolicy, Chap};
 use sim::{Config, PeerEnd, World};
@@ -61,7 +61,7 @@ fn steps(world: &mut World<Shard>, initiator: &mut Initiator, most: u64) {
 }
 
 fn chap() -> AuthPolicy {
-    let accounts = vec![Account { name: "alice".into(), secret: Secret::new(vec![b'a'; 16]) }];
+    let accounts = vec![ChapAccount { name: "alice".into(), secret: Secret::new(vec![b'a'; 16]) }];
     let algorithms = vec![Algorithm::SHA3_256];
     AuthPolicy::Required(Chap { accounts, mutual: None, demands_mutual: false, algorithms })
 }

@@ -145,7 +145,7 @@ impl Sockets for Slow {
     fn poll_send(&mut self, _cx: &mut Cx<'_>, _link: LinkId) -> Option<SendOp> {
         None
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         None
     }
     fn turn(&mut self, _cx: &mut Cx<'_>) -> bool {

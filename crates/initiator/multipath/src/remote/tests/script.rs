@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg};
-use endpoint::{Dial, DialId, Dialled, Leave, LinkId, Sockets};
+use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
 use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
 
@@ -57,7 +57,7 @@ impl Sockets for Scripted {
     fn poll_send(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<SendOp> {
         None
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, Leave)> {
+    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         None
     }
     fn turn(&mut self, _: &mut Cx<'_>) -> bool {

@@ -28,7 +28,7 @@ impl InitiatorSession {
             return;
         }
         link.phase = LinkPhase::Dead;
-        link.rx.inlet.clear();
+        link.rx.receive_buffer.clear();
         link.out.clear();
         (link.pongs, link.ping, link.deadline, link.retry) = (0, None, None, None);
         self.shut.push_back(index.into());
@@ -104,7 +104,7 @@ impl InitiatorSession {
     }
 
     fn stall_deadline(&self, link: &LinkState) -> Option<Time> {
-        link.outbox.unwritten_since().map(|since| since + self.limits.stall_timeout)
+        link.transmit_queue.unwritten_since().map(|since| since + self.limits.stall_timeout)
     }
 
     /// When the next ping is due, or the answer to the last one.

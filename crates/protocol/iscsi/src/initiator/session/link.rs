@@ -7,7 +7,7 @@ use crate::login::LoginPdu;
 use crate::wire::{Cid, Itt, Lun, Sn, Ttt};
 use buf::{Cx, Time};
 use std::collections::VecDeque;
-use stream::{Inlet, Outbox, Tag};
+use stream::{ReceiveBuffer, Tag, TransmitQueue};
 
 /// Longest part of a data segment that is kept by itself: 252 bytes of sense and their length, or the
 /// header that a Reject carries.
@@ -24,7 +24,7 @@ pub(super) struct LinkState {
     /// The beginning of a small data segment.
     pub(super) small: [u8; SMALL_MAX],
     pub(super) out: VecDeque<OutgoingPdu>,
-    pub(super) outbox: Outbox,
+    pub(super) transmit_queue: TransmitQueue,
     pub(super) framing: Framing,
     /// StatSN that is expected next.
     pub(super) exp_stat_sn: Sn,
@@ -105,10 +105,10 @@ impl LinkState {
         Ok(LinkState {
             cid: wanted.cid,
             phase: LinkPhase::Login(Box::new(login)),
-            rx: PduReceiver::new(Inlet::new()),
+            rx: PduReceiver::new(ReceiveBuffer::new()),
             small: [0; SMALL_MAX],
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
-            outbox: Outbox::new(),
+            transmit_queue: TransmitQueue::new(),
             framing: Framing::LOGIN,
             exp_stat_sn: Sn::new(0),
             commands: 0,
@@ -130,6 +130,6 @@ impl LinkState {
 
     /// Whether the world holds nothing of this link.
     pub(super) fn is_quiet(&self) -> bool {
-        !self.rx.is_out && self.outbox.is_idle()
+        !self.rx.is_out && self.transmit_queue.is_idle()
     }
 }

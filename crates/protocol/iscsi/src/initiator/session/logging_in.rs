@@ -21,10 +21,10 @@ impl InitiatorSession {
             return Parsing::Wait;
         }
         let whole = BHS_LEN + bhs.padded_data_len();
-        let Some(bytes) = link.rx.inlet.header(whole) else { return Parsing::Wait };
+        let Some(bytes) = link.rx.receive_buffer.header(whole) else { return Parsing::Wait };
         let Some(data) = bytes.get(BHS_LEN..BHS_LEN + bhs.data_len()) else { return Parsing::Wait };
         let data = data.to_vec();
-        link.rx.inlet.consume(whole);
+        link.rx.receive_buffer.consume(whole);
         self.trace_step(index, true, &bhs, &data);
         let link = &mut self.commands.links[index];
         let LinkPhase::Login(login) = &mut link.phase else { return Parsing::Wait };

@@ -282,7 +282,7 @@ impl Connection for InitiatorSession {
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
         for index in self.commands.links.indices() {
-            if !self.commands.links[index].rx.inlet.is_empty() {
+            if !self.commands.links[index].rx.receive_buffer.is_empty() {
                 result = result.and(self.parse(cx, index));
             }
         }
@@ -296,7 +296,7 @@ impl Connection for InitiatorSession {
 
     fn handle_written(&mut self, _cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
         if let Some(index) = self.commands.links.index_of(link) {
-            self.commands.links[index].outbox.written();
+            self.commands.links[index].transmit_queue.written();
             if how.is_err() {
                 self.lose_link(index);
             }
@@ -306,7 +306,7 @@ impl Connection for InitiatorSession {
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, link: Link, op: SendOp) {
         if let Some(link) = self.commands.links.get_mut(link) {
-            link.outbox.sent(op);
+            link.transmit_queue.sent(op);
         }
         self.tidy();
     }

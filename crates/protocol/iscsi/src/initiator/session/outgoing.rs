@@ -17,7 +17,7 @@ use crate::wire::{
 };
 use buf::{Cx, Sg};
 use std::ops::Range;
-use stream::{Batch, SendOp, Slab, Tag};
+use stream::{SendOp, SendOpBuilder, Slab, Tag};
 use zerocopy::byteorder::big_endian::U32;
 
 /// Longest extended CDB segment: its header, and 244 bytes of CDB.
@@ -52,7 +52,7 @@ fn payload<'a>(
 fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, framing: Framing) -> usize {
     match (out, payload(out, commands, framing)) {
         (OutgoingPdu::Login(pdu), _) => BHS_LEN + pdu.text.len() + 3,
-        (_, Some((data, range))) => FRAME + Batch::head_need(data, range.len(), framing.data_digest),
+        (_, Some((data, range))) => FRAME + SendOpBuilder::head_need(data, range.len(), framing.data_digest),
         (_, None) => FRAME + TEXT_MAX,
     }
 }
@@ -63,11 +63,11 @@ impl InitiatorSession {
         let link = &mut self.commands.links[index];
         let framing = link.framing;
         let least = head_least(link.out.front()?, &self.commands.table, framing);
-        if !link.outbox.is_free() {
+        if !link.transmit_queue.is_free() {
             return None;
         }
         let estimates = link.out.iter().map(|out| head_least(out, &self.commands.table, framing));
-        let Some(pdus) = PduWriter::open(&mut link.outbox, cx.pool, framing, least, estimates) else {
+        let Some(pdus) = PduWriter::open(&mut link.transmit_queue, cx.pool, framing, least, estimates) else {
             link.retry = Some(cx.now + RETRY);
             return None;
         };
@@ -95,7 +95,7 @@ impl InitiatorSession {
             }
         }
         let (batch, answered) = (writer.pdus.batch, writer.answered);
-        let op = link.outbox.close(batch, cx.now);
+        let op = link.transmit_queue.close(batch, cx.now);
         if let Some(tag) = answered {
             self.commands.complete(tag, Response::Task(TmfResponseCode::NO_TASK));
             self.tidy();

@@ -9,7 +9,7 @@ use crate::initiator::Failure;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataIn, NopIn, Opcode, Pdu, R2t};
 use buf::Cx;
-use stream::{Direct, Inlet, Received, RecvOp};
+use stream::{DirectBuffer, ReceiveBuffer, Received, RecvOp};
 
 /// Most notices that wait to be taken: parsing waits for room.
 const NOTICES_MAX: usize = 64;
@@ -25,7 +25,7 @@ impl InitiatorSession {
             ReceiveState::Data { left, segment: Segment::Read { tag, offset } } if left > 0 => {
                 self.commands.memory(tag).and_then(|memory| {
                     let data = memory.take()?;
-                    Some(Direct { tag, data, want: offset as usize..(offset + left) as usize })
+                    Some(DirectBuffer { tag, data, want: offset as usize..(offset + left) as usize })
                 })
             }
             ReceiveState::Data { .. } | ReceiveState::Header => None,
@@ -49,7 +49,7 @@ impl InitiatorSession {
         if link.is_over() {
             return Ok(());
         }
-        if !link.rx.inlet.take(received, op.stage, placed) {
+        if !link.rx.receive_buffer.take(received, op.stage, placed) {
             match &link.phase {
                 LinkPhase::Login(login) if login.is_proving() => self.fail_login(index, Failure::CutShort),
                 _ => self.lose_link(index),
@@ -60,8 +60,8 @@ impl InitiatorSession {
     }
 
     /// Puts a buffer back where it was taken from; gives how many bytes were for it.
-    fn take_back(&mut self, index: LinkIndex, direct: Direct, bytes: usize) -> usize {
-        let Direct { tag, mut data, want } = direct;
+    fn take_back(&mut self, index: LinkIndex, direct: DirectBuffer, bytes: usize) -> usize {
+        let DirectBuffer { tag, mut data, want } = direct;
         let n = bytes.min(want.len());
         let link = &mut self.commands.links[index];
         if link.framing.data_digest {
@@ -86,7 +86,7 @@ impl InitiatorSession {
             let link = &mut self.commands.links[index];
             let parsing = match (&link.phase, link.rx.state) {
                 (LinkPhase::Dead | LinkPhase::Gone, _) => {
-                    link.rx.inlet.clear();
+                    link.rx.receive_buffer.clear();
                     return Ok(());
                 }
                 (LinkPhase::Login(_), _) => Ok(self.parse_login(cx, index)),
@@ -185,8 +185,8 @@ impl InitiatorSession {
     fn parse_data(&mut self, index: LinkIndex, left: u32, segment: Segment) -> Parsing {
         let link = &mut self.commands.links[index];
         let digest = link.framing.data_digest;
-        let LinkState { rx: PduReceiver { inlet, state, crc, .. }, small, .. } = link;
-        if inlet.is_empty() {
+        let LinkState { rx: PduReceiver { receive_buffer, state, crc, .. }, small, .. } = link;
+        if receive_buffer.is_empty() {
             return Parsing::Wait;
         }
         let len = left as usize;
@@ -200,23 +200,23 @@ impl InitiatorSession {
                 match data {
                     Some(data) => {
                         let from = offset as usize;
-                        let n = inlet.copy_into(data, from..from + len);
+                        let n = receive_buffer.copy_into(data, from..from + len);
                         if digest {
                             data.digest(from..from + n, crc);
                         }
                         (n, Segment::Read { tag, offset: offset + n as u32 })
                     }
                     // It ended meanwhile, by an answer on another link.
-                    None => (inlet.digest(len, crc), segment),
+                    None => (receive_buffer.digest(len, crc), segment),
                 }
             }
             Segment::Small { filled } if filled < SMALL_MAX => {
-                let bytes = take_small(inlet, small.get_mut(filled..).unwrap_or_default(), len);
+                let bytes = take_small(receive_buffer, small.get_mut(filled..).unwrap_or_default(), len);
                 crc.update(bytes);
                 (bytes.len(), Segment::Small { filled: filled + bytes.len() })
             }
             Segment::Text { tag } => {
-                let bytes = take_small(inlet, small, len);
+                let bytes = take_small(receive_buffer, small, len);
                 crc.update(bytes);
                 if let Some(RequestKind::Text { reader, .. }) =
                     self.commands.table.get_mut(tag).map(|c| &mut c.kind)
@@ -225,7 +225,7 @@ impl InitiatorSession {
                 }
                 (bytes.len(), segment)
             }
-            Segment::Small { .. } | Segment::Skip => (inlet.digest(len, crc), segment),
+            Segment::Small { .. } | Segment::Skip => (receive_buffer.digest(len, crc), segment),
         };
         *state = ReceiveState::Data { left: left - n as u32, segment };
         Parsing::Continue
@@ -271,9 +271,9 @@ impl InitiatorSession {
 }
 
 /// Copies up to `len` bytes that are here into `into`; gives what it copied.
-fn take_small<'a>(inlet: &mut Inlet, into: &'a mut [u8], len: usize) -> &'a [u8] {
+fn take_small<'a>(receive_buffer: &mut ReceiveBuffer, into: &'a mut [u8], len: usize) -> &'a [u8] {
     let want = len.min(into.len());
     let place = into.get_mut(..want).unwrap_or_default();
-    let n = inlet.copy_out(place);
+    let n = receive_buffer.copy_out(place);
     place.get(..n).unwrap_or(place)
 }

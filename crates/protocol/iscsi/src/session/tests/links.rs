@@ -121,7 +121,7 @@ fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
     let mut peer = ScriptedInitiator::with(params, link_params(0), SessionLimits { commands: 2, ..limits() });
     let whole = peer.pool.usage().promise_max();
     let others = whole - peer.pool.usage().reserved - 65_536;
-    assert!(peer.pool.reserve(buf::Account::Iscsi, others));
+    assert!(peer.pool.reserve(buf::PoolAccount::Iscsi, others));
     let until = Time(1 << 40);
     let keep = |peer: &mut ScriptedInitiator, cid| {
         peer.with_cx(|session, cx| {
@@ -135,11 +135,11 @@ fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
     peer.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(3)));
     // Commands that end give nothing of it back.
     peer.talk(&pdu(&read(0, 0, 8), &[]));
-    assert_eq!(peer.pool.left_to_promise(buf::Account::Iscsi), 0);
+    assert_eq!(peer.pool.left_to_promise(buf::PoolAccount::Iscsi), 0);
     peer.attach(link_params(2));
     peer.attach(link_params(1));
     // With memory enough, the number that was negotiated bounds them.
-    peer.pool.unreserve(buf::Account::Iscsi, others);
+    peer.pool.unreserve(buf::PoolAccount::Iscsi, others);
     assert_eq!((keep(&mut peer, 3), keep(&mut peer, 4)), (Ok(()), Err(AttachError::TooManyLinks)));
     assert_eq!(peer.session.keep_place(Cid::new(5)), Err(AttachError::Closing), "nobody expects it");
 }

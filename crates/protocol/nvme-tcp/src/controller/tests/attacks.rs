@@ -4,7 +4,7 @@ use super::super::*;
 use super::pair::*;
 use crate::LinkFault;
 use crate::queue::LINK;
-use crate::wire::{CapsuleCmd, Fatal, FatalStatus, Flags, IcReq, PduType, TermReq};
+use crate::wire::{CapsuleCmd, FatalError, FatalStatus, Flags, IcReq, PduType, TermReq};
 use buf::{Class, Entropy, Errno, Pool, Time};
 use nvme::{Completion, Descriptor, FabricsType, Opcode, Sqe, Status};
 use stream::{Connection, Received};
@@ -12,7 +12,7 @@ use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
 
 /// A TermReq that says this, and nothing after it; the link closes when the host does, or in time.
-fn assert_fatal(mut pair: Pair, bytes: &[u8], fatal: Fatal) {
+fn assert_fatal(mut pair: Pair, bytes: &[u8], fatal: FatalError) {
     let got = pair.talk(bytes);
     let term = got.last().unwrap_or_else(|| panic!("no answer to {bytes:02x?}"));
     assert_eq!(term.term(), fatal, "{bytes:02x?}");
@@ -78,7 +78,7 @@ fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_to
     request.hpda = 0xff;
     pair.feed(&request.as_bytes()[..64]);
     pair.feed(&request.as_bytes()[64..]);
-    let wrong = LinkFault::Fatal(Fatal::field(10));
+    let wrong = LinkFault::Fatal(FatalError::field(10));
     assert_eq!(pair.violations, [wrong]);
     pair.pass(Duration::from_secs(2));
     assert_eq!((&pair.violations[..], pair.shut), (&[wrong][..], false));
@@ -114,20 +114,20 @@ fn attack_54_icreqs_that_make_no_sense() {
     let good = IcReq::new(0, false, false, 1);
     let mut version = good;
     version.pfv.set(1);
-    assert_fatal(Pair::fresh(limits()), version.as_bytes(), Fatal::unsupported(8));
-    assert_fatal(Pair::fresh(limits()), IcReq::new(32, false, false, 1).as_bytes(), Fatal::field(10));
+    assert_fatal(Pair::fresh(limits()), version.as_bytes(), FatalError::unsupported(8));
+    assert_fatal(Pair::fresh(limits()), IcReq::new(32, false, false, 1).as_bytes(), FatalError::field(10));
     // Another PDU first, and a second ICReq.
     let early = PLAIN.capsule(&connect(1), &[0; 1024]);
-    assert_fatal(Pair::fresh(limits()), &early, Fatal::sequence(0));
-    assert_fatal(Pair::plain(), good.as_bytes(), Fatal::sequence(0));
+    assert_fatal(Pair::fresh(limits()), &early, FatalError::sequence(0));
+    assert_fatal(Pair::plain(), good.as_bytes(), FatalError::sequence(0));
 }
 
 #[test]
 fn attack_55_a_header_length_of_255() {
-    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 255]), Fatal::field(2));
-    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 0]), Fatal::field(2));
-    assert_fatal(both(), &bent(both().dialect(), &[6, 1, 72]), Fatal::field(2));
-    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 72, 0, 128, 0, 0, 0], Fatal::field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 255]), FatalError::field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 0]), FatalError::field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[6, 1, 72]), FatalError::field(2));
+    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 72, 0, 128, 0, 0, 0], FatalError::field(2));
 }
 
 #[test]
@@ -135,14 +135,14 @@ fn attack_56_pdu_lengths_that_cannot_be() {
     for plen in [0u32, 1, 71, 72 + 8192 + 260, u32::MAX] {
         let mut begin = vec![4, 0, 72, 0];
         begin.extend(plen.to_le_bytes());
-        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), Fatal::field(4));
+        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::field(4));
         begin[3] = 72;
-        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), Fatal::field(4));
+        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::field(4));
     }
     // More in-capsule data than was granted: 8192 for fabrics commands, less for others.
     let small = QueueSize { in_capsule_max: 4096, ..SIZE };
     let pair = || Pair::open(IcReq::new(0, false, false, 1), small);
-    assert_fatal(pair(), &PLAIN.capsule(&write_here(1, 0, 4100), &[0; 4100]), Fatal::field(4));
+    assert_fatal(pair(), &PLAIN.capsule(&write_here(1, 0, 4100), &[0; 4100]), FatalError::field(4));
     let mut pair = pair();
     pair.mode = Mode::Keep;
     let mut fabrics = connect(1);
@@ -153,32 +153,32 @@ fn attack_56_pdu_lengths_that_cannot_be() {
         let mut bytes = vec![6, 0, 24, 24];
         bytes.extend(plen.to_le_bytes());
         bytes.resize(24, 0);
-        assert_fatal(Pair::plain(), &bytes, Fatal::field(4));
+        assert_fatal(Pair::plain(), &bytes, FatalError::field(4));
     }
-    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 128, 0, 127, 0, 0, 0], Fatal::field(4));
+    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 128, 0, 127, 0, 0, 0], FatalError::field(4));
 }
 
 #[test]
 fn attack_57_digest_flags_that_were_not_agreed() {
     let dialect = both().dialect();
-    assert_fatal(Pair::plain(), &bent(PLAIN, &[4, 1]), Fatal::field(1));
-    assert_fatal(both(), &bent(dialect, &[4, 0]), Fatal::field(1));
+    assert_fatal(Pair::plain(), &bent(PLAIN, &[4, 1]), FatalError::field(1));
+    assert_fatal(both(), &bent(dialect, &[4, 0]), FatalError::field(1));
     let mut data = dialect.capsule(&write_here(1, 0, 512), &[0; 512]);
     data[1] = 1;
-    assert_fatal(both(), &data, Fatal::field(1));
+    assert_fatal(both(), &data, FatalError::field(1));
     let mut data = PLAIN.capsule(&write_here(1, 0, 512), &[0; 512]);
     data[1] = 2;
-    assert_fatal(Pair::plain(), &data, Fatal::field(1));
+    assert_fatal(Pair::plain(), &data, FatalError::field(1));
     let mut request = IcReq::new(0, true, true, 1);
     request.common.flags = Flags::HEADER_DIGEST;
-    assert_fatal(Pair::fresh(QueueLimits::default()), request.as_bytes(), Fatal::field(1));
+    assert_fatal(Pair::fresh(QueueLimits::default()), request.as_bytes(), FatalError::field(1));
 }
 
 #[test]
 fn attack_58_a_wrong_header_digest_is_fatal() {
     let mut bytes = both().dialect().capsule(&read(1, 0, 512), &[]);
     bytes[72..76].copy_from_slice(&[0xef, 0xbe, 0xad, 0xde]);
-    let fatal = Fatal { fes: FatalStatus::HEADER_DIGEST, fei: 0xdead_beef };
+    let fatal = FatalError { fes: FatalStatus::HEADER_DIGEST, fei: 0xdead_beef };
     assert_fatal(both(), &bytes, fatal);
 }
 
@@ -273,18 +273,20 @@ fn attack_64_types_that_are_none() {
         assert_fatal(
             Pair::fresh(QueueLimits::default()),
             &[pdu_type, 0, 24, 0, 24, 0, 0, 0],
-            Fatal::field(0),
+            FatalError::field(0),
         );
     }
     for pdu_type in [1, 8, 9, 0xff] {
-        assert_fatal(Pair::plain(), &[pdu_type, 0, 24, 0, 24, 0, 0, 0], Fatal::field(0));
+        assert_fatal(Pair::plain(), &[pdu_type, 0, 24, 0, 24, 0, 0, 0], FatalError::field(0));
     }
 }
 
 #[test]
 fn attack_64_a_term_req_is_never_answered() {
-    let told = Fatal { fes: FatalStatus::LIMIT_EXCEEDED, fei: 0 };
-    for (plen, fatal) in [(24u32, told), (152, told), (153, Fatal::field(4)), (1 << 20, Fatal::field(4))] {
+    let told = FatalError { fes: FatalStatus::LIMIT_EXCEEDED, fei: 0 };
+    for (plen, fatal) in
+        [(24u32, told), (152, told), (153, FatalError::field(4)), (1 << 20, FatalError::field(4))]
+    {
         for fresh in [false, true] {
             let mut pair = if fresh { Pair::fresh(QueueLimits::default()) } else { Pair::plain() };
             let mut bytes = TermReq::new(PduType::H2C_TERM_REQ, told, 0);
@@ -305,7 +307,7 @@ fn attack_65_more_commands_than_entries() {
     }
     assert_eq!((pair.kept.len(), pair.violations.len()), (8, 0));
     let got = pair.command(&read(99, 0, 512), &[]);
-    assert_eq!(got[0].term(), Fatal::sequence(0));
+    assert_eq!(got[0].term(), FatalError::sequence(0));
     assert_eq!(got[0].data, CapsuleCmd::new(read(99, 0, 512)).as_bytes());
     assert_eq!(pair.violations, [LinkFault::TooManyCommands]);
     assert_eq!(pair.aborted.len(), 8);

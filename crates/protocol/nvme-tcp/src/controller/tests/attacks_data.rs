@@ -3,14 +3,14 @@
 use super::super::*;
 use super::pair::*;
 use crate::LinkFault;
-use crate::wire::{Fatal, FatalStatus, Flags, H2cData, IcReq, R2t};
+use crate::wire::{FatalError, FatalStatus, Flags, H2cData, IcReq, R2t};
 use nvme::Status;
 use stream::Connection;
 use zerocopy::IntoBytes;
 
-const RANGE: Fatal = Fatal::plain(FatalStatus::OUT_OF_RANGE);
-const LIMIT: Fatal = Fatal::plain(FatalStatus::LIMIT_EXCEEDED);
-const NO_TRANSFER: Fatal = Fatal::sequence(10);
+const RANGE: FatalError = FatalError::plain(FatalStatus::OUT_OF_RANGE);
+const LIMIT: FatalError = FatalError::plain(FatalStatus::LIMIT_EXCEEDED);
+const NO_TRANSFER: FatalError = FatalError::sequence(10);
 
 /// A queue that has asked for 8192 bytes of a write of 16,384.
 fn asked() -> (Pair, R2t) {
@@ -23,7 +23,7 @@ fn asked() -> (Pair, R2t) {
 }
 
 /// Sends an H2CData with these fields and so much data, and sees the connection end for this reason.
-fn assert_ends(bend: impl Fn(&mut H2cData), data: usize, fatal: Fatal) {
+fn assert_ends(bend: impl Fn(&mut H2cData), data: usize, fatal: FatalError) {
     let (mut pair, r2t) = asked();
     let disk = pair.disk.clone();
     let mut header = H2cData::new(r2t.cccid.get(), r2t.ttag.get(), 0, data as u32, false);
@@ -78,7 +78,7 @@ fn attack_60_offsets_and_lengths_that_lie() {
     assert_ends(|_| {}, 0, RANGE);
     assert_ends(|_| {}, 8196, LIMIT);
     // A length that no PDU may have, whatever DATAL says.
-    assert_ends(|pdu| pdu.common.plen.set(1 << 29), 4096, Fatal::field(4));
+    assert_ends(|pdu| pdu.common.plen.set(1 << 29), 4096, FatalError::field(4));
     // Backwards, after a good one.
     let (mut pair, r2t) = asked();
     pair.feed(&PLAIN.h2c(&r2t, 0, &[1; 4096], false));
@@ -263,7 +263,7 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     // Half of 32 MiB may be promised: what is left is enough for two capsules of this queue.
     let mut pair = Pair::fresh(QueueLimits::default());
     let taken = (16 << 20) - 2 * 8192;
-    assert!(pair.pool.reserve(buf::Account::NvmeTcp, taken));
+    assert!(pair.pool.reserve(buf::PoolAccount::NvmeTcp, taken));
     pair.establish(IcReq::new(0, false, false, 1), SIZE);
     pair.mode = Mode::Keep;
     let bytes: Vec<u8> =
@@ -285,7 +285,7 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     pair.answer(first, Completion::SUCCESS);
     pair.pump();
     assert_eq!(pair.kept.len(), 2, "one of the first two, and the third");
-    pair.pool.unreserve(buf::Account::NvmeTcp, taken);
+    pair.pool.unreserve(buf::PoolAccount::NvmeTcp, taken);
     let third = pair.kept[1].0;
     place(&mut pair, third);
     assert_eq!(pair.kept.len(), 3, "memory came back, and is set aside");

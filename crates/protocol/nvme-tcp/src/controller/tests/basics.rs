@@ -4,7 +4,7 @@ use super::super::*;
 use super::pair::*;
 use crate::LinkFault;
 use crate::queue::LINK;
-use crate::wire::{Fatal, Flags, HPDA_MAX, IcReq, IcResp, PduType};
+use crate::wire::{FatalError, Flags, HPDA_MAX, IcReq, IcResp, PduType};
 use nvme::Status;
 use stream::{Close, Connection};
 use zerocopy::IntoBytes;
@@ -44,7 +44,7 @@ fn digest_policies_decide() {
     assert_eq!(IcResp::from_prefix(&pair.sent).unwrap().dgst, 2);
     let mut pair = Pair::fresh(limits);
     let answer = pair.talk(IcReq::new(0, true, false, 1).as_bytes());
-    assert_eq!(answer[0].term(), Fatal::unsupported(11));
+    assert_eq!(answer[0].term(), FatalError::unsupported(11));
 }
 
 #[test]

@@ -4,8 +4,8 @@ use super::super::*;
 use crate::LinkFault;
 use crate::queue::LINK;
 use crate::wire::{
-    self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Fatal, Flags, Frame, H2cData, IcReq, IcResp,
-    PduLimits, PduType, R2t, Sender, TermReq, digest,
+    self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, FatalError, Flags, H2cData, IcReq, IcResp,
+    PduFrame, PduLimits, PduType, R2t, Sender, TermReq, digest,
 };
 use buf::crc32c::crc32c;
 use buf::{Class, Entropy, Errno, Pool, Time};
@@ -34,7 +34,7 @@ pub enum Mode {
 /// A received PDU of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Got {
-    pub frame: Frame,
+    pub frame: PduFrame,
     pub header: Vec<u8>,
     pub data: Vec<u8>,
 }
@@ -55,7 +55,7 @@ impl Got {
         assert_eq!(self.frame.pdu_type, PduType::C2H_DATA, "{self:?}");
         *C2hData::from_prefix(&self.header).unwrap()
     }
-    pub fn term(&self) -> Fatal {
+    pub fn term(&self) -> FatalError {
         assert_eq!(self.frame.pdu_type, PduType::C2H_TERM_REQ, "{self:?}");
         TermReq::from_prefix(&self.header).unwrap().fatal()
     }
@@ -484,7 +484,7 @@ pub fn parse(mut bytes: &[u8], parameters: &ConnectionParameters) -> Vec<Got> {
     let mut all = Vec::new();
     while !bytes.is_empty() {
         let common = CommonHeader::read_from_prefix(bytes).unwrap().0;
-        let frame = Frame::parse(&common, &limits).unwrap();
+        let frame = PduFrame::parse(&common, &limits).unwrap();
         let (pdu, rest) = bytes.split_at(common.plen.get() as usize);
         let header = &pdu[..usize::from(frame.header)];
         if frame.flags.contains(Flags::HEADER_DIGEST) {

@@ -11,8 +11,8 @@ use nvme_server::{
     NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Answer, Done, Facts, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId,
-    ShardId, Shared, Uuid, ViewUpdate, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Done, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared,
+    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 const SHARDS: usize = 2;
@@ -24,7 +24,7 @@ const CNTLID: u16 = 2;
 
 enum Mail {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
-    Answer(VolumeId, Answer),
+    Answer(VolumeId, VolumeAnswer),
     ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
     Ack(VolumeId, Ack),
     Queue(ShardId, QueueMessage),
@@ -119,7 +119,7 @@ impl Harness {
 
     fn add(&mut self, id: VolumeId) {
         let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
-        let facts = Facts {
+        let facts = VolumeFacts {
             id,
             name: "v".into(),
             uuid: Uuid([id.0 as u8 + 1; 16]),

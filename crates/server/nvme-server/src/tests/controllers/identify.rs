@@ -120,7 +120,8 @@ fn designators_that_embed_an_oui_are_there_with_one_only() {
     let (mut world, host) = world();
     let known = world.server(host).volume_info(volume::VolumeId(1)).unwrap().clone();
     let view = world.home(1).view().clone();
-    let facts = volume::Facts { oui: Some([0xaa, 0xbb, 0xcc]), ..volume::Facts::clone(&known.facts) };
+    let facts =
+        volume::VolumeFacts { oui: Some([0xaa, 0xbb, 0xcc]), ..volume::VolumeFacts::clone(&known.facts) };
     world.server(host).remove_volume(volume::VolumeId(1));
     world.server(host).add_volume(crate::VolumeInfo { facts: Arc::new(facts), shared: known.shared }, view);
     let data = world.good(host, &identify(0, 7), &[]);

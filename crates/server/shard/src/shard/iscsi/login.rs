@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use buf::{Account, Cx, Pool};
+use buf::{Cx, Pool, PoolAccount};
 use endpoint::{Accepted, Departure, LinkId};
 use iscsi::login::{
-    AuthPolicy, Authorization, Cause, Complete, Completion, Established, LoginIdentity, LoginPolicy,
+    AuthPolicy, Authorization, Cause, Completion, Established, LoginIdentity, LoginPolicy, SessionQuestion,
 };
 use iscsi::negotiate::{Limits, SessionType};
 use iscsi::session::{SessionLimits, SessionParams, WINDOW_START};
@@ -18,7 +18,7 @@ use crate::directory::{
     AdmissionReply, AdmissionRequest, Directory, DirectoryAction, MatchedRule, SessionName,
 };
 use crate::exports::{Exports, PlacementQuery};
-use crate::links::Owner;
+use crate::links::LinkOwner;
 use crate::log::LogLine;
 use crate::login_link::{LoginEvent, LoginLink};
 use crate::message::{LinkHandoff, Message, SessionMemory};
@@ -44,7 +44,7 @@ impl IscsiFront {
             Ok(tag) => {
                 parts.admission.logins += 1;
                 parts.admission.note_age(&parts.conns, tag);
-                parts.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+                parts.conns.links.insert(id, LinkOwner { conn: tag, link: Link(0) });
                 parts.conns.touch(tag);
                 parts.conns.mark_ready(id);
             }
@@ -353,7 +353,7 @@ fn session_name(exports: &Exports, identity: &LoginIdentity, accepted: &Accepted
 }
 
 /// What the session that a login founds needs set aside.
-fn session_memory(exports: &Exports, question: &Complete, accepted: &Accepted) -> SessionMemory {
+fn session_memory(exports: &Exports, question: &SessionQuestion, accepted: &Accepted) -> SessionMemory {
     let identity = &question.identity;
     let target = || {
         let portal = exports.portal(accepted.listener)?;
@@ -404,7 +404,7 @@ pub(in crate::shard) fn promise(commands: u16, burst: u32) -> usize {
 /// promise. That may take a quarter of what is left, so that the next ones are served too. `held`: what is
 /// promised to other sessions of the initiator on this shard, in bytes.
 fn affordable(pool: &Pool, wanted: &Limits, commands: u16, held: usize) -> Limits {
-    let left = pool.left_to_promise(Account::Iscsi) / 4;
+    let left = pool.left_to_promise(PoolAccount::Iscsi) / 4;
     let most = pool.usage().promise_max() / HOST_SHARE;
     let fits = |burst: u32| {
         let need = promise(commands, burst);
@@ -433,10 +433,10 @@ mod tests {
         let pool = Pool::new(64 << 20);
         let wanted = Limits { first_burst: 16_384, ..Limits::default() };
         assert_eq!(affordable(&pool, &wanted, 128, 0), wanted);
-        assert!(pool.reserve(Account::Iscsi, (32 << 20) - (576 << 10) + 512));
+        assert!(pool.reserve(PoolAccount::Iscsi, (32 << 20) - (576 << 10) + 512));
         let short = affordable(&pool, &wanted, 128, 0);
         assert_eq!((short.first_burst, short.immediate_data, short.initial_r2t), (4096, true, true));
-        assert!(pool.reserve(Account::Iscsi, 432 << 10));
+        assert!(pool.reserve(PoolAccount::Iscsi, 432 << 10));
         let none = affordable(&pool, &wanted, 128, 0);
         assert_eq!((none.immediate_data, none.initial_r2t), (false, true));
     }

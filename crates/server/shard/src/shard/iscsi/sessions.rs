@@ -13,7 +13,7 @@ use iscsi::session::{
     TaskManagement,
 };
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
-use scsi_server::{Arrived, Management, NexusSpec, TaskAttribute, TaskKey};
+use scsi_server::{IncomingCommand, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
 use volume::{Identity, Nexus};
 
@@ -21,12 +21,12 @@ use super::IscsiFront;
 use super::joins::answer_joins;
 use super::login::{placement_query, promise};
 use crate::exports::Exports;
-use crate::links::Owner;
+use crate::links::LinkOwner;
 use crate::log::LogLine;
-use crate::message::{LinkHandoff, Message, Traffic};
+use crate::message::{IoCounters, LinkHandoff, Message};
 use crate::shard::conns::{Conn, ConnKind, Connections, Session, SessionLink};
 use crate::shard::front::Front;
-use crate::shard::payload_step::Parked;
+use crate::shard::payload_step::ParkedSteps;
 use crate::shard::{DIRECTORY, Parts, set_slot};
 
 impl IscsiFront {
@@ -95,9 +95,9 @@ impl IscsiFront {
             user: established.user.clone(),
             nexus,
             links: Vec::new(),
-            parked: Parked::default(),
+            parked: ParkedSteps::default(),
             latest: handoff.accepted,
-            io: Traffic::default(),
+            io: IoCounters::default(),
             joining: Vec::new(),
             admitted: Vec::new(),
             cold_reset: None,
@@ -154,7 +154,7 @@ impl IscsiFront {
             algorithm: established.algorithm,
         });
         // A link that stays on its shard has its entry since it was accepted.
-        let owner = Owner { conn, link };
+        let owner = LinkOwner { conn, link };
         if parts.conns.links.get(id).is_some() {
             parts.conns.links.hand_over(id, owner);
         } else {
@@ -397,8 +397,8 @@ pub(super) fn forget_session(conns: &mut Connections, conn: Tag) {
     }
 }
 
-fn arrived(scsi: &ScsiCommand, data_out: u32) -> Arrived<'_> {
-    Arrived {
+fn arrived(scsi: &ScsiCommand, data_out: u32) -> IncomingCommand<'_> {
+    IncomingCommand {
         lun: scsi.lun,
         cdb: scsi.cdb.as_slice(),
         attr: TaskAttribute(scsi.attr.0),

@@ -3,7 +3,7 @@
 use buf::Cx;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
-use scsi_server::{Arrived, ManagementEnd, ManagementOutcome, Reply, TaskKey};
+use scsi_server::{IncomingCommand, ManagementEnd, ManagementOutcome, Reply, TaskKey};
 use stream::{Tag, Target};
 
 use super::IscsiFront;
@@ -35,7 +35,7 @@ impl IscsiFront {
         parts: &mut Parts,
         conn: Tag,
         key: TaskKey,
-        arrived: &Arrived<'_>,
+        arrived: &IncomingCommand<'_>,
     ) -> bool {
         let Some(io) = self.server.fast_path(key.nexus, arrived) else { return false };
         let Some(session) = parts.conns.session(conn) else { return false };

@@ -11,8 +11,8 @@ use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
 use super::NvmeFront;
 use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
-use crate::exports::{HostAuth, HostRule, NotAllowed, NvmeService};
-use crate::links::Owner;
+use crate::exports::{HostAuth, HostNotAllowed, HostRule, NvmeService};
+use crate::links::LinkOwner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
 use crate::shard::Parts;
 use crate::shard::conns::{Conn, ConnKind};
@@ -56,7 +56,7 @@ impl NvmeFront {
         } else {
             self.queues += 1;
         }
-        parts.conns.links.insert(id, Owner { conn: tag, link: Link(0) });
+        parts.conns.links.insert(id, LinkOwner { conn: tag, link: Link(0) });
         parts.conns.touch(tag);
         parts.conns.mark_ready(id);
         Some(tag)
@@ -222,7 +222,7 @@ pub(super) fn may_connect(
         let nvme = &parts.exports.nvme;
         let rule = nvme
             .discovery_rule(host, names.host_id, from)
-            .map_err(|NotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
+            .map_err(|HostNotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
         let source = nvme.discovery_per_source.map(|limit| (from, limit));
         return permit(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
     }

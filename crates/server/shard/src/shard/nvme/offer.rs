@@ -1,6 +1,6 @@
 //! What a new controller is offered, given the memory that can still be promised (law 3).
 
-use buf::{Account, Cx};
+use buf::{Cx, PoolAccount};
 use nvme_server::ControllerLimits;
 use nvme_tcp::CAPSULES_KEPT;
 
@@ -32,7 +32,7 @@ pub(super) fn affordable(left: u64, wanted: ControllerLimits, shards: u16) -> Co
 
 /// What this shard has left to promise, in bytes.
 pub(super) fn left_to_promise(cx: &Cx<'_>) -> u64 {
-    cx.pool.left_to_promise(Account::NvmeTcp) as u64
+    cx.pool.left_to_promise(PoolAccount::NvmeTcp) as u64
 }
 
 #[cfg(test)]
@@ -50,22 +50,22 @@ mod tests {
             in_capsule: 8192,
         };
         let offer = || {
-            let offer = affordable(pool.left_to_promise(Account::NvmeTcp) as u64, wanted, 1);
+            let offer = affordable(pool.left_to_promise(PoolAccount::NvmeTcp) as u64, wanted, 1);
             (offer.queues, offer.in_capsule)
         };
         assert_eq!(offer(), (128, 8192));
-        assert!(pool.reserve(Account::NvmeTcp, 56 << 20));
+        assert!(pool.reserve(PoolAccount::NvmeTcp, 56 << 20));
         assert_eq!(offer(), (128, 8192));
-        assert!(pool.reserve(Account::NvmeTcp, 6 << 20));
+        assert!(pool.reserve(PoolAccount::NvmeTcp, 6 << 20));
         assert_eq!(offer(), (32, 8192));
-        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, wanted, 4), wanted);
-        assert!(pool.reserve(Account::NvmeTcp, (1 << 20) + 1));
+        assert_eq!(affordable(pool.left_to_promise(PoolAccount::NvmeTcp) as u64, wanted, 4), wanted);
+        assert!(pool.reserve(PoolAccount::NvmeTcp, (1 << 20) + 1));
         assert_eq!(offer(), (31, 4096));
-        assert!(pool.reserve(Account::NvmeTcp, 512 << 10));
+        assert!(pool.reserve(PoolAccount::NvmeTcp, 512 << 10));
         assert_eq!(offer(), (128, 0));
         let few = ControllerLimits { queues: 4, ..wanted };
-        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, few, 1), few);
+        assert_eq!(affordable(pool.left_to_promise(PoolAccount::NvmeTcp) as u64, few, 1), few);
         let none = ControllerLimits { in_capsule: 0, ..wanted };
-        assert_eq!(affordable(pool.left_to_promise(Account::NvmeTcp) as u64, none, 1), none);
+        assert_eq!(affordable(pool.left_to_promise(PoolAccount::NvmeTcp) as u64, none, 1), none);
     }
 }

@@ -9,7 +9,7 @@ use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Tag, Target};
 
 use crate::message::QueueGrant;
-use crate::shard::payload_step::{CommandConn, Parked};
+use crate::shard::payload_step::{CommandConn, ParkedSteps};
 
 /// A connection of an NVMe host.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(in crate::shard) struct Queue {
     pub(in crate::shard) proto: ControllerQueue,
     pub(in crate::shard) accepted: Accepted,
     pub(in crate::shard) state: QueueState,
-    pub(in crate::shard) parked: Parked<CommandKey>,
+    pub(in crate::shard) parked: ParkedSteps<CommandKey>,
     /// Its key at the server, also while its commands end.
     pub(in crate::shard) key: Option<QueueKey>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
@@ -81,7 +81,7 @@ impl Queue {
             proto,
             accepted,
             state: QueueState::AwaitingConnect,
-            parked: Parked::default(),
+            parked: ParkedSteps::default(),
             key: None,
             is_stranger,
             evicted: false,
@@ -141,7 +141,7 @@ impl CommandConn for Queue {
     type Command = CommandKey;
     type Proto = ControllerQueue;
 
-    fn split(&mut self) -> (&mut ControllerQueue, &mut Parked<CommandKey>) {
+    fn split(&mut self) -> (&mut ControllerQueue, &mut ParkedSteps<CommandKey>) {
         (&mut self.proto, &mut self.parked)
     }
 

@@ -1,7 +1,7 @@
 //! Both sides with a wire between them, a server of a small disk, and how a wire delivers.
 
 use super::super::*;
-use crate::chap::{Account, Algorithm, Secret};
+use crate::chap::{Algorithm, ChapAccount, Secret};
 use crate::initiator::Credentials;
 use crate::login::{AuthPolicy, Authorization, Chap, Completion, Login, LoginAction, LoginPdu, LoginPolicy};
 use crate::negotiate::{Digest, Limits};
@@ -118,8 +118,8 @@ pub fn access() -> LoginPolicy {
     LoginPolicy { auth: AuthPolicy::None, limits: Limits::default(), portal_group_tag: 1, target_alias: None }
 }
 
-pub fn account(name: &str, secret: &[u8]) -> Account {
-    Account { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
+pub fn account(name: &str, secret: &[u8]) -> ChapAccount {
+    ChapAccount { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
 }
 
 pub fn chap(algorithm: Algorithm, mutual: bool) -> (Credentials, AuthPolicy) {

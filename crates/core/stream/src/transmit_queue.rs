@@ -7,7 +7,7 @@
 //! Invariant: at most one batch is being sent. Data that becomes ready meanwhile waits for the next one, so
 //! batches grow under load. A batch is bounded by its head and by [`PIECES_MAX`].
 
-use crate::ops::{Piece, SendOp};
+use crate::ops::{SendOp, SendPiece};
 use buf::crc32c::Crc32c;
 use buf::{BufMut, Class, Pool, Sg, Time};
 use smallvec::SmallVec;
@@ -24,16 +24,16 @@ pub const BATCH_MAX: usize = 1 << 20;
 
 /// The sending half of one link.
 #[derive(Debug, Default)]
-pub struct Outbox {
+pub struct TransmitQueue {
     /// When the batch that is out and unwritten was handed out.
     unwritten: Option<Time>,
     /// Batches whose memory the kernel may still hold.
     in_kernel: usize,
     /// A list of pieces that came back, to be used again.
-    spare: Option<SmallVec<[Piece; 8]>>,
+    spare: Option<SmallVec<[SendPiece; 8]>>,
 }
 
-impl Outbox {
+impl TransmitQueue {
     /// Nothing is out.
     pub fn new() -> Self {
         Self::default()
@@ -56,7 +56,7 @@ impl Outbox {
 
     /// Begins a batch with a head of `want` bytes, or of any size down to `least` if memory is short.
     /// `None`: a batch is out, or memory is.
-    pub fn open(&mut self, pool: &Pool, least: usize, want: usize) -> Option<Batch> {
+    pub fn open(&mut self, pool: &Pool, least: usize, want: usize) -> Option<SendOpBuilder> {
         if !self.is_free() {
             return None;
         }
@@ -70,11 +70,11 @@ impl Outbox {
         };
         head.set_len(head.capacity());
         let pieces = self.spare.take().unwrap_or_default();
-        Some(Batch { head, used: 0, run: 0, pieces, len: 0 })
+        Some(SendOpBuilder { head, used: 0, run: 0, pieces, len: 0 })
     }
 
     /// Ends the batch; `None` if nothing was put into it.
-    pub fn close(&mut self, batch: Batch, now: Time) -> Option<SendOp> {
+    pub fn close(&mut self, batch: SendOpBuilder, now: Time) -> Option<SendOp> {
         let op = batch.finish();
         if op.len == 0 {
             self.spare = Some(op.pieces);
@@ -102,18 +102,18 @@ impl Outbox {
 
 /// A [`SendOp`] in the making.
 #[derive(Debug)]
-pub struct Batch {
+pub struct SendOpBuilder {
     head: BufMut,
     /// Bytes of `head` in use.
     used: usize,
     /// Where in `head` the stretch begins that is not yet a piece.
     run: usize,
-    pieces: SmallVec<[Piece; 8]>,
+    pieces: SmallVec<[SendPiece; 8]>,
     /// Bytes of all pieces; the open stretch is not counted.
     len: usize,
 }
 
-impl Batch {
+impl SendOpBuilder {
     /// How many bytes of head `len` bytes of `data` take: none if they go by reference.
     pub fn head_need(data: &Sg, len: usize, digest: bool) -> usize {
         let copied = len <= COPY_MAX || (digest && !data.is_stable());
@@ -140,7 +140,7 @@ impl Batch {
     /// Appends bytes: a header, padding, a digest.
     ///
     /// # Panics
-    /// If the head is full: ask [`Batch::fits`] first.
+    /// If the head is full: ask [`SendOpBuilder::fits`] first.
     pub fn put(&mut self, bytes: &[u8]) {
         self.slot(bytes.len()).copy_from_slice(bytes);
     }
@@ -173,7 +173,7 @@ impl Batch {
     fn share(&mut self, data: &Sg, range: Range<usize>) {
         self.end_run();
         self.len += range.len();
-        data.for_each(range, |piece, within| self.pieces.push(Piece::Shared(piece.slice(within))));
+        data.for_each(range, |piece, within| self.pieces.push(SendPiece::Shared(piece.slice(within))));
     }
 
     #[expect(
@@ -189,7 +189,7 @@ impl Batch {
     fn end_run(&mut self) {
         if self.used > self.run {
             self.len += self.used - self.run;
-            self.pieces.push(Piece::Head(self.run as u32..self.used as u32));
+            self.pieces.push(SendPiece::Head(self.run as u32..self.used as u32));
             self.run = self.used;
         }
     }
@@ -221,23 +221,23 @@ mod tests {
         large.copy_from(0, &[7; 64 << 10]);
         let large = large.freeze();
         let small = large.slice(0..100);
-        let mut outbox = Outbox::new();
-        let mut batch = outbox.open(&pool, 64, 4096).unwrap();
+        let mut transmit_queue = TransmitQueue::new();
+        let mut batch = transmit_queue.open(&pool, 64, 4096).unwrap();
         batch.put(b"h1");
         batch.payload(&small, 10..20, None);
         batch.put(b"h2");
         batch.payload(&large, 0..64 << 10, None);
         batch.put(b"end");
-        let op = outbox.close(batch, Time(5)).unwrap();
+        let op = transmit_queue.close(batch, Time(5)).unwrap();
         assert_eq!(op.pieces.len(), 3);
         let want = [b"h1".to_vec(), vec![7; 10], b"h2".to_vec(), vec![7; 64 << 10], b"end".to_vec()].concat();
         assert_eq!(wire(&op), want);
-        assert!(!outbox.is_free() && outbox.open(&pool, 64, 64).is_none());
-        assert_eq!(outbox.unwritten_since(), Some(Time(5)));
-        outbox.written();
-        assert!(outbox.is_free() && !outbox.is_idle());
-        outbox.sent(op);
-        assert!(outbox.is_idle());
+        assert!(!transmit_queue.is_free() && transmit_queue.open(&pool, 64, 64).is_none());
+        assert_eq!(transmit_queue.unwritten_since(), Some(Time(5)));
+        transmit_queue.written();
+        assert!(transmit_queue.is_free() && !transmit_queue.is_idle());
+        transmit_queue.sent(op);
+        assert!(transmit_queue.is_idle());
     }
 
     #[test]
@@ -246,21 +246,21 @@ mod tests {
         let region = Arc::new(Region::new(64 << 10));
         let handle = RegionHandle::new(region.clone());
         let data = Sg::from(handle.view(0, 64 << 10));
-        let mut outbox = Outbox::new();
-        let mut batch = outbox.open(&pool, 64 << 10, 65 << 10).unwrap();
+        let mut transmit_queue = TransmitQueue::new();
+        let mut batch = transmit_queue.open(&pool, 64 << 10, 65 << 10).unwrap();
         let mut crc = Crc32c::new();
         batch.payload(&data, 0..64 << 10, Some(&mut crc));
         region.write(100, b"changed");
-        let op = outbox.close(batch, Time(0)).unwrap();
+        let op = transmit_queue.close(batch, Time(0)).unwrap();
         assert_eq!(crc32c(&wire(&op)), crc.value());
     }
 
     #[test]
     fn an_empty_batch_is_none() {
         let pool = Pool::new(1 << 20);
-        let mut outbox = Outbox::new();
-        let batch = outbox.open(&pool, 64, 64).unwrap();
-        assert!(outbox.close(batch, Time(0)).is_none());
-        assert!(outbox.is_idle());
+        let mut transmit_queue = TransmitQueue::new();
+        let batch = transmit_queue.open(&pool, 64, 64).unwrap();
+        assert!(transmit_queue.close(batch, Time(0)).is_none());
+        assert!(transmit_queue.is_idle());
     }
 }

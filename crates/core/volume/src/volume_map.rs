@@ -7,27 +7,27 @@ use crate::facts::VolumeId;
 
 /// A value for each volume that is known.
 /// ```
-/// use blockwire_volume::{ByVolume, VolumeId};
+/// use blockwire_volume::{VolumeMap, VolumeId};
 ///
 /// let (gone, new) = (VolumeId::new(0, 1), VolumeId::new(0, 2));
-/// let mut names = ByVolume::default();
+/// let mut names = VolumeMap::default();
 /// names.insert(gone, "old").unwrap();
 /// assert_eq!(names.remove(gone), Some("old"));
 /// names.insert(new, "new").unwrap();
 /// assert_eq!((names.get(gone), names.get(new)), (None, Some(&"new")));
 /// ```
 #[derive(Debug)]
-pub struct ByVolume<T> {
+pub struct VolumeMap<T> {
     places: Vec<Option<(VolumeId, T)>>,
 }
 
-impl<T> Default for ByVolume<T> {
+impl<T> Default for VolumeMap<T> {
     fn default() -> Self {
-        ByVolume { places: Vec::new() }
+        VolumeMap { places: Vec::new() }
     }
 }
 
-impl<T> ByVolume<T> {
+impl<T> VolumeMap<T> {
     /// Whether the place of a volume is free for it.
     pub fn is_free_for(&self, volume: VolumeId) -> bool {
         self.places.get(volume.place() as usize).is_none_or(Option::is_none)
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn who_has_a_place_never_gets_what_is_for_who_had_it_before() {
         let (first, second) = (VolumeId::new(3, 0), VolumeId::new(3, 1));
-        let mut table = ByVolume::default();
+        let mut table = VolumeMap::default();
         table.insert(first, 'a').unwrap();
         assert_eq!(table.insert(second, 'b'), Err('b'), "the place is taken");
         assert_eq!((table.get(first), table.get(second)), (Some(&'a'), None));

@@ -10,7 +10,7 @@
 //!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 
-use crate::ops::{Direct, Received};
+use crate::ops::{DirectBuffer, Received};
 use crate::tag::Tag;
 use buf::crc32c::Crc32c;
 use buf::{BufMut, Class, Pool, Sg, SgMut};
@@ -28,27 +28,27 @@ const WHOLE_MAX: usize = 16 << 10;
 /// A header may be cut off anywhere:
 ///
 /// ```
-/// use blockwire_stream::Inlet;
+/// use blockwire_stream::ReceiveBuffer;
 /// use buf::{Class, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
-/// let mut receive = |inlet: &mut Inlet, bytes: &[u8]| {
+/// let mut receive = |receive_buffer: &mut ReceiveBuffer, bytes: &[u8]| {
 ///     let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
 ///     stage.copy_from_slice(bytes);
-///     inlet.put_stage(stage, bytes.len());
+///     receive_buffer.put_stage(stage, bytes.len());
 /// };
-/// let mut inlet = Inlet::new();
-/// receive(&mut inlet, b"HEA");
-/// assert_eq!(inlet.header(6), None);
-/// receive(&mut inlet, b"DERpayload");
-/// assert_eq!(inlet.header(6), Some(&b"HEADER"[..]));
-/// inlet.consume(6);
+/// let mut receive_buffer = ReceiveBuffer::new();
+/// receive(&mut receive_buffer, b"HEA");
+/// assert_eq!(receive_buffer.header(6), None);
+/// receive(&mut receive_buffer, b"DERpayload");
+/// assert_eq!(receive_buffer.header(6), Some(&b"HEADER"[..]));
+/// receive_buffer.consume(6);
 /// let mut payload = [0; 7];
-/// assert_eq!(inlet.copy_out(&mut payload), 7);
+/// assert_eq!(receive_buffer.copy_out(&mut payload), 7);
 /// assert_eq!(&payload, b"payload");
 /// ```
 #[derive(Debug)]
-pub struct Inlet {
+pub struct ReceiveBuffer {
     /// The beginning of a header whose rest has not come.
     carry: SmallVec<[u8; 64]>,
     source: Option<Source>,
@@ -123,26 +123,26 @@ impl Source {
     }
 }
 
-impl Default for Inlet {
+impl Default for ReceiveBuffer {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Inlet {
+impl ReceiveBuffer {
     /// Nothing received yet.
     pub fn new() -> Self {
         let carry = SmallVec::new();
-        Inlet { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGE_MIN }
+        ReceiveBuffer { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGE_MIN }
     }
 
     /// Starts with bytes that an earlier phase of the link received but did not parse.
     pub fn with_bytes(left: &[u8]) -> Self {
-        let mut inlet = Self::new();
+        let mut receive_buffer = Self::new();
         if !left.is_empty() {
-            inlet.source = Some(Source::Left(left.into()));
+            receive_buffer.source = Some(Source::Left(left.into()));
         }
-        inlet
+        receive_buffer
     }
 
     /// How long a stage the next receive should bring, in bytes: it follows the load.
@@ -164,7 +164,7 @@ impl Inlet {
     /// the peer sends no more, or the socket failed.
     ///
     /// # Panics
-    /// As for [`Inlet::put_stage`].
+    /// As for [`ReceiveBuffer::put_stage`].
     #[must_use]
     #[inline]
     pub fn take(&mut self, received: Received, stage: Option<BufMut>, placed: usize) -> bool {
@@ -200,7 +200,7 @@ impl Inlet {
     /// Takes pages that the world chose.
     ///
     /// # Panics
-    /// As for [`Inlet::put_stage`].
+    /// As for [`ReceiveBuffer::put_stage`].
     pub fn put_loaned(&mut self, pages: Sg) {
         if !pages.is_empty() {
             self.put(Source::Loaned(pages));
@@ -245,10 +245,10 @@ impl Inlet {
     }
 
     /// Where the next bytes go, if a command is to be filled up with them. The tag names nothing.
-    pub fn fill_up(&mut self) -> Option<Direct> {
+    pub fn fill_up(&mut self) -> Option<DirectBuffer> {
         let cut = self.cut.as_mut()?;
         let data = cut.memory.take()?;
-        Some(Direct { tag: Tag::from_bits(u64::MAX), data, want: cut.have..cut.len })
+        Some(DirectBuffer { tag: Tag::from_bits(u64::MAX), data, want: cut.have..cut.len })
     }
 
     /// Whether what a receive brings back is a command that was to be filled up.
@@ -256,8 +256,8 @@ impl Inlet {
         self.cut.is_some()
     }
 
-    /// Takes what [`Inlet::fill_up`] gave back, with `bytes` received in all; gives how many were for it.
-    pub fn filled_up(&mut self, direct: Direct, bytes: usize) -> usize {
+    /// Takes what [`ReceiveBuffer::fill_up`] gave back, with `bytes` received in all; gives how many were for it.
+    pub fn filled_up(&mut self, direct: DirectBuffer, bytes: usize) -> usize {
         let n = bytes.min(direct.want.len());
         self.cut = None;
         self.put(Source::Filled(direct.data, direct.want.start + n));
@@ -293,7 +293,7 @@ impl Inlet {
         if self.carry.is_empty() { bytes.get(self.at..self.at.checked_add(len)?) } else { None }
     }
 
-    /// Drops the header that was looked at: `len` is the longest that [`Inlet::header`] gave.
+    /// Drops the header that was looked at: `len` is the longest that [`ReceiveBuffer::header`] gave.
     pub fn consume(&mut self, len: usize) {
         if self.carry.is_empty() {
             self.advance(len);
@@ -409,35 +409,35 @@ mod tests {
     #[test]
     fn a_header_cut_off_is_carried_and_payload_is_copied_once() {
         let pool = Pool::new(1 << 20);
-        let mut inlet = Inlet::new();
-        inlet.put_stage(stage(&pool, b"head1body1he"), 12);
-        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
-        inlet.consume(5);
+        let mut receive_buffer = ReceiveBuffer::new();
+        receive_buffer.put_stage(stage(&pool, b"head1body1he"), 12);
+        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
+        receive_buffer.consume(5);
         let mut body = SgMut::from(pool.take(Class::Wire, 8).unwrap());
-        assert_eq!(inlet.copy_into(&mut body, 2..7), 5);
+        assert_eq!(receive_buffer.copy_into(&mut body, 2..7), 5);
         assert_eq!(&body.pieces()[0][2..7], b"body1");
-        assert_eq!(inlet.header(5), None);
-        assert!(inlet.is_empty() && inlet.is_within_header());
-        inlet.put_stage(stage(&pool, b"ad2bo"), 5);
-        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
-        inlet.consume(5);
-        assert_eq!(inlet.left_over(), b"bo");
-        assert_eq!(inlet.skip(5), 2);
-        assert!(inlet.is_empty() && !inlet.is_within_header());
+        assert_eq!(receive_buffer.header(5), None);
+        assert!(receive_buffer.is_empty() && receive_buffer.is_within_header());
+        receive_buffer.put_stage(stage(&pool, b"ad2bo"), 5);
+        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
+        receive_buffer.consume(5);
+        assert_eq!(receive_buffer.left_over(), b"bo");
+        assert_eq!(receive_buffer.skip(5), 2);
+        assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header());
     }
 
     #[test]
     fn a_header_may_grow_while_it_is_looked_at() {
         let pool = Pool::new(1 << 20);
-        let mut inlet = Inlet::new();
-        inlet.put_stage(stage(&pool, b"abcd"), 4);
-        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
-        assert_eq!(inlet.header(6), None);
-        inlet.put_stage(stage(&pool, b"efgh"), 4);
-        assert_eq!(inlet.header(3), Some(&b"abc"[..]));
-        assert_eq!(inlet.header(6), Some(&b"abcdef"[..]));
-        inlet.consume(6);
-        assert_eq!(inlet.header(2), Some(&b"gh"[..]));
+        let mut receive_buffer = ReceiveBuffer::new();
+        receive_buffer.put_stage(stage(&pool, b"abcd"), 4);
+        assert_eq!(receive_buffer.header(3), Some(&b"abc"[..]));
+        assert_eq!(receive_buffer.header(6), None);
+        receive_buffer.put_stage(stage(&pool, b"efgh"), 4);
+        assert_eq!(receive_buffer.header(3), Some(&b"abc"[..]));
+        assert_eq!(receive_buffer.header(6), Some(&b"abcdef"[..]));
+        receive_buffer.consume(6);
+        assert_eq!(receive_buffer.header(2), Some(&b"gh"[..]));
     }
 
     #[test]
@@ -447,109 +447,113 @@ mod tests {
         for part in [&b"hea"[..], b"derpay", b"load"] {
             pages.push(stage(&pool, part).freeze());
         }
-        let mut loaned = Inlet::new();
+        let mut loaned = ReceiveBuffer::new();
         loaned.put_loaned(pages);
-        for mut inlet in [loaned, Inlet::with_bytes(b"headerpayload")] {
-            assert_eq!(inlet.header(6), Some(&b"header"[..]));
-            inlet.consume(6);
+        for mut receive_buffer in [loaned, ReceiveBuffer::with_bytes(b"headerpayload")] {
+            assert_eq!(receive_buffer.header(6), Some(&b"header"[..]));
+            receive_buffer.consume(6);
             let mut into = SgMut::from(pool.take(Class::Wire, 7).unwrap());
-            assert_eq!(inlet.copy_into(&mut into, 0..7), 7);
+            assert_eq!(receive_buffer.copy_into(&mut into, 0..7), 7);
             assert_eq!(&into.pieces()[0][..], b"payload");
         }
     }
 
     /// What a receive does with a command that is to be filled up, and a stage behind it.
-    fn receive(inlet: &mut Inlet, pool: &Pool, stream: &[u8]) {
-        let mut direct = inlet.fill_up().unwrap();
+    fn receive(receive_buffer: &mut ReceiveBuffer, pool: &Pool, stream: &[u8]) {
+        let mut direct = receive_buffer.fill_up().unwrap();
         let (into, behind) = stream.split_at(stream.len().min(direct.want.len()));
         direct.data.copy_from(direct.want.start, into);
-        assert_eq!(inlet.filled_up(direct, stream.len()), into.len());
+        assert_eq!(receive_buffer.filled_up(direct, stream.len()), into.len());
         if !behind.is_empty() {
-            inlet.put_stage(stage(pool, behind), behind.len());
+            receive_buffer.put_stage(stage(pool, behind), behind.len());
         }
     }
 
     #[test]
     fn a_command_that_the_stage_cuts_off_is_filled_up_by_the_next() {
         let pool = Pool::new(1 << 20);
-        let mut inlet = Inlet::new();
-        inlet.put_stage(stage(&pool, b"head1body1head2bo"), 17);
-        assert!(!inlet.keep_whole(10, &pool), "it is whole");
-        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
-        assert_eq!(inlet.skip(10), 10);
-        assert!(!inlet.keep_whole(WHOLE_MAX + 1, &pool), "too long");
-        assert!(inlet.keep_whole(10, &pool) && inlet.is_empty() && inlet.is_within_header());
-        assert_eq!(inlet.left_over(), b"head2bo");
-        receive(&mut inlet, &pool, b"dy2head3");
-        assert_eq!(inlet.peek(10), Some(&b"head2body2"[..]));
-        assert_eq!(inlet.left_over(), b"head2body2head3");
-        assert!(!inlet.keep_whole(11, &pool), "once is enough");
-        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
-        assert_eq!(inlet.skip(10), 10);
-        assert_eq!(inlet.header(5), Some(&b"head3"[..]));
-        inlet.consume(5);
-        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+        let mut receive_buffer = ReceiveBuffer::new();
+        receive_buffer.put_stage(stage(&pool, b"head1body1head2bo"), 17);
+        assert!(!receive_buffer.keep_whole(10, &pool), "it is whole");
+        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
+        assert_eq!(receive_buffer.skip(10), 10);
+        assert!(!receive_buffer.keep_whole(WHOLE_MAX + 1, &pool), "too long");
+        assert!(
+            receive_buffer.keep_whole(10, &pool)
+                && receive_buffer.is_empty()
+                && receive_buffer.is_within_header()
+        );
+        assert_eq!(receive_buffer.left_over(), b"head2bo");
+        receive(&mut receive_buffer, &pool, b"dy2head3");
+        assert_eq!(receive_buffer.peek(10), Some(&b"head2body2"[..]));
+        assert_eq!(receive_buffer.left_over(), b"head2body2head3");
+        assert!(!receive_buffer.keep_whole(11, &pool), "once is enough");
+        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
+        assert_eq!(receive_buffer.skip(10), 10);
+        assert_eq!(receive_buffer.header(5), Some(&b"head3"[..]));
+        receive_buffer.consume(5);
+        assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header() && pool.usage().lent == 0);
     }
 
     #[test]
     fn what_comes_too_late_is_parsed_piecemeal() {
         let pool = Pool::new(1 << 20);
-        let mut inlet = Inlet::new();
-        inlet.put_stage(stage(&pool, b"he"), 2);
-        assert!(inlet.keep_whole(10, &pool));
-        receive(&mut inlet, &pool, b"a");
-        assert!(!inlet.keep_whole(10, &pool));
-        assert_eq!(inlet.header(5), None);
-        inlet.put_stage(stage(&pool, b"d1body1"), 7);
-        assert_eq!(inlet.header(5), Some(&b"head1"[..]));
-        inlet.consume(5);
-        assert_eq!(inlet.left_over(), b"body1");
+        let mut receive_buffer = ReceiveBuffer::new();
+        receive_buffer.put_stage(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_whole(10, &pool));
+        receive(&mut receive_buffer, &pool, b"a");
+        assert!(!receive_buffer.keep_whole(10, &pool));
+        assert_eq!(receive_buffer.header(5), None);
+        receive_buffer.put_stage(stage(&pool, b"d1body1"), 7);
+        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
+        receive_buffer.consume(5);
+        assert_eq!(receive_buffer.left_over(), b"body1");
         // Pages behind it, and a header over both.
-        inlet.skip(5);
-        inlet.put_stage(stage(&pool, b"he"), 2);
-        assert!(inlet.keep_whole(10, &pool));
-        let direct = inlet.fill_up().unwrap();
-        assert!(inlet.fill_up().is_none() && inlet.is_filling_up());
-        assert_eq!(inlet.filled_up(direct, 0), 0);
-        inlet.put_loaned(Sg::from(stage(&pool, b"ad2body2").freeze()));
-        assert_eq!(inlet.header(5), Some(&b"head2"[..]));
-        inlet.consume(5);
-        assert_eq!(inlet.skip(5), 5);
-        assert!(inlet.is_empty() && pool.usage().lent == 0);
+        receive_buffer.skip(5);
+        receive_buffer.put_stage(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_whole(10, &pool));
+        let direct = receive_buffer.fill_up().unwrap();
+        assert!(receive_buffer.fill_up().is_none() && receive_buffer.is_filling_up());
+        assert_eq!(receive_buffer.filled_up(direct, 0), 0);
+        receive_buffer.put_loaned(Sg::from(stage(&pool, b"ad2body2").freeze()));
+        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
+        receive_buffer.consume(5);
+        assert_eq!(receive_buffer.skip(5), 5);
+        assert!(receive_buffer.is_empty() && pool.usage().lent == 0);
         // Dropped while it is out, it comes back and goes.
-        inlet.put_stage(stage(&pool, b"he"), 2);
-        assert!(inlet.keep_whole(10, &pool));
-        let direct = inlet.fill_up().unwrap();
-        inlet.clear();
-        assert!(inlet.is_filling_up());
-        inlet.filled_up(direct, 3);
-        inlet.clear();
-        assert!(inlet.is_empty() && !inlet.is_within_header() && pool.usage().lent == 0);
+        receive_buffer.put_stage(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_whole(10, &pool));
+        let direct = receive_buffer.fill_up().unwrap();
+        receive_buffer.clear();
+        assert!(receive_buffer.is_filling_up());
+        receive_buffer.filled_up(direct, 3);
+        receive_buffer.clear();
+        assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header() && pool.usage().lent == 0);
     }
 
     #[test]
     fn a_command_is_not_kept_whole_where_memory_is_short() {
         let pool = Pool::new(1 << 20);
-        let mut inlet = Inlet::new();
-        inlet.put_stage(stage(&pool, b"he"), 2);
+        let mut receive_buffer = ReceiveBuffer::new();
+        receive_buffer.put_stage(stage(&pool, b"he"), 2);
         let all: Vec<BufMut> = std::iter::from_fn(|| pool.take(Class::Solicited, 512)).collect();
-        assert!(!inlet.keep_whole(10, &pool), "{} are out", all.len());
+        assert!(!receive_buffer.keep_whole(10, &pool), "{} are out", all.len());
     }
 
     #[test]
     fn the_stage_follows_the_load() {
         let pool = Pool::new(4 << 20);
-        let mut inlet = Inlet::new();
+        let mut receive_buffer = ReceiveBuffer::new();
         for _ in 0..10 {
-            let len = inlet.stage_len();
-            inlet.put_stage(pool.take(Class::Wire, len).unwrap(), len);
-            inlet.clear();
+            let len = receive_buffer.stage_len();
+            receive_buffer.put_stage(pool.take(Class::Wire, len).unwrap(), len);
+            receive_buffer.clear();
         }
-        assert_eq!(inlet.stage_len(), STAGE_MAX);
+        assert_eq!(receive_buffer.stage_len(), STAGE_MAX);
         for _ in 0..10 {
-            inlet.put_stage(pool.take(Class::Wire, 48).unwrap(), 48);
-            inlet.clear();
+            receive_buffer.put_stage(pool.take(Class::Wire, 48).unwrap(), 48);
+            receive_buffer.clear();
         }
-        assert_eq!(inlet.stage_len(), STAGE_MIN);
+        assert_eq!(receive_buffer.stage_len(), STAGE_MIN);
     }
 }

@@ -7,7 +7,7 @@ use volume::{Failure, Op, Span, VolumeId};
 /// What is to follow when what a command waits for is there. Rare ones are boxed, so that tasks stay
 /// small.
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum AfterWait {
     /// The answer.
     Plain,
     /// The data that was read, and the answer.
@@ -30,11 +30,11 @@ pub(crate) enum Job {
     Report,
 }
 
-impl Job {
+impl AfterWait {
     /// Whether what its operation reads goes to the host, and is counted to what its link has under way.
     #[inline]
     pub(crate) fn reads_for_host(&self) -> bool {
-        matches!(self, Job::Read | Job::ReadStable(None))
+        matches!(self, AfterWait::Read | AfterWait::ReadStable(None))
     }
 }
 
