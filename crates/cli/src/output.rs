@@ -369,7 +369,7 @@ fn unasked(terms: &NegotiatedReport) -> &'static str {
         (false, true) => "nothing",
         (true, true) => "data with the command",
         (false, false) => "data behind the command",
-        (true, false) => "data with the command and behind it",
+        (true, false) => "data with the command and after it",
     }
 }
 

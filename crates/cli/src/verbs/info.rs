@@ -43,7 +43,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
     };
     let (geometry, info) = (initiator.geometry(volume), initiator.info(volume));
     let (Some(geometry), Some(info)) = (geometry, info) else {
-        return Err(Failure::failed("the volume has gone"));
+        return Err(Failure::failed("the volume is closed"));
     };
     let paths = initiator.paths(volume);
     let reservation = match &claims {

@@ -112,7 +112,7 @@ pub fn nqn(text: &str) -> Result<String, NameError> {
     if let Some(uuid) = text.strip_prefix("nqn.2014-08.org.nvmexpress:uuid:")
         && uuid::Uuid::try_parse(uuid).is_err()
     {
-        return refuse("is not an NVMe qualified name: no UUID stands behind uuid:");
+        return refuse("is not an NVMe qualified name: no UUID follows uuid:");
     }
     match rest.split_once(':') {
         Some((_, name)) if is_iqn(rest) && !name.is_empty() => Ok(text.to_owned()),

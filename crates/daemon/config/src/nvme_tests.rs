@@ -131,7 +131,7 @@ fn one_mistake_one_line() {
         ),
         (
             "[[referral]]\naddress = \"0.0.0.0\"".into(),
-            "blockwire.toml:11:11: address in [[referral]]: 0.0.0.0:8009 is not one that a host can connect to",
+            "blockwire.toml:11:11: address in [[referral]]: a host cannot connect to 0.0.0.0:8009",
         ),
         (
             "[[portal]]\nprotocol = \"iscsi\"\naddress = \"[::1]\"\ndata_digest = \"off\"".into(),

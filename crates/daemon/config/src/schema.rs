@@ -139,7 +139,7 @@ pub const LUN: Section = Section {
     about: "One logical unit.",
     keys: keys! {
         "lun": "0 to 16383", "needed", "Its number, unique in the target.";
-        "volume": "name", "needed", "The volume behind it.";
+        "volume": "name", "needed", "Its volume.";
         "ro": "true or false", "false", "This logical unit is write-protected.";
     },
 };

@@ -382,7 +382,7 @@ impl fmt::Display for SpecError {
             SpecError::UnknownKey(key) => write!(f, "unknown key \"{key}\"{}", suggest::hint(key, KEYS)),
             SpecError::Repeated(key) => write!(f, "key \"{key}\" is given twice"),
             SpecError::BadValue { key, why } => write!(f, "{key} {why}"),
-            SpecError::BadEscape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+            SpecError::BadEscape => write!(f, "a backslash must be followed by \",\", \"+\" or \"\\\""),
         }
     }
 }

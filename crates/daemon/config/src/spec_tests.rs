@@ -81,8 +81,8 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("ram:1M,cache=on", "cache applies only to files and devices"),
         ("/dev/sdb,size=1G", "size cannot be chosen for a device: it has its own"),
         ("file:/x,uuid=00000000-0000-0000-0000-000000000000", "uuid must not be all zero"),
-        ("file:/x\\", "a backslash must stand before \",\", \"+\" or \"\\\""),
-        ("file:/x\\y", "a backslash must stand before \",\", \"+\" or \"\\\""),
+        ("file:/x\\", "a backslash must be followed by \",\", \"+\" or \"\\\""),
+        ("file:/x\\y", "a backslash must be followed by \",\", \"+\" or \"\\\""),
         (
             "stripe:ram:1M",
             "stripe: needs two legs at least, as in stripe:/dev/sdb+/dev/sdc (a comma inside of a leg is written \\,)",

@@ -420,7 +420,7 @@ fn end(
 /// Without systemd there is nobody to tell, which is no mistake.
 fn notify(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(why) = sd_notify::notify(state) {
-        tracing::warn!(%why, "cannot tell systemd");
+        tracing::warn!(%why, "cannot notify systemd");
     }
 }
 

@@ -188,7 +188,7 @@ impl Context {
             self.tasks.remove(at);
             return Err(said(
                 Status::AGAIN,
-                "as many operations are in work as can be: poll, then submit again",
+                "the maximum number of operations is in flight: poll, then submit again",
             ));
         }
         self.in_flight += u32::from(matches!(waiter, Waiter::Poll(_)));

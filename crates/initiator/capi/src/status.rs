@@ -32,9 +32,9 @@ impl Status {
     /// What it means, and the system's number that fits best.
     pub fn words(self) -> (&'static CStr, i32) {
         match self {
-            Status::AGAIN => (c"too much is in work: poll, then try again", libc::EAGAIN),
-            Status::USAGE => (c"what was asked makes no sense", libc::EINVAL),
-            Status::UNREACHABLE => (c"nobody answered", libc::EHOSTUNREACH),
+            Status::AGAIN => (c"too many operations are in flight: poll, then try again", libc::EAGAIN),
+            Status::USAGE => (c"the arguments are invalid", libc::EINVAL),
+            Status::UNREACHABLE => (c"no answer in time", libc::EHOSTUNREACH),
             Status::UNPROVEN => (c"one side's secret was not believed", libc::EACCES),
             Status::NOT_FOUND => (c"there is no such target, logical unit or namespace", libc::ENOENT),
             Status::TIMED_OUT => (c"no answer in time", libc::ETIMEDOUT),

@@ -138,7 +138,7 @@ impl Error {
 pub(crate) fn unserved(paths: &[PathInfo]) -> String {
     let of_path = |path: &PathInfo| match (&path.info, &path.state) {
         (Some(info), PathState::Up) if !info.access.serves() => access(info.access),
-        (_, PathState::Up) => "the target does not tell it",
+        (_, PathState::Up) => "the target does not report it",
         _ => "a path is not up",
     };
     let mut said: Vec<&str> = paths.iter().map(of_path).collect();
@@ -167,7 +167,7 @@ pub(crate) fn unreachable(errno: i32) -> String {
         std::io::ErrorKind::ConnectionRefused => {
             "nothing listens there: is the target running, and the port right?"
         }
-        std::io::ErrorKind::TimedOut => "nobody answered: check the address, the network and its firewalls",
+        std::io::ErrorKind::TimedOut => "no answer: check the address, the network and its firewalls",
         _ => "check the address and the network",
     };
     format!("{said} ({advice})")
@@ -194,7 +194,7 @@ fn words(failure: &Failure) -> String {
         Failure::Refused(Refusal::NoRegistrationSpace) => "the target has no room for another registration",
         Failure::Refused(Refusal::InvalidRelease) => "the reservation is of another type",
         Failure::Refused(Refusal::AtomicUnit) => "it is longer than the target writes atomically",
-        Failure::Refused(Refusal::NoMarkSpace) => "the target can mark no more blocks",
+        Failure::Refused(Refusal::NoMarkSpace) => "the target cannot mark more blocks",
         Failure::Refused(Refusal::InvalidAction) => "the volume is in no state for it",
         Failure::Refused(Refusal::NothingReserved) => "nothing is reserved",
         Failure::Refused(Refusal::NotDurable) => {

@@ -255,7 +255,7 @@ mod tests {
             ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),
             ("nvme/hostid", "6b5f4a6e-0001-4000-8000-000000000001"),
         ] {
-            assert!(who(Nexus::Passing).is_err(), "{file} is not there yet");
+            assert!(who(Nexus::Passing).is_err(), "{file} does not exist yet");
             let path = etc.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();

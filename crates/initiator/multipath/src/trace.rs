@@ -151,7 +151,7 @@ mod tests {
     #[test]
     fn a_trace_that_is_off_makes_no_value_and_one_that_is_on_is_bounded() {
         let mut trace = Trace::off();
-        trace.field(Time(1), (0, "Connect"), Side::Us, "SUBNQN", || unreachable!("nobody listens"));
+        trace.field(Time(1), (0, "Connect"), Side::Us, "SUBNQN", || unreachable!("nothing listens there"));
         assert_eq!(trace.poll(), None);
         trace.turn(true);
         trace.begins(Time(2), 3, "Connect");

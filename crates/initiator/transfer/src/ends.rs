@@ -109,7 +109,7 @@ pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Res
             (None, false) => "a host that the target does not name".to_owned(),
         };
         let kind = type_word(kind);
-        let why = format!("a reservation ({kind}) of {holder} is held on the destination: have it released");
+        let why = format!("{holder} holds a reservation ({kind}) on the destination: release it first");
         return Err(Failure::usage(format!("{why}, or give --force")));
     }
     Ok(())

@@ -241,7 +241,7 @@ fn open(path: &Path, is_file: bool) -> Result<File, Failure> {
     options.read(is_file).write(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed());
     match options.open(path) {
         Err(why) if Errno::from_io_error(&why) == Some(Errno::NXIO) => {
-            Err(Failure::failed(format!("{}: nobody reads from it", path.display())))
+            Err(Failure::failed(format!("{}: no process reads from it", path.display())))
         }
         other => other.map_err(named(path)),
     }

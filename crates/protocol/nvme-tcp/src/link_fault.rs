@@ -34,7 +34,7 @@ impl fmt::Display for LinkFault {
             }
             LinkFault::PduTimeout => f.write_str("it began a PDU and did not end it in time"),
             LinkFault::Stalled => f.write_str(
-                "it leaves unread what is sent, or does not send the data that it was asked for: see whether it hangs",
+                "it does not read what is sent, or does not send requested data: check whether it hangs",
             ),
         }
     }
@@ -51,7 +51,7 @@ impl fmt::Display for Why<'_> {
             FatalStatus::HEADER_DIGEST => {
                 f.write_str("a wrong header digest: look for what damages data on the way")
             }
-            FatalStatus::OUT_OF_RANGE => f.write_str("data outside of what was asked for"),
+            FatalStatus::OUT_OF_RANGE => f.write_str("data outside of the requested range"),
             FatalStatus::LIMIT_EXCEEDED => f.write_str("more than was agreed"),
             FatalStatus::UNSUPPORTED => write!(f, "a parameter that is not supported at offset {fei}"),
             FatalStatus(other) => write!(f, "fatal status {other:04x}h"),

@@ -209,7 +209,7 @@ impl core::fmt::Display for ConnectRefusal {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         f.write_str(match *self {
             ConnectRefusal::Format => "its Connect has a format that is not known",
-            ConnectRefusal::Busy => "no place for it now: it may come again",
+            ConnectRefusal::Busy => "no place for it now: it may retry",
             ConnectRefusal::SQSIZE => "it asked for a queue of a size that is not granted: see queue_depth",
             ConnectRefusal::HOSTID => "its host identifier is none: give the machine one (/etc/nvme/hostid)",
             ConnectRefusal::SUBNQN => "the name of the subsystem that it asked for is none",

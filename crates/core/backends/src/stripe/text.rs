@@ -38,7 +38,7 @@ pub enum StripeSyntaxError {
 impl fmt::Display for StripeSyntaxError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            StripeSyntaxError::Escape => write!(f, "a backslash must stand before \",\", \"+\" or \"\\\""),
+            StripeSyntaxError::Escape => write!(f, "a backslash must be followed by \",\", \"+\" or \"\\\""),
             StripeSyntaxError::NoLeg(leg) => {
                 write!(f, "stripe: leg {leg} is empty; a stripe is written stripe:VOLUME+VOLUME")
             }

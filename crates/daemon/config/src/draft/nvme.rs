@@ -116,7 +116,7 @@ fn namespace(table: &Reader<'_>) -> Option<NamespaceDraft> {
 pub fn referral(table: &Reader<'_>) -> Option<Referral> {
     let address = table.needed("address", table.parsed("address", network::discovery_address))?;
     if address.value.ip().is_unspecified() || address.value.port() == 0 {
-        let why = format!("address in [[referral]]: {} is not one that a host can connect to", address.value);
+        let why = format!("address in [[referral]]: a host cannot connect to {}", address.value);
         table.file.sink.error(&address.at, why);
     }
     let nqn =

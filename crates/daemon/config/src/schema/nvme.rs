@@ -28,7 +28,7 @@ pub const NAMESPACE: Section = Section {
     title: "namespaces of [[subsystem]]",
     about: "One namespace.",
     keys: keys! {
-        "volume": "name", "needed", "The volume behind it.";
+        "volume": "name", "needed", "Its volume.";
         "nsid": "1 to 1024", "the next number", "Its number, unique in the subsystem.";
         "ro": "true or false", "false", "This namespace is write-protected.";
         "ana_group": "1 to 128", "that of the subsystem", "Its ANA group. A volume has the same group in every subsystem.";

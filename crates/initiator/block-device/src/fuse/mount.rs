@@ -370,7 +370,7 @@ impl TopMount {
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let unknown = || io::Error::other("/proc does not tell which file system is mounted there");
+        let unknown = || io::Error::other("/proc does not show which file system is mounted there");
         let facts = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", at.as_raw_fd()))?;
         let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or_else(unknown)?;
         let (id, table) = (id.trim().to_owned(), std::fs::read_to_string("/proc/self/mountinfo")?);

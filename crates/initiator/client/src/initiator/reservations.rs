@@ -60,7 +60,7 @@ impl Initiator {
         let id = self.fresh_id();
         let acts = matches!(request, ReservationOp::Change(_));
         if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
-            return Err(Error::new(Kind::Failed, "too many reservation requests are in work"));
+            return Err(Error::new(Kind::Failed, "too many reservation requests are in flight"));
         }
         loop {
             if let Some((of, how)) = self.inline.take(|client| client.poll_reservation_reply(volume))

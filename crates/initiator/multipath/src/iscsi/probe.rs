@@ -340,7 +340,7 @@ fn unready(why: NotReady) -> Complaint {
     let text = match why {
         NotReady::Stopped => "the logical unit is stopped; start it at the target",
         NotReady::NoMedium => "the logical unit has no medium; load one at the target",
-        NotReady::Sanitizing(_) => "the logical unit is being sanitized; wait until that is over",
+        NotReady::Sanitizing(_) => "the logical unit is being sanitized; wait until that has ended",
         NotReady::SanitizeFailed => "a sanitize of the logical unit failed; end that state at the target",
         NotReady::SyncFailed | NotReady::Removed => {
             "the logical unit is not ready; look into the target's log"

@@ -140,7 +140,7 @@ impl IscsiPath {
             && !before.is_same_unit(&facts)
         {
             let text = match before.is_other_unit(&facts) {
-                true => "another volume stands behind this logical unit number now; look into the target",
+                true => "another volume has this logical unit number now; check the target",
                 false => {
                     "the target does not tell any more which volume stands behind this logical unit number, so it may \
                      be another volume; look into the target"

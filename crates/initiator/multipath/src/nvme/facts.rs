@@ -89,10 +89,10 @@ impl ControllerFacts {
             return lie("SQES or CQES do not allow entries of 64 and 16 bytes");
         }
         if said.sgls.get() & 3 == 0 {
-            return lie("SGLS is 0: data goes by SGLs on fabrics");
+            return lie("SGLS is 0, but fabrics require SGLs for data");
         }
         if said.icdoff.get() != 0 {
-            return lie("ICDOFF is not 0, as NVMe/TCP wants it");
+            return lie("ICDOFF is not 0, as NVMe/TCP requires");
         }
         if said.ioccsz.get() < 4 || said.iorcsz.get() < 1 {
             return lie("IOCCSZ or IORCSZ are shorter than an entry");
@@ -270,7 +270,7 @@ impl BlockFormat {
     fn judge(said: &Namespace, controller: &ControllerFacts, settings: &Settings) -> Result<Self, Refused> {
         let blocks = said.nsze.get();
         if blocks == 0 && said.ncap.get() == 0 {
-            return Err(Refused::Absent("the namespace is not there, or not for this host"));
+            return Err(Refused::Absent("the namespace does not exist, or is not accessible to this host"));
         }
         if blocks == 0 {
             return Err(Refused::Lie("NSZE is 0"));

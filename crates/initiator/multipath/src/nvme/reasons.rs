@@ -54,7 +54,7 @@ pub(super) fn lie(what: String) -> DownReason {
 }
 
 pub(super) fn tls_wanted() -> DownReason {
-    DownReason::Refused("the controller wants TLS (ASCR); use a listener without TLS".to_owned())
+    DownReason::Refused("the controller requires TLS (ASCR); use a listener without TLS".to_owned())
 }
 
 pub(super) fn secret_missing(wanted_by_controller: bool) -> DownReason {
@@ -70,7 +70,7 @@ pub(super) fn secret_missing(wanted_by_controller: bool) -> DownReason {
 /// A path serves whose namespace told no size before: all of it is asked again.
 pub(super) fn unsized_path() -> DownReason {
     DownReason::Lost(
-        "the path has begun to serve, and the namespace had told no size before: it is asked again"
+        "the path became accessible, and the namespace had reported no size before: it is identified again"
             .to_owned(),
     )
 }
@@ -98,7 +98,7 @@ pub(super) fn connect_refused(end: Completion, settings: &Settings) -> DownReaso
             DownReason::Refused(format!("{subsystem} is elsewhere now; discover it again"))
         }
         Status::HOST_ID_INCONSISTENT => DownReason::Refused(
-            "the host identifier does not go with the host's NQN; give each machine both of its own"
+            "the host identifier does not match the host's NQN; give each machine its own pair"
                 .to_owned(),
         ),
         Status::KEEP_ALIVE_INVALID => {
@@ -116,7 +116,7 @@ fn parameter(result: u64, settings: &Settings) -> DownReason {
     let (at, in_data) = (result as u16, result & 1 << 16 != 0);
     let text = match (in_data, at) {
         (true, 0) => "the host identifier is refused; it must not be zero, nor another machine's".to_owned(),
-        (true, 16) => "the controller number is refused: the association is over".to_owned(),
+        (true, 16) => "the controller number is refused: the association has ended".to_owned(),
         (true, 256) => {
             format!("there is no subsystem {} for this host here; discover what there is", settings.subsystem)
         }

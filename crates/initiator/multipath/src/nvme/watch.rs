@@ -227,12 +227,12 @@ fn names(facts: &NamespaceFacts) -> Identifiers {
 }
 
 fn other_volume() -> DownReason {
-    let text = "another volume stands behind this namespace number now; look into the target";
+    let text = "another volume has this namespace number now; check the target";
     DownReason::Lost(text.to_owned())
 }
 
 fn unnamed() -> DownReason {
-    let text = "the controller does not tell which volume stands behind this namespace number now; look into the target";
+    let text = "the controller does not report which volume has this namespace number now; check the target";
     DownReason::Lost(text.to_owned())
 }
 

@@ -298,7 +298,7 @@ impl<P: Path> RemoteVolume<P> {
 
     fn expel_unsettled(&mut self, cx: &mut Cx<'_>, index: usize) {
         self.slots[index].registering = None;
-        let why = "the target does not say whether this host's registration for reservations still stands, which this path may have brought back: have it answer PERSISTENT RESERVE IN, or Reservation Report";
+        let why = "the target does not report whether this host is still registered for reservations, and this path may have restored the registration: make it answer PERSISTENT RESERVE IN, or Reservation Report";
         self.expel(cx, index, PathProblem::Down(DownReason::Silent(why.to_owned())));
     }
 

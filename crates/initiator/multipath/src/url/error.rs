@@ -81,7 +81,7 @@ impl UrlError {
         match &self.part {
             Part::Whole => "the URL",
             Part::Scheme => "the scheme in front of ://",
-            Part::User => "the user in front of @",
+            Part::User => "the user before @",
             Part::Password => "the password behind the user's %",
             Part::Host => "the host",
             Part::Port => "the port",
@@ -102,9 +102,9 @@ impl fmt::Display for UrlError {
             Wrong::Scheme(found) => write!(f, "{subject} is \"{found}\", not iscsi or nvme+tcp")?,
             Wrong::Long(most) => write!(f, "{subject} has more than {most} bytes")?,
             Wrong::TooMany(most) => write!(f, "more than {most} URLs for one volume")?,
-            Wrong::Character => write!(f, "{subject} holds a character that may not stand there")?,
+            Wrong::Character => write!(f, "{subject} contains a character that is not allowed there")?,
             Wrong::Escape => {
-                write!(f, "{subject} holds a % without two hexadecimal digits behind it; write %25 for %")?
+                write!(f, "{subject} contains a % without two hexadecimal digits after it; write %25 for %")?
             }
             Wrong::Slash => write!(f, "{subject} holds a slash; write %2F")?,
             Wrong::Bracket => write!(f, "{subject} is no IPv6 address in brackets, as in [fe80::1]:3260")?,
@@ -116,7 +116,7 @@ impl fmt::Display for UrlError {
             Wrong::NotHere => match (&self.part, self.protocol) {
                 (Part::User, _) => write!(
                     f,
-                    "NVMe/TCP has no user in front of @; its secrets are options: secret_file or secret_env"
+                    "NVMe/TCP has no user before @; its secrets are options: secret_file or secret_env"
                 )?,
                 (_, Some(Protocol::Nvme)) => write!(f, "the option {subject} is of iSCSI")?,
                 _ => write!(f, "the option {subject} is of NVMe/TCP")?,
@@ -125,7 +125,7 @@ impl fmt::Display for UrlError {
                 write!(f, "the option \"{subject}\" is not known; did you mean \"{near}\"?")?
             }
             Wrong::Unknown(None) => write!(f, "the option \"{subject}\" is not known")?,
-            Wrong::Value(want) => write!(f, "the option {subject} wants {want}")?,
+            Wrong::Value(want) => write!(f, "the option {subject} must be {want}")?,
             Wrong::Twice => write!(f, "the option {subject} is given twice, and not alike")?,
             Wrong::Clashes(other) => write!(f, "the option {subject} says the same as {other}: give one")?,
             Wrong::Needs(other) => write!(f, "the option {subject} needs {other}")?,

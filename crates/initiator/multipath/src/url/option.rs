@@ -240,12 +240,12 @@ impl Options {
         if let (Some(first), Some(most)) = (self.first_burst, self.max_burst)
             && first > most
         {
-            return wrong("first_burst", Wrong::Value("no more than max_burst (RFC 7143 §13.14)"));
+            return wrong("first_burst", Wrong::Value("at most max_burst (RFC 7143 §13.14)"));
         }
         if let (Some(delay), Some(most)) = (self.volume.reconnect_delay, self.volume.reconnect_delay_max)
             && delay > most
         {
-            return wrong("reconnect_delay", Wrong::Value("no more than reconnect_delay_max"));
+            return wrong("reconnect_delay", Wrong::Value("at most reconnect_delay_max"));
         }
         if protocol == Protocol::Nvme {
             return match (&self.mutual_secret, &self.secret) {
@@ -255,9 +255,9 @@ impl Options {
         }
         let in_url = user.is_some_and(|user| user.secret.is_some());
         match (&self.secret, user) {
-            (Some(_), None) => return wrong("secret_file", Wrong::Needs("a user in front of @")),
+            (Some(_), None) => return wrong("secret_file", Wrong::Needs("a user before @")),
             (Some(_), Some(_)) if in_url => {
-                return wrong("secret_file", Wrong::Clashes("the password in front of @"));
+                return wrong("secret_file", Wrong::Clashes("the password before @"));
             }
             (None, Some(_)) if !in_url => {
                 let part = Part::Password;
@@ -269,7 +269,7 @@ impl Options {
             (Some(_), None) => wrong("mutual_secret_file", Wrong::Needs("mutual_user")),
             (None, Some(_)) => wrong("mutual_user", Wrong::Needs("mutual_secret_file or mutual_secret_env")),
             (Some(_), Some(_)) if user.is_none() => {
-                wrong("mutual_user", Wrong::Needs("a user in front of @, for ours is asked first"))
+                wrong("mutual_user", Wrong::Needs("a user before @, because our secret is required first"))
             }
             _ => Ok(()),
         }

@@ -103,14 +103,14 @@ fn errors_name_the_part_and_show_a_right_one() {
         ("iscsi:///x/0", "the host is missing; a right one: iscsi://10.0.0.1:3260/"),
         ("iscsi://h:0/", "the port is no number from 1 to 65535"),
         ("iscsi://h:65536/", "the port is no number"),
-        ("iscsi://h y/", "the host holds a character"),
+        ("iscsi://h y/", "the host contains a character"),
         ("iscsi://h/disk/0", "the target's name is no iSCSI name"),
         ("nvme+tcp://h/iqn.2026-11.x/1", "the subsystem's name is no NQN"),
-        ("nvme+tcp://h/nqn.2026-11.x%zz/1", "the subsystem's name holds a % without"),
+        ("nvme+tcp://h/nqn.2026-11.x%zz/1", "the subsystem's name contains a % without"),
         ("nvme+tcp://h/nqn.2026-11.x/0", "the namespace's number is no number from 1 to 4294967294"),
         ("iscsi://h/iqn.2026-11.x/16384", "the logical unit's number is no number from 0 to 16383"),
         ("iscsi://h/iqn.2026-11.x/0/1", "the logical unit's number"),
-        ("iscsi://h/#x", "the URL holds a character"),
+        ("iscsi://h/#x", "the URL contains a character"),
     ] {
         let error = refused(text);
         assert!(error.starts_with(part), "{text}: {error}");
@@ -150,11 +150,11 @@ fn numbers_that_are_negotiated_have_the_ranges_of_their_keys() {
     assert_eq!((of("time2wait=0").time2wait, of("time2retain=1h").time2retain), (Some(0), Some(3600)));
     assert_eq!((of("protocol_level=0").protocol_level, of("time2wait=2m").time2wait), (Some(0), Some(120)));
     for (query, error) in [
-        ("max_outstanding_r2t=0", "the option max_outstanding_r2t wants a number from 1 to 65535"),
-        ("max_outstanding_r2t=65536", "the option max_outstanding_r2t wants a number from 1 to 65535"),
-        ("time2wait=61m", "the option time2wait wants whole seconds, up to 1h"),
-        ("time2retain=500ms", "the option time2retain wants whole seconds, up to 1h"),
-        ("protocol_level=3", "the option protocol_level wants 0, 1 (RFC 7143) or 2 (RFC 7144)"),
+        ("max_outstanding_r2t=0", "the option max_outstanding_r2t must be a number from 1 to 65535"),
+        ("max_outstanding_r2t=65536", "the option max_outstanding_r2t must be a number from 1 to 65535"),
+        ("time2wait=61m", "the option time2wait must be whole seconds, up to 1h"),
+        ("time2retain=500ms", "the option time2retain must be whole seconds, up to 1h"),
+        ("protocol_level=3", "the option protocol_level must be 0, 1 (RFC 7143) or 2 (RFC 7144)"),
         ("hpda=0", "the option hpda is of NVMe/TCP"),
     ] {
         let found = refused(&format!("iscsi://h/{DISK}/0?{query}"));
@@ -164,10 +164,10 @@ fn numbers_that_are_negotiated_have_the_ranges_of_their_keys() {
     let options = of("max_r2t=16&hpda=31&flow_control=yes");
     assert_eq!((options.max_r2t, options.hpda, options.flow_control), (Some(16), Some(31), Some(true)));
     for (query, error) in [
-        ("max_r2t=0", "the option max_r2t wants a number from 1 to 16"),
-        ("max_r2t=17", "the option max_r2t wants a number from 1 to 16"),
-        ("hpda=32", "the option hpda wants a number from 0 to 31"),
-        ("flow_control=2", "the option flow_control wants yes or no"),
+        ("max_r2t=0", "the option max_r2t must be a number from 1 to 16"),
+        ("max_r2t=17", "the option max_r2t must be a number from 1 to 16"),
+        ("hpda=32", "the option hpda must be a number from 0 to 31"),
+        ("flow_control=2", "the option flow_control must be yes or no"),
         ("time2wait=2", "the option time2wait is of iSCSI"),
     ] {
         let found = refused(&format!("nvme+tcp://h/{SUBSYSTEM}/1?{query}"));
@@ -189,15 +189,15 @@ fn wrong_options_are_told_with_the_nearest_known() {
     for (query, error) in [
         ("digets=both", "the option \"digets\" is not known; did you mean \"digest\"?"),
         ("zzz=1", "the option \"zzz\" is not known"),
-        ("digest=crc", "the option digest wants none, header, data or both"),
-        ("commands=0", "the option commands wants a number from 1 to 4096"),
+        ("digest=crc", "the option digest must be none, header, data or both"),
+        ("commands=0", "the option commands must be a number from 1 to 4096"),
         ("queues=2", "the option queues is of NVMe/TCP"),
         ("commands=1&commands=2", "the option commands is given twice, and not alike"),
         ("secret_file=a&secret_env=b", "the option secret_env says the same as secret_file: give one"),
-        ("secret_file=a", "the option secret_file needs a user in front of @"),
-        ("first_burst=1M&max_burst=64K", "the option first_burst wants no more than max_burst"),
-        ("loss_timeout=5x", "the option loss_timeout wants a time, as 500ms or 10s, or never"),
-        ("reconnect_delay=0", "the option reconnect_delay wants a time above zero"),
+        ("secret_file=a", "the option secret_file needs a user before @"),
+        ("first_burst=1M&max_burst=64K", "the option first_burst must be at most max_burst"),
+        ("loss_timeout=5x", "the option loss_timeout must be a time, as 500ms or 10s, or never"),
+        ("reconnect_delay=0", "the option reconnect_delay must be a time above zero"),
     ] {
         let found = refused(&format!("iscsi://h/{DISK}/0?{query}"));
         assert!(found.starts_with(error), "{query}: {found}");

@@ -259,7 +259,7 @@ fn a_unit_that_is_busy_without_end_does_not_keep_the_path_unsure_for_ever() {
         down.is_some()
     });
     let Some(DownReason::Lost(text)) = down else { panic!("{down:?}") };
-    assert!(text.contains("does not tell which volume"), "{text}");
+    assert!(text.contains("does not report which volume"), "{text}");
     assert!(world.now.since(begun) < Duration::from_secs(40));
 }
 

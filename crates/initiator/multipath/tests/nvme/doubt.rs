@@ -172,7 +172,7 @@ fn who_does_not_tell_which_namespace_stands_there_is_given_up() {
         steps(&mut world);
         assert!(writes(&mut world).is_err());
         let (text, took) = ends(&mut world);
-        let is_named = text.contains("does not tell which volume") || is_silent;
+        let is_named = text.contains("does not report which volume") || is_silent;
         assert!(is_named && took < Duration::from_secs(11), "{text} {took:?}");
         assert_eq!(controller.writes.get(), 0);
     }
@@ -191,7 +191,7 @@ fn a_long_operation_does_not_go_on_on_another_namespace() {
     controller.is_broken.set(true);
     world.tell(CHANGED);
     let (text, _) = ends(&mut world);
-    assert!(text.contains("does not tell which volume"), "{text}");
+    assert!(text.contains("does not report which volume"), "{text}");
     assert_eq!(controller.writes.get(), 1, "but for what was on its way");
 }
 
@@ -235,7 +235,7 @@ fn a_list_of_names_that_lacks_what_was_named_does_not_settle_who_stands_there() 
         }
         world.tell(CHANGED);
         let (text, took) = ends(&mut world);
-        assert!(text.contains("does not tell which volume"), "{text}");
+        assert!(text.contains("does not report which volume"), "{text}");
         assert!(took < Duration::from_millis(100), "{took:?}");
         assert!(writes(&mut world).is_err());
         assert_eq!(controller.writes.get(), 0);

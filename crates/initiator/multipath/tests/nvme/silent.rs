@@ -71,7 +71,7 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
     access.set(1);
     tells.set(true);
     match next(&mut world) {
-        Event::Down(DownReason::Lost(why)) => assert!(why.contains("asked again"), "{why}"),
+        Event::Down(DownReason::Lost(why)) => assert!(why.contains("identified again"), "{why}"),
         other => panic!("{other:?}"),
     }
     world.host(|path, cx| path.connect(cx));

@@ -57,7 +57,7 @@ impl Failure {
             Failure::Refused(status) => advice_on(*status),
             Failure::Moved(..) => "log in at the address that the target named",
             Failure::Authentication => {
-                "check whether both sides want CHAP, share an algorithm, and have the target's own secret alike"
+                "check that both sides require CHAP, share an algorithm, and have the same secret for the target"
             }
             Failure::Violation(Violation::NoAgreement(_)) => {
                 "allow another value of this key, here or at the target"
@@ -88,7 +88,7 @@ fn advice_on(status: LoginStatus) -> &'static str {
             "the target speaks no version 0 of iSCSI; nothing can be changed here"
         }
         LoginStatus::TOO_MANY_CONNECTIONS => "use fewer links per session",
-        LoginStatus::MISSING_PARAMETER => "the target wants a key that was not sent; check its manual",
+        LoginStatus::MISSING_PARAMETER => "the target requires a key that was not sent; check its manual",
         LoginStatus::CANNOT_INCLUDE => "add links at portals of the same portal group only",
         LoginStatus::SESSION_TYPE_NOT_SUPPORTED => "the target serves no discovery here; name the target",
         LoginStatus::SESSION_DOES_NOT_EXIST => "the session has ended at the target; begin a new one",

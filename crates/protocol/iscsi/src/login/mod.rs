@@ -281,10 +281,10 @@ impl core::fmt::Display for Cause {
             Cause::TooManyRequests => "the initiator does not come to the end of its login",
             Cause::Missing(key) => return write!(f, "the initiator did not send {}", key.name()),
             Cause::InitiatorName => {
-                "the initiator's name is none: give it one that begins with iqn., eui. or naa."
+                "the initiator's name is not an iSCSI name: use one that begins with iqn., eui. or naa."
             }
             Cause::TargetName => {
-                "the target name that was asked for is none: see the initiator's configuration"
+                "the requested target name is not an iSCSI name: check the initiator's configuration"
             }
             Cause::SessionType => "the initiator asked for a type of session that there is not",
             Cause::Violation(violation) => return write!(f, "{violation}"),
@@ -292,7 +292,7 @@ impl core::fmt::Display for Cause {
                 "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
             }
             Cause::Refused(status) => return refused(*status, f),
-            Cause::OutOfTurn => "this target lost the order of the login, which is a fault of its own",
+            Cause::OutOfTurn => "internal error of this target: the login is out of order",
         };
         f.write_str(text)
     }
@@ -312,7 +312,7 @@ fn refused(status: LoginStatus, f: &mut core::fmt::Formatter<'_>) -> core::fmt::
         LoginStatus::TARGET_REMOVED => "the target is gone",
         LoginStatus::TOO_MANY_CONNECTIONS => "its session has as many connections as were agreed",
         LoginStatus::CANNOT_INCLUDE => "its session cannot have this connection",
-        LoginStatus::SESSION_DOES_NOT_EXIST => "the session that it would join is not there",
+        LoginStatus::SESSION_DOES_NOT_EXIST => "the session to join does not exist",
         LoginStatus::SERVICE_UNAVAILABLE => {
             "put off for a while: too many tries from there, or the target is stopping"
         }

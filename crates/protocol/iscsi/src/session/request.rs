@@ -190,7 +190,7 @@ impl core::fmt::Display for Fault {
             Fault::SegmentTooLong(len) => {
                 return write!(f, "a data segment of {len} bytes is longer than was agreed");
             }
-            Fault::UnexpectedAhs => "an additional header segment stands where none may be",
+            Fault::UnexpectedAhs => "an additional header segment is not allowed here",
             Fault::Stalled => {
                 "it leaves its answers unread, or does not send the data that it was asked for: see whether the \
                  initiator hangs"

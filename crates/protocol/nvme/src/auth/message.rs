@@ -48,7 +48,7 @@ impl core::fmt::Display for Explanation {
         match *self {
             Self::FAILED => f.write_str("authentication failed: the keys differ, or one is missing"),
             Self::PROTOCOL => f.write_str("no authentication protocol in common"),
-            Self::CONCATENATION => f.write_str("a secure channel is wanted on one side only"),
+            Self::CONCATENATION => f.write_str("only one side requires a secure channel"),
             Self::HASH => f.write_str("no hash in common"),
             Self::GROUP => f.write_str("no Diffie-Hellman group in common"),
             Self::PAYLOAD => f.write_str("an incorrect payload"),

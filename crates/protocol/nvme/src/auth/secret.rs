@@ -42,7 +42,7 @@ impl fmt::Display for SecretError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Prefix => f.write_str("a secret begins with `DHHC-1:`"),
-            Self::Transform => f.write_str("behind `DHHC-1:` stand 00, 01, 02 or 03 and a colon"),
+            Self::Transform => f.write_str("`DHHC-1:` must be followed by 00, 01, 02 or 03 and a colon"),
             Self::Colon => f.write_str("a secret ends with a colon"),
             Self::Base64 => f.write_str("the part between the last two colons is no base64"),
             Self::Length(len) => write!(f, "the secret has {len} bytes, and may have 32, 48 or 64"),

@@ -346,7 +346,7 @@ fn attack_15_wrong_keys_are_put_off_on_every_shard() {
             run(&mut world, &mut [&mut pipe], |world, pipes| is_dead(world, pipes[0]));
         } else {
             assert_eq!(ended.status.0 & 0x7ff, Status::CONTROLLER_BUSY.0, "{ended:?}");
-            assert_eq!(ended.status.0 >> 14, 0, "it may come again");
+            assert_eq!(ended.status.0 >> 14, 0, "it may retry");
             put_off += 1;
         }
     }

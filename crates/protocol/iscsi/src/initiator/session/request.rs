@@ -204,7 +204,7 @@ impl core::fmt::Display for Fault {
             Fault::SegmentTooLong(len) => {
                 write!(f, "a data segment of {len} bytes is longer than was agreed")
             }
-            Fault::UnexpectedAhs => f.write_str("an additional header segment stands where none may be"),
+            Fault::UnexpectedAhs => f.write_str("an additional header segment is not allowed here"),
             Fault::Unexpected(opcode) => write!(f, "a PDU of opcode {:02x}h may not come there", of(opcode)),
             Fault::UnknownTask(opcode) => {
                 write!(f, "a PDU of opcode {:02x}h names a task that there is not", of(opcode))
