@@ -201,7 +201,7 @@ pub fn print_table(root: &Path) -> Result<Report, String> {
 
 /// The crates as ARCHITECTURE.md shows them: where they stand, what they are, what they name.
 fn table(members: &[Package]) -> String {
-    let mut text = "| crate | what it is | stands on | `unsafe` |\n|---|---|---|---|\n".to_owned();
+    let mut text = "| crate | what it is | depends on | `unsafe` |\n|---|---|---|---|\n".to_owned();
     for layer in TABLE {
         let found = members.iter().find(|package| layer_name(&package.name) == layer.name());
         let Some(package) = found else { continue };
