@@ -50,7 +50,7 @@ impl IscsiPath {
             let step = probe.step.name();
             let text = match self.phase == PathPhase::Up && !is_sure {
                 true => format!(
-                    "the target does not tell which volume stands behind this logical unit number now (at {step}); \
+                    "the target does not report which volume has this logical unit number now (at {step}); \
                      look into its log"
                 ),
                 false => {
