@@ -82,7 +82,7 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     Bench(bench::BenchArgs),
     /// Run the experiments of published papers on targets and initiators, and report
     #[command(arg_required_else_help = true)]
-    Eval(eval::EvalArgs),
+    Eval(Box<eval::EvalArgs>),
 }
 
 /// Does it.
