@@ -109,6 +109,7 @@ pub fn record(preset: &str, systems: &[System], sizes: &[u64], runs: usize, seed
         commands: vec![format!("blockwire eval run {preset}")],
         environment: vec![Machine { role: "both".into(), facts: facts.to_vec() }],
         notes: vec!["This record is for tests; nothing was measured.".into()],
+        configurations: Vec::new(),
         points,
     }
 }
