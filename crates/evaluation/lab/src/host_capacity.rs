@@ -61,6 +61,23 @@ fn present<'a>(all: impl Iterator<Item = (&'a str, Option<String>)>) -> Vec<Stri
     all.filter(|(_, missing)| missing.is_none()).map(|(name, _)| name.to_owned()).collect()
 }
 
+/// A host with so many processors and so much memory, without links and systems.
+#[cfg(test)]
+pub(crate) fn example(cores: usize, memory: u64) -> HostCapacity {
+    HostCapacity {
+        cores,
+        memory,
+        files: 1024,
+        ports: 28_232,
+        namespaces: Ok(()),
+        targets: Vec::new(),
+        initiators: Vec::new(),
+        wires: Vec::new(),
+        time: Duration::from_secs(600),
+        timing: Timing::default(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

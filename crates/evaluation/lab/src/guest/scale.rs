@@ -92,27 +92,13 @@ pub(super) fn scale_to(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn room() -> HostCapacity {
-        HostCapacity {
-            cores: 2,
-            memory: 20 << 30,
-            files: 1024,
-            ports: 28_232,
-            namespaces: Ok(()),
-            targets: Vec::new(),
-            initiators: Vec::new(),
-            wires: Vec::new(),
-            time: Duration::from_secs(600),
-            timing: eval::preset::Timing::default(),
-        }
-    }
+    use crate::host_capacity::example;
 
     #[test]
     fn what_is_smaller_is_said() {
         let preset = Preset::find("t5-vm").unwrap();
         let mut notes = Vec::new();
-        let size = scale_to(preset, &room(), Scale::Part(0.01), (2, true), &mut notes);
+        let size = scale_to(preset, &example(2, 20 << 30), Scale::Part(0.01), (2, true), &mut notes);
         assert_eq!(
             (size.volume, size.runtime, size.loads.len()),
             (VOLUME_MIN, Duration::from_millis(600), 15)
@@ -120,13 +106,13 @@ mod tests {
         assert!(size.loads.iter().all(|load| (load.depth, load.threads) == (64, 4)));
         assert!(notes[0].contains("32 jobs") && notes[1].contains("64 MiB"), "{notes:?}");
         notes.clear();
-        let size = scale_to(preset, &room(), Scale::Auto, (2, false), &mut notes);
+        let size = scale_to(preset, &example(2, 20 << 30), Scale::Auto, (2, false), &mut notes);
         // Of 150 s for a machine in a round 5 are its boot; a load has a fifteenth of the rest.
         assert_eq!((size.volume, size.rounds, size.runtime.as_millis()), (1 << 30, 2, 9_166));
         assert!(size.loads.iter().all(|load| load.threads == 32) && notes.len() == 1, "{notes:?}");
         // For what does not fit there are fewer sizes.
         notes.clear();
-        let short = HostCapacity { time: Duration::from_secs(60), ..room() };
+        let short = HostCapacity { time: Duration::from_secs(60), ..example(2, 20 << 30) };
         let size = scale_to(preset, &short, Scale::Auto, (2, true), &mut notes);
         assert_eq!((size.loads.len(), size.rounds, size.runtime), (6, 1, Duration::from_secs(1)));
         assert!(notes.iter().any(|note| note.ends_with("are used: 4096, 65536")), "{notes:?}");

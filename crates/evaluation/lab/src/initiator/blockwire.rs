@@ -13,7 +13,7 @@ use super::fio_args::fio_words;
 use super::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Late, Process, Run, Stream};
+use crate::process::{Late, Process, Stream};
 
 #[derive(Debug)]
 pub(super) struct Ours {
@@ -80,14 +80,7 @@ impl Initiator for Ours {
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
-        let run = Run {
-            name: &task.name,
-            place: task.place,
-            cores: task.cores,
-            words: self.words(task),
-            dir: task.dir,
-        };
-        let mut process = Process::start(run)?;
+        let mut process = task.start(self.words(task))?;
         let text = events(&mut process, task.job, tell)?;
         let mut figures = read(&text).map_err(|why| process.failure(why))?;
         process.command().clone_into(&mut figures.command);

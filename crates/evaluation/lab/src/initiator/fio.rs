@@ -21,7 +21,6 @@ use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::attach::{AttachMethod, Attached, Wanted};
 use crate::place::Place;
-use crate::process::{Process, Run};
 
 /// The ways that fio can take, best first.
 const WAYS: [AttachMethod; 3] = [AttachMethod::Ublk, AttachMethod::Nbd, AttachMethod::Fuse];
@@ -207,8 +206,7 @@ pub(super) fn load(
     let longer = runtime + 3 * each;
     let mut words = words(&Job { runtime: Some(longer), ..task.job.clone() }, opened, engine);
     words.insert(1, format!("--status-interval={}ms", each.as_millis()));
-    let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
-    let mut process = Process::start(run)?;
+    let mut process = task.start(words)?;
     process.wait_for(Duration::from_secs(30), |line| line.starts_with("Starting ").then_some(()))?;
     let pids = match workers {
         Workers::These(mut pids) => {

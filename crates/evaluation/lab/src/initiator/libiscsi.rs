@@ -13,7 +13,7 @@ use super::clock::{tell_time, whole_seconds};
 use super::{Event, Initiator, LoadResult, Task, counted, patience};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::Process;
 
 /// `iscsi-perf`.
 #[derive(Debug)]
@@ -119,7 +119,7 @@ fn start(task: &Task<'_>, session: u32, url: &str, depth: u32, seconds: u64) -> 
         words.push("-r".to_owned());
     }
     words.push(url.to_owned());
-    Process::start(Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir })
+    task.start(words)
 }
 
 /// Bytes of each read, in the line that says so.

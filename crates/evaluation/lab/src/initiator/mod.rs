@@ -24,6 +24,7 @@ use eval::record::{Refilled, Unfinished, Window};
 
 use crate::Failure;
 use crate::place::Place;
+use crate::process::{Process, Run};
 
 /// A system that uses volumes.
 pub trait Initiator: Sync {
@@ -42,8 +43,10 @@ pub trait Initiator: Sync {
         None
     }
 
-    /// Its version, as it says it.
-    fn version(&self, place: &Place) -> Option<String>;
+    /// Its version, as it says it; `None`: it has none of its own.
+    fn version(&self, _place: &Place) -> Option<String> {
+        None
+    }
 
     /// Between which moments its I/Os are counted, and processors are looked at.
     fn window(&self) -> Window {
@@ -84,6 +87,13 @@ pub struct Task<'a> {
     pub connections: u32,
     /// For its files and logs.
     pub dir: &'a Path,
+}
+
+impl Task<'_> {
+    /// Starts a process of the initiator.
+    fn start(&self, words: Vec<String>) -> Result<Process, Failure> {
+        Process::start(Run { name: &self.name, place: self.place, cores: self.cores, words, dir: self.dir })
+    }
 }
 
 /// What happens while a load runs.

@@ -14,7 +14,6 @@ use super::clock::{tell_time, whole_seconds};
 use super::{Event, Initiator, LoadResult, Task, counted, patience};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
 use crate::spdk;
 
 /// `spdk_nvme_perf`.
@@ -67,8 +66,7 @@ impl Initiator for Spdk {
         let ramp = Duration::from_secs(whole_seconds(task.job.ramp));
         let seconds = whole_seconds(task.job.runtime.unwrap_or_default()).max(1);
         let words = words(task, spdk::program(PROGRAM)?, ramp.as_secs(), seconds)?;
-        let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
-        let mut processes = [Process::start(run)?];
+        let mut processes = [task.start(words)?];
         processes[0]
             .wait_for(Duration::from_secs(60), |line| line.contains("Launching workers").then_some(()))?;
         let pids = vec![processes[0].pid()];

@@ -11,7 +11,6 @@ use super::blockwire::events;
 use super::{Event, Initiator, LoadResult, Task};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
 
 #[derive(Debug)]
 pub(super) struct Sender {
@@ -41,10 +40,6 @@ impl Initiator for Sender {
         job.runtime.is_none().then(|| "a stream runs for a time, and none is given".to_owned())
     }
 
-    fn version(&self, _place: &Place) -> Option<String> {
-        None
-    }
-
     fn window(&self) -> Window {
         Window::Same
     }
@@ -57,8 +52,7 @@ impl Initiator for Sender {
         words.extend(["eval", "stream", "--to", &address].map(str::to_owned));
         words.extend(["--ramp-ms".to_owned(), ms(task.job.ramp)]);
         words.extend(["--runtime-ms".to_owned(), ms(task.job.runtime.unwrap_or_default())]);
-        let run = Run { name: &task.name, place: task.place, cores: task.cores, words, dir: task.dir };
-        let mut process = Process::start(run)?;
+        let mut process = task.start(words)?;
         let text = events(&mut process, task.job, tell)?;
         let figures = read(&text).map_err(|why| process.failure(why))?;
         Ok(LoadResult { command: process.command().to_owned(), ..figures })

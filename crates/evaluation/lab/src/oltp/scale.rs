@@ -135,21 +135,7 @@ fn most(lun: u64, luns: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn room(cores: usize, memory: u64) -> HostCapacity {
-        HostCapacity {
-            cores,
-            memory,
-            files: 1024,
-            ports: 28_232,
-            namespaces: Ok(()),
-            targets: Vec::new(),
-            initiators: Vec::new(),
-            wires: Vec::new(),
-            time: Duration::from_secs(600),
-            timing: eval::preset::Timing::default(),
-        }
-    }
+    use crate::host_capacity::example;
 
     fn made(room: &HostCapacity, scale: Scale) -> (Result<Size, Failure>, Vec<String>) {
         let mut notes = Vec::new();
@@ -159,7 +145,7 @@ mod tests {
 
     #[test]
     fn a_small_machine_gets_a_small_database_and_is_told() {
-        let (size, notes) = made(&room(2, 20 << 30), Scale::Auto);
+        let (size, notes) = made(&example(2, 20 << 30), Scale::Auto);
         let size = size.unwrap();
         assert_eq!((size.databases, size.users, size.luns), (2, 5, 6));
         assert!(size.data() < u64::from(size.luns) * size.lun / 2);
@@ -168,17 +154,17 @@ mod tests {
 
     #[test]
     fn the_smallest_part_is_small_and_the_whole_does_not_fit() {
-        let (size, _) = made(&room(2, 20 << 30), Scale::Part(0.00002));
+        let (size, _) = made(&example(2, 20 << 30), Scale::Part(0.00002));
         let size = size.unwrap();
         assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
         assert_eq!(size.lun, LUN_MIN);
-        let (size, _) = made(&room(2, 20 << 30), Scale::Part(1.0));
+        let (size, _) = made(&example(2, 20 << 30), Scale::Part(1.0));
         assert!(size.unwrap_err().to_string().contains("--scale"));
     }
 
     #[test]
     fn a_large_machine_gets_what_the_paper_had() {
-        let (size, _) = made(&room(48, 4 << 40), Scale::Auto);
+        let (size, _) = made(&example(48, 4 << 40), Scale::Auto);
         let size = size.unwrap();
         assert_eq!((size.databases, size.users), (4, 70));
     }

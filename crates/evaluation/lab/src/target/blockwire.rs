@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::{Polls, Serving, Setup, Target};
 use crate::Failure;
 use crate::place::{Place, quoted};
-use crate::process::{Process, Run};
 
 /// `blockwire serve`.
 #[derive(Debug)]
@@ -35,10 +34,6 @@ impl Target for Ours {
 
     fn missing(&self, place: &Place) -> Option<String> {
         place.lacks_binary(&self.binary)
-    }
-
-    fn has(&self, _medium: Medium) -> bool {
-        true
     }
 
     fn version(&self, place: &Place) -> Option<String> {
@@ -80,9 +75,7 @@ impl Target for Ours {
         if setup.listen != "127.0.0.1" {
             words.push("--allow-anonymous".to_owned());
         }
-        let run =
-            Run { name: "blockwire-shard", place: setup.place, cores: setup.cores, words, dir: setup.dir };
-        let mut process = Process::start(run)?;
+        let mut process = setup.start("blockwire-shard", words)?;
         let start = format!("listening {word} ");
         let port = process.wait_for(Duration::from_secs(30), |line| {
             line.strip_prefix(&start)?.rsplit(':').next()?.parse().ok()
@@ -162,15 +155,10 @@ mod tests {
     #[test]
     fn thousands_of_hosts_get_memory_and_controllers() {
         let setup = |protocol, connections| Setup {
-            place: &Place::Here,
-            listen: "127.0.0.1",
-            addresses: &[],
-            protocol,
             volumes: (1, 1 << 20),
-            medium: Medium::Ram,
             connections,
             cores: &[0, 1],
-            dir: Path::new("/"),
+            ..Setup::example(protocol, Medium::Ram)
         };
         assert_eq!(config(&setup(Protocol::Iscsi, 16_384)), None);
         assert_eq!(config(&setup(Protocol::NvmeTcp, 256)), None);

@@ -5,12 +5,11 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use eval::preset::Protocol;
+use eval::preset::{Medium, Protocol};
 
 use super::{Images, Serving, Setup, Target, free_port, lacking, wait_for_port};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
 
 /// `istgt`.
 #[derive(Debug)]
@@ -30,6 +29,10 @@ impl Target for Istgt {
 
     fn missing(&self, place: &Place) -> Option<String> {
         lacking(place, &[("istgt", "istgt")])
+    }
+
+    fn has(&self, medium: Medium) -> bool {
+        medium == Medium::Ram
     }
 
     fn version(&self, place: &Place) -> Option<String> {
@@ -67,8 +70,7 @@ impl Target for Istgt {
         serving.files.push(("istgt.conf".to_owned(), text));
         serving.remarks.push(images.remark("istgt"));
         let words = ["istgt", "-D", "-c", &file].map(str::to_owned).to_vec();
-        let run = Run { name: "istgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
-        let mut process = Process::start(run)?;
+        let mut process = setup.start("istgt", words)?;
         let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(20));
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);

@@ -96,10 +96,6 @@ impl Target for Kernel {
         (!is_root).then(|| format!("the kernel's targets: configuring them takes root on {}", place.name()))
     }
 
-    fn has(&self, _medium: Medium) -> bool {
-        true
-    }
-
     fn version(&self, place: &Place) -> Option<String> {
         let kernel = place.read("/proc/sys/kernel/osrelease").ok()?;
         Some(format!("Linux {}", kernel.trim()))
@@ -141,30 +137,15 @@ impl Target for Kernel {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
-
-    fn setup(protocol: Protocol, medium: Medium) -> Setup<'static> {
-        Setup {
-            place: &Place::Here,
-            listen: "127.0.0.1",
-            addresses: &[],
-            protocol,
-            volumes: (2, 64 << 20),
-            medium,
-            connections: 1,
-            cores: &[],
-            dir: Path::new("/"),
-        }
-    }
 
     #[test]
     fn scripts_are_told_sizes_in_their_units() {
-        let (start, stop) = Kernel::nvmet().arguments(&setup(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
+        let (start, stop) =
+            Kernel::nvmet().arguments(&Setup::example(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
         assert_eq!(start.join(" "), "start bw7 127.0.0.1 4421 2 64 1");
         assert_eq!(stop.join(" "), "stop bw7");
-        let (start, _) = Kernel::lio().arguments(&setup(Protocol::Iscsi, Medium::Null), "bw7", 3261);
+        let (start, _) = Kernel::lio().arguments(&Setup::example(Protocol::Iscsi, Medium::Null), "bw7", 3261);
         assert_eq!(start.join(" "), "start bw7 183 127.0.0.1:3261 2 67108864 ,rd_nullio=1");
     }
 
@@ -173,8 +154,11 @@ mod tests {
     fn exports_are_never_open_on_addresses_that_nobody_asked_for() {
         let addresses = ["10.0.0.7".to_owned(), "[fd00::7]".to_owned()];
         for target in [Kernel::lio(), Kernel::nvmet()] {
-            let setup =
-                Setup { listen: "0.0.0.0", addresses: &addresses, ..setup(target.protocol[0], Medium::Ram) };
+            let setup = Setup {
+                listen: "0.0.0.0",
+                addresses: &addresses,
+                ..Setup::example(target.protocol[0], Medium::Ram)
+            };
             let (start, _) = target.arguments(&setup, "bw7", 4421);
             let said = start.join(" ");
             assert!(
@@ -194,7 +178,7 @@ mod tests {
             if target.missing(&Place::Here).is_some() {
                 continue;
             }
-            let serving = target.start(&setup(target.protocol[0], Medium::Ram)).unwrap();
+            let serving = target.start(&Setup::example(target.protocol[0], Medium::Ram)).unwrap();
             let address = format!("127.0.0.1:{}", serving.port);
             std::net::TcpStream::connect(&address).unwrap();
             drop(serving);

@@ -22,7 +22,7 @@ use eval::preset::{Medium, Protocol};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
-use crate::process::Process;
+use crate::process::{Process, Run};
 use crate::scratch::Scratch;
 
 /// A system that serves volumes.
@@ -37,12 +37,14 @@ pub trait Target: Sync {
     fn missing(&self, place: &Place) -> Option<String>;
 
     /// Whether its volumes can be made of this.
-    fn has(&self, medium: Medium) -> bool {
-        medium == Medium::Ram
+    fn has(&self, _medium: Medium) -> bool {
+        true
     }
 
-    /// Its version, as it says it.
-    fn version(&self, place: &Place) -> Option<String>;
+    /// Its version, as it says it; `None`: it has none of its own.
+    fn version(&self, _place: &Place) -> Option<String> {
+        None
+    }
 
     /// How long it takes to start and to end, about, without filling its volumes.
     fn starting(&self) -> Duration {
@@ -77,6 +79,29 @@ pub struct Setup<'a> {
     pub cores: &'a [usize],
     /// For its files and logs.
     pub dir: &'a Path,
+}
+
+impl Setup<'_> {
+    /// Starts a process of the target.
+    fn start(&self, name: &str, words: Vec<String>) -> Result<Process, Failure> {
+        Process::start(Run { name, place: self.place, cores: self.cores, words, dir: self.dir })
+    }
+
+    /// Two volumes of 64 MiB at a loopback address.
+    #[cfg(test)]
+    fn example(protocol: Protocol, medium: Medium) -> Setup<'static> {
+        Setup {
+            place: &Place::Here,
+            listen: "127.0.0.1",
+            addresses: &[],
+            protocol,
+            volumes: (2, 64 << 20),
+            medium,
+            connections: 1,
+            cores: &[],
+            dir: Path::new("/"),
+        }
+    }
 }
 
 /// A system that tells how long it has polled without work.
@@ -342,7 +367,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let words = ["sh", "-c", "echo in use >&2; exit 1"].map(str::to_owned).to_vec();
-        let run = crate::process::Run { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run = Run { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         process.finish(Duration::from_secs(10)).unwrap_err();
         let port = listener.local_addr().unwrap().port();

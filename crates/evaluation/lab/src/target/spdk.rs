@@ -16,7 +16,6 @@ use super::{Polls, Serving, Setup, Target, free_port, wait_for_port};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
-use crate::process::{Process, Run};
 use crate::spdk;
 
 /// One of its targets.
@@ -62,10 +61,6 @@ impl Target for Spdk {
         spdk::missing(place, self.program)
     }
 
-    fn has(&self, _medium: Medium) -> bool {
-        true
-    }
-
     fn version(&self, place: &Place) -> Option<String> {
         spdk::version(place, self.program)
     }
@@ -93,8 +88,7 @@ impl Target for Spdk {
         words.extend(["--no-huge", "--no-pci", "--iova-mode", "va", "-s", &memory].map(str::to_owned));
         words.extend(["-m".to_owned(), spdk::mask(setup.cores)]);
         words.extend(["-r".to_owned(), socket.display().to_string(), "-c".to_owned(), path]);
-        let run = Run { name: self.name, place: setup.place, cores: setup.cores, words, dir: setup.dir };
-        let mut process = Process::start(run)?;
+        let mut process = setup.start(self.name, words)?;
         let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(60));
         let volumes = (0..setup.volumes.0).map(|number| match setup.protocol {
             Protocol::NvmeTcp => format!("{}/1", name(setup.protocol, number)),
@@ -255,17 +249,7 @@ mod tests {
     use super::*;
 
     fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> Setup<'_> {
-        Setup {
-            place: &Place::Here,
-            listen: "0.0.0.0",
-            addresses,
-            protocol,
-            volumes: (2, 64 << 20),
-            medium,
-            connections: 1,
-            cores: &[],
-            dir: Path::new("/"),
-        }
+        Setup { listen: "0.0.0.0", addresses, ..Setup::example(protocol, medium) }
     }
 
     #[test]

@@ -3,12 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::Protocol;
 
 use super::{Serving, Setup, Target};
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
 
 #[derive(Debug)]
 pub(super) struct Receiver {
@@ -34,20 +33,10 @@ impl Target for Receiver {
         place.lacks_binary(&self.binary)
     }
 
-    fn has(&self, _medium: Medium) -> bool {
-        true
-    }
-
-    fn version(&self, _place: &Place) -> Option<String> {
-        None
-    }
-
     fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
         let mut words = vec![setup.place.binary(&self.binary)];
         words.extend(["eval", "stream", "--listen", &format!("{}:0", setup.listen)].map(str::to_owned));
-        let run =
-            Run { name: "stream-target", place: setup.place, cores: setup.cores, words, dir: setup.dir };
-        let mut process = Process::start(run)?;
+        let mut process = setup.start("stream-target", words)?;
         let port = process
             .wait_for(Duration::from_secs(10), |line| line.strip_prefix("listening ")?.parse().ok())?;
         let mut serving = Serving::new(Protocol::Stream, port, vec![String::new()]);

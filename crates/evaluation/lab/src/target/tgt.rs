@@ -11,7 +11,7 @@ use super::{Images, Serving, Setup, Target, free_port, lacking};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::Process;
 
 /// `tgtd`.
 #[derive(Debug)]
@@ -38,10 +38,6 @@ impl Target for Tgt {
             .or_else(|| place.run(&["mkdir", "-p", SOCKETS]).err().map(|why| format!("{why}; it takes root")))
     }
 
-    fn has(&self, _medium: Medium) -> bool {
-        true
-    }
-
     fn version(&self, place: &Place) -> Option<String> {
         place.run(&["tgtd", "-V"]).ok().map(|said| said.trim().to_owned()).filter(|said| !said.is_empty())
     }
@@ -59,8 +55,7 @@ impl Target for Tgt {
         }
         let portal = format!("portal={}:{port}", setup.listen);
         let words = ["tgtd", "-f", "-C", &control, "--iscsi", &portal].map(str::to_owned).to_vec();
-        let run = Run { name: "tgt", place: setup.place, cores: setup.cores, words, dir: setup.dir };
-        let process = Process::start(run)?;
+        let process = setup.start("tgt", words)?;
         let volumes = (0..setup.volumes.0).map(|number| format!("{}/1", target_name(number))).collect();
         let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
         serving.is_stubborn = true;

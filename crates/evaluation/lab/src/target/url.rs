@@ -1,6 +1,6 @@
 //! Volumes that something else serves already.
 
-use eval::preset::Protocol;
+use eval::preset::{Medium, Protocol};
 
 use super::{Serving, Setup, Target};
 use crate::Failure;
@@ -39,8 +39,8 @@ impl Target for UrlTarget {
         None
     }
 
-    fn version(&self, _place: &Place) -> Option<String> {
-        None
+    fn has(&self, medium: Medium) -> bool {
+        medium == Medium::Ram
     }
 
     fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
