@@ -14,7 +14,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockwire_block_device::{Statistics, Stop, fuse};
-use support::{Behaviour, RamVolume, behaviours};
+use support::{Behaviour, RamVolume, behaviours, verifying};
 use testkit::watch::{self, Watch, stage};
 use volume::RamDisk;
 
@@ -168,27 +168,11 @@ fn fio_verifies_with_many_requests_in_flight() {
     for (logical, mood) in behaviours() {
         let Some((server, device)) = Server::with_device(64, logical, mood) else { return };
         for place in [&device, &server.file] {
-            let name = format!("--filename={}", text(place));
-            let said = run(
-                "fio",
-                &[
-                    "--name=v",
-                    "--ioengine=libaio",
-                    "--direct=1",
-                    &name,
-                    "--rw=randwrite",
-                    "--bsrange=4k-256k",
-                    "--size=64m",
-                    "--io_size=64m",
-                    "--iodepth=16",
-                    "--verify=crc32c",
-                    "--verify_fatal=1",
-                    "--do_verify=1",
-                    "--minimal",
-                    "--verify_state_save=0",
-                    "--allow_mounted_write=0",
-                ],
+            let own = format!(
+                "--ioengine=libaio --direct=1 --bsrange=4k-256k --allow_mounted_write=0 --filename={}",
+                text(place)
             );
+            let said = run("fio", &verifying(&own));
             assert!(!said.contains("verify:"), "{said}");
         }
     }

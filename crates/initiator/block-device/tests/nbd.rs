@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use blockwire_block_device::{Statistics, Stop, nbd};
-use support::{Behaviour, RamVolume, behaviours, run};
+use support::{Behaviour, RamVolume, behaviours, run, verifying};
 use volume::RamDisk;
 
 const MIB: u64 = 1 << 20;
@@ -105,46 +105,13 @@ fn qemu_writes_reads_and_compares() {
         let image = server.noise("image", 64 * MIB);
         run("qemu-img", &["convert", "-n", "-f", "raw", "-O", "raw", "-W", text(&image), &server.url]);
         run("qemu-img", &["compare", "-f", "raw", "-F", "raw", text(&image), &server.url]);
-        run(
-            "qemu-io",
-            &[
-                "-f",
-                "raw",
-                "-c",
-                "write -P 7 1M 2M",
-                "-c",
-                "read -P 7 1M 2M",
-                "-c",
-                "write -z -u 2M 64k",
-                "-c",
-                "read -P 0 2M 64k",
-                "-c",
-                "write -f -P 9 513 1000",
-                "-c",
-                "read -P 9 513 1000",
-                "-c",
-                "discard 4M 4M",
-                "-c",
-                "read -P 0 4M 4M",
-                "-c",
-                "write -z 8M 1M",
-                "-c",
-                "read -P 0 8M 1M",
-                "-c",
-                "flush",
-                "-c",
-                "aio_write -P 3 16M 4M",
-                "-c",
-                "aio_write -P 4 20M 4M",
-                "-c",
-                "aio_flush",
-                "-c",
-                "read -P 3 16M 4M",
-                "-c",
-                "read -P 4 20M 4M",
-                &server.url,
-            ],
-        );
+        let commands = "write -P 7 1M 2M; read -P 7 1M 2M; write -z -u 2M 64k; read -P 0 2M 64k; \
+             write -f -P 9 513 1000; read -P 9 513 1000; discard 4M 4M; read -P 0 4M 4M; write -z 8M 1M; \
+             read -P 0 8M 1M; flush; aio_write -P 3 16M 4M; aio_write -P 4 20M 4M; aio_flush; \
+             read -P 3 16M 4M; read -P 4 20M 4M";
+        let commands = commands.split("; ").flat_map(|command| ["-c", command]);
+        let arguments: Vec<&str> = ["-f", "raw"].into_iter().chain(commands).chain([&*server.url]).collect();
+        run("qemu-io", &arguments);
         let counted = server.statistics.snapshot();
         assert!(
             counted.bytes_written >= 64 * MIB && counted.flushes > 0 && counted.discards > 0,
@@ -226,25 +193,7 @@ fn nbdcopy_uses_several_connections() {
 fn fio_verifies_by_its_nbd_engine() {
     for (logical, mood) in behaviours() {
         let server = Server::start(64, logical, mood);
-        let uri = format!("--uri={}", server.url);
-        let said = run(
-            "fio",
-            &[
-                "--name=v",
-                "--ioengine=nbd",
-                &uri,
-                "--rw=randwrite",
-                "--bsrange=4k-128k",
-                "--size=64m",
-                "--io_size=64m",
-                "--iodepth=16",
-                "--verify=crc32c",
-                "--verify_fatal=1",
-                "--do_verify=1",
-                "--minimal",
-                "--verify_state_save=0",
-            ],
-        );
+        let said = run("fio", &verifying(&format!("--ioengine=nbd --uri={} --bsrange=4k-128k", server.url)));
         assert!(!said.contains("verify:"), "{said}");
     }
 }

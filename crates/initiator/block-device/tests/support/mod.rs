@@ -267,3 +267,11 @@ pub fn run(program: &str, args: &[&str]) -> String {
     assert!(out.status.success(), "{program} {args:?}: {}\n{said}", out.status);
     said
 }
+
+/// The words of a fio that verifies what it has written: `own`, and what all of them share.
+#[allow(dead_code, reason = "not every test runs programs")]
+pub fn verifying(own: &str) -> Vec<&str> {
+    const SHARED: &str = "--rw=randwrite --size=64m --io_size=64m --iodepth=16 --verify=crc32c --verify_fatal=1 \
+        --do_verify=1 --minimal --verify_state_save=0";
+    ["--name=v"].into_iter().chain(own.split(' ')).chain(SHARED.split(' ')).collect()
+}
