@@ -13,7 +13,8 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use blockwire_block_device::{Statistics, Stop, nbd};
-use support::{Behaviour, Mutator, RamVolume, seeds};
+use support::{Behaviour, Mutator, RamVolume};
+use testkit::seeds::seeds;
 use volume::RamDisk;
 
 const SIZE: usize = 1 << 20;

@@ -9,6 +9,7 @@
 //! | [`FakeBackend`] | a disk in memory that a test controls: it delays operations, or makes them fail |
 //! | [`faulty`] | `FaultyBackend`: a backend with one planted defect |
 //! | `fuzz` | common code of fuzzers, stored seeds and property tests |
+//! | [`seeds`] | runs of many seeds: on all processors, counted, replayed |
 //! | `target` | a target with one volume, as a logical unit and as a namespace |
 //! | `iscsi_host`, `nvme_host` | scripted hosts: they follow the protocol, and check that the target does |
 //! | `iscsi_target` | a scripted target: it sends what a test wants |
@@ -29,6 +30,7 @@ pub mod iscsi_host;
 pub mod iscsi_target;
 #[cfg(feature = "shard")]
 pub mod nvme_host;
+pub mod seeds;
 #[cfg(feature = "shard")]
 pub mod target;
 #[cfg(feature = "watch")]

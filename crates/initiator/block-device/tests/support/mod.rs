@@ -186,17 +186,6 @@ impl Disk for RamVolume {
     }
 }
 
-/// Which seeds to play: `SIM_SEEDS=n` of them instead of `many`, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
-#[allow(dead_code, reason = "not every test has seeds")]
-pub fn seeds(many: u64) -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let from = number("SIM_FROM").unwrap_or(0);
-    match number("SIM_SEED") {
-        Some(one) => one..one + 1,
-        None => from..from + number("SIM_SEEDS").unwrap_or(many),
-    }
-}
-
 /// Random numbers of one seed.
 #[allow(dead_code, reason = "not every test has seeds")]
 pub struct Mutator(Entropy);

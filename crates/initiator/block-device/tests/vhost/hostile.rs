@@ -6,7 +6,8 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use crate::machine::*;
-use crate::support::{Behaviour, Mutator, seeds};
+use crate::support::{Behaviour, Mutator};
+use testkit::seeds::seeds;
 
 /// A message: request, flags, payload, and how many descriptors go with it.
 type Message = (u32, u32, Vec<u8>, usize);

@@ -4,56 +4,17 @@
 mod mangle;
 mod world;
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use mangle::Protocol;
+use testkit::seeds;
 use world::{Session, Tally};
 
-/// Plays sessions on all processors: `SIM_SEEDS=n` of them instead of `many`, from `SIM_FROM` on; `SIM_SEED=n` plays
-/// that one.
+/// Sessions with one protocol: `many` of them.
 fn play(protocol: Protocol, name: &str, many: u64) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let from = number("SIM_FROM").unwrap_or(0);
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => from..from + number("SIM_SEEDS").unwrap_or(many),
-    };
-    let (next, total, failed) =
-        (AtomicU64::new(seeds.start), Mutex::new(Tally::default()), Mutex::new(vec![]));
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    match catch_unwind(AssertUnwindSafe(|| Session::new(seed, protocol).play())) {
-                        Ok(tally) => {
-                            let mut total = total.lock().unwrap();
-                            total.well += tally.well;
-                            total.failed += tally.failed;
-                            total.connections += tally.connections;
-                            total.changed += tally.changed;
-                        }
-                        Err(_) => failed.lock().unwrap().push(seed),
-                    }
-                }
-            });
-        }
-    });
-    let (failed, total) = (failed.into_inner().unwrap(), total.into_inner().unwrap());
-    for seed in &failed {
-        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-multipath --test hostile {name}");
-    }
-    println!("{total:?}");
-    assert_eq!(failed, [], "these seeds failed");
-    if seeds.end - seeds.start >= 50 {
-        let eventful = total.well > 500 && total.failed > 50 && total.changed > 100;
-        assert!(eventful && total.connections > 100, "nothing much happens: {total:?}");
-    }
+    let test = format!("blockwire-multipath --test hostile {name}");
+    let (total, runs) = seeds::play(many, &test, |seed| Session::new(seed, protocol).play());
+    let Tally { well, failed, connections, changed } = total;
+    let eventful = well > 500 && failed > 50 && changed > 100 && connections > 100;
+    assert!(runs < 50 || eventful, "nothing much happens: {total:?}");
 }
 
 #[test]

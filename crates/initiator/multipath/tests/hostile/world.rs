@@ -108,13 +108,8 @@ pub struct Session {
     pub tally: Tally,
 }
 
-/// What happened.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub well: u64,
-    pub failed: u64,
-    pub connections: u64,
-    pub changed: u64,
+testkit::tally! {
+    pub struct Tally { well, failed, connections, changed }
 }
 
 impl Session {

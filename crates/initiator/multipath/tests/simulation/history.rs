@@ -35,37 +35,13 @@ struct Flight {
     cancelled: bool,
 }
 
-/// How many of each there were.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub well: u64,
-    pub lost: u64,
-    pub cancelled: u64,
-    pub swapped: u64,
-    pub losses: u64,
-    pub retried: u64,
-    pub unknown: u64,
-    pub fences: u64,
-    pub restarts: u64,
-    pub changes: u64,
-    pub undecided: u64,
+testkit::tally! {
+    pub struct Tally {
+        well, lost, cancelled, swapped, losses, retried, unknown, fences, restarts, changes, undecided,
+    }
 }
 
 impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        self.well += other.well;
-        self.lost += other.lost;
-        self.cancelled += other.cancelled;
-        self.swapped += other.swapped;
-        self.losses += other.losses;
-        self.retried += other.retried;
-        self.unknown += other.unknown;
-        self.fences += other.fences;
-        self.restarts += other.restarts;
-        self.changes += other.changes;
-        self.undecided += other.undecided;
-    }
-
     /// Whether everything that can happen happens, in a hundred histories or more.
     pub fn is_eventful(&self) -> bool {
         let rare = [self.cancelled, self.swapped, self.losses, self.retried, self.unknown, self.fences];

@@ -5,54 +5,17 @@ mod history;
 mod node;
 mod plan;
 
-use std::panic::catch_unwind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use faulty_path::Defect;
 use history::{History, Tally};
 use plan::Plan;
+use testkit::seeds::{self, Tally as _};
 
-/// Many histories. `SIM_SEEDS=n` plays n of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
+/// Many histories.
 #[test]
 fn histories_over_many_paths_agree_with_one_volume() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let from = number("SIM_FROM").unwrap_or(0);
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => from..from + number("SIM_SEEDS").unwrap_or(200),
-    };
-    let next = AtomicU64::new(seeds.start);
-    let failed = Mutex::new(Vec::new());
-    let total = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    match catch_unwind(|| History::new(Plan::of(seed)).play()) {
-                        Ok(tally) => total.lock().unwrap().add(tally),
-                        Err(_) => failed.lock().unwrap().push(seed),
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    for seed in &failed {
-        println!(
-            "replay with: SIM_SEED={seed} cargo test -p blockwire-multipath --test simulation histories"
-        );
-    }
-    let total = total.into_inner().unwrap();
-    println!("{total:?}");
-    assert_eq!(failed, [], "these seeds failed");
-    if seeds.end - seeds.start >= 100 {
-        assert!(total.is_eventful(), "nothing much happens: {total:?}");
-    }
+    let test = "blockwire-multipath --test simulation histories";
+    let (total, runs) = seeds::play(200, test, |seed| History::new(Plan::of(seed)).play());
+    assert!(runs < 100 || total.is_eventful(), "nothing much happens: {total:?}");
 }
 
 /// Histories that found something: a path over NVMe/TCP that was being closed while the target did not serve
@@ -81,23 +44,15 @@ fn histories_over_a_slow_disk_agree_with_one_volume() {
 /// one change in twenty of what the seeds play would leave it unnoticed.
 #[test]
 fn a_fence_that_is_over_too_early_is_noticed() {
-    let caught = (0..1000).find(|&seed| {
-        let plan = Plan { defect: Some(Defect::FencedEarly), ..Plan::slow(seed) };
-        catch_unwind(|| History::new(plan).play()).is_err()
-    });
-    println!("caught by seed {caught:?}");
-    assert!(caught.is_some(), "it goes unnoticed");
+    let plan = |seed| Plan { defect: Some(Defect::FencedEarly), ..Plan::slow(seed) };
+    seeds::is_noticed(Defect::FencedEarly, 1000, |seed| History::new(plan(seed)).play());
 }
 
 /// Paths with a planted bug: each kind is noticed within a few histories.
 #[test]
 fn planted_bugs_are_caught() {
     for defect in faulty_path::DEFECTS {
-        let caught = (0..300).find(|&seed| {
-            let plan = Plan { defect: Some(defect), ..Plan::of(seed) };
-            catch_unwind(|| History::new(plan).play()).is_err()
-        });
-        println!("{defect:?}: caught by seed {caught:?}");
-        assert!(caught.is_some(), "{defect:?} goes unnoticed");
+        let plan = |seed| Plan { defect: Some(defect), ..Plan::of(seed) };
+        seeds::is_noticed(defect, 300, |seed| History::new(plan(seed)).play());
     }
 }

@@ -2,18 +2,18 @@
 //! change. Hosts of both protocols are notified. Events, their logs, and aborts of their requests race with
 //! the changes, and hosts fall silent.
 
-use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_shard::{Control, Exports, Message, Report};
 use endpoint::ShardId;
 use nvme::{Opcode, Status};
+use testkit::seeds;
 use volume::{Access, Geometry, PortId, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::command::sqe;
-use crate::history::{History, Tally};
+use crate::history::History;
 use crate::host::Side;
 use crate::plan::{MOST, Plan, SPAN};
 use crate::queue::{Ended, Queue};
@@ -294,27 +294,9 @@ impl History {
     }
 }
 
-/// `SIM_SEEDS=n` plays n of them; `SIM_SEED=n` plays that one.
 #[test]
 fn changes_under_load_are_told_to_both_protocols() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SIM_SEEDS").unwrap_or(16),
-    };
-    let many = seeds.end - seeds.start >= 16;
-    let mut total = Tally::default();
-    let mut failed = vec![];
-    for seed in seeds {
-        match catch_unwind(|| History::new(Plan::changing(seed)).play()) {
-            Ok(tally) => total.add(tally),
-            Err(_) => failed.push(seed),
-        }
-    }
-    for seed in &failed {
-        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-shard --test one_truth changes");
-    }
-    println!("{total:?}");
-    assert_eq!(failed, [], "these seeds failed");
-    assert!(!many || (total.changes > 100 && total.refused > 100), "nothing much happens: {total:?}");
+    let test = "blockwire-shard --test one_truth changes";
+    let (total, runs) = seeds::play(16, test, |seed| History::new(Plan::changing(seed)).play());
+    assert!(runs < 16 || (total.changes > 100 && total.refused > 100), "nothing much happens: {total:?}");
 }

@@ -2,12 +2,12 @@
 //! write that the preempted hosts sent before reaches the disk, over any protocol, queue, connection or
 //! shard. Their later writes get a reservation conflict.
 
-use std::panic::catch_unwind;
 use std::time::Duration;
 
 use nvme::reservation::{Acquire, AcquireAction};
 use nvme::{Opcode, Status};
 use sim::SimRng;
+use testkit::seeds;
 use zerocopy::little_endian::U32;
 
 use crate::command::{Action, Flight, sqe};
@@ -23,15 +23,15 @@ const TASK_ABORTED: u8 = 0x40;
 /// Kinds of reservations: SCSI's number, NVMe's, and whether all registrants may write.
 const KINDS: [(u8, u8, bool); 4] = [(5, 3, true), (6, 4, true), (1, 1, false), (3, 2, false)];
 
-/// What a fence met.
-#[derive(Clone, Copy, Debug, Default)]
-struct Met {
-    /// Writes that had succeeded before.
-    done: usize,
-    /// Writes that were refused or aborted.
-    refused: usize,
-    /// How much of their data went in more pieces than one.
-    pieces: u64,
+testkit::tally! {
+    struct Met {
+        /// Writes that had succeeded before.
+        done,
+        /// Writes that were refused or aborted.
+        refused,
+        /// How much of their data went in more pieces than one.
+        pieces
+    }
 }
 
 fn bytes(one: u64, other: u64, big: bool) -> Vec<u8> {
@@ -217,30 +217,16 @@ fn fence(plan: Plan) -> Met {
     met
 }
 
-/// `SIM_SEEDS=n` for n of them.
 #[test]
 fn fences_hold_over_both_protocols() {
-    let seeds = std::env::var("SIM_SEEDS").ok().and_then(|value| value.parse().ok()).unwrap_or(60);
-    let mut total = Met::default();
-    for seed in 0..seeds {
-        let met = catch_unwind(|| fence(Plan::slow(seed)));
-        let met = met.unwrap_or_else(|_| panic!("seed {seed} fails"));
-        total.done += met.done;
-        total.refused += met.refused;
-        total.pieces += met.pieces;
-    }
-    println!("{total:?}");
-    let enough = seeds as usize;
-    assert!(total.done > enough && total.refused > enough, "fences met hardly any write: {total:?}");
-    assert!(enough < 20 || total.pieces > seeds, "hardly any write goes in pieces: {total:?}");
+    let test = "blockwire-shard --test one_truth fences";
+    let (total, runs) = seeds::play(60, test, |seed| fence(Plan::slow(seed)));
+    assert!(total.done > runs && total.refused > runs, "fences met hardly any write: {total:?}");
+    assert!(runs < 20 || total.pieces > runs, "hardly any write goes in pieces: {total:?}");
 }
 
 #[test]
 fn a_fence_that_is_not_awaited_is_noticed() {
-    let caught = (0..60).find(|&seed| {
-        let plan = Plan { bug: Some(Bug::FenceNotAwaited), ..Plan::slow(seed) };
-        catch_unwind(|| fence(plan)).is_err()
-    });
-    println!("caught by seed {caught:?}");
-    assert!(caught.is_some(), "it goes unnoticed");
+    let plan = |seed| Plan { bug: Some(Bug::FenceNotAwaited), ..Plan::slow(seed) };
+    seeds::is_noticed(Bug::FenceNotAwaited, 60, |seed| fence(plan(seed)));
 }

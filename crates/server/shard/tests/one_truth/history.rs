@@ -26,62 +26,19 @@ pub const PATIENCE: Duration = Duration::from_secs(100);
 /// Commands of one host in flight, at most: what the search for an order must try is bounded so.
 const FLIGHTS_MAX: usize = 10;
 
-/// How many of each there were: a simulation in which nothing happens proves nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub good: u64,
-    pub failed: u64,
-    pub swapped: u64,
-    pub miscompared: u64,
-    pub parted: u64,
-    pub spoilt: u64,
-    pub unreadable: u64,
-    pub aborted: u64,
-    pub lost_links: u64,
-    pub resets: u64,
-    pub unit_resets: u64,
-    pub undecided: u64,
-    pub refused: u64,
-    pub changes: u64,
-    pub copied: u64,
-    pub verified: u64,
-    pub power_losses: u64,
-    pub noises: u64,
-    pub undigested: u64,
-    pub torn: u64,
-    /// R2Ts behind the first of a command, and data PDUs before the last of an R2T.
-    pub pieces: u64,
-    /// Connections that were reset on their way to the shard of their session or controller.
-    pub turned_away: u64,
+testkit::tally! {
+    pub struct Tally {
+        good, failed, swapped, miscompared, parted, spoilt, unreadable, aborted, lost_links, resets,
+        unit_resets, undecided, refused, changes, copied, verified, power_losses, noises, undigested,
+        torn,
+        /// R2Ts behind the first of a command, and data PDUs before the last of an R2T.
+        pieces,
+        /// Connections that were reset on their way to the shard of their session or controller.
+        turned_away,
+    }
 }
 
 impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = other;
-        self.good += good;
-        self.failed += failed;
-        self.swapped += swapped;
-        self.miscompared += miscompared;
-        self.parted += parted;
-        self.spoilt += spoilt;
-        self.unreadable += unreadable;
-        self.aborted += other.aborted;
-        self.lost_links += other.lost_links;
-        self.resets += other.resets;
-        self.unit_resets += other.unit_resets;
-        self.undecided += other.undecided;
-        self.refused += other.refused;
-        self.changes += other.changes;
-        self.copied += other.copied;
-        self.verified += other.verified;
-        self.power_losses += other.power_losses;
-        self.noises += other.noises;
-        self.undigested += other.undigested;
-        self.torn += other.torn;
-        self.pieces += other.pieces;
-        self.turned_away += other.turned_away;
-    }
-
     /// Whether everything that can happen happens, in a hundred histories or more.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, swapped, miscompared, parted, spoilt, unreadable, .. } = *self;

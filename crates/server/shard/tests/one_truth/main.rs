@@ -14,49 +14,15 @@ mod power;
 mod queue;
 mod scsi;
 
-use std::panic::catch_unwind;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use history::{History, Tally};
 use plan::{Bug, Plan};
+use testkit::seeds;
 
-/// Plays histories on all processors: `SIM_SEEDS=n` of them instead of `many`, from `SIM_FROM` on; `SIM_SEED=n`
-/// plays that one. Gives what happened, and whether they were enough to say that something must have.
+/// Gives what happened, and whether there were enough to say that something must have.
 fn play(test: &str, many: u64, plan: fn(u64) -> Plan) -> (Tally, bool) {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let from = number("SIM_FROM").unwrap_or(0);
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => from..from + number("SIM_SEEDS").unwrap_or(many),
-    };
-    let next = AtomicU64::new(seeds.start);
-    let failed = Mutex::new(Vec::new());
-    let total = Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    match catch_unwind(|| History::new(plan(seed)).play()) {
-                        Ok(tally) => total.lock().unwrap().add(tally),
-                        Err(_) => failed.lock().unwrap().push(seed),
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    for seed in &failed {
-        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-shard --test one_truth {test}");
-    }
-    let total = total.into_inner().unwrap();
-    println!("{total:?}");
-    assert_eq!(failed, [], "these seeds failed");
-    (total, seeds.end - seeds.start >= 100)
+    let test = format!("blockwire-shard --test one_truth {test}");
+    let (total, runs) = seeds::play(many, &test, |seed| History::new(plan(seed)).play());
+    (total, runs >= 100)
 }
 
 /// Many histories, each checked against one volume; half of them with data of writes in small pieces.
@@ -93,11 +59,7 @@ fn histories_that_found_something_pass() {
 #[test]
 fn planted_bugs_are_caught() {
     for bug in [Bug::GuardsApart, Bug::PairsApart, Bug::DataOfAnother, Bug::NothingDeallocated] {
-        let caught = (0..200).find(|&seed| {
-            let plan = Plan { bug: Some(bug), shards: 3, ..Plan::of(seed) };
-            catch_unwind(|| History::new(plan).play()).is_err()
-        });
-        println!("{bug:?}: caught by seed {caught:?}");
-        assert!(caught.is_some(), "{bug:?} goes unnoticed");
+        let plan = |seed| Plan { bug: Some(bug), shards: 3, ..Plan::of(seed) };
+        seeds::is_noticed(bug, 200, |seed| History::new(plan(seed)).play());
     }
 }

@@ -33,49 +33,18 @@ struct Host {
     orphans: Vec<Flight>,
 }
 
-/// How many of each there were: a simulation in which nothing happens proves nothing.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Tally {
-    pub good: u64,
-    pub failed: u64,
-    pub aborted: u64,
-    pub kills: u64,
-    pub reinstated: u64,
-    pub power_losses: u64,
-    pub crashes: u64,
-    /// Flushes that were answered GOOD after a crash, and before anything was written.
-    pub first_flushes: u64,
-    pub lost: u64,
-    pub swapped: u64,
-    pub miscompared: u64,
-    pub unmapped: u64,
-    pub copied: u64,
-    pub ordered: u64,
-    pub undecided: u64,
-    /// R2Ts that were not the first of their tasks.
-    pub later_r2ts: u64,
+testkit::tally! {
+    pub struct Tally {
+        good, failed, aborted, kills, reinstated, power_losses, crashes,
+        /// Flushes that were answered GOOD after a crash, and before anything was written.
+        first_flushes,
+        lost, swapped, miscompared, unmapped, copied, ordered, undecided,
+        /// R2Ts that were not the first of their tasks.
+        later_r2ts,
+    }
 }
 
 impl Tally {
-    pub fn add(&mut self, other: Tally) {
-        self.good += other.good;
-        self.failed += other.failed;
-        self.aborted += other.aborted;
-        self.kills += other.kills;
-        self.reinstated += other.reinstated;
-        self.power_losses += other.power_losses;
-        self.crashes += other.crashes;
-        self.first_flushes += other.first_flushes;
-        self.lost += other.lost;
-        self.swapped += other.swapped;
-        self.miscompared += other.miscompared;
-        self.unmapped += other.unmapped;
-        self.copied += other.copied;
-        self.ordered += other.ordered;
-        self.undecided += other.undecided;
-        self.later_r2ts += other.later_r2ts;
-    }
-
     /// Whether everything that can happen happens.
     pub fn is_eventful(&self) -> bool {
         let Tally { good, failed, aborted, kills, reinstated, power_losses, lost, .. } = *self;

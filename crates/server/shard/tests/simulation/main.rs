@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use blockwire_shard::{Control, Exports, Message, Shard};
 use endpoint::{ListenerId, ShardId};
-use history::{History, Tally};
+use history::History;
 use iscsi::initiator::LoginConfig;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
@@ -26,7 +26,7 @@ use plan::Plan;
 use sim::{Config, PeerEnd, World};
 use testkit::iscsi_host::Initiator;
 use testkit::target::{self, TargetLimits, wanted};
-use testkit::{Defect, faulty};
+use testkit::{Defect, faulty, seeds};
 use volume::{Ram, RamDisk};
 
 const BLOCKS: u64 = 4096;
@@ -131,45 +131,12 @@ fn what_is_written_is_read_back() {
     }
 }
 
-/// Many histories, each against a model of the disk; half of them with short bursts. `SIM_SEEDS=n` plays n
-/// of them, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
+/// Many histories, each against a model of the disk; half of them with short bursts.
 #[test]
 fn histories_agree_with_a_disk() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let from = number("SIM_FROM").unwrap_or(0);
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => from..from + number("SIM_SEEDS").unwrap_or(200),
-    };
-    let next = std::sync::atomic::AtomicU64::new(seeds.start);
-    let failed = std::sync::Mutex::new(Vec::new());
-    let total = std::sync::Mutex::new(Tally::default());
-    std::thread::scope(|scope| {
-        for _ in 0..std::thread::available_parallelism().map_or(1, usize::from) {
-            scope.spawn(|| {
-                loop {
-                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-                    if seed >= seeds.end {
-                        return;
-                    }
-                    match std::panic::catch_unwind(|| History::new(Plan::of(seed).in_pieces()).play()) {
-                        Ok(tally) => total.lock().unwrap().add(tally),
-                        Err(_) => failed.lock().unwrap().push(seed),
-                    }
-                }
-            });
-        }
-    });
-    let failed = failed.into_inner().unwrap();
-    for seed in &failed {
-        println!("replay with: SIM_SEED={seed} cargo test -p blockwire-shard --test simulation histories");
-    }
-    let total = total.into_inner().unwrap();
-    println!("{total:?}");
-    assert_eq!(failed, [], "these seeds failed");
-    if seeds.end - seeds.start >= 100 {
-        assert!(total.is_eventful(), "nothing much happens: {total:?}");
-    }
+    let test = "blockwire-shard --test simulation histories";
+    let (total, runs) = seeds::play(200, test, |seed| History::new(Plan::of(seed).in_pieces()).play());
+    assert!(runs < 100 || total.is_eventful(), "nothing much happens: {total:?}");
 }
 
 /// Histories that found something: a response fence withheld the answer to a task, and the answer came behind
@@ -196,12 +163,7 @@ fn planted_bugs_of_what_is_stable_are_caught() {
 }
 
 fn is_caught(defect: Defect) {
-    let caught = (0..200).find(|&seed| {
-        let plan = Plan::of(seed).with(defect);
-        std::panic::catch_unwind(|| History::new(plan).play()).is_err()
-    });
-    println!("{defect:?}: caught by seed {caught:?}");
-    assert!(caught.is_some(), "{defect:?} goes unnoticed");
+    seeds::is_noticed(defect, 200, |seed| History::new(Plan::of(seed).with(defect)).play());
 }
 
 #[test]

@@ -1,8 +1,9 @@
+use testkit::seeds::seeds;
 use volume::RamDisk;
 
 use super::*;
 use crate::fuse::{InheritedMount, MountFacts, MountId, Settings};
-use crate::test_disk::{Behaviour, Mutator, RamVolume, seeds};
+use crate::test_disk::{Behaviour, Mutator, RamVolume};
 use crate::wait::Stop;
 
 /// A server whose kernel is a socket that we have the other end of.

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buf::Sg;
 use rustix::event::{EventfdFlags, eventfd};
+use testkit::seeds::seeds;
 use volume::RamDisk;
 
 use super::*;
-use crate::test_disk::{Behaviour, Mutator, RamVolume, seeds};
+use crate::test_disk::{Behaviour, Mutator, RamVolume};
 use crate::ublk::Device;
 use crate::ublk::driver::UseCheck;
 use crate::ublk::wire::DeviceInfo;

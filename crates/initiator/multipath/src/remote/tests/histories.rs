@@ -5,13 +5,13 @@
 //! some land at any time until the path reports that it is fenced.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Class, Payload};
 use sim::SimRng;
 use sim::linear::{History, Operation, Stamp, Verdict, What};
+use testkit::seeds;
 use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
 
 use super::script::{Scene, info};
@@ -73,15 +73,8 @@ struct Play {
     tally: Tally,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    well: u64,
-    failed: u64,
-    lost: u64,
-    late: u64,
-    flushed: u64,
-    swapped: u64,
-    fences: u64,
+testkit::tally! {
+    struct Tally { well, failed, lost, late, flushed, swapped, fences, undecided }
 }
 
 impl Play {
@@ -431,7 +424,7 @@ impl Play {
         self.take();
     }
 
-    fn play(mut self) -> (Tally, Verdict) {
+    fn play(mut self) -> Tally {
         for _ in 0..250 {
             self.step();
         }
@@ -462,7 +455,8 @@ impl Play {
             Ok(verdict) => verdict,
             Err(violation) => panic!("seed {}: {violation}", self.seed),
         };
-        (self.tally, verdict)
+        self.tally.undecided += u64::from(verdict == Verdict::Undecided);
+        self.tally
     }
 
     fn run_pending(&mut self) {
@@ -481,38 +475,17 @@ impl Play {
 
 #[test]
 fn random_histories_have_an_order() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
-    let seeds = match number("SIM_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("SIM_SEEDS").unwrap_or(1000),
-    };
-    let (mut all, mut undecided) = (Tally::default(), 0);
-    for seed in seeds.clone() {
-        let Ok((tally, verdict)) = catch_unwind(|| Play::new(seed, None).play()) else {
-            panic!("replay with: SIM_SEED={seed} cargo test -p blockwire-multipath --lib random_histories");
-        };
-        undecided += u64::from(verdict == Verdict::Undecided);
-        all.well += tally.well;
-        all.failed += tally.failed;
-        all.lost += tally.lost;
-        all.late += tally.late;
-        all.flushed += tally.flushed;
-        all.swapped += tally.swapped;
-        all.fences += tally.fences;
-    }
-    println!("{all:?}, {undecided} undecided");
-    if seeds.end - seeds.start >= 100 {
-        let Tally { well, failed, lost, late, flushed, swapped, fences } = all;
-        assert!(well > 5_000 && [failed, lost, late, flushed, swapped, fences].iter().all(|n| *n > 100));
-    }
+    let test = "blockwire-multipath --lib random_histories";
+    let (all, runs) = seeds::play(1000, test, |seed| Play::new(seed, None).play());
+    let Tally { well, failed, lost, late, flushed, swapped, fences, .. } = all;
+    let is_eventful = well > 5_000 && [failed, lost, late, flushed, swapped, fences].iter().all(|n| *n > 100);
+    assert!(runs < 100 || is_eventful, "nothing much happens: {all:?}");
 }
 
 /// Bugs that the volume could have: each is noticed.
 #[test]
 fn planted_bugs_are_noticed() {
     for bug in [Bug::NoFence, Bug::NoOrder, Bug::FlushOne, Bug::Lose, Bug::Double, Bug::RepeatSwap] {
-        let caught = (0..400).find(|&seed| catch_unwind(|| Play::new(seed, Some(bug)).play()).is_err());
-        println!("{bug:?}: caught by seed {caught:?}");
-        assert!(caught.is_some(), "{bug:?} goes unnoticed");
+        seeds::is_noticed(bug, 400, |seed| Play::new(seed, Some(bug)).play());
     }
 }
