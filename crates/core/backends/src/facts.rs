@@ -61,6 +61,23 @@ impl fmt::Display for UnsuitableFile {
 impl std::error::Error for UnsuitableFile {}
 
 impl FileFacts {
+    /// A file of so many bytes: blocks of 512, open with O_DIRECT for any multiple of them, with space that can be
+    /// given back and a write cache.
+    pub const fn new(bytes: u64) -> FileFacts {
+        FileFacts {
+            bytes,
+            device: false,
+            logical: 512,
+            physical: None,
+            preferred: 4096,
+            direct: true,
+            memory_align: 512,
+            offset_align: 512,
+            punch: true,
+            write_cache: true,
+        }
+    }
+
     /// What the volume's blocks are like. A rest that fills no block (for O_DIRECT: no aligned unit)
     /// is left out.
     pub fn geometry(&self) -> Result<Geometry, UnsuitableFile> {
@@ -120,18 +137,7 @@ impl FileFacts {
 mod tests {
     use super::*;
 
-    const FILE: FileFacts = FileFacts {
-        bytes: 1 << 20,
-        device: false,
-        logical: 512,
-        physical: None,
-        preferred: 4096,
-        direct: true,
-        memory_align: 512,
-        offset_align: 512,
-        punch: true,
-        write_cache: true,
-    };
+    const FILE: FileFacts = FileFacts::new(1 << 20);
 
     #[test]
     fn geometry_follows_the_file() {

@@ -208,16 +208,11 @@ impl World {
 
 fn facts(direct: bool, align: u32, write_cache: bool) -> FileFacts {
     FileFacts {
-        bytes: BLOCKS * 512,
-        device: false,
-        logical: 512,
-        physical: None,
-        preferred: 4096,
         direct,
         memory_align: align,
         offset_align: align,
-        punch: true,
         write_cache,
+        ..FileFacts::new(BLOCKS * 512)
     }
 }
 

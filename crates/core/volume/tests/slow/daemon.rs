@@ -14,18 +14,7 @@ use super::{World, geometry};
 pub const BLOCKS: u64 = 64;
 
 pub fn facts() -> VolumeFacts {
-    VolumeFacts {
-        id: VolumeId(1),
-        name: "test".into(),
-        uuid: Uuid([3; 16]),
-        oui: None,
-        vendor: "BLKWIRE".into(),
-        product: "volume".into(),
-        revision: "1".into(),
-        removable: true,
-        rpm: 0,
-        task_aborted_status: true,
-    }
+    VolumeFacts { removable: true, ..VolumeFacts::new(VolumeId(1), "test", Uuid([3; 16])) }
 }
 
 pub fn home(shards: u16) -> VolumeOwner {

@@ -169,18 +169,7 @@ mod tests {
 
     #[test]
     fn a_failed_sync_is_shown() {
-        let facts = VolumeFacts {
-            id: VolumeId(0),
-            name: "logs".into(),
-            uuid: Uuid([1; 16]),
-            oui: None,
-            removable: false,
-            rpm: 0,
-            task_aborted_status: true,
-            vendor: "B".into(),
-            product: "V".into(),
-            revision: "0".into(),
-        };
+        let facts = VolumeFacts::new(VolumeId(0), "logs", Uuid([1; 16]));
         let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
         let home = VolumeOwner::restore(facts, geometry, 1, false, None).unwrap();
         let frame = FixedSettings::of(&example());

@@ -193,18 +193,7 @@ impl Plan {
     }
 
     fn file(&self) -> Vec<VolumeSpec> {
-        let facts = FileFacts {
-            bytes: SPAN * 512,
-            device: false,
-            logical: 512,
-            physical: None,
-            preferred: 4096,
-            direct: false,
-            memory_align: 512,
-            offset_align: 0,
-            punch: true,
-            write_cache: true,
-        };
+        let facts = FileFacts { direct: false, offset_align: 0, ..FileFacts::new(SPAN * 512) };
         let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).expect("a file can be served"));
         let geometry = file.geometry();
         target::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))

@@ -149,18 +149,8 @@ impl World {
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
         let mut geometry = disk.geometry();
         alter(&mut geometry);
-        let facts = VolumeFacts {
-            id,
-            name: "v".into(),
-            uuid: Uuid([id.0 as u8 + 1; 16]),
-            oui: None,
-            vendor: "BLOCKWIR".into(),
-            product: "Volume".into(),
-            revision: "1".into(),
-            removable: false,
-            rpm: 0,
-            task_aborted_status: true,
-        };
+        let facts =
+            VolumeFacts { revision: "1".into(), ..VolumeFacts::new(id, "v", Uuid([id.0 as u8 + 1; 16])) };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
         shared.set_gauge(disk.gauge());

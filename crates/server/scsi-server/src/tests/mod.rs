@@ -149,18 +149,7 @@ impl World {
         let mut geometry = disk.geometry();
         alter(&mut geometry);
         let uuid = Uuid(uuid(id.0 as u8));
-        let facts = VolumeFacts {
-            id,
-            name: "v".into(),
-            uuid,
-            oui: None,
-            vendor: "BLOCKWIR".into(),
-            product: "Volume".into(),
-            revision: "1".into(),
-            removable,
-            rpm: 0,
-            task_aborted_status: true,
-        };
+        let facts = VolumeFacts { removable, revision: "1".into(), ..VolumeFacts::new(id, "v", uuid) };
         let shards = self.cores.len() as u16;
         let shared = Shared::new(shards);
         let home = VolumeOwner::restore(facts, geometry, shards, false, None).unwrap();

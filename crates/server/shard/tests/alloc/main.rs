@@ -253,18 +253,7 @@ fn reads_and_writes_with_digests_allocate_nothing() {
 
 #[test]
 fn reads_and_writes_of_a_file_allocate_nothing() {
-    let facts = FileFacts {
-        bytes: BLOCKS * 512,
-        device: false,
-        logical: 512,
-        physical: None,
-        preferred: 4096,
-        direct: true,
-        memory_align: 512,
-        offset_align: 512,
-        punch: true,
-        write_cache: true,
-    };
+    let facts = FileFacts::new(BLOCKS * 512);
     let disk = Arc::new(FileDisk::new(DiskId(0), &facts, 1).unwrap());
     allocates_nothing(move || File::new(disk.clone(), 0), false);
 }

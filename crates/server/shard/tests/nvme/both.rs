@@ -162,16 +162,8 @@ fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
 /// A world with a slow file, so that much is in flight.
 pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     let facts = FileFacts {
-        bytes: BLOCKS * 512,
-        device: false,
-        logical: 512,
-        physical: None,
-        preferred: 4096,
-        direct: true,
-        memory_align: 512,
         offset_align: if seed.is_multiple_of(2) { 512 } else { 4096 },
-        punch: true,
-        write_cache: true,
+        ..FileFacts::new(BLOCKS * 512)
     };
     let file = Arc::new(FileDisk::new(DiskId(1), &facts, shards).unwrap());
     let geometry = file.geometry();

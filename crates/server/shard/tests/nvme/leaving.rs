@@ -20,18 +20,7 @@ const SHARDS: u16 = 2;
 
 /// A volume on a slow disk, as each shard is told of it.
 fn file(id: VolumeId, disk: DiskId) -> Vec<VolumeSpec> {
-    let facts = FileFacts {
-        bytes: BLOCKS * 512,
-        device: false,
-        logical: 512,
-        physical: None,
-        preferred: 4096,
-        direct: true,
-        memory_align: 512,
-        offset_align: 512,
-        punch: true,
-        write_cache: true,
-    };
+    let facts = FileFacts::new(BLOCKS * 512);
     let file = Arc::new(FileDisk::new(disk, &facts, SHARDS).unwrap());
     let geometry = file.geometry();
     target::numbered(id, SHARDS, geometry, &[disk], None, move |shard| File::new(file.clone(), shard))

@@ -284,16 +284,10 @@ impl Plan {
             });
         }
         let facts = FileFacts {
-            bytes: (self.blocks() * self.block) as u64,
-            device: false,
             logical: self.block as u32,
-            physical: None,
-            preferred: 4096,
             direct: self.direct_align.is_some(),
-            memory_align: 512,
             offset_align: self.direct_align.unwrap_or(0),
-            punch: true,
-            write_cache: true,
+            ..FileFacts::new((self.blocks() * self.block) as u64)
         };
         let file = Arc::new(FileDisk::new(disk(volume), &facts, self.shards).unwrap());
         let geometry = file.geometry();

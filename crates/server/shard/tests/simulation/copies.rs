@@ -20,16 +20,8 @@ fn nothing_of_a_copy_lands_after_its_end() {
     let mut partly = 0;
     for seed in 0..60 {
         let facts = FileFacts {
-            bytes: (2 * BLOCKS * 512) as u64,
-            device: false,
-            logical: 512,
-            physical: None,
-            preferred: 4096,
-            direct: true,
-            memory_align: 512,
             offset_align: if seed % 2 == 0 { 512 } else { 4096 },
-            punch: true,
-            write_cache: true,
+            ..FileFacts::new((2 * BLOCKS * 512) as u64)
         };
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();

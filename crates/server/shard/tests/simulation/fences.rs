@@ -110,16 +110,8 @@ fn no_write_lands_after_preempt_and_abort() {
     let (mut refused, mut aborted) = (0, 0);
     for seed in 0..60 {
         let facts = FileFacts {
-            bytes: (BLOCKS * 512) as u64,
-            device: false,
-            logical: 512,
-            physical: None,
-            preferred: 4096,
-            direct: true,
-            memory_align: 512,
             offset_align: if seed % 2 == 0 { 512 } else { 4096 },
-            punch: true,
-            write_cache: true,
+            ..FileFacts::new((BLOCKS * 512) as u64)
         };
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();

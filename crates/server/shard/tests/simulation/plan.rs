@@ -172,16 +172,10 @@ impl Plan {
         world.add_disk(DISK, disk.unwrap_or_else(|| self.disk()));
         let specs = if self.file {
             let facts = FileFacts {
-                bytes: (self.blocks() * 512) as u64,
-                device: false,
-                logical: 512,
-                physical: None,
-                preferred: 4096,
                 direct: self.direct_align.is_some(),
-                memory_align: 512,
                 offset_align: self.direct_align.unwrap_or(0),
-                punch: true,
                 write_cache: self.write_cache,
+                ..FileFacts::new((self.blocks() * 512) as u64)
             };
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();

@@ -37,18 +37,7 @@ fn the_stop_asks_initiators_to_log_out() {
 #[test]
 fn a_sync_that_fails_is_told_and_the_stop_says_so() {
     for fails in [false, true] {
-        let facts = FileFacts {
-            bytes: 64 * 512,
-            device: false,
-            logical: 512,
-            physical: None,
-            preferred: 4096,
-            direct: true,
-            memory_align: 512,
-            offset_align: 512,
-            punch: true,
-            write_cache: true,
-        };
+        let facts = FileFacts::new(64 * 512);
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
         let make = move |shard| File::new(file.clone(), shard);

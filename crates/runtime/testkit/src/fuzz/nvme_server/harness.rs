@@ -119,18 +119,8 @@ impl Harness {
 
     fn add(&mut self, id: VolumeId) {
         let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
-        let facts = VolumeFacts {
-            id,
-            name: "v".into(),
-            uuid: Uuid([id.0 as u8 + 1; 16]),
-            oui: None,
-            vendor: "BLOCKWIR".into(),
-            product: "Volume".into(),
-            revision: "1".into(),
-            removable: false,
-            rpm: 0,
-            task_aborted_status: true,
-        };
+        let facts =
+            VolumeFacts { revision: "1".into(), ..VolumeFacts::new(id, "v", Uuid([id.0 as u8 + 1; 16])) };
         let shared = Shared::new(SHARDS as u16);
         let home = VolumeOwner::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
