@@ -12,10 +12,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use volume::{
-    Backend, DiskOp, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op,
-    Outcome, PortId, ShardId, Shared, Span, View,
+    Backend, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome,
+    PortId, ShardId, Shared, Span, View,
 };
 
 const BLOCK: usize = 4096;
@@ -101,12 +101,6 @@ impl Backend for Sparse {
     fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
     }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {}
 }
 
 fn main() {

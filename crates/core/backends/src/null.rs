@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use buf::{Cx, Errno, Payload};
-use volume::{Backend, DiskOp, Done, Extent, Fault, Geometry, Io, IoId, Op, Outcome};
+use buf::{Cx, Payload};
+use volume::{Backend, Done, Extent, Fault, Geometry, Io, IoId, Op, Outcome};
 
 use crate::facts::IO_MAX;
 
@@ -68,17 +68,5 @@ impl Backend for Null {
 
     fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
-    }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    #[expect(
-        clippy::unreachable,
-        reason = "a world gives back what it was asked for, and nothing is asked for here"
-    )]
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, op: DiskOp, _came: Result<usize, Errno>) {
-        unreachable!("nothing asks for no disk operation, and got {op:?}");
     }
 }

@@ -107,12 +107,21 @@ pub trait Endpoint {
     /// The kernel has let go of a batch's memory. Comes after `handle_written`.
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
     /// A disk operation comes back.
-    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>);
+    #[expect(clippy::unreachable, reason = "worlds answer what poll_disk gave, which gives nothing here")]
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let _ = (cx, came);
+        unreachable!("who has no disk is given back no operation, and got {op:?}");
+    }
     /// The time that [`Endpoint::poll_timeout`] named has come (calling early is harmless).
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>);
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
+        let _ = cx;
+    }
 
     /// Does the work that is due between events and operations; true if there may be more to poll.
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool;
+    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
+        let _ = cx;
+        false
+    }
     /// A link that may have something to receive or to send, each once per change.
     #[must_use]
     fn poll_ready(&mut self) -> Option<LinkId>;
@@ -122,18 +131,24 @@ pub trait Endpoint {
     /// What to send on a link; `None` while one send is out and not written.
     #[must_use]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
-    /// What to do with a disk.
+    /// What to do with a disk. Who has none asks for nothing.
     #[must_use]
-    fn poll_disk(&mut self) -> Option<DiskOp>;
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
     /// A link that leaves this shard. Nothing is asked of it afterwards, but what is out comes back.
     #[must_use]
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<Self::Message>)>;
     /// Something for another shard.
     #[must_use]
-    fn poll_message(&mut self) -> Option<(ShardId, Self::Message)>;
+    fn poll_message(&mut self) -> Option<(ShardId, Self::Message)> {
+        None
+    }
     /// When [`Endpoint::handle_timeout`] wants to be called, if at all.
     #[must_use]
-    fn poll_timeout(&self) -> Option<Time>;
+    fn poll_timeout(&self) -> Option<Time> {
+        None
+    }
 
     /// A connection that is wanted. Who never dials has none.
     #[must_use]

@@ -110,11 +110,17 @@ pub trait Backend {
     fn poll_written(&mut self) -> Option<IoId> {
         None
     }
-    /// What the world shall do with the disk next.
+    /// What the world shall do with the disk next. Who has none asks for nothing.
     #[must_use]
-    fn poll_disk(&mut self) -> Option<DiskOp>;
+    fn poll_disk(&mut self) -> Option<DiskOp> {
+        None
+    }
     /// The world has done it: how many bytes, or what the system said.
-    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>);
+    #[expect(clippy::unreachable, reason = "worlds answer what poll_disk gave, which gives nothing here")]
+    fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        let _ = (cx, came);
+        unreachable!("who has no disk is given back no operation, and got {op:?}");
+    }
     /// A core whose backend of this volume waits for this one and may go on:
     /// [`Backend::handle_wake`] is to be called there.
     #[must_use]

@@ -6,9 +6,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use buf::{Cx, Entropy, Errno, Pool, Time};
+use buf::{Cx, Entropy, Pool, Time};
 
-use crate::backend::{Backend, DiskOp, Geometry};
+use crate::backend::{Backend, Geometry};
 use crate::io::{Done, Fault, Io, IoId, Op, Span};
 use crate::ram::Ram;
 
@@ -118,13 +118,5 @@ impl Backend for FakeBackend {
 
     fn poll_written(&mut self) -> Option<IoId> {
         self.written.pop_front()
-    }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
-        unreachable!("memory asks for no disk operation");
     }
 }

@@ -8,9 +8,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buf::{Cx, Errno, Payload, Region, RegionHandle, Sg};
+use buf::{Cx, Payload, Region, RegionHandle, Sg};
 
-use crate::backend::{Backend, DiskOp, Geometry};
+use crate::backend::{Backend, Geometry};
 use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
 use crate::shared::AllocationGauge;
 
@@ -332,17 +332,5 @@ impl Backend for Ram {
 
     fn poll_done(&mut self) -> Option<Done> {
         self.done.pop_front()
-    }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    #[expect(
-        clippy::unreachable,
-        reason = "a world gives back what it was asked for, and memory asks for nothing"
-    )]
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, op: DiskOp, _came: Result<usize, Errno>) {
-        unreachable!("memory asks for no disk operation, and got {op:?}");
     }
 }

@@ -3,7 +3,6 @@
 use buf::{Cx, Errno, Time};
 use endpoint::{CloseMode, Departure, Dial, DialId, Dialled, Endpoint, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp};
-use volume::DiskOp;
 
 /// What shards that stand alone tell each other: nothing.
 #[derive(Debug)]
@@ -71,8 +70,6 @@ impl<S: Sockets> Endpoint for SocketsEndpoint<S> {
     fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
         self.0.handle_sent(cx, link, op);
     }
-    /// It asks for no disk operation, so none comes back.
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {}
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.0.handle_timeout(cx);
     }
@@ -88,9 +85,6 @@ impl<S: Sockets> Endpoint for SocketsEndpoint<S> {
     }
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         self.0.poll_send(cx, link)
-    }
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
     }
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<NoMessage>)> {
         let (link, how) = self.0.poll_leave()?;

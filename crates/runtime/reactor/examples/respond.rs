@@ -15,11 +15,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockwire_reactor::{Config, IoChoice, Listen, Reactor, TcpOptions};
-use buf::{Class, Cx, Errno, Region, RegionHandle, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use buf::{Class, Cx, Errno, Region, RegionHandle};
+use endpoint::{Arrival, Departure, Endpoint, LinkId};
 use smallvec::SmallVec;
 use stream::{Received, RecvOp, SendOp, SendPiece};
-use volume::DiskOp;
 
 const REQUEST: usize = 48;
 const HEADER: usize = 48;
@@ -75,11 +74,6 @@ impl Endpoint for Responder {
         op.pieces.clear();
         self.spare.push(op.pieces);
     }
-    fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
-    fn handle_timeout(&mut self, _: &mut Cx<'_>) {}
-    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
-        false
-    }
     fn poll_ready(&mut self) -> Option<LinkId> {
         self.ready.pop_front()
     }
@@ -108,17 +102,8 @@ impl Endpoint for Responder {
         }
         Some(SendOp { head: Some(head), pieces, len: count * (HEADER + DATA) })
     }
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
         self.departures.pop_front().map(|link| (link, Departure::Close))
-    }
-    fn poll_message(&mut self) -> Option<(ShardId, ())> {
-        None
-    }
-    fn poll_timeout(&self) -> Option<Time> {
-        None
     }
 }
 

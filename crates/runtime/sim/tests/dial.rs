@@ -10,7 +10,6 @@ use buf::{Class, Cx, Errno, Time};
 use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
 use smallvec::smallvec;
 use stream::{Received, RecvOp, SendOp, SendPiece};
-use volume::DiskOp;
 
 const TOTAL: u64 = 300_000;
 const WITHIN: Duration = Duration::from_millis(5);
@@ -113,7 +112,6 @@ impl Endpoint for Node {
     }
 
     fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
-    fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         if let Some(link) = self.line.filter(|_| self.heard_at + SILENCE_MAX <= cx.now) {
@@ -160,16 +158,8 @@ impl Endpoint for Node {
         Some(SendOp { head: Some(head), pieces: smallvec![SendPiece::Head(0..len as u32)], len })
     }
 
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
         self.departures.pop_front()
-    }
-
-    fn poll_message(&mut self) -> Option<(ShardId, ())> {
-        None
     }
 
     fn poll_timeout(&self) -> Option<Time> {

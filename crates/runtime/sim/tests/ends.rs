@@ -32,12 +32,6 @@ impl Endpoint for Asker {
         self.ended += 1;
     }
 
-    fn handle_timeout(&mut self, _: &mut Cx<'_>) {}
-
-    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
-        false
-    }
-
     fn poll_ready(&mut self) -> Option<LinkId> {
         None
     }
@@ -55,14 +49,6 @@ impl Endpoint for Asker {
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
-        None
-    }
-
-    fn poll_message(&mut self) -> Option<(ShardId, ())> {
-        None
-    }
-
-    fn poll_timeout(&self) -> Option<buf::Time> {
         None
     }
 }

@@ -4,7 +4,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use blockwire_sim::{Config, UNFILLED, World};
-use buf::{Class, Cx, Errno, SgMut, Time};
+use buf::{Class, Cx, Errno, SgMut};
 use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
 use stream::{Received, RecvOp, SendOp, SendPiece};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
@@ -48,11 +48,6 @@ impl Endpoint for Careless {
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
     fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
     fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
-    fn handle_timeout(&mut self, _: &mut Cx<'_>) {}
-
-    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
-        false
-    }
 
     fn poll_ready(&mut self) -> Option<LinkId> {
         self.send.as_ref().map(|(link, _)| *link)
@@ -71,14 +66,6 @@ impl Endpoint for Careless {
     }
 
     fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
-        None
-    }
-
-    fn poll_message(&mut self) -> Option<(ShardId, ())> {
-        None
-    }
-
-    fn poll_timeout(&self) -> Option<Time> {
         None
     }
 }

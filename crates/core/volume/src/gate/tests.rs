@@ -156,10 +156,6 @@ impl Backend for Crowded {
     fn poll_done(&mut self) -> Option<Done> {
         self.2.pop_front().or_else(|| self.0.poll_done())
     }
-    fn poll_disk(&mut self) -> Option<crate::DiskOp> {
-        None
-    }
-    fn handle_disk(&mut self, _: &mut Cx<'_>, _: crate::DiskOp, _: Result<usize, buf::Errno>) {}
 }
 
 #[test]

@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
+use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use volume::{
-    Backend, DiskOp, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome, PortId,
-    ShardId, Shared, Span, View,
+    Backend, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome, PortId, ShardId,
+    Shared, Span, View,
 };
 
 pub const BLOCK: usize = 512;
@@ -93,12 +93,6 @@ impl Backend for Slow {
     fn poll_done(&mut self) -> Option<Done> {
         self.disk.borrow_mut().done[self.shard].pop()
     }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {}
 }
 
 /// All of it.

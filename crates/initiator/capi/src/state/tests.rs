@@ -8,9 +8,9 @@ use std::rc::Rc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use buf::{Cx, Errno, Payload};
+use buf::{Cx, Payload};
 use client::{Initiator, Io, Settings};
-use volume::{Backend, DiskOp, Done, Geometry, IoId, Op, Outcome};
+use volume::{Backend, Done, Geometry, IoId, Op, Outcome};
 
 use super::{Context, OpKind, OpenState, Waiter};
 use testkit::iscsi_target::{Answer, Script, honest};
@@ -149,10 +149,6 @@ impl Backend for Keeping {
     fn poll_done(&mut self) -> Option<Done> {
         self.0.borrow_mut().done.pop()
     }
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-    fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
 }
 
 /// Loans that are over while a command finds no room are heard of when that one has taken its step back.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use buf::{Cx, Errno};
 use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
 use stream::{Received, RecvOp, SendOp, earliest};
-use volume::{Backend, DiskOp, Done, Geometry, Io, IoId, OperatorNotice, Time};
+use volume::{Backend, Done, Geometry, Io, IoId, OperatorNotice, Time};
 
 use super::{RemoteVolume, Stage};
 use crate::path::Path;
@@ -47,13 +47,6 @@ impl<P: Path> Backend for RemoteVolume<P> {
     fn poll_done(&mut self) -> Option<Done> {
         self.tasks.done.pop_front()
     }
-
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-
-    /// It asks for no disk operation, so none comes back.
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {}
 }
 
 impl<P: Path> Sockets for RemoteVolume<P> {

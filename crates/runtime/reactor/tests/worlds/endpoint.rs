@@ -392,10 +392,6 @@ impl Endpoint for TestEnd {
         }
     }
 
-    fn turn(&mut self, _: &mut Cx<'_>) -> bool {
-        false
-    }
-
     fn poll_ready(&mut self) -> Option<LinkId> {
         self.ready.pop_front()
     }

@@ -120,12 +120,6 @@ impl Backend for Slow {
     fn poll_done(&mut self) -> Option<Done> {
         self.done.borrow_mut().pop_front()
     }
-    fn poll_disk(&mut self) -> Option<DiskOp> {
-        None
-    }
-    fn handle_disk(&mut self, _cx: &mut Cx<'_>, _op: DiskOp, _came: Result<usize, Errno>) {
-        unreachable!("it has no disk");
-    }
 }
 
 impl Sockets for Slow {
