@@ -24,10 +24,9 @@ use ::nvme::{HostId, Nqn};
 use blockwire_multipath::iscsi::{self, IscsiPath};
 use blockwire_multipath::nvme::{self, NvmePath};
 use blockwire_multipath::{Event, Path};
-use buf::{Class, Cx, Errno, Payload, Pool, Time};
-use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, ShardId, Sockets};
+use buf::{Class, Payload, Pool, Time};
+use endpoint::{CloseMode, LinkId, ShardId, Sockets};
 use shard::{Control, Message, Shard};
-use stream::{Received, RecvOp, SendOp};
 use testkit::target::{self, TargetLimits};
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
 
@@ -57,42 +56,19 @@ impl Measured {
     }
 }
 
+macro_rules! inner {
+    ($path:expr, $inner:ident => $call:expr) => {
+        $path.with(|$inner| $call)
+    };
+}
+
 impl Sockets for Measured {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.with(|path| path.poll_dial())
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        self.with(|path| path.handle_dialled(cx, id, how));
-    }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, received: Received) {
-        self.with(|path| path.handle_recv(cx, link, op, received));
-    }
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.with(|path| path.handle_written(cx, link, how));
-    }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.with(|path| path.handle_sent(cx, link, op));
-    }
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.with(|path| path.poll_ready())
-    }
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.with(|path| path.poll_recv(cx, link))
-    }
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.with(|path| path.poll_send(cx, link))
-    }
+    testkit::forward_links!(inner);
     fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.with(|path| path.poll_leave())
     }
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.with(|path| path.turn(cx))
-    }
     fn poll_timeout(&self) -> Option<Time> {
         self.path.poll_timeout()
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.with(|path| path.handle_timeout(cx));
     }
 }
 

@@ -8,6 +8,7 @@
 //! | [`delivery`] | delivers received bytes to a pending receive |
 //! | [`FakeBackend`] | a disk in memory that a test controls: it delays operations, or makes them fail |
 //! | [`faulty`] | `FaultyBackend`: a backend with one planted defect |
+//! | `forward` | a macro for wrappers that pass calls on |
 //! | `fuzz` | common code of fuzzers, stored seeds and property tests |
 //! | [`seeds`] | runs of many seeds: on all processors, counted, replayed |
 //! | `target` | a target with one volume, as a logical unit and as a namespace |
@@ -23,6 +24,7 @@ pub mod alloc;
 pub mod corpus;
 pub mod delivery;
 pub mod faulty;
+mod forward;
 pub mod fuzz;
 #[cfg(feature = "shard")]
 pub mod iscsi_host;

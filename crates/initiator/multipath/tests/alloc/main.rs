@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings};
 use blockwire_multipath::{Event, Path};
-use buf::{Class, Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, ShardId, Sockets};
+use buf::{Class, Payload, Time};
+use endpoint::{CloseMode, LinkId, ShardId, Sockets};
 use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
-use stream::{Received, RecvOp, SendOp};
 use testkit::alloc::{self, counted};
 use testkit::target;
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
@@ -35,42 +34,20 @@ const DEPTH: u64 = 16;
 /// A path whose every call is counted.
 struct Counted(IscsiPath);
 
+macro_rules! inner {
+    ($path:expr, $inner:ident => $call:expr) => {{
+        let $inner = &mut $path.0;
+        counted(|| $call)
+    }};
+}
+
 impl Sockets for Counted {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        counted(|| self.0.poll_dial())
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        counted(|| self.0.handle_dialled(cx, id, how));
-    }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        counted(|| self.0.handle_recv(cx, link, op, came));
-    }
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        counted(|| self.0.handle_written(cx, link, how));
-    }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        counted(|| self.0.handle_sent(cx, link, op));
-    }
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        counted(|| self.0.poll_ready())
-    }
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        counted(|| self.0.poll_recv(cx, link))
-    }
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        counted(|| self.0.poll_send(cx, link))
-    }
+    testkit::forward_links!(inner);
     fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         counted(|| self.0.poll_leave())
     }
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        counted(|| self.0.turn(cx))
-    }
     fn poll_timeout(&self) -> Option<Time> {
         counted(|| self.0.poll_timeout())
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        counted(|| self.0.handle_timeout(cx));
     }
 }
 

@@ -10,11 +10,10 @@ use blockwire_multipath::{
     AnyPath, Client, Handle, HostIdentity, RemoteVolume, Secrets, Url, VolumeEvent, VolumeSettings,
 };
 use buf::{Class, Cx, Errno, Payload, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
+use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
 use nvme::{HostId, Nqn};
 use shard::{BackendFactory, Control, Message, Shard};
 use sim::{Config, LineFaults, Reach, World};
-use stream::{Received, RecvOp, SendOp};
 use testkit::target;
 use volume::{Backend, DiskOp, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Ram, RamDisk, Span};
 
@@ -55,6 +54,7 @@ impl Node {
 
 impl Endpoint for Node {
     type Message = Message;
+    testkit::forward_links!(each);
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
         match self {
@@ -68,32 +68,8 @@ impl Endpoint for Node {
             shard.handle_message(cx, message);
         }
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        each!(self, end => end.handle_recv(cx, link, op, came));
-    }
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        each!(self, end => end.handle_written(cx, link, how));
-    }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        each!(self, end => end.handle_sent(cx, link, op));
-    }
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         each!(self, end => end.handle_disk(cx, op, came));
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        each!(self, end => end.handle_timeout(cx));
-    }
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        each!(self, end => end.turn(cx))
-    }
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        each!(self, end => end.poll_ready())
-    }
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        each!(self, end => end.poll_recv(cx, link))
-    }
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        each!(self, end => end.poll_send(cx, link))
     }
     fn poll_disk(&mut self) -> Option<DiskOp> {
         each!(self, end => end.poll_disk())
@@ -126,12 +102,6 @@ impl Endpoint for Node {
     }
     fn poll_timeout(&self) -> Option<Time> {
         each!(self, end => end.poll_timeout())
-    }
-    fn poll_dial(&mut self) -> Option<Dial> {
-        each!(self, end => end.poll_dial())
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        each!(self, end => end.handle_dialled(cx, id, how));
     }
 }
 

@@ -3,9 +3,8 @@
 use std::time::Duration;
 
 use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationOp};
-use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, Sockets};
-use stream::{Received, RecvOp, SendOp};
+use buf::{Cx, Payload, Time};
+use endpoint::{CloseMode, LinkId, Sockets};
 use volume::{IoId, Op};
 
 /// The defect.
@@ -43,42 +42,20 @@ impl FaultyPath {
     }
 }
 
+macro_rules! inner {
+    ($path:expr, $inner:ident => $call:expr) => {{
+        let $inner = &mut $path.inner;
+        $call
+    }};
+}
+
 impl Sockets for FaultyPath {
-    fn poll_dial(&mut self) -> Option<Dial> {
-        self.inner.poll_dial()
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        self.inner.handle_dialled(cx, id, how);
-    }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        self.inner.handle_recv(cx, link, op, came);
-    }
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        self.inner.handle_written(cx, link, how);
-    }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.inner.handle_sent(cx, link, op);
-    }
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        self.inner.poll_ready()
-    }
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        self.inner.poll_recv(cx, link)
-    }
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        self.inner.poll_send(cx, link)
-    }
+    testkit::forward_links!(inner);
     fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
         self.inner.poll_leave()
     }
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.inner.turn(cx)
-    }
     fn poll_timeout(&self) -> Option<Time> {
         self.inner.poll_timeout()
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.inner.handle_timeout(cx);
     }
 }
 

@@ -2,9 +2,8 @@
 
 use blockwire_multipath::{Client, Path};
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
 use shard::{Message, Shard};
-use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub enum Node<P> {
@@ -33,6 +32,7 @@ macro_rules! either {
 
 impl<P: Path> Endpoint for Node<P> {
     type Message = Message;
+    testkit::forward_links!(either);
 
     fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
         match self {
@@ -46,32 +46,8 @@ impl<P: Path> Endpoint for Node<P> {
             Node::Host(_) => panic!("nobody tells a host anything"),
         }
     }
-    fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        either!(self, end => end.handle_recv(cx, link, op, came));
-    }
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        either!(self, end => end.handle_written(cx, link, how));
-    }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        either!(self, end => end.handle_sent(cx, link, op));
-    }
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         either!(self, end => end.handle_disk(cx, op, came));
-    }
-    fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        either!(self, end => end.handle_timeout(cx));
-    }
-    fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        either!(self, end => end.turn(cx))
-    }
-    fn poll_ready(&mut self) -> Option<LinkId> {
-        either!(self, end => end.poll_ready())
-    }
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        either!(self, end => end.poll_recv(cx, link))
-    }
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        either!(self, end => end.poll_send(cx, link))
     }
     fn poll_disk(&mut self) -> Option<DiskOp> {
         either!(self, end => end.poll_disk())
@@ -94,11 +70,5 @@ impl<P: Path> Endpoint for Node<P> {
     }
     fn poll_timeout(&self) -> Option<Time> {
         either!(self, end => end.poll_timeout())
-    }
-    fn poll_dial(&mut self) -> Option<Dial> {
-        either!(self, end => end.poll_dial())
-    }
-    fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
-        either!(self, end => end.handle_dialled(cx, id, how));
     }
 }
