@@ -130,15 +130,7 @@ fn claim(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
     let register = |mode, current: Option<Key>, new| {
         let current = if args.ignore_key { None } else { current };
         let persist = args.persist;
-        Action::Register(Register {
-            mode,
-            current,
-            new,
-            also: Vec::new(),
-            ports: Vec::new(),
-            nqn: None,
-            persist,
-        })
+        Action::Register(Register { mode, persist, ..Register::new(current, new) })
     };
     Ok(ReservationOp::Change(match args.word {
         Word::Report => return Ok(ReservationOp::Report),

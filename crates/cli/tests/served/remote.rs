@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ::client::{Kind, PathState, ReservationOp};
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, Register, ReservationType};
 
 use crate::daemon::{Place, volume, worlds};
 use crate::gateway::{bytes, ours};
@@ -70,15 +70,7 @@ fn reservations_have_the_same_words_over_both() {
         let volume = initiator.open(&url).unwrap();
         let key = Key(0x1234);
         let act = |action| ReservationOp::Change(action);
-        let register = Register {
-            mode: RegisterMode::Set,
-            current: Some(Key(0)),
-            new: key,
-            also: Vec::new(),
-            ports: Vec::new(),
-            nqn: None,
-            persist: None,
-        };
+        let register = Register::new(Some(Key(0)), key);
         initiator
             .request_reservation(volume, act(Action::Register(register.clone())))
             .unwrap_or_else(|why| panic!("{url}: {why}"));

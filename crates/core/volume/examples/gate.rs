@@ -5,7 +5,7 @@ extern crate blockwire_volume as volume;
 use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, Register, ReservationType};
 use volume::{
     Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, ShardId, Shared, Span, View,
 };
@@ -15,15 +15,7 @@ const ROUNDS: u64 = 300_000;
 const BLOCKS: u64 = 128;
 
 fn reserved(view: &View, who: &Nexus) -> View {
-    let register = Register {
-        mode: RegisterMode::Set,
-        current: None,
-        new: Key(1),
-        also: Vec::new(),
-        ports: Vec::new(),
-        persist: None,
-        nqn: None,
-    };
+    let register = Register::new(None, Key(1));
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
     let reserve = Action::Reserve { key: Some(Key(1)), kind: ReservationType::WriteExclusiveRegistrants };
     let state = state.apply(who, &reserve).expect("a reservation").state;

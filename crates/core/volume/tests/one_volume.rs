@@ -15,15 +15,7 @@ use volume::{
 };
 
 fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
-    let register = Register {
-        mode,
-        current: current.map(Key),
-        new: Key(new),
-        also: Vec::new(),
-        ports: Vec::new(),
-        nqn: Some(nqn.into()),
-        persist: None,
-    };
+    let register = Register { mode, nqn: Some(nqn.into()), ..Register::new(current.map(Key), Key(new)) };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
@@ -106,13 +98,9 @@ fn a_host_is_one_registrant_on_all_ports() {
 fn registering_for_others_is_for_initiator_ports() {
     let mut daemon = Daemon::new(1);
     let all = Register {
-        mode: RegisterMode::Set,
-        current: Some(Key::NONE),
-        new: Key(4),
         also: vec![initiator(2).identity],
         ports: vec![PortId(1), PortId(2)],
-        persist: None,
-        nqn: None,
+        ..Register::new(Some(Key::NONE), Key(4))
     };
     let request = VolumeRequest::Reserve { who: initiator(1), action: Action::Register(all) };
     assert_eq!(daemon.asked(request), Ok(()));
@@ -189,15 +177,7 @@ fn who_may_only_read_registers_and_no_more() {
         let room = daemon.world.room(BLOCK);
         assert!(daemon.run(1, &reader, Op::Read(Span { lba: 0, blocks: 1 }), room).result.is_ok());
         let victim = Key(2);
-        let also = Register {
-            mode: RegisterMode::Set,
-            current: None,
-            new: Key(1),
-            also: vec![initiator(7).identity],
-            ports: Vec::new(),
-            persist: None,
-            nqn: None,
-        };
+        let also = Register { also: vec![initiator(7).identity], ..Register::new(None, Key(1)) };
         for action in [
             Action::Reserve { key, kind },
             Action::Release { key, kind },

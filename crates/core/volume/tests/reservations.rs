@@ -43,15 +43,7 @@ fn is_scsi(name: char) -> bool {
 /// SCSI registers in its one way, NVMe in three.
 fn register(name: char, mode: RegisterMode, current: Option<u64>, new: u64) -> Action {
     let nqn = (!is_scsi(name)).then(|| format!("nqn.2026-11.example:{name}").into());
-    Action::Register(Register {
-        mode,
-        current: current.map(Key),
-        new: Key(new),
-        also: Vec::new(),
-        ports: Vec::new(),
-        nqn,
-        persist: None,
-    })
+    Action::Register(Register { mode, nqn, ..Register::new(current.map(Key), Key(new)) })
 }
 
 fn after(state: &Reservations, who: char, action: &Action) -> Reservations {

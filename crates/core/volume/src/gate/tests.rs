@@ -432,19 +432,11 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
 /// what stood there when they were allowed to read it.
 #[test]
 fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
-    use crate::reservation::{Action, Key, Register, RegisterMode};
+    use crate::reservation::{Action, Key, Register};
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
     let old = world.filled(&[1; 512]);
     assert!(run(&mut world, &mut gate, &who, Op::Write(span(0, 1), Durability::Cached), old).result.is_ok());
-    let register = Action::Register(Register {
-        mode: RegisterMode::Set,
-        current: None,
-        new: Key(7),
-        also: Vec::new(),
-        ports: Vec::new(),
-        nqn: None,
-        persist: None,
-    });
+    let register = Action::Register(Register::new(None, Key(7)));
     let reservations = Arc::new(gate.view().reservations.apply(&who, &register).unwrap().state);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), reservations, ..(**gate.view()).clone() };
     gate.view = View::from(standing);

@@ -95,6 +95,14 @@ pub struct Register {
     pub persist: Option<bool>,
 }
 
+impl Register {
+    /// Whatever `new` asks for, by the port that the request came by, with nothing else.
+    pub fn new(current: Option<Key>, new: Key) -> Register {
+        let (also, ports) = (Vec::new(), Vec::new());
+        Register { mode: RegisterMode::Set, current, new, also, ports, nqn: None, persist: None }
+    }
+}
+
 /// What a registration may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RegisterMode {

@@ -121,13 +121,8 @@ impl Step {
     fn action(&self) -> Action {
         match *self {
             Step::Set { current, new } => Action::Register(Register {
-                mode: RegisterMode::Set,
-                current: current.map(Key),
-                new: Key(new),
-                also: Vec::new(),
-                ports: Vec::new(),
                 persist: Some(true),
-                nqn: None,
+                ..Register::new(current.map(Key), Key(new))
             }),
             Step::Nvme { mode, current, new } => Action::Register(Register {
                 mode,
@@ -420,15 +415,7 @@ proptest! {
 }
 
 fn register(new: u64) -> Register {
-    Register {
-        mode: RegisterMode::Set,
-        current: None,
-        new: Key(new),
-        also: Vec::new(),
-        ports: Vec::new(),
-        persist: None,
-        nqn: None,
-    }
+    Register::new(None, Key(new))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, Register, ReservationType};
 use volume::{
     Ack, Done, Durability, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId, ShardId, Span,
     Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
@@ -22,15 +22,7 @@ pub fn home(shards: u16) -> VolumeOwner {
 }
 
 pub fn register(who: &Nexus, key: u64, persist: bool) -> VolumeRequest {
-    let register = Register {
-        mode: RegisterMode::Set,
-        current: None,
-        new: Key(key),
-        also: Vec::new(),
-        ports: Vec::new(),
-        persist: Some(persist),
-        nqn: None,
-    };
+    let register = Register { persist: Some(persist), ..Register::new(None, Key(key)) };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 

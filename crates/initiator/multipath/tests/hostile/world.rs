@@ -20,7 +20,7 @@ use nvme::{HostId, Nqn};
 use shard::{Control, Message, NvmeMessage, Shard};
 use sim::SimRng;
 use stream::{Received, RecvOp, SendOp};
-use volume::reservation::{Action, Key, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register};
 use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
 
 use crate::mangle::{Mangler, Protocol};
@@ -245,15 +245,7 @@ impl Session {
     }
 
     fn request_reservation(&mut self, id: u64) {
-        let register = Register {
-            mode: RegisterMode::Set,
-            current: None,
-            new: Key(id),
-            persist: None,
-            nqn: None,
-            also: vec![],
-            ports: vec![],
-        };
+        let register = Register::new(None, Key(id));
         let request = if self.chance.permille(500) {
             ReservationOp::Report
         } else {

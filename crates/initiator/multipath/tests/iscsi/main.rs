@@ -18,7 +18,7 @@ use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
 use testkit::delivery;
 use testkit::target;
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, Register, ReservationType};
 use volume::{
     Access, Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, Ram, RamDisk, Refusal,
     Span, Uuid,
@@ -187,17 +187,7 @@ fn reservations_are_taken_and_told() {
     let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let act = |action| ReservationOp::Change(action);
-    let register = |current, new| {
-        act(Action::Register(Register {
-            mode: RegisterMode::Set,
-            current,
-            new,
-            also: vec![],
-            ports: vec![],
-            nqn: None,
-            persist: None,
-        }))
-    };
+    let register = |current, new| act(Action::Register(Register::new(current, new)));
     let empty = request(&mut world, ReservationOp::Report).unwrap().unwrap();
     assert_eq!((empty.held, empty.registrations.len()), (None, 0));
     let kind = ReservationType::WriteExclusiveRegistrants;

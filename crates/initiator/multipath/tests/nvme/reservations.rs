@@ -10,15 +10,7 @@ use crate::{settings, up};
 
 fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationOp::Change(Action::Register(Register {
-        mode,
-        current,
-        new,
-        also,
-        ports,
-        nqn: None,
-        persist: None,
-    }))
+    ReservationOp::Change(Action::Register(Register { mode, also, ports, ..Register::new(current, new) }))
 }
 
 #[test]

@@ -79,12 +79,9 @@ fn register(words: Register, list: &[u8; 16], nqn: &str) -> Option<Action> {
     }
     Some(Action::Register(reservation::Register {
         mode,
-        current: (!words.ignore_key).then_some(current),
-        new,
-        also: Vec::new(),
-        ports: Vec::new(),
         persist: words.persist,
         nqn: Some(nqn.into()),
+        ..reservation::Register::new((!words.ignore_key).then_some(current), new)
     }))
 }
 

@@ -423,13 +423,8 @@ fn scsi(world: &mut World, who: &Nexus, action: Action) -> Result<(), volume::Re
 
 fn scsi_register(world: &mut World, who: &Nexus, key: u64) {
     let register = volume::reservation::Register {
-        mode: volume::reservation::RegisterMode::Set,
-        current: None,
-        new: Key(key),
-        also: Vec::new(),
-        ports: Vec::new(),
         persist: Some(false),
-        nqn: None,
+        ..volume::reservation::Register::new(None, Key(key))
     };
     scsi(world, who, Action::Register(register)).unwrap();
 }

@@ -9,7 +9,7 @@ use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
 use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveParameters, ReserveOutParameters};
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
-use volume::reservation::{Action, Key, Register, RegisterMode, Registrant, ReservationType, Reservations};
+use volume::reservation::{Action, Key, Register, Registrant, ReservationType, Reservations};
 use volume::{Identity, Nexus, PortId, Uuid, VolumeRequest};
 
 use super::parameter::contiguous;
@@ -92,13 +92,10 @@ fn register(
     let ports =
         if list.all_target_ports { nexus.ports.iter().map(|port| port.port).collect() } else { Vec::new() };
     Ok(Action::Register(Register {
-        mode: RegisterMode::Set,
-        current,
-        new: Key(list.action_key),
         also,
         ports,
         persist: Some(list.persist),
-        nqn: None,
+        ..Register::new(current, Key(list.action_key))
     }))
 }
 

@@ -338,12 +338,8 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
     let who = volume::Nexus { identity, port: volume::PortId(1), read_only: false };
     let register = Register {
         mode: RegisterMode::Add,
-        current: None,
-        new: Key(0x77),
-        also: Vec::new(),
-        ports: Vec::new(),
         nqn: Some("nqn.2026-11.example:host".into()),
-        persist: None,
+        ..Register::new(None, Key(0x77))
     };
     let reserve = Action::Reserve { key: Some(Key(0x77)), kind: ReservationType::ExclusiveAccess };
     for action in [Action::Register(register), reserve] {

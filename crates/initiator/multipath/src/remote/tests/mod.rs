@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use endpoint::Sockets;
-use volume::reservation::{Action, Key, Register, RegisterMode};
+use volume::reservation::{Action, Key, Register};
 use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
 
 use super::{PathProblem, PathState, VolumeEvent, VolumeMismatch, VolumeSettings};
@@ -543,15 +543,7 @@ fn more_than_is_held_is_refused() {
 
 #[test]
 fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
-    let register = ReservationOp::Change(Action::Register(Register {
-        mode: RegisterMode::Set,
-        current: None,
-        new: Key(7),
-        also: vec![],
-        ports: vec![],
-        nqn: None,
-        persist: None,
-    }));
+    let register = ReservationOp::Change(Action::Register(Register::new(None, Key(7))));
     let mut scene = Scene::up(4, robin());
     (0..2).for_each(|path| scene.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
     assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register.clone())));

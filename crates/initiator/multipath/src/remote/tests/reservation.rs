@@ -15,15 +15,7 @@ const KIND: ReservationType = ReservationType::WriteExclusive;
 
 fn register(mode: RegisterMode, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationOp::Change(Action::Register(Register {
-        mode,
-        current: KEY,
-        new,
-        also,
-        ports,
-        nqn: None,
-        persist: None,
-    }))
+    ReservationOp::Change(Action::Register(Register { mode, also, ports, ..Register::new(KEY, new) }))
 }
 
 fn up(protocol: Protocol) -> Scene {

@@ -111,12 +111,8 @@ fn path_states_are_told_and_logged() {
 pub(in crate::tests) fn register(key: u64) -> Action {
     Action::Register(Register {
         mode: RegisterMode::Replace,
-        current: None,
-        new: Key(key),
-        also: Vec::new(),
-        ports: Vec::new(),
         nqn: Some("nqn.2026-11.io.blockwire:host".into()),
-        persist: None,
+        ..Register::new(None, Key(key))
     })
 }
 
