@@ -1,16 +1,18 @@
 //! The volume that tests serve: a target's logical unit and a subsystem's namespace, open to all hosts.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use endpoint::ListenerId;
+use endpoint::{ListenerId, ShardId};
 use iscsi::initiator::LoginConfig;
 use iscsi::negotiate::Limits;
 use iscsi::session::SessionLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use shard::{
-    ControllerLimits, Exports, NvmeExports, NvmePortal, NvmeService, Portal, SubsystemExport, TargetExport,
-    VolumeSpec,
+    Control, ControllerLimits, Exports, Message, NvmeExports, NvmePortal, NvmeService, Portal, Shard,
+    SubsystemExport, TargetExport, VolumeSpec,
 };
+use sim::World;
 use volume::{Backend, DiskId, Geometry, PortId, Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
@@ -101,6 +103,16 @@ pub fn numbered<B: Backend + 'static>(
     let mut specs = VolumeSpec::for_shards(home, shards, make);
     specs.iter_mut().for_each(|spec| spec.disks = disks.to_vec());
     specs
+}
+
+/// Each shard of a world serves what is its own of a volume.
+pub fn serve(world: &mut World<Shard>, specs: Vec<VolumeSpec>) {
+    let shards = specs.len();
+    for (shard, spec) in (0..).zip(specs) {
+        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+    }
+    world.run_for(Duration::from_millis(1));
+    assert_eq!(world.heard().len(), shards);
 }
 
 /// A login of initiator port `isid`, to its first connection.

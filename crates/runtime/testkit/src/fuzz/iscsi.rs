@@ -13,7 +13,7 @@ use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, Itt, LoginFlags, LoginRequest, Lun, NopIn, NopOut, OpByte, Opcode, Pdu,
     ScsiCommand, ScsiResponse, Sn, Stage, Ttt, padded_len,
 };
-use shard::{Control, Message, Shard};
+use shard::{Message, Shard};
 use sim::{Config, Peer, PeerEnd, World};
 use volume::{Ram, RamDisk};
 
@@ -62,10 +62,7 @@ impl Scene {
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = disk.geometry();
         let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
-        for (shard, spec) in (0..).zip(specs) {
-            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-        }
-        world.run_for(Duration::from_millis(1));
+        target::serve(&mut world, specs);
         let witness = Session::log_in(&mut world, 99);
         Scene { world, witness }
     }

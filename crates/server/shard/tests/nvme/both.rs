@@ -175,11 +175,7 @@ pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     let exports = target::exports(&TargetLimits::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
-    for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-    }
-    world.run_for(Duration::from_millis(1));
-    world.heard();
+    target::serve(&mut world, specs);
     world
 }
 

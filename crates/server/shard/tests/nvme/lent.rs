@@ -287,11 +287,7 @@ fn two_volumes(config: Config) -> World<Shard> {
     let make = move |_| Ram::new(disk.clone());
     let geometry = volume::Backend::geometry(&make(0));
     let specs = target::numbered(VolumeId(1), shards, geometry, &[], None, make);
-    for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-    }
-    world.run_for(Duration::from_millis(1));
-    assert_eq!(world.heard().len(), usize::from(shards));
+    target::serve(&mut world, specs);
     world
 }
 

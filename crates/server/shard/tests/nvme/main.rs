@@ -15,10 +15,8 @@ mod proofs;
 mod queues;
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, Message, Shard};
-use endpoint::ShardId;
+use blockwire_shard::{Exports, Shard};
 use sim::{Config, World};
 use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
 
@@ -56,11 +54,7 @@ pub fn world_on(
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let specs = target::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
-    for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-    }
-    world.run_for(Duration::from_millis(1));
-    assert_eq!(world.heard().len(), usize::from(shards));
+    target::serve(&mut world, specs);
     world
 }
 

@@ -27,11 +27,7 @@ pub fn world(seed: u64, specs: Vec<blockwire_shard::VolumeSpec>) -> World<Shard>
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
-    for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-    }
-    world.run_for(Duration::from_millis(1));
-    assert_eq!(world.heard().len(), usize::from(shards));
+    target::serve(&mut world, specs);
     world
 }
 

@@ -16,7 +16,7 @@ mod stop;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, Message, Shard};
+use blockwire_shard::{Exports, Shard};
 use endpoint::{ListenerId, ShardId};
 use history::History;
 use iscsi::initiator::LoginConfig;
@@ -41,12 +41,7 @@ fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = disk.geometry();
     let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
-    for (shard, spec) in (0..).zip(specs) {
-        let message = Message::Control(u64::from(shard), Control::AddVolume(Box::new(spec)));
-        world.tell(ShardId(shard), message);
-    }
-    world.run_for(Duration::from_millis(1));
-    assert_eq!(world.heard().len(), usize::from(shards));
+    target::serve(&mut world, specs);
     world
 }
 

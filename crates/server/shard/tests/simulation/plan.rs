@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{Control, Message, Shard};
-use endpoint::ShardId;
+use blockwire_shard::Shard;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
 use volume::{DiskId, Ram, RamDisk};
 
@@ -195,11 +194,7 @@ impl Plan {
                 FaultyBackend::new(Ram::new(ram.clone()), defect)
             })
         };
-        for (shard, spec) in (0..).zip(specs) {
-            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
-        }
-        world.run_for(Duration::from_millis(1));
-        assert_eq!(world.heard().len(), usize::from(shards));
+        target::serve(&mut world, specs);
         world.set_shard_faults(self.shard_faults);
         world
     }
