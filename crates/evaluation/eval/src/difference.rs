@@ -53,6 +53,11 @@ impl ComparedFigure {
         self == ComparedFigure::Iops
     }
 
+    /// Whether it is processor time.
+    fn is_processor(self) -> bool {
+        matches!(self, ComparedFigure::TargetCpu | ComparedFigure::InitiatorCpu)
+    }
+
     /// Each run's; runs in which it is not known are left out.
     fn of(self, point: &Point) -> Vec<f64> {
         point.figures(match self {
@@ -62,6 +67,29 @@ impl ComparedFigure {
             ComparedFigure::TargetCpu => Metric::CpuPerMillion(End::Target),
             ComparedFigure::InitiatorCpu => Metric::CpuPerMillion(End::Initiator),
         })
+    }
+}
+
+/// Whether both counted processor time in windows of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Windows {
+    /// As far as they tell.
+    Alike,
+    /// They did not: processor time is not compared.
+    Unlike,
+    /// One of the two does not tell.
+    Untold,
+}
+
+impl Windows {
+    fn of(one: &Point, two: &Point) -> Windows {
+        let is_told = |point: &Point| point.runs.iter().all(|run| run.window.is_some());
+        match one.has_window_of(two) {
+            false => Windows::Unlike,
+            true if is_told(one) != is_told(two) => Windows::Untold,
+            true => Windows::Alike,
+        }
     }
 }
 
@@ -118,7 +146,9 @@ pub struct LoadDifference {
     pub errors: (u64, u64),
     /// Whether the runs of one are too short to win anything.
     pub is_smoke_test: bool,
-    /// Figures that one of them does not tell, and so are not compared.
+    /// Whether both counted processor time alike.
+    pub windows: Windows,
+    /// Figures that one of them does not tell, or that they did not count alike, and so are not compared.
     pub untold: Vec<ComparedFigure>,
     /// Its figures.
     pub lines: Vec<Line>,
@@ -229,7 +259,9 @@ impl Difference {
 
 fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
     let errors = |point: &Point| point.runs.iter().map(|run| run.errors).sum();
-    let lines = FIGURES.into_iter().filter_map(|what| {
+    let windows = Windows::of(one, two);
+    let is_alike = |what: &ComparedFigure| !(what.is_processor() && windows == Windows::Unlike);
+    let lines = FIGURES.into_iter().filter(is_alike).filter_map(|what| {
         let (first, second) = (what.of(one), what.of(two));
         let comparison = Comparison::of(&first, &second, Rounds::Apart)?;
         let (first, second) = (Spread::of(&first)?, Spread::of(&second)?);
@@ -241,25 +273,42 @@ fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
     let is_compared = |what: &ComparedFigure| lines.iter().any(|line| line.what == *what);
     let untold = FIGURES.into_iter().filter(|what| is_told(what) && !is_compared(what)).collect();
     let is_smoke_test = one.smoke_test().or(two.smoke_test()).is_some();
-    LoadDifference { load, errors: (errors(one), errors(two)), is_smoke_test, untold, lines }
+    LoadDifference { load, errors: (errors(one), errors(two)), is_smoke_test, windows, untold, lines }
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
-const FLEETING: [&str; 4] = ["load", "free", "date", "clock"];
+const FLEETING: [&str; 2] = ["load", "clock MHz"];
+/// Facts of the program that measured.
+const PROGRAM: [&str; 3] = ["commit", "build", "build flags"];
 
-/// Figures that a record has and no line mentions: with how many loads that is so.
+/// Figures that a record has and no line mentions: with how many loads that is so, and why. And processor time that may
+/// not have been counted alike.
 fn lonely(all: &Difference) -> Vec<String> {
-    let count = |what: &ComparedFigure| all.pairs.iter().filter(|pair| pair.untold.contains(what)).count();
-    let counts = FIGURES.into_iter().map(|what| (what, count(&what))).filter(|(_, count)| *count > 0);
-    counts
-        .map(|(what, count)| {
-            let name = what.name();
-            format!(
-                "{name}: not compared in {count} of {} loads, since one of the two does not tell it",
-                all.pairs.len()
-            )
-        })
-        .collect()
+    let of = all.pairs.len();
+    let mut said = Vec::new();
+    for what in FIGURES {
+        let untold = all.pairs.iter().filter(|pair| pair.untold.contains(&what));
+        let is_unlike = |pair: &&LoadDifference| what.is_processor() && pair.windows == Windows::Unlike;
+        let (unlike, untold): (Vec<_>, Vec<_>) = untold.partition(is_unlike);
+        for (count, why) in [
+            (untold.len(), "one of the two does not tell it"),
+            (unlike.len(), "the two counted processor time in windows of different kinds"),
+        ] {
+            if count > 0 {
+                said.push(format!("{}: not compared in {count} of {of} loads, since {why}", what.name()));
+            }
+        }
+    }
+    let is_doubtful = |pair: &&LoadDifference| {
+        pair.windows == Windows::Untold && pair.lines.iter().any(|line| line.what.is_processor())
+    };
+    let doubtful = all.pairs.iter().filter(is_doubtful).count();
+    if doubtful > 0 {
+        said.push(format!(
+            "processor time in {doubtful} of {of} loads: one of the two does not tell in which window it was counted"
+        ));
+    }
+    said
 }
 
 fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
@@ -267,11 +316,7 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     if first.preset != second.preset {
         said.push(format!("they are of different presets: {} and {}", first.preset, second.preset));
     }
-    for one in &first.environment {
-        for two in second.environment.iter().filter(|two| two.role == one.role) {
-            said.extend(changed(one, two));
-        }
-    }
+    said.extend(machines(first, second));
     said.extend(lonely(all));
     let scant = all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.is_short());
     if let Some(line) = scant.min_by_key(|line| line.first.runs + line.second.runs) {
@@ -318,26 +363,58 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     said
 }
 
-/// What is not the same about a machine.
-fn changed(one: &Machine, two: &Machine) -> Option<String> {
+/// What is not the same about their machines and the programs that measured.
+fn machines(first: &Record, second: &Record) -> Vec<String> {
+    let mut said = Vec::new();
+    let has = |record: &Record, role: &str| record.environment.iter().any(|machine| machine.role == role);
+    for (name, record, other) in [("first", first, second), ("second", second, first)] {
+        for machine in record.environment.iter().filter(|machine| !has(other, &machine.role)) {
+            said.push(format!("only the {name} tells of a machine that is the {}", machine.role));
+        }
+    }
+    for one in &first.environment {
+        for two in second.environment.iter().filter(|two| two.role == one.role) {
+            let (program, machine): (Vec<_>, Vec<_>) =
+                changed(one, two).into_iter().partition(|(name, _)| PROGRAM.contains(&name.as_str()));
+            for (differ, what) in [
+                (program, "was measured by another program"),
+                (machine, "is not the same machine or not set up alike"),
+            ] {
+                if !differ.is_empty() {
+                    let differ: Vec<String> = differ.into_iter().map(|(_, words)| words).collect();
+                    said.push(format!("the {} {what}: {}", one.role, differ.join(", ")));
+                }
+            }
+        }
+    }
+    said
+}
+
+/// Facts of a machine that are not the same, or that only one record tells, each with both values in words.
+fn changed(one: &Machine, two: &Machine) -> Vec<(String, String)> {
     let value = |machine: &Machine, name: &str| {
         machine.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     };
-    let mut differ = Vec::new();
-    for (name, first) in &one.facts {
-        let second = value(two, name);
-        if second.as_ref() != Some(first) && !FLEETING.iter().any(|word| name.contains(word)) {
-            differ.push(format!("{name} ({first}; {})", second.unwrap_or_else(|| "not known".to_owned())));
+    let mut differ: Vec<(String, String)> = Vec::new();
+    for (name, _) in one.facts.iter().chain(&two.facts) {
+        let (first, second) = (value(one, name), value(two, name));
+        let is_known = differ.iter().any(|(known, _)| known == name);
+        // Which systems only one of them has is said elsewhere.
+        let is_system = name.starts_with("target ") || name.starts_with("initiator ");
+        let is_of_one = is_system && (first.is_none() || second.is_none());
+        if first == second || is_known || is_of_one || FLEETING.contains(&name.as_str()) {
+            continue;
         }
+        let [first, second] = [first, second].map(|value| value.unwrap_or_else(|| "not known".to_owned()));
+        differ.push((name.clone(), format!("{name} ({first}; {second})")));
     }
-    (!differ.is_empty()).then(|| {
-        format!("the {} is not the same machine or not set up alike: {}", one.role, differ.join(", "))
-    })
+    differ
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Window;
     use crate::record::tests::{long, point, run};
 
     fn record(iops: &[u64]) -> Record {
@@ -387,18 +464,78 @@ mod tests {
         other.points[0].bytes = 8192;
         other.environment = vec![Machine {
             role: "both".into(),
-            facts: vec![("processor".into(), "B".into()), ("load average".into(), "2".into())],
+            facts: vec![("processor".into(), "B".into()), ("load".into(), "2".into())],
         }];
         let mut base = record(&[10_000, 10_000, 10_000]);
         base.environment = vec![Machine {
             role: "both".into(),
-            facts: vec![("processor".into(), "A".into()), ("load average".into(), "1".into())],
+            facts: vec![("processor".into(), "A".into()), ("load".into(), "1".into())],
         }];
         let difference = Difference::of(&base, &other, 0.05);
         assert!(difference.pairs.is_empty());
         assert_eq!((difference.only_first.len(), difference.only_second.len()), (1, 1));
         let said = difference.cautions.join("\n");
-        assert!(said.contains("processor (A; B)") && !said.contains("load average"), "{said}");
+        assert!(said.contains("processor (A; B)") && !said.contains("load ("), "{said}");
+    }
+
+    fn with_facts(record: &Record, facts: &[(&str, &str)]) -> Record {
+        let facts = facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+        Record { environment: vec![Machine { role: "both".into(), facts }], ..record.clone() }
+    }
+
+    /// Their names contain `load` and `clock`, and only one record has the second.
+    #[test]
+    fn other_offloads_and_another_clock_source_are_told() {
+        let base = record(&[10_000; 5]);
+        let one = with_facts(&base, &[("offloads of eth0", "tso on"), ("load", "1"), ("clock MHz", "1")]);
+        let two = with_facts(
+            &base,
+            &[("offloads of eth0", "tso off"), ("load", "2"), ("clock MHz", "2"), ("clock source", "tsc")],
+        );
+        let said = Difference::of(&one, &two, 0.05).cautions.join("\n");
+        assert_eq!(
+            said,
+            "the both is not the same machine or not set up alike: offloads of eth0 (tso on; tso off), clock source (not known; tsc)"
+        );
+        let said = Difference::of(&two, &one, 0.05).cautions.join("\n");
+        assert!(said.contains("clock source (tsc; not known)"), "{said}");
+        let said = Difference::of(&base, &one, 0.05).cautions.join("\n");
+        assert_eq!(said, "only the second tells of a machine that is the both");
+    }
+
+    #[test]
+    fn another_commit_is_not_another_machine() {
+        let base = record(&[10_000; 5]);
+        let one = with_facts(&base, &[("kernel", "6.1"), ("commit", "abc")]);
+        let two = with_facts(&base, &[("kernel", "6.1"), ("commit", "def")]);
+        let said = Difference::of(&one, &two, 0.05).cautions.join("\n");
+        assert_eq!(said, "the both was measured by another program: commit (abc; def)");
+    }
+
+    #[test]
+    fn processor_time_of_unlike_windows_is_never_a_loss() {
+        let (mut base, mut slow) = (record(&[10_000; 5]), record(&[5_000; 5]));
+        let all_of = |record: &mut Record, window| {
+            record.points[0].runs.iter_mut().for_each(|run| run.window = window);
+        };
+        let processors = [ComparedFigure::TargetCpu, ComparedFigure::InitiatorCpu];
+        let losses = |difference: &Difference| {
+            let lines = difference.pairs[0].lines.iter();
+            lines.filter(|line| processors.contains(&line.what)).count()
+        };
+        all_of(&mut base, Some(Window::Same));
+        let difference = Difference::of(&base, &slow, 0.05);
+        assert_eq!(losses(&difference), 2);
+        let said = difference.cautions.join("\n");
+        assert!(said.contains("processor time in 1 of 1 loads: one of the two does not tell"), "{said}");
+        all_of(&mut slow, Some(Window::OwnClock));
+        let difference = Difference::of(&base, &slow, 0.05);
+        assert_eq!((losses(&difference), &difference.pairs[0].untold[..]), (0, &processors[..]));
+        let said = difference.cautions.join("\n");
+        assert!(said.contains("in windows of different kinds") && !said.contains("does not tell"), "{said}");
+        all_of(&mut slow, Some(Window::Same));
+        let difference = Difference::of(&base, &slow, 0.05);
+        assert_eq!((losses(&difference), difference.cautions.len()), (2, 0));
     }
 
     #[test]

@@ -200,7 +200,7 @@ impl Point {
     }
 
     /// Whether all runs of both whose window is told have windows of one kind.
-    fn has_window_of(&self, other: &Point) -> bool {
+    pub(crate) fn has_window_of(&self, other: &Point) -> bool {
         let mut kinds = self.runs.iter().chain(&other.runs).filter_map(|run| run.window);
         kinds.next().is_none_or(|first| kinds.all(|kind| kind == first))
     }
