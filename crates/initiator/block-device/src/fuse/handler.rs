@@ -455,8 +455,8 @@ impl EventHandler for FuseHandler<'_> {
                 break;
             }
         }
-        // The kernel has ended the connection, and reading would say so.
-        self.over |= ready.hung_up && !self.may_read();
+        // The kernel has ended the connection, and reading would say so; without a buffer nothing was read.
+        self.over |= ready.hung_up && (!self.may_read() || self.buffer.is_none());
         Ok(())
     }
 

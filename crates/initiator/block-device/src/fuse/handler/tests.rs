@@ -49,6 +49,29 @@ fn without_memory_for_a_request_nobody_is_kept_awake() {
     assert!(used < Duration::from_millis(40), "{used:?} of processor time in 400 ms");
 }
 
+/// Writes that the disk holds leave no buffer for the next request, and then the connection ends.
+#[test]
+fn a_connection_that_ends_while_there_is_no_memory_keeps_nobody_awake() {
+    let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
+    let (mut server, peer) = server(&dir, 1 << 20);
+    let mood = Behaviour { memory: Some(64 << 10), ..Behaviour::default() };
+    let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
+    let stop = Stop::new().unwrap();
+    let its_stop = stop.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(peer);
+        std::thread::sleep(Duration::from_millis(400));
+        its_stop.stop();
+        its_stop.stop();
+    });
+    let before = processor_time();
+    let _ = server.run(&mut disk, &stop, &mut |_| Ok(()));
+    let used = processor_time() - before;
+    stopper.join().unwrap();
+    assert!(used < Duration::from_millis(80), "{used:?} of processor time in 400 ms");
+}
+
 /// That the kernel has ended the connection is told again and again.
 #[test]
 fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
