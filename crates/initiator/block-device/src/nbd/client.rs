@@ -486,7 +486,12 @@ impl Client {
             started |= self.parse(disk, requests, export);
             // Answers may have filled the queue, and what was sent makes room for more.
             if self.end - self.start == before || self.out.is_empty() {
+                let held = !self.words.is_empty();
                 self.send(vectors);
+                // An option waits until the answers before it are sent: now they are.
+                if held && self.words.is_empty() && self.end > self.start && !self.broken {
+                    continue;
+                }
                 return started;
             }
         }
