@@ -15,8 +15,14 @@ pub fn ours(world: &str) -> Initiator {
     Initiator::new(Settings { io, ..Settings::default() }).unwrap()
 }
 
+/// Bytes that do not repeat within any length, so that pieces of them that change places are noticed.
 pub fn bytes(len: usize, seed: usize) -> Vec<u8> {
-    (0..len).map(|at| (at.wrapping_mul(seed) >> 3 ^ at >> 11) as u8).collect()
+    let mut state = 2 * seed as u64 + 1;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 56) as u8
+    };
+    (0..len).map(|_| next()).collect()
 }
 
 fn gateway(source: &str) -> String {
