@@ -62,7 +62,7 @@ idle:
 	@for io in $${IO:-uring epoll}; do IO=$$io tests/sessions.sh 60 || exit 1; done
 
 eval-reports:
-	@cargo build --locked --release -p blockwire
+	@tests/release.sh
 	@for run in docs/eval/*/; do $${CARGO_TARGET_DIR:-target}/release/blockwire eval report "$$run" || exit 1; done
 
 eval-look:
@@ -123,7 +123,7 @@ PKGCONFIG = $(LIB)/pkgconfig/blockwire.pc
 # The man pages and completions come from the binary itself; the unit names the binary where it was put.
 install:
 	@tests/setup.sh build
-	cargo build --locked --release -p blockwire -p blockwire-capi
+	tests/release.sh
 	install -D -m 755 $(RELEASE) $(BIN)/blockwire
 	install -d $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
 	$(RELEASE) man $(MAN)

@@ -13,7 +13,7 @@ LOOK=$OUT/look
 gone "$LOOK"
 mkdir -p "$LOOK"
 if [ -z "${BLOCKWIRE:-}" ]; then
-  quietly build-release cargo build --locked --release -p blockwire
+  quietly build-release release_build
   BLOCKWIRE=$BUILD/release/blockwire
 fi
 run=${1:-}

@@ -8,10 +8,7 @@ set -euo pipefail
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
 tests/setup.sh build eval
-BLOCKWIRE_COMMIT=$(git rev-parse HEAD 2>/dev/null || true)
-[ -z "$BLOCKWIRE_COMMIT" ] || git diff --quiet HEAD 2>/dev/null || BLOCKWIRE_COMMIT+=" with changes"
-export BLOCKWIRE_COMMIT BLOCKWIRE_FLAGS=${RUSTFLAGS:-${CARGO_ENCODED_RUSTFLAGS:-}}
-quietly build-release cargo build --locked --release -p blockwire
+quietly build-release release_build
 BLOCKWIRE=$BUILD/release/blockwire
 DIR=$OUT/eval
 gone "$DIR"

@@ -93,6 +93,16 @@ quietly() {
   return "$rc"
 }
 
+# release_build CARGO_ARGUMENT...: builds the binary for release. It records the commit and the flags that it was
+# built from, which reports of evaluations show. All builds go by here, so that none is done twice.
+release_build() {
+  local commit
+  commit=$(git -C "$ROOT" rev-parse HEAD 2>/dev/null || true)
+  [ -z "$commit" ] || git -C "$ROOT" diff --quiet HEAD 2>/dev/null || commit+=" with changes"
+  (cd "$ROOT" && BLOCKWIRE_COMMIT=$commit BLOCKWIRE_FLAGS=${RUSTFLAGS:-${CARGO_ENCODED_RUSTFLAGS:-}} \
+    cargo build --locked --release -p blockwire -p blockwire-capi "$@")
+}
+
 # xtask ARGS...: the checks of the project
 xtask() { (cd "$ROOT" && cargo run --quiet --locked -p xtask -- "$@"); }
 

@@ -19,7 +19,7 @@ tests/setup.sh clients
 if [ "$TARGET" = blockwire ]; then
   tests/setup.sh build
   begin=$(now)
-  quietly build-release cargo build --locked --release -p blockwire
+  quietly build-release release_build
   say "built in $(since "$begin") s"
 fi
 IO=${IO:-auto}

@@ -15,7 +15,7 @@ cd "$ROOT"
 worlds() { [ "${BLOCKWIRE_NO_URING:-0}" = 1 ] && echo epoll || echo uring epoll; }
 
 build() {
-  quietly build-release cargo build --locked --release -p blockwire -p blockwire-capi
+  quietly build-release release_build
   quietly build-tests cargo test --locked --workspace --no-run
 }
 

@@ -8,5 +8,5 @@ set -euo pipefail
 [ "$(nproc)" -ge 2 ] || fail "two cores are needed: one for the servers, one for the clients"
 "$ROOT/tests/setup.sh" build clients tgt
 cd "$ROOT"
-quietly bench-build cargo build --locked --release -p blockwire -p blockwire-bench
+quietly bench-build release_build -p blockwire-bench
 exec "$BUILD/release/bench-iscsi" --blockwire "$BUILD/release/blockwire" --json "$OUT/bench-iscsi.json" "$@"

@@ -15,6 +15,6 @@ if [ -n "${SPDK_DIR:-}" ]; then
   spdk=(--spdk "$SPDK_DIR")
 fi
 cd "$ROOT"
-quietly bench-build cargo build --locked --release -p blockwire -p blockwire-bench
+quietly bench-build release_build -p blockwire-bench
 exec "$BUILD/release/bench-nvme" --blockwire "$BUILD/release/blockwire" --json "$OUT/bench-nvme.json" \
   ${spdk[@]+"${spdk[@]}"} "$@"

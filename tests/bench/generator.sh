@@ -24,7 +24,7 @@ done
 "$ROOT/tests/setup.sh" build attach generator
 cd "$ROOT"
 if [ -z "${BLOCKWIRE:-}" ]; then
-  quietly generator-build cargo build --locked --release -p blockwire
+  quietly generator-build release_build
   BLOCKWIRE=$BUILD/release/blockwire
 fi
 export LC_ALL=C

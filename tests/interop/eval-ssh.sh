@@ -8,7 +8,7 @@ cd "$ROOT"
 [ "$(id -u)" = 0 ] || { say "network namespaces take root: not run"; exit 0; }
 tests/setup.sh build ssh
 if [ -z "${BLOCKWIRE:-}" ]; then
-  quietly build-release cargo build --locked --release -p blockwire
+  quietly build-release release_build
   BLOCKWIRE=$BUILD/release/blockwire
 fi
 DIR=$OUT/eval-ssh

@@ -29,7 +29,8 @@ pub fn machine(place: &Place, role: &str) -> Machine {
         [("family", "cpu family"), ("model", "model"), ("stepping", "stepping"), ("microcode", "microcode")];
     let ids = ids.iter().filter_map(|(word, name)| Some(format!("{word} {}", named(&cpu, name)?)));
     fact("processor id", Some(ids.collect::<Vec<_>>().join(", ")));
-    fact("cache", named(&cpu, "cache size"));
+    // Of all levels it is the last that the kernel shows there.
+    fact("last-level cache", named(&cpu, "cache size"));
     fact("mitigations", mitigations(place));
     fact("congestion control", read("/proc/sys/net/ipv4/tcp_congestion_control"));
     fact("load", read("/proc/loadavg").map(|text| text.split(' ').take(3).collect::<Vec<_>>().join(" ")));

@@ -167,12 +167,21 @@ fn hardware(record: &Record) -> String {
         cores,
         of("kernel", &["kernel"]),
         machines,
-        of("network card", &["network card", "NIC", "nic"]),
+        network_cards(record),
         of("mitigations", &["mitigations"]),
         of("governor", &["governor", "frequency governor"]),
         of("congestion control", &["congestion control"]),
     ]
     .join("; ")
+}
+
+/// Records name each card: `NIC eth0`.
+fn network_cards(record: &Record) -> String {
+    let facts = record.environment.iter().flat_map(|machine| &machine.facts);
+    let cards = facts.filter_map(|(name, value)| Some(format!("{}: {value}", name.strip_prefix("NIC ")?)));
+    let cards: Vec<String> = cards.collect();
+    let cards = if cards.is_empty() { NOT_RECORDED.to_owned() } else { cards.join(", ") };
+    format!("network cards {cards}")
 }
 
 fn limits(headline: &Headline<'_>, names: &Names) -> String {
