@@ -17,7 +17,7 @@ use crate::histogram::Histogram;
 
 pub use checked::BadFigure;
 pub use figures::{Metric, SmokeTest};
-pub use limit::Limit;
+pub use limit::{Fullest, Limit};
 
 /// Version of the form; another number is refused when a record is read.
 pub const SCHEMA: u32 = 1;

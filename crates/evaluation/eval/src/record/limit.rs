@@ -5,6 +5,8 @@
 use std::fmt;
 
 use super::{EndUsage, Point, Run};
+use crate::capacity::headers;
+use crate::cpu::Kinds;
 
 /// From this part of its time on a core is full.
 const FULL: f64 = 0.9 - 1e-9;
@@ -41,22 +43,67 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Whether a core of an end had no time left; `None`: the end polls and does not tell how long it did so idle, or was not
-/// looked at.
+/// How full the fullest core of an end was with work, idle polls left out: it lies between two parts of its time, since on
+/// which of several cores an end polled, or for how long, may not be told.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Fullest {
+    /// At least.
+    pub low: f64,
+    /// At most.
+    pub high: f64,
+}
+
+impl EndUsage {
+    /// Of its cores; `None`: none was looked at.
+    pub fn fullest(&self) -> Option<Fullest> {
+        let cores = || self.cores.cores.iter().map(|(_, kinds)| kinds).filter(|kinds| kinds.total() > 0.0);
+        let part = |kinds: &Kinds, polled: f64| ((kinds.busy() - polled) / kinds.total()).clamp(0.0, 1.0);
+        let most = cores().map(|kinds| part(kinds, 0.0)).reduce(f64::max)?;
+        if self.polls_untold {
+            return Some(Fullest { low: 0.0, high: most });
+        }
+        let polled = self.idle_polls.unwrap_or(0.0).max(0.0);
+        let all = self.cores.total();
+        // No core did less work than if all polls were its own, and the fullest no less than all on average.
+        let low = cores().map(|kinds| part(kinds, polled)).fold(part(&all, polled), f64::max);
+        // None did more than if the others had polled whenever they were busy.
+        let own = |kinds: &Kinds| (polled - (all.busy() - kinds.busy())).max(0.0);
+        let high = cores().map(|kinds| part(kinds, own(kinds))).fold(low, f64::max);
+        Some(Fullest { low, high })
+    }
+}
+
+/// Whether a core of an end had no time left; `None`: the end was not looked at, or it may have polled idle for as long as
+/// makes the difference.
 fn is_full(side: Option<&EndUsage>) -> Option<bool> {
-    let side = side.filter(|side| !side.polls_untold)?;
-    // On which cores it polled is not told.
-    let polled = side.idle_polls.unwrap_or(0.0);
-    let all = side.cores.total();
-    let mut cores = side.cores.cores.iter().map(|(_, kinds)| (kinds.busy(), kinds.total()));
-    let is_full = |(busy, total): (f64, f64)| total > 0.0 && (busy - polled) / total >= FULL;
-    (all.total() > 0.0).then(|| is_full((all.busy(), all.total())) || cores.any(is_full))
+    let fullest = side?.fullest()?;
+    match (fullest.low >= FULL, fullest.high >= FULL) {
+        (true, _) => Some(true),
+        (false, false) => Some(false),
+        (false, true) => None,
+    }
 }
 
 impl Run {
+    /// Whether the link was full; `None`: it may have been.
+    fn fills_link(&self, point: &Point) -> Option<bool> {
+        let Some(full) = point.link_bits().map(|bits| bits * LINK_FULL) else { return Some(false) };
+        let is_mixed = matches!(point.rw.as_str(), "rw" | "randrw" | "readwrite");
+        let headers = headers(&point.protocol, point.rw.ends_with("write"), point.bytes as f64);
+        let most = 8.0 * (self.bandwidth() + self.iops() * headers);
+        // Both directions of a link are carried at once. At least half of what was moved went one way.
+        let least = if is_mixed { most / 2.0 } else { most };
+        match (least >= full, most >= full || point.shares_link()) {
+            (true, _) => Some(true),
+            (false, true) => None,
+            (false, false) => Some(false),
+        }
+    }
+
     /// What kept it from being faster; `None`: it is not known.
     pub fn limit(&self, point: &Point) -> Option<Limit> {
-        if point.link_bits().is_some_and(|bits| self.bandwidth() * 8.0 >= bits * LINK_FULL) {
+        let fills_link = self.fills_link(point);
+        if fills_link == Some(true) {
             return Some(Limit::Link);
         }
         let target = match point.protocol.as_str() {
@@ -68,9 +115,12 @@ impl Run {
             (Some(true), Some(true)) => Some(Limit::BothEnds),
             (Some(true), _) => Some(Limit::Initiator),
             (_, Some(true)) => Some(Limit::Target),
+            (None, _) | (_, None) => None,
+            (Some(false), Some(false)) if fills_link.is_none() => None,
+            // A stream has no I/Os in flight, and no rate that was asked for.
+            (Some(false), Some(false)) if point.protocol == "tcp" => None,
             (Some(false), Some(false)) if point.is_closed => Some(Limit::Latency),
             (Some(false), Some(false)) => Some(Limit::Rate),
-            (None, _) | (_, None) => None,
         }
     }
 }
@@ -87,14 +137,20 @@ impl Point {
     /// The speed that its link is held to, in bits per second.
     fn link_bits(&self) -> Option<f64> {
         let limit = self.labels.iter().find(|(name, _)| name == "limit").map(|(_, value)| value)?;
-        limit.strip_suffix("Mb/s")?.parse::<f64>().ok().map(|megabits| megabits * 1e6)
+        let megabits = limit.strip_suffix("Mb/s")?.parse::<f64>().ok()?;
+        Some(megabits * 1e6).filter(|bits| bits.is_finite() && *bits > 0.0)
+    }
+
+    /// Whether its link may carry more than it: loads beside it, or traffic that congests the link, of which the record
+    /// does not tell. Only a load that is labelled as alone is known to be.
+    fn shares_link(&self) -> bool {
+        !self.labels.iter().any(|(name, value)| name == "with" && value == "nothing")
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cpu::Kinds;
     use crate::record::tests::point;
 
     /// Sets how busy the second core of an end was.
@@ -131,7 +187,13 @@ mod tests {
         held.labels.push(("limit".into(), "350Mb/s".into()));
         assert_eq!(held.limit(), Some(Limit::Link));
         held.labels[0].1 = "1000Mb/s".into();
+        assert_eq!(held.limit(), None, "the rest of the link may have been another's");
+        held.labels.push(("with".into(), "nothing".into()));
         assert_eq!(held.limit(), Some(Limit::Latency));
+        held.labels[1].1 = "the others".into();
+        assert_eq!(held.limit(), None);
+        held.runs.iter_mut().for_each(|run| busy(&mut run.target, 0.97));
+        assert_eq!(held.limit(), Some(Limit::Target));
         // Two of three were something else.
         let mut mixed = still.clone();
         busy(&mut mixed.runs[0].target, 0.97);
@@ -140,12 +202,78 @@ mod tests {
         assert_eq!(mixed.limit(), None);
     }
 
+    /// Of a link that carries nothing else.
+    fn alone(point: &Point, limit: &str) -> Option<Limit> {
+        let labels = [("limit", limit), ("with", "nothing")];
+        let labels = labels.map(|(name, value)| (name.to_owned(), value.to_owned()));
+        Point { labels: labels.into(), ..point.clone() }.limit()
+    }
+
+    #[test]
+    fn a_link_is_full_in_one_direction_with_its_headers() {
+        let mut small = half_busy();
+        small.bytes = 512;
+        small.runs.iter_mut().for_each(|run| run.moved = run.ios * 512);
+        // 41 Mb/s, and 48 with headers.
+        assert_eq!(alone(&small, "50Mb/s"), Some(Limit::Link));
+        let mut mixed = half_busy();
+        mixed.rw = "randrw".into();
+        // At least half of 328 Mb/s goes one way, at most all.
+        assert_eq!(alone(&mixed, "150Mb/s"), Some(Limit::Link));
+        assert_eq!(alone(&mixed, "300Mb/s"), None);
+        assert_eq!(alone(&mixed, "1000Mb/s"), Some(Limit::Latency));
+        for nonsense in ["-1Mb/s", "0Mb/s", "infMb/s", "NaNMb/s", "fast"] {
+            assert_eq!(alone(&half_busy(), nonsense), Some(Limit::Latency), "{nonsense}");
+        }
+    }
+
+    #[test]
+    fn a_stream_has_no_rate_that_was_asked_for() {
+        let mut stream = half_busy();
+        (stream.protocol, stream.rw, stream.is_closed) = ("tcp".into(), "write".into(), false);
+        assert_eq!(stream.limit(), None);
+        assert_eq!(alone(&stream, "350Mb/s"), Some(Limit::Link));
+        stream.runs.iter_mut().for_each(|run| busy(&mut run.initiator, 0.97));
+        assert_eq!(stream.limit(), Some(Limit::Initiator));
+    }
+
+    /// The polls of all cores were taken from each: a core full of work beside one that polls looked half empty.
+    #[test]
+    fn idle_polls_of_other_cores_hide_no_full_core() {
+        let mut point = half_busy();
+        let mut set = |parts: &[f64], polled: f64| {
+            for run in &mut point.runs {
+                let side = run.initiator.as_mut().unwrap();
+                let kinds = |part: f64| Kinds { user: part, idle: 1.0 - part, ..Kinds::default() };
+                side.cores.cores = (0..).zip(parts.iter().copied().map(kinds)).collect();
+                side.idle_polls = Some(polled);
+            }
+            let fullest = point.runs[0].initiator.as_ref().unwrap().fullest().unwrap();
+            (point.limit(), (fullest.low * 100.0).round(), (fullest.high * 100.0).round())
+        };
+        assert_eq!(
+            set(&[1.0, 1.0], 0.6),
+            (None, 70.0, 100.0),
+            "one of the two may have done nothing but work"
+        );
+        assert_eq!(set(&[1.0, 1.0], 0.05), (Some(Limit::Initiator), 98.0, 100.0));
+        assert_eq!(set(&[0.8, 0.5], 0.4), (Some(Limit::Latency), 45.0, 80.0));
+        assert_eq!(
+            set(&[1.0, 0.1], 0.5),
+            (Some(Limit::Latency), 50.0, 60.0),
+            "the other cannot have polled so long"
+        );
+        assert_eq!(set(&[1.0, 0.5], 0.0), (Some(Limit::Initiator), 100.0, 100.0));
+        assert_eq!(set(&[1.0], 0.4), (Some(Limit::Latency), 60.0, 60.0));
+    }
+
     /// A client that polls has no time left at any depth.
     #[test]
     fn who_polls_without_work_is_not_full() {
         let mut polling = half_busy();
         for run in &mut polling.runs {
             busy(&mut run.initiator, 1.0);
+            run.initiator.as_mut().unwrap().cores.cores.remove(0);
             run.initiator.as_mut().unwrap().idle_polls = Some(0.4);
         }
         assert_eq!(polling.limit(), Some(Limit::Latency));

@@ -1,12 +1,13 @@
-//! What limited a load, as its record tells: a processor, the time that an I/O takes, or the rate that was asked for.
+//! What limited a load, as its record tells: a processor, the link, the time that an I/O takes, or the rate that was asked
+//! for.
 //!
 //! Invariant: where the processors of an end were not looked at, nothing is said of it.
 
 use std::fmt::Write;
 
-use super::charts::{EndOf, busy_cores};
+use super::charts::EndOf;
 use super::text::NOT_RECORDED;
-use crate::record::{self, Point, Run};
+use crate::record::{self, Fullest, Point};
 
 /// What was the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,21 +24,21 @@ pub(super) enum Limit {
     Rate,
     /// Neither processor was full: I/Os in flight over the latency of one is what there can be.
     Latency,
-    /// An end was not looked at.
+    /// The record does not tell.
     Untold,
 }
 
-/// How full the fullest core of an end was, in percent, without idle polls.
-fn fullest(point: &Point, side: EndOf) -> Option<f64> {
-    let fullest = busy_cores(point, side).into_iter().map(|(_, busy)| busy).reduce(f64::max)?;
-    // Who polls uses its cores whole; what of that was work it tells.
-    let polled = |run: &Run| {
-        let end = side(run)?;
-        Some((end.idle_polls? / (run.seconds * end.cores.cores.len() as f64)).clamp(0.0, 1.0) * 100.0)
-    };
-    let polls: Vec<f64> = point.runs.iter().filter_map(polled).collect();
-    let idle = if polls.is_empty() { 0.0 } else { polls.iter().sum::<f64>() / polls.len() as f64 };
-    Some((fullest - idle).max(0.0))
+/// How busy the fullest core of an end was with work, in words.
+fn fullest(point: &Point, side: EndOf) -> Option<String> {
+    let all: Vec<Fullest> = point.runs.iter().filter_map(|run| side(run)?.fullest()).collect();
+    let mean =
+        |part: fn(&Fullest) -> f64| 100.0 * all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
+    let (low, high) = (mean(|one| one.low), mean(|one| one.high));
+    (!all.is_empty()).then(|| match low.round() == high.round() {
+        true => format!("{high:.0} % busy"),
+        // Idle polls are told of all its cores together, or not at all.
+        false => format!("{low:.0} to {high:.0} % busy"),
+    })
 }
 
 impl Limit {
@@ -68,7 +69,7 @@ impl Limit {
     }
 }
 
-fn ends(point: &Point) -> [Option<f64>; 2] {
+fn ends(point: &Point) -> [Option<String>; 2] {
     let target: EndOf = |run| run.target.as_ref();
     let initiator: EndOf = |run| run.initiator.as_ref();
     [fullest(point, target), fullest(point, initiator)]
@@ -82,7 +83,7 @@ pub(super) fn limit(point: &Point) -> String {
     for (end, busy) in [("target", target), ("initiator", initiator)] {
         let Some(busy) = busy else { continue };
         let and = if seen.is_empty() { "fullest core of the " } else { ", of the " };
-        let _ = write!(seen, "{and}{end} {busy:.0} % busy");
+        let _ = write!(seen, "{and}{end} {busy}");
     }
     if !seen.is_empty() {
         let _ = write!(text, " ({seen})");
@@ -129,6 +130,17 @@ mod tests {
             run.target.as_mut().unwrap().idle_polls = Some(0.6);
         }
         assert_eq!(Limit::of(&one), Limit::Latency);
+        assert!(limit(&one).contains("fullest core of the target 40 % busy"), "{}", limit(&one));
+        for run in &mut one.runs {
+            let cores = &mut run.target.as_mut().unwrap().cores.cores;
+            cores.push((7, cores[0].1));
+        }
+        let said = limit(&one);
+        assert_eq!(
+            said,
+            "not recorded (fullest core of the target 70 to 100 % busy, of the initiator 50 % busy)"
+        );
+        one.runs.iter_mut().for_each(|run| run.target.as_mut().unwrap().cores.cores.truncate(1));
         one.is_closed = false;
         assert_eq!(Limit::of(&one), Limit::Rate);
     }
