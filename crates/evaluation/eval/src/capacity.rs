@@ -10,7 +10,7 @@ mod measured;
 
 use serde::{Deserialize, Serialize};
 
-pub use local::{MISS_MOST, Predicted, SPREAD_MOST, Unpredictable, predict};
+pub use local::{Chance, MISS_MOST, Predicted, SPREAD_MOST, Unpredictable, predict};
 use measured::IN_CAPSULE;
 pub use measured::{Series, series};
 
@@ -207,7 +207,8 @@ mod tests {
 
     #[test]
     fn a_load_needs_what_arithmetic_says() {
-        let cost = Predicted { seconds: 1e-6, low: 0.9e-6, high: 1.1e-6, fill: 1.0 };
+        let cost =
+            Predicted { seconds: 1e-6, low: 0.9e-6, high: 1.1e-6, chance: Chance::Range(2), fill: 1.0 };
         let load = Load {
             iops: 2.9e6,
             bytes: 4096.0,

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
+use eval::bootstrap::ROUNDS_LEAST;
 use eval::capacity::{
     Cost, Load, MISS_MOST, Miss, Need, Predicted, SPREAD_MOST, Series, at_fill, headers, misses, predict,
     series,
@@ -219,13 +220,14 @@ fn cores(text: &mut String, args: &PlanArgs, end: &str, cost: &Predicted, need: 
         if (cost.fill - args.fill).abs() > 0.1 { "; at the planned fill it was not measured" } else { "" };
     let _ = writeln!(
         text,
-        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us ({:.2} to {:.2}), of cores {:.0} % full{far}",
+        "  {end:<11} {:.2} cores ({:.2} to {:.2}): an I/O costs {:.2} us ({:.2} to {:.2}, {}), of cores {:.0} % full{far}",
         need.cores,
         need.cores_least,
         need.cores_most,
         cost.seconds * 1e6,
         cost.low * 1e6,
         cost.high * 1e6,
+        cost.chance,
         cost.fill * 100.0
     );
 }
@@ -301,8 +303,9 @@ fn assumptions(text: &mut String, one: &Series) {
          - The cost is that of the processes (user and system, without idle polling where they tell). Interrupts are\n  \
            added where the run shows that its kernel does not count them in processes: on cores that both ends\n  \
            share, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
-         - Bounds are how far the cost may bend, and where it lies with 95 % certainty over rounds. Beyond {:.0} % to either\n  \
-           side, and where rounds differ by more than {:.0} %, nothing is predicted.\n\
+         - Bounds are how far the cost may bend, and chance: with 95 % certainty over rounds, or, of fewer than {ROUNDS_LEAST} rounds and\n  \
+           of a size that was measured itself, the range of the rounds. Beyond {:.0} % to either side, and where rounds differ\n  \
+           by more than {:.0} %, nothing is predicted.\n\
          - On the wire each frame has 38 bytes of Ethernet and 52 of IPv4 and TCP, each I/O its headers; both\n  \
            directions are carried at once, so the greater counts. No retransmits.\n\
          - Connections: each carries what one carried alone, at its depth and its link's delay.\n",

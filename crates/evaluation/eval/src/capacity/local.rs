@@ -16,6 +16,25 @@ pub const MISS_MOST: f64 = 0.15;
 pub const SPREAD_MOST: f64 = 0.10;
 const RESAMPLES: usize = 400;
 
+/// What bounds tell of chance.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Chance {
+    /// The range of so many rounds: no certainty is claimed.
+    Range(usize),
+    /// What 95 % of the rounds' resamples lie within; of the size with the fewest rounds there are so many.
+    Resampled(usize),
+}
+
+impl std::fmt::Display for Chance {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Chance::Range(rounds) => write!(f, "range of {rounds} rounds"),
+            Chance::Resampled(rounds) => write!(f, "95 % certain over {rounds} rounds"),
+        }
+    }
+}
+
 /// What an I/O is predicted to cost.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Predicted {
@@ -25,6 +44,8 @@ pub struct Predicted {
     pub low: f64,
     /// At most.
     pub high: f64,
+    /// What its bounds tell of chance.
+    pub chance: Chance,
     /// How full the cores were of which this is known.
     pub fill: f64,
 }
@@ -139,7 +160,8 @@ pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Pred
     if let Some(same) = alike.iter().find(|cost| cost.bytes == wanted.bytes) {
         noise(same).map_or(Ok(()), Err)?;
         let (low, high) = same.bounds();
-        return Ok(Predicted { seconds: same.seconds(), low, high, fill: same.fill });
+        let chance = Chance::Range(same.rounds.len());
+        return Ok(Predicted { seconds: same.seconds(), low, high, chance, fill: same.fill });
     }
     let mut below = alike.iter().rev().filter(|cost| cost.bytes < wanted.bytes).copied();
     let mut above = alike.iter().filter(|cost| cost.bytes > wanted.bytes).copied();
@@ -151,7 +173,7 @@ pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Pred
     }
     let found = near.cost(wanted.bytes, &mut Cost::seconds);
     let (seconds, mut least, mut most) = found.ok_or(Unpredictable::FewSizes)?;
-    let (by_chance_least, by_chance_most) = by_chance(&near, &used, wanted.bytes);
+    let (by_chance_least, by_chance_most, chance) = by_chance(&near, &used, wanted.bytes);
     (least, most) = (least.min(by_chance_least), most.max(by_chance_most));
     if seconds <= 0.0 {
         return Err(Unpredictable::NotPositive);
@@ -160,19 +182,26 @@ pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Pred
     if wide > MISS_MOST {
         return Err(Unpredictable::Wide(wide));
     }
-    Ok(Predicted { seconds, low: least.max(0.0), high: most, fill: f64::midpoint(low.fill, high.fill) })
+    Ok(Predicted {
+        seconds,
+        low: least.max(0.0),
+        high: most,
+        chance,
+        fill: f64::midpoint(low.fill, high.fill),
+    })
 }
 
 /// Where the cost lies with 95 % certainty, by its rounds; of too few, their whole range.
-fn by_chance(near: &Near<'_>, used: &[&Cost], bytes: f64) -> (f64, f64) {
+fn by_chance(near: &Near<'_>, used: &[&Cost], bytes: f64) -> (f64, f64, Chance) {
     let rounds = used.iter().map(|cost| cost.rounds.len()).min().unwrap_or(0);
     if rounds < ROUNDS_LEAST {
         let of = |figure: fn(&Cost) -> f64| near.cost(bytes, &mut { figure }).map(|(seconds, ..)| seconds);
         let ends = [of(|cost| cost.bounds().0), of(|cost| cost.bounds().1)];
         let ends: Vec<f64> = ends.into_iter().flatten().collect();
-        return ends
+        let (low, high) = ends
             .iter()
             .fold((f64::INFINITY, 0.0), |(low, high), one| (f64::min(low, *one), f64::max(high, *one)));
+        return (low, high, Chance::Range(rounds));
     }
     let mut random = Random::new();
     let mut drawn = |cost: &Cost| {
@@ -187,7 +216,7 @@ fn by_chance(near: &Near<'_>, used: &[&Cost], bytes: f64) -> (f64, f64) {
         let place = (part * found.len().saturating_sub(1) as f64).round() as usize;
         found.get(place).copied().unwrap_or(f64::INFINITY)
     };
-    (at(tail(rounds)), at(1.0 - tail(rounds)))
+    (at(tail(rounds)), at(1.0 - tail(rounds)), Chance::Resampled(rounds))
 }
 
 #[cfg(test)]
@@ -213,6 +242,22 @@ mod tests {
         assert!(
             (predict(&costs, &wanted(4096.0), None).unwrap().seconds / seconds(4096.0) - 1.0).abs() < 1e-9
         );
+    }
+
+    /// Of few rounds, and of a size that was measured itself, the bounds were called 95 % certain.
+    #[test]
+    fn no_certainty_is_claimed_of_a_range() {
+        let with = |rounds: usize| {
+            [4096.0, 16_384.0, 65_536.0, 131_072.0].map(|bytes| {
+                let cost = cost(bytes, 1e-6 + bytes * 2e-10);
+                Cost { rounds: vec![cost.seconds(); rounds], ..cost }
+            })
+        };
+        let chance = |rounds, bytes| predict(&with(rounds), &wanted(bytes), None).unwrap().chance;
+        assert_eq!(chance(4, 32_768.0), Chance::Range(4));
+        assert_eq!(chance(5, 32_768.0), Chance::Resampled(5));
+        assert_eq!(chance(5, 4096.0), Chance::Range(5));
+        assert_eq!(Chance::Range(2).to_string(), "range of 2 rounds");
     }
 
     #[test]
