@@ -173,7 +173,7 @@ impl Point {
 
     /// Figures of another load and of this one, and how they belong together. What one run of a pair does not tell
     /// takes the other's with it. Processor time that was counted in windows of different kinds is not held together.
-    fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Rounds) {
+    pub(crate) fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Rounds) {
         let is_processor = match metric {
             Metric::Busy(_) | Metric::Effectiveness(_) | Metric::CpuPerMillion(_) | Metric::PerCore(_) => {
                 true

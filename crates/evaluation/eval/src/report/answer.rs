@@ -6,7 +6,7 @@ use std::fmt::Write;
 
 use super::chart::{Bar, bars};
 use super::groups::{Names, protocol};
-use super::headline::{Headline, Measure, load_words};
+use super::headline::{Headline, Measure, Rival, load_words};
 use super::limit::{Limit, limit};
 use super::markup::escaped;
 use super::paper::{not_comparable, printed_beside, slip_beside};
@@ -31,19 +31,26 @@ pub(super) fn answer(page: &mut String, record: &Record, names: &Names) {
 
 /// One sentence: the ratio, its interval, what limited, the paper's figure, length and rounds.
 fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
-    let (best, load) = (names.name(one.best), load_words(one.best));
-    let value = |point: &Point| one.measure.shown(point).unwrap_or_else(|| NOT_RECORDED.to_owned());
+    let load = load_words(one.best);
     let (rounds, seconds) = one.rounds();
     let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
     let rounds = format!("{rounds} of {}", time(seconds));
+    let each = measured(one, names).join(", ");
     let mut text = match &one.rival {
-        None => format!("Under {load}, {best} has {} ({rounds}), with nothing beside it", value(one.best)),
-        Some((rival, comparison)) => {
-            let against = one.measure.against(&times(comparison.ratio.ratio), &names.name(rival));
-            let (mine, theirs) = (value(one.best), value(rival));
+        None => format!("Under {load}: {each} ({rounds}), with nothing beside it"),
+        Some(_) if one.smoke_test().is_some() => {
+            format!("Under {load}: {each} ({rounds}); of a smoke test no ratio is claimed")
+        }
+        Some(Rival { held: Err(why), .. }) => {
+            format!("Under {load}: {each} ({rounds}); the two are not compared, as {why}")
+        }
+        Some(Rival { point, held: Ok(held) }) => {
+            let against = one.measure.against(&times(held.comparison.ratio.ratio), &names.name(point));
+            let [mine, theirs] = [held.means.0, held.means.1].map(|mean| one.measure.with_unit(mean));
             let is_proven = if one.doubt().is_some() { "not proven" } else { "proven" };
             format!(
-                "Under {load}, {best} {against}: {mine} against {theirs} ({}; {rounds}; {is_proven})",
+                "Under {load}, {} {against}: on average {mine} against {theirs} ({}; {rounds}; {is_proven})",
+                names.name(one.best),
                 interval(one)
             )
         }
@@ -56,10 +63,18 @@ fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
     text
 }
 
+/// The best system and its rival, each with its median.
+fn measured(one: &Headline<'_>, names: &Names) -> Vec<String> {
+    let value = |point: &Point| one.measure.shown(point).unwrap_or_else(|| NOT_RECORDED.to_owned());
+    one.both().map(|point| format!("{} {}", names.name(point), value(point))).collect()
+}
+
 fn interval(one: &Headline<'_>) -> String {
-    match one.rival.as_ref().and_then(|(_, comparison)| comparison.ratio.interval) {
-        Some((low, high)) => format!("95 % interval {} to {}", times(low), times(high)),
-        None => "no 95 % interval, which takes five rounds".to_owned(),
+    let held = one.rival.as_ref().and_then(|rival| rival.held.as_ref().ok());
+    match held.map(|held| held.comparison.ratio.interval) {
+        Some(Some((low, high))) => format!("95 % interval {} to {}", times(low), times(high)),
+        Some(None) => "no 95 % interval, which takes five rounds".to_owned(),
+        None => "no 95 % interval".to_owned(),
     }
 }
 
@@ -88,8 +103,9 @@ fn chart(page: &mut String, one: &Headline<'_>, names: &Names) {
 
 /// What a stranger asks, each with its answer.
 fn questions(page: &mut String, record: &Record, headline: &Headline<'_>, names: &Names) {
+    let (asked, said) = per_core(record, names);
     let rows = [
-        ("Who wins 4K reads per CPU", per_core(record, names)),
+        (asked.as_str(), said),
         ("How sure", how_sure(record, headline)),
         ("Hardware and kernel", hardware(record)),
         ("Limit", limits(headline, names)),
@@ -113,25 +129,30 @@ fn papers(record: &Record) -> String {
     format!("{printed}{slip}")
 }
 
-fn per_core(record: &Record, names: &Names) -> String {
+/// Who does most per processor, asked of the load that there is, and the answer.
+fn per_core(record: &Record, names: &Names) -> (String, String) {
+    let asked = "Who wins per CPU";
     let Some(one) = Headline::by(record, Measure::PerCore) else {
-        return format!("processor time of the target: {NOT_RECORDED}");
+        return (asked.to_owned(), format!("processor time of the target: {NOT_RECORDED}"));
     };
-    let load = load_words(one.best);
-    let value = one.measure.shown(one.best).unwrap_or_default();
-    match &one.rival {
-        None => format!("{} alone: {value} ({load})", names.name(one.best)),
-        Some((rival, comparison)) => {
+    let each = measured(&one, names).join(", ");
+    let said = match (&one.rival, one.smoke_test()) {
+        (None, _) => format!("{each}, alone"),
+        (Some(_), Some(smoke)) => format!("not told by {smoke}: {each}"),
+        (Some(Rival { held: Err(why), .. }), None) => format!("{each}; not compared: {why}"),
+        (Some(Rival { point, held: Ok(held) }), None) => {
             let doubt = one.doubt().map_or(String::new(), |doubt| format!("; not proven, {doubt}"));
             format!(
-                "{}: {value}, {} {}'s ({}; {load}){doubt}",
+                "{}: on average {}, {} {}'s ({}){doubt}",
                 names.name(one.best),
-                times(comparison.ratio.ratio),
-                names.name(rival),
+                one.measure.with_unit(held.means.0),
+                times(held.comparison.ratio.ratio),
+                names.name(point),
                 interval(&one)
             )
         }
-    }
+    };
+    (format!("{asked}: {}", load_words(one.best)), said)
 }
 
 fn how_sure(record: &Record, headline: &Headline<'_>) -> String {
@@ -185,9 +206,8 @@ fn network_cards(record: &Record) -> String {
 }
 
 fn limits(headline: &Headline<'_>, names: &Names) -> String {
-    let both = || std::iter::once(headline.best).chain(headline.rival.as_ref().map(|(rival, _)| *rival));
     let mut all: Vec<String> =
-        both().map(|point| format!("{}: {}", names.name(point), limit(point))).collect();
+        headline.both().map(|point| format!("{}: {}", names.name(point), limit(point))).collect();
     if let Some(ceiling) = headline.ceiling.and_then(|point| headline.measure.shown(point)) {
         all.push(format!("a responder without a protocol: {ceiling}"));
     }
@@ -195,11 +215,11 @@ fn limits(headline: &Headline<'_>, names: &Names) -> String {
 }
 
 fn percentiles(headline: &Headline<'_>, names: &Names) -> String {
-    let both = std::iter::once(headline.best).chain(headline.rival.as_ref().map(|(rival, _)| *rival));
     let of = |point: &Point| {
         point.percentile(99.0).map_or(NOT_RECORDED.to_owned(), |us| format!("{} µs", figure(us)))
     };
-    let all: Vec<String> = both.map(|point| format!("{}: {}", names.name(point), of(point))).collect();
+    let all: Vec<String> =
+        headline.both().map(|point| format!("{}: {}", names.name(point), of(point))).collect();
     format!("{} ({})", all.join("; "), load_words(headline.best))
 }
 
@@ -256,8 +276,8 @@ fn alike(record: &Record, headline: &Headline<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Machine;
     use crate::record::tests::{five, point};
+    use crate::record::{Machine, Window};
 
     fn page(record: &Record) -> String {
         let mut page = String::new();
@@ -273,6 +293,7 @@ mod tests {
         let lead = page.split("</p>").next().unwrap();
         for said in [
             "Under random reads of 4K, loopback, blockwire does 3.00x as many I/Os as tgt for each processor second",
+            "on average 60,240 I/Os per CPU second against 20,080 I/Os per CPU second",
             "(95 % interval 3.00x to 3.00x; 5 rounds of 20 s; proven)",
             "the limit: the processors of both ends",
             "the paper prints over 3.5x",
@@ -290,13 +311,58 @@ mod tests {
         let points =
             vec![point("blockwire", "randread", 4096, 30_000), point("tgt", "randread", 4096, 10_000)];
         let page = page(&Record { points, ..Record::default() });
-        assert!(page.contains("3 rounds of 1 s; not proven)"), "{page}");
+        let lead = page.split("</p>").next().unwrap();
+        assert!(
+            lead.contains("(3 rounds of 1 s); of a smoke test no ratio is claimed") && !lead.contains("00x"),
+            "{lead}"
+        );
         assert!(page.contains("no 95 % interval, which takes five rounds"), "{page}");
+        assert!(
+            page.contains("<dd>not told by a smoke test (1 s of at least 10): blockwire 60,000"),
+            "{page}"
+        );
         let mut few =
             vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
         few.iter_mut().for_each(|point| point.runs.truncate(4));
         let page = self::page(&Record { points: few, ..Record::default() });
         assert!(page.contains("not proven, too few rounds (4 of at least 5)"), "{page}");
+    }
+
+    /// The question was of 4K reads, whatever there was.
+    #[test]
+    fn the_question_names_the_load() {
+        let points =
+            vec![five("blockwire", "randwrite", 65_536, 30_000), five("tgt", "randwrite", 65_536, 10_000)];
+        let page = page(&Record { points, ..Record::default() });
+        assert!(page.contains("<dt>Who wins per CPU: random writes of 64K, loopback</dt>"), "{page}");
+        assert!(!page.contains("4K reads"), "{page}");
+    }
+
+    /// Two bars were in the chart, and the sentence said that nothing stood beside the first.
+    #[test]
+    fn systems_of_unlike_windows_stand_beside_each_other_without_a_ratio() {
+        let mut points =
+            vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
+        for (point, window) in points.iter_mut().zip([Window::Same, Window::OwnClock]) {
+            point.runs.iter_mut().for_each(|run| run.window = Some(window));
+        }
+        let page = page(&Record { points: points.clone(), ..Record::default() });
+        let why = "their processor time was counted in windows of different kinds";
+        for said in [
+            format!(
+                "blockwire 60,000 I/Os per CPU second, tgt 20,000 I/Os per CPU second (5 rounds of 20 s); the two are not compared, as {why}"
+            ),
+            format!(
+                "<dd>blockwire 60,000 I/Os per CPU second, tgt 20,000 I/Os per CPU second; not compared: {why}</dd>"
+            ),
+            format!("<dd>not proven, not compared: {why}; no 95 % interval; 5 rounds"),
+        ] {
+            assert!(page.contains(&said), "{said}: {page}");
+        }
+        points.truncate(1);
+        let page = self::page(&Record { points, ..Record::default() });
+        assert!(page.contains("(5 rounds of 20 s), with nothing beside it"), "{page}");
+        assert!(page.contains("<dd>not proven, nothing stands beside it; "), "{page}");
     }
 
     #[test]

@@ -2,12 +2,11 @@
 //!
 //! Invariant: which load that is follows from the record's loads, never from who wins it.
 
+use super::groups::kind;
 use super::text::{figure, size};
 use crate::bootstrap::ROUNDS_LEAST;
-use crate::compare::{Comparison, Spread};
+use crate::compare::{Comparison, Spread, correct};
 use crate::record::{End, Metric, Point, Record};
-
-use super::groups::kind;
 
 /// The responder without a protocol: what there can be at most, and no rival.
 const CEILING: &str = "bare";
@@ -80,12 +79,60 @@ impl Measure {
 
     /// Its figure of a point, with its unit.
     pub(super) fn shown(self, point: &Point) -> Option<String> {
-        let spread = self.spread(point)?;
-        Some(format!("{} {}", figure(spread.median), self.words().1))
+        Some(self.with_unit(self.spread(point)?.median))
+    }
+
+    pub(super) fn with_unit(self, value: f64) -> String {
+        format!("{} {}", figure(value), self.words().1)
     }
 
     pub(super) fn spread(self, point: &Point) -> Option<Spread> {
         Spread::of(&point.figures(self.metric()))
+    }
+}
+
+/// The system that the best is held against.
+pub(super) struct Rival<'a> {
+    pub(super) point: &'a Point,
+    /// How the best stands to it, or why that cannot be said.
+    pub(super) held: Result<Held, &'static str>,
+}
+
+/// The best over its rival, in the runs of both that belong together.
+pub(super) struct Held {
+    /// Corrected for all pairs of systems under that load: which of them it is about was seen from the figures.
+    pub(super) comparison: Comparison,
+    /// The mean of the best and that of its rival, whose quotient the ratio is.
+    pub(super) means: (f64, f64),
+    /// How many rounds: the fewer of the two, if they do not belong together.
+    rounds: usize,
+    /// How many pairs of systems it was corrected for.
+    pairs: usize,
+}
+
+impl Held {
+    fn of(systems: &[&Point], rival: &Point, measure: Measure) -> Result<Held, &'static str> {
+        let metric = measure.metric();
+        let best = *systems.first().ok_or("nothing was measured")?;
+        if measure == Measure::PerCore && !best.has_window_of(rival) {
+            return Err("their processor time was counted in windows of different kinds");
+        }
+        let (base, first, _) = best.figures_beside(rival, metric);
+        let rounds = base.len().min(first.len());
+        if rounds == 0 {
+            return Err("they have no round in common");
+        }
+        let later = |at: usize| systems.iter().skip(at + 1);
+        let mut pairs: Vec<(bool, Comparison)> = Vec::new();
+        for (at, one) in systems.iter().enumerate() {
+            let asked = |other: &Point| at == 0 && std::ptr::eq(other, rival);
+            pairs.extend(later(at).filter_map(|two| Some((asked(two), one.compared_to(two, metric)?))));
+        }
+        correct(pairs.iter_mut().map(|(_, comparison)| comparison));
+        let asked = pairs.iter().find(|(is_asked, _)| *is_asked);
+        let comparison = asked.map(|(_, comparison)| *comparison).ok_or("the other's figure is zero")?;
+        let mean = |figures: &[f64]| figures.iter().sum::<f64>() / figures.len() as f64;
+        Ok(Held { comparison, means: (mean(&first), mean(&base)), rounds, pairs: pairs.len() })
     }
 }
 
@@ -96,8 +143,8 @@ pub(super) struct Headline<'a> {
     pub(super) all: Vec<&'a Point>,
     /// The best system.
     pub(super) best: &'a Point,
-    /// The best of the others, and the best over it.
-    pub(super) rival: Option<(&'a Point, Comparison)>,
+    /// The best with another target; if all have the same, the best of the others.
+    pub(super) rival: Option<Rival<'a>>,
     /// What there can be at most.
     pub(super) ceiling: Option<&'a Point>,
 }
@@ -122,7 +169,7 @@ impl<'a> Headline<'a> {
         Headline::by(record, Measure::of(record))
     }
 
-    /// 4K random reads before others, the first setting before others, loads of several systems before those of one.
+    /// Loads of several systems before those of one, random reads before others, 4K before others, and the first setting.
     pub(super) fn by(record: &'a Record, measure: Measure) -> Option<Headline<'a>> {
         let known = |point: &&'a Point| point.protocol != "local" && measure.spread(point).is_some();
         let mut loads: Vec<Vec<&'a Point>> = Vec::new();
@@ -153,35 +200,49 @@ impl<'a> Headline<'a> {
         let (ceilings, systems): (Vec<&Point>, Vec<&Point>) =
             all.iter().copied().partition(|point| point.target == CEILING);
         let (&best, others) = systems.split_first()?;
-        let others: Vec<&Point> = others.to_vec();
-        let is_rival = |point: &&&Point| point.target != best.target;
-        let is_alike =
-            |point: &&&Point| (&point.initiator, &point.protocol) == (&best.initiator, &best.protocol);
-        let rival = others.iter().filter(is_rival).find(is_alike);
-        let rival = rival.or_else(|| others.iter().find(is_rival)).or_else(|| others.first()).copied();
-        let rival = rival.and_then(|rival| Some((rival, best.compared_to(rival, measure.metric())?)));
+        let rival = others.iter().find(|point| point.target != best.target).or(others.first()).copied();
+        let rival = rival.map(|point| Rival { point, held: Held::of(&systems, point, measure) });
         Some(Headline { measure, best, rival, ceiling: ceilings.first().copied(), all })
+    }
+
+    /// The best and its rival.
+    pub(super) fn both(&self) -> impl Iterator<Item = &'a Point> {
+        std::iter::once(self.best).chain(self.rival.as_ref().map(|rival| rival.point))
+    }
+
+    /// Why it shows only that the systems work; `None`: its runs count.
+    pub(super) fn smoke_test(&self) -> Option<String> {
+        let why = self.both().find_map(Point::smoke_test)?;
+        Some(format!("a smoke test ({why})"))
     }
 
     /// Why nothing is proven; `None`: it is.
     pub(super) fn doubt(&self) -> Option<String> {
-        let (rival, comparison) = self.rival.as_ref()?;
-        if let Some(why) = self.best.smoke_test().or(rival.smoke_test()) {
-            return Some(format!("a smoke test ({why})"));
+        if let Some(smoke) = self.smoke_test() {
+            return Some(smoke);
         }
-        if comparison.is_short() {
-            let rounds = self.best.runs.len().min(rival.runs.len());
-            return Some(format!("too few rounds ({rounds} of at least {ROUNDS_LEAST})"));
+        let held = match &self.rival {
+            None => return Some("nothing stands beside it".to_owned()),
+            Some(Rival { held: Err(why), .. }) => return Some(format!("not compared: {why}")),
+            Some(Rival { held: Ok(held), .. }) => held,
+        };
+        if held.rounds < ROUNDS_LEAST {
+            return Some(format!("too few rounds ({} of at least {ROUNDS_LEAST})", held.rounds));
         }
-        (!comparison.is_significant()).then(|| "the rounds do not tell the two apart".to_owned())
+        if held.comparison.is_short() {
+            return Some(format!("{} rounds are too few for {} pairs of systems", held.rounds, held.pairs));
+        }
+        (!held.comparison.is_significant()).then(|| "the rounds do not tell the two apart".to_owned())
     }
 
-    /// How many rounds of which length its systems had: the fewest, and the shortest.
+    /// How many rounds of which length were held together, or its systems had: the fewest, and the shortest.
     pub(super) fn rounds(&self) -> (usize, f64) {
-        let both = || std::iter::once(self.best).chain(self.rival.as_ref().map(|(rival, _)| *rival));
-        let rounds = both().map(|point| point.runs.len()).min().unwrap_or(0);
+        let rounds = match &self.rival {
+            Some(Rival { held: Ok(held), .. }) => held.rounds,
+            _ => self.both().map(|point| point.runs.len()).min().unwrap_or(0),
+        };
         let seconds =
-            both().flat_map(|point| &point.runs).map(|run| run.seconds).fold(f64::INFINITY, f64::min);
+            self.both().flat_map(|point| &point.runs).map(|run| run.seconds).fold(f64::INFINITY, f64::min);
         (rounds, if seconds.is_finite() { seconds } else { 0.0 })
     }
 }
@@ -224,7 +285,10 @@ mod tests {
             five("tgt", "randread", 4096, 10_000),
         ]);
         let one = Headline::of(&record).unwrap();
-        assert_eq!((one.best.target.as_str(), one.rival.unwrap().0.target.as_str()), ("blockwire", "tgt"));
+        assert_eq!(
+            (one.best.target.as_str(), one.rival.unwrap().point.target.as_str()),
+            ("blockwire", "tgt")
+        );
         assert_eq!(one.ceiling.map(|point| point.target.as_str()), Some("bare"));
     }
 
@@ -239,5 +303,51 @@ mod tests {
         let record = record(jobs.to_vec());
         let one = Headline::of(&record).unwrap();
         assert_eq!((one.measure, one.best.target.as_str()), (Measure::Finish, "tgt"));
+    }
+
+    /// Of the best and the third of three, with the same protocol, the second was in the chart alone.
+    #[test]
+    fn the_rival_is_the_best_with_another_target() {
+        let mut near = five("spdk-nvmf", "randread", 4096, 25_000);
+        near.protocol = "nvme-tcp".into();
+        let mut own = five("blockwire", "randread", 4096, 28_000);
+        own.protocol = "nvme-tcp".into();
+        let far = five("tgt", "randread", 4096, 10_000);
+        let all = record(vec![five("blockwire", "randread", 4096, 30_000), far, near, own.clone()]);
+        assert_eq!(Headline::of(&all).unwrap().rival.unwrap().point.target, "spdk-nvmf");
+        let alone = record(vec![five("blockwire", "randread", 4096, 30_000), own]);
+        assert_eq!(Headline::of(&alone).unwrap().rival.unwrap().point.protocol, "nvme-tcp");
+    }
+
+    /// Of five rounds each, two systems that lie apart are told from each other; the best of six and the next are not: one
+    /// of fifteen pairs lies so by chance more often than once in twenty cases.
+    #[test]
+    fn the_best_of_many_systems_takes_more_rounds() {
+        let of = |count: u64| {
+            let all =
+                (0..count).map(|at| five(&format!("system {at}"), "randread", 4096, 10_000 + 2_000 * at));
+            Headline::of(&record(all.collect())).unwrap().doubt()
+        };
+        assert_eq!(of(2), None);
+        assert_eq!(of(6).as_deref(), Some("5 rounds are too few for 15 pairs of systems"));
+    }
+
+    /// Of a system with a round more, whose figure was far off, the medians stood beside a ratio that is not theirs.
+    #[test]
+    fn the_ratio_is_the_quotient_of_the_figures_beside_it() {
+        let numbered = |target: &str, iops| {
+            let mut one = five(target, "randread", 4096, iops);
+            (0..).zip(&mut one.runs).for_each(|(at, run)| run.round = Some(at));
+            one
+        };
+        let (mut best, rival) = (numbered("blockwire", 30_000), numbered("tgt", 10_000));
+        let mut more = best.runs[0].clone();
+        (more.round, more.ios) = (Some(5), more.ios * 9);
+        best.runs.push(more);
+        let record = record(vec![best, rival]);
+        let one = Headline::of(&record).unwrap();
+        let held = one.rival.as_ref().unwrap().held.as_ref().unwrap();
+        assert!((held.means.0 / held.means.1 - held.comparison.ratio.ratio).abs() < 1e-9);
+        assert_eq!(one.rounds().0, 5);
     }
 }

@@ -400,7 +400,8 @@ fn method(page: &mut String, record: &Record) {
          <li>Systems are run in turn, each load several times; figures are medians, with half of the range. Ratios are \
          those of the rounds' means, round by round, with a 95 % interval bootstrapped over rounds; fewer than five rounds \
          have none. Whether two differ is judged over their runs by the exact Mann-Whitney test, corrected for all \
-         comparisons (Holm), and by the interval.</li>\
+         comparisons of a table, and in the first sentence for all pairs of systems under its load (Holm), and by the \
+         interval.</li>\
          <li>A run counts if it lasts for at least 10 s and 50 mean latencies and drains for at most a tenth of its time. Others \
          are smoke tests and win nothing.</li>\
          <li>Latency is measured at the initiator; with a rate, from the moment at which an I/O was meant to start. A \
