@@ -9,7 +9,7 @@ use super::groups::{Names, protocol};
 use super::headline::{Headline, Measure, Rival, load_words};
 use super::limit::{Limit, limit};
 use super::markup::escaped;
-use super::paper::{not_comparable, printed_beside, slip_beside};
+use super::paper::{is_another_figure, not_comparable, printed_beside, slip_beside};
 use super::text::{NOT_RECORDED, figure, smoke_tests, time, times};
 use crate::record::{Point, Record};
 
@@ -57,7 +57,8 @@ fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
     };
     let _ = write!(text, "; the limit: {}", Limit::of(one.best).words());
     if let Some(paper) = printed_beside(record) {
-        let _ = write!(text, "; the paper prints {paper}");
+        let which = if is_another_figure(record, one) { "of another figure, " } else { "" };
+        let _ = write!(text, "; {which}the paper prints {paper}");
     }
     text.push('.');
     text
@@ -109,7 +110,7 @@ fn questions(page: &mut String, record: &Record, headline: &Headline<'_>, names:
         ("How sure", how_sure(record, headline)),
         ("Hardware and kernel", hardware(record)),
         ("Limit", limits(headline, names)),
-        ("The paper's figure", papers(record)),
+        ("The paper's figure", papers(record, headline)),
         ("Not comparable", not_comparable(record)),
         ("99th percentile", percentiles(headline, names)),
         ("Steady", steady(record)),
@@ -123,10 +124,12 @@ fn questions(page: &mut String, record: &Record, headline: &Headline<'_>, names:
     page.push_str("</dl>");
 }
 
-fn papers(record: &Record) -> String {
+fn papers(record: &Record, headline: &Headline<'_>) -> String {
     let Some(printed) = printed_beside(record) else { return "no paper stands beside this".to_owned() };
     let slip = slip_beside(record).map_or(String::new(), |slip| format!("; that does not add up: {slip}"));
-    format!("{printed}{slip}")
+    let another =
+        if is_another_figure(record, headline) { "; the first sentence is about another" } else { "" };
+    format!("{printed}{another}{slip}")
 }
 
 /// Who does most per processor, asked of the load that there is, and the answer.
@@ -296,7 +299,7 @@ mod tests {
             "on average 60,240 I/Os per CPU second against 20,080 I/Os per CPU second",
             "(95 % interval 3.00x to 3.00x; 5 rounds of 20 s; proven)",
             "the limit: the processors of both ends",
-            "the paper prints over 3.5x",
+            "; of another figure, the paper prints over 3.5x",
         ] {
             assert!(lead.contains(said), "{said}: {lead}");
         }

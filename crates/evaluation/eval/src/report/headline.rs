@@ -169,7 +169,8 @@ impl<'a> Headline<'a> {
         Headline::by(record, Measure::of(record))
     }
 
-    /// Loads of several systems before those of one, random reads before others, 4K before others, and the first setting.
+    /// Of deviation, a link held to a speed before others; then loads of several systems before those of one, random reads
+    /// before others, 4K before others, and the first setting.
     pub(super) fn by(record: &'a Record, measure: Measure) -> Option<Headline<'a>> {
         let known = |point: &&'a Point| point.protocol != "local" && measure.spread(point).is_some();
         let mut loads: Vec<Vec<&'a Point>> = Vec::new();
@@ -188,7 +189,8 @@ impl<'a> Headline<'a> {
         let rank = |all: &Vec<&'a Point>| {
             let first = all.first()?;
             let is_alone = targets(all) < 2 && all.len() < 2;
-            Some((is_alone, first.rw != "randread", first.bytes.abs_diff(4096)))
+            let is_quiet = measure == Measure::Jitter && !is_held_to_a_speed(first);
+            Some((is_quiet, is_alone, first.rw != "randread", first.bytes.abs_diff(4096)))
         };
         // The first of those that rank alike.
         let mut all = loads.into_iter().min_by_key(rank)?;
@@ -245,6 +247,15 @@ impl<'a> Headline<'a> {
             self.both().flat_map(|point| &point.runs).map(|run| run.seconds).fold(f64::INFINITY, f64::min);
         (rounds, if seconds.is_finite() { seconds } else { 0.0 })
     }
+
+    /// Whether its link is held to a speed, which other traffic has its part of.
+    pub(super) fn is_congested(&self) -> bool {
+        is_held_to_a_speed(self.best)
+    }
+}
+
+fn is_held_to_a_speed(point: &Point) -> bool {
+    point.labels.iter().any(|(name, _)| name == "limit")
 }
 
 #[cfg(test)]
@@ -317,6 +328,23 @@ mod tests {
         assert_eq!(Headline::of(&all).unwrap().rival.unwrap().point.target, "spdk-nvmf");
         let alone = record(vec![five("blockwire", "randread", 4096, 30_000), own]);
         assert_eq!(Headline::of(&alone).unwrap().rival.unwrap().point.protocol, "nvme-tcp");
+    }
+
+    #[test]
+    fn deviation_is_told_of_the_congested_link() {
+        let mut all = Vec::new();
+        for limit in [None, Some("1000Mb/s")] {
+            for target in ["blockwire", "tgt"] {
+                let mut one = five(target, "randread", 4096, 10_000);
+                one.labels.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
+                all.push(one);
+            }
+        }
+        let mut record = record(all);
+        assert!(!Headline::of(&record).unwrap().is_congested());
+        record.preset = "nvme-tcp-jitter".into();
+        let one = Headline::of(&record).unwrap();
+        assert_eq!((one.measure, one.is_congested()), (Measure::Jitter, true));
     }
 
     /// Of five rounds each, two systems that lie apart are told from each other; the best of six and the next are not: one

@@ -7,6 +7,7 @@ use std::fmt::Write;
 
 use super::charts::{EndOf, busy_cores};
 use super::groups::Names;
+use super::headline::{Headline, Measure};
 use super::markup::{details, escaped, table};
 use super::text::{NOT_RECORDED, UNKNOWN, change, figure, size, times};
 use crate::compare::Spread;
@@ -106,30 +107,43 @@ pub(super) fn not_comparable(record: &Record) -> String {
     )
 }
 
-/// The figure of a paper that a report's first sentence has beside it, by the experiment.
-const BESIDE: [(&str, &str); 10] = [
-    ("demartek-vdbench", "demartek.target-read-effectiveness"),
-    ("demartek-oltp", "demartek.target-oltp-time"),
-    ("t6-100g-sweep", "t6-100g.throughput"),
-    ("connections", "windows-100g.connections"),
-    ("t5-vm", "t5-vm.iops"),
-    ("windows-100g", "windows-100g.read-iops"),
-    ("nvme-tcp-iops", "sdc2021.iops"),
-    ("nvme-tcp-latency", "sdc2021.spdk-gain"),
-    ("nvme-tcp-jitter", "sdc2021.jitter-deviation-gain"),
-    ("protocol-efficiency", "sdc2021.aic-8k-cpu-per-iop"),
+/// The figure of a paper that a report's first sentence has beside it, by the experiment, and by what systems are compared
+/// where that is the same figure.
+const BESIDE: [(&str, &str, Option<Measure>); 10] = [
+    ("demartek-vdbench", "demartek.target-read-effectiveness", None),
+    ("demartek-oltp", "demartek.target-oltp-time", Some(Measure::Finish)),
+    ("t6-100g-sweep", "t6-100g.throughput", None),
+    ("connections", "windows-100g.connections", None),
+    ("t5-vm", "t5-vm.iops", None),
+    ("windows-100g", "windows-100g.read-iops", None),
+    ("nvme-tcp-iops", "sdc2021.iops", None),
+    ("nvme-tcp-latency", "sdc2021.spdk-gain", None),
+    ("nvme-tcp-jitter", "sdc2021.jitter-deviation-gain", Some(Measure::Jitter)),
+    ("protocol-efficiency", "sdc2021.aic-8k-cpu-per-iop", None),
 ];
+
+fn beside(record: &Record) -> Option<&'static Figure> {
+    let paper = record.paper.as_deref()?;
+    let chosen = BESIDE.iter().find(|(preset, ..)| *preset == record.preset);
+    let is_it = |figure: &&Figure| match chosen {
+        Some((_, id, _)) => figure.id == *id,
+        None => figure.id.ends_with("target-read-effectiveness"),
+    };
+    published().figures.iter().filter(is_it).find(|figure| figure.paper() == paper)
+}
+
+/// Whether what a paper printed is another figure than the one that the first sentence compares systems by, or of a link
+/// without other traffic where the paper's was congested.
+pub(super) fn is_another_figure(record: &Record, one: &Headline<'_>) -> bool {
+    let measure = BESIDE.iter().find(|(preset, ..)| *preset == record.preset).and_then(|(.., of)| *of);
+    let is_same = measure == Some(one.measure) && (one.measure != Measure::Jitter || one.is_congested());
+    beside(record).is_some() && !is_same
+}
 
 /// The paper's figure that stands beside what was measured, as it was printed, as a ratio, and whether it adds up.
 pub(super) fn printed_beside(record: &Record) -> Option<String> {
-    let paper = record.paper.as_deref()?;
-    let data = published();
-    let chosen = BESIDE.iter().find(|(preset, _)| *preset == record.preset).map(|(_, id)| *id);
-    let figure = match chosen {
-        Some(id) => data.figure(id),
-        None => data.of(paper).find(|figure| figure.id.ends_with("target-read-effectiveness")),
-    };
-    let Some(figure) = figure.filter(|figure| figure.paper() == paper) else {
+    record.paper.as_ref()?;
+    let Some(figure) = beside(record) else {
         return Some("no figure of this experiment".to_owned());
     };
     let mut text = figure.to_string();
@@ -148,7 +162,7 @@ pub(super) fn printed_beside(record: &Record) -> Option<String> {
 
 /// Why that figure cannot be right, if it cannot.
 pub(super) fn slip_beside(record: &Record) -> Option<String> {
-    let (_, id) = BESIDE.iter().find(|(preset, _)| *preset == record.preset)?;
+    let (_, id, _) = BESIDE.iter().find(|(preset, ..)| *preset == record.preset)?;
     let slip = check(published()).into_iter().find(|slip| slip.figure == *id)?;
     Some(format!("{} gives {}", slip.because, slip.follows))
 }
@@ -456,13 +470,29 @@ mod tests {
                 "{beside:?}"
             );
         }
-        for (preset, id) in BESIDE {
+        for (preset, id, _) in BESIDE {
             assert!(Preset::find(preset).is_some() && published().figure(id).is_some(), "{preset}: {id}");
         }
         let record =
             Record { preset: "nvme-tcp-jitter".into(), paper: Some("sdc2021".into()), ..Record::default() };
         assert!(printed_beside(&record).unwrap().starts_with("-60 % (0.40x) for standard deviation"));
     }
+    #[test]
+    fn another_figure_than_the_first_sentences_is_told_to_be_another() {
+        let of = |preset: &str, paper: &str, limit: Option<&str>| {
+            let mut one = five("blockwire", "randread", 4096, 10_000);
+            one.labels.extend(limit.map(|limit| ("limit".to_owned(), limit.to_owned())));
+            let paper = Some(paper.to_owned());
+            let record = Record { preset: preset.into(), paper, points: vec![one], ..Record::default() };
+            is_another_figure(&record, &Headline::of(&record).unwrap())
+        };
+        assert!(!of("nvme-tcp-jitter", "sdc2021", Some("1000Mb/s")));
+        assert!(of("nvme-tcp-jitter", "sdc2021", None), "the paper's link was congested");
+        assert!(of("nvme-tcp-latency", "sdc2021", None), "the paper's is what a network adds");
+        assert!(of("demartek-vdbench", "demartek", None), "the paper's is of percent of a processor");
+        assert!(!of("quick", "none", None), "of a paper without a figure there is none");
+    }
+
 
     #[test]
     fn figures_of_one_system_stand_beside_the_best_of_the_run() {
