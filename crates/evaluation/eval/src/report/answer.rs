@@ -11,7 +11,7 @@ use super::limit::{Limit, limit};
 use super::markup::escaped;
 use super::paper::{is_another_figure, not_comparable, printed_beside, slip_beside};
 use super::text::{NOT_RECORDED, figure, smoke_tests, time, times};
-use crate::record::{Point, Record};
+use crate::record::{Machine, Point, Record};
 
 /// The first screen.
 pub(super) fn answer(page: &mut String, record: &Record, names: &Names) {
@@ -177,18 +177,36 @@ fn fact<'a>(record: &'a Record, names: &[&str]) -> Option<&'a str> {
     names.iter().find_map(|name| facts().find(|(known, _)| known == name)).map(|(_, value)| value.as_str())
 }
 
+/// A fact of all machines: once if it is the same of all, else each with its role; `None`: no machine has it.
+fn of_each(record: &Record, names: &[&str]) -> Option<String> {
+    let of = |machine: &'_ Machine| {
+        let facts = || machine.facts.iter();
+        let fact = names.iter().find_map(|name| facts().find(|(known, _)| known == name));
+        fact.map(|(_, value)| value.clone())
+    };
+    let all: Vec<Option<String>> = record.environment.iter().map(of).collect();
+    let first = all.iter().flatten().next()?;
+    if all.iter().all(|one| one.as_ref() == Some(first)) {
+        return Some(first.clone());
+    }
+    let roles = record.environment.iter().map(|machine| machine.role.as_str());
+    let each =
+        roles.zip(&all).map(|(role, one)| format!("{role} {}", one.as_deref().unwrap_or(NOT_RECORDED)));
+    Some(each.collect::<Vec<_>>().join(", "))
+}
+
 fn hardware(record: &Record) -> String {
-    let of = |what: &str, names: &[&str]| format!("{what} {}", fact(record, names).unwrap_or(NOT_RECORDED));
+    let of = |what: &str, names: &[&str]| {
+        format!("{what} {}", of_each(record, names).unwrap_or_else(|| NOT_RECORDED.to_owned()))
+    };
     let machines = match record.environment.len() {
         0 => "machines not recorded".to_owned(),
         _ if record.is_one_machine() => "both ends on one machine".to_owned(),
         many => format!("{many} machines"),
     };
-    let processor = fact(record, &["processor"]).unwrap_or("processor not recorded");
-    let cores = fact(record, &["cores"]).map_or("cores not recorded".to_owned(), |n| format!("{n} cores"));
     [
-        processor.to_owned(),
-        cores,
+        of("processor", &["processor"]),
+        of("cores", &["cores"]),
         of("kernel", &["kernel"]),
         machines,
         network_cards(record),
@@ -279,8 +297,8 @@ fn alike(record: &Record, headline: &Headline<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::record::Window;
     use crate::record::tests::{five, point};
-    use crate::record::{Machine, Window};
 
     fn page(record: &Record) -> String {
         let mut page = String::new();
@@ -366,6 +384,28 @@ mod tests {
         let page = self::page(&Record { points, ..Record::default() });
         assert!(page.contains("(5 rounds of 20 s), with nothing beside it"), "{page}");
         assert!(page.contains("<dd>not proven, nothing stands beside it; "), "{page}");
+    }
+
+    /// Of two machines only the first one's facts were told.
+    #[test]
+    fn what_differs_between_machines_is_told_of_each() {
+        let machine = |role: &str, facts: &[(&str, &str)]| Machine {
+            role: role.into(),
+            facts: facts.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect(),
+        };
+        let environment = vec![
+            machine("target", &[("processor", "A"), ("cores", "8"), ("kernel", "6.1"), ("governor", "none")]),
+            machine("initiator", &[("processor", "B"), ("cores", "16"), ("kernel", "6.1")]),
+        ];
+        let points = vec![five("blockwire", "randread", 4096, 30_000)];
+        let page = page(&Record { environment, points, ..Record::default() });
+        for said in [
+            "processor target A, initiator B; cores target 8, initiator 16; kernel 6.1; 2 machines",
+            "governor target none, initiator not recorded",
+            "here it was A, 8 cores, B, 16 cores",
+        ] {
+            assert!(page.contains(said), "{said}: {page}");
+        }
     }
 
     #[test]

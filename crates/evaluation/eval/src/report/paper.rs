@@ -77,16 +77,15 @@ pub(super) fn paper(page: &mut String, record: &Record, names: &Names) {
 
 /// What may not be held against each other.
 pub(super) fn not_comparable(record: &Record) -> String {
-    let fact = |name: &str| {
-        let facts = record.environment.iter().flat_map(|machine| &machine.facts);
-        facts.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).next()
-    };
-    let mut here = Vec::new();
-    if let Some(processor) = fact("processor") {
-        here.push(processor.to_owned());
-    }
-    if let Some(cores) = fact("cores") {
-        here.push(format!("{cores} cores"));
+    let mut here: Vec<String> = Vec::new();
+    for machine in &record.environment {
+        let fact = |name: &str| machine.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value);
+        let cores = fact("cores").map(|cores| format!("{cores} cores"));
+        let said: Vec<String> = fact("processor").cloned().into_iter().chain(cores).collect();
+        let said = said.join(", ");
+        if !said.is_empty() && !here.contains(&said) {
+            here.push(said);
+        }
     }
     if record.is_one_machine() {
         here.push("both ends on one machine".to_owned());
@@ -477,6 +476,7 @@ mod tests {
             Record { preset: "nvme-tcp-jitter".into(), paper: Some("sdc2021".into()), ..Record::default() };
         assert!(printed_beside(&record).unwrap().starts_with("-60 % (0.40x) for standard deviation"));
     }
+
     #[test]
     fn another_figure_than_the_first_sentences_is_told_to_be_another() {
         let of = |preset: &str, paper: &str, limit: Option<&str>| {
@@ -492,7 +492,6 @@ mod tests {
         assert!(of("demartek-vdbench", "demartek", None), "the paper's is of percent of a processor");
         assert!(!of("quick", "none", None), "of a paper without a figure there is none");
     }
-
 
     #[test]
     fn figures_of_one_system_stand_beside_the_best_of_the_run() {
