@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::text::{UNKNOWN, figure, size, smoke_tests, with_spread};
+use super::text::{UNKNOWN, figure, size, smoke_tests, times, with_spread};
 use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
@@ -293,11 +293,11 @@ pub fn markdown(record: &Record) -> String {
             let (system, against) = (point.system(), base.system());
             let _ = writeln!(
                 text,
-                "| {system} | {against} | {}{} | {} | {:.2} | {} | {} |",
+                "| {system} | {against} | {}{} | {} | {} | {} | {} |",
                 point.rw,
                 link(point),
                 size(point.bytes),
-                comparison.ratio.ratio,
+                times(comparison.ratio.ratio),
                 interval(&comparison),
                 chance(base, point, &comparison)
             );
@@ -332,7 +332,7 @@ pub fn markdown(record: &Record) -> String {
 
 fn interval(comparison: &Comparison) -> String {
     let interval = comparison.ratio.interval;
-    interval.map_or(UNKNOWN.to_owned(), |(low, high)| format!("{low:.2} to {high:.2}"))
+    interval.map_or(UNKNOWN.to_owned(), |(low, high)| format!("{} to {}", times(low), times(high)))
 }
 
 fn section(text: &mut String, title: &str, lines: &[String]) {
@@ -361,6 +361,16 @@ mod tests {
         assert_eq!(text.matches("| randread |").count(), 1, "{text}");
         let places = ["eval run x", "| target |", "## Commands", "tgtd -f"].map(|what| text.find(what));
         assert!(places.is_sorted() && places[0].is_some(), "{text}");
+    }
+
+    /// A ratio of 15 was `15.47` here and `15.5x` on the page.
+    #[test]
+    fn ratios_have_the_form_of_the_page() {
+        let points = [("blockwire", 20_000), ("tgt", 10_000)]
+            .map(|(target, iops)| point(target, "randread", 4096, iops))
+            .to_vec();
+        let text = markdown(&Record { points, ..Record::default() });
+        assert!(text.contains("| 4K | 2.00x | – |"), "{text}");
     }
 
     /// The median hid the round that the other system won.
