@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{About, ImportError};
+use super::{About, IMPORTED, ImportError};
 use crate::Histogram;
 use crate::record::{EndUsage, Point, Run};
 
@@ -134,7 +134,7 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
     let is_completion = loads.iter().any(|(_, load)| load.is_completion);
     let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.point(about)).collect();
     let mut note = format!(
-        "Imported from {}. Processor time is that of fio; the target was not looked at.",
+        "{IMPORTED} {}. Processor time is that of fio; the target was not looked at.",
         output.version
     );
     if is_completion {

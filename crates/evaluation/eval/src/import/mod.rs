@@ -59,6 +59,9 @@ impl fmt::Display for ImportError {
 
 impl std::error::Error for ImportError {}
 
+/// How the note on what was imported begins.
+pub(crate) const IMPORTED: &str = "Imported from";
+
 /// Adds what a file holds to a record: further runs of loads that it has already, or new loads.
 ///
 /// # Errors

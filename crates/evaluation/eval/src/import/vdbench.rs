@@ -3,7 +3,7 @@
 //! Both give means, standard deviation and maximum of response times, in milliseconds, and no percentiles. A
 //! run's averages omit its first interval (`avg_2-60`).
 
-use super::{About, ImportError};
+use super::{About, IMPORTED, ImportError};
 use crate::preset::word;
 use crate::record::{Point, Run, Summary};
 
@@ -80,7 +80,7 @@ impl Averages {
 
 fn note(form: &str) -> String {
     format!(
-        "Imported from vdbench's {form}: mean response times, their deviation and maximum; it keeps no percentiles, and \
+        "{IMPORTED} vdbench's {form}: mean response times, their deviation and maximum; it keeps no percentiles, and \
          neither end's processors were looked at."
     )
 }

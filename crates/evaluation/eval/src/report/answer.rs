@@ -11,6 +11,7 @@ use super::limit::{Limit, limit};
 use super::markup::escaped;
 use super::paper::{is_another_figure, not_comparable, printed_beside, slip_beside};
 use super::text::{NOT_RECORDED, figure, smoke_tests, time, times};
+use crate::import::IMPORTED;
 use crate::record::{Machine, Point, Record};
 
 /// The first screen.
@@ -260,16 +261,16 @@ fn repeat(record: &Record) -> String {
     format!("{first} (commit: {commit}; build flags: {flags}; all commands are at the end)")
 }
 
-/// How each target keeps its volumes, as this program starts it.
+/// How each target keeps its volumes where this program started it: then the record has its version.
 fn volumes(target: &str) -> &'static str {
     match target {
-        "blockwire" => "in its own memory",
-        "tgt" => "in files in memory, by its threads",
-        "istgt" => "in files in memory",
-        "lio" | "nvmet" => "in ramdisks of its kernel",
-        "spdk-iscsi" | "spdk-nvmf" => "in its own memory; it polls, without huge pages",
-        "bare" => "in its own memory, without a protocol",
-        _ => NOT_RECORDED,
+        "blockwire" => "volumes in its own memory",
+        "tgt" => "volumes in files in memory, by its threads",
+        "istgt" => "volumes in files in memory",
+        "lio" | "nvmet" => "volumes in ramdisks of its kernel",
+        "spdk-iscsi" | "spdk-nvmf" => "volumes in its own memory; it polls, without huge pages",
+        "bare" => "volumes in its own memory, without a protocol",
+        _ => "volumes not recorded",
     }
 }
 
@@ -280,18 +281,24 @@ fn alike(record: &Record, headline: &Headline<'_>) -> String {
             targets.push(point);
         }
     }
+    // What another tool's file holds was not started by this program, whatever was beside it.
+    let is_imported = record.notes.iter().any(|note| note.starts_with(IMPORTED));
     let each = targets.iter().map(|point| {
-        let version = fact(record, &[&format!("target {}", point.target)]).unwrap_or("version not recorded");
-        let null = point.labels.iter().any(|(_, value)| value.contains("null"));
-        let kept = if null { "null volumes" } else { volumes(&point.target) };
-        format!("{} {version}, {}, volumes {kept}", point.target, protocol(&point.protocol))
+        let version = fact(record, &[&format!("target {}", point.target)]);
+        let is_null = point.labels.iter().any(|(_, value)| value.contains("null"));
+        let kept = match version {
+            Some(_) if !is_imported && is_null => "null volumes",
+            Some(_) if !is_imported => volumes(&point.target),
+            _ => "volumes not recorded",
+        };
+        let version = version.unwrap_or("version not recorded");
+        format!("{} {version}, {}, {kept}", point.target, protocol(&point.protocol))
     });
-    let cores =
-        fact(record, &["target's cores"]).map_or(NOT_RECORDED.to_owned(), |cores| format!("cores {cores}"));
-    format!(
-        "the same loads, links and cores for all (target's: {cores}): {}",
-        each.collect::<Vec<_>>().join("; ")
-    )
+    let cores = match fact(record, &["target's cores"]) {
+        Some(cores) => format!("the same load and link for all, and the same cores (target's: {cores})"),
+        None => "the same load and link for all; cores not recorded".to_owned(),
+    };
+    format!("{cores}: {}", each.collect::<Vec<_>>().join("; "))
 }
 
 #[cfg(test)]
@@ -384,6 +391,27 @@ mod tests {
         let page = self::page(&Record { points, ..Record::default() });
         assert!(page.contains("(5 rounds of 20 s), with nothing beside it"), "{page}");
         assert!(page.contains("<dd>not proven, nothing stands beside it; "), "{page}");
+    }
+
+    /// An imported load was said to be served as this program would have served it.
+    #[test]
+    fn how_targets_were_set_up_is_told_only_where_this_program_did_it() {
+        let facts = |names: &[&str]| names.iter().map(|name| ((*name).to_owned(), "0".to_owned())).collect();
+        let of = |names: &[&str], note: Option<&str>| {
+            let environment = vec![Machine { role: "target and initiator".into(), facts: facts(names) }];
+            let points = vec![five("tgt", "randread", 4096, 10_000)];
+            let notes = note.map(str::to_owned).into_iter().collect();
+            let page = page(&Record { environment, points, notes, ..Record::default() });
+            page.split("<dt>Set up alike</dt><dd>").nth(1).unwrap().split("</dd>").next().unwrap().to_owned()
+        };
+        let (known, unknown) = ("volumes in files in memory, by its threads", "volumes not recorded");
+        let all = ["target tgt", "target's cores"].as_slice();
+        let said = of(all, None);
+        assert!(said.contains(known) && said.contains("and the same cores (target's: 0)"), "{said}");
+        let said = of(&[], None);
+        assert!(said.contains(unknown) && said.contains("; cores not recorded: tgt version"), "{said}");
+        let said = of(all, Some("Imported from fio-3.33. Processor time is that of fio."));
+        assert!(said.contains(unknown) && !said.contains(known), "{said}");
     }
 
     /// Of two machines only the first one's facts were told.
