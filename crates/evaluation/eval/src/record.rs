@@ -6,6 +6,7 @@
 mod checked;
 mod figures;
 mod limit;
+mod older;
 
 use std::fmt;
 
@@ -378,7 +379,7 @@ impl Record {
             return Err(RecordError::Version(record.schema));
         }
         record.check().map_err(RecordError::Read)?;
-        Ok(record)
+        Ok(record.completed())
     }
 
     /// The record as text, which [`parse`](Self::parse) takes.
