@@ -36,14 +36,19 @@ fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
     let (rounds, seconds) = one.rounds();
     let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
     let rounds = format!("{rounds} of {}", time(seconds));
-    let each = measured(one, names).join(", ");
+    let what = match one.measure {
+        // Their units say it.
+        Measure::PerCore | Measure::Iops => String::new(),
+        Measure::Latency | Measure::Jitter | Measure::Finish => format!(", {}", one.measure.words().0),
+    };
+    let each = format!("Under {load}{what}: {}", measured(one, names).join(", "));
     let mut text = match &one.rival {
-        None => format!("Under {load}: {each} ({rounds}), with nothing beside it"),
+        None => format!("{each} ({rounds}), with nothing beside it"),
         Some(_) if one.smoke_test().is_some() => {
-            format!("Under {load}: {each} ({rounds}); of a smoke test no ratio is claimed")
+            format!("{each} ({rounds}); of a smoke test no ratio is claimed")
         }
         Some(Rival { held: Err(why), .. }) => {
-            format!("Under {load}: {each} ({rounds}); the two are not compared, as {why}")
+            format!("{each} ({rounds}); the two are not compared, as {why}")
         }
         Some(Rival { point, held: Ok(held) }) => {
             let against = one.measure.against(&times(held.comparison.ratio.ratio), &names.name(point));
@@ -364,6 +369,22 @@ mod tests {
         let page = page(&Record { points, ..Record::default() });
         assert!(page.contains("<dt>Who wins per CPU: random writes of 64K, loopback</dt>"), "{page}");
         assert!(!page.contains("4K reads"), "{page}");
+    }
+
+    /// Of "326.9 µs" nobody could tell whether it was a mean or a deviation.
+    #[test]
+    fn what_has_no_ratio_says_what_it_is() {
+        let points = vec![point("blockwire", "randread", 4096, 10_000)];
+        for (preset, what) in
+            [("nvme-tcp-jitter", "standard deviation of latency"), ("nvme-tcp-latency", "mean latency")]
+        {
+            let record = Record { preset: preset.into(), points: points.clone(), ..Record::default() };
+            let page = page(&record);
+            assert!(
+                page.contains(&format!("Under random reads of 4K, loopback, {what}: blockwire ")),
+                "{page}"
+            );
+        }
     }
 
     /// Two bars were in the chart, and the sentence said that nothing stood beside the first.
