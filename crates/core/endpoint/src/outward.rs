@@ -48,7 +48,8 @@ pub enum CloseMode {
     Abort,
 }
 
-/// Something with sockets of its own making, without I/O: a path to a remote volume, or all of them.
+/// Something with sockets of its own making, without I/O: a path to a remote volume, or all of them. Also what only
+/// needs time: it leaves the polls of sockets empty.
 /// `poll_*` gives, `handle_*` takes, as in [`Endpoint`](crate::Endpoint).
 pub trait Sockets {
     /// A connection that is wanted.

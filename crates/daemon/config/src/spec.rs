@@ -38,7 +38,7 @@ pub const KEYS: [&str; 13] = [
 /// The kinds that can be built now.
 pub const KINDS: [&str; 4] = ["ram", "file", "null", "stripe"];
 
-/// The kinds that the contract names and that do not exist yet.
+/// The kinds that are planned.
 const KINDS_LATER: [&str; 1] = ["rbd"];
 
 /// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
@@ -330,7 +330,7 @@ fn switch(value: Option<&str>) -> Result<bool, String> {
 pub enum SpecError {
     /// No kind that anyone knows.
     UnknownKind(String),
-    /// A kind that the contract names and this version cannot do.
+    /// A kind that is planned and not built yet.
     NotBuilt(String),
     /// The part after the kind is missing.
     NoArgument(&'static str),
