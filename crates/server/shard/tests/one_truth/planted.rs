@@ -24,8 +24,8 @@ fn plan(bug: Failpoint, seed: u64) -> Plan {
         Failpoint::DataMisplaced => Plan { block: 4096, ..plan },
         Failpoint::AnsweredTwice => Plan { flow_control: false, ..plan },
         Failpoint::ResetHasty => {
-            let disk_delay_max = std::time::Duration::from_millis(20);
-            Plan { file: true, reset_permille: 100, disk_delay_max, ..plan }
+            let disk_delay_max = std::time::Duration::from_millis(50);
+            Plan { file: true, reset_permille: 200, disk_delay_max, ..plan }
         }
         // Of a file, whose disk is looked through.
         Failpoint::DataMadeUp => Plan { file: true, ..plan.in_pieces() },
