@@ -334,7 +334,7 @@ secrets_iscsi() {
   target_start "$DIR"
   unit="iscsi://alice@$at?secret_file=$DIR/our.secret${HASHES:-}&mutual_user=target&mutual_secret_file=$DIR"
   expect '"bytes": '$((VOLUME_MIB << 20)) bw info --json "$unit/their.secret"
-  whose "target.s own secret" "$unit/wrong.secret"
+  whose "same secret for the target" "$unit/wrong.secret"
   whose "CHAP user name and secret that this side sends" "${unit/our.secret/wrong.secret}/their.secret"
   [ "$ALL" = 0 ] || each_hash "$unit/their.secret"
 }
