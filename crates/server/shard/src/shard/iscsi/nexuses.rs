@@ -5,11 +5,12 @@
 //! be reinstated only when the one before has ended.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use buf::Cx;
 use scsi_server::{LunEntry, NexusKey};
 use stream::Tag;
-use volume::{Issuer, RequestId, VolumeId, VolumeRequest};
+use volume::{Identity, Issuer, RequestId, VolumeId, VolumeRequest};
 
 use super::IscsiFront;
 use crate::shard::Parts;
@@ -27,15 +28,10 @@ pub(in crate::shard) struct NexusEnds {
 
 impl NexusEnds {
     fn number(&mut self, conn: Tag) -> RequestId {
-        let id = self.next();
+        self.made += 1;
+        let id = RequestId::of(Issuer::Shard, NEXUS_ENDS | self.made);
         self.requests.insert(id, conn);
         id
-    }
-
-    /// A number of its own.
-    pub(in crate::shard) fn next(&mut self) -> RequestId {
-        self.made += 1;
-        RequestId::of(Issuer::Shard, NEXUS_ENDS | self.made)
     }
 }
 
@@ -45,15 +41,23 @@ impl IscsiFront {
         let spec = self.server.nexus(nexus);
         let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
         self.server.change_luns(nexus, luns);
-        let conn = self.nexuses.get(nexus.0 as usize).copied().flatten();
-        if conn.and_then(|conn| parts.conns.session(conn)).is_none_or(|session| session.leaves) {
-            // All homes know that it goes.
+        let Some(conn) = self.nexuses.get(nexus.0 as usize).copied().flatten() else { return };
+        // All homes know of a session that leaves.
+        if parts.conns.session(conn).is_none_or(|session| session.leaves) {
             return;
         }
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
-            // Nobody waits for the answer.
-            let id = self.nexus_ends.next();
-            parts.post_request(volume, id, VolumeRequest::NexusLost(who.clone()));
+            self.lose_nexus(parts, conn, volume, who.clone());
+        }
+    }
+
+    /// Asks the home of a volume to let a nexus go. The session does not end before the home has answered; otherwise
+    /// the request could reach the home after one of the next session of this nexus, from another shard.
+    fn lose_nexus(&mut self, parts: &mut Parts, conn: Tag, volume: VolumeId, who: Arc<Identity>) {
+        let id = self.nexus_ends.number(conn);
+        parts.post_request(volume, id, VolumeRequest::NexusLost(who));
+        if let Some(session) = parts.conns.session(conn) {
+            session.homes_left += 1;
         }
     }
 
@@ -61,18 +65,15 @@ impl IscsiFront {
     /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
     pub(super) fn end_nexus(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
         let nexus = parts.conns.session(conn).and_then(|session| session.nexus);
-        let mut asked = 0;
         if let Some(nexus) = nexus {
             let spec = self.server.nexus(nexus);
             let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
             for volume in volumes {
-                let id = self.nexus_ends.number(conn);
-                parts.post_request(volume, id, VolumeRequest::NexusLost(identity.clone()));
-                asked += 1;
+                self.lose_nexus(parts, conn, volume, identity.clone());
             }
         }
         if let Some(session) = parts.conns.session(conn) {
-            (session.homes_left, session.leaves) = (asked, true);
+            session.leaves = true;
         }
         self.finish_nexus_end(cx, parts, conn);
     }
@@ -93,7 +94,9 @@ impl IscsiFront {
     }
 
     fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
-        if let Some(session) = parts.conns.session(conn).filter(|session| session.homes_left == 0) {
+        if let Some(session) =
+            parts.conns.session(conn).filter(|session| session.leaves && session.homes_left == 0)
+        {
             session.proto.nexus_ended(cx);
             parts.conns.touch(conn);
         }
