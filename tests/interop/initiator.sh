@@ -260,7 +260,7 @@ reservations() {
   expect 'abc1 .*holds it' bw reserve "$flat" report
   # Another host may read and not write.
   image 1
-  refused 2 'reservation .* is held' bw write "$other" --input "$DIR/image"
+  refused 2 'holds a reservation' bw write "$other" --input "$DIR/image"
   refused 1 'reserv' bw write "$other" --force --input "$DIR/image"
   bw read --length 1M "$other" >"$DIR/back"
   expect '^reservation none' bw reserve "$flat" release --key 0xabc1 --type write-exclusive
