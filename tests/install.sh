@@ -8,7 +8,7 @@ trap 'rm -rf "$ROOM"' EXIT
 cd "$ROOT"
 
 for prefix in /usr /opt/block; do
-  umask 077 # whoever installs may keep strict habits: the files are everybody's all the same
+  umask 077 # a strict umask of the installing user must not show in the files' modes
   make -s install DESTDIR="$ROOM" PREFIX=$prefix >"$OUT/install.log" 2>&1 || { cat "$OUT/install.log" >&2; exit 1; }
   at=$ROOM$prefix
   "$at/bin/blockwire" --version >/dev/null || fail "the binary does not run"

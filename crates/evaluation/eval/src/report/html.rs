@@ -194,7 +194,7 @@ fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
     let named = |(point, setting): &(&'_ Point, String)| load(point, setting);
     let all: Vec<(&Point, String, String)> =
         all.iter().map(|one| (one.0, named(one), names.name(one.0))).collect();
-    // Every run is seen, whoever wins it.
+    // Every run is shown, also one that a rival wins.
     page.push_str("<h3>Time to finish a fixed job, every run</h3>");
     table(page, FINISH_COLUMNS, finish_rows(&all).into_iter());
 }
