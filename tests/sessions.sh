@@ -19,7 +19,7 @@ use_target blockwire
 LOAD=$BUILD/debug/raw-load
 quietly build-load cargo build --locked --workspace --bin raw-load
 
-# rest NAME FORM SESSIONS SECONDS: prints what sessions cost a fresh daemon, as `key value` lines
+# rest NAME PROTOCOL SESSIONS SECONDS: prints what sessions cost a fresh daemon, as `key value` lines
 rest() {
   local dir=$OUT/sessions-$IO-$1-$2 port=PORT
   gone "$dir"
@@ -27,7 +27,7 @@ rest() {
   PORT=0
   target_start "$dir"
   [ "$2" = iscsi ] || port=NVME_PORT
-  "$LOAD" "127.0.0.1:${!port}" --form "$2" --target "$(iqn thin)" --subsystem "$(nqn thin)" \
+  "$LOAD" "127.0.0.1:${!port}" --protocol "$2" --target "$(iqn thin)" --subsystem "$(nqn thin)" \
     --server-pid "$TARGET_PID" --idle "$3" --seconds "$4" >"$dir/result" </dev/null
   target_stop
   RESULT=$dir/result
@@ -35,7 +35,7 @@ rest() {
 figure() { awk -v key="$1" '$1 == key { print $2 }' "$RESULT"; }
 below() { awk -v value="$1" -v limit="$2" 'BEGIN { exit !(value != "" && value + 0 < limit) }'; }
 
-# measure FORM
+# measure PROTOCOL
 measure() {
   local bytes share try count=${MEMORY_SESSIONS[$1]}
   rest memory "$1" "$count" 1

@@ -1,7 +1,7 @@
 //! Made-up records for tests of the verbs.
 
 use eval::Histogram;
-use eval::cpu::{Kinds, Usage};
+use eval::cpu::{CpuTimes, CpuUsage};
 use eval::record::{EndUsage, Machine, Point, Record, Run, SCHEMA};
 
 /// The same numbers at each call.
@@ -44,14 +44,14 @@ fn run(system: System, bytes: u64, random: &mut Random) -> Run {
     let scale = mean * ios as f64 / shape.iter().sum::<f64>();
     shape.iter().for_each(|part| latency.record((part * scale) as u64));
     let busy = [target, initiator].map(|each| each * ios as f64);
-    let kinds = |busy: f64| Kinds {
+    let kinds = |busy: f64| CpuTimes {
         user: busy * 0.4,
         system: busy * 0.4,
         softirq: busy * 0.2,
         idle: LENGTH - busy,
-        ..Kinds::default()
+        ..CpuTimes::default()
     };
-    let cores = Usage { cores: vec![(0, kinds(busy[0])), (1, kinds(busy[1]))], switches: ios * 2 };
+    let cores = CpuUsage { cores: vec![(0, kinds(busy[0])), (1, kinds(busy[1]))], switches: ios * 2 };
     let side = |each: f64| {
         let used = each * ios as f64;
         // As most kernels count: what interrupts take is in it.

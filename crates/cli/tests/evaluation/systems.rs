@@ -9,7 +9,7 @@ use std::time::Duration;
 use eval::fio::Direction;
 use eval::preset::{Plan, Preset, Scale, plan};
 use eval::record::{Point, Record};
-use lab::{Cores, Place, Runner, Silent};
+use lab::{Cores, NoProgress, Place, Runner};
 
 /// The first round of the smallest preset: reads by all pairs, writes to our own target.
 fn all_pairs(room: &eval::preset::HostCapacity) -> Plan {
@@ -76,7 +76,7 @@ fn every_pair_that_is_installed_is_measured() {
     for (name, why) in missing.filter_map(|(name, why)| Some((name, why?))) {
         println!("{name} is passed over: {why}");
     }
-    let room = lab::host_capacity(&targets, &initiators, Duration::from_secs(60));
+    let room = lab::probe_host_capacity(&targets, &initiators, Duration::from_secs(60));
     let plan = all_pairs(&room);
     let dir = tempfile::tempdir().unwrap();
     let mut runner = Runner {
@@ -85,7 +85,7 @@ fn every_pair_that_is_installed_is_measured() {
         machines: None,
         cores: Cores::halves(room.cores),
         dir: dir.path().to_owned(),
-        live: &mut Silent,
+        live: &mut NoProgress,
     };
     let record = runner.run(&|_| Ok(plan.clone())).unwrap();
     judge(&record, &plan);

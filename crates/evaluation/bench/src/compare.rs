@@ -5,7 +5,7 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use eval::bootstrap::{ROUNDS_LEAST, Ratio, Rounds};
+use eval::bootstrap::{Pairing, ROUNDS_LEAST, Ratio};
 use serde_json::{Map, Value, json};
 
 use crate::servers::{Places, Server, ServerKind};
@@ -277,7 +277,7 @@ impl<K: Compared> Table<K> {
     /// Says whether the time per request is at most `goal` times the yardstick's, with 95 % certainty.
     pub fn print_goal(&self, load: &str, kind: K, yardstick: K, goal: f64) {
         let each = |kind| self.each_round(load, kind, self.side.cpu);
-        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), Rounds::Paired) {
+        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), Pairing::Paired) {
             let (own, limit, ratio) = (kind.name(), yardstick.name(), at_most(ratio, goal));
             println!("{load}: {own} at {ratio} times {limit}, goal {goal}");
         }
@@ -333,7 +333,7 @@ mod tests {
     /// A ratio below the goal whose rounds leave it open is no goal that was reached.
     #[test]
     fn a_goal_is_met_by_the_bound_of_the_interval() {
-        let of = |own: &[f64]| at_most(Ratio::of(&vec![1.0; own.len()], own, Rounds::Paired).unwrap(), 1.5);
+        let of = |own: &[f64]| at_most(Ratio::of(&vec![1.0; own.len()], own, Pairing::Paired).unwrap(), 1.5);
         assert!(of(&[1.4; 5]).contains("(reached;"));
         let open = of(&[1.2, 1.2, 1.2, 1.2, 1.9]);
         assert!(open.starts_with("1.34 (NOT reached;"), "{open}");

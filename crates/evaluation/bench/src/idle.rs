@@ -5,11 +5,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::form::association::Association;
-use crate::form::iscsi::Iscsi;
-use crate::form::login::log_in;
-use crate::form::{Form, Outgoing};
 use crate::system::Epoll;
+use crate::wire_protocol::association::NvmeAssociation;
+use crate::wire_protocol::iscsi::IscsiClient;
+use crate::wire_protocol::login::log_in;
+use crate::wire_protocol::{Outgoing, ProtocolClient};
 use crate::{load, usage};
 
 /// Commands that the I/O queue of an idle association may have in flight: 32 entries, since a target
@@ -45,7 +45,7 @@ pub fn measure(
         let session = log_in(&mut socket, target, lun, number)?;
         socket.set_nonblocking(true)?;
         epoll.add(socket.as_raw_fd(), u64::from(number))?;
-        Ok((socket, Iscsi::new(session)))
+        Ok((socket, IscsiClient::new(session)))
     };
     let open = opened(sessions, server, open)?;
     observe(open, server, rest, |open, time| rest_for(time, &mut epoll, open))
@@ -61,7 +61,7 @@ pub fn measure_nvme(
     server: u32,
 ) -> io::Result<Idle> {
     let open = |number| {
-        let association = Association::open(load::connect(address, None)?, subsystem, nsid, 1, number)?;
+        let association = NvmeAssociation::open(load::connect(address, None)?, subsystem, nsid, 1, number)?;
         let mut socket = load::connect(address, None)?;
         association.join(&mut socket, 1, IDLE_DEPTH)?;
         Ok((association, socket))
@@ -103,19 +103,19 @@ fn observe<T>(
     Ok(Idle { sessions: opened.all.len() as u32, resident, cpu_share, login_seconds: opened.seconds })
 }
 
-fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, Iscsi)]) -> io::Result<()> {
+fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, IscsiClient)]) -> io::Result<()> {
     let end = Instant::now() + time;
     let mut input = vec![0; 64 << 10];
     while Instant::now() < end {
         let tokens: Vec<u64> = epoll.wait(Some(end.saturating_duration_since(Instant::now())))?.collect();
         for token in tokens {
-            let Some((socket, form)) = open.get_mut(token as usize) else { continue };
+            let Some((socket, client)) = open.get_mut(token as usize) else { continue };
             let came = io::Read::read(socket, &mut input)?;
             if came == 0 {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let mut out = Outgoing::new(0);
-            form.take(input.get(..came).unwrap_or_default(), &mut out, &mut Vec::new())?;
+            client.take(input.get(..came).unwrap_or_default(), &mut out, &mut Vec::new())?;
             out.flush(socket)?;
         }
     }

@@ -3,7 +3,7 @@
 //!
 //! The bare responder answers requests of a storage protocol's sizes from memory, without a protocol: it is
 //! the limit of anything on kernel TCP. Generator and responder wait in the same way ([`spin`]), and the same
-//! loop drives the responder and the targets ([`load`]); only the bytes on the wire differ ([`form`]).
+//! loop drives the responder and the targets ([`load`]); only the bytes on the wire differ ([`wire_protocol`]).
 
 #![cfg_attr(
     not(test),
@@ -19,7 +19,6 @@
 
 pub mod clients;
 pub mod compare;
-pub mod form;
 pub mod histogram;
 pub mod idle;
 pub mod load;
@@ -31,3 +30,4 @@ pub mod spdk_perf;
 pub mod spin;
 pub mod system;
 pub mod usage;
+pub mod wire_protocol;

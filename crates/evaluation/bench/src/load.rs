@@ -7,11 +7,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::form::{Form, Op, Outgoing, Request};
 use crate::histogram::Histogram;
 use crate::spin::{Spin, Wait, Waits};
 use crate::system::{self, Epoll};
 use crate::usage;
+use crate::wire_protocol::{Op, Outgoing, ProtocolClient, Request};
 
 /// What one receive may bring at most: it stays in the processor's cache.
 const INPUT_LEN: usize = 256 << 10;
@@ -78,7 +78,7 @@ pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream
 
 struct Connection<F> {
     socket: TcpStream,
-    form: F,
+    client: F,
     input: Vec<u8>,
     /// Bytes of `input` that wait for more.
     kept: usize,
@@ -109,7 +109,7 @@ struct Generator<'a, F> {
 }
 
 /// Runs `plan` over connections that are ready to be asked.
-pub fn run<F: Form>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result<Measured> {
+pub fn run<F: ProtocolClient>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result<Measured> {
     let now = Instant::now();
     let mut load = Generator {
         plan,
@@ -126,19 +126,19 @@ pub fn run<F: Form>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result
         due: VecDeque::new(),
         last_event: now,
     };
-    for (socket, form) in connections {
-        load.add(socket, form)?;
+    for (socket, client) in connections {
+        load.add(socket, client)?;
     }
     load.run()
 }
 
-impl<F: Form> Generator<'_, F> {
-    fn add(&mut self, socket: TcpStream, form: F) -> io::Result<()> {
+impl<F: ProtocolClient> Generator<'_, F> {
+    fn add(&mut self, socket: TcpStream, client: F) -> io::Result<()> {
         socket.set_nonblocking(true)?;
         self.epoll.add(socket.as_raw_fd(), self.connections.len() as u64)?;
         self.connections.push(Connection {
             socket,
-            form,
+            client,
             input: vec![0; INPUT_LEN],
             kept: 0,
             out: Outgoing::new(self.plan.len as usize),
@@ -199,7 +199,7 @@ impl<F: Form> Generator<'_, F> {
             ));
         }
         for connection in &mut self.connections {
-            connection.form.finish(&mut connection.out);
+            connection.client.finish(&mut connection.out);
             connection.socket.set_nonblocking(false)?;
             connection.out.flush(&mut connection.socket)?;
             // What a target says to a good-bye is no concern of a load.
@@ -284,7 +284,7 @@ impl<F: Form> Generator<'_, F> {
             Err(error) => return Err(error),
         };
         let end = kept + came;
-        let taken = connection.form.take(&connection.input[..end], &mut connection.out, &mut self.done)?;
+        let taken = connection.client.take(&connection.input[..end], &mut connection.out, &mut self.done)?;
         connection.input.copy_within(taken..end, 0);
         connection.kept = end - taken;
         let now = Instant::now();
@@ -358,7 +358,7 @@ impl<F: Form> Generator<'_, F> {
         };
         let request =
             Request { tag, op: self.plan.op, offset: place * u64::from(self.plan.len), len: self.plan.len };
-        if !connection.form.issue(request, &mut connection.out) {
+        if !connection.client.issue(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;
             return false;
@@ -406,7 +406,7 @@ mod tests {
     use std::io::Write;
 
     use super::*;
-    use crate::form::bare::{Bare, HEADER_LEN, reply_header};
+    use crate::wire_protocol::bare::{BareClient, HEADER_LEN, reply_header};
 
     fn plan(measure: Duration) -> Plan {
         Plan {
@@ -445,7 +445,7 @@ mod tests {
                 }
             }
         });
-        let connections = vec![(connect(address, None).unwrap(), Bare::default())];
+        let connections = vec![(connect(address, None).unwrap(), BareClient::default())];
         let measured = run(&plan(Duration::from_millis(400)), connections).unwrap();
         assert_eq!((measured.latency.total(), measured.unfinished), (10, 1));
         let oldest = measured.unfinished_oldest.as_secs_f64() * 1e6;
@@ -463,9 +463,11 @@ mod tests {
             socket.write_all(&[reply_header(0, 0), reply_header(0, 0)].concat()).unwrap();
             socket
         });
-        let why =
-            run(&plan(Duration::from_secs(5)), vec![(connect(address, None).unwrap(), Bare::default())])
-                .unwrap_err();
+        let why = run(
+            &plan(Duration::from_secs(5)),
+            vec![(connect(address, None).unwrap(), BareClient::default())],
+        )
+        .unwrap_err();
         assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{why}");
         drop(server.join());
     }

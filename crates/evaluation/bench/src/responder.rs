@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::form::bare::{HEADER_LEN, parse_request, reply_header};
-use crate::form::{Op, Request};
 use crate::spin::{Spin, Wait, Waits};
 use crate::system;
+use crate::wire_protocol::bare::{HEADER_LEN, parse_request, reply_header};
+use crate::wire_protocol::{Op, Request};
 
 /// What one receive may bring at most.
 const INPUT_LEN: usize = 256 << 10;
@@ -263,7 +263,7 @@ impl Responder {
         for entry in send.into_iter().chain(receive) {
             self.push(entry)?;
         }
-        // A peer that breaks the form is closed by the next turn.
+        // A peer that breaks the protocol is closed by the next turn.
         let is_over =
             |connection: &Connection| connection.closing && !connection.receiving && !connection.sending;
         if self.connections.get(index).and_then(Option::as_deref).is_some_and(is_over) {

@@ -189,7 +189,7 @@ impl Server {
         self.transport =
             Some(format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{SUBSYSTEM}"));
         self.url = Some(format!("nvme+tcp://{address}/{SUBSYSTEM}/1"));
-        let args = [address, "--form", "nvme", "--subsystem", SUBSYSTEM, "--nsid", "1"];
+        let args = [address, "--protocol", "nvme", "--subsystem", SUBSYSTEM, "--nsid", "1"];
         self.load_args = args.map(str::to_owned).to_vec();
         Ok(self)
     }
@@ -252,7 +252,7 @@ fn serve(places: &Places, kind: ServerKind, protocol: &str) -> io::Result<Server
 
 fn iscsi_args(address: String, target: &str, lun: u8) -> Vec<String> {
     let mut args = vec![address];
-    args.extend(["--form", "iscsi", "--target", target, "--lun"].map(str::to_owned));
+    args.extend(["--protocol", "iscsi", "--target", target, "--lun"].map(str::to_owned));
     args.push(lun.to_string());
     args
 }

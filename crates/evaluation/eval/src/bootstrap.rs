@@ -22,9 +22,9 @@ pub struct Ratio {
     pub interval: Option<(f64, f64)>,
 }
 
-/// How rounds of two systems belong together.
+/// Whether the n-th round of one system is compared with the n-th of the other, when rounds are resampled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Rounds {
+pub enum Pairing {
     /// Each round of one was made beside the same round of the other: a moment that was slow for both cancels out.
     Paired,
     /// They were made at other times.
@@ -34,7 +34,7 @@ pub enum Rounds {
 impl Ratio {
     /// Of figures, one for each round: the ratio of their means. `None` if there are none, or the first's mean is not
     /// above zero.
-    pub fn of(first: &[f64], second: &[f64], rounds: Rounds) -> Option<Ratio> {
+    pub fn of(first: &[f64], second: &[f64], pairing: Pairing) -> Option<Ratio> {
         let mean = |figures: &[f64], rounds: &[usize]| {
             let sum: f64 = rounds.iter().filter_map(|round| figures.get(*round)).sum();
             sum / rounds.len() as f64
@@ -43,7 +43,7 @@ impl Ratio {
             let base = mean(first, a);
             (base > 0.0).then(|| mean(second, b) / base).filter(|ratio| ratio.is_finite())
         };
-        Ratio::resampled((first.len(), second.len()), rounds, RESAMPLES, statistic)
+        Ratio::resampled((first.len(), second.len()), pairing, RESAMPLES, statistic)
     }
 
     /// Of a percentile over all rounds' latencies, pooled.
@@ -51,7 +51,7 @@ impl Ratio {
         first: &[&Histogram],
         second: &[&Histogram],
         percent: f64,
-        rounds: Rounds,
+        pairing: Pairing,
     ) -> Option<Ratio> {
         let pooled = |all: &[&Histogram], rounds: &[usize]| {
             let mut sum = Histogram::default();
@@ -59,12 +59,12 @@ impl Ratio {
             sum.percentile_told(percent).filter(|ns| *ns > 0).map(|ns| ns as f64)
         };
         let statistic = |a: &[usize], b: &[usize]| Some(pooled(second, b)? / pooled(first, a)?);
-        Ratio::resampled((first.len(), second.len()), rounds, POOLED, statistic)
+        Ratio::resampled((first.len(), second.len()), pairing, POOLED, statistic)
     }
 
     fn resampled(
         (first, second): (usize, usize),
-        rounds: Rounds,
+        pairing: Pairing,
         resamples: usize,
         statistic: impl Fn(&[usize], &[usize]) -> Option<f64>,
     ) -> Option<Ratio> {
@@ -74,7 +74,7 @@ impl Ratio {
         let all = |count: usize| (0..count).collect::<Vec<usize>>();
         let ratio = statistic(&all(first), &all(second))?;
         // Rounds of which some are missing are no pairs any more.
-        let is_paired = rounds == Rounds::Paired && first == second;
+        let is_paired = pairing == Pairing::Paired && first == second;
         if first.min(second) < ROUNDS_LEAST {
             return Some(Ratio { ratio, interval: None });
         }
@@ -162,7 +162,7 @@ mod tests {
         let covered = (0..400)
             .filter(|_| {
                 let figures: Vec<f64> = (0..5).map(|_| normal()).collect();
-                let ratio = Ratio::of(&[1.0; 5], &figures, Rounds::Paired).unwrap();
+                let ratio = Ratio::of(&[1.0; 5], &figures, Pairing::Paired).unwrap();
                 ratio.interval.is_some_and(|(low, high)| low <= 1.0 && 1.0 <= high)
             })
             .count();
@@ -175,22 +175,22 @@ mod tests {
     fn pairs_are_surer_than_figures_apart() {
         let first = [100.0, 60.0, 110.0, 70.0, 95.0];
         let second = first.map(|one| one * 1.5);
-        let paired = Ratio::of(&first, &second, Rounds::Paired).unwrap();
+        let paired = Ratio::of(&first, &second, Pairing::Paired).unwrap();
         assert!(
             (paired.ratio - 1.5).abs() < 1e-9 && paired.is_above(1.49) && paired.is_below(1.51),
             "{paired:?}"
         );
-        let apart = Ratio::of(&first, &second, Rounds::Apart).unwrap();
+        let apart = Ratio::of(&first, &second, Pairing::Apart).unwrap();
         let (low, high) = apart.interval.unwrap();
         assert!((apart.ratio - 1.5).abs() < 1e-9 && low < 1.3 && high > 1.7, "{apart:?}");
-        assert_eq!(Ratio::of(&first, &second, Rounds::Apart), Some(apart), "it is the same each time");
+        assert_eq!(Ratio::of(&first, &second, Pairing::Apart), Some(apart), "it is the same each time");
     }
 
     #[test]
     fn an_interval_lies_within_what_was_seen_and_holds_the_ratio() {
         let first = [100.0, 102.0, 98.0, 101.0, 99.0, 100.0];
         let second = [120.0, 118.0, 125.0, 119.0, 121.0, 122.0];
-        let ratio = Ratio::of(&first, &second, Rounds::Paired).unwrap();
+        let ratio = Ratio::of(&first, &second, Pairing::Paired).unwrap();
         let (low, high) = ratio.interval.unwrap();
         let each = first.iter().zip(&second).map(|(one, two)| two / one);
         let (least, most) = each.fold((f64::MAX, 0.0_f64), |(a, b), one| (a.min(one), b.max(one)));
@@ -199,14 +199,14 @@ mod tests {
 
     #[test]
     fn few_rounds_have_no_interval_and_meet_no_goal() {
-        let four = Ratio::of(&[100.0; 4], &[200.0; 4], Rounds::Paired).unwrap();
+        let four = Ratio::of(&[100.0; 4], &[200.0; 4], Pairing::Paired).unwrap();
         assert_eq!((four.ratio.round(), four.interval), (2.0, None));
         assert!(!four.is_above(1.0) && !four.is_below(3.0));
-        assert!(Ratio::of(&[100.0; 5], &[200.0; 5], Rounds::Paired).unwrap().is_above(1.0));
-        assert_eq!(Ratio::of(&[0.0; 5], &[200.0; 5], Rounds::Paired), None, "of nothing there is no ratio");
-        assert_eq!(Ratio::of(&[], &[], Rounds::Paired), None);
+        assert!(Ratio::of(&[100.0; 5], &[200.0; 5], Pairing::Paired).unwrap().is_above(1.0));
+        assert_eq!(Ratio::of(&[0.0; 5], &[200.0; 5], Pairing::Paired), None, "of nothing there is no ratio");
+        assert_eq!(Ratio::of(&[], &[], Pairing::Paired), None);
         // A system that did nothing at all is a ratio of nothing.
-        assert!(Ratio::of(&[100.0; 5], &[0.0; 5], Rounds::Apart).unwrap().is_below(0.01));
+        assert!(Ratio::of(&[100.0; 5], &[0.0; 5], Pairing::Apart).unwrap().is_below(0.01));
     }
 
     /// The mean of five 99th percentiles is not that of all I/Os: one round in which all were slow is a fifth of them.
@@ -221,10 +221,10 @@ mod tests {
         let slow = [round(100), round(100), round(100), round(100), round(5_000)];
         let (first, second): (Vec<&Histogram>, Vec<&Histogram>) =
             (even.iter().collect(), slow.iter().collect());
-        let ratio = Ratio::of_percentile(&first, &second, 99.0, Rounds::Paired).unwrap();
+        let ratio = Ratio::of_percentile(&first, &second, 99.0, Pairing::Paired).unwrap();
         assert!((ratio.ratio - 50.0).abs() < 1.0, "{ratio:?}");
         let few = [round(100)];
         let few: Vec<&Histogram> = few.iter().collect();
-        assert_eq!(Ratio::of_percentile(&few, &few, 99.9, Rounds::Paired), None, "one I/O lies beyond it");
+        assert_eq!(Ratio::of_percentile(&few, &few, 99.9, Pairing::Paired), None, "one I/O lies beyond it");
     }
 }

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{Ratio, Rounds};
+use crate::bootstrap::{Pairing, Ratio};
 
 /// Several runs of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -157,8 +157,8 @@ pub const SIGNIFICANT: f64 = 0.05;
 
 impl Comparison {
     /// Compares the second list with the first; `None` if there is no ratio of them.
-    pub fn of(first: &[f64], second: &[f64], rounds: Rounds) -> Option<Comparison> {
-        let ratio = Ratio::of(first, second, rounds)?;
+    pub fn of(first: &[f64], second: &[f64], pairing: Pairing) -> Option<Comparison> {
+        let ratio = Ratio::of(first, second, pairing)?;
         let least = exact(first.len().min(EXACT_MAX), second.len().min(EXACT_MAX), 0);
         Some(Comparison { ratio, chance: chance(first, second), least })
     }
@@ -249,11 +249,11 @@ mod tests {
     fn a_loss_is_told_from_noise() {
         let steady = [100.0, 101.0, 99.0, 100.5, 99.5];
         let slower = [90.0, 91.0, 89.0, 90.5, 89.5];
-        let loss = Comparison::of(&steady, &slower, Rounds::Apart).unwrap();
+        let loss = Comparison::of(&steady, &slower, Pairing::Apart).unwrap();
         assert!(loss.is_worse(true, 0.05) && !loss.is_worse(false, 0.05));
         assert!(!loss.is_worse(true, 0.15), "within the gate");
         let noisy = [100.0, 80.0, 120.0, 90.0, 95.0];
-        let same = Comparison::of(&steady, &noisy, Rounds::Apart).unwrap();
+        let same = Comparison::of(&steady, &noisy, Pairing::Apart).unwrap();
         assert!(!same.is_worse(true, 0.04), "{same:?}");
     }
 
@@ -262,11 +262,11 @@ mod tests {
     fn few_runs_that_lie_wholly_apart_are_never_significant() {
         for count in [1, 2, 3, 4] {
             let (one, two) = (vec![100.0; count], vec![80.0; count]);
-            let few = Comparison::of(&one, &two, Rounds::Paired).unwrap();
+            let few = Comparison::of(&one, &two, Pairing::Paired).unwrap();
             assert!(few.is_short() && !few.is_significant(), "{few:?}");
             assert_eq!(few.chance_in_words(), "too few rounds");
         }
-        let five = Comparison::of(&[100.0; 5], &[80.0; 5], Rounds::Paired).unwrap();
+        let five = Comparison::of(&[100.0; 5], &[80.0; 5], Pairing::Paired).unwrap();
         assert!(!five.is_short() && five.is_worse(true, 0.05));
     }
 
@@ -274,7 +274,7 @@ mod tests {
     #[test]
     fn many_comparisons_are_corrected() {
         let one =
-            Comparison::of(&[1.0, 1.1, 1.2, 1.3, 1.4], &[2.0, 2.1, 2.2, 2.3, 2.4], Rounds::Apart).unwrap();
+            Comparison::of(&[1.0, 1.1, 1.2, 1.3, 1.4], &[2.0, 2.1, 2.2, 2.3, 2.4], Pairing::Apart).unwrap();
         let mut all = [0.01, 0.04, 0.03, 0.005].map(|chance| Comparison { chance, ..one });
         correct(all.iter_mut());
         let chances = all.map(|one| (one.chance * 1e6).round() / 1e6);

@@ -6,10 +6,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Kinds of processor time, in the order of `/proc/stat` (proc(5)). In ticks when read, in seconds once
+/// Processor time by kind, in the order of `/proc/stat` (proc(5)). In ticks when read, in seconds once
 /// it is a difference.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Kinds {
+pub struct CpuTimes {
     /// In user space, niced included; guests' time is part of it.
     pub user: f64,
     /// In the kernel.
@@ -26,7 +26,7 @@ pub struct Kinds {
     pub steal: f64,
 }
 
-impl Kinds {
+impl CpuTimes {
     /// All of it.
     pub fn total(&self) -> f64 {
         self.busy() + self.idle + self.iowait + self.steal
@@ -42,8 +42,8 @@ impl Kinds {
         if self.total() > 0.0 { 100.0 * self.busy() / self.total() } else { 0.0 }
     }
 
-    fn map2(&self, other: &Kinds, f: impl Fn(f64, f64) -> f64) -> Kinds {
-        Kinds {
+    fn map2(&self, other: &CpuTimes, f: impl Fn(f64, f64) -> f64) -> CpuTimes {
+        CpuTimes {
             user: f(self.user, other.user),
             system: f(self.system, other.system),
             irq: f(self.irq, other.irq),
@@ -57,9 +57,9 @@ impl Kinds {
 
 /// One reading of `/proc/stat`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Reading {
+pub struct CpuReading {
     /// Each core that is online, by its number.
-    pub cores: Vec<(u32, Kinds)>,
+    pub cores: Vec<(u32, CpuTimes)>,
     /// Context switches of the machine.
     pub switches: u64,
 }
@@ -81,10 +81,10 @@ impl std::fmt::Display for Unreadable {
 
 impl std::error::Error for Unreadable {}
 
-impl Reading {
+impl CpuReading {
     /// Reads the text of `/proc/stat`.
-    pub fn parse(text: &str) -> Result<Reading, Unreadable> {
-        let mut reading = Reading::default();
+    pub fn parse(text: &str) -> Result<CpuReading, Unreadable> {
+        let mut reading = CpuReading::default();
         for (at, line) in text.lines().enumerate() {
             let wrong = |why| Unreadable { line: at + 1, why };
             let mut words = line.split_ascii_whitespace();
@@ -101,7 +101,7 @@ impl Reading {
                     return Err(wrong("eight kinds of time are expected"));
                 };
                 let user = user + nice;
-                let kinds = Kinds { user, system, idle, iowait, irq, softirq, steal };
+                let kinds = CpuTimes { user, system, idle, iowait, irq, softirq, steal };
                 reading.cores.push((core, kinds));
             }
         }
@@ -112,30 +112,30 @@ impl Reading {
     }
 
     /// What passed since an earlier reading, in seconds; cores that are in only one of them are left out.
-    pub fn since(&self, earlier: &Reading, ticks_per_second: f64) -> Usage {
+    pub fn since(&self, earlier: &CpuReading, ticks_per_second: f64) -> CpuUsage {
         let before = |core: u32| earlier.cores.iter().find(|(other, _)| *other == core);
         let passed = self.cores.iter().filter_map(|(core, now)| {
             let (_, then) = before(*core)?;
             let kinds = now.map2(then, |now, then| (now - then).max(0.0) / ticks_per_second);
             Some((*core, kinds))
         });
-        Usage { cores: passed.collect(), switches: self.switches.saturating_sub(earlier.switches) }
+        CpuUsage { cores: passed.collect(), switches: self.switches.saturating_sub(earlier.switches) }
     }
 }
 
 /// Processor time between two readings, in seconds.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Usage {
+pub struct CpuUsage {
     /// Each core, by its number.
-    pub cores: Vec<(u32, Kinds)>,
+    pub cores: Vec<(u32, CpuTimes)>,
     /// Context switches.
     pub switches: u64,
 }
 
-impl Usage {
+impl CpuUsage {
     /// All cores together.
-    pub fn total(&self) -> Kinds {
-        self.cores.iter().fold(Kinds::default(), |sum, (_, kinds)| sum.map2(kinds, |a, b| a + b))
+    pub fn total(&self) -> CpuTimes {
+        self.cores.iter().fold(CpuTimes::default(), |sum, (_, kinds)| sum.map2(kinds, |a, b| a + b))
     }
 
     /// How busy each core was, in percent.
@@ -146,7 +146,7 @@ impl Usage {
 
 /// One reading of a process, from `/proc/PID/stat`: all its threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Process {
+pub struct ProcessReading {
     /// Ticks in user space.
     pub user: u64,
     /// Ticks in the kernel on its behalf.
@@ -155,22 +155,22 @@ pub struct Process {
     pub resident: u64,
 }
 
-impl Process {
+impl ProcessReading {
     /// Reads the text of `/proc/PID/stat`. The name stands in brackets and may hold anything.
-    pub fn parse(text: &str) -> Result<Process, Unreadable> {
+    pub fn parse(text: &str) -> Result<ProcessReading, Unreadable> {
         let wrong = |why| Unreadable { line: 1, why };
         let (_, behind) = text.rsplit_once(')').ok_or(wrong("a process's name is expected in brackets"))?;
         // The first word behind the name is field 3.
         let words: Vec<&str> = behind.split_ascii_whitespace().collect();
         let field = |number: usize| words.get(number - 3).and_then(|word| word.parse().ok());
         match (field(14), field(15), field(24)) {
-            (Some(user), Some(system), Some(resident)) => Ok(Process { user, system, resident }),
+            (Some(user), Some(system), Some(resident)) => Ok(ProcessReading { user, system, resident }),
             _ => Err(wrong("fields 14, 15 and 24 are expected to be counts")),
         }
     }
 
     /// Processor seconds since an earlier reading: user, system.
-    pub fn since(&self, earlier: &Process, ticks_per_second: f64) -> (f64, f64) {
+    pub fn since(&self, earlier: &ProcessReading, ticks_per_second: f64) -> (f64, f64) {
         let seconds = |now: u64, then: u64| now.saturating_sub(then) as f64 / ticks_per_second;
         (seconds(self.user, earlier.user), seconds(self.system, earlier.system))
     }
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn time_is_told_by_core_and_kind() {
-        let usage = Reading::parse(LATER).unwrap().since(&Reading::parse(STAT).unwrap(), 100.0);
+        let usage = CpuReading::parse(LATER).unwrap().since(&CpuReading::parse(STAT).unwrap(), 100.0);
         assert_eq!(usage.switches, 250);
         assert_eq!(usage.cores.len(), 2, "the third came between");
         let (_, first) = usage.cores[0];
@@ -206,18 +206,18 @@ mod tests {
 
     #[test]
     fn nonsense_is_refused_by_line() {
-        assert_eq!(Reading::parse("cpu0 1 2 3\n").unwrap_err().line, 1);
-        assert_eq!(Reading::parse("ctxt x\n").unwrap_err().line, 1);
-        assert!(Reading::parse("").is_err());
+        assert_eq!(CpuReading::parse("cpu0 1 2 3\n").unwrap_err().line, 1);
+        assert_eq!(CpuReading::parse("ctxt x\n").unwrap_err().line, 1);
+        assert!(CpuReading::parse("").is_err());
     }
 
     #[test]
     fn a_process_may_be_called_anything() {
         let text = "42 (a) b) (c) S 1 1 1 0 -1 4194560 100 0 0 0 250 50 0 0 20 0 3 0 100 1000000 321 0";
-        let process = Process::parse(text).unwrap();
-        assert_eq!(process, Process { user: 250, system: 50, resident: 321 });
-        assert!(Process::parse("42 S").is_err());
-        let later = Process { user: 300, system: 40, ..process };
+        let process = ProcessReading::parse(text).unwrap();
+        assert_eq!(process, ProcessReading { user: 250, system: 50, resident: 321 });
+        assert!(ProcessReading::parse("42 S").is_err());
+        let later = ProcessReading { user: 300, system: 40, ..process };
         assert_eq!(later.since(&process, 100.0), (0.5, 0.0));
     }
 
@@ -231,7 +231,7 @@ mod tests {
     /// A process that burns a known time is charged that time.
     #[test]
     fn what_is_burnt_is_charged() {
-        let read = || Process::parse(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
+        let read = || ProcessReading::parse(&std::fs::read_to_string("/proc/self/stat").unwrap()).unwrap();
         let own = || {
             let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
             text.split_ascii_whitespace().next().unwrap().parse::<u64>().unwrap()

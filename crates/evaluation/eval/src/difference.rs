@@ -6,7 +6,7 @@
 
 use serde::Serialize;
 
-use crate::bootstrap::Rounds;
+use crate::bootstrap::Pairing;
 use crate::compare::{self, Comparison, Spread};
 use crate::interval::short;
 use crate::record::{End, Machine, Metric, Point, Record};
@@ -263,7 +263,7 @@ fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
     let is_alike = |what: &ComparedFigure| !(what.is_processor() && windows == Windows::Unlike);
     let lines = FIGURES.into_iter().filter(is_alike).filter_map(|what| {
         let (first, second) = (what.of(one), what.of(two));
-        let comparison = Comparison::of(&first, &second, Rounds::Apart)?;
+        let comparison = Comparison::of(&first, &second, Pairing::Apart)?;
         let (first, second) = (Spread::of(&first)?, Spread::of(&second)?);
         // Judged when all are known.
         Some(Line { what, first, second, comparison, verdict: Change::Noise })

@@ -36,7 +36,7 @@ impl Account {
     /// `other`: another end on the very same cores.
     fn add(&mut self, side: &EndUsage, other: Option<&EndUsage>, run: &Run) {
         let total = side.cores.total();
-        let (Some(interrupts), true) = (interrupts(side, run), total.total() > 0.0) else { return };
+        let (Some(interrupts), true) = (interrupt_seconds(side, run), total.total() > 0.0) else { return };
         let used = |side: &EndUsage| side.process.0 + side.process.1;
         self.processes += used(side) + other.map_or(0.0, used);
         self.cores += (total.user + total.system) * scale(side, run);
@@ -62,7 +62,7 @@ fn is_same_cores(one: &EndUsage, two: &EndUsage) -> bool {
 
 /// Seconds of interrupts on an end's cores while figures counted; `None`: what works there is no process, and its time
 /// is that of its cores, interrupts included.
-pub fn interrupts(side: &EndUsage, run: &Run) -> Option<f64> {
+pub fn interrupt_seconds(side: &EndUsage, run: &Run) -> Option<f64> {
     let total = side.cores.total();
     (side.resident > 0).then(|| (total.irq + total.softirq) * scale(side, run))
 }
@@ -168,7 +168,7 @@ mod tests {
         kernel.points[0].runs.iter_mut().flat_map(|run| &mut run.target).for_each(|side| side.resident = 0);
         assert_eq!(InterruptTime::of(&kernel, End::Target), InterruptTime::Untold);
         let run = &kernel.points[0].runs[0];
-        assert_eq!(interrupts(run.target.as_ref().unwrap(), run), None);
+        assert_eq!(interrupt_seconds(run.target.as_ref().unwrap(), run), None);
     }
 
     #[test]

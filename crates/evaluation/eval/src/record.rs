@@ -12,7 +12,7 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::cpu::Usage;
+use crate::cpu::CpuUsage;
 use crate::derived::{Edges, Inconsistency, Raw};
 use crate::histogram::Histogram;
 
@@ -218,7 +218,7 @@ pub struct Summary {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct EndUsage {
     /// The machine's cores. On one machine, both ends share them.
-    pub cores: Usage,
+    pub cores: CpuUsage,
     /// Processor seconds of the processes: user, system.
     pub process: (f64, f64),
     /// Resident bytes of the processes at the end.
@@ -454,14 +454,14 @@ fn words(discord: &Inconsistency) -> String {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::cpu::Kinds;
+    use crate::cpu::CpuTimes;
 
     /// A run whose figures agree: `iops` for a second at a depth of 32.
     pub(crate) fn run(iops: u64) -> Run {
         let mut latency = Histogram::default();
         (0..iops).for_each(|at| latency.record(32_000_000_000 / iops + at % 7));
-        let kinds = |user| Kinds { user, system: user, idle: 1.0 - 2.0 * user, ..Kinds::default() };
-        let cores = Usage { cores: vec![(0, kinds(0.3)), (1, kinds(0.45))], switches: 10 };
+        let kinds = |user| CpuTimes { user, system: user, idle: 1.0 - 2.0 * user, ..CpuTimes::default() };
+        let cores = CpuUsage { cores: vec![(0, kinds(0.3)), (1, kinds(0.45))], switches: 10 };
         let side = |used| {
             Some(EndUsage {
                 cores: cores.clone(),

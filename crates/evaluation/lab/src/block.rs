@@ -9,9 +9,9 @@ use eval::record::{Record, Run};
 use crate::Failure;
 use crate::background_traffic::BackgroundTraffic;
 use crate::initiator::Task;
-use crate::live::Moment;
 use crate::measure::{HostLoad, MeasuredLoad, Pulse, measure};
 use crate::place::Place;
+use crate::progress::StepProgress;
 use crate::recording::note_command;
 use crate::runner::{Runner, Testbed};
 use crate::watch::Watch;
@@ -49,7 +49,7 @@ pub(crate) fn load(
     runner: &mut Runner<'_>,
     step: &Step,
     testbed: &Testbed,
-    moment: &Moment,
+    moment: &StepProgress,
     record: &mut Record,
 ) -> Result<Run, Failure> {
     let hosts = testbed.link.initiators();
@@ -96,7 +96,7 @@ pub(crate) fn load(
 pub(crate) fn local(
     runner: &mut Runner<'_>,
     step: &Step,
-    moment: &Moment,
+    moment: &StepProgress,
     record: &mut Record,
 ) -> Result<Run, Failure> {
     let urls = vec![format!("local:{}", step.volumes.1)];
@@ -109,7 +109,7 @@ fn run(
     step: &Step,
     parts: &[HostLoad],
     target: Option<&Watch>,
-    moment: &Moment,
+    moment: &StepProgress,
     record: &mut Record,
 ) -> Result<Run, Failure> {
     let (initiators, dir) = (runner.initiators, runner.dir.clone());

@@ -9,8 +9,10 @@ use crate::link::namespaces;
 use crate::place::Place;
 use crate::target::Target;
 
-/// What is here; what only sends or receives streams is no system to be compared. `time`: how long all of it may take.
-pub fn host_capacity(
+/// Probes this machine: cores, memory, ports, descriptors, and which targets and initiators are installed. Those that
+/// only send or receive streams are left out. `time`: how long the whole evaluation may take. Raises this process's limit
+/// of open files, which its children inherit.
+pub fn probe_host_capacity(
     targets: &[Box<dyn Target>],
     initiators: &[Box<dyn Initiator>],
     time: Duration,
@@ -93,8 +95,11 @@ mod tests {
     #[test]
     fn streams_are_no_systems_to_be_compared() {
         let binary = Path::new("/proc/self/exe");
-        let room =
-            host_capacity(&crate::target::all(binary, &[]), &crate::initiator::all(binary), Duration::ZERO);
+        let room = probe_host_capacity(
+            &crate::target::all(binary, &[]),
+            &crate::initiator::all(binary),
+            Duration::ZERO,
+        );
         assert!(room.targets.contains(&"blockwire".to_owned()), "{:?}", room.targets);
         assert!(
             !room.targets.contains(&"stream".to_owned()) && !room.initiators.contains(&"stream".to_owned())

@@ -371,7 +371,7 @@ fn merged(all: Vec<CpuUse>) -> Option<CpuUse> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use eval::cpu::{Kinds, Usage};
+    use eval::cpu::{CpuTimes, CpuUsage};
 
     #[test]
     fn each_second_is_kept_once_and_of_all_machines() {
@@ -400,7 +400,7 @@ mod tests {
     #[test]
     fn machines_keep_their_cores_apart() {
         let seen = |user| {
-            let cores = Usage { cores: vec![(0, Kinds { user, ..Kinds::default() })], switches: 3 };
+            let cores = CpuUsage { cores: vec![(0, CpuTimes { user, ..CpuTimes::default() })], switches: 3 };
             let side = EndUsage { cores, process: (user, 0.5), resident: 10, ..EndUsage::default() };
             CpuUse {
                 seconds: 1.0,

@@ -15,9 +15,9 @@ use crate::block;
 use crate::ending;
 use crate::environment::machine;
 use crate::link::Link;
-use crate::live::Moment;
 use crate::measure::{HostLoad, MeasuredLoad, measure};
 use crate::place::Place;
+use crate::progress::StepProgress;
 use crate::recording::{begin, finish, note_command};
 use crate::runner::{Runner, Testbed};
 use crate::target::{Serving, Setup};
@@ -121,7 +121,7 @@ impl Runner<'_> {
                     at += 1;
                     let kinds = all.get(those).unwrap_or_default();
                     let is_alone = kinds.len() == 1;
-                    let moment = Moment {
+                    let moment = StepProgress {
                         step: (link_at * steps + at, steps * mixed.wires.len()),
                         what: format!(
                             "{} {}, round {}, {}",
@@ -130,7 +130,7 @@ impl Runner<'_> {
                             round + 1,
                             block::wire_name(wire)
                         ),
-                        ..Moment::default()
+                        ..StepProgress::default()
                     };
                     self.live.begins(&moment);
                     let runs = self.at_once(&link, kinds, record)?;

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 use crate::Failure;
 use crate::ending::{self, within};
-use crate::output::Output;
+use crate::output_lines::OutputLines;
 use crate::place::{HELD, Place, quoted};
 
-pub use crate::output::Stream;
+pub use crate::output_lines::Stream;
 
 /// How long a process has to end by itself.
 const GRACE: Duration = Duration::from_secs(5);
@@ -34,7 +34,7 @@ pub struct Process {
     place: Place,
     child: Child,
     pid: u32,
-    output: Output,
+    output: OutputLines,
     heard: Instant,
     tail: VecDeque<String>,
     command: String,
@@ -91,7 +91,7 @@ impl Process {
             .process_group(0)
             .spawn()
             .map_err(failed)?;
-        let (output, feed) = Output::new(log);
+        let (output, feed) = OutputLines::new(log);
         if let Some(out) = child.stdout.take() {
             feed.read(out, Stream::Out);
         }

@@ -169,13 +169,13 @@ fn undo(made: &Made, dir: &Path, token: &str) -> Undone {
         }
         Made::IscsiInterface(name) => {
             let what = format!("iSCSI sessions over the interface {name}");
-            let has = || sessions::iscsi_has(&Place::Here, name);
-            Undone::of(what, has, || sessions::undo_iscsi(&Place::Here, name))
+            let has = || sessions::may_have_iscsi_sessions(&Place::Here, name);
+            Undone::of(what, has, || sessions::end_iscsi_sessions(&Place::Here, name))
         }
         Made::NvmeHost(id) => {
             let what = format!("NVMe connections of the host {id}");
-            let has = || sessions::nvme_has(&Place::Here, id);
-            Undone::of(what, has, || sessions::undo_nvme(&Place::Here, id))
+            let has = || sessions::may_have_nvme_controllers(&Place::Here, id);
+            Undone::of(what, has, || sessions::disconnect_nvme(&Place::Here, id))
         }
     }
 }

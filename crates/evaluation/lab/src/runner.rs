@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use crate::Failure;
 use crate::initiator::Initiator;
 use crate::link::{Link, Machines};
-use crate::live::Live;
+use crate::progress::ProgressDisplay;
 use crate::target::{Serving, Target};
 
 /// Which processors belong to which end.
@@ -41,7 +41,7 @@ pub struct Runner<'a> {
     /// For files and logs.
     pub dir: PathBuf,
     /// Who is told.
-    pub live: &'a mut dyn Live,
+    pub live: &'a mut dyn ProgressDisplay,
 }
 
 /// A target that serves over a link. The target goes before the link.

@@ -44,33 +44,33 @@ fn refuse(place: &Place, name: &str, how: &str, held: &str) -> Result<(), Failur
     )))
 }
 
-/// Whether a session of ours with a target is there.
-pub(crate) fn iscsi_serves(place: &Place, interface: &str, target: &str) -> Result<bool, Failure> {
+/// Whether this run has an iSCSI session with a target.
+pub(crate) fn has_iscsi_session(place: &Place, interface: &str, target: &str) -> Result<bool, Failure> {
     Ok(!said(place, &["iscsi-ours", interface, target])?.trim().is_empty())
 }
 
-/// Whether a controller of ours of a subsystem is there.
-pub(crate) fn nvme_serves(place: &Place, host: &str, nqn: &str) -> Result<bool, Failure> {
+/// Whether this run has a controller of a subsystem.
+pub(crate) fn has_nvme_controller(place: &Place, host: &str, nqn: &str) -> Result<bool, Failure> {
     Ok(!said(place, &["nvme-ours", host, nqn])?.trim().is_empty())
 }
 
-/// Whether an interface, or a session over it, is there; what cannot be asked for may be.
-pub(crate) fn iscsi_has(place: &Place, interface: &str) -> bool {
+/// Whether an interface of open-iscsi, or a session over it, exists; true if this cannot be determined.
+pub(crate) fn may_have_iscsi_sessions(place: &Place, interface: &str) -> bool {
     said(place, &["iscsi-ours", interface]).map_or(true, |said| !said.trim().is_empty())
 }
 
 /// Ends sessions over an interface, and forgets them and it.
-pub(crate) fn undo_iscsi(place: &Place, interface: &str) {
+pub(crate) fn end_iscsi_sessions(place: &Place, interface: &str) {
     let _ = said(place, &["iscsi-undo", interface]);
 }
 
-/// Whether a host has controllers; what cannot be asked for may be there.
-pub(crate) fn nvme_has(place: &Place, host: &str) -> bool {
+/// Whether a host has controllers; true if this cannot be determined.
+pub(crate) fn may_have_nvme_controllers(place: &Place, host: &str) -> bool {
     said(place, &["nvme-ours", host]).map_or(true, |said| !said.trim().is_empty())
 }
 
 /// Disconnects all controllers of a host.
-pub(crate) fn undo_nvme(place: &Place, host: &str) {
+pub(crate) fn disconnect_nvme(place: &Place, host: &str) {
     let _ = said(place, &["nvme-undo", host]);
 }
 
@@ -83,6 +83,6 @@ mod tests {
     fn what_cannot_be_asked_for_is_never_taken_for_gone() {
         let ssh = ["sh", "-c", "exit 255"].map(str::to_owned).to_vec();
         let place = Place::Ssh(crate::place::Machine::new(ssh, "storage", std::path::Path::new("none")));
-        assert!(iscsi_has(&place, "bw-x") && nvme_has(&place, "x"));
+        assert!(may_have_iscsi_sessions(&place, "bw-x") && may_have_nvme_controllers(&place, "x"));
     }
 }

@@ -15,8 +15,8 @@ use crate::block;
 use crate::ending;
 use crate::environment::machine;
 use crate::link::{Link, Machines};
-use crate::live::Moment;
 use crate::place::Place;
+use crate::progress::StepProgress;
 use crate::recording::{begin, finish, join, note_command, note_configuration};
 use crate::runner::{Runner, Testbed};
 use crate::target::Setup;
@@ -150,11 +150,11 @@ impl Runner<'_> {
             Duration::ZERO => 1.0,
             done => progress.allowance.passed().div_duration_f64(done),
         };
-        let moment = Moment {
+        let moment = StepProgress {
             step: (at + 1, all.len()),
             what: what(step),
             left: takes(rest).mul_f64(wrong),
-            ..Moment::default()
+            ..StepProgress::default()
         };
         self.live.begins(&moment);
         match self.step(step, progress, &moment, record) {
@@ -189,8 +189,11 @@ impl Runner<'_> {
     fn measured_timing(&mut self, steps: &[&Step], progress: &mut PlanProgress, record: &Record) -> Timing {
         let mut timing = self.timing();
         let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return timing };
-        let moment =
-            Moment { step: (0, steps.len()), what: format!("trying {}", what(step)), ..Moment::default() };
+        let moment = StepProgress {
+            step: (0, steps.len()),
+            what: format!("trying {}", what(step)),
+            ..StepProgress::default()
+        };
         self.live.begins(&moment);
         // As many volumes, but so small that filling them tells how fast it goes and takes no time.
         let mut short = (*step).clone();
@@ -253,7 +256,7 @@ impl Runner<'_> {
         &mut self,
         step: &Step,
         progress: &mut PlanProgress,
-        moment: &Moment,
+        moment: &StepProgress,
         record: &mut Record,
     ) -> Result<Run, Failure> {
         if step.protocol == Protocol::Local {

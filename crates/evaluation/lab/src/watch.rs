@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use eval::cpu::{self, Kinds, Process as Times, Reading, Usage};
+use eval::cpu::{self, CpuReading, CpuTimes, CpuUsage, ProcessReading};
 use eval::record::EndUsage;
 
 use crate::Failure;
@@ -35,8 +35,8 @@ pub struct CpuSample {
     here: Instant,
     /// When it was taken, in seconds by its own machine's clock; `None`: that is this machine, and no time went by.
     taken: Option<f64>,
-    cores: Reading,
-    processes: BTreeMap<u32, Times>,
+    cores: CpuReading,
+    processes: BTreeMap<u32, ProcessReading>,
     retransmits: Option<u64>,
     packets: Option<u64>,
     polls: Option<f64>,
@@ -89,11 +89,11 @@ impl Watch {
     /// If the machine's counters cannot be read.
     pub fn look(&self) -> Result<CpuSample, Failure> {
         let texts = self.texts()?;
-        let cores = Reading::parse(texts.get("stat").map_or("", String::as_str))
+        let cores = CpuReading::parse(texts.get("stat").map_or("", String::as_str))
             .map_err(|why| Failure::new(format!("/proc/stat of {}: {why}", self.place.name())))?;
         let times = |(name, text): (&String, &String)| {
             let pid = name.strip_prefix("process ")?.parse().ok()?;
-            Some((pid, Times::parse(text).ok()?))
+            Some((pid, ProcessReading::parse(text).ok()?))
         };
         let processes = texts.iter().filter_map(times).collect();
         Ok(CpuSample {
@@ -220,8 +220,8 @@ fn uptime(text: &str) -> Option<f64> {
 }
 
 /// What cores did, as user and system time: for systems that live in the kernel.
-fn by_cores(usage: &Usage) -> (f64, f64) {
-    let Kinds { user, system, irq, softirq, .. } = usage.total();
+fn by_cores(usage: &CpuUsage) -> (f64, f64) {
+    let CpuTimes { user, system, irq, softirq, .. } = usage.total();
     (user, system + irq + softirq)
 }
 

@@ -1,4 +1,4 @@
-//! A load on a storage server's socket: the bare form, iSCSI, or NVMe/TCP.
+//! A load on a storage server's socket: the bare protocol, iSCSI, or NVMe/TCP.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -18,14 +18,14 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::form::Op;
-use bench::form::association::Association;
-use bench::form::bare::Bare;
-use bench::form::iscsi::Iscsi;
-use bench::form::login::log_in;
-use bench::form::nvme::Nvme;
 use bench::load::{Measured, Plan, connect, run};
 use bench::spin::Wait;
+use bench::wire_protocol::Op;
+use bench::wire_protocol::association::NvmeAssociation;
+use bench::wire_protocol::bare::BareClient;
+use bench::wire_protocol::iscsi::IscsiClient;
+use bench::wire_protocol::login::log_in;
+use bench::wire_protocol::nvme::NvmeTcpClient;
 use bench::{idle, system};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -35,9 +35,9 @@ use serde_json::{Value, json};
 struct Args {
     /// Address of the server.
     address: SocketAddr,
-    /// What stands on the wire.
+    /// The protocol to speak.
     #[arg(long, value_enum, default_value = "bare")]
-    form: FormName,
+    protocol: ProtocolName,
     /// Name of the iSCSI target.
     #[arg(long, default_value = "iqn.2026-11.io.blockwire:bench")]
     target: String,
@@ -105,7 +105,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum FormName {
+enum ProtocolName {
     Bare,
     Iscsi,
     Nvme,
@@ -164,22 +164,24 @@ fn load(args: &Args) -> io::Result<Value> {
     let sockets = (0..args.connections).map(|_| connect(args.address, args.congestion.as_deref()));
     let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
     let congestion = sockets.first().map_or(Ok(String::new()), system::congestion)?;
-    let measured = match args.form {
-        FormName::Bare => run(&plan, sockets.into_iter().map(|socket| (socket, Bare::default())).collect())?,
-        FormName::Iscsi => {
+    let measured = match args.protocol {
+        ProtocolName::Bare => {
+            run(&plan, sockets.into_iter().map(|socket| (socket, BareClient::default())).collect())?
+        }
+        ProtocolName::Iscsi => {
             let mut open = Vec::new();
             for (mut socket, number) in sockets.into_iter().zip(0..) {
                 let session = log_in(&mut socket, &args.target, args.lun, std::process::id() << 8 | number)?;
                 plan.size = plan.size.min(session.size());
-                open.push((socket, Iscsi::new(session)));
+                open.push((socket, IscsiClient::new(session)));
             }
             run(&plan, open)?
         }
-        FormName::Nvme => {
+        ProtocolName::Nvme => {
             let admin = connect(args.address, args.congestion.as_deref())?;
             let queues = sockets.len().min(usize::from(u16::MAX)) as u16;
             let association =
-                Association::open(admin, &args.subsystem, args.nsid, queues, std::process::id())?;
+                NvmeAssociation::open(admin, &args.subsystem, args.nsid, queues, std::process::id())?;
             if u64::from(args.bs) > association.transfer_max() {
                 return Err(io::Error::other("the controller takes no transfers of that size"));
             }
@@ -187,7 +189,7 @@ fn load(args: &Args) -> io::Result<Value> {
             let mut open = Vec::new();
             for (mut socket, qid) in sockets.into_iter().zip(1..) {
                 let queue = association.join(&mut socket, qid, args.depth)?;
-                open.push((socket, Nvme::new(queue, args.depth)));
+                open.push((socket, NvmeTcpClient::new(queue, args.depth)));
             }
             run(&plan, open)?
         }
@@ -220,10 +222,10 @@ fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
     system::raise_descriptor_limit()?;
     let server = args.server_pid.ok_or(io::ErrorKind::InvalidInput)?;
     let time = args.seconds;
-    let idle = match args.form {
-        FormName::Bare => return Err(io::Error::other("the bare form has no sessions")),
-        FormName::Iscsi => idle::measure(args.address, &args.target, args.lun, sessions, time, server)?,
-        FormName::Nvme => {
+    let idle = match args.protocol {
+        ProtocolName::Bare => return Err(io::Error::other("the bare protocol has no sessions")),
+        ProtocolName::Iscsi => idle::measure(args.address, &args.target, args.lun, sessions, time, server)?,
+        ProtocolName::Nvme => {
             idle::measure_nvme(args.address, &args.subsystem, args.nsid, sessions, time, server)?
         }
     };

@@ -55,7 +55,7 @@ impl Used {
     fn now(cells: &[Cell]) -> Option<Used> {
         let text = std::fs::read_to_string("/proc/self/stat").ok()?;
         let ticks = rustix::param::clock_ticks_per_second() as f64;
-        let process = eval::cpu::Process::parse(&text).ok()?;
+        let process = eval::cpu::ProcessReading::parse(&text).ok()?;
         let polled: u64 = cells.iter().map(|cell| cell.polled_ns.load(Ordering::Relaxed)).sum();
         Some(Used {
             user: process.user as f64 / ticks,

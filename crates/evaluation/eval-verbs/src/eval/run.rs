@@ -14,7 +14,7 @@ use clap::Args;
 use eval::preset::{ExperimentKind, HostCapacity, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
 use eval::record::Record;
 use lab::place::Machine;
-use lab::{Cores, Live, Machines, Place, Runner, Scratch};
+use lab::{Cores, Machines, Place, ProgressDisplay, Runner, Scratch};
 
 use super::frozen::{PLAN, Plans};
 use super::list::find;
@@ -128,7 +128,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
     let initiators = lab::initiator::all(&binary);
-    let mut room = lab::host_capacity(&targets, &initiators, Duration::from_secs(args.time));
+    let mut room = lab::probe_host_capacity(&targets, &initiators, Duration::from_secs(args.time));
     room.wires.clone_from(&args.wire);
     let (dir, made) = match &args.out {
         Some(dir) => (dir.clone(), fs::create_dir_all(dir)),
@@ -144,9 +144,9 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let logs = dir.join("logs");
     fs::create_dir_all(&logs).map_err(|why| Failure::failed(format!("{}: {why}", logs.display())))?;
     let machines = machines(args, &binary)?;
-    let mut live: Box<dyn Live> = match io::stderr().is_terminal() {
-        true => Box::new(lab::Terminal::default()),
-        false => Box::new(lab::Plain),
+    let mut live: Box<dyn ProgressDisplay> = match io::stderr().is_terminal() {
+        true => Box::new(lab::TerminalProgress::default()),
+        false => Box::new(lab::LineProgress),
     };
     let mut runner = Runner {
         targets: &targets,

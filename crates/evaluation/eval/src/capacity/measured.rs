@@ -3,7 +3,7 @@
 //! Invariant: points of a series differ in their size only, or in the requested rate.
 
 use super::Cost;
-use crate::interrupts::{InterruptTime, interrupts};
+use crate::interrupts::{InterruptTime, interrupt_seconds};
 use crate::record::{End, EndUsage, Point, Record, Run};
 
 /// Costs of one load over sizes, on one pair of systems.
@@ -172,7 +172,7 @@ fn cost(
         let (mine, other) = sides(run);
         let mine = mine?;
         let used = |side: &EndUsage| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
-        let apart = interrupts(mine, run).filter(|_| time == InterruptTime::Apart).unwrap_or(0.0);
+        let apart = interrupt_seconds(mine, run).filter(|_| time == InterruptTime::Apart).unwrap_or(0.0);
         // Ends on the same cores share what interrupts cost there.
         let numbers = |side: &EndUsage| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
         let is_shared = |other: &&EndUsage| {

@@ -6,7 +6,7 @@
 
 use super::{End, EndUsage, Point, Run, Unfinished};
 use crate::Histogram;
-use crate::bootstrap::{Ratio, Rounds};
+use crate::bootstrap::{Pairing, Ratio};
 use crate::compare::{Comparison, Spread};
 use crate::derived;
 
@@ -173,7 +173,7 @@ impl Point {
 
     /// Figures of another load and of this one, and how they belong together. What one run of a pair does not tell
     /// takes the other's with it. Processor time that was counted in windows of different kinds is not held together.
-    pub(crate) fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Rounds) {
+    pub(crate) fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Pairing) {
         let is_processor = match metric {
             Metric::Busy(_) | Metric::Effectiveness(_) | Metric::CpuPerMillion(_) | Metric::PerCore(_) => {
                 true
@@ -187,16 +187,16 @@ impl Point {
             | Metric::IoLatency => false,
         };
         if is_processor && !self.has_window_of(base) {
-            return (Vec::new(), Vec::new(), Rounds::Apart);
+            return (Vec::new(), Vec::new(), Pairing::Apart);
         }
         let Some(pairs) = self.beside(base) else {
-            return (base.figures(metric), self.figures(metric), Rounds::Apart);
+            return (base.figures(metric), self.figures(metric), Pairing::Apart);
         };
         let told = pairs
             .into_iter()
             .filter_map(|(one, two)| Some((base.figure(one, metric)?, self.figure(two, metric)?)));
         let (first, second) = told.unzip();
-        (first, second, Rounds::Paired)
+        (first, second, Pairing::Paired)
     }
 
     /// Whether all runs of both whose window is told have windows of one kind.
@@ -247,9 +247,9 @@ impl Point {
         let (runs, rounds) = match self.beside(base) {
             Some(pairs) => {
                 let pairs = pairs.into_iter().filter(|(one, two)| told(one) && told(two));
-                (pairs.map(|(one, two)| (one.clone(), two.clone())).unzip(), Rounds::Paired)
+                (pairs.map(|(one, two)| (one.clone(), two.clone())).unzip(), Pairing::Paired)
             }
-            None => ((all(base), all(self)), Rounds::Apart),
+            None => ((all(base), all(self)), Pairing::Apart),
         };
         let latencies =
             |runs: &'_ [Run]| runs.iter().map(|run| run.latency.clone()).collect::<Vec<Histogram>>();

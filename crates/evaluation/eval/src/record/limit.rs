@@ -6,7 +6,7 @@ use std::fmt;
 
 use super::{EndUsage, Point, Run};
 use crate::capacity::headers;
-use crate::cpu::Kinds;
+use crate::cpu::CpuTimes;
 
 /// From this part of its time on a core is full.
 const FULL: f64 = 0.9 - 1e-9;
@@ -57,7 +57,7 @@ impl EndUsage {
     /// Of its cores; `None`: none was looked at.
     pub fn fullest(&self) -> Option<Fullest> {
         let cores = || self.cores.cores.iter().map(|(_, kinds)| kinds).filter(|kinds| kinds.total() > 0.0);
-        let part = |kinds: &Kinds, polled: f64| ((kinds.busy() - polled) / kinds.total()).clamp(0.0, 1.0);
+        let part = |kinds: &CpuTimes, polled: f64| ((kinds.busy() - polled) / kinds.total()).clamp(0.0, 1.0);
         let most = cores().map(|kinds| part(kinds, 0.0)).reduce(f64::max)?;
         if self.polls_untold {
             return Some(Fullest { low: 0.0, high: most });
@@ -67,7 +67,7 @@ impl EndUsage {
         // No core did less work than if all polls were its own, and the fullest no less than all on average.
         let low = cores().map(|kinds| part(kinds, polled)).fold(part(&all, polled), f64::max);
         // None did more than if the others had polled whenever they were busy.
-        let own = |kinds: &Kinds| (polled - (all.busy() - kinds.busy())).max(0.0);
+        let own = |kinds: &CpuTimes| (polled - (all.busy() - kinds.busy())).max(0.0);
         let high = cores().map(|kinds| part(kinds, own(kinds))).fold(low, f64::max);
         Some(Fullest { low, high })
     }
@@ -156,7 +156,7 @@ mod tests {
     /// Sets how busy the second core of an end was.
     fn busy(side: &mut Option<EndUsage>, part: f64) {
         let side = side.as_mut().unwrap();
-        side.cores.cores[1].1 = Kinds { user: part, idle: 1.0 - part, ..Kinds::default() };
+        side.cores.cores[1].1 = CpuTimes { user: part, idle: 1.0 - part, ..CpuTimes::default() };
     }
 
     fn half_busy() -> Point {
@@ -244,7 +244,7 @@ mod tests {
         let mut set = |parts: &[f64], polled: f64| {
             for run in &mut point.runs {
                 let side = run.initiator.as_mut().unwrap();
-                let kinds = |part: f64| Kinds { user: part, idle: 1.0 - part, ..Kinds::default() };
+                let kinds = |part: f64| CpuTimes { user: part, idle: 1.0 - part, ..CpuTimes::default() };
                 side.cores.cores = (0..).zip(parts.iter().copied().map(kinds)).collect();
                 side.idle_polls = Some(polled);
             }

@@ -30,7 +30,7 @@ impl EndUsage {
 
 #[cfg(test)]
 mod tests {
-    use crate::cpu::Kinds;
+    use crate::cpu::CpuTimes;
     use crate::record::tests::five;
     use crate::record::{Limit, Point, Record, SCHEMA};
 
@@ -42,7 +42,7 @@ mod tests {
             for (end, busy) in [(&mut run.target, 10.0), (&mut run.initiator, 20.0)] {
                 let end = end.as_mut().unwrap();
                 end.idle_polls = idle_polls;
-                let kinds = Kinds { user: busy, idle: 20.0 - busy, ..Kinds::default() };
+                let kinds = CpuTimes { user: busy, idle: 20.0 - busy, ..CpuTimes::default() };
                 end.cores.cores.iter_mut().for_each(|(_, core)| *core = kinds);
             }
         }

@@ -24,9 +24,9 @@ use crate::ending;
 use crate::environment::machine;
 use crate::initiator::fio;
 use crate::link::Link;
-use crate::live::Moment;
 use crate::place::Place;
 use crate::process::{Late, Process, Run};
+use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::{Runner, Testbed};
 use crate::scratch::Scratch;
@@ -425,11 +425,11 @@ impl Guest<'_, '_> {
         }
     }
 
-    fn moment(&self, target: &str, (at, all): (usize, usize)) -> Moment {
+    fn moment(&self, target: &str, (at, all): (usize, usize)) -> StepProgress {
         let load = self.size.loads.get(at % self.size.loads.len().max(1));
         let load = load.map(|load| format!("{} {}", word(load.direction, load.is_random), load.bytes));
         let each = if at == 0 { self.size.runtime * 3 } else { self.allowance.passed().div_f64(at as f64) };
-        Moment {
+        StepProgress {
             step: (at + 1, all),
             what: format!(
                 "{target} / {} ({}) {}",
@@ -438,7 +438,7 @@ impl Guest<'_, '_> {
                 load.unwrap_or_default()
             ),
             left: each * u32::try_from(all - at).unwrap_or(1),
-            ..Moment::default()
+            ..StepProgress::default()
         }
     }
 

@@ -138,10 +138,10 @@ struct Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         if self.is_nvme {
-            sessions::undo_nvme(&self.place, &self.scratch.host_id());
+            sessions::disconnect_nvme(&self.place, &self.scratch.host_id());
         }
         if self.is_iscsi {
-            sessions::undo_iscsi(&self.place, &interface(&self.scratch));
+            sessions::end_iscsi_sessions(&self.place, &interface(&self.scratch));
         }
     }
 }
@@ -191,7 +191,7 @@ impl Attached {
         let portal = format!("{}:{},1", volume.host, volume.port);
         let node = ["iscsiadm", "-m", "node", "-T", &volume.name, "-p", &portal, "-I", &interface];
         let login = [&node[..], &["--login"]].concat();
-        if !sessions::iscsi_serves(place, &interface, &volume.name)? {
+        if !sessions::has_iscsi_session(place, &interface, &volume.name)? {
             place.run(&[&node[..], &["-o", "new"]].concat())?;
             place.run(&[&node[..], &["-o", "update", "-n", "node.startup", "-v", "manual"]].concat())?;
             place.run(&login)?;
@@ -220,7 +220,7 @@ impl Attached {
         let (address, port, name) = (&volume.host, &volume.port, &volume.name);
         let to = ["nvme", "connect", "-t", "tcp", "-a", address, "-s", port, "-n", name, "-i", &queues];
         let connect = [&to[..], &["-q", &nqn, "-I", &host]].concat();
-        if !sessions::nvme_serves(place, &host, name)? {
+        if !sessions::has_nvme_controller(place, &host, name)? {
             place.run(&connect)?;
         }
         let device = wait_for(self.patience, || {
@@ -354,7 +354,8 @@ mod tests {
         assert!(before.lines().all(|line| during.contains(line)), "{before}\n{during}");
         let host = attached.scratch.host_id();
         assert!(
-            sessions::nvme_has(&place, &host) && sessions::iscsi_has(&place, &interface(&attached.scratch))
+            sessions::may_have_nvme_controllers(&place, &host)
+                && sessions::may_have_iscsi_sessions(&place, &interface(&attached.scratch))
         );
         drop(attached);
         assert_eq!(state(dir.path()), before);

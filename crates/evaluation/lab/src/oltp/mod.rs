@@ -25,9 +25,9 @@ use crate::allowance::Allowance;
 use crate::attached::{self, Counted};
 use crate::ending;
 use crate::environment::machine;
-use crate::live::Moment;
 use crate::place::Place;
 use crate::process::Process;
+use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::Runner;
 use crate::watch::Watch;
@@ -280,18 +280,18 @@ fn environment(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machi
     here
 }
 
-fn moment(pair: &SystemPair, progress: &Progress, size: &Size) -> Moment {
+fn moment(pair: &SystemPair, progress: &Progress, size: &Size) -> StepProgress {
     let (at, all) = (progress.at, progress.pairs * progress.rounds as usize);
     let left = match (at, size.time) {
         (0, Some(time)) => time,
         (0, None) => Duration::ZERO,
         _ => progress.allowance.passed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
     };
-    Moment {
+    StepProgress {
         step: (at + 1, all),
         what: format!("{} / {OURS} (iscsi) {}", pair.target, pair.engine.name()),
         left,
-        ..Moment::default()
+        ..StepProgress::default()
     }
 }
 

@@ -11,8 +11,8 @@ use nvme_tcp::wire::{
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::association::{Queue, capsule};
-use super::{Form, Op, Outgoing, Request, wrong};
+use super::association::{NvmeQueue, capsule};
+use super::{Op, Outgoing, ProtocolClient, Request, wrong};
 
 /// What a request waits for, by tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,18 +27,18 @@ enum Waits {
 
 /// The requesting side of a queue.
 #[derive(Debug)]
-pub struct Nvme {
-    queue: Queue,
+pub struct NvmeTcpClient {
+    queue: NvmeQueue,
     /// Bytes of the current PDU that are to come, and the tag that is done when they have.
     left: usize,
     done_then: Option<u32>,
     waits: Vec<Waits>,
 }
 
-impl Nvme {
+impl NvmeTcpClient {
     /// A queue that has joined, for tags below `depth`.
-    pub fn new(queue: Queue, depth: u32) -> Self {
-        Nvme { queue, left: 0, done_then: None, waits: vec![Waits::Idle; depth as usize] }
+    pub fn new(queue: NvmeQueue, depth: u32) -> Self {
+        NvmeTcpClient { queue, left: 0, done_then: None, waits: vec![Waits::Idle; depth as usize] }
     }
 
     /// Takes a PDU's header; gives the tag that is done when the rest of it is through.
@@ -111,7 +111,7 @@ impl Nvme {
     }
 }
 
-impl Form for Nvme {
+impl ProtocolClient for NvmeTcpClient {
     fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
         let queue = self.queue;
         let Some(waits) = self.waits.get_mut(request.tag as usize) else { return false };
@@ -177,8 +177,8 @@ mod tests {
     use super::*;
     use nvme::{Completion, Cqe, Status};
 
-    fn queue() -> Queue {
-        Queue { nsid: 1, shift: 12, in_capsule: 8192, data_at: 72, max_h2c_data: 16 << 10 }
+    fn queue() -> NvmeQueue {
+        NvmeQueue { nsid: 1, shift: 12, in_capsule: 8192, data_at: 72, max_h2c_data: 16 << 10 }
     }
 
     fn bytes(out: &mut Outgoing) -> Vec<u8> {
@@ -206,10 +206,10 @@ mod tests {
         came.extend(data(0, 2048, 2048, Flags::LAST));
         came.extend(end(0, Completion::SUCCESS.status));
         for step in [1, 7, 1000, came.len()] {
-            let mut form = Nvme::new(queue(), 2);
+            let mut client = NvmeTcpClient::new(queue(), 2);
             let mut out = Outgoing::new(4096);
             for tag in 0..2 {
-                assert!(form.issue(Request { tag, op: Op::Read, offset: 8192, len: 4096 }, &mut out));
+                assert!(client.issue(Request { tag, op: Op::Read, offset: 8192, len: 4096 }, &mut out));
             }
             let commands = bytes(&mut out);
             assert_eq!(commands.len(), 2 * CapsuleCmd::LEN);
@@ -221,7 +221,7 @@ mod tests {
             let (mut done, mut kept) = (Vec::new(), Vec::new());
             for piece in came.chunks(step) {
                 kept.extend_from_slice(piece);
-                let taken = form.take(&kept, &mut out, &mut done).unwrap();
+                let taken = client.take(&kept, &mut out, &mut done).unwrap();
                 kept.drain(..taken);
             }
             assert_eq!((done, kept.len()), (vec![1, 0], 0));
@@ -230,17 +230,17 @@ mod tests {
 
     #[test]
     fn short_writes_go_in_the_capsule_and_long_ones_as_they_are_asked_for() {
-        let mut form = Nvme::new(Queue { data_at: 128, ..queue() }, 2);
+        let mut client = NvmeTcpClient::new(NvmeQueue { data_at: 128, ..queue() }, 2);
         let mut out = Outgoing::new(64 << 10);
-        form.issue(Request { tag: 0, op: Op::Write, offset: 0, len: 8192 }, &mut out);
+        client.issue(Request { tag: 0, op: Op::Write, offset: 0, len: 8192 }, &mut out);
         let short = bytes(&mut out);
         let head = CapsuleCmd::from_prefix(&short).unwrap();
         assert_eq!((head.common.pdo, head.common.plen.get() as usize), (128, short.len()));
         assert_eq!((short.len(), head.sqe.dptr.identifier), (128 + 8192, Descriptor::IN_CAPSULE));
-        form.issue(Request { tag: 1, op: Op::Write, offset: 0, len: 40 << 10 }, &mut out);
+        client.issue(Request { tag: 1, op: Op::Write, offset: 0, len: 40 << 10 }, &mut out);
         assert_eq!(bytes(&mut out).len(), 72);
         let wanted = R2t::new(1, 77, 4096, 36 << 10);
-        form.take(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
+        client.take(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
         let sent = bytes(&mut out);
         assert_eq!(sent.len(), 3 * 128 + (36 << 10));
         let last = H2cData::from_prefix(&sent[2 * (128 + (16 << 10))..]).unwrap();
@@ -269,10 +269,10 @@ mod tests {
             vec![0xee; 300],
         ];
         for row in rows {
-            let mut form = Nvme::new(queue(), 1);
+            let mut client = NvmeTcpClient::new(queue(), 1);
             let mut out = Outgoing::new(4096);
-            form.issue(Request { tag: 0, op: Op::Read, offset: 0, len: 4096 }, &mut out);
-            assert!(form.take(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
+            client.issue(Request { tag: 0, op: Op::Read, offset: 0, len: 4096 }, &mut out);
+            assert!(client.take(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
         }
     }
 }

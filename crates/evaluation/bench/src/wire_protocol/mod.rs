@@ -1,4 +1,4 @@
-//! The bytes on the wire: the bare form, iSCSI, or NVMe/TCP.
+//! Client sides of the protocols that a load speaks: iSCSI, NVMe/TCP, and the bare protocol (a header and data).
 
 pub mod association;
 pub mod bare;
@@ -31,16 +31,16 @@ pub struct Request {
     pub len: u32,
 }
 
-/// A wire form, as one connection speaks it.
-pub trait Form {
-    /// Says a request, or gives false if the server takes no more now.
+/// A protocol's client side on one connection: it encodes requests and decodes responses.
+pub trait ProtocolClient {
+    /// Encodes a request, or gives false if the server takes no more now.
     fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool;
 
     /// Takes what came; gives how many bytes it took (what is left is shown again with more behind
     /// it) and pushes the tags of the requests that are done.
     fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize>;
 
-    /// Says good-bye.
+    /// Encodes the end of the session or association.
     fn finish(&mut self, out: &mut Outgoing);
 }
 

@@ -1,4 +1,4 @@
-//! The bare form: a header of 48 bytes each way, with the data behind it.
+//! The bare protocol: a header of 48 bytes each way, with the data behind it.
 //!
 //! | bytes | request | reply |
 //! |---|---|---|
@@ -11,7 +11,7 @@
 
 use std::io;
 
-use super::{Form, Op, Outgoing, Request, wrong};
+use super::{Op, Outgoing, ProtocolClient, Request, wrong};
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 48;
@@ -60,12 +60,12 @@ fn parse_reply(header: &[u8; HEADER_LEN]) -> Option<(u32, u32)> {
 
 /// The requesting side of a connection.
 #[derive(Debug, Default)]
-pub struct Bare {
+pub struct BareClient {
     /// The reply whose data is arriving, and how much of it is to come.
     arriving: Option<(u32, usize)>,
 }
 
-impl Form for Bare {
+impl ProtocolClient for BareClient {
     fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
         out.head(&request_header(request));
         if request.op == Op::Write {
@@ -122,7 +122,7 @@ mod tests {
             .flat_map(|tag| [reply_header(tag, tag * 100).to_vec(), vec![9; tag as usize * 100]].concat())
             .collect();
         for piece in [1, 47, 48, 49, 333, stream.len()] {
-            let (mut bare, mut out, mut done) = (Bare::default(), Outgoing::new(0), Vec::new());
+            let (mut bare, mut out, mut done) = (BareClient::default(), Outgoing::new(0), Vec::new());
             let mut seen = Vec::new();
             for bytes in stream.chunks(piece) {
                 seen.extend_from_slice(bytes);

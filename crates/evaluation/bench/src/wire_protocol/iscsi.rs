@@ -9,13 +9,13 @@ use iscsi::wire::{
     ScsiResponse, Sn, Ttt,
 };
 
-use super::session::Session;
-use super::{Form, Op, Outgoing, Request, wrong};
+use super::session::IscsiSession;
+use super::{Op, Outgoing, ProtocolClient, Request, wrong};
 
 /// The requesting side of a connection.
 #[derive(Debug)]
-pub struct Iscsi {
-    session: Session,
+pub struct IscsiClient {
+    session: IscsiSession,
     /// Bytes of the current segment that are to come, and the tag that is done when they have.
     segment_left: usize,
     done_then: Option<u32>,
@@ -24,10 +24,16 @@ pub struct Iscsi {
     writing: HashMap<u32, u32>,
 }
 
-impl Iscsi {
+impl IscsiClient {
     /// A session that logged in.
-    pub fn new(session: Session) -> Self {
-        Iscsi { session, segment_left: 0, done_then: None, reading: HashMap::new(), writing: HashMap::new() }
+    pub fn new(session: IscsiSession) -> Self {
+        IscsiClient {
+            session,
+            segment_left: 0,
+            done_then: None,
+            reading: HashMap::new(),
+            writing: HashMap::new(),
+        }
     }
 
     /// Takes a header; gives the tag that is done when its segment is through.
@@ -122,7 +128,7 @@ impl Iscsi {
     }
 }
 
-impl Form for Iscsi {
+impl ProtocolClient for IscsiClient {
     fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
         if self.session.max_cmd_sn.lt(self.session.cmd_sn) {
             return false;

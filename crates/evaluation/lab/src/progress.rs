@@ -6,9 +6,9 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-/// A moment of a step.
+/// A step of an evaluation, and how it goes now.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Moment {
+pub struct StepProgress {
     /// Which step of how many, from 1.
     pub step: (usize, usize),
     /// What it is: systems and load.
@@ -23,10 +23,10 @@ pub struct Moment {
     pub left: Duration,
 }
 
-impl Moment {
+impl StepProgress {
     /// The same step, as it goes now.
-    pub(crate) fn at(&self, pulse: &crate::measure::Pulse) -> Moment {
-        Moment {
+    pub(crate) fn at(&self, pulse: &crate::measure::Pulse) -> StepProgress {
+        StepProgress {
             iops: pulse.iops,
             latency_us: pulse.latency_us,
             busy: pulse.busy,
@@ -36,42 +36,42 @@ impl Moment {
     }
 }
 
-/// Who is told.
-pub trait Live {
+/// Shows how an evaluation proceeds.
+pub trait ProgressDisplay {
     /// A step begins.
-    fn begins(&mut self, moment: &Moment);
+    fn begins(&mut self, moment: &StepProgress);
     /// It goes on.
-    fn goes_on(&mut self, moment: &Moment);
+    fn goes_on(&mut self, moment: &StepProgress);
     /// It has ended: its I/Os per second, or why there are none.
-    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>);
+    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>);
     /// All is over.
     fn over(&mut self) {}
 }
 
-/// Nobody.
+/// Shows nothing.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Silent;
+pub struct NoProgress;
 
-impl Live for Silent {
-    fn begins(&mut self, _: &Moment) {}
-    fn goes_on(&mut self, _: &Moment) {}
-    fn ended(&mut self, _: &Moment, _: Result<f64, &str>) {}
+impl ProgressDisplay for NoProgress {
+    fn begins(&mut self, _: &StepProgress) {}
+    fn goes_on(&mut self, _: &StepProgress) {}
+    fn ended(&mut self, _: &StepProgress, _: Result<f64, &str>) {}
 }
 
-/// A log: a line for each step.
+/// Prints a line to standard error for each step that has ended.
 #[derive(Debug, Default)]
-pub struct Plain;
+pub struct LineProgress;
 
-impl Live for Plain {
-    fn begins(&mut self, _: &Moment) {}
-    fn goes_on(&mut self, _: &Moment) {}
+impl ProgressDisplay for LineProgress {
+    fn begins(&mut self, _: &StepProgress) {}
+    fn goes_on(&mut self, _: &StepProgress) {}
 
-    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>) {
+    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
         let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
     }
 }
 
-fn ending(moment: &Moment, outcome: Result<f64, &str>) -> String {
+fn ending(moment: &StepProgress, outcome: Result<f64, &str>) -> String {
     let (at, all) = moment.step;
     match outcome {
         Ok(iops) => format!("[{at}/{all}] {}: {} IOPS", moment.what, short(iops)),
@@ -79,16 +79,16 @@ fn ending(moment: &Moment, outcome: Result<f64, &str>) -> String {
     }
 }
 
-/// A person at a terminal.
+/// Redraws one line on a terminal.
 #[derive(Debug, Default)]
-pub struct Terminal {
+pub struct TerminalProgress {
     drawn: Option<Instant>,
 }
 
 /// How often the line is drawn.
 const EACH: Duration = Duration::from_millis(200);
 
-impl Terminal {
+impl TerminalProgress {
     fn clear(&mut self) {
         if self.drawn.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
@@ -96,13 +96,13 @@ impl Terminal {
     }
 }
 
-impl Live for Terminal {
-    fn begins(&mut self, moment: &Moment) {
+impl ProgressDisplay for TerminalProgress {
+    fn begins(&mut self, moment: &StepProgress) {
         self.clear();
         self.goes_on(moment);
     }
 
-    fn goes_on(&mut self, moment: &Moment) {
+    fn goes_on(&mut self, moment: &StepProgress) {
         if self.drawn.is_some_and(|drawn| drawn.elapsed() < EACH) {
             return;
         }
@@ -110,7 +110,7 @@ impl Live for Terminal {
         let _ = write!(io::stderr(), "\r{}\x1b[K", line(moment));
     }
 
-    fn ended(&mut self, moment: &Moment, outcome: Result<f64, &str>) {
+    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
         self.clear();
         let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
     }
@@ -120,7 +120,7 @@ impl Live for Terminal {
     }
 }
 
-fn line(moment: &Moment) -> String {
+fn line(moment: &StepProgress) -> String {
     let (at, all) = moment.step;
     let filled = (20 * at).checked_div(all).unwrap_or(0).min(20);
     let mut text = format!("[{:<20}] {at}/{all} {}", "#".repeat(filled), moment.what);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn a_line_says_how_far_how_fast_and_how_long() {
-        let moment = Moment {
+        let moment = StepProgress {
             step: (3, 12),
             what: "blockwire / blockwire (iscsi) randread 4K".into(),
             iops: 683_000.0,

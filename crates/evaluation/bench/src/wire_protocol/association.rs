@@ -27,7 +27,7 @@ const READY_UNITS_MAX: u64 = 60;
 
 /// An association: ended when the socket of its admin queue closes.
 #[derive(Debug)]
-pub struct Association<S> {
+pub struct NvmeAssociation<S> {
     socket: S,
     names: ConnectNames,
     nsid: u32,
@@ -43,7 +43,7 @@ pub struct Association<S> {
 
 /// What a queue agreed on.
 #[derive(Clone, Copy, Debug)]
-pub struct Queue {
+pub struct NvmeQueue {
     pub(super) nsid: u32,
     /// Shift of the block size.
     pub(super) shift: u8,
@@ -55,7 +55,7 @@ pub struct Queue {
     pub(super) max_h2c_data: u32,
 }
 
-impl<S: Read + Write> Association<S> {
+impl<S: Read + Write> NvmeAssociation<S> {
     /// Connects, enables the controller and learns what there is to know of a namespace; `queues` I/O
     /// queues may join. `number` tells associations apart.
     pub fn open(mut socket: S, subsystem: &str, nsid: u32, queues: u16, number: u32) -> io::Result<Self> {
@@ -69,7 +69,7 @@ impl<S: Read + Write> Association<S> {
             subsystem: name(subsystem)?,
             host: name("nqn.2026-11.io.blockwire:raw-load")?,
         };
-        let mut association = Association {
+        let mut association = NvmeAssociation {
             socket,
             names,
             nsid,
@@ -89,14 +89,14 @@ impl<S: Read + Write> Association<S> {
     }
 
     /// Makes an I/O queue of a fresh connection: `qid` from 1, so many commands at a time.
-    pub fn join(&self, socket: &mut (impl Read + Write), qid: u16, depth: u32) -> io::Result<Queue> {
+    pub fn join(&self, socket: &mut (impl Read + Write), qid: u16, depth: u32) -> io::Result<NvmeQueue> {
         if qid == 0 || qid > self.queues {
             return Err(wrong(format!("the controller grants {} queues", self.queues)));
         }
         let terms = start(socket)?;
         // One entry of a queue stays free (NVMe Base §3.3.1.4).
         connect(socket, &self.names, qid, depth.max(1) + 1, 0)?;
-        Ok(Queue {
+        Ok(NvmeQueue {
             nsid: self.nsid,
             shift: self.shift,
             in_capsule: self.in_capsule,

@@ -6,7 +6,7 @@ use super::{Op, Request};
 
 /// A session that is logged in, and its one connection.
 #[derive(Clone, Debug)]
-pub struct Session {
+pub struct IscsiSession {
     pub(super) lun: [u8; 8],
     pub(super) block: u32,
     pub(super) blocks: u64,
@@ -19,10 +19,10 @@ pub struct Session {
     pub(super) max_cmd_sn: Sn,
 }
 
-impl Session {
+impl IscsiSession {
     /// Before anything was agreed on.
     pub(super) fn new(lun: u8, first_burst: u32) -> Self {
-        Session {
+        IscsiSession {
             lun: [0, lun, 0, 0, 0, 0, 0, 0],
             block: 512,
             blocks: 0,

@@ -33,14 +33,14 @@ pub(crate) type Line = (Stream, String, Instant);
 
 /// The lines that were printed and not yet taken.
 #[derive(Debug)]
-pub(crate) struct Output {
+pub(crate) struct OutputLines {
     lines: Receiver<Line>,
     unread: Arc<Unread>,
 }
 
 /// Where lines are put in. The output has ended when the last of these is gone.
 #[derive(Clone)]
-pub(crate) struct Feed {
+pub(crate) struct OutputSender {
     to: Sender<Line>,
     unread: Arc<Unread>,
     log: Arc<Mutex<Log>>,
@@ -62,13 +62,13 @@ fn weight(line: &str) -> usize {
     line.len() + LINE_WEIGHT
 }
 
-impl Output {
+impl OutputLines {
     /// The output of a process whose log this is.
-    pub(crate) fn new(log: File) -> (Output, Feed) {
+    pub(crate) fn new(log: File) -> (OutputLines, OutputSender) {
         let (to, lines) = channel();
         let unread = Arc::<Unread>::default();
         let log = Arc::new(Mutex::new(Log { file: log, left: LOG_MAX }));
-        (Output { lines, unread: Arc::clone(&unread) }, Feed { to, unread, log })
+        (OutputLines { lines, unread: Arc::clone(&unread) }, OutputSender { to, unread, log })
     }
 
     /// The next line, within a time.
@@ -84,7 +84,7 @@ impl Output {
     }
 }
 
-impl Feed {
+impl OutputSender {
     /// Reads a stream to its end, on a thread of its own.
     pub(crate) fn read(&self, from: impl Read + Send + 'static, stream: Stream) {
         let feed = self.clone();
@@ -150,9 +150,9 @@ fn read_line(from: &mut impl BufRead, line: &mut Vec<u8>) -> bool {
 mod tests {
     use super::*;
 
-    fn fed(said: Vec<u8>) -> (Output, u64) {
+    fn fed(said: Vec<u8>) -> (OutputLines, u64) {
         let log = tempfile::NamedTempFile::new().unwrap();
-        let (output, feed) = Output::new(log.reopen().unwrap());
+        let (output, feed) = OutputLines::new(log.reopen().unwrap());
         feed.read(std::io::Cursor::new(said), Stream::Out);
         drop(feed);
         // Nobody reads before it has ended.
@@ -164,7 +164,7 @@ mod tests {
         (output, log.as_file().metadata().unwrap().len())
     }
 
-    fn all(output: &Output) -> Vec<String> {
+    fn all(output: &OutputLines) -> Vec<String> {
         std::iter::from_fn(|| output.next(Duration::from_secs(10)).ok()).map(|(_, line, _)| line).collect()
     }
 

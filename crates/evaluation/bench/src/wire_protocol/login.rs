@@ -8,7 +8,7 @@ use iscsi::wire::{
 };
 use zerocopy::FromZeros;
 
-use super::session::Session;
+use super::session::IscsiSession;
 use super::wrong;
 
 /// The largest segment that is taken.
@@ -16,8 +16,13 @@ const SEGMENT_MAX: u32 = 256 << 10;
 
 /// Logs in to a normal session with `target`, its unit `lun`, and learns what there is to know.
 /// `number` tells sessions apart.
-pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u32) -> io::Result<Session> {
-    let mut session = Session::new(lun, SEGMENT_MAX);
+pub fn log_in(
+    socket: &mut (impl Read + Write),
+    target: &str,
+    lun: u8,
+    number: u32,
+) -> io::Result<IscsiSession> {
+    let mut session = IscsiSession::new(lun, SEGMENT_MAX);
     let [_, _, high, low] = number.to_be_bytes();
     let mut isid = Isid::new_zeroed();
     // A random-type identifier (RFC 7143 §11.12.5), so that sessions of one name stay apart.
@@ -47,7 +52,7 @@ pub fn log_in(socket: &mut (impl Read + Write), target: &str, lun: u8, number: u
 /// One stage: the request, and the answer with the keys that matter here taken in. Gives the stage that follows.
 fn exchange(
     socket: &mut (impl Read + Write),
-    session: &mut Session,
+    session: &mut IscsiSession,
     isid: Isid,
     from: Stage,
     to: Stage,
@@ -90,7 +95,7 @@ fn exchange(
     Err(wrong("the login does not come to an end"))
 }
 
-fn take_keys(session: &mut Session, text: &[u8]) -> io::Result<()> {
+fn take_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
     for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
         let pair = String::from_utf8_lossy(pair);
         let Some((key, value)) = pair.split_once('=') else {
@@ -114,7 +119,7 @@ fn take_keys(session: &mut Session, text: &[u8]) -> io::Result<()> {
 }
 
 /// TEST UNIT READY until it is, then READ CAPACITY (10).
-fn look_at_unit(socket: &mut (impl Read + Write), session: &mut Session) -> io::Result<()> {
+fn look_at_unit(socket: &mut (impl Read + Write), session: &mut IscsiSession) -> io::Result<()> {
     for _ in 0..8 {
         // Unit attentions are reported once each.
         if command(socket, session, [0; 16], 0)?.0 == 0 {
@@ -137,7 +142,7 @@ fn look_at_unit(socket: &mut (impl Read + Write), session: &mut Session) -> io::
 /// A command that reads `len` bytes; gives its status and the data.
 fn command(
     socket: &mut (impl Read + Write),
-    session: &mut Session,
+    session: &mut IscsiSession,
     cdb: [u8; 16],
     len: u32,
 ) -> io::Result<(u8, Vec<u8>)> {
@@ -197,7 +202,7 @@ mod tests {
     /// Data would be cut into pieces of no bytes, without end.
     #[test]
     fn a_target_that_takes_no_data_is_refused() {
-        let mut session = Session::new(0, SEGMENT_MAX);
+        let mut session = IscsiSession::new(0, SEGMENT_MAX);
         assert!(take_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
         take_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
         assert_eq!(session.segment_max, 512);
