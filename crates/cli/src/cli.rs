@@ -10,7 +10,7 @@ use clap::{Args, Parser, Subcommand};
 use crate::{
     daemon_args::DaemonArgs,
     iscsictl::{self, IscsictlArgs},
-    key::KeyHash,
+    key::{KeyHash, KeyVerb},
     verbs::RemoteVerb,
 };
 use config::size;
@@ -125,6 +125,9 @@ pub enum Verb {
     /// Show the configured hosts: machines by their names in both protocols
     #[command(subcommand, arg_required_else_help = true)]
     Host(HostVerb),
+    /// Generate, check and derive keys of NVMe: for DH-HMAC-CHAP and for TLS
+    #[command(subcommand, arg_required_else_help = true)]
+    Key(KeyVerb),
     /// Show the reservations of volumes, over both protocols
     #[command(subcommand, arg_required_else_help = true)]
     Reservation(ReservationVerb),
@@ -269,11 +272,11 @@ Example:
 /// Verbs of `host`.
 #[derive(Debug, Subcommand)]
 pub enum HostVerb {
-    /// Generate a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file
+    /// Generate a secret for NVMe in-band authentication (DH-HMAC-CHAP) into a new file, as `key generate` does
     #[command(after_help = KEY_HELP)]
     Key {
         /// The hash that derives the host's key from the secret, and its length; none: the secret is the key
-        #[arg(long, value_enum, default_value_t)]
+        #[arg(long, value_enum, default_value = "sha256")]
         hash: KeyHash,
         /// The file; it must not exist, and only its owner will be able to read it
         file: PathBuf,

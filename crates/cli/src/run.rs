@@ -21,7 +21,9 @@ use crate::{
         TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
     daemon_args::DaemonArgs,
-    iscsictl, key, output, verbs,
+    iscsictl,
+    key::{self, KeyKind},
+    output, verbs,
 };
 use control::{Answer, Request, client};
 use engine::{
@@ -100,9 +102,10 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         }
         Verb::Man { directory } => return man(&directory),
         Verb::Host(HostVerb::Key { hash, file }) => {
-            key::draw(hash, &file)?;
+            key::generate(KeyKind::Dhchap, Some(hash), &file)?;
             return Ok(Exit::Success);
         }
+        Verb::Key(verb) => return Ok(print(key::act(&verb)?.as_bytes())),
         Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),

@@ -489,6 +489,10 @@ fn load_that_is_refused_writes_nothing() {
         ("bench file:absent.img --rw=write --runtime=1", 1, "absent.img"),
         ("host key source.img", 1, "source.img"),
         ("host key link", 1, "link"),
+        ("key generate source.img", 1, "source.img"),
+        ("key generate --kind tls --hash sha512 new.key", 2, "sha512"),
+        ("key generate link", 1, "link"),
+        ("key derive source.img --host nqn.h --output new.key", 1, "source.img"),
     ]);
 }
 

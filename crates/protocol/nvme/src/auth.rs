@@ -23,6 +23,7 @@ pub use group::Group;
 pub use host::{Host, HostFault, HostProgress};
 pub use message::{Explanation, MESSAGE_LEN_MAX};
 pub use response::Hash;
+pub(crate) use response::{HashBytes, hmac};
 pub use secret::{Key, Secret, SecretError};
 
 use crate::sqe::{FabricsType, Opcode, Sqe};

@@ -25,6 +25,7 @@ pub mod fabrics;
 pub mod failpoint;
 pub mod feature;
 pub mod identify;
+mod interchange;
 pub mod io;
 pub mod log;
 pub mod name;
@@ -33,6 +34,7 @@ pub mod reservation;
 pub mod sgl;
 pub mod sqe;
 pub mod status;
+pub mod tls;
 mod transfer_max;
 
 pub use cqe::{Completion, Cqe};

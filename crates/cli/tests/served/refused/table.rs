@@ -15,6 +15,8 @@ const WRITING: &[(&str, &str)] = &[
     ("volume set", "a_volume_verb_that_is_refused_changes_nothing"),
     ("volume resize", "a_volume_verb_that_is_refused_changes_nothing"),
     ("host key", "load_that_is_refused_writes_nothing"),
+    ("key derive", "load_that_is_refused_writes_nothing"),
+    ("key generate", "load_that_is_refused_writes_nothing"),
     ("path set", "a_path_that_cannot_be_set_stays_as_it_is"),
     ("read", "a_read_that_is_refused_leaves_its_file_alone"),
     ("write", "a_write_that_is_refused_leaves_its_volume_alone"),
@@ -33,7 +35,7 @@ const WRITING: &[(&str, &str)] = &[
 
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval compare, eval list, \
-    eval plan, eval stream, host list, host show, info, keep, path list, reservation list, \
+    eval plan, eval stream, host list, host show, info, keep, key check, path list, reservation list, \
     reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, verify, volume list, volume show";
 

@@ -66,7 +66,7 @@ impl Hash {
 
 /// What a hash gives, or a challenge, which is as long: 32 to 64 bytes, wiped when it goes.
 #[derive(Clone)]
-pub(super) struct HashBytes {
+pub(crate) struct HashBytes {
     len: usize,
     bytes: Zeroizing<[u8; HASH_LEN_MAX]>,
 }
@@ -86,7 +86,7 @@ impl HashBytes {
         HashBytes { len, bytes }
     }
 
-    pub(super) fn as_slice(&self) -> &[u8] {
+    pub(crate) fn as_slice(&self) -> &[u8] {
         self.first(self.len)
     }
 
@@ -108,7 +108,7 @@ impl fmt::Debug for HashBytes {
 }
 
 /// HMAC over parts (RFC 2104).
-pub(super) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> HashBytes {
+pub(crate) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> HashBytes {
     match hash {
         Hash::Sha256 => mac::<Hmac<sha2::Sha256>>(key, parts),
         Hash::Sha384 => mac::<Hmac<sha2::Sha384>>(key, parts),

@@ -5,12 +5,11 @@
 
 use super::FillRandom;
 use super::response::{Hash, hmac};
+use crate::interchange::{self, Flaw};
 use core::fmt;
 use zeroize::Zeroizing;
 
 const PREFIX: &str = "DHHC-1:";
-/// Bytes of the checksum.
-const CRC_LEN: usize = 4;
 /// What is hashed behind the owner's name.
 const SEED: &[u8] = b"NVMe-over-Fabrics";
 
@@ -55,30 +54,24 @@ impl fmt::Display for SecretError {
 
 impl std::error::Error for SecretError {}
 
+impl From<Flaw> for SecretError {
+    fn from(flaw: Flaw) -> Self {
+        match flaw {
+            Flaw::Prefix => Self::Prefix,
+            Flaw::Transform => Self::Transform,
+            Flaw::Colon => Self::Colon,
+            Flaw::Base64 => Self::Base64,
+            Flaw::Length(len) => Self::Length(len),
+            Flaw::Checksum => Self::Checksum,
+        }
+    }
+}
+
 impl Secret {
     /// Reads a secret's text; white space around it is not counted.
     pub fn parse(text: &str) -> Result<Secret, SecretError> {
-        let text = text.trim_ascii().strip_prefix(PREFIX).ok_or(SecretError::Prefix)?;
-        let (transform, text) = text.split_once(':').ok_or(SecretError::Transform)?;
-        let transform = match transform {
-            "00" => None,
-            "01" => Some(Hash::Sha256),
-            "02" => Some(Hash::Sha384),
-            "03" => Some(Hash::Sha512),
-            _ => return Err(SecretError::Transform),
-        };
-        let text = text.strip_suffix(':').ok_or(SecretError::Colon)?;
-        let mut bytes = decode_base64(text.as_bytes()).ok_or(SecretError::Base64)?;
-        let len = bytes.len().checked_sub(CRC_LEN).ok_or(SecretError::Length(0))?;
-        if !matches!(len, 32 | 48 | 64) {
-            return Err(SecretError::Length(len));
-        }
-        let (secret, sum) = bytes.split_at(len);
-        if sum != crc32(secret).to_le_bytes() {
-            return Err(SecretError::Checksum);
-        }
-        bytes.truncate(len);
-        Ok(Secret { transform, bytes })
+        let (transform, bytes) = interchange::parse(text, PREFIX, 3, &[32, 48, 64])?;
+        Ok(Secret { transform: Hash::from_id(transform), bytes })
     }
 
     /// Draws a secret for a hash, as long as what the hash gives; without one 32 bytes that are used
@@ -91,20 +84,18 @@ impl Secret {
 
     /// The text of the secret: to be kept as one.
     pub fn to_text(&self) -> Zeroizing<String> {
-        let mut bytes = Zeroizing::new(Vec::with_capacity(self.bytes.len() + CRC_LEN));
-        bytes.extend_from_slice(&self.bytes);
-        bytes.extend_from_slice(&crc32(&self.bytes).to_le_bytes());
-        let mut text = Zeroizing::new(String::with_capacity(128));
-        text.push_str(PREFIX);
-        text.push_str(match self.transform {
-            None => "00:",
-            Some(Hash::Sha256) => "01:",
-            Some(Hash::Sha384) => "02:",
-            Some(Hash::Sha512) => "03:",
-        });
-        encode_base64(&bytes, &mut text);
-        text.push(':');
-        text
+        interchange::format(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
+    }
+
+    /// The hash that makes it a key; `None`: it is one.
+    pub fn transform(&self) -> Option<Hash> {
+        self.transform
+    }
+
+    /// Its length in bytes: 32, 48 or 64.
+    #[allow(clippy::len_without_is_empty)] // A secret is never empty.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
     }
 
     /// The key that the secret is for its owner, the host or the subsystem of this NQN.
@@ -130,8 +121,8 @@ impl fmt::Debug for Secret {
 pub struct Key(Zeroizing<Vec<u8>>);
 
 impl Key {
-    /// Its bytes.
-    pub(super) fn bytes(&self) -> &[u8] {
+    /// Its bytes, for responses and nothing else.
+    pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
@@ -146,52 +137,6 @@ impl Key {
 impl fmt::Debug for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
-    }
-}
-
-/// CRC-32 as in IEEE 802.3, bit by bit: it is computed once per secret.
-fn crc32(bytes: &[u8]) -> u32 {
-    !bytes.iter().fold(u32::MAX, |crc, byte| {
-        (0..8).fold(crc ^ u32::from(*byte), |crc, _| crc >> 1 ^ (0xedb8_8320 & 0u32.wrapping_sub(crc & 1)))
-    })
-}
-
-const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-
-/// RFC 4648 §4, padded; only what encoding gives is taken.
-fn decode_base64(text: &[u8]) -> Option<Zeroizing<Vec<u8>>> {
-    let (groups, []) = text.as_chunks::<4>() else { return None };
-    let mut bytes = Zeroizing::new(Vec::with_capacity(text.len()));
-    for (n, group) in groups.iter().enumerate() {
-        let padding = group.iter().rev().take_while(|&&byte| byte == b'=').count();
-        if padding > 2 || padding > 0 && n + 1 < groups.len() {
-            return None;
-        }
-        let mut bits = 0;
-        for &byte in group.iter().take(4 - padding) {
-            let value = ALPHABET.iter().position(|&known| known == byte)?;
-            bits = bits << 6 | value as u32;
-        }
-        bits <<= 6 * padding;
-        let decoded = bits.to_be_bytes();
-        let (taken, left) = decoded[1..].split_at(3 - padding);
-        if left.iter().any(|&byte| byte != 0) {
-            return None;
-        }
-        bytes.extend_from_slice(taken);
-    }
-    Some(bytes)
-}
-
-fn encode_base64(bytes: &[u8], text: &mut String) {
-    for group in bytes.chunks(3) {
-        let byte = |n: usize| u32::from(group.get(n).copied().unwrap_or(0));
-        let bits = byte(0) << 16 | byte(1) << 8 | byte(2);
-        for n in 0..4 {
-            let value = (bits >> (18 - 6 * n) & 63) as usize;
-            let digit = ALPHABET.get(value).copied().filter(|_| n <= group.len());
-            text.push(digit.unwrap_or(b'=').into());
-        }
     }
 }
 

@@ -1,0 +1,172 @@
+//! From a configured PSK to the key that TLS uses (NVMe/TCP Transport 1.1 §3.6.1.3; RFC 5869, RFC 8446 §7.1).
+
+use core::fmt;
+
+use zeroize::Zeroizing;
+
+use super::identity::{Identity, IdentityVersion, PskKind};
+use super::{CipherSuite, ConfiguredPsk};
+use crate::Nqn;
+use crate::auth::{Hash, hmac};
+use crate::interchange::encode_base64;
+
+/// What is hashed behind the names of a digest.
+const SEED: &[u8] = b"NVMe-over-Fabrics";
+const RETAINED_LABEL: &str = "tls13 HostNQN";
+const TLS_LABEL: &str = "tls13 nvme-tls-psk";
+
+/// How HKDF-Expand-Label's argument is laid out. Both are in use, and give different keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Derivation {
+    /// As RFC 8446 §7.1 says: a length in network order, then label and context, each behind its length. The
+    /// standard, SPDK, and libnvme from 1.16 on.
+    #[default]
+    Standard,
+    /// As libnvme did before 1.16: the length in little-endian order, label and context without lengths. libnvme
+    /// calls it `compat`.
+    Compat,
+}
+
+impl Derivation {
+    /// The argument of HKDF-Expand; `None`: a part is longer than its length field can say.
+    fn info(self, len: usize, label: &str, context: &str) -> Option<Vec<u8>> {
+        let len = u16::try_from(len).ok()?;
+        Some(match self {
+            Derivation::Standard => {
+                let lengths = [u8::try_from(label.len()).ok()?, u8::try_from(context.len()).ok()?];
+                let [label_len, context_len] = lengths.map(|len| [len]);
+                let parts: [&[u8]; 5] =
+                    [&len.to_be_bytes(), &label_len, label.as_bytes(), &context_len, context.as_bytes()];
+                parts.concat()
+            }
+            Derivation::Compat => [&len.to_le_bytes()[..], label.as_bytes(), context.as_bytes()].concat(),
+        })
+    }
+
+    /// HKDF-Expand-Label(HKDF-Extract(0, key), label, context, len).
+    fn expand(
+        self,
+        hash: Hash,
+        key: &[u8],
+        (label, context): (&str, &str),
+        len: usize,
+    ) -> Option<Zeroizing<Vec<u8>>> {
+        let info = self.info(len, label, context)?;
+        // A key of zeroes and none are the same to HMAC (RFC 5869 §2.2, RFC 2104 §2).
+        let prk = hmac(hash, &[], &[key]);
+        let mut out = Zeroizing::new(Vec::with_capacity(len + hash.len()));
+        let mut block: Option<crate::auth::HashBytes> = None;
+        for counter in 1u8..=u8::MAX {
+            let last = block.as_ref().map_or(&[][..], |block| block.as_slice());
+            let next = hmac(hash, prk.as_slice(), &[last, &info, &[counter]]);
+            out.extend_from_slice(next.as_slice());
+            block = Some(next);
+            if out.len() >= len {
+                out.truncate(len);
+                return Some(out);
+            }
+        }
+        None
+    }
+}
+
+/// A PSK of one host, from which its TLS PSKs are derived.
+#[derive(Clone)]
+pub struct RetainedPsk {
+    bytes: Zeroizing<Vec<u8>>,
+    derivation: Derivation,
+}
+
+impl ConfiguredPsk {
+    /// The retained PSK that it is for a host (§3.6.1.3).
+    pub fn retain(&self, host: &Nqn, derivation: Derivation) -> RetainedPsk {
+        let bytes = self.transform.and_then(|hash| {
+            // Never `None`: a name is at most 223 bytes long.
+            derivation.expand(hash, &self.bytes, (RETAINED_LABEL, host.as_str()), self.bytes.len())
+        });
+        RetainedPsk { bytes: bytes.unwrap_or_else(|| self.bytes.clone()), derivation }
+    }
+}
+
+impl RetainedPsk {
+    /// The identity under which the host offers it to a subsystem. `None`: a name holds a space, or the names are
+    /// so long that no key can be derived (version 0 only).
+    pub fn identity(
+        &self,
+        version: IdentityVersion,
+        suite: CipherSuite,
+        host: &Nqn,
+        subsystem: &Nqn,
+    ) -> Option<Identity> {
+        let digest = match version {
+            IdentityVersion::Zero => None,
+            IdentityVersion::One => Some(self.digest(suite, host, subsystem)),
+        };
+        let identity = Identity {
+            kind: PskKind::Retained,
+            suite,
+            host: host.clone(),
+            subsystem: subsystem.clone(),
+            digest,
+        };
+        (identity.is_unambiguous() && self.tls_psk(&identity).is_some()).then_some(identity)
+    }
+
+    /// The digest of version 1: HMAC(PSK, host, " ", subsystem, " NVMe-over-Fabrics") in base64.
+    fn digest(&self, suite: CipherSuite, host: &Nqn, subsystem: &Nqn) -> String {
+        let (host, subsystem) = (host.as_str().as_bytes(), subsystem.as_str().as_bytes());
+        let mac = hmac(suite.hash(), &self.bytes, &[host, b" ", subsystem, b" ", SEED]);
+        let mut text = String::new();
+        encode_base64(mac.as_slice(), &mut text);
+        text
+    }
+
+    /// The key that TLS uses under an identity; `None`: the identity is of another key, or too long for one to be
+    /// derived.
+    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+        let suite = identity.suite;
+        let context = match &identity.digest {
+            None => identity.to_string(),
+            Some(digest) => {
+                if *digest != self.digest(suite, &identity.host, &identity.subsystem) {
+                    return None;
+                }
+                format!("{:02} {digest}", suite.hash().id())
+            }
+        };
+        let hash = suite.hash();
+        let bytes = self.derivation.expand(hash, &self.bytes, (TLS_LABEL, &context), hash.len())?;
+        Some(TlsPsk { suite, bytes })
+    }
+}
+
+impl fmt::Debug for RetainedPsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("RetainedPsk(..)")
+    }
+}
+
+/// A key as TLS uses it: as long as its suite's hash.
+#[derive(Clone)]
+pub struct TlsPsk {
+    suite: CipherSuite,
+    bytes: Zeroizing<Vec<u8>>,
+}
+
+impl TlsPsk {
+    /// The suite that it is for.
+    pub fn suite(&self) -> CipherSuite {
+        self.suite
+    }
+
+    /// Its bytes, for the handshake and nothing else.
+    pub fn expose(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl fmt::Debug for TlsPsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("TlsPsk(..)")
+    }
+}
