@@ -44,7 +44,7 @@ SIM_SEEDS ?= 5000
 sim:
 	@tests/setup.sh build
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-shard --test simulation histories -- --nocapture
-	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-shard --test one_truth histories -- --nocapture
+	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-shard --test cross_protocol histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --test simulation histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --test hostile sessions -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --lib random_histories -- --nocapture

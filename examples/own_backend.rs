@@ -14,8 +14,8 @@ use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use volume::{
-    Backend, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome,
-    PortId, ShardId, Shared, Span, View,
+    Backend, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Op, Outcome, PortId,
+    Requester, ShardId, Shared, Span, View,
 };
 
 const BLOCK: usize = 4096;
@@ -107,7 +107,7 @@ fn main() {
     let sparse = Sparse::new(1 << 30);
     let view = View::of(sparse.geometry());
     let mut gate = Gate::new(ShardId(0), Shared::new(1), view, Box::new(sparse));
-    let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
+    let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 
     // All that a gate sees of the world: the time, memory, and randomness.
     let (pool, mut entropy) = (Pool::new(4 << 20), Entropy::new([0; 32]));

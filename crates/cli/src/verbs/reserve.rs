@@ -1,7 +1,7 @@
 //! `blockwire reserve`: reservations of a remote volume, with the same terms over both protocols.
 
 use clap::{Args, ValueEnum};
-use client::{Nexus, Registration, ReservationOp, Reservations, Settings};
+use client::{IsidChoice, Registration, ReservationOp, Reservations, Settings};
 use serde_json::{Value, json};
 use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 
@@ -156,7 +156,7 @@ fn claim(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
 /// Does it, then shows what holds.
 pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     let claim = claim(args)?;
-    let mut initiator = set_up(Settings { nexus: Nexus::Lasting, ..Settings::default() })?;
+    let mut initiator = set_up(Settings { isid: IsidChoice::Lasting, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
     let asks = claim == ReservationOp::Report;
     let report = match initiator.request_reservation(volume, claim)? {

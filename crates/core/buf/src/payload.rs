@@ -2,15 +2,16 @@
 
 use crate::sg::{Sg, SgMut};
 
-/// A command's data, in memory that moves with it.
+/// A command's data buffer. It is owned by the operation and returned with its completion. The directions are SCSI's:
+/// `In` is data-in, towards the host.
 #[derive(Debug, Default)]
 pub enum Payload {
-    /// None.
+    /// The command transfers no data.
     #[default]
     None,
-    /// To be filled.
+    /// Data-In: memory that a read fills.
     In(SgMut),
-    /// To be read.
+    /// Data-Out: memory whose bytes a write stores.
     Out(Sg),
 }
 

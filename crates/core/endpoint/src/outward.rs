@@ -48,14 +48,15 @@ pub enum CloseMode {
     Abort,
 }
 
-/// Something with sockets of its own making, without I/O: a path to a remote volume, or all of them. Also what only
-/// needs time: it leaves the polls of sockets empty.
-/// `poll_*` gives, `handle_*` takes, as in [`Endpoint`](crate::Endpoint).
+/// A state machine that dials connections of its own and performs no I/O itself: a path to a remote volume, or a volume
+/// with several. The owner asks it with `poll_*` for sockets to dial, receives, sends, computations and a timer, carries
+/// them out, and returns each result with `handle_*`, as for an [`Endpoint`](crate::Endpoint). A backend that needs only
+/// a timer implements `turn`, `poll_timeout` and `handle_timeout`, and returns `None` from the polls of sockets.
 pub trait Sockets {
     /// A connection that is wanted.
     #[must_use]
     fn poll_dial(&mut self) -> Option<Dial>;
-    /// It stands, or failed this way. From now on the link is asked for operations.
+    /// A dialled connection is established, or has failed. From now on the link is polled for operations.
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>);
     /// Takes a receive back.
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received);
@@ -72,10 +73,10 @@ pub trait Sockets {
     /// What to send on a link; `None` while one send is out and not written.
     #[must_use]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp>;
-    /// A link that leaves. Nothing is asked of it afterwards, but what is out comes back.
+    /// A link to be closed. It is not polled afterwards; operations in flight on it are still returned.
     #[must_use]
     fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)>;
-    /// Something that takes long, to be computed where it keeps nothing else waiting;
+    /// A long computation (a key exchange, for example), to be done off the data path;
     /// [`Sockets::handle_computed`] follows, whether it was done or dropped. To be asked after each turn.
     #[must_use]
     fn poll_computation(&mut self) -> Option<Computation> {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
 use volume::reservation::{Action, Key, Register, ReservationType};
 use volume::{
-    Durability, Gate, Identity, Io, IoId, Nexus, Op, PortId, Ram, RamDisk, ShardId, Shared, Span, View,
+    Durability, Gate, Identity, Io, IoId, Op, PortId, Ram, RamDisk, Requester, ShardId, Shared, Span, View,
 };
 
 const ROUNDS: u64 = 300_000;
 /// Few enough that memory's own latency is not what is measured.
 const BLOCKS: u64 = 128;
 
-fn reserved(view: &View, who: &Nexus) -> View {
+fn reserved(view: &View, who: &Requester) -> View {
     let register = Register::new(None, Key(1));
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
     let reserve = Action::Reserve { key: Some(Key(1)), kind: ReservationType::WriteExclusiveRegistrants };
@@ -31,7 +31,7 @@ fn processor_ns() -> u64 {
 fn measure(
     name: &str,
     gate: &mut Gate,
-    who: &Nexus,
+    who: &Requester,
     op: impl Fn(Span) -> Op,
     payload: impl Fn(&Pool) -> Payload,
 ) {
@@ -53,7 +53,7 @@ fn main() {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 4096, 4096));
     let identity =
         Identity::Initiator { name: "iqn.2026-11.example:host".into(), isid: [1; 6], port: PortId(1) };
-    let who = Nexus { identity: Arc::new(identity), port: PortId(1), read_only: false };
+    let who = Requester { identity: Arc::new(identity), port: PortId(1), read_only: false };
     let view = View::of(disk.geometry());
     let gate = |view| Gate::new(ShardId(0), Shared::new(2), view, Box::new(Ram::new(disk.clone())));
     let room = |pool: &Pool| Payload::In(pool.take_sg(Class::Solicited, 4096).expect("memory"));

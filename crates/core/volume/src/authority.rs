@@ -11,9 +11,9 @@ use crate::bad::BadBlocks;
 use crate::change::{AbortScope, VolumeRequest};
 use crate::facts::VolumeFacts;
 use crate::io::{Durability, Epoch, Op, Refusal, Span, UnservableReason};
-use crate::nexus::{Access, Identity, Nexus, PortId};
 use crate::notice::{Notice, NoticeCause, NoticeReceivers};
 use crate::record::PersistentState;
+use crate::requester::{Access, Identity, PortId, Requester};
 use crate::reservation::Action;
 use crate::view::{HostProtection, View, VolumeState};
 
@@ -128,7 +128,7 @@ impl VolumeAuthority {
     }
 
     /// A reservation action; see `Reservations::apply`.
-    pub fn reserve(&self, who: &Nexus, action: &Action) -> Result<PendingChange, Refusal> {
+    pub fn reserve(&self, who: &Requester, action: &Action) -> Result<PendingChange, Refusal> {
         let effect = self.view.reservations.apply(who, action)?;
         let reservations = Arc::new(effect.state);
         let abort =
@@ -177,7 +177,7 @@ impl VolumeAuthority {
         Ok(PendingChange { drain: geometry.blocks < old.blocks, notices, ..change })
     }
 
-    fn mark_bad(&self, who: &Nexus, span: Span) -> Result<PendingChange, Refusal> {
+    fn mark_bad(&self, who: &Requester, span: Span) -> Result<PendingChange, Refusal> {
         self.view.admit(who, &Op::MarkBad(span))?;
         let bad = self.view.bad.with(span).ok_or(Refusal::NoMarkSpace)?;
         Ok(self.with_bad(bad))
@@ -361,7 +361,7 @@ impl VolumeAuthority {
         PendingChange { drain: true, abort: AbortScope::Initiators, notices, ..self.same() }
     }
 
-    /// Whether nothing ends with this nexus.
+    /// Whether nothing ends with this requester.
     pub fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
         self.view.reservations.without_legacy_of(Some(who)).is_none() && !self.preventing.contains(who)
     }

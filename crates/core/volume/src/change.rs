@@ -4,9 +4,9 @@
 use std::sync::Arc;
 
 use crate::backend::{Geometry, ShardId};
-use crate::io::{Issuer, Refusal, Span};
-use crate::nexus::{Access, Identity, Nexus, PortId};
+use crate::io::{IdSpace, Refusal, Span};
 use crate::notice::Notice;
+use crate::requester::{Access, Identity, PortId, Requester};
 use crate::reservation::Action;
 use crate::view::View;
 
@@ -15,14 +15,14 @@ use crate::view::View;
 pub struct RequestId(pub u64);
 
 impl RequestId {
-    /// The request of this number of an issuer: below 1 << 62.
-    pub const fn of(issuer: Issuer, number: u64) -> RequestId {
-        RequestId(issuer.name(number))
+    /// The request of this number in an identifier space: below 1 << 62.
+    pub const fn of(space: IdSpace, number: u64) -> RequestId {
+        RequestId(space.id(number))
     }
 
-    /// Who waits for the answer.
-    pub const fn issuer(self) -> Issuer {
-        Issuer::of(self.0)
+    /// Whose request it is: who waits for the answer.
+    pub const fn space(self) -> IdSpace {
+        IdSpace::of(self.0)
     }
 }
 
@@ -33,10 +33,10 @@ pub struct ChangeId(pub u64);
 /// Something that only the home core can do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum VolumeRequest {
-    /// A reservation action of a nexus.
+    /// A reservation action of a requester.
     Reserve {
         /// Who asks.
-        who: Nexus,
+        who: Requester,
         /// For what.
         action: Action,
     },
@@ -70,19 +70,19 @@ pub enum VolumeRequest {
         /// The bits from now on.
         bits: u32,
     },
-    /// A nexus prevents, or allows again, that the medium is removed.
+    /// A requester prevents, or allows again, that the medium is removed.
     PreventRemoval {
         /// Which.
         by: Arc<Identity>,
         /// Whether it prevents.
         on: bool,
     },
-    /// Takes the medium out. Refused while a nexus prevents it; done already is fine.
+    /// Takes the medium out. Refused while a requester prevents it; done already is fine.
     Eject {
         /// Who asks: it is not told.
         by: Option<Arc<Identity>>,
     },
-    /// Puts the medium in. Refused while a nexus prevents that it is moved; done already is fine.
+    /// Puts the medium in. Refused while a requester prevents that it is moved; done already is fine.
     Load {
         /// Who asks: it is not told.
         by: Option<Arc<Identity>>,
@@ -99,7 +99,7 @@ pub enum VolumeRequest {
         /// Who asks.
         by: Arc<Identity>,
     },
-    /// Waits until what this nexus had in flight on any core has ended (ABORT TASK SET of a session
+    /// Waits until what this requester had in flight on any core has ended (ABORT TASK SET of a session
     /// whose tasks are spread).
     AbortTasks {
         /// Whose tasks.
@@ -121,7 +121,7 @@ pub enum VolumeRequest {
     /// writes of them out until it is answered.
     MarkBad {
         /// Who asks: it must have the right to write.
-        who: Nexus,
+        who: Requester,
         /// Which blocks.
         span: Span,
     },
@@ -130,7 +130,7 @@ pub enum VolumeRequest {
     /// what was written stays as unreadable as if it had not been.
     ClearBad {
         /// Who wrote.
-        who: Nexus,
+        who: Requester,
         /// Which blocks.
         span: Span,
     },
@@ -144,7 +144,7 @@ pub enum VolumeRequest {
 }
 
 impl VolumeRequest {
-    /// In whose name it is asked, if a nexus did.
+    /// In whose name it is asked, if a requester did.
     pub(crate) fn requester(&self) -> Option<&Arc<Identity>> {
         match self {
             VolumeRequest::Reserve { who, .. }

@@ -1,18 +1,18 @@
 //! Keeps an exclusive operation apart from every overlapping write, over all cores. Plain writes need neither
 //! a lock nor a message.
 //!
-//! Blocks are hashed by stripes of 1 MiB into 64. A plain write raises its own core's mark for its stripes,
-//! fences, and reads one shared word. If the bit of one of its stripes is set, it lowers the marks and waits.
-//! An exclusive operation sets its stripes' bits in ascending order, so that two never deadlock. Then it
+//! Each MiB of a volume is hashed into one of 64 lock regions, each a bit of a word. A plain write raises its own core's mark for its regions,
+//! fences, and reads one shared word. If the bit of one of its regions is set, it lowers the marks and waits.
+//! An exclusive operation sets its regions' bits in ascending order, so that two never deadlock. Then it
 //! fences and waits until no core's mark is raised. Invariant: of a marked write and a guarded operation on
-//! one stripe, one sees the other.
+//! one region, one sees the other.
 //!
-//! Plain writes that end within the call that begins them share one claim: their core claims every stripe,
-//! fences, reads the word once, gives up the stripes whose bits are set, and writes to the others until it
+//! Plain writes that end within the call that begins them share one claim: their core claims every region,
+//! fences, reads the word once, gives up the regions whose bits are set, and writes to the others until it
 //! drops the claim. An exclusive operation waits for claims as it does for marks. Later claims leave its
-//! stripes out, so it waits for one run of writes at most.
+//! regions out, so it waits for one run of writes at most.
 //!
-//! Reads take no part, but detect that an exclusive operation wrote meanwhile: each stripe has a sequence
+//! Reads take no part, but detect that an exclusive operation wrote meanwhile: each region has a sequence
 //! number that is odd during the write (a seqlock's reader side), and such a read is repeated.
 
 #[cfg(loom)]
@@ -23,40 +23,41 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};
 use crate::backend::ShardId;
 use crate::io::Span;
 
-/// Bytes per stripe.
-const STRIPE_BYTES: u32 = 1 << 20;
-/// How many stripes blocks are hashed into: bits of the guard word. Few enough under the model
+/// Bytes of consecutive blocks that have one lock region.
+const LOCK_REGION_BYTES: u32 = 1 << 20;
+/// How many lock regions blocks are hashed into: bits of the guard word. Few enough under the model
 /// checker that it can try every interleaving.
-const STRIPES: u32 = if cfg!(loom) { 2 } else { 64 };
+const LOCK_REGIONS: u32 = if cfg!(loom) { 2 } else { 64 };
 
-/// Every stripe.
-const ALL: u64 = u64::MAX >> (64 - STRIPES);
+/// Every lock region.
+const ALL: u64 = u64::MAX >> (64 - LOCK_REGIONS);
 
-/// A set of stripes.
+/// A set of lock regions, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stripes(u64);
+pub(crate) struct LockRegions(u64);
 
-impl Stripes {
-    pub(crate) const NONE: Stripes = Stripes(0);
+impl LockRegions {
+    pub(crate) const NONE: LockRegions = LockRegions(0);
 
-    /// The stripes of `span`, whose blocks have `logical` bytes.
-    pub(crate) fn of(span: Span, logical: u32) -> Stripes {
+    /// The regions of `span`, whose blocks have `logical` bytes.
+    pub(crate) fn of(span: Span, logical: u32) -> LockRegions {
         if span.blocks == 0 {
-            return Stripes::NONE;
+            return LockRegions::NONE;
         }
         // Blocks are powers of two (see `Geometry`): no division.
-        let per_stripe_bits = STRIPE_BYTES.ilog2().saturating_sub(logical.ilog2());
-        let first = span.lba >> per_stripe_bits;
-        let count = (span.lba.saturating_add(span.blocks - 1) >> per_stripe_bits) - first + 1;
-        if count >= u64::from(STRIPES) {
-            return Stripes(ALL);
+        let per_region_bits = LOCK_REGION_BYTES.ilog2().saturating_sub(logical.ilog2());
+        let first = span.lba >> per_region_bits;
+        let count = (span.lba.saturating_add(span.blocks - 1) >> per_region_bits) - first + 1;
+        if count >= u64::from(LOCK_REGIONS) {
+            return LockRegions(ALL);
         }
-        (first..first + count)
-            .fold(Stripes::NONE, |all, stripe| Stripes(all.0 | 1 << (stripe % u64::from(STRIPES))))
+        (first..first + count).fold(LockRegions::NONE, |all, region| {
+            LockRegions(all.0 | 1 << (region % u64::from(LOCK_REGIONS)))
+        })
     }
 
     /// Whether it has all of `others`.
-    pub(crate) fn has(self, others: Stripes) -> bool {
+    pub(crate) fn has(self, others: LockRegions) -> bool {
         others.0 & !self.0 == 0
     }
 
@@ -75,7 +76,7 @@ impl Stripes {
 #[derive(Debug)]
 struct Core {
     marks: Vec<AtomicU32>,
-    /// Stripes that a run of plain writes may go to.
+    /// LockRegions that a run of plain writes may go to.
     claim: AtomicU64,
     waiting: AtomicBool,
 }
@@ -91,57 +92,57 @@ pub(crate) struct Guards {
 impl Guards {
     pub(crate) fn new(shards: u16) -> Self {
         let core = |_| Core {
-            marks: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            marks: (0..LOCK_REGIONS).map(|_| AtomicU32::new(0)).collect(),
             claim: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
         };
         Guards {
             word: AtomicU64::new(0),
-            sequences: (0..STRIPES).map(|_| AtomicU32::new(0)).collect(),
+            sequences: (0..LOCK_REGIONS).map(|_| AtomicU32::new(0)).collect(),
             cores: (0..shards).map(core).collect(),
         }
     }
 
-    /// A plain write begins, unless an exclusive operation holds a stripe of it.
+    /// A plain write begins, unless an exclusive operation holds a region of it.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn enter(&self, shard: ShardId, stripes: Stripes) -> bool {
+    pub(crate) fn enter(&self, shard: ShardId, regions: LockRegions) -> bool {
         let core = &self.cores[usize::from(shard.0)];
-        for stripe in stripes.each() {
+        for region in regions.each() {
             // Only this core writes its marks, so no read-modify-write is needed.
-            let marks = core.marks[stripe].load(Ordering::Relaxed);
-            core.marks[stripe].store(marks + 1, Ordering::Relaxed);
+            let marks = core.marks[region].load(Ordering::Relaxed);
+            core.marks[region].store(marks + 1, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
         // Acquire: who sees the bit cleared sees what the exclusive operation did.
-        if self.word.load(Ordering::Acquire) & stripes.0 == 0 {
+        if self.word.load(Ordering::Acquire) & regions.0 == 0 {
             return true;
         }
-        self.leave(shard, stripes);
+        self.leave(shard, regions);
         false
     }
 
     /// A plain write has ended.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn leave(&self, shard: ShardId, stripes: Stripes) {
+    pub(crate) fn leave(&self, shard: ShardId, regions: LockRegions) {
         let core = &self.cores[usize::from(shard.0)];
-        for stripe in stripes.each() {
-            let marks = core.marks[stripe].load(Ordering::Relaxed);
-            core.marks[stripe].store(marks - 1, Ordering::Release);
+        for region in regions.each() {
+            let marks = core.marks[region].load(Ordering::Relaxed);
+            core.marks[region].store(marks - 1, Ordering::Release);
         }
     }
 
-    /// A run of plain writes begins; gives the stripes that it may go to, as long as the claim stands.
+    /// A run of plain writes begins; gives the regions that it may go to, as long as the claim stands.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn claim(&self, shard: ShardId) -> Stripes {
+    pub(crate) fn claim(&self, shard: ShardId) -> LockRegions {
         let claim = &self.cores[usize::from(shard.0)].claim;
         // Release, as every store of a claim: who sees it sees what earlier runs wrote.
         claim.store(ALL, Ordering::Release);
@@ -149,23 +150,23 @@ impl Guards {
         // Acquire: who sees a bit cleared sees what the exclusive operation did.
         let free = ALL & !self.word.load(Ordering::Acquire);
         claim.store(free, Ordering::Release);
-        Stripes(free)
+        LockRegions(free)
     }
 
     /// The run has ended.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
     pub(crate) fn disclaim(&self, shard: ShardId) {
         self.cores[usize::from(shard.0)].claim.store(0, Ordering::Release);
     }
 
-    /// Takes the stripes of `wanted` that are not in `held`, in ascending order, as far as they are
+    /// Takes the regions of `wanted` that are not in `held`, in ascending order, as far as they are
     /// free; true once all are held.
-    pub(crate) fn hold(&self, wanted: Stripes, held: &mut Stripes) -> bool {
-        for stripe in Stripes(wanted.0 & !held.0).each() {
-            let bit = 1 << stripe;
+    pub(crate) fn hold(&self, wanted: LockRegions, held: &mut LockRegions) -> bool {
+        for region in LockRegions(wanted.0 & !held.0).each() {
+            let bit = 1 << region;
             if self.word.fetch_or(bit, Ordering::AcqRel) & bit != 0 {
                 return false;
             }
@@ -175,27 +176,27 @@ impl Guards {
         true
     }
 
-    /// Whether no plain write is in flight on stripes that are held.
+    /// Whether no plain write is in flight on regions that are held.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn is_quiet(&self, held: Stripes) -> bool {
+    pub(crate) fn is_quiet(&self, held: LockRegions) -> bool {
         let unmarked = |core: &Core| held.each().all(|at| core.marks[at].load(Ordering::Acquire) == 0);
         self.cores.iter().all(|core| core.claim.load(Ordering::Acquire) & held.0 == 0 && unmarked(core))
     }
 
-    /// Frees stripes that were held. Gates that wait must be woken: see [`Guards::waiters`].
-    pub(crate) fn release(&self, held: Stripes) {
+    /// Frees regions that were held. Gates that wait must be woken: see [`Guards::waiters`].
+    pub(crate) fn release(&self, held: LockRegions) {
         self.word.fetch_and(!held.0, Ordering::AcqRel);
         fence(Ordering::SeqCst);
     }
 
-    /// Says whether gates of this shard wait for a stripe. Set before trying once more, so that
+    /// Says whether gates of this shard wait for a region. Set before trying once more, so that
     /// either the try succeeds or the one who releases sees it.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
     pub(crate) fn set_waiting(&self, shard: ShardId, waiting: bool) {
         self.cores[usize::from(shard.0)].waiting.store(waiting, Ordering::Relaxed);
@@ -208,14 +209,14 @@ impl Guards {
         self.cores.iter().enumerate().filter(move |(_, core)| waits(core)).map(|(at, _)| ShardId(at as u16))
     }
 
-    /// An exclusive operation starts to write the stripes that it holds.
+    /// An exclusive operation starts to write the regions that it holds.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn begin_writing(&self, held: Stripes) {
-        for stripe in held.each() {
-            self.sequences[stripe].fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn begin_writing(&self, held: LockRegions) {
+        for region in held.each() {
+            self.sequences[region].fetch_add(1, Ordering::Relaxed);
         }
         fence(Ordering::SeqCst);
     }
@@ -223,11 +224,11 @@ impl Guards {
     /// It has written.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn end_writing(&self, held: Stripes) {
-        for stripe in held.each() {
-            self.sequences[stripe].fetch_add(1, Ordering::Release);
+    pub(crate) fn end_writing(&self, held: LockRegions) {
+        for region in held.each() {
+            self.sequences[region].fetch_add(1, Ordering::Release);
         }
     }
 
@@ -235,12 +236,12 @@ impl Guards {
     /// `None` while one writes.
     #[expect(
         clippy::indexing_slicing,
-        reason = "shards are numbered below the number that this was made for, and stripes are bits of a word, as many as there are marks"
+        reason = "shards are numbered below the number that this was made for, and regions are bits of a word, as many as there are marks"
     )]
-    pub(crate) fn sequence(&self, stripes: Stripes) -> Option<u64> {
+    pub(crate) fn sequence(&self, regions: LockRegions) -> Option<u64> {
         let mut sum = 0;
-        for stripe in stripes.each() {
-            let sequence = self.sequences[stripe].load(Ordering::Acquire);
+        for region in regions.each() {
+            let sequence = self.sequences[region].load(Ordering::Acquire);
             if sequence % 2 == 1 {
                 return None;
             }
@@ -250,9 +251,9 @@ impl Guards {
     }
 
     /// The same behind a read: what was read is ordered before the look.
-    pub(crate) fn sequence_after(&self, stripes: Stripes) -> Option<u64> {
+    pub(crate) fn sequence_after(&self, regions: LockRegions) -> Option<u64> {
         fence(Ordering::Acquire);
-        self.sequence(stripes)
+        self.sequence(regions)
     }
 }
 
@@ -261,46 +262,46 @@ mod tests {
     use super::*;
 
     #[test]
-    fn stripes_cover_their_spans() {
-        let of = |lba, blocks| Stripes::of(Span { lba, blocks }, 512);
-        assert_eq!(of(0, 0), Stripes::NONE);
-        assert_eq!(of(0, 1), Stripes(1));
-        assert_eq!(of(2047, 2), Stripes(3));
-        assert_eq!(of(2048 * 63, 2049), Stripes(1 << 63 | 1));
-        assert_eq!(of(5, 2048 * 64), Stripes(u64::MAX));
+    fn regions_cover_their_spans() {
+        let of = |lba, blocks| LockRegions::of(Span { lba, blocks }, 512);
+        assert_eq!(of(0, 0), LockRegions::NONE);
+        assert_eq!(of(0, 1), LockRegions(1));
+        assert_eq!(of(2047, 2), LockRegions(3));
+        assert_eq!(of(2048 * 63, 2049), LockRegions(1 << 63 | 1));
+        assert_eq!(of(5, 2048 * 64), LockRegions(u64::MAX));
         assert_eq!(of(u64::MAX - 1, u64::MAX).each().count(), 1, "what cannot be does no harm");
-        assert_eq!(Stripes::of(Span { lba: 255, blocks: 2 }, 4096), Stripes(3));
+        assert_eq!(LockRegions::of(Span { lba: 255, blocks: 2 }, 4096), LockRegions(3));
     }
 
     #[test]
     fn a_claim_leaves_out_what_is_held_and_keeps_the_rest() {
         let guards = Guards::new(2);
-        let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
-        assert!(guards.hold(Stripes(0b0110), &mut a));
+        let (mut a, mut b) = (LockRegions::NONE, LockRegions::NONE);
+        assert!(guards.hold(LockRegions(0b0110), &mut a));
         let claimed = guards.claim(ShardId(1));
-        assert!(claimed.has(Stripes(0b1001)) && !claimed.has(Stripes(0b0001_0010)));
+        assert!(claimed.has(LockRegions(0b1001)) && !claimed.has(LockRegions(0b0001_0010)));
         assert!(guards.is_quiet(a), "what is held was not claimed");
-        assert!(guards.hold(Stripes(0b1000), &mut b));
+        assert!(guards.hold(LockRegions(0b1000), &mut b));
         assert!(!guards.is_quiet(b), "the claim was there before");
         // Under load the next run follows at once, but without what is held now.
         guards.disclaim(ShardId(1));
-        assert!(!guards.claim(ShardId(1)).has(Stripes(0b1000)) && guards.is_quiet(b));
+        assert!(!guards.claim(ShardId(1)).has(LockRegions(0b1000)) && guards.is_quiet(b));
         guards.disclaim(ShardId(1));
     }
 
     #[test]
     fn two_exclusive_operations_take_turns() {
         let guards = Guards::new(2);
-        let (mut a, mut b) = (Stripes::NONE, Stripes::NONE);
-        assert!(guards.hold(Stripes(0b0110), &mut a));
-        assert!(!guards.hold(Stripes(0b0111), &mut b));
-        assert_eq!(b, Stripes(0b0001), "what is free and below is taken");
-        assert!(!guards.enter(ShardId(0), Stripes(0b0001)));
-        assert!(guards.enter(ShardId(0), Stripes(0b1000)));
+        let (mut a, mut b) = (LockRegions::NONE, LockRegions::NONE);
+        assert!(guards.hold(LockRegions(0b0110), &mut a));
+        assert!(!guards.hold(LockRegions(0b0111), &mut b));
+        assert_eq!(b, LockRegions(0b0001), "what is free and below is taken");
+        assert!(!guards.enter(ShardId(0), LockRegions(0b0001)));
+        assert!(guards.enter(ShardId(0), LockRegions(0b1000)));
         guards.release(a);
-        assert!(guards.hold(Stripes(0b0111), &mut b));
+        assert!(guards.hold(LockRegions(0b0111), &mut b));
         assert!(guards.is_quiet(b));
-        assert!(!guards.is_quiet(Stripes(0b1000)));
+        assert!(!guards.is_quiet(LockRegions(0b1000)));
     }
 }
 
@@ -323,18 +324,18 @@ mod model {
         }
     }
 
-    const STRIPE: Stripes = Stripes(1);
+    const LOCK_REGION: LockRegions = LockRegions(1);
 
     fn plain(guards: &Guards, block: &Block, shard: ShardId) {
-        if guards.enter(shard, STRIPE) {
+        if guards.enter(shard, LOCK_REGION) {
             block.touch();
-            guards.leave(shard, STRIPE);
+            guards.leave(shard, LOCK_REGION);
         }
     }
 
     fn exclusive(guards: &Guards, block: &Block) {
-        let mut held = Stripes::NONE;
-        if guards.hold(STRIPE, &mut held) {
+        let mut held = LockRegions::NONE;
+        if guards.hold(LOCK_REGION, &mut held) {
             if guards.is_quiet(held) {
                 block.touch();
             }
@@ -359,7 +360,7 @@ mod model {
     /// Two runs, so that a claim is raised again while the exclusive operation waits.
     fn runs(guards: &Guards, block: &Block, shard: ShardId) {
         for _ in 0..2 {
-            if guards.claim(shard).has(STRIPE) {
+            if guards.claim(shard).has(LOCK_REGION) {
                 block.touch();
             }
             guards.disclaim(shard);
@@ -394,18 +395,18 @@ mod model {
         });
     }
 
-    /// One who waits for a stripe either gets it when trying again, or is seen by who frees it.
+    /// One who waits for a region either gets it when trying again, or is seen by who frees it.
     #[test]
     fn no_wake_is_lost() {
         loom::model(|| {
             let guards = Arc::new(Guards::new(2));
-            let mut held = Stripes::NONE;
-            assert!(guards.hold(STRIPE, &mut held));
+            let mut held = LockRegions::NONE;
+            assert!(guards.hold(LOCK_REGION, &mut held));
             let waiter = thread::spawn({
                 let guards = guards.clone();
                 move || {
                     guards.set_waiting(ShardId(1), true);
-                    guards.enter(ShardId(1), STRIPE)
+                    guards.enter(ShardId(1), LOCK_REGION)
                 }
             });
             guards.release(held);
@@ -424,8 +425,8 @@ mod model {
             let writer = thread::spawn({
                 let (guards, halves) = (guards.clone(), halves.clone());
                 move || {
-                    let mut held = Stripes::NONE;
-                    assert!(guards.hold(STRIPE, &mut held));
+                    let mut held = LockRegions::NONE;
+                    assert!(guards.hold(LOCK_REGION, &mut held));
                     guards.begin_writing(held);
                     halves.0.store(1, Ordering::Relaxed);
                     halves.1.store(1, Ordering::Relaxed);
@@ -433,9 +434,9 @@ mod model {
                     guards.release(held);
                 }
             });
-            let before = guards.sequence(STRIPE);
+            let before = guards.sequence(LOCK_REGION);
             let read = (halves.0.load(Ordering::Relaxed), halves.1.load(Ordering::Relaxed));
-            let after = guards.sequence_after(STRIPE);
+            let after = guards.sequence_after(LOCK_REGION);
             if before.is_some() && before == after {
                 assert_eq!(read.0, read.1);
             }

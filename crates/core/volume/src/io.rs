@@ -10,10 +10,11 @@ use crate::facts::VolumeId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct IoId(pub u64);
 
-/// Who has given an operation, or a request to a volume's owner, its name: the end, or the answer, is for it. The two
-/// highest bits of a name say it, where several use one gate.
+/// The space that an operation's identifier, or that of a request to a volume's owner, belongs to: the two highest bits
+/// of the identifier. Several components use one gate, each with a space of its own; completions and answers are routed
+/// by it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Issuer {
+pub enum IdSpace {
     /// The SCSI device server.
     Scsi = 0,
     /// The shard itself.
@@ -24,42 +25,42 @@ pub enum Issuer {
     Gate = 3,
 }
 
-impl Issuer {
+impl IdSpace {
     const SHIFT: u32 = 62;
 
-    /// A name out of a number, of which the two highest bits do not count.
+    /// An identifier made of a number, of which the two highest bits do not count.
     #[inline]
-    pub(crate) const fn name(self, number: u64) -> u64 {
+    pub(crate) const fn id(self, number: u64) -> u64 {
         (self as u64) << Self::SHIFT | Self::number(number)
     }
 
     #[inline]
-    pub(crate) const fn of(name: u64) -> Issuer {
-        match name >> Self::SHIFT {
-            0 => Issuer::Scsi,
-            1 => Issuer::Shard,
-            2 => Issuer::Nvme,
-            _ => Issuer::Gate,
+    pub(crate) const fn of(id: u64) -> IdSpace {
+        match id >> Self::SHIFT {
+            0 => IdSpace::Scsi,
+            1 => IdSpace::Shard,
+            2 => IdSpace::Nvme,
+            _ => IdSpace::Gate,
         }
     }
 
     #[inline]
-    pub(crate) const fn number(name: u64) -> u64 {
-        name & ((1 << Self::SHIFT) - 1)
+    pub(crate) const fn number(id: u64) -> u64 {
+        id & ((1 << Self::SHIFT) - 1)
     }
 }
 
 impl IoId {
-    /// The operation of this number of an issuer: below 1 << 62.
+    /// The operation of this number in an identifier space: below 1 << 62.
     #[inline]
-    pub const fn of(issuer: Issuer, number: u64) -> IoId {
-        IoId(issuer.name(number))
+    pub const fn of(space: IdSpace, number: u64) -> IoId {
+        IoId(space.id(number))
     }
 
-    /// Who has named it.
+    /// Whose identifier it is.
     #[inline]
-    pub const fn issuer(self) -> Issuer {
-        Issuer::of(self.0)
+    pub const fn space(self) -> IdSpace {
+        IdSpace::of(self.0)
     }
 }
 
@@ -295,10 +296,10 @@ pub enum Refusal {
     /// Another registrant's reservation forbids it.
     Conflict,
     /// The path is in this state.
-    Inaccessible(crate::nexus::Access),
+    Inaccessible(crate::requester::Access),
     /// Blocks behind the end.
     OutOfRange,
-    /// The volume, or this nexus' access to it, is read-only.
+    /// The volume, or this requester's access to it, is read-only.
     ReadOnly,
     /// Longer than can be atomic.
     AtomicUnit,
@@ -322,7 +323,7 @@ pub enum Refusal {
     NothingReserved,
     /// The new state could not be made durable; nothing changed.
     NotDurable,
-    /// A nexus prevents that the medium is removed.
+    /// A requester prevents that the medium is removed.
     RemovalPrevented,
     /// The change stands, but what was in flight before did not end in time: the volume is closed.
     NotFenced,

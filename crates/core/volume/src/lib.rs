@@ -52,11 +52,11 @@ pub mod fake;
 mod gate;
 mod guard;
 mod io;
-mod nexus;
 mod notice;
 mod owner;
 mod ram;
 mod record;
+mod requester;
 pub mod reservation;
 mod shared;
 mod task_table;
@@ -74,14 +74,14 @@ pub use command_step::CommandStep;
 pub use facts::{Uuid, VolumeFacts, VolumeId};
 pub use gate::Gate;
 pub use io::{
-    CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, InlineIo, Io, IoId, Issuer, Op, Outcome,
+    CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, IdSpace, InlineIo, Io, IoId, Op, Outcome,
     Refusal, SanitizeKind, Span, UnservableReason,
 };
-pub use nexus::{Access, Identity, Nexus, PortId};
 pub use notice::{Notice, NoticeCause, NoticeReceivers};
 pub use owner::{REQUESTS_MAX, VolumeOwner};
 pub use ram::{Ram, RamDisk};
 pub use record::{PortRenumbering, RecordError, renumber_ports};
+pub use requester::{Access, Identity, PortId, Requester};
 pub use shared::{AllocationGauge, Shared};
 pub use task_table::{ServerTask, TaskTable};
 pub use view::{HostProtection, SanitizeProgress, View, VolumeState};

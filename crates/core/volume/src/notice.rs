@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use crate::nexus::Identity;
+use crate::requester::Identity;
 
 /// Something that nexuses must hear of.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -26,8 +26,8 @@ use crate::change::{
 };
 use crate::facts::VolumeFacts;
 use crate::io::{Refusal, UnservableReason};
-use crate::nexus::Identity;
 use crate::record::{self, PersistentState, RecordError};
+use crate::requester::Identity;
 use crate::reservation::Reservations;
 use crate::view::View;
 
@@ -188,7 +188,7 @@ impl VolumeOwner {
         self.turn(now);
     }
 
-    /// Whether a nexus that is lost leaves nothing behind, so that hosts that come and go fill no queue.
+    /// Whether a requester that is lost leaves nothing behind, so that hosts that come and go fill no queue.
     fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
         let stores = match &self.current {
             Some(Pending { stage: Stage::Storing { request, .. }, .. }) => {
@@ -366,7 +366,7 @@ impl VolumeOwner {
             Err(refusal) => return self.refuse(from, id, &request, refusal),
         };
         let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(&change.view));
-        // What is no matter of the record does not depend on it: a reservation of a nexus that is lost ends, and
+        // What is no matter of the record does not depend on it: a reservation of a requester that is lost ends, and
         // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
         let is_as_it_stands =
             || bytes == record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));

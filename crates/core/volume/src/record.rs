@@ -20,7 +20,7 @@ use std::sync::Arc;
 use crate::bad::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Span;
-use crate::nexus::{Access, PortId};
+use crate::requester::{Access, PortId};
 use crate::reservation::Reservations;
 use crate::view::{HostProtection, VolumeState};
 use reader::Reader;

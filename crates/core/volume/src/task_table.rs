@@ -1,8 +1,8 @@
 //! The tasks of a command server: commands that are being executed, from their arrival to their one ending step.
 
-use crate::io::{IoId, Issuer};
+use crate::io::{IdSpace, IoId};
 
-/// Bits of a slot's generation: an issuer's numbers from 1 << 60 on are free for other names.
+/// Bits of a slot's generation: an identifier space's numbers from 1 << 60 on are free for other names.
 const GENERATION: u32 = (1 << 28) - 1;
 
 /// What a [`TaskTable`] holds.
@@ -10,7 +10,7 @@ pub trait ServerTask {
     /// Names it for those who sent it.
     type Key: Copy + PartialEq;
     /// Which server executes it.
-    const ISSUER: Issuer;
+    const ID_SPACE: IdSpace;
     /// How many one shard executes at most.
     const MAX: usize;
 
@@ -155,7 +155,7 @@ impl<T: ServerTask> TaskTable<T> {
 
 #[inline]
 fn io_id<T: ServerTask>(generation: u32, at: u32) -> IoId {
-    IoId::of(T::ISSUER, u64::from(generation) << 32 | u64::from(at))
+    IoId::of(T::ID_SPACE, u64::from(generation) << 32 | u64::from(at))
 }
 
 #[cfg(test)]
@@ -164,7 +164,7 @@ mod tests {
 
     impl ServerTask for u64 {
         type Key = u64;
-        const ISSUER: Issuer = Issuer::Nvme;
+        const ID_SPACE: IdSpace = IdSpace::Nvme;
         const MAX: usize = 1000;
 
         fn key(&self) -> u64 {
@@ -208,7 +208,7 @@ mod tests {
         let mut tasks = TaskTable::default();
         let slot = tasks.insert(5_u64).unwrap();
         let id = tasks.io_id(slot);
-        assert_eq!((tasks.find_io(id), id.issuer()), (Some(slot), Issuer::Nvme));
+        assert_eq!((tasks.find_io(id), id.space()), (Some(slot), IdSpace::Nvme));
         tasks.remove(slot);
         assert_eq!(tasks.insert(6), Some(slot));
         assert_eq!((tasks.find_io(id), tasks.check(slot, 5), tasks.check(slot, 6)), (None, None, Some(slot)));

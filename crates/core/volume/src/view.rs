@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::backend::Geometry;
 use crate::bad::BadBlocks;
 use crate::io::{CommandClass, Epoch, Op, Refusal, Span, UnservableReason};
-use crate::nexus::{Access, Nexus, PortId};
+use crate::requester::{Access, PortId, Requester};
 use crate::reservation::Reservations;
 
 /// Write protection by a host: one state for both protocols, but how long it holds is by the standard
@@ -105,11 +105,11 @@ impl Eq for SanitizeProgress {}
 /// What one core believes of a volume between two turns. Cloning shares it.
 /// ```
 /// use std::sync::Arc;
-/// use blockwire_volume::{Access, Identity, Nexus, Op, PortId, RamDisk, Refusal, Span, View};
+/// use blockwire_volume::{Access, Identity, Requester, Op, PortId, RamDisk, Refusal, Span, View};
 ///
 /// let view = View::of(RamDisk::new(8, 8, 4096, 4096).geometry());
 /// assert_eq!(view.access(PortId(1)), Access::Optimized);
-/// let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: true };
+/// let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: true };
 /// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 0, blocks: 8 })), Ok(()));
 /// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 1, blocks: 8 })), Err(Refusal::OutOfRange));
 /// assert_eq!(view.admit(&who, &Op::Unmap(vec![])), Err(Refusal::ReadOnly));
@@ -166,7 +166,7 @@ impl View {
     /// Whether `who` may do `op` now. Takes no lock and allocates nothing. Ask when a command
     /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
     /// asks again, bindingly.
-    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+    pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
         self.admit_class(who, op.class())?;
         let sanitize = matches!(op, Op::Sanitize(_));
         self.ready(sanitize)?;
@@ -179,7 +179,7 @@ impl View {
     /// Whether `who` may do something of this class that is no operation on blocks (the tables
     /// "commands that are allowed in the presence of various reservations" of SPC and SBC): first
     /// the path, then the reservation.
-    pub fn admit_class(&self, who: &Nexus, class: CommandClass) -> Result<(), Refusal> {
+    pub fn admit_class(&self, who: &Requester, class: CommandClass) -> Result<(), Refusal> {
         let access = self.access(who.port);
         if !access.serves() {
             return Err(Refusal::Inaccessible(access));
@@ -188,7 +188,7 @@ impl View {
     }
 
     /// Whether a reservation of others keeps `who` from reading.
-    pub fn shuts_out(&self, who: &Nexus) -> bool {
+    pub fn shuts_out(&self, who: &Requester) -> bool {
         !self.reservations.admits(&who.identity, CommandClass::Read)
     }
 
@@ -198,7 +198,7 @@ impl View {
     }
 
     /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
-    pub fn is_read_only(&self, who: &Nexus) -> bool {
+    pub fn is_read_only(&self, who: &Requester) -> bool {
         self.is_protected() || self.host_protection.is_on() || who.read_only
     }
 

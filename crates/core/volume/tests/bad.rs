@@ -5,7 +5,7 @@ extern crate blockwire_volume as volume;
 mod slow;
 
 use slow::daemon::{Daemon, facts, home, register, reserve};
-use slow::{BLOCK, geometry, initiator, nexus};
+use slow::{BLOCK, geometry, initiator, requester};
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{
     BAD_BLOCKS_MAX, Durability, Failure, Fault, Geometry, Op, OperatorNotice, Payload, Refusal, SanitizeKind,
@@ -30,7 +30,7 @@ fn read(daemon: &mut Daemon, shard: usize, lba: u64) -> Result<u8, Failure> {
 /// Three shards; an NVMe host on shard 2 has marked blocks 8 to 15.
 fn marked() -> Daemon {
     let mut daemon = Daemon::new(3);
-    let done = daemon.run(2, &nexus(1), Op::MarkBad(span(8, 8)), Payload::None);
+    let done = daemon.run(2, &requester(1), Op::MarkBad(span(8, 8)), Payload::None);
     assert!(done.result.is_ok(), "{:?}", done.result);
     daemon
 }
@@ -41,7 +41,7 @@ fn every_shard_and_both_protocols_see_the_marks() {
     for shard in 0..3 {
         assert_eq!(read(&mut daemon, shard, 7), Ok(0));
         assert_eq!(read(&mut daemon, shard, 8), Err(Fault::Medium(8).into()));
-        let who = [initiator(1), nexus(2)][shard % 2].clone();
+        let who = [initiator(1), requester(2)][shard % 2].clone();
         let room = daemon.world.room(20 * BLOCK);
         let done = daemon.run(shard, &who, Op::Read(span(0, 20)), room);
         assert_eq!(done.result, Err(Fault::Medium(8).into()), "the first bad block is named");
@@ -88,7 +88,7 @@ fn what_writes_cures() {
 fn a_sanitize_and_a_shrinking_cure_too() {
     let mut daemon = marked();
     assert_eq!(daemon.asked(VolumeRequest::SanitizeStart), Ok(()));
-    let done = daemon.run(0, &nexus(1), Op::Sanitize(SanitizeKind::BlockErase), Payload::None);
+    let done = daemon.run(0, &requester(1), Op::Sanitize(SanitizeKind::BlockErase), Payload::None);
     assert!(done.result.is_ok());
     assert_eq!(daemon.asked(VolumeRequest::SanitizeEnd { done: true }), Ok(()));
     assert_eq!(read(&mut daemon, 1, 8), Ok(0));
@@ -160,7 +160,7 @@ fn what_cures_is_stable_before_the_mark_is_forgotten() {
         let geometry = Geometry { write_cache: cached, ..geometry(64, 512) };
         let home = VolumeOwner::restore(facts(), geometry, 2, false, None).unwrap();
         let mut daemon = Daemon::of(home, 2);
-        assert!(daemon.run(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None).result.is_ok());
+        assert!(daemon.run(0, &requester(1), Op::MarkBad(span(8, 1)), Payload::None).result.is_ok());
         let payload = daemon.world.payload(&[1; BLOCK]);
         daemon.submit(1, &initiator(1), Op::Write(span(8, 1), durability), payload);
         let mut seen = 0;
@@ -180,7 +180,7 @@ fn what_cures_is_stable_before_the_mark_is_forgotten() {
 #[test]
 fn a_record_that_cannot_be_written_marks_nothing() {
     let mut home = home(1);
-    let request = VolumeRequest::MarkBad { who: nexus(1), span: span(0, 1) };
+    let request = VolumeRequest::MarkBad { who: requester(1), span: span(0, 1) };
     let now = volume::Time(0);
     home.handle_request(now, volume::ShardId(0), volume::RequestId(1), request);
     let store = home.poll_store().expect("a store");
@@ -194,15 +194,15 @@ fn the_bound_is_said_and_writes_are_never_refused_for_it() {
     let home = VolumeOwner::restore(facts(), geometry(1 << 20, 512), 2, false, None).unwrap();
     let mut daemon = Daemon::of(home, 2);
     let full = Op::MarkBad(span(64, BAD_BLOCKS_MAX));
-    assert!(daemon.run(0, &nexus(1), full.clone(), Payload::None).result.is_ok());
-    let more = daemon.run(1, &nexus(1), Op::MarkBad(span(0, 1)), Payload::None);
+    assert!(daemon.run(0, &requester(1), full.clone(), Payload::None).result.is_ok());
+    let more = daemon.run(1, &requester(1), Op::MarkBad(span(0, 1)), Payload::None);
     assert_eq!(more.result, Err(Refusal::NoMarkSpace.into()));
-    assert_eq!(daemon.remarks, [OperatorNotice::BadBlocksFull { by: nexus(1).identity }]);
-    assert!(daemon.run(0, &nexus(1), full, Payload::None).result.is_ok(), "no more than before");
+    assert_eq!(daemon.remarks, [OperatorNotice::BadBlocksFull { by: requester(1).identity }]);
+    assert!(daemon.run(0, &requester(1), full, Payload::None).result.is_ok(), "no more than before");
     assert_eq!(read(&mut daemon, 0, 0), Ok(0), "what was refused is not marked");
     // A write into the middle makes two runs of one.
     let payload = daemon.world.payload(&[5; BLOCK]);
-    daemon.submit(0, &nexus(1), Op::Write(span(66, 1), Durability::Cached), payload);
+    daemon.submit(0, &requester(1), Op::Write(span(66, 1), Durability::Cached), payload);
     daemon.resume(0);
     assert_eq!(daemon.world.disk.borrow().waiting(), 1);
 }
@@ -211,12 +211,12 @@ fn the_bound_is_said_and_writes_are_never_refused_for_it() {
 #[test]
 fn a_mark_and_a_fence_do_not_wait_for_each_other() {
     let mut daemon = Daemon::new(2);
-    for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
+    for (who, key) in [(initiator(1), 1), (requester(2), 2)] {
         assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
     }
-    assert_eq!(daemon.asked(reserve(&nexus(2), 2, ReservationType::WriteExclusiveRegistrants)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&requester(2), 2, ReservationType::WriteExclusiveRegistrants)), Ok(()));
     // The preempt comes first to the home, the mark is with it behind.
-    let mark = daemon.submit(0, &nexus(2), Op::MarkBad(span(3, 1)), Payload::None);
+    let mark = daemon.submit(0, &requester(2), Op::MarkBad(span(3, 1)), Payload::None);
     daemon.resume(0);
     let kind = ReservationType::WriteExclusiveRegistrants;
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: false };
@@ -234,7 +234,7 @@ fn a_read_that_lost_against_a_writer_and_a_fence_do_not_wait_for_each_other() {
     let mut daemon = Daemon::new(2);
     let room = daemon.world.room(BLOCK);
     let read = daemon.submit(1, &initiator(1), Op::Read(span(8, 1)), room);
-    let mark = daemon.submit(0, &nexus(1), Op::MarkBad(span(8, 1)), Payload::None);
+    let mark = daemon.submit(0, &requester(1), Op::MarkBad(span(8, 1)), Payload::None);
     daemon.resume(0);
     // The reset comes first to the home, the mark is with it behind.
     let reset = daemon.request(VolumeRequest::Reset);
@@ -255,12 +255,12 @@ fn a_read_that_lost_against_a_writer_and_a_fence_do_not_wait_for_each_other() {
 #[test]
 fn a_preempted_write_cures_nothing() {
     let mut daemon = marked();
-    for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
+    for (who, key) in [(initiator(1), 1), (requester(2), 2)] {
         assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
     }
     let kind = ReservationType::WriteExclusiveRegistrants;
-    assert_eq!(daemon.asked(reserve(&nexus(2), 2, kind)), Ok(()));
-    let write = daemon.write(0, &nexus(2), 7, 8, false);
+    assert_eq!(daemon.asked(reserve(&requester(2), 2, kind)), Ok(()));
+    let write = daemon.write(0, &requester(2), 7, 8, false);
     daemon.resume(0);
     daemon.land(0);
     let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };
@@ -282,14 +282,14 @@ fn a_preempted_write_cures_nothing() {
 fn a_preempted_write_that_shows_is_aborted_not_refused() {
     for (lba, blocks, shows) in [(8, 2, false), (7, 2, true), (15, 2, true)] {
         let mut daemon = marked();
-        for (who, key) in [(initiator(1), 1), (nexus(2), 2)] {
+        for (who, key) in [(initiator(1), 1), (requester(2), 2)] {
             assert_eq!(daemon.asked(register(&who, key, false)), Ok(()));
         }
         let kind = ReservationType::WriteExclusiveRegistrants;
-        assert_eq!(daemon.asked(reserve(&nexus(2), 2, kind)), Ok(()));
+        assert_eq!(daemon.asked(reserve(&requester(2), 2, kind)), Ok(()));
         let payload = daemon.world.payload(&[7; 2 * BLOCK]);
         let op = Op::Write(span(lba, blocks), Durability::Cached);
-        let write = daemon.submit(0, &nexus(2), op, payload);
+        let write = daemon.submit(0, &requester(2), op, payload);
         daemon.resume(0);
         daemon.land(0);
         let action = Action::Preempt { key: Some(Key(1)), victim: Key(2), kind, abort: true };

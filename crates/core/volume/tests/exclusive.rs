@@ -6,7 +6,7 @@ extern crate blockwire_volume as volume;
 mod slow;
 
 use proptest::prelude::*;
-use slow::{BLOCK, World, nexus};
+use slow::{BLOCK, World, requester};
 use volume::{Durability, Failure, Fault, Op, Outcome, Payload, Span, Time};
 
 /// Blocks of one unit of direct I/O.
@@ -53,7 +53,7 @@ impl Test {
         if let Adder::Idle = self.adders[shard] {
             self.adders[shard] = Adder::Reads;
             let room = self.world.room(BLOCK);
-            self.world.submit(shard, &nexus(1), shard as u64, Op::Read(COUNTER), room);
+            self.world.submit(shard, &requester(1), shard as u64, Op::Read(COUNTER), room);
         }
     }
 
@@ -67,7 +67,7 @@ impl Test {
         self.set[block] = Some(self.fill);
         let payload = self.world.payload(&[self.fill; BLOCK]);
         let op = Op::Write(Span { lba: block as u64, blocks: 1 }, Durability::Cached);
-        self.world.submit(shard, &nexus(1), 100 + block as u64, op, payload);
+        self.world.submit(shard, &requester(1), 100 + block as u64, op, payload);
     }
 
     /// Sets the whole unit by one plain write. Blocks that are being set have either value then.
@@ -79,7 +79,7 @@ impl Test {
         self.whole = Some((self.fill, self.busy));
         let payload = self.world.payload(&[self.fill; BLOCK * UNIT as usize]);
         let op = Op::Write(Span { lba: 0, blocks: UNIT }, Durability::Cached);
-        self.world.submit(shard, &nexus(1), 200, op, payload);
+        self.world.submit(shard, &requester(1), 200, op, payload);
     }
 
     fn or(&mut self, shard: usize, bit: usize) {
@@ -87,7 +87,7 @@ impl Test {
         bits[bit / 8] = 1 << (bit % 8);
         self.bits[bit / 8] |= 1 << (bit % 8);
         let payload = self.world.payload(&bits);
-        self.world.submit(shard, &nexus(1), 300, Op::Or(BITS), payload);
+        self.world.submit(shard, &requester(1), 300, Op::Or(BITS), payload);
     }
 
     fn resume(&mut self, shard: usize) {
@@ -115,7 +115,7 @@ impl Test {
                 let value = u32::from_le_bytes(both[..4].try_into().unwrap());
                 both[BLOCK..BLOCK + 4].copy_from_slice(&(value + 1).to_le_bytes());
                 let both = self.world.payload(&both);
-                self.world.submit(adder, &nexus(1), adder as u64, Op::CompareAndWrite(COUNTER), both);
+                self.world.submit(adder, &requester(1), adder as u64, Op::CompareAndWrite(COUNTER), both);
                 Adder::Swaps
             }
             (Adder::Swaps, Ok(_)) => {
@@ -197,12 +197,12 @@ proptest! {
 }
 
 #[test]
-fn who_waits_for_a_stripe_is_woken_when_it_is_free() {
+fn who_waits_for_a_region_is_woken_when_it_is_free() {
     let mut world = World::new(2, 128, 512, None);
     let both = world.payload(&[0; 2 * BLOCK]);
-    world.submit(0, &nexus(1), 1, Op::CompareAndWrite(COUNTER), both);
+    world.submit(0, &requester(1), 1, Op::CompareAndWrite(COUNTER), both);
     let payload = world.payload(&[1; BLOCK]);
-    world.submit(1, &nexus(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
+    world.submit(1, &requester(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
     assert!(world.resume(1).is_empty());
     assert_eq!(world.disk.borrow().waiting(), 1, "the write waits for the compare-and-write");
     world.disk.borrow_mut().land(0);
@@ -221,9 +221,9 @@ fn who_waits_for_a_stripe_is_woken_when_it_is_free() {
 fn an_exclusive_operation_looks_again_for_the_end_of_writes() {
     let mut world = World::new(2, 128, 512, None);
     let payload = world.payload(&[1; BLOCK]);
-    world.submit(1, &nexus(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
+    world.submit(1, &requester(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
     let both = world.payload(&[0; 2 * BLOCK]);
-    world.submit(0, &nexus(1), 1, Op::CompareAndWrite(COUNTER), both);
+    world.submit(0, &requester(1), 1, Op::CompareAndWrite(COUNTER), both);
     assert!(world.gates[0].poll_timeout().is_some());
     assert_eq!(world.disk.borrow().waiting(), 1);
     world.disk.borrow_mut().land(0);
@@ -240,11 +240,11 @@ fn an_exclusive_operation_looks_again_for_the_end_of_writes() {
 fn a_write_that_does_not_end_does_not_keep_another_core_looking_without_rest() {
     let mut world = World::new(2, 128, 512, None);
     let payload = world.payload(&[1; BLOCK]);
-    world.submit(1, &nexus(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
+    world.submit(1, &requester(1), 2, Op::Write(COUNTER, Durability::Cached), payload);
     let both = world.payload(&[0; 2 * BLOCK]);
-    world.submit(0, &nexus(1), 1, Op::CompareAndWrite(COUNTER), both);
+    world.submit(0, &requester(1), 1, Op::CompareAndWrite(COUNTER), both);
     let payload = world.payload(&[2; BLOCK]);
-    world.submit(0, &nexus(1), 3, Op::Write(COUNTER, Durability::Cached), payload);
+    world.submit(0, &requester(1), 3, Op::Write(COUNTER, Durability::Cached), payload);
     let mut looks = 0;
     while world.now < Time(1_000_000_000) {
         world.now = world.gates[0].poll_timeout().expect("it looks again");

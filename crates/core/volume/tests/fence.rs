@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use slow::daemon::{Daemon, facts, home, register, reserve};
-use slow::{geometry, initiator, nexus};
+use slow::{geometry, initiator, requester};
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{
-    Access, Ack, Failure, Nexus, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId,
+    Access, Ack, Failure, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId, Requester,
     ShardId, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
@@ -24,12 +24,12 @@ const OURS: u64 = 22;
 const VICTIMS: [u8; 3] = [1, 2, 3];
 const FENCER: u8 = 9;
 
-fn victim(fill: u8) -> Nexus {
-    if fill == 3 { nexus(fill) } else { initiator(fill) }
+fn victim(fill: u8) -> Requester {
+    if fill == 3 { requester(fill) } else { initiator(fill) }
 }
 
-fn fencer(scsi: bool) -> Nexus {
-    if scsi { initiator(FENCER) } else { nexus(FENCER) }
+fn fencer(scsi: bool) -> Requester {
+    if scsi { initiator(FENCER) } else { requester(FENCER) }
 }
 
 /// The victims are registered, and one of them holds the volume.
@@ -224,7 +224,7 @@ fn a_flush_holds_no_fence_up() {
 #[test]
 fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     let (mut home, now) = (home(2), Time(0));
-    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
     let store = home.poll_store().expect("a store");
     assert!(home.poll_view_update().is_none() && home.poll_answer().is_none());
     assert_eq!(store.name, "03030303-0303-0303-0303-030303030303.reservations");
@@ -236,7 +236,7 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     assert!(kept(&amended).view().reservations.registrants().is_empty());
 
     // Which contents the disk has now is not known: even a change of nothing durable writes again.
-    home.handle_request(now, ShardId(0), RequestId(2), register(&nexus(1), 5, false));
+    home.handle_request(now, ShardId(0), RequestId(2), register(&requester(1), 5, false));
     let store = home.poll_store().expect("a store that puts things right");
     home.handle_stored(now, store.ticket, true);
     assert!(home.poll_view_update().is_some());
@@ -247,10 +247,10 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     }
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Ok(())));
 
-    home.handle_request(now, ShardId(0), RequestId(3), register(&nexus(1), 6, true));
+    home.handle_request(now, ShardId(0), RequestId(3), register(&requester(1), 6, true));
     let store = home.poll_store().expect("a store");
     let again = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
-    assert_eq!(again.view().reservations.key_of(&nexus(1).identity), Some(Key(6)));
+    assert_eq!(again.view().reservations.key_of(&requester(1).identity), Some(Key(6)));
     let mut damaged = store.bytes.clone();
     damaged[30] ^= 1;
     assert!(VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&damaged)).is_err());
@@ -266,7 +266,7 @@ fn kept(store: &StoreOp) -> VolumeOwner {
 #[test]
 fn what_was_refused_as_not_durable_does_not_come_back() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
     let store = home.poll_store().expect("a store");
     assert_eq!(kept(&store).view().reservations.registrants().len(), 1);
     home.handle_stored(now, store.ticket, false);
@@ -284,7 +284,7 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
     home.handle_stored(now, over.ticket, true);
     assert!(home.is_idle() && home.poll_timeout().is_none());
     // Known again: what changes nothing durable is not written.
-    home.handle_request(now, ShardId(0), RequestId(2), register(&nexus(1), 5, false));
+    home.handle_request(now, ShardId(0), RequestId(2), register(&requester(1), 5, false));
     assert!(home.poll_store().is_none() && home.poll_view_update().is_some());
 }
 
@@ -292,7 +292,7 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
 #[test]
 fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
     let (mut home, mut now) = (home(1), Time(0));
-    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
     let store = home.poll_store().expect("a store");
     home.handle_stored(now, store.ticket, false);
     let first = home.poll_store().expect("what stands");
@@ -311,7 +311,7 @@ fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
 #[test]
 fn a_store_that_does_not_end_is_refused_in_time() {
     let (mut home, now) = (home(1), Time(0));
-    home.handle_request(now, ShardId(0), RequestId(1), register(&nexus(1), 5, true));
+    home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
     home.handle_request(now, ShardId(0), RequestId(2), VolumeRequest::WriteProtect(false));
     let store = home.poll_store().expect("a store");
     let deadline = home.poll_timeout().expect("a store has a deadline");
@@ -345,13 +345,14 @@ fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(
     }
 }
 
-/// What no record holds does not depend on it. A nexus that is lost has nobody who would ask once more: what it
+/// What no record holds does not depend on it. A requester that is lost has nobody who would ask once more: what it
 /// had reserved would keep all others out for ever.
 #[test]
 fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let holder = initiator(1);
-    let reserve = |who: &Nexus| VolumeRequest::Reserve { who: who.clone(), action: Action::LegacyReserve };
+    let reserve =
+        |who: &Requester| VolumeRequest::Reserve { who: who.clone(), action: Action::LegacyReserve };
     home.handle_request(now, ShardId(0), RequestId(1), reserve(&holder));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(1, Ok(()))]);
     home.handle_request(now, ShardId(0), RequestId(2), VolumeRequest::WriteProtect(true));
@@ -426,7 +427,7 @@ fn a_few_nexuses_that_ask_much_do_not_turn_anothers_preempt_away() {
     }
     assert_eq!(busy(&mut home).len(), REQUESTS_MAX, "the queue is full");
     for fill in 10..20 {
-        home.handle_request(now, ShardId(0), RequestId(fill), register(&nexus(fill as u8), 7, false));
+        home.handle_request(now, ShardId(0), RequestId(fill), register(&requester(fill as u8), 7, false));
     }
     let refused = busy(&mut home);
     assert!(refused.len() == 10 && refused.iter().all(|id| *id >= 100), "{refused:?}");
@@ -482,7 +483,7 @@ fn a_legacy_reservation_ends_with_its_nexus_when_many_ask() {
 fn no_ask_waits_for_ever_for_a_volume_that_went() {
     let (mut home, now) = (home(2), Time(0));
     for (id, request) in
-        [(1, VolumeRequest::Remove), (2, register(&nexus(1), 5, true)), (3, VolumeRequest::Reset)]
+        [(1, VolumeRequest::Remove), (2, register(&requester(1), 5, true)), (3, VolumeRequest::Reset)]
     {
         home.handle_request(now, ShardId(1), RequestId(id), request);
     }
@@ -495,7 +496,7 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
 #[test]
 fn the_medium_moves_only_when_nobody_prevents_it() {
     let mut daemon = Daemon::new(2);
-    let (a, b) = (Arc::new((*nexus(1).identity).clone()), nexus(2).identity);
+    let (a, b) = (Arc::new((*requester(1).identity).clone()), requester(2).identity);
     let mut asked = |request: VolumeRequest| daemon.asked(request);
     assert_eq!(asked(VolumeRequest::PreventRemoval { by: a.clone(), on: true }), Ok(()));
     assert_eq!(asked(VolumeRequest::Eject { by: Some(b.clone()) }), Err(Refusal::RemovalPrevented));

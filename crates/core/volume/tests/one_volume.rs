@@ -7,32 +7,32 @@ mod slow;
 use std::sync::Arc;
 
 use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
-use slow::{BLOCK, geometry, initiator, nexus};
+use slow::{BLOCK, geometry, initiator, requester};
 use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
 use volume::{
-    AbortScope, Access, Durability, Failure, Identity, Nexus, NoticeCause, Op, OperatorNotice, Payload,
-    PortId, Refusal, RequestId, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
+    AbortScope, Access, Durability, Failure, Identity, NoticeCause, Op, OperatorNotice, Payload, PortId,
+    Refusal, RequestId, Requester, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
-fn as_host(who: &Nexus, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
+fn as_host(who: &Requester, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
     let register = Register { mode, nqn: Some(nqn.into()), ..Register::new(current.map(Key), Key(new)) };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
-fn add(who: &Nexus, key: u64, nqn: &str) -> VolumeRequest {
+fn add(who: &Requester, key: u64, nqn: &str) -> VolumeRequest {
     as_host(who, RegisterMode::Add, Some(0), key, nqn)
 }
 
-fn preempt(who: &Nexus, key: u64, victim: u64, kind: ReservationType) -> VolumeRequest {
+fn preempt(who: &Requester, key: u64, victim: u64, kind: ReservationType) -> VolumeRequest {
     let action = Action::Preempt { key: Some(Key(key)), victim: Key(victim), kind, abort: true };
     VolumeRequest::Reserve { who: who.clone(), action }
 }
 
-fn key_of(daemon: &Daemon, who: &Nexus) -> Option<u64> {
+fn key_of(daemon: &Daemon, who: &Requester) -> Option<u64> {
     daemon.home.view().reservations.key_of(&who.identity).map(|key| key.0)
 }
 
-fn may_write(daemon: &mut Daemon, who: &Nexus) -> bool {
+fn may_write(daemon: &mut Daemon, who: &Requester) -> bool {
     let payload = daemon.world.payload(&[1; BLOCK]);
     let done = daemon.run(0, who, Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), payload);
     done.result.is_ok()
@@ -49,13 +49,13 @@ fn update(request: VolumeRequest) -> ViewUpdate {
 }
 
 fn told(update: &ViewUpdate, cause: NoticeCause) -> [bool; 2] {
-    [initiator(1), nexus(1)]
+    [initiator(1), requester(1)]
         .map(|who| update.notices.iter().any(|notice| notice.cause == cause && notice.is_for(&who.identity)))
 }
 
 #[test]
 fn a_preempt_of_either_protocol_unseats_a_holder_of_the_other() {
-    for (holder, fencer) in [(initiator(1), nexus(2)), (nexus(2), initiator(1))] {
+    for (holder, fencer) in [(initiator(1), requester(2)), (requester(2), initiator(1))] {
         let mut daemon = Daemon::new(2);
         assert_eq!(daemon.asked(register(&holder, 1, false)), Ok(()));
         assert_eq!(daemon.asked(register(&fencer, 2, false)), Ok(()));
@@ -70,25 +70,25 @@ fn a_preempt_of_either_protocol_unseats_a_holder_of_the_other() {
 #[test]
 fn several_isids_of_one_machine_and_its_host_identifier_are_registrants_of_their_own() {
     let mut daemon = Daemon::new(2);
-    let machine = [initiator(1), initiator(2), nexus(3)];
+    let machine = [initiator(1), initiator(2), requester(3)];
     for who in &machine {
         assert_eq!(daemon.asked(register(who, 7, false)), Ok(()));
     }
-    // Write Exclusive is for the one nexus that holds, not for its machine.
+    // Write Exclusive is for the one requester that holds, not for its machine.
     assert_eq!(daemon.asked(reserve(&machine[0], 7, ReservationType::WriteExclusive)), Ok(()));
     assert_eq!(machine.each_ref().map(|who| may_write(&mut daemon, who)), [true, false, false]);
     // One key is what joins them: one preempt removes all.
-    assert_eq!(daemon.asked(register(&nexus(9), 9, false)), Ok(()));
-    assert_eq!(daemon.asked(preempt(&nexus(9), 9, 7, ReservationType::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(register(&requester(9), 9, false)), Ok(()));
+    assert_eq!(daemon.asked(preempt(&requester(9), 9, 7, ReservationType::WriteExclusive)), Ok(()));
     assert!(machine.iter().all(|who| key_of(&daemon, who).is_none()));
 }
 
 #[test]
 fn a_host_is_one_registrant_on_all_ports() {
     let mut daemon = Daemon::new(1);
-    assert_eq!(daemon.asked(add(&nexus(1), 5, "nqn.2026-11.example:a")), Ok(()));
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusive)), Ok(()));
-    let elsewhere = Nexus { port: PortId(2), ..nexus(1) };
+    assert_eq!(daemon.asked(add(&requester(1), 5, "nqn.2026-11.example:a")), Ok(()));
+    assert_eq!(daemon.asked(reserve(&requester(1), 5, ReservationType::WriteExclusive)), Ok(()));
+    let elsewhere = Requester { port: PortId(2), ..requester(1) };
     assert!(may_write(&mut daemon, &elsewhere));
 }
 
@@ -108,13 +108,13 @@ fn registering_for_others_is_for_initiator_ports() {
     assert_eq!(registrants.len(), 4, "two initiator ports on two target ports");
     assert!(registrants.iter().all(|one| matches!(*one.identity, Identity::Initiator { .. })));
     assert_eq!(daemon.asked(reserve(&initiator(1), 4, ReservationType::WriteExclusiveRegistrants)), Ok(()));
-    assert!(!may_write(&mut daemon, &nexus(1)), "a host registers for itself");
+    assert!(!may_write(&mut daemon, &requester(1)), "a host registers for itself");
 }
 
 #[test]
 fn ignoring_the_existing_key_registers_who_is_not_registered() {
     let mut daemon = Daemon::new(1);
-    let (who, nqn) = (nexus(1), "nqn.2026-11.example:a");
+    let (who, nqn) = (requester(1), "nqn.2026-11.example:a");
     assert_eq!(
         daemon.asked(as_host(&who, RegisterMode::Replace, Some(1), 5, nqn)),
         Err(Refusal::NotRegistered)
@@ -131,10 +131,10 @@ fn zero_is_neither_a_key_nor_a_host() {
     let mut daemon = Daemon::new(1);
     let nqn = "nqn.2026-11.example:a";
     let refused = Err(Refusal::InvalidAction);
-    assert_eq!(daemon.asked(add(&nexus(0), 5, nqn)), refused);
-    assert_eq!(daemon.asked(add(&nexus(1), 0, nqn)), refused);
-    assert_eq!(daemon.asked(add(&nexus(1), 5, "")), refused);
-    assert_eq!(daemon.asked(add(&nexus(1), 5, &"n".repeat(224))), refused);
+    assert_eq!(daemon.asked(add(&requester(0), 5, nqn)), refused);
+    assert_eq!(daemon.asked(add(&requester(1), 0, nqn)), refused);
+    assert_eq!(daemon.asked(add(&requester(1), 5, "")), refused);
+    assert_eq!(daemon.asked(add(&requester(1), 5, &"n".repeat(224))), refused);
     assert!(daemon.home.view().reservations.registrants().is_empty());
 }
 
@@ -142,7 +142,7 @@ fn zero_is_neither_a_key_nor_a_host() {
 #[test]
 fn a_registered_host_identifier_is_bound_to_its_nqn() {
     let mut daemon = Daemon::new(1);
-    let (who, ours, theirs) = (nexus(1), "nqn.2026-11.example:a", "nqn.2026-11.example:clone");
+    let (who, ours, theirs) = (requester(1), "nqn.2026-11.example:a", "nqn.2026-11.example:clone");
     assert_eq!(daemon.asked(add(&who, 5, ours)), Ok(()));
     assert_eq!(
         daemon.asked(as_host(&who, RegisterMode::Replace, Some(5), 6, theirs)),
@@ -162,11 +162,11 @@ fn a_registered_host_identifier_is_bound_to_its_nqn() {
     assert_eq!(daemon.asked(add(&who, 5, theirs)), Ok(()), "who is not registered is not bound");
 }
 
-/// A nexus that may only read registers itself, and keeps nobody from the volume, over either protocol.
+/// A requester that may only read registers itself, and keeps nobody from the volume, over either protocol.
 #[test]
 fn who_may_only_read_registers_and_no_more() {
-    for (reader, writer) in [(initiator(1), nexus(2)), (nexus(2), initiator(1))] {
-        let reader = Nexus { read_only: true, ..reader };
+    for (reader, writer) in [(initiator(1), requester(2)), (requester(2), initiator(1))] {
+        let reader = Requester { read_only: true, ..reader };
         let mut daemon = Daemon::new(2);
         let request = |action| VolumeRequest::Reserve { who: reader.clone(), action };
         let (key, kind) = (Some(Key(1)), ReservationType::ExclusiveAccessRegistrants);
@@ -200,7 +200,7 @@ fn who_may_only_read_registers_and_no_more() {
         assert_eq!(daemon.asked(register(&reader, 0, false)), Ok(()), "and goes again");
         assert_eq!(key_of(&daemon, &reader), None);
         // A holder that may only read from now on gives up what it holds by unregistering.
-        let holder = Nexus { read_only: true, ..writer.clone() };
+        let holder = Requester { read_only: true, ..writer.clone() };
         assert_eq!(daemon.asked(register(&holder, 0, false)), Ok(()));
         assert!(daemon.home.view().reservations.held().is_none());
     }
@@ -211,18 +211,18 @@ fn a_scsi_2_reserve_shuts_hosts_out_until_it_ends() {
     let mut daemon = Daemon::new(2);
     let legacy = |action| VolumeRequest::Reserve { who: initiator(1), action };
     assert_eq!(daemon.asked(legacy(Action::LegacyReserve)), Ok(()));
-    assert!(may_write(&mut daemon, &initiator(1)) && !may_write(&mut daemon, &nexus(1)));
+    assert!(may_write(&mut daemon, &initiator(1)) && !may_write(&mut daemon, &requester(1)));
     // Registrations and such a reservation never stand together: a host cannot register past it.
-    assert_eq!(daemon.asked(add(&nexus(1), 5, "nqn.2026-11.example:a")), Err(Refusal::Conflict));
+    assert_eq!(daemon.asked(add(&requester(1), 5, "nqn.2026-11.example:a")), Err(Refusal::Conflict));
     for end in
         [legacy(Action::LegacyRelease), VolumeRequest::Reset, VolumeRequest::NexusLost(initiator(1).identity)]
     {
         assert_eq!(daemon.asked(legacy(Action::LegacyReserve)), Ok(()));
         assert_eq!(daemon.asked(end), Ok(()));
-        assert!(may_write(&mut daemon, &nexus(1)));
+        assert!(may_write(&mut daemon, &requester(1)));
     }
     // And where hosts are registered, RESERVE is what SPC-3 makes of it.
-    assert_eq!(daemon.asked(add(&nexus(1), 5, "nqn.2026-11.example:a")), Ok(()));
+    assert_eq!(daemon.asked(add(&requester(1), 5, "nqn.2026-11.example:a")), Ok(()));
     assert_eq!(daemon.asked(legacy(Action::LegacyReserve)), Err(Refusal::Conflict));
 }
 
@@ -235,7 +235,7 @@ fn persistence_is_one_bit_and_its_change_is_logged() {
         let home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, Some(&record)).unwrap();
         home.view().reservations.registrants().len()
     };
-    assert_eq!(daemon.asked(register(&nexus(1), 5, true)), Ok(()));
+    assert_eq!(daemon.asked(register(&requester(1), 5, true)), Ok(()));
     assert_eq!((saved(&daemon), daemon.remarks.len()), (1, 0), "nobody else is concerned");
     // A SCSI registration without APTPL takes the host's away too.
     assert_eq!(daemon.asked(register(&initiator(1), 6, false)), Ok(()));
@@ -243,7 +243,7 @@ fn persistence_is_one_bit_and_its_change_is_logged() {
     let by = initiator(1).identity;
     assert_eq!(daemon.remarks, [OperatorNotice::Persistence { by, persists: false, registrants: 2 }]);
     // CPTPL 0 changes nothing.
-    assert_eq!(daemon.asked(add(&nexus(2), 7, "nqn.2026-11.example:b")), Ok(()));
+    assert_eq!(daemon.asked(add(&requester(2), 7, "nqn.2026-11.example:b")), Ok(()));
     assert!(!daemon.home.view().reservations.persists());
 }
 
@@ -263,7 +263,7 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
     let reset = update(VolumeRequest::Reset);
     assert_eq!(reset.abort, AbortScope::Initiators);
     assert_eq!(told(&reset, NoticeCause::Reset), [true, false]);
-    assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&nexus(1).identity));
+    assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&requester(1).identity));
     let clear = update(VolumeRequest::ClearTasks { by: initiator(2).identity });
     assert_eq!(
         (clear.abort.clone(), told(&clear, NoticeCause::TasksCleared)),
@@ -271,10 +271,10 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
     );
 
     let mut daemon = Daemon::new(2);
-    assert_eq!(daemon.asked(register(&nexus(1), 5, false)), Ok(()));
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusive)), Ok(()));
+    assert_eq!(daemon.asked(register(&requester(1), 5, false)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&requester(1), 5, ReservationType::WriteExclusive)), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::Reset), Ok(()));
-    assert!(daemon.home.view().reservations.is_holder(&nexus(1).identity));
+    assert!(daemon.home.view().reservations.is_holder(&requester(1).identity));
 }
 
 #[test]
@@ -317,7 +317,7 @@ fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
     let mut daemon = restarted(&daemon);
     let states = [1, 2, 3].map(|port| daemon.home.view().access(PortId(port)));
     assert_eq!(states, [Access::PersistentLoss, Access::NonOptimized, Access::Optimized]);
-    let elsewhere = [initiator(1), nexus(1)].map(|who| Nexus { port: PortId(2), ..who });
+    let elsewhere = [initiator(1), requester(1)].map(|who| Requester { port: PortId(2), ..who });
     assert!(elsewhere.iter().all(|who| !may_write(&mut daemon, who)));
     assert_eq!(daemon.asked(VolumeRequest::WriteProtect(false)), Ok(()));
     let mut daemon = restarted(&daemon);
@@ -329,16 +329,16 @@ fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
 fn what_the_backing_says_of_writes_is_not_kept() {
     let mut daemon = Daemon::new(2);
     assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(true)), Ok(()));
-    assert!(!may_write(&mut daemon, &nexus(1)) && !may_write(&mut daemon, &initiator(1)));
+    assert!(!may_write(&mut daemon, &requester(1)) && !may_write(&mut daemon, &initiator(1)));
     assert_eq!(daemon.record, None);
     assert_eq!(daemon.asked(VolumeRequest::WriteProtect(true)), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(false)), Ok(()));
-    assert!(!may_write(&mut daemon, &nexus(1)), "the operator still forbids it");
+    assert!(!may_write(&mut daemon, &requester(1)), "the operator still forbids it");
     assert_eq!(daemon.asked(VolumeRequest::BackingReadOnly(true)), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::WriteProtect(false)), Ok(()));
-    assert!(!may_write(&mut daemon, &nexus(1)));
+    assert!(!may_write(&mut daemon, &requester(1)));
     let mut daemon = restarted(&daemon);
-    assert!(may_write(&mut daemon, &nexus(1)));
+    assert!(may_write(&mut daemon, &requester(1)));
 }
 
 /// What cannot be made durable does not become true.
@@ -367,8 +367,8 @@ fn a_path_state_that_cannot_be_kept_is_refused() {
 /// One state, which holds as long as the standard of who set it says.
 #[test]
 fn protection_by_a_host_lasts_as_its_protocol_says() {
-    let protect = |who: &Nexus, on| VolumeRequest::WriteProtectByHost { by: who.identity.clone(), on };
-    let (scsi, nvme) = (initiator(1), nexus(1));
+    let protect = |who: &Requester, on| VolumeRequest::WriteProtectByHost { by: who.identity.clone(), on };
+    let (scsi, nvme) = (initiator(1), requester(1));
     let mut daemon = Daemon::new(2);
     // SWP of the control mode page ends with a reset of the logical unit.
     assert_eq!(daemon.asked(protect(&scsi, true)), Ok(()));
@@ -407,7 +407,7 @@ fn both_protocols_meet_the_same_state() {
     for (request, refusal) in states {
         let mut daemon = Daemon::new(2);
         assert_eq!(daemon.asked(request), Ok(()));
-        for (shard, who) in [initiator(1), nexus(1)].into_iter().enumerate() {
+        for (shard, who) in [initiator(1), requester(1)].into_iter().enumerate() {
             let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: false };
             let done = daemon.run(shard, &who, op, Payload::None);
             assert_eq!(done.result, Err(Failure::Refused(refusal)));
@@ -419,10 +419,10 @@ fn both_protocols_meet_the_same_state() {
 fn one_generation_counts_for_both() {
     let mut daemon = Daemon::new(1);
     let generation = |daemon: &Daemon| daemon.home.view().reservations.generation();
-    for (who, count) in [(initiator(1), 1), (nexus(1), 2), (initiator(2), 3)] {
+    for (who, count) in [(initiator(1), 1), (requester(1), 2), (initiator(2), 3)] {
         assert_eq!(daemon.asked(register(&who, 5, false)), Ok(()));
         assert_eq!(generation(&daemon), count);
     }
-    assert_eq!(daemon.asked(reserve(&nexus(1), 5, ReservationType::WriteExclusiveAll)), Ok(()));
+    assert_eq!(daemon.asked(reserve(&requester(1), 5, ReservationType::WriteExclusiveAll)), Ok(()));
     assert_eq!(generation(&daemon), 3, "neither standard counts reservations");
 }

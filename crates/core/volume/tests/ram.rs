@@ -7,8 +7,8 @@ use std::sync::Arc;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use proptest::prelude::*;
 use volume::{
-    Done, Durability, Extent, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, ShardId,
-    Shared, Span, View,
+    Done, Durability, Extent, Gate, Identity, Io, IoId, Op, Outcome, PortId, Ram, RamDisk, Requester,
+    ShardId, Shared, Span, View,
 };
 
 const BLOCKS: u64 = 512;
@@ -20,7 +20,7 @@ struct World {
     entropy: Entropy,
     gates: Vec<Gate>,
     disk: Arc<RamDisk>,
-    who: Nexus,
+    who: Requester,
 }
 
 impl World {
@@ -33,7 +33,7 @@ impl World {
         };
         let gates = (0..2).map(gate).collect();
         let identity = Arc::new(Identity::Host([1; 16]));
-        let who = Nexus { identity, port: PortId(1), read_only: false };
+        let who = Requester { identity, port: PortId(1), read_only: false };
         World { pool: Pool::new(8 << 20), entropy: Entropy::new([0; 32]), gates, disk, who }
     }
 

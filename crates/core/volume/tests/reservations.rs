@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, ActionEffect, Key, Register, RegisterMode, ReservationType, Reservations};
 use volume::{
-    Durability, Geometry, Identity, Nexus, Op, PortId, Refusal, SanitizeKind, Span, View, VolumeState,
+    Durability, Geometry, Identity, Op, PortId, Refusal, Requester, SanitizeKind, Span, View, VolumeState,
 };
 
 const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/reservations.txt");
@@ -19,7 +19,7 @@ const GOLDEN: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/golden/reservat
 /// D has A's; E and F are not registered.
 const ALL: [char; 6] = ['A', 'B', 'C', 'D', 'E', 'F'];
 
-fn nexus(name: char) -> Nexus {
+fn requester(name: char) -> Requester {
     let port = PortId(1);
     let identity = match name {
         'A' | 'C' | 'E' => Identity::Initiator {
@@ -29,15 +29,15 @@ fn nexus(name: char) -> Nexus {
         },
         _ => Identity::Host([name as u8; 16]),
     };
-    Nexus { identity: Arc::new(identity), port, read_only: false }
+    Requester { identity: Arc::new(identity), port, read_only: false }
 }
 
 fn name(identity: &Identity) -> char {
-    ALL.into_iter().find(|name| *nexus(*name).identity == *identity).expect("one of them")
+    ALL.into_iter().find(|name| *requester(*name).identity == *identity).expect("one of them")
 }
 
 fn is_scsi(name: char) -> bool {
-    matches!(*nexus(name).identity, Identity::Initiator { .. })
+    matches!(*requester(name).identity, Identity::Initiator { .. })
 }
 
 /// SCSI registers in its one way, NVMe in three.
@@ -47,7 +47,7 @@ fn register(name: char, mode: RegisterMode, current: Option<u64>, new: u64) -> A
 }
 
 fn after(state: &Reservations, who: char, action: &Action) -> Reservations {
-    state.apply(&nexus(who), action).expect("allowed").state
+    state.apply(&requester(who), action).expect("allowed").state
 }
 
 /// A, D with key 1 and B, C with key 2; `held`: by whom, and how.
@@ -58,7 +58,7 @@ fn state(held: Option<(char, ReservationType)>) -> Reservations {
         state = after(&state, name, &register(name, mode, Some(0), key));
     }
     if let Some((holder, kind)) = held {
-        let key = state.key_of(&nexus(holder).identity);
+        let key = state.key_of(&requester(holder).identity);
         state = after(&state, holder, &Action::Reserve { key, kind });
     }
     state
@@ -137,10 +137,10 @@ fn every_operation_of_everyone_under_every_reservation() {
                     let allowed = may.contains(if looks(&op) { 'r' } else { 'w' });
                     let expected = if allowed { Ok(()) } else { Err(Refusal::Conflict) };
                     let case = format!("{kind:?} held by {holder}: {op:?} of {who}");
-                    assert_eq!(view.admit(&nexus(who), &op), expected, "{case}");
-                    assert_eq!(view.admit_class(&nexus(who), op.class()), expected, "{case}");
+                    assert_eq!(view.admit(&requester(who), &op), expected, "{case}");
+                    assert_eq!(view.admit_class(&requester(who), op.class()), expected, "{case}");
                 }
-                assert_eq!(view.admit_class(&nexus(who), volume::CommandClass::Status), Ok(()));
+                assert_eq!(view.admit_class(&requester(who), volume::CommandClass::Status), Ok(()));
             }
         }
     }
@@ -148,11 +148,11 @@ fn every_operation_of_everyone_under_every_reservation() {
     let view = view(after(&Reservations::default(), 'A', &Action::LegacyReserve));
     for who in ALL {
         let expected = if who == 'A' { Ok(()) } else { Err(Refusal::Conflict) };
-        assert!(ops().iter().all(|op| view.admit(&nexus(who), op) == expected));
-        assert_eq!(view.admit_class(&nexus(who), volume::CommandClass::Status), expected);
+        assert!(ops().iter().all(|op| view.admit(&requester(who), op) == expected));
+        assert_eq!(view.admit_class(&requester(who), volume::CommandClass::Status), expected);
     }
     let sanitize = Op::Sanitize(SanitizeKind::BlockErase);
-    assert_eq!(view.admit(&nexus('B'), &sanitize), Err(Refusal::Conflict));
+    assert_eq!(view.admit(&requester('B'), &sanitize), Err(Refusal::Conflict));
 }
 
 /// Every registration that `who` can ask for.
@@ -232,7 +232,7 @@ fn show(before: &Reservations, effect: &ActionEffect) -> String {
         line += "; fenced";
     }
     for notice in &effect.notices {
-        let told: String = ALL.into_iter().filter(|who| notice.is_for(&nexus(*who).identity)).collect();
+        let told: String = ALL.into_iter().filter(|who| notice.is_for(&requester(*who).identity)).collect();
         write!(line, "; tells {told} {:?}", notice.cause).unwrap();
     }
     if !effect.abort.is_empty() {
@@ -244,7 +244,7 @@ fn show(before: &Reservations, effect: &ActionEffect) -> String {
 
 fn print(out: &mut String, before: &Reservations, who: char, what: &str, action: &Action) {
     let side = if is_scsi(who) { "SCSI" } else { "NVMe" };
-    let end = match before.apply(&nexus(who), action) {
+    let end = match before.apply(&requester(who), action) {
         Ok(effect) => show(before, &effect),
         Err(refusal) => format!("refused: {refusal:?}"),
     };
@@ -273,12 +273,12 @@ fn every_transition_is_as_it_was_agreed() {
             ReservationType::ExclusiveAccess
         };
         for who in ALL {
-            let key = before.key_of(&nexus(who).identity).or(Some(Key(1)));
+            let key = before.key_of(&requester(who).identity).or(Some(Key(1)));
             for (what, action) in registrations(who).into_iter().chain(actions(key, kind, other)) {
                 print(&mut out, &before, who, &what, &action);
             }
             if is_scsi(who) {
-                let to = nexus('E').identity;
+                let to = requester('E').identity;
                 let action =
                     Action::Move { key: key.unwrap(), new: Key(3), to, unregister: true, persist: None };
                 print(&mut out, &before, who, "move to E with key 3, unregister", &action);

@@ -41,7 +41,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use block_device::{Stop, Via};
-use client::{Initiator, Nexus, PathIdentity, Settings};
+use client::{Initiator, IsidChoice, PathIdentity, Settings};
 
 use self::disk::RemoteDisk;
 use self::found::{left_behind, refuse_unknown_device, way};
@@ -275,11 +275,11 @@ impl Attachment {
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let stem = format!("{}-{serial:04}-{random:08x}", std::process::id());
         let (_, shown) = client::urls_of(&options.url)?;
-        let nexus = left.as_ref().map_or(Nexus::Passing, |left| Nexus::Inherited(left.record.nexus));
+        let isid = left.as_ref().map_or(IsidChoice::Passing, |left| IsidChoice::Inherited(left.record.nexus));
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
         let identity = |path: &RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
         let inherited = before.iter().map(identity).collect();
-        let settings = Settings { memory: MEMORY, nexus, inherited, ..Settings::default() };
+        let settings = Settings { memory: MEMORY, isid, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&options.url)?;
         let (uuid, serial, block) = same::known(&initiator, volume);

@@ -29,7 +29,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use client::{Durability, Error, Initiator, IoChoice, Nexus, Settings};
+use client::{Durability, Error, Initiator, IoChoice, IsidChoice, Settings};
 
 use crate::abi::{Completion, Geometry, Options, Request};
 use crate::pieces::Piece;
@@ -157,9 +157,9 @@ fn settings(options: &Options) -> Result<Settings, Status> {
         abi::BW_IO_EPOLL => IoChoice::Epoll,
         _ => return Err(usage("bw_options.io is none of BW_IO_AUTO, BW_IO_URING, BW_IO_EPOLL")),
     };
-    let nexus = match options.nexus {
-        abi::BW_NEXUS_PASSING => Nexus::Passing,
-        abi::BW_NEXUS_LASTING => Nexus::Lasting,
+    let isid = match options.nexus {
+        abi::BW_NEXUS_PASSING => IsidChoice::Passing,
+        abi::BW_NEXUS_LASTING => IsidChoice::Lasting,
         _ => return Err(usage("bw_options.nexus is neither BW_NEXUS_PASSING nor BW_NEXUS_LASTING")),
     };
     if !(1 << 20..=64 << 30).contains(&options.memory) {
@@ -172,7 +172,7 @@ fn settings(options: &Options) -> Result<Settings, Status> {
         io,
         memory: usize::try_from(options.memory).map_err(|_| usage("bw_options.memory is too much"))?,
         poll_ns_max: u64::from(options.poll_us_max) * 1000,
-        nexus,
+        isid,
         inherited: Vec::new(),
         open_timeout: Duration::from_millis(options.open_timeout_ms.into()),
         close_timeout: Duration::from_millis(options.close_timeout_ms.into()),

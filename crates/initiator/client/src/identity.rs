@@ -19,25 +19,26 @@ use crate::error::{Error, Kind};
 /// Where systems keep a machine's identity.
 const SYSTEM: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
-/// Whether a nexus outlives the process that has it.
+/// Which ISID (RFC 7143 §11.12.5) the sessions have, which with the initiator's name makes the I_T nexus that iSCSI
+/// targets see. NVMe controllers know a host by its NQN and identifier instead, in any case the same.
 /// ```
-/// use blockwire_client::{Initiator, Nexus, Settings};
+/// use blockwire_client::{Initiator, IsidChoice, Settings};
 ///
 /// let first = Initiator::new(Settings::default())?;
-/// let nexus = Nexus::Inherited(first.who().isid);
-/// let next = Initiator::new(Settings { nexus, ..Settings::default() })?;
+/// let isid = IsidChoice::Inherited(first.who().isid);
+/// let next = Initiator::new(Settings { isid, ..Settings::default() })?;
 /// assert_eq!(first.who().isid, next.who().isid);
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Nexus {
-    /// A nexus of this process alone: several may use one target side by side.
+pub enum IsidChoice {
+    /// One of this process alone, drawn at random: several may use one target side by side.
     #[default]
     Passing,
-    /// The same nexus each time, as reservations over iSCSI need it. Two processes that have it at once end
+    /// The same each time, derived from the machine's identity, as reservations over iSCSI need it. Two processes that have it at once end
     /// each other's sessions.
     Lasting,
-    /// The nexus of a process that is gone, by the qualifier that [`Initiator::who`](crate::Initiator::who)
+    /// The ISID of a process that has ended, by the qualifier that [`Initiator::who`](crate::Initiator::who)
     /// gave there (`isid`): an iSCSI target ends the old session, with all that it still had in work, before
     /// the new one begins (RFC 7143 §6.3.5).
     Inherited([u8; 3]),
@@ -56,9 +57,9 @@ pub struct PathIdentity {
 ///
 /// # Errors
 /// If the machine has no identity, and none can be kept.
-pub(crate) fn who(nexus: Nexus, entropy: [u8; 3]) -> Result<HostIdentity, Error> {
+pub(crate) fn who(isid: IsidChoice, entropy: [u8; 3]) -> Result<HostIdentity, Error> {
     let machine = || machine(&SYSTEM.map(Path::new), &kept_in());
-    who_by(Path::new("/etc"), machine, nexus, entropy)
+    who_by(Path::new("/etc"), machine, isid, entropy)
 }
 
 /// By the names that stand in files of `etc`. What the machine is known by otherwise is asked only for those that do
@@ -66,7 +67,7 @@ pub(crate) fn who(nexus: Nexus, entropy: [u8; 3]) -> Result<HostIdentity, Error>
 fn who_by(
     etc: &Path,
     machine: impl Fn() -> Result<Vec<u8>, Error>,
-    nexus: Nexus,
+    isid: IsidChoice,
     entropy: [u8; 3],
 ) -> Result<HostIdentity, Error> {
     let uuid = || machine().map(|machine| uuid_of(&machine));
@@ -92,13 +93,13 @@ fn who_by(
     };
     #[expect(clippy::expect_used, reason = "uuid_of sets version bits, and parse_uuid refuses zero")]
     let host_id = HostId::new(host_id).expect("its version makes it differ from zero");
-    let isid = match nexus {
-        Nexus::Passing => entropy,
-        Nexus::Lasting => {
+    let isid = match isid {
+        IsidChoice::Passing => entropy,
+        IsidChoice::Lasting => {
             let lasting: [u8; 32] = Sha256::digest([b"isid".as_slice(), &uuid()?].concat()).into();
             [lasting[0], lasting[1], lasting[2]]
         }
-        Nexus::Inherited(isid) => isid,
+        IsidChoice::Inherited(isid) => isid,
     };
     Ok(HostIdentity { initiator, host, host_id, isid })
 }
@@ -238,33 +239,33 @@ mod tests {
 
     #[test]
     fn a_machine_keeps_its_names() {
-        let who = |nexus, entropy| super::who(nexus, entropy).unwrap();
-        let (one, two) = (who(Nexus::Lasting, [1, 2, 3]), who(Nexus::Lasting, [4, 5, 6]));
+        let who = |isid, entropy| super::who(isid, entropy).unwrap();
+        let (one, two) = (who(IsidChoice::Lasting, [1, 2, 3]), who(IsidChoice::Lasting, [4, 5, 6]));
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
-        assert_eq!(who(Nexus::Passing, [4, 5, 6]).isid, [4, 5, 6]);
-        assert_eq!(who(Nexus::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
+        assert_eq!(who(IsidChoice::Passing, [4, 5, 6]).isid, [4, 5, 6]);
+        assert_eq!(who(IsidChoice::Inherited([7, 8, 9]), [4, 5, 6]).isid, [7, 8, 9]);
     }
 
     #[test]
     fn a_machine_whose_names_are_all_given_needs_no_identity_of_its_own() {
         let etc = tempfile::tempdir().unwrap();
         let nameless = || Err(Error::new(Kind::Failed, "it has none, and none can be kept"));
-        let who = |nexus| who_by(etc.path(), nameless, nexus, [1, 2, 3]);
+        let who = |isid| who_by(etc.path(), nameless, isid, [1, 2, 3]);
         for (file, text) in [
             ("iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc"),
             ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),
             ("nvme/hostid", "6b5f4a6e-0001-4000-8000-000000000001"),
         ] {
-            assert!(who(Nexus::Passing).is_err(), "{file} does not exist yet");
+            assert!(who(IsidChoice::Passing).is_err(), "{file} does not exist yet");
             let path = etc.path().join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        let named = who(Nexus::Passing).unwrap();
+        let named = who(IsidChoice::Passing).unwrap();
         assert_eq!((named.initiator.as_str(), named.isid), ("iqn.1993-08.org.debian:01:abc", [1, 2, 3]));
-        assert_eq!(who(Nexus::Inherited([7, 8, 9])).unwrap().isid, [7, 8, 9]);
+        assert_eq!(who(IsidChoice::Inherited([7, 8, 9])).unwrap().isid, [7, 8, 9]);
         // No file says this, and by chance it would be another one each time.
-        assert!(who(Nexus::Lasting).is_err());
+        assert!(who(IsidChoice::Lasting).is_err());
     }
 
     #[test]

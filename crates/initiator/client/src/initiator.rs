@@ -76,7 +76,7 @@ impl Initiator {
         let mut inline = InlineReactor::new(config, |_| Client::new()).map_err(failed)?;
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
-        let who = identity::who(settings.nexus, entropy)?;
+        let who = identity::who(settings.isid, entropy)?;
         let inherited = settings.inherited.clone();
         let inherited_numbers = inherited.iter().map(|identity| identity.number).collect();
         Ok(Initiator {

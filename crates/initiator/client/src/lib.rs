@@ -46,7 +46,7 @@ mod secret;
 mod settings;
 
 pub use error::{Error, Kind};
-pub use identity::{Nexus, PathIdentity};
+pub use identity::{IsidChoice, PathIdentity};
 pub use initiator::{Initiator, resolve, secrets};
 pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};
 pub use multipath::trace;

@@ -12,7 +12,7 @@ use reactor::{Config, InlineReactor};
 use volume::{IoId, Op, Outcome, Span};
 
 use crate::error::{Error, Kind, access, unreachable};
-use crate::identity::{self, Nexus};
+use crate::identity::{self, IsidChoice};
 use crate::initiator::{resolve, secrets};
 
 /// Memory of a look around.
@@ -93,7 +93,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
             for portal in addresses {
                 // Another process may look around at the same time, under the same name.
                 let own = std::process::id().to_be_bytes();
-                let who = identity::who(Nexus::Passing, [own[1], own[2], own[3]])?;
+                let who = identity::who(IsidChoice::Passing, [own[1], own[2], own[3]])?;
                 let asking = multipath::ask_targets(&url, portal, &who, &secrets).map_err(Error::usage)?;
                 let mut inline = inline(|_| SocketsEndpoint(asking))?;
                 inline.with(|alone, cx| alone.0.start(cx));
@@ -105,7 +105,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
             Err(last.unwrap_or_else(|| Error::new(Kind::Unreachable, format!("{url}: no address"))))
         }
         Protocol::Nvme => {
-            let who = identity::who(Nexus::Passing, [0; 3])?;
+            let who = identity::who(IsidChoice::Passing, [0; 3])?;
             let asking = multipath::ask_subsystems(&url, addresses, &who, &secrets).map_err(Error::usage)?;
             let mut inline = inline(|_| SocketsEndpoint(asking))?;
             inline.with(|alone, cx| alone.0.start(cx));
@@ -266,7 +266,7 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
     debug_assert!(url.target != Target::Discovery);
     let (addresses, secrets) = (resolve(&url)?, secrets(&url)?);
     let own = std::process::id().to_be_bytes();
-    let who = identity::who(Nexus::Passing, [own[1], own[2], own[3]])?;
+    let who = identity::who(IsidChoice::Passing, [own[1], own[2], own[3]])?;
     let path = AnyPath::of(&url, addresses, &who, &secrets, 0).map_err(Error::usage)?;
     let mut inline = inline(|_| SocketsEndpoint(path))?;
     inline.with(|alone, cx| {

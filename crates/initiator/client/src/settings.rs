@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use reactor::IoChoice;
 
-use crate::identity::{Nexus, PathIdentity};
+use crate::identity::{IsidChoice, PathIdentity};
 
 /// How an initiator is set up.
 /// ```
@@ -25,10 +25,10 @@ pub struct Settings {
     /// How long a wait may look at memory before it sleeps, in nanoseconds: less latency for more
     /// processor. 0: never.
     pub poll_ns_max: u64,
-    /// Which nexus targets see.
-    pub nexus: Nexus,
+    /// Which ISID iSCSI targets see.
+    pub isid: IsidChoice,
     /// The paths of a process that is gone ([`Initiator::identities`](crate::Initiator::identities)), with
-    /// [`Nexus::Inherited`]: a path to the same place is the same nexus again, and any other path is another
+    /// [`IsidChoice::Inherited`]: a path to the same place is the same nexus again, and any other path is another
     /// one, in whatever order they are opened.
     pub inherited: Vec<PathIdentity>,
     /// Longest time for a volume to open, beside what its URL says.
@@ -43,7 +43,7 @@ impl Default for Settings {
             io: IoChoice::Auto,
             memory: 64 << 20,
             poll_ns_max: 0,
-            nexus: Nexus::Passing,
+            isid: IsidChoice::Passing,
             inherited: Vec::new(),
             open_timeout: Duration::from_secs(30),
             close_timeout: Duration::from_secs(2),

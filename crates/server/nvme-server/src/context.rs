@@ -12,7 +12,7 @@ use std::sync::Arc;
 use buf::{Class, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    AbortScope, Epoch, Io, IoId, Nexus, Op, Refusal, RequestId, ShardId, Shared, TaskTable, Time, View,
+    AbortScope, Epoch, Io, IoId, Op, Refusal, RequestId, Requester, ShardId, Shared, TaskTable, Time, View,
     ViewUpdate, VolumeFacts, VolumeId, VolumeMap, VolumeRequest,
 };
 
@@ -123,7 +123,7 @@ impl ExecContext {
 
     /// Who sends by a queue.
     #[inline]
-    pub(crate) fn nexus(&self, key: QueueKey) -> &Nexus {
+    pub(crate) fn nexus(&self, key: QueueKey) -> &Requester {
         &self.queues.get(key).spec.nexus
     }
 

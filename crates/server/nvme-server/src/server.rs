@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use buf::Cx;
-use volume::{Nexus, ShardId, View, ViewUpdate, VolumeId};
+use volume::{Requester, ShardId, View, ViewUpdate, VolumeId};
 
 use crate::context::{ExecContext, Volume, VolumeInfo};
 use crate::controller::Controllers;
@@ -64,7 +64,7 @@ impl Server {
 
     /// Who sends by a queue.
     #[inline]
-    pub fn nexus(&self, key: QueueKey) -> &Nexus {
+    pub fn nexus(&self, key: QueueKey) -> &Requester {
         self.context.nexus(key)
     }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use nvme::fabrics::Connected;
 use nvme::{Completion, HostId, Nqn, TransferMax};
-use volume::{Nexus, ShardId, VolumeId};
+use volume::{Requester, ShardId, VolumeId};
 
 use crate::authentication::Authentication;
 use crate::discovery::DiscoveryEntries;
@@ -125,7 +125,7 @@ pub struct ControllerSpec {
     /// Whose it is.
     pub host: HostIdentity,
     /// Who its commands come from, for reservations and paths.
-    pub nexus: Nexus,
+    pub nexus: Requester,
     /// Keep Alive Timeout in milliseconds; 0 is none.
     pub kato_ms: u32,
     /// What the timeout may be.
@@ -187,7 +187,7 @@ pub struct QueueSpec {
     /// Whose it is.
     pub host: HostIdentity,
     /// Who its commands come from, for reservations and paths.
-    pub nexus: Nexus,
+    pub nexus: Requester,
     /// The active namespaces, ascending by NSID, each once.
     pub namespaces: Arc<[NamespaceEntry]>,
     /// The longest transfer of a command in bytes (MDTS).

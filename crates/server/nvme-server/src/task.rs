@@ -1,7 +1,7 @@
 //! The commands in execution, from their arrival to their one ending step.
 
 use nvme::Status;
-use volume::{Issuer, ServerTask, VolumeId};
+use volume::{IdSpace, ServerTask, VolumeId};
 
 use crate::after_wait::AfterWait;
 use crate::step::CommandKey;
@@ -75,7 +75,7 @@ pub(crate) struct Task {
 
 impl ServerTask for Task {
     type Key = CommandKey;
-    const ISSUER: Issuer = Issuer::Nvme;
+    const ID_SPACE: IdSpace = IdSpace::Nvme;
     const MAX: usize = TASKS_MAX;
 
     #[inline]

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use volume::{Issuer, RequestId, VolumeId, VolumeRequest};
+use volume::{IdSpace, RequestId, VolumeId, VolumeRequest};
 
 use crate::step::{ManagementEnd, ManagementOutcome, NexusKey, Step, TaskKey};
 
@@ -46,7 +46,7 @@ impl Functions {
         };
         for (volume, request) in requests {
             self.asked += 1;
-            let id = RequestId::of(Issuer::Scsi, FUNCTION | self.asked);
+            let id = RequestId::of(IdSpace::Scsi, FUNCTION | self.asked);
             pending.requests.push((id, *volume));
             steps.push_back(Step::VolumeRequest { volume: *volume, id, request: request.clone() });
         }

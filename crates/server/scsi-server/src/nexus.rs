@@ -5,7 +5,7 @@ use std::sync::Arc;
 use scsi::copy::CopyStatus;
 use scsi::sense::{AdditionalSenseCode, Sense};
 use scsi::status::Status;
-use volume::{Nexus, PortId, VolumeId};
+use volume::{PortId, Requester, VolumeId};
 
 use crate::attention::Attentions;
 use crate::order::TaskSet;
@@ -53,7 +53,7 @@ pub struct TargetPort {
 #[derive(Clone, Debug)]
 pub struct NexusSpec {
     /// Who it is.
-    pub nexus: Nexus,
+    pub nexus: Requester,
     /// The target's name.
     pub target: Arc<str>,
     /// The target portal group tag.

@@ -2,7 +2,7 @@
 
 use scsi::cdb::Command;
 use scsi::sense::Sense;
-use volume::{Issuer, ServerTask, VolumeId};
+use volume::{IdSpace, ServerTask, VolumeId};
 
 use crate::after_operation::AfterOperation;
 use crate::order::{Attribute, TaskAttribute};
@@ -86,7 +86,7 @@ impl Task {
 
 impl ServerTask for Task {
     type Key = TaskKey;
-    const ISSUER: Issuer = Issuer::Scsi;
+    const ID_SPACE: IdSpace = IdSpace::Scsi;
     const MAX: usize = TASKS_MAX;
 
     fn key(&self) -> TaskKey {

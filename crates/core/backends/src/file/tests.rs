@@ -5,7 +5,7 @@ mod shards;
 
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
-use volume::{Extent, Gate, Identity, Nexus, PortId, ShardId, Shared, View};
+use volume::{Extent, Gate, Identity, PortId, Requester, ShardId, Shared, View};
 
 use super::*;
 
@@ -121,7 +121,7 @@ struct World {
     entropy: Entropy,
     disk: Disk,
     gate: Gate,
-    who: Nexus,
+    who: Requester,
 }
 
 impl World {
@@ -148,7 +148,7 @@ impl World {
             entropy: Entropy::new([0; 32]),
             disk,
             gate,
-            who: Nexus { identity, port: PortId(1), read_only: false },
+            who: Requester { identity, port: PortId(1), read_only: false },
         }
     }
 

@@ -6,15 +6,15 @@
 use buf::Sg;
 
 use super::Gate;
-use crate::guard::Stripes;
+use crate::guard::LockRegions;
 use crate::io::{Durability, Op, Span};
-use crate::nexus::Nexus;
+use crate::requester::Requester;
 
 impl Gate {
     /// Reads inline, if the read is admitted now and the backend lends its memory: as if the read had
     /// been submitted and had ended. `None`: nothing was done; [`Gate::submit`] it, and hear why.
     #[must_use]
-    pub fn read_inline(&mut self, who: &Nexus, span: Span) -> Option<Sg> {
+    pub fn read_inline(&mut self, who: &Requester, span: Span) -> Option<Sg> {
         let plain = span.blocks > 0 && self.lends() && self.admit(who, &Op::Read(span)).is_ok();
         if !plain || self.view.bad.first_in(span).is_some() {
             return None;
@@ -28,7 +28,7 @@ impl Gate {
     /// [`Gate::resume`] must follow before the write is answered: until then other cores may not see it,
     /// and exclusive operations wait.
     #[must_use]
-    pub fn write_inline(&mut self, who: &Nexus, span: Span, durability: Durability, from: &[u8]) -> bool {
+    pub fn write_inline(&mut self, who: &Requester, span: Span, durability: Durability, from: &[u8]) -> bool {
         let bytes = span.blocks.checked_mul(u64::from(self.view.geometry.logical));
         let plain = !from.is_empty() && bytes == Some(from.len() as u64) && self.is_aligned(span);
         // To make bad blocks good is no plain write.
@@ -38,12 +38,12 @@ impl Gate {
         {
             return false;
         }
-        let begins = self.claimed == Stripes::NONE;
+        let begins = self.claimed == LockRegions::NONE;
         if begins {
             self.claimed = self.shared.guards().claim(self.shard);
         }
         let written =
-            self.claimed.has(self.stripes(span)) && self.backend.write_inline(span, durability, from);
+            self.claimed.has(self.regions(span)) && self.backend.write_inline(span, durability, from);
         if begins && !written {
             // No `Gate::resume` need follow what was not done, so nothing else would drop the claim.
             self.publish_inline_writes();
@@ -53,7 +53,7 @@ impl Gate {
 
     /// Ends a run of inline writes: all cores see them, and nothing waits for them any more.
     pub(super) fn publish_inline_writes(&mut self) {
-        if std::mem::take(&mut self.claimed) != Stripes::NONE {
+        if std::mem::take(&mut self.claimed) != LockRegions::NONE {
             self.backend.publish_inline_writes();
             self.shared.guards().disclaim(self.shard);
         }

@@ -6,7 +6,7 @@
 //! from what it can (see `steps.rs`), in bounded chunks that can be aborted.
 //!
 //! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of their
-//! stripes until the home has answered, which is when every core has applied the marks; reads wait meanwhile.
+//! regions until the home has answered, which is when every core has applied the marks; reads wait meanwhile.
 //! So all cores agree on the moment from which reads fail, or succeed. While it waits for the home an
 //! operation is in no epoch, because the home may itself wait for older ones; the home admits it again.
 //!
@@ -30,9 +30,9 @@ use buf::{Class, Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp, ShardId};
 use crate::change::{Ack, OperatorNotice, RequestId, VolumeRequest};
-use crate::guard::Stripes;
+use crate::guard::LockRegions;
 use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
-use crate::nexus::Nexus;
+use crate::requester::Requester;
 use crate::shared::Shared;
 use crate::view::View;
 
@@ -59,13 +59,13 @@ const READ_TRIES: u8 = 3;
 /// use std::sync::Arc;
 /// use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 /// use blockwire_volume::{
-///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Nexus, Op, Outcome, PortId, Ram, RamDisk, ShardId, Shared,
+///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Requester, Op, Outcome, PortId, Ram, RamDisk, ShardId, Shared,
 ///     Span, View,
 /// };
 ///
 /// let ram = Ram::new(Arc::new(RamDisk::new(8, 8, 4096, 4096)));
 /// let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(ram.geometry()), Box::new(ram));
-/// let who = Nexus { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
+/// let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 ///
 /// let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([0; 32]));
 /// let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
@@ -89,7 +89,7 @@ pub struct Gate {
     waiting: VecDeque<u32>,
     /// Other shards know that something waits here.
     is_known: bool,
-    /// Plain writes that wait may find their stripes free: some were freed, or they have not been tried since other
+    /// Plain writes that wait may find their regions free: some were freed, or they have not been tried since other
     /// shards know of them.
     may_enter: bool,
     /// Ended parts of tasks in steps.
@@ -105,7 +105,7 @@ pub struct Gate {
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
     /// Where inline writes may go until the next [`Gate::resume`].
-    claimed: Stripes,
+    claimed: LockRegions,
 }
 
 struct Slot {
@@ -121,17 +121,17 @@ struct Task {
 }
 
 enum Work {
-    /// A read with the backend: its stripes' sequence when it began.
+    /// A read with the backend: its regions' sequence when it began.
     Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
     /// A write with the backend, its marks raised.
-    Write { stripes: Stripes },
+    Write { regions: LockRegions },
     /// Something with the backend that needs neither.
     Other,
     /// A flush with the backend, or a write with nothing else left: in no epoch. What it makes stable was written
     /// before, so no change need wait for it, however slow the disk is.
     Flush,
     /// Not with the backend yet: a write that met a guard.
-    Parked { io: Io, stripes: Stripes, span: Span, who: Nexus },
+    Parked { io: Io, regions: LockRegions, span: Span, who: Requester },
     /// In several steps.
     Steps(Box<Steps>),
 }
@@ -164,7 +164,7 @@ impl Gate {
             requests_made: 0,
             look_again: None,
             insists: None,
-            claimed: Stripes::NONE,
+            claimed: LockRegions::NONE,
         }
     }
 
@@ -205,7 +205,7 @@ impl Gate {
     }
 
     /// What [`View::admit`] says, and whether a failed sync forbids it.
-    pub fn admit(&self, who: &Nexus, op: &Op) -> Result<(), Refusal> {
+    pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
         self.view.admit(who, op)?;
         if (op.is_write() || *op == Op::Flush) && self.shared.sync_failed() {
             return Err(Refusal::NotReady(UnservableReason::SyncFailed));
@@ -218,7 +218,7 @@ impl Gate {
     ///
     /// # Panics
     /// If the payload is not as long as the operation says (see the crate's page).
-    pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, mut io: Io) {
+    pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Requester, mut io: Io) {
         self.publish_inline_writes();
         if let Err(refusal) = self.admit(who, &io.op) {
             return self.refuse(io, refusal);
@@ -261,7 +261,7 @@ impl Gate {
     }
 
     fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
-        let before = self.shared.guards().sequence(self.stripes(span));
+        let before = self.shared.guards().sequence(self.regions(span));
         let bad = self.view.bad.first_in(span);
         if let (Some(lba), Some(_)) = (bad, before) {
             let result = Err(Fault::Medium(lba).into());
@@ -285,21 +285,21 @@ impl Gate {
         self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
     }
 
-    fn start_write(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io, span: Span) {
-        let stripes = self.stripes(span);
-        if self.shared.guards().enter(self.shard, stripes) {
+    fn start_write(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io, span: Span) {
+        let regions = self.regions(span);
+        if self.shared.guards().enter(self.shard, regions) {
             if self.view.bad.first_in(span).is_none() {
-                return self.forward(cx, io, Work::Write { stripes });
+                return self.forward(cx, io, Work::Write { regions });
             }
-            self.shared.guards().leave(self.shard, stripes);
+            self.shared.guards().leave(self.shard, regions);
             return self.start_steps(cx, who, io);
         }
         let (id, epoch) = (io.id, io.epoch);
-        let slot = self.open(Task { id, epoch, work: Work::Parked { io, stripes, span, who: who.clone() } });
+        let slot = self.open(Task { id, epoch, work: Work::Parked { io, regions, span, who: who.clone() } });
         self.wait(slot);
     }
 
-    fn start_steps(&mut self, cx: &mut Cx<'_>, who: &Nexus, io: Io) {
+    fn start_steps(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io) {
         if matches!(io.op, Op::WriteAtomic(_) | Op::CompareAndWrite(_)) {
             self.shared.see_atomic();
         }
@@ -373,8 +373,8 @@ impl Gate {
         self.done.push_back(Done { id: task.id, result, payload });
     }
 
-    fn stripes(&self, span: Span) -> Stripes {
-        Stripes::of(span, self.view.geometry.logical)
+    fn regions(&self, span: Span) -> LockRegions {
+        LockRegions::of(span, self.view.geometry.logical)
     }
 
     fn is_aligned(&self, span: Span) -> bool {
@@ -476,9 +476,9 @@ impl Gate {
         let (shard, guards) = (self.shard, self.shared.guards());
         let task = self.tasks[slot as usize].task.as_mut().expect("a task that waits");
         match &task.work {
-            Work::Parked { stripes, .. } if !guards.enter(shard, *stripes) => self.wait(slot),
-            Work::Parked { span, stripes, .. } if self.view.bad.first_in(*span).is_some() => {
-                guards.leave(shard, *stripes);
+            Work::Parked { regions, .. } if !guards.enter(shard, *regions) => self.wait(slot),
+            Work::Parked { span, regions, .. } if self.view.bad.first_in(*span).is_some() => {
+                guards.leave(shard, *regions);
                 let Work::Parked { io, who, .. } = std::mem::replace(&mut task.work, Work::Other) else {
                     unreachable!("matched above")
                 };
@@ -486,8 +486,8 @@ impl Gate {
                 task.work = Work::Steps(Box::new(steps));
                 self.step(cx, slot);
             }
-            Work::Parked { stripes, .. } => {
-                let next = Work::Write { stripes: *stripes };
+            Work::Parked { regions, .. } => {
+                let next = Work::Write { regions: *regions };
                 let Work::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
                     unreachable!("matched above")
                 };
@@ -526,8 +526,8 @@ impl Gate {
                 Work::Read { span, before, tries, lent } => {
                     self.finish_read(cx, slot, Work::Read { span, before, tries: tries + 1, lent }, done);
                 }
-                Work::Write { stripes } => {
-                    self.shared.guards().leave(self.shard, stripes);
+                Work::Write { regions } => {
+                    self.shared.guards().leave(self.shard, regions);
                     self.close(slot, done.result, done.payload);
                 }
                 Work::Other | Work::Flush => self.close(slot, done.result, done.payload),
@@ -541,10 +541,10 @@ impl Gate {
     fn note_written(&mut self, id: IoId) {
         let slot = id.0 as u32;
         debug_assert_eq!(self.backend_id(slot), id, "a backend tells it before the end");
-        // What is made in steps holds its stripes until it ends, and is counted as long.
-        if let Work::Write { stripes } = self.task(slot).work {
+        // What is made in steps holds its regions until it ends, and is counted as long.
+        if let Work::Write { regions } = self.task(slot).work {
             self.task(slot).work = Work::Flush;
-            self.shared.guards().leave(self.shard, stripes);
+            self.shared.guards().leave(self.shard, regions);
             let epoch = self.task(slot).epoch;
             self.flights.finish(epoch);
         }
@@ -553,8 +553,8 @@ impl Gate {
     #[expect(clippy::unreachable, reason = "its callers give it a read")]
     fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: Work, done: Done) {
         let Work::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
-        let stripes = self.stripes(span);
-        let after = self.shared.guards().sequence_after(stripes);
+        let regions = self.regions(span);
+        let after = self.shared.guards().sequence_after(regions);
         let undisturbed = before.is_some() && before == after;
         if lent || undisturbed || done.result.is_err() {
             return self.close(slot, done.result, done.payload);

@@ -13,16 +13,16 @@ use super::bytes::{compare, overlay, set_bits};
 use super::chunk::{Chunk, ChunkOp, Permit, Plan};
 use super::{BUSY_AGAIN, Gate, LOOK_AGAIN, MEMORY_AGAIN, Work};
 use crate::change::{RequestId, VolumeRequest};
-use crate::guard::Stripes;
-use crate::io::{Durability, Failure, Fault, Io, Issuer, Op, Outcome, Refusal, Span, UnservableReason};
-use crate::nexus::Nexus;
+use crate::guard::LockRegions;
+use crate::io::{Durability, Failure, Fault, IdSpace, Io, Op, Outcome, Refusal, Span, UnservableReason};
+use crate::requester::Requester;
 use crate::view::View;
 
 /// The state of an operation in steps.
 pub(super) struct Steps {
     plan: Plan,
     /// `None` for what was admitted once for good: the gate's own repetition of a read, a sanitize.
-    who: Option<Nexus>,
+    who: Option<Requester>,
     /// The caller's.
     payload: Payload,
     done: u64,
@@ -30,8 +30,8 @@ pub(super) struct Steps {
     scratch: Option<SgMut>,
     /// A pattern that fills `scratch`'s length, made once.
     pattern: Option<Sg>,
-    held: Stripes,
-    marked: Stripes,
+    held: LockRegions,
+    marked: LockRegions,
     stage: Stage,
     /// The part that the backend has is a flush: meanwhile it is in no epoch.
     flushes: bool,
@@ -62,7 +62,7 @@ enum Stage {
 }
 
 impl Steps {
-    pub(super) fn new(who: &Nexus, op: Op, payload: Payload) -> Steps {
+    pub(super) fn new(who: &Requester, op: Op, payload: Payload) -> Steps {
         let plan = Plan::of(op);
         let total = plan.total();
         // A sanitize that has begun goes on, who gains or loses rights meanwhile.
@@ -83,8 +83,8 @@ impl Steps {
             chunk: None,
             scratch: None,
             pattern: None,
-            held: Stripes::NONE,
-            marked: Stripes::NONE,
+            held: LockRegions::NONE,
+            marked: LockRegions::NONE,
             stage: Stage::Permit,
             flushes: false,
             end: None,
@@ -264,11 +264,11 @@ impl Gate {
                 return Next::Memory;
             }
             let steps = self.steps(slot);
-            let stripes = Stripes::of(chunk.cover, geometry.logical);
+            let regions = LockRegions::of(chunk.cover, geometry.logical);
             match chunk.permit {
                 Permit::None => {}
-                Permit::Marks if guards.enter(shard, stripes) => steps.marked = stripes,
-                Permit::Guard if guards.hold(stripes, &mut steps.held) => {}
+                Permit::Marks if guards.enter(shard, regions) => steps.marked = regions,
+                Permit::Guard if guards.hold(regions, &mut steps.held) => {}
                 Permit::Marks | Permit::Guard => return Next::Wait,
             }
             if chunk.permit == Permit::Marks && bad.first_in(chunk.span).is_some() {
@@ -523,7 +523,7 @@ impl Gate {
         let epoch = self.task(slot).epoch;
         self.flights.finish(epoch);
         self.requests_made += 1;
-        let id = RequestId::of(Issuer::Gate, self.requests_made);
+        let id = RequestId::of(IdSpace::Gate, self.requests_made);
         self.asked.push((id, slot));
         self.requests.push_back((id, request));
     }
@@ -582,7 +582,7 @@ impl Gate {
         let steps = self.steps(slot);
         shared.guards().leave(shard, std::mem::take(&mut steps.marked));
         let held = std::mem::take(&mut steps.held);
-        if held != Stripes::NONE {
+        if held != LockRegions::NONE {
             shared.guards().release(held);
             self.wakes.extend(shared.guards().waiters().filter(|waiter| *waiter != shard));
             self.may_enter = true;

@@ -5,8 +5,8 @@ use buf::{Class, Entropy, Payload, Pool, Sg};
 use super::*;
 use crate::change::ViewUpdate;
 use crate::io::{Durability, SanitizeKind};
-use crate::nexus::{Identity, PortId};
 use crate::ram::{Ram, RamDisk};
+use crate::requester::{Identity, PortId};
 
 /// A world for one thread: a pool and the time, for gates of several shards in turn.
 pub(super) struct World {
@@ -35,8 +35,8 @@ impl World {
     }
 }
 
-pub(super) fn nexus(number: u8) -> Nexus {
-    Nexus { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
+pub(super) fn requester(number: u8) -> Requester {
+    Requester { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
 }
 
 pub(super) fn bytes_of(payload: Payload) -> Vec<u8> {
@@ -52,7 +52,7 @@ fn ram_gate(blocks: u64) -> Gate {
 }
 
 /// Submits one operation and runs it to its end.
-pub(super) fn run(world: &mut World, gate: &mut Gate, who: &Nexus, op: Op, payload: Payload) -> Done {
+pub(super) fn run(world: &mut World, gate: &mut Gate, who: &Requester, op: Op, payload: Payload) -> Done {
     gate.submit(&mut world.cx(), who, Io { id: IoId(7), epoch: Default::default(), op, payload });
     finish(world, gate)
 }
@@ -74,14 +74,14 @@ fn span(lba: u64, blocks: u64) -> Span {
 
 fn read(world: &mut World, gate: &mut Gate, at: Span) -> Vec<u8> {
     let payload = world.empty(at.blocks as usize * 512);
-    let done = run(world, gate, &nexus(1), Op::Read(at), payload);
+    let done = run(world, gate, &requester(1), Op::Read(at), payload);
     assert_eq!(done.result, Ok(Outcome::Complete));
     bytes_of(done.payload)
 }
 
 #[test]
 fn every_operation_does_what_it_says() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(4096), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(4096), requester(1));
     let w = &mut world;
     let ok = Ok(Outcome::Complete);
     let payload = w.filled(&[0x11; 1024]);
@@ -123,7 +123,7 @@ fn every_operation_does_what_it_says() {
 
 #[test]
 fn a_sanitize_leaves_its_pattern() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(2048), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(2048), requester(1));
     let w = &mut world;
     let kind = SanitizeKind::Overwrite { pattern: (*b"abc").into(), passes: 2, invert: true };
     let done = run(w, &mut gate, &who, Op::Sanitize(kind), Payload::None);
@@ -167,7 +167,7 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
         let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
         let crowded = Crowded(Ram::new(disk.clone()), false, Default::default());
         let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(crowded));
-        let (mut world, who) = (World::new(), nexus(1));
+        let (mut world, who) = (World::new(), requester(1));
         let byte = if kind == SanitizeKind::BlockErase { 0 } else { 7 };
         let io =
             Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
@@ -192,7 +192,7 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let w = &mut world;
     let mut refused = |op, refusal: Refusal| {
         let done = run(w, &mut gate, &who, op, Payload::None);
@@ -216,7 +216,7 @@ fn a_paced_sanitize_takes_its_time() {
     shared.set_sanitize_rate(1 << 20);
     let view = View::of(disk.geometry());
     let mut gate = Gate::new(ShardId(0), shared, view, Box::new(Ram::new(disk)));
-    let (mut world, who) = (World::new(), nexus(1));
+    let (mut world, who) = (World::new(), requester(1));
     let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
     let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
     gate.submit(&mut world.cx(), &who, io);
@@ -234,7 +234,7 @@ fn a_paced_sanitize_takes_its_time() {
 
 #[test]
 fn an_old_change_does_not_bring_an_old_view_back() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let view = |epoch, write_protected| {
         let view = View::of(gate.view().geometry);
         View::from(crate::VolumeState { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
@@ -260,7 +260,7 @@ fn an_old_change_does_not_bring_an_old_view_back() {
 
 #[test]
 fn a_long_operation_ends_when_it_is_cancelled() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), requester(1));
     let payload = world.filled(&[5; 512]);
     let op = Op::WriteSame(span(0, 1 << 20));
     gate.submit(&mut world.cx(), &who, Io { id: IoId(7), epoch: Default::default(), op, payload });
@@ -276,7 +276,7 @@ fn a_long_operation_ends_when_it_is_cancelled() {
 
 #[test]
 fn many_small_spans_are_unmapped_in_bounded_time() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 17), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 17), requester(1));
     let spans = (0..65_535).map(|at| span(at, if at % 3 == 0 { 0 } else { 1 })).collect();
     let done = run(&mut world, &mut gate, &who, Op::Unmap(spans), Payload::None);
     assert_eq!(done.result, Ok(Outcome::Complete));
@@ -284,7 +284,7 @@ fn many_small_spans_are_unmapped_in_bounded_time() {
 
 #[test]
 fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let (both, again) = (world.filled(&[0; 1024]), world.filled(&[0; 1024]));
     let wire = world.pool.take(Class::Wire, 512).unwrap();
     let mut held = Vec::new();
@@ -312,7 +312,7 @@ fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
 
 #[test]
 fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(1 << 20), requester(1));
     let view = |gate: &Gate, epoch, why| {
         let view = gate.view().clone();
         let view = View::from(crate::VolumeState {
@@ -361,7 +361,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         let payload = if matches!(op, Op::Write(..)) { world.filled(&[7; 512]) } else { Payload::None };
         let io = Io { id: IoId(7), epoch: Default::default(), op: op.clone(), payload };
         hand.hold.set(true);
-        gate.submit(&mut world.cx(), &nexus(1), io);
+        gate.submit(&mut world.cx(), &requester(1), io);
         let update_view = |gate: &mut Gate, epoch| {
             let standing = crate::VolumeState { epoch: crate::Epoch(epoch), ..(**gate.view()).clone() };
             let (change, abort) = (crate::ChangeId(epoch), crate::AbortScope::Nobody);
@@ -408,7 +408,11 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     let submit = |world: &mut World, gate: &mut Gate, id, mark| {
         let payload = world.filled(&[mark; 512]);
         let op = Op::Write(span(3, 1), Durability::Stable);
-        gate.submit(&mut world.cx(), &nexus(1), Io { id: IoId(id), epoch: Default::default(), op, payload });
+        gate.submit(
+            &mut world.cx(),
+            &requester(1),
+            Io { id: IoId(id), epoch: Default::default(), op, payload },
+        );
         gate.resume(&mut world.cx());
     };
     submit(&mut world, &mut gate, 1, 7);
@@ -418,7 +422,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
     gate.update_view(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
     // Nor does an exclusive operation of the same blocks.
-    assert!(gate.shared.guards().is_quiet(Stripes::of(span(3, 1), 512)));
+    assert!(gate.shared.guards().is_quiet(LockRegions::of(span(3, 1), 512)));
     submit(&mut world, &mut gate, 2, 8);
     hand.hold.set(false);
     gate.resume(&mut world.cx());
@@ -433,7 +437,7 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
 #[test]
 fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
     use crate::reservation::{Action, Key, Register};
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let old = world.filled(&[1; 512]);
     assert!(run(&mut world, &mut gate, &who, Op::Write(span(0, 1), Durability::Cached), old).result.is_ok());
     let register = Action::Register(Register::new(None, Key(7)));
@@ -444,14 +448,16 @@ fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
     let was_read = run(&mut world, &mut gate, &who, Op::Read(span(0, 1)), Payload::None);
     let new = world.filled(&[2; 512]);
     assert!(
-        run(&mut world, &mut gate, &nexus(2), Op::Write(span(0, 1), Durability::Cached), new).result.is_ok()
+        run(&mut world, &mut gate, &requester(2), Op::Write(span(0, 1), Durability::Cached), new)
+            .result
+            .is_ok()
     );
     assert_eq!(bytes_of(was_read.payload), [1; 512]);
 }
 
 #[test]
 fn inline_is_what_submitting_would_have_done() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let cached = Durability::Cached;
     assert!(gate.write_inline(&who, span(2, 2), cached, &[0x5a; 1024]));
     assert_eq!(read(&mut world, &mut gate, span(2, 2)), [0x5a; 1024]);
@@ -463,7 +469,7 @@ fn inline_is_what_submitting_would_have_done() {
     assert!(!gate.write_inline(&who, span(63, 2), cached, &[0; 1024]), "behind the end");
     assert!(!gate.write_inline(&who, span(2, 0), cached, &[]), "nothing");
     assert!(gate.read_inline(&who, span(64, 1)).is_none() && gate.read_inline(&who, span(0, 0)).is_none());
-    let reader = Nexus { read_only: true, ..nexus(2) };
+    let reader = Requester { read_only: true, ..requester(2) };
     assert!(!gate.write_inline(&reader, span(2, 1), cached, &[0; 512]));
     assert!(gate.read_inline(&reader, span(2, 1)).is_some());
     // Bad blocks are not read, and to make them good takes more than a plain write.
@@ -485,23 +491,23 @@ fn inline_is_what_submitting_would_have_done() {
 
 #[test]
 fn nothing_is_written_inline_where_an_exclusive_operation_works() {
-    let (mut world, mut gate, who) = (World::new(), ram_gate(64), nexus(1));
-    let mut held = Stripes::NONE;
-    let stripe = Stripes::of(span(0, 1), 512);
-    assert!(gate.shared.guards().hold(stripe, &mut held));
+    let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
+    let mut held = LockRegions::NONE;
+    let region = LockRegions::of(span(0, 1), 512);
+    assert!(gate.shared.guards().hold(region, &mut held));
     assert!(!gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
-    assert!(gate.shared.guards().is_quiet(stripe), "what is held is not claimed");
+    assert!(gate.shared.guards().is_quiet(region), "what is held is not claimed");
     gate.shared.guards().release(held);
     assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512], "nothing was done");
     assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
-    assert!(!gate.shared.guards().is_quiet(stripe), "exclusive operations wait until it is settled");
+    assert!(!gate.shared.guards().is_quiet(region), "exclusive operations wait until it is settled");
     gate.resume(&mut world.cx());
-    assert!(gate.shared.guards().is_quiet(stripe));
+    assert!(gate.shared.guards().is_quiet(region));
     // A volume that goes leaves no claim behind.
     assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
     let shared = gate.shared.clone();
     drop(gate);
-    assert!(shared.guards().is_quiet(stripe));
+    assert!(shared.guards().is_quiet(region));
 }
 
 /// Nothing need follow a write that is not done inline: so what was claimed for it is given back there, or
@@ -513,9 +519,9 @@ fn what_is_not_written_inline_leaves_no_claim() {
     let view = View::of(disk.geometry());
     let mut gate = Gate::new(ShardId(0), shared.clone(), view, Box::new(Ram::new(disk)));
     let write =
-        |gate: &mut Gate, lba| gate.write_inline(&nexus(1), span(lba, 1), Durability::Cached, &[1; 512]);
-    let (free, taken) = (Stripes::of(span(0, 1), 512), Stripes::of(span(2048, 1), 512));
-    let mut held = Stripes::NONE;
+        |gate: &mut Gate, lba| gate.write_inline(&requester(1), span(lba, 1), Durability::Cached, &[1; 512]);
+    let (free, taken) = (LockRegions::of(span(0, 1), 512), LockRegions::of(span(2048, 1), 512));
+    let mut held = LockRegions::NONE;
     assert!(shared.guards().hold(taken, &mut held));
     assert!(!write(&mut gate, 2048) && shared.guards().is_quiet(free));
     // A run that has begun goes on, and leaves out what was held when it began.

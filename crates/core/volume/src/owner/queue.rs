@@ -2,8 +2,8 @@
 //!
 //! Invariants: every accepted request leaves the queue once, to be executed or refused. Whether a request is
 //! accepted does not depend on how much other peers send: when the queue is full, a new request replaces one
-//! of the peer that has most of them. Requests that end something (a nexus, a sanitize, the volume itself) or
-//! report the state of the backing are never refused; at most one of each kind waits per shard, or per nexus
+//! of the peer that has most of them. Requests that end something (a requester, a sanitize, the volume itself) or
+//! report the state of the backing are never refused; at most one of each kind waits per shard, or per requester
 //! that has something to lose.
 
 use std::collections::{HashMap, VecDeque};
@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use crate::backend::ShardId;
 use crate::change::{RequestId, VolumeRequest};
-use crate::nexus::Identity;
+use crate::requester::Identity;
 
 /// How many asks wait for their turn, but for those that are never refused: two per path of a cluster of 64 nodes
 /// with 4 paths each.
@@ -28,7 +28,7 @@ pub(super) struct QueuedRequest {
 /// Whose share of the queue an ask is in.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RequestSource {
-    Nexus(Arc<Identity>),
+    Requester(Arc<Identity>),
     /// Asks that name nobody: resets, sanitizes, the operator.
     ShardId(ShardId),
 }
@@ -37,7 +37,7 @@ impl QueuedRequest {
     fn requester(&self) -> RequestSource {
         self.request
             .requester()
-            .map_or(RequestSource::ShardId(self.from), |who| RequestSource::Nexus(who.clone()))
+            .map_or(RequestSource::ShardId(self.from), |who| RequestSource::Requester(who.clone()))
     }
 }
 
@@ -56,7 +56,7 @@ impl RequestQueue {
         self.queue.pop_front()
     }
 
-    /// Whether an ask of this nexus waits.
+    /// Whether an ask of this requester waits.
     pub(super) fn has_of(&self, who: &Identity) -> bool {
         self.queue.iter().any(|asked| asked.request.requester().is_some_and(|known| **known == *who))
     }

@@ -6,15 +6,15 @@ use std::sync::Arc;
 
 use super::{HeldReservation, Key, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
 use crate::io::Refusal;
-use crate::nexus::{Identity, Nexus, PortId};
 use crate::notice::{Notice, NoticeCause, NoticeReceivers};
+use crate::requester::{Identity, PortId, Requester};
 
 /// The longest iSCSI name, and the longest NVMe Qualified Name, in bytes (RFC 7143 §4.2.7.1; NVMe
 /// Base §4.5).
 const NAME_MAX: usize = 223;
 
-/// A change of reservations that a nexus asks for. Where a key is an `Option`, `None` ignores the
-/// existing key (REGISTER AND IGNORE EXISTING KEY, IEKEY); the nexus must be registered all the same
+/// A change of reservations that a requester asks for. Where a key is an `Option`, `None` ignores the
+/// existing key (REGISTER AND IGNORE EXISTING KEY, IEKEY); the requester must be registered all the same
 /// where the action needs it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
@@ -80,7 +80,7 @@ pub enum Action {
 pub struct Register {
     /// What it may do.
     pub mode: RegisterMode,
-    /// The existing key, zero if the nexus is not registered; `None` ignores it.
+    /// The existing key, zero if the requester is not registered; `None` ignores it.
     pub current: Option<Key>,
     /// The key to have; zero to have none ([`RegisterMode::Set`] only; [`RegisterMode::Remove`]
     /// ignores it).
@@ -131,7 +131,7 @@ pub struct ActionEffect {
 }
 
 impl Action {
-    /// What of the action is left to a nexus that may only read: its own registration, which it needs
+    /// What of the action is left to a requester that may only read: its own registration, which it needs
     /// to read beside a reservation for registrants, and whose end gives up what it may still hold. It
     /// keeps nobody from the volume, removes nobody, and leaves everybody's persistence as it is.
     fn of_reader(&self) -> Result<Action, Refusal> {
@@ -150,9 +150,9 @@ impl Action {
 impl Reservations {
     /// The state after `action`, or why it is refused; `self` stays as it is.
     #[expect(clippy::unreachable, reason = "these actions were handled above")]
-    pub fn apply(&self, who: &Nexus, action: &Action) -> Result<ActionEffect, Refusal> {
+    pub fn apply(&self, who: &Requester, action: &Action) -> Result<ActionEffect, Refusal> {
         if who.read_only {
-            let who = Nexus { read_only: false, ..who.clone() };
+            let who = Requester { read_only: false, ..who.clone() };
             return self.apply(&who, &action.of_reader()?);
         }
         match action {
@@ -209,7 +209,7 @@ impl Reservations {
         Some(Reservations { legacy: None, ..self.clone() })
     }
 
-    fn require(&self, who: &Nexus, key: Option<Key>) -> Result<(), Refusal> {
+    fn require(&self, who: &Requester, key: Option<Key>) -> Result<(), Refusal> {
         match (self.key_of(&who.identity), key) {
             (None, _) => Err(Refusal::NotRegistered),
             (Some(has), Some(given)) if has != given => Err(Refusal::NotRegistered),
@@ -264,7 +264,7 @@ impl Reservations {
         Ok(())
     }
 
-    fn register(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
+    fn register(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
         let has = self.key_of(&who.identity);
         let known = register.current.is_none_or(|current| has.unwrap_or(Key::NONE) == current);
         let own = [who.identity.clone()];
@@ -289,7 +289,7 @@ impl Reservations {
     /// SCSI's REGISTER, on every port that it names as if it had come by each (SPC-4 §6.16.3, ALL_TG_PT):
     /// all or nothing. A port where nothing is registered, because it is younger than the others'
     /// registrations, follows them; one where another key stands is not this request's to change.
-    fn set(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
+    fn set(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
         let everywhere = on_ports(&who.identity, &register.ports);
         let foreign = |current: Key| {
             everywhere
@@ -315,7 +315,7 @@ impl Reservations {
         }
     }
 
-    fn add(&self, who: &Nexus, register: &Register) -> Result<ActionEffect, Refusal> {
+    fn add(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
         if register.also.len() > REGISTRANTS_MAX {
             return Err(Refusal::NoRegistrationSpace);
         }
@@ -338,7 +338,7 @@ impl Reservations {
 
     fn replace(
         &self,
-        who: &Nexus,
+        who: &Requester,
         register: &Register,
         own: &[Arc<Identity>],
     ) -> Result<ActionEffect, Refusal> {
@@ -351,7 +351,7 @@ impl Reservations {
         Ok(self.effect(state))
     }
 
-    fn unregister(&self, who: &Nexus, own: &[Arc<Identity>], persist: Option<bool>) -> ActionEffect {
+    fn unregister(&self, who: &Requester, own: &[Arc<Identity>], persist: Option<bool>) -> ActionEffect {
         let mut state = self.counted();
         state.registrants.retain(|registrant| !own.contains(&registrant.identity));
         state.set_persist(persist);
@@ -370,7 +370,7 @@ impl Reservations {
 
     fn move_to(
         &self,
-        who: &Nexus,
+        who: &Requester,
         new: Key,
         to: &Arc<Identity>,
         unregister: bool,
@@ -397,7 +397,7 @@ impl Reservations {
         Ok(ActionEffect { drain: true, ..self.effect(state) })
     }
 
-    fn reserve(&self, who: &Nexus, kind: ReservationType) -> Result<ActionEffect, Refusal> {
+    fn reserve(&self, who: &Requester, kind: ReservationType) -> Result<ActionEffect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) && held.kind == kind => Ok(self.effect(self.clone())),
             Some(_) => Err(Refusal::Conflict),
@@ -409,12 +409,12 @@ impl Reservations {
         }
     }
 
-    fn take(&mut self, who: &Nexus, kind: ReservationType) {
+    fn take(&mut self, who: &Requester, kind: ReservationType) {
         let holder = (!kind.is_all_registrants()).then(|| who.identity.clone());
         self.held = Some(HeldReservation { kind, holder });
     }
 
-    fn release(&self, who: &Nexus, kind: ReservationType) -> Result<ActionEffect, Refusal> {
+    fn release(&self, who: &Requester, kind: ReservationType) -> Result<ActionEffect, Refusal> {
         match &self.held {
             Some(held) if self.is_holder(&who.identity) => {
                 if held.kind != kind {
@@ -430,7 +430,7 @@ impl Reservations {
         }
     }
 
-    fn clear(&self, who: &Nexus) -> ActionEffect {
+    fn clear(&self, who: &Requester) -> ActionEffect {
         let mut state = self.counted();
         state.held = None;
         state.registrants.clear();
@@ -442,7 +442,7 @@ impl Reservations {
 
     fn preempt(
         &self,
-        who: &Nexus,
+        who: &Requester,
         victim: Key,
         kind: ReservationType,
         abort: bool,
@@ -487,7 +487,7 @@ impl Reservations {
 
     /// SPC-3 §5.6.3: with registrations about, RESERVE and RELEASE of those whose access is assured
     /// do nothing, well; of others they conflict. `None`: no registrations, SPC-2 holds.
-    fn legacy_compatible(&self, who: &Nexus) -> Option<Result<ActionEffect, Refusal>> {
+    fn legacy_compatible(&self, who: &Requester) -> Option<Result<ActionEffect, Refusal>> {
         if self.registrants.is_empty() {
             return None;
         }
@@ -497,7 +497,7 @@ impl Reservations {
         Some(if assured { Ok(self.effect(self.clone())) } else { Err(Refusal::Conflict) })
     }
 
-    fn legacy_reserve(&self, who: &Nexus) -> Result<ActionEffect, Refusal> {
+    fn legacy_reserve(&self, who: &Requester) -> Result<ActionEffect, Refusal> {
         if let Some(answer) = self.legacy_compatible(who) {
             return answer;
         }
@@ -511,7 +511,7 @@ impl Reservations {
         }
     }
 
-    fn legacy_release(&self, who: &Nexus) -> Result<ActionEffect, Refusal> {
+    fn legacy_release(&self, who: &Requester) -> Result<ActionEffect, Refusal> {
         if let Some(answer) = self.legacy_compatible(who) {
             return answer;
         }

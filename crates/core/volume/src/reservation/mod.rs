@@ -16,7 +16,7 @@ mod tests;
 use std::sync::Arc;
 
 use crate::io::CommandClass;
-use crate::nexus::Identity;
+use crate::requester::Identity;
 
 pub use action::{Action, ActionEffect, Register, RegisterMode};
 
@@ -115,7 +115,7 @@ impl ReservationType {
         }
     }
 
-    /// The table: whether a nexus of this rank may do something of this class.
+    /// The table: whether a requester of this rank may do something of this class.
     pub fn permits(self, rank: ReservationRole, class: CommandClass) -> bool {
         let has_rights = match rank {
             ReservationRole::Holder => true,
@@ -130,7 +130,7 @@ impl ReservationType {
     }
 }
 
-/// What a nexus is to a reservation.
+/// What a requester is to a reservation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReservationRole {
     /// Holds it (every registrant holds an all-registrants reservation).
@@ -167,10 +167,10 @@ pub struct HeldReservation {
 /// ```
 /// use std::sync::Arc;
 /// use blockwire_volume::reservation::{Action, Reservations};
-/// use blockwire_volume::{CommandClass, Identity, Nexus, PortId};
+/// use blockwire_volume::{CommandClass, Identity, Requester, PortId};
 ///
 /// let host = |id| Arc::new(Identity::Host([id; 16]));
-/// let who = Nexus { identity: host(1), port: PortId(1), read_only: false };
+/// let who = Requester { identity: host(1), port: PortId(1), read_only: false };
 /// let reserved = Reservations::default().apply(&who, &Action::LegacyReserve).unwrap().state;
 /// assert!(reserved.admits(&host(1), CommandClass::Write));
 /// assert!(!reserved.admits(&host(2), CommandClass::Read));

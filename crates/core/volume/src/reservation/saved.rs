@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use super::{HeldReservation, Key, REGISTRANTS_MAX, Registrant, ReservationType, Reservations};
-use crate::nexus::{Identity, PortId};
 use crate::record::PortRenumbering;
 use crate::record::reader::Reader;
+use crate::requester::{Identity, PortId};
 
 const PERSIST: u8 = 1;
 const NO_HOLDER: u16 = u16::MAX;

@@ -5,15 +5,15 @@ use proptest::prelude::*;
 use super::*;
 use crate::facts::Uuid;
 use crate::io::Refusal;
-use crate::nexus::{Nexus, PortId};
 use crate::notice::{Notice, NoticeCause};
 use crate::record::PersistentState;
 use crate::record::RecordError;
+use crate::requester::{PortId, Requester};
 
 const UUID: Uuid = Uuid([9; 16]);
 
 /// Nexuses 0 to 3 are SCSI ones (two initiators on two ports), 4 and 5 NVMe hosts.
-fn nexus(number: u8) -> Nexus {
+fn requester(number: u8) -> Requester {
     let identity = match number {
         0..4 => {
             let name = if number < 2 { "iqn.2026-11.example:a" } else { "iqn.2026-11.example:b" };
@@ -23,7 +23,7 @@ fn nexus(number: u8) -> Nexus {
         _ => Identity::Host([number; 16]),
     };
     let port = PortId(1 + u16::from(number % 2));
-    Nexus { identity: Arc::new(identity), port, read_only: false }
+    Requester { identity: Arc::new(identity), port, read_only: false }
 }
 
 fn save(state: &Reservations) -> Vec<u8> {
@@ -139,7 +139,7 @@ impl Step {
             Step::Move { key, new, to, unregister } => Action::Move {
                 key: Key(key),
                 new: Key(new),
-                to: nexus(to).identity,
+                to: requester(to).identity,
                 unregister,
                 persist: None,
             },
@@ -307,7 +307,7 @@ impl Model {
 }
 
 fn agree(state: &Reservations, model: &Model) {
-    let number = |identity: &Arc<Identity>| (0..6).find(|n| nexus(*n).identity == *identity).unwrap();
+    let number = |identity: &Arc<Identity>| (0..6).find(|n| requester(*n).identity == *identity).unwrap();
     let keys = state.registrants().iter().map(|one| (number(&one.identity), one.key.0)).collect();
     let held = state.held().map(|held| (held.kind, held.holder.as_ref().map(number)));
     let legacy = state.legacy().map(number);
@@ -315,7 +315,7 @@ fn agree(state: &Reservations, model: &Model) {
 }
 
 /// What every change must keep, whatever it was.
-fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &ActionEffect) {
+fn check_effect(before: &Reservations, who: &Requester, step: &Step, effect: &ActionEffect) {
     let state = &effect.state;
     assert!(effect.notices.iter().all(|notice| !notice.is_for(&who.identity)), "the doer hears nothing");
     let told = |identity: &Identity, cause: NoticeCause| {
@@ -339,7 +339,7 @@ fn check_effect(before: &Reservations, who: &Nexus, step: &Step, effect: &Action
         }
     }
     for number in 0..6 {
-        let one = nexus(number).identity;
+        let one = requester(number).identity;
         for class in [CommandClass::Read, CommandClass::Write, CommandClass::Status] {
             let lost = before.admits(&one, class) && !state.admits(&one, class);
             assert!(!lost || effect.drain, "rights are taken away without a fence: {step:?}");
@@ -378,10 +378,10 @@ proptest! {
         for (who, step) in steps {
             let mut next = model.clone();
             let expected = next.apply(who, &step);
-            let came = state.apply(&nexus(who), &step.action());
+            let came = state.apply(&requester(who), &step.action());
             prop_assert_eq!(came.as_ref().map(|_| ()).map_err(|refusal| *refusal), expected, "{:?} {:?}", who, step);
             if let Ok(effect) = came {
-                check_effect(&state, &nexus(who), &step, &effect);
+                check_effect(&state, &requester(who), &step, &effect);
                 state = effect.state;
                 model = next;
             }
@@ -401,7 +401,7 @@ proptest! {
         let mut state = Reservations::default();
         for number in 0..6 {
             let step = Step::Set { current: Some(0), new: 5 };
-            state = state.apply(&nexus(number), &step.action()).unwrap().state;
+            state = state.apply(&requester(number), &step.action()).unwrap().state;
         }
         let bytes = save(&state);
         let mut flipped = bytes.clone();
@@ -420,11 +420,12 @@ fn register(new: u64) -> Register {
 
 #[test]
 fn registering_for_others_and_on_all_ports() {
-    let who = nexus(0);
-    let all = Register { ports: vec![PortId(1), PortId(2)], also: vec![nexus(2).identity], ..register(7) };
+    let who = requester(0);
+    let all =
+        Register { ports: vec![PortId(1), PortId(2)], also: vec![requester(2).identity], ..register(7) };
     let state = Reservations::default().apply(&who, &Action::Register(all.clone())).unwrap().state;
     for number in 0..4 {
-        assert_eq!(state.key_of(&nexus(number).identity), Some(Key(7)), "{number}");
+        assert_eq!(state.key_of(&requester(number).identity), Some(Key(7)), "{number}");
     }
     assert_eq!(state.registrants().len(), 4);
     assert_eq!(state.generation(), 1);
@@ -435,15 +436,16 @@ fn registering_for_others_and_on_all_ports() {
 /// ALL_TG_PT is as if the request had come by every port, for who is registered already too (SPC-4 §6.16.3).
 #[test]
 fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
-    let who = nexus(0);
+    let who = requester(0);
     let on_all = |current: Option<u64>, new| {
         let (current, ports) = (current.map(Key), vec![PortId(1), PortId(2)]);
         Action::Register(Register { current, ports, ..register(new) })
     };
     let here =
         |current: Option<u64>, new| Action::Register(Register { current: current.map(Key), ..register(new) });
-    let keys =
-        |state: &Reservations| [0, 1].map(|number| state.key_of(&nexus(number).identity).map(|key| key.0));
+    let keys = |state: &Reservations| {
+        [0, 1].map(|number| state.key_of(&requester(number).identity).map(|key| key.0))
+    };
     // Both ways to change a key reach both ports, also one where nothing was registered.
     let one = Reservations::default().apply(&who, &on_all(Some(0), 1)).unwrap().state;
     assert_eq!(keys(&one), [Some(1); 2]);
@@ -456,12 +458,12 @@ fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
     // To leave is to leave both, and what was held with it.
     for current in [Some(3), None] {
         let take = Action::Reserve { key: Some(Key(3)), kind: ReservationType::WriteExclusive };
-        let held = three.apply(&nexus(1), &take).unwrap().state;
+        let held = three.apply(&requester(1), &take).unwrap().state;
         let gone = held.apply(&who, &on_all(current, 0)).unwrap().state;
         assert!(gone.registrants().is_empty() && gone.held().is_none());
     }
     // Who ignores the existing key leaves the other port though it is not registered here.
-    let there = Reservations::default().apply(&nexus(1), &here(Some(0), 4)).unwrap().state;
+    let there = Reservations::default().apply(&requester(1), &here(Some(0), 4)).unwrap().state;
     assert_eq!(keys(&there.apply(&who, &on_all(None, 0)).unwrap().state), [None; 2]);
     // With another key there the request would have been refused there: nothing changes.
     assert_eq!(there.apply(&who, &on_all(Some(0), 5)), Err(Refusal::NotRegistered));
@@ -474,21 +476,21 @@ fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
 
 #[test]
 fn nobody_is_given_another_key_behind_its_back_on_any_port() {
-    let other = nexus(3);
+    let other = requester(3);
     let state = Reservations::default().apply(&other, &Action::Register(register(9))).unwrap().state;
     let ports = vec![PortId(1), PortId(2)];
-    let all = Register { ports, also: vec![nexus(2).identity], ..register(7) };
-    assert_eq!(state.apply(&nexus(0), &Action::Register(all)), Err(Refusal::Conflict));
+    let all = Register { ports, also: vec![requester(2).identity], ..register(7) };
+    assert_eq!(state.apply(&requester(0), &Action::Register(all)), Err(Refusal::Conflict));
 }
 
 #[test]
 fn a_reservation_is_not_moved_without_one_or_to_the_port_that_asks() {
-    let who = nexus(0);
+    let who = requester(0);
     let state = Reservations::default().apply(&who, &Action::Register(register(1))).unwrap().state;
     let to = |number| Action::Move {
         key: Key(1),
         new: Key(2),
-        to: nexus(number).identity,
+        to: requester(number).identity,
         unregister: false,
         persist: None,
     };
@@ -507,20 +509,20 @@ fn registrations_are_bounded_and_all_or_none() {
     for number in 0..REGISTRANTS_MAX as u32 {
         let mut id = [1; 16];
         id[..4].copy_from_slice(&number.to_be_bytes());
-        let who = Nexus { identity: Arc::new(Identity::Host(id)), port: PortId(1), read_only: false };
+        let who = Requester { identity: Arc::new(Identity::Host(id)), port: PortId(1), read_only: false };
         state = state.apply(&who, &Action::Register(register(1))).unwrap().state;
     }
-    let who = nexus(0);
+    let who = requester(0);
     assert_eq!(state.apply(&who, &Action::Register(register(1))), Err(Refusal::NoRegistrationSpace));
     assert!(save(&state).len() < 512 << 10);
-    let flood = Register { also: vec![nexus(2).identity; 100_000], ..register(1) };
+    let flood = Register { also: vec![requester(2).identity; 100_000], ..register(1) };
     let refused = Reservations::default().apply(&who, &Action::Register(flood));
     assert_eq!(refused, Err(Refusal::NoRegistrationSpace));
 }
 
 #[test]
 fn nvme_registers_in_its_own_way() {
-    let (host, mode) = (nexus(4), |mode, current: u64, new| {
+    let (host, mode) = (requester(4), |mode, current: u64, new| {
         Action::Register(Register { mode, current: Some(Key(current)), ..register(new) })
     });
     let none = Reservations::default();
@@ -541,18 +543,18 @@ fn nvme_registers_in_its_own_way() {
 fn one_key_means_the_same_over_both_protocols() {
     let mut state = Reservations::default();
     for (number, key) in [(0, 1), (2, 2), (4, 2)] {
-        state = state.apply(&nexus(number), &Action::Register(register(key))).unwrap().state;
+        state = state.apply(&requester(number), &Action::Register(register(key))).unwrap().state;
     }
     let take = Action::Reserve { key: Some(Key(2)), kind: ReservationType::WriteExclusive };
-    let state = state.apply(&nexus(4), &take).unwrap().state;
+    let state = state.apply(&requester(4), &take).unwrap().state;
     let preempt = Action::Preempt {
         key: Some(Key(1)),
         victim: Key(2),
         kind: ReservationType::ExclusiveAccess,
         abort: true,
     };
-    let effect = state.apply(&nexus(0), &preempt).unwrap();
+    let effect = state.apply(&requester(0), &preempt).unwrap();
     assert_eq!(effect.abort.len(), 2);
-    assert!(effect.state.is_holder(&nexus(0).identity));
+    assert!(effect.state.is_holder(&requester(0).identity));
     assert_eq!(effect.state.registrants().len(), 1);
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use volume::reservation::{Action, Key, Register, ReservationType};
 use volume::{
-    Ack, Done, Durability, Identity, IoId, Nexus, Op, OperatorNotice, Refusal, RequestId, ShardId, Span,
+    Ack, Done, Durability, Identity, IoId, Op, OperatorNotice, Refusal, RequestId, Requester, ShardId, Span,
     Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
@@ -21,12 +21,12 @@ pub fn home(shards: u16) -> VolumeOwner {
     VolumeOwner::restore(facts(), geometry(BLOCKS, 512), shards, false, None).unwrap()
 }
 
-pub fn register(who: &Nexus, key: u64, persist: bool) -> VolumeRequest {
+pub fn register(who: &Requester, key: u64, persist: bool) -> VolumeRequest {
     let register = Register { persist: Some(persist), ..Register::new(None, Key(key)) };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
-pub fn reserve(who: &Nexus, key: u64, kind: ReservationType) -> VolumeRequest {
+pub fn reserve(who: &Requester, key: u64, kind: ReservationType) -> VolumeRequest {
     VolumeRequest::Reserve { who: who.clone(), action: Action::Reserve { key: Some(Key(key)), kind } }
 }
 
@@ -101,7 +101,7 @@ impl Daemon {
             }
         }
         while let Some(answer) = self.home.poll_answer() {
-            if answer.id.issuer() == volume::Issuer::Gate {
+            if answer.id.space() == volume::IdSpace::Gate {
                 self.to_shards[usize::from(answer.to.0)].push_back(ToShard::Answer(answer));
             } else {
                 self.answers.push(answer);
@@ -148,14 +148,14 @@ impl Daemon {
     }
 
     /// Submits a write of one block, whose bytes are `fill`.
-    pub fn write(&mut self, shard: usize, who: &Nexus, fill: u8, lba: u64, exclusive: bool) -> u64 {
+    pub fn write(&mut self, shard: usize, who: &Requester, fill: u8, lba: u64, exclusive: bool) -> u64 {
         let span = Span { lba, blocks: 1 };
         let payload = self.world.payload(&[fill; 512]);
         let op = if exclusive { Op::WriteAtomic(span) } else { Op::Write(span, Durability::Cached) };
         self.submit(shard, who, op, payload)
     }
 
-    pub fn submit(&mut self, shard: usize, who: &Nexus, op: Op, payload: volume::Payload) -> u64 {
+    pub fn submit(&mut self, shard: usize, who: &Requester, op: Op, payload: volume::Payload) -> u64 {
         self.ios += 1;
         self.live.push((shard, self.ios, who.identity.clone()));
         self.world.submit(shard, who, self.ios, op, payload);
@@ -190,7 +190,7 @@ impl Daemon {
     }
 
     /// Submits, and waits for the end.
-    pub fn run(&mut self, shard: usize, who: &Nexus, op: Op, payload: volume::Payload) -> Done {
+    pub fn run(&mut self, shard: usize, who: &Requester, op: Op, payload: volume::Payload) -> Done {
         let io = self.submit(shard, who, op, payload);
         self.settle();
         let at = self.done.iter().position(|done| done.id.0 == io).expect("an end");

@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use volume::{
-    Backend, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Nexus, Op, Outcome, PortId, ShardId,
-    Shared, Span, View,
+    Backend, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Op, Outcome, PortId, Requester,
+    ShardId, Shared, Span, View,
 };
 
 pub const BLOCK: usize = 512;
@@ -155,7 +155,7 @@ impl World {
         Payload::In(self.pool.take_sg(Class::Wire, len).expect("memory"))
     }
 
-    pub fn submit(&mut self, shard: usize, who: &Nexus, id: u64, op: Op, payload: Payload) {
+    pub fn submit(&mut self, shard: usize, who: &Requester, id: u64, op: Op, payload: Payload) {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.gates[shard].submit(&mut cx, who, Io { id: IoId(id), epoch: Default::default(), op, payload });
     }
@@ -178,14 +178,14 @@ impl World {
 }
 
 /// An NVMe host.
-pub fn nexus(number: u8) -> Nexus {
-    Nexus { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
+pub fn requester(number: u8) -> Requester {
+    Requester { identity: Arc::new(Identity::Host([number; 16])), port: PortId(1), read_only: false }
 }
 
 /// A SCSI initiator port.
 #[allow(dead_code, reason = "not every test has both kinds")]
-pub fn initiator(number: u8) -> Nexus {
+pub fn initiator(number: u8) -> Requester {
     let (name, port) = ("iqn.2026-11.example:host".into(), PortId(1));
     let identity = Identity::Initiator { name, isid: [0x40, 0, 0, 0, 0, number], port };
-    Nexus { identity: Arc::new(identity), port, read_only: false }
+    Requester { identity: Arc::new(identity), port, read_only: false }
 }

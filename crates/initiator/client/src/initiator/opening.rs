@@ -210,7 +210,7 @@ pub fn secrets(url: &Url) -> Result<Secrets, Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Nexus, Settings};
+    use crate::{IsidChoice, Settings};
 
     fn numbers(initiator: &mut Initiator, ports: &[u16]) -> Vec<u16> {
         let url = |port: &u16| format!("iscsi://127.0.0.1:{port}/iqn.2026-11.io.blockwire:a/0");
@@ -236,8 +236,8 @@ mod tests {
         let mut first = Initiator::new(Settings::default()).unwrap();
         assert_eq!(numbers(&mut first, &[1, 2]), [0, 1]);
         let inherited = first.identities.iter().flat_map(|(_, identities)| identities.clone()).collect();
-        let nexus = Nexus::Inherited(first.who().isid);
-        let mut second = Initiator::new(Settings { nexus, inherited, ..Settings::default() }).unwrap();
+        let isid = IsidChoice::Inherited(first.who().isid);
+        let mut second = Initiator::new(Settings { isid, inherited, ..Settings::default() }).unwrap();
         // Not that of another path's session, which it would end.
         assert_eq!(numbers(&mut second, &[3, 2, 1]), [2, 1, 0]);
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 
 use buf::Time;
 use nvme::property::{Configuration, ControllerStatus};
-use volume::{Issuer, RequestId, ShardId};
+use volume::{IdSpace, RequestId, ShardId};
 
 use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
@@ -185,7 +185,7 @@ impl Controllers {
     /// A name for a request of an admin command. Bit 61 tells it from those of I/O commands.
     pub(crate) fn next_request(&mut self) -> RequestId {
         self.requests += 1;
-        RequestId::of(Issuer::Nvme, 1 << 61 | self.requests)
+        RequestId::of(IdSpace::Nvme, 1 << 61 | self.requests)
     }
 }
 

@@ -13,7 +13,7 @@ use nvme::reservation::{
 };
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::reservation::{self, Action, Key, RegisterMode, ReservationType, Reservations};
-use volume::{Identity, Nexus, Refusal, VolumeId, VolumeRequest};
+use volume::{Identity, Refusal, Requester, VolumeId, VolumeRequest};
 use zerocopy::FromBytes;
 
 use super::{list, place};
@@ -58,7 +58,7 @@ pub(super) fn keys(ctx: &mut ExecContext, slot: u32, sqe: &Sqe, data: &Sg) {
         return ctx.complete(slot, Status::INVALID_FIELD.final_().into());
     };
     let read_only = ctx.tasks.get(slot).read_only;
-    let who = Nexus { read_only, ..queue.nexus.clone() };
+    let who = Requester { read_only, ..queue.nexus.clone() };
     ctx.tasks.get_mut(slot).job = AfterWait::Plain;
     ctx.request(slot, VolumeRequest::Reserve { who, action });
 }

@@ -76,7 +76,8 @@ fn a_page_that_was_gathered_waits_for_memory() {
 #[test]
 fn no_notice_is_lost_for_want_of_memory() {
     let (mut world, host) = controller();
-    let who = |id| Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false };
+    let who =
+        |id| Requester { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false };
     for (id, key) in [(1, 0x11), (9, 0x99)] {
         let action = super::controllers::events::register(key);
         world.request(0, VolumeRequest::Reserve { who: who(id), action }).unwrap();

@@ -20,8 +20,8 @@ use nvme::io::Transfer;
 use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared, Uuid, ViewUpdate,
-    VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, PortId, Ram, RamDisk, RequestId, Requester, ShardId, Shared, Uuid,
+    ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -195,7 +195,7 @@ impl World {
                     .unwrap(),
                 id: HostId::new([id; 16]).unwrap(),
             },
-            nexus: Nexus { identity, port: PortId(port), read_only: false },
+            nexus: Requester { identity, port: PortId(port), read_only: false },
             namespaces,
             transfer_max: 1 << 20,
             traffic_ms: 0,
@@ -498,7 +498,7 @@ impl World {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.issuer() == volume::Issuer::Gate => {
+            Mail::Answer(volume, answer) if answer.id.space() == volume::IdSpace::Gate => {
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
                 let gate = &mut self.cores[usize::from(answer.to.0)].gates[volume.0 as usize];
                 gate.answered(&mut cx, answer.id, answer.result);

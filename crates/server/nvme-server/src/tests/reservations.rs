@@ -412,16 +412,16 @@ fn reports_are_cut_and_filled() {
 }
 
 /// A SCSI initiator of the same volume, through the volume's home.
-fn initiator(name: &str, port: u16) -> Nexus {
+fn initiator(name: &str, port: u16) -> Requester {
     let identity = Identity::Initiator { name: name.into(), isid: [0x80, 1, 2, 3, 4, 5], port: PortId(port) };
-    Nexus { identity: Arc::new(identity), port: PortId(port), read_only: false }
+    Requester { identity: Arc::new(identity), port: PortId(port), read_only: false }
 }
 
-fn scsi(world: &mut World, who: &Nexus, action: Action) -> Result<(), volume::Refusal> {
+fn scsi(world: &mut World, who: &Requester, action: Action) -> Result<(), volume::Refusal> {
     world.request(0, VolumeRequest::Reserve { who: who.clone(), action })
 }
 
-fn scsi_register(world: &mut World, who: &Nexus, key: u64) {
+fn scsi_register(world: &mut World, who: &Requester, key: u64) {
     let register = volume::reservation::Register {
         persist: Some(false),
         ..volume::reservation::Register::new(None, Key(key))

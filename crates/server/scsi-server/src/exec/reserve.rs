@@ -10,7 +10,7 @@ use scsi::pr::{self, Capabilities, FullStatus, FullStatusEntry, MoveParameters, 
 use scsi::sense::Sense;
 use scsi::transport_id::TransportId;
 use volume::reservation::{Action, Key, Register, Registrant, ReservationType, Reservations};
-use volume::{Identity, Nexus, PortId, Uuid, VolumeRequest};
+use volume::{Identity, PortId, Requester, Uuid, VolumeRequest};
 
 use super::parameter::contiguous;
 use crate::context::ExecContext;
@@ -24,7 +24,7 @@ pub(crate) fn legacy(ctx: &mut ExecContext, slot: u32, reserve: bool) {
 
 fn request(ctx: &mut ExecContext, slot: u32, action: Action) {
     let read_only = ctx.tasks.get(slot).read_only;
-    let who = Nexus { read_only, ..ctx.nexus_of(slot).nexus.clone() };
+    let who = Requester { read_only, ..ctx.nexus_of(slot).nexus.clone() };
     ctx.request(slot, VolumeRequest::Reserve { who, action });
 }
 

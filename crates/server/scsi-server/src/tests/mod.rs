@@ -21,8 +21,8 @@ use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Gate, Geometry, Identity, Nexus, PortId, Ram, RamDisk, Refusal, RequestId, ShardId, Shared, Uuid,
-    ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, PortId, Ram, RamDisk, Refusal, RequestId, Requester, ShardId, Shared,
+    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
@@ -191,7 +191,7 @@ impl World {
         let isid = [0x80, 0, 0, 0, 0, 1];
         let identity = Identity::Initiator { name: name.into(), isid, port: PortId(port) };
         let spec = NexusSpec {
-            nexus: Nexus { identity: Arc::new(identity), port: PortId(port), read_only: false },
+            nexus: Requester { identity: Arc::new(identity), port: PortId(port), read_only: false },
             target: "iqn.target".into(),
             portal_group: port,
             ports: [1, 2].map(|port| TargetPort { port: PortId(port), portal_group: port }).into(),

@@ -335,7 +335,7 @@ fn a_host_of_the_other_protocol_is_shown_and_preempted() {
 
     let (mut world, a, ..) = three();
     let identity = std::sync::Arc::new(volume::Identity::Host([7; 16]));
-    let who = volume::Nexus { identity, port: volume::PortId(1), read_only: false };
+    let who = volume::Requester { identity, port: volume::PortId(1), read_only: false };
     let register = Register {
         mode: RegisterMode::Add,
         nqn: Some("nqn.2026-11.example:host".into()),

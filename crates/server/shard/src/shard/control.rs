@@ -8,7 +8,7 @@ use buf::{Cx, Time};
 use endpoint::Departure;
 use stream::{Close, Connection, Tag};
 use volume::{
-    Issuer, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeAnswer, VolumeId, VolumeRequest,
+    IdSpace, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeAnswer, VolumeId, VolumeRequest,
 };
 
 use super::Shard;
@@ -48,7 +48,7 @@ pub(super) struct PendingRequests {
 impl PendingRequests {
     fn number_request(&mut self, control: Option<u64>) -> RequestId {
         self.made += 1;
-        let number = RequestId::of(Issuer::Shard, self.made);
+        let number = RequestId::of(IdSpace::Shard, self.made);
         self.waiting.insert(number, control);
         number
     }

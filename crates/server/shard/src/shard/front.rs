@@ -11,7 +11,7 @@
 use buf::{Class, Cx, Payload};
 use endpoint::{Departure, LinkId};
 use stream::{Tag, Target};
-use volume::{CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Nexus, Op, VolumeId};
+use volume::{CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Op, Requester, VolumeId};
 
 use super::Parts;
 use super::conns::Connections;
@@ -56,7 +56,7 @@ pub(super) trait Front: Sized {
     fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Self::Conn>;
 
     /// In whose name a command acts.
-    fn nexus_of(&self, command: Self::Command) -> &Nexus;
+    fn nexus_of(&self, command: Self::Command) -> &Requester;
 
     /// A step of this front among others.
     fn any_step(step: PayloadStep<Self::Command>) -> AnyStep;
@@ -305,7 +305,7 @@ pub(super) trait Front: Sized {
 pub(super) fn carry_out_inline<C, T: Target>(
     cx: &mut Cx<'_>,
     volumes: &mut LocalVolumes,
-    who: &Nexus,
+    who: &Requester,
     io: &InlineIo,
     (proto, tag): (&mut T, Tag),
     parked: &ParkedSteps<C>,

@@ -2,7 +2,7 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use volume::{Ack, Done, Issuer, ViewUpdate, VolumeAnswer, VolumeId};
+use volume::{Ack, Done, IdSpace, ViewUpdate, VolumeAnswer, VolumeId};
 
 use super::Shard;
 use super::front::Front;
@@ -35,17 +35,17 @@ impl Shard {
     /// An operation has ended: its server hears of it, and may want another one.
     fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
         self.parts.deferred.follows = true;
-        match done.id.issuer() {
-            Issuer::Scsi => {
+        match done.id.space() {
+            IdSpace::Scsi => {
                 self.iscsi.server.done(cx, done);
                 self.iscsi.run_steps(cx, &mut self.parts);
             }
-            Issuer::Nvme => {
+            IdSpace::Nvme => {
                 self.nvme.server.done(cx, done);
                 self.nvme.run_steps(cx, &mut self.parts);
             }
             // Those of the shard are told apart before, and those of gates end below them.
-            Issuer::Shard | Issuer::Gate => {}
+            IdSpace::Shard | IdSpace::Gate => {}
         }
         self.parts.deferred.follows = false;
     }
@@ -100,11 +100,11 @@ impl Shard {
     pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: VolumeAnswer) {
         debug_assert_eq!(answer.to, self.parts.id);
         let (id, result) = (answer.id, answer.result);
-        match id.issuer() {
-            Issuer::Scsi => self.iscsi.server.answered(cx, id, result),
-            Issuer::Nvme => self.nvme.server.answered(cx, id, result),
-            Issuer::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
-            Issuer::Shard => {
+        match id.space() {
+            IdSpace::Scsi => self.iscsi.server.answered(cx, id, result),
+            IdSpace::Nvme => self.nvme.server.answered(cx, id, result),
+            IdSpace::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
+            IdSpace::Shard => {
                 if !self.iscsi.nexus_end_answered(cx, &mut self.parts, id) {
                     self.requests.answered(&mut self.parts.outbox, &answer);
                 }

@@ -7,8 +7,8 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, DiskId, DiskOp, Done, Durability, Gate, Io, IoId, Issuer, Nexus, Op, OperatorNotice, Refusal,
-    RequestId, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId, VolumeMap,
+    Ack, DiskId, DiskOp, Done, Durability, Gate, IdSpace, Io, IoId, Op, OperatorNotice, Refusal, RequestId,
+    Requester, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId, VolumeMap,
     VolumeOwner, VolumeRequest,
 };
 
@@ -305,7 +305,7 @@ impl LocalVolumes {
         u32::try_from(span.blocks * u64::from(logical)).unwrap_or(u32::MAX)
     }
 
-    pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Nexus, volume: VolumeId, io: Io) {
+    pub(super) fn submit(&mut self, cx: &mut Cx<'_>, who: &Requester, volume: VolumeId, io: Io) {
         let Some(local) = self.get_mut(volume) else {
             // The volume went while this waited for memory, or for its turn in a longer command.
             let result = Err(Refusal::NotReady(UnservableReason::Removed).into());
@@ -325,7 +325,7 @@ impl LocalVolumes {
     /// Reads at once, if the transport has leave to send so much; see [`Gate::read_inline`].
     pub(super) fn read_inline(
         &mut self,
-        who: &Nexus,
+        who: &Requester,
         volume: VolumeId,
         span: Span,
         may: impl FnOnce() -> bool,
@@ -339,7 +339,7 @@ impl LocalVolumes {
     /// Writes at once; see [`Gate::write_inline`].
     pub(super) fn write_inline(
         &mut self,
-        who: &Nexus,
+        who: &Requester,
         volume: VolumeId,
         (span, durability): (Span, Durability),
         from: &[u8],
@@ -461,7 +461,7 @@ impl LocalVolumes {
 /// How many volumes that are not here may have changed. Volumes are added one after the other.
 const EARLY_MAX: usize = 256;
 /// The flush of the stop.
-pub(super) const FLUSH: IoId = IoId::of(Issuer::Shard, 0);
+pub(super) const FLUSH: IoId = IoId::of(IdSpace::Shard, 0);
 
 impl IoCounters {
     fn count_read(&mut self, bytes: u64) {

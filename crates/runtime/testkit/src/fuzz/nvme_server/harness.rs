@@ -11,8 +11,8 @@ use nvme_server::{
     NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Done, Failure, Fault, Gate, Identity, Io, Nexus, PortId, Ram, RamDisk, RequestId, ShardId, Shared,
-    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Done, Failure, Fault, Gate, Identity, Io, PortId, Ram, RamDisk, RequestId, Requester, ShardId,
+    Shared, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 const SHARDS: usize = 2;
@@ -146,7 +146,11 @@ impl Harness {
             cntlid: CNTLID,
             subsystem: subsystem(),
             host: host(),
-            nexus: Nexus { identity: Arc::new(Identity::Host([7; 16])), port: PortId(1), read_only: false },
+            nexus: Requester {
+                identity: Arc::new(Identity::Host([7; 16])),
+                port: PortId(1),
+                read_only: false,
+            },
             keep_alive: Default::default(),
             kato_ms: 5000,
             entries: ENTRIES as u32,
@@ -407,7 +411,7 @@ impl Harness {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.issuer() == volume::Issuer::Gate => {
+            Mail::Answer(volume, answer) if answer.id.space() == volume::IdSpace::Gate => {
                 self.with(answer.to.0.into(), |core, cx| {
                     core.gates[volume.0 as usize].answered(cx, answer.id, answer.result);
                 });

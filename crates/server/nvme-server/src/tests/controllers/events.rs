@@ -116,8 +116,8 @@ pub(in crate::tests) fn register(key: u64) -> Action {
     })
 }
 
-fn who(id: u8) -> Nexus {
-    Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false }
+fn who(id: u8) -> Requester {
+    Requester { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false }
 }
 
 impl World {

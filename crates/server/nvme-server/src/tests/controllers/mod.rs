@@ -16,7 +16,7 @@ use std::sync::Arc;
 use buf::Cx;
 use nvme::fabrics::{ConnectRefusal, Property, PropertyAccess};
 use nvme::{Completion, HostId, Nqn, Opcode, Sqe, Status};
-use volume::{Identity, Nexus, PortId, ShardId};
+use volume::{Identity, PortId, Requester, ShardId};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::{U16, U32};
 
@@ -64,7 +64,7 @@ pub(super) fn spec(cntlid: u16, id: u8, namespaces: Vec<NamespaceEntry>) -> Cont
         cntlid,
         subsystem: subsystem(),
         host: host(id),
-        nexus: Nexus { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false },
+        nexus: Requester { identity: Arc::new(Identity::Host([id; 16])), port: PortId(1), read_only: false },
         kato_ms: 0,
         keep_alive: crate::KeepAliveLimits::default(),
         entries: 32,

@@ -22,7 +22,7 @@ use iscsi::wire::Tsih;
 use scsi::Status;
 use scsi_server::{ManagementEnd, NexusKey, Reply, Server, Step, TaskKey};
 use stream::{Tag, Target};
-use volume::{Done, Nexus};
+use volume::{Done, Requester};
 
 use super::conns::{ConnKind, Connections, Session};
 use super::front::Front;
@@ -105,7 +105,7 @@ impl Front for IscsiFront {
         conns.session(tag)
     }
 
-    fn nexus_of(&self, command: TaskKey) -> &Nexus {
+    fn nexus_of(&self, command: TaskKey) -> &Requester {
         &self.server.nexus(command.nexus).nexus
     }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use buf::Cx;
 use scsi_server::{LunEntry, NexusKey};
 use stream::Tag;
-use volume::{Identity, Issuer, RequestId, VolumeId, VolumeRequest};
+use volume::{IdSpace, Identity, RequestId, VolumeId, VolumeRequest};
 
 use super::IscsiFront;
 use crate::shard::Parts;
@@ -29,7 +29,7 @@ pub(in crate::shard) struct NexusEnds {
 impl NexusEnds {
     fn number(&mut self, conn: Tag) -> RequestId {
         self.made += 1;
-        let id = RequestId::of(Issuer::Shard, NEXUS_ENDS | self.made);
+        let id = RequestId::of(IdSpace::Shard, NEXUS_ENDS | self.made);
         self.requests.insert(id, conn);
         id
     }

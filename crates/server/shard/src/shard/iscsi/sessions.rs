@@ -15,7 +15,7 @@ use iscsi::session::{
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
 use scsi_server::{IncomingCommand, Management, NexusSpec, TaskAttribute, TaskKey};
 use stream::{Close, Connection, Tag, Target, TargetEvent};
-use volume::{Identity, Nexus};
+use volume::{Identity, Requester};
 
 use super::IscsiFront;
 use super::joins::answer_joins;
@@ -379,7 +379,7 @@ fn nexus_spec(
     let isid = established.identity.isid.0;
     let identity = Identity::Initiator { name: initiator.clone(), isid, port };
     let spec = NexusSpec {
-        nexus: Nexus { identity: Arc::new(identity), port, read_only: false },
+        nexus: Requester { identity: Arc::new(identity), port, read_only: false },
         target: target.name.clone(),
         portal_group: portal.group,
         ports: exports.ports(target),

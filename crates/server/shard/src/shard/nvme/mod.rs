@@ -25,7 +25,7 @@ use nvme::{Completion, Sqe};
 use nvme_server::{CommandKey, ControllerEnd, ControllerStep, QueueKey, Server, Step};
 use nvme_tcp::LinkFault;
 use stream::{Connection, Tag, Target, TargetEvent};
-use volume::{Done, Nexus};
+use volume::{Done, Requester};
 
 use super::conns::Connections;
 use super::front::Front;
@@ -183,7 +183,7 @@ impl Front for NvmeFront {
         conns.queue(tag)
     }
 
-    fn nexus_of(&self, command: CommandKey) -> &Nexus {
+    fn nexus_of(&self, command: CommandKey) -> &Requester {
         self.server.nexus(command.queue)
     }
 

@@ -12,7 +12,7 @@ use nvme_server::{
 };
 use nvme_tcp::{ControllerQueue, QueueSize};
 use stream::{Tag, Target};
-use volume::{Identity, Nexus};
+use volume::{Identity, Requester};
 
 use super::NvmeFront;
 use super::accept::may_connect;
@@ -197,7 +197,7 @@ fn controller_spec(
         cntlid,
         subsystem: Arc::new(discovery_subsystem()),
         host,
-        nexus: Nexus { identity, port: portal.port, read_only: false },
+        nexus: Requester { identity, port: portal.port, read_only: false },
         kato_ms: connect.kato_ms,
         keep_alive: exports.nvme.keep_alive,
         entries: connect.entries,

@@ -44,7 +44,7 @@ impl Access {
 /// let other = one.on_port(PortId(2));
 /// assert!(one != other && one.is_same_port(&other), "two nexuses of one initiator port");
 /// let host = Identity::Host([1; 16]);
-/// assert_eq!(host, host.on_port(PortId(2)), "one nexus");
+/// assert_eq!(host, host.on_port(PortId(2)), "one requester");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {
@@ -97,13 +97,13 @@ impl fmt::Display for Identity {
     }
 }
 
-/// Who asks, as far as admission needs to know.
+/// The source of a command: an I_T nexus of SCSI or a host's controller association of NVMe, with what admission needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Nexus {
+pub struct Requester {
     /// Who.
     pub identity: Arc<Identity>,
     /// The port that carries the request.
     pub port: PortId,
-    /// Whether this nexus may only read.
+    /// Whether this requester may only read.
     pub read_only: bool,
 }

@@ -219,7 +219,7 @@ fn fence(plan: Plan) -> Met {
 
 #[test]
 fn fences_hold_over_both_protocols() {
-    let test = "blockwire-shard --test one_truth fences";
+    let test = "blockwire-shard --test cross_protocol fences";
     let (total, runs) = seeds::play(60, test, |seed| fence(Plan::slow(seed)));
     assert!(total.done > runs && total.refused > runs, "fences met hardly any write: {total:?}");
     assert!(runs < 20 || total.pieces > runs, "hardly any write goes in pieces: {total:?}");

@@ -296,7 +296,7 @@ impl History {
 
 #[test]
 fn changes_under_load_are_told_to_both_protocols() {
-    let test = "blockwire-shard --test one_truth changes";
+    let test = "blockwire-shard --test cross_protocol changes";
     let (total, runs) = seeds::play(16, test, |seed| History::new(Plan::changing(seed)).play());
     assert!(runs < 16 || (total.changes > 100 && total.refused > 100), "nothing much happens: {total:?}");
 }

@@ -20,7 +20,7 @@ use testkit::seeds;
 
 /// Gives what happened, and whether there were enough to say that something must have.
 fn play(test: &str, many: u64, plan: fn(u64) -> Plan) -> (Tally, bool) {
-    let test = format!("blockwire-shard --test one_truth {test}");
+    let test = format!("blockwire-shard --test cross_protocol {test}");
     let (total, runs) = seeds::play(many, &test, |seed| History::new(plan(seed)).play());
     (total, runs >= 100)
 }
