@@ -35,14 +35,22 @@ lint() {
 unit() {
   local rc=0 limit=1440
   tests/setup.sh attach capi eval
-  timeout --kill-after=30 "$limit" cargo test --locked --workspace --no-fail-fast >"$OUT/unit.log" 2>&1 </dev/null ||
-    rc=$?
+  timeout --kill-after=30 "$limit" tests/test.sh --one all_unit_tests >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
   grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
   if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then
     printf 'the tests did not end within %s s; these were slow, the last of them may hang:\n' "$limit" >&2
     grep 'has been running for over' "$OUT/unit.log" >&2 || true
   fi
   [ "$rc" = 0 ] || tail -n 60 "$OUT/unit.log" >&2
+  return "$rc"
+}
+
+# Tests of the daemon and the verbs (`served`) mostly wait for processes, so more of them run at once.
+all_unit_tests() {
+  local rc=0
+  cargo test --locked --workspace --no-fail-fast --test 'se*' -- --test-threads 4 || rc=$?
+  cargo test --locked --workspace --no-fail-fast --lib --bins --examples --test '[!s]*' --test 's[!e]*' || rc=$?
+  cargo test --locked --workspace --no-fail-fast --doc || rc=$?
   return "$rc"
 }
 

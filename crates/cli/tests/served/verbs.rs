@@ -199,7 +199,7 @@ fn this_machine_is_one_registrant_over_several_calls() {
 fn load_is_put_on_and_measured() {
     let (place, daemon) = served();
     let both = urls(&daemon, "a");
-    let told = json(&["bench", &both[0], &both[1], "--json", "--runtime=300ms", "--rw=randrw"]);
+    let told = json(&["bench", &both[0], &both[1], "--json", "--size=1m", "--rw=randrw"]);
     let job = &told["jobs"][0];
     assert!(
         job["read"]["ios"].as_u64().unwrap() > 10 && job["write"]["ios"].as_u64().unwrap() > 10,

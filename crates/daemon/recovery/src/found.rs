@@ -1,6 +1,7 @@
 //! Finding attachments: by name, for a recovery, or to give one up.
 
 use std::fmt;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -68,6 +69,22 @@ pub(super) fn refuse_unknown_device(
          was attached with (--control), or use --force to recover it as the volume of this URL",
         options.dir.display()
     )))
+}
+
+/// Refuses a recovery at a place that is taken by something that is no socket. Without this it would wait for the
+/// killed holder's writes first.
+pub(super) fn refuse_taken_place(options: &AttachOptions, via: Via) -> Result<(), Failure> {
+    let (true, Via::Nbd | Via::VhostUser, Some(at)) = (options.recover, via, &options.at) else {
+        return Ok(());
+    };
+    match std::fs::symlink_metadata(at) {
+        Ok(there) if !there.file_type().is_socket() => Err(Failure::failed(format!(
+            "{} exists and is no socket: it stays as it is; use another path for --at",
+            at.display()
+        ))),
+        // What else may be wrong with it, the server tells.
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// The attach method, and a remark about the choice.

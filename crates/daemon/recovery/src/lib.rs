@@ -44,7 +44,7 @@ use block_device::{Stop, Via};
 use client::{Initiator, IsidChoice, PathIdentity, Settings};
 
 use self::disk::RemoteDisk;
-use self::found::{left_behind, refuse_unknown_device, way};
+use self::found::{left_behind, refuse_taken_place, refuse_unknown_device, way};
 use self::guardian::{Lifeline, NotHeld, TakeoverResult};
 use self::list::{AttachState, FoundAttachment};
 use self::record::{AttachRecord, Process, RecordFile, RecordedPath, SharedRecord, millis};
@@ -227,6 +227,7 @@ impl Attachment {
         let left = left_behind(&options, &shown)?;
         let (via, remark) = way(&options, left.as_ref())?;
         refuse_unknown_device(&options, via, left.is_some())?;
+        refuse_taken_place(&options, via)?;
         // The guardian of a stranded attachment is dead, too.
         let kept = left.as_ref().filter(|left| left.state != AttachState::Stranded);
         let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian::take);
