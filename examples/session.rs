@@ -15,7 +15,7 @@ use std::fmt::Debug;
 
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
-use nvme_tcp::{ControllerQueue, HostLimits, HostQueue, QueueLimits, QueueSize};
+use nvme_tcp::{ControllerQueue, HostQueue, HostQueueSettings, QueueLimits, QueueSize};
 use stream::{Connection, Host, HostEvent, Link, Received, Target, TargetEvent};
 use zerocopy::FromZeros;
 
@@ -99,7 +99,7 @@ fn main() {
     // The same seed and the same times give the same bytes: that is how the simulator repeats a history.
     let (pool, mut entropy) = (Pool::new(16 << 20), Entropy::new([0; 32]));
     let cx = &mut Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
-    let mut host = HostQueue::new(cx, HostLimits::default());
+    let mut host = HostQueue::new(cx, HostQueueSettings::default());
     let mut controller = ControllerQueue::new(cx, QueueLimits::default());
 
     // ICReq and ICResp settle digests and alignment. Then one Connect may go.

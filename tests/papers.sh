@@ -6,7 +6,7 @@ set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
 cd "$ROOT"
-FILES=$ROOT/crates/daemon/chelsio/tests/papers
+FILES=$ROOT/crates/daemon/chiscsi-config/tests/papers
 BLOCKWIRE=${BLOCKWIRE:-$BUILD/release/blockwire}
 DIR=$OUT/papers
 TARGET=iqn.2004-05.com.chelsio.target0

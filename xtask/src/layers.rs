@@ -96,7 +96,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "daemon/process", on: "client", foreign: Any },
     Layer { directory: "daemon/config", on: "backends multipath nvme shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
-    Layer { directory: "daemon/chelsio", on: "config control endpoint multipath shard", foreign: Any },
+    Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
     Layer {
         directory: "daemon/recovery",
         on: "block-device buf client config control multipath process volume",
@@ -104,7 +104,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "daemon/engine",
-        on: "backends buf chelsio client config control endpoint iscsi multipath nvme \
+        on: "backends buf chiscsi-config client config control endpoint iscsi multipath nvme \
              nvme-server process reactor recovery scsi-server shard stream volume",
         foreign: Any,
     },

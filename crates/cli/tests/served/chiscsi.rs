@@ -13,7 +13,7 @@ use crate::{
     initiator::{HOST, Initiator, proof, wanted},
 };
 
-const PAPER: &str = include_str!("../../../daemon/chelsio/tests/papers/t5-chiscsi.conf");
+const PAPER: &str = include_str!("../../../daemon/chiscsi-config/tests/papers/t5-chiscsi.conf");
 const TARGET: &str = "iqn.2004-05.com.chelsio.target0";
 
 /// The paper's file but for its address and device, which other machines have not.
@@ -334,7 +334,7 @@ fn fios_job_of_the_paper_runs_on_a_volume() {
     let place = Place::new();
     let text = PAPER.replace("102.11.11.32:3260", "127.0.0.1:0").replace("/dev/ssdb1", "r,MEM,size=1024MB");
     let daemon = serve(&place, &text);
-    let job = include_str!("../../../daemon/chelsio/tests/papers/t5-random-read.fio")
+    let job = include_str!("../../../daemon/chiscsi-config/tests/papers/t5-random-read.fio")
         .replace("runtime=60", "runtime=1");
     let map = format!("/dev/sdb=iscsi://{}/{TARGET}/0", daemon.at);
     let out = std::process::Command::new(env!("CARGO_BIN_EXE_blockwire"))

@@ -8,19 +8,19 @@ use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, NetworkBac
 use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, ShardId, Span};
 
-/// Either kind of backend. One of this machine has no sockets, and says so.
+/// A leg of a stripe: either kind of backend. A local one has no sockets, so its socket polls return `None`.
 pub enum AnyLeg {
-    /// Of this machine.
-    Here(Box<dyn Backend>),
-    /// With sockets.
-    Elsewhere(Box<dyn NetworkBackend>),
+    /// A backend without sockets.
+    Local(Box<dyn Backend>),
+    /// A backend with sockets: a remote volume.
+    Network(Box<dyn NetworkBackend>),
 }
 
 impl fmt::Debug for AnyLeg {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AnyLeg::Here(_) => "Here",
-            AnyLeg::Elsewhere(_) => "Elsewhere",
+            AnyLeg::Local(_) => "Local",
+            AnyLeg::Network(_) => "Network",
         })
     }
 }
@@ -28,8 +28,8 @@ impl fmt::Debug for AnyLeg {
 macro_rules! each {
     ($any:expr, $leg:ident => $what:expr) => {
         match $any {
-            AnyLeg::Here($leg) => $what,
-            AnyLeg::Elsewhere($leg) => $what,
+            AnyLeg::Local($leg) => $what,
+            AnyLeg::Network($leg) => $what,
         }
     };
 }
@@ -38,8 +38,8 @@ macro_rules! each {
 macro_rules! elsewhere {
     ($any:expr, $leg:ident => $what:expr, else $otherwise:expr) => {
         match $any {
-            AnyLeg::Here(_) => $otherwise,
-            AnyLeg::Elsewhere($leg) => $what,
+            AnyLeg::Local(_) => $otherwise,
+            AnyLeg::Network($leg) => $what,
         }
     };
 }

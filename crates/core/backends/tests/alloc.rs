@@ -16,7 +16,7 @@ const LEGS: u64 = 4;
 fn stripe() -> Stripe<AnyLeg> {
     let leg = |_| {
         let disk = Arc::new(RamDisk::new(1 << 12, 1 << 12, 512, 4096));
-        (AnyLeg::Here(Box::new(Ram::new(disk))), None)
+        (AnyLeg::Local(Box::new(Ram::new(disk))), None)
     };
     Stripe::new((0..LEGS).map(leg).collect(), CHUNK, None, None)
 }

@@ -412,12 +412,12 @@ fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static s
     match portal.protocol {
         Protocol::Iscsi => {
             let mut reached = plan.ways.targets.iter().filter(|target| target.portals.contains(&portal.tag));
-            let target = reached.find(|target| anonymous(plan, target))?;
+            let target = reached.find(|target| is_reachable_without_secret(plan, target))?;
             Some((format!("target \"{}\"", target.name), "configure CHAP"))
         }
         Protocol::Nvme => {
             let mut reached = plan.ways.subsystems.iter().filter(|one| one.portals.contains(&portal.tag));
-            let subsystem = reached.find(|subsystem| nvme::anonymous(plan, subsystem))?;
+            let subsystem = reached.find(|subsystem| nvme::is_reachable_without_secret(plan, subsystem))?;
             Some((format!("subsystem \"{}\"", subsystem.nqn), "configure dhchap_key_file"))
         }
         Protocol::NvmeDiscovery => None,
@@ -425,7 +425,7 @@ fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static s
 }
 
 /// Whether someone may reach the target without a secret.
-fn anonymous(plan: &Plan, target: &Target) -> bool {
+fn is_reachable_without_secret(plan: &Plan, target: &Target) -> bool {
     let chap = plan.auth.common(target);
     let optional = plan.auth.methods_of(target).contains(&AuthMethod::None);
     if target.open && (chap.is_empty() || optional) {

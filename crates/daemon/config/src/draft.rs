@@ -483,7 +483,7 @@ fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credenti
     let mut list: Vec<Credentials> = Vec::new();
     for table in &tables {
         let Some(one) = secret::credentials(table, allow_short) else { continue };
-        if let Some(why) = list.iter().find_map(|other| clash(other, &one)) {
+        if let Some(why) = list.iter().find_map(|other| credential_conflict(other, &one)) {
             table.file.sink.error(&table.place(), format!("{key}: {why}"));
         }
         list.push(one);
@@ -491,9 +491,9 @@ fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credenti
     list
 }
 
-/// Why two credentials cannot stand in one list. The target proves itself before it knows which of
+/// Why two credentials cannot be in one list; `None`: they can. The target proves itself before it knows which of
 /// the users it talks to, so a list has one mutual account.
-pub fn clash(a: &Credentials, b: &Credentials) -> Option<String> {
+pub fn credential_conflict(a: &Credentials, b: &Credentials) -> Option<String> {
     if a.user == b.user {
         return Some(format!("user \"{}\" stands twice", a.user));
     }

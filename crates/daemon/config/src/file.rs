@@ -19,7 +19,7 @@ fn cannot(why: io::Error) -> String {
 ///
 /// # Errors
 /// Words that go behind its name.
-pub fn open(path: &Path) -> Result<(File, Metadata), String> {
+pub fn open_regular(path: &Path) -> Result<(File, Metadata), String> {
     // Not to wait for the one at a FIFO's other end.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
     let file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
@@ -33,8 +33,8 @@ pub fn open(path: &Path) -> Result<(File, Metadata), String> {
 /// All that an open file holds; `None`: more than `bytes_max` bytes.
 ///
 /// # Errors
-/// As [`open`].
-pub fn read(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
+/// As [`open_regular`].
+pub fn read_bounded(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
     let mut bytes = Vec::new();
     file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(cannot)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= bytes_max))
@@ -43,10 +43,11 @@ pub fn read(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
 /// The text of a regular file, and whether everybody may read it.
 ///
 /// # Errors
-/// As [`open`].
-pub fn text(path: &Path, bytes_max: u64) -> Result<(String, bool), String> {
-    let (file, meta) = open(path)?;
-    let bytes = read(file, bytes_max)?.ok_or_else(|| format!("is larger than {}", size::human(bytes_max)))?;
+/// As [`open_regular`].
+pub fn read_text(path: &Path, bytes_max: u64) -> Result<(String, bool), String> {
+    let (file, meta) = open_regular(path)?;
+    let bytes =
+        read_bounded(file, bytes_max)?.ok_or_else(|| format!("is larger than {}", size::human(bytes_max)))?;
     let text = String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8 text".to_owned())?;
     Ok((text, meta.mode() & 0o004 != 0))
 }
@@ -63,17 +64,17 @@ mod tests {
         let fifo = root.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
         for path in [&fifo, Path::new("/dev/zero"), root.path()] {
-            assert_eq!(text(path, 100).unwrap_err(), "is not a regular file", "{}", path.display());
+            assert_eq!(read_text(path, 100).unwrap_err(), "is not a regular file", "{}", path.display());
         }
         let path = root.path().join("file");
         std::fs::write(&path, "0123456789").unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o604)).unwrap();
-        assert_eq!(text(&path, 10), Ok(("0123456789".to_owned(), true)));
-        assert!(text(&path, 9).unwrap_err().contains("larger than"));
+        assert_eq!(read_text(&path, 10), Ok(("0123456789".to_owned(), true)));
+        assert!(read_text(&path, 9).unwrap_err().contains("larger than"));
         // One that says that it is empty and is not.
-        assert!(text(Path::new("/proc/self/maps"), 10).unwrap_err().contains("larger than"));
+        assert!(read_text(Path::new("/proc/self/maps"), 10).unwrap_err().contains("larger than"));
         std::fs::write(&path, [0xff]).unwrap();
-        assert!(text(&path, 10).unwrap_err().contains("UTF-8"));
-        assert!(text(&root.path().join("none"), 10).unwrap_err().contains("cannot be read"));
+        assert!(read_text(&path, 10).unwrap_err().contains("UTF-8"));
+        assert!(read_text(&root.path().join("none"), 10).unwrap_err().contains("cannot be read"));
     }
 }

@@ -85,7 +85,7 @@ fn part_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
 
 fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
     let shown = path.to_string_lossy();
-    let (content, is_world_readable) = match file::text(path, FILE_BYTES_MAX) {
+    let (content, is_world_readable) = match file::read_text(path, FILE_BYTES_MAX) {
         Ok(read) => read,
         Err(why) => return sink.error(&Place::whole(&shown), why),
     };

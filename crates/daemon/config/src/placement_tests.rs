@@ -4,7 +4,7 @@ use super::{
     check::Options,
     tests::{errors, load},
 };
-use crate::plan::{Bind, Placement};
+use crate::plan::{CoreChoice, Placement};
 
 const BASE: &str = r#"[[volume]]
 name = "a"
@@ -32,12 +32,15 @@ fn rule(text: &str) -> Placement {
 #[test]
 fn rules_are_resolved() {
     let all = rule("protocol = \"iscsi\"\nhost = \"web\"\nvolume = \"a\"\ncores = [5, 0]");
-    assert_eq!((all.portals, &*all.cores, all.bind), (Some(vec![0]), &[5, 0][..], Bind::Balanced));
+    assert_eq!((all.portals, &*all.cores, all.bind), (Some(vec![0]), &[5, 0][..], CoreChoice::Balanced));
     assert_eq!(all.peers, Some(vec!["iqn.2026-11.test:web".to_owned()]));
     assert_eq!((all.sources.len(), all.volume.unwrap().as_str()), (1, "a"));
-    assert_eq!((rule("bind = \"queue\"").bind, rule("bind = \"cpu\"").bind), (Bind::Queue, Bind::Cpu));
+    assert_eq!(
+        (rule("bind = \"queue\"").bind, rule("bind = \"cpu\"").bind),
+        (CoreChoice::Queue, CoreChoice::Cpu)
+    );
     let one = rule("portal = \"127.0.0.1:4420\"\nbind = \"random\"");
-    assert_eq!((one.portals, one.cores.len(), one.bind), (Some(vec![1]), 0, Bind::Random));
+    assert_eq!((one.portals, one.cores.len(), one.bind), (Some(vec![1]), 0, CoreChoice::Random));
     assert_eq!(rule("host = \"web\"\nsources = []\ncores = [0]").sources.len(), 1);
 }
 

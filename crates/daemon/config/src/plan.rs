@@ -15,7 +15,7 @@ use std::{
 
 pub use multipath::Secret;
 
-pub use placement::{Bind, Placement};
+pub use placement::{CoreChoice, Placement};
 pub use subsystem::{
     ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
 };

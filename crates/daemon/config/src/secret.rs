@@ -111,11 +111,11 @@ fn secret(table: &Reader<'_>, inline: &str, file: &str, allow_short: bool) -> Op
 
 /// The content of a secret file without its last line end.
 pub fn read(path: &Path) -> Result<Vec<u8>, String> {
-    let (file, meta) = file::open(path)?;
+    let (file, meta) = file::open_regular(path)?;
     if meta.mode() & 0o077 != 0 {
         return Err(format!("has mode {:04o}: others can use it; chmod 600 it", meta.mode() & 0o7777));
     }
-    let mut bytes = file::read(file, 4096)?.ok_or("is too large to be a secret")?;
+    let mut bytes = file::read_bounded(file, 4096)?.ok_or("is too large to be a secret")?;
     if bytes.last() == Some(&b'\n') {
         bytes.pop();
         if bytes.last() == Some(&b'\r') {

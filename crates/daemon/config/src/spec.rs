@@ -340,6 +340,8 @@ pub enum SpecError {
     Password,
     /// A stripe that is not written as it must be.
     BadStripe(backends::stripe::StripeSyntaxError),
+    /// A leg of a stripe that is a stripe itself.
+    NestedStripe,
     /// What is wrong with a leg of a stripe, counted from 1.
     BadLeg(usize, Box<SpecError>),
     /// `/dev/...` was expected where another absolute path stands.
@@ -375,6 +377,7 @@ impl fmt::Display for SpecError {
                  or name a variable of the daemon's environment with ?secret_env=NAME",
             ),
             SpecError::BadStripe(why) => why.fmt(f),
+            SpecError::NestedStripe => f.write_str("a stripe cannot be a leg of another"),
             SpecError::BadLeg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
             SpecError::NotADevice(path) => {
                 write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")

@@ -160,7 +160,7 @@ fn read(args: &ServeArgs, paths: &DefaultPaths, sink: &Sink) -> (Draft, Vec<Line
     let mut draft = match (&args.chiscsi, &args.config) {
         (Some(path), _) => {
             let mut draft = Draft::default();
-            lines = chelsio::read_file(path, sink, &mut draft);
+            lines = chiscsi_config::read_file(path, sink, &mut draft);
             draft
         }
         (None, Some(path)) => config::read_files(path, sink),
@@ -168,7 +168,7 @@ fn read(args: &ServeArgs, paths: &DefaultPaths, sink: &Sink) -> (Draft, Vec<Line
         (None, None) => Draft::default(),
     };
     if let Some(path) = &args.policy {
-        lines.extend(chelsio::read_policy(path, sink, &mut draft));
+        lines.extend(chiscsi_config::read_policy(path, sink, &mut draft));
     }
     let said = |option: &str| Place::whole(&format!("command line: {option}"));
     for volume in &args.volumes {

@@ -27,7 +27,7 @@ pub use device::device_key;
 use file::{file, is_empty, leads_to};
 pub use known::known_uuid;
 pub use probe::{ProbeNeeds, ProbeResult};
-pub use refused::StoreError;
+pub use refused::VolumeOpenError;
 use refused::Why;
 
 use crate::{
@@ -119,7 +119,7 @@ impl Store {
         volume: &Volume,
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, VolumeOpenError> {
         let probed = ProbeNeeds::of(volume, identities).look();
         Store::open_scouted(volume, identities, others, probed)
     }
@@ -130,7 +130,7 @@ impl Store {
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         probed: ProbeResult,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, VolumeOpenError> {
         let opened = OpenedStore::as_before(volume, identities, others.clone(), probed)?;
         opened.with_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
@@ -329,7 +329,7 @@ impl OpenedStore {
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         probed: ProbeResult,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, VolumeOpenError> {
         let making = match volume.origin {
             Origin::Configured => CreatePolicy::First,
             Origin::Created => CreatePolicy::Never,
@@ -343,7 +343,7 @@ impl OpenedStore {
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         probed: ProbeResult,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, VolumeOpenError> {
         OpenedStore::open(volume, CreatePolicy::Asked, identities, others, probed)
     }
 
@@ -353,13 +353,13 @@ impl OpenedStore {
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         mut probed: ProbeResult,
-    ) -> Result<Self, StoreError> {
+    ) -> Result<Self, VolumeOpenError> {
         let probed = &mut probed;
         let opened = match &volume.spec.source {
             Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, probed),
             _ => open_one(volume, (WHOLE, making), identities, others, probed),
         };
-        opened.map(OpenedStore).map_err(|why| StoreError { volume: volume.name.clone(), why })
+        opened.map(OpenedStore).map_err(|why| VolumeOpenError { volume: volume.name.clone(), why })
     }
 
     /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
@@ -368,7 +368,7 @@ impl OpenedStore {
         mut self,
         identities: &mut Identities,
         mut others: impl Iterator<Item = &'a Store>,
-    ) -> Result<Store, Box<(StoreError, OpenedStore)>> {
+    ) -> Result<Store, Box<(VolumeOpenError, OpenedStore)>> {
         let store = &mut self.0;
         let identified = match &store.volume.spec.source {
             Source::Stripe(striped) => {
@@ -383,7 +383,7 @@ impl OpenedStore {
         });
         match alone {
             Ok(()) => Ok(self.0),
-            Err(why) => Err(Box::new((StoreError { volume: self.0.volume.name.clone(), why }, self))),
+            Err(why) => Err(Box::new((VolumeOpenError { volume: self.0.volume.name.clone(), why }, self))),
         }
     }
 

@@ -139,7 +139,7 @@ fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
     let inherited = match records.inherit() {
         Some((RecoveryState::Fuse { dir, write_max, name, made, by_program, .. }, files)) => {
             let made = made.map(|(device, inode)| fuse::CreatedDir { device, inode });
-            Some((dir, fuse::MountFacts { write_max, name: fuse::MountId(name), made, by_program }, files))
+            Some((dir, fuse::MountHandover { write_max, name: fuse::MountId(name), made, by_program }, files))
         }
         _ => None,
     };
@@ -178,14 +178,18 @@ fn serve_fuse(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
 }
 
 /// A server with the descriptors that the guardian held.
-fn go_on(settings: fuse::Settings, facts: fuse::MountFacts, files: Vec<OwnedFd>) -> io::Result<fuse::Server> {
+fn go_on(
+    settings: fuse::Settings,
+    facts: fuse::MountHandover,
+    files: Vec<OwnedFd>,
+) -> io::Result<fuse::Server> {
     let mut files = files.into_iter();
     let fuse = files.next().ok_or_else(|| io::Error::other("the guardian holds nothing"))?;
     fuse::Server::recover(settings, fuse::InheritedMount { fuse, device: files.next(), facts })
 }
 
 fn state<'a>(dir: &Path, keep: fuse::MountHandles<'a>) -> (RecoveryState, Vec<std::os::fd::BorrowedFd<'a>>) {
-    let fuse::MountFacts { write_max, name, made, by_program } = keep.facts;
+    let fuse::MountHandover { write_max, name, made, by_program } = keep.facts;
     let (device, made) = (keep.device.is_some(), made.map(|made| (made.device, made.inode)));
     let state =
         RecoveryState::Fuse { dir: dir.to_owned(), write_max, name: name.0, made, by_program, device };

@@ -71,7 +71,7 @@ pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream
     let socket = TcpStream::connect(to)?;
     socket.set_nodelay(true)?;
     if let Some(name) = congestion {
-        system::set_congestion(&socket, name)?;
+        system::set_socket_congestion_control(&socket, name)?;
     }
     Ok(socket)
 }

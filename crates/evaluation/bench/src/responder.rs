@@ -236,7 +236,7 @@ impl Responder {
         };
         socket.set_nodelay(true)?;
         if let Some(name) = &self.options.congestion {
-            system::set_congestion(&socket, name)?;
+            system::set_socket_congestion_control(&socket, name)?;
         }
         if let Some(slot) = self.connections.get_mut(index) {
             *slot = Some(Box::new(Connection::new(socket)));

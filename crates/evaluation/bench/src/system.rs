@@ -26,12 +26,12 @@ pub fn pin(core: usize) -> io::Result<()> {
 }
 
 /// Sets a socket's congestion control.
-pub fn set_congestion(socket: &impl AsFd, name: &str) -> io::Result<()> {
+pub fn set_socket_congestion_control(socket: &impl AsFd, name: &str) -> io::Result<()> {
     Ok(sockopt::set_tcp_congestion(socket, name)?)
 }
 
 /// A socket's congestion control.
-pub fn congestion(socket: &impl AsFd) -> io::Result<String> {
+pub fn socket_congestion_control(socket: &impl AsFd) -> io::Result<String> {
     Ok(sockopt::tcp_congestion(socket)?)
 }
 
@@ -203,9 +203,9 @@ mod tests {
     #[test]
     fn what_is_set_is_in_force() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        set_congestion(&listener, "reno").unwrap();
-        assert_eq!(congestion(&listener).unwrap(), "reno");
-        assert!(set_congestion(&listener, "none such").is_err());
+        set_socket_congestion_control(&listener, "reno").unwrap();
+        assert_eq!(socket_congestion_control(&listener).unwrap(), "reno");
+        assert!(set_socket_congestion_control(&listener, "none such").is_err());
         raise_descriptor_limit().unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);

@@ -105,12 +105,12 @@ pub struct MountHandles<'a> {
     /// The loop device. It stays until the last holder has closed it.
     pub device: Option<BorrowedFd<'a>>,
     /// What [`InheritedMount`] says beside the descriptors.
-    pub facts: MountFacts,
+    pub facts: MountHandover,
 }
 
-/// What the kernel was told, and who goes on must know.
+/// What a process that takes over a mount must know beside its descriptors: what the kernel was told when it was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MountFacts {
+pub struct MountHandover {
     /// The longest write that the kernel may send, in bytes.
     pub write_max: u32,
     /// What tells the mount apart.
@@ -129,7 +129,7 @@ pub struct InheritedMount {
     /// The loop device.
     pub device: Option<OwnedFd>,
     /// What the kernel was told.
-    pub facts: MountFacts,
+    pub facts: MountHandover,
 }
 
 /// A mounted file that waits to be served.

@@ -489,7 +489,7 @@ fn nothing_is_mounted_through_a_link() {
 }
 
 /// A process that is gone, whose descriptors somebody holds.
-fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::MountFacts)> {
+fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::MountHandover)> {
     let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
     let server = Box::leak(Box::new(fuse::Server::new(settings).unwrap()));
     let mut kept = None;

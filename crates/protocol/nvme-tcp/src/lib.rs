@@ -26,6 +26,6 @@ mod send_queue;
 pub mod wire;
 
 pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};
-pub use host::{HostLimits, HostQueue};
+pub use host::{HostQueue, HostQueueSettings};
 pub use link_fault::LinkFault;
 pub use queue::Queue;

@@ -1,6 +1,6 @@
 //! Nothing is allocated per I/O once a queue is ready, on either side.
 
-use blockwire_nvme_tcp::{ControllerQueue, HostLimits, HostQueue, QueueLimits, QueueSize};
+use blockwire_nvme_tcp::{ControllerQueue, HostQueue, HostQueueSettings, QueueLimits, QueueSize};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
 use stream::{Connection, Host, HostEvent, Link, Received, RecvOp, Target, TargetEvent};
@@ -143,7 +143,11 @@ fn nothing_is_allocated_per_command() {
         let pool = Pool::new(64 << 20);
         let mut entropy = Entropy::new([1; 32]);
         let cx = &mut Cx { now: Time(1), pool: &pool, entropy: &mut entropy };
-        let limits = HostLimits { header_digest: digests, data_digest: digests, ..HostLimits::default() };
+        let limits = HostQueueSettings {
+            header_digest: digests,
+            data_digest: digests,
+            ..HostQueueSettings::default()
+        };
         let mut both = Both {
             host: HostQueue::new(cx, limits),
             controller: ControllerQueue::new(cx, QueueLimits::default()),

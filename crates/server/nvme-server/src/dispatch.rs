@@ -17,7 +17,7 @@ impl Server {
     #[inline]
     pub fn start(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         self.context.now = cx.now;
-        if cx.now >= self.context.queues.get(key.queue).notice_from
+        if cx.now >= self.context.queues.get(key.queue).slow_path_from
             && self.before_execution(cx, key, sqe, data_out)
         {
             return;

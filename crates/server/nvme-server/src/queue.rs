@@ -101,11 +101,11 @@ pub(crate) struct Queue {
     pub(crate) closing: bool,
     /// Commands that have not ended.
     pub(crate) live: u32,
-    /// From when on the next command wants more than to be executed: always on an admin queue; when
-    /// the controller is to hear of it, on an I/O queue.
-    pub(crate) notice_from: Time,
-    /// When the controller is to hear of a command next.
-    traffic_at: Time,
+    /// From when on commands do not take the fast path: always on an admin queue; on an I/O queue from when the
+    /// controller is next to be notified of traffic, which its keep-alive timer counts.
+    pub(crate) slow_path_from: Time,
+    /// When the controller is next to be notified that a command has come.
+    next_traffic_notice: Time,
     /// Its end is no loss: the host has disconnected it, or the controller has ended it.
     pub(crate) ended: bool,
     /// Its end was asked for because the host did not authenticate.
@@ -124,8 +124,8 @@ impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
         let reports = spec.qid == 0 || spec.traffic_ms != 0 || spec.auth.is_some();
         Queue {
-            notice_from: if reports { Time(0) } else { Time(u64::MAX) },
-            traffic_at: Time(0),
+            slow_path_from: if reports { Time(0) } else { Time(u64::MAX) },
+            next_traffic_notice: Time(0),
             ended: false,
             end_requested: false,
             guard: spec.auth.as_ref().map(QueueAuthentication::new),
@@ -146,31 +146,31 @@ impl Queue {
     /// A command has come to an I/O queue that commands are served of: whether the controller must hear
     /// of it. It then need not hear of the next ones for a while.
     pub(crate) fn is_traffic_notice_due(&mut self, now: Time) -> bool {
-        let due = self.spec.traffic_ms != 0 && now >= self.traffic_at;
+        let due = self.spec.traffic_ms != 0 && now >= self.next_traffic_notice;
         if due {
-            self.traffic_at = now + Duration::from_millis(self.spec.traffic_ms.into());
+            self.next_traffic_notice = now + Duration::from_millis(self.spec.traffic_ms.into());
         }
-        self.notice_from = match (&self.guard, self.spec.traffic_ms) {
+        self.slow_path_from = match (&self.guard, self.spec.traffic_ms) {
             // A host may authenticate again at any time.
             (Some(_), _) => Time(0),
             (None, 0) => Time(u64::MAX),
-            (None, _) => self.traffic_at,
+            (None, _) => self.next_traffic_notice,
         };
         due
     }
 
     /// Whether a read or write that comes to a queue with a guard is executed and no more: the host has
     /// authenticated, and the controller has heard of commands lately.
-    pub(crate) fn needs_no_notice(&self, now: Time) -> bool {
-        let heard = self.spec.traffic_ms == 0 || now < self.traffic_at;
-        self.spec.qid != 0 && heard && self.guard.as_ref().is_some_and(QueueAuthentication::is_open)
+    pub(crate) fn is_fast_path_open(&self, now: Time) -> bool {
+        let is_reported = self.spec.traffic_ms == 0 || now < self.next_traffic_notice;
+        self.spec.qid != 0 && is_reported && self.guard.as_ref().is_some_and(QueueAuthentication::is_open)
     }
 
     /// The controller wants to hear of commands so often.
     pub(crate) fn set_traffic_interval(&mut self, traffic_ms: u32) {
         if self.spec.traffic_ms != traffic_ms {
             self.spec.traffic_ms = traffic_ms;
-            (self.traffic_at, self.notice_from) = (Time(0), Time(0));
+            (self.next_traffic_notice, self.slow_path_from) = (Time(0), Time(0));
         }
     }
 

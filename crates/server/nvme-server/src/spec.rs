@@ -204,7 +204,7 @@ pub struct QueueSpec {
 impl QueueSpec {
     /// Sets the active namespaces, in any order; the first of those that have one number stays.
     pub fn set_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
-        self.namespaces = ordered(namespaces);
+        self.namespaces = sort_and_dedup_by_nsid(namespaces);
     }
 
     /// The namespace of this number.
@@ -227,7 +227,7 @@ impl QueueSpec {
 }
 
 /// Ascending by NSID, each once: the first of those that have one number stays.
-pub(crate) fn ordered(mut namespaces: Vec<NamespaceEntry>) -> Arc<[NamespaceEntry]> {
+pub(crate) fn sort_and_dedup_by_nsid(mut namespaces: Vec<NamespaceEntry>) -> Arc<[NamespaceEntry]> {
     namespaces.sort_by_key(|entry| entry.nsid);
     namespaces.dedup_by_key(|entry| entry.nsid);
     namespaces.into()

@@ -46,7 +46,7 @@ pub use links::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine};
 pub use message::{
     AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, IoCounters,
-    LinkHandoff, Listing, MakeBackend, MakeRemote, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry,
+    LinkHandoff, Listing, MakeBackend, MakeNetworkBackend, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry,
     QueueGrant, QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{

@@ -127,15 +127,16 @@ pub struct LinkHandoff {
 /// Makes the backend of a volume on the shard where it is called.
 pub type MakeBackend = Box<dyn FnOnce() -> Box<dyn Backend> + Send>;
 
-/// Makes the backend of a volume that is elsewhere, and begins to connect it.
-pub type MakeRemote = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn NetworkBackend> + Send>;
+/// Makes a backend with sockets, such as that of a remote volume, and begins to connect it.
+pub type MakeNetworkBackend = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn NetworkBackend> + Send>;
 
-/// What carries a volume's operations out on one shard.
+/// Makes a volume's backend on the shard that calls it.
 pub enum BackendFactory {
-    /// A backend of this machine.
+    /// A backend without sockets: memory, a file or a block device.
     Local(MakeBackend),
-    /// One with sockets, which the shard carries.
-    Remote(MakeRemote),
+    /// A backend with sockets, whose dials, receives, sends and timers the shard carries out: a remote volume, or a
+    /// stripe with a remote leg.
+    Network(MakeNetworkBackend),
 }
 
 /// A volume, as a shard must know it.

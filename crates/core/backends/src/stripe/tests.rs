@@ -489,9 +489,9 @@ fn what_is_submitted_before_legs_are_known_waits_in_them() {
 fn the_operator_hears_of_a_path_that_a_leg_elsewhere_has_lost() {
     let hand = Rc::new(RefCell::new(Hand::default()));
     hand.borrow_mut().remark = Some(OperatorNotice::PathUp { path: (None, 3) });
-    let here = AnyLeg::Here(Box::new(crate::Null::new(64, BLOCK as u32)));
+    let here = AnyLeg::Local(Box::new(crate::Null::new(64, BLOCK as u32)));
     let far = Slow { hand, geometry: geometry(64), done: Rc::default() };
-    let legs = vec![(here, None), (AnyLeg::Elsewhere(Box::new(far)), None)];
+    let legs = vec![(here, None), (AnyLeg::Network(Box::new(far)), None)];
     let mut stripe = Stripe::new(legs, 4 * BLOCK as u32, None, None);
     assert_eq!(stripe.poll_remark(), Some(OperatorNotice::PathUp { path: (Some(1), 3) }));
     assert_eq!(stripe.poll_remark(), None);

@@ -229,7 +229,7 @@ fn doubly<'a>(plan: &'a Plan, host: &Host) -> Option<(&'a VolumeName, &'a str, &
 }
 
 /// Whether someone may reach the subsystem without a secret.
-pub fn anonymous(plan: &Plan, subsystem: &Subsystem) -> bool {
+pub fn is_reachable_without_secret(plan: &Plan, subsystem: &Subsystem) -> bool {
     let common = plan.auth.dhchap.is_some();
     if subsystem.open && !common {
         return true;

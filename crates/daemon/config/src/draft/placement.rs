@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::super::{diagnostic::Located, reader::Reader};
 use crate::{
     network::Network,
-    plan::{Bind, Protocol},
+    plan::{CoreChoice, Protocol},
 };
 
 /// A core's number has so much room.
@@ -43,7 +43,7 @@ pub struct PlacementDraft {
     /// `cores`.
     pub cores: Vec<Located<u64>>,
     /// `bind`.
-    pub bind: Bind,
+    pub bind: CoreChoice,
 }
 
 /// Reads a `[[placement]]`.
@@ -75,6 +75,6 @@ pub fn placement(table: &Reader<'_>) -> PlacementDraft {
         when: shard::Condition::Always,
         nth: None,
         cores,
-        bind: table.word("bind", &Bind::WORDS).map(|word| word.value).unwrap_or_default(),
+        bind: table.word("bind", &CoreChoice::WORDS).map(|word| word.value).unwrap_or_default(),
     }
 }

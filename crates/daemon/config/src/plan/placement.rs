@@ -2,24 +2,24 @@
 
 use crate::{name::VolumeName, network::Network};
 
-/// How one of a rule's cores is chosen.
+/// How a rule chooses one of its cores for a connection (`bind` in `[[placement]]`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Bind {
-    /// That of the network card's queue as long as balance is kept, else the one with the least on it.
+pub enum CoreChoice {
+    /// The core of the network card's queue as long as the cores stay balanced, else the least loaded one.
     #[default]
     Balanced,
-    /// That of the network card's queue.
+    /// Always the core of the network card's queue.
     Queue,
-    /// The one with the least on it.
+    /// The least loaded core.
     Cpu,
-    /// Any.
+    /// A random core.
     Random,
 }
 
-impl Bind {
+impl CoreChoice {
     /// As the configuration has them.
-    pub const WORDS: [(&'static str, Bind); 3] =
-        [("cpu", Bind::Cpu), ("queue", Bind::Queue), ("random", Bind::Random)];
+    pub const WORDS: [(&'static str, CoreChoice); 3] =
+        [("cpu", CoreChoice::Cpu), ("queue", CoreChoice::Queue), ("random", CoreChoice::Random)];
 }
 
 /// A `[[placement]]` rule; who fits all of it is served by its cores.
@@ -40,5 +40,5 @@ pub struct Placement {
     /// Cores; empty: all that the daemon has.
     pub cores: Vec<usize>,
     /// Which of them.
-    pub bind: Bind,
+    pub bind: CoreChoice,
 }

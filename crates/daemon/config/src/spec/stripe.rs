@@ -35,7 +35,7 @@ impl Striped {
             let wrong = |why| SpecError::BadLeg(at + 1, Box::new(why));
             let (leg, given) = super::parse_parts(text).map_err(wrong)?;
             if matches!(leg.source, Source::Stripe(_)) {
-                return Err(wrong(SpecError::BadUrl("a stripe cannot be a leg of another".to_owned())));
+                return Err(wrong(SpecError::NestedStripe));
             }
             if let Some(key) = given.iter().find(|key| !KEYS_OF_LEG.contains(&key.as_str())) {
                 let why = "does not belong to a leg; append it to the whole stripe".to_owned();

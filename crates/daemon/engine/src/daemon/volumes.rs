@@ -14,7 +14,7 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{OpenedStore, ProbeNeeds, ProbeResult, Store, StoreError},
+    store::{OpenedStore, ProbeNeeds, ProbeResult, Store, VolumeOpenError},
 };
 use config::{
     check,
@@ -203,7 +203,7 @@ impl Volumes {
         let Some(volume) = one.volume else { return Err(Refused::new(Code::Failed, one.why)) };
         let (known, others) = self.snapshot()?;
         let opened = OpenedStore::as_before(&volume, &known, others.iter(), probed);
-        let is_for_the_operator = opened.as_ref().is_err_and(StoreError::is_for_the_operator);
+        let is_for_the_operator = opened.as_ref().is_err_and(VolumeOpenError::is_for_the_operator);
         let mut identities = self.lock_changes_at_last();
         let begun = opened
             .map_err(|why| StartRefusal::of(Refused::new(Code::Failed, why)))

@@ -17,13 +17,14 @@ use volume::{PortId, VolumeId};
 use super::login;
 use crate::{
     EngineError,
-    state::{StateDir, StateError, ports::Ports, serials::Serials, target_ports::TargetPorts},
+    state::{StateDir, StateError, ports::PortNumbers, serials::Serials, target_ports::TargetPorts},
 };
 use config::{
     name::VolumeName,
     network,
     plan::{
-        Auth, Bind, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, ServedNames, Target,
+        Auth, CoreChoice, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, ServedNames,
+        Target,
     },
 };
 
@@ -41,7 +42,7 @@ pub struct FixedSettings {
     cores: Arc<[u32]>,
     ports: Vec<(Protocol, u16)>,
     /// The numbers of the groups' ports.
-    numbers: Ports,
+    numbers: PortNumbers,
     /// The serial numbers of subsystems that were given one.
     pub(super) serials: Serials,
 }
@@ -66,7 +67,7 @@ impl FixedSettings {
         ports.dedup();
         FixedSettings {
             ports,
-            numbers: Ports::default(),
+            numbers: PortNumbers::default(),
             serials: Serials::default(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
@@ -82,7 +83,7 @@ impl FixedSettings {
     /// the ports of targets are returned.
     pub fn number_ports(&mut self, state: &StateDir, targets: &[Target]) -> Result<TargetPorts, EngineError> {
         let failed = |why: StateError| EngineError::Start(why.to_string());
-        let mut numbers = Ports::load(state).map_err(failed)?;
+        let mut numbers = PortNumbers::load(state).map_err(failed)?;
         let mut target_ports = TargetPorts::load(state).map_err(failed)?;
         if numbers.give(&self.ports, target_ports.last()).map_err(EngineError::Start)? {
             numbers.save(state).map_err(failed)?;
@@ -93,7 +94,7 @@ impl FixedSettings {
     }
 
     /// The numbers of the groups' ports.
-    pub fn numbers(&self) -> &Ports {
+    pub fn numbers(&self) -> &PortNumbers {
         &self.numbers
     }
 
@@ -155,10 +156,10 @@ impl FixedSettings {
             destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
             shards: shards.clone(),
             bind: match rule.bind {
-                Bind::Balanced => shard::PlacementPolicy::Balanced,
-                Bind::Queue => shard::PlacementPolicy::Queue,
-                Bind::Cpu => shard::PlacementPolicy::LeastLoaded,
-                Bind::Random => shard::PlacementPolicy::Random,
+                CoreChoice::Balanced => shard::PlacementPolicy::Balanced,
+                CoreChoice::Queue => shard::PlacementPolicy::Queue,
+                CoreChoice::Cpu => shard::PlacementPolicy::LeastLoaded,
+                CoreChoice::Random => shard::PlacementPolicy::Random,
             },
         };
         self.placement.iter().map(rule).collect()
@@ -376,7 +377,7 @@ mod tests {
         let mut plan = example();
         let volume = plan.volumes[0].name.clone();
         let named = Placement { cores: vec![7, 2], volume: Some(volume.clone()), ..Placement::default() };
-        plan.placement = vec![named, Placement { bind: Bind::Random, ..Placement::default() }];
+        plan.placement = vec![named, Placement { bind: CoreChoice::Random, ..Placement::default() }];
         let mut frame = FixedSettings::of(&plan);
         frame.place(&plan.placement, &[2, 5, 7]).unwrap();
         let rules = frame.placement_rules(&plan.ways);

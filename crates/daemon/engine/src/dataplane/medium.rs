@@ -222,15 +222,15 @@ impl Medium {
             }
             Medium::Remote(remote) => {
                 let remote = remote.clone();
-                return BackendFactory::Remote(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
+                return BackendFactory::Network(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
             }
             Medium::Stripe(striping) => {
                 let striping = striping.clone();
-                return BackendFactory::Remote(Box::new(move |cx| {
+                return BackendFactory::Network(Box::new(move |cx| {
                     let legs = striping.legs.iter().map(|leg| {
                         let volume = match leg.make(shard) {
-                            BackendFactory::Local(make) => AnyLeg::Here(make()),
-                            BackendFactory::Remote(make) => AnyLeg::Elsewhere(make(cx)),
+                            BackendFactory::Local(make) => AnyLeg::Local(make()),
+                            BackendFactory::Network(make) => AnyLeg::Network(make(cx)),
                         };
                         (volume, leg.disk())
                     });

@@ -4,7 +4,7 @@ mod catalog;
 mod compute;
 pub mod exports;
 pub mod inbox;
-pub mod logged;
+pub mod log_lines;
 pub mod login;
 pub mod medium;
 pub mod notes;

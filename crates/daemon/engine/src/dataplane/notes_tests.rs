@@ -57,7 +57,7 @@ fn made(make: MakeBackend) -> Box<dyn Backend> {
 fn backend(medium: &Medium) -> Box<dyn Backend> {
     match medium.make(0) {
         BackendFactory::Local(make) => made(make),
-        BackendFactory::Remote(make) => {
+        BackendFactory::Network(make) => {
             struct Whole(Box<dyn endpoint::NetworkBackend>);
             impl Backend for Whole {
                 fn geometry(&self) -> volume::Geometry {

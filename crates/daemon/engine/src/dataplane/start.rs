@@ -17,7 +17,7 @@ use super::{
     catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
     inbox::{self, Requests},
-    logged::{self, LoggedShard},
+    log_lines::{self, LoggedShard},
     medium::{Medium, descriptors},
     notes::{self, Notes},
     shards::{Shards, no_number},
@@ -80,7 +80,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
     frame.give_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
     let exports = catalog.exports(&frame);
-    let (lines, written) = logged::channel();
+    let (lines, written) = log_lines::log_line_channel();
     let specs = Mutex::new(specs);
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
         let mut shard = LoggedShard { shard: Shard::new(id, shards, exports.clone()), lines: lines.clone() };
@@ -115,7 +115,10 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
     notes::attend(attending, wake).map_err(failed)?;
     let records = inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
-    thread::Builder::new().name("log".to_owned()).spawn(move || logged::write(written)).map_err(failed)?;
+    thread::Builder::new()
+        .name("log".to_owned())
+        .spawn(move || log_lines::write_log_lines(written))
+        .map_err(failed)?;
     let oui = plan.oui;
     let catalog = Mutex::new(catalog);
     let engine =

@@ -28,13 +28,13 @@ struct PortGroupRecord {
     port: u16,
 }
 
-/// All numbers that were ever given.
+/// The port numbers of all portal groups, including those that the configuration no longer names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ports {
+pub struct PortNumbers {
     entries: Vec<PortGroupRecord>,
 }
 
-impl Ports {
+impl PortNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries: Vec<PortGroupRecord> = state.read_json(RECORD)?.unwrap_or_default();
@@ -51,7 +51,7 @@ impl Ports {
                 return Err(damaged("two ports have one number, or one has two"));
             }
         }
-        Ok(Ports { entries })
+        Ok(PortNumbers { entries })
     }
 
     /// Writes them; before a port is served, so that no number is shown that the next start would not know.
@@ -97,18 +97,18 @@ mod tests {
     fn a_new_portal_group_does_not_get_the_number_of_another() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
-        let mut ports = Ports::load(&state).unwrap();
+        let mut ports = PortNumbers::load(&state).unwrap();
         assert!(ports.give(&OLD, 0).unwrap());
         assert!(!ports.give(&OLD, 0).unwrap());
         ports.save(&state).unwrap();
-        let mut ports = Ports::load(&state).unwrap();
+        let mut ports = PortNumbers::load(&state).unwrap();
         assert!(
             ports
                 .give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)], 0)
                 .unwrap()
         );
         ports.save(&state).unwrap();
-        let ports = Ports::load(&state).unwrap();
+        let ports = PortNumbers::load(&state).unwrap();
         assert_eq!(OLD.map(|(protocol, group)| ports.of(protocol, group)), [Some(1), Some(2), Some(3)]);
         assert_eq!((ports.of(Protocol::Iscsi, 1), ports.of(Protocol::NvmeDiscovery, 1)), (Some(4), Some(5)));
         assert_eq!((ports.of(Protocol::Iscsi, 2), ports.last()), (None, 5));
@@ -120,15 +120,15 @@ mod tests {
         let state = StateDir::open(root.path()).unwrap();
         for (group, port) in [(5, 2), (6, 1), (6, 0)] {
             let entry = |group, port| PortGroupRecord { protocol: "iscsi".to_owned(), group, port };
-            Ports { entries: vec![entry(5, 1), entry(group, port)] }.save(&state).unwrap();
-            assert!(matches!(Ports::load(&state), Err(StateError::Damaged { .. })), "{group}, {port}");
+            PortNumbers { entries: vec![entry(5, 1), entry(group, port)] }.save(&state).unwrap();
+            assert!(matches!(PortNumbers::load(&state), Err(StateError::Damaged { .. })), "{group}, {port}");
         }
     }
 
     #[test]
     fn the_last_number_is_given_and_no_other_twice() {
         let last = PortGroupRecord { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
-        let mut ports = Ports { entries: vec![last] };
+        let mut ports = PortNumbers { entries: vec![last] };
         assert!(ports.give(&[(Protocol::Iscsi, 2)], 0).unwrap());
         assert_eq!(ports.of(Protocol::Iscsi, 2), Some(u16::MAX));
         let why = ports.give(&[(Protocol::Iscsi, 3)], 0).unwrap_err();

@@ -13,7 +13,7 @@ use volume::{PortId, PortRenumbering};
 
 use super::{
     StateDir, StateError,
-    ports::{ALL_GIVEN, Ports},
+    ports::{ALL_GIVEN, PortNumbers},
 };
 use config::{
     name::VolumeName,
@@ -59,7 +59,7 @@ impl TargetPorts {
     pub fn give_durably(
         &mut self,
         targets: &[Target],
-        groups: &Ports,
+        groups: &PortNumbers,
         state: &StateDir,
     ) -> Result<(), String> {
         let mut given = self.clone();
@@ -75,7 +75,7 @@ impl TargetPorts {
     }
 
     /// Gives numbers to ports that have none. Says whether there is anything to save; `Err`: all 65,535 are given.
-    fn give(&mut self, targets: &[Target], groups: &Ports) -> Result<bool, String> {
+    fn give(&mut self, targets: &[Target], groups: &PortNumbers) -> Result<bool, String> {
         let mut changed = false;
         for target in targets.iter().filter(|target| !target.is_default && !target.luns.is_empty()) {
             for &group in &target.portals {
@@ -90,7 +90,7 @@ impl TargetPorts {
     }
 
     /// The number of a target's port, if it has one.
-    pub fn of(&self, target: &Target, group: u16, groups: &Ports) -> Option<u16> {
+    pub fn of(&self, target: &Target, group: u16, groups: &PortNumbers) -> Option<u16> {
         let own = || self.own(&target.name, group);
         if target.is_default { groups.of(Protocol::Iscsi, group) } else { own() }
     }
@@ -105,7 +105,7 @@ impl TargetPorts {
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn split(&self, targets: &[Target], volume: &VolumeName, groups: &Ports) -> PortRenumbering {
+    pub fn split(&self, targets: &[Target], volume: &VolumeName, groups: &PortNumbers) -> PortRenumbering {
         let mut splits = PortRenumbering::default();
         let leading: Vec<&Target> =
             targets.iter().filter(|target| target.leads_to(volume.as_str())).collect();
@@ -150,8 +150,8 @@ mod tests {
         target
     }
 
-    fn groups(state: &StateDir, recorded: bool) -> Ports {
-        let mut groups = Ports::load(state).unwrap();
+    fn groups(state: &StateDir, recorded: bool) -> PortNumbers {
+        let mut groups = PortNumbers::load(state).unwrap();
         groups.give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 2), (Protocol::Nvme, 1)], 0).unwrap();
         if recorded {
             groups.save(state).unwrap();
@@ -159,7 +159,7 @@ mod tests {
         groups
     }
 
-    fn ports(target_ports: &TargetPorts, targets: &[Target], groups: &Ports) -> Vec<[u16; 2]> {
+    fn ports(target_ports: &TargetPorts, targets: &[Target], groups: &PortNumbers) -> Vec<[u16; 2]> {
         let of = |target| [1, 2].map(|group| target_ports.of(target, group, groups).unwrap_or(0));
         targets.iter().map(of).collect()
     }

@@ -9,7 +9,7 @@ use config::name::VolumeName;
 
 /// Why a volume cannot be opened.
 #[derive(Debug)]
-pub struct StoreError {
+pub struct VolumeOpenError {
     pub(super) volume: VolumeName,
     pub(super) why: Why,
 }
@@ -42,7 +42,7 @@ pub(super) enum Why {
     NoRandomness(io::Error),
 }
 
-impl fmt::Display for StoreError {
+impl fmt::Display for VolumeOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "volume \"{}\": {}", self.volume, self.why)
     }
@@ -110,9 +110,9 @@ impl fmt::Display for Why {
     }
 }
 
-impl std::error::Error for StoreError {}
+impl std::error::Error for VolumeOpenError {}
 
-impl StoreError {
+impl VolumeOpenError {
     /// Whether the configuration is wrong, and not only what this machine has now (a file system that is not mounted, a
     /// disk that is not there, a file that another process has).
     pub fn is_misconfiguration(&self) -> bool {

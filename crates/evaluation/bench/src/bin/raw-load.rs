@@ -163,7 +163,7 @@ fn load(args: &Args) -> io::Result<Value> {
     };
     let sockets = (0..args.connections).map(|_| connect(args.address, args.congestion.as_deref()));
     let sockets = sockets.collect::<io::Result<Vec<_>>>()?;
-    let congestion = sockets.first().map_or(Ok(String::new()), system::congestion)?;
+    let congestion = sockets.first().map_or(Ok(String::new()), system::socket_congestion_control)?;
     let measured = match args.protocol {
         ProtocolName::Bare => {
             run(&plan, sockets.into_iter().map(|socket| (socket, BareClient::default())).collect())?

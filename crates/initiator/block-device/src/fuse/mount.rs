@@ -21,7 +21,7 @@ use rustix::net::{
 };
 use zerocopy::{FromBytes, IntoBytes};
 
-use super::{MountFacts, wire};
+use super::{MountHandover, wire};
 
 /// The program that mounts for users who may not.
 const PROGRAM: &str = "fusermount3";
@@ -151,8 +151,8 @@ impl Mount {
     }
 
     /// A place that another process mounted, which is gone. Until it is `settled`, it stays as it is.
-    pub(super) fn inherited(dir: &Path, facts: &MountFacts) -> io::Result<Mount> {
-        let MountFacts { name, made, by_program, .. } = *facts;
+    pub(super) fn inherited(dir: &Path, facts: &MountHandover) -> io::Result<Mount> {
+        let MountHandover { name, made, by_program, .. } = *facts;
         let dir = std::path::absolute(dir)?;
         let mut mount = Mount::of(dir, name, made);
         mount.by_program = by_program;
@@ -165,8 +165,8 @@ impl Mount {
     }
 
     /// What another process must know that goes on with it.
-    pub(super) fn facts(&self, write_max: u32) -> MountFacts {
-        MountFacts { write_max, name: self.name, made: self.made, by_program: self.by_program }
+    pub(super) fn facts(&self, write_max: u32) -> MountHandover {
+        MountHandover { write_max, name: self.name, made: self.made, by_program: self.by_program }
     }
 
     pub(super) fn dir(&self) -> &Path {

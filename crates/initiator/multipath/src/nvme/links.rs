@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, PendingResult};
 use nvme::{Cqe, Sqe, auth};
-use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
+use nvme_tcp::{HostQueue, HostQueueSettings, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
 
 /// What [`Sockets`](endpoint::Sockets) asks of who has [`Links`].
@@ -194,7 +194,7 @@ impl Links {
         cx: &mut Cx<'_>,
         id: DialId,
         how: Result<Dialled, Errno>,
-        limits: &HostLimits,
+        limits: &HostQueueSettings,
     ) {
         let place = self.awaited.iter().position(|(awaited, _)| *awaited == id);
         let who = place.map(|place| self.awaited.swap_remove(place).1);

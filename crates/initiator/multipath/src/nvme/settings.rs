@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use nvme::auth::{Policy, Secret};
 use nvme::{HostId, Nqn};
-use nvme_tcp::HostLimits;
+use nvme_tcp::HostQueueSettings;
 
 /// Most I/O queues of one path: its tables are walked, and a path lives on one core.
 pub const QUEUES_MAX: u16 = 64;
@@ -92,8 +92,8 @@ impl Settings {
     }
 
     /// What a connection's transport is told.
-    pub(super) fn limits(&self) -> HostLimits {
-        HostLimits {
+    pub(super) fn limits(&self) -> HostQueueSettings {
+        HostQueueSettings {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
             r2ts: self.r2ts,
@@ -101,7 +101,7 @@ impl Settings {
             handshake_timeout: self.times.join,
             pdu_timeout: self.times.command,
             stall_timeout: self.times.command,
-            ..HostLimits::default()
+            ..HostQueueSettings::default()
         }
     }
 }

@@ -24,6 +24,7 @@ mod path_slot;
 mod paths;
 mod registering;
 mod registration;
+mod report;
 mod reservation;
 mod settings;
 mod sockets;
@@ -43,11 +44,9 @@ use endpoint::{DialId, LinkId};
 use smallvec::SmallVec;
 use volume::{Failure, Fault, Geometry, Time, Uuid};
 
+pub use report::{PathCounts, PathInfo, PathProblem, PathState, VolumeEvent, VolumeMismatch};
 pub use reservation::{REQUESTS_MAX, ReservationReply};
-pub use settings::{
-    Expected, IN_WORK_MAX, PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, VolumeEvent,
-    VolumeMismatch, VolumeSettings, is_same_serial,
-};
+pub use settings::{Expected, IN_WORK_MAX, PATHS_MAX, VolumeSettings, is_same_serial};
 
 use crate::path::{Path, VolumeInfo};
 use path_slot::{PathSlot, PathSlots};

@@ -10,7 +10,8 @@ use volume::reservation::{Key, Register};
 use volume::{Access, OperatorNotice, Time};
 
 use super::registration::Registering;
-use super::settings::{PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, VolumeSettings};
+use super::report::{PathCounts, PathInfo, PathProblem, PathState};
+use super::settings::{PATHS_MAX, VolumeSettings};
 use crate::path::{Path, Protocol, VolumeInfo};
 use crate::url::PathPolicy;
 

@@ -8,7 +8,8 @@ use stream::Tag;
 use volume::{Access, Geometry, Op, Time};
 
 use super::path_slot::State;
-use super::settings::{PathProblem, VolumeMismatch, is_same_serial};
+use super::report::{PathProblem, VolumeMismatch};
+use super::settings::is_same_serial;
 use super::{Identity, PATH_LOST, RemoteVolume, Stage, TaskState};
 use crate::path::{DownReason, Event, Path, VolumeInfo};
 

@@ -29,7 +29,7 @@ use volume::{Failure, Identity, IoId, Refusal, Time};
 
 use super::path_slot::{PathSlot, PathSlots};
 use super::registration::{KnownKey, Registering, Step};
-use super::settings::PathProblem;
+use super::report::PathProblem;
 use super::{ANSWER_LEAST, NEVER, RemoteVolume};
 use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
 

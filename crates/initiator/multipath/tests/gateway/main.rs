@@ -173,7 +173,7 @@ impl Scene {
             Box::new(remote) as Box<dyn endpoint::NetworkBackend>
         };
         for mut spec in far(&disk) {
-            spec.make = BackendFactory::Remote(Box::new(make));
+            spec.make = BackendFactory::Network(Box::new(make));
             world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
         }
         let volume = world.act(ShardId(2), |node, cx| {
@@ -275,7 +275,7 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
         world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
     }
     for mut spec in far(&disk) {
-        spec.make = BackendFactory::Remote(Box::new(|cx: &mut Cx<'_>| {
+        spec.make = BackendFactory::Network(Box::new(|cx: &mut Cx<'_>| {
             let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM);
             let who = HostIdentity {
                 initiator: "iqn.2026-11.test:host7".into(),

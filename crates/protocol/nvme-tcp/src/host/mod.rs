@@ -29,9 +29,9 @@ use stream::{Host, HostEvent, ReceiveBuffer, Slab, Tag, TagIndex};
 #[cfg(test)]
 mod tests;
 
-/// What a host offers, and how long it waits.
+/// Settings of one queue's connection on the host side: what it requests in ICReq, and its time-outs.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HostLimits {
+pub struct HostQueueSettings {
     /// HPDA: data of the controller begins at a multiple of (HPDA + 1) × 4 bytes; 0 to 31. Some
     /// controllers refuse anything but 0.
     pub hpda: u8,
@@ -51,9 +51,9 @@ pub struct HostLimits {
     pub term_timeout: Duration,
 }
 
-impl Default for HostLimits {
+impl Default for HostQueueSettings {
     fn default() -> Self {
-        HostLimits {
+        HostQueueSettings {
             hpda: 0,
             header_digest: false,
             data_digest: false,
@@ -116,7 +116,7 @@ impl Role for HostRole {
 impl HostQueue {
     /// Begins on a socket that is connected. [`HostEvent::Ready`] follows when the parameters are agreed;
     /// then one command at a time may be submitted: Connect, first of all.
-    pub fn new(cx: &mut Cx<'_>, limits: HostLimits) -> Self {
+    pub fn new(cx: &mut Cx<'_>, limits: HostQueueSettings) -> Self {
         let r2ts = limits.r2ts.clamp(1, R2TS_MAX);
         let role = HostRole {
             asked: IcReq::new(limits.hpda, limits.header_digest, limits.data_digest, r2ts),

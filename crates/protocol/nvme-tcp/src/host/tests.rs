@@ -115,7 +115,7 @@ fn sqe(opcode: Opcode, offset: u32) -> Sqe {
 }
 
 impl Wire {
-    fn new(host: HostLimits, controller: QueueLimits) -> Self {
+    fn new(host: HostQueueSettings, controller: QueueLimits) -> Self {
         let pool = Pool::poisoned(32 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1);
@@ -136,7 +136,7 @@ impl Wire {
     }
 
     /// As far as an open queue.
-    fn open(host: HostLimits, controller: QueueLimits, size: QueueSize) -> Self {
+    fn open(host: HostQueueSettings, controller: QueueLimits, size: QueueSize) -> Self {
         let mut wire = Wire::new(host, controller);
         wire.establish(size);
         wire
@@ -314,8 +314,8 @@ proptest! {
         to_controller in deliveries(),
         acts in acts(),
     ) {
-        let host = HostLimits {
-            hpda: paddings.0, header_digest: digests.0, data_digest: digests.1, r2ts, ..HostLimits::default()
+        let host = HostQueueSettings {
+            hpda: paddings.0, header_digest: digests.0, data_digest: digests.1, r2ts, ..HostQueueSettings::default()
         };
         let controller = QueueLimits {
             cpda: paddings.1, max_h2c_data: limits.0, r2t_len_max: limits.1, ..QueueLimits::default()
@@ -357,7 +357,7 @@ proptest! {
 
 #[test]
 fn the_window_is_one_less_than_the_entries() {
-    let mut wire = Wire::open(HostLimits::default(), QueueLimits::default(), SIZE);
+    let mut wire = Wire::open(HostQueueSettings::default(), QueueLimits::default(), SIZE);
     for n in 0..20 {
         let room = wire.room(512);
         assert_eq!(wire.submit(sqe(READ, 0), room).is_some(), n < 15, "{n}");
@@ -371,7 +371,7 @@ fn the_window_is_one_less_than_the_entries() {
 /// piece, and be tried again for ever.
 #[test]
 fn a_long_write_is_asked_for_whatever_the_controller_says_that_its_capsules_take() {
-    let mut wire = Wire::open(HostLimits::default(), QueueLimits::default(), SIZE);
+    let mut wire = Wire::open(HostQueueSettings::default(), QueueLimits::default(), SIZE);
     wire.host.queue.open(QueueSize { in_capsule_max: u32::MAX, ..SIZE });
     let data = wire.out(&[5; 200_000]);
     assert!(wire.submit(sqe(WRITE, 0), data).is_some());
@@ -383,7 +383,7 @@ fn a_long_write_is_asked_for_whatever_the_controller_says_that_its_capsules_take
 
 #[test]
 fn commands_of_a_lost_connection_end_with_their_memory() {
-    let mut wire = Wire::open(HostLimits::default(), QueueLimits::default(), SIZE);
+    let mut wire = Wire::open(HostQueueSettings::default(), QueueLimits::default(), SIZE);
     let (room, data) = (wire.room(100_000), wire.out(&[1; 100_000]));
     wire.submit(sqe(READ, 0), room);
     wire.submit(sqe(WRITE, 0), data);

@@ -69,7 +69,7 @@ pub struct Group {
 }
 
 /// The page, of groups that ascend. `groups_only` (LSP bit 0) leaves the namespaces out.
-pub fn page(changes: u64, groups: &[Group], groups_only: bool) -> Vec<u8> {
+pub fn encode_page(changes: u64, groups: &[Group], groups_only: bool) -> Vec<u8> {
     let mut page = Vec::with_capacity(16 + groups.len() * 64);
     page.extend_from_slice(&changes.to_le_bytes());
     page.extend_from_slice(&(groups.len() as u16).to_le_bytes());
@@ -95,7 +95,7 @@ mod tests {
         let group = |id, state| Group { id, changes: 1, state, nsids: vec![id, id + 1] };
         let groups = [group(1, State::Optimized), group(5, State::Inaccessible)];
         for groups_only in [false, true] {
-            let page = page(9, &groups, groups_only);
+            let page = encode_page(9, &groups, groups_only);
             assert_eq!(state_of(&page, 5), Some(State::Inaccessible));
             assert_eq!(state_of(&page, 1), Some(State::Optimized));
             assert_eq!(state_of(&page, 2), None);
@@ -103,7 +103,7 @@ mod tests {
                 let _ = state_of(&page[..len], 2);
             }
         }
-        let mut lies = page(9, &groups, true);
+        let mut lies = encode_page(9, &groups, true);
         lies[HEADER + 4..HEADER + 8].fill(0xff);
         assert_eq!(state_of(&lies, 5), None);
         lies[HEADER + 16] = 7;

@@ -100,18 +100,18 @@ fn small_pages_stand_at_their_offsets() {
 
 #[test]
 fn ana_groups_carry_their_namespaces_unless_only_groups_are_wanted() {
-    use super::ana::{Group, State, page};
+    use super::ana::{Group, State, encode_page};
     let groups = [
         Group { id: 1, changes: 7, state: State::Optimized, nsids: vec![1, 3] },
         Group { id: 9, changes: 2, state: State::Change, nsids: vec![2] },
     ];
-    let full = page(8, &groups, false);
+    let full = encode_page(8, &groups, false);
     assert_eq!(full.len(), 16 + 32 + 8 + 32 + 4);
     assert_eq!(full[..16], [8, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(full[16..33], [1, 0, 0, 0, 2, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(full[48..56], [1, 0, 0, 0, 3, 0, 0, 0]);
     assert_eq!(full[56..73], [9, 0, 0, 0, 1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 15]);
-    let short = page(8, &groups, true);
+    let short = encode_page(8, &groups, true);
     assert_eq!((short.len(), short[20]), (16 + 64, 0));
 }
 

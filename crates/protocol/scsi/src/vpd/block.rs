@@ -1,7 +1,7 @@
 //! Pages B0h block limits, B1h block device characteristics, B2h logical block provisioning (SBC-3 §6.6,
 //! SBC-4 for the atomic limits).
 
-use super::{BLOCK_LIMITS, CHARACTERISTICS, PROVISIONING, body, page};
+use super::{BLOCK_LIMITS, CHARACTERISTICS, PROVISIONING, body, write_page};
 use crate::inquiry::Peripheral;
 use crate::wire::{Writer, be16, be32, be64, bit, bits, copy, flag, place};
 
@@ -48,7 +48,7 @@ pub struct BlockLimits {
 impl BlockLimits {
     /// Writes the page.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
-        page(peripheral, BLOCK_LIMITS, w, |w| {
+        write_page(peripheral, BLOCK_LIMITS, w, |w| {
             w.u8(flag(self.write_same_non_zero, 0));
             w.u8(self.compare_and_write_max);
             w.u16(self.granularity);
@@ -127,7 +127,7 @@ pub struct Characteristics {
 impl Characteristics {
     /// Writes the page.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
-        page(peripheral, CHARACTERISTICS, w, |w| {
+        write_page(peripheral, CHARACTERISTICS, w, |w| {
             w.u16(self.rotation_rate);
             w.u8(0);
             w.u8(place(self.after_block_erase.0, 7, 6) | place(self.form_factor, 3, 0));
@@ -184,7 +184,7 @@ pub struct Provisioning {
 impl Provisioning {
     /// Writes the page, without a provisioning group descriptor.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
-        page(peripheral, PROVISIONING, w, |w| {
+        write_page(peripheral, PROVISIONING, w, |w| {
             w.u8(self.threshold_exponent);
             w.u8(flag(self.unmap, 7)
                 | flag(self.write_same_16, 6)

@@ -2,7 +2,7 @@
 //!
 //! The commands listed are taken from the command table, the limits from the copy manager's own.
 
-use super::{THIRD_PARTY_COPY, page};
+use super::{THIRD_PARTY_COPY, write_page};
 use crate::cdb::CommandSet;
 use crate::copy::{DESCRIPTOR_TYPES, Limits};
 use crate::inquiry::Peripheral;
@@ -18,7 +18,7 @@ const COPY_OPCODES: [u8; 2] = [0x83, 0x84];
 
 /// Writes the page for a copy manager with these limits.
 pub fn third_party_copy(peripheral: Peripheral, limits: &Limits, w: &mut Writer<'_>) {
-    page(peripheral, THIRD_PARTY_COPY, w, |w| {
+    write_page(peripheral, THIRD_PARTY_COPY, w, |w| {
         descriptor(SUPPORTED_COMMANDS, w, put_commands);
         descriptor(PARAMETER_DATA, w, |w| {
             w.zeros(4);

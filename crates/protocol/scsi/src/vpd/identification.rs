@@ -4,7 +4,7 @@
 //! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can
 //! tell that it is one disk.
 
-use super::{IDENTIFICATION, page};
+use super::{IDENTIFICATION, write_page};
 use crate::inquiry::Peripheral;
 use crate::wire::{Writer, bits, flag, hex, place};
 
@@ -208,7 +208,7 @@ pub fn identification(
     port: &TargetPort<'_>,
     w: &mut Writer<'_>,
 ) {
-    page(peripheral, IDENTIFICATION, w, |w| {
+    write_page(peripheral, IDENTIFICATION, w, |w| {
         if let Some(unit) = unit {
             unit.each(|designator| designator.put(w));
         }

@@ -1,7 +1,7 @@
 //! Vital product data (SPC-4 §7.8, SBC-3 §6.6): encoders from plain structs, and decoders for what an initiator
 //! reads.
 //!
-//! Each page is written by [`page`], which puts the header and counts its length, so that a truncated transfer
+//! Each page is written by [`write_page`], which puts the header and counts its length, so that a truncated transfer
 //! still says how long the page is.
 
 mod block;
@@ -41,7 +41,7 @@ pub const CHARACTERISTICS: u8 = 0xb1;
 pub const PROVISIONING: u8 = 0xb2;
 
 /// Writes the header of a page, what `body` puts, and the length.
-pub fn page(peripheral: Peripheral, code: u8, w: &mut Writer<'_>, body: impl FnOnce(&mut Writer<'_>)) {
+pub fn write_page(peripheral: Peripheral, code: u8, w: &mut Writer<'_>, body: impl FnOnce(&mut Writer<'_>)) {
     let start = w.len();
     w.put(&[peripheral.0, code, 0, 0]);
     body(w);
@@ -61,12 +61,12 @@ pub fn body(code: u8, data: &[u8]) -> Option<&[u8]> {
 /// Page 00h: the codes of all pages, which must ascend.
 pub fn supported(peripheral: Peripheral, codes: &[u8], w: &mut Writer<'_>) {
     assert!(codes.is_sorted_by(|a, b| a < b), "page codes ascend");
-    page(peripheral, SUPPORTED, w, |w| w.put(codes));
+    write_page(peripheral, SUPPORTED, w, |w| w.put(codes));
 }
 
 /// Page 80h: the serial number in ASCII.
 pub fn serial(peripheral: Peripheral, number: &[u8], w: &mut Writer<'_>) {
-    page(peripheral, SERIAL, w, |w| w.ascii(number, number.len()));
+    write_page(peripheral, SERIAL, w, |w| w.ascii(number, number.len()));
 }
 
 /// Page 86h.
@@ -81,7 +81,7 @@ pub struct ExtendedInquiry {
 impl ExtendedInquiry {
     /// Writes the page: simple, ordered and head of queue tasks, no protection, no grouping.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
-        page(peripheral, EXTENDED, w, |w| {
+        write_page(peripheral, EXTENDED, w, |w| {
             w.u8(0);
             w.u8(flag(true, 2) | flag(true, 1) | flag(true, 0));
             w.u8(flag(self.volatile_cache, 0));
@@ -95,12 +95,12 @@ impl ExtendedInquiry {
 /// Page 87h: all mode pages are shared by all I_T nexuses.
 pub fn mode_page_policy(peripheral: Peripheral, w: &mut Writer<'_>) {
     const ALL_PAGES_SHARED: [u8; 4] = [0x3f, 0xff, 0, 0];
-    page(peripheral, MODE_PAGE_POLICY, w, |w| w.put(&ALL_PAGES_SHARED));
+    write_page(peripheral, MODE_PAGE_POLICY, w, |w| w.put(&ALL_PAGES_SHARED));
 }
 
 /// Page 88h: relative port identifier and name of each target port.
 pub fn ports<'a>(peripheral: Peripheral, ports: impl Iterator<Item = TargetPort<'a>>, w: &mut Writer<'_>) {
-    page(peripheral, PORTS, w, |w| {
+    write_page(peripheral, PORTS, w, |w| {
         for port in ports {
             w.zeros(2);
             w.u16(port.relative);

@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32};
 
 mod harness;
 
-pub use harness::Reached;
+pub use harness::RunCounts;
 use harness::{BLOCKS, Harness, entry};
 
 /// Longer inputs show nothing new.
@@ -51,7 +51,7 @@ pub fn commands(data: &[u8]) {
 }
 
 /// The same, and how far they got.
-pub fn run_commands(data: &[u8]) -> Reached {
+pub fn run_commands(data: &[u8]) -> RunCounts {
     let mut bytes = Bytes(&data[..data.len().min(INPUT_MAX)]);
     let mut harness = Harness::new();
     let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);

@@ -22,9 +22,9 @@ const LINK: Link = Link(0);
 /// Longest data that the server takes or gives.
 const DATA_MAX: u32 = 64 << 10;
 
-/// How far the bytes got.
+/// What a fuzz run executed, so that a corpus test can require that it got far enough.
 #[derive(Debug, Default)]
-pub struct Reached {
+pub struct RunCounts {
     pub commands: usize,
     pub received: usize,
 }
@@ -46,7 +46,7 @@ struct Scene {
     kept: VecDeque<Tag>,
     /// With the command's last dword it chooses what the server does.
     mood: u8,
-    reached: Reached,
+    reached: RunCounts,
 }
 
 impl Scene {
@@ -74,7 +74,7 @@ impl Scene {
             live: BTreeSet::new(),
             kept: VecDeque::new(),
             mood: 0,
-            reached: Reached::default(),
+            reached: RunCounts::default(),
         }
     }
 
@@ -262,7 +262,7 @@ impl Scene {
     }
 
     /// Time passes until everything has ended.
-    fn end(mut self) -> Reached {
+    fn end(mut self) -> RunCounts {
         while let Some(tag) = self.kept.pop_front() {
             self.answer(tag, Completion::SUCCESS);
         }
@@ -314,7 +314,7 @@ pub fn pdus(data: &[u8]) {
 }
 
 /// Eight bytes make a PDU: a command, data for an R2T that came, or an answer of the server's.
-pub fn run_pdus(data: &[u8]) -> Reached {
+pub fn run_pdus(data: &[u8]) -> RunCounts {
     let (seed, bytes) = split(data);
     let mut scene = Scene::open(seed);
     let mut asked: Vec<R2t> = Vec::new();

@@ -9,7 +9,7 @@ use buf::Cx;
 use nvme::Status;
 use nvme::identify::{self, Cns, Identify};
 
-use super::{AdminOutcome, conclude, has_memory, wait_for_memory};
+use super::{AdminOutcome, answer_unless_later, has_memory, wait_for_memory};
 use crate::controller::{AdminWait, WaitingCommand};
 use crate::server::Server;
 use crate::step::{CommandKey, ControllerList, ControllerStep, Step};
@@ -109,5 +109,5 @@ pub(super) fn give(
         );
     }
     let list = identify::controller_list(found.into_iter(), from);
-    conclude(server, cx.pool, key, cid, Ok(AdminOutcome::bytes(list)));
+    answer_unless_later(server, cx.pool, key, cid, Ok(AdminOutcome::bytes(list)));
 }

@@ -1,4 +1,4 @@
-//! Get Features and Set Features (NVMe Base §5.15, §5.27).
+//! Get FeatureValues and Set FeatureValues (NVMe Base §5.15, §5.27).
 //!
 //! [`TABLE`] lists the features and their capabilities. None can be saved: persistent settings are
 //! configured.
@@ -13,7 +13,7 @@ use volume::reservation::Action;
 
 use super::AdminOutcome;
 use super::identify::names_no_namespace;
-use crate::controller::features::{Features, HOST_BEHAVIOR_LEN, TIMESTAMP_LEN};
+use crate::controller::feature_values::{FeatureValues, HOST_BEHAVIOR_LEN, TIMESTAMP_LEN};
 use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::server::Server;
 use crate::status;
@@ -83,7 +83,7 @@ fn check_namespace(controller: &Controller, feature: &Feature, nsid: u32, all: b
     }
 }
 
-/// Get Features.
+/// Get FeatureValues.
 pub(super) fn get(
     server: &Server,
     now: Time,
@@ -107,7 +107,7 @@ pub(super) fn get(
         FeatureSelect::Current => value(server, now, controller, get, &controller.features, room),
         // Nothing is saved, so what is saved is the default (NVMe Base §5.15.1).
         FeatureSelect::Default | FeatureSelect::Saved => {
-            value(server, now, controller, get, &Features::default(), room)
+            value(server, now, controller, get, &FeatureValues::default(), room)
         }
     }
 }
@@ -117,7 +117,7 @@ fn value(
     now: Time,
     controller: &Controller,
     get: GetFeatures,
-    features: &Features,
+    features: &FeatureValues,
     room: u32,
 ) -> Result<AdminOutcome, Status> {
     let current = get.select == FeatureSelect::Current;
@@ -185,7 +185,7 @@ fn threshold(argument: u32) -> Result<usize, Status> {
     }
 }
 
-/// Set Features.
+/// Set FeatureValues.
 pub(super) fn set(
     server: &mut Server,
     now: Time,

@@ -13,7 +13,7 @@ use zerocopy::{FromZeros, IntoBytes};
 
 use super::features::TABLE;
 use super::identify::names_no_namespace;
-use super::{AdminOutcome, conclude, has_memory, wait_for_memory};
+use super::{AdminOutcome, answer_unless_later, has_memory, wait_for_memory};
 use crate::controller::events::EventKind;
 use crate::controller::{AdminWait, Controller, WaitingCommand};
 use crate::queue_message::{ControllerEvent, QueueMessage};
@@ -115,7 +115,7 @@ pub(crate) fn gathered(
         );
     }
     let outcome = answer(server, cntlid, page);
-    conclude(server, cx.pool, key, cid, outcome);
+    answer_unless_later(server, cx.pool, key, cid, outcome);
 }
 
 fn answer(server: &mut Server, cntlid: u16, page: GetLogPage) -> Result<AdminOutcome, Status> {

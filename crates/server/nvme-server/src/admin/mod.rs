@@ -87,7 +87,7 @@ fn begin(
     } else {
         execute(server, cx, cntlid, key, sqe, data_out.unwrap_or(0))
     };
-    conclude(server, cx.pool, key, cid, outcome);
+    answer_unless_later(server, cx.pool, key, cid, outcome);
     // What was read may have more behind it.
     server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
 }
@@ -144,13 +144,13 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
         | AdminWait::Abort { .. }
         | AdminWait::Reports { .. }
         | AdminWait::ControllerList { .. } => {
-            conclude(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
+            answer_unless_later(server, cx.pool, key, cid, Err(Status::INTERNAL_ERROR));
         }
     }
 }
 
-/// Answers a command, unless its answer follows.
-pub(crate) fn conclude(
+/// Responds to a command with `outcome`; [`AdminOutcome::Later`]: does nothing, since the response follows.
+pub(crate) fn answer_unless_later(
     server: &mut Server,
     pool: &Pool,
     command: CommandKey,
@@ -257,7 +257,7 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
         | AdminWait::MemoryForPage(_)
         | AdminWait::MemoryForList(..) => Err(Status::INTERNAL_ERROR),
     };
-    conclude(server, cx.pool, key, waiting.cid, outcome);
+    answer_unless_later(server, cx.pool, key, waiting.cid, outcome);
 }
 
 /// The home of a volume has answered an admin command.
@@ -266,7 +266,7 @@ pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: RequestId, resu
         |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::VolumeRequest(asked) if asked == id);
     let Some((_, waiting)) = take(server, asked) else { return };
     let outcome = result.map(|()| AdminOutcome::SUCCESS).map_err(status::refused);
-    conclude(server, cx.pool, waiting.key, waiting.cid, outcome);
+    answer_unless_later(server, cx.pool, waiting.key, waiting.cid, outcome);
 }
 
 /// A command that is not executed on a volume must end without an answer. Whether there was such a one.

@@ -40,7 +40,7 @@ impl AnaGroups {
 
     /// The log page.
     pub(crate) fn page(&self, groups_only: bool) -> Vec<u8> {
-        nvme::log::ana::page(self.changes, &self.groups, groups_only)
+        nvme::log::ana::encode_page(self.changes, &self.groups, groups_only)
     }
 }
 

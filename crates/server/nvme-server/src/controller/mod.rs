@@ -10,7 +10,7 @@ pub(crate) mod abort;
 pub(crate) mod ana;
 pub(crate) mod errors;
 pub(crate) mod events;
-pub(crate) mod features;
+pub(crate) mod feature_values;
 mod life;
 pub(crate) mod notices;
 mod open;
@@ -32,7 +32,7 @@ use crate::step::{CommandKey, ControllerEnd, QueueKey};
 use ana::AnaGroups;
 use errors::ErrorLog;
 use events::Events;
-use features::Features;
+use feature_values::FeatureValues;
 
 /// The command retry delay (CRDT1) in units of 100 ms: after so long what kept a command from being
 /// executed, as too many others, should be over.
@@ -73,7 +73,7 @@ pub(crate) struct Controller {
     admin_gone: bool,
     pub(crate) events: Events,
     pub(crate) errors: ErrorLog,
-    pub(crate) features: Features,
+    pub(crate) features: FeatureValues,
     pub(crate) ana: AnaGroups,
     pub(crate) notices: notices::Notices,
     /// The discovery log as it was last begun to be read.

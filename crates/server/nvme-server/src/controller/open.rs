@@ -11,12 +11,12 @@ use volume::ShardId;
 use super::ana::AnaGroups;
 use super::errors::ErrorLog;
 use super::events::Events;
-use super::features::Features;
+use super::feature_values::FeatureValues;
 use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, notices};
 use crate::authentication::Authentication;
 use crate::queue_message::QueueCounters;
 use crate::server::Server;
-use crate::spec::{ControllerSpec, IoQueueConnect, QUEUES_MAX, QueueSpec, ordered};
+use crate::spec::{ControllerSpec, IoQueueConnect, QUEUES_MAX, QueueSpec, sort_and_dedup_by_nsid};
 use crate::step::QueueKey;
 
 impl Server {
@@ -30,7 +30,7 @@ impl Server {
     pub fn open_controller(&mut self, cx: &mut Cx<'_>, spec: ControllerSpec) -> QueueKey {
         self.controllers.associations += 1;
         let association = self.controllers.associations;
-        let namespaces = ordered(spec.namespaces.clone());
+        let namespaces = sort_and_dedup_by_nsid(spec.namespaces.clone());
         let mut controller = Controller {
             association,
             admin: QueueKey(u32::MAX),
@@ -52,7 +52,7 @@ impl Server {
             admin_gone: false,
             events: Events::default(),
             errors: ErrorLog::default(),
-            features: Features::default(),
+            features: FeatureValues::default(),
             ana: AnaGroups::default(),
             notices: notices::Notices::default(),
             snapshot: None,

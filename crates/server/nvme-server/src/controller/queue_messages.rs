@@ -10,7 +10,7 @@ use super::{AdminWait, Controller, Controllers, JoinedQueue};
 use crate::admin;
 use crate::queue_message::{ControllerEvent, QueueMessage, QueueReport};
 use crate::server::Server;
-use crate::spec::{NamespaceEntry, ordered};
+use crate::spec::{NamespaceEntry, sort_and_dedup_by_nsid};
 use crate::step::{ControllerStep, Step};
 
 impl Server {
@@ -146,7 +146,7 @@ impl Server {
     /// and its queues follow.
     pub fn change_namespaces(&mut self, cntlid: u16, namespaces: Vec<NamespaceEntry>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        let fresh = ordered(namespaces);
+        let fresh = sort_and_dedup_by_nsid(namespaces);
         let changed = differences(&controller.namespaces, &fresh);
         if changed.is_empty() {
             return;

@@ -15,8 +15,8 @@ impl ExecContext {
     #[inline]
     pub(crate) fn fast_path(&self, now: Time, key: CommandKey, sqe: &Sqe, data_out: u32) -> Option<InlineIo> {
         let queue = self.queues.get(key.queue);
-        let heard = now < queue.notice_from || queue.needs_no_notice(now);
-        let free = heard && queue.half.is_none() && queue.aborting.is_empty();
+        let fast = now < queue.slow_path_from || queue.is_fast_path_open(now);
+        let free = fast && queue.half.is_none() && queue.aborting.is_empty();
         if !free || queue.closing || sqe.flags & 3 != 0 {
             return None;
         }

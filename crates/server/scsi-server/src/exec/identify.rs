@@ -24,7 +24,7 @@ pub(crate) fn inquiry(ctx: &mut ExecContext, slot: u32, inquiry: Inquiry) {
                 standard(nexus, Peripheral::DISK, unit.spec.removable, w);
                 Ok(())
             }
-            Some(page) => vpd::page(nexus, unit, page, w),
+            Some(page) => vpd::write_page(nexus, unit, page, w),
         }
     });
 }

@@ -31,7 +31,12 @@ const PAGES: [u8; 10] = [
 const OPTIMAL_LEN: u32 = 1 << 20;
 
 /// Writes one page of a logical unit.
-pub(crate) fn page(nexus: &NexusSpec, unit: &LogicalUnit, page: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
+pub(crate) fn write_page(
+    nexus: &NexusSpec,
+    unit: &LogicalUnit,
+    page: u8,
+    w: &mut Writer<'_>,
+) -> Result<(), Sense> {
     let disk = Peripheral::DISK;
     let geometry = &unit.view.geometry;
     match page {

@@ -204,7 +204,7 @@ impl LocalVolumes {
         }
         let (remote, backend) = match spec.make {
             BackendFactory::Local(make) => (None, make()),
-            BackendFactory::Remote(make) => {
+            BackendFactory::Network(make) => {
                 let (tag, backend) = remotes.add(id, spec.view.geometry, make(cx));
                 (Some(tag), backend)
             }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
 use nvme::{FabricsType, HostId, Nqn, Opcode, Sqe, Status};
-use nvme_tcp::{HostLimits, QueueSize};
+use nvme_tcp::{HostQueueSettings, QueueSize};
 use sim::PeerEnd;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -80,12 +80,12 @@ impl History {
     /// Connects a queue.
     pub fn join(&mut self, host: usize, qid: u16) -> Ended {
         let pieces = self.plan.pieces;
-        let limits = HostLimits {
+        let limits = HostQueueSettings {
             header_digest: self.plan.digests.0,
             data_digest: self.plan.digests.1,
             r2ts: self.plan.r2ts,
             hpda: pieces.map_or(0, |pieces| pieces.hpda),
-            ..HostLimits::default()
+            ..HostQueueSettings::default()
         };
         let queue = Queue::open(&mut self.world, &self.pool, limits, self.chance.fork());
         let (entries, flow_control) = (self.plan.entries, self.plan.flow_control);

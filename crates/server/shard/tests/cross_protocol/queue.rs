@@ -7,7 +7,7 @@ use blockwire_shard::Shard;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
 use endpoint::ListenerId;
 use nvme::{Sqe, Status};
-use nvme_tcp::{HostLimits, HostQueue, LinkFault, QueueSize};
+use nvme_tcp::{HostQueue, HostQueueSettings, LinkFault, QueueSize};
 use sim::{Peer, PeerEnd, SimRng, World};
 use stream::{Close, Connection, DirectBuffer, Host, HostEvent, Link, Received, RecvOp, Tag};
 
@@ -95,7 +95,7 @@ pub struct Queue {
 
 impl Queue {
     /// Connects to the listener for subsystems.
-    pub fn open(world: &mut World<Shard>, pool: &Pool, limits: HostLimits, chance: SimRng) -> Self {
+    pub fn open(world: &mut World<Shard>, pool: &Pool, limits: HostQueueSettings, chance: SimRng) -> Self {
         let peer = world.connect(ListenerId(1));
         let mut entropy = Entropy::new([5; 32]);
         let queue = HostQueue::new(&mut Cx { now: world.now(), pool, entropy: &mut entropy }, limits);

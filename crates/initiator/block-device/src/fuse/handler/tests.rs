@@ -2,7 +2,7 @@ use testkit::seeds::seeds;
 use volume::RamDisk;
 
 use super::*;
-use crate::fuse::{InheritedMount, MountFacts, MountId, Settings};
+use crate::fuse::{InheritedMount, MountHandover, MountId, Settings};
 use crate::test_disk::{Behaviour, Mutator, RamVolume};
 use crate::wait::Stop;
 
@@ -11,7 +11,7 @@ fn server(dir: &std::path::Path, write_max: u32) -> (Server, OwnedFd) {
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
-    let facts = MountFacts { write_max, name: MountId(1), made: None, by_program: false };
+    let facts = MountHandover { write_max, name: MountId(1), made: None, by_program: false };
     let kept = InheritedMount { fuse: theirs, device: None, facts };
     (
         Server::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept).unwrap(),

@@ -125,7 +125,7 @@ fn attack_107_namespaces_that_cannot_be() {
 #[test]
 fn a_log_of_more_groups_than_there_are_says_nothing() {
     let groups = [1, 2].map(|id| ana::Group { id, changes: 1, state: ana::State::Optimized, nsids: vec![] });
-    let mut log = ana::page(1, &groups, true);
+    let mut log = ana::encode_page(1, &groups, true);
     assert_eq!(access(&log, 2, 2), Access::Optimized);
     assert_eq!(access(&log, 2, 1), Access::Inaccessible);
     log[8..10].copy_from_slice(&0xffff_u16.to_le_bytes());

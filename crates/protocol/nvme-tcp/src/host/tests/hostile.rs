@@ -58,7 +58,7 @@ struct Lied {
 }
 
 impl Lied {
-    fn new(limits: HostLimits) -> Self {
+    fn new(limits: HostQueueSettings) -> Self {
         let pool = Pool::new(1 << 20);
         let mut entropy = Entropy::new([1; 32]);
         let now = Time(0);
@@ -68,14 +68,15 @@ impl Lied {
 
     /// ICReq has left.
     fn asking() -> Self {
-        let mut lied = Self::new(HostLimits::default());
+        let mut lied = Self::new(HostQueueSettings::default());
         assert_eq!(lied.say(&[]).len(), 128);
         lied
     }
 
     fn ready(digests: u8, flow_control: bool, max_h2c_data: u32) -> Self {
         let (header_digest, data_digest) = (digests & 1 > 0, digests & 2 > 0);
-        let mut lied = Self::new(HostLimits { header_digest, data_digest, ..HostLimits::default() });
+        let mut lied =
+            Self::new(HostQueueSettings { header_digest, data_digest, ..HostQueueSettings::default() });
         assert_eq!(lied.say(&[]).len(), 128);
         let mut answer = ic_resp(12, &max_h2c_data.to_le_bytes());
         answer[11] = digests;
@@ -155,7 +156,7 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     assert_eq!(lied.side.queue.poll_link_fault(), Some(LinkFault::HandshakeTimeout));
     Lied::ready(0, false, 4096).cut_off_by(&ic_resp(0, &[]), AT_TYPE);
     // Before ICReq has left, and with bytes that were received before anything was asked.
-    let mut lied = Lied::new(HostLimits::default());
+    let mut lied = Lied::new(HostQueueSettings::default());
     let op = lied.side.queue.poll_recv(cx!(lied), LINK).unwrap();
     let mut page = lied.pool.take_sg(Class::Wire, 128).unwrap();
     page.copy_from(0, &ic_resp(0, &[]));
@@ -178,7 +179,8 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
 /// The connection ends with a TermReq, which the controller has its time to read.
 #[test]
 fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_too() {
-    let mut lied = Lied::new(HostLimits { pdu_timeout: Duration::from_secs(1), ..HostLimits::default() });
+    let mut lied =
+        Lied::new(HostQueueSettings { pdu_timeout: Duration::from_secs(1), ..HostQueueSettings::default() });
     let wrong = ic_resp(10, &[32]);
     assert_eq!(lied.say(&[]).len(), 128);
     assert!(lied.say(&wrong[..64]).is_empty() && !lied.say(&wrong[64..]).is_empty());

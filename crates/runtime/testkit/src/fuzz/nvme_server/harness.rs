@@ -45,9 +45,9 @@ struct Queue {
 
 type Name = (usize, CommandKey);
 
-/// What was reached.
+/// What a fuzz run executed, so that a corpus test can require that it got far enough.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Reached {
+pub struct RunCounts {
     pub commands: u32,
     pub good: u32,
     pub retired: u32,
@@ -69,7 +69,7 @@ pub struct Harness {
     receives: Vec<(Name, u32)>,
     ios: VecDeque<(usize, CommandKey, VolumeId, Io, u32)>,
     tag: u64,
-    pub reached: Reached,
+    pub reached: RunCounts,
 }
 
 fn subsystem() -> Arc<Subsystem> {
@@ -110,7 +110,7 @@ impl Harness {
             receives: Vec::new(),
             ios: VecDeque::new(),
             tag: 0,
-            reached: Reached::default(),
+            reached: RunCounts::default(),
         };
         (0..VOLUMES).for_each(|volume| harness.add(VolumeId(volume.into())));
         harness.open_controller();
@@ -459,7 +459,7 @@ impl Harness {
     }
 
     /// All links are lost: every command has ended once, the controller is gone, all memory is back.
-    pub fn finish(mut self) -> Reached {
+    pub fn finish(mut self) -> RunCounts {
         self.settle();
         let admin = self.queues.iter().filter(|queue| queue.qid == 0).count();
         assert_eq!(admin > 0, self.alive, "a controller lives as long as its admin queue");

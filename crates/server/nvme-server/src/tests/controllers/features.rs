@@ -1,4 +1,4 @@
-//! Get Features and Set Features.
+//! Get FeatureValues and Set FeatureValues.
 
 use nvme::fabrics::Property;
 use nvme::{Opcode, Status};

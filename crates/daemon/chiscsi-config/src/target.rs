@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use super::{
     access::{self, Acl},
-    device::{self, Device},
+    device::{self, TargetDevice},
     error::ValueError,
     key::Key,
-    portal::{self, Group},
+    portal::{self, PortalGroup},
     proof::{self, ChapSettings, Pair},
     text::{Block, Setting},
     value,
@@ -25,9 +25,9 @@ const SEGMENT_MAX: u64 = (1 << 24) - 1;
 /// `TargetSessionMaxCmd` where nothing is said.
 const COMMANDS: u16 = 64;
 
-/// `global:`
+/// The section `global:` of a `chiscsi.conf`.
 #[derive(Debug, Default)]
-pub struct Global {
+pub struct GlobalSection {
     /// `iscsi_auth_order` is CHAP, the format's default.
     pub is_chap_first: bool,
     /// `iscsi_target_vendor_id`
@@ -38,9 +38,9 @@ pub struct Global {
     pub discovery: ChapSettings,
 }
 
-/// `target:`
+/// A section `target:` of a `chiscsi.conf`.
 #[derive(Debug)]
-pub struct Target {
+pub struct TargetSection {
     /// Where the block begins.
     pub at: Place,
     /// `TargetName`
@@ -56,11 +56,11 @@ pub struct Target {
     /// `AuthMethod`, `Auth_CHAP_…`
     pub proof: ChapSettings,
     /// `PortalGroup`
-    pub groups: Vec<Located<Group>>,
+    pub groups: Vec<Located<PortalGroup>>,
     /// `ShadowMode`
     pub is_shadow: bool,
     /// `TargetDevice`
-    pub devices: Vec<Located<Device>>,
+    pub devices: Vec<Located<TargetDevice>>,
     /// `ACL_Enable`
     pub has_access_list: bool,
     /// `ACL`, with its line.
@@ -72,10 +72,10 @@ pub const METHODS: (bool, bool) = (true, true);
 /// DISC_AuthMethod where nothing is said: None.
 pub const DISCOVERY_METHODS: (bool, bool) = (true, false);
 
-impl Global {
+impl GlobalSection {
     /// Reads a block.
     pub fn read(block: &Block, sink: &Sink) -> Self {
-        let mut global = Global { is_chap_first: true, ..Global::default() };
+        let mut global = GlobalSection { is_chap_first: true, ..GlobalSection::default() };
         each(block, sink, |entry| global.take(entry));
         complete(
             &block.at,
@@ -115,10 +115,10 @@ impl Global {
     }
 }
 
-impl Target {
+impl TargetSection {
     /// Reads a block.
     pub fn read(block: &Block, sink: &Sink) -> Self {
-        let mut target = Target {
+        let mut target = TargetSection {
             at: block.at.clone(),
             name: None,
             alias: None,
@@ -190,12 +190,12 @@ impl Target {
             Key::Initiator => push(&mut self.proof.initiators, pair(entry)?)?,
             Key::Target => self.proof.target = Some(pair(entry)?),
             Key::ChallengeLength => challenge_length(text)?,
-            Key::PortalGroup => push(&mut self.groups, located(entry, portal::parse(text)?))?,
+            Key::PortalGroup => push(&mut self.groups, located(entry, portal::parse_portal_group(text)?))?,
             Key::ShadowMode => self.is_shadow = value::switch(text)?,
             Key::Commands => self.commands = value::number(text, 1..=2048)? as u16,
-            Key::Device => push(&mut self.devices, located(entry, device::parse(text)?))?,
+            Key::Device => push(&mut self.devices, located(entry, device::parse_target_device(text)?))?,
             Key::AclEnable => self.has_access_list = value::switch(text)?,
-            Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse(text)?)))?,
+            Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse_acl(text)?)))?,
             Key::RegisterIsns => drop(value::switch(text)?),
             _ => return Err("belongs to another kind of block".into()),
         }
@@ -214,7 +214,7 @@ impl Target {
     }
 
     fn check(&self, sink: &Sink) {
-        let Target { at, name, devices, groups, .. } = self;
+        let TargetSection { at, name, devices, groups, .. } = self;
         for (key, is_there) in [
             ("TargetName", name.is_some()),
             ("TargetDevice", !devices.is_empty()),
@@ -230,9 +230,9 @@ impl Target {
         }
     }
 
-    fn check_redirection(&self, group: &Located<Group>, sink: &Sink) {
+    fn check_redirection(&self, group: &Located<PortalGroup>, sink: &Sink) {
         for tag in &group.value.sent_to {
-            let named: Vec<&Located<Group>> =
+            let named: Vec<&Located<PortalGroup>> =
                 self.groups.iter().filter(|one| one.value.tag == *tag).collect();
             if named.is_empty() {
                 sink.error(
@@ -295,7 +295,7 @@ fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, 
         );
     }
     if proof.is_mutual && proof.is_used(usual) && proof.target.is_none() {
-        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));
+        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}TargetSection\""));
     }
 }
 

@@ -6,7 +6,7 @@ use super::*;
 use config::{
     check::{self, Options},
     diagnostic::Diagnostic,
-    plan::{AuthMethod, Bind, DigestPolicy, Negotiation, Plan, Protocol},
+    plan::{AuthMethod, CoreChoice, DigestPolicy, Negotiation, Plan, Protocol},
 };
 use control::report::line::{self, Treatment};
 
@@ -104,7 +104,7 @@ fn the_papers_policy_as_printed() {
     let (sink, mut draft) = (Sink::default(), Draft::default());
     let lines = policy::read(&Text::new("cop.conf", PAPER_POLICY.to_owned()), &sink, &mut draft);
     let rule = &draft.placement[0];
-    assert_eq!((draft.placement.len(), rule.bind, rule.nth), (1, Bind::Random, None));
+    assert_eq!((draft.placement.len(), rule.bind, rule.nth), (1, CoreChoice::Random, None));
     assert_eq!(rule.when, ::shard::Condition::Always);
     let said: Vec<(&str, Treatment)> =
         lines.iter().map(|line| (line.text.as_str(), line.treatment)).collect();

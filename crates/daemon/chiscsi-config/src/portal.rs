@@ -13,7 +13,7 @@ const ADDRESSES_MAX: usize = 64;
 
 /// A portal group of a target.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct PortalGroup {
     /// Its tag, 1 to 65535.
     pub tag: u16,
     /// Where it is; at least one address.
@@ -24,11 +24,11 @@ pub struct Group {
     pub sent_to: Vec<u16>,
 }
 
-/// Reads the value.
-pub fn parse(text: &str) -> Result<Group, ValueError> {
+/// Parses the value of `PortalGroup=`.
+pub fn parse_portal_group(text: &str) -> Result<PortalGroup, ValueError> {
     let (tag, rest) = text.split_once('@').ok_or(PORTAL_FORM)?;
     let mut group =
-        Group { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
+        PortalGroup { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
     for part in split(rest) {
         let part = part.trim();
         if let Some(seconds) = part.strip_prefix("timeout=") {
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     fn group(text: &str) -> (u16, Vec<String>, Option<u64>, Vec<u16>) {
-        let group = parse(text).unwrap();
+        let group = parse_portal_group(text).unwrap();
         let addresses = group.addresses.iter().map(ToString::to_string).collect();
         (group.tag, addresses, group.timeout.map(|time| time.as_secs()), group.sent_to)
     }
@@ -119,10 +119,15 @@ mod tests {
             ("1@[2]", "TAG@ADDRESS"),
             ("1@192.0.2.1,[2,]", "a tag that"),
         ] {
-            let said = parse(text).unwrap_err().to_string();
+            let said = parse_portal_group(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
         let many: Vec<String> = (0..65).map(|n| format!("192.0.2.{n}")).collect();
-        assert!(parse(&format!("1@{}", many.join(","))).unwrap_err().to_string().contains("more than 64"));
+        assert!(
+            parse_portal_group(&format!("1@{}", many.join(",")))
+                .unwrap_err()
+                .to_string()
+                .contains("more than 64")
+        );
     }
 }

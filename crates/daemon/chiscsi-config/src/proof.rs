@@ -70,8 +70,8 @@ impl ChapSettings {
             let mutual = self.target.as_ref().map(|target| target.value.clone());
             let one = Credentials { user, secret, mutual };
             let same = one.mutual.as_ref().is_some_and(|(_, secret)| *secret == one.secret);
-            let clash = list.iter().find_map(|other| draft::clash(other, &one));
-            if let Some(why) = clash.or_else(|| same.then(|| draft::SECRETS_DIFFER.to_owned())) {
+            let conflict = list.iter().find_map(|other| draft::credential_conflict(other, &one));
+            if let Some(why) = conflict.or_else(|| same.then(|| draft::SECRETS_DIFFER.to_owned())) {
                 sink.error(&pair.at, format!("CHAP: {why}"));
             }
             list.push(one);

@@ -58,8 +58,8 @@ impl Luns {
     }
 }
 
-/// Reads the value.
-pub fn parse(text: &str) -> Result<Acl, ValueError> {
+/// Parses the value of `ACL=`.
+pub fn parse_acl(text: &str) -> Result<Acl, ValueError> {
     let (mut acl, mut seen) = (Acl::default(), Vec::new());
     for part in text.split(';').map(str::trim).filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').ok_or_else(|| ValueError::NoAclKey(part.to_owned()))?;
@@ -149,23 +149,26 @@ mod tests {
 
     #[test]
     fn the_lines_of_the_users_guide() {
-        let acl = parse("iname=iqn.2006-02.com.chelsio.san1").unwrap();
+        let acl = parse_acl("iname=iqn.2006-02.com.chelsio.san1").unwrap();
         assert_eq!(acl.names, ["iqn.2006-02.com.chelsio.san1"]);
         assert_eq!(acl.luns, Luns::All { read_only: false });
-        let acl = parse("sip=102.50.50.101").unwrap();
+        let acl = parse_acl("sip=102.50.50.101").unwrap();
         assert!(acl.sources[0].contains("102.50.50.101".parse().unwrap()));
         assert!(!acl.sources[0].contains("102.50.50.102".parse().unwrap()));
-        let acl = parse("dip=192.0.2.50;lun=ALL:R").unwrap();
+        let acl = parse_acl("dip=192.0.2.50;lun=ALL:R").unwrap();
         assert_eq!((acl.locals.len(), &acl.luns), (1, &Luns::All { read_only: true }));
         let long = "iname=iqn.2006-02.com.chelsio.san2;sip=102.50.50.22;dip=102.50.50.25;lun=ALL:R";
-        let acl = parse(long).unwrap();
+        let acl = parse_acl(long).unwrap();
         assert_eq!((acl.names.len(), acl.sources.len(), acl.locals.len()), (1, 1, 1));
-        assert!(parse("iname=iqn.2004-08.com.chelsio.test1;").is_ok(), "an empty part at the end is none");
+        assert!(
+            parse_acl("iname=iqn.2004-08.com.chelsio.test1;").is_ok(),
+            "an empty part at the end is none"
+        );
     }
 
     #[test]
     fn lists_of_logical_units() {
-        let luns = |text: &str| parse(&format!("sip=192.0.2.1;lun={text}")).unwrap().luns;
+        let luns = |text: &str| parse_acl(&format!("sip=192.0.2.1;lun={text}")).unwrap().luns;
         let seen = |luns: &Luns| (0..6).map(|lun| luns.of(lun)).collect::<Vec<_>>();
         let (ro, rw) = (Some(true), Some(false));
         assert_eq!(seen(&luns("0,2~4:R")), [ro, None, ro, ro, ro, None]);
@@ -194,10 +197,10 @@ mod tests {
             ("sip=192.0.2.1;lun=ALL:R,0:RW", "ALL beside other"),
             ("192.0.2.1", "expected iname="),
         ] {
-            let said = parse(text).unwrap_err().to_string();
+            let said = parse_acl(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
         let many = vec!["192.0.2.1"; 257].join(",");
-        assert!(parse(&format!("sip={many}")).unwrap_err().to_string().contains("more than 256"));
+        assert!(parse_acl(&format!("sip={many}")).unwrap_err().to_string().contains("more than 256"));
     }
 }

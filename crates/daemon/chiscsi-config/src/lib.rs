@@ -64,7 +64,7 @@ pub fn read_policy(path: &Path, sink: &Sink, draft: &mut Draft) -> Vec<LineRepor
 /// A file's text, and whether everybody may read it.
 fn load(path: &Path, sink: &Sink) -> Option<(Text, bool)> {
     let shown = path.to_string_lossy();
-    match file::text(path, FILE_BYTES_MAX) {
+    match file::read_text(path, FILE_BYTES_MAX) {
         Ok((content, is_world_readable)) => Some((Text::new(&shown, content), is_world_readable)),
         Err(why) => {
             sink.error(&Place::whole(&shown), why);

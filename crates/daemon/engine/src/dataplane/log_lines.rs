@@ -20,13 +20,13 @@ const LINES_MAX: usize = 1024;
 const STRANGERS_MAX: u32 = 20;
 const SPAN: Duration = Duration::from_secs(1);
 
-/// The two ends of the channel.
-pub fn channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
+/// A bounded channel for the log lines of all shards.
+pub fn log_line_channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
     sync_channel(LINES_MAX)
 }
 
-/// Writes the lines until every shard is gone.
-pub fn write(lines: Receiver<LogLine>) {
+/// Writes the lines to the log until every shard has ended; run by the log thread.
+pub fn write_log_lines(lines: Receiver<LogLine>) {
     let mut flood = FloodLimit::new(Instant::now());
     loop {
         let line = lines.recv_timeout(SPAN);

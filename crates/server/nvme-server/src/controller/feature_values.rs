@@ -11,7 +11,7 @@ pub(crate) const THRESHOLD_OVER: u32 = 0xffff;
 
 /// The values of a controller's features, as a reset leaves them at first.
 #[derive(Debug)]
-pub(crate) struct Features {
+pub(crate) struct FeatureValues {
     pub(crate) arbitration: u32,
     pub(crate) power: u32,
     /// Over and under.
@@ -25,9 +25,9 @@ pub(crate) struct Features {
     pub(crate) masks: Vec<(u32, u8)>,
 }
 
-impl Default for Features {
+impl Default for FeatureValues {
     fn default() -> Self {
-        Features {
+        FeatureValues {
             arbitration: 0,
             power: 0,
             thresholds: [THRESHOLD_OVER, 0],
@@ -40,7 +40,7 @@ impl Default for Features {
     }
 }
 
-impl Features {
+impl FeatureValues {
     /// Whether this temperature, in kelvins, is at or beyond a threshold.
     pub(crate) fn warns_of(&self, kelvins: u16) -> bool {
         let [over, under] = self.thresholds;

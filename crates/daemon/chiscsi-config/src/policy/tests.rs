@@ -76,8 +76,8 @@ fn settings_come_to_placement_or_to_a_word_why_not() {
                 dst port 3261 => offload bind cpu cong highspeed\nall => !offload\n";
     let (rules, lines, errors) = read_text(text);
     assert_eq!((rules.len(), errors.len()), (3, 0));
-    assert_eq!((rules[0].nth, rules[0].bind), (Some(7), Bind::Cpu));
-    assert_eq!((rules[1].nth, rules[1].bind), (None, Bind::Cpu));
+    assert_eq!((rules[0].nth, rules[0].bind), (Some(7), CoreChoice::Cpu));
+    assert_eq!((rules[1].nth, rules[1].bind), (None, CoreChoice::Cpu));
     assert_eq!(rules[2].when, Condition::Always);
     let said: Vec<(usize, &str, Treatment)> =
         lines.iter().map(|line| (line.line, line.text.as_str(), line.treatment)).collect();

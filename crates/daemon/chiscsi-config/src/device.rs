@@ -26,7 +26,7 @@ pub enum Mode {
 
 /// A device of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Device {
+pub struct TargetDevice {
     /// Its path; a RAM disk's name.
     pub name: String,
     /// How it is accessed.
@@ -43,15 +43,15 @@ pub struct Device {
     pub names: [Option<String>; 3],
 }
 
-/// The options with a value, by their place in [`Device::names`], and the longest value of each.
+/// The options with a value, by their place in [`TargetDevice::names`], and the longest value of each.
 const NAMES: [(&str, usize); 3] = [("ID", 24), ("WWN", 16), ("SN", 16)];
 const OPTIONS: [&str; 10] = ["FILE", "BLK", "MEM", "NULLRW", "SYNC", "RO", "size", "ID", "WWN", "SN"];
 
-/// Reads the value.
-pub fn parse(text: &str) -> Result<Device, ValueError> {
+/// Parses the value of `TargetDevice=`.
+pub fn parse_target_device(text: &str) -> Result<TargetDevice, ValueError> {
     let mut parts = value::parts(text)?.into_iter();
     let name = parts.next().unwrap_or_default().to_owned();
-    let mut device = Device {
+    let mut device = TargetDevice {
         name,
         mode: Mode::File,
         is_null: false,
@@ -90,7 +90,7 @@ pub fn parse(text: &str) -> Result<Device, ValueError> {
     Ok(device)
 }
 
-fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), ValueError> {
+fn valued(device: &mut TargetDevice, key: &str, value: &str) -> Result<(), ValueError> {
     if key == "size" {
         let megabytes = value.strip_suffix("MB").ok_or("takes a size such as size=64MB")?;
         let megabytes =
@@ -110,7 +110,7 @@ fn valued(device: &mut Device, key: &str, value: &str) -> Result<(), ValueError>
     Ok(())
 }
 
-impl Device {
+impl TargetDevice {
     /// The volume that it is. A relative path starts at `directory`, that of the file.
     pub fn spec(&self, directory: &Path) -> Result<Spec, ValueError> {
         let path = directory.join(&self.name);
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> String {
-        parse(text).unwrap().spec(Path::new("/etc/chelsio-iscsi")).unwrap().to_string()
+        parse_target_device(text).unwrap().spec(Path::new("/etc/chelsio-iscsi")).unwrap().to_string()
     }
 
     #[test]
@@ -201,13 +201,13 @@ mod tests {
         let file = own.path().join("disk.img");
         std::fs::write(&file, [0; 512]).unwrap();
         assert_eq!(spec(&file.display().to_string()), format!("file:{}", file.display()));
-        let beside = parse("disk.img").unwrap().spec(own.path()).unwrap();
+        let beside = parse_target_device("disk.img").unwrap().spec(own.path()).unwrap();
         assert_eq!(beside.source, Source::File(file));
     }
 
     #[test]
     fn the_same_names_give_the_same_identity() {
-        let uuid = |text: &str| parse(text).unwrap().uuid();
+        let uuid = |text: &str| parse_target_device(text).unwrap().uuid();
         let first = uuid("/dev/sda,ID=aabbccddeeffgghh,WWN=aaabbbcccdddeeef").unwrap();
         assert_eq!(uuid("ram,MEM,WWN=aaabbbcccdddeeef,ID=aabbccddeeffgghh"), Some(first));
         assert_ne!(uuid("/dev/sda,ID=aabbccddeeffgghh"), Some(first));
@@ -221,7 +221,7 @@ mod tests {
         for (path, label) in
             [("/dev/ssdb1", "ssdb1"), ("/srv/My Disk_1.img", "my-disk-1.img"), ("/", "disk"), ("ä", "disk")]
         {
-            let device = parse(path).unwrap();
+            let device = parse_target_device(path).unwrap();
             assert_eq!(device.label(), label, "{path}");
             assert!(config::name::VolumeName::parse(&device.label()).is_ok());
         }
@@ -244,10 +244,10 @@ mod tests {
             ("/dev/sdb,ID=", "at most 24"),
             ("/dev/sdb,IDD=1", "did you mean \"ID\"?"),
         ] {
-            let said = parse(text).unwrap_err().to_string();
+            let said = parse_target_device(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
-        let null = parse("/dev/sdb,NULLRW").unwrap().spec(Path::new("/"));
+        let null = parse_target_device("/dev/sdb,NULLRW").unwrap().spec(Path::new("/"));
         assert!(null.unwrap_err().to_string().contains("needs size="));
     }
 }

@@ -4,10 +4,10 @@ use std::{collections::HashSet, net::SocketAddr, path::Path, time::Duration};
 
 use super::{
     access::Luns,
-    device::{Device, Mode},
+    device::{Mode, TargetDevice},
     key::{BlockKind, Key},
     proof,
-    target::{DISCOVERY_METHODS, Global, METHODS, Target},
+    target::{DISCOVERY_METHODS, GlobalSection, METHODS, TargetSection},
     text::{self, Block, Setting},
 };
 use config::{
@@ -40,12 +40,12 @@ pub fn read(
     if let Some(entry) = entries.find(|entry| entry.key.is_secret()).filter(|_| is_world_readable) {
         sink.error(&entry.value.at, "this file holds a secret and others can read it; chmod o= it");
     }
-    let mut global = Global { is_chap_first: true, ..Global::default() };
+    let mut global = GlobalSection { is_chap_first: true, ..GlobalSection::default() };
     let mut targets = Vec::new();
     for block in &blocks {
         match block.kind {
-            BlockKind::Global => global = Global::read(block, sink),
-            BlockKind::Target => targets.push((block, Target::read(block, sink))),
+            BlockKind::Global => global = GlobalSection::read(block, sink),
+            BlockKind::Target => targets.push((block, TargetSection::read(block, sink))),
         }
     }
     if !sink.is_clean() {
@@ -81,7 +81,7 @@ fn names(draft: &Draft) -> HashSet<String> {
 }
 
 /// A listener for each address that is this machine's. An address has one tag, whichever target names it.
-fn portals(target: &Target, sink: &Sink, draft: &mut Draft) {
+fn portals(target: &TargetSection, sink: &Sink, draft: &mut Draft) {
     for group in target.groups.iter().filter(|group| !target.is_elsewhere(group.value.tag)) {
         for address in &group.value.addresses {
             if draft.portals.len() > check::PORTS_MAX {
@@ -119,12 +119,12 @@ struct Volumes<'a> {
     directory: &'a Path,
     taken: HashSet<String>,
     /// What stands for a path: several targets may share a device.
-    paths: Vec<(Device, VolumeName, Place)>,
+    paths: Vec<(TargetDevice, VolumeName, Place)>,
 }
 
 impl Volumes<'_> {
     /// The logical units of a target: numbered as its devices stand.
-    fn luns(&mut self, target: &Target, sink: &Sink, draft: &mut Draft) -> Vec<LunDraft> {
+    fn luns(&mut self, target: &TargetSection, sink: &Sink, draft: &mut Draft) -> Vec<LunDraft> {
         let mut luns = Vec::new();
         let mut memory = HashSet::new();
         for (number, device) in target.devices.iter().enumerate() {
@@ -145,8 +145,13 @@ impl Volumes<'_> {
         luns
     }
 
-    fn volume(&mut self, device: &Located<Device>, sink: &Sink, draft: &mut Draft) -> Option<VolumeName> {
-        let is_shared = |other: &&(Device, VolumeName, Place)| other.0.name == device.value.name;
+    fn volume(
+        &mut self,
+        device: &Located<TargetDevice>,
+        sink: &Sink,
+        draft: &mut Draft,
+    ) -> Option<VolumeName> {
+        let is_shared = |other: &&(TargetDevice, VolumeName, Place)| other.0.name == device.value.name;
         let is_path = device.value.mode != Mode::Memory && !device.value.is_null;
         if let Some((known, name, at)) = self.paths.iter().find(is_shared).filter(|_| is_path) {
             if *known == device.value {
@@ -189,7 +194,7 @@ impl Volumes<'_> {
 }
 
 /// What the lines of an access list become: hosts, the first that fits decides.
-fn access(target: &Target, name: &Located<String>, draft: &mut Draft) {
+fn access(target: &TargetSection, name: &Located<String>, draft: &mut Draft) {
     if !target.has_access_list {
         return;
     }
@@ -226,10 +231,10 @@ fn access(target: &Target, name: &Located<String>, draft: &mut Draft) {
 }
 
 fn target_draft(
-    target: &Target,
+    target: &TargetSection,
     name: Located<String>,
     luns: Vec<LunDraft>,
-    global: &Global,
+    global: &GlobalSection,
     sink: &Sink,
 ) -> TargetDraft {
     let own = target.groups.iter().filter(|group| !target.is_elsewhere(group.value.tag));
@@ -271,14 +276,14 @@ fn target_draft(
     }
 }
 
-fn discovery(global: &Global, sink: &Sink) -> AuthDraft {
+fn discovery(global: &GlobalSection, sink: &Sink) -> AuthDraft {
     let proof = &global.discovery;
     let discovery = if proof.is_used(DISCOVERY_METHODS) { proof.credentials(sink) } else { Vec::new() };
     AuthDraft { auth: Auth { discovery, mutual: proof.is_mutual, ..Auth::default() }, ..AuthDraft::default() }
 }
 
 /// The daemon's limits: as everywhere, but that the greatest window of commands has room.
-fn limits(global: &Global, targets: &[(&Block, Target)]) -> Limits {
+fn limits(global: &GlobalSection, targets: &[(&Block, TargetSection)]) -> Limits {
     let usual = Limits::default();
     let wanted = targets.iter().map(|(_, target)| memory(target)).max().unwrap_or(0);
     let login_timeout = match global.login_time {
@@ -291,7 +296,7 @@ fn limits(global: &Global, targets: &[(&Block, Target)]) -> Limits {
 
 /// Payload memory of a core in which one session of a target can have its whole window: half of it may be
 /// promised, a quarter of that to one session (see `ARCHITECTURE.md`, Memory).
-fn memory(target: &Target) -> u64 {
+fn memory(target: &TargetSection) -> u64 {
     let terms = &target.negotiation;
     let burst = match (terms.initial_r2t, terms.immediate_data) {
         (true, false) => return 0,
@@ -350,7 +355,7 @@ fn chap_unused(
 
 const CHALLENGE: &str = "a challenge is random and as long as the digest of the algorithm: 16 bytes for MD5";
 
-fn treat_global(entry: &Setting, global: &Global) -> (Treatment, String) {
+fn treat_global(entry: &Setting, global: &GlobalSection) -> (Treatment, String) {
     let chap = || chap_unused(&global.discovery, DISCOVERY_METHODS, "DISC_AuthMethod");
     match entry.key {
         Key::OffloadMode => {
@@ -374,7 +379,7 @@ fn treat_global(entry: &Setting, global: &Global) -> (Treatment, String) {
     }
 }
 
-fn report_target(text: &Text, block: &Block, target: &Target, lines: &mut Vec<LineReport>) {
+fn report_target(text: &Text, block: &Block, target: &TargetSection, lines: &mut Vec<LineReport>) {
     let name = target.name.as_ref().map_or("", |name| &name.value);
     let mut devices = target.devices.iter().enumerate();
     for entry in &block.entries {
@@ -389,7 +394,7 @@ fn report_target(text: &Text, block: &Block, target: &Target, lines: &mut Vec<Li
     }
 }
 
-fn treat_target(entry: &Setting, target: &Target) -> (Treatment, String) {
+fn treat_target(entry: &Setting, target: &TargetSection) -> (Treatment, String) {
     let chap = || chap_unused(&target.proof, METHODS, "AuthMethod");
     match entry.key {
         Key::Time2Wait | Key::Time2Retain => meaningless("its own software does not look at it either"),
@@ -424,7 +429,7 @@ fn treat_target(entry: &Setting, target: &Target) -> (Treatment, String) {
     }
 }
 
-fn treat_device(lun: usize, device: &Device) -> (Treatment, String) {
+fn treat_device(lun: usize, device: &TargetDevice) -> (Treatment, String) {
     let mut notes = vec![format!("logical unit {lun}")];
     if device.is_null {
         notes.push("reads give zeroes, not random data".to_owned());

@@ -15,7 +15,7 @@ use self::{filter::DaemonView, setting::Bound, token::Token};
 use config::{
     diagnostic::{Sink, Text},
     draft::{Draft, placement::PlacementDraft},
-    plan::Bind,
+    plan::CoreChoice,
 };
 use control::report::line::{LineReport, Treatment};
 
@@ -99,9 +99,9 @@ impl Rule {
         }
         let bound = self.settings.iter().rev().find_map(|setting| setting.bound);
         let (bind, nth) = match bound {
-            None | Some(Bound::Cpu) => (Bind::Cpu, None),
-            Some(Bound::Random) => (Bind::Random, None),
-            Some(Bound::Queue(queue)) => (Bind::Cpu, Some(queue)),
+            None | Some(Bound::Cpu) => (CoreChoice::Cpu, None),
+            Some(Bound::Random) => (CoreChoice::Random, None),
+            Some(Bound::Queue(queue)) => (CoreChoice::Cpu, Some(queue)),
         };
         Some(PlacementDraft {
             protocol: None,
