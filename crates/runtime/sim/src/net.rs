@@ -1,6 +1,7 @@
 //! Connections: two byte streams between a shard's link and a peer controlled by the test.
 
 use std::collections::VecDeque;
+use std::io::Read;
 use std::net::SocketAddr;
 
 use buf::Errno;
@@ -184,7 +185,5 @@ impl Wire {
 
 #[expect(clippy::expect_used, reason = "its callers have counted what has arrived")]
 fn fill(slice: &mut [u8], from: &mut VecDeque<u8>) {
-    for to in slice {
-        *to = from.pop_front().expect("the caller counted what has arrived");
-    }
+    from.read_exact(slice).expect("the caller counted what has arrived");
 }

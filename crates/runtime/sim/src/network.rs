@@ -147,7 +147,7 @@ impl Network {
     /// Takes all bytes that have reached a peer.
     pub(crate) fn receive<M>(&mut self, schedule: &mut Schedule<M>, peer: Peer) -> Vec<u8> {
         let wire = &mut self[peer];
-        let bytes: Vec<u8> = wire.to_peer.drain(..).collect();
+        let bytes = Vec::from(std::mem::take(&mut wire.to_peer));
         // Room in the window lets a write go on that waited for it.
         if !bytes.is_empty() && wire.send.is_some() {
             schedule.push_now(Event::Transmit(peer));

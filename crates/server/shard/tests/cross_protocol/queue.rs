@@ -2,6 +2,7 @@
 //! data at random. The test fails if the controller violates the protocol.
 
 use std::collections::VecDeque;
+use std::io::Read;
 
 use blockwire_shard::Shard;
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
@@ -271,10 +272,9 @@ impl Queue {
         let mut took = 0;
         if let Some(DirectBuffer { data, want, .. }) = &mut op.direct {
             for slice in data.slices_mut(want.clone()) {
-                for to in slice.iter_mut().take(most - took) {
-                    *to = self.inbox.pop_front().expect("it was counted");
-                    took += 1;
-                }
+                let now = slice.len().min(most - took);
+                self.inbox.read_exact(&mut slice[..now]).expect("it was counted");
+                took += now;
             }
         }
         let full = op.direct.as_ref().is_none_or(|direct| took == direct.want.len());
@@ -283,8 +283,7 @@ impl Queue {
             let mut stage = self.pool.take(Class::Wire, rest).expect("the host has memory");
             let rest = rest.min(stage.capacity());
             stage.set_len(rest);
-            let bytes: Vec<u8> = self.inbox.drain(..rest).collect();
-            stage[..rest].copy_from_slice(&bytes);
+            self.inbox.read_exact(&mut stage[..rest]).expect("it was counted");
             op.stage = Some(stage);
             took += rest;
         }
