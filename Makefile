@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost interop sessions idle guest sim loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim crash loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -23,6 +23,7 @@ help:
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
+	@echo "make crash        at least 100,000 states that a failure of the power may leave, each with a daemon started on it"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make docs         the documentation as a book, and the crates' interfaces (needs mdBook)"
@@ -50,6 +51,12 @@ sim:
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --lib random_histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --test hostile --test vhost sessions -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --lib seeds -- --nocapture
+
+# Every moment of so many histories is a crash point.
+CRASH_SEEDS ?= 24
+crash:
+	@tests/setup.sh build
+	CRASH_PERMILLE=1000 SIM_SEEDS=$(CRASH_SEEDS) cargo test --locked -p blockwire-shard --test cross_protocol crash_point -- --nocapture
 
 # A build of its own: the flag would make everything else be built again.
 loom:

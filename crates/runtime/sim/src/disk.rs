@@ -7,6 +7,10 @@ use volume::{DiskKind, DiskOp};
 
 use crate::rng::SimRng;
 
+mod crash;
+
+pub use crash::{CrashBounds, combine};
+
 /// EIO and ENOSPC, as Linux numbers them.
 const EIO: Errno = Errno(5);
 const ENOSPC: Errno = Errno(28);
@@ -47,6 +51,8 @@ pub struct Disk {
     forgotten: BTreeMap<u64, Sector>,
     /// How many writes there have been.
     writes: u64,
+    /// How many calls were carried out.
+    calls: u64,
     /// Something is forgotten, and nobody was told yet.
     untold: bool,
     /// A call was told that something is forgotten, or that its sync has failed.
@@ -75,7 +81,7 @@ impl Disk {
     pub fn of_sectors(sector: usize, faults: DiskFaults) -> Self {
         assert!(sector > 0, "a sector has bytes");
         let (stable, cached, forgotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        Disk { stable, cached, forgotten, writes: 0, untold: false, told: false, sector, faults }
+        Disk { stable, cached, forgotten, writes: 0, calls: 0, untold: false, told: false, sector, faults }
     }
 
     /// The number of the sector at `offset`, and where in it that is.
@@ -252,6 +258,7 @@ impl Disk {
 
     /// Carries an operation out that began when there had been `begun` writes.
     pub(crate) fn run(&mut self, chance: &mut SimRng, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
+        self.calls += 1;
         if chance.permille(self.faults.error_permille) {
             // Of a call that syncs nobody can say which half has failed.
             self.told |= matches!(op.kind, DiskKind::Sync);

@@ -43,7 +43,7 @@ mod shards;
 mod world;
 
 pub use config::{Config, LineFaults, ShardFaults};
-pub use disk::{Disk, DiskFaults};
+pub use disk::{CrashBounds, Disk, DiskFaults};
 pub use filled::UNFILLED;
 pub use net::{Peer, PeerEnd};
 pub use network::Reach;

@@ -133,6 +133,20 @@ impl<M> Schedule<M> {
         self.heap.pop().map(|Reverse(event)| event)
     }
 
+    /// Disk operations that are out, in the order in which they began.
+    pub(crate) fn disk_ops(&self) -> Vec<&DiskOp> {
+        let mut ops: Vec<(u64, &DiskOp)> = self
+            .heap
+            .iter()
+            .filter_map(|Reverse(due)| match &due.what {
+                Event::Disk(_, op, _) => Some((due.at.1, op)),
+                _ => None,
+            })
+            .collect();
+        ops.sort_by_key(|(made, _)| *made);
+        ops.into_iter().map(|(_, op)| op).collect()
+    }
+
     /// Takes all events, the last one first.
     pub(crate) fn take_all(&mut self) -> Vec<ScheduledEvent<M>> {
         let all = std::mem::take(&mut self.heap).into_sorted_vec();

@@ -8,7 +8,8 @@ use endpoint::{Endpoint, ShardId};
 use volume::DiskId;
 
 use super::World;
-use crate::disk::Disk;
+use crate::disk::{CrashBounds, Disk, combine};
+use crate::rng::SimRng;
 use crate::schedule::{Event, ScheduledEvent};
 
 impl<E: Endpoint> World<E> {
@@ -59,6 +60,17 @@ impl<E: Endpoint> World<E> {
             }
         }
         self.disks
+    }
+
+    /// What a failure of the power at this moment may leave on the disks, within bounds; the world goes on. What is
+    /// out and writes may be there, in part, in whole or not at all. `chance`: apart from the world's, which stays as
+    /// it is.
+    pub fn crash_states(&self, bounds: CrashBounds, chance: &mut SimRng) -> Vec<BTreeMap<DiskId, Disk>> {
+        let mut disks = self.disks.clone();
+        for op in self.schedule.disk_ops() {
+            disks.entry(op.disk).or_default().write_ahead(op);
+        }
+        combine(&disks, bounds, chance)
     }
 
     /// The power fails: shards stop where they stand, every connection is reset, disks lose what was not

@@ -22,7 +22,7 @@ use crate::queue::{Ended, Queue};
 const REQUESTS: usize = 3;
 /// Logs: changed namespaces, path states.
 const CHANGED_NAMESPACES: u8 = 0x04;
-const ANA: u8 = 0x0c;
+pub const ANA: u8 = 0x0c;
 
 impl History {
     /// Wants to hear of namespaces and of paths.
@@ -112,7 +112,7 @@ impl History {
     }
 
     /// Asks a volume's home for a change, and waits for it under load.
-    fn ask(&mut self, volume: usize, ask: VolumeRequest) {
+    pub fn ask(&mut self, volume: usize, ask: VolumeRequest) {
         self.reports.clear();
         let id = VolumeId(volume as u64);
         let home = ShardId(volume as u16 % self.plan.shards);

@@ -40,7 +40,7 @@ fn bytes(one: u64, other: u64, big: bool) -> Vec<u8> {
 }
 
 impl History {
-    fn is_scsi(&self, host: usize) -> bool {
+    pub fn is_scsi(&self, host: usize) -> bool {
         matches!(self.hosts[host].side, Side::Scsi(_))
     }
 

@@ -15,6 +15,7 @@ use sim::{PeerEnd, SimRng, World};
 use volume::RamDisk;
 
 use crate::command::{Action, Flight};
+use crate::crash::Crashes;
 use crate::host::{Controller, Host, Session, Side};
 use crate::ledger::{BAD, Ledger, Moment};
 use crate::plan::{Bug, PATTERNS, Plan, SPAN};
@@ -31,6 +32,9 @@ testkit::tally! {
         good, failed, swapped, miscompared, parted, spoilt, unreadable, aborted, lost_links, resets,
         unit_resets, undecided, refused, changes, copied, verified, power_losses, noises, undigested,
         torn,
+        /// Moments at which the power could fail, what it could leave then, and of that: blocks that are torn, blocks
+        /// that are older than what a host was told, and records that are.
+        crash_points, crash_states, crash_torn, crash_old, crash_old_records,
         /// R2Ts behind the first of a command, and data PDUs before the last of an R2T.
         pieces,
         /// Connections that were reset on their way to the shard of their session or controller.
@@ -89,16 +93,29 @@ pub struct History {
     /// Since when nobody may write, and to which volume.
     pub protected: Option<(usize, Moment)>,
     pub tally: Tally,
+    /// What crash points need.
+    pub crashes: Crashes,
 }
 
 impl History {
     pub fn new(plan: Plan) -> Self {
         let rams = plan.rams();
         let world = plan.world(&rams);
+        let mut history = History::over(plan, rams, world);
+        history.come();
+        if history.plan.wide {
+            history.lay_patterns();
+        }
+        history
+    }
+
+    /// One in a world that is there, before anybody comes.
+    pub fn over(plan: Plan, rams: Vec<Arc<RamDisk>>, world: World<Shard>) -> Self {
         let chance = SimRng::new(!plan.seed);
         let ledgers = (0..plan.volumes).map(|_| Ledger::new(plan.seed, SPAN)).collect();
         let records = vec![None; plan.volumes];
-        let mut history = History {
+        History {
+            crashes: Crashes::of(&plan),
             plan,
             chance,
             world,
@@ -113,12 +130,7 @@ impl History {
             reports: vec![],
             protected: None,
             tally: Tally::default(),
-        };
-        history.come();
-        if history.plan.wide {
-            history.lay_patterns();
         }
-        history
     }
 
     /// All hosts connect.
@@ -149,10 +161,14 @@ impl History {
 
     /// The next thing happens; what the control plane must do is done.
     pub fn step(&mut self) {
+        if self.plan.crash_permille > 0 {
+            self.crash();
+        }
         let until = self.world.now() + Duration::from_millis(1);
         self.world.step(until);
         for (_, message) in self.world.heard() {
             match message {
+                Message::Store(volume, op) if self.plan.crash_permille > 0 => self.begin_store(volume, op),
                 Message::Store(volume, op) => {
                     self.records[volume.0 as usize] = Some(op.bytes);
                     let home = blockwire_shard::home_of(volume, self.plan.shards);
@@ -345,6 +361,9 @@ impl History {
             self.mend();
             if self.plan.change_permille > 0 && self.chance.permille(self.plan.change_permille) {
                 self.change();
+            }
+            if self.plan.crash_permille > 0 {
+                self.change_record(host);
             }
             let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;
             let nvme = matches!(self.hosts[host].side, Side::Nvme(_));

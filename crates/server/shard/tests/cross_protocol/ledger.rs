@@ -151,15 +151,30 @@ impl Ledger {
         );
     }
 
+    /// Whether a failure of the power may leave this in a block, or in a sector of it: what stood there when it was last
+    /// stable, or newer.
+    pub fn may_survive(&self, lba: usize, stamp: Stamp) -> bool {
+        let puts = &self.blocks[lba];
+        let floor = puts.iter().filter(|put| put.durable).map(|put| put.began).max().unwrap_or(0);
+        puts.iter().any(|put| put.stamp == stamp && put.ended >= floor)
+    }
+
+    /// What was done to a block, for a message.
+    pub fn told_of(&self, lba: usize) -> String {
+        format!("{:?}", self.blocks[lba])
+    }
+
     /// The power has failed: the history goes on with what was found in each block, which must be what
     /// stood there when it was last stable, or newer.
     pub fn survived(&mut self, found: &[Stamp], now: Moment) {
         self.history = History::new(ZERO);
         for (lba, &stamp) in found.iter().enumerate() {
-            let puts = &self.blocks[lba];
-            let floor = puts.iter().filter(|put| put.durable).map(|put| put.began).max().unwrap_or(0);
-            let may = puts.iter().any(|put| put.stamp == stamp && put.ended >= floor);
-            assert!(may, "seed {}: block {lba} is {stamp} after the power failed, of {puts:?}", self.seed);
+            assert!(
+                self.may_survive(lba, stamp),
+                "seed {}: block {lba} is {stamp} after the power failed, of {}",
+                self.seed,
+                self.told_of(lba)
+            );
             self.blocks[lba] = vec![Put { stamp, began: now, ended: now, sure: true, durable: true }];
             self.seen[lba] = stamp;
             self.note(u32::MAX, lba, (now, Some(now)), What::Write(stamp));

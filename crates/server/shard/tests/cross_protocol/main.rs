@@ -2,6 +2,7 @@
 
 mod changes;
 mod command;
+mod crash;
 mod fences;
 mod history;
 mod host;

@@ -39,6 +39,14 @@ pub enum Bug {
     DataOfAnother,
     /// Write Zeroes, Dataset Management and UNMAP do nothing.
     NothingDeallocated,
+    /// A flush is answered, and nothing is synced.
+    FlushUnsynced,
+    /// FUA is forgotten.
+    FuaForgotten,
+    /// A volume's record is told to be durable before it is: its file was renamed, and the directory not synced.
+    RecordEarly,
+    /// A volume's record is written over the old one.
+    RecordInPlace,
 }
 
 impl Bug {
@@ -48,7 +56,9 @@ impl Bug {
             Bug::FenceNotAwaited => Some(Defect::EarlyWrite),
             Bug::DataOfAnother => Some(Defect::DataOfAnother),
             Bug::NothingDeallocated => Some(Defect::NothingDeallocated),
-            Bug::GuardsApart | Bug::PairsApart => None,
+            Bug::FlushUnsynced => Some(Defect::EarlyFlush),
+            Bug::FuaForgotten => Some(Defect::NoFua),
+            Bug::GuardsApart | Bug::PairsApart | Bug::RecordEarly | Bug::RecordInPlace => None,
         }
     }
 }
@@ -106,6 +116,10 @@ pub struct Plan {
     pub kato_ms: u32,
     /// Bytes of a block.
     pub block: usize,
+    /// Bytes of a disk's sectors, which are written whole or not at all; `None`: of a block.
+    pub sector: Option<usize>,
+    /// Of the moments at which something has changed so many, in thousandths, are crash points.
+    pub crash_permille: u32,
     pub volumes: usize,
     /// Commands beyond the plainest, and what they need.
     pub wide: bool,
@@ -162,6 +176,8 @@ impl Plan {
             change_permille: 0,
             kato_ms: 0,
             block: 512,
+            sector: None,
+            crash_permille: 0,
             volumes: 1,
             wide: false,
             power_loss: false,
@@ -189,6 +205,52 @@ impl Plan {
             // Without digests noise is what is read.
             digests: if noise_permille > 0 { (true, true) } else { plan.digests },
             ..plan
+        }
+    }
+
+    /// The same on disks that work and tear blocks at 512 bytes, for crash points: nothing fails but the power, and
+    /// that at any moment.
+    pub fn crashing(seed: u64, crash_permille: u32) -> Self {
+        let plan = Plan::wide(seed);
+        Plan {
+            file: true,
+            sector: Some(512),
+            crash_permille,
+            power_loss: false,
+            noise_permille: 0,
+            steps: 24,
+            // A write that is short ends at a block, as those of devices do.
+            faults: DiskFaults {
+                short_permille: if plan.block == 512 { plan.faults.short_permille } else { 0 },
+                no_holes: plan.faults.no_holes,
+                ..DiskFaults::default()
+            },
+            abort_permille: 50,
+            lose_permille: 0,
+            reset_permille: 0,
+            unit_reset_permille: 0,
+            ..plan.in_pieces()
+        }
+    }
+
+    /// A daemon that is started on what one of those has left, and one host of either protocol.
+    #[must_use]
+    pub fn restarted(&self, scsi: bool) -> Self {
+        Plan {
+            shards: 1,
+            pool_bytes: 16 << 20,
+            window: 1 << 20,
+            loaned_permille: 0,
+            scsi_hosts: usize::from(scsi),
+            nvme_hosts: usize::from(!scsi),
+            connections: 1,
+            queues: 1,
+            entries: 32,
+            shard_faults: ShardFaults::default(),
+            crash_permille: 0,
+            pieces: None,
+            bug: None,
+            ..self.clone()
         }
     }
 
@@ -316,7 +378,8 @@ impl Plan {
 
     /// A world that nothing was kept for.
     pub fn world(&self, rams: &[Arc<RamDisk>]) -> World<Shard> {
-        let fresh = (0..self.volumes).map(|_| (Disk::of_sectors(self.block, self.faults), None)).collect();
+        let sector = self.sector.unwrap_or(self.block);
+        let fresh = (0..self.volumes).map(|_| (Disk::of_sectors(sector, self.faults), None)).collect();
         self.world_of(rams, fresh, 0)
     }
 
