@@ -45,11 +45,11 @@ unit() {
   return "$rc"
 }
 
-# Tests of the daemon and the verbs (`served`) mostly wait for processes, so more of them run at once.
+# Tests of the daemon, the verbs and evaluations mostly wait for processes, so more of them run at once.
 all_unit_tests() {
   local rc=0
-  cargo test --locked --workspace --no-fail-fast --test 'se*' -- --test-threads 4 || rc=$?
-  cargo test --locked --workspace --no-fail-fast --lib --bins --examples --test '[!s]*' --test 's[!e]*' || rc=$?
+  cargo test --locked --workspace --no-fail-fast --test 'se*' --test evaluation -- --test-threads 4 || rc=$?
+  cargo test --locked --workspace --no-fail-fast --lib --bins --examples --test '[!es]*' --test 's[!e]*' || rc=$?
   cargo test --locked --workspace --no-fail-fast --doc || rc=$?
   return "$rc"
 }
