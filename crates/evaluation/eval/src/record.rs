@@ -6,6 +6,7 @@
 mod checked;
 mod figures;
 mod limit;
+mod negotiated;
 mod older;
 
 use std::fmt;
@@ -19,6 +20,7 @@ use crate::histogram::Histogram;
 pub use checked::BadFigure;
 pub use figures::{Metric, SmokeTest};
 pub use limit::{Fullest, Limit};
+pub use negotiated::Negotiated;
 
 /// Version of the form; another number is refused when a record is read.
 pub const SCHEMA: u32 = 1;
@@ -123,6 +125,10 @@ pub struct Run {
     /// Between which moments its I/Os and its processor time were counted; `None`: not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub window: Option<Window>,
+    /// What was negotiated for its connections, name and value in the words of the protocol's standard; empty: the
+    /// initiator does not tell.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub negotiated: Vec<(String, String)>,
     /// How far it was after each second; empty: the initiator does not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub series: Vec<Mark>,
@@ -475,6 +481,7 @@ pub(crate) mod tests {
             seed: None,
             began: None,
             window: None,
+            negotiated: Vec::new(),
             series: Vec::new(),
             seconds: 1.0,
             ios: iops,

@@ -285,6 +285,7 @@ impl<'a> Window<'a> {
             round: None,
             seed: None,
             began: self.begun.map(utc_ms),
+            negotiated: figures.negotiated,
             window: Some(self.load.initiator.window()),
             series: series(&self.marks),
             retransmits: count(link.and_then(|seen| seen.retransmits)),

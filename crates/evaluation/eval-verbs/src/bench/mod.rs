@@ -22,6 +22,7 @@ pub use self::arguments::sort_words;
 use self::share::run_share;
 use self::status::Cell;
 use self::table::{Outcome, json, table};
+use self::volumes::Negotiated;
 use config::plan::IoWorld;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
@@ -134,18 +135,22 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
     let notes =
         script.notes.iter().map(|note| format!("{} changes nothing: {}", note.word, note.why)).collect();
     let mut outcomes = Vec::new();
+    let mut negotiated = None;
     for group in script.jobs.chunk_by(|_, next| !next.is_walled) {
-        outcomes.extend(run_group(args, group)?);
+        let (some, with) = run_group(args, group)?;
+        outcomes.extend(some);
+        negotiated = negotiated.or(with);
     }
     let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
-    say(&if args.json { json(&outcomes, &notes) } else { table(&outcomes, &notes) })?;
+    say(&if args.json { json(&outcomes, &notes, negotiated.as_ref()) } else { table(&outcomes, &notes) })?;
     if failed > 0 {
         return Err(Failure::failed(format!("{failed} I/Os failed")));
     }
     Ok(Exit::Success)
 }
 
-fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
+/// The jobs' figures, and what was negotiated for the first session.
+fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Negotiated>), Failure> {
     let threads = args.threads as usize;
     let disks = disk::open_all(&volumes::disks_of(jobs), args.force)?;
     // The threads, and who watches them.
@@ -177,8 +182,10 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
         Ok::<_, Failure>((joined.collect::<Result<Vec<_>, _>>()?, used))
     })?;
     let mut outcomes: Vec<Outcome> = jobs.iter().map(Outcome::of).collect();
+    let mut negotiated = None;
     for share in shares {
-        for (outcome, (tally, failed, why)) in outcomes.iter_mut().zip(share) {
+        negotiated = negotiated.or(share.negotiated);
+        for (outcome, (tally, failed, why)) in outcomes.iter_mut().zip(share.jobs) {
             outcome.tally.merge(&tally);
             outcome.failed += failed;
             outcome.why = outcome.why.take().or(why);
@@ -191,5 +198,5 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<Vec<Outcome>, Failure> {
         outcome.cpu = used.map(|used| (used.user * part, used.system * part));
         outcome.polled = used.map(|used| used.polled * part);
     }
-    Ok(outcomes)
+    Ok((outcomes, negotiated))
 }

@@ -17,11 +17,24 @@ use volume::Epoch;
 use super::BenchArgs;
 use super::disk::{Disks, Opened};
 use super::status::Cell;
-use super::volumes::{Ended, Volumes};
+use super::volumes::{Ended, Negotiated, Volumes};
 use config::plan::IoWorld;
 use process::exit::Failure;
 
-pub(super) type Share = Vec<(Tally, u64, Option<String>)>;
+/// What a thread has done.
+#[derive(Default)]
+pub(super) struct Share {
+    /// For each job: its figures, how many of its I/Os failed, and why the first did.
+    pub(super) jobs: Vec<(Tally, u64, Option<String>)>,
+    /// What was negotiated for the first of its sessions.
+    pub(super) negotiated: Option<Negotiated>,
+}
+
+impl Share {
+    fn of(jobs: &[Job]) -> Share {
+        Share { jobs: jobs.iter().map(|_| Default::default()).collect(), negotiated: None }
+    }
+}
 
 /// One worker with the volumes and memory that it uses.
 struct Seat {
@@ -68,14 +81,15 @@ pub(super) fn run_share(
     if has_failed.load(Ordering::Acquire) {
         // Load that is refused in part is refused: nothing may be written.
         volumes.close();
-        return Ok(jobs.iter().map(|_| Default::default()).collect());
+        return Ok(Share::of(jobs));
     }
+    let negotiated = volumes.negotiated();
     let now = Instant::now();
     let told = (cell, args.events);
     drive(&mut volumes, &mut seats, now, jobs.iter().any(|job| job.exits_all), told);
-    let mut share: Share = jobs.iter().map(|_| Default::default()).collect();
+    let mut share = Share { negotiated, ..Share::of(jobs) };
     for seat in seats {
-        let Some((tally, failed, why)) = share.get_mut(seat.job) else { continue };
+        let Some((tally, failed, why)) = share.jobs.get_mut(seat.job) else { continue };
         tally.merge(seat.worker.tally());
         *failed += seat.worker.failed();
         *why = why.take().or(seat.why);

@@ -6,7 +6,9 @@ use eval::Histogram;
 use eval::fio::Job;
 use eval::load::{IoTotals, Tally};
 use eval::preset::word;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
+
+use super::volumes::Negotiated;
 
 /// A job and its figures.
 #[derive(Debug)]
@@ -72,8 +74,14 @@ fn kinds(outcome: &Outcome) -> [(&'static str, &IoTotals); 4] {
     [("read", &tally.read), ("write", &tally.write), ("trim", &tally.trim), ("flush", &tally.flush)]
 }
 
-/// As JSON; latencies in microseconds.
-pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
+/// What a session has negotiated, in the form of `blockwire info --json`.
+fn path(negotiated: &Negotiated) -> Value {
+    let terms = negotiated.terms.iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));
+    json!({ "depth": negotiated.depth, "negotiated": terms.collect::<Map<_, _>>() })
+}
+
+/// As JSON; latencies in microseconds. `negotiated`: of the first session.
+pub fn json(outcomes: &[Outcome], notes: &Vec<String>, negotiated: Option<&Negotiated>) -> String {
     let jobs = outcomes.iter().map(|outcome| {
         let seconds = outcome.seconds();
         let mut facts = json!({
@@ -98,7 +106,7 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>) -> String {
         facts
     });
     let all: Vec<Value> = jobs.collect();
-    format!("{:#}\n", json!({ "jobs": all, "notes": notes }))
+    format!("{:#}\n", json!({ "jobs": all, "notes": notes, "path": negotiated.map(path) }))
 }
 
 /// As a table.

@@ -54,6 +54,15 @@ pub(super) struct Volumes {
     refused: VecDeque<Io>,
 }
 
+/// What was negotiated for a session or an I/O queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Commands that may be in work at once.
+    pub depth: u32,
+    /// Name and value, in the words of the protocol's standard.
+    pub terms: Vec<(String, String)>,
+}
+
 /// An operation that has ended.
 pub(super) struct Ended {
     /// Its id.
@@ -146,6 +155,16 @@ impl Volumes {
 
     pub(super) fn is_read_only(&self, volume: usize) -> bool {
         matches!(self.open.get(volume), Some(Volume::Remote(handle)) if self.initiator.is_read_only(*handle))
+    }
+
+    /// What was negotiated with the first remote volume; `None`: nothing is remote.
+    pub(super) fn negotiated(&self) -> Option<Negotiated> {
+        let remote = |volume: &Volume| match volume {
+            Volume::Remote(handle) => self.initiator.info(*handle),
+            Volume::Disk(_) | Volume::Local(_) => None,
+        };
+        let info = self.open.iter().find_map(remote)?;
+        Some(Negotiated { depth: info.depth, terms: info.terms.clone() })
     }
 
     /// Refuses a remote volume that somebody uses, before it is written to.

@@ -44,9 +44,11 @@ pub(super) const IN_CAPSULE: f64 = 8192.0;
 
 /// Bytes of a write that ride with its command, and whether the record tells; the target asks for those of larger ones.
 /// NVMe/TCP: what a capsule holds; iSCSI: the first burst, of others than named as RFC 7143 has it unless it is negotiated.
-fn rides(record: &Record, target: &str, protocol: &str) -> (f64, bool) {
+fn rides(record: &Record, point: &Point) -> (f64, bool) {
+    let (target, protocol) = (point.target.as_str(), point.protocol.as_str());
     let name = if protocol == "nvme-tcp" { "in-capsule data" } else { "first burst" };
-    if let Some(bytes) = fact(record, &format!("target {target} {name}")).and_then(bytes) {
+    let fact = || fact(record, &format!("target {target} {name}")).and_then(bytes);
+    if let Some(bytes) = negotiated(record, point).or_else(fact) {
         return (bytes, true);
     }
     let bytes = match (protocol, target) {
@@ -56,6 +58,33 @@ fn rides(record: &Record, target: &str, protocol: &str) -> (f64, bool) {
         _ => 65_536.0,
     };
     (bytes, false)
+}
+
+/// The same, as it was negotiated. What a capsule holds is the target's to say, to whatever initiator; a first burst is
+/// agreed on with each one, and so is whether anything is sent unasked.
+fn negotiated(record: &Record, point: &Point) -> Option<f64> {
+    if point.protocol == "nvme-tcp" {
+        let is_like = |other: &&Point| (&other.target, &other.protocol) == (&point.target, &point.protocol);
+        let others = record.points.iter().filter(is_like);
+        let told =
+            point.negotiated("IOCCSZ").or_else(|| others.filter_map(|one| one.negotiated("IOCCSZ")).next());
+        // A controller may take nothing in capsules: then every write is asked for.
+        return told.and_then(whole_bytes);
+    }
+    let is = |name: &str, word: &str| point.negotiated(name) == Some(word);
+    let first = point.negotiated("FirstBurstLength").and_then(whole_bytes)?;
+    let segment = point.negotiated("MaxRecvDataSegmentLength (target)").and_then(whole_bytes);
+    match (is("InitialR2T", "Yes"), is("ImmediateData", "No")) {
+        (true, true) => Some(0.0),
+        // Only what is in the command's own PDU comes unasked.
+        (true, false) => Some(segment.map_or(first, |segment| segment.min(first))),
+        (false, _) => Some(first),
+    }
+}
+
+/// `8192 bytes of data`: what its first number says, 0 included.
+fn whole_bytes(text: &str) -> Option<f64> {
+    text.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|bytes| bytes as f64)
 }
 
 fn fact<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
@@ -124,7 +153,7 @@ pub fn series(record: &Record) -> Vec<Series> {
                 depth: point.depth,
                 connections: point.connections,
                 mtu: point.mtu,
-                rides: rides(record, &point.target, &point.protocol),
+                rides: rides(record, point),
                 cache: fact(record, "last-level cache").and_then(bytes),
                 alone: alone(record, point),
                 ..Series::default()
@@ -248,6 +277,33 @@ mod tests {
             ["8192", "512K", "24 kB", "x", ""].map(bytes),
             [Some(8192.0), Some(524_288.0), Some(24_576.0), None, None]
         );
+    }
+
+    /// Of SPDK's target, which asks from 8 KiB on, another first burst was taken for granted with each initiator.
+    #[test]
+    fn thresholds_are_what_each_pair_negotiated() {
+        let of = |protocol: &str, terms: &[(&str, &str)]| {
+            let mut write = point("spdk-x", "randwrite", 32_768, 10_000);
+            protocol.clone_into(&mut write.protocol);
+            let mut other = Point { initiator: "spdk".into(), ..write.clone() };
+            let terms = terms.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+            write.runs.iter_mut().for_each(|run| run.negotiated = terms.clone().collect());
+            other.runs.iter_mut().for_each(|run| run.negotiated.clear());
+            let all = series(&Record { points: vec![write, other], ..Record::default() });
+            (all[0].rides, all[1].rides)
+        };
+        let (first, segment) = (("FirstBurstLength", "65536"), ("MaxRecvDataSegmentLength (target)", "8192"));
+        let (asked, unasked) = (("InitialR2T", "Yes"), ("InitialR2T", "No"));
+        let none = ("ImmediateData", "No");
+        let iscsi = |terms: &[(&str, &str)]| of("iscsi", terms);
+        assert_eq!(iscsi(&[first, segment, unasked]), ((65_536.0, true), (65_536.0, false)));
+        assert_eq!(iscsi(&[first, segment, asked]).0, (8192.0, true));
+        assert_eq!(iscsi(&[first, segment, asked, none]).0, (0.0, true));
+        // The target says it to everyone.
+        let four = (4096.0, true);
+        assert_eq!(of("nvme-tcp", &[("IOCCSZ", "4096 bytes of data")]), (four, four));
+        assert_eq!(of("nvme-tcp", &[("IOCCSZ", "0 bytes of data")]).0, (0.0, true));
+        assert_eq!(of("nvme-tcp", &[]).0, (IN_CAPSULE, false));
     }
 
     /// A target that polls uses its core whole however little there is to do.

@@ -426,6 +426,16 @@ fn environment(page: &mut String, record: &Record) {
             page.push_str("</tbody></table></div>");
         });
     }
+    for pair in record.negotiated() {
+        details(page, &format!("Negotiated: {}", pair.name()), |page| {
+            page.push_str("<div class=\"wide\"><table class=\"facts\"><tbody>");
+            for (name, values) in &pair.terms {
+                let value = escaped(&values.join(", "));
+                let _ = write!(page, "<tr><th>{}</th><td>{value}</td></tr>", escaped(name));
+            }
+            page.push_str("</tbody></table></div>");
+        });
+    }
     let mut commands = record.commands.iter();
     if let Some(first) = commands.next() {
         let _ = write!(page, "<h3>This repeats it</h3><pre>{}</pre>", escaped(first));

@@ -315,6 +315,9 @@ pub fn markdown(record: &Record) -> String {
             machine.facts.iter().map(|(name, value)| format!("{name}: {value}")).collect();
         section(&mut text, &format!("Machine ({})", machine.role), &facts);
     }
+    for pair in record.negotiated() {
+        section(&mut text, &format!("Negotiated ({})", pair.name()), &pair.lines().collect::<Vec<_>>());
+    }
     if commands.len() > 0 {
         text.push_str("\n## Commands\n\n");
         for command in commands {

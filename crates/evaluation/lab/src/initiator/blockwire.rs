@@ -10,6 +10,7 @@ use eval::record::{Refilled, Unfinished, Window};
 use serde_json::Value;
 
 use super::fio_args::fio_words;
+use super::negotiated::of_path;
 use super::{Event, Initiator, LoadResult, Progress, Task, patience};
 use crate::Failure;
 use crate::place::Place;
@@ -181,6 +182,7 @@ fn read(text: &str) -> Result<LoadResult, Failure> {
         }
         all.merge(&figures);
     }
+    all.negotiated = value.get("path").map(of_path).unwrap_or_default();
     Ok(all)
 }
 

@@ -17,6 +17,7 @@ use eval::record::{Record, Run as Counted, Window};
 
 use super::fio_args::fio_words;
 use super::fio_reports::{Counting, each, results_until_end};
+use super::negotiated::of_info;
 use super::{Event, Initiator, LoadResult, Task, patience};
 use crate::Failure;
 use crate::attach::{AttachMethod, Attached, Wanted};
@@ -147,11 +148,16 @@ impl Initiator for Fio {
             attached.push(one);
             opened.push(name);
         }
+        // `attach` asks for the same as `info`, and does not tell.
+        let binary = task.place.binary(&self.binary);
+        let info = task.urls.first().map(|url| task.place.run(&[&binary, "info", url, "--json"]));
+        let negotiated = info.and_then(Result::ok).map(|said| of_info(&said)).unwrap_or_default();
         let engine = if way == AttachMethod::Nbd { Engine::Nbd } else { Engine::Aio };
         let servers = attached.iter().map(Attached::pid).collect();
         let mut figures = load(task, &opened, engine, Workers::These(servers), tell)?;
         let commands: Vec<String> = attached.iter().map(|one| one.command().to_owned()).collect();
         figures.command = format!("{} & {}", commands.join(" & "), figures.command);
+        figures.negotiated = negotiated;
         // The device goes before what it was made of.
         attached.reverse();
         Ok(figures)

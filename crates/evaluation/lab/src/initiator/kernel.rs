@@ -12,6 +12,7 @@ use eval::fio::Job;
 use eval::preset::Protocol;
 
 use super::fio::{self, Engine, Workers};
+use super::negotiated::{of_id_ctrl, of_open_iscsi};
 use super::{Event, Initiator, LoadResult, Task};
 use crate::Failure;
 use crate::ending;
@@ -77,16 +78,22 @@ impl Initiator for Kernel {
         let mut attached = Attached::new(task.place)?;
         let mut devices = Vec::new();
         let mut commands = Vec::new();
+        let mut negotiated = Vec::new();
         for url in &task.urls {
             let volume =
                 parse(url).ok_or_else(|| Failure::new(format!("{url}: this is no URL of a volume")))?;
             let connections = task.connections.div_ceil(task.urls.len() as u32).max(1);
             let (device, command) = attached.attach(&volume, connections)?;
+            // All volumes are of one target, and asked for alike.
+            if devices.is_empty() {
+                negotiated = attached.negotiated(&volume, &device);
+            }
             devices.push(device);
             commands.push(command);
         }
         let mut figures = fio::load(task, &devices, Engine::Aio, Workers::Kernel, tell)?;
         figures.command = format!("{} && {}", commands.join(" && "), figures.command);
+        figures.negotiated = negotiated;
         Ok(figures)
     }
 }
@@ -165,6 +172,16 @@ impl Attached {
     /// Attaches a volume; gives its device, and the command that a person would type.
     fn attach(&mut self, volume: &Volume, queues: u32) -> Result<(String, String), Failure> {
         if volume.is_nvme { self.nvme(volume, queues) } else { self.iscsi(volume, queues) }
+    }
+
+    /// What the kernel tells of a volume's session or controller; empty: nothing.
+    fn negotiated(&self, volume: &Volume, device: &str) -> Vec<(String, String)> {
+        if volume.is_nvme {
+            let said = self.place.run(&["nvme", "id-ctrl", device, "-o", "json"]);
+            return said.map(|said| of_id_ctrl(&said)).unwrap_or_default();
+        }
+        let said = self.place.run(&["iscsiadm", "-m", "session", "-P", "3"]);
+        said.map(|said| of_open_iscsi(&said, &volume.name, &interface(&self.scratch))).unwrap_or_default()
     }
 
     fn iscsi(&mut self, volume: &Volume, sessions: u32) -> Result<(String, String), Failure> {

@@ -11,6 +11,7 @@ mod fio_args;
 mod fio_reports;
 mod kernel;
 mod libiscsi;
+mod negotiated;
 mod spdk;
 mod stream;
 
@@ -141,6 +142,8 @@ pub struct LoadResult {
     pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent looking for work, where the initiator itself tells.
     pub polls: Option<f64>,
+    /// What was negotiated for its connections, where the initiator tells ([`negotiated`]).
+    pub negotiated: Vec<(String, String)>,
     /// What a person would type to do the same.
     pub command: String,
 }
@@ -155,6 +158,10 @@ impl LoadResult {
         self.moved = self.moved.saturating_add(other.moved);
         self.errors = self.errors.saturating_add(other.errors);
         self.latency.merge(&other.latency);
+        // All machines ask for the same and are given the same.
+        if self.negotiated.is_empty() {
+            self.negotiated.clone_from(&other.negotiated);
+        }
         // What one of them does not tell is not known of all.
         self.cpu = match (self.cpu, other.cpu) {
             (Some(ours), Some(theirs)) => Some((ours.0 + theirs.0, ours.1 + theirs.1)),

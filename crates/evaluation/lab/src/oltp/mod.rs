@@ -457,6 +457,7 @@ fn figures(
         seed: None,
         began: None,
         window: None,
+        negotiated: Vec::new(),
         series: Vec::new(),
         seconds: worked.seconds,
         ios: counted.ios,

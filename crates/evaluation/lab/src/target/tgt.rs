@@ -79,6 +79,10 @@ impl Target for Tgt {
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
             setup.place.run(&words)?;
         }
+        // What it offers initiators, as it says it: its defaults are written down nowhere else.
+        if let Ok(text) = admin(setup.place, &control, &["--op", "show", "--mode", "target", "--tid", "1"]) {
+            serving.files.push(("tgtadm --op show --mode target --tid 1".to_owned(), text));
+        }
         configured.map(|()| serving)
     }
 }
