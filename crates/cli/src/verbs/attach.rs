@@ -175,7 +175,7 @@ fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
 }
 
 fn list(args: &AttachArgs) -> Result<Exit, Failure> {
-    let found = recovery::all(&dirs(args.control.as_deref()))?;
+    let found = recovery::find_all(&dirs(args.control.as_deref()))?;
     if args.json {
         let all: Vec<_> = found.iter().map(listed).collect();
         say(&format!("{:#}\n", serde_json::json!(all)))?;

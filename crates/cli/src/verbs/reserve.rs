@@ -121,8 +121,8 @@ fn yes(text: &str) -> Result<bool, String> {
     }
 }
 
-/// What is to be asked of the target.
-fn claim(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
+/// The reservation operation that the arguments name.
+fn reservation_op(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
     let needs =
         |key: Option<Key>, option: &str| key.ok_or_else(|| Failure::usage(format!("this needs {option}")));
     let own = || needs(args.key, "--key, this machine's key").map(Some);
@@ -155,7 +155,7 @@ fn claim(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
 
 /// Does it, then shows what holds.
 pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
-    let claim = claim(args)?;
+    let claim = reservation_op(args)?;
     let mut initiator = set_up(Settings { isid: IsidChoice::Lasting, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
     let asks = claim == ReservationOp::Report;

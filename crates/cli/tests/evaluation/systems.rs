@@ -7,12 +7,12 @@ use std::path::Path;
 use std::time::Duration;
 
 use eval::fio::Direction;
-use eval::preset::{Plan, Preset, Scale, plan};
+use eval::preset::{EvaluationPlan, Preset, Scale, plan};
 use eval::record::{Point, Record};
 use lab::{Cores, NoProgress, Place, Runner};
 
 /// The first round of the smallest preset: reads by all pairs, writes to our own target.
-fn all_pairs(room: &eval::preset::HostCapacity) -> Plan {
+fn all_pairs(room: &eval::preset::HostCapacity) -> EvaluationPlan {
     let quick = Preset::find("quick").unwrap();
     // By the name `fio` the best of its ways is taken: one of those that are here by their own names.
     let initiators: Vec<String> = room.initiators.iter().filter(|name| *name != "fio").cloned().collect();
@@ -35,7 +35,7 @@ fn is_of(point: &Point, step: &eval::preset::Step) -> bool {
         && point.rw == eval::preset::word(step.job.direction, true)
 }
 
-fn judge(record: &Record, plan: &Plan) {
+fn judge(record: &Record, plan: &EvaluationPlan) {
     for step in &plan.steps {
         let Some(point) = record.points.iter().find(|point| is_of(point, step)) else {
             // What cannot be is in the notes; what went wrong is a failure of this test.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ::client::{Kind, PathState, ReservationOp};
+use ::client::{ErrorKind, PathState, ReservationOp};
 use volume::reservation::{Action, Key, Register, ReservationType};
 
 use crate::daemon::{Place, volume, worlds};
@@ -100,14 +100,14 @@ fn what_cannot_be_opened_says_why() {
     let [iscsi, nvme] = urls(&daemon, "v");
     let closed = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let refused = initiator.open(&format!("iscsi://{closed}/iqn.2026-11.io.blockwire:v/0")).unwrap_err();
-    assert_eq!(refused.kind, Kind::Unreachable, "{refused}");
+    assert_eq!(refused.kind, ErrorKind::Unreachable, "{refused}");
     assert!(refused.message.contains("is the target running"), "{refused}");
     for url in [iscsi.replace(":v/", ":w/"), nvme.replace(":v/", ":w/"), nvme.replace("/1", "/7")] {
         let why = initiator.open(&url).unwrap_err();
-        assert!(!why.message.is_empty() && why.kind != Kind::Usage, "{url}: {why}");
+        assert!(!why.message.is_empty() && why.kind != ErrorKind::Usage, "{url}: {why}");
     }
-    assert_eq!(initiator.open("iscsi://h/nonsense").unwrap_err().kind, Kind::Usage);
-    assert_eq!(initiator.open(&iscsi.replace("/0", "")).unwrap_err().kind, Kind::Usage);
+    assert_eq!(initiator.open("iscsi://h/nonsense").unwrap_err().kind, ErrorKind::Usage);
+    assert_eq!(initiator.open(&iscsi.replace("/0", "")).unwrap_err().kind, ErrorKind::Usage);
     let volume = initiator.open(&nvme).unwrap();
     let beyond = initiator.read_at(volume, 64 << 20, &mut [0; 512]).unwrap_err();
     assert!(beyond.message.contains("beyond"), "{beyond}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use blockwire_backends::{AnyLeg, Stripe};
 use buf::{Class, Cx, Entropy, Payload, Pool, Time};
-use testkit::alloc::{self, counted};
+use testkit::alloc::{self, count_allocations};
 use volume::{Backend, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
 
 #[global_allocator]
@@ -32,8 +32,8 @@ fn round(stripe: &mut Stripe<AnyLeg>, pool: &Pool, len: usize) {
             0 => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
             _ => (Op::Read(span), Payload::In(memory)),
         };
-        counted(|| stripe.submit(&mut cx, Io { id: IoId(slot), epoch: Epoch(0), op, payload }));
-        let done = counted(|| stripe.poll_done()).expect("memory answers at once");
+        count_allocations(|| stripe.submit(&mut cx, Io { id: IoId(slot), epoch: Epoch(0), op, payload }));
+        let done = count_allocations(|| stripe.poll_done()).expect("memory answers at once");
         assert!(done.result.is_ok(), "{done:?}");
         assert_eq!(done.payload.len(), len);
     }
@@ -44,11 +44,11 @@ fn reads_and_writes_allocate_nothing() {
     let (mut stripe, pool) = (stripe(), Pool::new(8 << 20));
     for len in [4096, 16 << 10, 48 << 10] {
         (0..4).for_each(|_| round(&mut stripe, &pool, len));
-        alloc::take();
+        alloc::take_count();
         let before = pool.usage();
         (0..8).for_each(|_| round(&mut stripe, &pool, len));
-        let count = alloc::take();
-        assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
+        let count = alloc::take_count();
+        assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::first_site());
         assert_eq!(pool.usage(), before, "all memory came back");
     }
 }

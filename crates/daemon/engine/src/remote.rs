@@ -77,7 +77,7 @@ impl From<String> for RemoteError {
 /// Why it is not served.
 pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError> {
     let said = |why: client::Error| match why.kind {
-        client::Kind::Usage => RemoteError::Unusable(why.message),
+        client::ErrorKind::Usage => RemoteError::Unusable(why.message),
         _ => RemoteError::Absent(why.message),
     };
     let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;

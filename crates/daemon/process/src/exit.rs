@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use client::{Error, Kind};
+use client::{Error, ErrorKind};
 
 /// What the process tells its caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,12 +69,12 @@ impl std::error::Error for Failure {}
 impl From<Error> for Failure {
     fn from(why: Error) -> Self {
         let exit = match why.kind {
-            Kind::Usage => Exit::Usage,
-            Kind::Unreachable => Exit::ConnectTimeout,
-            Kind::Unproven => Exit::NotAuthenticated,
-            Kind::NotFound => Exit::NothingFound,
-            Kind::TimedOut => Exit::RequestTimeout,
-            Kind::Failed => Exit::Failure,
+            ErrorKind::Usage => Exit::Usage,
+            ErrorKind::Unreachable => Exit::ConnectTimeout,
+            ErrorKind::Unproven => Exit::NotAuthenticated,
+            ErrorKind::NotFound => Exit::NothingFound,
+            ErrorKind::TimedOut => Exit::RequestTimeout,
+            ErrorKind::Failed => Exit::Failure,
         };
         Failure::new(exit, why.message)
     }

@@ -15,7 +15,7 @@ use process::owned;
 
 /// The attachment to recover: the one at the requested path, or the one of the requested volume.
 pub(super) fn left_behind(options: &AttachOptions, shown: &str) -> Result<Option<FoundAttachment>, Failure> {
-    let all = list::all(&options.dir)?;
+    let all = list::find_all(&options.dir)?;
     let at = options.at.as_deref().and_then(|at| all.iter().find(|found| found.is(at)));
     if let Some(found) = at {
         return match (found.state, options.recover) {
@@ -88,7 +88,7 @@ pub(super) fn refuse_taken_place(options: &AttachOptions, via: Via) -> Result<()
 }
 
 /// The attach method, and a remark about the choice.
-pub(super) fn way(
+pub(super) fn choose_method(
     options: &AttachOptions,
     left: Option<&FoundAttachment>,
 ) -> Result<(Via, Option<String>), Failure> {
@@ -160,8 +160,9 @@ fn delete_stranded(found: &FoundAttachment) -> Result<(), Failure> {
 ///
 /// # Errors
 /// A directory cannot be trusted.
-pub fn all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
-    let found: Vec<Vec<FoundAttachment>> = dirs.iter().map(|dir| list::all(dir)).collect::<Result<_, _>>()?;
+pub fn find_all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
+    let found: Vec<Vec<FoundAttachment>> =
+        dirs.iter().map(|dir| list::find_all(dir)).collect::<Result<_, _>>()?;
     Ok(found.into_iter().flatten().collect())
 }
 
@@ -170,7 +171,7 @@ pub fn all(dirs: &[PathBuf]) -> Result<Vec<FoundAttachment>, Failure> {
 /// # Errors
 /// `NothingFound`, with what there is.
 pub fn find(dirs: &[PathBuf], name: &str) -> Result<FoundAttachment, Failure> {
-    let all = all(dirs)?;
+    let all = find_all(dirs)?;
     let said = Path::new(name);
     // Try the name as typed first: resolving a path in a mount without a server would hang.
     let absolute = std::path::absolute(said).unwrap_or_else(|_| said.to_owned());

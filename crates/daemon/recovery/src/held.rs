@@ -290,7 +290,7 @@ impl Attachments {
 
 /// The waiting attachments of the previous daemon with this control socket.
 fn waiting(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
-    let mut all = list::all(dir).unwrap_or_else(|why| {
+    let mut all = list::find_all(dir).unwrap_or_else(|why| {
         tracing::warn!(%why, "attachments of the previous daemon are not taken over");
         Vec::new()
     });

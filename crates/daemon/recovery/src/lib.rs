@@ -44,7 +44,7 @@ use block_device::{Stop, Via};
 use client::{Initiator, IsidChoice, PathIdentity, Settings};
 
 use self::disk::RemoteDisk;
-use self::found::{left_behind, refuse_taken_place, refuse_unknown_device, way};
+use self::found::{choose_method, left_behind, refuse_taken_place, refuse_unknown_device};
 use self::guardian::{Lifeline, NotHeld, TakeoverResult};
 use self::list::{AttachState, FoundAttachment};
 use self::record::{AttachRecord, Process, RecordFile, RecordedPath, SharedRecord, millis};
@@ -54,7 +54,7 @@ use process::exit::Failure;
 use process::owned::Dir;
 use process::random;
 
-pub use found::{all, find, give_up};
+pub use found::{find, find_all, give_up};
 pub use keep::{KeepArgs, keep};
 
 /// How long I/O waits for a new holder by default: as long as an operation waits for a path (`queue_timeout`), so that
@@ -225,7 +225,7 @@ impl Attachment {
         let dir = Arc::new(Dir::make(&options.dir)?);
         let (_, shown) = client::urls_of(&options.url)?;
         let left = left_behind(&options, &shown)?;
-        let (via, remark) = way(&options, left.as_ref())?;
+        let (via, remark) = choose_method(&options, left.as_ref())?;
         refuse_unknown_device(&options, via, left.is_some())?;
         refuse_taken_place(&options, via)?;
         // The guardian of a stranded attachment is dead, too.

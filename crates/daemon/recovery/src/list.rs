@@ -85,7 +85,7 @@ impl FoundAttachment {
 ///
 /// # Errors
 /// The directory cannot be trusted, and why.
-pub fn all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
+pub fn find_all(dir: &Path) -> Result<Vec<FoundAttachment>, Failure> {
     let failed = |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.display()));
     let Some(dir) = Dir::find(dir)?.map(Arc::new) else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -248,13 +248,13 @@ mod tests {
         ] {
             dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
         }
-        let found = all(&records).unwrap();
+        let found = find_all(&records).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].state, found[0].record.nexus), (AttachState::Stranded, [1, 2, 3]));
         // Who gives it up takes the socket away, and no other.
         super::super::give_up(&found[0]).unwrap();
         assert!(!stale.exists() && served.exists());
-        assert!(all(&records).unwrap().is_empty() && dir.names().unwrap().is_empty());
+        assert!(find_all(&records).unwrap().is_empty() && dir.names().unwrap().is_empty());
         drop(listener);
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let elsewhere = AttachRecord { space: Some(running_process::space().unwrap() + 1), ..record };
         let text = serde_json::to_vec(&elsewhere).unwrap();
         dir.make_file(OsStr::new("1.json"), &text).unwrap();
-        let found = all(dir.path()).unwrap();
+        let found = find_all(dir.path()).unwrap();
         assert_eq!((found.len(), found[0].state), (1, AttachState::Unknown));
         assert!(found[0].is_held() && super::super::give_up(&found[0]).is_err());
         assert_eq!(dir.names().unwrap(), ["1.json"], "its record was removed");
@@ -294,7 +294,7 @@ mod tests {
         let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
         let record = AttachRecord { holder: Process::own().unwrap(), ..record };
         let noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
-        assert_eq!(all(dir.path()).unwrap()[0].state, AttachState::Serving);
+        assert_eq!(find_all(dir.path()).unwrap()[0].state, AttachState::Serving);
         noted.leave_behind();
         let left: AttachRecord =
             serde_json::from_slice(&dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap()).unwrap();
@@ -349,7 +349,7 @@ mod tests {
         ] {
             dir.make_file(OsStr::new(name), left_by_the_dead(via, way).as_bytes()).unwrap();
         }
-        let found = all(&records).unwrap();
+        let found = find_all(&records).unwrap();
         assert_eq!(found.len(), 1, "{found:?}");
         assert_eq!((found[0].state, found[0].record.uuid.as_deref()), (AttachState::Stranded, Some("x")));
         assert_eq!(found[0].record.nexus, [1, 2, 3]);

@@ -10,7 +10,7 @@ mod measured;
 
 use serde::{Deserialize, Serialize};
 
-pub use local::{Chance, MISS_MOST, Predicted, SPREAD_MOST, Unpredictable, predict};
+pub use local::{Chance, MISS_MOST, Predicted, PredictionError, SPREAD_MOST, predict};
 use measured::IN_CAPSULE;
 pub use measured::{Series, series};
 
@@ -79,14 +79,14 @@ pub fn at_fill(costs: &[Cost], fill: f64) -> Vec<Cost> {
 
 /// What leaving a size out shows.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Miss {
+pub struct HeldOutPrediction {
     /// What was measured, and not used.
     pub measured: Cost,
     /// What all others predict, or why they do not.
-    pub predicted: Result<Predicted, Unpredictable>,
+    pub predicted: Result<Predicted, PredictionError>,
 }
 
-impl Miss {
+impl HeldOutPrediction {
     /// How far the prediction is off, as part of what was measured: above 0 it is too high.
     pub fn part(&self) -> Option<f64> {
         self.predicted.ok().map(|predicted| predicted.seconds / self.measured.seconds() - 1.0)
@@ -100,12 +100,12 @@ impl Miss {
 
 /// Leaves each size out in turn and predicts it from all others. A size whose own rounds differ too much is no measure of a
 /// prediction, and is refused as such.
-pub fn misses(costs: &[Cost], cache: Option<f64>) -> Vec<Miss> {
+pub fn leave_one_out(costs: &[Cost], cache: Option<f64>) -> Vec<HeldOutPrediction> {
     let each = costs.iter().map(|measured| {
         let left: Vec<Cost> = costs.iter().filter(|cost| cost.bytes != measured.bytes).cloned().collect();
         let noise = local::noise(measured);
         let predicted = noise.map_or_else(|| predict(&left, measured, cache), Err);
-        Miss { measured: measured.clone(), predicted }
+        HeldOutPrediction { measured: measured.clone(), predicted }
     });
     each.collect()
 }
@@ -250,17 +250,17 @@ mod tests {
     fn sizes_that_were_left_out_are_predicted_or_refused() {
         let line = |bytes: f64| cost(bytes, 1e-6 + bytes * 2e-10);
         let costs = [4096.0, 16_384.0, 65_536.0, 131_072.0, 262_144.0].map(line);
-        let found = misses(&costs, None);
+        let found = leave_one_out(&costs, None);
         let said: Vec<bool> = found.iter().map(|miss| miss.predicted.is_ok()).collect();
         assert_eq!(said, [false, true, true, true, false], "nothing is said beyond what was measured");
-        assert!(found.iter().filter_map(Miss::part).all(|part| part.abs() < 0.01), "{found:?}");
+        assert!(found.iter().filter_map(HeldOutPrediction::part).all(|part| part.abs() < 0.01), "{found:?}");
         assert!(found[1].is_good() && !found[0].is_good());
         // Rounds that differ by a fifth neither predict nor are predicted.
         let mut noisy = costs.clone();
         noisy[2].rounds[0] *= 1.2;
-        let found = misses(&noisy, None);
+        let found = leave_one_out(&noisy, None);
         assert!(found.iter().take(4).all(|miss| miss.predicted.is_err()), "{found:?}");
-        assert!(matches!(found[2].predicted, Err(Unpredictable::Noisy(_))), "{found:?}");
+        assert!(matches!(found[2].predicted, Err(PredictionError::Noisy(_))), "{found:?}");
     }
 
     #[test]

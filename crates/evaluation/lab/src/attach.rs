@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 
 /// How long a volume may take to be there.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -80,7 +80,7 @@ impl Attached {
             words.extend(["--at".to_owned(), at.display().to_string()]);
         }
         words.push(wanted.url.to_owned());
-        let mut process = Process::start(Run { name, place, cores, words, dir })?;
+        let mut process = Process::start(ProcessSpec { name, place, cores, words, dir })?;
         let said = RefCell::new(Vec::new());
         process.wait_for(PATIENCE, |line| {
             said.borrow_mut().extend(line.split_once(' ').map(|(word, rest)| (word.into(), rest.into())));

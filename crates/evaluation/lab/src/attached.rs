@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::Failure;
 use crate::attach::{AttachMethod, Attached, Wanted};
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 
 /// How long a stripe may take to serve.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -107,7 +107,7 @@ impl Raid {
             &control,
         ];
         let words = words.map(str::to_owned).to_vec();
-        let mut process = Process::start(Run { name, place, cores, words, dir })?;
+        let mut process = Process::start(ProcessSpec { name, place, cores, words, dir })?;
         let at =
             process.wait_for(PATIENCE, |line| line.strip_prefix("listening iscsi ").map(str::to_owned))?;
         process.wait_for(PATIENCE, |line| (line == "ready").then_some(()))?;

@@ -4,9 +4,9 @@ use eval::preset::{Medium, Protocol};
 
 use crate::Failure;
 use crate::link::Link;
-use crate::process::{Process, Run as Start};
+use crate::process::{Process, ProcessSpec};
 use crate::runner::Runner;
-use crate::target::Setup;
+use crate::target::TargetSetup;
 
 /// Streams in both directions that fill a link while something else is measured on it.
 pub(crate) struct BackgroundTraffic {
@@ -22,7 +22,7 @@ impl BackgroundTraffic {
             let ways =
                 [(link.target(), there, link.address(host)), (there, link.target(), link.far_address(host))];
             for (receiver, sender, address) in ways {
-                let setup = Setup {
+                let setup = TargetSetup {
                     place: receiver,
                     listen: link.listen(),
                     addresses: link.addresses(),
@@ -40,7 +40,7 @@ impl BackgroundTraffic {
                 words.extend(["eval", "stream", "--to", &to, "--ramp-ms", "0"].map(str::to_owned));
                 // Longer than any load; it ends with its owner.
                 words.extend(["--runtime-ms".to_owned(), "86400000".to_owned()]);
-                let start = Start { name: "noise", place: sender, cores: &[], words, dir: &runner.dir };
+                let start = ProcessSpec { name: "noise", place: sender, cores: &[], words, dir: &runner.dir };
                 processes.push(Process::start(start)?);
                 processes.append(&mut serving.processes);
             }
@@ -72,8 +72,14 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let start = |script: &str| {
             let words = ["sh", "-c", script].map(str::to_owned).to_vec();
-            Process::start(Start { name: "noise", place: &Place::Here, cores: &[], words, dir: dir.path() })
-                .unwrap()
+            Process::start(ProcessSpec {
+                name: "noise",
+                place: &Place::Here,
+                cores: &[],
+                words,
+                dir: dir.path(),
+            })
+            .unwrap()
         };
         let mut noise = BackgroundTraffic { processes: vec![start("exec sleep 600")] };
         noise.check().unwrap();

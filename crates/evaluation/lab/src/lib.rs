@@ -57,7 +57,7 @@ pub use host_capacity::probe_host_capacity;
 pub use initiator::Initiator;
 pub use link::{Link, Machines, namespaces};
 pub use place::Place;
-pub use process::{Late, Process, Run, Stream};
+pub use process::{Late, Process, ProcessSpec, Stream};
 pub use progress::{LineProgress, NoProgress, ProgressDisplay, StepProgress, TerminalProgress};
 pub use recording::directory;
 pub use runner::{Cores, Runner};

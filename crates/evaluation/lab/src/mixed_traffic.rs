@@ -20,7 +20,7 @@ use crate::place::Place;
 use crate::progress::StepProgress;
 use crate::recording::{begin, finish, note_command};
 use crate::runner::{Runner, Testbed};
-use crate::target::{Serving, Setup};
+use crate::target::{Serving, TargetSetup};
 use crate::watch::Watch;
 
 /// What is measured of one kind of traffic.
@@ -156,7 +156,7 @@ impl Runner<'_> {
         let mut all = Vec::new();
         for &protocol in preset.protocols {
             let name = if protocol == Protocol::Stream { "stream" } else { "blockwire" };
-            let setup = Setup {
+            let setup = TargetSetup {
                 place: link.target(),
                 listen: link.listen(),
                 addresses: link.addresses(),

@@ -40,9 +40,9 @@ pub struct Process {
     command: String,
 }
 
-/// What is to be run.
+/// A process to be started.
 #[derive(Clone, Debug)]
-pub struct Run<'a> {
+pub struct ProcessSpec<'a> {
     /// What it is called in messages, and its log file.
     pub name: &'a str,
     /// Where.
@@ -60,7 +60,7 @@ impl Process {
     ///
     /// # Errors
     /// If it cannot be started, or all was told to end.
-    pub fn start(run: Run<'_>) -> Result<Process, Failure> {
+    pub fn start(run: ProcessSpec<'_>) -> Result<Process, Failure> {
         ending::check()?;
         let mut words = run.words;
         let command = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
@@ -308,7 +308,7 @@ mod tests {
 
     fn shell(dir: &Path, script: &str) -> Process {
         let words = ["sh", "-c", script].map(str::to_owned).to_vec();
-        Process::start(Run { name: "shell", place: &Place::Here, cores: &[], words, dir }).unwrap()
+        Process::start(ProcessSpec { name: "shell", place: &Place::Here, cores: &[], words, dir }).unwrap()
     }
 
     #[test]
@@ -395,7 +395,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
         let words = ["sleep", "600.0625"].map(str::to_owned).to_vec();
-        let run = Run { name: "sleep", place: &Place::Here, cores: &[], words, dir: &gone };
+        let run = ProcessSpec { name: "sleep", place: &Place::Here, cores: &[], words, dir: &gone };
         let why = Process::start(run).unwrap_err().to_string();
         assert!(why.contains("--out") && !started().contains("600.0625"), "{why}");
     }
@@ -409,7 +409,8 @@ mod tests {
         let place =
             far(&format!("echo \"$*\" >>{}; echo pid; exec >&- 2>&-; exec sleep 600", said.display()));
         let words = vec!["true".to_owned()];
-        Process::start(Run { name: "far", place: &place, cores: &[], words, dir: dir.path() }).unwrap_err();
+        Process::start(ProcessSpec { name: "far", place: &place, cores: &[], words, dir: dir.path() })
+            .unwrap_err();
         let said = std::fs::read_to_string(said).unwrap();
         assert!(said.lines().count() == 1 && !said.contains("kill"), "{said}");
     }
@@ -420,7 +421,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let place = far("for last; do :; done; sh -c \"$last\" & wait");
         let words = ["sleep", "600"].map(str::to_owned).to_vec();
-        let run = Run { name: "far", place: &place, cores: &[], words, dir: dir.path() };
+        let run = ProcessSpec { name: "far", place: &place, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         let there = format!("/proc/{}/cmdline", process.pid());
         let is_there = || std::fs::read(&there).is_ok_and(|line| !line.is_empty());

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use eval::fio::Amount;
-use eval::preset::{LeftOut, Medium, Plan, PlanError, Preset, Protocol, Step, Timing, Wire, word};
+use eval::preset::{EvaluationPlan, LeftOut, Medium, PlanError, Preset, Protocol, Step, Timing, Wire, word};
 use eval::record::{Machine, Point, Record, Run};
 
 use crate::Failure;
@@ -19,7 +19,7 @@ use crate::place::Place;
 use crate::progress::StepProgress;
 use crate::recording::{begin, finish, join, note_command, note_configuration};
 use crate::runner::{Runner, Testbed};
-use crate::target::Setup;
+use crate::target::TargetSetup;
 
 /// What must be the same for a target that runs to be used again.
 #[derive(Clone, PartialEq)]
@@ -66,7 +66,10 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run(&mut self, plan_of: &dyn Fn(&Timing) -> Result<Plan, PlanError>) -> Result<Record, Failure> {
+    pub fn run(
+        &mut self,
+        plan_of: &dyn Fn(&Timing) -> Result<EvaluationPlan, PlanError>,
+    ) -> Result<Record, Failure> {
         let mut progress = PlanProgress {
             allowance: Allowance::begin(None),
             testbed: None,
@@ -222,7 +225,7 @@ impl Runner<'_> {
     }
 
     /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
-    fn possible<'s>(&self, plan: &'s Plan) -> (Vec<&'s Step>, Vec<String>) {
+    fn possible<'s>(&self, plan: &'s EvaluationPlan) -> (Vec<&'s Step>, Vec<String>) {
         let mut notes: Vec<String> = Vec::new();
         let mut note = |text: String| {
             if !notes.contains(&text) {
@@ -287,7 +290,7 @@ impl Runner<'_> {
             None => Link::make(step.wire, hosts(step, record))?,
         };
         let target = self.target(&step.target)?;
-        let setup = Setup {
+        let setup = TargetSetup {
             place: link.target(),
             listen: link.listen(),
             addresses: link.addresses(),
@@ -313,7 +316,7 @@ impl Runner<'_> {
     }
 
     /// This machine, the versions of what runs on it, and which cores are whose.
-    fn environment(&self, plan: &Plan) -> Vec<Machine> {
+    fn environment(&self, plan: &EvaluationPlan) -> Vec<Machine> {
         let mut all = match &self.machines {
             None => vec![machine(&Place::Here, "target and initiator")],
             Some(machines) => {
@@ -355,7 +358,7 @@ impl Runner<'_> {
 
 /// Which machines are which end's: the target's is this one unless another is named, and is not known of what
 /// serves already.
-fn ends<'m>(machines: &'m Machines, plan: &Plan) -> Vec<(&'m Place, &'static str)> {
+fn ends<'m>(machines: &'m Machines, plan: &EvaluationPlan) -> Vec<(&'m Place, &'static str)> {
     let target = machines.target.as_ref().unwrap_or(&Place::Here);
     let is_known = machines.target.is_some() || plan.steps.iter().any(|step| step.target != "url");
     if is_known && machines.initiators.iter().all(|place| place == target) {
@@ -442,7 +445,7 @@ mod tests {
             job: eval::fio::Job::default(),
             round: 0,
         };
-        let plan = |target: &str| Plan {
+        let plan = |target: &str| EvaluationPlan {
             preset: Preset::find("quick").unwrap(),
             steps: vec![step(target)],
             time: None,

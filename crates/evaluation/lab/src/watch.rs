@@ -263,7 +263,7 @@ fn packets(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::process::{Process, Run};
+    use crate::process::{Process, ProcessSpec};
     use std::time::Duration;
 
     const DEV: &str = "Inter-|   Receive                                                |  Transmit
@@ -285,7 +285,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let script = "echo on; timeout 2 sh -c 'while :; do :; done' & exec sleep 600";
         let words = ["sh", "-c", script].map(str::to_owned).to_vec();
-        let run = Run { name: "burner", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run = ProcessSpec { name: "burner", place: &Place::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         process.wait_for(Duration::from_secs(5), |line| (line == "on").then_some(())).unwrap();
         let watch = Watch::new(Place::Here, vec![process.pid()], &[]);

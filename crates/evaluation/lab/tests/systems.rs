@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use blockwire_lab::initiator::{Event, Initiator, Task};
-use blockwire_lab::target::{Setup, Target};
+use blockwire_lab::target::{Target, TargetSetup};
 use blockwire_lab::{Failure, Place};
 use eval::fio::{Direction, Job};
 use eval::preset::{Medium, Protocol};
@@ -32,8 +32,8 @@ fn reads(seconds: f64) -> Job {
     }
 }
 
-fn setup<'a>(dir: &'a Path, addresses: &'a [String], protocol: Protocol, medium: Medium) -> Setup<'a> {
-    Setup {
+fn setup<'a>(dir: &'a Path, addresses: &'a [String], protocol: Protocol, medium: Medium) -> TargetSetup<'a> {
+    TargetSetup {
         place: &Place::Here,
         listen: "127.0.0.1",
         addresses,

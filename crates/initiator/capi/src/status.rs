@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char};
 
-use client::{Error, Failure, Fault, Kind, Refusal};
+use client::{Error, ErrorKind, Failure, Fault, Refusal};
 
 /// A code of the header: zero, or below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,12 @@ pub fn usage(message: &str) -> Status {
 pub fn of_error(error: &Error) -> Status {
     let status = match (error.failure, error.kind) {
         (Some(failure), _) => of_failure(failure).0,
-        (None, Kind::Usage) => Status::USAGE,
-        (None, Kind::Unreachable) => Status::UNREACHABLE,
-        (None, Kind::Unproven) => Status::UNPROVEN,
-        (None, Kind::NotFound) => Status::NOT_FOUND,
-        (None, Kind::TimedOut) => Status::TIMED_OUT,
-        (None, Kind::Failed) => Status::FAILED,
+        (None, ErrorKind::Usage) => Status::USAGE,
+        (None, ErrorKind::Unreachable) => Status::UNREACHABLE,
+        (None, ErrorKind::Unproven) => Status::UNPROVEN,
+        (None, ErrorKind::NotFound) => Status::NOT_FOUND,
+        (None, ErrorKind::TimedOut) => Status::TIMED_OUT,
+        (None, ErrorKind::Failed) => Status::FAILED,
     };
     said(status, &error.message)
 }

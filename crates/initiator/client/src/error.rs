@@ -7,7 +7,7 @@ use volume::{Access, Failure, Fault, Refusal};
 
 /// What kind of failure it is; the command line's exit codes follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ErrorKind {
     /// What was asked makes no sense: a URL, an offset, a length.
     Usage,
     /// Nobody answered.
@@ -24,17 +24,17 @@ pub enum Kind {
 
 /// A failure, in words for a person.
 /// ```
-/// use blockwire_client::{Initiator, Kind, Settings};
+/// use blockwire_client::{Initiator, ErrorKind, Settings};
 ///
 /// let mut initiator = Initiator::new(Settings::default())?;
 /// let why = initiator.open("iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo").unwrap_err();
-/// assert_eq!(why.kind, Kind::Usage, "{why}");
+/// assert_eq!(why.kind, ErrorKind::Usage, "{why}");
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// Its kind.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// What happened and what to do. Never a secret.
     pub message: String,
     /// How the operation ended, if it was one.
@@ -42,20 +42,20 @@ pub struct Error {
 }
 
 impl Error {
-    pub(crate) fn new(kind: Kind, message: impl fmt::Display) -> Self {
+    pub(crate) fn new(kind: ErrorKind, message: impl fmt::Display) -> Self {
         Error { kind, message: message.to_string(), failure: None }
     }
 
     pub(crate) fn usage(message: impl fmt::Display) -> Self {
-        Error::new(Kind::Usage, message)
+        Error::new(ErrorKind::Usage, message)
     }
 
     /// An operation that failed.
     pub fn of(failure: Failure, what: &str) -> Self {
         let kind = match failure {
-            Failure::Failed(Fault::PathLost) => Kind::TimedOut,
-            Failure::Refused(Refusal::OutOfRange) => Kind::Usage,
-            _ => Kind::Failed,
+            Failure::Failed(Fault::PathLost) => ErrorKind::TimedOut,
+            Failure::Refused(Refusal::OutOfRange) => ErrorKind::Usage,
+            _ => ErrorKind::Failed,
         };
         Error { kind, message: format!("{what}: {}", words(&failure)), failure: Some(failure) }
     }
@@ -91,24 +91,24 @@ impl Error {
 
     /// A volume that could not be opened, from what its paths say last.
     pub(crate) fn of_paths(url: &str, paths: &[PathInfo]) -> Self {
-        let mut kind = Kind::Failed;
+        let mut kind = ErrorKind::Failed;
         let mut said = Vec::new();
         for path in paths {
             let Some((_, problem)) = &path.last else { continue };
             kind = match problem {
                 multipath::PathProblem::Down(DownReason::Unproven(_) | DownReason::CutShort(_)) => {
-                    Kind::Unproven
+                    ErrorKind::Unproven
                 }
-                multipath::PathProblem::Down(DownReason::Absent(_)) if kind != Kind::Unproven => {
-                    Kind::NotFound
+                multipath::PathProblem::Down(DownReason::Absent(_)) if kind != ErrorKind::Unproven => {
+                    ErrorKind::NotFound
                 }
                 multipath::PathProblem::Down(DownReason::Silent(_) | DownReason::Ended)
-                    if matches!(kind, Kind::Failed | Kind::Unreachable) =>
+                    if matches!(kind, ErrorKind::Failed | ErrorKind::Unreachable) =>
                 {
-                    Kind::TimedOut
+                    ErrorKind::TimedOut
                 }
-                multipath::PathProblem::Down(DownReason::Unreachable(_)) if kind == Kind::Failed => {
-                    Kind::Unreachable
+                multipath::PathProblem::Down(DownReason::Unreachable(_)) if kind == ErrorKind::Failed => {
+                    ErrorKind::Unreachable
                 }
                 _ => kind,
             };
@@ -125,9 +125,9 @@ impl Error {
         let is_up = paths.iter().any(|path| path.state == PathState::Up);
         if is_up {
             // It is there and does not serve.
-            (kind, said) = (Kind::Failed, vec![unserved(paths)]);
+            (kind, said) = (ErrorKind::Failed, vec![unserved(paths)]);
         } else if said.is_empty() {
-            kind = Kind::TimedOut;
+            kind = ErrorKind::TimedOut;
         }
         let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
         Error::new(kind, format!("{url}: {said}"))

@@ -14,7 +14,7 @@ use multipath::HostIdentity;
 use nvme::{HostId, Nqn};
 use sha2::{Digest, Sha256};
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 
 /// Where systems keep a machine's identity.
 const SYSTEM: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
@@ -114,7 +114,7 @@ fn text(path: &Path) -> Result<Option<String>, Error> {
                 Ok(None)
             }
             _ => Err(Error::new(
-                Kind::Failed,
+                ErrorKind::Failed,
                 format!("{}, which says who this machine is, cannot be read: {why}", path.display()),
             )),
         },
@@ -148,7 +148,7 @@ fn machine(system: &[&Path], kept: &Path) -> Result<Vec<u8>, Error> {
                 SYSTEM[0],
                 kept.display()
             );
-            Error::new(Kind::Failed, text)
+            Error::new(ErrorKind::Failed, text)
         })?,
     };
     let node = rustix::system::uname().nodename().to_bytes().to_vec();
@@ -249,7 +249,7 @@ mod tests {
     #[test]
     fn a_machine_whose_names_are_all_given_needs_no_identity_of_its_own() {
         let etc = tempfile::tempdir().unwrap();
-        let nameless = || Err(Error::new(Kind::Failed, "it has none, and none can be kept"));
+        let nameless = || Err(Error::new(ErrorKind::Failed, "it has none, and none can be kept"));
         let who = |isid| who_by(etc.path(), nameless, isid, [1, 2, 3]);
         for (file, text) in [
             ("iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc"),

@@ -11,7 +11,7 @@ use multipath::{AnyPath, Client, Handle, HostIdentity, PathInfo, VolumeEvent};
 use reactor::{Config, InlineReactor, SpawnError};
 use volume::{Done, Geometry, Io, IoId};
 
-use crate::error::{Error, Kind, unserved};
+use crate::error::{Error, ErrorKind, unserved};
 use crate::identity::{self, PathIdentity};
 use crate::name::stripe_uuid;
 use crate::settings::Settings;
@@ -72,7 +72,7 @@ impl Initiator {
             linger: settings.close_timeout,
             ..Config::default()
         };
-        let failed = |why: SpawnError| Error::new(Kind::Failed, why);
+        let failed = |why: SpawnError| Error::new(ErrorKind::Failed, why);
         let mut inline = InlineReactor::new(config, |_| Client::new()).map_err(failed)?;
         let mut entropy = [0; 3];
         inline.with(|_, cx| cx.entropy.fill(&mut entropy));
@@ -126,7 +126,7 @@ impl Initiator {
         let geometry = self.geometry(volume).filter(|geometry| geometry.bytes() > 0);
         geometry.ok_or_else(|| {
             Error::new(
-                Kind::Failed,
+                ErrorKind::Failed,
                 format!("the size of the volume is not known: {}", unserved(&self.paths(volume))),
             )
         })
@@ -144,7 +144,9 @@ impl Initiator {
         };
         match paths.iter().any(serves) {
             true => Ok(()),
-            false => Err(Error::new(Kind::Failed, format!("nothing serves it now: {}", unserved(&paths)))),
+            false => {
+                Err(Error::new(ErrorKind::Failed, format!("nothing serves it now: {}", unserved(&paths))))
+            }
         }
     }
 
@@ -296,7 +298,7 @@ impl Initiator {
             let Some(left) = (grace + Duration::from_secs(1)).checked_sub(begun.elapsed()) else {
                 self.forget(volume);
                 return Err(Error::new(
-                    Kind::TimedOut,
+                    ErrorKind::TimedOut,
                     "the target did not let go in time: the connection was cut",
                 ));
             };

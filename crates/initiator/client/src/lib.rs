@@ -45,7 +45,7 @@ mod plain;
 mod secret;
 mod settings;
 
-pub use error::{Error, Kind};
+pub use error::{Error, ErrorKind};
 pub use identity::{IsidChoice, PathIdentity};
 pub use initiator::{Initiator, resolve, secrets};
 pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};

@@ -11,7 +11,7 @@ use multipath::{
 use reactor::{Config, InlineReactor};
 use volume::{IoId, Op, Outcome, Span};
 
-use crate::error::{Error, Kind, access, unreachable};
+use crate::error::{Error, ErrorKind, access, unreachable};
 use crate::identity::{self, IsidChoice};
 use crate::initiator::{resolve, secrets};
 
@@ -59,17 +59,17 @@ where
     E::Message: 'static,
 {
     let config = Config { pool_bytes: MEMORY, ..Config::default() };
-    InlineReactor::new(config, make).map_err(|why| Error::new(Kind::Failed, why))
+    InlineReactor::new(config, make).map_err(|why| Error::new(ErrorKind::Failed, why))
 }
 
 fn error_of(url: &Url, why: &DownReason) -> Error {
     let (kind, words) = match why {
-        DownReason::Unreachable(errno) => (Kind::Unreachable, unreachable(errno.0)),
-        DownReason::Unproven(words) | DownReason::CutShort(words) => (Kind::Unproven, words.clone()),
-        DownReason::Absent(words) => (Kind::NotFound, words.clone()),
-        DownReason::Silent(words) => (Kind::TimedOut, words.clone()),
-        DownReason::Refused(words) | DownReason::Lost(words) => (Kind::Failed, words.clone()),
-        DownReason::Ended => (Kind::Failed, "the target closed the connection".to_owned()),
+        DownReason::Unreachable(errno) => (ErrorKind::Unreachable, unreachable(errno.0)),
+        DownReason::Unproven(words) | DownReason::CutShort(words) => (ErrorKind::Unproven, words.clone()),
+        DownReason::Absent(words) => (ErrorKind::NotFound, words.clone()),
+        DownReason::Silent(words) => (ErrorKind::TimedOut, words.clone()),
+        DownReason::Refused(words) | DownReason::Lost(words) => (ErrorKind::Failed, words.clone()),
+        DownReason::Ended => (ErrorKind::Failed, "the target closed the connection".to_owned()),
     };
     Error::new(kind, format!("{url}: {words}"))
 }
@@ -102,7 +102,7 @@ pub fn discover(text: &str) -> Result<Discovered, Error> {
                     Err(why) => last = Some(error_of(&url, &why)),
                 }
             }
-            Err(last.unwrap_or_else(|| Error::new(Kind::Unreachable, format!("{url}: no address"))))
+            Err(last.unwrap_or_else(|| Error::new(ErrorKind::Unreachable, format!("{url}: no address"))))
         }
         Protocol::Nvme => {
             let who = identity::who(IsidChoice::Passing, [0; 3])?;
@@ -132,7 +132,7 @@ where
             return Ok(found);
         }
         let left = PATIENCE.checked_sub(begun.elapsed());
-        inline.turn(Some(left.ok_or_else(|| Error::new(Kind::TimedOut, "no end in time"))?));
+        inline.turn(Some(left.ok_or_else(|| Error::new(ErrorKind::TimedOut, "no end in time"))?));
     }
 }
 
@@ -236,8 +236,10 @@ impl TestRead {
                 self.trials += 1;
                 return None;
             }
-            Err(IoError::NotDone(_)) => Error::new(Kind::Failed, format!("{what}: the target puts it off")),
-            Err(IoError::InDoubt) => Error::new(Kind::TimedOut, format!("{what}: no answer in time")),
+            Err(IoError::NotDone(_)) => {
+                Error::new(ErrorKind::Failed, format!("{what}: the target puts it off"))
+            }
+            Err(IoError::InDoubt) => Error::new(ErrorKind::TimedOut, format!("{what}: no answer in time")),
             Err(IoError::Failed(failure)) => Error::of(failure, &what),
         };
         path.trace().fails(now, (0, TRIAL), why.message.clone(), "look into the target");
@@ -307,6 +309,6 @@ pub fn examine(text: &str) -> Result<Examined, Error> {
         }
         None
     })?;
-    let outcome = outcome.unwrap_or_else(|| Err(Error::new(Kind::Failed, "the path said nothing")));
+    let outcome = outcome.unwrap_or_else(|| Err(Error::new(ErrorKind::Failed, "the path said nothing")));
     Ok(Examined { outcome, lines })
 }

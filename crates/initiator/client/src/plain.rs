@@ -7,7 +7,7 @@ use buf::Payload;
 use multipath::Handle;
 use volume::{Done, Durability, Epoch, Extent, Io, IoId, Op, Outcome, Span};
 
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::initiator::Initiator;
 
 /// Most bytes of one operation.
@@ -202,7 +202,7 @@ impl Initiator {
                     return Err(why);
                 }
                 return Err(Error::new(
-                    Kind::Failed,
+                    ErrorKind::Failed,
                     "no memory is left for payloads: give the initiator more",
                 ));
             }

@@ -165,9 +165,9 @@ fn nothing_is_allocated_per_command() {
         for _ in 0..20 {
             both.round(cx);
         }
-        alloc::take();
-        alloc::counted(|| (0..50).for_each(|_| both.round(cx)));
-        let count = alloc::take();
-        assert_eq!(count.calls, 0, "{:?}", alloc::site());
+        alloc::take_count();
+        alloc::count_allocations(|| (0..50).for_each(|_| both.round(cx)));
+        let count = alloc::take_count();
+        assert_eq!(count.calls, 0, "{:?}", alloc::first_site());
     }
 }

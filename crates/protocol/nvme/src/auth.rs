@@ -84,9 +84,9 @@ pub fn transfer_len(sqe: &Sqe) -> Result<u32, Status> {
     }
 }
 
-/// The command that carries a message to the controller, or has room for one from it, for a host to
-/// send: its identifier and its data pointer are the transport's.
-pub fn command(kind: FabricsType, len: u32) -> Sqe {
+/// An Authentication Send or Receive command (NVMe Base §6.2, §6.3) for `len` bytes of message. The caller sets its
+/// identifier and data pointer.
+pub fn auth_command(kind: FabricsType, len: u32) -> Sqe {
     let mut sqe: Sqe = zerocopy::FromZeros::new_zeroed();
     sqe.opcode = Opcode::FABRICS;
     sqe.nsid = U32::new(kind.0.into());

@@ -66,8 +66,8 @@ pub struct Count {
     pub bytes: i64,
 }
 
-/// Counts during `act`.
-pub fn counted<R>(act: impl FnOnce() -> R) -> R {
+/// Counts the allocations of this thread during `act`.
+pub fn count_allocations<R>(act: impl FnOnce() -> R) -> R {
     COUNTING.set(true);
     let result = act();
     COUNTING.set(false);
@@ -75,12 +75,12 @@ pub fn counted<R>(act: impl FnOnce() -> R) -> R {
 }
 
 /// What was counted since this was last asked; the next allocation is where `site` will point.
-pub fn take() -> Count {
+pub fn take_count() -> Count {
     TRACING.set(true);
     Count { calls: CALLS.replace(0), bytes: BYTES.replace(0) }
 }
 
-/// The first place that allocated since [`take`].
-pub fn site() -> Option<Backtrace> {
+/// The first place that allocated since [`take_count`].
+pub fn first_site() -> Option<Backtrace> {
     SITE.take()
 }

@@ -23,8 +23,9 @@ pub(crate) fn of_pair(failure: Failure) -> Status {
     }
 }
 
-/// How both halves of a fused pair end whose flush (FUA) failed or was refused: the pair was done before.
-pub(crate) fn of_done_pair(failure: Failure) -> Status {
+/// The status of both halves of a fused pair that was written but whose flush (FUA) then failed: final, since a retry
+/// would compare with the new data.
+pub(crate) fn of_failed_flush_after_pair(failure: Failure) -> Status {
     of(failure).final_()
 }
 

@@ -11,7 +11,7 @@ mod token;
 
 use shard::Condition;
 
-use self::{filter::DaemonView, setting::Bound, token::Token};
+use self::{filter::DaemonView, setting::BindValue, token::Token};
 use config::{
     diagnostic::{Sink, Text},
     draft::{Draft, placement::PlacementDraft},
@@ -99,9 +99,9 @@ impl Rule {
         }
         let bound = self.settings.iter().rev().find_map(|setting| setting.bound);
         let (bind, nth) = match bound {
-            None | Some(Bound::Cpu) => (CoreChoice::Cpu, None),
-            Some(Bound::Random) => (CoreChoice::Random, None),
-            Some(Bound::Queue(queue)) => (CoreChoice::Cpu, Some(queue)),
+            None | Some(BindValue::Cpu) => (CoreChoice::Cpu, None),
+            Some(BindValue::Random) => (CoreChoice::Random, None),
+            Some(BindValue::Queue(queue)) => (CoreChoice::Cpu, Some(queue)),
         };
         Some(PlacementDraft {
             protocol: None,

@@ -11,7 +11,7 @@ const CLASS_MAX: u16 = 15;
 
 /// Where a rule binds its connections to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bound {
+pub enum BindValue {
     /// To a queue.
     Queue(u16),
     /// To any.
@@ -27,7 +27,7 @@ pub struct Setting {
     pub text: String,
     pub treatment: Treatment,
     pub note: &'static str,
-    pub bound: Option<Bound>,
+    pub bound: Option<BindValue>,
 }
 
 /// Settings that take no value, and may be negated.
@@ -89,21 +89,21 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
     Ok(settings)
 }
 
-type Valued = (Treatment, &'static str, Option<Bound>);
+type Valued = (Treatment, &'static str, Option<BindValue>);
 
 fn valued(word: &str, value: &Token<'_>) -> Result<Valued, (usize, String)> {
     let number = |most: u16| value.text.parse::<u16>().ok().filter(|number| *number <= most);
     match word {
         "bind" => match value.text {
-            "random" => Ok((Treatment::Applied, "any of the daemon's cores", Some(Bound::Random))),
+            "random" => Ok((Treatment::Applied, "any of the daemon's cores", Some(BindValue::Random))),
             "cpu" => {
                 let note = "the core with the least on it, not that where the connection was opened";
-                Ok((Treatment::Emulated, note, Some(Bound::Cpu)))
+                Ok((Treatment::Emulated, note, Some(BindValue::Cpu)))
             }
             _ => match number(QUEUE_MAX) {
                 Some(queue) => {
                     let note = "queues are the daemon's cores: the one of this number, counted from 0 and round them";
-                    Ok((Treatment::Emulated, note, Some(Bound::Queue(queue))))
+                    Ok((Treatment::Emulated, note, Some(BindValue::Queue(queue))))
                 }
                 None => Err((
                     value.at,

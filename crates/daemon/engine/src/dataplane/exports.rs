@@ -333,7 +333,7 @@ impl FixedSettings {
                 initiators: Vec::new(),
                 sources: Vec::new(),
                 locals: Vec::new(),
-                auth: login::policy(&self.auth, target, &[]),
+                auth: login::target_policy(&self.auth, target, &[]),
                 luns: LunMask::All { read_only: false },
             });
         }
@@ -345,7 +345,7 @@ impl FixedSettings {
             initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
             sources: host.sources.iter().map(network).collect(),
             locals: grant.locals.clone(),
-            auth: login::policy(&self.auth, target, &host.chap),
+            auth: login::target_policy(&self.auth, target, &host.chap),
             luns: match &grant.luns {
                 None => LunMask::All { read_only: grant.read_only },
                 Some(luns) => {

@@ -34,17 +34,17 @@ fn digests(policy: DigestPolicy) -> Vec<Digest> {
 
 /// How an initiator of a target that may use `own` credentials must prove itself; those of the target,
 /// then those of the whole daemon, count where it has none.
-pub fn policy(auth: &Auth, target: &Target, own: &[Credentials]) -> AuthPolicy {
+pub fn target_policy(auth: &Auth, target: &Target, own: &[Credentials]) -> AuthPolicy {
     let credentials = if own.is_empty() { auth.common(target) } else { own };
-    demand(auth, credentials, auth.methods_of(target), auth.demands_mutual(target))
+    auth_policy(auth, credentials, auth.methods_of(target), auth.demands_mutual(target))
 }
 
-/// How an initiator proves itself for discovery.
+/// How initiators authenticate for discovery sessions.
 pub fn discovery_policy(auth: &Auth) -> AuthPolicy {
-    demand(auth, &auth.discovery, auth.methods(), auth.mutual)
+    auth_policy(auth, &auth.discovery, auth.methods(), auth.mutual)
 }
 
-fn demand(
+fn auth_policy(
     auth: &Auth,
     credentials: &[Credentials],
     methods: &[AuthMethod],
@@ -104,31 +104,35 @@ mod tests {
         let mut plan = example();
         let own = plan.hosts[1].chap.clone();
         let mut target = plan.ways.targets[0].clone();
-        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &own) else {
+        let AuthPolicy::Required(chap) = target_policy(&plan.auth, &target, &own) else {
             panic!("CHAP is required")
         };
         assert_eq!(chap.accounts[0].name, "db1");
         assert_eq!(chap.mutual.as_ref().map(|account| account.name.as_str()), Some("rack4"));
         assert_eq!(chap.algorithms, [Algorithm::SHA3_256, Algorithm::SHA256]);
         assert!(
-            matches!(policy(&plan.auth, &target, &[]), AuthPolicy::None),
+            matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::None),
             "there are no common credentials"
         );
         plan.auth.chap = own;
-        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Required(_)));
+        assert!(matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::Required(_)));
         plan.auth.methods = vec![AuthMethod::Chap, AuthMethod::None];
-        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Optional(_)));
+        assert!(matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::Optional(_)));
         let AuthPolicy::Optional(chap) = discovery_policy(&plan.auth) else { panic!("as configured") };
         assert_eq!(chap.accounts[0].name, "discover");
         plan.auth.methods.reverse();
-        assert!(matches!(policy(&plan.auth, &target, &[]), AuthPolicy::Dispensable(_)));
+        assert!(matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::Dispensable(_)));
         // What a target says of its own comes before what is said of the whole daemon, behind its hosts'.
         let credentials = Credentials { user: "eve".into(), ..plan.auth.chap[0].clone() };
         let methods = vec![AuthMethod::Chap];
         target.auth = Some(TargetAuth { chap: vec![credentials], methods, mutual: true });
-        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &[]) else { panic!("its own methods") };
+        let AuthPolicy::Required(chap) = target_policy(&plan.auth, &target, &[]) else {
+            panic!("its own methods")
+        };
         assert!(chap.demands_mutual && chap.accounts[0].name == "eve");
-        let AuthPolicy::Required(chap) = policy(&plan.auth, &target, &plan.auth.chap) else { panic!() };
+        let AuthPolicy::Required(chap) = target_policy(&plan.auth, &target, &plan.auth.chap) else {
+            panic!()
+        };
         assert!(chap.demands_mutual && chap.accounts[0].name == "db1");
     }
 }

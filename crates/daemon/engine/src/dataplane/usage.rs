@@ -38,7 +38,7 @@ impl Usage {
     /// Starts the thread. It ends when nobody can tell it of files any more.
     pub fn start() -> std::io::Result<Self> {
         let (files, told) = channel();
-        thread::Builder::new().name("usage".to_owned()).spawn(move || watch(&told))?;
+        thread::Builder::new().name("usage".to_owned()).spawn(move || refresh_gauges(&told))?;
         Ok(Usage(files))
     }
 
@@ -52,7 +52,8 @@ impl Usage {
     }
 }
 
-fn watch(told: &Receiver<WatchedFile>) {
+/// Reads the allocated space of each watched file once per [`PERIOD`], until its gauge is dropped.
+fn refresh_gauges(told: &Receiver<WatchedFile>) {
     let mut all: Vec<WatchedFile> = Vec::new();
     let mut due = Instant::now() + PERIOD;
     loop {

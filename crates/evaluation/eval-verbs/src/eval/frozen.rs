@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use eval::preset::{FrozenPlan, Plan, Preset};
+use eval::preset::{EvaluationPlan, FrozenPlan, Preset};
 use lab::Cores;
 
 use process::exit::Failure;
@@ -15,7 +15,7 @@ pub(super) const PLAN: &str = "plan.json";
 #[derive(Debug, Default)]
 pub(super) struct Plans {
     given: Option<FrozenPlan>,
-    made: RefCell<Option<Plan>>,
+    made: RefCell<Option<EvaluationPlan>>,
 }
 
 impl Plans {
@@ -45,7 +45,10 @@ impl Plans {
     }
 
     /// The plan that is to be repeated; else one is made.
-    pub(super) fn given<W>(&self, made: impl FnOnce() -> Result<Plan, W>) -> Result<Plan, W> {
+    pub(super) fn given<W>(
+        &self,
+        made: impl FnOnce() -> Result<EvaluationPlan, W>,
+    ) -> Result<EvaluationPlan, W> {
         let plan = match self.given.as_ref().and_then(|given| given.plan().ok()) {
             Some(plan) => plan,
             None => made()?,

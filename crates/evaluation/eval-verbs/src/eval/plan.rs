@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use eval::bootstrap::ROUNDS_LEAST;
 use eval::capacity::{
-    Cost, Load, MISS_MOST, Miss, Need, Predicted, SPREAD_MOST, Series, at_fill, headers, misses, predict,
-    series,
+    Cost, HeldOutPrediction, Load, MISS_MOST, Need, Predicted, SPREAD_MOST, Series, at_fill, headers,
+    leave_one_out, predict, series,
 };
 use serde_json::{Value, json};
 
@@ -317,14 +317,14 @@ fn assumptions(text: &mut String, one: &Series) {
 }
 
 fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
-    let mut found: Vec<(&Series, &str, Vec<Miss>)> = Vec::new();
+    let mut found: Vec<(&Series, &str, Vec<HeldOutPrediction>)> = Vec::new();
     for one in chosen {
         for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
             // What was measured is held against what is predicted at the fill at which it was measured.
-            found.push((*one, end, misses(&at_fill(costs, 1.0), one.cache)));
+            found.push((*one, end, leave_one_out(&at_fill(costs, 1.0), one.cache)));
         }
     }
-    let all: Vec<&Miss> = found.iter().flat_map(|(_, _, misses)| misses).collect();
+    let all: Vec<&HeldOutPrediction> = found.iter().flat_map(|(_, _, misses)| misses).collect();
     let predicted = all.iter().filter(|miss| miss.part().is_some()).count();
     let good = all.iter().filter(|miss| miss.is_good()).count();
     if args.json {

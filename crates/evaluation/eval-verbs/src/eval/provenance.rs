@@ -2,8 +2,8 @@
 //!
 //! Invariant: what was not told when it was built is left out; nothing is guessed.
 
-/// Facts of this program.
-pub(super) fn facts() -> Vec<(String, String)> {
+/// How this program was built, as facts of a record: commit, flags, profile, features.
+pub(super) fn build_facts() -> Vec<(String, String)> {
     let told = [("commit", option_env!("BLOCKWIRE_COMMIT")), ("build flags", option_env!("BLOCKWIRE_FLAGS"))];
     let told = told.into_iter().filter_map(|(name, value)| Some((name, value?.trim())));
     let told =
@@ -33,7 +33,7 @@ fn build() -> String {
 mod tests {
     #[test]
     fn a_build_says_what_it_is_and_nothing_empty() {
-        let facts = super::facts();
+        let facts = super::build_facts();
         assert!(facts.iter().any(|(name, value)| name == "build" && value.contains(std::env::consts::ARCH)));
         assert!(facts.iter().all(|(_, value)| !value.is_empty()), "{facts:?}");
     }

@@ -165,7 +165,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     record.commands.insert(0, command(std::env::args_os()));
     record.notes.extend(more(&targets, &initiators));
     if let Some(machine) = record.environment.first_mut() {
-        machine.facts.extend(provenance::facts());
+        machine.facts.extend(provenance::build_facts());
     }
     // What cannot be written is shown all the same: it took its time.
     let kept = plan.map_or(Ok(()), |text| text.and_then(|text| put(&dir, PLAN, text)));

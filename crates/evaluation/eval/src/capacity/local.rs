@@ -50,9 +50,9 @@ pub struct Predicted {
     pub fill: f64,
 }
 
-/// Why nothing is predicted.
+/// Why a cost is not predicted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Unpredictable {
+pub enum PredictionError {
     /// No size below it, or none above it, was measured on its side of the thresholds.
     Outside,
     /// Fewer than three such sizes were: how the cost bends is not known.
@@ -67,48 +67,48 @@ pub enum Unpredictable {
     NotPositive,
 }
 
-impl std::fmt::Display for Unpredictable {
+impl std::fmt::Display for PredictionError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Unpredictable::Outside => f.write_str(
+            PredictionError::Outside => f.write_str(
                 "no measured size below it, or none above it, is on its side of the protocol's threshold and of the cache",
             ),
-            Unpredictable::FewSizes => {
+            PredictionError::FewSizes => {
                 f.write_str("how the cost bends takes three sizes next to it: measure more, for example 4k, 16k, 64k")
             }
-            Unpredictable::OneRound => {
+            PredictionError::OneRound => {
                 f.write_str("a size next to it was measured in one round: how far rounds differ is not known")
             }
-            Unpredictable::Noisy(part) => write!(
+            PredictionError::Noisy(part) => write!(
                 f,
                 "rounds of a size next to it differ by {:.0} % ({:.0} at most): run longer on a machine that does nothing else",
                 part * 100.0,
                 SPREAD_MOST * 100.0
             ),
-            Unpredictable::Wide(part) => write!(
+            PredictionError::Wide(part) => write!(
                 f,
                 "the cost bends too much there: it would be off by up to {:.0} % ({:.0} at most); measure a size nearer to it",
                 part * 100.0,
                 MISS_MOST * 100.0
             ),
-            Unpredictable::NotPositive => {
+            PredictionError::NotPositive => {
                 f.write_str("a cost in the run is not above zero: it was too short to be measured")
             }
         }
     }
 }
 
-impl std::error::Error for Unpredictable {}
+impl std::error::Error for PredictionError {}
 
 /// Why rounds of a size tell nothing.
-pub(super) fn noise(cost: &Cost) -> Option<Unpredictable> {
+pub(super) fn noise(cost: &Cost) -> Option<PredictionError> {
     if cost.rounds.is_empty() || cost.rounds.iter().any(|one| one.is_nan() || *one <= 0.0) {
-        return Some(Unpredictable::NotPositive);
+        return Some(PredictionError::NotPositive);
     }
     if cost.rounds.len() < 2 {
-        return Some(Unpredictable::OneRound);
+        return Some(PredictionError::OneRound);
     }
-    Some(cost.spread()).filter(|spread| *spread > SPREAD_MOST).map(Unpredictable::Noisy)
+    Some(cost.spread()).filter(|spread| *spread > SPREAD_MOST).map(PredictionError::Noisy)
 }
 
 /// A size and a cost.
@@ -152,7 +152,7 @@ impl Near<'_> {
 ///
 /// # Errors
 /// Why it cannot be told.
-pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Predicted, Unpredictable> {
+pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Predicted, PredictionError> {
     let leaves = |cost: &Cost| cache.is_some_and(|cache| cost.in_flight > cache);
     let is_alike = |cost: &&Cost| cost.is_asked == wanted.is_asked && leaves(cost) == leaves(wanted);
     let mut alike: Vec<&Cost> = costs.iter().filter(is_alike).collect();
@@ -166,21 +166,23 @@ pub fn predict(costs: &[Cost], wanted: &Cost, cache: Option<f64>) -> Result<Pred
     let mut below = alike.iter().rev().filter(|cost| cost.bytes < wanted.bytes).copied();
     let mut above = alike.iter().filter(|cost| cost.bytes > wanted.bytes).copied();
     let near = Near { below: [below.next(), below.next()], above: [above.next(), above.next()] };
-    let (Some(low), Some(high)) = (near.below[0], near.above[0]) else { return Err(Unpredictable::Outside) };
+    let (Some(low), Some(high)) = (near.below[0], near.above[0]) else {
+        return Err(PredictionError::Outside);
+    };
     let used: Vec<&Cost> = near.below.into_iter().chain(near.above).flatten().collect();
     if let Some(why) = used.iter().find_map(|cost| noise(cost)) {
         return Err(why);
     }
     let found = near.cost(wanted.bytes, &mut Cost::seconds);
-    let (seconds, mut least, mut most) = found.ok_or(Unpredictable::FewSizes)?;
+    let (seconds, mut least, mut most) = found.ok_or(PredictionError::FewSizes)?;
     let (by_chance_least, by_chance_most, chance) = by_chance(&near, &used, wanted.bytes);
     (least, most) = (least.min(by_chance_least), most.max(by_chance_most));
     if seconds <= 0.0 {
-        return Err(Unpredictable::NotPositive);
+        return Err(PredictionError::NotPositive);
     }
     let wide = (most - seconds).max(seconds - least) / seconds;
     if wide > MISS_MOST {
-        return Err(Unpredictable::Wide(wide));
+        return Err(PredictionError::Wide(wide));
     }
     Ok(Predicted {
         seconds,
@@ -271,7 +273,7 @@ mod tests {
         // A break between two sizes: nobody knows where.
         let seconds = |bytes: f64| if bytes > 20_000.0 { 50e-6 } else { 2e-6 };
         let costs = [4096.0, 16_384.0, 65_536.0, 131_072.0].map(|bytes| cost(bytes, seconds(bytes)));
-        assert!(matches!(predict(&costs, &wanted(32_768.0), None), Err(Unpredictable::Wide(_))));
+        assert!(matches!(predict(&costs, &wanted(32_768.0), None), Err(PredictionError::Wide(_))));
     }
 
     /// Sizes whose data is asked for, or whose bytes in flight have left the cache, say nothing of others.
@@ -284,29 +286,29 @@ mod tests {
             cost.rounds.iter_mut().for_each(|seconds| *seconds += 3e-6);
         }
         let asked = Cost { is_asked: true, ..wanted(32_768.0) };
-        assert_eq!(predict(&costs, &asked, None), Err(Unpredictable::Outside));
+        assert_eq!(predict(&costs, &asked, None), Err(PredictionError::Outside));
         let rides = predict(&costs, &wanted(12_288.0), None).unwrap();
         assert!((rides.seconds / (1e-6 + 12_288.0 * 2e-10) - 1.0).abs() < 0.01, "{rides:?}");
         // The cache holds what is in flight of 8 KiB, and not of 16 KiB.
-        assert_eq!(predict(&costs, &wanted(12_288.0), Some(32.0 * 10_000.0)), Err(Unpredictable::Outside));
+        assert_eq!(predict(&costs, &wanted(12_288.0), Some(32.0 * 10_000.0)), Err(PredictionError::Outside));
     }
 
     #[test]
     fn too_little_is_told_as_such() {
         let two = [4096.0, 65_536.0].map(|bytes| cost(bytes, 1e-6));
-        assert_eq!(predict(&two, &wanted(16_384.0), None), Err(Unpredictable::FewSizes));
-        assert_eq!(predict(&two, &wanted(131_072.0), None), Err(Unpredictable::Outside));
-        assert_eq!(predict(&[], &wanted(4096.0), None), Err(Unpredictable::Outside));
+        assert_eq!(predict(&two, &wanted(16_384.0), None), Err(PredictionError::FewSizes));
+        assert_eq!(predict(&two, &wanted(131_072.0), None), Err(PredictionError::Outside));
+        assert_eq!(predict(&[], &wanted(4096.0), None), Err(PredictionError::Outside));
         let mut zero = two.clone();
         zero[0].rounds[0] = 0.0;
-        assert_eq!(predict(&zero, &wanted(16_384.0), None), Err(Unpredictable::NotPositive));
+        assert_eq!(predict(&zero, &wanted(16_384.0), None), Err(PredictionError::NotPositive));
         let mut once = two.clone();
         once[0].rounds.truncate(1);
-        assert_eq!(predict(&once, &wanted(16_384.0), None), Err(Unpredictable::OneRound));
+        assert_eq!(predict(&once, &wanted(16_384.0), None), Err(PredictionError::OneRound));
         let mut noisy = two;
         noisy[1].rounds[0] *= 1.11;
         assert!(
-            matches!(predict(&noisy, &wanted(16_384.0), None), Err(Unpredictable::Noisy(part)) if part > 0.1)
+            matches!(predict(&noisy, &wanted(16_384.0), None), Err(PredictionError::Noisy(part)) if part > 0.1)
         );
     }
 }

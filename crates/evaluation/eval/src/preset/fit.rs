@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::error::{NoNamespaces, PlanError};
 use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
-use super::{ExperimentKind, Load, Medium, Pairing, Plan, Preset, Protocol, Step, Wire, word};
+use super::{EvaluationPlan, ExperimentKind, Load, Medium, Pairing, Preset, Protocol, Step, Wire, word};
 use crate::fio::{Amount, Job};
 
 /// What the machine at hand has to give.
@@ -108,7 +108,7 @@ pub fn plan(
     scale: Scale,
     targets: &[String],
     initiators: &[String],
-) -> Result<Plan, PlanError> {
+) -> Result<EvaluationPlan, PlanError> {
     if preset.kind != ExperimentKind::Block {
         return Err(PlanError::OtherRunner(preset.id));
     }
@@ -159,7 +159,7 @@ pub fn plan(
         }
     }
     let time = (scale == Scale::Auto).then_some(room.time);
-    Ok(Plan { preset, steps, time, notes: fitting.notes })
+    Ok(EvaluationPlan { preset, steps, time, notes: fitting.notes })
 }
 
 /// Where the offsets of a round come from: all systems get the same in a round, and others in the next. Initiator

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{Plan, Preset, Step};
+use super::{EvaluationPlan, Preset, Step};
 
 /// Version of the form; another number is refused.
 pub const PLAN_SCHEMA: u32 = 1;
@@ -76,7 +76,7 @@ impl std::error::Error for BadPlan {}
 
 impl FrozenPlan {
     /// A plan that runs on these processors.
-    pub fn of(plan: &Plan, target_cores: &[usize], initiator_cores: &[usize]) -> FrozenPlan {
+    pub fn of(plan: &EvaluationPlan, target_cores: &[usize], initiator_cores: &[usize]) -> FrozenPlan {
         FrozenPlan {
             schema: PLAN_SCHEMA,
             preset: plan.preset.id.to_owned(),
@@ -121,9 +121,9 @@ impl FrozenPlan {
     ///
     /// # Errors
     /// If its preset is not known here.
-    pub fn plan(&self) -> Result<Plan, BadPlan> {
+    pub fn plan(&self) -> Result<EvaluationPlan, BadPlan> {
         let (steps, notes) = (self.steps.clone(), self.notes.clone());
-        Ok(Plan { preset: self.preset()?, steps, time: None, notes })
+        Ok(EvaluationPlan { preset: self.preset()?, steps, time: None, notes })
     }
 
     /// As text, which [`parse`](Self::parse) takes: a step on each line.
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
     use crate::preset::{HostCapacity, Scale, Timing, plan};
 
-    fn made() -> Plan {
+    fn made() -> EvaluationPlan {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
         let room = HostCapacity {
             cores: 2,

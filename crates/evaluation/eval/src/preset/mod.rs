@@ -231,9 +231,9 @@ pub struct Step {
     pub round: u32,
 }
 
-/// What will be done.
+/// The steps of one evaluation: a preset, fitted to the machine and the time.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Plan {
+pub struct EvaluationPlan {
     /// Of which preset.
     pub preset: &'static Preset,
     /// What is measured, in this order.
@@ -244,7 +244,7 @@ pub struct Plan {
     pub notes: Vec<String>,
 }
 
-impl Plan {
+impl EvaluationPlan {
     /// How long it takes, with all starting and filling.
     pub fn duration(&self, timing: &Timing) -> Duration {
         timing.of_steps(self.steps.iter())

@@ -9,7 +9,7 @@ use super::markup::{details, escaped, table};
 use super::paper::paper;
 use super::summary::summary;
 use super::tables::{FINISH_COLUMNS, chance, finish_rows, pairs};
-use super::text::{UNKNOWN, change, figure, size, time, with_spread};
+use super::text::{UNKNOWN, figure, format_ratio, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
 use crate::interrupts::InterruptTime;
@@ -216,14 +216,14 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
         found.map_or(String::new(), |(_, setting)| setting.clone())
     };
     let rows = pairs.iter().map(|(base, point, comparison)| {
-        let of = |metric| change(point.ratio_to(base, metric));
+        let of = |metric| format_ratio(point.ratio_to(base, metric));
         vec![
             load(point, &setting(point)),
             names.name(point),
             names.name(base),
             of(Metric::Iops),
             of(Metric::MeanLatency),
-            change(point.percentile_ratio_to(base, 99.0)),
+            format_ratio(point.percentile_ratio_to(base, 99.0)),
             of(Metric::Jitter),
             of(Metric::Busy(End::Target)),
             of(Metric::Effectiveness(End::Target)),

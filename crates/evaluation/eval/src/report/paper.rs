@@ -9,7 +9,7 @@ use super::charts::{EndOf, busy_cores};
 use super::groups::Names;
 use super::headline::{Headline, Measure};
 use super::markup::{details, escaped, table};
-use super::text::{NOT_RECORDED, UNKNOWN, change, figure, size, times};
+use super::text::{NOT_RECORDED, UNKNOWN, figure, format_ratio, size, times};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
 use crate::preset::Preset;
@@ -434,7 +434,7 @@ fn demartek(record: &Record, name: &str) -> Option<String> {
         _ => None,
     };
     let smoke = if old.smoke_test().or(new.smoke_test()).is_some() { ", a smoke test" } else { "" };
-    Some(format!("{}{smoke}", change(Some(ratio?))))
+    Some(format!("{}{smoke}", format_ratio(Some(ratio?))))
 }
 
 #[cfg(test)]

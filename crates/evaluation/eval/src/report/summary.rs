@@ -7,7 +7,7 @@ use std::fmt::Write;
 use super::groups::{Group, Names, groups, kind};
 use super::headline::load_words;
 use super::markup::{details, escaped};
-use super::text::{change, figure, size, time, times};
+use super::text::{figure, format_ratio, size, time, times};
 use crate::bootstrap::Ratio;
 use crate::compare::{self, Comparison, Spread};
 use crate::record::{End, Metric, Point, Record};
@@ -209,10 +209,10 @@ fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) 
     let mut text = format!("That is {} {other_name} (95 % interval {low} to {high})", more(ratio));
     let mut also = Vec::new();
     if let Some(ratio) = best.ratio_to(other, Metric::MeanLatency) {
-        also.push(format!("{} the latency", change(Some(ratio))));
+        also.push(format!("{} the latency", format_ratio(Some(ratio))));
     }
     if let Some(ratio) = best.ratio_to(other, Metric::CpuPerMillion(End::Target)) {
-        also.push(format!("{} the target's processor time for each I/O", change(Some(ratio))));
+        also.push(format!("{} the target's processor time for each I/O", format_ratio(Some(ratio))));
     }
     if !also.is_empty() {
         let _ = write!(text, ", with {}", also.join(" and "));

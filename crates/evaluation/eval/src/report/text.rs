@@ -63,7 +63,7 @@ pub(super) fn times(ratio: f64) -> String {
 }
 
 /// A ratio with its interval where there are rounds enough: `1.43x (1.40x to 1.46x)`.
-pub(super) fn change(ratio: Option<Ratio>) -> String {
+pub(super) fn format_ratio(ratio: Option<Ratio>) -> String {
     let Some(Ratio { ratio, interval }) = ratio else { return UNKNOWN.to_owned() };
     match interval {
         None => times(ratio),
@@ -103,7 +103,7 @@ mod tests {
         let shown = [2.4, 1.43, 0.5, 0.061, 24.0, 0.002, 0.0].map(times);
         assert_eq!(shown, ["2.40x", "1.43x", "0.50x", "0.061x", "24.0x", "0.0020x", "0x"]);
         let ratio = |interval| Some(Ratio { ratio: 0.5, interval });
-        assert_eq!(change(ratio(Some((0.4, 0.6)))), "0.50x (0.40x to 0.60x)");
-        assert_eq!((change(ratio(None)), change(None)), ("0.50x".to_owned(), UNKNOWN.to_owned()));
+        assert_eq!(format_ratio(ratio(Some((0.4, 0.6)))), "0.50x (0.40x to 0.60x)");
+        assert_eq!((format_ratio(ratio(None)), format_ratio(None)), ("0.50x".to_owned(), UNKNOWN.to_owned()));
     }
 }

@@ -25,12 +25,12 @@ use crate::environment::machine;
 use crate::initiator::fio;
 use crate::link::Link;
 use crate::place::Place;
-use crate::process::{Late, Process, Run};
+use crate::process::{Late, Process, ProcessSpec};
 use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::{Runner, Testbed};
 use crate::scratch::Scratch;
-use crate::target::{Serving, Setup};
+use crate::target::{Serving, TargetSetup};
 use crate::watch::Watch;
 use image::Kernel;
 use scale::Size;
@@ -241,7 +241,7 @@ impl Guest<'_, '_> {
         record: &mut Record,
     ) -> Result<(), Failure> {
         let link = Link::make(Wire::Loopback, 1)?;
-        let setup = Setup {
+        let setup = TargetSetup {
             place: link.target(),
             listen: link.listen(),
             addresses: link.addresses(),
@@ -330,7 +330,7 @@ impl Guest<'_, '_> {
                     tsc=reliable";
         words.extend(["-append".to_owned(), line.to_owned()]);
         let name = format!("guest-{}", self.way.name());
-        let process = Process::start(Run {
+        let process = Process::start(ProcessSpec {
             name: &name,
             place: &Place::Here,
             cores: &self.runner.cores.initiator,

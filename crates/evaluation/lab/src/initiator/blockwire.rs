@@ -108,7 +108,7 @@ pub(super) fn events(process: &mut Process, job: &Job, tell: &dyn Fn(Event)) -> 
     loop {
         match process.next_line(until.saturating_duration_since(Instant::now())) {
             Ok(Some((Stream::Err, line))) => {
-                if let Some(event) = event(&line, process.pid()) {
+                if let Some(event) = parse_event(&line, process.pid()) {
                     tell(event);
                 }
             }
@@ -125,7 +125,7 @@ pub(super) fn events(process: &mut Process, job: &Job, tell: &dyn Fn(Event)) -> 
 }
 
 /// A line that `--events` prints.
-fn event(line: &str, pid: u32) -> Option<Event> {
+fn parse_event(line: &str, pid: u32) -> Option<Event> {
     let value: Value = serde_json::from_str(line).ok()?;
     match value.get("event")?.as_str()? {
         "begin" => Some(Event::Began(vec![pid])),
@@ -225,10 +225,10 @@ mod tests {
 
     #[test]
     fn events_are_read() {
-        assert_eq!(event("{\"event\":\"begin\"}", 9), Some(Event::Began(vec![9])));
-        assert_eq!(event("a message", 9), None);
+        assert_eq!(parse_event("{\"event\":\"begin\"}", 9), Some(Event::Began(vec![9])));
+        assert_eq!(parse_event("a message", 9), None);
         let line = "{\"event\":\"progress\",\"seconds\":1.0,\"ios\":5,\"bytes\":20480,\"latency_us\":3.5}";
-        let Some(Event::Progress(progress)) = event(line, 9) else { panic!("{line}") };
+        let Some(Event::Progress(progress)) = parse_event(line, 9) else { panic!("{line}") };
         assert_eq!((progress.ios, progress.latency_us), (5, Some(3.5)));
     }
 }

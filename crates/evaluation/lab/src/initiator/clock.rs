@@ -65,12 +65,12 @@ pub(super) fn whole_seconds(time: Duration) -> u64 {
 mod tests {
     use super::*;
     use crate::place::Place;
-    use crate::process::Run;
+    use crate::process::ProcessSpec;
     use std::cell::RefCell;
 
     fn sleeper(dir: &std::path::Path, seconds: &str) -> Process {
         let words = ["sleep", seconds].map(str::to_owned).to_vec();
-        Process::start(Run { name: "sleeper", place: &Place::Here, cores: &[], words, dir }).unwrap()
+        Process::start(ProcessSpec { name: "sleeper", place: &Place::Here, cores: &[], words, dir }).unwrap()
     }
 
     #[test]

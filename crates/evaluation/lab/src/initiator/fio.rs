@@ -210,7 +210,7 @@ pub(super) fn load(
     let each = each(runtime);
     // One report begins the window and one ends it: neither may be the last, whose counts are older than it.
     let longer = runtime + 3 * each;
-    let mut words = words(&Job { runtime: Some(longer), ..task.job.clone() }, opened, engine);
+    let mut words = command_line(&Job { runtime: Some(longer), ..task.job.clone() }, opened, engine);
     words.insert(1, format!("--status-interval={}ms", each.as_millis()));
     let mut process = task.start(words)?;
     process.wait_for(Duration::from_secs(30), |line| line.starts_with("Starting ").then_some(()))?;
@@ -229,7 +229,7 @@ pub(super) fn load(
 }
 
 /// Its command line. By NBD each volume is a job of its own, and threads are shared by them.
-fn words(job: &Job, opened: &[String], engine: Engine) -> Vec<String> {
+fn command_line(job: &Job, opened: &[String], engine: Engine) -> Vec<String> {
     let mut words = ["fio", "--output-format=normal,json+", "--lat_percentiles=1", "--thread"]
         .map(str::to_owned)
         .to_vec();
@@ -315,10 +315,13 @@ eval: (groupid=0, jobs=1): err= 0
             is_time_based: true,
             ..Job::default()
         };
-        let aio = words(&job, &["/dev/loop7".into(), "/tmp/a:b".into()], Engine::Aio).join(" ");
+        let aio = command_line(&job, &["/dev/loop7".into(), "/tmp/a:b".into()], Engine::Aio).join(" ");
         assert!(aio.contains(r"--filename=/dev/loop7:/tmp/a\:b") && aio.contains("--numjobs=3"), "{aio}");
-        let nbd =
-            words(&job, &["nbd+unix:///?socket=/a".into(), "nbd+unix:///?socket=/b".into()], Engine::Nbd);
+        let nbd = command_line(
+            &job,
+            &["nbd+unix:///?socket=/a".into(), "nbd+unix:///?socket=/b".into()],
+            Engine::Nbd,
+        );
         let threads: Vec<&String> = nbd.iter().filter(|word| word.starts_with("--numjobs")).collect();
         assert_eq!(threads, ["--numjobs=2", "--numjobs=1"]);
         // The same words are read back as the same load.

@@ -150,7 +150,7 @@ mod tests {
 
     use super::*;
     use crate::place::Place;
-    use crate::process::Run;
+    use crate::process::ProcessSpec;
 
     /// A report: when, for how long it counts, and I/Os of 1,496 ns.
     fn report(at_ms: u64, counted_ms: u64, ios: u64) -> String {
@@ -208,7 +208,7 @@ mod tests {
         let line = "fio --status-interval=100ms --output-format=normal,json+ --lat_percentiles=1 --thread --name=eval \
                     --rw=randread --ioengine=null --size=64m --norandommap --time_based --ramp_time=200ms --runtime=900ms";
         let words = line.split_ascii_whitespace().map(str::to_owned).collect();
-        let run = Run { name: "fio", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run = ProcessSpec { name: "fio", place: &Place::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         let second = Duration::from_secs(1);
         process.wait_for(20 * second, |line| line.starts_with("Starting ").then_some(())).unwrap();

@@ -25,7 +25,7 @@ use eval::record::{Refilled, Unfinished, Window};
 
 use crate::Failure;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 
 /// A system that uses volumes.
 pub trait Initiator: Sync {
@@ -93,7 +93,13 @@ pub struct Task<'a> {
 impl Task<'_> {
     /// Starts a process of the initiator.
     fn start(&self, words: Vec<String>) -> Result<Process, Failure> {
-        Process::start(Run { name: &self.name, place: self.place, cores: self.cores, words, dir: self.dir })
+        Process::start(ProcessSpec {
+            name: &self.name,
+            place: self.place,
+            cores: self.cores,
+            words,
+            dir: self.dir,
+        })
     }
 }
 
@@ -207,7 +213,7 @@ pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
         Box::new(libiscsi::Libiscsi),
         Box::new(spdk::Spdk),
         Box::new(kernel::Kernel),
-        Box::new(stream::Sender::new(binary)),
+        Box::new(stream::StreamSender::new(binary)),
     ];
     all.push(Box::new(blockwire::Ours::polling(binary)));
     all.extend(fio::Fio::all(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));

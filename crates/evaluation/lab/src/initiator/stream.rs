@@ -13,17 +13,17 @@ use crate::Failure;
 use crate::place::Place;
 
 #[derive(Debug)]
-pub(super) struct Sender {
+pub(super) struct StreamSender {
     binary: PathBuf,
 }
 
-impl Sender {
-    pub(super) fn new(binary: &Path) -> Sender {
-        Sender { binary: binary.to_owned() }
+impl StreamSender {
+    pub(super) fn new(binary: &Path) -> StreamSender {
+        StreamSender { binary: binary.to_owned() }
     }
 }
 
-impl Initiator for Sender {
+impl Initiator for StreamSender {
     fn name(&self) -> &'static str {
         "stream"
     }

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 
 /// How long a server may take to be ready, recovery included.
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -140,7 +140,7 @@ impl Database {
             Engine::MariaDb => maria(&data, run, cache)?,
             Engine::Postgres => postgres(&data, mount, run, cache)?,
         };
-        let process = Process::start(Run { name, place: &Place::Here, cores, words, dir })?;
+        let process = Process::start(ProcessSpec { name, place: &Place::Here, cores, words, dir })?;
         let mut database = Database { engine, process, run: run.to_owned() };
         database.make_ready()?;
         Ok(database)

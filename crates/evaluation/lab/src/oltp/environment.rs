@@ -18,10 +18,10 @@ use crate::Failure;
 use crate::attached::{Counted, Disk, Mounted, Raid};
 use crate::link::Link;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 use crate::runner::{Runner, Testbed};
 use crate::scratch::Scratch;
-use crate::target::Setup;
+use crate::target::TargetSetup;
 use crate::tree;
 
 /// How long filling a database may take.
@@ -90,7 +90,7 @@ impl Environment {
         patience: Option<Duration>,
     ) -> Result<Environment, Failure> {
         let link = Link::make(wire, size.databases)?;
-        let setup = Setup {
+        let setup = TargetSetup {
             place: link.target(),
             listen: link.listen(),
             addresses: link.addresses(),
@@ -205,6 +205,7 @@ fn binary() -> Result<PathBuf, Failure> {
 
 /// A client of a database, on the initiators' processors.
 pub(super) fn client(runner: &Runner<'_>, name: &str, words: Vec<String>) -> Result<Process, Failure> {
-    let run = Run { name, place: &Place::Here, cores: &runner.cores.initiator, words, dir: &runner.dir };
+    let run =
+        ProcessSpec { name, place: &Place::Here, cores: &runner.cores.initiator, words, dir: &runner.dir };
     Process::start(run)
 }

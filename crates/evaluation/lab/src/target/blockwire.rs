@@ -7,7 +7,7 @@ use std::time::Duration;
 use eval::preset::{Medium, Protocol};
 use serde_json::Value;
 
-use super::{Polls, Serving, Setup, Target};
+use super::{Polls, Serving, Target, TargetSetup};
 use crate::Failure;
 use crate::place::{Place, quoted};
 
@@ -41,7 +41,7 @@ impl Target for Ours {
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let (count, bytes) = setup.volumes;
         let kind = match setup.medium {
             Medium::Ram => "ram",
@@ -107,7 +107,7 @@ const RESERVED: u64 = 4 * (8 << 10);
 const MEMORY: u64 = 128 << 20;
 
 /// The configuration for thousands of NVMe/TCP hosts, each with a controller of its own; `None`: none is needed.
-fn config(setup: &Setup<'_>) -> Option<Vec<String>> {
+fn config(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
     if setup.protocol != Protocol::NvmeTcp || setup.connections <= USUAL {
         return None;
     }
@@ -154,11 +154,11 @@ mod tests {
 
     #[test]
     fn thousands_of_hosts_get_memory_and_controllers() {
-        let setup = |protocol, connections| Setup {
+        let setup = |protocol, connections| TargetSetup {
             volumes: (1, 1 << 20),
             connections,
             cores: &[0, 1],
-            ..Setup::example(protocol, Medium::Ram)
+            ..TargetSetup::example(protocol, Medium::Ram)
         };
         assert_eq!(config(&setup(Protocol::Iscsi, 16_384)), None);
         assert_eq!(config(&setup(Protocol::NvmeTcp, 256)), None);

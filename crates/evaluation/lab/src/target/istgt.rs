@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use eval::preset::{Medium, Protocol};
 
-use super::{Images, Serving, Setup, Target, free_port, lacking, wait_for_port};
+use super::{Images, Serving, Target, TargetSetup, free_port, lacking, wait_for_port};
 use crate::Failure;
 use crate::place::Place;
 
@@ -40,7 +40,7 @@ impl Target for Istgt {
         said.lines().find_map(|line| line.strip_prefix("istgt extra version ")).map(str::to_owned)
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let (port, control) = (free_port(setup.place)?, free_port(setup.place)?);
         // In a place of its own both would be the same.
         let control = if control == port { port + 1 } else { control };
@@ -78,11 +78,11 @@ impl Target for Istgt {
     }
 }
 
-fn auth(setup: &Setup<'_>) -> String {
+fn auth(setup: &TargetSetup<'_>) -> String {
     format!("{}/istgt-auth.conf", setup.place.scratch(setup.dir))
 }
 
-fn general(setup: &Setup<'_>, port: u16, control: u16) -> String {
+fn general(setup: &TargetSetup<'_>, port: u16, control: u16) -> String {
     let (dir, listen) = (setup.place.scratch(setup.dir), setup.listen);
     format!(
         "[Global]\n  NodeBase \"{BASE}\"\n  PidFile {dir}/istgt.pid\n  AuthFile {}\n  MediaDirectory {dir}\n  \

@@ -7,7 +7,7 @@
 
 use eval::preset::{Medium, Protocol};
 
-use super::{Serving, Setup, Target, free_port};
+use super::{Serving, Target, TargetSetup, free_port};
 use crate::Failure;
 use crate::exports::{self, script};
 use crate::made::Made;
@@ -47,7 +47,7 @@ impl Kernel {
     }
 
     /// What its script is told: to start, and to stop.
-    fn arguments(&self, setup: &Setup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
+    fn arguments(&self, setup: &TargetSetup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
         let (count, bytes) = (setup.volumes.0.to_string(), setup.volumes.1);
         let (size, kind) = match (self.is_nvme(), setup.medium) {
             (true, Medium::Ram) => (bytes >> 20, "1"),
@@ -101,7 +101,7 @@ impl Target for Kernel {
         Some(format!("Linux {}", kernel.trim()))
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let port = free_port(setup.place)?;
         let scratch = Scratch::current()?;
         let own = format!("{}k{}", scratch.name("bw", ""), scratch.number());
@@ -142,10 +142,11 @@ mod tests {
     #[test]
     fn scripts_are_told_sizes_in_their_units() {
         let (start, stop) =
-            Kernel::nvmet().arguments(&Setup::example(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
+            Kernel::nvmet().arguments(&TargetSetup::example(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
         assert_eq!(start.join(" "), "start bw7 127.0.0.1 4421 2 64 1");
         assert_eq!(stop.join(" "), "stop bw7");
-        let (start, _) = Kernel::lio().arguments(&Setup::example(Protocol::Iscsi, Medium::Null), "bw7", 3261);
+        let (start, _) =
+            Kernel::lio().arguments(&TargetSetup::example(Protocol::Iscsi, Medium::Null), "bw7", 3261);
         assert_eq!(start.join(" "), "start bw7 183 127.0.0.1:3261 2 67108864 ,rd_nullio=1");
     }
 
@@ -154,10 +155,10 @@ mod tests {
     fn exports_are_never_open_on_addresses_that_nobody_asked_for() {
         let addresses = ["10.0.0.7".to_owned(), "[fd00::7]".to_owned()];
         for target in [Kernel::lio(), Kernel::nvmet()] {
-            let setup = Setup {
+            let setup = TargetSetup {
                 listen: "0.0.0.0",
                 addresses: &addresses,
-                ..Setup::example(target.protocol[0], Medium::Ram)
+                ..TargetSetup::example(target.protocol[0], Medium::Ram)
             };
             let (start, _) = target.arguments(&setup, "bw7", 4421);
             let said = start.join(" ");
@@ -178,7 +179,7 @@ mod tests {
             if target.missing(&Place::Here).is_some() {
                 continue;
             }
-            let serving = target.start(&Setup::example(target.protocol[0], Medium::Ram)).unwrap();
+            let serving = target.start(&TargetSetup::example(target.protocol[0], Medium::Ram)).unwrap();
             let address = format!("127.0.0.1:{}", serving.port);
             std::net::TcpStream::connect(&address).unwrap();
             drop(serving);

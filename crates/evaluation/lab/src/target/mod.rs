@@ -22,7 +22,7 @@ use eval::preset::{Medium, Protocol};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
-use crate::process::{Process, Run};
+use crate::process::{Process, ProcessSpec};
 use crate::scratch::Scratch;
 
 /// A system that serves volumes.
@@ -55,12 +55,12 @@ pub trait Target: Sync {
     ///
     /// # Errors
     /// If it does not come up: what it said.
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure>;
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure>;
 }
 
-/// What a target is to serve.
+/// What a target is started with: place, addresses, protocol, volumes, cores.
 #[derive(Clone, Copy, Debug)]
-pub struct Setup<'a> {
+pub struct TargetSetup<'a> {
     /// Where it runs.
     pub place: &'a Place,
     /// The address that it listens on; `0.0.0.0`: all that its namespace has, and the experiment alone is there.
@@ -81,16 +81,16 @@ pub struct Setup<'a> {
     pub dir: &'a Path,
 }
 
-impl Setup<'_> {
+impl TargetSetup<'_> {
     /// Starts a process of the target.
     fn start(&self, name: &str, words: Vec<String>) -> Result<Process, Failure> {
-        Process::start(Run { name, place: self.place, cores: self.cores, words, dir: self.dir })
+        Process::start(ProcessSpec { name, place: self.place, cores: self.cores, words, dir: self.dir })
     }
 
     /// Two volumes of 64 MiB at a loopback address.
     #[cfg(test)]
-    fn example(protocol: Protocol, medium: Medium) -> Setup<'static> {
-        Setup {
+    fn example(protocol: Protocol, medium: Medium) -> TargetSetup<'static> {
+        TargetSetup {
             place: &Place::Here,
             listen: "127.0.0.1",
             addresses: &[],
@@ -261,7 +261,7 @@ struct Images {
 }
 
 impl Images {
-    fn make(setup: &Setup<'_>, name: &str) -> Result<Images, Failure> {
+    fn make(setup: &TargetSetup<'_>, name: &str) -> Result<Images, Failure> {
         let mut images = if setup.place.is_local() {
             let scratch = Scratch::current()?;
             let dir = match scratch.memory()? {
@@ -367,7 +367,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let words = ["sh", "-c", "echo in use >&2; exit 1"].map(str::to_owned).to_vec();
-        let run = Run { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run = ProcessSpec { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         process.finish(Duration::from_secs(10)).unwrap_err();
         let port = listener.local_addr().unwrap().port();

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use eval::preset::{Medium, Protocol};
 use serde_json::{Value, json};
 
-use super::{Polls, Serving, Setup, Target, free_port, wait_for_port};
+use super::{Polls, Serving, Target, TargetSetup, free_port, wait_for_port};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
@@ -69,7 +69,7 @@ impl Target for Spdk {
         Duration::from_secs(3)
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let port = free_port(setup.place)?;
         let dir = PathBuf::from(setup.place.scratch(setup.dir));
         let (socket, file) =
@@ -116,7 +116,7 @@ impl Target for Spdk {
 }
 
 /// It listens before it has all its volumes, and refuses hosts of those that are still to come.
-fn wait_for_volumes(setup: &Setup<'_>, socket: &Path) -> Result<(), Failure> {
+fn wait_for_volumes(setup: &TargetSetup<'_>, socket: &Path) -> Result<(), Failure> {
     let until = Instant::now() + Duration::from_secs(60);
     let method = match setup.protocol {
         Protocol::NvmeTcp => "nvmf_get_subsystems",
@@ -132,7 +132,7 @@ fn wait_for_volumes(setup: &Setup<'_>, socket: &Path) -> Result<(), Failure> {
 }
 
 /// How many volumes of ours hosts can connect to.
-fn ready(setup: &Setup<'_>, said: &Value) -> u32 {
+fn ready(setup: &TargetSetup<'_>, said: &Value) -> u32 {
     let all = said.as_array().map(Vec::as_slice).unwrap_or_default();
     let has = |one: &&Value| match setup.protocol {
         Protocol::NvmeTcp => {
@@ -146,7 +146,7 @@ fn ready(setup: &Setup<'_>, said: &Value) -> u32 {
 }
 
 /// All that the target is told as it starts.
-fn configuration(setup: &Setup<'_>, port: u16) -> Value {
+fn configuration(setup: &TargetSetup<'_>, port: u16) -> Value {
     let (count, bytes) = setup.volumes;
     let call = |method: &str, params: Value| json!({ "method": method, "params": params });
     let create = match setup.medium {
@@ -165,7 +165,7 @@ fn configuration(setup: &Setup<'_>, port: u16) -> Value {
     ] })
 }
 
-fn nvmf(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+fn nvmf(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
     // Commands of up to 1 MiB, as the other targets take them; its default is 128 KiB.
     let transport = json!({
         "trtype": "TCP", "in_capsule_data_size": 8192, "max_queue_depth": 256, "max_io_size": 1 << 20,
@@ -189,7 +189,7 @@ fn nvmf(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Ve
     calls
 }
 
-fn iscsi(setup: &Setup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+fn iscsi(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
     let portal = json!({ "host": setup.listen, "port": port.to_string() });
     let mut calls = vec![
         call("iscsi_create_portal_group", json!({ "tag": 1, "portals": [portal] })),
@@ -248,8 +248,8 @@ fn asked(socket: &Path, method: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> Setup<'_> {
-        Setup { listen: "0.0.0.0", addresses, ..Setup::example(protocol, medium) }
+    fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> TargetSetup<'_> {
+        TargetSetup { listen: "0.0.0.0", addresses, ..TargetSetup::example(protocol, medium) }
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use eval::preset::Protocol;
 
-use super::{Serving, Setup, Target};
+use super::{Serving, Target, TargetSetup};
 use crate::Failure;
 use crate::place::Place;
 
@@ -33,7 +33,7 @@ impl Target for Receiver {
         place.lacks_binary(&self.binary)
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let mut words = vec![setup.place.binary(&self.binary)];
         words.extend(["eval", "stream", "--listen", &format!("{}:0", setup.listen)].map(str::to_owned));
         let mut process = setup.start("stream-target", words)?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use eval::preset::{Medium, Protocol};
 
-use super::{Images, Serving, Setup, Target, free_port, lacking};
+use super::{Images, Serving, Target, TargetSetup, free_port, lacking};
 use crate::Failure;
 use crate::ending;
 use crate::place::Place;
@@ -42,7 +42,7 @@ impl Target for Tgt {
         place.run(&["tgtd", "-V"]).ok().map(|said| said.trim().to_owned()).filter(|said| !said.is_empty())
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         setup.place.run(&["mkdir", "-p", SOCKETS])?;
         let port = free_port(setup.place)?;
         // Each daemon has a number for its socket, up to 32,767: the port tells them apart here.

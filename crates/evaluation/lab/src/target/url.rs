@@ -2,7 +2,7 @@
 
 use eval::preset::{Medium, Protocol};
 
-use super::{Serving, Setup, Target};
+use super::{Serving, Target, TargetSetup};
 use crate::Failure;
 use crate::place::Place;
 
@@ -43,7 +43,7 @@ impl Target for UrlTarget {
         medium == Medium::Ram
     }
 
-    fn start(&self, setup: &Setup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
         let urls: Vec<String> =
             self.urls.iter().filter(|url| protocol(url) == setup.protocol).cloned().collect();
         let mut serving = Serving::new(setup.protocol, 0, Vec::new());

@@ -96,7 +96,7 @@ fn a_volume_that_does_not_open_in_time_fails_without_being_waited_for() {
         runs(&mut state, Duration::from_secs(5), |state| state.volumes[0].open_state != OpenState::Opening);
     assert!(state.volumes[0].open_state == OpenState::Failed && turns < 30, "{turns}");
     let why = state.volumes[0].why.as_ref().unwrap();
-    assert_eq!(why.kind, client::Kind::TimedOut);
+    assert_eq!(why.kind, client::ErrorKind::TimedOut);
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn a_stripe_whose_legs_do_not_fit_is_not_open() {
     runs(&mut state, Duration::from_secs(20), |state| state.volumes[0].open_state != OpenState::Opening);
     assert!(state.volumes[0].open_state == OpenState::Failed);
     let why = state.volumes[0].why.as_ref().unwrap();
-    assert_eq!(why.kind, client::Kind::Usage, "{why}");
+    assert_eq!(why.kind, client::ErrorKind::Usage, "{why}");
 }
 
 /// A disk that keeps what it is given until the test says.

@@ -7,7 +7,7 @@ use multipath::url::{Machine, Url};
 use multipath::{AnyPath, Handle, HostIdentity, Secrets, VolumeEvent, VolumeSettings};
 
 use super::Initiator;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::identity::PathIdentity;
 use crate::name::Name;
 use crate::secret;
@@ -57,7 +57,7 @@ impl Initiator {
             }
             (_, None) => None,
         });
-        let volume = opened.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
+        let volume = opened.ok_or_else(|| Error::new(ErrorKind::Failed, "too many volumes are open"))?;
         self.identities.retain(|(of, _)| *of != volume);
         self.identities.push((volume, identities));
         if let Some(chunk) = name.chunk {
@@ -74,7 +74,7 @@ impl Initiator {
             let taken =
                 |number: u16| identities.iter().any(|identity: &PathIdentity| identity.number == number);
             let number = self.number_of(&place, taken).ok_or_else(|| {
-                Error::new(Kind::Failed, "65,536 paths are open: close volumes that are not needed")
+                Error::new(ErrorKind::Failed, "65,536 paths are open: close volumes that are not needed")
             })?;
             let path = AnyPath::of(url, addresses, &self.who, &secrets, number);
             identities.push(PathIdentity { place, number });
@@ -165,8 +165,8 @@ impl Initiator {
     pub fn too_late(&self, volume: Handle, urls: &str) -> Error {
         let mut why = self.why_not_open(volume, urls);
         let is_up = self.paths(volume).iter().any(|path| path.state == multipath::PathState::Up);
-        if why.kind == Kind::Failed && !is_up {
-            why.kind = Kind::TimedOut;
+        if why.kind == ErrorKind::Failed && !is_up {
+            why.kind = ErrorKind::TimedOut;
         }
         why
     }
@@ -187,7 +187,7 @@ pub fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Error> {
         Machine::Name(name) => {
             let failed = |why: &dyn std::fmt::Display| {
                 Error::new(
-                    Kind::Unreachable,
+                    ErrorKind::Unreachable,
                     format!("host \"{name}\" has no address: {why}; check the name"),
                 )
             };

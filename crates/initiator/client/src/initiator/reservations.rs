@@ -3,7 +3,7 @@
 use multipath::{Handle, ReservationOp, Reservations, VolumeSettings};
 
 use super::Initiator;
-use crate::error::{Error, Kind};
+use crate::error::{Error, ErrorKind};
 use crate::name::Name;
 
 impl Initiator {
@@ -22,7 +22,7 @@ impl Initiator {
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
             let ((paths, _), terms) = (self.paths_of(urls)?, VolumeSettings::of(&first.options));
             let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
-            let leg = leg.ok_or_else(|| Error::new(Kind::Failed, "too many volumes are open"))?;
+            let leg = leg.ok_or_else(|| Error::new(ErrorKind::Failed, "too many volumes are open"))?;
             let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();
             let leg = self.finish(leg, &shown.join(","))?;
             let report = self.report(leg);
@@ -60,7 +60,7 @@ impl Initiator {
         let id = self.fresh_id();
         let acts = matches!(request, ReservationOp::Change(_));
         if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
-            return Err(Error::new(Kind::Failed, "too many reservation requests are in flight"));
+            return Err(Error::new(ErrorKind::Failed, "too many reservation requests are in flight"));
         }
         loop {
             if let Some((of, how)) = self.inline.take(|client| client.poll_reservation_reply(volume))

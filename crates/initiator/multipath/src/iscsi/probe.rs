@@ -265,7 +265,7 @@ impl Probe {
                 Ok(false) => return self.go(Step::Luns),
                 Err(complaint) => return ProbeProgress::Refused(complaint),
             },
-            Step::Luns => return ProbeProgress::Refused(absent(data)),
+            Step::Luns => return ProbeProgress::Refused(list_units_instead(data)),
             Step::Capacity16 | Step::Capacity10 => {
                 let long = self.step == Step::Capacity16;
                 let taken = if long { facts.take_capacity_16(data) } else { facts.take_capacity_10(data) };
@@ -350,7 +350,7 @@ fn unready(why: NotReady) -> Complaint {
 }
 
 /// Which logical units there are instead.
-fn absent(data: &[u8]) -> Complaint {
+fn list_units_instead(data: &[u8]) -> Complaint {
     let numbers: Vec<String> = report::decode_luns(data)
         .filter_map(|address| match address {
             Address::Unit(lun) => Some(lun.number().to_string()),

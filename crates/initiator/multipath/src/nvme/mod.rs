@@ -61,7 +61,7 @@ use io_queues::IoQueues;
 use links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
 use operation::{Operation, PathFacts};
 use queue_setup::{QueueSetup, SetupContext};
-use watch::{Recheck, Watch};
+use watch::{ControllerWatch, Recheck};
 
 /// How long it takes until memory or room is asked for again.
 const RETRY: Duration = Duration::from_millis(1);
@@ -131,7 +131,7 @@ pub struct NvmePath {
     scan: Option<Time>,
     /// When something is tried again for which memory or time was short.
     retry: Option<Time>,
-    watch: Watch,
+    watch: ControllerWatch,
     fence: Fence,
 }
 
@@ -156,7 +156,7 @@ impl NvmePath {
             parked: VecDeque::new(),
             scan: None,
             retry: None,
-            watch: Watch::default(),
+            watch: ControllerWatch::default(),
             fence: Fence::default(),
         }
     }
@@ -272,7 +272,7 @@ impl NvmePath {
         }
         self.setups.clear();
         self.admin_commands.forget(admin);
-        self.watch = Watch::default();
+        self.watch = ControllerWatch::default();
         self.retry = None;
         self.lost(cx);
         // What waits has not been sent.

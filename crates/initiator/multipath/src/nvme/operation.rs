@@ -87,8 +87,8 @@ pub(super) struct PathFacts {
     pub(super) limits: Limits,
 }
 
-/// How an operation begins.
-pub(super) enum Plan {
+/// The commands that an operation begins with.
+pub(super) enum OperationPlan {
     /// This command, with the operation's memory.
     One(Sqe, Payload),
     /// This pair, and what each writes; the memory of both.
@@ -117,7 +117,7 @@ impl PathFacts {
 
     /// How to carry an operation out on blocks of this shape. Where the namespace ends is for the controller to
     /// say: it may have grown, and we have not heard of it.
-    pub(super) fn plan(&self, format: &BlockFormat, op: &mut Op, payload: Payload) -> Plan {
+    pub(super) fn plan(&self, format: &BlockFormat, op: &mut Op, payload: Payload) -> OperationPlan {
         let can = |bit| self.controller.can(bit);
         match op {
             Op::Read(span) => self.data(format, Opcode::READ, *span, 0, payload),
@@ -126,15 +126,15 @@ impl PathFacts {
                 self.data(format, Opcode::WRITE, *span, fua, payload)
             }
             Op::WriteAtomic(span) if span.blocks > u64::from(format.geometry.atomic) => {
-                Plan::Refused(Refusal::AtomicUnit.into(), payload)
+                OperationPlan::Refused(Refusal::AtomicUnit.into(), payload)
             }
             Op::WriteAtomic(span) => self.data(format, Opcode::WRITE, *span, 0, payload),
             Op::Compare(span) if can(Controller::ONCS_COMPARE) => {
                 self.data(format, Opcode::COMPARE, *span, 0, payload)
             }
             Op::CompareAndWrite(span) => self.pair(format, *span, payload),
-            Op::Flush if !self.controller.write_cache => Plan::Nothing(payload),
-            Op::Flush => Plan::One(self.sqe(Opcode::FLUSH), payload),
+            Op::Flush if !self.controller.write_cache => OperationPlan::Nothing(payload),
+            Op::Flush => OperationPlan::One(self.sqe(Opcode::FLUSH), payload),
             Op::WriteZeroes { span, unmap } if can(Controller::ONCS_WRITE_ZEROES) => {
                 let unmap = *unmap && self.namespace.zeroes_deallocate;
                 let flags = if unmap { Transfer::DEALLOCATE } else { 0 };
@@ -149,17 +149,17 @@ impl PathFacts {
             }
             Op::Unmap(spans) if can(Controller::ONCS_DATASET_MANAGEMENT) => {
                 if spans.iter().any(|span| !can_be(*span)) {
-                    return Plan::Refused(Refusal::OutOfRange.into(), payload);
+                    return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
                 }
                 spans.retain(|span| span.blocks > 0);
                 if spans.is_empty() {
-                    return Plan::Nothing(payload);
+                    return OperationPlan::Nothing(payload);
                 }
-                Plan::Remaining(Remaining::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
+                OperationPlan::Remaining(Remaining::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
             }
             // A hint; NVMe has no command that reads ahead and keeps nothing else from being read.
-            Op::Prefetch(span) if can_be(*span) => Plan::Nothing(payload),
-            Op::Prefetch(_) => Plan::Refused(Refusal::OutOfRange.into(), payload),
+            Op::Prefetch(span) if can_be(*span) => OperationPlan::Nothing(payload),
+            Op::Prefetch(_) => OperationPlan::Refused(Refusal::OutOfRange.into(), payload),
             Op::Compare(_)
             | Op::WriteZeroes { .. }
             | Op::Verify(_)
@@ -168,43 +168,50 @@ impl PathFacts {
             | Op::WriteSame(_)
             | Op::Or(_)
             | Op::Extents(_)
-            | Op::Sanitize(_) => Plan::Refused(Refusal::Unsupported.into(), payload),
+            | Op::Sanitize(_) => OperationPlan::Refused(Refusal::Unsupported.into(), payload),
         }
     }
 
-    fn data(&self, format: &BlockFormat, opcode: Opcode, span: Span, flags: u32, payload: Payload) -> Plan {
+    fn data(
+        &self,
+        format: &BlockFormat,
+        opcode: Opcode,
+        span: Span,
+        flags: u32,
+        payload: Payload,
+    ) -> OperationPlan {
         if !can_be(span) {
-            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+            return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let right = matches!((&payload, opcode), (Payload::In(_), Opcode::READ))
             || opcode != Opcode::READ && matches!(payload, Payload::Out(_));
         let most = u64::from(format.transfer_blocks());
         if span.blocks == 0 && payload.is_empty() {
-            return Plan::Nothing(payload);
+            return OperationPlan::Nothing(payload);
         }
         if span.blocks > most {
-            return Plan::Refused(Refusal::Unsupported.into(), payload);
+            return OperationPlan::Refused(Refusal::Unsupported.into(), payload);
         }
         if !right || payload.len() as u64 != span.blocks << format.shift {
-            return Plan::Refused(Fault::Internal.into(), payload);
+            return OperationPlan::Refused(Fault::Internal.into(), payload);
         }
-        Plan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
+        OperationPlan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
     }
 
-    fn pair(&self, format: &BlockFormat, span: Span, payload: Payload) -> Plan {
+    fn pair(&self, format: &BlockFormat, span: Span, payload: Payload) -> OperationPlan {
         let most = u64::from(format.geometry.caw_max);
         if most == 0 || span.blocks > most {
-            return Plan::Refused(Refusal::Unsupported.into(), payload);
+            return OperationPlan::Refused(Refusal::Unsupported.into(), payload);
         }
         if !can_be(span) {
-            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+            return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let half = (span.blocks << format.shift) as usize;
         let (Payload::Out(both), false) = (&payload, half == 0) else {
-            return Plan::Refused(Fault::Internal.into(), payload);
+            return OperationPlan::Refused(Fault::Internal.into(), payload);
         };
         if both.len() != 2 * half {
-            return Plan::Refused(Fault::Internal.into(), payload);
+            return OperationPlan::Refused(Fault::Internal.into(), payload);
         }
         let [first, second] = FUSED;
         let parts = [(Opcode::COMPARE, first, 0..half), (Opcode::WRITE, second, half..2 * half)];
@@ -213,18 +220,24 @@ impl PathFacts {
             sqe.flags = fused;
             (sqe, Payload::Out(both.slice(part)))
         });
-        Plan::Pair(pair, both.clone())
+        OperationPlan::Pair(pair, both.clone())
     }
 
-    fn range(&self, opcode: Opcode, span: Span, flags: u32, most: u32, payload: Payload) -> Plan {
+    fn range(&self, opcode: Opcode, span: Span, flags: u32, most: u32, payload: Payload) -> OperationPlan {
         if !can_be(span) {
-            return Plan::Refused(Refusal::OutOfRange.into(), payload);
+            return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         if span.blocks == 0 {
-            return Plan::Nothing(payload);
+            return OperationPlan::Nothing(payload);
         }
         let most = most.clamp(1, COMMAND_BLOCKS_MAX);
-        Plan::Remaining(Remaining::Range { opcode, flags, next: span.lba, end: span.lba + span.blocks, most })
+        OperationPlan::Remaining(Remaining::Range {
+            opcode,
+            flags,
+            next: span.lba,
+            end: span.lba + span.blocks,
+            most,
+        })
     }
 
     /// The next command of what is left; `None`: memory is short now.

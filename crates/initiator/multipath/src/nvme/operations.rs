@@ -9,7 +9,7 @@ use stream::{Tag, earliest};
 use volume::{Failure, IoId, Op, Outcome, Refusal};
 
 use super::links::QueueId;
-use super::operation::{AbortStage, Operation, PathFacts, Plan, Remaining, worse};
+use super::operation::{AbortStage, Operation, OperationPlan, PathFacts, Remaining, worse};
 use super::reservation::ReservationCommand;
 use super::status::{self, CommandContext};
 use super::{AdminPurpose, NvmePath, RETRY, State};
@@ -69,13 +69,13 @@ impl NvmePath {
             parked: false,
         };
         match known.plan(&format, &mut op, payload) {
-            Plan::Nothing(payload) => {
+            OperationPlan::Nothing(payload) => {
                 self.events.push_back(Event::Done { id, how: Ok(Outcome::Complete), payload });
             }
-            Plan::Refused(failure, payload) => {
+            OperationPlan::Refused(failure, payload) => {
                 self.events.push_back(Event::Done { id, how: Err(IoError::Failed(failure)), payload });
             }
-            Plan::One(sqe, payload) => {
+            OperationPlan::One(sqe, payload) => {
                 let Ok(tag) = self.operations.insert(operation(Remaining::Last, Payload::None)) else {
                     return Err((op, payload));
                 };
@@ -87,7 +87,7 @@ impl NvmePath {
                     }
                 }
             }
-            Plan::Pair(pair, whole) => {
+            OperationPlan::Pair(pair, whole) => {
                 let operation = Operation { pair: Some(whole), ..operation(Remaining::Last, Payload::None) };
                 let tag = match self.operations.insert(operation) {
                     Ok(tag) => tag,
@@ -104,14 +104,16 @@ impl NvmePath {
                 }
                 self.finish_if_over(tag);
             }
-            Plan::Remaining(remaining) => match self.operations.insert(operation(remaining, Payload::None)) {
-                Ok(tag) => self.go_on(cx, tag),
-                Err(operation) => self.events.push_back(Event::Done {
-                    id: operation.id,
-                    how: Err(IoError::NotDone(RETRY)),
-                    payload: Payload::None,
-                }),
-            },
+            OperationPlan::Remaining(remaining) => {
+                match self.operations.insert(operation(remaining, Payload::None)) {
+                    Ok(tag) => self.go_on(cx, tag),
+                    Err(operation) => self.events.push_back(Event::Done {
+                        id: operation.id,
+                        how: Err(IoError::NotDone(RETRY)),
+                        payload: Payload::None,
+                    }),
+                }
+            }
         }
         self.watch_operations(cx.now);
         Ok(())

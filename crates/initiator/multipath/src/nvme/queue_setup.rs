@@ -148,11 +148,11 @@ impl QueueSetup {
         let (sqe, len) = match &next {
             PendingMessage::Connect => (self.connect.sqe(), ConnectData::LEN as usize),
             PendingMessage::Send(_, _, message) => {
-                (auth::command(FabricsType::AUTHENTICATION_SEND, message.len() as u32), message.len())
+                (auth::auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32), message.len())
             }
             PendingMessage::Receive(..) => {
                 let room = MESSAGE_LEN_MAX as u32;
-                (auth::command(FabricsType::AUTHENTICATION_RECEIVE, room), MESSAGE_LEN_MAX)
+                (auth::auth_command(FabricsType::AUTHENTICATION_RECEIVE, room), MESSAGE_LEN_MAX)
             }
         };
         let Some(mut memory) = cx.pool.take_sg(Class::Wire, len) else {
@@ -372,7 +372,7 @@ impl QueueSetup {
     fn say_message(&self, cx: &Cx<'_>, trace: &mut Trace, message: &[u8]) {
         let at = (self.who.qid, AUTHENTICATION);
         trace.field(cx.now, at, Side::Target, "message", || reasons::message_name(message).into());
-        if let Some((hash, group)) = reasons::chosen(message) {
+        if let Some((hash, group)) = reasons::challenge_parameters(message) {
             trace.field(cx.now, at, Side::Target, "hash", || hash);
             trace.field(cx.now, at, Side::Target, "DH group", || group);
         }

@@ -222,8 +222,8 @@ pub(super) fn message_name(message: &[u8]) -> &'static str {
     }
 }
 
-/// Hash and group of a challenge.
-pub(super) fn chosen(message: &[u8]) -> Option<(String, String)> {
+/// Names of the hash and the Diffie-Hellman group that a DH-HMAC-CHAP challenge chose.
+pub(super) fn challenge_parameters(message: &[u8]) -> Option<(String, String)> {
     let [1, 1, ..] = message else { return None };
     let (hash_id, group_id) = (*message.get(8)?, *message.get(9)?);
     let hash = Hash::from_id(hash_id).map_or(format!("unknown ({hash_id})"), |one| hash(one).to_owned());

@@ -99,9 +99,9 @@ impl Recheck {
     }
 }
 
-/// See the module.
+/// Keep Alive, and rechecks of what the controller reported as changed.
 #[derive(Debug, Default)]
-pub(super) struct Watch {
+pub(super) struct ControllerWatch {
     /// Half or a quarter of the keep-alive timeout.
     tick: Duration,
     next: Option<Time>,
@@ -126,10 +126,10 @@ pub(super) struct Watch {
     told_by: Option<Time>,
 }
 
-impl Watch {
+impl ControllerWatch {
     /// An admin queue is up.
     pub(super) fn begin(&mut self, now: Time, keep_alive: Duration) {
-        *self = Watch { tick: keep_alive / 4, patience: keep_alive, ..Watch::default() };
+        *self = ControllerWatch { tick: keep_alive / 4, patience: keep_alive, ..ControllerWatch::default() };
         self.next = Some(now + self.tick);
     }
 

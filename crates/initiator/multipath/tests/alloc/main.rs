@@ -20,7 +20,7 @@ use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
 use shard::{Control, Message, Shard};
-use testkit::alloc::{self, counted};
+use testkit::alloc::{self, count_allocations};
 use testkit::target;
 use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
 use world::World;
@@ -37,17 +37,17 @@ struct Counted(IscsiPath);
 macro_rules! inner {
     ($path:expr, $inner:ident => $call:expr) => {{
         let $inner = &mut $path.0;
-        counted(|| $call)
+        count_allocations(|| $call)
     }};
 }
 
 impl Sockets for Counted {
     testkit::forward_links!(inner);
     fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        counted(|| self.0.poll_leave())
+        count_allocations(|| self.0.poll_leave())
     }
     fn poll_timeout(&self) -> Option<Time> {
-        counted(|| self.0.poll_timeout())
+        count_allocations(|| self.0.poll_timeout())
     }
 }
 
@@ -78,7 +78,7 @@ fn up(digest: Digest) -> World<Counted> {
 /// Submits as much as there is room for.
 fn submit(world: &mut World<Counted>, waiting: &mut VecDeque<(IoId, Op, Payload)>) {
     while let Some((id, op, payload)) = waiting.pop_front() {
-        let back = world.with(|path, cx| counted(|| path.0.submit(cx, id, op, payload)));
+        let back = world.with(|path, cx| count_allocations(|| path.0.submit(cx, id, op, payload)));
         if let Err((op, payload)) = back {
             return waiting.push_front((id, op, payload));
         }
@@ -102,7 +102,7 @@ fn round(world: &mut World<Counted>, len: usize) {
         let mut left = DEPTH;
         submit(world, &mut waiting);
         world.run(Duration::from_secs(10), |world| {
-            while let Some(event) = counted(|| world.path.0.poll_event()) {
+            while let Some(event) = count_allocations(|| world.path.0.poll_event()) {
                 assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
                 left -= 1;
             }
@@ -119,11 +119,11 @@ fn reads_and_writes_by_a_path_over_iscsi_allocate_nothing() {
         let mut world = up(digest);
         for len in [4096, 65_536] {
             (0..12).for_each(|_| round(&mut world, len));
-            alloc::take();
+            alloc::take_count();
             let before = world.pool.usage();
             (0..16).for_each(|_| round(&mut world, len));
-            let count = alloc::take();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
+            let count = alloc::take_count();
+            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::first_site());
             assert_eq!(world.pool.usage(), before, "all memory came back");
         }
     }

@@ -7,7 +7,7 @@ use volume::{Durability, Op, Span};
 
 use crate::DEPTH;
 use crate::nvme_world::World;
-use testkit::alloc::{self, counted};
+use testkit::alloc::{self, count_allocations};
 use testkit::target;
 
 fn up(digests: bool) -> World<NvmePath> {
@@ -21,7 +21,7 @@ fn up(digests: bool) -> World<NvmePath> {
     (settings.header_digest, settings.data_digest) = (digests, digests);
     let mut world = World::new(NvmePath::new(settings), target::exports(&target::TargetLimits::default()));
     world.connect().unwrap();
-    world.around = |act| counted(act);
+    world.around = |act| count_allocations(act);
     world
 }
 
@@ -58,12 +58,17 @@ fn reads_and_writes_by_a_path_over_nvme_tcp_allocate_nothing() {
         let mut world = up(digests);
         for len in [4096, 65_536] {
             (0..12).for_each(|_| round(&mut world, len));
-            let warm = alloc::take();
+            let warm = alloc::take_count();
             assert!(warm.calls > 0 || digests || len > 4096, "what is counted is what the path asks for");
             let before = world.host_usage();
             (0..16).for_each(|_| round(&mut world, len));
-            let count = alloc::take();
-            assert_eq!(count.calls, 0, "{len} bytes, digests {digests}: {count:?}; {:?}", alloc::site());
+            let count = alloc::take_count();
+            assert_eq!(
+                count.calls,
+                0,
+                "{len} bytes, digests {digests}: {count:?}; {:?}",
+                alloc::first_site()
+            );
             assert_eq!(world.host_usage(), before, "all memory came back");
         }
     }

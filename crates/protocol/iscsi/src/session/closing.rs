@@ -12,7 +12,7 @@ use super::link::{LinkPhase, LinkState};
 use super::outgoing::OutgoingPdu;
 use super::request::{Fault, LinkFault};
 use super::task::TaskKind;
-use super::tasks::{Tasks, links_to_keep};
+use super::tasks::{SessionTasks, links_to_keep};
 use crate::links::LinkIndex;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
@@ -299,7 +299,7 @@ impl TargetSession {
                 link.retry = None;
             }
         }
-        let Tasks { window, links, expected, .. } = &mut self.tasks;
+        let SessionTasks { window, links, expected, .. } = &mut self.tasks;
         window.secure(links_to_keep(links, expected));
     }
 

@@ -3,7 +3,7 @@
 use super::link::Segment;
 use super::outgoing::OutgoingPdu;
 use super::task::{AdditionalSense, OutstandingR2t, Task, TaskKind, TaskState, Termination, Transfer};
-use super::tasks::Tasks;
+use super::tasks::SessionTasks;
 use crate::framing::ReceiveState;
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
@@ -19,7 +19,7 @@ enum DataOutError {
     Task(AdditionalSense),
 }
 
-impl Tasks {
+impl SessionTasks {
     /// Acts on a Data-Out's header; says what its data is for.
     pub(super) fn begin_data_out(&mut self, now: Time, index: LinkIndex, bhs: &Bhs) -> Segment {
         let pdu = DataOut::from_bhs(bhs);

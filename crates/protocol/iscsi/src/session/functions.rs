@@ -3,7 +3,7 @@
 use super::outgoing::OutgoingPdu;
 use super::request::TaskManagement;
 use super::task::{Task, TaskKind, TaskState, Termination};
-use super::tasks::Tasks;
+use super::tasks::SessionTasks;
 use super::window::{CmdSnOrder, HeldRequest};
 use crate::links::LinkIndex;
 use crate::wire::{Bhs, Pdu, RejectReason, TmfFunction, TmfRequest, TmfResponseCode};
@@ -23,7 +23,7 @@ impl WaitingFunctions {
     }
 
     /// A function whose turn has come: answers it, tells the server, or keeps it.
-    pub(super) fn begin(&mut self, tasks: &mut Tasks, index: LinkIndex, bhs: &Bhs) {
+    pub(super) fn begin(&mut self, tasks: &mut SessionTasks, index: LinkIndex, bhs: &Bhs) {
         let pdu = TmfRequest::from_bhs(bhs);
         let function = pdu.function();
         let referenced = match tasks.resolve(index, pdu) {
@@ -45,12 +45,12 @@ impl WaitingFunctions {
     }
 
     /// Drops the functions that died with their link while they waited.
-    pub(super) fn forget_ended(&mut self, tasks: &Tasks) {
+    pub(super) fn forget_ended(&mut self, tasks: &SessionTasks) {
         self.0.retain(|(tag, _)| tasks.table.get(*tag).is_some());
     }
 
     /// Tells of the functions that waited for commands that are here now.
-    pub(super) fn deliver_due(&mut self, tasks: &mut Tasks) {
+    pub(super) fn deliver_due(&mut self, tasks: &mut SessionTasks) {
         self.0.retain(|(tag, request)| {
             let waits = |task: &Task| tasks.window.exp().lt(task.cmd_sn);
             let waits = tasks.table.get(*tag).is_some_and(waits);
@@ -62,7 +62,7 @@ impl WaitingFunctions {
     }
 }
 
-impl Tasks {
+impl SessionTasks {
     /// Which task the function names; or the answer, where none is needed from above.
     fn resolve(&mut self, index: LinkIndex, pdu: &TmfRequest) -> Result<Option<Tag>, TmfResponseCode> {
         match pdu.function() {

@@ -50,7 +50,7 @@ pub use request::{
 use std::collections::VecDeque;
 use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
-use tasks::{Tasks, links_to_keep};
+use tasks::{SessionTasks, links_to_keep};
 
 use crate::wire::{Cid, Lun, Sn};
 
@@ -71,11 +71,11 @@ pub enum AttachError {
 /// An iSCSI session in full feature phase, on the target's side.
 ///
 /// What receives is each link's `PduReceiver`, what sends its `LinkSender`, what counts
-/// the `CommandWindow`; `Tasks` begins and answers commands on them. The session itself delivers requests in order, and
+/// the `CommandWindow`; `SessionTasks` begins and answers commands on them. The session itself delivers requests in order, and
 /// ends links and itself.
 #[derive(Debug)]
 pub struct TargetSession {
-    tasks: Tasks,
+    tasks: SessionTasks,
     functions: WaitingFunctions,
     shut: VecDeque<Link>,
     violations: Vec<LinkFault>,
@@ -112,7 +112,7 @@ impl TargetSession {
         let immediate = limits.immediate.clamp(2, 256);
         let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
         TargetSession {
-            tasks: Tasks::new(cx, params, limits, promise),
+            tasks: SessionTasks::new(cx, params, limits, promise),
             functions: WaitingFunctions::default(),
             shut: VecDeque::new(),
             violations: Vec::new(),

@@ -1,13 +1,13 @@
 //! Where write data goes: to the server's buffers, to reserved memory, or nowhere.
 
 use super::task::{Destination, Task};
-use super::tasks::Tasks;
+use super::tasks::SessionTasks;
 use crate::framing::{Parsing, PduReceiver, RETRY, ReceiveState};
 use crate::links::LinkIndex;
 use buf::{Class, Cx};
 use stream::{DirectBuffer, Tag};
 
-impl Tasks {
+impl SessionTasks {
     /// The place of the next payload bytes; the outer `None` if there is no memory for them now.
     #[expect(clippy::option_option, reason = "no place now, or none needed")]
     pub(super) fn direct(

@@ -5,14 +5,14 @@ use super::functions::ends_many;
 use super::outgoing::{DataInRun, FullResponse, OutgoingPdu};
 use super::request::{Residual, Response, ScsiResult};
 use super::task::{Answer, Task, TaskKind, TaskState, Termination, Transfer};
-use super::tasks::Tasks;
+use super::tasks::SessionTasks;
 use crate::links::LinkIndex;
 use crate::wire::{Lun, ScsiStatus, TmfFunction, TmfResponseCode};
 use buf::{Sg, Time};
 use smallvec::SmallVec;
 use stream::{Tag, TargetEvent};
 
-impl Tasks {
+impl SessionTasks {
     pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.table.get_mut(tag) else { return true };
         self.links[task.link].tx.allow_read(&mut task.read_reserved, len, self.limits.read_bytes)

@@ -20,8 +20,9 @@ use buf::{Cx, Time};
 use std::collections::VecDeque;
 use stream::{Slab, Tag, TagIndex, TargetEvent};
 
+/// The tasks of a session by Initiator Task Tag, with the memory and the window that they share.
 #[derive(Debug)]
-pub(super) struct Tasks {
+pub(super) struct SessionTasks {
     pub(super) params: SessionParams,
     pub(super) limits: SessionLimits,
     pub(super) table: Slab<Task>,
@@ -45,7 +46,7 @@ pub(super) struct Tasks {
     pub(super) unsettled: bool,
 }
 
-impl Tasks {
+impl SessionTasks {
     pub(super) fn new(
         cx: &mut Cx<'_>,
         params: SessionParams,
@@ -54,7 +55,7 @@ impl Tasks {
     ) -> Self {
         let commands = u32::from(limits.commands);
         let most = commands as usize + usize::from(limits.immediate);
-        Tasks {
+        SessionTasks {
             table: Slab::new(most),
             index: TagIndex::new(most),
             immediates: 0,
@@ -118,7 +119,7 @@ impl Tasks {
     /// Tells the server of a SCSI command whose turn has come.
     pub(super) fn deliver_command(&mut self, now: Time, tag: Tag, command: ScsiCommand) {
         if self.count_in(tag) {
-            let Tasks { window, links, expected, .. } = self;
+            let SessionTasks { window, links, expected, .. } = self;
             window.follow_demand(now, || links_to_keep(links, expected));
         }
         let Some(task) = self.table.get_mut(tag) else { return };
@@ -168,7 +169,7 @@ impl Tasks {
         let Some(task) = self.table.get(tag) else { return };
         self.index.remove(task.itt.value());
         if task.counted {
-            let Tasks { window, links, expected, .. } = self;
+            let SessionTasks { window, links, expected, .. } = self;
             window.end(|| links_to_keep(links, expected));
         }
         self.immediates -= u32::from(task.immediate);

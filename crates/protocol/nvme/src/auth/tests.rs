@@ -205,10 +205,10 @@ fn hex(text: &str) -> Vec<u8> {
 
 #[test]
 fn the_commands_say_what_they_carry() {
-    let sqe = command(FabricsType::AUTHENTICATION_SEND, 72);
+    let sqe = auth_command(FabricsType::AUTHENTICATION_SEND, 72);
     assert_eq!((transfer_len(&sqe), sqe.direction()), (Ok(72), Direction::ToController));
     assert_eq!(sqe.as_bytes()[40..48], [0, 1, 1, 0xe9, 72, 0, 0, 0]);
-    let receive = command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    let receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
     assert_eq!(receive.direction(), Direction::ToHost);
     for (at, value) in [(41, 0), (42, 2), (43, 0xe8), (44, 0)] {
         let mut bytes = sqe;

@@ -204,8 +204,12 @@ pub(super) fn set(
     check_namespace(controller, feature, set.nsid, all)?;
     match set.fid {
         // Its value is right whatever it is; only the data says what it is.
-        Fid::TIMESTAMP => return receive(server, cntlid, key, cid, set, TIMESTAMP_LEN, data_out),
-        Fid::HOST_BEHAVIOR => return receive(server, cntlid, key, cid, set, HOST_BEHAVIOR_LEN, data_out),
+        Fid::TIMESTAMP => {
+            return receive_feature_data(server, cntlid, key, cid, set, TIMESTAMP_LEN, data_out);
+        }
+        Fid::HOST_BEHAVIOR => {
+            return receive_feature_data(server, cntlid, key, cid, set, HOST_BEHAVIOR_LEN, data_out);
+        }
         Fid::NAMESPACE_WRITE_PROTECTION => return protect(server, cntlid, key, cid, set),
         // What is so already may be set so.
         Fid::VOLATILE_WRITE_CACHE if set.value & 1 == 1 => return Ok(AdminOutcome::SUCCESS),
@@ -280,7 +284,7 @@ impl Controller {
     }
 }
 
-fn receive(
+fn receive_feature_data(
     server: &mut Server,
     cntlid: u16,
     key: CommandKey,

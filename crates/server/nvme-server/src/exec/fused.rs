@@ -176,7 +176,7 @@ pub(super) fn done(ctx: &mut ExecContext, first: u32, result: Result<Outcome, Fa
             ctx.submit(first, Op::Flush, Payload::None, 0);
         }
         Ok(_) => both(ctx, first, Status::SUCCESS),
-        Err(failure) if ctx.half(first).done => both(ctx, first, status::of_done_pair(failure)),
+        Err(failure) if ctx.half(first).done => both(ctx, first, status::of_failed_flush_after_pair(failure)),
         // The half at fault says what went wrong; the other was aborted for it (status 09h).
         Err(failure @ Failure::Failed(Fault::Miscompare(_) | Fault::Medium(_))) => {
             end_pair(ctx, first, status::of(failure), Status::ABORTED_FAILED_FUSED.final_());

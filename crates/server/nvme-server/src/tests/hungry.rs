@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvme::auth::{Credentials, Group, Hash, Policy, Secret, command};
+use nvme::auth::{Credentials, Group, Hash, Policy, Secret, auth_command};
 use nvme::reservation::{Register, RegisterAction, RegisterKeys, Report};
 use nvme::{FabricsType, fabrics::Property};
 use volume::reservation::{Action, Key, ReservationType};
@@ -145,9 +145,9 @@ fn a_message_of_authentication_waits_for_memory() {
     let auth = Authentication { credentials: credentials.clone(), policy: policy.clone() };
     let queue = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
     let (_, first) = nvme::auth::Host::start(credentials, policy, 7, &mut |bytes| bytes.fill(0x5a));
-    let send = command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+    let send = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
     assert_eq!(world.ends(queue, &send, &first).status, Status::SUCCESS);
-    let mut receive = command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    let mut receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
     receive.dptr.length = U32::new(4096);
     let all = take_all(&world);
     let waiting = world.start(queue, &receive, &[]);

@@ -44,7 +44,7 @@ impl Side {
     fn turn(&mut self, world: &mut World) {
         world.hands.wires[self.at].to_peer.reserve(1 << 20);
         std::mem::swap(&mut self.inbox, &mut world.hands.wires[self.at].to_peer);
-        alloc::counted(|| {
+        alloc::count_allocations(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
             let mut at = 0;
             while at < self.inbox.len() {
@@ -89,7 +89,7 @@ impl Side {
     }
 
     fn submit(&mut self, world: &World, cdb: [u8; 16], write: bool, len: usize) {
-        alloc::counted(|| {
+        alloc::count_allocations(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
             let payload = match (world.pool.take_sg(Class::Solicited, len), write) {
                 (Some(data), true) => Payload::Out(data.freeze()),
@@ -131,12 +131,12 @@ fn an_initiators_reads_and_writes_allocate_nothing() {
             for _ in 0..64 {
                 side.round(&mut world, len);
             }
-            alloc::take();
+            alloc::take_count();
             for _ in 0..200 {
                 side.round(&mut world, len);
             }
-            let count = alloc::take();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::site());
+            let count = alloc::take_count();
+            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::first_site());
         }
     }
 }

@@ -230,13 +230,18 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
             let depth = if number < 4 { DEPTH / 2 } else { DEPTH };
             round(&mut world, &mut client, &data, depth, number);
         }
-        alloc::take();
+        alloc::take_count();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut client, &data, DEPTH, number);
         }
-        let count = alloc::take();
-        assert_eq!(count.calls, 0, "{len} bytes: {count:?} in 10,000 reads and writes; {:?}", alloc::site());
+        let count = alloc::take_count();
+        assert_eq!(
+            count.calls,
+            0,
+            "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
+            alloc::first_site()
+        );
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }
 }
@@ -272,7 +277,7 @@ const HEAP_PER_SESSION_MAX: i64 = 16 << 10;
 fn two_thousand_idle_sessions_cost_little() {
     const SESSIONS: u16 = 2_000;
     let mut world = world(64 << 20, ram());
-    alloc::take();
+    alloc::take_count();
     let mut clients: Vec<Client> = (0..SESSIONS)
         .map(|isid| {
             let mut client = Client::log_in(&mut world, isid, false);
@@ -282,7 +287,7 @@ fn two_thousand_idle_sessions_cost_little() {
             client
         })
         .collect();
-    let count = alloc::take();
+    let count = alloc::take_count();
     let heap = count.bytes / i64::from(SESSIONS);
     let usage = world.pool.usage();
     println!("{SESSIONS} idle sessions: {heap} bytes of heap each (limit {HEAP_PER_SESSION_MAX}),");
@@ -301,10 +306,10 @@ fn two_thousand_idle_sessions_cost_little() {
 
 #[test]
 fn the_counter_counts() {
-    alloc::take();
-    let boxed = alloc::counted(|| Box::new(5u64));
-    assert_eq!(alloc::take(), alloc::Count { calls: 1, bytes: 8 });
-    alloc::counted(|| drop(boxed));
-    assert_eq!(alloc::take(), alloc::Count { calls: 0, bytes: -8 });
-    assert!(alloc::site().is_some());
+    alloc::take_count();
+    let boxed = alloc::count_allocations(|| Box::new(5u64));
+    assert_eq!(alloc::take_count(), alloc::Count { calls: 1, bytes: 8 });
+    alloc::count_allocations(|| drop(boxed));
+    assert_eq!(alloc::take_count(), alloc::Count { calls: 0, bytes: -8 });
+    assert!(alloc::first_site().is_some());
 }

@@ -95,13 +95,18 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
         for number in 0..64 {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        alloc::take();
+        alloc::take_count();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        let count = alloc::take();
-        assert_eq!(count.calls, 0, "{len} bytes: {count:?} in 10,000 reads and writes; {:?}", alloc::site());
+        let count = alloc::take_count();
+        assert_eq!(
+            count.calls,
+            0,
+            "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
+            alloc::first_site()
+        );
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }
 }

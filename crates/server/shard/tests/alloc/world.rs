@@ -10,7 +10,7 @@ use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, Lis
 use stream::{RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
-use testkit::alloc::counted;
+use testkit::alloc::count_allocations;
 use testkit::delivery::Delivery;
 
 /// One socket.
@@ -89,7 +89,7 @@ impl World {
         let World { shard, pool, entropy, now, hands } = self;
         now.0 += 1_000;
         let mut cx = Cx { now: *now, pool, entropy };
-        counted(|| {
+        count_allocations(|| {
             act(shard, &mut cx);
             while pump(shard, &mut cx, hands) {}
         });

@@ -51,13 +51,13 @@ fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), 
     loop {
         progress = match progress {
             HostProgress::Send(message) => {
-                let sqe = auth::command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let sqe = auth::auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
                 let cid = pipe.command(world, sqe, &message, true, 0);
                 assert_eq!(wait(world, pipe, cid).status, Status::SUCCESS);
                 side.sent()
             }
             HostProgress::Receive => {
-                let sqe = auth::command(FabricsType::AUTHENTICATION_RECEIVE, MESSAGE_LEN_MAX as u32);
+                let sqe = auth::auth_command(FabricsType::AUTHENTICATION_RECEIVE, MESSAGE_LEN_MAX as u32);
                 let cid = pipe.command(world, sqe, &[], false, MESSAGE_LEN_MAX);
                 let ended = wait(world, pipe, cid);
                 assert_eq!(ended.status, Status::SUCCESS);

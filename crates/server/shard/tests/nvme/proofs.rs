@@ -10,7 +10,7 @@ use iscsi::chap::{self, Algorithm, ChapAccount};
 use iscsi::initiator::{Credentials, Failure};
 use iscsi::login::{AuthPolicy, Chap};
 use iscsi::wire::LoginStatus;
-use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, command};
+use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, auth_command};
 use nvme::fabrics::{ConnectData, Connected, Property, PropertyAccess};
 use nvme::{FabricsType, Status};
 use sim::World;
@@ -58,7 +58,7 @@ fn prove(world: &mut World<Shard>, wanted: &Wanted, pipe: &mut Pipe, secret: &Se
     loop {
         next = match next {
             HostProgress::Send(message) => {
-                let send = command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let send = auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
                 let cid = pipe.command(world, send, &message, true, 0);
                 if !ask(world, pipe, cid) {
                     return false;
@@ -67,7 +67,7 @@ fn prove(world: &mut World<Shard>, wanted: &Wanted, pipe: &mut Pipe, secret: &Se
             }
             HostProgress::Receive => {
                 const ROOM: usize = nvme::auth::MESSAGE_LEN_MAX;
-                let receive = command(FabricsType::AUTHENTICATION_RECEIVE, ROOM as u32);
+                let receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, ROOM as u32);
                 let cid = pipe.command(world, receive, &[], false, ROOM);
                 run(world, &mut [pipe], |world, pipes| over(world, pipes[0], cid));
                 let Some(ended) = pipe.take_ended(cid) else { return false };
@@ -155,7 +155,7 @@ fn attack_77_silence_instead_of_a_proof() {
         if began {
             // Negotiate, and go while the controller computes.
             let message = [0; 16];
-            let send = command(FabricsType::AUTHENTICATION_SEND, 16);
+            let send = auth_command(FabricsType::AUTHENTICATION_SEND, 16);
             admin.command(&mut world, send, &message, true, 0);
             world.step(world.now() + Duration::from_micros(50));
         }
@@ -427,7 +427,7 @@ fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
                 };
                 let longest = Policy { groups: vec![nvme::auth::Group::Ffdhe8192], ..Policy::default() };
                 let (_, first) = Prover::start(credentials, longest, 7, &mut |bytes| bytes.fill(9));
-                let send = command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+                let send = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
                 pipe.command(&mut world, send, &first, true, 0);
                 world.run_for(Duration::from_millis(2));
                 note_work(&mut world, &mut waiting);

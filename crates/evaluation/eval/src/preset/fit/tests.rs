@@ -119,7 +119,7 @@ fn demartek_pairs_as_it_did() {
 fn connections_stop_at_the_limit_of_files() {
     let preset = Preset::find("connections").unwrap();
     let plan = plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
-    let most = |plan: &Plan, protocol: Protocol| {
+    let most = |plan: &EvaluationPlan, protocol: Protocol| {
         plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
     };
     // An NVMe/TCP host has two links for each.

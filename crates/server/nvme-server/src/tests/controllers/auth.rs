@@ -1,6 +1,8 @@
 //! Queues whose hosts must authenticate: what is served before, success, failure.
 
-use nvme::auth::{Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy, Secret, command};
+use nvme::auth::{
+    Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy, Secret, auth_command,
+};
 use nvme::fabrics::Property;
 use nvme::{FabricsType, Opcode, Status};
 
@@ -43,13 +45,13 @@ impl World {
         loop {
             progress = match progress {
                 HostProgress::Send(message) => {
-                    let sqe = command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                    let sqe = auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
                     assert_eq!(self.ends(queue, &sqe, &message).status, Status::SUCCESS);
                     host.sent()
                 }
                 HostProgress::Receive => {
                     let len = MESSAGE_LEN_MAX as u32;
-                    let mut sqe = command(FabricsType::AUTHENTICATION_RECEIVE, len);
+                    let mut sqe = auth_command(FabricsType::AUTHENTICATION_RECEIVE, len);
                     sqe.dptr.length = U32::new(len);
                     let message = self.good(queue, &sqe, &[]);
                     host.receive(&message)
@@ -114,7 +116,7 @@ fn a_wrong_secret_ends_the_association() {
 fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
     let (mut world, host) = world(Group::Null);
     world.withhold = true;
-    let sqe = command(FabricsType::AUTHENTICATION_SEND, 100);
+    let sqe = auth_command(FabricsType::AUTHENTICATION_SEND, 100);
     let started = world.start(host, &sqe, &[0; 100]);
     // One at a time.
     let second = world.start(host, &sqe, &[0; 100]);
@@ -130,7 +132,7 @@ fn attack_77_a_host_that_falls_silent_is_closed_when_its_time_is_over() {
 fn offer(world: &mut World, queue: Host, group: Group) {
     let mut fill = |bytes: &mut [u8]| bytes.fill(0x5a);
     let (_, first) = nvme::auth::Host::start(credentials(SECRET), policy(group), 7, &mut fill);
-    let sqe = command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+    let sqe = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
     world.start(queue, &sqe, &first);
     world.run();
 }
@@ -216,15 +218,15 @@ fn a_secret_that_changes_holds_for_queues_that_connect_later() {
 #[test]
 fn messages_of_wrong_lengths_are_refused_before_they_are_read() {
     let (mut world, host) = world(Group::Null);
-    let long = command(FabricsType::AUTHENTICATION_SEND, MESSAGE_LEN_MAX as u32 + 1);
+    let long = auth_command(FabricsType::AUTHENTICATION_SEND, MESSAGE_LEN_MAX as u32 + 1);
     let status = world.ends(host, &long, &vec![0; MESSAGE_LEN_MAX + 1]).status;
     assert_eq!(status, Status::INVALID_FIELD.final_());
-    let short = command(FabricsType::AUTHENTICATION_SEND, 100);
+    let short = auth_command(FabricsType::AUTHENTICATION_SEND, 100);
     assert_eq!(world.ends(host, &short, &[0; 99]).status, Status::SGL_LENGTH_INVALID.final_());
     let mut other = short;
     other.cdw10[0] = U32::new(0);
     assert_eq!(world.ends(host, &other, &[0; 100]).status, Status::INVALID_FIELD.final_());
-    let receive = command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    let receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
     assert_eq!(world.ends(host, &receive, &[]).status, Status::SGL_LENGTH_INVALID.final_());
     assert!(world.gone.is_empty());
 }

@@ -110,13 +110,13 @@ impl IscsiFront {
 /// What a listing says of sessions.
 pub(in crate::shard) fn session_entries(conns: &Connections) -> Vec<SessionEntry> {
     let sessions = conns.iter().filter_map(|(_, conn)| match &conn.kind {
-        ConnKind::Session(session) => Some(entry(session, &conns.links)),
+        ConnKind::Session(session) => Some(session_entry(session, &conns.links)),
         ConnKind::Login(_) | ConnKind::Queue(_) => None,
     });
     sessions.collect()
 }
 
-fn entry(session: &Session, links: &Links) -> SessionEntry {
+fn session_entry(session: &Session, links: &Links) -> SessionEntry {
     let connections = session.links.iter().map(|link| ConnectionEntry {
         cid: link.cid.value(),
         peer: link.accepted.peer,
