@@ -62,5 +62,5 @@ fn what_cannot_be_compared_says_why() {
     assert!(err.contains("none: No such file"), "{err}");
     std::fs::write(root.path().join("d.json"), "{}").unwrap();
     let (_, err, _) = said(&blockwire(root.path(), &["eval", "compare", "a.json", "d.json"]));
-    assert!(err.contains("d.json: this is no record of a run"), "{err}");
+    assert!(err.contains("d.json: not a record of an evaluation"), "{err}");
 }

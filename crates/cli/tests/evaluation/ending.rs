@@ -90,11 +90,7 @@ fn a_signal_leaves_nothing_behind() {
         let record = std::fs::read_to_string(dir_path.join("run/record.json")).unwrap();
         let record = eval::record::Record::parse(&record).unwrap();
         assert!(!record.points.is_empty());
-        assert!(
-            record.notes.iter().any(|note| note.starts_with("it was told to end after")),
-            "{:?}",
-            record.notes
-        );
+        assert!(record.notes.iter().any(|note| note.starts_with("interrupted after")), "{:?}", record.notes);
     }
 }
 

@@ -91,5 +91,5 @@ fn what_cannot_be_exchanged_says_why() {
     std::fs::write(root.path().join("x"), "nothing").unwrap();
     let (_, err, code) = run(&["eval", "import", "x"]);
     assert_eq!(code, Some(1));
-    assert!(err.contains("x: this is neither fio's JSON"), "{err}");
+    assert!(err.contains("x: neither fio's JSON"), "{err}");
 }

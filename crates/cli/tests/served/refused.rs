@@ -505,7 +505,7 @@ fn an_evaluation_that_is_refused_changes_nothing() {
     let told = format!("eval run quick --url={password}");
     stage.refuses(&[
         ("eval run nonsense --url iscsi:a", 2, "nonsense"),
-        (&told, 2, "would stand in the report"),
+        (&told, 2, "would appear in the report"),
         ("eval run quick --url iscsi:a --out taken", 2, "the record of another run"),
         ("eval run quick --url iscsi:a --out source.img", 1, "source.img"),
         ("eval run quick --target tgt --url iscsi:a --force", 2, "--out"),

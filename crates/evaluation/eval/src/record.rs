@@ -359,11 +359,11 @@ pub enum RecordError {
 impl fmt::Display for RecordError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            RecordError::Json(why) => write!(f, "this is no record of a run: {why}"),
+            RecordError::Json(why) => write!(f, "not a record of an evaluation: {why}"),
             RecordError::Version(version) => {
                 write!(f, "this record is of version {version}, and {SCHEMA} is known here")
             }
-            RecordError::Read(why) => write!(f, "this is no record of a run: {why}"),
+            RecordError::Read(why) => write!(f, "not a record of an evaluation: {why}"),
             RecordError::Unwritten(why) => {
                 write!(f, "the record is not written, since it could not be read again: {why}")
             }
@@ -442,7 +442,7 @@ fn words(discord: &Inconsistency) -> String {
             format!("IOPS times size is {} bytes/s, and {} were counted", short(*found), short(*measured))
         }
         Inconsistency::Late { end, late, seconds } => format!(
-            "the {end}'s processors were looked at up to {} s late in a run of {} s: what is said of them is of another time",
+            "the {end}'s processors were sampled up to {} s late in a run of {} s: their figures cover a different interval",
             short(*late),
             short(*seconds)
         ),
@@ -650,7 +650,7 @@ pub(crate) mod tests {
         let discords = record.discords();
         assert_eq!(discords.len(), 1);
         assert!(
-            discords[0].contains("run 3: the target's processors were looked at up to 3 s late"),
+            discords[0].contains("run 3: the target's processors were sampled up to 3 s late"),
             "{discords:?}"
         );
     }

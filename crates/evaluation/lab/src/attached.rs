@@ -38,7 +38,7 @@ impl Disk {
         let attached = Attached::start(&wanted)?;
         let device = attached.said("device").map(PathBuf::from).ok_or_else(|| {
             let why = attached.said("note").unwrap_or("it does not say why");
-            Failure::new(format!("{url}: no block device can be made of it here: {why}"))
+            Failure::new(format!("{url}: cannot be attached as a block device here: {why}"))
         })?;
         Ok(Disk { attached, device })
     }

@@ -115,7 +115,7 @@ fn run(
     let (initiators, dir) = (runner.initiators, runner.dir.clone());
     let initiator = initiators.iter().find(|known| known.name() == step.initiator);
     let Some(initiator) = initiator else {
-        return Err(Failure::new(format!("no initiator is called {}", step.initiator)));
+        return Err(Failure::new(format!("unknown initiator {}", step.initiator)));
     };
     let cores = runner.cores.initiator.clone();
     let load =

@@ -26,7 +26,7 @@ pub fn is_ending() -> bool {
 
 /// Why something was not done, if an end was asked for.
 pub(crate) fn check() -> Result<(), Failure> {
-    if is_ending() { Err(Failure::new("it was told to end")) } else { Ok(()) }
+    if is_ending() { Err(Failure::new("interrupted by a signal")) } else { Ok(()) }
 }
 
 /// Sleeps for a time.

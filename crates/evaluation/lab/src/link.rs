@@ -62,7 +62,9 @@ impl Link {
             Wire::Veth { mtu } | Wire::Limited { mtu, .. } | Wire::Congested { mtu, .. } => mtu,
         };
         if hosts > HOSTS_MAX {
-            return Err(Failure::new(format!("{hosts} initiator machines; at most {HOSTS_MAX} are made")));
+            return Err(Failure::new(format!(
+                "{hosts} initiator machines were requested; at most {HOSTS_MAX} are possible"
+            )));
         }
         let scratch = Scratch::current()?;
         link.scratch = Some(Arc::clone(&scratch));

@@ -118,7 +118,7 @@ pub(crate) fn measure(
     let mut figures = LoadResult::default();
     let mut commands = Vec::new();
     for part in all {
-        let part = part.ok_or_else(|| Failure::new("an initiator did not end in time"))??;
+        let part = part.ok_or_else(|| Failure::new("an initiator did not finish in time"))??;
         commands.push(part.command.clone());
         figures.merge(&part);
     }
@@ -127,7 +127,7 @@ pub(crate) fn measure(
     }
     let run = window.run(figures);
     // One that cannot be would keep all others from being written down.
-    run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
+    run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
     Ok((run, commands))
 }
 

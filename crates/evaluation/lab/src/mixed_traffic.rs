@@ -57,7 +57,9 @@ impl Runner<'_> {
             let links = (at + 1) as f64 / mixed.wires.len() as f64;
             let part = allowance.of(time.map(|time| time.mul_f64(links)));
             if at > 0 && allowance.is_over() {
-                record.notes.push(format!("{} was left out for want of time", block::wire_name(wire)));
+                record
+                    .notes
+                    .push(format!("{} was left out: the time limit was reached", block::wire_name(wire)));
                 continue;
             }
             match self.on_link(preset, mixed, (at, wire), part, &mut record) {
@@ -65,7 +67,7 @@ impl Runner<'_> {
                 Err(_) if ending::is_ending() => {
                     let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
                     let link = block::wire_name(wire);
-                    record.notes.push(format!("it was told to end after {runs} runs, on {link}"));
+                    record.notes.push(format!("interrupted after {runs} runs, on {link}"));
                     break;
                 }
                 Err(why) => record.notes.push(format!("{} ended early: {why}", block::wire_name(wire))),
@@ -96,7 +98,7 @@ impl Runner<'_> {
         for round in 0..mixed.rounds {
             if round > 0 && !allowance.has_round(round_begun) {
                 record.notes.push(format!(
-                    "{round} of {} rounds were made on {}: there was no time for more",
+                    "{round} of {} rounds were measured on {}: the time limit was reached",
                     mixed.rounds,
                     block::wire_name(wire)
                 ));
@@ -112,7 +114,7 @@ impl Runner<'_> {
                 for those in alone.chain(std::iter::once(0..kinds)) {
                     if round > 0 && allowance.is_over() {
                         record.notes.push(format!(
-                            "round {} on {} was cut short for want of time",
+                            "round {} on {} was cut short: the time limit was reached",
                             round + 1,
                             block::wire_name(wire)
                         ));

@@ -59,7 +59,7 @@ impl Runner<'_> {
         let found = self.targets.iter().find(|target| target.name() == name);
         found.map(|target| &**target).ok_or_else(|| {
             let known: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
-            Failure::new(format!("no target is called {name}; known are: {}", known.join(", ")))
+            Failure::new(format!("unknown target {name}; known: {}", known.join(", ")))
         })
     }
 
@@ -71,7 +71,7 @@ impl Runner<'_> {
         let found = self.initiators.iter().find(|initiator| initiator.name() == name);
         found.map(|initiator| &**initiator).ok_or_else(|| {
             let known: Vec<&str> = self.initiators.iter().map(|initiator| initiator.name()).collect();
-            Failure::new(format!("no initiator is called {name}; known are: {}", known.join(", ")))
+            Failure::new(format!("unknown initiator {name}; known: {}", known.join(", ")))
         })
     }
 }

@@ -174,7 +174,8 @@ impl Scratch {
 
 fn write(list: &mut File, made: &Made) -> Result<(), Failure> {
     let line = format!("{}\n", serde_json::json!(made.words()));
-    list.write_all(line.as_bytes()).map_err(|why| Failure::new(format!("the list of what was made: {why}")))
+    list.write_all(line.as_bytes())
+        .map_err(|why| Failure::new(format!("cannot record a created object for later removal: {why}")))
 }
 
 impl Drop for Scratch {

@@ -13,7 +13,9 @@ fn dir() -> Option<String> {
 /// What is missing of a program.
 pub(crate) fn missing(place: &Place, program: &str) -> Option<String> {
     let how = "SPDK_DIR=DIR tests/bench/spdk.sh builds it there; then set SPDK_DIR";
-    let Some(dir) = dir() else { return Some(format!("SPDK_DIR does not say where SPDK was built: {how}")) };
+    let Some(dir) = dir() else {
+        return Some(format!("SPDK_DIR, the directory where SPDK was built, is not set: {how}"));
+    };
     let path = format!("{dir}/build/bin/{program}");
     let is_there = place.run(&["test", "-x", &path]).is_ok();
     (!is_there).then(|| format!("{path} is not on {}: {how}", place.name()))
@@ -21,7 +23,8 @@ pub(crate) fn missing(place: &Place, program: &str) -> Option<String> {
 
 /// The words that run one of its programs, with the libraries that it was linked with.
 pub(crate) fn program(program: &str) -> Result<Vec<String>, Failure> {
-    let dir = dir().ok_or_else(|| Failure::new("SPDK_DIR does not say where SPDK was built"))?;
+    let dir =
+        dir().ok_or_else(|| Failure::new("SPDK_DIR, the directory where SPDK was built, is not set"))?;
     Ok(vec![
         "env".to_owned(),
         format!("LD_LIBRARY_PATH={dir}/build/lib"),

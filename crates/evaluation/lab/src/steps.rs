@@ -97,14 +97,14 @@ impl Runner<'_> {
         let mut round_begun = progress.allowance.passed();
         for (at, step) in steps.iter().enumerate() {
             if ending::is_ending() {
-                record.notes.push(format!("it was told to end after {at} of {} loads", steps.len()));
+                record.notes.push(format!("interrupted after {at} of {} loads", steps.len()));
                 break;
             }
             // Wherever estimates were wrong it ends in time, and says what that cost.
             let before = at.checked_sub(1).and_then(|before| steps.get(before));
             if let Some(before) = before.filter(|_| progress.allowance.is_over()) {
                 record.notes.push(format!(
-                    "{at} of {} loads were done, the last was {}: there was no time for more",
+                    "{at} of {} loads were measured, the last was {}: the time limit was reached",
                     steps.len(),
                     what(before)
                 ));
@@ -114,7 +114,7 @@ impl Runner<'_> {
                 if !progress.allowance.has_round(round_begun) {
                     let rounds = steps.last().map_or(0, |step| step.round + 1);
                     record.notes.push(format!(
-                        "{} of {rounds} rounds were made: there was no time for more",
+                        "{} of {rounds} rounds were measured: the time limit was reached",
                         step.round
                     ));
                     break;
@@ -237,7 +237,7 @@ impl Runner<'_> {
             let protocol = step.protocol.name();
             let (Ok(target), Ok(initiator)) = (self.target(&step.target), self.initiator(&step.initiator))
             else {
-                note(format!("{} with {} is not known here", step.target, step.initiator));
+                note(format!("target {} or initiator {} is unknown", step.target, step.initiator));
                 continue;
             };
             if step.protocol != Protocol::Local && !target.protocols().contains(&step.protocol) {
@@ -245,7 +245,7 @@ impl Runner<'_> {
             } else if step.protocol != Protocol::Local && !target.has(step.medium) {
                 note(format!("{} has no null volumes: left out", target.name()));
             } else if !initiator.protocols().contains(&step.protocol) {
-                note(format!("initiator {} has no {protocol}: left out", initiator.name()));
+                note(format!("initiator {} does not support {protocol}: left out", initiator.name()));
             } else if let Some(why) = initiator.lacks(&step.job) {
                 note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
             } else {

@@ -113,7 +113,7 @@ enum ProtocolName {
 
 /// Seconds, as a user gives them.
 fn duration(text: &str) -> Result<Duration, clap::Error> {
-    let wrong = || clap::Error::raw(clap::error::ErrorKind::ValueValidation, "this is no number of seconds");
+    let wrong = || clap::Error::raw(clap::error::ErrorKind::ValueValidation, "not a number of seconds");
     let seconds = text.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
 }

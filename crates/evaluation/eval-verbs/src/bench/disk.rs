@@ -116,7 +116,8 @@ pub(super) fn open_all(urls: &[(&str, bool)], force: bool) -> Result<Vec<Opened>
     let mut urls = urls.to_vec();
     urls.sort_by_key(|(_, writes)| !writes);
     for (url, writes) in urls {
-        let path = path(url).ok_or_else(|| Failure::usage(format!("{url}: this is no disk of here")))?;
+        let path = path(url)
+            .ok_or_else(|| Failure::usage(format!("{url}: not a file or block device of this machine")))?;
         let key = std::fs::metadata(path).ok().map(|meta| FileKey::of(&meta));
         let same = all.iter().find(|one| Some(one.key) == key).map(|one| one.file.try_clone());
         let file = match same {

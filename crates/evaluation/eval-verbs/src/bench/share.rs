@@ -158,7 +158,10 @@ fn set_share_up(
                 let volume = open.find(&name(url, number));
                 let volume = volume.ok_or_else(|| Failure::failed(format!("{url}: it is not open")))?;
                 if job.direction != Direction::Read && open.is_read_only(volume) {
-                    return Err(Failure::usage(format!("{}: it is read-only for us", job.name)));
+                    return Err(Failure::usage(format!(
+                        "{}: the volume is read-only for this host; ask for write access, or use a read-only load",
+                        job.name
+                    )));
                 }
                 if job.direction != Direction::Read && !args.force && asked.insert(url) {
                     open.refuse_used(volume, url)?;
@@ -387,7 +390,7 @@ fn end(seats: &mut [Seat], done: Ended, time: u64) -> Option<usize> {
             for part in memory.slices_mut(0..len as usize) {
                 if let Err(wrong) = verify(part, place, seat.seed) {
                     is_good = false;
-                    seat.why = Some(format!("what was written does not come back: {wrong}"));
+                    seat.why = Some(format!("verification failed: {wrong}"));
                     break;
                 }
                 place += part.len() as u64;

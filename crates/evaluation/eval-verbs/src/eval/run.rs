@@ -125,7 +125,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
         let _ = writeln!(io::stderr(), "removed what a killed evaluation left: {what}");
     }
     let binary = std::env::current_exe()
-        .map_err(|why| Failure::failed(format!("this program's own file cannot be found: {why}")))?;
+        .map_err(|why| Failure::failed(format!("cannot find this program's executable: {why}")))?;
     let targets = lab::target::all(&binary, &args.url);
     let initiators = lab::initiator::all(&binary);
     let mut room = lab::probe_host_capacity(&targets, &initiators, Duration::from_secs(args.time));
@@ -226,7 +226,7 @@ fn refuse_passwords(urls: &[String]) -> Result<(), Failure> {
         let url = client::Url::parse(text).map_err(Failure::usage)?;
         if url.user.as_ref().is_some_and(|user| user.secret.is_some()) {
             return Err(Failure::usage(format!(
-                "--url {url}: its password would stand in the report; put it into a file and name that: \
+                "--url {url}: its password would appear in the report; put it into a file and name the file: \
                  ?secret_file=PATH"
             )));
         }
@@ -248,7 +248,7 @@ fn experiment(
         return Err(lab::Failure::new("--wire is for loads on volumes between ends on this machine"));
     }
     if is_elsewhere && preset.kind != ExperimentKind::Block {
-        let why = format!("{} runs on this machine alone: leave --target-address away", preset.id);
+        let why = format!("{} runs on this machine alone: omit --target-address", preset.id);
         return Err(lab::Failure::new(why));
     }
     if plans.is_given() && preset.kind != ExperimentKind::Block {

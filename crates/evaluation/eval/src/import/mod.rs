@@ -44,15 +44,17 @@ impl fmt::Display for ImportError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             ImportError::UnknownForm => f.write_str(
-                "this is neither fio's JSON (--output-format=json or json+) nor vdbench's flatfile.html or \
+                "neither fio's JSON (--output-format=json or json+) nor vdbench's flatfile.html or \
                  summary.html",
             ),
-            ImportError::NotJson(None) => f.write_str("this is no JSON of fio"),
-            ImportError::NotJson(Some(why)) => write!(f, "this is no JSON of fio: {why}"),
+            ImportError::NotJson(None) => {
+                f.write_str("not JSON output of fio: run fio with --output-format=json+")
+            }
+            ImportError::NotJson(Some(why)) => write!(f, "not JSON output of fio: {why}"),
             ImportError::Damaged(None, why) => f.write_str(why),
             ImportError::Damaged(Some(place), why) => write!(f, "{place}: {why}"),
             ImportError::NoRun => f.write_str("it holds no run that did any I/O"),
-            ImportError::BadFigure(why) => write!(f, "its figures cannot be: {why}"),
+            ImportError::BadFigure(why) => write!(f, "impossible figures: {why}"),
         }
     }
 }

@@ -20,7 +20,7 @@ impl std::fmt::Display for Mismatch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.claims {
             Some(claims) if claims / UNIT as u64 != self.at / UNIT as u64 => {
-                write!(f, "byte {}: what stands there was written for offset {claims}", self.at)
+                write!(f, "byte {}: the data there was written for offset {claims}", self.at)
             }
             Some(_) => write!(f, "byte {}: old or damaged data", self.at),
             None => write!(f, "byte {}: no data of ours", self.at),

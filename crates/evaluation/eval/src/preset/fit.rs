@@ -372,10 +372,10 @@ fn note_frame(
     if frame.loads.len() < all.loads.len() {
         let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
         sizes.dedup();
-        fitting.note(format!("for want of time not all I/O sizes are used: {}", sizes.join(", ")));
+        fitting.note(format!("not all I/O sizes are used, to keep to the time limit: {}", sizes.join(", ")));
     }
     if frame.wires.len() < all.wires.len() {
-        fitting.note("for want of time the first link alone is used".to_owned());
+        fitting.note("only the first link is used, to keep to the time limit".to_owned());
     }
     let each_load = Frame { turns: TurnOrder::EachLoad, ..frame.clone() };
     if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
@@ -484,7 +484,8 @@ fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<
     let Err(why) = &room.namespaces else { return Ok(wanted.to_vec()) };
     let left: Vec<Wire> = wanted.iter().copied().filter(|wire| *wire == Wire::Loopback).collect();
     if left.len() < wanted.len() {
-        fitting.note(format!("virtual links are left out: network namespaces cannot be made here ({why})"));
+        fitting
+            .note(format!("virtual links are left out: network namespaces cannot be created here ({why})"));
     }
     if left.is_empty() {
         if preset.wires.iter().any(|wire| matches!(wire, Wire::Congested { .. })) {

@@ -61,7 +61,7 @@ pub enum BadPlan {
 impl fmt::Display for BadPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadPlan::Json(why) => write!(f, "this is no plan of a run: {why}"),
+            BadPlan::Json(why) => write!(f, "not a plan file: {why}"),
             BadPlan::Version(version) => {
                 write!(f, "this plan is of version {version}, and {PLAN_SCHEMA} is known here")
             }

@@ -196,7 +196,7 @@ mod tests {
         ] {
             let read = Record::parse(&with(&format!("{latency}/{name}"), value.clone()));
             let why = read.expect_err(&format!("{name} {value}"));
-            assert!(why.to_string().starts_with("this is no record of a run: "), "{why}");
+            assert!(why.to_string().starts_with("not a record of an evaluation: "), "{why}");
         }
     }
 

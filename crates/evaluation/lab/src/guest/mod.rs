@@ -75,7 +75,7 @@ impl GuestDisk {
 /// What is missing for the experiment as a whole, and how it is installed.
 pub fn missing() -> Option<String> {
     if std::env::consts::ARCH != "x86_64" {
-        return Some("guests are made for x86_64 only".to_owned());
+        return Some("guests are supported on x86_64 only".to_owned());
     }
     if !Place::Here.has(QEMU) {
         return Some(format!("{QEMU} is missing: apt install --no-install-recommends qemu-system-x86"));
@@ -134,14 +134,15 @@ pub fn run(
     for at in 0..all {
         let (round, pair) = (at / pairs.len(), at % pairs.len());
         if ending::is_ending() {
-            record.notes.push(format!("it was told to end after {at} of {all} machines"));
+            record.notes.push(format!("interrupted after {at} of {all} machines"));
             break;
         }
         if pair == 0 && round > 0 {
             if !allowance.has_round(round_began) {
-                record
-                    .notes
-                    .push(format!("{round} of {} rounds were made: there was no time for more", size.rounds));
+                record.notes.push(format!(
+                    "{round} of {} rounds were measured: the time limit was reached",
+                    size.rounds
+                ));
                 break;
             }
             round_began = allowance.passed();
@@ -150,7 +151,9 @@ pub fn run(
             let left: Vec<String> =
                 pairs.iter().skip(pair).map(|(target, way)| format!("{target} by {}", way.name())).collect();
             let left = left.join(", ");
-            record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
+            record
+                .notes
+                .push(format!("left out of round {} because the time limit was reached: {left}", round + 1));
             break;
         }
         if broken.contains(&pair) {
@@ -279,7 +282,7 @@ impl Guest<'_, '_> {
             if at > 0 && self.allowance.is_over() {
                 let way = self.way.name();
                 record.notes.push(format!(
-                    "machine {} of {machines} ({target} by {way}) was ended after {at} of {loads} loads for want of time",
+                    "machine {} of {machines} ({target} by {way}) was ended after {at} of {loads} loads: the time limit was reached",
                     machine + 1
                 ));
                 break;
@@ -404,7 +407,7 @@ impl Guest<'_, '_> {
             latency: told.latency,
             ..LoadResult::default()
         };
-        run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
+        run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
         Ok(run)
     }
 
@@ -420,7 +423,7 @@ impl Guest<'_, '_> {
                     text.push('\n');
                 }
                 Ok(None) => return Err(qemu.failure("the machine ended")),
-                Err(Late) => return Err(qemu.failure(format!("the guest did not come to {mark}"))),
+                Err(Late) => return Err(qemu.failure(format!("the guest did not reach {mark} in time"))),
             }
         }
     }
@@ -516,8 +519,7 @@ impl VhostUserDisk {
             dir: &runner.dir,
         })?;
         let socket = attached.said("socket").map(PathBuf::from);
-        let socket =
-            socket.ok_or_else(|| Failure::new(format!("{url}: it does not say where its socket is")))?;
+        let socket = socket.ok_or_else(|| Failure::new(format!("{url}: attach did not print its socket")))?;
         Ok(VhostUserDisk { attached, socket, _scratch: scratch })
     }
 }

@@ -62,7 +62,10 @@ pub(super) fn scale_to(
             }
             if kept.len() < preset.sizes.len() {
                 let kept: Vec<String> = kept.iter().map(ToString::to_string).collect();
-                notes.push(format!("for want of time not all I/O sizes are used: {}", kept.join(", ")));
+                notes.push(format!(
+                    "not all I/O sizes are used, to keep to the time limit: {}",
+                    kept.join(", ")
+                ));
             }
             each(&loads, rounds).min(preset.runtime)
         }

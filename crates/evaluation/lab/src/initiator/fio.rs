@@ -95,7 +95,7 @@ impl Fio {
         // A device goes before a file.
         let words: &[&str] = if way == AttachMethod::Nbd { &["url"] } else { &["device", "file"] };
         let opened = words.iter().find_map(|word| attached.said(word)).map(str::to_owned);
-        let opened = opened.ok_or_else(|| attached.failure("it does not say what it made"))?;
+        let opened = opened.ok_or_else(|| attached.failure("it did not print which device it attached"))?;
         Ok((attached, opened))
     }
 }

@@ -141,7 +141,7 @@ pub(super) fn results_until_end(
     if all.errors > 0 {
         return Err(process.failure(format!("{} errors", all.errors)));
     }
-    counting.last.ok_or_else(|| process.failure("it reported too seldom: run it longer"))
+    counting.last.ok_or_else(|| process.failure("too few reports for a measurement: run it longer"))
 }
 
 #[cfg(test)]

@@ -80,8 +80,7 @@ impl Initiator for Kernel {
         let mut commands = Vec::new();
         let mut negotiated = Vec::new();
         for url in &task.urls {
-            let volume =
-                parse(url).ok_or_else(|| Failure::new(format!("{url}: this is no URL of a volume")))?;
+            let volume = parse(url).ok_or_else(|| Failure::new(format!("{url}: not the URL of a volume")))?;
             let connections = task.connections.div_ceil(task.urls.len() as u32).max(1);
             let (device, command) = attached.attach(&volume, connections)?;
             // All volumes are of one target, and asked for alike.

@@ -65,7 +65,7 @@ impl Initiator for Libiscsi {
         let depth = task.job.depth * task.job.threads;
         if sessions > SESSIONS_MAX {
             let most =
-                format!("it would take a process for each of {sessions} sessions; {SESSIONS_MAX} is most");
+                format!("needs one process per session: {sessions} sessions, of at most {SESSIONS_MAX}");
             return Err(Failure::new(most));
         }
         if depth < sessions {

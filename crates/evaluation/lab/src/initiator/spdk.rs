@@ -118,8 +118,8 @@ fn words(task: &Task<'_>, program: Vec<String>, ramp: u64, seconds: u64) -> Resu
     pair("-P", task.connections.div_ceil(shares).max(1).to_string());
     pair("-s", memory.to_string());
     for url in &task.urls {
-        let named =
-            transport(url).ok_or_else(|| Failure::new(format!("{url}: this is no volume of NVMe/TCP")))?;
+        let named = transport(url)
+            .ok_or_else(|| Failure::new(format!("{url}: not the URL of an NVMe/TCP volume")))?;
         pair("-r", named);
     }
     words.extend(["--no-huge", "--iova-mode", "va", "-LL"].map(str::to_owned));

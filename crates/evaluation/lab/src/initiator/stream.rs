@@ -45,7 +45,8 @@ impl Initiator for StreamSender {
     }
 
     fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
-        let url = task.urls.first().ok_or_else(|| Failure::new("nobody receives the stream"))?;
+        let url =
+            task.urls.first().ok_or_else(|| Failure::new("the stream has no receiver: no URL was given"))?;
         let address = url.trim_start_matches("tcp://").to_owned();
         let ms = |time: std::time::Duration| time.as_millis().to_string();
         let mut words = vec![task.place.binary(&self.binary)];

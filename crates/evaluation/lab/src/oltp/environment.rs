@@ -200,7 +200,8 @@ impl Stand {
 
 /// This program.
 fn binary() -> Result<PathBuf, Failure> {
-    std::env::current_exe().map_err(|why| Failure::new(format!("this program's own file: {why}")))
+    std::env::current_exe()
+        .map_err(|why| Failure::new(format!("cannot find this program's executable: {why}")))
 }
 
 /// A client of a database, on the initiators' processors.

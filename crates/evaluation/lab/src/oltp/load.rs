@@ -113,7 +113,7 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
     match seen {
         (true, true) if told.latency.count() > 0 => Ok(told),
         (true, true) => Err(Failure::new("sysbench printed no histogram of latencies")),
-        _ => Err(Failure::new("sysbench printed neither how many transactions nor how long they took")),
+        _ => Err(Failure::new("sysbench printed no count of transactions or no total time")),
     }
 }
 

@@ -124,7 +124,7 @@ fn rounds(
                 let rounds = progress.rounds;
                 record
                     .notes
-                    .push(format!("{round} of {rounds} rounds were made: there was no time for more"));
+                    .push(format!("{round} of {rounds} rounds were measured: the time limit was reached"));
                 return;
             }
             round_began = progress.allowance.passed();
@@ -132,7 +132,9 @@ fn rounds(
         if !progress.allowance.has_one_more(progress.at) {
             let left: Vec<String> = pairs.iter().skip(number).map(named).collect();
             let left = left.join(", ");
-            record.notes.push(format!("left out of round {} for want of time: {left}", round + 1));
+            record
+                .notes
+                .push(format!("left out of round {} because the time limit was reached: {left}", round + 1));
             return;
         }
         let Some(pair) = pairs.get(number) else { return };
@@ -146,7 +148,7 @@ fn rounds(
                 }
                 Err(_) if ending::is_ending() => {
                     let all = pairs.len() * progress.rounds as usize;
-                    record.notes.push(format!("it was told to end after {} of {all} runs", progress.at));
+                    record.notes.push(format!("interrupted after {} of {all} runs", progress.at));
                     return;
                 }
                 Err(why) => {
@@ -255,7 +257,7 @@ fn wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
     match &room.namespaces {
         Ok(()) => preset.wires.first().copied().unwrap_or(Wire::Loopback),
         Err(why) => {
-            notes.push(format!("it runs over loopback: network namespaces cannot be made here ({why})"));
+            notes.push(format!("runs over loopback: network namespaces cannot be created here ({why})"));
             Wire::Loopback
         }
     }
@@ -338,14 +340,14 @@ fn measure(
     stands.check()?;
     let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
     let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
-    run.check().map_err(|why| Failure::new(format!("its figures cannot be: {why}")))?;
+    run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
     let mut point = point(pair, &stands, size, &worked, run);
     let wanted = each * u64::from(size.users * size.databases);
     match limit.filter(|limit| worked.is_cut(*limit)) {
         Some(limit) => {
             let done = point.work.unwrap_or(0);
             record.notes.push(format!(
-                "{} on {}, round {}, was ended after {limit} s for want of time, with {done} of {wanted} transactions: \
+                "{} on {}, round {}, was ended at the time limit of {limit} s, with {done} of {wanted} transactions: \
                  it is a point of its own",
                 pair.engine.name(),
                 pair.target,

@@ -124,7 +124,7 @@ fn wait_for_volumes(setup: &TargetSetup<'_>, socket: &Path) -> Result<(), Failur
     };
     while asked(socket, method).is_none_or(|said| ready(setup, &said) < setup.volumes.0) {
         if Instant::now() > until {
-            return Err(Failure::new(format!("{method}: its volumes are not all there after 60 s")));
+            return Err(Failure::new(format!("{method}: not all volumes appeared within 60 s")));
         }
         ending::pause(Duration::from_millis(50))?;
     }
