@@ -295,7 +295,7 @@ fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, 
         );
     }
     if proof.is_mutual && proof.is_used(usual) && proof.target.is_none() {
-        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}TargetSection\""));
+        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));
     }
 }
 
