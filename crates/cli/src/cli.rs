@@ -170,15 +170,28 @@ pub enum Verb {
     Other(Vec<OsString>),
 }
 
+const LATENCY_HELP: &str = "\
+--latency counts each command once in each stage, in the time of the shard's turns:
+
+  receive  from its header coming from the socket to its start
+  wait     for memory, for its data from the host, for leave to send more to the host
+  queue    excluded by an operation on the same blocks, or by a change of reservations
+  backend  with what stores the blocks
+  send     from its answer to the moment when the socket has taken all of it";
+
 /// Verbs of `volume`.
 #[derive(Debug, Subcommand)]
 pub enum VolumeVerb {
     /// List the volumes
     List(DaemonArgs),
     /// Show one volume
+    #[command(after_help = LATENCY_HELP)]
     Show {
         /// The volume
         name: String,
+        /// Show how long its commands took, stage by stage
+        #[arg(long)]
+        latency: bool,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -388,9 +401,13 @@ pub enum ConnectionVerb {
     /// List the connections
     List(DaemonArgs),
     /// Show one connection
+    #[command(after_help = LATENCY_HELP)]
     Show {
         /// Its number, as listed
         id: u64,
+        /// Show how long its commands took, stage by stage; over iSCSI, those of its session
+        #[arg(long)]
+        latency: bool,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -431,6 +448,7 @@ mod tests {
              --node n --cores 0-1 --io epoll --allow-anonymous",
             "volume list --json --control c",
             "volume show a",
+            "volume show a --latency --json",
             "volume create a=ram:1M",
             "volume delete a --force",
             "volume resize a 2G",
@@ -447,6 +465,7 @@ mod tests {
             "path set a --group 1 --state optimized --json",
             "connection list",
             "connection show 3 --json",
+            "connection show 3 --latency",
             "session list",
             "target list",
             "target show x",

@@ -1,6 +1,7 @@
 //! The daemon's answers: aligned columns for people, and the same values as JSON for programs.
 
 mod access;
+mod latency;
 
 use config::size::human;
 use control::{
@@ -174,7 +175,7 @@ fn volume_card(volume: &VolumeReport) -> String {
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
     ];
     rows.extend(volume.standing.iter().flat_map(access::standing_rows));
-    card(&rows)
+    card(&rows) + &latency::tables(volume.latency.as_deref())
 }
 
 fn deleted(volume: &VolumeReport) -> String {
@@ -338,7 +339,7 @@ fn connection_card(connection: &ConnectionReport) -> String {
             ("written", Some(format!("{} in {} commands", human(queue.written_bytes), queue.writes))),
         ]);
     }
-    card(&rows)
+    card(&rows) + &latency::tables(connection.latency.as_deref())
 }
 
 /// Who was proved, and how.

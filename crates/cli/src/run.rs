@@ -123,7 +123,9 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Path(verb) => path(verb),
         Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
         Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
-        Verb::Connection(ConnectionVerb::Show { id, daemon }) => (daemon, Request::ConnectionShow { id }),
+        Verb::Connection(ConnectionVerb::Show { id, latency, daemon }) => {
+            (daemon, Request::ConnectionShow { id, latency })
+        }
         Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
     };
     ask(&daemon, &paths, request)
@@ -148,7 +150,7 @@ fn path(verb: PathVerb) -> (DaemonArgs, Request) {
 fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
     Ok(match verb {
         VolumeVerb::List(daemon) => (daemon, Request::VolumeList),
-        VolumeVerb::Show { name, daemon } => (daemon, Request::VolumeShow { name }),
+        VolumeVerb::Show { name, latency, daemon } => (daemon, Request::VolumeShow { name, latency }),
         VolumeVerb::Create { volume, daemon } => {
             let mut spec = volume.spec;
             let mut failed = None;

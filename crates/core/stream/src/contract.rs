@@ -2,6 +2,7 @@
 
 use buf::{Cx, Errno, Payload, Sg, SgMut, Time};
 
+use crate::answer_times::AnswerRun;
 use crate::ops::{Received, RecvOp, SendOp};
 use crate::tag::Tag;
 
@@ -108,6 +109,18 @@ pub trait Target: Connection<Event = TargetEvent<Self::Command>> {
     fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
         let _ = (tag, len);
         true
+    }
+    /// Under what the next answer is counted, from being given until the socket has taken it; 0, as at first: it is
+    /// not. See [`Target::poll_written`].
+    fn label_answer(&mut self, label: u64) {
+        let _ = label;
+    }
+    /// Labelled answers that the socket has taken, oldest first. To be asked when a batch of the link was written,
+    /// before the next is handed out.
+    #[must_use]
+    fn poll_written(&mut self, link: Link) -> Option<AnswerRun> {
+        let _ = link;
+        None
     }
     /// Answers the task and ends it; the answer may ride on the last data PDU.
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response);

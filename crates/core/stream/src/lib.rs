@@ -22,6 +22,7 @@
 )]
 
 mod alarms;
+mod answer_times;
 mod contract;
 mod index;
 mod ops;
@@ -32,6 +33,7 @@ mod timers;
 mod transmit_queue;
 
 pub use alarms::Timers;
+pub use answer_times::{AnswerRun, AnswerTimes};
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
 pub use index::TagIndex;

@@ -72,7 +72,7 @@ pub use change::{
 };
 pub use command_step::CommandStep;
 pub use facts::{Uuid, VolumeFacts, VolumeId};
-pub use gate::Gate;
+pub use gate::{Gate, OperationTimes};
 pub use io::{
     CommandClass, Done, Durability, Epoch, Extent, Failure, Fault, IdSpace, InlineIo, Io, IoId, Op, Outcome,
     Refusal, SanitizeKind, Span, UnservableReason,

@@ -66,6 +66,9 @@ pub enum Request {
     VolumeShow {
         /// Its name.
         name: String,
+        /// With how long its commands took.
+        #[serde(default)]
+        latency: bool,
     },
     /// Serve a new volume.
     VolumeCreate {
@@ -176,6 +179,9 @@ pub enum Request {
     ConnectionShow {
         /// Its number.
         id: u64,
+        /// With how long its commands took.
+        #[serde(default)]
+        latency: bool,
     },
     /// All shards.
     ShardList,

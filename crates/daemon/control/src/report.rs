@@ -3,6 +3,7 @@
 //! Field names are a contract: they contain the unit. No field is a secret.
 
 mod access;
+mod latency;
 pub mod line;
 
 use std::net::SocketAddr;
@@ -14,6 +15,7 @@ pub use access::{
     HostReport, NamespaceExportReport, NamespaceReport, PathReport, RegistrantReport, ReservationReport,
     SubsystemReport, VolumeStateReport,
 };
+pub use latency::{BucketReport, LatencyReport, StageReport};
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -54,6 +56,9 @@ pub struct VolumeReport {
     /// What is true of it now, where one volume is shown.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub standing: Option<VolumeStateReport>,
+    /// How long its commands took since the daemon serves it, where that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency: Option<Vec<LatencyReport>>,
 }
 
 /// A volume that is not served.
@@ -232,6 +237,9 @@ pub struct ConnectionReport {
     pub negotiated: Option<NegotiatedReport>,
     /// What the queue was granted, and what it did; `None` over iSCSI.
     pub queue: Option<QueueReport>,
+    /// How long its commands took, where that was asked for: those of its queue, or of its iSCSI session.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency: Option<Vec<LatencyReport>>,
 }
 
 /// An NVMe queue.

@@ -33,7 +33,7 @@ struct Echo;
 impl Service for Echo {
     fn answer(&self, request: Request) -> Result<Answer, Refused> {
         match request {
-            Request::VolumeShow { name } => {
+            Request::VolumeShow { name, .. } => {
                 Err(Refused::new(Code::NotFound, format!("there is no volume \"{name}\"")))
             }
             Request::Stop { .. } => Ok(Answer::Stopping { pid: 7 }),
@@ -65,7 +65,8 @@ fn ask_and_answer() {
     let (_root, socket, _service) = served();
     assert_eq!(client::ask(socket.path(), Request::SessionList), Ok(Answer::Sessions(Vec::new())));
     assert_eq!(client::ask(socket.path(), Request::Stop { now: true }), Ok(Answer::Stopping { pid: 7 }));
-    let why = client::ask(socket.path(), Request::VolumeShow { name: "x".into() }).unwrap_err();
+    let why =
+        client::ask(socket.path(), Request::VolumeShow { name: "x".into(), latency: false }).unwrap_err();
     assert_eq!((why.exit, why.message.as_str()), (Exit::NothingFound, "there is no volume \"x\""));
 }
 

@@ -234,10 +234,15 @@ impl Daemon {
         named("target", name, self.targets()?, |target| &target.name)
     }
 
-    fn connection(&self, id: u64) -> Result<ConnectionReport, Refused> {
+    fn connection(&self, id: u64, latency: bool) -> Result<ConnectionReport, Refused> {
         let all = self.volumes.engine.connections().map_err(|why| refused(&why))?;
         let found = all.into_iter().find(|connection| connection.id == id);
-        found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))
+        let mut found =
+            found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))?;
+        if latency {
+            found.latency = Some(self.volumes.engine.connection_latency(id).map_err(|why| refused(&why))?);
+        }
+        Ok(found)
     }
 
     fn status(&self) -> Result<StatusReport, Refused> {
@@ -277,7 +282,7 @@ impl Service for Daemon {
         let failed = |why: EngineError| refused(&why);
         Ok(match request {
             Request::VolumeList => Answer::Volumes(self.volume_list()?),
-            Request::VolumeShow { name } => Answer::Volume(self.volume_shown(&name)?),
+            Request::VolumeShow { name, latency } => Answer::Volume(self.volume_shown(&name, latency)?),
             Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
             Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
             Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_named(&name)?),
@@ -309,7 +314,7 @@ impl Service for Daemon {
             Request::ConnectionList => {
                 Answer::Connections(self.volumes.engine.connections().map_err(failed)?)
             }
-            Request::ConnectionShow { id } => Answer::Connection(self.connection(id)?),
+            Request::ConnectionShow { id, latency } => Answer::Connection(self.connection(id, latency)?),
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),
             Request::Detach { way, now } => self.detach(&way, now)?,

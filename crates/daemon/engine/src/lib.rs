@@ -38,7 +38,9 @@ use config::{
     name::VolumeName,
     plan::{Plan, ServedNames},
 };
-use control::report::{ConnectionReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport};
+use control::report::{
+    ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
+};
 
 /// Why the engine did not do it.
 #[derive(Debug)]
@@ -115,6 +117,14 @@ pub trait Engine: Send + Sync {
     fn sessions(&self) -> Result<Vec<SessionReport>, EngineError>;
     /// The connections.
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError>;
+    /// How long the commands of a volume took, of all shards together.
+    fn volume_latency(&self, _name: &str) -> Result<Vec<LatencyReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    /// How long the commands of a connection took.
+    fn connection_latency(&self, _id: u64) -> Result<Vec<LatencyReport>, EngineError> {
+        Ok(Vec::new())
+    }
     /// The shards.
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
     /// What is true of each volume, in the order of their numbers.

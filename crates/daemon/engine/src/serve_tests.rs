@@ -227,7 +227,9 @@ fn volumes_and_identities_survive_a_restart() {
     let root = tempfile::tempdir().unwrap();
     let line = format!("--volume a=file:{}/a.img,size=1M", root.path().display());
     let daemon = run(&root, &line, idle);
-    let uuid = |daemon: &Running, name: &str| match daemon.ask(Request::VolumeShow { name: name.into() }) {
+    let uuid = |daemon: &Running, name: &str| match daemon
+        .ask(Request::VolumeShow { name: name.into(), latency: false })
+    {
         Answer::Volume(volume) => volume.uuid,
         other => panic!("{other:?}"),
     };
@@ -318,7 +320,10 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     assert_eq!(listed, ["demo", "fine", "gone", "odd"]);
     let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
     assert_eq!((status.volumes, status.failed.len()), (2, 2));
-    let Answer::Volume(shown) = daemon.ask(Request::VolumeShow { name: "gone".into() }) else { panic!() };
+    let Answer::Volume(shown) = daemon.ask(Request::VolumeShow { name: "gone".into(), latency: false })
+    else {
+        panic!()
+    };
     assert!(shown.failed.as_deref().is_some_and(|why| why.contains("is not a regular file")), "{shown:?}");
     assert_eq!((shown.size_bytes, shown.uuid), (None, None), "nothing is made up");
     let retry = |name: &str| client::ask(&daemon.paths.control, Request::VolumeRetry { name: name.into() });
@@ -460,7 +465,9 @@ fn a_missing_file_of_a_chosen_uuid_is_not_made_again() {
         assert!(!file.exists());
     };
     let daemon = run(&root, &words, idle);
-    let Answer::Volume(shown) = daemon.ask(Request::VolumeShow { name: "a".into() }) else { panic!() };
+    let Answer::Volume(shown) = daemon.ask(Request::VolumeShow { name: "a".into(), latency: false }) else {
+        panic!()
+    };
     assert_eq!(shown.uuid.map(|uuid| uuid.to_string()).as_deref(), Some(uuid));
     daemon.stop();
     fs::rename(&file, &aside).unwrap();

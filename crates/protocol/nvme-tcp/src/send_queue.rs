@@ -5,7 +5,7 @@ use crate::wire::ConnectionParameters;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use stream::{SendOp, TransmitQueue};
+use stream::{AnswerTimes, SendOp, TransmitQueue};
 
 /// A PDU, or a run of data PDUs, that waits to be sent.
 pub trait OutgoingPdu: Debug + Sized {
@@ -32,6 +32,8 @@ pub struct SendQueue<P> {
     transmit_queue: TransmitQueue,
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
+    /// Since when answers wait.
+    pub(crate) answer_times: AnswerTimes,
 }
 
 /// There is no memory for a batch.
@@ -39,7 +41,12 @@ pub struct NoMemory;
 
 impl<P> Default for SendQueue<P> {
     fn default() -> Self {
-        SendQueue { pdus: VecDeque::new(), transmit_queue: TransmitQueue::new(), kernel_bytes: 0 }
+        SendQueue {
+            pdus: VecDeque::new(),
+            transmit_queue: TransmitQueue::new(),
+            kernel_bytes: 0,
+            answer_times: AnswerTimes::default(),
+        }
     }
 }
 
@@ -49,9 +56,16 @@ impl<P: OutgoingPdu> SendQueue<P> {
         self.pdus.push_back(pdu);
     }
 
+    /// Notes since when the last of what waits, which is an answer or has one, does so.
+    #[inline]
+    pub(crate) fn note_answer(&mut self, (now, label): (Time, u64)) {
+        self.answer_times.note(now, label, self.pdus.len());
+    }
+
     /// Drops what waits.
     pub(crate) fn clear(&mut self) {
         self.pdus.clear();
+        self.answer_times.clear();
     }
 
     /// Whether nothing waits.
@@ -118,6 +132,7 @@ impl<P: OutgoingPdu> SendQueue<P> {
             }
             if pdu.put(&mut writer, &mut context) {
                 self.pdus.pop_front();
+                self.answer_times.take();
             }
         }
         let op = self.transmit_queue.close(writer.batch, cx.now);

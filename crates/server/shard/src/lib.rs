@@ -27,6 +27,7 @@ mod backoff;
 mod controllers;
 mod directory;
 mod exports;
+mod latency;
 mod links;
 mod log;
 mod login_link;
@@ -42,6 +43,7 @@ pub use exports::{
     NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal,
     Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort,
 };
+pub use latency::{BUCKETS, CommandClass, Histogram, Latency, Stage, StageHistograms};
 pub use links::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine};
 pub use message::{

@@ -20,6 +20,7 @@ use volume::{
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
 use crate::exports::{Exports, PlacementOutcome};
+use crate::latency::Latency;
 use crate::links::LinkTraffic;
 
 pub use nvme::{
@@ -283,6 +284,8 @@ pub struct SessionEntry {
     pub tasks: usize,
     /// I/O since login: reads, bytes read, writes, bytes written.
     pub io: IoCounters,
+    /// How long its commands took.
+    pub latency: Latency,
 }
 
 /// A connection of a session.
@@ -315,6 +318,10 @@ pub struct VolumeEntry {
     pub sync_failed: bool,
     /// I/O of this shard since it was added.
     pub io: IoCounters,
+    /// Its operations that have not ended.
+    pub in_flight: usize,
+    /// How long its commands on this shard took.
+    pub latency: Latency,
 }
 
 /// Counts of I/O.

@@ -21,6 +21,7 @@ mod inline;
 mod steps;
 #[cfg(test)]
 mod tests;
+mod times;
 mod view_update;
 
 use std::collections::VecDeque;
@@ -31,13 +32,14 @@ use buf::{Class, Cx, Errno, Payload, Time};
 use crate::backend::{Backend, DiskOp, ShardId};
 use crate::change::{Ack, OperatorNotice, RequestId, VolumeRequest};
 use crate::guard::LockRegions;
-use crate::io::{Done, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
+use crate::io::{Done, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::requester::Requester;
 use crate::shared::Shared;
 use crate::view::View;
 
 use flights::Flights;
 use steps::Steps;
+pub use times::OperationTimes;
 
 /// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
 /// tell without a second fence per write. Then in as long as it has waited, up to the second of these: a disk
@@ -94,7 +96,7 @@ pub struct Gate {
     may_enter: bool,
     /// Ended parts of tasks in steps.
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
-    done: VecDeque<Done>,
+    done: VecDeque<(Done, OperationTimes)>,
     remarks: VecDeque<OperatorNotice>,
     wakes: VecDeque<ShardId>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
@@ -106,6 +108,8 @@ pub struct Gate {
     insists: Option<u32>,
     /// Where inline writes may go until the next [`Gate::resume`].
     claimed: LockRegions,
+    /// The time of the latest call that had one.
+    now: Time,
 }
 
 struct Slot {
@@ -116,8 +120,9 @@ struct Slot {
 /// An operation between its submission and its end.
 struct Task {
     id: IoId,
-    epoch: crate::io::Epoch,
+    epoch: Epoch,
     work: Work,
+    times: OperationTimes,
 }
 
 enum Work {
@@ -165,6 +170,7 @@ impl Gate {
             look_again: None,
             insists: None,
             claimed: LockRegions::NONE,
+            now: Time::default(),
         }
     }
 
@@ -219,6 +225,7 @@ impl Gate {
     /// # Panics
     /// If the payload is not as long as the operation says (see the crate's page).
     pub fn submit(&mut self, cx: &mut Cx<'_>, who: &Requester, mut io: Io) {
+        self.now = cx.now;
         self.publish_inline_writes();
         if let Err(refusal) = self.admit(who, &io.op) {
             return self.refuse(io, refusal);
@@ -227,7 +234,7 @@ impl Gate {
         io.epoch = self.view.epoch;
         match io.op {
             Op::Read(span) | Op::Write(span, _) if span.blocks == 0 => {
-                self.done.push_back(Done { id: io.id, result: Ok(Outcome::Complete), payload: io.payload });
+                self.end_at_once(Done { id: io.id, result: Ok(Outcome::Complete), payload: io.payload });
             }
             Op::Read(span) => self.start_read(cx, io, span),
             Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
@@ -242,7 +249,7 @@ impl Gate {
     }
 
     fn refuse(&mut self, io: Io, refusal: Refusal) {
-        self.done.push_back(Done { id: io.id, result: Err(refusal.into()), payload: io.payload });
+        self.end_at_once(Done { id: io.id, result: Err(refusal.into()), payload: io.payload });
     }
 
     fn check_payload(&self, io: &Io) {
@@ -265,7 +272,7 @@ impl Gate {
         let bad = self.view.bad.first_in(span);
         if let (Some(lba), Some(_)) = (bad, before) {
             let result = Err(Fault::Medium(lba).into());
-            return self.done.push_back(Done { id: io.id, result, payload: io.payload });
+            return self.end_at_once(Done { id: io.id, result, payload: io.payload });
         }
         // Blocks that are bad and just being written wait for the end of that.
         let lent = matches!(io.payload, Payload::None) && self.lends() && bad.is_none();
@@ -279,7 +286,7 @@ impl Gate {
         }
         if bad.is_some() {
             let work = Work::Steps(Box::new(Steps::stable_read(span, io.payload)));
-            let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+            let slot = self.open(io.id, io.epoch, work);
             return self.step(cx, slot);
         }
         self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
@@ -295,7 +302,7 @@ impl Gate {
             return self.start_steps(cx, who, io);
         }
         let (id, epoch) = (io.id, io.epoch);
-        let slot = self.open(Task { id, epoch, work: Work::Parked { io, regions, span, who: who.clone() } });
+        let slot = self.open(id, epoch, Work::Parked { io, regions, span, who: who.clone() });
         self.wait(slot);
     }
 
@@ -305,20 +312,22 @@ impl Gate {
         }
         let (id, epoch) = (io.id, io.epoch);
         let steps = Steps::new(who, io.op, io.payload);
-        let slot = self.open(Task { id, epoch, work: Work::Steps(Box::new(steps)) });
+        let slot = self.open(id, epoch, Work::Steps(Box::new(steps)));
         self.step(cx, slot);
     }
 
     /// Starts a flush that nobody asked for and no reservation can refuse: before the daemon stops.
     /// It ends by [`Gate::poll_done`].
     pub fn sync(&mut self, cx: &mut Cx<'_>, id: IoId) {
+        self.now = cx.now;
         let epoch = self.view.epoch;
         self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Flush);
     }
 
     fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
-        let slot = self.open(Task { id: io.id, epoch: io.epoch, work });
+        let slot = self.open(io.id, io.epoch, work);
         let id = self.backend_id(slot);
+        self.begin(slot);
         self.backend.submit(cx, Io { id, ..io });
     }
 
@@ -326,7 +335,8 @@ impl Gate {
         clippy::indexing_slicing,
         reason = "a free slot is a place of the table, or was pushed just before"
     )]
-    fn open(&mut self, task: Task) -> u32 {
+    fn open(&mut self, id: IoId, epoch: Epoch, work: Work) -> u32 {
+        let task = Task { id, epoch, work, times: OperationTimes::submitted(self.now) };
         if !matches!(task.work, Work::Flush) {
             self.flights.start(task.epoch);
         }
@@ -370,7 +380,8 @@ impl Gate {
         if !matches!(task.work, Work::Flush) {
             self.flights.finish(task.epoch);
         }
-        self.done.push_back(Done { id: task.id, result, payload });
+        let times = task.times.ended(self.now);
+        self.done.push_back((Done { id: task.id, result, payload }, times));
     }
 
     fn regions(&self, span: Span) -> LockRegions {
@@ -424,6 +435,7 @@ impl Gate {
     /// once: call again in the next turn, and not before others have had theirs. Call it each turn, and when another shard's
     /// [`Gate::poll_wake`] named this one.
     pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
+        self.now = cx.now;
         self.publish_inline_writes();
         self.look_again = None;
         self.reap(cx);
@@ -492,6 +504,7 @@ impl Gate {
                     unreachable!("matched above")
                 };
                 let id = self.backend_id(slot);
+                self.begin(slot);
                 self.backend.submit(cx, Io { id, ..io });
             }
             Work::Steps(_) => self.step(cx, slot),
@@ -584,6 +597,12 @@ impl Gate {
     /// An operation that has ended. Call [`Gate::resume`] first.
     #[must_use]
     pub fn poll_done(&mut self) -> Option<Done> {
+        self.poll_timed().map(|(done, _)| done)
+    }
+
+    /// The same, with when it came to where.
+    #[must_use]
+    pub fn poll_timed(&mut self) -> Option<(Done, OperationTimes)> {
         self.done.pop_front()
     }
 
@@ -595,6 +614,7 @@ impl Gate {
 
     /// The world has done it.
     pub fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
+        self.now = cx.now;
         self.backend.handle_disk(cx, op, came);
         self.reap(cx);
     }

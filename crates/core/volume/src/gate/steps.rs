@@ -375,6 +375,7 @@ impl Gate {
             self.steps(slot).flushes = true;
             self.flights.finish(epoch);
         }
+        self.begin(slot);
         self.backend.submit(cx, Io { id, epoch, op, payload });
     }
 
@@ -534,6 +535,7 @@ impl Gate {
         reason = "the home answers what a chunk has asked, and it stays until then"
     )]
     pub fn answered(&mut self, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
+        self.now = cx.now;
         let Some(at) = self.asked.iter().position(|(asked, _)| *asked == id) else { return };
         let (_, slot) = self.asked.swap_remove(at);
         let epoch = self.view.epoch;

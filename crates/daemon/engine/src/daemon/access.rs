@@ -19,12 +19,16 @@ fn bring_up_to_date(report: &mut VolumeReport, standing: &VolumeStateReport) {
 
 impl Daemon {
     /// One volume with its current state.
-    pub(super) fn volume_shown(&self, name: &str) -> Result<VolumeReport, Refused> {
+    pub(super) fn volume_shown(&self, name: &str, latency: bool) -> Result<VolumeReport, Refused> {
         let report = self.volumes.served().volume(name)?;
         let mut report = self.volumes.with_doubt(report);
         if let Some(standing) = self.standings(Some(name))?.pop() {
             bring_up_to_date(&mut report, &standing);
             report.standing = Some(standing);
+            if latency {
+                let found = self.volumes.engine.volume_latency(name).map_err(|why| refused(&why))?;
+                report.latency = Some(found);
+            }
         }
         Ok(report)
     }
@@ -104,7 +108,7 @@ impl Daemon {
         }
         self.volumes.engine.protect_volume(name, on).map_err(|why| refused(&why))?;
         tracing::info!(volume = name, on, "write protection");
-        self.volume_shown(name)
+        self.volume_shown(name, false)
     }
 
     pub(super) fn subsystems(&self) -> Result<Vec<SubsystemReport>, Refused> {

@@ -4,6 +4,7 @@ mod catalog;
 mod compute;
 pub mod exports;
 pub mod inbox;
+pub mod latency;
 pub mod log_lines;
 pub mod login;
 pub mod medium;

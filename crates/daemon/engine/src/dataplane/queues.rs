@@ -15,6 +15,11 @@ fn session_id(cntlid: u16) -> u64 {
     CONTROLLERS | u64::from(cntlid)
 }
 
+/// The number of a queue among the connections.
+pub fn connection_id(queue: &QueueEntry) -> u64 {
+    session_id(queue.cntlid) << 16 | u64::from(queue.qid)
+}
+
 /// The subsystem; none for discovery, as over iSCSI.
 fn target(queue: &QueueEntry) -> Option<String> {
     (&*queue.subsystem != DISCOVERY_NQN).then(|| queue.subsystem.to_string())
@@ -30,7 +35,7 @@ pub fn connections(frame: &FixedSettings, listings: &[Listing]) -> Vec<Connectio
     let mut all = Vec::new();
     for (shard, listing) in listings.iter().enumerate() {
         all.extend(listing.queues.iter().map(|queue| ConnectionReport {
-            id: session_id(queue.cntlid) << 16 | u64::from(queue.qid),
+            id: connection_id(queue),
             protocol: Protocol::Nvme.as_str().to_owned(),
             session: session_id(queue.cntlid),
             cid: queue.qid,
@@ -66,6 +71,7 @@ pub fn connections(frame: &FixedSettings, listings: &[Listing]) -> Vec<Connectio
                 writes: queue.counters.writes,
                 written_bytes: queue.counters.written_bytes,
             }),
+            latency: None,
         }));
     }
     all
@@ -142,6 +148,7 @@ mod tests {
             commands: 1,
             traffic: LinkTraffic::default(),
             placed: shard::PlacementOutcome { rule: None, choice: shard::PlacementReason::LeastLoaded },
+            latency: shard::Latency::default(),
             counters: QueueCounters { reads, read_bytes: reads * 4096, ..QueueCounters::default() },
         }
     }

@@ -14,6 +14,7 @@ use super::{
     catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
     inbox::{self, Records, Requests},
+    latency,
     medium::{Medium, descriptors, record_of},
     notes::Notes,
     queues, refusal,
@@ -26,7 +27,8 @@ use config::{
     plan::{Protocol, ServedNames},
 };
 use control::report::{
-    ConnectionReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport, VolumeStateReport,
+    ConnectionReport, LatencyReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport,
+    VolumeStateReport,
 };
 
 /// How long a shard may take to answer a question.
@@ -308,11 +310,28 @@ impl Engine for Shards {
                     data_digest: connection.digests.1,
                     negotiated: Some(negotiated(session, connection)),
                     queue: None,
+                    latency: None,
                 }));
             }
         }
         all.sort_by_key(|connection| connection.id);
         Ok(all)
+    }
+
+    fn volume_latency(&self, name: &str) -> Result<Vec<LatencyReport>, EngineError> {
+        let id = self.number(name)?;
+        let listings = self.listings()?;
+        let entries = listings.iter().flat_map(|listing| &listing.volumes).filter(|one| one.id == id);
+        Ok(latency::report(entries.map(|entry| &entry.latency)))
+    }
+
+    fn connection_latency(&self, id: u64) -> Result<Vec<LatencyReport>, EngineError> {
+        let listings = self.listings()?;
+        let queues = listings.iter().flat_map(|listing| &listing.queues);
+        let queues = queues.filter(|queue| queues::connection_id(queue) == id).map(|queue| &queue.latency);
+        let sessions = listings.iter().flat_map(|listing| &listing.sessions);
+        let sessions = sessions.filter(|session| u64::from(session.tsih) == id >> 16);
+        Ok(latency::report(queues.chain(sessions.map(|session| &session.latency))))
     }
 
     fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError> {

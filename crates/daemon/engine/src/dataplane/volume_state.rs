@@ -175,9 +175,9 @@ mod tests {
         let frame = FixedSettings::of(&example());
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), IoCounters::default());
-            of(&frame, &Catalog::default(), "logs", &[VolumeEntry { id: VolumeId(0), view, sync_failed, io }])
-                .unwrap()
-                .not_ready
+            let latency = shard::Latency::default();
+            let entry = VolumeEntry { id: VolumeId(0), view, sync_failed, io, in_flight: 0, latency };
+            of(&frame, &Catalog::default(), "logs", &[entry]).unwrap().not_ready
         };
         assert_eq!(shown(false), None);
         assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge with `volume retry`"));

@@ -48,7 +48,7 @@ pub use request::{
     Cdb, Fault, LinkFault, Request, Residual, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
 use std::collections::VecDeque;
-use stream::{Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
+use stream::{AnswerRun, Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use tasks::{SessionTasks, links_to_keep};
 
@@ -387,8 +387,20 @@ impl Target for TargetSession {
         self.tasks.allow_write(tag, len)
     }
 
+    #[inline]
+    fn label_answer(&mut self, label: u64) {
+        self.tasks.answer_stamp.1 = label;
+    }
+
+    #[inline]
+    fn poll_written(&mut self, link: Link) -> Option<AnswerRun> {
+        self.tasks.links.get_mut(link)?.tx.answer_times.poll_written()
+    }
+
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
+        self.tasks.answer_stamp.0 = cx.now;
         self.tasks.take_response(cx.now, tag, response);
+        self.tasks.answer_stamp.1 = 0;
         self.tidy(cx.now);
     }
 

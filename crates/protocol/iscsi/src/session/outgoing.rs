@@ -10,10 +10,10 @@ use crate::wire::{
     self, AsyncEvent, Bhs, DataInFlags, Itt, LogoutResponseCode, Lun, Pdu, RejectReason, ResponseFlags,
     ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt,
 };
-use buf::{Class, Cx, Pool, Sg};
+use buf::{Class, Cx, Pool, Sg, Time};
 use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{SendOp, SendOpBuilder, TransmitQueue};
+use stream::{AnswerTimes, SendOp, SendOpBuilder, TransmitQueue};
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
@@ -207,12 +207,27 @@ pub(super) struct LinkSender {
     kernel_bytes: u64,
     /// Bytes that wait to be sent and were not reserved.
     unreserved_bytes: u64,
+    /// Since when answers wait.
+    pub(super) answer_times: AnswerTimes,
 }
 
 impl LinkSender {
     pub(super) fn new(stat_sn: Sn) -> Self {
-        let (waiting, transmit_queue) = (VecDeque::new(), TransmitQueue::new());
-        LinkSender { waiting, transmit_queue, stat_sn, read_bytes: 0, kernel_bytes: 0, unreserved_bytes: 0 }
+        LinkSender {
+            waiting: VecDeque::new(),
+            transmit_queue: TransmitQueue::new(),
+            stat_sn,
+            read_bytes: 0,
+            kernel_bytes: 0,
+            unreserved_bytes: 0,
+            answer_times: AnswerTimes::default(),
+        }
+    }
+
+    /// Notes since when the last of what waits, which is an answer or has one, does so.
+    #[inline]
+    pub(super) fn note_answer(&mut self, (now, label): (Time, u64)) {
+        self.answer_times.note(now, label, self.waiting.len());
     }
 
     #[inline]
@@ -223,6 +238,7 @@ impl LinkSender {
     /// Drops what waits: the link is over.
     pub(super) fn clear(&mut self) {
         self.waiting.clear();
+        self.answer_times.clear();
     }
 
     /// Whether nothing waits, and no batch is on its way to the socket.
@@ -338,10 +354,11 @@ impl LinkSender {
             if !writer.pdus.batch.fits(pdu.head_least(digest), pdu.data().unwrap_or(&Sg::new())) {
                 break;
             }
-            if writer.put(pdu)
-                && let Some(OutgoingPdu::DataIn(run)) = self.waiting.pop_front()
-            {
-                writer.unreserved_bytes += u64::from(run.unreserved);
+            if writer.put(pdu) {
+                self.answer_times.take();
+                if let Some(OutgoingPdu::DataIn(run)) = self.waiting.pop_front() {
+                    writer.unreserved_bytes += u64::from(run.unreserved);
+                }
             }
         }
         self.stat_sn = writer.stat_sn;

@@ -66,9 +66,12 @@ impl SessionTasks {
                 let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
                 self.uncount(tag);
                 self.table.discard(tag);
-                self.links[index].tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+                let tx = &mut self.links[index].tx;
+                tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
+                tx.note_answer(self.answer_stamp);
             }
             (TaskState::Live, TaskKind::Scsi(_)) => {
+                task.answer_stamp = self.answer_stamp;
                 let answer = Answer::of(response).unwrap_or(Answer::Failure);
                 if task.is_owed() {
                     task.state = TaskState::Answered(Box::new(answer));
@@ -269,6 +272,7 @@ impl SessionTasks {
                 with_qualifier: self.params.protocol_level >= 2,
             }))),
         }
+        link.tx.note_answer(task.answer_stamp);
     }
 
     /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its

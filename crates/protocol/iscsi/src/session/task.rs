@@ -8,8 +8,8 @@
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;
 use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode, Ttt};
-use buf::SgMut;
 use buf::crc32c::Crc32c;
+use buf::{SgMut, Time};
 use smallvec::SmallVec;
 use std::ops::Range;
 use stream::{Place, ReceiveBuffer, Tag};
@@ -35,6 +35,8 @@ pub(super) struct Task {
     pub(super) owing: bool,
     /// Whether the window counts it as in work.
     pub(super) counted: bool,
+    /// When the server gave its answer, and under what that is counted.
+    pub(super) answer_stamp: (Time, u64),
 }
 
 #[derive(Debug)]

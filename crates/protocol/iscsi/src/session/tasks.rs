@@ -44,6 +44,8 @@ pub(super) struct SessionTasks {
     pub(super) ttts: TransferTags,
     /// A link or the session is ending, and something of it has ended.
     pub(super) unsettled: bool,
+    /// When the server gives the answer that it gives, and under what it is counted.
+    pub(super) answer_stamp: (Time, u64),
 }
 
 impl SessionTasks {
@@ -56,6 +58,7 @@ impl SessionTasks {
         let commands = u32::from(limits.commands);
         let most = commands as usize + usize::from(limits.immediate);
         SessionTasks {
+            answer_stamp: (cx.now, 0),
             table: Slab::new(most),
             index: TagIndex::new(most),
             immediates: 0,
@@ -88,6 +91,7 @@ impl SessionTasks {
             return None;
         }
         let task = Task {
+            answer_stamp: (Time(0), 0),
             itt: bhs.itt,
             lun: bhs.lun,
             cmd_sn: cmd_sn_of(bhs),

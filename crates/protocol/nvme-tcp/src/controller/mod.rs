@@ -28,13 +28,13 @@ pub use crate::limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, Qu
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
 use crate::wire::ConnectionParameters;
-use buf::{Class, Cx, Sg, SgMut};
+use buf::{Class, Cx, Sg, SgMut, Time};
 use capsules::Capsules;
 use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::time::Duration;
-use stream::{ReceiveBuffer, Tag, Target, TargetEvent};
+use stream::{AnswerRun, Link, ReceiveBuffer, Tag, Target, TargetEvent};
 pub use task::R2T_MAX;
 use task::{DataSource, Task};
 use task_table::TaskTable;
@@ -74,6 +74,8 @@ pub struct ControllerRole {
     sqhd: u16,
     /// Bytes that wait and nobody asked leave for: small answers.
     unasked_bytes: u64,
+    /// When the server gives the answer that it gives, and under what it is counted.
+    answer_stamp: (Time, u64),
 }
 
 impl Role for ControllerRole {
@@ -126,6 +128,7 @@ impl ControllerQueue {
             next_ttag: cx.entropy.next_u64() as u16,
             sqhd: 0,
             unasked_bytes: 0,
+            answer_stamp: (cx.now, 0),
         };
         let size = QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
         Queue::with(cx, role, timeouts, parameters, size, receive_buffer)
@@ -247,8 +250,20 @@ impl Target for ControllerQueue {
         self.role.tasks.allow_write(tag, len, self.role.limits.write_bytes)
     }
 
-    fn respond(&mut self, _cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
+    #[inline]
+    fn label_answer(&mut self, label: u64) {
+        self.role.answer_stamp.1 = label;
+    }
+
+    #[inline]
+    fn poll_written(&mut self, _link: Link) -> Option<AnswerRun> {
+        self.out.answer_times.poll_written()
+    }
+
+    fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
+        self.role.answer_stamp.0 = cx.now;
         self.take_response(tag, response);
+        self.role.answer_stamp.1 = 0;
         self.advance_closing();
     }
 

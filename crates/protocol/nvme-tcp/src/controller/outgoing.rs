@@ -206,6 +206,7 @@ impl ControllerQueue {
         } else {
             self.out.push(OutgoingPdu::Response { cid, completion, connect });
         }
+        self.out.note_answer(self.role.answer_stamp);
     }
 
     /// Whether so much waits to be sent that no further command is taken.

@@ -33,6 +33,7 @@ impl ControllerQueue {
         match &mut task.state {
             TaskState::Live if owed => {
                 task.state = TaskState::Answered(completion);
+                task.answer_stamp = self.role.answer_stamp;
                 task.places.clear();
                 self.role.awaits_place = false;
             }
@@ -75,7 +76,11 @@ impl ControllerQueue {
             TaskState::Ending { how: EndedBy::Status(status), acked: true } if !owed => {
                 self.answer(tag, status.into());
             }
-            TaskState::Answered(completion) if !owed => self.answer(tag, completion),
+            TaskState::Answered(completion) if !owed => {
+                self.role.answer_stamp = task.answer_stamp;
+                self.answer(tag, completion);
+                self.role.answer_stamp.1 = 0;
+            }
             TaskState::Abandoned if !owed => {
                 self.role.tasks.remove(tag);
             }

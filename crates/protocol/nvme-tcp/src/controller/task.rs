@@ -3,7 +3,7 @@
 //! Write data is in the capsule, or is requested by R2Ts, never both. Every byte has exactly one destination:
 //! a buffer of the server, or nowhere, if it is no longer needed.
 
-use buf::SgMut;
+use buf::{SgMut, Time};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Status};
 use smallvec::SmallVec;
@@ -32,6 +32,8 @@ pub(super) struct Task {
     pub(super) read_reserved: u32,
     /// Bytes that [`reserve_write`](stream::Target::reserve_write) allowed and that have not come yet.
     pub(super) write_reserved: u32,
+    /// When the server gave the answer that waits for the host's data, and under what it is counted.
+    pub(super) answer_stamp: (Time, u64),
     /// End of what was asked for by R2T.
     asked: u32,
     /// Stretches asked for and not whole, in the order of asking.
@@ -97,6 +99,7 @@ impl Task {
             event_request: false,
             read_reserved: 0,
             write_reserved: 0,
+            answer_stamp: (Time(0), 0),
             asked: 0,
             r2ts: SmallVec::new(),
             places: SmallVec::new(),

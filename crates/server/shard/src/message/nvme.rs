@@ -12,6 +12,7 @@ use nvme_tcp::QueueHandoff;
 
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::{PlacementOutcome, ShardPreference};
+use crate::latency::Latency;
 use crate::links::LinkTraffic;
 
 /// One message of the NVMe side.
@@ -169,4 +170,6 @@ pub struct QueueEntry {
     pub counters: QueueCounters,
     /// Bytes of its socket.
     pub traffic: LinkTraffic,
+    /// How long its commands took.
+    pub latency: Latency,
 }

@@ -13,6 +13,8 @@ use stream::{Connection, Link, RecvOp, SendOp, Slab, Tag, Target, Timers};
 
 use super::nvme::queue::Queue;
 use super::payload_step::{CommandConn, ParkedSteps};
+use super::times::CommandTimes;
+use super::volumes::LocalVolumes;
 use crate::exports::PlacementOutcome;
 use crate::links::{LinkOwner, Links};
 use crate::login_link::LoginLink;
@@ -47,6 +49,10 @@ impl CommandConn for Session {
 
     fn split(&mut self) -> (&mut TargetSession, &mut ParkedSteps<TaskKey>) {
         (&mut self.proto, &mut self.parked)
+    }
+
+    fn times(&mut self) -> &mut CommandTimes {
+        &mut self.times
     }
 
     fn has_read_reserved(&self, _: Tag, _: u32) -> bool {
@@ -105,6 +111,7 @@ pub(super) struct Session {
     /// How the latest of them came: what the session is judged by while it has none.
     pub(super) latest: Accepted,
     pub(super) io: IoCounters,
+    pub(super) times: CommandTimes,
     /// Logins of further connections that wait for the end of what they replace.
     pub(super) joining: Vec<JoinRequest>,
     /// Those that were answered and whose links are on their way.
@@ -249,13 +256,19 @@ impl Connections {
     }
 
     /// What was sent is written, or never will be. False: the link is not of one of these connections.
-    pub(super) fn handle_written(&mut self, cx: &mut Cx<'_>, id: LinkId, how: Result<(), Errno>) -> bool {
+    pub(super) fn handle_written(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volumes: &mut LocalVolumes,
+        id: LinkId,
+        how: Result<(), Errno>,
+    ) -> bool {
         let Some(owner) = self.links.get(id) else { return false };
         let Some(conn) = self.get_mut(owner.conn) else { return true };
         match &mut conn.kind {
             ConnKind::Login(pending_login) => pending_login.login.handle_written(how),
-            ConnKind::Session(session) => session.proto.handle_written(cx, owner.link, how),
-            ConnKind::Queue(queue) => queue.proto.handle_written(cx, owner.link, how),
+            ConnKind::Session(session) => session.written(cx, volumes, owner.link, how),
+            ConnKind::Queue(queue) => queue.written(cx, volumes, owner.link, how),
         }
         self.touch(owner.conn);
         self.mark_ready(id);

@@ -8,13 +8,16 @@
 //! *Inline* means without waiting: a plain read or write is executed within the call that delivers its
 //! command ([`carry_out_inline`]). It needs no task, and has the same result.
 
-use buf::{Class, Cx, Payload};
+use buf::{Class, Cx, Payload, Time};
 use endpoint::{Departure, LinkId};
 use stream::{Tag, Target};
-use volume::{CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Op, Requester, VolumeId};
+use volume::{
+    CommandStep, Done, Failure, Fault, InlineIo, Io, IoId, Op, OperationTimes, Requester, VolumeId,
+};
 
 use super::Parts;
 use super::conns::Connections;
+use super::operations::Operations;
 use super::payload_step::{AnyStep, CommandConn, IoStep, ParkedSteps, PayloadStep, Receive, Retry};
 use super::volumes::LocalVolumes;
 use crate::message::Message;
@@ -70,6 +73,28 @@ pub(super) trait Front: Sized {
     /// An operation has ended.
     fn done(&mut self, cx: &mut Cx<'_>, done: Done);
 
+    /// The commands of its operations.
+    fn operations(&mut self) -> &mut Operations<Self::Command>;
+
+    /// Notes for the times of a command that one of its operations goes to its volume.
+    fn note_submit(&mut self, now: Time, conns: &mut Connections, step: &IoStep<Self::Command>) {
+        let IoStep { command, volume, ref io, to_peer, .. } = *step;
+        self.operations().put(io.id, command);
+        let conn = self.conn_of(command).and_then(|tag| Self::conn(conns, tag));
+        if let Some(conn) = conn {
+            conn.times().submit(now, Self::tag_of(command), volume, io, to_peer);
+        }
+    }
+
+    /// Notes for the times of a command that one of its operations has ended.
+    fn note_done(&mut self, now: Time, conns: &mut Connections, done: &Done, times: OperationTimes) {
+        let Some(command) = self.operations().take(done.id) else { return };
+        let conn = self.conn_of(command).and_then(|tag| Self::conn(conns, tag));
+        if let Some(conn) = conn {
+            conn.times().done(now, Self::tag_of(command), times);
+        }
+    }
+
     /// A link has departed and nothing is out on it: it is forgotten, and with it a connection that has no other.
     fn forget_link(&mut self, parts: &mut Parts, conn: Tag, id: LinkId);
 
@@ -123,7 +148,12 @@ pub(super) trait Front: Sized {
                 if !Self::is_success(&reply) {
                     self.forget_transfers(parts, command);
                 }
-                self.with_conn(&mut parts.conns, command, |conn, tag| Self::respond(conn, cx, tag, reply));
+                let Parts { conns, volumes, .. } = parts;
+                self.with_conn(conns, command, |conn, tag| {
+                    let label = conn.times().answer(tag, volumes);
+                    conn.split().0.label_answer(label);
+                    Self::respond(conn, cx, tag, reply);
+                });
             }
             CommandStep::Retire { command } => {
                 self.forget_transfers(parts, command);
@@ -258,6 +288,7 @@ pub(super) trait Front: Sized {
                 if !attach(cx, &mut step.io, step.want) {
                     return Some(PayloadStep::Io(step));
                 }
+                self.note_submit(cx.now, &mut parts.conns, &step);
                 parts.volumes.submit(cx, self.nexus_of(step.command), step.volume, step.io);
             }
             PayloadStep::Retry(Retry { command, class, len }) => {

@@ -20,9 +20,9 @@ use buf::{Cx, Errno, Pool, Time};
 use endpoint::{Accepted, LinkId};
 use volume::{Ack, VolumeId};
 
-use super::Shard;
 use super::conns::{ConnKind, Connections};
 use super::front::Front;
+use super::{Parts, Shard};
 use crate::exports::Exports;
 use crate::message::Message;
 
@@ -96,7 +96,7 @@ impl Shard {
         let new = &self.parts.exports;
         let (mut out, mut not_copied) =
             copy_lent(cx.pool, &mut self.parts.conns, |kind| keeps_volumes(kind, old, new));
-        reset_all(cx, &mut self.parts.conns, &not_copied);
+        reset_all(cx, &mut self.parts, &not_copied);
         out.append(&mut not_copied);
         out.retain(|link| self.parts.conns.links.has_lent(*link));
         if out.is_empty() {
@@ -129,7 +129,7 @@ impl Shard {
         if !self.parts.volumes.may_be_read_late(volume) {
             return Vec::new();
         }
-        reset_all(cx, &mut self.parts.conns, &not_copied);
+        reset_all(cx, &mut self.parts, &not_copied);
         out.append(&mut not_copied);
         out.retain(|link| self.parts.conns.links.has_lent(*link));
         out
@@ -160,7 +160,7 @@ impl Shard {
                 Change::View(..) | Change::Exports(_) => {}
             }
             if recall.until.take_if(|until| *until <= cx.now).is_some() {
-                reset_all(cx, &mut self.parts.conns, &recall.links);
+                reset_all(cx, &mut self.parts, &recall.links);
                 worked = true;
             }
             waits.push_back(recall);
@@ -171,10 +171,11 @@ impl Shard {
 }
 
 /// Resets links: their connections hear of it now.
-fn reset_all(cx: &mut Cx<'_>, conns: &mut Connections, links: &[LinkId]) {
+fn reset_all(cx: &mut Cx<'_>, parts: &mut Parts, links: &[LinkId]) {
+    let Parts { conns, volumes, .. } = parts;
     for link in links {
         conns.links.reset_at_departure(*link);
-        conns.handle_written(cx, *link, Err(NOT_READ));
+        conns.handle_written(cx, volumes, *link, Err(NOT_READ));
     }
 }
 

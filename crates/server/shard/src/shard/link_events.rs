@@ -23,12 +23,14 @@ impl Shard {
         match &mut conn.kind {
             ConnKind::Login(pending_login) => pending_login.login.handle_recv(cx, op, came),
             ConnKind::Session(session) => {
+                session.times.received = cx.now;
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
                     let initiator = session.initiator.clone();
                     self.parts.log.push(LogLine::LinkFault { initiator, violation });
                 }
             }
             ConnKind::Queue(queue) => {
+                queue.times.received = cx.now;
                 if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
                     self.nvme.queue_protocol_error(cx, &mut self.parts, owner.conn, violation);
                 }

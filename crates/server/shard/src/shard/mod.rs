@@ -15,9 +15,11 @@ mod lent;
 mod link_events;
 mod memory;
 mod nvme;
+mod operations;
 mod outbox;
 mod payload_step;
 mod remotes;
+mod times;
 mod volume_events;
 mod volumes;
 
@@ -243,7 +245,8 @@ impl Endpoint for Shard {
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        if !self.parts.conns.handle_written(cx, link, how) {
+        let Parts { conns, volumes, .. } = &mut self.parts;
+        if !conns.handle_written(cx, volumes, link, how) {
             self.remotes.handle_written(cx, link, how);
         }
     }

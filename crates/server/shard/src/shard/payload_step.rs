@@ -3,11 +3,14 @@
 
 use std::collections::VecDeque;
 
-use buf::{Class, Cx, Sg, SgMut};
+use buf::{Class, Cx, Errno, Sg, SgMut};
 use nvme_server::CommandKey;
 use scsi_server::TaskKey;
-use stream::{Tag, Target};
+use stream::{Connection, Link, Tag, Target};
 use volume::{Io, IoId, VolumeId};
+
+use super::times::CommandTimes;
+use super::volumes::LocalVolumes;
 
 /// The peer is to send `len` bytes of a command's payload, from `at` on.
 #[derive(Clone, Copy, Debug)]
@@ -122,6 +125,20 @@ pub(super) trait CommandConn {
 
     /// The protocol, and what waits for the peer.
     fn split(&mut self) -> (&mut Self::Proto, &mut ParkedSteps<Self::Command>);
+
+    /// How long its commands took and take.
+    fn times(&mut self) -> &mut CommandTimes;
+
+    /// The socket has taken a batch, and with it answers.
+    fn written(&mut self, cx: &mut Cx<'_>, volumes: &mut LocalVolumes, link: Link, how: Result<(), Errno>) {
+        self.split().0.handle_written(cx, link, how);
+        if how.is_err() {
+            return;
+        }
+        while let Some(run) = self.split().0.poll_written(link) {
+            self.times().sent(cx.now, run, volumes);
+        }
+    }
 
     /// Whether what a command holds already covers so much more to be sent.
     fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;

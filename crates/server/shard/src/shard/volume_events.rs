@@ -2,7 +2,7 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use volume::{Ack, Done, IdSpace, ViewUpdate, VolumeAnswer, VolumeId};
+use volume::{Ack, Done, IdSpace, OperationTimes, ViewUpdate, VolumeAnswer, VolumeId};
 
 use super::Shard;
 use super::front::Front;
@@ -15,7 +15,8 @@ impl Shard {
         let mut worked = false;
         while let Some(done) = self.parts.volumes.orphans.pop_front() {
             worked = true;
-            self.finish_io(cx, done);
+            let times = OperationTimes { submitted: cx.now, begun: cx.now };
+            self.finish_io(cx, done, times);
         }
         while let Some(volume) = self.parts.volumes.scheduled.pop_front() {
             worked = true;
@@ -33,14 +34,16 @@ impl Shard {
     }
 
     /// An operation has ended: its server hears of it, and may want another one.
-    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done) {
+    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done, times: OperationTimes) {
         self.parts.deferred.follows = true;
         match done.id.space() {
             IdSpace::Scsi => {
+                self.iscsi.note_done(cx.now, &mut self.parts.conns, &done, times);
                 self.iscsi.server.done(cx, done);
                 self.iscsi.run_steps(cx, &mut self.parts);
             }
             IdSpace::Nvme => {
+                self.nvme.note_done(cx.now, &mut self.parts.conns, &done, times);
                 self.nvme.server.done(cx, done);
                 self.nvme.run_steps(cx, &mut self.parts);
             }
@@ -55,12 +58,12 @@ impl Shard {
             let Some(local) = self.parts.volumes.get_mut(volume) else { return };
             let more = local.gate.resume(cx);
             let mut ended = false;
-            while let Some(done) = self.parts.volumes.poll_done(volume) {
+            while let Some((done, times)) = self.parts.volumes.poll_done(volume) {
                 ended = true;
                 if done.id == FLUSH {
                     self.flushed(volume, done.result.is_ok());
                 } else {
-                    self.finish_io(cx, done);
+                    self.finish_io(cx, done, times);
                 }
             }
             // In memory each part of an operation has ended at once: the world and other volumes have their

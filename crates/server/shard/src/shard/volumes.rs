@@ -7,13 +7,14 @@ use buf::{Cx, Errno, Sg, Time};
 use endpoint::ShardId;
 use stream::{Tag, Timers};
 use volume::{
-    Ack, DiskId, DiskOp, Done, Durability, Gate, IdSpace, Io, IoId, Op, OperatorNotice, Refusal, RequestId,
-    Requester, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId, VolumeMap,
-    VolumeOwner, VolumeRequest,
+    Ack, DiskId, DiskOp, Done, Durability, Gate, IdSpace, Io, IoId, Op, OperationTimes, OperatorNotice,
+    Refusal, RequestId, Requester, Span, StoreOp, UnservableReason, View, ViewUpdate, VolumeAnswer, VolumeId,
+    VolumeMap, VolumeOwner, VolumeRequest,
 };
 
 use super::outbox::Outbox;
 use super::remotes::Remotes;
+use crate::latency::Latency;
 use crate::log::{Log, LogLine};
 use crate::message::{BackendFactory, CONTROL, IoCounters, Message, VolumeEntry, VolumeSpec};
 
@@ -28,6 +29,7 @@ pub(super) struct LocalVolume {
     pub(super) gate: Gate,
     pub(super) home: Option<Box<VolumeOwner>>,
     io: IoCounters,
+    latency: Latency,
     pub(super) scheduled: bool,
     /// Its backend, if that has sockets.
     pub(super) remote: Option<Tag>,
@@ -135,11 +137,17 @@ impl LocalVolumes {
     }
 
     /// An operation of this volume that has ended.
-    pub(super) fn poll_done(&mut self, volume: VolumeId) -> Option<Done> {
+    pub(super) fn poll_done(&mut self, volume: VolumeId) -> Option<(Done, OperationTimes)> {
         let local = self.get_mut(volume)?;
-        let done = local.gate.poll_done()?;
+        let (done, times) = local.gate.poll_timed()?;
         local.note_done(&done);
-        Some(done)
+        Some((done, times))
+    }
+
+    /// Where the commands of a volume are counted.
+    #[inline]
+    pub(super) fn latency_of(&mut self, volume: VolumeId) -> Option<&mut Latency> {
+        Some(&mut self.get_mut(volume)?.latency)
     }
 
     /// Takes from a gate what it wants done elsewhere.
@@ -216,6 +224,7 @@ impl LocalVolumes {
             gate,
             home,
             io,
+            latency: Latency::default(),
             scheduled: false,
             remote,
             unflushed: false,
@@ -270,6 +279,8 @@ impl LocalVolumes {
             view: local.gate.view().clone(),
             sync_failed: local.gate.sync_failed(),
             io: local.io,
+            in_flight: local.gate.in_flight(),
+            latency: local.latency.clone(),
         };
         self.volumes.iter().map(entry).collect()
     }

@@ -9,6 +9,7 @@ mod facts;
 mod host;
 mod joins;
 mod keys;
+mod latency;
 mod leaving;
 mod lent;
 mod proofs;

@@ -48,7 +48,7 @@ fn a_created_volume_is_served_recorded_and_forgotten_when_deleted() {
     assert!(matches!(deleted, Answer::Deleted(_)));
     assert_eq!(volumes::load(&daemon.volumes.state).unwrap(), []);
     assert!(path.exists(), "the data is never deleted");
-    let why = daemon.answer(Request::VolumeShow { name: "x".into() }).unwrap_err();
+    let why = daemon.answer(Request::VolumeShow { name: "x".into(), latency: false }).unwrap_err();
     assert_eq!(why.code, Code::NotFound);
     assert_eq!(code(daemon.answer(Request::TargetShow { name: "x".into() })), Code::NotFound);
     // The lock went with the volume.
@@ -75,7 +75,7 @@ fn a_created_volume_is_not_open_to_strangers_beyond_this_machine() {
             && engine.take().is_empty()
             && volumes::load(&daemon.volumes.state).unwrap().is_empty()
     );
-    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
+    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into(), latency: false })), Code::NotFound);
     let Fixture { root: _root, daemon, .. } = fixture_of(|plan| {
         public(plan);
         plan.allow_anonymous = true;
@@ -119,7 +119,7 @@ fn what_the_engine_refuses_leaves_no_trace() {
         code(daemon.answer(Request::VolumeDelete { name: "demo".into(), force: false })),
         Code::Conflict
     );
-    daemon.answer(Request::VolumeShow { name: "demo".into() }).unwrap();
+    daemon.answer(Request::VolumeShow { name: "demo".into(), latency: false }).unwrap();
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn what_cannot_be_recorded_is_not_served() {
     std::fs::create_dir(daemon.volumes.state.path().join("volumes.new")).unwrap();
     assert_eq!(code(create(&daemon, "x", "ram:1M".into())), Code::Failed);
     assert_eq!(engine.take(), [] as [&str; 0], "no host has seen it");
-    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into() })), Code::NotFound);
+    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "x".into(), latency: false })), Code::NotFound);
 }
 
 #[test]

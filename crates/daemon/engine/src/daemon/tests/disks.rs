@@ -13,7 +13,9 @@ fn a_failed_sync_is_shown_and_acknowledged_by_a_retry() {
         other => panic!("{other:?}"),
     };
     assert_eq!(failed(), 1);
-    let Ok(Answer::Volume(shown)) = daemon.answer(Request::VolumeShow { name: "demo".into() }) else {
+    let Ok(Answer::Volume(shown)) =
+        daemon.answer(Request::VolumeShow { name: "demo".into(), latency: false })
+    else {
         panic!()
     };
     assert!(shown.failed.unwrap().contains("acknowledge with `volume retry`"));
@@ -118,7 +120,10 @@ fn a_disk_that_does_not_answer_keeps_nobody_from_anything_else() {
         drop(silent);
         deleted.join().unwrap().unwrap();
     });
-    assert_eq!(code(daemon.answer(Request::VolumeShow { name: "silent".into() })), Code::NotFound);
+    assert_eq!(
+        code(daemon.answer(Request::VolumeShow { name: "silent".into(), latency: false })),
+        Code::NotFound
+    );
     create(&daemon, "other", spec).unwrap();
 }
 

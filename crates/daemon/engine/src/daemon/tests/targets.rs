@@ -12,7 +12,7 @@ fn targets_are_found_by_the_end_of_their_name() {
     assert_eq!(target.portals[0].address.port(), 43121);
     let why = daemon.answer(Request::TargetShow { name: "dem".into() }).unwrap_err();
     assert_eq!(why.code, Code::NotFound);
-    let why = daemon.answer(Request::VolumeShow { name: "demi".into() }).unwrap_err();
+    let why = daemon.answer(Request::VolumeShow { name: "demi".into(), latency: false }).unwrap_err();
     assert_eq!(why.message, "there is no volume \"demi\"; did you mean \"demo\"?");
 }
 
@@ -39,7 +39,9 @@ fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
 #[test]
 fn a_volume_is_shown_with_both_protocols_and_its_truth() {
     let Fixture { engine, daemon, .. } = fixture();
-    let Answer::Volume(shown) = daemon.answer(Request::VolumeShow { name: "demo".into() }).unwrap() else {
+    let Answer::Volume(shown) =
+        daemon.answer(Request::VolumeShow { name: "demo".into(), latency: false }).unwrap()
+    else {
         panic!()
     };
     assert_eq!(shown.exports[0].target, "iqn.2026-11.io.blockwire:demo");

@@ -138,5 +138,6 @@ fn session_entry(session: &Session, links: &Links) -> SessionEntry {
         connections: connections.collect(),
         tasks: session.proto.tasks_in_work(),
         io: session.io,
+        latency: session.times.latency.clone(),
     }
 }

@@ -26,6 +26,7 @@ use volume::{Done, Requester};
 
 use super::conns::{ConnKind, Connections, Session};
 use super::front::Front;
+use super::operations::Operations;
 use super::payload_step::{AnyStep, PayloadStep};
 use super::{DIRECTORY, Parts};
 use crate::directory::Directory;
@@ -46,6 +47,7 @@ pub(super) struct IscsiFront {
     pub(super) pending_sessions: PendingSessions,
     pub(super) nexus_ends: NexusEnds,
     directory: Option<Directory>,
+    operations: Operations<TaskKey>,
 }
 
 impl IscsiFront {
@@ -58,6 +60,7 @@ impl IscsiFront {
             promised_by_initiator: HashMap::new(),
             pending_sessions: PendingSessions::default(),
             nexus_ends: NexusEnds::default(),
+            operations: Operations::default(),
             directory: (id == DIRECTORY).then(|| Directory::new(shards, sessions_max)),
         }
     }
@@ -122,6 +125,10 @@ impl Front for IscsiFront {
 
     /// The SCSI server makes its answers without memory of the pool.
     fn retry(&mut self, _: &mut Cx<'_>, _: TaskKey) {}
+
+    fn operations(&mut self) -> &mut Operations<TaskKey> {
+        &mut self.operations
+    }
 
     fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
         self.server.done(cx, done);

@@ -27,6 +27,7 @@ use crate::message::{IoCounters, LinkHandoff, Message};
 use crate::shard::conns::{Conn, ConnKind, Connections, Session, SessionLink};
 use crate::shard::front::Front;
 use crate::shard::payload_step::ParkedSteps;
+use crate::shard::times::CommandTimes;
 use crate::shard::{DIRECTORY, Parts, set_slot};
 
 impl IscsiFront {
@@ -98,6 +99,7 @@ impl IscsiFront {
             parked: ParkedSteps::default(),
             latest: handoff.accepted,
             io: IoCounters::default(),
+            times: CommandTimes::new(cx.now),
             joining: Vec::new(),
             admitted: Vec::new(),
             cold_reset: None,
@@ -273,6 +275,9 @@ impl IscsiFront {
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
                 let arrived = arrived(&scsi, data_out);
                 if !self.try_inline(cx, parts, conn, key, &arrived) {
+                    if let Some(session) = parts.conns.session(conn) {
+                        session.times.start(cx.now, tag);
+                    }
                     self.server.start(cx, key, arrived);
                 }
             }

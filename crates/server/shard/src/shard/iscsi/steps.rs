@@ -49,6 +49,9 @@ impl IscsiFront {
             Some(_) => &mut session.io.written_bytes,
         };
         *moved += u64::from(io.bytes);
+        let what = (io.volume, io.write.is_some());
+        let label = session.times.answer_at_once(cx.now, what, &mut parts.volumes);
+        session.proto.label_answer(label);
         let result = ScsiResult::good(u64::from(io.bytes));
         session.proto.respond(cx, tag, Response::Scsi(result));
         true

@@ -39,7 +39,7 @@ impl NvmeFront {
     ) {
         let limits = parts.exports.queue_limits(&accepted);
         let proto = ControllerQueue::new(cx, limits);
-        match self.add_queue(parts, Queue::new(id, proto, accepted, true)) {
+        match self.add_queue(parts, Queue::new(cx.now, id, proto, accepted, true)) {
             Some(tag) => parts.admission.note_age(&parts.conns, tag),
             None => parts.conns.departures.push_back((id, Departure::Abort)),
         }

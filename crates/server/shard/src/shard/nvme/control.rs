@@ -107,6 +107,7 @@ impl NvmeFront {
             commands: queue.proto.tasks_in_work(),
             placed: parts.exports.placed(&placement_query(&open.names, &queue.accepted), parts.id),
             counters: self.server.counters(open.key),
+            latency: queue.times.latency.clone(),
             traffic: parts.conns.links.traffic(queue.id),
         })
     }

@@ -29,6 +29,7 @@ use volume::{Done, Requester};
 
 use super::conns::Connections;
 use super::front::Front;
+use super::operations::Operations;
 use super::payload_step::{AnyStep, PayloadStep};
 use super::{DIRECTORY, Parts, QUEUES_MAX};
 use crate::controllers::Controllers;
@@ -51,6 +52,7 @@ pub(super) struct NvmeFront {
     directory: Option<Controllers>,
     /// How many connections are queues, or were: all that do not count among the logins.
     queues: usize,
+    operations: Operations<CommandKey>,
     /// What the directory was told last of the memory that is left to promise.
     reported_left: Option<u64>,
     /// Queues that wait for their numbers.
@@ -65,6 +67,7 @@ impl NvmeFront {
             controllers: HashMap::new(),
             directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
             queues: 0,
+            operations: Operations::default(),
             reported_left: None,
             pending_connects: pending_connects::PendingConnects::new(),
         }
@@ -200,6 +203,10 @@ impl Front for NvmeFront {
 
     fn retry(&mut self, cx: &mut Cx<'_>, command: CommandKey) {
         self.server.retry(cx, command);
+    }
+
+    fn operations(&mut self) -> &mut Operations<CommandKey> {
+        &mut self.operations
     }
 
     fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
@@ -349,6 +356,9 @@ impl NvmeFront {
             TargetEvent::Command { tag, command, data_out } => {
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
                 if !self.try_command_inline(cx, parts, conn, key, &command, data_out) {
+                    if let Some(queue) = parts.conns.queue(conn) {
+                        queue.times.start(cx.now, tag);
+                    }
                     self.server.start(cx, key, &command, data_out);
                 }
             }

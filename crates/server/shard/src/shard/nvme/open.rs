@@ -43,7 +43,7 @@ impl NvmeFront {
         let (proto, tag) = ControllerQueue::from_handoff(cx, limits, &parked);
         let connecting = ConnectRequest { tag, connect, names, draw: 0 };
         let room = !self.is_full() && parts.stopping.is_none();
-        let queue = room.then(|| Queue::new(id, proto, accepted, false));
+        let queue = room.then(|| Queue::new(cx.now, id, proto, accepted, false));
         match queue.and_then(|queue| self.add_queue(parts, queue)) {
             Some(conn) => self.open_queue(cx, parts, conn, connecting, grant),
             None => {

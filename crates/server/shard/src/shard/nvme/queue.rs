@@ -1,6 +1,6 @@
 //! A connection of an NVMe host, and its progress.
 
-use buf::{Class, Cx, Sg, SgMut};
+use buf::{Class, Cx, Sg, SgMut, Time};
 use endpoint::{Accepted, LinkId, ShardId};
 use nvme::Nqn;
 use nvme::fabrics::{Connect, ConnectNames};
@@ -10,6 +10,7 @@ use stream::{Close, Connection, Tag, Target};
 
 use crate::message::QueueGrant;
 use crate::shard::payload_step::{CommandConn, ParkedSteps};
+use crate::shard::times::CommandTimes;
 
 /// A connection of an NVMe host.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(in crate::shard) struct Queue {
     pub(in crate::shard) accepted: Accepted,
     pub(in crate::shard) state: QueueState,
     pub(in crate::shard) parked: ParkedSteps<CommandKey>,
+    pub(in crate::shard) times: CommandTimes,
     /// Its key at the server, also while its commands end.
     pub(in crate::shard) key: Option<QueueKey>,
     /// It counts among the strangers: it is not connected yet, or has still to prove who it is.
@@ -71,6 +73,7 @@ pub(in crate::shard) struct OpenQueue {
 
 impl Queue {
     pub(in crate::shard) fn new(
+        now: Time,
         id: LinkId,
         proto: ControllerQueue,
         accepted: Accepted,
@@ -82,6 +85,7 @@ impl Queue {
             accepted,
             state: QueueState::AwaitingConnect,
             parked: ParkedSteps::default(),
+            times: CommandTimes::new(now),
             key: None,
             is_stranger,
             evicted: false,
@@ -143,6 +147,10 @@ impl CommandConn for Queue {
 
     fn split(&mut self) -> (&mut ControllerQueue, &mut ParkedSteps<CommandKey>) {
         (&mut self.proto, &mut self.parked)
+    }
+
+    fn times(&mut self) -> &mut CommandTimes {
+        &mut self.times
     }
 
     fn has_read_reserved(&self, tag: Tag, len: u32) -> bool {

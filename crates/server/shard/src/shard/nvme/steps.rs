@@ -75,6 +75,8 @@ impl NvmeFront {
             return false;
         }
         self.server.count_fast_path(key.queue, &io);
+        let label = queue.times.answer_at_once(cx.now, (io.volume, io.write.is_some()), &mut parts.volumes);
+        queue.proto.label_answer(label);
         queue.proto.respond(cx, tag, Completion::SUCCESS);
         true
     }
