@@ -97,6 +97,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "daemon/config", on: "backends multipath nvme shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
     Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
+    Layer { directory: "daemon/import", on: "config", foreign: Any },
     Layer {
         directory: "daemon/recovery",
         on: "block-device buf client config control multipath process volume",
@@ -121,7 +122,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "cli",
-        on: "block-device buf client config control engine eval-verbs multipath nvme process \
+        on: "block-device buf client config control engine eval-verbs import multipath nvme process \
              recovery transfer volume",
         foreign: Any,
     },

@@ -9,6 +9,7 @@ use clap::{Args, Parser, Subcommand};
 
 use crate::{
     daemon_args::DaemonArgs,
+    import::{self, ImportArgs},
     iscsictl::{self, IscsictlArgs},
     key::{KeyHash, KeyVerb},
     verbs::RemoteVerb,
@@ -146,6 +147,9 @@ pub enum Verb {
     /// Use a volume of another machine
     #[command(flatten)]
     Remote(RemoteVerb),
+    /// Write the configuration of another target as one for `serve`
+    #[command(after_help = import::HELP)]
+    Import(ImportArgs),
     /// Start, stop and show targets with the options of Chelsio's iscsictl
     #[command(after_help = iscsictl::HELP)]
     Iscsictl(Box<IscsictlArgs>),
@@ -472,6 +476,8 @@ mod tests {
             "shard list",
             "status --json",
             "serve --chiscsi chiscsi.conf --policy cop.conf",
+            "import lio saveconfig.json",
+            "import spdk config.json -o blockwire.toml",
             "iscsictl",
             "iscsictl -S target=ALL",
             "iscsictl -f chiscsi.conf -S target=ALL --control c",

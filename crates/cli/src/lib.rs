@@ -6,6 +6,7 @@
 
 pub mod cli;
 pub mod daemon_args;
+pub mod import;
 pub mod iscsictl;
 pub mod key;
 pub mod output;

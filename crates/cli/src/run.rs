@@ -21,7 +21,7 @@ use crate::{
         TargetVerb, VERBS_LATER, Verb, VolumeVerb,
     },
     daemon_args::DaemonArgs,
-    iscsictl,
+    import, iscsictl,
     key::{self, KeyKind},
     output, verbs,
 };
@@ -106,6 +106,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
             return Ok(Exit::Success);
         }
         Verb::Key(verb) => return Ok(print(key::act(&verb)?.as_bytes())),
+        Verb::Import(args) => return import::run(&args),
         Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Status(daemon) => (daemon, Request::Status),

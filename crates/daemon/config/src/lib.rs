@@ -83,7 +83,8 @@ fn part_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
+/// Reads one file.
+pub fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
     let shown = path.to_string_lossy();
     let (content, is_world_readable) = match file::read_text(path, FILE_BYTES_MAX) {
         Ok(read) => read,

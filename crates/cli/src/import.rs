@@ -1,0 +1,182 @@
+//! `blockwire import`: a configuration of another target, as one for `serve`.
+//!
+//! Invariant: a secret goes into files that only their owner can read, or to a pipe; never to a terminal.
+
+use std::{
+    fs::OpenOptions,
+    io::{self, IsTerminal as _, Write as _},
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
+
+use clap::Args;
+
+use ::import::{Format, Imported, SecretsShown};
+use config::{
+    check::{self, Options},
+    diagnostic::{Diagnostic, Sink},
+    draft::Draft,
+};
+use process::{
+    exit::{Exit, Failure},
+    log, shown,
+};
+
+/// What follows the options in its help.
+pub const HELP: &str = "\
+FORMAT is what wrote the file:
+
+  lio    LIO: /etc/target/saveconfig.json of targetcli
+  tgt    tgt: /etc/tgt/targets.conf (tgt-admin --dump leaves out secrets)
+  scst   SCST: /etc/scst.conf
+  ctl    FreeBSD: /etc/ctl.conf, in its classic form
+  nvmet  the kernel's NVMe target: /etc/nvmet/config.json of nvmetcli
+  spdk   SPDK: what `rpc.py save_config` prints
+
+The result is a configuration for `blockwire serve`. Each setting of the file becomes a comment beside what it became: \
+its line, the setting, and \"applied\", \"emulated\" (something else has the same effect), \"meaningless here\", or \
+\"ERROR\": it could not be carried over. Errors are printed, too, and the exit code is 1; the rest is written all the \
+same. Volumes keep their files and devices: stop the other target before this one serves them.
+
+Secrets are written with -o, to a file of mode 0600; those of NVMe hosts to files beside it. On a terminal they are \
+left out.
+
+Examples:
+  blockwire import lio /etc/target/saveconfig.json
+  blockwire import lio /etc/target/saveconfig.json -o /etc/blockwire/blockwire.toml";
+
+/// Options of `import`.
+#[derive(Debug, Args)]
+pub struct ImportArgs {
+    /// What wrote the file: lio, tgt, scst, ctl, nvmet or spdk
+    #[arg(value_name = "FORMAT", value_parser = format)]
+    pub format: Format,
+    /// The file
+    pub file: PathBuf,
+    /// Write to this file, which must not exist, instead of standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    let found = Format::WORDS.iter().find(|(word, _)| *word == text);
+    let hint = || multipath::suggest::hint(text, Format::WORDS.map(|(word, _)| word));
+    found.map(|(_, format)| *format).ok_or_else(|| format!("unknown format{}", hint()))
+}
+
+/// Does it.
+pub fn run(args: &ImportArgs) -> Result<Exit, Failure> {
+    let imported = ::import::read(args.format, &args.file).map_err(Failure::usage)?;
+    let mut errors = imported.errors();
+    match &args.output {
+        Some(path) => {
+            write(&imported, path)?;
+            errors.extend(refused(path, imported.needs_anonymous()).iter().map(ToString::to_string));
+        }
+        None => print(&imported, &mut errors)?,
+    }
+    errors.dedup();
+    if imported.needs_anonymous() {
+        log::say(
+            "blockwire: hosts of other machines need no secret for some of this: serve needs --allow-anonymous\n",
+        );
+    }
+    if errors.is_empty() {
+        return Ok(Exit::Success);
+    }
+    for error in &errors {
+        log::say(&format!("{}\n", shown::lines(error)));
+    }
+    Err(Failure::failed(format!("{} settings could not be carried over; see above", errors.len())))
+}
+
+fn print(imported: &Imported, errors: &mut Vec<String>) -> Result<(), Failure> {
+    let mut out = io::stdout();
+    let secrets = if out.is_terminal() { SecretsShown::No } else { SecretsShown::Yes };
+    let text = imported.toml(secrets);
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
+            return Err(Failure::failed(format!("cannot write: {why}")));
+        }
+        _ => {}
+    }
+    let keys = imported.key_files();
+    errors.extend(keys.iter().map(|(name, _)| format!("{name}: this file is written with -o FILE only")));
+    Ok(())
+}
+
+/// Writes the configuration and the files that it names; none of them may exist.
+fn write(imported: &Imported, path: &Path) -> Result<(), Failure> {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let keys = imported.key_files().into_iter();
+    let keys = keys.map(|(name, secret)| (directory.join(name), format!("{}\n", secret.expose())));
+    let whole = std::iter::once((path.to_owned(), imported.toml(SecretsShown::Yes)));
+    for (path, text) in whole.chain(keys) {
+        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+        let written =
+            made.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
+        written.map_err(|why| Failure::failed(format!("cannot write {}: {why}", path.display())))?;
+    }
+    Ok(())
+}
+
+/// What `serve` would say against the file that was written.
+fn refused(path: &Path, allow_anonymous: bool) -> Vec<Diagnostic> {
+    let sink = Sink::default();
+    let mut draft = Draft::default();
+    config::read_file(path, &sink, &mut draft);
+    if sink.is_clean() {
+        check::check(draft, &Options { allow_anonymous, ..Options::default() }, &sink);
+    }
+    sink.finish(()).err().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{fs, os::unix::fs::PermissionsExt};
+
+    use super::*;
+
+    /// The secret was generated for this test.
+    const NVMET: &str = r#"{"hosts": [{"nqn": "nqn.2026-11.x:h",
+        "dhchap_key": "DHHC-1:01:5KyPh7vWz5dSGcwkg/yVkqWB9vNE3kRF0KLq4e9CZkmMqlcx:"}],
+        "ports": [{"addr": {"trtype": "tcp", "traddr": "127.0.0.1", "trsvcid": "4420"}, "portid": 1,
+        "subsystems": ["nqn.2026-11.x:s"]}],
+        "subsystems": [{"nqn": "nqn.2026-11.x:s", "attr": {"allow_any_host": "0"}, "allowed_hosts": ["nqn.2026-11.x:h"],
+        "namespaces": [{"nsid": 1, "enable": 1, "device": {"path": "/dev/sdb"}}]}]}"#;
+
+    #[test]
+    fn secrets_go_to_files_of_their_owner_and_nothing_is_written_over() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("config.json");
+        fs::write(&file, NVMET).unwrap();
+        let output = root.path().join("blockwire.toml");
+        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        let done = run(&args);
+        assert_eq!(done, Ok(Exit::Success), "{}", fs::read_to_string(&output).unwrap());
+        let mut made: Vec<_> =
+            fs::read_dir(root.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+        made.retain(|path| path.extension().is_some_and(|ending| ending != "json"));
+        assert_eq!(made.len(), 2, "the configuration and a key");
+        for path in made {
+            let mode = fs::metadata(&path).unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600, "{}", path.display());
+        }
+        let before = fs::read(&output).unwrap();
+        let again = run(&args).unwrap_err();
+        assert!(again.exit == Exit::Failure && again.message.contains("exists"), "{again:?}");
+        assert_eq!(fs::read(&output).unwrap(), before);
+    }
+
+    #[test]
+    fn what_is_no_such_file_is_wrong_usage_and_writes_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("config.json");
+        fs::write(&file, "{\n\"hosts\": [").unwrap();
+        let output = root.path().join("blockwire.toml");
+        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        let why = run(&args).unwrap_err();
+        assert!(why.exit == Exit::Usage && why.message.contains("config.json:2: is not JSON"), "{why:?}");
+        assert!(!output.exists());
+    }
+}

@@ -1,0 +1,548 @@
+//! LIO: `saveconfig.json`, as rtslib and targetcli write it.
+
+use config::spec::{Source, Spec};
+
+use crate::{
+    json::Document,
+    model::{self, Chap, Export, Grant, Host, Model, Protocol, Secret, Unit, set},
+    note::{Note, Outcome},
+    render::text,
+    section::{
+        Meaning::{self, Emulated, Meaningless, Only},
+        Section,
+    },
+};
+
+/// Attributes of storage objects that decide nothing here.
+const STORE_ATTRIBUTES: &[(&str, Meaning)] = &[
+    ("alua_support", Only("1", "ALUA cannot be switched off")),
+    ("emulate_3pc", Emulated("copies between volumes follow what this target offers")),
+    ("emulate_caw", Only("1", "COMPARE AND WRITE cannot be switched off")),
+    ("emulate_dpo", Meaningless("DPO is accepted")),
+    ("emulate_fua_read", Meaningless("FUA of reads is honoured")),
+    ("emulate_fua_write", Only("1", "FUA of writes cannot be switched off")),
+    ("emulate_model_alias", Meaningless("the product name is `product` of [[target]]")),
+    ("emulate_pr", Only("1", "reservations cannot be switched off")),
+    ("emulate_rest_reord", Only("0", "ordered commands stay ordered")),
+    ("emulate_rsoc", Meaningless("REPORT SUPPORTED OPERATION CODES is always there")),
+    ("emulate_ua_intlck_ctrl", Only("0", "unit attentions are not interlocked")),
+    ("enforce_pr_isids", Meaningless("registrations are those of an I_T nexus, with its ISID")),
+    ("is_nonrot", Meaningless("volumes say that they do not rotate")),
+    ("max_unmap_block_desc_count", Meaningless("the limits are those of this target")),
+    ("max_unmap_lba_count", Meaningless("the limits are those of this target")),
+    ("max_write_same_len", Meaningless("the limits are those of this target")),
+    ("optimal_sectors", Meaningless("the limits are those of this target")),
+    ("pgr_support", Only("1", "reservations cannot be switched off")),
+    ("pi_prot_format", Meaningless("a command to the kernel, not a setting")),
+    ("pi_prot_type", Only("0", "there is no protection information")),
+    ("pi_prot_verify", Only("0", "there is no protection information")),
+    ("queue_depth", Emulated("`commands` of [[target]] limits what a session has in flight")),
+    ("submit_type", Meaningless("it is about the kernel's workers")),
+    ("unmap_granularity", Meaningless("it is that of the file or device")),
+    ("unmap_granularity_alignment", Meaningless("it is that of the file or device")),
+    ("unmap_zeroes_data", Meaningless("what is unmapped reads as zeroes where the backing promises it")),
+];
+
+/// Attributes of a portal group that decide nothing here.
+const GROUP_ATTRIBUTES: &[(&str, Meaning)] = &[
+    ("cache_dynamic_acls", Meaningless("there are no node ACLs made while running")),
+    ("default_erl", Only("0", "error recovery level 0 is the only one")),
+    ("demo_mode_discovery", Emulated("a host finds the targets that it may reach")),
+    ("fabric_prot_type", Only("0", "there is no protection information")),
+    ("login_keys_workaround", Meaningless("it is about the kernel's login code")),
+    ("login_timeout", Emulated("`login_timeout` of [limits] is for all targets")),
+    ("netif_timeout", Meaningless("the kernel's setting for lost network interfaces")),
+    ("prod_mode_write_protect", Only("0", "use `ro` of luns")),
+    ("t10_pi", Only("0", "there is no protection information")),
+    ("tpg_enabled_sendtargets", Emulated("a host finds the targets that it may reach")),
+];
+
+/// Parameters of iSCSI that decide nothing here.
+const PARAMETERS: &[(&str, Meaning)] = &[
+    ("AuthMethod", Emulated("CHAP is asked for where there are users")),
+    ("DataPDUInOrder", Only("Yes", "data is in order")),
+    ("DataSequenceInOrder", Only("Yes", "data is in order")),
+    ("DefaultTime2Retain", Emulated("a session ends with its last connection")),
+    ("DefaultTime2Wait", Emulated("the initiator may log in again at once")),
+    ("ErrorRecoveryLevel", Only("0", "error recovery level 0 is the only one")),
+    ("IFMarkInt", Meaningless("RFC 7143 has no markers")),
+    ("IFMarker", Only("No", "RFC 7143 has no markers")),
+    ("MaxXmitDataSegmentLength", Emulated("it is what the initiator takes")),
+    ("OFMarkInt", Meaningless("RFC 7143 has no markers")),
+    ("OFMarker", Only("No", "RFC 7143 has no markers")),
+];
+
+/// Attributes of a node ACL that decide nothing here.
+const ACL_ATTRIBUTES: &[(&str, Meaning)] = &[
+    ("authentication", Emulated("CHAP is asked for where there are users")),
+    ("dataout_timeout", Meaningless("it is about error recovery levels above 0")),
+    ("dataout_timeout_retries", Meaningless("it is about error recovery levels above 0")),
+    ("default_erl", Only("0", "error recovery level 0 is the only one")),
+    ("nopin_response_timeout", Emulated("`nop_timeout` of [limits] is for all hosts")),
+    ("nopin_timeout", Emulated("`nop_interval` of [limits] is for all hosts")),
+    ("random_datain_pdu_offsets", Only("0", "data is in order")),
+    ("random_datain_seq_offsets", Only("0", "data is in order")),
+    ("random_r2t_offsets", Only("0", "R2Ts are in order")),
+];
+
+/// Reads the whole document.
+pub fn read(document: &Document) -> Model {
+    let root = Section::open(&document.file, &document.root, "saveconfig.json");
+    let mut model = Model::default();
+    for object in root.sections("storage_objects") {
+        storage_object(object, &mut model);
+    }
+    for module in root.sections("fabric_modules") {
+        fabric_module(module, &mut model);
+    }
+    for target in root.sections("targets") {
+        read_target(target, &mut model);
+    }
+    model.notes.extend(root.finish());
+    model
+}
+
+/// `fabric_modules`: users of discovery.
+fn fabric_module(module: Section<'_>, model: &mut Model) {
+    let name = module.text("name").unwrap_or_default();
+    let enabled = module.flag("discovery_enable_auth").unwrap_or(false);
+    let user = chap(&module, "discovery_", enabled);
+    if name == "iscsi" && enabled {
+        model.discovery.extend(user);
+    }
+    for key in
+        ["discovery_userid", "discovery_password", "discovery_mutual_userid", "discovery_mutual_password"]
+    {
+        if !enabled {
+            module.note(key, Outcome::Meaningless, "discovery_enable_auth switches it off");
+        }
+    }
+    module.known(&[("path", Meaningless("it is a place of the kernel"))]);
+    model.notes.extend(module.finish());
+}
+
+/// The CHAP users whose keys begin with `prefix`. `used`: half a pair is an error.
+fn chap(section: &Section<'_>, prefix: &str, used: bool) -> Option<Chap> {
+    let get = |key: &str| section.text(&format!("{prefix}{key}"));
+    let pair = |user: &str, password: &str| match (get(user), get(password)) {
+        (Some(user), Some(secret)) => Some((user.to_owned(), Secret::new(secret))),
+        (None, None) => None,
+        (Some(_), None) | (None, Some(_)) => {
+            if used {
+                section.error(&format!("{prefix}{user}"), "a user and a password belong together");
+            }
+            None
+        }
+    };
+    let user = pair("userid", "password");
+    let mutual = pair("mutual_userid", "mutual_password");
+    Some(Chap { user: user?, mutual })
+}
+
+/// An element of `storage_objects`.
+fn storage_object(object: Section<'_>, model: &mut Model) {
+    let name = object.text("name").unwrap_or_default();
+    let plugin = object.text("plugin").unwrap_or_default();
+    let key = format!("/backstores/{plugin}/{name}");
+    let Some(mut spec) = backing(&object, plugin) else {
+        let why = "there is no such backing here";
+        model.notes.extend(object.leave_out(&format!("storage object {key}"), Outcome::Error, why));
+        return;
+    };
+    if object.flag("readonly").unwrap_or(false) {
+        spec.read_only = true;
+    }
+    let write_back = object.flag("write_back").unwrap_or(false);
+    let mut notes = Vec::new();
+    if let Some(attributes) = object.section("attributes") {
+        attributes_of(&attributes, &mut spec, write_back);
+        notes.extend(attributes.finish());
+    }
+    identity(&object, &mut spec);
+    for group in object.sections("alua_tpgs") {
+        notes.extend(alua_group(group));
+    }
+    object.known(&[
+        ("aio", Meaningless("files are read and written by io_uring or a pool of threads")),
+        ("alua_support", Only("true", "ALUA cannot be switched off")),
+        ("control", Meaningless("it is about the kernel")),
+        ("nullio", Emulated("a `null` volume")),
+        ("udev_path", Meaningless("it is what `dev` says")),
+    ]);
+    notes.extend(object.finish());
+    notes.sort_by_key(|note| note.line);
+    model.add_volume(&key, name, spec, notes);
+}
+
+/// Where the bytes lie.
+fn backing(object: &Section<'_>, plugin: &str) -> Option<Spec> {
+    let path = object.text("dev").unwrap_or_default();
+    let size = object.number("size");
+    let mut spec = match plugin {
+        "block" => Spec::new(Source::Device(path.into())),
+        "fileio" if path.starts_with("/dev/") => Spec::new(Source::Device(path.into())),
+        "fileio" => Spec::new(Source::File(path.into())),
+        "ramdisk" if object.flag("nullio").unwrap_or(false) => Spec::new(Source::Null),
+        "ramdisk" => Spec::new(Source::Ram),
+        _ => return None,
+    };
+    match (plugin, size) {
+        ("fileio" | "ramdisk", Some(_)) if matches!(spec.source, Source::Device(_)) => {
+            object.note("size", Outcome::Emulated, "a device has its own size");
+        }
+        ("fileio" | "ramdisk", Some(bytes)) => spec.size = Some(bytes),
+        ("ramdisk", None) => object.error("size", "a RAM volume needs a size"),
+        _ => {}
+    }
+    if plugin == "ramdisk" {
+        object.note("plugin", Outcome::Applied, "its content is lost when the daemon exits, as it was");
+    } else if !path.starts_with('/') {
+        object.error("dev", "must be an absolute path");
+    }
+    Some(spec)
+}
+
+fn attributes_of(attributes: &Section<'_>, spec: &mut Spec, write_back: bool) {
+    let is_on_disk = spec.source.path().is_some();
+    if let Some(block) = attributes.number("block_size")
+        && let Err(why) = set(spec, "block", &block.to_string())
+    {
+        attributes.note("block_size", Outcome::Error, &why);
+    }
+    let cache = attributes.flag("emulate_write_cache").unwrap_or(false);
+    if is_on_disk {
+        spec.cache = cache || write_back;
+    } else if cache {
+        attributes.note("emulate_write_cache", Outcome::Meaningless, "memory has no write cache");
+    }
+    let unmap = attributes.flag("emulate_tpu").unwrap_or(false);
+    let zero = attributes.flag("emulate_tpws").unwrap_or(false);
+    if is_on_disk {
+        spec.thin = unmap || zero;
+        if unmap != zero {
+            attributes.note("emulate_tpws", Outcome::Emulated, "UNMAP and WRITE SAME with UNMAP go together");
+        }
+    }
+    if let Some(on) = attributes.flag("emulate_tas") {
+        spec.task_aborted_status = on;
+    }
+    if attributes.flag("force_pr_aptpl").unwrap_or(false) {
+        spec.persist = true;
+    }
+    for key in ["hw_block_size", "hw_max_sectors", "hw_pi_prot_type", "hw_queue_depth"] {
+        attributes.note(key, Outcome::Meaningless, "it describes the device");
+    }
+    attributes.known(STORE_ATTRIBUTES);
+}
+
+/// The unit serial number becomes the UUID; the designators that LIO makes of it are its own.
+fn identity(object: &Section<'_>, spec: &mut Spec) {
+    let Some(wwn) = object.text("wwn") else { return };
+    match set(spec, "uuid", wwn) {
+        Ok(()) => object.note(
+            "wwn",
+            Outcome::Emulated,
+            "the UUID of the volume; its NAA designator is another one, so names by WWID (multipath, ESXi) change",
+        ),
+        Err(_) => object.note(
+            "wwn",
+            Outcome::Error,
+            "is no UUID: the volume gets a new identity, and hosts see another disk",
+        ),
+    }
+}
+
+/// An element of `alua_tpgs`.
+fn alua_group(group: Section<'_>) -> Vec<Note> {
+    group.known(&[
+        (
+            "alua_access_state",
+            Only("0", "path states are kept by the daemon: `blockwire path set VOLUME --state ...`"),
+        ),
+        ("alua_access_status", Meaningless("a report of the kernel")),
+        (
+            "alua_access_type",
+            Emulated("path states are implicit; `explicit_alua` of [[target]] lets hosts set them"),
+        ),
+        ("alua_support_active_nonoptimized", Meaningless("all states are there")),
+        ("alua_support_active_optimized", Meaningless("all states are there")),
+        ("alua_support_lba_dependent", Meaningless("no volume has it")),
+        ("alua_support_offline", Meaningless("all states are there")),
+        ("alua_support_standby", Emulated("hosts see inaccessible instead of standby")),
+        ("alua_support_transitioning", Meaningless("all states are there")),
+        ("alua_support_unavailable", Meaningless("all states are there")),
+        ("alua_write_metadata", Emulated("path states always survive a restart")),
+        ("implicit_trans_secs", Meaningless("a state changes at once")),
+        ("name", Emulated("groups are those of [[portal]]")),
+        ("nonop_delay_msecs", Meaningless("a non-optimized path is not slowed down")),
+        ("preferred", Only("0", "no group is preferred")),
+        ("tg_pt_gp_id", Emulated("groups are those of [[portal]]")),
+        ("trans_delay_msecs", Meaningless("a state changes at once")),
+    ]);
+    group.finish()
+}
+
+/// An element of `targets`.
+fn read_target(target: Section<'_>, model: &mut Model) {
+    let wwn = target.text("wwn").unwrap_or_default().to_owned();
+    let fabric = target.text("fabric").unwrap_or_default();
+    if fabric != "iscsi" {
+        let what =
+            format!("target {} of the fabric {}", crate::note::shown(&wwn), crate::note::shown(fabric));
+        model.notes.extend(target.leave_out(&what, Outcome::Error, "only iSCSI can be served here"));
+        return;
+    }
+    let mut export = Export::new(Protocol::Iscsi, &wwn);
+    match model::iqn(&wwn) {
+        Ok(name) => export.name = name,
+        Err(why) => target.note("wwn", Outcome::Error, &why),
+    }
+    let mut is_first = true;
+    let groups = target.sections("tpgs");
+    let mut enabled = 0;
+    for group in groups {
+        if group.flag("enable") == Some(false) {
+            let why = "enable = false: nobody reaches it, and it is left out";
+            model.notes.extend(group.leave_out(
+                &format!("portal group of {}", export.name),
+                Outcome::Emulated,
+                why,
+            ));
+            continue;
+        }
+        enabled += 1;
+        portal_group(group, &mut export, is_first, model);
+        is_first = false;
+    }
+    target.known(&[("parameters", Meaningless("the target itself has none"))]);
+    export.notes.extend(target.finish());
+    export.notes.sort_by_key(|note| note.line);
+    if enabled == 0 {
+        model.notes.append(&mut export.notes);
+    } else {
+        model.exports.push(export);
+    }
+}
+
+/// An element of `tpgs`.
+fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: &mut Model) {
+    let mut notes = Vec::new();
+    let before = std::mem::take(&mut export.units);
+    read_luns(&group, export, model, &mut notes);
+    if !is_first && before != export.units {
+        group.error("luns", "the logical units of a target are the same in all its portal groups here; those of the first hold");
+        export.units = before;
+    }
+    read_portals(&group, export, &mut notes);
+    group.note(
+        "tag",
+        Outcome::Emulated,
+        "portal groups are numbered again, by the targets that they lead to",
+    );
+    if let Some(parameters) = group.section("parameters") {
+        negotiation(&parameters, export);
+        notes.extend(parameters.finish());
+    }
+    let attributes = group.section("attributes");
+    let flag = |key: &str| attributes.as_ref().and_then(|attributes| attributes.flag(key)).unwrap_or(false);
+    let asks = flag("authentication");
+    let demo = flag("generate_node_acls");
+    let protects = flag("demo_mode_write_protect") && demo;
+    if let Some(depth) = attributes.as_ref().and_then(|attributes| attributes.number("default_cmdsn_depth")) {
+        export.set("commands", depth.clamp(1, 4096).to_string());
+    }
+    export.open = demo;
+    let acls = group.sections("node_acls");
+    if protects {
+        export.units.iter_mut().for_each(|unit| unit.read_only = true);
+        if !acls.is_empty()
+            && let Some(attributes) = &attributes
+        {
+            let why = "every host reads only, also those with a node ACL: switch it off to let these write";
+            attributes.error("demo_mode_write_protect", why);
+        }
+    }
+    let user = chap(&group, "chap_", asks);
+    match (user, asks) {
+        (Some(user), true) => export.chap = vec![user],
+        (None, true) if demo => group.error(
+            "attributes",
+            "authentication is asked for, but the group has no user: hosts without a node ACL could not log in there",
+        ),
+        (Some(_), false) => group.note("chap_userid", Outcome::Meaningless, "authentication = 0 switches it off"),
+        (None, _) => {}
+    }
+    if asks && demo && export.chap.is_empty() {
+        export.open = false;
+    }
+    for acl in acls {
+        node_acl(acl, export, asks, model);
+    }
+    if let Some(attributes) = attributes {
+        attributes.known(GROUP_ATTRIBUTES);
+        notes.extend(attributes.finish());
+    }
+    notes.extend(group.finish());
+    export.notes.extend(notes);
+}
+
+/// `portals`.
+fn read_portals(group: &Section<'_>, export: &mut Export, notes: &mut Vec<Note>) {
+    for portal in group.sections("portals") {
+        let port = portal.number("port").unwrap_or(config::network::ISCSI_PORT.into());
+        match model::portal(portal.text("ip_address").unwrap_or_default(), port) {
+            Ok(address) => export.portals.push(address),
+            Err(why) => portal.error("ip_address", &why),
+        }
+        portal.known(&[
+            ("iser", Only("false", "iSER is not there")),
+            ("offload", Meaningless("there is no offload engine")),
+        ]);
+        notes.extend(portal.finish());
+    }
+}
+
+/// `luns`.
+fn read_luns(group: &Section<'_>, export: &mut Export, model: &Model, notes: &mut Vec<Note>) {
+    for lun in group.sections("luns") {
+        let number = lun.number("index").unwrap_or(u64::MAX);
+        let key = lun.text("storage_object").unwrap_or_default();
+        lun.known(&[
+            ("alias", Meaningless("a name inside the kernel")),
+            ("alua_tg_pt_gp_name", Emulated("groups are those of [[portal]]")),
+        ]);
+        match model.volume(key) {
+            Some(_) => {
+                export.units.push(Unit { number, volume: key.to_owned(), read_only: false, ana_group: None })
+            }
+            None => lun.error("storage_object", "there is no such volume, so the logical unit is left out"),
+        }
+        notes.extend(lun.finish());
+    }
+}
+
+fn negotiation(parameters: &Section<'_>, export: &mut Export) {
+    for (key, ours) in [("HeaderDigest", "header_digest"), ("DataDigest", "data_digest")] {
+        let Some(methods) = parameters.text(key) else { continue };
+        let has = |word: &str| methods.split(',').any(|method| method.trim().eq_ignore_ascii_case(word));
+        let policy = match (has("CRC32C"), has("None")) {
+            (true, true) => "allow",
+            (true, false) => "require",
+            (false, _) => "off",
+        };
+        export.set(ours, text(policy));
+    }
+    for (key, ours) in [("InitialR2T", "initial_r2t"), ("ImmediateData", "immediate_data")] {
+        if let Some(on) = parameters.flag(key) {
+            export.set(ours, on.to_string());
+        }
+    }
+    for (key, ours) in [("MaxConnections", "max_connections"), ("MaxOutstandingR2T", "max_outstanding_r2t")] {
+        if let Some(number) = parameters.number(key) {
+            export.set(ours, number.to_string());
+        }
+    }
+    if let Some(alias) = parameters.text("TargetAlias") {
+        export.set("alias", text(&alias.chars().take(63).collect::<String>()));
+    }
+    lengths(parameters, export);
+    parameters.known(PARAMETERS);
+}
+
+/// Lengths of bursts and segments.
+fn lengths(parameters: &Section<'_>, export: &mut Export) {
+    for (key, ours) in [
+        ("MaxBurstLength", "max_burst"),
+        ("FirstBurstLength", "first_burst"),
+        ("MaxRecvDataSegmentLength", "max_receive"),
+    ] {
+        if let Some(number) = parameters.number(key) {
+            export.set(ours, number.to_string());
+        }
+    }
+}
+
+/// An element of `node_acls`: a host, by its name.
+fn node_acl(acl: Section<'_>, export: &Export, asks: bool, model: &mut Model) {
+    let wwn = acl.text("node_wwn").unwrap_or_default();
+    let mut host = Host::new(wwn);
+    match model::iqn(wwn) {
+        Ok(name) => host.iqns.push(name),
+        Err(why) => {
+            acl.error("node_wwn", &why);
+            model.notes.extend(acl.finish());
+            return;
+        }
+    }
+    if let Some(user) = chap(&acl, "chap_", asks) {
+        if asks {
+            host.chap.push(user);
+        } else {
+            acl.note(
+                "chap_userid",
+                Outcome::Meaningless,
+                "authentication = 0 of its portal group switches it off",
+            );
+        }
+    }
+    let (numbers, protected) = mapped_luns(&acl, export, &mut host.notes);
+    let keyless = asks && host.chap.is_empty() && export.chap.is_empty();
+    if keyless {
+        acl.error("node_wwn", "authentication is asked for, but this host has no user: it gets no access");
+    }
+    if let Some(attributes) = acl.section("attributes") {
+        attributes.known(ACL_ATTRIBUTES);
+        host.notes.extend(attributes.finish());
+    }
+    acl.known(&[
+        ("tag", Meaningless("a label")),
+        ("tcq_depth", Emulated("`commands` of [[target]] is for all its hosts")),
+        ("parameters", Meaningless("negotiated values are those of the target")),
+    ]);
+    host.notes.extend(acl.finish());
+    host.notes.sort_by_key(|note| note.line);
+    let all = numbers.len() == export.units.len();
+    host.grants.push(Grant {
+        protocol: Protocol::Iscsi,
+        export: export.name.clone(),
+        units: (!all).then_some(numbers),
+        through: Vec::new(),
+        read_only: protected,
+    });
+    if keyless {
+        model.notes.append(&mut host.notes);
+    } else {
+        model.add_host(host);
+    }
+}
+
+/// `mapped_luns`: the numbers that the host sees, and whether it only reads.
+fn mapped_luns(acl: &Section<'_>, export: &Export, notes: &mut Vec<Note>) -> (Vec<u64>, bool) {
+    let mut numbers = Vec::new();
+    let (mut protected, mut writable) = (0, 0);
+    for mapped in acl.sections("mapped_luns") {
+        let inside = mapped.number("tpg_lun").unwrap_or(u64::MAX);
+        let seen = mapped.number("index").unwrap_or(inside);
+        if inside != seen {
+            mapped.error(
+                "index",
+                "a host sees a logical unit by its number in the target here, not by another one",
+            );
+        }
+        match mapped.flag("write_protect").unwrap_or(false) {
+            true => protected += 1,
+            false => writable += 1,
+        }
+        if export.units.iter().any(|unit| unit.number == inside) {
+            numbers.push(inside);
+        }
+        mapped.known(&[("alias", Meaningless("a name inside the kernel"))]);
+        notes.extend(mapped.finish());
+    }
+    if protected > 0 && writable > 0 {
+        let why = "a host reads or writes all that it reaches in a target: write_protect of a part of the mapped \
+                   LUNs cannot be carried over, so it only reads";
+        acl.error("mapped_luns", why);
+    }
+    (numbers, protected > 0)
+}

@@ -1,0 +1,507 @@
+//! SPDK: what `rpc.py save_config` prints, a list of calls for each of its subsystems.
+
+use std::collections::HashMap;
+
+use config::{
+    name,
+    spec::{Source, Spec},
+};
+
+use crate::{
+    json::Document,
+    model::{self, Chap, Export, Grant, Host, Model, Protocol, Secret, Unit, set},
+    note::{Note, Outcome},
+    render::text,
+    section::{
+        Meaning::{Emulated, Meaningless, Only},
+        Section,
+    },
+};
+
+mod iscsi;
+
+/// What calls have said that later ones need.
+#[derive(Default)]
+struct State {
+    iscsi: iscsi::State,
+    /// Secrets that hosts name.
+    keys: HashMap<String, Secret>,
+    /// `nvmf_create_transport` for TCP: in-capsule data, queues, queue depth, transfers.
+    transport: Vec<(&'static str, String)>,
+}
+
+/// Calls that set up SPDK itself.
+const ITS_OWN: [&str; 24] = [
+    "accel_set_options",
+    "bdev_examine",
+    "bdev_iscsi_set_options",
+    "bdev_nvme_set_hotplug",
+    "bdev_nvme_set_options",
+    "bdev_raid_set_options",
+    "bdev_set_options",
+    "bdev_wait_for_examine",
+    "framework_set_scheduler",
+    "iobuf_set_options",
+    "keyring_linux_set_options",
+    "log_set_flag",
+    "log_set_level",
+    "nvmf_set_config",
+    "nvmf_set_crdt",
+    "nvmf_set_max_subsystems",
+    "scheduler_set_options",
+    "sock_impl_set_options",
+    "sock_set_default_impl",
+    "trace_set_tpoint_mask",
+    "vmd_enable",
+    "env_set_options",
+    "fsdev_set_opts",
+    "bdev_enable_histogram",
+];
+
+/// Reads the whole document.
+pub fn read(document: &Document) -> Model {
+    let root = Section::open(&document.file, &document.root, "the configuration");
+    let mut model = Model::default();
+    let mut state = State::default();
+    for subsystem in root.sections("subsystems") {
+        subsystem.note("subsystem", Outcome::Meaningless, "the calls behind it matter");
+        for call in subsystem.sections("config") {
+            read_call(call, &mut state, &mut model);
+        }
+        model.notes.extend(subsystem.finish());
+    }
+    state.iscsi.finish(&mut model);
+    model.exports.retain(|export| !export.portals.is_empty());
+    let names: Vec<String> = model.exports.iter().map(|export| export.name.clone()).collect();
+    for host in &mut model.hosts {
+        host.grants.retain(|grant| names.contains(&grant.export));
+    }
+    model.hosts.retain(|host| !host.grants.is_empty());
+    model.notes.extend(root.finish());
+    model
+}
+
+fn read_call(call: Section<'_>, state: &mut State, model: &mut Model) {
+    let method = call.text("method").unwrap_or_default();
+    if ITS_OWN.contains(&method) {
+        let what = crate::note::shown(method);
+        model.notes.extend(call.leave_out(&what, Outcome::Meaningless, "it is about SPDK itself"));
+        return;
+    }
+    let Some(params) = call.section("params") else {
+        let why = "a call without parameters that is not known here";
+        model.notes.extend(call.leave_out(&crate::note::shown(method), Outcome::Error, why));
+        return;
+    };
+    match method {
+        "bdev_aio_create" | "bdev_uring_create" | "bdev_malloc_create" | "bdev_null_create" => {
+            block_device(method, params, model);
+        }
+        "bdev_raid_create" => raid(params, model),
+        "bdev_nvme_attach_controller" => remote_controller(params, model),
+        "keyring_file_add_key" => key(params, state, model),
+        "nvmf_create_transport" => transport(params, state, model),
+        "nvmf_create_subsystem" => create_subsystem(params, state, model),
+        "nvmf_subsystem_add_ns" => add_namespace(params, model),
+        "nvmf_subsystem_add_listener" | "nvmf_discovery_add_listener" => add_listener(params, model),
+        "nvmf_subsystem_add_host" => add_host(params, state, model),
+        "nvmf_discovery_add_referral" => add_referral(params, model),
+        _ if state.iscsi.read(method, &params) => model.notes.extend(params.finish()),
+        _ => {
+            let why = "there is no counterpart of this call";
+            model.notes.extend(params.leave_out(&crate::note::shown(method), Outcome::Error, why));
+        }
+    }
+}
+
+/// A block device over a file, memory or nothing.
+fn block_device(method: &str, params: Section<'_>, model: &mut Model) {
+    let key = params.text("name").unwrap_or_default().to_owned();
+    let path = params.text("filename").unwrap_or_default();
+    let mut spec = Spec::new(match method {
+        "bdev_malloc_create" => Source::Ram,
+        "bdev_null_create" => Source::Null,
+        _ if path.starts_with("/dev/") => Source::Device(path.into()),
+        _ => Source::File(path.into()),
+    });
+    let block = params.number("block_size").filter(|block| *block != 0);
+    if let Some(block) = block
+        && let Err(why) = set(&mut spec, "block", &block.to_string())
+    {
+        params.note("block_size", Outcome::Error, &why);
+    }
+    if let Some(blocks) = params.number("num_blocks") {
+        let bytes = blocks.checked_mul(block.unwrap_or(512)).filter(|bytes| *bytes <= i64::MAX as u64);
+        if bytes.is_none() {
+            params.error("num_blocks", "that many blocks are no size");
+        }
+        spec.size = bytes;
+    }
+    if spec.source.path().is_some() {
+        if !path.starts_with('/') {
+            params.error("filename", "must be an absolute path");
+        }
+        // As SPDK opens files and devices.
+        spec.direct = true;
+        params.note("filename", Outcome::Applied, "opened with O_DIRECT, as it was");
+    }
+    if let Some(physical) = params.number("physical_block_size").filter(|physical| *physical != 0)
+        && let Err(why) = set(&mut spec, "physical", &physical.to_string())
+    {
+        params.note("physical_block_size", Outcome::Error, &why);
+    }
+    if let Some(uuid) = params.text("uuid").filter(|uuid| *uuid != "00000000-0000-0000-0000-000000000000")
+        && let Err(why) = set(&mut spec, "uuid", uuid)
+    {
+        params.note("uuid", Outcome::Error, &why);
+    }
+    spec.read_only = params.flag("readonly").unwrap_or(false);
+    params.known(&[
+        ("dif_is_head_of_md", Meaningless("there is no protection information")),
+        ("dif_pi_format", Meaningless("there is no protection information")),
+        ("dif_type", Only("0", "there is no protection information")),
+        ("fallocate", Emulated("`thin` of the volume")),
+        ("md_interleave", Only("false", "there is no metadata")),
+        ("md_size", Only("0", "there is no metadata")),
+        ("optimal_io_boundary", Meaningless("it is about SPDK's splitting of I/O")),
+        ("numa_id", Meaningless("memory is that of the core that serves it")),
+    ]);
+    model.add_volume(&key, &key, spec, params.finish());
+}
+
+/// RAID 0 over what was made before.
+fn raid(params: Section<'_>, model: &mut Model) {
+    let key = params.text("name").unwrap_or_default().to_owned();
+    let level = params.text("raid_level").unwrap_or_default();
+    if level != "raid0" && level != "0" {
+        let why = "only RAID 0 (a stripe) is there; put the others below, by md or LVM, and serve the device";
+        model.notes.extend(params.leave_out(&format!("bdev_raid_create {key}"), Outcome::Error, why));
+        return;
+    }
+    let mut legs = Vec::new();
+    for leg in params.list("base_bdevs") {
+        let crate::json::Kind::Text(leg) = &leg.kind else { continue };
+        match model.volume(leg) {
+            Some(volume) => {
+                let mut spec = volume.spec.clone();
+                spec.uuid = None;
+                legs.push(spec.to_string().replace('\\', "\\\\").replace(',', "\\,").replace('+', "\\+"));
+            }
+            None => {
+                params.error("base_bdevs", &format!("there is no volume \"{}\"", crate::note::shown(leg)))
+            }
+        }
+    }
+    let chunk = params.number("strip_size_kb").unwrap_or(64);
+    let uuid = params.text("uuid").map(|uuid| format!(",uuid={uuid}")).unwrap_or_default();
+    let spec = config::spec::parse(&format!("stripe:{},chunk={chunk}K{uuid}", legs.join("+")));
+    params.known(&[(
+        "superblock",
+        Only("false", "there is no superblock on the legs, so their data would not be found"),
+    )]);
+    match spec {
+        Ok(spec) => model.add_volume(&key, &key, spec, params.finish()),
+        Err(why) => {
+            params.error("base_bdevs", &why.to_string());
+            model.notes.extend(params.finish());
+        }
+    }
+}
+
+/// NVMe namespaces of another machine; those of this one are devices of the kernel here.
+fn remote_controller(params: Section<'_>, model: &mut Model) {
+    let key = params.text("name").unwrap_or_default().to_owned();
+    let kind = params.text("trtype").unwrap_or_default().to_ascii_lowercase();
+    if kind != "tcp" {
+        let why = "only NVMe/TCP reaches other machines; a local device (pcie) goes back to the kernel's nvme driver \
+                   and becomes a volume /dev/nvme...";
+        let what = format!("bdev_nvme_attach_controller {}", crate::note::shown(&key));
+        model.notes.extend(params.leave_out(&what, Outcome::Error, why));
+        return;
+    }
+    let port = params.number("trsvcid").unwrap_or(config::network::NVME_PORT.into());
+    let address = model::portal(params.text("traddr").unwrap_or_default(), port);
+    let nqn = params.text("subnqn").unwrap_or_default();
+    let spec = address.and_then(|address| {
+        config::spec::parse(&format!("nvme+tcp://{address}/{nqn}/1")).map_err(|why| why.to_string())
+    });
+    match spec {
+        Ok(spec) => {
+            params.note("name", Outcome::Emulated, "its first namespace is a volume of the other machine");
+            for rest in [
+                "adrfam",
+                "hostnqn",
+                "ctrlr_loss_timeout_sec",
+                "reconnect_delay_sec",
+                "fast_io_fail_timeout_sec",
+                "multipath",
+                "prchk_reftag",
+                "prchk_guard",
+                "ddgst",
+                "hdgst",
+            ] {
+                params.note(rest, Outcome::Emulated, "options of the volume's URL");
+            }
+            let volume = format!("{key}n1");
+            model.add_volume(&volume, &volume, spec, params.finish());
+        }
+        Err(why) => {
+            params.error("traddr", &why);
+            model.notes.extend(params.finish());
+        }
+    }
+}
+
+/// A secret, in a file of its own.
+fn key(params: Section<'_>, state: &mut State, model: &mut Model) {
+    let name = params.text("name").unwrap_or_default().to_owned();
+    let path = params.text("path").unwrap_or_default();
+    match config::file::read_text(std::path::Path::new(path), 4096) {
+        Ok((secret, _)) => {
+            params.note("path", Outcome::Emulated, "copied to a file of each host that uses it");
+            state.keys.insert(name, Secret::new(secret.trim_end()));
+        }
+        Err(why) => params.error("path", &format!("the secret is not here: it {why}")),
+    }
+    model.notes.extend(params.finish());
+}
+
+fn transport(params: Section<'_>, state: &mut State, model: &mut Model) {
+    let kind = params.text("trtype").unwrap_or_default();
+    if !kind.eq_ignore_ascii_case("tcp") {
+        let what = format!("nvmf_create_transport {}", crate::note::shown(kind));
+        model.notes.extend(params.leave_out(&what, Outcome::Error, "only TCP can be served"));
+        return;
+    }
+    let fit = |key: &str, least: u64, most: u64| {
+        let number = params.number(key)?;
+        let used = number.clamp(least, most);
+        if used != number {
+            params.note(key, Outcome::Emulated, &format!("{used} is the nearest that is possible here"));
+        }
+        Some(used)
+    };
+    let depth = fit("max_queue_depth", 2, 1024).map(|number| ("queue_depth", number.to_string()));
+    let queues = fit("max_io_qpairs_per_ctrlr", 1, 128).map(|number| ("queues", number.to_string()));
+    let inline =
+        fit("in_capsule_data_size", 0, 16 << 10).map(|number| ("in_capsule", (number & !15).to_string()));
+    let size = fit("max_io_size", 8 << 10, 1 << 20).map(|number| {
+        let fits = 1_u64 << number.ilog2();
+        ("max_transfer", fits.to_string())
+    });
+    state.transport.extend([depth, queues, inline, size].into_iter().flatten());
+    for key in [
+        "abort_timeout_sec",
+        "ack_timeout",
+        "acceptor_poll_rate",
+        "buf_cache_size",
+        "c2h_success",
+        "control_msg_num",
+        "data_wr_pool_size",
+        "dif_insert_or_strip",
+        "disable_command_passthru",
+        "disable_mappable_bar0",
+        "disable_adaptive_irq",
+        "disable_shadow_doorbells",
+        "io_unit_size",
+        "max_aq_depth",
+        "num_shared_buffers",
+        "sock_priority",
+        "zcopy",
+        "kas",
+        "msdbd",
+        "min_kato",
+        "in_capsule_data_size_align",
+    ] {
+        params.note(key, Outcome::Meaningless, "it is about SPDK's own transport");
+    }
+    model.notes.extend(params.finish());
+}
+
+fn create_subsystem(params: Section<'_>, state: &State, model: &mut Model) {
+    let nqn = params.text("nqn").unwrap_or_default();
+    if nqn == name::DISCOVERY_NQN {
+        model.notes.extend(params.leave_out(
+            "the discovery subsystem",
+            Outcome::Emulated,
+            "it is there by itself",
+        ));
+        return;
+    }
+    let mut export = Export::new(Protocol::Nvme, nqn);
+    if let Err(why) = name::nqn(nqn) {
+        params.error("nqn", &why.to_string());
+    }
+    export.open = params.flag("allow_any_host").unwrap_or(false);
+    for (key, ours, most) in [("serial_number", "serial", 20), ("model_number", "model", 40)] {
+        if let Some(value) = params.text(key) {
+            let value: String = value.trim().chars().take(most).collect();
+            export.set(ours, text(&value));
+        }
+    }
+    export.keys.extend(state.transport.iter().cloned());
+    params.known(&[
+        ("ana_reporting", Emulated("path states are always reported")),
+        ("max_cntlid", Emulated("`controllers` of [[subsystem]] limits their number")),
+        ("max_discard_size_kib", Meaningless("the limits are those of this target")),
+        ("max_namespaces", Emulated("at most 1,024 in every subsystem")),
+        ("max_write_zeroes_size_kib", Meaningless("the limits are those of this target")),
+        ("min_cntlid", Emulated("controller IDs are given from 1 on")),
+        ("passthrough", Only("false", "NVMe devices cannot be passed through")),
+    ]);
+    export.notes.extend(params.finish());
+    model.exports.push(export);
+}
+
+/// Does something with the subsystem that a call names.
+fn with_subsystem(params: &Section<'_>, model: &mut Model, act: impl FnOnce(&mut Export) -> Vec<Note>) {
+    let nqn = params.text("nqn").unwrap_or_default();
+    match model.exports.iter_mut().find(|export| export.name == nqn) {
+        Some(export) => {
+            let notes = act(export);
+            export.notes.extend(notes);
+        }
+        None if nqn == name::DISCOVERY_NQN => {}
+        None => params.error("nqn", "no earlier call made this subsystem"),
+    }
+}
+
+fn add_namespace(params: Section<'_>, model: &mut Model) {
+    let Some(namespace) = params.section("namespace") else {
+        params.error("namespace", "is missing");
+        model.notes.extend(params.finish());
+        return;
+    };
+    let key = namespace.text("bdev_name").unwrap_or_default().to_owned();
+    let is_there = model.volume(&key).is_some();
+    if !is_there {
+        namespace.error("bdev_name", "there is no such volume, so the namespace is left out");
+    }
+    // The identity that hosts know is that of the namespace.
+    let uuid = namespace.text("uuid");
+    if let (Some(uuid), Some(volume)) =
+        (uuid, model.volumes.iter_mut().find(|volume| volume.keys.contains(&key)))
+    {
+        match set(&mut volume.spec, "uuid", uuid) {
+            Ok(()) => namespace.note("uuid", Outcome::Applied, "the UUID of the volume"),
+            Err(why) => namespace.note("uuid", Outcome::Error, &why),
+        }
+    }
+    let group = namespace.number("anagrpid").filter(|group| (1..=128).contains(group) && *group != 1);
+    let number = namespace.number("nsid").unwrap_or(0);
+    if namespace.number("anagrpid") == Some(number) && group.is_some() {
+        namespace.note("anagrpid", Outcome::Applied, "");
+    }
+    namespace.known(&[
+        ("eui64", Emulated("the UUID names the namespace")),
+        ("hide_metadata", Meaningless("there is no metadata")),
+        ("nguid", Emulated("the UUID names the namespace")),
+        ("no_auto_visible", Only("false", "give hosts `namespaces` in their access")),
+        ("ptpl_file", Emulated("reservations are kept in the state directory")),
+    ]);
+    with_subsystem(&params, model, |export| {
+        if is_there {
+            export.units.push(Unit { number, volume: key, read_only: false, ana_group: group });
+        }
+        namespace.finish()
+    });
+    model.notes.extend(params.finish());
+}
+
+fn add_listener(params: Section<'_>, model: &mut Model) {
+    let Some(listen) = params.section("listen_address") else {
+        params.error("listen_address", "is missing");
+        model.notes.extend(params.finish());
+        return;
+    };
+    let kind = listen.text("trtype").unwrap_or_default().to_ascii_lowercase();
+    let number = listen.number("trsvcid").unwrap_or(config::network::NVME_PORT.into());
+    let address = model::portal(listen.text("traddr").unwrap_or_default(), number);
+    listen.known(&[("adrfam", Meaningless("the address says it"))]);
+    params.known(&[
+        (
+            "ana_state",
+            Only("optimized", "path states are kept by the daemon: `blockwire path set VOLUME --state ...`"),
+        ),
+        ("secure_channel", Only("false", "TLS is not carried over")),
+        ("sock_impl", Meaningless("it is about SPDK's sockets")),
+        ("tgt_name", Meaningless("there is one target")),
+    ]);
+    let is_discovery = params.text("nqn").is_none_or(|nqn| nqn == name::DISCOVERY_NQN);
+    match address {
+        Ok(address) if kind == "tcp" && is_discovery => model.discovery_portals.push(address),
+        Ok(address) if kind == "tcp" => with_subsystem(&params, model, |export| {
+            export.portals.push(address);
+            Vec::new()
+        }),
+        Ok(_) => listen.error("trtype", "only tcp can be served"),
+        Err(why) => listen.error("traddr", &why),
+    }
+    model.notes.extend(listen.finish());
+    model.notes.extend(params.finish());
+}
+
+fn add_host(params: Section<'_>, state: &State, model: &mut Model) {
+    let nqn = params.text("host").unwrap_or_default().to_owned();
+    let export = params.text("nqn").unwrap_or_default().to_owned();
+    let mut host = Host::new(&nqn);
+    host.nqns.push(nqn);
+    if let Some(name) = params.text("dhchap_key") {
+        match state.keys.get(name) {
+            Some(key) => host.dhchap = Some(key.clone()),
+            None => params.error("dhchap_key", "the secret is not here: the host gets no access"),
+        }
+    }
+    params.known(&[
+        ("dhchap_ctrlr_key", Only("", "the subsystem cannot prove itself to the host here")),
+        ("psk", Only("", "TLS is not carried over")),
+    ]);
+    if params.has("dhchap_key") == host.dhchap.is_some() {
+        host.grants.push(Grant {
+            protocol: Protocol::Nvme,
+            export,
+            units: None,
+            through: Vec::new(),
+            read_only: false,
+        });
+        host.notes = params.finish();
+        model.add_host(host);
+    } else {
+        model.notes.extend(params.finish());
+    }
+}
+
+fn add_referral(params: Section<'_>, model: &mut Model) {
+    if let Some(address) = params.section("address") {
+        let number = address.number("trsvcid").unwrap_or(config::network::NVME_DISCOVERY_PORT.into());
+        match model::portal(address.text("traddr").unwrap_or_default(), number) {
+            Ok(portal) => model.referrals.push(portal),
+            Err(why) => address.error("traddr", &why),
+        }
+        address.known(&[
+            ("adrfam", Meaningless("the address says it")),
+            ("trtype", Only("TCP", "only TCP can be served")),
+        ]);
+        model.notes.extend(address.finish());
+    }
+    params.known(&[("secure_channel", Only("false", "TLS is not carried over"))]);
+    model.notes.extend(params.finish());
+}
+
+/// Users of a group, each with its secrets.
+fn users(section: &Section<'_>) -> Vec<(Chap, Vec<Note>)> {
+    let mut users = Vec::new();
+    for secret in section.sections("secrets") {
+        let pair =
+            |user: &str, own: &str| Some((secret.text(user)?.to_owned(), Secret::new(secret.text(own)?)));
+        let (user, mutual) = (pair("user", "secret"), pair("muser", "msecret"));
+        if user.is_none() {
+            secret.error("user", "a user and a secret belong together");
+        }
+        let notes = secret.finish();
+        if let Some(user) = user {
+            users.push((Chap { user, mutual }, notes));
+        }
+    }
+    users
+}
