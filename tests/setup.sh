@@ -59,6 +59,7 @@ for group in "$@"; do
   ssh)
     needs /usr/sbin/sshd openssh-server
     needs ssh openssh-client
+    needs ethtool ethtool
     needs ip iproute2
     ;;
   experiments)

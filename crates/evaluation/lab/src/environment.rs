@@ -62,14 +62,17 @@ get 'wmem_max' /proc/sys/net/core/wmem_max
 get 'busy_read' /proc/sys/net/core/busy_read
 get 'busy_poll' /proc/sys/net/core/busy_poll
 offloads() { command -v ethtool >/dev/null && ethtool -k "$1" 2>/dev/null | grep -E '^(tcp-segmentation-offload|generic-segmentation-offload|generic-receive-offload|large-receive-offload|rx-checksumming|tx-checksumming|scatter-gather): ' | tr '\n' ';' | sed 's/;$//; s/;/; /g'; }
+routed() { awk -v n="$1" '$NF == n || $1 == n { found = 1 } END { exit !found }' /proc/net/route /proc/net/ipv6_route 2>/dev/null; }
 for i in /sys/class/net/*; do
   n=${i##*/}
-  [ "$n" = lo ] || [ -e "$i/device" ] || continue
+  [ "$n" = lo ] || [ -e "$i/device" ] || routed "$n" || continue
   if [ -e "$i/device" ]; then
     d=$(readlink "$i/device/driver" 2>/dev/null)
     v=$(cat "$i/device/vendor" "$i/device/device" 2>/dev/null | tr '\n' ' ')
     s=$(cat "$i/speed" 2>/dev/null)
     say "NIC $n" "driver ${d##*/}${v:+, device ${v% }}${s:+, $s Mb/s}, MTU $(cat "$i/mtu")"
+  elif [ "$n" != lo ]; then
+    say "virtual interface $n" "MTU $(cat "$i/mtu")"
   fi
   say "offloads of $n" "$(offloads "$n")"
 done
