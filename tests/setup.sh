@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
 # browser
 set -euo pipefail
 # shellcheck source=tests/lib.sh
@@ -49,6 +49,7 @@ for group in "$@"; do
     needs fusermount3 fuse3
     needs fincore util-linux-extra
     ;;
+  crash) needs strace strace ;;
   database)
     needs mariadbd mariadb-server-core
     needs mariadb-install-db mariadb-server-core

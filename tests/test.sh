@@ -34,7 +34,7 @@ lint() {
 
 unit() {
   local rc=0 limit=1440
-  tests/setup.sh attach capi eval
+  tests/setup.sh attach capi crash eval
   timeout --kill-after=30 "$limit" tests/test.sh --one all_unit_tests >"$OUT/unit.log" 2>&1 </dev/null || rc=$?
   grep -E '^test result|^test .*FAILED|panicked at' "$OUT/unit.log" || true
   if [ "$rc" = 124 ] || [ "$rc" = 137 ]; then

@@ -186,7 +186,7 @@ impl Dir {
         }
     }
 
-    /// Makes a file; who looks sees all of it or nothing.
+    /// Makes a file; who looks sees all of it or nothing, also after the power has failed.
     ///
     /// # Errors
     /// `AlreadyExists` if there is one of that name; what the system says.
@@ -206,9 +206,11 @@ impl Dir {
         let mut new = OsString::from(format!(".{:016x}.", u64::from_ne_bytes(random::bytes()?)));
         new.push(name);
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let file = rustix::fs::openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR)?;
-        let written = File::from(file)
+        let mut file = File::from(rustix::fs::openat(&self.fd, &new, flags, Mode::RUSR | Mode::WUSR)?);
+        // Synced before it has its name: else a failure of the power may leave the name with an empty file.
+        let written = file
             .write_all(bytes)
+            .and_then(|()| file.sync_all())
             .and_then(|()| Ok(rustix::fs::renameat_with(&self.fd, &new, &self.fd, name, how)?));
         written.inspect_err(|_| drop(self.remove(&new)))
     }

@@ -143,7 +143,10 @@ impl StateDir {
     /// Makes the directory if it is not there (for this user only) and takes it.
     pub fn open(path: &Path) -> Result<Self, StateError> {
         let failed = |what| move |why| StateError::Io { what, path: path.to_owned(), why };
+        let missing: Vec<&Path> =
+            path.ancestors().take_while(|part| part.symlink_metadata().is_err()).collect();
         let dir = Dir::make_behind(path, "--state").map_err(|why| StateError::Unsafe(why.message))?;
+        sync_way(dir.path(), &missing).map_err(failed("sync the directory of"))?;
         let name = dir.path().join("lock");
         let lock = dir.open_file(OsStr::new("lock")).map_err(|why| StateError::Io {
             what: "write",
@@ -311,6 +314,26 @@ impl StateDir {
             why: why.into(),
         })?;
         self.write(name, &json)
+    }
+}
+
+/// Makes the names stable that lead to the directory: without them a failure of the power loses all that is in it. Its
+/// own is synced at each start: the daemon that made it may have been killed before it came so far.
+fn sync_way(directory: &Path, made: &[&Path]) -> io::Result<()> {
+    made.iter().copied().chain([directory]).try_for_each(|part| match sync_directory_of(part) {
+        // The operator's, who does not let us look.
+        Err(why) if why.kind() == io::ErrorKind::PermissionDenied => Ok(()),
+        other => other,
+    })
+}
+
+/// Makes the name of a file or directory stable.
+pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+    let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    match File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()) {
+        // Its file system knows no such thing (EINVAL).
+        Err(why) if why.kind() == io::ErrorKind::InvalidInput => Ok(()),
+        other => other,
     }
 }
 

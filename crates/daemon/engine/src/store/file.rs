@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
 use super::{CreatedFile, Store, refused::Why};
-use crate::state::identity::FileIdentity;
+use crate::state::{identity::FileIdentity, sync_directory_of};
 use config::{plan::Volume, spec::Source};
 
 /// Physical block of a file where nothing is said: what file systems allocate by.
@@ -68,7 +68,16 @@ pub(super) fn file<'a>(
         }
         why
     };
-    let store = lock_and_measure(volume, path, file, others).map_err(undo)?;
+    let store = lock_and_measure(volume, path, file, others).map_err(&undo)?;
+    match sync_directory_of(path) {
+        Err(why) if created => return Err(undo(Why::Io("sync the directory of", path.to_owned(), why))),
+        // It may have been made by a daemon that was killed before it came so far. Where the directory is read-only or
+        // not ours to look at, that is not so.
+        Err(why) if !spec.read_only => {
+            tracing::debug!(%why, path = %path.display(), "the directory of a volume's file is not synced");
+        }
+        Ok(()) | Err(_) => {}
+    }
     Ok(Store { made: if created { CreatedFile::File } else { store.made }, ..store })
 }
 
