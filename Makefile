@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost interop sessions idle guest sim crash loom fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -24,7 +24,10 @@ help:
 	@echo "make uninstall    takes them away again; configuration and state stay"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make crash        at least 100,000 states that a failure of the power may leave, each with a daemon started on it"
+	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
+	@echo "make miri         tests of buf, stream and volume under the interpreter Miri (needs a nightly toolchain)"
+	@echo "make asan tsan    tests of what shares memory under AddressSanitizer, ThreadSanitizer (need a nightly toolchain)"
 	@echo "make fuzz         coverage-guided fuzzing, 60 s per target (needs a nightly toolchain and cargo-fuzz)"
 	@echo "make docs         the documentation as a book, and the crates' interfaces (needs mdBook)"
 	@echo "make deny         licences and advisories by cargo-deny, if it is installed"
@@ -55,14 +58,25 @@ sim:
 # Every moment of so many histories is a crash point.
 CRASH_SEEDS ?= 24
 crash:
-	@tests/setup.sh build
+	@tests/setup.sh build crash
+	cargo test --locked -p blockwire --test crash -- --nocapture
 	CRASH_PERMILLE=1000 SIM_SEEDS=$(CRASH_SEEDS) cargo test --locked -p blockwire-shard --test cross_protocol crash_point -- --nocapture
+
+KILLS ?= 1000
+HOLDER_KILLS ?= 200
+kill:
+	@tests/setup.sh build attach crash
+	KILLS=$(KILLS) HOLDER_KILLS=$(HOLDER_KILLS) cargo test --locked -p blockwire --test served -- --nocapture \
+		killed:: however_often_the_holder
 
 # A build of its own: the flag would make everything else be built again.
 loom:
 	@tests/setup.sh build
 	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR=$${CARGO_TARGET_DIR:-target}/loom \
 		cargo test --locked --release -p blockwire-volume --lib guard
+
+miri asan tsan:
+	@tests/sanitize.sh $@
 
 idle:
 	@tests/test.sh build

@@ -189,6 +189,11 @@ impl Daemon {
         prlimit(Some(Pid::from_child(&self.child)), Resource::Fsize, limit).unwrap();
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it without warning.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

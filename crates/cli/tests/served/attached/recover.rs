@@ -41,6 +41,31 @@ fn io_waits_for_a_killed_process_and_goes_on() {
     }
 }
 
+/// Over either protocol in turn; `HOLDER_KILLS` times, or four.
+#[test]
+fn no_write_is_lost_however_often_the_holder_is_killed() {
+    if !has_resend() {
+        return;
+    }
+    let kills = std::env::var("HOLDER_KILLS").ok().and_then(|value| value.parse().ok()).unwrap_or(4_u32);
+    let (place, daemon) = served();
+    let [iscsi, nvme] = urls(&daemon, "a");
+    for url in [iscsi.clone(), nvme + "?keep_alive=1s"] {
+        let at = place.path("mnt");
+        let mut attached = Attached::new(&place, &[&url, "--via", "fuse", "--at", text(&at)]);
+        let _given_up = GivenUp(attached.home.clone(), at.clone());
+        let mut writer = Writer::new(&place, attached.way("file").unwrap());
+        for _ in 0..kills / 2 {
+            writer.goes_on(20);
+            attached.kill();
+            attached = Attached::new(&place, &[&url, "--recover"]);
+        }
+        writer.goes_on(20);
+        writer.verify(&iscsi);
+        attached.detach(&at);
+    }
+}
+
 #[test]
 fn io_waits_for_a_killed_daemon_and_another_goes_on() {
     if !has_resend() {
