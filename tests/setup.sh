@@ -2,7 +2,7 @@
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
 # Groups: build clients attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
-# browser
+# browser metrics
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -112,6 +112,7 @@ for group in "$@"; do
     needs dpkg-source dpkg-dev
     ;;
   browser) needs chromium chromium ;;
+  metrics) needs promtool prometheus ;;
   lint)
     needs shellcheck shellcheck
     if ! cargo clippy --version >/dev/null 2>&1 || ! cargo fmt --version >/dev/null 2>&1; then

@@ -67,6 +67,7 @@ libiscsi() {
 
 packaging() {
   tests/install.sh
+  tests/watching.sh
 }
 
 capi() {

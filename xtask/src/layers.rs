@@ -98,6 +98,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "daemon/control", on: "process", foreign: Any },
     Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
     Layer { directory: "daemon/import", on: "config", foreign: Any },
+    Layer { directory: "daemon/metrics", on: "control", foreign: Any },
     Layer {
         directory: "daemon/recovery",
         on: "block-device buf client config control multipath process volume",
@@ -105,7 +106,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "daemon/engine",
-        on: "backends buf chiscsi-config client config control endpoint iscsi multipath nvme \
+        on: "backends buf chiscsi-config client config control endpoint iscsi metrics multipath nvme \
              nvme-server process reactor recovery scsi-server shard stream volume",
         foreign: Any,
     },

@@ -11,4 +11,5 @@ pub mod iscsictl;
 pub mod key;
 pub mod output;
 pub mod run;
+mod top;
 pub mod verbs;

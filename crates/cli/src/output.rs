@@ -43,6 +43,7 @@ fn plain(answer: &Answer) -> String {
         Answer::Connections(connections) => connection_table(connections),
         Answer::Connection(connection) => connection_card(connection),
         Answer::Shards(shards) => shard_table(shards),
+        Answer::Observation(seen) => status_card(&seen.status),
         Answer::Attached(attached) => attached.lines.iter().map(|line| format!("{line}\n")).collect(),
         Answer::Detached { way } => format!("{way} is detached\n"),
         Answer::Status(status) => status_card(status),
@@ -72,6 +73,7 @@ pub fn json(answer: &Answer) -> String {
         Answer::Connections(list) => serde_json::to_value(list),
         Answer::Connection(connection) => serde_json::to_value(connection),
         Answer::Shards(list) => serde_json::to_value(list),
+        Answer::Observation(seen) => serde_json::to_value(seen),
         Answer::Attached(attached) => serde_json::to_value(attached),
         Answer::Detached { way } => Ok(serde_json::json!({ "detached": way })),
         Answer::Status(status) => serde_json::to_value(status),
@@ -82,7 +84,7 @@ pub fn json(answer: &Answer) -> String {
 }
 
 /// Columns as wide as their widest cell, two spaces apart; a hint if there is nothing.
-fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
+pub fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
     if rows.is_empty() {
         return format!("{empty}\n");
     }
@@ -393,15 +395,29 @@ fn shard_table(shards: &[ShardReport]) -> String {
     table(head, rows.collect(), "no shards")
 }
 
+/// Whether all is well, in one line; else what is not, the worst first.
+pub fn health(status: &StatusReport) -> String {
+    let Some(worst) = status.problems.first() else { return "all is well".to_owned() };
+    let more = match status.problems.len() - 1 {
+        0 => String::new(),
+        1 => " (and 1 more problem)".to_owned(),
+        more => format!(" (and {more} more problems)"),
+    };
+    format!("not well: {}: {}{more}", worst.subject, worst.why)
+}
+
 fn status_card(status: &StatusReport) -> String {
     let listeners: Vec<String> = status
         .listeners
         .iter()
         .map(|listener| format!("{} {}", listener.protocol, listener.address))
         .collect();
-    let failed: Vec<String> =
-        status.failed.iter().map(|one| format!("volume {}: {}", one.volume, one.why)).collect();
-    card(&[
+    let mut out = format!("{}\n", health(status));
+    for one in &status.problems {
+        out.push_str(&format!("  {}  {}: {}\n    then: {}\n", one.kind, one.subject, one.why, one.next));
+    }
+    out.push('\n');
+    out + &card(&[
         ("version", Some(status.version.clone())),
         ("process", Some(status.pid.to_string())),
         ("up", Some(duration(status.uptime_seconds))),
@@ -409,7 +425,6 @@ fn status_card(status: &StatusReport) -> String {
         ("io", Some(format!("{}, {} shards", status.io, status.shards))),
         ("listening", Some(listeners.join(", "))),
         ("volumes", Some(status.volumes.to_string())),
-        ("failed", (!failed.is_empty()).then(|| failed.join("; "))),
         ("targets", Some(status.targets.to_string())),
         ("subsystems", Some(status.subsystems.to_string())),
         ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
@@ -419,7 +434,7 @@ fn status_card(status: &StatusReport) -> String {
 }
 
 /// `3d 04:05:06`.
-fn duration(seconds: u64) -> String {
+pub fn duration(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
     if days > 0 { format!("{days}d {clock}") } else { clock }

@@ -23,7 +23,7 @@ use crate::{
     daemon_args::DaemonArgs,
     import, iscsictl,
     key::{self, KeyKind},
-    output, verbs,
+    output, top, verbs,
 };
 use control::{Answer, Request, client};
 use engine::{
@@ -109,6 +109,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Import(args) => return import::run(&args),
         Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
+        Verb::Top(args) => return top::run(&args, &paths),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
         Verb::Stop(args) if !args.no_wait => return stop(&args, &paths),
@@ -199,11 +200,11 @@ fn stop(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     Ok(printed)
 }
 
-/// What an answer means for the caller: a volume that is not served as it should be is a failure.
+/// What an answer means for the caller: what is not as it should be is a failure.
 fn judged(answer: &Answer) -> Exit {
     match answer {
         Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
-        Answer::Status(status) if !status.failed.is_empty() => Exit::Failure,
+        Answer::Status(status) if !status.problems.is_empty() => Exit::Failure,
         _ => Exit::Success,
     }
 }

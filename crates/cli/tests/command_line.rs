@@ -48,6 +48,8 @@ fn wrong_usage_is_exit_2_and_says_what_was_meant() {
     check("serve --volume a=ram:1M,blok=512", 2, "", "unknown key \"blok\"; did you mean \"block\"?");
     check("serve --volume ram:1M", 2, "", "write NAME=SPEC");
     check("serve --iscsi localhost", 2, "", "is not an address");
+    check("serve --http localhost", 2, "", "is not an address");
+    check("top --interval 0", 2, "", "is not a number from 0.5 to 3600");
     check("serve --io magic", 2, "", "auto, uring, epoll");
     check("volume resize a 5Q", 2, "", "is not a size");
     check("connection show x", 2, "", "invalid");
@@ -55,14 +57,13 @@ fn wrong_usage_is_exit_2_and_says_what_was_meant() {
 
 #[test]
 fn what_is_not_built_is_a_usage_error() {
-    check("serve --http 127.0.0.1:80", 2, "", "not implemented yet");
     check("upgrade", 2, "", "is not implemented yet");
     check("serve --volume a=rbd:p/i", 2, "", "not implemented yet");
 }
 
 #[test]
 fn without_a_daemon_every_verb_says_where_it_looked() {
-    let verbs = "status, stop, volume list, connection list --json, session list, target list, shard list, \
+    let verbs = "status, top --once, stop, volume list, connection list --json, session list, target list, shard list, \
         subsystem list, host list, reservation list, path list";
     for verb in verbs.split(", ") {
         check(

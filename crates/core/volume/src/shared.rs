@@ -103,6 +103,12 @@ impl Shared {
         due && tell().is_ok()
     }
 
+    /// Whether it was told that there is no space within two of the times in which it is told once.
+    pub(crate) fn lacked_space(&self, now: Time) -> bool {
+        let told = self.0.space_told.load(Ordering::Relaxed);
+        told != 0 && now.0 < told.saturating_add(2 * SPACE_TOLD_NS)
+    }
+
     /// Whether an operation was submitted that reads must see whole, so that memory must not be
     /// lent for reading any more.
     pub(crate) fn atomic_seen(&self) -> bool {

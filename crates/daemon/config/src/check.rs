@@ -88,8 +88,18 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         cores: &options.cores,
     };
     let placement = draft.placement.iter().map(|one| placement::placement(one, &names, sink)).collect();
+    if let Some(http) = &draft.http
+        && !network::is_loopback(http.value.ip())
+    {
+        sink.warn(
+            &http.at,
+            "metrics are served without authentication: other machines can read the names of volumes and hosts \
+             there; restrict the port by a firewall, or use an address of this machine alone",
+        );
+    }
     let plan = Plan {
         node,
+        http: draft.http.map(|http| http.value),
         placement,
         volumes,
         portals: draft.portals.iter().map(|portal| portal.value.clone()).collect(),

@@ -35,6 +35,8 @@ const METHODS: [(&str, AuthMethod); 2] = [("chap", AuthMethod::Chap), ("none", A
 pub struct Draft {
     /// `node`.
     pub node: Option<Located<VolumeName>>,
+    /// `http`.
+    pub http: Option<Located<SocketAddr>>,
     /// `[[volume]]`.
     pub volumes: Vec<Located<Volume>>,
     /// `[[portal]]`.
@@ -132,7 +134,7 @@ pub struct AuthDraft {
 }
 
 impl Draft {
-    /// Adds one file. `[auth]`, `[limits]` and `node` may stand in one file only.
+    /// Adds one file. `[auth]`, `[limits]`, `node` and `http` may stand in one file only.
     pub fn read(&mut self, root: &Reader<'_>) {
         // Whether short secrets are allowed has to be known before any secret is read.
         let auth = root.table("auth", &schema::AUTH);
@@ -144,6 +146,9 @@ impl Draft {
             .is_some_and(|allow| allow.value);
         if let Some(node) = root.parsed("node", VolumeName::parse) {
             once(root, "node", &mut self.node, node);
+        }
+        if let Some(http) = root.parsed("http", network::http_address) {
+            once(root, "http", &mut self.http, http);
         }
         for table in root.tables("volume", &schema::VOLUME) {
             self.volumes.extend(volume(&table));

@@ -15,6 +15,9 @@ pub const NVME_PORT: u16 = 4420;
 /// Port of an NVMe/TCP discovery controller (IANA "nvme-disc").
 pub const NVME_DISCOVERY_PORT: u16 = 8009;
 
+/// Port of metrics over HTTP.
+pub const HTTP_PORT: u16 = 9810;
+
 /// Why a text is no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AddressError(String);
@@ -40,6 +43,11 @@ pub fn nvme_address(text: &str) -> Result<SocketAddr, AddressError> {
 /// A discovery controller's address: as [`address`], with the port 8009 unless given.
 pub fn discovery_address(text: &str) -> Result<SocketAddr, AddressError> {
     address(text, NVME_DISCOVERY_PORT)
+}
+
+/// The address of metrics over HTTP: as [`address`], with the port 9810 unless given.
+pub fn http_address(text: &str) -> Result<SocketAddr, AddressError> {
+    address(text, HTTP_PORT)
 }
 
 /// An address with its port: `IP`, `IP:PORT`, `[IPv6]`, `[IPv6]:PORT`; without a port it is `usual`, 0

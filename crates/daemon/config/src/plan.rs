@@ -27,6 +27,8 @@ use crate::{name::VolumeName, network::Network, spec::Spec};
 pub struct Plan {
     /// This machine's name inside default target and subsystem names.
     pub node: Option<VolumeName>,
+    /// Where metrics are served over HTTP.
+    pub http: Option<SocketAddr>,
     /// Volumes, in the order in which they were named.
     pub volumes: Vec<Volume>,
     /// Listeners.

@@ -32,9 +32,9 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     report::{
-        AttachmentReport, ConnectionReport, HostReport, PathReport, ReservationReport, SessionReport,
-        SettingsReport, ShardReport, StatusReport, SubsystemReport, TargetReport, TargetSwitchReport,
-        VolumeReport, line::LineReport,
+        AttachmentReport, ConnectionReport, HostReport, ObservationReport, PathReport, ReservationReport,
+        SessionReport, SettingsReport, ShardReport, StatusReport, SubsystemReport, TargetReport,
+        TargetSwitchReport, VolumeReport, line::LineReport,
     },
     secret_url::SecretUrl,
 };
@@ -185,6 +185,8 @@ pub enum Request {
     },
     /// All shards.
     ShardList,
+    /// All that is seen of the daemon, from one look at its shards.
+    Observe,
     /// Make a remote volume a local block device, and hold it.
     Attach(AttachRequest),
     /// Take away one that the daemon holds.
@@ -288,6 +290,8 @@ pub enum Answer {
     Connection(ConnectionReport),
     /// All shards.
     Shards(Vec<ShardReport>),
+    /// All that is seen.
+    Observation(Box<ObservationReport>),
     /// A remote volume is attached.
     Attached(AttachmentReport),
     /// One is no longer.

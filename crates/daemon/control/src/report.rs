@@ -5,6 +5,7 @@
 mod access;
 mod latency;
 pub mod line;
+mod observation;
 
 use std::net::SocketAddr;
 
@@ -16,6 +17,7 @@ pub use access::{
     SubsystemReport, VolumeStateReport,
 };
 pub use latency::{BucketReport, LatencyReport, StageReport};
+pub use observation::{ErrorReport, ObservationReport, ProblemReport, RefusalReport};
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -188,6 +190,9 @@ pub struct SessionReport {
     pub writes: u64,
     /// Bytes that they wrote.
     pub written_bytes: u64,
+    /// How long its commands took, in observations.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub latency: Option<Vec<LatencyReport>>,
 }
 
 /// A connection that has logged in, or is connected as a queue.
@@ -322,6 +327,18 @@ pub struct ShardReport {
     pub received_bytes: u64,
     /// Bytes sent.
     pub sent_bytes: u64,
+    /// Receives that found no memory and had to wait for some.
+    #[serde(default)]
+    pub receives_starved: u64,
+    /// Connections reset for want of room, or of descriptors.
+    #[serde(default)]
+    pub connections_refused: u64,
+    /// Times that accepting found no descriptor or memory left.
+    #[serde(default)]
+    pub accepts_exhausted: u64,
+    /// Disk operations ended.
+    #[serde(default)]
+    pub disk_operations: u64,
 }
 
 /// A remote volume that the daemon holds as a local block device.
@@ -359,6 +376,9 @@ pub struct StatusReport {
     pub pid: u32,
     /// How long it has been serving.
     pub uptime_seconds: u64,
+    /// When it began, in seconds since 1970.
+    #[serde(default)]
+    pub started_unix_seconds: u64,
     /// Its node name.
     pub node: Option<String>,
     /// `uring` or `epoll`.
@@ -367,6 +387,9 @@ pub struct StatusReport {
     pub listeners: Vec<ListenerReport>,
     /// How many volumes are served.
     pub volumes: usize,
+    /// What is not as it should be; empty: all is well.
+    #[serde(default)]
+    pub problems: Vec<ProblemReport>,
     /// Volumes that should be and are not.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub failed: Vec<FailureReport>,

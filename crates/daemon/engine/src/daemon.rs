@@ -6,6 +6,7 @@
 pub mod absent;
 mod access;
 mod locks;
+mod observation;
 mod resize;
 mod targets;
 mod volumes;
@@ -16,7 +17,7 @@ pub use volumes::FailedVolume;
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Condvar, Mutex, PoisonError},
-    time::{Duration, Instant},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crate::{
@@ -24,10 +25,7 @@ use crate::{
     state::{StateDir, identity::Identities},
     store::Store,
 };
-use config::{
-    name::VolumeName,
-    plan::{Plan, Protocol, ServedNames, Target},
-};
+use config::plan::{Plan, Protocol, ServedNames, Target};
 use control::{
     Answer, AttachRequest, Code, Refused, Request,
     report::{
@@ -36,6 +34,7 @@ use control::{
     },
     server::Service,
 };
+use metrics::Observe;
 use multipath::suggest;
 use process::exit::{Exit, Failure};
 use recovery::held::{self, Attachments};
@@ -48,6 +47,7 @@ pub struct Daemon {
     volumes: Volumes,
     stopping: Arc<StopSignal>,
     started: Instant,
+    started_unix_seconds: u64,
     attachments: Arc<Attachments>,
     /// Where the control socket is.
     control: PathBuf,
@@ -141,7 +141,10 @@ impl Daemon {
         let (identities, held) = (Mutex::new(identities), Mutex::default());
         let volumes = Volumes { engine, plan, state, served, identities, held };
         let (attachments, started) = (Arc::default(), Instant::now());
-        Daemon { volumes, stopping, started, attachments, control, again: None }
+        // A clock that is set before 1970 says nothing.
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let started_unix_seconds = since_1970.map_or(0, |since| since.as_secs());
+        Daemon { volumes, stopping, started, started_unix_seconds, attachments, control, again: None }
     }
 
     /// With the treatment of the lines of foreign files, and how to read these files again.
@@ -246,34 +249,7 @@ impl Daemon {
     }
 
     fn status(&self) -> Result<StatusReport, Refused> {
-        let failed = |why: EngineError| refused(&why);
-        let shards = self.volumes.engine.shards().map_err(failed)?;
-        let sessions = self.volumes.engine.sessions().map_err(failed)?.len();
-        let connections = self.volumes.engine.connections().map_err(failed)?.len();
-        let (reports, volumes, targets, subsystems) = {
-            let served = self.volumes.served();
-            let ways = &served.ways;
-            (served.volumes(), served.stores.len(), ways.targets.len(), ways.subsystems.len())
-        };
-        Ok(StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            uptime_seconds: self.started.elapsed().as_secs(),
-            node: self.volumes.plan.node.as_ref().map(VolumeName::to_string),
-            io: shards
-                .first()
-                .map_or_else(|| self.volumes.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
-            listeners: self.volumes.engine.listeners(),
-            volumes,
-            failed: Served::failures(reports.into_iter().map(|one| self.volumes.with_doubt(one)).collect()),
-            targets,
-            subsystems,
-            sessions,
-            connections,
-            attachments: self.attachments.count(),
-            shards: shards.len(),
-            state: self.volumes.state.path().to_string_lossy().into_owned(),
-        })
+        Ok(self.observe()?.status)
     }
 }
 
@@ -315,6 +291,7 @@ impl Service for Daemon {
                 Answer::Connections(self.volumes.engine.connections().map_err(failed)?)
             }
             Request::ConnectionShow { id, latency } => Answer::Connection(self.connection(id, latency)?),
+            Request::Observe => Answer::Observation(Box::new(self.observe()?)),
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),
             Request::Detach { way, now } => self.detach(&way, now)?,

@@ -31,7 +31,12 @@ pub mod serve;
 pub mod state;
 pub mod store;
 
-use std::{fmt, net::SocketAddr, sync::Arc};
+use std::{
+    collections::HashMap,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use crate::{state::StateDir, store::Store};
 use config::{
@@ -39,7 +44,8 @@ use config::{
     plan::{Plan, ServedNames},
 };
 use control::report::{
-    ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
+    ConnectionReport, LatencyReport, ListenerReport, RefusalReport, SessionReport, ShardReport,
+    VolumeStateReport,
 };
 
 /// Why the engine did not do it.
@@ -127,6 +133,20 @@ pub trait Engine: Send + Sync {
     }
     /// The shards.
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError>;
+    /// All that is seen of the shards, from one look at each.
+    fn observe(&self) -> Result<EngineObservation, EngineError> {
+        let in_doubt = |one: VolumeStateReport| VolumeStateReport {
+            sync_failed: one.sync_failed || self.is_in_doubt(&one.volume),
+            ..one
+        };
+        Ok(EngineObservation {
+            sessions: self.sessions()?,
+            connections: self.connections()?,
+            shards: self.shards()?,
+            standings: self.standings()?.into_iter().map(in_doubt).collect(),
+            ..EngineObservation::default()
+        })
+    }
     /// What is true of each volume, in the order of their numbers.
     fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError>;
     /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
@@ -166,6 +186,40 @@ pub trait Engine: Send + Sync {
     /// Stops; returns when all is done. False: not everything that was written is on stable storage, though the
     /// stop was to be clean. A second call with [`Stop::Now`] ends a clean stop early.
     fn stop(&self, how: Stop) -> bool;
+}
+
+/// A path to a volume of another machine.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DownPath {
+    /// The volume.
+    pub volume: String,
+    /// Of a stripe: which leg.
+    pub leg: Option<usize>,
+    /// Which of its paths, counted from 0 in the order of its URLs.
+    pub path: usize,
+    /// Why, and what to do, in words.
+    pub why: String,
+}
+
+/// What is seen of the shards at one moment.
+#[derive(Debug, Default)]
+pub struct EngineObservation {
+    /// The sessions, with their latency.
+    pub sessions: Vec<SessionReport>,
+    /// The connections.
+    pub connections: Vec<ConnectionReport>,
+    /// The shards.
+    pub shards: Vec<ShardReport>,
+    /// What is true of each volume.
+    pub standings: Vec<VolumeStateReport>,
+    /// How long commands took, by the name of their volume.
+    pub latency: HashMap<String, Vec<LatencyReport>>,
+    /// Refusals by cause.
+    pub refusals: Vec<RefusalReport>,
+    /// Addresses whose hosts have to wait before they may authenticate again.
+    pub delayed: Vec<IpAddr>,
+    /// Paths to volumes of other machines that are down.
+    pub paths_down: Vec<DownPath>,
 }
 
 /// What the data path starts from.

@@ -41,6 +41,7 @@ use control::{
     report::line::{self, LineReport},
     server::{Service, Socket},
 };
+use metrics::{Listener, Observe};
 use process::{
     exit::{Exit, Failure},
     log,
@@ -83,6 +84,7 @@ pub fn serve(
     descriptors::raise(plan.limits.sessions.unwrap_or(SESSIONS_USUAL).into());
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
+    let http = plan.http.map(bind_http).transpose()?;
     let socket = Socket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
     let (mut stores, repeated) = open_all(&plan, &mut identities, &state, &mut unserved)?;
     let engine = match start(Start { plan: &plan, volumes: &stores, state: state.clone() }) {
@@ -121,9 +123,14 @@ pub fn serve(
     if let Some(repeated) = repeated {
         repeated.begin(&daemon).map_err(no_thread)?;
     }
+    if let Some(http) = &http {
+        let source: Arc<dyn Observe> = daemon.clone();
+        http.serve(&source).map_err(no_thread)?;
+        tracing::info!(address = %http.address(), "metrics");
+    }
     let daemon: Arc<dyn Service> = daemon;
     socket.serve(&daemon).map_err(no_thread)?;
-    announce(&hint, &listeners, &socket, out);
+    announce(&hint, &listeners, http.as_ref(), &socket, out);
     Ok(end(&engine, &attachments, ending, &held))
 }
 
@@ -199,6 +206,9 @@ fn read(args: &ServeArgs, paths: &DefaultPaths, sink: &Sink) -> (Draft, Vec<Line
         // The command line is nearer to the person than the file.
         draft.node = Some(Located::new(node.clone(), said("--node")));
     }
+    if let Some(http) = args.http {
+        draft.http = Some(Located::new(http, said("--http")));
+    }
     (draft, lines)
 }
 
@@ -257,6 +267,12 @@ fn recorded(all: Vec<VolumeRecord>) -> (Vec<Volume>, Vec<FailedVolume>) {
         }
     }
     (created, unserved)
+}
+
+/// Binds the address of metrics: an address that cannot be had ends the start.
+fn bind_http(address: std::net::SocketAddr) -> Result<Listener, Failure> {
+    Listener::bind(address)
+        .map_err(|why| Failure::failed(format!("cannot listen on {address} for metrics (http): {why}")))
 }
 
 fn no_thread(why: std::io::Error) -> Failure {
@@ -360,6 +376,7 @@ fn discard(stores: Vec<Store>, identities: &mut Identities, state: &StateDir) {
 fn announce(
     hint: &str,
     listeners: &[control::report::ListenerReport],
+    http: Option<&Listener>,
     socket: &Socket,
     out: Box<dyn Write + Send>,
 ) {
@@ -369,6 +386,9 @@ fn announce(
         .iter()
         .map(|listener| format!("listening {} {}\n", listener.protocol, listener.address))
         .collect();
+    if let Some(http) = http {
+        text.push_str(&format!("listening http {}\n", http.address()));
+    }
     text.push_str("ready\n");
     notify(&[sd_notify::NotifyState::Ready]);
     let mut out = out;

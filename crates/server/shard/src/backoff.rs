@@ -44,6 +44,11 @@ impl BackOff {
         self.sources.get(&source(from)).is_some_and(|offence| now < offence.until)
     }
 
+    /// The sources that must wait, in no order.
+    pub(crate) fn held(&self, now: Time) -> impl Iterator<Item = IpAddr> {
+        self.sources.iter().filter(move |(_, offence)| now < offence.until).map(|(from, _)| *from)
+    }
+
     /// A login from here has failed to prove what it had to.
     pub(crate) fn failed(&mut self, now: Time, from: IpAddr) {
         let from = source(from);

@@ -45,11 +45,12 @@ pub use exports::{
 };
 pub use latency::{BUCKETS, CommandClass, Histogram, Latency, Stage, StageHistograms};
 pub use links::LinkTraffic;
-pub use log::{ConnectFailure, LogLine, NvmeLogLine};
+pub use log::{ConnectFailure, LogLine, NvmeLogLine, RefusalCause};
 pub use message::{
-    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, HostAuthentication, IoCounters,
-    LinkHandoff, Listing, MakeBackend, MakeNetworkBackend, Message, NvmeLinkHandoff, NvmeMessage, QueueEntry,
-    QueueGrant, QueueRefusal, QueueRequest, Report, SessionEntry, SessionMemory, VolumeEntry, VolumeSpec,
+    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, ErrorCause, ErrorCounters,
+    HostAuthentication, IoCounters, LinkHandoff, Listing, MakeBackend, MakeNetworkBackend, Message,
+    NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, Report, SessionEntry,
+    SessionMemory, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,

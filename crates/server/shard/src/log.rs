@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use iscsi::login::Cause;
 use iscsi::session::LinkFault as IscsiLinkFault;
+use iscsi::wire::LoginStatus;
 
 use nvme::Nqn;
 use nvme::fabrics::ConnectRefusal;
@@ -19,13 +20,29 @@ const LOG_MAX: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     lines: VecDeque<LogLine>,
+    /// Whether or not their lines found room.
+    refusals: Vec<(RefusalCause, u64)>,
 }
+
+/// Protocol and cause of a refusal, each in a word; there is a fixed number of them.
+pub type RefusalCause = (&'static str, &'static str);
 
 impl Log {
     pub(crate) fn push(&mut self, line: LogLine) {
+        if let Some(cause) = line.refusal() {
+            match self.refusals.iter_mut().find(|(known, _)| *known == cause) {
+                Some((_, count)) => *count += 1,
+                None => self.refusals.push((cause, 1)),
+            }
+        }
         if self.lines.len() < LOG_MAX {
             self.lines.push_back(line);
         }
+    }
+
+    /// How often hosts were refused, by cause.
+    pub(crate) fn refusals(&self) -> &[(RefusalCause, u64)] {
+        &self.refusals
     }
 
     pub(crate) fn poll(&mut self) -> Option<LogLine> {
@@ -120,6 +137,63 @@ pub enum NvmeLogLine {
         /// How.
         violation: LinkFault,
     },
+}
+
+impl LogLine {
+    /// If it tells that a host was refused, or has failed: by which protocol, and why, in a word.
+    pub fn refusal(&self) -> Option<RefusalCause> {
+        match self {
+            LogLine::LoginFailed { cause: None, .. } => Some((ISCSI, UNFINISHED)),
+            LogLine::LoginFailed { cause: Some(cause), .. } => Some((ISCSI, login_word(*cause))),
+            LogLine::LinkFault { .. } => Some((ISCSI, BROKEN)),
+            LogLine::Nvme(line) => Some((NVME, line.refusal()?)),
+            LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. } | LogLine::Volume { .. } => None,
+        }
+    }
+}
+
+const ISCSI: &str = "iscsi";
+const NVME: &str = "nvme";
+/// The peer went away, or took too long.
+const UNFINISHED: &str = "unfinished";
+/// The peer broke the protocol.
+const BROKEN: &str = "protocol";
+const AUTHENTICATION: &str = "authentication";
+
+fn login_word(cause: Cause) -> &'static str {
+    match cause.status() {
+        LoginStatus::AUTHENTICATION_FAILURE => AUTHENTICATION,
+        LoginStatus::AUTHORIZATION_FAILURE => "not-allowed",
+        LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED => "no-target",
+        LoginStatus::SERVICE_UNAVAILABLE => "unavailable",
+        LoginStatus::OUT_OF_RESOURCES => "no-resources",
+        LoginStatus::TOO_MANY_CONNECTIONS => "too-many",
+        LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => "redirected",
+        _other => BROKEN,
+    }
+}
+
+impl NvmeLogLine {
+    fn refusal(&self) -> Option<&'static str> {
+        Some(match self {
+            NvmeLogLine::NotConnected { cause: None, .. } => UNFINISHED,
+            NvmeLogLine::NotConnected { cause: Some(cause), .. } => match cause {
+                ConnectFailure::NoSubsystem => "no-target",
+                ConnectFailure::Away => "unavailable",
+                ConnectFailure::NotAllowed | ConnectFailure::OtherRule => "not-allowed",
+                ConnectFailure::TooManyControllers | ConnectFailure::TooManyOfSource => "too-many",
+                ConnectFailure::IdentifierTaken(_) => "identifier-taken",
+                ConnectFailure::PutOff => "delayed",
+                ConnectFailure::NotConnect => BROKEN,
+                ConnectFailure::Refused(_) => "refused",
+                ConnectFailure::NoMemory => "no-resources",
+            },
+            NvmeLogLine::Disconnected { why: ControllerEnd::Unauthenticated, .. } => AUTHENTICATION,
+            NvmeLogLine::Disconnected { why: ControllerEnd::Overloaded, .. } => "delayed",
+            NvmeLogLine::LinkFault { .. } => BROKEN,
+            NvmeLogLine::Connected { .. } | NvmeLogLine::Disconnected { .. } => return None,
+        })
+    }
 }
 
 /// Why a queue was not connected.

@@ -14,14 +14,15 @@ use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Backend, DiskId, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate, VolumeAnswer, VolumeFacts,
-    VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Backend, DiskId, Failure, Fault, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate,
+    VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use crate::directory::{AdmissionReply, AdmissionRequest};
 use crate::exports::{Exports, PlacementOutcome};
 use crate::latency::Latency;
 use crate::links::LinkTraffic;
+use crate::log::RefusalCause;
 
 pub use nvme::{
     AdmittedQueue, HostAuthentication, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal,
@@ -257,6 +258,11 @@ pub struct Listing {
     pub memory: (usize, usize, usize),
     /// Connections that log in, or connect a queue, just now.
     pub logins: usize,
+    /// How often hosts were refused here, by cause.
+    pub refusals: Vec<(RefusalCause, u64)>,
+    /// Where hosts come from that have failed to prove who they are, and have to wait: single addresses, or the
+    /// first of an IPv6 /64.
+    pub delayed: Vec<IpAddr>,
 }
 
 /// A session.
@@ -320,8 +326,80 @@ pub struct VolumeEntry {
     pub io: IoCounters,
     /// Its operations that have not ended.
     pub in_flight: usize,
+    /// Its operations that failed.
+    pub errors: ErrorCounters,
+    /// One has failed lately for want of space.
+    pub no_space: bool,
     /// How long its commands on this shard took.
     pub latency: Latency,
+}
+
+/// Why an operation of a volume failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorCause {
+    /// Blocks cannot be read, or written.
+    Medium,
+    /// There is no space.
+    NoSpace,
+    /// What was written could not be made stable.
+    Sync,
+    /// What stores the blocks is out of reach.
+    PathLost,
+    /// A fault of ours.
+    Internal,
+    /// The state of the volume, or of the path, did not allow it.
+    Refused,
+}
+
+impl ErrorCause {
+    /// All of them, in the order of [`ErrorCounters`].
+    pub const ALL: [ErrorCause; 6] = [
+        ErrorCause::Medium,
+        ErrorCause::NoSpace,
+        ErrorCause::Sync,
+        ErrorCause::PathLost,
+        ErrorCause::Internal,
+        ErrorCause::Refused,
+    ];
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            ErrorCause::Medium => "medium",
+            ErrorCause::NoSpace => "no-space",
+            ErrorCause::Sync => "sync",
+            ErrorCause::PathLost => "path-lost",
+            ErrorCause::Internal => "internal",
+            ErrorCause::Refused => "refused",
+        }
+    }
+
+    /// Of what failed; `None`: it was to end so (a miscompare, a cancel, another host's reservation).
+    fn of(failure: &Failure) -> Option<Self> {
+        Some(match failure {
+            Failure::Refused(Refusal::Conflict) => return None,
+            Failure::Refused(_) => ErrorCause::Refused,
+            Failure::Failed(Fault::Medium(_) | Fault::Unwritable(_)) => ErrorCause::Medium,
+            Failure::Failed(Fault::NoSpace) => ErrorCause::NoSpace,
+            Failure::Failed(Fault::Sync) => ErrorCause::Sync,
+            Failure::Failed(Fault::PathLost) => ErrorCause::PathLost,
+            Failure::Failed(Fault::Internal) => ErrorCause::Internal,
+            Failure::Failed(Fault::Miscompare(_) | Fault::Aborted) => return None,
+        })
+    }
+}
+
+/// Operations that failed, by cause, in the order of [`ErrorCause::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ErrorCounters(pub [u64; ErrorCause::ALL.len()]);
+
+impl ErrorCounters {
+    /// Counts an operation that failed.
+    pub(crate) fn count(&mut self, failure: &Failure) {
+        if let Some(count) = ErrorCause::of(failure).and_then(|cause| self.0.get_mut(cause as usize)) {
+            *count += 1;
+        }
+    }
 }
 
 /// Counts of I/O.

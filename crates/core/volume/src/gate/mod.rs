@@ -205,6 +205,11 @@ impl Gate {
         self.shared.sync_failed()
     }
 
+    /// Whether an operation has failed for want of space within the last minutes.
+    pub fn lacked_space(&self, now: Time) -> bool {
+        self.shared.lacked_space(now)
+    }
+
     /// How many operations have not ended.
     pub fn in_flight(&self) -> usize {
         self.tasks.len() - self.free.len()

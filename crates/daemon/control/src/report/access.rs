@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::PortalReport;
+use super::{ErrorReport, PortalReport};
 
 /// What is true of a volume now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -35,6 +35,21 @@ pub struct VolumeStateReport {
     pub writes: u64,
     /// Bytes that they wrote.
     pub written_bytes: u64,
+    /// Operations that have not ended.
+    #[serde(default)]
+    pub operations_in_flight: u64,
+    /// Bytes that it takes of its backing; `null` where that is not known.
+    #[serde(default)]
+    pub allocated_bytes: Option<u64>,
+    /// Operations that failed, by cause; causes that never occurred are left out.
+    #[serde(default)]
+    pub errors: Vec<ErrorReport>,
+    /// A sync has failed, and the operator has not taken note of it.
+    #[serde(default)]
+    pub sync_failed: bool,
+    /// An operation has failed in the last minutes because there was no space.
+    #[serde(default)]
+    pub no_space: bool,
 }
 
 /// A path from one of our ports to a volume.

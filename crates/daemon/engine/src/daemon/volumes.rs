@@ -24,11 +24,11 @@ use config::{
 };
 use control::{
     Code, Refused,
-    report::{ExportReport, FailureReport, VolumeReport},
+    report::{ExportReport, VolumeReport},
 };
 
 /// Why a volume takes no writes after a failed sync.
-const IN_DOUBT: &str = "a sync has failed: recent writes may be lost, and writes are refused; check the disk, \
+pub(super) const IN_DOUBT: &str = "a sync has failed: recent writes may be lost, and writes are refused; check the disk, \
                         then acknowledge with `volume retry`";
 
 /// A volume that should be served and cannot be.
@@ -495,12 +495,6 @@ impl Served {
         served.chain(self.unserved.iter().map(|one| self.failed(one))).chain(leaving).collect()
     }
 
-    /// The volumes that are not served, and why.
-    pub(super) fn failures(volumes: Vec<VolumeReport>) -> Vec<FailureReport> {
-        let failed = volumes.into_iter();
-        failed.filter_map(|one| Some(FailureReport { volume: one.name, why: one.failed? })).collect()
-    }
-
     pub(super) fn volume(&self, name: &str) -> Result<VolumeReport, Refused> {
         let all = self.volumes();
         let found = all.iter().find(|report| report.name == name).cloned();
@@ -532,8 +526,19 @@ impl Served {
         }
     }
 
+    /// All volumes, without what leads to them.
+    pub(super) fn outlines(&self) -> Vec<VolumeReport> {
+        let leaver = |store| {
+            let failed = Some(format!("deleted: {}", EngineError::Lingers));
+            VolumeReport { failed, ..outline(store) }
+        };
+        let served = self.stores.iter().map(outline);
+        let leaving = self.leaving.iter().map(leaver);
+        served.chain(self.unserved.iter().map(|one| self.failed(one))).chain(leaving).collect()
+    }
+
     fn report(&self, store: &Store) -> VolumeReport {
-        let (volume, spec) = (&store.volume, &store.volume.spec);
+        let volume = &store.volume;
         let exports = self.ways.targets.iter().flat_map(|target| {
             let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
             luns.map(|lun| ExportReport {
@@ -543,22 +548,30 @@ impl Served {
             })
         });
         VolumeReport {
-            name: volume.name.to_string(),
-            kind: spec.source.kind().to_owned(),
-            path: spec.source.place(),
-            size_bytes: Some(store.bytes),
-            block_bytes: Some(spec.block),
-            physical_bytes: Some(store.physical),
-            read_only: spec.read_only,
-            write_cache: spec.cache,
-            direct: spec.direct,
-            thin: spec.thin,
-            removable: spec.removable,
-            uuid: Some(store.uuid),
-            created: volume.origin == Origin::Created,
             exports: exports.collect(),
             namespaces: self.namespaces_of(&volume.name),
-            ..VolumeReport::default()
+            ..outline(store)
         }
+    }
+}
+
+/// The report of an open volume, without what leads to it.
+fn outline(store: &Store) -> VolumeReport {
+    let (volume, spec) = (&store.volume, &store.volume.spec);
+    VolumeReport {
+        name: volume.name.to_string(),
+        kind: spec.source.kind().to_owned(),
+        path: spec.source.place(),
+        size_bytes: Some(store.bytes),
+        block_bytes: Some(spec.block),
+        physical_bytes: Some(store.physical),
+        read_only: spec.read_only,
+        write_cache: spec.cache,
+        direct: spec.direct,
+        thin: spec.thin,
+        removable: spec.removable,
+        uuid: Some(store.uuid),
+        created: volume.origin == Origin::Created,
+        ..VolumeReport::default()
     }
 }

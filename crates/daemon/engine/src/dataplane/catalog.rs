@@ -85,11 +85,6 @@ impl Catalog {
         self.stopped.retain(|one| !stays(one));
     }
 
-    /// The targets that lead to a volume, also those that are stopped.
-    pub fn targets_of(&self, volume: &str) -> impl Iterator<Item = &Target> {
-        self.ways.targets.iter().chain(&self.stopped).filter(move |target| target.leads_to(volume))
-    }
-
     /// Numbers the ports of targets that came, durably.
     pub fn number_ports(&mut self, frame: &FixedSettings, state: &StateDir) -> Result<(), EngineError> {
         let targets = &self.ways.targets;

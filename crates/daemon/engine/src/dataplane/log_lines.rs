@@ -3,7 +3,10 @@
 //! second are written; the others are counted.
 
 use std::{
-    sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    sync::{
+        Arc, Mutex, PoisonError,
+        mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
+    },
     time::{Duration, Instant},
 };
 
@@ -12,6 +15,8 @@ use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, Shar
 use shard::{ConnectFailure, ControllerEnd, LogLine, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, OperatorNotice};
+
+use crate::DownPath;
 
 /// Lines that may wait to be written.
 const LINES_MAX: usize = 1024;
@@ -25,8 +30,36 @@ pub fn log_line_channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
     sync_channel(LINES_MAX)
 }
 
+/// Which paths to volumes of other machines are down, as the shards said last.
+#[derive(Clone, Debug, Default)]
+pub struct DownPaths(Arc<Mutex<Vec<DownPath>>>);
+
+impl DownPaths {
+    /// Those that are down, in order.
+    pub fn all(&self) -> Vec<DownPath> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn note(&self, name: &str, remark: &OperatorNotice) {
+        let (is_down, &(leg, path), why) = match remark {
+            OperatorNotice::PathDown { path, why } => (true, path, why.as_str()),
+            OperatorNotice::PathUp { path } => (false, path, ""),
+            _ => return,
+        };
+        let mut down = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        down.retain(|one| (one.volume.as_str(), one.leg, one.path) != (name, leg, path));
+        if is_down && down.len() < DOWN_PATHS_MAX {
+            down.push(DownPath { volume: name.to_owned(), leg, path, why: why.to_owned() });
+            down.sort();
+        }
+    }
+}
+
+/// How many paths that are down are kept. Those of volumes that are served no more are among them.
+const DOWN_PATHS_MAX: usize = 4096;
+
 /// Writes the lines to the log until every shard has ended; run by the log thread.
-pub fn write_log_lines(lines: Receiver<LogLine>) {
+pub fn write_log_lines(lines: Receiver<LogLine>, down: &DownPaths) {
     let mut flood = FloodLimit::new(Instant::now());
     loop {
         let line = lines.recv_timeout(SPAN);
@@ -40,6 +73,9 @@ pub fn write_log_lines(lines: Receiver<LogLine>) {
         let kept = flood.kept_back(Instant::now());
         if kept > 0 {
             tracing::warn!(lines = kept, "more failed logins and protocol violations, not logged one by one");
+        }
+        if let Ok(LogLine::Volume { name, remark }) = &line {
+            down.note(name, remark);
         }
         match line {
             Ok(line) if passes => write_line(line),

@@ -9,6 +9,7 @@ pub mod log_lines;
 pub mod login;
 pub mod medium;
 pub mod notes;
+mod observed;
 mod queues;
 mod refusal;
 pub mod shards;

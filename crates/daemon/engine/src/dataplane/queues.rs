@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use shard::{DISCOVERY_NQN, HostAuthentication, Listing, QueueEntry};
 
-use super::exports::FixedSettings;
+use super::{exports::FixedSettings, latency};
 use config::plan::Protocol;
 use control::report::{ConnectionReport, QueueReport, SessionReport};
 
@@ -96,6 +96,18 @@ pub fn controllers(frame: &FixedSettings, listings: &[Listing]) -> Vec<SessionRe
     all.into_values().collect()
 }
 
+/// Adds to controllers how long the commands of their queues took.
+pub fn add_latency(controllers: &mut [SessionReport], listings: &[Listing]) {
+    let mut queues: BTreeMap<u64, Vec<&shard::Latency>> = BTreeMap::new();
+    for queue in listings.iter().flat_map(|listing| &listing.queues) {
+        queues.entry(session_id(queue.cntlid)).or_default().push(&queue.latency);
+    }
+    for controller in controllers {
+        let of = queues.remove(&controller.id).unwrap_or_default();
+        controller.latency = Some(latency::report(of));
+    }
+}
+
 fn controller(frame: &FixedSettings, shard: usize, queue: &QueueEntry) -> SessionReport {
     SessionReport {
         id: session_id(queue.cntlid),
@@ -113,6 +125,7 @@ fn controller(frame: &FixedSettings, shard: usize, queue: &QueueEntry) -> Sessio
         read_bytes: 0,
         writes: 0,
         written_bytes: 0,
+        latency: None,
     }
 }
 

@@ -6,8 +6,8 @@ use std::{
 };
 
 use endpoint::ShardId;
-use reactor::{IoKind, ReactorHandle};
-use shard::{ConnectionEntry, Control, Listing, Message, Report, SessionEntry, VolumeSpec};
+use reactor::ReactorHandle;
+use shard::{Control, Listing, Message, Report, VolumeSpec};
 use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
@@ -15,20 +15,16 @@ use super::{
     exports::FixedSettings,
     inbox::{self, Records, Requests},
     latency,
+    log_lines::DownPaths,
     medium::{Medium, descriptors, record_of},
     notes::Notes,
     queues, refusal,
     usage::Usage,
-    volume_state,
 };
-use crate::{Engine, EngineError, Stop, state::StateDir, store::Store};
-use config::{
-    name::VolumeName,
-    plan::{Protocol, ServedNames},
-};
+use crate::{Engine, EngineError, EngineObservation, Stop, state::StateDir, store::Store};
+use config::{name::VolumeName, plan::ServedNames};
 use control::report::{
-    ConnectionReport, LatencyReport, ListenerReport, NegotiatedReport, SessionReport, ShardReport,
-    VolumeStateReport,
+    ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
 };
 
 /// How long a shard may take to answer a question.
@@ -62,6 +58,8 @@ pub struct Shards {
     pub(super) oui: Option<[u8; 3]>,
     pub(super) catalog: Mutex<Catalog>,
     pub(super) unserved: Vec<(VolumeName, String)>,
+    /// Which paths to volumes of other machines are down, as the log was told.
+    pub(super) down_paths: DownPaths,
 }
 
 pub(super) fn no_number() -> EngineError {
@@ -101,21 +99,13 @@ impl Shards {
         expected.into_iter().map(wait).collect()
     }
 
-    fn listings(&self) -> Result<Vec<Listing>, EngineError> {
+    pub(super) fn listings(&self) -> Result<Vec<Listing>, EngineError> {
         let reports = self.ask_all(|| Control::List, ANSWER)?;
         let listing = |report| match report {
             Report::Listing(listing) => Some(*listing),
             Report::Done | Report::Refused(_) | Report::NoVolume => None,
         };
         Ok(reports.into_iter().filter_map(listing).collect())
-    }
-
-    /// Which host a session is of.
-    fn host(&self, session: &SessionEntry) -> Option<String> {
-        let connection = session.connections.first()?;
-        let ends = (connection.peer.ip(), connection.local.ip());
-        let host = self.frame.host(&session.initiator, ends, session.target.as_deref()?)?;
-        Some(host.name.clone())
     }
 
     /// Tells every shard who may reach what from now on.
@@ -228,21 +218,6 @@ impl Shards {
     }
 }
 
-fn negotiated(session: &SessionEntry, connection: &ConnectionEntry) -> NegotiatedReport {
-    let params = &session.params;
-    NegotiatedReport {
-        max_send: connection.segments.0,
-        max_receive: connection.segments.1,
-        max_burst: params.max_burst,
-        first_burst: params.first_burst,
-        initial_r2t: params.initial_r2t,
-        immediate_data: params.immediate_data,
-        max_outstanding_r2t: params.max_outstanding_r2t,
-        max_connections: params.max_connections,
-        commands: session.window,
-    }
-}
-
 impl Engine for Shards {
     fn unserved(&self) -> Vec<(VolumeName, String)> {
         self.unserved.clone()
@@ -258,64 +233,15 @@ impl Engine for Shards {
     }
 
     fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
-        let listings = self.listings()?;
-        let mut all = queues::controllers(&self.frame, &listings);
-        for (shard, listing) in listings.iter().enumerate() {
-            all.extend(listing.sessions.iter().map(|session| SessionReport {
-                id: session.tsih.into(),
-                protocol: Protocol::Iscsi.as_str().to_owned(),
-                initiator: session.initiator.to_string(),
-                host: self.host(session),
-                target: session.target.as_ref().map(ToString::to_string),
-                isid: Some(session.isid.clone()),
-                hostid: None,
-                shard,
-                connections: session.connections.len(),
-                commands: session.tasks as u64,
-                user: session.user.clone(),
-                reads: session.io.reads,
-                read_bytes: session.io.read_bytes,
-                writes: session.io.writes,
-                written_bytes: session.io.written_bytes,
-            }));
-        }
-        all.sort_by_key(|session| session.id);
-        Ok(all)
+        Ok(self.sessions_in(&self.listings()?, false))
     }
 
     fn connections(&self) -> Result<Vec<ConnectionReport>, EngineError> {
-        let listings = self.listings()?;
-        let mut all = queues::connections(&self.frame, &listings);
-        for (shard, listing) in listings.iter().enumerate() {
-            for session in &listing.sessions {
-                all.extend(session.connections.iter().map(|connection| ConnectionReport {
-                    id: u64::from(session.tsih) << 16 | u64::from(connection.cid),
-                    protocol: Protocol::Iscsi.as_str().to_owned(),
-                    session: session.tsih.into(),
-                    cid: connection.cid,
-                    initiator: session.initiator.to_string(),
-                    host: self.host(session),
-                    user: session.user.clone(),
-                    target: session.target.as_ref().map(ToString::to_string),
-                    peer: connection.peer,
-                    local: connection.local,
-                    shard,
-                    placement: self.frame.placed(session.placed),
-                    algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
-                    dh_group: None,
-                    unproven: false,
-                    received_bytes: connection.traffic.received,
-                    sent_bytes: connection.traffic.sent,
-                    header_digest: connection.digests.0,
-                    data_digest: connection.digests.1,
-                    negotiated: Some(negotiated(session, connection)),
-                    queue: None,
-                    latency: None,
-                }));
-            }
-        }
-        all.sort_by_key(|connection| connection.id);
-        Ok(all)
+        Ok(self.connections_in(&self.listings()?))
+    }
+
+    fn observe(&self) -> Result<EngineObservation, EngineError> {
+        self.observed()
     }
 
     fn volume_latency(&self, name: &str) -> Result<Vec<LatencyReport>, EngineError> {
@@ -335,14 +261,7 @@ impl Engine for Shards {
     }
 
     fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError> {
-        let listings = self.listings()?;
-        let catalog = self.catalog();
-        let standing = |(id, entry): (&VolumeId, &CatalogVolume)| {
-            let entries = listings.iter().flat_map(|listing| &listing.volumes);
-            let entries: Vec<_> = entries.filter(|one| one.id == *id).cloned().collect();
-            volume_state::of(&self.frame, &catalog, entry.name.as_str(), &entries)
-        };
-        Ok(catalog.volumes.iter().filter_map(standing).collect())
+        Ok(self.standings_in(&self.listings()?))
     }
 
     fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
@@ -355,31 +274,7 @@ impl Engine for Shards {
     }
 
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
-        let io = match self.running.io() {
-            IoKind::Uring => "uring",
-            IoKind::Epoll | IoKind::EpollInstead(_) => "epoll",
-        };
-        let both = self.listings()?.into_iter().zip(self.running.stats());
-        let report = |(id, (listing, stats)): (usize, (Listing, reactor::ShardStats))| ShardReport {
-            id,
-            core: self.cores.get(id).copied(),
-            io: io.to_owned(),
-            sessions: listing.sessions.len() + listing.queues.iter().filter(|queue| queue.qid == 0).count(),
-            connections: listing.sessions.iter().map(|session| session.connections.len()).sum::<usize>()
-                + listing.queues.len(),
-            logins: listing.logins,
-            memory_bytes: listing.memory.0 as u64,
-            memory_lent_bytes: listing.memory.1 as u64,
-            memory_reserved_bytes: listing.memory.2 as u64,
-            turns: stats.turns,
-            sleeps: stats.sleeps,
-            polls_useful: stats.polls_useful,
-            polls_idle: stats.polls_idle,
-            poll_ns: stats.poll_ns,
-            received_bytes: stats.recv_bytes,
-            sent_bytes: stats.send_bytes,
-        };
-        Ok(both.enumerate().map(report).collect())
+        Ok(self.shards_in(&self.listings()?))
     }
 
     fn add_volume(&self, store: &Store, ways: &ServedNames) -> Result<(), EngineError> {

@@ -17,7 +17,7 @@ use super::{
     catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
     inbox::{self, Requests},
-    log_lines::{self, LoggedShard},
+    log_lines::{self, DownPaths, LoggedShard},
     medium::{Medium, descriptors},
     notes::{self, Notes},
     shards::{Shards, no_number},
@@ -115,14 +115,28 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
     notes::attend(attending, wake).map_err(failed)?;
     let records = inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
+    let down_paths = DownPaths::default();
+    let told = down_paths.clone();
     thread::Builder::new()
         .name("log".to_owned())
-        .spawn(move || log_lines::write_log_lines(written))
+        .spawn(move || log_lines::write_log_lines(written, &told))
         .map_err(failed)?;
     let oui = plan.oui;
     let catalog = Mutex::new(catalog);
-    let engine =
-        Shards { running, requests, state, records, notes, usage, frame, cores, oui, catalog, unserved };
+    let engine = Shards {
+        running,
+        requests,
+        state,
+        records,
+        notes,
+        usage,
+        frame,
+        cores,
+        oui,
+        catalog,
+        unserved,
+        down_paths,
+    };
     // The ports that the system chose are known only now.
     engine.publish(&mut engine.catalog())?;
     Ok(Arc::new(engine))

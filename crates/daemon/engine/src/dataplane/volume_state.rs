@@ -1,14 +1,15 @@
 //! The state of a volume, from a shard's view of it.
 
-use std::net::SocketAddr;
+use std::{collections::HashMap, net::SocketAddr};
 
-use shard::{IoCounters, VolumeEntry};
+use shard::{ErrorCause, IoCounters, VolumeEntry};
 use volume::reservation::{Registrant, ReservationType, Reservations};
 use volume::{Access, Identity, PortId, UnservableReason, View};
 
 use super::{catalog::Catalog, exports::FixedSettings};
-use config::plan::Protocol;
-use control::report::{PathReport, RegistrantReport, ReservationReport, VolumeStateReport};
+use crate::state::target_ports::TargetPorts;
+use config::plan::{Protocol, Target};
+use control::report::{ErrorReport, PathReport, RegistrantReport, ReservationReport, VolumeStateReport};
 
 /// States that an operator may set, by their words.
 pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
@@ -19,12 +20,34 @@ pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
     ("transition", volume::Access::Transition),
 ];
 
+/// Which targets lead to which volume, also those that are stopped, and the numbers of their ports.
+pub struct Leading<'a> {
+    targets: HashMap<&'a str, Vec<&'a Target>>,
+    numbers: &'a TargetPorts,
+}
+
+impl<'a> Leading<'a> {
+    /// What leads where now.
+    pub fn of(catalog: &'a Catalog) -> Self {
+        let mut targets: HashMap<&str, Vec<&Target>> = HashMap::new();
+        for target in catalog.ways.targets.iter().chain(&catalog.stopped) {
+            for lun in &target.luns {
+                let known = targets.entry(lun.volume.as_str()).or_default();
+                if !known.iter().any(|other| other.name == target.name) {
+                    known.push(target);
+                }
+            }
+        }
+        Leading { targets, numbers: &catalog.target_ports }
+    }
+}
+
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
 pub fn of(
     frame: &FixedSettings,
-    catalog: &Catalog,
+    leading: &Leading<'_>,
     name: &str,
-    entries: &[VolumeEntry],
+    entries: &[&VolumeEntry],
 ) -> Option<VolumeStateReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
@@ -38,13 +61,26 @@ pub fn of(
         write_protected_by_host: view.host_protection.is_on(),
         not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| not_ready(why).to_owned()),
         closed: view.closed,
-        paths: paths(frame, catalog, name, view),
+        paths: paths(frame, leading, name, view),
         reservation: reservation(frame, name, &view.reservations),
         reads: sum(|io| io.reads),
         read_bytes: sum(|io| io.read_bytes),
         writes: sum(|io| io.writes),
         written_bytes: sum(|io| io.written_bytes),
+        operations_in_flight: entries.iter().map(|entry| entry.in_flight as u64).sum(),
+        allocated_bytes: None,
+        errors: errors(entries),
+        sync_failed: sync_failed.is_some(),
+        no_space: entries.iter().any(|entry| entry.no_space),
     })
+}
+
+fn errors(entries: &[&VolumeEntry]) -> Vec<ErrorReport> {
+    let of = |(at, cause): (usize, &ErrorCause)| {
+        let count: u64 = entries.iter().filter_map(|entry| entry.errors.0.get(at)).sum();
+        (count > 0).then(|| ErrorReport { cause: cause.word().to_owned(), count })
+    };
+    ErrorCause::ALL.iter().enumerate().filter_map(of).collect()
 }
 
 fn not_ready(why: &UnservableReason) -> &'static str {
@@ -59,7 +95,7 @@ fn not_ready(why: &UnservableReason) -> &'static str {
 }
 
 /// The paths by all portal groups; over iSCSI one for each target that leads to the volume.
-fn paths(frame: &FixedSettings, catalog: &Catalog, name: &str, view: &View) -> Vec<PathReport> {
+fn paths(frame: &FixedSettings, leading: &Leading<'_>, name: &str, view: &View) -> Vec<PathReport> {
     let mut paths = Vec::new();
     for &(protocol, tag) in frame.ports() {
         let here = frame.portals().iter().filter(|one| (one.protocol, one.tag) == (protocol, tag));
@@ -79,9 +115,10 @@ fn paths(frame: &FixedSettings, catalog: &Catalog, name: &str, view: &View) -> V
             Protocol::NvmeDiscovery => {}
             Protocol::Nvme => add(frame.port(protocol, tag), None),
             Protocol::Iscsi => {
-                let targets = catalog.targets_of(name).filter(|target| target.portals.contains(&tag));
+                let all = leading.targets.get(name).map(Vec::as_slice).unwrap_or_default();
+                let targets = all.iter().filter(|target| target.portals.contains(&tag));
                 for target in targets {
-                    let port = catalog.target_ports.of(target, tag, frame.numbers());
+                    let port = leading.numbers.of(target, tag, frame.numbers());
                     add(port.map_or_else(|| frame.port(protocol, tag), PortId), Some(&target.name));
                 }
             }
@@ -176,8 +213,19 @@ mod tests {
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), IoCounters::default());
             let latency = shard::Latency::default();
-            let entry = VolumeEntry { id: VolumeId(0), view, sync_failed, io, in_flight: 0, latency };
-            of(&frame, &Catalog::default(), "logs", &[entry]).unwrap().not_ready
+            let (errors, no_space) = (shard::ErrorCounters::default(), false);
+            let entry = VolumeEntry {
+                id: VolumeId(0),
+                view,
+                sync_failed,
+                io,
+                in_flight: 0,
+                latency,
+                errors,
+                no_space,
+            };
+            let catalog = Catalog::default();
+            of(&frame, &Leading::of(&catalog), "logs", &[&entry]).unwrap().not_ready
         };
         assert_eq!(shown(false), None);
         assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge with `volume retry`"));

@@ -35,9 +35,9 @@ pub struct ServeArgs {
     /// Address to serve only NVMe/TCP discovery on; may be repeated [likewise: 127.0.0.1:8009]
     #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
     pub nvme_discovery: Vec<std::net::SocketAddr>,
-    /// Metrics over HTTP: not implemented yet
-    #[arg(long, value_name = "ADDR", hide = true, value_parser = not_built)]
-    pub http: Option<String>,
+    /// Serve metrics for Prometheus at http://ADDR/metrics, IP or IP:PORT [port 9810 unless given]
+    #[arg(long, value_name = "ADDR", value_parser = network::http_address)]
+    pub http: Option<std::net::SocketAddr>,
     /// Control socket [default: /run/blockwire/control.sock]
     #[arg(long, value_name = "PATH")]
     pub control: Option<PathBuf>,
@@ -87,10 +87,6 @@ fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Resu
     let name = VolumeName::parse(name).map_err(|why| format!("the name {why}"))?;
     let (spec, left_out_thin) = parse(spec).map_err(|why| why.to_string())?;
     Ok(NamedSpec { name, spec, left_out_thin })
-}
-
-fn not_built(_: &str) -> Result<String, String> {
-    Err("this is not implemented yet".to_owned())
 }
 
 /// A set of cores, ascending.

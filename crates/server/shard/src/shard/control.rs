@@ -187,9 +187,11 @@ impl Shard {
         Listing {
             sessions: session_entries(&self.parts.conns),
             queues: self.nvme.queue_entries(&self.parts),
-            volumes: self.parts.volumes.entries(),
+            volumes: self.parts.volumes.entries(cx.now),
             memory: (usage.capacity, usage.lent, usage.reserved),
             logins: self.parts.admission.logins,
+            refusals: self.parts.log.refusals().to_vec(),
+            delayed: self.parts.admission.backoff.held(cx.now).collect(),
         }
     }
 

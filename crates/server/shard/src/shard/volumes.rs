@@ -16,7 +16,7 @@ use super::outbox::Outbox;
 use super::remotes::Remotes;
 use crate::latency::Latency;
 use crate::log::{Log, LogLine};
-use crate::message::{BackendFactory, CONTROL, IoCounters, Message, VolumeEntry, VolumeSpec};
+use crate::message::{BackendFactory, CONTROL, ErrorCounters, IoCounters, Message, VolumeEntry, VolumeSpec};
 
 /// The shard where a volume's authority lives.
 pub fn home_of(volume: VolumeId, shards: u16) -> ShardId {
@@ -30,6 +30,7 @@ pub(super) struct LocalVolume {
     pub(super) home: Option<Box<VolumeOwner>>,
     io: IoCounters,
     latency: Latency,
+    errors: ErrorCounters,
     pub(super) scheduled: bool,
     /// Its backend, if that has sockets.
     pub(super) remote: Option<Tag>,
@@ -58,6 +59,9 @@ impl LocalVolume {
     }
 
     fn note_done(&mut self, done: &Done) {
+        if let Err(failure) = &done.result {
+            self.errors.count(failure);
+        }
         if self.flush == Some(done.id) {
             self.flush = None;
             self.unflushed &= done.result.is_err();
@@ -225,6 +229,7 @@ impl LocalVolumes {
             home,
             io,
             latency: Latency::default(),
+            errors: ErrorCounters::default(),
             scheduled: false,
             remote,
             unflushed: false,
@@ -273,13 +278,15 @@ impl LocalVolumes {
         self.ids().into_iter().filter(wants).collect()
     }
 
-    pub(super) fn entries(&self) -> Vec<VolumeEntry> {
+    pub(super) fn entries(&self, now: Time) -> Vec<VolumeEntry> {
         let entry = |(id, local): (VolumeId, &LocalVolume)| VolumeEntry {
             id,
             view: local.gate.view().clone(),
             sync_failed: local.gate.sync_failed(),
             io: local.io,
             in_flight: local.gate.in_flight(),
+            errors: local.errors,
+            no_space: local.gate.lacked_space(now),
             latency: local.latency.clone(),
         };
         self.volumes.iter().map(entry).collect()

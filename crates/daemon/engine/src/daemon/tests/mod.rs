@@ -6,6 +6,7 @@ mod targets;
 
 use super::*;
 use crate::state::volumes;
+use config::name::VolumeName;
 use config::{
     check,
     plan::{Origin, Volume},
@@ -161,6 +162,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
     };
     let mut plan = Plan {
         node: None,
+        http: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
         ways: ServedNames { targets: vec![target], subsystems: vec![subsystem] },

@@ -1,0 +1,134 @@
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::*;
+use crate::families::tests::example;
+use control::Code;
+
+/// Counts how often it is asked.
+#[derive(Default)]
+struct Source {
+    asked: AtomicUsize,
+    fails: bool,
+}
+
+impl Observe for Source {
+    fn observe(&self) -> Result<ObservationReport, Refused> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        match self.fails {
+            true => Err(Refused::new(Code::TimedOut, "the shards did not answer in time")),
+            false => Ok(example()),
+        }
+    }
+}
+
+fn start(source: &Arc<Source>) -> Listener {
+    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let source: Arc<dyn Observe> = source.clone();
+    listener.serve(&source).unwrap();
+    listener
+}
+
+/// Sends bytes and takes the whole answer.
+fn ask(listener: &Listener, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(listener.address()).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let _ = stream.write_all(bytes);
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8(answer).unwrap()
+}
+
+fn status(answer: &str) -> &str {
+    answer.lines().next().unwrap_or_default()
+}
+
+#[test]
+fn metrics_are_served_in_both_formats() {
+    let source = Arc::default();
+    let listener = start(&source);
+    let plain = ask(&listener, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
+    assert_eq!(status(&plain), "HTTP/1.1 200 OK");
+    assert!(plain.contains("Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{plain}");
+    let (fields, body) = plain.split_once("\r\n\r\n").unwrap();
+    assert!(fields.contains(&format!("Content-Length: {}\r\n", body.len())), "{fields}");
+    assert!(body.contains("\nblockwire_volume_read_bytes_total{volume=\"data\"} 4096\n"), "{body}");
+    let accept = "Accept: application/openmetrics-text; version=1.0.0\r\n";
+    let open = ask(&listener, format!("GET /metrics HTTP/1.1\r\nHost: localhost\r\n{accept}\r\n").as_bytes());
+    assert!(open.contains("Content-Type: application/openmetrics-text; version=1.0.0"), "{open}");
+    assert!(open.ends_with("# EOF\n"));
+    let head = ask(&listener, b"HEAD /metrics HTTP/1.1\r\n\r\n");
+    assert_eq!(status(&head), "HTTP/1.1 200 OK");
+    assert!(head.ends_with("\r\n\r\n"), "{head}");
+    assert_eq!(source.asked.load(Ordering::Relaxed), 1, "asked once within half a second");
+}
+
+#[test]
+fn hostile_requests_are_refused_and_harm_nobody() {
+    let source = Arc::default();
+    let listener = start(&source);
+    let long = [b"GET /metrics HTTP/1.1\r\nX: ".as_slice(), &[b'a'; 64 << 10]].concat();
+    for (bytes, expected) in [
+        (b"POST /metrics HTTP/1.1\r\nContent-Length: 5\r\n\r\nhello".as_slice(), "HTTP/1.1 405"),
+        (b"DELETE / HTTP/1.1\r\n\r\n", "HTTP/1.1 405"),
+        (b"GET /../../etc/passwd HTTP/1.1\r\n\r\n", "HTTP/1.1 404"),
+        (b"GET /metrics HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.1 421"),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", "HTTP/1.1 400"),
+        (b"\0\0\0\0\r\n\r\n", "HTTP/1.1 400"),
+        (b"GET /metrics HTTP/9.9\r\n\r\n", "HTTP/1.1 400"),
+        (&long, "HTTP/1.1 400"),
+    ] {
+        let answer = ask(&listener, bytes);
+        // A client that sends on when it is refused may see a reset instead of the answer.
+        let is_reset = bytes.len() > 8 << 10 && answer.is_empty();
+        assert!(answer.starts_with(expected) || is_reset, "{}: {answer}", String::from_utf8_lossy(bytes));
+    }
+    // Clients that hang up: without a word, within their request, before the answer.
+    for bytes in [b"".as_slice(), b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n"] {
+        let mut stream = TcpStream::connect(listener.address()).unwrap();
+        stream.write_all(bytes).unwrap();
+    }
+    assert_eq!(status(&ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n")), "HTTP/1.1 200 OK");
+}
+
+#[test]
+fn clients_that_say_nothing_take_no_more_than_their_places_and_time() {
+    let source = Arc::default();
+    let listener = start(&source);
+    let silent: Vec<TcpStream> =
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
+    thread::sleep(Duration::from_millis(200));
+    let refused = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(refused.starts_with("HTTP/1.1 503") || refused.is_empty(), "{refused}");
+    let begun = Instant::now();
+    // One that trickles is given no more time than one that is silent.
+    let mut trickle = silent.first().unwrap().try_clone().unwrap();
+    while trickle.write_all(b"G").is_ok() && begun.elapsed() < 4 * READ_MAX {
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(begun.elapsed() < 2 * READ_MAX, "{:?}", begun.elapsed());
+    assert_eq!(status(&ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n")), "HTTP/1.1 200 OK");
+}
+
+#[test]
+fn shards_that_do_not_answer_are_told_of_and_the_end_of_the_daemon_too() {
+    let source = Arc::new(Source { fails: true, ..Source::default() });
+    let listener = start(&source);
+    let answer = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("did not answer"), "{answer}");
+    drop(source);
+    let answer = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
+    assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("stopping"), "{answer}");
+    let address = listener.address();
+    drop(listener);
+    let until = Instant::now() + Duration::from_secs(20);
+    while TcpStream::connect(address).is_ok() && Instant::now() < until {
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(TcpStream::connect(address).is_err(), "nobody listens any more");
+}
