@@ -117,7 +117,7 @@ const TABLE: &[Layer] = &[
     },
     Layer {
         directory: "evaluation/eval-verbs",
-        on: "backends buf client config control endpoint eval lab multipath process reactor \
+        on: "backends bench buf client config control endpoint eval lab multipath process reactor \
              stream transfer volume",
         foreign: Any,
     },

@@ -17,9 +17,9 @@
     )
 )]
 
+pub mod bare;
 pub mod clients;
 pub mod compare;
-pub mod histogram;
 pub mod idle;
 pub mod load;
 pub mod responder;

@@ -7,7 +7,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-use crate::histogram::Histogram;
+use eval::Histogram;
+
 use crate::spin::{Spin, Wait, Waits};
 use crate::system::{self, Epoll};
 use crate::usage;
@@ -27,6 +28,8 @@ pub struct Plan {
     pub depth: u32,
     /// Bytes of the volume that are used; offsets are random multiples of `len` below.
     pub size: u64,
+    /// From end to end and again, in place of random offsets.
+    pub is_sequential: bool,
     /// The volume once from end to end, in place of random offsets for a time.
     pub once: bool,
     /// How long to load before measuring.
@@ -66,6 +69,33 @@ pub struct Measured {
     pub unfinished_oldest: Duration,
 }
 
+/// Where a load is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Phase {
+    /// It is measured from now on.
+    Measuring,
+    /// So many requests were answered since it is; told about four times a second.
+    Progress(u64),
+    /// It is not measured any more.
+    Measured,
+}
+
+/// How often progress is told.
+const TOLD: Duration = Duration::from_millis(250);
+
+/// A connection that is ready to be asked.
+#[derive(Debug)]
+pub struct Ready<F> {
+    /// Its socket.
+    pub socket: TcpStream,
+    /// What speaks on it.
+    pub client: F,
+    /// Requests in flight on it.
+    pub depth: u32,
+    /// What is added to offsets.
+    pub first: u64,
+}
+
 /// Connects with the given congestion control.
 pub fn connect(to: SocketAddr, congestion: Option<&str>) -> io::Result<TcpStream> {
     let socket = TcpStream::connect(to)?;
@@ -82,6 +112,8 @@ struct Connection<F> {
     input: Vec<u8>,
     /// Bytes of `input` that wait for more.
     kept: usize,
+    /// What is added to offsets.
+    first: u64,
     out: Outgoing,
     /// When each request in flight was issued, by tag.
     issued: Vec<Instant>,
@@ -92,6 +124,10 @@ struct Connection<F> {
 /// The generator.
 struct Generator<'a, F> {
     plan: &'a Plan,
+    /// Who is told.
+    tell: &'a dyn Fn(Phase),
+    /// When progress is told next.
+    told: Instant,
     connections: Vec<Connection<F>>,
     epoll: Epoll,
     spin: Spin,
@@ -110,9 +146,21 @@ struct Generator<'a, F> {
 
 /// Runs `plan` over connections that are ready to be asked.
 pub fn run<F: ProtocolClient>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> io::Result<Measured> {
+    let ready = |(socket, client)| Ready { socket, client, depth: plan.depth, first: 0 };
+    run_told(plan, connections.into_iter().map(ready).collect(), &|_| ())
+}
+
+/// The same with connections that differ, and tells how it goes.
+pub fn run_told<F: ProtocolClient>(
+    plan: &Plan,
+    connections: Vec<Ready<F>>,
+    tell: &dyn Fn(Phase),
+) -> io::Result<Measured> {
     let now = Instant::now();
     let mut load = Generator {
         plan,
+        tell,
+        told: now,
         connections: Vec::new(),
         epoll: Epoll::new()?,
         spin: Spin::new(plan.wait, plan.poll),
@@ -126,14 +174,15 @@ pub fn run<F: ProtocolClient>(plan: &Plan, connections: Vec<(TcpStream, F)>) -> 
         due: VecDeque::new(),
         last_event: now,
     };
-    for (socket, client) in connections {
-        load.add(socket, client)?;
+    for ready in connections {
+        load.add(ready)?;
     }
     load.run()
 }
 
 impl<F: ProtocolClient> Generator<'_, F> {
-    fn add(&mut self, socket: TcpStream, client: F) -> io::Result<()> {
+    fn add(&mut self, ready: Ready<F>) -> io::Result<()> {
+        let Ready { socket, client, depth, first } = ready;
         socket.set_nonblocking(true)?;
         self.epoll.add(socket.as_raw_fd(), self.connections.len() as u64)?;
         self.connections.push(Connection {
@@ -141,9 +190,10 @@ impl<F: ProtocolClient> Generator<'_, F> {
             client,
             input: vec![0; INPUT_LEN],
             kept: 0,
+            first,
             out: Outgoing::new(self.plan.len as usize),
-            issued: vec![self.last_event; self.plan.depth as usize],
-            free: (0..self.plan.depth).rev().collect(),
+            issued: vec![self.last_event; depth as usize],
+            free: (0..depth).rev().collect(),
             writable_wanted: false,
         });
         Ok(())
@@ -163,8 +213,11 @@ impl<F: ProtocolClient> Generator<'_, F> {
             (server(self.plan.server)?, usage::cpu_ns(own)?, self.spin.waits);
         let start = Instant::now();
         self.measuring = true;
+        (self.tell)(Phase::Measuring);
+        self.told = start + TOLD;
         self.until(start + if self.plan.once { Duration::from_secs(3600) } else { self.plan.measure })?;
         self.measuring = false;
+        (self.tell)(Phase::Measured);
         let mut measured = std::mem::take(&mut self.measured);
         let end = Instant::now();
         measured.seconds = (end - start).as_secs_f64();
@@ -218,6 +271,10 @@ impl<F: ProtocolClient> Generator<'_, F> {
             self.turn(now, end)?;
             now = Instant::now();
             self.issue_due(now)?;
+            if self.measuring && now >= self.told {
+                self.told = now + TOLD;
+                (self.tell)(Phase::Progress(self.measured.latency.count()));
+            }
         }
         Ok(())
     }
@@ -308,7 +365,7 @@ impl<F: ProtocolClient> Generator<'_, F> {
             connection.free.push(tag);
             self.in_flight -= 1;
             if self.measuring {
-                self.measured.latency.record(now - issued);
+                self.measured.latency.record((now - issued).as_nanos() as u64);
             }
             if !self.plan.gap.is_zero() && !self.ending {
                 self.due.push_back((now + self.plan.gap, index));
@@ -332,7 +389,8 @@ impl<F: ProtocolClient> Generator<'_, F> {
         reason = "an index is one that `add` gave out, and no connection is removed"
     )]
     fn refill(&mut self, index: usize, now: Instant) -> io::Result<()> {
-        let first = self.connections[index].free.len() == self.plan.depth as usize && self.due.is_empty();
+        let connection = &self.connections[index];
+        let first = connection.free.len() == connection.issued.len() && self.due.is_empty();
         if self.plan.gap.is_zero() || first {
             while !self.ending && self.issue(index, now) {}
         }
@@ -353,11 +411,13 @@ impl<F: ProtocolClient> Generator<'_, F> {
                 return false;
             }
             self.next
+        } else if self.plan.is_sequential {
+            self.next % places
         } else {
             next_random(&mut self.random) % places
         };
-        let request =
-            Request { tag, op: self.plan.op, offset: place * u64::from(self.plan.len), len: self.plan.len };
+        let offset = connection.first + place * u64::from(self.plan.len);
+        let request = Request { tag, op: self.plan.op, offset, len: self.plan.len };
         if !connection.client.issue(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;
@@ -389,6 +449,7 @@ fn since(now: Waits, then: Waits) -> Waits {
         polls_useful: now.polls_useful - then.polls_useful,
         polls_idle: now.polls_idle - then.polls_idle,
         polls_idle_ns: now.polls_idle_ns - then.polls_idle_ns,
+        polled_ns: now.polled_ns - then.polled_ns,
         sleeps: now.sleeps - then.sleeps,
     }
 }
@@ -414,6 +475,7 @@ mod tests {
             len: 512,
             depth: 1,
             size: 512,
+            is_sequential: false,
             once: false,
             warmup: Duration::ZERO,
             measure,
@@ -447,9 +509,9 @@ mod tests {
         });
         let connections = vec![(connect(address, None).unwrap(), BareClient::default())];
         let measured = run(&plan(Duration::from_millis(400)), connections).unwrap();
-        assert_eq!((measured.latency.total(), measured.unfinished), (10, 1));
-        let oldest = measured.unfinished_oldest.as_secs_f64() * 1e6;
-        assert!(oldest > measured.latency.max_us(), "{oldest} us");
+        assert_eq!((measured.latency.count(), measured.unfinished), (10, 1));
+        let oldest = measured.unfinished_oldest;
+        assert!(oldest.as_nanos() > u128::from(measured.latency.max()), "{oldest:?}");
         drop(server.join());
     }
 

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
@@ -43,6 +45,8 @@ pub struct Options {
     pub congestion: Option<String>,
     /// Bytes of memory that stand for a volume; 0 answers from the slots.
     pub memory: usize,
+    /// Where it adds up the nanoseconds that it polls.
+    pub polled: Option<Arc<AtomicU64>>,
 }
 
 /// What was done since the last report.
@@ -103,14 +107,15 @@ struct Responder {
 const ACCEPT: u64 = u64::MAX;
 const SEND: u64 = 1 << 32;
 
-/// Serves until the process is asked to end; `report` is called whenever the last connection closes.
+/// Serves until the process is asked to end; `ready` is called when its memory is there, and `report` whenever the last
+/// connection closes.
 pub fn serve(
     options: Options,
     mut ready: impl FnMut(SocketAddr),
     mut report: impl FnMut(Counters),
 ) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen)?;
-    ready(listener.local_addr()?);
+    let address = listener.local_addr()?;
     let ring = IoUring::builder()
         .setup_single_issuer()
         .setup_defer_taskrun()
@@ -129,6 +134,7 @@ pub fn serve(
         last_event: Instant::now(),
     };
     responder.accept()?;
+    ready(address);
     while !system::stopped() {
         responder.wait()?;
         if responder.complete_all()? {
@@ -180,9 +186,13 @@ impl Responder {
             return Ok(());
         }
         let ring = &mut self.ring;
+        let before = self.spin.waits.polled_ns;
         let came = self
             .spin
             .poll(|| ring.submission().taskrun() || !ring.completion().is_empty() || system::stopped());
+        if let Some(polled) = &self.options.polled {
+            polled.fetch_add(self.spin.waits.polled_ns - before, Ordering::Relaxed);
+        }
         self.enter(if came { 0 } else { 1 })?;
         if !came {
             self.spin.slept(self.last_event.elapsed());

@@ -31,6 +31,8 @@ pub struct Waits {
     pub polls_idle: u64,
     /// Time spent in the latter, in nanoseconds.
     pub polls_idle_ns: u64,
+    /// Time spent polling, whether an event came or not, in nanoseconds.
+    pub polled_ns: u64,
     /// Sleeps.
     pub sleeps: u64,
 }
@@ -66,6 +68,7 @@ impl Spin {
                 look()
             }) {
                 self.waits.polls_useful += 1;
+                self.waits.polled_ns += start.elapsed().as_nanos() as u64;
                 self.score = (self.score + 1).min(SCORE_MAX);
                 return true;
             }
@@ -73,6 +76,7 @@ impl Spin {
             if waited >= budget {
                 self.waits.polls_idle += 1;
                 self.waits.polls_idle_ns += waited.as_nanos() as u64;
+                self.waits.polled_ns += waited.as_nanos() as u64;
                 self.score -= 2;
                 return false;
             }
@@ -115,7 +119,7 @@ mod tests {
             spin.poll(|| false);
         }
         assert_eq!(spin.waits.polls_idle, 1, "one idle poll outweighs two hits");
-        assert!(spin.waits.polls_idle_ns >= 50_000);
+        assert!(spin.waits.polls_idle_ns >= 50_000 && spin.waits.polled_ns >= spin.waits.polls_idle_ns);
     }
 
     #[test]

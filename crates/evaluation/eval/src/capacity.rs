@@ -112,7 +112,8 @@ pub fn leave_one_out(costs: &[Cost], cache: Option<f64>) -> Vec<HeldOutPredictio
 
 /// Bytes that an I/O has beside its payload in the payload's direction: headers of its PDUs, and the
 /// command or the answer. iSCSI: 48 bytes each (RFC 7143, 11.1), data in segments of at most 256 KiB.
-/// NVMe/TCP: a command capsule of 72 bytes, else 24 each; writes up to 8 KiB ride in their capsule.
+/// NVMe/TCP: a command capsule of 72 bytes, else 24 each; writes up to 8 KiB ride in their capsule. The bare responder
+/// has a header of 48 bytes.
 pub fn headers(protocol: &str, is_write: bool, bytes: f64) -> f64 {
     const SEGMENT: f64 = 262_144.0;
     let segments = (bytes / SEGMENT).ceil().max(1.0);
@@ -121,6 +122,7 @@ pub fn headers(protocol: &str, is_write: bool, bytes: f64) -> f64 {
         ("nvme-tcp", true) => 72.0 + 24.0 * segments,
         ("nvme-tcp", false) => 24.0 * segments + 24.0,
         ("iscsi", _) => 48.0 * segments + 48.0,
+        ("bare", _) => 48.0,
         _ => 0.0,
     }
 }

@@ -186,9 +186,14 @@ impl Difference {
     /// counts.
     pub fn of(first: &Record, second: &Record, gate: f64) -> Difference {
         let mut all = Difference::default();
-        let mut left: Vec<&Point> = second.points.iter().collect();
+        // What there can be at most is no system that could get worse.
+        let systems = |record: &'_ Record| -> Vec<Point> {
+            record.points.iter().filter(|point| !point.is_ceiling()).cloned().collect()
+        };
+        let (ours, theirs) = (systems(first), systems(second));
+        let mut left: Vec<&Point> = theirs.iter().collect();
         let mut lonely = Vec::new();
-        for one in &first.points {
+        for one in &ours {
             match left.iter().position(|two| named(two) == named(one)) {
                 Some(at) => all.pairs.push(pair(named(one), one, left.remove(at))),
                 None => lonely.push(one),
@@ -197,7 +202,7 @@ impl Difference {
         // Other systems under the same load, where there is no doubt which is meant.
         for one in lonely {
             let same = |two: &&Point| load(two) == load(one);
-            let is_clear = first.points.iter().filter(|two| load(two) == load(one)).count() == 1
+            let is_clear = ours.iter().filter(|two| load(two) == load(one)).count() == 1
                 && left.iter().filter(|two| same(two)).count() == 1;
             match left.iter().position(|two| is_clear && same(two)) {
                 Some(at) => {

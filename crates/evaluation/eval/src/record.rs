@@ -3,6 +3,7 @@
 //! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only raw
 //! figures are stored; derived ones ([`Point`]'s methods) are computed for display.
 
+mod ceiling;
 mod checked;
 mod figures;
 mod limit;

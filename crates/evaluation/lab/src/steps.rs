@@ -308,7 +308,8 @@ impl Runner<'_> {
         note_configuration(record, &step.target, &serving);
         let testbed = Testbed { serving, link };
         let started = begun.elapsed();
-        if step.medium == Medium::Ram && step.target != "url" {
+        // The bare responder has written its memory by itself.
+        if step.medium == Medium::Ram && step.target != "url" && step.protocol != Protocol::Bare {
             block::fill(self, &testbed)?;
             return Ok((testbed, (started, begun.elapsed() - started)));
         }

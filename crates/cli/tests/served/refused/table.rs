@@ -34,7 +34,7 @@ const WRITING: &[(&str, &str)] = &[
 ];
 
 /// Verbs that only look, or that only end something.
-const READING: &str = "completions, connection list, connection show, discover, doctor, eval compare, eval list, \
+const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
     eval plan, eval stream, host list, host show, info, keep, key check, path list, reservation list, \
     reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, verify, volume list, volume show";

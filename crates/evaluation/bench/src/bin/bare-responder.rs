@@ -53,6 +53,7 @@ fn main() -> ExitCode {
         poll: Duration::from_micros(args.poll_us),
         congestion: args.congestion,
         memory: args.memory_mib << 20,
+        polled: None,
     };
     let ready = |address| println!("listening bare {address}\nready");
     match system::catch_stop().and_then(|()| serve(options, ready, report)) {

@@ -152,6 +152,7 @@ fn load(args: &Args) -> io::Result<Value> {
         len: args.bs,
         depth: args.depth,
         size: args.size_mib << 20,
+        is_sequential: false,
         once: args.once,
         warmup: args.warmup,
         measure: args.seconds,
@@ -199,7 +200,8 @@ fn load(args: &Args) -> io::Result<Value> {
 
 fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
     let (latency, waits) = (&measured.latency, measured.waits);
-    let ios = latency.total();
+    let ios = latency.count();
+    let us = |percent| latency.percentile(percent) as f64 / 1e3;
     let per_io = |ns: u64| ns as f64 / 1e3 / ios.max(1) as f64;
     let iops = ios as f64 / measured.seconds;
     json!({
@@ -207,8 +209,8 @@ fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
         "bs": args.bs, "depth": args.depth, "connections": args.connections, "gap_us": args.gap_us,
         "congestion": congestion,
         "seconds": measured.seconds, "ios": ios, "iops": iops, "mb_s": iops * f64::from(args.bs) / 1e6,
-        "mean_us": latency.mean_us(), "p50_us": latency.quantile_us(0.5), "p99_us": latency.quantile_us(0.99),
-        "p999_us": latency.quantile_us(0.999), "max_us": latency.max_us(),
+        "mean_us": latency.mean() / 1e3, "p50_us": us(50.0), "p99_us": us(99.0),
+        "p999_us": us(99.9), "max_us": latency.max() as f64 / 1e3,
         "server_cpu_us": per_io(measured.server_cpu_ns),
         "server_cpu_share": measured.server_cpu_ns as f64 / 1e9 / measured.seconds,
         "client_cpu_us": per_io(measured.client_cpu_ns),

@@ -4,6 +4,7 @@
 //! Each verb has its own file. Invariant: all judging, drawing and computing is in the crate `eval`; this
 //! module has files, arguments and exit codes.
 
+mod bare;
 mod compare;
 mod exchange;
 mod frozen;
@@ -37,6 +38,8 @@ enum EvalVerb {
     Run(run::RunArgs),
     /// Send or receive a plain TCP stream at full speed
     Stream(stream::StreamArgs),
+    /// Respond to requests, or request, without a storage protocol: what there can be at most
+    Bare(bare::BareArgs),
     /// Compare two runs; exit code 1 if something got worse
     Compare(compare::CompareArgs),
     /// Compute how many cores, links and connections a load needs, from a run
@@ -55,6 +58,7 @@ pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
         EvalVerb::List(args) => list::list(args),
         EvalVerb::Run(args) => run::run(args),
         EvalVerb::Stream(args) => stream::stream(args),
+        EvalVerb::Bare(args) => bare::bare(args),
         EvalVerb::Compare(args) => compare::compare(args),
         EvalVerb::Plan(args) => plan::plan(args),
         EvalVerb::Report(args) => report::report(args),

@@ -11,7 +11,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
-use eval::preset::{ExperimentKind, HostCapacity, NoNamespaces, Pairing, Preset, Scale, Timing, Wire, plan};
+use eval::preset::{
+    BARE, BARE_POLLING, ExperimentKind, HostCapacity, NoNamespaces, Pairing, Preset, Scale, Timing, Wire,
+    plan,
+};
 use eval::record::Record;
 use lab::place::Machine;
 use lab::{Cores, Machines, Place, ProgressDisplay, Runner, Scratch};
@@ -256,7 +259,12 @@ fn experiment(
     }
     // Other machines have the network that is there, and no other is made for them.
     let theirs = HostCapacity { namespaces: Err(NoNamespaces::OtherMachines), ..room.clone() };
-    let room = if is_elsewhere { &theirs } else { room };
+    let mut room = if is_elsewhere { theirs } else { room.clone() };
+    // Of volumes that something else serves nobody knows where a responder would be beside them.
+    if targets.iter().any(|name| name == "url") && args.target_host.is_none() {
+        room.targets.retain(|name| name != BARE);
+    }
+    let room = &room;
     match preset.kind {
         ExperimentKind::Block => {
             let plan_of = |timing: &Timing| {
@@ -284,7 +292,11 @@ fn systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>
     let ours = || vec!["blockwire".to_owned()];
     let chosen = |named: &[String], there: &[String]| match (named.is_empty(), preset.pairing) {
         (false, _) => named.to_vec(),
-        (true, Pairing::ThreeSetUps) => there.to_vec(),
+        // The ceiling is beside all set-ups, and is none.
+        (true, Pairing::ThreeSetUps) => {
+            let is_bare = |name: &&String| [BARE, BARE_POLLING].contains(&name.as_str());
+            there.iter().filter(|name| !is_bare(name)).cloned().collect()
+        }
         (true, Pairing::All) => ours(),
     };
     let mut targets = chosen(&args.target, &room.targets);

@@ -142,7 +142,7 @@ pub fn series(record: &Record) -> Vec<Series> {
     let is_one_machine = record.environment.is_empty() || record.is_one_machine();
     let [at_target, at_initiator] = [End::Target, End::Initiator].map(|end| InterruptTime::of(record, end));
     let mut all: Vec<Series> = Vec::new();
-    for point in &record.points {
+    for point in record.points.iter().filter(|point| !point.is_ceiling()) {
         let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {
             all.push(Series {
                 system: system(point),

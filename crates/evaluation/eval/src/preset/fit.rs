@@ -1,10 +1,16 @@
 //! Scales a preset to the machine.
 
+mod ceiling;
+
 use std::time::Duration;
 
+use self::ceiling::ceiling;
 use super::error::{NoNamespaces, PlanError};
 use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
-use super::{EvaluationPlan, ExperimentKind, Load, Medium, Pairing, Preset, Protocol, Step, Wire, word};
+use super::{
+    BARE, BARE_POLLING, EvaluationPlan, ExperimentKind, Load, Medium, Pairing, Preset, Protocol, Step, Wire,
+    word,
+};
 use crate::fio::{Amount, Job};
 
 /// What the machine at hand has to give.
@@ -141,6 +147,7 @@ pub fn plan(
             }
         }
     }
+    combinations.extend(ceiling(preset, room, scale, (&pairs, &wires, volumes.0), &mut fitting));
     let loads = loads(preset, scale, &mut fitting);
     let around_of = |frame: &Frame| {
         let steps = round(0, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
@@ -192,8 +199,8 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         files: 1 << 20,
         ports: 1 << 20,
         namespaces: Ok(()),
-        targets: ours.clone(),
-        initiators: ours.clone(),
+        targets: [ours.clone(), vec![BARE.to_owned()]].concat(),
+        initiators: [ours.clone(), vec![BARE.to_owned()]].concat(),
         wires: Vec::new(),
         time: Duration::ZERO,
         timing: Timing::default(),
@@ -432,12 +439,15 @@ fn pairs(
         }
         wanted.iter().filter(|name| there.contains(name)).cloned().collect()
     };
-    let targets = known(targets, &room.targets, "target");
-    let mut initiators = known(initiators, &room.initiators, "initiator");
+    // The ceiling is beside all pairs, and is none of them.
+    let named = |names: &[String]| -> Vec<String> {
+        names.iter().filter(|name| ![BARE, BARE_POLLING].contains(&name.as_str())).cloned().collect()
+    };
+    let targets = known(&named(targets), &room.targets, "target");
+    let mut initiators = known(&named(initiators), &room.initiators, "initiator");
     // With one I/O at a time waiting is what is measured: every target meets both ways to wait.
-    let is_one_at_a_time = preset.depth * preset.threads * preset.hosts == 1 && preset.connections.is_empty();
     let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
-    if is_one_at_a_time
+    if preset.is_one_at_a_time()
         && has(&initiators, OURS)
         && !has(&initiators, POLLING)
         && has(&room.initiators, POLLING)

@@ -42,9 +42,16 @@ pub enum Protocol {
     NvmeTcp,
     /// A plain stream, as much as goes.
     Stream,
+    /// No storage protocol: what there can be at most.
+    Bare,
     /// No network: the initiator's own memory.
     Local,
 }
+
+/// The bare responder, and the requester that sleeps when nothing comes.
+pub const BARE: &str = "bare";
+/// The bare requester that polls first.
+pub const BARE_POLLING: &str = "bare-polling";
 
 impl Protocol {
     /// Descriptors and ports that a connection of it takes: an NVMe host has one more to each controller, for its
@@ -52,7 +59,7 @@ impl Protocol {
     pub fn links(self) -> u32 {
         match self {
             Protocol::NvmeTcp => 2,
-            Protocol::Iscsi | Protocol::Stream => 1,
+            Protocol::Iscsi | Protocol::Stream | Protocol::Bare => 1,
             Protocol::Local => 0,
         }
     }
@@ -63,6 +70,7 @@ impl Protocol {
             Protocol::Iscsi => "iscsi",
             Protocol::NvmeTcp => "nvme-tcp",
             Protocol::Stream => "tcp",
+            Protocol::Bare => "bare",
             Protocol::Local => "local",
         }
     }
@@ -193,6 +201,11 @@ impl Preset {
     pub fn published(&self) -> impl Iterator<Item = &'static Figure> {
         let mine = self.figures;
         published().figures.iter().filter(move |figure| mine.iter().any(|start| figure.id.starts_with(start)))
+    }
+
+    /// Whether one I/O at a time is out, so that how an initiator waits is what is measured.
+    pub fn is_one_at_a_time(&self) -> bool {
+        self.depth * self.threads * self.hosts == 1 && self.connections.is_empty()
     }
 
     /// Its loads.

@@ -22,10 +22,10 @@ pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
     for group in &groups {
         let mut figures = Vec::new();
         if group.sizes.len() > 1 {
-            against_size(&mut figures, group, names);
+            against_size(&mut figures, record, group, names);
         }
         for bytes in group.ends() {
-            of_size(&mut figures, group, bytes, names);
+            of_size(&mut figures, record, group, bytes, names);
         }
         let mut rest = figures.as_slice();
         if !seen.contains(&group.rw) && group.points.iter().any(|point| point.protocol != "local") {
@@ -60,7 +60,12 @@ type Spreads = fn(&Point) -> Option<Spread>;
 pub(super) type EndOf = fn(&Run) -> Option<&EndUsage>;
 
 /// A line for each system.
-fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Series> {
+fn series(
+    group: &Group<'_>,
+    names: &Names,
+    on_right: bool,
+    of: impl Fn(&Point) -> Option<f64>,
+) -> Vec<Series> {
     let mut all: Vec<Series> = Vec::new();
     for point in &group.points {
         let name = names.name(point);
@@ -77,7 +82,7 @@ fn series(group: &Group<'_>, names: &Names, on_right: bool, of: Of) -> Vec<Serie
 }
 
 /// What changes with the size of an I/O.
-fn against_size(figures: &mut Vec<String>, group: &Group<'_>, names: &Names) {
+fn against_size(figures: &mut Vec<String>, record: &Record, group: &Group<'_>, names: &Names) {
     let places: Vec<String> = group.sizes.iter().map(|bytes| size(*bytes)).collect();
     let busy_end: Of = if group.points.iter().any(|point| point.busy(End::Target).is_some()) {
         |point| Some(point.busy(End::Target)?.median)
@@ -95,6 +100,11 @@ fn against_size(figures: &mut Vec<String>, group: &Group<'_>, names: &Names) {
     };
     let axis = |left, right| Axis { left, right, below: "bytes of an I/O", is_log: false };
     figure(figures, caption, &lines(caption, &places, &axis("Gb/s", right), &both));
+    let share = series(group, names, false, |point| Some(record.share_of_ceiling(point)?.ratio * 100.0));
+    if !share.is_empty() {
+        let caption = "I/Os per second as a part of the bare responder's, against I/O size";
+        figure(figures, caption, &lines(caption, &places, &axis("%", ""), &share));
+    }
     let more: [(&str, &'static str, Of); 4] = [
         ("I/Os per second against I/O size", "IOPS", |point| Some(point.iops()?.median)),
         ("Mean latency against I/O size", "µs", |point| Some(point.mean_latency()?.median)),
@@ -114,7 +124,7 @@ fn against_size(figures: &mut Vec<String>, group: &Group<'_>, names: &Names) {
 }
 
 /// What is shown of one size.
-fn of_size(figures: &mut Vec<String>, group: &Group<'_>, bytes: u64, names: &Names) {
+fn of_size(figures: &mut Vec<String>, record: &Record, group: &Group<'_>, bytes: u64, names: &Names) {
     let points: Vec<&Point> = group.of_size(bytes).collect();
     let said = if group.sizes.len() > 1 { format!(", {}", size(bytes)) } else { String::new() };
     latency(figures, &points, &said, names);
@@ -136,6 +146,18 @@ fn of_size(figures: &mut Vec<String>, group: &Group<'_>, bytes: u64, names: &Nam
             let caption = format!("{what}{said}");
             figure(figures, &caption, &bars(&caption, unit, &shown));
         }
+    }
+    let shown = points.iter().filter_map(|point| {
+        let share = record.share_of_ceiling(point)?;
+        let (low, high) = share.interval.unwrap_or((share.ratio, share.ratio));
+        let name = names.name(point);
+        let colour = names.colour(&name);
+        Some(Bar { name, colour, value: share.ratio * 100.0, low: low * 100.0, high: high * 100.0 })
+    });
+    let shown: Vec<Bar> = shown.collect();
+    if !shown.is_empty() {
+        let caption = format!("I/Os per second as a part of the bare responder's{said}");
+        figure(figures, &caption, &bars(&caption, "%", &shown));
     }
     heat_maps(figures, &points, &said, names);
 }

@@ -22,8 +22,15 @@ const TARGETS: [(&str, usize); 8] = [
 const LOCAL: usize = 8;
 
 /// The shade of each initiator.
-const INITIATORS: [(&str, usize); 5] =
-    [("blockwire", 0), ("blockwire-polling", 1), ("libiscsi", 2), ("spdk", 2), ("kernel", 3)];
+const INITIATORS: [(&str, usize); 7] = [
+    ("blockwire", 0),
+    ("blockwire-polling", 1),
+    ("libiscsi", 2),
+    ("spdk", 2),
+    ("kernel", 3),
+    ("bare", 0),
+    ("bare-polling", 1),
+];
 const OTHERS: usize = 4;
 
 /// A system's colour: hue by its target, shade by its initiator, the shape of its marks by its protocol.

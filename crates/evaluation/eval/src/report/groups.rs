@@ -109,7 +109,7 @@ pub(super) struct Names {
 impl Names {
     /// Of a record's systems.
     pub(super) fn of(record: &Record) -> Names {
-        let remote: Vec<&Point> = record.points.iter().filter(|point| point.protocol != "local").collect();
+        let remote: Vec<&Point> = record.points.iter().filter(|point| point.is_system()).collect();
         let differ = |of: fn(&Point) -> &str| {
             remote.first().is_some_and(|first| remote.iter().any(|point| of(point) != of(first)))
         };
@@ -131,6 +131,10 @@ impl Names {
     pub(super) fn name(&self, point: &Point) -> String {
         if point.protocol == "local" {
             return "local, no network".to_owned();
+        }
+        if point.is_ceiling() {
+            // Its requester is always the bare one.
+            return point.initiator.clone();
         }
         let mut name = point.target.clone();
         if self.shows_initiator {
@@ -160,7 +164,7 @@ impl Names {
 
     /// What is the same for all and therefore not in their names.
     pub(super) fn common(&self, record: &Record) -> Vec<String> {
-        let Some(point) = record.points.iter().find(|point| point.protocol != "local") else {
+        let Some(point) = record.points.iter().find(|point| point.is_system()) else {
             return Vec::new();
         };
         let mut words = Vec::new();
@@ -180,6 +184,7 @@ pub(super) fn protocol(name: &str) -> &str {
         "iscsi" => "iSCSI",
         "nvme-tcp" => "NVMe/TCP",
         "tcp" => "plain TCP",
+        "bare" => "TCP without a protocol",
         other => other,
     }
 }

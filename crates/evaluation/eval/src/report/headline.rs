@@ -8,9 +8,6 @@ use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{Comparison, Spread, correct};
 use crate::record::{End, Metric, Point, Record};
 
-/// The responder without a protocol: what there can be at most, and no rival.
-const CEILING: &str = "bare";
-
 /// What systems are held against each other by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Measure {
@@ -200,7 +197,7 @@ impl<'a> Headline<'a> {
             all.reverse();
         }
         let (ceilings, systems): (Vec<&Point>, Vec<&Point>) =
-            all.iter().copied().partition(|point| point.target == CEILING);
+            all.iter().copied().partition(|point| point.is_ceiling());
         let (&best, others) = systems.split_first()?;
         let rival = others.iter().find(|point| point.target != best.target).or(others.first()).copied();
         let rival = rival.map(|point| Rival { point, held: Held::of(&systems, point, measure) });

@@ -8,7 +8,7 @@ use super::groups::{Names, groups, kind};
 use super::markup::{details, escaped, table};
 use super::paper::paper;
 use super::summary::summary;
-use super::tables::{FINISH_COLUMNS, chance, finish_rows, pairs};
+use super::tables::{FINISH_COLUMNS, chance, finish_rows, of_ceiling, pairs};
 use super::text::{UNKNOWN, figure, format_ratio, size, time, with_spread};
 use crate::compare::Spread;
 use crate::derived::cores_at_least;
@@ -94,7 +94,8 @@ fn in_order(record: &Record) -> Vec<(&Point, String)> {
 
 fn results(page: &mut String, record: &Record, names: &Names) {
     page.push_str(
-        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range.</p>",
+        "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range. <em>Of bare</em>: I/Os \
+         per second as a part of those of the bare responder, which has no protocol.</p>",
     );
     let all = in_order(record);
     let first = all.iter().map(|(point, setting)| {
@@ -113,6 +114,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
             us(99.9),
             us(99.99),
             point.longest_us().map_or(UNKNOWN.to_owned(), figure),
+            of_ceiling(record, point),
             point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
         ]
     });
@@ -130,6 +132,7 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "p99.9 µs",
         "p99.99 µs",
         "max µs",
+        "of bare %",
         "errors",
     ];
     titled(page, "Rate and latency, as the initiator saw them", &head, first.collect());

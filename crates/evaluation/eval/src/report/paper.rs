@@ -364,9 +364,7 @@ fn measured(record: &Record, figure_of: &Figure) -> Option<String> {
 fn absolute(record: &Record, name: &str) -> Option<String> {
     let best = |rw: &str, bytes: Option<u64>, of: &dyn Fn(&Point) -> Option<f64>| {
         let fits = |point: &&Point| {
-            point.protocol != "local"
-                && point.rw.contains(rw)
-                && bytes.is_none_or(|bytes| point.bytes == bytes)
+            point.is_system() && point.rw.contains(rw) && bytes.is_none_or(|bytes| point.bytes == bytes)
         };
         record.points.iter().filter(fits).filter_map(of).max_by(f64::total_cmp)
     };

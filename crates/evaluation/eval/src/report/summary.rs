@@ -29,7 +29,7 @@ pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
             continue;
         }
         said.push(group.rw);
-        findings.extend(group.ends().into_iter().filter_map(|bytes| Finding::of(group, bytes)));
+        findings.extend(group.ends().into_iter().filter_map(|bytes| Finding::of(record, group, bytes)));
     }
     compare::correct(findings.iter_mut().flat_map(|one| &mut one.others).map(|(_, comparison)| comparison));
     details(page, &format!("Load by load: {}", count(findings.len(), "load", "loads")), |page| {
@@ -91,7 +91,7 @@ type Shown = fn(f64) -> String;
 
 /// The best figures of all, as a manager wants them first.
 fn tiles(page: &mut String, record: &Record, names: &Names) {
-    let counts = |point: &&Point| point.protocol != "local" && point.smoke_test().is_none();
+    let counts = |point: &&Point| point.is_system() && point.smoke_test().is_none();
     let remote = || record.points.iter().filter(counts);
     let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
     let most = |of: &dyn Fn(&Point) -> Option<f64>| -> Best<'_> {
@@ -141,19 +141,29 @@ struct Finding<'a> {
     /// Up to three others, each with the best over it.
     others: Vec<(&'a Point, Comparison)>,
     local: Option<&'a Point>,
+    /// What the best does of what the bare responder does.
+    of_ceiling: Option<Ratio>,
 }
 
 impl<'a> Finding<'a> {
-    fn of(group: &'a Group<'a>, bytes: u64) -> Option<Finding<'a>> {
+    fn of(record: &Record, group: &'a Group<'a>, bytes: u64) -> Option<Finding<'a>> {
         let mut points: Vec<(&Point, f64)> =
             group.of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
+        points.retain(|(point, _)| !point.is_ceiling());
         points.sort_by(|a, b| b.1.total_cmp(&a.1));
         let (local, remote): (Vec<&Point>, Vec<&Point>) =
             points.into_iter().map(|(point, _)| point).partition(|point| point.protocol == "local");
         let (&best, others) = remote.split_first()?;
         let others =
             others.iter().take(3).filter_map(|other| Some((*other, best.compared_to(other, Metric::Iops)?)));
-        Some(Finding { group, bytes, best, others: others.collect(), local: local.first().copied() })
+        Some(Finding {
+            group,
+            bytes,
+            best,
+            others: others.collect(),
+            local: local.first().copied(),
+            of_ceiling: record.share_of_ceiling(best),
+        })
     }
 
     /// As HTML.
@@ -176,6 +186,12 @@ impl<'a> Finding<'a> {
         text.push('.');
         for (other, comparison) in &self.others {
             let _ = write!(text, " {}", against(best, other, comparison, names));
+        }
+        if let Some(Ratio { ratio, interval }) = self.of_ceiling {
+            let within = interval.map_or(String::new(), |(low, high)| {
+                format!(" (95 % interval {} to {})", times(low), times(high))
+            });
+            let _ = write!(text, " It does {} of what the bare responder does{within}.", times(ratio));
         }
         if let Some(local) = self.local
             && let (Some(near), Some(far)) = (local.mean_latency(), best.mean_latency())

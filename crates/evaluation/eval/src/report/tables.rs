@@ -33,11 +33,17 @@ pub(super) const COLUMNS: &[&str] = &[
     "initiator busy %",
     "effectiveness (target)",
     "limit",
+    "of bare %",
     "errors",
 ];
 
+/// A point's I/Os per second as a part of what the bare responder did, in percent.
+pub(super) fn of_ceiling(record: &Record, point: &Point) -> String {
+    record.share_of_ceiling(point).map_or(UNKNOWN.to_owned(), |share| figure(share.ratio * 100.0))
+}
+
 /// A point's row.
-pub(super) fn row(point: &Point) -> Vec<String> {
+pub(super) fn row(record: &Record, point: &Point) -> Vec<String> {
     let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
     let label: String = point.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
     vec![
@@ -64,6 +70,7 @@ pub(super) fn row(point: &Point) -> Vec<String> {
         with_spread(point.busy(End::Initiator), 1.0),
         with_spread(point.effectiveness(End::Target), 1.0),
         point.limit().map_or(UNKNOWN.to_owned(), |limit| limit.to_string()),
+        of_ceiling(record, point),
         point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
     ]
 }
@@ -74,7 +81,7 @@ pub(super) fn row(point: &Point) -> Vec<String> {
 pub(super) fn pairs(record: &Record) -> Vec<(&Point, &Point, Comparison)> {
     let Some(slowest) = slowest(record) else { return Vec::new() };
     let mut pairs = Vec::new();
-    for point in record.points.iter().filter(|point| point.protocol != "local" && who(point) != slowest) {
+    for point in record.points.iter().filter(|point| point.is_system() && who(point) != slowest) {
         let base = record.points.iter().find(|base| who(base) == slowest && is_same_load(base, point));
         if let Some(base) = base
             && let Some(comparison) = point.compared_to(base, Metric::Iops)
@@ -107,7 +114,7 @@ fn is_same_load(a: &Point, b: &Point) -> bool {
 
 /// The system with the fewest I/Os per second, over the loads that it shares with others.
 fn slowest(record: &Record) -> Option<Who<'_>> {
-    let remote = || record.points.iter().filter(|point| point.protocol != "local");
+    let remote = || record.points.iter().filter(|point| point.is_system());
     let mut systems: Vec<Who<'_>> = Vec::new();
     for point in remote() {
         if !systems.contains(&who(point)) {
@@ -134,7 +141,7 @@ pub fn csv(record: &Record) -> String {
     let mut text = String::from(
         "target,initiator,protocol,rw,bytes,depth,connections,mtu,labels,runs,iops,bytes_per_second,mean_us,stddev_us,\
          p50_us,p90_us,p99_us,p999_us,p9999_us,max_us,target_cpu_s_per_million,initiator_cpu_s_per_million,\
-         target_busy_percent,initiator_busy_percent,limit,errors,work,work_seconds,io_us\n",
+         target_busy_percent,initiator_busy_percent,limit,errors,work,work_seconds,io_us,of_bare\n",
     );
     for point in &record.points {
         let labels: Vec<String> =
@@ -177,7 +184,8 @@ pub fn csv(record: &Record) -> String {
         let work = [point.work.map(|work| work as f64), median(point.finish()), median(point.io_latency())];
         let cells: String =
             work.iter().map(|cell| cell.map_or(",".to_owned(), |cell| format!(",{cell}"))).collect();
-        let _ = writeln!(text, "{cells}");
+        let share = record.share_of_ceiling(point).map_or(String::new(), |share| share.ratio.to_string());
+        let _ = writeln!(text, "{cells},{share}");
     }
     text
 }
@@ -279,7 +287,8 @@ pub fn markdown(record: &Record) -> String {
     }
     let _ = writeln!(text, "| {} |\n|{}", COLUMNS.join(" | "), "---|".repeat(COLUMNS.len()));
     for point in &record.points {
-        let mut cells: Vec<String> = row(point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
+        let mut cells: Vec<String> =
+            row(record, point).into_iter().map(|cell| cell.replace('|', "\\|")).collect();
         if let Some(load) = cells.get_mut(LOAD) {
             *load += &link(point);
         }
@@ -409,7 +418,7 @@ mod tests {
         let csv = csv(&record);
         let rows: Vec<&str> = csv.lines().collect();
         let columns = rows[0].split(',').count();
-        assert!(rows[1].ends_with(",0,5000,1,250") && rows[2].ends_with(",0,,,"), "{csv}");
+        assert!(rows[1].ends_with(",0,5000,1,250,") && rows[2].ends_with(",0,,,,"), "{csv}");
         assert!(rows.iter().all(|row| row.split(',').count() == columns), "{csv}");
     }
 }

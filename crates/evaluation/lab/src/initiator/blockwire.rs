@@ -25,7 +25,7 @@ pub(super) struct Ours {
 }
 
 /// How long the one that polls does so: longer than a network and a target in memory take to answer.
-const POLL_US: u32 = 200;
+pub(super) const POLL_US: u32 = 200;
 
 impl Ours {
     /// It sleeps when there is nothing to do.
@@ -141,7 +141,7 @@ fn parse_event(line: &str, pid: u32) -> Option<Event> {
 }
 
 /// Figures of all jobs together.
-fn read(text: &str) -> Result<LoadResult, Failure> {
+pub(super) fn read(text: &str) -> Result<LoadResult, Failure> {
     let value: Value =
         serde_json::from_str(text).map_err(|why| Failure::new(format!("its figures: {why}")))?;
     let jobs = value

@@ -4,6 +4,7 @@
 //! processors are measured over the same time. Invariant: figures are those that the initiator itself
 //! counted; values that it does not report are absent, not zero.
 
+mod bare;
 mod blockwire;
 mod clock;
 pub(crate) mod fio;
@@ -216,6 +217,8 @@ pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
         Box::new(stream::StreamSender::new(binary)),
     ];
     all.push(Box::new(blockwire::Ours::polling(binary)));
+    all.push(Box::new(bare::Bare::new(binary)));
+    all.push(Box::new(bare::Bare::polling(binary)));
     all.extend(fio::Fio::all(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));
     all
 }

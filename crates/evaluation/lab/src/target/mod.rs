@@ -3,6 +3,7 @@
 //! A [`Target`] says what it lacks here, or starts and gives a [`Serving`]. Invariant: what a target
 //! started or changed is undone when its [`Serving`] is dropped.
 
+mod bare;
 mod blockwire;
 mod istgt;
 mod kernel;
@@ -169,6 +170,10 @@ impl Serving {
         let scheme = match self.protocol {
             Protocol::NvmeTcp => "nvme+tcp",
             Protocol::Stream => return vec![format!("tcp://{address}:{}", self.port)],
+            Protocol::Bare => {
+                // Each of its threads has a port of its own.
+                return self.volumes.iter().map(|volume| format!("bare://{address}:{volume}")).collect();
+            }
             _ => "iscsi",
         };
         self.volumes.iter().map(|volume| format!("{scheme}://{address}:{}/{volume}", self.port)).collect()
@@ -207,6 +212,7 @@ pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
         Box::new(spdk::Spdk::iscsi()),
         Box::new(spdk::Spdk::nvmf()),
         Box::new(stream::Receiver::new(binary)),
+        Box::new(bare::Bare::new(binary)),
     ];
     if !urls.is_empty() {
         all.push(Box::new(url::UrlTarget::new(urls)));

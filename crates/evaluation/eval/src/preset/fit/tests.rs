@@ -4,7 +4,7 @@ use super::super::PRESETS;
 use super::*;
 use crate::published::published;
 
-fn room() -> HostCapacity {
+pub(super) fn room() -> HostCapacity {
     HostCapacity {
         cores: 2,
         memory: 20 << 30,
@@ -19,7 +19,7 @@ fn room() -> HostCapacity {
     }
 }
 
-fn names(names: &[&str]) -> Vec<String> {
+pub(super) fn names(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| (*name).to_owned()).collect()
 }
 

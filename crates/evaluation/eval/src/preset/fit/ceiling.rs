@@ -1,0 +1,80 @@
+//! The bare responder beside the systems of a preset.
+//!
+//! Invariant: it has the same loads, links and volumes as they, and a requester for each way in which their initiators
+//! wait.
+
+use super::super::timing::Combination;
+use super::{BARE, BARE_POLLING, Fitting, HostCapacity, POLLING, Preset, Protocol, Scale, Wire, connections};
+
+/// Most connections of the bare responder's threads.
+const CONNECTIONS_BARE: u32 = 1000;
+
+/// The bare responder and requester under the same loads, where something is carried over a network: the requester that
+/// sleeps beside initiators that sleep, and the one that polls beside those that poll.
+pub(super) fn ceiling(
+    preset: &Preset,
+    room: &HostCapacity,
+    scale: Scale,
+    (pairs, wires, volumes): (&[(String, String)], &[Wire], u32),
+    fitting: &mut Fitting,
+) -> Vec<Combination> {
+    let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
+    let is_remote = preset.protocols.iter().any(|protocol| *protocol != Protocol::Local);
+    if !is_remote || !has(&room.targets, BARE) {
+        return Vec::new();
+    }
+    let polls = |initiator: &str| initiator == POLLING || initiator == "spdk";
+    let mut requesters = Vec::new();
+    for (name, is_polling) in [(BARE, false), (BARE_POLLING, true)] {
+        let is_beside = pairs.iter().any(|(_, initiator)| polls(initiator) == is_polling);
+        requesters.extend((is_beside && has(&room.initiators, name)).then_some(name));
+    }
+    let mut counts = connections(preset, Protocol::Bare, room, scale, volumes, fitting);
+    if counts.iter().any(|count| *count > CONNECTIONS_BARE) {
+        fitting
+            .note(format!("{BARE} has at most {CONNECTIONS_BARE} connections: left out of loads with more"));
+        counts.retain(|count| *count <= CONNECTIONS_BARE);
+    }
+    let mut all = Vec::new();
+    for initiator in requesters {
+        for &wire in wires {
+            for &connections in &counts {
+                all.extend(preset.media.iter().map(|&medium| Combination {
+                    target: BARE.to_owned(),
+                    initiator: initiator.to_owned(),
+                    protocol: Protocol::Bare,
+                    wire,
+                    connections,
+                    medium,
+                }));
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{names, room};
+    use super::super::{Scale, plan};
+    use super::*;
+
+    fn steps(id: &str, targets: &[&str]) -> Vec<(String, Protocol)> {
+        let initiators = names(&["blockwire", "blockwire-polling", BARE, BARE_POLLING]);
+        let targets = names(targets);
+        let room = HostCapacity { targets: targets.clone(), initiators, ..room() };
+        let preset = Preset::find(id).unwrap();
+        let plan = plan(preset, &room, Scale::Smallest, &targets, &names(&["blockwire"])).unwrap();
+        let all = plan.steps.into_iter().filter(|step| step.target == BARE);
+        all.map(|step| (step.initiator, step.protocol)).collect()
+    }
+
+    #[test]
+    fn the_ceiling_has_the_loads_of_the_systems() {
+        let quick = steps("quick", &["blockwire", BARE]);
+        assert_eq!(quick, vec![(BARE.to_owned(), Protocol::Bare); 2], "reads and writes, sleeping");
+        assert!(steps("quick", &["blockwire"]).is_empty());
+        let latency = steps("nvme-tcp-latency", &["blockwire", BARE]);
+        assert!(latency.iter().any(|(initiator, _)| initiator == BARE_POLLING), "{latency:?}");
+    }
+}
