@@ -49,6 +49,7 @@ mod steps;
 pub mod stream;
 pub mod target;
 mod tree;
+mod turns;
 mod watch;
 
 pub use environment::machine;

@@ -21,6 +21,7 @@ use crate::progress::StepProgress;
 use crate::recording::{begin, finish, note_command};
 use crate::runner::{Runner, Testbed};
 use crate::target::{Serving, TargetSetup};
+use crate::turns::turns;
 use crate::watch::Watch;
 
 /// What is measured of one kind of traffic.
@@ -109,9 +110,9 @@ impl Runner<'_> {
                 for kind in &mut all {
                     kind.job = Job { seed: round_seed(round), ..job.clone() };
                 }
-                // Each alone, in the order of the preset, then all at once.
-                let alone = (0..kinds).map(|kind| kind..kind + 1);
-                for those in alone.chain(std::iter::once(0..kinds)) {
+                // Each alone and all at once, in each round another one first.
+                let turn = |place: usize| if place < kinds { place..place + 1 } else { 0..kinds };
+                for those in turns(kinds + 1, kinds + 1, round as usize).into_iter().map(turn) {
                     if round > 0 && allowance.is_over() {
                         record.notes.push(format!(
                             "round {} on {} was cut short: the time limit was reached",

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use clap::Args;
-use eval::preset::{PRESETS, Preset, takes, word};
+use eval::preset::{ExperimentKind, PRESETS, Pairing, Preset, takes, word};
 use eval::published::{Figure, Paper, Slip, check, published};
 use serde_json::{Value, json};
 
@@ -75,6 +75,7 @@ fn preset_text(preset: &'static Preset, shown: usize, slips: &[Slip]) -> String 
         let date = paper.date.as_ref().map(|date| format!(", {date}")).unwrap_or_default();
         let _ = writeln!(text, "  paper: {}, {}{date}; {}", paper.title, paper.by, preset.at);
     }
+    let _ = writeln!(text, "  systems: {}", systems(preset));
     let _ = writeln!(text, "  takes: {}", time(preset));
     let figures: Vec<&Figure> = preset.published().collect();
     // A line that says that there is one more would take the place of that one.
@@ -91,6 +92,26 @@ fn preset_text(preset: &'static Preset, shown: usize, slips: &[Slip]) -> String 
         let _ = writeln!(text, "    and {} more: blockwire eval list {}", figures.len() - shown, preset.id);
     }
     text
+}
+
+/// Who is measured unless others are named.
+fn systems(preset: &'static Preset) -> &'static str {
+    match (preset.kind, preset.pairing) {
+        (ExperimentKind::Oltp { .. }, _) => {
+            "every iSCSI target that is installed, each with blockwire as initiator"
+        }
+        (ExperimentKind::Machine, _) => "blockwire, by QEMU's own initiator and by shared memory",
+        (ExperimentKind::MixedTraffic, _) => "blockwire, and a plain stream",
+        (ExperimentKind::Block, Pairing::ThreeSetUps) => {
+            "the first software target and initiator that are installed, each with blockwire as its other end, and \
+             blockwire at both; bare as the ceiling"
+        }
+        (ExperimentKind::Block, Pairing::All) if preset.is_one_at_a_time() => {
+            "blockwire, with the initiator blockwire, which sleeps until something comes, and with blockwire-polling, \
+             which polls before it sleeps; bare, sleeping and polling, as the ceiling"
+        }
+        (ExperimentKind::Block, Pairing::All) => "blockwire at both ends; bare as the ceiling",
+    }
 }
 
 /// How long a run takes, in words.
@@ -179,6 +200,16 @@ fn slips_json(slips: &[Slip]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_preset_of_one_io_at_a_time_names_both_ways_to_wait() {
+        let of = |id: &str| preset_text(Preset::find(id).unwrap(), 0, &[]);
+        assert!(
+            of("nvme-tcp-latency").contains("systems: blockwire, with")
+                && of("nvme-tcp-latency").contains("blockwire-polling")
+        );
+        assert!(!of("quick").contains("polling"), "{}", of("quick"));
+    }
 
     #[test]
     fn times_are_said_as_people_say_them() {

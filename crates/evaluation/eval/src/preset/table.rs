@@ -113,7 +113,6 @@ pub static PRESETS: &[Preset] = &[
         wires: JUMBO,
         directions: &[],
         sizes: &[],
-        rounds: 2,
         ..BASE
     },
     Preset {
@@ -139,7 +138,6 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[64 * KIB],
         depth: 8,
         runtime: Duration::from_secs(30),
-        rounds: 3,
         ..BASE
     },
     Preset {
@@ -155,7 +153,6 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB],
         depth: 64,
         threads: 32,
-        rounds: 2,
         ..BASE
     },
     Preset {

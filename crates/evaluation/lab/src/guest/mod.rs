@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, word};
+use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, round_seed, word};
 use eval::record::{EndUsage, Point, Record, Run as LoadResult};
 
 use crate::Failure;
@@ -31,6 +31,7 @@ use crate::recording;
 use crate::runner::{Runner, Testbed};
 use crate::scratch::Scratch;
 use crate::target::{Serving, TargetSetup};
+use crate::turns::turns;
 use crate::watch::Watch;
 use image::Kernel;
 use scale::Size;
@@ -132,12 +133,13 @@ pub fn run(
     let mut broken: Vec<usize> = Vec::new();
     let mut round_began = allowance.passed();
     for at in 0..all {
-        let (round, pair) = (at / pairs.len(), at % pairs.len());
+        let (round, place) = (at / pairs.len(), at % pairs.len());
+        let order = turns(pairs.len(), pairs.len(), round);
         if ending::is_ending() {
             record.notes.push(format!("interrupted after {at} of {all} machines"));
             break;
         }
-        if pair == 0 && round > 0 {
+        if place == 0 && round > 0 {
             if !allowance.has_round(round_began) {
                 record.notes.push(format!(
                     "{round} of {} rounds were measured: the time limit was reached",
@@ -148,14 +150,15 @@ pub fn run(
             round_began = allowance.passed();
         }
         if !allowance.has_one_more(at) {
-            let left: Vec<String> =
-                pairs.iter().skip(pair).map(|(target, way)| format!("{target} by {}", way.name())).collect();
+            let left = order.iter().skip(place).filter_map(|pair| pairs.get(*pair));
+            let left: Vec<String> = left.map(|(target, way)| format!("{target} by {}", way.name())).collect();
             let left = left.join(", ");
             record
                 .notes
                 .push(format!("left out of round {} because the time limit was reached: {left}", round + 1));
             break;
         }
+        let Some(pair) = order.get(place).copied() else { break };
         if broken.contains(&pair) {
             continue;
         }
@@ -166,6 +169,7 @@ pub fn run(
             size: &size,
             emulated: emulated.is_some(),
             way: *way,
+            round: u32::try_from(round).unwrap_or(u32::MAX),
             allowance,
         };
         let outcome = match way.missing() {
@@ -233,6 +237,8 @@ struct Guest<'r, 'a> {
     size: &'r Size,
     emulated: bool,
     way: GuestDisk,
+    /// From 0.
+    round: u32,
     allowance: Allowance,
 }
 
@@ -360,7 +366,7 @@ impl Guest<'_, '_> {
             "--time_based".to_owned(),
             "--cpus_allowed=0,1".to_owned(),
             "--norandommap".to_owned(),
-            "--randseed=7".to_owned(),
+            format!("--randseed={}", round_seed(self.round)),
             "--group_reporting".to_owned(),
             "--lat_percentiles=1".to_owned(),
             "--output-format=json+".to_owned(),
@@ -461,7 +467,7 @@ impl Guest<'_, '_> {
                 ("machine".to_owned(), processor.to_owned()),
             ],
             is_closed: true,
-            runs: vec![run],
+            runs: vec![LoadResult { round: Some(self.round), seed: Some(round_seed(self.round)), ..run }],
             ..Point::default()
         }
     }

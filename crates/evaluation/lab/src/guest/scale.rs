@@ -110,8 +110,8 @@ mod tests {
         assert!(notes[0].contains("32 jobs") && notes[1].contains("64 MiB"), "{notes:?}");
         notes.clear();
         let size = scale_to(preset, &example(2, 20 << 30), Scale::Auto, (2, false), &mut notes);
-        // Of 150 s for a machine in a round 5 are its boot; a load has a fifteenth of the rest.
-        assert_eq!((size.volume, size.rounds, size.runtime.as_millis()), (1 << 30, 2, 9_166));
+        // Of 60 s for a machine in a round 5 are its boot; a load has a fifteenth of the rest.
+        assert_eq!((size.volume, size.rounds, size.runtime.as_millis()), (1 << 30, 5, 3_166));
         assert!(size.loads.iter().all(|load| load.threads == 32) && notes.len() == 1, "{notes:?}");
         // For what does not fit there are fewer sizes.
         notes.clear();

@@ -52,8 +52,14 @@ pub(super) fn prepare(script: &Path, database: &Database, size: &Size) -> Vec<St
     words(script, database, size, &["prepare"])
 }
 
-/// The command that runs its users for a number of transactions in all, or for so many seconds.
-pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until) -> Vec<String> {
+/// The command that runs its users for a number of transactions in all, or for so many seconds; what they do follows from
+/// the seed.
+pub(super) fn run(
+    script: &Path,
+    database: &Database,
+    size: &Size,
+    (seed, until): (u32, Until),
+) -> Vec<String> {
     let until = match until {
         // Whichever comes first ends them in order; no seconds are no limit.
         Until::Transactions(count, seconds) => {
@@ -62,7 +68,8 @@ pub(super) fn run(script: &Path, database: &Database, size: &Size, until: Until)
         Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
     };
     let users = format!("--threads={}", size.users);
-    let last = [&users, &until[0], &until[1], "--rand-seed=7", "--histogram=on", "run"];
+    let seed = format!("--rand-seed={seed}");
+    let last = [&users, &until[0], &until[1], &seed, "--histogram=on", "run"];
     words(script, database, size, &last)
 }
 

@@ -2,7 +2,7 @@
 //!
 //! Every database has its own volumes, file system, server and users, as each initiator machine of the paper
 //! had. File system caches are dropped every second while users work. Invariant: systems that are compared do
-//! the same number of transactions, from the same seed, on newly made tables; a run that was ended early is a
+//! the same number of transactions, from the same seed in a round, on newly made tables; a run that was ended early is a
 //! separate point, and says so.
 
 mod database;
@@ -30,6 +30,7 @@ use crate::process::Process;
 use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::Runner;
+use crate::turns::turns;
 use crate::watch::Watch;
 use database::Engine;
 use environment::{Environment, Stand};
@@ -40,6 +41,8 @@ use scale::Size;
 const OURS: &str = "blockwire";
 /// How long users work before figures count, so that caches are as they will be.
 const WARM: u64 = 5;
+/// What users' choices follow from in the first round; in each further one it is one more.
+const SEED: u32 = 7;
 
 /// What is missing for the experiment as a whole, and how it is installed.
 pub fn missing() -> Option<String> {
@@ -117,9 +120,13 @@ fn rounds(
     let mut broken: Vec<usize> = Vec::new();
     let mut round_began = progress.allowance.passed();
     let named = |pair: &SystemPair| format!("{} on {}", pair.engine.name(), pair.target);
+    // Pairs are in groups of one database server.
+    let group =
+        pairs.iter().filter(|pair| pairs.first().is_some_and(|first| first.engine == pair.engine)).count();
     while progress.at < pairs.len() * progress.rounds as usize {
-        let (round, number) = (progress.at / pairs.len(), progress.at % pairs.len());
-        if number == 0 && round > 0 {
+        let (round, place) = (progress.at / pairs.len(), progress.at % pairs.len());
+        let order = turns(pairs.len(), group, round);
+        if place == 0 && round > 0 {
             if !progress.allowance.has_round(round_began) {
                 let rounds = progress.rounds;
                 record
@@ -130,14 +137,17 @@ fn rounds(
             round_began = progress.allowance.passed();
         }
         if !progress.allowance.has_one_more(progress.at) {
-            let left: Vec<String> = pairs.iter().skip(number).map(named).collect();
+            let left = order.iter().skip(place).filter_map(|number| pairs.get(*number));
+            let left: Vec<String> = left.map(named).collect();
             let left = left.join(", ");
             record
                 .notes
                 .push(format!("left out of round {} because the time limit was reached: {left}", round + 1));
             return;
         }
-        let Some(pair) = pairs.get(number) else { return };
+        let Some((number, pair)) = order.get(place).and_then(|at| Some((*at, pairs.get(*at)?))) else {
+            return;
+        };
         if !broken.contains(&number) {
             let moment = moment(pair, progress, size);
             runner.live.begins(&moment);
@@ -315,7 +325,9 @@ fn measure(
         progress.allowance.left(),
     )?;
     stands.commands().iter().for_each(|command| recording::note_command(record, command));
-    let warm = users(runner, &stands, size, Until::Seconds(WARM))?;
+    let round = u32::try_from(progress.at / progress.pairs).unwrap_or(u32::MAX);
+    let seed = SEED.saturating_add(round);
+    let warm = users(runner, &stands, size, (seed, Until::Seconds(WARM)))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
     let (each, limit) = progress.job(pair.engine, size, entered, done as f64 / WARM as f64, record);
     let until = Until::Transactions(each * u64::from(size.users), limit);
@@ -327,7 +339,7 @@ fn measure(
     let looks = (watches.0.ask()?, watches.1.look()?);
     let before = stands.counted()?;
     let mut dropper = Dropper::start();
-    let worked = users(runner, &stands, size, until)?;
+    let worked = users(runner, &stands, size, (seed, until))?;
     if let Some(why) = dropper.stop() {
         let note = format!("file system caches were not dropped every second: {why}");
         record.notes.extend((!record.notes.contains(&note)).then_some(note));
@@ -340,6 +352,7 @@ fn measure(
     stands.check()?;
     let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
     let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
+    let run = Run { round: Some(round), seed: Some(u64::from(seed)), ..run };
     run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
     let mut point = point(pair, &stands, size, &worked, run);
     let wanted = each * u64::from(size.users * size.databases);
@@ -351,7 +364,7 @@ fn measure(
                  it is a point of its own",
                 pair.engine.name(),
                 pair.target,
-                progress.at / progress.pairs + 1
+                round + 1
             ));
             point.labels.push(("ended early".to_owned(), format!("{done} of {wanted}")));
         }
@@ -379,10 +392,14 @@ impl Progress {
         let mut seconds = timing::seconds(left, starting, runs(self));
         let known = self.jobs.iter().find(|(known, _)| *known == engine).map(|(_, each)| *each);
         let each = size.transactions.or(known).unwrap_or_else(|| {
-            if seconds < timing::WORTH && self.rounds > 1 && self.at < self.pairs {
-                record.notes.push(format!("of {} rounds there is time for one", self.rounds));
-                self.rounds = 1;
+            let wanted = self.rounds;
+            // Once the first round is over the others have been counted on.
+            while seconds < timing::WORTH && self.rounds > 1 && self.at < self.pairs {
+                self.rounds -= 1;
                 seconds = timing::seconds(left, starting, runs(self));
+            }
+            if self.rounds < wanted {
+                record.notes.push(format!("of {wanted} rounds there is time for {}", self.rounds));
             }
             let each = timing::transactions(size, rate, seconds);
             record.notes.push(format!(
@@ -422,11 +439,16 @@ impl Worked {
 }
 
 /// Lets the users of all databases work at once.
-fn users(runner: &Runner<'_>, stands: &Environment, size: &Size, until: Until) -> Result<Worked, Failure> {
+fn users(
+    runner: &Runner<'_>,
+    stands: &Environment,
+    size: &Size,
+    (seed, until): (u32, Until),
+) -> Result<Worked, Failure> {
     let begun = Instant::now();
     let mut all: Vec<Process> = Vec::new();
     for (at, stand) in stands.all.iter().enumerate() {
-        let words = load::run(&stands.script, &stand.database, size, until);
+        let words = load::run(&stands.script, &stand.database, size, (seed, until));
         all.push(environment::client(runner, &format!("users-{at}"), words)?);
     }
     // A target that stands still for long is to be seen as that, not waited for without end.

@@ -19,6 +19,8 @@ const DATA: u64 = 260 << 30;
 const FULL: u64 = 40;
 /// Rows that are loaded in a second, as a guess that is rather low.
 const ROWS_PER_SECOND: f64 = 6_000.0;
+/// Seconds of a pair in a round below which it mostly starts, and is ended.
+const ROUND: f64 = 60.0;
 
 /// How large it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,15 +92,16 @@ pub(super) fn scale_to(
             let databases = (cores / 6).clamp(2, databases);
             let each = memory / u64::from(databases * luns);
             let lun = each.min(preset.volumes.1).clamp(LUN_MIN, 1 << 30);
+            let rounds = rounds(preset.rounds, room.time, pairs);
             // A fifth of the time is for filling, in each round again.
-            let fillings = pairs.max(1) as f64 * f64::from(preset.rounds);
+            let fillings = pairs.max(1) as f64 * f64::from(rounds);
             let loading = room.time.mul_f64(0.2).as_secs_f64() / fillings;
             let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / ROWS;
             Size {
                 databases,
                 users: (users * cores / 24).clamp(4, users),
                 transactions: None,
-                rounds: preset.rounds,
+                rounds,
                 luns,
                 lun,
                 warehouses: warehouses.clamp(1, most(lun, luns)),
@@ -128,6 +131,12 @@ pub(super) fn scale_to(
     Ok(size)
 }
 
+/// Rounds for which there is time: rather two that are worth it than many that are not.
+fn rounds(wanted: u32, time: Duration, pairs: usize) -> u32 {
+    let fit = time.as_secs_f64() / (pairs.max(1) as f64 * ROUND);
+    (fit as u32).clamp(2, wanted.max(2))
+}
+
 fn most(lun: u64, luns: u32) -> u64 {
     (lun * u64::from(luns) * FULL / 100 / WAREHOUSE).max(1)
 }
@@ -147,9 +156,15 @@ mod tests {
     fn a_small_machine_gets_a_small_database_and_is_told() {
         let (size, notes) = made(&example(2, 20 << 30), Scale::Auto);
         let size = size.unwrap();
-        assert_eq!((size.databases, size.users, size.luns), (2, 5, 6));
+        assert_eq!((size.databases, size.users, size.luns, size.rounds), (2, 5, 6, 5));
         assert!(size.data() < u64::from(size.luns) * size.lun / 2);
         assert!(notes[0].contains("4 databases of 260 GB") && notes[0].contains("here are 2"), "{notes:?}");
+    }
+
+    #[test]
+    fn there_are_as_many_rounds_as_there_is_time_for() {
+        let of = |seconds, pairs| rounds(5, Duration::from_secs(seconds), pairs);
+        assert_eq!([of(600, 2), of(600, 4), of(60, 4), of(6000, 4), of(600, 0)], [5, 2, 2, 5, 5]);
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn each_connection_has_work() {
 fn a_shared_link_is_alone_and_limited() {
     let mixed = mixed_traffic_plan(Preset::find("unified-wire").unwrap(), &room(), Scale::Part(0.1)).unwrap();
     assert!(mixed.wires.iter().any(|wire| matches!(wire, Wire::Limited { .. })));
-    assert_eq!((mixed.jobs.len(), mixed.rounds), (2, 3));
+    assert_eq!((mixed.jobs.len(), mixed.rounds), (2, 5));
 }
 
 #[test]
