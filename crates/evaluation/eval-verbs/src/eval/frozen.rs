@@ -99,6 +99,6 @@ mod tests {
         let other = Preset::find("connections").unwrap();
         assert!(Plans::read(Some(&path), other).unwrap_err().to_string().contains("a plan of quick"));
         std::fs::write(&path, "{}").unwrap();
-        assert!(Plans::read(Some(&path), quick).unwrap_err().to_string().contains("no plan"));
+        assert!(Plans::read(Some(&path), quick).unwrap_err().to_string().contains("not a plan"));
     }
 }

@@ -223,7 +223,7 @@ mod tests {
             ("/steps/0/volumes/0", serde_json::json!(0), "volumes"),
             ("/steps/0/volumes/1", serde_json::json!(u64::MAX), "size"),
             ("/steps/0/round", serde_json::json!(7), "step 2"),
-            ("/steps/0/protocol", serde_json::json!("x"), "no plan"),
+            ("/steps/0/protocol", serde_json::json!("x"), "not a plan"),
         ] {
             let mut changed = value.clone();
             *changed.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = wrong;

@@ -118,6 +118,6 @@ mod tests {
         let short = HostCapacity { time: Duration::from_secs(60), ..example(2, 20 << 30) };
         let size = scale_to(preset, &short, Scale::Auto, (2, true), &mut notes);
         assert_eq!((size.loads.len(), size.rounds, size.runtime), (6, 1, Duration::from_secs(1)));
-        assert!(notes.iter().any(|note| note.ends_with("are used: 4096, 65536")), "{notes:?}");
+        assert!(notes.iter().any(|note| note.ends_with("time limit: 4096, 65536")), "{notes:?}");
     }
 }
