@@ -38,7 +38,7 @@ PY
 
 smallest() {
   local preset begin kinds="quick t6-100g-sweep demartek-vdbench connections unified-wire windows-100g"
-  kinds+=" nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency"
+  kinds+=" nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency latency-load core-scaling"
   for preset in $kinds; do
     begin=$(now)
     quietly "eval-$preset" "$BLOCKWIRE" eval run "$preset" --scale smallest --out "$DIR/$preset"
@@ -82,7 +82,7 @@ all() {
   wanted() { [ ${#chosen[@]} = 0 ] || printf '%s\n' "${chosen[@]}" | grep -qx "$1"; }
   local software=blockwire,tgt,istgt,spdk-iscsi both=blockwire,spdk-nvmf
   for name in quick t6-100g-sweep demartek-vdbench demartek-oltp connections unified-wire t5-vm windows-100g \
-    nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency; do
+    nvme-tcp-iops nvme-tcp-latency nvme-tcp-jitter protocol-efficiency latency-load core-scaling mixes; do
     wanted "$name" || continue
     case $name in
     quick) auto quick --target "$software,spdk-nvmf" --initiator blockwire,libiscsi,spdk ;;
@@ -100,7 +100,7 @@ all() {
     windows-100g) auto "$name" --target blockwire,tgt ;;
     nvme-tcp-latency) auto "$name" --target "$both" --initiator blockwire,blockwire-polling ;;
     nvme-tcp-*) auto "$name" --target "$both" ;;
-    protocol-efficiency) auto "$name" --target "$software,spdk-nvmf" ;;
+    protocol-efficiency | latency-load) auto "$name" --target "$software,spdk-nvmf" ;;
     *) auto "$name" ;;
     esac
   done

@@ -23,7 +23,8 @@ fn table() -> String {
         let paper = preset.paper.and_then(|id| published().papers.iter().find(|paper| paper.id == id));
         let paper =
             paper.map_or("ours".to_owned(), |paper| format!("{} ({}); {}", paper.title, paper.by, preset.at));
-        let words: Vec<&str> = preset.directions.iter().map(|direction| word(*direction, true)).collect();
+        let of_order = |is_random: bool| preset.directions.iter().map(move |one| word(*one, is_random));
+        let words: Vec<&str> = preset.orders.iter().flat_map(|is_random| of_order(*is_random)).collect();
         let sizes: Vec<u64> = preset.sizes.iter().map(|bytes| u64::from(*bytes)).collect();
         let sizes = match (sizes.iter().min(), sizes.iter().max()) {
             (Some(least), Some(most)) if least == most => format!(" {}", size(*least)),
@@ -33,7 +34,11 @@ fn table() -> String {
         let load = if words.is_empty() {
             "a database's".to_owned()
         } else {
-            format!("{}{sizes}, depth {} x {}", words.join(", "), preset.depth, preset.threads * preset.hosts)
+            let own = (preset.depth, preset.threads);
+            let ends = preset.shapes.first().zip(preset.shapes.last()).unwrap_or((&own, &own));
+            let shape = |(depth, threads): &(u32, u32)| format!("{depth} x {}", threads * preset.hosts);
+            let to = if preset.shapes.len() > 1 { format!(" to {}", shape(ends.1)) } else { String::new() };
+            format!("{}{sizes}, depth {}{to}", words.join(", "), shape(ends.0))
         };
         let _ = writeln!(
             text,

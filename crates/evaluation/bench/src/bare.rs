@@ -95,6 +95,10 @@ impl Layout {
 pub struct Load {
     /// Read or write.
     pub op: Op,
+    /// So many percent of reads in place of `op` alone.
+    pub reads: Option<u8>,
+    /// Requests per second over all threads, begun on time; `None`: one for each that ends.
+    pub rate: Option<f64>,
     /// Bytes per request.
     pub len: u32,
     /// Whether offsets follow each other.
@@ -170,6 +174,8 @@ pub fn request(load: &Load, volumes: &[Volume], tell: &(dyn Fn(Event) + Sync)) -
     let is_polling = !load.poll.is_zero();
     let plan = |thread: u32| Plan {
         op: load.op,
+        reads: load.reads,
+        rate: load.rate.map(|rate| rate / f64::from(load.threads)),
         len: load.len,
         depth: 1,
         size: bytes,
@@ -267,6 +273,8 @@ mod tests {
         let volume = |first| Volume { address, first, bytes: 1 << 19 };
         let load = Load {
             op: Op::Write,
+            reads: None,
+            rate: None,
             len: 4096,
             is_sequential: true,
             in_flight: 5,

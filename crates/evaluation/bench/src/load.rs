@@ -22,6 +22,10 @@ const INPUT_LEN: usize = 256 << 10;
 pub struct Plan {
     /// Read or write.
     pub op: Op,
+    /// So many percent of reads in place of `op` alone; the rest are writes.
+    pub reads: Option<u8>,
+    /// Requests per second, each begun on time whether or not others have ended; `None`: one for each that ends.
+    pub rate: Option<f64>,
     /// Bytes per request.
     pub len: u32,
     /// Requests in flight per connection.
@@ -53,8 +57,10 @@ pub struct Plan {
 pub struct Measured {
     /// Time of the measurement in seconds.
     pub seconds: f64,
-    /// Latencies.
+    /// Latencies; with a rate, from the moment at which a request was to begin.
     pub latency: Histogram,
+    /// How many of them were of writes.
+    pub writes: u64,
     /// The server's processor time in nanoseconds.
     pub server_cpu_ns: u64,
     /// The generator's processor time in nanoseconds.
@@ -115,8 +121,8 @@ struct Connection<F> {
     /// What is added to offsets.
     first: u64,
     out: Outgoing,
-    /// When each request in flight was issued, by tag.
-    issued: Vec<Instant>,
+    /// When each request in flight was issued, or was to be, by tag; and whether it is a write.
+    issued: Vec<(Instant, bool)>,
     free: Vec<u32>,
     writable_wanted: bool,
 }
@@ -135,6 +141,8 @@ struct Generator<'a, F> {
     /// The next offset of a run from end to end.
     next: u64,
     in_flight: u64,
+    /// When the next request is to begin, where there is a rate, and on which connection.
+    begins: (Instant, usize),
     measured: Measured,
     measuring: bool,
     ending: bool,
@@ -167,6 +175,7 @@ pub fn run_told<F: ProtocolClient>(
         random: plan.seed | 1,
         next: 0,
         in_flight: 0,
+        begins: (now, 0),
         measured: Measured::default(),
         measuring: false,
         ending: false,
@@ -192,7 +201,7 @@ impl<F: ProtocolClient> Generator<'_, F> {
             kept: 0,
             first,
             out: Outgoing::new(self.plan.len as usize),
-            issued: vec![self.last_event; depth as usize],
+            issued: vec![(self.last_event, false); depth as usize],
             free: (0..depth).rev().collect(),
             writable_wanted: false,
         });
@@ -201,6 +210,7 @@ impl<F: ProtocolClient> Generator<'_, F> {
 
     fn run(mut self) -> io::Result<Measured> {
         let begin = Instant::now();
+        self.begins.0 = begin;
         for index in 0..self.connections.len() {
             self.refill(index, begin)?;
         }
@@ -234,7 +244,10 @@ impl<F: ProtocolClient> Generator<'_, F> {
     fn unfinished(&self, now: Instant) -> (u64, Duration) {
         let issued = self.connections.iter().flat_map(|connection| {
             let is_out = |tag: &u32| !connection.free.contains(tag);
-            (0u32..).zip(&connection.issued).filter(move |(tag, _)| is_out(tag)).map(|(_, issued)| *issued)
+            (0u32..)
+                .zip(&connection.issued)
+                .filter(move |(tag, _)| is_out(tag))
+                .map(|(_, (issued, _))| *issued)
         });
         let oldest = issued.min().map_or(Duration::ZERO, |issued| now.saturating_duration_since(issued));
         (self.in_flight, oldest)
@@ -265,12 +278,13 @@ impl<F: ProtocolClient> Generator<'_, F> {
     fn until(&mut self, end: Instant) -> io::Result<()> {
         let mut now = Instant::now();
         while now < end {
-            if self.in_flight == 0 && self.due.is_empty() {
+            if self.in_flight == 0 && self.due.is_empty() && (self.ending || self.plan.rate.is_none()) {
                 return Ok(());
             }
             self.turn(now, end)?;
             now = Instant::now();
             self.issue_due(now)?;
+            self.issue_on_time(now)?;
             if self.measuring && now >= self.told {
                 self.told = now + TOLD;
                 (self.tell)(Phase::Progress(self.measured.latency.count()));
@@ -279,8 +293,33 @@ impl<F: ProtocolClient> Generator<'_, F> {
         Ok(())
     }
 
+    /// Begins what was to begin by now. What finds no room begins later, and counts from when it was to.
+    fn issue_on_time(&mut self, now: Instant) -> io::Result<()> {
+        let Some(rate) = self.plan.rate.filter(|_| !self.ending) else { return Ok(()) };
+        let between = Duration::from_secs_f64(1.0 / rate);
+        let all = self.connections.len();
+        while self.begins.0 <= now {
+            let (when, first) = self.begins;
+            let Some(index) = (0..all).map(|n| (first + n) % all).find(|index| self.issue(*index, when))
+            else {
+                return Ok(());
+            };
+            self.flush(index)?;
+            self.begins = (when + between, (index + 1) % all);
+        }
+        Ok(())
+    }
+
+    /// When there is something to do even if nothing comes.
+    fn wakes(&self, end: Instant) -> Instant {
+        let has_room = self.connections.iter().any(|connection| !connection.free.is_empty());
+        let is_timed = self.plan.rate.is_some() && !self.ending && has_room;
+        if is_timed { end.min(self.begins.0) } else { end }
+    }
+
     /// Waits for something and handles it.
     fn turn(&mut self, now: Instant, end: Instant) -> io::Result<()> {
+        let end = self.wakes(end);
         let mut came = self.receive_all()?;
         if !came && self.due.is_empty() {
             // The spin needs the loop's own state to look, so it is taken out for the time.
@@ -296,7 +335,7 @@ impl<F: ProtocolClient> Generator<'_, F> {
             self.spin = spin;
             result?;
             if !came {
-                let tokens: Vec<u64> = self.epoll.wait(Some(end - now))?.collect();
+                let tokens: Vec<u64> = self.epoll.wait(Some(end.saturating_duration_since(now)))?.collect();
                 self.spin.slept(self.last_event.elapsed());
                 for token in tokens {
                     came |= self.receive(token as usize)?;
@@ -359,12 +398,13 @@ impl<F: ProtocolClient> Generator<'_, F> {
         for tag in self.done.drain(..) {
             let issued = connection.issued.get(tag as usize).copied();
             let is_idle = connection.free.len() >= connection.issued.len();
-            let Some(issued) = issued.filter(|_| !is_idle) else {
+            let Some((issued, is_write)) = issued.filter(|_| !is_idle) else {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "an answer to no request came"));
             };
             connection.free.push(tag);
             self.in_flight -= 1;
             if self.measuring {
+                self.measured.writes += u64::from(is_write);
                 self.measured.latency.record((now - issued).as_nanos() as u64);
             }
             if !self.plan.gap.is_zero() && !self.ending {
@@ -391,7 +431,7 @@ impl<F: ProtocolClient> Generator<'_, F> {
     fn refill(&mut self, index: usize, now: Instant) -> io::Result<()> {
         let connection = &self.connections[index];
         let first = connection.free.len() == connection.issued.len() && self.due.is_empty();
-        if self.plan.gap.is_zero() || first {
+        if self.plan.rate.is_none() && (self.plan.gap.is_zero() || first) {
             while !self.ending && self.issue(index, now) {}
         }
         self.flush(index)
@@ -417,14 +457,19 @@ impl<F: ProtocolClient> Generator<'_, F> {
             next_random(&mut self.random) % places
         };
         let offset = connection.first + place * u64::from(self.plan.len);
-        let request = Request { tag, op: self.plan.op, offset, len: self.plan.len };
+        let op = match self.plan.reads {
+            None => self.plan.op,
+            Some(percent) if next_random(&mut self.random) % 100 < u64::from(percent) => Op::Read,
+            Some(_) => Op::Write,
+        };
+        let request = Request { tag, op, offset, len: self.plan.len };
         if !connection.client.issue(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;
             return false;
         }
         self.next += 1;
-        connection.issued[tag as usize] = now;
+        connection.issued[tag as usize] = (now, op == Op::Write);
         self.in_flight += 1;
         true
     }
@@ -472,6 +517,8 @@ mod tests {
     fn plan(measure: Duration) -> Plan {
         Plan {
             op: Op::Read,
+            reads: None,
+            rate: None,
             len: 512,
             depth: 1,
             size: 512,
@@ -512,6 +559,42 @@ mod tests {
         assert_eq!((measured.latency.count(), measured.unfinished), (10, 1));
         let oldest = measured.unfinished_oldest;
         assert!(oldest.as_nanos() > u128::from(measured.latency.max()), "{oldest:?}");
+        drop(server.join());
+    }
+
+    /// Answers each request of a connection.
+    fn answering(listener: std::net::TcpListener) -> std::thread::JoinHandle<()> {
+        std::thread::spawn(move || {
+            let (mut socket, _) = listener.accept().unwrap();
+            let (mut header, mut data) = ([0; HEADER_LEN], vec![0; 512]);
+            while socket.read_exact(&mut header).is_ok() {
+                let request = crate::wire_protocol::bare::parse_request(&header).unwrap();
+                let answer = match request.op {
+                    Op::Read => [&reply_header(request.tag, 512)[..], &[0; 512]].concat(),
+                    Op::Write => {
+                        socket.read_exact(&mut data).unwrap();
+                        reply_header(request.tag, 0).to_vec()
+                    }
+                };
+                if socket.write_all(&answer).is_err() {
+                    return;
+                }
+            }
+        })
+    }
+
+    #[test]
+    fn a_rate_and_a_mix_are_kept() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = answering(listener);
+        let plan = Plan { rate: Some(1000.0), reads: Some(70), depth: 8, ..plan(Duration::from_secs(1)) };
+        let measured = run(&plan, vec![(connect(address, None).unwrap(), BareClient::default())]).unwrap();
+        let count = measured.latency.count();
+        // A busy machine does fewer, and none does more.
+        assert!((500..=1010).contains(&count), "{count}");
+        let part = measured.writes as f64 / count as f64;
+        assert!((0.15..0.45).contains(&part), "{part}");
         drop(server.join());
     }
 

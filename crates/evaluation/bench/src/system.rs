@@ -165,9 +165,28 @@ impl Epoll {
         checked(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), how, socket, &mut event) }).map(drop)
     }
 
-    /// Tokens of the sockets that are ready, after at most `timeout` (rounded up to milliseconds);
+    /// Waits until a socket is ready, or for as long as this to the nanosecond.
+    fn wait_shortly(&self, timeout: Duration) -> io::Result<()> {
+        let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one descriptor is looked at, and it and the time outlive the call; no signal mask is passed.
+        match checked(unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) }) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            other => other.map(drop),
+        }
+    }
+
+    /// Tokens of the sockets that are ready, after at most `timeout` (of 10 ms and more rounded up to milliseconds);
     /// `None` waits as long as it takes.
     pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<impl Iterator<Item = u64>> {
+        let timeout =
+            match timeout.filter(|timeout| !timeout.is_zero() && *timeout < Duration::from_millis(10)) {
+                Some(short) => {
+                    self.wait_shortly(short)?;
+                    Some(Duration::ZERO)
+                }
+                None => timeout,
+            };
         let timeout = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
         // SAFETY: the system writes at most as many events as there are.
         let count = checked(unsafe {

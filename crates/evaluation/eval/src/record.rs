@@ -9,6 +9,7 @@ mod figures;
 mod limit;
 mod negotiated;
 mod older;
+pub mod varied;
 
 use std::fmt;
 

@@ -28,6 +28,7 @@ impl BackgroundTraffic {
                     addresses: link.addresses(),
                     protocol: Protocol::Stream,
                     volumes: (0, 0),
+                    targets: None,
                     medium: Medium::Null,
                     connections: 1,
                     cores: &[],

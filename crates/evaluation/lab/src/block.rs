@@ -75,7 +75,8 @@ pub(crate) fn load(
             connections: share(step.connections, hosts.len(), host),
         });
     }
-    let watch = Watch::new(testbed.link.target().clone(), testbed.serving.pids(), &runner.cores.target)
+    let cores = runner.cores.of_target(step.cores);
+    let watch = Watch::new(testbed.link.target().clone(), testbed.serving.pids(), &cores)
         .asking(testbed.serving.polls.clone());
     // What serves already has processes that nobody knows: its machine's cores are looked at, if it was named.
     let is_known = step.target != "url" || !testbed.link.target().is_local();

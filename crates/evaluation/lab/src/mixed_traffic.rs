@@ -165,6 +165,7 @@ impl Runner<'_> {
                 addresses: link.addresses(),
                 protocol,
                 volumes: preset.volumes,
+                targets: None,
                 medium: Medium::Ram,
                 connections: 1,
                 cores: &self.cores.target,

@@ -18,6 +18,18 @@ pub struct Cores {
 }
 
 impl Cores {
+    /// So many for the target: its own first, then those of initiators.
+    pub fn of_target(&self, count: Option<u32>) -> Vec<usize> {
+        let Some(count) = count.map(|count| count as usize) else {
+            return self.target.clone();
+        };
+        if self.target.is_empty() {
+            return (0..count).collect();
+        }
+        let others = self.initiator.iter().filter(|core| !self.target.contains(core));
+        self.target.iter().chain(others).copied().take(count).collect()
+    }
+
     /// The first half of a machine's for the target, the rest for initiators; all for both if there is
     /// one only.
     pub fn halves(cores: usize) -> Cores {
@@ -85,5 +97,9 @@ mod tests {
         assert_eq!(Cores::halves(1), Cores::default());
         assert_eq!(Cores::halves(2), Cores { target: vec![0], initiator: vec![1] });
         assert_eq!(Cores::halves(5).initiator, [2, 3, 4]);
+        let of = |cores: Cores, count| cores.of_target(count);
+        assert_eq!(of(Cores::halves(4), Some(1)), [0]);
+        assert_eq!(of(Cores::halves(4), Some(3)), [0, 1, 2]);
+        assert_eq!((of(Cores::halves(2), None), of(Cores::default(), Some(2))), (vec![0], vec![0, 1]));
     }
 }

@@ -5,9 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use eval::fio::Amount;
+use eval::fio::{Amount, Direction, Job, Rate};
 use eval::preset::{EvaluationPlan, LeftOut, Medium, PlanError, Preset, Protocol, Step, Timing, Wire, word};
-use eval::record::{Machine, Point, Record, Run};
+use eval::record::{Machine, Point, Record, Run, varied};
 
 use crate::Failure;
 use crate::allowance::Allowance;
@@ -29,6 +29,7 @@ struct Key {
     wire: Wire,
     volumes: (u32, u64),
     medium: Medium,
+    cores: Option<u32>,
 }
 
 /// What failed once and is not tried again: a target as it was, an initiator, its connections.
@@ -56,6 +57,7 @@ impl Key {
             wire: step.wire,
             volumes: step.volumes,
             medium: step.medium,
+            cores: step.cores,
         }
     }
 }
@@ -164,8 +166,7 @@ impl Runner<'_> {
             Ok(run) => {
                 let run = Run { round: Some(step.round), seed: Some(step.job.seed), ..run };
                 self.live.ended(&moment, Ok(run.iops()));
-                let mtu = if self.machines.is_some() { 0 } else { block::mtu(step.wire) };
-                add(record, step, mtu, run);
+                add(record, step, self.mtu(step), run);
             }
             // What was cut short is no failure of the systems.
             Err(_) if ending::is_ending() => progress.testbed = None,
@@ -176,6 +177,11 @@ impl Runner<'_> {
                 progress.testbed = None;
             }
         }
+    }
+
+    /// MTU of a step's link; 0: it is that of other machines.
+    fn mtu(&self, step: &Step) -> u32 {
+        if self.machines.is_some() { 0 } else { block::mtu(step.wire) }
     }
 
     /// What systems take to start and to begin, as they say of themselves.
@@ -191,7 +197,9 @@ impl Runner<'_> {
     /// goes wrong here goes wrong again when it counts, and is noted then.
     fn measured_timing(&mut self, steps: &[&Step], progress: &mut PlanProgress, record: &Record) -> Timing {
         let mut timing = self.timing();
-        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else { return timing };
+        let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else {
+            return timing;
+        };
         let moment = StepProgress {
             step: (0, steps.len()),
             what: format!("trying {}", what(step)),
@@ -203,7 +211,9 @@ impl Runner<'_> {
         short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
         // What is written down is what is done when it counts.
         let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
-        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else { return timing };
+        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else {
+            return timing;
+        };
         let (started, filled) = took;
         Timing::learn(&mut timing.starts, &step.target, started);
         let bytes = u64::from(short.volumes.0) * short.volumes.1;
@@ -246,6 +256,8 @@ impl Runner<'_> {
                 note(format!("{} has no null volumes: left out", target.name()));
             } else if !initiator.protocols().contains(&step.protocol) {
                 note(format!("initiator {} does not support {protocol}: left out", initiator.name()));
+            } else if let Some(why) = initiator.lacks(&step.job).filter(|_| step.rate.is_some()) {
+                note(format!("initiator {} has no loads at a rate: {why}", initiator.name()));
             } else if let Some(why) = initiator.lacks(&step.job) {
                 note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
             } else {
@@ -273,8 +285,16 @@ impl Runner<'_> {
             let (made, _) = self.start(step, progress.connections, record)?;
             progress.testbed = Some((key, made));
         }
-        let Some((_, testbed)) = &progress.testbed else { return Err(Failure::new("no target serves")) };
-        block::load(self, step, testbed, moment, record)
+        let Some((_, testbed)) = &progress.testbed else {
+            return Err(Failure::new("no target serves"));
+        };
+        match step.rate {
+            Some(percent) => {
+                let step = at_rate(step, (percent, self.mtu(step)), record)?;
+                block::load(self, &step, testbed, moment, record)
+            }
+            None => block::load(self, step, testbed, moment, record),
+        }
     }
 
     /// Starts a target that may have so many connections and fills its volumes; says how long either took.
@@ -290,15 +310,26 @@ impl Runner<'_> {
             None => Link::make(step.wire, hosts(step, record))?,
         };
         let target = self.target(&step.target)?;
+        let cores = self.cores.of_target(step.cores);
+        let targets = Preset::find(&record.preset).and_then(|preset| preset.targets);
+        if let Some(count) = targets.filter(|_| step.protocol == Protocol::Iscsi && !target.divides()) {
+            let note = format!(
+                "{} serves each volume as a target of its own: the experiment has {count} targets",
+                step.target
+            );
+            record.notes.extend((!record.notes.contains(&note)).then_some(note));
+        }
+        let targets = targets.filter(|_| target.divides());
         let setup = TargetSetup {
             place: link.target(),
             listen: link.listen(),
             addresses: link.addresses(),
             protocol: step.protocol,
             volumes: step.volumes,
+            targets,
             medium: step.medium,
             connections,
-            cores: &self.cores.target,
+            cores: &cores,
             dir: &self.dir,
         };
         let serving = target.start(&setup)?;
@@ -330,7 +361,9 @@ impl Runner<'_> {
             .machines
             .as_ref()
             .map_or((Place::Here, Place::Here), |machines| (far(machines), near(machines)));
-        let Some(here) = all.first_mut() else { return all };
+        let Some(here) = all.first_mut() else {
+            return all;
+        };
         let mut targets: Vec<&str> = plan.steps.iter().map(|step| step.target.as_str()).collect();
         let mut initiators: Vec<&str> = plan.steps.iter().map(|step| step.initiator.as_str()).collect();
         for names in [&mut targets, &mut initiators] {
@@ -396,8 +429,9 @@ fn what(step: &Step) -> String {
         false => format!(", {} connections", step.connections),
     };
     let null = if step.medium == Medium::Null { ", null" } else { "" };
+    let cores = step.cores.map_or(String::new(), |cores| format!(", {cores} cores"));
     format!(
-        "{} / {} ({}{wire}{connections}{null}) {}",
+        "{} / {} ({}{wire}{connections}{null}{cores}) {}",
         step.target,
         step.initiator,
         step.protocol.name(),
@@ -405,14 +439,46 @@ fn what(step: &Step) -> String {
     )
 }
 
-fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
+/// The step with its rate as a part of what the same systems did under the same load without one.
+fn at_rate(step: &Step, (percent, mtu): (u8, u32), record: &Record) -> Result<Step, Failure> {
+    let all = point(record, &Step { rate: None, ..step.clone() }, mtu);
+    let most = record.points.iter().find(|known| {
+        (&known.target, &known.initiator, &known.protocol, &known.rw)
+            == (&all.target, &all.initiator, &all.protocol, &all.rw)
+            && (known.bytes, known.depth, known.connections) == (all.bytes, all.depth, all.connections)
+            && (known.mtu, &known.labels) == (all.mtu, &all.labels)
+            && known.is_closed
+    });
+    let most = most.and_then(|point| point.iops());
+    let most = most.ok_or_else(|| Failure::new("what it does at most was not measured"))?.median;
+    let each = most * f64::from(percent) / 100.0 / f64::from(step.job.threads.max(1));
+    let rate = |part: f64| Rate::Iops(((each * part) as u64).max(1));
+    let rate = match step.job.direction {
+        Direction::Read => (Some(rate(1.0)), None),
+        Direction::Write | Direction::Trim => (None, Some(rate(1.0))),
+        Direction::Mixed(reads) => {
+            let reads = f64::from(reads) / 100.0;
+            (Some(rate(reads)), Some(rate(1.0 - reads)))
+        }
+    };
+    Ok(Step { job: Job { rate, ..step.job.clone() }, ..step.clone() })
+}
+
+/// A step's point, without runs.
+fn point(record: &Record, step: &Step, mtu: u32) -> Point {
+    let preset = Preset::find(&record.preset);
     let mut labels = Vec::new();
-    if Preset::find(&record.preset).is_some_and(|preset| preset.media.len() > 1) {
+    if preset.is_some_and(|preset| preset.media.len() > 1) {
         let medium = if step.medium == Medium::Null { "null" } else { "ram" };
         labels.push(("volume".to_owned(), medium.to_owned()));
     }
     labels.extend(block::limit(step.wire).map(|limit| ("limit".to_owned(), limit)));
-    let fresh = Point {
+    labels.extend(step.cores.map(|cores| (varied::CORES.to_owned(), cores.to_string())));
+    if preset.is_some_and(|preset| !preset.shapes.is_empty()) {
+        labels.push((varied::THREADS.to_owned(), step.job.threads.to_string()));
+    }
+    labels.extend(step.rate.map(|percent| (varied::RATE.to_owned(), format!("{percent} %"))));
+    Point {
         target: step.target.clone(),
         initiator: step.initiator.clone(),
         protocol: step.protocol.name().to_owned(),
@@ -422,9 +488,13 @@ fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
         connections: step.connections,
         mtu,
         labels,
-        is_closed: step.job.rate == (None, None),
+        is_closed: step.rate.is_none() && step.job.rate == (None, None),
         ..Point::default()
-    };
+    }
+}
+
+fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
+    let fresh = point(record, step, mtu);
     join(record, Point { runs: vec![run], ..fresh });
 }
 
@@ -443,7 +513,9 @@ mod tests {
             volumes: (1, 1 << 20),
             medium: Medium::Ram,
             connections: 1,
-            job: eval::fio::Job::default(),
+            cores: None,
+            job: Job::default(),
+            rate: None,
             round: 0,
         };
         let plan = |target: &str| EvaluationPlan {

@@ -39,6 +39,7 @@ fn setup<'a>(dir: &'a Path, addresses: &'a [String], protocol: Protocol, medium:
         addresses,
         protocol,
         volumes: (2, 64 << 20),
+        targets: None,
         medium,
         connections: 1,
         cores: &[0],

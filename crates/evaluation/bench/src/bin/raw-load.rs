@@ -149,6 +149,8 @@ fn load(args: &Args) -> io::Result<Value> {
     }
     let mut plan = Plan {
         op: args.op,
+        reads: None,
+        rate: None,
         len: args.bs,
         depth: args.depth,
         size: args.size_mib << 20,

@@ -52,9 +52,15 @@ pub struct BareArgs {
     /// Where the responder writes for how many seconds it has polled
     #[arg(long, value_name = "FILE")]
     polled: Option<PathBuf>,
-    /// read, write, randread or randwrite
-    #[arg(long, default_value = "randread", value_parser = ["read", "write", "randread", "randwrite"])]
+    /// read, write or rw, in order, or the same behind rand
+    #[arg(long, default_value = "randread", value_parser = ["read", "write", "rw", "randread", "randwrite", "randrw"])]
     rw: String,
+    /// Percent of reads in a mix
+    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(..=100))]
+    mix: u8,
+    /// Requests per second, each begun on time [default: one for each that ends]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..))]
+    rate: Option<u64>,
     /// Bytes of a request, at most 1M
     #[arg(long, value_name = "SIZE", default_value = "4K", value_parser = size::parse)]
     bs: u64,
@@ -155,6 +161,8 @@ fn load(args: &BareArgs) -> Result<Exit, Failure> {
     let is_write = args.rw.ends_with("write");
     let load = Load {
         op: if is_write { Op::Write } else { Op::Read },
+        reads: args.rw.ends_with("rw").then_some(args.mix),
+        rate: args.rate.map(|rate| rate as f64),
         len: args.bs as u32,
         is_sequential: !args.rw.starts_with("rand"),
         in_flight: args.in_flight,
@@ -186,24 +194,38 @@ fn load(args: &BareArgs) -> Result<Exit, Failure> {
     };
     let measured = request(&load, &args.to, &tell)
         .map_err(|why| Failure::failed(format!("{why}; is `eval bare --listen` there?")))?;
-    say(&format!("{:#}\n", figures(&measured, is_write, args.bs)))?;
+    say(&format!("{:#}\n", figures(&measured, args.bs)))?;
     Ok(Exit::Success)
 }
 
 /// What all threads together did.
-fn figures(measured: &[Measured], is_write: bool, bytes: u64) -> Value {
+fn figures(measured: &[Measured], bytes: u64) -> Value {
     let mut latency = Histogram::default();
     measured.iter().for_each(|one| latency.merge(&one.latency));
-    let (ios, kind) = (latency.count(), if is_write { "write" } else { "read" });
+    let writes: u64 = measured.iter().map(|one| one.writes).sum();
+    let reads = latency.count() - writes;
     let longest = measured.iter().map(|one| one.seconds).fold(0.0, f64::max);
     let oldest = measured.iter().map(|one| one.unfinished_oldest.as_secs_f64()).fold(0.0, f64::max);
     let polled: u64 = measured.iter().map(|one| one.waits.polled_ns).sum();
-    json!({ "jobs": [{
+    let mut job = json!({
         "name": "bare", "seconds": longest, "errors": 0, "poll_seconds": polled as f64 / 1e9,
         "unfinished_ios": measured.iter().map(|one| one.unfinished).sum::<u64>(),
         "unfinished_oldest_seconds": oldest,
-        kind: { "ios": ios, "bytes": ios * bytes, "histogram": latency },
-    }] })
+    });
+    // Latencies are of both, and told once.
+    let mut latency = Some(latency);
+    for (kind, ios) in [("read", reads), ("write", writes)] {
+        if ios > 0
+            && let Some(job) = job.as_object_mut()
+        {
+            let mut figures = json!({ "ios": ios, "bytes": ios * bytes });
+            if let (Some(latency), Some(figures)) = (latency.take(), figures.as_object_mut()) {
+                figures.insert("histogram".to_owned(), json!(latency));
+            }
+            job.insert(kind.to_owned(), figures);
+        }
+    }
+    json!({ "jobs": [job] })
 }
 
 #[cfg(test)]
@@ -215,9 +237,9 @@ mod tests {
         let one = |seconds: f64, ns: u64| {
             let mut latency = Histogram::default();
             latency.record(ns);
-            Measured { seconds, latency, unfinished: 2, ..Measured::default() }
+            Measured { seconds, latency, writes: 1, unfinished: 2, ..Measured::default() }
         };
-        let all = figures(&[one(1.0, 500), one(1.5, 700)], true, 4096);
+        let all = figures(&[one(1.0, 500), one(1.5, 700)], 4096);
         let job = &all["jobs"][0];
         assert_eq!((&job["seconds"], &job["unfinished_ios"]), (&json!(1.5), &json!(4)));
         assert_eq!((&job["write"]["ios"], &job["write"]["bytes"]), (&json!(2), &json!(8192)));

@@ -62,7 +62,7 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
         let all: Vec<String> = share.volumes.iter().map(|volume| name(volume)).collect();
         let _ = write!(text, "numjobs={}\nfilename={}\n", preset.threads, all.join(":"));
     }
-    for load in preset.loads() {
+    for load in preset.plain_loads() {
         let rw = word(load.direction, load.is_random);
         let mix = if let Direction::Mixed(reads) = load.direction {
             format!("rwmixread={reads}\n")
@@ -105,12 +105,12 @@ mod tests {
             let is_own = volumes > 1 && preset.threads as usize == volumes;
             assert_eq!(
                 script.jobs.len(),
-                preset.loads().len() * if is_own { volumes } else { 1 },
+                preset.plain_loads().len() * if is_own { volumes } else { 1 },
                 "{}",
                 preset.id
             );
             let walls = script.jobs.iter().filter(|job| job.is_walled).count();
-            assert_eq!(walls, preset.loads().len(), "{}", preset.id);
+            assert_eq!(walls, preset.plain_loads().len(), "{}", preset.id);
             for job in &script.jobs {
                 assert_eq!((job.depth, job.runtime), (preset.depth, Some(preset.runtime)), "{}", preset.id);
                 assert_eq!(

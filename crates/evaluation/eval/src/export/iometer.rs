@@ -21,7 +21,7 @@ pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, Export
     text.push_str(DISPLAY);
     text.push_str("'ACCESS SPECIFICATIONS =========================================================\n");
     let mut names = Vec::new();
-    for load in preset.loads() {
+    for load in preset.plain_loads() {
         let name = format!("{} {} bytes", word(load.direction, load.is_random), load.bytes);
         let reads = match load.direction {
             Direction::Read => 100,

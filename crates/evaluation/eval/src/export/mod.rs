@@ -142,6 +142,13 @@ fn heading(preset: &Preset, what: &str) -> Vec<String> {
             counts.join(", ")
         ));
     }
+    if !preset.rates.is_empty() || !preset.shapes.is_empty() || preset.scales_cores {
+        lines.push(format!(
+            "The experiment varies its rate, depth and threads, or the target's processors: these are its loads at most, with \
+             depth {} on {} threads.",
+            preset.depth, preset.threads
+        ));
+    }
     if preset.kind == ExperimentKind::MixedTraffic {
         lines.push(
             "The experiment runs this beside a plain TCP stream (iperf3, for example) over the same link."

@@ -38,7 +38,7 @@ pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, ExportErr
         let _ = writeln!(text, "sd=sd{},lun={volume},size={}m,threads={threads}", at + 1, share.bytes >> 20);
     }
     text.push('\n');
-    for load in preset.loads() {
+    for load in preset.plain_loads() {
         let reads = match load.direction {
             Direction::Read => 100,
             Direction::Mixed(reads) => reads,
@@ -50,7 +50,7 @@ pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, ExportErr
     }
     let seconds = preset.runtime.as_secs().max(2);
     let _ = write!(text, "\nrd=default,iorate=max,elapsed={seconds},interval=1,warmup=1\n");
-    for load in preset.loads() {
+    for load in preset.plain_loads() {
         let name = name(&load);
         let _ = writeln!(text, "rd={name},wd=wd_{name}");
     }
@@ -130,7 +130,7 @@ mod tests {
     fn files_keep_the_grammar_of_the_guide() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
             let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
-            assert_eq!(check(&text), Ok(preset.loads().len()), "{text}");
+            assert_eq!(check(&text), Ok(preset.plain_loads().len()), "{text}");
         }
         // The check itself finds what is wrong.
         assert!(check("wd=a,sd=sd1\n").is_err() && check("rd=a,wd=b\nsd=c,lun=d\n").is_err());

@@ -4,14 +4,14 @@ mod ceiling;
 
 use std::time::Duration;
 
-use self::ceiling::ceiling;
+use self::ceiling::{Beside, ceiling};
 use super::error::{NoNamespaces, PlanError};
 use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
 use super::{
     BARE, BARE_POLLING, EvaluationPlan, ExperimentKind, Load, Medium, Pairing, Preset, Protocol, Step, Wire,
     word,
 };
-use crate::fio::{Amount, Job};
+use crate::fio::{Amount, Direction, Job, Rate};
 
 /// What the machine at hand has to give.
 #[derive(Clone, Debug, PartialEq)]
@@ -41,7 +41,7 @@ pub struct HostCapacity {
 /// How much of a preset's own size.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Scale {
-    /// The ends of each range only, a fifth of a second each, once: whether it works at all.
+    /// The ends of each range only, a tenth of a second each, once: whether it works at all.
     Smallest,
     /// As much as fits the machine and its time.
     Auto,
@@ -64,7 +64,7 @@ const FILLED_MAX: u64 = 2 << 30;
 const FILLING_SECONDS_MAX: f64 = 3.0;
 
 /// How long a load runs at the smallest scale.
-const RUNTIME_SMALLEST: Duration = Duration::from_millis(200);
+const RUNTIME_SMALLEST: Duration = Duration::from_millis(100);
 /// What a process opens beside its connections, and ports that others may have.
 const FILES_BESIDE: u64 = 256;
 const PORTS_BESIDE: u64 = 512;
@@ -122,6 +122,7 @@ pub fn plan(
     let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
     let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
     let volumes = volumes(preset, room, scale, &mut fitting);
+    let cores = core_counts(preset, room, scale, &mut fitting);
     let mut combinations = Vec::new();
     for (target, initiator) in &pairs {
         for &protocol in preset.protocols {
@@ -133,21 +134,22 @@ pub fn plan(
             for &wire in wires.iter().take(if protocol == Protocol::Local { 1 } else { wires.len() }) {
                 for connections in connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
                     for &medium in preset.media {
-                        let (target, initiator) = (target.clone(), initiator.clone());
-                        combinations.push(Combination {
-                            target,
-                            initiator,
+                        combinations.extend(cores.iter().map(|&cores| Combination {
+                            target: target.clone(),
+                            initiator: initiator.clone(),
                             protocol,
                             wire,
                             connections,
                             medium,
-                        });
+                            cores,
+                        }));
                     }
                 }
             }
         }
     }
-    combinations.extend(ceiling(preset, room, scale, (&pairs, &wires, volumes.0), &mut fitting));
+    let beside = Beside { pairs: &pairs, wires: &wires, volumes: volumes.0, cores: &cores };
+    combinations.extend(ceiling(preset, room, scale, &beside, &mut fitting));
     let loads = loads(preset, scale, &mut fitting);
     let around_of = |frame: &Frame| {
         let steps = round(0, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
@@ -159,10 +161,23 @@ pub fn plan(
         for (load, combination) in
             round(number, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
         {
-            let Combination { target, initiator, protocol, wire, connections, medium } = combination.clone();
-            let job = job(preset, load, frame.runtime, volumes, connections);
+            let Combination { target, initiator, protocol, wire, connections, medium, cores } =
+                combination.clone();
+            let (job, rate) = (job(preset, load, frame.runtime, volumes, connections), load.rate);
             let (round, job) = (number, Job { seed: round_seed(number), ..job });
-            steps.push(Step { target, initiator, protocol, wire, volumes, medium, connections, job, round });
+            steps.push(Step {
+                target,
+                initiator,
+                protocol,
+                wire,
+                volumes,
+                medium,
+                connections,
+                cores,
+                job,
+                rate,
+                round,
+            });
         }
     }
     let time = (scale == Scale::Auto).then_some(room.time);
@@ -236,7 +251,9 @@ pub fn mixed_traffic_plan(
     let kinds = preset.protocols;
     let around_of = |frame: &Frame| {
         let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
-        let medium = |kind: &Protocol| if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram };
+        let medium = |kind: &Protocol| {
+            if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram }
+        };
         let starts: Duration =
             kinds.iter().map(|kind| room.timing.start(kind.name(), preset.volumes, medium(kind))).sum();
         let starts = starts * frame.wires.len() as u32 / frame.rounds;
@@ -318,6 +335,20 @@ impl Frame {
     /// I/O sizes without every second of those between the ends; else links without those between. False:
     /// there is nothing to be left out.
     fn thin_out(&mut self) -> bool {
+        let mut rates: Vec<u8> = self.loads.iter().filter_map(|load| load.rate).collect();
+        rates.sort_unstable();
+        rates.dedup();
+        if rates.len() > 2 {
+            let kept = thinned(&rates);
+            self.loads.retain(|load| load.rate.is_none_or(|rate| kept.contains(&rate)));
+            return true;
+        }
+        let shapes = distinct(self.loads.iter().map(|load| (load.depth, load.threads)));
+        if shapes.len() > 2 {
+            let kept = thinned(&shapes);
+            self.loads.retain(|load| kept.contains(&(load.depth, load.threads)));
+            return true;
+        }
         let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
         sizes.dedup();
         if sizes.len() > 2 {
@@ -376,7 +407,23 @@ fn note_frame(
             frame.rounds
         ));
     }
-    if frame.loads.len() < all.loads.len() {
+    let rates = |frame: &Frame| -> Vec<u8> { distinct(frame.loads.iter().filter_map(|load| load.rate)) };
+    let (wanted, kept) = (rates(all), rates(frame));
+    if kept.len() < wanted.len() {
+        let kept: Vec<String> = kept.iter().map(|rate| format!("{rate} %")).collect();
+        fitting.note(format!("not all rates are used, to keep to the time limit: {}", kept.join(", ")));
+    }
+    let shapes = |frame: &Frame| distinct(frame.loads.iter().map(|load| (load.depth, load.threads)));
+    let (wanted, kept) = (shapes(all), shapes(frame));
+    if kept.len() < wanted.len() {
+        let kept: Vec<String> = kept.iter().map(|(depth, threads)| format!("{depth} x {threads}")).collect();
+        fitting.note(format!(
+            "not all depths and threads are used, to keep to the time limit: {}",
+            kept.join(", ")
+        ));
+    }
+    let sizes = |frame: &Frame| distinct(frame.loads.iter().map(|load| load.bytes)).len();
+    if sizes(frame) < sizes(all) {
         let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
         sizes.dedup();
         fitting.note(format!("not all I/O sizes are used, to keep to the time limit: {}", sizes.join(", ")));
@@ -416,9 +463,49 @@ fn ends<T: Copy + PartialEq>(all: Vec<T>, scale: Scale, what: &str, fitting: &mu
 /// The loads, at the smallest scale those of the smallest and the largest I/O.
 fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
     let sizes = ends(preset.sizes.to_vec(), scale, "I/O sizes", fitting);
+    let shapes = ends(preset.shapes.to_vec(), scale, "depths and threads", fitting);
+    let rates = ends(preset.rates.to_vec(), scale, "rates", fitting);
     let mut loads = preset.loads();
-    loads.retain(|load| sizes.contains(&load.bytes));
+    loads.retain(|load| {
+        sizes.contains(&load.bytes)
+            && (shapes.is_empty() || shapes.contains(&(load.depth, load.threads / preset.hosts)))
+            && load.rate.is_none_or(|rate| rates.contains(&rate))
+    });
     loads
+}
+
+/// Each once, in their order.
+fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
+    all.fold(Vec::new(), |mut known, one| {
+        if !known.contains(&one) {
+            known.push(one);
+        }
+        known
+    })
+}
+
+/// Numbers of processors that the target has in turn; `None`: those that are its own. Beyond the half of the machine
+/// that is the target's it has some that initiators have too.
+fn core_counts(
+    preset: &Preset,
+    room: &HostCapacity,
+    scale: Scale,
+    fitting: &mut Fitting,
+) -> Vec<Option<u32>> {
+    if !preset.scales_cores {
+        return vec![None];
+    }
+    let all = u32::try_from(room.cores).unwrap_or(u32::MAX).max(1);
+    let doubled = std::iter::successors(Some(1u32), |count| count.checked_mul(2));
+    let mut counts: Vec<u32> = doubled.take_while(|count| *count < all).collect();
+    counts.push(all);
+    if all > 1 {
+        fitting.note(format!(
+            "with more than {} of {all} processors the target has some that initiators have too",
+            (all / 2).max(1)
+        ));
+    }
+    ends(counts, scale, "numbers of processors", fitting).into_iter().map(Some).collect()
 }
 
 /// Our initiator, which sleeps when nothing comes, and the same polling first.
@@ -586,11 +673,28 @@ fn connections(
     fits
 }
 
+/// What a load is called: its direction, its size, and what else tells it from others of the preset.
+fn name(preset: &Preset, load: &Load) -> String {
+    let mut name = format!("{}-{}", word(load.direction, load.is_random), load.bytes);
+    if !preset.shapes.is_empty() {
+        name += &format!("-{}x{}", load.depth, load.threads);
+    }
+    load.rate.map_or(name.clone(), |rate| format!("{name}-{rate}%"))
+}
+
 /// A load as a job. Where connections are what is varied, each has a thread of its own.
 fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), connections: u32) -> Job {
+    // A rate that is not known yet tells those that know none.
+    let rate = load.rate.map(|_| Rate::Iops(1));
+    let rate = match load.direction {
+        Direction::Read => (rate, None),
+        Direction::Write | Direction::Trim => (None, rate),
+        Direction::Mixed(_) => (rate, rate),
+    };
     let threads = if preset.connections.is_empty() { load.threads } else { load.threads.max(connections) };
     Job {
-        name: format!("{}-{}", word(load.direction, load.is_random), load.bytes),
+        name: name(preset, load),
+        rate,
         direction: load.direction,
         is_random: load.is_random,
         block: (load.bytes, load.bytes),

@@ -19,6 +19,8 @@ const IN_FLIGHT_MAX: u64 = 1 << 24;
 const VOLUMES_MAX: u32 = 4096;
 /// Most bytes of each: a PiB.
 const VOLUME_MAX: u64 = 1 << 50;
+/// Most processors of a target.
+const CORES_MAX: u32 = 65_536;
 /// Most bytes of an I/O.
 const BLOCK_MAX: u32 = 64 << 20;
 /// Longest ramp, and longest load.
@@ -65,9 +67,13 @@ impl fmt::Display for BadPlan {
             BadPlan::Version(version) => {
                 write!(f, "this plan is of version {version}, and {PLAN_SCHEMA} is known here")
             }
-            BadPlan::Preset(name) => write!(f, "this plan is of {name}, which is no experiment here"),
+            BadPlan::Preset(name) => {
+                write!(f, "this plan is of {name}, which is no experiment here")
+            }
             BadPlan::Step(number, why) => write!(f, "step {number} of this plan {why}"),
-            BadPlan::Steps(count) => write!(f, "this plan has {count} steps; 1 to {STEPS_MAX} can be"),
+            BadPlan::Steps(count) => {
+                write!(f, "this plan has {count} steps; 1 to {STEPS_MAX} can be")
+            }
         }
     }
 }
@@ -157,6 +163,12 @@ fn wrong(step: &Step) -> Option<&'static str> {
         () if step.volumes.1 == 0 || step.volumes.1 > VOLUME_MAX => {
             Some("has volumes of a size that cannot be")
         }
+        () if step.cores.is_some_and(|cores| cores == 0 || cores > CORES_MAX) => {
+            Some("gives its target a number of processors that cannot be")
+        }
+        () if step.rate.is_some_and(|rate| rate == 0 || rate > 100) => {
+            Some("has a rate that is no part of the most")
+        }
         () if job.ramp > TIME_MAX || job.delay > TIME_MAX || job.think > TIME_MAX => {
             Some("takes longer than can be")
         }
@@ -220,12 +232,18 @@ mod tests {
             ("/steps/0/job/runtime", serde_json::Value::Null, "no time"),
             ("/steps/0/job/ramp/secs", serde_json::json!(u64::MAX), "longer"),
             ("/steps/0/connections", serde_json::json!(0), "connections"),
+            ("/steps/0/cores", serde_json::json!(0), "processors"),
+            ("/steps/0/rate", serde_json::json!(101), "rate"),
             ("/steps/0/volumes/0", serde_json::json!(0), "volumes"),
             ("/steps/0/volumes/1", serde_json::json!(u64::MAX), "size"),
             ("/steps/0/round", serde_json::json!(7), "step 2"),
             ("/steps/0/protocol", serde_json::json!("x"), "not a plan"),
         ] {
             let mut changed = value.clone();
+            // Members that are left out where they say nothing.
+            for step in changed["steps"].as_array_mut().unwrap() {
+                (step["cores"], step["rate"]) = (serde_json::Value::Null, serde_json::Value::Null);
+            }
             *changed.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = wrong;
             let why = FrozenPlan::parse(&changed.to_string()).unwrap_err().to_string();
             assert!(why.contains(said), "{path}: {why}");

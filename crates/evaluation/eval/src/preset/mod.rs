@@ -126,6 +126,8 @@ pub struct Load {
     pub depth: u32,
     /// Threads, over all initiators.
     pub threads: u32,
+    /// At a rate of so many percent of what the system does under the same load at most; `None`: as much as goes.
+    pub rate: Option<u8>,
 }
 
 /// What an experiment is, beside its loads.
@@ -165,6 +167,8 @@ pub struct Preset {
     pub kind: ExperimentKind,
     /// How many volumes, of so many bytes each.
     pub volumes: (u32, u64),
+    /// Over how many iSCSI targets they are divided; `None`: each has a target of its own.
+    pub targets: Option<u32>,
     /// What they are made of.
     pub media: &'static [Medium],
     /// Initiators at once.
@@ -181,6 +185,14 @@ pub struct Preset {
     pub directions: &'static [Direction],
     /// Sizes of an I/O, in bytes.
     pub sizes: &'static [u32],
+    /// Whether offsets are random, in turn.
+    pub orders: &'static [bool],
+    /// I/Os in flight for each thread and threads on each initiator, in turn; empty: `depth` and `threads`.
+    pub shapes: &'static [(u32, u32)],
+    /// Rates at which each load is done again, in percent of what the system does at most.
+    pub rates: &'static [u8],
+    /// Whether the target has 1, 2, … of the machine's processors, in turn.
+    pub scales_cores: bool,
     /// I/Os in flight for each thread.
     pub depth: u32,
     /// Threads on each initiator.
@@ -208,16 +220,34 @@ impl Preset {
         self.depth * self.threads * self.hosts == 1 && self.connections.is_empty()
     }
 
+    /// Those of its loads that a file of another tool has: as much as goes, with its own depth and threads.
+    pub fn plain_loads(&self) -> Vec<Load> {
+        let mut loads = self.loads();
+        loads.retain(|load| {
+            load.rate.is_none() && load.depth == self.depth && load.threads == self.threads * self.hosts
+        });
+        loads
+    }
+
     /// Its loads.
     pub fn loads(&self) -> Vec<Load> {
-        let load = |direction, bytes| Load {
-            direction,
-            is_random: true,
-            bytes,
-            depth: self.depth,
-            threads: self.threads * self.hosts,
-        };
-        self.sizes.iter().flat_map(|bytes| self.directions.iter().map(move |d| load(*d, *bytes))).collect()
+        let own = [(self.depth, self.threads)];
+        let shapes = if self.shapes.is_empty() { &own[..] } else { self.shapes };
+        // What a system does at most is known before a part of it is asked for.
+        let rates = || std::iter::once(None).chain(self.rates.iter().map(|rate| Some(*rate)));
+        let mut loads = Vec::new();
+        for &bytes in self.sizes {
+            for &direction in self.directions {
+                for &is_random in self.orders {
+                    for &(depth, threads) in shapes {
+                        let threads = threads * self.hosts;
+                        let load = |rate| Load { direction, is_random, bytes, depth, threads, rate };
+                        loads.extend(rates().map(load));
+                    }
+                }
+            }
+        }
+        loads
     }
 }
 
@@ -238,8 +268,14 @@ pub struct Step {
     pub medium: Medium,
     /// Connections.
     pub connections: u32,
+    /// How many of the machine's processors the target has; `None`: all that are the target's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
     /// The load, in fio's words.
     pub job: Job,
+    /// Its rate in percent of what the system did without one; that of `job` stands for it until this is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub rate: Option<u8>,
     /// Which round it belongs to, from 0.
     pub round: u32,
 }
@@ -273,6 +309,7 @@ impl Step {
             wire: self.wire,
             connections: self.connections,
             medium: self.medium,
+            cores: self.cores,
         }
     }
 }

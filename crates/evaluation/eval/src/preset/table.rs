@@ -23,6 +23,7 @@ const BASE: Preset = Preset {
     figures: &[],
     kind: ExperimentKind::Block,
     volumes: (1, 256 * MIB),
+    targets: None,
     media: &[Medium::Ram],
     hosts: 1,
     protocols: BOTH,
@@ -31,6 +32,10 @@ const BASE: Preset = Preset {
     connections: &[],
     directions: &[Read, Write],
     sizes: &[4 * KIB],
+    orders: &[true],
+    shapes: &[],
+    rates: &[],
+    scales_cores: false,
     depth: 32,
     threads: 1,
     runtime: Duration::from_secs(60),
@@ -162,6 +167,7 @@ pub static PRESETS: &[Preset] = &[
         at: "Test Configuration; Figure 1",
         figures: &["windows-100g.read", "windows-100g.write", "windows-100g.throughput", "windows-100g.cpu"],
         volumes: (16, 600 * MIB),
+        targets: Some(2),
         protocols: &[Protocol::Iscsi],
         wires: WIRES,
         sizes: &[
@@ -232,6 +238,31 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[8 * KIB, 1 << 20],
         depth: 128,
         runtime: Duration::from_secs(30),
+        ..BASE
+    },
+    Preset {
+        id: "latency-load",
+        title: "Latency against load: 10 to 100 % of each system's most, started on time",
+        rates: &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100],
+        depth: 128,
+        connections: &[1],
+        ..BASE
+    },
+    Preset {
+        id: "core-scaling",
+        title: "IOPS against the target's processors: 1, 2, … of the machine's",
+        volumes: (4, 256 * MIB),
+        scales_cores: true,
+        threads: 4,
+        ..BASE
+    },
+    Preset {
+        id: "mixes",
+        title: "70 % reads, reads and writes, random and in order, by depth and threads",
+        volumes: (4, 256 * MIB),
+        directions: &[Mixed(70), Read, Write],
+        orders: &[true, false],
+        shapes: &[(1, 1), (8, 1), (32, 1), (8, 4), (32, 4)],
         ..BASE
     },
 ];

@@ -36,8 +36,8 @@ pub struct LeftOut {
     pub protocol: Protocol,
     /// What volumes are made of.
     pub medium: Medium,
-    /// What the load does, in I/Os of so many bytes.
-    pub load: (Direction, u32),
+    /// What the load does, in I/Os of so many bytes, and whether at a rate.
+    pub load: (Direction, u32, bool),
 }
 
 impl LeftOut {
@@ -48,14 +48,14 @@ impl LeftOut {
             initiator: step.initiator.clone(),
             protocol: step.protocol,
             medium: step.medium,
-            load: (step.job.direction, step.job.block.0),
+            load: (step.job.direction, step.job.block.0, step.rate.is_some()),
         }
     }
 
     fn is(&self, load: &Load, combination: &Combination) -> bool {
         (&self.target, &self.initiator, self.protocol, self.medium)
             == (&combination.target, &combination.initiator, combination.protocol, combination.medium)
-            && self.load == (load.direction, load.bytes)
+            && self.load == (load.direction, load.bytes, load.rate.is_some())
     }
 }
 
@@ -145,13 +145,15 @@ pub(super) struct Combination {
     pub(super) wire: Wire,
     pub(super) connections: u32,
     pub(super) medium: Medium,
+    /// Of the target; `None`: all of its own.
+    pub(super) cores: Option<u32>,
 }
 
 impl Combination {
     /// Whether the same target can go on serving.
     fn has_target_of(&self, other: &Combination) -> bool {
-        (&self.target, self.protocol, self.wire, self.medium)
-            == (&other.target, other.protocol, other.wire, other.medium)
+        (&self.target, self.protocol, self.wire, self.medium, self.cores)
+            == (&other.target, other.protocol, other.wire, other.medium, other.cores)
     }
 }
 

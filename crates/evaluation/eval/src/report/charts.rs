@@ -6,6 +6,7 @@ use super::chart::{Axis, Bar, Distribution, Row, Series, bars, distributions, he
 use super::groups::{Group, Names, groups};
 use super::markup::{details, escaped};
 use super::text::size;
+use super::varied::varied_charts;
 use crate::compare::Spread;
 use crate::record::{End, EndUsage, Point, Record, Run};
 
@@ -18,8 +19,11 @@ const SEEN: usize = 2;
 pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
     page.push_str("<section id=\"charts\"><h2>Charts</h2>");
     let mut seen: Vec<&str> = Vec::new();
+    varied_charts(page, record, names);
     let groups = groups(record);
-    for group in &groups {
+    // What is varied has charts of its own.
+    let is_plain = |group: &&Group<'_>| group.points.iter().all(|point| point.varied().is_none());
+    for group in groups.iter().filter(is_plain) {
         let mut figures = Vec::new();
         if group.sizes.len() > 1 {
             against_size(&mut figures, record, group, names);
@@ -50,7 +54,7 @@ pub(super) fn charts(page: &mut String, record: &Record, names: &Names) {
     page.push_str("</section>");
 }
 
-fn figure(figures: &mut Vec<String>, caption: &str, svg: &str) {
+pub(super) fn figure(figures: &mut Vec<String>, caption: &str, svg: &str) {
     figures.push(format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escaped(caption)));
 }
 

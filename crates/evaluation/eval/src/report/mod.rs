@@ -16,6 +16,7 @@ mod paper;
 mod summary;
 mod tables;
 mod text;
+mod varied;
 
 pub use html::html;
 pub use tables::{csv, markdown};

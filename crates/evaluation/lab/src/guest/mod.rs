@@ -256,6 +256,7 @@ impl Guest<'_, '_> {
             addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (1, self.size.volume),
+            targets: None,
             medium: Medium::Ram,
             connections: 1,
             cores: &self.runner.cores.target,

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use eval::fio::{Direction, Job};
+use eval::fio::{Direction, Job, Rate};
 use eval::preset::{Protocol, word};
 use eval::record::Window;
 
@@ -52,8 +52,24 @@ impl Bare {
         pair("ramp-ms", ms(job.ramp));
         pair("runtime-ms", ms(job.runtime.unwrap_or_default()));
         pair("seed", job.seed.to_string());
+        if let Direction::Mixed(reads) = job.direction {
+            pair("mix", reads.to_string());
+        }
+        let rates = [job.rate.0, job.rate.1].into_iter().flatten();
+        let rate: u64 = rates
+            .map(|rate| match rate {
+                Rate::Iops(rate) | Rate::Bytes(rate) => rate,
+            })
+            .sum();
+        if rate > 0 {
+            pair("rate", (rate * u64::from(job.threads)).to_string());
+        }
         words
     }
+}
+
+fn is_of_bytes(rate: Option<Rate>) -> bool {
+    matches!(rate, Some(Rate::Bytes(_)))
 }
 
 impl Initiator for Bare {
@@ -71,8 +87,8 @@ impl Initiator for Bare {
 
     fn lacks(&self, job: &Job) -> Option<String> {
         let why = match job {
-            _ if !matches!(job.direction, Direction::Read | Direction::Write) => "it reads or writes alone",
-            _ if job.rate != (None, None) => "it knows no rate",
+            _ if job.direction == Direction::Trim => "it does not deallocate",
+            _ if is_of_bytes(job.rate.0) || is_of_bytes(job.rate.1) => "its rate is of I/Os",
             _ if job.runtime.is_none() || !job.is_time_based => "it ends by time",
             _ if job.block.0 != job.block.1 => "reads and writes are of one size",
             _ if job.block.0 > REQUEST_MAX => "a request has at most 1 MiB",
@@ -125,7 +141,14 @@ mod tests {
             assert!(words.contains(said), "{said}: {words}");
         }
         assert_eq!(Bare::new(Path::new("blockwire")).lacks(&job), None);
-        let mixed = Job { direction: Direction::Mixed(70), ..job };
-        assert!(Bare::new(Path::new("blockwire")).lacks(&mixed).is_some());
+        let mixed = Job {
+            direction: Direction::Mixed(70),
+            rate: (Some(Rate::Iops(7)), Some(Rate::Iops(3))),
+            ..job.clone()
+        };
+        let words = Bare::new(Path::new("blockwire")).words(&Task { job: &mixed, ..task.clone() }).join(" ");
+        assert!(words.contains("--mix 70") && words.contains("--rate 40"), "{words}");
+        let trim = Job { direction: Direction::Trim, ..mixed };
+        assert!(Bare::new(Path::new("blockwire")).lacks(&trim).is_some());
     }
 }

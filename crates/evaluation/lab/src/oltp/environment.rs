@@ -96,6 +96,7 @@ impl Environment {
             addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (size.databases * size.luns, size.lun),
+            targets: None,
             medium: Medium::Ram,
             connections: size.databases * size.luns,
             cores: &runner.cores.target,

@@ -32,6 +32,10 @@ impl Target for Ours {
         &[Protocol::Iscsi, Protocol::NvmeTcp]
     }
 
+    fn divides(&self) -> bool {
+        true
+    }
+
     fn missing(&self, place: &Place) -> Option<String> {
         place.lacks_binary(&self.binary)
     }
@@ -83,6 +87,10 @@ impl Target for Ours {
         process.wait_for(Duration::from_secs(60), |line| (line == "ready").then_some(()))?;
         let name = |number| match setup.protocol {
             Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:v{number}/1"),
+            _ if setup.targets.is_some() => {
+                let (target, lun) = setup.place_of(number);
+                format!("iqn.2026-11.io.blockwire:t{target}/{lun}")
+            }
             _ => format!("iqn.2026-11.io.blockwire:v{number}/0"),
         };
         let mut serving = Serving::new(setup.protocol, port, (0..count).map(name).collect());
@@ -106,8 +114,21 @@ const RESERVED: u64 = 4 * (8 << 10);
 /// The memory of a core unless it is told otherwise.
 const MEMORY: u64 = 128 << 20;
 
-/// The configuration for thousands of NVMe/TCP hosts, each with a controller of its own; `None`: none is needed.
+/// The configuration for iSCSI targets with several volumes, or for thousands of NVMe/TCP hosts, each with a controller
+/// of its own; `None`: none is needed.
 fn config(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
+    if setup.protocol == Protocol::Iscsi && setup.targets.is_some() {
+        let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|volume| setup.place_of(volume)).collect();
+        let mut lines = Vec::new();
+        for target in 0..=places.last()?.0 {
+            let luns = (0u32..).zip(&places).filter(|(_, place)| place.0 == target);
+            let luns = luns.map(|(volume, (_, lun))| format!("{{ lun = {lun}, volume = \"v{volume}\" }}"));
+            lines.push("[[target]]".to_owned());
+            lines.push(format!("name = \"iqn.2026-11.io.blockwire:t{target}\""));
+            lines.push(format!("luns = [{}]", luns.collect::<Vec<_>>().join(", ")));
+        }
+        return Some(lines);
+    }
     if setup.protocol != Protocol::NvmeTcp || setup.connections <= USUAL {
         return None;
     }
@@ -166,6 +187,19 @@ mod tests {
         // 8,192 hosts of a core have 256 MiB, which is half of what it has beside its usual memory.
         assert_eq!(lines[1], "memory = \"640M\"");
         assert_eq!(lines.last().unwrap(), "controllers = 16400");
+    }
+
+    #[test]
+    fn two_targets_have_all_volumes() {
+        let setup = TargetSetup {
+            volumes: (3, 1 << 20),
+            targets: Some(2),
+            ..TargetSetup::example(Protocol::Iscsi, Medium::Ram)
+        };
+        let lines = config(&setup).unwrap();
+        assert_eq!(lines.iter().filter(|line| *line == "[[target]]").count(), 2);
+        assert_eq!(lines[2], "luns = [{ lun = 0, volume = \"v0\" }, { lun = 1, volume = \"v1\" }]");
+        assert_eq!(lines[5], "luns = [{ lun = 0, volume = \"v2\" }]");
     }
 
     #[test]

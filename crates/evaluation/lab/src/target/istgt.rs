@@ -27,6 +27,10 @@ impl Target for Istgt {
         &[Protocol::Iscsi]
     }
 
+    fn divides(&self) -> bool {
+        true
+    }
+
     fn missing(&self, place: &Place) -> Option<String> {
         lacking(place, &[("istgt", "istgt")])
     }
@@ -45,20 +49,25 @@ impl Target for Istgt {
         // In a place of its own both would be the same.
         let control = if control == port { port + 1 } else { control };
         let images = Images::make(setup, "istgt")?;
-        let volumes = (0..setup.volumes.0).map(|number| format!("{BASE}:v{number}/0")).collect();
+        let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|number| setup.place_of(number)).collect();
+        let volumes = places.iter().map(|(target, lun)| format!("{BASE}:v{target}/{lun}")).collect();
         let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
         serving.is_stubborn = true;
         serving.undo.push((setup.place.clone(), images.removal()));
         serving.scratch.clone_from(&images.scratch);
         let file = format!("{}/istgt.conf", setup.place.scratch(setup.dir));
         let mut text = general(setup, port, control);
-        for (number, image) in images.paths.iter().enumerate() {
+        for ((target, lun), image) in places.iter().zip(&images.paths) {
+            if *lun > 0 {
+                let _ = writeln!(text, "  LUN{lun} Storage {} Auto", image.display());
+                continue;
+            }
             let _ = write!(
                 text,
-                "[LogicalUnit{}]\n  TargetName v{number}\n  Mapping PortalGroup1 InitiatorGroup1\n  \
+                "[LogicalUnit{}]\n  TargetName v{target}\n  Mapping PortalGroup1 InitiatorGroup1\n  \
                  AuthMethod None\n  AuthGroup AuthGroup1\n  UseDigest Auto\n  UnitType Disk\n  \
                  LUN0 Storage {} Auto\n",
-                number + 1,
+                target + 1,
                 image.display()
             );
         }

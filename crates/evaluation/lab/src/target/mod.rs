@@ -42,6 +42,11 @@ pub trait Target: Sync {
         true
     }
 
+    /// Whether it can serve several volumes as logical units of one iSCSI target here.
+    fn divides(&self) -> bool {
+        false
+    }
+
     /// Its version, as it says it; `None`: it has none of its own.
     fn version(&self, _place: &Place) -> Option<String> {
         None
@@ -72,6 +77,8 @@ pub struct TargetSetup<'a> {
     pub protocol: Protocol,
     /// How many volumes, of so many bytes each.
     pub volumes: (u32, u64),
+    /// Over how many iSCSI targets volumes are divided, the first ones on the first; `None`: each has a target of its own.
+    pub targets: Option<u32>,
     /// What they are made of.
     pub medium: Medium,
     /// Most connections, over all volumes, that it will have at once.
@@ -83,6 +90,14 @@ pub struct TargetSetup<'a> {
 }
 
 impl TargetSetup<'_> {
+    /// The iSCSI target of a volume, and its logical unit there, both from 0.
+    fn place_of(&self, volume: u32) -> (u32, u32) {
+        let targets = self.targets.filter(|_| self.protocol == Protocol::Iscsi);
+        let targets = targets.unwrap_or(self.volumes.0).clamp(1, self.volumes.0.max(1));
+        let each = self.volumes.0.div_ceil(targets).max(1);
+        (volume / each, volume % each)
+    }
+
     /// Starts a process of the target.
     fn start(&self, name: &str, words: Vec<String>) -> Result<Process, Failure> {
         Process::start(ProcessSpec { name, place: self.place, cores: self.cores, words, dir: self.dir })
@@ -97,6 +112,7 @@ impl TargetSetup<'_> {
             addresses: &[],
             protocol,
             volumes: (2, 64 << 20),
+            targets: None,
             medium,
             connections: 1,
             cores: &[],
@@ -349,6 +365,23 @@ fn listens(sockets: &str, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn volumes_are_divided_over_targets() {
+        let of = |volumes, targets, protocol| {
+            let setup = TargetSetup {
+                volumes: (volumes, 1 << 20),
+                targets,
+                ..TargetSetup::example(protocol, Medium::Ram)
+            };
+            (0..volumes).map(|volume| setup.place_of(volume)).collect::<Vec<_>>()
+        };
+        assert_eq!(of(4, Some(2), Protocol::Iscsi), [(0, 0), (0, 1), (1, 0), (1, 1)]);
+        assert_eq!(of(3, Some(2), Protocol::Iscsi), [(0, 0), (0, 1), (1, 0)]);
+        assert_eq!(of(2, None, Protocol::Iscsi), [(0, 0), (1, 0)]);
+        assert_eq!(of(2, Some(1), Protocol::NvmeTcp), [(0, 0), (1, 0)], "subsystems are not targets");
+        assert_eq!(of(2, Some(9), Protocol::Iscsi), [(0, 0), (1, 0)]);
+    }
 
     #[test]
     fn a_listening_socket_is_told_from_one_that_is_connected() {

@@ -57,6 +57,10 @@ impl Target for Spdk {
         &self.protocol
     }
 
+    fn divides(&self) -> bool {
+        self.protocol == [Protocol::Iscsi]
+    }
+
     fn missing(&self, place: &Place) -> Option<String> {
         spdk::missing(place, self.program)
     }
@@ -92,7 +96,10 @@ impl Target for Spdk {
         let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(60));
         let volumes = (0..setup.volumes.0).map(|number| match setup.protocol {
             Protocol::NvmeTcp => format!("{}/1", name(setup.protocol, number)),
-            _ => format!("{}/0", name(setup.protocol, number)),
+            _ => {
+                let (target, lun) = setup.place_of(number);
+                format!("{}/{lun}", name(setup.protocol, target))
+            }
         });
         let mut serving = Serving::new(setup.protocol, port, volumes.collect());
         serving.is_polling = true;
@@ -195,11 +202,14 @@ fn iscsi(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value
         call("iscsi_create_portal_group", json!({ "tag": 1, "portals": [portal] })),
         call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
     ];
-    for number in 0..setup.volumes.0 {
+    let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|number| setup.place_of(number)).collect();
+    for target in 0..=places.last().map_or(0, |place| place.0) {
+        let luns = (0u32..).zip(&places).filter(|(_, place)| place.0 == target);
+        let luns = luns.map(|(number, (_, lun))| json!({ "bdev_name": format!("v{number}"), "lun_id": lun }));
         let node = json!({
-            "name": name(Protocol::Iscsi, number), "alias_name": format!("v{number}"),
+            "name": name(Protocol::Iscsi, target), "alias_name": format!("v{target}"),
             "pg_ig_maps": [{ "pg_tag": 1, "ig_tag": 1 }],
-            "luns": [{ "bdev_name": format!("v{number}"), "lun_id": 0 }],
+            "luns": luns.collect::<Vec<_>>(),
             "queue_depth": 64, "disable_chap": true,
         });
         calls.push(call("iscsi_create_target_node", node));

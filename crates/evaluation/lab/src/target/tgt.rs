@@ -33,6 +33,10 @@ impl Target for Tgt {
         &[Protocol::Iscsi]
     }
 
+    fn divides(&self) -> bool {
+        true
+    }
+
     fn missing(&self, place: &Place) -> Option<String> {
         lacking(place, &[("tgtd", "tgt"), ("tgtadm", "tgt")])
             .or_else(|| place.run(&["mkdir", "-p", SOCKETS]).err().map(|why| format!("{why}; it takes root")))
@@ -56,7 +60,11 @@ impl Target for Tgt {
         let portal = format!("portal={}:{port}", setup.listen);
         let words = ["tgtd", "-f", "-C", &control, "--iscsi", &portal].map(str::to_owned).to_vec();
         let process = setup.start("tgt", words)?;
-        let volumes = (0..setup.volumes.0).map(|number| format!("{}/1", target_name(number))).collect();
+        let volume = |number| {
+            let (target, unit) = setup.place_of(number);
+            format!("{}/{}", target_name(target), unit + 1)
+        };
+        let volumes = (0..setup.volumes.0).map(volume).collect();
         let mut serving = Serving::new(Protocol::Iscsi, port, volumes);
         serving.is_stubborn = true;
         serving.commands.push(process.command().to_owned());
@@ -71,7 +79,7 @@ impl Target for Tgt {
         let configured = (0..setup.volumes.0).try_for_each(|number| {
             let path = made.as_ref().and_then(|made| made.paths.get(number as usize));
             let backing = path.map(|path| path.display().to_string());
-            configure(setup.place, &control, number, backing.as_deref(), &mut serving)
+            configure(setup.place, &control, setup.place_of(number), backing.as_deref(), &mut serving)
         });
         // The daemon has them open; their names are not needed any more.
         if let Some(made) = made {
@@ -122,16 +130,16 @@ fn wait(place: &Place, control: &str, serving: &mut Serving) -> Result<(), Failu
     }
 }
 
-/// Makes a target with one volume, open to all.
+/// Adds a volume to a target, which is made with its first, open to all. Unit 0 is tgt's controller.
 fn configure(
     place: &Place,
     control: &str,
-    number: u32,
+    (target, unit): (u32, u32),
     backing: Option<&str>,
     serving: &mut Serving,
 ) -> Result<(), Failure> {
-    let (name, tid) = (target_name(number), (number + 1).to_string());
-    let mut volume = vec!["--op", "new", "--mode", "logicalunit", "--tid", &tid, "--lun", "1"];
+    let (name, tid, lun) = (target_name(target), (target + 1).to_string(), (unit + 1).to_string());
+    let mut volume = vec!["--op", "new", "--mode", "logicalunit", "--tid", &tid, "--lun", &lun];
     match backing {
         Some(path) => volume.extend(["-b", path]),
         None => volume.extend(["--bstype", "null", "-b", "null"]),
@@ -141,7 +149,8 @@ fn configure(
         volume,
         vec!["--op", "bind", "--mode", "target", "--tid", &tid, "-I", "ALL"],
     ];
-    for step in steps {
+    let is_first = unit == 0;
+    for step in steps.into_iter().filter(|step| is_first || step.contains(&"logicalunit")) {
         admin(place, control, &step)?;
         serving.commands.push(format!("tgtadm -C {control} --lld iscsi {}", step.join(" ")));
     }

@@ -6,6 +6,18 @@
 use super::super::timing::Combination;
 use super::{BARE, BARE_POLLING, Fitting, HostCapacity, POLLING, Preset, Protocol, Scale, Wire, connections};
 
+/// What it is measured beside.
+pub(super) struct Beside<'a> {
+    /// Targets and initiators.
+    pub(super) pairs: &'a [(String, String)],
+    /// Links.
+    pub(super) wires: &'a [Wire],
+    /// How many volumes.
+    pub(super) volumes: u32,
+    /// Processors of the target, in turn.
+    pub(super) cores: &'a [Option<u32>],
+}
+
 /// Most connections of the bare responder's threads.
 const CONNECTIONS_BARE: u32 = 1000;
 
@@ -15,9 +27,10 @@ pub(super) fn ceiling(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    (pairs, wires, volumes): (&[(String, String)], &[Wire], u32),
+    beside: &Beside<'_>,
     fitting: &mut Fitting,
 ) -> Vec<Combination> {
+    let Beside { pairs, wires, volumes, cores } = *beside;
     let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
     let is_remote = preset.protocols.iter().any(|protocol| *protocol != Protocol::Local);
     if !is_remote || !has(&room.targets, BARE) {
@@ -39,14 +52,17 @@ pub(super) fn ceiling(
     for initiator in requesters {
         for &wire in wires {
             for &connections in &counts {
-                all.extend(preset.media.iter().map(|&medium| Combination {
-                    target: BARE.to_owned(),
-                    initiator: initiator.to_owned(),
-                    protocol: Protocol::Bare,
-                    wire,
-                    connections,
-                    medium,
-                }));
+                for &medium in preset.media {
+                    all.extend(cores.iter().map(|&cores| Combination {
+                        target: BARE.to_owned(),
+                        initiator: initiator.to_owned(),
+                        protocol: Protocol::Bare,
+                        wire,
+                        connections,
+                        medium,
+                        cores,
+                    }));
+                }
             }
         }
     }

@@ -210,7 +210,7 @@ fn the_smallest_scale_takes_seconds() {
             preset.id,
             plan.duration(&Timing::default())
         );
-        assert!(plan.notes.iter().any(|note| note.contains("it runs for 0.2 s in 1")), "{:?}", plan.notes);
+        assert!(plan.notes.iter().any(|note| note.contains("it runs for 0.1 s in 1")), "{:?}", plan.notes);
     }
 }
 
