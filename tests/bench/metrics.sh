@@ -43,7 +43,7 @@ scrape() {
 load() {
   "$BLOCKWIRE" bench "nvme+tcp://127.0.0.1:$NVME_PORT/nqn.2026-11.io.blockwire:v0/1" --core 1 --rw=randread --bs=4k \
     --iodepth=32 --ramp_time=1 --runtime="$SECONDS_EACH" --time_based --json >"$WORK/load.json"
-  jq '.jobs[0].read.iops // .read.iops // .reads.iops | floor' "$WORK/load.json"
+  jq '.jobs[0].read.iops | floor' "$WORK/load.json"
 }
 median() { sort -n | awk '{ all[NR] = $1 } END { print all[int((NR + 1) / 2)] }'; }
 
