@@ -31,6 +31,9 @@ for group in "$@"; do
     needs cc gcc
     needs git git
     needs make make
+    needs pkg-config pkg-config
+    needs openssl openssl
+    needs /usr/include/openssl/ssl.h libssl-dev
     needs /etc/ssl/certs/ca-certificates.crt ca-certificates
     ;;
   clients)

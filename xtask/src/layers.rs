@@ -52,6 +52,11 @@ const TABLE: &[Layer] = &[
     Layer { directory: "core/backends", on: "buf endpoint stream volume", foreign: Only(&[]) },
     Layer { directory: "protocol/scsi", on: "", foreign: Only(&[]) },
     Layer { directory: "protocol/nvme", on: "", foreign: Only(NVME) },
+    Layer {
+        directory: "protocol/tls",
+        on: "",
+        foreign: Only(&["foreign-types", "openssl", "openssl-sys", "zeroize"]),
+    },
     Layer { directory: "protocol/iscsi", on: "buf stream", foreign: Only(ISCSI) },
     Layer { directory: "protocol/nvme-tcp", on: "buf nvme stream", foreign: Only(&["smallvec", "zerocopy"]) },
     Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&[]) },
@@ -135,7 +140,7 @@ const ISCSI: &[&str] = &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3",
 /// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
 const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "reactor", "block-device", "capi", "testkit", "bench"];
+const UNSAFE_ALLOWED: &[&str] = &["buf", "tls", "reactor", "block-device", "capi", "testkit", "bench"];
 
 /// Crates that only tests may depend on.
 const FOR_TESTS: &[&str] = &["testkit"];
@@ -146,6 +151,7 @@ const BELOW_THE_WORLDS: &[&str] = &[
     "stream",
     "scsi",
     "nvme",
+    "tls",
     "volume",
     "iscsi",
     "nvme-tcp",

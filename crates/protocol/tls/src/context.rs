@@ -1,0 +1,173 @@
+//! What handshakes of one side share: versions, suites, keys.
+
+use std::sync::{Arc, OnceLock};
+
+use openssl::error::ErrorStack;
+use openssl::ex_data::Index;
+use openssl::ssl::{
+    ClientHelloResponse, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef,
+    SslSessionCacheMode, SslVerifyMode, SslVersion,
+};
+
+use crate::fault::ContextError;
+use crate::psk::{Psk, PskLookup};
+use crate::symbols;
+
+/// Both suites, the stronger first.
+const SUITES: &str = "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256";
+/// The longest identity that is noted for the log.
+const NOTED_MAX: usize = 600;
+
+/// For servers: which keys there are.
+#[derive(Clone)]
+pub struct ServerContext(pub(crate) SslContext);
+
+/// For clients: one key and the identity that it is offered under.
+#[derive(Clone)]
+pub struct ClientContext(pub(crate) SslContext);
+
+/// Which identity a server's handshake goes by.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Offered {
+    /// The last that the client named.
+    pub(crate) identity: Vec<u8>,
+    /// Its key was found.
+    pub(crate) is_known: bool,
+}
+
+struct Indices {
+    lookup: Index<SslContext, Arc<dyn PskLookup>>,
+    key: Index<SslContext, (Vec<u8>, Psk)>,
+    offered: Index<Ssl, Offered>,
+}
+
+/// Where OpenSSL keeps what is ours; drawn once.
+fn indices() -> Result<&'static Indices, ErrorStack> {
+    static INDICES: OnceLock<Indices> = OnceLock::new();
+    if let Some(known) = INDICES.get() {
+        return Ok(known);
+    }
+    let drawn = Indices {
+        lookup: SslContext::new_ex_index()?,
+        key: SslContext::new_ex_index()?,
+        offered: Ssl::new_ex_index()?,
+    };
+    Ok(INDICES.get_or_init(|| drawn))
+}
+
+/// What both sides have in common.
+fn builder() -> Result<SslContextBuilder, ErrorStack> {
+    let mut builder = SslContextBuilder::new(SslMethod::tls())?;
+    builder.set_min_proto_version(Some(SslVersion::TLS1_3))?;
+    builder.set_max_proto_version(Some(SslVersion::TLS1_3))?;
+    builder.set_ciphersuites(SUITES)?;
+    builder.set_options(SslOptions::NO_TICKET | SslOptions::NO_COMPRESSION | SslOptions::NO_RENEGOTIATION);
+    builder.clear_options(SslOptions::ENABLE_MIDDLEBOX_COMPAT);
+    builder.set_num_tickets(0)?;
+    builder.set_session_cache_mode(SslSessionCacheMode::OFF);
+    builder.set_mode(SslMode::RELEASE_BUFFERS);
+    Ok(builder)
+}
+
+impl ServerContext {
+    /// A server that takes clients whose keys `lookup` finds.
+    ///
+    /// # Errors
+    /// OpenSSL lacks TLS 1.3 or one of the suites.
+    pub fn new(lookup: Arc<dyn PskLookup>) -> Result<ServerContext, ContextError> {
+        let mut builder = builder()?;
+        builder.set_ex_data(indices()?.lookup, lookup);
+        builder.set_client_hello_callback(|ssl, _alert| {
+            choose_suite(ssl)?;
+            Ok(ClientHelloResponse::SUCCESS)
+        });
+        symbols::find_keys(&mut builder);
+        Ok(ServerContext(builder.build()))
+    }
+}
+
+impl ClientContext {
+    /// A client that offers one key.
+    ///
+    /// # Errors
+    /// OpenSSL lacks TLS 1.3 or the key's suite.
+    pub fn new(identity: Vec<u8>, psk: Psk) -> Result<ClientContext, ContextError> {
+        let mut builder = builder()?;
+        builder.set_ciphersuites(psk.suite_name().unwrap_or(SUITES))?;
+        // A server that shows a certificate instead is not trusted for it: there is no authority.
+        builder.set_verify(SslVerifyMode::PEER);
+        builder.set_ex_data(indices()?.key, (identity, psk));
+        symbols::offer_key(&mut builder);
+        Ok(ClientContext(builder.build()))
+    }
+}
+
+/// A key goes with the hash of its suite, but OpenSSL chooses the suite first: leave it the suite of the first
+/// identity that is known.
+fn choose_suite(ssl: &mut SslRef) -> Result<(), ErrorStack> {
+    let name = symbols::pre_shared_key(ssl)
+        .and_then(|extension| identities(extension).find_map(|identity| server_key(ssl, identity)))
+        .and_then(|psk| psk.suite_name());
+    match name {
+        Some(name) => ssl.set_ciphersuites(name),
+        None => Ok(()),
+    }
+}
+
+/// The identities of an extension pre_shared_key (RFC 8446 §4.2.11).
+fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
+    let mut rest = extension
+        .split_first_chunk::<2>()
+        .and_then(|(len, rest)| rest.get(..usize::from(u16::from_be_bytes(*len))))
+        .unwrap_or_default();
+    std::iter::from_fn(move || {
+        let (len, behind) = rest.split_first_chunk::<2>()?;
+        let (identity, behind) = behind.split_at_checked(usize::from(u16::from_be_bytes(*len)))?;
+        // obfuscated_ticket_age
+        let (_, behind) = behind.split_first_chunk::<4>()?;
+        rest = behind;
+        Some(identity)
+    })
+}
+
+/// The key of an identity that a client offers.
+pub(crate) fn server_key(ssl: &SslRef, identity: &[u8]) -> Option<Psk> {
+    let lookup = ssl.ssl_context().ex_data(indices().ok()?.lookup)?;
+    lookup.find(identity).filter(|psk| psk.suite_name().is_some())
+}
+
+/// Notes which identity a handshake goes by.
+pub(crate) fn note_identity(ssl: &mut SslRef, identity: &[u8], is_known: bool) {
+    let Ok(indices) = indices() else { return };
+    let identity = identity.get(..NOTED_MAX).unwrap_or(identity).to_vec();
+    ssl.set_ex_data(indices.offered, Offered { identity, is_known });
+}
+
+/// What a client offers: identity and key.
+pub(crate) fn client_key(ssl: &SslRef) -> Option<(&[u8], &Psk)> {
+    let (identity, psk) = ssl.ssl_context().ex_data(indices().ok()?.key)?;
+    Some((identity, psk))
+}
+
+/// Which identity a handshake goes by.
+pub(crate) fn offered(ssl: &SslRef) -> Option<&Offered> {
+    ssl.ex_data(indices().ok()?.offered)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::identities;
+
+    #[test]
+    fn identities_of_an_extension_are_found_and_no_more() {
+        let two = b"\0\x10\0\x02ab0000\0\x02cd0000binders";
+        assert_eq!(identities(two).collect::<Vec<_>>(), [b"ab", b"cd"]);
+        // Cut off, lengths that lead outside, nothing.
+        for len in 0..two.len() {
+            assert!(identities(&two[..len]).count() <= 2);
+        }
+        assert_eq!(identities(b"\0\x08\xff\xffab0000").count(), 0);
+        assert_eq!(identities(b"\xff\xff\0\x02ab0000").count(), 0);
+        assert_eq!(identities(b"").count(), 0);
+    }
+}
