@@ -9,6 +9,7 @@ pub mod daemon_args;
 pub mod import;
 pub mod iscsictl;
 pub mod key;
+pub mod man;
 pub mod output;
 pub mod run;
 mod top;

@@ -29,7 +29,7 @@ use control::{Answer, Request, client};
 use engine::{
     Stop,
     daemon::StopSignal,
-    serve::{StartEngine, args::ServeArgs, serve},
+    serve::{StartEngine, args::ServeArgs, check, serve},
 };
 use multipath::suggest;
 use process::{
@@ -94,6 +94,11 @@ fn without_passwords(text: &str) -> String {
 fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
     let paths = DefaultPaths::of_process();
     let (daemon, request) = match verb {
+        Verb::Serve(args) if args.check.is_some() => {
+            let (said, warnings) = check(&args, &paths)?;
+            warnings.iter().for_each(|warning| log::say(&format!("warning: {}\n", shown::lines(warning))));
+            return Ok(print(format!("{said}\n").as_bytes()));
+        }
         Verb::Serve(args) => return served(&args, &paths, start),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
@@ -179,8 +184,13 @@ fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
 
 fn ask(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Exit, Failure> {
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
+    // What a restart forgets is told, but not a value that is the default anyway.
+    let passes = matches!(request, Request::VolumeProtect { on: true, .. });
     let answer = client::ask(socket, request)?;
     let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
+    if passes {
+        log::say("this holds until the daemon exits; for good, write ro = true in its [[volume]]\n");
+    }
     Ok(match print(text.as_bytes()) {
         Exit::Success => judged(&answer),
         other => other,
@@ -271,12 +281,14 @@ fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
 }
 
 fn man(directory: &Path) -> Result<Exit, Failure> {
-    let failed =
-        |why: io::Error| Failure::failed(format!("cannot write man pages to {}: {why}", directory.display()));
-    std::fs::create_dir_all(directory).map_err(failed)?;
-    clap_mangen::generate_to(Cli::command(), directory).map_err(failed)?;
+    crate::man::write(Cli::command(), directory).map_err(|why| {
+        Failure::failed(format!("cannot write man pages to {}: {why}", directory.display()))
+    })?;
     Ok(Exit::Success)
 }
+
+/// Verbs that end, overwrite or take something away: none is proposed for one that was written wrongly.
+const DESTROYING: [&str; 4] = ["stop", "write", "copy", "detach"];
 
 fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -286,7 +298,11 @@ fn unknown_verb(words: &[OsString]) -> Failure {
     let command = Cli::command();
     let verbs: Vec<&str> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
-    let hint = suggest::hint(&word, verbs.iter().copied());
+    let harmless = verbs.iter().copied().filter(|verb| !DESTROYING.contains(verb));
+    let hint = match suggest::nearest(&word, harmless) {
+        Some(verb) => format!("; did you mean \"{verb}\"?"),
+        None => format!("; known: {}", verbs.join(", ")),
+    };
     Failure::usage(format!("unknown verb \"{word}\"{hint}\nSee `blockwire --help`."))
 }
 
@@ -306,6 +322,15 @@ mod tests {
         assert_eq!(heed.heed(SIGINT, now), Some(Stop::Clean), "with the first signal");
         assert_eq!(heed.heed(SIGINT, later), Some(Stop::Now), "who presses it again means it");
         assert_eq!(SignalState::default().heed(SIGINT, later), Some(Stop::Clean));
+    }
+
+    #[test]
+    fn no_verb_that_destroys_is_proposed() {
+        for (word, wrong) in [("top", "stop"), ("wrte", "write"), ("cpy", "copy"), ("detch", "detach")] {
+            let said = unknown_verb(&[word.into()]).message;
+            assert!(!said.contains(&format!("did you mean \"{wrong}\"")), "{said}");
+        }
+        assert!(unknown_verb(&["satus".into()]).message.contains("did you mean \"status\""));
     }
 
     #[test]

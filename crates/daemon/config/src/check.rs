@@ -3,6 +3,7 @@
 
 mod nvme;
 mod placement;
+mod silent;
 
 pub use nvme::{default_subsystem, serial};
 
@@ -51,6 +52,8 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
     let open_unless_said = draft.hosts.is_empty();
     let iscsi = tags(&draft.portals, Protocol::Iscsi);
     let nvme_tags = tags(&draft.portals, Protocol::Nvme);
+    let unsaid = draft.targets.iter().any(|target| target.value.open.is_none())
+        || draft.subsystems.iter().any(|subsystem| subsystem.value.open.is_none());
     let mut targets: Vec<Target> = Vec::new();
     let draft_portals = &draft.portals;
     for draft in &draft.targets {
@@ -114,6 +117,8 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         io: options.io,
     };
     nvme::one_protocol_each(&plan, &draft.hosts, sink);
+    let is_left_to_hosts = unsaid || !defaults.is_empty();
+    silent::warn(&plan, &draft.hosts, &draft.volumes, is_left_to_hosts, sink);
     exposure(&plan, &draft.portals, sink);
     plan
 }

@@ -26,6 +26,7 @@ pub mod descriptors;
 #[cfg(test)]
 mod example;
 mod hints;
+mod memory;
 mod remote;
 pub mod serve;
 pub mod state;

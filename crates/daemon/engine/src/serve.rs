@@ -20,7 +20,7 @@ use crate::{
         Daemon, FailedVolume, PlanReader, StopSignal,
         absent::{RemoteProbes, RepeatedProbe},
     },
-    descriptors, hints,
+    descriptors, hints, memory,
     state::{
         StateDir, StateError,
         identity::Identities,
@@ -81,6 +81,9 @@ pub fn serve(
     for warning in early.iter().chain(&warnings) {
         tracing::warn!("{warning}");
     }
+    if let Some(warning) = memory::shortage(&plan) {
+        tracing::warn!("{warning}");
+    }
     descriptors::raise(plan.limits.sessions.unwrap_or(SESSIONS_USUAL).into());
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
@@ -132,6 +135,38 @@ pub fn serve(
     socket.serve(&daemon).map_err(no_thread)?;
     announce(&hint, &listeners, http.as_ref(), &socket, out);
     Ok(end(&engine, &attachments, ending, &held))
+}
+
+/// Checks the file of `--check` as a start would, and says what it comes to, and what there is to warn of. Volumes that
+/// were created at run time are not looked at, and nothing is opened.
+///
+/// # Errors
+/// All that is wrong with it, as usage errors.
+pub fn check(args: &ServeArgs, paths: &DefaultPaths) -> Result<(String, Vec<String>), Failure> {
+    let args = ServeArgs { config: args.check.clone().or_else(|| args.config.clone()), ..args.clone() };
+    let sink = Sink::default();
+    let (draft, _) = read(&args, paths, &sink);
+    let (sink, mut warnings) = stop_at_errors(sink)?;
+    let plan = planned(draft, &args, Vec::new(), &sink);
+    let (plan, more) = sink.finish(plan).map_err(|errors| usage(&errors))?;
+    warnings.extend(more);
+    let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+    warnings.extend(memory::shortage(&plan));
+    let file = args.config.as_deref().unwrap_or(&paths.config);
+    Ok((format!("{}: no errors: {}", file.display(), summary(&plan)), warnings))
+}
+
+/// What a plan has, in numbers.
+fn summary(plan: &Plan) -> String {
+    let count = |number: usize, one: &str| format!("{number} {one}{}", if number == 1 { "" } else { "s" });
+    [
+        count(plan.volumes.len(), "volume"),
+        count(plan.ways.targets.len(), "target"),
+        count(plan.ways.subsystems.len(), "subsystem"),
+        count(plan.portals.len(), "portal"),
+        count(plan.hosts.len(), "host"),
+    ]
+    .join(", ")
 }
 
 /// The plan that a draft comes to beside volumes that were created at run time.

@@ -17,6 +17,9 @@ pub struct ServeArgs {
     /// Configuration file [default: /etc/blockwire/blockwire.toml, if it exists]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Check this configuration file and say what it comes to; nothing is opened or served
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "chiscsi"])]
+    pub check: Option<PathBuf>,
     /// Read a chiscsi.conf of Chelsio's iSCSI target instead of a configuration file
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     pub chiscsi: Option<PathBuf>,
