@@ -181,6 +181,7 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
         say(&format!("{:#}\n", serde_json::json!(all)))?;
         return Ok(Exit::Success);
     }
+    let mut rows = Vec::new();
     for FoundAttachment { record, state, .. } in &found {
         let holder = if record.control.is_some() { "daemon" } else { "process" };
         let said = match state {
@@ -191,12 +192,16 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
             AttachState::Unknown => "unknown: its processes are not visible from here".to_owned(),
         };
         let AttachRecord { via, url, .. } = record;
-        say(&format!(
-            "{holder} {:>7}  {via:<10}  {}  {url}  {said}\n",
-            record.holder.pid,
-            record.ways.join(" ")
-        ))?;
+        rows.push([
+            format!("{holder} {}", record.holder.pid),
+            via.to_string(),
+            record.ways.join(" "),
+            said,
+            url.to_string(),
+        ]);
     }
+    let head = ["HELD BY", "VIA", "DEVICE", "STATE", "VOLUME"];
+    say(&output::table(head, rows, "nothing is attached"))?;
     Ok(Exit::Success)
 }
 

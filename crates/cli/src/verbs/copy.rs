@@ -308,11 +308,14 @@ fn told(
     }
     let verified = if args.verify { ", compared and alike" } else { "" };
     let destination = if is_new { format!(" to the new file {}", &*args.to) } else { String::new() };
+    // A rate over so short a time is one of caches.
+    let took = match time.as_secs_f64() {
+        seconds if seconds < 0.1 => format!("{:.0} ms", seconds * 1000.0),
+        seconds => format!("{seconds:.1} s ({}/s)", human(rate as u64)),
+    };
     format!(
-        "{} copied{destination} in {:.1} s ({}/s): {} written, {} left or made zero{verified}\n",
+        "{} copied{destination} in {took}: {} written, {} left or made zero{verified}\n",
         human(bytes),
-        time.as_secs_f64(),
-        human(rate as u64),
         human(written),
         human(zeroed)
     )

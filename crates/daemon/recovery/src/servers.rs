@@ -90,7 +90,16 @@ fn serve_ublk(attachment: &mut Attachment, end: &DetachHandle, ready: Ready<'_>)
         }
         (false, number) => ublk::Server::new(ublk::Settings { number, ..ublk::Settings::default() }, disk),
     };
-    let server = server.map_err(&failed)?;
+    let server = server.map_err(|why| match why.kind() {
+        io::ErrorKind::NotFound => Failure::failed(
+            "this kernel offers no ublk (there is no /dev/ublk-control): `modprobe ublk_drv` as root, on Linux 6.0 or \
+             later, or use --via fuse or --via nbd",
+        ),
+        io::ErrorKind::PermissionDenied => {
+            Failure::failed(format!("ublk: {why}: only root may use /dev/ublk-control, unless its owner was changed"))
+        }
+        _ => failed(why),
+    })?;
     let number = server.number();
     let state = RecoveryState::Ublk { number, process: std::process::id() };
     let mut told = ReadyOutcome::new();

@@ -121,6 +121,9 @@ fn script(args: &BenchArgs) -> Result<Script, Failure> {
     }
     if !named("runtime") && !named("size") && !named("io_size") {
         line.extend(["--runtime=5", "--time_based"]);
+    } else if named("runtime") && !named("time_based") && !named("size") && !named("io_size") {
+        // Who names a time means it, however small the volume is; fio would end after one pass.
+        line.push("--time_based");
     }
     let mut script = parse_args(line.into_iter().chain(words)).map_err(refused)?;
     for job in &mut script.jobs {
