@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost interop sessions idle guest sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install uninstall fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -22,6 +22,8 @@ help:
 	@echo "make fio-engine   FIO=DIRECTORY: an engine for the fio of that source tree; see docs/fio.md"
 	@echo "make install      binary, C library, man pages, completions, systemd unit to \$$(DESTDIR)\$$(PREFIX) (/usr/local)"
 	@echo "make uninstall    takes them away again; configuration and state stay"
+	@echo "make deb          Debian packages: the program, the C library, its development files (target/deb)"
+	@echo "make deb-test     lintian, and install, upgrade, remove and purge them in a Debian of their own"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
 	@echo "make crash        at least 100,000 states that a failure of the power may leave, each with a daemon started on it"
 	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
@@ -132,6 +134,7 @@ PREFIX ?= /usr/local
 RELEASE = $${CARGO_TARGET_DIR:-target}/release/blockwire
 BIN = $(DESTDIR)$(PREFIX)/bin
 MAN = $(DESTDIR)$(PREFIX)/share/man/man1
+MAN5 = $(DESTDIR)$(PREFIX)/share/man/man5
 BASH_COMPLETION = $(DESTDIR)$(PREFIX)/share/bash-completion/completions/blockwire
 ZSH_COMPLETION = $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_blockwire
 FISH_COMPLETION = $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/blockwire.fish
@@ -145,10 +148,16 @@ PKGCONFIG = $(LIB)/pkgconfig/blockwire.pc
 install:
 	@tests/setup.sh build
 	tests/release.sh
+	@$(MAKE) --no-print-directory install-files
+
+# The same of what is built already; RELEASE names the binary, and the library lies beside it.
+install-files:
 	install -D -m 755 $(RELEASE) $(BIN)/blockwire
 	install -d $(MAN) $(dir $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT))
 	$(RELEASE) man $(MAN)
-	chmod 644 $(MAN)/blockwire*.1
+	install -d $(MAN5)
+	mv $(MAN)/blockwire.toml.5 $(MAN5)/
+	chmod 644 $(MAN)/blockwire*.1 $(MAN5)/blockwire.toml.5
 	$(RELEASE) completions bash >$(BASH_COMPLETION)
 	$(RELEASE) completions zsh >$(ZSH_COMPLETION)
 	$(RELEASE) completions fish >$(FISH_COMPLETION)
@@ -163,8 +172,14 @@ install:
 	sed 's|@PREFIX@|$(PREFIX)|;s|@VERSION@|'"$$($(RELEASE) --version | cut -d' ' -f2)"'|' crates/initiator/capi/blockwire.pc.in >$(PKGCONFIG)
 	chmod 644 $(PKGCONFIG)
 
+deb:
+	@packaging/deb/build.sh
+
+deb-test:
+	@tests/deb.sh
+
 # Configuration, state and the user stay.
 uninstall:
-	rm -f $(BIN)/blockwire $(MAN)/blockwire.1 $(MAN)/blockwire-*.1
+	rm -f $(BIN)/blockwire $(MAN)/blockwire.1 $(MAN)/blockwire-*.1 $(MAN5)/blockwire.toml.5
 	rm -f $(BASH_COMPLETION) $(ZSH_COMPLETION) $(FISH_COMPLETION) $(UNIT) $(SYSUSERS)
 	rm -f $(LIB)/libblockwire.so $(LIB)/libblockwire.so.1 $(LIB)/libblockwire.a $(HEADER) $(PKGCONFIG)

@@ -13,6 +13,7 @@ for prefix in /usr /opt/block; do
   at=$ROOM$prefix
   "$at/bin/blockwire" --version >/dev/null || fail "the binary does not run"
   for file in share/man/man1/blockwire.1 share/man/man1/blockwire-serve.1 \
+    share/man/man5/blockwire.toml.5 \
     share/bash-completion/completions/blockwire share/zsh/site-functions/_blockwire \
     share/fish/vendor_completions.d/blockwire.fish lib/systemd/system/blockwire.service \
     lib/sysusers.d/blockwire.conf include/blockwire.h lib/libblockwire.so.1 lib/libblockwire.a \
@@ -21,7 +22,7 @@ for prefix in /usr /opt/block; do
     [ "$(stat -c %a "$at/$file")" = 644 ] || fail "$prefix/$file cannot be read by everybody"
   done
   # Every verb has its page, and the pages are pages.
-  for page in "$at"/share/man/man1/*.1; do
+  for page in "$at"/share/man/man1/*.1 "$at"/share/man/man5/*.5; do
     grep -q '^\.TH ' "$page" || fail "$page is no man page"
   done
   bash -n "$at/share/bash-completion/completions/blockwire" || fail "the completion script is wrong"

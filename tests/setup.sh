@@ -2,7 +2,7 @@
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
 # Groups: build clients attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
-# browser metrics
+# browser metrics deb deb-test
 set -euo pipefail
 # shellcheck source=tests/lib.sh
 . "$(dirname "$0")/lib.sh"
@@ -113,6 +113,17 @@ for group in "$@"; do
     needs /usr/lib/python3/dist-packages/yaml python3-yaml
     needs patchelf patchelf
     needs dpkg-source dpkg-dev
+    ;;
+  deb)
+    needs dpkg-deb dpkg
+    needs dpkg-shlibdeps dpkg-dev
+    needs strip binutils
+    needs xz xz-utils
+    ;;
+  deb-test)
+    needs lintian lintian
+    needs mmdebstrap mmdebstrap
+    needs man man-db
     ;;
   browser) needs chromium chromium ;;
   metrics) needs promtool prometheus ;;
