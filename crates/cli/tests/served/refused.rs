@@ -493,6 +493,7 @@ fn load_that_is_refused_writes_nothing() {
         ("key generate --kind tls --hash sha512 new.key", 2, "sha512"),
         ("key generate link", 1, "link"),
         ("key derive source.img --host nqn.h --output new.key", 1, "source.img"),
+        ("import lio absent.json -o new.toml", 2, "absent.json"),
     ]);
 }
 

@@ -15,6 +15,7 @@ const WRITING: &[(&str, &str)] = &[
     ("volume set", "a_volume_verb_that_is_refused_changes_nothing"),
     ("volume resize", "a_volume_verb_that_is_refused_changes_nothing"),
     ("host key", "load_that_is_refused_writes_nothing"),
+    ("import", "load_that_is_refused_writes_nothing"),
     ("key derive", "load_that_is_refused_writes_nothing"),
     ("key generate", "load_that_is_refused_writes_nothing"),
     ("path set", "a_path_that_cannot_be_set_stays_as_it_is"),
