@@ -52,12 +52,12 @@ fn judge(record: &Record, plan: &EvaluationPlan) {
         let tells = point.initiator != "libiscsi";
         assert_eq!(point.mean_latency().is_some(), tells, "{what}: a latency that is not told is none");
         let idle = run.target.as_ref().and_then(|side| side.idle_polls);
-        let polls = ["blockwire", "spdk-iscsi", "spdk-nvmf"].contains(&point.target.as_str());
+        let polls = ["blockwire", "spdk-iscsi", "spdk-nvmf", "bare"].contains(&point.target.as_str());
         assert_eq!(idle.is_some(), polls, "{what}: who tells how long it polled without work");
         let idle = run.initiator.as_ref().and_then(|side| side.idle_polls);
-        let is_ours = point.initiator.starts_with("blockwire");
+        let is_ours = ["blockwire", "bare"].iter().any(|name| point.initiator.starts_with(name));
         assert_eq!(idle.is_some(), is_ours, "{what}: among initiators ours alone tells");
-        let polls = point.initiator == "blockwire-polling";
+        let polls = point.initiator.ends_with("-polling");
         assert!(polls || idle.is_none_or(|idle| idle == 0.0), "{what} sleeps: {idle:?}");
     }
     // On a machine that others use too an answer may be there whenever one of them looks; hardly for all.
