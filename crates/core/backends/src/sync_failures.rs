@@ -40,12 +40,12 @@ impl SyncFailures {
     pub(crate) fn fail(self: &Arc<Self>) {
         self.failed.fetch_add(1, Ordering::SeqCst);
         if !self.is_recorded() {
-            self.tell();
+            self.request_record();
         }
     }
 
     /// Asks for what is durable to be brought up to date, and for the shards to be woken.
-    pub(crate) fn tell(self: &Arc<Self>) {
+    pub(crate) fn request_record(self: &Arc<Self>) {
         if let Some(store) = &self.store {
             store.record(self);
         }
@@ -83,7 +83,7 @@ impl SyncFailures {
         self.forgiven.fetch_max(failures, Ordering::SeqCst);
         if self.any_unforgiven() {
             // What was written down is gone with those that were forgiven.
-            self.tell();
+            self.request_record();
         }
     }
 }

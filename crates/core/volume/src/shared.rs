@@ -53,7 +53,7 @@ impl AllocationGauge {
     }
 
     /// Whether anyone else reads it.
-    pub fn is_read(&self) -> bool {
+    pub fn has_readers(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 }

@@ -147,7 +147,7 @@ impl Attachments {
         let mut heard = said.recv_timeout(patience);
         let is_late = |heard: &Result<_, _>| matches!(heard, Err(mpsc::RecvTimeoutError::Timeout));
         // Either it is cancelled before it touches a device, or it needs only a moment more.
-        if is_late(&heard) && !cancellation.cancel() {
+        if is_late(&heard) && !cancellation.try_cancel() {
             heard = said.recv_timeout(SETTLING);
             if is_late(&heard) && recovers {
                 let why = "the device is taken over but not served yet: `blockwire attach --list` shows it";

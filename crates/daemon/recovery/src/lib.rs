@@ -176,7 +176,7 @@ impl Cancellation {
     }
 
     /// Cancels it; false: it has already begun.
-    pub fn cancel(&self) -> bool {
+    pub fn try_cancel(&self) -> bool {
         self.0.compare_exchange(OPENING, CANCELLED, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

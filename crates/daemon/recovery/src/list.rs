@@ -155,11 +155,11 @@ fn state(record: &AttachRecord, owner: u32) -> Option<AttachState> {
             let is_gone = record.guardian.as_ref().map(|kept| has_ceased(kept, owner)).transpose()?;
             return Ok((is_gone != Some(true)).then_some(AttachState::Unknown));
         }
-        if record.holder.is_of(owner)? {
+        if record.holder.runs_as(owner)? {
             return Ok(Some(AttachState::Serving));
         }
         let Some(kept) = &record.guardian else { return Ok(None) };
-        Ok(kept.process.is_of(owner)?.then(|| waiting(kept, owner)))
+        Ok(kept.process.runs_as(owner)?.then(|| waiting(kept, owner)))
     };
     let stranded = || Ok(is_stranded(record, owner)?.then_some(AttachState::Stranded));
     let found = look().and_then(|found| found.map_or_else(stranded, |state| Ok(Some(state))));
@@ -298,7 +298,7 @@ mod tests {
         noted.leave_behind();
         let left: AttachRecord =
             serde_json::from_slice(&dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap()).unwrap();
-        assert!(!left.holder.is_of(dir.owner()).unwrap() && left.url == record.url);
+        assert!(!left.holder.runs_as(dir.owner()).unwrap() && left.url == record.url);
         drop(RecordFile::write(dir.clone(), OsStr::new("2.json"), &record).unwrap());
         assert_eq!(dir.names().unwrap(), ["1.json"]);
     }

@@ -48,7 +48,7 @@ impl Process {
     ///
     /// # Errors
     /// It cannot be determined.
-    pub fn is_of(self, user: u32) -> io::Result<bool> {
+    pub fn runs_as(self, user: u32) -> io::Result<bool> {
         let status = told(fs::read_to_string(format!("/proc/{}/status", self.pid)))?.unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         // Real, effective, saved, of the file system.
@@ -67,7 +67,7 @@ impl Process {
         if !self.lives()? {
             return Err(io::ErrorKind::NotFound.into());
         }
-        if !self.is_of(user)? {
+        if !self.runs_as(user)? {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         Ok(pidfd_send_signal(held, signal)?)

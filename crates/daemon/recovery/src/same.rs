@@ -20,7 +20,7 @@ pub(super) fn known(initiator: &Initiator, volume: Handle) -> (Option<String>, O
 /// Whether a record belongs to this volume: by its UUID, or by its serial number if it has no UUID. If it
 /// has neither, now and in the record, the URLs must be equal (`shown`). The same holds for records of earlier versions,
 /// without `space`: they stored no identity for a stripe whose legs have no UUID.
-pub fn is_of(record: &AttachRecord, info: Option<&VolumeInfo>, shown: &str) -> bool {
+pub fn is_record_of(record: &AttachRecord, info: Option<&VolumeInfo>, shown: &str) -> bool {
     let uuid = info.and_then(|info| info.uuid).map(|uuid| uuid.to_string());
     let was = record.serial.as_deref().filter(|serial| !serial.is_empty());
     let told = info.filter(|info| !info.serial.is_empty());
@@ -47,7 +47,7 @@ pub(super) fn refuse_another(
         }
         (None, _) => "a volume without UUID and serial number, known only by its exact URL".to_owned(),
     };
-    if !is_of(record, info, shown) {
+    if !is_record_of(record, info, shown) {
         let was = name(record.uuid.clone(), record.serial.as_deref());
         let uuid = info.and_then(|info| info.uuid).map(|uuid| uuid.to_string());
         let now = name(uuid, info.map(|info| &*info.serial));

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::bootstrap::Pairing;
 use crate::compare::{self, Comparison, Spread};
-use crate::interval::short;
+use crate::figure_range::short;
 use crate::record::{End, Machine, Metric, Point, Record};
 
 /// A figure that is compared.

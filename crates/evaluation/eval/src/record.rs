@@ -426,7 +426,7 @@ impl Record {
 }
 
 fn words(discord: &Inconsistency) -> String {
-    let short = crate::interval::short;
+    let short = crate::figure_range::short;
     match discord {
         Inconsistency::TooMany { found, most } => {
             format!(

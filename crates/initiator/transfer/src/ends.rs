@@ -85,7 +85,7 @@ fn stretch_of(geometry: &Geometry) -> u64 {
 /// machine. Every verb that writes comes through here, unless it is forced.
 pub fn refuse_used(initiator: &mut Initiator, volume: Handle, name: &str) -> Result<(), Failure> {
     let (info, (_, shown)) = (initiator.info(volume), client::urls_of(name)?);
-    let is_it = |found: &&list::FoundAttachment| same::is_of(&found.record, info.as_deref(), &shown);
+    let is_it = |found: &&list::FoundAttachment| same::is_record_of(&found.record, info.as_deref(), &shown);
     if let Some(found) = list::find_all(&record::dir(None))?.iter().find(is_it) {
         let why =
             format!("the destination is attached here ({}): detach it first, or use --force", found.ways());

@@ -82,7 +82,7 @@ impl ExecContext {
 
     /// Enters a task of the server's own, that goes on whatever becomes of the task at `slot` or of its
     /// nexus. `None`: too many tasks are in work.
-    pub(crate) fn open_own(&mut self, slot: u32, job: AfterOperation) -> Option<u32> {
+    pub(crate) fn open_internal_task(&mut self, slot: u32, job: AfterOperation) -> Option<u32> {
         let Task { key, volume, command, .. } = *self.tasks.get(slot);
         let internal_nexus = self.open_internal_nexus(key.nexus);
         let own = self.tasks.insert(Task {
@@ -107,7 +107,7 @@ impl ExecContext {
     }
 
     /// A task of the server's own is over.
-    pub(crate) fn close_own(&mut self, slot: u32) -> AfterOperation {
+    pub(crate) fn close_internal_task(&mut self, slot: u32) -> AfterOperation {
         let own = self.tasks.take(slot);
         self.close_internal_nexus(own.key.nexus);
         own.job

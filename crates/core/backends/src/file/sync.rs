@@ -182,7 +182,7 @@ impl Drop for File {
         }
         // Nobody takes this backend's wakes any more: who keeps the doubt wakes those that waited for it.
         if in_doubt {
-            self.disk.sync_failures().tell();
+            self.disk.sync_failures().request_record();
         } else if waited_for {
             self.disk.sync_failures().wake();
         }

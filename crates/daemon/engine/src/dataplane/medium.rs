@@ -206,7 +206,7 @@ impl Medium {
         }
     }
 
-    pub(super) fn make(&self, shard: u16) -> BackendFactory {
+    pub(super) fn backend_factory(&self, shard: u16) -> BackendFactory {
         let backend: MakeBackend = match self {
             Medium::Ram(disk) => {
                 let disk = disk.clone();
@@ -228,7 +228,7 @@ impl Medium {
                 let striping = striping.clone();
                 return BackendFactory::Network(Box::new(move |cx| {
                     let legs = striping.legs.iter().map(|leg| {
-                        let volume = match leg.make(shard) {
+                        let volume = match leg.backend_factory(shard) {
                             BackendFactory::Local(make) => AnyLeg::Local(make()),
                             BackendFactory::Network(make) => AnyLeg::Network(make(cx)),
                         };
@@ -308,7 +308,7 @@ impl Medium {
             facts: facts.clone(),
             shared: shared.clone(),
             view: view.clone(),
-            make: self.make(shard),
+            make: self.backend_factory(shard),
             disks: self.disks(),
             home: if shard == at.0 { home.take() } else { None },
         };

@@ -55,7 +55,7 @@ fn made(make: MakeBackend) -> Box<dyn Backend> {
 }
 
 fn backend(medium: &Medium) -> Box<dyn Backend> {
-    match medium.make(0) {
+    match medium.backend_factory(0) {
         BackendFactory::Local(make) => made(make),
         BackendFactory::Network(make) => {
             struct Whole(Box<dyn endpoint::NetworkBackend>);

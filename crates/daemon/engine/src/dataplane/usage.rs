@@ -69,7 +69,7 @@ fn refresh_gauges(told: &Receiver<WatchedFile>) {
         }
         // However often files come: else those that have gone would be kept while others come.
         if Instant::now() >= due {
-            all.retain(|one| one.gauge.is_read() && one.look());
+            all.retain(|one| one.gauge.has_readers() && one.look());
             due = Instant::now() + PERIOD;
         }
     }

@@ -46,7 +46,7 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
             && let Some(value) = args.next_if(|next| {
                 !next.to_string_lossy().starts_with("--")
                     && !client::is_volume(&next.to_string_lossy())
-                    && super::disk::path(&next.to_string_lossy()).is_none()
+                    && super::disk::local_disk_path(&next.to_string_lossy()).is_none()
             })
         {
             words.push(value);

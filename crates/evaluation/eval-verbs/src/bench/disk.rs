@@ -31,7 +31,7 @@ const FILE: &str = "file:";
 const PAGE: u32 = 4096;
 
 /// The path of a disk of this machine; `None`: it is a volume of another kind.
-pub(super) fn path(url: &str) -> Option<&str> {
+pub(super) fn local_disk_path(url: &str) -> Option<&str> {
     url.strip_prefix(FILE).or_else(|| url.starts_with("/dev/").then_some(url))
 }
 
@@ -76,7 +76,7 @@ impl Disks {
         self.shapes.get(disk).copied()
     }
 
-    pub(super) fn memory(&mut self, len: usize) -> Option<SgMut> {
+    pub(super) fn io_buffer(&mut self, len: usize) -> Option<SgMut> {
         self.inline.with(|_, cx| cx.pool.take_sg(Class::Wire, len))
     }
 
@@ -116,7 +116,7 @@ pub(super) fn open_all(urls: &[(&str, bool)], force: bool) -> Result<Vec<Opened>
     let mut urls = urls.to_vec();
     urls.sort_by_key(|(_, writes)| !writes);
     for (url, writes) in urls {
-        let path = path(url)
+        let path = local_disk_path(url)
             .ok_or_else(|| Failure::usage(format!("{url}: not a file or block device of this machine")))?;
         let key = std::fs::metadata(path).ok().map(|meta| FileKey::of(&meta));
         let same = all.iter().find(|one| Some(one.key) == key).map(|one| one.file.try_clone());
@@ -262,9 +262,12 @@ mod tests {
 
     #[test]
     fn disks_of_here_are_told_from_urls() {
-        assert_eq!(path("file:/var/tmp/a"), Some("/var/tmp/a"));
-        assert_eq!(path("/dev/loop0"), Some("/dev/loop0"));
-        assert_eq!((path("local:64M"), path("iscsi://h/t/0"), path("/etc/passwd")), (None, None, None));
+        assert_eq!(local_disk_path("file:/var/tmp/a"), Some("/var/tmp/a"));
+        assert_eq!(local_disk_path("/dev/loop0"), Some("/dev/loop0"));
+        assert_eq!(
+            (local_disk_path("local:64M"), local_disk_path("iscsi://h/t/0"), local_disk_path("/etc/passwd")),
+            (None, None, None)
+        );
     }
 
     #[test]

@@ -187,7 +187,7 @@ fn read_memory(open: &mut Volumes, job: &Job) -> Result<Vec<Option<SgMut>>, Fail
     }
     let len = job.block.0.max(job.block.1) as usize;
     let one = |_| {
-        let mut memory = open.memory(len).ok_or_else(no_memory)?;
+        let mut memory = open.io_buffer(len).ok_or_else(no_memory)?;
         memory.slices_mut(0..len).for_each(|part| part.fill(0));
         Ok(Some(memory))
     };
@@ -196,7 +196,7 @@ fn read_memory(open: &mut Volumes, job: &Job) -> Result<Vec<Option<SgMut>>, Fail
 
 /// What all writes of a job carry, unless they are verified.
 fn pattern(open: &mut Volumes, job: &Job) -> Result<Sg, Failure> {
-    let mut pattern = open.memory(job.block.1 as usize).ok_or_else(no_memory)?;
+    let mut pattern = open.io_buffer(job.block.1 as usize).ok_or_else(no_memory)?;
     let mut bytes = vec![0; job.block.1 as usize];
     fill(&mut bytes, 0, job.seed);
     pattern.copy_from(0, &bytes);
@@ -343,14 +343,14 @@ fn begin(volumes: &mut Volumes, seat: &mut Seat, at: usize, ask: &IoRequest, now
             if let Some(memory) = memory.as_mut().filter(|memory| memory.len() != ask.len as usize) {
                 memory.truncate(ask.len as usize);
             }
-            let Some(memory) = memory.or_else(|| volumes.memory(ask.len as usize)) else {
+            let Some(memory) = memory.or_else(|| volumes.io_buffer(ask.len as usize)) else {
                 seat.fail(ask.slot, now(), "there is no memory left");
                 return false;
             };
             (Op::Read(span), Payload::In(memory))
         }
         IoKind::Write if seat.verifies => {
-            let Some(mut memory) = volumes.memory(ask.len as usize) else {
+            let Some(mut memory) = volumes.io_buffer(ask.len as usize) else {
                 seat.fail(ask.slot, now(), "there is no memory left");
                 return false;
             };

@@ -176,9 +176,9 @@ impl Volumes {
     }
 
     /// Memory for one I/O.
-    pub(super) fn memory(&mut self, len: usize) -> Option<SgMut> {
+    pub(super) fn io_buffer(&mut self, len: usize) -> Option<SgMut> {
         match &mut self.disks {
-            Some(disks) => disks.memory(len),
+            Some(disks) => disks.io_buffer(len),
             None => self.initiator.memory(len),
         }
     }
@@ -315,7 +315,7 @@ fn ended(done: client::Done) -> Ended {
 pub(super) fn disks_of(jobs: &[Job]) -> Vec<(&str, bool)> {
     let mut urls = BTreeMap::new();
     for job in jobs {
-        for url in job.files.iter().filter(|url| disk::path(url).is_some()) {
+        for url in job.files.iter().filter(|url| disk::local_disk_path(url).is_some()) {
             *urls.entry(url.as_str()).or_insert(false) |= job.direction != Direction::Read;
         }
     }

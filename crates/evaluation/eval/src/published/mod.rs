@@ -11,7 +11,7 @@ use std::sync::OnceLock;
 
 use serde::Deserialize;
 
-use crate::interval::Interval;
+use crate::figure_range::FigureRange;
 pub use relation::{Relation, Slip, check};
 
 /// One paper.
@@ -115,7 +115,7 @@ impl Figure {
     }
 
     /// All that it may stand for. A change in percent is taken as a ratio: +43 % is 1.43.
-    pub fn interval(&self) -> Interval {
+    pub fn interval(&self) -> FigureRange {
         let as_ratio = |value: f64| if self.unit == "%" { 1.0 + value / 100.0 } else { value };
         let (low, high) = match self.bound {
             Qualifier::Exactly => (self.value - self.step / 2.0, self.value + self.step / 2.0),
@@ -127,7 +127,7 @@ impl Figure {
                 (far.min(near), far.max(near))
             }
         };
-        Interval::new(as_ratio(low), as_ratio(high))
+        FigureRange::new(as_ratio(low), as_ratio(high))
     }
 }
 

@@ -5,12 +5,12 @@ use std::fmt;
 use serde::Deserialize;
 
 use super::{Figure, Published};
-use crate::interval::Interval;
+use crate::figure_range::FigureRange;
 
 /// How far averages of one run may miss each other: they are not taken at the same instants.
-const RUN_SLACK: Interval = Interval::around_one(0.02);
+const RUN_SLACK: FigureRange = FigureRange::around_one(0.02);
 /// How far rows of a table may differ in I/Os in flight.
-const LOAD_SLACK: Interval = Interval::around_one(0.005);
+const LOAD_SLACK: FigureRange = FigureRange::around_one(0.005);
 
 /// A dependency. Fields name figures.
 #[derive(Clone, Debug, Deserialize)]
@@ -115,9 +115,9 @@ pub struct Slip {
     /// The derived figure.
     pub figure: String,
     /// What is printed.
-    pub stated: Interval,
+    pub stated: FigureRange,
     /// What follows from the others.
-    pub follows: Interval,
+    pub follows: FigureRange,
     /// From what, in words.
     pub because: String,
 }
@@ -154,10 +154,10 @@ impl Relation {
     /// What the derived figure must be, and why, in the figures' own words.
     fn follows(
         &self,
-        of: &impl Fn(&str) -> Interval,
+        of: &impl Fn(&str) -> FigureRange,
         words: &impl Fn(&str) -> String,
-    ) -> Option<(Interval, String)> {
-        let one = Interval::new(1.0, 1.0);
+    ) -> Option<(FigureRange, String)> {
+        let one = FigureRange::new(1.0, 1.0);
         Some(match self {
             Relation::Effectiveness { iops, cpu, .. } => {
                 (of(iops).over(&of(cpu))?, format!("{} over {}", words(iops), words(cpu)))
@@ -170,7 +170,10 @@ impl Relation {
             }
             Relation::Bandwidth { iops, bytes, .. } => {
                 let each = bytes / f64::from(1 << 20);
-                (of(iops).times(&Interval::new(each, each)), format!("{} times {bytes} bytes", words(iops)))
+                (
+                    of(iops).times(&FigureRange::new(each, each)),
+                    format!("{} times {bytes} bytes", words(iops)),
+                )
             }
             Relation::SameDepth { iops, .. } => (
                 one.over(&of(iops))?.times(&RUN_SLACK),
@@ -193,7 +196,7 @@ impl Relation {
                 )
             }
             Relation::LineRate { link, mtu, .. } => (
-                Interval::new(f64::NEG_INFINITY, link * line_share(*mtu)),
+                FigureRange::new(f64::NEG_INFINITY, link * line_share(*mtu)),
                 format!(
                     "what frames of {mtu} bytes leave of {link} Gb/s for payload (without headers of iSCSI or NVMe)"
                 ),
@@ -226,16 +229,16 @@ fn line_share(mtu: f64) -> f64 {
 fn one_load(
     iops: &[String],
     latency: &[String],
-    of: &impl Fn(&str) -> Interval,
+    of: &impl Fn(&str) -> FigureRange,
     words: &impl Fn(&str) -> String,
 ) -> Vec<Slip> {
-    let milli = Interval::new(1e-3, 1e-3);
-    let rows: Vec<Interval> = iops
+    let milli = FigureRange::new(1e-3, 1e-3);
+    let rows: Vec<FigureRange> = iops
         .iter()
         .zip(latency)
         .map(|(iops, ms)| of(iops).times(&of(ms)).times(&milli).times(&LOAD_SLACK))
         .collect();
-    let lonely = |at: usize, one: &Interval| {
+    let lonely = |at: usize, one: &FigureRange| {
         rows.iter().enumerate().all(|(other, row)| other == at || !row.meets(one))
     };
     let each = iops.iter().zip(latency).zip(&rows).enumerate();
@@ -249,7 +252,7 @@ fn one_load(
             Slip {
                 figure: latency.clone(),
                 stated,
-                follows: Interval::new(low, high),
+                follows: FigureRange::new(low, high),
                 because: format!("{} times it are I/Os in flight, and the table's other rows", words(iops)),
             }
         },
@@ -259,7 +262,7 @@ fn one_load(
 
 /// Computes every derived figure again and names those that cannot be.
 pub fn check(published: &Published) -> Vec<Slip> {
-    let of = |id: &str| published.figure(id).map_or(Interval::new(0.0, 0.0), Figure::interval);
+    let of = |id: &str| published.figure(id).map_or(FigureRange::new(0.0, 0.0), Figure::interval);
     let words = |id: &str| {
         let figure = published.figure(id);
         figure.map_or_else(|| id.to_owned(), |figure| format!("{figure} ({})", figure.what))

@@ -34,7 +34,7 @@ impl std::fmt::Display for SmokeTest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SmokeTest::Short(seconds) => {
-                write!(f, "{} s of at least {SECONDS_LEAST}", crate::interval::short(*seconds))
+                write!(f, "{} s of at least {SECONDS_LEAST}", crate::figure_range::short(*seconds))
             }
             SmokeTest::FewLatencies(count) => {
                 write!(f, "{count:.0} mean latencies of at least {LATENCIES_LEAST}")

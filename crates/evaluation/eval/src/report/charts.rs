@@ -204,7 +204,7 @@ fn heat_maps(figures: &mut Vec<String>, points: &[&Point], said: &str, names: &N
         let rows: Vec<Row> = points
             .iter()
             .filter_map(|point| {
-                let cores = busy_cores(point, side);
+                let cores = busy_percent_per_core(point, side);
                 (cores.len() >= CORES_LEAST).then(|| (names.name(point), cores))
             })
             .collect();
@@ -219,7 +219,7 @@ fn heat_maps(figures: &mut Vec<String>, points: &[&Point], said: &str, names: &N
 }
 
 /// Each core's number and how busy it was over all runs, in percent.
-pub(super) fn busy_cores(point: &Point, side: EndOf) -> Vec<(u32, f64)> {
+pub(super) fn busy_percent_per_core(point: &Point, side: EndOf) -> Vec<(u32, f64)> {
     let mut cores: Vec<(u32, f64, f64)> = Vec::new();
     for (core, kinds) in point.runs.iter().filter_map(side).flat_map(|side| &side.cores.cores) {
         match cores.iter_mut().find(|(known, _, _)| known == core) {

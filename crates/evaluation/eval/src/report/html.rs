@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::answer::answer;
-use super::charts::{CORES_LEAST, EndOf, busy_cores, charts};
+use super::charts::{CORES_LEAST, EndOf, busy_percent_per_core, charts};
 use super::groups::{Names, groups, kind};
 use super::markup::{details, escaped, table};
 use super::paper::paper;
@@ -267,7 +267,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
 /// Cores at or above 90, 20 and 10 percent, as the papers count them.
 fn cores(page: &mut String, record: &Record, names: &Names) {
     let count = |point: &Point, side: EndOf| -> Vec<String> {
-        let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
+        let busy: Vec<f64> = busy_percent_per_core(point, side).into_iter().map(|(_, busy)| busy).collect();
         if busy.is_empty() {
             return vec![UNKNOWN.to_owned(); 4];
         }
@@ -275,7 +275,7 @@ fn cores(page: &mut String, record: &Record, names: &Names) {
         vec![of(90.0), of(20.0), of(10.0), busy.len().to_string()]
     };
     let all = in_order(record);
-    let is_many = |point: &Point, side: EndOf| busy_cores(point, side).len() >= CORES_LEAST;
+    let is_many = |point: &Point, side: EndOf| busy_percent_per_core(point, side).len() >= CORES_LEAST;
     let rows: Vec<Vec<String>> = all
         .iter()
         .filter(|(point, _)| {

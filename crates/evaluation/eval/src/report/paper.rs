@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use super::charts::{EndOf, busy_cores};
+use super::charts::{EndOf, busy_percent_per_core};
 use super::groups::Names;
 use super::headline::{Headline, Measure};
 use super::markup::{details, escaped, table};
@@ -407,7 +407,7 @@ fn demartek(record: &Record, name: &str) -> Option<String> {
     };
     let cores = |point: &Point, limit| {
         let side: EndOf = |run| run.target.as_ref();
-        let busy: Vec<f64> = busy_cores(point, side).into_iter().map(|(_, busy)| busy).collect();
+        let busy: Vec<f64> = busy_percent_per_core(point, side).into_iter().map(|(_, busy)| busy).collect();
         (!busy.is_empty()).then(|| format!("{} of {} cores", cores_at_least(&busy, limit), busy.len()))
     };
     if let Some(limit) = what.strip_prefix("cores-") {

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::text::{UNKNOWN, figure, size, smoke_tests, times, with_spread};
 use crate::bootstrap::ROUNDS_LEAST;
 use crate::compare::{self, Comparison, Spread};
-use crate::interval::short;
+use crate::figure_range::short;
 use crate::record::{Configuration, End, Metric, Point, Record};
 
 /// The columns of the table of results, with their units.

@@ -2,7 +2,7 @@
 
 use crate::bootstrap::Ratio;
 use crate::compare::Spread;
-use crate::interval::short;
+use crate::figure_range::short;
 use crate::record::Record;
 
 use super::groups::kind;

@@ -162,7 +162,7 @@ impl Ring {
     }
 
     /// The device has this chain no more.
-    pub(super) fn release(&mut self, head: u16) {
+    pub(super) fn mark_returned(&mut self, head: u16) {
         if let Some(chain) = self.chains.get_mut(usize::from(head)) {
             // cannot fail: `out` counts the chains that are marked, and each mark is taken once.
             self.out -= usize::from(std::mem::take(&mut chain.out));
@@ -236,7 +236,7 @@ impl Ring {
 
     /// Gives a chain back, with so many bytes written.
     pub(super) fn push(&mut self, head: u16, written: u32) -> Result<(), BrokenQueue> {
-        self.release(head);
+        self.mark_returned(head);
         let (region, base) = &self.places()?.used;
         // cannot fail: as in `pop`.
         let slot = usize::from(self.next_used & (self.size - 1));

@@ -265,7 +265,7 @@ impl Bringup {
             }
             Step::Independent => {
                 let said = IndependentNamespace::parse(&structure(payload)?);
-                self.namespace = self.namespace.map(|namespace| namespace.and(&said));
+                self.namespace = self.namespace.map(|namespace| namespace.merge_independent(&said));
             }
             Step::Descriptors => {
                 self.identifiers = Identifiers::parse(&structure(payload)?);

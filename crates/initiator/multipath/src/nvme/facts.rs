@@ -260,7 +260,7 @@ impl NamespaceFacts {
     }
 
     /// Takes what does not depend on the command set (CNS 08h).
-    pub(super) fn and(mut self, said: &IndependentNamespace) -> Self {
+    pub(super) fn merge_independent(mut self, said: &IndependentNamespace) -> Self {
         self.write_protected |= said.nsattr & Namespace::NSATTR_WRITE_PROTECTED != 0;
         self
     }

@@ -420,7 +420,7 @@ impl NvmePath {
             }
             Recheck::Independent => {
                 if let Ok(bytes) = structure(payload) {
-                    known.namespace = known.namespace.and(&IndependentNamespace::parse(&bytes));
+                    known.namespace = known.namespace.merge_independent(&IndependentNamespace::parse(&bytes));
                     self.bringup.namespace = Some(known.namespace);
                 }
             }

@@ -58,7 +58,7 @@ impl Disk {
     }
 
     /// What is out and writes is in the cache from now on, as if it had just been carried out.
-    pub(crate) fn write_ahead(&mut self, op: &DiskOp) {
+    pub(crate) fn cache_in_flight(&mut self, op: &DiskOp) {
         match &op.kind {
             DiskKind::Write { offset, from, skip, .. } => {
                 let mut bytes = vec![0; from.len() - *skip];

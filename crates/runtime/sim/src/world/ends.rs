@@ -68,7 +68,7 @@ impl<E: Endpoint> World<E> {
     pub fn crash_states(&self, bounds: CrashBounds, chance: &mut SimRng) -> Vec<BTreeMap<DiskId, Disk>> {
         let mut disks = self.disks.clone();
         for op in self.schedule.disk_ops() {
-            disks.entry(op.disk).or_default().write_ahead(op);
+            disks.entry(op.disk).or_default().cache_in_flight(op);
         }
         combine(&disks, bounds, chance)
     }

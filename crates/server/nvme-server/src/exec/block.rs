@@ -23,7 +23,7 @@ use crate::task::CountedAs;
 pub const UNCORRECTABLE_MAX_POWER: u8 = 8;
 
 #[inline]
-pub(super) fn span(transfer: Transfer) -> Span {
+pub(super) fn to_span(transfer: Transfer) -> Span {
     Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
 }
 
@@ -86,7 +86,7 @@ pub(super) fn read(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<
     let job = if stable { AfterWait::ReadStable(None) } else { AfterWait::Read };
     let slot = ctx.open(key, sqe, &entry, bytes, job)?;
     ctx.tasks.get_mut(slot).tally = CountedAs::Read;
-    ctx.submit(slot, Op::Read(span(transfer)), Payload::None, want);
+    ctx.submit(slot, Op::Read(to_span(transfer)), Payload::None, want);
     Ok(())
 }
 
@@ -120,7 +120,7 @@ pub(super) fn finish_stable_read(ctx: &mut ExecContext, slot: u32, payload: Payl
 #[inline]
 pub(super) fn write(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
-    let op = Op::Write(span(transfer), durability(transfer));
+    let op = Op::Write(to_span(transfer), durability(transfer));
     solicit(ctx, key, sqe, data_out, op, CountedAs::Write)
 }
 
@@ -131,7 +131,7 @@ pub(super) fn compare(
     sqe: &Sqe,
     data_out: u32,
 ) -> Result<(), Status> {
-    let op = Op::Compare(span(Transfer::of(sqe)));
+    let op = Op::Compare(to_span(Transfer::of(sqe)));
     solicit(ctx, key, sqe, data_out, op, CountedAs::Read)
 }
 
@@ -156,7 +156,7 @@ fn solicit(
 /// Write Zeroes. Its length is not bound by the longest transfer: the gate goes in steps.
 pub(super) fn write_zeroes(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
     let transfer = Transfer::of(sqe);
-    let op = Op::WriteZeroes { span: span(transfer), unmap: transfer.has(Transfer::DEALLOCATE) };
+    let op = Op::WriteZeroes { span: to_span(transfer), unmap: transfer.has(Transfer::DEALLOCATE) };
     // DEAC stands where other commands have no storage tag check; bit 24 is that check here too.
     bare(ctx, key, sqe, op, transfer.has(Transfer::FUA))
 }
@@ -167,12 +167,12 @@ pub(super) fn verify(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Resul
         ctx.steps.push_back(Step::Respond { command: key, reply: Completion::SUCCESS });
         return Ok(());
     }
-    bare(ctx, key, sqe, Op::Verify(span(Transfer::of(sqe))), false)
+    bare(ctx, key, sqe, Op::Verify(to_span(Transfer::of(sqe))), false)
 }
 
 /// Write Uncorrectable.
 pub(super) fn write_uncorrectable(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), Status> {
-    let span = span(Transfer::of(sqe));
+    let span = to_span(Transfer::of(sqe));
     let (_, volume) = place(ctx, key.queue, sqe.nsid.get())?;
     if span.blocks * u64::from(volume.view.geometry.logical) > 4096 << UNCORRECTABLE_MAX_POWER {
         return Err(Status::INVALID_FIELD.final_());

@@ -32,7 +32,7 @@ impl ExecContext {
         // A read that is to be made stable first takes two steps.
         let stable = transfer.has(Transfer::FUA) && volume.view.geometry.write_cache;
         let may = may && !(write.is_none() && stable);
-        may.then(|| InlineIo { volume: entry.volume, span: block::span(transfer), bytes, write })
+        may.then(|| InlineIo { volume: entry.volume, span: block::to_span(transfer), bytes, write })
     }
 
     #[inline]

@@ -14,7 +14,7 @@ use nvme::io::Transfer;
 use nvme::{Descriptor, Fuse, Opcode, Sqe, Status};
 use volume::{Failure, Fault, Op, Outcome};
 
-use super::block::{admit, measure, span};
+use super::block::{admit, measure, to_span};
 use super::place;
 use crate::after_wait::{AfterWait, FusedHalf};
 use crate::context::ExecContext;
@@ -70,7 +70,7 @@ fn open(
     let bytes = measure(ctx, key, volume, transfer, data_out)?;
     let stable = transfer.has(Transfer::FUA);
     let half =
-        FusedHalf { span: span(transfer), mate: None, data: None, stable, running: false, done: false };
+        FusedHalf { span: to_span(transfer), mate: None, data: None, stable, running: false, done: false };
     let slot = ctx.open(key, sqe, &entry, bytes, AfterWait::Half(Box::new(half)))?;
     let task = ctx.tasks.get_mut(slot);
     (task.phase, task.tally) = (Phase::Mate, tally);
@@ -129,12 +129,12 @@ fn pair(
     let transfer = Transfer::of(sqe);
     let fits = sqe.opcode == Opcode::WRITE
         && sqe.nsid.get() == ctx.tasks.get(first).nsid
-        && span(transfer) == ctx.half(first).span;
+        && to_span(transfer) == ctx.half(first).span;
     if !fits {
         return Err(both(Status::INVALID_FIELD.final_()));
     }
     let (entry, volume) = place(ctx, key.queue, sqe.nsid.get()).map_err(both)?;
-    let op = Op::CompareAndWrite(span(transfer));
+    let op = Op::CompareAndWrite(to_span(transfer));
     admit(ctx, key, &entry, volume, &op).map_err(both)?;
     let failed = Status::ABORTED_FAILED_FUSED.final_();
     open(ctx, key, sqe, data_out, CountedAs::Write).map_err(|status| (failed, status))

@@ -48,7 +48,7 @@ pub(crate) fn set(ctx: &mut ExecContext, slot: u32, list_len: u32) {
 }
 
 /// The list of a SET TARGET PORT GROUPS is here.
-pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
+pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     let nexus = ctx.nexus_of(slot);
     let bytes = contiguous(data);
     let wishes = match SetList::parse(&bytes, SupportedStates::VOLUME) {

@@ -13,7 +13,7 @@ use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::step::Reply;
 
-pub(crate) fn span(transfer: Transfer) -> Span {
+pub(crate) fn to_span(transfer: Transfer) -> Span {
     Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
 }
 
@@ -53,7 +53,7 @@ pub(crate) fn length_mismatch(ctx: &mut ExecContext, slot: u32, transferred: u64
 
 /// READ.
 pub(crate) fn read(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    let whole = Op::Read(span(transfer));
+    let whole = Op::Read(to_span(transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &whole, transfer.blocks) else { return };
     let wanted = bytes.min(u64::from(ctx.tasks.get(slot).data_in));
     if wanted == 0 {
@@ -80,7 +80,7 @@ pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, 
 }
 
 /// What READ with FUA has read is stable.
-pub(crate) fn read_is_stable(ctx: &mut ExecContext, slot: u32) {
+pub(crate) fn finish_fua_read(ctx: &mut ExecContext, slot: u32) {
     let task = ctx.tasks.get_mut(slot);
     match (std::mem::replace(&mut task.job, AfterOperation::Plain), task.command) {
         (AfterOperation::FlushAfterRead(data), scsi::Command::Read(transfer)) => {
@@ -194,14 +194,14 @@ pub(crate) fn make_stable(ctx: &mut ExecContext, slot: u32) {
 
 /// ORWRITE.
 pub(crate) fn or_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    let op = Op::Or(span(transfer));
+    let op = Op::Or(to_span(transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &op, transfer.blocks) else { return };
     receive_exactly(ctx, slot, bytes, transfer.fua);
 }
 
 /// WRITE ATOMIC: without boundaries, which VPD B0h says.
 pub(crate) fn write_atomic(ctx: &mut ExecContext, slot: u32, write: WriteAtomic) {
-    let op = Op::WriteAtomic(span(write.transfer));
+    let op = Op::WriteAtomic(to_span(write.transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &op, write.transfer.blocks) else { return };
     if write.boundary != 0 {
         return ctx.check(slot, Sense::cdb_field(10, None));

@@ -78,7 +78,7 @@ pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> boo
         return false;
     }
     let background = Background { nexus: key.nexus, lun, serial, hint };
-    let Some(own) = ctx.open_own(slot, AfterOperation::Background(Box::new(background))) else {
+    let Some(own) = ctx.open_internal_task(slot, AfterOperation::Background(Box::new(background))) else {
         return false;
     };
     if let Some(state) = ctx.state_mut(key.nexus).lun(lun, serial) {
@@ -90,7 +90,7 @@ pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> boo
 
 /// An operation in the background has ended.
 pub(crate) fn ended(ctx: &mut ExecContext, slot: u32, failure: Option<Failure>) {
-    let AfterOperation::Background(background) = ctx.close_own(slot) else {
+    let AfterOperation::Background(background) = ctx.close_internal_task(slot) else {
         // No other job comes here.
         return;
     };

@@ -73,7 +73,7 @@ pub(crate) fn next(ctx: &mut ExecContext, slot: u32, payload: Payload) {
 
 /// COMPARE AND WRITE: the initiator must send exactly what it compares and what it writes.
 pub(crate) fn compare_and_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    let op = Op::CompareAndWrite(super::block::span(transfer));
+    let op = Op::CompareAndWrite(super::block::to_span(transfer));
     if let Err(refusal) = admit(ctx, slot, &op) {
         return ctx.refuse(slot, refusal);
     }

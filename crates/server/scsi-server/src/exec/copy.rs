@@ -55,7 +55,7 @@ fn is_full(ctx: &ExecContext) -> bool {
 }
 
 /// The list of an EXTENDED COPY is here.
-pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
+pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
     if is_full(ctx) {
         return ctx.respond(slot, Reply::plain(Status::BUSY));
     }

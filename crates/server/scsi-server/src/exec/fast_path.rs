@@ -39,5 +39,5 @@ pub(crate) fn fast_path(
     let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
     // A read that is to be made stable first takes two steps.
     let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
-    fits.then(|| InlineIo { volume: entry.volume, span: block::span(transfer), bytes, write })
+    fits.then(|| InlineIo { volume: entry.volume, span: block::to_span(transfer), bytes, write })
 }

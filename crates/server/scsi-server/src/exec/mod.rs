@@ -195,23 +195,23 @@ pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
         Command::Write(transfer) => block::submit_write(ctx, slot, transfer, data),
         Command::WriteAndVerify(verify) => block::verified_write(ctx, slot, verify, data),
         Command::OrWrite(transfer) => {
-            ctx.submit(slot, Op::Or(block::span(transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::Or(block::to_span(transfer)), Payload::Out(data), 0);
         }
         Command::WriteAtomic(write) => {
-            ctx.submit(slot, Op::WriteAtomic(block::span(write.transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::WriteAtomic(block::to_span(write.transfer)), Payload::Out(data), 0);
         }
         Command::CompareAndWrite(transfer) => {
-            ctx.submit(slot, Op::CompareAndWrite(block::span(transfer)), Payload::Out(data), 0);
+            ctx.submit(slot, Op::CompareAndWrite(block::to_span(transfer)), Payload::Out(data), 0);
         }
         Command::Verify(verify) => compare::data(ctx, slot, verify, data),
         Command::WriteSame(same) => provision::same_data(ctx, slot, same, data),
         Command::Unmap { .. } => provision::unmap_list(ctx, slot, &data),
-        Command::ModeSelect(select) => mode::take_parameter_list(ctx, slot, select, &data),
+        Command::ModeSelect(select) => mode::apply_parameter_list(ctx, slot, select, &data),
         Command::WriteBuffer(_) => report::echo(ctx, slot, &data),
-        Command::SetTargetPortGroups { .. } => access::take_parameter_list(ctx, slot, &data),
-        Command::ReserveOut(out) => reserve::take_parameter_list(ctx, slot, out, &data),
-        Command::ExtendedCopy { .. } => copy::take_parameter_list(ctx, slot, &data),
-        Command::Sanitize(sanitize) => sanitize::take_parameter_list(ctx, slot, sanitize, &data),
+        Command::SetTargetPortGroups { .. } => access::apply_parameter_list(ctx, slot, &data),
+        Command::ReserveOut(out) => reserve::apply_parameter_list(ctx, slot, out, &data),
+        Command::ExtendedCopy { .. } => copy::apply_parameter_list(ctx, slot, &data),
+        Command::Sanitize(sanitize) => sanitize::apply_parameter_list(ctx, slot, sanitize, &data),
         // No other asks for data.
         _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
@@ -235,7 +235,7 @@ pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
         (AfterOperation::Flush, Ok(_)) => block::make_stable(ctx, slot),
         (AfterOperation::LastFlush, Ok(_)) => good(ctx, slot),
         (AfterOperation::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
-        (AfterOperation::FlushAfterRead(_), Ok(_)) => block::read_is_stable(ctx, slot),
+        (AfterOperation::FlushAfterRead(_), Ok(_)) => block::finish_fua_read(ctx, slot),
         (AfterOperation::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
         (AfterOperation::MappedBlockCount(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
         (AfterOperation::Eject, Ok(_)) => power::eject(ctx, slot),

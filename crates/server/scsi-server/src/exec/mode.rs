@@ -27,13 +27,13 @@ pub(crate) fn sense(ctx: &mut ExecContext, slot: u32, request: ModeSense) {
 /// MODE SELECT.
 pub(crate) fn select(ctx: &mut ExecContext, slot: u32, select: ModeSelect) {
     if select.list_len == 0 {
-        return take_parameter_list(ctx, slot, select, &Sg::new());
+        return apply_parameter_list(ctx, slot, select, &Sg::new());
     }
     ctx.receive_list(slot, u32::from(select.list_len), LIST_MAX);
 }
 
 /// The list of a MODE SELECT is here.
-pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &Sg) {
+pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, select: ModeSelect, data: &Sg) {
     let unit = ctx.unit_of(slot);
     let device = unit.device(ctx.tasks.get(slot).read_only);
     let old = unit.parameters();

@@ -52,7 +52,7 @@ fn kind(out: ReserveOut) -> Result<Option<ReservationType>, Sense> {
 }
 
 /// The list of a PERSISTENT RESERVE OUT is here.
-pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, out: ReserveOut, data: &Sg) {
+pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, out: ReserveOut, data: &Sg) {
     match action(ctx.nexus_of(slot), out, &contiguous(data)) {
         Ok(action) => request(ctx, slot, action),
         Err(sense) => ctx.check(slot, sense),

@@ -61,7 +61,7 @@ fn exit_failure(ctx: &mut ExecContext, slot: u32) {
 }
 
 /// The list of an overwrite is here.
-pub(crate) fn take_parameter_list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
+pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
     let block_len = ctx.unit_of(slot).view.geometry.logical;
     let kind = match Overwrite::parse(&contiguous(data), block_len) {
         Err(sense) => return ctx.check(slot, sense),
@@ -82,7 +82,7 @@ fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKin
         kind,
         stage: SanitizeStage::Closing,
     }));
-    match ctx.open_own(slot, job) {
+    match ctx.open_internal_task(slot, job) {
         Some(own) => {
             ctx.tasks.get_mut(slot).phase = Phase::Sanitize;
             ctx.request(own, VolumeRequest::SanitizeStart);
@@ -157,7 +157,7 @@ pub(crate) fn end(ctx: &mut ExecContext, slot: u32, result: Result<(), Sense>) {
             if let Some(asker) = waiting(ctx, asker) {
                 good(ctx, asker);
             }
-            ctx.close_own(slot);
+            ctx.close_internal_task(slot);
         }
         Err(sense) => close(ctx, slot, Reply::check(sense)),
     }
@@ -168,7 +168,7 @@ fn close(ctx: &mut ExecContext, slot: u32, reply: Reply) {
     if let Some(asker) = waiting(ctx, asker) {
         ctx.respond(asker, reply);
     }
-    ctx.close_own(slot);
+    ctx.close_internal_task(slot);
 }
 
 /// The command that began it, if it still waits.

@@ -44,7 +44,7 @@ impl MemoryWaiters {
     /// for them.
     pub(super) fn remove_transfers<F: Front>(&mut self, ended: impl Fn(F::Command) -> bool) {
         self.queue.retain(|step| {
-            !F::own_step(step).is_some_and(|step| step.ends_with_command() && ended(step.command()))
+            !F::own_step(step).is_some_and(|step| !step.outlives_command() && ended(step.command()))
         });
     }
 }

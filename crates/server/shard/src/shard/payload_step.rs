@@ -62,9 +62,9 @@ impl<C: Copy> PayloadStep<C> {
         matches!(self, PayloadStep::Io(step) if step.io.id == id)
     }
 
-    /// Whether nobody wants it any more when its command has ended. An operation is cancelled by its name.
-    pub(super) fn ends_with_command(&self) -> bool {
-        !matches!(self, PayloadStep::Io(_))
+    /// Whether it waits on when its command has ended. An operation does: it is cancelled by its name.
+    pub(super) fn outlives_command(&self) -> bool {
+        matches!(self, PayloadStep::Io(_))
     }
 }
 
@@ -111,7 +111,7 @@ impl<C: Copy + PartialEq> ParkedSteps<C> {
     }
 
     pub(super) fn remove_transfers(&mut self, of: C) {
-        self.reads.retain(|step| !(step.ends_with_command() && step.command() == of));
+        self.reads.retain(|step| step.outlives_command() || step.command() != of);
         self.writes.retain(|receive| receive.command != of);
     }
 }

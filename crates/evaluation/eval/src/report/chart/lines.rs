@@ -5,7 +5,7 @@ use std::fmt::Write;
 use super::super::colour::Colour;
 use super::super::markup::escaped;
 use super::{DECADE, WIDTH, fitted, mark, open, powers, step};
-use crate::interval::short;
+use crate::figure_range::short;
 
 const HEIGHT: f64 = 270.0;
 const SIDE: f64 = 52.0;

@@ -69,7 +69,7 @@ fn mark(value: f64) -> String {
         _ if value >= 1e6 => format!("{}M", trimmed(value / 1e6)),
         _ if value >= 1e4 => format!("{}K", trimmed(value / 1e3)),
         _ if value >= 0.01 || value == 0.0 => trimmed(value),
-        _ => crate::interval::short(value),
+        _ => crate::figure_range::short(value),
     }
 }
 

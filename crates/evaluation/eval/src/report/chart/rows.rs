@@ -6,7 +6,7 @@ use super::super::colour::Colour;
 use super::super::markup::escaped;
 use super::{DECADE, WIDTH, fitted, mark, open, powers};
 use crate::Histogram;
-use crate::interval::short;
+use crate::figure_range::short;
 
 const LEFT: f64 = 8.0;
 

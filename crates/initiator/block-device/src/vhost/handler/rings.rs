@@ -33,7 +33,7 @@ impl VhostHandler<'_> {
                 Err(BrokenQueue) => {
                     let queue = self.peer.as_mut().and_then(|peer| peer.queues.get_mut(usize::from(index)));
                     if let Some(queue) = queue {
-                        queue.ring.release(head);
+                        queue.ring.mark_returned(head);
                         queue.break_down();
                     }
                     break;
@@ -196,7 +196,7 @@ impl Queue {
     pub(super) fn put_back(&mut self) {
         let waiting = self.parked.take().into_iter().chain(self.again.drain(..));
         for head in waiting.collect::<SmallVec<[u16; 4]>>() {
-            self.ring.release(head);
+            self.ring.mark_returned(head);
             if self.inflight.is_none() {
                 self.ring.next_available = self.ring.next_available.wrapping_sub(1);
             }
@@ -211,7 +211,7 @@ impl Queue {
         status: Status,
         written: usize,
     ) -> Result<(), BrokenQueue> {
-        self.ring.release(head);
+        self.ring.mark_returned(head);
         let chain = self.ring.chain(head)?;
         let last = chain.writable.len().checked_sub(1).ok_or(BrokenQueue)?;
         chain.writable.write(memory, last, &[status as u8])?;

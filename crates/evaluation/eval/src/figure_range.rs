@@ -7,27 +7,27 @@ use std::fmt;
 
 /// All that a printed figure may stand for.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Interval {
+pub struct FigureRange {
     low: f64,
     high: f64,
 }
 
-impl Interval {
+impl FigureRange {
     /// From `low` to `high`, in either order; a bound that is no number leaves that side open.
     pub fn new(low: f64, high: f64) -> Self {
         let low = if low.is_nan() { f64::NEG_INFINITY } else { low };
         let high = if high.is_nan() { f64::INFINITY } else { high };
-        Interval { low: low.min(high), high: low.max(high) }
+        FigureRange { low: low.min(high), high: low.max(high) }
     }
 
     /// A figure that was rounded to a multiple of `step`.
     pub fn rounded(value: f64, step: f64) -> Self {
-        Interval::new(value - step / 2.0, value + step / 2.0)
+        FigureRange::new(value - step / 2.0, value + step / 2.0)
     }
 
     /// A factor that may be off by this part: `part` is not negative.
     pub(crate) const fn around_one(part: f64) -> Self {
-        Interval { low: 1.0 - part, high: 1.0 + part }
+        FigureRange { low: 1.0 - part, high: 1.0 + part }
     }
 
     /// The lowest value.
@@ -51,38 +51,38 @@ impl Interval {
     }
 
     /// Whether both can mean the same value.
-    pub fn meets(&self, other: &Interval) -> bool {
+    pub fn meets(&self, other: &FigureRange) -> bool {
         // What floating point loses is far below any printed digit.
         let slack = 1e-9 * self.middle().abs().max(other.middle().abs());
         self.low <= other.high + slack && other.low <= self.high + slack
     }
 
     /// The difference.
-    pub fn minus(&self, other: &Interval) -> Interval {
-        Interval::new(self.low - other.high, self.high - other.low)
+    pub fn minus(&self, other: &FigureRange) -> FigureRange {
+        FigureRange::new(self.low - other.high, self.high - other.low)
     }
 
     /// The product.
-    pub fn times(&self, other: &Interval) -> Interval {
+    pub fn times(&self, other: &FigureRange) -> FigureRange {
         let all =
             [self.low * other.low, self.low * other.high, self.high * other.low, self.high * other.high];
         let (low, high) = all
             .into_iter()
             .filter(|value| !value.is_nan())
             .fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| (low.min(value), high.max(value)));
-        Interval::new(low, high)
+        FigureRange::new(low, high)
     }
 
     /// The quotient; `None` if the divisor may be zero.
-    pub fn over(&self, other: &Interval) -> Option<Interval> {
+    pub fn over(&self, other: &FigureRange) -> Option<FigureRange> {
         if other.low <= 0.0 && other.high >= 0.0 {
             return None;
         }
-        Some(self.times(&Interval::new(1.0 / other.high, 1.0 / other.low)))
+        Some(self.times(&FigureRange::new(1.0 / other.high, 1.0 / other.low)))
     }
 }
 
-impl fmt::Display for Interval {
+impl fmt::Display for FigureRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.low.is_finite(), self.high.is_finite()) {
             (true, false) => write!(f, "over {}", short(self.low)),
@@ -114,9 +114,9 @@ mod tests {
             (a, b) in (0.1f64..1e6, 0.1f64..1e6), (s, t) in (0.001f64..0.1, 0.001f64..0.1),
             (x, y) in (-0.5f64..0.5, -0.5f64..0.5),
         ) {
-            let (one, two) = (Interval::rounded(a, s), Interval::rounded(b, t));
+            let (one, two) = (FigureRange::rounded(a, s), FigureRange::rounded(b, t));
             let (p, q) = (a + s * x, b + t * y);
-            let holds = |i: Interval, v: f64| i.meets(&Interval::new(v, v));
+            let holds = |i: FigureRange, v: f64| i.meets(&FigureRange::new(v, v));
             prop_assert!(holds(one.minus(&two), p - q));
             prop_assert!(holds(one.times(&two), p * q));
             prop_assert!(holds(one.over(&two).unwrap(), p / q));
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn a_half_open_one_meets_all_beyond() {
-        let over = Interval::new(3.5, f64::INFINITY);
-        assert!(over.meets(&Interval::rounded(3.66, 0.01)));
-        assert!(!over.meets(&Interval::rounded(3.4, 0.01)));
+        let over = FigureRange::new(3.5, f64::INFINITY);
+        assert!(over.meets(&FigureRange::rounded(3.66, 0.01)));
+        assert!(!over.meets(&FigureRange::rounded(3.4, 0.01)));
         assert_eq!(over.to_string(), "over 3.5");
-        assert!(Interval::new(1.0, 2.0).over(&Interval::new(-1.0, 1.0)).is_none());
+        assert!(FigureRange::new(1.0, 2.0).over(&FigureRange::new(-1.0, 1.0)).is_none());
     }
 
     #[test]
@@ -137,6 +137,6 @@ mod tests {
         assert_eq!(short(1451.3789), "1451");
         assert_eq!(short(0.000_689), "0.000689");
         assert_eq!(short(20.0), "20");
-        assert_eq!(Interval::rounded(19.82, 0.02).to_string(), "19.81 to 19.83");
+        assert_eq!(FigureRange::rounded(19.82, 0.02).to_string(), "19.81 to 19.83");
     }
 }
