@@ -144,8 +144,8 @@ fn heading(preset: &Preset, what: &str) -> Vec<String> {
     }
     if !preset.rates.is_empty() || !preset.shapes.is_empty() || preset.scales_cores {
         lines.push(format!(
-            "The experiment varies its rate, depth and threads, or the target's processors: these are its loads at most, with \
-             depth {} on {} threads.",
+            "The experiment varies its rate, depth and threads, or the target's processors: these are its loads at most, \
+             with depth x threads of {} x {}.",
             preset.depth, preset.threads
         ));
     }

@@ -135,7 +135,7 @@ impl Sweep<'_> {
         for (what, unit, of, is_log) in charts {
             let series = self.series(names, of);
             if !series.is_empty() {
-                let caption = format!("{what}: {}", self.name.to_lowercase());
+                let caption = format!("{what}: {}", self.name);
                 let axis = Axis { left: unit, right: "", below, is_log };
                 figure(&mut figures, &caption, &lines(&caption, &self.places, &axis, &series));
             }
