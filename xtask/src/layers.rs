@@ -58,17 +58,21 @@ const TABLE: &[Layer] = &[
         foreign: Only(&["foreign-types", "openssl", "openssl-sys", "zeroize"]),
     },
     Layer { directory: "protocol/iscsi", on: "buf stream", foreign: Only(ISCSI) },
-    Layer { directory: "protocol/nvme-tcp", on: "buf nvme stream", foreign: Only(&["smallvec", "zerocopy"]) },
+    Layer {
+        directory: "protocol/nvme-tcp",
+        on: "buf nvme stream tls",
+        foreign: Only(&["smallvec", "zerocopy"]),
+    },
     Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&[]) },
     Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["zerocopy"]) },
     Layer {
         directory: "server/shard",
-        on: "buf endpoint iscsi nvme nvme-server nvme-tcp scsi scsi-server stream volume",
+        on: "buf endpoint iscsi nvme nvme-server nvme-tcp scsi scsi-server stream tls volume",
         foreign: Only(&["smallvec"]),
     },
     Layer {
         directory: "initiator/multipath",
-        on: "backends buf endpoint iscsi nvme nvme-tcp scsi stream volume",
+        on: "backends buf endpoint iscsi nvme nvme-tcp scsi stream tls volume",
         foreign: Only(&["smallvec", "strsim", "zeroize"]),
     },
     Layer {
@@ -112,7 +116,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "daemon/engine",
         on: "backends buf chiscsi-config client config control endpoint iscsi metrics multipath nvme \
-             nvme-server process reactor recovery scsi-server shard stream volume",
+             nvme-server process reactor recovery scsi-server shard stream tls volume",
         foreign: Any,
     },
     Layer {

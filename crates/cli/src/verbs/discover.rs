@@ -66,7 +66,7 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
         text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
     } else {
         for one in &discovered.targets {
-            let tls = if one.tls { "  (requires TLS, which is not supported)" } else { "" };
+            let tls = if one.tls { "  (requires TLS: add tls_key_file)" } else { "" };
             let _ = writeln!(text, "{}{tls}", url(one));
         }
         for problem in &discovered.problems {

@@ -18,5 +18,6 @@ mod placement;
 mod refused;
 mod remote;
 mod stripe;
+mod tls;
 mod verbs;
 mod volumes;

@@ -96,6 +96,13 @@ impl<T: Clone> PendingResult<T> {
     }
 }
 
+impl<T> PendingResult<T> {
+    /// Takes the answer out, once there is one and the computation is gone: after it was told that it is.
+    pub fn take(&mut self) -> Option<Result<T, NotComputed>> {
+        Arc::get_mut(&mut self.0)?.take().map(|answer| answer.ok_or(NotComputed))
+    }
+}
+
 impl fmt::Debug for Computation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Computation({}, ..)", self.peer)
@@ -135,6 +142,11 @@ mod tests {
         assert_eq!(awaited.get(), None);
         std::thread::spawn(move || work.run()).join().unwrap();
         assert_eq!(awaited.get(), Some(Ok(7)));
+        let (work, mut awaited) = Computation::new(PEER, || String::from("owned"));
+        assert_eq!(awaited.take(), None);
+        work.run();
+        assert_eq!(awaited.take(), Some(Ok(String::from("owned"))));
+        assert_eq!(awaited.take(), None);
         let (work, awaited) = Computation::new(PEER, || 7);
         drop(work);
         assert_eq!(awaited.get(), Some(Err(NotComputed)));

@@ -105,6 +105,7 @@ fn portals(target: &TargetSection, sink: &Sink, draft: &mut Draft) {
                         address: *address,
                         tag,
                         digests: (true, true),
+                        tls: shard::TlsMode::Off,
                         tcp: TcpOptions::default(),
                     };
                     draft.portals.push(Located::new(portal, group.at.clone()));
@@ -217,6 +218,7 @@ fn access(target: &TargetSection, name: &Located<String>, draft: &mut Draft) {
             nqns: Vec::new(),
             hostid: None,
             dhchap: None,
+            tls_key: None,
             both: false,
             subsystem_grants: Vec::new(),
         };

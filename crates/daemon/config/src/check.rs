@@ -84,6 +84,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         .collect();
     methods(&auth, &hosts, &ways.targets, sink);
     discovery_proof(&auth, &hosts, sink);
+    crate::tls::has_keys(&draft.portals, &hosts, &auth.value.auth, sink);
     let names = placement::RuleNames {
         portals: &draft.portals,
         hosts: &draft.hosts,
@@ -430,8 +431,14 @@ fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static s
             let target = reached.find(|target| is_reachable_without_secret(plan, target))?;
             Some((format!("target \"{}\"", target.name), "configure CHAP"))
         }
+        // A key of TLS proves who a host is.
+        Protocol::Nvme if portal.tls == shard::TlsMode::Require => None,
         Protocol::Nvme => {
-            let mut reached = plan.ways.subsystems.iter().filter(|one| one.portals.contains(&portal.tag));
+            let mut reached = plan
+                .ways
+                .subsystems
+                .iter()
+                .filter(|one| one.portals.contains(&portal.tag) && one.tls != shard::TlsMode::Require);
             let subsystem = reached.find(|subsystem| nvme::is_reachable_without_secret(plan, subsystem))?;
             Some((format!("subsystem \"{}\"", subsystem.nqn), "configure dhchap_key_file"))
         }

@@ -9,7 +9,7 @@ use std::{net::SocketAddr, time::Duration};
 pub use super::secret::DIFFER as SECRETS_DIFFER;
 
 use self::{nvme::SubsystemDraft, placement::PlacementDraft};
-use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret};
+use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret, tls};
 use crate::{
     name::{self, VolumeName},
     network,
@@ -245,6 +245,7 @@ fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
         table.word(key, &[("off", false), ("allow", true)]).is_none_or(|allowed| allowed.value)
     };
     let digests = (digest("header_digest"), digest("data_digest"));
+    let tls = tls::portal_mode(table, spoken);
     let buffer = |key| table.size(key, 4096..=1 << 30).map(|size| size.value as u32);
     let tcp = TcpOptions {
         congestion: table.parsed("congestion", congestion).map(|name| name.value),
@@ -255,7 +256,7 @@ fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
     };
     let (protocol, address) = (protocol?, address?);
     Some(Located::new(
-        Portal { protocol: protocol.value, address: address.value, tag, digests, tcp },
+        Portal { protocol: protocol.value, address: address.value, tag, digests, tls, tcp },
         address.at,
     ))
 }
@@ -454,7 +455,7 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
     }
     let (grants, subsystem_grants) = nvme::grants(table);
     let chap = credentials(table, "chap", allow_short);
-    let dhchap = dhchap::key(table);
+    let (dhchap, tls_key) = (dhchap::key(table), tls::key(table));
     let hostid = table.parsed("hostid", nvme::host_id).map(|id| id.value);
     let both = table.switch("both").is_some_and(|on| on.value);
     let name = name?;
@@ -467,6 +468,7 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
         sources: sources.unwrap_or_default().into_iter().map(|item| item.value).collect(),
         chap,
         dhchap,
+        tls_key,
         both,
         grants: Vec::new(),
         subsystem_grants: Vec::new(),
@@ -530,6 +532,8 @@ fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
         proofs: dhchap::policy(table),
         dhchap_discovery: discovery.as_ref().is_some_and(|on| on.value),
         dhchap_discovery_key: dhchap::key_of(table, "dhchap_discovery_key_file"),
+        tls_key: tls::key(table),
+        tls_derivations: tls::derivations(table),
     };
     if let (Some(at), false) = (table.as_written("dhchap_discovery_key_file"), auth.dhchap_discovery) {
         let why = "dhchap_discovery_key_file in [auth] has no effect without dhchap_discovery = true";

@@ -30,6 +30,7 @@ pub mod schema;
 mod secret;
 pub mod size;
 pub mod spec;
+mod tls;
 
 use std::{
     fs, io,

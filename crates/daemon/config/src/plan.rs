@@ -179,6 +179,8 @@ pub struct Portal {
     pub tag: u16,
     /// NVMe/TCP: whether CRC32C over headers, and over data, is granted to hosts that ask.
     pub digests: (bool, bool),
+    /// NVMe/TCP: whether hosts use TLS.
+    pub tls: shard::TlsMode,
     /// Options of its sockets.
     pub tcp: TcpOptions,
 }
@@ -369,6 +371,8 @@ pub struct Host {
     pub hostid: Option<[u8; 16]>,
     /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
     pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    /// Its key for TLS; `None`: [`Auth::tls_key`].
+    pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// It may reach one volume over both protocols.
     pub both: bool,
     /// Which subsystems it may reach.
@@ -435,6 +439,10 @@ pub struct Auth {
     /// DH-HMAC-CHAP secret of NVMe hosts that ask the discovery service and have none of their own;
     /// `None`: [`Auth::dhchap`].
     pub dhchap_discovery_key: Option<Arc<nvme::auth::Secret>>,
+    /// The key for TLS of NVMe hosts that have none of their own; `None`: such hosts have none.
+    pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
+    /// How keys of TLS are derived, most likely first; empty: as the standard says.
+    pub tls_derivations: Vec<nvme::tls::Derivation>,
 }
 
 impl Auth {

@@ -96,6 +96,7 @@ pub const PORTAL: Section = Section {
         "tag": "0 to 65535", "1", "Portal group tag.";
         "header_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over headers. (iSCSI: see `[[target]]`.)";
         "data_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over data.";
+        "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`). `allow`: the first byte of a connection decides.";
         "congestion": "text", "the system's", "TCP congestion control algorithm.";
         "send_buffer": "size", "the system's", "Socket send buffer.";
         "receive_buffer": "size", "the system's", "Socket receive buffer.";
@@ -188,6 +189,7 @@ pub const HOST: Section = Section {
         "access": "list of {target, luns, mode} or {subsystem, namespaces, mode}", "needed, unless a subsystem names it", "What it may reach.";
         "chap": "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI.";
         "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire host key FILE` creates one. A relative path starts at this file's directory.";
+        "tls_key_file": "path", "that of [auth]", "A file that holds its pre-shared key for TLS as `NVMeTLSkey-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate --kind tls FILE` creates one. The host needs an `nqn`, which its TLS identity names.";
     },
 };
 
@@ -235,6 +237,8 @@ pub const AUTH: Section = Section {
         "dhchap_groups": "list of \"ffdhe3072\", \"ffdhe4096\", \"ffdhe6144\", \"ffdhe8192\", \"ffdhe2048\", \"null\"", "all, in this order", "Allowed Diffie-Hellman groups of DH-HMAC-CHAP in order of preference. `null` means no group: the exchange depends on the secret alone, and an eavesdropper can try to guess it offline.";
         "dhchap_discovery": "true or false", "false", "NVMe hosts must also authenticate to the discovery service: with their own secret, or else that of `dhchap_discovery_key_file`, or else that of `dhchap_key_file`. Hosts without a secret are refused.";
         "dhchap_discovery_key_file": "path", "that of dhchap_key_file", "A file with the DH-HMAC-CHAP secret for the discovery service, for hosts without their own.";
+        "tls_key_file": "path", "none", "A file with the pre-shared key of TLS for NVMe hosts without their own, as in `[[host]]`. From it each host derives another key, by its NQN.";
+        "tls_derivations": "list of \"standard\", \"compat\"", "[\"standard\"]", "How hosts derive keys of TLS. libnvme before 1.16 does it in its own way, `compat`. With both, the digest in a host's identity (version 1) tells which; identities of version 0, and keys without a hash, go by the first.";
     },
 };
 

@@ -150,7 +150,10 @@ impl Source {
 
 /// Whether the file of a secret is named as it is from the directory of who wrote the URL.
 pub fn name_a_relative_secret(urls: &[Url]) -> bool {
-    let named = urls.iter().flat_map(|url| [&url.options.secret, &url.options.mutual_secret]).flatten();
+    let named = urls
+        .iter()
+        .flat_map(|url| [&url.options.secret, &url.options.mutual_secret, &url.options.tls_key])
+        .flatten();
     named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
 }
 

@@ -277,7 +277,8 @@ fn complete(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
 
 /// A portal that was given as an address and nothing more.
 fn portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
-    Portal { protocol, address, tag: 1, digests: (true, true), tcp: TcpOptions::default() }
+    let (digests, tls, tcp) = ((true, true), shard::TlsMode::Off, TcpOptions::default());
+    Portal { protocol, address, tag: 1, digests, tls, tcp }
 }
 
 /// Stops at errors of the files themselves, before the state directory is touched; else gives a new sink

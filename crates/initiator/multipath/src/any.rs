@@ -10,6 +10,7 @@ use ::iscsi::chap::{Algorithm, ChapAccount};
 use ::iscsi::initiator::Credentials;
 use ::iscsi::negotiate::Digest;
 use ::iscsi::wire::Isid;
+use ::nvme::tls::{ConfiguredPsk, IdentityVersion};
 use ::nvme::{HostId, Nqn};
 use buf::{Cx, Errno, Payload, Time};
 use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
@@ -44,6 +45,8 @@ pub struct Secrets {
     pub ours: Option<Secret>,
     /// The target's.
     pub target: Option<Secret>,
+    /// Our key for TLS.
+    pub tls: Option<Secret>,
 }
 
 /// Why no path can be made of a URL.
@@ -105,6 +108,7 @@ impl AnyPath {
                 let mut settings = nvme::Settings::new(addresses, subsystem.clone(), *nsid, host, host_id);
                 (settings.secret, settings.controller_secret) =
                     (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
+                settings.tls = tls_context(url, secrets, &settings)?;
                 queues(url, &mut settings);
                 Ok(AnyPath::Nvme(Box::new(NvmePath::new(settings))))
             }
@@ -158,8 +162,34 @@ pub fn ask_subsystems(
     let mut settings = nvme::Settings::new(addresses, subsystem, 1, host, host_id);
     (settings.secret, settings.controller_secret) =
         (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
+    settings.tls = tls_context(url, secrets, &settings)?;
     queues(url, &mut settings);
     Ok(nvme::Discovery::new(settings))
+}
+
+/// What TLS goes by, if the URL names a key.
+fn tls_context(
+    url: &Url,
+    secrets: &Secrets,
+    settings: &nvme::Settings,
+) -> Result<Option<tls::ClientContext>, PathConfigError> {
+    let Some(secret) = &secrets.tls else { return Ok(None) };
+    let wrong = |why: &dyn fmt::Display| PathConfigError(format!("the key of TLS cannot be used: {why}"));
+    let text = std::str::from_utf8(secret.expose()).map_err(|_| wrong(&"it is no text"))?;
+    let key = ConfiguredPsk::parse(text).map_err(|why| wrong(&why))?;
+    let version = match url.options.tls_identity {
+        Some(0) => IdentityVersion::Zero,
+        _ => IdentityVersion::One,
+    };
+    let retained = key.retain(&settings.host, url.options.tls_derivation.unwrap_or_default());
+    let named = retained.identity(version, key.suite(), &settings.host, &settings.subsystem);
+    let psk = named.as_ref().and_then(|identity| retained.tls_psk(identity));
+    let (Some(identity), Some(psk)) = (named, psk) else {
+        return Err(wrong(&"a name holds a space, or they are too long for tls_identity=0"));
+    };
+    let psk = tls::Psk::new(psk.suite().number(), psk.expose());
+    let context = tls::ClientContext::new(identity.to_string().into_bytes(), psk);
+    context.map(Some).map_err(|why| wrong(&why))
 }
 
 /// CHAP, if the URL names a user.

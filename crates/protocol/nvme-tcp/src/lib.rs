@@ -23,9 +23,11 @@ mod pdu_writer;
 mod queue;
 mod receiver;
 mod send_queue;
+mod tls_link;
 pub mod wire;
 
 pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};
 pub use host::{HostQueue, HostQueueSettings};
 pub use link_fault::LinkFault;
 pub use queue::Queue;
+pub use tls_link::ServerTls;

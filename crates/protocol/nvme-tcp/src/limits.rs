@@ -85,12 +85,13 @@ pub struct QueueSize {
 }
 
 /// A queue on its way to another shard, its Connect unanswered.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct QueueHandoff {
     pub(crate) parameters: ConnectionParameters,
     pub(crate) connect: Sqe,
     /// What came behind the Connect.
     pub(crate) left: Box<[u8]>,
+    pub(crate) tls: Option<tls::Channel>,
 }
 
 impl QueueHandoff {

@@ -6,7 +6,7 @@ use crate::wire::{FatalError, FatalStatus};
 
 /// What a peer did that ends the connection. Each is told once; the connection itself does what
 /// follows from it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkFault {
     /// A PDU broke the rules; a TermReq says so.
     Fatal(FatalError),
@@ -20,6 +20,12 @@ pub enum LinkFault {
     PduTimeout,
     /// The peer leaves what we send unread, or does not send data that it was asked for.
     Stalled,
+    /// It broke TLS, or has not our key.
+    Tls(Box<tls::Fault>),
+    /// It came without TLS where that is demanded.
+    TlsRequired,
+    /// Its TLS handshake was not computed: too many others wait.
+    TlsNotComputed,
 }
 
 /// In words, with what to do about it where the operator can.
@@ -33,6 +39,9 @@ impl fmt::Display for LinkFault {
                 f.write_str("its handshake was not over in time: see whether NVMe/TCP is spoken to this port")
             }
             LinkFault::PduTimeout => f.write_str("it began a PDU and did not end it in time"),
+            LinkFault::Tls(fault) => fault.fmt(f),
+            LinkFault::TlsRequired => f.write_str("it came without TLS, which this address demands"),
+            LinkFault::TlsNotComputed => f.write_str("too many TLS handshakes wait to be computed"),
             LinkFault::Stalled => f.write_str(
                 "it does not read what is sent, or does not send requested data: check whether it hangs",
             ),

@@ -5,6 +5,7 @@ use crate::LinkFault;
 use crate::limits::QueueSize;
 use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver, Term};
 use crate::send_queue::{NoMemory, OutgoingPdu, SendQueue};
+use crate::tls_link::TlsLink;
 use crate::wire::ConnectionParameters;
 use buf::{Cx, Errno, Time};
 use std::collections::VecDeque;
@@ -13,7 +14,7 @@ use std::time::Duration;
 use stream::{Close, Connection, DirectBuffer, Link, ReceiveBuffer, Received, RecvOp, SendOp, earliest};
 
 /// How long it takes until memory is asked for again.
-const RETRY: Duration = Duration::from_millis(1);
+pub(crate) const RETRY: Duration = Duration::from_millis(1);
 /// The one link of a queue.
 pub(crate) const LINK: Link = Link(0);
 
@@ -74,11 +75,13 @@ pub struct Queue<R: Role> {
     pub(crate) out: SendQueue<R::Pdu>,
     pub(crate) events: VecDeque<R::Event>,
     timeouts: Timeouts,
-    link_fault: Option<LinkFault>,
+    pub(crate) link_fault: Option<LinkFault>,
     /// When the handshake, or what is ending, must be over.
     pub(crate) deadline: Option<Time>,
     /// Memory was short: when to try again.
-    retry: Option<Time>,
+    pub(crate) retry: Option<Time>,
+    /// TLS, if the link has it or may get it.
+    pub(crate) tls: Option<Box<TlsLink>>,
     /// The socket is to be closed, and nobody was told yet.
     shut: bool,
 }
@@ -151,6 +154,7 @@ where
             link_fault: None,
             deadline: Some(cx.now + timeouts.handshake),
             retry: None,
+            tls: None,
             shut: false,
         }
     }
@@ -168,7 +172,7 @@ where
 
     /// Whether the world holds nothing of the link.
     pub(crate) fn is_quiet(&self) -> bool {
-        !self.rx.out && self.out.is_idle()
+        !self.rx.out && self.out.is_idle() && self.tls.as_ref().is_none_or(|link| link.is_quiet())
     }
 
     /// Whether nothing that is said reaches the peer any more, nor what it says us.
@@ -219,7 +223,7 @@ where
     }
 
     /// Ends the connection at once.
-    fn fail(&mut self) {
+    pub(crate) fn fail(&mut self) {
         if matches!(self.phase, Phase::Dead | Phase::Gone) {
             return;
         }
@@ -229,6 +233,7 @@ where
         self.deadline = None;
         self.retry = None;
         self.shut = true;
+        self.abandon();
         self.end_all();
     }
 
@@ -237,13 +242,55 @@ where
     pub(crate) fn advance_closing(&mut self) {
         let drained =
             self.phase == Phase::Draining && self.is_unused() && self.out.is_empty() && self.out.is_written();
-        if drained {
+        if drained && self.tls.as_mut().is_none_or(|link| link.says_goodbye()) {
             self.fail();
         }
         if self.phase == Phase::Dead && self.is_unused() && self.is_quiet() {
             self.phase = Phase::Gone;
             self.events.push_back(R::CLOSED);
         }
+    }
+
+    /// What is to be received next, as if there were no TLS.
+    #[inline]
+    pub(crate) fn plain_recv(&mut self) -> Option<RecvOp> {
+        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
+        if closed || self.rx.out || !self.rx.receive_buffer.is_empty() || self.is_held() {
+            return None;
+        }
+        let direct = self.direct();
+        self.rx.out = true;
+        Some(RecvOp { direct, stage_len: self.rx.receive_buffer.stage_len(), stage: None })
+    }
+
+    /// Takes such a receive back.
+    #[inline]
+    pub(crate) fn plain_received(
+        &mut self,
+        cx: &mut Cx<'_>,
+        op: RecvOp,
+        received: Received,
+    ) -> Result<(), LinkFault> {
+        self.rx.out = false;
+        let bytes = received.bytes();
+        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
+        let result = if self.rx.receive_buffer.take(received, op.stage, placed) {
+            self.parse(cx)
+        } else {
+            self.fail();
+            Ok(())
+        };
+        self.advance_closing();
+        result
+    }
+
+    /// All that waits to be sent, as if there were no TLS.
+    #[inline]
+    pub(crate) fn plain_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        self.gather(cx).unwrap_or_else(|NoMemory| {
+            self.retry = Some(cx.now + RETRY);
+            None
+        })
     }
 
     fn handshake_deadline(&self) -> Option<Time> {
@@ -269,13 +316,10 @@ where
     type LinkFault = LinkFault;
 
     fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
-        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
-        if closed || self.rx.out || !self.rx.receive_buffer.is_empty() || self.is_held() {
-            return None;
+        if self.tls.is_some() {
+            return self.poll_records();
         }
-        let direct = self.direct();
-        self.rx.out = true;
-        Some(RecvOp { direct, stage_len: self.rx.receive_buffer.stage_len(), stage: None })
+        self.plain_recv()
     }
 
     fn handle_recv(
@@ -285,36 +329,32 @@ where
         op: RecvOp,
         received: Received,
     ) -> Result<(), LinkFault> {
-        self.rx.out = false;
-        let bytes = received.bytes();
-        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        let result = if self.rx.receive_buffer.take(received, op.stage, placed) {
-            self.parse(cx)
-        } else {
-            self.fail();
-            Ok(())
-        };
-        self.advance_closing();
-        result
+        if self.tls.is_some() {
+            return self.handle_records(cx, op, received);
+        }
+        self.plain_received(cx, op, received)
     }
 
     fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        if self.rx.receive_buffer.is_empty() {
-            return Ok(());
+        if !self.rx.receive_buffer.is_empty() {
+            let result = self.parse(cx);
+            self.advance_closing();
+            result?;
         }
-        let result = self.parse(cx);
-        self.advance_closing();
-        result
+        if self.tls.is_some() { self.deliver(cx) } else { Ok(()) }
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
-        self.gather(cx).unwrap_or_else(|NoMemory| {
-            self.retry = Some(cx.now + RETRY);
-            None
-        })
+        if self.tls.is_some() {
+            return self.poll_sealed(cx);
+        }
+        self.plain_send(cx)
     }
 
     fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
+        if self.tls.is_some() {
+            return self.handle_sealed_written(how);
+        }
         self.out.written();
         if how.is_err() {
             self.fail();
@@ -323,6 +363,9 @@ where
     }
 
     fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
+        if self.tls.is_some() {
+            return self.handle_sealed_sent();
+        }
         self.out.sent(op);
         self.advance_closing();
     }

@@ -63,7 +63,10 @@ impl HeaderFault {
             LinkFault::Terminated(_)
             | LinkFault::HandshakeTimeout
             | LinkFault::PduTimeout
-            | LinkFault::Stalled => None,
+            | LinkFault::Stalled
+            | LinkFault::Tls(_)
+            | LinkFault::TlsRequired
+            | LinkFault::TlsNotComputed => None,
         };
         HeaderFault { fault, term: fatal.map(|fatal| Box::new(Term { fatal, header: header.into() })) }
     }

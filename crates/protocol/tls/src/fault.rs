@@ -31,11 +31,11 @@ impl fmt::Display for Fault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Fault::UnknownIdentity(identity) => {
-                write!(f, "no key is known for the TLS identity \"{identity}\"")
+                write!(f, "no key is known for the TLS identity {identity}")
             }
             Fault::NoKey => f.write_str("it offered no pre-shared key of TLS 1.3"),
             Fault::WrongKey(identity) => {
-                write!(f, "it has another key than ours for the TLS identity \"{identity}\"")
+                write!(f, "it has another key than ours for the TLS identity {identity}")
             }
             Fault::Protocol(reason) => write!(f, "TLS failed: {reason}"),
             Fault::Closed => f.write_str("it closed the TLS channel"),

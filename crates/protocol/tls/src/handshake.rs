@@ -78,19 +78,24 @@ impl Handshake {
         if !self.stream.ssl().session_reused() || !is_known {
             return Progress::Failed(Fault::NoKey, self.take_outgoing());
         }
-        let identity = self.identity().into_bytes();
+        let identity = self.raw_identity().to_vec();
         Progress::Done(Channel::new(self.stream, identity))
     }
 
-    /// The identity that this goes by, to be shown.
-    fn identity(&self) -> String {
+    /// The identity that this goes by, as it was said.
+    fn raw_identity(&self) -> &[u8] {
         let ssl = self.stream.ssl();
-        let identity = match (context::offered(ssl), context::client_key(ssl)) {
+        match (context::offered(ssl), context::client_key(ssl)) {
             (Some(offered), _) => &offered.identity,
             (None, Some((identity, _))) => identity,
-            (None, None) => &[][..],
-        };
-        String::from_utf8_lossy(identity).into_owned()
+            (None, None) => &[],
+        }
+    }
+
+    /// The same, to be shown: a peer chooses it, so it holds no control character.
+    fn identity(&self) -> String {
+        let text = String::from_utf8_lossy(self.raw_identity());
+        text.chars().map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
     }
 
     /// A server that finds no key goes on to look for a certificate, and says that it has none: the key is to blame.

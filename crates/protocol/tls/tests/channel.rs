@@ -154,6 +154,9 @@ fn a_wrong_key_and_an_unknown_identity_are_told_apart_and_open_nothing() {
         meet(client("who", key(SHA256, 1)), server(vec![("me", key(SHA256, 1))]), usize::MAX);
     assert_eq!(server_end.unwrap_err(), Fault::UnknownIdentity("who".into()));
     assert!(matches!(client_end.unwrap_err(), Fault::Protocol(_)));
+    // What a peer says is shown on one line.
+    let (_, server_end) = meet(client("a\nb", key(SHA256, 1)), server(vec![]), usize::MAX);
+    assert_eq!(server_end.unwrap_err(), Fault::UnknownIdentity("a\u{fffd}b".into()));
 }
 
 #[test]

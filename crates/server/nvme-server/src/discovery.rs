@@ -87,6 +87,11 @@ fn record(entry: &DiscoveryEntry, at: SocketAddr) -> Record {
     let entries = ADMIN_ENTRIES_MAX as u16;
     let mut record = Record::tcp(subtype, &entry.subsystem, at, entry.port.0, entries);
     record.flags = U16::new(flags);
+    match entry.tls {
+        EntryTls::None => {}
+        EntryTls::Allowed => record.offer_tls(false),
+        EntryTls::Required => record.offer_tls(true),
+    }
     record
 }
 
@@ -104,6 +109,20 @@ pub struct DiscoveryEntry {
     pub port: PortId,
     /// Who is shown it.
     pub hosts: VisibleTo,
+    /// Whether hosts use TLS there.
+    pub tls: EntryTls,
+}
+
+/// Whether hosts use TLS at an address (TREQ, SECTYPE).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EntryTls {
+    /// There is none, or nothing is known of it.
+    #[default]
+    None,
+    /// They may.
+    Allowed,
+    /// They must.
+    Required,
 }
 
 /// What an entry is about (SUBTYPE).
@@ -160,6 +179,7 @@ mod tests {
             address: address.parse().unwrap(),
             port: PortId(1),
             hosts,
+            tls: EntryTls::None,
         }
     }
 
@@ -181,6 +201,19 @@ mod tests {
         let referral =
             DiscoveryEntry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", VisibleTo::All) };
         assert!(referral.shown(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
+    }
+
+    #[test]
+    fn whether_tls_is_used_is_said() {
+        let local = "192.0.2.1:8009".parse().unwrap();
+        for (tls, requirements, sectype) in
+            [(EntryTls::None, 0, 0), (EntryTls::Allowed, 2, 2), (EntryTls::Required, 1, 2)]
+        {
+            let entry = DiscoveryEntry { tls, ..entry("192.0.2.1:4420", VisibleTo::All) };
+            let record = record(&entry, local);
+            assert_eq!((record.requirements & 3, record.specific[0]), (requirements, sectype));
+            assert_eq!(record.wants_tls(), tls == EntryTls::Required);
+        }
     }
 
     #[test]

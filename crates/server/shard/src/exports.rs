@@ -23,7 +23,7 @@ use volume::{PortId, VolumeId};
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, NamespaceExport,
-    NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport,
+    NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport, TlsMode,
 };
 pub use placement::{
     PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, ShardPreference,

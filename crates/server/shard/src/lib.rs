@@ -41,7 +41,7 @@ pub use exports::{
     Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule, LOGINS_MAX,
     LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct,
     NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal,
-    Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort,
+    Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort, TlsMode,
 };
 pub use latency::{BUCKETS, CommandClass, Histogram, Latency, Stage, StageHistograms};
 pub use links::LinkTraffic;

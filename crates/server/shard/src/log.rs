@@ -159,6 +159,8 @@ const UNFINISHED: &str = "unfinished";
 /// The peer broke the protocol.
 const BROKEN: &str = "protocol";
 const AUTHENTICATION: &str = "authentication";
+/// There was no TLS where it is demanded, or it failed.
+const TLS: &str = "tls";
 
 fn login_word(cause: Cause) -> &'static str {
     match cause.status() {
@@ -187,10 +189,15 @@ impl NvmeLogLine {
                 ConnectFailure::NotConnect => BROKEN,
                 ConnectFailure::Refused(_) => "refused",
                 ConnectFailure::NoMemory => "no-resources",
+                ConnectFailure::TlsRequired | ConnectFailure::TlsOff | ConnectFailure::TlsNames => TLS,
             },
             NvmeLogLine::Disconnected { why: ControllerEnd::Unauthenticated, .. } => AUTHENTICATION,
             NvmeLogLine::Disconnected { why: ControllerEnd::Overloaded, .. } => "delayed",
-            NvmeLogLine::LinkFault { .. } => BROKEN,
+            NvmeLogLine::LinkFault { violation, .. } => match violation {
+                LinkFault::Tls(_) | LinkFault::TlsRequired => TLS,
+                LinkFault::TlsNotComputed => "too-many",
+                _ => BROKEN,
+            },
             NvmeLogLine::Connected { .. } | NvmeLogLine::Disconnected { .. } => return None,
         })
     }
@@ -222,6 +229,12 @@ pub enum ConnectFailure {
     Refused(ConnectRefusal),
     /// There was no memory for it.
     NoMemory,
+    /// The subsystem demands TLS, and it came without.
+    TlsRequired,
+    /// The subsystem has no TLS, and it came by TLS.
+    TlsOff,
+    /// The identity of its TLS key is of another host or subsystem than its Connect names.
+    TlsNames,
 }
 
 /// In words, with what to do about it.
@@ -238,6 +251,9 @@ impl std::fmt::Display for ConnectFailure {
             ConnectFailure::TooManyOfSource => {
                 "its address has as many controllers of the discovery service as it may: see discovery_per_source"
             }
+            ConnectFailure::TlsRequired => "its subsystem demands TLS (tls = \"require\"), and it came without: give the host a key",
+            ConnectFailure::TlsOff => "its subsystem has tls = \"off\", and it came by TLS",
+            ConnectFailure::TlsNames => "its Connect names another host or subsystem than its TLS identity",
             ConnectFailure::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
             ConnectFailure::PutOff => "hosts from there did not authenticate several times: it has to wait",
             ConnectFailure::NotConnect => "it sent another command than Connect first",

@@ -21,6 +21,7 @@ pub fn default_subsystem(node: Option<&VolumeName>, volume: &Volume, tags: &[u16
         serial: None,
         model: MODEL_DEFAULT.to_owned(),
         grants: ControllerGrants::default(),
+        tls: shard::TlsMode::Allow,
     }
 }
 
@@ -52,6 +53,7 @@ pub fn subsystem(
         serial: Some(draft.serial.clone().unwrap_or_else(|| serial(&draft.nqn.value))),
         model: draft.model.clone(),
         grants: draft.grants,
+        tls: draft.tls,
     }
 }
 

@@ -35,6 +35,8 @@ pub struct SubsystemDraft {
     pub model: String,
     /// Bounds.
     pub grants: ControllerGrants,
+    /// `tls`.
+    pub tls: shard::TlsMode,
 }
 
 /// An element of `namespaces`.
@@ -61,6 +63,7 @@ pub fn subsystem(table: &Reader<'_>) -> Option<Located<SubsystemDraft>> {
     let serial = identification(table, "serial", 20);
     let model = identification(table, "model", 40).unwrap_or_else(|| MODEL_DEFAULT.to_owned());
     let grants = grants_of(table);
+    let tls = table.word("tls", &super::super::tls::MODES).map_or(shard::TlsMode::Allow, |mode| mode.value);
     let nqn = nqn?;
     let at = nqn.at.clone();
     let draft = SubsystemDraft {
@@ -74,6 +77,7 @@ pub fn subsystem(table: &Reader<'_>) -> Option<Located<SubsystemDraft>> {
         serial,
         model,
         grants,
+        tls,
     };
     Some(Located::new(draft, at))
 }

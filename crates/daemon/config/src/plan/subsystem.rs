@@ -23,6 +23,8 @@ pub struct Subsystem {
     pub model: String,
     /// What it grants.
     pub grants: ControllerGrants,
+    /// Whether its hosts use TLS, where a portal offers it.
+    pub tls: shard::TlsMode,
 }
 
 /// One namespace of a subsystem.

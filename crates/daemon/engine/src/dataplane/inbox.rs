@@ -99,13 +99,15 @@ enum ComputeKind {
     Host(ComputeId, Box<DhComputation>),
     /// For a remote volume.
     Remote(Tag, endpoint::Computation),
+    /// A step of a host's TLS handshake.
+    Handshake(u64, endpoint::Computation),
 }
 
 impl ComputeRequest for ComputeKind {
     fn is_wanted(&self) -> bool {
         match self {
             ComputeKind::Host(..) => true,
-            ComputeKind::Remote(_, work) => work.is_wanted(),
+            ComputeKind::Remote(_, work) | ComputeKind::Handshake(_, work) => work.is_wanted(),
         }
     }
 
@@ -124,6 +126,10 @@ fn compute(job: Job<ComputeKind>, tell: &impl Fn(ShardId, Message)) {
             work.run();
             tell(job.shard, Message::Computed(remote));
         }
+        ComputeKind::Handshake(conn, work) => {
+            work.run();
+            tell(job.shard, Message::Nvme(NvmeMessage::HandshakeComputed(conn)));
+        }
     }
 }
 
@@ -135,6 +141,10 @@ fn refuse(job: Job<ComputeKind>, tell: &impl Fn(ShardId, Message)) {
             // It says itself that it was not done.
             drop(work);
             tell(job.shard, Message::Computed(remote));
+        }
+        ComputeKind::Handshake(conn, work) => {
+            drop(work);
+            tell(job.shard, Message::Nvme(NvmeMessage::HandshakeComputed(conn)));
         }
     }
 }
@@ -254,6 +264,11 @@ pub fn attend(
                 Message::Compute(shard, remote, work) => {
                     let source = shard::source(work.peer());
                     let job = Job { shard, work: ComputeKind::Remote(remote, work) };
+                    powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
+                }
+                Message::Nvme(NvmeMessage::Handshake(shard, conn, work)) => {
+                    let source = shard::source(work.peer());
+                    let job = Job { shard, work: ComputeKind::Handshake(conn, work) };
                     powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
                 }
                 Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),

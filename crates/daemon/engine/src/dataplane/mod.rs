@@ -15,6 +15,7 @@ mod refusal;
 pub mod shards;
 mod start;
 mod subsystems;
+mod tls_keys;
 mod usage;
 pub mod volume_state;
 pub mod world;

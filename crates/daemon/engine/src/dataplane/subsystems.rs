@@ -38,6 +38,7 @@ impl FixedSettings {
             discovery: self.discovery_rules(),
             discovery_per_source: Some(self.limits().discovery_per_source),
             proofs: self.auth().proofs.clone(),
+            tls: self.tls_context(),
             keep_alive: KeepAliveLimits {
                 least_ms: millis(self.limits().keep_alive_min),
                 most_ms: self.limits().keep_alive_max.map(millis),
@@ -111,6 +112,7 @@ impl FixedSettings {
             header_digest: portal.digests.0,
             data_digest: portal.digests.1,
             data: shard::H2cDataLimits::default(),
+            tls: portal.tls,
         })
     }
 
@@ -161,6 +163,7 @@ impl FixedSettings {
                 in_capsule_max: grants.in_capsule,
                 transfer_max: grants.max_transfer,
             },
+            tls: subsystem.tls,
         }
     }
 

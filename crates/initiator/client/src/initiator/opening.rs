@@ -204,7 +204,11 @@ pub fn resolve(url: &Url) -> Result<Vec<SocketAddr>, Error> {
 /// If one is not there, or others can read it.
 pub fn secrets(url: &Url) -> Result<Secrets, Error> {
     let fetch = |at: &Option<multipath::url::SecretAt>| at.as_ref().map(secret::fetch).transpose();
-    Ok(Secrets { ours: fetch(&url.options.secret)?, target: fetch(&url.options.mutual_secret)? })
+    Ok(Secrets {
+        ours: fetch(&url.options.secret)?,
+        target: fetch(&url.options.mutual_secret)?,
+        tls: fetch(&url.options.tls_key)?,
+    })
 }
 
 #[cfg(test)]

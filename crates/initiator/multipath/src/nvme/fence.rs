@@ -44,8 +44,8 @@ struct Reset {
 
 impl Fence {
     /// A connection broke.
-    pub(super) fn broken(&mut self, who: QueueId, how: LinkLoss) {
-        if who.is_admin() && how == LinkLoss::Closed {
+    pub(super) fn broken(&mut self, who: QueueId, how: &LinkLoss) {
+        if who.is_admin() && *how == LinkLoss::Closed {
             self.ended = Some(who);
         }
     }

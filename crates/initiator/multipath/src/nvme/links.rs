@@ -16,6 +16,7 @@ use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, PendingRes
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostQueue, HostQueueSettings, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
+use tls::Handshake;
 
 /// What [`Sockets`](endpoint::Sockets) asks of who has [`Links`].
 macro_rules! by_links {
@@ -30,7 +31,7 @@ macro_rules! by_links {
             id: endpoint::DialId,
             how: Result<endpoint::Dialled, buf::Errno>,
         ) {
-            self.links.handle_dialled(cx, id, how, &self.settings.limits());
+            self.links.handle_dialled(cx, id, how, (&self.settings.limits(), self.settings.tls.as_ref()));
         }
 
         fn handle_recv(
@@ -79,6 +80,8 @@ macro_rules! by_links {
 }
 pub(super) use by_links;
 
+/// A connection that there is no memory for.
+const ENOMEM: i32 = 12;
 /// The one link of a queue.
 const LINK: Link = Link(0);
 
@@ -96,7 +99,7 @@ impl QueueId {
 }
 
 /// What ended a connection that we did not end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum LinkLoss {
     /// The controller closed it.
     Closed,
@@ -133,6 +136,8 @@ struct QueueLink {
     listed: bool,
     /// It may have events.
     lively: bool,
+    /// What a step of its TLS handshake comes to.
+    shaking: Option<PendingResult<tls::Progress>>,
     /// Its break was told, or we ended it.
     over: bool,
     /// How its socket is to be closed.
@@ -194,14 +199,22 @@ impl Links {
         cx: &mut Cx<'_>,
         id: DialId,
         how: Result<Dialled, Errno>,
-        limits: &HostQueueSettings,
+        (limits, tls): (&HostQueueSettings, Option<&tls::ClientContext>),
     ) {
         let place = self.awaited.iter().position(|(awaited, _)| *awaited == id);
         let who = place.map(|place| self.awaited.swap_remove(place).1);
         match (who, how) {
             (Some(who), Ok(dialled)) => {
-                let core = HostQueue::new(cx, limits.clone());
+                let mut core = HostQueue::new(cx, limits.clone());
                 let link = dialled.link;
+                match tls.map(Handshake::connect).transpose() {
+                    Ok(None) => {}
+                    Ok(Some(handshake)) => core.start_tls(handshake),
+                    Err(_) => {
+                        self.leaves.push_back((link, CloseMode::Abort));
+                        return self.told.push_back((who, LinkEvent::NotDialled(Errno(ENOMEM))));
+                    }
+                }
                 self.list.push(QueueLink {
                     who,
                     link,
@@ -209,6 +222,7 @@ impl Links {
                     core,
                     listed: true,
                     lively: true,
+                    shaking: None,
                     over: false,
                     leave: CloseMode::Abort,
                 });
@@ -370,8 +384,30 @@ impl Links {
         }
     }
 
+    /// Has steps of TLS handshakes computed elsewhere, and takes what came of them.
+    fn shake(&mut self) {
+        let Links { list, work, ready, told, .. } = self;
+        for linked in list.iter_mut() {
+            if let Some(handshake) = linked.core.poll_handshake() {
+                let (step, pending) = Computation::new(linked.peer.ip(), move || handshake.step());
+                linked.shaking = Some(pending);
+                work.push_back(step);
+            }
+            let Some(progress) = linked.shaking.as_mut().and_then(|pending| pending.take()) else { continue };
+            linked.shaking = None;
+            linked.core.handle_handshake(progress.ok());
+            if let (Some(fault), false) = (linked.core.poll_link_fault(), linked.over) {
+                linked.over = true;
+                told.push_back((linked.who, LinkEvent::Broken(LinkLoss::LinkFault(fault))));
+            }
+            touch(linked, ready);
+        }
+        self.depart();
+    }
+
     /// The next thing that happened.
     pub(super) fn poll(&mut self, cx: &mut Cx<'_>) -> Option<(QueueId, LinkEvent)> {
+        self.shake();
         if let Some(told) = self.told.pop_front() {
             return Some(told);
         }

@@ -220,7 +220,7 @@ impl NvmePath {
     }
 
     fn broken(&mut self, cx: &mut Cx<'_>, who: QueueId, how: LinkLoss) {
-        self.fence.broken(who, how);
+        self.fence.broken(who, &how);
         let lost = self.fence.resets(who);
         if lost {
             self.reset_failed(cx);

@@ -238,11 +238,22 @@ pub(super) fn closed_at_once() -> DownReason {
     )
 }
 
+/// Whether a failure of TLS is one of its keys: what alerts servers end a handshake with.
+fn is_about_keys(fault: &tls::Fault) -> bool {
+    let alerts = ["handshake failure", "illegal parameter", "decrypt error", "unknown psk identity"];
+    match fault {
+        tls::Fault::UnknownIdentity(_) | tls::Fault::NoKey | tls::Fault::WrongKey(_) => true,
+        tls::Fault::Protocol(reason) => alerts.iter().any(|alert| reason.ends_with(alert)),
+        tls::Fault::Closed | tls::Fault::Truncated | tls::Fault::Flood => false,
+    }
+}
+
 /// What a break means.
 pub(super) fn broken(how: LinkLoss) -> DownReason {
     let silent = [LinkFault::HandshakeTimeout, LinkFault::PduTimeout, LinkFault::Stalled];
     let why = match &how {
         LinkLoss::LinkFault(violation) if silent.contains(violation) => DownReason::Silent,
+        LinkLoss::LinkFault(LinkFault::Tls(fault)) if is_about_keys(fault) => DownReason::Unproven,
         _ => DownReason::Lost,
     };
     why(match how {
@@ -260,6 +271,12 @@ pub(super) fn broken(how: LinkLoss) -> DownReason {
             }
             LinkFault::PduTimeout => "the controller began a PDU and did not end it".to_owned(),
             LinkFault::Stalled => "the controller does not read what is sent to it".to_owned(),
+            LinkFault::Tls(fault) => format!(
+                "TLS failed: {fault}; check that the controller has this key for this host, and how it derives it"
+            ),
+            LinkFault::TlsRequired | LinkFault::TlsNotComputed => {
+                "the TLS handshake was not computed".to_owned()
+            }
             LinkFault::TooManyCommands => "more commands than the queue has entries".to_owned(),
         },
     })

@@ -32,6 +32,8 @@ pub struct Settings {
     pub secret: Option<Secret>,
     /// The controller's secret: if there is one, the controller must prove that it has it.
     pub controller_secret: Option<Secret>,
+    /// Our key for TLS, and the identity that it is offered under; `None`: no TLS.
+    pub tls: Option<tls::ClientContext>,
     /// Hashes and groups that may be used for that.
     pub policy: Policy,
     /// CRC32C behind headers. A controller that does without is refused.
@@ -67,6 +69,7 @@ impl Settings {
             host_id,
             secret: None,
             controller_secret: None,
+            tls: None,
             policy: Policy::default(),
             header_digest: false,
             data_digest: false,

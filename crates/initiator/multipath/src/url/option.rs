@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use iscsi::chap::Algorithm;
 use iscsi::name::IscsiName;
+use nvme::tls::Derivation;
 use nvme::{HostId, Nqn};
 
 use super::error::{Part, UrlError, Wrong};
@@ -91,6 +92,12 @@ pub struct Options {
     /// `protocol_level=0..2`: iSCSIProtocolLevel.
     pub protocol_level: Option<u16>,
 
+    /// `tls_key_file=`, `tls_key_env=`: our key for TLS; with it, and only then, TLS is used.
+    pub tls_key: Option<SecretAt>,
+    /// `tls_identity=0|1`: the version of the identity that it is offered under.
+    pub tls_identity: Option<u16>,
+    /// `tls_derivation=standard|compat`: how it is derived.
+    pub tls_derivation: Option<Derivation>,
     /// `host_nqn=`: our NVMe name.
     pub host_nqn: Option<Nqn>,
     /// `host_id=`: our Host Identifier, a UUID.
@@ -177,6 +184,10 @@ const TABLE: &[(&str, Scope, Take)] = &[
     ("max_r2t", Scope::Nvme, |to, text| put(&mut to.max_r2t, number(text, 1, 16, "a number from 1 to 16"))),
     ("hpda", Scope::Nvme, |to, text| put(&mut to.hpda, number(text, 0, 31, "a number from 0 to 31"))),
     ("flow_control", Scope::Nvme, |to, text| put(&mut to.flow_control, yes(text))),
+    ("tls_key_file", Scope::Nvme, |to, text| put(&mut to.tls_key, file(text))),
+    ("tls_key_env", Scope::Nvme, |to, text| put(&mut to.tls_key, variable(text))),
+    ("tls_identity", Scope::Nvme, |to, text| put(&mut to.tls_identity, number(text, 0, 1, "0 or 1"))),
+    ("tls_derivation", Scope::Nvme, |to, text| put(&mut to.tls_derivation, derivation(text))),
     ("policy", Scope::Both, |to, text| put(&mut to.volume.policy, policy(text))),
     ("reconnect_delay", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay, positive(text))),
     ("reconnect_delay_max", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay_max, positive(text))),
@@ -222,7 +233,11 @@ impl Options {
             let value = value.ok_or_else(|| wrong(Wrong::Escape))?;
             take(&mut options, &value).map_err(|want| wrong(Wrong::Value(want)))?;
         }
-        for (one, other) in [("secret_env", "secret_file"), ("mutual_secret_env", "mutual_secret_file")] {
+        for (one, other) in [
+            ("secret_env", "secret_file"),
+            ("mutual_secret_env", "mutual_secret_file"),
+            ("tls_key_env", "tls_key_file"),
+        ] {
             let has = |key| had.iter().any(|(known, _)| *known == key);
             if has(one) && has(other) {
                 let part = Part::Option(one.to_owned());
@@ -248,6 +263,14 @@ impl Options {
             return wrong("reconnect_delay", Wrong::Value("at most reconnect_delay_max"));
         }
         if protocol == Protocol::Nvme {
+            if self.tls_key.is_none() {
+                let needs = |key| wrong(key, Wrong::Needs("tls_key_file or tls_key_env"));
+                match (self.tls_identity, self.tls_derivation) {
+                    (Some(_), _) => return needs("tls_identity"),
+                    (None, Some(_)) => return needs("tls_derivation"),
+                    (None, None) => {}
+                }
+            }
             return match (&self.mutual_secret, &self.secret) {
                 (Some(_), None) => wrong("mutual_secret_file", Wrong::Needs("secret_file or secret_env")),
                 _ => Ok(()),
@@ -331,6 +354,14 @@ fn digests(text: &str) -> Result<Digests, &'static str> {
         "data" => Ok(Digests { header: false, data: true }),
         "both" => Ok(Digests { header: true, data: true }),
         _ => Err("none, header, data or both"),
+    }
+}
+
+fn derivation(text: &str) -> Result<Derivation, &'static str> {
+    match text {
+        "standard" => Ok(Derivation::Standard),
+        "compat" => Ok(Derivation::Compat),
+        _ => Err("standard or compat"),
     }
 }
 

@@ -27,6 +27,7 @@ mod task_table;
 pub use crate::limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
 use crate::queue::{Phase, Queue, Role, Timeouts};
 use crate::receiver::Term;
+use crate::tls_link::TlsLink;
 use crate::wire::ConnectionParameters;
 use buf::{Class, Cx, Sg, SgMut, Time};
 use capsules::Capsules;
@@ -143,6 +144,7 @@ impl ControllerQueue {
             && self.events.is_empty()
             && self.out.is_empty()
             && self.is_quiet()
+            && self.tls.as_ref().is_none_or(|link| link.can_hand_off())
     }
 
     /// Makes plain data of the queue, to go on elsewhere. `None`, and the connection is lost, unless
@@ -156,14 +158,16 @@ impl ControllerQueue {
             parameters: self.parameters,
             connect,
             left: self.rx.receive_buffer.left_over().into(),
+            tls: self.tls.and_then(|link| link.into_channel()),
         })
     }
 
     /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
-    pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: &QueueHandoff) -> (Self, Tag) {
+    pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: QueueHandoff) -> (Self, Tag) {
         let mut queue = Self::begin(cx, limits, handoff.parameters, ReceiveBuffer::with_bytes(&handoff.left));
         queue.phase = Phase::Connect;
+        queue.tls = handoff.tls.map(TlsLink::resumed);
         let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
         let Some(tag) = queue.role.tasks.insert(Task::new(cid, DataSource::None, 0)) else {

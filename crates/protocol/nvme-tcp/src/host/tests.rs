@@ -81,7 +81,8 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
     }
 
     fn note(&mut self, act: impl FnOnce(&mut Q) -> Result<(), LinkFault>) {
-        self.violation = self.violation.or(act(&mut self.queue).err());
+        let fault = act(&mut self.queue).err();
+        self.violation = self.violation.take().or(fault);
     }
 }
 
@@ -96,6 +97,8 @@ struct Wire {
     ended: Vec<(Tag, Cqe, Payload)>,
     ready: bool,
     closed: (bool, bool),
+    /// What TLS handshakes failed by.
+    faults: Vec<LinkFault>,
 }
 
 macro_rules! cx {
@@ -106,6 +109,7 @@ macro_rules! cx {
 
 // Behind the macro, which it uses.
 mod hostile;
+mod over_tls;
 
 fn sqe(opcode: Opcode, offset: u32) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
@@ -132,6 +136,7 @@ impl Wire {
             ended: Vec::new(),
             ready: false,
             closed: (false, false),
+            faults: Vec::new(),
         }
     }
 
@@ -183,6 +188,7 @@ impl Wire {
 
     fn run(&mut self) {
         loop {
+            let shaken = self.shake();
             let (bytes, host_moved) = self.host.turn(cx!(self));
             if !self.controller.shut {
                 self.controller.inbox.extend(bytes);
@@ -194,7 +200,7 @@ impl Wire {
             }
             let served = self.serve();
             self.take_events();
-            if !(host_moved || controller_moved || served) {
+            if !(shaken || host_moved || controller_moved || served) {
                 return;
             }
         }
@@ -312,6 +318,7 @@ proptest! {
         capsule in prop::sample::select(vec![0u32, 512, 4096, 8192]),
         to_host in deliveries(),
         to_controller in deliveries(),
+        over_tls in any::<bool>(),
         acts in acts(),
     ) {
         let host = HostQueueSettings {
@@ -323,6 +330,9 @@ proptest! {
         let size = QueueSize { entries: 8, flow_control, in_capsule_max: capsule };
         let mut wire = Wire::new(host, controller);
         (wire.host.delivery, wire.controller.delivery) = (to_host, to_controller);
+        if over_tls {
+            wire.use_tls();
+        }
         wire.establish(size);
         let mut want = wire.disk.clone();
         let mut started = Vec::new();
@@ -340,7 +350,7 @@ proptest! {
             started.push(tag.unwrap());
         }
         wire.run();
-        prop_assert_eq!((wire.host.violation, wire.controller.violation), (None, None));
+        prop_assert_eq!((&wire.host.violation, &wire.controller.violation), (&None, &None));
         prop_assert_eq!(wire.ended.len(), acts.len());
         for (tag, cqe, payload) in std::mem::take(&mut wire.ended) {
             prop_assert_eq!(cqe.completion(), Completion::SUCCESS);

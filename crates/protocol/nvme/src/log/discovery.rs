@@ -89,9 +89,21 @@ impl Record {
         Nqn::from_field(&self.subsystem)
     }
 
-    /// Whether it wants TLS: TREQ says so, or SECTYPE.
+    /// Whether it wants TLS: TREQ says that it is required, or does not say, and SECTYPE names one.
     pub fn wants_tls(&self) -> bool {
-        self.requirements & 3 == 1 || self.specific[0] != 0
+        match self.requirements & 3 {
+            1 => true,
+            2 => false,
+            _ => self.specific.first().is_some_and(|sectype| *sectype != 0),
+        }
+    }
+
+    /// Says whether hosts use TLS 1.3 (TREQ and SECTYPE): must, or may. Where nothing is said, there is none.
+    pub fn offer_tls(&mut self, is_required: bool) {
+        self.requirements |= if is_required { 1 } else { 2 };
+        if let Some(sectype) = self.specific.first_mut() {
+            *sectype = 2;
+        }
     }
 
     /// SUBTYPE of another discovery service.

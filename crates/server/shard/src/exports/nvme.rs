@@ -32,6 +32,8 @@ pub struct NvmeExports {
     pub discovery_per_source: Option<u16>,
     /// By what hosts may prove themselves that must.
     pub proofs: Policy,
+    /// The keys of hosts that use TLS; `None`: there are none, and no TLS.
+    pub tls: Option<tls::ServerContext>,
     /// What keep-alive timeouts may be.
     pub keep_alive: KeepAliveLimits,
     /// Which making of the exports this is: the generation counter of discovery logs. Greater with each
@@ -57,6 +59,20 @@ pub struct NvmePortal {
     pub data_digest: bool,
     /// How hosts are to send the data of writes.
     pub data: H2cDataLimits,
+    /// Whether hosts use TLS.
+    pub tls: TlsMode,
+}
+
+/// Whether hosts use TLS.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TlsMode {
+    /// They do not. Of a subsystem: who comes by TLS is refused.
+    Off,
+    /// They may: the first byte of a connection decides.
+    #[default]
+    Allow,
+    /// They must.
+    Require,
 }
 
 /// How hosts are to send the data of writes that does not come in capsules.
@@ -88,6 +104,7 @@ impl NvmePortal {
             header_digest: true,
             data_digest: true,
             data: H2cDataLimits::default(),
+            tls: TlsMode::Off,
         }
     }
 }
@@ -130,6 +147,8 @@ pub struct SubsystemExport {
     pub rules: Vec<HostRule>,
     /// What it grants.
     pub limits: ControllerLimits,
+    /// Whether its hosts use TLS, where the address offers it.
+    pub tls: TlsMode,
 }
 
 /// What Identify Controller shows: printable ASCII.
@@ -162,6 +181,7 @@ impl SubsystemExport {
             is_away: false,
             rules: vec![HostRule::any()],
             limits: ControllerLimits::default(),
+            tls: TlsMode::Allow,
         }
     }
 }
@@ -352,6 +372,7 @@ mod tests {
                 rule(&["nqn.2026-11.test:b"], NamespaceMask::All { read_only: false }),
             ],
             limits: ControllerLimits::default(),
+            tls: TlsMode::Allow,
         }
     }
 

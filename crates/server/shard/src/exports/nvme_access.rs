@@ -6,13 +6,15 @@ use endpoint::Accepted;
 use nvme::Nqn;
 use nvme::auth::{Credentials, Policy};
 use nvme::fabrics::ConnectNames;
-use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, VisibleTo};
+use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, EntryTls, VisibleTo};
 use nvme_server::{Authentication, NamespaceEntry};
 use nvme_tcp::QueueLimits;
 use nvme_tcp::controller::DigestPolicy;
 use volume::PortId;
 
-use super::{Exports, HostAuth, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport};
+use super::{
+    Exports, HostAuth, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport, TlsMode,
+};
 
 impl Exports {
     /// What is granted to a connection that came like this.
@@ -100,18 +102,18 @@ impl Exports {
         let nvme = &self.nvme;
         let mut entries = Vec::new();
         for portal in &nvme.portals {
-            let mut put = |kind, subsystem| {
+            let mut put = |kind, subsystem, tls| {
                 let (address, port) = (portal.address, portal.port);
-                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All });
+                entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All, tls });
             };
             if portal.service == NvmeService::Discovery {
-                put(EntryKind::Current, Nqn::discovery());
+                put(EntryKind::Current, Nqn::discovery(), entry_tls(portal.tls, TlsMode::Allow));
                 continue;
             }
             for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
                 let seen = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
                 if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
-                    put(EntryKind::Nvm, name);
+                    put(EntryKind::Nvm, name, entry_tls(portal.tls, export.tls));
                 }
             }
         }
@@ -124,9 +126,19 @@ impl Exports {
                 address,
                 port,
                 hosts: VisibleTo::All,
+                tls: EntryTls::None,
             });
         }
         DiscoveryEntries { generation: nvme.generation, entries }
+    }
+}
+
+/// Whether hosts of a subsystem use TLS at an address. What they cannot do is not offered either.
+fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
+    match (portal, subsystem) {
+        (TlsMode::Off, _) | (_, TlsMode::Off) => EntryTls::None,
+        (TlsMode::Require, _) | (_, TlsMode::Require) => EntryTls::Required,
+        (TlsMode::Allow, TlsMode::Allow) => EntryTls::Allowed,
     }
 }
 

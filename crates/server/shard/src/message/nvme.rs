@@ -3,7 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use endpoint::{Accepted, ShardId};
+use endpoint::{Accepted, Computation, ShardId};
 use nvme::auth::{DhComputation, DhResult, Group, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
 use nvme::{HostId, Nqn};
@@ -45,6 +45,10 @@ pub enum NvmeMessage {
     /// To the control plane: what would keep the data of this shard waiting too long, for a host of this
     /// source (an IPv4 address, an IPv6 /64), which shares with others.
     Compute(ShardId, ComputeId, IpAddr, Box<DhComputation>),
+    /// To it: a step of a TLS handshake of this connection of this shard.
+    Handshake(ShardId, u64, Computation),
+    /// From it: that is done, or was dropped.
+    HandshakeComputed(u64),
     /// To it: of no use any more.
     Forget(ShardId, ComputeId),
     /// From it.

@@ -158,6 +158,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         address: "127.0.0.1:0".parse().unwrap(),
         tag: 1,
         digests: (true, true),
+        tls: shard::TlsMode::Off,
         tcp: config::plan::TcpOptions::default(),
     };
     let mut plan = Plan {

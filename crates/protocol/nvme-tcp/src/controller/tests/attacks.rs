@@ -79,7 +79,7 @@ fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_to
     pair.feed(&request.as_bytes()[..64]);
     pair.feed(&request.as_bytes()[64..]);
     let wrong = LinkFault::Fatal(FatalError::field(10));
-    assert_eq!(pair.violations, [wrong]);
+    assert_eq!(pair.violations, std::slice::from_ref(&wrong));
     pair.pass(Duration::from_secs(2));
     assert_eq!((&pair.violations[..], pair.shut), (&[wrong][..], false));
 }

@@ -66,7 +66,7 @@ fn a_queue_that_is_handed_off_goes_on_elsewhere() {
     let handoff = old.hand_off().unwrap();
     assert_eq!(*handoff.connect(), connect(9));
     let (queue, tag) =
-        pair.with_cx(|_, cx| ControllerQueue::from_handoff(cx, QueueLimits::default(), &handoff));
+        pair.with_cx(|_, cx| ControllerQueue::from_handoff(cx, QueueLimits::default(), handoff));
     pair.queue = queue;
     pair.mode = Mode::Serve;
     assert!(pair.with_cx(|queue, cx| queue.open(cx, SIZE)));

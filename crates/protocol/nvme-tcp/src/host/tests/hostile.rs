@@ -346,7 +346,7 @@ fn attack_103_success_of_a_write_whose_data_was_not_all_asked_for() {
     lied.say(&r2t(0, 0, 8192));
     lied.say(&end(0));
     let (answer, _) = lied.completed().unwrap();
-    assert_eq!((answer.completion(), lied.side.violation), (Completion::SUCCESS, None));
+    assert_eq!((answer.completion(), lied.side.violation.take()), (Completion::SUCCESS, None));
 }
 
 #[test]
@@ -377,7 +377,7 @@ fn attack_104_digests_that_are_wrong() {
     right[8] = 1;
     lied.say(&right);
     let (answer, _) = lied.completed().unwrap();
-    assert_eq!((answer.completion(), lied.side.violation), (Completion::SUCCESS, None));
+    assert_eq!((answer.completion(), lied.side.violation.take()), (Completion::SUCCESS, None));
     // A digest that was not agreed.
     let mut lied = Lied::ready(0, false, 4096);
     lied.submit(false);

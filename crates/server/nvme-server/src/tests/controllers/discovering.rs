@@ -8,7 +8,8 @@ use crate::ControllerEnd;
 use crate::discovery::{DiscoveryEntry, EntryKind, VisibleTo};
 
 fn at(kind: EntryKind, name: &str, address: &str, hosts: VisibleTo) -> DiscoveryEntry {
-    DiscoveryEntry { kind, subsystem: nqn(name), address: address.parse().unwrap(), port: PortId(3), hosts }
+    let (address, tls) = (address.parse().unwrap(), Default::default());
+    DiscoveryEntry { kind, subsystem: nqn(name), address, port: PortId(3), hosts, tls }
 }
 
 fn book(generation: u64, names: &[&str]) -> Arc<DiscoveryEntries> {

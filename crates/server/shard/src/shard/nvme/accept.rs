@@ -10,8 +10,9 @@ use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 
 use super::NvmeFront;
+use super::tls;
 use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
-use crate::exports::{HostAuth, HostNotAllowed, HostRule, NvmeService};
+use crate::exports::{HostAuth, HostNotAllowed, HostRule, NvmeService, TlsMode};
 use crate::links::LinkOwner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
 use crate::shard::Parts;
@@ -38,7 +39,11 @@ impl NvmeFront {
         accepted: Accepted,
     ) {
         let limits = parts.exports.queue_limits(&accepted);
-        let proto = ControllerQueue::new(cx, limits);
+        let mut proto = ControllerQueue::new(cx, limits);
+        let nvme = &parts.exports.nvme;
+        if !tls::expect(&mut proto, nvme, nvme.portal(accepted.listener)) {
+            return parts.conns.departures.push_back((id, Departure::Abort));
+        }
         match self.add_queue(parts, Queue::new(cx.now, id, proto, accepted, true)) {
             Some(tag) => parts.admission.note_age(&parts.conns, tag),
             None => parts.conns.departures.push_back((id, Departure::Abort)),
@@ -164,7 +169,14 @@ impl NvmeFront {
     fn judge_connect(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, connecting: ConnectRequest) {
         let Some(queue) = parts.conns.queue(conn) else { return };
         let accepted = queue.accepted;
-        match may_connect(parts, cx.now, &connecting.connect, &connecting.names, &accepted) {
+        let identity = queue.proto.tls_identity().map(<[u8]>::to_vec);
+        match may_connect(
+            parts,
+            cx.now,
+            &connecting.connect,
+            &connecting.names,
+            (&accepted, identity.as_deref()),
+        ) {
             Ok(permit) => self.request_grant(parts, conn, connecting, permit),
             Err((refusal, cause)) => {
                 let tag = connecting.tag;
@@ -202,7 +214,7 @@ pub(super) fn may_connect(
     now: Time,
     connect: &Connect,
     names: &ConnectNames,
-    accepted: &Accepted,
+    (accepted, identity): (&Accepted, Option<&[u8]>),
 ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
     if parts.stopping.is_some() {
         return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
@@ -218,6 +230,7 @@ pub(super) fn may_connect(
         return Err((refusal, ConnectFailure::Refused(refusal)));
     }
     let (host, from) = (names.host.as_str(), accepted.peer.ip());
+    tls::may_use(identity, names, TlsMode::Allow)?;
     if names.subsystem.is_discovery() {
         let nvme = &parts.exports.nvme;
         let rule = nvme
@@ -232,6 +245,7 @@ pub(super) fn may_connect(
     let Some(subsystem) = parts.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
         return Err(nowhere);
     };
+    tls::may_use(identity, names, subsystem.tls)?;
     match subsystem.rule(host, names.host_id, from) {
         Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, ConnectFailure::Away)),
         Some(rule) => permit(parts, now, Some(rule), from, (subsystem.limits.controllers, None)),

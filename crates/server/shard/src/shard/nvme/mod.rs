@@ -14,6 +14,7 @@ mod open;
 mod pending_connects;
 pub(super) mod queue;
 mod steps;
+mod tls;
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -270,7 +271,8 @@ impl NvmeFront {
             NvmeMessage::Computed(id, outcome) => self.server.computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.server.not_computed(cx, id),
             // For the control plane only.
-            NvmeMessage::Compute(..) | NvmeMessage::Forget(..) => {}
+            NvmeMessage::Compute(..) | NvmeMessage::Forget(..) | NvmeMessage::Handshake(..) => {}
+            NvmeMessage::HandshakeComputed(token) => self.handshake_computed(parts, token),
         }
     }
 
@@ -335,6 +337,7 @@ impl NvmeFront {
                 None => break,
             }
         }
+        self.compute_handshake(parts, conn);
         self.move_granted(cx, parts, conn);
         self.resume_parked(cx, parts, conn);
         let Some(queue) = parts.conns.queue(conn) else { return };

@@ -40,7 +40,7 @@ impl NvmeFront {
     ) {
         let NvmeLinkHandoff { parked, accepted, connect, names, grant } = handoff;
         let limits = parts.exports.queue_limits(&accepted);
-        let (proto, tag) = ControllerQueue::from_handoff(cx, limits, &parked);
+        let (proto, tag) = ControllerQueue::from_handoff(cx, limits, parked);
         let connecting = ConnectRequest { tag, connect, names, draw: 0 };
         let room = !self.is_full() && parts.stopping.is_none();
         let queue = room.then(|| Queue::new(cx.now, id, proto, accepted, false));
@@ -145,7 +145,8 @@ impl NvmeFront {
         };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
-        may_connect(parts, cx.now, &connecting.connect, &connecting.names, &accepted)?;
+        let identity = queue.proto.tls_identity().map(<[u8]>::to_vec);
+        may_connect(parts, cx.now, &connecting.connect, &connecting.names, (&accepted, identity.as_deref()))?;
         let mut spec = controller_spec(&parts.exports, cntlid, connecting, &accepted)
             .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {

@@ -1,7 +1,7 @@
 //! A connection of an NVMe host, and its progress.
 
 use buf::{Class, Cx, Sg, SgMut, Time};
-use endpoint::{Accepted, LinkId, ShardId};
+use endpoint::{Accepted, LinkId, PendingResult, ShardId};
 use nvme::Nqn;
 use nvme::fabrics::{Connect, ConnectNames};
 use nvme_server::{CommandKey, QueueKey};
@@ -27,6 +27,8 @@ pub(in crate::shard) struct Queue {
     pub(in crate::shard) is_stranger: bool,
     /// It has lost its place to another stranger: there is nothing to tell it.
     pub(in crate::shard) evicted: bool,
+    /// What a step of its TLS handshake comes to.
+    pub(in crate::shard) shaking: Option<PendingResult<tls::Progress>>,
     /// Its link is gone.
     pub(in crate::shard) gone: bool,
     /// `TargetEvent::Closed` has come.
@@ -89,6 +91,7 @@ impl Queue {
             key: None,
             is_stranger,
             evicted: false,
+            shaking: None,
             gone: false,
             closed: false,
         }

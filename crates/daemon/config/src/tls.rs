@@ -1,0 +1,70 @@
+//! TLS of NVMe/TCP: who uses it, and pre-shared keys (`NVMeTLSkey-1:hh:BASE64:`) from files that no other user
+//! can read. No message shows a part of one.
+
+use std::sync::Arc;
+
+use nvme::tls::{ConfiguredPsk, Derivation};
+use shard::TlsMode;
+use zeroize::Zeroizing;
+
+use super::{
+    diagnostic::{Located, Sink},
+    reader::Reader,
+    secret,
+};
+use crate::plan::{Auth, Host, Portal, Protocol};
+
+/// Whether TLS is used, by its names.
+pub const MODES: [(&str, TlsMode); 3] =
+    [("off", TlsMode::Off), ("allow", TlsMode::Allow), ("require", TlsMode::Require)];
+
+/// Derivations, by their names.
+const DERIVATIONS: [(&str, Derivation); 2] =
+    [("standard", Derivation::Standard), ("compat", Derivation::Compat)];
+
+/// Reads `tls` of a portal.
+pub fn portal_mode(table: &Reader<'_>, spoken: Protocol) -> TlsMode {
+    let Some(mode) = table.word("tls", &MODES) else { return TlsMode::Off };
+    if spoken == Protocol::Iscsi {
+        let why = "tls in [[portal]] applies to NVMe/TCP: iSCSI has no TLS of its own";
+        table.file.sink.error(&mode.at, why);
+    }
+    mode.value
+}
+
+/// Reads `tls_derivations`.
+pub fn derivations(table: &Reader<'_>) -> Vec<Derivation> {
+    table.words("tls_derivations", &DERIVATIONS).map_or_else(Vec::new, |list| list.value)
+}
+
+/// Reads the file that `tls_key_file` names.
+pub fn key(table: &Reader<'_>) -> Option<Arc<ConfiguredPsk>> {
+    let path = table.text("tls_key_file")?;
+    let bytes = secret::read(&table.file.directory.join(&path.value)).map(Zeroizing::new);
+    let parsed = bytes.and_then(|bytes| {
+        let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
+        ConfiguredPsk::parse(text).map_err(|why| {
+            format!(
+                "holds no NVMeTLSkey-1:hh:BASE64: ({why}); `blockwire key generate --kind tls FILE` makes one"
+            )
+        })
+    });
+    match parsed {
+        Ok(key) => Some(Arc::new(key)),
+        Err(why) => {
+            table.file.sink.error(&path.at, format!("tls_key_file \"{}\" {why}", path.value));
+            None
+        }
+    }
+}
+
+/// Where TLS is offered, some host has a key.
+pub fn has_keys(portals: &[Located<Portal>], hosts: &[Host], auth: &Auth, sink: &Sink) {
+    if auth.tls_key.is_some() || hosts.iter().any(|host| host.tls_key.is_some()) {
+        return;
+    }
+    if let Some(portal) = portals.iter().find(|portal| portal.value.tls != TlsMode::Off) {
+        let why = "tls in [[portal]] needs a key: set tls_key_file in [[host]] or in [auth]";
+        sink.error(&portal.at, why);
+    }
+}

@@ -1,0 +1,104 @@
+//! The keys of hosts that use TLS: which one goes with the identity that a host offers.
+
+use std::sync::Arc;
+
+use config::plan::Host;
+use nvme::tls::{ConfiguredPsk, Derivation, Identity, PskKind};
+use tls::{Psk, PskLookup, ServerContext};
+
+use super::exports::FixedSettings;
+
+/// Configured keys: each of the hosts of these names, then that of all others.
+struct HostKeys {
+    own: Vec<(Vec<String>, Arc<ConfiguredPsk>)>,
+    common: Option<Arc<ConfiguredPsk>>,
+    /// Never empty.
+    derivations: Vec<Derivation>,
+}
+
+impl PskLookup for HostKeys {
+    fn find(&self, identity: &[u8]) -> Option<Psk> {
+        let identity = Identity::parse(identity).ok().filter(|known| known.kind == PskKind::Retained)?;
+        let host = identity.host.as_str();
+        let own = self.own.iter().find(|(names, _)| names.iter().any(|name| name == host));
+        let key = own.map(|(_, key)| key).or(self.common.as_ref())?;
+        let mut psks = self
+            .derivations
+            .iter()
+            .filter_map(|derivation| key.retain(&identity.host, *derivation).tls_psk(&identity));
+        let psk = psks.next()?;
+        Some(Psk::new(psk.suite().number(), psk.expose()))
+    }
+}
+
+impl FixedSettings {
+    /// What TLS handshakes go by; `None`: no host has a key, or OpenSSL cannot be used, which the log is told.
+    pub(super) fn tls_context(&self) -> Option<ServerContext> {
+        let auth = self.auth();
+        let own = |host: &Host| Some((host.nqns.clone(), host.tls_key.clone()?));
+        let own: Vec<_> = self.hosts().iter().filter_map(own).collect();
+        let common = auth.tls_key.clone();
+        if own.is_empty() && common.is_none() {
+            return None;
+        }
+        let mut derivations = auth.tls_derivations.clone();
+        if derivations.is_empty() {
+            derivations.push(Derivation::default());
+        }
+        let context = ServerContext::new(Arc::new(HostKeys { own, common, derivations }));
+        context.inspect_err(|why| tracing::error!(%why, "hosts cannot use TLS")).ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use nvme::{
+        Nqn,
+        tls::{CipherSuite, IdentityVersion},
+    };
+
+    use super::*;
+
+    const KEY: &str = "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+    const OTHER: &str =
+        "NVMeTLSkey-1:02:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwP/w0S89ELi3W2LxIcLXVsDn8kXZQ==:";
+
+    fn key(text: &str) -> Arc<ConfiguredPsk> {
+        Arc::new(ConfiguredPsk::parse(text).unwrap())
+    }
+
+    fn offered(text: &str, host: &str, derivation: Derivation, version: IdentityVersion) -> Vec<u8> {
+        let (key, host) = (key(text), Nqn::parse(host).unwrap());
+        let subsystem = Nqn::parse("nqn.s").unwrap();
+        let suite = CipherSuite::Aes128GcmSha256;
+        let identity = key.retain(&host, derivation).identity(version, suite, &host, &subsystem).unwrap();
+        identity.to_string().into_bytes()
+    }
+
+    #[test]
+    fn a_host_has_its_own_key_or_the_common_one_and_a_derivation_that_is_allowed() {
+        let keys = |derivations: &[Derivation]| HostKeys {
+            own: vec![(vec!["nqn.a".to_owned()], key(KEY))],
+            common: Some(key(OTHER)),
+            derivations: derivations.to_vec(),
+        };
+        let one = IdentityVersion::One;
+        let standard = keys(&[Derivation::Standard]);
+        let both = keys(&[Derivation::Standard, Derivation::Compat]);
+        for (host, own, other) in [("nqn.a", KEY, OTHER), ("nqn.b", OTHER, KEY)] {
+            assert!(standard.find(&offered(own, host, Derivation::Standard, one)).is_some());
+            assert!(standard.find(&offered(other, host, Derivation::Standard, one)).is_none());
+            assert!(standard.find(&offered(own, host, Derivation::Compat, one)).is_none());
+            assert!(both.find(&offered(own, host, Derivation::Compat, one)).is_some());
+        }
+        let zero = offered(KEY, "nqn.a", Derivation::Standard, IdentityVersion::Zero);
+        assert!(standard.find(&zero).is_some());
+        assert!(
+            HostKeys { common: None, ..keys(&[Derivation::Standard]) }
+                .find(&offered(OTHER, "nqn.b", Derivation::Standard, one))
+                .is_none()
+        );
+        assert!(standard.find(b"Client_identity").is_none());
+        assert!(standard.find(b"NVMe0G01 nqn.a nqn.s").is_none());
+    }
+}

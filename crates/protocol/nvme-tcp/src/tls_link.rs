@@ -1,0 +1,524 @@
+//! TLS below a queue (NVMe/TCP Transport 1.1 §3.6.1): the queue's operations are of plaintext, those of the
+//! world of records.
+//!
+//! Where bytes enter: a receive of the world brings records into its stage; they are fed to the channel, and
+//! decrypted straight into what the queue wants to receive: a payload's own buffer, then a stage. Where they
+//! leave: a batch of the queue is encrypted in stretches of [`HEAD_MAX`] into batches of the world; it is written
+//! when the last of them is. So neither the queue nor the world knows of TLS, and all worlds have it.
+//!
+//! A handshake is computed elsewhere: [`Queue::poll_handshake`] gives it away, [`Queue::handle_handshake`] takes
+//! it back. Its time is that of the queue's own handshake.
+//!
+//! Invariants:
+//! - At most one receive and one batch of the world are out; what they brought is decrypted before another
+//!   receive goes out, so that memory is bounded by one stage, one batch and one record.
+//! - No byte of a queue over TLS leaves or enters before the handshake is over.
+
+use crate::LinkFault;
+use crate::queue::{Phase, Queue, RETRY, Role, RoleQueue};
+use buf::{Class, Cx, Errno};
+use stream::{HEAD_MAX, Received, RecvOp, SendOp, SendPiece};
+use tls::{CONTENT_MAX, Channel, Fault, HANDSHAKE_RECORD, Handshake, Opened, Progress, RECORD_OVERHEAD};
+
+/// Stage of a receive within a handshake: a ClientHello with the longest identities, and more.
+const HANDSHAKE_STAGE: usize = 4 << 10;
+/// Least and most that a receive of records asks for.
+const STAGE_MIN: usize = 4 << 10;
+const STAGE_MAX: usize = 64 << 10;
+/// The least memory that a batch of records is made in.
+const BATCH_MIN: usize = 1 << 10;
+
+/// What a controller demands of a connection.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    /// The keys.
+    pub context: tls::ServerContext,
+    /// Whether a host that does not use TLS is turned away.
+    pub is_required: bool,
+}
+
+#[derive(Debug)]
+enum State {
+    /// The first byte decides.
+    Detecting(ServerTls),
+    /// The handshake, unless it is being computed; whether it can go on; what is to be sent.
+    Shaking(Option<Handshake>, bool, Vec<u8>),
+    /// The handshake is over.
+    Open(Channel),
+    /// It has failed, and this is to be sent.
+    Failed(Vec<u8>),
+}
+
+/// The TLS of a queue's link.
+#[derive(Debug)]
+pub(crate) struct TlsLink {
+    state: State,
+    /// A receive of the world is out.
+    recv_out: bool,
+    /// What the queue wants to receive.
+    wanted: Option<RecvOp>,
+    /// A batch of the queue, and how many of its bytes are encrypted.
+    sealing: Option<(SendOp, usize)>,
+    /// A batch of the world is out and not written.
+    unwritten: bool,
+    /// How many batches the world holds memory of.
+    in_kernel: usize,
+    /// The peer was told that nothing more comes.
+    said_goodbye: bool,
+    /// A record's content on its way to be encrypted.
+    content: Box<[u8]>,
+}
+
+impl TlsLink {
+    fn new(state: State) -> Box<TlsLink> {
+        Box::new(TlsLink {
+            state,
+            recv_out: false,
+            wanted: None,
+            sealing: None,
+            unwritten: false,
+            in_kernel: 0,
+            said_goodbye: false,
+            content: Box::default(),
+        })
+    }
+
+    /// Goes on with a channel that came from another shard.
+    pub(crate) fn resumed(channel: Channel) -> Box<TlsLink> {
+        TlsLink::new(State::Open(channel))
+    }
+
+    /// What goes to another shard.
+    pub(crate) fn into_channel(self) -> Option<Channel> {
+        match self.state {
+            State::Open(channel) => Some(channel),
+            _ => None,
+        }
+    }
+
+    /// Whether the world holds nothing of it, and nothing is on its way out.
+    pub(crate) fn is_quiet(&self) -> bool {
+        !self.recv_out && self.in_kernel == 0 && self.sealing.is_none()
+    }
+
+    /// Whether it may go to another shard.
+    pub(crate) fn can_hand_off(&self) -> bool {
+        self.is_quiet() && matches!(&self.state, State::Open(channel) if channel.outgoing() == 0)
+    }
+
+    /// Whether the peer knows that nothing more comes; tells it if it does not.
+    pub(crate) fn says_goodbye(&mut self) -> bool {
+        let State::Open(channel) = &mut self.state else { return true };
+        if !std::mem::replace(&mut self.said_goodbye, true) {
+            channel.close();
+        }
+        channel.outgoing() == 0 && !self.unwritten
+    }
+
+    /// Encrypts what there is room for, into one batch of the world. `Ok(None)`: there is nothing to send.
+    fn seal(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
+        let State::Open(channel) = &mut self.state else { return Ok(None) };
+        let left = self.sealing.as_ref().map_or(0, |(op, at)| op.len - at);
+        if left + channel.outgoing() == 0 {
+            return Ok(None);
+        }
+        let records = left.div_ceil(CONTENT_MAX);
+        let mut want = (channel.outgoing() + left + records * RECORD_OVERHEAD).clamp(BATCH_MIN, HEAD_MAX);
+        let mut head = loop {
+            match cx.pool.take(Class::Wire, want) {
+                Some(head) => break head,
+                None if want / 2 >= BATCH_MIN => want /= 2,
+                None => return Err(SealError::NoMemory),
+            }
+        };
+        head.set_len(head.capacity());
+        if self.content.is_empty() {
+            self.content = vec![0; CONTENT_MAX].into();
+        }
+        if let Some((op, at)) = &mut self.sealing {
+            while *at < op.len {
+                let room = head.len().saturating_sub(channel.outgoing() + RECORD_OVERHEAD);
+                let len = room.min(CONTENT_MAX).min(op.len - *at);
+                let Some(content) = self.content.get_mut(..len).filter(|content| !content.is_empty()) else {
+                    break;
+                };
+                *at += op.copy_to(*at, content);
+                channel.seal(content).map_err(SealError::Broken)?;
+            }
+        }
+        let len = channel.take_outgoing(&mut head);
+        self.unwritten = true;
+        self.in_kernel += 1;
+        Ok(Some(one_piece(head, len)))
+    }
+
+    /// What of a handshake is to be sent.
+    fn shake(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
+        let (State::Shaking(_, _, outgoing) | State::Failed(outgoing)) = &mut self.state else {
+            return Ok(None);
+        };
+        if outgoing.is_empty() {
+            return Ok(None);
+        }
+        let len = outgoing.len().min(HEAD_MAX);
+        let mut head = cx.pool.take(Class::Wire, len).ok_or(SealError::NoMemory)?;
+        head.set_len(len);
+        head.iter_mut().zip(outgoing.drain(..len)).for_each(|(to, from)| *to = from);
+        self.unwritten = true;
+        self.in_kernel += 1;
+        Ok(Some(one_piece(head, len)))
+    }
+}
+
+enum SealError {
+    NoMemory,
+    Broken(Fault),
+}
+
+fn one_piece(head: buf::BufMut, len: usize) -> SendOp {
+    let pieces = [SendPiece::Head(0..len as u32)].into_iter().collect();
+    SendOp { head: Some(head), pieces, len }
+}
+
+/// Gives `each` what a receive brought.
+fn for_bytes(op: &RecvOp, received: &Received, mut each: impl FnMut(&[u8])) {
+    match received {
+        Received::Bytes(bytes) => {
+            if let Some(bytes) = op.stage.as_ref().and_then(|stage| stage.get(..*bytes)) {
+                each(bytes);
+            }
+        }
+        Received::Loaned(pages) => {
+            let mut bytes = vec![0; pages.len()];
+            pages.copy_to(0, &mut bytes);
+            each(&bytes);
+        }
+        Received::End | Received::Cancelled | Received::Failed(_) => {}
+    }
+}
+
+/// Decrypts into what a queue wants to receive; gives how many bytes. `Err(None)`: there is no memory for a
+/// stage.
+fn open(channel: &mut Channel, cx: &mut Cx<'_>, op: &mut RecvOp) -> Result<usize, Option<Fault>> {
+    let (mut done, mut is_full) = (0, true);
+    if let Some(direct) = &mut op.direct {
+        for slice in direct.data.slices_mut(direct.want.clone()) {
+            let mut rest = slice;
+            while !rest.is_empty() && is_full {
+                match channel.open(rest) {
+                    Ok(Opened::Bytes(bytes)) => {
+                        done += bytes;
+                        rest = rest.get_mut(bytes..).unwrap_or_default();
+                    }
+                    Ok(Opened::Wait) => is_full = false,
+                    // What came before is delivered first; the fault comes again.
+                    Err(_) if done > 0 => is_full = false,
+                    Err(fault) => return Err(Some(fault)),
+                }
+            }
+        }
+    }
+    if !is_full || op.stage_len == 0 || !channel.has_incoming() {
+        return Ok(done);
+    }
+    let mut stage = match cx.pool.take(Class::Wire, op.stage_len) {
+        Some(stage) => stage,
+        None if done > 0 => return Ok(done),
+        None => return Err(None),
+    };
+    stage.set_len(stage.capacity());
+    match channel.open(&mut stage) {
+        Ok(Opened::Bytes(bytes)) => {
+            stage.set_len(bytes);
+            op.stage = Some(stage);
+            Ok(done + bytes)
+        }
+        Ok(Opened::Wait) => Ok(done),
+        Err(_) if done > 0 => Ok(done),
+        Err(fault) => Err(Some(fault)),
+    }
+}
+
+impl<R: Role> Queue<R>
+where
+    Self: RoleQueue<PduData = R::PduData, Event = R::Event>,
+{
+    /// The peer may, or must, begin with a TLS handshake: to be said before the first receive.
+    pub fn expect_tls(&mut self, tls: ServerTls) {
+        self.tls = Some(TlsLink::new(State::Detecting(tls)));
+    }
+
+    /// This side begins with a TLS handshake: to be said before the first batch.
+    pub fn start_tls(&mut self, handshake: Handshake) {
+        self.tls = Some(TlsLink::new(State::Shaking(Some(handshake), true, Vec::new())));
+    }
+
+    /// A handshake to be computed, wherever that delays nothing.
+    #[must_use]
+    pub fn poll_handshake(&mut self) -> Option<Handshake> {
+        match &mut self.tls.as_mut()?.state {
+            State::Shaking(handshake, is_due @ true, _) => {
+                *is_due = false;
+                handshake.take()
+            }
+            _ => None,
+        }
+    }
+
+    /// What came of it; `None`: who computes has too much else to do.
+    pub fn handle_handshake(&mut self, progress: Option<Progress>) {
+        let Some(link) = self.tls.as_mut().filter(|_| !matches!(self.phase, Phase::Dead | Phase::Gone))
+        else {
+            return;
+        };
+        match progress {
+            Some(Progress::Wait(mut handshake)) => {
+                let outgoing = handshake.take_outgoing();
+                link.state = State::Shaking(Some(handshake), false, outgoing);
+            }
+            Some(Progress::Done(channel)) => link.state = State::Open(channel),
+            Some(Progress::Failed(fault, last_words)) => {
+                let is_mute = last_words.is_empty();
+                link.state = State::Failed(last_words);
+                self.link_fault = Some(LinkFault::Tls(Box::new(fault)));
+                if is_mute {
+                    self.fail();
+                }
+            }
+            None => {
+                self.link_fault = Some(LinkFault::TlsNotComputed);
+                self.fail();
+            }
+        }
+        self.advance_closing();
+    }
+
+    /// The identity of the key that both sides have proved to have; `None`: without TLS, or before.
+    pub fn tls_identity(&self) -> Option<&[u8]> {
+        Some(self.channel()?.identity())
+    }
+
+    /// The cipher suite's name.
+    pub fn tls_suite(&self) -> Option<&'static str> {
+        Some(self.channel()?.suite())
+    }
+
+    fn channel(&self) -> Option<&Channel> {
+        match &self.tls.as_ref()?.state {
+            State::Open(channel) => Some(channel),
+            _ => None,
+        }
+    }
+
+    /// What the world is to receive.
+    pub(crate) fn poll_records(&mut self) -> Option<RecvOp> {
+        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
+        let link = self.tls.as_mut().filter(|link| !closed && !link.recv_out)?;
+        let op = match &link.state {
+            // Without TLS this is the queue's own first receive.
+            State::Detecting(_) => self.plain_recv()?,
+            State::Shaking(Some(_), false, _) => {
+                RecvOp { direct: None, stage_len: HANDSHAKE_STAGE, stage: None }
+            }
+            State::Open(channel) if !channel.has_incoming() => {
+                if link.wanted.is_none() {
+                    let wanted = self.plain_recv()?;
+                    self.tls.as_mut()?.wanted = Some(wanted);
+                }
+                let wanted = self.tls.as_ref()?.wanted.as_ref()?;
+                let direct = wanted.direct.as_ref().map_or(0, |direct| direct.want.len());
+                let len = direct + wanted.stage_len;
+                let len = len + len.div_ceil(CONTENT_MAX) * RECORD_OVERHEAD;
+                RecvOp { direct: None, stage_len: len.clamp(STAGE_MIN, STAGE_MAX), stage: None }
+            }
+            State::Open(_) | State::Shaking(..) | State::Failed(_) => return None,
+        };
+        self.tls.as_mut()?.recv_out = true;
+        Some(op)
+    }
+
+    /// Takes a receive of the world back.
+    pub(crate) fn handle_records(
+        &mut self,
+        cx: &mut Cx<'_>,
+        op: RecvOp,
+        received: Received,
+    ) -> Result<(), LinkFault> {
+        let Some(link) = &mut self.tls else { return Ok(()) };
+        link.recv_out = false;
+        match &mut link.state {
+            State::Detecting(_) => self.detect(cx, op, received),
+            State::Shaking(handshake, is_due, _) => {
+                match (received, handshake) {
+                    (Received::Cancelled, _) => {}
+                    (received @ (Received::Bytes(_) | Received::Loaned(_)), Some(handshake)) => {
+                        for_bytes(&op, &received, |bytes| handshake.feed(bytes));
+                        *is_due = true;
+                    }
+                    _ => self.fail(),
+                }
+                self.advance_closing();
+                Ok(())
+            }
+            State::Open(channel) => match received {
+                Received::Bytes(_) | Received::Loaned(_) => {
+                    for_bytes(&op, &received, |bytes| channel.feed(bytes));
+                    self.deliver(cx)
+                }
+                Received::End | Received::Cancelled | Received::Failed(_) => {
+                    match link.wanted.take() {
+                        Some(wanted) => return self.plain_received(cx, wanted, received),
+                        None if !matches!(received, Received::Cancelled) => self.fail(),
+                        None => {}
+                    }
+                    self.advance_closing();
+                    Ok(())
+                }
+            },
+            State::Failed(_) => {
+                self.advance_closing();
+                Ok(())
+            }
+        }
+    }
+
+    /// The first bytes: a record of TLS, or ICReq.
+    fn detect(&mut self, cx: &mut Cx<'_>, op: RecvOp, received: Received) -> Result<(), LinkFault> {
+        let Some(link) = &mut self.tls else { return Ok(()) };
+        let State::Detecting(tls) = &link.state else { return Ok(()) };
+        let mut first = None;
+        for_bytes(&op, &received, |bytes| first = bytes.first().copied());
+        let fault = match first {
+            Some(HANDSHAKE_RECORD) => match Handshake::accept(&tls.context) {
+                Ok(mut handshake) => {
+                    for_bytes(&op, &received, |bytes| handshake.feed(bytes));
+                    link.state = State::Shaking(Some(handshake), true, Vec::new());
+                    self.rx.out = false;
+                    self.advance_closing();
+                    return Ok(());
+                }
+                Err(_) => LinkFault::TlsNotComputed,
+            },
+            Some(_) if tls.is_required => LinkFault::TlsRequired,
+            Some(_) => {
+                self.tls = None;
+                return self.plain_received(cx, op, received);
+            }
+            None => return self.plain_received(cx, op, received),
+        };
+        self.rx.out = false;
+        self.fail();
+        self.advance_closing();
+        Err(fault)
+    }
+
+    /// Decrypts what is here, as long as the queue wants more and has nothing to tell.
+    pub(crate) fn deliver(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+        loop {
+            let Some(link) = self.tls.as_mut().filter(|link| !link.recv_out) else { return Ok(()) };
+            let State::Open(channel) = &mut link.state else { return Ok(()) };
+            if !channel.has_incoming() {
+                return Ok(());
+            }
+            let Some(mut op) = link.wanted.take().or_else(|| self.plain_recv()) else { return Ok(()) };
+            let Some(TlsLink { state: State::Open(channel), wanted, .. }) = self.tls.as_deref_mut() else {
+                return Ok(());
+            };
+            match open(channel, cx, &mut op) {
+                Ok(0) => {
+                    *wanted = Some(op);
+                    return Ok(());
+                }
+                Ok(bytes) => self.plain_received(cx, op, Received::Bytes(bytes))?,
+                Err(None) => {
+                    *wanted = Some(op);
+                    self.retry = Some(cx.now + RETRY);
+                    return Ok(());
+                }
+                Err(Some(Fault::Closed)) => return self.plain_received(cx, op, Received::End),
+                Err(Some(fault)) => {
+                    let _ = self.plain_received(cx, op, Received::End);
+                    return Err(LinkFault::Tls(Box::new(fault)));
+                }
+            }
+            if !self.events.is_empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The next batch for the world.
+    pub(crate) fn poll_sealed(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        let is_over = matches!(self.phase, Phase::Dead | Phase::Gone);
+        let link = self.tls.as_mut().filter(|link| !link.unwritten && !is_over)?;
+        let is_open = matches!(link.state, State::Open(_));
+        if is_open && link.sealing.is_none() {
+            let batch = self.plain_send(cx);
+            self.tls.as_mut()?.sealing = batch.map(|batch| (batch, 0));
+        }
+        let link = self.tls.as_mut()?;
+        match if is_open { link.seal(cx) } else { link.shake(cx) } {
+            Ok(batch) => batch,
+            Err(SealError::NoMemory) => {
+                self.retry = Some(cx.now + RETRY);
+                None
+            }
+            Err(SealError::Broken(fault)) => {
+                self.link_fault = Some(LinkFault::Tls(Box::new(fault)));
+                self.fail();
+                self.advance_closing();
+                None
+            }
+        }
+    }
+
+    /// The world has written a batch, or failed to.
+    pub(crate) fn handle_sealed_written(&mut self, how: Result<(), Errno>) {
+        let Some(link) = &mut self.tls else { return };
+        link.unwritten = false;
+        if how.is_err() {
+            self.fail();
+        } else {
+            let is_out = match &link.state {
+                State::Open(channel) => channel.outgoing() == 0,
+                State::Failed(outgoing) if outgoing.is_empty() => {
+                    self.fail();
+                    false
+                }
+                _ => false,
+            };
+            let whole =
+                self.tls.as_mut().and_then(|link| link.sealing.take_if(|(op, at)| is_out && *at == op.len));
+            if let Some((op, _)) = whole {
+                self.out.written();
+                self.out.sent(op);
+            }
+        }
+        self.advance_closing();
+    }
+
+    /// The world gives a batch's memory back.
+    pub(crate) fn handle_sealed_sent(&mut self) {
+        if let Some(link) = &mut self.tls {
+            link.in_kernel = link.in_kernel.saturating_sub(1);
+        }
+        self.advance_closing();
+    }
+
+    /// The connection is lost: gives the queue's own operations back that are not with the world.
+    pub(crate) fn abandon(&mut self) {
+        let Some(link) = &mut self.tls else { return };
+        let sealing = link.sealing.take();
+        let wanted = link.wanted.take_if(|_| !link.recv_out);
+        if let Some((op, _)) = sealing {
+            self.out.written();
+            self.out.sent(op);
+        }
+        if let Some(op) = wanted {
+            self.rx.out = false;
+            if let Some(direct) = op.direct {
+                self.take_back(direct, 0);
+            }
+        }
+    }
+}
