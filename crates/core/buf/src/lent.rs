@@ -81,8 +81,9 @@ mod tests {
     use crate::{Class, Pool, Sg, SgMut};
 
     fn lend(lender: &Lender, memory: &mut [u8], token: u64) -> BufMut {
-        // SAFETY: the tests touch the memory only when the token is back.
-        unsafe { lender.lend(NonNull::from(&mut memory[0]), memory.len(), token) }
+        let len = memory.len();
+        // SAFETY: the tests touch the memory only when the token is back. The pointer is to all of it.
+        unsafe { lender.lend(NonNull::from(memory).cast(), len, token) }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! Invariants: at most [`CONNECTIONS_MAX`] connections are served at a time, each for at most [`READ_MAX`] until its
 //! request is here and [`WRITE_MAX`] until its answer has left. The shards are asked at most once in [`FRESH`],
-//! whoever asks how often; while one client waits for them, the others wait for the same answer.
+//! however many clients there are; while one client waits for the shards, the others wait for the same answer.
 
 use std::{
     io::{self, Read, Write},
