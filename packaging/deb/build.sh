@@ -142,7 +142,7 @@ control libblockwire1 libs "remote volumes over iSCSI and NVMe/TCP - shared libr
  This package contains the shared library.
 EOF
 control libblockwire-dev libdevel "remote volumes over iSCSI and NVMe/TCP - development files" \
-  "libblockwire1 (= $VERSION)" <<'EOF'
+  "libblockwire1 (= $VERSION), libssl-dev" <<'EOF'
  The initiator of Blockwire as a library for programs in C: volumes of other
  machines over iSCSI and NVMe/TCP, without a kernel module.
  .

@@ -43,7 +43,7 @@ left out.
 
 Examples:
   blockwire import lio /etc/target/saveconfig.json
-  blockwire import lio /etc/target/saveconfig.json -o /etc/blockwire/blockwire.toml";
+  blockwire import lio /etc/target/saveconfig.json -o lio.toml";
 
 /// Options of `import`.
 #[derive(Debug, Args)]

@@ -1,7 +1,7 @@
 //! The listener. A thread accepts, and each connection has a thread for its one request.
 //!
-//! Invariants: at most [`CONNECTIONS_MAX`] connections are served at a time, each for at most [`READ_MAX`] until its
-//! request is here and [`WRITE_MAX`] until its answer has left. The shards are asked at most once in [`FRESH`],
+//! Invariants: at most `CONNECTIONS_MAX` connections are served at a time, each for at most `READ_MAX` until its
+//! request is here and `WRITE_MAX` until its answer has left. The shards are asked at most once in `FRESH`,
 //! however many clients there are; while one client waits for the shards, the others wait for the same answer.
 
 use std::{
