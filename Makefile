@@ -25,7 +25,7 @@ help:
 	@echo "make deb          Debian packages: the program, the C library, its development files (target/deb)"
 	@echo "make deb-test     lintian, and install, upgrade, remove and purge them in a Debian of their own"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
-	@echo "make crash        at least 100,000 states that a failure of the power may leave, each with a daemon started on it"
+	@echo "make crash        at least 100,000 states that a power failure may leave, each with a daemon started on it"
 	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
 	@echo "make miri         tests of buf, stream and volume under the interpreter Miri (needs a nightly toolchain)"

@@ -38,8 +38,11 @@ for page in "$ROOM"/blockwire*.[15]; do
 done
 
 suite=$(. /etc/os-release && say "$VERSION_CODENAME")
+# What the packages depend on; part of the name, so that another list makes another root.
+INCLUDE=adduser,init-system-helpers,libssl3
+BASE=${BASE%.tar}-$suite-${INCLUDE//,/-}.tar
 if [ ! -s "$BASE" ]; then
-  mmdebstrap --mode=root --variant=apt --include=adduser,init-system-helpers "$suite" "${BASE%.tar}.new.tar" >"$OUT/deb-root.log" 2>&1 || {
+  mmdebstrap --mode=root --variant=apt --include="$INCLUDE" "$suite" "${BASE%.tar}.new.tar" >"$OUT/deb-root.log" 2>&1 || {
     tail -n 20 "$OUT/deb-root.log" >&2
     fail "mmdebstrap"
   }
@@ -115,8 +118,10 @@ inside dpkg -r libblockwire-dev libblockwire1 blockwire >"$ROOM/dpkg.log" 2>&1 |
 for path in etc/blockwire/blockwire.toml var/lib/blockwire; do
   [ -e "$DEBIAN/$path" ] || fail "removal has taken /$path"
 done
+echo data >"$DEBIAN/var/lib/blockwire/disk2.img"
 inside dpkg -P libblockwire-dev libblockwire1 blockwire >"$ROOM/dpkg.log" 2>&1 || { cat "$ROOM/dpkg.log" >&2; fail "dpkg -P"; }
-left=$(cd "$DEBIAN" && find etc var/lib usr lib -name '*blockwire*' ! -path 'var/lib/dpkg/*' 2>/dev/null)
+left=$(cd "$DEBIAN" && find etc var/lib usr lib -name '*blockwire*' ! -path 'var/lib/dpkg/*' ! -path var/lib/blockwire 2>/dev/null)
 [ -z "$left" ] || fail "purging leaves: $left"
 [ -s "$DEBIAN/srv/blockwire/disk1.img" ] || fail "purging has taken a volume's file"
+[ "$(ls "$DEBIAN/var/lib/blockwire")" = disk2.img ] || fail "purging: in /var/lib/blockwire are $(ls "$DEBIAN/var/lib/blockwire")"
 say "packages: lintian, installed, served, upgraded, removed, purged"

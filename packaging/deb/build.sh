@@ -125,8 +125,12 @@ chmod 755 "$ROOM/blockwire/DEBIAN"/{postinst,prerm,postrm}
 printf 'activate-noawait ldconfig\n' >"$ROOM/libblockwire1/DEBIAN/triggers"
 printf 'libblockwire 1 libblockwire1 (>= %s)\n' "$VERSION" >"$ROOM/libblockwire1/DEBIAN/shlibs"
 
+# Not as an argument: there a failure would stop nothing.
+program=$(needs "$ROOM/blockwire/usr/bin/blockwire")
+library=$(needs "$ROOM/libblockwire1/usr/lib/$TRIPLET/libblockwire.so.1")
+[ -n "$program" ] && [ -n "$library" ] || fail "dpkg-shlibdeps gave no dependencies"
 control blockwire admin "block storage target for iSCSI and NVMe/TCP" \
-  "$(needs "$ROOM/blockwire/usr/bin/blockwire"), adduser, init-system-helpers (>= 1.54)" <<'EOF'
+  "$program, adduser, init-system-helpers (>= 1.54)" <<'EOF'
  Blockwire serves files, block devices and memory over iSCSI and NVMe/TCP
  at once, from user space. Each volume has one set of reservations and path
  states for both protocols.
@@ -135,7 +139,7 @@ control blockwire admin "block storage target for iSCSI and NVMe/TCP" \
  generator, and a harness that evaluates storage targets.
 EOF
 control libblockwire1 libs "remote volumes over iSCSI and NVMe/TCP - shared library" \
-  "$(needs "$ROOM/libblockwire1/usr/lib/$TRIPLET/libblockwire.so.1")" <<'EOF'
+  "$library" <<'EOF'
  The initiator of Blockwire as a library for programs in C: volumes of other
  machines over iSCSI and NVMe/TCP, without a kernel module.
  .

@@ -52,11 +52,15 @@ say "a scrape takes $(median <"$WORK/scrapes") ms (of 5: $(paste -sd ' ' "$WORK/
 : >"$WORK/without"; : >"$WORK/with"
 for ((n = 0; n < ROUNDS; n++)); do
   load >>"$WORK/without"
-  (while :; do metrics /metrics >/dev/null; sleep 1; done) &
+  : >"$WORK/scraped"
+  (while :; do metrics /metrics >/dev/null && echo >>"$WORK/scraped"; sleep 1; done) &
   scraper=$!
   ended_at_exit "$scraper"
   load >>"$WORK/with"
+  kill -0 "$scraper" || fail "the daemon refused a scrape"
   end "$scraper"
+  scraped=$(wc -l <"$WORK/scraped")
+  [ "$scraped" -ge $((SECONDS_EACH / 2)) ] || fail "only $scraped scrapes ended during the load"
 done
 say "IOPS without scrapes $(median <"$WORK/without"), with one each second $(median <"$WORK/with")"
 paste "$WORK/without" "$WORK/with" | awk '{ r[NR] = $2 / $1; s += r[NR] } END { printf "ratio of paired rounds: mean %.3f\n", s / NR }'

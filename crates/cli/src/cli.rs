@@ -191,7 +191,7 @@ MEAN µS is the mean time of a command in the target, over all stages (see `volu
 volumes and hosts come first. `IOPS per %` is what one percent of a core carries. Colour is used on a terminal, unless \
 NO_COLOR is set. Ctrl-C ends it.
 
-Exit codes with --once: 0 all is well, 1 there are problems.
+Exit codes with --once: 0 all is well, 1 there are problems or no daemon is running.
 
 Examples:
   blockwire top

@@ -1,15 +1,17 @@
 //! `blockwire import`: a configuration of another target, as one for `serve`.
 //!
-//! Invariant: a secret goes into files that only their owner can read, or to a pipe; never to a terminal.
+//! Invariant: a secret goes into files that only their owner can read, or to a pipe; never to a terminal
+//! or to a file that other users can read.
 
 use std::{
-    fs::OpenOptions,
-    io::{self, IsTerminal as _, Write as _},
-    os::unix::fs::OpenOptionsExt as _,
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::{fd::AsFd, unix::fs::OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
 use clap::Args;
+use rustix::fs::FileType;
 
 use ::import::{Format, Imported, SecretsShown};
 use config::{
@@ -92,7 +94,7 @@ pub fn run(args: &ImportArgs) -> Result<Exit, Failure> {
 
 fn print(imported: &Imported, errors: &mut Vec<String>) -> Result<(), Failure> {
     let mut out = io::stdout();
-    let secrets = if out.is_terminal() { SecretsShown::No } else { SecretsShown::Yes };
+    let secrets = if is_private(&out) { SecretsShown::Yes } else { SecretsShown::No };
     let text = imported.toml(secrets);
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
@@ -105,19 +107,43 @@ fn print(imported: &Imported, errors: &mut Vec<String>) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Writes the configuration and the files that it names; none of them may exist.
+/// Whether secrets may be written there: to a pipe or socket, or to a file that only its owner reads.
+fn is_private(out: &impl AsFd) -> bool {
+    let Ok(stat) = rustix::fs::fstat(out) else { return false };
+    match FileType::from_raw_mode(stat.st_mode) {
+        FileType::Fifo | FileType::Socket => true,
+        FileType::RegularFile => stat.st_mode & 0o077 == 0,
+        _ => false,
+    }
+}
+
+/// Writes the configuration and the files that it names; none of them may exist. On an error what was made is removed.
 fn write(imported: &Imported, path: &Path) -> Result<(), Failure> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let keys = imported.key_files().into_iter();
     let keys = keys.map(|(name, secret)| (directory.join(name), format!("{}\n", secret.expose())));
     let whole = std::iter::once((path.to_owned(), imported.toml(SecretsShown::Yes)));
-    for (path, text) in whole.chain(keys) {
-        let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path);
+    let mut made = Vec::new();
+    let written = keys.chain(whole).try_for_each(|(path, text)| {
         let written =
-            made.and_then(|mut file| file.write_all(text.as_bytes()).and_then(|()| file.sync_all()));
-        written.map_err(|why| Failure::failed(format!("cannot write {}: {why}", path.display())))?;
+            OpenOptions::new().write(true).create_new(true).mode(0o600).open(&path).and_then(|mut file| {
+                made.push(path.clone());
+                file.write_all(text.as_bytes())?;
+                file.sync_all()
+            });
+        written.map_err(|why| Failure::failed(format!("cannot write {}: {why}", path.display())))
+    });
+    if written.is_err() {
+        for path in made {
+            if let Err(why) = fs::remove_file(&path) {
+                log::say(&format!("blockwire: {} stays: {why}\n", path.display()));
+            }
+        }
+        return written;
     }
-    Ok(())
+    let parent = if directory.as_os_str().is_empty() { Path::new(".") } else { directory };
+    let synced = fs::File::open(parent).and_then(|directory| directory.sync_all());
+    synced.map_err(|why| Failure::failed(format!("cannot sync {}: {why}", parent.display())))
 }
 
 /// What `serve` would say against the file that was written.
@@ -133,7 +159,7 @@ fn refused(path: &Path, allow_anonymous: bool) -> Vec<Diagnostic> {
 
 #[cfg(test)]
 mod tests {
-    use std::{fs, os::unix::fs::PermissionsExt};
+    use std::os::unix::fs::PermissionsExt;
 
     use super::*;
 
@@ -166,6 +192,41 @@ mod tests {
         let again = run(&args).unwrap_err();
         assert!(again.exit == Exit::Failure && again.message.contains("exists"), "{again:?}");
         assert_eq!(fs::read(&output).unwrap(), before);
+    }
+
+    /// The configuration was there already, with the name of a file that holds another secret.
+    #[test]
+    fn an_import_that_fails_half_way_leaves_nothing() {
+        let root = tempfile::tempdir().unwrap();
+        let file = root.path().join("config.json");
+        fs::write(&file, NVMET).unwrap();
+        let output = root.path().join("out/blockwire.toml");
+        fs::create_dir(root.path().join("out")).unwrap();
+        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        assert_eq!(run(&args), Ok(Exit::Success));
+        fs::remove_file(&output).unwrap();
+        let keys = |directory: &Path| fs::read_dir(directory).unwrap().count();
+        assert_eq!(keys(&root.path().join("out")), 1);
+        assert!(run(&args).unwrap_err().message.contains("exists"));
+        assert!(!output.exists() && keys(&root.path().join("out")) == 1);
+        // The key can be written, the configuration cannot.
+        fs::remove_dir_all(root.path().join("out")).unwrap();
+        fs::create_dir_all(&output).unwrap();
+        run(&args).unwrap_err();
+        assert_eq!(keys(&root.path().join("out")), 1, "the directory that is in the way, and no key");
+    }
+
+    #[test]
+    fn secrets_are_printed_to_pipes_and_private_files_only() {
+        let (pipe, _other) = io::pipe().unwrap();
+        assert!(is_private(&pipe));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let own = |mode| file.as_file().set_permissions(fs::Permissions::from_mode(mode)).unwrap();
+        own(0o600);
+        assert!(is_private(file.as_file()));
+        own(0o640);
+        assert!(!is_private(file.as_file()));
+        assert!(!is_private(&fs::File::open("/dev/null").unwrap()));
     }
 
     #[test]

@@ -304,6 +304,9 @@ fn create(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     let written =
         file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all());
+    // Its name, too, is to outlive a power failure.
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let written = written.and_then(|()| File::open(parent)?.sync_all());
     if written.is_err() {
         let _ = std::fs::remove_file(path);
     }

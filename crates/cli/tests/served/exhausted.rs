@@ -22,15 +22,17 @@ const CAPACITY_EXCEEDED: u16 = 0x81;
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// One of 1 MiB. `None`: there is no leave to mount.
+    /// One of 1 MiB. `None`: only root may mount.
     fn at(directory: PathBuf) -> Option<SmallDisk> {
         if !rustix::process::geteuid().is_root() {
+            eprintln!("not run: mounting a small disk takes root");
             return None;
         }
         fs::create_dir(&directory).unwrap();
         let options = ["-t", "tmpfs", "-o", "size=1m,mode=700", "tmpfs"];
         let mounted = Command::new("mount").args(options).arg(&directory).status().unwrap();
-        mounted.success().then_some(SmallDisk(directory))
+        assert!(mounted.success(), "a small disk cannot be mounted: {mounted}");
+        Some(SmallDisk(directory))
     }
 
     fn filler(&self) -> PathBuf {

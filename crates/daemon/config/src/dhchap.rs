@@ -42,8 +42,9 @@ pub fn key_of(table: &Reader<'_>, key: &str) -> Option<Arc<Secret>> {
     let bytes = secret::read(&table.file.directory.join(&path.value)).map(Zeroizing::new);
     let parsed = bytes.and_then(|bytes| {
         let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
-        Secret::parse(text)
-            .map_err(|why| format!("holds no DHHC-1:hh:BASE64: ({why}); `blockwire host key FILE` makes one"))
+        Secret::parse(text).map_err(|why| {
+            format!("holds no DHHC-1:hh:BASE64: ({why}); `blockwire key generate FILE` makes one")
+        })
     });
     match parsed {
         Ok(secret) => Some(Arc::new(secret)),

@@ -188,7 +188,7 @@ pub const HOST: Section = Section {
         "sources": "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`. All connections of an iSCSI session, and all queues of an NVMe controller, must match the same [[host]]; a connection that matches another one is refused.";
         "access": "list of {target, luns, mode} or {subsystem, namespaces, mode}", "needed, unless a subsystem names it", "What it may reach.";
         "chap": "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI.";
-        "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire host key FILE` creates one. A relative path starts at this file's directory.";
+        "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate FILE` creates one. A relative path starts at this file's directory.";
         "tls_key_file": "path", "that of [auth]", "A file that holds its pre-shared key for TLS as `NVMeTLSkey-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate --kind tls FILE` creates one. The host needs an `nqn`, which its TLS identity names.";
     },
 };

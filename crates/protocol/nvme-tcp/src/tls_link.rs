@@ -344,8 +344,16 @@ where
         op: RecvOp,
         received: Received,
     ) -> Result<(), LinkFault> {
+        let is_over = matches!(self.phase, Phase::Dead | Phase::Gone);
         let Some(link) = &mut self.tls else { return Ok(()) };
         link.recv_out = false;
+        // The world's receive may have ended before it heard that the connection is over: the queue's own receive
+        // is not kept for the rest of a record then.
+        if is_over && matches!(link.state, State::Open(_)) && link.wanted.is_some() {
+            self.abandon();
+            self.advance_closing();
+            return Ok(());
+        }
         match &mut link.state {
             State::Detecting(_) => self.detect(cx, op, received),
             State::Shaking(handshake, is_due, _) => {

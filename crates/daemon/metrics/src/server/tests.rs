@@ -50,6 +50,7 @@ fn status(answer: &str) -> &str {
 
 #[test]
 fn metrics_are_served_in_both_formats() {
+    let begun = Instant::now();
     let source = Arc::default();
     let listener = start(&source);
     let plain = ask(&listener, b"GET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n");
@@ -65,7 +66,10 @@ fn metrics_are_served_in_both_formats() {
     let head = ask(&listener, b"HEAD /metrics HTTP/1.1\r\n\r\n");
     assert_eq!(status(&head), "HTTP/1.1 200 OK");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
-    assert_eq!(source.asked.load(Ordering::Relaxed), 1, "asked once within half a second");
+    // On a busy machine it takes longer than an observation is fresh.
+    let most = 1 + usize::try_from(begun.elapsed().as_millis() / FRESH.as_millis()).unwrap();
+    let asked = source.asked.load(Ordering::Relaxed);
+    assert!((1..=most).contains(&asked), "asked {asked} times, {most} at most");
 }
 
 #[test]

@@ -168,3 +168,54 @@ fn a_stream_that_is_cut_off_anywhere_gives_all_memory_back() {
         assert_eq!(wire.pool.usage().lent, 0, "after {turns}");
     }
 }
+
+/// The queue kept its own receive for the rest of the record, and waited for it without end.
+#[test]
+fn a_record_that_comes_in_part_after_the_end_keeps_no_queue_nor_its_memory() {
+    for bytes in [0, 3, 40] {
+        let mut wire = Wire::over_tls();
+        let room = wire.room(100_000);
+        wire.submit(sqe(READ, 0), room);
+        for _ in 0..4 {
+            let (sent, _) = wire.host.turn(cx!(wire));
+            wire.controller.inbox.extend(sent);
+            let (sent, _) = wire.controller.turn(cx!(wire));
+            wire.host.inbox.extend(sent);
+            wire.serve();
+        }
+        // The receives are with the world.
+        wire.host.inbox.clear();
+        wire.host.turn(cx!(wire));
+        wire.controller.inbox.clear();
+        wire.controller.turn(cx!(wire));
+        let record = [[0x17, 3, 3, 0, 64].as_slice(), &[9; 59]].concat();
+        for side in [0, 1] {
+            let fill = |op: RecvOp| {
+                let mut inbox = record[..bytes].iter().copied().collect();
+                let mut whole = Delivery::whole();
+                match bytes {
+                    0 => (op, Received::Cancelled),
+                    _ => whole.fill(&wire.pool, op, &mut inbox),
+                }
+            };
+            if side == 0 {
+                let op = wire.host.op.take().expect("a receive is out");
+                wire.host.queue.close(cx!(wire), Close::Now);
+                let (op, received) = fill(op);
+                wire.host.note(|queue| queue.handle_recv(cx!(wire), LINK, op, received));
+                wire.host.take_shut(cx!(wire));
+            } else {
+                let op = wire.controller.op.take().expect("a receive is out");
+                wire.controller.queue.close(cx!(wire), Close::Now);
+                let (op, received) = fill(op);
+                wire.controller.note(|queue| queue.handle_recv(cx!(wire), LINK, op, received));
+                wire.controller.take_shut(cx!(wire));
+            }
+        }
+        wire.serve();
+        wire.take_events();
+        assert_eq!(wire.closed, (true, true), "{bytes} bytes of a record");
+        wire.ended.clear();
+        assert_eq!(wire.pool.usage().lent, 0, "{bytes} bytes of a record");
+    }
+}
