@@ -201,7 +201,7 @@ const LATENCY_HELP: &str = "\
 --latency counts each command once in each stage, in the time of the shard's turns:
 
   receive  from its header coming from the socket to its start
-  wait     for memory, for its data from the host, for leave to send more to the host
+  wait     for memory, for its data from the host, for send window of the host
   queue    excluded by an operation on the same blocks, or by a change of reservations
   backend  with what stores the blocks
   send     from its answer to the moment when the socket has taken all of it";

@@ -36,7 +36,7 @@ FORMAT is what wrote the file:
   spdk   SPDK: what `rpc.py save_config` prints
 
 The result is a configuration for `blockwire serve`. Each setting of the file becomes a comment beside what it became: \
-its line, the setting, and \"applied\", \"emulated\" (something else has the same effect), \"meaningless here\", or \
+its line, the setting, and \"applied\", \"emulated\" (something else has the same effect), \"not applicable\", or \
 \"ERROR\": it could not be carried over. Errors are printed, too, and the exit code is 1; the rest is written all the \
 same. Volumes keep their files and devices: stop the other target before this one serves them.
 

@@ -177,7 +177,7 @@ pub fn generate(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(),
     let text = match (kind, hash) {
         (KeyKind::Dhchap, hash) => Secret::generate(hash, &mut fill).to_text(),
         (KeyKind::Tls, Some(Hash::Sha512)) => {
-            return Err(Failure::usage("keys of TLS have no hash sha512; use none, sha256 or sha384"));
+            return Err(Failure::usage("TLS keys cannot use sha512; use none, sha256 or sha384"));
         }
         (KeyKind::Tls, Some(Hash::Sha384)) => {
             ConfiguredPsk::generate(CipherSuite::Aes256GcmSha384, true, &mut fill).to_text()
@@ -232,7 +232,7 @@ fn check(path: &Path) -> Result<String, Failure> {
     let hash = transform.map_or("none".to_owned(), |hash| hash.to_string());
     let mut said = format!("kind    {kind}\nhash    {hash}\nlength  {len} bytes\n");
     if shared {
-        let _ = writeln!(said, "others can use {}: chmod 600 it", path.display());
+        let _ = writeln!(said, "other users can read {0}; run: chmod 600 {0}", path.display());
     }
     Ok(said)
 }
@@ -245,9 +245,7 @@ fn derive_dhchap(
     let owner = match (host, subsystem) {
         (Some(owner), None) | (None, Some(owner)) => owner,
         _ => {
-            return Err(Failure::usage(
-                "a key of DH-HMAC-CHAP has one owner; name it with --host or --subsystem",
-            ));
+            return Err(Failure::usage("a DH-HMAC-CHAP key needs --host or --subsystem, not both"));
         }
     };
     let output =
@@ -263,14 +261,12 @@ fn derive_tls(
     output: Option<&Path>,
 ) -> Result<String, Failure> {
     let (Some(host), Some(subsystem)) = (host, subsystem) else {
-        return Err(Failure::usage(
-            "a key of TLS is of a host at a subsystem; name them with --host and --subsystem",
-        ));
+        return Err(Failure::usage("a TLS key needs --host and --subsystem"));
     };
     let retained = key.retain(host, derivation);
     let identity = retained.identity(version, suite, host, subsystem).ok_or_else(|| {
         Failure::failed(
-            "these names have no identity of TLS: one holds a space, or they are too long for version 0",
+            "no TLS identity is possible for these names: one contains a space, or they are too long for version 0",
         )
     })?;
     if let Some(output) = output {
@@ -396,7 +392,7 @@ mod tests {
         fs::write(&path, PSK).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         let said = key(&["check", path.to_str().unwrap()]).unwrap();
-        assert!(said.contains("others can use"), "{said}");
+        assert!(said.contains("other users can read"), "{said}");
     }
 
     #[test]

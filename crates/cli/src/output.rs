@@ -168,7 +168,7 @@ fn volume_card(volume: &VolumeReport) -> String {
         ("name", Some(volume.name.clone())),
         ("kind", Some(volume.kind.clone())),
         ("path", volume.path.clone()),
-        ("failed", volume.failed.as_ref().map(|why| format!("{why} (then: {})", next_step(volume)))),
+        ("failed", volume.failed.as_ref().map(|why| format!("{why} (fix: {})", next_step(volume)))),
         ("size", volume.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", human(bytes)))),
         ("block", block),
         ("options", Some(flags(volume))),
@@ -414,7 +414,7 @@ fn status_card(status: &StatusReport) -> String {
         .collect();
     let mut out = format!("{}\n", health(status));
     for one in &status.problems {
-        out.push_str(&format!("  {}  {}: {}\n    then: {}\n", one.kind, one.subject, one.why, one.next));
+        out.push_str(&format!("  {}  {}: {}\n    fix: {}\n", one.kind, one.subject, one.why, one.next));
     }
     out.push('\n');
     out + &card(&[

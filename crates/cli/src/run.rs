@@ -189,7 +189,7 @@ fn ask(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Ex
     let answer = client::ask(socket, request)?;
     let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
     if passes {
-        log::say("this holds until the daemon exits; for good, write ro = true in its [[volume]]\n");
+        log::say("in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n");
     }
     Ok(match print(text.as_bytes()) {
         Exit::Success => judged(&answer),

@@ -89,7 +89,7 @@ fn look(socket: &Path) -> Result<Look, Failure> {
             let processor = processor_time(seen.status.pid);
             Ok(Look { when: Instant::now(), seen: *seen, processor })
         }
-        _other => Err(Failure::failed("the daemon gave another answer than was asked for")),
+        _other => Err(Failure::failed("unexpected answer from the daemon")),
     }
 }
 

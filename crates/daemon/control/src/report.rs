@@ -304,7 +304,7 @@ pub struct ShardReport {
     pub sessions: usize,
     /// Connections of these sessions.
     pub connections: usize,
-    /// Connections that log in just now.
+    /// Connections in login.
     pub logins: usize,
     /// Payload memory, in all.
     pub memory_bytes: u64,

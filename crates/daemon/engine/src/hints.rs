@@ -4,6 +4,7 @@ use std::{fmt::Write, net::SocketAddr};
 
 use config::plan::{Plan, Protocol};
 use control::report::ListenerReport;
+use shard::TlsMode;
 
 /// The commands for the first target and the first subsystem that can be used, one line each.
 pub fn connect(plan: &Plan, listeners: &[ListenerReport]) -> String {
@@ -73,7 +74,15 @@ fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
     let discovery = listeners.iter().find(|one| one.protocol == Protocol::NvmeDiscovery.as_str());
     let discovery = at(discovery.map_or(address, |one| one.address));
     let secret = plan.auth.dhchap.is_some() || plan.hosts.iter().any(|host| host.dhchap.is_some());
-    let key = if secret { " --dhchap-secret=DHHC-1:..." } else { "" };
+    let mut key = if secret { " --dhchap-secret=DHHC-1:...".to_owned() } else { String::new() };
+    let offers = |portal: &&config::plan::Portal| {
+        portal.protocol == Protocol::Nvme && subsystem.portals.contains(&portal.tag)
+    };
+    let tls = subsystem.tls == TlsMode::Require
+        || plan.portals.iter().filter(offers).any(|portal| portal.tls == TlsMode::Require);
+    if tls {
+        key.push_str(" --tls");
+    }
     let _ = writeln!(out, "connect to {nqn} over NVMe/TCP:");
     let _ = writeln!(out, "  Linux    modprobe nvme-tcp");
     let _ = writeln!(out, "           nvme discover -t tcp {discovery}");
@@ -82,7 +91,12 @@ fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
         out,
         "  QEMU     connect as above, then: qemu-system-x86_64 -drive file=/dev/nvme0n1,format=raw,if=virtio"
     );
-    let file = if secret { "'?secret_file=FILE'" } else { "" };
+    let file = match (tls, secret) {
+        (false, false) => "",
+        (false, true) => "'?secret_file=FILE'",
+        (true, false) => "'?host_nqn=NQN&tls_key_file=KEY'",
+        (true, true) => "'?host_nqn=NQN&tls_key_file=KEY&secret_file=FILE'",
+    };
     let nsid = subsystem.namespaces.first().map_or(1, |namespace| namespace.nsid);
     let _ = writeln!(out, "  here     blockwire info nvme+tcp://{}/{nqn}/{nsid}{file}", dialled(address));
     if more > 0 {

@@ -103,7 +103,7 @@ pub fn read(statements: &[Statement]) -> Model {
 
 fn global(statement: &Statement, model: &mut Model) -> Note {
     match statement.key() {
-        "debug" | "maxproc" | "pidfile" => statement.note(Outcome::Meaningless, "it is about ctld"),
+        "debug" | "maxproc" | "pidfile" => statement.note(Outcome::NotApplicable, "it is about ctld"),
         "timeout" => match statement.word(1).parse::<u64>() {
             Ok(seconds) => {
                 model.limits.push(("login_timeout", if seconds == 0 { 600 } else { seconds.clamp(1, 600) }));
@@ -114,7 +114,7 @@ fn global(statement: &Statement, model: &mut Model) -> Note {
         "isns-server" => {
             statement.note(Outcome::Error, "initiators find targets with SendTargets; there is no iSNS")
         }
-        "isns-period" | "isns-timeout" => statement.note(Outcome::Meaningless, "there is no iSNS"),
+        "isns-period" | "isns-timeout" => statement.note(Outcome::NotApplicable, "there is no iSNS"),
         "transport-group" | "controller" => {
             statement.note(Outcome::Error, "NVMe of ctld is not read: write a [[subsystem]]")
         }
@@ -195,7 +195,7 @@ fn portal_group(body: &[Statement]) -> PortalGroup {
             "listen-iser" => (Outcome::Error, "iSER is not there".to_owned()),
             "redirect" => (Outcome::Error, "write `redirect` of each [[target]]".to_owned()),
             "offload" | "option" | "tag" | "foreign" => {
-                (Outcome::Meaningless, "it is about the kernel's ports".to_owned())
+                (Outcome::NotApplicable, "it is about the kernel's ports".to_owned())
             }
             "dscp" | "pcp" => (Outcome::Emulated, "`dscp` of [[portal]]".to_owned()),
             _ => (Outcome::Error, "this setting is not known here".to_owned()),
@@ -307,7 +307,7 @@ fn target_setting(statement: &Statement, export: &mut Export) -> (Outcome, Strin
             }
             Err(why) => (Outcome::Error, why),
         },
-        "offload" => (Outcome::Meaningless, "there is no offload engine".to_owned()),
+        "offload" => (Outcome::NotApplicable, "there is no offload engine".to_owned()),
         "port" => (Outcome::Error, "only iSCSI can be served here".to_owned()),
         _ => (Outcome::Error, "this setting is not known here".to_owned()),
     }
@@ -405,7 +405,7 @@ fn volume(key: &str, block: &Statement, model: &mut Model) {
             "device-type" if !["0", "disk", "direct"].contains(&value) => {
                 (Outcome::Error, "only disks can be served".to_owned())
             }
-            "device-type" | "ctl-lun" => (Outcome::Meaningless, "it is about CTL".to_owned()),
+            "device-type" | "ctl-lun" => (Outcome::NotApplicable, "it is about CTL".to_owned()),
             "option" => lun_option(inner, &mut spec),
             _ => (Outcome::Error, "this setting is not known here".to_owned()),
         };
@@ -463,7 +463,7 @@ fn lun_option(inner: &Statement, spec: &mut Spec) -> (Outcome, String) {
         | "capacity"
         | "unmap"
         | "writecache"
-        | "file" => (Outcome::Meaningless, "it is about CTL".to_owned()),
+        | "file" => (Outcome::NotApplicable, "it is about CTL".to_owned()),
         _ => (Outcome::Error, "this option is not known here".to_owned()),
     }
 }

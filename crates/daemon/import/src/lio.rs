@@ -8,7 +8,7 @@ use crate::{
     note::{Note, Outcome},
     render::text,
     section::{
-        Meaning::{self, Emulated, Meaningless, Only},
+        Meaning::{self, Emulated, NotApplicable, Only},
         Section,
     },
 };
@@ -18,40 +18,40 @@ const STORE_ATTRIBUTES: &[(&str, Meaning)] = &[
     ("alua_support", Only("1", "ALUA cannot be switched off")),
     ("emulate_3pc", Emulated("copies between volumes follow what this target offers")),
     ("emulate_caw", Only("1", "COMPARE AND WRITE cannot be switched off")),
-    ("emulate_dpo", Meaningless("DPO is accepted")),
-    ("emulate_fua_read", Meaningless("FUA of reads is honoured")),
+    ("emulate_dpo", NotApplicable("DPO is accepted")),
+    ("emulate_fua_read", NotApplicable("FUA of reads is honoured")),
     ("emulate_fua_write", Only("1", "FUA of writes cannot be switched off")),
-    ("emulate_model_alias", Meaningless("the product name is `product` of [[target]]")),
+    ("emulate_model_alias", NotApplicable("the product name is `product` of [[target]]")),
     ("emulate_pr", Only("1", "reservations cannot be switched off")),
     ("emulate_rest_reord", Only("0", "ordered commands stay ordered")),
-    ("emulate_rsoc", Meaningless("REPORT SUPPORTED OPERATION CODES is always there")),
+    ("emulate_rsoc", NotApplicable("REPORT SUPPORTED OPERATION CODES is always there")),
     ("emulate_ua_intlck_ctrl", Only("0", "unit attentions are not interlocked")),
-    ("enforce_pr_isids", Meaningless("registrations are those of an I_T nexus, with its ISID")),
-    ("is_nonrot", Meaningless("volumes say that they do not rotate")),
-    ("max_unmap_block_desc_count", Meaningless("the limits are those of this target")),
-    ("max_unmap_lba_count", Meaningless("the limits are those of this target")),
-    ("max_write_same_len", Meaningless("the limits are those of this target")),
-    ("optimal_sectors", Meaningless("the limits are those of this target")),
+    ("enforce_pr_isids", NotApplicable("registrations are those of an I_T nexus, with its ISID")),
+    ("is_nonrot", NotApplicable("volumes say that they do not rotate")),
+    ("max_unmap_block_desc_count", NotApplicable("the limits are those of this target")),
+    ("max_unmap_lba_count", NotApplicable("the limits are those of this target")),
+    ("max_write_same_len", NotApplicable("the limits are those of this target")),
+    ("optimal_sectors", NotApplicable("the limits are those of this target")),
     ("pgr_support", Only("1", "reservations cannot be switched off")),
-    ("pi_prot_format", Meaningless("a command to the kernel, not a setting")),
+    ("pi_prot_format", NotApplicable("a command to the kernel, not a setting")),
     ("pi_prot_type", Only("0", "there is no protection information")),
     ("pi_prot_verify", Only("0", "there is no protection information")),
     ("queue_depth", Emulated("`commands` of [[target]] limits what a session has in flight")),
-    ("submit_type", Meaningless("it is about the kernel's workers")),
-    ("unmap_granularity", Meaningless("it is that of the file or device")),
-    ("unmap_granularity_alignment", Meaningless("it is that of the file or device")),
-    ("unmap_zeroes_data", Meaningless("what is unmapped reads as zeroes where the backing promises it")),
+    ("submit_type", NotApplicable("it is about the kernel's workers")),
+    ("unmap_granularity", NotApplicable("it is that of the file or device")),
+    ("unmap_granularity_alignment", NotApplicable("it is that of the file or device")),
+    ("unmap_zeroes_data", NotApplicable("what is unmapped reads as zeroes where the backing promises it")),
 ];
 
 /// Attributes of a portal group that decide nothing here.
 const GROUP_ATTRIBUTES: &[(&str, Meaning)] = &[
-    ("cache_dynamic_acls", Meaningless("there are no node ACLs made while running")),
+    ("cache_dynamic_acls", NotApplicable("there are no node ACLs made while running")),
     ("default_erl", Only("0", "error recovery level 0 is the only one")),
     ("demo_mode_discovery", Emulated("a host finds the targets that it may reach")),
     ("fabric_prot_type", Only("0", "there is no protection information")),
-    ("login_keys_workaround", Meaningless("it is about the kernel's login code")),
+    ("login_keys_workaround", NotApplicable("it is about the kernel's login code")),
     ("login_timeout", Emulated("`login_timeout` of [limits] is for all targets")),
-    ("netif_timeout", Meaningless("the kernel's setting for lost network interfaces")),
+    ("netif_timeout", NotApplicable("the kernel's setting for lost network interfaces")),
     ("prod_mode_write_protect", Only("0", "use `ro` of luns")),
     ("t10_pi", Only("0", "there is no protection information")),
     ("tpg_enabled_sendtargets", Emulated("a host finds the targets that it may reach")),
@@ -65,18 +65,18 @@ const PARAMETERS: &[(&str, Meaning)] = &[
     ("DefaultTime2Retain", Emulated("a session ends with its last connection")),
     ("DefaultTime2Wait", Emulated("the initiator may log in again at once")),
     ("ErrorRecoveryLevel", Only("0", "error recovery level 0 is the only one")),
-    ("IFMarkInt", Meaningless("RFC 7143 has no markers")),
+    ("IFMarkInt", NotApplicable("RFC 7143 has no markers")),
     ("IFMarker", Only("No", "RFC 7143 has no markers")),
     ("MaxXmitDataSegmentLength", Emulated("it is what the initiator takes")),
-    ("OFMarkInt", Meaningless("RFC 7143 has no markers")),
+    ("OFMarkInt", NotApplicable("RFC 7143 has no markers")),
     ("OFMarker", Only("No", "RFC 7143 has no markers")),
 ];
 
 /// Attributes of a node ACL that decide nothing here.
 const ACL_ATTRIBUTES: &[(&str, Meaning)] = &[
     ("authentication", Emulated("CHAP is asked for where there are users")),
-    ("dataout_timeout", Meaningless("it is about error recovery levels above 0")),
-    ("dataout_timeout_retries", Meaningless("it is about error recovery levels above 0")),
+    ("dataout_timeout", NotApplicable("it is about error recovery levels above 0")),
+    ("dataout_timeout_retries", NotApplicable("it is about error recovery levels above 0")),
     ("default_erl", Only("0", "error recovery level 0 is the only one")),
     ("nopin_response_timeout", Emulated("`nop_timeout` of [limits] is for all hosts")),
     ("nopin_timeout", Emulated("`nop_interval` of [limits] is for all hosts")),
@@ -114,10 +114,10 @@ fn fabric_module(module: Section<'_>, model: &mut Model) {
         ["discovery_userid", "discovery_password", "discovery_mutual_userid", "discovery_mutual_password"]
     {
         if !enabled {
-            module.note(key, Outcome::Meaningless, "discovery_enable_auth switches it off");
+            module.note(key, Outcome::NotApplicable, "discovery_enable_auth switches it off");
         }
     }
-    module.known(&[("path", Meaningless("it is a place of the kernel"))]);
+    module.known(&[("path", NotApplicable("a path in the kernel's configfs"))]);
     model.notes.extend(module.finish());
 }
 
@@ -163,11 +163,11 @@ fn storage_object(object: Section<'_>, model: &mut Model) {
         notes.extend(alua_group(group));
     }
     object.known(&[
-        ("aio", Meaningless("files are read and written by io_uring or a pool of threads")),
+        ("aio", NotApplicable("files are read and written by io_uring or a pool of threads")),
         ("alua_support", Only("true", "ALUA cannot be switched off")),
-        ("control", Meaningless("it is about the kernel")),
+        ("control", NotApplicable("it is about the kernel")),
         ("nullio", Emulated("a `null` volume")),
-        ("udev_path", Meaningless("it is what `dev` says")),
+        ("udev_path", NotApplicable("it is what `dev` says")),
     ]);
     notes.extend(object.finish());
     notes.sort_by_key(|note| note.line);
@@ -213,7 +213,7 @@ fn attributes_of(attributes: &Section<'_>, spec: &mut Spec, write_back: bool) {
     if is_on_disk {
         spec.cache = cache || write_back;
     } else if cache {
-        attributes.note("emulate_write_cache", Outcome::Meaningless, "memory has no write cache");
+        attributes.note("emulate_write_cache", Outcome::NotApplicable, "memory has no write cache");
     }
     let unmap = attributes.flag("emulate_tpu").unwrap_or(false);
     let zero = attributes.flag("emulate_tpws").unwrap_or(false);
@@ -230,7 +230,7 @@ fn attributes_of(attributes: &Section<'_>, spec: &mut Spec, write_back: bool) {
         spec.persist = true;
     }
     for key in ["hw_block_size", "hw_max_sectors", "hw_pi_prot_type", "hw_queue_depth"] {
-        attributes.note(key, Outcome::Meaningless, "it describes the device");
+        attributes.note(key, Outcome::NotApplicable, "it describes the device");
     }
     attributes.known(STORE_ATTRIBUTES);
 }
@@ -259,25 +259,25 @@ fn alua_group(group: Section<'_>) -> Vec<Note> {
             "alua_access_state",
             Only("0", "path states are kept by the daemon: `blockwire path set VOLUME --state ...`"),
         ),
-        ("alua_access_status", Meaningless("a report of the kernel")),
+        ("alua_access_status", NotApplicable("a report of the kernel")),
         (
             "alua_access_type",
             Emulated("path states are implicit; `explicit_alua` of [[target]] lets hosts set them"),
         ),
-        ("alua_support_active_nonoptimized", Meaningless("all states are there")),
-        ("alua_support_active_optimized", Meaningless("all states are there")),
-        ("alua_support_lba_dependent", Meaningless("no volume has it")),
-        ("alua_support_offline", Meaningless("all states are there")),
+        ("alua_support_active_nonoptimized", NotApplicable("all states are there")),
+        ("alua_support_active_optimized", NotApplicable("all states are there")),
+        ("alua_support_lba_dependent", NotApplicable("no volume has it")),
+        ("alua_support_offline", NotApplicable("all states are there")),
         ("alua_support_standby", Emulated("hosts see inaccessible instead of standby")),
-        ("alua_support_transitioning", Meaningless("all states are there")),
-        ("alua_support_unavailable", Meaningless("all states are there")),
+        ("alua_support_transitioning", NotApplicable("all states are there")),
+        ("alua_support_unavailable", NotApplicable("all states are there")),
         ("alua_write_metadata", Emulated("path states always survive a restart")),
-        ("implicit_trans_secs", Meaningless("a state changes at once")),
+        ("implicit_trans_secs", NotApplicable("a state changes at once")),
         ("name", Emulated("groups are those of [[portal]]")),
-        ("nonop_delay_msecs", Meaningless("a non-optimized path is not slowed down")),
+        ("nonop_delay_msecs", NotApplicable("a non-optimized path is not slowed down")),
         ("preferred", Only("0", "no group is preferred")),
         ("tg_pt_gp_id", Emulated("groups are those of [[portal]]")),
-        ("trans_delay_msecs", Meaningless("a state changes at once")),
+        ("trans_delay_msecs", NotApplicable("a state changes at once")),
     ]);
     group.finish()
 }
@@ -314,7 +314,7 @@ fn read_target(target: Section<'_>, model: &mut Model) {
         portal_group(group, &mut export, is_first, model);
         is_first = false;
     }
-    target.known(&[("parameters", Meaningless("the target itself has none"))]);
+    target.known(&[("parameters", NotApplicable("the target itself has none"))]);
     export.notes.extend(target.finish());
     export.notes.sort_by_key(|note| note.line);
     if enabled == 0 {
@@ -330,7 +330,7 @@ fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: 
     let before = std::mem::take(&mut export.units);
     read_luns(&group, export, model, &mut notes);
     if !is_first && before != export.units {
-        group.error("luns", "the logical units of a target are the same in all its portal groups here; those of the first hold");
+        group.error("luns", "the logical units of a target are the same in all its portal groups here; those of the first group are used");
         export.units = before;
     }
     read_portals(&group, export, &mut notes);
@@ -369,7 +369,7 @@ fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: 
             "attributes",
             "authentication is asked for, but the group has no user: hosts without a node ACL could not log in there",
         ),
-        (Some(_), false) => group.note("chap_userid", Outcome::Meaningless, "authentication = 0 switches it off"),
+        (Some(_), false) => group.note("chap_userid", Outcome::NotApplicable, "authentication = 0 switches it off"),
         (None, _) => {}
     }
     if asks && demo && export.chap.is_empty() {
@@ -396,7 +396,7 @@ fn read_portals(group: &Section<'_>, export: &mut Export, notes: &mut Vec<Note>)
         }
         portal.known(&[
             ("iser", Only("false", "iSER is not there")),
-            ("offload", Meaningless("there is no offload engine")),
+            ("offload", NotApplicable("there is no offload engine")),
         ]);
         notes.extend(portal.finish());
     }
@@ -408,7 +408,7 @@ fn read_luns(group: &Section<'_>, export: &mut Export, model: &Model, notes: &mu
         let number = lun.number("index").unwrap_or(u64::MAX);
         let key = lun.text("storage_object").unwrap_or_default();
         lun.known(&[
-            ("alias", Meaningless("a name inside the kernel")),
+            ("alias", NotApplicable("a name inside the kernel")),
             ("alua_tg_pt_gp_name", Emulated("groups are those of [[portal]]")),
         ]);
         match model.volume(key) {
@@ -480,7 +480,7 @@ fn node_acl(acl: Section<'_>, export: &Export, asks: bool, model: &mut Model) {
         } else {
             acl.note(
                 "chap_userid",
-                Outcome::Meaningless,
+                Outcome::NotApplicable,
                 "authentication = 0 of its portal group switches it off",
             );
         }
@@ -495,9 +495,9 @@ fn node_acl(acl: Section<'_>, export: &Export, asks: bool, model: &mut Model) {
         host.notes.extend(attributes.finish());
     }
     acl.known(&[
-        ("tag", Meaningless("a label")),
+        ("tag", NotApplicable("a label")),
         ("tcq_depth", Emulated("`commands` of [[target]] is for all its hosts")),
-        ("parameters", Meaningless("negotiated values are those of the target")),
+        ("parameters", NotApplicable("negotiated values are those of the target")),
     ]);
     host.notes.extend(acl.finish());
     host.notes.sort_by_key(|note| note.line);
@@ -536,7 +536,7 @@ fn mapped_luns(acl: &Section<'_>, export: &Export, notes: &mut Vec<Note>) -> (Ve
         if export.units.iter().any(|unit| unit.number == inside) {
             numbers.push(inside);
         }
-        mapped.known(&[("alias", Meaningless("a name inside the kernel"))]);
+        mapped.known(&[("alias", NotApplicable("a name inside the kernel"))]);
         notes.extend(mapped.finish());
     }
     if protected > 0 && writable > 0 {

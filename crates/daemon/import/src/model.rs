@@ -218,7 +218,7 @@ impl Model {
             if known.spec != spec
                 && let Some(first) = notes.first().cloned()
             {
-                let why = format!("the same file or device is volume {}, whose options hold", known.name);
+                let why = format!("the same file or device is volume {}, whose options are used", known.name);
                 notes.push(Note { outcome: Outcome::Error, why, ..first });
             }
             known.keys.push(key.to_owned());

@@ -10,7 +10,7 @@ pub enum Outcome {
     /// Something else is done to the same end; the note says what.
     Emulated,
     /// There is nothing here that it could be said to, and nothing is lost.
-    Meaningless,
+    NotApplicable,
     /// It could not be carried over.
     Error,
 }
@@ -21,7 +21,7 @@ impl Outcome {
         match self {
             Outcome::Applied => "applied",
             Outcome::Emulated => "emulated",
-            Outcome::Meaningless => "meaningless here",
+            Outcome::NotApplicable => "not applicable",
             Outcome::Error => "ERROR",
         }
     }

@@ -11,7 +11,7 @@ use crate::{
     note::Outcome,
     render::text,
     section::{
-        Meaning::{Emulated, Meaningless, Only},
+        Meaning::{Emulated, NotApplicable, Only},
         Section,
     },
 };
@@ -89,7 +89,7 @@ fn read_subsystem(subsystem: Section<'_>, hosts: &[Known], model: &mut Model) {
         attributes.known(&[
             ("cntlid_min", Emulated("controller IDs are given from 1 on")),
             ("cntlid_max", Emulated("`controllers` of [[subsystem]] limits their number")),
-            ("firmware", Meaningless("the firmware revision is that of this program")),
+            ("firmware", NotApplicable("the firmware revision is that of this program")),
             ("ieee_oui", Emulated("`oui` at the top level")),
             ("pi_enable", Only("0", "there is no protection information")),
             ("version", Emulated("the version of NVMe is that of this target")),
@@ -153,7 +153,7 @@ fn read_namespace(namespace: Section<'_>, export: &mut Export, model: &mut Model
     let group = group.or_else(|| namespace.number("ana_grpid"));
     namespace.known(&[
         ("buffered_io", Emulated("files are read and written through the page cache unless `direct` is set")),
-        ("p2pmem", Meaningless("there is no peer-to-peer memory")),
+        ("p2pmem", NotApplicable("there is no peer-to-peer memory")),
         ("resv_enable", Emulated("reservations are always there")),
     ]);
     let mut notes = device.finish();
@@ -207,10 +207,16 @@ fn read_port(port: Section<'_>, model: &mut Model) {
     let number = addr.number("trsvcid").unwrap_or(config::network::NVME_PORT.into());
     let address = model::portal(addr.text("traddr").unwrap_or_default(), number);
     addr.known(&[
-        ("adrfam", Meaningless("the address says it")),
-        ("treq", Emulated("TLS is not carried over")),
+        ("adrfam", NotApplicable("the address says it")),
         ("tsas", Only("none", "TLS is not carried over")),
     ]);
+    match addr.text("treq") {
+        Some("required") => addr.error(
+            "treq",
+            "TLS is not carried over: set tls = \"require\" in the [[portal]] and tls_key_file in the [[host]]",
+        ),
+        _ => addr.note("treq", Outcome::Emulated, "hosts need no TLS here"),
+    }
     let subsystems = port.list("subsystems");
     match address {
         Ok(address) if kind == "tcp" => {
@@ -277,15 +283,15 @@ fn read_referral(referral: Section<'_>, model: &mut Model) -> Vec<crate::note::N
             Err(why) => addr.error("traddr", &why),
         }
         addr.known(&[
-            ("adrfam", Meaningless("the address says it")),
-            ("portid", Meaningless("a label")),
-            ("treq", Meaningless("TLS is not carried over")),
+            ("adrfam", NotApplicable("the address says it")),
+            ("portid", NotApplicable("a label")),
+            ("treq", NotApplicable("TLS is not carried over")),
             ("trtype", Only("tcp", "only tcp can be served")),
-            ("tsas", Meaningless("TLS is not carried over")),
+            ("tsas", NotApplicable("TLS is not carried over")),
         ]);
         notes.extend(addr.finish());
     }
-    referral.known(&[("name", Meaningless("a label")), ("portid", Meaningless("a label"))]);
+    referral.known(&[("name", NotApplicable("a label")), ("portid", NotApplicable("a label"))]);
     notes.extend(referral.finish());
     notes
 }

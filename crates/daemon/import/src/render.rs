@@ -69,10 +69,10 @@ fn head(imported: &Imported, secrets: SecretsShown) -> String {
     );
     let _ = writeln!(
         out,
-        "# {} applied, {} emulated, {} meaningless here, {} not carried over (ERROR).",
+        "# {} applied, {} emulated, {} not applicable, {} not carried over (ERROR).",
         count(Outcome::Applied),
         count(Outcome::Emulated),
-        count(Outcome::Meaningless),
+        count(Outcome::NotApplicable),
         count(Outcome::Error)
     );
     if imported.needs_anonymous {

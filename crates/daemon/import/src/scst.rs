@@ -24,7 +24,7 @@ fn emulated(why: &str) -> Said {
 }
 
 fn meaningless(why: &str) -> Said {
-    (Outcome::Meaningless, why.to_owned())
+    (Outcome::NotApplicable, why.to_owned())
 }
 
 fn error(why: &str) -> Said {
@@ -43,12 +43,12 @@ pub fn read(statements: &[Statement]) -> Model {
                         "DEVICE" => device(kind, inner, &mut model),
                         _ => model
                             .notes
-                            .push(inner.note(Outcome::Meaningless, "it is about the handler's module")),
+                            .push(inner.note(Outcome::NotApplicable, "it is about the handler's module")),
                     }
                 }
             }
             ("HANDLER", _) if statement.inner().is_empty() => {
-                model.notes.push(statement.note(Outcome::Meaningless, "it has no devices"));
+                model.notes.push(statement.note(Outcome::NotApplicable, "it has no devices"));
             }
             ("HANDLER", _) => {
                 let why = "SCSI devices cannot be passed through: serve the block device";
@@ -62,7 +62,7 @@ pub fn read(statements: &[Statement]) -> Model {
                 );
             }
             ("TARGET_DRIVER", _) if statement.inner().iter().all(|inner| inner.key() != "TARGET") => {
-                model.notes.push(statement.note(Outcome::Meaningless, "it has no targets"));
+                model.notes.push(statement.note(Outcome::NotApplicable, "it has no targets"));
             }
             ("TARGET_DRIVER", _) => {
                 model.notes.push(statement.note(Outcome::Error, "only iSCSI can be served here"));
@@ -71,7 +71,7 @@ pub fn read(statements: &[Statement]) -> Model {
                 let why = "path states are kept by the daemon: `blockwire path set VOLUME --state ...`";
                 model.notes.push(statement.note(Outcome::Error, why));
             }
-            _ => model.notes.push(statement.note(Outcome::Meaningless, "it is about the SCST core")),
+            _ => model.notes.push(statement.note(Outcome::NotApplicable, "it is about the SCST core")),
         }
     }
     // Devices come first, wherever they stand.
@@ -222,7 +222,7 @@ fn driver(block: &Statement, model: &mut Model) {
             "iSNSServer" if !inner.word(1).is_empty() => {
                 error("initiators find targets with SendTargets; there is no iSNS")
             }
-            "internal_portal" => error("a portal of SCST's own"),
+            "internal_portal" => error("SCST's internal portal is not supported"),
             "link_local" | "iSNSServer" | "trace_level" | "iscsi_version" | "open_state" => {
                 meaningless("it is about SCST")
             }

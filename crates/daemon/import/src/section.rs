@@ -14,7 +14,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub enum Meaning {
     /// Nothing here, and nothing is lost.
-    Meaningless(&'static str),
+    NotApplicable(&'static str),
     /// Something else has the same effect.
     Emulated(&'static str),
     /// It can have this value only; another one is an error, for this reason.
@@ -174,7 +174,7 @@ impl<'a> Section<'a> {
         for (key, meaning) in keys {
             let Some((_, node)) = self.find(key) else { continue };
             match meaning {
-                Meaning::Meaningless(why) => self.note(key, Outcome::Meaningless, why),
+                Meaning::NotApplicable(why) => self.note(key, Outcome::NotApplicable, why),
                 Meaning::Emulated(why) => self.note(key, Outcome::Emulated, why),
                 Meaning::Only(only, _) if value(node) == *only || same_flag(&value(node), only) => {
                     self.note(key, Outcome::Applied, "");

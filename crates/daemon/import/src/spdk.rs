@@ -13,7 +13,7 @@ use crate::{
     note::{Note, Outcome},
     render::text,
     section::{
-        Meaning::{Emulated, Meaningless, Only},
+        Meaning::{Emulated, NotApplicable, Only},
         Section,
     },
 };
@@ -64,7 +64,7 @@ pub fn read(document: &Document) -> Model {
     let mut model = Model::default();
     let mut state = State::default();
     for subsystem in root.sections("subsystems") {
-        subsystem.note("subsystem", Outcome::Meaningless, "the calls behind it matter");
+        subsystem.note("subsystem", Outcome::NotApplicable, "only the calls in it are read");
         for call in subsystem.sections("config") {
             read_call(call, &mut state, &mut model);
         }
@@ -85,7 +85,7 @@ fn read_call(call: Section<'_>, state: &mut State, model: &mut Model) {
     let method = call.text("method").unwrap_or_default();
     if ITS_OWN.contains(&method) {
         let what = crate::note::shown(method);
-        model.notes.extend(call.leave_out(&what, Outcome::Meaningless, "it is about SPDK itself"));
+        model.notes.extend(call.leave_out(&what, Outcome::NotApplicable, "it is about SPDK itself"));
         return;
     }
     let Some(params) = call.section("params") else {
@@ -133,7 +133,7 @@ fn block_device(method: &str, params: Section<'_>, model: &mut Model) {
     if let Some(blocks) = params.number("num_blocks") {
         let bytes = blocks.checked_mul(block.unwrap_or(512)).filter(|bytes| *bytes <= i64::MAX as u64);
         if bytes.is_none() {
-            params.error("num_blocks", "that many blocks are no size");
+            params.error("num_blocks", "num_blocks x block_size is out of range");
         }
         spec.size = bytes;
     }
@@ -157,14 +157,14 @@ fn block_device(method: &str, params: Section<'_>, model: &mut Model) {
     }
     spec.read_only = params.flag("readonly").unwrap_or(false);
     params.known(&[
-        ("dif_is_head_of_md", Meaningless("there is no protection information")),
-        ("dif_pi_format", Meaningless("there is no protection information")),
+        ("dif_is_head_of_md", NotApplicable("there is no protection information")),
+        ("dif_pi_format", NotApplicable("there is no protection information")),
         ("dif_type", Only("0", "there is no protection information")),
         ("fallocate", Emulated("`thin` of the volume")),
         ("md_interleave", Only("false", "there is no metadata")),
         ("md_size", Only("0", "there is no metadata")),
-        ("optimal_io_boundary", Meaningless("it is about SPDK's splitting of I/O")),
-        ("numa_id", Meaningless("memory is that of the core that serves it")),
+        ("optimal_io_boundary", NotApplicable("it is about SPDK's splitting of I/O")),
+        ("numa_id", NotApplicable("memory is that of the core that serves it")),
     ]);
     model.add_volume(&key, &key, spec, params.finish());
 }
@@ -313,7 +313,7 @@ fn transport(params: Section<'_>, state: &mut State, model: &mut Model) {
         "min_kato",
         "in_capsule_data_size_align",
     ] {
-        params.note(key, Outcome::Meaningless, "it is about SPDK's own transport");
+        params.note(key, Outcome::NotApplicable, "it is about SPDK's own transport");
     }
     model.notes.extend(params.finish());
 }
@@ -343,9 +343,9 @@ fn create_subsystem(params: Section<'_>, state: &State, model: &mut Model) {
     params.known(&[
         ("ana_reporting", Emulated("path states are always reported")),
         ("max_cntlid", Emulated("`controllers` of [[subsystem]] limits their number")),
-        ("max_discard_size_kib", Meaningless("the limits are those of this target")),
+        ("max_discard_size_kib", NotApplicable("the limits are those of this target")),
         ("max_namespaces", Emulated("at most 1,024 in every subsystem")),
-        ("max_write_zeroes_size_kib", Meaningless("the limits are those of this target")),
+        ("max_write_zeroes_size_kib", NotApplicable("the limits are those of this target")),
         ("min_cntlid", Emulated("controller IDs are given from 1 on")),
         ("passthrough", Only("false", "NVMe devices cannot be passed through")),
     ]);
@@ -394,7 +394,7 @@ fn add_namespace(params: Section<'_>, model: &mut Model) {
     }
     namespace.known(&[
         ("eui64", Emulated("the UUID names the namespace")),
-        ("hide_metadata", Meaningless("there is no metadata")),
+        ("hide_metadata", NotApplicable("there is no metadata")),
         ("nguid", Emulated("the UUID names the namespace")),
         ("no_auto_visible", Only("false", "give hosts `namespaces` in their access")),
         ("ptpl_file", Emulated("reservations are kept in the state directory")),
@@ -417,15 +417,15 @@ fn add_listener(params: Section<'_>, model: &mut Model) {
     let kind = listen.text("trtype").unwrap_or_default().to_ascii_lowercase();
     let number = listen.number("trsvcid").unwrap_or(config::network::NVME_PORT.into());
     let address = model::portal(listen.text("traddr").unwrap_or_default(), number);
-    listen.known(&[("adrfam", Meaningless("the address says it"))]);
+    listen.known(&[("adrfam", NotApplicable("the address says it"))]);
     params.known(&[
         (
             "ana_state",
             Only("optimized", "path states are kept by the daemon: `blockwire path set VOLUME --state ...`"),
         ),
         ("secure_channel", Only("false", "TLS is not carried over")),
-        ("sock_impl", Meaningless("it is about SPDK's sockets")),
-        ("tgt_name", Meaningless("there is one target")),
+        ("sock_impl", NotApplicable("it is about SPDK's sockets")),
+        ("tgt_name", NotApplicable("there is one target")),
     ]);
     let is_discovery = params.text("nqn").is_none_or(|nqn| nqn == name::DISCOVERY_NQN);
     match address {
@@ -454,9 +454,16 @@ fn add_host(params: Section<'_>, state: &State, model: &mut Model) {
     }
     params.known(&[
         ("dhchap_ctrlr_key", Only("", "the subsystem cannot prove itself to the host here")),
-        ("psk", Only("", "TLS is not carried over")),
+        (
+            "psk",
+            Only(
+                "",
+                "the key of TLS is not carried over, and the host gets no access: set tls = \"require\" in the \
+                 [[portal]], and tls_key_file and the grant in a [[host]]",
+            ),
+        ),
     ]);
-    if params.has("dhchap_key") == host.dhchap.is_some() {
+    if params.has("dhchap_key") == host.dhchap.is_some() && !params.has("psk") {
         host.grants.push(Grant {
             protocol: Protocol::Nvme,
             export,
@@ -479,7 +486,7 @@ fn add_referral(params: Section<'_>, model: &mut Model) {
             Err(why) => address.error("traddr", &why),
         }
         address.known(&[
-            ("adrfam", Meaningless("the address says it")),
+            ("adrfam", NotApplicable("the address says it")),
             ("trtype", Only("TCP", "only TCP can be served")),
         ]);
         model.notes.extend(address.finish());

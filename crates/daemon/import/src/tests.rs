@@ -162,7 +162,7 @@ fn a_file_behind_two_stores_is_one_volume() {
     let imported = take(Format::Tgt, text).unwrap();
     assert_eq!(imported.toml(SecretsShown::Yes).matches("[[volume]]").count(), 1);
     let errors = imported.errors();
-    assert!(errors.iter().any(|error| error.contains("is volume a, whose options hold")), "{errors:?}");
+    assert!(errors.iter().any(|error| error.contains("is volume a, whose options are used")), "{errors:?}");
 }
 
 #[test]

@@ -60,7 +60,9 @@ pub fn read(statements: &[Statement]) -> Model {
         }
         let note = match statement.key() {
             "default-driver" => statement.note(Outcome::Applied, ""),
-            "ignore-errors" | "control-port" => statement.note(Outcome::Meaningless, "it is about tgt-admin"),
+            "ignore-errors" | "control-port" => {
+                statement.note(Outcome::NotApplicable, "it is about tgt-admin")
+            }
             "incomingdiscoveryuser" => {
                 discovery = user(statement);
                 secret_note(statement, "`discovery` of [auth]")
@@ -343,9 +345,9 @@ fn unit_option(option: &Statement, spec: &mut Spec, export: &mut Export) -> Note
         }
         "device-type" | "bs-type" | "online" => (Outcome::Applied, String::new()),
         "product_rev" | "sense_format" | "la_lba" | "optimal_xfer_gran" | "optimal_xfer_len" => {
-            (Outcome::Meaningless, "what is reported is that of this target".to_owned())
+            (Outcome::NotApplicable, "what is reported is that of this target".to_owned())
         }
-        "allow-in-use" => (Outcome::Meaningless, "it is about tgt-admin".to_owned()),
+        "allow-in-use" => (Outcome::NotApplicable, "it is about tgt-admin".to_owned()),
         _ => (Outcome::Error, "this setting is not known here".to_owned()),
     };
     option.note(said.0, said.1)
@@ -388,8 +390,8 @@ fn option(statement: &Statement, export: &mut Export) -> Note {
         "ErrorRecoveryLevel" if value != "0" => {
             (Outcome::Error, "error recovery level 0 is the only one".to_owned())
         }
-        "controller_tid" | "allow-in-use" => (Outcome::Meaningless, "it is about tgt".to_owned()),
-        "outgoinguser" => (Outcome::Meaningless, "tgt uses the first one only".to_owned()),
+        "controller_tid" | "allow-in-use" => (Outcome::NotApplicable, "it is about tgt".to_owned()),
+        "outgoinguser" => (Outcome::NotApplicable, "tgt uses the first one only".to_owned()),
         "MaxXmitDataSegmentLength" => (Outcome::Emulated, "it is what the initiator takes".to_owned()),
         "nop_interval" | "nop_count" => {
             (Outcome::Emulated, "`nop_interval` and `nop_timeout` of [limits] are for all targets".to_owned())
@@ -402,7 +404,7 @@ fn option(statement: &Statement, export: &mut Export) -> Note {
         | "IFMarker"
         | "OFMarker"
         | "IFMarkInt"
-        | "OFMarkInt" => (Outcome::Meaningless, "there is one value only".to_owned()),
+        | "OFMarkInt" => (Outcome::NotApplicable, "there is one value only".to_owned()),
         _ => (Outcome::Error, "this setting is not known here".to_owned()),
     };
     statement.note(said.0, said.1)

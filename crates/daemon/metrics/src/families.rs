@@ -206,7 +206,7 @@ fn shards(out: &mut Exposition, all: &[ShardReport]) {
     let metrics: [Named<ShardReport>; 14] = [
         ("blockwire_shard_sessions", Gauge, "Sessions and controllers.", |one| one.sessions as u64),
         ("blockwire_shard_connections", Gauge, "Connections.", |one| one.connections as u64),
-        ("blockwire_shard_logins", Gauge, "Connections that log in just now.", |one| one.logins as u64),
+        ("blockwire_shard_logins", Gauge, "Connections in login.", |one| one.logins as u64),
         ("blockwire_shard_pool_bytes", Gauge, "Payload memory.", |one| one.memory_bytes),
         ("blockwire_shard_pool_lent_bytes", Gauge, "Payload memory in use.", |one| one.memory_lent_bytes),
         ("blockwire_shard_pool_reserved_bytes", Gauge, "Payload memory promised to hosts.", |one| {
@@ -219,9 +219,12 @@ fn shards(out: &mut Exposition, all: &[ShardReport]) {
         ("blockwire_shard_receives_starved", Counter, "Receives that found no memory and waited.", |one| {
             one.receives_starved
         }),
-        ("blockwire_shard_connections_refused", Counter, "Connections reset for want of room.", |one| {
-            one.connections_refused
-        }),
+        (
+            "blockwire_shard_connections_refused",
+            Counter,
+            "Connections reset because a limit was reached.",
+            |one| one.connections_refused,
+        ),
         (
             "blockwire_shard_accepts_exhausted",
             Counter,

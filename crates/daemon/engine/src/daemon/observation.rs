@@ -89,7 +89,7 @@ fn problems(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<ProblemRe
     let mut all: Vec<ProblemReport> = volumes.iter().filter_map(failed).collect();
     let standings = || volumes.iter().filter_map(|volume| volume.standing.as_ref());
     all.extend(standings().filter(|one| one.closed).map(|one| {
-        let why = "closed for all hosts: operations did not end in time for a change";
+        let why = "blocked for all hosts: operations did not complete within the time-out of a change of reservations or paths";
         problem(ProblemReport::VOLUME_CLOSED, &one.volume, why, "check its disk; it opens when they end")
     }));
     all.extend(standings().filter(|one| one.no_space).map(|one| {
@@ -106,7 +106,7 @@ fn problems(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<ProblemRe
     all.extend(seen.shards.iter().filter_map(short_of_memory));
     all.extend(seen.delayed.iter().map(|from| {
         let why = "its logins are delayed: they failed to authenticate several times";
-        let next = "compare its secret with the one configured here; after 5 minutes without a failure it is forgiven";
+        let next = "compare its secret with the one configured here; the delay ends after 5 minutes without a failure";
         problem(ProblemReport::HOST_BLOCKED, &from.to_string(), why, next)
     }));
     all

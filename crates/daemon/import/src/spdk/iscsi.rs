@@ -97,7 +97,7 @@ impl State {
             "data_out_pool_size",
             "node_base",
         ] {
-            params.note(key, Outcome::Meaningless, "it is about SPDK itself");
+            params.note(key, Outcome::NotApplicable, "it is about SPDK itself");
         }
         params.known(&[
             ("allow_duplicated_isid", Only("false", "a login with the ISID of another session replaces it")),

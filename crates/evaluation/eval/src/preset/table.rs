@@ -242,7 +242,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         id: "latency-load",
-        title: "Latency against load: 10 to 100 % of each system's most, started on time",
+        title: "Latency against load: 10 to 100 % of each system's maximum rate, open loop",
         rates: &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100],
         depth: 128,
         connections: &[1],

@@ -149,7 +149,7 @@ pub struct LoadResult {
     pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent looking for work, where the initiator itself tells.
     pub polls: Option<f64>,
-    /// What was negotiated for its connections, where the initiator tells ([`negotiated`]).
+    /// What was negotiated for its connections, where the initiator tells.
     pub negotiated: Vec<(String, String)>,
     /// What a person would type to do the same.
     pub command: String,
