@@ -217,6 +217,19 @@ impl Daemon {
     pub fn log(&self) -> String {
         fs::read_to_string(&self.log).unwrap_or_default()
     }
+
+    /// What it has logged, when this is in it. A host may be answered before the line is written.
+    pub fn log_with(&self, said: &str) -> String {
+        let until = Instant::now() + Duration::from_secs(10);
+        loop {
+            let log = self.log();
+            if log.contains(said) || Instant::now() > until {
+                assert!(log.contains(said), "\"{said}\" is not logged: {log}");
+                return log;
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
 }
 
 impl Drop for Daemon {

@@ -134,10 +134,9 @@ fn who_has_no_key_or_another_is_not_let_in() {
     fails(&["info", &plain], 1, "");
     fails(&["info", &url(&place, at, "other.key", "")], 24, "TLS failed");
     fails(&["info", &url(&place, at, "other.key", "&tls_identity=0")], 24, "TLS failed");
-    let log = daemon.log();
-    assert!(log.contains("came without TLS"), "{log}");
-    assert!(log.contains("no key is known for the TLS identity NVMe1R01 nqn.2026-11.test:host"), "{log}");
-    assert!(log.contains("it has another key than ours"), "{log}");
+    daemon.log_with("came without TLS");
+    daemon.log_with("no key is known for the TLS identity NVMe1R01 nqn.2026-11.test:host");
+    daemon.log_with("it has another key than ours");
     good(&["info", &url(&place, at, "host.key", "")]);
 }
 
@@ -152,8 +151,7 @@ fn a_subsystem_demands_tls_where_its_address_allows_both() {
     let mut names = Names::of("a");
     names.nqn = NQN.to_owned();
     assert_eq!(Queue::connect(at, &names, 0, 0xffff).err(), Some(INVALID_HOST));
-    let log = daemon.log();
-    assert!(log.contains("demands TLS"), "{log}");
+    daemon.log_with("demands TLS");
     good(&["info", &url(&place, at, "host.key", "")]);
 }
 

@@ -260,7 +260,8 @@ fn an_experiment_ends_with_its_report() {
     let words = ["eval", "run", "quick", "--scale", "0.1", "--out", dir.to_str().unwrap(), "--json"];
     let record: serde_json::Value = serde_json::from_slice(&good(&words)).unwrap();
     let points = record["points"].as_array().unwrap();
-    assert_eq!(points.len(), 4, "two directions over two protocols: {record}");
+    let of_bare = points.iter().filter(|point| point["target"] == "bare").count();
+    assert_eq!((points.len(), of_bare), (6, 2), "two directions over two protocols, and bare: {record}");
     for point in points {
         assert_eq!(point["runs"].as_array().unwrap().len(), 3);
         assert!(point["runs"][0]["target"]["process"][0].is_number(), "{point}");

@@ -38,7 +38,7 @@ const WRITING: &[(&str, &str)] = &[
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
     eval plan, eval stream, host list, host show, info, keep, key check, path list, reservation list, \
     reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
-    target list, target show, verify, volume list, volume show";
+    target list, target show, top, verify, volume list, volume show";
 
 /// A verb that is added stands in one of the lists, and what the first says is a test here.
 #[test]
