@@ -175,6 +175,7 @@ pub fn host_card(host: &HostReport) -> String {
         ("sources", some(&host.sources)),
         ("chap", some(&host.chap_users)),
         ("dhchap", host.dhchap.then(|| "a secret of its own".to_owned())),
+        ("controller", host.dhchap_controller.then(|| "a secret of its own for this host".to_owned())),
         ("both", Some(if host.both { "one volume over both protocols" } else { "no" }.to_owned())),
         ("targets", some(&host.targets)),
         ("subsystems", some(&host.subsystems)),

@@ -239,6 +239,14 @@ fn a_drawn_secret_is_asked_for() {
     assert_eq!(early.status, 0x191, "nothing goes before authentication");
     let secret = std::fs::read_to_string(&path).unwrap();
     assert!(!daemon.log().contains(&secret[10..30]));
+    // A host that wants a proof of the controller, which has no key for one.
+    let at = path.display();
+    let url = format!("nvme+tcp://{}/nqn.2026-11.io.blockwire:disk/1?secret_file={at}", daemon.nvme.unwrap());
+    crate::verbs::good(&["info", &url]);
+    crate::verbs::fails(&["info", &format!("{url}&mutual_secret_file={at}")], 24, "");
+    let said =
+        daemon.log_with("no key is configured for that: set dhchap_controller_key_file in its [[host]]");
+    assert!(said.contains("subsystem=nqn.2026-11.io.blockwire:disk"), "{said}");
 }
 
 #[test]

@@ -128,10 +128,13 @@ fn the_far_ends_protection_passes_through() {
 fn a_gateway_proves_itself_and_asks_for_proof() {
     let (ours_at_far, theirs) = ("a secret of ours", "a secret of theirs");
     let there = Place::new();
-    let mut key = Command::new(env!("CARGO_BIN_EXE_blockwire"));
-    assert!(key.args(["host", "key"]).arg(there.path("far.key")).status().unwrap().success());
+    for file in ["far.key", "controller.key"] {
+        let mut key = Command::new(env!("CARGO_BIN_EXE_blockwire"));
+        assert!(key.args(["host", "key"]).arg(there.path(file)).status().unwrap().success());
+    }
     let config = format!(
         "[[volume]]\nname = \"far\"\nsource = \"ram:8M\"\n[auth]\ndhchap_key_file = \"far.key\"\n\
+         dhchap_controller_key_file = \"controller.key\"\n\
          chap = {{ user = \"gate\", secret = \"{ours_at_far}\", mutual_user = \"rack\", \
          mutual_secret = \"{theirs}\" }}\n"
     );
@@ -142,7 +145,9 @@ fn a_gateway_proves_itself_and_asks_for_proof() {
     let named = iscsi.replace("://", "://gate@");
     let mutual = format!("{named}?secret_file={ours_file}&mutual_user=rack&mutual_secret_file={theirs_file}");
     let dhchap = format!("{nvme}?secret_file={}", there.path("far.key").display());
-    for source in [&mutual, &dhchap, &format!("{mutual},{dhchap}")] {
+    let [both, swapped_keys] = ["controller.key", "far.key"]
+        .map(|file| format!("{dhchap}&mutual_secret_file={}", there.path(file).display()));
+    for source in [&mutual, &dhchap, &both, &format!("{mutual},{both}")] {
         let place = Place::new();
         let near = place.serve(&gateway(source), &["--nvme", "127.0.0.1:0"]);
         let mut initiator = ours("epoll");
@@ -164,10 +169,11 @@ fn a_gateway_proves_itself_and_asks_for_proof() {
     }
     let wrong = place.write("wrong", "another secret than ours");
     let swapped = format!("{named}?secret_file={ours_file}&mutual_user=rack&mutual_secret_file={wrong}");
-    for source in [format!("{named}?secret_file={wrong}"), swapped] {
+    for source in [format!("{named}?secret_file={wrong}"), swapped, swapped_keys] {
         let said = absent(&format!("a={source}")).2;
-        assert!(!said.contains("another secret"), "{said}");
+        assert!(!said.contains("another secret") && !said.contains("DHHC-1"), "{said}");
     }
+    far.log_with("the host refused the controller: compare its controller key");
 }
 
 /// A daemon with this volume, named `a`, which it does not serve, and another that it serves; and what its log

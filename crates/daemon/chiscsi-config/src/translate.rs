@@ -218,6 +218,7 @@ fn access(target: &TargetSection, name: &Located<String>, draft: &mut Draft) {
             nqns: Vec::new(),
             hostid: None,
             dhchap: None,
+            dhchap_controller: None,
             tls_key: None,
             both: false,
             subsystem_grants: Vec::new(),

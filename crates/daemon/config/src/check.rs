@@ -84,6 +84,7 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         .collect();
     methods(&auth, &hosts, &ways.targets, sink);
     discovery_proof(&auth, &hosts, sink);
+    crate::dhchap::check_controller_keys(&draft.hosts, &auth, sink);
     crate::tls::has_keys(&draft.portals, &hosts, &auth.value.auth, sink);
     let names = placement::RuleNames {
         portals: &draft.portals,

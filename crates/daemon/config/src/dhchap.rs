@@ -6,7 +6,12 @@ use std::sync::Arc;
 use nvme::auth::{Group, Hash, Policy, Secret};
 use zeroize::Zeroizing;
 
-use super::{reader::Reader, secret};
+use super::{
+    diagnostic::{Located, Sink},
+    draft::{AuthDraft, HostDraft},
+    reader::Reader,
+    secret,
+};
 
 /// Hashes, by their names.
 pub const HASHES: [(&str, Hash); 3] =
@@ -35,6 +40,52 @@ pub fn policy(table: &Reader<'_>) -> Policy {
 pub fn key(table: &Reader<'_>) -> Option<Arc<Secret>> {
     key_of(table, "dhchap_key_file")
 }
+
+/// Reads the file that `dhchap_controller_key_file` names.
+pub fn controller_key(table: &Reader<'_>) -> Option<Arc<Secret>> {
+    key_of(table, CONTROLLER_KEY)
+}
+
+const CONTROLLER_KEY: &str = "dhchap_controller_key_file";
+
+/// A key of the controller is used only where the host proves itself too, and never for both directions (NVMe Base
+/// §8.3.5.5.7): else a host that knows it could pass for the controller, and the other way round.
+pub fn check_controller_keys(hosts: &[Located<HostDraft>], auth: &Located<AuthDraft>, sink: &Sink) {
+    let common = &auth.value.auth;
+    let discovery = common.dhchap_discovery_key.as_ref();
+    let drafts = hosts.iter().map(|one| (&one.value.host, &one.at));
+    for (host, at) in drafts.filter(|(host, _)| host.speaks_nvme()) {
+        let own = host.dhchap.as_ref().or(common.dhchap.as_ref());
+        let controller = host.dhchap_controller.as_ref().or(common.dhchap_controller.as_ref());
+        let name = &host.name;
+        if host.dhchap_controller.is_some() && own.or(discovery).is_none() {
+            let why = format!("{CONTROLLER_KEY} of host \"{name}\" has no effect without dhchap_key_file");
+            sink.error(at, why);
+        }
+        if let (Some(own), Some(controller)) = (own, controller)
+            && own.is_same(controller)
+        {
+            let why =
+                format!("host \"{name}\" and its controllers have the same DH-HMAC-CHAP secret; {DIFFERENT}");
+            sink.error(at, why);
+        }
+    }
+    let keys = [common.dhchap.as_ref(), discovery];
+    if let Some(controller) = &common.dhchap_controller {
+        let is_used =
+            keys.iter().any(Option::is_some) || hosts.iter().any(|one| one.value.host.dhchap.is_some());
+        if !is_used {
+            let why = format!("{CONTROLLER_KEY} in [auth] has no effect: no host has a dhchap_key_file");
+            sink.error(&auth.at, why);
+        }
+        if keys.iter().flatten().any(|key| key.is_same(controller)) {
+            let why = format!("{CONTROLLER_KEY} in [auth] holds the secret of hosts; {DIFFERENT}");
+            sink.error(&auth.at, why);
+        }
+    }
+}
+
+const DIFFERENT: &str = "make another one with `blockwire key generate FILE`";
 
 /// Reads the file that this key names.
 pub fn key_of(table: &Reader<'_>, key: &str) -> Option<Arc<Secret>> {

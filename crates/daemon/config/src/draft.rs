@@ -455,7 +455,8 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
     }
     let (grants, subsystem_grants) = nvme::grants(table);
     let chap = credentials(table, "chap", allow_short);
-    let (dhchap, tls_key) = (dhchap::key(table), tls::key(table));
+    let (dhchap, dhchap_controller, tls_key) =
+        (dhchap::key(table), dhchap::controller_key(table), tls::key(table));
     let hostid = table.parsed("hostid", nvme::host_id).map(|id| id.value);
     let both = table.switch("both").is_some_and(|on| on.value);
     let name = name?;
@@ -468,6 +469,7 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
         sources: sources.unwrap_or_default().into_iter().map(|item| item.value).collect(),
         chap,
         dhchap,
+        dhchap_controller,
         tls_key,
         both,
         grants: Vec::new(),
@@ -529,6 +531,7 @@ fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
         methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
         hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),
         dhchap: dhchap::key(table),
+        dhchap_controller: dhchap::controller_key(table),
         proofs: dhchap::policy(table),
         dhchap_discovery: discovery.as_ref().is_some_and(|on| on.value),
         dhchap_discovery_key: dhchap::key_of(table, "dhchap_discovery_key_file"),

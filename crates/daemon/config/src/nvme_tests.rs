@@ -268,3 +268,42 @@ fn proofs_and_bounds_of_nvme_hosts() {
         assert!(got.iter().any(|line| line.contains(want)), "{text}: {got:#?}");
     }
 }
+
+#[test]
+fn a_controller_has_a_key_of_its_own_and_only_where_the_host_has_one() {
+    const HOST: &str = "DHHC-1:01:W3ij9Bv30F62wM2g61PP8Iv81nc+HbMS4QezUcHVkJHBfS4a:\n";
+    const CONTROLLER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:\n";
+    let directory = tempfile::tempdir().unwrap();
+    let write = |name: &str, content: &str, mode: u32| {
+        let file = directory.path().join(name);
+        fs::write(&file, content).unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    write("host", HOST, 0o600);
+    write("controller", CONTROLLER, 0o600);
+    write("open", CONTROLLER, 0o644);
+    let host =
+        "[[host]]\nname = \"h\"\nnqn = [\"nqn.2014-08.org.example:h\"]\naccess = [{ subsystem = \"*\" }]\n";
+    let run = |text: &str| load_in(directory.path(), &with(text), &Options::default(), false);
+    let (own, all) = ("dhchap_key_file = \"host\"\n", "[auth]\ndhchap_key_file = \"host\"\n");
+    let key = "dhchap_controller_key_file = \"controller\"\n";
+    for text in [format!("{host}{own}{key}"), format!("{host}{key}{all}")] {
+        let (plan, _) = run(&text).unwrap();
+        let controller = plan.hosts[0].dhchap_controller.as_ref().unwrap();
+        assert_eq!(controller.to_text().as_str(), CONTROLLER.trim_end());
+    }
+    let (plan, _) = run(&format!("{all}{key}")).unwrap();
+    assert!(plan.auth.dhchap_controller.is_some());
+    let same = key.replace("\"controller\"", "\"host\"");
+    for (text, want) in [
+        (format!("{host}{key}"), "of host \"h\" has no effect without dhchap_key_file"),
+        (format!("[auth]\n{key}"), "in [auth] has no effect: no host has a dhchap_key_file"),
+        (format!("{host}{own}{same}"), "host \"h\" and its controllers have the same DH-HMAC-CHAP secret"),
+        (format!("{all}{same}"), "in [auth] holds the secret of hosts"),
+        (format!("{host}{own}{}", key.replace("\"controller\"", "\"open\"")), "has mode 0644"),
+    ] {
+        let got = run(&text).unwrap_err();
+        assert!(got.iter().any(|line| line.contains(want)), "{text}: {got:#?}");
+        assert!(!got.concat().contains("ia6z"), "{got:#?}");
+    }
+}

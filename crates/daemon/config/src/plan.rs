@@ -371,6 +371,8 @@ pub struct Host {
     pub hostid: Option<[u8; 16]>,
     /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
     pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    /// The secret by which controllers prove themselves to it; `None`: [`Auth::dhchap_controller`].
+    pub dhchap_controller: Option<Arc<nvme::auth::Secret>>,
     /// Its key for TLS; `None`: [`Auth::tls_key`].
     pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// It may reach one volume over both protocols.
@@ -432,6 +434,9 @@ pub struct Auth {
     pub mutual: bool,
     /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
     pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    /// The secret by which controllers prove themselves to NVMe hosts that have none of their own for that;
+    /// `None`: to such hosts they cannot.
+    pub dhchap_controller: Option<Arc<nvme::auth::Secret>>,
     /// By what NVMe hosts may prove themselves, most wanted first.
     pub proofs: nvme::auth::Policy,
     /// NVMe hosts must prove themselves to the discovery service too.

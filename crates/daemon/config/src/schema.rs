@@ -189,6 +189,7 @@ pub const HOST: Section = Section {
         "access": "list of {target, luns, mode} or {subsystem, namespaces, mode}", "needed, unless a subsystem names it", "What it may reach.";
         "chap": "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI.";
         "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate FILE` creates one. A relative path starts at this file's directory.";
+        "dhchap_controller_key_file": "path", "that of [auth]", "A file that holds the secret by which controllers prove themselves to this host, if it requests that (mutual DH-HMAC-CHAP; `nvme connect --dhchap-ctrl-secret`); it must differ from the host's own. Same form and mode as `dhchap_key_file`.";
         "tls_key_file": "path", "that of [auth]", "A file that holds its pre-shared key for TLS as `NVMeTLSkey-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate --kind tls FILE` creates one. The host needs an `nqn`, which its TLS identity names.";
     },
 };
@@ -233,6 +234,7 @@ pub const AUTH: Section = Section {
         "hashes": "list of \"sha3-256\", \"sha256\", \"sha1\", \"md5\"", "all, in this order", "Allowed CHAP algorithms in order of preference: the first one that the initiator offers too is used.";
         "allow_short_secrets": "true or false", "false", "Accept secrets of fewer than 12 bytes; RFC 7143 allows them only over an encrypted network.";
         "dhchap_key_file": "path", "none", "A file with the DH-HMAC-CHAP secret for NVMe hosts without their own, as in `[[host]]`.";
+        "dhchap_controller_key_file": "path", "none", "A file with the DH-HMAC-CHAP secret by which controllers prove themselves to hosts that have none of their own for that, as in `[[host]]`. Without one, hosts that request authentication of the controller are refused.";
         "dhchap_hashes": "list of \"sha512\", \"sha384\", \"sha256\"", "all, in this order", "Allowed DH-HMAC-CHAP hashes in order of preference: the first one that the host offers too is used.";
         "dhchap_groups": "list of \"ffdhe3072\", \"ffdhe4096\", \"ffdhe6144\", \"ffdhe8192\", \"ffdhe2048\", \"null\"", "all, in this order", "Allowed Diffie-Hellman groups of DH-HMAC-CHAP in order of preference. `null` means no group: the exchange depends on the secret alone, and an eavesdropper can try to guess it offline.";
         "dhchap_discovery": "true or false", "false", "NVMe hosts must also authenticate to the discovery service: with their own secret, or else that of `dhchap_discovery_key_file`, or else that of `dhchap_key_file`. Hosts without a secret are refused.";

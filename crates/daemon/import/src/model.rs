@@ -167,6 +167,8 @@ pub struct Host {
     pub chap: Vec<Chap>,
     /// Secret for DH-HMAC-CHAP.
     pub dhchap: Option<Secret>,
+    /// Secret by which controllers prove themselves to it.
+    pub dhchap_controller: Option<Secret>,
     /// What it may reach.
     pub grants: Vec<Grant>,
     /// Notes on its settings.
@@ -183,6 +185,7 @@ impl Host {
             sources: Vec::new(),
             chap: Vec::new(),
             dhchap: None,
+            dhchap_controller: None,
             grants: Vec::new(),
             notes: Vec::new(),
         }
@@ -250,6 +253,7 @@ impl Model {
                 && known.sources == host.sources
                 && known.chap == host.chap
                 && known.dhchap == host.dhchap
+                && known.dhchap_controller == host.dhchap_controller
                 && !host.grants.iter().any(|grant| known.grants.iter().any(|own| own.export == grant.export))
         };
         if let Some(known) = self.hosts.iter_mut().find(same) {
@@ -317,7 +321,11 @@ impl Model {
     /// Secrets that must be files of their own, and their names.
     pub fn key_files(&self) -> Vec<(String, &Secret)> {
         let keyed = self.hosts.iter().enumerate();
-        keyed.filter_map(|(at, host)| Some((key_file(at, host), host.dhchap.as_ref()?))).collect()
+        let files = keyed.flat_map(|(at, host)| {
+            let controller = (controller_key_file(at, host), host.dhchap_controller.as_ref());
+            [(key_file(at, host), host.dhchap.as_ref()), controller]
+        });
+        files.filter_map(|(name, secret)| Some((name, secret?))).collect()
     }
 
     /// Whether someone beyond this machine reaches something without a secret.
@@ -338,6 +346,11 @@ impl Model {
 /// The file with a host's secret.
 pub fn key_file(at: usize, host: &Host) -> String {
     format!("{}-{}.key", label(&host.label), at + 1)
+}
+
+/// The file with the secret by which controllers prove themselves to a host.
+pub fn controller_key_file(at: usize, host: &Host) -> String {
+    format!("{}-{}-controller.key", label(&host.label), at + 1)
 }
 
 /// A name of ours that resembles `wish`.

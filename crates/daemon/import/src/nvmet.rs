@@ -20,6 +20,7 @@ use crate::{
 struct Known {
     nqn: String,
     key: Option<Secret>,
+    controller_key: Option<Secret>,
 }
 
 /// Reads the whole document.
@@ -30,13 +31,13 @@ pub fn read(document: &Document) -> Model {
     for host in root.sections("hosts") {
         let nqn = host.text("nqn").unwrap_or_default().to_owned();
         let key = host.text("dhchap_key").map(Secret::new);
+        let controller_key = host.text("dhchap_ctrl_key").filter(|text| !text.is_empty()).map(Secret::new);
         host.known(&[
-            ("dhchap_ctrl_key", Only("", "the subsystem cannot prove itself to the host here")),
             ("dhchap_dhgroup", Emulated("`dhchap_groups` of [auth] is for all hosts")),
             ("dhchap_hash", Emulated("`dhchap_hashes` of [auth] is for all hosts")),
         ]);
         model.notes.extend(host.finish());
-        hosts.push(Known { nqn, key });
+        hosts.push(Known { nqn, key, controller_key });
     }
     for subsystem in root.sections("subsystems") {
         read_subsystem(subsystem, &hosts, &mut model);
@@ -101,10 +102,13 @@ fn read_subsystem(subsystem: Section<'_>, hosts: &[Known], model: &mut Model) {
     }
     for allowed in subsystem.list("allowed_hosts") {
         let crate::json::Kind::Text(nqn) = &allowed.kind else { continue };
-        let key = hosts.iter().find(|host| host.nqn == *nqn).and_then(|host| host.key.clone());
+        let known = hosts.iter().find(|host| host.nqn == *nqn);
         let mut host = Host::new(nqn);
         host.nqns.push(nqn.clone());
-        host.dhchap = key;
+        host.dhchap = known.and_then(|known| known.key.clone());
+        // Without a key of the host, nothing is proved in either direction.
+        let controller_key = known.and_then(|known| known.controller_key.clone());
+        host.dhchap_controller = controller_key.filter(|_| host.dhchap.is_some());
         host.grants.push(Grant {
             protocol: Protocol::Nvme,
             export: export.name.clone(),

@@ -10,7 +10,7 @@ use config::network;
 
 use crate::{
     Imported,
-    model::{Chap, Export, Grant, Host, Model, Protocol, Unit, Volume, key_file},
+    model::{Chap, Export, Grant, Host, Model, Protocol, Unit, Volume, controller_key_file, key_file},
     note::{Note, Outcome},
 };
 
@@ -261,6 +261,12 @@ fn render_host(out: &mut String, source: &str, (at, host): (usize, &Host), secre
     match (&host.dhchap, secrets) {
         (Some(_), SecretsShown::Yes | SecretsShown::No) => {
             let _ = writeln!(out, "dhchap_key_file = {}", text(&key_file(at, host)));
+        }
+        (Some(_), SecretsShown::WithoutKeyFiles) | (None, _) => {}
+    }
+    match (&host.dhchap_controller, secrets) {
+        (Some(_), SecretsShown::Yes | SecretsShown::No) => {
+            let _ = writeln!(out, "dhchap_controller_key_file = {}", text(&controller_key_file(at, host)));
         }
         (Some(_), SecretsShown::WithoutKeyFiles) | (None, _) => {}
     }

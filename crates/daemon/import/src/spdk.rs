@@ -452,17 +452,25 @@ fn add_host(params: Section<'_>, state: &State, model: &mut Model) {
             None => params.error("dhchap_key", "the secret is not here: the host gets no access"),
         }
     }
-    params.known(&[
-        ("dhchap_ctrlr_key", Only("", "the subsystem cannot prove itself to the host here")),
-        (
-            "psk",
-            Only(
-                "",
-                "the key of TLS is not carried over, and the host gets no access: set tls = \"require\" in the \
-                 [[portal]], and tls_key_file and the grant in a [[host]]",
+    if let Some(name) = params.text("dhchap_ctrlr_key") {
+        match state.keys.get(name) {
+            // Without a key of the host, nothing is proved in either direction.
+            Some(key) => host.dhchap_controller = host.dhchap.is_some().then(|| key.clone()),
+            None => params.error(
+                "dhchap_ctrlr_key",
+                "the secret is not here: set dhchap_controller_key_file in the [[host]], or the host cannot \
+                 authenticate the subsystem",
             ),
+        }
+    }
+    params.known(&[(
+        "psk",
+        Only(
+            "",
+            "the key of TLS is not carried over, and the host gets no access: set tls = \"require\" in the \
+                 [[portal]], and tls_key_file and the grant in a [[host]]",
         ),
-    ]);
+    )]);
     if params.has("dhchap_key") == host.dhchap.is_some() && !params.has("psk") {
         host.grants.push(Grant {
             protocol: Protocol::Nvme,

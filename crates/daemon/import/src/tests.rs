@@ -186,7 +186,8 @@ fn lio_with_a_missing_secret_lets_nobody_in() {
 
 #[test]
 fn nvmet_secrets_become_files_beside_the_configuration() {
-    let text = r#"{"hosts": [{"nqn": "nqn.2026-11.x:h", "dhchap_key": "DHHC-1:00:AAAA:"}],
+    let text = r#"{"hosts": [{"nqn": "nqn.2026-11.x:h", "dhchap_key": "DHHC-1:00:AAAA:",
+        "dhchap_ctrl_key": "DHHC-1:00:BBBB:"}],
         "ports": [{"addr": {"trtype": "tcp", "traddr": "192.0.2.1", "trsvcid": "4420"}, "portid": 1,
         "subsystems": ["nqn.2026-11.x:s"]}],
         "subsystems": [{"nqn": "nqn.2026-11.x:s", "attr": {"allow_any_host": "0"}, "allowed_hosts": ["nqn.2026-11.x:h"],
@@ -194,11 +195,15 @@ fn nvmet_secrets_become_files_beside_the_configuration() {
     let imported = take(Format::Nvmet, text).unwrap();
     assert_eq!(imported.errors(), [] as [String; 0]);
     let files = imported.key_files();
-    assert_eq!(files.len(), 1);
-    assert_eq!(files[0].1.expose(), "DHHC-1:00:AAAA:");
+    let secrets: Vec<&str> = files.iter().map(|(_, secret)| secret.expose()).collect();
+    assert_eq!(secrets, ["DHHC-1:00:AAAA:", "DHHC-1:00:BBBB:"]);
     let made = imported.toml(SecretsShown::Yes);
     assert!(
         made.contains(&format!("dhchap_key_file = \"{}\"", files[0].0)) && !made.contains("AAAA"),
+        "{made}"
+    );
+    assert!(
+        made.contains(&format!("dhchap_controller_key_file = \"{}\"", files[1].0)) && !made.contains("BBBB"),
         "{made}"
     );
     assert!(!imported.needs_anonymous());

@@ -18,7 +18,7 @@ mod response;
 mod secret;
 
 pub use computation::{DhComputation, DhResult};
-pub use controller::{AuthMessage, AuthOutcome, AuthState, Controller, ControllerProgress};
+pub use controller::{AuthFailure, AuthMessage, AuthOutcome, AuthState, Controller, ControllerProgress};
 pub use group::Group;
 pub use host::{Host, HostFault, HostProgress};
 pub use message::{Explanation, MESSAGE_LEN_MAX};

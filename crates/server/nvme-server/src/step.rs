@@ -1,6 +1,6 @@
 //! Requests of the server to its caller, as values.
 
-use nvme::auth::DhComputation;
+use nvme::auth::{DhComputation, Explanation};
 use nvme::{Completion, Nqn};
 use volume::{CommandStep, ShardId};
 
@@ -88,10 +88,30 @@ pub enum ControllerEnd {
     QueueLost,
     /// The host did not authenticate.
     Unauthenticated,
+    /// The host requested authentication of the controller, for which no key is configured.
+    NoControllerKey,
+    /// The host did not accept the controller's response, or gave up for another reason.
+    RefusedByHost(Explanation),
     /// Too much waits to be computed for hosts that have still to authenticate.
     Overloaded,
     /// We ended it: its subsystem, its host's leave or its port is gone.
     Removed,
+}
+
+impl ControllerEnd {
+    /// Whether authentication failed.
+    pub fn is_unauthenticated(self) -> bool {
+        match self {
+            ControllerEnd::Unauthenticated
+            | ControllerEnd::NoControllerKey
+            | ControllerEnd::RefusedByHost(_) => true,
+            ControllerEnd::Closed
+            | ControllerEnd::Silent
+            | ControllerEnd::QueueLost
+            | ControllerEnd::Overloaded
+            | ControllerEnd::Removed => false,
+        }
+    }
 }
 
 /// In words.
@@ -102,6 +122,12 @@ impl core::fmt::Display for ControllerEnd {
             ControllerEnd::Silent => "its host was silent for longer than the keep-alive timeout",
             ControllerEnd::QueueLost => "the connection of an I/O queue was lost",
             ControllerEnd::Unauthenticated => "its host did not authenticate",
+            ControllerEnd::NoControllerKey => {
+                "its host requested authentication of the controller, for which no key is configured"
+            }
+            ControllerEnd::RefusedByHost(why) => {
+                return write!(f, "its host refused the controller: {why}");
+            }
             ControllerEnd::Overloaded => {
                 "too much waits to be computed for hosts that have still to authenticate"
             }

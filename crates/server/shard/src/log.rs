@@ -191,7 +191,7 @@ impl NvmeLogLine {
                 ConnectFailure::NoMemory => "no-resources",
                 ConnectFailure::TlsRequired | ConnectFailure::TlsOff | ConnectFailure::TlsNames => TLS,
             },
-            NvmeLogLine::Disconnected { why: ControllerEnd::Unauthenticated, .. } => AUTHENTICATION,
+            NvmeLogLine::Disconnected { why, .. } if why.is_unauthenticated() => AUTHENTICATION,
             NvmeLogLine::Disconnected { why: ControllerEnd::Overloaded, .. } => "delayed",
             NvmeLogLine::LinkFault { violation, .. } => match violation {
                 LinkFault::Tls(_) | LinkFault::TlsRequired => TLS,
@@ -269,7 +269,7 @@ impl NvmeLogLine {
         match self {
             NvmeLogLine::NotConnected { .. } | NvmeLogLine::LinkFault { .. } => true,
             NvmeLogLine::Disconnected { why, .. } => {
-                matches!(why, ControllerEnd::Unauthenticated | ControllerEnd::Overloaded)
+                why.is_unauthenticated() || *why == ControllerEnd::Overloaded
             }
             NvmeLogLine::Connected { .. } => false,
         }

@@ -178,6 +178,9 @@ pub struct HostReport {
     pub chap_users: Vec<String>,
     /// It has a DH-HMAC-CHAP secret of its own.
     pub dhchap: bool,
+    /// Controllers have a DH-HMAC-CHAP secret of their own for it.
+    #[serde(default)]
+    pub dhchap_controller: bool,
     /// Targets that it may reach.
     pub targets: Vec<String>,
     /// Subsystems that it may reach.

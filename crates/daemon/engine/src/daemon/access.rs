@@ -181,6 +181,7 @@ fn report(host: &Host, served: &Served, sessions: &[SessionReport]) -> HostRepor
         both: host.both,
         chap_users: host.chap.iter().map(|account| account.user.clone()).collect(),
         dhchap: host.dhchap.is_some(),
+        dhchap_controller: host.dhchap_controller.is_some(),
         targets: targets.filter(|name| host.speaks_iscsi() && host.grant(name).is_some()).cloned().collect(),
         subsystems: subsystems.filter(|nqn| reaches_subsystem(host, nqn)).cloned().collect(),
         sessions: sessions.iter().filter(|session| session.host.as_ref() == Some(&host.name)).count(),

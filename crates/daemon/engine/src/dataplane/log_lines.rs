@@ -67,7 +67,7 @@ pub fn write_log_lines(lines: Receiver<LogLine>, down: &DownPaths) {
             Ok(LogLine::LoginFailed { .. } | LogLine::LinkFault { .. } | LogLine::Volume { .. }) => {
                 flood.passes(Instant::now())
             }
-            Ok(LogLine::Nvme(line)) => !anybodys(line) || flood.passes(Instant::now()),
+            Ok(LogLine::Nvme(line)) => !line.is_strangers() || flood.passes(Instant::now()),
             Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
         };
         let kept = flood.kept_back(Instant::now());
@@ -106,15 +106,6 @@ fn write_line(line: LogLine) {
         LogLine::Volume { name, remark } => write_remark(&name, remark),
         LogLine::Nvme(line) => write_nvme(line),
     }
-}
-
-/// Whether anybody can cause a line at will.
-fn anybodys(line: &NvmeLogLine) -> bool {
-    line.is_strangers()
-        || matches!(
-            line,
-            NvmeLogLine::Disconnected { why: ControllerEnd::Unauthenticated | ControllerEnd::Overloaded, .. }
-        )
 }
 
 fn write_nvme(line: NvmeLogLine) {
@@ -157,6 +148,23 @@ fn write_nvme(line: NvmeLogLine) {
                 %subsystem,
                 "the host failed to authenticate: its key differs from the one configured here, or it has none \
                  (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+            );
+        }
+        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::NoControllerKey, .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                "the host requests authentication of the controller, and no key is configured for that: set \
+                 dhchap_controller_key_file in its [[host]], or connect without --dhchap-ctrl-secret"
+            );
+        }
+        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::RefusedByHost(cause), .. } => {
+            tracing::warn!(
+                %host,
+                %subsystem,
+                %cause,
+                "the host refused the controller: compare its controller key (nvme connect --dhchap-ctrl-secret) \
+                 with dhchap_controller_key_file"
             );
         }
         NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::Overloaded, .. } => {

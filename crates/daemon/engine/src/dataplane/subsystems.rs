@@ -56,11 +56,12 @@ impl FixedSettings {
         let common = self.auth().dhchap_discovery_key.as_ref().or(self.common_key());
         let rule = |host: &Host| {
             let secret = host.dhchap.as_ref().or(common)?;
+            let controller = host.dhchap_controller.as_ref().or(self.auth().dhchap_controller.as_ref());
             Some(HostRule {
                 hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
                 id: host.hostid.and_then(HostId::new),
                 sources: host.sources.iter().map(network).collect(),
-                auth: auth(Some(secret)),
+                auth: auth(Some(secret), controller),
                 namespaces: NamespaceMask::All { read_only: false },
             })
         };
@@ -69,7 +70,7 @@ impl FixedSettings {
             hosts: Vec::new(),
             id: None,
             sources: Vec::new(),
-            auth: auth(Some(secret)),
+            auth: auth(Some(secret), self.auth().dhchap_controller.as_ref()),
             namespaces: NamespaceMask::All { read_only: false },
         });
         Some(named.chain(anybody).collect())
@@ -191,7 +192,7 @@ impl FixedSettings {
                 hosts: Vec::new(),
                 id: None,
                 sources: Vec::new(),
-                auth: auth(self.common_key()),
+                auth: auth(self.common_key(), self.auth().dhchap_controller.as_ref()),
                 namespaces: NamespaceMask::All { read_only: false },
             });
         }
@@ -203,7 +204,10 @@ impl FixedSettings {
             hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
             id: host.hostid.and_then(HostId::new),
             sources: host.sources.iter().map(network).collect(),
-            auth: auth(host.dhchap.as_ref().or(self.common_key())),
+            auth: auth(
+                host.dhchap.as_ref().or(self.common_key()),
+                host.dhchap_controller.as_ref().or(self.auth().dhchap_controller.as_ref()),
+            ),
             namespaces: match &grant.namespaces {
                 None => NamespaceMask::All { read_only: grant.read_only },
                 Some(list) => NamespaceMask::Some(list.iter().map(|nsid| (*nsid, grant.read_only)).collect()),
@@ -216,8 +220,12 @@ fn millis(time: std::time::Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-fn auth(secret: Option<&Arc<Secret>>) -> HostAuth {
-    secret.map_or(HostAuth::None, |secret| HostAuth::Required(secret.clone()))
+fn auth(host: Option<&Arc<Secret>>, controller: Option<&Arc<Secret>>) -> HostAuth {
+    match (host.cloned(), controller.cloned()) {
+        (None, _) => HostAuth::None,
+        (Some(host), None) => HostAuth::Required(host),
+        (Some(host), Some(controller)) => HostAuth::Mutual { host, controller },
+    }
 }
 
 /// What no volume has.
@@ -255,7 +263,7 @@ mod tests {
             let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
             let rule = logs.rule(name, HostId::new(id).unwrap(), from.parse().unwrap())?;
             let visible = logs.visible(rule).map(|one| (one.nsid, one.read_only, one.ana_group));
-            Some((matches!(rule.auth, HostAuth::Required(_)), visible.collect::<Vec<_>>()))
+            Some((rule.auth.host().is_some(), visible.collect::<Vec<_>>()))
         };
         let web = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";
         assert_eq!(seen(web, "192.0.2.1"), Some((false, vec![(1, false, 1), (4, true, 2)])));
@@ -282,19 +290,26 @@ mod tests {
         plan.hosts[at].dhchap = Some(secret(1));
         plan.auth.dhchap = Some(secret(2));
         plan.auth.dhchap_discovery_key = Some(secret(3));
-        let wanted = |name: &str| {
-            let all = rules(&plan).unwrap();
+        let wanted = |plan: &config::plan::Plan, name: &str| {
+            let all = rules(plan).unwrap();
             let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
             let id = HostId::new(id).unwrap();
             let rule = all.into_iter().find(|rule| rule.fits(name, id, "192.0.2.1".parse().unwrap()));
-            match rule.unwrap().auth {
-                HostAuth::Required(secret) => secret.to_text().to_string(),
-                HostAuth::None => panic!("nothing is wanted"),
-            }
+            let auth = rule.unwrap().auth;
+            (
+                auth.host().unwrap().to_text().to_string(),
+                auth.controller().map(|one| one.to_text().to_string()),
+            )
         };
         let web = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";
-        assert_eq!(wanted(web), secret(1).to_text().as_str());
-        assert_eq!(wanted("nqn.2026-11.com.example:other"), secret(3).to_text().as_str());
+        let text = |byte: u8| secret(byte).to_text().to_string();
+        let other = "nqn.2026-11.com.example:other";
+        assert_eq!((wanted(&plan, web), wanted(&plan, other)), ((text(1), None), (text(3), None)));
+        // The controller's key of the host, or else that of all.
+        plan.auth.dhchap_controller = Some(secret(4));
+        plan.hosts[at].dhchap_controller = Some(secret(5));
+        let both = ((text(1), Some(text(5))), (text(3), Some(text(4))));
+        assert_eq!((wanted(&plan, web), wanted(&plan, other)), both);
     }
 
     #[test]

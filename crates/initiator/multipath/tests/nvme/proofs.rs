@@ -29,7 +29,11 @@ fn guarded() -> Arc<Exports> {
 }
 
 fn connect(settings: Settings) -> (Result<(), DownReason>, String) {
-    let mut world = World::new(NvmePath::new(settings), guarded());
+    connect_to(settings, guarded())
+}
+
+fn connect_to(settings: Settings, exports: Arc<Exports>) -> (Result<(), DownReason>, String) {
+    let mut world = World::new(NvmePath::new(settings), exports);
     world.path.trace().turn(true);
     let how = world.connect().map(|_| ());
     let mut told = String::new();
@@ -118,11 +122,28 @@ fn attack_109_a_proof_is_asked_for_and_there_is_no_secret() {
 }
 
 #[test]
-fn a_controller_that_must_prove_itself_and_cannot_is_refused() {
-    let wanted =
-        Settings { secret: Some(secret(SECRET)), controller_secret: Some(secret(OTHER)), ..settings() };
-    let (how, _) = connect(wanted);
-    assert!(matches!(how, Err(DownReason::Unproven(_))), "{how:?}");
+fn a_controller_that_must_prove_itself_is_refused_without_the_right_key() {
+    const CONTROLLER: &str = "DHHC-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
+    let wanted = |controller: &str| Settings {
+        secret: Some(secret(SECRET)),
+        controller_secret: Some(secret(controller)),
+        queues: 2,
+        ..settings()
+    };
+    let (how, _) = connect(wanted(CONTROLLER));
+    assert!(matches!(how, Err(DownReason::Unproven(_))), "it has none: {how:?}");
+    let mut keyed = Exports::clone(&guarded());
+    for rule in keyed.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+        let (host, controller) = (Arc::new(secret(SECRET)), Arc::new(secret(CONTROLLER)));
+        rule.auth = HostAuth::Mutual { host, controller };
+    }
+    let keyed = Arc::new(keyed);
+    let (how, told) = connect_to(wanted(CONTROLLER), keyed.clone());
+    assert_eq!(how, Ok(()), "{told}");
+    let (how, told) = connect_to(wanted(OTHER), keyed);
+    let Err(DownReason::Unproven(why)) = how else { panic!("{how:?}") };
+    assert!(why.contains("controller"), "{why}");
+    assert!(!told.contains("VRLbtnN9"), "{told}");
 }
 
 #[test]

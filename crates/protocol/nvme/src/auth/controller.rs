@@ -47,6 +47,17 @@ pub enum AuthOutcome {
     End(Explanation),
 }
 
+/// What an authentication failed for, for the log of the controller's side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AuthFailure {
+    /// The host did not prove that it has its key, or broke the protocol.
+    Host,
+    /// The host proved it, and requested authentication of the controller, which has no key.
+    NoControllerKey,
+    /// The host ended it (AUTH_Failure2): it does not accept the controller.
+    RefusedByHost(Explanation),
+}
+
 /// How far a queue is, for its owner's deadline and rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AuthState {
@@ -73,6 +84,8 @@ pub struct Controller {
     authenticated: bool,
     /// By what the host answered rightly last.
     method: Option<(Hash, Group)>,
+    /// What the last failure was about, unless it was [`AuthFailure::Host`].
+    failure: Option<AuthFailure>,
     state: TransactionState,
 }
 
@@ -129,6 +142,7 @@ impl Controller {
             number: 0,
             authenticated: false,
             method: None,
+            failure: None,
             state: TransactionState::Idle,
         }
     }
@@ -141,6 +155,11 @@ impl Controller {
     /// By which hash and group the host has authenticated, if it has.
     pub fn method(&self) -> Option<(Hash, Group)> {
         self.method.filter(|_| self.authenticated)
+    }
+
+    /// What it failed for; of meaning once it has failed.
+    pub fn failure(&self) -> AuthFailure {
+        self.failure.unwrap_or(AuthFailure::Host)
     }
 
     /// How far it is.
@@ -163,8 +182,10 @@ impl Controller {
         match (step, head.kind) {
             (TransactionState::Over, _) => ControllerProgress::End(Explanation::MESSAGE),
             (_, MessageType::FAILURE2) => {
+                let explanation = message::parse_failure(message);
                 self.authenticated = false;
-                ControllerProgress::End(message::parse_failure(message))
+                self.failure = Some(AuthFailure::RefusedByHost(explanation));
+                ControllerProgress::End(explanation)
             }
             (TransactionState::Idle, MessageType::NEGOTIATE) => {
                 match self.begin(head.transaction, message, fill) {
@@ -333,8 +354,11 @@ impl Controller {
         }
         let response = match (&replied.challenge, &self.credentials.controller) {
             (None, _) => None,
-            // The host wants a proof that this controller cannot give.
-            (Some(_), None) => return self.refuse(transaction.id, Explanation::FAILED),
+            // The host requests a response that this controller cannot give.
+            (Some(_), None) => {
+                self.failure = Some(AuthFailure::NoControllerKey);
+                return self.refuse(transaction.id, Explanation::FAILED);
+            }
             (Some((challenge, sequence)), Some(key)) => {
                 let question = self.credentials.question(
                     transaction.hash,

@@ -7,6 +7,7 @@ use super::FillRandom;
 use super::response::{Hash, hmac};
 use crate::interchange::{self, Flaw};
 use core::fmt;
+use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 const PREFIX: &str = "DHHC-1:";
@@ -96,6 +97,11 @@ impl Secret {
     #[allow(clippy::len_without_is_empty)] // A secret is never empty.
     pub fn len(&self) -> usize {
         self.bytes.len()
+    }
+
+    /// Whether it is the same secret as another one, whatever hash they are used with.
+    pub fn is_same(&self, other: &Secret) -> bool {
+        self.bytes.ct_eq(&other.bytes).into()
     }
 
     /// The key that the secret is for its owner, the host or the subsystem of this NQN.

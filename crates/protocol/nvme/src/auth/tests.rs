@@ -117,13 +117,16 @@ fn wrong_keys_are_refused_on_both_sides() {
         let decoy = Credentials { host: None, ..credentials(None) };
         let mut controller = Controller::new(decoy, Policy::default());
         assert_eq!(carry((credentials(None), policy.clone()), &mut controller), refused);
+        assert_eq!(controller.failure(), AuthFailure::Host);
         // A controller that is to prove itself and has no key, or another.
         let mut controller = Controller::new(credentials(None), Policy::default());
         let host = || (credentials(Some(key(SUBSYSTEM))), policy.clone());
         assert_eq!(carry(host(), &mut controller), refused);
+        assert_eq!(controller.failure(), AuthFailure::NoControllerKey);
         let mut controller = Controller::new(credentials(Some(wrong.key(SUBSYSTEM))), Policy::default());
         let ended = (Err(HostFault::Wrong(Explanation::FAILED)), Some(Explanation::FAILED));
         assert_eq!(carry(host(), &mut controller), ended);
+        assert_eq!(controller.failure(), AuthFailure::RefusedByHost(Explanation::FAILED));
         assert!(!controller.is_authenticated());
     }
 }

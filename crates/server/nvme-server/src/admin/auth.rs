@@ -7,7 +7,8 @@
 
 use buf::{Cx, Sg};
 use nvme::auth::{
-    AuthOutcome, AuthState, ControllerProgress, DhResult, Group, Hash, MESSAGE_LEN_MAX, transfer_len,
+    AuthFailure, AuthOutcome, AuthState, ControllerProgress, DhResult, Group, Hash, MESSAGE_LEN_MAX,
+    transfer_len,
 };
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
@@ -263,7 +264,13 @@ impl Server {
 
     /// The host has failed to authenticate: the queue ends, and with it the association.
     pub(crate) fn reject_host(&mut self, key: QueueKey) {
-        self.end_unauthenticated(key, ControllerEnd::Unauthenticated);
+        let guard = self.context.queues.get(key).guard.as_ref();
+        let why = match guard.map_or(AuthFailure::Host, |guard| guard.machine.failure()) {
+            AuthFailure::Host => ControllerEnd::Unauthenticated,
+            AuthFailure::NoControllerKey => ControllerEnd::NoControllerKey,
+            AuthFailure::RefusedByHost(explanation) => ControllerEnd::RefusedByHost(explanation),
+        };
+        self.end_unauthenticated(key, why);
     }
 
     fn end_unauthenticated(&mut self, key: QueueKey, why: ControllerEnd) {

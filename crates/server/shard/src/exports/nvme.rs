@@ -232,8 +232,33 @@ impl HostRule {
 pub enum HostAuth {
     /// It does not.
     None,
-    /// By DH-HMAC-CHAP (NVMe Base §8.13.5), with this secret.
+    /// By DH-HMAC-CHAP (NVMe Base §8.3.5.5), with this secret.
     Required(Arc<Secret>),
+    /// Likewise; and if the host requests it, the controller proves itself with a secret of its own.
+    Mutual {
+        /// The host's.
+        host: Arc<Secret>,
+        /// The controller's.
+        controller: Arc<Secret>,
+    },
+}
+
+impl HostAuth {
+    /// The host's secret; `None`: it does not prove who it is.
+    pub fn host(&self) -> Option<&Secret> {
+        match self {
+            HostAuth::None => None,
+            HostAuth::Required(host) | HostAuth::Mutual { host, .. } => Some(host),
+        }
+    }
+
+    /// The controller's secret, if it has one for this host.
+    pub fn controller(&self) -> Option<&Secret> {
+        match self {
+            HostAuth::None | HostAuth::Required(_) => None,
+            HostAuth::Mutual { controller, .. } => Some(controller),
+        }
+    }
 }
 
 /// Which namespaces a rule shows.

@@ -12,9 +12,7 @@ use nvme_tcp::QueueLimits;
 use nvme_tcp::controller::DigestPolicy;
 use volume::PortId;
 
-use super::{
-    Exports, HostAuth, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport, TlsMode,
-};
+use super::{Exports, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport, TlsMode};
 
 impl Exports {
     /// What is granted to a connection that came like this.
@@ -144,12 +142,12 @@ fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
 
 /// What a host must prove, if anything.
 fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Option<Arc<Authentication>> {
-    let HostAuth::Required(secret) = &rule.auth else { return None };
+    let secret = rule.auth.host()?;
     let credentials = Credentials {
         host_nqn: names.host.as_str().to_owned(),
         subsystem_nqn: names.subsystem.as_str().to_owned(),
         host: Some(secret.key(names.host.as_str())),
-        controller: None,
+        controller: rule.auth.controller().map(|secret| secret.key(names.subsystem.as_str())),
     };
     Some(Arc::new(Authentication { credentials, policy: policy.clone() }))
 }

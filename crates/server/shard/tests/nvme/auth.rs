@@ -4,10 +4,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Exports, HostAuth, Shard};
+use blockwire_shard::{Exports, HostAuth, LogLine, NvmeLogLine, Shard};
+use endpoint::ShardId;
 use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX, Policy, Secret};
 use nvme::fabrics::{ConnectData, Connected};
 use nvme::{FabricsType, Status};
+use nvme_server::ControllerEnd;
 use sim::World;
 
 use crate::host::{HOST, Host, Wanted, is_dead, run, transfer, wait};
@@ -17,6 +19,7 @@ use testkit::nvme_host::Pipe;
 use testkit::target::{self, SUBSYSTEM, TargetLimits};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
+const CONTROLLER: &str = "DHHC-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
 fn exports() -> Arc<Exports> {
@@ -28,17 +31,32 @@ fn exports() -> Arc<Exports> {
     Arc::new(exports)
 }
 
-fn credentials(secret: &str) -> Credentials {
+/// The same, with a key by which controllers prove themselves.
+fn mutual() -> Arc<Exports> {
+    let mut exports = Exports::clone(&exports());
+    let secrets = [SECRET, CONTROLLER].map(|text| Arc::new(Secret::parse(text).unwrap()));
+    for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
+        let [host, controller] = secrets.clone();
+        rule.auth = HostAuth::Mutual { host, controller };
+    }
+    Arc::new(exports)
+}
+
+fn credentials(secret: &str, controller: Option<&str>) -> Credentials {
     Credentials {
         host_nqn: HOST.to_owned(),
         subsystem_nqn: SUBSYSTEM.to_owned(),
         host: Some(Secret::parse(secret).unwrap().key(HOST)),
-        controller: None,
+        controller: controller.map(|secret| Secret::parse(secret).unwrap().key(SUBSYSTEM)),
     }
 }
 
 /// Authenticates on a queue that has just connected.
 fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), HostFault> {
+    enter_with(world, pipe, credentials(secret, None))
+}
+
+fn enter_with(world: &mut World<Shard>, pipe: &mut Pipe, credentials: Credentials) -> Result<(), HostFault> {
     let mut drawn = 0_u8;
     let mut fill = |bytes: &mut [u8]| {
         bytes.fill_with(|| {
@@ -46,7 +64,7 @@ fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), 
             drawn
         });
     };
-    let (mut side, first) = auth::Host::start(credentials(secret), Policy::default(), 9, &mut fill);
+    let (mut side, first) = auth::Host::start(credentials, Policy::default(), 9, &mut fill);
     let mut progress = HostProgress::Send(first);
     loop {
         progress = match progress {
@@ -110,5 +128,57 @@ fn a_wrong_secret_is_refused_and_the_link_closed() {
         run(&mut world, &mut [&mut host.pipes[0]], |world, pipes| is_dead(world, pipes[0]));
         world.run_for(Duration::from_secs(1));
         assert!(listings(&mut world).iter().all(|listing| listing.queues.is_empty()));
+    }
+}
+
+/// How a controller whose host asked it for a proof ended, as the log is told.
+fn ended(world: &mut World<Shard>) -> Vec<ControllerEnd> {
+    (0..2)
+        .flat_map(|shard| {
+            std::iter::from_fn(|| world.endpoint_mut(ShardId(shard)).poll_log()).collect::<Vec<_>>()
+        })
+        .filter_map(|line| match line {
+            LogLine::Nvme(NvmeLogLine::Disconnected { why, host, subsystem, .. }) => {
+                assert_eq!((host.as_str(), subsystem.as_str()), (HOST, SUBSYSTEM));
+                Some(why)
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+#[test]
+fn a_controller_proves_itself_on_every_queue_where_it_has_a_key() {
+    let mut world = world_with(1, 2, &mutual());
+    let mut host = admin(&mut world);
+    let both = || credentials(SECRET, Some(CONTROLLER));
+    enter_with(&mut world, &mut host.pipes[0], both()).unwrap();
+    host.enable(&mut world);
+    for qid in 1..=2 {
+        host.join(&mut world, qid);
+        enter_with(&mut world, &mut host.pipes[usize::from(qid)], both()).unwrap();
+    }
+    assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
+    // Who does not ask gets in as before.
+    let mut other = admin(&mut world);
+    enter(&mut world, &mut other.pipes[0], SECRET).unwrap();
+}
+
+#[test]
+fn a_controller_that_cannot_prove_itself_is_refused_and_the_log_says_why() {
+    // No key; another key, of which only the host can tell.
+    let refused = HostFault::Refused(auth::Explanation::FAILED);
+    let wrong = HostFault::Wrong(auth::Explanation::FAILED);
+    let by_host = ControllerEnd::RefusedByHost(auth::Explanation::FAILED);
+    let rows =
+        [(exports(), CONTROLLER, refused, ControllerEnd::NoControllerKey), (mutual(), OTHER, wrong, by_host)];
+    for (exports, controller, fault, end) in rows {
+        let mut world = world_with(2, 2, &exports);
+        let mut host = admin(&mut world);
+        let wanted = credentials(SECRET, Some(controller));
+        assert_eq!(enter_with(&mut world, &mut host.pipes[0], wanted).unwrap_err(), fault);
+        run(&mut world, &mut [&mut host.pipes[0]], |world, pipes| is_dead(world, pipes[0]));
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(ended(&mut world), [end]);
     }
 }

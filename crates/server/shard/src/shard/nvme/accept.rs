@@ -12,7 +12,7 @@ use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
 use super::NvmeFront;
 use super::tls;
 use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
-use crate::exports::{HostAuth, HostNotAllowed, HostRule, NvmeService, TlsMode};
+use crate::exports::{HostNotAllowed, HostRule, NvmeService, TlsMode};
 use crate::links::LinkOwner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
 use crate::shard::Parts;
@@ -261,7 +261,7 @@ fn permit(
     from: IpAddr,
     (controllers, source): (u16, Option<(IpAddr, u16)>),
 ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
-    let proves = rule.is_some_and(|rule| matches!(rule.auth, HostAuth::Required(_)));
+    let proves = rule.is_some_and(|rule| rule.auth.host().is_some());
     if proves && parts.admission.backoff.holds(now, from) {
         return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
     }

@@ -112,13 +112,12 @@ impl NvmeFront {
     pub(super) fn controller_gone(&mut self, log: &mut Log, cntlid: u16, why: ControllerEnd) {
         let Some(gone) = self.controllers.remove(&cntlid) else { return };
         let ConnectNames { host, subsystem, .. } = gone.names;
-        let line =
-            if gone.is_logged || matches!(why, ControllerEnd::Unauthenticated | ControllerEnd::Overloaded) {
-                NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
-            } else {
-                let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
-                NvmeLogLine::NotConnected { peer, names, cause: None }
-            };
+        let line = if gone.is_logged || why.is_unauthenticated() || why == ControllerEnd::Overloaded {
+            NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
+        } else {
+            let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
+            NvmeLogLine::NotConnected { peer, names, cause: None }
+        };
         log.push(LogLine::Nvme(line));
     }
 
