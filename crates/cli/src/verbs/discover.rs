@@ -66,7 +66,11 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
         text = format!("{:#}\n", json!({ "found": found, "troubles": discovered.problems }));
     } else {
         for one in &discovered.targets {
-            let tls = if one.tls { "  (requires TLS: add tls_key_file)" } else { "" };
+            let tls = if one.tls {
+                "  (requires TLS: add tls_key_file, or secret_file and concat=yes)"
+            } else {
+                ""
+            };
             let _ = writeln!(text, "{}{tls}", url(one));
         }
         for problem in &discovered.problems {

@@ -34,6 +34,7 @@ joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
                max_outstanding_r2t=8  time2wait=2s  time2retain=0  protocol_level=2
   nvme+tcp:    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
                tls_key_file=FILE  tls_key_env=NAME  tls_identity=1  tls_derivation=standard|compat
+               concat=yes
   the volume:  policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
                reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m  fast_fail=never
                fence_timeout=100s

@@ -4,6 +4,7 @@ mod access;
 mod attached;
 mod both_protocols;
 mod chiscsi;
+mod concatenation;
 mod daemon;
 mod ending;
 mod exhausted;

@@ -96,7 +96,7 @@ pub const PORTAL: Section = Section {
         "tag": "0 to 65535", "1", "Portal group tag.";
         "header_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over headers. (iSCSI: see `[[target]]`.)";
         "data_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over data.";
-        "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`). `allow`: the first byte of a connection decides.";
+        "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`, or one that `dhchap_key_file` generates; see [tls.md](tls.md)). `allow`: the first byte of a connection decides.";
         "congestion": "text", "the system's", "TCP congestion control algorithm.";
         "send_buffer": "size", "the system's", "Socket send buffer.";
         "receive_buffer": "size", "the system's", "Socket receive buffer.";

@@ -58,13 +58,26 @@ pub fn key(table: &Reader<'_>) -> Option<Arc<ConfiguredPsk>> {
     }
 }
 
-/// Where TLS is offered, some host has a key.
+/// Where TLS is offered, some host has a key for it, or one by which it can generate such a key: that begins without
+/// TLS.
 pub fn has_keys(portals: &[Located<Portal>], hosts: &[Host], auth: &Auth, sink: &Sink) {
     if auth.tls_key.is_some() || hosts.iter().any(|host| host.tls_key.is_some()) {
         return;
     }
-    if let Some(portal) = portals.iter().find(|portal| portal.value.tls != TlsMode::Off) {
-        let why = "tls in [[portal]] needs a key: set tls_key_file in [[host]] or in [auth]";
+    let generates = auth.dhchap.is_some() || hosts.iter().any(|host| host.dhchap.is_some());
+    let lacks = |mode: TlsMode| match mode {
+        TlsMode::Off => false,
+        TlsMode::Allow => !generates,
+        TlsMode::Require => true,
+    };
+    if let Some(portal) = portals.iter().find(|portal| lacks(portal.value.tls)) {
+        let why = if generates {
+            "tls = \"require\" in [[portal]] needs a key: set tls_key_file in [[host]] or in [auth]; hosts that \
+             generate a key from their dhchap_key_file begin without TLS, so they need \"allow\" here, and \
+             \"require\" in their [[subsystem]]"
+        } else {
+            "tls in [[portal]] needs a key: set tls_key_file in [[host]] or in [auth]"
+        };
         sink.error(&portal.at, why);
     }
 }

@@ -80,8 +80,11 @@ fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
     };
     let tls = subsystem.tls == TlsMode::Require
         || plan.portals.iter().filter(offers).any(|portal| portal.tls == TlsMode::Require);
+    // Where no host has a key for TLS, their secrets generate one.
+    let generates =
+        tls && plan.auth.tls_key.is_none() && plan.hosts.iter().all(|host| host.tls_key.is_none());
     if tls {
-        key.push_str(" --tls");
+        key.push_str(if generates { " --concat" } else { " --tls" });
     }
     let _ = writeln!(out, "connect to {nqn} over NVMe/TCP:");
     let _ = writeln!(out, "  Linux    modprobe nvme-tcp");
@@ -95,6 +98,7 @@ fn nvme(plan: &Plan, listeners: &[ListenerReport], out: &mut String) {
         (false, false) => "",
         (false, true) => "'?secret_file=FILE'",
         (true, false) => "'?host_nqn=NQN&tls_key_file=KEY'",
+        (true, true) if generates => "'?host_nqn=NQN&secret_file=FILE&concat=yes'",
         (true, true) => "'?host_nqn=NQN&tls_key_file=KEY&secret_file=FILE'",
     };
     let nsid = subsystem.namespaces.first().map_or(1, |namespace| namespace.nsid);

@@ -109,6 +109,7 @@ impl AnyPath {
                 (settings.secret, settings.controller_secret) =
                     (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
                 settings.tls = tls_context(url, secrets, &settings)?;
+                settings.concatenation = url.options.concatenation == Some(true);
                 queues(url, &mut settings);
                 Ok(AnyPath::Nvme(Box::new(NvmePath::new(settings))))
             }
@@ -163,6 +164,7 @@ pub fn ask_subsystems(
     (settings.secret, settings.controller_secret) =
         (dhchap(&secrets.ours, "ours")?, dhchap(&secrets.target, "the controller's")?);
     settings.tls = tls_context(url, secrets, &settings)?;
+    settings.concatenation = url.options.concatenation == Some(true);
     queues(url, &mut settings);
     Ok(nvme::Discovery::new(settings))
 }

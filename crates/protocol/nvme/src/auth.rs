@@ -10,6 +10,7 @@
 //! transaction or of a wrong length ends the association.
 
 mod computation;
+mod concatenation;
 mod controller;
 mod group;
 mod host;
@@ -18,6 +19,7 @@ mod response;
 mod secret;
 
 pub use computation::{DhComputation, DhResult};
+pub use concatenation::{Concatenation, ConcatenationPolicy};
 pub use controller::{AuthFailure, AuthMessage, AuthOutcome, AuthState, Controller, ControllerProgress};
 pub use group::Group;
 pub use host::{Host, HostFault, HostProgress};

@@ -251,22 +251,26 @@ pub struct Connected {
     pub cntlid: u16,
     /// ATR: the queue must authenticate before anything else.
     pub authenticate: bool,
+    /// ASCR: the host must authenticate with secure channel concatenation, and come again over TLS.
+    pub secure_channel: bool,
 }
 
 impl From<Connected> for Completion {
     fn from(connected: Connected) -> Self {
-        let result = u64::from(connected.cntlid) | u64::from(connected.authenticate) << 17;
+        let required = u64::from(connected.authenticate) << 17 | u64::from(connected.secure_channel) << 18;
+        let result = u64::from(connected.cntlid) | required;
         Completion { result, status: Status::SUCCESS }
     }
 }
 
 impl Connected {
-    /// ASCR in dword 0: the queue must be secured by TLS, after it has authenticated (TP8011).
-    pub const SECURE_CHANNEL: u64 = 1 << 18;
-
     /// Reads the answer's dword 0, for a host.
     pub fn parse(result: u64) -> Connected {
-        Connected { cntlid: result as u16, authenticate: result & 1 << 17 != 0 }
+        Connected {
+            cntlid: result as u16,
+            authenticate: result & 1 << 17 != 0,
+            secure_channel: result & 1 << 18 != 0,
+        }
     }
 }
 

@@ -38,6 +38,7 @@ impl Status {
     pub const SGL_LENGTH_INVALID: Status = generic(0x0f);
     pub const SGL_TYPE_INVALID: Status = generic(0x11);
     pub const ATOMIC_WRITE_UNIT_EXCEEDED: Status = generic(0x14);
+    pub const OPERATION_DENIED: Status = generic(0x15);
     pub const SGL_OFFSET_INVALID: Status = generic(0x16);
     pub const HOST_ID_INCONSISTENT: Status = generic(0x18);
     pub const KEEP_ALIVE_EXPIRED: Status = generic(0x19);

@@ -17,7 +17,7 @@ use zeroize::Zeroizing;
 use crate::auth::{FillRandom, Hash};
 use crate::interchange::{self, Flaw};
 
-pub use derive::{Derivation, RetainedPsk, TlsPsk};
+pub use derive::{Derivation, GeneratedPsk, RetainedPsk, TlsPsk};
 pub use identity::{Identity, IdentityError, IdentityVersion, PskKind};
 
 const PREFIX: &str = "NVMeTLSkey-1:";

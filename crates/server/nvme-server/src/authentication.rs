@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use nvme::auth::{AuthState, Controller as Machine, Credentials, Policy};
+use nvme::auth::{AuthState, ConcatenationPolicy, Controller as Machine, Credentials, Policy};
 
 use crate::key::{CommandKey, ComputeId};
 
@@ -18,6 +18,16 @@ pub struct Authentication {
     pub credentials: Credentials,
     /// What may be used.
     pub policy: Policy,
+    /// Which PSKs for TLS may be generated on the admin queue.
+    pub concatenation: ConcatenationPolicy,
+}
+
+impl Authentication {
+    /// Whether queues are served only after their hosts have authenticated. Else the host is known by the generated
+    /// PSK of its TLS, and authenticates only to have it replaced.
+    pub fn is_required(&self) -> bool {
+        self.concatenation != ConcatenationPolicy::Replacement
+    }
 }
 
 /// The authentication of a queue.
@@ -52,10 +62,19 @@ impl std::fmt::Debug for QueueAuthentication {
 }
 
 impl QueueAuthentication {
-    pub(crate) fn new(what: &Arc<Authentication>) -> QueueAuthentication {
-        let Authentication { credentials, policy } = Authentication::clone(what);
+    /// The authentication of a queue of this number; `None`: it needs none.
+    pub(crate) fn new(what: &Arc<Authentication>, qid: u16) -> Option<QueueAuthentication> {
+        let required = what.is_required();
+        let Authentication { credentials, policy, concatenation } = Authentication::clone(what);
         let machine = Machine::new(credentials, policy);
-        QueueAuthentication { machine, waiting: None, deadline: None, proven: false, cost: false }
+        let machine = match (qid, required) {
+            (0, true) => machine.with_concatenation(concatenation),
+            (0, false) => machine.with_concatenation(concatenation).proven(),
+            (_, true) => machine,
+            (_, false) => return None,
+        };
+        let proven = !required;
+        Some(QueueAuthentication { machine, waiting: None, deadline: None, proven, cost: false })
     }
 
     /// Whether commands are served.

@@ -122,13 +122,14 @@ pub(crate) struct Queue {
 
 impl Queue {
     pub(crate) fn new(spec: QueueSpec) -> Self {
-        let reports = spec.qid == 0 || spec.traffic_ms != 0 || spec.auth.is_some();
+        let guard = spec.auth.as_ref().and_then(|auth| QueueAuthentication::new(auth, spec.qid));
+        let reports = spec.qid == 0 || spec.traffic_ms != 0 || guard.is_some();
         Queue {
             slow_path_from: if reports { Time(0) } else { Time(u64::MAX) },
             next_traffic_notice: Time(0),
             ended: false,
             end_requested: false,
-            guard: spec.auth.as_ref().map(QueueAuthentication::new),
+            guard,
             armed: None,
             aborting: Vec::new(),
             spec,
@@ -164,6 +165,11 @@ impl Queue {
     pub(crate) fn is_fast_path_open(&self, now: Time) -> bool {
         let is_reported = self.spec.traffic_ms == 0 || now < self.next_traffic_notice;
         self.spec.qid != 0 && is_reported && self.guard.as_ref().is_some_and(QueueAuthentication::is_open)
+    }
+
+    /// Whether its host must come again over TLS before it is served whole.
+    pub(crate) fn awaits_tls(&self) -> bool {
+        self.guard.as_ref().is_some_and(|guard| guard.machine.awaits_tls())
     }
 
     /// The controller wants to hear of commands so often.

@@ -5,6 +5,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use nvme::auth::ConcatenationPolicy;
 use nvme::fabrics::Connected;
 use nvme::{Completion, HostId, Nqn, TransferMax};
 use volume::{Requester, ShardId, VolumeId};
@@ -143,8 +144,16 @@ pub struct ControllerSpec {
     pub limits: ControllerLimits,
     /// Set for a discovery controller.
     pub discovery: Option<DiscoverySpec>,
-    /// Set if the host must authenticate: each of its queues then does, before it is served.
+    /// Set if the host authenticates: each of its queues then does, before it is served, unless it is known by a
+    /// generated PSK ([`Authentication::is_required`]).
     pub auth: Option<Arc<Authentication>>,
+}
+
+impl ControllerSpec {
+    /// Whether the host must authenticate before a queue is served.
+    pub(crate) fn must_authenticate(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.is_required())
+    }
 }
 
 /// What an I/O Connect says, for the controller that it names.
@@ -197,7 +206,7 @@ pub struct QueueSpec {
     /// Whether the host waits before it tries a command again, as long as the status says (feature
     /// 16h, ACRE).
     pub delays_retries: bool,
-    /// Set if the host must authenticate first.
+    /// How the host authenticates, if it does.
     pub auth: Option<Arc<Authentication>>,
 }
 
@@ -222,7 +231,16 @@ impl QueueSpec {
 
     /// How the Connect that made the queue is answered, once the queue is open.
     pub fn connected(&self) -> Completion {
-        Connected { cntlid: self.cntlid, authenticate: self.auth.is_some() }.into()
+        // Of the two only one is set (NVMe Base 2.1 figure 751): ASCR implies authentication.
+        let secure_channel = self.qid == 0
+            && self.auth.as_ref().is_some_and(|auth| auth.concatenation == ConcatenationPolicy::Required);
+        let authenticate = !secure_channel && self.must_authenticate();
+        Connected { cntlid: self.cntlid, authenticate, secure_channel }.into()
+    }
+
+    /// Whether the host must authenticate before the queue is served.
+    pub fn must_authenticate(&self) -> bool {
+        self.auth.as_ref().is_some_and(|auth| auth.is_required())
     }
 }
 

@@ -1,6 +1,7 @@
 //! Requests of the server to its caller, as values.
 
 use nvme::auth::{DhComputation, Explanation};
+use nvme::tls::GeneratedPsk;
 use nvme::{Completion, Nqn};
 use volume::{CommandStep, ShardId};
 
@@ -38,6 +39,14 @@ pub enum ControllerStep {
     HostAuthenticated {
         /// Which.
         queue: QueueKey,
+    },
+    /// A host's reply on this admin queue has generated a PSK for TLS. It holds from now on: the host may come with it
+    /// as soon as it has its answer. Void if [`ControllerStep::AuthenticationFailed`] follows.
+    PskGenerated {
+        /// Which queue.
+        queue: QueueKey,
+        /// Which PSK.
+        psk: Box<GeneratedPsk>,
     },
     /// The host has failed to prove to this queue who it is, or has gone when something had been computed for
     /// it, and the queue ends.

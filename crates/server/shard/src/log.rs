@@ -189,7 +189,10 @@ impl NvmeLogLine {
                 ConnectFailure::NotConnect => BROKEN,
                 ConnectFailure::Refused(_) => "refused",
                 ConnectFailure::NoMemory => "no-resources",
-                ConnectFailure::TlsRequired | ConnectFailure::TlsOff | ConnectFailure::TlsNames => TLS,
+                ConnectFailure::TlsRequired
+                | ConnectFailure::TlsOff
+                | ConnectFailure::TlsNames
+                | ConnectFailure::TlsMixed => TLS,
             },
             NvmeLogLine::Disconnected { why, .. } if why.is_unauthenticated() => AUTHENTICATION,
             NvmeLogLine::Disconnected { why: ControllerEnd::Overloaded, .. } => "delayed",
@@ -233,6 +236,8 @@ pub enum ConnectFailure {
     TlsRequired,
     /// The subsystem has no TLS, and it came by TLS.
     TlsOff,
+    /// It is an I/O queue, and did not come by the TLS that its controller's admin queue came by.
+    TlsMixed,
     /// The identity of its TLS key is of another host or subsystem than its Connect names.
     TlsNames,
 }
@@ -254,6 +259,9 @@ impl std::fmt::Display for ConnectFailure {
             ConnectFailure::TlsRequired => "its subsystem demands TLS (tls = \"require\"), and it came without: give the host a key",
             ConnectFailure::TlsOff => "its subsystem has tls = \"off\", and it came by TLS",
             ConnectFailure::TlsNames => "its Connect names another host or subsystem than its TLS identity",
+            ConnectFailure::TlsMixed => {
+                "it did not come as its controller's admin queue did: all queues by TLS with one key, or none"
+            }
             ConnectFailure::IdentifierTaken(bearer) => return write!(f, "its host identifier is in use by {bearer}"),
             ConnectFailure::PutOff => "hosts from there did not authenticate several times: it has to wait",
             ConnectFailure::NotConnect => "it sent another command than Connect first",

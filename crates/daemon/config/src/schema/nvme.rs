@@ -15,7 +15,7 @@ pub const SUBSYSTEM: Section = Section {
         "open": "true or false", "true if there is no [[host]]", "Any host may connect, not only hosts with a grant.";
         "serial": "text", "derived from the UUID of its first volume", "Serial number, at most 20 ASCII characters. Hosts treat subsystems with the same serial number as one.";
         "model": "text", "\"Blockwire\"", "Model number, at most 40 ASCII characters.";
-        "tls": "\"off\", \"allow\" or \"require\"", "\"allow\"", "Whether its hosts use TLS, where a portal offers it. `require` refuses hosts that came without, `off` those that came by TLS.";
+        "tls": "\"off\", \"allow\" or \"require\"", "\"allow\"", "Whether its hosts use TLS, where a portal offers it. `require` refuses hosts that came without; at a portal with `allow`, those with a `dhchap_key_file` may come without to generate a key for TLS. `off` refuses those that came by TLS.";
         "controllers": "1 to 65519", "1024", "Controllers (associations of hosts) at one time.";
         "queues": "1 to 128", "128", "I/O queues per controller.";
         "queue_depth": "2 to 1024", "1024", "Entries per I/O queue; fewer when memory is low.";

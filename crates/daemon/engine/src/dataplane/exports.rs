@@ -14,7 +14,7 @@ use shard::{
 };
 use volume::{PortId, VolumeId};
 
-use super::login;
+use super::{generated_psks::GeneratedPsks, login};
 use crate::{
     EngineError,
     state::{StateDir, StateError, ports::PortNumbers, serials::Serials, target_ports::TargetPorts},
@@ -45,6 +45,8 @@ pub struct FixedSettings {
     numbers: PortNumbers,
     /// The serial numbers of subsystems that were given one.
     pub(super) serials: Serials,
+    /// PSKs that hosts have generated.
+    generated: GeneratedPsks,
 }
 
 /// What the exports say of a volume.
@@ -69,6 +71,7 @@ impl FixedSettings {
             ports,
             numbers: PortNumbers::default(),
             serials: Serials::default(),
+            generated: GeneratedPsks::default(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
             cores: Arc::default(),
@@ -200,6 +203,11 @@ impl FixedSettings {
     /// The DH-HMAC-CHAP secret of hosts that have none of their own.
     pub fn common_key(&self) -> Option<&Arc<nvme::auth::Secret>> {
         self.auth.dhchap.as_ref()
+    }
+
+    /// PSKs that hosts have generated.
+    pub fn generated_psks(&self) -> &GeneratedPsks {
+        &self.generated
     }
 
     /// The exports that `ways` stand for; `number` knows the volumes.

@@ -7,7 +7,7 @@ use std::{
         mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use endpoint::ShardId;
@@ -17,6 +17,7 @@ use stream::Tag;
 use volume::{StoreOp, VolumeId};
 
 use super::compute::{ComputePool, ComputeRequest, Job};
+use super::generated_psks::GeneratedPsks;
 use crate::{
     EngineError,
     state::{StateDir, StateError},
@@ -212,6 +213,7 @@ pub fn attend(
     inbox: Receiver<Message>,
     requests: Arc<Requests>,
     state: Arc<StateDir>,
+    generated: GeneratedPsks,
     stored: impl Fn(VolumeId, u64, bool) + Send + 'static,
     tell: impl Fn(ShardId, Message) + Clone + Send + 'static,
 ) -> std::io::Result<Records> {
@@ -272,6 +274,13 @@ pub fn attend(
                     powers.put(source, job).into_iter().for_each(|job| refuse(job, &tell));
                 }
                 Message::Nvme(NvmeMessage::Forget(shard, id)) => powers.forget(shard, id),
+                Message::Nvme(NvmeMessage::PskGenerated(psk)) => {
+                    let (identity, psk) = *psk;
+                    generated.add(Instant::now(), identity, psk);
+                }
+                Message::Nvme(NvmeMessage::PskRevoked(identity)) => {
+                    generated.revoke(Instant::now(), &identity);
+                }
                 _ => tracing::error!(
                     "a shard has sent the control plane an unexpected message: please report this"
                 ),

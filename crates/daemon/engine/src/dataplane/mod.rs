@@ -3,6 +3,7 @@
 mod catalog;
 mod compute;
 pub mod exports;
+mod generated_psks;
 pub mod inbox;
 pub mod latency;
 pub mod log_lines;

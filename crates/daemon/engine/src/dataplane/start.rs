@@ -114,7 +114,9 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     let waking = tell.clone();
     let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
     notes::attend(attending, wake).map_err(failed)?;
-    let records = inbox::attend(inbox, requests.clone(), state.clone(), stored, tell).map_err(failed)?;
+    let generated = frame.generated_psks().clone();
+    let records =
+        inbox::attend(inbox, requests.clone(), state.clone(), generated, stored, tell).map_err(failed)?;
     let down_paths = DownPaths::default();
     let told = down_paths.clone();
     thread::Builder::new()

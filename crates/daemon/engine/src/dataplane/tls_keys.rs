@@ -1,24 +1,28 @@
 //! The keys of hosts that use TLS: which one goes with the identity that a host offers.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use config::plan::Host;
 use nvme::tls::{ConfiguredPsk, Derivation, Identity, PskKind};
 use tls::{Psk, PskLookup, ServerContext};
 
-use super::exports::FixedSettings;
+use super::{exports::FixedSettings, generated_psks::GeneratedPsks};
 
-/// Configured keys: each of the hosts of these names, then that of all others.
+/// Configured keys: each of the hosts of these names, then that of all others; and generated PSKs.
 struct HostKeys {
     own: Vec<(Vec<String>, Arc<ConfiguredPsk>)>,
     common: Option<Arc<ConfiguredPsk>>,
     /// Never empty.
     derivations: Vec<Derivation>,
+    generated: GeneratedPsks,
 }
 
 impl PskLookup for HostKeys {
     fn find(&self, identity: &[u8]) -> Option<Psk> {
-        let identity = Identity::parse(identity).ok().filter(|known| known.kind == PskKind::Retained)?;
+        let identity = Identity::parse(identity).ok()?;
+        if identity.kind == PskKind::Generated {
+            return self.generated.find(Instant::now(), &identity);
+        }
         let host = identity.host.as_str();
         let own = self.own.iter().find(|(names, _)| names.iter().any(|name| name == host));
         let key = own.map(|(_, key)| key).or(self.common.as_ref())?;
@@ -32,20 +36,28 @@ impl PskLookup for HostKeys {
 }
 
 impl FixedSettings {
-    /// What TLS handshakes go by; `None`: no host has a key, or OpenSSL cannot be used, which the log is told.
+    /// What TLS handshakes go by; `None`: no host has a key or can generate one, or OpenSSL cannot be used, which the log
+    /// is told.
     pub(super) fn tls_context(&self) -> Option<ServerContext> {
         let auth = self.auth();
         let own = |host: &Host| Some((host.nqns.clone(), host.tls_key.clone()?));
         let own: Vec<_> = self.hosts().iter().filter_map(own).collect();
         let common = auth.tls_key.clone();
-        if own.is_empty() && common.is_none() {
+        let generates = auth.dhchap.is_some() || self.hosts().iter().any(|host| host.dhchap.is_some());
+        let is_offered = self.portals().iter().any(|portal| portal.tls != shard::TlsMode::Off);
+        if own.is_empty() && common.is_none() && !(generates && is_offered) {
             return None;
         }
         let mut derivations = auth.tls_derivations.clone();
         if derivations.is_empty() {
             derivations.push(Derivation::default());
         }
-        let context = ServerContext::new(Arc::new(HostKeys { own, common, derivations }));
+        let context = ServerContext::new(Arc::new(HostKeys {
+            own,
+            common,
+            derivations,
+            generated: self.generated_psks().clone(),
+        }));
         context.inspect_err(|why| tracing::error!(%why, "hosts cannot use TLS")).ok()
     }
 }
@@ -81,6 +93,7 @@ mod tests {
             own: vec![(vec!["nqn.a".to_owned()], key(KEY))],
             common: Some(key(OTHER)),
             derivations: derivations.to_vec(),
+            generated: GeneratedPsks::default(),
         };
         let one = IdentityVersion::One;
         let standard = keys(&[Derivation::Standard]);
@@ -100,5 +113,11 @@ mod tests {
         );
         assert!(standard.find(b"Client_identity").is_none());
         assert!(standard.find(b"NVMe0G01 nqn.a nqn.s").is_none());
+        let generated = format!("NVMe1G02 nqn.a nqn.s {:064}", 7);
+        let identity = Identity::parse(generated.as_bytes()).unwrap();
+        standard.generated.add(Instant::now(), identity.clone(), Psk::new([0x13, 2], &[3; 48]));
+        assert_eq!(standard.find(generated.as_bytes()).unwrap().suite(), [0x13, 2]);
+        standard.generated.revoke(Instant::now(), &identity);
+        assert!(standard.find(generated.as_bytes()).is_none());
     }
 }

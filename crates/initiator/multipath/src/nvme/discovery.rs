@@ -26,6 +26,7 @@ use super::fence::POLL;
 use super::links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
 use super::queue_setup::{Progress, QueueSetup};
 use super::settings::Settings;
+use super::start::generated_context;
 use super::{RETRY, context, reasons};
 use crate::DownReason;
 use crate::trace::{Side, Stage, Trace};
@@ -186,7 +187,6 @@ impl Discovery {
             self.outcome = Some(outcome);
             return;
         };
-        self.association = self.association.wrapping_add(1);
         let reading = LogReading {
             at,
             hops,
@@ -198,6 +198,14 @@ impl Discovery {
             ready: cx.now,
         };
         self.reading = Some(reading);
+        // A generated key is of one association.
+        self.links.generated = None;
+        self.dial(cx);
+    }
+
+    fn dial(&mut self, cx: &mut Cx<'_>) {
+        let Some(at) = self.reading.as_ref().map(|reading| reading.at) else { return };
+        self.association = self.association.wrapping_add(1);
         self.trace.begins(cx.now, 0, TCP);
         self.trace.field(cx.now, (0, TCP), Side::Us, "address", || at.to_string());
         self.links.dial(self.who(), at, cx.now + self.settings.times.dial);
@@ -285,6 +293,15 @@ impl Discovery {
                 }
                 self.step(cx, Step::Enable);
             }
+            Progress::Generated(psk) => match generated_context(&psk, &self.settings) {
+                Ok(context) => {
+                    self.links.close(cx, self.who(), CloseMode::Close);
+                    self.links.generated = Some(context);
+                    self.setup = None;
+                    self.dial(cx);
+                }
+                Err(why) => self.fail(cx, why),
+            },
             Progress::Failed(why) => self.fail(cx, why),
         }
     }

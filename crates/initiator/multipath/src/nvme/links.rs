@@ -16,7 +16,7 @@ use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, PendingRes
 use nvme::{Cqe, Sqe, auth};
 use nvme_tcp::{HostQueue, HostQueueSettings, LinkFault, QueueSize};
 use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag, earliest};
-use tls::Handshake;
+use tls::{ClientContext, Handshake};
 
 /// What [`Sockets`](endpoint::Sockets) asks of who has [`Links`].
 macro_rules! by_links {
@@ -157,6 +157,8 @@ pub(super) struct Links {
     /// What is to be computed for queues that come up: one piece each.
     work: VecDeque<Computation>,
     next: u64,
+    /// What TLS of connections to come goes by, if a key was generated.
+    pub(super) generated: Option<ClientContext>,
 }
 
 impl Links {
@@ -199,7 +201,7 @@ impl Links {
         cx: &mut Cx<'_>,
         id: DialId,
         how: Result<Dialled, Errno>,
-        (limits, tls): (&HostQueueSettings, Option<&tls::ClientContext>),
+        (limits, tls): (&HostQueueSettings, Option<&ClientContext>),
     ) {
         let place = self.awaited.iter().position(|(awaited, _)| *awaited == id);
         let who = place.map(|place| self.awaited.swap_remove(place).1);
@@ -207,7 +209,7 @@ impl Links {
             (Some(who), Ok(dialled)) => {
                 let mut core = HostQueue::new(cx, limits.clone());
                 let link = dialled.link;
-                match tls.map(Handshake::connect).transpose() {
+                match self.generated.as_ref().or(tls).map(Handshake::connect).transpose() {
                     Ok(None) => {}
                     Ok(Some(handshake)) => core.start_tls(handshake),
                     Err(_) => {

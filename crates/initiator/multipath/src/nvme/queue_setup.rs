@@ -11,8 +11,9 @@
 
 use buf::{Class, Cx, Errno, Payload, Time};
 use endpoint::{NotComputed, PendingResult};
-use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
+use nvme::auth::{self, Concatenation, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected};
+use nvme::tls::GeneratedPsk;
 use nvme::{Completion, Cqe, FabricsType};
 use nvme_tcp::QueueSize;
 use stream::Tag;
@@ -80,6 +81,9 @@ pub(super) enum Progress {
     Going,
     /// It is up.
     Up(Connected),
+    /// Both sides have authenticated, and have generated a key: the connection has done what it was for. Queues come by
+    /// TLS with the key from now on.
+    Generated(Box<GeneratedPsk>),
     /// It failed.
     Failed(DownReason),
 }
@@ -235,8 +239,15 @@ impl QueueSetup {
         }
         let connected = Connected::parse(end.result);
         context.trace.field(cx.now, at, Side::Target, "CNTLID", || format!("{:#06x}", connected.cntlid));
-        let wants = connected.authenticate;
-        context.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(wants).to_string());
+        let wants = connected.authenticate || connected.secure_channel;
+        let requires = (connected.authenticate, connected.secure_channel);
+        context.trace.field(cx.now, at, Side::Target, "ATR", || u8::from(requires.0).to_string());
+        context.trace.field(cx.now, at, Side::Target, "ASCR", || u8::from(requires.1).to_string());
+        let is_secured = context.links.generated.is_some();
+        let concatenation = match settings.concatenation && self.who.is_admin() && !is_secured {
+            true => Concatenation::NewPsk,
+            false => Concatenation::None,
+        };
         let named = self.cntlid == ConnectData::DYNAMIC || self.cntlid == connected.cntlid;
         // FFF0h and above are reserved: they name kinds of controllers, not one.
         if connected.cntlid >= 0xfff0 || !named {
@@ -248,7 +259,7 @@ impl QueueSetup {
                 reasons::lie(format!("Connect answers CNTLID {cntlid:#06x}")),
             );
         }
-        if end.result & Connected::SECURE_CHANNEL != 0 {
+        if connected.secure_channel && !concatenation.generates_psk() {
             self.step = Step::Short(PendingMessage::Connect);
             return self.fail(cx, context.trace, reasons::tls_wanted());
         }
@@ -259,7 +270,9 @@ impl QueueSetup {
             in_capsule_max: self.in_capsule_max,
         };
         context.links.open(self.who, size);
-        if !wants && settings.controller_secret.is_none() {
+        // By the key that was generated, both sides are known.
+        let proves_controller = settings.controller_secret.is_some() && !is_secured;
+        if !wants && !proves_controller && !concatenation.generates_psk() {
             return Progress::Up(connected);
         }
         let Some(secret) = &settings.secret else {
@@ -278,12 +291,15 @@ impl QueueSetup {
         let offered = (self.who.qid, AUTHENTICATION);
         context.trace.field(cx.now, offered, Side::Us, "hashes", || reasons::hashes(&settings.policy));
         context.trace.field(cx.now, offered, Side::Us, "DH groups", || reasons::groups(&settings.policy));
+        if concatenation.generates_psk() {
+            context.trace.field(cx.now, offered, Side::Us, "SC_C", || "NEWTLSPSK".into());
+        }
         // Every queue is a transaction of its own.
-        let transaction = self.who.qid.wrapping_add(1);
-        let (side, message) =
-            auth::Host::start(credentials, settings.policy.clone(), transaction, &mut |bytes| {
-                cx.entropy.fill(bytes);
-            });
+        let terms = (self.who.qid.wrapping_add(1), concatenation);
+        let policy = settings.policy.clone();
+        let (side, message) = auth::Host::start_concatenation(credentials, policy, terms, &mut |bytes| {
+            cx.entropy.fill(bytes);
+        });
         self.step = Step::Short(PendingMessage::Send(Box::new(side), connected, message));
         self.go(cx, context)
     }
@@ -346,7 +362,7 @@ impl QueueSetup {
         &mut self,
         cx: &mut Cx<'_>,
         context: SetupContext<'_>,
-        (side, connected): (Box<auth::Host>, Connected),
+        (mut side, connected): (Box<auth::Host>, Connected),
         progress: HostProgress,
     ) -> Progress {
         self.step = match progress {
@@ -361,7 +377,10 @@ impl QueueSetup {
             HostProgress::Receive => Step::Short(PendingMessage::Receive(side, connected)),
             HostProgress::Authenticated => {
                 context.trace.ends(cx.now, self.who.qid, AUTHENTICATION);
-                return Progress::Up(connected);
+                return match side.take_psk() {
+                    Some(psk) => Progress::Generated(Box::new(psk)),
+                    None => Progress::Up(connected),
+                };
             }
             HostProgress::Failed(fault) => return self.unproven(cx, context.trace, fault),
         };

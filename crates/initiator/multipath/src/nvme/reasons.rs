@@ -54,7 +54,11 @@ pub(super) fn lie(what: String) -> DownReason {
 }
 
 pub(super) fn tls_wanted() -> DownReason {
-    DownReason::Refused("the controller requires TLS (ASCR); use a listener without TLS".to_owned())
+    DownReason::Refused(
+        "the controller requires TLS (ASCR); let the secret of this host generate a key for it (concat=yes), or give \
+         one (tls_key_file)"
+            .to_owned(),
+    )
 }
 
 pub(super) fn secret_missing(wanted_by_controller: bool) -> DownReason {
@@ -169,6 +173,11 @@ pub(super) fn unproven(fault: HostFault) -> DownReason {
         HostFault::Refused(Explanation::FAILED) => {
             "the controller refuses this host: its secret for this host is not the one that is set here; \
              compare the two"
+                .to_owned()
+        }
+        HostFault::Refused(Explanation::CONCATENATION) => {
+            "the controller generates no keys for TLS here (concat), or does not authenticate without; it must allow \
+             TLS at this address, and not require it"
                 .to_owned()
         }
         HostFault::Refused(explanation) => {

@@ -34,7 +34,10 @@ pub struct Settings {
     pub controller_secret: Option<Secret>,
     /// Our key for TLS, and the identity that it is offered under; `None`: no TLS.
     pub tls: Option<tls::ClientContext>,
-    /// Hashes and groups that may be used for that.
+    /// Secure channel concatenation: our secret generates a key for TLS with the controller, another one for each association.
+    /// Then `tls` is `None`.
+    pub concatenation: bool,
+    /// Hashes and groups that may be used for authentication.
     pub policy: Policy,
     /// CRC32C behind headers. A controller that does without is refused.
     pub header_digest: bool,
@@ -70,6 +73,7 @@ impl Settings {
             secret: None,
             controller_secret: None,
             tls: None,
+            concatenation: false,
             policy: Policy::default(),
             header_digest: false,
             data_digest: false,

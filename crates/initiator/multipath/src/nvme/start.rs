@@ -7,8 +7,9 @@
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Payload};
-use endpoint::Dialled;
+use endpoint::{CloseMode, Dialled};
 use nvme::fabrics::Connected;
+use nvme::tls::GeneratedPsk;
 use nvme::{Cqe, Status};
 use stream::{Slab, Tag};
 use volume::Access;
@@ -19,6 +20,7 @@ use super::io_queues::IoQueue;
 use super::links::QueueId;
 use super::operation::PathFacts;
 use super::queue_setup::{Progress, QueueSetup, SetupContext};
+use super::settings::Settings;
 use super::{AdminPurpose, NvmePath, RETRY, State, context, reasons};
 use crate::trace::{Side, Stage};
 use crate::{DownReason, Event, VolumeInfo};
@@ -32,6 +34,8 @@ impl NvmePath {
         self.known = None;
         self.info = None;
         self.state = State::Starting;
+        // A generated key is of one association.
+        self.links.generated = None;
         self.dial_admin(cx);
     }
 
@@ -73,6 +77,7 @@ impl NvmePath {
         self.trace.fails(cx.now, (who.qid, TCP), what, advice);
         if who.is_admin() && self.address + 1 < self.settings.addresses.len() {
             self.address += 1;
+            self.links.generated = None;
             return self.dial_admin(cx);
         }
         self.end(cx, DownReason::Unreachable(errno));
@@ -95,7 +100,23 @@ impl NvmePath {
                 self.setups.retain(|setup| setup.who != who);
                 self.joined(cx, who, connected);
             }
+            Progress::Generated(psk) => {
+                self.setups.retain(|setup| setup.who != who);
+                self.secure(cx, who, &psk);
+            }
             Progress::Failed(why) => self.end(cx, why),
+        }
+    }
+
+    /// A key was generated on an admin queue without TLS: that ends, and the next comes by TLS.
+    fn secure(&mut self, cx: &mut Cx<'_>, who: QueueId, psk: &GeneratedPsk) {
+        match generated_context(psk, &self.settings) {
+            Ok(context) => {
+                self.links.close(cx, who, CloseMode::Close);
+                self.links.generated = Some(context);
+                self.dial_admin(cx);
+            }
+            Err(why) => self.end(cx, why),
         }
     }
 
@@ -269,4 +290,21 @@ impl NvmePath {
         }
         self.finish_if_over(tag);
     }
+}
+
+/// What TLS with a generated key goes by.
+pub(super) fn generated_context(
+    psk: &GeneratedPsk,
+    settings: &Settings,
+) -> Result<tls::ClientContext, DownReason> {
+    let refused = |why: &dyn std::fmt::Display| {
+        DownReason::Refused(format!("the generated key of TLS cannot be used: {why}"))
+    };
+    let identity = psk.identity(&settings.host, &settings.subsystem);
+    let key = identity.as_ref().and_then(|identity| psk.tls_psk(identity));
+    let (Some(identity), Some(key)) = (identity, key) else {
+        return Err(refused(&"a name holds a space"));
+    };
+    let key = tls::Psk::new(key.suite().number(), key.expose());
+    tls::ClientContext::new(identity.to_string().into_bytes(), key).map_err(|why| refused(&why))
 }

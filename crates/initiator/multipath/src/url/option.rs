@@ -98,6 +98,8 @@ pub struct Options {
     pub tls_identity: Option<u16>,
     /// `tls_derivation=standard|compat`: how it is derived.
     pub tls_derivation: Option<Derivation>,
+    /// `concat=yes|no`: whether our secret generates a key for TLS (secure channel concatenation).
+    pub concatenation: Option<bool>,
     /// `host_nqn=`: our NVMe name.
     pub host_nqn: Option<Nqn>,
     /// `host_id=`: our Host Identifier, a UUID.
@@ -188,6 +190,7 @@ const TABLE: &[(&str, Scope, Take)] = &[
     ("tls_key_env", Scope::Nvme, |to, text| put(&mut to.tls_key, variable(text))),
     ("tls_identity", Scope::Nvme, |to, text| put(&mut to.tls_identity, number(text, 0, 1, "0 or 1"))),
     ("tls_derivation", Scope::Nvme, |to, text| put(&mut to.tls_derivation, derivation(text))),
+    ("concat", Scope::Nvme, |to, text| put(&mut to.concatenation, yes(text))),
     ("policy", Scope::Both, |to, text| put(&mut to.volume.policy, policy(text))),
     ("reconnect_delay", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay, positive(text))),
     ("reconnect_delay_max", Scope::Both, |to, text| put(&mut to.volume.reconnect_delay_max, positive(text))),
@@ -269,6 +272,13 @@ impl Options {
                     (Some(_), _) => return needs("tls_identity"),
                     (None, Some(_)) => return needs("tls_derivation"),
                     (None, None) => {}
+                }
+            }
+            if self.concatenation == Some(true) {
+                match (&self.secret, &self.tls_key) {
+                    (None, _) => return wrong("concat", Wrong::Needs("secret_file or secret_env")),
+                    (Some(_), Some(_)) => return wrong("concat", Wrong::Clashes("tls_key_file")),
+                    (Some(_), None) => {}
                 }
             }
             return match (&self.mutual_secret, &self.secret) {

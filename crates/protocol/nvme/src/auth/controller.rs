@@ -11,8 +11,9 @@ use super::group::Group;
 use super::message::{self, Challenge, Explanation, FAILURE_LEN, MessageHeader, MessageType, Reply};
 use super::response::{Hash, HashBytes};
 use super::secret::Key;
-use super::{Credentials, FillRandom, Policy};
+use super::{Concatenation, ConcatenationPolicy, Credentials, FillRandom, Policy};
 use crate::status::Status;
+use crate::tls::GeneratedPsk;
 
 /// What becomes of an Authentication Send.
 #[derive(Debug)]
@@ -86,6 +87,11 @@ pub struct Controller {
     method: Option<(Hash, Group)>,
     /// What the last failure was about, unless it was [`AuthFailure::Host`].
     failure: Option<AuthFailure>,
+    /// Which PSKs may be generated, and the last one that was.
+    concatenation: ConcatenationPolicy,
+    psk: Option<(Concatenation, GeneratedPsk)>,
+    /// A new PSK was generated: the host is to come again over TLS.
+    awaits_tls: bool,
     state: TransactionState,
 }
 
@@ -113,6 +119,7 @@ enum TransactionState {
 
 struct Transaction {
     id: u16,
+    concatenation: Concatenation,
     hash: Hash,
     group: Group,
     /// C1.
@@ -143,8 +150,37 @@ impl Controller {
             authenticated: false,
             method: None,
             failure: None,
+            concatenation: ConcatenationPolicy::Refused,
+            psk: None,
+            awaits_tls: false,
             state: TransactionState::Idle,
         }
+    }
+
+    /// The same where the host may, or must, have a PSK generated.
+    #[must_use]
+    pub fn with_concatenation(mut self, concatenation: ConcatenationPolicy) -> Controller {
+        self.concatenation = concatenation;
+        self
+    }
+
+    /// The same for a queue whose host has proved who it is otherwise: by the PSK of its TLS. It may authenticate again.
+    #[must_use]
+    pub fn proven(mut self) -> Controller {
+        self.authenticated = true;
+        self
+    }
+
+    /// The PSK that a host's reply has generated, once: it has proved that it has its key, and is still to be told so.
+    /// Void if the transaction fails.
+    pub fn take_psk(&mut self) -> Option<(Concatenation, GeneratedPsk)> {
+        self.psk.take()
+    }
+
+    /// Whether the host must come again over TLS before it is served whole: it has had a new PSK generated here, or
+    /// has to.
+    pub fn awaits_tls(&self) -> bool {
+        self.awaits_tls || self.concatenation == ConcatenationPolicy::Required
     }
 
     /// Whether the host has authenticated, and has not failed to do so again.
@@ -205,7 +241,7 @@ impl Controller {
             (TransactionState::Proving(transaction), MessageType::SUCCESS2)
                 if transaction.id == head.transaction && message::is_success2(message) =>
             {
-                self.finish();
+                self.finish(transaction.concatenation);
                 ControllerProgress::Authenticated
             }
             (_, MessageType::SUCCESS2) if !message::is_success2(message) => {
@@ -247,12 +283,14 @@ impl Controller {
             return Err(Status::INVALID_FIELD.final_());
         }
         let id = self.state.transaction();
+        let mut concatenation = Concatenation::None;
         let (given, next) = match std::mem::replace(&mut self.state, TransactionState::Over) {
             TransactionState::Challenging(transaction) => {
                 (transaction.challenge_message(), TransactionState::Asked(transaction))
             }
             TransactionState::Accepting(transaction, response) => {
                 let message = message::success1(transaction.id, transaction.hash, response.as_ref());
+                concatenation = transaction.concatenation;
                 let next = if response.is_some() {
                     TransactionState::Proving(transaction)
                 } else {
@@ -269,7 +307,7 @@ impl Controller {
             return Ok(self.give_up(id, Explanation::PAYLOAD));
         }
         let outcome = if matches!(next, TransactionState::Idle) {
-            self.finish();
+            self.finish(concatenation);
             AuthOutcome::Authenticated
         } else {
             self.state = next;
@@ -285,7 +323,7 @@ impl Controller {
         message: &[u8],
         fill: FillRandom<'_>,
     ) -> Result<ControllerProgress, Explanation> {
-        let (hash, group) = message::choose(message, &self.policy)?;
+        let (concatenation, hash, group) = message::choose(message, &self.policy, self.concatenation)?;
         if self.sequence == 0 {
             let mut first = [0; 4];
             fill(&mut first);
@@ -295,6 +333,7 @@ impl Controller {
         self.sequence = self.sequence.checked_add(1).unwrap_or(1);
         let mut transaction = Transaction {
             id,
+            concatenation,
             hash,
             group,
             challenge: HashBytes::random(hash.len(), fill),
@@ -314,13 +353,17 @@ impl Controller {
     }
 
     fn reply(&mut self, transaction: Transaction, message: &[u8]) -> Result<ControllerProgress, Explanation> {
-        let reply = Reply::parse(message, transaction.hash, transaction.group)?;
+        let terms = (transaction.hash, transaction.group);
+        let reply = Reply::parse(message, transaction.concatenation, terms)?;
         if let Some((challenge, sequence)) = reply.challenge {
-            // Our own challenge, or a sequence number of before, is not answered.
-            if transaction.challenge.is_same(challenge) || sequence == self.host_sequence {
+            // Our own challenge, or a sequence number of before, is not answered. 0 is none.
+            let is_old = sequence != 0 && sequence == self.host_sequence;
+            if transaction.challenge.is_same(challenge) || is_old {
                 return Err(Explanation::FAILED);
             }
-            self.host_sequence = sequence;
+            if sequence != 0 {
+                self.host_sequence = sequence;
+            }
         }
         let replied = Replied {
             response: HashBytes::new(reply.response),
@@ -334,41 +377,45 @@ impl Controller {
         Ok(ControllerProgress::Compute(work))
     }
 
-    /// Compares R1, and computes R2 if it is wanted.
+    /// Compares R1, computes R2 if it is wanted, and generates a PSK if one is.
     fn judge(
         &mut self,
         transaction: Transaction,
         replied: Replied,
         session: Option<&HashBytes>,
     ) -> ControllerProgress {
-        let question = self.credentials.question(
-            transaction.hash,
-            (transaction.challenge.as_slice(), transaction.sequence),
-            session,
-            transaction.id,
-        );
+        let (hash, challenge) = (transaction.hash, transaction.challenge.as_slice());
+        let terms = (transaction.id, transaction.concatenation);
+        let question = self.credentials.question(hash, (challenge, transaction.sequence), session, terms);
         let key = self.credentials.host.as_ref().unwrap_or(&transaction.decoy);
         let right = question.host_response(key.bytes()).is_same(replied.response.as_slice());
         if !right || self.credentials.host.is_none() {
             return self.refuse(transaction.id, Explanation::FAILED);
         }
-        let response = match (&replied.challenge, &self.credentials.controller) {
+        let requested = replied.challenge.as_ref().filter(|(_, sequence)| *sequence != 0);
+        let response = match (requested, &self.credentials.controller) {
             (None, _) => None,
             // The host requests a response that this controller cannot give.
             (Some(_), None) => {
                 self.failure = Some(AuthFailure::NoControllerKey);
                 return self.refuse(transaction.id, Explanation::FAILED);
             }
-            (Some((challenge, sequence)), Some(key)) => {
-                let question = self.credentials.question(
-                    transaction.hash,
-                    (challenge.as_slice(), *sequence),
-                    session,
-                    transaction.id,
-                );
+            (Some((second, sequence)), Some(key)) => {
+                let question =
+                    self.credentials.question(hash, (second.as_slice(), *sequence), session, terms);
                 Some(question.controller_response(key.bytes()))
             }
         };
+        if transaction.concatenation.generates_psk() {
+            let psk = match (session, &replied.challenge) {
+                (Some(session), Some((second, _))) => {
+                    GeneratedPsk::generate(hash, session, challenge, second.as_slice())
+                }
+                _ => None,
+            };
+            let Some(psk) = psk else { return self.refuse(transaction.id, Explanation::HASH) };
+            self.psk = Some((transaction.concatenation, psk));
+        }
         self.method = Some((transaction.hash, transaction.group));
         self.state = TransactionState::Accepting(transaction, response);
         ControllerProgress::Answer
@@ -379,7 +426,8 @@ impl Controller {
         self.number
     }
 
-    fn finish(&mut self) {
+    fn finish(&mut self, concatenation: Concatenation) {
+        self.awaits_tls |= concatenation == Concatenation::NewPsk;
         self.authenticated = true;
         self.state = TransactionState::Idle;
     }

@@ -9,7 +9,8 @@ use super::computation::{DhComputation, DhResult, Private};
 use super::group::{Group, PRIVATE_LEN};
 use super::message::{self, Challenge, Explanation, MessageHeader, MessageType, Reply};
 use super::response::{HASH_LEN_MAX, Hash, HashBytes};
-use super::{Credentials, FillRandom, Policy};
+use super::{Concatenation, Credentials, FillRandom, Policy};
+use crate::tls::GeneratedPsk;
 
 /// What the host does next.
 #[derive(Debug)]
@@ -51,6 +52,9 @@ pub struct Host {
     credentials: Credentials,
     policy: Policy,
     transaction: u16,
+    concatenation: Concatenation,
+    /// The PSK that this generates; of use once the controller has accepted the host.
+    psk: Option<GeneratedPsk>,
     /// C2, as long as the longest hash, and S2.
     challenge: HashBytes,
     sequence: u32,
@@ -100,7 +104,18 @@ impl Host {
         transaction: u16,
         fill: FillRandom<'_>,
     ) -> (Host, Vec<u8>) {
-        let negotiate = message::negotiate(transaction, &policy);
+        Host::start_concatenation(credentials, policy, (transaction, Concatenation::None), fill)
+    }
+
+    /// The same, and a PSK is generated: [`Host::take_psk`]. Of `policy`, SHA-512 and the null group are not used.
+    pub fn start_concatenation(
+        credentials: Credentials,
+        policy: Policy,
+        (transaction, concatenation): (u16, Concatenation),
+        fill: FillRandom<'_>,
+    ) -> (Host, Vec<u8>) {
+        let policy = policy.for_concatenation(concatenation);
+        let negotiate = message::negotiate(transaction, &policy, concatenation);
         let (mut sequence, mut private) = ([0; 4], Private::new([0; PRIVATE_LEN]));
         fill(&mut sequence);
         fill(&mut *private);
@@ -108,6 +123,8 @@ impl Host {
             credentials,
             policy,
             transaction,
+            concatenation,
+            psk: None,
             challenge: HashBytes::random(HASH_LEN_MAX, fill),
             // 0 would say that no proof is wanted.
             sequence: u32::from_le_bytes(sequence).max(1),
@@ -115,6 +132,11 @@ impl Host {
             state: HostState::Negotiating,
         };
         (host, negotiate)
+    }
+
+    /// The PSK that was generated; of use once this has ended by [`HostProgress::Authenticated`].
+    pub fn take_psk(&mut self) -> Option<GeneratedPsk> {
+        self.psk.take()
     }
 
     /// The message of the last [`HostProgress::Send`] was taken.
@@ -197,16 +219,27 @@ impl Host {
     ) -> Result<HostProgress, Explanation> {
         let key = self.credentials.host.as_ref().ok_or(Explanation::FAILED)?;
         let first = (asked.challenge.as_slice(), asked.sequence);
-        let response = self.credentials.question(asked.hash, first, session, self.transaction);
+        let terms = (self.transaction, self.concatenation);
+        let response = self.credentials.question(asked.hash, first, session, terms);
         let response = response.host_response(key.bytes());
-        let second = (self.challenge.first(asked.hash.len()), self.sequence);
+        let challenge = self.challenge.first(asked.hash.len());
+        let second = (challenge, self.sequence);
         let wanted = self.credentials.controller.as_ref().map(|key| {
-            let question = self.credentials.question(asked.hash, second, session, self.transaction);
+            let question = self.credentials.question(asked.hash, second, session, terms);
             question.controller_response(key.bytes())
         });
-        let reply =
-            Reply { response: response.as_slice(), challenge: wanted.as_ref().map(|_| second), public };
+        let generates = self.concatenation.generates_psk();
+        let psk = session.filter(|_| generates).and_then(|session| {
+            GeneratedPsk::generate(asked.hash, session, asked.challenge.as_slice(), challenge)
+        });
+        if generates && psk.is_none() {
+            return Err(Explanation::HASH);
+        }
+        // S2 is 0: the challenge is for the PSK only.
+        let challenge = wanted.as_ref().map(|_| second).or(generates.then_some((challenge, 0)));
+        let reply = Reply { response: response.as_slice(), challenge, public };
         let message = reply.message(self.transaction);
+        self.psk = psk;
         self.state = HostState::Replying(Proof { hash: asked.hash, response: wanted });
         Ok(HostProgress::Send(message))
     }

@@ -5,7 +5,7 @@
 
 use super::group::{Group, PUBLIC_LEN_MAX};
 use super::response::{HASH_LEN_MAX, Hash, HashBytes};
-use super::{Credentials, Policy};
+use super::{Concatenation, ConcatenationPolicy, Credentials, Policy};
 
 /// The longest message: a reply with the longest hash and the longest value, in bytes.
 pub const MESSAGE_LEN_MAX: usize = HEADER_LEN + 2 * HASH_LEN_MAX + PUBLIC_LEN_MAX;
@@ -98,16 +98,20 @@ impl MessageHeader {
     }
 }
 
-/// AUTH_Negotiate: the hash and the group that are most wanted here of those that are offered.
-pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), Explanation> {
+/// AUTH_Negotiate: what is to be concatenated, and the hash and the group that are most wanted here of those that
+/// are offered.
+pub(super) fn choose(
+    message: &[u8],
+    policy: &Policy,
+    concatenation: ConcatenationPolicy,
+) -> Result<(Concatenation, Hash, Group), Explanation> {
     let (header, descriptors) = message.split_first_chunk::<NEGOTIATE_LEN>().ok_or(Explanation::PAYLOAD)?;
-    let (concatenation, count) = (header[6], usize::from(header[7]));
+    let (asked, count) = (header[6], usize::from(header[7]));
     if count == 0 || descriptors.len() != count * DESCRIPTOR_LEN {
         return Err(Explanation::PAYLOAD);
     }
-    if concatenation != 0 {
-        return Err(Explanation::CONCATENATION);
-    }
+    let concatenation = concatenation.judge(asked)?;
+    let policy = policy.for_concatenation(concatenation);
     let (descriptors, _) = descriptors.as_chunks::<DESCRIPTOR_LEN>();
     let ours = descriptors.iter().find(|descriptor| descriptor[0] == DH_HMAC_CHAP);
     let ours = ours.ok_or(Explanation::PROTOCOL)?;
@@ -119,13 +123,14 @@ pub(super) fn choose(message: &[u8], policy: &Policy) -> Result<(Hash, Group), E
     let groups = ours[34..].get(..groups).ok_or(Explanation::PAYLOAD)?;
     let hash = policy.hashes.iter().find(|hash| hashes.contains(&hash.id()));
     let group = policy.groups.iter().find(|group| groups.contains(&group.id()));
-    Ok((*hash.ok_or(Explanation::HASH)?, *group.ok_or(Explanation::GROUP)?))
+    Ok((concatenation, *hash.ok_or(Explanation::HASH)?, *group.ok_or(Explanation::GROUP)?))
 }
 
 /// AUTH_Negotiate, with all that a policy allows.
-pub(super) fn negotiate(transaction: u16, policy: &Policy) -> Vec<u8> {
-    // No secure channel, and one descriptor.
-    let mut message = MessageHeader { kind: MessageType::NEGOTIATE, transaction }.start([0, 1]);
+pub(super) fn negotiate(transaction: u16, policy: &Policy, concatenation: Concatenation) -> Vec<u8> {
+    // One descriptor.
+    let own = [concatenation.id(), 1];
+    let mut message = MessageHeader { kind: MessageType::NEGOTIATE, transaction }.start(own);
     let (hashes, groups) = (policy.hashes.len().min(IDS_MAX), policy.groups.len().min(IDS_MAX));
     message.extend_from_slice(&[DH_HMAC_CHAP, 0, hashes as u8, groups as u8]);
     message.extend(policy.hashes.iter().take(IDS_MAX).map(|hash| hash.id()));
@@ -222,14 +227,18 @@ fn fits(group: Group, public: &[u8]) -> bool {
 pub(super) struct Reply<'a> {
     /// R1.
     pub response: &'a [u8],
-    /// C2 and S2, if the host wants to know whom it talks to.
+    /// C2 and S2. S2 is 0 if C2 is for a generated PSK only; else the host requests authentication of the controller.
     pub challenge: Option<(&'a [u8], u32)>,
     /// The host's public value; empty without a group.
     pub public: &'a [u8],
 }
 
 impl<'a> Reply<'a> {
-    pub(super) fn parse(message: &'a [u8], hash: Hash, group: Group) -> Result<Reply<'a>, Explanation> {
+    pub(super) fn parse(
+        message: &'a [u8],
+        concatenation: Concatenation,
+        (hash, group): (Hash, Group),
+    ) -> Result<Reply<'a>, Explanation> {
         let header = header(message)?;
         if usize::from(header[6]) != hash.len() {
             return Err(Explanation::PAYLOAD);
@@ -240,9 +249,10 @@ impl<'a> Reply<'a> {
         }
         let challenge = match (header[8], sequence(header)) {
             // Without a challenge the sequence number means nothing; Linux sends one all the same.
-            (0, _) => None,
-            (1, sequence) if sequence != 0 => Some((challenge, sequence)),
-            // A challenge for a secure channel only, or a value that there is not.
+            (0, _) if !concatenation.generates_psk() => None,
+            (1, sequence) if sequence != 0 || concatenation.generates_psk() => Some((challenge, sequence)),
+            // No challenge where a PSK depends on it, one for a PSK that nobody asked for, or a value that there is
+            // not.
             _ => return Err(Explanation::PAYLOAD),
         };
         Ok(Reply { response, challenge, public })
@@ -316,7 +326,7 @@ impl Credentials {
         hash: Hash,
         (challenge, sequence): (&'a [u8], u32),
         session_key: Option<&'a HashBytes>,
-        transaction: u16,
+        (transaction, concatenation): (u16, Concatenation),
     ) -> super::response::ResponseInput<'a> {
         super::response::ResponseInput {
             hash,
@@ -324,6 +334,7 @@ impl Credentials {
             session_key,
             sequence,
             transaction,
+            concatenation,
             host_nqn: &self.host_nqn,
             subsystem_nqn: &self.subsystem_nqn,
         }

@@ -4,6 +4,8 @@
 //! the challenge C, or with Diffie-Hellman HMAC(H(shared value), C).
 
 use core::fmt;
+
+use super::Concatenation;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::digest::Digest as _;
 use subtle::ConstantTimeEq;
@@ -145,6 +147,7 @@ pub(super) struct ResponseInput<'a> {
     pub session_key: Option<&'a HashBytes>,
     pub sequence: u32,
     pub transaction: u16,
+    pub concatenation: Concatenation,
     pub host_nqn: &'a str,
     pub subsystem_nqn: &'a str,
 }
@@ -169,8 +172,7 @@ impl ResponseInput<'_> {
             challenge.as_slice(),
             &self.sequence.to_le_bytes(),
             &self.transaction.to_le_bytes(),
-            // SC_C: secure channel concatenation is never agreed to.
-            &[0],
+            &[self.concatenation.id()],
             role,
             own.as_bytes(),
             &[0],

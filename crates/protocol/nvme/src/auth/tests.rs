@@ -95,7 +95,7 @@ fn a_host_may_authenticate_again_and_loses_the_queue_if_it_fails() {
     let mut controller = Controller::new(credentials(None), Policy::default());
     let policy = only(Hash::Sha256, Group::Null);
     assert_eq!(carry((credentials(None), policy.clone()), &mut controller).0, Ok(()));
-    let again = message::negotiate(9, &policy);
+    let again = message::negotiate(9, &policy, Concatenation::None);
     assert!(matches!(send(&mut controller, &again), ControllerProgress::Answer));
     assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Reauthenticating, true));
     controller.receive(4096).unwrap();
@@ -240,4 +240,5 @@ const _: () = {
     is_send::<Credentials>();
 };
 
+mod concatenation;
 mod hostile;

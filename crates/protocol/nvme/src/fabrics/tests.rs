@@ -123,10 +123,12 @@ fn refusals_are_told_in_words() {
 
 #[test]
 fn success_names_the_controller_and_asks_for_authentication() {
-    let connected = Connected { cntlid: 0x1234, authenticate: true };
-    let completion = Completion::from(connected);
-    assert_eq!((completion.result, completion.status), (0x0002_1234, Status::SUCCESS));
-    assert_eq!(Connected::parse(completion.result), connected);
+    for (authenticate, secure_channel, result) in [(true, false, 0x0002_1234), (false, true, 0x0004_1234)] {
+        let connected = Connected { cntlid: 0x1234, authenticate, secure_channel };
+        let completion = Completion::from(connected);
+        assert_eq!((completion.result, completion.status), (result, Status::SUCCESS));
+        assert_eq!(Connected::parse(completion.result), connected);
+    }
     assert!(!Connected::parse(5).authenticate);
 }
 

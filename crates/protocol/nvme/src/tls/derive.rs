@@ -7,7 +7,7 @@ use zeroize::Zeroizing;
 use super::identity::{Identity, IdentityVersion, PskKind};
 use super::{CipherSuite, ConfiguredPsk};
 use crate::Nqn;
-use crate::auth::{Hash, hmac};
+use crate::auth::{Hash, HashBytes, hmac};
 use crate::interchange::encode_base64;
 
 /// What is hashed behind the names of a digest.
@@ -55,7 +55,7 @@ impl Derivation {
         // A key of zeroes and none are the same to HMAC (RFC 5869 §2.2, RFC 2104 §2).
         let prk = hmac(hash, &[], &[key]);
         let mut out = Zeroizing::new(Vec::with_capacity(len + hash.len()));
-        let mut block: Option<crate::auth::HashBytes> = None;
+        let mut block: Option<HashBytes> = None;
         for counter in 1u8..=u8::MAX {
             let last = block.as_ref().map_or(&[][..], |block| block.as_slice());
             let next = hmac(hash, prk.as_slice(), &[last, &info, &[counter]]);
@@ -70,11 +70,23 @@ impl Derivation {
     }
 }
 
-/// A PSK of one host, from which its TLS PSKs are derived.
+/// What TLS PSKs of one host are derived from: a retained PSK or a generated one (§3.6.1.3).
 #[derive(Clone)]
-pub struct RetainedPsk {
+struct InputPsk {
     bytes: Zeroizing<Vec<u8>>,
     derivation: Derivation,
+}
+
+/// A PSK of one host that an administrator configured.
+#[derive(Clone)]
+pub struct RetainedPsk(InputPsk);
+
+/// A PSK that a host and a controller have generated when they authenticated (NVMe Base 2.1 §8.3.4.5.9), as long as
+/// the hash of its cipher suite.
+#[derive(Clone)]
+pub struct GeneratedPsk {
+    input: InputPsk,
+    suite: CipherSuite,
 }
 
 impl ConfiguredPsk {
@@ -84,7 +96,7 @@ impl ConfiguredPsk {
             // Never `None`: a name is at most 223 bytes long.
             derivation.expand(hash, &self.bytes, (RETAINED_LABEL, host.as_str()), self.bytes.len())
         });
-        RetainedPsk { bytes: bytes.unwrap_or_else(|| self.bytes.clone()), derivation }
+        RetainedPsk(InputPsk { bytes: bytes.unwrap_or_else(|| self.bytes.clone()), derivation })
     }
 }
 
@@ -98,17 +110,55 @@ impl RetainedPsk {
         host: &Nqn,
         subsystem: &Nqn,
     ) -> Option<Identity> {
+        let names = (host, subsystem);
+        self.0.identity(PskKind::Retained, version, suite, names)
+    }
+
+    /// The key that TLS uses under an identity; `None`: the identity is of another key, or too long for one to be
+    /// derived.
+    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+        self.0.tls_psk(identity)
+    }
+}
+
+impl GeneratedPsk {
+    /// HMAC(KS, C1 ‖ C2); `None`: the hash is no suite's.
+    pub(crate) fn generate(
+        hash: Hash,
+        session_key: &HashBytes,
+        first: &[u8],
+        second: &[u8],
+    ) -> Option<GeneratedPsk> {
+        let suite = CipherSuite::of_hash_id(hash.id())?;
+        let bytes = hmac(hash, session_key.as_slice(), &[first, second]);
+        let bytes = Zeroizing::new(bytes.as_slice().to_vec());
+        Some(GeneratedPsk { input: InputPsk { bytes, derivation: Derivation::Standard }, suite })
+    }
+
+    /// The identity under which the host offers it to the subsystem: version 1. `None`: a name holds a space.
+    pub fn identity(&self, host: &Nqn, subsystem: &Nqn) -> Option<Identity> {
+        self.input.identity(PskKind::Generated, IdentityVersion::One, self.suite, (host, subsystem))
+    }
+
+    /// The key that TLS uses under an identity; `None`: the identity is of another key.
+    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+        (identity.kind == PskKind::Generated).then(|| self.input.tls_psk(identity)).flatten()
+    }
+}
+
+impl InputPsk {
+    fn identity(
+        &self,
+        kind: PskKind,
+        version: IdentityVersion,
+        suite: CipherSuite,
+        (host, subsystem): (&Nqn, &Nqn),
+    ) -> Option<Identity> {
         let digest = match version {
             IdentityVersion::Zero => None,
             IdentityVersion::One => Some(self.digest(suite, host, subsystem)),
         };
-        let identity = Identity {
-            kind: PskKind::Retained,
-            suite,
-            host: host.clone(),
-            subsystem: subsystem.clone(),
-            digest,
-        };
+        let identity = Identity { kind, suite, host: host.clone(), subsystem: subsystem.clone(), digest };
         (identity.is_unambiguous() && self.tls_psk(&identity).is_some()).then_some(identity)
     }
 
@@ -121,9 +171,7 @@ impl RetainedPsk {
         text
     }
 
-    /// The key that TLS uses under an identity; `None`: the identity is of another key, or too long for one to be
-    /// derived.
-    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+    fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
         let suite = identity.suite;
         let context = match &identity.digest {
             None => identity.to_string(),
@@ -143,6 +191,12 @@ impl RetainedPsk {
 impl fmt::Debug for RetainedPsk {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("RetainedPsk(..)")
+    }
+}
+
+impl fmt::Debug for GeneratedPsk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("GeneratedPsk(..)")
     }
 }
 

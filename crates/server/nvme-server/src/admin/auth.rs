@@ -10,6 +10,7 @@ use nvme::auth::{
     AuthFailure, AuthOutcome, AuthState, ControllerProgress, DhResult, Group, Hash, MESSAGE_LEN_MAX,
     transfer_len,
 };
+use nvme::feature::Fid;
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
 use super::memory;
@@ -27,6 +28,31 @@ const ROOM_MAX: u32 = 4096;
 pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
     let kinds = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
     sqe.opcode == Opcode::FABRICS && kinds.contains(&sqe.fabrics_type())
+}
+
+/// Whether an admin command is served on a queue whose host has still to come again over TLS. Linux's host brings the
+/// controller up first: it enables it, and reads what it is. Nothing that changes more than this controller is served
+/// where somebody in between could have sent it.
+fn may_go_before_tls(sqe: &Sqe) -> bool {
+    match sqe.opcode {
+        Opcode::FABRICS
+        | Opcode::GET_LOG_PAGE
+        | Opcode::IDENTIFY
+        | Opcode::GET_FEATURES
+        | Opcode::ABORT
+        | Opcode::ASYNC_EVENT_REQUEST
+        | Opcode::KEEP_ALIVE => true,
+        Opcode::SET_FEATURES => {
+            let own = [
+                Fid::NUMBER_OF_QUEUES,
+                Fid::ASYNC_EVENT_CONFIGURATION,
+                Fid::KEEP_ALIVE_TIMER,
+                Fid::HOST_BEHAVIOR,
+            ];
+            own.contains(&Fid(sqe.cdw(10) as u8))
+        }
+        _ => false,
+    }
 }
 
 impl Server {
@@ -62,11 +88,13 @@ impl Server {
             self.authenticate(cx, key, sqe, data_out);
             return true;
         }
-        if guard.is_open() {
-            return false;
-        }
+        let refused = match (guard.is_open(), guard.machine.awaits_tls()) {
+            (true, true) if !may_go_before_tls(sqe) => Status::OPERATION_DENIED,
+            (true, _) => return false,
+            (false, _) => Status::AUTHENTICATION_REQUIRED,
+        };
         let cid = sqe.cid.get();
-        self.answer_authentication(key, cid, Status::AUTHENTICATION_REQUIRED.final_().into());
+        self.answer_authentication(key, cid, refused.final_().into());
         true
     }
 
@@ -216,6 +244,10 @@ impl Server {
         let now = self.context.now;
         if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
             guard.watch(now);
+            if let Some((_, psk)) = guard.machine.take_psk() {
+                let (queue, psk) = (key.queue, Box::new(psk));
+                self.context.steps.push_back(Step::Other(ControllerStep::PskGenerated { queue, psk }));
+            }
         }
         match progress {
             ControllerProgress::Answer => {

@@ -100,6 +100,10 @@ impl Server {
         if !controller.configuration.is_enabled() || !status.ready || status.shutdown != Shutdown::No {
             return Err(ConnectRefusal::Sequence);
         }
+        // What is behind a secure channel is not served in front of it.
+        if self.context.queues.find(controller.admin).is_some_and(|admin| admin.awaits_tls()) {
+            return Err(ConnectRefusal::Host);
+        }
         if join.qid == 0 || join.qid > controller.granted {
             return Err(ConnectRefusal::QID);
         }
@@ -110,7 +114,7 @@ impl Server {
         if join.entries < 2 || join.entries > controller.spec.limits.entries {
             return Err(ConnectRefusal::SQSIZE);
         }
-        let proven = controller.spec.auth.is_none();
+        let proven = !controller.spec.must_authenticate();
         let queue_slot = if proven { Some(join.qid) } else { controller.free_queue_slot() };
         let queue_slot = queue_slot.ok_or(ConnectRefusal::Busy)?;
         controller.members.push(JoinedQueue {
@@ -160,7 +164,8 @@ impl Server {
         let admin = controller.admin;
         let unproven = !controller.admin_gone && self.must_authenticate(admin);
         let Some(controller) = self.controllers.find_mut(cntlid) else { return true };
-        if unproven || (auth.is_some() && controller.spec.auth.is_none()) {
+        let is_required = auth.as_ref().is_some_and(|auth| auth.is_required());
+        if unproven || (is_required && !controller.spec.must_authenticate()) {
             return false;
         }
         controller.spec.auth.clone_from(auth);

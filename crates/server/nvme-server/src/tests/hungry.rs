@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvme::auth::{Credentials, Group, Hash, Policy, Secret, auth_command};
+use nvme::auth::{ConcatenationPolicy, Credentials, Group, Hash, Policy, Secret, auth_command};
 use nvme::reservation::{Register, RegisterAction, RegisterKeys, Report};
 use nvme::{FabricsType, fabrics::Property};
 use volume::reservation::{Action, Key, ReservationType};
@@ -142,7 +142,11 @@ fn a_message_of_authentication_waits_for_memory() {
     let subsystem_nqn = subsystem().nqn.as_str().to_owned();
     let credentials = Credentials { host_nqn, subsystem_nqn, host: key, controller: None };
     let policy = Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
-    let auth = Authentication { credentials: credentials.clone(), policy: policy.clone() };
+    let auth = Authentication {
+        credentials: credentials.clone(),
+        policy: policy.clone(),
+        concatenation: ConcatenationPolicy::Refused,
+    };
     let queue = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
     let (_, first) = nvme::auth::Host::start(credentials, policy, 7, &mut |bytes| bytes.fill(0x5a));
     let send = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);

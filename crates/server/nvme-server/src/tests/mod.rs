@@ -100,6 +100,8 @@ pub(super) struct World {
     pub(super) hungry: Vec<(Started, Class, u32)>,
     /// Queues whose hosts failed to prove who they are.
     pub(super) unproven: Vec<QueueKey>,
+    /// Queues that a PSK was generated on.
+    pub(super) generated: Vec<QueueKey>,
     /// Blocks of reads for hosts, which need leave before they begin.
     pub(super) to_host: u64,
 }
@@ -137,6 +139,7 @@ impl World {
             hungry: Vec::new(),
             to_host: 0,
             unproven: Vec::new(),
+            generated: Vec::new(),
         }
     }
 
@@ -396,6 +399,7 @@ impl World {
             }
             Step::Other(ControllerStep::ControllerGone { cntlid, why }) => self.gone.push((cntlid, why)),
             Step::Other(ControllerStep::HostAuthenticated { .. }) => {}
+            Step::Other(ControllerStep::PskGenerated { queue, .. }) => self.generated.push(queue),
             Step::Other(ControllerStep::AuthenticationFailed { queue }) => self.unproven.push(queue),
             Step::Other(ControllerStep::QueueMessage { .. })
             | Step::Other(ControllerStep::EndQueue { .. }) => {}

@@ -4,15 +4,18 @@ use std::sync::Arc;
 
 use endpoint::Accepted;
 use nvme::Nqn;
-use nvme::auth::{Credentials, Policy};
+use nvme::auth::{ConcatenationPolicy, Credentials, Policy};
 use nvme::fabrics::ConnectNames;
+use nvme::tls::{Identity, PskKind};
 use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, EntryTls, VisibleTo};
 use nvme_server::{Authentication, NamespaceEntry};
 use nvme_tcp::QueueLimits;
 use nvme_tcp::controller::DigestPolicy;
 use volume::PortId;
 
-use super::{Exports, HostRule, NamespaceExport, NvmePortal, NvmeService, SubsystemExport, TlsMode};
+use super::{
+    Exports, HostRule, NamespaceExport, NvmeExports, NvmePortal, NvmeService, SubsystemExport, TlsMode,
+};
 
 impl Exports {
     /// What is granted to a connection that came like this.
@@ -78,21 +81,23 @@ impl Exports {
         &self,
         export: &SubsystemExport,
         names: &ConnectNames,
-        accepted: &Accepted,
+        (accepted, identity): (&Accepted, Option<&Identity>),
     ) -> Option<Option<Arc<Authentication>>> {
         let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
-        Some(authentication(rule, names, &self.nvme.proofs))
+        let concatenation = self.nvme.concatenation(accepted, export.tls, identity);
+        Some(authentication(rule, names, &self.nvme.proofs, concatenation))
     }
 
     /// The same for the discovery service.
     pub(crate) fn discovery_proof(
         &self,
         names: &ConnectNames,
-        accepted: &Accepted,
+        (accepted, identity): (&Accepted, Option<&Identity>),
     ) -> Option<Option<Arc<Authentication>>> {
         let nvme = &self.nvme;
         let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
-        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs)))
+        let concatenation = nvme.concatenation(accepted, TlsMode::Allow, identity);
+        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs, concatenation)))
     }
 
     /// What a host may discover that came from an address.
@@ -131,6 +136,29 @@ impl Exports {
     }
 }
 
+impl NvmeExports {
+    /// Whether hosts may come to an address without TLS, generate a PSK, and come again with it.
+    pub(crate) fn offers_concatenation(&self, portal: &NvmePortal) -> bool {
+        portal.tls == TlsMode::Allow && self.tls.is_some()
+    }
+
+    /// Which PSKs a host that authenticates may generate on an admin queue that came like this.
+    fn concatenation(
+        &self,
+        accepted: &Accepted,
+        subsystem: TlsMode,
+        identity: Option<&Identity>,
+    ) -> ConcatenationPolicy {
+        let offers = self.portal(accepted.listener).is_some_and(|portal| self.offers_concatenation(portal));
+        match (identity.map(|identity| identity.kind), subsystem) {
+            (Some(PskKind::Generated), _) => ConcatenationPolicy::Replacement,
+            (None, TlsMode::Allow) if offers => ConcatenationPolicy::Allowed,
+            (None, TlsMode::Require) if offers => ConcatenationPolicy::Required,
+            (Some(PskKind::Retained), _) | (None, _) => ConcatenationPolicy::Refused,
+        }
+    }
+}
+
 /// Whether hosts of a subsystem use TLS at an address. What they cannot do is not offered either.
 fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
     match (portal, subsystem) {
@@ -140,8 +168,13 @@ fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
     }
 }
 
-/// What a host must prove, if anything.
-fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Option<Arc<Authentication>> {
+/// How a host authenticates, if it does.
+fn authentication(
+    rule: &HostRule,
+    names: &ConnectNames,
+    policy: &Policy,
+    concatenation: ConcatenationPolicy,
+) -> Option<Arc<Authentication>> {
     let secret = rule.auth.host()?;
     let credentials = Credentials {
         host_nqn: names.host.as_str().to_owned(),
@@ -149,5 +182,5 @@ fn authentication(rule: &HostRule, names: &ConnectNames, policy: &Policy) -> Opt
         host: Some(secret.key(names.host.as_str())),
         controller: rule.auth.controller().map(|secret| secret.key(names.subsystem.as_str())),
     };
-    Some(Arc::new(Authentication { credentials, policy: policy.clone() }))
+    Some(Arc::new(Authentication { credentials, policy: policy.clone(), concatenation }))
 }

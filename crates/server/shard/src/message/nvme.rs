@@ -6,9 +6,11 @@ use std::sync::Arc;
 use endpoint::{Accepted, Computation, ShardId};
 use nvme::auth::{DhComputation, DhResult, Group, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
+use nvme::tls::Identity;
 use nvme::{HostId, Nqn};
 use nvme_server::{ComputeId, ControllerList, IoQueueConnect, QueueCounters, QueueMessage, QueueSpec};
 use nvme_tcp::QueueHandoff;
+use tls::Psk;
 
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::{PlacementOutcome, ShardPreference};
@@ -49,6 +51,10 @@ pub enum NvmeMessage {
     Handshake(ShardId, u64, Computation),
     /// From it: that is done, or was dropped.
     HandshakeComputed(u64),
+    /// To it: a host may use TLS by this PSK, which it has generated.
+    PskGenerated(Box<(Identity, Psk)>),
+    /// To it: it may not any more, for connections to come.
+    PskRevoked(Box<Identity>),
     /// To it: of no use any more.
     Forget(ShardId, ComputeId),
     /// From it.
@@ -83,6 +89,8 @@ pub struct QueueRequest {
     pub names: ConnectNames,
     /// From where, and by which address.
     pub accepted: Accepted,
+    /// The identity of its TLS; `None`: it has none.
+    pub tls: Option<Identity>,
 }
 
 /// An I/O queue that its controller has let in.
@@ -102,6 +110,9 @@ pub enum QueueRefusal {
     Refused(ConnectRefusal),
     /// It comes under another rule than the controller's admin queue.
     OtherRule,
+    /// It comes by TLS and the admin queue did not, or the other way round, or by another PSK than the one that was
+    /// generated for the controller.
+    OtherChannel,
 }
 
 /// What a connection becomes.

@@ -4,15 +4,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Exports, HostAuth, LogLine, NvmeLogLine, Shard};
+use blockwire_shard::{Exports, HostAuth, LogLine, NvmeLogLine, Shard, TlsMode};
 use endpoint::ShardId;
-use nvme::auth::{self, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX, Policy, Secret};
+use nvme::auth::{
+    self, Concatenation, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX, Policy, Secret,
+};
 use nvme::fabrics::{ConnectData, Connected};
-use nvme::{FabricsType, Status};
+use nvme::tls::{GeneratedPsk, Identity};
+use nvme::{FabricsType, Nqn, Status};
 use nvme_server::ControllerEnd;
-use sim::World;
+use sim::{Peer, World};
 
-use crate::host::{HOST, Host, Wanted, is_dead, run, transfer, wait};
+use crate::host::{HOST, Host, PSKS, Wanted, heed, is_dead, run, transfer, wait};
 use crate::queues::listings;
 use crate::{pattern, world_with};
 use testkit::nvme_host::Pipe;
@@ -57,6 +60,16 @@ fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), 
 }
 
 fn enter_with(world: &mut World<Shard>, pipe: &mut Pipe, credentials: Credentials) -> Result<(), HostFault> {
+    enter_for(world, pipe, credentials, Concatenation::None).map(|_| ())
+}
+
+/// The same, and the PSK that it generates.
+fn enter_for(
+    world: &mut World<Shard>,
+    pipe: &mut Pipe,
+    credentials: Credentials,
+    concatenation: Concatenation,
+) -> Result<Option<GeneratedPsk>, HostFault> {
     let mut drawn = 0_u8;
     let mut fill = |bytes: &mut [u8]| {
         bytes.fill_with(|| {
@@ -64,7 +77,8 @@ fn enter_with(world: &mut World<Shard>, pipe: &mut Pipe, credentials: Credential
             drawn
         });
     };
-    let (mut side, first) = auth::Host::start(credentials, Policy::default(), 9, &mut fill);
+    let terms = (9, concatenation);
+    let (mut side, first) = auth::Host::start_concatenation(credentials, Policy::default(), terms, &mut fill);
     let mut progress = HostProgress::Send(first);
     loop {
         progress = match progress {
@@ -82,7 +96,7 @@ fn enter_with(world: &mut World<Shard>, pipe: &mut Pipe, credentials: Credential
                 side.receive(&ended.data)
             }
             HostProgress::Compute(work) => side.computed(work.run()),
-            HostProgress::Authenticated => return Ok(()),
+            HostProgress::Authenticated => return Ok(side.take_psk()),
             HostProgress::Failed(fault) => return Err(fault),
         };
     }
@@ -181,4 +195,75 @@ fn a_controller_that_cannot_prove_itself_is_refused_and_the_log_says_why() {
         world.run_for(Duration::from_secs(1));
         assert_eq!(ended(&mut world), [end]);
     }
+}
+
+struct NoKeys;
+
+impl tls::PskLookup for NoKeys {
+    fn find(&self, _: &[u8]) -> Option<tls::Psk> {
+        None
+    }
+}
+
+/// Exports whose addresses allow TLS, and whose subsystem uses it like this.
+fn concatenating(mode: TlsMode) -> Arc<Exports> {
+    let mut exports = Exports::clone(&mutual());
+    exports.nvme.tls = Some(tls::ServerContext::new(Arc::new(NoKeys)).unwrap());
+    exports.nvme.portals.iter_mut().for_each(|portal| portal.tls = TlsMode::Allow);
+    exports.nvme.subsystems.iter_mut().for_each(|subsystem| subsystem.tls = mode);
+    Arc::new(exports)
+}
+
+/// What the control plane was told of PSKs: identities, and whether each holds now.
+fn told(world: &mut World<Shard>) -> Vec<(Identity, bool)> {
+    heed(world, &mut Vec::new());
+    PSKS.take()
+}
+
+#[test]
+fn the_control_plane_hears_of_a_generated_psk_before_its_host_has_its_answer() {
+    for (mode, controller) in
+        [(TlsMode::Allow, None), (TlsMode::Require, None), (TlsMode::Require, Some(CONTROLLER))]
+    {
+        let mut world = world_with(3, 2, &concatenating(mode));
+        let wanted = Wanted::default();
+        let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
+        let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+        let connected = Connected::parse(wait(&mut world, &mut pipe, cid).result);
+        let required = mode == TlsMode::Require;
+        assert_eq!((connected.authenticate, connected.secure_channel), (!required, required));
+        told(&mut world);
+        let new = Concatenation::NewPsk;
+        let psk = enter_for(&mut world, &mut pipe, credentials(SECRET, controller), new).unwrap().unwrap();
+        let (host, subsystem) = (Nqn::parse(HOST).unwrap(), Nqn::parse(SUBSYSTEM).unwrap());
+        let identity = psk.identity(&host, &subsystem).unwrap();
+        assert_eq!(told(&mut world), [(identity, true)]);
+        // It holds when the host has gone: it comes again with it.
+        world.shut(Peer(pipe.at));
+        world.run_for(Duration::from_secs(1));
+        assert_eq!(told(&mut world), []);
+    }
+}
+
+#[test]
+fn a_psk_of_a_host_that_refuses_the_controller_is_revoked() {
+    let mut world = world_with(4, 2, &concatenating(TlsMode::Allow));
+    let mut host = admin(&mut world);
+    told(&mut world);
+    let (wrong, new) = (credentials(SECRET, Some(OTHER)), Concatenation::NewPsk);
+    enter_for(&mut world, &mut host.pipes[0], wrong, new).unwrap_err();
+    world.run_for(Duration::from_secs(1));
+    let told = told(&mut world);
+    assert_eq!(told.iter().map(|(_, holds)| *holds).collect::<Vec<_>>(), [true, false]);
+    assert_eq!(told[0].0, told[1].0);
+}
+
+#[test]
+fn without_tls_at_the_address_no_psk_is_generated() {
+    let mut world = world_with(5, 2, &mutual());
+    let mut host = admin(&mut world);
+    let new = Concatenation::NewPsk;
+    let fault =
+        enter_for(&mut world, &mut host.pipes[0], credentials(SECRET, None), new).map(|_| ()).unwrap_err();
+    assert_eq!(fault, HostFault::Refused(auth::Explanation::CONCATENATION));
 }

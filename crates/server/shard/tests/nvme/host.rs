@@ -109,6 +109,11 @@ pub fn run(
     panic!("it does not come to an end: {world:?}, connections {ends:?}");
 }
 
+thread_local! {
+    /// PSKs that the control plane was told of, in order: whether each holds from then on.
+    pub static PSKS: std::cell::RefCell<Vec<(nvme::tls::Identity, bool)>> = const { std::cell::RefCell::new(Vec::new()) };
+}
+
 /// What the control plane does.
 pub fn heed(world: &mut World<Shard>, reports: &mut Vec<Report>) {
     for (_, message) in world.heard() {
@@ -121,6 +126,12 @@ pub fn heed(world: &mut World<Shard>, reports: &mut Vec<Report>) {
                 world.tell(shard, Message::Nvme(NvmeMessage::Computed(id, outcome)));
             }
             Message::Nvme(NvmeMessage::Forget(..)) => {}
+            Message::Nvme(NvmeMessage::PskGenerated(psk)) => {
+                PSKS.with_borrow_mut(|psks| psks.push((psk.0, true)));
+            }
+            Message::Nvme(NvmeMessage::PskRevoked(identity)) => {
+                PSKS.with_borrow_mut(|psks| psks.push((*identity, false)));
+            }
             Message::Report(_, report) => reports.push(report),
             other => panic!("unexpected: {other:?}"),
         }

@@ -4,7 +4,7 @@
 use super::*;
 
 fn negotiate() -> Vec<u8> {
-    message::negotiate(7, &only(Hash::Sha256, Group::Null))
+    message::negotiate(7, &only(Hash::Sha256, Group::Null), Concatenation::None)
 }
 
 fn with(mut message: Vec<u8>, changes: &[(usize, u8)]) -> Vec<u8> {

@@ -336,6 +336,7 @@ impl Harness {
             Step::Other(ControllerStep::Compute { .. })
             | Step::Other(ControllerStep::CancelCompute { .. })
             | Step::Other(ControllerStep::HostAuthenticated { .. })
+            | Step::Other(ControllerStep::PskGenerated { .. })
             | Step::Other(ControllerStep::AuthenticationFailed { .. }) => {
                 unreachable!("nobody authenticates")
             }

@@ -1,9 +1,10 @@
 //! Queues whose hosts must authenticate: what is served before, success, failure.
 
 use nvme::auth::{
-    Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy, Secret, auth_command,
+    Concatenation, ConcatenationPolicy, Credentials, Group, Hash, HostProgress, Key, MESSAGE_LEN_MAX, Policy,
+    Secret, auth_command,
 };
-use nvme::fabrics::Property;
+use nvme::fabrics::{ConnectRefusal, Connected, Property};
 use nvme::{FabricsType, Opcode, Status};
 
 use super::super::transfer;
@@ -31,7 +32,11 @@ fn policy(group: Group) -> Policy {
 fn world(group: Group) -> (World, Host) {
     let mut world = World::new(2);
     world.add(4096, |_| {});
-    let auth = Authentication { credentials: credentials(SECRET), policy: policy(group) };
+    let auth = Authentication {
+        credentials: credentials(SECRET),
+        policy: policy(group),
+        concatenation: ConcatenationPolicy::Refused,
+    };
     let host = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
     (world, host)
 }
@@ -39,8 +44,21 @@ fn world(group: Group) -> (World, Host) {
 impl World {
     /// Authenticates a queue as a host with this secret does. Whether it got in.
     fn authenticate(&mut self, queue: Host, secret: &str, group: Group) -> bool {
+        self.authenticate_for(queue, secret, group, Concatenation::None)
+    }
+
+    fn authenticate_for(
+        &mut self,
+        queue: Host,
+        secret: &str,
+        group: Group,
+        concatenation: Concatenation,
+    ) -> bool {
+        // What the host draws is not what the controller does.
         let mut fill = |bytes: &mut [u8]| bytes.fill(0x5a);
-        let (mut host, first) = nvme::auth::Host::start(credentials(secret), policy(group), 7, &mut fill);
+        let (credentials, policy) = (credentials(secret), policy(group));
+        let (mut host, first) =
+            nvme::auth::Host::start_concatenation(credentials, policy, (7, concatenation), &mut fill);
         let mut progress = HostProgress::Send(first);
         loop {
             progress = match progress {
@@ -203,7 +221,11 @@ fn an_io_queue_that_does_not_authenticate_ends_alone() {
 #[test]
 fn a_secret_that_changes_holds_for_queues_that_connect_later() {
     let (mut world, host) = world(Group::Null);
-    let auth = |secret| Authentication { credentials: credentials(secret), policy: policy(Group::Null) };
+    let auth = |secret| Authentication {
+        credentials: credentials(secret),
+        policy: policy(Group::Null),
+        concatenation: ConcatenationPolicy::Refused,
+    };
     let other = Some(Arc::new(auth(OTHER)));
     assert!(!world.server(host).change_authentication(2, &other), "who has not proved it begins again");
     assert!(world.authenticate(host, SECRET, Group::Null));
@@ -275,4 +297,62 @@ fn one_queue_has_an_identifier_in_the_end() {
     assert_eq!(world.ended, [second]);
     assert_eq!(world.command(first, &transfer(Opcode::READ, 0, 1), &[]), Status::SUCCESS);
     assert!(world.gone.is_empty(), "the association goes on");
+}
+
+/// A controller on whose admin queue a PSK may be generated; and what comes of an authentication with this SC_C.
+fn concatenating(policy_of: ConcatenationPolicy) -> (World, Host) {
+    let mut world = World::new(2);
+    world.add(4096, |_| {});
+    let (credentials, policy) = (credentials(SECRET), policy(Group::Ffdhe2048));
+    let auth = Authentication { credentials, policy, concatenation: policy_of };
+    let host = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
+    (world, host)
+}
+
+#[test]
+fn a_queue_that_awaits_tls_shows_what_it_is_and_changes_nothing() {
+    let (mut world, host) = concatenating(ConcatenationPolicy::Allowed);
+    assert!(world.authenticate_for(host, SECRET, Group::Ffdhe2048, Concatenation::NewPsk));
+    assert_eq!(world.generated, [host.key]);
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    world.good(host, &admin(0x06, 0, &[1], 4096), &[]);
+    let denied = Status::OPERATION_DENIED.final_();
+    // Sanitize, Namespace Attachment, Security Send, a feature that is of the namespace.
+    for (opcode, value) in [(0x84, 2), (0x15, 0), (0x81, 0), (0x09, 0x84)] {
+        assert_eq!(world.ends(host, &admin(opcode, 1, &[value], 0), &[]).status, denied, "{opcode:#x}");
+    }
+    // No I/O queue in front of the channel.
+    assert_eq!(world.connect(2, &join(1, 1, 1)).err(), Some(ConnectRefusal::Host));
+}
+
+#[test]
+fn where_tls_is_required_nothing_but_a_new_psk_will_do() {
+    let (mut world, host) = concatenating(ConcatenationPolicy::Required);
+    let connected = Connected::parse(world.server(host).connected(host.key).result);
+    assert_eq!((connected.authenticate, connected.secure_channel), (false, true));
+    let early = world.ends(host, &admin(0x06, 0, &[1], 4096), &[]).status;
+    assert_eq!(early, Status::AUTHENTICATION_REQUIRED.final_());
+    assert!(!world.authenticate(host, SECRET, Group::Ffdhe2048));
+    world.run();
+    assert_eq!(world.gone, [(2, ControllerEnd::Unauthenticated)]);
+    let (mut world, host) = concatenating(ConcatenationPolicy::Required);
+    assert!(world.authenticate_for(host, SECRET, Group::Ffdhe2048, Concatenation::NewPsk));
+}
+
+#[test]
+fn a_host_known_by_its_psk_is_served_and_may_have_it_replaced() {
+    let (mut world, host) = concatenating(ConcatenationPolicy::Replacement);
+    let connected = Connected::parse(world.server(host).connected(host.key).result);
+    assert_eq!((connected.authenticate, connected.secure_channel), (false, false));
+    assert_eq!(world.set(host, Property::CC, 0x0046_0001), Status::SUCCESS);
+    let queue = world.connect(2, &join(1, 1, 1)).unwrap();
+    assert!(!Connected::parse(world.server(queue).connected(queue.key).result).authenticate);
+    assert!(world.ends(queue, &transfer(Opcode(2), 0, 1), &[]).status.is_success());
+    assert!(world.authenticate_for(host, SECRET, Group::Ffdhe2048, Concatenation::ReplacePsk));
+    assert_eq!(world.generated, [host.key]);
+    assert!(world.gone.is_empty() && world.connect(2, &join(2, 1, 1)).is_ok());
+    // And loses the association if it fails.
+    assert!(!world.authenticate_for(host, OTHER, Group::Ffdhe2048, Concatenation::ReplacePsk));
+    world.run();
+    assert_eq!(world.gone, [(2, ControllerEnd::Unauthenticated)]);
 }

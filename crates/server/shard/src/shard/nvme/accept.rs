@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use buf::{Class, Cx, Time};
 use endpoint::{Accepted, Departure, LinkId};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
+use nvme::tls::{Identity, PskKind};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 use nvme_tcp::ControllerQueue;
 use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
@@ -169,13 +170,13 @@ impl NvmeFront {
     fn judge_connect(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, connecting: ConnectRequest) {
         let Some(queue) = parts.conns.queue(conn) else { return };
         let accepted = queue.accepted;
-        let identity = queue.proto.tls_identity().map(<[u8]>::to_vec);
+        let identity = tls::identity_of(&queue.proto);
         match may_connect(
             parts,
             cx.now,
             &connecting.connect,
             &connecting.names,
-            (&accepted, identity.as_deref()),
+            (&accepted, identity.as_ref()),
         ) {
             Ok(permit) => self.request_grant(parts, conn, connecting, permit),
             Err((refusal, cause)) => {
@@ -214,7 +215,7 @@ pub(super) fn may_connect(
     now: Time,
     connect: &Connect,
     names: &ConnectNames,
-    (accepted, identity): (&Accepted, Option<&[u8]>),
+    (accepted, identity): (&Accepted, Option<&Identity>),
 ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
     if parts.stopping.is_some() {
         return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
@@ -237,6 +238,7 @@ pub(super) fn may_connect(
             .discovery_rule(host, names.host_id, from)
             .map_err(|HostNotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
         let source = nvme.discovery_per_source.map(|limit| (from, limit));
+        let rule = rule.filter(|_| !is_proven(identity));
         return permit(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
     }
     if portal.service == NvmeService::Discovery {
@@ -245,12 +247,27 @@ pub(super) fn may_connect(
     let Some(subsystem) = parts.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
         return Err(nowhere);
     };
-    tls::may_use(identity, names, subsystem.tls)?;
-    match subsystem.rule(host, names.host_id, from) {
+    let rule = subsystem.rule(host, names.host_id, from);
+    // Who authenticates may generate the PSK that TLS goes by, without which it is served nothing.
+    let concatenates = connect.qid == 0
+        && rule.is_some_and(|rule| rule.auth.host().is_some())
+        && parts.exports.nvme.offers_concatenation(portal);
+    let demanded =
+        if concatenates && subsystem.tls == TlsMode::Require { TlsMode::Allow } else { subsystem.tls };
+    tls::may_use(identity, names, demanded)?;
+    match rule {
         Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, ConnectFailure::Away)),
-        Some(rule) => permit(parts, now, Some(rule), from, (subsystem.limits.controllers, None)),
+        Some(rule) => {
+            let rule = Some(rule).filter(|_| !is_proven(identity));
+            permit(parts, now, rule, from, (subsystem.limits.controllers, None))
+        }
         None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
     }
+}
+
+/// Whether the host has proved who it is when it generated the PSK of its TLS.
+fn is_proven(identity: Option<&Identity>) -> bool {
+    identity.is_some_and(|identity| identity.kind == PskKind::Generated)
 }
 
 /// The leave that a rule gives, unless the source has to wait.

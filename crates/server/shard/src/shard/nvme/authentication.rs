@@ -45,6 +45,7 @@ impl NvmeFront {
         self.count_queue(cx, parts, conn, false);
         let open = parts.conns.queue(conn).and_then(|queue| queue.open());
         if let Some(cntlid) = open.filter(|open| open.qid == 0).map(|open| open.cntlid) {
+            self.replace_psk(parts, cntlid);
             self.log_connected(&mut parts.log, cntlid);
             parts.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::HostAuthenticated(cntlid)));
         }

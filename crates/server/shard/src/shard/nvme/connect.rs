@@ -11,6 +11,7 @@ use stream::Tag;
 
 use super::NvmeFront;
 use super::accept::ConnectPermit;
+use super::tls;
 use super::{ConnectRequest, Controller, QueueState, placement_query};
 use crate::controllers::{ControllerReply, ControllerRequest};
 use crate::exports::ShardPreference;
@@ -35,7 +36,8 @@ impl NvmeFront {
         permit: ConnectPermit,
     ) {
         let (id, names) = (parts.id, &connecting.names);
-        let Some(accepted) = parts.conns.queue(conn).map(|queue| queue.accepted) else { return };
+        let Some(queue) = parts.conns.queue(conn) else { return };
+        let (accepted, tls) = (queue.accepted, tls::identity_of(&queue.proto));
         let message = if connecting.connect.qid == 0 {
             let bound = (!names.subsystem.is_discovery()).then(|| names.host_id.bytes());
             let request = ControllerRequest {
@@ -62,7 +64,7 @@ impl NvmeFront {
                 shard: home,
             };
             let preference = parts.exports.preference(&placement_query(names, &accepted), connecting.draw);
-            let request = QueueRequest { join, preference, names: names.clone(), accepted };
+            let request = QueueRequest { join, preference, names: names.clone(), accepted, tls };
             (home, NvmeMessage::JoinController(names.cntlid, id, conn.to_bits(), Box::new(request)))
         };
         if let Some(queue) = parts.conns.queue(conn) {
@@ -111,13 +113,17 @@ impl NvmeFront {
         request: &mut QueueRequest,
     ) -> QueueAdmission {
         let unknown = QueueRefusal::Refused(ConnectRefusal::CNTLID);
-        let Controller { names, accepted: admin, .. } = self.controllers.get(&cntlid).ok_or(unknown)?;
+        let Controller { names, accepted: admin, tls: channel, .. } =
+            self.controllers.get(&cntlid).ok_or(unknown)?;
         let (asks, admin) = (&request.names, *admin);
         // Who is not its host is told that, and learns nothing of its rule.
         let its = (&names.subsystem, &names.host, names.host_id);
         let named = its == (&asks.subsystem, &asks.host, asks.host_id);
         if named && !parts.exports.have_same_rule(asks, &request.accepted, &admin) {
             return Err(QueueRefusal::OtherRule);
+        }
+        if named && !tls::is_of_one_channel(channel.as_ref(), request.tls.as_ref()) {
+            return Err(QueueRefusal::OtherChannel);
         }
         let mut load = vec![0; usize::from(parts.shards)];
         for shard in self.server.queue_shards(cntlid) {
@@ -146,6 +152,9 @@ impl NvmeFront {
             }
             Err(QueueRefusal::OtherRule) => {
                 self.rejected(cx, parts, conn, ConnectRefusal::Host, ConnectFailure::OtherRule);
+            }
+            Err(QueueRefusal::OtherChannel) => {
+                self.rejected(cx, parts, conn, ConnectRefusal::Host, ConnectFailure::TlsMixed);
             }
         }
     }

@@ -21,6 +21,7 @@ impl NvmeFront {
         for cntlid in ids {
             let Some(controller) = self.controllers.get(&cntlid) else { continue };
             let (names, accepted) = (&controller.names, controller.accepted);
+            let from = (&accepted, controller.tls.as_ref());
             let Some(portal) = exports.nvme.portal(accepted.listener) else {
                 self.server.end_controller(cntlid);
                 continue;
@@ -28,7 +29,7 @@ impl NvmeFront {
             if names.subsystem.is_discovery() {
                 let (entries, auth) = (
                     Arc::new(parts.exports.discovery_entries(names, &accepted)),
-                    parts.exports.discovery_proof(names, &accepted),
+                    parts.exports.discovery_proof(names, from),
                 );
                 let server = &mut self.server;
                 match auth {
@@ -42,7 +43,7 @@ impl NvmeFront {
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
                 let namespaces = parts.exports.namespaces(export, names, &accepted)?;
-                Some((namespaces, parts.exports.proof(export, names, &accepted)?))
+                Some((namespaces, parts.exports.proof(export, names, from)?))
             });
             let server = &mut self.server;
             match now {

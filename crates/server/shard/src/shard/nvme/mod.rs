@@ -22,6 +22,7 @@ use std::time::Duration;
 use buf::{Cx, Time};
 use endpoint::{Accepted, Departure, LinkId, ShardId};
 use nvme::fabrics::ConnectNames;
+use nvme::tls::Identity;
 use nvme::{Completion, Sqe};
 use nvme_server::{CommandKey, ControllerEnd, ControllerStep, QueueKey, Server, Step};
 use nvme_tcp::LinkFault;
@@ -109,8 +110,9 @@ impl NvmeFront {
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
-    pub(super) fn controller_gone(&mut self, log: &mut Log, cntlid: u16, why: ControllerEnd) {
+    pub(super) fn controller_gone(&mut self, parts: &mut Parts, cntlid: u16, why: ControllerEnd) {
         let Some(gone) = self.controllers.remove(&cntlid) else { return };
+        tls::revoke_psks(&mut parts.outbox, &gone, why);
         let ConnectNames { host, subsystem, .. } = gone.names;
         let line = if gone.is_logged || why.is_unauthenticated() || why == ControllerEnd::Overloaded {
             NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
@@ -118,7 +120,7 @@ impl NvmeFront {
             let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
             NvmeLogLine::NotConnected { peer, names, cause: None }
         };
-        log.push(LogLine::Nvme(line));
+        parts.log.push(LogLine::Nvme(line));
     }
 
     /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
@@ -229,6 +231,10 @@ struct Controller {
     accepted: Accepted,
     /// The log has been told of it: its host has proved who it is, if it has to.
     is_logged: bool,
+    /// The identity of the PSK that its queues' TLS goes by; `None`: they have none.
+    tls: Option<Identity>,
+    /// That of the PSK that was generated on its admin queue last, and does not take the place of that one yet.
+    generated: Option<Identity>,
 }
 
 /// Who connects, as rules of placement see it.
@@ -270,7 +276,11 @@ impl NvmeFront {
             NvmeMessage::Computed(id, outcome) => self.server.computed(cx, id, *outcome),
             NvmeMessage::NotComputed(id) => self.server.not_computed(cx, id),
             // For the control plane only.
-            NvmeMessage::Compute(..) | NvmeMessage::Forget(..) | NvmeMessage::Handshake(..) => {}
+            NvmeMessage::Compute(..)
+            | NvmeMessage::Forget(..)
+            | NvmeMessage::Handshake(..)
+            | NvmeMessage::PskGenerated(..)
+            | NvmeMessage::PskRevoked(..) => {}
             NvmeMessage::HandshakeComputed(token) => self.handshake_computed(parts, token),
         }
     }

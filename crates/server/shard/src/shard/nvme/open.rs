@@ -17,6 +17,7 @@ use volume::{Identity, Requester};
 use super::NvmeFront;
 use super::accept::may_connect;
 use super::offer::{affordable, left_to_promise};
+use super::tls;
 use super::{ConnectRequest, Controller, OpenQueue, Queue, QueueState, placement_query};
 use crate::exports::{Exports, SubsystemExport};
 use crate::log::ConnectFailure;
@@ -145,9 +146,10 @@ impl NvmeFront {
         };
         let accepted = queue.accepted;
         // The exports may have changed on the way.
-        let identity = queue.proto.tls_identity().map(<[u8]>::to_vec);
-        may_connect(parts, cx.now, &connecting.connect, &connecting.names, (&accepted, identity.as_deref()))?;
-        let mut spec = controller_spec(&parts.exports, cntlid, connecting, &accepted)
+        let tls = tls::identity_of(&queue.proto);
+        let from = (&accepted, tls.as_ref());
+        may_connect(parts, cx.now, &connecting.connect, &connecting.names, from)?;
+        let mut spec = controller_spec(&parts.exports, cntlid, connecting, from)
             .ok_or((ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem))?;
         if spec.entries > ADMIN_ENTRIES_MAX {
             return Err((ConnectRefusal::SQSIZE, ConnectFailure::Refused(ConnectRefusal::SQSIZE)));
@@ -167,7 +169,8 @@ impl NvmeFront {
         self.reserve_queue_memory(cx, parts, conn, size)?;
         let key = self.server.open_controller(cx, spec);
         let names = connecting.names.clone();
-        self.controllers.insert(cntlid, Controller { names, accepted, is_logged: false });
+        self.controllers
+            .insert(cntlid, Controller { names, accepted, is_logged: false, tls, generated: None });
         Ok(key)
     }
 
@@ -188,17 +191,17 @@ fn controller_spec(
     exports: &Exports,
     cntlid: u16,
     connecting: &ConnectRequest,
-    accepted: &Accepted,
+    (accepted, identity): (&Accepted, Option<&nvme::tls::Identity>),
 ) -> Option<ControllerSpec> {
     let (names, connect) = (&connecting.names, &connecting.connect);
     let portal = exports.nvme.portal(accepted.listener)?;
     let host = HostIdentity { nqn: names.host.clone(), id: names.host_id };
-    let identity = Arc::new(Identity::Host(names.host_id.bytes()));
+    let requester = Arc::new(Identity::Host(names.host_id.bytes()));
     let mut spec = ControllerSpec {
         cntlid,
         subsystem: Arc::new(discovery_subsystem()),
         host,
-        nexus: Requester { identity, port: portal.port, read_only: false },
+        nexus: Requester { identity: requester, port: portal.port, read_only: false },
         kato_ms: connect.kato_ms,
         keep_alive: exports.nvme.keep_alive,
         entries: connect.entries,
@@ -212,13 +215,13 @@ fn controller_spec(
     if names.subsystem.is_discovery() {
         let entries = Arc::new(exports.discovery_entries(names, accepted));
         spec.discovery = Some(DiscoverySpec { entries, local: accepted.local });
-        spec.auth = exports.discovery_proof(names, accepted)?;
+        spec.auth = exports.discovery_proof(names, (accepted, identity))?;
         return Some(spec);
     }
     let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
     spec.subsystem = Arc::new(subsystem(export, &names.subsystem));
     spec.namespaces = exports.namespaces(export, names, accepted)?;
-    spec.auth = exports.proof(export, names, accepted)?;
+    spec.auth = exports.proof(export, names, (accepted, identity))?;
     spec.limits = ControllerLimits {
         queues: export.limits.queues,
         entries: export.limits.entries.into(),

@@ -26,13 +26,14 @@ impl NvmeFront {
             }
             ControllerStep::EndQueue { queue } => self.end_queue(cx, parts, queue),
             ControllerStep::HostAuthenticated { queue } => self.host_authenticated(cx, parts, queue),
+            ControllerStep::PskGenerated { queue, psk } => self.psk_generated(parts, queue, &psk),
             ControllerStep::AuthenticationFailed { queue } => self.host_failed_authentication(parts, queue),
             ControllerStep::Compute { queue, id, work } => self.compute(cx, parts, queue, id, work),
             ControllerStep::CancelCompute { id } => {
                 parts.outbox.post(CONTROL, Message::Nvme(NvmeMessage::Forget(parts.id, id)))
             }
             ControllerStep::ControllerGone { cntlid, why } => {
-                self.controller_gone(&mut parts.log, cntlid, why);
+                self.controller_gone(parts, cntlid, why);
                 parts.outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
         }

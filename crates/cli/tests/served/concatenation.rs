@@ -1,0 +1,122 @@
+//! Secure channel concatenation: a host's DH-HMAC-CHAP secret generates the key that its TLS goes by.
+
+use std::fs;
+
+use crate::{
+    daemon::{Daemon, Place, worlds},
+    verbs::{fails, good, json},
+};
+
+const NQN: &str = "nqn.2026-11.test:host";
+const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:a";
+
+/// A volume at an address that allows TLS, for a host with a secret and no key of TLS, and a subsystem that uses TLS
+/// like this.
+fn config(tls: &str, more: &str) -> String {
+    format!(
+        r#"
+[[volume]]
+name = "a"
+source = "ram:24M"
+[[portal]]
+protocol = "nvme"
+address = "127.0.0.1:0"
+tls = "allow"
+[[subsystem]]
+nqn = "{SUBSYSTEM}"
+namespaces = [{{ volume = "a" }}]
+tls = "{tls}"
+[[host]]
+name = "host"
+nqn = ["{NQN}"]
+dhchap_key_file = "host.key"
+dhchap_controller_key_file = "controller.key"
+access = [{{ subsystem = "*" }}]
+{more}
+"#
+    )
+}
+
+fn place() -> Place {
+    let place = Place::new();
+    for name in ["host.key", "controller.key", "other.key"] {
+        good(&["key", "generate", place.path(name).to_str().unwrap()]);
+    }
+    place
+}
+
+fn url(place: &Place, daemon: &Daemon, key: &str, more: &str) -> String {
+    let (at, key) = (daemon.nvme.unwrap(), place.path(key));
+    format!("nvme+tcp://{at}/{SUBSYSTEM}/1?host_nqn={NQN}&secret_file={}{more}", key.display())
+}
+
+/// Bytes written over one URL are read over another.
+fn carries(place: &Place, to: &str, from: &str) {
+    let (file, read) = (place.path("bytes"), place.path("read"));
+    let bytes: Vec<u8> = (0..3_000_000u32).map(|at| (at ^ (at >> 9)) as u8).collect();
+    fs::write(&file, &bytes).unwrap();
+    good(&["copy", "--force", file.to_str().unwrap(), to]);
+    good(&["read", from, "--length", "3000000", "--output", read.to_str().unwrap(), "--force"]);
+    assert!(fs::read(&read).unwrap() == bytes);
+}
+
+#[test]
+fn a_secret_generates_the_key_that_queues_come_by() {
+    for world in worlds() {
+        let place = place();
+        let daemon = place.serve(&config("require", ""), &["--io", world]);
+        let concat = url(&place, &daemon, "host.key", "&concat=yes&queues=2");
+        let mutual = format!("{concat}&mutual_secret_file={}", place.path("controller.key").display());
+        carries(&place, &concat, &mutual);
+        // Without TLS it is let in to generate a key, and for nothing else.
+        fails(&["info", &url(&place, &daemon, "host.key", "")], 1, "concat=yes");
+        fails(&["info", &url(&place, &daemon, "other.key", "&concat=yes")], 24, "");
+        let swapped = format!("{concat}&mutual_secret_file={}", place.path("other.key").display());
+        fails(&["info", &swapped], 24, "");
+        daemon.log_with("the host refused the controller");
+        let keys: Vec<String> =
+            ["host.key", "controller.key"].map(|name| fs::read_to_string(place.path(name)).unwrap()).to_vec();
+        assert!(keys.iter().all(|key| !daemon.log().contains(&key[10..30])));
+    }
+}
+
+#[test]
+fn several_cores_know_a_generated_key() {
+    let cores = match crate::daemon::cores().as_slice() {
+        [] | [_] => return,
+        [one, two, ..] => format!("{one},{two}"),
+    };
+    let place = place();
+    let daemon = place.serve(&config("allow", ""), &["--io", worlds()[0], "--cores", &cores]);
+    let concat = url(&place, &daemon, "host.key", "&concat=yes&queues=4");
+    for _ in 0..4 {
+        carries(&place, &concat, &concat);
+    }
+    // Where TLS is allowed, who authenticates may do without.
+    carries(&place, &concat, &url(&place, &daemon, "host.key", ""));
+}
+
+#[test]
+fn discovery_comes_by_a_generated_key_too() {
+    let place = place();
+    let auth = "[auth]\ndhchap_discovery = true";
+    let daemon = place.serve(&config("require", auth), &["--io", worlds()[0]]);
+    let at = daemon.nvme.unwrap();
+    let key = place.path("host.key");
+    let asked = format!("nvme+tcp://{at}?host_nqn={NQN}&secret_file={}&concat=yes", key.display());
+    let found = json(&["discover", "--json", &asked]).to_string();
+    assert!(found.contains(SUBSYSTEM) && found.contains(r#""tls":true"#), "{found}");
+}
+
+#[test]
+fn where_a_key_cannot_be_generated_it_is_said() {
+    let place = place();
+    let config = config("off", "");
+    let daemon = place.serve(&config, &["--io", worlds()[0]]);
+    let concat = url(&place, &daemon, "host.key", "&concat=yes");
+    fails(&["info", &concat], 24, "it must allow TLS at this address");
+    fails(&["info", &format!("{concat}&tls_key_file=/x")], 2, "give one");
+    drop(daemon);
+    let file = place.write("required.toml", &config.replace("tls = \"allow\"", "tls = \"require\""));
+    fails(&["serve", "--check", &file], 2, "begin without TLS, so they need \"allow\" here");
+}

@@ -1,0 +1,99 @@
+//! Generated PSKs (NVMe Base 2.1 §8.3.4.5.9): what hosts that have authenticated may use TLS by. Shards tell of them, and
+//! handshakes look them up.
+//!
+//! Invariants:
+//! - A PSK is found for [`LIFETIME`] at most (NVMe/TCP Transport 1.1 §3.6.1.4), and not after the controller has ended
+//!   whose queues came by it.
+//! - There are at most [`PSKS_MAX`], some 4 MiB; one more takes the place of the oldest. Only hosts that have
+//!   authenticated have one.
+
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use nvme::tls::Identity;
+use tls::Psk;
+
+/// How long connections may be set up by a PSK.
+const LIFETIME: Duration = Duration::from_secs(600);
+/// How many there are at most.
+const PSKS_MAX: usize = 4096;
+
+/// The PSKs, oldest first.
+#[derive(Clone, Debug, Default)]
+pub struct GeneratedPsks(Arc<Mutex<VecDeque<GeneratedPsk>>>);
+
+#[derive(Debug)]
+struct GeneratedPsk {
+    identity: Identity,
+    psk: Psk,
+    until: Instant,
+}
+
+impl GeneratedPsks {
+    fn list(&self, now: Instant) -> MutexGuard<'_, VecDeque<GeneratedPsk>> {
+        let mut list = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        while list.front().is_some_and(|oldest| oldest.until <= now) {
+            list.pop_front();
+        }
+        list
+    }
+
+    /// Adds one.
+    pub fn add(&self, now: Instant, identity: Identity, psk: Psk) {
+        let mut list = self.list(now);
+        if list.len() >= PSKS_MAX {
+            list.pop_front();
+        }
+        list.push_back(GeneratedPsk { identity, psk, until: now + LIFETIME });
+    }
+
+    /// Removes one.
+    pub fn revoke(&self, now: Instant, identity: &Identity) {
+        self.list(now).retain(|known| known.identity != *identity);
+    }
+
+    /// The PSK of an identity.
+    pub fn find(&self, now: Instant, identity: &Identity) -> Option<Psk> {
+        let list = self.list(now);
+        list.iter().find(|known| known.identity == *identity).map(|known| known.psk.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn identity(number: usize) -> Identity {
+        Identity::parse(format!("NVMe1G01 nqn.h nqn.s {number:044}").as_bytes()).unwrap()
+    }
+
+    fn psk() -> Psk {
+        Psk::new([0x13, 1], &[1; 32])
+    }
+
+    #[test]
+    fn a_psk_lives_for_its_time_or_until_it_is_revoked() {
+        let (psks, now) = (GeneratedPsks::default(), Instant::now());
+        psks.add(now, identity(1), psk());
+        psks.add(now + LIFETIME / 2, identity(2), psk());
+        assert!(psks.find(now, &identity(3)).is_none());
+        let last = now + LIFETIME - Duration::from_millis(1);
+        assert!(psks.find(last, &identity(1)).is_some());
+        assert!(psks.find(now + LIFETIME, &identity(1)).is_none());
+        assert!(psks.find(now + LIFETIME, &identity(2)).is_some());
+        psks.revoke(now + LIFETIME, &identity(2));
+        assert!(psks.find(now + LIFETIME, &identity(2)).is_none());
+        assert!(!format!("{psks:?}").contains("1, 1, 1"), "no Debug shows a key");
+    }
+
+    #[test]
+    fn there_are_so_many_and_no_more() {
+        let (psks, now) = (GeneratedPsks::default(), Instant::now());
+        (0..=PSKS_MAX).for_each(|number| psks.add(now, identity(number), psk()));
+        assert!(psks.find(now, &identity(0)).is_none());
+        assert!(psks.find(now, &identity(1)).is_some() && psks.find(now, &identity(PSKS_MAX)).is_some());
+    }
+}
