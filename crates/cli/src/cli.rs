@@ -8,6 +8,7 @@ use std::{ffi::OsString, path::PathBuf};
 use clap::{Args, Parser, Subcommand};
 
 use crate::{
+    apply::{APPLY_HELP, ConfigurationArgs, PLAN_HELP, ROLLBACK_HELP},
     daemon_args::DaemonArgs,
     import::{self, ImportArgs},
     iscsictl::{self, IscsictlArgs},
@@ -23,7 +24,7 @@ use engine::{
 use multipath::suggest;
 
 /// Verbs that the contract names and that do not exist yet.
-pub const VERBS_LATER: [&str; 3] = ["plan", "apply", "upgrade"];
+pub const VERBS_LATER: [&str; 1] = ["upgrade"];
 
 const ABOUT: &str = "Block storage over Ethernet, in user space";
 
@@ -42,7 +43,7 @@ Examples:
   blockwire volume create scratch=ram:4G                 in the running daemon
   blockwire connection list --json
 
-Exit codes: 0 success, 1 failure, 2 wrong usage, 8 connect time-out, 15 already attached, 21 nothing found, 24 not authenticated, 33 request time-out.";
+Exit codes: 0 success, 1 failure, 2 wrong usage, 3 connections would be disturbed (`plan`), 8 connect time-out, 15 already attached, 21 nothing found, 24 not authenticated, 33 request time-out.";
 
 const SERVE_HELP: &str = "\
 SPEC is KIND:ARGUMENT[,key=value]...
@@ -87,8 +88,8 @@ discovery also on 8009. When it is ready, it prints one line per listener, \
 for example \"listening iscsi 127.0.0.1:3260\", then a line that is exactly \"ready\".
 
 On SIGTERM or SIGINT the daemon completes commands in flight, flushes and exits; a second SIGTERM changes nothing. \
-A second SIGINT (Ctrl-C) after at least a second, or `blockwire stop --now`, stops it at once. SIGHUP is ignored. It \
-exits with 1 if written data may be lost, and logs the volume. A remote volume is flushed only if needed, so that \
+A second SIGINT (Ctrl-C) after at least a second, or `blockwire stop --now`, stops it at once. SIGHUP applies the \
+configuration file again, as `blockwire apply` does. It exits with 1 if written data may be lost, and logs the volume. A remote volume is flushed only if needed, so that \
 an unreachable machine does not delay the stop.
 
 Examples:
@@ -154,6 +155,15 @@ pub enum Verb {
     /// Start, stop and show targets with the options of Chelsio's iscsictl
     #[command(after_help = iscsictl::HELP)]
     Iscsictl(Box<IscsictlArgs>),
+    /// Show what a configuration would change in the running daemon, and which connections it would disturb
+    #[command(after_help = PLAN_HELP)]
+    Plan(ConfigurationArgs),
+    /// Serve by another configuration from now on, without a restart: all of it or nothing
+    #[command(after_help = APPLY_HELP)]
+    Apply(ConfigurationArgs),
+    /// Serve by the configuration before the last apply
+    #[command(after_help = ROLLBACK_HELP)]
+    Rollback(DaemonArgs),
     /// Show whether all is well, and what the running daemon serves
     #[command(after_help = STATUS_HELP)]
     Status(DaemonArgs),
@@ -497,6 +507,11 @@ mod tests {
             "target list",
             "target show x",
             "shard list",
+            "plan",
+            "plan new.toml --json",
+            "apply",
+            "apply new.toml --control c",
+            "rollback --json",
             "status --json",
             "top",
             "top --once --interval 0.5 --no-color --control c",

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod apply;
 pub mod cli;
 pub mod daemon_args;
 pub mod import;

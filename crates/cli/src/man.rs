@@ -12,7 +12,7 @@ use clap::Command;
 use config::{EXAMPLE, schema};
 
 /// Verbs that ask the daemon, by its control socket.
-const ASKING: [&str; 11] = [
+const ASKING: [&str; 14] = [
     "volume",
     "target",
     "subsystem",
@@ -22,6 +22,9 @@ const ASKING: [&str; 11] = [
     "session",
     "connection",
     "shard",
+    "plan",
+    "apply",
+    "rollback",
     "status",
     "stop",
 ];
@@ -82,6 +85,7 @@ fn files(name: &str) -> String {
     match verb {
         "" | "serve" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
         "import" => format!(".SH FILES\n{config}"),
+        "plan" | "apply" | "rollback" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
         verb if ASKING.contains(&verb) => format!(".SH FILES\n{SOCKET}"),
         _ => String::new(),
     }

@@ -2,6 +2,7 @@
 
 mod access;
 mod latency;
+mod plan;
 
 use config::size::human;
 use control::{
@@ -46,6 +47,7 @@ fn plain(answer: &Answer) -> String {
         Answer::Observation(seen) => status_card(&seen.status),
         Answer::Attached(attached) => attached.lines.iter().map(|line| format!("{line}\n")).collect(),
         Answer::Detached { way } => format!("{way} is detached\n"),
+        Answer::Plan(report) => plan::text(report),
         Answer::Status(status) => status_card(status),
         Answer::Stopping { pid } => format!("stopping (process {pid})\n"),
     }
@@ -76,6 +78,7 @@ pub fn json(answer: &Answer) -> String {
         Answer::Observation(seen) => serde_json::to_value(seen),
         Answer::Attached(attached) => serde_json::to_value(attached),
         Answer::Detached { way } => Ok(serde_json::json!({ "detached": way })),
+        Answer::Plan(report) => serde_json::to_value(report),
         Answer::Status(status) => serde_json::to_value(status),
         Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
     };

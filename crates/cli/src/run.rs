@@ -3,7 +3,7 @@
 use std::{
     ffi::OsString,
     io::{self, Write},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -115,6 +115,9 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Remote(verb) => return verbs::act(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Top(args) => return top::run(&args, &paths),
+        Verb::Plan(args) => (args.daemon, Request::Plan { file: absolute(args.file)? }),
+        Verb::Apply(args) => (args.daemon, Request::Apply { file: absolute(args.file)? }),
+        Verb::Rollback(daemon) => (daemon, Request::Rollback),
         Verb::Status(daemon) => (daemon, Request::Status),
         Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
         Verb::Stop(args) if !args.no_wait => return stop(&args, &paths),
@@ -136,6 +139,14 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
     };
     ask(&daemon, &paths, request)
+}
+
+/// The daemon has a current directory of its own: ours is meant.
+fn absolute(file: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
+    let absolute = |file: PathBuf| {
+        std::path::absolute(&file).map_err(|why| Failure::failed(format!("{}: {why}", file.display())))
+    };
+    file.map(absolute).transpose()
 }
 
 fn reservation(verb: ReservationVerb) -> (DaemonArgs, Request) {
@@ -215,6 +226,8 @@ fn judged(answer: &Answer) -> Exit {
     match answer {
         Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
         Answer::Status(status) if !status.problems.is_empty() => Exit::Failure,
+        Answer::Plan(plan) if !plan.refused.is_empty() => Exit::Failure,
+        Answer::Plan(plan) if !plan.applied && !plan.disturbed.is_empty() => Exit::Disturbs,
         _ => Exit::Success,
     }
 }
@@ -245,7 +258,8 @@ struct SignalState {
 
 impl SignalState {
     /// What a signal asks for. SIGTERM asks for a clean end however often it comes: supervisors send it more than
-    /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing.
+    /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing: it applies the
+    /// configuration again.
     fn heed(&mut self, signal: i32, now: Instant) -> Option<Stop> {
         if signal == SIGHUP {
             return None;
@@ -269,10 +283,7 @@ fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
         for signal in signals.forever() {
             match heed.heed(signal, Instant::now()) {
                 Some(how) => ending.ask(how),
-                None => tracing::warn!(
-                    "SIGHUP changes nothing: the configuration is read only at start (for targets of --chiscsi \
-                     use `blockwire iscsictl`); `blockwire stop` or SIGTERM stops the daemon"
-                ),
+                None => ending.ask_reload(),
             }
         }
     };

@@ -64,7 +64,7 @@ fn what_is_not_built_is_a_usage_error() {
 #[test]
 fn without_a_daemon_every_verb_says_where_it_looked() {
     let verbs = "status, top --once, stop, volume list, connection list --json, session list, target list, shard list, \
-        subsystem list, host list, reservation list, path list";
+        subsystem list, host list, reservation list, path list, plan, apply x.toml, rollback";
     for verb in verbs.split(", ") {
         check(
             &format!("{verb} --control none.sock"),

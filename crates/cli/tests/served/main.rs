@@ -1,6 +1,7 @@
 //! The daemon as initiators and operators see it: a real process, real sockets, real files.
 
 mod access;
+mod apply;
 mod attached;
 mod both_protocols;
 mod chiscsi;

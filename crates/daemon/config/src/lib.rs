@@ -20,8 +20,10 @@
 pub mod check;
 mod dhchap;
 pub mod diagnostic;
+pub mod difference;
 pub mod draft;
 pub mod file;
+mod files;
 pub mod name;
 pub mod network;
 pub mod plan;
@@ -40,10 +42,12 @@ use std::{
 use toml::de::DeTable;
 
 use self::{
-    diagnostic::{Place, Sink, Text},
+    diagnostic::{Sink, Text},
     draft::Draft,
     reader::{Context, Reader},
 };
+
+pub use files::{ConfigFile, ConfigFiles};
 
 /// The example of docs/configuration.md, which is sound.
 pub const EXAMPLE: &str = include_str!("example.toml");
@@ -54,14 +58,7 @@ const FILE_BYTES_MAX: u64 = 4 << 20;
 /// Reads `path` and the `*.toml` of the `conf.d` beside it, in the order of their names.
 /// What is wrong goes to `sink`.
 pub fn read_files(path: &Path, sink: &Sink) -> Draft {
-    let mut draft = Draft::default();
-    read_file(path, sink, &mut draft);
-    let parts = path.parent().unwrap_or(Path::new(".")).join("conf.d");
-    match part_files(&parts) {
-        Ok(files) => files.iter().for_each(|file| read_file(file, sink, &mut draft)),
-        Err(why) => sink.error(&Place::whole(&parts.to_string_lossy()), format!("cannot be listed: {why}")),
-    }
-    draft
+    ConfigFiles::read(path, sink).draft(sink)
 }
 
 /// The `*.toml` files of a directory; none if there is no directory.
@@ -84,15 +81,9 @@ fn part_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Reads one file.
+/// Reads one file, without those of a `conf.d`.
 pub fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
-    let shown = path.to_string_lossy();
-    let (content, is_world_readable) = match file::read_text(path, FILE_BYTES_MAX) {
-        Ok(read) => read,
-        Err(why) => return sink.error(&Place::whole(&shown), why),
-    };
-    let directory = path.parent().unwrap_or(Path::new("."));
-    read_text(&Text::new(&shown, content), directory, is_world_readable, sink, draft);
+    ConfigFiles::read_one(path, sink).read_into(sink, draft);
 }
 
 /// Reads the text of one file.

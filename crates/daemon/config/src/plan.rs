@@ -23,7 +23,7 @@ pub use subsystem::{
 use crate::{name::VolumeName, network::Network, spec::Spec};
 
 /// All that is to be served.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Plan {
     /// This machine's name inside default target and subsystem names.
     pub node: Option<VolumeName>,
@@ -87,14 +87,16 @@ impl ServedNames {
 
     /// Takes a volume away, and the targets and subsystems that this leaves with nothing.
     pub fn forget(&mut self, volume: &str) {
-        for target in &mut self.targets {
+        self.targets.retain_mut(|target| {
+            let led = target.leads_to(volume);
             target.luns.retain(|lun| lun.volume.as_str() != volume);
-        }
-        self.targets.retain(|target| !target.luns.is_empty() || target.redirect.is_some());
-        for subsystem in &mut self.subsystems {
+            !led || !target.luns.is_empty() || target.redirect.is_some()
+        });
+        self.subsystems.retain_mut(|subsystem| {
+            let before = subsystem.namespaces.len();
             subsystem.namespaces.retain(|namespace| namespace.volume.as_str() != volume);
-        }
-        self.subsystems.retain(|subsystem| !subsystem.namespaces.is_empty());
+            subsystem.namespaces.len() == before || !subsystem.namespaces.is_empty()
+        });
     }
 }
 
@@ -353,7 +355,7 @@ pub struct Redirect {
 }
 
 /// A machine that connects: its names, its credentials and what it may reach.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Host {
     /// Its name in reports, unique.
     pub name: String,
@@ -419,7 +421,7 @@ pub struct Grant {
 }
 
 /// Authentication that is not of one host.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Auth {
     /// Credentials of initiators whose host has none of its own; empty: such initiators need none.
     pub chap: Vec<Credentials>,

@@ -34,7 +34,7 @@ use crate::{
     report::{
         AttachmentReport, ConnectionReport, HostReport, ObservationReport, PathReport, ReservationReport,
         SessionReport, SettingsReport, ShardReport, StatusReport, SubsystemReport, TargetReport,
-        TargetSwitchReport, VolumeReport, line::LineReport,
+        TargetSwitchReport, VolumeReport, line::LineReport, plan::PlanReport,
     },
     secret_url::SecretUrl,
 };
@@ -196,6 +196,18 @@ pub enum Request {
         /// Without waiting for the device's users.
         now: bool,
     },
+    /// What a configuration would change, and whom it would disturb.
+    Plan {
+        /// Its file, by a path that holds in any directory; nothing: that of `serve`.
+        file: Option<PathBuf>,
+    },
+    /// Serve by a configuration from now on, all of it or nothing.
+    Apply {
+        /// As in [`Request::Plan`].
+        file: Option<PathBuf>,
+    },
+    /// Serve by the configuration before the last apply.
+    Rollback,
     /// The daemon itself.
     Status,
     /// End the daemon.
@@ -299,6 +311,8 @@ pub enum Answer {
         /// As it was named.
         way: String,
     },
+    /// What a configuration changes, to be applied or applied.
+    Plan(Box<PlanReport>),
     /// The daemon.
     Status(StatusReport),
     /// The daemon is stopping; its process number, so that a script can wait for its end.

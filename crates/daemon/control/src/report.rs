@@ -6,6 +6,7 @@ mod access;
 mod latency;
 pub mod line;
 mod observation;
+pub mod plan;
 
 use std::net::SocketAddr;
 

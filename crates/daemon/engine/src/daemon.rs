@@ -5,18 +5,20 @@
 
 pub mod absent;
 mod access;
+mod configuration;
 mod locks;
 mod observation;
 mod resize;
 mod targets;
 mod volumes;
 
+pub use configuration::{Configuration, PlanBuilder};
 pub use targets::PlanReader;
 pub use volumes::FailedVolume;
 
 use std::{
     path::{Path, PathBuf},
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError, RwLock},
     time::{Duration, Instant, SystemTime},
 };
 
@@ -53,13 +55,15 @@ pub struct Daemon {
     control: PathBuf,
     /// Reads the files of the targets again, if they can be read while the daemon runs.
     again: Option<PlanReader>,
+    /// What can be applied while the daemon runs, and what is in force.
+    configuration: Option<Mutex<Configuration>>,
 }
 
 /// What is served, and all changes to it: volumes are created, resized, retried and deleted here.
 struct Volumes {
     engine: Arc<dyn Engine>,
-    /// The plan as it was at start; volumes and targets that came later are in `served`.
-    plan: Plan,
+    /// The plan as it was at start, or applied last; volumes and targets that came later are in `served`.
+    plan: RwLock<Arc<Plan>>,
     state: Arc<StateDir>,
     served: Mutex<Served>,
     /// What is known of files and of remote volumes. It is locked while what is served is changed.
@@ -82,11 +86,14 @@ struct Served {
     lines: Vec<LineReport>,
 }
 
-/// Requests to stop, for the main thread.
+/// Requests to stop, for the main thread; and to read the configuration again, for the thread that does.
 #[derive(Debug, Default)]
 pub struct StopSignal {
     asked: Mutex<Option<Stop>>,
     changed: Condvar,
+    /// Whether the configuration is to be read again.
+    reload: Mutex<bool>,
+    reload_changed: Condvar,
 }
 
 impl StopSignal {
@@ -97,6 +104,30 @@ impl StopSignal {
             *asked = Some(how);
         }
         self.changed.notify_all();
+        drop(asked);
+        // Who waits for a reload waits no more.
+        let _reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        self.reload_changed.notify_all();
+    }
+
+    /// Requests that the configuration is read again and applied. Requests that come meanwhile are one.
+    pub fn ask_reload(&self) {
+        *self.reload.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        self.reload_changed.notify_all();
+    }
+
+    /// Waits until a reload is requested. False: a stop is.
+    pub fn wait_for_reload(&self) -> bool {
+        let mut reload = self.reload.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            if self.asked.lock().unwrap_or_else(PoisonError::into_inner).is_some() {
+                return false;
+            }
+            if std::mem::take(&mut *reload) {
+                return true;
+            }
+            reload = self.reload_changed.wait(reload).unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits until a stop is requested.
@@ -139,12 +170,23 @@ impl Daemon {
         let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
         let served = Mutex::new(Served { stores, unserved, leaving, ways, stopped, lines });
         let (identities, held) = (Mutex::new(identities), Mutex::default());
+        let plan = RwLock::new(Arc::new(plan));
         let volumes = Volumes { engine, plan, state, served, identities, held };
         let (attachments, started) = (Arc::default(), Instant::now());
         // A clock that is set before 1970 says nothing.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let started_unix_seconds = since_1970.map_or(0, |since| since.as_secs());
-        Daemon { volumes, stopping, started, started_unix_seconds, attachments, control, again: None }
+        let (again, configuration) = (None, None);
+        Daemon {
+            volumes,
+            stopping,
+            started,
+            started_unix_seconds,
+            attachments,
+            control,
+            again,
+            configuration,
+        }
     }
 
     /// With the treatment of the lines of foreign files, and how to read these files again.
@@ -152,6 +194,12 @@ impl Daemon {
     pub fn of_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
         self.volumes.served().lines = lines;
         Daemon { again, ..self }
+    }
+
+    /// With a configuration that can be changed while the daemon runs.
+    #[must_use]
+    pub fn configured(self, configuration: Configuration) -> Self {
+        Daemon { configuration: Some(Mutex::new(configuration)), ..self }
     }
 
     /// With volumes that should be served and cannot be.
@@ -206,12 +254,9 @@ impl Daemon {
                 && target.portals.contains(&listener.tag)
                 && target.listeners.as_ref().is_none_or(|own| own.contains(at))
         });
-        let granted = self
-            .volumes
-            .plan
-            .hosts
-            .iter()
-            .filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
+        let plan = self.volumes.plan();
+        let granted =
+            plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -295,6 +340,9 @@ impl Service for Daemon {
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),
             Request::Detach { way, now } => self.detach(&way, now)?,
+            Request::Plan { file } => Answer::Plan(Box::new(self.plan_file(file.as_deref())?)),
+            Request::Apply { file } => Answer::Plan(Box::new(self.apply_file(file.as_deref())?)),
+            Request::Rollback => Answer::Plan(Box::new(self.rollback()?)),
             Request::Status => Answer::Status(self.status()?),
             Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
         })
@@ -359,7 +407,12 @@ fn not_attached(why: Failure) -> Refused {
         Exit::ConnectTimeout => Code::Unreachable,
         Exit::NotAuthenticated => Code::Unproven,
         // The last three end evaluations, which no daemon runs.
-        Exit::Success | Exit::Failure | Exit::HungUp | Exit::Interrupted | Exit::Terminated => Code::Failed,
+        Exit::Success
+        | Exit::Failure
+        | Exit::Disturbs
+        | Exit::HungUp
+        | Exit::Interrupted
+        | Exit::Terminated => Code::Failed,
     };
     Refused::new(code, why.message)
 }

@@ -39,14 +39,14 @@ use std::{
     sync::Arc,
 };
 
-use crate::{state::StateDir, store::Store};
+use crate::{dataplane::prepared::PreparedPlan, state::StateDir, store::Store};
 use config::{
     name::VolumeName,
     plan::{Plan, ServedNames},
 };
 use control::report::{
     ConnectionReport, LatencyReport, ListenerReport, RefusalReport, SessionReport, ShardReport,
-    VolumeStateReport,
+    VolumeStateReport, plan::DisturbanceReport,
 };
 
 /// Why the engine did not do it.
@@ -170,6 +170,19 @@ pub trait Engine: Send + Sync {
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.
     fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError>;
+    /// Which sessions another plan would disturb, in the order of their numbers. Nothing is changed.
+    fn review(&self, _plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
+        Ok(Vec::new())
+    }
+    /// Binds the new portals of a plan, and numbers what hosts will know by number. `new` are its volumes that are open
+    /// and not served yet. Nothing that is served changes; what is not switched to is let go when it is dropped.
+    fn prepare(&self, _plan: &Plan, _new: &[Store]) -> Result<PreparedPlan, EngineError> {
+        Err(EngineError::Unsupported("this data path cannot change its configuration".to_owned()))
+    }
+    /// Serves by a plan that was prepared from now on: its settings, portals and `ways`. After an error all is as it was.
+    fn switch(&self, _prepared: PreparedPlan, _ways: &ServedNames) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("this data path cannot change its configuration".to_owned()))
+    }
     /// Ends an iSCSI session at once; its number and shard are those of its report.
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError>;
     /// The volume's backing now has this many bytes: initiators are told. After [`EngineError::Unsettled`], and

@@ -9,6 +9,7 @@ pub mod args;
 use std::{
     collections::HashMap,
     io::Write,
+    path::PathBuf,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -17,18 +18,20 @@ use std::{
 use crate::{
     Engine, EngineError, Start, Stop,
     daemon::{
-        Daemon, FailedVolume, PlanReader, StopSignal,
+        Configuration, Daemon, FailedVolume, PlanBuilder, PlanReader, StopSignal,
         absent::{RemoteProbes, RepeatedProbe},
     },
     descriptors, hints, memory,
     state::{
         StateDir, StateError,
+        configuration::{self, AppliedConfiguration},
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
     store::{ProbeNeeds, ProbeResult, Store},
 };
 use config::{
+    ConfigFiles,
     check::{self, Options},
     diagnostic::{Diagnostic, Located, Place, Sink},
     draft::Draft,
@@ -69,12 +72,8 @@ pub fn serve(
     ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
 ) -> Result<Exit, Failure> {
+    let Configured { state, files, draft, lines, warnings: early } = configured(args, paths)?;
     let sink = Sink::default();
-    let (draft, lines) = read(args, paths, &sink);
-    let (sink, early) = stop_at_errors(sink)?;
-    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to stop");
-    let place = args.state.as_deref().unwrap_or(&paths.state);
-    let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
     let (created, mut unserved) = recorded(volumes::load(&state).map_err(Failure::failed)?);
     let plan = planned(draft, args, created, &sink);
     let (plan, warnings) = sink.finish(plan).map_err(|errors| usage(&errors))?;
@@ -118,7 +117,15 @@ pub fn serve(
     // Held to the end, so that anyone who waits for it finds the socket gone too.
     let held = state.clone();
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
-    let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args, paths)));
+    let daemon = daemon.without(unserved).of_files(lines, args.chiscsi.is_some().then(|| again(args)));
+    let daemon = match args.chiscsi {
+        Some(_) => daemon,
+        None => daemon.configured(Configuration {
+            file: config_file(args, paths),
+            current: files,
+            build: plan_builder(args),
+        }),
+    };
     let attachments = daemon.attachments();
     // They may be of volumes that are served here, which they are by now.
     attachments.resume(daemon.control());
@@ -131,10 +138,100 @@ pub fn serve(
         http.serve(&source).map_err(no_thread)?;
         tracing::info!(address = %http.address(), "metrics");
     }
+    reload_when_asked(&daemon, ending).map_err(no_thread)?;
     let daemon: Arc<dyn Service> = daemon;
     socket.serve(&daemon).map_err(no_thread)?;
     announce(&hint, &listeners, http.as_ref(), &socket, out);
     Ok(end(&engine, &attachments, ending, &held))
+}
+
+/// What is read before anything is opened.
+struct Configured {
+    state: StateDir,
+    files: ConfigFiles,
+    draft: Draft,
+    lines: Vec<LineReport>,
+    warnings: Vec<Diagnostic>,
+}
+
+/// Reads the files, or what was applied since they were written, and takes the state directory. Errors of the files end
+/// this before the state directory is touched, unless it holds what is to be read instead.
+fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Failure> {
+    let mut sink = Sink::default();
+    let file = config_file(args, paths);
+    let mut files = file.map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
+    let (mut draft, mut lines) = read(args, &files, &sink);
+    let place = args.state.as_deref().unwrap_or(&paths.state);
+    let may_be_replaced = args.chiscsi.is_none() && place.join(configuration::RECORD).exists();
+    let mut warnings = Vec::new();
+    if !may_be_replaced {
+        (sink, warnings) = stop_at_errors(sink)?;
+    }
+    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to stop");
+    let state = StateDir::open_in_turn(place, waits).map_err(Failure::failed)?;
+    let applied = if may_be_replaced { AppliedConfiguration::load(&state) } else { Ok(None) };
+    if let Some(applied) = applied.map_err(Failure::failed)? {
+        let written = files.clone().absolute();
+        if applied.current == written {
+            // It was applied, and is what the files say.
+        } else if applied.served == written {
+            tracing::warn!(
+                "the configuration that was applied last (`blockwire apply` or `rollback`) is served, not the files, \
+                 which have not changed since; `blockwire apply` without a file serves the files again"
+            );
+            files = applied.current;
+            sink = Sink::default();
+            (draft, lines) = read(args, &files, &sink);
+        } else if applied.current != applied.served {
+            tracing::warn!(
+                "the files were changed since another configuration was applied: the files are served; `blockwire \
+                 rollback` serves what was applied"
+            );
+        }
+    }
+    let ((), more) = sink.finish(()).map_err(|errors| usage(&errors))?;
+    warnings.extend(more);
+    Ok(Configured { state, files, draft, lines, warnings })
+}
+
+/// The configuration file, if there is one.
+fn config_file(args: &ServeArgs, paths: &DefaultPaths) -> Option<PathBuf> {
+    let default = || paths.config.exists().then(|| paths.config.clone());
+    let file = args.config.clone().or_else(default).filter(|_| args.chiscsi.is_none())?;
+    Some(std::path::absolute(&file).unwrap_or(file))
+}
+
+/// Makes plans of other files while the daemon runs.
+fn plan_builder(args: &ServeArgs) -> PlanBuilder {
+    let args = args.clone();
+    Box::new(move |files, created| {
+        let sink = Sink::default();
+        let (draft, _) = read(&args, files, &sink);
+        let (sink, mut warnings) =
+            sink.finish(()).map(|((), warnings)| (Sink::default(), warnings)).map_err(said)?;
+        // Who has written a file has said what is to be served, even if it names nothing.
+        let config = files.0.first().map(|file| file.path.clone()).or_else(|| args.config.clone());
+        let plan = planned(draft, &ServeArgs { config, ..args.clone() }, created, &sink);
+        let (plan, more) = sink.finish(plan).map_err(said)?;
+        warnings.extend(more);
+        Ok((plan, warnings))
+    })
+}
+
+fn said(errors: Vec<Diagnostic>) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// Applies the files again whenever that is asked for (SIGHUP), until the daemon stops.
+fn reload_when_asked(daemon: &Arc<Daemon>, ending: &Arc<StopSignal>) -> std::io::Result<()> {
+    let (daemon, ending) = (Arc::downgrade(daemon), ending.clone());
+    let attend = move || {
+        while ending.wait_for_reload() {
+            let Some(daemon) = daemon.upgrade() else { return };
+            daemon.reload();
+        }
+    };
+    thread::Builder::new().name("reload".to_owned()).spawn(attend).map(drop)
 }
 
 /// Checks the file of `--check` as a start would, and says what it comes to, and what there is to warn of. Volumes that
@@ -145,7 +242,8 @@ pub fn serve(
 pub fn check(args: &ServeArgs, paths: &DefaultPaths) -> Result<(String, Vec<String>), Failure> {
     let args = ServeArgs { config: args.check.clone().or_else(|| args.config.clone()), ..args.clone() };
     let sink = Sink::default();
-    let (draft, _) = read(&args, paths, &sink);
+    let files = config_file(&args, paths).map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
+    let (draft, _) = read(&args, &files, &sink);
     let (sink, mut warnings) = stop_at_errors(sink)?;
     let plan = planned(draft, &args, Vec::new(), &sink);
     let (plan, more) = sink.finish(plan).map_err(|errors| usage(&errors))?;
@@ -181,13 +279,11 @@ fn planned(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink
 }
 
 /// How the files are read again while the daemon runs.
-fn again(args: &ServeArgs, paths: &DefaultPaths) -> PlanReader {
-    let (args, paths) = (args.clone(), paths.clone());
+fn again(args: &ServeArgs) -> PlanReader {
+    let args = args.clone();
     Box::new(move |created| {
         let sink = Sink::default();
-        let (draft, lines) = read(&args, &paths, &sink);
-        let said =
-            |errors: Vec<Diagnostic>| errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+        let (draft, lines) = read(&args, &ConfigFiles::default(), &sink);
         if !sink.is_clean() {
             return Err(sink.finish(()).err().map(said).unwrap_or_default());
         }
@@ -197,18 +293,12 @@ fn again(args: &ServeArgs, paths: &DefaultPaths) -> PlanReader {
 }
 
 /// The configuration file, or a foreign one, then the command line; and what became of foreign lines.
-fn read(args: &ServeArgs, paths: &DefaultPaths, sink: &Sink) -> (Draft, Vec<LineReport>) {
+fn read(args: &ServeArgs, files: &ConfigFiles, sink: &Sink) -> (Draft, Vec<LineReport>) {
     let mut lines = Vec::new();
-    let mut draft = match (&args.chiscsi, &args.config) {
-        (Some(path), _) => {
-            let mut draft = Draft::default();
-            lines = chiscsi_config::read_file(path, sink, &mut draft);
-            draft
-        }
-        (None, Some(path)) => config::read_files(path, sink),
-        (None, None) if paths.config.exists() => config::read_files(&paths.config, sink),
-        (None, None) => Draft::default(),
-    };
+    let mut draft = files.draft(sink);
+    if let Some(path) = &args.chiscsi {
+        lines = chiscsi_config::read_file(path, sink, &mut draft);
+    }
     if let Some(path) = &args.policy {
         lines.extend(chiscsi_config::read_policy(path, sink, &mut draft));
     }

@@ -500,7 +500,7 @@ fn thin_off_of_memory_does_not_keep_an_older_configuration_from_starting() {
     let [a, b] = tables.map(|table| format!("[[volume]]\nname = \"NAME\"\n{table}\n"));
     fs::write(&config, a.replace("NAME", "a") + &b.replace("NAME", "b")).unwrap();
     let sink = Sink::default();
-    read(&args("--volume c=null:1M,thin=off"), &paths(&root), &sink);
+    read(&args("--volume c=null:1M,thin=off"), &ConfigFiles::read(&paths(&root).config, &sink), &sink);
     let ((), warnings) = sink.finish(()).unwrap();
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(warnings.len(), 3, "{warnings:?}");

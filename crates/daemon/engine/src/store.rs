@@ -387,6 +387,11 @@ impl OpenedStore {
         }
     }
 
+    /// It, to compare others with.
+    pub fn store(&self) -> &Store {
+        &self.0
+    }
+
     /// The store of what is not to be served: to be undone.
     pub fn into_store(self) -> Store {
         self.0

@@ -14,6 +14,8 @@ pub enum Exit {
     Failure = 1,
     /// The command line or the configuration is wrong; nothing was tried.
     Usage = 2,
+    /// What was looked at would end or change connections that stand (`plan`).
+    Disturbs = 3,
     /// Nothing accepted the connection in time.
     ConnectTimeout = 8,
     /// What was to be attached there is attached already.

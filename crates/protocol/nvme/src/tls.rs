@@ -70,7 +70,7 @@ impl CipherSuite {
 }
 
 /// A configured PSK: 32 or 48 bytes, and the hash that makes it a retained PSK.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct ConfiguredPsk {
     transform: Option<Hash>,
     bytes: Zeroizing<Vec<u8>>,

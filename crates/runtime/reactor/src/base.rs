@@ -52,7 +52,10 @@ pub(crate) struct Base<M> {
     pub(crate) bell: Arc<Bell>,
     /// Links here and on their way here, as other shards see them.
     links: Arc<AtomicUsize>,
-    pub(crate) listeners: Vec<Listener>,
+    /// By slot, which names them to the system.
+    pub(crate) listeners: Vec<Option<Listener>>,
+    /// Nothing is accepted any more.
+    is_shut: bool,
     pub(crate) disk_calls: Flights<PendingCall>,
     pub(crate) links_max: usize,
     pub(crate) linger: Duration,
@@ -92,6 +95,14 @@ pub(crate) struct Listener {
     pub(crate) socket: TcpListener,
     /// Accepting rests until then.
     pub(crate) rests_until: Option<Time>,
+    /// It accepts no more, and keeps its slot until the system has forgotten it.
+    pub(crate) is_closing: bool,
+}
+
+impl Listener {
+    fn of(id: ListenerId, socket: TcpListener) -> Self {
+        Listener { id, socket, rests_until: None, is_closing: false }
+    }
 }
 
 /// Everything that a [`Base`] is made of.
@@ -124,7 +135,8 @@ impl<M> Base<M> {
             now: crate::clock::now(),
             events: VecDeque::with_capacity(256),
             counters: parts.counters,
-            listeners: listeners.map(|(id, socket)| Listener { id, socket, rests_until: None }).collect(),
+            listeners: listeners.map(|(id, socket)| Some(Listener::of(id, socket))).collect(),
+            is_shut: false,
             disk_calls: Flights::new(),
             links_max: parts.links_max,
             linger: parts.linger,
@@ -229,10 +241,63 @@ impl<M> Base<M> {
         self.links.fetch_sub(1, Ordering::Relaxed);
     }
 
+    /// The listener in a slot, while it accepts.
+    pub(crate) fn listener(&self, at: usize) -> Option<&Listener> {
+        self.listeners.get(at)?.as_ref().filter(|listener| !listener.is_closing)
+    }
+
+    fn listener_mut(&mut self, at: usize) -> Option<&mut Listener> {
+        self.listeners.get_mut(at)?.as_mut()
+    }
+
+    /// Gives one more listener a slot, which is returned; `None`: nothing is accepted any more.
+    pub(crate) fn add_listener(&mut self, id: ListenerId, socket: TcpListener) -> Option<usize> {
+        if self.is_shut {
+            return None;
+        }
+        let free = self.listeners.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.listeners.push(None);
+            self.listeners.len() - 1
+        });
+        *self.listeners.get_mut(at)? = Some(Listener::of(id, socket));
+        Some(at)
+    }
+
+    /// The slot of a listener that accepts.
+    pub(crate) fn find_listener(&self, id: ListenerId) -> Option<usize> {
+        (0..self.listeners.len()).find(|at| self.listener(*at).is_some_and(|listener| listener.id == id))
+    }
+
+    /// Takes a listener from its slot, which is free again.
+    pub(crate) fn take_listener(&mut self, at: usize) -> Option<Listener> {
+        self.listeners.get_mut(at)?.take()
+    }
+
+    /// Takes all of them; none comes after.
+    pub(crate) fn take_listeners(&mut self) -> impl Iterator<Item = Listener> + use<M> {
+        self.is_shut = true;
+        std::mem::take(&mut self.listeners).into_iter().flatten()
+    }
+
+    /// The slots of listeners that have rested long enough.
+    pub(crate) fn rested(&mut self) -> Vec<usize> {
+        let now = self.now;
+        let mut all = Vec::new();
+        for (at, listener) in self.listeners.iter_mut().enumerate() {
+            if let Some(listener) = listener
+                && listener.rests_until.take_if(|until| *until <= now).is_some()
+            {
+                all.push(at);
+            }
+        }
+        all
+    }
+
     /// Accepts what waits on a listener and posts each socket to the shard with the fewest links.
     pub(crate) fn accept(&mut self, at: usize) {
         for _ in 0..ACCEPTS_MAX {
-            let Some(listener) = self.listeners.get(at) else { return };
+            let Some(listener) = self.listener(at) else { return };
             match socket::accept(&listener.socket, listener.id) {
                 Accept::Socket(fd, accepted) => {
                     self.counters.accepted.add(1);
@@ -261,9 +326,10 @@ impl<M> Base<M> {
     }
 
     /// Accepts nothing on a listener for a while.
-    fn rest(&mut self, at: usize, how_long: Duration) {
-        if let Some(listener) = self.listeners.get_mut(at) {
-            listener.rests_until = Some(self.now + how_long);
+    pub(crate) fn rest(&mut self, at: usize, how_long: Duration) {
+        let until = self.now + how_long;
+        if let Some(listener) = self.listener_mut(at) {
+            listener.rests_until = Some(until);
         }
     }
 
@@ -280,7 +346,7 @@ impl<M> Base<M> {
     /// Resets a connection that waits, with the descriptor that is kept for it.
     fn turn_away(&mut self, at: usize) -> Turned {
         let had_one = self.spare.take().is_some();
-        let accepted = match self.listeners.get(at) {
+        let accepted = match self.listener(at) {
             Some(listener) if had_one => socket::accept(&listener.socket, listener.id),
             Some(_) | None => Accept::Exhausted,
         };
@@ -363,7 +429,7 @@ impl<M> Base<M> {
         let closing = self.closing.front().map(|&(time, _)| time);
         let dialling = self.dialling.first().map(|&(time, _)| time);
         let held = (!self.held.is_empty()).then(|| self.now + RETRY);
-        let resting = self.listeners.iter().filter_map(|listener| listener.rests_until).min();
+        let resting = self.listeners.iter().flatten().filter_map(|listener| listener.rests_until).min();
         [closing, dialling, held, resting].into_iter().flatten().min()
     }
 

@@ -91,6 +91,8 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
                 Letter::Link { fd, how } => self.world.install(fd, how.into()),
                 Letter::Disk { id, file } => base.set_disk(id, file),
                 Letter::Worked { slot, came, data } => base.finish_disk_call(slot, came, data),
+                Letter::OpenListener { id, socket } => self.world.open_listener(id, socket),
+                Letter::CloseListener { id } => self.world.close_listener(id),
                 Letter::CloseListeners => self.world.close_listeners(),
                 Letter::Stop { deadline } => {
                     self.world.close_listeners();

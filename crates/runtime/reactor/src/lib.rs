@@ -51,4 +51,4 @@ mod world;
 pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};
 pub use counters::ShardStats;
 pub use inline::{InlineReactor, Roaming};
-pub use running::{Panicked, Reactor, ReactorHandle, SpawnError};
+pub use running::{BoundListener, Panicked, Reactor, ReactorHandle, SpawnError};

@@ -6,13 +6,14 @@
 //! is missed.
 
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{SyncSender, TrySendError};
 use std::sync::{Arc, OnceLock};
 
 use buf::{Errno, Time};
-use endpoint::{Accepted, Arrival};
+use endpoint::{Accepted, Arrival, ListenerId};
 use volume::DiskId;
 
 use crate::disk::DiskFile;
@@ -41,7 +42,16 @@ pub(crate) enum Letter<M> {
         came: Result<usize, Errno>,
         data: Option<(u64, u64)>,
     },
-    /// Accept no more.
+    /// Accept here too.
+    OpenListener {
+        id: ListenerId,
+        socket: TcpListener,
+    },
+    /// Accept here no more.
+    CloseListener {
+        id: ListenerId,
+    },
+    /// Accept no more anywhere.
     CloseListeners,
     /// End when no link is left, or at this time.
     Stop {

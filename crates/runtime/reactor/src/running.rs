@@ -275,6 +275,30 @@ impl<M: Send + 'static> ShardStart<M> {
     }
 }
 
+/// A socket that listens, and on which nothing is accepted yet.
+#[derive(Debug)]
+pub struct BoundListener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl BoundListener {
+    /// Binds an address, with the options of its connections.
+    ///
+    /// # Errors
+    /// What the system says: the address is in use, or not of this machine.
+    pub fn bind(how: &Listen) -> io::Result<Self> {
+        let socket = socket::listen(how)?;
+        let address = socket.local_addr()?;
+        Ok(BoundListener { socket, address })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
 fn listen_in_time(how: &Listen) -> io::Result<TcpListener> {
     let until = Instant::now() + ADDRESS_WAIT;
     loop {
@@ -311,6 +335,22 @@ impl<M> ReactorHandle<M> {
     /// chose.
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
+    }
+
+    /// Accepts on a socket that was bound, as listener `id`, which no listener ever was before. False if its shard has
+    /// ended.
+    pub fn add_listener(&self, id: ListenerId, listener: BoundListener) -> bool {
+        let at = usize::from(id.0) % self.doors.len().max(1);
+        let letter = Letter::OpenListener { id, socket: listener.socket };
+        self.doors.get(at).is_some_and(|door| door.post(letter))
+    }
+
+    /// Accepts no more on a listener; what was accepted is still served.
+    pub fn remove_listener(&self, id: ListenerId) {
+        let at = usize::from(id.0) % self.doors.len().max(1);
+        if let Some(door) = self.doors.get(at) {
+            door.post(Letter::CloseListener { id });
+        }
     }
 
     /// Says something to a shard; waits while its box is full. False if the shard has ended.

@@ -1,9 +1,10 @@
 //! What a shard needs from io_uring or epoll.
 
+use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use buf::Time;
-use endpoint::{Arrival, Driver};
+use endpoint::{Arrival, Driver, ListenerId};
 
 use crate::base::Base;
 
@@ -25,7 +26,11 @@ pub(crate) trait World<M>: Driver<M> {
     fn peek(&mut self) -> bool;
     /// Makes a socket a link of this shard.
     fn install(&mut self, fd: OwnedFd, how: Arrival<M>);
-    /// Stops accepting.
+    /// Accepts on one more socket, unless nothing is accepted any more.
+    fn open_listener(&mut self, id: ListenerId, socket: TcpListener);
+    /// Stops accepting on one.
+    fn close_listener(&mut self, id: ListenerId);
+    /// Stops accepting on all of them, for good.
     fn close_listeners(&mut self);
     /// Takes every link away with a reset and cancels what can be cancelled.
     fn abort_all(&mut self);

@@ -174,6 +174,11 @@ impl Directory {
         }
     }
 
+    /// Keeps to another bound from now on; sessions beyond it stay.
+    pub fn bound_sessions(&mut self, sessions_max: usize) {
+        self.sessions_max = sessions_max.min(SESSIONS_MAX);
+    }
+
     /// A login asks. What to do about it goes to `actions`.
     pub fn admit(
         &mut self,

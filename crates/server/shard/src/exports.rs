@@ -3,6 +3,7 @@
 //! Names and addresses here have been validated; all references resolve.
 
 mod condition;
+mod continuation;
 mod iscsi_access;
 mod nvme;
 mod nvme_access;
@@ -21,6 +22,7 @@ pub use scsi_server::TargetPort;
 use volume::{PortId, VolumeId};
 
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
+pub use continuation::EndCause;
 pub use nvme::{
     ControllerLimits, DISCOVERY_NQN, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, NamespaceExport,
     NamespaceMask, NvmeExports, NvmePortal, NvmeProduct, NvmeService, Referral, SubsystemExport, TlsMode,
@@ -69,8 +71,8 @@ impl Default for Exports {
     }
 }
 
-/// Bounds of what initiators take before they do anything. What is set when a shard is made holds;
-/// exports that come later change nothing here but the time for logins.
+/// Bounds of what initiators take before they do anything. They hold for what comes: sessions beyond a bound that has
+/// become less stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdmissionLimits {
     /// Sessions of the whole daemon, discovery sessions among them: 1 to [`SESSIONS_MAX`]. One more is

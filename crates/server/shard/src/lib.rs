@@ -38,10 +38,11 @@ pub use backoff::source;
 pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
     AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
-    Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule, LOGINS_MAX,
-    LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal, NvmeProduct,
-    NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason, PlacementRule, Portal,
-    Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport, TargetPort, TlsMode,
+    EndCause, Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule,
+    LOGINS_MAX, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal,
+    NvmeProduct, NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason,
+    PlacementRule, Portal, Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
+    TargetPort, TlsMode,
 };
 pub use latency::{BUCKETS, CommandClass, Histogram, Latency, Stage, StageHistograms};
 pub use links::LinkTraffic;

@@ -299,10 +299,8 @@ pub struct SessionEntry {
 pub struct ConnectionEntry {
     /// Its id.
     pub cid: u16,
-    /// The peer's address.
-    pub peer: std::net::SocketAddr,
-    /// Ours.
-    pub local: std::net::SocketAddr,
+    /// How it came.
+    pub accepted: Accepted,
     /// CRC32C behind headers, and behind data.
     pub digests: (bool, bool),
     /// Largest data segments in bytes: to the initiator, and to us.

@@ -31,12 +31,14 @@ const WRITING: &[(&str, &str)] = &[
     ("eval export", "an_evaluation_that_is_refused_changes_nothing"),
     ("eval import", "an_evaluation_that_is_refused_changes_nothing"),
     ("iscsictl", "an_option_of_iscsictl_that_is_refused_changes_nothing"),
+    ("apply", "a_configuration_that_is_refused_changes_nothing"),
+    ("rollback", "a_configuration_that_is_refused_changes_nothing"),
     ("man", "pages_that_cannot_be_written_leave_what_is_there"),
 ];
 
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
-    eval plan, eval stream, host list, host show, info, keep, key check, path list, reservation list, \
+    eval plan, eval stream, host list, host show, info, keep, key check, path list, plan, reservation list, \
     reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, top, verify, volume list, volume show";
 
@@ -106,5 +108,33 @@ fn what_cannot_be_served_is_neither_made_nor_changed() {
         );
         assert!(fs::read(&files[0]).unwrap() == pattern(MIB, 1), "{wrong}: a file was enlarged");
         assert_eq!(fs::read(&files[2]).unwrap(), [0; 100], "{wrong}");
+    }
+}
+
+/// No file is made, nothing is noted, and the volumes are as they were; see `apply` for more of what is refused.
+#[test]
+fn a_configuration_that_is_refused_changes_nothing() {
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n";
+    let daemon = place.serve(config, &[]);
+    let noted = || {
+        let state = fs::read_dir(place.path("state")).unwrap();
+        let mut names: Vec<_> = state.map(|one| one.unwrap().file_name()).collect();
+        names.sort();
+        names
+    };
+    let before = (noted(), daemon.ask("volume list"), daemon.ask("target list"));
+    let made = "[[volume]]\nname = \"b\"\nsource = \"file:b.img,size=1M\"\n";
+    place.write("next.toml", &format!("{config}{made}[limits]\nmemory = \"32M\"\n"));
+    for (line, said) in [
+        ("apply next.toml", "needs a restart"),
+        ("apply absent.toml", "absent.toml"),
+        ("rollback", "nothing to roll back to"),
+    ] {
+        let out = daemon.run(line);
+        let complained = String::from_utf8_lossy(&out.stderr);
+        assert!(!out.status.success() && complained.contains(said), "{line}: {complained}");
+        assert_eq!((noted(), daemon.ask("volume list"), daemon.ask("target list")), before, "{line}");
+        assert!(!place.path("b.img").exists(), "{line}");
     }
 }

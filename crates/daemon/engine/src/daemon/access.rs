@@ -127,7 +127,8 @@ impl Daemon {
         let through = listeners.iter().filter(|listener| {
             listener.protocol == Protocol::Nvme.as_str() && subsystem.portals.contains(&listener.tag)
         });
-        let granted = self.volumes.plan.hosts.iter().filter(|host| reaches_subsystem(host, &subsystem.nqn));
+        let plan = self.volumes.plan();
+        let granted = plan.hosts.iter().filter(|host| reaches_subsystem(host, &subsystem.nqn));
         let namespace = |one: &config::plan::Namespace| NamespaceReport {
             nsid: one.nsid,
             volume: one.volume.to_string(),
@@ -155,7 +156,7 @@ impl Daemon {
     pub(super) fn hosts(&self) -> Result<Vec<HostReport>, Refused> {
         let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
         let served = self.volumes.served();
-        Ok(self.volumes.plan.hosts.iter().map(|host| report(host, &served, &sessions)).collect())
+        Ok(self.volumes.plan().hosts.iter().map(|host| report(host, &served, &sessions)).collect())
     }
 
     pub(super) fn host(&self, name: &str) -> Result<HostReport, Refused> {

@@ -6,13 +6,14 @@
 //! volume, which no other request may change meanwhile.
 
 use std::{
-    sync::{MutexGuard, PoisonError, TryLockError},
+    sync::{Arc, MutexGuard, PoisonError, TryLockError},
     thread,
     time::{Duration, Instant},
 };
 
 use super::{Served, Volumes};
 use crate::{state::identity::Identities, store::Store};
+use config::plan::Plan;
 use control::{Code, Refused};
 
 /// How long a request waits for the change lock.
@@ -36,6 +37,16 @@ impl Volumes {
     /// What is served, locked for a moment. If a change panics, the state from before it stays valid.
     pub(super) fn served(&self) -> MutexGuard<'_, Served> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The plan as it was at start, or applied last.
+    pub(super) fn plan(&self) -> Arc<Plan> {
+        self.plan.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Another plan is served from now on.
+    pub(super) fn replace_plan(&self, plan: Plan) {
+        *self.plan.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     }
 
     fn names(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {

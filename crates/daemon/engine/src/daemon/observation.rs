@@ -34,11 +34,11 @@ impl Observe for Daemon {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs(),
             started_unix_seconds: self.started_unix_seconds,
-            node: self.volumes.plan.node.as_ref().map(VolumeName::to_string),
+            node: self.volumes.plan().node.as_ref().map(VolumeName::to_string),
             io: seen
                 .shards
                 .first()
-                .map_or_else(|| self.volumes.plan.io.as_str().to_owned(), |shard| shard.io.clone()),
+                .map_or_else(|| self.volumes.plan().io.as_str().to_owned(), |shard| shard.io.clone()),
             listeners: engine.listeners(),
             volumes: count,
             problems,

@@ -77,7 +77,7 @@ impl Volumes {
 }
 
 /// Refuses an impossible size.
-fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
+pub(super) fn may_become(store: &Store, bytes: u64, shrink: bool) -> Result<(), Refused> {
     let spec = &store.volume.spec;
     let invalid = |why: &str| Err(Refused::new(Code::Invalid, why));
     if bytes == 0 || !bytes.is_multiple_of(u64::from(spec.block)) {

@@ -103,7 +103,7 @@ impl Daemon {
         };
         let Some(again) = &self.again else { return Ok((known, None)) };
         let (plan, lines) = again(created).map_err(|why| Refused::new(Code::Invalid, why))?;
-        if let Some(what) = difference(&self.volumes.plan, &plan) {
+        if let Some(what) = difference(&self.volumes.plan(), &plan) {
             let why = format!(
                 "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
                  initiators reconnect automatically"
@@ -174,7 +174,7 @@ impl Daemon {
         say("TargetSessionMaxCmd", target.commands.to_string());
         self.proofs(target, &mut say);
         say("ACL_Enable", yes(!target.open));
-        for host in self.volumes.plan.hosts.iter().filter(|host| host.speaks_iscsi()) {
+        for host in self.volumes.plan().hosts.iter().filter(|host| host.speaks_iscsi()) {
             if let Some(grant) = host.grant(&target.name) {
                 say("ACL", acl(host, grant));
             }
@@ -184,7 +184,8 @@ impl Daemon {
     }
 
     fn proofs(&self, target: &Target, say: &mut impl FnMut(&str, String)) {
-        let (auth, own) = (&self.volumes.plan.auth, self.volumes.plan.auth.common(target));
+        let plan = self.volumes.plan();
+        let (auth, own) = (&plan.auth, plan.auth.common(target));
         if own.is_empty() {
             return say("AuthMethod", "None".to_owned());
         }

@@ -75,7 +75,7 @@ impl Volumes {
         let volume = Volume { name, spec, origin: Origin::Created };
         let ways = self.default_ways(&volume);
         // The next start applies the same check.
-        if let Some(why) = check::forbidden(&self.plan, &ways) {
+        if let Some(why) = check::forbidden(&self.plan(), &ways) {
             let message = format!("volume \"{}\" would be exported by default, but: {why}", volume.name);
             return Err(invalid(&message));
         }
@@ -338,8 +338,9 @@ impl Volumes {
 
     /// The default target and subsystem of a volume.
     fn default_ways(&self, volume: &Volume) -> ServedNames {
-        let (node, open) = (self.plan.node.as_ref(), self.plan.hosts.is_empty());
-        let tags = |protocol| check::tags_of(self.plan.portals.iter(), protocol);
+        let plan = self.plan();
+        let (node, open) = (plan.node.as_ref(), plan.hosts.is_empty());
+        let tags = |protocol| check::tags_of(plan.portals.iter(), protocol);
         let mut ways = ServedNames::default();
         let iscsi = tags(Protocol::Iscsi);
         if !iscsi.is_empty() {
@@ -387,7 +388,7 @@ impl Volumes {
     }
 
     /// Closes the files of a volume that no shard uses; until then no other volume may use them.
-    fn close(&self, name: &str) -> Result<(), Refused> {
+    pub(super) fn close(&self, name: &str) -> Result<(), Refused> {
         let is_it = |store: &mut Store| store.volume.name.as_str() == name;
         let mut parted: Vec<Store> = {
             let mut served = self.served();

@@ -101,17 +101,16 @@ impl Catalog {
         self.target_ports.split(&self.ways.targets, volume, frame.numbers())
     }
 
+    /// What the exports say of a volume.
+    pub fn known(&self, name: &VolumeName) -> Option<KnownVolume> {
+        let (id, entry) = self.find(name.as_str())?;
+        Some(KnownVolume { id, read_only: entry.read_only, uuid: entry.uuid })
+    }
+
     /// What the shards are to know.
     pub fn exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
         self.generation += 1;
-        let number = |name: &VolumeName| {
-            let known = |(id, entry): (VolumeId, &CatalogVolume)| KnownVolume {
-                id,
-                read_only: entry.read_only,
-                uuid: entry.uuid,
-            };
-            self.find(name.as_str()).map(known)
-        };
+        let number = |name: &VolumeName| self.known(name);
         Arc::new(frame.exports(&self.ways, &self.target_ports, self.generation, number))
     }
 

@@ -20,6 +20,7 @@ use crate::{
     state::{StateDir, StateError, ports::PortNumbers, serials::Serials, target_ports::TargetPorts},
 };
 use config::{
+    difference,
     name::VolumeName,
     network,
     plan::{
@@ -28,10 +29,17 @@ use config::{
     },
 };
 
-/// What does not change while the daemon runs.
+/// What the configuration says of everything but volumes and the names that lead to them. A daemon has one at a time;
+/// another configuration brings another.
 #[derive(Debug)]
 pub struct FixedSettings {
     portals: Vec<Portal>,
+    /// The keys of the portals as configured, by which another configuration names the same ones.
+    portal_keys: Vec<String>,
+    /// The listener of each portal. None is given twice while the daemon runs: connections bear it.
+    listeners: Vec<ListenerId>,
+    /// The next one that is given; beyond the largest number: none is left.
+    next_listener: u32,
     hosts: Vec<Host>,
     auth: Auth,
     limits: Limits,
@@ -61,8 +69,9 @@ pub struct KnownVolume {
 }
 
 impl FixedSettings {
-    /// The constant part of a plan.
+    /// The settings of a plan, whose portals are listeners in their order.
     pub fn of(plan: &Plan) -> Self {
+        let count = plan.portals.len();
         let mut ports: Vec<(Protocol, u16)> =
             plan.portals.iter().map(|portal| (portal.protocol, portal.tag)).collect();
         ports.sort_unstable();
@@ -76,10 +85,62 @@ impl FixedSettings {
             placement: Vec::new(),
             cores: Arc::default(),
             portals: plan.portals.clone(),
+            portal_keys: difference::keys_of(&plan.portals),
+            listeners: (0..count).map(|at| ListenerId(at as u16)).collect(),
+            next_listener: count as u32,
             hosts: plan.hosts.clone(),
             auth: plan.auth.clone(),
             limits: plan.limits.clone(),
         }
+    }
+
+    /// The settings of another plan while those of `before` are in force: a portal that both have keeps its listener and
+    /// address. Gives the places of those that are new, too.
+    pub fn after(plan: &Plan, before: &FixedSettings) -> Result<(Self, Vec<usize>), EngineError> {
+        let mut settings = FixedSettings::of(plan);
+        settings.next_listener = before.next_listener;
+        settings.listeners.clear();
+        let mut new = Vec::new();
+        for (at, key) in settings.portal_keys.iter().enumerate() {
+            let known = before.portal_keys.iter().position(|other| other == key);
+            let known = known.and_then(|at| Some((before.listeners.get(at)?, before.portals.get(at)?)));
+            if let (Some((listener, portal)), Some(own)) = (known, settings.portals.get_mut(at)) {
+                settings.listeners.push(*listener);
+                own.address = portal.address;
+                continue;
+            }
+            let why = || {
+                EngineError::Unsupported("the daemon has used up its listener numbers: restart it".to_owned())
+            };
+            let number = u16::try_from(settings.next_listener).map_err(|_| why())?;
+            settings.next_listener += 1;
+            settings.listeners.push(ListenerId(number));
+            new.push(at);
+        }
+        Ok((settings, new))
+    }
+
+    /// The listener of the portal in a place.
+    pub fn listener(&self, at: usize) -> Option<ListenerId> {
+        self.listeners.get(at).copied()
+    }
+
+    /// The listeners of all portals.
+    pub fn listeners(&self) -> &[ListenerId] {
+        &self.listeners
+    }
+
+    /// A new portal's address, with the port that the system chose.
+    pub fn set_address(&mut self, at: usize, address: SocketAddr) {
+        if let Some(portal) = self.portals.get_mut(at) {
+            portal.address = address;
+        }
+    }
+
+    /// Numbers for ports that have none, which nothing records: to look at what would be.
+    pub fn number_ports_for_review(&mut self, before: &FixedSettings, last: u16) -> Result<(), EngineError> {
+        self.numbers = before.numbers.clone();
+        self.numbers.give(&self.ports, last).map(drop).map_err(EngineError::Unsupported)
     }
 
     /// Gives every port the number that it had before, and new ones numbers that none ever had, durably. The numbers of
@@ -152,7 +213,7 @@ impl FixedSettings {
             listeners: rule
                 .portals
                 .as_ref()
-                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
+                .map(|portals| portals.iter().filter_map(|at| self.listener(*at)).collect()),
             sources: rule.sources.iter().map(network).collect(),
             peers: rule.peers.as_ref().map(|peers| peers.iter().map(|name| name.as_str().into()).collect()),
             when: rule.when.clone(),
@@ -219,8 +280,9 @@ impl FixedSettings {
         number: impl Fn(&VolumeName) -> Option<KnownVolume>,
     ) -> Exports {
         let portal = |(at, portal): (usize, &Portal)| {
-            (portal.protocol == Protocol::Iscsi).then(|| shard::Portal {
-                listener: ListenerId(at as u16),
+            let listener = self.listener(at).filter(|_| portal.protocol == Protocol::Iscsi);
+            listener.map(|listener| shard::Portal {
+                listener,
                 address: portal.address,
                 group: portal.tag,
                 port: self.port(Protocol::Iscsi, portal.tag),
@@ -300,7 +362,7 @@ impl FixedSettings {
             listeners: target
                 .listeners
                 .as_ref()
-                .map(|portals| portals.iter().map(|at| ListenerId(*at as u16)).collect()),
+                .map(|portals| portals.iter().filter_map(|at| self.listener(*at)).collect()),
             is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::AWAY),
             luns,
             rules: self.rules(target),

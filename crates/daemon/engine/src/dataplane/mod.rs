@@ -11,6 +11,7 @@ pub mod login;
 pub mod medium;
 pub mod notes;
 mod observed;
+pub mod prepared;
 mod queues;
 mod refusal;
 pub mod shards;

@@ -37,7 +37,7 @@ impl Shards {
 
     /// The sessions, with their latency or without.
     pub(super) fn sessions_in(&self, listings: &[Listing], with_latency: bool) -> Vec<SessionReport> {
-        let mut all = queues::controllers(&self.frame, listings);
+        let mut all = queues::controllers(&self.frame(), listings);
         if with_latency {
             queues::add_latency(&mut all, listings);
         }
@@ -67,7 +67,7 @@ impl Shards {
 
     /// The connections.
     pub(super) fn connections_in(&self, listings: &[Listing]) -> Vec<ConnectionReport> {
-        let mut all = queues::connections(&self.frame, listings);
+        let mut all = queues::connections(&self.frame(), listings);
         for (shard, listing) in listings.iter().enumerate() {
             for session in &listing.sessions {
                 all.extend(session.connections.iter().map(|connection| ConnectionReport {
@@ -79,10 +79,10 @@ impl Shards {
                     host: self.host(session),
                     user: session.user.clone(),
                     target: session.target.as_ref().map(ToString::to_string),
-                    peer: connection.peer,
-                    local: connection.local,
+                    peer: connection.accepted.peer,
+                    local: connection.accepted.local,
                     shard,
-                    placement: self.frame.placed(session.placed),
+                    placement: self.frame().placed(session.placed),
                     algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
                     dh_group: None,
                     unproven: false,
@@ -101,10 +101,11 @@ impl Shards {
     }
 
     /// Which host a session is of.
-    fn host(&self, session: &SessionEntry) -> Option<String> {
+    pub(super) fn host(&self, session: &SessionEntry) -> Option<String> {
         let connection = session.connections.first()?;
-        let ends = (connection.peer.ip(), connection.local.ip());
-        let host = self.frame.host(&session.initiator, ends, session.target.as_deref()?)?;
+        let ends = (connection.accepted.peer.ip(), connection.accepted.local.ip());
+        let frame = self.frame();
+        let host = frame.host(&session.initiator, ends, session.target.as_deref()?)?;
         Some(host.name.clone())
     }
 
@@ -115,7 +116,7 @@ impl Shards {
         let targets = volume_state::Leading::of(&catalog);
         let standing = |(id, entry): (&VolumeId, &CatalogVolume)| {
             let entries = by_volume.get(id)?;
-            let mut standing = volume_state::of(&self.frame, &targets, entry.name.as_str(), entries)?;
+            let mut standing = volume_state::of(&self.frame(), &targets, entry.name.as_str(), entries)?;
             standing.allocated_bytes = entry.shared.allocated();
             standing.sync_failed |= entry.shared.sync_failed() || entry.medium.is_in_doubt();
             Some(standing)

@@ -11,7 +11,8 @@ use control::report::{ConnectionReport, QueueReport, SessionReport};
 /// Controllers are numbered behind all sessions.
 const CONTROLLERS: u64 = 1 << 16;
 
-fn session_id(cntlid: u16) -> u64 {
+/// The number of a controller among the sessions.
+pub fn session_id(cntlid: u16) -> u64 {
     CONTROLLERS | u64::from(cntlid)
 }
 
@@ -21,12 +22,14 @@ pub fn connection_id(queue: &QueueEntry) -> u64 {
 }
 
 /// The subsystem; none for discovery, as over iSCSI.
-fn target(queue: &QueueEntry) -> Option<String> {
+pub fn target(queue: &QueueEntry) -> Option<String> {
     (&*queue.subsystem != DISCOVERY_NQN).then(|| queue.subsystem.to_string())
 }
 
-fn host(frame: &FixedSettings, queue: &QueueEntry) -> Option<String> {
-    let found = frame.nvme_host(queue.host.as_str(), queue.host_id, queue.peer.ip(), &queue.subsystem)?;
+/// The configured host that a queue is of.
+pub fn host(frame: &FixedSettings, queue: &QueueEntry) -> Option<String> {
+    let found =
+        frame.nvme_host(queue.host.as_str(), queue.host_id, queue.accepted.peer.ip(), &queue.subsystem)?;
     Some(found.name.clone())
 }
 
@@ -43,8 +46,8 @@ pub fn connections(frame: &FixedSettings, listings: &[Listing]) -> Vec<Connectio
             host: host(frame, queue),
             user: None,
             target: target(queue),
-            peer: queue.peer,
-            local: queue.local,
+            peer: queue.accepted.peer,
+            local: queue.accepted.local,
             shard,
             placement: frame.placed(queue.placed),
             algorithm: match queue.authentication {
@@ -147,8 +150,13 @@ mod tests {
             subsystem: "nqn.2026-11.com.example:logs".into(),
             host: Nqn::parse(host).unwrap(),
             host_id: HostId::new(*uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes()).unwrap(),
-            peer: "192.0.2.7:50000".parse().unwrap(),
-            local: "127.0.0.1:4420".parse().unwrap(),
+            accepted: endpoint::Accepted {
+                listener: endpoint::ListenerId(0),
+                peer: "192.0.2.7:50000".parse().unwrap(),
+                local: "127.0.0.1:4420".parse().unwrap(),
+                cpu: None,
+            },
+            tls: None,
             digests: (true, false),
             entries: 128,
             flow_control: true,

@@ -1,7 +1,7 @@
 //! The engine: the shards of the target, run by the reactor. [`super::start()`] starts them.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock},
     time::{Duration, Instant},
 };
 
@@ -18,13 +18,18 @@ use super::{
     log_lines::DownPaths,
     medium::{Medium, descriptors, record_of},
     notes::Notes,
+    prepared::PreparedPlan,
     queues, refusal,
     usage::Usage,
 };
 use crate::{Engine, EngineError, EngineObservation, Stop, state::StateDir, store::Store};
-use config::{name::VolumeName, plan::ServedNames};
+use config::{
+    name::VolumeName,
+    plan::{Plan, ServedNames},
+};
 use control::report::{
     ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
+    plan::DisturbanceReport,
 };
 
 /// How long a shard may take to answer a question.
@@ -53,7 +58,7 @@ pub struct Shards {
     pub(super) notes: Notes,
     /// Who looks how much of files is allocated.
     pub(super) usage: Usage,
-    pub(super) frame: FixedSettings,
+    pub(super) frame: RwLock<Arc<FixedSettings>>,
     pub(super) cores: Vec<usize>,
     pub(super) oui: Option<[u8; 3]>,
     pub(super) catalog: Mutex<Catalog>,
@@ -69,6 +74,16 @@ pub(super) fn no_number() -> EngineError {
 impl Shards {
     pub(super) fn catalog(&self) -> MutexGuard<'_, Catalog> {
         self.catalog.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The settings in force.
+    pub(super) fn frame(&self) -> Arc<FixedSettings> {
+        self.frame.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Other settings are in force from now on; shards hear of it by [`Shards::publish`]. Gives those of before.
+    pub(super) fn replace_frame(&self, settings: Arc<FixedSettings>) -> Arc<FixedSettings> {
+        std::mem::replace(&mut *self.frame.write().unwrap_or_else(PoisonError::into_inner), settings)
     }
 
     fn shards(&self) -> impl Iterator<Item = ShardId> + use<> {
@@ -110,8 +125,9 @@ impl Shards {
 
     /// Tells every shard who may reach what from now on.
     pub(super) fn publish(&self, catalog: &mut Catalog) -> Result<(), EngineError> {
-        catalog.number_ports(&self.frame, &self.state)?;
-        let exports = catalog.exports(&self.frame);
+        let frame = self.frame();
+        catalog.number_ports(&frame, &self.state)?;
+        let exports = catalog.exports(&frame);
         self.ask_all(|| Control::Exports(exports.clone()), ANSWER).map(drop)
     }
 
@@ -229,7 +245,7 @@ impl Engine for Shards {
             address: portal.address,
             tag: portal.tag,
         };
-        self.frame.portals().iter().map(report).collect()
+        self.frame().portals().iter().map(report).collect()
     }
 
     fn sessions(&self) -> Result<Vec<SessionReport>, EngineError> {
@@ -288,7 +304,7 @@ impl Engine for Shards {
             why
         };
         let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
-        let records = (&*self.state, &catalog.renumber_ports(&store.volume.name, &self.frame));
+        let records = (&*self.state, &catalog.renumber_ports(&store.volume.name, &self.frame()));
         let specs = medium.specs(store, id, shards, self.oui, records, &self.usage).map_err(give_up)?;
         let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
         let entry = CatalogVolume::of(store, medium, shared.map_err(give_up)?);
@@ -356,6 +372,18 @@ impl Engine for Shards {
         let before = catalog.ways.clone();
         catalog.change_ways(ways.clone());
         self.publish(&mut catalog).inspect_err(|_| catalog.change_ways(before))
+    }
+
+    fn review(&self, plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
+        self.review_plan(plan)
+    }
+
+    fn prepare(&self, plan: &Plan, new: &[Store]) -> Result<PreparedPlan, EngineError> {
+        self.prepare_plan(plan, new)
+    }
+
+    fn switch(&self, prepared: PreparedPlan, ways: &ServedNames) -> Result<(), EngineError> {
+        self.switch_plan(prepared, ways)
     }
 
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {

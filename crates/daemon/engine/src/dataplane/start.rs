@@ -4,7 +4,7 @@
 //! initiator finds either all volumes or no listener.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError, RwLock},
     thread,
 };
 
@@ -125,6 +125,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         .map_err(failed)?;
     let oui = plan.oui;
     let catalog = Mutex::new(catalog);
+    let frame = RwLock::new(Arc::new(frame));
     let engine = Shards {
         running,
         requests,
@@ -145,7 +146,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
 }
 
 /// Tells the UUIDs of volumes, as far as they are known, open or not.
-fn known_uuids(
+pub(super) fn known_uuids(
     plan: &Plan,
     open: &[Store],
     state: &StateDir,

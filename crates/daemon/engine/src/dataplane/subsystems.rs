@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use endpoint::ListenerId;
 use nvme::{HostId, auth::Secret};
 use shard::{
     ControllerLimits, HostAuth, HostRule, KeepAliveLimits, NamespaceExport, NamespaceMask, NvmeExports,
@@ -106,7 +105,7 @@ impl FixedSettings {
             Protocol::NvmeDiscovery => NvmeService::Discovery,
         };
         Some(NvmePortal {
-            listener: ListenerId(at as u16),
+            listener: self.listener(at)?,
             address: portal.address,
             service,
             port: self.port(portal.protocol, portal.tag),

@@ -36,7 +36,7 @@ fn allowed_cores() -> Vec<usize> {
     (0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect()
 }
 
-fn listen(portal: &Portal) -> Listen {
+pub(super) fn listen(portal: &Portal) -> Listen {
     let TcpOptions { congestion, send_buffer, receive_buffer, dscp, keepalive } = &portal.tcp;
     let tcp = reactor::TcpOptions {
         congestion: congestion.clone(),

@@ -15,7 +15,7 @@ const PREFIX: &str = "DHHC-1:";
 const SEED: &[u8] = b"NVMe-over-Fabrics";
 
 /// A secret of 32, 48 or 64 bytes, and the hash that makes it a key of its owner.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Secret {
     transform: Option<Hash>,
     bytes: Zeroizing<Vec<u8>>,

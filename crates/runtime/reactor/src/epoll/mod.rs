@@ -9,11 +9,11 @@ mod poll;
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ListenerId, ShardId};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
@@ -94,7 +94,7 @@ impl<M> Epoll<M> {
     pub(crate) fn new(base: Base<M>) -> io::Result<Self> {
         let poll = Poll::new()?;
         poll.watch_edges(base.bell.fd(), BELL, libc::EPOLLIN)?;
-        for (at, listener) in base.listeners.iter().enumerate() {
+        for (at, listener) in base.listeners.iter().flatten().enumerate() {
             poll.watch_level(listener.socket.as_raw_fd(), LISTENER + at as u64)?;
         }
         let links = Slab::new(base.links_max);
@@ -106,10 +106,8 @@ impl<M> Epoll<M> {
             BELL => {}
             LISTENER.. => {
                 let at = (name - LISTENER) as usize;
-                if at < self.base.listeners.len() {
-                    self.base.accept(at);
-                    self.rest(at);
-                }
+                self.base.accept(at);
+                self.rest(at);
             }
             _ => self.edge(Tag::from_bits(name), events),
         }
@@ -117,7 +115,7 @@ impl<M> Epoll<M> {
 
     /// Stops watching a listener while accepting is pointless.
     fn rest(&mut self, at: usize) {
-        if let Some(listener) = self.base.listeners.get(at)
+        if let Some(listener) = self.base.listener(at)
             && listener.rests_until.is_some()
         {
             self.poll.forget(listener.socket.as_raw_fd());
@@ -125,16 +123,16 @@ impl<M> Epoll<M> {
     }
 
     fn wake_listeners(&mut self) {
-        let now = self.base.now;
-        for (at, listener) in self.base.listeners.iter_mut().enumerate() {
-            if listener.rests_until.is_some_and(|until| until <= now) {
-                listener.rests_until = None;
-                // It was watched before, so the kernel has room for it; if not, the next rest is due
-                // when memory is there again.
-                if self.poll.watch_level(listener.socket.as_raw_fd(), LISTENER + at as u64).is_err() {
-                    listener.rests_until = Some(self.base.now + std::time::Duration::from_secs(1));
-                }
-            }
+        for at in self.base.rested() {
+            self.watch_listener(at);
+        }
+    }
+
+    fn watch_listener(&mut self, at: usize) {
+        let Some(listener) = self.base.listener(at) else { return };
+        // If the kernel has no room for it now, it is tried again when memory may be there.
+        if self.poll.watch_level(listener.socket.as_raw_fd(), LISTENER + at as u64).is_err() {
+            self.base.rest(at, std::time::Duration::from_secs(1));
         }
     }
 
@@ -475,9 +473,21 @@ impl<M> World<M> for Epoll<M> {
         self.base.events.push_back(Event::Arrival(link_of(tag), how));
     }
 
-    fn close_listeners(&mut self) {
+    fn open_listener(&mut self, id: ListenerId, socket: TcpListener) {
+        if let Some(at) = self.base.add_listener(id, socket) {
+            self.watch_listener(at);
+        }
+    }
+
+    fn close_listener(&mut self, id: ListenerId) {
         // Closing a socket ends the watching, too.
-        self.base.listeners.clear();
+        if let Some(at) = self.base.find_listener(id) {
+            drop(self.base.take_listener(at));
+        }
+    }
+
+    fn close_listeners(&mut self) {
+        self.base.take_listeners().for_each(drop);
     }
 
     fn abort_all(&mut self) {

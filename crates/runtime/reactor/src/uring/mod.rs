@@ -19,10 +19,11 @@ mod stages;
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ShardId};
+use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ListenerId, ShardId};
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode, squeue};
@@ -215,19 +216,27 @@ impl<'r, M> Uring<'r, M> {
     }
 
     fn watch_listener(&mut self, at: usize) {
-        let Some(listener) = self.base.listeners.get(at) else { return };
+        let Some(listener) = self.base.listener(at) else { return };
         let fd = Fd(listener.socket.as_raw_fd());
         self.push(kind::LISTENER, at as u32, opcode::PollAdd::new(fd, libc::POLLIN as u32).build());
     }
 
     fn wake_listeners(&mut self) {
-        for at in 0..self.base.listeners.len() {
-            if let Some(listener) = self.base.listeners.get_mut(at)
-                && listener.rests_until.is_some_and(|until| until <= self.base.now)
-            {
-                listener.rests_until = None;
-                self.watch_listener(at);
-            }
+        for at in self.base.rested() {
+            self.watch_listener(at);
+        }
+    }
+
+    /// A watch of a listener has ended: something waits there, or it is closed.
+    fn listener_ready(&mut self, at: usize) {
+        if self.base.listener(at).is_none() {
+            // Closed meanwhile: nothing names the slot any more.
+            drop(self.base.take_listener(at));
+            return;
+        }
+        self.base.accept(at);
+        if self.base.listener(at).is_some_and(|listener| listener.rests_until.is_none()) {
+            self.watch_listener(at);
         }
     }
 
@@ -238,13 +247,7 @@ impl<'r, M> Uring<'r, M> {
             kind::SEND => self.sent(slot, of.result),
             kind::DISK => self.disk_ended(slot, of.result),
             kind::BELL if !cqueue::more(of.flags) => self.watch_bell(),
-            kind::LISTENER => {
-                let at = slot as usize;
-                self.base.accept(at);
-                if self.base.listeners.get(at).is_some_and(|listener| listener.rests_until.is_none()) {
-                    self.watch_listener(at);
-                }
-            }
+            kind::LISTENER => self.listener_ready(slot as usize),
             kind::DIAL => self.dial_ended(slot),
             // A bell that goes on; a cancellation, of which the operation itself says how it ended.
             _ => {}
@@ -416,8 +419,25 @@ impl<M> World<M> for Uring<'_, M> {
         }
     }
 
+    fn open_listener(&mut self, id: ListenerId, socket: TcpListener) {
+        if let Some(at) = self.base.add_listener(id, socket) {
+            self.watch_listener(at);
+        }
+    }
+
+    fn close_listener(&mut self, id: ListenerId) {
+        let Some(at) = self.base.find_listener(id) else { return };
+        let Some(listener) = self.base.listeners.get_mut(at).and_then(Option::as_mut) else { return };
+        // A watch that is out keeps the socket, and the slot until it ends; so it is told to listen no more.
+        socket::stop_listening(&listener.socket);
+        listener.is_closing = true;
+        if listener.rests_until.is_some() {
+            drop(self.base.take_listener(at));
+        }
+    }
+
     fn close_listeners(&mut self) {
-        for listener in self.base.listeners.drain(..) {
+        for listener in self.base.take_listeners() {
             // A watch that is out keeps the socket; so it is told to listen no more.
             socket::stop_listening(&listener.socket);
         }

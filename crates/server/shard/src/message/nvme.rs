@@ -1,6 +1,6 @@
 //! Messages between shards about NVMe controllers and their queues.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 use endpoint::{Accepted, Computation, ShardId};
@@ -163,10 +163,10 @@ pub struct QueueEntry {
     pub host: Nqn,
     /// The host's identifier.
     pub host_id: HostId,
-    /// The peer's address.
-    pub peer: SocketAddr,
-    /// Ours.
-    pub local: SocketAddr,
+    /// How it came.
+    pub accepted: Accepted,
+    /// The identity of the key that its TLS goes by; `None`: it has none.
+    pub tls: Option<nvme::tls::Identity>,
     /// CRC32C behind headers, and behind data.
     pub digests: (bool, bool),
     /// Entries of the queue.

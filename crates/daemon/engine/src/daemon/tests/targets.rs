@@ -120,7 +120,7 @@ fn a_stopped_target_goes_with_its_volume() {
 #[test]
 fn files_that_are_read_again_change_targets_and_nothing_else() {
     let Fixture { root: _root, engine, daemon } = fixture();
-    let plan = Arc::new(Mutex::new(daemon.volumes.plan.clone()));
+    let plan = Arc::new(Mutex::new(Plan::clone(&daemon.volumes.plan())));
     let seen = plan.clone();
     let again: PlanReader = Box::new(move |created| {
         assert!(created.is_empty());

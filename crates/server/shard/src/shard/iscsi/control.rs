@@ -30,6 +30,9 @@ impl IscsiFront {
     /// The exports have changed: sessions keep what they may still reach; those that may reach nothing any more are
     /// ended.
     pub(in crate::shard) fn change_sessions(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+        if let Some(directory) = &mut self.directory {
+            directory.bound_sessions(parts.exports.admission.sessions);
+        }
         let tags: Vec<Tag> = self.sessions.values().copied().collect();
         for tag in tags {
             match self.access(parts, tag) {
@@ -52,16 +55,10 @@ impl IscsiFront {
         let (nexus, proved) = (session.nexus, session.user.is_some());
         let (target, initiator) = (session.target.clone(), session.initiator.clone());
         let links: Vec<Accepted> = session.links.iter().map(|link| link.accepted).collect();
-        let latest = session.latest;
-        let Some(target) = target else {
-            return if parts.exports.may_discover(proved) { Access::Discovers } else { Access::Out };
-        };
-        let reached = |accepted: &Accepted| parts.exports.reached(&target, &initiator, proved, accepted);
-        let luns = reached(links.first().unwrap_or(&latest));
-        match (nexus, luns) {
-            (Some(nexus), Some(luns)) if links.iter().all(|link| reached(link).as_ref() == Some(&luns)) => {
-                Access::Reaches(nexus, luns)
-            }
+        let links = if links.is_empty() { vec![session.latest] } else { links };
+        match (nexus, parts.exports.keep_session(target.as_deref(), &initiator, proved, &links)) {
+            (_, Ok(_)) if target.is_none() => Access::Discovers,
+            (Some(nexus), Ok(luns)) => Access::Reaches(nexus, luns),
             (_, _) => Access::Out,
         }
     }
@@ -119,8 +116,7 @@ pub(in crate::shard) fn session_entries(conns: &Connections) -> Vec<SessionEntry
 fn session_entry(session: &Session, links: &Links) -> SessionEntry {
     let connections = session.links.iter().map(|link| ConnectionEntry {
         cid: link.cid.value(),
-        peer: link.accepted.peer,
-        local: link.accepted.local,
+        accepted: link.accepted,
         digests: link.digests,
         segments: link.segments,
         algorithm: link.algorithm,

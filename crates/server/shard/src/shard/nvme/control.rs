@@ -5,7 +5,7 @@ use std::sync::Arc;
 use buf::{Cx, Time};
 use stream::{Close, Connection, Tag};
 
-use super::NvmeFront;
+use super::{NvmeFront, tls};
 use super::{Queue, QueueState, placement_query};
 use crate::message::{HostAuthentication, QueueEntry};
 use crate::shard::Parts;
@@ -94,8 +94,8 @@ impl NvmeFront {
             subsystem: open.names.subsystem.as_str().into(),
             host: open.names.host.clone(),
             host_id: open.names.host_id,
-            peer: queue.accepted.peer,
-            local: queue.accepted.local,
+            accepted: queue.accepted,
+            tls: tls::identity_of(&queue.proto),
             digests: (terms.header_digest, terms.data_digest),
             entries: size.entries,
             flow_control: size.flow_control,

@@ -1,0 +1,511 @@
+//! Another configuration while the daemon runs: `plan`, `apply` and `rollback`.
+//!
+//! Order of an apply: the files are read and checked; what cannot change while the daemon runs is refused by name; new
+//! volumes are opened and new portals bound; the configuration is recorded; the shards switch; what is no longer served
+//! is closed. Until the shards have switched, a failure undoes all of it and nothing that is served has changed. If the
+//! daemon is killed, the record says what the next start serves: the old configuration or the new one.
+//!
+//! Invariant: hosts are served by one configuration, the one that is recorded.
+
+use std::path::{Path, PathBuf};
+
+use super::{Daemon, Served, Volumes, locks::NameLock, refused, resize::may_become, volumes::was_not_begun};
+use crate::{
+    descriptors,
+    state::{StateError, configuration::AppliedConfiguration},
+    store::{OpenedStore, ProbeNeeds, Store},
+};
+use config::{
+    ConfigFiles,
+    diagnostic::{Diagnostic, Sink},
+    difference::{Action, Change, Effect, Item},
+    network,
+    plan::{Origin, Plan, ServedNames, Volume},
+    size,
+    spec::Source,
+};
+use control::{
+    Code, Refused,
+    report::plan::{ChangeReport, KeyReport, PlanReport},
+};
+
+/// Makes the plan of files together with what the command line says and the volumes that were created at run time; with
+/// its warnings.
+pub type PlanBuilder =
+    Box<dyn Fn(&ConfigFiles, Vec<Volume>) -> Result<(Plan, Vec<Diagnostic>), String> + Send + Sync>;
+
+/// What the daemon was started with, and what is in force.
+pub struct Configuration {
+    /// The file of `serve`; `None`: it has none.
+    pub file: Option<PathBuf>,
+    /// What is in force.
+    pub current: ConfigFiles,
+    /// Makes plans.
+    pub build: PlanBuilder,
+}
+
+/// A plan that was checked, and what it comes to.
+struct Reviewed {
+    /// What is served.
+    old: Plan,
+    plan: Plan,
+    report: PlanReport,
+    /// Volumes that are to be opened.
+    opening: Vec<Volume>,
+    /// Volumes that are served no more.
+    closing: Vec<String>,
+    /// Volumes that grow, and to how many bytes.
+    growing: Vec<(String, u64)>,
+}
+
+impl Daemon {
+    /// What a configuration would change.
+    pub(super) fn plan_file(&self, file: Option<&Path>) -> Result<PlanReport, Refused> {
+        let configuration = self.configuration()?;
+        let (files, file) = configuration.read(file)?;
+        Ok(PlanReport { file: Some(file), ..self.volumes.review(&files, &configuration.build)?.report })
+    }
+
+    /// Serves by a configuration from now on.
+    pub(super) fn apply_file(&self, file: Option<&Path>) -> Result<PlanReport, Refused> {
+        let mut configuration = self.configuration()?;
+        let (files, file) = configuration.read(file)?;
+        let report = self.volumes.apply(&mut configuration, files)?;
+        tracing::info!(
+            file,
+            changes = report.changes.len(),
+            disturbed = report.disturbed.len(),
+            "configuration applied"
+        );
+        Ok(PlanReport { file: Some(file), ..report })
+    }
+
+    /// Serves by the configuration before the last apply.
+    pub(super) fn rollback(&self) -> Result<PlanReport, Refused> {
+        let mut configuration = self.configuration()?;
+        let applied = AppliedConfiguration::load(&self.volumes.state).map_err(failed)?;
+        let Some(applied) = applied else {
+            let why = "there is nothing to roll back to: no configuration was applied";
+            return Err(Refused::new(Code::NotFound, why));
+        };
+        // After an edit of the file and a start, what was applied is not in force.
+        let is_in_force = applied.current == configuration.current.clone().absolute();
+        let back = if is_in_force { applied.previous } else { applied.current };
+        let report = self.volumes.apply(&mut configuration, back)?;
+        tracing::info!(
+            changes = report.changes.len(),
+            disturbed = report.disturbed.len(),
+            "configuration rolled back"
+        );
+        Ok(report)
+    }
+
+    /// Applies the file of `serve` on SIGHUP, and logs what came of it.
+    pub fn reload(&self) {
+        match self.apply_file(None) {
+            Ok(report) => report.warnings.iter().for_each(|warning| tracing::warn!("{warning}")),
+            Err(why) => tracing::error!(why = why.message, "SIGHUP: the configuration was not applied"),
+        }
+    }
+
+    /// The configuration, locked: one is changed or looked at at a time.
+    fn configuration(&self) -> Result<std::sync::MutexGuard<'_, Configuration>, Refused> {
+        let Some(configuration) = &self.configuration else {
+            let why = "the daemon serves files of another format (--chiscsi): use `blockwire iscsictl`";
+            return Err(Refused::new(Code::Invalid, why));
+        };
+        match configuration.try_lock() {
+            Ok(locked) => Ok(locked),
+            Err(std::sync::TryLockError::Poisoned(locked)) => Ok(locked.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => {
+                let why = "another configuration is being applied or looked at; try again";
+                Err(Refused::new(Code::Conflict, why))
+            }
+        }
+    }
+}
+
+impl Configuration {
+    /// Reads a file, or that of `serve`; gives its name too.
+    fn read(&self, file: Option<&Path>) -> Result<(ConfigFiles, String), Refused> {
+        let Some(path) = file.or(self.file.as_deref()) else {
+            let why = "the daemon was started without a configuration file: name one";
+            return Err(Refused::new(Code::Invalid, why));
+        };
+        let sink = Sink::default();
+        let files = ConfigFiles::read(path, &sink);
+        match sink.finish(files) {
+            Ok((files, _)) => Ok((files, path.display().to_string())),
+            Err(errors) => Err(Refused::new(Code::Invalid, lines(&errors))),
+        }
+    }
+}
+
+fn lines(errors: &[Diagnostic]) -> String {
+    errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+fn failed(why: StateError) -> Refused {
+    Refused::new(Code::Failed, why)
+}
+
+impl Volumes {
+    /// The plan that is served: what was configured, without what was deleted since, and what was created since.
+    fn served_plan(&self) -> Plan {
+        let (plan, served) = (self.plan(), self.served());
+        let unserved = served.unserved.iter().filter_map(|one| one.volume.as_ref());
+        let there: Vec<&Volume> = served.stores.iter().map(|store| &store.volume).chain(unserved).collect();
+        // Of what was configured the text counts, not what became of the volume's size since.
+        let configured = plan.volumes.iter().filter(|one| {
+            one.origin == Origin::Configured && there.iter().any(|other| other.name == one.name)
+        });
+        let created = there.iter().copied().filter(|one| one.origin == Origin::Created);
+        let volumes = configured.chain(created).cloned().collect();
+        let mut ways = served.ways.clone();
+        ways.targets.extend_from_slice(&served.stopped);
+        Plan { volumes, ways, ..(*plan).clone() }
+    }
+
+    /// What files come to.
+    fn review(&self, files: &ConfigFiles, build: &PlanBuilder) -> Result<Reviewed, Refused> {
+        let old = self.served_plan();
+        let created = old.volumes.iter().filter(|one| one.origin == Origin::Created).cloned().collect();
+        let (plan, warnings) = build(files, created).map_err(|why| Refused::new(Code::Invalid, why))?;
+        let difference = old.difference(&plan);
+        let (mut growing, mut opening, mut refused_changes) = (Vec::new(), Vec::new(), Vec::new());
+        opening.extend(difference.volumes.added.iter().map(|(_, volume)| volume.clone()));
+        let mut changes = Vec::new();
+        for change in difference.changes() {
+            let mut report = report(&change);
+            if change.item == Item::Volume {
+                let served = self.served();
+                let new = plan.volumes.iter().find(|volume| volume.name.as_str() == change.name);
+                let is_failed = served.unserved.iter().any(|one| one.recorded.name == change.name);
+                note_volume(&change, new, &served, is_failed, &mut report);
+                if let (Action::Change, true, Some(new)) = (change.action, is_failed, new) {
+                    opening.push(new.clone());
+                }
+                let store = served.stores.iter().find(|store| store.volume.name.as_str() == change.name);
+                let bytes = new.and_then(|new| new.spec.size);
+                if let (Action::Change, Some(store), Some(bytes)) = (change.action, store, bytes)
+                    && report.effect != RESTART
+                    && bytes > store.bytes
+                {
+                    growing.push((change.name.clone(), bytes));
+                }
+            }
+            if report.effect == RESTART {
+                refused_changes.push(refusal(&report));
+            }
+            changes.push(report);
+        }
+        refused_changes.extend(colliding(&old, &plan));
+        let closing = difference.volumes.removed.iter().map(|(name, _)| name.clone()).collect();
+        let disturbed = self.engine.review(&plan).map_err(|why| refused(&why))?;
+        let warnings = warnings.iter().map(ToString::to_string).collect();
+        let report =
+            PlanReport { file: None, applied: false, changes, disturbed, refused: refused_changes, warnings };
+        Ok(Reviewed { old, plan, report, opening, closing, growing })
+    }
+
+    /// Serves by other files, all of them or nothing.
+    fn apply(&self, configuration: &mut Configuration, files: ConfigFiles) -> Result<PlanReport, Refused> {
+        let reviewed = self.review(&files, &configuration.build)?;
+        if !reviewed.report.refused.is_empty() {
+            let why = format!(
+                "nothing was changed, because a part cannot change while the daemon runs; restart it with this file, \
+                 or leave that part out:\n{}",
+                reviewed.report.refused.join("\n")
+            );
+            return Err(Refused::new(Code::Conflict, why));
+        }
+        let files = files.absolute();
+        let current = configuration.current.clone().absolute();
+        if files == current && reviewed.report.changes.is_empty() {
+            return Ok(PlanReport { applied: true, ..reviewed.report });
+        }
+        let changing = reviewed.opening.iter().map(|volume| volume.name.as_str());
+        let changing = changing.chain(reviewed.closing.iter().map(String::as_str));
+        let _held: Vec<NameLock<'_>> =
+            changing.map(|name| self.lock_name(name, "applied")).collect::<Result<_, _>>()?;
+        let opened = self.open_new(&reviewed.opening)?;
+        let served = match &configuration.file {
+            Some(path) => ConfigFiles::read(path, &Sink::default()).absolute(),
+            None => ConfigFiles::default(),
+        };
+        let record = AppliedConfiguration { served, current: files.clone(), previous: current };
+        self.switch(&reviewed, opened, &record)?;
+        configuration.current = files;
+        self.grow(&reviewed)?;
+        self.close_old(&reviewed.closing)?;
+        Ok(PlanReport { applied: true, ..reviewed.report })
+    }
+
+    /// Opens new volumes; nothing is locked but their names, since disks and other machines may take their time.
+    fn open_new(&self, volumes: &[Volume]) -> Result<Vec<OpenedStore>, Refused> {
+        let (known, others) = self.snapshot()?;
+        let mut opened: Vec<OpenedStore> = Vec::new();
+        for volume in volumes {
+            let probed = ProbeNeeds::of(volume, &known).look();
+            let beside = others.iter().chain(opened.iter().map(OpenedStore::store));
+            match OpenedStore::as_before(volume, &known, beside, probed) {
+                Ok(store) => opened.push(store),
+                Err(why) => {
+                    let why = Refused::new(Code::Failed, format!("nothing was changed: {why}"));
+                    return Err(self.undo_all(why, opened.into_iter().map(OpenedStore::into_store).collect()));
+                }
+            }
+        }
+        Ok(opened)
+    }
+
+    /// Undoes what opening volumes made.
+    fn undo_all(&self, why: Refused, stores: Vec<Store>) -> Refused {
+        let made: Vec<_> = stores.iter().flat_map(Store::undo).collect();
+        if !made.is_empty() {
+            let mut identities = self.lock_changes_at_last();
+            made.iter().for_each(|(key, path)| identities.unmade(key, path));
+            identities.save_unmade(&self.state);
+        }
+        drop(stores);
+        why
+    }
+
+    /// Records the configuration and has the shards switch to it. After an error all is as it was.
+    fn switch(
+        &self,
+        reviewed: &Reviewed,
+        opened: Vec<OpenedStore>,
+        record: &AppliedConfiguration,
+    ) -> Result<(), Refused> {
+        let mut identities = self.lock_changes_at_last();
+        let before = identities.clone();
+        let now = self.served_plan();
+        let is_same = now.volumes == reviewed.old.volumes && now.ways == reviewed.old.ways;
+        let (mut stores, mut done) = (Vec::new(), Ok(()));
+        if !is_same {
+            let why = "nothing was changed: volumes or targets were changed meanwhile; try again";
+            done = Err(Refused::new(Code::Conflict, why));
+        }
+        for one in opened {
+            if done.is_err() {
+                stores.push(one.into_store());
+                continue;
+            }
+            let others = self.served().open();
+            match one.with_identity(&mut identities, others.iter().chain(&stores)) {
+                Ok(store) => stores.push(store),
+                Err(clash) => {
+                    let (why, one) = *clash;
+                    stores.push(one.into_store());
+                    done = Err(Refused::new(Code::Failed, format!("nothing was changed: {why}")));
+                }
+            }
+        }
+        let done =
+            done.and_then(|()| identities.save(&self.state).map_err(failed)).map_err(|why| (why, Vec::new()));
+        let Err((why, known)) = done.and_then(|()| self.commit(reviewed, &stores, record)) else {
+            self.adopt(reviewed, stores);
+            return Ok(());
+        };
+        identities.restore_places(before);
+        identities.save_unmade(&self.state);
+        drop(identities);
+        // Some shards may still know these: their files stay open, as after a delete.
+        self.served()
+            .leaving
+            .extend(stores.extract_if(.., |store| known.contains(&store.volume.name.to_string())));
+        Err(self.undo_all(why, stores))
+    }
+
+    /// The commit: from the record on, a start serves the new configuration. A failure gives the new volumes that shards
+    /// may still know.
+    fn commit(
+        &self,
+        reviewed: &Reviewed,
+        stores: &[Store],
+        record: &AppliedConfiguration,
+    ) -> Result<(), (Refused, Vec<String>)> {
+        let unchanged = |why: Refused| {
+            (Refused { message: format!("nothing was changed: {}", why.message), ..why }, Vec::new())
+        };
+        let prepared = self.engine.prepare(&reviewed.plan, stores);
+        let prepared = prepared.map_err(|why| unchanged(refused(&why)))?;
+        let before = AppliedConfiguration::load(&self.state).map_err(|why| unchanged(failed(why)))?;
+        record.save(&self.state).map_err(|why| unchanged(failed(why)))?;
+        let (mut added, mut done) = (Vec::new(), Ok(()));
+        for store in stores {
+            match self.engine.add_volume(store, &ServedNames::default()) {
+                Ok(()) => added.push(store.volume.name.to_string()),
+                Err(why) => {
+                    if !was_not_begun(&why) {
+                        added.push(store.volume.name.to_string());
+                    }
+                    done = Err(why);
+                    break;
+                }
+            }
+        }
+        let ways = self.running(&reviewed.plan.ways);
+        let Err(why) = done.and_then(|()| self.engine.switch(prepared, &ways)) else { return Ok(()) };
+        added.retain(|name| {
+            let gone = self.engine.remove_volume(name, true).and_then(|()| self.engine.drain_volume(name));
+            gone.is_err()
+        });
+        let ways = self.served().ways.clone();
+        let back = self.engine.set_ways(&ways).map_err(|why| why.to_string());
+        let back = back
+            .and(AppliedConfiguration::restore(before.as_ref(), &self.state).map_err(|why| why.to_string()));
+        if let Err(why) = back {
+            tracing::error!(
+                why,
+                "a configuration that was refused may be in effect in part, or at the next start"
+            );
+        }
+        Err((unchanged(refused(&why)).0, added))
+    }
+
+    /// What leads to volumes without the targets that are stopped.
+    fn running(&self, ways: &ServedNames) -> ServedNames {
+        let served = self.served();
+        let mut ways = ways.clone();
+        ways.targets.retain(|target| !served.stopped.iter().any(|stopped| stopped.name == target.name));
+        ways
+    }
+
+    /// Takes over what the shards have switched to.
+    fn adopt(&self, reviewed: &Reviewed, stores: Vec<Store>) {
+        if let Some(sessions) = reviewed.plan.limits.sessions {
+            descriptors::raise(sessions.into());
+        }
+        let ways = self.running(&reviewed.plan.ways);
+        let mut served = self.served();
+        let is_stopped = |name: &String| !ways.targets.iter().any(|target| target.name == *name);
+        let targets = reviewed.plan.ways.targets.iter();
+        served.stopped = targets.filter(|target| is_stopped(&target.name)).cloned().collect();
+        served
+            .unserved
+            .retain(|one| !stores.iter().any(|store| store.volume.name.as_str() == one.recorded.name));
+        served.ways = ways;
+        served.stores.extend(stores);
+        drop(served);
+        self.replace_plan(reviewed.plan.clone());
+    }
+
+    /// Lets volumes grow; what has switched stays switched if one cannot.
+    fn grow(&self, reviewed: &Reviewed) -> Result<(), Refused> {
+        for (name, bytes) in &reviewed.growing {
+            self.resize(name, *bytes, false).map_err(|why| {
+                let message = format!("applied, but volume \"{name}\" could not grow: {}", why.message);
+                Refused { message, ..why }
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Closes volumes that nothing leads to any more. What is known of them stays: they may come back.
+    fn close_old(&self, names: &[String]) -> Result<(), Refused> {
+        let mut done = Ok(());
+        for name in names {
+            let removed = {
+                let _turn = self.lock_changes_at_last();
+                let removed = self.engine.remove_volume(name, true);
+                let mut served = self.served();
+                served.unserved.retain(|one| one.recorded.name != *name);
+                let served = &mut *served;
+                let is_it = |store: &mut Store| store.volume.name.as_str() == name;
+                served.leaving.extend(served.stores.extract_if(.., is_it));
+                removed
+            };
+            let gone = removed.and_then(|()| self.engine.drain_volume(name)).map_err(|why| refused(&why));
+            if let Err(why) = gone.and_then(|()| self.close(name)) {
+                let message = format!("applied, but volume \"{name}\" is not closed: {}", why.message);
+                done = done.and(Err(Refused { message, ..why }));
+            }
+        }
+        done
+    }
+}
+
+/// The word of what needs a restart.
+const RESTART: &str = Effect::Restart("").as_str();
+
+/// A change as it is reported.
+fn report(change: &Change) -> ChangeReport {
+    let key = |key: &config::difference::KeyChange| KeyReport {
+        key: key.key.to_owned(),
+        before: key.before.clone(),
+        after: key.after.clone(),
+    };
+    let note = match change.effect {
+        Effect::Restart(why) => Some(why.to_owned()),
+        Effect::None | Effect::Later | Effect::MayEnd => None,
+    };
+    ChangeReport {
+        action: change.action.as_str().to_owned(),
+        item: change.item.as_str().to_owned(),
+        name: change.name.clone(),
+        keys: change.keys.iter().map(key).collect(),
+        effect: change.effect.as_str().to_owned(),
+        note,
+    }
+}
+
+/// Why a change is refused.
+fn refusal(report: &ChangeReport) -> String {
+    let keys: Vec<&str> = report.keys.iter().map(|key| key.key.as_str()).collect();
+    let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
+    let why = report.note.as_deref().unwrap_or("it is read at start only");
+    format!("{} {}{keys}: needs a restart: {why}", report.item, report.name)
+}
+
+/// What a change of a volume means for the volume as it is.
+fn note_volume(
+    change: &Change,
+    new: Option<&Volume>,
+    served: &Served,
+    is_failed: bool,
+    report: &mut ChangeReport,
+) {
+    let store = served.stores.iter().find(|store| store.volume.name.as_str() == change.name);
+    let mut say = |effect: Option<&str>, note: String| {
+        report.effect = effect.unwrap_or(&report.effect).to_owned();
+        report.note = Some(note);
+    };
+    match (change.action, store, new) {
+        (Action::Remove, Some(store), _) if matches!(store.volume.spec.source, Source::Ram) => {
+            say(None, "it is memory: what it holds is lost".to_owned());
+        }
+        (Action::Change, None, Some(new)) if is_failed && new.origin == Origin::Configured => {
+            say(Some(Effect::None.as_str()), "it is not served, and is opened again".to_owned());
+        }
+        (Action::Change, Some(store), Some(new)) if change.effect == Effect::None => {
+            let Some(bytes) = new.spec.size else { return };
+            if bytes < store.bytes {
+                say(None, format!("it keeps its size of {}", size::human(store.bytes)));
+            } else if bytes > store.bytes
+                && let Err(why) = may_become(store, bytes, false)
+            {
+                say(Some(RESTART), why.message);
+            }
+        }
+        _ => {}
+    }
+}
+
+/// New portals that overlap with one that goes: both cannot be bound at once, and none is let go before the new one is
+/// there.
+fn colliding(old: &Plan, new: &Plan) -> Vec<String> {
+    let difference = old.difference(new).portals;
+    let mut all = Vec::new();
+    for (name, portal) in &difference.added {
+        let gone = difference.removed.iter().find(|(_, gone)| network::collide(gone.address, portal.address));
+        if let Some((gone, _)) = gone {
+            all.push(format!(
+                "portal {name}: needs a restart: it overlaps with portal {gone}, which is removed; or apply the \
+                 removal first"
+            ));
+        }
+    }
+    all
+}

@@ -1,0 +1,225 @@
+//! Another configuration for the shards that run: what it would disturb, what has to be there before, and the switch.
+//!
+//! Invariants: nothing that is served changes before the switch, and what is bound for a plan that is not switched to
+//! is let go; a portal that both plans have keeps its socket. Shards change one after the other, each at once: a
+//! connection goes by the old settings or by the new ones, never by a part of them.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use endpoint::{Accepted, ListenerId};
+use nvme::{Nqn, fabrics::ConnectNames};
+use reactor::BoundListener;
+use shard::{EndCause, Exports, QueueEntry, SessionEntry};
+use volume::VolumeId;
+
+use super::{
+    catalog::Catalog,
+    exports::{FixedSettings, KnownVolume},
+    queues,
+    shards::Shards,
+    start::known_uuids,
+    world,
+};
+use crate::{EngineError, state::target_ports::TargetPorts, store::Store};
+use config::{
+    name::VolumeName,
+    plan::{Plan, Protocol, ServedNames},
+};
+use control::report::plan::DisturbanceReport;
+
+/// A plan whose portals are bound and whose ports are numbered.
+#[derive(Debug, Default)]
+pub struct PreparedPlan(Option<Prepared>);
+
+#[derive(Debug)]
+struct Prepared {
+    settings: FixedSettings,
+    target_ports: TargetPorts,
+    sockets: Vec<(ListenerId, BoundListener)>,
+}
+
+/// What a session reaches: the number of each logical unit or namespace, its volume, and whether it is only read.
+type Reached = Vec<(u32, VolumeId, bool)>;
+
+impl Shards {
+    /// The settings of another plan, for a look at what would be.
+    fn settings_for_review(&self, plan: &Plan, catalog: &Catalog) -> Result<FixedSettings, EngineError> {
+        let before = self.frame();
+        let (mut settings, _) = FixedSettings::after(plan, &before)?;
+        settings.number_ports_for_review(&before, catalog.target_ports.last())?;
+        settings.place(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
+        Ok(settings)
+    }
+
+    /// Which sessions a plan would disturb.
+    pub(super) fn review_plan(&self, plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
+        let listings = self.listings()?;
+        let catalog = self.catalog();
+        let frame = self.frame();
+        let now = frame.exports(&catalog.ways, &catalog.target_ports, 0, catalog.numbers());
+        let settings = self.settings_for_review(plan, &catalog)?;
+        let kept = |name: &VolumeName| plan.volumes.iter().any(|volume| volume.name == *name);
+        let numbers = |name: &VolumeName| catalog.numbers()(name).filter(|_| kept(name));
+        let next = settings.exports(&plan.ways, &catalog.target_ports, 0, numbers);
+        let name_of = |id: VolumeId| catalog.volumes.get(&id).map(|entry| entry.name.to_string());
+        let mut all = Vec::new();
+        for listing in &listings {
+            for session in &listing.sessions {
+                let judged = |exports: &Exports| session_reach(exports, session);
+                let Some(what) = disturbance(judged(&now), judged(&next), name_of) else { continue };
+                all.push(DisturbanceReport {
+                    session: session.tsih.into(),
+                    protocol: Protocol::Iscsi.as_str().to_owned(),
+                    initiator: session.initiator.to_string(),
+                    host: self.host(session),
+                    target: session.target.as_ref().map(ToString::to_string),
+                    connections: session.connections.len(),
+                    ends: what.0,
+                    why: what.1,
+                });
+            }
+        }
+        let mut controllers: BTreeMap<u16, Vec<&QueueEntry>> = BTreeMap::new();
+        for queue in listings.iter().flat_map(|listing| &listing.queues) {
+            controllers.entry(queue.cntlid).or_default().push(queue);
+        }
+        for queues in controllers.values_mut() {
+            queues.sort_by_key(|queue| queue.qid);
+            let Some(admin) = queues.first().filter(|queue| queue.qid == 0) else { continue };
+            let judged = |exports: &Exports| controller_reach(exports, admin, queues);
+            let Some(what) = disturbance(judged(&now), judged(&next), name_of) else { continue };
+            all.push(DisturbanceReport {
+                session: queues::session_id(admin.cntlid),
+                protocol: Protocol::Nvme.as_str().to_owned(),
+                initiator: admin.host.to_string(),
+                host: queues::host(&frame, admin),
+                target: queues::target(admin),
+                connections: queues.len(),
+                ends: what.0,
+                why: what.1,
+            });
+        }
+        all.sort_by_key(|one| one.session);
+        Ok(all)
+    }
+
+    /// Binds what is new of a plan, and numbers its ports durably.
+    pub(super) fn prepare_plan(&self, plan: &Plan, new: &[Store]) -> Result<PreparedPlan, EngineError> {
+        let before = self.frame();
+        let (mut settings, new_portals) = FixedSettings::after(plan, &before)?;
+        settings.place(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
+        let mut sockets = Vec::new();
+        for at in new_portals {
+            let (Some(portal), Some(listener)) = (plan.portals.get(at), settings.listener(at)) else {
+                continue;
+            };
+            let bound = BoundListener::bind(&world::listen(portal));
+            let bound = bound.map_err(|why| EngineError::Listen { address: portal.address, why })?;
+            settings.set_address(at, bound.address());
+            sockets.push((listener, bound));
+        }
+        // Numbers are only ever added: what is recorded here does no harm if the plan is not switched to.
+        let target_ports = settings.number_ports(&self.state, &plan.ways.targets)?;
+        let known = {
+            let (catalog, others) = (self.catalog(), known_uuids(plan, new, &self.state)?);
+            let served: BTreeMap<VolumeName, volume::Uuid> =
+                catalog.volumes.values().map(|entry| (entry.name.clone(), entry.uuid)).collect();
+            move |name: &VolumeName| served.get(name).copied().or_else(|| others(name))
+        };
+        settings.give_serials(&self.state, &plan.ways.subsystems, known)?;
+        Ok(PreparedPlan(Some(Prepared { settings, target_ports, sockets })))
+    }
+
+    /// Serves by a plan that was prepared.
+    pub(super) fn switch_plan(&self, prepared: PreparedPlan, ways: &ServedNames) -> Result<(), EngineError> {
+        let Some(Prepared { settings, target_ports, sockets }) = prepared.0 else {
+            return Err(EngineError::Unsupported("nothing is prepared".to_owned()));
+        };
+        let mut catalog = self.catalog();
+        let settings = Arc::new(settings);
+        let before = self.replace_frame(settings.clone());
+        let ways_before = catalog.ways.clone();
+        catalog.change_ways(ways.clone());
+        let ports_before = std::mem::replace(&mut catalog.target_ports, target_ports);
+        if let Err(why) = self.publish(&mut catalog) {
+            self.replace_frame(before);
+            catalog.change_ways(ways_before);
+            catalog.target_ports = ports_before;
+            if let Err(why) = self.publish(&mut catalog) {
+                tracing::error!(%why, "not every shard has heard that the configuration is the old one again");
+            }
+            return Err(why);
+        }
+        // Only now: a connection by a portal that shards do not know would be refused.
+        let gone: Vec<ListenerId> =
+            before.listeners().iter().filter(|one| !settings.listeners().contains(one)).copied().collect();
+        gone.into_iter().for_each(|listener| self.running.remove_listener(listener));
+        for (listener, socket) in sockets {
+            if !self.running.add_listener(listener, socket) {
+                return Err(EngineError::Stopped);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Catalog {
+    /// What the exports say of each volume.
+    fn numbers(&self) -> impl Fn(&VolumeName) -> Option<KnownVolume> + use<'_> {
+        |name| self.known(name)
+    }
+}
+
+/// What is disturbed of a session: whether it ends, and why or how. `None`: nothing is, or it is ending already.
+fn disturbance(
+    now: Result<Reached, EndCause>,
+    next: Result<Reached, EndCause>,
+    name_of: impl Fn(VolumeId) -> Option<String>,
+) -> Option<(bool, String)> {
+    let now = now.ok()?;
+    let next = match next {
+        Ok(next) => next,
+        Err(why) => return Some((true, words(why).to_owned())),
+    };
+    let mut lost = Vec::new();
+    for (number, volume, read_only) in now.iter().filter(|(_, volume, _)| *volume != VolumeId::AWAY) {
+        let name = || name_of(*volume).unwrap_or_else(|| number.to_string());
+        match next.iter().find(|(other, of, _)| other == number && of == volume) {
+            None => lost.push(format!("volume {} is no longer its number {number}", name())),
+            Some((_, _, true)) if !read_only => lost.push(format!("volume {} becomes read-only", name())),
+            Some(_) => {}
+        }
+    }
+    (!lost.is_empty()).then(|| (false, lost.join("; ")))
+}
+
+fn words(why: EndCause) -> &'static str {
+    match why {
+        EndCause::NoPortal => "the portal that it came by is removed",
+        EndCause::NoTarget => "its target is removed, or not reached by its portal any more",
+        EndCause::NotGranted => "no host with a grant matches it any more",
+        EndCause::Unproved => "it has to authenticate now, and has not",
+        EndCause::Divided => "its connections come from addresses that may not reach the same any more",
+    }
+}
+
+fn session_reach(exports: &Exports, session: &SessionEntry) -> Result<Reached, EndCause> {
+    let links: Vec<Accepted> = session.connections.iter().map(|link| link.accepted).collect();
+    let proved = session.user.is_some();
+    let luns = exports.keep_session(session.target.as_deref(), &session.initiator, proved, &links)?;
+    Ok(luns.iter().map(|lun| (lun.lun.into(), lun.volume, lun.read_only)).collect())
+}
+
+fn controller_reach(
+    exports: &Exports,
+    admin: &QueueEntry,
+    queues: &[&QueueEntry],
+) -> Result<Reached, EndCause> {
+    let subsystem = Nqn::parse(&admin.subsystem).map_err(|_| EndCause::NoTarget)?;
+    let names =
+        ConnectNames { host_id: admin.host_id, cntlid: admin.cntlid, subsystem, host: admin.host.clone() };
+    let proved = (admin.authentication, admin.tls.as_ref());
+    let links: Vec<Accepted> = queues.iter().map(|queue| queue.accepted).collect();
+    let seen = exports.keep_controller(&names, proved, &links)?;
+    Ok(seen.iter().map(|one| (one.nsid, one.volume, one.read_only)).collect())
+}

@@ -1,0 +1,96 @@
+//! What becomes of a session or a controller that stands when other exports come into force.
+//!
+//! Invariant: this says what a shard does then (`Control::Exports`), so that it can be known before.
+
+use endpoint::Accepted;
+use nvme::{fabrics::ConnectNames, tls::Identity};
+use nvme_server::NamespaceEntry;
+use scsi_server::LunEntry;
+
+use super::Exports;
+use crate::message::HostAuthentication;
+
+/// Why a session or controller has to end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndCause {
+    /// The portal that it came by is no more.
+    NoPortal,
+    /// There is no such target or subsystem, or not by that portal.
+    NoTarget,
+    /// No rule lets it in.
+    NotGranted,
+    /// It must prove who it is now, and never did.
+    Unproved,
+    /// Its connections come from addresses that may not reach the same any more.
+    Divided,
+}
+
+impl Exports {
+    /// The logical units that an iSCSI session has by these exports; none for a discovery session. Each connection is
+    /// judged by its own addresses.
+    ///
+    /// # Errors
+    /// Why the session ends.
+    pub fn keep_session(
+        &self,
+        target: Option<&str>,
+        initiator: &str,
+        proved: bool,
+        links: &[Accepted],
+    ) -> Result<Vec<LunEntry>, EndCause> {
+        let Some(target) = target else {
+            return if self.may_discover(proved) { Ok(Vec::new()) } else { Err(EndCause::Unproved) };
+        };
+        let reached = |accepted: &Accepted| {
+            self.reached(target, initiator, proved, accepted)
+                .ok_or_else(|| self.why_unreached(target, initiator, accepted))
+        };
+        let mut all = links.iter().map(reached);
+        let first = all.next().unwrap_or(Err(EndCause::NoPortal))?;
+        match all.find(|other| other.as_ref() != Ok(&first)) {
+            Some(other) => Err(other.err().unwrap_or(EndCause::Divided)),
+            None => Ok(first),
+        }
+    }
+
+    fn why_unreached(&self, target: &str, initiator: &str, accepted: &Accepted) -> EndCause {
+        let Some(portal) = self.portal(accepted.listener) else { return EndCause::NoPortal };
+        let Some(target) = self.target(target, portal) else { return EndCause::NoTarget };
+        if target.rule(initiator, accepted).is_some() { EndCause::Unproved } else { EndCause::NotGranted }
+    }
+
+    /// The namespaces that an NVMe controller has by these exports; none of a discovery controller. `links` are its
+    /// queues, the admin queue first, and `identity` that of the key of its TLS.
+    ///
+    /// # Errors
+    /// Why the controller, or a queue of it, ends.
+    pub fn keep_controller(
+        &self,
+        names: &ConnectNames,
+        (proved, identity): (HostAuthentication, Option<&Identity>),
+        links: &[Accepted],
+    ) -> Result<Vec<NamespaceEntry>, EndCause> {
+        let admin = links.first().ok_or(EndCause::NoPortal)?;
+        let portal = self.nvme.portal(admin.listener).ok_or(EndCause::NoPortal)?;
+        let (namespaces, demanded) = if names.subsystem.is_discovery() {
+            (Vec::new(), self.discovery_proof(names, (admin, identity)).ok_or(EndCause::NotGranted)?)
+        } else {
+            let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port);
+            let export = export.ok_or(EndCause::NoTarget)?;
+            let seen = self.namespaces(export, names, admin).ok_or(EndCause::NotGranted)?;
+            (seen, self.proof(export, names, (admin, identity)).ok_or(EndCause::NotGranted)?)
+        };
+        match proved {
+            HostAuthentication::Pending => return Err(EndCause::Unproved),
+            HostAuthentication::NotRequired if demanded.is_some_and(|one| one.is_required()) => {
+                return Err(EndCause::Unproved);
+            }
+            HostAuthentication::NotRequired | HostAuthentication::Done(..) => {}
+        }
+        let is_discovery = names.subsystem.is_discovery();
+        match links.iter().all(|link| is_discovery || self.have_same_rule(names, link, admin)) {
+            true => Ok(namespaces),
+            false => Err(EndCause::Divided),
+        }
+    }
+}
