@@ -12,10 +12,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use volume::{
-    Backend, Done, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoId, Op, Outcome, PortId,
-    Requester, ShardId, Shared, Span, View,
+    Backend, Durability, Epoch, Extent, Fault, Gate, Geometry, Identity, Io, IoCompletion, IoId, Op, Outcome,
+    PortId, Requester, ShardId, SharedGateState, Span, View,
 };
 
 const BLOCK: usize = 4096;
@@ -24,7 +24,7 @@ const BLOCK: usize = 4096;
 struct Sparse {
     blocks: u64,
     written: BTreeMap<u64, Box<[u8]>>,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
 }
 
 impl Sparse {
@@ -91,22 +91,22 @@ impl Backend for Sparse {
     fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
         let Io { id, op, mut payload, .. } = io;
         let result = self.execute(op, &mut payload).map_err(Into::into);
-        self.done.push_back(Done { id, result, payload });
+        self.done.push_back(IoCompletion { id, result, payload });
     }
 
     fn cancel(&mut self, _id: IoId) {
         // It has ended already; its end is in the queue.
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 }
 
 fn main() {
     let sparse = Sparse::new(1 << 30);
-    let view = View::of(sparse.geometry());
-    let mut gate = Gate::new(ShardId(0), Shared::new(1), view, Box::new(sparse));
+    let view = View::without_reservations(sparse.geometry());
+    let mut gate = Gate::new(ShardId(0), SharedGateState::new(1), view, Box::new(sparse));
     let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 
     // All that a gate sees of the world: the time, memory, and randomness.
@@ -120,7 +120,7 @@ fn main() {
         gate.poll_done().expect("this backend ends an operation at once")
     };
     let memory = |byte: u8| {
-        let mut memory = pool.take_sg(Class::Wire, BLOCK).expect("the pool has 4 MiB");
+        let mut memory = pool.take_sg(MemoryClass::Wire, BLOCK).expect("the pool has 4 MiB");
         memory.copy_from(0, &[byte; BLOCK]);
         memory
     };

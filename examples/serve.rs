@@ -15,10 +15,10 @@ use std::sync::Arc;
 use endpoint::{ListenerId, ShardId};
 use reactor::{Config, Reactor, ReactorHandle};
 use shard::{
-    Control, Exports, Message, NvmeExports, NvmePortal, Portal, Shard, SubsystemExport, TargetExport,
+    ControlRequest, Exports, Message, NvmeExports, NvmePortal, Portal, Shard, SubsystemExport, TargetExport,
     VolumeSpec,
 };
-use volume::{Backend, PortId, Ram, RamDisk, Uuid, VolumeFacts, VolumeId, VolumeOwner};
+use volume::{Backend, PortId, RamBackend, RamDisk, Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
 /// The name of the iSCSI target; the volume is its LUN 0.
 pub const TARGET: &str = "iqn.2026-11.io.blockwire:example";
@@ -41,9 +41,9 @@ pub fn serve(
     // Who has a volume for good draws its UUID once and keeps it: hosts know the disk by it.
     let volume = VolumeId::new(0, 0);
     let facts = VolumeFacts::new(volume, "example", Uuid([7; 16]));
-    let home = VolumeOwner::restore(facts, Ram::new(disk.clone()).geometry(), 1, false, None)?;
-    for spec in VolumeSpec::for_shards(home, 1, move |_| Ram::new(disk.clone())) {
-        tell(Control::AddVolume(Box::new(spec)));
+    let home = VolumeOwner::restore(facts, RamBackend::new(disk.clone()).geometry(), 1, false, None)?;
+    for spec in VolumeSpec::for_shards(home, 1, move |_| RamBackend::new(disk.clone())) {
+        tell(ControlRequest::AddVolume(Box::new(spec)));
     }
 
     // Listeners are numbered as in `config`. With port 0 the system has chosen a port by now.
@@ -55,7 +55,12 @@ pub fn serve(
         ..NvmeExports::default()
     };
     let targets = vec![TargetExport::open_to_all(TARGET, &[volume])];
-    tell(Control::Exports(Arc::new(Exports { portals: vec![portal], targets, nvme, ..Exports::default() })));
+    tell(ControlRequest::Exports(Arc::new(Exports {
+        portals: vec![portal],
+        targets,
+        nvme,
+        ..Exports::default()
+    })));
     Ok(target)
 }
 

@@ -1,9 +1,9 @@
 //! Both ends of an NVMe/TCP queue, without a socket.
 //!
 //! It shows that a protocol connection is a state machine. It says what it wants to receive and to send
-//! (`poll_recv`, `poll_send`), takes completions (`handle_recv`, `handle_written`, `handle_sent`), and
+//! (`poll_recv`, `poll_send`), takes completions (`handle_recv`, `handle_written`, `handle_send_released`), and
 //! reports events (`poll_event`). A *world* moves the bytes: io_uring, the simulator, or here the function
-//! `carry`. iSCSI sessions implement the same traits ([`stream::Connection`], [`stream::Target`]).
+//! `carry`. iSCSI sessions implement the same traits ([`stream::Connection`], [`stream::TargetConnection`]).
 //!
 //! The host reads 4 KiB. A connection does not execute commands, so this program plays the server.
 //!
@@ -13,16 +13,16 @@
 
 use std::fmt::Debug;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
-use nvme_tcp::{ControllerQueue, HostQueue, HostQueueSettings, QueueLimits, QueueSize};
-use stream::{Connection, Host, HostEvent, Link, Received, Target, TargetEvent};
+use nvme_tcp::{ConnectedQueueSize, ControllerQueue, HostQueue, HostQueueSettings, QueueLimits};
+use stream::{Connection, HostConnection, HostEvent, LinkNumber, Received, TargetConnection, TargetEvent};
 use zerocopy::FromZeros;
 
-const LINK: Link = Link(0);
+const LINK: LinkNumber = LinkNumber(0);
 const LEN: usize = 4096;
 const READ: Opcode = Opcode(2);
-const SIZE: QueueSize = QueueSize { entries: 32, flow_control: true, in_capsule_max: 8192 };
+const SIZE: ConnectedQueueSize = ConnectedQueueSize { entries: 32, flow_control: true, in_capsule_max: 8192 };
 
 /// A world of one direction: takes what one side sends, and gives it to the other. False: nothing was to be sent.
 fn carry<F: Connection, T: Connection>(cx: &mut Cx<'_>, from: &mut F, to: &mut T) -> bool
@@ -34,7 +34,7 @@ where
     sent.copy_to(0, &mut bytes);
     // The socket has taken the bytes; the kernel has let go of their memory. With zero-copy the latter comes later.
     from.handle_written(cx, LINK, Ok(()));
-    from.handle_sent(cx, LINK, sent);
+    from.handle_send_released(cx, LINK, sent);
 
     let mut rest = bytes.as_slice();
     while !rest.is_empty() {
@@ -50,7 +50,7 @@ where
         }
         let staged = receive.stage_len.min(rest.len() - came);
         if staged > 0 {
-            let mut stage = cx.pool.take(Class::Wire, staged).expect("the pool has memory");
+            let mut stage = cx.pool.take(MemoryClass::Wire, staged).expect("the pool has memory");
             stage.copy_from_slice(&rest[came..came + staged]);
             receive.stage = Some(stage);
             came += staged;
@@ -66,9 +66,9 @@ fn serve(cx: &mut Cx<'_>, controller: &mut ControllerQueue) {
     while let Some(event) = controller.poll_event() {
         let TargetEvent::Command { tag, command, .. } = event else { continue };
         if command.opcode == Opcode::FABRICS {
-            assert!(controller.open(cx, SIZE), "the pool can promise memory for 32 commands");
+            assert!(controller.finish_connect(cx, SIZE), "the pool can promise memory for 32 commands");
         } else if command.opcode == READ {
-            let mut block = cx.pool.take_sg(Class::Wire, LEN).expect("the pool has memory");
+            let mut block = cx.pool.take_sg(MemoryClass::Wire, LEN).expect("the pool has memory");
             block.copy_from(0, &[0x5a; LEN]);
             controller.send_data(cx, tag, 0, block.freeze());
         }
@@ -87,10 +87,10 @@ fn next_event(
             return event;
         }
         let there = carry(cx, host, controller);
-        controller.resume(cx).expect("the host keeps the protocol");
+        controller.resume_parsing(cx).expect("the host keeps the protocol");
         serve(cx, controller);
         let back = carry(cx, controller, host);
-        host.resume(cx).expect("the controller keeps the protocol");
+        host.resume_parsing(cx).expect("the controller keeps the protocol");
         assert!(there || back, "one of both has something to say");
     }
 }
@@ -108,11 +108,11 @@ fn main() {
     (connect.opcode, connect.nsid) = (Opcode::FABRICS, u32::from(nvme::FabricsType::CONNECT.0).into());
     host.submit(cx, connect, Payload::None).expect("the first command fits");
     assert!(matches!(next_event(cx, &mut host, &mut controller), HostEvent::Completed { .. }));
-    host.open(SIZE);
+    host.finish_connect(SIZE);
 
     let mut read = Sqe::new_zeroed();
     read.opcode = READ;
-    let memory = pool.take_sg(Class::Wire, LEN).expect("the pool has memory");
+    let memory = pool.take_sg(MemoryClass::Wire, LEN).expect("the pool has memory");
     let tag = host.submit(cx, read, Payload::In(memory)).expect("31 commands fit");
     let HostEvent::Completed { tag: of, payload, .. } = next_event(cx, &mut host, &mut controller) else {
         panic!("a command that was submitted ends");

@@ -37,8 +37,8 @@ count() {
 counts() {
   local operation
   for operation in read write nvme-read nvme-write; do
-    printf 'target %s %s\n' "$operation" "$(count shard_cost shard_turn "$operation")"
-    printf 'initiator %s %s\n' "$operation" "$(count path_cost path_turn "$operation")"
+    printf 'target %s %s\n' "$operation" "$(count shard_cost measured_turn "$operation")"
+    printf 'initiator %s %s\n' "$operation" "$(count path_cost measured_path_call "$operation")"
   done
 }
 

@@ -7,10 +7,10 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use nvme::auth::{Controller, Credentials, Group, Hash, Host, Policy, Secret};
+use nvme::auth::{ControllerAuthenticator, Credentials, DhGroup, DhchapPolicy, DhchapSecret, Hash, HostAuthenticator};
 
 fn credentials(fill: u8) -> Credentials {
-    let secret = Secret::generate(Some(Hash::Sha256), &mut |bytes| bytes.fill(fill));
+    let secret = DhchapSecret::generate(Some(Hash::Sha256), &mut |bytes| bytes.fill(fill));
     Credentials {
         host_nqn: "nqn.2026-11.io.blockwire:host".to_owned(),
         subsystem_nqn: "nqn.2026-11.io.blockwire:disks".to_owned(),
@@ -21,14 +21,14 @@ fn credentials(fill: u8) -> Credentials {
 
 fuzz_target!(|data: &[u8]| {
     if let Ok(text) = std::str::from_utf8(data)
-        && let Ok(secret) = Secret::parse(text)
+        && let Ok(secret) = DhchapSecret::parse(text)
     {
         assert_eq!(&**secret.to_text(), text.trim_ascii());
     }
-    let policy = Policy { groups: vec![Group::Null, Group::Ffdhe2048], ..Policy::default() };
+    let policy = DhchapPolicy { groups: vec![DhGroup::Null, DhGroup::Ffdhe2048], ..DhchapPolicy::default() };
     let mut fill = |bytes: &mut [u8]| bytes.fill(7);
-    let mut controller = Controller::new(credentials(1), policy.clone());
-    let (mut host, _) = Host::start(credentials(2), policy, 7, &mut fill);
+    let mut controller = ControllerAuthenticator::new(credentials(1), policy.clone());
+    let (mut host, _) = HostAuthenticator::start(credentials(2), policy, 7, &mut fill);
     let mut rest = data;
     while let [low, high, tail @ ..] = rest {
         let len = usize::from(*low) | usize::from(high & 0x0f) << 8;

@@ -19,12 +19,12 @@ use crate::{
 use config::size;
 use engine::{
     dataplane::volume_state::ACCESS_STATES,
-    serve::args::{NamedSpec, ServeArgs, named_spec},
+    serve::args::{NamedSpec, ServeArgs, parse_named_spec},
 };
 use multipath::suggest;
 
 /// Verbs that the contract names and that do not exist yet.
-pub const VERBS_LATER: [&str; 1] = ["upgrade"];
+pub const VERBS_PLANNED: [&str; 1] = ["upgrade"];
 
 const ABOUT: &str = "Block storage over Ethernet, in user space";
 
@@ -239,7 +239,7 @@ pub enum VolumeVerb {
         blockwire volume create vm7=file:/srv/vm7.img,size=40G,block=4096")]
     Create {
         /// The volume
-        #[arg(value_name = "NAME=SPEC", value_parser = named_spec)]
+        #[arg(value_name = "NAME=SPEC", value_parser = parse_named_spec)]
         volume: NamedSpec,
         /// Which daemon.
         #[command(flatten)]
@@ -271,7 +271,7 @@ pub enum VolumeVerb {
         name: String,
         /// Forbid writes, or allow them again; until the daemon exits
         #[arg(long, value_name = "on|off", value_enum)]
-        read_only: Switch,
+        read_only: OnOff,
         /// Which daemon.
         #[command(flatten)]
         daemon: DaemonArgs,
@@ -385,7 +385,7 @@ pub enum PathVerb {
         #[arg(long, value_name = "TAG", conflicts_with = "port")]
         group: Option<u16>,
         /// optimized, non-optimized, inaccessible, persistent-loss or transition
-        #[arg(long, value_parser = path_state)]
+        #[arg(long, value_parser = parse_path_state)]
         state: String,
         /// Which daemon.
         #[command(flatten)]
@@ -393,17 +393,17 @@ pub enum PathVerb {
     },
 }
 
-fn path_state(text: &str) -> Result<String, String> {
+fn parse_path_state(text: &str) -> Result<String, String> {
     let words = ACCESS_STATES.map(|(word, _)| word);
     match words.contains(&text) {
         true => Ok(text.to_owned()),
-        false => Err(format!("unknown state{}", suggest::hint(text, words))),
+        false => Err(format!("unknown state{}", suggest::unknown_word_hint(text, words))),
     }
 }
 
 /// `on` or `off`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Switch {
+pub enum OnOff {
     /// On.
     On,
     /// Off.

@@ -13,15 +13,15 @@ use std::{
 use clap::Args;
 use rustix::fs::FileType;
 
-use ::import::{Format, Imported, SecretsShown};
+use ::import::{ImportResult, SecretFormat, SourceFormat};
 use config::{
-    check::{self, Options},
+    check::{self, CommandLineOptions},
     diagnostic::{Diagnostic, Sink},
     draft::Draft,
 };
 use process::{
     exit::{Exit, Failure},
-    log, shown,
+    log, printable,
 };
 
 /// What follows the options in its help.
@@ -51,8 +51,8 @@ Examples:
 #[derive(Debug, Args)]
 pub struct ImportArgs {
     /// What wrote the file: lio, tgt, scst, ctl, nvmet or spdk
-    #[arg(value_name = "FORMAT", value_parser = format)]
-    pub format: Format,
+    #[arg(value_name = "FORMAT", value_parser = parse_format)]
+    pub format: SourceFormat,
     /// The file
     pub file: PathBuf,
     /// Write to this file, which must not exist, instead of standard output
@@ -60,26 +60,26 @@ pub struct ImportArgs {
     pub output: Option<PathBuf>,
 }
 
-fn format(text: &str) -> Result<Format, String> {
-    let found = Format::WORDS.iter().find(|(word, _)| *word == text);
-    let hint = || multipath::suggest::hint(text, Format::WORDS.map(|(word, _)| word));
+fn parse_format(text: &str) -> Result<SourceFormat, String> {
+    let found = SourceFormat::WORDS.iter().find(|(word, _)| *word == text);
+    let hint = || multipath::suggest::unknown_word_hint(text, SourceFormat::WORDS.map(|(word, _)| word));
     found.map(|(_, format)| *format).ok_or_else(|| format!("unknown format{}", hint()))
 }
 
 /// Does it.
 pub fn run(args: &ImportArgs) -> Result<Exit, Failure> {
-    let imported = ::import::read(args.format, &args.file).map_err(Failure::usage)?;
+    let imported = ::import::import_file(args.format, &args.file).map_err(Failure::usage)?;
     let mut errors = imported.errors();
     match &args.output {
         Some(path) => {
-            write(&imported, path)?;
-            errors.extend(refused(path, imported.needs_anonymous()).iter().map(ToString::to_string));
+            write_files(&imported, path)?;
+            errors.extend(serve_errors(path, imported.needs_anonymous()).iter().map(ToString::to_string));
         }
-        None => print(&imported, &mut errors)?,
+        None => print_configuration(&imported, &mut errors)?,
     }
     errors.dedup();
     if imported.needs_anonymous() {
-        log::say(
+        log::write_stderr(
             "blockwire: hosts of other machines need no secret for some of this: serve needs --allow-anonymous\n",
         );
     }
@@ -87,15 +87,15 @@ pub fn run(args: &ImportArgs) -> Result<Exit, Failure> {
         return Ok(Exit::Success);
     }
     for error in &errors {
-        log::say(&format!("{}\n", shown::lines(error)));
+        log::write_stderr(&format!("{}\n", printable::escape_lines(error)));
     }
     Err(Failure::failed(format!("{} settings could not be carried over; see above", errors.len())))
 }
 
-fn print(imported: &Imported, errors: &mut Vec<String>) -> Result<(), Failure> {
+fn print_configuration(imported: &ImportResult, errors: &mut Vec<String>) -> Result<(), Failure> {
     let mut out = io::stdout();
-    let secrets = if is_private(&out) { SecretsShown::Yes } else { SecretsShown::No };
-    let text = imported.toml(secrets);
+    let secrets = if is_private_output(&out) { SecretFormat::Yes } else { SecretFormat::No };
+    let text = imported.to_toml(secrets);
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
         Err(why) if why.kind() != io::ErrorKind::BrokenPipe => {
             return Err(Failure::failed(format!("cannot write: {why}")));
@@ -108,7 +108,7 @@ fn print(imported: &Imported, errors: &mut Vec<String>) -> Result<(), Failure> {
 }
 
 /// Whether secrets may be written there: to a pipe or socket, or to a file that only its owner reads.
-fn is_private(out: &impl AsFd) -> bool {
+fn is_private_output(out: &impl AsFd) -> bool {
     let Ok(stat) = rustix::fs::fstat(out) else { return false };
     match FileType::from_raw_mode(stat.st_mode) {
         FileType::Fifo | FileType::Socket => true,
@@ -118,11 +118,11 @@ fn is_private(out: &impl AsFd) -> bool {
 }
 
 /// Writes the configuration and the files that it names; none of them may exist. On an error what was made is removed.
-fn write(imported: &Imported, path: &Path) -> Result<(), Failure> {
+fn write_files(imported: &ImportResult, path: &Path) -> Result<(), Failure> {
     let directory = path.parent().unwrap_or(Path::new(""));
     let keys = imported.key_files().into_iter();
     let keys = keys.map(|(name, secret)| (directory.join(name), format!("{}\n", secret.expose())));
-    let whole = std::iter::once((path.to_owned(), imported.toml(SecretsShown::Yes)));
+    let whole = std::iter::once((path.to_owned(), imported.to_toml(SecretFormat::Yes)));
     let mut made = Vec::new();
     let written = keys.chain(whole).try_for_each(|(path, text)| {
         let written =
@@ -136,7 +136,7 @@ fn write(imported: &Imported, path: &Path) -> Result<(), Failure> {
     if written.is_err() {
         for path in made {
             if let Err(why) = fs::remove_file(&path) {
-                log::say(&format!("blockwire: {} stays: {why}\n", path.display()));
+                log::write_stderr(&format!("blockwire: {} stays: {why}\n", path.display()));
             }
         }
         return written;
@@ -147,14 +147,18 @@ fn write(imported: &Imported, path: &Path) -> Result<(), Failure> {
 }
 
 /// What `serve` would say against the file that was written.
-fn refused(path: &Path, allow_anonymous: bool) -> Vec<Diagnostic> {
+fn serve_errors(path: &Path, allow_anonymous: bool) -> Vec<Diagnostic> {
     let sink = Sink::default();
     let mut draft = Draft::default();
     config::read_file(path, &sink, &mut draft);
     if sink.is_clean() {
-        check::check(draft, &Options { allow_anonymous, ..Options::default() }, &sink);
+        check::resolve_draft(
+            draft,
+            &CommandLineOptions { allow_anonymous, ..CommandLineOptions::default() },
+            &sink,
+        );
     }
-    sink.finish(()).err().unwrap_or_default()
+    sink.into_result(()).err().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -177,7 +181,7 @@ mod tests {
         let file = root.path().join("config.json");
         fs::write(&file, NVMET).unwrap();
         let output = root.path().join("blockwire.toml");
-        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        let args = ImportArgs { format: SourceFormat::Nvmet, file, output: Some(output.clone()) };
         let done = run(&args);
         assert_eq!(done, Ok(Exit::Success), "{}", fs::read_to_string(&output).unwrap());
         let mut made: Vec<_> =
@@ -202,7 +206,7 @@ mod tests {
         fs::write(&file, NVMET).unwrap();
         let output = root.path().join("out/blockwire.toml");
         fs::create_dir(root.path().join("out")).unwrap();
-        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        let args = ImportArgs { format: SourceFormat::Nvmet, file, output: Some(output.clone()) };
         assert_eq!(run(&args), Ok(Exit::Success));
         fs::remove_file(&output).unwrap();
         let keys = |directory: &Path| fs::read_dir(directory).unwrap().count();
@@ -219,14 +223,14 @@ mod tests {
     #[test]
     fn secrets_are_printed_to_pipes_and_private_files_only() {
         let (pipe, _other) = io::pipe().unwrap();
-        assert!(is_private(&pipe));
+        assert!(is_private_output(&pipe));
         let file = tempfile::NamedTempFile::new().unwrap();
         let own = |mode| file.as_file().set_permissions(fs::Permissions::from_mode(mode)).unwrap();
         own(0o600);
-        assert!(is_private(file.as_file()));
+        assert!(is_private_output(file.as_file()));
         own(0o640);
-        assert!(!is_private(file.as_file()));
-        assert!(!is_private(&fs::File::open("/dev/null").unwrap()));
+        assert!(!is_private_output(file.as_file()));
+        assert!(!is_private_output(&fs::File::open("/dev/null").unwrap()));
     }
 
     #[test]
@@ -235,7 +239,7 @@ mod tests {
         let file = root.path().join("config.json");
         fs::write(&file, "{\n\"hosts\": [").unwrap();
         let output = root.path().join("blockwire.toml");
-        let args = ImportArgs { format: Format::Nvmet, file, output: Some(output.clone()) };
+        let args = ImportArgs { format: SourceFormat::Nvmet, file, output: Some(output.clone()) };
         let why = run(&args).unwrap_err();
         assert!(why.exit == Exit::Usage && why.message.contains("config.json:2: is not JSON"), "{why:?}");
         assert!(!output.exists());

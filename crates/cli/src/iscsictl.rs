@@ -10,7 +10,7 @@ use clap::Args;
 use crate::{daemon_args::DaemonArgs, output};
 use control::{
     Answer, Request, client,
-    report::{SessionReport, SettingsReport, line},
+    report::{SessionReport, TargetSettingsReport, line},
 };
 use process::{exit::Failure, paths::DefaultPaths};
 
@@ -53,7 +53,7 @@ pub struct IscsictlArgs {
     #[arg(short = 'r', group = "action")]
     pub sessions: bool,
     /// End a session
-    #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = handle)]
+    #[arg(short = 'D', value_name = "HANDLE", group = "action", value_parser = parse_session_handle)]
     pub drop: Option<u64>,
     /// Show how the global settings were treated
     #[arg(short = 'g', group = "action")]
@@ -84,7 +84,7 @@ pub struct IscsictlArgs {
     pub daemon: DaemonArgs,
 }
 
-fn handle(text: &str) -> Result<u64, String> {
+fn parse_session_handle(text: &str) -> Result<u64, String> {
     let digits = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")).unwrap_or(text);
     u64::from_str_radix(digits, 16)
         .map_err(|_| "a session's handle is a hexadecimal number, as -r shows it".to_owned())
@@ -101,7 +101,7 @@ enum SelectedTargets {
     Named(Vec<String>),
 }
 
-fn meant(words: &[String]) -> Result<SelectedTargets, Failure> {
+fn select_targets(words: &[String]) -> Result<SelectedTargets, Failure> {
     let mut names = Vec::new();
     for (at, word) in words.iter().enumerate() {
         let list = match word.strip_prefix("target=") {
@@ -128,11 +128,11 @@ fn meant(words: &[String]) -> Result<SelectedTargets, Failure> {
 
 /// Does what the options say, and gives what is to be printed.
 pub fn run(args: &IscsictlArgs, paths: &DefaultPaths) -> Result<String, Failure> {
-    not_built(args)?;
+    refuse_unsupported(args)?;
     if args.version {
         return Ok(format!("blockwire {}\n", env!("CARGO_PKG_VERSION")));
     }
-    let meant = meant(&args.words)?;
+    let meant = select_targets(&args.words)?;
     if args.key.is_some() && !(args.config || args.sessions) {
         return Err(Failure::usage("-k goes with -c or -r"));
     }
@@ -140,9 +140,9 @@ pub fn run(args: &IscsictlArgs, paths: &DefaultPaths) -> Result<String, Failure>
         return Err(Failure::usage("-f goes with -S"));
     }
     let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
-    let ask = |request| client::ask(socket, request);
+    let ask = |request| client::send_request(socket, request);
     if args.start {
-        return started(args, meant, &ask);
+        return start_targets(args, meant, &ask);
     }
     let request = match (args.stop, args.drop, meant) {
         (true, _, SelectedTargets::Nothing) => {
@@ -152,17 +152,17 @@ pub fn run(args: &IscsictlArgs, paths: &DefaultPaths) -> Result<String, Failure>
         (true, _, SelectedTargets::Named(names)) => Request::TargetStop { names },
         (false, Some(id), SelectedTargets::Nothing) => Request::SessionEnd { id },
         (false, Some(_), _) => return Err(Failure::usage("-D takes a session's handle and nothing else")),
-        (false, None, meant) if args.config => return configured(args, meant, &ask),
-        (false, None, meant) if args.sessions => return sessions(args, meant, &ask),
-        (false, None, SelectedTargets::Nothing) => return lines(args, &ask),
+        (false, None, meant) if args.config => return show_settings(args, meant, &ask),
+        (false, None, meant) if args.sessions => return show_sessions(args, meant, &ask),
+        (false, None, SelectedTargets::Nothing) => return show_line_report(args, &ask),
         (false, None, _) => {
             return Err(Failure::usage("what should be done with it? Use -S, -s, -c or -r; see -h"));
         }
     };
-    shown(args, &ask(request)?)
+    render_answer(args, &ask(request)?)
 }
 
-fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
+fn refuse_unsupported(args: &IscsictlArgs) -> Result<(), Failure> {
     let why = if args.flush {
         "-F is not implemented: initiators flush themselves (SYNCHRONIZE CACHE); with SYNC on a TargetDevice \
          there is never anything to flush"
@@ -179,13 +179,17 @@ fn not_built(args: &IscsictlArgs) -> Result<(), Failure> {
 
 type ControlCall<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
 
-fn shown(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
-    Ok(if args.daemon.json { output::json(answer) } else { output::text(answer) })
+fn render_answer(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
+    Ok(if args.daemon.json { output::answer_json(answer) } else { output::answer_text(answer) })
 }
 
-fn started(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
+fn start_targets(
+    args: &IscsictlArgs,
+    meant: SelectedTargets,
+    ask: &ControlCall<'_>,
+) -> Result<String, Failure> {
     if let Some(file) = &args.file {
-        let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
+        let Answer::Lines(lines) = ask(Request::FileLines)? else { return Err(unexpected_answer()) };
         let real = |path: &std::path::Path| std::fs::canonicalize(path).ok();
         let is_it = lines.iter().any(|line| {
             let known = std::path::Path::new(&line.file);
@@ -205,40 +209,48 @@ fn started(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -
         SelectedTargets::All => Some(Vec::new()),
         SelectedTargets::Named(names) => Some(names),
     };
-    shown(args, &ask(Request::TargetStart { names })?)
+    render_answer(args, &ask(Request::TargetStart { names })?)
 }
 
-fn configured(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
+fn show_settings(
+    args: &IscsictlArgs,
+    meant: SelectedTargets,
+    ask: &ControlCall<'_>,
+) -> Result<String, Failure> {
     let (names, is_brief) = match meant {
         SelectedTargets::Nothing | SelectedTargets::All => (Vec::new(), true),
         SelectedTargets::Named(names) => (names, false),
     };
     let Answer::Settings(mut all) = ask(Request::TargetSettings { names })? else {
-        return Err(misunderstood());
+        return Err(unexpected_answer());
     };
     if let Some(key) = &args.key {
         for one in &mut all {
             let known: Vec<String> = one.settings.iter().map(|setting| setting.key.clone()).collect();
             one.settings.retain(|setting| setting.key == *key);
             if one.settings.is_empty() {
-                let hint = multipath::suggest::hint(key, known.iter().map(String::as_str));
+                let hint = multipath::suggest::unknown_word_hint(key, known.iter().map(String::as_str));
                 return Err(Failure::usage(format!("{} is set to no \"{key}\"{hint}", one.target)));
             }
         }
     } else if is_brief && !args.daemon.json {
-        all.iter_mut().for_each(shorten);
+        all.iter_mut().for_each(hide_settings_details);
     }
-    shown(args, &Answer::Settings(all))
+    render_answer(args, &Answer::Settings(all))
 }
 
 /// What is shown of each of all targets.
-fn shorten(one: &mut SettingsReport) {
+fn hide_settings_details(one: &mut TargetSettingsReport) {
     one.settings.retain(|setting| {
         ["TargetName", "TargetAlias", "PortalGroup", "TargetDevice"].contains(&setting.key.as_str())
     });
 }
 
-fn sessions(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) -> Result<String, Failure> {
+fn show_sessions(
+    args: &IscsictlArgs,
+    meant: SelectedTargets,
+    ask: &ControlCall<'_>,
+) -> Result<String, Failure> {
     let SelectedTargets::Named(names) = meant else {
         return Err(Failure::usage("-r needs the name of one target: target=NAME"));
     };
@@ -252,12 +264,12 @@ fn sessions(args: &IscsictlArgs, meant: SelectedTargets, ask: &ControlCall<'_>) 
     };
     // Whether there is such a target at all is the daemon's to say.
     ask(Request::TargetSettings { names: names.clone() })?;
-    let Answer::Sessions(mut all) = ask(Request::SessionList)? else { return Err(misunderstood()) };
+    let Answer::Sessions(mut all) = ask(Request::SessionList)? else { return Err(unexpected_answer()) };
     all.retain(|one| {
         one.target.as_ref() == Some(name) && initiator.is_none_or(|initiator| one.initiator == initiator)
     });
     if args.daemon.json {
-        return shown(args, &Answer::Sessions(all));
+        return render_answer(args, &Answer::Sessions(all));
     }
     Ok(session_lines(name, &all))
 }
@@ -277,8 +289,8 @@ fn session_lines(target: &str, all: &[SessionReport]) -> String {
     format!("{target}\n{}", all.iter().map(line).collect::<String>())
 }
 
-fn lines(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> {
-    let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(misunderstood()) };
+fn show_line_report(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> {
+    let Answer::Lines(mut lines) = ask(Request::FileLines)? else { return Err(unexpected_answer()) };
     if lines.is_empty() {
         let why = "the daemon was started with no --chiscsi and no --policy; `blockwire target list` shows its targets";
         return Err(Failure::new(process::exit::Exit::NothingFound, why));
@@ -287,12 +299,12 @@ fn lines(args: &IscsictlArgs, ask: &ControlCall<'_>) -> Result<String, Failure> 
         lines.retain(|line| line.block == "global");
     }
     if args.daemon.json {
-        return shown(args, &Answer::Lines(lines));
+        return render_answer(args, &Answer::Lines(lines));
     }
-    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { line::text(&lines) })
+    Ok(if lines.is_empty() { "no global settings\n".to_owned() } else { line::format_lines(&lines) })
 }
 
-fn misunderstood() -> Failure {
+fn unexpected_answer() -> Failure {
     Failure::failed("unexpected answer from the daemon; is it a different version?")
 }
 
@@ -301,7 +313,8 @@ mod tests {
     use super::*;
 
     fn of(words: &[&str]) -> Result<SelectedTargets, String> {
-        meant(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>()).map_err(|why| why.to_string())
+        select_targets(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>())
+            .map_err(|why| why.to_string())
     }
 
     #[test]
@@ -322,7 +335,14 @@ mod tests {
 
     #[test]
     fn handles_are_hexadecimal() {
-        assert_eq!((handle("0x1f"), handle("1F"), handle("0X2")), (Ok(31), Ok(31), Ok(2)));
-        assert!(handle("x").is_err() && handle("").is_err() && handle("-1").is_err());
+        assert_eq!(
+            (parse_session_handle("0x1f"), parse_session_handle("1F"), parse_session_handle("0X2")),
+            (Ok(31), Ok(31), Ok(2))
+        );
+        assert!(
+            parse_session_handle("x").is_err()
+                && parse_session_handle("").is_err()
+                && parse_session_handle("-1").is_err()
+        );
     }
 }

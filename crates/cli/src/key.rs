@@ -15,15 +15,15 @@ use std::{
 use clap::Subcommand;
 use nvme::{
     Nqn,
-    auth::{Hash, Secret},
-    tls::{CipherSuite, ConfiguredPsk, Derivation, IdentityVersion},
+    auth::{DhchapSecret, Hash},
+    tls::{CipherSuite, ConfiguredPsk, HkdfLabelFormat, IdentityVersion},
 };
 use zeroize::Zeroizing;
 
 use process::{exit::Failure, random};
 
 /// No key's text is longer, in bytes.
-const FILE_MAX: u64 = 4096;
+const KEY_FILE_BYTES_MAX: u64 = 4096;
 
 /// What a key is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -50,7 +50,7 @@ pub enum KeyHash {
 
 /// Cipher suites by their hashes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Suite {
+pub enum CipherSuiteName {
     /// TLS_AES_128_GCM_SHA256
     Sha256,
     /// TLS_AES_256_GCM_SHA384
@@ -84,7 +84,7 @@ host, or with --subsystem alone for the subsystem.
 Example:
   blockwire key derive web1.psk --host nqn.2014-08.org.example:web1 --subsystem nqn.2026-11.io.blockwire:db";
 
-/// Verbs of `key`.
+/// Verbs of `derive_key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyVerb {
     /// Generate a key into a new file that only its owner can read
@@ -110,17 +110,17 @@ pub enum KeyVerb {
         /// The file, or - for standard input
         file: PathBuf,
         /// The host's NQN
-        #[arg(long, value_parser = nqn)]
+        #[arg(long, value_parser = parse_nqn)]
         host: Option<Nqn>,
         /// The subsystem's NQN
-        #[arg(long, value_parser = nqn)]
+        #[arg(long, value_parser = parse_nqn)]
         subsystem: Option<Nqn>,
         /// TLS: the version of the identity
         #[arg(long, value_parser = clap::value_parser!(u8).range(0..=1), default_value_t = 1)]
         identity: u8,
         /// TLS: the hash of the cipher suite [default: that of the key]
         #[arg(long, value_enum)]
-        suite: Option<Suite>,
+        suite: Option<CipherSuiteName>,
         /// TLS: how the key is derived
         #[arg(long, value_enum, default_value_t)]
         derivation: DerivationName,
@@ -130,31 +130,31 @@ pub enum KeyVerb {
     },
 }
 
-fn nqn(text: &str) -> Result<Nqn, String> {
+fn parse_nqn(text: &str) -> Result<Nqn, String> {
     Nqn::parse(text)
         .map_err(|_| "an NQN begins with `nqn.` and has at most 223 bytes, without control characters".into())
 }
 
 /// Does it, and gives what is to be printed.
-pub fn act(verb: &KeyVerb) -> Result<String, Failure> {
+pub fn run_key_verb(verb: &KeyVerb) -> Result<String, Failure> {
     match verb {
-        KeyVerb::Generate { kind, hash, file } => generate(*kind, *hash, file).map(|()| String::new()),
-        KeyVerb::Check { file } => check(file),
+        KeyVerb::Generate { kind, hash, file } => generate_key(*kind, *hash, file).map(|()| String::new()),
+        KeyVerb::Check { file } => check_key(file),
         KeyVerb::Derive { file, host, subsystem, identity, suite, derivation, output } => {
-            let (text, _) = read(file)?;
+            let (text, _) = read_key(file)?;
             let owner = (host.as_ref(), subsystem.as_ref());
-            match parse(&text, file)? {
+            match parse_key(&text, file)? {
                 AnyKey::Dhchap(secret) => derive_dhchap(&secret, owner, output.as_deref()),
                 AnyKey::Tls(key) => {
                     let how = (
                         if *identity == 0 { IdentityVersion::Zero } else { IdentityVersion::One },
-                        suite.map_or(key.suite(), |suite| match suite {
-                            Suite::Sha256 => CipherSuite::Aes128GcmSha256,
-                            Suite::Sha384 => CipherSuite::Aes256GcmSha384,
+                        suite.map_or(key.default_suite(), |suite| match suite {
+                            CipherSuiteName::Sha256 => CipherSuite::Aes128GcmSha256,
+                            CipherSuiteName::Sha384 => CipherSuite::Aes256GcmSha384,
                         }),
                         match derivation {
-                            DerivationName::Standard => Derivation::Standard,
-                            DerivationName::Compat => Derivation::Compat,
+                            DerivationName::Standard => HkdfLabelFormat::Standard,
+                            DerivationName::Compat => HkdfLabelFormat::Compat,
                         },
                     );
                     derive_tls(&key, owner, how, output.as_deref())
@@ -165,7 +165,7 @@ pub fn act(verb: &KeyVerb) -> Result<String, Failure> {
 }
 
 /// Draws a key into a new file.
-pub fn generate(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(), Failure> {
+pub fn generate_key(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(), Failure> {
     let hash = match hash.unwrap_or(KeyHash::Sha256) {
         KeyHash::None => None,
         KeyHash::Sha256 => Some(Hash::Sha256),
@@ -173,9 +173,9 @@ pub fn generate(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(),
         KeyHash::Sha512 => Some(Hash::Sha512),
     };
     let mut drawn = Ok(());
-    let mut fill = |bytes: &mut [u8]| drawn = random::fill(bytes);
+    let mut fill = |bytes: &mut [u8]| drawn = random::fill_random(bytes);
     let text = match (kind, hash) {
-        (KeyKind::Dhchap, hash) => Secret::generate(hash, &mut fill).to_text(),
+        (KeyKind::Dhchap, hash) => DhchapSecret::generate(hash, &mut fill).to_text(),
         (KeyKind::Tls, Some(Hash::Sha512)) => {
             return Err(Failure::usage("TLS keys cannot use sha512; use none, sha256 or sha384"));
         }
@@ -187,35 +187,36 @@ pub fn generate(kind: KeyKind, hash: Option<KeyHash>, path: &Path) -> Result<(),
         }
     };
     drawn.map_err(Failure::failed)?;
-    write(path, &text)
+    write_key(path, &text)
 }
 
 enum AnyKey {
-    Dhchap(Secret),
+    Dhchap(DhchapSecret),
     Tls(ConfiguredPsk),
 }
 
 /// The text of a key, and whether others can read its file.
-fn read(path: &Path) -> Result<(Zeroizing<String>, bool), Failure> {
+fn read_key(path: &Path) -> Result<(Zeroizing<String>, bool), Failure> {
     let cannot = |why: io::Error| Failure::failed(format!("cannot read {}: {why}", path.display()));
-    let (mut bytes, shared) = (Zeroizing::new(Vec::with_capacity(FILE_MAX as usize)), path != Path::new("-"));
+    let (mut bytes, shared) =
+        (Zeroizing::new(Vec::with_capacity(KEY_FILE_BYTES_MAX as usize)), path != Path::new("-"));
     let shared = if shared {
         let file = File::open(path).map_err(cannot)?;
         let mode = file.metadata().map_err(cannot)?.mode();
-        file.take(FILE_MAX).read_to_end(&mut bytes).map_err(cannot)?;
+        file.take(KEY_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(cannot)?;
         mode & 0o077 != 0
     } else {
-        io::stdin().lock().take(FILE_MAX).read_to_end(&mut bytes).map_err(cannot)?;
+        io::stdin().lock().take(KEY_FILE_BYTES_MAX).read_to_end(&mut bytes).map_err(cannot)?;
         false
     };
     let text = std::str::from_utf8(&bytes).map(|text| Zeroizing::new(text.to_owned()));
     Ok((text.map_err(|_| Failure::failed(format!("{} holds no text", path.display())))?, shared))
 }
 
-fn parse(text: &str, path: &Path) -> Result<AnyKey, Failure> {
+fn parse_key(text: &str, path: &Path) -> Result<AnyKey, Failure> {
     let wrong = |why: &dyn std::fmt::Display| Failure::failed(format!("{}: {why}", path.display()));
     if text.trim_ascii_start().starts_with("DHHC-1:") {
-        return Secret::parse(text).map(AnyKey::Dhchap).map_err(|why| wrong(&why));
+        return DhchapSecret::parse(text).map(AnyKey::Dhchap).map_err(|why| wrong(&why));
     }
     if text.trim_ascii_start().starts_with("NVMeTLSkey-1:") {
         return ConfiguredPsk::parse(text).map(AnyKey::Tls).map_err(|why| wrong(&why));
@@ -223,9 +224,9 @@ fn parse(text: &str, path: &Path) -> Result<AnyKey, Failure> {
     Err(wrong(&"holds no key: neither DHHC-1:hh:BASE64: nor NVMeTLSkey-1:hh:BASE64:"))
 }
 
-fn check(path: &Path) -> Result<String, Failure> {
-    let (text, shared) = read(path)?;
-    let (kind, transform, len) = match parse(&text, path)? {
+fn check_key(path: &Path) -> Result<String, Failure> {
+    let (text, shared) = read_key(path)?;
+    let (kind, transform, len) = match parse_key(&text, path)? {
         AnyKey::Dhchap(secret) => ("dhchap", secret.transform(), secret.len()),
         AnyKey::Tls(key) => ("tls", key.transform(), key.len()),
     };
@@ -238,7 +239,7 @@ fn check(path: &Path) -> Result<String, Failure> {
 }
 
 fn derive_dhchap(
-    secret: &Secret,
+    secret: &DhchapSecret,
     (host, subsystem): (Option<&Nqn>, Option<&Nqn>),
     output: Option<&Path>,
 ) -> Result<String, Failure> {
@@ -250,33 +251,33 @@ fn derive_dhchap(
     };
     let output =
         output.ok_or_else(|| Failure::usage("name a new file with --output; the key is not printed"))?;
-    write(output, &hex(secret.key(owner.as_str()).bytes()))?;
+    write_key(output, &to_hex(secret.derive_key(owner.as_str()).bytes()))?;
     Ok(String::new())
 }
 
 fn derive_tls(
     key: &ConfiguredPsk,
     (host, subsystem): (Option<&Nqn>, Option<&Nqn>),
-    (version, suite, derivation): (IdentityVersion, CipherSuite, Derivation),
+    (version, suite, derivation): (IdentityVersion, CipherSuite, HkdfLabelFormat),
     output: Option<&Path>,
 ) -> Result<String, Failure> {
     let (Some(host), Some(subsystem)) = (host, subsystem) else {
         return Err(Failure::usage("a TLS key needs --host and --subsystem"));
     };
-    let retained = key.retain(host, derivation);
-    let identity = retained.identity(version, suite, host, subsystem).ok_or_else(|| {
+    let retained = key.derive_retained(host, derivation);
+    let identity = retained.psk_identity(version, suite, host, subsystem).ok_or_else(|| {
         Failure::failed(
             "no TLS identity is possible for these names: one contains a space, or they are too long for version 0",
         )
     })?;
     if let Some(output) = output {
-        let psk = retained.tls_psk(&identity).map(|psk| hex(psk.expose()));
-        write(output, &psk.ok_or_else(|| Failure::failed("the identity is too long for a key"))?)?;
+        let psk = retained.tls_psk(&identity).map(|psk| to_hex(psk.expose()));
+        write_key(output, &psk.ok_or_else(|| Failure::failed("the identity is too long for a key"))?)?;
     }
     Ok(format!("{identity}\n"))
 }
 
-fn hex(bytes: &[u8]) -> Zeroizing<String> {
+fn to_hex(bytes: &[u8]) -> Zeroizing<String> {
     let mut text = Zeroizing::new(String::with_capacity(2 * bytes.len()));
     for byte in bytes {
         let _ = write!(text, "{byte:02x}");
@@ -285,8 +286,8 @@ fn hex(bytes: &[u8]) -> Zeroizing<String> {
 }
 
 /// Writes a key to a new file.
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    create(path, text).map_err(|why| match why.kind() {
+fn write_key(path: &Path, text: &str) -> Result<(), Failure> {
+    create_private_file(path, text).map_err(|why| match why.kind() {
         io::ErrorKind::AlreadyExists => Failure::failed(format!(
             "{} exists, and hosts may be using its secret; name another file, or remove it first",
             path.display()
@@ -296,7 +297,7 @@ fn write(path: &Path, text: &str) -> Result<(), Failure> {
 }
 
 /// The file is private from its first moment, and whole or not there.
-fn create(path: &Path, text: &str) -> io::Result<()> {
+fn create_private_file(path: &Path, text: &str) -> io::Result<()> {
     let mut file = File::options().write(true).create_new(true).mode(0o600).open(path)?;
     let written =
         file.write_all(text.as_bytes()).and_then(|()| file.write_all(b"\n")).and_then(|()| file.sync_all());
@@ -328,7 +329,7 @@ mod tests {
             verb: KeyVerb,
         }
         let line = <Line as clap::Parser>::try_parse_from([&["key"], words].concat()).unwrap();
-        act(&line.verb)
+        run_key_verb(&line.verb)
     }
 
     #[test]
@@ -366,10 +367,11 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("key");
         fs::write(&path, "mine").unwrap();
-        let why = generate(KeyKind::Tls, None, &path).unwrap_err().to_string();
+        let why = generate_key(KeyKind::Tls, None, &path).unwrap_err().to_string();
         assert!(why.contains("exists") && why.contains("name another file"), "{why}");
         assert_eq!(fs::read_to_string(&path).unwrap(), "mine");
-        let why = generate(KeyKind::Dhchap, None, &directory.path().join("no/key")).unwrap_err().to_string();
+        let why =
+            generate_key(KeyKind::Dhchap, None, &directory.path().join("no/key")).unwrap_err().to_string();
         assert!(why.contains("cannot write") && why.contains("No such file"), "{why}");
     }
 
@@ -413,7 +415,7 @@ mod tests {
         let why = key(&["derive", from, "--host", "nqn.h"]).unwrap_err().to_string();
         assert!(why.contains("--subsystem"), "{why}");
         let secret = directory.path().join("secret");
-        generate(KeyKind::Dhchap, Some(KeyHash::Sha256), &secret).unwrap();
+        generate_key(KeyKind::Dhchap, Some(KeyHash::Sha256), &secret).unwrap();
         let derived = directory.path().join("derived");
         let line =
             ["derive", secret.to_str().unwrap(), "--host", "nqn.h", "--output", derived.to_str().unwrap()];

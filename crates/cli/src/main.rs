@@ -19,5 +19,5 @@ use blockwire::run::run;
 use engine::dataplane;
 
 fn main() -> ExitCode {
-    ExitCode::from(run(std::env::args_os(), dataplane::start) as u8)
+    ExitCode::from(run(std::env::args_os(), dataplane::start_shards) as u8)
 }

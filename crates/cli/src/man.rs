@@ -9,10 +9,10 @@ use std::{
 
 use clap::Command;
 
-use config::{EXAMPLE, schema};
+use config::{EXAMPLE_TOML, schema};
 
 /// Verbs that ask the daemon, by its control socket.
-const ASKING: [&str; 14] = [
+const DAEMON_VERBS: [&str; 14] = [
     "volume",
     "target",
     "subsystem",
@@ -33,7 +33,7 @@ const ASKING: [&str; 14] = [
 ///
 /// # Errors
 /// A page cannot be written.
-pub fn write(command: Command, directory: &Path) -> io::Result<()> {
+pub fn write_pages(command: Command, directory: &Path) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let verbs: Vec<String> = command
         .get_subcommands()
@@ -41,17 +41,17 @@ pub fn write(command: Command, directory: &Path) -> io::Result<()> {
         .map(|verb| format!("blockwire-{}", verb.get_name()))
         .collect();
     clap_mangen::generate_to(command, directory)?;
-    for path in pages(directory)? {
+    for path in section_1_pages(directory)? {
         let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let page = fs::read_to_string(&path)?;
-        let page = without_version(&page);
-        fs::write(&path, format!("{page}{}{}", files(&name), see_also(&name, &verbs)))?;
+        let page = strip_version(&page);
+        fs::write(&path, format!("{page}{}{}", files_section(&name), see_also_section(&name, &verbs)))?;
     }
-    fs::write(directory.join("blockwire.toml.5"), configuration())
+    fs::write(directory.join("blockwire.toml.5"), configuration_page())
 }
 
 /// The pages of section 1 in a directory.
-fn pages(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn section_1_pages(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let mut pages = Vec::new();
     for entry in fs::read_dir(directory)? {
         let path = entry?.path();
@@ -64,7 +64,7 @@ fn pages(directory: &Path) -> io::Result<Vec<PathBuf>> {
 }
 
 /// The page without its section VERSION: the footer has it.
-fn without_version(page: &str) -> String {
+fn strip_version(page: &str) -> String {
     match page.find(".SH VERSION\n") {
         Some(at) => page.get(..at).unwrap_or(page).to_owned(),
         None => page.to_owned(),
@@ -72,7 +72,7 @@ fn without_version(page: &str) -> String {
 }
 
 /// `FILES` of a page.
-fn files(name: &str) -> String {
+fn files_section(name: &str) -> String {
     const CONFIG: &str = ".TP\n.I /etc/blockwire/blockwire.toml\nThe configuration, and \
         .I conf.d/*.toml\nbeside it; see\n.BR blockwire.toml (5).\nOf an ordinary user:\n\
         .IR $XDG_CONFIG_HOME/blockwire/blockwire.toml .\n";
@@ -86,13 +86,13 @@ fn files(name: &str) -> String {
         "" | "serve" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
         "import" => format!(".SH FILES\n{config}"),
         "plan" | "apply" | "rollback" => format!(".SH FILES\n{config}{SOCKET}{STATE}"),
-        verb if ASKING.contains(&verb) => format!(".SH FILES\n{SOCKET}"),
+        verb if DAEMON_VERBS.contains(&verb) => format!(".SH FILES\n{SOCKET}"),
         _ => String::new(),
     }
 }
 
 /// `SEE ALSO` of a page.
-fn see_also(name: &str, verbs: &[String]) -> String {
+fn see_also_section(name: &str, verbs: &[String]) -> String {
     let mut pages: Vec<(&str, u8)> = Vec::new();
     if name == "blockwire" {
         pages.extend(verbs.iter().map(|verb| (verb.as_str(), 1)));
@@ -107,13 +107,13 @@ fn see_also(name: &str, verbs: &[String]) -> String {
     let last = pages.len() - 1;
     for (at, (page, section)) in pages.iter().enumerate() {
         let end = if at == last { "" } else { "," };
-        let _ = writeln!(out, ".BR {} ({section}){end}", escaped(page));
+        let _ = writeln!(out, ".BR {} ({section}){end}", escape_roff(page));
     }
     out
 }
 
 /// `blockwire.toml(5)`.
-fn configuration() -> String {
+fn configuration_page() -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut out = format!(
         ".TH blockwire.toml 5 \"\" \"blockwire {version}\"\n.SH NAME\nblockwire.toml \\- configuration of the block \
@@ -126,20 +126,25 @@ fn configuration() -> String {
          Sizes are numbers of bytes or texts with K, M, G, T or P, which are binary. Others than owner and group must not \
          be able to read a file that holds a secret.\n",
     );
-    for section in schema::ALL {
-        let _ = writeln!(out, ".SH {}", quoted(&escaped(section.title)));
-        let _ = writeln!(out, "{}", plain(section.about));
+    for section in schema::SECTIONS {
+        let _ = writeln!(out, ".SH {}", quote_argument(&escape_roff(section.title)));
+        let _ = writeln!(out, "{}", markdown_to_roff(section.about));
         for key in section.keys {
-            let _ = writeln!(out, ".TP\n.B {}\n{}", escaped(key.name), plain(key.about));
-            let _ = writeln!(out, "Takes: {}. Without it: {}.", plain(key.takes), plain(key.default));
+            let _ = writeln!(out, ".TP\n.B {}\n{}", escape_roff(key.name), markdown_to_roff(key.about));
+            let _ = writeln!(
+                out,
+                "Takes: {}. Without it: {}.",
+                markdown_to_roff(key.takes),
+                markdown_to_roff(key.default)
+            );
         }
     }
     out.push_str(".SH EXAMPLE\n.nf\n");
-    for line in EXAMPLE.lines() {
-        let _ = writeln!(out, "{}", escaped(line));
+    for line in EXAMPLE_TOML.lines() {
+        let _ = writeln!(out, "{}", escape_roff(line));
     }
     out.push_str(".fi\n");
-    out.push_str(&files("blockwire"));
+    out.push_str(&files_section("blockwire"));
     out.push_str(
         ".SH \"SEE ALSO\"\n.BR blockwire (1),\n.BR blockwire\\-serve (1),\n.BR blockwire\\-import (1)\n",
     );
@@ -147,44 +152,44 @@ fn configuration() -> String {
 }
 
 /// Markdown of the reference as roff: code in bold, links as their texts.
-fn plain(text: &str) -> String {
+fn markdown_to_roff(text: &str) -> String {
     let mut out = String::new();
     let mut is_code = false;
     let mut rest = text;
     while let Some(at) = rest.find(['`', '[']) {
         let (before, after) = rest.split_at(at);
-        out.push_str(&escaped(before));
+        out.push_str(&escape_roff(before));
         if let Some(inner) = after.strip_prefix('`') {
             is_code = !is_code;
             out.push_str(if is_code { "\\fB" } else { "\\fR" });
             rest = inner;
-        } else if let Some((label, behind)) = link(after).filter(|_| !is_code) {
-            out.push_str(&escaped(label));
+        } else if let Some((label, behind)) = split_link(after).filter(|_| !is_code) {
+            out.push_str(&escape_roff(label));
             rest = behind;
         } else {
             out.push('[');
             rest = after.strip_prefix('[').unwrap_or_default();
         }
     }
-    out.push_str(&escaped(rest));
+    out.push_str(&escape_roff(rest));
     out
 }
 
 /// The label of a link at the beginning of a text, and what is behind the link.
-fn link(text: &str) -> Option<(&str, &str)> {
+fn split_link(text: &str) -> Option<(&str, &str)> {
     let (label, behind) = text.strip_prefix('[')?.split_once("](")?;
     let (_, behind) = behind.split_once(')')?;
     (!label.contains('[')).then_some((label, behind))
 }
 
 /// A text as roff shows it, also at the beginning of a line.
-fn escaped(text: &str) -> String {
+fn escape_roff(text: &str) -> String {
     let text = text.replace('\\', "\\e").replace('-', "\\-");
     if text.starts_with(['.', '\'']) { format!("\\&{text}") } else { text }
 }
 
 /// A text as one argument of a macro.
-fn quoted(text: &str) -> String {
+fn quote_argument(text: &str) -> String {
     format!("\"{}\"", text.replace('"', "\\(dq"))
 }
 
@@ -198,7 +203,7 @@ mod tests {
     #[test]
     fn pages_have_files_and_neighbours_and_the_configuration_has_one() {
         let root = tempfile::tempdir().unwrap();
-        write(Cli::command(), root.path()).unwrap();
+        write_pages(Cli::command(), root.path()).unwrap();
         let page = |name: &str| fs::read_to_string(root.path().join(name)).unwrap();
         for (name, words) in [
             (
@@ -217,9 +222,9 @@ mod tests {
             assert!(!page(name).contains(".SH VERSION"), "{name}");
         }
         let page = page("blockwire.toml.5");
-        for section in schema::ALL {
+        for section in schema::SECTIONS {
             for key in section.keys {
-                assert!(page.contains(&format!(".B {}\n", escaped(key.name))), "{}", key.name);
+                assert!(page.contains(&format!(".B {}\n", escape_roff(key.name))), "{}", key.name);
             }
         }
         assert!(!page.contains("]("), "a link stayed");
@@ -227,7 +232,7 @@ mod tests {
 
     #[test]
     fn roff_sees_no_requests_in_text() {
-        assert_eq!(escaped(".x-y\\z"), "\\&.x\\-y\\ez");
-        assert_eq!(plain("see [here](a.md#b) and `[[host]]`"), "see here and \\fB[[host]]\\fR");
+        assert_eq!(escape_roff(".x-y\\z"), "\\&.x\\-y\\ez");
+        assert_eq!(markdown_to_roff("see [here](a.md#b) and `[[host]]`"), "see here and \\fB[[host]]\\fR");
     }
 }

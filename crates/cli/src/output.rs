@@ -4,7 +4,7 @@ mod access;
 mod latency;
 mod plan;
 
-use config::size::human;
+use config::size::format_human;
 use control::{
     Answer,
     report::{
@@ -12,18 +12,18 @@ use control::{
         VolumeReport,
     },
 };
-use process::shown;
+use process::printable;
 
 /// The text of an answer, with its last line end.
-pub fn text(answer: &Answer) -> String {
-    shown::lines(&plain(answer)).into_owned()
+pub fn answer_text(answer: &Answer) -> String {
+    printable::escape_lines(&raw_answer_text(answer)).into_owned()
 }
 
-fn plain(answer: &Answer) -> String {
+fn raw_answer_text(answer: &Answer) -> String {
     match answer {
         Answer::Volumes(volumes) => volume_table(volumes),
         Answer::Volume(volume) => volume_card(volume),
-        Answer::Deleted(volume) => deleted(volume),
+        Answer::Deleted(volume) => deleted_message(volume),
         Answer::Subsystems(list) => access::subsystem_table(list),
         Answer::Subsystem(one) => access::subsystem_card(one),
         Answer::Hosts(list) => access::host_table(list),
@@ -37,8 +37,8 @@ fn plain(answer: &Answer) -> String {
             let line = |one: &control::report::TargetSwitchReport| format!("{}: {}\n", one.target, one.done);
             if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
         }
-        Answer::Settings(list) => list.iter().map(settings).collect(),
-        Answer::Lines(list) => control::report::line::text(list),
+        Answer::Settings(list) => list.iter().map(settings_block).collect(),
+        Answer::Lines(list) => control::report::line::format_lines(list),
         Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
         Answer::Sessions(sessions) => session_table(sessions),
         Answer::Connections(connections) => connection_table(connections),
@@ -54,7 +54,7 @@ fn plain(answer: &Answer) -> String {
 }
 
 /// The JSON of an answer: the list or the object itself, without the protocol's wrapping.
-pub fn json(answer: &Answer) -> String {
+pub fn answer_json(answer: &Answer) -> String {
     let value = match answer {
         Answer::Volumes(list) => serde_json::to_value(list),
         Answer::Volume(volume) | Answer::Deleted(volume) => serde_json::to_value(volume),
@@ -83,18 +83,18 @@ pub fn json(answer: &Answer) -> String {
         Answer::Stopping { pid } => Ok(serde_json::json!({ "stopping": true, "pid": pid })),
     };
     // Reports hold texts, numbers and lists only, which always have a JSON form.
-    shown::lines(&format!("{:#}\n", value.unwrap_or_default())).into_owned()
+    printable::escape_lines(&format!("{:#}\n", value.unwrap_or_default())).into_owned()
 }
 
 /// Columns as wide as their widest cell, two spaces apart; a hint if there is nothing.
-pub fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
+pub fn render_table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
     if rows.is_empty() {
         return format!("{empty}\n");
     }
     let head = head.map(str::to_owned);
     // What a peer has named neither ends a line nor moves what stands beside it.
     let rows: Vec<[String; N]> =
-        rows.into_iter().map(|row| row.map(|cell| shown::line(&cell).into_owned())).collect();
+        rows.into_iter().map(|row| row.map(|cell| printable::escape_line(&cell).into_owned())).collect();
     let mut widths = [0; N];
     for row in std::iter::once(&head).chain(&rows) {
         for (width, cell) in widths.iter_mut().zip(row) {
@@ -111,7 +111,7 @@ pub fn table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &st
 }
 
 /// One `name  value` per line; values that are absent are left out.
-fn card(rows: &[(&str, Option<String>)]) -> String {
+fn render_card(rows: &[(&str, Option<String>)]) -> String {
     let rows: Vec<(&str, &String)> =
         rows.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
     let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
@@ -122,7 +122,7 @@ fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
 
-fn flags(volume: &VolumeReport) -> String {
+fn volume_flags(volume: &VolumeReport) -> String {
     let flags = [
         (volume.read_only, "ro"),
         (volume.write_cache, "cache"),
@@ -139,51 +139,51 @@ fn volume_table(volumes: &[VolumeReport]) -> String {
         [
             volume.name.clone(),
             volume.kind.clone(),
-            or_dash(volume.size_bytes.map(human)),
+            or_dash(volume.size_bytes.map(format_human)),
             or_dash(volume.block_bytes),
-            flags(volume),
+            volume_flags(volume),
             match &volume.failed {
                 Some(why) => format!("FAILED: {why}"),
-                None => or_dash(exported(volume).into_iter().next()),
+                None => or_dash(export_names(volume).into_iter().next()),
             },
         ]
     });
-    table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
+    render_table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
 }
 
 /// Where a volume is to be found, over both protocols.
-fn exported(volume: &VolumeReport) -> Vec<String> {
+fn export_names(volume: &VolumeReport) -> Vec<String> {
     let luns = volume.exports.iter().map(|export| format!("{} lun {}", export.target, export.lun));
     let namespaces = volume.namespaces.iter().map(|one| format!("{} nsid {}", one.subsystem, one.nsid));
     luns.chain(namespaces).collect()
 }
 
 /// What to do about a volume that has failed.
-fn next_step(volume: &VolumeReport) -> String {
+fn failure_remedy(volume: &VolumeReport) -> String {
     format!("`blockwire volume retry {0}`, or `blockwire volume delete {0}`", volume.name)
 }
 
 fn volume_card(volume: &VolumeReport) -> String {
-    let exports = exported(volume);
+    let exports = export_names(volume);
     let both = volume.block_bytes.zip(volume.physical_bytes);
     let block = both.map(|(block, physical)| format!("{block} bytes, physical {physical}"));
     let mut rows = vec![
         ("name", Some(volume.name.clone())),
         ("kind", Some(volume.kind.clone())),
         ("path", volume.path.clone()),
-        ("failed", volume.failed.as_ref().map(|why| format!("{why} (fix: {})", next_step(volume)))),
-        ("size", volume.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", human(bytes)))),
+        ("failed", volume.failed.as_ref().map(|why| format!("{why} (fix: {})", failure_remedy(volume)))),
+        ("size", volume.size_bytes.map(|bytes| format!("{} ({bytes} bytes)", format_human(bytes)))),
         ("block", block),
-        ("options", Some(flags(volume))),
+        ("options", Some(volume_flags(volume))),
         ("uuid", volume.uuid.map(|uuid| uuid.to_string())),
         ("from", Some(if volume.created { "created at run time" } else { "configuration" }.to_owned())),
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
     ];
-    rows.extend(volume.standing.iter().flat_map(access::standing_rows));
-    card(&rows) + &latency::tables(volume.latency.as_deref())
+    rows.extend(volume.standing.iter().flat_map(access::volume_state_rows));
+    render_card(&rows) + &latency::latency_tables(volume.latency.as_deref())
 }
 
-fn deleted(volume: &VolumeReport) -> String {
+fn deleted_message(volume: &VolumeReport) -> String {
     let mut out = format!("volume \"{}\" is no longer served", volume.name);
     if let Some(path) = &volume.path {
         out.push_str(&format!("; {path} is untouched"));
@@ -210,13 +210,13 @@ fn target_table(targets: &[TargetReport]) -> String {
             portals.join(","),
         ]
     });
-    table(["NAME", "LUNS", "SESSIONS", "ACCESS", "PORTALS"], rows.collect(), "no targets")
+    render_table(["NAME", "LUNS", "SESSIONS", "ACCESS", "PORTALS"], rows.collect(), "no targets")
 }
 
 fn target_card(target: &TargetReport) -> String {
     let portals: Vec<String> =
         target.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
-    let mut out = card(&[
+    let mut out = render_card(&[
         ("name", Some(target.name.clone())),
         ("alias", target.alias.clone()),
         ("portals", Some(portals.join(" "))),
@@ -237,7 +237,7 @@ fn target_card(target: &TargetReport) -> String {
 }
 
 /// As a block of the file from which it may have come.
-fn settings(one: &control::report::SettingsReport) -> String {
+fn settings_block(one: &control::report::TargetSettingsReport) -> String {
     let mut out = String::from("target:\n");
     for setting in &one.settings {
         out.push_str(&format!("\t{}={}\n", setting.key, setting.value));
@@ -257,8 +257,8 @@ fn session_table(sessions: &[SessionReport]) -> String {
             session.target.clone().unwrap_or_else(|| "(discovery)".to_owned()),
             session.connections.to_string(),
             session.commands.to_string(),
-            human(session.read_bytes),
-            human(session.written_bytes),
+            format_human(session.read_bytes),
+            format_human(session.written_bytes),
             or_dash(session.host.as_ref()),
             or_dash(session.user.as_ref()),
             session.shard.to_string(),
@@ -277,10 +277,10 @@ fn session_table(sessions: &[SessionReport]) -> String {
         "USER",
         "SHARD",
     ];
-    table(head, rows.collect(), "no sessions")
+    render_table(head, rows.collect(), "no sessions")
 }
 
-fn digests(connection: &ConnectionReport) -> &'static str {
+fn digests_word(connection: &ConnectionReport) -> &'static str {
     match (connection.header_digest, connection.data_digest) {
         (false, false) => "-",
         (true, false) => "header",
@@ -298,13 +298,13 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
             connection.cid.to_string(),
             connection.peer.to_string(),
             connection.local.to_string(),
-            digests(connection).to_owned(),
+            digests_word(connection).to_owned(),
             connection.shard.to_string(),
             connection.initiator.clone(),
         ]
     });
     let head = ["ID", "PROTOCOL", "SESSION", "CID", "PEER", "LOCAL", "DIGESTS", "SHARD", "INITIATOR"];
-    table(head, rows.collect(), "no connections")
+    render_table(head, rows.collect(), "no connections")
 }
 
 fn connection_card(connection: &ConnectionReport) -> String {
@@ -315,22 +315,28 @@ fn connection_card(connection: &ConnectionReport) -> String {
         (if connection.queue.is_some() { "queue" } else { "cid" }, Some(connection.cid.to_string())),
         ("initiator", Some(connection.initiator.clone())),
         ("host", connection.host.clone()),
-        ("user", user(connection)),
-        ("proof", proof(connection)),
+        ("user", authenticated_user(connection)),
+        ("proof", dhchap_text(connection)),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),
-        ("digests", Some(digests(connection).to_owned())),
+        ("digests", Some(digests_word(connection).to_owned())),
         ("shard", Some(connection.shard.to_string())),
         ("placement", Some(connection.placement.clone())),
-        ("received", Some(human(connection.received_bytes))),
-        ("sent", Some(human(connection.sent_bytes))),
+        ("received", Some(format_human(connection.received_bytes))),
+        ("sent", Some(format_human(connection.sent_bytes))),
     ];
     if let Some(terms) = &connection.negotiated {
         rows.extend([
-            ("segments", Some(format!("{} out, {} in", bytes(terms.max_send), bytes(terms.max_receive)))),
-            ("bursts", Some(format!("{}, first {}", bytes(terms.max_burst), bytes(terms.first_burst)))),
-            ("unasked", Some(unasked(terms).to_owned())),
+            (
+                "segments",
+                Some(format!("{} out, {} in", format_bytes(terms.max_send), format_bytes(terms.max_receive))),
+            ),
+            (
+                "bursts",
+                Some(format!("{}, first {}", format_bytes(terms.max_burst), format_bytes(terms.first_burst))),
+            ),
+            ("unasked", Some(unsolicited_data_text(terms).to_owned())),
             ("r2t", Some(format!("{} per command", terms.max_outstanding_r2t))),
             ("allowed", Some(format!("{} connections, {} commands", terms.max_connections, terms.commands))),
         ]);
@@ -339,16 +345,16 @@ fn connection_card(connection: &ConnectionReport) -> String {
         let counted = if queue.flow_control { "counted by SQHD" } else { "not counted" };
         rows.extend([
             ("entries", Some(format!("{}, {counted}, {} in use", queue.entries, queue.commands))),
-            ("in capsule", Some(bytes(queue.in_capsule_bytes))),
-            ("read", Some(format!("{} in {} commands", human(queue.read_bytes), queue.reads))),
-            ("written", Some(format!("{} in {} commands", human(queue.written_bytes), queue.writes))),
+            ("in capsule", Some(format_bytes(queue.in_capsule_bytes))),
+            ("read", Some(format!("{} in {} commands", format_human(queue.read_bytes), queue.reads))),
+            ("written", Some(format!("{} in {} commands", format_human(queue.written_bytes), queue.writes))),
         ]);
     }
-    card(&rows) + &latency::tables(connection.latency.as_deref())
+    render_card(&rows) + &latency::latency_tables(connection.latency.as_deref())
 }
 
 /// Who was proved, and how.
-fn user(connection: &ConnectionReport) -> Option<String> {
+fn authenticated_user(connection: &ConnectionReport) -> Option<String> {
     let user = connection.user.clone()?;
     Some(match &connection.algorithm {
         Some(algorithm) => format!("{user}, by CHAP with {algorithm}"),
@@ -357,7 +363,7 @@ fn user(connection: &ConnectionReport) -> Option<String> {
 }
 
 /// How an NVMe host has proved itself.
-fn proof(connection: &ConnectionReport) -> Option<String> {
+fn dhchap_text(connection: &ConnectionReport) -> Option<String> {
     if connection.unproven {
         return Some("due".to_owned());
     }
@@ -365,12 +371,12 @@ fn proof(connection: &ConnectionReport) -> Option<String> {
     Some(format!("by DH-HMAC-CHAP with {hash} and {group}"))
 }
 
-fn bytes(length: u32) -> String {
-    human(length.into())
+fn format_bytes(length: u32) -> String {
+    format_human(length.into())
 }
 
 /// What an initiator may send before it is asked to.
-fn unasked(terms: &NegotiatedReport) -> &'static str {
+fn unsolicited_data_text(terms: &NegotiatedReport) -> &'static str {
     match (terms.immediate_data, terms.initial_r2t) {
         (false, true) => "nothing",
         (true, true) => "data with the command",
@@ -387,19 +393,19 @@ fn shard_table(shards: &[ShardReport]) -> String {
             shard.io.clone(),
             shard.sessions.to_string(),
             shard.connections.to_string(),
-            format!("{} of {}", human(shard.memory_lent_bytes), human(shard.memory_bytes)),
-            human(shard.received_bytes),
-            human(shard.sent_bytes),
+            format!("{} of {}", format_human(shard.memory_lent_bytes), format_human(shard.memory_bytes)),
+            format_human(shard.received_bytes),
+            format_human(shard.sent_bytes),
             shard.turns.to_string(),
             shard.sleeps.to_string(),
         ]
     });
     let head = ["ID", "CORE", "IO", "SESSIONS", "CONNECTIONS", "MEMORY", "IN", "OUT", "TURNS", "SLEEPS"];
-    table(head, rows.collect(), "no shards")
+    render_table(head, rows.collect(), "no shards")
 }
 
 /// Whether all is well, in one line; else what is not, the worst first.
-pub fn health(status: &StatusReport) -> String {
+pub fn health_line(status: &StatusReport) -> String {
     let Some(worst) = status.problems.first() else { return "all is well".to_owned() };
     let more = match status.problems.len() - 1 {
         0 => String::new(),
@@ -415,15 +421,15 @@ fn status_card(status: &StatusReport) -> String {
         .iter()
         .map(|listener| format!("{} {}", listener.protocol, listener.address))
         .collect();
-    let mut out = format!("{}\n", health(status));
+    let mut out = format!("{}\n", health_line(status));
     for one in &status.problems {
         out.push_str(&format!("  {}  {}: {}\n    fix: {}\n", one.kind, one.subject, one.why, one.next));
     }
     out.push('\n');
-    out + &card(&[
+    out + &render_card(&[
         ("version", Some(status.version.clone())),
         ("process", Some(status.pid.to_string())),
-        ("up", Some(duration(status.uptime_seconds))),
+        ("up", Some(format_duration(status.uptime_seconds))),
         ("node", status.node.clone()),
         ("io", Some(format!("{}, {} shards", status.io, status.shards))),
         ("listening", Some(listeners.join(", "))),
@@ -437,7 +443,7 @@ fn status_card(status: &StatusReport) -> String {
 }
 
 /// `3d 04:05:06`.
-pub fn duration(seconds: u64) -> String {
+pub fn format_duration(seconds: u64) -> String {
     let (days, rest) = (seconds / 86400, seconds % 86400);
     let clock = format!("{:02}:{:02}:{:02}", rest / 3600, rest / 60 % 60, rest % 60);
     if days > 0 { format!("{days}d {clock}") } else { clock }
@@ -449,7 +455,7 @@ mod tests {
 
     use super::*;
     use control::report::{
-        ExportReport, NamespaceExportReport, PathReport, ReservationReport, VolumeStateReport,
+        ExportReport, NamespaceExportReport, ReservationReport, VolumePathReport, VolumeStateReport,
     };
 
     fn volume(name: &str) -> VolumeReport {
@@ -467,34 +473,34 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let shown = text(&Answer::Volumes(vec![volume("a"), volume("longer")]));
+        let shown = answer_text(&Answer::Volumes(vec![volume("a"), volume("longer")]));
         assert_eq!(
             shown,
             "NAME    KIND  SIZE    BLOCK  OPTIONS  EXPORTED AS\n\
              a       ram   64 MiB  512    thin     iqn.x lun 0\n\
              longer  ram   64 MiB  512    thin     iqn.x lun 0\n"
         );
-        assert_eq!(text(&Answer::Volumes(Vec::new())), "no volumes\n");
+        assert_eq!(answer_text(&Answer::Volumes(Vec::new())), "no volumes\n");
     }
 
     #[test]
     fn json_is_the_bare_value() {
         let value: serde_json::Value =
-            serde_json::from_str(&json(&Answer::Volumes(vec![volume("a")]))).unwrap();
+            serde_json::from_str(&answer_json(&Answer::Volumes(vec![volume("a")]))).unwrap();
         assert_eq!(value[0]["name"], "a");
         assert_eq!(value[0]["size_bytes"], 64 << 20);
-        assert_eq!(json(&Answer::Sessions(Vec::new())), "[]\n");
+        assert_eq!(answer_json(&Answer::Sessions(Vec::new())), "[]\n");
     }
 
     #[test]
     fn durations() {
-        assert_eq!(duration(59), "00:00:59");
-        assert_eq!(duration(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
+        assert_eq!(format_duration(59), "00:00:59");
+        assert_eq!(format_duration(3 * 86400 + 4 * 3600 + 5 * 60 + 6), "3d 04:05:06");
     }
 
     #[test]
     fn a_volume_is_shown_with_both_protocols_its_reservation_and_its_paths() {
-        let path = |port, protocol: &str, group| PathReport {
+        let path = |port, protocol: &str, group| VolumePathReport {
             volume: "demo".into(),
             port,
             protocol: protocol.into(),
@@ -524,7 +530,7 @@ mod tests {
             },
             ..VolumeStateReport::default()
         });
-        let text = text(&Answer::Volume(shown));
+        let text = answer_text(&Answer::Volume(shown));
         for part in [
             "iqn.x lun 0, nqn.x nsid 1",
             "write-exclusive by nqn.2026-11.io:h",

@@ -17,8 +17,8 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, HostVerb, ListVerb, PathVerb, ReservationVerb, StopArgs, SubsystemVerb, Switch,
-        TargetVerb, VERBS_LATER, Verb, VolumeVerb,
+        Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
+        TargetVerb, VERBS_PLANNED, Verb, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     import, iscsictl,
@@ -27,16 +27,16 @@ use crate::{
 };
 use control::{Answer, Request, client};
 use engine::{
-    Stop,
+    StopMode,
     daemon::StopSignal,
-    serve::{StartEngine, args::ServeArgs, check, serve},
+    serve::{StartEngine, args::ServeArgs, check_configuration, serve},
 };
 use multipath::suggest;
 use process::{
     exit::{Exit, Failure},
     log,
     paths::DefaultPaths,
-    shown,
+    printable,
 };
 
 /// Does what `args` say and gives the exit code; `start` starts the data path for `serve`.
@@ -44,7 +44,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     // A write beyond the limit of a file's size (RLIMIT_FSIZE) is an error of that file (EFBIG), and no reason to end
     // the process, which is what the signal does that nobody handles. Without a handler all is as it was.
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
-    let cli = match Cli::try_parse_from(verbs::sort_words(args.into_iter().collect())) {
+    let cli = match Cli::try_parse_from(verbs::reorder_words(args.into_iter().collect())) {
         Ok(cli) => cli,
         Err(why) => {
             let exit = match why.kind() {
@@ -53,7 +53,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
             };
             // What was typed is shown again, but for a password in it.
             let said = why.render().to_string();
-            let safe = without_passwords(&said);
+            let safe = redact_url_passwords(&said);
             if safe == said {
                 let _ = why.print();
             } else {
@@ -62,8 +62,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
             return exit;
         }
     };
-    let exit = act(cli.verb, start).unwrap_or_else(|failure| {
-        log::say(&format!("blockwire: {}\n", shown::lines(&failure.to_string())));
+    let exit = run_verb(cli.verb, start).unwrap_or_else(|failure| {
+        log::write_stderr(&format!("blockwire: {}\n", printable::escape_lines(&failure.to_string())));
         failure.exit
     });
     log::flush();
@@ -72,7 +72,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
 
 /// The text without what stands between `%` and `@` of a URL in it. A password may hold anything, blanks and
 /// quotes too, so it ends at the last `@` of its line; rather too much is left out than a piece of one shown.
-fn without_passwords(text: &str) -> String {
+fn redact_url_passwords(text: &str) -> String {
     let (mut safe, mut rest) = (String::new(), text);
     while let Some(at) = rest.find("://") {
         let (before, url) = rest.split_at(at + 3);
@@ -91,46 +91,50 @@ fn without_passwords(text: &str) -> String {
     safe + rest
 }
 
-fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
+fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
     let paths = DefaultPaths::of_process();
     let (daemon, request) = match verb {
         Verb::Serve(args) if args.check.is_some() => {
-            let (said, warnings) = check(&args, &paths)?;
-            warnings.iter().for_each(|warning| log::say(&format!("warning: {}\n", shown::lines(warning))));
-            return Ok(print(format!("{said}\n").as_bytes()));
+            let (said, warnings) = check_configuration(&args, &paths)?;
+            warnings.iter().for_each(|warning| {
+                log::write_stderr(&format!("warning: {}\n", printable::escape_lines(warning)))
+            });
+            return Ok(print_stdout(format!("{said}\n").as_bytes()));
         }
-        Verb::Serve(args) => return served(&args, &paths, start),
+        Verb::Serve(args) => return run_serve(&args, &paths, start),
         Verb::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "blockwire", &mut script);
-            return Ok(print(&script));
+            return Ok(print_stdout(&script));
         }
-        Verb::Man { directory } => return man(&directory),
+        Verb::Man { directory } => return write_man_pages(&directory),
         Verb::Host(HostVerb::Key { hash, file }) => {
-            key::generate(KeyKind::Dhchap, Some(hash), &file)?;
+            key::generate_key(KeyKind::Dhchap, Some(hash), &file)?;
             return Ok(Exit::Success);
         }
-        Verb::Key(verb) => return Ok(print(key::act(&verb)?.as_bytes())),
+        Verb::Key(verb) => return Ok(print_stdout(key::run_key_verb(&verb)?.as_bytes())),
         Verb::Import(args) => return import::run(&args),
-        Verb::Remote(verb) => return verbs::act(&verb),
+        Verb::Remote(verb) => return verbs::run_remote_verb(&verb),
         Verb::Other(words) => return Err(unknown_verb(&words)),
         Verb::Top(args) => return top::run(&args, &paths),
         Verb::Plan(args) => (args.daemon, Request::Plan { file: absolute(args.file)? }),
         Verb::Apply(args) => (args.daemon, Request::Apply { file: absolute(args.file)? }),
         Verb::Rollback(daemon) => (daemon, Request::Rollback),
         Verb::Status(daemon) => (daemon, Request::Status),
-        Verb::Iscsictl(args) => return Ok(print(shown::lines(&iscsictl::run(&args, &paths)?).as_bytes())),
-        Verb::Stop(args) if !args.no_wait => return stop(&args, &paths),
+        Verb::Iscsictl(args) => {
+            return Ok(print_stdout(printable::escape_lines(&iscsictl::run(&args, &paths)?).as_bytes()));
+        }
+        Verb::Stop(args) if !args.no_wait => return stop_daemon(&args, &paths),
         Verb::Stop(args) => (args.daemon, Request::Stop { now: args.now }),
-        Verb::Volume(verb) => volume(verb)?,
+        Verb::Volume(verb) => volume_request(verb)?,
         Verb::Target(TargetVerb::List(daemon)) => (daemon, Request::TargetList),
         Verb::Target(TargetVerb::Show { name, daemon }) => (daemon, Request::TargetShow { name }),
         Verb::Subsystem(SubsystemVerb::List(daemon)) => (daemon, Request::SubsystemList),
         Verb::Subsystem(SubsystemVerb::Show { name, daemon }) => (daemon, Request::SubsystemShow { name }),
         Verb::Host(HostVerb::List(daemon)) => (daemon, Request::HostList),
         Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
-        Verb::Reservation(verb) => reservation(verb),
-        Verb::Path(verb) => path(verb),
+        Verb::Reservation(verb) => reservation_request(verb),
+        Verb::Path(verb) => path_request(verb),
         Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
         Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
         Verb::Connection(ConnectionVerb::Show { id, latency, daemon }) => {
@@ -138,7 +142,7 @@ fn act(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         }
         Verb::Shard(ListVerb::List(daemon)) => (daemon, Request::ShardList),
     };
-    ask(&daemon, &paths, request)
+    ask_daemon(&daemon, &paths, request)
 }
 
 /// The daemon has a current directory of its own: ours is meant.
@@ -149,14 +153,14 @@ fn absolute(file: Option<PathBuf>) -> Result<Option<PathBuf>, Failure> {
     file.map(absolute).transpose()
 }
 
-fn reservation(verb: ReservationVerb) -> (DaemonArgs, Request) {
+fn reservation_request(verb: ReservationVerb) -> (DaemonArgs, Request) {
     match verb {
         ReservationVerb::List(daemon) => (daemon, Request::ReservationList),
         ReservationVerb::Show { volume, daemon } => (daemon, Request::ReservationShow { name: volume }),
     }
 }
 
-fn path(verb: PathVerb) -> (DaemonArgs, Request) {
+fn path_request(verb: PathVerb) -> (DaemonArgs, Request) {
     match verb {
         PathVerb::List { volume, daemon } => (daemon, Request::PathList { name: volume }),
         PathVerb::Set { volume, port, group, state, daemon } => {
@@ -165,7 +169,7 @@ fn path(verb: PathVerb) -> (DaemonArgs, Request) {
     }
 }
 
-fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
+fn volume_request(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
     Ok(match verb {
         VolumeVerb::List(daemon) => (daemon, Request::VolumeList),
         VolumeVerb::Show { name, latency, daemon } => (daemon, Request::VolumeShow { name, latency }),
@@ -173,7 +177,7 @@ fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
             let mut spec = volume.spec;
             let mut failed = None;
             // The daemon has a current directory of its own: ours is meant.
-            spec.source.each_file(&mut |path| match std::path::absolute(&*path) {
+            spec.source.for_each_file(&mut |path| match std::path::absolute(&*path) {
                 Ok(absolute) => *path = absolute,
                 Err(why) => failed = Some(Failure::failed(format!("{}: {why}", path.display()))),
             });
@@ -185,7 +189,7 @@ fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
         VolumeVerb::Delete { name, force, daemon } => (daemon, Request::VolumeDelete { name, force }),
         VolumeVerb::Retry { name, daemon } => (daemon, Request::VolumeRetry { name }),
         VolumeVerb::Set { name, read_only, daemon } => {
-            (daemon, Request::VolumeProtect { name, on: read_only == Switch::On })
+            (daemon, Request::VolumeProtect { name, on: read_only == OnOff::On })
         }
         VolumeVerb::Resize { name, size, shrink, daemon } => {
             (daemon, Request::VolumeResize { name, size_bytes: size, shrink })
@@ -193,36 +197,36 @@ fn volume(verb: VolumeVerb) -> Result<(DaemonArgs, Request), Failure> {
     })
 }
 
-fn ask(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Exit, Failure> {
+fn ask_daemon(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Result<Exit, Failure> {
     let socket = daemon.control.as_deref().unwrap_or(&paths.control);
     // What a restart forgets is told, but not a value that is the default anyway.
     let passes = matches!(request, Request::VolumeProtect { on: true, .. });
-    let answer = client::ask(socket, request)?;
-    let text = if daemon.json { output::json(&answer) } else { output::text(&answer) };
+    let answer = client::send_request(socket, request)?;
+    let text = if daemon.json { output::answer_json(&answer) } else { output::answer_text(&answer) };
     if passes {
-        log::say("in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n");
+        log::write_stderr("in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n");
     }
-    Ok(match print(text.as_bytes()) {
-        Exit::Success => judged(&answer),
+    Ok(match print_stdout(text.as_bytes()) {
+        Exit::Success => answer_exit(&answer),
         other => other,
     })
 }
 
 /// How long the end of a daemon is waited for: more than a clean stop takes.
-const STOPS: Duration = Duration::from_secs(120);
+const STOP_TIMEOUT: Duration = Duration::from_secs(120);
 
-fn stop(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
+fn stop_daemon(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
     let mut printed = Exit::Success;
-    client::stop(socket, args.now, STOPS, |answer| {
-        let text = if args.daemon.json { output::json(answer) } else { output::text(answer) };
-        printed = print(text.as_bytes());
+    client::stop_daemon(socket, args.now, STOP_TIMEOUT, |answer| {
+        let text = if args.daemon.json { output::answer_json(answer) } else { output::answer_text(answer) };
+        printed = print_stdout(text.as_bytes());
     })?;
     Ok(printed)
 }
 
 /// What an answer means for the caller: what is not as it should be is a failure.
-fn judged(answer: &Answer) -> Exit {
+fn answer_exit(answer: &Answer) -> Exit {
     match answer {
         Answer::Volume(volume) if volume.failed.is_some() => Exit::Failure,
         Answer::Status(status) if !status.problems.is_empty() => Exit::Failure,
@@ -233,7 +237,7 @@ fn judged(answer: &Answer) -> Exit {
 }
 
 /// Writes to stdout. A reader that has gone away (`| head`) is no failure.
-fn print(bytes: &[u8]) -> Exit {
+fn print_stdout(bytes: &[u8]) -> Exit {
     match io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()) {
         Ok(()) => Exit::Success,
         Err(why) if why.kind() == io::ErrorKind::BrokenPipe => Exit::Success,
@@ -241,11 +245,11 @@ fn print(bytes: &[u8]) -> Exit {
     }
 }
 
-fn served(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Result<Exit, Failure> {
+fn run_serve(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Result<Exit, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
-    log::install(tracing::Level::INFO).map_err(failed)?;
+    log::install_logger(tracing::Level::INFO).map_err(failed)?;
     let ending = Arc::new(StopSignal::default());
-    obey_signals(&ending)?;
+    handle_signals(&ending)?;
     serve(args, paths, start, &ending, Box::new(io::stdout()))
 }
 
@@ -260,29 +264,29 @@ impl SignalState {
     /// What a signal asks for. SIGTERM asks for a clean end however often it comes: supervisors send it more than
     /// once. Who presses Ctrl-C again when a clean end has begun means it. SIGHUP ends nothing: it applies the
     /// configuration again.
-    fn heed(&mut self, signal: i32, now: Instant) -> Option<Stop> {
+    fn handle_signal(&mut self, signal: i32, now: Instant) -> Option<StopMode> {
         if signal == SIGHUP {
             return None;
         }
         let asked = *self.asked.get_or_insert(now);
-        let insists = signal == SIGINT && now.saturating_duration_since(asked) >= INSIST_AFTER;
-        Some(if insists { Stop::Now } else { Stop::Clean })
+        let insists = signal == SIGINT && now.saturating_duration_since(asked) >= SECOND_SIGINT_DELAY_MIN;
+        Some(if insists { StopMode::Now } else { StopMode::Clean })
     }
 }
 
 /// How long after the first signal SIGINT means that a clean end is not waited for: a terminal and what wraps the
 /// daemon may both pass one Ctrl-C on.
-const INSIST_AFTER: Duration = Duration::from_secs(1);
+const SECOND_SIGINT_DELAY_MIN: Duration = Duration::from_secs(1);
 
-fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
+fn handle_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();
     let watch = move || {
         let mut heed = SignalState::default();
         for signal in signals.forever() {
-            match heed.heed(signal, Instant::now()) {
-                Some(how) => ending.ask(how),
+            match heed.handle_signal(signal, Instant::now()) {
+                Some(how) => ending.request_stop(how),
                 None => ending.ask_reload(),
             }
         }
@@ -291,26 +295,26 @@ fn obey_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
     Ok(())
 }
 
-fn man(directory: &Path) -> Result<Exit, Failure> {
-    crate::man::write(Cli::command(), directory).map_err(|why| {
+fn write_man_pages(directory: &Path) -> Result<Exit, Failure> {
+    crate::man::write_pages(Cli::command(), directory).map_err(|why| {
         Failure::failed(format!("cannot write man pages to {}: {why}", directory.display()))
     })?;
     Ok(Exit::Success)
 }
 
 /// Verbs that end, overwrite or take something away: none is proposed for one that was written wrongly.
-const DESTROYING: [&str; 4] = ["stop", "write", "copy", "detach"];
+const DESTRUCTIVE_VERBS: [&str; 4] = ["stop", "write", "copy", "detach"];
 
 fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
-    if VERBS_LATER.contains(&word.as_str()) {
+    if VERBS_PLANNED.contains(&word.as_str()) {
         return Failure::usage(format!("`blockwire {word}` is not implemented yet; see `blockwire --help`"));
     }
     let command = Cli::command();
     let verbs: Vec<&str> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
-    let harmless = verbs.iter().copied().filter(|verb| !DESTROYING.contains(verb));
-    let hint = match suggest::nearest(&word, harmless) {
+    let harmless = verbs.iter().copied().filter(|verb| !DESTRUCTIVE_VERBS.contains(verb));
+    let hint = match suggest::nearest_word(&word, harmless) {
         Some(verb) => format!("; did you mean \"{verb}\"?"),
         None => format!("; known: {}", verbs.join(", ")),
     };
@@ -324,15 +328,15 @@ mod tests {
     #[test]
     fn a_hangup_ends_nothing_and_a_second_sigterm_skips_nothing() {
         let (mut heed, now) = (SignalState::default(), Instant::now());
-        let later = now + INSIST_AFTER;
-        assert_eq!(heed.heed(SIGHUP, now), None);
-        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean));
-        assert_eq!(heed.heed(SIGTERM, now), Some(Stop::Clean), "both at once");
-        assert_eq!(heed.heed(SIGTERM, later), Some(Stop::Clean));
-        assert_eq!(heed.heed(SIGHUP, later), None);
-        assert_eq!(heed.heed(SIGINT, now), Some(Stop::Clean), "with the first signal");
-        assert_eq!(heed.heed(SIGINT, later), Some(Stop::Now), "who presses it again means it");
-        assert_eq!(SignalState::default().heed(SIGINT, later), Some(Stop::Clean));
+        let later = now + SECOND_SIGINT_DELAY_MIN;
+        assert_eq!(heed.handle_signal(SIGHUP, now), None);
+        assert_eq!(heed.handle_signal(SIGTERM, now), Some(StopMode::Clean));
+        assert_eq!(heed.handle_signal(SIGTERM, now), Some(StopMode::Clean), "both at once");
+        assert_eq!(heed.handle_signal(SIGTERM, later), Some(StopMode::Clean));
+        assert_eq!(heed.handle_signal(SIGHUP, later), None);
+        assert_eq!(heed.handle_signal(SIGINT, now), Some(StopMode::Clean), "with the first signal");
+        assert_eq!(heed.handle_signal(SIGINT, later), Some(StopMode::Now), "who presses it again means it");
+        assert_eq!(SignalState::default().handle_signal(SIGINT, later), Some(StopMode::Clean));
     }
 
     #[test]
@@ -349,11 +353,11 @@ mod tests {
         let said =
             "invalid value 'v=iscsi://user%secret/word@host/iqn/0,ro' for '--volume': a URL, x://a%b@c";
         let safe = "invalid value 'v=iscsi://user%...@c";
-        assert_eq!(without_passwords(said), safe);
+        assert_eq!(redact_url_passwords(said), safe);
         let said = "unexpected argument 'iscsi://user%my 'quoted' pass@host/iqn/0' found\n\nUsage: a@b";
         let safe = "unexpected argument 'iscsi://user%...@host/iqn/0' found\n\nUsage: a@b";
-        assert_eq!(without_passwords(said), safe);
+        assert_eq!(redact_url_passwords(said), safe);
         let plain = "iscsi://user@host/iqn%20x/0 and iscsi://host/a%20b";
-        assert_eq!(without_passwords(plain), plain);
+        assert_eq!(redact_url_passwords(plain), plain);
     }
 }

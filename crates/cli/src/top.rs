@@ -21,7 +21,7 @@ use control::{
 use process::{
     exit::{Exit, Failure},
     paths::DefaultPaths,
-    shown,
+    printable,
 };
 
 /// Options of `top`.
@@ -31,7 +31,7 @@ pub struct TopArgs {
     #[arg(long)]
     pub once: bool,
     /// Seconds between two looks at the daemon, 0.5 to 3600
-    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval)]
+    #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = parse_interval)]
     pub interval: Duration,
     /// Without colour; the same as the environment variable NO_COLOR
     #[arg(long)]
@@ -41,13 +41,13 @@ pub struct TopArgs {
     pub control: Option<std::path::PathBuf>,
 }
 
-fn interval(text: &str) -> Result<Duration, String> {
+fn parse_interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.5..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| format!("\"{text}\" is not a number from 0.5 to 3600"))
 }
 
 /// A look at the daemon.
-struct Look {
+struct DaemonSample {
     when: Instant,
     seen: ObservationReport,
     /// Processor time of the daemon since it began, if it can be read.
@@ -56,7 +56,7 @@ struct Look {
 
 /// Lines and columns of what is written to.
 #[derive(Clone, Copy)]
-struct Size {
+struct TerminalSize {
     lines: usize,
     columns: usize,
 }
@@ -67,13 +67,14 @@ pub fn run(args: &TopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     let is_screen = io::stdout().is_terminal() && !args.once;
     let no_color = args.no_color || std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let has_color = io::stdout().is_terminal() && !no_color;
-    let mut before = look(socket)?;
+    let mut before = sample_daemon(socket)?;
     loop {
         thread::sleep(args.interval);
-        let now = look(socket)?;
-        let size = if is_screen { terminal() } else { Size { lines: usize::MAX, columns: usize::MAX } };
-        let frame = frame(&before, &now, size);
-        if !put(&frame, size, is_screen, has_color) {
+        let now = sample_daemon(socket)?;
+        let size =
+            if is_screen { terminal_size() } else { TerminalSize { lines: usize::MAX, columns: usize::MAX } };
+        let frame = build_frame(&before, &now, size);
+        if !write_frame(&frame, size, is_screen, has_color) {
             return Ok(Exit::Success);
         }
         if args.once {
@@ -83,11 +84,11 @@ pub fn run(args: &TopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     }
 }
 
-fn look(socket: &Path) -> Result<Look, Failure> {
-    match client::ask(socket, Request::Observe)? {
+fn sample_daemon(socket: &Path) -> Result<DaemonSample, Failure> {
+    match client::send_request(socket, Request::Observe)? {
         Answer::Observation(seen) => {
             let processor = processor_time(seen.status.pid);
-            Ok(Look { when: Instant::now(), seen: *seen, processor })
+            Ok(DaemonSample { when: Instant::now(), seen: *seen, processor })
         }
         _other => Err(Failure::failed("unexpected answer from the daemon")),
     }
@@ -102,23 +103,23 @@ fn processor_time(pid: u32) -> Option<Duration> {
     Some(Duration::from_secs_f64(ticks as f64 / rustix::param::clock_ticks_per_second() as f64))
 }
 
-fn terminal() -> Size {
+fn terminal_size() -> TerminalSize {
     let size = rustix::termios::tcgetwinsize(io::stdout()).ok();
     let known = size.filter(|size| size.ws_row > 0 && size.ws_col > 0);
-    known.map_or(Size { lines: 24, columns: 80 }, |size| Size {
+    known.map_or(TerminalSize { lines: 24, columns: 80 }, |size| TerminalSize {
         lines: size.ws_row.into(),
         columns: size.ws_col.into(),
     })
 }
 
 /// Writes a frame; false: nobody reads any more.
-fn put(frame: &[Line], size: Size, is_screen: bool, has_color: bool) -> bool {
+fn write_frame(frame: &[ScreenLine], size: TerminalSize, is_screen: bool, has_color: bool) -> bool {
     let mut out = String::new();
     if is_screen {
         out.push_str("\x1b[H");
     }
     for line in frame.iter().take(size.lines.saturating_sub(1)) {
-        let text: String = shown::line(&line.text).chars().take(size.columns).collect();
+        let text: String = printable::escape_line(&line.text).chars().take(size.columns).collect();
         match (has_color, line.kind) {
             (true, LineKind::Head) => out.push_str(&format!("\x1b[1m{text}\x1b[0m")),
             (true, LineKind::Problem) => out.push_str(&format!("\x1b[31m{text}\x1b[0m")),
@@ -138,23 +139,23 @@ enum LineKind {
     Problem,
 }
 
-struct Line {
+struct ScreenLine {
     kind: LineKind,
     text: String,
 }
 
 /// Rates of what is counted, per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Rates {
+struct IoRates {
     reads: f64,
     read_bytes: f64,
     writes: f64,
     written_bytes: f64,
 }
 
-impl Rates {
+impl IoRates {
     /// Of counts now and before: a count that has become smaller began again.
-    fn of(now: [u64; 4], before: [u64; 4], seconds: f64) -> Self {
+    fn between(now: [u64; 4], before: [u64; 4], seconds: f64) -> Self {
         let restarted = now.iter().zip(before).any(|(now, before)| *now < before);
         let mut at = 0;
         let mut rate = || {
@@ -163,24 +164,29 @@ impl Rates {
             let before = if restarted { 0 } else { before.unwrap_or(0) };
             now.unwrap_or(0).saturating_sub(before) as f64 / seconds
         };
-        Rates { reads: rate(), read_bytes: rate(), writes: rate(), written_bytes: rate() }
+        IoRates { reads: rate(), read_bytes: rate(), writes: rate(), written_bytes: rate() }
     }
 
-    fn all(&self) -> f64 {
+    fn total_iops(&self) -> f64 {
         self.reads + self.writes
     }
 
-    fn cells(&self) -> [String; 4] {
-        let megabytes = |bytes: f64| short(bytes / 1e6);
-        [short(self.reads), megabytes(self.read_bytes), short(self.writes), megabytes(self.written_bytes)]
+    fn table_cells(&self) -> [String; 4] {
+        let megabytes = |bytes: f64| format_short(bytes / 1e6);
+        [
+            format_short(self.reads),
+            megabytes(self.read_bytes),
+            format_short(self.writes),
+            megabytes(self.written_bytes),
+        ]
     }
 }
 
-fn of_volume(standing: Option<&VolumeStateReport>) -> [u64; 4] {
+fn volume_counters(standing: Option<&VolumeStateReport>) -> [u64; 4] {
     standing.map_or([0; 4], |one| [one.reads, one.read_bytes, one.writes, one.written_bytes])
 }
 
-fn of_session(one: &SessionReport) -> [u64; 4] {
+fn session_counters(one: &SessionReport) -> [u64; 4] {
     [one.reads, one.read_bytes, one.writes, one.written_bytes]
 }
 
@@ -199,7 +205,7 @@ fn mean_micros(now: Option<&Vec<LatencyReport>>, before: Option<&Vec<LatencyRepo
 }
 
 /// Three digits or four.
-fn short(value: f64) -> String {
+fn format_short(value: f64) -> String {
     let (value, unit) = match value {
         v if v >= 1e9 => (v / 1e9, "G"),
         v if v >= 1e6 => (v / 1e6, "M"),
@@ -210,18 +216,18 @@ fn short(value: f64) -> String {
     format!("{value:.digits$}{unit}")
 }
 
-fn frame(before: &Look, now: &Look, size: Size) -> Vec<Line> {
+fn build_frame(before: &DaemonSample, now: &DaemonSample, size: TerminalSize) -> Vec<ScreenLine> {
     let seconds = now.when.duration_since(before.when).as_secs_f64().max(1e-3);
     let (seen, old) = (&now.seen, &before.seen);
     let mut lines = Vec::new();
-    let mut say = |kind, text: String| lines.push(Line { kind, text });
+    let mut say = |kind, text: String| lines.push(ScreenLine { kind, text });
     let status = &seen.status;
     say(
         LineKind::Head,
         format!(
             "blockwire {}, up {}, {}, {} shards, {} volumes, {} sessions, {} connections",
             status.version,
-            output::duration(status.uptime_seconds),
+            output::format_duration(status.uptime_seconds),
             status.io,
             status.shards,
             status.volumes,
@@ -230,9 +236,9 @@ fn frame(before: &Look, now: &Look, size: Size) -> Vec<Line> {
         ),
     );
     let kind = if status.problems.is_empty() { LineKind::Plain } else { LineKind::Problem };
-    say(kind, output::health(status));
+    say(kind, output::health_line(status));
     let volumes = volume_rates(seen, old, seconds);
-    say(LineKind::Plain, total(&volumes, before, now, seconds));
+    say(LineKind::Plain, total_line(&volumes, before, now, seconds));
     let sessions = session_rates(seen, old, seconds);
     // Half of what is left for volumes, half for sessions, as far as there are so many.
     let room = size.lines.saturating_sub(8 + seen.shards.len());
@@ -253,21 +259,21 @@ fn frame(before: &Look, now: &Look, size: Size) -> Vec<Line> {
 }
 
 /// The sum over all volumes, and what it costs in processor time.
-fn total(volumes: &[VolumeRate<'_>], before: &Look, now: &Look, seconds: f64) -> String {
-    let sum = |read: fn(&Rates) -> f64| volumes.iter().map(|one| read(&one.rates)).sum::<f64>();
-    let sums = Rates {
+fn total_line(volumes: &[VolumeRate<'_>], before: &DaemonSample, now: &DaemonSample, seconds: f64) -> String {
+    let sum = |read: fn(&IoRates) -> f64| volumes.iter().map(|one| read(&one.rates)).sum::<f64>();
+    let sums = IoRates {
         reads: sum(|one| one.reads),
         read_bytes: sum(|one| one.read_bytes),
         writes: sum(|one| one.writes),
         written_bytes: sum(|one| one.written_bytes),
     };
-    let [reads, read, writes, written] = sums.cells();
+    let [reads, read, writes, written] = sums.table_cells();
     let mut text = format!("{reads} reads/s at {read} MB/s, {writes} writes/s at {written} MB/s");
     if let Some((now, before)) = now.processor.zip(before.processor) {
         let percent = now.saturating_sub(before).as_secs_f64() / seconds * 100.0;
         text.push_str(&format!(", {percent:.0} % of a core"));
         if percent >= 1.0 {
-            text.push_str(&format!(", {} IOPS per %", short(sums.all() / percent)));
+            text.push_str(&format!(", {} IOPS per %", format_short(sums.total_iops() / percent)));
         }
     }
     text
@@ -275,7 +281,7 @@ fn total(volumes: &[VolumeRate<'_>], before: &Look, now: &Look, seconds: f64) ->
 
 struct VolumeRate<'a> {
     volume: &'a VolumeReport,
-    rates: Rates,
+    rates: IoRates,
     mean: Option<f64>,
 }
 
@@ -289,23 +295,23 @@ fn volume_rates<'a>(
         old.volumes.iter().map(|volume| (volume.name.as_str(), volume)).collect();
     let rate = |volume: &'a VolumeReport| {
         let before = before.get(volume.name.as_str()).copied();
-        let counts = of_volume(volume.standing.as_ref());
-        let counts_before = of_volume(before.and_then(|before| before.standing.as_ref()));
+        let counts = volume_counters(volume.standing.as_ref());
+        let counts_before = volume_counters(before.and_then(|before| before.standing.as_ref()));
         let latency_before = before.and_then(|before| before.latency.as_ref());
         VolumeRate {
             volume,
-            rates: Rates::of(counts, counts_before, seconds),
+            rates: IoRates::between(counts, counts_before, seconds),
             mean: mean_micros(volume.latency.as_ref(), latency_before),
         }
     };
     let mut all: Vec<VolumeRate<'_>> = seen.volumes.iter().map(rate).collect();
-    all.sort_by(|a, b| b.rates.all().total_cmp(&a.rates.all()));
+    all.sort_by(|a, b| b.rates.total_iops().total_cmp(&a.rates.total_iops()));
     all
 }
 
 fn volume_table(volumes: &[VolumeRate<'_>], most: usize) -> String {
     let rows = volumes.iter().take(most).map(|one| {
-        let [reads, read, writes, written] = one.rates.cells();
+        let [reads, read, writes, written] = one.rates.table_cells();
         [
             one.volume.name.clone(),
             reads,
@@ -313,38 +319,39 @@ fn volume_table(volumes: &[VolumeRate<'_>], most: usize) -> String {
             writes,
             written,
             one.volume.standing.as_ref().map_or(0, |standing| standing.operations_in_flight).to_string(),
-            one.mean.map_or_else(|| "-".to_owned(), short),
+            one.mean.map_or_else(|| "-".to_owned(), format_short),
             if one.volume.failed.is_some() { "FAILED" } else { "" }.to_owned(),
         ]
     });
     let head = ["VOLUME", "READS/S", "MB/S", "WRITES/S", "MB/S", "DEPTH", "MEAN µS", ""];
-    output::table(head, rows.collect(), "no volumes")
+    output::render_table(head, rows.collect(), "no volumes")
 }
 
 fn session_rates<'a>(
     seen: &'a ObservationReport,
     old: &ObservationReport,
     seconds: f64,
-) -> Vec<(&'a SessionReport, Rates)> {
+) -> Vec<(&'a SessionReport, IoRates)> {
     let key = |one: &SessionReport| (one.id, one.initiator.clone());
-    let before: HashMap<_, [u64; 4]> = old.sessions.iter().map(|one| (key(one), of_session(one))).collect();
+    let before: HashMap<_, [u64; 4]> =
+        old.sessions.iter().map(|one| (key(one), session_counters(one))).collect();
     let rate = |one: &'a SessionReport| {
         let before = before.get(&key(one)).copied().unwrap_or_default();
-        (one, Rates::of(of_session(one), before, seconds))
+        (one, IoRates::between(session_counters(one), before, seconds))
     };
     let mut all: Vec<_> = seen.sessions.iter().map(rate).collect();
-    all.sort_by(|(_, a), (_, b)| b.all().total_cmp(&a.all()));
+    all.sort_by(|(_, a), (_, b)| b.total_iops().total_cmp(&a.total_iops()));
     all
 }
 
-fn session_table(sessions: &[(&SessionReport, Rates)], most: usize) -> String {
+fn session_table(sessions: &[(&SessionReport, IoRates)], most: usize) -> String {
     let rows = sessions.iter().take(most).map(|(session, rates)| {
-        let [reads, read, writes, written] = rates.cells();
+        let [reads, read, writes, written] = rates.table_cells();
         let who = session.host.as_ref().unwrap_or(&session.initiator);
         [session.protocol.clone(), reads, read, writes, written, session.commands.to_string(), who.clone()]
     });
     let head = ["PROTOCOL", "READS/S", "MB/S", "WRITES/S", "MB/S", "DEPTH", "HOST"];
-    output::table(head, rows.collect(), "no sessions")
+    output::render_table(head, rows.collect(), "no sessions")
 }
 
 fn shard_table(seen: &ObservationReport, old: &ObservationReport, seconds: f64) -> String {
@@ -359,14 +366,14 @@ fn shard_table(seen: &ObservationReport, old: &ObservationReport, seconds: f64) 
             shard.core.map_or_else(|| "-".to_owned(), |core| core.to_string()),
             shard.connections.to_string(),
             format!("{used} %"),
-            short(rate(|one| one.received_bytes) / 1e6),
-            short(rate(|one| one.sent_bytes) / 1e6),
-            short(rate(|one| one.turns)),
-            short(rate(|one| one.sleeps)),
+            format_short(rate(|one| one.received_bytes) / 1e6),
+            format_short(rate(|one| one.sent_bytes) / 1e6),
+            format_short(rate(|one| one.turns)),
+            format_short(rate(|one| one.sleeps)),
         ]
     });
     let head = ["SHARD", "CORE", "CONNECTIONS", "MEMORY", "MB/S IN", "MB/S OUT", "TURNS/S", "SLEEPS/S"];
-    output::table(head, rows.collect(), "no shards")
+    output::render_table(head, rows.collect(), "no shards")
 }
 
 #[cfg(test)]
@@ -376,15 +383,15 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let all = [0.0, 7.0, 7.25, 123.4, 9999.0, 12_345.0, 1_234_567.0, 2.5e9].map(short);
+        let all = [0.0, 7.0, 7.25, 123.4, 9999.0, 12_345.0, 1_234_567.0, 2.5e9].map(format_short);
         assert_eq!(all, ["0", "7", "7.2", "123", "9999", "12.3K", "1.2M", "2.5G"]);
     }
 
     #[test]
     fn a_counter_that_began_again_is_counted_from_its_beginning() {
-        let rates = Rates::of([10, 0, 4, 0], [4, 0, 0, 0], 2.0);
+        let rates = IoRates::between([10, 0, 4, 0], [4, 0, 0, 0], 2.0);
         assert_eq!((rates.reads, rates.writes), (3.0, 2.0));
-        let rates = Rates::of([10, 0, 4, 0], [400, 0, 0, 0], 2.0);
+        let rates = IoRates::between([10, 0, 4, 0], [400, 0, 0, 0], 2.0);
         assert_eq!((rates.reads, rates.writes), (5.0, 2.0));
     }
 
@@ -402,9 +409,9 @@ mod tests {
 
     #[test]
     fn intervals() {
-        assert_eq!(interval("0.5"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_interval("0.5"), Ok(Duration::from_millis(500)));
         for text in ["0", "-1", "nan", "1e9", "x"] {
-            assert!(interval(text).is_err(), "{text}");
+            assert!(parse_interval(text).is_err(), "{text}");
         }
     }
 }

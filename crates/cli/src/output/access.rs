@@ -1,16 +1,16 @@
 //! Tables of reservations, paths, subsystems and hosts.
 
-use super::{card, or_dash, table};
+use super::{or_dash, render_card, render_table};
 use control::report::{
-    HostReport, PathReport, RegistrantReport, ReservationReport, SubsystemReport, VolumeStateReport,
+    HostReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport, VolumeStateReport,
 };
 
-fn addresses(path: &PathReport) -> String {
+fn path_addresses(path: &VolumePathReport) -> String {
     let list: Vec<String> = path.addresses.iter().map(ToString::to_string).collect();
     list.join(",")
 }
 
-pub fn path_table(paths: &[PathReport]) -> String {
+pub fn path_table(paths: &[VolumePathReport]) -> String {
     let rows = paths.iter().map(|path| {
         [
             path.volume.clone(),
@@ -18,14 +18,18 @@ pub fn path_table(paths: &[PathReport]) -> String {
             path.protocol.clone(),
             path.group.to_string(),
             path.state.clone(),
-            addresses(path),
+            path_addresses(path),
             or_dash(path.target.as_deref()),
         ]
     });
-    table(["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES", "TARGET"], rows.collect(), "no paths")
+    render_table(
+        ["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES", "TARGET"],
+        rows.collect(),
+        "no paths",
+    )
 }
 
-fn held(reservation: &ReservationReport) -> String {
+fn holder_text(reservation: &ReservationReport) -> String {
     match (&reservation.kind, &reservation.holder) {
         (None, _) => "none".to_owned(),
         (Some(kind), None) => kind.clone(),
@@ -37,20 +41,20 @@ pub fn reservation_table(reservations: &[ReservationReport]) -> String {
     let rows = reservations.iter().map(|reservation| {
         [
             reservation.volume.clone(),
-            held(reservation),
+            holder_text(reservation),
             reservation.registrants.len().to_string(),
             reservation.generation.to_string(),
             if reservation.persists { "yes" } else { "no" }.to_owned(),
         ]
     });
     let head = ["VOLUME", "RESERVATION", "REGISTRANTS", "GENERATION", "PERSISTS"];
-    table(head, rows.collect(), "no volumes")
+    render_table(head, rows.collect(), "no volumes")
 }
 
 pub fn reservation_card(reservation: &ReservationReport) -> String {
-    let mut out = card(&[
+    let mut out = render_card(&[
         ("volume", Some(reservation.volume.clone())),
-        ("reservation", Some(held(reservation))),
+        ("reservation", Some(holder_text(reservation))),
         ("generation", Some(reservation.generation.to_string())),
         (
             "persists",
@@ -74,18 +78,18 @@ fn registrant_table(registrants: &[RegistrantReport]) -> String {
         ]
     });
     let head = ["PROTOCOL", "KEY", "HOLDS", "HOST", "PORT", "NAME", "IDENTIFIER"];
-    table(head, rows.collect(), "no registrants")
+    render_table(head, rows.collect(), "no registrants")
 }
 
 /// What of a volume's standing belongs on its card.
-pub fn standing_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<String>)> {
+pub fn volume_state_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<String>)> {
     let mut state = Vec::new();
     state.extend(standing.write_protected.then(|| "write-protected".to_owned()));
     state.extend(standing.backing_read_only.then(|| "read-only on the machine that owns it".to_owned()));
     state.extend(standing.write_protected_by_host.then(|| "write-protected by a host".to_owned()));
     state.extend(standing.not_ready.clone());
     state.extend(standing.closed.then(|| "closed until operations stuck in its backing complete".to_owned()));
-    let path = |path: &PathReport| {
+    let path = |path: &VolumePathReport| {
         format!("{} port {} (group {}) {}", path.protocol, path.port, path.group, path.state)
     };
     let paths: Vec<String> = standing.paths.iter().map(path).collect();
@@ -96,7 +100,7 @@ pub fn standing_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<
             "reservation",
             Some(format!(
                 "{}, {} registrants",
-                held(&standing.reservation),
+                holder_text(&standing.reservation),
                 standing.reservation.registrants.len()
             )),
         ),
@@ -105,15 +109,15 @@ pub fn standing_rows(standing: &VolumeStateReport) -> Vec<(&'static str, Option<
             Some(format!(
                 "{} reads of {}, {} writes of {}",
                 standing.reads,
-                super::human(standing.read_bytes),
+                super::format_human(standing.read_bytes),
                 standing.writes,
-                super::human(standing.written_bytes)
+                super::format_human(standing.written_bytes)
             )),
         ),
     ]
 }
 
-fn access(open: bool, hosts: &[String]) -> String {
+fn access_text(open: bool, hosts: &[String]) -> String {
     if open { "open".to_owned() } else { format!("{} hosts", hosts.len()) }
 }
 
@@ -124,17 +128,17 @@ pub fn subsystem_table(subsystems: &[SubsystemReport]) -> String {
             one.nqn.clone(),
             one.namespaces.len().to_string(),
             one.controllers.to_string(),
-            access(one.open, &one.hosts),
+            access_text(one.open, &one.hosts),
             portals.join(","),
         ]
     });
-    table(["NQN", "NAMESPACES", "CONTROLLERS", "ACCESS", "PORTALS"], rows.collect(), "no subsystems")
+    render_table(["NQN", "NAMESPACES", "CONTROLLERS", "ACCESS", "PORTALS"], rows.collect(), "no subsystems")
 }
 
 pub fn subsystem_card(subsystem: &SubsystemReport) -> String {
     let portals: Vec<String> =
         subsystem.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
-    let mut out = card(&[
+    let mut out = render_card(&[
         ("nqn", Some(subsystem.nqn.clone())),
         ("portals", Some(portals.join(" "))),
         ("access", Some(if subsystem.open { "open".to_owned() } else { subsystem.hosts.join(", ") })),
@@ -162,12 +166,12 @@ pub fn host_table(hosts: &[HostReport]) -> String {
         ]
     });
     let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BOTH", "NAMES"];
-    table(head, rows.collect(), "no hosts are configured: any host may connect")
+    render_table(head, rows.collect(), "no hosts are configured: any host may connect")
 }
 
 pub fn host_card(host: &HostReport) -> String {
     let some = |list: &[String]| (!list.is_empty()).then(|| list.join(", "));
-    card(&[
+    render_card(&[
         ("name", Some(host.name.clone())),
         ("iqn", some(&host.iqns)),
         ("nqn", some(&host.nqns)),

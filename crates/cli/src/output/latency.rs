@@ -1,46 +1,46 @@
 //! How long commands took, as tables: one for each class, a row for each stage.
 
-use super::table;
+use super::render_table;
 use control::report::LatencyReport;
 
 /// The tables; empty if nothing was asked for.
-pub fn tables(classes: Option<&[LatencyReport]>) -> String {
+pub fn latency_tables(classes: Option<&[LatencyReport]>) -> String {
     let Some(classes) = classes else { return String::new() };
     if classes.is_empty() {
         return "\nno commands yet\n".to_owned();
     }
-    classes.iter().map(one).collect()
+    classes.iter().map(latency_table).collect()
 }
 
-fn one(class: &LatencyReport) -> String {
+fn latency_table(class: &LatencyReport) -> String {
     let rows = class.stages.iter().map(|stage| {
         [
             stage.stage.clone(),
             stage.commands.to_string(),
-            stage.mean_ns().map_or_else(|| "-".to_owned(), nanoseconds),
-            at_most(stage.p50_us, stage.commands),
-            at_most(stage.p99_us, stage.commands),
-            at_most(stage.p999_us, stage.commands),
+            stage.mean_ns().map_or_else(|| "-".to_owned(), format_ns),
+            percentile_bound(stage.p50_us, stage.commands),
+            percentile_bound(stage.p99_us, stage.commands),
+            percentile_bound(stage.p999_us, stage.commands),
         ]
     });
     let name = class.class.to_uppercase();
-    table([&name, "COMMANDS", "MEAN", "50 %", "99 %", "99.9 %"], rows.collect(), "").replacen(
+    render_table([&name, "COMMANDS", "MEAN", "50 %", "99 %", "99.9 %"], rows.collect(), "").replacen(
         &name,
         &format!("\n{name}"),
         1,
     )
 }
 
-fn at_most(micros: Option<u64>, commands: u64) -> String {
+fn percentile_bound(micros: Option<u64>, commands: u64) -> String {
     match (micros, commands) {
         (_, 0) => "-".to_owned(),
-        (Some(micros), _) => format!("≤ {}", nanoseconds(micros * 1000)),
+        (Some(micros), _) => format!("≤ {}", format_ns(micros * 1000)),
         (None, _) => "> 67 s".to_owned(),
     }
 }
 
 /// With three digits or four.
-fn nanoseconds(ns: u64) -> String {
+fn format_ns(ns: u64) -> String {
     let scaled = |unit: u64, name: &str| {
         let whole = ns / unit;
         let digits = if whole >= 100 {
@@ -74,17 +74,17 @@ mod tests {
         let stages =
             vec![StageReport::new("backend", &counts, 12_345_678), StageReport::new("send", &[0; 28], 0)];
         let class = LatencyReport { class: "read".into(), stages };
-        let text = tables(Some(&[class]));
+        let text = latency_tables(Some(&[class]));
         assert_eq!(
             text,
             "\nREAD     COMMANDS  MEAN    50 %    99 %      99.9 %\n\
              backend  100       123 µs  ≤ 1 µs  ≤ 128 µs  ≤ 128 µs\n\
              send     0         -       -       -         -\n"
         );
-        assert_eq!(tables(Some(&[])), "\nno commands yet\n");
-        assert_eq!(tables(None), "");
+        assert_eq!(latency_tables(Some(&[])), "\nno commands yet\n");
+        assert_eq!(latency_tables(None), "");
         assert_eq!(
-            [0, 999, 1_500, 15_500, 2_000_000, 67_108_864_000].map(nanoseconds),
+            [0, 999, 1_500, 15_500, 2_000_000, 67_108_864_000].map(format_ns),
             ["0", "999 ns", "1.50 µs", "15.5 µs", "2 ms", "67.1 s"]
         );
     }

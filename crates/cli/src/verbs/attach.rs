@@ -8,30 +8,30 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use block_device::Via;
+use block_device::DeviceInterface;
 use clap::Args;
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
 };
 
-use super::say;
+use super::print;
 use crate::output;
 use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
 use process::paths::DefaultPaths;
 use recovery::list::{AttachState, FoundAttachment};
-use recovery::record::{self, AttachRecord, millis};
+use recovery::record::{self, AttachRecord, to_millis};
 use recovery::users;
-use recovery::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle, TIMEOUT_MAX};
+use recovery::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle, RECOVERY_TIMEOUT_MAX};
 
 /// How long a device may be in use by who only looks at it.
-const PASSING: Duration = Duration::from_secs(1);
+const TRANSIENT_USE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A time of the command line.
-fn timeout(text: &str) -> Result<Duration, String> {
-    let time = ::client::time(text).filter(|time| *time <= TIMEOUT_MAX);
+fn parse_timeout(text: &str) -> Result<Duration, String> {
+    let time = ::client::parse_time(text).filter(|time| *time <= RECOVERY_TIMEOUT_MAX);
     time.ok_or_else(|| "a time of at most a day, for example 500ms, 30s or 2m".to_owned())
 }
 
@@ -61,8 +61,8 @@ pub struct AttachArgs {
     /// Method: ublk (a kernel block device), fuse (a file, and a loop device over it where that is
     /// allowed), nbd (a Unix socket for qemu, fio, libnbd), vhost-user (a disk for a QEMU virtual machine).
     /// Default: the best that the machine offers
-    #[arg(long, value_name = "WAY", value_parser = recovery::via)]
-    pub via: Option<Via>,
+    #[arg(long, value_name = "WAY", value_parser = recovery::parse_via)]
+    pub via: Option<DeviceInterface>,
     /// The directory (fuse), socket (nbd, vhost-user) or device (ublk: /dev/ublkbN) to
     /// create. Default: an unused name
     #[arg(long, value_name = "PATH")]
@@ -79,7 +79,7 @@ pub struct AttachArgs {
     pub force: bool,
     /// How long I/O waits for --recover if the holder is killed; 0: not at all. By default as long as an
     /// operation waits for a path to the volume
-    #[arg(long, value_name = "TIME", value_parser = timeout, default_value = "120s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_timeout, default_value = "120s")]
     pub timeout: Duration,
     /// Show all attachments, including those that wait for recovery
     #[arg(long, conflicts_with = "url")]
@@ -111,11 +111,11 @@ pub struct DetachArgs {
 
 /// Attaches, or lists.
 pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
-    let Some(url) = &args.url else { return list(args) };
+    let Some(url) = &args.url else { return list_attachments(args) };
     let at = args.at.as_deref().map(std::path::absolute).transpose();
     let at = at.map_err(|why| Failure::failed(format!("--at: {why}")))?;
     if args.daemon {
-        return by_daemon(args, url, at);
+        return attach_by_daemon(args, url, at);
     }
     let options = AttachOptions {
         url: url.clone(),
@@ -124,61 +124,61 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
         recover: args.recover,
         force: args.force,
         timeout: args.timeout,
-        dir: record::dir(args.control.as_deref()),
+        dir: record::record_dir(args.control.as_deref()),
         control: None,
     };
     let attachment = Attachment::open(options, &Cancellation::new())?;
     if let Some(remark) = &attachment.remark {
-        say(&format!("{remark}\n"))?;
+        print(&format!("{remark}\n"))?;
     }
     let end = DetachHandle::new()?;
     let heard = end.clone();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(Failure::failed)?;
     let handle = signals.handle();
-    let ears = thread::spawn(move || signals.forever().for_each(|_| heard.end()));
+    let ears = thread::spawn(move || signals.forever().for_each(|_| heard.detach()));
     let served = attachment.serve(&end, &mut |opened: &AccessPoints| {
         // Who reads no lines still wants the device.
-        let _ = say(&(opened.lines().join("\n") + "\nready\n"));
+        let _ = print(&(opened.display_lines().join("\n") + "\nready\n"));
     });
     handle.close();
     let _ = ears.join();
     served.map(|()| Exit::Success)
 }
 
-fn socket(given: Option<&Path>) -> PathBuf {
+fn control_socket(given: Option<&Path>) -> PathBuf {
     given.map_or_else(|| DefaultPaths::of_process().control, Path::to_owned)
 }
 
-fn by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> Result<Exit, Failure> {
+fn attach_by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> Result<Exit, Failure> {
     let request = AttachRequest {
         url: url.clone(),
-        via: args.via.map(|via| via.name().to_owned()),
+        via: args.via.map(|via| via.cli_name().to_owned()),
         at,
         recover: args.recover,
         force: args.force,
-        timeout_ms: millis(args.timeout),
+        timeout_ms: to_millis(args.timeout),
     };
-    let answer = client::ask(&socket(args.control.as_deref()), Request::Attach(request))?;
+    let answer = client::send_request(&control_socket(args.control.as_deref()), Request::Attach(request))?;
     match args.json {
-        true => say(&output::json(&answer))?,
-        false => say(&(output::text(&answer) + "ready\n"))?,
+        true => print(&output::answer_json(&answer))?,
+        false => print(&(output::answer_text(&answer) + "ready\n"))?,
     }
     Ok(Exit::Success)
 }
 
 /// Where notes may be: beside the socket that is named, and at the usual place.
-fn dirs(control: Option<&Path>) -> Vec<PathBuf> {
-    let mut dirs = vec![record::dir(None)];
-    let named = control.map(|control| record::dir(Some(control)));
+fn record_dirs(control: Option<&Path>) -> Vec<PathBuf> {
+    let mut dirs = vec![record::record_dir(None)];
+    let named = control.map(|control| record::record_dir(Some(control)));
     dirs.extend(named.filter(|named| *named != dirs[0]));
     dirs
 }
 
-fn list(args: &AttachArgs) -> Result<Exit, Failure> {
-    let found = recovery::find_all(&dirs(args.control.as_deref()))?;
+fn list_attachments(args: &AttachArgs) -> Result<Exit, Failure> {
+    let found = recovery::find_all(&record_dirs(args.control.as_deref()))?;
     if args.json {
-        let all: Vec<_> = found.iter().map(listed).collect();
-        say(&format!("{:#}\n", serde_json::json!(all)))?;
+        let all: Vec<_> = found.iter().map(attachment_json).collect();
+        print(&format!("{:#}\n", serde_json::json!(all)))?;
         return Ok(Exit::Success);
     }
     let mut rows = Vec::new();
@@ -201,11 +201,11 @@ fn list(args: &AttachArgs) -> Result<Exit, Failure> {
         ]);
     }
     let head = ["HELD BY", "VIA", "DEVICE", "STATE", "VOLUME"];
-    say(&output::table(head, rows, "nothing is attached"))?;
+    print(&output::render_table(head, rows, "nothing is attached"))?;
     Ok(Exit::Success)
 }
 
-fn listed(found: &FoundAttachment) -> serde_json::Value {
+fn attachment_json(found: &FoundAttachment) -> serde_json::Value {
     let FoundAttachment { record, state, .. } = found;
     let mut value = serde_json::json!({
         "pid": record.holder.pid,
@@ -226,29 +226,29 @@ fn listed(found: &FoundAttachment) -> serde_json::Value {
 
 /// Ends an attachment, and waits until it is gone.
 pub fn detach(args: &DetachArgs) -> Result<Exit, Failure> {
-    let found = recovery::find(&dirs(args.control.as_deref()), &args.name)?;
-    end(&found, args.now)?;
+    let found = recovery::find(&record_dirs(args.control.as_deref()), &args.name)?;
+    end_attachment(&found, args.now)?;
     if args.json {
         let AttachRecord { url, via, ways, uuid, .. } = &found.record;
         let facts = serde_json::json!({ "url": url, "via": via, "ways": ways, "uuid": uuid });
-        say(&format!("{facts:#}\n"))?;
+        print(&format!("{facts:#}\n"))?;
     }
     Ok(Exit::Success)
 }
 
-fn end(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
+fn end_attachment(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
     let record = &found.record;
     if !now {
         refuse_if_used(found)?;
     }
     if found.state != AttachState::Serving {
-        return recovery::give_up(found);
+        return recovery::abandon(found);
     }
     if let (Some(control), Some(way)) = (&record.control, record.ways.first()) {
         let request = Request::Detach { way: way.clone(), now };
-        return client::ask_user(control, request, found.dir.owner()).map(drop);
+        return client::send_request_to_user(control, request, found.dir.owner_uid()).map(drop);
     }
-    let signal = || match record.holder.signal(rustix::process::Signal::TERM, found.dir.owner()) {
+    let signal = || match record.holder.signal(rustix::process::Signal::TERM, found.dir.owner_uid()) {
         Err(why) if why.kind() != std::io::ErrorKind::NotFound => {
             Err(Failure::failed(format!("process {}: {why}", record.holder.pid)))
         }
@@ -261,10 +261,11 @@ fn end(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
         signal()?;
     }
     let until = Instant::now() + Duration::from_secs(30);
-    while record.holder.lives().unwrap_or(true) {
+    while record.holder.is_running().unwrap_or(true) {
         if Instant::now() >= until {
-            let users = users::of(record).join("; ");
-            let why = format!("{} is still in use ({users}): stop that, or use --now", found.ways());
+            let users = users::attachment_users(record).join("; ");
+            let why =
+                format!("{} is still in use ({users}): stop that, or use --now", found.access_points_text());
             return Err(Failure::new(Exit::RequestTimeout, why));
         }
         thread::sleep(Duration::from_millis(20));
@@ -275,16 +276,16 @@ fn end(found: &FoundAttachment, now: bool) -> Result<(), Failure> {
 /// What is used is not pulled from under its users.
 fn refuse_if_used(found: &FoundAttachment) -> Result<(), Failure> {
     // Some look at every device for a moment when it changes.
-    let until = Instant::now() + PASSING;
+    let until = Instant::now() + TRANSIENT_USE_TIMEOUT;
     loop {
-        let users = users::of(&found.record);
+        let users = users::attachment_users(&found.record);
         if users.is_empty() {
             return Ok(());
         }
         if Instant::now() >= until {
             let why = format!(
                 "{} is in use: {}; stop that first, or use --now, and its users get errors",
-                found.ways(),
+                found.access_points_text(),
                 users.join("; ")
             );
             return Err(Failure::failed(why));
@@ -296,12 +297,12 @@ fn refuse_if_used(found: &FoundAttachment) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use recovery::TIMEOUT;
+    use recovery::RECOVERY_TIMEOUT_DEFAULT;
 
     #[test]
     fn the_time_out_that_help_names_is_the_default() {
-        assert_eq!(timeout("120s"), Ok(TIMEOUT));
-        assert_eq!(timeout("0"), Ok(Duration::ZERO));
-        assert!(timeout("25h").is_err() && timeout("never").is_err());
+        assert_eq!(parse_timeout("120s"), Ok(RECOVERY_TIMEOUT_DEFAULT));
+        assert_eq!(parse_timeout("0"), Ok(Duration::ZERO));
+        assert!(parse_timeout("25h").is_err() && parse_timeout("never").is_err());
     }
 }

@@ -3,7 +3,7 @@
 //! Reads and writes are both in flight. Holes are not read; zeroes are created at the destination instead of
 //! written. Invariants:
 //! - Progress in the resume file was flushed at the destination before it was recorded.
-//! - A refused copy has changed nothing: all checks come before [`Destination::begin`].
+//! - A refused copy has changed nothing: all checks come before [`UnopenedDestination::open_for_writing`].
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,21 +11,21 @@ use std::time::{Duration, Instant};
 
 use buf::{Payload, SgMut};
 use clap::Args;
-use client::{Done, Durability, Initiator, IoId, Op, Settings};
+use client::{Durability, Initiator, IoCompletion, IoId, Op, Settings};
 
-use super::{say, set_up};
-use config::size::human;
+use super::{create_initiator, print};
+use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use transfer::ends::{DataRun, Destination, End, is_zero, start};
-use transfer::journal::Journal;
-use transfer::place::FileKey;
-use transfer::progress::Progress;
+use transfer::copy_ends::{CopyEnd, DataRun, UnopenedDestination, is_zero, start_volume_operation};
+use transfer::journal::CopyJournal;
+use transfer::local_path::FileKey;
+use transfer::progress::ProgressBar;
 
 /// Stretches in flight.
-const AHEAD: usize = 16;
+const SEGMENTS_IN_FLIGHT: usize = 16;
 /// How often a copy that can be resumed makes what it did stable.
-const SETTLE_EACH: Duration = Duration::from_secs(2);
+const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 
 /// `copy`
 #[derive(Debug, Args)]
@@ -68,10 +68,10 @@ enum RequestsInFlight {
     Write(IoId, u64, u64),
 }
 
-struct Copy<'a> {
+struct CopyJob<'a> {
     initiator: Initiator,
-    from: &'a End,
-    to: &'a End,
+    from: &'a CopyEnd,
+    to: &'a CopyEnd,
     /// Bytes of the source.
     bytes: u64,
     /// The same, to the end of the last block.
@@ -90,10 +90,10 @@ struct Copy<'a> {
 }
 
 /// A copy that nothing refuses any more, and that has changed nothing yet.
-struct Plan {
+struct CopyPlan {
     initiator: Initiator,
-    from: End,
-    to: Destination,
+    from: CopyEnd,
+    to: UnopenedDestination,
     from_id: String,
     bytes: u64,
     block: u64,
@@ -104,42 +104,42 @@ struct Plan {
 }
 
 /// Refuses a new file whose name looks like a volume's.
-fn refuse_bare_word(name: &str, to: &Destination) -> Result<(), Failure> {
+fn refuse_bare_word(name: &str, to: &UnopenedDestination) -> Result<(), Failure> {
     let is_bare = !name.contains(['/', '.']);
     match to {
-        Destination::Local(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
+        UnopenedDestination::Local(place) if place.is_absent() && is_bare => Err(Failure::usage(format!(
             "\"{name}\" is not a volume's URL (iscsi://... or nvme+tcp://...), and no such file exists; write \
              ./{name} to create one"
         ))),
-        Destination::Local(_) | Destination::Remote { .. } => Ok(()),
+        UnopenedDestination::Local(_) | UnopenedDestination::Remote { .. } => Ok(()),
     }
 }
 
 /// Looks at everything that could refuse the copy.
-fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
-    let mut initiator = set_up(Settings { memory: 128 << 20, ..Settings::default() })?;
-    let from = End::source(&mut initiator, &args.from)?;
-    let bytes = from.bytes()?;
+fn plan_copy(args: &CopyArgs) -> Result<CopyPlan, Failure> {
+    let mut initiator = create_initiator(Settings { memory: 128 << 20, ..Settings::default() })?;
+    let from = CopyEnd::open_source(&mut initiator, &args.from)?;
+    let bytes = from.len_bytes()?;
     if bytes == 0 {
         return Err(Failure::usage("the source holds nothing"));
     }
-    let journal = args.resume.as_deref().map(Journal::read).transpose()?.flatten();
+    let journal = args.resume.as_deref().map(CopyJournal::read).transpose()?.flatten();
     refuse_same(args, &from)?;
-    let to = Destination::look(&mut initiator, &args.to, args.force)?;
+    let to = UnopenedDestination::inspect(&mut initiator, &args.to, args.force)?;
     refuse_bare_word(&args.to, &to)?;
     let (from_id, to_id) = (from.identity(&initiator)?, to.identity(&initiator)?);
     if to_id.as_ref() == Some(&from_id) && !from_id.is_empty() {
-        return Err(same());
+        return Err(same_volume_failure());
     }
-    let is_new = matches!(&to, Destination::Local(place) if place.is_absent());
+    let is_new = matches!(&to, UnopenedDestination::Local(place) if place.is_absent());
     if let Some(path) = &args.resume {
-        let ends = [(from.key()?, Path::new(&*args.from)), (to.key()?, Path::new(&*args.to))];
-        Journal::stands_apart(path, &ends)?;
+        let ends = [(from.file_key()?, Path::new(&*args.from)), (to.file_key()?, Path::new(&*args.to))];
+        CopyJournal::refuse_source_or_destination(path, &ends)?;
     }
     if !args.force {
-        from.hold()?;
+        from.lock_shared()?;
     }
-    let block = from.block().max(to.block());
+    let block = from.block_size().max(to.block_size());
     let total = bytes.next_multiple_of(block);
     if let Some(room) = to.capacity()?.filter(|room| *room < total) {
         let why = format!("the destination has {room} bytes, the source {bytes}: make it larger first");
@@ -160,35 +160,35 @@ fn plan(args: &CopyArgs) -> Result<Plan, Failure> {
             Some(old.done).filter(|done| *done > 0)
         }
     };
-    Ok(Plan { initiator, from, to, from_id, bytes, block, done, is_new })
+    Ok(CopyPlan { initiator, from, to, from_id, bytes, block, done, is_new })
 }
 
-fn same() -> Failure {
+fn same_volume_failure() -> Failure {
     Failure::usage(
         "source and destination are the same volume, or one is stored on the other: nothing was changed",
     )
 }
 
 /// Refuses a destination that is the source by another name, before it is locked.
-fn refuse_same(args: &CopyArgs, from: &End) -> Result<(), Failure> {
-    let to = (!client::is_volume(&args.to)).then(|| fs::metadata(&*args.to).ok()).flatten();
-    match (from.key()?, to.map(|meta| FileKey::of(&meta))) {
-        (Some(from), Some(to)) if from.overlaps(to) => Err(same()),
-        _ if *args.from == *args.to => Err(same()),
+fn refuse_same(args: &CopyArgs, from: &CopyEnd) -> Result<(), Failure> {
+    let to = (!client::is_remote_volume_name(&args.to)).then(|| fs::metadata(&*args.to).ok()).flatten();
+    match (from.file_key()?, to.map(|meta| FileKey::of_metadata(&meta))) {
+        (Some(from), Some(to)) if from.overlaps(to) => Err(same_volume_failure()),
+        _ if *args.from == *args.to => Err(same_volume_failure()),
         _ => Ok(()),
     }
 }
 
 /// Places at which a copy that is gone on with is compared.
-const LOOKS: u64 = 64;
+const COMPARED_SAMPLES: u64 = 64;
 /// Bytes that are compared there.
-const LOOK_LEN: u64 = 64 << 10;
+const COMPARED_SAMPLE_BYTES: u64 = 64 << 10;
 
 /// Refuses to go on with a copy whose destination does not hold what was copied: names and identities may be
 /// those of another file or volume.
 fn refuse_changed(
     initiator: &mut Initiator,
-    (from, to): (&End, &Destination),
+    (from, to): (&CopyEnd, &UnopenedDestination),
     (bytes, done): (u64, u64),
     block: u64,
 ) -> Result<(), Failure> {
@@ -197,28 +197,29 @@ fn refuse_changed(
         Failure::usage(format!("{why}: remove the resume file to start over"))
     };
     let is_file = to.capacity()?.is_none();
-    let Some(to) = to.reader()? else { return Err(changed("it is gone")) };
+    let Some(to) = to.open_for_comparing()? else { return Err(changed("it is gone")) };
     let done = done.min(bytes);
-    let held = to.bytes()?;
+    let held = to.len_bytes()?;
     if done > 0 && (held < bytes || is_file && held > bytes) {
         return Err(changed(&format!("it has {held} bytes")));
     }
     let compare = |initiator: &mut Initiator, at: u64| {
-        let end = (at + LOOK_LEN.next_multiple_of(block)).min(done);
-        let same = super::verify::compare_part(initiator, (from, &to), at, end - at)?;
+        let end = (at + COMPARED_SAMPLE_BYTES.next_multiple_of(block)).min(done);
+        let same = super::verify::first_difference(initiator, (from, &to), at, end - at)?;
         same.map_or(Ok(()), |differs| Err(changed(&differs)))
     };
     let floor = |at: u64| at - at % block;
-    for look in 0..=LOOKS {
-        let at =
-            floor(u64::try_from(u128::from(done) * u128::from(look) / u128::from(LOOKS)).unwrap_or(done));
-        let at = at.min(floor(done.saturating_sub(LOOK_LEN)));
+    for look in 0..=COMPARED_SAMPLES {
+        let at = floor(
+            u64::try_from(u128::from(done) * u128::from(look) / u128::from(COMPARED_SAMPLES)).unwrap_or(done),
+        );
+        let at = at.min(floor(done.saturating_sub(COMPARED_SAMPLE_BYTES)));
         if at >= done {
             continue;
         }
         compare(initiator, at)?;
         // A hole proves little: what comes behind it is looked at too.
-        let run = from.run(initiator, at, done, bytes)?;
+        let run = from.data_run_at(initiator, at, done, bytes)?;
         if !run.is_data && floor(run.end) < done {
             compare(initiator, floor(run.end))?;
         }
@@ -228,26 +229,26 @@ fn refuse_changed(
 
 /// Copies.
 pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
-    let Plan { initiator, from, mut to, from_id, bytes, block, done, is_new } = plan(args)?;
+    let CopyPlan { initiator, from, mut to, from_id, bytes, block, done, is_new } = plan_copy(args)?;
     let total = bytes.next_multiple_of(block);
-    to.create()?;
-    let journal = |done: u64, to: String| Journal { from: from_id.clone(), to, bytes, done };
+    to.create_file()?;
+    let journal = |done: u64, to: String| CopyJournal { from: from_id.clone(), to, bytes, done };
     let to_id = to.identity(&initiator)?.unwrap_or_default();
     // Before anything of the destination is changed: who cannot keep a record need not begin.
     if let Some(path) = args.resume.as_deref()
         && let Err(why) = journal(done.unwrap_or(0), to_id.clone()).write(path)
     {
-        to.discard();
+        to.remove_created();
         return Err(why);
     }
-    let to = to.begin(bytes, done.is_some())?;
-    let stretch = from.stretch().min(to.stretch());
+    let to = to.open_for_writing(bytes, done.is_some())?;
+    let stretch = from.chunk_bytes().min(to.chunk_bytes());
     let stretch = (stretch - stretch % block).max(block);
     let done = done.unwrap_or(0);
-    let mut progress = Progress::new(total, done, args.quiet);
+    let mut progress = ProgressBar::new(total, done, args.quiet);
     let run = DataRun { end: done, is_data: false };
     let (sparse, begun) = (!args.no_sparse, Instant::now());
-    let mut copy = Copy {
+    let mut copy = CopyJob {
         initiator,
         from: &from,
         to: &to,
@@ -264,34 +265,34 @@ pub fn copy(args: &CopyArgs) -> Result<Exit, Failure> {
     };
     let mut settled = Instant::now();
     while copy.step()? {
-        progress.at(copy.low_water());
-        if let Some(path) = args.resume.as_deref().filter(|_| settled.elapsed() >= SETTLE_EACH) {
-            let done = copy.low_water();
-            copy.to.settle(&mut copy.initiator)?;
+        progress.update(copy.written_up_to());
+        if let Some(path) = args.resume.as_deref().filter(|_| settled.elapsed() >= SYNC_INTERVAL) {
+            let done = copy.written_up_to();
+            copy.to.sync(&mut copy.initiator)?;
             journal(done, to_id.clone()).write(path)?;
             settled = Instant::now();
         }
     }
-    from.refuse_shorter(bytes)?;
-    to.settle(&mut copy.initiator)?;
-    progress.end();
-    let rate = progress.rate(total);
+    from.refuse_truncated(bytes)?;
+    to.sync(&mut copy.initiator)?;
+    progress.clear();
+    let rate = progress.bytes_per_second(total);
     if args.verify {
         // What was just written is in this system's memory: what lies on the medium is what is to be compared.
-        to.forget_cached()?;
-        super::verify::compare(&mut copy.initiator, (&from, &to), bytes, args.quiet)?;
+        to.drop_page_cache()?;
+        super::verify::compare_ends(&mut copy.initiator, (&from, &to), bytes, args.quiet)?;
     }
     if let Some(path) = &args.resume {
         let _ = fs::remove_file(path);
     }
-    let Copy { mut initiator, written, zeroed, .. } = copy;
-    from.close(&mut initiator)?;
-    to.close(&mut initiator)?;
-    say(&told(args, bytes, (written, zeroed), is_new, (begun.elapsed(), rate)))?;
+    let CopyJob { mut initiator, written, zeroed, .. } = copy;
+    from.close_end(&mut initiator)?;
+    to.close_end(&mut initiator)?;
+    print(&report_copied(args, bytes, (written, zeroed), is_new, (begun.elapsed(), rate)))?;
     Ok(Exit::Success)
 }
 
-fn told(
+fn report_copied(
     args: &CopyArgs,
     bytes: u64,
     (written, zeroed): (u64, u64),
@@ -311,19 +312,19 @@ fn told(
     // A rate over so short a time is one of caches.
     let took = match time.as_secs_f64() {
         seconds if seconds < 0.1 => format!("{:.0} ms", seconds * 1000.0),
-        seconds => format!("{seconds:.1} s ({}/s)", human(rate as u64)),
+        seconds => format!("{seconds:.1} s ({}/s)", format_human(rate as u64)),
     };
     format!(
         "{} copied{destination} in {took}: {} written, {} left or made zero{verified}\n",
-        human(bytes),
-        human(written),
-        human(zeroed)
+        format_human(bytes),
+        format_human(written),
+        format_human(zeroed)
     )
 }
 
-impl Copy<'_> {
+impl CopyJob<'_> {
     /// Everything before it is written.
-    fn low_water(&self) -> u64 {
+    fn written_up_to(&self) -> u64 {
         let at = |flight: &RequestsInFlight| match flight {
             RequestsInFlight::Read(_, at) | RequestsInFlight::Write(_, at, _) => *at,
         };
@@ -335,21 +336,23 @@ impl Copy<'_> {
         // Between two ends of this machine nothing is ever in flight: the record and the bar have their turn all the
         // same.
         let mut is_full = false;
-        for _ in 0..AHEAD {
-            is_full = self.next >= self.total || self.flights.len() >= AHEAD;
+        for _ in 0..SEGMENTS_IN_FLIGHT {
+            is_full = self.next >= self.total || self.flights.len() >= SEGMENTS_IN_FLIGHT;
             if is_full {
                 break;
             }
             if self.next >= self.run.end {
                 self.run = if self.sparse {
-                    let run = self.from.run(&mut self.initiator, self.next, self.total, self.bytes)?;
-                    self.whole_blocks(run)
+                    let run =
+                        self.from.data_run_at(&mut self.initiator, self.next, self.total, self.bytes)?;
+                    self.round_to_blocks(run)
                 } else {
                     DataRun { end: self.total, is_data: true }
                 };
             }
             let len = (self.run.end - self.next).min(self.stretch);
-            let whole = if self.run.is_data { self.begin_stretch(len)? } else { self.zero(self.next, len)? };
+            let whole =
+                if self.run.is_data { self.start_read(len)? } else { self.start_zero(self.next, len)? };
             if !whole {
                 is_full = true;
                 break;
@@ -358,9 +361,9 @@ impl Copy<'_> {
         }
         let mut ended = false;
         for end in [self.from, self.to] {
-            let End::Remote { volume, .. } = end else { continue };
+            let CopyEnd::Remote { volume, .. } = end else { continue };
             while let Some(done) = self.initiator.poll_done(*volume) {
-                self.ended(done)?;
+                self.handle_done(done)?;
                 ended = true;
             }
         }
@@ -372,7 +375,7 @@ impl Copy<'_> {
     }
 
     /// A run that ends where a block ends: data may be taken too far, a hole may not.
-    fn whole_blocks(&self, run: DataRun) -> DataRun {
+    fn round_to_blocks(&self, run: DataRun) -> DataRun {
         let block = self.block;
         if run.is_data {
             return DataRun { end: run.end.next_multiple_of(block).min(self.total), ..run };
@@ -384,8 +387,8 @@ impl Copy<'_> {
     }
 
     /// Reads a stretch; false if there is no memory now.
-    fn begin_stretch(&mut self, len: u64) -> Result<bool, Failure> {
-        let Some(mut memory) = self.initiator.memory(len as usize) else {
+    fn start_read(&mut self, len: u64) -> Result<bool, Failure> {
+        let Some(mut memory) = self.initiator.alloc_payload(len as usize) else {
             if self.flights.is_empty() {
                 return Err(Failure::failed("not enough memory for a single request"));
             }
@@ -393,52 +396,58 @@ impl Copy<'_> {
         };
         match self.from {
             // The last block of the destination may begin in the source and end beyond it.
-            End::Remote { volume, .. } if self.next + len > self.bytes => {
+            CopyEnd::Remote { volume, .. } if self.next + len > self.bytes => {
                 let there = (self.bytes - self.next) as usize;
                 let mut tail = vec![0; len as usize];
                 self.initiator.read_at(*volume, self.next, &mut tail[..there])?;
                 memory.copy_from(0, &tail);
-                self.write(memory, self.next)?;
+                self.start_write(memory, self.next)?;
             }
-            End::Remote { volume, .. } => {
-                let id =
-                    start(&mut self.initiator, *volume, Op::Read, (self.next, len), Payload::In(memory))?;
+            CopyEnd::Remote { volume, .. } => {
+                let id = start_volume_operation(
+                    &mut self.initiator,
+                    *volume,
+                    Op::Read,
+                    (self.next, len),
+                    Payload::In(memory),
+                )?;
                 self.flights.push(RequestsInFlight::Read(id, self.next));
             }
-            End::File { .. } => {
+            CopyEnd::File { .. } => {
                 self.from.read_file(&mut memory, self.next, self.bytes)?;
-                self.write(memory, self.next)?;
+                self.start_write(memory, self.next)?;
             }
         }
         Ok(true)
     }
 
-    fn zero(&mut self, at: u64, len: u64) -> Result<bool, Failure> {
+    fn start_zero(&mut self, at: u64, len: u64) -> Result<bool, Failure> {
         self.zeroed += len;
         match self.to {
-            End::Remote { volume, .. } => {
+            CopyEnd::Remote { volume, .. } => {
                 let what = |span| Op::WriteZeroes { span, unmap: true };
-                let id = start(&mut self.initiator, *volume, what, (at, len), Payload::None)?;
+                let id =
+                    start_volume_operation(&mut self.initiator, *volume, what, (at, len), Payload::None)?;
                 self.flights.push(RequestsInFlight::Write(id, at, 0));
             }
-            End::File { .. } => self.to.zero_file(at, len)?,
+            CopyEnd::File { .. } => self.to.zero_file(at, len)?,
         }
         Ok(true)
     }
 
-    fn write(&mut self, mut memory: SgMut, at: u64) -> Result<(), Failure> {
+    fn start_write(&mut self, mut memory: SgMut, at: u64) -> Result<(), Failure> {
         let len = memory.len() as u64;
         if self.sparse && is_zero(&mut memory) {
-            return self.zero(at, len).map(drop);
+            return self.start_zero(at, len).map(drop);
         }
         match self.to {
-            End::Remote { volume, .. } => {
+            CopyEnd::Remote { volume, .. } => {
                 let what = |span| Op::Write(span, Durability::Cached);
                 let payload = Payload::Out(memory.freeze());
-                let id = start(&mut self.initiator, *volume, what, (at, len), payload)?;
+                let id = start_volume_operation(&mut self.initiator, *volume, what, (at, len), payload)?;
                 self.flights.push(RequestsInFlight::Write(id, at, len));
             }
-            End::File { .. } => {
+            CopyEnd::File { .. } => {
                 self.to.write_file(&mut memory, at, self.total)?;
                 self.written += len;
             }
@@ -446,7 +455,7 @@ impl Copy<'_> {
         Ok(())
     }
 
-    fn ended(&mut self, done: Done) -> Result<(), Failure> {
+    fn handle_done(&mut self, done: IoCompletion) -> Result<(), Failure> {
         let named = |flight: &RequestsInFlight| match flight {
             RequestsInFlight::Read(id, _) | RequestsInFlight::Write(id, ..) => *id == done.id,
         };
@@ -457,11 +466,11 @@ impl Copy<'_> {
             RequestsInFlight::Write(_, at, _) => ("writing the destination", at),
         };
         if let Err(failure) = done.result {
-            let why = client::Error::of(failure, &format!("{what} at byte {place}"));
+            let why = client::Error::from_failure(failure, &format!("{what} at byte {place}"));
             return Err(why.into());
         }
         match (flight, done.payload) {
-            (RequestsInFlight::Read(_, at), Payload::In(memory)) => self.write(memory, at),
+            (RequestsInFlight::Read(_, at), Payload::In(memory)) => self.start_write(memory, at),
             (RequestsInFlight::Write(_, _, len), _) => {
                 self.written += len;
                 Ok(())
@@ -477,17 +486,17 @@ mod tests {
 
     use super::*;
 
-    fn end(path: &Path, bytes: u64) -> End {
+    fn end(path: &Path, bytes: u64) -> CopyEnd {
         let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
         file.set_len(bytes).unwrap();
-        End::File { file, path: path.to_owned(), is_fresh: false }
+        CopyEnd::File { file, path: path.to_owned(), is_fresh: false }
     }
 
     /// How far the copy is after each step.
-    fn steps(from: &End, to: &End, bytes: u64, sparse: bool) -> Vec<u64> {
+    fn steps(from: &CopyEnd, to: &CopyEnd, bytes: u64, sparse: bool) -> Vec<u64> {
         let run = DataRun { end: 0, is_data: false };
-        let mut copy = Copy {
-            initiator: set_up(Settings::default()).unwrap(),
+        let mut copy = CopyJob {
+            initiator: create_initiator(Settings::default()).unwrap(),
             from,
             to,
             bytes,
@@ -503,7 +512,7 @@ mod tests {
         };
         let mut marks = Vec::new();
         while copy.step().unwrap() {
-            marks.push(copy.low_water());
+            marks.push(copy.written_up_to());
         }
         marks
     }
@@ -515,7 +524,7 @@ mod tests {
         let (from, to) = (end(&dir.path().join("from"), bytes), end(&dir.path().join("to"), bytes));
         for sparse in [false, true] {
             let marks = steps(&from, &to, bytes, sparse);
-            let far = 4096 * AHEAD as u64;
+            let far = 4096 * SEGMENTS_IN_FLIGHT as u64;
             assert_eq!(marks, (1..=6).map(|step| step * far).collect::<Vec<_>>(), "sparse: {sparse}");
         }
     }

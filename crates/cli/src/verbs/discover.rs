@@ -3,15 +3,15 @@
 use std::fmt::Write;
 
 use clap::Args;
-use client::trace::{LineEvent, Side};
+use client::trace::{Speaker, TraceEvent};
 use client::{DiscoveredTarget, Protocol};
 use serde_json::json;
 
-use super::say;
+use super::print;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
-/// `discover`
+/// `discover_targets`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire discover iscsi://10.0.0.1
@@ -34,7 +34,7 @@ pub struct DoctorArgs {
     pub json: bool,
 }
 
-fn word(protocol: Protocol) -> &'static str {
+fn protocol_word(protocol: Protocol) -> &'static str {
     match protocol {
         Protocol::Iscsi => "iscsi",
         Protocol::Nvme => "nvme-tcp",
@@ -42,7 +42,7 @@ fn word(protocol: Protocol) -> &'static str {
 }
 
 /// What to type next: a URL without unit, since discovery names none.
-fn url(found: &DiscoveredTarget) -> String {
+fn target_url(found: &DiscoveredTarget) -> String {
     let scheme = if found.protocol == Protocol::Iscsi { "iscsi" } else { "nvme+tcp" };
     let unit = if found.protocol == Protocol::Iscsi { 0 } else { 1 };
     format!("{scheme}://{}/{}/{unit}", found.address, found.name)
@@ -50,7 +50,7 @@ fn url(found: &DiscoveredTarget) -> String {
 
 /// Asks what there is.
 pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
-    let discovered = client::discover(&args.url)?;
+    let discovered = client::discover_targets(&args.url)?;
     let mut text = String::new();
     if args.json {
         let found: Vec<_> = discovered
@@ -58,8 +58,8 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
             .iter()
             .map(|one| {
                 json!({
-                    "protocol": word(one.protocol), "name": one.name, "address": one.address, "tag": one.tag,
-                    "tls": one.tls, "url": url(one),
+                    "protocol": protocol_word(one.protocol), "name": one.name, "address": one.address, "tag": one.tag,
+                    "tls": one.tls, "url": target_url(one),
                 })
             })
             .collect();
@@ -71,13 +71,13 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
             } else {
                 ""
             };
-            let _ = writeln!(text, "{}{tls}", url(one));
+            let _ = writeln!(text, "{}{tls}", target_url(one));
         }
         for problem in &discovered.problems {
             let _ = writeln!(text, "note: {problem}");
         }
     }
-    say(&text)?;
+    print(&text)?;
     if discovered.targets.is_empty() {
         // Without the password that may stand in what was typed.
         let place = client::Url::parse(&args.url).map_or_else(|_| String::new(), |url| format!(" at {url}"));
@@ -88,59 +88,59 @@ pub fn discover(args: &DiscoverArgs) -> Result<Exit, Failure> {
 
 /// Brings a path up and shows each step.
 pub fn doctor(args: &DoctorArgs) -> Result<Exit, Failure> {
-    let examined = client::examine(&args.url)?;
+    let examined = client::examine_path(&args.url)?;
     if args.json {
         let lines: Vec<_> = examined
             .lines
             .iter()
             .map(|line| {
                 let (event, more) = match &line.event {
-                    LineEvent::Begins => ("begins", json!({})),
-                    LineEvent::Ends => ("ends", json!({})),
-                    LineEvent::Field { by, name, value } => {
-                        let by = if *by == Side::Us { "us" } else { "target" };
+                    TraceEvent::Begins => ("begins", json!({})),
+                    TraceEvent::Ends => ("ends", json!({})),
+                    TraceEvent::Field { by, name, value } => {
+                        let by = if *by == Speaker::Us { "us" } else { "target" };
                         ("field", json!({ "by": by, "name": name, "value": value }))
                     }
-                    LineEvent::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
+                    TraceEvent::Fails { why, advice } => ("fails", json!({ "why": why, "advice": advice })),
                 };
                 json!({ "connection": line.connection, "stage": line.stage, "event": event, "what": more })
             })
             .collect();
         let why = examined.outcome.as_ref().err().map(|why| why.message.clone());
-        say(&format!("{:#}\n", json!({ "steps": lines, "healthy": why.is_none(), "why": why })))?;
+        print(&format!("{:#}\n", json!({ "steps": lines, "healthy": why.is_none(), "why": why })))?;
     } else {
-        say(&story(&examined))?;
+        print(&steps_text(&examined))?;
     }
     examined.outcome.map(|_| Exit::Success).map_err(Into::into)
 }
 
-fn story(examined: &client::Examined) -> String {
+fn steps_text(examined: &client::PathExamination) -> String {
     let mut text = String::new();
     let mut last = None;
     for line in &examined.lines {
         let at = (line.connection, line.stage);
         // Of several connections and of stages that begin without a word each line is told where it belongs.
-        if line.event == LineEvent::Begins || last != Some(at) {
+        if line.event == TraceEvent::Begins || last != Some(at) {
             let _ = writeln!(text, "{}  (connection {})", line.stage, line.connection);
         }
         last = Some(at);
         let _ = match &line.event {
-            LineEvent::Begins => Ok(()),
-            LineEvent::Ends => writeln!(text, "  done"),
-            LineEvent::Field { by: Side::Us, name, value } => {
+            TraceEvent::Begins => Ok(()),
+            TraceEvent::Ends => writeln!(text, "  done"),
+            TraceEvent::Field { by: Speaker::Us, name, value } => {
                 writeln!(text, "  we say      {name} = {value}")
             }
-            LineEvent::Field { by: Side::Target, name, value } => {
+            TraceEvent::Field { by: Speaker::Target, name, value } => {
                 writeln!(text, "  target says {name} = {value}")
             }
-            LineEvent::Fails { why, advice } if advice.is_empty() => writeln!(text, "  FAILED: {why}"),
-            LineEvent::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
+            TraceEvent::Fails { why, advice } if advice.is_empty() => writeln!(text, "  FAILED: {why}"),
+            TraceEvent::Fails { why, advice } => writeln!(text, "  FAILED: {why}\n  what to do: {advice}"),
         };
     }
     if let Ok(info) = &examined.outcome
         && let Some(geometry) = info.geometry
     {
-        let _ = writeln!(text, "healthy: {} ({} bytes)", info.product, geometry.bytes());
+        let _ = writeln!(text, "healthy: {} ({} bytes)", info.product, geometry.capacity_bytes());
     }
     text
 }

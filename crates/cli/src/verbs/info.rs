@@ -7,8 +7,8 @@ use clap::Args;
 use client::{PathInfo, PathState, Protocol, ReservationOp, Settings};
 use serde_json::{Value, json};
 
-use super::{say, set_up};
-use config::size::human;
+use super::{create_initiator, print};
+use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
@@ -27,7 +27,7 @@ pub struct InfoArgs {
 
 /// Shows it.
 pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
-    let mut initiator = set_up(Settings { open_timeout: OPEN_TIMEOUT, ..Settings::default() })?;
+    let mut initiator = create_initiator(Settings { open_timeout: OPEN_TIMEOUT, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
     // The other paths come up in their own time; a second shows what they come to.
     let until = std::time::Instant::now() + Duration::from_secs(1);
@@ -36,9 +36,9 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         initiator.turn(Some(left));
     }
     // What no path serves would be asked for in silence until the time-out of operations.
-    let served = initiator.is_served(volume);
+    let served = initiator.check_served(volume);
     let claims = match &served {
-        Ok(()) => initiator.request_reservation(volume, ReservationOp::Report),
+        Ok(()) => initiator.run_reservation_op(volume, ReservationOp::Report),
         Err(why) => Err(why.clone()),
     };
     let (geometry, info) = (initiator.geometry(volume), initiator.info(volume));
@@ -50,7 +50,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         Ok(Some(claims)) => json!({
             "generation": claims.generation,
             "persists": claims.persists,
-            "type": claims.held.map(transfer::claims::type_word),
+            "type": claims.held.map(transfer::reservation_names::reservation_type_name),
             "registrations": claims.registrations.iter().map(super::reserve::registration_json).collect::<Vec<_>>(),
         }),
         Ok(None) => Value::Null,
@@ -60,7 +60,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         "uuid": info.uuid.map(|uuid| uuid.to_string()),
         "product": info.product,
         "serial": info.serial,
-        "bytes": geometry.bytes(),
+        "bytes": geometry.capacity_bytes(),
         "block": geometry.logical,
         "physical": geometry.physical,
         "max_io": geometry.max_io,
@@ -74,7 +74,7 @@ pub fn info(args: &InfoArgs) -> Result<Exit, Failure> {
         "paths": paths.iter().map(path_json).collect::<Vec<_>>(),
     });
     let ended = initiator.close(volume);
-    say(&if args.json { format!("{facts:#}\n") } else { card(&facts) })?;
+    print(&if args.json { format!("{facts:#}\n") } else { info_card(&facts) })?;
     served?;
     ended?;
     Ok(Exit::Success)
@@ -111,7 +111,7 @@ fn path_json(path: &PathInfo) -> Value {
 }
 
 /// The same for people.
-fn card(facts: &Value) -> String {
+fn info_card(facts: &Value) -> String {
     let mut text = String::new();
     let word = |value: &Value| match value {
         Value::Null => "-".to_owned(),
@@ -124,7 +124,7 @@ fn card(facts: &Value) -> String {
     let mut line = |name: &str, value: String| {
         let _ = writeln!(text, "{name:<24} {value}");
     };
-    line("size", format!("{} ({bytes} bytes)", human(bytes)));
+    line("size", format!("{} ({bytes} bytes)", format_human(bytes)));
     for (name, key) in [
         ("uuid", "uuid"),
         ("product", "product"),

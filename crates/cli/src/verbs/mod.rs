@@ -7,7 +7,7 @@ mod attach;
 mod copy;
 mod discover;
 mod info;
-mod plain;
+mod read_write;
 mod reserve;
 mod verify;
 
@@ -17,9 +17,9 @@ use client::{Initiator, Settings};
 use process::exit::{Exit, Failure};
 
 use eval_verbs::{bench, eval};
-use process::stdout::say;
+use process::stdout::print;
 
-pub use bench::sort_words;
+pub use bench::reorder_words;
 
 /// What a URL may say, for the help of verbs that take one.
 const URL_HELP: &str = "\
@@ -57,13 +57,13 @@ pub enum RemoteVerb {
     #[command(
         after_help = "--offset must be a multiple of the block size. For URLs see `blockwire info --help`."
     )]
-    Read(plain::ReadArgs),
+    Read(read_write::ReadArgs),
     /// Write bytes to a remote volume
     #[command(
         after_help = "--offset must be a multiple of the block size. If the input ends within a block, the rest of the block is unchanged. \
 Everything is flushed before the command returns. For URLs see `blockwire info --help`."
     )]
-    Write(plain::WriteArgs),
+    Write(read_write::WriteArgs),
     /// Copy a volume: a URL or a file on either side
     Copy(copy::CopyArgs),
     /// Compare two volumes, or a volume and a file, byte by byte
@@ -79,7 +79,7 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     Detach(attach::DetachArgs),
     /// Keep an attachment alive whose holder was killed; `attach` starts it
     #[command(hide = true)]
-    Keep(recovery::KeepArgs),
+    Keep(recovery::GuardianArgs),
     /// Run a load on remote volumes with fio's options, and measure it
     Bench(bench::BenchArgs),
     /// Run the experiments of published papers on targets and initiators, and report
@@ -88,30 +88,30 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
 }
 
 /// Does it.
-pub fn act(verb: &RemoteVerb) -> Result<Exit, Failure> {
+pub fn run_remote_verb(verb: &RemoteVerb) -> Result<Exit, Failure> {
     match verb {
         RemoteVerb::Discover(args) => discover::discover(args),
         RemoteVerb::Doctor(args) => discover::doctor(args),
         RemoteVerb::Info(args) => info::info(args),
-        RemoteVerb::Read(args) => plain::read(args),
-        RemoteVerb::Write(args) => plain::write(args),
+        RemoteVerb::Read(args) => read_write::read_volume(args),
+        RemoteVerb::Write(args) => read_write::write_volume(args),
         RemoteVerb::Copy(args) => copy::copy(args),
         RemoteVerb::Verify(args) => verify::verify(args),
         RemoteVerb::Reserve(args) => reserve::reserve(args),
         RemoteVerb::Attach(args) => attach::attach(args),
         RemoteVerb::Detach(args) => attach::detach(args),
-        RemoteVerb::Keep(args) => recovery::keep(args),
-        RemoteVerb::Bench(args) => bench::bench(args),
-        RemoteVerb::Eval(args) => eval::act(args),
+        RemoteVerb::Keep(args) => recovery::run_guardian(args),
+        RemoteVerb::Bench(args) => bench::run_bench(args),
+        RemoteVerb::Eval(args) => eval::run_eval_verb(args),
     }
 }
 
-fn set_up(settings: Settings) -> Result<Initiator, Failure> {
+fn create_initiator(settings: Settings) -> Result<Initiator, Failure> {
     Ok(Initiator::new(settings)?)
 }
 
 /// A size of the command line.
-fn size(text: &str) -> Result<u64, String> {
+fn parse_size(text: &str) -> Result<u64, String> {
     config::size::parse(text).map_err(|why| why.to_string())
 }
 

@@ -3,17 +3,17 @@
 use clap::{Args, ValueEnum};
 use client::{IsidChoice, Registration, ReservationOp, Reservations, Settings};
 use serde_json::{Value, json};
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 
-use transfer::claims::{type_word, who};
+use transfer::reservation_names::{registrant_name, reservation_type_name};
 
-use super::{say, set_up};
+use super::{create_initiator, print};
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
 /// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Word {
+pub enum ReserveAction {
     /// Show the registrants and the reservation
     Report,
     /// Register this machine with --key
@@ -36,7 +36,7 @@ pub enum Word {
 
 /// The six types, named as both standards name them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Type {
+pub enum ReservationTypeName {
     /// One holder, others may read
     WriteExclusive,
     /// One holder, others may neither read nor write
@@ -51,15 +51,15 @@ pub enum Type {
     ExclusiveAccessAll,
 }
 
-impl Type {
-    fn kind(self) -> ReservationType {
+impl ReservationTypeName {
+    fn to_reservation_type(self) -> ReservationType {
         match self {
-            Type::WriteExclusive => ReservationType::WriteExclusive,
-            Type::ExclusiveAccess => ReservationType::ExclusiveAccess,
-            Type::WriteExclusiveRegistrants => ReservationType::WriteExclusiveRegistrants,
-            Type::ExclusiveAccessRegistrants => ReservationType::ExclusiveAccessRegistrants,
-            Type::WriteExclusiveAll => ReservationType::WriteExclusiveAll,
-            Type::ExclusiveAccessAll => ReservationType::ExclusiveAccessAll,
+            ReservationTypeName::WriteExclusive => ReservationType::WriteExclusive,
+            ReservationTypeName::ExclusiveAccess => ReservationType::ExclusiveAccess,
+            ReservationTypeName::WriteExclusiveRegistrants => ReservationType::WriteExclusiveRegistrants,
+            ReservationTypeName::ExclusiveAccessRegistrants => ReservationType::ExclusiveAccessRegistrants,
+            ReservationTypeName::WriteExclusiveAll => ReservationType::WriteExclusiveAll,
+            ReservationTypeName::ExclusiveAccessAll => ReservationType::ExclusiveAccessAll,
         }
     }
 }
@@ -77,21 +77,21 @@ pub struct ReserveArgs {
     /// The volume, by one path
     pub url: SecretUrl,
     /// What to do
-    pub word: Word,
+    pub word: ReserveAction,
     /// This machine's key: a number, decimal or 0x and hexadecimal
-    #[arg(long, value_parser = key)]
+    #[arg(long, value_parser = parse_key)]
     pub key: Option<Key>,
     /// The new key
-    #[arg(long, value_parser = key)]
+    #[arg(long, value_parser = parse_key)]
     pub new_key: Option<Key>,
     /// The key whose registrations are removed
-    #[arg(long, value_parser = key)]
+    #[arg(long, value_parser = parse_key)]
     pub victim: Option<Key>,
     /// The type of the reservation
     #[arg(long = "type", value_name = "TYPE")]
-    pub kind: Option<Type>,
+    pub kind: Option<ReservationTypeName>,
     /// Whether registrations survive a restart of the target
-    #[arg(long, value_name = "yes|no", value_parser = yes)]
+    #[arg(long, value_name = "yes|no", value_parser = parse_yes_no)]
     pub persist: Option<bool>,
     /// Register regardless of this machine's current key
     #[arg(long)]
@@ -101,7 +101,7 @@ pub struct ReserveArgs {
     pub json: bool,
 }
 
-fn key(text: &str) -> Result<Key, String> {
+fn parse_key(text: &str) -> Result<Key, String> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u64::from_str_radix(digits, 16),
         None => text.parse(),
@@ -113,7 +113,7 @@ fn key(text: &str) -> Result<Key, String> {
     }
 }
 
-fn yes(text: &str) -> Result<bool, String> {
+fn parse_yes_no(text: &str) -> Result<bool, String> {
     match text {
         "yes" => Ok(true),
         "no" => Ok(false),
@@ -126,29 +126,33 @@ fn reservation_op(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
     let needs =
         |key: Option<Key>, option: &str| key.ok_or_else(|| Failure::usage(format!("this needs {option}")));
     let own = || needs(args.key, "--key, this machine's key").map(Some);
-    let kind = || args.kind.map(Type::kind).ok_or_else(|| Failure::usage("this needs --type"));
+    let kind = || {
+        args.kind
+            .map(ReservationTypeName::to_reservation_type)
+            .ok_or_else(|| Failure::usage("this needs --type"))
+    };
     let register = |mode, current: Option<Key>, new| {
         let current = if args.ignore_key { None } else { current };
         let persist = args.persist;
-        Action::Register(Register { mode, persist, ..Register::new(current, new) })
+        Action::Register(RegistrationRequest { mode, persist, ..RegistrationRequest::new(current, new) })
     };
     Ok(ReservationOp::Change(match args.word {
-        Word::Report => return Ok(ReservationOp::Report),
-        Word::Register => {
+        ReserveAction::Report => return Ok(ReservationOp::Report),
+        ReserveAction::Register => {
             register(RegisterMode::Add, Some(Key(0)), needs(args.key, "--key, the key to have")?)
         }
-        Word::Replace => {
+        ReserveAction::Replace => {
             register(RegisterMode::Replace, args.key, needs(args.new_key, "--new-key, the key to have")?)
         }
-        Word::Unregister => register(RegisterMode::Remove, own()?, Key(0)),
-        Word::Reserve => Action::Reserve { key: own()?, kind: kind()? },
-        Word::Release => Action::Release { key: own()?, kind: kind()? },
-        Word::Clear => Action::Clear { key: own()? },
-        Word::Preempt | Word::PreemptAbort => Action::Preempt {
+        ReserveAction::Unregister => register(RegisterMode::Remove, own()?, Key(0)),
+        ReserveAction::Reserve => Action::Reserve { key: own()?, kind: kind()? },
+        ReserveAction::Release => Action::Release { key: own()?, kind: kind()? },
+        ReserveAction::Clear => Action::Clear { key: own()? },
+        ReserveAction::Preempt | ReserveAction::PreemptAbort => Action::Preempt {
             key: own()?,
             victim: needs(args.victim, "--victim, whose registrations to take away")?,
             kind: kind()?,
-            abort: args.word == Word::PreemptAbort,
+            abort: args.word == ReserveAction::PreemptAbort,
         },
     }))
 }
@@ -156,13 +160,13 @@ fn reservation_op(args: &ReserveArgs) -> Result<ReservationOp, Failure> {
 /// Does it, then shows what holds.
 pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
     let claim = reservation_op(args)?;
-    let mut initiator = set_up(Settings { isid: IsidChoice::Lasting, ..Settings::default() })?;
+    let mut initiator = create_initiator(Settings { isid: IsidChoice::Lasting, ..Settings::default() })?;
     let volume = initiator.open(&args.url)?;
     let asks = claim == ReservationOp::Report;
-    let report = match initiator.request_reservation(volume, claim)? {
+    let report = match initiator.run_reservation_op(volume, claim)? {
         Some(report) => Ok(report),
         None => initiator
-            .request_reservation(volume, ReservationOp::Report)
+            .run_reservation_op(volume, ReservationOp::Report)
             .map_err(Failure::from)
             .and_then(|report| report.ok_or_else(|| Failure::failed("the target reports no reservations"))),
     };
@@ -177,10 +181,10 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
         }
         other => other?,
     };
-    say(&if args.json { format!("{:#}\n", report_json(&report)) } else { table(&report) })?;
+    print(&if args.json { format!("{:#}\n", report_json(&report)) } else { registrations_table(&report) })?;
     closed?;
-    match (args.word, still_held(&report)) {
-        (Word::Release, Some(holder)) => Err(Failure::failed(format!(
+    match (args.word, holder_by_other_path(&report)) {
+        (ReserveAction::Release, Some(holder)) => Err(Failure::failed(format!(
             "the reservation is still held by {holder}, another port of this machine, and only that port can \
              release it; unregister through the path that reserved, or preempt its key"
         ))),
@@ -190,17 +194,17 @@ pub fn reserve(args: &ReserveArgs) -> Result<Exit, Failure> {
 
 /// Who holds the reservation, if this machine holds it by another path: a release by this one succeeds there and
 /// does nothing (SPC-4 §5.9.11.2).
-fn still_held(report: &Reservations) -> Option<String> {
+fn holder_by_other_path(report: &Reservations) -> Option<String> {
     report.held.filter(|kind| !kind.is_all_registrants())?;
     let held = |one: &&Registration| one.holds && !one.ours && one.kin == Some(true);
-    report.registrations.iter().find(held).map(|one| who(&one.identity))
+    report.registrations.iter().find(held).map(|one| registrant_name(&one.identity))
 }
 
 /// A registration.
 pub fn registration_json(registration: &Registration) -> Value {
     json!({
         "key": format!("{:#x}", registration.key.0),
-        "who": who(&registration.identity),
+        "who": registrant_name(&registration.identity),
         "holds": registration.holds,
         "ours": registration.ours,
     })
@@ -210,13 +214,13 @@ fn report_json(report: &Reservations) -> Value {
     json!({
         "generation": report.generation,
         "persists": report.persists,
-        "type": report.held.map(type_word),
+        "type": report.held.map(reservation_type_name),
         "registrations": report.registrations.iter().map(registration_json).collect::<Vec<_>>(),
     })
 }
 
-fn table(report: &Reservations) -> String {
-    let held = report.held.map_or("none", type_word);
+fn registrations_table(report: &Reservations) -> String {
+    let held = report.held.map_or("none", reservation_type_name);
     let persists = match report.persists {
         Some(true) => ", survives a restart",
         Some(false) => ", ends with the target",
@@ -230,7 +234,7 @@ fn table(report: &Reservations) -> String {
             (false, true) => "  ours",
             (false, false) => "",
         };
-        text += &format!("{:#018x}  {}{marks}\n", one.key.0, who(&one.identity));
+        text += &format!("{:#018x}  {}{marks}\n", one.key.0, registrant_name(&one.identity));
     }
     text
 }
@@ -243,9 +247,11 @@ mod tests {
 
     #[test]
     fn keys_are_numbers_of_64_bits() {
-        assert_eq!(key("0xabc1"), Ok(Key(0xabc1)));
-        assert_eq!(key("17"), Ok(Key(17)));
-        assert!(key("0").is_err() && key("x").is_err() && key("0x1ffffffffffffffff").is_err());
+        assert_eq!(parse_key("0xabc1"), Ok(Key(0xabc1)));
+        assert_eq!(parse_key("17"), Ok(Key(17)));
+        assert!(
+            parse_key("0").is_err() && parse_key("x").is_err() && parse_key("0x1ffffffffffffffff").is_err()
+        );
     }
 
     #[test]
@@ -268,17 +274,27 @@ mod tests {
         let (exclusive, all) =
             (Some(ReservationType::WriteExclusive), Some(ReservationType::WriteExclusiveAll));
         let port = vec![one(true, Some(true), false), one(false, Some(true), true)];
-        assert_eq!(still_held(&held(exclusive, port.clone())), Some("iqn.x:a,i,0x010101010101".to_owned()));
-        assert_eq!(still_held(&held(all, port)), None);
+        assert_eq!(
+            holder_by_other_path(&held(exclusive, port.clone())),
+            Some("iqn.x:a,i,0x010101010101".to_owned())
+        );
+        assert_eq!(holder_by_other_path(&held(all, port)), None);
         let foreign = vec![one(true, Some(true), false), one(false, Some(false), true)];
-        assert_eq!(still_held(&held(exclusive, foreign)), None, "another host's is not ours to release");
-        assert_eq!(still_held(&held(None, vec![one(true, Some(true), false)])), None);
+        assert_eq!(
+            holder_by_other_path(&held(exclusive, foreign)),
+            None,
+            "another host's is not ours to release"
+        );
+        assert_eq!(holder_by_other_path(&held(None, vec![one(true, Some(true), false)])), None);
     }
 
     #[test]
     fn every_type_has_its_word() {
-        for one in Type::value_variants() {
-            assert_eq!(one.to_possible_value().unwrap().get_name(), type_word(one.kind()));
+        for one in ReservationTypeName::value_variants() {
+            assert_eq!(
+                one.to_possible_value().unwrap().get_name(),
+                reservation_type_name(one.to_reservation_type())
+            );
         }
     }
 }

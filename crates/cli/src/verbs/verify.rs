@@ -3,15 +3,15 @@
 use clap::Args;
 use client::{Initiator, Settings};
 
-use super::{say, set_up};
-use config::size::human;
+use super::{create_initiator, print};
+use config::size::format_human;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use transfer::ends::End;
-use transfer::progress::Progress;
+use transfer::copy_ends::CopyEnd;
+use transfer::progress::ProgressBar;
 
 /// Bytes that are compared at a time.
-const STRETCH: usize = 4 << 20;
+const COMPARE_BYTES: usize = 4 << 20;
 
 /// `verify`
 #[derive(Debug, Args)]
@@ -30,29 +30,30 @@ pub struct VerifyArgs {
 
 /// Compares.
 pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
-    let mut initiator = set_up(Settings::default())?;
-    let one = End::source(&mut initiator, &args.one)?;
-    let other = End::source(&mut initiator, &args.other)?;
-    let (a, b) = (one.bytes()?, other.bytes()?);
+    let mut initiator = create_initiator(Settings::default())?;
+    let one = CopyEnd::open_source(&mut initiator, &args.one)?;
+    let other = CopyEnd::open_source(&mut initiator, &args.other)?;
+    let (a, b) = (one.len_bytes()?, other.len_bytes()?);
     if a != b {
-        let why = format!("{} has {a} bytes, {} has {b}", shown(&args.one), shown(&args.other));
+        let why =
+            format!("{} has {a} bytes, {} has {b}", redacted_name(&args.one), redacted_name(&args.other));
         return Err(Failure::failed(why));
     }
-    compare(&mut initiator, (&one, &other), a, args.quiet)?;
-    one.close(&mut initiator)?;
-    other.close(&mut initiator)?;
+    compare_ends(&mut initiator, (&one, &other), a, args.quiet)?;
+    one.close_end(&mut initiator)?;
+    other.close_end(&mut initiator)?;
     let told = if args.json {
         format!("{:#}\n", serde_json::json!({ "bytes": a, "alike": true }))
     } else {
-        format!("{} compared: alike\n", human(a))
+        format!("{} compared: alike\n", format_human(a))
     };
-    say(&told)?;
+    print(&told)?;
     Ok(Exit::Success)
 }
 
 /// An end as it may be shown: a volume without its passwords.
-fn shown(name: &str) -> String {
-    match client::urls_of(name) {
+fn redacted_name(name: &str) -> String {
+    match client::urls_of_name(name) {
         Ok((_, shown)) => shown,
         // It was opened, so it is a path.
         Err(_) => name.to_owned(),
@@ -63,35 +64,35 @@ fn shown(name: &str) -> String {
 ///
 /// # Errors
 /// At the first byte that differs.
-pub(super) fn compare(
+pub(super) fn compare_ends(
     initiator: &mut Initiator,
-    (one, other): (&End, &End),
+    (one, other): (&CopyEnd, &CopyEnd),
     bytes: u64,
     is_quiet: bool,
 ) -> Result<(), Failure> {
-    let mut progress = Progress::new(bytes, 0, is_quiet);
+    let mut progress = ProgressBar::new(bytes, 0, is_quiet);
     let mut at = 0;
     while at < bytes {
-        let len = (bytes - at).min(STRETCH as u64);
-        if let Some(differs) = compare_part(initiator, (one, other), at, len)? {
+        let len = (bytes - at).min(COMPARE_BYTES as u64);
+        if let Some(differs) = first_difference(initiator, (one, other), at, len)? {
             return Err(Failure::failed(differs));
         }
         at += len;
-        progress.at(at);
+        progress.update(at);
     }
     Ok(())
 }
 
-/// Compares so many bytes of both from an offset on, at most [`STRETCH`]. `Some`: what differs.
-pub(super) fn compare_part(
+/// Compares so many bytes of both from an offset on, at most [`COMPARE_BYTES`]. `Some`: what differs.
+pub(super) fn first_difference(
     initiator: &mut Initiator,
-    (one, other): (&End, &End),
+    (one, other): (&CopyEnd, &CopyEnd),
     at: u64,
     len: u64,
 ) -> Result<Option<String>, Failure> {
     let (mut a, mut b) = (vec![0; len as usize], vec![0; len as usize]);
-    read(initiator, one, at, &mut a)?;
-    read(initiator, other, at, &mut b)?;
+    read_end(initiator, one, at, &mut a)?;
+    read_end(initiator, other, at, &mut b)?;
     if a == b {
         return Ok(None);
     }
@@ -102,11 +103,11 @@ pub(super) fn compare_part(
     }))
 }
 
-fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Result<(), Failure> {
+fn read_end(initiator: &mut Initiator, end: &CopyEnd, at: u64, into: &mut [u8]) -> Result<(), Failure> {
     match end {
-        End::Remote { volume, .. } => {
+        CopyEnd::Remote { volume, .. } => {
             // The last stretch may end within a block.
-            let block = end.block() as usize;
+            let block = end.block_size() as usize;
             let whole = into.len().next_multiple_of(block);
             if whole == into.len() {
                 return Ok(initiator.read_at(*volume, at, into)?);
@@ -116,7 +117,7 @@ fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Resul
             into.copy_from_slice(&bytes[..into.len()]);
             Ok(())
         }
-        End::File { file, path, .. } => {
+        CopyEnd::File { file, path, .. } => {
             use std::os::unix::fs::FileExt;
             file.read_exact_at(into, at).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
         }
@@ -125,15 +126,15 @@ fn read(initiator: &mut Initiator, end: &End, at: u64, into: &mut [u8]) -> Resul
 
 #[cfg(test)]
 mod tests {
-    use super::shown;
+    use super::redacted_name;
 
     #[test]
     fn ends_are_shown_without_passwords() {
         let path = "iscsi://u%hush@127.0.0.1/iqn.2026-11.x:y/0";
         for name in [path.to_owned(), format!("{path},{path}"), format!("stripe:{path}+{path}")] {
-            let said = shown(&name);
+            let said = redacted_name(&name);
             assert!(said.contains("iqn.2026-11.x:y") && !said.contains("hush"), "{said}");
         }
-        assert_eq!(shown("/srv/a,b"), "/srv/a,b");
+        assert_eq!(redacted_name("/srv/a,b"), "/srv/a,b");
     }
 }

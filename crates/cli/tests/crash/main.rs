@@ -16,16 +16,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use config::name::VolumeName;
-use config::plan::{Origin, Volume};
+use config::plan::{Volume, VolumeOrigin};
 use engine::state::StateDir;
 use engine::state::identity::Identities;
 use engine::store::Store;
 use medium::{Medium, lay_out};
-use process::owned::Dir;
+use process::owned_dir::OwnedDir;
 use recovery::record::{AttachRecord, RecordFile, RecordedPath};
 use sim::SimRng;
 use trace::{Change, tell};
-use transfer::journal::Journal;
+use transfer::journal::CopyJournal;
 
 /// Where a scenario works, in the environment of the process that is traced.
 const ROOT: &str = "CRASH_ROOT";
@@ -107,17 +107,17 @@ fn scenario_records() {
     let Some(root) = scenario_root() else { return };
     let state = StateDir::open(&state_of(&root)).unwrap();
     for number in 0..=RECORDS {
-        state.write(NAME, &record(number)).unwrap();
+        state.write_record(NAME, &record(number)).unwrap();
         tell(&root, number);
     }
-    state.remove(NAME).unwrap();
+    state.remove_record(NAME).unwrap();
     tell(&root, RECORDS + 1);
 }
 
 fn look_at_records(root: &Path, told: Option<u32>) {
     // What made the root of this test is not the code's.
     let state = StateDir::open(&state_of(root)).unwrap();
-    let found = state.read(NAME).unwrap();
+    let found = state.read_record(NAME).unwrap();
     let number = found.as_ref().map(|bytes| u32::from_le_bytes(*bytes.first_chunk().unwrap()));
     assert!(found.is_none_or(|bytes| bytes == record(number.unwrap())), "a record is mixed");
     let (old, new) = (told, told.map_or(0, |told| told + 1));
@@ -144,9 +144,9 @@ fn scenario_in_place() {
     let Some(root) = scenario_root() else { return };
     let state = StateDir::open(&state_of(&root)).unwrap();
     let path = state_of(&root).join(NAME);
-    state.write(NAME, &record(0)).unwrap();
+    state.write_record(NAME, &record(0)).unwrap();
     tell(&root, 0);
-    state.write("8.reservations", &record(1)).unwrap();
+    state.write_record("8.reservations", &record(1)).unwrap();
     let whole = std::fs::read(state_of(&root).join("8.reservations")).unwrap();
     let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
     file.set_len(whole.len() as u64).unwrap();
@@ -166,7 +166,7 @@ const WRITTEN: &[u8] = b"flushed";
 fn volume_of(root: &Path) -> (PathBuf, Volume) {
     let path = root.join("disks/a.img");
     let spec = config::spec::parse(&format!("file:{},size={SIZE}", path.display())).unwrap();
-    (path, Volume { name: VolumeName::parse("a").unwrap(), spec, origin: Origin::Configured })
+    (path, Volume { name: VolumeName::parse("a").unwrap(), spec, origin: VolumeOrigin::Configured })
 }
 
 #[test]
@@ -212,8 +212,8 @@ fn a_volume_s_new_file_is_there_after_every_crash_point() {
     is_noticed("a file without a sync of its directory", &without(&changes, of_file), look_at_volume);
 }
 
-fn journal(done: u64) -> Journal {
-    Journal { from: "iscsi://a/b/0".repeat(60), to: "b".to_owned(), bytes: 1 << 40, done }
+fn journal(done: u64) -> CopyJournal {
+    CopyJournal { from: "iscsi://a/b/0".repeat(60), to: "b".to_owned(), bytes: 1 << 40, done }
 }
 
 #[test]
@@ -226,7 +226,7 @@ fn scenario_journal() {
 }
 
 fn look_at_journal(root: &Path, told: Option<u32>) {
-    let found = Journal::read(&root.join("progress")).unwrap_or_else(|why| panic!("{}", why.message));
+    let found = CopyJournal::read(&root.join("progress")).unwrap_or_else(|why| panic!("{}", why.message));
     let (old, new) = (told.map(|told| journal(told.into())), journal(told.map_or(0, |told| told + 1).into()));
     assert!(found == old || found == Some(new), "{found:?} where {told:?} was told");
 }
@@ -259,7 +259,7 @@ fn attached(root: &Path) -> (PathBuf, &'static OsStr) {
 fn scenario_attachment() {
     let Some(root) = scenario_root() else { return };
     let (at, name) = attached(&root);
-    let dir = Arc::new(Dir::make(&at).unwrap());
+    let dir = Arc::new(OwnedDir::create(&at).unwrap());
     let text = r#"{"pid":1,"started":0,"url":"u","via":"nbd","ways":["/a"],"uuid":"x","nexus":[1,2,3]}"#;
     let record: AttachRecord = serde_json::from_str(text).unwrap();
     let mut file = RecordFile::write(dir, name, &record).unwrap();
@@ -268,15 +268,15 @@ fn scenario_attachment() {
         file.set_paths(paths(number)).unwrap();
         tell(&root, number as u32);
     }
-    file.leave_behind();
+    file.persist();
     tell(&root, 5);
 }
 
 /// The record is of processes that a failure of the power ends: it need not be there. What is there is whole.
 fn look_at_attachment(root: &Path, told: Option<u32>) {
     let (at, name) = attached(root);
-    let Ok(Some(dir)) = Dir::find(&at) else { return };
-    let Ok(bytes) = dir.read(name, 1 << 20) else { return };
+    let Ok(Some(dir)) = OwnedDir::find_existing(&at) else { return };
+    let Ok(bytes) = dir.read_trusted(name, 1 << 20) else { return };
     let found: AttachRecord = serde_json::from_slice(&bytes).expect("a record is mixed");
     let may = (0..=told.map_or(0, |told| told + 1)).map(u64::from);
     let mut known = may.map(|number| if number == 0 { vec![] } else { paths(number.min(4)) });

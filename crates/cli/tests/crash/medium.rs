@@ -103,7 +103,7 @@ impl Medium {
             selections.extend((0..many).map(|one| (0..many).map(|at| at == one).collect()));
             selections.extend((0..many).map(|one| (0..many).map(|at| at != one).collect()));
             for _ in 0..DRAWN {
-                selections.insert((0..many).map(|_| chance.permille(500)).collect());
+                selections.insert((0..many).map(|_| chance.chance_permille(500)).collect());
             }
         }
         let mut states = BTreeSet::new();
@@ -165,8 +165,8 @@ impl Contents {
             2 => sectors(now.len(), Box::new(|| false)),
             3 => sectors(stable.len(), Box::new(|| true)),
             _ => {
-                let len = if chance.permille(500) { now.len() } else { stable.len() };
-                sectors(len, Box::new(|| chance.permille(500)))
+                let len = if chance.chance_permille(500) { now.len() } else { stable.len() };
+                sectors(len, Box::new(|| chance.chance_permille(500)))
             }
         }
     }

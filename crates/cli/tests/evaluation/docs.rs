@@ -3,8 +3,8 @@
 use std::fmt::Write;
 use std::path::Path;
 
-use eval::preset::{PRESETS, word};
-use eval::published::published;
+use eval::preset::{PRESETS, fio_rw_word};
+use eval::published::published_data;
 
 fn size(bytes: u64) -> String {
     match bytes {
@@ -20,10 +20,11 @@ fn table() -> String {
         "| preset | experiment | volumes | load | paper, place | figures |\n|---|---|---|---|---|---|\n",
     );
     for preset in PRESETS {
-        let paper = preset.paper.and_then(|id| published().papers.iter().find(|paper| paper.id == id));
+        let paper = preset.paper.and_then(|id| published_data().papers.iter().find(|paper| paper.id == id));
         let paper =
             paper.map_or("ours".to_owned(), |paper| format!("{} ({}); {}", paper.title, paper.by, preset.at));
-        let of_order = |is_random: bool| preset.directions.iter().map(move |one| word(*one, is_random));
+        let of_order =
+            |is_random: bool| preset.directions.iter().map(move |one| fio_rw_word(*one, is_random));
         let words: Vec<&str> = preset.orders.iter().flat_map(|is_random| of_order(*is_random)).collect();
         let sizes: Vec<u64> = preset.sizes.iter().map(|bytes| u64::from(*bytes)).collect();
         let sizes = match (sizes.iter().min(), sizes.iter().max()) {
@@ -47,7 +48,7 @@ fn table() -> String {
             preset.title,
             preset.volumes.0,
             size(preset.volumes.1),
-            preset.published().count()
+            preset.published_figures().count()
         );
     }
     text
@@ -76,7 +77,7 @@ fn the_records_form_is_documented() {
     let page = std::fs::read_to_string(path).unwrap();
     let mut record = super::sample::record("quick", &[super::sample::OURS], &[4096], 1, 1);
     record.points[0].work = Some(1);
-    record.points[0].runs[0].latency_summary = Some(eval::record::Summary::default());
+    record.points[0].runs[0].latency_summary = Some(eval::record::LatencySummary::default());
     let value = serde_json::to_value(record).unwrap();
     let mut left = vec![&value];
     while let Some(value) = left.pop() {

@@ -64,7 +64,7 @@ fn processes_in(dir: &Path) -> Vec<String> {
 #[test]
 fn a_signal_leaves_nothing_behind() {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let is_over_links = lab::namespaces().is_ok();
+    let is_over_links = lab::check_namespaces().is_ok();
     let loads = if is_over_links { ("nvme-tcp-jitter", "0.02") } else { ("quick", "0.5") };
     // Both have a runner of their own.
     for (signal, code, of) in [(Signal::TERM, 143, loads), (Signal::INT, 130, ("unified-wire", "0.02"))] {
@@ -97,7 +97,7 @@ fn a_signal_leaves_nothing_behind() {
 /// What a killed run could not take down, the next one does.
 #[test]
 fn the_next_run_removes_what_a_killed_one_left() {
-    if lab::namespaces().is_err() {
+    if lab::check_namespaces().is_err() {
         eprintln!("not tried: network namespaces cannot be made here");
         return;
     }

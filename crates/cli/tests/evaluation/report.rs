@@ -35,7 +35,7 @@ fn other_forms_are_printed() {
     assert_eq!(print("csv").lines().count(), 1 + made.points.len());
     let again = eval::record::Record::parse(&print("json")).unwrap();
     assert_eq!(
-        (again.points.len(), again.points[1].latencies()),
-        (made.points.len(), made.points[1].latencies())
+        (again.points.len(), again.points[1].latency_histogram()),
+        (made.points.len(), made.points[1].latency_histogram())
     );
 }

@@ -2,7 +2,7 @@
 
 use eval::Histogram;
 use eval::cpu::{CpuTimes, CpuUsage};
-use eval::record::{EndUsage, Machine, Point, Record, Run, SCHEMA};
+use eval::record::{EndUsage, Machine, Point, RECORD_SCHEMA_VERSION, Record, Run};
 
 /// The same numbers at each call.
 struct Random(u64);
@@ -100,7 +100,7 @@ pub fn record(preset: &str, systems: &[System], sizes: &[u64], runs: usize, seed
     let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned()));
     let paper = eval::preset::Preset::find(preset).and_then(|preset| preset.paper).map(str::to_owned);
     Record {
-        schema: SCHEMA,
+        schema: RECORD_SCHEMA_VERSION,
         preset: preset.into(),
         title: "Figures that were never measured".into(),
         paper,

@@ -6,21 +6,21 @@
 use std::path::Path;
 use std::time::Duration;
 
-use eval::fio::Direction;
-use eval::preset::{EvaluationPlan, Preset, Scale, plan};
+use eval::fio::IoDirection;
+use eval::preset::{EvaluationPlan, Preset, Scale, fit_plan};
 use eval::record::{Point, Record};
-use lab::{Cores, NoProgress, Place, Runner};
+use lab::{CommandLocation, CoreAssignment, NoProgress, Runner};
 
 /// The first round of the smallest preset: reads by all pairs, writes to our own target.
 fn all_pairs(room: &eval::preset::HostCapacity) -> EvaluationPlan {
     let quick = Preset::find("quick").unwrap();
     // By the name `fio` the best of its ways is taken: one of those that are here by their own names.
     let initiators: Vec<String> = room.initiators.iter().filter(|name| *name != "fio").cloned().collect();
-    let mut plan = plan(quick, room, Scale::Part(0.01), &room.targets, &initiators).unwrap();
+    let mut plan = fit_plan(quick, room, Scale::Part(0.01), &room.targets, &initiators).unwrap();
     let is_kept = |step: &eval::preset::Step| {
         let is_ours = step.target == "blockwire";
         let is_told_apart = is_ours || step.initiator != "blockwire-polling";
-        step.round == 0 && is_told_apart && (step.job.direction == Direction::Read || is_ours)
+        step.round == 0 && is_told_apart && (step.job.direction == IoDirection::Read || is_ours)
     };
     plan.steps.retain(is_kept);
     // A target that is used again is not started again.
@@ -32,7 +32,7 @@ fn is_of(point: &Point, step: &eval::preset::Step) -> bool {
     let protocol = step.protocol.name();
     (point.target.as_str(), point.initiator.as_str(), point.protocol.as_str())
         == (step.target.as_str(), step.initiator.as_str(), protocol)
-        && point.rw == eval::preset::word(step.job.direction, true)
+        && point.rw == eval::preset::fio_rw_word(step.job.direction, true)
 }
 
 fn judge(record: &Record, plan: &EvaluationPlan) {
@@ -44,7 +44,7 @@ fn judge(record: &Record, plan: &EvaluationPlan) {
             continue;
         };
         let run = &point.runs[0];
-        let what = format!("{} {}", point.system(), point.rw);
+        let what = format!("{} {}", point.system_name(), point.rw);
         assert!(run.ios > 0 && run.errors == 0 && run.seconds > 0.4, "{what}: {run:?}");
         assert!(run.target.as_ref().is_some_and(|side| side.resident > 0), "{what}: the target was seen");
         // One that has ended already when it is looked at has no memory any more, only its times.
@@ -70,9 +70,10 @@ fn judge(record: &Record, plan: &EvaluationPlan) {
 #[test]
 fn every_pair_that_is_installed_is_measured() {
     let binary = Path::new(env!("CARGO_BIN_EXE_blockwire"));
-    let (targets, initiators) = (lab::target::all(binary, &[]), lab::initiator::all(binary));
-    let missing = targets.iter().map(|it| (it.name(), it.missing(&Place::Here)));
-    let missing = missing.chain(initiators.iter().map(|it| (it.name(), it.missing(&Place::Here))));
+    let (targets, initiators) =
+        (lab::target::all_targets(binary, &[]), lab::initiator::all_initiators(binary));
+    let missing = targets.iter().map(|it| (it.name(), it.missing(&CommandLocation::Here)));
+    let missing = missing.chain(initiators.iter().map(|it| (it.name(), it.missing(&CommandLocation::Here))));
     for (name, why) in missing.filter_map(|(name, why)| Some((name, why?))) {
         println!("{name} is passed over: {why}");
     }
@@ -83,11 +84,11 @@ fn every_pair_that_is_installed_is_measured() {
         targets: &targets,
         initiators: &initiators,
         machines: None,
-        cores: Cores::halves(room.cores),
+        cores: CoreAssignment::split_in_half(room.cores),
         dir: dir.path().to_owned(),
         live: &mut NoProgress,
     };
-    let record = runner.run(&|_| Ok(plan.clone())).unwrap();
+    let record = runner.run_plan(&|_| Ok(plan.clone())).unwrap();
     judge(&record, &plan);
     println!("{} points of {} pairs", record.points.len(), plan.steps.len());
 }

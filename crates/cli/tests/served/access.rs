@@ -3,7 +3,7 @@
 use std::{net::TcpStream, time::Duration};
 
 use iscsi::{
-    initiator::Failure,
+    initiator::LoginFailure,
     wire::{Cid, LoginStatus},
 };
 
@@ -68,7 +68,7 @@ fn passwords_open_what_they_are_for_and_nothing_else() {
     disk(HOST, proof("alice", own, None)).unwrap().unwrap();
     disk(HOST, proof("alice", own, Some(("rack", mutual)))).unwrap().unwrap();
     disk("iqn.2026-11.test:other", proof("bob", other, None)).unwrap().unwrap();
-    let denied = Err(Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    let denied = Err(LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
     let failed = |name: &str, credentials| disk(name, credentials).map(drop);
     assert_eq!(failed(HOST, proof("alice", wrong, None)), denied);
     assert_eq!(failed(HOST, proof("nobody", wrong, None)), denied, "an unknown user sees the same");
@@ -77,7 +77,10 @@ fn passwords_open_what_they_are_for_and_nothing_else() {
     let lookup = |credentials| Initiator::connect(daemon.at, wanted(HOST, None, credentials));
     assert!(lookup(proof("alice", own, None)).is_err(), "disks and discovery have their own accounts");
     // The target proves itself with another secret than expected.
-    assert!(matches!(failed(HOST, proof("alice", own, Some(("rack", wrong)))), Err(Failure::Authentication)));
+    assert!(matches!(
+        failed(HOST, proof("alice", own, Some(("rack", wrong)))),
+        Err(LoginFailure::Authentication)
+    ));
     let mut session = lookup(proof("dora", discovery, None)).unwrap();
     let text = session.send_targets("All");
     assert!(text.starts_with(&format!("TargetName={DISK}\0TargetAddress=127.0.0.1:")), "{text:?}");
@@ -95,7 +98,7 @@ fn attack_15_a_source_of_wrong_passwords_waits() {
     let mut answers = Vec::new();
     for _ in 0..10 {
         match guess() {
-            Err(Failure::Refused(status)) => answers.push(status),
+            Err(LoginFailure::Refused(status)) => answers.push(status),
             Err(other) => panic!("{other:?}"),
             Ok(_) => panic!("a wrong password is right"),
         }
@@ -107,7 +110,7 @@ fn attack_15_a_source_of_wrong_passwords_waits() {
         let right = wanted(HOST, Some(DISK), proof("alice", SECRETS[0], None));
         match Initiator::connect(daemon.at, right) {
             Ok(_) => true,
-            Err(Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE)) => {
+            Err(LoginFailure::Refused(LoginStatus::SERVICE_UNAVAILABLE)) => {
                 std::thread::sleep(Duration::from_millis(50));
                 false
             }
@@ -124,7 +127,7 @@ fn sessions_are_counted_and_silence_is_cut_off() {
     let session = |name: &str| Initiator::connect(daemon.at, wanted(name, Some(DISK), None));
     let first = session("iqn.2026-11.test:1").unwrap();
     let _second = session("iqn.2026-11.test:2").unwrap();
-    let full = Failure::Refused(LoginStatus::OUT_OF_RESOURCES);
+    let full = LoginFailure::Refused(LoginStatus::OUT_OF_RESOURCES);
     assert_eq!(session("iqn.2026-11.test:3").err(), Some(full.clone()));
     first.log_out().unwrap();
     // The place is free when the session has ended, which is a moment after the answer.
@@ -151,14 +154,14 @@ fn targets_that_moved_say_where() {
         ("iqn.2026-11.test:good", LoginStatus::MOVED_PERMANENTLY, "192.0.2.9:3260"),
     ] {
         match Initiator::connect(daemon.at, wanted(HOST, Some(target), None)).err() {
-            Some(Failure::Moved(said, address)) => {
-                assert_eq!((said, address.without_tag().to_string()), (status, to.to_owned()));
+            Some(LoginFailure::Moved(said, address)) => {
+                assert_eq!((said, address.without_portal_group_tag().to_string()), (status, to.to_owned()));
             }
             other => panic!("{other:?}"),
         }
     }
     let nowhere = Initiator::connect(daemon.at, wanted(HOST, Some("iqn.2026-11.test:none"), None)).err();
-    assert_eq!(nowhere, Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+    assert_eq!(nowhere, Some(LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND)));
 }
 
 #[test]
@@ -263,12 +266,12 @@ chap = [{{ user = "alice", secret = "{}" }}, {{ user = "bob", secret = "{}" }}]
         Initiator::connect(daemon.at, more)
     };
     let thief = join("bob", SECRETS[2], 1).err();
-    assert_eq!(thief, Some(Failure::Refused(LoginStatus::SESSION_DOES_NOT_EXIST)));
+    assert_eq!(thief, Some(LoginFailure::Refused(LoginStatus::SESSION_DOES_NOT_EXIST)));
     let usurper = Initiator::connect(daemon.at, as_user("bob", SECRETS[2])).err();
-    assert_eq!(usurper, Some(Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE)));
+    assert_eq!(usurper, Some(LoginFailure::Refused(LoginStatus::AUTHORIZATION_FAILURE)));
     let second = join("alice", SECRETS[0], 1).unwrap();
     let third = join("alice", SECRETS[0], 2).err();
-    assert_eq!(third, Some(Failure::Refused(LoginStatus::TOO_MANY_CONNECTIONS)));
+    assert_eq!(third, Some(LoginFailure::Refused(LoginStatus::TOO_MANY_CONNECTIONS)));
     let sessions = daemon.ask("session list");
     assert!(sessions.contains(" alice ") && sessions.contains(" host "), "{sessions}");
     let id = u64::from(first.logged.tsih.value()) << 16 | 1;
@@ -318,7 +321,7 @@ tag = 2
     assert_eq!(by(six, DISK).unwrap().portal_group_tag, Some(2));
     assert_eq!(by(four, both).unwrap().portal_group_tag, Some(1));
     assert_eq!(by(six, both).unwrap().portal_group_tag, Some(2));
-    assert_eq!(by(four, DISK).err(), Some(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+    assert_eq!(by(four, DISK).err(), Some(LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND)));
 }
 
 /// A listener takes one family: who comes by the other is not told of it.
@@ -347,7 +350,7 @@ fn portals_on_all_addresses_are_named_by_the_one_that_was_asked() {
 #[test]
 fn attack_01_strangers_do_not_use_up_the_descriptors() {
     // Both ends of 900 connections, beside what other tests have open.
-    engine::descriptors::raise(1);
+    engine::descriptors::raise_limit(1);
     let place = Place::new();
     for world in worlds() {
         let config = one_disk("", "[limits]\nlogin_timeout = 600");

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use iscsi::{initiator::Failure, wire::LoginStatus};
+use iscsi::{initiator::LoginFailure, wire::LoginStatus};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -148,7 +148,7 @@ fn a_secret_that_has_changed_counts_from_the_next_login_on() {
     session.write(0, 0, &[5; 512]).unwrap().good();
     // Its other logins would be the same session again.
     session.log_out().unwrap();
-    let denied = Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE);
+    let denied = LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE);
     assert_eq!(login(old).err(), Some(denied));
     assert!(login(new).is_ok());
     let log = daemon.log();

@@ -14,7 +14,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Place, wait_until};
 use crate::verbs::{CONFIG, good, served, urls};
-use testkit::watch::{self, Watch, stage};
+use testkit::watchdog::{self, Watchdog, set_stage};
 
 pub const BLOCKWIRE: &str = env!("CARGO_BIN_EXE_blockwire");
 
@@ -37,7 +37,7 @@ struct Attached {
     child: Child,
     lines: Vec<String>,
     home: PathBuf,
-    watch: Watch,
+    watch: Watchdog,
 }
 
 /// How long a test may wait for one attachment: a while longer than a guardian does.
@@ -46,8 +46,8 @@ const LIMIT: Duration = Duration::from_secs(150);
 impl Attached {
     fn new(place: &Place, arguments: &[&str]) -> Attached {
         use std::io::{BufRead, BufReader};
-        let watch = Watch::with_limit(LIMIT);
-        stage(format!("attach {}", arguments.join(" ")));
+        let watch = Watchdog::with_limit(LIMIT);
+        set_stage(format!("attach {}", arguments.join(" ")));
         let home = place.path("home");
         fs::create_dir_all(&home).unwrap();
         let mut child = Command::new(BLOCKWIRE)
@@ -57,14 +57,14 @@ impl Attached {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        watch::process(&child);
+        watchdog::watch_process(&child);
         let out = BufReader::new(child.stdout.take().unwrap());
         let lines: Vec<String> =
             out.lines().map_while(Result::ok).take_while(|line| line != "ready").collect();
-        stage("what was attached is used");
+        set_stage("what was attached is used");
         let attached = Attached { child, lines, home, watch };
         if let Some(file) = attached.way("file") {
-            attached.watch.mount(Path::new(file).parent().unwrap());
+            attached.watch.watch_mount(Path::new(file).parent().unwrap());
         }
         attached
     }
@@ -98,8 +98,8 @@ impl Drop for Attached {
 }
 
 fn verb(home: &Path, arguments: &[&str]) -> Output {
-    stage(arguments.join(" "));
-    watch::output(Command::new(BLOCKWIRE).args(arguments).env("RUNTIME_DIRECTORY", home)).unwrap()
+    set_stage(arguments.join(" "));
+    watchdog::run_for_output(Command::new(BLOCKWIRE).args(arguments).env("RUNTIME_DIRECTORY", home)).unwrap()
 }
 
 fn listed(home: &Path) -> Value {
@@ -163,7 +163,7 @@ impl Writer {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "attached::writer"]).env(WRITER, file).env("ATTACHED_PROGRESS", &progress);
         let child = command.stdout(Stdio::null()).spawn().unwrap();
-        watch::process(&child);
+        watchdog::watch_process(&child);
         Writer { child, progress }
     }
 
@@ -212,7 +212,7 @@ fn convert(arguments: &[&str]) {
 fn reader(file: &str) -> Child {
     let words = [&format!("if={file}"), "of=/dev/null", "bs=4k", "count=1", "iflag=direct"];
     let child = Command::new("dd").args(words).stderr(Stdio::null()).spawn().unwrap();
-    watch::process(&child);
+    watchdog::watch_process(&child);
     child
 }
 
@@ -362,7 +362,7 @@ fn a_leg_that_shrinks_below_a_chunk_fails_requests_and_not_the_daemon() {
     let export = format!("nbd+unix:///?socket={}", text(&socket));
     let does = |what: &str| {
         let mut command = Command::new("qemu-io");
-        let out = watch::output(command.args(["-f", "raw", "-c", what, &export]));
+        let out = watchdog::run_for_output(command.args(["-f", "raw", "-c", what, &export]));
         let out = out.expect("qemu-io is installed by tests/setup.sh");
         String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr)
     };
@@ -391,8 +391,8 @@ fn a_mounted_disk_is_not_detached_and_it_is_said_where_it_is_mounted() {
     let _given_up = GivenUp(attached.home.clone(), at.clone());
     let Some(device) = attached.way("device").map(str::to_owned) else { return };
     let run = |program: &str, words: &[&str]| {
-        stage(format!("{program} {}", words.join(" ")));
-        let out = watch::output(Command::new(program).args(words)).unwrap();
+        set_stage(format!("{program} {}", words.join(" ")));
+        let out = watchdog::run_for_output(Command::new(program).args(words)).unwrap();
         assert!(out.status.success(), "{program}: {}", String::from_utf8_lossy(&out.stderr));
     };
     run("mkfs.ext4", &["-q", "-F", &device]);

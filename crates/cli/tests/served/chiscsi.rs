@@ -3,8 +3,8 @@
 use std::{fs, net::SocketAddr, process::Output};
 
 use iscsi::{
-    initiator::{Credentials, Failure},
-    negotiate::{Digest, Limits},
+    initiator::{Credentials, LoginFailure},
+    negotiate::{Digest, NegotiationLimits},
     wire::LoginStatus,
 };
 
@@ -31,7 +31,7 @@ fn serve(place: &Place, text: &str) -> Daemon {
 
 /// A login that offers more of everything than the file allows.
 fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::LoginConfig {
-    let limits = Limits {
+    let limits = NegotiationLimits {
         header_digest: header,
         data_digest: data,
         mrdsl: 1 << 20,
@@ -41,7 +41,7 @@ fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::LoginConf
         max_burst: 8 << 20,
         first_burst: 1 << 20,
         max_outstanding_r2t: 16,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     iscsi::initiator::LoginConfig { limits, ..wanted(HOST, Some(TARGET), None) }
 }
@@ -111,11 +111,11 @@ fn login(
     name: &str,
     target: Option<&str>,
     credentials: Option<Credentials>,
-) -> Result<(), Failure> {
+) -> Result<(), LoginFailure> {
     Initiator::connect(at, wanted(name, target, credentials)).map(|session| session.log_out().unwrap())
 }
 
-const DENIED: Result<(), Failure> = Err(Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+const DENIED: Result<(), LoginFailure> = Err(LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
 
 #[test]
 fn chap_one_way_and_mutual_as_the_file_has_them() {
@@ -159,7 +159,11 @@ fn chap_one_way_and_mutual_as_the_file_has_them() {
     assert_eq!(to("mutual", both(own, theirs)), Ok(()));
     assert_eq!(to("mutual", one(own)), DENIED, "the right secret, but one way");
     assert_eq!(to("mutual", both(wrong, theirs)), DENIED);
-    assert_eq!(to("mutual", both(own, wrong)), Err(Failure::Authentication), "we are not who was expected");
+    assert_eq!(
+        to("mutual", both(own, wrong)),
+        Err(LoginFailure::Authentication),
+        "we are not who was expected"
+    );
     assert_eq!(to("free", None), Ok(()));
     assert_eq!(to("free", both(own, theirs)), Ok(()));
     assert_eq!(to("free", one(own)), DENIED);
@@ -194,7 +198,7 @@ fn access_lists_by_name_by_source_by_address_and_by_logical_unit() {
     let open = |at, name: &str| {
         Initiator::connect(at, wanted(&format!("iqn.2026-11.test:{name}"), Some("iqn.2026-11.test:t"), None))
     };
-    let unauthorized = Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE);
+    let unauthorized = LoginFailure::Refused(LoginStatus::AUTHORIZATION_FAILURE);
     let block = [0xa5; 512];
     // What each logical unit answers to a write: done, write-protected, or not there.
     let writes = |at, name: &str| {
@@ -242,12 +246,12 @@ fn groups_of_one_tag_stay_with_their_target_and_redirections_lead_on() {
     );
     let [a, b, c] = daemon.addresses[..] else { panic!("{:?}", daemon.addresses) };
     let to = |at, name: &str| login(at, HOST, Some(&format!("iqn.2026-11.test:{name}")), None);
-    let nowhere = Err(Failure::Refused(LoginStatus::TARGET_NOT_FOUND));
+    let nowhere = Err(LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND));
     assert_eq!((to(a, "a"), to(b, "b")), (Ok(()), Ok(())));
     assert_eq!((to(a, "b"), to(b, "a")), (nowhere.clone(), nowhere));
     match to(c, "c") {
-        Err(Failure::Moved(LoginStatus::MOVED_TEMPORARILY, address)) => {
-            assert_eq!(address.without_tag().to_string(), "192.0.2.9:3261");
+        Err(LoginFailure::Moved(LoginStatus::MOVED_TEMPORARILY, address)) => {
+            assert_eq!(address.without_portal_group_tag().to_string(), "192.0.2.9:3261");
         }
         other => panic!("{other:?}"),
     }
@@ -275,7 +279,7 @@ fn targets_are_stopped_started_and_reloaded_by_the_vendors_options() {
     assert_eq!(session.wait_told().unwrap(), 1, "asked to log out");
     session.log_out().unwrap();
     let again = || login(daemon.at, HOST, Some(TARGET), None);
-    assert_eq!(again(), Err(Failure::Refused(LoginStatus::TARGET_NOT_FOUND)));
+    assert_eq!(again(), Err(LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND)));
     assert!(daemon.ask("target list").contains("stopped"));
     assert_eq!(daemon.ask(&format!("iscsictl -f {path} -S target=ALL")), format!("{TARGET}: started\n"));
     assert_eq!(again(), Ok(()));

@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ::client::{Durability, Handle, Initiator, Io, Op, PathState, Settings, Span};
+use ::client::{Durability, Initiator, Io, Op, PathState, Settings, Span, VolumeHandle};
 use buf::Payload;
 use volume::Epoch;
 
@@ -65,7 +65,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
 
 /// Blocks of 4 KiB, each in one slot's hands: written with its version, read back, compared.
 struct Load {
-    volume: Handle,
+    volume: VolumeHandle,
     /// The first of its blocks; other loads have others.
     first: u64,
     /// Writes and reads that ended, and when the last did.
@@ -89,7 +89,7 @@ const BLOCKS: u64 = 64;
 const LEN: usize = 4096;
 
 impl Load {
-    fn start(initiator: &mut Initiator, volume: Handle, first: u64) -> Self {
+    fn start(initiator: &mut Initiator, volume: VolumeHandle, first: u64) -> Self {
         let now = Instant::now();
         let slots = (0..DEPTH).map(|_| Slot { version: 0, writes: false, begun: now }).collect();
         let (silence, latency) = Default::default();
@@ -127,7 +127,7 @@ impl Load {
         let unit = u64::from(initiator.geometry(self.volume).unwrap().logical);
         let each = LEN as u64 / unit;
         let span = Span { lba: (self.first + block) * each, blocks: each };
-        let mut memory = initiator.memory(LEN).unwrap();
+        let mut memory = initiator.alloc_payload(LEN).unwrap();
         let (op, payload) = if slot.writes {
             memory.copy_from(0, &bytes);
             (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze()))

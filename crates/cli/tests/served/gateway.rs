@@ -52,7 +52,7 @@ fn either_protocol_is_served_over_either() {
                 let mut initiator = ours(world);
                 let through = initiator.open(&urls(&near, "near")[front]).unwrap();
                 let direct = initiator.open(&urls(&far, "far")[1 - back]).unwrap();
-                assert_eq!(initiator.geometry(through).unwrap().bytes(), 32 << 20);
+                assert_eq!(initiator.geometry(through).unwrap().capacity_bytes(), 32 << 20);
                 let (written, mut read) = (bytes(5 << 20, 7 + front + 2 * back), vec![0; 5 << 20]);
                 initiator.write_at(through, 1 << 20, &written).unwrap();
                 initiator.flush(through).unwrap();
@@ -83,8 +83,8 @@ fn the_far_ends_size_passes_through() {
         let size = (48 + 16 * back as u64) << 20;
         far.ask(&format!("volume resize far {size}"));
         let begun = Instant::now();
-        while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().bytes() != size) {
-            let sizes = volumes.map(|volume| initiator.geometry(volume).unwrap().bytes());
+        while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().capacity_bytes() != size) {
+            let sizes = volumes.map(|volume| initiator.geometry(volume).unwrap().capacity_bytes());
             assert!(begun.elapsed() < Duration::from_secs(20), "over {back}: {sizes:?}, not {size}");
             // Any I/O lets a target tell what has changed.
             volumes.iter().for_each(|volume| initiator.read_at(*volume, 0, &mut [0; 512]).unwrap());

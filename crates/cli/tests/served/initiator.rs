@@ -9,9 +9,9 @@ use std::{
 use buf::Entropy;
 use iscsi::{
     chap::{Algorithm, ChapAccount, Secret},
-    initiator::{Credentials, Failure, InitiatorLogin, LoggedIn, LoginConfig, Progress},
+    initiator::{Credentials, InitiatorLogin, LoggedInConnection, LoginConfig, LoginFailure, LoginProgress},
     login::LoginPdu,
-    negotiate::{Digest, Limits},
+    negotiate::{Digest, NegotiationLimits},
     wire::{
         AsyncMessage, BHS_LEN, Bhs, Cid, CommandFlags, DataIn, DataInFlags, DataOut, DataOutFlags, Isid, Itt,
         LogoutRequest, Lun, NopIn, NopOut, OpByte, Opcode, Pdu, R2t, ScsiCommand, ScsiResponse, Sn,
@@ -49,7 +49,7 @@ impl Ended {
 /// A session with one connection.
 pub struct Initiator {
     socket: TcpStream,
-    pub logged: LoggedIn,
+    pub logged: LoggedInConnection,
     itt: u32,
     /// Events of Async Messages.
     pub told: Vec<u8>,
@@ -57,11 +57,11 @@ pub struct Initiator {
 
 /// A login of `name` to `target`; `None`: discovery.
 pub fn wanted(name: &str, target: Option<&str>, credentials: Option<Credentials>) -> LoginConfig {
-    let limits = Limits {
+    let limits = NegotiationLimits {
         header_digest: vec![Digest::None],
         data_digest: vec![Digest::None],
         initial_r2t: true,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     LoginConfig {
         initiator_name: name.to_owned(),
@@ -102,7 +102,7 @@ impl Initiator {
     }
 
     /// Logs in.
-    pub fn connect(at: SocketAddr, wanted: LoginConfig) -> Result<Self, Failure> {
+    pub fn connect(at: SocketAddr, wanted: LoginConfig) -> Result<Self, LoginFailure> {
         let mut socket = TcpStream::connect(at).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
         socket.set_nodelay(true).unwrap();
@@ -112,8 +112,8 @@ impl Initiator {
             send(&mut socket, &bhs, &text).unwrap();
             let (answer, data) = receive(&mut socket).expect("an answer to a login");
             match login.handle_response(&answer, &data, &mut entropy)? {
-                Progress::Send(pdu) => (bhs, text) = (pdu.bhs, pdu.text),
-                Progress::Established(logged) => {
+                LoginProgress::Send(pdu) => (bhs, text) = (pdu.bhs, pdu.text),
+                LoginProgress::Established(logged) => {
                     return Ok(Initiator { socket, logged: *logged, itt: 0, told: Vec::new() });
                 }
             }
@@ -249,7 +249,7 @@ impl Initiator {
                 Opcode::NOP_IN if bhs.itt.is_none() => {
                     let ping = NopIn::from_bhs(&bhs);
                     let mut pong = NopOut::new();
-                    pong.op = OpByte::new(Opcode::NOP_OUT).immediate();
+                    pong.op = OpByte::new(Opcode::NOP_OUT).with_immediate();
                     (pong.itt, pong.ttt, pong.lun) = (Itt::NONE, ping.ttt, ping.lun);
                     (pong.cmd_sn, pong.exp_stat_sn) = (self.logged.cmd_sn, self.logged.exp_stat_sn);
                     send(&mut self.socket, &pong.to_bhs(), &[])?;
@@ -309,7 +309,7 @@ impl Initiator {
     /// Closes the session.
     pub fn log_out(mut self) -> io::Result<()> {
         let mut pdu = LogoutRequest::new();
-        pdu.op = OpByte::new(Opcode::LOGOUT_REQUEST).immediate();
+        pdu.op = OpByte::new(Opcode::LOGOUT_REQUEST).with_immediate();
         pdu.itt = self.tag();
         (pdu.cmd_sn, pdu.exp_stat_sn) = (self.logged.cmd_sn, self.logged.exp_stat_sn);
         send(&mut self.socket, &pdu.to_bhs(), &[])?;

@@ -7,7 +7,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-use ::client::{Handle, Initiator, ReservationOp, Settings};
+use ::client::{Initiator, ReservationOp, Settings, VolumeHandle};
 
 use crate::daemon::{Daemon, Place};
 use crate::verbs::{fails, good, json, urls};
@@ -50,7 +50,7 @@ struct Stage {
     daemon: Daemon,
     work: PathBuf,
     initiator: Initiator,
-    volumes: Vec<(&'static str, Handle)>,
+    volumes: Vec<(&'static str, VolumeHandle)>,
 }
 
 /// What holds before and after.
@@ -86,7 +86,7 @@ impl Stage {
         let mut volumes = Vec::new();
         for (name, seed) in [("a", 5), ("b", 6), ("small", 7), ("fixed", 0), ("reserved", 8), ("kept", 9)] {
             let volume = initiator.open(&urls(&daemon, name)[1]).unwrap();
-            let bytes = initiator.known(volume).unwrap().bytes() as usize;
+            let bytes = initiator.known_geometry(volume).unwrap().capacity_bytes() as usize;
             if name != "fixed" {
                 initiator.write_at(volume, 0, &pattern(bytes, seed)).unwrap();
                 initiator.flush(volume).unwrap();
@@ -120,10 +120,10 @@ impl Stage {
         let mut volumes = Vec::new();
         let mut reservations = String::new();
         for (_, volume) in self.volumes.clone() {
-            let mut bytes = vec![0; self.initiator.known(volume).unwrap().bytes() as usize];
+            let mut bytes = vec![0; self.initiator.known_geometry(volume).unwrap().capacity_bytes() as usize];
             self.initiator.read_at(volume, 0, &mut bytes).unwrap();
             volumes.push(bytes);
-            let claims = self.initiator.request_reservation(volume, ReservationOp::Report).unwrap().unwrap();
+            let claims = self.initiator.run_reservation_op(volume, ReservationOp::Report).unwrap().unwrap();
             reservations += &format!("{:?} {:?}\n", claims.held, claims.registrations);
         }
         let list = self.daemon.ask_json("volume list");

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use ::client::{ErrorKind, PathState, ReservationOp};
-use volume::reservation::{Action, Key, Register, ReservationType};
+use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 
 use crate::daemon::{Place, volume, worlds};
 use crate::gateway::{bytes, ours};
@@ -21,7 +21,7 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() {
         let one = initiator.open(&iscsi).unwrap();
         let two = initiator.open(&nvme).unwrap();
         for (from, to, seed) in [(one, two, 1), (two, one, 2)] {
-            assert_eq!(initiator.geometry(from).unwrap().bytes(), 64 << 20);
+            assert_eq!(initiator.geometry(from).unwrap().capacity_bytes(), 64 << 20);
             // Longer than any command, and than all memory that is taken at once.
             let bytes = bytes(9 << 20, seed);
             initiator.write_at(from, 1 << 20, &bytes).unwrap();
@@ -29,7 +29,7 @@ fn what_is_written_over_one_protocol_is_read_over_the_other() {
             let mut read = vec![0; bytes.len()];
             initiator.read_at(to, 1 << 20, &mut read).unwrap();
             assert!(read == bytes, "{world}: other bytes came back");
-            initiator.zero(from, 1 << 20, 4 << 20).unwrap();
+            initiator.write_zeroes(from, 1 << 20, 4 << 20).unwrap();
             initiator.read_at(to, 1 << 20, &mut read).unwrap();
             assert!(read[..4 << 20].iter().all(|byte| *byte == 0) && read[4 << 20..] == bytes[4 << 20..]);
         }
@@ -70,24 +70,24 @@ fn reservations_have_the_same_words_over_both() {
         let volume = initiator.open(&url).unwrap();
         let key = Key(0x1234);
         let act = |action| ReservationOp::Change(action);
-        let register = Register::new(Some(Key(0)), key);
+        let register = RegistrationRequest::new(Some(Key(0)), key);
         initiator
-            .request_reservation(volume, act(Action::Register(register.clone())))
+            .run_reservation_op(volume, act(Action::Register(register.clone())))
             .unwrap_or_else(|why| panic!("{url}: {why}"));
         initiator
-            .request_reservation(
+            .run_reservation_op(
                 volume,
                 act(Action::Reserve { key: Some(key), kind: ReservationType::WriteExclusive }),
             )
             .unwrap();
-        let report = initiator.request_reservation(volume, ReservationOp::Report).unwrap().unwrap();
+        let report = initiator.run_reservation_op(volume, ReservationOp::Report).unwrap().unwrap();
         assert_eq!(
             (report.held, report.registrations.len()),
             (Some(ReservationType::WriteExclusive), 1),
             "{url}"
         );
         assert!(report.registrations[0].holds);
-        initiator.request_reservation(volume, act(Action::Clear { key: Some(key) })).unwrap();
+        initiator.run_reservation_op(volume, act(Action::Clear { key: Some(key) })).unwrap();
         initiator.close(volume).unwrap();
     }
 }

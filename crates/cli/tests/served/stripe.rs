@@ -35,7 +35,7 @@ fn two_far_volumes_are_one_over_both_protocols() {
         for front in 0..2 {
             let through = initiator.open(&urls(&near, "wide")[front]).unwrap();
             let back = initiator.open(&urls(&near, "wide")[1 - front]).unwrap();
-            assert_eq!(initiator.geometry(through).unwrap().bytes(), 48 << 20);
+            assert_eq!(initiator.geometry(through).unwrap().capacity_bytes(), 48 << 20);
             let (at, data) = ((1 << 20) + 4096 * (1 + 3 * front), bytes((5 << 20) + 512, 7 + front));
             initiator.write_at(through, at as u64, &data).unwrap();
             initiator.flush(through).unwrap();
@@ -83,7 +83,7 @@ fn legs_may_be_of_any_kind_and_keep_their_identity() {
     assert!(
         on_file[..16 << 10] == data[..16 << 10] && on_file[16 << 10..32 << 10] == data[48 << 10..64 << 10]
     );
-    initiator.zero(nvme, 8192, 1 << 20).unwrap();
+    initiator.write_zeroes(nvme, 8192, 1 << 20).unwrap();
     initiator.discard(nvme, 4 << 20, 1 << 20).unwrap();
     initiator.read_at(iscsi, 0, &mut read).unwrap();
     assert!(read[..8192] == data[..8192] && read[8192..8192 + (1 << 20)].iter().all(|byte| *byte == 0));
@@ -131,7 +131,7 @@ fn a_stripe_lives_and_dies_with_its_legs() {
     let volumes = urls(&near, "wide").map(|url| initiator.open(&format!("{url}?queue_timeout=2s")).unwrap());
     let grows = |initiator: &mut Initiator, size: u64| {
         let begun = Instant::now();
-        while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().bytes() != size) {
+        while volumes.iter().any(|volume| initiator.geometry(*volume).unwrap().capacity_bytes() != size) {
             assert!(begun.elapsed() < Duration::from_secs(20), "not {size}");
             // Any I/O lets a target tell what has changed: each leg's must come by something.
             volumes.iter().for_each(|volume| initiator.read_at(*volume, 0, &mut [0; 2 * CHUNK]).unwrap());
@@ -171,7 +171,7 @@ fn the_initiators_verbs_take_stripes() {
     let near = place.serve(&volume("wide", &stripe), &["--nvme", "127.0.0.1:0"]);
     let mut initiator = ours("epoll");
     let [striped, served] = [&stripe, &urls(&near, "wide")[1]].map(|url| initiator.open(url).unwrap());
-    assert_eq!(initiator.geometry(striped).unwrap().bytes(), 16 << 20);
+    assert_eq!(initiator.geometry(striped).unwrap().capacity_bytes(), 16 << 20);
     let uuids = [striped, served].map(|volume| initiator.info(volume).unwrap().uuid.unwrap());
     assert_eq!(uuids[0], uuids[1], "it is the volume that the daemon serves");
     let (at, data) = (4096, bytes(3 << 20, 13));
@@ -180,7 +180,7 @@ fn the_initiators_verbs_take_stripes() {
     let mut read = vec![0; data.len()];
     initiator.read_at(served, at as u64, &mut read).unwrap();
     assert!(read == data);
-    initiator.zero(striped, 64 << 10, 1 << 20).unwrap();
+    initiator.write_zeroes(striped, 64 << 10, 1 << 20).unwrap();
     initiator.read_at(served, at as u64, &mut read).unwrap();
     let (zero, end) = ((64 << 10) - at, (64 << 10) - at + (1 << 20));
     assert!(read[zero..end].iter().all(|byte| *byte == 0) && read[end..] == data[end..]);

@@ -7,7 +7,7 @@
 //! a call with its own sync may be told of a failure of other writes, or they of its failure. Invariant: an
 //! operation's memory is given back exactly once, and is not touched while the disk has it.
 
-mod space;
+mod erase_and_extents;
 mod sync;
 #[cfg(test)]
 mod tests;
@@ -16,19 +16,20 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use buf::{Class, Cx, Errno, Payload, Sg, SgMut};
+use buf::{Cx, Errno, MemoryClass, Payload, Sg, SgMut};
 use volume::{
-    Backend, DiskId, DiskKind, DiskOp, DiskTicket, Done, Durability, Failure, Fault, Geometry, Io, IoId, Op,
-    Outcome, Refusal, ShardId, Span,
+    Backend, DiskId, DiskKind, DiskOp, DiskTicket, Durability, Failure, Fault, Geometry, Io, IoCompletion,
+    IoId, Op, Outcome, Refusal, ShardId, Span,
 };
 
-use crate::dirty::Dirty;
-use crate::facts::{FileFacts, IO_MAX, UnsuitableFile};
+use crate::file_facts::{FileFacts, IO_MAX, UnsuitableFile};
 use crate::file_op::{
-    Erase, FileOp, FileOpKind, TRIES_MAX, copy_out, fault_of, is_of_blocks, is_own, is_transient,
+    EraseMethod, FileOp, FileOpKind, TRIES_MAX, copy_out_of_surrounding, failure_from_errno, is_medium_error,
+    is_transient, is_write_specific,
 };
 use crate::sync_failures::{SyncFailureStore, SyncFailures};
-use sync::Sync;
+use crate::unsynced_writes::UnsyncedWrites;
+use sync::SyncState;
 
 /// A file or block device, as all shards of its volume see it.
 #[derive(Debug)]
@@ -42,7 +43,7 @@ pub struct FileDisk {
     no_punch: AtomicBool,
     no_zero: AtomicBool,
     no_extents: AtomicBool,
-    dirty: Dirty,
+    dirty: UnsyncedWrites,
 }
 
 impl FileDisk {
@@ -58,14 +59,14 @@ impl FileDisk {
             no_punch: AtomicBool::new(!facts.punch),
             no_zero: AtomicBool::new(false),
             no_extents: AtomicBool::new(facts.device),
-            dirty: Dirty::new(shards),
+            dirty: UnsyncedWrites::new(shards),
         })
     }
 
     /// The same, and `store` makes durable that a sync has failed, before any host is told.
     #[must_use]
-    pub fn recorded_by(self, store: Arc<dyn SyncFailureStore>) -> Self {
-        FileDisk { dirty: self.dirty.recorded_by(store), ..self }
+    pub fn with_failure_store(self, store: Arc<dyn SyncFailureStore>) -> Self {
+        FileDisk { dirty: self.dirty.with_failure_store(store), ..self }
     }
 
     /// Whether what was written to it may be lost.
@@ -75,9 +76,9 @@ impl FileDisk {
 
     /// The operator takes note of what may be lost: so many failures, as they were counted before the file was synced
     /// again, are forgiven. The next flush syncs.
-    pub fn forgive(&self, failures: u64) {
-        self.dirty.changed();
-        self.sync_failures().forgive(failures);
+    pub fn acknowledge_sync_failures(&self, failures: u64) {
+        self.dirty.note_external_change();
+        self.sync_failures().acknowledge_failures(failures);
     }
 
     /// What the blocks are like now.
@@ -86,38 +87,38 @@ impl FileDisk {
     }
 
     /// The file has another length now: tells how many blocks that makes.
-    pub fn resized(&self, bytes: u64) -> Geometry {
-        let unit = u64::from(self.geometry.unit());
+    pub fn note_resize(&self, bytes: u64) -> Geometry {
+        let unit = u64::from(self.geometry.dio_unit_blocks());
         let blocks = bytes / u64::from(self.geometry.logical) / unit * unit;
         self.blocks.store(blocks, Ordering::Release);
-        self.dirty.changed();
+        self.dirty.note_external_change();
         self.geometry()
     }
 
     /// Somebody else than the shards has synced the file, and it failed: what is in it is in doubt, as if a
     /// shard had been told.
-    pub fn sync_failed(&self) {
-        self.dirty.fail();
+    pub fn note_external_sync_failure(&self) {
+        self.dirty.note_sync_failure();
     }
 }
 
 /// One shard's backend on a [`FileDisk`].
 #[derive(Debug)]
-pub struct File {
+pub struct FileBackend {
     disk: Arc<FileDisk>,
     shard: u16,
     ops: Vec<Option<FileOp>>,
     free: Vec<u32>,
     out: VecDeque<DiskOp>,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
     /// Writes that lie in the page cache and wait for a sync.
     written: VecDeque<IoId>,
     /// Ends that tell of a failed sync, until that is durable.
-    held: Vec<Done>,
+    held: Vec<IoCompletion>,
     /// Operations that the sync which is out covers, and those that wait for the next.
     syncing: Vec<u32>,
     sync_next: Vec<u32>,
-    sync: Sync,
+    sync: SyncState,
     /// How often in a row the sync could not be made.
     sync_tries: u8,
     /// How much had failed when the flushes of `syncing` began.
@@ -127,10 +128,10 @@ pub struct File {
     wakes: VecDeque<u16>,
 }
 
-impl File {
+impl FileBackend {
     /// The backend of `shard` on this disk.
     pub fn new(disk: Arc<FileDisk>, shard: u16) -> Self {
-        File {
+        FileBackend {
             disk,
             shard,
             ops: Vec::new(),
@@ -141,7 +142,7 @@ impl File {
             held: Vec::new(),
             syncing: Vec::new(),
             sync_next: Vec::new(),
-            sync: Sync::Idle,
+            sync: SyncState::Idle,
             sync_tries: 0,
             failures: 0,
             covered: Vec::new(),
@@ -149,12 +150,12 @@ impl File {
         }
     }
 
-    fn logical(&self) -> u64 {
+    fn logical_block_bytes(&self) -> u64 {
         u64::from(self.disk.geometry.logical)
     }
 
     #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
-    fn open(&mut self, id: IoId, payload: Payload, kind: FileOpKind) -> u32 {
+    fn insert_op(&mut self, id: IoId, payload: Payload, kind: FileOpKind) -> u32 {
         let file_op = FileOp { id, payload, kind, cancelled: false, tries: 0 };
         match self.free.pop() {
             Some(slot) => {
@@ -173,7 +174,7 @@ impl File {
         clippy::expect_used,
         reason = "a ticket that is out names an operation of this table until it ends"
     )]
-    fn file_op(&mut self, slot: u32) -> &mut FileOp {
+    fn file_op_mut(&mut self, slot: u32) -> &mut FileOp {
         self.ops[slot as usize].as_mut().expect("an operation that is under way")
     }
 
@@ -182,14 +183,14 @@ impl File {
         clippy::expect_used,
         reason = "an operation ends once: what ends it is the one call that it has out, or a cancel of a call that is not"
     )]
-    fn close(&mut self, slot: u32, result: Result<Outcome, Failure>) {
+    fn complete_op(&mut self, slot: u32, result: Result<Outcome, Failure>) {
         let file_op = self.ops[slot as usize].take().expect("an operation ends once");
         self.free.push(slot);
-        self.end(file_op.id, result, file_op.payload);
+        self.push_completion(file_op.id, result, file_op.payload);
     }
 
-    fn end(&mut self, id: IoId, result: Result<Outcome, Failure>, payload: Payload) {
-        let done = Done { id, result, payload };
+    fn push_completion(&mut self, id: IoId, result: Result<Outcome, Failure>, payload: Payload) {
+        let done = IoCompletion { id, result, payload };
         if matches!(done.result, Err(Failure::Failed(Fault::Sync)))
             && !self.disk.sync_failures().is_recorded()
         {
@@ -199,19 +200,19 @@ impl File {
     }
 
     /// Hosts may be told of a failed sync, if that is durable by now.
-    fn tell_failures(&mut self) {
+    fn release_held_completions(&mut self) {
         let failures = self.disk.sync_failures();
-        if !self.held.is_empty() && (failures.is_recorded() || !failures.any_unforgiven()) {
+        if !self.held.is_empty() && (failures.is_recorded() || !failures.has_unacknowledged()) {
             self.done.extend(self.held.drain(..));
         }
     }
 
-    fn push(&mut self, slot: u32, kind: DiskKind) {
+    fn push_disk_op(&mut self, slot: u32, kind: DiskKind) {
         self.out.push_back(DiskOp { disk: self.disk.disk, ticket: DiskTicket(u64::from(slot)), kind });
     }
 
     /// Whether the disk can move bytes to and from this memory.
-    fn fits(&self, address: *const u8, len: usize) -> bool {
+    fn is_dio_aligned(&self, address: *const u8, len: usize) -> bool {
         let align = self.disk.memory_align;
         let dio_align = self.disk.geometry.dio_align as usize;
         !self.disk.direct
@@ -219,14 +220,14 @@ impl File {
     }
 
     /// Memory that O_DIRECT can take: whole pages. `None` if the pool is empty.
-    fn aligned(&self, cx: &mut Cx<'_>, len: usize) -> Option<SgMut> {
+    fn allocate_aligned(&self, cx: &mut Cx<'_>, len: usize) -> Option<SgMut> {
         let mut sg = SgMut::new();
         let mut left = len;
         while left > 0 {
             let mut want = left.min(IO_MAX as usize);
             // A piece of at least a page starts on its own size; smaller pieces are no use.
             let piece = loop {
-                match cx.pool.take(Class::Solicited, want.max(4096)) {
+                match cx.pool.take(MemoryClass::Solicited, want.max(4096)) {
                     Some(piece) => break piece,
                     None if want > 4096 => want = (want / 2).next_multiple_of(4096),
                     None => return None,
@@ -241,38 +242,44 @@ impl File {
     }
 
     fn read(&mut self, cx: &mut Cx<'_>, id: IoId, span: Span, payload: Payload) {
-        let Payload::In(into) = payload else { return self.end(id, Err(Fault::Internal.into()), payload) };
-        let offset = span.lba * self.logical();
+        let Payload::In(into) = payload else {
+            return self.push_completion(id, Err(Fault::Internal.into()), payload);
+        };
+        let offset = span.lba * self.logical_block_bytes();
         let align = u64::from(self.disk.geometry.dio_align);
         let placed = offset.is_multiple_of(align) && (into.len() as u64).is_multiple_of(align);
-        if !self.disk.direct || (placed && into.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())))
+        if !self.disk.direct
+            || (placed && into.pieces().iter().all(|one| self.is_dio_aligned(one.as_ptr(), one.len())))
         {
-            let slot = self.open(id, Payload::None, FileOpKind::Read);
-            return self.push(slot, DiskKind::Read { offset, into, skip: 0 });
+            let slot = self.insert_op(id, Payload::None, FileOpKind::Read);
+            return self.push_disk_op(slot, DiskKind::Read { offset, into, skip: 0 });
         }
         let start = offset - offset % align;
         let cover = (offset + into.len() as u64).next_multiple_of(align) - start;
-        let Some(around) = self.aligned(cx, cover as usize) else {
-            return self.end(id, Err(Refusal::Busy.into()), Payload::In(into));
+        let Some(around) = self.allocate_aligned(cx, cover as usize) else {
+            return self.push_completion(id, Err(Refusal::Busy.into()), Payload::In(into));
         };
         let from = (offset - start) as usize;
-        let slot = self.open(id, Payload::In(into), FileOpKind::ReadAround { span, from });
-        self.push(slot, DiskKind::Read { offset: start, into: around, skip: 0 });
+        let slot = self.insert_op(id, Payload::In(into), FileOpKind::ReadAround { span, from });
+        self.push_disk_op(slot, DiskKind::Read { offset: start, into: around, skip: 0 });
     }
 
     fn write(&mut self, cx: &mut Cx<'_>, id: IoId, span: Span, durability: Durability, payload: Payload) {
-        let Payload::Out(from) = payload else { return self.end(id, Err(Fault::Internal.into()), payload) };
-        if self.disk.dirty.has_failed() {
-            return self.end(id, Err(Fault::Sync.into()), Payload::Out(from));
+        let Payload::Out(from) = payload else {
+            return self.push_completion(id, Err(Fault::Internal.into()), payload);
+        };
+        if self.disk.dirty.has_sync_failed() {
+            return self.push_completion(id, Err(Fault::Sync.into()), Payload::Out(from));
         }
         let durable = durability == Durability::Stable || !self.disk.geometry.write_cache;
-        let offset = span.lba * self.logical();
-        if from.pieces().iter().all(|one| self.fits(one.as_ptr(), one.len())) {
-            let slot = self.open(id, Payload::None, FileOpKind::Write { durable, side: None, probes: false });
+        let offset = span.lba * self.logical_block_bytes();
+        if from.pieces().iter().all(|one| self.is_dio_aligned(one.as_ptr(), one.len())) {
+            let slot =
+                self.insert_op(id, Payload::None, FileOpKind::Write { durable, side: None, probes: false });
             return self.push_write(slot, offset, from);
         }
-        let Some(mut copy) = self.aligned(cx, from.len()) else {
-            return self.end(id, Err(Refusal::Busy.into()), Payload::Out(from));
+        let Some(mut copy) = self.allocate_aligned(cx, from.len()) else {
+            return self.push_completion(id, Err(Refusal::Busy.into()), Payload::Out(from));
         };
         let mut at = 0;
         for slice in copy.slices_mut(0..from.len()) {
@@ -280,7 +287,7 @@ impl File {
             at += slice.len();
         }
         let slot =
-            self.open(id, Payload::Out(from), FileOpKind::Write { durable, side: None, probes: false });
+            self.insert_op(id, Payload::Out(from), FileOpKind::Write { durable, side: None, probes: false });
         self.push_write(slot, offset, copy.freeze());
     }
 
@@ -288,86 +295,101 @@ impl File {
     #[expect(clippy::unreachable, reason = "its callers have made it a write")]
     fn push_write(&mut self, slot: u32, offset: u64, from: Sg) {
         let (direct, shard, disk) = (self.disk.direct, self.shard, self.disk.clone());
-        let FileOpKind::Write { durable, side, .. } = &mut self.file_op(slot).kind else {
+        let FileOpKind::Write { durable, side, .. } = &mut self.file_op_mut(slot).kind else {
             unreachable!("a write")
         };
         let durable = *durable && direct;
         if durable {
-            let (begun, wake) = disk.dirty.begin_stable(shard);
+            let (begun, wake) = disk.dirty.begin_stable_write(shard);
             *side = Some(begun);
-            self.wake(wake);
+            self.wake_sync_shard(wake);
         }
-        self.push(slot, DiskKind::Write { offset, from, skip: 0, durable });
+        self.push_disk_op(slot, DiskKind::Write { offset, from, skip: 0, durable });
     }
 
     /// How far a transfer is after `came` bytes more; O_DIRECT counts only whole units.
-    fn advance(&self, skip: usize, came: usize, len: usize) -> usize {
+    fn advance_transfer(&self, skip: usize, came: usize, len: usize) -> usize {
         let now = (skip + came).min(len);
         let align = self.disk.geometry.dio_align as usize;
         if !self.disk.direct || now == len { now } else { now - now % align }
     }
 
-    fn has_read(&mut self, slot: u32, offset: u64, into: SgMut, skip: usize, came: Result<usize, Errno>) {
-        let logical = self.logical();
-        if let Some(skip) = self.goes_on(slot, (skip, into.len()), came) {
-            return self.push(slot, DiskKind::Read { offset, into, skip });
+    fn handle_read_done(
+        &mut self,
+        slot: u32,
+        offset: u64,
+        into: SgMut,
+        skip: usize,
+        came: Result<usize, Errno>,
+    ) {
+        let logical = self.logical_block_bytes();
+        if let Some(skip) = self.next_transfer_offset(slot, (skip, into.len()), came) {
+            return self.push_disk_op(slot, DiskKind::Read { offset, into, skip });
         }
         let result = match came {
-            Err(errno) => Err(fault_of(errno, Fault::Medium((offset + skip as u64) / logical))),
+            Err(errno) => Err(failure_from_errno(errno, Fault::Medium((offset + skip as u64) / logical))),
             Ok(came) if skip + came >= into.len() => Ok(Outcome::Complete),
             // Nothing where blocks should be: the file was cut short behind our back.
             Ok(came) => Err(Fault::Medium((offset + (skip + came) as u64) / logical).into()),
         };
-        let file_op = self.file_op(slot);
+        let file_op = self.file_op_mut(slot);
         let result = match (&file_op.kind, &mut file_op.payload) {
             (FileOpKind::ReadAround { from, span }, Payload::In(payload)) => {
                 if result.is_ok() {
-                    copy_out(&into.freeze(), *from, payload);
+                    copy_out_of_surrounding(&into.freeze(), *from, payload);
                 }
-                result.map_err(|failure| within(failure, *span))
+                result.map_err(|failure| clamp_medium_fault(failure, *span))
             }
             _ => {
                 file_op.payload = Payload::In(into);
                 result
             }
         };
-        self.close(slot, result);
+        self.complete_op(slot, result);
     }
 
     #[expect(clippy::unreachable, reason = "only these kinds of work write")]
-    fn has_written(&mut self, cx: &mut Cx<'_>, slot: u32, op: Written, came: Result<usize, Errno>) {
-        let Written { offset, from, skip, durable } = op;
-        let probes = matches!(self.file_op(slot).kind, FileOpKind::Write { probes: true, .. });
+    fn handle_write_done(
+        &mut self,
+        cx: &mut Cx<'_>,
+        slot: u32,
+        op: CompletedWrite,
+        came: Result<usize, Errno>,
+    ) {
+        let CompletedWrite { offset, from, skip, durable } = op;
+        let probes = matches!(self.file_op_mut(slot).kind, FileOpKind::Write { probes: true, .. });
         if came.is_ok() && !durable && !probes {
-            self.disk.dirty.wrote(self.shard);
+            self.disk.dirty.note_write(self.shard);
         }
-        if let Some(skip) = self.goes_on(slot, (skip, from.len()), came) {
-            return self.push(slot, DiskKind::Write { offset, from, skip, durable });
+        if let Some(skip) = self.next_transfer_offset(slot, (skip, from.len()), came) {
+            return self.push_disk_op(slot, DiskKind::Write { offset, from, skip, durable });
         }
-        let lba = (offset + skip as u64) / self.logical();
+        let lba = (offset + skip as u64) / self.logical_block_bytes();
         let result = match came {
-            Err(errno) if durable && self.may_hide_a_failed_sync(errno) => {
-                self.disk.dirty.fail();
+            Err(errno) if durable && self.may_be_sync_error(errno) => {
+                self.disk.dirty.note_sync_failure();
                 Err(Fault::Sync.into())
             }
-            Err(errno) if durable && !is_own(errno) => return self.probe(slot, offset, from),
+            Err(errno) if durable && !is_write_specific(errno) => {
+                return self.probe_failed_write(slot, offset, from);
+            }
             // The blocks can be written, or nobody knows: what has failed may have been making stable what lay in the
             // disk's cache, and others may have been told since that theirs is.
-            came if probes && !came.is_err_and(is_of_blocks) => {
-                self.disk.dirty.fail();
+            came if probes && !came.is_err_and(is_medium_error) => {
+                self.disk.dirty.note_sync_failure();
                 Err(Fault::Sync.into())
             }
-            Err(errno) => Err(fault_of(errno, Fault::Unwritable(lba))),
+            Err(errno) => Err(failure_from_errno(errno, Fault::Unwritable(lba))),
             Ok(came) if skip + came < from.len() => Err(Fault::NoSpace.into()),
             Ok(_) => Ok(Outcome::Complete),
         };
-        self.end_stable(slot);
+        self.end_stable_write(slot);
         let written = from.len() as u64;
-        let file_op = self.file_op(slot);
+        let file_op = self.file_op_mut(slot);
         match &mut file_op.kind {
-            FileOpKind::Erase { how: Erase::Fill { done, .. }, .. } => {
+            FileOpKind::Erase { how: EraseMethod::Fill { done, .. }, .. } => {
                 *done += written;
-                return self.has_erased(cx, slot, result);
+                return self.handle_erase_done(cx, slot, result);
             }
             FileOpKind::Write { durable: wanted, .. } => {
                 let syncs = *wanted && !durable && result.is_ok();
@@ -386,12 +408,12 @@ impl File {
             }
             FileOpKind::Sync | FileOpKind::Extents { .. } | FileOpKind::Prefetch => unreachable!("it writes"),
         }
-        self.close(slot, result);
+        self.complete_op(slot, result);
     }
 
     /// Where a transfer of `len` bytes, `skip` of them done before, goes on after a call; `None` if it has
     /// ended, well or not. What brings nothing on is tried a bounded number of times.
-    fn goes_on(
+    fn next_transfer_offset(
         &mut self,
         slot: u32,
         (skip, len): (usize, usize),
@@ -399,25 +421,25 @@ impl File {
     ) -> Option<usize> {
         let next = match came {
             Ok(0) => return None,
-            Ok(came) => self.advance(skip, came, len),
+            Ok(came) => self.advance_transfer(skip, came, len),
             Err(errno) if is_transient(errno) => skip,
             Err(_) => return None,
         };
-        let file_op = self.file_op(slot);
+        let file_op = self.file_op_mut(slot);
         file_op.tries = if next > skip { 0 } else { file_op.tries + 1 };
         (next < len && file_op.tries <= TRIES_MAX).then_some(next)
     }
 
     /// Counts one more try of what could not be made: false if there were enough.
-    fn tries_again(&mut self, slot: u32) -> bool {
-        let file_op = self.file_op(slot);
+    fn count_retry(&mut self, slot: u32) -> bool {
+        let file_op = self.file_op_mut(slot);
         file_op.tries += 1;
         file_op.tries <= TRIES_MAX
     }
 }
 
 /// A write that came back.
-struct Written {
+struct CompletedWrite {
     offset: u64,
     from: Sg,
     skip: usize,
@@ -425,7 +447,7 @@ struct Written {
 }
 
 /// A medium fault in what was read around a span is one of the span's first block at the least.
-fn within(failure: Failure, span: Span) -> Failure {
+fn clamp_medium_fault(failure: Failure, span: Span) -> Failure {
     match failure {
         Failure::Failed(Fault::Medium(lba)) => {
             Fault::Medium(lba.clamp(span.lba, span.lba + span.blocks.saturating_sub(1))).into()
@@ -434,7 +456,7 @@ fn within(failure: Failure, span: Span) -> Failure {
     }
 }
 
-impl Backend for File {
+impl Backend for FileBackend {
     fn geometry(&self) -> Geometry {
         self.disk.geometry()
     }
@@ -445,28 +467,28 @@ impl Backend for File {
             Op::Read(span) => self.read(cx, id, span, payload),
             Op::Write(span, durability) => self.write(cx, id, span, durability, payload),
             Op::Flush => {
-                let slot = self.open(id, payload, FileOpKind::Sync);
+                let slot = self.insert_op(id, payload, FileOpKind::Sync);
                 self.flush(slot);
             }
-            Op::WriteZeroes { span, unmap } => self.erase(cx, id, span, unmap),
+            Op::WriteZeroes { span, unmap } => self.start_erase(cx, id, span, unmap),
             Op::Unmap(spans) => match spans[..] {
-                [span] => self.erase(cx, id, span, true),
-                _ => self.end(id, Err(Fault::Internal.into()), payload),
+                [span] => self.start_erase(cx, id, span, true),
+                _ => self.push_completion(id, Err(Fault::Internal.into()), payload),
             },
             Op::Prefetch(span) => {
                 let kind = DiskKind::Prefetch {
-                    offset: span.lba * self.logical(),
-                    len: span.blocks * self.logical(),
+                    offset: span.lba * self.logical_block_bytes(),
+                    len: span.blocks * self.logical_block_bytes(),
                 };
-                let slot = self.open(id, payload, FileOpKind::Prefetch);
-                self.push(slot, kind);
+                let slot = self.insert_op(id, payload, FileOpKind::Prefetch);
+                self.push_disk_op(slot, kind);
             }
-            Op::Extents(span) => self.extents(id, span),
+            Op::Extents(span) => self.start_extents(id, span),
             Op::WriteAtomic(_) | Op::Compare(_) | Op::CompareAndWrite(_) | Op::WriteSame(_) | Op::Or(_) => {
-                self.end(id, Err(Fault::Internal.into()), payload);
+                self.push_completion(id, Err(Fault::Internal.into()), payload);
             }
             Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => {
-                self.end(id, Err(Fault::Internal.into()), payload);
+                self.push_completion(id, Err(Fault::Internal.into()), payload);
             }
         }
     }
@@ -478,14 +500,14 @@ impl Backend for File {
             self.ops.iter_mut().position(|file_op| file_op.as_ref().is_some_and(|file_op| file_op.id == id));
         let Some(slot) = found else { return };
         let slot = slot as u32;
-        let file_op = self.file_op(slot);
+        let file_op = self.file_op_mut(slot);
         file_op.cancelled = true;
         if matches!(file_op.kind, FileOpKind::Write { probes: true, .. }) {
             return;
         }
         let Some(at) = self.out.iter().position(|op| op.ticket.0 == u64::from(slot)) else { return };
         let Some(op) = self.out.remove(at) else { return };
-        let file_op = self.file_op(slot);
+        let file_op = self.file_op_mut(slot);
         match (op.kind, &file_op.payload) {
             (DiskKind::Read { into, .. }, Payload::None) => file_op.payload = Payload::In(into),
             (DiskKind::Write { from, .. }, Payload::None)
@@ -495,24 +517,24 @@ impl Backend for File {
             }
             _ => {}
         }
-        self.end_stable(slot);
-        self.close(slot, Err(Fault::Aborted.into()));
+        self.end_stable_write(slot);
+        self.complete_op(slot, Err(Fault::Aborted.into()));
     }
 
-    fn poll_wake(&mut self) -> Option<ShardId> {
+    fn poll_shard_to_wake(&mut self) -> Option<ShardId> {
         self.wakes.pop_front().map(ShardId)
     }
 
     fn handle_wake(&mut self) {
-        self.go_on_syncing();
-        self.tell_failures();
+        self.continue_sync();
+        self.release_held_completions();
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 
-    fn poll_written(&mut self) -> Option<IoId> {
+    fn poll_unsynced_write(&mut self) -> Option<IoId> {
         self.written.pop_front()
     }
 
@@ -523,15 +545,17 @@ impl Backend for File {
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         let slot = op.ticket.0 as u32;
         match op.kind {
-            DiskKind::Sync => self.has_synced(came),
-            DiskKind::Read { offset, into, skip } => self.has_read(slot, offset, into, skip, came),
+            DiskKind::Sync => self.handle_sync_done(came),
+            DiskKind::Read { offset, into, skip } => self.handle_read_done(slot, offset, into, skip, came),
             DiskKind::Write { offset, from, skip, durable } => {
-                self.has_written(cx, slot, Written { offset, from, skip, durable }, came);
+                self.handle_write_done(cx, slot, CompletedWrite { offset, from, skip, durable }, came);
             }
-            DiskKind::Punch { .. } | DiskKind::Zero { .. } => self.has_asked(cx, slot, op.kind, came),
-            DiskKind::NextData { offset, data } => self.has_found(slot, offset, data, came),
+            DiskKind::Punch { .. } | DiskKind::Zero { .. } => {
+                self.handle_punch_or_zero_done(cx, slot, op.kind, came)
+            }
+            DiskKind::NextData { offset, data } => self.handle_next_data(slot, offset, data, came),
             // A hint: whether it helped is nobody's concern.
-            DiskKind::Prefetch { .. } => self.close(slot, Ok(Outcome::Complete)),
+            DiskKind::Prefetch { .. } => self.complete_op(slot, Ok(Outcome::Complete)),
         }
     }
 }

@@ -3,7 +3,7 @@
 use buf::{Errno, Payload, Sg, SgMut};
 use volume::{Extent, Failure, Fault, IoId, Refusal, Span};
 
-use crate::dirty::Side;
+use crate::unsynced_writes::StableWriteSide;
 
 /// How often in a row a call is made once more that brought nothing on: interrupted, told to come again, or
 /// of less than a unit. Each of them is over by itself, or never.
@@ -32,9 +32,9 @@ pub(crate) enum FileOpKind {
     /// Bytes of the caller, or a copy of them in aligned memory. Whether they are to be stable, and if the
     /// write itself makes them so, where it is counted; and whether that has failed, so that it is made once more
     /// without being stable, to learn which half has failed.
-    Write { durable: bool, side: Option<Side>, probes: bool },
+    Write { durable: bool, side: Option<StableWriteSide>, probes: bool },
     /// Giving space back, zeroing, or writing zeroes, whichever the file can do.
-    Erase { span: Span, how: Erase, stable: bool },
+    Erase { span: Span, how: EraseMethod, stable: bool },
     /// Waiting for a sync.
     Sync,
     /// Looking for data and holes from `at` bytes on.
@@ -45,7 +45,7 @@ pub(crate) enum FileOpKind {
 
 /// How to make blocks zero.
 #[derive(Clone, Debug)]
-pub(crate) enum Erase {
+pub(crate) enum EraseMethod {
     /// Deallocating them.
     Punch,
     /// The file's own way, keeping the space.
@@ -56,7 +56,7 @@ pub(crate) enum Erase {
 
 /// What an error of the system means; `medium` if it is the fault of the block at which it happened.
 /// Numbers as Linux has them.
-pub(crate) fn fault_of(errno: Errno, medium: Fault) -> Failure {
+pub(crate) fn failure_from_errno(errno: Errno, medium: Fault) -> Failure {
     match errno.0 {
         // ENOSPC, EDQUOT, EFBIG.
         28 | 122 | 27 => Fault::NoSpace.into(),
@@ -86,17 +86,17 @@ pub(crate) fn is_unsupported(errno: Errno) -> bool {
 /// Whether an error of a write that is stable by itself is about the write alone, and says nothing of what
 /// others have written: ENOSPC, EDQUOT, EFBIG, which past the page cache come before anything is written;
 /// EINVAL, EOPNOTSUPP, ENOSYS, EPERM, which refuse the call; EINTR, EAGAIN, which put it off.
-pub(crate) fn is_own(errno: Errno) -> bool {
+pub(crate) fn is_write_specific(errno: Errno) -> bool {
     matches!(errno.0, 28 | 122 | 27 | 22 | 95 | 38 | 1 | 4 | 11)
 }
 
 /// Whether an error says that the very blocks of a call are bad: EIO, EREMOTEIO, ENODATA, EILSEQ, EBADMSG.
-pub(crate) fn is_of_blocks(errno: Errno) -> bool {
+pub(crate) fn is_medium_error(errno: Errno) -> bool {
     matches!(errno.0, 5 | 121 | 61 | 84 | 74)
 }
 
 /// Copies the caller's part out of what was read around it.
-pub(crate) fn copy_out(around: &Sg, from: usize, into: &mut SgMut) {
+pub(crate) fn copy_out_of_surrounding(around: &Sg, from: usize, into: &mut SgMut) {
     let mut at = from;
     for slice in into.slices_mut(0..into.len()) {
         around.copy_to(at, slice);

@@ -4,23 +4,23 @@ use std::fmt;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Sg, Time};
-use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, NetworkBackend, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, NetworkBackend, OutboundSockets};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Backend, DiskOp, Done, Durability, Geometry, Io, IoId, OperatorNotice, ShardId, Span};
+use volume::{Backend, DiskOp, Durability, Geometry, Io, IoCompletion, IoId, OperatorNotice, ShardId, Span};
 
 /// A leg of a stripe: either kind of backend. A local one has no sockets, so its socket polls return `None`.
-pub enum AnyLeg {
+pub enum LegBackend {
     /// A backend without sockets.
     Local(Box<dyn Backend>),
     /// A backend with sockets: a remote volume.
     Network(Box<dyn NetworkBackend>),
 }
 
-impl fmt::Debug for AnyLeg {
+impl fmt::Debug for LegBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            AnyLeg::Local(_) => "Local",
-            AnyLeg::Network(_) => "Network",
+            LegBackend::Local(_) => "Local",
+            LegBackend::Network(_) => "Network",
         })
     }
 }
@@ -28,8 +28,8 @@ impl fmt::Debug for AnyLeg {
 macro_rules! each {
     ($any:expr, $leg:ident => $what:expr) => {
         match $any {
-            AnyLeg::Local($leg) => $what,
-            AnyLeg::Network($leg) => $what,
+            LegBackend::Local($leg) => $what,
+            LegBackend::Network($leg) => $what,
         }
     };
 }
@@ -38,13 +38,13 @@ macro_rules! each {
 macro_rules! elsewhere {
     ($any:expr, $leg:ident => $what:expr, else $otherwise:expr) => {
         match $any {
-            AnyLeg::Local(_) => $otherwise,
-            AnyLeg::Network($leg) => $what,
+            LegBackend::Local(_) => $otherwise,
+            LegBackend::Network($leg) => $what,
         }
     };
 }
 
-impl Backend for AnyLeg {
+impl Backend for LegBackend {
     fn geometry(&self) -> Geometry {
         each!(self, leg => leg.geometry())
     }
@@ -55,8 +55,8 @@ impl Backend for AnyLeg {
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         each!(self, leg => leg.submit(cx, io));
     }
-    fn lend(&mut self, span: Span) -> Option<Sg> {
-        each!(self, leg => leg.lend(span))
+    fn lend_memory(&mut self, span: Span) -> Option<Sg> {
+        each!(self, leg => leg.lend_memory(span))
     }
     fn has_loans(&self) -> bool {
         each!(self, leg => leg.has_loans())
@@ -71,12 +71,12 @@ impl Backend for AnyLeg {
         each!(self, leg => leg.cancel(id));
     }
     #[inline]
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         each!(self, leg => leg.poll_done())
     }
     #[inline]
-    fn poll_written(&mut self) -> Option<IoId> {
-        each!(self, leg => leg.poll_written())
+    fn poll_unsynced_write(&mut self) -> Option<IoId> {
+        each!(self, leg => leg.poll_unsynced_write())
     }
     #[inline]
     fn poll_disk(&mut self) -> Option<DiskOp> {
@@ -85,15 +85,15 @@ impl Backend for AnyLeg {
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         each!(self, leg => leg.handle_disk(cx, op, came));
     }
-    fn poll_wake(&mut self) -> Option<ShardId> {
-        each!(self, leg => leg.poll_wake())
+    fn poll_shard_to_wake(&mut self) -> Option<ShardId> {
+        each!(self, leg => leg.poll_shard_to_wake())
     }
     fn handle_wake(&mut self) {
         each!(self, leg => leg.handle_wake());
     }
 }
 
-impl Sockets for AnyLeg {
+impl OutboundSockets for LegBackend {
     fn poll_dial(&mut self) -> Option<Dial> {
         elsewhere!(self, leg => leg.poll_dial(), else None)
     }
@@ -109,8 +109,8 @@ impl Sockets for AnyLeg {
         elsewhere!(self, leg => leg.handle_written(cx, link, how), else unreachable!("there is no socket"));
     }
     #[inline]
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        elsewhere!(self, leg => leg.handle_sent(cx, link, op), else unreachable!("there is no socket"));
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        elsewhere!(self, leg => leg.handle_send_released(cx, link, op), else unreachable!("there is no socket"));
     }
     #[inline]
     fn poll_ready(&mut self) -> Option<LinkId> {
@@ -124,8 +124,8 @@ impl Sockets for AnyLeg {
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         elsewhere!(self, leg => leg.poll_send(cx, link), else None)
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        elsewhere!(self, leg => leg.poll_leave(), else None)
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
+        elsewhere!(self, leg => leg.poll_link_close(), else None)
     }
     fn poll_computation(&mut self) -> Option<Computation> {
         elsewhere!(self, leg => leg.poll_computation(), else None)
@@ -146,8 +146,8 @@ impl Sockets for AnyLeg {
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         elsewhere!(self, leg => leg.close(cx, grace), else ());
     }
-    fn poll_remark(&mut self) -> Option<OperatorNotice> {
-        elsewhere!(self, leg => leg.poll_remark(), else None)
+    fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
+        elsewhere!(self, leg => leg.poll_operator_notice(), else None)
     }
     fn is_closed(&self) -> bool {
         elsewhere!(self, leg => leg.is_closed(), else true)

@@ -3,18 +3,18 @@
 use std::collections::VecDeque;
 
 use buf::{Cx, Payload};
-use volume::{Backend, Done, Extent, Fault, Geometry, Io, IoId, Op, Outcome};
+use volume::{Backend, Extent, Fault, Geometry, Io, IoCompletion, IoId, Op, Outcome};
 
-use crate::facts::IO_MAX;
+use crate::file_facts::IO_MAX;
 
 /// Reads zeroes, forgets writes.
 #[derive(Debug)]
-pub struct Null {
+pub struct NullBackend {
     geometry: Geometry,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
 }
 
-impl Null {
+impl NullBackend {
     /// A volume of `blocks` blocks of `logical` bytes.
     pub fn new(blocks: u64, logical: u32) -> Self {
         let geometry = Geometry {
@@ -31,11 +31,11 @@ impl Null {
             dealloc_reads_zero: true,
             lends: false,
         };
-        Null { geometry, done: VecDeque::new() }
+        NullBackend { geometry, done: VecDeque::new() }
     }
 }
 
-impl Backend for Null {
+impl Backend for NullBackend {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -59,14 +59,14 @@ impl Backend for Null {
             }
             Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => Err(Fault::Internal.into()),
         };
-        self.done.push_back(Done { id: io.id, result, payload });
+        self.done.push_back(IoCompletion { id: io.id, result, payload });
     }
 
     fn cancel(&mut self, _id: IoId) {
         // Everything has ended already.
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 }

@@ -13,12 +13,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Records that a sync of a file has failed, so that the next start knows of it.
 pub trait SyncFailureStore: fmt::Debug + Send + Sync {
     /// A sync of a file has failed. As soon as that is durable, or it is clear that it will not be, calls
-    /// [`SyncFailures::recorded`], and then wakes every shard of the volume, which may wait for it. Called on a shard: it must not
+    /// [`SyncFailures::note_recorded`], and then wakes every shard of the volume, which may wait for it. Called on a shard: it must not
     /// wait itself.
-    fn record(&self, failures: &Arc<SyncFailures>);
+    fn record_failures(&self, failures: &Arc<SyncFailures>);
 
     /// Wakes every shard of the volume. Called on a shard: it must not wait itself.
-    fn wake(&self);
+    fn wake_shards(&self);
 }
 
 /// The failed syncs of one file, over all shards.
@@ -37,7 +37,7 @@ impl SyncFailures {
     }
 
     /// A sync has failed.
-    pub(crate) fn fail(self: &Arc<Self>) {
+    pub(crate) fn note_failure(self: &Arc<Self>) {
         self.failed.fetch_add(1, Ordering::SeqCst);
         if !self.is_recorded() {
             self.request_record();
@@ -47,19 +47,19 @@ impl SyncFailures {
     /// Asks for what is durable to be brought up to date, and for the shards to be woken.
     pub(crate) fn request_record(self: &Arc<Self>) {
         if let Some(store) = &self.store {
-            store.record(self);
+            store.record_failures(self);
         }
     }
 
     /// Asks for the shards to be woken: those that wait for one that is gone.
-    pub(crate) fn wake(&self) {
+    pub(crate) fn wake_shards(&self) {
         if let Some(store) = &self.store {
-            store.wake();
+            store.wake_shards();
         }
     }
 
     /// Whether what was written may be lost.
-    pub fn any_unforgiven(&self) -> bool {
+    pub fn has_unacknowledged(&self) -> bool {
         self.failed.load(Ordering::SeqCst) > self.forgiven.load(Ordering::SeqCst)
     }
 
@@ -68,20 +68,20 @@ impl SyncFailures {
         self.store.is_none() || self.recorded.load(Ordering::SeqCst) > self.forgiven.load(Ordering::SeqCst)
     }
 
-    /// How many syncs have failed: what [`SyncFailures::recorded`] and [`FileDisk::forgive`](crate::FileDisk::forgive) are told.
-    pub fn failures(&self) -> u64 {
+    /// How many syncs have failed: what [`SyncFailures::note_recorded`] and [`FileDisk::acknowledge_sync_failures`](crate::FileDisk::acknowledge_sync_failures) are told.
+    pub fn failure_count(&self) -> u64 {
         self.failed.load(Ordering::SeqCst)
     }
 
     /// So many failures, as counted before it was written down, are durable.
-    pub fn recorded(&self, failures: u64) {
+    pub fn note_recorded(&self, failures: u64) {
         self.recorded.fetch_max(failures, Ordering::SeqCst);
     }
 
     /// So many failures, as counted before the file was synced again, are no longer held against it.
-    pub(crate) fn forgive(self: &Arc<Self>, failures: u64) {
+    pub(crate) fn acknowledge_failures(self: &Arc<Self>, failures: u64) {
         self.forgiven.fetch_max(failures, Ordering::SeqCst);
-        if self.any_unforgiven() {
+        if self.has_unacknowledged() {
             // What was written down is gone with those that were forgiven.
             self.request_record();
         }

@@ -6,12 +6,12 @@
 use std::cell::Cell;
 use std::ptr::NonNull;
 
-use crate::blocks::{Blocks, ORDERS};
-use crate::memory::{map_anonymous, unmap};
+use crate::buddy_blocks::{BuddyBlocks, ORDERS};
+use crate::memory_mapping::{map_anonymous, unmap};
 
 /// What memory is taken for. It decides how deep into the pool a request may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum MemoryClass {
     /// Headers and small replies: may take everything but what was promised.
     Wire,
     /// Payload that arrives unasked (immediate data, first bursts, capsules), promised to the peer
@@ -43,17 +43,17 @@ impl PoolAccount {
 }
 
 /// The smallest block, in bytes.
-pub(crate) const UNIT: usize = 512;
+pub(crate) const BLOCK_MIN: usize = 512;
 /// The largest block, in bytes.
-pub(crate) const BLOCK_MAX: usize = UNIT << (ORDERS - 1);
+pub(crate) const BLOCK_MAX: usize = BLOCK_MIN << (ORDERS - 1);
 /// One part in so many stays for headers and replies when payload has taken all it may.
-const WIRE_SHARE: usize = 16;
+const WIRE_RESERVE_DIVISOR: usize = 16;
 
 /// One mapping, and who has how much of it.
 pub(crate) struct Arena {
     pub(crate) base: NonNull<u8>,
     units: u32,
-    blocks: Blocks,
+    blocks: BuddyBlocks,
     /// Shares of each block that was frozen, by first unit.
     shares: Box<[Cell<u32>]>,
     /// Bytes of the blocks that are lent.
@@ -72,43 +72,43 @@ pub(crate) struct Arena {
 
 /// One block that is lent.
 #[derive(Clone, Copy)]
-pub(crate) struct Lease {
+pub(crate) struct BlockLease {
     /// First unit.
     first: u32,
     /// Units that were asked for.
     asked: u16,
-    /// The order of the block, and [`IN_PARTS`].
+    /// The order of the block, and [`SPLIT_FLAG`].
     shape: u8,
-    pub(crate) class: Class,
+    pub(crate) class: MemoryClass,
 }
 
 /// The block was cut: those who hold it are counted.
-const IN_PARTS: u8 = 0x80;
+const SPLIT_FLAG: u8 = 0x80;
 
-impl Lease {
+impl BlockLease {
     pub(crate) fn block_bytes(self) -> usize {
-        UNIT << self.order()
+        BLOCK_MIN << self.order()
     }
 
     fn order(self) -> usize {
-        usize::from(self.shape & !IN_PARTS)
+        usize::from(self.shape & !SPLIT_FLAG)
     }
 
-    pub(crate) fn is_in_parts(self) -> bool {
-        self.shape & IN_PARTS != 0
+    pub(crate) fn is_split(self) -> bool {
+        self.shape & SPLIT_FLAG != 0
     }
 
     /// The same for a part of the block.
-    pub(crate) fn in_parts(self) -> Lease {
-        Lease { shape: self.shape | IN_PARTS, ..self }
+    pub(crate) fn as_split(self) -> BlockLease {
+        BlockLease { shape: self.shape | SPLIT_FLAG, ..self }
     }
 
-    pub(crate) fn is_same(&self, other: &Lease) -> bool {
+    pub(crate) fn is_same_block(&self, other: &BlockLease) -> bool {
         self.first == other.first
     }
 
-    fn asked_bytes(self) -> usize {
-        usize::from(self.asked) * UNIT
+    fn requested_bytes(self) -> usize {
+        usize::from(self.asked) * BLOCK_MIN
     }
 }
 
@@ -116,11 +116,11 @@ impl Arena {
     #[expect(clippy::expect_used, reason = "documented: a pool has at most 2 TiB")]
     pub(crate) fn new(bytes: usize) -> Self {
         let bytes = bytes.max(1).next_multiple_of(BLOCK_MAX);
-        let units = u32::try_from(bytes / UNIT).expect("a pool is smaller than 2 TiB");
+        let units = u32::try_from(bytes / BLOCK_MIN).expect("a pool is smaller than 2 TiB");
         Arena {
             base: map_anonymous(bytes),
             units,
-            blocks: Blocks::new(units),
+            blocks: BuddyBlocks::new(units),
             shares: vec![Cell::new(0); units as usize].into(),
             lent: Cell::new(0),
             reserved: Default::default(),
@@ -134,69 +134,70 @@ impl Arena {
 
     /// A block for `len` bytes; `None` if the class may take no more now, or no block is large enough.
     #[inline]
-    pub(crate) fn take(&self, class: Class, len: usize) -> Option<Lease> {
-        let order = order_of(len)?;
-        let asked = len.div_ceil(UNIT);
-        if !self.may_take(class, UNIT << order, UNIT * asked) {
+    pub(crate) fn allocate(&self, class: MemoryClass, len: usize) -> Option<BlockLease> {
+        let order = order_for_len(len)?;
+        let asked = len.div_ceil(BLOCK_MIN);
+        if !self.may_allocate(class, BLOCK_MIN << order, BLOCK_MIN * asked) {
             return None;
         }
-        let first = self.blocks.take(order)?;
-        let lease = Lease { first, asked: asked as u16, shape: order as u8, class };
-        self.lend(lease);
+        let first = self.blocks.allocate(order)?;
+        let lease = BlockLease { first, asked: asked as u16, shape: order as u8, class };
+        self.count_lease(lease);
         self.poison(lease);
         Some(lease)
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.units as usize * UNIT
+        self.units as usize * BLOCK_MIN
     }
 
     /// On all accounts.
     #[inline]
-    pub(crate) fn reserved(&self) -> usize {
+    pub(crate) fn reserved_bytes(&self) -> usize {
         self.reserved.iter().map(Cell::get).sum()
     }
 
     /// Whether a block of `bytes` may go to `class` for `asked` bytes, if there is one.
     #[inline]
-    pub(crate) fn may_take(&self, class: Class, bytes: usize, asked: usize) -> bool {
-        let promised = self.reserved().saturating_sub(self.used.get());
+    pub(crate) fn may_allocate(&self, class: MemoryClass, bytes: usize, asked: usize) -> bool {
+        let promised = self.reserved_bytes().saturating_sub(self.used.get());
         let kept = match class {
             // What a block is larger than was asked must not come out of others' promises.
-            Class::Unsolicited => promised.saturating_sub(asked),
-            Class::Wire => promised,
-            Class::Solicited => promised + self.capacity() / WIRE_SHARE,
+            MemoryClass::Unsolicited => promised.saturating_sub(asked),
+            MemoryClass::Wire => promised,
+            MemoryClass::Solicited => promised + self.capacity() / WIRE_RESERVE_DIVISOR,
         };
         bytes.saturating_add(kept) <= self.capacity() - self.lent.get()
     }
 
     #[inline]
-    fn lend(&self, lease: Lease) {
+    fn count_lease(&self, lease: BlockLease) {
         self.lent.set(self.lent.get() + lease.block_bytes());
-        if lease.class == Class::Unsolicited {
-            self.used.set(self.used.get() + lease.asked_bytes());
+        if lease.class == MemoryClass::Unsolicited {
+            self.used.set(self.used.get() + lease.requested_bytes());
         }
     }
 
     #[inline]
-    pub(crate) fn give_back(&self, lease: Lease) {
+    pub(crate) fn free(&self, lease: BlockLease) {
         self.lent.set(self.lent.get() - lease.block_bytes());
-        if lease.class == Class::Unsolicited {
-            self.used.set(self.used.get() - lease.asked_bytes());
+        if lease.class == MemoryClass::Unsolicited {
+            self.used.set(self.used.get() - lease.requested_bytes());
         }
         self.returned.set(self.returned.get() + 1);
         self.poison(lease);
-        self.blocks.give(lease.first, lease.order());
+        self.blocks.free(lease.first, lease.order());
     }
 
     /// Nothing of a block that nobody names is what was there last.
     #[cfg(feature = "rig")]
-    fn poison(&self, lease: Lease) {
+    fn poison(&self, lease: BlockLease) {
         if self.poisoned.get() {
             // SAFETY: the block is within the arena, which is mapped and initialised, and nobody names it: it is
             // not lent yet, or its last owner has just given it back.
-            let memory =
-                unsafe { std::slice::from_raw_parts_mut(self.address(lease).as_ptr(), lease.block_bytes()) };
+            let memory = unsafe {
+                std::slice::from_raw_parts_mut(self.block_address(lease).as_ptr(), lease.block_bytes())
+            };
             crate::poison::fill(memory);
         }
     }
@@ -204,11 +205,11 @@ impl Arena {
     /// Nothing is done to memory outside of tests.
     #[cfg(not(feature = "rig"))]
     #[inline(always)]
-    fn poison(&self, _: Lease) {}
+    fn poison(&self, _: BlockLease) {}
 
     /// Starts to count the shares of a block that had one owner.
     #[expect(clippy::indexing_slicing, reason = "a lease names units of its pool")]
-    pub(crate) fn share_first(&self, lease: Lease) {
+    pub(crate) fn begin_sharing(&self, lease: BlockLease) {
         self.shares[lease.first as usize].set(1);
     }
 
@@ -217,7 +218,7 @@ impl Arena {
         clippy::indexing_slicing,
         reason = "a lease names units of its pool; 2^32 shares do not fit in memory"
     )]
-    pub(crate) fn share_more(&self, lease: Lease) {
+    pub(crate) fn add_share(&self, lease: BlockLease) {
         let shares = &self.shares[lease.first as usize];
         // Who forgets four thousand million shares must not get the block lent twice.
         shares.set(shares.get().checked_add(1).expect("a buffer has fewer than 2^32 shares"));
@@ -225,20 +226,20 @@ impl Arena {
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "a lease names units of its pool")]
-    pub(crate) fn share_less(&self, lease: Lease) {
+    pub(crate) fn drop_share(&self, lease: BlockLease) {
         let shares = &self.shares[lease.first as usize];
         let left = shares.get() - 1;
         shares.set(left);
         if left == 0 {
-            self.give_back(lease);
+            self.free(lease);
         }
     }
 
     /// Address of a block's first byte.
     #[inline]
-    pub(crate) fn address(&self, lease: Lease) -> NonNull<u8> {
+    pub(crate) fn block_address(&self, lease: BlockLease) -> NonNull<u8> {
         // SAFETY: the lease names a block of this arena, so the sum stays inside the mapping.
-        unsafe { self.base.add(lease.first as usize * UNIT) }
+        unsafe { self.base.add(lease.first as usize * BLOCK_MIN) }
     }
 }
 
@@ -252,9 +253,12 @@ impl Drop for Arena {
 
 /// The order of the smallest block for `len` bytes.
 #[inline]
-fn order_of(len: usize) -> Option<usize> {
+fn order_for_len(len: usize) -> Option<usize> {
     if len > BLOCK_MAX {
         return None;
     }
-    Some(len.max(UNIT).next_power_of_two().trailing_zeros() as usize - UNIT.trailing_zeros() as usize)
+    Some(
+        len.max(BLOCK_MIN).next_power_of_two().trailing_zeros() as usize
+            - BLOCK_MIN.trailing_zeros() as usize,
+    )
 }

@@ -9,11 +9,11 @@ use std::ops::{Deref, DerefMut, Range};
 use std::ptr::NonNull;
 use std::rc::Rc;
 
-use crate::arena::{Arena, Lease};
+use crate::arena::{Arena, BlockLease};
 use crate::crc32c::Crc32c;
 use crate::loan::Loan;
 use crate::region::RegionHandle;
-use crate::shared;
+use crate::shared_memory;
 
 /// A buffer with one owner.
 pub struct BufMut {
@@ -27,18 +27,18 @@ pub struct BufMut {
 /// Whose the memory is.
 enum OwnerMut {
     /// A whole block, or a part of one (the lease knows), whose shares are counted then.
-    Pool { pool: Rc<Arena>, lease: Lease },
+    Pool { pool: Rc<Arena>, lease: BlockLease },
     /// Somebody else's; the loan counts its shares itself.
     Lent(Loan),
 }
 
 impl BufMut {
-    pub(crate) fn new(pool: Rc<Arena>, lease: Lease, len: u32) -> Self {
-        let at = pool.address(lease);
+    pub(crate) fn new(pool: Rc<Arena>, lease: BlockLease, len: u32) -> Self {
+        let at = pool.block_address(lease);
         BufMut { at, len, room: lease.block_bytes() as u32, owner: OwnerMut::Pool { pool, lease } }
     }
 
-    pub(crate) fn of_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
+    pub(crate) fn from_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
         BufMut { at, len, room: len, owner: OwnerMut::Lent(loan) }
     }
 
@@ -71,11 +71,11 @@ impl BufMut {
         assert!(at <= self.len as usize, "cut outside of a buffer");
         let owner = match &mut self.owner {
             OwnerMut::Pool { pool, lease } => {
-                if !lease.is_in_parts() {
-                    pool.share_first(*lease);
-                    *lease = lease.in_parts();
+                if !lease.is_split() {
+                    pool.begin_sharing(*lease);
+                    *lease = lease.as_split();
                 }
-                pool.share_more(*lease);
+                pool.add_share(*lease);
                 OwnerMut::Pool { pool: pool.clone(), lease: *lease }
             }
             OwnerMut::Lent(loan) => OwnerMut::Lent(loan.clone()),
@@ -88,12 +88,12 @@ impl BufMut {
     }
 
     /// Takes back what was cut off right behind; gives `rest` back if it is something else.
-    pub fn join(&mut self, mut rest: BufMut) -> Result<(), BufMut> {
+    pub fn unsplit(&mut self, mut rest: BufMut) -> Result<(), BufMut> {
         let is_of_one = match (&self.owner, &rest.owner) {
             (OwnerMut::Pool { pool, lease }, OwnerMut::Pool { pool: other, lease: its }) => {
-                Rc::ptr_eq(pool, other) && lease.is_same(its)
+                Rc::ptr_eq(pool, other) && lease.is_same_block(its)
             }
-            (OwnerMut::Lent(loan), OwnerMut::Lent(other)) => loan.is_same(other),
+            (OwnerMut::Lent(loan), OwnerMut::Lent(other)) => loan.is_same_loan(other),
             (OwnerMut::Pool { .. }, OwnerMut::Lent(_)) | (OwnerMut::Lent(_), OwnerMut::Pool { .. }) => false,
         };
         let ends_at = self.at.as_ptr().wrapping_add(self.room as usize);
@@ -113,8 +113,8 @@ impl BufMut {
         // SAFETY: `this` is never used or dropped again, so its keeper is moved, not doubled.
         let owner = match unsafe { std::ptr::read(&this.owner) } {
             OwnerMut::Pool { pool, lease } => {
-                if !lease.is_in_parts() {
-                    pool.share_first(lease);
+                if !lease.is_split() {
+                    pool.begin_sharing(lease);
                 }
                 Owner::Pool { pool, lease }
             }
@@ -143,8 +143,8 @@ impl DerefMut for BufMut {
 impl Drop for BufMut {
     fn drop(&mut self) {
         match &self.owner {
-            OwnerMut::Pool { pool, lease } if lease.is_in_parts() => pool.share_less(*lease),
-            OwnerMut::Pool { pool, lease } => pool.give_back(*lease),
+            OwnerMut::Pool { pool, lease } if lease.is_split() => pool.drop_share(*lease),
+            OwnerMut::Pool { pool, lease } => pool.free(*lease),
             OwnerMut::Lent(_) => {}
         }
     }
@@ -167,17 +167,17 @@ pub struct Buf {
 }
 
 enum Owner {
-    Pool { pool: Rc<Arena>, lease: Lease },
+    Pool { pool: Rc<Arena>, lease: BlockLease },
     Region(RegionHandle),
     Lent(Loan),
 }
 
 impl Buf {
-    pub(crate) fn of_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
+    pub(crate) fn from_loan(loan: Loan, at: NonNull<u8>, len: u32) -> Self {
         Buf { at, len, owner: Owner::Lent(loan) }
     }
 
-    pub(crate) fn of_region(region: RegionHandle, at: NonNull<u8>, len: u32) -> Self {
+    pub(crate) fn from_region(region: RegionHandle, at: NonNull<u8>, len: u32) -> Self {
         Buf { at, len, owner: Owner::Region(region) }
     }
 
@@ -197,7 +197,7 @@ impl Buf {
     }
 
     /// The bytes, if nobody can change them while they are looked at: `None` for a region.
-    pub fn bytes(&self) -> Option<&[u8]> {
+    pub fn stable_bytes(&self) -> Option<&[u8]> {
         if !self.is_stable() {
             return None;
         }
@@ -216,10 +216,10 @@ impl Buf {
         }
     }
 
-    /// The part `range` of this view.
+    /// The part `ptr_of_range` of this view.
     ///
     /// # Panics
-    /// If `range` is not within the view.
+    /// If `ptr_of_range` is not within the view.
     pub fn slice(&self, range: Range<usize>) -> Buf {
         assert!(range.start <= range.end && range.end <= self.len(), "slice outside of a buffer");
         let mut part = self.clone();
@@ -234,28 +234,28 @@ impl Buf {
     /// # Panics
     /// If the view ends before `into` is full.
     pub fn copy_to(&self, at: usize, into: &mut [u8]) {
-        let from = self.range(at, into.len());
+        let from = self.ptr_of_range(at, into.len());
         // SAFETY: the source range is within the owner's memory, which lives as long as `self`, and
         // `into` is a unique borrow, so the two cannot overlap. Pool memory has no writer now; a
         // region's bytes may change during the copy, and then a mixture is copied.
         unsafe {
             match self.is_stable() {
                 true => std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()),
-                false => shared::copy(from, into.as_mut_ptr(), into.len()),
+                false => shared_memory::copy_shared(from, into.as_mut_ptr(), into.len()),
             }
         }
     }
 
     /// Copies like [`Buf::copy_to`] and feeds what was copied to `crc` in the same pass: the digest
     /// is of the bytes that stand in `into`, even if a region's change meanwhile.
-    pub fn copy_to_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
-        let from = self.range(at, into.len());
+    pub fn copy_to_with_crc(&self, at: usize, into: &mut [u8], crc: &mut Crc32c) {
+        let from = self.ptr_of_range(at, into.len());
         // SAFETY: as in `copy_to`.
-        unsafe { crc.copy_raw(from, into) };
+        unsafe { crc.copy_raw_and_update(from, into) };
     }
 
     /// Address of `len` bytes from `at` on.
-    fn range(&self, at: usize, len: usize) -> *const u8 {
+    fn ptr_of_range(&self, at: usize, len: usize) -> *const u8 {
         assert!(at.checked_add(len).is_some_and(|end| end <= self.len()), "copy outside of a buffer");
         // SAFETY: `at` is within the view, hence within the owner's memory.
         unsafe { self.at.as_ptr().add(at) }
@@ -266,7 +266,7 @@ impl Clone for Buf {
     fn clone(&self) -> Self {
         let owner = match &self.owner {
             Owner::Pool { pool, lease } => {
-                pool.share_more(*lease);
+                pool.add_share(*lease);
                 Owner::Pool { pool: pool.clone(), lease: *lease }
             }
             Owner::Region(region) => Owner::Region(region.clone()),
@@ -279,7 +279,7 @@ impl Clone for Buf {
 impl Drop for Buf {
     fn drop(&mut self) {
         if let Owner::Pool { pool, lease } = &self.owner {
-            pool.share_less(*lease);
+            pool.drop_share(*lease);
         }
     }
 }

@@ -25,7 +25,7 @@ pub use polynomial::combine;
 
 /// Inputs shorter than this stay in the caller's code: no set-up pays for them.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
-const SHORT: usize = 128;
+const SHORT_INPUT_MAX: usize = 128;
 
 /// A running CRC32C, fed piece by piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,25 +46,26 @@ impl Crc32c {
     /// Takes the next bytes in.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
-        let tier = Tier::here();
+        let tier = CpuTier::of_process();
         #[cfg(all(target_arch = "x86_64", not(miri)))]
-        if bytes.len() < SHORT && tier != Tier::Portable {
+        if bytes.len() < SHORT_INPUT_MAX && tier != CpuTier::Portable {
             // SAFETY: the tiers above the portable one are only given where SSE4.2 is.
-            self.0 = unsafe { instruction::short(self.0, bytes) };
+            self.0 = unsafe { instruction::update_short(self.0, bytes) };
             return;
         }
         // SAFETY: the range is that of a slice; nothing is written.
-        self.0 = unsafe { run::<false>(tier, self.0, bytes.as_ptr(), std::ptr::null_mut(), bytes.len()) };
+        self.0 =
+            unsafe { update_raw::<false>(tier, self.0, bytes.as_ptr(), std::ptr::null_mut(), bytes.len()) };
     }
 
     /// Copies all of `from` to `into` and takes it in, in one pass.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn copy(&mut self, from: &[u8], into: &mut [u8]) {
+    pub fn copy_and_update(&mut self, from: &[u8], into: &mut [u8]) {
         assert_eq!(from.len(), into.len(), "a copy needs as much room as it has bytes");
         // SAFETY: both are live slices of one length, and a unique borrow overlaps no other.
-        unsafe { self.copy_raw(from.as_ptr(), into) };
+        unsafe { self.copy_raw_and_update(from.as_ptr(), into) };
     }
 
     /// Copies `into.len()` bytes at `from`, which others may be writing, and takes in what was
@@ -72,9 +73,10 @@ impl Crc32c {
     ///
     /// # Safety
     /// The source must be live memory of that length and not overlap `into`.
-    pub(crate) unsafe fn copy_raw(&mut self, from: *const u8, into: &mut [u8]) {
+    pub(crate) unsafe fn copy_raw_and_update(&mut self, from: *const u8, into: &mut [u8]) {
         // SAFETY: by the caller's promise for the source; the destination is a unique borrow.
-        self.0 = unsafe { run::<true>(Tier::here(), self.0, from, into.as_mut_ptr(), into.len()) };
+        self.0 =
+            unsafe { update_raw::<true>(CpuTier::of_process(), self.0, from, into.as_mut_ptr(), into.len()) };
     }
 
     /// The digest of all bytes taken so far.
@@ -83,7 +85,7 @@ impl Crc32c {
     }
 
     /// The digest as it stands on the wire.
-    pub const fn wire(self) -> [u8; 4] {
+    pub const fn to_wire_bytes(self) -> [u8; 4] {
         self.value().to_le_bytes()
     }
 }
@@ -97,85 +99,91 @@ pub fn crc32c(bytes: &[u8]) -> u32 {
 }
 
 /// The name of the way this process computes digests: `avx512`, `crc-instruction` or `portable`.
-pub fn path() -> &'static str {
-    match Tier::here() {
-        Tier::Portable => "portable",
-        Tier::Instruction => "crc-instruction",
-        Tier::Fold => "avx512",
+pub fn implementation_name() -> &'static str {
+    match CpuTier::of_process() {
+        CpuTier::Portable => "portable",
+        CpuTier::Instruction => "crc-instruction",
+        CpuTier::Fold => "avx512",
     }
 }
 
 /// What the processor can do; each includes the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-enum Tier {
+enum CpuTier {
     Portable = 1,
     Instruction = 2,
     Fold = 3,
 }
 
 /// The tier of this process once it was looked for, 0 before.
-static HERE: AtomicU8 = AtomicU8::new(0);
+static DETECTED_TIER: AtomicU8 = AtomicU8::new(0);
 
-impl Tier {
+impl CpuTier {
     #[inline]
-    fn here() -> Tier {
+    fn of_process() -> CpuTier {
         // Any thread that looks finds the same, so nothing else needs to be ordered with it.
-        match HERE.load(Ordering::Relaxed) {
-            1 => Tier::Portable,
-            2 => Tier::Instruction,
-            3 => Tier::Fold,
-            _ => Tier::look(),
+        match DETECTED_TIER.load(Ordering::Relaxed) {
+            1 => CpuTier::Portable,
+            2 => CpuTier::Instruction,
+            3 => CpuTier::Fold,
+            _ => CpuTier::detect_and_cache(),
         }
     }
 
     #[cold]
-    fn look() -> Tier {
-        let tier = Tier::detect();
-        HERE.store(tier as u8, Ordering::Relaxed);
+    fn detect_and_cache() -> CpuTier {
+        let tier = CpuTier::detect();
+        DETECTED_TIER.store(tier as u8, Ordering::Relaxed);
         tier
     }
 
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    fn detect() -> Tier {
+    fn detect() -> CpuTier {
         if !(is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq")) {
-            Tier::Portable
+            CpuTier::Portable
         } else if is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq") {
-            Tier::Fold
+            CpuTier::Fold
         } else {
-            Tier::Instruction
+            CpuTier::Instruction
         }
     }
 
     #[cfg(all(target_arch = "aarch64", not(miri)))]
-    fn detect() -> Tier {
+    fn detect() -> CpuTier {
         let both =
             std::arch::is_aarch64_feature_detected!("crc") && std::arch::is_aarch64_feature_detected!("aes");
-        if both { Tier::Instruction } else { Tier::Portable }
+        if both { CpuTier::Instruction } else { CpuTier::Portable }
     }
 
     #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
-    fn detect() -> Tier {
-        Tier::Portable
+    fn detect() -> CpuTier {
+        CpuTier::Portable
     }
 }
 
 /// The remainder behind `state` and `len` bytes at `from`, which are copied to `into` if `COPY`.
 ///
 /// # Safety
-/// `tier` must not be above what [`Tier::detect`] gives. `from` must be live for `len` bytes and,
+/// `tier` must not be above what [`CpuTier::detect`] gives. `from` must be live for `len` bytes and,
 /// unless `COPY`, unchanging; with `COPY`, `into` must be writable for as many, owned by the caller
 /// and apart from the source.
-unsafe fn run<const COPY: bool>(tier: Tier, state: u32, from: *const u8, into: *mut u8, len: usize) -> u32 {
+unsafe fn update_raw<const COPY: bool>(
+    tier: CpuTier,
+    state: u32,
+    from: *const u8,
+    into: *mut u8,
+    len: usize,
+) -> u32 {
     // SAFETY: the kernels ask for what this function asks for, and for the processor's features,
     // which the tier stands for.
     unsafe {
         match tier {
             #[cfg(all(target_arch = "x86_64", not(miri)))]
-            Tier::Fold if len >= fold::LEN_MIN => fold::run::<COPY>(state, from, into, len),
+            CpuTier::Fold if len >= fold::LEN_MIN => fold::update_raw::<COPY>(state, from, into, len),
             #[cfg(all(any(target_arch = "x86_64", target_arch = "aarch64"), not(miri)))]
-            Tier::Fold | Tier::Instruction => instruction::run::<COPY>(state, from, into, len),
-            _ => portable::run::<COPY>(state, from, into, len),
+            CpuTier::Fold | CpuTier::Instruction => instruction::update_raw::<COPY>(state, from, into, len),
+            _ => portable::update_raw::<COPY>(state, from, into, len),
         }
     }
 }

@@ -21,26 +21,26 @@
 )]
 
 mod arena;
-mod blocks;
+mod buddy_blocks;
 mod buffer;
 mod cx;
-mod lent;
+mod lender;
 mod loan;
-mod memory;
+mod memory_mapping;
 mod payload;
 #[cfg(feature = "rig")]
 pub mod poison;
 mod pool;
 mod region;
 mod sg;
-mod shared;
+mod shared_memory;
 
 pub mod crc32c;
 
-pub use arena::{Class, PoolAccount};
+pub use arena::{MemoryClass, PoolAccount};
 pub use buffer::{Buf, BufMut};
 pub use cx::{Cx, Entropy, Time};
-pub use lent::Lender;
+pub use lender::Lender;
 pub use payload::{Errno, Payload};
 pub use pool::{Pool, PoolUsage};
 pub use region::{Region, RegionHandle};

@@ -1,6 +1,6 @@
 //! A pattern that marks memory that was not filled, and a search for it.
 //!
-//! A pool made by [`Pool::poisoned`](crate::Pool::poisoned) fills its blocks with one pattern when it lends
+//! A pool made by [`Pool::new_poisoned`](crate::Pool::new_poisoned) fills its blocks with one pattern when it lends
 //! them and when it gets them back. If the pattern reaches a disk or a socket, the memory was not filled for
 //! that command: in production it would contain another command's data.
 //!
@@ -11,7 +11,7 @@
 const PATTERN: [u8; 4] = [0xb7, 0x5e, 0xd3, 0x0f];
 /// The shortest stretch that is surely found, in bytes: whatever its phase, eight bytes of it are aligned to
 /// eight in what is looked at.
-pub const FOUND: usize = 15;
+pub const DETECTABLE_LEN_MIN: usize = 15;
 
 /// Fills memory with the pattern.
 pub(crate) fn fill(memory: &mut [u8]) {
@@ -45,15 +45,15 @@ pub fn find(bytes: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Class, Pool};
+    use crate::{MemoryClass, Pool};
 
     #[test]
     fn memory_that_nobody_filled_is_found_at_any_offset() {
-        let pool = Pool::poisoned(1 << 20);
-        let fresh = pool.take(Class::Wire, 4096).unwrap();
+        let pool = Pool::new_poisoned(1 << 20);
+        let fresh = pool.take(MemoryClass::Wire, 4096).unwrap();
         for from in 0..16 {
             let mut bytes = vec![0; 64];
-            bytes[from..from + FOUND].copy_from_slice(&fresh[from..from + FOUND]);
+            bytes[from..from + DETECTABLE_LEN_MIN].copy_from_slice(&fresh[from..from + DETECTABLE_LEN_MIN]);
             assert!(find(&bytes).is_some(), "{from}");
         }
         assert_eq!(find(&[0; 4096]), None);
@@ -62,16 +62,16 @@ mod tests {
 
     #[test]
     fn what_was_there_last_is_never_lent_again() {
-        let pool = Pool::poisoned(1 << 20);
-        let mut buffer = pool.take(Class::Wire, 8192).unwrap();
+        let pool = Pool::new_poisoned(1 << 20);
+        let mut buffer = pool.take(MemoryClass::Wire, 8192).unwrap();
         buffer.fill(1);
         drop(buffer);
-        let again = pool.take(Class::Wire, 8192).unwrap();
+        let again = pool.take(MemoryClass::Wire, 8192).unwrap();
         assert!(again.iter().all(|byte| *byte != 1));
         assert!(again.chunks(16).all(|part| find(part).is_some()));
         drop(again);
         // Longer than was asked for: the rest of a block is no different.
-        let mut longer = pool.take(Class::Wire, 5000).unwrap();
+        let mut longer = pool.take(MemoryClass::Wire, 5000).unwrap();
         longer.set_len(8192);
         assert!(longer.chunks(16).all(|part| find(part).is_some()));
     }

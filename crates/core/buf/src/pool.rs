@@ -1,13 +1,13 @@
 //! The pool: one arena per shard, lent in blocks of 512 bytes to 1 MiB.
 //!
-//! Memory is accounted by [`Class`]. Memory promised for unsolicited payload ([`Pool::reserve`]) is never
+//! Memory is accounted by [`MemoryClass`]. Memory promised for unsolicited payload ([`Pool::reserve`]) is never
 //! used for anything else, because the byte streams that carry the payload would stall (see "advertise only
 //! what is reserved" in `ARCHITECTURE.md`).
 
 use std::fmt;
 use std::rc::Rc;
 
-use crate::arena::{Arena, BLOCK_MAX, Class, PoolAccount, UNIT};
+use crate::arena::{Arena, BLOCK_MAX, BLOCK_MIN, MemoryClass, PoolAccount};
 use crate::buffer::BufMut;
 use crate::sg::{Sg, SgMut};
 
@@ -31,7 +31,7 @@ pub struct PoolUsage {
 impl PoolUsage {
     /// The most that may be set aside: the other half stays for data that is asked for, or nothing
     /// could be served.
-    pub fn promise_max(&self) -> usize {
+    pub fn reservable_max(&self) -> usize {
         self.capacity / 2
     }
 }
@@ -51,7 +51,7 @@ impl Pool {
     /// # Panics
     /// As [`Pool::new`].
     #[cfg(feature = "rig")]
-    pub fn poisoned(bytes: usize) -> Self {
+    pub fn new_poisoned(bytes: usize) -> Self {
         let pool = Pool::new(bytes);
         pool.arena.poisoned.set(true);
         pool
@@ -60,20 +60,20 @@ impl Pool {
     /// One contiguous buffer of `len` bytes (0 to 1 MiB), its contents whatever was there last;
     /// `None` if the class may take no more now, or no block is large enough.
     #[inline]
-    pub fn take(&self, class: Class, len: usize) -> Option<BufMut> {
-        let lease = self.arena.take(class, len)?;
+    pub fn take(&self, class: MemoryClass, len: usize) -> Option<BufMut> {
+        let lease = self.arena.allocate(class, len)?;
         Some(BufMut::new(self.arena.clone(), lease, len as u32))
     }
 
     /// Buffers of `len` bytes together: contiguous if that can be had, else in several pieces of at
     /// least 512 bytes.
-    pub fn take_sg(&self, class: Class, len: usize) -> Option<SgMut> {
+    pub fn take_sg(&self, class: MemoryClass, len: usize) -> Option<SgMut> {
         if let Some(whole) = self.take(class, len) {
             return Some(whole.into());
         }
         // What the class cannot have at all is not begun.
-        let units = len.checked_next_multiple_of(UNIT)?;
-        if !self.arena.may_take(class, units, units) {
+        let units = len.checked_next_multiple_of(BLOCK_MIN)?;
+        if !self.arena.may_allocate(class, units, units) {
             return None;
         }
         let mut sg = SgMut::new();
@@ -84,7 +84,7 @@ impl Pool {
                 Some(piece) => sg.push(piece),
                 None => piece_max = want.next_power_of_two() / 2,
             }
-            if piece_max < UNIT {
+            if piece_max < BLOCK_MIN {
                 return None;
             }
         }
@@ -93,7 +93,7 @@ impl Pool {
 
     /// The bytes of `from` in memory of the pool, which nobody else writes. `None`: there is not as much.
     #[must_use]
-    pub fn copy_of(&self, class: Class, from: &Sg) -> Option<Sg> {
+    pub fn copy_sg(&self, class: MemoryClass, from: &Sg) -> Option<Sg> {
         let mut copy = self.take_sg(class, from.len())?;
         let mut offset = 0;
         for slice in copy.slices_mut(0..from.len()) {
@@ -105,16 +105,16 @@ impl Pool {
 
     /// From now on one part in `share` of what may be promised is kept for each account, however much the
     /// other one wants; 0: nothing is. What was promised before stays.
-    pub fn share_between_accounts(&self, share: usize) {
-        self.arena.floor.set(self.usage().promise_max().checked_div(share).unwrap_or(0));
+    pub fn set_account_share(&self, share: usize) {
+        self.arena.floor.set(self.usage().reservable_max().checked_div(share).unwrap_or(0));
     }
 
     /// How much more may be set aside on an account.
     #[expect(clippy::indexing_slicing, reason = "there is an entry for each account")]
-    pub fn left_to_promise(&self, account: PoolAccount) -> usize {
+    pub fn reservable_bytes(&self, account: PoolAccount) -> usize {
         let others = self.arena.reserved[account.other() as usize].get().max(self.arena.floor.get());
         let own = self.arena.reserved[account as usize].get();
-        self.usage().promise_max().saturating_sub(others).saturating_sub(own)
+        self.usage().reservable_max().saturating_sub(others).saturating_sub(own)
     }
 
     /// Sets `bytes` (rounded up to 512) aside for unsolicited payload; false if so much is not left
@@ -122,12 +122,12 @@ impl Pool {
     #[expect(clippy::indexing_slicing, reason = "there is an entry for each account")]
     pub fn reserve(&self, account: PoolAccount, bytes: usize) -> bool {
         let arena = &self.arena;
-        let Some(more) = bytes.checked_next_multiple_of(UNIT) else { return false };
-        if more > self.left_to_promise(account) {
+        let Some(more) = bytes.checked_next_multiple_of(BLOCK_MIN) else { return false };
+        if more > self.reservable_bytes(account) {
             return false;
         }
         // What is lent already cannot be promised.
-        let promised = (arena.reserved() + more).saturating_sub(arena.used.get());
+        let promised = (arena.reserved_bytes() + more).saturating_sub(arena.used.get());
         if promised > arena.capacity() - arena.lent.get() {
             return false;
         }
@@ -147,14 +147,14 @@ impl Pool {
     )]
     pub fn unreserve(&self, account: PoolAccount, bytes: usize) {
         let own = &self.arena.reserved[account as usize];
-        let left = own.get().checked_sub(bytes.next_multiple_of(UNIT));
+        let left = own.get().checked_sub(bytes.next_multiple_of(BLOCK_MIN));
         own.set(left.expect("no more is given back than was reserved"));
     }
 
     /// How many buffers have come back since the start: who was refused memory and sees another
     /// number than then may ask again.
     #[inline]
-    pub fn returned(&self) -> u64 {
+    pub fn buffers_returned(&self) -> u64 {
         self.arena.returned.get()
     }
 
@@ -163,12 +163,12 @@ impl Pool {
         PoolUsage {
             capacity: self.arena.capacity(),
             lent: self.arena.lent.get(),
-            reserved: self.arena.reserved(),
+            reserved: self.arena.reserved_bytes(),
         }
     }
 
     /// The arena's address and length, to register it with the kernel.
-    pub fn arena(&self) -> (*mut u8, usize) {
+    pub fn arena_range(&self) -> (*mut u8, usize) {
         (self.arena.base.as_ptr(), self.arena.capacity())
     }
 }

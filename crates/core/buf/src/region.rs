@@ -1,6 +1,6 @@
 //! Memory that several cores and the kernel touch at once: the contents of a RAM volume.
 //!
-//! Invariant: no Rust reference into a region ever exists. All access is through the copies of [`shared`],
+//! Invariant: no Rust reference into a region ever exists. All access is through the copies of [`shared_memory`],
 //! which may race: two writers at the same offset give a mixture of bytes, as two overlapping writes of a
 //! disk may, and nothing worse. A reference would promise the compiler that the memory does not change.
 
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use crate::crc32c::Crc32c;
-use crate::memory::{give_pages_back, try_map_anonymous, try_map_file, unmap};
-use crate::shared;
+use crate::memory_mapping::{release_pages, try_map_anonymous, try_map_file, unmap};
+use crate::shared_memory;
 
 /// The shortest region, in bytes, that is taken to fit no cache: what is written to it by whole lines goes
 /// to memory at once.
-const UNCACHED_MIN: usize = 32 << 20;
+const UNCACHED_REGION_MIN: usize = 32 << 20;
 
 /// A zeroed stretch of memory, shared by all cores.
 #[derive(Debug)]
@@ -70,7 +70,7 @@ impl Region {
     ///
     /// # Errors
     /// `InvalidInput` if the file is shorter or `len` is 0; else what the system says.
-    pub fn of_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+    pub fn map_file(file: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         let size = std::fs::File::from(file.try_clone_to_owned()?).metadata()?.len();
         if len == 0 || size < len as u64 {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -94,7 +94,7 @@ impl Region {
         unsafe { self.base.add(offset) }
     }
 
-    fn word(&self, offset: usize) -> &AtomicU16 {
+    fn atomic_word(&self, offset: usize) -> &AtomicU16 {
         let word = self.pointer(offset, size_of::<u16>());
         assert!(word.cast::<u16>().is_aligned(), "a word of a region lies on an even address");
         // SAFETY: the word is within the mapping, which lives as long as `self`, and aligned; all that
@@ -108,7 +108,7 @@ impl Region {
     /// # Panics
     /// As [`Region::read`], and if the address is odd.
     pub fn load_u16(&self, offset: usize) -> u16 {
-        self.word(offset).load(Ordering::Acquire)
+        self.atomic_word(offset).load(Ordering::Acquire)
     }
 
     /// Stores a 16-bit word at an even address, after all that was written before.
@@ -116,12 +116,12 @@ impl Region {
     /// # Panics
     /// As [`Region::load_u16`].
     pub fn store_u16(&self, offset: usize, word: u16) {
-        self.word(offset).store(word, Ordering::Release);
+        self.atomic_word(offset).store(word, Ordering::Release);
     }
 
     /// Tells the processor that the bytes from `offset` on will soon be read.
     pub fn prefetch(&self, offset: usize, len: usize) {
-        shared::prefetch(self.pointer(offset, len).as_ptr(), len);
+        shared_memory::prefetch(self.pointer(offset, len).as_ptr(), len);
     }
 
     /// Copies bytes from `offset` on into all of `into`.
@@ -131,15 +131,15 @@ impl Region {
     pub fn read(&self, offset: usize, into: &mut [u8]) {
         let from = self.pointer(offset, into.len());
         // SAFETY: the source is within the mapping; `into` is a unique borrow elsewhere.
-        unsafe { shared::copy(from.as_ptr(), into.as_mut_ptr(), into.len()) };
+        unsafe { shared_memory::copy_shared(from.as_ptr(), into.as_mut_ptr(), into.len()) };
     }
 
     /// Copies like [`Region::read`] and feeds what was copied to `crc` in the same pass: the digest
     /// is of the bytes that stand in `into`, even if another core writes meanwhile.
-    pub fn read_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
+    pub fn read_with_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
         let from = self.pointer(offset, into.len());
         // SAFETY: as in `read`.
-        unsafe { crc.copy_raw(from.as_ptr(), into) };
+        unsafe { crc.copy_raw_and_update(from.as_ptr(), into) };
     }
 
     /// Copies all of `from` to `offset`.
@@ -147,7 +147,7 @@ impl Region {
         let to = self.pointer(offset, from.len());
         // SAFETY: the destination is within the mapping, and no reference into it exists, so `from`
         // is elsewhere.
-        unsafe { shared::copy(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { shared_memory::copy_shared(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
     /// Copies all of `from` to `offset` like [`Region::write`], but past the caches if the region fits none:
@@ -155,19 +155,19 @@ impl Region {
     /// afterwards, until this one calls [`Region::store_fence`]: do so before anybody is told that they are
     /// there. This core itself sees them at once.
     pub fn write_non_temporal(&self, offset: usize, from: &[u8]) {
-        if self.len < UNCACHED_MIN {
+        if self.len < UNCACHED_REGION_MIN {
             return self.write(offset, from);
         }
         let to = self.pointer(offset, from.len());
         // SAFETY: as in `write`. That the bytes may come late makes them one more mixture for who reads
         // them meanwhile, which any reader must expect.
-        unsafe { shared::copy_non_temporal(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { shared_memory::copy_non_temporal(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 
     /// What this core wrote by [`Region::write_non_temporal`] stands before what it stores from now on.
     pub fn store_fence(&self) {
-        if self.len >= UNCACHED_MIN {
-            shared::store_fence();
+        if self.len >= UNCACHED_REGION_MIN {
+            shared_memory::store_fence();
         }
     }
 
@@ -179,11 +179,11 @@ impl Region {
         let pages = (len - head) / PAGE * PAGE;
         // SAFETY: each of the three stretches is within the mapping, and no reference into it exists.
         unsafe {
-            shared::zero(to.as_ptr(), head);
-            if pages > 0 && !(self.anonymous && give_pages_back(to.as_ptr().add(head), pages)) {
-                shared::zero(to.as_ptr().add(head), pages);
+            shared_memory::zero_shared(to.as_ptr(), head);
+            if pages > 0 && !(self.anonymous && release_pages(to.as_ptr().add(head), pages)) {
+                shared_memory::zero_shared(to.as_ptr().add(head), pages);
             }
-            shared::zero(to.as_ptr().add(head + pages), len - head - pages);
+            shared_memory::zero_shared(to.as_ptr().add(head + pages), len - head - pages);
         }
     }
 }
@@ -207,7 +207,7 @@ impl RegionHandle {
     }
 
     /// Whether there are views of this handle's that are not dropped.
-    pub fn is_viewed(&self) -> bool {
+    pub fn has_views(&self) -> bool {
         Rc::strong_count(&self.0) > 1
     }
 }

@@ -69,7 +69,7 @@ impl SgMut {
     ///
     /// # Panics
     /// If `range` ends behind the payload.
-    pub fn digest(&mut self, range: Range<usize>, crc: &mut Crc32c) {
+    pub fn update_crc(&mut self, range: Range<usize>, crc: &mut Crc32c) {
         self.slices_mut(range).for_each(|slice| crc.update(slice));
     }
 
@@ -142,7 +142,7 @@ impl SgMut {
         self.len += other.len;
         for piece in other.pieces {
             let left = match self.pieces.last_mut() {
-                Some(last) => last.join(piece).err(),
+                Some(last) => last.unsplit(piece).err(),
                 None => Some(piece),
             };
             self.pieces.extend(left);
@@ -210,7 +210,7 @@ impl Sg {
     /// If `range` ends behind the payload.
     pub fn slice(&self, range: Range<usize>) -> Sg {
         let mut part = Sg::new();
-        self.for_each(range, |piece, within| part.push(piece.slice(within)));
+        self.for_each_piece(range, |piece, within| part.push(piece.slice(within)));
         part
     }
 
@@ -224,7 +224,7 @@ impl Sg {
     )]
     pub fn copy_to(&self, offset: usize, into: &mut [u8]) {
         let mut done = 0;
-        self.for_each(offset..offset + into.len(), |piece, within| {
+        self.for_each_piece(offset..offset + into.len(), |piece, within| {
             let len = within.len();
             piece.copy_to(within.start, &mut into[done..done + len]);
             done += len;
@@ -240,17 +240,17 @@ impl Sg {
         clippy::indexing_slicing,
         reason = "the pieces of a range together have its length, which `into` has: documented"
     )]
-    pub fn copy_to_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
+    pub fn copy_to_with_crc(&self, offset: usize, into: &mut [u8], crc: &mut Crc32c) {
         let mut done = 0;
-        self.for_each(offset..offset + into.len(), |piece, within| {
+        self.for_each_piece(offset..offset + into.len(), |piece, within| {
             let len = within.len();
-            piece.copy_to_crc(within.start, &mut into[done..done + len], crc);
+            piece.copy_to_with_crc(within.start, &mut into[done..done + len], crc);
             done += len;
         });
     }
 
     /// Calls `each` with every piece that `range` touches, and the range within that piece.
-    pub fn for_each(&self, range: Range<usize>, mut each: impl FnMut(&Buf, Range<usize>)) {
+    pub fn for_each_piece(&self, range: Range<usize>, mut each: impl FnMut(&Buf, Range<usize>)) {
         assert!(range.start <= range.end && range.end <= self.len, "range outside of a payload");
         let mut base = 0;
         for piece in &self.pieces {

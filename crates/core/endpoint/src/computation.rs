@@ -10,33 +10,33 @@ use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Where the answer is put: `None`, it never will be computed.
-type Place<T> = OnceLock<Option<T>>;
+type ResultCell<T> = OnceLock<Option<T>>;
 
 /// Something to be computed, anywhere: [`Computation::run`], or drop it, and then
-/// [`Sockets::handle_computed`](crate::Sockets::handle_computed) for who gave it.
+/// [`Sockets::handle_computed`](crate::OutboundSockets::handle_computed) for who gave it.
 pub struct Computation {
     peer: IpAddr,
-    task: Box<dyn Task>,
+    task: Box<dyn ErasedComputation>,
 }
 
 /// What a [`Computation`] will have come to. Who drops it wants it no more.
-pub struct PendingResult<T>(Arc<Place<T>>);
+pub struct PendingResult<T>(Arc<ResultCell<T>>);
 
 /// A computation was refused: who computes has too much else to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotComputed;
 
-trait Task: Send {
+trait ErasedComputation: Send {
     fn is_wanted(&self) -> bool;
     fn run(&mut self);
 }
 
-struct Job<T, F> {
-    place: Weak<Place<T>>,
+struct ComputationJob<T, F> {
+    place: Weak<ResultCell<T>>,
     compute: Option<F>,
 }
 
-impl<T: Send + Sync, F: FnOnce() -> T + Send> Task for Job<T, F> {
+impl<T: Send + Sync, F: FnOnce() -> T + Send> ErasedComputation for ComputationJob<T, F> {
     fn is_wanted(&self) -> bool {
         self.place.strong_count() > 0
     }
@@ -52,7 +52,7 @@ impl<T: Send + Sync, F: FnOnce() -> T + Send> Task for Job<T, F> {
     }
 }
 
-impl<T, F> Drop for Job<T, F> {
+impl<T, F> Drop for ComputationJob<T, F> {
     fn drop(&mut self) {
         if let Some(place) = self.place.upgrade() {
             // Changes nothing where there is an answer.
@@ -68,8 +68,8 @@ impl Computation {
         T: Send + Sync + 'static,
         F: FnOnce() -> T + Send + 'static,
     {
-        let place = Arc::new(Place::new());
-        let job = Job { place: Arc::downgrade(&place), compute: Some(compute) };
+        let place = Arc::new(ResultCell::new());
+        let job = ComputationJob { place: Arc::downgrade(&place), compute: Some(compute) };
         (Computation { peer, task: Box::new(job) }, PendingResult(place))
     }
 

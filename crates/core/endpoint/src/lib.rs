@@ -1,7 +1,7 @@
 //! The one loop body that every world calls.
 //!
 //! An [`Endpoint`] is one shard of a server or of a host: every connection, volume and backend of one core,
-//! without I/O. A [`Driver`] is the world's side: sockets, disks, other shards. [`pump`] moves everything
+//! without I/O. A [`IoDriver`] is the world's side: sockets, disks, other shards. [`pump`] moves everything
 //! that is ready from the one to the other. The reactor (io_uring, epoll), the simulator and the fuzzer all
 //! call it, and nothing else.
 //!
@@ -26,7 +26,7 @@
 )]
 
 mod computation;
-mod outward;
+mod outbound;
 
 use std::net::SocketAddr;
 
@@ -35,7 +35,7 @@ use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
 pub use computation::{Computation, NotComputed, PendingResult};
-pub use outward::{CloseMode, Dial, DialId, Dialled, NetworkBackend, Sockets};
+pub use outbound::{CloseMode, Dial, DialId, Dialled, NetworkBackend, OutboundSockets};
 pub use volume::ShardId;
 
 /// Names one socket of a shard, chosen by the world: a dense index in the low 32 bits, and above it a
@@ -50,7 +50,7 @@ pub struct ListenerId(pub u16);
 
 /// A socket that was accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Accepted {
+pub struct AcceptedSocket {
     /// Which listener it came by.
     pub listener: ListenerId,
     /// Our address.
@@ -64,9 +64,9 @@ pub struct Accepted {
 
 /// How a socket reaches a shard.
 #[derive(Debug)]
-pub enum Arrival<M> {
+pub enum LinkArrival<M> {
     /// A peer connected.
-    Accepted(Accepted),
+    Accepted(AcceptedSocket),
     /// Another shard sent it, with what it knew.
     Moved(M),
 }
@@ -74,7 +74,7 @@ pub enum Arrival<M> {
 /// How a socket leaves a shard. A receive that is out comes back first, cancelled, and so does a send
 /// unless the departure waits for it.
 #[derive(Debug)]
-pub enum Departure<M> {
+pub enum LinkDeparture<M> {
     /// Close it: what was handed to the socket is still delivered (a send that is out is finished,
     /// then shutdown, then close), for as long as the world allows a close to take.
     Close,
@@ -97,7 +97,7 @@ pub trait Endpoint {
     type Message: Send;
 
     /// A socket is here. From now on `link` is asked for operations.
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Self::Message>);
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Self::Message>);
     /// Another shard, or the control plane, says something.
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Self::Message);
     /// Takes a receive back.
@@ -105,7 +105,7 @@ pub trait Endpoint {
     /// The socket has taken all of a batch, or failed.
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>);
     /// The kernel has let go of a batch's memory. Comes after `handle_written`.
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp);
     /// A disk operation comes back.
     #[expect(clippy::unreachable, reason = "worlds answer what poll_disk gave, which gives nothing here")]
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
@@ -138,7 +138,7 @@ pub trait Endpoint {
     }
     /// A link that leaves this shard. Nothing is asked of it afterwards, but what is out comes back.
     #[must_use]
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Self::Message>)>;
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Self::Message>)>;
     /// Something for another shard.
     #[must_use]
     fn poll_message(&mut self) -> Option<(ShardId, Self::Message)> {
@@ -164,64 +164,69 @@ pub trait Endpoint {
 }
 
 /// A world's hands for one shard. Each call only starts what it names.
-pub trait Driver<M> {
+pub trait IoDriver<M> {
     /// Starts a receive; attaches a stage if `op.stage_len` is not 0, now or when bytes are there.
-    fn recv(&mut self, link: LinkId, op: RecvOp);
+    fn start_recv(&mut self, link: LinkId, op: RecvOp);
     /// Starts a send. Partial sends and iovec limits are the driver's affair.
-    fn send(&mut self, link: LinkId, op: SendOp);
+    fn start_send(&mut self, link: LinkId, op: SendOp);
     /// Starts a disk operation.
-    fn disk(&mut self, op: DiskOp);
+    fn start_disk_op(&mut self, op: DiskOp);
     /// Takes a link away.
-    fn depart(&mut self, link: LinkId, how: Departure<M>);
+    fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>);
     /// Delivers a message, in order per pair of shards, waking the other shard if it sleeps.
-    fn post(&mut self, to: ShardId, message: M);
+    fn post_message(&mut self, to: ShardId, message: M);
     /// Starts a connection outwards. It is answered exactly once, at the latest when its time is over.
-    fn dial(&mut self, dial: Dial);
+    fn start_dial(&mut self, dial: Dial);
 }
 
 /// How often [`pump`] asks the endpoint for more before it lets the world look at its completions.
-const ROUNDS_MAX: usize = 16;
+const PUMP_ROUNDS_MAX: usize = 16;
 
 /// Up to so many bytes to be sent and to be received, a link's peer is taken to wait for its answer.
-const SHORT_MAX: usize = 32 << 10;
+const SHORT_EXCHANGE_BYTES_MAX: usize = 32 << 10;
 
 /// Starts what a link is ready for. Where little is in flight, the answer leaves before the look into a
 /// socket that is empty most likely, for the peer waits for it. Else what has come is taken first, so
 /// that this side has work while the peer has.
-fn exchange<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<E::Message>, link: LinkId) {
+fn start_link_io<E: Endpoint>(
+    end: &mut E,
+    cx: &mut Cx<'_>,
+    driver: &mut impl IoDriver<E::Message>,
+    link: LinkId,
+) {
     let (recv, mut send) = (end.poll_recv(cx, link), end.poll_send(cx, link));
     let room = recv.as_ref().map_or(0, |op| op.stage_len);
-    if let Some(op) = send.take_if(|op| op.len + room <= SHORT_MAX) {
-        driver.send(link, op);
+    if let Some(op) = send.take_if(|op| op.len + room <= SHORT_EXCHANGE_BYTES_MAX) {
+        driver.start_send(link, op);
     }
     if let Some(op) = recv {
-        driver.recv(link, op);
+        driver.start_recv(link, op);
     }
     if let Some(op) = send {
-        driver.send(link, op);
+        driver.start_send(link, op);
     }
 }
 
 /// Moves everything that is ready from the endpoint to the driver. True if it stopped because it
 /// had done enough for one turn, and more may be ready.
-pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl Driver<E::Message>) -> bool {
-    for _ in 0..ROUNDS_MAX {
+pub fn pump<E: Endpoint>(end: &mut E, cx: &mut Cx<'_>, driver: &mut impl IoDriver<E::Message>) -> bool {
+    for _ in 0..PUMP_ROUNDS_MAX {
         let mut more = end.turn(cx);
         while let Some(op) = end.poll_disk() {
-            driver.disk(op);
+            driver.start_disk_op(op);
         }
         while let Some(link) = end.poll_ready() {
-            exchange(end, cx, driver, link);
+            start_link_io(end, cx, driver, link);
             more = true;
         }
         while let Some((to, message)) = end.poll_message() {
-            driver.post(to, message);
+            driver.post_message(to, message);
         }
         while let Some((link, how)) = end.poll_departure() {
-            driver.depart(link, how);
+            driver.remove_link(link, how);
         }
         while let Some(dial) = end.poll_dial() {
-            driver.dial(dial);
+            driver.start_dial(dial);
         }
         if !more {
             return false;

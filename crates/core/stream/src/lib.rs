@@ -21,25 +21,27 @@
     )
 )]
 
-mod alarms;
-mod answer_times;
-mod contract;
-mod index;
-mod ops;
-mod place;
+mod connection;
+mod earliest_time;
+mod io_ops;
+mod payload_buffer;
 mod receive_buffer;
+mod response_times;
 mod tag;
-mod timers;
+mod tag_index;
+mod timer_queue;
 mod transmit_queue;
 
-pub use alarms::Timers;
-pub use answer_times::{AnswerRun, AnswerTimes};
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
-pub use contract::{Close, Connection, Host, HostEvent, Link, Target, TargetEvent};
-pub use index::TagIndex;
-pub use ops::{DirectBuffer, Received, RecvOp, SendOp, SendPiece};
-pub use place::Place;
+pub use connection::{
+    Connection, ConnectionClose, HostConnection, HostEvent, LinkNumber, TargetConnection, TargetEvent,
+};
+pub use earliest_time::earliest;
+pub use io_ops::{DirectBuffer, Received, RecvOp, SendOp, SendPiece};
+pub use payload_buffer::PayloadBuffer;
 pub use receive_buffer::ReceiveBuffer;
+pub use response_times::{LabelledResponses, ResponseTimes};
 pub use tag::{Slab, Tag};
-pub use timers::earliest;
-pub use transmit_queue::{COPY_MAX, HEAD_MAX, SendOpBuilder, TransmitQueue};
+pub use tag_index::TagIndex;
+pub use timer_queue::TimerQueue;
+pub use transmit_queue::{COPIED_PAYLOAD_MAX, HEAD_MAX, SendOpBuilder, TransmitQueue};

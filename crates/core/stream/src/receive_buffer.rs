@@ -10,19 +10,19 @@
 //!
 //! Invariant: while a partial header is kept, all bytes before it have been consumed.
 
-use crate::ops::{DirectBuffer, Received};
+use crate::io_ops::{DirectBuffer, Received};
 use crate::tag::Tag;
 use buf::crc32c::Crc32c;
-use buf::{BufMut, Class, Pool, Sg, SgMut};
+use buf::{BufMut, MemoryClass, Pool, Sg, SgMut};
 use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Shortest stage that is asked for, in bytes: some eighty command headers.
-const STAGE_MIN: usize = 4 << 10;
+const STAGING_BUFFER_MIN: usize = 4 << 10;
 /// Longest: some sixty commands with 4 KiB of immediate data each.
-const STAGE_MAX: usize = 256 << 10;
+const STAGING_BUFFER_MAX: usize = 256 << 10;
 /// The longest command, in bytes with all its data, that is kept whole.
-const WHOLE_MAX: usize = 16 << 10;
+const WHOLE_COMMAND_MAX: usize = 16 << 10;
 
 /// Received bytes between the socket and the parser of one link.
 /// A header may be cut off anywhere:
@@ -51,19 +51,19 @@ const WHOLE_MAX: usize = 16 << 10;
 pub struct ReceiveBuffer {
     /// The beginning of a header whose rest has not come.
     carry: SmallVec<[u8; 64]>,
-    source: Option<Source>,
+    source: Option<ReceivedBytes>,
     /// How much of `source` is consumed.
     at: usize,
     /// What was received behind `source`.
-    behind: Option<Source>,
+    behind: Option<ReceivedBytes>,
     /// The command that is being filled up.
-    cut: Option<Cut>,
+    cut: Option<PartialCommand>,
     stage_len: usize,
 }
 
 /// A command whose end has not come.
 #[derive(Debug)]
-struct Cut {
+struct PartialCommand {
     /// Room for all of it; `None` while it is out with a receive.
     memory: Option<SgMut>,
     /// How much of it is here.
@@ -72,7 +72,7 @@ struct Cut {
 }
 
 #[derive(Debug)]
-enum Source {
+enum ReceivedBytes {
     /// What the world received into a stage.
     Stage(BufMut),
     /// A command that was filled up, as far as its bytes have come: so many.
@@ -83,13 +83,13 @@ enum Source {
     Left(Box<[u8]>),
 }
 
-impl Source {
+impl ReceivedBytes {
     fn len(&self) -> usize {
         match self {
-            Source::Stage(bytes) => bytes.len(),
-            Source::Filled(_, len) => *len,
-            Source::Loaned(pages) => pages.len(),
-            Source::Left(bytes) => bytes.len(),
+            ReceivedBytes::Stage(bytes) => bytes.len(),
+            ReceivedBytes::Filled(_, len) => *len,
+            ReceivedBytes::Loaned(pages) => pages.len(),
+            ReceivedBytes::Left(bytes) => bytes.len(),
         }
     }
 
@@ -98,12 +98,12 @@ impl Source {
         clippy::indexing_slicing,
         reason = "a command is filled up to its length at most, and its memory has that length"
     )]
-    fn contiguous(&self) -> Option<&[u8]> {
+    fn as_contiguous(&self) -> Option<&[u8]> {
         match self {
-            Source::Stage(bytes) => Some(bytes),
-            Source::Filled(memory, len) => memory.pieces().first().map(|piece| &piece[..*len]),
-            Source::Loaned(_) => None,
-            Source::Left(bytes) => Some(bytes),
+            ReceivedBytes::Stage(bytes) => Some(bytes),
+            ReceivedBytes::Filled(memory, len) => memory.pieces().first().map(|piece| &piece[..*len]),
+            ReceivedBytes::Loaned(_) => None,
+            ReceivedBytes::Left(bytes) => Some(bytes),
         }
     }
 
@@ -113,10 +113,10 @@ impl Source {
         reason = "the caller takes no more than `rest` says; all sources but pages lie in one piece"
     )]
     fn copy_to(&self, at: usize, into: &mut [u8]) {
-        match (self, self.contiguous()) {
-            (Source::Loaned(pages), _) => pages.copy_to(at, into),
+        match (self, self.as_contiguous()) {
+            (ReceivedBytes::Loaned(pages), _) => pages.copy_to(at, into),
             (_, Some(bytes)) => into.copy_from_slice(&bytes[at..at + into.len()]),
-            (Source::Stage(_) | Source::Filled(..) | Source::Left(_), None) => {
+            (ReceivedBytes::Stage(_) | ReceivedBytes::Filled(..) | ReceivedBytes::Left(_), None) => {
                 unreachable!("all but pages lie in one piece")
             }
         }
@@ -133,20 +133,20 @@ impl ReceiveBuffer {
     /// Nothing received yet.
     pub fn new() -> Self {
         let carry = SmallVec::new();
-        ReceiveBuffer { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGE_MIN }
+        ReceiveBuffer { carry, source: None, at: 0, behind: None, cut: None, stage_len: STAGING_BUFFER_MIN }
     }
 
     /// Starts with bytes that an earlier phase of the link received but did not parse.
     pub fn with_bytes(left: &[u8]) -> Self {
         let mut receive_buffer = Self::new();
         if !left.is_empty() {
-            receive_buffer.source = Some(Source::Left(left.into()));
+            receive_buffer.source = Some(ReceivedBytes::Left(left.into()));
         }
         receive_buffer
     }
 
     /// How long a stage the next receive should bring, in bytes: it follows the load.
-    pub fn stage_len(&self) -> usize {
+    pub fn staging_len(&self) -> usize {
         self.stage_len
     }
 
@@ -164,17 +164,17 @@ impl ReceiveBuffer {
     /// the peer sends no more, or the socket failed.
     ///
     /// # Panics
-    /// As for [`ReceiveBuffer::put_stage`].
+    /// As for [`ReceiveBuffer::put_staging_buffer`].
     #[must_use]
     #[inline]
-    pub fn take(&mut self, received: Received, stage: Option<BufMut>, placed: usize) -> bool {
+    pub fn take_received(&mut self, received: Received, stage: Option<BufMut>, placed: usize) -> bool {
         match received {
             Received::Bytes(n) => {
                 if let (Some(stage), true) = (stage, n > placed) {
-                    self.put_stage(stage, n - placed);
+                    self.put_staging_buffer(stage, n - placed);
                 }
             }
-            Received::Loaned(pages) => self.put_loaned(pages),
+            Received::Loaned(pages) => self.put_loaned_pages(pages),
             Received::Cancelled => {}
             Received::End | Received::Failed(_) => return false,
         }
@@ -185,33 +185,33 @@ impl ReceiveBuffer {
     ///
     /// # Panics
     /// If earlier bytes still wait, but for a command that this receive filled up, or the stage is shorter.
-    pub fn put_stage(&mut self, mut stage: BufMut, len: usize) {
+    pub fn put_staging_buffer(&mut self, mut stage: BufMut, len: usize) {
         stage.set_len(len);
         if len >= self.stage_len {
-            self.stage_len = (self.stage_len * 2).min(STAGE_MAX);
+            self.stage_len = (self.stage_len * 2).min(STAGING_BUFFER_MAX);
         } else if len < self.stage_len / 8 {
-            self.stage_len = (self.stage_len / 2).max(STAGE_MIN);
+            self.stage_len = (self.stage_len / 2).max(STAGING_BUFFER_MIN);
         }
         if len > 0 {
-            self.put(Source::Stage(stage));
+            self.push_source(ReceivedBytes::Stage(stage));
         }
     }
 
     /// Takes pages that the world chose.
     ///
     /// # Panics
-    /// As for [`ReceiveBuffer::put_stage`].
-    pub fn put_loaned(&mut self, pages: Sg) {
+    /// As for [`ReceiveBuffer::put_staging_buffer`].
+    pub fn put_loaned_pages(&mut self, pages: Sg) {
         if !pages.is_empty() {
-            self.put(Source::Loaned(pages));
+            self.push_source(ReceivedBytes::Loaned(pages));
         }
     }
 
     #[expect(clippy::panic, reason = "documented: the caller looks at `is_empty` first")]
-    fn put(&mut self, source: Source) {
+    fn push_source(&mut self, source: ReceivedBytes) {
         match &self.source {
             None => (self.source, self.at) = (Some(source), 0),
-            Some(Source::Filled(..)) if self.behind.is_none() => self.behind = Some(source),
+            Some(ReceivedBytes::Filled(..)) if self.behind.is_none() => self.behind = Some(source),
             Some(_) => panic!("bytes over bytes that wait"),
         }
     }
@@ -220,8 +220,8 @@ impl ReceiveBuffer {
     /// off, it is short enough and there is memory, the next receive fills it up. True: parsing stops
     /// until then.
     #[inline]
-    pub fn keep_whole(&mut self, len: usize, pool: &Pool) -> bool {
-        self.rest() < len && self.keep_cut(len, pool)
+    pub fn keep_command_whole(&mut self, len: usize, pool: &Pool) -> bool {
+        self.source_remaining() < len && self.start_partial_command(len, pool)
     }
 
     #[cold]
@@ -229,38 +229,40 @@ impl ReceiveBuffer {
         clippy::indexing_slicing,
         reason = "`at` never passes the end of the source; what is here is shorter than the command, for which the memory was taken"
     )]
-    fn keep_cut(&mut self, len: usize, pool: &Pool) -> bool {
-        let (Some(Source::Stage(bytes)), true) = (&self.source, self.carry.is_empty()) else { return false };
+    fn start_partial_command(&mut self, len: usize, pool: &Pool) -> bool {
+        let (Some(ReceivedBytes::Stage(bytes)), true) = (&self.source, self.carry.is_empty()) else {
+            return false;
+        };
         let here = &bytes[self.at..];
-        if len > WHOLE_MAX {
+        if len > WHOLE_COMMAND_MAX {
             return false;
         }
         // Of what nobody was promised: without it the command goes the longer way, which has its own.
-        let Some(mut memory) = pool.take(Class::Solicited, len) else { return false };
+        let Some(mut memory) = pool.take(MemoryClass::Solicited, len) else { return false };
         let have = here.len();
         memory[..have].copy_from_slice(here);
-        self.cut = Some(Cut { memory: Some(memory.into()), have, len });
-        self.advance(have);
+        self.cut = Some(PartialCommand { memory: Some(memory.into()), have, len });
+        self.advance_source(have);
         true
     }
 
     /// Where the next bytes go, if a command is to be filled up with them. The tag names nothing.
-    pub fn fill_up(&mut self) -> Option<DirectBuffer> {
+    pub fn lend_partial_command(&mut self) -> Option<DirectBuffer> {
         let cut = self.cut.as_mut()?;
         let data = cut.memory.take()?;
         Some(DirectBuffer { tag: Tag::from_bits(u64::MAX), data, want: cut.have..cut.len })
     }
 
     /// Whether what a receive brings back is a command that was to be filled up.
-    pub fn is_filling_up(&self) -> bool {
+    pub fn is_partial_command_lent(&self) -> bool {
         self.cut.is_some()
     }
 
-    /// Takes what [`ReceiveBuffer::fill_up`] gave back, with `bytes` received in all; gives how many were for it.
-    pub fn filled_up(&mut self, direct: DirectBuffer, bytes: usize) -> usize {
+    /// Takes what [`ReceiveBuffer::lend_partial_command`] gave back, with `bytes` received in all; gives how many were for it.
+    pub fn return_partial_command(&mut self, direct: DirectBuffer, bytes: usize) -> usize {
         let n = bytes.min(direct.want.len());
         self.cut = None;
-        self.put(Source::Filled(direct.data, direct.want.start + n));
+        self.push_source(ReceivedBytes::Filled(direct.data, direct.want.start + n));
         n
     }
 
@@ -270,33 +272,33 @@ impl ReceiveBuffer {
         clippy::indexing_slicing,
         reason = "bounded by `rest`; what is carried was made as long just before"
     )]
-    pub fn header(&mut self, len: usize) -> Option<&[u8]> {
-        let in_one_piece = self.source.as_ref().is_some_and(|source| source.contiguous().is_some());
-        if self.carry.is_empty() && in_one_piece && self.rest() >= len {
-            let bytes = self.source.as_ref().and_then(Source::contiguous);
+    pub fn peek_header(&mut self, len: usize) -> Option<&[u8]> {
+        let in_one_piece = self.source.as_ref().is_some_and(|source| source.as_contiguous().is_some());
+        if self.carry.is_empty() && in_one_piece && self.source_remaining() >= len {
+            let bytes = self.source.as_ref().and_then(ReceivedBytes::as_contiguous);
             return bytes.map(|bytes| &bytes[self.at..self.at + len]);
         }
         while self.carry.len() < len {
             let Some(source) = &self.source else { break };
             let have = self.carry.len();
-            let now = (len - have).min(self.rest());
+            let now = (len - have).min(self.source_remaining());
             self.carry.resize(have + now, 0);
             source.copy_to(self.at, &mut self.carry[have..]);
-            self.advance(now);
+            self.advance_source(now);
         }
         self.carry.get(..len)
     }
 
     /// The next `len` bytes, if all of them are here in one piece and no header is carried.
-    pub fn peek(&self, len: usize) -> Option<&[u8]> {
-        let bytes = self.source.as_ref().and_then(Source::contiguous)?;
+    pub fn peek_contiguous(&self, len: usize) -> Option<&[u8]> {
+        let bytes = self.source.as_ref().and_then(ReceivedBytes::as_contiguous)?;
         if self.carry.is_empty() { bytes.get(self.at..self.at.checked_add(len)?) } else { None }
     }
 
-    /// Drops the header that was looked at: `len` is the longest that [`ReceiveBuffer::header`] gave.
-    pub fn consume(&mut self, len: usize) {
+    /// Drops the header that was looked at: `len` is the longest that [`ReceiveBuffer::peek_header`] gave.
+    pub fn consume_header(&mut self, len: usize) {
         if self.carry.is_empty() {
-            self.advance(len);
+            self.advance_source(len);
         } else {
             assert!(len == self.carry.len(), "a header is consumed as a whole");
             self.carry.clear();
@@ -305,7 +307,7 @@ impl ReceiveBuffer {
 
     /// Moves payload bytes into `range` of `into`, as many as are here; gives their number.
     pub fn copy_into(&mut self, into: &mut SgMut, range: Range<usize>) -> usize {
-        let n = self.rest().min(range.len());
+        let n = self.source_remaining().min(range.len());
         if let Some(source) = &self.source {
             let mut from = self.at;
             for slice in into.slices_mut(range.start..range.start + n) {
@@ -313,32 +315,32 @@ impl ReceiveBuffer {
                 from += slice.len();
             }
         }
-        self.advance(n);
+        self.advance_source(n);
         n
     }
 
     /// Moves payload bytes into `into`, as many as are here; gives their number.
     #[expect(clippy::indexing_slicing, reason = "bounded by the length of `into`")]
     pub fn copy_out(&mut self, into: &mut [u8]) -> usize {
-        let n = self.rest().min(into.len());
+        let n = self.source_remaining().min(into.len());
         if let Some(source) = &self.source {
             source.copy_to(self.at, &mut into[..n]);
         }
-        self.advance(n);
+        self.advance_source(n);
         n
     }
 
     /// Drops up to `len` payload bytes; gives how many were here.
     pub fn skip(&mut self, len: usize) -> usize {
-        let n = self.rest().min(len);
-        self.advance(n);
+        let n = self.source_remaining().min(len);
+        self.advance_source(n);
         n
     }
 
     /// Drops up to `len` payload bytes, but feeds them to `crc`; gives how many were here.
     #[expect(clippy::indexing_slicing, reason = "bounded by the length of the chunk")]
-    pub fn digest(&mut self, len: usize, crc: &mut Crc32c) -> usize {
-        let n = self.rest().min(len);
+    pub fn skip_with_crc(&mut self, len: usize, crc: &mut Crc32c) -> usize {
+        let n = self.source_remaining().min(len);
         let mut chunk = [0; 512];
         let mut done = 0;
         while let (Some(source), true) = (&self.source, done < n) {
@@ -347,7 +349,7 @@ impl ReceiveBuffer {
             crc.update(&chunk[..now]);
             done += now;
         }
-        self.advance(n);
+        self.advance_source(n);
         n
     }
 
@@ -361,11 +363,11 @@ impl ReceiveBuffer {
 
     /// Unconsumed bytes behind the carried header, as a copy: to move the link elsewhere.
     #[expect(clippy::indexing_slicing, reason = "the vector was made longer from there on just before")]
-    pub fn left_over(&self) -> Vec<u8> {
+    pub fn unconsumed_bytes(&self) -> Vec<u8> {
         let mut bytes = self.carry.to_vec();
         if let Some(source) = &self.source {
             let carried = bytes.len();
-            bytes.resize(carried + self.rest(), 0);
+            bytes.resize(carried + self.source_remaining(), 0);
             source.copy_to(self.at, &mut bytes[carried..]);
         }
         let cut = self.cut.as_ref().and_then(|cut| cut.memory.as_ref()?.pieces().first()?.get(..cut.have));
@@ -378,13 +380,13 @@ impl ReceiveBuffer {
         bytes
     }
 
-    fn rest(&self) -> usize {
-        self.source.as_ref().map_or(0, Source::len) - self.at
+    fn source_remaining(&self) -> usize {
+        self.source.as_ref().map_or(0, ReceivedBytes::len) - self.at
     }
 
-    fn advance(&mut self, len: usize) {
+    fn advance_source(&mut self, len: usize) {
         self.at += len;
-        if self.rest() == 0 {
+        if self.source_remaining() == 0 {
             self.next_source();
         }
     }
@@ -398,10 +400,10 @@ impl ReceiveBuffer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buf::{Class, Pool};
+    use buf::{MemoryClass, Pool};
 
     fn stage(pool: &Pool, bytes: &[u8]) -> BufMut {
-        let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
+        let mut stage = pool.take(MemoryClass::Wire, bytes.len()).unwrap();
         stage.copy_from_slice(bytes);
         stage
     }
@@ -410,18 +412,18 @@ mod tests {
     fn a_header_cut_off_is_carried_and_payload_is_copied_once() {
         let pool = Pool::new(1 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
-        receive_buffer.put_stage(stage(&pool, b"head1body1he"), 12);
-        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
-        receive_buffer.consume(5);
-        let mut body = SgMut::from(pool.take(Class::Wire, 8).unwrap());
+        receive_buffer.put_staging_buffer(stage(&pool, b"head1body1he"), 12);
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head1"[..]));
+        receive_buffer.consume_header(5);
+        let mut body = SgMut::from(pool.take(MemoryClass::Wire, 8).unwrap());
         assert_eq!(receive_buffer.copy_into(&mut body, 2..7), 5);
         assert_eq!(&body.pieces()[0][2..7], b"body1");
-        assert_eq!(receive_buffer.header(5), None);
+        assert_eq!(receive_buffer.peek_header(5), None);
         assert!(receive_buffer.is_empty() && receive_buffer.is_within_header());
-        receive_buffer.put_stage(stage(&pool, b"ad2bo"), 5);
-        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
-        receive_buffer.consume(5);
-        assert_eq!(receive_buffer.left_over(), b"bo");
+        receive_buffer.put_staging_buffer(stage(&pool, b"ad2bo"), 5);
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head2"[..]));
+        receive_buffer.consume_header(5);
+        assert_eq!(receive_buffer.unconsumed_bytes(), b"bo");
         assert_eq!(receive_buffer.skip(5), 2);
         assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header());
     }
@@ -430,14 +432,14 @@ mod tests {
     fn a_header_may_grow_while_it_is_looked_at() {
         let pool = Pool::new(1 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
-        receive_buffer.put_stage(stage(&pool, b"abcd"), 4);
-        assert_eq!(receive_buffer.header(3), Some(&b"abc"[..]));
-        assert_eq!(receive_buffer.header(6), None);
-        receive_buffer.put_stage(stage(&pool, b"efgh"), 4);
-        assert_eq!(receive_buffer.header(3), Some(&b"abc"[..]));
-        assert_eq!(receive_buffer.header(6), Some(&b"abcdef"[..]));
-        receive_buffer.consume(6);
-        assert_eq!(receive_buffer.header(2), Some(&b"gh"[..]));
+        receive_buffer.put_staging_buffer(stage(&pool, b"abcd"), 4);
+        assert_eq!(receive_buffer.peek_header(3), Some(&b"abc"[..]));
+        assert_eq!(receive_buffer.peek_header(6), None);
+        receive_buffer.put_staging_buffer(stage(&pool, b"efgh"), 4);
+        assert_eq!(receive_buffer.peek_header(3), Some(&b"abc"[..]));
+        assert_eq!(receive_buffer.peek_header(6), Some(&b"abcdef"[..]));
+        receive_buffer.consume_header(6);
+        assert_eq!(receive_buffer.peek_header(2), Some(&b"gh"[..]));
     }
 
     #[test]
@@ -448,11 +450,11 @@ mod tests {
             pages.push(stage(&pool, part).freeze());
         }
         let mut loaned = ReceiveBuffer::new();
-        loaned.put_loaned(pages);
+        loaned.put_loaned_pages(pages);
         for mut receive_buffer in [loaned, ReceiveBuffer::with_bytes(b"headerpayload")] {
-            assert_eq!(receive_buffer.header(6), Some(&b"header"[..]));
-            receive_buffer.consume(6);
-            let mut into = SgMut::from(pool.take(Class::Wire, 7).unwrap());
+            assert_eq!(receive_buffer.peek_header(6), Some(&b"header"[..]));
+            receive_buffer.consume_header(6);
+            let mut into = SgMut::from(pool.take(MemoryClass::Wire, 7).unwrap());
             assert_eq!(receive_buffer.copy_into(&mut into, 0..7), 7);
             assert_eq!(&into.pieces()[0][..], b"payload");
         }
@@ -460,12 +462,12 @@ mod tests {
 
     /// What a receive does with a command that is to be filled up, and a stage behind it.
     fn receive(receive_buffer: &mut ReceiveBuffer, pool: &Pool, stream: &[u8]) {
-        let mut direct = receive_buffer.fill_up().unwrap();
+        let mut direct = receive_buffer.lend_partial_command().unwrap();
         let (into, behind) = stream.split_at(stream.len().min(direct.want.len()));
         direct.data.copy_from(direct.want.start, into);
-        assert_eq!(receive_buffer.filled_up(direct, stream.len()), into.len());
+        assert_eq!(receive_buffer.return_partial_command(direct, stream.len()), into.len());
         if !behind.is_empty() {
-            receive_buffer.put_stage(stage(pool, behind), behind.len());
+            receive_buffer.put_staging_buffer(stage(pool, behind), behind.len());
         }
     }
 
@@ -473,25 +475,25 @@ mod tests {
     fn a_command_that_the_stage_cuts_off_is_filled_up_by_the_next() {
         let pool = Pool::new(1 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
-        receive_buffer.put_stage(stage(&pool, b"head1body1head2bo"), 17);
-        assert!(!receive_buffer.keep_whole(10, &pool), "it is whole");
-        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
+        receive_buffer.put_staging_buffer(stage(&pool, b"head1body1head2bo"), 17);
+        assert!(!receive_buffer.keep_command_whole(10, &pool), "it is whole");
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head1"[..]));
         assert_eq!(receive_buffer.skip(10), 10);
-        assert!(!receive_buffer.keep_whole(WHOLE_MAX + 1, &pool), "too long");
+        assert!(!receive_buffer.keep_command_whole(WHOLE_COMMAND_MAX + 1, &pool), "too long");
         assert!(
-            receive_buffer.keep_whole(10, &pool)
+            receive_buffer.keep_command_whole(10, &pool)
                 && receive_buffer.is_empty()
                 && receive_buffer.is_within_header()
         );
-        assert_eq!(receive_buffer.left_over(), b"head2bo");
+        assert_eq!(receive_buffer.unconsumed_bytes(), b"head2bo");
         receive(&mut receive_buffer, &pool, b"dy2head3");
-        assert_eq!(receive_buffer.peek(10), Some(&b"head2body2"[..]));
-        assert_eq!(receive_buffer.left_over(), b"head2body2head3");
-        assert!(!receive_buffer.keep_whole(11, &pool), "once is enough");
-        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
+        assert_eq!(receive_buffer.peek_contiguous(10), Some(&b"head2body2"[..]));
+        assert_eq!(receive_buffer.unconsumed_bytes(), b"head2body2head3");
+        assert!(!receive_buffer.keep_command_whole(11, &pool), "once is enough");
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head2"[..]));
         assert_eq!(receive_buffer.skip(10), 10);
-        assert_eq!(receive_buffer.header(5), Some(&b"head3"[..]));
-        receive_buffer.consume(5);
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head3"[..]));
+        receive_buffer.consume_header(5);
         assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header() && pool.usage().lent == 0);
     }
 
@@ -499,34 +501,34 @@ mod tests {
     fn what_comes_too_late_is_parsed_piecemeal() {
         let pool = Pool::new(1 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
-        receive_buffer.put_stage(stage(&pool, b"he"), 2);
-        assert!(receive_buffer.keep_whole(10, &pool));
+        receive_buffer.put_staging_buffer(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_command_whole(10, &pool));
         receive(&mut receive_buffer, &pool, b"a");
-        assert!(!receive_buffer.keep_whole(10, &pool));
-        assert_eq!(receive_buffer.header(5), None);
-        receive_buffer.put_stage(stage(&pool, b"d1body1"), 7);
-        assert_eq!(receive_buffer.header(5), Some(&b"head1"[..]));
-        receive_buffer.consume(5);
-        assert_eq!(receive_buffer.left_over(), b"body1");
+        assert!(!receive_buffer.keep_command_whole(10, &pool));
+        assert_eq!(receive_buffer.peek_header(5), None);
+        receive_buffer.put_staging_buffer(stage(&pool, b"d1body1"), 7);
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head1"[..]));
+        receive_buffer.consume_header(5);
+        assert_eq!(receive_buffer.unconsumed_bytes(), b"body1");
         // Pages behind it, and a header over both.
         receive_buffer.skip(5);
-        receive_buffer.put_stage(stage(&pool, b"he"), 2);
-        assert!(receive_buffer.keep_whole(10, &pool));
-        let direct = receive_buffer.fill_up().unwrap();
-        assert!(receive_buffer.fill_up().is_none() && receive_buffer.is_filling_up());
-        assert_eq!(receive_buffer.filled_up(direct, 0), 0);
-        receive_buffer.put_loaned(Sg::from(stage(&pool, b"ad2body2").freeze()));
-        assert_eq!(receive_buffer.header(5), Some(&b"head2"[..]));
-        receive_buffer.consume(5);
+        receive_buffer.put_staging_buffer(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_command_whole(10, &pool));
+        let direct = receive_buffer.lend_partial_command().unwrap();
+        assert!(receive_buffer.lend_partial_command().is_none() && receive_buffer.is_partial_command_lent());
+        assert_eq!(receive_buffer.return_partial_command(direct, 0), 0);
+        receive_buffer.put_loaned_pages(Sg::from(stage(&pool, b"ad2body2").freeze()));
+        assert_eq!(receive_buffer.peek_header(5), Some(&b"head2"[..]));
+        receive_buffer.consume_header(5);
         assert_eq!(receive_buffer.skip(5), 5);
         assert!(receive_buffer.is_empty() && pool.usage().lent == 0);
         // Dropped while it is out, it comes back and goes.
-        receive_buffer.put_stage(stage(&pool, b"he"), 2);
-        assert!(receive_buffer.keep_whole(10, &pool));
-        let direct = receive_buffer.fill_up().unwrap();
+        receive_buffer.put_staging_buffer(stage(&pool, b"he"), 2);
+        assert!(receive_buffer.keep_command_whole(10, &pool));
+        let direct = receive_buffer.lend_partial_command().unwrap();
         receive_buffer.clear();
-        assert!(receive_buffer.is_filling_up());
-        receive_buffer.filled_up(direct, 3);
+        assert!(receive_buffer.is_partial_command_lent());
+        receive_buffer.return_partial_command(direct, 3);
         receive_buffer.clear();
         assert!(receive_buffer.is_empty() && !receive_buffer.is_within_header() && pool.usage().lent == 0);
     }
@@ -535,9 +537,9 @@ mod tests {
     fn a_command_is_not_kept_whole_where_memory_is_short() {
         let pool = Pool::new(1 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
-        receive_buffer.put_stage(stage(&pool, b"he"), 2);
-        let all: Vec<BufMut> = std::iter::from_fn(|| pool.take(Class::Solicited, 512)).collect();
-        assert!(!receive_buffer.keep_whole(10, &pool), "{} are out", all.len());
+        receive_buffer.put_staging_buffer(stage(&pool, b"he"), 2);
+        let all: Vec<BufMut> = std::iter::from_fn(|| pool.take(MemoryClass::Solicited, 512)).collect();
+        assert!(!receive_buffer.keep_command_whole(10, &pool), "{} are out", all.len());
     }
 
     #[test]
@@ -545,15 +547,15 @@ mod tests {
         let pool = Pool::new(4 << 20);
         let mut receive_buffer = ReceiveBuffer::new();
         for _ in 0..10 {
-            let len = receive_buffer.stage_len();
-            receive_buffer.put_stage(pool.take(Class::Wire, len).unwrap(), len);
+            let len = receive_buffer.staging_len();
+            receive_buffer.put_staging_buffer(pool.take(MemoryClass::Wire, len).unwrap(), len);
             receive_buffer.clear();
         }
-        assert_eq!(receive_buffer.stage_len(), STAGE_MAX);
+        assert_eq!(receive_buffer.staging_len(), STAGING_BUFFER_MAX);
         for _ in 0..10 {
-            receive_buffer.put_stage(pool.take(Class::Wire, 48).unwrap(), 48);
+            receive_buffer.put_staging_buffer(pool.take(MemoryClass::Wire, 48).unwrap(), 48);
             receive_buffer.clear();
         }
-        assert_eq!(receive_buffer.stage_len(), STAGE_MIN);
+        assert_eq!(receive_buffer.staging_len(), STAGING_BUFFER_MIN);
     }
 }

@@ -54,7 +54,7 @@ enum Slot<T> {
 }
 
 impl<T> Slot<T> {
-    fn is_of(&self, tag: u32) -> bool {
+    fn holds_tag(&self, tag: u32) -> bool {
         matches!(self, Slot::Taken { generation, .. } if *generation == tag)
     }
 }
@@ -117,7 +117,7 @@ impl<T> Slab<T> {
     pub fn discard(&mut self, tag: Tag) {
         let free = self.free;
         match self.entries.get_mut(tag.slot as usize) {
-            Some(entry @ Slot::Taken { .. }) if entry.is_of(tag.generation) => {
+            Some(entry @ Slot::Taken { .. }) if entry.holds_tag(tag.generation) => {
                 *entry = Slot::Free { next: free, generation: tag.generation.wrapping_add(1) };
                 self.free = Some(tag.slot);
                 self.len -= 1;

@@ -7,14 +7,14 @@
 //! Invariant: at most one batch is being sent. Data that becomes ready meanwhile waits for the next one, so
 //! batches grow under load. A batch is bounded by its head and by [`PIECES_MAX`].
 
-use crate::ops::{SendOp, SendPiece};
+use crate::io_ops::{SendOp, SendPiece};
 use buf::crc32c::Crc32c;
-use buf::{BufMut, Class, Pool, Sg, Time};
+use buf::{BufMut, MemoryClass, Pool, Sg, Time};
 use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Payloads up to so many bytes are copied behind their header.
-pub const COPY_MAX: usize = 8 << 10;
+pub const COPIED_PAYLOAD_MAX: usize = 8 << 10;
 /// Longest head, in bytes.
 pub const HEAD_MAX: usize = 256 << 10;
 /// Most pieces of one batch.
@@ -40,7 +40,7 @@ impl TransmitQueue {
     }
 
     /// Whether a batch may be handed out now.
-    pub fn is_free(&self) -> bool {
+    pub fn can_start_batch(&self) -> bool {
         self.unwritten.is_none()
     }
 
@@ -56,13 +56,13 @@ impl TransmitQueue {
 
     /// Begins a batch with a head of `want` bytes, or of any size down to `least` if memory is short.
     /// `None`: a batch is out, or memory is.
-    pub fn open(&mut self, pool: &Pool, least: usize, want: usize) -> Option<SendOpBuilder> {
-        if !self.is_free() {
+    pub fn start_batch(&mut self, pool: &Pool, least: usize, want: usize) -> Option<SendOpBuilder> {
+        if !self.can_start_batch() {
             return None;
         }
         let mut len = want.min(HEAD_MAX).max(least);
         let mut head = loop {
-            match pool.take(Class::Wire, len) {
+            match pool.take(MemoryClass::Wire, len) {
                 Some(head) => break head,
                 None if len / 2 >= least && len > 1 => len /= 2,
                 None => return None,
@@ -74,7 +74,7 @@ impl TransmitQueue {
     }
 
     /// Ends the batch; `None` if nothing was put into it.
-    pub fn close(&mut self, batch: SendOpBuilder, now: Time) -> Option<SendOp> {
+    pub fn finish_batch(&mut self, batch: SendOpBuilder, now: Time) -> Option<SendOp> {
         let op = batch.finish();
         if op.len == 0 {
             self.spare = Some(op.pieces);
@@ -86,12 +86,12 @@ impl TransmitQueue {
     }
 
     /// The socket has taken the batch, or failed.
-    pub fn written(&mut self) {
+    pub fn handle_written(&mut self) {
         self.unwritten = None;
     }
 
     /// A batch's memory came back.
-    pub fn sent(&mut self, mut op: SendOp) {
+    pub fn handle_send_released(&mut self, mut op: SendOp) {
         self.in_kernel = self.in_kernel.saturating_sub(1);
         if op.pieces.spilled() {
             op.pieces.clear();
@@ -115,13 +115,13 @@ pub struct SendOpBuilder {
 
 impl SendOpBuilder {
     /// How many bytes of head `len` bytes of `data` take: none if they go by reference.
-    pub fn head_need(data: &Sg, len: usize, digest: bool) -> usize {
-        let copied = len <= COPY_MAX || (digest && !data.is_stable());
+    pub fn head_len_for(data: &Sg, len: usize, digest: bool) -> usize {
+        let copied = len <= COPIED_PAYLOAD_MAX || (digest && !data.is_stable());
         if copied { len } else { 0 }
     }
 
     /// Whether a PDU with so many bytes in the head and `data` by reference still fits.
-    pub fn fits(&self, head: usize, data: &Sg) -> bool {
+    pub fn has_room(&self, head: usize, data: &Sg) -> bool {
         let pieces = self.pieces.len() + data.pieces().len() + 2;
         self.head.len() - self.used >= head
             && (self.is_empty() || (self.len() < BATCH_MAX && pieces <= PIECES_MAX))
@@ -140,9 +140,9 @@ impl SendOpBuilder {
     /// Appends bytes: a header, padding, a digest.
     ///
     /// # Panics
-    /// If the head is full: ask [`SendOpBuilder::fits`] first.
-    pub fn put(&mut self, bytes: &[u8]) {
-        self.slot(bytes.len()).copy_from_slice(bytes);
+    /// If the head is full: ask [`SendOpBuilder::has_room`] first.
+    pub fn push_bytes(&mut self, bytes: &[u8]) {
+        self.grow_head(bytes.len()).copy_from_slice(bytes);
     }
 
     /// Appends `range` of a payload, copied or by reference, and feeds it to `digest`.
@@ -151,42 +151,42 @@ impl SendOpBuilder {
         clippy::expect_used,
         reason = "`head_need` copies what is not stable, and a piece is given with a range within it"
     )]
-    pub fn payload(&mut self, data: &Sg, range: Range<usize>, digest: Option<&mut Crc32c>) {
-        let copied = Self::head_need(data, range.len(), digest.is_some()) > 0;
+    pub fn push_payload(&mut self, data: &Sg, range: Range<usize>, digest: Option<&mut Crc32c>) {
+        let copied = Self::head_len_for(data, range.len(), digest.is_some()) > 0;
         match digest {
             Some(crc) if copied => {
-                let slot = self.slot(range.len());
-                data.copy_to_crc(range.start, slot, crc);
+                let slot = self.grow_head(range.len());
+                data.copy_to_with_crc(range.start, slot, crc);
             }
-            None if copied => data.copy_to(range.start, self.slot(range.len())),
+            None if copied => data.copy_to(range.start, self.grow_head(range.len())),
             Some(crc) => {
-                data.for_each(range.clone(), |piece, within| {
-                    let bytes = piece.bytes().expect("what is not stable is copied");
+                data.for_each_piece(range.clone(), |piece, within| {
+                    let bytes = piece.stable_bytes().expect("what is not stable is copied");
                     crc.update(&bytes[within]);
                 });
-                self.share(data, range);
+                self.push_shared(data, range);
             }
-            None => self.share(data, range),
+            None => self.push_shared(data, range),
         }
     }
 
-    fn share(&mut self, data: &Sg, range: Range<usize>) {
-        self.end_run();
+    fn push_shared(&mut self, data: &Sg, range: Range<usize>) {
+        self.end_head_run();
         self.len += range.len();
-        data.for_each(range, |piece, within| self.pieces.push(SendPiece::Shared(piece.slice(within))));
+        data.for_each_piece(range, |piece, within| self.pieces.push(SendPiece::Shared(piece.slice(within))));
     }
 
     #[expect(
         clippy::indexing_slicing,
         reason = "the caller has asked `fits`; a batch that is too full is a mistake of ours, and documented as a panic"
     )]
-    fn slot(&mut self, len: usize) -> &mut [u8] {
+    fn grow_head(&mut self, len: usize) -> &mut [u8] {
         let at = self.used;
         self.used += len;
         &mut self.head[at..at + len]
     }
 
-    fn end_run(&mut self) {
+    fn end_head_run(&mut self) {
         if self.used > self.run {
             self.len += self.used - self.run;
             self.pieces.push(SendPiece::Head(self.run as u32..self.used as u32));
@@ -195,7 +195,7 @@ impl SendOpBuilder {
     }
 
     fn finish(mut self) -> SendOp {
-        self.end_run();
+        self.end_head_run();
         let head = (self.used > 0).then_some(self.head);
         SendOp { head, pieces: self.pieces, len: self.len }
     }
@@ -217,26 +217,26 @@ mod tests {
     #[test]
     fn small_payloads_stand_behind_their_headers_and_large_ones_are_referred_to() {
         let pool = Pool::new(4 << 20);
-        let mut large = pool.take_sg(Class::Solicited, 64 << 10).unwrap();
+        let mut large = pool.take_sg(MemoryClass::Solicited, 64 << 10).unwrap();
         large.copy_from(0, &[7; 64 << 10]);
         let large = large.freeze();
         let small = large.slice(0..100);
         let mut transmit_queue = TransmitQueue::new();
-        let mut batch = transmit_queue.open(&pool, 64, 4096).unwrap();
-        batch.put(b"h1");
-        batch.payload(&small, 10..20, None);
-        batch.put(b"h2");
-        batch.payload(&large, 0..64 << 10, None);
-        batch.put(b"end");
-        let op = transmit_queue.close(batch, Time(5)).unwrap();
+        let mut batch = transmit_queue.start_batch(&pool, 64, 4096).unwrap();
+        batch.push_bytes(b"h1");
+        batch.push_payload(&small, 10..20, None);
+        batch.push_bytes(b"h2");
+        batch.push_payload(&large, 0..64 << 10, None);
+        batch.push_bytes(b"end");
+        let op = transmit_queue.finish_batch(batch, Time(5)).unwrap();
         assert_eq!(op.pieces.len(), 3);
         let want = [b"h1".to_vec(), vec![7; 10], b"h2".to_vec(), vec![7; 64 << 10], b"end".to_vec()].concat();
         assert_eq!(wire(&op), want);
-        assert!(!transmit_queue.is_free() && transmit_queue.open(&pool, 64, 64).is_none());
+        assert!(!transmit_queue.can_start_batch() && transmit_queue.start_batch(&pool, 64, 64).is_none());
         assert_eq!(transmit_queue.unwritten_since(), Some(Time(5)));
-        transmit_queue.written();
-        assert!(transmit_queue.is_free() && !transmit_queue.is_idle());
-        transmit_queue.sent(op);
+        transmit_queue.handle_written();
+        assert!(transmit_queue.can_start_batch() && !transmit_queue.is_idle());
+        transmit_queue.handle_send_released(op);
         assert!(transmit_queue.is_idle());
     }
 
@@ -247,11 +247,11 @@ mod tests {
         let handle = RegionHandle::new(region.clone());
         let data = Sg::from(handle.view(0, 64 << 10));
         let mut transmit_queue = TransmitQueue::new();
-        let mut batch = transmit_queue.open(&pool, 64 << 10, 65 << 10).unwrap();
+        let mut batch = transmit_queue.start_batch(&pool, 64 << 10, 65 << 10).unwrap();
         let mut crc = Crc32c::new();
-        batch.payload(&data, 0..64 << 10, Some(&mut crc));
+        batch.push_payload(&data, 0..64 << 10, Some(&mut crc));
         region.write(100, b"changed");
-        let op = transmit_queue.close(batch, Time(0)).unwrap();
+        let op = transmit_queue.finish_batch(batch, Time(0)).unwrap();
         assert_eq!(crc32c(&wire(&op)), crc.value());
     }
 
@@ -259,8 +259,8 @@ mod tests {
     fn an_empty_batch_is_none() {
         let pool = Pool::new(1 << 20);
         let mut transmit_queue = TransmitQueue::new();
-        let batch = transmit_queue.open(&pool, 64, 64).unwrap();
-        assert!(transmit_queue.close(batch, Time(0)).is_none());
+        let batch = transmit_queue.start_batch(&pool, 64, 64).unwrap();
+        assert!(transmit_queue.finish_batch(batch, Time(0)).is_none());
         assert!(transmit_queue.is_idle());
     }
 }

@@ -4,18 +4,19 @@ extern crate blockwire_volume as volume;
 
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Sg, Time};
-use volume::reservation::{Action, Key, Register, ReservationType};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Sg, Time};
+use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{
-    Durability, Gate, Identity, Io, IoId, Op, PortId, Ram, RamDisk, Requester, ShardId, Shared, Span, View,
+    Durability, Gate, Identity, Io, IoId, Op, PortId, RamBackend, RamDisk, Requester, ShardId,
+    SharedGateState, Span, View,
 };
 
 const ROUNDS: u64 = 300_000;
 /// Few enough that memory's own latency is not what is measured.
 const BLOCKS: u64 = 128;
 
-fn reserved(view: &View, who: &Requester) -> View {
-    let register = Register::new(None, Key(1));
+fn with_reservation(view: &View, who: &Requester) -> View {
+    let register = RegistrationRequest::new(None, Key(1));
     let state = view.reservations.apply(who, &Action::Register(register)).expect("a registration").state;
     let reserve = Action::Reserve { key: Some(Key(1)), kind: ReservationType::WriteExclusiveRegistrants };
     let state = state.apply(who, &reserve).expect("a reservation").state;
@@ -23,12 +24,12 @@ fn reserved(view: &View, who: &Requester) -> View {
 }
 
 /// Time on a processor, so that what else the machine does counts less.
-fn processor_ns() -> u64 {
+fn cpu_time_ns() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/schedstat").expect("Linux");
     stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number")
 }
 
-fn measure(
+fn print_admission_cost(
     name: &str,
     gate: &mut Gate,
     who: &Requester,
@@ -36,7 +37,7 @@ fn measure(
     payload: impl Fn(&Pool) -> Payload,
 ) {
     let (pool, mut entropy) = (Pool::new(16 << 20), Entropy::new([0; 32]));
-    let start = processor_ns();
+    let start = cpu_time_ns();
     for round in 0..ROUNDS {
         let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
         let span = Span { lba: round.wrapping_mul(0x9e37_79b9) % BLOCKS, blocks: 1 };
@@ -46,7 +47,7 @@ fn measure(
         let done = gate.poll_done().expect("memory answers at once");
         assert!(done.result.is_ok());
     }
-    println!("{name}: {:.0} ns", (processor_ns() - start) as f64 / ROUNDS as f64);
+    println!("{name}: {:.0} ns", (cpu_time_ns() - start) as f64 / ROUNDS as f64);
 }
 
 fn main() {
@@ -54,26 +55,40 @@ fn main() {
     let identity =
         Identity::Initiator { name: "iqn.2026-11.example:host".into(), isid: [1; 6], port: PortId(1) };
     let who = Requester { identity: Arc::new(identity), port: PortId(1), read_only: false };
-    let view = View::of(disk.geometry());
-    let gate = |view| Gate::new(ShardId(0), Shared::new(2), view, Box::new(Ram::new(disk.clone())));
-    let room = |pool: &Pool| Payload::In(pool.take_sg(Class::Solicited, 4096).expect("memory"));
-    let data = |pool: &Pool| Payload::Out(pool.take_sg(Class::Solicited, 4096).expect("memory").freeze());
+    let view = View::without_reservations(disk.geometry());
+    let gate =
+        |view| Gate::new(ShardId(0), SharedGateState::new(2), view, Box::new(RamBackend::new(disk.clone())));
+    let room = |pool: &Pool| Payload::In(pool.take_sg(MemoryClass::Solicited, 4096).expect("memory"));
+    let data =
+        |pool: &Pool| Payload::Out(pool.take_sg(MemoryClass::Solicited, 4096).expect("memory").freeze());
     let both = |pool: &Pool| {
-        let mut sg = pool.take_sg(Class::Solicited, 8192).expect("memory");
+        let mut sg = pool.take_sg(MemoryClass::Solicited, 8192).expect("memory");
         sg.zero(0..8192);
         Payload::Out(Sg::clone(&sg.freeze()))
     };
     let write = |span| Op::Write(span, Durability::Cached);
-    measure("(first touch)", &mut gate(view.clone()), &who, write, data);
-    measure("flush (the gate alone)", &mut gate(view.clone()), &who, |_| Op::Flush, |_| Payload::None);
-    measure("read, lent", &mut gate(view.clone()), &who, Op::Read, |_| Payload::None);
-    measure("read, copied", &mut gate(view.clone()), &who, Op::Read, room);
-    measure("write", &mut gate(view.clone()), &who, write, data);
-    measure("write under a reservation", &mut gate(reserved(&view, &who)), &who, write, data);
+    print_admission_cost("(first touch)", &mut gate(view.clone()), &who, write, data);
+    print_admission_cost(
+        "flush (the gate alone)",
+        &mut gate(view.clone()),
+        &who,
+        |_| Op::Flush,
+        |_| Payload::None,
+    );
+    print_admission_cost("read, lent", &mut gate(view.clone()), &who, Op::Read, |_| Payload::None);
+    print_admission_cost("read, copied", &mut gate(view.clone()), &who, Op::Read, room);
+    print_admission_cost("write", &mut gate(view.clone()), &who, write, data);
+    print_admission_cost(
+        "write under a reservation",
+        &mut gate(with_reservation(&view, &who)),
+        &who,
+        write,
+        data,
+    );
     let erase = |span| Op::Unmap(vec![span]);
-    measure("unmap", &mut gate(view.clone()), &who, erase, |_| Payload::None);
+    print_admission_cost("unmap", &mut gate(view.clone()), &who, erase, |_| Payload::None);
     let zero = |_| Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: false };
-    measure("write zeroes", &mut gate(view.clone()), &who, zero, |_| Payload::None);
+    print_admission_cost("write zeroes", &mut gate(view.clone()), &who, zero, |_| Payload::None);
     let swap = |_| Op::CompareAndWrite(Span { lba: 0, blocks: 1 });
-    measure("compare and write", &mut gate(view), &who, swap, both);
+    print_admission_cost("compare and write", &mut gate(view), &who, swap, both);
 }

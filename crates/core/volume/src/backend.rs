@@ -2,7 +2,7 @@
 
 use buf::{Cx, Errno, Sg, SgMut};
 
-use crate::io::{Done, Durability, Io, IoId, Span};
+use crate::io::{Durability, Io, IoCompletion, IoId, Span};
 
 /// One core's part of the daemon, from 0 up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -10,7 +10,7 @@ pub struct ShardId(pub u16);
 
 impl ShardId {
     /// The control plane: a message to it leaves the shards.
-    pub const CONTROL: ShardId = ShardId(u16::MAX);
+    pub const CONTROL_PLANE: ShardId = ShardId(u16::MAX);
 }
 
 /// What a volume's blocks are like. Lengths in logical blocks unless said otherwise.
@@ -61,19 +61,19 @@ impl Geometry {
 
     /// Blocks that direct I/O must take together: 1 unless blocks are smaller than `dio_align`.
     /// `blocks` is a multiple of it.
-    pub fn unit(&self) -> u32 {
+    pub fn dio_unit_blocks(&self) -> u32 {
         (self.dio_align / self.logical).max(1)
     }
 
     /// Bytes of the whole volume.
-    pub fn bytes(&self) -> u64 {
+    pub fn capacity_bytes(&self) -> u64 {
         self.blocks.saturating_mul(u64::from(self.logical))
     }
 }
 
 /// Carries operations out. Only [`Op::Read`](crate::Op), `Write`, `Flush`, `WriteZeroes`, `Unmap`
 /// (of one span), `Prefetch`, `Extents` reach a backend: what must exclude other writes, and what
-/// can be made of these, is made of them above. A write is a multiple of [`Geometry::unit`], in
+/// can be made of these, is made of them above. A write is a multiple of [`Geometry::dio_unit_blocks`], in
 /// place and in length; a read, and what frees or zeroes, need not be.
 pub trait Backend {
     /// What its blocks are like now.
@@ -85,7 +85,7 @@ pub trait Backend {
     /// Takes an operation on. It ends by [`Backend::poll_done`], perhaps at once.
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io);
     /// Reads inline: gives its own memory, as [`Geometry::lends`] says. `None`: submit the read.
-    fn lend(&mut self, _span: Span) -> Option<Sg> {
+    fn lend_memory(&mut self, _span: Span) -> Option<Sg> {
         None
     }
     /// Whether memory that it lent, by this or by a read, may not be back. Who lends any says when it is.
@@ -103,11 +103,11 @@ pub trait Backend {
     fn cancel(&mut self, id: IoId);
     /// An operation that has ended.
     #[must_use]
-    fn poll_done(&mut self) -> Option<Done>;
+    fn poll_done(&mut self) -> Option<IoCompletion>;
     /// A write that has not ended, but whose blocks stand for all who read from now on: only making it stable is left.
     /// No fence waits for that, as none waits for a flush. Told once at most, and before its end.
     #[must_use]
-    fn poll_written(&mut self) -> Option<IoId> {
+    fn poll_unsynced_write(&mut self) -> Option<IoId> {
         None
     }
     /// What the world shall do with the disk next. Who has none asks for nothing.
@@ -124,10 +124,10 @@ pub trait Backend {
     /// A core whose backend of this volume waits for this one and may go on:
     /// [`Backend::handle_wake`] is to be called there.
     #[must_use]
-    fn poll_wake(&mut self) -> Option<ShardId> {
+    fn poll_shard_to_wake(&mut self) -> Option<ShardId> {
         None
     }
-    /// Another core's backend of this volume may have named this one by [`Backend::poll_wake`].
+    /// Another core's backend of this volume may have named this one by [`Backend::poll_shard_to_wake`].
     fn handle_wake(&mut self) {}
 }
 

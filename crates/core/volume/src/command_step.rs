@@ -1,10 +1,10 @@
 //! What a command server wants done for its commands, whatever its protocol.
 
-use buf::{Class, Sg};
+use buf::{MemoryClass, Sg};
 
-use crate::change::{RequestId, VolumeRequest};
 use crate::facts::VolumeId;
 use crate::io::{Io, IoId};
+use crate::owner_messages::{RequestId, VolumeRequest};
 
 /// Something for the caller of a command server to do. `C` names a command, `R` answers one, and `O` is what only this
 /// server wants.
@@ -27,7 +27,7 @@ pub enum CommandStep<C, R, O> {
         /// The command.
         command: C,
         /// Of which class.
-        class: Class,
+        class: MemoryClass,
         /// Bytes; never 0.
         len: u32,
     },

@@ -20,7 +20,7 @@ pub struct VolumeId(pub u64);
 impl VolumeId {
     /// A volume that is configured and away for now: it has no place, and no core serves it. What leads to it is
     /// there, and not ready.
-    pub const AWAY: VolumeId = VolumeId(u64::MAX);
+    pub const UNAVAILABLE: VolumeId = VolumeId(u64::MAX);
 
     /// The volume that has this place; `life` was given to no other.
     pub fn new(place: u32, life: u32) -> Self {
@@ -28,7 +28,7 @@ impl VolumeId {
     }
 
     /// Its place in tables: what has one at a time is told apart by the whole number.
-    pub fn place(self) -> u32 {
+    pub fn table_slot(self) -> u32 {
         self.0 as u32
     }
 }
@@ -59,7 +59,7 @@ impl Uuid {
 
     /// The serial number: 32 lower-case hexadecimal digits.
     #[expect(clippy::indexing_slicing, reason = "chunks of two have two, and a half byte is below 16")]
-    pub fn serial(&self) -> [u8; 32] {
+    pub fn serial_number(&self) -> [u8; 32] {
         let mut digits = [0; 32];
         for (pair, byte) in digits.chunks_exact_mut(2).zip(self.0) {
             pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
@@ -138,7 +138,7 @@ mod tests {
     fn names_follow_from_the_uuid() {
         let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
         assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
-        assert_eq!(&uuid.serial(), b"0123456789ab4cde8f00112233445566");
+        assert_eq!(&uuid.serial_number(), b"0123456789ab4cde8f00112233445566");
         assert_eq!(uuid.naa_local(), [0x3e, 0x23, 0x54, 0x45, 0xba, 0xef, 0x19, 0xb8]);
     }
 }

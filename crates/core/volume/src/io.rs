@@ -30,12 +30,12 @@ impl IdSpace {
 
     /// An identifier made of a number, of which the two highest bits do not count.
     #[inline]
-    pub(crate) const fn id(self, number: u64) -> u64 {
-        (self as u64) << Self::SHIFT | Self::number(number)
+    pub(crate) const fn make_id(self, number: u64) -> u64 {
+        (self as u64) << Self::SHIFT | Self::number_of_id(number)
     }
 
     #[inline]
-    pub(crate) const fn of(id: u64) -> IdSpace {
+    pub(crate) const fn of_id(id: u64) -> IdSpace {
         match id >> Self::SHIFT {
             0 => IdSpace::Scsi,
             1 => IdSpace::Shard,
@@ -45,7 +45,7 @@ impl IdSpace {
     }
 
     #[inline]
-    pub(crate) const fn number(id: u64) -> u64 {
+    pub(crate) const fn number_of_id(id: u64) -> u64 {
         id & ((1 << Self::SHIFT) - 1)
     }
 }
@@ -53,14 +53,14 @@ impl IdSpace {
 impl IoId {
     /// The operation of this number in an identifier space: below 1 << 62.
     #[inline]
-    pub const fn of(space: IdSpace, number: u64) -> IoId {
-        IoId(space.id(number))
+    pub const fn in_space(space: IdSpace, number: u64) -> IoId {
+        IoId(space.make_id(number))
     }
 
     /// Whose identifier it is.
     #[inline]
-    pub const fn space(self) -> IdSpace {
-        IdSpace::of(self.0)
+    pub const fn id_space(self) -> IdSpace {
+        IdSpace::of_id(self.0)
     }
 }
 
@@ -167,7 +167,7 @@ impl Op {
     /// How reservations look at it (SPC-4 and SBC-3, the tables of commands allowed in the presence
     /// of reservations; NVMe's command groups agree): what may change blocks, or makes changes
     /// stable, writes.
-    pub fn class(&self) -> CommandClass {
+    pub fn command_class(&self) -> CommandClass {
         match self {
             Op::Read(_) | Op::Compare(_) | Op::Verify(_) | Op::Prefetch(_) | Op::Extents(_) => {
                 CommandClass::Read
@@ -242,7 +242,7 @@ pub struct InlineIo {
 
 /// An operation that has ended.
 #[derive(Debug)]
-pub struct Done {
+pub struct IoCompletion {
     /// Its name.
     pub id: IoId,
     /// How it ended.
@@ -296,7 +296,7 @@ pub enum Refusal {
     /// Another registrant's reservation forbids it.
     Conflict,
     /// The path is in this state.
-    Inaccessible(crate::requester::Access),
+    Inaccessible(crate::requester::PathAccess),
     /// Blocks behind the end.
     OutOfRange,
     /// The volume, or this requester's access to it, is read-only.

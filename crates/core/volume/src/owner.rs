@@ -11,7 +11,7 @@
 //!   in effect, and its answer is withheld. After a second deadline the answer is [`Refusal::NotFenced`],
 //!   never `Ok`.
 
-mod queue;
+mod request_queue;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,21 +21,21 @@ use buf::Time;
 
 use crate::authority::{PendingChange, VolumeAuthority};
 use crate::backend::{Geometry, ShardId};
-use crate::change::{
-    Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
-};
 use crate::facts::VolumeFacts;
 use crate::io::{Refusal, UnservableReason};
+use crate::owner_messages::{
+    Ack, ChangeId, OperatorNotice, RequestId, StoreOp, ViewUpdate, VolumeAnswer, VolumeRequest,
+};
 use crate::record::{self, PersistentState, RecordError};
 use crate::requester::Identity;
 use crate::reservation::Reservations;
 use crate::view::View;
 
-pub use queue::REQUESTS_MAX;
-use queue::{QueuedRequest, RequestQueue};
+pub use request_queue::REQUESTS_MAX;
+use request_queue::{QueuedRequest, RequestQueue};
 
 /// How many remarks wait to be taken; more are dropped, since each turn takes all.
-const REMARKS_MAX: usize = 16;
+const OPERATOR_NOTICES_MAX: usize = 16;
 
 /// The authority over one volume, on its home core.
 /// A change is answered when every shard has taken it over:
@@ -62,7 +62,7 @@ pub struct VolumeOwner {
     volume: VolumeAuthority,
     fence_timeout: Duration,
     queue: RequestQueue,
-    current: Option<Pending>,
+    current: Option<RequestInProgress>,
     change: ChangeId,
     /// What each shard has acknowledged.
     acked: Vec<ChangeId>,
@@ -80,10 +80,10 @@ pub struct VolumeOwner {
 }
 
 #[derive(Debug)]
-struct Pending {
+struct RequestInProgress {
     from: ShardId,
     id: RequestId,
-    stage: Stage,
+    stage: RequestStage,
 }
 
 /// A store of the truth that stands.
@@ -96,7 +96,7 @@ struct StoreInFlight {
 }
 
 #[derive(Debug)]
-enum Stage {
+enum RequestStage {
     /// The state is being made durable.
     Storing { request: VolumeRequest, bytes: Vec<u8>, ticket: u64, deadline: Time },
     /// Shards adopt and drain.
@@ -105,11 +105,11 @@ enum Stage {
     Late { change: ChangeId, deadline: Time },
 }
 
-impl Pending {
+impl RequestInProgress {
     fn deadline(&self) -> Time {
         match self.stage {
-            Stage::Storing { deadline, .. } | Stage::Fencing { deadline, .. } => deadline,
-            Stage::Late { deadline, .. } => deadline,
+            RequestStage::Storing { deadline, .. } | RequestStage::Fencing { deadline, .. } => deadline,
+            RequestStage::Late { deadline, .. } => deadline,
         }
     }
 }
@@ -128,7 +128,7 @@ impl VolumeOwner {
         assert!(shards > 0, "a volume is served by a core");
         let (kept, durable) = match saved {
             Some(bytes) => {
-                let kept = record::restore(bytes, facts.uuid, persist_forced)?;
+                let kept = record::restore_record(bytes, facts.uuid, persist_forced)?;
                 // Whatever its version: what it says is durable.
                 (kept.clone(), kept)
             }
@@ -175,33 +175,38 @@ impl VolumeOwner {
     /// Takes an ask. [`VolumeOwner::poll_answer`] gives its answer, perhaps at once.
     pub fn handle_request(&mut self, now: Time, from: ShardId, id: RequestId, request: VolumeRequest) {
         if request == VolumeRequest::Withdraw {
-            return self.withdraw(from, id);
+            return self.withdraw_request(from, id);
         }
         if let VolumeRequest::NexusLost(who) = &request
-            && self.has_nothing_of(who)
+            && self.has_no_state_of(who)
         {
-            return self.answer(from, id, Ok(()));
+            return self.push_answer(from, id, Ok(()));
         }
-        if let Some(QueuedRequest { from, id, .. }) = self.queue.push(QueuedRequest { from, id, request }) {
-            self.answer(from, id, Err(Refusal::Busy));
+        if let Some(QueuedRequest { from, id, .. }) =
+            self.queue.push_or_displace(QueuedRequest { from, id, request })
+        {
+            self.push_answer(from, id, Err(Refusal::Busy));
         }
-        self.turn(now);
+        self.process_requests(now);
     }
 
     /// Whether a requester that is lost leaves nothing behind, so that hosts that come and go fill no queue.
-    fn has_nothing_of(&self, who: &Arc<Identity>) -> bool {
+    fn has_no_state_of(&self, who: &Arc<Identity>) -> bool {
         let stores = match &self.current {
-            Some(Pending { stage: Stage::Storing { request, .. }, .. }) => {
+            Some(RequestInProgress { stage: RequestStage::Storing { request, .. }, .. }) => {
                 request.requester().is_some_and(|known| known == who)
             }
             Some(_) | None => false,
         };
-        !stores && !self.queue.has_of(who) && self.closed_for.is_none() && self.volume.has_nothing_of(who)
+        !stores
+            && !self.queue.has_request_of(who)
+            && self.closed_for.is_none()
+            && self.volume.has_no_state_of(who)
     }
 
-    fn withdraw(&mut self, from: ShardId, id: RequestId) {
+    fn withdraw_request(&mut self, from: ShardId, id: RequestId) {
         if self.queue.withdraw(from, id) {
-            self.answer(from, id, Err(Refusal::Busy));
+            self.push_answer(from, id, Err(Refusal::Busy));
         }
     }
 
@@ -216,52 +221,55 @@ impl VolumeOwner {
             }
         }
         match self.current.take() {
-            Some(Pending { from, id, stage: Stage::Storing { request, bytes, ticket: asked, .. } })
-                if asked == ticket =>
-            {
+            Some(RequestInProgress {
+                from,
+                id,
+                stage: RequestStage::Storing { request, bytes, ticket: asked, .. },
+            }) if asked == ticket => {
                 if durable {
                     self.saved = Some(bytes);
                 }
                 // Worked out again, since the volume may have been opened again meanwhile; nothing
                 // else can have changed, so what is durable is what comes of it.
-                match self.volume.change(&request) {
+                match self.volume.plan_request(&request) {
                     Ok(change) if durable => {
-                        self.note_persistence(&request, &change);
-                        self.publish(now, from, id, change);
+                        self.notify_persistence_change(&request, &change);
+                        self.publish_change(now, from, id, change);
                     }
-                    Ok(_) => self.not_stored(now, from, id, Refusal::NotDurable),
-                    Err(refusal) => self.not_stored(now, from, id, refusal),
+                    Ok(_) => self.handle_store_failure(now, from, id, Refusal::NotDurable),
+                    Err(refusal) => self.handle_store_failure(now, from, id, refusal),
                 }
             }
             other => self.current = other,
         }
-        self.turn(now);
+        self.process_requests(now);
     }
 
     /// What was to be stored does not stand, and the record may hold it.
-    fn not_stored(&mut self, now: Time, from: ShardId, id: RequestId, refusal: Refusal) {
-        self.answer(from, id, Err(refusal));
-        let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
+    fn handle_store_failure(&mut self, now: Time, from: ShardId, id: RequestId, refusal: Refusal) {
+        self.push_answer(from, id, Err(refusal));
+        let bytes =
+            record::save(self.volume.facts().uuid, &PersistentState::from_volume_state(self.volume.view()));
         self.saved = None;
-        let ticket = self.store(bytes.clone());
+        let ticket = self.store_record(bytes.clone());
         self.amending = Some(StoreInFlight { ticket, bytes, again: now + self.fence_timeout });
     }
 
     /// By the same ticket: where the disk is slow, the answer to any of these asks will do.
-    fn amend_again(&mut self, now: Time) {
+    fn retry_store(&mut self, now: Time) {
         let Some(mut amending) = self.amending.take_if(|amending| amending.again <= now) else { return };
         amending.again = now + self.fence_timeout;
-        self.push_store(amending.ticket, amending.bytes.clone());
+        self.push_store_op(amending.ticket, amending.bytes.clone());
         self.amending = Some(amending);
     }
 
-    fn store(&mut self, bytes: Vec<u8>) -> u64 {
+    fn store_record(&mut self, bytes: Vec<u8>) -> u64 {
         self.ticket += 1;
-        self.push_store(self.ticket, bytes);
+        self.push_store_op(self.ticket, bytes);
         self.ticket
     }
 
-    fn push_store(&mut self, ticket: u64, bytes: Vec<u8>) {
+    fn push_store_op(&mut self, ticket: u64, bytes: Vec<u8>) {
         let name = format!("{}.reservations", self.volume.facts().uuid);
         self.stores.push_back(StoreOp { ticket, name, bytes });
     }
@@ -270,38 +278,40 @@ impl VolumeOwner {
     pub fn handle_ack(&mut self, now: Time, ack: Ack) {
         let Some(acked) = self.acked.get_mut(usize::from(ack.from.0)) else { return };
         *acked = ack.change.max(*acked);
-        self.turn(now);
+        self.process_requests(now);
     }
 
     /// The time that [`VolumeOwner::poll_timeout`] named has come.
     pub fn handle_timeout(&mut self, now: Time) {
-        self.amend_again(now);
-        if let Some(Pending { from, id, stage }) = self.current.take_if(|pending| pending.deadline() <= now) {
+        self.retry_store(now);
+        if let Some(RequestInProgress { from, id, stage }) =
+            self.current.take_if(|pending| pending.deadline() <= now)
+        {
             match stage {
                 // It may still become durable: what stands is written behind it.
-                Stage::Storing { .. } => self.not_stored(now, from, id, Refusal::NotDurable),
-                Stage::Fencing { change, .. } => {
-                    let stage = Stage::Late { change, deadline: now + self.fence_timeout };
-                    self.current = Some(Pending { from, id, stage });
-                    self.close(change);
+                RequestStage::Storing { .. } => self.handle_store_failure(now, from, id, Refusal::NotDurable),
+                RequestStage::Fencing { change, .. } => {
+                    let stage = RequestStage::Late { change, deadline: now + self.fence_timeout };
+                    self.current = Some(RequestInProgress { from, id, stage });
+                    self.close_volume(change);
                 }
-                Stage::Late { .. } => self.answer(from, id, Err(Refusal::NotFenced)),
+                RequestStage::Late { .. } => self.push_answer(from, id, Err(Refusal::NotFenced)),
             }
         }
-        self.turn(now);
+        self.process_requests(now);
     }
 
     /// When [`VolumeOwner::handle_timeout`] wants to be called, if at all.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         let again = self.amending.as_ref().map(|amending| amending.again);
-        let deadline = self.current.as_ref().map(Pending::deadline);
+        let deadline = self.current.as_ref().map(RequestInProgress::deadline);
         again.into_iter().chain(deadline).min()
     }
 
     /// State to be made durable.
     #[must_use]
-    pub fn poll_store(&mut self) -> Option<StoreOp> {
+    pub fn poll_store_op(&mut self) -> Option<StoreOp> {
         self.stores.pop_front()
     }
 
@@ -319,119 +329,128 @@ impl VolumeOwner {
 
     /// Something for the log.
     #[must_use]
-    pub fn poll_remark(&mut self) -> Option<OperatorNotice> {
+    pub fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         self.remarks.pop_front()
     }
 
     /// The volume goes, and nothing of it is in flight: every ask that has no answer yet is refused, so none
     /// is waited for without end.
     #[must_use]
-    pub fn dissolve(mut self) -> Vec<VolumeAnswer> {
+    pub fn into_refusals(mut self) -> Vec<VolumeAnswer> {
         let gone = Err(Refusal::NotReady(UnservableReason::Removed));
-        if let Some(Pending { from, id, .. }) = self.current.take() {
-            self.answer(from, id, gone);
+        if let Some(RequestInProgress { from, id, .. }) = self.current.take() {
+            self.push_answer(from, id, gone);
         }
         while let Some(QueuedRequest { from, id, .. }) = self.queue.pop() {
-            self.answer(from, id, gone);
+            self.push_answer(from, id, gone);
         }
         self.answers.into()
     }
 
     #[expect(clippy::expect_used, reason = "`restore` asserts that there is a shard")]
-    fn turn(&mut self, now: Time) {
+    fn process_requests(&mut self, now: Time) {
         let fenced = self.acked.iter().copied().min().expect("a volume is served by a core");
-        if let Some(Pending { from, id, stage }) = &self.current
-            && let Stage::Fencing { change, .. } | Stage::Late { change, .. } = stage
+        if let Some(RequestInProgress { from, id, stage }) = &self.current
+            && let RequestStage::Fencing { change, .. } | RequestStage::Late { change, .. } = stage
             && *change <= fenced
         {
-            self.answer(*from, *id, Ok(()));
+            self.push_answer(*from, *id, Ok(()));
             self.current = None;
         }
         if self.closed_for.is_some_and(|change| change <= fenced) {
             self.closed_for = None;
-            let change = self.volume.close(false);
-            self.send(change, None);
-            self.remark(OperatorNotice::Opened);
+            let change = self.volume.plan_closed(false);
+            self.push_view_update(change, None);
+            self.push_operator_notice(OperatorNotice::Opened);
         }
         while self.current.is_none() {
             let Some(asked) = self.queue.pop() else { break };
-            self.begin(now, asked);
+            self.begin_request(now, asked);
         }
     }
 
-    fn begin(&mut self, now: Time, asked: QueuedRequest) {
+    fn begin_request(&mut self, now: Time, asked: QueuedRequest) {
         let QueuedRequest { from, id, request } = asked;
-        let change = match self.volume.change(&request) {
+        let change = match self.volume.plan_request(&request) {
             Ok(change) => change,
-            Err(refusal) => return self.refuse(from, id, &request, refusal),
+            Err(refusal) => return self.refuse_request(from, id, &request, refusal),
         };
-        let bytes = record::save(self.volume.facts().uuid, &PersistentState::of(&change.view));
+        let bytes = record::save(self.volume.facts().uuid, &PersistentState::from_volume_state(&change.view));
         // What is no matter of the record does not depend on it: a reservation of a requester that is lost ends, and
         // a unit is reset, also while the disk with the records is full. What stands is being written meanwhile.
-        let is_as_it_stands =
-            || bytes == record::save(self.volume.facts().uuid, &PersistentState::of(self.volume.view()));
+        let is_as_it_stands = || {
+            bytes
+                == record::save(
+                    self.volume.facts().uuid,
+                    &PersistentState::from_volume_state(self.volume.view()),
+                )
+        };
         if self.saved.as_ref() == Some(&bytes) || (!request.may_change_record() && is_as_it_stands()) {
-            self.note_persistence(&request, &change);
-            return self.publish(now, from, id, change);
+            self.notify_persistence_change(&request, &change);
+            return self.publish_change(now, from, id, change);
         }
         // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
         // whatever else was to be.
         (self.saved, self.amending) = (None, None);
-        let ticket = self.store(bytes.clone());
-        let stage = Stage::Storing { request, bytes, ticket, deadline: now + self.fence_timeout };
-        self.current = Some(Pending { from, id, stage });
+        let ticket = self.store_record(bytes.clone());
+        let stage = RequestStage::Storing { request, bytes, ticket, deadline: now + self.fence_timeout };
+        self.current = Some(RequestInProgress { from, id, stage });
     }
 
-    fn refuse(&mut self, from: ShardId, id: RequestId, request: &VolumeRequest, refusal: Refusal) {
+    fn refuse_request(&mut self, from: ShardId, id: RequestId, request: &VolumeRequest, refusal: Refusal) {
         if let (VolumeRequest::MarkBad { who, .. }, Refusal::NoMarkSpace) = (request, refusal) {
-            self.remark(OperatorNotice::BadBlocksFull { by: who.identity.clone() });
+            self.push_operator_notice(OperatorNotice::BadBlocksFull { by: who.identity.clone() });
         }
-        self.answer(from, id, Err(refusal));
+        self.push_answer(from, id, Err(refusal));
     }
 
     /// One bit serves both protocols: who changes it, changes it for all.
-    fn note_persistence(&mut self, request: &VolumeRequest, change: &PendingChange) {
+    fn notify_persistence_change(&mut self, request: &VolumeRequest, change: &PendingChange) {
         let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
         if let VolumeRequest::Reserve { who, .. } = request
             && before.persists() != after.persists()
             && !before.registrants().is_empty()
         {
             let (persists, registrants) = (after.persists(), after.registrants().len());
-            self.remark(OperatorNotice::Persistence { by: who.identity.clone(), persists, registrants });
+            self.push_operator_notice(OperatorNotice::Persistence {
+                by: who.identity.clone(),
+                persists,
+                registrants,
+            });
         }
     }
 
-    fn remark(&mut self, remark: OperatorNotice) {
-        if self.remarks.len() < REMARKS_MAX {
+    fn push_operator_notice(&mut self, remark: OperatorNotice) {
+        if self.remarks.len() < OPERATOR_NOTICES_MAX {
             self.remarks.push_back(remark);
         }
     }
 
-    fn publish(&mut self, now: Time, from: ShardId, id: RequestId, change: PendingChange) {
+    fn publish_change(&mut self, now: Time, from: ShardId, id: RequestId, change: PendingChange) {
         // While an older fence is not kept, even a repeated ask must wait for it.
         if self.volume.is_noop(&change) && self.closed_for.is_none() {
             self.volume.commit(&change);
-            return self.answer(from, id, Ok(()));
+            return self.push_answer(from, id, Ok(()));
         }
-        let sent = self.send(change, Some((from, id)));
-        let stage = Stage::Fencing { change: sent, deadline: now + self.fence_timeout };
-        self.current = Some(Pending { from, id, stage });
+        let sent = self.push_view_update(change, Some((from, id)));
+        let stage = RequestStage::Fencing { change: sent, deadline: now + self.fence_timeout };
+        self.current = Some(RequestInProgress { from, id, stage });
     }
 
-    fn answer(&mut self, to: ShardId, id: RequestId, result: Result<(), Refusal>) {
+    fn push_answer(&mut self, to: ShardId, id: RequestId, result: Result<(), Refusal>) {
         self.answers.push_back(VolumeAnswer { to, id, result });
     }
 
-    fn close(&mut self, until: ChangeId) {
+    fn close_volume(&mut self, until: ChangeId) {
         self.closed_for = Some(until);
         if !self.volume.view().closed {
-            let change = self.volume.close(true);
-            self.send(change, None);
-            self.remark(OperatorNotice::Closed);
+            let change = self.volume.plan_closed(true);
+            self.push_view_update(change, None);
+            self.push_operator_notice(OperatorNotice::Closed);
         }
     }
 
-    fn send(&mut self, change: PendingChange, asked: Option<(ShardId, RequestId)>) -> ChangeId {
+    fn push_view_update(&mut self, change: PendingChange, asked: Option<(ShardId, RequestId)>) -> ChangeId {
         self.volume.commit(&change);
         self.change = ChangeId(self.change.0 + 1);
         let PendingChange { view, drain, abort, notices, .. } = change;

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use buf::{Cx, Payload, Region, RegionHandle, Sg};
 
 use crate::backend::{Backend, Geometry};
-use crate::io::{Done, Durability, Extent, Failure, Fault, Io, IoId, Op, Outcome, Span};
-use crate::shared::AllocationGauge;
+use crate::io::{Durability, Extent, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Span};
+use crate::shared_gate_state::AllocationGauge;
 
 /// The longest operation, in bytes.
 const IO_MAX: u32 = 1 << 20;
@@ -23,7 +23,7 @@ const PREFETCH_MAX: usize = 1 << 10;
 const EXTENTS_MAX: usize = 64;
 /// How many granules one [`Op::Extents`] looks at, so that an answer is prompt: with 4 KiB blocks
 /// 4 GiB, the bitmap's words being skipped 64 at a time.
-const EXTENTS_LOOK_MAX: u64 = 1 << 20;
+const EXTENT_GRANULES_MAX: u64 = 1 << 20;
 
 /// The memory of a RAM volume, shared by all shards.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl RamDisk {
     }
 
     /// How much of it is mapped.
-    pub fn gauge(&self) -> AllocationGauge {
+    pub fn allocation_gauge(&self) -> AllocationGauge {
         self.gauge.clone()
     }
 
@@ -112,26 +112,26 @@ impl RamDisk {
         }
     }
 
-    fn per_granule(&self) -> u64 {
+    fn blocks_per_granule(&self) -> u64 {
         u64::from(self.physical / self.logical)
     }
 
-    fn offset(&self, lba: u64) -> usize {
+    fn byte_offset(&self, lba: u64) -> usize {
         (lba * u64::from(self.logical)) as usize
     }
 
-    fn len(&self, span: Span) -> usize {
+    fn byte_len(&self, span: Span) -> usize {
         (span.blocks * u64::from(self.logical)) as usize
     }
 
-    fn map(&self, span: Span) {
+    fn mark_mapped(&self, span: Span) {
         if span.blocks == 0 {
             return;
         }
         // Both sizes are powers of two: no division.
         let bits = self.physical.ilog2() - self.logical.ilog2();
         let (first, last) = (span.lba >> bits, (span.lba + span.blocks - 1) >> bits);
-        self.words(first, last + 1, |word, bits| {
+        self.for_each_bitmap_word(first, last + 1, |word, bits| {
             // A look first: the usual overwrite then leaves the cache line shared.
             if word.load(Ordering::Relaxed) & bits != bits {
                 let fresh = bits & !word.fetch_or(bits, Ordering::Release);
@@ -142,15 +142,15 @@ impl RamDisk {
 
     /// Zeroes the span, and frees the granules that it covers whole.
     fn unmap(&self, span: Span) {
-        let first = span.lba.div_ceil(self.per_granule());
-        let end = (span.lba + span.blocks) / self.per_granule();
+        let first = span.lba.div_ceil(self.blocks_per_granule());
+        let end = (span.lba + span.blocks) / self.blocks_per_granule();
         if first < end {
-            self.words(first, end, |word, bits| {
+            self.for_each_bitmap_word(first, end, |word, bits| {
                 let freed = bits & word.fetch_and(!bits, Ordering::AcqRel);
                 self.gauge.sub(u64::from(freed.count_ones()) * u64::from(self.physical));
             });
         }
-        self.region.zero(self.offset(span.lba), self.len(span));
+        self.region.zero(self.byte_offset(span.lba), self.byte_len(span));
     }
 
     /// Calls `each` with every word of the bitmap that has granules of `first..end`, and their bits.
@@ -158,7 +158,7 @@ impl RamDisk {
         clippy::indexing_slicing,
         reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"
     )]
-    fn words(&self, first: u64, end: u64, each: impl Fn(&AtomicU64, u64)) {
+    fn for_each_bitmap_word(&self, first: u64, end: u64, each: impl Fn(&AtomicU64, u64)) {
         let mut at = first;
         while at < end {
             let stop = (at / 64 * 64 + 64).min(end);
@@ -181,7 +181,7 @@ impl RamDisk {
         clippy::indexing_slicing,
         reason = "the gate admits blocks of the disk only, and the bitmap covers all that it can grow to"
     )]
-    fn run_end(&self, granule: u64, end: u64) -> u64 {
+    fn mapping_run_end(&self, granule: u64, end: u64) -> u64 {
         let mapped = self.is_mapped(granule);
         let mut at = granule + 1;
         while at < end {
@@ -196,13 +196,13 @@ impl RamDisk {
     }
 
     fn extents(&self, span: Span) -> Vec<Extent> {
-        let per = self.per_granule();
-        let end = (span.lba + span.blocks).min((span.lba / per + EXTENTS_LOOK_MAX) * per);
+        let per = self.blocks_per_granule();
+        let end = (span.lba + span.blocks).min((span.lba / per + EXTENT_GRANULES_MAX) * per);
         let mut extents = Vec::new();
         let mut lba = span.lba;
         while lba < end && extents.len() < EXTENTS_MAX {
             let granule = lba / per;
-            let stop = (self.run_end(granule, end.div_ceil(per)) * per).min(end);
+            let stop = (self.mapping_run_end(granule, end.div_ceil(per)) * per).min(end);
             extents.push(Extent { span: Span { lba, blocks: stop - lba }, mapped: self.is_mapped(granule) });
             lba = stop;
         }
@@ -222,34 +222,34 @@ impl RamDisk {
 /// assert!(shards.iter().all(|shard| shard.geometry().bytes() == 2 << 20));
 /// ```
 #[derive(Debug)]
-pub struct Ram {
+pub struct RamBackend {
     disk: Arc<RamDisk>,
     region: RegionHandle,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
 }
 
-impl Ram {
+impl RamBackend {
     /// A backend on this disk, for the shard that makes it.
     pub fn new(disk: Arc<RamDisk>) -> Self {
         let region = RegionHandle::new(disk.region.clone());
-        Ram { disk, region, done: VecDeque::new() }
+        RamBackend { disk, region, done: VecDeque::new() }
     }
 
     /// The memory of a span. It is read when the answer goes out, so it is told to come near now.
-    fn memory(&self, span: Span) -> Sg {
-        let (at, len) = (self.disk.offset(span.lba), self.disk.len(span));
+    fn view_memory(&self, span: Span) -> Sg {
+        let (at, len) = (self.disk.byte_offset(span.lba), self.disk.byte_len(span));
         let lent = self.region.view(at, len);
         self.region.region().prefetch(at, len.min(PREFETCH_MAX));
         Sg::from(lent)
     }
 
     fn read(&self, span: Span, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
-        let at = self.disk.offset(span.lba);
+        let at = self.disk.byte_offset(span.lba);
         match payload {
-            Payload::None => (Ok(Outcome::Complete), Payload::Out(self.memory(span))),
+            Payload::None => (Ok(Outcome::Complete), Payload::Out(self.view_memory(span))),
             Payload::In(mut into) => {
                 let mut done = 0;
-                for slice in into.slices_mut(0..self.disk.len(span)) {
+                for slice in into.slices_mut(0..self.disk.byte_len(span)) {
                     self.region.region().read(at + done, slice);
                     done += slice.len();
                 }
@@ -261,16 +261,16 @@ impl Ram {
 
     fn write(&self, span: Span, payload: &Payload) -> Result<Outcome, Failure> {
         let Payload::Out(from) = payload else { return Err(Fault::Internal.into()) };
-        let mut at = self.disk.offset(span.lba);
+        let mut at = self.disk.byte_offset(span.lba);
         for piece in from.pieces() {
             self.region.region().write_buf(at, piece);
             at += piece.len();
         }
-        self.disk.map(span);
+        self.disk.mark_mapped(span);
         Ok(Outcome::Complete)
     }
 
-    fn carry_out(&self, op: Op, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
+    fn execute_op(&self, op: Op, payload: Payload) -> (Result<Outcome, Failure>, Payload) {
         let result = match op {
             Op::Read(span) => return self.read(span, payload),
             Op::Write(span, _) => self.write(span, &payload),
@@ -279,8 +279,8 @@ impl Ram {
                 Ok(Outcome::Complete)
             }
             Op::WriteZeroes { span, unmap: false } => {
-                self.region.region().zero(self.disk.offset(span.lba), self.disk.len(span));
-                self.disk.map(span);
+                self.region.region().zero(self.disk.byte_offset(span.lba), self.disk.byte_len(span));
+                self.disk.mark_mapped(span);
                 Ok(Outcome::Complete)
             }
             Op::Unmap(spans) => {
@@ -298,27 +298,27 @@ impl Ram {
     }
 }
 
-impl Backend for Ram {
+impl Backend for RamBackend {
     fn geometry(&self) -> Geometry {
         self.disk.geometry()
     }
 
     fn submit(&mut self, _cx: &mut Cx<'_>, io: Io) {
-        let (result, payload) = self.carry_out(io.op, io.payload);
-        self.done.push_back(Done { id: io.id, result, payload });
+        let (result, payload) = self.execute_op(io.op, io.payload);
+        self.done.push_back(IoCompletion { id: io.id, result, payload });
     }
 
-    fn lend(&mut self, span: Span) -> Option<Sg> {
-        Some(self.memory(span))
+    fn lend_memory(&mut self, span: Span) -> Option<Sg> {
+        Some(self.view_memory(span))
     }
 
     fn has_loans(&self) -> bool {
-        self.region.is_viewed()
+        self.region.has_views()
     }
 
     fn write_inline(&mut self, span: Span, _durability: Durability, from: &[u8]) -> bool {
-        self.region.region().write_non_temporal(self.disk.offset(span.lba), from);
-        self.disk.map(span);
+        self.region.region().write_non_temporal(self.disk.byte_offset(span.lba), from);
+        self.disk.mark_mapped(span);
         true
     }
 
@@ -330,7 +330,7 @@ impl Backend for Ram {
         // Everything has ended already.
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 }

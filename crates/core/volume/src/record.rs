@@ -17,30 +17,30 @@ pub(crate) mod reader;
 use std::fmt;
 use std::sync::Arc;
 
-use crate::bad::BadBlocks;
+use crate::bad_blocks::BadBlocks;
 use crate::facts::Uuid;
 use crate::io::Span;
-use crate::requester::{Access, PortId};
+use crate::requester::{PathAccess, PortId};
 use crate::reservation::Reservations;
-use crate::view::{HostProtection, VolumeState};
-use reader::Reader;
+use crate::view::{HostWriteProtection, VolumeState};
+use reader::RecordReader;
 
 const MAGIC: &[u8; 4] = b"BWPR";
 /// Version 1 knew neither Host NQNs nor bad blocks, version 2 neither paths nor protection, version 3 no sanitize. Up to
 /// version 4 all iSCSI targets had their portal groups' port numbers ([`renumber_ports`]).
 const VERSION: u8 = 5;
 
-const BY_OPERATOR: u8 = 1;
-const BY_HOST: u8 = 2;
-const OWES_SANITIZE: u8 = 4;
+const FLAG_PROTECTED_BY_OPERATOR: u8 = 1;
+const FLAG_PROTECTED_BY_HOST: u8 = 2;
+const FLAG_SANITIZE_OWED: u8 = 4;
 
 /// States of paths, by their numbers in the record.
-const STATES: [Access; 5] = [
-    Access::Optimized,
-    Access::NonOptimized,
-    Access::Inaccessible,
-    Access::PersistentLoss,
-    Access::Transition,
+const ACCESS_CODES: [PathAccess; 5] = [
+    PathAccess::Optimized,
+    PathAccess::NonOptimized,
+    PathAccess::Inaccessible,
+    PathAccess::PersistentLoss,
+    PathAccess::Transition,
 ];
 
 /// What of a volume outlives power.
@@ -49,14 +49,14 @@ pub(crate) struct PersistentState {
     pub(crate) reservations: Arc<Reservations>,
     pub(crate) bad: Arc<BadBlocks>,
     /// Ascending, none of them optimized.
-    pub(crate) access: Vec<(PortId, Access)>,
+    pub(crate) access: Vec<(PortId, PathAccess)>,
     pub(crate) write_protected: bool,
-    pub(crate) host_protection: HostProtection,
+    pub(crate) host_protection: HostWriteProtection,
     pub(crate) owes_sanitize: bool,
 }
 
 impl PersistentState {
-    pub(crate) fn of(standing: &VolumeState) -> PersistentState {
+    pub(crate) fn from_volume_state(standing: &VolumeState) -> PersistentState {
         PersistentState {
             reservations: standing.reservations.clone(),
             bad: standing.bad.clone(),
@@ -115,13 +115,14 @@ pub(crate) fn save(uuid: Uuid, kept: &PersistentState) -> Vec<u8> {
         out.extend_from_slice(&span.lba.to_le_bytes());
         out.extend_from_slice(&(span.blocks as u16).to_le_bytes());
     }
-    let by_operator = if kept.write_protected { BY_OPERATOR } else { 0 };
-    let by_host = if kept.host_protection == HostProtection::Lasting { BY_HOST } else { 0 };
-    let sanitize = if kept.owes_sanitize { OWES_SANITIZE } else { 0 };
+    let by_operator = if kept.write_protected { FLAG_PROTECTED_BY_OPERATOR } else { 0 };
+    let by_host =
+        if kept.host_protection == HostWriteProtection::Lasting { FLAG_PROTECTED_BY_HOST } else { 0 };
+    let sanitize = if kept.owes_sanitize { FLAG_SANITIZE_OWED } else { 0 };
     out.push(by_operator | by_host | sanitize);
     out.extend_from_slice(&(access.len() as u16).to_le_bytes());
     for (port, state) in access {
-        let state = STATES.iter().position(|known| known == state).expect("the table has every state");
+        let state = ACCESS_CODES.iter().position(|known| known == state).expect("the table has every state");
         out.extend_from_slice(&port.0.to_le_bytes());
         out.push(state as u8);
     }
@@ -158,7 +159,7 @@ pub fn renumber_ports(record: &[u8], uuid: Uuid, splits: &PortRenumbering) -> Re
 }
 
 /// What [`save`], or an older version of it, wrote for this volume.
-pub(crate) fn restore(
+pub(crate) fn restore_record(
     bytes: &[u8],
     uuid: Uuid,
     persist_forced: bool,
@@ -173,7 +174,7 @@ fn restore_versioned(
     persist_forced: bool,
 ) -> Result<(PersistentState, u8), RecordError> {
     let (body, crc) = bytes.split_last_chunk::<4>().ok_or(RecordError::Foreign)?;
-    let mut from = Reader(body);
+    let mut from = RecordReader(body);
     if from.array::<4>().ok_or(RecordError::Foreign)? != *MAGIC {
         return Err(RecordError::Foreign);
     }
@@ -189,12 +190,12 @@ fn restore_versioned(
     if of != uuid {
         return Err(RecordError::OtherVolume(of));
     }
-    let kept = restore_kept(&mut from, version, flags, persist_forced).ok_or(RecordError::Contents)?;
+    let kept = restore_body(&mut from, version, flags, persist_forced).ok_or(RecordError::Contents)?;
     if from.0.is_empty() { Ok((kept, version)) } else { Err(RecordError::Contents) }
 }
 
-fn restore_kept(
-    from: &mut Reader<'_>,
+fn restore_body(
+    from: &mut RecordReader<'_>,
     version: u8,
     flags: u8,
     persist_forced: bool,
@@ -206,27 +207,29 @@ fn restore_kept(
     }
     if version > 2 {
         let [protection] = from.array()?;
-        let known = BY_OPERATOR | BY_HOST | if version > 3 { OWES_SANITIZE } else { 0 };
+        let known = FLAG_PROTECTED_BY_OPERATOR
+            | FLAG_PROTECTED_BY_HOST
+            | if version > 3 { FLAG_SANITIZE_OWED } else { 0 };
         if protection & !known != 0 {
             return None;
         }
-        kept.owes_sanitize = protection & OWES_SANITIZE != 0;
-        kept.write_protected = protection & BY_OPERATOR != 0;
-        if protection & BY_HOST != 0 {
-            kept.host_protection = HostProtection::Lasting;
+        kept.owes_sanitize = protection & FLAG_SANITIZE_OWED != 0;
+        kept.write_protected = protection & FLAG_PROTECTED_BY_OPERATOR != 0;
+        if protection & FLAG_PROTECTED_BY_HOST != 0 {
+            kept.host_protection = HostWriteProtection::Lasting;
         }
         kept.access = restore_access(from)?;
     }
     Some(kept)
 }
 
-fn restore_access(from: &mut Reader<'_>) -> Option<Vec<(PortId, Access)>> {
+fn restore_access(from: &mut RecordReader<'_>) -> Option<Vec<(PortId, PathAccess)>> {
     let count = u16::from_le_bytes(from.array()?);
-    let mut access: Vec<(PortId, Access)> = Vec::new();
+    let mut access: Vec<(PortId, PathAccess)> = Vec::new();
     for _ in 0..count {
         let port = PortId(u16::from_le_bytes(from.array()?));
         let [state] = from.array()?;
-        let state = *STATES.get(usize::from(state)).filter(|state| **state != Access::Optimized)?;
+        let state = *ACCESS_CODES.get(usize::from(state)).filter(|state| **state != PathAccess::Optimized)?;
         if access.last().is_some_and(|(last, _)| *last >= port) {
             return None;
         }
@@ -235,7 +238,7 @@ fn restore_access(from: &mut Reader<'_>) -> Option<Vec<(PortId, Access)>> {
     Some(access)
 }
 
-fn restore_bad(from: &mut Reader<'_>) -> Option<BadBlocks> {
+fn restore_bad(from: &mut RecordReader<'_>) -> Option<BadBlocks> {
     let count = u16::from_le_bytes(from.array()?);
     let mut spans = Vec::new();
     for _ in 0..count {
@@ -243,7 +246,7 @@ fn restore_bad(from: &mut Reader<'_>) -> Option<BadBlocks> {
         let blocks = u64::from(u16::from_le_bytes(from.array()?));
         spans.push(Span { lba, blocks });
     }
-    BadBlocks::restore(spans)
+    BadBlocks::from_spans(spans)
 }
 
 #[cfg(test)]
@@ -264,13 +267,13 @@ mod tests {
 
     #[test]
     fn bad_blocks_paths_and_protection_come_back() {
-        let bad = Arc::new(BadBlocks::default().with(Span { lba: 1 << 40, blocks: 4096 }).unwrap());
-        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::PersistentLoss)];
+        let bad = Arc::new(BadBlocks::default().with_span(Span { lba: 1 << 40, blocks: 4096 }).unwrap());
+        let access = vec![(PortId(1), PathAccess::Transition), (PortId(7), PathAccess::PersistentLoss)];
         for (write_protected, host_protection) in [
-            (false, HostProtection::None),
-            (true, HostProtection::None),
-            (false, HostProtection::Lasting),
-            (true, HostProtection::Lasting),
+            (false, HostWriteProtection::None),
+            (true, HostWriteProtection::None),
+            (false, HostWriteProtection::Lasting),
+            (true, HostWriteProtection::Lasting),
         ] {
             let (bad, access) = (bad.clone(), access.clone());
             let owes_sanitize = write_protected;
@@ -282,21 +285,23 @@ mod tests {
                 owes_sanitize,
                 ..PersistentState::default()
             };
-            assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+            assert_eq!(restore_record(&save(UUID, &kept), UUID, false), Ok(kept));
         }
-        let until_reset =
-            PersistentState { host_protection: HostProtection::UntilReset, ..PersistentState::default() };
-        assert_eq!(restore(&save(UUID, &until_reset), UUID, false), Ok(PersistentState::default()));
+        let until_reset = PersistentState {
+            host_protection: HostWriteProtection::UntilReset,
+            ..PersistentState::default()
+        };
+        assert_eq!(restore_record(&save(UUID, &until_reset), UUID, false), Ok(PersistentState::default()));
     }
 
     /// The record ends: protection(u8) count(u16) { port(u16) state(u8) } { port(u16) state(u8) }.
     #[test]
     fn paths_that_contradict_themselves_are_refused() {
-        let access = vec![(PortId(1), Access::Transition), (PortId(7), Access::Inaccessible)];
+        let access = vec![(PortId(1), PathAccess::Transition), (PortId(7), PathAccess::Inaccessible)];
         let good = save(UUID, &PersistentState { access, ..PersistentState::default() });
         let refused = |from_end: usize, to: u8| {
             let bytes = altered(good.clone(), |body| body[body.len() - from_end] = to);
-            assert_eq!(restore(&bytes, UUID, false), Err(RecordError::Contents), "{from_end}: {to}");
+            assert_eq!(restore_record(&bytes, UUID, false), Err(RecordError::Contents), "{from_end}: {to}");
         };
         refused(1, 0); // Optimized is not listed.
         refused(1, 5); // There is no such state.
@@ -318,14 +323,14 @@ mod tests {
         old.extend_from_slice(&[4; 16]);
         old.extend_from_slice(&2u64.to_le_bytes());
         old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
-        let kept = restore(&old, UUID, false).unwrap();
+        let kept = restore_record(&old, UUID, false).unwrap();
         assert!(kept.bad.is_empty() && kept.reservations.persists() && kept.access.is_empty());
         let keys: Vec<u64> = kept.reservations.registrants().iter().map(|one| one.key.0).collect();
         assert_eq!(keys, [1, 2]);
         let host = crate::Identity::Host([4; 16]);
         assert!(kept.reservations.is_holder(&host));
         assert_eq!(kept.reservations.host_nqn(&[4; 16]), None, "version 1 knew no names");
-        assert_eq!(restore(&save(UUID, &kept), UUID, false), Ok(kept));
+        assert_eq!(restore_record(&save(UUID, &kept), UUID, false), Ok(kept));
     }
 
     /// What version 2 wrote: no reservations, blocks 5 and 6 bad.
@@ -335,8 +340,11 @@ mod tests {
         old.extend_from_slice(&UUID.0);
         old.extend_from_slice(&[0, 0xff, 0xff, 0, 0, 1, 0, 5, 0, 0, 0, 0, 0, 0, 0, 2, 0]);
         old.extend_from_slice(&buf::crc32c::crc32c(&old).to_le_bytes());
-        let bad = Arc::new(BadBlocks::default().with(Span { lba: 5, blocks: 2 }).unwrap());
-        assert_eq!(restore(&old, UUID, false), Ok(PersistentState { bad, ..PersistentState::default() }));
+        let bad = Arc::new(BadBlocks::default().with_span(Span { lba: 5, blocks: 2 }).unwrap());
+        assert_eq!(
+            restore_record(&old, UUID, false),
+            Ok(PersistentState { bad, ..PersistentState::default() })
+        );
     }
 
     /// What version 3 wrote: protection by the operator; it knew of no sanitize.
@@ -344,12 +352,12 @@ mod tests {
     fn the_third_version_is_still_read() {
         let kept = PersistentState { write_protected: true, ..PersistentState::default() };
         let old = altered(save(UUID, &kept), |body| body[4] = 3);
-        assert_eq!(restore(&old, UUID, false), Ok(kept));
+        assert_eq!(restore_record(&old, UUID, false), Ok(kept));
         let owing = altered(
             save(UUID, &PersistentState { owes_sanitize: true, ..PersistentState::default() }),
             |body| body[4] = 3,
         );
-        assert_eq!(restore(&owing, UUID, false), Err(RecordError::Contents));
+        assert_eq!(restore_record(&owing, UUID, false), Err(RecordError::Contents));
     }
 
     /// What version 4 wrote, of a release that numbered ports by portal group alone: `iqn.a` is registered by port 1 and
@@ -375,14 +383,14 @@ mod tests {
     #[test]
     fn what_an_older_release_saved_for_a_port_holds_for_those_that_were_split_from_it() {
         let port = |number| PortId(number);
-        let old = restore(&fourth(), UUID, false).unwrap();
-        assert_eq!(old.access, [(port(1), Access::Inaccessible)]);
+        let old = restore_record(&fourth(), UUID, false).unwrap();
+        assert_eq!(old.access, [(port(1), PathAccess::Inaccessible)]);
         let splits = |pairs: &[(u16, u16)], gone: &[u16]| PortRenumbering {
             pairs: pairs.iter().map(|(from, to)| (port(*from), port(*to))).collect(),
             gone: gone.iter().copied().map(port).collect(),
         };
         let split = renumber_ports(&fourth(), UUID, &splits(&[(1, 9)], &[])).unwrap();
-        let kept = restore(&split, UUID, false).unwrap();
+        let kept = restore_record(&split, UUID, false).unwrap();
         let who = |name: &str, port| {
             let (name, isid) = (name.into(), [0x40, 0, 0, 0, 0, 7]);
             crate::Identity::Initiator { name, isid, port: PortId(port) }
@@ -395,14 +403,14 @@ mod tests {
         let all = [(a.clone(), 1), (later.clone(), 1), (b.clone(), 2), (host.clone(), 3)];
         assert_eq!(registered(&kept), all);
         assert!(kept.reservations.is_holder(&a) && !kept.reservations.is_holder(&later));
-        assert_eq!(kept.access, [(port(1), Access::Inaccessible), (port(9), Access::Inaccessible)]);
+        assert_eq!(kept.access, [(port(1), PathAccess::Inaccessible), (port(9), PathAccess::Inaccessible)]);
         assert_eq!(kept.reservations.host_nqn(&[4; 16]).map(|nqn| &**nqn), Some("nqn.h"));
         // By the old number nothing leads to the volume any more.
         let moved = renumber_ports(&fourth(), UUID, &splits(&[(1, 9)], &[1])).unwrap();
-        let kept = restore(&moved, UUID, false).unwrap();
+        let kept = restore_record(&moved, UUID, false).unwrap();
         assert_eq!(registered(&kept), [(later.clone(), 1), (b, 2), (host, 3)]);
         assert!(kept.reservations.is_holder(&later));
-        assert_eq!(kept.access, [(port(9), Access::Inaccessible)]);
+        assert_eq!(kept.access, [(port(9), PathAccess::Inaccessible)]);
         // What this release wrote says of each port what it means.
         assert_eq!(renumber_ports(&split, UUID, &splits(&[(2, 8)], &[2])).unwrap(), split);
         assert_eq!(renumber_ports(&fourth(), UUID, &splits(&[], &[])).unwrap(), fourth());
@@ -411,6 +419,6 @@ mod tests {
     #[test]
     fn a_later_version_is_refused() {
         let later = altered(save(UUID, &PersistentState::default()), |body| body[4] = VERSION + 1);
-        assert_eq!(restore(&later, UUID, false), Err(RecordError::Version(VERSION + 1)));
+        assert_eq!(restore_record(&later, UUID, false), Err(RecordError::Version(VERSION + 1)));
     }
 }

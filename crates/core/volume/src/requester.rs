@@ -12,7 +12,7 @@ pub struct PortId(pub u16);
 
 /// The state of a path from a port to a volume (ALUA and ANA show the same one).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Access {
+pub enum PathAccess {
     /// Best.
     Optimized,
     /// Works, at a price.
@@ -25,12 +25,12 @@ pub enum Access {
     Transition,
 }
 
-impl Access {
+impl PathAccess {
     /// Whether blocks can be read and written by such a path.
-    pub fn serves(self) -> bool {
+    pub fn allows_io(self) -> bool {
         match self {
-            Access::Optimized | Access::NonOptimized => true,
-            Access::Inaccessible | Access::PersistentLoss | Access::Transition => false,
+            PathAccess::Optimized | PathAccess::NonOptimized => true,
+            PathAccess::Inaccessible | PathAccess::PersistentLoss | PathAccess::Transition => false,
         }
     }
 }
@@ -63,7 +63,7 @@ pub enum Identity {
 
 impl Identity {
     /// The same initiator port on another target port; a host is the same on every port.
-    pub fn on_port(&self, to: PortId) -> Identity {
+    pub fn with_target_port(&self, to: PortId) -> Identity {
         match self {
             Identity::Initiator { name, isid, .. } => {
                 Identity::Initiator { name: name.clone(), isid: *isid, port: to }
@@ -73,7 +73,7 @@ impl Identity {
     }
 
     /// Whether both are one initiator port, or one host, by whatever target ports.
-    pub fn is_same_port(&self, other: &Identity) -> bool {
+    pub fn is_same_initiator(&self, other: &Identity) -> bool {
         match (self, other) {
             (Identity::Initiator { name, isid, .. }, Identity::Initiator { name: known, isid: same, .. }) => {
                 name == known && isid == same

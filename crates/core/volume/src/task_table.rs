@@ -3,7 +3,7 @@
 use crate::io::{IdSpace, IoId};
 
 /// Bits of a slot's generation: an identifier space's numbers from 1 << 60 on are free for other names.
-const GENERATION: u32 = (1 << 28) - 1;
+const GENERATION_MASK: u32 = (1 << 28) - 1;
 
 /// What a [`TaskTable`] holds.
 pub trait ServerTask {
@@ -12,7 +12,7 @@ pub trait ServerTask {
     /// Which server executes it.
     const ID_SPACE: IdSpace;
     /// How many one shard executes at most.
-    const MAX: usize;
+    const TASKS_MAX: usize;
 
     /// Its name.
     fn key(&self) -> Self::Key;
@@ -47,7 +47,7 @@ impl<T: ServerTask> TaskTable<T> {
     pub fn insert(&mut self, task: T) -> Option<u32> {
         let at = match self.free.pop() {
             Some(at) => at,
-            None if self.slots.len() < T::MAX => {
+            None if self.slots.len() < T::TASKS_MAX => {
                 self.slots.push(Slot { generation: 0, task: None });
                 self.places.push(0);
                 self.slots.len() as u32 - 1
@@ -70,7 +70,7 @@ impl<T: ServerTask> TaskTable<T> {
 
     /// The slot whose task has this operation.
     #[inline]
-    pub fn find_io(&self, id: IoId) -> Option<u32> {
+    pub fn slot_of_io(&self, id: IoId) -> Option<u32> {
         let at = id.0 as u32;
         let slot = self.slots.get(at as usize)?;
         (io_id::<T>(slot.generation, at) == id && slot.task.is_some()).then_some(at)
@@ -78,13 +78,13 @@ impl<T: ServerTask> TaskTable<T> {
 
     /// The slot, if it still holds the task of this name.
     #[inline]
-    pub fn check(&self, at: u32, key: T::Key) -> Option<u32> {
+    pub fn slot_if_key(&self, at: u32, key: T::Key) -> Option<u32> {
         let task = self.slots.get(at as usize)?.task.as_ref()?;
         (task.key() == key).then_some(at)
     }
 
     /// The task that a slot holds, if it holds one.
-    pub fn find(&self, at: u32) -> Option<&T> {
+    pub fn try_get(&self, at: u32) -> Option<&T> {
         self.slots.get(at as usize)?.task.as_ref()
     }
 
@@ -130,17 +130,17 @@ impl<T: ServerTask> TaskTable<T> {
             self.places[*moved as usize] = place;
         }
         let slot = &mut self.slots[at as usize];
-        slot.generation = slot.generation.wrapping_add(1) & GENERATION;
+        slot.generation = slot.generation.wrapping_add(1) & GENERATION_MASK;
         &mut slot.task
     }
 
     /// All tasks, by slot.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.live.iter().filter_map(|at| Some((*at, self.find(*at)?)))
+        self.live.iter().filter_map(|at| Some((*at, self.try_get(*at)?)))
     }
 
     /// The tasks for which `which` holds, by slot and name.
-    pub fn select(&self, which: impl Fn(u32, &T) -> bool) -> Vec<(u32, T::Key)> {
+    pub fn tasks_matching(&self, which: impl Fn(u32, &T) -> bool) -> Vec<(u32, T::Key)> {
         let chosen = self.iter().filter(|(at, task)| which(*at, task));
         let mut chosen: Vec<_> = chosen.map(|(at, task)| (at, task.key())).collect();
         chosen.sort_unstable_by_key(|(at, _)| *at);
@@ -148,14 +148,14 @@ impl<T: ServerTask> TaskTable<T> {
     }
 
     /// The same, or nobody.
-    pub fn select_unless(&self, nobody: bool, which: impl Fn(u32, &T) -> bool) -> Vec<(u32, T::Key)> {
-        if nobody { Vec::new() } else { self.select(which) }
+    pub fn tasks_matching_unless(&self, nobody: bool, which: impl Fn(u32, &T) -> bool) -> Vec<(u32, T::Key)> {
+        if nobody { Vec::new() } else { self.tasks_matching(which) }
     }
 }
 
 #[inline]
 fn io_id<T: ServerTask>(generation: u32, at: u32) -> IoId {
-    IoId::of(T::ID_SPACE, u64::from(generation) << 32 | u64::from(at))
+    IoId::in_space(T::ID_SPACE, u64::from(generation) << 32 | u64::from(at))
 }
 
 #[cfg(test)]
@@ -165,7 +165,7 @@ mod tests {
     impl ServerTask for u64 {
         type Key = u64;
         const ID_SPACE: IdSpace = IdSpace::Nvme;
-        const MAX: usize = 1000;
+        const TASKS_MAX: usize = 1000;
 
         fn key(&self) -> u64 {
             *self
@@ -178,7 +178,7 @@ mod tests {
         let mut tasks = TaskTable::default();
         let looked = |tasks: &TaskTable<u64>| {
             let count = std::cell::Cell::new(0);
-            let found = tasks.select(|_, _| {
+            let found = tasks.tasks_matching(|_, _| {
                 count.set(count.get() + 1);
                 true
             });
@@ -200,7 +200,7 @@ mod tests {
             assert_eq!(tasks.take(at), u64::from(at));
         }
         assert_eq!(looked(&tasks), (1, 1));
-        assert!(tasks.select_unless(true, |_, _| panic!("nobody is meant")).is_empty());
+        assert!(tasks.tasks_matching_unless(true, |_, _| panic!("nobody is meant")).is_empty());
     }
 
     #[test]
@@ -208,9 +208,12 @@ mod tests {
         let mut tasks = TaskTable::default();
         let slot = tasks.insert(5_u64).unwrap();
         let id = tasks.io_id(slot);
-        assert_eq!((tasks.find_io(id), id.space()), (Some(slot), IdSpace::Nvme));
+        assert_eq!((tasks.slot_of_io(id), id.id_space()), (Some(slot), IdSpace::Nvme));
         tasks.remove(slot);
         assert_eq!(tasks.insert(6), Some(slot));
-        assert_eq!((tasks.find_io(id), tasks.check(slot, 5), tasks.check(slot, 6)), (None, None, Some(slot)));
+        assert_eq!(
+            (tasks.slot_of_io(id), tasks.slot_if_key(slot, 5), tasks.slot_if_key(slot, 6)),
+            (None, None, Some(slot))
+        );
     }
 }

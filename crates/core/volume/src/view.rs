@@ -8,15 +8,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::backend::Geometry;
-use crate::bad::BadBlocks;
+use crate::bad_blocks::BadBlocks;
 use crate::io::{CommandClass, Epoch, Op, Refusal, Span, UnservableReason};
-use crate::requester::{Access, PortId, Requester};
+use crate::requester::{PathAccess, PortId, Requester};
 use crate::reservation::Reservations;
 
 /// Write protection by a host: one state for both protocols, but how long it holds is by the standard
 /// of who set it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum HostProtection {
+pub enum HostWriteProtection {
     /// Not protected.
     #[default]
     None,
@@ -28,10 +28,10 @@ pub enum HostProtection {
     Lasting,
 }
 
-impl HostProtection {
+impl HostWriteProtection {
     /// Whether writes are refused.
     pub fn is_on(self) -> bool {
-        self != HostProtection::None
+        self != HostWriteProtection::None
     }
 }
 
@@ -46,14 +46,14 @@ pub struct VolumeState {
     pub reservations: Arc<Reservations>,
     /// Blocks whose reads fail until they are written.
     pub bad: Arc<BadBlocks>,
-    /// Ports whose paths are not [`Access::Optimized`], ascending.
-    pub access: Vec<(PortId, Access)>,
+    /// Ports whose paths are not [`PathAccess::Optimized`], ascending.
+    pub access: Vec<(PortId, PathAccess)>,
     /// Write protection by the configuration or the operator.
     pub write_protected: bool,
     /// The backend takes no writes ([`Backend::is_read_only`](crate::Backend::is_read_only)).
     pub backing_read_only: bool,
     /// Write protection that a host asked for.
-    pub host_protection: HostProtection,
+    pub host_protection: HostWriteProtection,
     /// Settings that the hosts of one protocol share, in that protocol's own bits: its server makes
     /// and reads them, nothing here does. (SCSI: bits of shared mode pages.)
     pub host_settings: u32,
@@ -71,7 +71,7 @@ pub struct VolumeState {
 
 impl VolumeState {
     /// Whether writes are refused for a reason that no host can take away.
-    pub fn is_protected(&self) -> bool {
+    pub fn is_write_protected_for_all(&self) -> bool {
         self.write_protected || self.backing_read_only
     }
 }
@@ -133,7 +133,7 @@ impl From<VolumeState> for View {
 impl View {
     /// The first view of a volume without reservations, open on every port: for a volume that has
     /// no home (a remote one), and for tests.
-    pub fn of(geometry: Geometry) -> View {
+    pub fn without_reservations(geometry: Geometry) -> View {
         View::from(VolumeState {
             epoch: Epoch(0),
             geometry,
@@ -142,7 +142,7 @@ impl View {
             access: Vec::new(),
             write_protected: false,
             backing_read_only: false,
-            host_protection: HostProtection::None,
+            host_protection: HostWriteProtection::None,
             host_settings: 0,
             not_ready: None,
             sanitized: SanitizeProgress::default(),
@@ -153,13 +153,13 @@ impl View {
 
     /// The state of the paths by `port`.
     #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
-    pub fn access(&self, port: PortId) -> Access {
+    pub fn path_access(&self, port: PortId) -> PathAccess {
         if self.closed {
-            return Access::Inaccessible;
+            return PathAccess::Inaccessible;
         }
         match self.access.binary_search_by_key(&port, |(port, _)| *port) {
             Ok(at) => self.access[at].1,
-            Err(_) => Access::Optimized,
+            Err(_) => PathAccess::Optimized,
         }
     }
 
@@ -167,9 +167,9 @@ impl View {
     /// arrives, so as to refuse before its data is solicited; [`Gate::submit`](crate::Gate::submit)
     /// asks again, bindingly.
     pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
-        self.admit_class(who, op.class())?;
+        self.admit_class(who, op.command_class())?;
         let sanitize = matches!(op, Op::Sanitize(_));
-        self.ready(sanitize)?;
+        self.check_ready(sanitize)?;
         if op.is_write() && self.is_read_only(who) {
             return Err(Refusal::ReadOnly);
         }
@@ -180,29 +180,29 @@ impl View {
     /// "commands that are allowed in the presence of various reservations" of SPC and SBC): first
     /// the path, then the reservation.
     pub fn admit_class(&self, who: &Requester, class: CommandClass) -> Result<(), Refusal> {
-        let access = self.access(who.port);
-        if !access.serves() {
+        let access = self.path_access(who.port);
+        if !access.allows_io() {
             return Err(Refusal::Inaccessible(access));
         }
         if self.reservations.admits(&who.identity, class) { Ok(()) } else { Err(Refusal::Conflict) }
     }
 
     /// Whether a reservation of others keeps `who` from reading.
-    pub fn shuts_out(&self, who: &Requester) -> bool {
+    pub fn excludes_reads_by(&self, who: &Requester) -> bool {
         !self.reservations.admits(&who.identity, CommandClass::Read)
     }
 
     /// Whether the medium can be read (what TEST UNIT READY tells).
-    pub fn admit_medium(&self) -> Result<(), Refusal> {
-        self.ready(false)
+    pub fn check_medium_ready(&self) -> Result<(), Refusal> {
+        self.check_ready(false)
     }
 
     /// Whether writes by `who` are refused as [`Refusal::ReadOnly`].
     pub fn is_read_only(&self, who: &Requester) -> bool {
-        self.is_protected() || self.host_protection.is_on() || who.read_only
+        self.is_write_protected_for_all() || self.host_protection.is_on() || who.read_only
     }
 
-    fn ready(&self, sanitize: bool) -> Result<(), Refusal> {
+    fn check_ready(&self, sanitize: bool) -> Result<(), Refusal> {
         match self.not_ready {
             None => Ok(()),
             Some(UnservableReason::Sanitizing(_) | UnservableReason::SanitizeFailed) if sanitize => Ok(()),
@@ -215,33 +215,35 @@ impl View {
 
     fn admit_range(&self, op: &Op) -> Result<(), Refusal> {
         match op {
-            Op::Read(span) | Op::Write(span, _) | Op::Compare(span) => self.in_range(span),
-            Op::WriteZeroes { span, .. } | Op::WriteSame(span) | Op::Or(span) => self.in_range(span),
-            Op::Verify(span) | Op::MarkBad(span) | Op::Prefetch(span) => self.in_range(span),
+            Op::Read(span) | Op::Write(span, _) | Op::Compare(span) => self.check_span_in_range(span),
+            Op::WriteZeroes { span, .. } | Op::WriteSame(span) | Op::Or(span) => {
+                self.check_span_in_range(span)
+            }
+            Op::Verify(span) | Op::MarkBad(span) | Op::Prefetch(span) => self.check_span_in_range(span),
             Op::Extents(span) if span.lba >= self.geometry.blocks => Err(Refusal::OutOfRange),
-            Op::Extents(span) => self.in_range(span),
+            Op::Extents(span) => self.check_span_in_range(span),
             Op::WriteAtomic(span) => {
-                self.in_range(span)?;
-                self.in_unit(span, self.geometry.atomic)
+                self.check_span_in_range(span)?;
+                self.check_span_len(span, self.geometry.atomic)
             }
             Op::CompareAndWrite(span) => {
-                self.in_range(span)?;
-                self.in_unit(span, self.geometry.caw_max)
+                self.check_span_in_range(span)?;
+                self.check_span_len(span, self.geometry.caw_max)
             }
-            Op::Unmap(spans) => spans.iter().try_for_each(|span| self.in_range(span)),
+            Op::Unmap(spans) => spans.iter().try_for_each(|span| self.check_span_in_range(span)),
             Op::Flush | Op::Sanitize(_) => Ok(()),
         }
     }
 
     /// An empty span may stand at the end, but not behind it.
-    fn in_range(&self, span: &Span) -> Result<(), Refusal> {
+    fn check_span_in_range(&self, span: &Span) -> Result<(), Refusal> {
         match span.end() {
             Some(end) if end <= self.geometry.blocks => Ok(()),
             Some(_) | None => Err(Refusal::OutOfRange),
         }
     }
 
-    fn in_unit(&self, span: &Span, blocks_max: u32) -> Result<(), Refusal> {
+    fn check_span_len(&self, span: &Span, blocks_max: u32) -> Result<(), Refusal> {
         if span.blocks <= u64::from(blocks_max) { Ok(()) } else { Err(Refusal::AtomicUnit) }
     }
 }

@@ -30,13 +30,13 @@ impl<T> Default for VolumeMap<T> {
 impl<T> VolumeMap<T> {
     /// Whether the place of a volume is free for it.
     pub fn is_free_for(&self, volume: VolumeId) -> bool {
-        self.places.get(volume.place() as usize).is_none_or(Option::is_none)
+        self.places.get(volume.table_slot() as usize).is_none_or(Option::is_none)
     }
 
     /// Keeps a value. Where a volume has the place already, it stays as it is and the value comes back.
     #[expect(clippy::indexing_slicing, reason = "the places were made enough just before")]
     pub fn insert(&mut self, volume: VolumeId, value: T) -> Result<(), T> {
-        let at = volume.place() as usize;
+        let at = volume.table_slot() as usize;
         if self.places.len() <= at {
             self.places.resize_with(at + 1, || None);
         }
@@ -52,20 +52,20 @@ impl<T> VolumeMap<T> {
     /// What is kept of a volume.
     #[inline]
     pub fn get(&self, volume: VolumeId) -> Option<&T> {
-        let (known, value) = self.places.get(volume.place() as usize)?.as_ref()?;
+        let (known, value) = self.places.get(volume.table_slot() as usize)?.as_ref()?;
         (*known == volume).then_some(value)
     }
 
     /// The same, to be changed.
     #[inline]
     pub fn get_mut(&mut self, volume: VolumeId) -> Option<&mut T> {
-        let (known, value) = self.places.get_mut(volume.place() as usize)?.as_mut()?;
+        let (known, value) = self.places.get_mut(volume.table_slot() as usize)?.as_mut()?;
         (*known == volume).then_some(value)
     }
 
     /// Forgets a volume.
     pub fn remove(&mut self, volume: VolumeId) -> Option<T> {
-        let place = self.places.get_mut(volume.place() as usize)?;
+        let place = self.places.get_mut(volume.table_slot() as usize)?;
         place.take_if(|(known, _)| *known == volume).map(|(_, value)| value)
     }
 

@@ -183,7 +183,7 @@ fn a_record_that_cannot_be_written_marks_nothing() {
     let request = VolumeRequest::MarkBad { who: requester(1), span: span(0, 1) };
     let now = volume::Time(0);
     home.handle_request(now, volume::ShardId(0), volume::RequestId(1), request);
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     home.handle_stored(now, store.ticket, false);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
     assert!(home.view().bad.is_empty() && home.poll_view_update().is_none());

@@ -135,7 +135,7 @@ impl Test {
             self.world.disk.borrow_mut().land(round * 7);
             self.resume(round % 2);
         }
-        assert!(self.world.gates.iter().all(|gate| gate.in_flight() == 0));
+        assert!(self.world.gates.iter().all(|gate| gate.in_flight_count() == 0));
         assert_eq!(self.world.disk.borrow().waiting(), 0);
     }
 

@@ -13,8 +13,8 @@ use slow::daemon::{Daemon, facts, home, register, reserve};
 use slow::{geometry, initiator, requester};
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{
-    Access, Ack, Failure, Op, OperatorNotice, Payload, PortId, REQUESTS_MAX, Refusal, RequestId, Requester,
-    ShardId, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
+    Ack, Failure, Op, OperatorNotice, PathAccess, Payload, PortId, REQUESTS_MAX, Refusal, RequestId,
+    Requester, ShardId, StoreOp, Time, UnservableReason, VolumeOwner, VolumeRequest,
 };
 
 /// The key that all victims share: two initiator ports of one machine, and an NVMe host.
@@ -190,8 +190,8 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
         daemon.home.handle_timeout(daemon.world.now);
         daemon.drain_home();
         stuck(&mut daemon);
-        assert_eq!(daemon.home.view().access(PortId(1)), Access::Inaccessible);
-        assert_eq!(daemon.world.gates[0].view().access(PortId(1)), Access::Inaccessible);
+        assert_eq!(daemon.home.view().path_access(PortId(1)), PathAccess::Inaccessible);
+        assert_eq!(daemon.world.gates[0].view().path_access(PortId(1)), PathAccess::Inaccessible);
     }
     assert_eq!(daemon.answer_to(request), Some(Err(Refusal::NotFenced)));
     // The change stands; a repeated ask must wait for the stuck write too, though it changes nothing.
@@ -200,7 +200,7 @@ fn a_fence_that_cannot_be_kept_closes_the_volume() {
     assert_eq!(daemon.answer_to(again), None);
     daemon.settle();
     assert_eq!(daemon.answer_to(again), Some(Ok(())));
-    assert_eq!(daemon.home.view().access(PortId(1)), Access::Optimized);
+    assert_eq!(daemon.home.view().path_access(PortId(1)), PathAccess::Optimized);
     assert!(daemon.home.is_idle());
     assert_eq!(daemon.remarks, [OperatorNotice::Closed, OperatorNotice::Opened]);
 }
@@ -225,19 +225,19 @@ fn a_flush_holds_no_fence_up() {
 fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     let (mut home, now) = (home(2), Time(0));
     home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     assert!(home.poll_view_update().is_none() && home.poll_answer().is_none());
     assert_eq!(store.name, "03030303-0303-0303-0303-030303030303.reservations");
     home.handle_stored(now, store.ticket, false);
     let answer = home.poll_answer().expect("an answer");
     assert_eq!(answer.result, Err(Refusal::NotDurable));
     assert!(home.view().reservations.registrants().is_empty());
-    let amended = home.poll_store().expect("what stands, over what may have been written");
+    let amended = home.poll_store_op().expect("what stands, over what may have been written");
     assert!(kept(&amended).view().reservations.registrants().is_empty());
 
     // Which contents the disk has now is not known: even a change of nothing durable writes again.
     home.handle_request(now, ShardId(0), RequestId(2), register(&requester(1), 5, false));
-    let store = home.poll_store().expect("a store that puts things right");
+    let store = home.poll_store_op().expect("a store that puts things right");
     home.handle_stored(now, store.ticket, true);
     assert!(home.poll_view_update().is_some());
     for shard in 0..2 {
@@ -248,7 +248,7 @@ fn reservations_that_persist_are_durable_before_anyone_adopts_them() {
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Ok(())));
 
     home.handle_request(now, ShardId(0), RequestId(3), register(&requester(1), 6, true));
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     let again = VolumeOwner::restore(facts(), geometry(64, 512), 2, false, Some(&store.bytes)).unwrap();
     assert_eq!(again.view().reservations.key_of(&requester(1).identity), Some(Key(6)));
     let mut damaged = store.bytes.clone();
@@ -267,25 +267,25 @@ fn kept(store: &StoreOp) -> VolumeOwner {
 fn what_was_refused_as_not_durable_does_not_come_back() {
     let (mut home, mut now) = (home(1), Time(0));
     home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     assert_eq!(kept(&store).view().reservations.registrants().len(), 1);
     home.handle_stored(now, store.ticket, false);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
     for _ in 0..3 {
-        let over = home.poll_store().expect("what stands");
+        let over = home.poll_store_op().expect("what stands");
         assert!(kept(&over).view().reservations.registrants().is_empty());
         assert!(!home.is_idle());
         home.handle_stored(now, over.ticket, false);
-        assert!(home.poll_store().is_none(), "not in a loop");
+        assert!(home.poll_store_op().is_none(), "not in a loop");
         now = home.poll_timeout().expect("it is tried again");
         home.handle_timeout(now);
     }
-    let over = home.poll_store().expect("what stands");
+    let over = home.poll_store_op().expect("what stands");
     home.handle_stored(now, over.ticket, true);
     assert!(home.is_idle() && home.poll_timeout().is_none());
     // Known again: what changes nothing durable is not written.
     home.handle_request(now, ShardId(0), RequestId(2), register(&requester(1), 5, false));
-    assert!(home.poll_store().is_none() && home.poll_view_update().is_some());
+    assert!(home.poll_store_op().is_none() && home.poll_view_update().is_some());
 }
 
 /// The ask may be lost on its way, and so may the answer: a restart would bring back what was refused.
@@ -293,14 +293,14 @@ fn what_was_refused_as_not_durable_does_not_come_back() {
 fn a_store_of_what_stands_is_not_forgotten_when_nothing_is_heard_of_it() {
     let (mut home, mut now) = (home(1), Time(0));
     home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     home.handle_stored(now, store.ticket, false);
-    let first = home.poll_store().expect("what stands");
+    let first = home.poll_store_op().expect("what stands");
     for _ in 0..3 {
         now = home.poll_timeout().expect("it is asked for again");
         home.handle_timeout(now);
-        assert_eq!(home.poll_store().as_ref(), Some(&first));
-        assert!(home.poll_store().is_none() && !home.is_idle());
+        assert_eq!(home.poll_store_op().as_ref(), Some(&first));
+        assert!(home.poll_store_op().is_none() && !home.is_idle());
     }
     // A disk that takes longer than the pause is believed all the same.
     home.handle_stored(now, first.ticket, true);
@@ -313,14 +313,14 @@ fn a_store_that_does_not_end_is_refused_in_time() {
     let (mut home, now) = (home(1), Time(0));
     home.handle_request(now, ShardId(0), RequestId(1), register(&requester(1), 5, true));
     home.handle_request(now, ShardId(0), RequestId(2), VolumeRequest::WriteProtect(false));
-    let store = home.poll_store().expect("a store");
+    let store = home.poll_store_op().expect("a store");
     let deadline = home.poll_timeout().expect("a store has a deadline");
     home.handle_timeout(deadline);
     assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
-    let over = home.poll_store().expect("what stands");
+    let over = home.poll_store_op().expect("what stands");
     assert!(over.ticket > store.ticket && kept(&over).view().reservations.registrants().is_empty());
     // The next one is served: it stores too, behind both.
-    let next = home.poll_store().expect("the next one's");
+    let next = home.poll_store_op().expect("the next one's");
     home.handle_stored(deadline, store.ticket, true);
     assert!(home.poll_view_update().is_none(), "what was refused is not adopted when it is durable late");
     home.handle_stored(deadline, over.ticket, true);
@@ -333,7 +333,7 @@ fn a_store_that_does_not_end_is_refused_in_time() {
 fn serve_on_a_full_disk(home: &mut VolumeOwner, now: Time) -> Vec<(u64, Result<(), Refusal>)> {
     let mut answers = Vec::new();
     loop {
-        if let Some(store) = home.poll_store() {
+        if let Some(store) = home.poll_store_op() {
             home.handle_stored(now, store.ticket, false);
         } else if let Some(update) = home.poll_view_update() {
             home.handle_ack(now, Ack { from: ShardId(0), change: update.change });
@@ -360,7 +360,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
 
     home.handle_request(now, ShardId(0), RequestId(3), VolumeRequest::NexusLost(holder.identity.clone()));
     assert_eq!(serve_on_a_full_disk(&mut home, now), [(3, Ok(()))]);
-    assert!(home.view().reservations.legacy().is_none());
+    assert!(home.view().reservations.legacy_holder().is_none());
     for (id, request) in [
         (4, reserve(&initiator(2))),
         (5, VolumeRequest::Reset),
@@ -375,7 +375,7 @@ fn no_reservation_outlives_its_nexus_because_the_record_cannot_be_written() {
     assert!(!home.is_idle());
     let again = home.poll_timeout().expect("it is tried again");
     home.handle_timeout(again);
-    let over = home.poll_store().expect("what stands");
+    let over = home.poll_store_op().expect("what stands");
     assert!(!kept(&over).view().write_protected);
     home.handle_stored(again, over.ticket, true);
     assert!(home.is_idle());
@@ -388,7 +388,7 @@ fn a_sanitize_does_not_run_for_ever_because_the_record_cannot_be_written() {
     let (mut home, now) = (home(1), Time(0));
     let mut asked = |request: VolumeRequest, durable: bool| {
         home.handle_request(now, ShardId(0), RequestId(1), request);
-        while durable && let Some(store) = home.poll_store() {
+        while durable && let Some(store) = home.poll_store_op() {
             home.handle_stored(now, store.ticket, true);
         }
         let [(_, result)] = serve_on_a_full_disk(&mut home, now)[..] else { panic!("one answer") };
@@ -487,7 +487,7 @@ fn no_ask_waits_for_ever_for_a_volume_that_went() {
     {
         home.handle_request(now, ShardId(1), RequestId(id), request);
     }
-    let answers = home.dissolve();
+    let answers = home.into_refusals();
     let gone = Err(Refusal::NotReady(volume::UnservableReason::Removed));
     assert_eq!(answers.iter().map(|answer| answer.id.0).collect::<Vec<_>>(), [1, 2, 3]);
     assert!(answers.iter().all(|answer| answer.result == gone && answer.to == ShardId(1)));

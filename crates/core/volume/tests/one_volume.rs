@@ -8,14 +8,18 @@ use std::sync::Arc;
 
 use slow::daemon::{BLOCKS, Daemon, facts, register, reserve};
 use slow::{BLOCK, geometry, initiator, requester};
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{
-    AbortScope, Access, Durability, Failure, Identity, NoticeCause, Op, OperatorNotice, Payload, PortId,
+    AbortScope, Durability, Failure, Identity, NoticeCause, Op, OperatorNotice, PathAccess, Payload, PortId,
     Refusal, RequestId, Requester, ShardId, Span, Time, ViewUpdate, VolumeOwner, VolumeRequest,
 };
 
 fn as_host(who: &Requester, mode: RegisterMode, current: Option<u64>, new: u64, nqn: &str) -> VolumeRequest {
-    let register = Register { mode, nqn: Some(nqn.into()), ..Register::new(current.map(Key), Key(new)) };
+    let register = RegistrationRequest {
+        mode,
+        nqn: Some(nqn.into()),
+        ..RegistrationRequest::new(current.map(Key), Key(new))
+    };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
@@ -42,7 +46,7 @@ fn may_write(daemon: &mut Daemon, who: &Requester) -> bool {
 fn update(request: VolumeRequest) -> ViewUpdate {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     home.handle_request(Time(0), ShardId(0), RequestId(1), request);
-    if let Some(store) = home.poll_store() {
+    if let Some(store) = home.poll_store_op() {
         home.handle_stored(Time(0), store.ticket, true);
     }
     home.poll_view_update().expect("a change")
@@ -97,10 +101,10 @@ fn a_host_is_one_registrant_on_all_ports() {
 #[test]
 fn registering_for_others_is_for_initiator_ports() {
     let mut daemon = Daemon::new(1);
-    let all = Register {
+    let all = RegistrationRequest {
         also: vec![initiator(2).identity],
         ports: vec![PortId(1), PortId(2)],
-        ..Register::new(Some(Key::NONE), Key(4))
+        ..RegistrationRequest::new(Some(Key::NONE), Key(4))
     };
     let request = VolumeRequest::Reserve { who: initiator(1), action: Action::Register(all) };
     assert_eq!(daemon.asked(request), Ok(()));
@@ -177,7 +181,10 @@ fn who_may_only_read_registers_and_no_more() {
         let room = daemon.world.room(BLOCK);
         assert!(daemon.run(1, &reader, Op::Read(Span { lba: 0, blocks: 1 }), room).result.is_ok());
         let victim = Key(2);
-        let also = Register { also: vec![initiator(7).identity], ..Register::new(None, Key(1)) };
+        let also = RegistrationRequest {
+            also: vec![initiator(7).identity],
+            ..RegistrationRequest::new(None, Key(1))
+        };
         for action in [
             Action::Reserve { key, kind },
             Action::Release { key, kind },
@@ -202,7 +209,7 @@ fn who_may_only_read_registers_and_no_more() {
         // A holder that may only read from now on gives up what it holds by unregistering.
         let holder = Requester { read_only: true, ..writer.clone() };
         assert_eq!(daemon.asked(register(&holder, 0, false)), Ok(()));
-        assert!(daemon.home.view().reservations.held().is_none());
+        assert!(daemon.home.view().reservations.held_reservation().is_none());
     }
 }
 
@@ -263,7 +270,7 @@ fn a_logical_unit_reset_is_for_initiators_only_and_spares_reservations() {
     let reset = update(VolumeRequest::Reset);
     assert_eq!(reset.abort, AbortScope::Initiators);
     assert_eq!(told(&reset, NoticeCause::Reset), [true, false]);
-    assert!(reset.aborts(&initiator(1).identity) && !reset.aborts(&requester(1).identity));
+    assert!(reset.aborts_tasks_of(&initiator(1).identity) && !reset.aborts_tasks_of(&requester(1).identity));
     let clear = update(VolumeRequest::ClearTasks { by: initiator(2).identity });
     assert_eq!(
         (clear.abort.clone(), told(&clear, NoticeCause::TasksCleared)),
@@ -287,7 +294,7 @@ fn both_protocols_hear_of_size_protection_paths_and_removal() {
         (VolumeRequest::BackingReadOnly(true), NoticeCause::WriteProtectChanged),
         (VolumeRequest::WriteProtectByHost { by, on: true }, NoticeCause::WriteProtectChanged),
         (
-            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
+            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::Inaccessible, by: None },
             NoticeCause::AccessChanged,
         ),
         (VolumeRequest::Remove, NoticeCause::InventoryChanged),
@@ -307,16 +314,18 @@ fn restarted(daemon: &Daemon) -> Daemon {
 #[test]
 fn path_states_and_protection_by_the_operator_outlast_the_daemon() {
     let mut daemon = Daemon::new(2);
-    for (port, to) in [(1, Access::PersistentLoss), (2, Access::NonOptimized), (3, Access::Inaccessible)] {
+    for (port, to) in
+        [(1, PathAccess::PersistentLoss), (2, PathAccess::NonOptimized), (3, PathAccess::Inaccessible)]
+    {
         let request = VolumeRequest::SetAccess { ports: vec![PortId(port)], to, by: None };
         assert_eq!(daemon.asked(request), Ok(()));
     }
-    let open = VolumeRequest::SetAccess { ports: vec![PortId(3)], to: Access::Optimized, by: None };
+    let open = VolumeRequest::SetAccess { ports: vec![PortId(3)], to: PathAccess::Optimized, by: None };
     assert_eq!(daemon.asked(open), Ok(()));
     assert_eq!(daemon.asked(VolumeRequest::WriteProtect(true)), Ok(()));
     let mut daemon = restarted(&daemon);
-    let states = [1, 2, 3].map(|port| daemon.home.view().access(PortId(port)));
-    assert_eq!(states, [Access::PersistentLoss, Access::NonOptimized, Access::Optimized]);
+    let states = [1, 2, 3].map(|port| daemon.home.view().path_access(PortId(port)));
+    assert_eq!(states, [PathAccess::PersistentLoss, PathAccess::NonOptimized, PathAccess::Optimized]);
     let elsewhere = [initiator(1), requester(1)].map(|who| Requester { port: PortId(2), ..who });
     assert!(elsewhere.iter().all(|who| !may_write(&mut daemon, who)));
     assert_eq!(daemon.asked(VolumeRequest::WriteProtect(false)), Ok(()));
@@ -346,21 +355,21 @@ fn what_the_backing_says_of_writes_is_not_kept() {
 fn a_path_state_that_cannot_be_kept_is_refused() {
     let mut home = VolumeOwner::restore(facts(), geometry(BLOCKS, 512), 1, false, None).unwrap();
     for (id, request) in [
-        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Inaccessible, by: None },
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::Inaccessible, by: None },
         VolumeRequest::WriteProtect(true),
     ]
     .into_iter()
     .enumerate()
     {
         home.handle_request(Time(0), ShardId(0), RequestId(id as u64), request);
-        let store = home.poll_store().expect("it is made durable first");
+        let store = home.poll_store_op().expect("it is made durable first");
         assert_eq!(home.poll_view_update(), None);
         home.handle_stored(Time(0), store.ticket, false);
         assert_eq!(home.poll_answer().map(|answer| answer.result), Some(Err(Refusal::NotDurable)));
         assert_eq!(home.poll_view_update(), None);
-        assert!(home.poll_store().is_some(), "what stands is written over it");
+        assert!(home.poll_store_op().is_some(), "what stands is written over it");
     }
-    assert_eq!(home.view().access(PortId(1)), Access::Optimized);
+    assert_eq!(home.view().path_access(PortId(1)), PathAccess::Optimized);
     assert!(!home.view().write_protected);
 }
 
@@ -396,8 +405,8 @@ fn both_protocols_meet_the_same_state() {
     let states = [
         (VolumeRequest::WriteProtect(true), Refusal::ReadOnly),
         (
-            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::PersistentLoss, by: None },
-            Refusal::Inaccessible(Access::PersistentLoss),
+            VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::PersistentLoss, by: None },
+            Refusal::Inaccessible(PathAccess::PersistentLoss),
         ),
         (VolumeRequest::Stop, Refusal::NotReady(volume::UnservableReason::Stopped)),
         (VolumeRequest::Eject { by: None }, Refusal::NotReady(volume::UnservableReason::NoMedium)),

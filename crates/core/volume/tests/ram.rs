@@ -4,11 +4,11 @@ extern crate blockwire_volume as volume;
 
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use proptest::prelude::*;
 use volume::{
-    Done, Durability, Extent, Gate, Identity, Io, IoId, Op, Outcome, PortId, Ram, RamDisk, Requester,
-    ShardId, Shared, Span, View,
+    Durability, Extent, Gate, Identity, Io, IoCompletion, IoId, Op, Outcome, PortId, RamBackend, RamDisk,
+    Requester, ShardId, SharedGateState, Span, View,
 };
 
 const BLOCKS: u64 = 512;
@@ -26,10 +26,10 @@ struct World {
 impl World {
     fn new() -> World {
         let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
-        let shared = Shared::new(2);
+        let shared = SharedGateState::new(2);
         let gate = |shard| {
-            let backend = Box::new(Ram::new(disk.clone()));
-            Gate::new(ShardId(shard), shared.clone(), View::of(disk.geometry()), backend)
+            let backend = Box::new(RamBackend::new(disk.clone()));
+            Gate::new(ShardId(shard), shared.clone(), View::without_reservations(disk.geometry()), backend)
         };
         let gates = (0..2).map(gate).collect();
         let identity = Arc::new(Identity::Host([1; 16]));
@@ -37,7 +37,7 @@ impl World {
         World { pool: Pool::new(8 << 20), entropy: Entropy::new([0; 32]), gates, disk, who }
     }
 
-    fn run(&mut self, shard: usize, op: Op, payload: Payload) -> Done {
+    fn run(&mut self, shard: usize, op: Op, payload: Payload) -> IoCompletion {
         let mut cx = Cx { now: Time(0), pool: &self.pool, entropy: &mut self.entropy };
         let gate = &mut self.gates[shard];
         gate.submit(&mut cx, &self.who, Io { id: IoId(1), epoch: Default::default(), op, payload });
@@ -46,15 +46,15 @@ impl World {
     }
 
     fn out(&self, bytes: &[u8]) -> Payload {
-        let mut sg = self.pool.take_sg(Class::Wire, bytes.len()).unwrap();
+        let mut sg = self.pool.take_sg(MemoryClass::Wire, bytes.len()).unwrap();
         sg.copy_from(0, bytes);
         Payload::Out(sg.freeze())
     }
 
     fn read(&mut self, shard: usize, span: Span, lent: bool) -> Vec<u8> {
         let len = span.blocks as usize * 512;
-        let room = Payload::In(self.pool.take_sg(Class::Wire, len).unwrap());
-        let payload = if lent && self.gates[shard].lends() { Payload::None } else { room };
+        let room = Payload::In(self.pool.take_sg(MemoryClass::Wire, len).unwrap());
+        let payload = if lent && self.gates[shard].lends_memory() { Payload::None } else { room };
         let done = self.run(shard, Op::Read(span), payload);
         assert_eq!(done.result, Ok(Outcome::Complete));
         let mut bytes = vec![0; len];
@@ -162,11 +162,11 @@ proptest! {
 #[test]
 fn memory_is_lent_until_a_write_must_be_seen_whole() {
     let mut world = World::new();
-    assert!(world.gates[1].lends());
+    assert!(world.gates[1].lends_memory());
     let payload = world.out(&[1; 512]);
     let atomic = Op::WriteAtomic(Span { lba: 0, blocks: 1 });
     assert!(world.run(0, atomic, payload).result.is_ok());
-    assert!(!world.gates[1].lends());
+    assert!(!world.gates[1].lends_memory());
     // Who asked before hearing of it is served all the same.
     let done = world.run(1, Op::Read(Span { lba: 0, blocks: 1 }), Payload::None);
     assert!(matches!(&done.payload, Payload::In(copied) if copied.len() == 512));

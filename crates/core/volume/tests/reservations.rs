@@ -8,7 +8,9 @@ extern crate blockwire_volume as volume;
 use std::fmt::Write;
 use std::sync::Arc;
 
-use volume::reservation::{Action, ActionEffect, Key, Register, RegisterMode, ReservationType, Reservations};
+use volume::reservation::{
+    Action, ActionEffect, Key, RegisterMode, RegistrationRequest, ReservationType, Reservations,
+};
 use volume::{
     Durability, Geometry, Identity, Op, PortId, Refusal, Requester, SanitizeKind, Span, View, VolumeState,
 };
@@ -43,14 +45,18 @@ fn is_scsi(name: char) -> bool {
 /// SCSI registers in its one way, NVMe in three.
 fn register(name: char, mode: RegisterMode, current: Option<u64>, new: u64) -> Action {
     let nqn = (!is_scsi(name)).then(|| format!("nqn.2026-11.example:{name}").into());
-    Action::Register(Register { mode, nqn, ..Register::new(current.map(Key), Key(new)) })
+    Action::Register(RegistrationRequest {
+        mode,
+        nqn,
+        ..RegistrationRequest::new(current.map(Key), Key(new))
+    })
 }
 
 fn after(state: &Reservations, who: char, action: &Action) -> Reservations {
     state.apply(&requester(who), action).expect("allowed").state
 }
 
-/// A, D with key 1 and B, C with key 2; `held`: by whom, and how.
+/// A, D with key 1 and B, C with key 2; `held_reservation`: by whom, and how.
 fn state(held: Option<(char, ReservationType)>) -> Reservations {
     let mut state = Reservations::default();
     for (name, key) in [('A', 1), ('B', 2), ('C', 2), ('D', 1)] {
@@ -106,7 +112,7 @@ fn view(reservations: Reservations) -> View {
         dealloc_reads_zero: true,
         lends: false,
     };
-    let standing = (*View::of(geometry)).clone();
+    let standing = (*View::without_reservations(geometry)).clone();
     View::from(VolumeState { reservations: Arc::new(reservations), ..standing })
 }
 
@@ -138,7 +144,7 @@ fn every_operation_of_everyone_under_every_reservation() {
                     let expected = if allowed { Ok(()) } else { Err(Refusal::Conflict) };
                     let case = format!("{kind:?} held by {holder}: {op:?} of {who}");
                     assert_eq!(view.admit(&requester(who), &op), expected, "{case}");
-                    assert_eq!(view.admit_class(&requester(who), op.class()), expected, "{case}");
+                    assert_eq!(view.admit_class(&requester(who), op.command_class()), expected, "{case}");
                 }
                 assert_eq!(view.admit_class(&requester(who), volume::CommandClass::Status), Ok(()));
             }
@@ -202,7 +208,7 @@ fn actions(key: Option<Key>, kind: ReservationType, other: ReservationType) -> V
 fn show_state(state: &Reservations) -> String {
     let keys: Vec<String> =
         state.registrants().iter().map(|one| format!("{}{}", name(&one.identity), one.key.0)).collect();
-    let held = match state.held() {
+    let held = match state.held_reservation() {
         None => "free".to_owned(),
         Some(held) => {
             let holder = held.holder.as_ref().map_or("all".to_owned(), |one| name(one).to_string());

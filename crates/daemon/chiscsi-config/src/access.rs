@@ -11,7 +11,7 @@ use config::{draft::LUN_MAX, name, network::Network};
 use multipath::suggest;
 
 /// Most names or addresses of a line.
-const ELEMENTS_MAX: usize = 256;
+const LIST_ELEMENTS_MAX: usize = 256;
 
 /// Whom a line lets in, and to what.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct Acl {
     /// Addresses of ours by which they come; empty: any.
     pub locals: Vec<IpAddr>,
     /// Which logical units.
-    pub luns: Luns,
+    pub luns: LunAccess,
 }
 
 /// Logical units, and whether they may only be read.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Luns {
+pub enum LunAccess {
     /// All of the target's.
     All {
         /// Whether they may only be read.
@@ -38,19 +38,19 @@ pub enum Luns {
     Some(Vec<(u16, u16, bool)>),
 }
 
-impl Default for Luns {
+impl Default for LunAccess {
     fn default() -> Self {
-        Luns::All { read_only: false }
+        LunAccess::All { read_only: false }
     }
 }
 
-impl Luns {
+impl LunAccess {
     /// What is said of one logical unit; `None`: nothing, so it is not shown. The last list that names it
     /// decides.
-    pub fn of(&self, lun: u16) -> Option<bool> {
+    pub fn access_of(&self, lun: u16) -> Option<bool> {
         match self {
-            Luns::All { read_only } => Some(*read_only),
-            Luns::Some(ranges) => {
+            LunAccess::All { read_only } => Some(*read_only),
+            LunAccess::Some(ranges) => {
                 let found = ranges.iter().rev().find(|(first, last, _)| (*first..=*last).contains(&lun));
                 found.map(|(.., read_only)| *read_only)
             }
@@ -69,16 +69,18 @@ pub fn parse_acl(text: &str) -> Result<Acl, ValueError> {
         }
         seen.push(key);
         match key {
-            "iname" => acl.names = list(value, |one| name::iscsi(one).map_err(ValueError::Name))?,
+            "iname" => {
+                acl.names = parse_list(value, |one| name::parse_iscsi_name(one).map_err(ValueError::Name))?
+            }
             "sip" => {
-                acl.sources = list(value, |one| {
-                    address(one)?.to_string().parse().map_err(|_| ValueError::Address(one.to_owned()))
+                acl.sources = parse_list(value, |one| {
+                    parse_address(one)?.to_string().parse().map_err(|_| ValueError::Address(one.to_owned()))
                 })?
             }
-            "dip" => acl.locals = list(value, address)?,
-            "lun" => acl.luns = luns(value)?,
+            "dip" => acl.locals = parse_list(value, parse_address)?,
+            "lun" => acl.luns = parse_luns(value)?,
             _ => {
-                let hint = suggest::hint(key, ["iname", "sip", "dip", "lun"]);
+                let hint = suggest::unknown_word_hint(key, ["iname", "sip", "dip", "lun"]);
                 return Err(ValueError::AclKey(key.to_owned(), hint.to_string()));
             }
         }
@@ -89,37 +91,37 @@ pub fn parse_acl(text: &str) -> Result<Acl, ValueError> {
     Ok(acl)
 }
 
-fn list<T>(value: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Result<Vec<T>, ValueError> {
-    let parts = value::parts(value)?;
-    if parts.len() > ELEMENTS_MAX {
-        return Err(ValueError::TooMany(ELEMENTS_MAX, "in one list"));
+fn parse_list<T>(value: &str, parse: impl Fn(&str) -> Result<T, ValueError>) -> Result<Vec<T>, ValueError> {
+    let parts = value::split_parts(value)?;
+    if parts.len() > LIST_ELEMENTS_MAX {
+        return Err(ValueError::TooMany(LIST_ELEMENTS_MAX, "in one list"));
     }
     parts.into_iter().map(parse).collect()
 }
 
-fn address(text: &str) -> Result<IpAddr, ValueError> {
+fn parse_address(text: &str) -> Result<IpAddr, ValueError> {
     let bare = text.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(text);
     let address = bare.parse::<IpAddr>().map_err(|_| ValueError::Address(text.to_owned()))?;
     Ok(address.to_canonical())
 }
 
-fn luns(value: &str) -> Result<Luns, ValueError> {
+fn parse_luns(value: &str) -> Result<LunAccess, ValueError> {
     let (mut ranges, mut open, mut all) = (Vec::new(), Vec::new(), None);
-    for part in value::parts(value)? {
+    for part in value::split_parts(value)? {
         let (what, permission) =
             part.split_once(':').map_or((part, None), |(a, b)| (a.trim(), Some(b.trim())));
         match what {
             "ALL" => all = Some(()),
-            _ => open.push(range(what)?),
+            _ => open.push(parse_lun_range(what)?),
         }
-        if ranges.len() + open.len() > ELEMENTS_MAX {
-            return Err(ValueError::TooMany(ELEMENTS_MAX, "lists of logical units"));
+        if ranges.len() + open.len() > LIST_ELEMENTS_MAX {
+            return Err(ValueError::TooMany(LIST_ELEMENTS_MAX, "lists of logical units"));
         }
         let Some(permission) = permission else { continue };
-        let read_only = value::word(permission, &[("R", true), ("RW", false), ("WR", false)])?;
+        let read_only = value::parse_keyword(permission, &[("R", true), ("RW", false), ("WR", false)])?;
         if all.is_some() {
-            return match (value::parts(value)?.len(), open.is_empty() && ranges.is_empty()) {
-                (1, true) => Ok(Luns::All { read_only }),
+            return match (value::split_parts(value)?.len(), open.is_empty() && ranges.is_empty()) {
+                (1, true) => Ok(LunAccess::All { read_only }),
                 _ => Err("names ALL beside other logical units".into()),
             };
         }
@@ -128,13 +130,15 @@ fn luns(value: &str) -> Result<Luns, ValueError> {
     if !open.is_empty() || all.is_some() {
         return Err("needs :R or :RW after its list of logical units".into());
     }
-    Ok(Luns::Some(ranges))
+    Ok(LunAccess::Some(ranges))
 }
 
-fn range(text: &str) -> Result<(u16, u16), ValueError> {
+fn parse_lun_range(text: &str) -> Result<(u16, u16), ValueError> {
     let (first, last) = text.split_once('~').unwrap_or((text, text));
     let number = |text: &str| {
-        value::number(text.trim(), 0..=LUN_MAX).map(|n| n as u16).map_err(|why| why.in_part("lun= ", ""))
+        value::parse_number(text.trim(), 0..=LUN_MAX)
+            .map(|n| n as u16)
+            .map_err(|why| why.within_part("lun= ", ""))
     };
     let (first, last) = (number(first)?, number(last)?);
     if first > last {
@@ -151,12 +155,12 @@ mod tests {
     fn the_lines_of_the_users_guide() {
         let acl = parse_acl("iname=iqn.2006-02.com.chelsio.san1").unwrap();
         assert_eq!(acl.names, ["iqn.2006-02.com.chelsio.san1"]);
-        assert_eq!(acl.luns, Luns::All { read_only: false });
+        assert_eq!(acl.luns, LunAccess::All { read_only: false });
         let acl = parse_acl("sip=102.50.50.101").unwrap();
         assert!(acl.sources[0].contains("102.50.50.101".parse().unwrap()));
         assert!(!acl.sources[0].contains("102.50.50.102".parse().unwrap()));
         let acl = parse_acl("dip=192.0.2.50;lun=ALL:R").unwrap();
-        assert_eq!((acl.locals.len(), &acl.luns), (1, &Luns::All { read_only: true }));
+        assert_eq!((acl.locals.len(), &acl.luns), (1, &LunAccess::All { read_only: true }));
         let long = "iname=iqn.2006-02.com.chelsio.san2;sip=102.50.50.22;dip=102.50.50.25;lun=ALL:R";
         let acl = parse_acl(long).unwrap();
         assert_eq!((acl.names.len(), acl.sources.len(), acl.locals.len()), (1, 1, 1));
@@ -169,7 +173,7 @@ mod tests {
     #[test]
     fn lists_of_logical_units() {
         let luns = |text: &str| parse_acl(&format!("sip=192.0.2.1;lun={text}")).unwrap().luns;
-        let seen = |luns: &Luns| (0..6).map(|lun| luns.of(lun)).collect::<Vec<_>>();
+        let seen = |luns: &LunAccess| (0..6).map(|lun| luns.access_of(lun)).collect::<Vec<_>>();
         let (ro, rw) = (Some(true), Some(false));
         assert_eq!(seen(&luns("0,2~4:R")), [ro, None, ro, ro, ro, None]);
         assert_eq!(seen(&luns("0:R,1~2:RW")), [ro, rw, rw, None, None, None]);

@@ -6,16 +6,16 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{error::ValueError, value};
-use config::spec::{Source, Spec};
+use config::spec::{Spec, VolumeSource};
 
 /// Size of a RAM disk that names none: 16 MB.
-const MEMORY: u64 = 16 << 20;
+const RAM_DISK_BYTES_DEFAULT: u64 = 16 << 20;
 /// Largest size, MB: 64 TiB.
-const SIZE_MAX: u64 = 64 << 20;
+const SIZE_MB_MAX: u64 = 64 << 20;
 
 /// How a device is accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum AccessMode {
     /// By the file system's layer of the kernel: a file, or a block device.
     File,
     /// By its block layer: a block device.
@@ -30,7 +30,7 @@ pub struct TargetDevice {
     /// Its path; a RAM disk's name.
     pub name: String,
     /// How it is accessed.
-    pub mode: Mode,
+    pub mode: AccessMode,
     /// Nothing is read or written.
     pub is_null: bool,
     /// Every write is stable before it is answered.
@@ -44,16 +44,16 @@ pub struct TargetDevice {
 }
 
 /// The options with a value, by their place in [`TargetDevice::names`], and the longest value of each.
-const NAMES: [(&str, usize); 3] = [("ID", 24), ("WWN", 16), ("SN", 16)];
+const VALUED_OPTIONS: [(&str, usize); 3] = [("ID", 24), ("WWN", 16), ("SN", 16)];
 const OPTIONS: [&str; 10] = ["FILE", "BLK", "MEM", "NULLRW", "SYNC", "RO", "size", "ID", "WWN", "SN"];
 
 /// Parses the value of `TargetDevice=`.
 pub fn parse_target_device(text: &str) -> Result<TargetDevice, ValueError> {
-    let mut parts = value::parts(text)?.into_iter();
+    let mut parts = value::split_parts(text)?.into_iter();
     let name = parts.next().unwrap_or_default().to_owned();
     let mut device = TargetDevice {
         name,
-        mode: Mode::File,
+        mode: AccessMode::File,
         is_null: false,
         is_sync: false,
         is_read_only: false,
@@ -63,44 +63,44 @@ pub fn parse_target_device(text: &str) -> Result<TargetDevice, ValueError> {
     let mut mode = None;
     for part in parts {
         if let Some((key, value)) = part.split_once('=') {
-            valued(&mut device, key.trim(), value.trim())?;
+            set_valued_option(&mut device, key.trim(), value.trim())?;
             continue;
         }
         match part {
             "FILE" | "BLK" | "MEM" if mode.is_some() => return Err("names more than one mode".into()),
-            "FILE" => mode = Some(Mode::File),
-            "BLK" => mode = Some(Mode::Block),
-            "MEM" => mode = Some(Mode::Memory),
+            "FILE" => mode = Some(AccessMode::File),
+            "BLK" => mode = Some(AccessMode::Block),
+            "MEM" => mode = Some(AccessMode::Memory),
             "NULLRW" => device.is_null = true,
             "SYNC" => device.is_sync = true,
             "RO" => device.is_read_only = true,
             "DIF" | "DIX" => {
                 return Err(ValueError::Protection(part.to_owned()));
             }
-            other => return Err(ValueError::Option(other.to_owned(), value::hint(other, &OPTIONS))),
+            other => return Err(ValueError::Option(other.to_owned(), value::suggestion(other, &OPTIONS))),
         }
     }
-    device.mode = mode.unwrap_or(Mode::File);
-    if device.size.is_some() && device.mode != Mode::Memory && !device.is_null {
+    device.mode = mode.unwrap_or(AccessMode::File);
+    if device.size.is_some() && device.mode != AccessMode::Memory && !device.is_null {
         return Err("takes size= for MEM only: a file or a device has its own".into());
     }
-    if device.is_sync && device.mode == Mode::Block {
+    if device.is_sync && device.mode == AccessMode::Block {
         return Err("takes SYNC with FILE only".into());
     }
     Ok(device)
 }
 
-fn valued(device: &mut TargetDevice, key: &str, value: &str) -> Result<(), ValueError> {
+fn set_valued_option(device: &mut TargetDevice, key: &str, value: &str) -> Result<(), ValueError> {
     if key == "size" {
         let megabytes = value.strip_suffix("MB").ok_or("takes a size such as size=64MB")?;
-        let megabytes =
-            value::number(megabytes.trim(), 1..=SIZE_MAX).map_err(|why| why.in_part("size= ", " (MB)"))?;
+        let megabytes = value::parse_number(megabytes.trim(), 1..=SIZE_MB_MAX)
+            .map_err(|why| why.within_part("size= ", " (MB)"))?;
         device.size = Some(megabytes << 20);
         return Ok(());
     }
-    let mut names = NAMES.iter().zip(&mut device.names);
+    let mut names = VALUED_OPTIONS.iter().zip(&mut device.names);
     let Some(((_, longest), name)) = names.find(|((name, _), _)| *name == key) else {
-        return Err(ValueError::Option(key.to_owned(), value::hint(key, &OPTIONS)));
+        return Err(ValueError::Option(key.to_owned(), value::suggestion(key, &OPTIONS)));
     };
     let is_plain = !value.is_empty() && value.bytes().all(|b| b.is_ascii_graphic());
     if !is_plain || value.len() > *longest {
@@ -112,40 +112,40 @@ fn valued(device: &mut TargetDevice, key: &str, value: &str) -> Result<(), Value
 
 impl TargetDevice {
     /// The volume that it is. A relative path starts at `directory`, that of the file.
-    pub fn spec(&self, directory: &Path) -> Result<Spec, ValueError> {
+    pub fn to_volume_spec(&self, directory: &Path) -> Result<Spec, ValueError> {
         let path = directory.join(&self.name);
         let source = match self.mode {
-            _ if self.is_null => Source::Null,
-            Mode::Memory => Source::Ram,
-            Mode::Block => Source::Device(path.clone()),
-            Mode::File if is_regular(&path) => Source::File(path.clone()),
-            Mode::File => Source::Device(path.clone()),
+            _ if self.is_null => VolumeSource::Null,
+            AccessMode::Memory => VolumeSource::Ram,
+            AccessMode::Block => VolumeSource::Device(path.clone()),
+            AccessMode::File if is_regular(&path) => VolumeSource::File(path.clone()),
+            AccessMode::File => VolumeSource::Device(path.clone()),
         };
         let mut spec = Spec::new(source);
         spec.size = match (self.mode, self.is_null) {
-            (Mode::Memory, _) => Some(self.size.unwrap_or(MEMORY)),
-            (Mode::File | Mode::Block, true) => Some(
+            (AccessMode::Memory, _) => Some(self.size.unwrap_or(RAM_DISK_BYTES_DEFAULT)),
+            (AccessMode::File | AccessMode::Block, true) => Some(
                 self.size
                     .ok_or("with NULLRW needs size=, or MEM: no file is opened that could give a size")?,
             ),
-            (Mode::File | Mode::Block, false) => None,
+            (AccessMode::File | AccessMode::Block, false) => None,
         };
         spec.read_only = self.is_read_only;
         spec.cache = spec.source.path().is_some() && !self.is_sync;
         // Requests go past the page cache, as they do when they are given to the block layer.
-        spec.direct = matches!(spec.source, Source::Device(_)) && self.mode == Mode::Block;
-        spec.uuid = self.uuid();
+        spec.direct = matches!(spec.source, VolumeSource::Device(_)) && self.mode == AccessMode::Block;
+        spec.uuid = self.derived_uuid();
         Ok(spec)
     }
 
     /// An identity that is the same wherever the same names stand, so that multipath software sees one
     /// disk; `None`: there are no names.
-    pub fn uuid(&self) -> Option<Uuid> {
+    pub fn derived_uuid(&self) -> Option<Uuid> {
         if self.names.iter().all(Option::is_none) {
             return None;
         }
         let mut hash = Sha256::new();
-        for (name, value) in NAMES.iter().zip(&self.names) {
+        for (name, value) in VALUED_OPTIONS.iter().zip(&self.names) {
             if let Some(value) = value {
                 hash.update(format!("{}={value}\n", name.0));
             }
@@ -185,7 +185,11 @@ mod tests {
     use super::*;
 
     fn spec(text: &str) -> String {
-        parse_target_device(text).unwrap().spec(Path::new("/etc/chelsio-iscsi")).unwrap().to_string()
+        parse_target_device(text)
+            .unwrap()
+            .to_volume_spec(Path::new("/etc/chelsio-iscsi"))
+            .unwrap()
+            .to_string()
     }
 
     #[test]
@@ -201,13 +205,13 @@ mod tests {
         let file = own.path().join("disk.img");
         std::fs::write(&file, [0; 512]).unwrap();
         assert_eq!(spec(&file.display().to_string()), format!("file:{}", file.display()));
-        let beside = parse_target_device("disk.img").unwrap().spec(own.path()).unwrap();
-        assert_eq!(beside.source, Source::File(file));
+        let beside = parse_target_device("disk.img").unwrap().to_volume_spec(own.path()).unwrap();
+        assert_eq!(beside.source, VolumeSource::File(file));
     }
 
     #[test]
     fn the_same_names_give_the_same_identity() {
-        let uuid = |text: &str| parse_target_device(text).unwrap().uuid();
+        let uuid = |text: &str| parse_target_device(text).unwrap().derived_uuid();
         let first = uuid("/dev/sda,ID=aabbccddeeffgghh,WWN=aaabbbcccdddeeef").unwrap();
         assert_eq!(uuid("ram,MEM,WWN=aaabbbcccdddeeef,ID=aabbccddeeffgghh"), Some(first));
         assert_ne!(uuid("/dev/sda,ID=aabbccddeeffgghh"), Some(first));
@@ -247,7 +251,7 @@ mod tests {
             let said = parse_target_device(text).unwrap_err().to_string();
             assert!(said.contains(why), "{text}: {said}");
         }
-        let null = parse_target_device("/dev/sdb,NULLRW").unwrap().spec(Path::new("/"));
+        let null = parse_target_device("/dev/sdb,NULLRW").unwrap().to_volume_spec(Path::new("/"));
         assert!(null.unwrap_err().to_string().contains("needs size="));
     }
 }

@@ -73,7 +73,7 @@ pub enum ValueError {
 
 impl ValueError {
     /// It is in this part of the value.
-    pub fn in_part(self, before: &'static str, behind: &'static str) -> Self {
+    pub fn within_part(self, before: &'static str, behind: &'static str) -> Self {
         ValueError::Part(before, Box::new(self), behind)
     }
 }

@@ -62,7 +62,7 @@ pub enum Key {
 use Key::*;
 
 /// The keys of `global:`.
-const GLOBAL: [(&str, Key); 12] = [
+const GLOBAL_KEYS: [(&str, Key); 12] = [
     ("iscsi_offload_mode", OffloadMode),
     ("iscsi_HA_mode", HaMode),
     ("iscsi_auth_order", AuthOrder),
@@ -78,7 +78,7 @@ const GLOBAL: [(&str, Key); 12] = [
 ];
 
 /// The keys of `target:`.
-const TARGET: [(&str, Key); 32] = [
+const TARGET_KEYS: [(&str, Key); 32] = [
     ("TargetName", TargetName),
     ("TargetAlias", TargetAlias),
     ("MaxConnections", MaxConnections),
@@ -113,17 +113,17 @@ const TARGET: [(&str, Key); 32] = [
     ("RegisteriSNS", RegisterIsns),
 ];
 
-fn of(kind: BlockKind) -> &'static [(&'static str, Key)] {
+fn keys_of(kind: BlockKind) -> &'static [(&'static str, Key)] {
     match kind {
-        BlockKind::Global => &GLOBAL,
-        BlockKind::Target => &TARGET,
+        BlockKind::Global => &GLOBAL_KEYS,
+        BlockKind::Target => &TARGET_KEYS,
     }
 }
 
 impl Key {
     /// Its name in the file.
     pub fn name(self) -> &'static str {
-        let found = GLOBAL.iter().chain(&TARGET).find(|(_, key)| *key == self);
+        let found = GLOBAL_KEYS.iter().chain(&TARGET_KEYS).find(|(_, key)| *key == self);
         found.map_or("", |(name, _)| name)
     }
 
@@ -149,8 +149,8 @@ impl Key {
 }
 
 /// The key of that name in a block of that kind, or what is wrong with it.
-pub fn find(name: &str, kind: BlockKind) -> Result<Key, KeyError> {
-    let found = |kind| of(kind).iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
+pub fn find_key(name: &str, kind: BlockKind) -> Result<Key, KeyError> {
+    let found = |kind| keys_of(kind).iter().find(|(known, _)| *known == name).map(|(_, key)| *key);
     if let Some(key) = found(kind) {
         return Ok(key);
     }
@@ -161,8 +161,8 @@ pub fn find(name: &str, kind: BlockKind) -> Result<Key, KeyError> {
     if found(other).is_some() {
         return Err(KeyError::OtherBlock { name: name.to_owned(), block, other: elsewhere });
     }
-    let known: Vec<&'static str> = of(kind).iter().map(|(known, _)| *known).collect();
-    Err(KeyError::Unknown { name: name.to_owned(), block, near: value::nearest(name, &known) })
+    let known: Vec<&'static str> = keys_of(kind).iter().map(|(known, _)| *known).collect();
+    Err(KeyError::Unknown { name: name.to_owned(), block, near: value::nearest_word(name, &known) })
 }
 
 #[cfg(test)]
@@ -172,8 +172,8 @@ mod tests {
     #[test]
     fn keys_are_known_by_their_block_and_slips_have_a_neighbour() {
         for kind in [BlockKind::Global, BlockKind::Target] {
-            for (name, key) in of(kind) {
-                assert_eq!(find(name, kind), Ok(*key));
+            for (name, key) in keys_of(kind) {
+                assert_eq!(find_key(name, kind), Ok(*key));
                 assert_eq!(key.name(), *name);
             }
         }
@@ -185,7 +185,7 @@ mod tests {
             ("iscsi_auth_oder", BlockKind::Global, "did you mean \"iscsi_auth_order\"?"),
             ("qqqqqqqq", BlockKind::Target, "unknown key \"qqqqqqqq\" in \"target:\""),
         ] {
-            let said = find(name, kind).unwrap_err().to_string();
+            let said = find_key(name, kind).unwrap_err().to_string();
             assert!(said.contains(why), "{name}: {said}");
         }
     }

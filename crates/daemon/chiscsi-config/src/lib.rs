@@ -23,21 +23,21 @@
 )]
 
 mod access;
+mod block;
+mod chap;
 mod device;
 mod error;
 mod key;
 mod policy;
 mod portal;
-mod proof;
 mod target;
-mod text;
 mod translate;
 mod value;
 
 use std::path::Path;
 
 use config::{
-    diagnostic::{Place, Sink, Text},
+    diagnostic::{Place, Sink, SourceText},
     draft::Draft,
     file,
 };
@@ -48,26 +48,26 @@ const FILE_BYTES_MAX: u64 = 1 << 20;
 
 /// Reads a `chiscsi.conf` into `draft`, and says what became of each line. What is wrong goes to `sink`.
 pub fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
-    let Some((text, is_world_readable)) = load(path, sink) else { return Vec::new() };
+    let Some((text, is_world_readable)) = load_text(path, sink) else { return Vec::new() };
     let directory = path.parent().unwrap_or(Path::new("."));
-    translate::read(&text, directory, is_world_readable, sink, draft)
+    translate::read_into_draft(&text, directory, is_world_readable, sink, draft)
 }
 
 /// Reads a policy likewise: each rule becomes one of placement.
 pub fn read_policy(path: &Path, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
-    match load(path, sink) {
-        Some((text, _)) => policy::read(&text, sink, draft),
+    match load_text(path, sink) {
+        Some((text, _)) => policy::read_policy(&text, sink, draft),
         None => Vec::new(),
     }
 }
 
 /// A file's text, and whether everybody may read it.
-fn load(path: &Path, sink: &Sink) -> Option<(Text, bool)> {
+fn load_text(path: &Path, sink: &Sink) -> Option<(SourceText, bool)> {
     let shown = path.to_string_lossy();
     match file::read_text(path, FILE_BYTES_MAX) {
-        Ok((content, is_world_readable)) => Some((Text::new(&shown, content), is_world_readable)),
+        Ok((content, is_world_readable)) => Some((SourceText::new(&shown, content), is_world_readable)),
         Err(why) => {
-            sink.error(&Place::whole(&shown), why);
+            sink.note_error(&Place::outside_file(&shown), why);
             None
         }
     }

@@ -27,22 +27,26 @@ pub struct PortalGroup {
 /// Parses the value of `PortalGroup=`.
 pub fn parse_portal_group(text: &str) -> Result<PortalGroup, ValueError> {
     let (tag, rest) = text.split_once('@').ok_or(PORTAL_FORM)?;
-    let mut group =
-        PortalGroup { tag: tag_of(tag.trim())?, addresses: Vec::new(), timeout: None, sent_to: Vec::new() };
-    for part in split(rest) {
+    let mut group = PortalGroup {
+        tag: parse_tag(tag.trim())?,
+        addresses: Vec::new(),
+        timeout: None,
+        sent_to: Vec::new(),
+    };
+    for part in split_outside_brackets(rest) {
         let part = part.trim();
         if let Some(seconds) = part.strip_prefix("timeout=") {
             if group.timeout.is_some() {
                 return Err("names its timeout twice".into());
             }
-            let seconds =
-                value::number(seconds.trim(), 1..=3600).map_err(|why| why.in_part("timeout ", ""))?;
+            let seconds = value::parse_number(seconds.trim(), 1..=3600)
+                .map_err(|why| why.within_part("timeout ", ""))?;
             group.timeout = Some(Duration::from_secs(seconds));
-        } else if let Some(tags) = redirection(part) {
+        } else if let Some(tags) = redirection_tags(part) {
             if !group.sent_to.is_empty() {
                 return Err("names groups to redirect to twice".into());
             }
-            group.sent_to = tags.split(',').map(|tag| tag_of(tag.trim())).collect::<Result<_, _>>()?;
+            group.sent_to = tags.split(',').map(|tag| parse_tag(tag.trim())).collect::<Result<_, _>>()?;
         } else {
             let address = network::listen_address(part).map_err(ValueError::Portal)?;
             if group.addresses.contains(&address) {
@@ -58,18 +62,20 @@ pub fn parse_portal_group(text: &str) -> Result<PortalGroup, ValueError> {
     }
 }
 
-fn tag_of(text: &str) -> Result<u16, ValueError> {
-    value::number(text, 1..=0xffff).map(|tag| tag as u16).map_err(|why| why.in_part("has a tag that ", ""))
+fn parse_tag(text: &str) -> Result<u16, ValueError> {
+    value::parse_number(text, 1..=0xffff)
+        .map(|tag| tag as u16)
+        .map_err(|why| why.within_part("has a tag that ", ""))
 }
 
 /// What stands in brackets, if that is tags and no IPv6 address.
-fn redirection(part: &str) -> Option<&str> {
+fn redirection_tags(part: &str) -> Option<&str> {
     let inner = part.strip_prefix('[')?.strip_suffix(']')?;
     inner.bytes().all(|b| b.is_ascii_digit() || b == b',' || b == b' ').then_some(inner)
 }
 
 /// Parts between commas that do not stand in brackets.
-fn split(text: &str) -> Vec<&str> {
+fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut is_inside = false;
     let is_cut = |c| {
         is_inside = c == '[' || is_inside && c != ']';

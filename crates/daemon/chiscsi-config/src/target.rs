@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use super::{
     access::{self, Acl},
+    block::{Block, Setting},
+    chap::{self, ChapPair, ChapSettings},
     device::{self, TargetDevice},
     error::ValueError,
     key::Key,
     portal::{self, PortalGroup},
-    proof::{self, ChapSettings, Pair},
-    text::{Block, Setting},
     value,
 };
 use config::{
@@ -21,9 +21,9 @@ use config::{
 /// Most devices, groups, ACLs or CHAP ids of one target.
 const LIST_MAX: usize = 1024;
 /// Largest length in a negotiation.
-const SEGMENT_MAX: u64 = (1 << 24) - 1;
+const SEGMENT_BYTES_MAX: u64 = (1 << 24) - 1;
 /// `TargetSessionMaxCmd` where nothing is said.
-const COMMANDS: u16 = 64;
+const SESSION_COMMANDS_DEFAULT: u16 = 64;
 
 /// The section `global:` of a `chiscsi.conf`.
 #[derive(Debug, Default)]
@@ -68,47 +68,51 @@ pub struct TargetSection {
 }
 
 /// AuthMethod where a target says nothing: None and CHAP.
-pub const METHODS: (bool, bool) = (true, true);
+pub const AUTH_METHODS_DEFAULT: (bool, bool) = (true, true);
 /// DISC_AuthMethod where nothing is said: None.
-pub const DISCOVERY_METHODS: (bool, bool) = (true, false);
+pub const DISCOVERY_METHODS_DEFAULT: (bool, bool) = (true, false);
 
 impl GlobalSection {
     /// Reads a block.
-    pub fn read(block: &Block, sink: &Sink) -> Self {
+    pub fn from_block(block: &Block, sink: &Sink) -> Self {
         let mut global = GlobalSection { is_chap_first: true, ..GlobalSection::default() };
-        each(block, sink, |entry| global.take(entry));
-        complete(
+        for_each_setting(block, sink, |entry| global.apply_setting(entry));
+        check_chap_complete(
             &block.at,
             &global.discovery,
-            DISCOVERY_METHODS,
+            DISCOVERY_METHODS_DEFAULT,
             ("DISC_AuthMethod", "DISC_Auth_CHAP_"),
             sink,
         );
         global
     }
 
-    fn take(&mut self, entry: &Setting) -> Result<(), ValueError> {
+    fn apply_setting(&mut self, entry: &Setting) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
         let discovery = &mut self.discovery;
         match entry.key {
-            Key::OffloadMode => value::word(text, &[("AUTO", ()), ("TOE", ()), ("ULP", ())])?,
-            Key::HaMode => drop(value::switch(text)?),
-            Key::AuthOrder => self.is_chap_first = value::word(text, &[("CHAP", true), ("ACL", false)])?,
-            Key::AclOrder => acl_order(text)?,
-            Key::VendorId => self.vendor = Some(vendor(text)?),
+            Key::OffloadMode => value::parse_keyword(text, &[("AUTO", ()), ("TOE", ()), ("ULP", ())])?,
+            Key::HaMode => drop(value::parse_switch(text)?),
+            Key::AuthOrder => {
+                self.is_chap_first = value::parse_keyword(text, &[("CHAP", true), ("ACL", false)])?
+            }
+            Key::AclOrder => check_acl_order(text)?,
+            Key::VendorId => self.vendor = Some(parse_vendor(text)?),
             Key::InitiatorIdentity if text.is_empty() || text.len() > 255 => {
                 return Err("takes 1 to 255 characters".into());
             }
             Key::InitiatorIdentity => {}
-            Key::LoginTime => self.login_time = Some(Duration::from_secs(value::number(text, 0..=3600)?)),
+            Key::LoginTime => {
+                self.login_time = Some(Duration::from_secs(value::parse_number(text, 0..=3600)?))
+            }
             Key::DiscoveryMethod => {
                 let words = [("CHAP", (false, true)), ("None", (true, false)), ("NONE", (true, false))];
-                discovery.methods = Some(value::word(text, &words)?);
+                discovery.methods = Some(value::parse_keyword(text, &words)?);
             }
-            Key::DiscoveryPolicy => discovery.is_mutual = policy(text)?,
-            Key::DiscoveryInitiator => push(&mut discovery.initiators, pair(entry)?)?,
-            Key::DiscoveryTarget => discovery.target = Some(pair(entry)?),
-            Key::ChallengeLength => challenge_length(text)?,
+            Key::DiscoveryPolicy => discovery.is_mutual = parse_policy(text)?,
+            Key::DiscoveryInitiator => push_bounded(&mut discovery.initiators, read_chap_pair(entry)?)?,
+            Key::DiscoveryTarget => discovery.target = Some(read_chap_pair(entry)?),
+            Key::ChallengeLength => check_challenge_length(text)?,
             _ => return Err("belongs to another kind of block".into()),
         }
         Ok(())
@@ -117,14 +121,14 @@ impl GlobalSection {
 
 impl TargetSection {
     /// Reads a block.
-    pub fn read(block: &Block, sink: &Sink) -> Self {
+    pub fn from_block(block: &Block, sink: &Sink) -> Self {
         let mut target = TargetSection {
             at: block.at.clone(),
             name: None,
             alias: None,
-            negotiation: negotiation(),
+            negotiation: default_negotiation(),
             first_burst: None,
-            commands: COMMANDS,
+            commands: SESSION_COMMANDS_DEFAULT,
             proof: ChapSettings::default(),
             groups: Vec::new(),
             is_shadow: false,
@@ -133,7 +137,7 @@ impl TargetSection {
             acls: Vec::new(),
         };
         let mut digests = (Vec::new(), Vec::new());
-        each(block, sink, |entry| target.take(entry, &mut digests));
+        for_each_setting(block, sink, |entry| target.apply_setting(entry, &mut digests));
         let chosen = |words: &[&str], usual| match (words.contains(&"None"), words.contains(&"CRC32C")) {
             (_, false) if words.is_empty() => usual,
             (_, false) => DigestPolicy::Off,
@@ -150,18 +154,18 @@ impl TargetSection {
         target
     }
 
-    fn take<'a>(
+    fn apply_setting<'a>(
         &mut self,
         entry: &'a Setting,
         digests: &mut (Vec<&'a str>, Vec<&'a str>),
     ) -> Result<(), ValueError> {
         let text = entry.value.value.as_str();
         let terms = &mut self.negotiation;
-        let count = || value::number(text, 1..=0xffff).map(|n| n as u16);
-        let length = || value::number(text, 512..=SEGMENT_MAX).map(|n| n as u32);
+        let count = || value::parse_number(text, 1..=0xffff).map(|n| n as u16);
+        let length = || value::parse_number(text, 512..=SEGMENT_BYTES_MAX).map(|n| n as u32);
         match entry.key {
             Key::TargetName => {
-                let name = name::iscsi(text).map_err(ValueError::Name)?;
+                let name = name::parse_iscsi_name(text).map_err(ValueError::Name)?;
                 self.name = Some(Located::new(name, entry.value.at.clone()));
             }
             Key::TargetAlias if text.is_empty() || text.len() > 255 => {
@@ -169,44 +173,51 @@ impl TargetSection {
             }
             Key::TargetAlias => self.alias = Some(text.to_owned()),
             Key::MaxConnections => terms.max_connections = count()?,
-            Key::InitialR2t => terms.initial_r2t = value::switch(text)?,
-            Key::ImmediateData => terms.immediate_data = value::switch(text)?,
+            Key::InitialR2t => terms.initial_r2t = value::parse_switch(text)?,
+            Key::ImmediateData => terms.immediate_data = value::parse_switch(text)?,
             Key::FirstBurstLength => {
                 terms.first_burst = length()?;
                 self.first_burst = Some(Located::new(terms.first_burst.into(), entry.value.at.clone()));
             }
             Key::MaxBurstLength => terms.max_burst = length()?,
-            Key::Time2Wait | Key::Time2Retain => drop(value::number(text, 0..=3600)?),
+            Key::Time2Wait | Key::Time2Retain => drop(value::parse_number(text, 0..=3600)?),
             Key::MaxOutstandingR2t => terms.max_outstanding_r2t = count()?,
-            Key::DataPduInOrder | Key::DataSequenceInOrder => value::fixed(text, "Yes")?,
-            Key::ErrorRecoveryLevel => value::fixed(text, "0")?,
-            Key::OfMarker | Key::IfMarker => value::fixed(text, "No")?,
+            Key::DataPduInOrder | Key::DataSequenceInOrder => value::require_only(text, "Yes")?,
+            Key::ErrorRecoveryLevel => value::require_only(text, "0")?,
+            Key::OfMarker | Key::IfMarker => value::require_only(text, "No")?,
             Key::OfMarkInt | Key::IfMarkInt => drop(count()?),
-            Key::HeaderDigest => digests.0.extend(digest(text)?),
-            Key::DataDigest => digests.1.extend(digest(text)?),
+            Key::HeaderDigest => digests.0.extend(parse_digests(text)?),
+            Key::DataDigest => digests.1.extend(parse_digests(text)?),
             Key::MaxReceive => terms.max_receive = length()?,
-            Key::AuthMethod => self.method(text)?,
-            Key::Policy => self.proof.is_mutual = policy(text)?,
-            Key::Initiator => push(&mut self.proof.initiators, pair(entry)?)?,
-            Key::Target => self.proof.target = Some(pair(entry)?),
-            Key::ChallengeLength => challenge_length(text)?,
-            Key::PortalGroup => push(&mut self.groups, located(entry, portal::parse_portal_group(text)?))?,
-            Key::ShadowMode => self.is_shadow = value::switch(text)?,
-            Key::Commands => self.commands = value::number(text, 1..=2048)? as u16,
-            Key::Device => push(&mut self.devices, located(entry, device::parse_target_device(text)?))?,
-            Key::AclEnable => self.has_access_list = value::switch(text)?,
-            Key::Acl => push(&mut self.acls, (entry.line, located(entry, access::parse_acl(text)?)))?,
-            Key::RegisterIsns => drop(value::switch(text)?),
+            Key::AuthMethod => self.add_auth_method(text)?,
+            Key::Policy => self.proof.is_mutual = parse_policy(text)?,
+            Key::Initiator => push_bounded(&mut self.proof.initiators, read_chap_pair(entry)?)?,
+            Key::Target => self.proof.target = Some(read_chap_pair(entry)?),
+            Key::ChallengeLength => check_challenge_length(text)?,
+            Key::PortalGroup => {
+                push_bounded(&mut self.groups, located_at(entry, portal::parse_portal_group(text)?))?
+            }
+            Key::ShadowMode => self.is_shadow = value::parse_switch(text)?,
+            Key::Commands => self.commands = value::parse_number(text, 1..=2048)? as u16,
+            Key::Device => {
+                push_bounded(&mut self.devices, located_at(entry, device::parse_target_device(text)?))?
+            }
+            Key::AclEnable => self.has_access_list = value::parse_switch(text)?,
+            Key::Acl => {
+                push_bounded(&mut self.acls, (entry.line, located_at(entry, access::parse_acl(text)?)))?
+            }
+            Key::RegisterIsns => drop(value::parse_switch(text)?),
             _ => return Err("belongs to another kind of block".into()),
         }
         Ok(())
     }
 
     /// Methods of several lines count together.
-    fn method(&mut self, text: &str) -> Result<(), ValueError> {
+    fn add_auth_method(&mut self, text: &str) -> Result<(), ValueError> {
         let mut methods = self.proof.methods.unwrap_or((false, false));
-        for part in value::parts(text)? {
-            let (none, chap) = value::word(part, &[("None", (true, false)), ("CHAP", (false, true))])?;
+        for part in value::split_parts(text)? {
+            let (none, chap) =
+                value::parse_keyword(part, &[("None", (true, false)), ("CHAP", (false, true))])?;
             methods = (methods.0 || none, methods.1 || chap);
         }
         self.proof.methods = Some(methods);
@@ -221,10 +232,10 @@ impl TargetSection {
             ("PortalGroup", !groups.is_empty()),
         ] {
             if !is_there && sink.is_clean() {
-                sink.error(at, format!("this target needs the key \"{key}\""));
+                sink.note_error(at, format!("this target needs the key \"{key}\""));
             }
         }
-        complete(at, &self.proof, METHODS, ("AuthMethod", "Auth_CHAP_"), sink);
+        check_chap_complete(at, &self.proof, AUTH_METHODS_DEFAULT, ("AuthMethod", "Auth_CHAP_"), sink);
         for group in groups {
             self.check_redirection(group, sink);
         }
@@ -235,12 +246,12 @@ impl TargetSection {
             let named: Vec<&Located<PortalGroup>> =
                 self.groups.iter().filter(|one| one.value.tag == *tag).collect();
             if named.is_empty() {
-                sink.error(
+                sink.note_error(
                     &group.at,
                     format!("PortalGroup redirects to group {tag}, which this target does not have"),
                 );
             } else if named.iter().any(|one| !one.value.sent_to.is_empty()) {
-                sink.error(
+                sink.note_error(
                     &group.at,
                     format!("PortalGroup redirects to group {tag}, which redirects itself"),
                 );
@@ -249,13 +260,13 @@ impl TargetSection {
     }
 
     /// Whether a group is another machine's: logins are sent there, and `ShadowMode` says so.
-    pub fn is_elsewhere(&self, tag: u16) -> bool {
+    pub fn is_remote_group(&self, tag: u16) -> bool {
         self.is_shadow && self.groups.iter().any(|group| group.value.sent_to.contains(&tag))
     }
 }
 
 /// What this format's software negotiates where a file says nothing.
-fn negotiation() -> Negotiation {
+fn default_negotiation() -> Negotiation {
     Negotiation {
         header_digest: DigestPolicy::Off,
         data_digest: DigestPolicy::Off,
@@ -270,44 +281,54 @@ fn negotiation() -> Negotiation {
 }
 
 /// Takes every entry of a block; what is no list may stand once.
-fn each<'a>(block: &'a Block, sink: &Sink, mut take: impl FnMut(&'a Setting) -> Result<(), ValueError>) {
+fn for_each_setting<'a>(
+    block: &'a Block,
+    sink: &Sink,
+    mut take: impl FnMut(&'a Setting) -> Result<(), ValueError>,
+) {
     for (at, entry) in block.entries.iter().enumerate() {
         let first = block.entries.iter().take(at).find(|other| other.key == entry.key);
         if let Some(first) = first.filter(|_| !entry.key.is_list()) {
             let why = format!("{} is already set at {}", entry.key.name(), first.value.at);
-            sink.error(&entry.value.at, why);
+            sink.note_error(&entry.value.at, why);
         } else if let Err(why) = take(entry) {
-            sink.error(&entry.value.at, format!("{} {why}", entry.key.name()));
+            sink.note_error(&entry.value.at, format!("{} {why}", entry.key.name()));
         }
     }
 }
 
 /// Who is to prove something must be able to.
-fn complete(at: &Place, proof: &ChapSettings, usual: (bool, bool), keys: (&str, &str), sink: &Sink) {
+fn check_chap_complete(
+    at: &Place,
+    proof: &ChapSettings,
+    usual: (bool, bool),
+    keys: (&str, &str),
+    sink: &Sink,
+) {
     let (method, prefix) = keys;
     if !sink.is_clean() {
         return;
     }
     if proof.methods.unwrap_or(usual) == (false, true) && proof.initiators.is_empty() {
-        sink.error(
+        sink.note_error(
             at,
             format!("{method}=CHAP needs the key \"{prefix}Initiator\": no initiator could log in"),
         );
     }
-    if proof.is_mutual && proof.is_used(usual) && proof.target.is_none() {
-        sink.error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));
+    if proof.is_mutual && proof.is_enabled(usual) && proof.target.is_none() {
+        sink.note_error(at, format!("{prefix}Policy=Mutual needs the key \"{prefix}Target\""));
     }
 }
 
-fn located<T>(entry: &Setting, value: T) -> Located<T> {
+fn located_at<T>(entry: &Setting, value: T) -> Located<T> {
     Located::new(value, entry.value.at.clone())
 }
 
-fn pair(entry: &Setting) -> Result<Located<Pair>, ValueError> {
-    Ok(located(entry, proof::pair(&entry.value.value)?))
+fn read_chap_pair(entry: &Setting) -> Result<Located<ChapPair>, ValueError> {
+    Ok(located_at(entry, chap::parse_chap_pair(&entry.value.value)?))
 }
 
-fn push<T>(list: &mut Vec<T>, one: T) -> Result<(), ValueError> {
+fn push_bounded<T>(list: &mut Vec<T>, one: T) -> Result<(), ValueError> {
     if list.len() == LIST_MAX {
         return Err(ValueError::TooOften(LIST_MAX));
     }
@@ -315,33 +336,33 @@ fn push<T>(list: &mut Vec<T>, one: T) -> Result<(), ValueError> {
     Ok(())
 }
 
-fn policy(text: &str) -> Result<bool, ValueError> {
-    value::word(text, &[("Oneway", false), ("Mutual", true)])
+fn parse_policy(text: &str) -> Result<bool, ValueError> {
+    value::parse_keyword(text, &[("Oneway", false), ("Mutual", true)])
 }
 
-fn digest(text: &str) -> Result<Vec<&str>, ValueError> {
-    let words = value::parts(text)?;
+fn parse_digests(text: &str) -> Result<Vec<&str>, ValueError> {
+    let words = value::split_parts(text)?;
     for word in &words {
-        value::word(word, &[("None", ()), ("CRC32C", ())])?;
+        value::parse_keyword(word, &[("None", ()), ("CRC32C", ())])?;
     }
     Ok(words)
 }
 
-fn challenge_length(text: &str) -> Result<(), ValueError> {
-    match value::number(text, 16..=1024)? {
+fn check_challenge_length(text: &str) -> Result<(), ValueError> {
+    match value::parse_number(text, 16..=1024)? {
         length if length % 16 == 0 => Ok(()),
         _ => Err(ValueError::Multiple(text.to_owned())),
     }
 }
 
-fn acl_order(text: &str) -> Result<(), ValueError> {
+fn check_acl_order(text: &str) -> Result<(), ValueError> {
     if text == "ISNS" {
         return Err("can only be \"CONFIG\" here: there is no iSNS client".into());
     }
-    value::word(text, &[("CONFIG", ())])
+    value::parse_keyword(text, &[("CONFIG", ())])
 }
 
-fn vendor(text: &str) -> Result<String, ValueError> {
+fn parse_vendor(text: &str) -> Result<String, ValueError> {
     let is_printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
     if text.is_empty() || text.len() > 8 || !is_printable {
         return Err(ValueError::Vendor(text.to_owned()));

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::*;
 use config::{
-    check::{self, Options},
+    check::{self, CommandLineOptions},
     diagnostic::Diagnostic,
     plan::{AuthMethod, CoreChoice, DigestPolicy, Negotiation, Plan, Protocol},
 };
@@ -17,12 +17,18 @@ type Read = Result<(Plan, Vec<LineReport>, Vec<String>), Vec<String>>;
 
 fn read_as(text: &str, is_world_readable: bool) -> Read {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    let text = Text::new("chiscsi.conf", text.to_owned());
-    let lines = translate::read(&text, Path::new("/etc/chelsio-iscsi"), is_world_readable, &sink, &mut draft);
-    let options = Options { allow_anonymous: true, ..Options::default() };
-    let plan = check::check(draft, &options, &sink);
+    let text = SourceText::new("chiscsi.conf", text.to_owned());
+    let lines = translate::read_into_draft(
+        &text,
+        Path::new("/etc/chelsio-iscsi"),
+        is_world_readable,
+        &sink,
+        &mut draft,
+    );
+    let options = CommandLineOptions { allow_anonymous: true, ..CommandLineOptions::default() };
+    let plan = check::resolve_draft(draft, &options, &sink);
     let shown = |list: Vec<Diagnostic>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-    sink.finish(plan).map(|(plan, warnings)| (plan, lines, shown(warnings))).map_err(shown)
+    sink.into_result(plan).map(|(plan, warnings)| (plan, lines, shown(warnings))).map_err(shown)
 }
 
 fn read(text: &str) -> (Plan, Vec<LineReport>) {
@@ -88,10 +94,10 @@ fn the_papers_file_as_printed() {
 #[test]
 fn the_papers_file_is_open_beyond_the_machine_and_says_what_to_do() {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    let text = Text::new("chiscsi.conf", PAPER.to_owned());
-    translate::read(&text, Path::new("/"), false, &sink, &mut draft);
-    let plan = check::check(draft, &Options::default(), &sink);
-    let wrong = sink.finish(plan).unwrap_err();
+    let text = SourceText::new("chiscsi.conf", PAPER.to_owned());
+    translate::read_into_draft(&text, Path::new("/"), false, &sink, &mut draft);
+    let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
+    let wrong = sink.into_result(plan).unwrap_err();
     assert!(
         wrong[0]
             .to_string()
@@ -102,7 +108,7 @@ fn the_papers_file_is_open_beyond_the_machine_and_says_what_to_do() {
 #[test]
 fn the_papers_policy_as_printed() {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    let lines = policy::read(&Text::new("cop.conf", PAPER_POLICY.to_owned()), &sink, &mut draft);
+    let lines = policy::read_policy(&SourceText::new("cop.conf", PAPER_POLICY.to_owned()), &sink, &mut draft);
     let rule = &draft.placement[0];
     assert_eq!((draft.placement.len(), rule.bind, rule.nth), (1, CoreChoice::Random, None));
     assert_eq!(rule.when, ::shard::Condition::Always);
@@ -216,7 +222,7 @@ fn a_file_with_all_forms() {
     }
     let unused = lines.iter().rev().find(|line| line.text.starts_with("Auth_CHAP_Initiator")).unwrap();
     assert_eq!((unused.treatment, unused.line), (Treatment::Unused, 39));
-    let shown = line::text(&lines);
+    let shown = line::format_lines(&lines);
     assert!(shown.contains("\"initiator_id1\":\"...\""));
     for secret in ["initiator_sec", "target_secret"] {
         assert!(!shown.contains(secret) && !format!("{plan:?}{lines:?}").contains(secret));
@@ -376,7 +382,7 @@ fn hostile_files_end_with_a_word_and_not_otherwise() {
     let why = |path: &Path| {
         let (sink, mut draft) = (Sink::default(), Draft::default());
         read_file(path, &sink, &mut draft);
-        sink.finish(()).unwrap_err()[0].message.clone()
+        sink.into_result(()).unwrap_err()[0].message.clone()
     };
     assert!(why(&path).starts_with("cannot be read"));
     assert_eq!(why(own.path()), "is not a regular file");

@@ -3,9 +3,9 @@
 
 mod nvme;
 mod placement;
-mod silent;
+mod warnings;
 
-pub use nvme::{default_subsystem, serial};
+pub use nvme::{default_subsystem, serial_for_nqn};
 
 use std::collections::HashMap;
 
@@ -17,59 +17,60 @@ use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        AuthMethod, COMMANDS_DEFAULT, Host, Inquiry, IoWorld, Lun, Negotiation, Plan, Portal, Protocol,
-        ServedNames, Subsystem, Target, Volume,
+        AuthMethod, ExportPlan, Host, InquiryStrings, IoEngine, Lun, Negotiation, Plan, Portal, Protocol,
+        SESSION_COMMANDS_DEFAULT, Subsystem, Target, Volume,
     },
 };
 use multipath::suggest;
 
 /// Most portals; each costs a socket on every core.
-pub const PORTS_MAX: usize = 256;
+pub const PORTALS_MAX: usize = 256;
 
 /// What only the command line says.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct CommandLineOptions {
     /// `--allow-anonymous`.
     pub allow_anonymous: bool,
     /// `--cores`.
     pub cores: Vec<usize>,
     /// `--io`.
-    pub io: IoWorld,
+    pub io: IoEngine,
 }
 
 /// The plan. It may be used only if `sink` holds no error afterwards.
-pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
+pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) -> Plan {
     let node = draft.node.as_ref().map(|node| node.value.clone());
-    let auth =
-        draft.auth.unwrap_or_else(|| Located::new(AuthDraft::default(), Place::whole("configuration")));
-    unique(&draft.volumes, |volume| volume.name.as_str(), "volume", sink);
-    unique(&draft.targets, |target| &target.name.value, "target", sink);
-    unique(&draft.hosts, |host| &host.host.name, "host", sink);
-    unique(&draft.subsystems, |subsystem| &subsystem.nqn.value, "subsystem", sink);
-    nvme::hosts_exist(&draft.subsystems, &draft.hosts, sink);
-    portals(&draft.portals, sink);
+    let auth = draft
+        .auth
+        .unwrap_or_else(|| Located::new(AuthDraft::default(), Place::outside_file("configuration")));
+    check_unique(&draft.volumes, |volume| volume.name.as_str(), "volume", sink);
+    check_unique(&draft.targets, |target| &target.name.value, "target", sink);
+    check_unique(&draft.hosts, |host| &host.host.name, "host", sink);
+    check_unique(&draft.subsystems, |subsystem| &subsystem.nqn.value, "subsystem", sink);
+    nvme::check_hosts_exist(&draft.subsystems, &draft.hosts, sink);
+    check_portals(&draft.portals, sink);
     let volumes: Vec<Volume> = draft.volumes.iter().map(|volume| volume.value.clone()).collect();
     let open_unless_said = draft.hosts.is_empty();
-    let iscsi = tags(&draft.portals, Protocol::Iscsi);
-    let nvme_tags = tags(&draft.portals, Protocol::Nvme);
+    let iscsi = located_portal_tags(&draft.portals, Protocol::Iscsi);
+    let nvme_tags = located_portal_tags(&draft.portals, Protocol::Nvme);
     let unsaid = draft.targets.iter().any(|target| target.value.open.is_none())
         || draft.subsystems.iter().any(|subsystem| subsystem.value.open.is_none());
     let mut targets: Vec<Target> = Vec::new();
     let draft_portals = &draft.portals;
     for draft in &draft.targets {
-        targets.push(target(&draft.value, &volumes, (draft_portals, &iscsi), open_unless_said, sink));
+        targets.push(resolve_target(&draft.value, &volumes, (draft_portals, &iscsi), open_unless_said, sink));
     }
     let mut subsystems: Vec<Subsystem> = Vec::new();
     for draft in &draft.subsystems {
-        subsystems.push(nvme::subsystem(&draft.value, &volumes, &nvme_tags, open_unless_said, sink));
+        subsystems.push(nvme::resolve_subsystem(&draft.value, &volumes, &nvme_tags, open_unless_said, sink));
     }
-    nvme::ana_groups(&subsystems, &draft.subsystems, sink);
-    let mut ways = ServedNames { targets, subsystems };
+    nvme::check_ana_groups(&subsystems, &draft.subsystems, sink);
+    let mut ways = ExportPlan { targets, subsystems };
     // Who has said where a volume is to be found has also said where not.
     let unnamed = draft.volumes.iter().filter(|volume| !is_exported(&volume.value, &ways));
-    let defaults: Vec<ServedNames> = unnamed
+    let defaults: Vec<ExportPlan> = unnamed
         .map(|volume| {
-            default_ways(node.as_ref(), volume, (&iscsi, &nvme_tags), open_unless_said, &ways, sink)
+            default_exports(node.as_ref(), volume, (&iscsi, &nvme_tags), open_unless_said, &ways, sink)
         })
         .collect();
     defaults.iter().for_each(|one| ways.extend(one));
@@ -77,26 +78,27 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         .hosts
         .iter()
         .map(|one| {
-            let mut host = host(one, &ways.targets, sink);
-            host.subsystem_grants = nvme::grants(one, &ways.subsystems, &draft.subsystems, sink);
+            let mut host = resolve_host(one, &ways.targets, sink);
+            host.subsystem_grants = nvme::resolve_grants(one, &ways.subsystems, &draft.subsystems, sink);
             host
         })
         .collect();
-    methods(&auth, &hosts, &ways.targets, sink);
-    discovery_proof(&auth, &hosts, sink);
+    check_auth_methods(&auth, &hosts, &ways.targets, sink);
+    check_discovery_auth(&auth, &hosts, sink);
     crate::dhchap::check_controller_keys(&draft.hosts, &auth, sink);
-    crate::tls::has_keys(&draft.portals, &hosts, &auth.value.auth, sink);
-    let names = placement::RuleNames {
+    crate::tls::check_keys_exist(&draft.portals, &hosts, &auth.value.auth, sink);
+    let names = placement::RuleReferences {
         portals: &draft.portals,
         hosts: &draft.hosts,
         volumes: &volumes,
         cores: &options.cores,
     };
-    let placement = draft.placement.iter().map(|one| placement::placement(one, &names, sink)).collect();
+    let placement =
+        draft.placement.iter().map(|one| placement::resolve_placement(one, &names, sink)).collect();
     if let Some(http) = &draft.http
         && !network::is_loopback(http.value.ip())
     {
-        sink.warn(
+        sink.note_warning(
             &http.at,
             "metrics are served without authentication: other machines can read the names of volumes and hosts \
              there; restrict the port by a firewall, or use an address of this machine alone",
@@ -118,36 +120,36 @@ pub fn check(draft: Draft, options: &Options, sink: &Sink) -> Plan {
         cores: options.cores.clone(),
         io: options.io,
     };
-    nvme::one_protocol_each(&plan, &draft.hosts, sink);
+    nvme::check_single_protocol(&plan, &draft.hosts, sink);
     let is_left_to_hosts = unsaid || !defaults.is_empty();
-    silent::warn(&plan, &draft.hosts, &draft.volumes, is_left_to_hosts, sink);
-    exposure(&plan, &draft.portals, sink);
+    warnings::note_plan_warnings(&plan, &draft.hosts, &draft.volumes, is_left_to_hosts, sink);
+    check_exposure(&plan, &draft.portals, sink);
     plan
 }
 
 /// Whether a target or subsystem that was configured leads to the volume.
-fn is_exported(volume: &Volume, ways: &ServedNames) -> bool {
+fn is_exported(volume: &Volume, ways: &ExportPlan) -> bool {
     let name = &volume.name;
-    ways.targets.iter().any(|target| target.leads_to(name.as_str()))
+    ways.targets.iter().any(|target| target.exports_volume(name.as_str()))
         || ways.subsystems.iter().any(|one| one.namespaces.iter().any(|ns| ns.volume == *name))
 }
 
 /// The default target and subsystem of a volume, where there are portals for them.
-fn default_ways(
+fn default_exports(
     node: Option<&VolumeName>,
     volume: &Located<Volume>,
     (iscsi, nvme): (&[u16], &[u16]),
     open: bool,
-    configured: &ServedNames,
+    configured: &ExportPlan,
     sink: &Sink,
-) -> ServedNames {
+) -> ExportPlan {
     let taken = |what: &str, name: &str| {
         let volume_name = &volume.value.name;
         let why =
             format!("volume \"{volume_name}\" is in no {what}, and its default {what} \"{name}\" is taken");
-        sink.error(&volume.at, why);
+        sink.note_error(&volume.at, why);
     };
-    let mut ways = ServedNames::default();
+    let mut ways = ExportPlan::default();
     if !iscsi.is_empty() {
         let target = default_target(node, &volume.value, iscsi, open);
         if configured.targets.iter().any(|other| other.name == target.name) {
@@ -176,8 +178,8 @@ pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], 
         luns: vec![Lun { lun: 0, volume: volume.name.clone(), read_only: false }],
         open,
         negotiation: Negotiation::default(),
-        commands: COMMANDS_DEFAULT,
-        inquiry: Inquiry::default(),
+        commands: SESSION_COMMANDS_DEFAULT,
+        inquiry: InquiryStrings::default(),
         explicit_alua: false,
         redirect: None,
         sent_on: Vec::new(),
@@ -187,12 +189,12 @@ pub fn default_target(node: Option<&VolumeName>, volume: &Volume, tags: &[u16], 
 }
 
 /// The tags of the portals of a protocol, ascending, each once.
-fn tags(portals: &[Located<Portal>], protocol: Protocol) -> Vec<u16> {
-    tags_of(portals.iter().map(|portal| &portal.value), protocol)
+fn located_portal_tags(portals: &[Located<Portal>], protocol: Protocol) -> Vec<u16> {
+    portal_tags(portals.iter().map(|portal| &portal.value), protocol)
 }
 
 /// The tags of the portals of a protocol, ascending, each once.
-pub fn tags_of<'a>(portals: impl Iterator<Item = &'a Portal>, protocol: Protocol) -> Vec<u16> {
+pub fn portal_tags<'a>(portals: impl Iterator<Item = &'a Portal>, protocol: Protocol) -> Vec<u16> {
     let spoken = portals.filter(|portal| portal.protocol == protocol);
     let mut tags: Vec<u16> = spoken.map(|portal| portal.tag).collect();
     tags.sort_unstable();
@@ -200,26 +202,26 @@ pub fn tags_of<'a>(portals: impl Iterator<Item = &'a Portal>, protocol: Protocol
     tags
 }
 
-fn unique<'a, T>(items: &'a [Located<T>], key: impl Fn(&'a T) -> &'a str, what: &str, sink: &Sink) {
+fn check_unique<'a, T>(items: &'a [Located<T>], key: impl Fn(&'a T) -> &'a str, what: &str, sink: &Sink) {
     let mut seen: HashMap<&str, &Place> = HashMap::new();
     for item in items {
         let name = key(&item.value);
         if let Some(first) = seen.get(name) {
-            sink.error(&item.at, format!("{what} \"{name}\" is already named at {first}"));
+            sink.note_error(&item.at, format!("{what} \"{name}\" is already named at {first}"));
         } else {
             seen.insert(name, &item.at);
         }
     }
 }
 
-fn portals(portals: &[Located<Portal>], sink: &Sink) {
+fn check_portals(portals: &[Located<Portal>], sink: &Sink) {
     for (index, portal) in portals.iter().enumerate() {
         let clash = portals
             .iter()
             .take(index)
-            .find(|other| network::collide(other.value.address, portal.value.address));
+            .find(|other| network::addresses_conflict(other.value.address, portal.value.address));
         if let Some(other) = clash {
-            sink.error(
+            sink.note_error(
                 &portal.at,
                 format!(
                     "portal {} is already in use by {} at {}",
@@ -228,12 +230,12 @@ fn portals(portals: &[Located<Portal>], sink: &Sink) {
             );
         }
     }
-    if let Some(portal) = portals.get(PORTS_MAX) {
-        sink.error(&portal.at, format!("more than {PORTS_MAX} portals"));
+    if let Some(portal) = portals.get(PORTALS_MAX) {
+        sink.note_error(&portal.at, format!("more than {PORTALS_MAX} portals"));
     }
 }
 
-fn target(
+fn resolve_target(
     draft: &TargetDraft,
     volumes: &[Volume],
     (portals, tags): (&[Located<Portal>], &[u16]),
@@ -244,11 +246,14 @@ fn target(
     for lun in &draft.luns {
         let number = lun.lun.value as u16;
         if luns.iter().any(|other| other.lun == number) {
-            sink.error(&lun.lun.at, format!("lun {number} appears twice in target \"{}\"", draft.name.value));
+            sink.note_error(
+                &lun.lun.at,
+                format!("lun {number} appears twice in target \"{}\"", draft.name.value),
+            );
         }
-        let Some(volume) = volume_named(&lun.volume, volumes, sink) else { continue };
+        let Some(volume) = resolve_volume(&lun.volume, volumes, sink) else { continue };
         if luns.iter().any(|other| other.volume == volume.name) {
-            sink.error(
+            sink.note_error(
                 &lun.volume.at,
                 format!("volume \"{}\" appears twice in target \"{}\"", volume.name, draft.name.value),
             );
@@ -256,12 +261,12 @@ fn target(
         luns.push(Lun { lun: number, volume: volume.name.clone(), read_only: lun.read_only });
     }
     if !draft.luns_written && draft.redirect.is_none() {
-        sink.error(&draft.name.at, format!("target \"{}\" has no luns", draft.name.value));
+        sink.note_error(&draft.name.at, format!("target \"{}\" has no luns", draft.name.value));
     }
     if let Some(first) = &draft.first_burst
         && first.value > u64::from(draft.negotiation.max_burst)
     {
-        sink.error(
+        sink.note_error(
             &first.at,
             "first_burst in [[target]] must not be larger than max_burst (RFC 7143 §13.14)",
         );
@@ -270,7 +275,7 @@ fn target(
         name: draft.name.value.clone(),
         is_default: false,
         alias: draft.alias.clone(),
-        portals: chosen_portals("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
+        portals: resolve_portal_groups("[[target]]", &draft.name, draft.portals.as_deref(), tags, sink),
         listeners: draft.addresses.as_ref().map(|addresses| {
             let own = |portal: &Located<Portal>| addresses.contains(&portal.value.address);
             portals.iter().enumerate().filter(|(_, portal)| own(portal)).map(|(at, _)| at).collect()
@@ -289,17 +294,18 @@ fn target(
 }
 
 /// The volume of that name, or a complaint.
-fn volume_named<'a>(wanted: &Located<String>, volumes: &'a [Volume], sink: &Sink) -> Option<&'a Volume> {
+fn resolve_volume<'a>(wanted: &Located<String>, volumes: &'a [Volume], sink: &Sink) -> Option<&'a Volume> {
     let found = volumes.iter().find(|volume| volume.name.as_str() == wanted.value);
     if found.is_none() {
-        let hint = suggest::hint(&wanted.value, volumes.iter().map(|volume| volume.name.as_str()));
-        sink.error(&wanted.at, format!("there is no volume \"{}\"{hint}", wanted.value));
+        let hint =
+            suggest::unknown_word_hint(&wanted.value, volumes.iter().map(|volume| volume.name.as_str()));
+        sink.note_error(&wanted.at, format!("there is no volume \"{}\"{hint}", wanted.value));
     }
     found
 }
 
 /// The portal groups that a target or subsystem is reached by.
-fn chosen_portals(
+fn resolve_portal_groups(
     title: &str,
     name: &Located<String>,
     wanted: Option<&[Located<u64>]>,
@@ -311,7 +317,7 @@ fn chosen_portals(
         let protocol = if what == "target" { "iscsi" } else { "nvme" };
         let why =
             format!("{what} \"{}\" cannot be reached: no portal has protocol \"{protocol}\"", name.value);
-        sink.error(&name.at, why);
+        sink.note_error(&name.at, why);
         return Vec::new();
     }
     let Some(wanted) = wanted else { return tags.to_vec() };
@@ -320,37 +326,41 @@ fn chosen_portals(
         let number = tag.value as u16;
         if !tags.contains(&number) {
             let known: Vec<String> = tags.iter().map(u16::to_string).collect();
-            sink.error(&tag.at, format!("there is no portal with tag {number}; known: {}", known.join(", ")));
+            sink.note_error(
+                &tag.at,
+                format!("there is no portal with tag {number}; known: {}", known.join(", ")),
+            );
         }
         if chosen.contains(&number) {
-            sink.error(&tag.at, format!("portals in {title} names tag {number} twice"));
+            sink.note_error(&tag.at, format!("portals in {title} names tag {number} twice"));
         }
         chosen.push(number);
     }
     if wanted.is_empty() {
-        sink.error(&name.at, format!("{what} \"{}\" has an empty list of portals", name.value));
+        sink.note_error(&name.at, format!("{what} \"{}\" has an empty list of portals", name.value));
     }
     chosen
 }
 
-fn host(draft: &Located<HostDraft>, targets: &[Target], sink: &Sink) -> Host {
+fn resolve_host(draft: &Located<HostDraft>, targets: &[Target], sink: &Sink) -> Host {
     let mut host = draft.value.host.clone();
     for grant in &draft.value.grants {
         if let Some(wanted) = &grant.value.target {
             let Some(target) = targets.iter().find(|target| target.name == *wanted) else {
-                let hint = suggest::hint(wanted, targets.iter().map(|target| target.name.as_str()));
-                sink.error(&grant.at, format!("there is no target \"{wanted}\"{hint}"));
+                let hint =
+                    suggest::unknown_word_hint(wanted, targets.iter().map(|target| target.name.as_str()));
+                sink.note_error(&grant.at, format!("there is no target \"{wanted}\"{hint}"));
                 continue;
             };
             let absent =
                 grant.value.luns.iter().flatten().find(|(n, _)| !target.luns.iter().any(|lun| lun.lun == *n));
             if let Some((lun, _)) = absent {
-                sink.error(&grant.at, format!("target \"{wanted}\" has no lun {lun}"));
+                sink.note_error(&grant.at, format!("target \"{wanted}\" has no lun {lun}"));
             }
         }
         if host.grants.iter().any(|other| other.target == grant.value.target) {
             let which = grant.value.target.as_deref().unwrap_or("*");
-            sink.error(&grant.at, format!("host \"{}\" has two grants for \"{which}\"", host.name));
+            sink.note_error(&grant.at, format!("host \"{}\" has two grants for \"{which}\"", host.name));
         }
         host.grants.push(grant.value.clone());
     }
@@ -358,42 +368,42 @@ fn host(draft: &Located<HostDraft>, targets: &[Target], sink: &Sink) -> Host {
 }
 
 /// Methods without "chap" would make every secret useless, which nobody means.
-fn methods(auth: &Located<AuthDraft>, hosts: &[Host], targets: &[Target], sink: &Sink) {
+fn check_auth_methods(auth: &Located<AuthDraft>, hosts: &[Host], targets: &[Target], sink: &Sink) {
     let Some(methods) = &auth.value.methods else { return };
     let secrets = !auth.value.auth.chap.is_empty()
         || hosts.iter().any(|host| !host.chap.is_empty())
         || targets.iter().any(|target| target.auth.as_ref().is_some_and(|own| own.methods.is_empty()));
     if secrets && !methods.value.contains(&AuthMethod::Chap) {
-        sink.error(&methods.at, "methods in [auth] lacks \"chap\", but there are CHAP users");
+        sink.note_error(&methods.at, "methods in [auth] lacks \"chap\", but there are CHAP users");
     }
 }
 
 /// Where no host has a secret, none could prove itself to the discovery service.
-fn discovery_proof(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
+fn check_discovery_auth(auth: &Located<AuthDraft>, hosts: &[Host], sink: &Sink) {
     let common = auth.value.auth.dhchap_discovery_key.is_some() || auth.value.auth.dhchap.is_some();
-    let own = hosts.iter().any(|host| host.speaks_nvme() && host.dhchap.is_some());
+    let own = hosts.iter().any(|host| host.may_use_nvme() && host.dhchap.is_some());
     if let Some(at) = auth.value.discovery.as_ref().filter(|on| on.value && !common && !own) {
         let why = "dhchap_discovery in [auth] requires authentication, but no host has a secret; \
                    set dhchap_discovery_key_file or dhchap_key_file";
-        sink.error(&at.at, why);
+        sink.note_error(&at.at, why);
     }
 }
 
 /// Why `ways` may not be added to those of a plan: the next start, which looks at all of them, would be refused.
-pub fn forbidden(plan: &Plan, ways: &ServedNames) -> Option<String> {
+pub fn export_conflict(plan: &Plan, ways: &ExportPlan) -> Option<String> {
     let plan = Plan { ways: ways.clone(), ..plan.clone() };
-    let open = plan.portals.iter().find_map(|portal| open_portal(&plan, portal));
-    open.or_else(|| plan.hosts.iter().find_map(|host| nvme::both_ways_forbidden(&plan, host)))
+    let open = plan.portals.iter().find_map(|portal| portal_exposure_error(&plan, portal));
+    open.or_else(|| plan.hosts.iter().find_map(|host| nvme::dual_protocol_error(&plan, host)))
 }
 
 /// Refuses listeners that strangers can reach without a secret.
-fn exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
+fn check_exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
     let public = portals.iter().filter(|portal| !network::is_loopback(portal.value.address.ip()));
     let mut any = None;
     for portal in public {
         any = Some(portal);
-        if let Some(why) = open_portal(plan, &portal.value) {
-            sink.error(&portal.at, why);
+        if let Some(why) = portal_exposure_error(plan, &portal.value) {
+            sink.note_error(&portal.at, why);
         }
     }
     if let Some(portal) = any
@@ -401,7 +411,7 @@ fn exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
         && (plan.ways.targets.iter().any(|target| target.name.starts_with(name::TARGET_PREFIX))
             || plan.ways.subsystems.iter().any(|subsystem| subsystem.nqn.starts_with(name::SUBSYSTEM_PREFIX)))
     {
-        sink.warn(
+        sink.note_warning(
             &portal.at,
             "default names are visible to other machines, but no node name is set; set node (or --node) to make \
              them unique",
@@ -410,11 +420,11 @@ fn exposure(plan: &Plan, portals: &[Located<Portal>], sink: &Sink) {
 }
 
 /// What is wrong with a portal by which strangers come from beyond this machine.
-fn open_portal(plan: &Plan, portal: &Portal) -> Option<String> {
+fn portal_exposure_error(plan: &Plan, portal: &Portal) -> Option<String> {
     if plan.allow_anonymous || network::is_loopback(portal.address.ip()) {
         return None;
     }
-    let (what, remedy) = open_to_strangers(plan, portal)?;
+    let (what, remedy) = anonymous_access(plan, portal)?;
     Some(format!(
         "portal {} is reachable from other machines and {what} requires no \
          authentication; {remedy}, listen on 127.0.0.1, \
@@ -425,7 +435,7 @@ fn open_portal(plan: &Plan, portal: &Portal) -> Option<String> {
 
 /// What strangers can reach by a portal without a secret, and what to do about it. A discovery service
 /// alone shows names, and only those that its asker may reach.
-fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static str)> {
+fn anonymous_access(plan: &Plan, portal: &Portal) -> Option<(String, &'static str)> {
     match portal.protocol {
         Protocol::Iscsi => {
             let mut reached = plan.ways.targets.iter().filter(|target| target.portals.contains(&portal.tag));
@@ -449,13 +459,13 @@ fn open_to_strangers(plan: &Plan, portal: &Portal) -> Option<(String, &'static s
 
 /// Whether someone may reach the target without a secret.
 fn is_reachable_without_secret(plan: &Plan, target: &Target) -> bool {
-    let chap = plan.auth.common(target);
-    let optional = plan.auth.methods_of(target).contains(&AuthMethod::None);
+    let chap = plan.auth.shared_credentials(target);
+    let optional = plan.auth.target_methods(target).contains(&AuthMethod::None);
     if target.open && (chap.is_empty() || optional) {
         return true;
     }
     plan.hosts.iter().any(|host| {
-        let granted = host.speaks_iscsi() && host.grant(&target.name).is_some();
+        let granted = host.may_use_iscsi() && host.target_grant(&target.name).is_some();
         granted && ((host.chap.is_empty() && chap.is_empty()) || optional)
     })
 }

@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use nvme::auth::{Group, Hash, Policy, Secret};
+use nvme::auth::{DhGroup, DhchapPolicy, DhchapSecret, Hash};
 use zeroize::Zeroizing;
 
 use super::{
     diagnostic::{Located, Sink},
     draft::{AuthDraft, HostDraft},
-    reader::Reader,
+    reader::TableReader,
     secret,
 };
 
@@ -18,32 +18,32 @@ pub const HASHES: [(&str, Hash); 3] =
     [("sha512", Hash::Sha512), ("sha384", Hash::Sha384), ("sha256", Hash::Sha256)];
 
 /// Groups, by their names.
-pub const GROUPS: [(&str, Group); 6] = [
-    ("ffdhe3072", Group::Ffdhe3072),
-    ("ffdhe4096", Group::Ffdhe4096),
-    ("ffdhe6144", Group::Ffdhe6144),
-    ("ffdhe8192", Group::Ffdhe8192),
-    ("ffdhe2048", Group::Ffdhe2048),
-    ("null", Group::Null),
+pub const GROUPS: [(&str, DhGroup); 6] = [
+    ("ffdhe3072", DhGroup::Ffdhe3072),
+    ("ffdhe4096", DhGroup::Ffdhe4096),
+    ("ffdhe6144", DhGroup::Ffdhe6144),
+    ("ffdhe8192", DhGroup::Ffdhe8192),
+    ("ffdhe2048", DhGroup::Ffdhe2048),
+    ("null", DhGroup::Null),
 ];
 
 /// What `dhchap_hashes` and `dhchap_groups` allow, in their order.
-pub fn policy(table: &Reader<'_>) -> Policy {
-    let usual = Policy::default();
-    Policy {
-        hashes: table.words("dhchap_hashes", &HASHES).map_or(usual.hashes, |hashes| hashes.value),
-        groups: table.words("dhchap_groups", &GROUPS).map_or(usual.groups, |groups| groups.value),
+pub fn read_policy(table: &TableReader<'_>) -> DhchapPolicy {
+    let usual = DhchapPolicy::default();
+    DhchapPolicy {
+        hashes: table.keywords("dhchap_hashes", &HASHES).map_or(usual.hashes, |hashes| hashes.value),
+        groups: table.keywords("dhchap_groups", &GROUPS).map_or(usual.groups, |groups| groups.value),
     }
 }
 
 /// Reads the file that `dhchap_key_file` names.
-pub fn key(table: &Reader<'_>) -> Option<Arc<Secret>> {
-    key_of(table, "dhchap_key_file")
+pub fn read_dhchap_key_file(table: &TableReader<'_>) -> Option<Arc<DhchapSecret>> {
+    read_key_file(table, "dhchap_key_file")
 }
 
 /// Reads the file that `dhchap_controller_key_file` names.
-pub fn controller_key(table: &Reader<'_>) -> Option<Arc<Secret>> {
-    key_of(table, CONTROLLER_KEY)
+pub fn read_controller_key_file(table: &TableReader<'_>) -> Option<Arc<DhchapSecret>> {
+    read_key_file(table, CONTROLLER_KEY)
 }
 
 const CONTROLLER_KEY: &str = "dhchap_controller_key_file";
@@ -54,20 +54,21 @@ pub fn check_controller_keys(hosts: &[Located<HostDraft>], auth: &Located<AuthDr
     let common = &auth.value.auth;
     let discovery = common.dhchap_discovery_key.as_ref();
     let drafts = hosts.iter().map(|one| (&one.value.host, &one.at));
-    for (host, at) in drafts.filter(|(host, _)| host.speaks_nvme()) {
+    for (host, at) in drafts.filter(|(host, _)| host.may_use_nvme()) {
         let own = host.dhchap.as_ref().or(common.dhchap.as_ref());
         let controller = host.dhchap_controller.as_ref().or(common.dhchap_controller.as_ref());
         let name = &host.name;
         if host.dhchap_controller.is_some() && own.or(discovery).is_none() {
             let why = format!("{CONTROLLER_KEY} of host \"{name}\" has no effect without dhchap_key_file");
-            sink.error(at, why);
+            sink.note_error(at, why);
         }
         if let (Some(own), Some(controller)) = (own, controller)
-            && own.is_same(controller)
+            && own.constant_time_eq(controller)
         {
-            let why =
-                format!("host \"{name}\" and its controllers have the same DH-HMAC-CHAP secret; {DIFFERENT}");
-            sink.error(at, why);
+            let why = format!(
+                "host \"{name}\" and its controllers have the same DH-HMAC-CHAP secret; {DIFFERENT_KEY_ADVICE}"
+            );
+            sink.note_error(at, why);
         }
     }
     let keys = [common.dhchap.as_ref(), discovery];
@@ -76,31 +77,31 @@ pub fn check_controller_keys(hosts: &[Located<HostDraft>], auth: &Located<AuthDr
             keys.iter().any(Option::is_some) || hosts.iter().any(|one| one.value.host.dhchap.is_some());
         if !is_used {
             let why = format!("{CONTROLLER_KEY} in [auth] has no effect: no host has a dhchap_key_file");
-            sink.error(&auth.at, why);
+            sink.note_error(&auth.at, why);
         }
-        if keys.iter().flatten().any(|key| key.is_same(controller)) {
-            let why = format!("{CONTROLLER_KEY} in [auth] holds the secret of hosts; {DIFFERENT}");
-            sink.error(&auth.at, why);
+        if keys.iter().flatten().any(|key| key.constant_time_eq(controller)) {
+            let why = format!("{CONTROLLER_KEY} in [auth] holds the secret of hosts; {DIFFERENT_KEY_ADVICE}");
+            sink.note_error(&auth.at, why);
         }
     }
 }
 
-const DIFFERENT: &str = "make another one with `blockwire key generate FILE`";
+const DIFFERENT_KEY_ADVICE: &str = "make another one with `blockwire key generate FILE`";
 
 /// Reads the file that this key names.
-pub fn key_of(table: &Reader<'_>, key: &str) -> Option<Arc<Secret>> {
+pub fn read_key_file(table: &TableReader<'_>, key: &str) -> Option<Arc<DhchapSecret>> {
     let path = table.text(key)?;
-    let bytes = secret::read(&table.file.directory.join(&path.value)).map(Zeroizing::new);
+    let bytes = secret::read_secret_file(&table.file.directory.join(&path.value)).map(Zeroizing::new);
     let parsed = bytes.and_then(|bytes| {
         let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
-        Secret::parse(text).map_err(|why| {
+        DhchapSecret::parse(text).map_err(|why| {
             format!("holds no DHHC-1:hh:BASE64: ({why}); `blockwire key generate FILE` makes one")
         })
     });
     match parsed {
         Ok(secret) => Some(Arc::new(secret)),
         Err(why) => {
-            table.file.sink.error(&path.at, format!("{key} \"{}\" {why}", path.value));
+            table.file.sink.note_error(&path.at, format!("{key} \"{}\" {why}", path.value));
             None
         }
     }

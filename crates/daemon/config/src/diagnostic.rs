@@ -12,7 +12,7 @@ pub struct Place {
 
 impl Place {
     /// A place that is no file, such as `command line`.
-    pub fn whole(source: &str) -> Self {
+    pub fn outside_file(source: &str) -> Self {
         Place { source: source.into(), position: None }
     }
 }
@@ -66,12 +66,12 @@ pub struct Sink {
 
 impl Sink {
     /// Records an error: the configuration will not be used.
-    pub fn error(&self, at: &Place, message: impl fmt::Display) {
+    pub fn note_error(&self, at: &Place, message: impl fmt::Display) {
         self.errors.borrow_mut().push(Diagnostic { at: at.clone(), message: message.to_string() });
     }
 
     /// Records a warning.
-    pub fn warn(&self, at: &Place, message: impl fmt::Display) {
+    pub fn note_warning(&self, at: &Place, message: impl fmt::Display) {
         self.warnings.borrow_mut().push(Diagnostic { at: at.clone(), message: message.to_string() });
     }
 
@@ -81,7 +81,7 @@ impl Sink {
     }
 
     /// `value` and the warnings if nothing was wrong, else every error in the order of the text.
-    pub fn finish<T>(self, value: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
+    pub fn into_result<T>(self, value: T) -> Result<(T, Vec<Diagnostic>), Vec<Diagnostic>> {
         let mut errors = self.errors.into_inner();
         if errors.is_empty() {
             return Ok((value, self.warnings.into_inner()));
@@ -94,7 +94,7 @@ impl Sink {
 
 /// The text of a file, to turn byte ranges into places.
 #[derive(Debug)]
-pub struct Text {
+pub struct SourceText {
     name: Arc<str>,
     /// The whole text.
     pub text: String,
@@ -102,12 +102,12 @@ pub struct Text {
     starts: Vec<usize>,
 }
 
-impl Text {
+impl SourceText {
     /// A text under the name that messages show.
     pub fn new(name: &str, text: String) -> Self {
         let ends = text.bytes().enumerate().filter(|(_, byte)| *byte == b'\n');
         let starts = std::iter::once(0).chain(ends.map(|(at, _)| at + 1)).collect();
-        Text { name: name.into(), text, starts }
+        SourceText { name: name.into(), text, starts }
     }
 
     /// The name that messages show.
@@ -116,7 +116,7 @@ impl Text {
     }
 
     /// Where a byte range begins.
-    pub fn place(&self, span: Range<usize>) -> Place {
+    pub fn place_of_span(&self, span: Range<usize>) -> Place {
         let before = self.text.get(..span.start).unwrap_or(&self.text);
         let line = self.starts.partition_point(|start| *start <= before.len());
         let start = self.starts.get(line.saturating_sub(1)).copied().unwrap_or(0);
@@ -131,10 +131,10 @@ mod tests {
 
     #[test]
     fn columns_count_characters() {
-        let text = Text::new("f", "a = 1\nä = ö # x\n".to_owned());
-        assert_eq!(text.place(0..1).to_string(), "f:1:1");
+        let text = SourceText::new("f", "a = 1\nä = ö # x\n".to_owned());
+        assert_eq!(text.place_of_span(0..1).to_string(), "f:1:1");
         let at = text.text.find('ö').unwrap();
-        assert_eq!(text.place(at..at + 2).to_string(), "f:2:5");
-        assert_eq!(text.place(9999..10000).to_string(), "f:3:1");
+        assert_eq!(text.place_of_span(at..at + 2).to_string(), "f:2:5");
+        assert_eq!(text.place_of_span(9999..10000).to_string(), "f:3:1");
     }
 }

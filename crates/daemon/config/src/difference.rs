@@ -13,8 +13,8 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     name::VolumeName,
     plan::{
-        Auth, Host, IoWorld, Limits, Placement, Plan, Portal, Referral, ServedNames, Subsystem, Target,
-        Volume,
+        Auth, ConnectionPlacement, DaemonLimits, ExportPlan, Host, IoEngine, Plan, Portal, Referral,
+        Subsystem, Target, Volume,
     },
 };
 
@@ -163,11 +163,11 @@ pub struct PlanDifference {
     /// Other discovery services.
     pub referrals: Replaced<Vec<Referral>>,
     /// Rules of placement.
-    pub placement: Replaced<Vec<Placement>>,
+    pub placement: Replaced<Vec<ConnectionPlacement>>,
     /// Authentication that is not of one host.
     pub auth: Replaced<Auth>,
     /// Limits.
-    pub limits: Replaced<Limits>,
+    pub limits: Replaced<DaemonLimits>,
     /// The name of this machine.
     pub node: Replaced<Option<VolumeName>>,
     /// Where metrics are served.
@@ -175,7 +175,7 @@ pub struct PlanDifference {
     /// The IEEE OUI.
     pub oui: Replaced<Option<[u8; 3]>>,
     /// What only the command line says.
-    pub command_line: Replaced<(bool, Vec<usize>, IoWorld)>,
+    pub command_line: Replaced<(bool, Vec<usize>, IoEngine)>,
 }
 
 impl Plan {
@@ -201,7 +201,7 @@ impl Plan {
     }
 }
 
-fn command_line(plan: &Plan) -> (bool, Vec<usize>, IoWorld) {
+fn command_line(plan: &Plan) -> (bool, Vec<usize>, IoEngine) {
     (plan.allow_anonymous, plan.cores.clone(), plan.io)
 }
 
@@ -232,7 +232,7 @@ impl PlanDifference {
             http: applied(&self.http, &old.http),
             volumes: self.volumes.apply(&old.volumes),
             portals: self.portals.apply(&old.portals),
-            ways: ServedNames {
+            ways: ExportPlan {
                 targets: self.targets.apply(&old.ways.targets),
                 subsystems: self.subsystems.apply(&old.ways.subsystems),
             },

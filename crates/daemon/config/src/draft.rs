@@ -6,29 +6,29 @@ pub mod placement;
 
 use std::{net::SocketAddr, time::Duration};
 
-pub use super::secret::DIFFER as SECRETS_DIFFER;
+pub use super::secret::SAME_SECRET_ERROR as SECRETS_DIFFER;
 
 use self::{nvme::SubsystemDraft, placement::PlacementDraft};
-use super::{dhchap, diagnostic::Located, reader::Reader, schema, secret, tls};
+use super::{dhchap, diagnostic::Located, reader::TableReader, schema, secret, tls};
 use crate::{
     name::{self, VolumeName},
     network,
     plan::{
-        Auth, AuthMethod, COMMANDS_DEFAULT, Credentials, DigestPolicy, Grant, Hash, Host, Inquiry, Limits,
-        Negotiation, Origin, Portal, Protocol, Redirect, Referral, SentOn, SubsystemGrant, TargetAuth,
-        TcpOptions, Volume,
+        Auth, AuthMethod, ChapAlgorithm, Credentials, DaemonLimits, DigestPolicy, Host, InquiryStrings,
+        Negotiation, Portal, Protocol, Redirect, Referral, SESSION_COMMANDS_DEFAULT, SubsystemGrant,
+        TargetAuth, TargetGrant, TcpOptions, TemporaryRedirect, Volume, VolumeOrigin,
     },
     spec::{self, SpecError},
 };
 
 /// Largest value of MaxBurstLength, FirstBurstLength and MaxRecvDataSegmentLength.
-const SEGMENT_MAX: u64 = (1 << 24) - 1;
+const SEGMENT_BYTES_MAX: u64 = (1 << 24) - 1;
 
 /// Highest logical unit number in flat space addressing (SAM-5 §4.7.7.3).
 pub const LUN_MAX: u64 = 16383;
 
 /// AuthMethod, as written.
-const METHODS: [(&str, AuthMethod); 2] = [("chap", AuthMethod::Chap), ("none", AuthMethod::None)];
+const AUTH_METHODS: [(&str, AuthMethod); 2] = [("chap", AuthMethod::Chap), ("none", AuthMethod::None)];
 
 /// Everything that was said.
 #[derive(Debug, Default)]
@@ -49,14 +49,14 @@ pub struct Draft {
     pub referrals: Vec<Referral>,
     /// `[[placement]]`.
     pub placement: Vec<PlacementDraft>,
-    /// `oui`.
+    /// `parse_oui`.
     pub oui: Option<Located<[u8; 3]>>,
     /// `[[host]]`.
     pub hosts: Vec<Located<HostDraft>>,
     /// `[auth]`.
     pub auth: Option<Located<AuthDraft>>,
     /// `[limits]`.
-    pub limits: Option<Located<Limits>>,
+    pub limits: Option<Located<DaemonLimits>>,
 }
 
 /// A `[[target]]` whose references are not resolved.
@@ -83,14 +83,14 @@ pub struct TargetDraft {
     /// Outstanding commands.
     pub commands: u16,
     /// Vendor and product.
-    pub inquiry: Inquiry,
+    pub inquiry: InquiryStrings,
     /// `explicit_alua`.
     pub explicit_alua: bool,
-    /// `redirect`.
+    /// `read_redirect`.
     pub redirect: Option<Redirect>,
     /// Groups whose logins go elsewhere: none, in the configuration's own words.
-    pub sent_on: Vec<SentOn>,
-    /// `chap`, `methods` and `mutual`.
+    pub sent_on: Vec<TemporaryRedirect>,
+    /// `chap`, `methods` and `read_mutual_chap`.
     pub auth: Option<TargetAuth>,
     /// How long a ping may stay unanswered: as everywhere, in the configuration's own words.
     pub nop_timeout: Option<Duration>,
@@ -113,7 +113,7 @@ pub struct HostDraft {
     /// The host, without its grants.
     pub host: Host,
     /// `access` for targets: target, its place, logical units, mode.
-    pub grants: Vec<Located<Grant>>,
+    pub grants: Vec<Located<TargetGrant>>,
     /// `access` for subsystems.
     pub subsystem_grants: Vec<Located<SubsystemGrant>>,
     /// `access` is written.
@@ -135,123 +135,126 @@ pub struct AuthDraft {
 
 impl Draft {
     /// Adds one file. `[auth]`, `[limits]`, `node` and `http` may stand in one file only.
-    pub fn read(&mut self, root: &Reader<'_>) {
+    pub fn add_file(&mut self, root: &TableReader<'_>) {
         // Whether short secrets are allowed has to be known before any secret is read.
         let auth = root.table("auth", &schema::AUTH);
         let allow_short = auth
-            .and_then(|auth| auth.switch("allow_short_secrets"))
+            .and_then(|auth| auth.boolean("allow_short_secrets"))
             .or_else(|| {
                 self.auth.as_ref().map(|auth| Located::new(auth.value.allow_short_secrets, auth.at.clone()))
             })
             .is_some_and(|allow| allow.value);
         if let Some(node) = root.parsed("node", VolumeName::parse) {
-            once(root, "node", &mut self.node, node);
+            set_once(root, "node", &mut self.node, node);
         }
-        if let Some(http) = root.parsed("http", network::http_address) {
-            once(root, "http", &mut self.http, http);
+        if let Some(http) = root.parsed("http", network::parse_http_address) {
+            set_once(root, "http", &mut self.http, http);
         }
         for table in root.tables("volume", &schema::VOLUME) {
-            self.volumes.extend(volume(&table));
+            self.volumes.extend(read_volume(&table));
         }
         for table in root.tables("portal", &schema::PORTAL) {
-            self.portals.extend(portal(&table));
+            self.portals.extend(read_portal(&table));
         }
         for table in root.tables("target", &schema::TARGET) {
-            self.targets.extend(target(&table, allow_short));
+            self.targets.extend(read_target(&table, allow_short));
         }
         for table in root.tables("subsystem", &schema::SUBSYSTEM) {
-            self.subsystems.extend(nvme::subsystem(&table));
+            self.subsystems.extend(nvme::read_subsystem(&table));
         }
         for table in root.tables("referral", &schema::REFERRAL) {
-            self.referrals.extend(nvme::referral(&table));
+            self.referrals.extend(nvme::read_referral(&table));
         }
         for table in root.tables("placement", &schema::PLACEMENT) {
-            self.placement.push(placement::placement(&table));
+            self.placement.push(placement::read_placement(&table));
         }
-        if let Some(oui) = root.parsed("oui", nvme::oui) {
-            once(root, "oui", &mut self.oui, oui);
+        if let Some(oui) = root.parsed("oui", nvme::parse_oui) {
+            set_once(root, "oui", &mut self.oui, oui);
         }
         for table in root.tables("host", &schema::HOST) {
-            self.hosts.extend(host(&table, allow_short));
+            self.hosts.extend(read_host(&table, allow_short));
         }
         if let Some(table) = auth {
-            let section = auth_section(&table, allow_short);
-            once(root, "[auth]", &mut self.auth, Located::new(section, table.place()));
+            let section = read_auth(&table, allow_short);
+            set_once(root, "[auth]", &mut self.auth, Located::new(section, table.place()));
         }
         if let Some(table) = root.table("limits", &schema::LIMITS) {
-            once(root, "[limits]", &mut self.limits, Located::new(limits(&table), table.place()));
+            set_once(root, "[limits]", &mut self.limits, Located::new(read_limits(&table), table.place()));
         }
     }
 }
 
 /// Fills a place that may be filled once over all files.
-fn once<T>(root: &Reader<'_>, what: &str, slot: &mut Option<Located<T>>, value: Located<T>) {
+fn set_once<T>(root: &TableReader<'_>, what: &str, slot: &mut Option<Located<T>>, value: Located<T>) {
     match slot {
-        Some(first) => root.file.sink.error(&value.at, format!("{what} is already set at {}", first.at)),
+        Some(first) => root.file.sink.note_error(&value.at, format!("{what} is already set at {}", first.at)),
         None => *slot = Some(value),
     }
 }
 
-fn volume(table: &Reader<'_>) -> Option<Located<Volume>> {
-    let name = table.needed("name", table.parsed("name", VolumeName::parse));
-    let source = table.needed("source", table.parsed("source", spec::parse_parts));
+fn read_volume(table: &TableReader<'_>) -> Option<Located<Volume>> {
+    let name = table.require("name", table.parsed("name", VolumeName::parse));
+    let source = table.require("source", table.parsed("source", spec::parse_parts));
     let Located { value: (mut spec, given), at } = source?;
     let mut sound = true;
     let mut complain = |at: &_, message: String| {
-        table.file.sink.error(at, message);
+        table.file.sink.note_error(at, message);
         sound = false;
     };
     for key in spec::KEYS {
-        let Some(value) = table.as_written(key) else { continue };
+        let Some(value) = table.as_spec_value(key) else { continue };
         if given.iter().any(|seen| seen == key) {
             complain(&value.at, format!("key \"{key}\" of [[volume]] is already part of its source"));
-        } else if let Err(why) = spec.set(key, Some(&value.value)) {
+        } else if let Err(why) = spec.set_key(key, Some(&value.value)) {
             complain(&value.at, format!("{why} in [[volume]]"));
         }
     }
-    spec.source.each_file(&mut |path| *path = table.file.directory.join(&*path));
-    if spec.leave_out_thin() {
-        let at = table.as_written("thin").map_or_else(|| at.clone(), |value| value.at);
-        table.file.sink.warn(&at, format!("{} in [[volume]]", spec::THIN_IGNORED));
+    spec.source.for_each_file(&mut |path| *path = table.file.directory.join(&*path));
+    if spec.discard_ineffective_thin() {
+        let at = table.as_spec_value("thin").map_or_else(|| at.clone(), |value| value.at);
+        table.file.sink.note_warning(&at, format!("{} in [[volume]]", spec::THIN_IGNORED_WARNING));
     }
     if let Err(why) = spec.check() {
         let at = match &why {
-            SpecError::BadValue { key, .. } if table.has(key) => table.as_written(key).map_or(at, |v| v.at),
+            SpecError::BadValue { key, .. } if table.has_key(key) => {
+                table.as_spec_value(key).map_or(at, |v| v.at)
+            }
             _ => at,
         };
         complain(&at, format!("{why} in [[volume]]"));
     }
     let name = name?;
-    sound.then(|| Located::new(Volume { name: name.value, spec, origin: Origin::Configured }, name.at))
+    sound.then(|| Located::new(Volume { name: name.value, spec, origin: VolumeOrigin::Configured }, name.at))
 }
 
-fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
-    let protocol = table.needed("protocol", table.word("protocol", &Protocol::WORDS));
+fn read_portal(table: &TableReader<'_>) -> Option<Located<Portal>> {
+    let protocol = table.require("protocol", table.keyword("protocol", &Protocol::WORDS));
     let spoken = protocol.as_ref().map_or(Protocol::Iscsi, |protocol| protocol.value);
     let usual = match spoken {
         Protocol::Iscsi => network::ISCSI_PORT,
         Protocol::Nvme => network::NVME_PORT,
         Protocol::NvmeDiscovery => network::NVME_DISCOVERY_PORT,
     };
-    let address = table.needed("address", table.parsed("address", |text| network::address(text, usual)));
+    let address =
+        table.require("address", table.parsed("address", |text| network::parse_address(text, usual)));
     let tag = table.number("tag", 0..=0xffff).map_or(1, |tag| tag.value as u16);
     let digest = |key| {
         if spoken == Protocol::Iscsi
             && let Some(text) = table.text(key)
         {
             let why = format!("{key} in [[portal]] applies to NVMe/TCP; for iSCSI set it in [[target]]");
-            table.file.sink.error(&text.at, why);
+            table.file.sink.note_error(&text.at, why);
         }
-        table.word(key, &[("off", false), ("allow", true)]).is_none_or(|allowed| allowed.value)
+        table.keyword(key, &[("off", false), ("allow", true)]).is_none_or(|allowed| allowed.value)
     };
     let digests = (digest("header_digest"), digest("data_digest"));
-    let tls = tls::portal_mode(table, spoken);
+    let tls = tls::read_portal_mode(table, spoken);
     let buffer = |key| table.size(key, 4096..=1 << 30).map(|size| size.value as u32);
     let tcp = TcpOptions {
-        congestion: table.parsed("congestion", congestion).map(|name| name.value),
+        congestion: table.parsed("congestion", parse_congestion_control).map(|name| name.value),
         send_buffer: buffer("send_buffer"),
         receive_buffer: buffer("receive_buffer"),
-        dscp: dscp(table),
+        dscp: read_dscp(table),
         keepalive: table.number("keepalive", 0..=32767).map(|seconds| Duration::from_secs(seconds.value)),
     };
     let (protocol, address) = (protocol?, address?);
@@ -262,7 +265,7 @@ fn portal(table: &Reader<'_>) -> Option<Located<Portal>> {
 }
 
 /// Names of congestion control algorithms are those of kernel modules (TCP_CA_NAME_MAX is 16 with its NUL).
-fn congestion(text: &str) -> Result<String, String> {
+fn parse_congestion_control(text: &str) -> Result<String, String> {
     let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_' || b == b'-';
     if text.is_empty() || text.len() > 15 || !text.bytes().all(plain) {
         return Err(format!(
@@ -273,8 +276,8 @@ fn congestion(text: &str) -> Result<String, String> {
 }
 
 /// Code points by number or by the names of RFC 2474, 2597, 3246 and 8622.
-fn dscp(table: &Reader<'_>) -> Option<u8> {
-    let written = table.as_written("dscp")?;
+fn read_dscp(table: &TableReader<'_>) -> Option<u8> {
+    let written = table.as_spec_value("dscp")?;
     let text = written.value.to_ascii_lowercase();
     let digit = |at: usize, range: std::ops::RangeInclusive<u8>| {
         let digit = text.as_bytes().get(at)?.wrapping_sub(b'0');
@@ -291,7 +294,7 @@ fn dscp(table: &Reader<'_>) -> Option<u8> {
         _ => text.parse().ok().filter(|point| *point <= 63),
     };
     if point.is_none() {
-        table.file.sink.error(
+        table.file.sink.note_error(
             &written.at,
             format!(
                 "dscp in [[portal]]: \"{}\" is not 0 to 63 or a name such as \"cs1\", \"af41\" or \"ef\"",
@@ -302,24 +305,24 @@ fn dscp(table: &Reader<'_>) -> Option<u8> {
     point
 }
 
-fn target(table: &Reader<'_>, allow_short: bool) -> Option<Located<TargetDraft>> {
-    let name = table.needed("name", table.parsed("name", name::iscsi));
+fn read_target(table: &TableReader<'_>, allow_short: bool) -> Option<Located<TargetDraft>> {
+    let name = table.require("name", table.parsed("name", name::parse_iscsi_name));
     let alias = table.parsed("alias", |text| {
         if text.len() > 255 { Err("is longer than 255 bytes") } else { Ok(text.to_owned()) }
     });
-    let luns = table.tables("luns", &schema::LUN).iter().filter_map(lun).collect();
-    let redirect = table.table("redirect", &schema::REDIRECT).and_then(|table| redirect(&table));
-    let (negotiation, first_burst) = negotiation(table);
-    let usual = Inquiry::default();
-    let inquiry = Inquiry {
-        vendor: identification(table, "vendor", 8).unwrap_or(usual.vendor),
-        product: identification(table, "product", 16).unwrap_or(usual.product),
+    let luns = table.tables("luns", &schema::LUN).iter().filter_map(read_lun).collect();
+    let redirect = table.table("redirect", &schema::REDIRECT).and_then(|table| read_redirect(&table));
+    let (negotiation, first_burst) = read_negotiation(table);
+    let usual = InquiryStrings::default();
+    let inquiry = InquiryStrings {
+        vendor: read_identification(table, "vendor", 8).unwrap_or(usual.vendor),
+        product: read_identification(table, "product", 16).unwrap_or(usual.product),
     };
-    let commands = table.number("commands", 1..=4096).map_or(COMMANDS_DEFAULT, |n| n.value as u16);
+    let commands = table.number("commands", 1..=4096).map_or(SESSION_COMMANDS_DEFAULT, |n| n.value as u16);
     let portals = table.numbers("portals", 0..=0xffff);
-    let open = table.switch("open").map(|open| open.value);
-    let explicit_alua = table.switch("explicit_alua").is_some_and(|on| on.value);
-    let auth = target_auth(table, allow_short);
+    let open = table.boolean("open").map(|open| open.value);
+    let explicit_alua = table.boolean("explicit_alua").is_some_and(|on| on.value);
+    let auth = read_target_auth(table, allow_short);
     let name = name?;
     let at = name.at.clone();
     let alias = alias.map(|alias| alias.value);
@@ -329,7 +332,7 @@ fn target(table: &Reader<'_>, allow_short: bool) -> Option<Located<TargetDraft>>
         portals,
         addresses: None,
         luns,
-        luns_written: table.has("luns"),
+        luns_written: table.has_key("luns"),
         open,
         negotiation,
         first_burst,
@@ -345,52 +348,55 @@ fn target(table: &Reader<'_>, allow_short: bool) -> Option<Located<TargetDraft>>
 }
 
 /// `chap`, and what means nothing without it.
-fn target_auth(table: &Reader<'_>, allow_short: bool) -> Option<TargetAuth> {
-    let chap = credentials(table, "chap", allow_short);
-    let methods = table.words("methods", &METHODS);
-    let mutual = mutual(table, &chap);
+fn read_target_auth(table: &TableReader<'_>, allow_short: bool) -> Option<TargetAuth> {
+    let chap = read_credentials_list(table, "chap", allow_short);
+    let methods = table.keywords("methods", &AUTH_METHODS);
+    let mutual = read_mutual_chap(table, &chap);
     let places = [
         ("methods", methods.as_ref().map(|methods| &methods.at)),
         ("mutual", mutual.as_ref().map(|mutual| &mutual.at)),
     ];
     for (key, at) in places {
-        if let (Some(at), false) = (at, table.has("chap")) {
-            table.file.sink.error(at, format!("{key} in [[target]] has no effect without chap"));
+        if let (Some(at), false) = (at, table.has_key("chap")) {
+            table.file.sink.note_error(at, format!("{key} in [[target]] has no effect without chap"));
         }
     }
     if let Some(methods) = methods.as_ref().filter(|list| !list.value.contains(&AuthMethod::Chap)) {
-        table.file.sink.error(&methods.at, "methods in [[target]] lacks \"chap\", but there are CHAP users");
+        table
+            .file
+            .sink
+            .note_error(&methods.at, "methods in [[target]] lacks \"chap\", but there are CHAP users");
     }
     let methods = methods.map(|methods| methods.value).unwrap_or_default();
     let mutual = mutual.is_some_and(|demand| demand.value);
     (!chap.is_empty()).then_some(TargetAuth { chap, methods, mutual })
 }
 
-/// `mutual`: it can be demanded only by who can prove itself.
-fn mutual(table: &Reader<'_>, chap: &[Credentials]) -> Option<Located<bool>> {
-    let demand = table.word("mutual", &[("allow", false), ("require", true)])?;
+/// `read_mutual_chap`: it can be demanded only by who can prove itself.
+fn read_mutual_chap(table: &TableReader<'_>, chap: &[Credentials]) -> Option<Located<bool>> {
+    let demand = table.keyword("mutual", &[("allow", false), ("require", true)])?;
     if demand.value && !chap.is_empty() && chap.iter().all(|one| one.mutual.is_none()) {
         let why = "mutual = \"require\" needs a mutual_user and its secret beside a user";
-        table.file.sink.error(&demand.at, why);
+        table.file.sink.note_error(&demand.at, why);
     }
     Some(demand)
 }
 
-fn lun(table: &Reader<'_>) -> Option<LunDraft> {
-    let lun = table.needed("lun", table.number("lun", 0..=LUN_MAX));
-    let volume = table.needed("volume", table.text("volume"));
-    let read_only = table.switch("ro").is_some_and(|on| on.value);
+fn read_lun(table: &TableReader<'_>) -> Option<LunDraft> {
+    let lun = table.require("lun", table.number("lun", 0..=LUN_MAX));
+    let volume = table.require("volume", table.text("volume"));
+    let read_only = table.boolean("ro").is_some_and(|on| on.value);
     Some(LunDraft { lun: lun?, volume: volume?, read_only })
 }
 
-fn redirect(table: &Reader<'_>) -> Option<Redirect> {
-    let to = table.needed("to", table.parsed("to", elsewhere))?;
-    let permanent = table.switch("permanent").is_some_and(|on| on.value);
+fn read_redirect(table: &TableReader<'_>) -> Option<Redirect> {
+    let to = table.require("to", table.parsed("to", parse_redirect_address))?;
+    let permanent = table.boolean("permanent").is_some_and(|on| on.value);
     Some(Redirect { address: to.value, permanent })
 }
 
 /// An address to send initiators to: it must be one that they can dial.
-fn elsewhere(text: &str) -> Result<SocketAddr, String> {
+fn parse_redirect_address(text: &str) -> Result<SocketAddr, String> {
     let address = network::listen_address(text).map_err(|why| why.to_string())?;
     if address.ip().is_unspecified() || address.port() == 0 {
         return Err(format!("\"{text}\" is not an address that an initiator can connect to"));
@@ -398,14 +404,14 @@ fn elsewhere(text: &str) -> Result<SocketAddr, String> {
     Ok(address)
 }
 
-fn negotiation(table: &Reader<'_>) -> (Negotiation, Option<Located<u64>>) {
+fn read_negotiation(table: &TableReader<'_>) -> (Negotiation, Option<Located<u64>>) {
     const DIGESTS: [(&str, DigestPolicy); 3] =
         [("off", DigestPolicy::Off), ("allow", DigestPolicy::Allow), ("require", DigestPolicy::Require)];
     let usual = Negotiation::default();
-    let digest = |key, usual| table.word(key, &DIGESTS).map_or(usual, |policy| policy.value);
+    let digest = |key, usual| table.keyword(key, &DIGESTS).map_or(usual, |policy| policy.value);
     let count = |key, usual| table.number(key, 1..=0xffff).map_or(usual, |n| n.value as u16);
-    let length = |key| table.size(key, 512..=SEGMENT_MAX);
-    let switch = |key, usual| table.switch(key).map_or(usual, |on| on.value);
+    let length = |key| table.size(key, 512..=SEGMENT_BYTES_MAX);
+    let switch = |key, usual| table.boolean(key).map_or(usual, |on| on.value);
     let first_burst = length("first_burst");
     let max_burst = length("max_burst").map_or(usual.max_burst, |n| n.value as u32);
     let negotiation = Negotiation {
@@ -423,7 +429,7 @@ fn negotiation(table: &Reader<'_>) -> (Negotiation, Option<Located<u64>>) {
 }
 
 /// A field of INQUIRY or Identify Controller: printable ASCII (SPC-5 §4.3.1, NVMe Base §1.4.2).
-pub(crate) fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) -> Option<String> {
+pub(crate) fn read_identification(table: &TableReader<'_>, key: &str, bytes_max: usize) -> Option<String> {
     let text = table.parsed(key, |text| {
         let printable = text.bytes().all(|b| (0x20..=0x7e).contains(&b));
         if text.trim().is_empty() || text.len() > bytes_max || !printable {
@@ -434,15 +440,15 @@ pub(crate) fn identification(table: &Reader<'_>, key: &str, bytes_max: usize) ->
     Some(text.value)
 }
 
-fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
+fn read_host(table: &TableReader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
     let sink = table.file.sink;
-    let name = table.needed("name", table.parsed("name", label));
-    let iqns = table.list("iqn", name::iscsi);
-    let nqns = table.list("nqn", name::nqn);
-    let sources = table.list("sources", str::parse);
-    if !["iqn", "nqn", "sources"].iter().any(|key| table.has(key)) {
+    let name = table.require("name", table.parsed("name", parse_label));
+    let iqns = table.parsed_list("iqn", name::parse_iscsi_name);
+    let nqns = table.parsed_list("nqn", name::parse_nqn);
+    let sources = table.parsed_list("sources", str::parse);
+    if !["iqn", "nqn", "sources"].iter().any(|key| table.has_key(key)) {
         let why = "[[host]] needs \"iqn\", \"nqn\" or \"sources\"; otherwise it would match every host";
-        sink.error(&table.place(), why);
+        sink.note_error(&table.place(), why);
     }
     for (key, empty) in [
         ("iqn", iqns.as_ref().is_some_and(Vec::is_empty)),
@@ -450,15 +456,15 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
         ("sources", sources.as_ref().is_some_and(Vec::is_empty)),
     ] {
         if empty {
-            sink.error(&table.place(), format!("{key} in [[host]] has no valid entry"));
+            sink.note_error(&table.place(), format!("{key} in [[host]] has no valid entry"));
         }
     }
-    let (grants, subsystem_grants) = nvme::grants(table);
-    let chap = credentials(table, "chap", allow_short);
+    let (grants, subsystem_grants) = nvme::read_grants(table);
+    let chap = read_credentials_list(table, "chap", allow_short);
     let (dhchap, dhchap_controller, tls_key) =
-        (dhchap::key(table), dhchap::controller_key(table), tls::key(table));
-    let hostid = table.parsed("hostid", nvme::host_id).map(|id| id.value);
-    let both = table.switch("both").is_some_and(|on| on.value);
+        (dhchap::read_dhchap_key_file(table), dhchap::read_controller_key_file(table), tls::read_psk(table));
+    let hostid = table.parsed("hostid", nvme::parse_host_id).map(|id| id.value);
+    let both = table.boolean("both").is_some_and(|on| on.value);
     let name = name?;
     let values = |list: Vec<Located<String>>| list.into_iter().map(|item| item.value).collect();
     let host = Host {
@@ -475,25 +481,25 @@ fn host(table: &Reader<'_>, allow_short: bool) -> Option<Located<HostDraft>> {
         grants: Vec::new(),
         subsystem_grants: Vec::new(),
     };
-    let access_written = table.has("access");
+    let access_written = table.has_key("access");
     Some(Located::new(HostDraft { host, grants, subsystem_grants, access_written }, name.at))
 }
 
 /// A name for people: anything printable that fits a table column.
-fn label(text: &str) -> Result<String, String> {
+fn parse_label(text: &str) -> Result<String, String> {
     if text.trim().is_empty() || text.chars().count() > 64 || text.chars().any(char::is_control) {
         return Err(format!("{text:?} is not 1 to 64 printable characters"));
     }
     Ok(text.to_owned())
 }
 
-fn credentials(table: &Reader<'_>, key: &str, allow_short: bool) -> Vec<Credentials> {
-    let tables = table.one_or_more(key, &schema::CHAP);
+fn read_credentials_list(table: &TableReader<'_>, key: &str, allow_short: bool) -> Vec<Credentials> {
+    let tables = table.one_or_more_tables(key, &schema::CHAP);
     let mut list: Vec<Credentials> = Vec::new();
     for table in &tables {
-        let Some(one) = secret::credentials(table, allow_short) else { continue };
+        let Some(one) = secret::read_credentials(table, allow_short) else { continue };
         if let Some(why) = list.iter().find_map(|other| credential_conflict(other, &one)) {
-            table.file.sink.error(&table.place(), format!("{key}: {why}"));
+            table.file.sink.note_error(&table.place(), format!("{key}: {why}"));
         }
         list.push(one);
     }
@@ -510,52 +516,57 @@ pub fn credential_conflict(a: &Credentials, b: &Credentials) -> Option<String> {
         (Some(mine), Some(other)) if mine != other => {
             Some("users of one list share one mutual_user and secret".into())
         }
-        (Some((_, secret)), _) if *secret == b.secret => Some(secret::DIFFER.into()),
-        (_, Some((_, secret))) if *secret == a.secret => Some(secret::DIFFER.into()),
+        (Some((_, secret)), _) if *secret == b.secret => Some(secret::SAME_SECRET_ERROR.into()),
+        (_, Some((_, secret))) if *secret == a.secret => Some(secret::SAME_SECRET_ERROR.into()),
         _ => None,
     }
 }
 
-fn auth_section(table: &Reader<'_>, allow_short_secrets: bool) -> AuthDraft {
-    let methods = table.words("methods", &METHODS);
-    let hashes = table.words(
+fn read_auth(table: &TableReader<'_>, allow_short_secrets: bool) -> AuthDraft {
+    let methods = table.keywords("methods", &AUTH_METHODS);
+    let hashes = table.keywords(
         "hashes",
-        &[("sha3-256", Hash::Sha3_256), ("sha256", Hash::Sha256), ("sha1", Hash::Sha1), ("md5", Hash::Md5)],
+        &[
+            ("sha3-256", ChapAlgorithm::Sha3_256),
+            ("sha256", ChapAlgorithm::Sha256),
+            ("sha1", ChapAlgorithm::Sha1),
+            ("md5", ChapAlgorithm::Md5),
+        ],
     );
-    let discovery = table.switch("dhchap_discovery");
-    let chap = credentials(table, "chap", allow_short_secrets);
+    let discovery = table.boolean("dhchap_discovery");
+    let chap = read_credentials_list(table, "chap", allow_short_secrets);
     let auth = Auth {
-        mutual: mutual(table, &chap).is_some_and(|demand| demand.value),
+        mutual: read_mutual_chap(table, &chap).is_some_and(|demand| demand.value),
         chap,
-        discovery: credentials(table, "discovery", allow_short_secrets),
+        discovery: read_credentials_list(table, "discovery", allow_short_secrets),
         methods: methods.as_ref().map(|methods| methods.value.clone()).unwrap_or_default(),
         hashes: hashes.map(|hashes| hashes.value).unwrap_or_default(),
-        dhchap: dhchap::key(table),
-        dhchap_controller: dhchap::controller_key(table),
-        proofs: dhchap::policy(table),
+        dhchap: dhchap::read_dhchap_key_file(table),
+        dhchap_controller: dhchap::read_controller_key_file(table),
+        proofs: dhchap::read_policy(table),
         dhchap_discovery: discovery.as_ref().is_some_and(|on| on.value),
-        dhchap_discovery_key: dhchap::key_of(table, "dhchap_discovery_key_file"),
-        tls_key: tls::key(table),
-        tls_derivations: tls::derivations(table),
+        dhchap_discovery_key: dhchap::read_key_file(table, "dhchap_discovery_key_file"),
+        tls_key: tls::read_psk(table),
+        tls_derivations: tls::read_derivations(table),
     };
-    if let (Some(at), false) = (table.as_written("dhchap_discovery_key_file"), auth.dhchap_discovery) {
+    if let (Some(at), false) = (table.as_spec_value("dhchap_discovery_key_file"), auth.dhchap_discovery) {
         let why = "dhchap_discovery_key_file in [auth] has no effect without dhchap_discovery = true";
-        table.file.sink.error(&at.at, why);
+        table.file.sink.note_error(&at.at, why);
     }
     AuthDraft { auth, allow_short_secrets, methods, discovery }
 }
 
-fn limits(table: &Reader<'_>) -> Limits {
-    let usual = Limits::default();
+fn read_limits(table: &TableReader<'_>) -> DaemonLimits {
+    let usual = DaemonLimits::default();
     let seconds =
         |key, range, usual| table.number(key, range).map_or(usual, |n| Duration::from_secs(n.value));
     let keep_alive_min = seconds("keep_alive_min", 1..=86400, usual.keep_alive_min);
     let longest = table.number("keep_alive_max", 1..=86400);
     let keep_alive_max = longest.as_ref().map(|n| Duration::from_secs(n.value));
     if let (Some(longest), true) = (&longest, keep_alive_max.is_some_and(|max| max < keep_alive_min)) {
-        table.file.sink.error(&longest.at, "keep_alive_max in [limits] is less than keep_alive_min");
+        table.file.sink.note_error(&longest.at, "keep_alive_max in [limits] is less than keep_alive_min");
     }
-    Limits {
+    DaemonLimits {
         nop_interval: seconds("nop_interval", 0..=3600, usual.nop_interval),
         nop_timeout: seconds("nop_timeout", 1..=3600, usual.nop_timeout),
         memory: table.size("memory", 8 << 20..=1 << 40).map_or(usual.memory, |n| n.value),

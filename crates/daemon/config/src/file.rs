@@ -11,7 +11,7 @@ use std::{
 
 use crate::size;
 
-fn cannot(why: io::Error) -> String {
+fn read_error_text(why: io::Error) -> String {
     format!("cannot be read: {why}")
 }
 
@@ -22,8 +22,8 @@ fn cannot(why: io::Error) -> String {
 pub fn open_regular(path: &Path) -> Result<(File, Metadata), String> {
     // Not to wait for the one at a FIFO's other end.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(flags).open(path).map_err(cannot)?;
-    let meta = file.metadata().map_err(cannot)?;
+    let file = File::options().read(true).custom_flags(flags).open(path).map_err(read_error_text)?;
+    let meta = file.metadata().map_err(read_error_text)?;
     match meta.is_file() {
         true => Ok((file, meta)),
         false => Err("is not a regular file".to_owned()),
@@ -36,7 +36,7 @@ pub fn open_regular(path: &Path) -> Result<(File, Metadata), String> {
 /// As [`open_regular`].
 pub fn read_bounded(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, String> {
     let mut bytes = Vec::new();
-    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(cannot)?;
+    file.take(bytes_max + 1).read_to_end(&mut bytes).map_err(read_error_text)?;
     Ok(Some(bytes).filter(|bytes| bytes.len() as u64 <= bytes_max))
 }
 
@@ -46,8 +46,8 @@ pub fn read_bounded(file: File, bytes_max: u64) -> Result<Option<Vec<u8>>, Strin
 /// As [`open_regular`].
 pub fn read_text(path: &Path, bytes_max: u64) -> Result<(String, bool), String> {
     let (file, meta) = open_regular(path)?;
-    let bytes =
-        read_bounded(file, bytes_max)?.ok_or_else(|| format!("is larger than {}", size::human(bytes_max)))?;
+    let bytes = read_bounded(file, bytes_max)?
+        .ok_or_else(|| format!("is larger than {}", size::format_human(bytes_max)))?;
     let text = String::from_utf8(bytes).map_err(|_| "cannot be read: it is not UTF-8 text".to_owned())?;
     Ok((text, meta.mode() & 0o004 != 0))
 }

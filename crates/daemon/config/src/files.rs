@@ -7,9 +7,9 @@ use std::{
 
 use crate::{
     FILE_BYTES_MAX,
-    diagnostic::{Place, Sink, Text},
+    diagnostic::{Place, Sink, SourceText},
     draft::Draft,
-    file, part_files, read_text,
+    drop_in_files, file, read_text,
 };
 
 /// One file.
@@ -41,10 +41,13 @@ impl ConfigFiles {
         let mut files = ConfigFiles::default();
         files.add(path, sink);
         let parts = path.parent().unwrap_or(Path::new(".")).join("conf.d");
-        match part_files(&parts) {
+        match drop_in_files(&parts) {
             Ok(paths) => paths.iter().for_each(|path| files.add(path, sink)),
             Err(why) => {
-                sink.error(&Place::whole(&parts.to_string_lossy()), format!("cannot be listed: {why}"));
+                sink.note_error(
+                    &Place::outside_file(&parts.to_string_lossy()),
+                    format!("cannot be listed: {why}"),
+                );
             }
         }
         files
@@ -62,7 +65,7 @@ impl ConfigFiles {
             Ok((text, world_readable)) => {
                 self.0.push(ConfigFile { path: path.to_owned(), text, world_readable });
             }
-            Err(why) => sink.error(&Place::whole(&path.to_string_lossy()), why),
+            Err(why) => sink.note_error(&Place::outside_file(&path.to_string_lossy()), why),
         }
     }
 
@@ -77,7 +80,7 @@ impl ConfigFiles {
     pub fn read_into(&self, sink: &Sink, draft: &mut Draft) {
         for file in &self.0 {
             let directory = file.path.parent().unwrap_or(Path::new("."));
-            let text = Text::new(&file.path.to_string_lossy(), file.text.clone());
+            let text = SourceText::new(&file.path.to_string_lossy(), file.text.clone());
             read_text(&text, directory, file.world_readable, sink, draft);
         }
     }

@@ -42,15 +42,15 @@ use std::{
 use toml::de::DeTable;
 
 use self::{
-    diagnostic::{Sink, Text},
+    diagnostic::{Sink, SourceText},
     draft::Draft,
-    reader::{Context, Reader},
+    reader::{FileContext, TableReader},
 };
 
 pub use files::{ConfigFile, ConfigFiles};
 
 /// The example of docs/configuration.md, which is sound.
-pub const EXAMPLE: &str = include_str!("example.toml");
+pub const EXAMPLE_TOML: &str = include_str!("example.toml");
 
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
@@ -62,7 +62,7 @@ pub fn read_files(path: &Path, sink: &Sink) -> Draft {
 }
 
 /// The `*.toml` files of a directory; none if there is no directory.
-fn part_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
+fn drop_in_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {
         Ok(entries) => entries,
         Err(why) if matches!(why.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => {
@@ -87,18 +87,18 @@ pub fn read_file(path: &Path, sink: &Sink, draft: &mut Draft) {
 }
 
 /// Reads the text of one file.
-pub fn read_text(text: &Text, directory: &Path, world_readable: bool, sink: &Sink, draft: &mut Draft) {
+pub fn read_text(text: &SourceText, directory: &Path, world_readable: bool, sink: &Sink, draft: &mut Draft) {
     let (table, errors) = DeTable::parse_recoverable(&text.text);
     if !errors.is_empty() {
         // After a syntax error the rest of the tree is a guess: its keys are not judged.
         for error in errors {
-            let at = text.place(error.span().unwrap_or(0..0));
-            sink.error(&at, error.message());
+            let at = text.place_of_span(error.span().unwrap_or(0..0));
+            sink.note_error(&at, error.message());
         }
         return;
     }
-    let context = Context { text, directory, world_readable, sink };
-    draft.read(&Reader::new(context, &schema::ROOT, table.get_ref(), 0));
+    let context = FileContext { text, directory, world_readable, sink };
+    draft.add_file(&TableReader::new(context, &schema::ROOT, table.get_ref(), 0));
 }
 
 #[cfg(test)]

@@ -95,7 +95,7 @@ fn default_name(prefix: &str, node: Option<&VolumeName>, volume: &VolumeName) ->
 }
 
 /// Checks an NVMe qualified name (NVMe Base §4.5). Names are compared byte by byte, so it stays as it is.
-pub fn nqn(text: &str) -> Result<String, NameError> {
+pub fn parse_nqn(text: &str) -> Result<String, NameError> {
     let refuse = |why| Err(NameError { text: text.to_owned(), why });
     if text.len() > NQN_BYTES_MAX {
         return refuse("is longer than the 223 bytes of an NVMe qualified name");
@@ -123,7 +123,7 @@ pub fn nqn(text: &str) -> Result<String, NameError> {
 /// Checks an iSCSI name and gives its normal form (lowercase, RFC 7143 §4.2.7.2, RFC 3722).
 ///
 /// Only the ASCII subset is accepted: names beyond it exist in the standard but in no initiator.
-pub fn iscsi(text: &str) -> Result<String, NameError> {
+pub fn parse_iscsi_name(text: &str) -> Result<String, NameError> {
     let refuse = |why| Err(NameError { text: text.to_owned(), why });
     if text.len() > ISCSI_NAME_BYTES_MAX {
         return refuse("is longer than the 223 bytes of an iSCSI name");
@@ -185,7 +185,7 @@ mod tests {
             "eui.02004567A425678D",
             "naa.52004567BA64678D",
         ] {
-            assert_eq!(iscsi(good), Ok(good.to_ascii_lowercase()), "{good}");
+            assert_eq!(parse_iscsi_name(good), Ok(good.to_ascii_lowercase()), "{good}");
         }
         for bad in [
             "",
@@ -201,9 +201,9 @@ mod tests {
             "iqn.2026-11.io:a b",
             "iqn.2026-11.io:../x_y",
         ] {
-            assert!(iscsi(bad).is_err(), "{bad}");
+            assert!(parse_iscsi_name(bad).is_err(), "{bad}");
         }
-        assert!(iscsi(&format!("iqn.2026-11.io:{}", "x".repeat(223))).is_err());
+        assert!(parse_iscsi_name(&format!("iqn.2026-11.io:{}", "x".repeat(223))).is_err());
     }
 
     #[test]
@@ -213,7 +213,7 @@ mod tests {
             "nqn.2026-11.com.example:nvme:Array.1_2",
             "nqn.2014-08.org.nvmexpress:uuid:f81d4fae-7dec-11d0-a765-00a0c91e6bf6",
         ] {
-            assert_eq!(nqn(good), Ok(good.to_owned()));
+            assert_eq!(parse_nqn(good), Ok(good.to_owned()));
         }
         for bad in [
             "",
@@ -226,9 +226,9 @@ mod tests {
             DISCOVERY_NQN,
             "nqn.2014-08.org.nvmexpress:uuid:f81d4fae",
         ] {
-            assert!(nqn(bad).is_err(), "{bad}");
+            assert!(parse_nqn(bad).is_err(), "{bad}");
         }
-        assert!(nqn(&format!("nqn.2026-11.io:{}", "x".repeat(223))).is_err());
+        assert!(parse_nqn(&format!("nqn.2026-11.io:{}", "x".repeat(223))).is_err());
         let volume = VolumeName::parse("demo").unwrap();
         assert_eq!(default_subsystem(None, &volume), "nqn.2026-11.io.blockwire:demo");
         assert_eq!(default_subsystem(Some(&volume), &volume), "nqn.2026-11.io.blockwire:demo:demo");

@@ -30,29 +30,29 @@ impl fmt::Display for AddressError {
 
 impl std::error::Error for AddressError {}
 
-/// An iSCSI listener's address: as [`address`], with the port 3260 unless given.
+/// An iSCSI listener's address: as [`parse_address`], with the port 3260 unless given.
 pub fn listen_address(text: &str) -> Result<SocketAddr, AddressError> {
-    address(text, ISCSI_PORT)
+    parse_address(text, ISCSI_PORT)
 }
 
-/// An NVMe/TCP listener's address: as [`address`], with the port 4420 unless given.
-pub fn nvme_address(text: &str) -> Result<SocketAddr, AddressError> {
-    address(text, NVME_PORT)
+/// An NVMe/TCP listener's address: as [`parse_address`], with the port 4420 unless given.
+pub fn parse_nvme_address(text: &str) -> Result<SocketAddr, AddressError> {
+    parse_address(text, NVME_PORT)
 }
 
-/// A discovery controller's address: as [`address`], with the port 8009 unless given.
-pub fn discovery_address(text: &str) -> Result<SocketAddr, AddressError> {
-    address(text, NVME_DISCOVERY_PORT)
+/// A discovery controller's address: as [`parse_address`], with the port 8009 unless given.
+pub fn parse_discovery_address(text: &str) -> Result<SocketAddr, AddressError> {
+    parse_address(text, NVME_DISCOVERY_PORT)
 }
 
-/// The address of metrics over HTTP: as [`address`], with the port 9810 unless given.
-pub fn http_address(text: &str) -> Result<SocketAddr, AddressError> {
-    address(text, HTTP_PORT)
+/// The address of metrics over HTTP: as [`parse_address`], with the port 9810 unless given.
+pub fn parse_http_address(text: &str) -> Result<SocketAddr, AddressError> {
+    parse_address(text, HTTP_PORT)
 }
 
 /// An address with its port: `IP`, `IP:PORT`, `[IPv6]`, `[IPv6]:PORT`; without a port it is `usual`, 0
 /// lets the kernel choose.
-pub fn address(text: &str, usual: u16) -> Result<SocketAddr, AddressError> {
+pub fn parse_address(text: &str, usual: u16) -> Result<SocketAddr, AddressError> {
     if let Ok(address) = text.parse::<SocketAddr>() {
         return Ok(address);
     }
@@ -71,7 +71,7 @@ pub fn is_loopback(address: IpAddr) -> bool {
 }
 
 /// Whether two listeners cannot both be bound, wildcard addresses included.
-pub fn collide(a: SocketAddr, b: SocketAddr) -> bool {
+pub fn addresses_conflict(a: SocketAddr, b: SocketAddr) -> bool {
     if a.port() == 0 || a.port() != b.port() {
         return false;
     }
@@ -89,7 +89,7 @@ pub struct Network {
 impl Network {
     /// Whether `ip` lies in the network.
     pub fn contains(&self, ip: IpAddr) -> bool {
-        mask(ip.to_canonical(), self.prefix) == Some(self.address)
+        mask_address(ip.to_canonical(), self.prefix) == Some(self.address)
             && ip.to_canonical().is_ipv4() == self.address.is_ipv4()
     }
 
@@ -105,7 +105,7 @@ impl Network {
 }
 
 /// The first `prefix` bits of an address; `None` when it has fewer.
-fn mask(ip: IpAddr, prefix: u8) -> Option<IpAddr> {
+fn mask_address(ip: IpAddr, prefix: u8) -> Option<IpAddr> {
     let bits = u32::from(prefix);
     match ip {
         IpAddr::V4(ip) if prefix <= 32 => {
@@ -142,7 +142,7 @@ impl FromStr for Network {
             Some(_) => return Err(malformed()),
             None => whole,
         };
-        let masked = mask(address, prefix).ok_or_else(malformed)?;
+        let masked = mask_address(address, prefix).ok_or_else(malformed)?;
         if masked != address {
             return Err(AddressError(format!(
                 "\"{text}\" has bits set beyond its prefix; did you mean {masked}/{prefix}?"
@@ -189,7 +189,7 @@ mod tests {
             ("127.0.0.1:0", "127.0.0.1:0", false),
             ("::", "10.0.0.1", false),
         ] {
-            assert_eq!(collide(address(a), address(b)), want, "{a} {b}");
+            assert_eq!(addresses_conflict(address(a), address(b)), want, "{a} {b}");
         }
     }
 

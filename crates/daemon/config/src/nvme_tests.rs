@@ -4,7 +4,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::{tests::*, *};
 use crate::{
-    check::Options,
+    check::CommandLineOptions,
     plan::{ControllerGrants, Protocol},
 };
 
@@ -30,7 +30,7 @@ fn a_namespace_gets_no_number_that_hosts_are_not_told_of() {
     let refused = errors(&list(""));
     let told = |line: &String| line.contains("the next nsid would be above 1024");
     assert!(refused.len() == 1 && refused.iter().all(told), "{refused:?}");
-    assert!(load(&list(", nsid = 3"), &Options::default()).is_ok());
+    assert!(load(&list(", nsid = 3"), &CommandLineOptions::default()).is_ok());
 }
 
 /// Linux does without path states where their log is longer than one transfer.
@@ -49,7 +49,7 @@ fn no_subsystem_has_more_namespaces_than_its_hosts_can_read_the_states_of() {
     let told = |line: &String| line.contains("has 1021 namespaces") && line.contains("use 16K or more");
     assert!(refused.len() == 1 && refused.iter().all(told), "{refused:?}");
     for (count, transfer) in [(1020, "8K"), (1024, "16K")] {
-        assert!(load(&many(count, transfer), &Options::default()).is_ok(), "{count} {transfer}");
+        assert!(load(&many(count, transfer), &CommandLineOptions::default()).is_ok(), "{count} {transfer}");
     }
 }
 
@@ -165,26 +165,27 @@ fn a_host_meets_a_volume_over_one_protocol_unless_it_says_both() {
     let two = format!("iqn = [\"iqn.2026-11.io:h\"]\n{NQN}");
     let got = errors(&host(&two, ""));
     assert!(got.len() == 1 && got[0].contains("multipath combines the two"), "{got:#?}");
-    let (plan, warnings) = load(&host(&two, "both = true"), &Options::default()).unwrap();
+    let (plan, warnings) = load(&host(&two, "both = true"), &CommandLineOptions::default()).unwrap();
     assert!(plan.hosts[0].both && told(warnings).is_empty());
     // One machine cannot be told from two by its network, so that is a warning.
-    let (_, warnings) = load(&host("sources = [\"127.0.0.0/8\"]\n", ""), &Options::default()).unwrap();
+    let (_, warnings) =
+        load(&host("sources = [\"127.0.0.0/8\"]\n", ""), &CommandLineOptions::default()).unwrap();
     let warnings = told(warnings);
     assert!(warnings.len() == 1 && warnings[0].contains("set both = true"), "{warnings:#?}");
     // Names of one protocol let it in by that one.
-    let (plan, warnings) = load(&host(NQN, ""), &Options::default()).unwrap();
-    assert!(told(warnings).is_empty() && plan.hosts[0].speaks_nvme() && !plan.hosts[0].speaks_iscsi());
+    let (plan, warnings) = load(&host(NQN, ""), &CommandLineOptions::default()).unwrap();
+    assert!(told(warnings).is_empty() && plan.hosts[0].may_use_nvme() && !plan.hosts[0].may_use_iscsi());
 }
 
 #[test]
 fn a_volume_that_is_named_somewhere_has_no_default_ways() {
-    let (plan, _) = load(&with(SUBSYSTEM), &Options::default()).unwrap();
+    let (plan, _) = load(&with(SUBSYSTEM), &CommandLineOptions::default()).unwrap();
     assert!(plan.ways.targets.is_empty(), "who said where it is to be found has said where not");
     assert_eq!(plan.ways.subsystems.len(), 1);
     let subsystem = &plan.ways.subsystems[0];
     assert!(subsystem.open && subsystem.grants == ControllerGrants::default());
     assert_eq!(subsystem.serial.as_ref().map(String::len), Some(20));
-    let (plan, _) = load(&with(""), &Options::default()).unwrap();
+    let (plan, _) = load(&with(""), &CommandLineOptions::default()).unwrap();
     assert_eq!(plan.ways.targets[0].name, "iqn.2026-11.io.blockwire:a");
     assert_eq!(plan.ways.subsystems[0].nqn, "nqn.2026-11.io.blockwire:a");
     assert_eq!(plan.portals[1].address.port(), 4420);
@@ -199,13 +200,13 @@ fn a_subsystem_is_not_open_to_strangers_unless_said() {
         with(rest).replace("\"nvme\"\naddress = \"127.0.0.1\"", "\"nvme\"\naddress = \"0.0.0.0\"")
     };
     let named = |rest: &str| format!("node = \"n\"\n{}", public(rest));
-    let run = |text: &str| load_in(directory.path(), text, &Options::default(), false);
+    let run = |text: &str| load_in(directory.path(), text, &CommandLineOptions::default(), false);
     let got = run(&named("")).unwrap_err();
     assert!(
         got.len() == 1 && got[0].contains("subsystem \"nqn.2026-11.io.blockwire:n:a\" requires no"),
         "{got:#?}"
     );
-    let options = Options { allow_anonymous: true, ..Options::default() };
+    let options = CommandLineOptions { allow_anonymous: true, ..CommandLineOptions::default() };
     load(&named(""), &options).expect("allowed when said");
     let (_, warnings) = load(&public(""), &options).unwrap();
     assert!(warnings[0].contains("no node name is set"), "{warnings:#?}");
@@ -234,14 +235,14 @@ fn a_subsystem_is_not_open_to_strangers_unless_said() {
 fn proofs_and_bounds_of_nvme_hosts() {
     use std::time::Duration;
 
-    use nvme::auth::{Group, Hash, Policy};
+    use nvme::auth::{DhGroup, DhchapPolicy, Hash};
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("key");
     fs::write(&file, "DHHC-1:01:W3ij9Bv30F62wM2g61PP8Iv81nc+HbMS4QezUcHVkJHBfS4a:\n").unwrap();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-    let run = |text: &str| load_in(directory.path(), &with(text), &Options::default(), false);
+    let run = |text: &str| load_in(directory.path(), &with(text), &CommandLineOptions::default(), false);
     let (plan, _) = run("").unwrap();
-    assert_eq!(plan.auth.proofs, Policy::default());
+    assert_eq!(plan.auth.proofs, DhchapPolicy::default());
     assert!(!plan.auth.dhchap_discovery && plan.auth.dhchap_discovery_key.is_none());
     assert_eq!((plan.limits.keep_alive_max, plan.limits.discovery_per_source), (None, 128));
     let (plan, _) =
@@ -249,8 +250,8 @@ fn proofs_and_bounds_of_nvme_hosts() {
          dhchap_discovery = true\ndhchap_discovery_key_file = \"key\"\n\
          [limits]\nkeep_alive_min = 5\nkeep_alive_max = 60\ndiscovery_per_source = 9\n")
         .unwrap();
-    let groups = vec![Group::Ffdhe2048, Group::Null];
-    assert_eq!(plan.auth.proofs, Policy { hashes: vec![Hash::Sha256, Hash::Sha512], groups });
+    let groups = vec![DhGroup::Ffdhe2048, DhGroup::Null];
+    assert_eq!(plan.auth.proofs, DhchapPolicy { hashes: vec![Hash::Sha256, Hash::Sha512], groups });
     assert!(plan.auth.dhchap_discovery && plan.auth.dhchap_discovery_key.is_some());
     assert_eq!(plan.limits.keep_alive_min, Duration::from_secs(5));
     let bounds = (plan.limits.keep_alive_max, plan.limits.discovery_per_source);
@@ -284,7 +285,7 @@ fn a_controller_has_a_key_of_its_own_and_only_where_the_host_has_one() {
     write("open", CONTROLLER, 0o644);
     let host =
         "[[host]]\nname = \"h\"\nnqn = [\"nqn.2014-08.org.example:h\"]\naccess = [{ subsystem = \"*\" }]\n";
-    let run = |text: &str| load_in(directory.path(), &with(text), &Options::default(), false);
+    let run = |text: &str| load_in(directory.path(), &with(text), &CommandLineOptions::default(), false);
     let (own, all) = ("dhchap_key_file = \"host\"\n", "[auth]\ndhchap_key_file = \"host\"\n");
     let key = "dhchap_controller_key_file = \"controller\"\n";
     for text in [format!("{host}{own}{key}"), format!("{host}{key}{all}")] {

@@ -1,10 +1,10 @@
 //! `[[placement]]`: what is accepted, and what is refused where.
 
 use super::{
-    check::Options,
+    check::CommandLineOptions,
     tests::{errors, load},
 };
-use crate::plan::{CoreChoice, Placement};
+use crate::plan::{ConnectionPlacement, CoreChoice};
 
 const BASE: &str = r#"[[volume]]
 name = "a"
@@ -23,8 +23,8 @@ access = [{ target = "*" }]
 [[placement]]
 "#;
 
-fn rule(text: &str) -> Placement {
-    let options = Options { cores: vec![0, 2, 5], ..Options::default() };
+fn rule(text: &str) -> ConnectionPlacement {
+    let options = CommandLineOptions { cores: vec![0, 2, 5], ..CommandLineOptions::default() };
     let (plan, _) = load(&format!("{BASE}{text}"), &options).unwrap();
     plan.placement.into_iter().next().unwrap()
 }
@@ -69,7 +69,7 @@ fn what_cannot_be_applied_is_refused_with_its_place() {
         let want = format!("blockwire.toml:{want}");
         assert!(got.iter().any(|line| line.starts_with(&want)), "{rest}\n got {got:#?}\nwant {want:?}");
     }
-    let options = Options { cores: vec![0, 2], ..Options::default() };
+    let options = CommandLineOptions { cores: vec![0, 2], ..CommandLineOptions::default() };
     let wrong = load(&format!("{BASE}cores = [1]"), &options).unwrap_err();
     assert_eq!(wrong, ["blockwire.toml:16:10: core 1 in [[placement]] is not one of --cores [0, 2]"]);
 }

@@ -15,7 +15,7 @@ use std::{
 
 pub use multipath::Secret;
 
-pub use placement::{CoreChoice, Placement};
+pub use placement::{ConnectionPlacement, CoreChoice};
 pub use subsystem::{
     ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
 };
@@ -34,7 +34,7 @@ pub struct Plan {
     /// Listeners.
     pub portals: Vec<Portal>,
     /// What leads to volumes: what the configuration names first, then the default ones.
-    pub ways: ServedNames,
+    pub ways: ExportPlan,
     /// Discovery services that ours names.
     pub referrals: Vec<Referral>,
     /// The IEEE OUI for EUI-64 and NGUID; without it they are zero.
@@ -46,49 +46,49 @@ pub struct Plan {
     /// Strangers may be let in from beyond this machine (`--allow-anonymous`).
     pub allow_anonymous: bool,
     /// Limits of the whole daemon.
-    pub limits: Limits,
+    pub limits: DaemonLimits,
     /// Where connections are served; the first rule that fits decides.
-    pub placement: Vec<Placement>,
+    pub placement: Vec<ConnectionPlacement>,
     /// Cores to run on, ascending; empty: every core that the process may use.
     pub cores: Vec<usize>,
     /// How bytes are moved.
-    pub io: IoWorld,
+    pub io: IoEngine,
 }
 
 /// What leads to volumes: everything that is served under a name.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServedNames {
+pub struct ExportPlan {
     /// iSCSI targets.
     pub targets: Vec<Target>,
     /// NVMe subsystems.
     pub subsystems: Vec<Subsystem>,
 }
 
-impl ServedNames {
+impl ExportPlan {
     /// Adds others.
-    pub fn extend(&mut self, more: &ServedNames) {
+    pub fn extend(&mut self, more: &ExportPlan) {
         self.targets.extend_from_slice(&more.targets);
         self.subsystems.extend_from_slice(&more.subsystems);
     }
 
     /// The names of all that leads to a volume.
-    pub fn leading_to(&self, volume: &str) -> Vec<std::sync::Arc<str>> {
+    pub fn names_exporting(&self, volume: &str) -> Vec<std::sync::Arc<str>> {
         let targets = self.targets.iter().map(|target| target.name.as_str());
         let subsystems = self.subsystems.iter().map(|subsystem| subsystem.nqn.as_str());
-        targets.chain(subsystems).filter(|name| self.lead(name, volume)).map(Into::into).collect()
+        targets.chain(subsystems).filter(|name| self.exports_volume(name, volume)).map(Into::into).collect()
     }
 
     /// Whether the target or subsystem of this name leads to a volume.
-    pub fn lead(&self, name: &str, volume: &str) -> bool {
+    pub fn exports_volume(&self, name: &str, volume: &str) -> bool {
         let subsystems = self.subsystems.iter().filter(|subsystem| subsystem.nqn == name);
-        self.targets.iter().any(|target| target.name == name && target.leads_to(volume))
+        self.targets.iter().any(|target| target.name == name && target.exports_volume(volume))
             || subsystems.flat_map(|one| &one.namespaces).any(|one| one.volume.as_str() == volume)
     }
 
     /// Takes a volume away, and the targets and subsystems that this leaves with nothing.
-    pub fn forget(&mut self, volume: &str) {
+    pub fn remove_volume(&mut self, volume: &str) {
         self.targets.retain_mut(|target| {
-            let led = target.leads_to(volume);
+            let led = target.exports_volume(volume);
             target.luns.retain(|lun| lun.volume.as_str() != volume);
             !led || !target.luns.is_empty() || target.redirect.is_some()
         });
@@ -102,7 +102,7 @@ impl ServedNames {
 
 /// Who named a volume, which decides whether it is recorded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
+pub enum VolumeOrigin {
     /// The configuration file or the command line: it says so again at the next start.
     Configured,
     /// `volume create`: the state directory remembers it.
@@ -117,12 +117,12 @@ pub struct Volume {
     /// What it is.
     pub spec: Spec,
     /// Who named it.
-    pub origin: Origin,
+    pub origin: VolumeOrigin,
 }
 
 /// The world that moves the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub enum IoWorld {
+pub enum IoEngine {
     /// io_uring where the kernel allows it, epoll elsewhere.
     #[default]
     Auto,
@@ -132,13 +132,13 @@ pub enum IoWorld {
     Epoll,
 }
 
-impl IoWorld {
+impl IoEngine {
     /// The word on the command line.
     pub fn as_str(self) -> &'static str {
         match self {
-            IoWorld::Auto => "auto",
-            IoWorld::Uring => "uring",
-            IoWorld::Epoll => "epoll",
+            IoEngine::Auto => "auto",
+            IoEngine::Uring => "uring",
+            IoEngine::Epoll => "epoll",
         }
     }
 }
@@ -224,30 +224,30 @@ pub struct Target {
     /// Commands that one session may have outstanding.
     pub commands: u16,
     /// What INQUIRY shows.
-    pub inquiry: Inquiry,
+    pub inquiry: InquiryStrings,
     /// Initiators may set path states (SET TARGET PORT GROUPS).
     pub explicit_alua: bool,
     /// Initiators are sent elsewhere at login.
     pub redirect: Option<Redirect>,
     /// Logins by these portal groups are sent elsewhere.
-    pub sent_on: Vec<SentOn>,
+    pub sent_on: Vec<TemporaryRedirect>,
     /// How its initiators prove themselves, where their host has no credentials of its own; `None`: as
     /// [`Auth`] says.
     pub auth: Option<TargetAuth>,
-    /// How long one of its initiators may leave a ping unanswered; `None`: [`Limits::nop_timeout`].
+    /// How long one of its initiators may leave a ping unanswered; `None`: [`DaemonLimits::nop_timeout`].
     pub nop_timeout: Option<Duration>,
 }
 
 impl Target {
     /// Whether a volume is one of its logical units.
-    pub fn leads_to(&self, volume: &str) -> bool {
+    pub fn exports_volume(&self, volume: &str) -> bool {
         self.luns.iter().any(|lun| lun.volume.as_str() == volume)
     }
 }
 
 /// A portal group of a target whose logins are sent to others, for the time being.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SentOn {
+pub struct TemporaryRedirect {
     /// Its tag.
     pub group: u16,
     /// Where to, spread over them; never empty.
@@ -278,16 +278,16 @@ pub struct Lun {
 
 /// Vendor and product identification.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Inquiry {
+pub struct InquiryStrings {
     /// At most 8 printable ASCII characters.
     pub vendor: String,
     /// At most 16 printable ASCII characters.
     pub product: String,
 }
 
-impl Default for Inquiry {
+impl Default for InquiryStrings {
     fn default() -> Self {
-        Inquiry { vendor: "BLKWIRE".to_owned(), product: "Virtual Disk".to_owned() }
+        InquiryStrings { vendor: "BLKWIRE".to_owned(), product: "Virtual Disk".to_owned() }
     }
 }
 
@@ -343,7 +343,7 @@ impl Default for Negotiation {
 }
 
 /// Commands per session where the configuration says nothing.
-pub const COMMANDS_DEFAULT: u16 = 128;
+pub const SESSION_COMMANDS_DEFAULT: u16 = 128;
 
 /// Where initiators are sent instead (RFC 7143 §11.13.5, status 0101h and 0102h).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -366,15 +366,15 @@ pub struct Host {
     /// Its credentials; empty: those of [`Auth::chap`].
     pub chap: Vec<Credentials>,
     /// What it may reach.
-    pub grants: Vec<Grant>,
+    pub grants: Vec<TargetGrant>,
     /// Its NVMe names; empty: any.
     pub nqns: Vec<String>,
     /// Its NVMe Host Identifier; `None`: any.
     pub hostid: Option<[u8; 16]>,
     /// Its secret for DH-HMAC-CHAP; `None`: [`Auth::dhchap`].
-    pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    pub dhchap: Option<Arc<nvme::auth::DhchapSecret>>,
     /// The secret by which controllers prove themselves to it; `None`: [`Auth::dhchap_controller`].
-    pub dhchap_controller: Option<Arc<nvme::auth::Secret>>,
+    pub dhchap_controller: Option<Arc<nvme::auth::DhchapSecret>>,
     /// Its key for TLS; `None`: [`Auth::tls_key`].
     pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// It may reach one volume over both protocols.
@@ -385,17 +385,17 @@ pub struct Host {
 
 impl Host {
     /// Whether it may come over iSCSI at all: with NVMe names only it may not.
-    pub fn speaks_iscsi(&self) -> bool {
+    pub fn may_use_iscsi(&self) -> bool {
         !self.iqns.is_empty() || self.nqns.is_empty()
     }
 
     /// Whether it may come over NVMe/TCP at all: with iSCSI names only it may not.
-    pub fn speaks_nvme(&self) -> bool {
+    pub fn may_use_nvme(&self) -> bool {
         !self.nqns.is_empty() || self.iqns.is_empty()
     }
 
     /// Its grant for a target: the one that names it before the one for all.
-    pub fn grant(&self, target: &str) -> Option<&Grant> {
+    pub fn target_grant(&self, target: &str) -> Option<&TargetGrant> {
         let named = self.grants.iter().find(|grant| grant.target.as_deref() == Some(target));
         named.or_else(|| self.grants.iter().find(|grant| grant.target.is_none()))
     }
@@ -409,7 +409,7 @@ impl Host {
 
 /// Permission to reach a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Grant {
+pub struct TargetGrant {
     /// The target; `None`: every target, also those created later.
     pub target: Option<String>,
     /// The logical units, and whether each may only be read; `None`: all.
@@ -427,44 +427,44 @@ pub struct Auth {
     pub chap: Vec<Credentials>,
     /// Credentials for discovery sessions; empty: discovery needs none.
     pub discovery: Vec<Credentials>,
-    /// AuthMethod values that are allowed where credentials exist; empty: [`METHODS_DEFAULT`]. Their
+    /// AuthMethod values that are allowed where credentials exist; empty: [`AUTH_METHODS_DEFAULT`]. Their
     /// order means nothing: RFC 7143 §6.2.1 lets that of the initiator decide.
     pub methods: Vec<AuthMethod>,
-    /// CHAP algorithms, most wanted first; empty: [`HASHES_DEFAULT`].
-    pub hashes: Vec<Hash>,
+    /// CHAP algorithms, most wanted first; empty: [`CHAP_ALGORITHMS_DEFAULT`].
+    pub hashes: Vec<ChapAlgorithm>,
     /// An initiator that proves itself and does not ask us to do so is refused.
     pub mutual: bool,
     /// DH-HMAC-CHAP secret of NVMe hosts that have none of their own; `None`: such hosts need none.
-    pub dhchap: Option<Arc<nvme::auth::Secret>>,
+    pub dhchap: Option<Arc<nvme::auth::DhchapSecret>>,
     /// The secret by which controllers prove themselves to NVMe hosts that have none of their own for that;
     /// `None`: to such hosts they cannot.
-    pub dhchap_controller: Option<Arc<nvme::auth::Secret>>,
+    pub dhchap_controller: Option<Arc<nvme::auth::DhchapSecret>>,
     /// By what NVMe hosts may prove themselves, most wanted first.
-    pub proofs: nvme::auth::Policy,
+    pub proofs: nvme::auth::DhchapPolicy,
     /// NVMe hosts must prove themselves to the discovery service too.
     pub dhchap_discovery: bool,
     /// DH-HMAC-CHAP secret of NVMe hosts that ask the discovery service and have none of their own;
     /// `None`: [`Auth::dhchap`].
-    pub dhchap_discovery_key: Option<Arc<nvme::auth::Secret>>,
+    pub dhchap_discovery_key: Option<Arc<nvme::auth::DhchapSecret>>,
     /// The key for TLS of NVMe hosts that have none of their own; `None`: such hosts have none.
     pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// How keys of TLS are derived, most likely first; empty: as the standard says.
-    pub tls_derivations: Vec<nvme::tls::Derivation>,
+    pub tls_derivations: Vec<nvme::tls::HkdfLabelFormat>,
 }
 
 impl Auth {
     /// The methods to offer to an initiator that has credentials.
     pub fn methods(&self) -> &[AuthMethod] {
-        if self.methods.is_empty() { &METHODS_DEFAULT } else { &self.methods }
+        if self.methods.is_empty() { &AUTH_METHODS_DEFAULT } else { &self.methods }
     }
 
     /// The credentials of a target's initiators that have none of their own.
-    pub fn common<'a>(&'a self, target: &'a Target) -> &'a [Credentials] {
+    pub fn shared_credentials<'a>(&'a self, target: &'a Target) -> &'a [Credentials] {
         target.auth.as_ref().map_or(&self.chap, |own| &own.chap)
     }
 
     /// The methods to offer to an initiator of a target.
-    pub fn methods_of<'a>(&'a self, target: &'a Target) -> &'a [AuthMethod] {
+    pub fn target_methods<'a>(&'a self, target: &'a Target) -> &'a [AuthMethod] {
         let own = target.auth.as_ref().map(|own| own.methods.as_slice());
         own.filter(|methods| !methods.is_empty()).unwrap_or_else(|| self.methods())
     }
@@ -475,16 +475,17 @@ impl Auth {
     }
 
     /// The CHAP algorithms to accept.
-    pub fn hashes(&self) -> &[Hash] {
-        if self.hashes.is_empty() { &HASHES_DEFAULT } else { &self.hashes }
+    pub fn chap_algorithms(&self) -> &[ChapAlgorithm] {
+        if self.hashes.is_empty() { &CHAP_ALGORITHMS_DEFAULT } else { &self.hashes }
     }
 }
 
 /// What initiators with credentials must use where the configuration says nothing.
-pub const METHODS_DEFAULT: [AuthMethod; 1] = [AuthMethod::Chap];
+pub const AUTH_METHODS_DEFAULT: [AuthMethod; 1] = [AuthMethod::Chap];
 
 /// CHAP algorithms where the configuration says nothing: all, strongest first.
-pub const HASHES_DEFAULT: [Hash; 4] = [Hash::Sha3_256, Hash::Sha256, Hash::Sha1, Hash::Md5];
+pub const CHAP_ALGORITHMS_DEFAULT: [ChapAlgorithm; 4] =
+    [ChapAlgorithm::Sha3_256, ChapAlgorithm::Sha256, ChapAlgorithm::Sha1, ChapAlgorithm::Md5];
 
 /// AuthMethod (RFC 7143 §12.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -497,7 +498,7 @@ pub enum AuthMethod {
 
 /// A CHAP algorithm (numbers of the IANA registry "PPP Authentication Algorithms").
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Hash {
+pub enum ChapAlgorithm {
     /// 5
     Md5,
     /// 6
@@ -521,7 +522,7 @@ pub struct Credentials {
 
 /// Limits of the whole daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct DaemonLimits {
     /// Idle time after which an initiator is asked for a sign of life (NOP-In); zero: never.
     pub nop_interval: Duration,
     /// A connection that has not answered by then is closed.
@@ -540,9 +541,9 @@ pub struct Limits {
     pub discovery_per_source: u16,
 }
 
-impl Default for Limits {
+impl Default for DaemonLimits {
     fn default() -> Self {
-        Limits {
+        DaemonLimits {
             nop_interval: Duration::from_secs(30),
             nop_timeout: Duration::from_secs(30),
             memory: 128 << 20,

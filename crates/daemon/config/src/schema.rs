@@ -261,15 +261,15 @@ pub const LIMITS: Section = Section {
 };
 
 /// Every section, in the order of the reference.
-pub const ALL: [&Section; 15] = [
+pub const SECTIONS: [&Section; 15] = [
     &ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &SUBSYSTEM, &NAMESPACE, &REFERRAL, &HOST, &ACCESS,
     &PLACEMENT, &CHAP, &AUTH, &LIMITS,
 ];
 
 /// The reference as Markdown, one table per section.
-pub fn markdown() -> String {
+pub fn markdown_reference() -> String {
     let mut out = String::new();
-    for section in ALL {
+    for section in SECTIONS {
         out.push_str(&format!("### {}\n\n{}\n\n", section.title, section.about));
         out.push_str("| key | takes | without it | what it does |\n|---|---|---|---|\n");
         for key in section.keys {

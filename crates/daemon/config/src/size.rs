@@ -57,7 +57,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
 }
 
 /// The shortest exact form of a size that [`parse`] reads back: `1G`, `1536M`, `513`.
-pub fn exact(bytes: u64) -> String {
+pub fn format_exact(bytes: u64) -> String {
     for (shift, suffix) in [(50, "P"), (40, "T"), (30, "G"), (20, "M"), (10, "K")] {
         if bytes != 0 && bytes.trailing_zeros() >= shift {
             return format!("{}{suffix}", bytes >> shift);
@@ -67,7 +67,7 @@ pub fn exact(bytes: u64) -> String {
 }
 
 /// A size for a table column: three significant digits and a binary unit, `1.50 GiB`.
-pub fn human(bytes: u64) -> String {
+pub fn format_human(bytes: u64) -> String {
     let mut value = bytes as f64;
     let mut unit = "B";
     for next in ["KiB", "MiB", "GiB", "TiB", "PiB"] {
@@ -122,15 +122,15 @@ mod tests {
     #[test]
     fn exact_form_reads_back() {
         for bytes in [0, 1, 512, 513, 4096, 1 << 20, 3 << 29, (1 << 40) + 512] {
-            assert_eq!(parse(&exact(bytes)), Ok(bytes));
+            assert_eq!(parse(&format_exact(bytes)), Ok(bytes));
         }
-        assert_eq!(exact(3 << 29), "1536M");
+        assert_eq!(format_exact(3 << 29), "1536M");
     }
 
     #[test]
     fn human_form_is_short() {
-        assert_eq!(human(512), "512 B");
-        assert_eq!(human(1 << 30), "1 GiB");
-        assert_eq!(human(3 << 29), "1.50 GiB");
+        assert_eq!(format_human(512), "512 B");
+        assert_eq!(format_human(1 << 30), "1 GiB");
+        assert_eq!(format_human(3 << 29), "1.50 GiB");
     }
 }

@@ -11,10 +11,10 @@ mod stripe;
 
 use std::{fmt, path::PathBuf};
 
-use multipath::{Url, url::SecretAt};
+use multipath::{Url, url::SecretSource};
 use uuid::Uuid;
 
-pub use self::stripe::Striped;
+pub use self::stripe::StripeSpec;
 use crate::size;
 use multipath::suggest;
 
@@ -39,24 +39,24 @@ pub const KEYS: [&str; 13] = [
 pub const KINDS: [&str; 4] = ["ram", "file", "null", "stripe"];
 
 /// The kinds that are planned.
-const KINDS_LATER: [&str; 1] = ["rbd"];
+const KINDS_PLANNED: [&str; 1] = ["rbd"];
 
 /// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
-const SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
+const URL_SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
 
 /// The keys that mean something for a volume of another machine: the rest is as it is there.
-const KEYS_OF_REMOTE: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
+const REMOTE_KEYS: [&str; 6] = ["ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
 
 /// What is said where `thin=off` of memory is left out.
-pub const THIN_IGNORED: &str = "thin=off is ignored: RAM volumes always allocate memory when it is written and \
+pub const THIN_IGNORED_WARNING: &str = "thin=off is ignored: RAM volumes always allocate memory when it is written and \
                                 free it when it is unmapped; remove the option";
 
 /// Largest physical block, bytes; the exponent field of READ CAPACITY (16) could say more, no disk does.
-const PHYSICAL_BYTES_MAX: u64 = 64 << 10;
+const PHYSICAL_BLOCK_BYTES_MAX: u64 = 64 << 10;
 
 /// Where a volume's bytes live.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum VolumeSource {
     /// Memory of this process; gone when it ends.
     Ram,
     /// A regular file.
@@ -69,99 +69,111 @@ pub enum Source {
     /// volume, and none holds a password.
     Remote(String),
     /// Several volumes as one, chunk by chunk.
-    Stripe(Striped),
+    Stripe(StripeSpec),
 }
 
-impl Source {
+impl VolumeSource {
     /// The file or device behind the volume.
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
-            Source::File(path) | Source::Device(path) => Some(path),
-            Source::Ram | Source::Null | Source::Remote(_) | Source::Stripe(_) => None,
+            VolumeSource::File(path) | VolumeSource::Device(path) => Some(path),
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Remote(_) | VolumeSource::Stripe(_) => {
+                None
+            }
         }
     }
 
     /// Does something with each path of a file, those of a stripe's legs among them.
-    pub fn each_file(&mut self, act: &mut dyn FnMut(&mut PathBuf)) {
+    pub fn for_each_file(&mut self, act: &mut dyn FnMut(&mut PathBuf)) {
         match self {
-            Source::File(path) => act(path),
-            Source::Stripe(striped) => striped.legs.iter_mut().for_each(|leg| leg.source.each_file(act)),
-            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => {}
+            VolumeSource::File(path) => act(path),
+            VolumeSource::Stripe(striped) => {
+                striped.legs.iter_mut().for_each(|leg| leg.source.for_each_file(act))
+            }
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) | VolumeSource::Remote(_) => {}
         }
     }
 
     /// Whether a file is named by a path that depends on the current directory.
     pub fn has_relative_file(&self) -> bool {
         match self {
-            Source::File(path) => path.is_relative(),
-            Source::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
-            Source::Ram | Source::Null | Source::Device(_) | Source::Remote(_) => false,
+            VolumeSource::File(path) => path.is_relative(),
+            VolumeSource::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) | VolumeSource::Remote(_) => {
+                false
+            }
         }
     }
 
     /// Where the volume is, as shown to users: the file, the device, or the URLs without their options.
-    pub fn place(&self) -> Option<String> {
+    pub fn display_location(&self) -> Option<String> {
         match self {
-            Source::File(path) | Source::Device(path) => Some(path.display().to_string()),
-            Source::Remote(urls) => {
+            VolumeSource::File(path) | VolumeSource::Device(path) => Some(path.display().to_string()),
+            VolumeSource::Remote(urls) => {
                 let urls = Url::parse_joined(urls).ok()?;
                 Some(urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
             }
-            Source::Stripe(striped) => Some(striped.place()),
-            Source::Ram | Source::Null => None,
+            VolumeSource::Stripe(striped) => Some(striped.display_location()),
+            VolumeSource::Ram | VolumeSource::Null => None,
         }
     }
 
     /// Whether a file with a secret is named by a path that depends on the current directory.
     pub fn has_relative_secret(&self) -> bool {
         let urls = match self {
-            Source::Remote(urls) => urls,
-            Source::Stripe(striped) => {
+            VolumeSource::Remote(urls) => urls,
+            VolumeSource::Stripe(striped) => {
                 return striped.legs.iter().any(|leg| leg.source.has_relative_secret());
             }
-            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => return false,
+            VolumeSource::Ram | VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => {
+                return false;
+            }
         };
-        name_a_relative_secret(&Url::parse_joined(urls).unwrap_or_default())
+        have_relative_secret(&Url::parse_joined(urls).unwrap_or_default())
     }
 
     /// The kind as listed to users.
     pub fn kind(&self) -> &'static str {
         match self {
-            Source::Ram => "ram",
-            Source::File(_) => "file",
-            Source::Device(_) => "device",
-            Source::Null => "null",
-            Source::Remote(_) => "remote",
-            Source::Stripe(_) => "stripe",
+            VolumeSource::Ram => "ram",
+            VolumeSource::File(_) => "file",
+            VolumeSource::Device(_) => "device",
+            VolumeSource::Null => "null",
+            VolumeSource::Remote(_) => "remote",
+            VolumeSource::Stripe(_) => "stripe",
         }
     }
 
     /// The keys that mean something, and what to say of the others.
-    fn keys(&self) -> (&'static [&'static str], &'static str) {
+    fn allowed_keys(&self) -> (&'static [&'static str], &'static str) {
         match self {
-            Source::Remote(_) => (&KEYS_OF_REMOTE, "is set by the other machine and cannot be chosen here"),
-            Source::Stripe(_) => {
+            VolumeSource::Remote(_) => {
+                (&REMOTE_KEYS, "is set by the other machine and cannot be chosen here")
+            }
+            VolumeSource::Stripe(_) => {
                 (&stripe::KEYS, "belongs to the legs; append it to a leg, with \"\\,\" before it")
             }
-            Source::Ram | Source::File(_) | Source::Device(_) | Source::Null => (&KEYS, ""),
+            VolumeSource::Ram | VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => {
+                (&KEYS, "")
+            }
         }
     }
 }
 
 /// Whether the file of a secret is named as it is from the directory of who wrote the URL.
-pub fn name_a_relative_secret(urls: &[Url]) -> bool {
+pub fn have_relative_secret(urls: &[Url]) -> bool {
     let named = urls
         .iter()
         .flat_map(|url| [&url.options.secret, &url.options.mutual_secret, &url.options.tls_key])
         .flatten();
-    named.into_iter().any(|at| matches!(at, SecretAt::File(path) if path.is_relative()))
+    named.into_iter().any(|at| matches!(at, SecretSource::File(path) if path.is_relative()))
 }
 
 /// A volume as asked for, before anything is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spec {
     /// Where the bytes live.
-    pub source: Source,
+    pub source: VolumeSource,
     /// Bytes, a multiple of `block`. `None`: as large as what is there (an existing file, a device).
     pub size: Option<u64>,
     /// Logical block, bytes: 512 or 4096.
@@ -190,8 +202,8 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A volume of `source` with every option at its default.
-    pub fn new(source: Source) -> Self {
+    /// A volume of `parse_source` with every option at its default.
+    pub fn new(source: VolumeSource) -> Self {
         let on_disk = source.path().is_some();
         Spec {
             size: None,
@@ -201,7 +213,7 @@ impl Spec {
             uuid: None,
             cache: on_disk,
             direct: false,
-            thin: !matches!(source, Source::Device(_)),
+            thin: !matches!(source, VolumeSource::Device(_)),
             removable: false,
             task_aborted_status: true,
             sanitize_rate: None,
@@ -211,9 +223,9 @@ impl Spec {
     }
 
     /// Sets the key `key` from its written value; `None` for a bare key such as `ro`.
-    pub fn set(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
+    pub fn set_key(&mut self, key: &str, value: Option<&str>) -> Result<(), SpecError> {
         let bad = |why: String| SpecError::BadValue { key: key.to_owned(), why };
-        let (keys, otherwise) = self.source.keys();
+        let (keys, otherwise) = self.source.allowed_keys();
         if KEYS.contains(&key) && !keys.contains(&key) {
             return Err(bad(otherwise.to_owned()));
         }
@@ -230,7 +242,7 @@ impl Spec {
             }
             "physical" => {
                 let bytes = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
-                if !bytes.is_power_of_two() || !(512..=PHYSICAL_BYTES_MAX).contains(&bytes) {
+                if !bytes.is_power_of_two() || !(512..=PHYSICAL_BLOCK_BYTES_MAX).contains(&bytes) {
                     return Err(bad("is a power of two from 512 to 64K".to_owned()));
                 }
                 self.physical = Some(bytes as u32);
@@ -242,12 +254,12 @@ impl Spec {
                 }
                 self.uuid = Some(uuid);
             }
-            "ro" => self.read_only = switch(value).map_err(bad)?,
-            "cache" => self.cache = switch(value).map_err(bad)?,
-            "direct" => self.direct = switch(value).map_err(bad)?,
-            "thin" => self.thin = switch(value).map_err(bad)?,
-            "removable" => self.removable = switch(value).map_err(bad)?,
-            "tas" => self.task_aborted_status = switch(value).map_err(bad)?,
+            "ro" => self.read_only = parse_switch(value).map_err(bad)?,
+            "cache" => self.cache = parse_switch(value).map_err(bad)?,
+            "direct" => self.direct = parse_switch(value).map_err(bad)?,
+            "thin" => self.thin = parse_switch(value).map_err(bad)?,
+            "removable" => self.removable = parse_switch(value).map_err(bad)?,
+            "tas" => self.task_aborted_status = parse_switch(value).map_err(bad)?,
             "sanitize_rate" => {
                 let rate = size::parse(need()?).map_err(|e| bad(e.to_string()))?;
                 if rate == 0 {
@@ -268,13 +280,15 @@ impl Spec {
     }
 
     /// Leaves out `thin=off` of memory, which earlier versions took and did nothing about; whether it was there.
-    pub fn leave_out_thin(&mut self) -> bool {
+    pub fn discard_ineffective_thin(&mut self) -> bool {
         match &mut self.source {
-            Source::Ram | Source::Null => !std::mem::replace(&mut self.thin, true),
-            Source::Stripe(striped) => {
-                striped.legs.iter_mut().map(Spec::leave_out_thin).fold(false, |before, it| before | it)
-            }
-            Source::File(_) | Source::Device(_) | Source::Remote(_) => false,
+            VolumeSource::Ram | VolumeSource::Null => !std::mem::replace(&mut self.thin, true),
+            VolumeSource::Stripe(striped) => striped
+                .legs
+                .iter_mut()
+                .map(Spec::discard_ineffective_thin)
+                .fold(false, |before, it| before | it),
+            VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
         }
     }
 
@@ -283,13 +297,15 @@ impl Spec {
         let bad =
             |key: &str, why: &str| Err(SpecError::BadValue { key: key.to_owned(), why: why.to_owned() });
         match (&self.source, self.size) {
-            (Source::Ram | Source::Null, None) => return bad("size", "is needed for this kind of volume"),
-            (Source::Device(_), Some(_)) => {
+            (VolumeSource::Ram | VolumeSource::Null, None) => {
+                return bad("size", "is needed for this kind of volume");
+            }
+            (VolumeSource::Device(_), Some(_)) => {
                 return bad("size", "cannot be chosen for a device: it has its own");
             }
             _ => {}
         }
-        if let Source::Stripe(striped) = &self.source {
+        if let VolumeSource::Stripe(striped) = &self.source {
             striped.check(self.size)?;
         }
         if let Some(size) = self.size {
@@ -306,7 +322,7 @@ impl Spec {
         if self.direct && self.source.path().is_none() {
             return bad("direct", "applies only to files and devices");
         }
-        if !self.thin && matches!(self.source, Source::Ram | Source::Null) {
+        if !self.thin && matches!(self.source, VolumeSource::Ram | VolumeSource::Null) {
             return bad(
                 "thin",
                 "cannot be off: RAM volumes allocate memory when it is written and free it when it is unmapped",
@@ -320,7 +336,7 @@ impl Spec {
 }
 
 /// `on`, `off` and their usual synonyms; a bare key means on.
-fn switch(value: Option<&str>) -> Result<bool, String> {
+fn parse_switch(value: Option<&str>) -> Result<bool, String> {
     match value {
         None | Some("on" | "yes" | "true" | "1") => Ok(true),
         Some("off" | "no" | "false" | "0") => Ok(false),
@@ -368,7 +384,7 @@ impl fmt::Display for SpecError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             SpecError::UnknownKind(kind) => {
-                let hint = suggest::hint(kind, KINDS);
+                let hint = suggest::unknown_word_hint(kind, KINDS);
                 write!(f, "unknown kind of volume \"{kind}\"{hint} (or a device as /dev/NAME)")
             }
             SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not implemented yet"),
@@ -385,7 +401,7 @@ impl fmt::Display for SpecError {
             SpecError::NotADevice(path) => {
                 write!(f, "\"{path}\" is not under /dev; write file:{path} for a file")
             }
-            SpecError::UnknownKey(key) => write!(f, "unknown key \"{key}\"{}", suggest::hint(key, KEYS)),
+            SpecError::UnknownKey(key) => write!(f, "unknown key \"{key}\"{}", suggest::unknown_word_hint(key, KEYS)),
             SpecError::Repeated(key) => write!(f, "key \"{key}\" is given twice"),
             SpecError::BadValue { key, why } => write!(f, "{key} {why}"),
             SpecError::BadEscape => write!(f, "a backslash must be followed by \",\", \"+\" or \"\\\""),
@@ -397,16 +413,16 @@ impl std::error::Error for SpecError {}
 
 /// A written SPEC, cut but not yet checked as a whole: the configuration adds its own keys first.
 pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
-    let (mut spec, fields) = if is_remote(text) {
-        let (urls, keys) = cut_keys(text);
-        (Spec::new(remote(urls)?), keys.into_iter().map(str::to_owned).collect())
+    let (mut spec, fields) = if is_url(text) {
+        let (urls, keys) = split_url_keys(text);
+        (Spec::new(parse_remote_urls(urls)?), keys.into_iter().map(str::to_owned).collect())
     } else if backends::stripe::is_meant(text) {
-        let (striped, fields) = Striped::parse(text)?;
-        (Spec::new(Source::Stripe(striped)), fields)
+        let (striped, fields) = StripeSpec::parse(text)?;
+        (Spec::new(VolumeSource::Stripe(striped)), fields)
     } else {
-        let mut fields = split(text)?;
+        let mut fields = split_fields(text)?;
         let head = fields.remove(0);
-        (source(&head)?, fields)
+        (parse_source(&head)?, fields)
     };
     let mut given: Vec<String> = Vec::new();
     if spec.size.is_some() {
@@ -420,7 +436,7 @@ pub fn parse_parts(text: &str) -> Result<(Spec, Vec<String>), SpecError> {
         if given.iter().any(|seen| seen == key) {
             return Err(SpecError::Repeated(key.to_owned()));
         }
-        spec.set(key, value)?;
+        spec.set_key(key, value)?;
         given.push(key.to_owned());
     }
     Ok((spec, given))
@@ -435,21 +451,21 @@ pub fn parse(text: &str) -> Result<Spec, SpecError> {
 
 /// The same of one that was written for an earlier version, and whether it says `thin=off` of memory, which is left
 /// out.
-pub fn parse_older(text: &str) -> Result<(Spec, bool), SpecError> {
+pub fn parse_legacy(text: &str) -> Result<(Spec, bool), SpecError> {
     let (mut spec, _) = parse_parts(text)?;
-    let left_out = spec.leave_out_thin();
+    let left_out = spec.discard_ineffective_thin();
     spec.check()?;
     Ok((spec, left_out))
 }
 
 /// Whether a URL is meant.
-fn is_remote(text: &str) -> bool {
-    Url::is_meant(text) || text.split_once(':').is_some_and(|(kind, _)| SCHEMES.contains(&kind))
+fn is_url(text: &str) -> bool {
+    Url::has_known_scheme(text) || text.split_once(':').is_some_and(|(kind, _)| URL_SCHEMES.contains(&kind))
 }
 
 /// URLs, and the keys behind the last of them. Keys can only stand behind the host of the last URL: a password
 /// in front of it may hold any comma.
-fn cut_keys(text: &str) -> (&str, Vec<&str>) {
+fn split_url_keys(text: &str) -> (&str, Vec<&str>) {
     let last = text.rfind("://").map_or(0, |at| at + 3);
     let first = text.get(last..).and_then(|rest| rest.find('/')).map_or(text.len(), |at| last + at);
     let (mut urls, mut keys) = (text, Vec::new());
@@ -464,27 +480,27 @@ fn cut_keys(text: &str) -> (&str, Vec<&str>) {
     (urls, keys)
 }
 
-fn remote(urls: &str) -> Result<Source, SpecError> {
+fn parse_remote_urls(urls: &str) -> Result<VolumeSource, SpecError> {
     let parsed = Url::parse_joined(urls).map_err(|why| SpecError::BadUrl(why.to_string()))?;
     if parsed.iter().any(|url| url.user.as_ref().is_some_and(|user| user.secret.is_some())) {
         return Err(SpecError::Password);
     }
-    match parsed.iter().find(|url| !url.names_volume()) {
-        Some(url) => Err(SpecError::BadUrl(url.lacks_volume().to_string())),
-        None => Ok(Source::Remote(urls.to_owned())),
+    match parsed.iter().find(|url| !url.has_volume()) {
+        Some(url) => Err(SpecError::BadUrl(url.missing_volume_error().to_string())),
+        None => Ok(VolumeSource::Remote(urls.to_owned())),
     }
 }
 
 /// The first field: `KIND:ARG` or `/dev/NAME`.
-fn source(head: &str) -> Result<Spec, SpecError> {
+fn parse_source(head: &str) -> Result<Spec, SpecError> {
     if head.starts_with("/dev/") && head.len() > 5 {
-        return Ok(Spec::new(Source::Device(head.into())));
+        return Ok(Spec::new(VolumeSource::Device(head.into())));
     }
     if head.starts_with('/') {
         return Err(SpecError::NotADevice(head.to_owned()));
     }
     let (kind, argument) = head.split_once(':').unwrap_or((head, ""));
-    if KINDS_LATER.contains(&kind) {
+    if KINDS_PLANNED.contains(&kind) {
         return Err(SpecError::NotBuilt(kind.to_owned()));
     }
     let sized = |source, kind| {
@@ -492,20 +508,20 @@ fn source(head: &str) -> Result<Spec, SpecError> {
             return Err(SpecError::NoArgument(kind));
         }
         let mut spec = Spec::new(source);
-        spec.set("size", Some(argument))?;
+        spec.set_key("size", Some(argument))?;
         Ok(spec)
     };
     match kind {
-        "ram" => sized(Source::Ram, "ram"),
-        "null" => sized(Source::Null, "null"),
+        "ram" => sized(VolumeSource::Ram, "ram"),
+        "null" => sized(VolumeSource::Null, "null"),
         "file" if argument.is_empty() => Err(SpecError::NoArgument("file")),
-        "file" => Ok(Spec::new(Source::File(argument.into()))),
+        "file" => Ok(Spec::new(VolumeSource::File(argument.into()))),
         _ => Err(SpecError::UnknownKind(kind.to_owned())),
     }
 }
 
 /// Cuts at commas that no backslash protects, and takes the backslashes away.
-fn split(text: &str) -> Result<Vec<String>, SpecError> {
+fn split_fields(text: &str) -> Result<Vec<String>, SpecError> {
     let (mut fields, mut last) = (Vec::new(), String::new());
     let mut chars = text.chars();
     while let Some(c) = chars.next() {
@@ -528,19 +544,19 @@ impl fmt::Display for Spec {
         let default = Spec::new(self.source.clone());
         let mut size = self.size;
         match &self.source {
-            Source::Ram | Source::Null => {
-                write!(f, "{}:{}", self.source.kind(), size::exact(size.take().unwrap_or(0)))?;
+            VolumeSource::Ram | VolumeSource::Null => {
+                write!(f, "{}:{}", self.source.kind(), size::format_exact(size.take().unwrap_or(0)))?;
             }
-            Source::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
-            Source::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
-            Source::Remote(urls) => f.write_str(urls)?,
-            Source::Stripe(striped) => striped.fmt(f)?,
+            VolumeSource::File(path) => write!(f, "file:{}", escape(&path.to_string_lossy()))?,
+            VolumeSource::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
+            VolumeSource::Remote(urls) => f.write_str(urls)?,
+            VolumeSource::Stripe(striped) => striped.fmt(f)?,
         }
         if let Some(bytes) = size {
-            write!(f, ",size={}", size::exact(bytes))?;
+            write!(f, ",size={}", size::format_exact(bytes))?;
         }
         // What a volume of another machine or a stripe's leg is like is found there again at each start.
-        let keys = self.source.keys().0;
+        let keys = self.source.allowed_keys().0;
         let chosen = keys.contains(&"block");
         if chosen && self.block != default.block {
             write!(f, ",block={}", self.block)?;
@@ -564,7 +580,7 @@ impl fmt::Display for Spec {
             }
         }
         if let Some(rate) = self.sanitize_rate {
-            write!(f, ",sanitize_rate={}", size::exact(rate))?;
+            write!(f, ",sanitize_rate={}", size::format_exact(rate))?;
         }
         if self.persist {
             write!(f, ",persist=force")?;

@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn spec(source: Source, change: impl FnOnce(&mut Spec)) -> Spec {
+fn spec(source: VolumeSource, change: impl FnOnce(&mut Spec)) -> Spec {
     let mut spec = Spec::new(source);
     change(&mut spec);
     spec
@@ -10,20 +10,20 @@ fn spec(source: Source, change: impl FnOnce(&mut Spec)) -> Spec {
 
 #[test]
 fn accepted_specs() {
-    let file = |path: &str| Source::File(path.into());
+    let file = |path: &str| VolumeSource::File(path.into());
     let uuid: Uuid = "6ba7b810-9dad-11d1-80b4-00c04fd430c8".parse().unwrap();
     for (text, want) in [
-        ("ram:64M", spec(Source::Ram, |s| s.size = Some(64 << 20))),
-        ("null:1T", spec(Source::Null, |s| s.size = Some(1 << 40))),
+        ("ram:64M", spec(VolumeSource::Ram, |s| s.size = Some(64 << 20))),
+        ("null:1T", spec(VolumeSource::Null, |s| s.size = Some(1 << 40))),
         ("file:/srv/a.img", spec(file("/srv/a.img"), |_| {})),
         ("file:relative.img,size=1G", spec(file("relative.img"), |s| s.size = Some(1 << 30))),
         ("file:/a\\,b\\+c\\\\d", spec(file("/a,b+c\\d"), |_| {})),
         ("file:/with=equals:colon", spec(file("/with=equals:colon"), |_| {})),
-        ("/dev/sdb,ro", spec(Source::Device("/dev/sdb".into()), |s| s.read_only = true)),
-        ("/dev/disk/by-id/x,ro=off", spec(Source::Device("/dev/disk/by-id/x".into()), |_| {})),
+        ("/dev/sdb,ro", spec(VolumeSource::Device("/dev/sdb".into()), |s| s.read_only = true)),
+        ("/dev/disk/by-id/x,ro=off", spec(VolumeSource::Device("/dev/disk/by-id/x".into()), |_| {})),
         (
             "null:1G,tas=off,sanitize_rate=4M",
-            spec(Source::Null, |s| {
+            spec(VolumeSource::Null, |s| {
                 s.size = Some(1 << 30);
                 s.task_aborted_status = false;
                 s.sanitize_rate = Some(4 << 20);
@@ -31,7 +31,7 @@ fn accepted_specs() {
         ),
         (
             "ram:64M,block=4096,physical=8192,removable",
-            spec(Source::Ram, |s| {
+            spec(VolumeSource::Ram, |s| {
                 s.size = Some(64 << 20);
                 s.block = 4096;
                 s.physical = Some(8192);
@@ -138,7 +138,7 @@ fn a_stripe_is_made_of_volumes() {
     ] {
         let spec = parse(&text).unwrap();
         let legs: Vec<Spec> = legs.into_iter().map(|text| leg(&text.replace("a+b", r"a\+b"))).collect();
-        assert_eq!(spec.source, Source::Stripe(Striped { legs, chunk }), "{text}");
+        assert_eq!(spec.source, VolumeSource::Stripe(StripeSpec { legs, chunk }), "{text}");
         assert_eq!(parse(&spec.to_string()), Ok(spec.clone()), "written form of {text}");
         assert_eq!(spec.read_only, text.ends_with("ro"));
     }
@@ -146,8 +146,8 @@ fn a_stripe_is_made_of_volumes() {
     assert!(secret.to_string().contains("leg 1") && !format!("{secret:?} {secret}").contains("u%secret"));
     let mut relative = parse("stripe:file:a.img+file:/b.img").unwrap();
     assert!(relative.source.has_relative_file());
-    relative.source.each_file(&mut |path| *path = std::path::Path::new("/srv").join(&*path));
-    assert_eq!(relative.source.place().unwrap(), "/srv/a.img+/b.img");
+    relative.source.for_each_file(&mut |path| *path = std::path::Path::new("/srv").join(&*path));
+    assert_eq!(relative.source.display_location().unwrap(), "/srv/a.img+/b.img");
 }
 
 const NVME: &str = "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1?secret_file=/etc/a,b";
@@ -160,14 +160,17 @@ fn a_url_keeps_what_is_its_own() {
         (format!("{NVME},ro=on,persist=force"), NVME.to_owned()),
     ] {
         let spec = parse(&text).unwrap();
-        assert_eq!(spec.source, Source::Remote(urls));
+        assert_eq!(spec.source, VolumeSource::Remote(urls));
         assert_eq!(spec.read_only, text != NVME);
         assert_eq!(parse(&spec.to_string()).unwrap(), spec);
-        assert_eq!(spec.source.place().unwrap(), "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1");
+        assert_eq!(
+            spec.source.display_location().unwrap(),
+            "nvme+tcp://[::1]:4420/nqn.2026-11.io.blockwire:d/1"
+        );
     }
     let both = "iscsi://h/iqn.2026-11.io.blockwire:d/0,nvme+tcp://h/nqn.2026-11.io.blockwire:d/1";
     let spec = parse(&format!("{both},uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8")).unwrap();
-    assert_eq!(spec.source, Source::Remote(both.to_owned()));
+    assert_eq!(spec.source, VolumeSource::Remote(both.to_owned()));
     assert!(spec.uuid.is_some());
 }
 

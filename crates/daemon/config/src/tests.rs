@@ -4,30 +4,36 @@ use std::os::unix::fs::PermissionsExt;
 
 use super::*;
 use crate::{
-    check::Options,
-    plan::{AuthMethod, DigestPolicy, Hash, Plan},
+    check::CommandLineOptions,
+    plan::{AuthMethod, ChapAlgorithm, DigestPolicy, Plan},
 };
 
-pub(super) fn load(text: &str, options: &Options) -> Result<(Plan, Vec<String>), Vec<String>> {
+pub(super) fn load(text: &str, options: &CommandLineOptions) -> Result<(Plan, Vec<String>), Vec<String>> {
     load_in(Path::new("/etc/blockwire"), text, options, false)
 }
 
 pub(super) fn load_in(
     directory: &Path,
     text: &str,
-    options: &Options,
+    options: &CommandLineOptions,
     world_readable: bool,
 ) -> Result<(Plan, Vec<String>), Vec<String>> {
     let sink = Sink::default();
     let mut draft = Draft::default();
-    read_text(&Text::new("blockwire.toml", text.to_owned()), directory, world_readable, &sink, &mut draft);
-    let plan = check::check(draft, options, &sink);
+    read_text(
+        &SourceText::new("blockwire.toml", text.to_owned()),
+        directory,
+        world_readable,
+        &sink,
+        &mut draft,
+    );
+    let plan = check::resolve_draft(draft, options, &sink);
     let shown = |list: Vec<diagnostic::Diagnostic>| list.iter().map(ToString::to_string).collect::<Vec<_>>();
-    sink.finish(plan).map(|(plan, warnings)| (plan, shown(warnings))).map_err(shown)
+    sink.into_result(plan).map(|(plan, warnings)| (plan, shown(warnings))).map_err(shown)
 }
 
 pub(super) fn errors(text: &str) -> Vec<String> {
-    load(text, &Options::default()).map(|(plan, _)| panic!("accepted: {plan:?}")).unwrap_err()
+    load(text, &CommandLineOptions::default()).map(|(plan, _)| panic!("accepted: {plan:?}")).unwrap_err()
 }
 
 /// A document with one sound volume and portal, before `rest`.
@@ -205,11 +211,11 @@ fn nothing_is_open_to_strangers_unless_said() {
     let refused = |rest: &str| {
         let got = errors(&public(rest));
         assert!(got.len() == 1 && got[0].contains("requires no authentication"), "{rest}: {got:#?}");
-        let options = Options { allow_anonymous: true, ..Options::default() };
+        let options = CommandLineOptions { allow_anonymous: true, ..CommandLineOptions::default() };
         load(&public(rest), &options).expect("allowed when said");
     };
     let accepted = |rest: &str| {
-        load(&public(rest), &Options::default()).unwrap_or_else(|got| panic!("{rest}: {got:#?}"));
+        load(&public(rest), &CommandLineOptions::default()).unwrap_or_else(|got| panic!("{rest}: {got:#?}"));
     };
     let chap = "chap = {user = \"u\", secret = \"123456789012\"}\n";
     let host = "[[host]]\nname = \"h\"\niqn = [\"iqn.2026-11.io:i\"]\naccess = [{target = \"*\"}]\n";
@@ -228,15 +234,15 @@ fn nothing_is_open_to_strangers_unless_said() {
 #[test]
 fn a_name_for_two_machines_is_warned_about() {
     let text = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[portal]]\nprotocol = \"iscsi\"\naddress = \"0.0.0.0\"\n";
-    let options = Options { allow_anonymous: true, ..Options::default() };
+    let options = CommandLineOptions { allow_anonymous: true, ..CommandLineOptions::default() };
     let (_, warnings) = load(text, &options).unwrap();
     assert!(warnings.len() == 1 && warnings[0].contains("no node name is set"), "{warnings:#?}");
 }
 
 #[test]
 fn a_full_configuration_becomes_a_plan() {
-    let text = EXAMPLE;
-    let (plan, warnings) = load(text, &Options::default()).unwrap();
+    let text = EXAMPLE_TOML;
+    let (plan, warnings) = load(text, &CommandLineOptions::default()).unwrap();
     assert_eq!(warnings, Vec::<String>::new());
     for wrong in [
         "chap = [{user = \"u\", secret = \"123456789012\", mutual_user = \"t\", mutual_secret = \"abcdefghijkl\"}, \
@@ -275,7 +281,7 @@ fn a_full_configuration_becomes_a_plan() {
     assert_eq!(host.chap[0].user, "db1");
     assert_eq!(host.chap[0].mutual.as_ref().unwrap().0, "rack4");
     assert_eq!(plan.auth.methods(), [AuthMethod::Chap]);
-    assert_eq!(plan.auth.hashes(), [Hash::Sha3_256, Hash::Sha256]);
+    assert_eq!(plan.auth.chap_algorithms(), [ChapAlgorithm::Sha3_256, ChapAlgorithm::Sha256]);
     assert_eq!(plan.auth.discovery[0].user, "discover");
     assert_eq!(plan.limits.nop_interval.as_secs(), 10);
     assert_eq!((plan.limits.sessions, plan.limits.login_timeout.as_secs()), (Some(2000), 20));
@@ -289,7 +295,7 @@ fn secret_files_must_be_private() {
     let run = |mode: u32, content: &str| {
         fs::write(&file, content).unwrap();
         fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-        load_in(directory.path(), &text, &Options::default(), true)
+        load_in(directory.path(), &text, &CommandLineOptions::default(), true)
     };
     let (plan, _) = run(0o600, "123456789012\n").unwrap();
     assert_eq!(plan.auth.chap[0].secret.expose(), b"123456789012");
@@ -303,14 +309,14 @@ fn secret_files_must_be_private() {
     let (_, warnings) = run(0o600, "12345678901234567\n").unwrap();
     assert!(warnings[0].contains("Windows"), "{warnings:?}");
     let inline = with("[auth]\nchap = {user = \"u\", secret = \"123456789012\"}");
-    let got = load_in(directory.path(), &inline, &Options::default(), true).unwrap_err();
+    let got = load_in(directory.path(), &inline, &CommandLineOptions::default(), true).unwrap_err();
     assert!(got[0].contains("others can read it") && !got[0].contains("123456789012"), "{got:?}");
 }
 
 #[test]
 fn short_secrets_are_accepted_only_when_said() {
     let text = with("[auth]\nallow_short_secrets = true\nchap = {user = \"u\", secret = \"short\"}");
-    load(&text, &Options::default()).unwrap();
+    load(&text, &CommandLineOptions::default()).unwrap();
     let text = with("[auth]\nallow_short_secrets = true\nchap = {user = \"u\", secret = \"\"}");
     assert_eq!(errors(&text).len(), 1);
 }
@@ -327,15 +333,15 @@ fn parts_are_merged_in_order_and_name_their_file() {
     fs::write(parts.join("ignored.toml~"), "nonsense").unwrap();
     let sink = Sink::default();
     let draft = read_files(&main, &sink);
-    let plan = check::check(draft, &Options::default(), &sink);
-    let (plan, _) = sink.finish(plan).unwrap();
+    let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
+    let (plan, _) = sink.into_result(plan).unwrap();
     assert_eq!(plan.volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
     assert_eq!(plan.volumes[1].spec.source.path(), Some(&parts.join("b.img")));
 
     fs::write(parts.join("30.toml"), "[limits]\nnop_timeout = 6\n").unwrap();
     let sink = Sink::default();
     read_files(&main, &sink);
-    let got = sink.finish(()).unwrap_err();
+    let got = sink.into_result(()).unwrap_err();
     assert!(
         got.len() == 1 && got[0].to_string().contains("conf.d/30.toml:1:1: [limits] is already set at"),
         "{got:?}"
@@ -348,12 +354,12 @@ fn the_reference_in_the_documentation_is_the_schema() {
     let page = fs::read_to_string(&path).unwrap();
     let (before, rest) = page.split_once("<!-- reference: generated -->\n").expect("opening mark");
     let (_, after) = rest.split_once("<!-- end of reference -->\n").expect("closing mark");
-    let example = format!("```toml\n{}```\n", EXAMPLE);
+    let example = format!("```toml\n{}```\n", EXAMPLE_TOML);
     let (head, tail) = before.split_once("<!-- example: checked -->\n").expect("mark of the example");
     let (_, tail) = tail.split_once("<!-- end of example -->\n").expect("mark of its end");
     let want = format!(
         "{head}<!-- example: checked -->\n{example}<!-- end of example -->\n{tail}<!-- reference: generated -->\n{}<!-- end of reference -->\n{after}",
-        schema::markdown()
+        schema::markdown_reference()
     );
     if std::env::var_os("BLESS").is_some() {
         fs::write(&path, &want).unwrap();
@@ -371,7 +377,8 @@ fn a_target_may_have_credentials_of_its_own() {
         format!("{base}[[target]]\nname = \"iqn.2026-11.io:t\"\nluns = [{{lun = 0, volume = \"a\"}}]\n{rest}")
     };
     let own = "chap = {user = \"u\", secret = \"secret of 12 bytes\", mutual_user = \"t\", mutual_secret = \"another secret\"}\n";
-    let (plan, _) = load(&target(&format!("{own}mutual = \"require\"\n")), &Options::default()).unwrap();
+    let (plan, _) =
+        load(&target(&format!("{own}mutual = \"require\"\n")), &CommandLineOptions::default()).unwrap();
     let auth = plan.ways.targets[0].auth.as_ref().unwrap();
     assert!(
         auth.mutual && auth.methods.is_empty() && auth.chap[0].user == "u",
@@ -408,7 +415,7 @@ fn a_grant_may_name_addresses_of_ours() {
              [[host]]\nname = \"h\"\nsources = [\"127.0.0.1\"]\naccess = [{{target = \"*\", through = {through}}}]\n"
         )
     };
-    let (plan, _) = load(&with("[\"127.0.0.1\", \"::1\"]"), &Options::default()).unwrap();
+    let (plan, _) = load(&with("[\"127.0.0.1\", \"::1\"]"), &CommandLineOptions::default()).unwrap();
     assert_eq!(plan.hosts[0].grants[0].locals.len(), 2);
     assert!(errors(&with("[\"127.0.0.0/8\"]"))[0].contains("through in access of [[host]]"));
     assert!(errors(&with("[]"))[0].contains("holds no address"));

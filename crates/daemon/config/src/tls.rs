@@ -3,13 +3,13 @@
 
 use std::sync::Arc;
 
-use nvme::tls::{ConfiguredPsk, Derivation};
+use nvme::tls::{ConfiguredPsk, HkdfLabelFormat};
 use shard::TlsMode;
 use zeroize::Zeroizing;
 
 use super::{
     diagnostic::{Located, Sink},
-    reader::Reader,
+    reader::TableReader,
     secret,
 };
 use crate::plan::{Auth, Host, Portal, Protocol};
@@ -19,28 +19,28 @@ pub const MODES: [(&str, TlsMode); 3] =
     [("off", TlsMode::Off), ("allow", TlsMode::Allow), ("require", TlsMode::Require)];
 
 /// Derivations, by their names.
-const DERIVATIONS: [(&str, Derivation); 2] =
-    [("standard", Derivation::Standard), ("compat", Derivation::Compat)];
+const PSK_DERIVATIONS: [(&str, HkdfLabelFormat); 2] =
+    [("standard", HkdfLabelFormat::Standard), ("compat", HkdfLabelFormat::Compat)];
 
 /// Reads `tls` of a portal.
-pub fn portal_mode(table: &Reader<'_>, spoken: Protocol) -> TlsMode {
-    let Some(mode) = table.word("tls", &MODES) else { return TlsMode::Off };
+pub fn read_portal_mode(table: &TableReader<'_>, spoken: Protocol) -> TlsMode {
+    let Some(mode) = table.keyword("tls", &MODES) else { return TlsMode::Off };
     if spoken == Protocol::Iscsi {
         let why = "tls in [[portal]] applies to NVMe/TCP: iSCSI has no TLS of its own";
-        table.file.sink.error(&mode.at, why);
+        table.file.sink.note_error(&mode.at, why);
     }
     mode.value
 }
 
 /// Reads `tls_derivations`.
-pub fn derivations(table: &Reader<'_>) -> Vec<Derivation> {
-    table.words("tls_derivations", &DERIVATIONS).map_or_else(Vec::new, |list| list.value)
+pub fn read_derivations(table: &TableReader<'_>) -> Vec<HkdfLabelFormat> {
+    table.keywords("tls_derivations", &PSK_DERIVATIONS).map_or_else(Vec::new, |list| list.value)
 }
 
 /// Reads the file that `tls_key_file` names.
-pub fn key(table: &Reader<'_>) -> Option<Arc<ConfiguredPsk>> {
+pub fn read_psk(table: &TableReader<'_>) -> Option<Arc<ConfiguredPsk>> {
     let path = table.text("tls_key_file")?;
-    let bytes = secret::read(&table.file.directory.join(&path.value)).map(Zeroizing::new);
+    let bytes = secret::read_secret_file(&table.file.directory.join(&path.value)).map(Zeroizing::new);
     let parsed = bytes.and_then(|bytes| {
         let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
         ConfiguredPsk::parse(text).map_err(|why| {
@@ -52,7 +52,7 @@ pub fn key(table: &Reader<'_>) -> Option<Arc<ConfiguredPsk>> {
     match parsed {
         Ok(key) => Some(Arc::new(key)),
         Err(why) => {
-            table.file.sink.error(&path.at, format!("tls_key_file \"{}\" {why}", path.value));
+            table.file.sink.note_error(&path.at, format!("tls_key_file \"{}\" {why}", path.value));
             None
         }
     }
@@ -60,7 +60,7 @@ pub fn key(table: &Reader<'_>) -> Option<Arc<ConfiguredPsk>> {
 
 /// Where TLS is offered, some host has a key for it, or one by which it can generate such a key: that begins without
 /// TLS.
-pub fn has_keys(portals: &[Located<Portal>], hosts: &[Host], auth: &Auth, sink: &Sink) {
+pub fn check_keys_exist(portals: &[Located<Portal>], hosts: &[Host], auth: &Auth, sink: &Sink) {
     if auth.tls_key.is_some() || hosts.iter().any(|host| host.tls_key.is_some()) {
         return;
     }
@@ -78,6 +78,6 @@ pub fn has_keys(portals: &[Located<Portal>], hosts: &[Host], auth: &Auth, sink: 
         } else {
             "tls in [[portal]] needs a key: set tls_key_file in [[host]] or in [auth]"
         };
-        sink.error(&portal.at, why);
+        sink.note_error(&portal.at, why);
     }
 }

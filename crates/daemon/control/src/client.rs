@@ -7,22 +7,30 @@ use std::{
     time::Duration,
 };
 
-use super::{Answer, Call, Code, Outcome, REPLY_BYTES_MAX, Reply, Request, VERSION, read_line};
+use super::{
+    Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome, Request,
+    RequestEnvelope, read_bounded_line,
+};
 use process::exit::{Exit, Failure};
-use process::owned::{Peer, user};
+use process::owned_dir::{PeerProcess, current_uid};
 
 /// How long a request may take. The daemon itself gives up on its shards before.
-const PATIENCE: Duration = Duration::from_secs(60);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Asks the daemon at `path` once: one of our own user or of root, or, if we are root, of the user whose
 /// directory the socket stands in. Requests may carry passwords, and answers are believed.
-pub fn ask(path: &Path, request: Request) -> Result<Answer, Failure> {
-    ask_ours(path, request).map(|(answer, _)| answer)
+pub fn send_request(path: &Path, request: Request) -> Result<Answer, Failure> {
+    send_to_own_daemon(path, request).map(|(answer, _)| answer)
 }
 
 /// Ends the daemon at `path`, and waits until its process has gone. `said` is given its answer before.
-pub fn stop(path: &Path, now: bool, patience: Duration, said: impl FnOnce(&Answer)) -> Result<(), Failure> {
-    let (answer, mut stream) = ask_ours(path, Request::Stop { now })?;
+pub fn stop_daemon(
+    path: &Path,
+    now: bool,
+    patience: Duration,
+    said: impl FnOnce(&Answer),
+) -> Result<(), Failure> {
+    let (answer, mut stream) = send_to_own_daemon(path, Request::Stop { now })?;
     said(&answer);
     let waits = |why: io::Error| Failure::failed(format!("cannot wait for the daemon to exit: {why}"));
     stream.set_read_timeout(Some(patience)).map_err(waits)?;
@@ -46,26 +54,26 @@ pub fn stop(path: &Path, now: bool, patience: Duration, said: impl FnOnce(&Answe
     }
 }
 
-fn ask_ours(path: &Path, request: Request) -> Result<(Answer, UnixStream), Failure> {
+fn send_to_own_daemon(path: &Path, request: Request) -> Result<(Answer, UnixStream), Failure> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let owner = std::fs::metadata(directory).map(|facts| facts.uid());
-    ask_whom(path, request, |peer| {
-        peer.commands_us() || user() == 0 && owner.is_ok_and(|owner| owner == peer.user)
+    connect_and_exchange(path, request, |peer| {
+        peer.is_trusted() || current_uid() == 0 && owner.is_ok_and(|owner| owner == peer.user)
     })
 }
 
-/// The same as [`ask`], of a daemon of this user and no other.
-pub fn ask_user(path: &Path, request: Request, owner: u32) -> Result<Answer, Failure> {
-    ask_whom(path, request, |peer| peer.user == owner).map(|(answer, _)| answer)
+/// The same as [`send_request`], of a daemon of this user and no other.
+pub fn send_request_to_user(path: &Path, request: Request, owner: u32) -> Result<Answer, Failure> {
+    connect_and_exchange(path, request, |peer| peer.user == owner).map(|(answer, _)| answer)
 }
 
-fn ask_whom(
+fn connect_and_exchange(
     path: &Path,
     request: Request,
-    is_meant: impl FnOnce(Peer) -> bool,
+    is_meant: impl FnOnce(PeerProcess) -> bool,
 ) -> Result<(Answer, UnixStream), Failure> {
-    let stream = UnixStream::connect(path).map_err(|why| unreachable(path, &why))?;
-    let peer = Peer::of(&stream).map_err(|why| unreachable(path, &why))?;
+    let stream = UnixStream::connect(path).map_err(|why| unreachable_failure(path, &why))?;
+    let peer = PeerProcess::of(&stream).map_err(|why| unreachable_failure(path, &why))?;
     if !is_meant(peer) {
         return Err(Failure::failed(format!(
             "what answers at {} is process {} of another user ({}): nothing was sent to it; name the socket of \
@@ -75,7 +83,7 @@ fn ask_whom(
             peer.user
         )));
     }
-    let answered = exchange(&stream, request).map_err(|why| match why.kind() {
+    let answered = exchange_messages(&stream, request).map_err(|why| match why.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Failure::new(
             Exit::RequestTimeout,
             format!("the daemon at {} did not answer in time", path.display()),
@@ -83,34 +91,37 @@ fn ask_whom(
         _ => Failure::failed(format!("talking to the daemon at {} failed: {why}", path.display())),
     })?;
     match answered.outcome {
-        Outcome::Ok(answer) => Ok((*answer, stream)),
-        Outcome::Error(refused) => {
+        ReplyOutcome::Ok(answer) => Ok((*answer, stream)),
+        ReplyOutcome::Error(refused) => {
             let exit = match refused.code {
-                Code::NotFound => Exit::NothingFound,
-                Code::Invalid => Exit::Usage,
-                Code::TimedOut => Exit::RequestTimeout,
-                Code::Attached => Exit::Exists,
-                Code::Unreachable => Exit::ConnectTimeout,
-                Code::Unproven => Exit::NotAuthenticated,
-                Code::Conflict | Code::Failed | Code::Unavailable | Code::Version => Exit::Failure,
+                RefusalCode::NotFound => Exit::NothingFound,
+                RefusalCode::Invalid => Exit::Usage,
+                RefusalCode::TimedOut => Exit::RequestTimeout,
+                RefusalCode::Attached => Exit::Exists,
+                RefusalCode::Unreachable => Exit::ConnectTimeout,
+                RefusalCode::Unproven => Exit::NotAuthenticated,
+                RefusalCode::Conflict
+                | RefusalCode::Failed
+                | RefusalCode::Unavailable
+                | RefusalCode::Version => Exit::Failure,
             };
             Err(Failure::new(exit, refused.message))
         }
     }
 }
 
-fn exchange(mut stream: &UnixStream, request: Request) -> io::Result<Reply> {
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut line = serde_json::to_vec(&Call { version: VERSION, request })?;
+fn exchange_messages(mut stream: &UnixStream, request: Request) -> io::Result<ReplyEnvelope> {
+    stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    stream.set_write_timeout(Some(REQUEST_TIMEOUT))?;
+    let mut line = serde_json::to_vec(&RequestEnvelope { version: PROTOCOL_VERSION, request })?;
     line.push(b'\n');
     stream.write_all(&line)?;
-    let line =
-        read_line(&mut BufReader::new(stream), REPLY_BYTES_MAX)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let line = read_bounded_line(&mut BufReader::new(stream), REPLY_BYTES_MAX)?
+        .ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&line)?)
 }
 
-fn unreachable(path: &Path, why: &io::Error) -> Failure {
+fn unreachable_failure(path: &Path, why: &io::Error) -> Failure {
     let path = path.display();
     match why.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => Failure::failed(format!(

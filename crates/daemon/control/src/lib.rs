@@ -32,15 +32,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     report::{
-        AttachmentReport, ConnectionReport, HostReport, ObservationReport, PathReport, ReservationReport,
-        SessionReport, SettingsReport, ShardReport, StatusReport, SubsystemReport, TargetReport,
-        TargetSwitchReport, VolumeReport, line::LineReport, plan::PlanReport,
+        AttachmentReport, ConnectionReport, HostReport, ObservationReport, ReservationReport, SessionReport,
+        ShardReport, StatusReport, SubsystemReport, TargetReport, TargetSettingsReport, TargetSwitchReport,
+        VolumePathReport, VolumeReport, line::LineReport, plan::PlanReport,
     },
     secret_url::SecretUrl,
 };
 
 /// Version of the protocol; a change that old clients would misread raises it.
-pub const VERSION: u32 = 1;
+pub const PROTOCOL_VERSION: u32 = 1;
 /// Longest request, bytes with its line end.
 pub const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// Longest reply, bytes with its line end: 65,535 sessions of half a KiB each.
@@ -48,8 +48,8 @@ pub const REPLY_BYTES_MAX: u64 = 64 << 20;
 
 /// What a client sends.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Call {
-    /// [`VERSION`].
+pub struct RequestEnvelope {
+    /// [`PROTOCOL_VERSION`].
     pub version: u32,
     /// What it wants.
     #[serde(flatten)]
@@ -237,22 +237,22 @@ pub struct AttachRequest {
 
 /// What the daemon sends back.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reply {
-    /// [`VERSION`].
+pub struct ReplyEnvelope {
+    /// [`PROTOCOL_VERSION`].
     pub version: u32,
     /// How it went.
     #[serde(flatten)]
-    pub outcome: Outcome,
+    pub outcome: ReplyOutcome,
 }
 
 /// How a request went.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Outcome {
+pub enum ReplyOutcome {
     /// Done.
     Ok(Box<Answer>),
     /// Not done.
-    Error(Refused),
+    Error(RequestRefusal),
 }
 
 /// An answer, by the verb that asked.
@@ -278,7 +278,7 @@ pub enum Answer {
     /// One of them.
     Reservation(ReservationReport),
     /// Paths, as they are now.
-    Paths(Vec<PathReport>),
+    Paths(Vec<VolumePathReport>),
     /// All targets.
     Targets(Vec<TargetReport>),
     /// One target.
@@ -286,7 +286,7 @@ pub enum Answer {
     /// Targets that were to be started or stopped.
     Switched(Vec<TargetSwitchReport>),
     /// What targets are set to.
-    Settings(Vec<SettingsReport>),
+    Settings(Vec<TargetSettingsReport>),
     /// What became of lines.
     Lines(Vec<LineReport>),
     /// A session is being ended.
@@ -324,9 +324,9 @@ pub enum Answer {
 
 /// Why a request was not done.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Refused {
+pub struct RequestRefusal {
     /// For programs.
-    pub code: Code,
+    pub code: RefusalCode,
     /// For people.
     pub message: String,
 }
@@ -334,7 +334,7 @@ pub struct Refused {
 /// Kinds of refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Code {
+pub enum RefusalCode {
     /// The request makes no sense.
     Invalid,
     /// What it names does not exist.
@@ -357,15 +357,15 @@ pub enum Code {
     Version,
 }
 
-impl Refused {
+impl RequestRefusal {
     /// A refusal.
-    pub fn new(code: Code, message: impl std::fmt::Display) -> Self {
-        Refused { code, message: message.to_string() }
+    pub fn new(code: RefusalCode, message: impl std::fmt::Display) -> Self {
+        RequestRefusal { code, message: message.to_string() }
     }
 }
 
 /// One line of at most `bytes_max` bytes; `None` at the end of the stream.
-fn read_line(from: &mut impl BufRead, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
+fn read_bounded_line(from: &mut impl BufRead, bytes_max: u64) -> io::Result<Option<Vec<u8>>> {
     let mut line = Vec::new();
     from.take(bytes_max).read_until(b'\n', &mut line)?;
     match line.pop() {

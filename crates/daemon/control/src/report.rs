@@ -14,11 +14,11 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use access::{
-    HostReport, NamespaceExportReport, NamespaceReport, PathReport, RegistrantReport, ReservationReport,
-    SubsystemReport, VolumeStateReport,
+    HostReport, NamespaceExportReport, NamespaceReport, RegistrantReport, ReservationReport, SubsystemReport,
+    VolumePathReport, VolumeStateReport,
 };
 pub use latency::{BucketReport, LatencyReport, StageReport};
-pub use observation::{ErrorReport, ObservationReport, ProblemReport, RefusalReport};
+pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};
 
 /// A volume.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -66,7 +66,7 @@ pub struct VolumeReport {
 
 /// A volume that is not served.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct FailureReport {
+pub struct FailedVolumeReport {
     /// Its name.
     pub volume: String,
     /// Why.
@@ -119,18 +119,18 @@ pub struct TargetSwitchReport {
 
 /// What a target is set to, in the words of `chiscsi.conf`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SettingsReport {
+pub struct TargetSettingsReport {
     /// Its name.
     pub target: String,
     /// It is not stopped.
     pub is_active: bool,
     /// Its settings; a key may stand several times. No secrets.
-    pub settings: Vec<Setting>,
+    pub settings: Vec<TargetSetting>,
 }
 
 /// A setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setting {
+pub struct TargetSetting {
     /// Its key.
     pub key: String,
     /// Its value.
@@ -393,7 +393,7 @@ pub struct StatusReport {
     pub problems: Vec<ProblemReport>,
     /// Volumes that should be and are not.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
-    pub failed: Vec<FailureReport>,
+    pub failed: Vec<FailedVolumeReport>,
     /// How many targets.
     pub targets: usize,
     /// How many subsystems.

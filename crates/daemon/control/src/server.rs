@@ -17,12 +17,12 @@ use std::{
 use rustix::fs::Mode;
 
 use super::{
-    Answer, Call, Code, Outcome, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, Refused, Reply, Request, VERSION,
-    read_line,
+    Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome,
+    Request, RequestEnvelope, RequestRefusal, read_bounded_line,
 };
 use process::exit::Failure;
 use process::{
-    owned::{self, Peer, user},
+    owned_dir::{self, PeerProcess, current_uid},
     random,
 };
 
@@ -30,40 +30,40 @@ use process::{
 const CLIENTS_MAX: usize = 16;
 /// Further ones while all those are being answered, of which nothing is heard but how the daemon is and that it is to
 /// end.
-const SPARE: usize = 4;
+const SPARE_CLIENTS: usize = 4;
 /// Clients that were hung up on while they waited for an answer; each costs a thread until that comes.
-const HUNG_UP_MAX: usize = 16;
+const HUNG_UP_CLIENTS_MAX: usize = 16;
 /// Who has not been answered for so long has lost patience (a little more than a client's).
-const UNANSWERED: Duration = Duration::from_secs(65);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(65);
 /// A client that says nothing for so long is gone.
-const IDLE: Duration = Duration::from_secs(60);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// A client that takes nothing for so long is gone.
-const STALLED: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What answers requests.
-pub trait Service: Send + Sync + 'static {
+pub trait ControlService: Send + Sync + 'static {
     /// Answers one request. May take as long as the shards need.
-    fn answer(&self, request: Request) -> Result<Answer, Refused>;
+    fn handle_request(&self, request: Request) -> Result<Answer, RequestRefusal>;
     /// Called when the reply to `request` has been written, with the answer given.
-    fn replied(&self, request: &Request, done: bool);
+    fn reply_written(&self, request: &Request, done: bool);
 }
 
 /// The bound socket. Dropping it removes it from the file system.
 #[derive(Debug)]
-pub struct Socket {
+pub struct ControlSocket {
     listener: UnixListener,
     path: PathBuf,
     /// Device and number of its inode.
     inode: (u64, u64),
 }
 
-impl Socket {
+impl ControlSocket {
     /// Takes the path. A socket that nobody serves any more is replaced; one that answers is not.
     pub fn bind(path: &Path) -> Result<Self, Failure> {
         let failed = |what: &str, why: io::Error| {
             Failure::failed(format!("cannot {what} the control socket {}: {why}", path.display()))
         };
-        owned::make_for_socket(path.parent().unwrap_or(Path::new("/")))?;
+        owned_dir::make_socket_dir(path.parent().unwrap_or(Path::new("/")))?;
         match fs::symlink_metadata(path) {
             Ok(meta) if !meta.file_type().is_socket() => {
                 return Err(Failure::failed(format!(
@@ -71,7 +71,7 @@ impl Socket {
                     path.display()
                 )));
             }
-            Ok(meta) if meta.uid() != user() => {
+            Ok(meta) if meta.uid() != current_uid() => {
                 return Err(Failure::failed(format!(
                     "{} is a socket of another user ({}): give this daemon --control PATH",
                     path.display(),
@@ -89,9 +89,12 @@ impl Socket {
         // Bound under another name and renamed: there is no moment in which others could connect, and a
         // stale socket is replaced in one step. That name is nobody's.
         let mut new = path.as_os_str().to_owned();
-        new.push(format!("~{:08x}", u32::from_ne_bytes(random::bytes().map_err(|why| failed("name", why))?)));
+        new.push(format!(
+            "~{:08x}",
+            u32::from_ne_bytes(random::random_bytes().map_err(|why| failed("name", why))?)
+        ));
         let new = PathBuf::from(new);
-        let listener = listen(&new).map_err(|why| failed("bind", why))?;
+        let listener = bind_listener(&new).map_err(|why| failed("bind", why))?;
         let place = || {
             fs::rename(&new, path)?;
             let meta = fs::symlink_metadata(path)?;
@@ -101,7 +104,7 @@ impl Socket {
             let _ = fs::remove_file(&new);
             failed("place", why)
         })?;
-        Ok(Socket { listener, path: path.to_owned(), inode })
+        Ok(ControlSocket { listener, path: path.to_owned(), inode })
     }
 
     /// Where it is.
@@ -111,15 +114,17 @@ impl Socket {
 
     /// Answers clients from threads of its own, as long as someone else holds the service: what it
     /// holds (locks, files) goes when its owner lets go, whatever clients are connected.
-    pub fn serve(&self, service: &Arc<dyn Service>) -> io::Result<()> {
+    pub fn serve(&self, service: &Arc<dyn ControlService>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         let service = Arc::downgrade(service);
-        thread::Builder::new().name("control".to_owned()).spawn(move || accept(&listener, &service))?;
+        thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || accept_clients(&listener, &service))?;
         Ok(())
     }
 }
 
-impl Drop for Socket {
+impl Drop for ControlSocket {
     fn drop(&mut self) {
         // Another daemon may have replaced it: that one is not ours to remove.
         if fs::symlink_metadata(&self.path).is_ok_and(|meta| (meta.dev(), meta.ino()) == self.inode) {
@@ -129,7 +134,7 @@ impl Drop for Socket {
 }
 
 /// Listens at a path where nothing is yet.
-fn listen(path: &Path) -> io::Result<UnixListener> {
+fn bind_listener(path: &Path) -> io::Result<UnixListener> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
@@ -140,11 +145,11 @@ fn listen(path: &Path) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
+fn accept_clients(listener: &UnixListener, service: &Weak<dyn ControlService>) {
     let slots = Arc::new(ClientSlots::default());
     loop {
         let stream = match listener.accept() {
-            Ok((stream, _)) if Peer::of(&stream).is_ok_and(Peer::commands_us) => stream,
+            Ok((stream, _)) if PeerProcess::of(&stream).is_ok_and(PeerProcess::is_trusted) => stream,
             // The socket's mode keeps them out; this, if somebody changes the mode.
             Ok(_) => continue,
             Err(why) => {
@@ -154,10 +159,10 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
                 continue;
             }
         };
-        let (slot, service) = (slots.take(&stream, Instant::now()), service.clone());
+        let (slot, service) = (slots.claim(&stream, Instant::now()), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = talk(&stream, &service, slot.as_ref());
+            let _ = serve_client(&stream, &service, slot.as_ref());
         });
         if let Err(why) = spawned {
             tracing::warn!(%why, "control socket: cannot start a thread");
@@ -171,10 +176,10 @@ fn accept(listener: &UnixListener, service: &Weak<dyn Service>) {
 /// still be in the daemon.
 #[derive(Default)]
 struct ClientSlots {
-    taken: Mutex<(u64, Vec<SlotEntry>)>,
+    taken: Mutex<(u64, Vec<ClientEntry>)>,
 }
 
-struct SlotEntry {
+struct ClientEntry {
     number: u64,
     /// To hang up on it.
     stream: UnixStream,
@@ -204,22 +209,22 @@ struct ClientSlot {
 }
 
 impl ClientSlots {
-    fn taken(&self) -> MutexGuard<'_, (u64, Vec<SlotEntry>)> {
+    fn lock_entries(&self) -> MutexGuard<'_, (u64, Vec<ClientEntry>)> {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<ClientSlot> {
+    fn claim(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<ClientSlot> {
         let stream = stream.try_clone().ok()?;
-        let mut guard = self.taken();
+        let mut guard = self.lock_entries();
         let (last, all) = &mut *guard;
-        let count = |all: &[SlotEntry], is_spare| {
+        let count = |all: &[ClientEntry], is_spare| {
             all.iter().filter(|one| !one.is_hung_up && one.is_spare == is_spare).count()
         };
-        let is_full = |all: &[SlotEntry]| count(all, false) >= CLIENTS_MAX;
-        let are_spares_full = |all: &[SlotEntry]| count(all, true) >= SPARE;
+        let is_full = |all: &[ClientEntry]| count(all, false) >= CLIENTS_MAX;
+        let are_spares_full = |all: &[ClientEntry]| count(all, true) >= SPARE_CLIENTS;
         if is_full(all)
             && let may_be_spare = are_spares_full(all)
-            && let Some(leaver) = leaver(all, now, may_be_spare)
+            && let Some(leaver) = evictable_slot(all, now, may_be_spare)
         {
             let _ = leaver.stream.shutdown(Shutdown::Both);
             leaver.is_hung_up = true;
@@ -229,7 +234,7 @@ impl ClientSlots {
             return None;
         }
         *last += 1;
-        all.push(SlotEntry {
+        all.push(ClientEntry {
             number: *last,
             stream,
             is_spare,
@@ -241,13 +246,13 @@ impl ClientSlots {
 }
 
 /// Whose place another one may have: a spare one only if there is no other, and if it may be.
-fn leaver(all: &mut [SlotEntry], now: Instant, may_be_spare: bool) -> Option<&mut SlotEntry> {
-    let waits = |one: &&SlotEntry| one.is_hung_up && matches!(one.does, ClientActivity::Asks(_));
-    let may_wait = all.iter().filter(waits).count() < HUNG_UP_MAX;
-    let may_go = |one: &&mut SlotEntry| !one.is_hung_up && (may_be_spare || !one.is_spare);
-    let rank = |one: &SlotEntry| match one.does {
+fn evictable_slot(all: &mut [ClientEntry], now: Instant, may_be_spare: bool) -> Option<&mut ClientEntry> {
+    let waits = |one: &&ClientEntry| one.is_hung_up && matches!(one.does, ClientActivity::Asks(_));
+    let may_wait = all.iter().filter(waits).count() < HUNG_UP_CLIENTS_MAX;
+    let may_go = |one: &&mut ClientEntry| !one.is_hung_up && (may_be_spare || !one.is_spare);
+    let rank = |one: &ClientEntry| match one.does {
         ClientActivity::Nothing(since) => Some((one.is_spare, 0, since)),
-        ClientActivity::Asks(since) if may_wait && now.saturating_duration_since(since) >= UNANSWERED => {
+        ClientActivity::Asks(since) if may_wait && now.saturating_duration_since(since) >= REPLY_TIMEOUT => {
             Some((one.is_spare, 1, since))
         }
         ClientActivity::Asks(_) | ClientActivity::Waits => None,
@@ -258,8 +263,8 @@ fn leaver(all: &mut [SlotEntry], now: Instant, may_be_spare: bool) -> Option<&mu
 
 impl ClientSlot {
     /// What it does from now on; false: it was hung up on, and begins nothing more.
-    fn set(&self, does: ClientActivity) -> bool {
-        let mut taken = self.slots.taken();
+    fn set_activity(&self, does: ClientActivity) -> bool {
+        let mut taken = self.slots.lock_entries();
         let own = taken.1.iter_mut().find(|one| one.number == self.number && !one.is_hung_up);
         own.map(|own| own.does = does).is_some()
     }
@@ -267,33 +272,37 @@ impl ClientSlot {
 
 impl Drop for ClientSlot {
     fn drop(&mut self) {
-        self.slots.taken().1.retain(|one| one.number != self.number);
+        self.slots.lock_entries().1.retain(|one| one.number != self.number);
     }
 }
 
-fn talk(stream: &UnixStream, service: &Weak<dyn Service>, slot: Option<&ClientSlot>) -> io::Result<()> {
-    stream.set_read_timeout(Some(IDLE))?;
-    stream.set_write_timeout(Some(STALLED))?;
+fn serve_client(
+    stream: &UnixStream,
+    service: &Weak<dyn ControlService>,
+    slot: Option<&ClientSlot>,
+) -> io::Result<()> {
+    stream.set_read_timeout(Some(IDLE_TIMEOUT))?;
+    stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
     let mut reader = BufReader::new(stream);
     let full = || {
         let why =
             "too many clients at the control socket; `blockwire status` and `blockwire stop` still work";
-        send(stream, Err(Refused::new(Code::Unavailable, why)))
+        send_reply(stream, Err(RequestRefusal::new(RefusalCode::Unavailable, why)))
     };
     let Some(slot) = slot else { return full() };
     loop {
-        let line = match read_line(&mut reader, REQUEST_BYTES_MAX) {
+        let line = match read_bounded_line(&mut reader, REQUEST_BYTES_MAX) {
             Ok(Some(line)) => line,
             Ok(None) => return Ok(()),
             Err(why) if why.kind() == io::ErrorKind::InvalidData => {
-                return send(stream, Err(Refused::new(Code::Invalid, why)));
+                return send_reply(stream, Err(RequestRefusal::new(RefusalCode::Invalid, why)));
             }
             Err(why) => return Err(why),
         };
-        let request = match parse(&line) {
+        let request = match parse_request(&line) {
             Ok(request) => request,
             Err(why) => {
-                send(stream, Err(why))?;
+                send_reply(stream, Err(why))?;
                 continue;
             }
         };
@@ -301,51 +310,60 @@ fn talk(stream: &UnixStream, service: &Weak<dyn Service>, slot: Option<&ClientSl
             return full();
         }
         let Some(service) = service.upgrade() else {
-            return send(stream, Err(Refused::new(Code::Unavailable, "the daemon has stopped")));
+            return send_reply(
+                stream,
+                Err(RequestRefusal::new(RefusalCode::Unavailable, "the daemon has stopped")),
+            );
         };
-        if !slot.set(ClientActivity::Asks(Instant::now())) {
+        if !slot.set_activity(ClientActivity::Asks(Instant::now())) {
             return Ok(());
         }
-        let answer = service.answer(request.clone());
+        let answer = service.handle_request(request.clone());
         let done = answer.is_ok();
-        let sent = send(stream, answer);
-        service.replied(&request, done);
+        let sent = send_reply(stream, answer);
+        service.reply_written(&request, done);
         sent?;
         if matches!(request, Request::Stop { .. }) && done {
             // It may wait for the end of the process, which is the end of this connection.
             stream.set_read_timeout(None)?;
-            slot.set(ClientActivity::Waits);
+            slot.set_activity(ClientActivity::Waits);
         } else {
-            slot.set(ClientActivity::Nothing(Instant::now()));
+            slot.set_activity(ClientActivity::Nothing(Instant::now()));
         }
     }
 }
 
-fn parse(line: &[u8]) -> Result<Request, Refused> {
+fn parse_request(line: &[u8]) -> Result<Request, RequestRefusal> {
     /// Read first, so that a request of another version gets an answer that says so.
     #[derive(serde::Deserialize)]
-    struct Versioned {
+    struct VersionProbe {
         version: u32,
     }
-    let invalid = |why: serde_json::Error| Refused::new(Code::Invalid, format!("malformed request: {why}"));
-    let Versioned { version } = serde_json::from_slice(line).map_err(invalid)?;
-    if version != VERSION {
-        let message =
-            format!("this daemon speaks version {VERSION} of the control protocol, the client {version}");
-        return Err(Refused::new(Code::Version, message));
+    let invalid = |why: serde_json::Error| {
+        RequestRefusal::new(RefusalCode::Invalid, format!("malformed request: {why}"))
+    };
+    let VersionProbe { version } = serde_json::from_slice(line).map_err(invalid)?;
+    if version != PROTOCOL_VERSION {
+        let message = format!(
+            "this daemon speaks version {PROTOCOL_VERSION} of the control protocol, the client {version}"
+        );
+        return Err(RequestRefusal::new(RefusalCode::Version, message));
     }
-    serde_json::from_slice::<Call>(line).map(|call| call.request).map_err(invalid)
+    serde_json::from_slice::<RequestEnvelope>(line).map(|call| call.request).map_err(invalid)
 }
 
-fn send(mut stream: &UnixStream, answer: Result<Answer, Refused>) -> io::Result<()> {
+fn send_reply(mut stream: &UnixStream, answer: Result<Answer, RequestRefusal>) -> io::Result<()> {
     let outcome = match answer {
-        Ok(answer) => Outcome::Ok(Box::new(answer)),
-        Err(why) => Outcome::Error(why),
+        Ok(answer) => ReplyOutcome::Ok(Box::new(answer)),
+        Err(why) => ReplyOutcome::Error(why),
     };
-    let mut line = serde_json::to_vec(&Reply { version: VERSION, outcome })?;
+    let mut line = serde_json::to_vec(&ReplyEnvelope { version: PROTOCOL_VERSION, outcome })?;
     if line.len() as u64 >= REPLY_BYTES_MAX {
-        let why = Refused::new(Code::Failed, "the answer is too long for the control protocol");
-        line = serde_json::to_vec(&Reply { version: VERSION, outcome: Outcome::Error(why) })?;
+        let why = RequestRefusal::new(RefusalCode::Failed, "the answer is too long for the control protocol");
+        line = serde_json::to_vec(&ReplyEnvelope {
+            version: PROTOCOL_VERSION,
+            outcome: ReplyOutcome::Error(why),
+        })?;
     }
     line.push(b'\n');
     stream.write_all(&line)
@@ -356,39 +374,42 @@ mod tests {
     use super::*;
 
     fn client(slots: &Arc<ClientSlots>, now: Instant) -> Option<ClientSlot> {
-        slots.take(&UnixStream::pair().unwrap().0, now)
+        slots.claim(&UnixStream::pair().unwrap().0, now)
     }
 
     fn hung_up(slots: &ClientSlots) -> usize {
-        slots.taken().1.iter().filter(|one| one.is_hung_up).count()
+        slots.lock_entries().1.iter().filter(|one| one.is_hung_up).count()
     }
 
     #[test]
     fn who_asks_for_the_status_is_not_hung_up_on_while_spare_places_are_free() {
         let (slots, now) = (Arc::new(ClientSlots::default()), Instant::now());
         let busy: Vec<_> = (0..CLIENTS_MAX).map(|_| client(&slots, now).unwrap()).collect();
-        assert!(busy.iter().all(|slot| slot.set(ClientActivity::Asks(now))));
-        let spare: Vec<_> = (0..SPARE).map(|_| client(&slots, now).unwrap()).collect();
+        assert!(busy.iter().all(|slot| slot.set_activity(ClientActivity::Asks(now))));
+        let spare: Vec<_> = (0..SPARE_CLIENTS).map(|_| client(&slots, now).unwrap()).collect();
         assert!(spare.iter().all(|slot| slot.is_spare));
         assert_eq!(hung_up(&slots), 0, "while there was another spare place");
         assert!(client(&slots, now).unwrap().is_spare);
-        assert!(!spare[0].set(ClientActivity::Asks(now)), "it begins nothing more");
-        assert!(spare[1].set(ClientActivity::Asks(now)));
+        assert!(!spare[0].set_activity(ClientActivity::Asks(now)), "it begins nothing more");
+        assert!(spare[1].set_activity(ClientActivity::Asks(now)));
     }
 
     #[test]
     fn clients_that_are_never_answered_do_not_cost_a_thread_each_without_end() {
         let (slots, mut now, mut threads) = (Arc::new(ClientSlots::default()), Instant::now(), Vec::new());
         for _ in 0..10 * CLIENTS_MAX {
-            now += UNANSWERED;
+            now += REPLY_TIMEOUT;
             if let Some(slot) = client(&slots, now) {
-                assert!(slot.set(ClientActivity::Asks(now)));
+                assert!(slot.set_activity(ClientActivity::Asks(now)));
                 threads.push(slot);
             }
         }
-        assert_eq!((threads.len(), hung_up(&slots)), (CLIENTS_MAX + SPARE + HUNG_UP_MAX, HUNG_UP_MAX));
+        assert_eq!(
+            (threads.len(), hung_up(&slots)),
+            (CLIENTS_MAX + SPARE_CLIENTS + HUNG_UP_CLIENTS_MAX, HUNG_UP_CLIENTS_MAX)
+        );
         // Once one of them is answered there is room again.
         threads.remove(0);
-        assert!(client(&slots, now + UNANSWERED).is_some());
+        assert!(client(&slots, now + REPLY_TIMEOUT).is_some());
     }
 }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::{
-    server::{Service, Socket},
+    server::{ControlService, ControlSocket},
     *,
 };
 use process::exit::Exit;
@@ -16,38 +16,38 @@ use process::exit::Exit;
 /// Does not answer who wants to see volumes until this is dropped.
 struct Silent(std::sync::Mutex<std::sync::mpsc::Receiver<()>>, std::sync::mpsc::Sender<()>);
 
-impl Service for Silent {
-    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+impl ControlService for Silent {
+    fn handle_request(&self, request: Request) -> Result<Answer, RequestRefusal> {
         if request == Request::VolumeList {
             let _ = self.1.send(());
             let _ = self.0.lock().unwrap().recv();
         }
-        Echo.answer(request)
+        Echo.handle_request(request)
     }
 
-    fn replied(&self, _: &Request, _: bool) {}
+    fn reply_written(&self, _: &Request, _: bool) {}
 }
 
 struct Echo;
 
-impl Service for Echo {
-    fn answer(&self, request: Request) -> Result<Answer, Refused> {
+impl ControlService for Echo {
+    fn handle_request(&self, request: Request) -> Result<Answer, RequestRefusal> {
         match request {
             Request::VolumeShow { name, .. } => {
-                Err(Refused::new(Code::NotFound, format!("there is no volume \"{name}\"")))
+                Err(RequestRefusal::new(RefusalCode::NotFound, format!("there is no volume \"{name}\"")))
             }
             Request::Stop { .. } => Ok(Answer::Stopping { pid: 7 }),
             _ => Ok(Answer::Sessions(Vec::new())),
         }
     }
 
-    fn replied(&self, _: &Request, _: bool) {}
+    fn reply_written(&self, _: &Request, _: bool) {}
 }
 
-fn served() -> (tempfile::TempDir, Socket, Arc<dyn Service>) {
+fn served() -> (tempfile::TempDir, ControlSocket, Arc<dyn ControlService>) {
     let root = tempfile::tempdir().unwrap();
-    let socket = Socket::bind(&root.path().join("d/control.sock")).unwrap();
-    let service: Arc<dyn Service> = Arc::new(Echo);
+    let socket = ControlSocket::bind(&root.path().join("d/control.sock")).unwrap();
+    let service: Arc<dyn ControlService> = Arc::new(Echo);
     socket.serve(&service).unwrap();
     (root, socket, service)
 }
@@ -63,26 +63,32 @@ fn raw(path: &Path, bytes: &[u8]) -> String {
 #[test]
 fn ask_and_answer() {
     let (_root, socket, _service) = served();
-    assert_eq!(client::ask(socket.path(), Request::SessionList), Ok(Answer::Sessions(Vec::new())));
-    assert_eq!(client::ask(socket.path(), Request::Stop { now: true }), Ok(Answer::Stopping { pid: 7 }));
-    let why =
-        client::ask(socket.path(), Request::VolumeShow { name: "x".into(), latency: false }).unwrap_err();
+    assert_eq!(client::send_request(socket.path(), Request::SessionList), Ok(Answer::Sessions(Vec::new())));
+    assert_eq!(
+        client::send_request(socket.path(), Request::Stop { now: true }),
+        Ok(Answer::Stopping { pid: 7 })
+    );
+    let why = client::send_request(socket.path(), Request::VolumeShow { name: "x".into(), latency: false })
+        .unwrap_err();
     assert_eq!((why.exit, why.message.as_str()), (Exit::NothingFound, "there is no volume \"x\""));
 }
 
 #[test]
 fn the_wire_form_is_fixed() {
-    let call = Call {
+    let call = RequestEnvelope {
         version: 1,
         request: Request::VolumeResize { name: "a".into(), size_bytes: 5, shrink: false },
     };
     let line =
         r#"{"version":1,"verb":"volume-resize","arguments":{"name":"a","size_bytes":5,"shrink":false}}"#;
     assert_eq!(serde_json::to_string(&call).unwrap(), line);
-    assert_eq!(serde_json::from_str::<Call>(line).unwrap(), call);
-    let call: Call = serde_json::from_str(r#"{"version":1,"verb":"status"}"#).unwrap();
+    assert_eq!(serde_json::from_str::<RequestEnvelope>(line).unwrap(), call);
+    let call: RequestEnvelope = serde_json::from_str(r#"{"version":1,"verb":"status"}"#).unwrap();
     assert_eq!(call.request, Request::Status);
-    let reply = Reply { version: 1, outcome: Outcome::Error(Refused::new(Code::NotFound, "no")) };
+    let reply = ReplyEnvelope {
+        version: 1,
+        outcome: ReplyOutcome::Error(RequestRefusal::new(RefusalCode::NotFound, "no")),
+    };
     assert_eq!(
         serde_json::to_string(&reply).unwrap(),
         r#"{"version":1,"error":{"code":"not_found","message":"no"}}"#
@@ -116,7 +122,7 @@ fn nonsense_is_answered_and_bounded() {
 fn clients_that_hold_on_and_ask_nothing_keep_nobody_out() {
     let (_root, socket, _service) = served();
     let mut held: Vec<UnixStream> = (0..64).map(|_| UnixStream::connect(socket.path()).unwrap()).collect();
-    client::ask(socket.path(), Request::SessionList).unwrap();
+    client::send_request(socket.path(), Request::SessionList).unwrap();
     // The oldest have been hung up on; the last one is still heard.
     let mut byte = [0];
     assert_eq!(held[0].read(&mut byte).unwrap(), 0);
@@ -131,10 +137,10 @@ fn clients_that_hold_on_and_ask_nothing_keep_nobody_out() {
 #[test]
 fn clients_that_are_not_answered_keep_neither_status_nor_stop_out() {
     let root = tempfile::tempdir().unwrap();
-    let socket = Socket::bind(&root.path().join("s")).unwrap();
+    let socket = ControlSocket::bind(&root.path().join("s")).unwrap();
     let (answered, silent) = std::sync::mpsc::channel();
     let (tell, heard) = std::sync::mpsc::channel();
-    let service: Arc<dyn Service> = Arc::new(Silent(silent.into(), tell));
+    let service: Arc<dyn ControlService> = Arc::new(Silent(silent.into(), tell));
     socket.serve(&service).unwrap();
     let held: Vec<UnixStream> = (0..16)
         .map(|_| {
@@ -144,12 +150,15 @@ fn clients_that_are_not_answered_keep_neither_status_nor_stop_out() {
             stream
         })
         .collect();
-    let why = client::ask(socket.path(), Request::SessionList).unwrap_err();
+    let why = client::send_request(socket.path(), Request::SessionList).unwrap_err();
     assert!(why.message.contains("too many clients"), "{why}");
     for _ in 0..8 {
-        client::ask(socket.path(), Request::Status).unwrap();
+        client::send_request(socket.path(), Request::Status).unwrap();
     }
-    assert_eq!(client::ask(socket.path(), Request::Stop { now: false }), Ok(Answer::Stopping { pid: 7 }));
+    assert_eq!(
+        client::send_request(socket.path(), Request::Stop { now: false }),
+        Ok(Answer::Stopping { pid: 7 })
+    );
     drop(answered);
     drop(held);
 }
@@ -159,7 +168,8 @@ fn who_stops_the_daemon_can_wait_for_its_end() {
     let (_root, socket, _service) = served();
     let mut said = None;
     let patience = std::time::Duration::from_millis(300);
-    let why = client::stop(socket.path(), true, patience, |answer| said = Some(answer.clone())).unwrap_err();
+    let why =
+        client::stop_daemon(socket.path(), true, patience, |answer| said = Some(answer.clone())).unwrap_err();
     assert_eq!(said, Some(Answer::Stopping { pid: 7 }));
     assert!(why.exit == Exit::RequestTimeout && why.message.contains("is still stopping"), "{why:?}");
 
@@ -172,7 +182,7 @@ fn who_stops_the_daemon_can_wait_for_its_end() {
         stream.write_all(b"{\"version\":1,\"ok\":{\"stopping\":{\"pid\":7}}}\n").unwrap();
         std::thread::sleep(std::time::Duration::from_millis(200));
     });
-    client::stop(&path, false, std::time::Duration::from_secs(30), |_| {}).unwrap();
+    client::stop_daemon(&path, false, std::time::Duration::from_secs(30), |_| {}).unwrap();
     daemon.join().unwrap();
 }
 
@@ -188,30 +198,30 @@ fn only_the_owner_may_connect_and_the_socket_goes_with_the_daemon() {
 #[test]
 fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
     let (_root, socket, _service) = served();
-    let why = Socket::bind(socket.path()).unwrap_err();
+    let why = ControlSocket::bind(socket.path()).unwrap_err();
     assert!(why.message.contains("another daemon answers"), "{why}");
 
     let root = tempfile::tempdir().unwrap();
     let path = root.path().join("s");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists(), "std leaves the socket behind");
-    let why = client::ask(&path, Request::Status).unwrap_err();
+    let why = client::send_request(&path, Request::Status).unwrap_err();
     assert!(why.message.contains("no daemon answers at"), "{why}");
-    let socket = Socket::bind(&path).unwrap();
-    let service: Arc<dyn Service> = Arc::new(Echo);
+    let socket = ControlSocket::bind(&path).unwrap();
+    let service: Arc<dyn ControlService> = Arc::new(Echo);
     socket.serve(&service).unwrap();
-    client::ask(&path, Request::SessionList).unwrap();
+    client::send_request(&path, Request::SessionList).unwrap();
     // Who answered lets go of it a moment after the answer.
     while Arc::strong_count(&service) > 1 {
         std::thread::yield_now();
     }
     drop(service);
-    let why = client::ask(&path, Request::SessionList).unwrap_err();
+    let why = client::send_request(&path, Request::SessionList).unwrap_err();
     assert!(why.message.contains("has stopped"), "{why}");
 
     let file = root.path().join("f");
     std::fs::write(&file, "x").unwrap();
-    assert!(Socket::bind(&file).unwrap_err().message.contains("is not a control socket"));
+    assert!(ControlSocket::bind(&file).unwrap_err().message.contains("is not a control socket"));
     assert_eq!(std::fs::read(&file).unwrap(), b"x");
 }
 
@@ -221,10 +231,10 @@ fn a_daemon_that_hangs_up_is_reported() {
     let path = root.path().join("s");
     let listener = UnixListener::bind(&path).unwrap();
     let thread = std::thread::spawn(move || drop(listener.accept()));
-    let why = client::ask(&path, Request::Status).unwrap_err();
+    let why = client::send_request(&path, Request::Status).unwrap_err();
     assert_eq!(why.exit, Exit::Failure);
     thread.join().unwrap();
-    let why = client::ask(&root.path().join("none"), Request::Status).unwrap_err();
+    let why = client::send_request(&root.path().join("none"), Request::Status).unwrap_err();
     assert!(why.message.contains("start one with `blockwire serve`"), "{why}");
 }
 

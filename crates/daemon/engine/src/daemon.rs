@@ -3,7 +3,7 @@
 //! Invariant: a change is recorded in the state directory before it is reported as done, and undone
 //! in the engine if it cannot be recorded.
 
-pub mod absent;
+pub mod absent_volumes;
 mod access;
 mod configuration;
 mod locks;
@@ -23,30 +23,30 @@ use std::{
 };
 
 use crate::{
-    Engine, EngineError, Stop,
+    Engine, EngineError, StopMode,
     state::{StateDir, identity::Identities},
     store::Store,
 };
-use config::plan::{Plan, Protocol, ServedNames, Target};
+use config::plan::{ExportPlan, Plan, Protocol, Target};
 use control::{
-    Answer, AttachRequest, Code, Refused, Request,
+    Answer, AttachRequest, RefusalCode, Request, RequestRefusal,
     report::{
         AttachmentReport, ConnectionReport, LunReport, PortalReport, SessionReport, StatusReport,
         TargetReport, line::LineReport,
     },
-    server::Service,
+    server::ControlService,
 };
-use metrics::Observe;
+use metrics::ObservationSource;
 use multipath::suggest;
 use process::exit::{Exit, Failure};
-use recovery::held::{self, Attachments};
+use recovery::attachments::{self, Attachments};
 
 /// How long a detach waits for users of the device.
-const DETACH: Duration = Duration::from_secs(30);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The daemon.
 pub struct Daemon {
-    volumes: Volumes,
+    volumes: VolumeRegistry,
     stopping: Arc<StopSignal>,
     started: Instant,
     started_unix_seconds: u64,
@@ -60,12 +60,12 @@ pub struct Daemon {
 }
 
 /// What is served, and all changes to it: volumes are created, resized, retried and deleted here.
-struct Volumes {
+struct VolumeRegistry {
     engine: Arc<dyn Engine>,
-    /// The plan as it was at start, or applied last; volumes and targets that came later are in `served`.
+    /// The plan as it was at start, or applied last; volumes and targets that came later are in `lock_served`.
     plan: RwLock<Arc<Plan>>,
     state: Arc<StateDir>,
-    served: Mutex<Served>,
+    served: Mutex<ServedState>,
     /// What is known of files and of remote volumes. It is locked while what is served is changed.
     identities: Mutex<Identities>,
     /// Volumes that are being changed, and how; a change may wait for a disk.
@@ -73,13 +73,13 @@ struct Volumes {
 }
 
 /// What is served now.
-struct Served {
+struct ServedState {
     stores: Vec<Store>,
     /// Volumes that should be served and cannot be.
     unserved: Vec<FailedVolume>,
     /// Deleted volumes with operations or a sync in flight: their files stay open until those complete.
     leaving: Vec<Store>,
-    ways: ServedNames,
+    ways: ExportPlan,
     /// Targets that were stopped.
     stopped: Vec<Target>,
     /// How the lines of foreign files were treated.
@@ -89,7 +89,7 @@ struct Served {
 /// Requests to stop, for the main thread; and to read the configuration again, for the thread that does.
 #[derive(Debug, Default)]
 pub struct StopSignal {
-    asked: Mutex<Option<Stop>>,
+    asked: Mutex<Option<StopMode>>,
     changed: Condvar,
     /// Whether the configuration is to be read again.
     reload: Mutex<bool>,
@@ -98,9 +98,9 @@ pub struct StopSignal {
 
 impl StopSignal {
     /// Requests a stop; an immediate one overrides a clean one.
-    pub fn ask(&self, how: Stop) {
+    pub fn request_stop(&self, how: StopMode) {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        if *asked != Some(Stop::Now) {
+        if *asked != Some(StopMode::Now) {
             *asked = Some(how);
         }
         self.changed.notify_all();
@@ -131,7 +131,7 @@ impl StopSignal {
     }
 
     /// Waits until a stop is requested.
-    pub fn wait(&self) -> Stop {
+    pub fn wait(&self) -> StopMode {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             if let Some(how) = *asked {
@@ -142,9 +142,9 @@ impl StopSignal {
     }
 
     /// Waits until an immediate stop is requested, or `done` says that none is needed any more.
-    pub fn wait_for_haste(&self, done: impl Fn() -> bool) -> bool {
+    pub fn wait_for_immediate_stop(&self, done: impl Fn() -> bool) -> bool {
         let mut asked = self.asked.lock().unwrap_or_else(PoisonError::into_inner);
-        while *asked != Some(Stop::Now) {
+        while *asked != Some(StopMode::Now) {
             if done() {
                 return false;
             }
@@ -168,10 +168,10 @@ impl Daemon {
     ) -> Self {
         let (ways, lines) = (plan.ways.clone(), Vec::new());
         let (unserved, leaving, stopped) = (Vec::new(), Vec::new(), Vec::new());
-        let served = Mutex::new(Served { stores, unserved, leaving, ways, stopped, lines });
+        let served = Mutex::new(ServedState { stores, unserved, leaving, ways, stopped, lines });
         let (identities, held) = (Mutex::new(identities), Mutex::default());
         let plan = RwLock::new(Arc::new(plan));
-        let volumes = Volumes { engine, plan, state, served, identities, held };
+        let volumes = VolumeRegistry { engine, plan, state, served, identities, held };
         let (attachments, started) = (Arc::default(), Instant::now());
         // A clock that is set before 1970 says nothing.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
@@ -191,8 +191,8 @@ impl Daemon {
 
     /// With the treatment of the lines of foreign files, and how to read these files again.
     #[must_use]
-    pub fn of_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
-        self.volumes.served().lines = lines;
+    pub fn with_files(self, lines: Vec<LineReport>, again: Option<PlanReader>) -> Self {
+        self.volumes.lock_served().lines = lines;
         Daemon { again, ..self }
     }
 
@@ -204,8 +204,8 @@ impl Daemon {
 
     /// With volumes that should be served and cannot be.
     #[must_use]
-    pub fn without(self, unserved: Vec<FailedVolume>) -> Self {
-        self.volumes.served().unserved = unserved;
+    pub fn with_unserved(self, unserved: Vec<FailedVolume>) -> Self {
+        self.volumes.lock_served().unserved = unserved;
         self
     }
 
@@ -215,35 +215,40 @@ impl Daemon {
     }
 
     /// Its control socket.
-    pub fn control(&self) -> &Path {
+    pub fn control_socket(&self) -> &Path {
         &self.control
     }
 
-    fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, Refused> {
-        let options =
-            held::options(request, &self.control).map_err(|why| Refused::new(Code::Invalid, why))?;
-        self.attachments.attach(options).map_err(not_attached)
+    fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, RequestRefusal> {
+        let options = attachments::options_from_request(request, &self.control)
+            .map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
+        self.attachments.attach(options).map_err(refusal_from_failure)
     }
 
-    fn detach(&self, way: &str, now: bool) -> Result<Answer, Refused> {
-        match self.attachments.detach(way, now, DETACH) {
-            Some(ended) => ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(not_attached),
-            None => Err(Refused::new(Code::NotFound, format!("the daemon holds nothing that is {way}"))),
+    fn detach(&self, way: &str, now: bool) -> Result<Answer, RequestRefusal> {
+        match self.attachments.detach(way, now, DETACH_TIMEOUT) {
+            Some(ended) => {
+                ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(refusal_from_failure)
+            }
+            None => Err(RequestRefusal::new(
+                RefusalCode::NotFound,
+                format!("the daemon holds nothing that is {way}"),
+            )),
         }
     }
 
-    fn targets(&self) -> Result<Vec<TargetReport>, Refused> {
-        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+    fn target_reports(&self) -> Result<Vec<TargetReport>, RequestRefusal> {
+        let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
         let listeners = self.volumes.engine.listeners();
-        let served = self.volumes.served();
+        let served = self.volumes.lock_served();
         let running = served.ways.targets.iter().map(|target| (target, false));
         let all = running.chain(served.stopped.iter().map(|target| (target, true)));
         let report =
-            |(target, stopped)| TargetReport { stopped, ..self.target(target, &sessions, &listeners) };
+            |(target, stopped)| TargetReport { stopped, ..self.target_report(target, &sessions, &listeners) };
         Ok(all.map(report).collect())
     }
 
-    fn target(
+    fn target_report(
         &self,
         target: &Target,
         sessions: &[SessionReport],
@@ -255,8 +260,10 @@ impl Daemon {
                 && target.listeners.as_ref().is_none_or(|own| own.contains(at))
         });
         let plan = self.volumes.plan();
-        let granted =
-            plan.hosts.iter().filter(|host| host.speaks_iscsi() && host.grant(&target.name).is_some());
+        let granted = plan
+            .hosts
+            .iter()
+            .filter(|host| host.may_use_iscsi() && host.target_grant(&target.name).is_some());
         TargetReport {
             name: target.name.clone(),
             alias: target.alias.clone(),
@@ -278,42 +285,45 @@ impl Daemon {
         }
     }
 
-    fn target_named(&self, name: &str) -> Result<TargetReport, Refused> {
-        named("target", name, self.targets()?, |target| &target.name)
+    fn target_report_by_name(&self, name: &str) -> Result<TargetReport, RequestRefusal> {
+        find_by_name("target", name, self.target_reports()?, |target| &target.name)
     }
 
-    fn connection(&self, id: u64, latency: bool) -> Result<ConnectionReport, Refused> {
-        let all = self.volumes.engine.connections().map_err(|why| refused(&why))?;
+    fn connection_report(&self, id: u64, latency: bool) -> Result<ConnectionReport, RequestRefusal> {
+        let all = self.volumes.engine.connections().map_err(|why| refusal_from_engine_error(&why))?;
         let found = all.into_iter().find(|connection| connection.id == id);
-        let mut found =
-            found.ok_or_else(|| Refused::new(Code::NotFound, format!("there is no connection {id}")))?;
+        let mut found = found.ok_or_else(|| {
+            RequestRefusal::new(RefusalCode::NotFound, format!("there is no connection {id}"))
+        })?;
         if latency {
-            found.latency = Some(self.volumes.engine.connection_latency(id).map_err(|why| refused(&why))?);
+            found.latency = Some(
+                self.volumes.engine.connection_latency(id).map_err(|why| refusal_from_engine_error(&why))?,
+            );
         }
         Ok(found)
     }
 
-    fn status(&self) -> Result<StatusReport, Refused> {
+    fn status_report(&self) -> Result<StatusReport, RequestRefusal> {
         Ok(self.observe()?.status)
     }
 }
 
-impl Service for Daemon {
-    fn answer(&self, request: Request) -> Result<Answer, Refused> {
-        let failed = |why: EngineError| refused(&why);
+impl ControlService for Daemon {
+    fn handle_request(&self, request: Request) -> Result<Answer, RequestRefusal> {
+        let failed = |why: EngineError| refusal_from_engine_error(&why);
         Ok(match request {
-            Request::VolumeList => Answer::Volumes(self.volume_list()?),
-            Request::VolumeShow { name, latency } => Answer::Volume(self.volume_shown(&name, latency)?),
-            Request::VolumeProtect { name, on } => Answer::Volume(self.protect(&name, on)?),
-            Request::SubsystemList => Answer::Subsystems(self.subsystems()?),
-            Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_named(&name)?),
-            Request::HostList => Answer::Hosts(self.hosts()?),
-            Request::HostShow { name } => Answer::Host(self.host(&name)?),
-            Request::ReservationList => Answer::Reservations(self.reservations()?),
-            Request::ReservationShow { name } => Answer::Reservation(self.reservation(&name)?),
-            Request::PathList { name } => Answer::Paths(self.paths(name.as_deref())?),
+            Request::VolumeList => Answer::Volumes(self.volume_reports()?),
+            Request::VolumeShow { name, latency } => Answer::Volume(self.volume_report(&name, latency)?),
+            Request::VolumeProtect { name, on } => Answer::Volume(self.set_write_protection(&name, on)?),
+            Request::SubsystemList => Answer::Subsystems(self.subsystem_reports()?),
+            Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_report_by_name(&name)?),
+            Request::HostList => Answer::Hosts(self.host_reports()?),
+            Request::HostShow { name } => Answer::Host(self.host_report(&name)?),
+            Request::ReservationList => Answer::Reservations(self.reservation_reports()?),
+            Request::ReservationShow { name } => Answer::Reservation(self.reservation_report(&name)?),
+            Request::PathList { name } => Answer::Paths(self.path_reports(name.as_deref())?),
             Request::PathSet { name, port, group, state } => {
-                Answer::Paths(self.set_paths(&name, port, group, &state)?)
+                Answer::Paths(self.set_path_states(&name, port, group, &state)?)
             }
             Request::VolumeCreate { name, spec } => Answer::Volume(self.volumes.create(&name, &spec)?),
             Request::VolumeDelete { name, force } => Answer::Deleted(self.volumes.delete(&name, force)?),
@@ -321,12 +331,12 @@ impl Service for Daemon {
             Request::VolumeResize { name, size_bytes, shrink } => {
                 Answer::Volume(self.volumes.resize(&name, size_bytes, shrink)?)
             }
-            Request::TargetList => Answer::Targets(self.targets()?),
-            Request::TargetShow { name } => Answer::Target(self.target_named(&name)?),
+            Request::TargetList => Answer::Targets(self.target_reports()?),
+            Request::TargetShow { name } => Answer::Target(self.target_report_by_name(&name)?),
             Request::TargetStart { names } => Answer::Switched(self.start_targets(names.as_deref())?),
             Request::TargetStop { names } => Answer::Switched(self.stop_targets(&names)?),
-            Request::TargetSettings { names } => Answer::Settings(self.settings(&names)?),
-            Request::FileLines => Answer::Lines(self.volumes.served().lines.clone()),
+            Request::TargetSettings { names } => Answer::Settings(self.target_settings(&names)?),
+            Request::FileLines => Answer::Lines(self.volumes.lock_served().lines.clone()),
             Request::SessionEnd { id } => {
                 self.end_session(id)?;
                 Answer::SessionEnded { id }
@@ -335,7 +345,9 @@ impl Service for Daemon {
             Request::ConnectionList => {
                 Answer::Connections(self.volumes.engine.connections().map_err(failed)?)
             }
-            Request::ConnectionShow { id, latency } => Answer::Connection(self.connection(id, latency)?),
+            Request::ConnectionShow { id, latency } => {
+                Answer::Connection(self.connection_report(id, latency)?)
+            }
             Request::Observe => Answer::Observation(Box::new(self.observe()?)),
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
             Request::Attach(request) => Answer::Attached(self.attach(request)?),
@@ -343,24 +355,24 @@ impl Service for Daemon {
             Request::Plan { file } => Answer::Plan(Box::new(self.plan_file(file.as_deref())?)),
             Request::Apply { file } => Answer::Plan(Box::new(self.apply_file(file.as_deref())?)),
             Request::Rollback => Answer::Plan(Box::new(self.rollback()?)),
-            Request::Status => Answer::Status(self.status()?),
+            Request::Status => Answer::Status(self.status_report()?),
             Request::Stop { .. } => Answer::Stopping { pid: std::process::id() },
         })
     }
 
-    fn replied(&self, request: &Request, done: bool) {
+    fn reply_written(&self, request: &Request, done: bool) {
         // Only now, so that the reply is sent before the process may exit.
         if let (Request::Stop { now }, true) = (request, done) {
-            self.stopping.ask(if *now { Stop::Now } else { Stop::Clean });
+            self.stopping.request_stop(if *now { StopMode::Now } else { StopMode::Clean });
         }
     }
 }
 
-impl Served {
+impl ServedState {
     /// Refuses names that are in use.
-    fn free_to_use(&self, ways: &ServedNames) -> Result<(), Refused> {
+    fn refuse_used_names(&self, ways: &ExportPlan) -> Result<(), RequestRefusal> {
         let taken = |what: &str, name: &str| {
-            Err(Refused::new(Code::Conflict, format!("there is already a {what} \"{name}\"")))
+            Err(RequestRefusal::new(RefusalCode::Conflict, format!("there is already a {what} \"{name}\"")))
         };
         for target in &ways.targets {
             if self.ways.targets.iter().chain(&self.stopped).any(|other| other.name == target.name) {
@@ -377,7 +389,12 @@ impl Served {
 }
 
 /// The one of that name, or the only one whose name ends in it.
-fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Result<T, Refused> {
+fn find_by_name<T>(
+    what: &str,
+    name: &str,
+    all: Vec<T>,
+    of: impl Fn(&T) -> &str,
+) -> Result<T, RequestRefusal> {
     let short = format!(":{name}");
     let exact = all.iter().position(|one| of(one) == name);
     let ending = all.iter().enumerate().filter(|(_, one)| of(one).ends_with(&short));
@@ -385,48 +402,52 @@ fn named<T>(what: &str, name: &str, all: Vec<T>, of: impl Fn(&T) -> &str) -> Res
     let at = match (exact, ending.next(), ending.next()) {
         (Some(at), ..) | (None, Some(at), None) => at,
         (None, Some(_), Some(_)) => {
-            return Err(Refused::new(Code::Invalid, format!("several {what}s end in \"{short}\"")));
+            return Err(RequestRefusal::new(
+                RefusalCode::Invalid,
+                format!("several {what}s end in \"{short}\""),
+            ));
         }
-        (None, None, _) => return Err(unknown(what, name, all.iter().map(of))),
+        (None, None, _) => return Err(unknown_name(what, name, all.iter().map(of))),
     };
-    all.into_iter().nth(at).ok_or_else(|| Refused::new(Code::NotFound, name))
+    all.into_iter().nth(at).ok_or_else(|| RequestRefusal::new(RefusalCode::NotFound, name))
 }
 
-fn unknown<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> Refused {
-    let hint =
-        suggest::nearest(name, known).map(|near| format!("; did you mean \"{near}\"?")).unwrap_or_default();
-    Refused::new(Code::NotFound, format!("there is no {what} \"{name}\"{hint}"))
+fn unknown_name<'a>(what: &str, name: &str, known: impl Iterator<Item = &'a str>) -> RequestRefusal {
+    let hint = suggest::nearest_word(name, known)
+        .map(|near| format!("; did you mean \"{near}\"?"))
+        .unwrap_or_default();
+    RequestRefusal::new(RefusalCode::NotFound, format!("there is no {what} \"{name}\"{hint}"))
 }
 
-fn not_attached(why: Failure) -> Refused {
+fn refusal_from_failure(why: Failure) -> RequestRefusal {
     let code = match why.exit {
-        Exit::Usage => Code::Invalid,
-        Exit::NothingFound => Code::NotFound,
-        Exit::RequestTimeout => Code::TimedOut,
-        Exit::Exists => Code::Attached,
-        Exit::ConnectTimeout => Code::Unreachable,
-        Exit::NotAuthenticated => Code::Unproven,
+        Exit::Usage => RefusalCode::Invalid,
+        Exit::NothingFound => RefusalCode::NotFound,
+        Exit::RequestTimeout => RefusalCode::TimedOut,
+        Exit::Exists => RefusalCode::Attached,
+        Exit::ConnectTimeout => RefusalCode::Unreachable,
+        Exit::NotAuthenticated => RefusalCode::Unproven,
         // The last three end evaluations, which no daemon runs.
         Exit::Success
         | Exit::Failure
         | Exit::Disturbs
         | Exit::HungUp
         | Exit::Interrupted
-        | Exit::Terminated => Code::Failed,
+        | Exit::Terminated => RefusalCode::Failed,
     };
-    Refused::new(code, why.message)
+    RequestRefusal::new(code, why.message)
 }
 
-fn refused(why: &EngineError) -> Refused {
+fn refusal_from_engine_error(why: &EngineError) -> RequestRefusal {
     let code = match why {
-        EngineError::Listen { .. } | EngineError::Start(_) => Code::Failed,
-        EngineError::Record(_) | EngineError::Unsettled(_) => Code::Failed,
-        EngineError::InUse { .. } | EngineError::Lingers => Code::Conflict,
-        EngineError::Unsupported(_) => Code::Invalid,
-        EngineError::TimedOut => Code::TimedOut,
-        EngineError::Stopped => Code::Unavailable,
+        EngineError::Listen { .. } | EngineError::Start(_) => RefusalCode::Failed,
+        EngineError::Record(_) | EngineError::Unsettled(_) => RefusalCode::Failed,
+        EngineError::InUse { .. } | EngineError::Lingers => RefusalCode::Conflict,
+        EngineError::Unsupported(_) => RefusalCode::Invalid,
+        EngineError::TimedOut => RefusalCode::TimedOut,
+        EngineError::Stopped => RefusalCode::Unavailable,
     };
-    Refused::new(code, why)
+    RequestRefusal::new(code, why)
 }
 
 #[cfg(test)]

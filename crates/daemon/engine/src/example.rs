@@ -3,18 +3,24 @@
 use std::path::Path;
 
 use config::{
-    EXAMPLE,
-    check::{self, Options},
-    diagnostic::{Sink, Text},
+    EXAMPLE_TOML,
+    check::{self, CommandLineOptions},
+    diagnostic::{Sink, SourceText},
     draft::Draft,
     plan::Plan,
     read_text,
 };
 
 /// It.
-pub fn example() -> Plan {
+pub fn example_plan() -> Plan {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    read_text(&Text::new("example.toml", EXAMPLE.to_owned()), Path::new("/"), false, &sink, &mut draft);
-    let plan = check::check(draft, &Options::default(), &sink);
-    sink.finish(plan).expect("the example is sound").0
+    read_text(
+        &SourceText::new("example.toml", EXAMPLE_TOML.to_owned()),
+        Path::new("/"),
+        false,
+        &sink,
+        &mut draft,
+    );
+    let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
+    sink.into_result(plan).expect("the example is sound").0
 }

@@ -20,12 +20,12 @@
     )
 )]
 
+mod connect_hints;
 pub mod daemon;
 pub mod dataplane;
 pub mod descriptors;
 #[cfg(test)]
 mod example;
-mod hints;
 mod memory;
 mod remote;
 pub mod serve;
@@ -42,10 +42,10 @@ use std::{
 use crate::{dataplane::prepared::PreparedPlan, state::StateDir, store::Store};
 use config::{
     name::VolumeName,
-    plan::{Plan, ServedNames},
+    plan::{ExportPlan, Plan},
 };
 use control::report::{
-    ConnectionReport, LatencyReport, ListenerReport, RefusalReport, SessionReport, ShardReport,
+    ConnectionReport, HostRefusalReport, LatencyReport, ListenerReport, SessionReport, ShardReport,
     VolumeStateReport, plan::DisturbanceReport,
 };
 
@@ -104,7 +104,7 @@ impl std::error::Error for EngineError {}
 
 /// How to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stop {
+pub enum StopMode {
     /// Accept nothing new, answer what is in flight, tell initiators (Async Message, logout), flush.
     Clean,
     /// Drop everything.
@@ -115,7 +115,7 @@ pub enum Stop {
 pub trait Engine: Send + Sync {
     /// Volumes that it was started with and does not serve, and why. The ways that lead to them stay: once such a
     /// volume is added, they lead to it.
-    fn unserved(&self) -> Vec<(VolumeName, String)> {
+    fn unserved_volumes(&self) -> Vec<(VolumeName, String)> {
         Vec::new()
     }
     /// Where it listens, with the ports that the system chose, in the order of the plan's portals.
@@ -137,25 +137,25 @@ pub trait Engine: Send + Sync {
     /// All that is seen of the shards, from one look at each.
     fn observe(&self) -> Result<EngineObservation, EngineError> {
         let in_doubt = |one: VolumeStateReport| VolumeStateReport {
-            sync_failed: one.sync_failed || self.is_in_doubt(&one.volume),
+            sync_failed: one.sync_failed || self.has_sync_failure(&one.volume),
             ..one
         };
         Ok(EngineObservation {
             sessions: self.sessions()?,
             connections: self.connections()?,
             shards: self.shards()?,
-            standings: self.standings()?.into_iter().map(in_doubt).collect(),
+            standings: self.volume_states()?.into_iter().map(in_doubt).collect(),
             ..EngineObservation::default()
         })
     }
     /// What is true of each volume, in the order of their numbers.
-    fn standings(&self) -> Result<Vec<VolumeStateReport>, EngineError>;
+    fn volume_states(&self) -> Result<Vec<VolumeStateReport>, EngineError>;
     /// Sets the state of a volume's paths by these ports; hosts of both protocols are told.
-    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError>;
+    fn set_path_access(&self, name: &str, ports: &[u16], to: volume::PathAccess) -> Result<(), EngineError>;
     /// Forbids writes to a volume, or allows them; hosts of both protocols are told.
-    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError>;
+    fn set_write_protection(&self, name: &str, on: bool) -> Result<(), EngineError>;
     /// Begins to serve a volume by `ways`, which lead to nothing else.
-    fn add_volume(&self, volume: &Store, ways: &ServedNames) -> Result<(), EngineError>;
+    fn add_volume(&self, volume: &Store, ways: &ExportPlan) -> Result<(), EngineError>;
     /// Stops serving a volume, and removes the targets and subsystems that it leaves with nothing. What is in flight
     /// goes on: its files stay open until [`Engine::drain_volume`].
     fn remove_volume(&self, name: &str, force: bool) -> Result<(), EngineError>;
@@ -164,12 +164,12 @@ pub trait Engine: Send + Sync {
     fn drain_volume(&self, name: &str) -> Result<(), EngineError>;
     /// Removes what was recorded of a volume that is not served now: it holds nothing of what it held then. This comes
     /// behind all that was to be recorded while it was served.
-    fn forget_past(&self, _volume: &Store) -> Result<(), EngineError> {
+    fn discard_old_records(&self, _volume: &Store) -> Result<(), EngineError> {
         Ok(())
     }
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.
-    fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError>;
+    fn set_exports(&self, ways: &ExportPlan) -> Result<(), EngineError>;
     /// Which sessions another plan would disturb, in the order of their numbers. Nothing is changed.
     fn review(&self, _plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
         Ok(Vec::new())
@@ -180,7 +180,7 @@ pub trait Engine: Send + Sync {
         Err(EngineError::Unsupported("this data path cannot change its configuration".to_owned()))
     }
     /// Serves by a plan that was prepared from now on: its settings, portals and `ways`. After an error all is as it was.
-    fn switch(&self, _prepared: PreparedPlan, _ways: &ServedNames) -> Result<(), EngineError> {
+    fn switch(&self, _prepared: PreparedPlan, _ways: &ExportPlan) -> Result<(), EngineError> {
         Err(EngineError::Unsupported("this data path cannot change its configuration".to_owned()))
     }
     /// Ends an iSCSI session at once; its number and shard are those of its report.
@@ -190,16 +190,16 @@ pub trait Engine: Send + Sync {
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError>;
     /// A sync of the volume's file has failed that the engine did not ask for: its writes and flushes are refused
     /// from now on, as if a shard had been told.
-    fn sync_failed(&self, name: &str);
+    fn note_sync_failure(&self, name: &str);
     /// Whether a sync of the volume has failed, so that its writes and flushes are refused until
-    /// [`Engine::acknowledge`].
-    fn is_in_doubt(&self, name: &str) -> bool;
+    /// [`Engine::acknowledge_sync_failure`].
+    fn has_sync_failure(&self, name: &str) -> bool;
     /// The operator takes note that what was written to the volume may be lost: once its files can be synced, hosts may
     /// write again.
-    fn acknowledge(&self, volume: &Store) -> Result<(), EngineError>;
+    fn acknowledge_sync_failure(&self, volume: &Store) -> Result<(), EngineError>;
     /// Stops; returns when all is done. False: not everything that was written is on stable storage, though the
-    /// stop was to be clean. A second call with [`Stop::Now`] ends a clean stop early.
-    fn stop(&self, how: Stop) -> bool;
+    /// stop was to be clean. A second call with [`StopMode::Now`] ends a clean stop early.
+    fn stop(&self, how: StopMode) -> bool;
 }
 
 /// A path to a volume of another machine.
@@ -229,7 +229,7 @@ pub struct EngineObservation {
     /// How long commands took, by the name of their volume.
     pub latency: HashMap<String, Vec<LatencyReport>>,
     /// Refusals by cause.
-    pub refusals: Vec<RefusalReport>,
+    pub refusals: Vec<HostRefusalReport>,
     /// Addresses whose hosts have to wait before they may authenticate again.
     pub delayed: Vec<IpAddr>,
     /// Paths to volumes of other machines that are down.
@@ -238,7 +238,7 @@ pub struct EngineObservation {
 
 /// What the data path starts from.
 #[derive(Clone, Debug)]
-pub struct Start<'a> {
+pub struct EngineParams<'a> {
     /// The plan.
     pub plan: &'a Plan,
     /// Its volumes, open, in the plan's order.

@@ -10,7 +10,7 @@ use std::{net::SocketAddr, time::Duration};
 use buf::Cx;
 use client::{Initiator, Settings};
 use multipath::{
-    AnyPath, Expected, HostIdentity, RemoteVolume, Secrets, Url, VolumeMismatch, VolumeSettings,
+    AnyPath, ExpectedVolume, HostIdentity, RemoteVolume, Url, UrlSecrets, VolumeMismatch, VolumeSettings,
 };
 use uuid::Uuid;
 use volume::Geometry;
@@ -20,21 +20,21 @@ use volume::Geometry;
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Memory for probing a volume, bytes.
-const LOOK_MEMORY: usize = 8 << 20;
+const PROBE_MEMORY: usize = 8 << 20;
 
 /// The largest transfer of hosts, bytes: the limit of our own volumes, and the one that we report (MDTS, block limits).
-const MAX_IO: u32 = 1 << 20;
+const TRANSFER_BYTES_MAX: u32 = 1 << 20;
 
 /// A remote volume, as it was found.
 #[derive(Clone, Debug)]
-pub struct Remote {
+pub struct ProbedRemote {
     who: HostIdentity,
     ways: Vec<RemotePath>,
     terms: VolumeSettings,
     /// Its geometry.
     pub geometry: Geometry,
     /// Its identity as a remote volume.
-    pub expected: Expected,
+    pub expected: ExpectedVolume,
     /// Its UUID, if the target reports one.
     pub uuid: Option<Uuid>,
 }
@@ -44,12 +44,12 @@ pub struct Remote {
 struct RemotePath {
     url: Url,
     addresses: Vec<SocketAddr>,
-    secrets: Secrets,
+    secrets: UrlSecrets,
 }
 
 impl RemotePath {
-    fn path(&self, who: &HostIdentity, number: u16) -> Result<AnyPath, String> {
-        AnyPath::of(&self.url, self.addresses.clone(), who, &self.secrets, number)
+    fn build_path(&self, who: &HostIdentity, number: u16) -> Result<AnyPath, String> {
+        AnyPath::from_url(&self.url, self.addresses.clone(), who, &self.secrets, number)
             .map_err(|why| format!("{}: {why}", self.url))
     }
 }
@@ -75,27 +75,27 @@ impl From<String> for RemoteError {
 ///
 /// # Errors
 /// Why it is not served.
-pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError> {
+pub fn probe_remote(urls: &str, known: Option<&ExpectedVolume>) -> Result<ProbedRemote, RemoteError> {
     let said = |why: client::Error| match why.kind {
         client::ErrorKind::Usage => RemoteError::Unusable(why.message),
         _ => RemoteError::Absent(why.message),
     };
     let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;
     // What is ours to mend is said first, who answers.
-    let secrets = parsed.iter().map(|url| client::secrets(url).map_err(|why| format!("{url}: {why}")));
-    let secrets = secrets.collect::<Result<Vec<Secrets>, String>>()?;
+    let secrets = parsed.iter().map(|url| client::fetch_secrets(url).map_err(|why| format!("{url}: {why}")));
+    let secrets = secrets.collect::<Result<Vec<UrlSecrets>, String>>()?;
     let mut ways = Vec::new();
     for (url, secrets) in parsed.into_iter().zip(secrets) {
         let absent = |why: client::Error| RemoteError::Absent(format!("{url}: {why}"));
-        let addresses = client::resolve(&url).map_err(absent)?;
+        let addresses = client::resolve_addresses(&url).map_err(absent)?;
         ways.push(RemotePath { url, addresses, secrets });
     }
-    let settings = Settings { memory: LOOK_MEMORY, ..Settings::default() };
+    let settings = Settings { memory: PROBE_MEMORY, ..Settings::default() };
     let mut initiator = Initiator::new(settings).map_err(said)?;
-    let who = initiator.who().clone();
+    let who = initiator.host_identity().clone();
     // What the shards will make of them without asking again.
     for way in &ways {
-        way.path(&who, 0)?;
+        way.build_path(&who, 0)?;
     }
     let volume = initiator.open(urls).map_err(said)?;
     let lost = "the volume was lost as soon as it was open; try again";
@@ -104,36 +104,36 @@ pub fn open(urls: &str, known: Option<&Expected>) -> Result<Remote, RemoteError>
         .zip(initiator.info(volume))
         .ok_or_else(|| RemoteError::Absent(lost.to_owned()))?;
     // What a path carries at once is no matter of our hosts: theirs goes in pieces.
-    let geometry = Geometry { max_io: MAX_IO.max(found.logical), ..found };
+    let geometry = Geometry { max_io: TRANSFER_BYTES_MAX.max(found.logical), ..found };
     let (uuid, serial) = (info.uuid, info.serial.clone());
     // A target that does not let go in time is no reason against serving its volume.
     let _ = initiator.close(volume);
     // Each shard comes to it by itself: what it finds must be what was found here.
-    let expected = Expected { uuid, serial, logical: found.logical };
-    known.map_or(Ok(()), |known| known.accept(&info)).map_err(RemoteError::Replaced)?;
+    let expected = ExpectedVolume { uuid, serial, logical: found.logical };
+    known.map_or(Ok(()), |known| known.check_volume(&info)).map_err(RemoteError::Replaced)?;
     let (uuid, max_io) = (uuid.map(|uuid| Uuid::from_bytes(uuid.0)), Some(geometry.max_io));
     let first = ways.first().ok_or_else(|| RemoteError::Unusable("there is no URL".to_owned()))?;
-    let terms = VolumeSettings { expected: Some(expected.clone()), max_io, ..terms(&first.url) };
-    Ok(Remote { who, ways, terms, geometry, expected, uuid })
+    let terms = VolumeSettings { expected: Some(expected.clone()), max_io, ..volume_settings(&first.url) };
+    Ok(ProbedRemote { who, ways, terms, geometry, expected, uuid })
 }
 
 /// A daemon does not give up: a volume that comes back is served again, however late. And its hosts may try
 /// again on another shard, which knows nothing of what this one has in doubt: so they hear that a write failed
 /// when it can land no more, and not before.
-fn terms(url: &Url) -> VolumeSettings {
+fn volume_settings(url: &Url) -> VolumeSettings {
     let said = &url.options.volume;
     VolumeSettings {
         queue_timeout: said.queue_timeout.unwrap_or(QUEUE_TIMEOUT),
         loss_timeout: said.loss_timeout.unwrap_or(Duration::MAX),
         open_timeout: said.open_timeout.unwrap_or(Duration::MAX),
         certain: true,
-        ..VolumeSettings::of(&url.options)
+        ..VolumeSettings::from_options(&url.options)
     }
 }
 
-impl Remote {
+impl ProbedRemote {
     /// By this number targets know its iSCSI sessions, and no other volume's.
-    pub fn set_nexus(&mut self, nexus: [u8; 3]) {
+    pub fn set_nexus_number(&mut self, nexus: [u8; 3]) {
         self.who.isid = nexus;
     }
 
@@ -142,11 +142,11 @@ impl Remote {
         clippy::expect_used,
         reason = "`open` made the same paths of the same parts, but for their numbers"
     )]
-    pub fn on_shard(&self, cx: &mut Cx<'_>, shard: u16) -> RemoteVolume<AnyPath> {
+    pub fn volume_for_shard(&self, cx: &mut Cx<'_>, shard: u16) -> RemoteVolume<AnyPath> {
         // A session of its own for each path: those of one number and qualifier would end each other.
         let number = |at: usize| shard.wrapping_mul(multipath::url::URLS_MAX as u16).wrapping_add(at as u16);
         let paths = self.ways.iter().enumerate().map(|(at, way)| {
-            way.path(&self.who, number(at)).expect("the same was made when the volume was looked at")
+            way.build_path(&self.who, number(at)).expect("the same was made when the volume was looked at")
         });
         RemoteVolume::open(cx, paths.collect(), self.terms.clone())
     }

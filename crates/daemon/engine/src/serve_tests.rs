@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 
 use super::*;
-use config::plan::ServedNames;
+use config::plan::ExportPlan;
 use control::{
     Answer, Request, client,
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},
@@ -43,16 +43,16 @@ impl Engine for Idle {
     fn shards(&self) -> Result<Vec<ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn standings(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
+    fn volume_states(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn set_access(&self, _: &str, _: &[u16], _: volume::Access) -> Result<(), EngineError> {
+    fn set_path_access(&self, _: &str, _: &[u16], _: volume::PathAccess) -> Result<(), EngineError> {
         Ok(())
     }
-    fn protect_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
+    fn set_write_protection(&self, _: &str, _: bool) -> Result<(), EngineError> {
         Ok(())
     }
-    fn add_volume(&self, _: &Store, _: &ServedNames) -> Result<(), EngineError> {
+    fn add_volume(&self, _: &Store, _: &ExportPlan) -> Result<(), EngineError> {
         Ok(())
     }
     fn remove_volume(&self, _: &str, _: bool) -> Result<(), EngineError> {
@@ -61,24 +61,24 @@ impl Engine for Idle {
     fn drain_volume(&self, _: &str) -> Result<(), EngineError> {
         Ok(())
     }
-    fn set_ways(&self, _: &ServedNames) -> Result<(), EngineError> {
+    fn set_exports(&self, _: &ExportPlan) -> Result<(), EngineError> {
         Ok(())
     }
     fn end_session(&self, _: u64, _: usize) -> Result<(), EngineError> {
         Ok(())
     }
-    fn is_in_doubt(&self, _name: &str) -> bool {
+    fn has_sync_failure(&self, _name: &str) -> bool {
         false
     }
-    fn acknowledge(&self, _volume: &Store) -> Result<(), EngineError> {
+    fn acknowledge_sync_failure(&self, _volume: &Store) -> Result<(), EngineError> {
         Ok(())
     }
-    fn sync_failed(&self, _: &str) {}
+    fn note_sync_failure(&self, _: &str) {}
     fn resize_volume(&self, _: &str, _: u64) -> Result<(), EngineError> {
         Ok(())
     }
-    fn stop(&self, how: Stop) -> bool {
-        *self.hasty.lock().unwrap() |= how == Stop::Now;
+    fn stop(&self, how: StopMode) -> bool {
+        *self.hasty.lock().unwrap() |= how == StopMode::Now;
         while self.stuck && !*self.hasty.lock().unwrap() {
             thread::sleep(Duration::from_millis(5));
         }
@@ -87,24 +87,24 @@ impl Engine for Idle {
 }
 
 impl Idle {
-    fn start(start: &Start<'_>, stuck: bool, safe: bool) -> Result<Arc<dyn Engine>, EngineError> {
+    fn start(start: &EngineParams<'_>, stuck: bool, safe: bool) -> Result<Arc<dyn Engine>, EngineError> {
         Ok(Arc::new(Idle { portals: start.plan.portals.clone(), stuck, safe, hasty: Mutex::default() }))
     }
 }
 
-fn idle(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+fn idle(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     Idle::start(&start, false, true)
 }
 
-fn stuck(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+fn stuck(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     Idle::start(&start, true, true)
 }
 
-fn unsafe_at_the_end(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+fn unsafe_at_the_end(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     Idle::start(&start, false, false)
 }
 
-fn broken(_: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+fn broken(_: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     Err(EngineError::Start("no ring".into()))
 }
 
@@ -160,11 +160,11 @@ fn run(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Running {
 
 impl Running {
     fn ask(&self, request: Request) -> Answer {
-        client::ask(&self.paths.control, request).unwrap()
+        client::send_request(&self.paths.control, request).unwrap()
     }
 
     fn stop(self) -> Exit {
-        self.ending.ask(Stop::Clean);
+        self.ending.request_stop(StopMode::Clean);
         self.thread.join().unwrap().unwrap()
     }
 }
@@ -209,10 +209,10 @@ fn stop_over_the_socket_ends_it() {
 fn a_second_request_ends_a_clean_stop_at_once() {
     let root = tempfile::tempdir().unwrap();
     let daemon = run(&root, "", stuck);
-    daemon.ending.ask(Stop::Clean);
+    daemon.ending.request_stop(StopMode::Clean);
     thread::sleep(Duration::from_millis(50));
     assert!(!daemon.thread.is_finished(), "it waits for what is in flight");
-    daemon.ending.ask(Stop::Now);
+    daemon.ending.request_stop(StopMode::Now);
     assert_eq!(daemon.thread.join().unwrap(), Ok(Exit::Failure));
 }
 
@@ -309,9 +309,9 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     fs::remove_file(&file).unwrap();
     fs::create_dir(&file).unwrap();
     let state = StateDir::open(&paths(&root).state).unwrap();
-    let mut all = volumes::load(&state).unwrap();
+    let mut all = volumes::load_volumes(&state).unwrap();
     all.push(VolumeRecord { name: "odd".into(), spec: "rma:1M".into() });
-    state.write_json(volumes::RECORD, &all).unwrap();
+    state.write_json(volumes::RECORD_NAME, &all).unwrap();
     drop(state);
 
     let daemon = run(&root, "", idle);
@@ -326,7 +326,8 @@ fn one_volume_that_cannot_be_opened_does_not_keep_the_others_from_starting() {
     };
     assert!(shown.failed.as_deref().is_some_and(|why| why.contains("is not a regular file")), "{shown:?}");
     assert_eq!((shown.size_bytes, shown.uuid), (None, None), "nothing is made up");
-    let retry = |name: &str| client::ask(&daemon.paths.control, Request::VolumeRetry { name: name.into() });
+    let retry =
+        |name: &str| client::send_request(&daemon.paths.control, Request::VolumeRetry { name: name.into() });
     assert!(retry("gone").is_err());
     assert!(retry("fine").unwrap_err().message.contains("has not failed"));
     fs::remove_dir(&file).unwrap();
@@ -437,7 +438,7 @@ fn a_file_that_was_made_in_vain_does_not_count_as_having_been_there() {
         assert_eq!(served(&words), (1, 0), "{rest}");
         fs::remove_file(&a).unwrap();
         assert_eq!(served(&words), (0, 1), "what was served has been there");
-        StateDir::open(&paths(&root).state).unwrap().remove("identities").unwrap();
+        StateDir::open(&paths(&root).state).unwrap().remove_record("identities").unwrap();
     }
     // A leg that was made beside one that is missing.
     let aside = root.path().join("aside");
@@ -475,16 +476,16 @@ fn a_missing_file_of_a_chosen_uuid_is_not_made_again() {
     // A version that kept no place of such a file has left what it knew of the volume.
     for record in ["reservations", "sync-failed"] {
         let state = StateDir::open(&paths(&root).state).unwrap();
-        state.remove("identities").unwrap();
+        state.remove_record("identities").unwrap();
         let record = format!("{uuid}.{record}");
-        state.write(&record, b"{}").unwrap();
+        state.write_record(&record, b"{}").unwrap();
         drop(state);
         is_missing();
-        StateDir::open(&paths(&root).state).unwrap().remove(&record).unwrap();
+        StateDir::open(&paths(&root).state).unwrap().remove_record(&record).unwrap();
     }
     // Of another volume they say nothing.
     let state = StateDir::open(&paths(&root).state).unwrap();
-    state.write("7ba7b810-9dad-11d1-80b4-00c04fd430c8.reservations", b"{}").unwrap();
+    state.write_record("7ba7b810-9dad-11d1-80b4-00c04fd430c8.reservations", b"{}").unwrap();
     drop(state);
     run(&root, &words, idle).stop();
     assert!(file.exists());
@@ -500,21 +501,25 @@ fn thin_off_of_memory_does_not_keep_an_older_configuration_from_starting() {
     let [a, b] = tables.map(|table| format!("[[volume]]\nname = \"NAME\"\n{table}\n"));
     fs::write(&config, a.replace("NAME", "a") + &b.replace("NAME", "b")).unwrap();
     let sink = Sink::default();
-    read(&args("--volume c=null:1M,thin=off"), &ConfigFiles::read(&paths(&root).config, &sink), &sink);
-    let ((), warnings) = sink.finish(()).unwrap();
+    read_configuration(
+        &args("--volume c=null:1M,thin=off"),
+        &ConfigFiles::read(&paths(&root).config, &sink),
+        &sink,
+    );
+    let ((), warnings) = sink.into_result(()).unwrap();
     let warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
     assert_eq!(warnings.len(), 3, "{warnings:?}");
     assert!(warnings.iter().all(|one| one.contains("thin=off is ignored")), "{warnings:?}");
     assert!(warnings[0].contains("blockwire.toml:4:"), "{warnings:?}");
     let state = StateDir::open(&paths(&root).state).unwrap();
     let older = VolumeRecord { name: "d".into(), spec: "ram:1M,thin=off".into() };
-    state.write_json(volumes::RECORD, &[older]).unwrap();
+    state.write_json(volumes::RECORD_NAME, &[older]).unwrap();
     drop(state);
     let daemon = run(&root, "--volume c=null:1M,thin=off", idle);
     let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
     assert_eq!((status.volumes, status.failed.len()), (4, 0));
     let create = Request::VolumeCreate { name: "e".into(), spec: "ram:1M,thin=off".into() };
-    let why = client::ask(&daemon.paths.control, create).unwrap_err();
+    let why = client::send_request(&daemon.paths.control, create).unwrap_err();
     assert!(why.message.contains("thin cannot be off"), "{why}");
     daemon.stop();
 }

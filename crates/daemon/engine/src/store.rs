@@ -6,9 +6,9 @@
 
 mod device;
 mod file;
-mod known;
+mod known_uuid;
+mod open_error;
 mod probe;
-mod refused;
 mod stripe;
 
 use std::{
@@ -22,28 +22,28 @@ use backends::FileFacts;
 use uuid::Uuid;
 use volume::Geometry;
 
-use device::device;
-pub use device::device_key;
-use file::{file, is_empty, leads_to};
-pub use known::known_uuid;
+pub use device::device_identity;
+use device::open_device;
+use file::{is_zero_from, open_file, path_is_file};
+pub use known_uuid::known_uuid;
+use open_error::OpenErrorReason;
+pub use open_error::VolumeOpenError;
 pub use probe::{ProbeNeeds, ProbeResult};
-pub use refused::VolumeOpenError;
-use refused::Why;
 
 use crate::{
-    remote::{self, Remote},
+    remote::{self, ProbedRemote},
     state::identity::{FileIdentity, Identities},
 };
 use config::{
-    plan::{Origin, Volume},
-    spec::Source,
+    plan::{Volume, VolumeOrigin},
+    spec::VolumeSource,
 };
 use process::random;
 
 /// Instead of a leg's number: the whole volume.
-const WHOLE: usize = 0;
+const WHOLE_VOLUME: usize = 0;
 /// Physical block of RAM volumes: a page, the unit in which memory is freed.
-const MEMORY_PHYSICAL: u32 = 4096;
+const RAM_PHYSICAL_BLOCK_BYTES: u32 = 4096;
 
 /// A volume that is open and ready to be served.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub struct Store {
     /// Identity of its file or device, to detect aliases.
     pub key: Option<FileIdentity>,
     /// How to reach a remote volume.
-    pub remote: Option<Remote>,
+    pub remote: Option<ProbedRemote>,
     /// The legs of a stripe; empty for other volumes.
     pub legs: Vec<Store>,
     /// What opening it did to its file.
@@ -105,7 +105,7 @@ impl CreatePolicy {
             CreatePolicy::Never => false,
             // For a volume with `uuid=`, earlier versions stored only the hosts' state.
             CreatePolicy::First => {
-                !identities.knows(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
+                !identities.has_path(path) && !uuid.is_some_and(|uuid| identities.has_records(uuid))
             }
             CreatePolicy::Asked => true,
         }
@@ -120,19 +120,19 @@ impl Store {
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
     ) -> Result<Self, VolumeOpenError> {
-        let probed = ProbeNeeds::of(volume, identities).look();
-        Store::open_scouted(volume, identities, others, probed)
+        let probed = ProbeNeeds::for_known(volume, identities).run();
+        Store::open_probed(volume, identities, others, probed)
     }
 
     /// The same, when other machines have been asked; asks none.
-    pub fn open_scouted<'a>(
+    pub fn open_probed<'a>(
         volume: &Volume,
         identities: &mut Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
-        let opened = OpenedStore::as_before(volume, identities, others.clone(), probed)?;
-        opened.with_identity(identities, others).map_err(|refused| {
+        let opened = OpenedStore::reopen(volume, identities, others.clone(), probed)?;
+        opened.assign_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
             opened.0.discard(identities);
             why
@@ -140,7 +140,7 @@ impl Store {
     }
 
     /// A copy without files, to compare other volumes with.
-    pub fn outline(&self) -> Store {
+    pub fn without_files(&self) -> Store {
         Store {
             volume: self.volume.clone(),
             uuid: self.uuid,
@@ -152,17 +152,17 @@ impl Store {
             file: None,
             key: self.key.clone(),
             remote: None,
-            legs: self.legs.iter().map(Store::outline).collect(),
+            legs: self.legs.iter().map(Store::without_files).collect(),
             made: self.made,
             in_doubt: self.in_doubt,
         }
     }
 
     /// A copy with its own descriptors, for work on the files while the original is in use.
-    pub fn twin(&self) -> io::Result<Store> {
+    pub fn duplicate(&self) -> io::Result<Store> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
-        let legs = self.legs.iter().map(Store::twin).collect::<io::Result<_>>()?;
-        Ok(Store { file, legs, ..self.outline() })
+        let legs = self.legs.iter().map(Store::duplicate).collect::<io::Result<_>>()?;
+        Ok(Store { file, legs, ..self.without_files() })
     }
 
     /// Syncs its file, or the files of its legs.
@@ -175,66 +175,67 @@ impl Store {
     }
 
     /// The operator has acknowledged that what is in its file, or its legs' files, may be lost.
-    pub fn forgive(&mut self) {
+    pub fn acknowledge_sync_failure(&mut self) {
         self.in_doubt = false;
-        self.legs.iter_mut().for_each(Store::forgive);
+        self.legs.iter_mut().for_each(Store::acknowledge_sync_failure);
     }
 
     /// Why the other cannot be served beside it: it is, or has a leg that is, the same volume as this or one of its legs.
-    fn clashes(&self, other: &Store) -> Option<Why> {
+    fn conflict_with(&self, other: &Store) -> Option<OpenErrorReason> {
         let name = || self.volume.name.clone();
         let is_ours = |key: &FileIdentity| {
-            self.parts().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)))
+            self.legs_or_self().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)))
         };
         // Looked at when it was opened; but another may have come since that reads the same file.
-        if let Some(alias) = other.parts().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
-            return Some(Why::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
+        if let Some(alias) = other.legs_or_self().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
+            return Some(OpenErrorReason::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
         }
         let all = |store: &Store| {
             std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
         };
         let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
-        ours.iter().any(|uuid| theirs.contains(uuid)).then(|| Why::SameUuid(other.uuid, name()))
+        ours.iter().any(|uuid| theirs.contains(uuid)).then(|| OpenErrorReason::SameUuid(other.uuid, name()))
     }
 
     /// What it stands on: itself, or its legs.
-    pub fn parts(&self) -> &[Store] {
+    pub fn legs_or_self(&self) -> &[Store] {
         if self.legs.is_empty() { std::slice::from_ref(self) } else { &self.legs }
     }
 
     /// Finds out which volume it is, and has that known from now on: a whole one, or a leg by its number.
-    fn identify(&mut self, leg: usize, identities: &mut Identities) -> Result<(), Why> {
+    fn assign_identity(&mut self, leg: usize, identities: &mut Identities) -> Result<(), OpenErrorReason> {
         if let Some(remote) = &mut self.remote {
-            identities.found_elsewhere(&self.volume.name, leg, &remote.expected);
-            let nexus = identities.nexus(&self.volume.name, leg).map_err(Why::NoRandomness)?;
-            remote.set_nexus(nexus);
+            identities.set_remote_identity(&self.volume.name, leg, &remote.expected);
+            let nexus =
+                identities.nexus_number(&self.volume.name, leg).map_err(OpenErrorReason::NoRandomness)?;
+            remote.set_nexus_number(nexus);
         }
-        self.uuid = self.identity(identities)?;
+        self.uuid = self.resolve_identity(identities)?;
         Ok(())
     }
 
-    fn identity(&self, identities: &mut Identities) -> Result<Uuid, Why> {
+    fn resolve_identity(&self, identities: &mut Identities) -> Result<Uuid, OpenErrorReason> {
         Ok(match (self.volume.spec.uuid, &self.key, self.volume.spec.source.path()) {
             // What is kept of it tells that the file was there, and is its own again without `uuid=`.
             (Some(uuid), Some(key @ FileIdentity::File { .. }), Some(path)) => {
-                identities.of(key, path, fresh_uuid()?);
+                identities.uuid_for(key, path, random_uuid()?);
                 uuid
             }
             (Some(uuid), _, _) => uuid,
-            (None, Some(key), Some(path)) => identities.of(key, path, fresh_uuid()?),
+            (None, Some(key), Some(path)) => identities.uuid_for(key, path, random_uuid()?),
             (None, _, _) => match self.remote.as_ref().and_then(|remote| remote.uuid) {
                 Some(uuid) => uuid,
-                None => fresh_uuid()?,
+                None => random_uuid()?,
             },
         })
     }
 
     /// What the system says of its file or device.
-    pub fn facts(&self) -> FileFacts {
+    pub fn file_facts(&self) -> FileFacts {
         let spec = &self.volume.spec;
         FileFacts {
             bytes: self.bytes,
-            device: matches!(spec.source, Source::Device(_)),
+            device: matches!(spec.source, VolumeSource::Device(_)),
             logical: spec.block,
             physical: Some(self.physical),
             preferred: 0,
@@ -247,35 +248,39 @@ impl Store {
     }
 
     /// Whether it holds nothing of an earlier life: it is memory, or its file was made now.
-    pub fn is_blank(&self) -> bool {
+    pub fn is_new(&self) -> bool {
         match &self.volume.spec.source {
-            Source::Ram | Source::Null => true,
-            Source::File(_) => self.made == CreatedFile::File,
-            Source::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_blank),
-            Source::Device(_) | Source::Remote(_) => false,
+            VolumeSource::Ram | VolumeSource::Null => true,
+            VolumeSource::File(_) => self.made == CreatedFile::File,
+            VolumeSource::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_new),
+            VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
         }
     }
 
     /// Undoes what was made of a file that will not be served after all. A file that is removed was never there: the
     /// identities, which the caller saves, have it no longer.
     pub fn discard(self, identities: &mut Identities) {
-        self.undo().iter().for_each(|(key, path)| identities.unmade(key, path));
+        self.undo_file_creation().iter().for_each(|(key, path)| identities.remove_created(key, path));
     }
 
     /// Undoes what was made of its files, as long as their disks take; gives those that were removed, which have to be
     /// forgotten before this store, and with it their numbers, goes. What holds data by now stays: a host may have
     /// written it.
-    pub fn undo(&self) -> Vec<(FileIdentity, PathBuf)> {
+    pub fn undo_file_creation(&self) -> Vec<(FileIdentity, PathBuf)> {
         #[cfg(test)]
         tests::wait_for_disk(&format!("{} undone", self.volume.name));
-        let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo).collect();
+        let mut removed: Vec<_> = self.legs.iter().flat_map(Store::undo_file_creation).collect();
         match (self.made, self.volume.spec.source.path(), &self.file) {
-            (CreatedFile::File, Some(path), Some(file)) if is_empty(file, 0) && leads_to(path, file) => {
+            (CreatedFile::File, Some(path), Some(file))
+                if is_zero_from(file, 0) && path_is_file(path, file) =>
+            {
                 if let (Ok(()), Some(key)) = (std::fs::remove_file(path), &self.key) {
                     removed.push((key.clone(), path.to_owned()));
                 }
             }
-            (CreatedFile::Growth(from), _, Some(file)) if is_empty(file, from) => drop(file.set_len(from)),
+            (CreatedFile::Growth(from), _, Some(file)) if is_zero_from(file, from) => {
+                drop(file.set_len(from))
+            }
             (CreatedFile::Nothing | CreatedFile::File | CreatedFile::Growth(_), ..) => {}
         }
         removed
@@ -284,7 +289,7 @@ impl Store {
     /// The length of its file, with what fills no block; `None`: it is not on a file.
     pub fn file_len(&self) -> io::Result<Option<u64>> {
         match (&self.file, &self.volume.spec.source) {
-            (Some(file), Source::File(_)) => Ok(Some(file.metadata()?.len())),
+            (Some(file), VolumeSource::File(_)) => Ok(Some(file.metadata()?.len())),
             _ => Ok(None),
         }
     }
@@ -304,7 +309,7 @@ impl Store {
     /// it is not smaller, nothing is cut off: a file may have more than its volume.
     pub fn set_len(&mut self, bytes: u64) -> io::Result<()> {
         let is_there = bytes >= self.bytes && self.file_len()?.is_some_and(|len| len >= bytes);
-        if let (Some(file), Source::File(_), false) = (&self.file, &self.volume.spec.source, is_there) {
+        if let (Some(file), VolumeSource::File(_), false) = (&self.file, &self.volume.spec.source, is_there) {
             file.set_len(bytes)?;
             // By a descriptor of its own, which is told of a failure besides the shards', not in their stead.
             let own = File::open(format!("/proc/self/fd/{}", file.as_raw_fd()));
@@ -324,21 +329,21 @@ impl OpenedStore {
     /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
     /// volume of the configuration, and only where none was found before: one that is missing later is a file system
     /// that is not mounted, or a loss.
-    pub fn as_before<'a>(
+    pub fn reopen<'a>(
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
         let making = match volume.origin {
-            Origin::Configured => CreatePolicy::First,
-            Origin::Created => CreatePolicy::Never,
+            VolumeOrigin::Configured => CreatePolicy::First,
+            VolumeOrigin::Created => CreatePolicy::Never,
         };
         OpenedStore::open(volume, making, identities, others, probed)
     }
 
     /// The same at the word of the operator, who wants the file to be made if there is none.
-    pub fn created<'a>(
+    pub fn open_or_create<'a>(
         volume: &Volume,
         identities: &Identities,
         others: impl Iterator<Item = &'a Store> + Clone,
@@ -356,28 +361,30 @@ impl OpenedStore {
     ) -> Result<Self, VolumeOpenError> {
         let probed = &mut probed;
         let opened = match &volume.spec.source {
-            Source::Stripe(striped) => stripe::open(volume, (striped, making), identities, others, probed),
-            _ => open_one(volume, (WHOLE, making), identities, others, probed),
+            VolumeSource::Stripe(striped) => {
+                stripe::open_legs(volume, (striped, making), identities, others, probed)
+            }
+            _ => open_single(volume, (WHOLE_VOLUME, making), identities, others, probed),
         };
         opened.map(OpenedStore).map_err(|why| VolumeOpenError { volume: volume.name.clone(), why })
     }
 
     /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
     /// another, it comes back with the reason, for its files are still to be undone and closed.
-    pub fn with_identity<'a>(
+    pub fn assign_identity<'a>(
         mut self,
         identities: &mut Identities,
         mut others: impl Iterator<Item = &'a Store>,
     ) -> Result<Store, Box<(VolumeOpenError, OpenedStore)>> {
         let store = &mut self.0;
         let identified = match &store.volume.spec.source {
-            Source::Stripe(striped) => {
+            VolumeSource::Stripe(striped) => {
                 let chunk = striped.chunk;
-                stripe::identify(store, chunk, identities)
+                stripe::assign_identities(store, chunk, identities)
             }
-            _ => store.identify(WHOLE, identities),
+            _ => store.assign_identity(WHOLE_VOLUME, identities),
         };
-        let alone = identified.and_then(|()| match others.find_map(|other| other.clashes(store)) {
+        let alone = identified.and_then(|()| match others.find_map(|other| other.conflict_with(store)) {
             Some(why) => Err(why),
             None => Ok(()),
         });
@@ -399,25 +406,25 @@ impl OpenedStore {
 }
 
 /// Opens what is no stripe: a whole volume, or a leg by its number.
-fn open_one<'a>(
+fn open_single<'a>(
     volume: &Volume,
     (leg, making): (usize, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store>,
     probed: &mut ProbeResult,
-) -> Result<Store, Why> {
+) -> Result<Store, OpenErrorReason> {
     let mut store = match &volume.spec.source {
-        Source::Ram | Source::Null => memory(volume),
-        Source::Remote(urls) => elsewhere(volume, leg, urls, identities, probed)?,
-        Source::File(path) => {
+        VolumeSource::Ram | VolumeSource::Null => ram_store(volume),
+        VolumeSource::Remote(urls) => remote_store(volume, leg, urls, identities, probed)?,
+        VolumeSource::File(path) => {
             let may_make = making.allows(path, volume.spec.uuid, identities);
-            file(volume, path, may_make, others)?
+            open_file(volume, path, may_make, others)?
         }
-        Source::Device(path) => device(volume, path, others)?,
-        Source::Stripe(_) => return Err(Why::Nested),
+        VolumeSource::Device(path) => open_device(volume, path, others)?,
+        VolumeSource::Stripe(_) => return Err(OpenErrorReason::Nested),
     };
     if let Err(why) = store.sync() {
-        let (volume, place) = (&volume.name, volume.spec.source.place().unwrap_or_default());
+        let (volume, place) = (&volume.name, volume.spec.source.display_location().unwrap_or_default());
         tracing::error!(
             %volume, %place, %why,
             "a sync failed: recent writes may be lost. The volume can be read; writes are refused until you run \
@@ -428,18 +435,18 @@ fn open_one<'a>(
 }
 
 /// A random UUID (RFC 9562 §5.4).
-fn fresh_uuid() -> Result<Uuid, Why> {
-    let bytes = random::bytes().map_err(Why::NoRandomness)?;
+fn random_uuid() -> Result<Uuid, OpenErrorReason> {
+    let bytes = random::random_bytes().map_err(OpenErrorReason::NoRandomness)?;
     Ok(uuid::Builder::from_random_bytes(bytes).into_uuid())
 }
 
-fn memory(volume: &Volume) -> Store {
+fn ram_store(volume: &Volume) -> Store {
     let spec = &volume.spec;
     Store {
         volume: volume.clone(),
         uuid: Uuid::nil(),
         bytes: spec.size.unwrap_or(0),
-        physical: spec.physical.unwrap_or(MEMORY_PHYSICAL.max(spec.block)),
+        physical: spec.physical.unwrap_or(RAM_PHYSICAL_BLOCK_BYTES.max(spec.block)),
         memory_align: 1,
         offset_align: spec.block,
         punch: true,
@@ -453,41 +460,40 @@ fn memory(volume: &Volume) -> Store {
 }
 
 /// A volume without a file of its own, whose blocks are like this.
-fn of_shape(volume: &Volume, geometry: &Geometry) -> Store {
-    let mut store = memory(volume);
+fn store_with_geometry(volume: &Volume, geometry: &Geometry) -> Store {
+    let mut store = ram_store(volume);
     let spec = &mut store.volume.spec;
     (spec.block, spec.thin, spec.cache) = (geometry.logical, geometry.thin, geometry.write_cache);
-    let (bytes, physical) = (geometry.bytes(), geometry.physical);
+    let (bytes, physical) = (geometry.capacity_bytes(), geometry.physical);
     Store { bytes, physical, offset_align: geometry.logical, punch: geometry.thin, ..store }
 }
 
 /// A volume of another machine is as it is there, and the one that it was at an earlier start.
-fn elsewhere(
+fn remote_store(
     volume: &Volume,
     leg: usize,
     urls: &str,
     identities: &Identities,
     probed: &mut ProbeResult,
-) -> Result<Store, Why> {
-    let remote =
-        probed.take(leg, urls, identities.elsewhere(&volume.name, leg).as_ref()).map_err(
-            |why| match why {
-                remote::RemoteError::Unusable(why) => Why::Remote(why),
-                remote::RemoteError::Absent(why) => Why::Absent(why),
-                remote::RemoteError::Replaced(stranger) => Why::Replaced(
-                    volume.spec.source.place().unwrap_or_default(),
-                    volume.name.clone(),
-                    stranger,
-                ),
-            },
-        )?;
+) -> Result<Store, OpenErrorReason> {
+    let remote = probed
+        .take_remote(leg, urls, identities.remote_identity(&volume.name, leg).as_ref())
+        .map_err(|why| match why {
+            remote::RemoteError::Unusable(why) => OpenErrorReason::Remote(why),
+            remote::RemoteError::Absent(why) => OpenErrorReason::Absent(why),
+            remote::RemoteError::Replaced(stranger) => OpenErrorReason::Replaced(
+                volume.spec.source.display_location().unwrap_or_default(),
+                volume.name.clone(),
+                stranger,
+            ),
+        })?;
     if remote.uuid.is_none() && volume.spec.uuid.is_none() {
-        let place = volume.spec.source.place().unwrap_or_default();
-        return Err(Why::Remote(format!(
+        let place = volume.spec.source.display_location().unwrap_or_default();
+        return Err(OpenErrorReason::Remote(format!(
             "{place}: the target reports no UUID for the volume; set one with uuid="
         )));
     }
-    let store = of_shape(volume, &remote.geometry);
+    let store = store_with_geometry(volume, &remote.geometry);
     Ok(Store { remote: Some(remote), ..store })
 }
 

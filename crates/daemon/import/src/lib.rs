@@ -1,6 +1,6 @@
 //! Configurations of other targets, written again as a configuration of ours.
 //!
-//! Each format has a module that turns its text into a [`Model`]; `render` writes the model as TOML. Invariant:
+//! Each format has a module that turns its text into a [`ImportModel`]; `render_toml` writes the model as TOML. Invariant:
 //! each setting of a source ends as a [`Note`] (applied, emulated, meaningless, or an error); none is left out
 //! silently. What is written is read by the parser of `serve` before it is handed out, so it is never written
 //! as complete when it would be refused.
@@ -39,19 +39,19 @@ mod tgt;
 use std::{fmt, path::Path};
 
 use config::{
-    check::{self, Options},
-    diagnostic::{Diagnostic, Sink, Text},
+    check::{self, CommandLineOptions},
+    diagnostic::{Diagnostic, Sink, SourceText},
     draft::Draft,
 };
 
-pub use model::{Model, Secret};
-pub use note::{Note, Outcome};
-pub use render::SecretsShown;
-pub use source::{Files, SourceError};
+pub use model::{ImportModel, Secret};
+pub use note::{Note, NoteOutcome};
+pub use render::SecretFormat;
+pub use source::{IncludedFiles, SourceError};
 
 /// A format that can be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum SourceFormat {
     /// LIO: `saveconfig.json`.
     Lio,
     /// tgt: `targets.conf`, or what `tgt-admin --dump` prints.
@@ -66,24 +66,24 @@ pub enum Format {
     Spdk,
 }
 
-impl Format {
+impl SourceFormat {
     /// All of them, by the words of the command line.
-    pub const WORDS: [(&str, Format); 6] = [
-        ("lio", Format::Lio),
-        ("tgt", Format::Tgt),
-        ("scst", Format::Scst),
-        ("ctl", Format::Ctl),
-        ("nvmet", Format::Nvmet),
-        ("spdk", Format::Spdk),
+    pub const WORDS: [(&str, SourceFormat); 6] = [
+        ("lio", SourceFormat::Lio),
+        ("tgt", SourceFormat::Tgt),
+        ("scst", SourceFormat::Scst),
+        ("ctl", SourceFormat::Ctl),
+        ("nvmet", SourceFormat::Nvmet),
+        ("spdk", SourceFormat::Spdk),
     ];
 
     /// Its word.
     pub fn as_str(self) -> &'static str {
-        Format::WORDS.iter().find(|(_, format)| *format == self).map_or("", |(word, _)| word)
+        SourceFormat::WORDS.iter().find(|(_, format)| *format == self).map_or("", |(word, _)| word)
     }
 }
 
-impl fmt::Display for Format {
+impl fmt::Display for SourceFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.as_str())
     }
@@ -91,10 +91,10 @@ impl fmt::Display for Format {
 
 /// What a file became.
 #[derive(Debug)]
-pub struct Imported {
-    model: Model,
+pub struct ImportResult {
+    model: ImportModel,
     source: String,
-    format: Format,
+    format: SourceFormat,
     /// Whether it can be served beyond this machine only with `--allow-anonymous`.
     needs_anonymous: bool,
     refused: Vec<Diagnostic>,
@@ -104,41 +104,41 @@ pub struct Imported {
 ///
 /// # Errors
 /// It cannot be read, or is not of this format; with file and line.
-pub fn read(format: Format, path: &Path) -> Result<Imported, SourceError> {
+pub fn import_file(format: SourceFormat, path: &Path) -> Result<ImportResult, SourceError> {
     let name = path.to_string_lossy().into_owned();
     let text = source::load(path)?;
-    translate(format, &name, &text, &mut Files::of_disk(path))
+    import_text(format, &name, &text, &mut IncludedFiles::from_disk(path))
 }
 
 /// Reads a text; `files` is asked for those that it includes.
 ///
 /// # Errors
 /// It is not of this format; with file and line.
-pub fn translate(
-    format: Format,
+pub fn import_text(
+    format: SourceFormat,
     name: &str,
     text: &str,
-    files: &mut Files<'_>,
-) -> Result<Imported, SourceError> {
+    files: &mut IncludedFiles<'_>,
+) -> Result<ImportResult, SourceError> {
     let mut model = match format {
-        Format::Lio => lio::read(&json::parse(name, text)?),
-        Format::Nvmet => nvmet::read(&json::parse(name, text)?),
-        Format::Spdk => spdk::read(&json::parse(name, text)?),
-        Format::Tgt => tgt::read(&blocks::angled(name, text, files)?),
-        Format::Scst => scst::read(&blocks::braced(name, text)?),
-        Format::Ctl => ctl::read(&blocks::braced(name, text)?),
+        SourceFormat::Lio => lio::read_lio(&json::parse(name, text)?),
+        SourceFormat::Nvmet => nvmet::read_nvmet(&json::parse(name, text)?),
+        SourceFormat::Spdk => spdk::read_spdk(&json::parse(name, text)?),
+        SourceFormat::Tgt => tgt::read_tgt(&blocks::parse_angled(name, text, files)?),
+        SourceFormat::Scst => scst::read_scst(&blocks::parse_braced(name, text)?),
+        SourceFormat::Ctl => ctl::read_ctl_conf(&blocks::parse_braced(name, text)?),
     };
     model.sort_notes();
     let mut imported =
-        Imported { model, source: name.to_owned(), format, needs_anonymous: false, refused: Vec::new() };
-    imported.prove();
+        ImportResult { model, source: name.to_owned(), format, needs_anonymous: false, refused: Vec::new() };
+    imported.validate();
     Ok(imported)
 }
 
-impl Imported {
+impl ImportResult {
     /// The configuration as TOML, with a note on each setting.
-    pub fn toml(&self, secrets: SecretsShown) -> String {
-        render::render(self, secrets)
+    pub fn to_toml(&self, secrets: SecretFormat) -> String {
+        render::render_toml(self, secrets)
     }
 
     /// Notes on all settings, in the order of the source.
@@ -148,7 +148,7 @@ impl Imported {
 
     /// What could not be carried over: notes that are errors, and what `serve` would refuse of the result.
     pub fn errors(&self) -> Vec<String> {
-        let notes = self.notes().into_iter().filter(|note| note.outcome == Outcome::Error);
+        let notes = self.notes().into_iter().filter(|note| note.outcome == NoteOutcome::Error);
         notes.map(ToString::to_string).chain(self.refused.iter().map(ToString::to_string)).collect()
     }
 
@@ -168,22 +168,22 @@ impl Imported {
     }
 
     /// Reads the result as `serve` does. Files with DH-HMAC-CHAP secrets are not there yet, so they are not asked for.
-    fn prove(&mut self) {
-        let text = render::render(self, SecretsShown::WithoutKeyFiles);
+    fn validate(&mut self) {
+        let text = render::render_toml(self, SecretFormat::WithoutKeyFiles);
         let check = |allow_anonymous: bool| {
             let sink = Sink::default();
             let mut draft = Draft::default();
-            let text = Text::new("the result", text.clone());
+            let text = SourceText::new("the result", text.clone());
             config::read_text(&text, Path::new("/"), false, &sink, &mut draft);
             if sink.is_clean() {
-                let options = Options { allow_anonymous, ..Options::default() };
-                check::check(draft, &options, &sink);
+                let options = CommandLineOptions { allow_anonymous, ..CommandLineOptions::default() };
+                check::resolve_draft(draft, &options, &sink);
             }
-            sink.finish(()).err().unwrap_or_default()
+            sink.into_result(()).err().unwrap_or_default()
         };
         let refused = check(false);
         self.refused = if refused.is_empty() { refused } else { check(true) };
-        self.needs_anonymous = self.model.has_anonymous_way_out();
+        self.needs_anonymous = self.model.has_anonymous_remote_access();
     }
 }
 

@@ -1,20 +1,22 @@
 //! LIO: `saveconfig.json`, as rtslib and targetcli write it.
 
-use config::spec::{Source, Spec};
+use config::spec::{Spec, VolumeSource};
 
 use crate::{
     json::Document,
-    model::{self, Chap, Export, Grant, Host, Model, Protocol, Secret, Unit, set},
-    note::{Note, Outcome},
-    render::text,
+    model::{
+        self, ChapUser, Export, Grant, Host, ImportModel, LunOrNamespace, Protocol, Secret, set_spec_key,
+    },
+    note::{Note, NoteOutcome},
+    render::quoted_string,
     section::{
-        Meaning::{self, Emulated, NotApplicable, Only},
-        Section,
+        IgnoredMeaning::{self, Emulated, NotApplicable, Only},
+        ObjectSection,
     },
 };
 
 /// Attributes of storage objects that decide nothing here.
-const STORE_ATTRIBUTES: &[(&str, Meaning)] = &[
+const IGNORED_STORE_ATTRIBUTES: &[(&str, IgnoredMeaning)] = &[
     ("alua_support", Only("1", "ALUA cannot be switched off")),
     ("emulate_3pc", Emulated("copies between volumes follow what this target offers")),
     ("emulate_caw", Only("1", "COMPARE AND WRITE cannot be switched off")),
@@ -44,7 +46,7 @@ const STORE_ATTRIBUTES: &[(&str, Meaning)] = &[
 ];
 
 /// Attributes of a portal group that decide nothing here.
-const GROUP_ATTRIBUTES: &[(&str, Meaning)] = &[
+const IGNORED_GROUP_ATTRIBUTES: &[(&str, IgnoredMeaning)] = &[
     ("cache_dynamic_acls", NotApplicable("there are no node ACLs made while running")),
     ("default_erl", Only("0", "error recovery level 0 is the only one")),
     ("demo_mode_discovery", Emulated("a host finds the targets that it may reach")),
@@ -58,7 +60,7 @@ const GROUP_ATTRIBUTES: &[(&str, Meaning)] = &[
 ];
 
 /// Parameters of iSCSI that decide nothing here.
-const PARAMETERS: &[(&str, Meaning)] = &[
+const IGNORED_PARAMETERS: &[(&str, IgnoredMeaning)] = &[
     ("AuthMethod", Emulated("CHAP is asked for where there are users")),
     ("DataPDUInOrder", Only("Yes", "data is in order")),
     ("DataSequenceInOrder", Only("Yes", "data is in order")),
@@ -73,7 +75,7 @@ const PARAMETERS: &[(&str, Meaning)] = &[
 ];
 
 /// Attributes of a node ACL that decide nothing here.
-const ACL_ATTRIBUTES: &[(&str, Meaning)] = &[
+const IGNORED_ACL_ATTRIBUTES: &[(&str, IgnoredMeaning)] = &[
     ("authentication", Emulated("CHAP is asked for where there are users")),
     ("dataout_timeout", NotApplicable("it is about error recovery levels above 0")),
     ("dataout_timeout_retries", NotApplicable("it is about error recovery levels above 0")),
@@ -86,14 +88,14 @@ const ACL_ATTRIBUTES: &[(&str, Meaning)] = &[
 ];
 
 /// Reads the whole document.
-pub fn read(document: &Document) -> Model {
-    let root = Section::open(&document.file, &document.root, "saveconfig.json");
-    let mut model = Model::default();
+pub fn read_lio(document: &Document) -> ImportModel {
+    let root = ObjectSection::open(&document.file, &document.root, "saveconfig.json");
+    let mut model = ImportModel::default();
     for object in root.sections("storage_objects") {
-        storage_object(object, &mut model);
+        read_storage_object(object, &mut model);
     }
     for module in root.sections("fabric_modules") {
-        fabric_module(module, &mut model);
+        read_fabric_module(module, &mut model);
     }
     for target in root.sections("targets") {
         read_target(target, &mut model);
@@ -103,10 +105,10 @@ pub fn read(document: &Document) -> Model {
 }
 
 /// `fabric_modules`: users of discovery.
-fn fabric_module(module: Section<'_>, model: &mut Model) {
+fn read_fabric_module(module: ObjectSection<'_>, model: &mut ImportModel) {
     let name = module.text("name").unwrap_or_default();
     let enabled = module.flag("discovery_enable_auth").unwrap_or(false);
-    let user = chap(&module, "discovery_", enabled);
+    let user = read_chap(&module, "discovery_", enabled);
     if name == "iscsi" && enabled {
         model.discovery.extend(user);
     }
@@ -114,39 +116,43 @@ fn fabric_module(module: Section<'_>, model: &mut Model) {
         ["discovery_userid", "discovery_password", "discovery_mutual_userid", "discovery_mutual_password"]
     {
         if !enabled {
-            module.note(key, Outcome::NotApplicable, "discovery_enable_auth switches it off");
+            module.note_key(key, NoteOutcome::NotApplicable, "discovery_enable_auth switches it off");
         }
     }
-    module.known(&[("path", NotApplicable("a path in the kernel's configfs"))]);
+    module.note_known_keys(&[("path", NotApplicable("a path in the kernel's configfs"))]);
     model.notes.extend(module.finish());
 }
 
 /// The CHAP users whose keys begin with `prefix`. `used`: half a pair is an error.
-fn chap(section: &Section<'_>, prefix: &str, used: bool) -> Option<Chap> {
+fn read_chap(section: &ObjectSection<'_>, prefix: &str, used: bool) -> Option<ChapUser> {
     let get = |key: &str| section.text(&format!("{prefix}{key}"));
     let pair = |user: &str, password: &str| match (get(user), get(password)) {
         (Some(user), Some(secret)) => Some((user.to_owned(), Secret::new(secret))),
         (None, None) => None,
         (Some(_), None) | (None, Some(_)) => {
             if used {
-                section.error(&format!("{prefix}{user}"), "a user and a password belong together");
+                section.note_error(&format!("{prefix}{user}"), "a user and a password belong together");
             }
             None
         }
     };
     let user = pair("userid", "password");
     let mutual = pair("mutual_userid", "mutual_password");
-    Some(Chap { user: user?, mutual })
+    Some(ChapUser { user: user?, mutual })
 }
 
 /// An element of `storage_objects`.
-fn storage_object(object: Section<'_>, model: &mut Model) {
+fn read_storage_object(object: ObjectSection<'_>, model: &mut ImportModel) {
     let name = object.text("name").unwrap_or_default();
     let plugin = object.text("plugin").unwrap_or_default();
     let key = format!("/backstores/{plugin}/{name}");
-    let Some(mut spec) = backing(&object, plugin) else {
+    let Some(mut spec) = read_backing(&object, plugin) else {
         let why = "there is no such backing here";
-        model.notes.extend(object.leave_out(&format!("storage object {key}"), Outcome::Error, why));
+        model.notes.extend(object.into_omitted_notes(
+            &format!("storage object {key}"),
+            NoteOutcome::Error,
+            why,
+        ));
         return;
     };
     if object.flag("readonly").unwrap_or(false) {
@@ -155,14 +161,14 @@ fn storage_object(object: Section<'_>, model: &mut Model) {
     let write_back = object.flag("write_back").unwrap_or(false);
     let mut notes = Vec::new();
     if let Some(attributes) = object.section("attributes") {
-        attributes_of(&attributes, &mut spec, write_back);
+        read_attributes(&attributes, &mut spec, write_back);
         notes.extend(attributes.finish());
     }
-    identity(&object, &mut spec);
+    read_identity(&object, &mut spec);
     for group in object.sections("alua_tpgs") {
-        notes.extend(alua_group(group));
+        notes.extend(read_alua_group(group));
     }
-    object.known(&[
+    object.note_known_keys(&[
         ("aio", NotApplicable("files are read and written by io_uring or a pool of threads")),
         ("alua_support", Only("true", "ALUA cannot be switched off")),
         ("control", NotApplicable("it is about the kernel")),
@@ -175,52 +181,60 @@ fn storage_object(object: Section<'_>, model: &mut Model) {
 }
 
 /// Where the bytes lie.
-fn backing(object: &Section<'_>, plugin: &str) -> Option<Spec> {
+fn read_backing(object: &ObjectSection<'_>, plugin: &str) -> Option<Spec> {
     let path = object.text("dev").unwrap_or_default();
     let size = object.number("size");
     let mut spec = match plugin {
-        "block" => Spec::new(Source::Device(path.into())),
-        "fileio" if path.starts_with("/dev/") => Spec::new(Source::Device(path.into())),
-        "fileio" => Spec::new(Source::File(path.into())),
-        "ramdisk" if object.flag("nullio").unwrap_or(false) => Spec::new(Source::Null),
-        "ramdisk" => Spec::new(Source::Ram),
+        "block" => Spec::new(VolumeSource::Device(path.into())),
+        "fileio" if path.starts_with("/dev/") => Spec::new(VolumeSource::Device(path.into())),
+        "fileio" => Spec::new(VolumeSource::File(path.into())),
+        "ramdisk" if object.flag("nullio").unwrap_or(false) => Spec::new(VolumeSource::Null),
+        "ramdisk" => Spec::new(VolumeSource::Ram),
         _ => return None,
     };
     match (plugin, size) {
-        ("fileio" | "ramdisk", Some(_)) if matches!(spec.source, Source::Device(_)) => {
-            object.note("size", Outcome::Emulated, "a device has its own size");
+        ("fileio" | "ramdisk", Some(_)) if matches!(spec.source, VolumeSource::Device(_)) => {
+            object.note_key("size", NoteOutcome::Emulated, "a device has its own size");
         }
         ("fileio" | "ramdisk", Some(bytes)) => spec.size = Some(bytes),
-        ("ramdisk", None) => object.error("size", "a RAM volume needs a size"),
+        ("ramdisk", None) => object.note_error("size", "a RAM volume needs a size"),
         _ => {}
     }
     if plugin == "ramdisk" {
-        object.note("plugin", Outcome::Applied, "its content is lost when the daemon exits, as it was");
+        object.note_key(
+            "plugin",
+            NoteOutcome::Applied,
+            "its content is lost when the daemon exits, as it was",
+        );
     } else if !path.starts_with('/') {
-        object.error("dev", "must be an absolute path");
+        object.note_error("dev", "must be an absolute path");
     }
     Some(spec)
 }
 
-fn attributes_of(attributes: &Section<'_>, spec: &mut Spec, write_back: bool) {
+fn read_attributes(attributes: &ObjectSection<'_>, spec: &mut Spec, write_back: bool) {
     let is_on_disk = spec.source.path().is_some();
     if let Some(block) = attributes.number("block_size")
-        && let Err(why) = set(spec, "block", &block.to_string())
+        && let Err(why) = set_spec_key(spec, "block", &block.to_string())
     {
-        attributes.note("block_size", Outcome::Error, &why);
+        attributes.note_key("block_size", NoteOutcome::Error, &why);
     }
     let cache = attributes.flag("emulate_write_cache").unwrap_or(false);
     if is_on_disk {
         spec.cache = cache || write_back;
     } else if cache {
-        attributes.note("emulate_write_cache", Outcome::NotApplicable, "memory has no write cache");
+        attributes.note_key("emulate_write_cache", NoteOutcome::NotApplicable, "memory has no write cache");
     }
     let unmap = attributes.flag("emulate_tpu").unwrap_or(false);
     let zero = attributes.flag("emulate_tpws").unwrap_or(false);
     if is_on_disk {
         spec.thin = unmap || zero;
         if unmap != zero {
-            attributes.note("emulate_tpws", Outcome::Emulated, "UNMAP and WRITE SAME with UNMAP go together");
+            attributes.note_key(
+                "emulate_tpws",
+                NoteOutcome::Emulated,
+                "UNMAP and WRITE SAME with UNMAP go together",
+            );
         }
     }
     if let Some(on) = attributes.flag("emulate_tas") {
@@ -230,31 +244,31 @@ fn attributes_of(attributes: &Section<'_>, spec: &mut Spec, write_back: bool) {
         spec.persist = true;
     }
     for key in ["hw_block_size", "hw_max_sectors", "hw_pi_prot_type", "hw_queue_depth"] {
-        attributes.note(key, Outcome::NotApplicable, "it describes the device");
+        attributes.note_key(key, NoteOutcome::NotApplicable, "it describes the device");
     }
-    attributes.known(STORE_ATTRIBUTES);
+    attributes.note_known_keys(IGNORED_STORE_ATTRIBUTES);
 }
 
 /// The unit serial number becomes the UUID; the designators that LIO makes of it are its own.
-fn identity(object: &Section<'_>, spec: &mut Spec) {
+fn read_identity(object: &ObjectSection<'_>, spec: &mut Spec) {
     let Some(wwn) = object.text("wwn") else { return };
-    match set(spec, "uuid", wwn) {
-        Ok(()) => object.note(
+    match set_spec_key(spec, "uuid", wwn) {
+        Ok(()) => object.note_key(
             "wwn",
-            Outcome::Emulated,
+            NoteOutcome::Emulated,
             "the UUID of the volume; its NAA designator is another one, so names by WWID (multipath, ESXi) change",
         ),
-        Err(_) => object.note(
+        Err(_) => object.note_key(
             "wwn",
-            Outcome::Error,
+            NoteOutcome::Error,
             "is no UUID: the volume gets a new identity, and hosts see another disk",
         ),
     }
 }
 
 /// An element of `alua_tpgs`.
-fn alua_group(group: Section<'_>) -> Vec<Note> {
-    group.known(&[
+fn read_alua_group(group: ObjectSection<'_>) -> Vec<Note> {
+    group.note_known_keys(&[
         (
             "alua_access_state",
             Only("0", "path states are kept by the daemon: `blockwire path set VOLUME --state ...`"),
@@ -283,19 +297,26 @@ fn alua_group(group: Section<'_>) -> Vec<Note> {
 }
 
 /// An element of `targets`.
-fn read_target(target: Section<'_>, model: &mut Model) {
+fn read_target(target: ObjectSection<'_>, model: &mut ImportModel) {
     let wwn = target.text("wwn").unwrap_or_default().to_owned();
     let fabric = target.text("fabric").unwrap_or_default();
     if fabric != "iscsi" {
-        let what =
-            format!("target {} of the fabric {}", crate::note::shown(&wwn), crate::note::shown(fabric));
-        model.notes.extend(target.leave_out(&what, Outcome::Error, "only iSCSI can be served here"));
+        let what = format!(
+            "target {} of the fabric {}",
+            crate::note::printable_value(&wwn),
+            crate::note::printable_value(fabric)
+        );
+        model.notes.extend(target.into_omitted_notes(
+            &what,
+            NoteOutcome::Error,
+            "only iSCSI can be served here",
+        ));
         return;
     }
     let mut export = Export::new(Protocol::Iscsi, &wwn);
-    match model::iqn(&wwn) {
+    match model::normalize_iqn(&wwn) {
         Ok(name) => export.name = name,
-        Err(why) => target.note("wwn", Outcome::Error, &why),
+        Err(why) => target.note_key("wwn", NoteOutcome::Error, &why),
     }
     let mut is_first = true;
     let groups = target.sections("tpgs");
@@ -303,18 +324,18 @@ fn read_target(target: Section<'_>, model: &mut Model) {
     for group in groups {
         if group.flag("enable") == Some(false) {
             let why = "enable = false: nobody reaches it, and it is left out";
-            model.notes.extend(group.leave_out(
+            model.notes.extend(group.into_omitted_notes(
                 &format!("portal group of {}", export.name),
-                Outcome::Emulated,
+                NoteOutcome::Emulated,
                 why,
             ));
             continue;
         }
         enabled += 1;
-        portal_group(group, &mut export, is_first, model);
+        read_portal_group(group, &mut export, is_first, model);
         is_first = false;
     }
-    target.known(&[("parameters", NotApplicable("the target itself has none"))]);
+    target.note_known_keys(&[("parameters", NotApplicable("the target itself has none"))]);
     export.notes.extend(target.finish());
     export.notes.sort_by_key(|note| note.line);
     if enabled == 0 {
@@ -325,22 +346,22 @@ fn read_target(target: Section<'_>, model: &mut Model) {
 }
 
 /// An element of `tpgs`.
-fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: &mut Model) {
+fn read_portal_group(group: ObjectSection<'_>, export: &mut Export, is_first: bool, model: &mut ImportModel) {
     let mut notes = Vec::new();
     let before = std::mem::take(&mut export.units);
     read_luns(&group, export, model, &mut notes);
     if !is_first && before != export.units {
-        group.error("luns", "the logical units of a target are the same in all its portal groups here; those of the first group are used");
+        group.note_error("luns", "the logical units of a target are the same in all its portal groups here; those of the first group are used");
         export.units = before;
     }
     read_portals(&group, export, &mut notes);
-    group.note(
+    group.note_key(
         "tag",
-        Outcome::Emulated,
+        NoteOutcome::Emulated,
         "portal groups are numbered again, by the targets that they lead to",
     );
     if let Some(parameters) = group.section("parameters") {
-        negotiation(&parameters, export);
+        read_negotiation(&parameters, export);
         notes.extend(parameters.finish());
     }
     let attributes = group.section("attributes");
@@ -349,7 +370,7 @@ fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: 
     let demo = flag("generate_node_acls");
     let protects = flag("demo_mode_write_protect") && demo;
     if let Some(depth) = attributes.as_ref().and_then(|attributes| attributes.number("default_cmdsn_depth")) {
-        export.set("commands", depth.clamp(1, 4096).to_string());
+        export.set_key("commands", depth.clamp(1, 4096).to_string());
     }
     export.open = demo;
     let acls = group.sections("node_acls");
@@ -359,27 +380,27 @@ fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: 
             && let Some(attributes) = &attributes
         {
             let why = "every host reads only, also those with a node ACL: switch it off to let these write";
-            attributes.error("demo_mode_write_protect", why);
+            attributes.note_error("demo_mode_write_protect", why);
         }
     }
-    let user = chap(&group, "chap_", asks);
+    let user = read_chap(&group, "chap_", asks);
     match (user, asks) {
         (Some(user), true) => export.chap = vec![user],
-        (None, true) if demo => group.error(
+        (None, true) if demo => group.note_error(
             "attributes",
             "authentication is asked for, but the group has no user: hosts without a node ACL could not log in there",
         ),
-        (Some(_), false) => group.note("chap_userid", Outcome::NotApplicable, "authentication = 0 switches it off"),
+        (Some(_), false) => group.note_key("chap_userid", NoteOutcome::NotApplicable, "authentication = 0 switches it off"),
         (None, _) => {}
     }
     if asks && demo && export.chap.is_empty() {
         export.open = false;
     }
     for acl in acls {
-        node_acl(acl, export, asks, model);
+        read_node_acl(acl, export, asks, model);
     }
     if let Some(attributes) = attributes {
-        attributes.known(GROUP_ATTRIBUTES);
+        attributes.note_known_keys(IGNORED_GROUP_ATTRIBUTES);
         notes.extend(attributes.finish());
     }
     notes.extend(group.finish());
@@ -387,14 +408,14 @@ fn portal_group(group: Section<'_>, export: &mut Export, is_first: bool, model: 
 }
 
 /// `portals`.
-fn read_portals(group: &Section<'_>, export: &mut Export, notes: &mut Vec<Note>) {
+fn read_portals(group: &ObjectSection<'_>, export: &mut Export, notes: &mut Vec<Note>) {
     for portal in group.sections("portals") {
         let port = portal.number("port").unwrap_or(config::network::ISCSI_PORT.into());
-        match model::portal(portal.text("ip_address").unwrap_or_default(), port) {
+        match model::parse_portal(portal.text("ip_address").unwrap_or_default(), port) {
             Ok(address) => export.portals.push(address),
-            Err(why) => portal.error("ip_address", &why),
+            Err(why) => portal.note_error("ip_address", &why),
         }
-        portal.known(&[
+        portal.note_known_keys(&[
             ("iser", Only("false", "iSER is not there")),
             ("offload", NotApplicable("there is no offload engine")),
         ]);
@@ -403,25 +424,30 @@ fn read_portals(group: &Section<'_>, export: &mut Export, notes: &mut Vec<Note>)
 }
 
 /// `luns`.
-fn read_luns(group: &Section<'_>, export: &mut Export, model: &Model, notes: &mut Vec<Note>) {
+fn read_luns(group: &ObjectSection<'_>, export: &mut Export, model: &ImportModel, notes: &mut Vec<Note>) {
     for lun in group.sections("luns") {
         let number = lun.number("index").unwrap_or(u64::MAX);
         let key = lun.text("storage_object").unwrap_or_default();
-        lun.known(&[
+        lun.note_known_keys(&[
             ("alias", NotApplicable("a name inside the kernel")),
             ("alua_tg_pt_gp_name", Emulated("groups are those of [[portal]]")),
         ]);
         match model.volume(key) {
-            Some(_) => {
-                export.units.push(Unit { number, volume: key.to_owned(), read_only: false, ana_group: None })
+            Some(_) => export.units.push(LunOrNamespace {
+                number,
+                volume: key.to_owned(),
+                read_only: false,
+                ana_group: None,
+            }),
+            None => {
+                lun.note_error("storage_object", "there is no such volume, so the logical unit is left out")
             }
-            None => lun.error("storage_object", "there is no such volume, so the logical unit is left out"),
         }
         notes.extend(lun.finish());
     }
 }
 
-fn negotiation(parameters: &Section<'_>, export: &mut Export) {
+fn read_negotiation(parameters: &ObjectSection<'_>, export: &mut Export) {
     for (key, ours) in [("HeaderDigest", "header_digest"), ("DataDigest", "data_digest")] {
         let Some(methods) = parameters.text(key) else { continue };
         let has = |word: &str| methods.split(',').any(|method| method.trim().eq_ignore_ascii_case(word));
@@ -430,71 +456,74 @@ fn negotiation(parameters: &Section<'_>, export: &mut Export) {
             (true, false) => "require",
             (false, _) => "off",
         };
-        export.set(ours, text(policy));
+        export.set_key(ours, quoted_string(policy));
     }
     for (key, ours) in [("InitialR2T", "initial_r2t"), ("ImmediateData", "immediate_data")] {
         if let Some(on) = parameters.flag(key) {
-            export.set(ours, on.to_string());
+            export.set_key(ours, on.to_string());
         }
     }
     for (key, ours) in [("MaxConnections", "max_connections"), ("MaxOutstandingR2T", "max_outstanding_r2t")] {
         if let Some(number) = parameters.number(key) {
-            export.set(ours, number.to_string());
+            export.set_key(ours, number.to_string());
         }
     }
     if let Some(alias) = parameters.text("TargetAlias") {
-        export.set("alias", text(&alias.chars().take(63).collect::<String>()));
+        export.set_key("alias", quoted_string(&alias.chars().take(63).collect::<String>()));
     }
-    lengths(parameters, export);
-    parameters.known(PARAMETERS);
+    read_lengths(parameters, export);
+    parameters.note_known_keys(IGNORED_PARAMETERS);
 }
 
 /// Lengths of bursts and segments.
-fn lengths(parameters: &Section<'_>, export: &mut Export) {
+fn read_lengths(parameters: &ObjectSection<'_>, export: &mut Export) {
     for (key, ours) in [
         ("MaxBurstLength", "max_burst"),
         ("FirstBurstLength", "first_burst"),
         ("MaxRecvDataSegmentLength", "max_receive"),
     ] {
         if let Some(number) = parameters.number(key) {
-            export.set(ours, number.to_string());
+            export.set_key(ours, number.to_string());
         }
     }
 }
 
 /// An element of `node_acls`: a host, by its name.
-fn node_acl(acl: Section<'_>, export: &Export, asks: bool, model: &mut Model) {
+fn read_node_acl(acl: ObjectSection<'_>, export: &Export, asks: bool, model: &mut ImportModel) {
     let wwn = acl.text("node_wwn").unwrap_or_default();
     let mut host = Host::new(wwn);
-    match model::iqn(wwn) {
+    match model::normalize_iqn(wwn) {
         Ok(name) => host.iqns.push(name),
         Err(why) => {
-            acl.error("node_wwn", &why);
+            acl.note_error("node_wwn", &why);
             model.notes.extend(acl.finish());
             return;
         }
     }
-    if let Some(user) = chap(&acl, "chap_", asks) {
+    if let Some(user) = read_chap(&acl, "chap_", asks) {
         if asks {
             host.chap.push(user);
         } else {
-            acl.note(
+            acl.note_key(
                 "chap_userid",
-                Outcome::NotApplicable,
+                NoteOutcome::NotApplicable,
                 "authentication = 0 of its portal group switches it off",
             );
         }
     }
-    let (numbers, protected) = mapped_luns(&acl, export, &mut host.notes);
+    let (numbers, protected) = read_mapped_luns(&acl, export, &mut host.notes);
     let keyless = asks && host.chap.is_empty() && export.chap.is_empty();
     if keyless {
-        acl.error("node_wwn", "authentication is asked for, but this host has no user: it gets no access");
+        acl.note_error(
+            "node_wwn",
+            "authentication is asked for, but this host has no user: it gets no access",
+        );
     }
     if let Some(attributes) = acl.section("attributes") {
-        attributes.known(ACL_ATTRIBUTES);
+        attributes.note_known_keys(IGNORED_ACL_ATTRIBUTES);
         host.notes.extend(attributes.finish());
     }
-    acl.known(&[
+    acl.note_known_keys(&[
         ("tag", NotApplicable("a label")),
         ("tcq_depth", Emulated("`commands` of [[target]] is for all its hosts")),
         ("parameters", NotApplicable("negotiated values are those of the target")),
@@ -516,15 +545,15 @@ fn node_acl(acl: Section<'_>, export: &Export, asks: bool, model: &mut Model) {
     }
 }
 
-/// `mapped_luns`: the numbers that the host sees, and whether it only reads.
-fn mapped_luns(acl: &Section<'_>, export: &Export, notes: &mut Vec<Note>) -> (Vec<u64>, bool) {
+/// `read_mapped_luns`: the numbers that the host sees, and whether it only reads.
+fn read_mapped_luns(acl: &ObjectSection<'_>, export: &Export, notes: &mut Vec<Note>) -> (Vec<u64>, bool) {
     let mut numbers = Vec::new();
     let (mut protected, mut writable) = (0, 0);
     for mapped in acl.sections("mapped_luns") {
         let inside = mapped.number("tpg_lun").unwrap_or(u64::MAX);
         let seen = mapped.number("index").unwrap_or(inside);
         if inside != seen {
-            mapped.error(
+            mapped.note_error(
                 "index",
                 "a host sees a logical unit by its number in the target here, not by another one",
             );
@@ -536,13 +565,13 @@ fn mapped_luns(acl: &Section<'_>, export: &Export, notes: &mut Vec<Note>) -> (Ve
         if export.units.iter().any(|unit| unit.number == inside) {
             numbers.push(inside);
         }
-        mapped.known(&[("alias", NotApplicable("a name inside the kernel"))]);
+        mapped.note_known_keys(&[("alias", NotApplicable("a name inside the kernel"))]);
         notes.extend(mapped.finish());
     }
     if protected > 0 && writable > 0 {
         let why = "a host reads or writes all that it reaches in a target: write_protect of a part of the mapped \
                    LUNs cannot be carried over, so it only reads";
-        acl.error("mapped_luns", why);
+        acl.note_error("mapped_luns", why);
     }
     (numbers, protected > 0)
 }

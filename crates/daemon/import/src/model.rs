@@ -16,7 +16,7 @@ use config::{
 };
 use zeroize::Zeroizing;
 
-use crate::note::{Note, Outcome};
+use crate::note::{Note, NoteOutcome};
 
 /// A secret. `Debug` does not show it.
 #[derive(Clone, PartialEq, Eq)]
@@ -42,14 +42,14 @@ impl fmt::Debug for Secret {
 
 /// A CHAP user.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Chap {
+pub struct ChapUser {
     /// The initiator's name and secret.
     pub user: (String, Secret),
     /// The target's own.
     pub mutual: Option<(String, Secret)>,
 }
 
-impl Chap {
+impl ChapUser {
     /// Whether a secret has fewer than the 12 bytes that `serve` wants.
     fn is_short(&self) -> bool {
         let secrets = std::iter::once(&self.user).chain(&self.mutual);
@@ -72,7 +72,7 @@ pub struct Volume {
 
 /// A logical unit or namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unit {
+pub struct LunOrNamespace {
     /// LUN or NSID.
     pub number: u64,
     /// The key of its volume.
@@ -104,13 +104,13 @@ pub struct Export {
     /// Addresses through which it is reached.
     pub portals: Vec<SocketAddr>,
     /// Its logical units or namespaces.
-    pub units: Vec<Unit>,
+    pub units: Vec<LunOrNamespace>,
     /// Any host may connect.
     pub open: bool,
     /// Further keys of ours with their values, as TOML.
     pub keys: Vec<(&'static str, String)>,
     /// Its own CHAP users.
-    pub chap: Vec<Chap>,
+    pub chap: Vec<ChapUser>,
     /// Notes on its settings.
     pub notes: Vec<Note>,
 }
@@ -131,7 +131,7 @@ impl Export {
     }
 
     /// Sets a key of ours.
-    pub fn set(&mut self, key: &'static str, value: String) {
+    pub fn set_key(&mut self, key: &'static str, value: String) {
         self.keys.retain(|(known, _)| *known != key);
         self.keys.push((key, value));
     }
@@ -164,7 +164,7 @@ pub struct Host {
     /// Networks.
     pub sources: Vec<String>,
     /// Credentials for iSCSI.
-    pub chap: Vec<Chap>,
+    pub chap: Vec<ChapUser>,
     /// Secret for DH-HMAC-CHAP.
     pub dhchap: Option<Secret>,
     /// Secret by which controllers prove themselves to it.
@@ -194,7 +194,7 @@ impl Host {
 
 /// Everything.
 #[derive(Clone, Debug, Default)]
-pub struct Model {
+pub struct ImportModel {
     /// Notes that belong to no object.
     pub notes: Vec<Note>,
     /// Volumes.
@@ -208,12 +208,12 @@ pub struct Model {
     /// Other discovery services.
     pub referrals: Vec<SocketAddr>,
     /// CHAP users for discovery.
-    pub discovery: Vec<Chap>,
+    pub discovery: Vec<ChapUser>,
     /// Keys of `[limits]` with their values.
     pub limits: Vec<(&'static str, u64)>,
 }
 
-impl Model {
+impl ImportModel {
     /// Adds a volume under a name of ours. A file or device is one volume, however many stores there lie on it.
     pub fn add_volume(&mut self, key: &str, wish: &str, spec: Spec, mut notes: Vec<Note>) {
         let is_same = |known: &&mut Volume| spec.source.path().is_some() && known.spec.source == spec.source;
@@ -222,14 +222,14 @@ impl Model {
                 && let Some(first) = notes.first().cloned()
             {
                 let why = format!("the same file or device is volume {}, whose options are used", known.name);
-                notes.push(Note { outcome: Outcome::Error, why, ..first });
+                notes.push(Note { outcome: NoteOutcome::Error, why, ..first });
             }
             known.keys.push(key.to_owned());
             known.notes.append(&mut notes);
             return;
         }
         let taken: HashSet<&str> = self.volumes.iter().map(|volume| volume.name.as_str()).collect();
-        let label = label(wish);
+        let label = derive_label(wish);
         let mut name = label.clone();
         let mut number = 1;
         while taken.contains(name.as_str()) {
@@ -303,33 +303,33 @@ impl Model {
         self.exports.iter().flat_map(|export| &export.units).any(|unit| volume.keys.contains(&unit.volume))
     }
 
-    fn users(&self) -> impl Iterator<Item = &Chap> {
+    fn chap_users(&self) -> impl Iterator<Item = &ChapUser> {
         let exports = self.exports.iter().flat_map(|export| &export.chap);
         exports.chain(self.hosts.iter().flat_map(|host| &host.chap)).chain(&self.discovery)
     }
 
     /// Whether there is a secret.
     pub fn has_secrets(&self) -> bool {
-        self.users().next().is_some() || self.hosts.iter().any(|host| host.dhchap.is_some())
+        self.chap_users().next().is_some() || self.hosts.iter().any(|host| host.dhchap.is_some())
     }
 
     /// Whether a secret is shorter than `serve` takes without being told.
     pub fn has_short_secrets(&self) -> bool {
-        self.users().any(Chap::is_short)
+        self.chap_users().any(ChapUser::is_short)
     }
 
     /// Secrets that must be files of their own, and their names.
     pub fn key_files(&self) -> Vec<(String, &Secret)> {
         let keyed = self.hosts.iter().enumerate();
         let files = keyed.flat_map(|(at, host)| {
-            let controller = (controller_key_file(at, host), host.dhchap_controller.as_ref());
-            [(key_file(at, host), host.dhchap.as_ref()), controller]
+            let controller = (controller_key_file_name(at, host), host.dhchap_controller.as_ref());
+            [(key_file_name(at, host), host.dhchap.as_ref()), controller]
         });
         files.filter_map(|(name, secret)| Some((name, secret?))).collect()
     }
 
     /// Whether someone beyond this machine reaches something without a secret.
-    pub fn has_anonymous_way_out(&self) -> bool {
+    pub fn has_anonymous_remote_access(&self) -> bool {
         self.exports.iter().any(|export| {
             let is_public = export.portals.iter().any(|portal| !network::is_loopback(portal.ip()));
             let is_keyless = |host: &Host| match export.protocol {
@@ -344,17 +344,17 @@ impl Model {
 }
 
 /// The file with a host's secret.
-pub fn key_file(at: usize, host: &Host) -> String {
-    format!("{}-{}.key", label(&host.label), at + 1)
+pub fn key_file_name(at: usize, host: &Host) -> String {
+    format!("{}-{}.key", derive_label(&host.label), at + 1)
 }
 
 /// The file with the secret by which controllers prove themselves to a host.
-pub fn controller_key_file(at: usize, host: &Host) -> String {
-    format!("{}-{}-controller.key", label(&host.label), at + 1)
+pub fn controller_key_file_name(at: usize, host: &Host) -> String {
+    format!("{}-{}-controller.key", derive_label(&host.label), at + 1)
 }
 
 /// A name of ours that resembles `wish`.
-fn label(wish: &str) -> String {
+fn derive_label(wish: &str) -> String {
     let fit = |c: char| if c.is_ascii_alphanumeric() || c == '.' { c.to_ascii_lowercase() } else { '-' };
     let name: String = wish.chars().map(fit).take(NAME_BYTES_MAX).collect();
     let name = name.trim_start_matches(['-', '.']);
@@ -365,12 +365,12 @@ fn label(wish: &str) -> String {
 }
 
 /// An initiator's name in its normal form, or a note about one that is none.
-pub fn iqn(text: &str) -> Result<String, String> {
-    name::iscsi(text).map_err(|why| why.to_string())
+pub fn normalize_iqn(text: &str) -> Result<String, String> {
+    name::parse_iscsi_name(text).map_err(|why| why.to_string())
 }
 
 /// Yes or no in the words of any of the formats.
-pub fn flag(text: &str) -> Option<bool> {
+pub fn parse_flag(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "1" | "yes" | "on" | "true" | "enable" | "enabled" => Some(true),
         "0" | "no" | "off" | "false" | "disable" | "disabled" => Some(false),
@@ -379,21 +379,23 @@ pub fn flag(text: &str) -> Option<bool> {
 }
 
 /// The address of a portal: text of an IP address, perhaps in brackets, and a port.
-pub fn portal(address: &str, port: u64) -> Result<SocketAddr, String> {
+pub fn parse_portal(address: &str, port: u64) -> Result<SocketAddr, String> {
     let bare = address.trim().trim_start_matches('[').trim_end_matches(']');
-    let ip = bare.parse().map_err(|_| format!("\"{}\" is not an IP address", crate::note::shown(bare)))?;
+    let ip = bare
+        .parse()
+        .map_err(|_| format!("\"{}\" is not an IP address", crate::note::printable_value(bare)))?;
     let port = u16::try_from(port).map_err(|_| format!("{port} is not a port"))?;
     Ok(SocketAddr::new(ip, port))
 }
 
 /// What listens where a target of iSCSI is told nothing.
-pub fn everywhere() -> [SocketAddr; 2] {
+pub fn wildcard_portals() -> [SocketAddr; 2] {
     let port = network::ISCSI_PORT;
     [(Ipv4Addr::UNSPECIFIED, port).into(), (Ipv6Addr::UNSPECIFIED, port).into()]
 }
 
 /// A network as our configuration wants it: no bits beyond its prefix.
-pub fn source_network(text: &str) -> Result<String, String> {
+pub fn normalize_network(text: &str) -> Result<String, String> {
     let bare = text.replace(['[', ']'], "");
     match bare.parse::<network::Network>() {
         Ok(network) => Ok(network.to_string()),
@@ -408,14 +410,14 @@ pub fn source_network(text: &str) -> Result<String, String> {
 }
 
 /// Sets one of the keys of a SPEC; what is wrong becomes a note's reason.
-pub fn set(spec: &mut Spec, key: &str, value: &str) -> Result<(), String> {
-    spec.set(key, Some(value)).map_err(|why| why.to_string())
+pub fn set_spec_key(spec: &mut Spec, key: &str, value: &str) -> Result<(), String> {
+    spec.set_key(key, Some(value)).map_err(|why| why.to_string())
 }
 
 /// The note of a result: applied, or an error with its reason.
-pub fn outcome(result: Result<(), String>) -> (Outcome, String) {
+pub fn outcome_of(result: Result<(), String>) -> (NoteOutcome, String) {
     match result {
-        Ok(()) => (Outcome::Applied, String::new()),
-        Err(why) => (Outcome::Error, why),
+        Ok(()) => (NoteOutcome::Applied, String::new()),
+        Err(why) => (NoteOutcome::Error, why),
     }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 /// What became of a setting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum NoteOutcome {
     /// It holds as it stands.
     Applied,
     /// Something else is done to the same end; the note says what.
@@ -15,14 +15,14 @@ pub enum Outcome {
     Error,
 }
 
-impl Outcome {
+impl NoteOutcome {
     /// Its word, as notes begin with.
     pub fn as_str(self) -> &'static str {
         match self {
-            Outcome::Applied => "applied",
-            Outcome::Emulated => "emulated",
-            Outcome::NotApplicable => "not applicable",
-            Outcome::Error => "ERROR",
+            NoteOutcome::Applied => "applied",
+            NoteOutcome::Emulated => "emulated",
+            NoteOutcome::NotApplicable => "not applicable",
+            NoteOutcome::Error => "ERROR",
         }
     }
 }
@@ -37,7 +37,7 @@ pub struct Note {
     /// The setting, without a secret.
     pub setting: String,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: NoteOutcome,
     /// How, or why not; may be empty.
     pub why: String,
 }
@@ -50,13 +50,13 @@ impl fmt::Display for Note {
 }
 
 /// Most characters of a value that a note shows.
-const SHOWN_MAX: usize = 80;
+const SHOWN_CHARS_MAX: usize = 80;
 
 /// A value of foreign origin as a note may show it: one line, without control characters, not endless.
-pub fn shown(text: &str) -> String {
+pub fn printable_value(text: &str) -> String {
     let plain = |c: char| if c.is_control() { '?' } else { c };
-    let mut shown: String = text.chars().take(SHOWN_MAX).map(plain).collect();
-    if text.chars().nth(SHOWN_MAX).is_some() {
+    let mut shown: String = text.chars().take(SHOWN_CHARS_MAX).map(plain).collect();
+    if text.chars().nth(SHOWN_CHARS_MAX).is_some() {
         shown.push_str("...");
     }
     shown

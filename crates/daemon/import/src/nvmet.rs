@@ -2,42 +2,42 @@
 
 use config::{
     name,
-    spec::{Source, Spec},
+    spec::{Spec, VolumeSource},
 };
 
 use crate::{
     json::Document,
-    model::{self, Export, Grant, Host, Model, Protocol, Secret, Unit, set},
-    note::Outcome,
-    render::text,
+    model::{self, Export, Grant, Host, ImportModel, LunOrNamespace, Protocol, Secret, set_spec_key},
+    note::NoteOutcome,
+    render::quoted_string,
     section::{
-        Meaning::{Emulated, NotApplicable, Only},
-        Section,
+        IgnoredMeaning::{Emulated, NotApplicable, Only},
+        ObjectSection,
     },
 };
 
 /// A host and its secret.
-struct Known {
+struct HostSecret {
     nqn: String,
     key: Option<Secret>,
     controller_key: Option<Secret>,
 }
 
 /// Reads the whole document.
-pub fn read(document: &Document) -> Model {
-    let root = Section::open(&document.file, &document.root, "config.json");
-    let mut model = Model::default();
+pub fn read_nvmet(document: &Document) -> ImportModel {
+    let root = ObjectSection::open(&document.file, &document.root, "config.json");
+    let mut model = ImportModel::default();
     let mut hosts = Vec::new();
     for host in root.sections("hosts") {
         let nqn = host.text("nqn").unwrap_or_default().to_owned();
         let key = host.text("dhchap_key").map(Secret::new);
         let controller_key = host.text("dhchap_ctrl_key").filter(|text| !text.is_empty()).map(Secret::new);
-        host.known(&[
+        host.note_known_keys(&[
             ("dhchap_dhgroup", Emulated("`dhchap_groups` of [auth] is for all hosts")),
             ("dhchap_hash", Emulated("`dhchap_hashes` of [auth] is for all hosts")),
         ]);
         model.notes.extend(host.finish());
-        hosts.push(Known { nqn, key, controller_key });
+        hosts.push(HostSecret { nqn, key, controller_key });
     }
     for subsystem in root.sections("subsystems") {
         read_subsystem(subsystem, &hosts, &mut model);
@@ -45,13 +45,13 @@ pub fn read(document: &Document) -> Model {
     for port in root.sections("ports") {
         read_port(port, &mut model);
     }
-    unreachable_exports(&mut model);
+    drop_unreachable_exports(&mut model);
     model.notes.extend(root.finish());
     model
 }
 
 /// What no port leads to is not served.
-fn unreachable_exports(model: &mut Model) {
+fn drop_unreachable_exports(model: &mut ImportModel) {
     let (reached, lost): (Vec<Export>, Vec<Export>) =
         std::mem::take(&mut model.exports).into_iter().partition(|export| !export.portals.is_empty());
     model.exports = reached;
@@ -65,29 +65,33 @@ fn unreachable_exports(model: &mut Model) {
 }
 
 /// An element of `subsystems`.
-fn read_subsystem(subsystem: Section<'_>, hosts: &[Known], model: &mut Model) {
+fn read_subsystem(subsystem: ObjectSection<'_>, hosts: &[HostSecret], model: &mut ImportModel) {
     let nqn = subsystem.text("nqn").unwrap_or_default();
     if nqn == name::DISCOVERY_NQN {
         let what = "the discovery subsystem";
-        model.notes.extend(subsystem.leave_out(what, Outcome::Emulated, "it is there by itself"));
+        model.notes.extend(subsystem.into_omitted_notes(
+            what,
+            NoteOutcome::Emulated,
+            "it is there by itself",
+        ));
         return;
     }
     let mut export = Export::new(Protocol::Nvme, nqn);
-    if let Err(why) = name::nqn(nqn) {
-        subsystem.error("nqn", &why.to_string());
+    if let Err(why) = name::parse_nqn(nqn) {
+        subsystem.note_error("nqn", &why.to_string());
     }
     if let Some(attributes) = subsystem.section("attr") {
         export.open = attributes.flag("allow_any_host").unwrap_or(false);
         for (key, ours, most) in [("serial", "serial", 20), ("model", "model", 40)] {
             if let Some(value) = attributes.text(key) {
                 let value: String = value.trim().chars().take(most).collect();
-                export.set(ours, text(&value));
+                export.set_key(ours, quoted_string(&value));
             }
         }
         if let Some(most) = attributes.number("qid_max") {
-            export.set("queues", most.clamp(1, 128).to_string());
+            export.set_key("queues", most.clamp(1, 128).to_string());
         }
-        attributes.known(&[
+        attributes.note_known_keys(&[
             ("cntlid_min", Emulated("controller IDs are given from 1 on")),
             ("cntlid_max", Emulated("`controllers` of [[subsystem]] limits their number")),
             ("firmware", NotApplicable("the firmware revision is that of this program")),
@@ -101,7 +105,7 @@ fn read_subsystem(subsystem: Section<'_>, hosts: &[Known], model: &mut Model) {
         read_namespace(namespace, &mut export, model);
     }
     for allowed in subsystem.list("allowed_hosts") {
-        let crate::json::Kind::Text(nqn) = &allowed.kind else { continue };
+        let crate::json::JsonKind::Text(nqn) = &allowed.kind else { continue };
         let known = hosts.iter().find(|host| host.nqn == *nqn);
         let mut host = Host::new(nqn);
         host.nqns.push(nqn.clone());
@@ -118,44 +122,46 @@ fn read_subsystem(subsystem: Section<'_>, hosts: &[Known], model: &mut Model) {
         });
         model.add_host(host);
     }
-    subsystem
-        .known(&[("passthru", Only("", "NVMe devices cannot be passed through; serve the block device"))]);
+    subsystem.note_known_keys(&[(
+        "passthru",
+        Only("", "NVMe devices cannot be passed through; serve the block device"),
+    )]);
     export.notes.extend(subsystem.finish());
     export.notes.sort_by_key(|note| note.line);
     model.exports.push(export);
 }
 
 /// An element of `namespaces`.
-fn read_namespace(namespace: Section<'_>, export: &mut Export, model: &mut Model) {
+fn read_namespace(namespace: ObjectSection<'_>, export: &mut Export, model: &mut ImportModel) {
     let number = namespace.number("nsid").unwrap_or(0);
     if namespace.flag("enable") == Some(false) {
         let what = format!("namespace {number} of {}", export.name);
         let why = "enable = 0: no host sees it, and it is left out";
-        export.notes.extend(namespace.leave_out(&what, Outcome::Emulated, why));
+        export.notes.extend(namespace.into_omitted_notes(&what, NoteOutcome::Emulated, why));
         return;
     }
     let key = format!("{}/{number}", export.name);
     let Some(device) = namespace.section("device") else {
-        namespace.error("device", "a namespace needs a device");
+        namespace.note_error("device", "a namespace needs a device");
         export.notes.extend(namespace.finish());
         return;
     };
     let path = device.text("path").unwrap_or_default();
     let mut spec = match path.starts_with("/dev/") {
-        true => Spec::new(Source::Device(path.into())),
-        false => Spec::new(Source::File(path.into())),
+        true => Spec::new(VolumeSource::Device(path.into())),
+        false => Spec::new(VolumeSource::File(path.into())),
     };
     if !path.starts_with('/') {
-        device.error("path", "must be an absolute path");
+        device.note_error("path", "must be an absolute path");
     }
-    identity(&device, &mut spec);
+    read_identity(&device, &mut spec);
     let group = namespace.section("ana").and_then(|ana| {
         let group = ana.number("grpid");
         export.notes.extend(ana.finish());
         group
     });
     let group = group.or_else(|| namespace.number("ana_grpid"));
-    namespace.known(&[
+    namespace.note_known_keys(&[
         ("buffered_io", Emulated("files are read and written through the page cache unless `direct` is set")),
         ("p2pmem", NotApplicable("there is no peer-to-peer memory")),
         ("resv_enable", Emulated("reservations are always there")),
@@ -165,7 +171,7 @@ fn read_namespace(namespace: Section<'_>, export: &mut Export, model: &mut Model
     notes.sort_by_key(|note| note.line);
     let wish = format!("{}-{number}", export.name.rsplit(':').next().unwrap_or("volume"));
     model.add_volume(&key, &wish, spec, notes);
-    export.units.push(Unit {
+    export.units.push(LunOrNamespace {
         number,
         volume: key,
         read_only: false,
@@ -174,85 +180,87 @@ fn read_namespace(namespace: Section<'_>, export: &mut Export, model: &mut Model
 }
 
 /// `uuid`, or else `nguid` if it has the form of one.
-fn identity(device: &Section<'_>, spec: &mut Spec) {
-    const NONE: &str = "00000000-0000-0000-0000-000000000000";
-    let uuid = device.text("uuid").filter(|uuid| *uuid != NONE);
-    let nguid = device.text("nguid").filter(|nguid| *nguid != NONE);
+fn read_identity(device: &ObjectSection<'_>, spec: &mut Spec) {
+    const NIL_UUID: &str = "00000000-0000-0000-0000-000000000000";
+    let uuid = device.text("uuid").filter(|uuid| *uuid != NIL_UUID);
+    let nguid = device.text("nguid").filter(|nguid| *nguid != NIL_UUID);
     if let Some(uuid) = uuid
-        && let Err(why) = set(spec, "uuid", uuid)
+        && let Err(why) = set_spec_key(spec, "uuid", uuid)
     {
-        device.note("uuid", Outcome::Error, &why);
+        device.note_key("uuid", NoteOutcome::Error, &why);
     }
     match (uuid, nguid) {
         (Some(_), Some(_)) => {
-            device.note("nguid", Outcome::Emulated, "the UUID names the namespace; hosts prefer it");
+            device.note_key("nguid", NoteOutcome::Emulated, "the UUID names the namespace; hosts prefer it");
         }
-        (None, Some(nguid)) => match set(spec, "uuid", nguid) {
-            Ok(()) => device.note(
+        (None, Some(nguid)) => match set_spec_key(spec, "uuid", nguid) {
+            Ok(()) => device.note_key(
                 "nguid",
-                Outcome::Emulated,
+                NoteOutcome::Emulated,
                 "the UUID of the namespace; hosts that know it by its NGUID see another disk",
             ),
-            Err(why) => device.note("nguid", Outcome::Error, &why),
+            Err(why) => device.note_key("nguid", NoteOutcome::Error, &why),
         },
         (_, None) => {}
     }
 }
 
 /// An element of `ports`.
-fn read_port(port: Section<'_>, model: &mut Model) {
+fn read_port(port: ObjectSection<'_>, model: &mut ImportModel) {
     let mut notes = Vec::new();
     let Some(addr) = port.section("addr") else {
-        port.error("addr", "a port needs an address");
+        port.note_error("addr", "a port needs an address");
         model.notes.extend(port.finish());
         return;
     };
     let kind = addr.text("trtype").unwrap_or_default();
     let number = addr.number("trsvcid").unwrap_or(config::network::NVME_PORT.into());
-    let address = model::portal(addr.text("traddr").unwrap_or_default(), number);
-    addr.known(&[
+    let address = model::parse_portal(addr.text("traddr").unwrap_or_default(), number);
+    addr.note_known_keys(&[
         ("adrfam", NotApplicable("the address says it")),
         ("tsas", Only("none", "TLS is not carried over")),
     ]);
     match addr.text("treq") {
-        Some("required") => addr.error(
+        Some("required") => addr.note_error(
             "treq",
             "TLS is not carried over: set tls = \"require\" in the [[portal]] and tls_key_file in the [[host]]",
         ),
-        _ => addr.note("treq", Outcome::Emulated, "hosts need no TLS here"),
+        _ => addr.note_key("treq", NoteOutcome::Emulated, "hosts need no TLS here"),
     }
     let subsystems = port.list("subsystems");
     match address {
         Ok(address) if kind == "tcp" => {
             for name in subsystems {
-                let crate::json::Kind::Text(name) = &name.kind else { continue };
+                let crate::json::JsonKind::Text(name) = &name.kind else { continue };
                 if name == name::DISCOVERY_NQN {
                     continue;
                 }
                 match model.exports.iter_mut().find(|export| export.name == *name) {
                     Some(export) => export.portals.push(address),
-                    None => port.error(
+                    None => port.note_error(
                         "subsystems",
-                        &format!("there is no subsystem \"{}\"", crate::note::shown(name)),
+                        &format!("there is no subsystem \"{}\"", crate::note::printable_value(name)),
                     ),
                 }
             }
         }
-        Ok(_) => addr.error("trtype", "only tcp can be served: what this port alone leads to is left out"),
-        Err(why) => addr.error("traddr", &why),
+        Ok(_) => {
+            addr.note_error("trtype", "only tcp can be served: what this port alone leads to is left out")
+        }
+        Err(why) => addr.note_error("traddr", &why),
     }
     notes.extend(addr.finish());
     for group in port.sections("ana_groups") {
         if let Some(ana) = group.section("ana") {
             let why = "path states are kept by the daemon: `blockwire path set VOLUME --state ...`";
-            ana.known(&[("state", Only("optimized", why))]);
+            ana.note_known_keys(&[("state", Only("optimized", why))]);
             notes.extend(ana.finish());
         }
-        group.note("grpid", Outcome::Emulated, "groups are those that namespaces name");
+        group.note_key("grpid", NoteOutcome::Emulated, "groups are those that namespaces name");
         notes.extend(group.finish());
     }
     if let Some(parameters) = port.section("param") {
-        parameters.known(&[
+        parameters.note_known_keys(&[
             ("inline_data_size", Emulated("`in_capsule` of [[subsystem]], at most 16K")),
             ("max_queue_size", Emulated("`queue_depth` of [[subsystem]]")),
             ("mdts", Emulated("`max_transfer` of [[subsystem]]")),
@@ -263,9 +271,9 @@ fn read_port(port: Section<'_>, model: &mut Model) {
     for referral in port.sections("referrals") {
         notes.extend(read_referral(referral, model));
     }
-    port.note(
+    port.note_key(
         "portid",
-        Outcome::Emulated,
+        NoteOutcome::Emulated,
         "portal groups are numbered again, by the subsystems that they lead to",
     );
     notes.extend(port.finish());
@@ -273,20 +281,20 @@ fn read_port(port: Section<'_>, model: &mut Model) {
     model.notes.extend(notes);
 }
 
-fn read_referral(referral: Section<'_>, model: &mut Model) -> Vec<crate::note::Note> {
+fn read_referral(referral: ObjectSection<'_>, model: &mut ImportModel) -> Vec<crate::note::Note> {
     let mut notes = Vec::new();
     if let Some(addr) = referral.section("addr") {
         let number = addr.number("trsvcid").unwrap_or(config::network::NVME_DISCOVERY_PORT.into());
-        match model::portal(addr.text("traddr").unwrap_or_default(), number) {
+        match model::parse_portal(addr.text("traddr").unwrap_or_default(), number) {
             Ok(address) if referral.flag("enable") != Some(false) => {
                 if !model.referrals.contains(&address) {
                     model.referrals.push(address);
                 }
             }
-            Ok(_) => addr.note("traddr", Outcome::Emulated, "enable = 0: it is left out"),
-            Err(why) => addr.error("traddr", &why),
+            Ok(_) => addr.note_key("traddr", NoteOutcome::Emulated, "enable = 0: it is left out"),
+            Err(why) => addr.note_error("traddr", &why),
         }
-        addr.known(&[
+        addr.note_known_keys(&[
             ("adrfam", NotApplicable("the address says it")),
             ("portid", NotApplicable("a label")),
             ("treq", NotApplicable("TLS is not carried over")),
@@ -295,7 +303,7 @@ fn read_referral(referral: Section<'_>, model: &mut Model) -> Vec<crate::note::N
         ]);
         notes.extend(addr.finish());
     }
-    referral.known(&[("name", NotApplicable("a label")), ("portid", NotApplicable("a label"))]);
+    referral.note_known_keys(&[("name", NotApplicable("a label")), ("portid", NotApplicable("a label"))]);
     notes.extend(referral.finish());
     notes
 }

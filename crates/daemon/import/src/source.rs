@@ -30,7 +30,7 @@ impl SourceError {
         SourceError { file: file.to_owned(), line: Some(line), why: why.to_string() }
     }
 
-    fn whole(file: &str, why: impl fmt::Display) -> Self {
+    fn in_file(file: &str, why: impl fmt::Display) -> Self {
         SourceError { file: file.to_owned(), line: None, why: why.to_string() }
     }
 }
@@ -49,9 +49,10 @@ impl std::error::Error for SourceError {}
 /// The text of a file.
 pub fn load(path: &Path) -> Result<String, SourceError> {
     let name = path.to_string_lossy();
-    let (open, _) = file::open_regular(path).map_err(|why| SourceError::whole(&name, why))?;
-    let bytes = file::read_bounded(open, FILE_BYTES_MAX).map_err(|why| SourceError::whole(&name, why))?;
-    let too_large = || SourceError::whole(&name, format!("is larger than {}", size::human(FILE_BYTES_MAX)));
+    let (open, _) = file::open_regular(path).map_err(|why| SourceError::in_file(&name, why))?;
+    let bytes = file::read_bounded(open, FILE_BYTES_MAX).map_err(|why| SourceError::in_file(&name, why))?;
+    let too_large =
+        || SourceError::in_file(&name, format!("is larger than {}", size::format_human(FILE_BYTES_MAX)));
     let bytes = bytes.ok_or_else(too_large)?;
     String::from_utf8(bytes).map_err(|why| {
         let good = why.as_bytes().iter().take(why.utf8_error().valid_up_to());
@@ -61,39 +62,39 @@ pub fn load(path: &Path) -> Result<String, SourceError> {
 }
 
 /// The name and the text of each file that a pattern stands for, or why they cannot be read.
-pub type Found = Result<Vec<(String, String)>, String>;
+pub type FoundFiles = Result<Vec<(String, String)>, String>;
 
 /// Where included files come from.
-pub struct Files<'a> {
+pub struct IncludedFiles<'a> {
     read: usize,
-    find: Box<dyn FnMut(&str) -> Found + 'a>,
+    find: Box<dyn FnMut(&str) -> FoundFiles + 'a>,
 }
 
-impl fmt::Debug for Files<'_> {
+impl fmt::Debug for IncludedFiles<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Files").field("read", &self.read).finish_non_exhaustive()
     }
 }
 
-impl<'a> Files<'a> {
+impl<'a> IncludedFiles<'a> {
     /// Files of this machine; relative names begin at the directory of `path`.
-    pub fn of_disk(path: &Path) -> Self {
+    pub fn from_disk(path: &Path) -> Self {
         let directory = path.parent().unwrap_or(Path::new(".")).to_owned();
-        Files { read: 0, find: Box::new(move |pattern| on_disk(&directory, pattern)) }
+        IncludedFiles { read: 0, find: Box::new(move |pattern| find_on_disk(&directory, pattern)) }
     }
 
     /// None: whatever is included is not there.
     pub fn none() -> Self {
-        Files { read: 0, find: Box::new(|_| Ok(Vec::new())) }
+        IncludedFiles { read: 0, find: Box::new(|_| Ok(Vec::new())) }
     }
 
     /// Files that `find` gives for a pattern: names and texts.
-    pub fn from(find: impl FnMut(&str) -> Found + 'a) -> Self {
-        Files { read: 0, find: Box::new(find) }
+    pub fn from_fn(find: impl FnMut(&str) -> FoundFiles + 'a) -> Self {
+        IncludedFiles { read: 0, find: Box::new(find) }
     }
 
     /// The files that a pattern of `file`, line `line`, names.
-    pub(crate) fn of_pattern(
+    pub(crate) fn find_pattern(
         &mut self,
         file: &str,
         line: usize,
@@ -109,7 +110,7 @@ impl<'a> Files<'a> {
     }
 }
 
-fn on_disk(directory: &Path, pattern: &str) -> Found {
+fn find_on_disk(directory: &Path, pattern: &str) -> FoundFiles {
     let whole = directory.join(pattern);
     let found = glob::glob(&whole.to_string_lossy()).map_err(|why| format!("include: {why}"))?;
     let mut files = Vec::new();

@@ -4,26 +4,26 @@ use std::fmt::Write as _;
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
+pub enum ExpositionFormat {
     /// Prometheus' text format 0.0.4.
     Prometheus,
     /// OpenMetrics 1.0.
     OpenMetrics,
 }
 
-impl Format {
+impl ExpositionFormat {
     /// Its media type.
     pub fn content_type(self) -> &'static str {
         match self {
-            Format::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
-            Format::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            ExpositionFormat::Prometheus => "text/plain; version=0.0.4; charset=utf-8",
+            ExpositionFormat::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
         }
     }
 }
 
 /// What a metric is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum MetricKind {
     /// A count that only grows; its name gets `_total`.
     Counter,
     /// A number that goes up and down.
@@ -38,7 +38,7 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Exposition {
     out: String,
-    format: Format,
+    format: ExpositionFormat,
     /// The metric that samples are of: its name with what its kind adds.
     name: String,
 }
@@ -48,38 +48,38 @@ pub type Labels<'a> = &'a [(&'a str, &'a str)];
 
 impl Exposition {
     /// An empty text.
-    pub fn new(format: Format) -> Self {
+    pub fn new(format: ExpositionFormat) -> Self {
         Exposition { out: String::new(), format, name: String::new() }
     }
 
     /// Begins a metric: its name without what its kind adds, and what it is.
-    pub fn family(&mut self, name: &str, kind: Kind, help: &str) {
+    pub fn begin_family(&mut self, name: &str, kind: MetricKind, help: &str) {
         let suffix = match kind {
-            Kind::Counter => "_total",
-            Kind::Info => "_info",
-            Kind::Gauge | Kind::Histogram => "",
+            MetricKind::Counter => "_total",
+            MetricKind::Info => "_info",
+            MetricKind::Gauge | MetricKind::Histogram => "",
         };
         self.name.clear();
         self.name.push_str(name);
         self.name.push_str(suffix);
-        let open = self.format == Format::OpenMetrics;
+        let open = self.format == ExpositionFormat::OpenMetrics;
         let shown = if open { name } else { &self.name };
         let word = match kind {
-            Kind::Counter => "counter",
-            Kind::Info if open => "info",
-            Kind::Info | Kind::Gauge => "gauge",
-            Kind::Histogram => "histogram",
+            MetricKind::Counter => "counter",
+            MetricKind::Info if open => "info",
+            MetricKind::Info | MetricKind::Gauge => "gauge",
+            MetricKind::Histogram => "histogram",
         };
         let _ = writeln!(self.out, "# HELP {shown} {help}\n# TYPE {shown} {word}");
     }
 
     /// A sample of the metric that was begun last.
-    pub fn sample(&mut self, labels: Labels<'_>, value: impl std::fmt::Display) {
-        self.line("", labels, None, value);
+    pub fn push_sample(&mut self, labels: Labels<'_>, value: impl std::fmt::Display) {
+        self.push_line("", labels, None, value);
     }
 
     /// A histogram: counts up to each bound in seconds, then of all; and their sum.
-    pub fn histogram(
+    pub fn push_histogram(
         &mut self,
         labels: Labels<'_>,
         buckets: impl Iterator<Item = (f64, u64)>,
@@ -88,14 +88,20 @@ impl Exposition {
     ) {
         for (bound, count) in buckets {
             let bound = bound.to_string();
-            self.line("_bucket", labels, Some(&bound), count);
+            self.push_line("_bucket", labels, Some(&bound), count);
         }
-        self.line("_bucket", labels, Some("+Inf"), all);
-        self.line("_count", labels, None, all);
-        self.line("_sum", labels, None, sum);
+        self.push_line("_bucket", labels, Some("+Inf"), all);
+        self.push_line("_count", labels, None, all);
+        self.push_line("_sum", labels, None, sum);
     }
 
-    fn line(&mut self, suffix: &str, labels: Labels<'_>, le: Option<&str>, value: impl std::fmt::Display) {
+    fn push_line(
+        &mut self,
+        suffix: &str,
+        labels: Labels<'_>,
+        le: Option<&str>,
+        value: impl std::fmt::Display,
+    ) {
         self.out.push_str(&self.name);
         self.out.push_str(suffix);
         let mut open = '{';
@@ -104,7 +110,7 @@ impl Exposition {
             open = ',';
             self.out.push_str(name);
             self.out.push_str("=\"");
-            escape(&mut self.out, value);
+            push_escaped(&mut self.out, value);
             self.out.push('"');
         }
         if open == ',' {
@@ -115,7 +121,7 @@ impl Exposition {
 
     /// The whole text.
     pub fn finish(mut self) -> String {
-        if self.format == Format::OpenMetrics {
+        if self.format == ExpositionFormat::OpenMetrics {
             self.out.push_str("# EOF\n");
         }
         self.out
@@ -123,7 +129,7 @@ impl Exposition {
 }
 
 /// A label's value: a quotation mark, a backslash or the end of a line ends nothing.
-fn escape(out: &mut String, value: &str) {
+fn push_escaped(out: &mut String, value: &str) {
     for c in value.chars() {
         match c {
             '\\' => out.push_str("\\\\"),
@@ -138,16 +144,16 @@ fn escape(out: &mut String, value: &str) {
 mod tests {
     use super::*;
 
-    fn text(format: Format) -> String {
+    fn text(format: ExpositionFormat) -> String {
         let mut out = Exposition::new(format);
-        out.family("x_reads", Kind::Counter, "Reads.");
-        out.sample(&[("volume", "a\"b\\c\nd")], 3);
-        out.family("x_build", Kind::Info, "What it is.");
-        out.sample(&[("version", "1")], 1);
-        out.family("x_latency_seconds", Kind::Histogram, "Latency.");
-        out.histogram(&[("stage", "send")], [(0.000001, 1), (0.5, 2)].into_iter(), 3, 1.25);
-        out.family("x_up", Kind::Gauge, "Up.");
-        out.sample(&[], 1);
+        out.begin_family("x_reads", MetricKind::Counter, "Reads.");
+        out.push_sample(&[("volume", "a\"b\\c\nd")], 3);
+        out.begin_family("x_build", MetricKind::Info, "What it is.");
+        out.push_sample(&[("version", "1")], 1);
+        out.begin_family("x_latency_seconds", MetricKind::Histogram, "Latency.");
+        out.push_histogram(&[("stage", "send")], [(0.000001, 1), (0.5, 2)].into_iter(), 3, 1.25);
+        out.begin_family("x_up", MetricKind::Gauge, "Up.");
+        out.push_sample(&[], 1);
         out.finish()
     }
 
@@ -163,7 +169,7 @@ mod tests {
              x_latency_seconds_sum{stage=\"send\"} 1.25\n",
             "x_up 1\n",
         ];
-        let (plain, open) = (text(Format::Prometheus), text(Format::OpenMetrics));
+        let (plain, open) = (text(ExpositionFormat::Prometheus), text(ExpositionFormat::OpenMetrics));
         for sample in samples {
             assert!(plain.contains(sample) && open.contains(sample), "{sample}{plain}{open}");
         }

@@ -3,7 +3,7 @@
 //! Names follow Prometheus' conventions: base units (seconds, bytes), `_total` for counts, `_info` for facts. Label
 //! values come from reports, among them names that hosts gave themselves.
 
-use crate::exposition::{Exposition, Format, Kind, Labels};
+use crate::exposition::{Exposition, ExpositionFormat, Labels, MetricKind};
 use control::report::{
     ConnectionReport, LatencyReport, ObservationReport, ProblemReport, SessionReport, ShardReport,
     StageReport, VolumeReport, VolumeStateReport,
@@ -14,110 +14,136 @@ use control::report::{
 pub const HISTOGRAMS_MAX: usize = 1000;
 
 /// Buckets of histograms end at each second of the ends that are counted: powers of four of a microsecond.
-const BOUNDS: std::ops::RangeInclusive<u32> = 0..=13;
+const BUCKET_BOUNDS: std::ops::RangeInclusive<u32> = 0..=13;
 
 /// Name, kind and help of a metric, and where its number is in a report.
-type Named<T> = (&'static str, Kind, &'static str, fn(&T) -> u64);
+type MetricField<T> = (&'static str, MetricKind, &'static str, fn(&T) -> u64);
 
 /// All metrics as text.
-pub fn text(observed: &ObservationReport, format: Format) -> String {
+pub fn render_metrics(observed: &ObservationReport, format: ExpositionFormat) -> String {
     let mut out = Exposition::new(format);
-    daemon(&mut out, observed);
-    volumes(&mut out, &observed.volumes);
-    paths(&mut out, &observed.volumes);
-    reservations(&mut out, &observed.volumes);
-    sessions(&mut out, &observed.sessions);
-    connections(&mut out, &observed.connections);
-    shards(&mut out, &observed.shards);
-    latency(&mut out, observed);
+    write_daemon(&mut out, observed);
+    write_volumes(&mut out, &observed.volumes);
+    write_paths(&mut out, &observed.volumes);
+    write_reservations(&mut out, &observed.volumes);
+    write_sessions(&mut out, &observed.sessions);
+    write_connections(&mut out, &observed.connections);
+    write_shards(&mut out, &observed.shards);
+    write_latency(&mut out, observed);
     out.finish()
 }
 
-fn daemon(out: &mut Exposition, observed: &ObservationReport) {
+fn write_daemon(out: &mut Exposition, observed: &ObservationReport) {
     let status = &observed.status;
-    out.family("blockwire_build", Kind::Info, "Version and I/O interface of the daemon.");
-    out.sample(&[("version", &status.version), ("io", &status.io)], 1);
+    out.begin_family("blockwire_build", MetricKind::Info, "Version and I/O interface of the daemon.");
+    out.push_sample(&[("version", &status.version), ("io", &status.io)], 1);
     let start = "Start of the daemon, in seconds since 1970.";
-    out.family("blockwire_start_time_seconds", Kind::Gauge, start);
-    out.sample(&[], status.started_unix_seconds);
-    out.family("blockwire_problems", Kind::Gauge, "What is wrong now, by kind; 0 everywhere: all is well.");
+    out.begin_family("blockwire_start_time_seconds", MetricKind::Gauge, start);
+    out.push_sample(&[], status.started_unix_seconds);
+    out.begin_family(
+        "blockwire_problems",
+        MetricKind::Gauge,
+        "What is wrong now, by kind; 0 everywhere: all is well.",
+    );
     for kind in ProblemReport::KINDS {
-        out.sample(&[("kind", kind)], status.problems.iter().filter(|one| one.kind == kind).count());
+        out.push_sample(&[("kind", kind)], status.problems.iter().filter(|one| one.kind == kind).count());
     }
-    out.family("blockwire_refusals", Kind::Counter, "Logins, connects and connections refused, by cause.");
+    out.begin_family(
+        "blockwire_refusals",
+        MetricKind::Counter,
+        "Logins, connects and connections refused, by cause.",
+    );
     for one in &observed.refusals {
-        out.sample(&[("protocol", &one.protocol), ("cause", &one.cause)], one.count);
+        out.push_sample(&[("protocol", &one.protocol), ("cause", &one.cause)], one.count);
     }
 }
 
 /// One number of each.
-fn each<'a, T>(
+fn write_field_of_each<'a, T>(
     out: &mut Exposition,
-    (name, kind, help): (&str, Kind, &str),
+    (name, kind, help): (&str, MetricKind, &str),
     all: &'a [T],
     labels: impl Fn(&'a T) -> Vec<(&'static str, &'a str)>,
     value: impl Fn(&'a T) -> Option<u64>,
 ) {
-    out.family(name, kind, help);
+    out.begin_family(name, kind, help);
     for one in all {
         if let Some(value) = value(one) {
-            out.sample(&labels(one), value);
+            out.push_sample(&labels(one), value);
         }
     }
 }
 
-fn volumes(out: &mut Exposition, all: &[VolumeReport]) {
-    use Kind::{Counter, Gauge};
-    fn label(volume: &VolumeReport) -> Vec<(&'static str, &str)> {
+fn write_volumes(out: &mut Exposition, all: &[VolumeReport]) {
+    use MetricKind::{Counter, Gauge};
+    fn volume_labels(volume: &VolumeReport) -> Vec<(&'static str, &str)> {
         vec![("volume", &volume.name)]
     }
-    fn of(read: fn(&VolumeStateReport) -> u64) -> impl Fn(&VolumeReport) -> Option<u64> {
+    fn volume_counter(read: fn(&VolumeStateReport) -> u64) -> impl Fn(&VolumeReport) -> Option<u64> {
         move |volume| volume.standing.as_ref().map(read)
     }
-    out.family("blockwire_volume", Kind::Info, "Kind and identity of a volume.");
+    out.begin_family("blockwire_volume", MetricKind::Info, "Kind and identity of a volume.");
     for volume in all {
         let uuid = volume.uuid.map(|uuid| uuid.to_string()).unwrap_or_default();
-        out.sample(&[("volume", &volume.name), ("kind", &volume.kind), ("uuid", &uuid)], 1);
+        out.push_sample(&[("volume", &volume.name), ("kind", &volume.kind), ("uuid", &uuid)], 1);
     }
     let served = |volume: &VolumeReport| Some(u64::from(volume.failed.is_none()));
     let help =
         "1: the volume is served, and hosts may write to it as far as it is not read-only; 0: it has failed.";
-    each(out, ("blockwire_volume_healthy", Gauge, help), all, label, served);
+    write_field_of_each(out, ("blockwire_volume_healthy", Gauge, help), all, volume_labels, served);
     let size = |volume: &VolumeReport| volume.size_bytes;
-    each(out, ("blockwire_volume_size_bytes", Gauge, "Size of a volume."), all, label, size);
+    write_field_of_each(
+        out,
+        ("blockwire_volume_size_bytes", Gauge, "Size of a volume."),
+        all,
+        volume_labels,
+        size,
+    );
     let allocated =
         |volume: &VolumeReport| volume.standing.as_ref().and_then(|standing| standing.allocated_bytes);
     let help = "Bytes that a volume takes of its backing, where that is known.";
-    each(out, ("blockwire_volume_allocated_bytes", Gauge, help), all, label, allocated);
+    write_field_of_each(
+        out,
+        ("blockwire_volume_allocated_bytes", Gauge, help),
+        all,
+        volume_labels,
+        allocated,
+    );
     let help = "Write-protected: by the configuration, the operator or a host.";
-    let protected = of(|standing| {
+    let protected = volume_counter(|standing| {
         let protected = standing.write_protected || standing.write_protected_by_host;
         u64::from(protected || standing.backing_read_only)
     });
-    each(out, ("blockwire_volume_read_only", Gauge, help), all, label, protected);
-    let counters: [Named<VolumeStateReport>; 4] = [
+    write_field_of_each(out, ("blockwire_volume_read_only", Gauge, help), all, volume_labels, protected);
+    let counters: [MetricField<VolumeStateReport>; 4] = [
         ("blockwire_volume_reads", Counter, "Read operations.", |one| one.reads),
         ("blockwire_volume_read_bytes", Counter, "Bytes read.", |one| one.read_bytes),
         ("blockwire_volume_writes", Counter, "Write operations.", |one| one.writes),
         ("blockwire_volume_written_bytes", Counter, "Bytes written.", |one| one.written_bytes),
     ];
     for (name, kind, help, read) in counters {
-        each(out, (name, kind, help), all, label, of(read));
+        write_field_of_each(out, (name, kind, help), all, volume_labels, volume_counter(read));
     }
     let help = "Operations that have not ended: the queue depth.";
-    let depth = of(|one| one.operations_in_flight);
-    each(out, ("blockwire_volume_operations_in_flight", Gauge, help), all, label, depth);
-    out.family("blockwire_volume_errors", Counter, "Operations that failed, by cause.");
+    let depth = volume_counter(|one| one.operations_in_flight);
+    write_field_of_each(
+        out,
+        ("blockwire_volume_operations_in_flight", Gauge, help),
+        all,
+        volume_labels,
+        depth,
+    );
+    out.begin_family("blockwire_volume_errors", Counter, "Operations that failed, by cause.");
     for volume in all {
         for error in volume.standing.iter().flat_map(|standing| &standing.errors) {
-            out.sample(&[("volume", &volume.name), ("cause", &error.cause)], error.count);
+            out.push_sample(&[("volume", &volume.name), ("cause", &error.cause)], error.count);
         }
     }
 }
 
-fn paths(out: &mut Exposition, all: &[VolumeReport]) {
+fn write_paths(out: &mut Exposition, all: &[VolumeReport]) {
     let help = "1 for the state in which a path is: ALUA over iSCSI, ANA over NVMe/TCP.";
-    out.family("blockwire_path_state", Kind::Gauge, help);
+    out.begin_family("blockwire_path_state", MetricKind::Gauge, help);
     for path in all.iter().filter_map(|volume| volume.standing.as_ref()).flat_map(|one| &one.paths) {
         let port = path.port.to_string();
         let labels = [
@@ -129,46 +155,64 @@ fn paths(out: &mut Exposition, all: &[VolumeReport]) {
         ];
         // NVMe has no target: an empty label is none.
         let labels: Vec<_> = labels.into_iter().filter(|(_, value)| !value.is_empty()).collect();
-        out.sample(&labels, 1);
+        out.push_sample(&labels, 1);
     }
 }
 
-fn reservations(out: &mut Exposition, all: &[VolumeReport]) {
+fn write_reservations(out: &mut Exposition, all: &[VolumeReport]) {
     let standings = || all.iter().filter_map(|volume| volume.standing.as_ref());
-    out.family("blockwire_reservation_registrants", Kind::Gauge, "Hosts registered for reservations.");
+    out.begin_family(
+        "blockwire_reservation_registrants",
+        MetricKind::Gauge,
+        "Hosts registered for reservations.",
+    );
     for one in standings() {
-        out.sample(&[("volume", &one.volume)], one.reservation.registrants.len());
+        out.push_sample(&[("volume", &one.volume)], one.reservation.registrants.len());
     }
-    out.family("blockwire_reservation_held", Kind::Gauge, "1: the volume is reserved, by this kind.");
+    out.begin_family(
+        "blockwire_reservation_held",
+        MetricKind::Gauge,
+        "1: the volume is reserved, by this kind.",
+    );
     for one in standings() {
         let kind = one.reservation.kind.as_deref();
         match kind {
-            Some(kind) => out.sample(&[("volume", &one.volume), ("kind", kind)], 1),
-            None => out.sample(&[("volume", &one.volume), ("kind", "none")], 0),
+            Some(kind) => out.push_sample(&[("volume", &one.volume), ("kind", kind)], 1),
+            None => out.push_sample(&[("volume", &one.volume), ("kind", "none")], 0),
         }
     }
 }
 
-fn sessions(out: &mut Exposition, all: &[SessionReport]) {
+fn write_sessions(out: &mut Exposition, all: &[SessionReport]) {
     let ids: Vec<String> = all.iter().map(|session| session.id.to_string()).collect();
-    let metrics: [Named<SessionReport>; 6] = [
-        ("blockwire_session_reads", Kind::Counter, "Read commands of a session or controller.", |one| {
-            one.reads
+    let metrics: [MetricField<SessionReport>; 6] = [
+        (
+            "blockwire_session_reads",
+            MetricKind::Counter,
+            "Read commands of a session or controller.",
+            |one| one.reads,
+        ),
+        ("blockwire_session_read_bytes", MetricKind::Counter, "Bytes that they read.", |one| one.read_bytes),
+        (
+            "blockwire_session_writes",
+            MetricKind::Counter,
+            "Write commands of a session or controller.",
+            |one| one.writes,
+        ),
+        ("blockwire_session_written_bytes", MetricKind::Counter, "Bytes that they wrote.", |one| {
+            one.written_bytes
         }),
-        ("blockwire_session_read_bytes", Kind::Counter, "Bytes that they read.", |one| one.read_bytes),
-        ("blockwire_session_writes", Kind::Counter, "Write commands of a session or controller.", |one| {
-            one.writes
+        ("blockwire_session_commands_in_flight", MetricKind::Gauge, "Commands in flight.", |one| {
+            one.commands
         }),
-        ("blockwire_session_written_bytes", Kind::Counter, "Bytes that they wrote.", |one| one.written_bytes),
-        ("blockwire_session_commands_in_flight", Kind::Gauge, "Commands in flight.", |one| one.commands),
-        ("blockwire_session_connections", Kind::Gauge, "Connections, or queues.", |one| {
+        ("blockwire_session_connections", MetricKind::Gauge, "Connections, or queues.", |one| {
             one.connections as u64
         }),
     ];
     for (name, kind, help, read) in metrics {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for (session, id) in all.iter().zip(&ids) {
-            out.sample(&session_labels(session, id), read(session));
+            out.push_sample(&session_labels(session, id), read(session));
         }
     }
 }
@@ -182,28 +226,33 @@ fn session_labels<'a>(session: &'a SessionReport, id: &'a str) -> [(&'static str
     ]
 }
 
-fn connections(out: &mut Exposition, all: &[ConnectionReport]) {
+fn write_connections(out: &mut Exposition, all: &[ConnectionReport]) {
     let ids: Vec<[String; 2]> = all.iter().map(|one| [one.id.to_string(), one.session.to_string()]).collect();
-    let metrics: [Named<ConnectionReport>; 2] = [
-        ("blockwire_connection_received_bytes", Kind::Counter, "Bytes that a socket received.", |one| {
-            one.received_bytes
+    let metrics: [MetricField<ConnectionReport>; 2] = [
+        (
+            "blockwire_connection_received_bytes",
+            MetricKind::Counter,
+            "Bytes that a socket received.",
+            |one| one.received_bytes,
+        ),
+        ("blockwire_connection_sent_bytes", MetricKind::Counter, "Bytes that a socket sent.", |one| {
+            one.sent_bytes
         }),
-        ("blockwire_connection_sent_bytes", Kind::Counter, "Bytes that a socket sent.", |one| one.sent_bytes),
     ];
     for (name, kind, help, read) in metrics {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for (connection, [id, session]) in all.iter().zip(&ids) {
             let labels: Labels<'_> =
                 &[("connection", id), ("session", session), ("protocol", &connection.protocol)];
-            out.sample(labels, read(connection));
+            out.push_sample(labels, read(connection));
         }
     }
 }
 
-fn shards(out: &mut Exposition, all: &[ShardReport]) {
-    use Kind::{Counter, Gauge};
+fn write_shards(out: &mut Exposition, all: &[ShardReport]) {
+    use MetricKind::{Counter, Gauge};
     let ids: Vec<String> = all.iter().map(|shard| shard.id.to_string()).collect();
-    let metrics: [Named<ShardReport>; 14] = [
+    let metrics: [MetricField<ShardReport>; 14] = [
         ("blockwire_shard_sessions", Gauge, "Sessions and controllers.", |one| one.sessions as u64),
         ("blockwire_shard_connections", Gauge, "Connections.", |one| one.connections as u64),
         ("blockwire_shard_logins", Gauge, "Connections in login.", |one| one.logins as u64),
@@ -234,77 +283,79 @@ fn shards(out: &mut Exposition, all: &[ShardReport]) {
         ("blockwire_shard_disk_operations", Counter, "Disk operations ended.", |one| one.disk_operations),
     ];
     for (name, kind, help, read) in metrics {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for (shard, id) in all.iter().zip(&ids) {
-            out.sample(&[("shard", id)], read(shard));
+            out.push_sample(&[("shard", id)], read(shard));
         }
     }
-    out.family(
+    out.begin_family(
         "blockwire_shard_polls",
         Counter,
         "Times of polling before sleeping, with or without work found.",
     );
     for (shard, id) in all.iter().zip(&ids) {
-        out.sample(&[("shard", id), ("found", "work")], shard.polls_useful);
-        out.sample(&[("shard", id), ("found", "nothing")], shard.polls_idle);
+        out.push_sample(&[("shard", id), ("found", "work")], shard.polls_useful);
+        out.push_sample(&[("shard", id), ("found", "nothing")], shard.polls_idle);
     }
-    out.family("blockwire_shard_poll_seconds", Counter, "Time spent polling.");
+    out.begin_family("blockwire_shard_poll_seconds", Counter, "Time spent polling.");
     for (shard, id) in all.iter().zip(&ids) {
-        out.sample(&[("shard", id)], seconds(shard.poll_ns));
+        out.push_sample(&[("shard", id)], ns_to_seconds(shard.poll_ns));
     }
 }
 
-fn latency(out: &mut Exposition, observed: &ObservationReport) {
-    fn timed(latency: Option<&Vec<LatencyReport>>) -> Option<&Vec<LatencyReport>> {
+fn write_latency(out: &mut Exposition, observed: &ObservationReport) {
+    fn nonempty_latency(latency: Option<&Vec<LatencyReport>>) -> Option<&Vec<LatencyReport>> {
         latency.filter(|classes| !classes.is_empty())
     }
     let help = "Time of commands by stage: receive, wait, queue, backend, send.";
-    out.family("blockwire_volume_latency_seconds", Kind::Histogram, help);
-    let volumes = observed.volumes.iter().filter_map(|one| Some((one, timed(one.latency.as_ref())?)));
+    out.begin_family("blockwire_volume_latency_seconds", MetricKind::Histogram, help);
+    let volumes =
+        observed.volumes.iter().filter_map(|one| Some((one, nonempty_latency(one.latency.as_ref())?)));
     let mut left_out = [0_usize; 2];
     for (at, (volume, classes)) in volumes.enumerate() {
         if at >= HISTOGRAMS_MAX {
             left_out[0] += 1;
             continue;
         }
-        classes.iter().for_each(|class| histograms(out, &[("volume", &volume.name)], class));
+        classes.iter().for_each(|class| write_histograms(out, &[("volume", &volume.name)], class));
     }
-    out.family("blockwire_session_latency_seconds", Kind::Histogram, help);
-    let sessions = observed.sessions.iter().filter_map(|one| Some((one, timed(one.latency.as_ref())?)));
+    out.begin_family("blockwire_session_latency_seconds", MetricKind::Histogram, help);
+    let sessions =
+        observed.sessions.iter().filter_map(|one| Some((one, nonempty_latency(one.latency.as_ref())?)));
     for (at, (session, classes)) in sessions.enumerate() {
         if at >= HISTOGRAMS_MAX {
             left_out[1] += 1;
             continue;
         }
         let id = session.id.to_string();
-        classes.iter().for_each(|class| histograms(out, &session_labels(session, &id), class));
+        classes.iter().for_each(|class| write_histograms(out, &session_labels(session, &id), class));
     }
     let help = "Volumes and sessions whose latency is left out here: there are too many.";
-    out.family("blockwire_latency_omitted", Kind::Gauge, help);
+    out.begin_family("blockwire_latency_omitted", MetricKind::Gauge, help);
     let [volumes, sessions] = left_out;
-    out.sample(&[("of", "volume")], volumes);
-    out.sample(&[("of", "session")], sessions);
+    out.push_sample(&[("of", "volume")], volumes);
+    out.push_sample(&[("of", "session")], sessions);
 }
 
-fn histograms(out: &mut Exposition, who: Labels<'_>, class: &LatencyReport) {
+fn write_histograms(out: &mut Exposition, who: Labels<'_>, class: &LatencyReport) {
     for stage in &class.stages {
         let mut labels = who.to_vec();
         labels.push(("command", &class.class));
         labels.push(("stage", &stage.stage));
-        out.histogram(&labels, cumulative(stage), stage.commands, seconds(stage.sum_ns));
+        out.push_histogram(&labels, cumulative_buckets(stage), stage.commands, ns_to_seconds(stage.sum_ns));
     }
 }
 
 /// How many took no longer than each bound, in seconds.
-fn cumulative(stage: &StageReport) -> impl Iterator<Item = (f64, u64)> + '_ {
-    BOUNDS.map(|power| {
+fn cumulative_buckets(stage: &StageReport) -> impl Iterator<Item = (f64, u64)> + '_ {
+    BUCKET_BOUNDS.map(|power| {
         let micros = 1_u64 << (2 * power);
         let within = stage.buckets.iter().filter(|bucket| bucket.up_to_us.is_some_and(|end| end <= micros));
         (micros as f64 / 1e6, within.map(|bucket| bucket.commands).sum())
     })
 }
 
-fn seconds(ns: u64) -> f64 {
+fn ns_to_seconds(ns: u64) -> f64 {
     ns as f64 / 1e9
 }
 
@@ -312,7 +363,8 @@ fn seconds(ns: u64) -> f64 {
 pub(crate) mod tests {
     use super::*;
     use control::report::{
-        ErrorReport, PathReport, RefusalReport, RegistrantReport, ReservationReport, StatusReport,
+        HostRefusalReport, RegistrantReport, ReservationReport, StatusReport, VolumeErrorReport,
+        VolumePathReport,
     };
 
     /// A daemon with one of everything.
@@ -339,7 +391,7 @@ pub(crate) mod tests {
             key: "0x1".into(),
             holder: true,
         };
-        let path = PathReport {
+        let path = VolumePathReport {
             volume: "data".into(),
             port: 2,
             protocol: "iscsi".into(),
@@ -360,7 +412,7 @@ pub(crate) mod tests {
             read_bytes: 4096,
             operations_in_flight: 3,
             allocated_bytes: Some(65536),
-            errors: vec![ErrorReport { cause: "medium".into(), count: 2 }],
+            errors: vec![VolumeErrorReport { cause: "medium".into(), count: 2 }],
             ..VolumeStateReport::default()
         };
         let volume = VolumeReport {
@@ -391,7 +443,8 @@ pub(crate) mod tests {
             "sent_bytes": 4,
         }))
         .unwrap();
-        let refusal = RefusalReport { protocol: "iscsi".into(), cause: "authentication".into(), count: 4 };
+        let refusal =
+            HostRefusalReport { protocol: "iscsi".into(), cause: "authentication".into(), count: 4 };
         ObservationReport {
             status,
             volumes: vec![volume],
@@ -404,7 +457,7 @@ pub(crate) mod tests {
 
     #[test]
     fn the_figures_are_where_they_belong() {
-        let text = text(&example(), Format::Prometheus);
+        let text = render_metrics(&example(), ExpositionFormat::Prometheus);
         for line in [
             "blockwire_build_info{version=\"1.2.3\",io=\"uring\"} 1",
             "blockwire_start_time_seconds 1700000000",
@@ -430,7 +483,7 @@ pub(crate) mod tests {
 
     #[test]
     fn buckets_are_cumulative_and_end_with_all() {
-        let text = text(&example(), Format::Prometheus);
+        let text = render_metrics(&example(), ExpositionFormat::Prometheus);
         let bucket = |le: &str| {
             format!(
                 "blockwire_volume_latency_seconds_bucket{{volume=\"data\",command=\"read\",stage=\"send\",le=\"{le}\"}}"
@@ -446,7 +499,7 @@ pub(crate) mod tests {
 
     #[test]
     fn a_metric_is_announced_once_and_has_a_name_by_the_conventions() {
-        let text = text(&example(), Format::Prometheus);
+        let text = render_metrics(&example(), ExpositionFormat::Prometheus);
         let mut known = std::collections::HashSet::new();
         for line in text.lines().filter_map(|line| line.strip_prefix("# TYPE ")) {
             let (name, kind) = line.split_once(' ').unwrap();
@@ -463,7 +516,7 @@ pub(crate) mod tests {
         many.volumes = (0..HISTOGRAMS_MAX + 3)
             .map(|at| VolumeReport { name: format!("v{at}"), ..one.clone() })
             .collect();
-        let text = text(&many, Format::OpenMetrics);
+        let text = render_metrics(&many, ExpositionFormat::OpenMetrics);
         assert!(text.contains("blockwire_latency_omitted{of=\"volume\"} 3\n"));
         assert!(!text.contains(&format!("latency_seconds_count{{volume=\"v{HISTOGRAMS_MAX}\"")));
     }
@@ -471,7 +524,7 @@ pub(crate) mod tests {
     /// What the dashboard and the alerts in `contrib` ask for exists.
     #[test]
     fn metrics_that_others_use_exist() {
-        let text = text(&example(), Format::Prometheus);
+        let text = render_metrics(&example(), ExpositionFormat::Prometheus);
         let known: std::collections::HashSet<&str> = text
             .lines()
             .filter(|line| !line.starts_with('#'))

@@ -25,4 +25,4 @@ pub mod families;
 mod request;
 pub mod server;
 
-pub use server::{Listener, Observe};
+pub use server::{MetricsListener, ObservationSource};

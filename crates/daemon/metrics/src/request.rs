@@ -3,16 +3,16 @@
 
 use std::net::IpAddr;
 
-use crate::exposition::Format;
+use crate::exposition::ExpositionFormat;
 
 /// Header fields of a request at most.
 const HEADERS_MAX: usize = 64;
 
 /// What is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Asked {
+pub enum Resource {
     /// The metrics in this format; without the text itself (HEAD).
-    Metrics(Format, bool),
+    Metrics(ExpositionFormat, bool),
     /// The page that says where they are; without the text itself.
     Index(bool),
 }
@@ -32,7 +32,7 @@ pub enum BadRequest {
 
 impl BadRequest {
     /// Status line and text.
-    pub fn status(self) -> (&'static str, &'static str) {
+    pub fn status_and_text(self) -> (&'static str, &'static str) {
         match self {
             BadRequest::Malformed => ("400 Bad Request", "this is not an HTTP request\n"),
             BadRequest::Method => ("405 Method Not Allowed", "only GET and HEAD are allowed\n"),
@@ -45,7 +45,7 @@ impl BadRequest {
 }
 
 /// Reads a request; `None`: it is not complete yet. `is_loopback`: it came by an address of this machine alone.
-pub fn parse(bytes: &[u8], is_loopback: bool) -> Result<Option<Asked>, BadRequest> {
+pub fn parse(bytes: &[u8], is_loopback: bool) -> Result<Option<Resource>, BadRequest> {
     let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -69,9 +69,9 @@ pub fn parse(bytes: &[u8], is_loopback: bool) -> Result<Option<Asked>, BadReques
     match target.split('?').next() {
         Some("/metrics") => {
             let accept = field("accept").unwrap_or_default();
-            Ok(Some(Asked::Metrics(wanted(&accept), head)))
+            Ok(Some(Resource::Metrics(preferred_format(&accept), head)))
         }
-        Some("/") => Ok(Some(Asked::Index(head))),
+        Some("/") => Ok(Some(Resource::Index(head))),
         _ => Err(BadRequest::NotFound),
     }
 }
@@ -87,7 +87,7 @@ fn is_local(host: &str) -> bool {
 }
 
 /// OpenMetrics, if it is liked at least as much as plain text.
-fn wanted(accept: &str) -> Format {
+fn preferred_format(accept: &str) -> ExpositionFormat {
     let (mut open, mut plain) = (0.0_f32, 0.0_f32);
     for one in accept.split(',') {
         let mut parts = one.split(';').map(str::trim);
@@ -101,27 +101,27 @@ fn wanted(accept: &str) -> Format {
         };
         *to = to.max(quality);
     }
-    if open > 0.0 && open >= plain { Format::OpenMetrics } else { Format::Prometheus }
+    if open > 0.0 && open >= plain { ExpositionFormat::OpenMetrics } else { ExpositionFormat::Prometheus }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn asked(text: &str) -> Result<Option<Asked>, BadRequest> {
+    fn asked(text: &str) -> Result<Option<Resource>, BadRequest> {
         parse(text.as_bytes(), true)
     }
 
     #[test]
     fn what_is_asked_for() {
-        let plain = Asked::Metrics(Format::Prometheus, false);
+        let plain = Resource::Metrics(ExpositionFormat::Prometheus, false);
         assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: 127.0.0.1:9810\r\n\r\n"), Ok(Some(plain)));
         assert_eq!(asked("GET /metrics?x=1 HTTP/1.0\r\n\r\n"), Ok(Some(plain)));
         assert_eq!(
             asked("HEAD /metrics HTTP/1.1\r\nhost: [::1]:1\r\n\r\n"),
-            Ok(Some(Asked::Metrics(Format::Prometheus, true)))
+            Ok(Some(Resource::Metrics(ExpositionFormat::Prometheus, true)))
         );
-        assert_eq!(asked("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), Ok(Some(Asked::Index(false))));
+        assert_eq!(asked("GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"), Ok(Some(Resource::Index(false))));
         assert_eq!(asked("GET /metrics HTTP/1.1\r\nHost: loc"), Ok(None));
         assert_eq!(asked("POST /metrics HTTP/1.1\r\n\r\n"), Err(BadRequest::Method));
         assert_eq!(asked("GET /../etc/passwd HTTP/1.1\r\n\r\n"), Err(BadRequest::NotFound));
@@ -142,11 +142,14 @@ mod tests {
     fn the_format_that_is_liked_most() {
         let prometheus =
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.3,*/*;q=0.2";
-        assert_eq!(wanted(prometheus), Format::OpenMetrics);
-        assert_eq!(wanted("text/plain, application/openmetrics-text;q=0.9"), Format::Prometheus);
-        assert_eq!(wanted("application/openmetrics-text;q=0"), Format::Prometheus);
-        assert_eq!(wanted("application/openmetrics-text;q=nan, */*"), Format::Prometheus);
-        assert_eq!(wanted("*/*"), Format::Prometheus);
-        assert_eq!(wanted(""), Format::Prometheus);
+        assert_eq!(preferred_format(prometheus), ExpositionFormat::OpenMetrics);
+        assert_eq!(
+            preferred_format("text/plain, application/openmetrics-text;q=0.9"),
+            ExpositionFormat::Prometheus
+        );
+        assert_eq!(preferred_format("application/openmetrics-text;q=0"), ExpositionFormat::Prometheus);
+        assert_eq!(preferred_format("application/openmetrics-text;q=nan, */*"), ExpositionFormat::Prometheus);
+        assert_eq!(preferred_format("*/*"), ExpositionFormat::Prometheus);
+        assert_eq!(preferred_format(""), ExpositionFormat::Prometheus);
     }
 }

@@ -1,7 +1,7 @@
 //! The listener. A thread accepts, and each connection has a thread for its one request.
 //!
-//! Invariants: at most `CONNECTIONS_MAX` connections are served at a time, each for at most `READ_MAX` until its
-//! request is here and `WRITE_MAX` until its answer has left. The shards are asked at most once in `FRESH`,
+//! Invariants: at most `CONNECTIONS_MAX` connections are served at a time, each for at most `READ_TIMEOUT` until its
+//! request is here and `WRITE_TIMEOUT` until its answer has left. The shards are asked at most once in `OBSERVATION_AGE_MAX`,
 //! however many clients there are; while one client waits for the shards, the others wait for the same answer.
 
 use std::{
@@ -17,46 +17,46 @@ use std::{
 
 use crate::{
     families,
-    request::{self, Asked, BadRequest},
+    request::{self, BadRequest, Resource},
 };
-use control::{Refused, report::ObservationReport};
+use control::{RequestRefusal, report::ObservationReport};
 
 /// Connections at a time.
 const CONNECTIONS_MAX: usize = 16;
 /// How long a client may take to send its request.
-const READ_MAX: Duration = Duration::from_secs(5);
+const READ_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long a client may take to read the answer.
-const WRITE_MAX: Duration = Duration::from_secs(30);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// Longest request, in bytes.
-const REQUEST_MAX: usize = 8 << 10;
+const REQUEST_BYTES_MAX: usize = 8 << 10;
 /// How old an observation may be that is given again.
-const FRESH: Duration = Duration::from_millis(500);
+const OBSERVATION_AGE_MAX: Duration = Duration::from_millis(500);
 
-const INDEX: &str = "blockwire: metrics are at /metrics\n";
+const INDEX_PAGE: &str = "blockwire: metrics are at /metrics\n";
 
 /// Who knows what there is.
-pub trait Observe: Send + Sync + 'static {
+pub trait ObservationSource: Send + Sync + 'static {
     /// All of it, as it is now. May take as long as the shards need.
-    fn observe(&self) -> Result<ObservationReport, Refused>;
+    fn observe(&self) -> Result<ObservationReport, RequestRefusal>;
 }
 
 /// A bound address. Dropping it ends the listener.
 #[derive(Debug)]
-pub struct Listener {
+pub struct MetricsListener {
     socket: TcpListener,
     address: SocketAddr,
     ended: Arc<AtomicBool>,
 }
 
 /// What all connections share.
-struct Shared {
-    source: Weak<dyn Observe>,
+struct ServerState {
+    source: Weak<dyn ObservationSource>,
     is_loopback: bool,
     connections: AtomicUsize,
     latest: Mutex<Option<(Instant, Arc<ObservationReport>)>>,
 }
 
-impl Listener {
+impl MetricsListener {
     /// Binds an address.
     ///
     /// # Errors
@@ -64,11 +64,11 @@ impl Listener {
     pub fn bind(address: SocketAddr) -> io::Result<Self> {
         let socket = TcpListener::bind(address)?;
         let address = socket.local_addr()?;
-        Ok(Listener { socket, address, ended: Arc::default() })
+        Ok(MetricsListener { socket, address, ended: Arc::default() })
     }
 
     /// Where it is, with the port that the system chose.
-    pub fn address(&self) -> SocketAddr {
+    pub fn bound_address(&self) -> SocketAddr {
         self.address
     }
 
@@ -76,22 +76,22 @@ impl Listener {
     ///
     /// # Errors
     /// There is no thread to be had.
-    pub fn serve(&self, source: &Arc<dyn Observe>) -> io::Result<()> {
+    pub fn serve(&self, source: &Arc<dyn ObservationSource>) -> io::Result<()> {
         let socket = self.socket.try_clone()?;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ServerState {
             source: Arc::downgrade(source),
             is_loopback: self.address.ip().to_canonical().is_loopback(),
             connections: AtomicUsize::new(0),
             latest: Mutex::default(),
         });
         let ended = self.ended.clone();
-        let accept = move || accept(&socket, &shared, &ended);
+        let accept = move || accept_clients(&socket, &shared, &ended);
         thread::Builder::new().name("http".to_owned()).spawn(accept)?;
         Ok(())
     }
 }
 
-impl Drop for Listener {
+impl Drop for MetricsListener {
     fn drop(&mut self) {
         self.ended.store(true, Ordering::Relaxed);
         // Its thread waits for somebody.
@@ -99,7 +99,7 @@ impl Drop for Listener {
     }
 }
 
-fn accept(socket: &TcpListener, shared: &Arc<Shared>, ended: &AtomicBool) {
+fn accept_clients(socket: &TcpListener, shared: &Arc<ServerState>, ended: &AtomicBool) {
     loop {
         let accepted = socket.accept();
         if ended.load(Ordering::Relaxed) {
@@ -114,14 +114,14 @@ fn accept(socket: &TcpListener, shared: &Arc<Shared>, ended: &AtomicBool) {
                 continue;
             }
         };
-        let Some(place) = Place::take(shared) else {
+        let Some(place) = ConnectionSlot::claim(shared) else {
             let busy = "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
             let _ = stream.set_nonblocking(true).and_then(|()| (&stream).write_all(busy.as_bytes()));
             continue;
         };
         let spawned = thread::Builder::new().name("http-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = talk(&stream, &place.0);
+            let _ = serve_connection(&stream, &place.0);
             drop(place);
         });
         if let Err(why) = spawned {
@@ -131,56 +131,62 @@ fn accept(socket: &TcpListener, shared: &Arc<Shared>, ended: &AtomicBool) {
 }
 
 /// One of the places for connections.
-struct Place(Arc<Shared>);
+struct ConnectionSlot(Arc<ServerState>);
 
-impl Place {
-    fn take(shared: &Arc<Shared>) -> Option<Self> {
+impl ConnectionSlot {
+    fn claim(shared: &Arc<ServerState>) -> Option<Self> {
         // One thread takes, and any gives back.
         if shared.connections.load(Ordering::Relaxed) >= CONNECTIONS_MAX {
             return None;
         }
         shared.connections.fetch_add(1, Ordering::Relaxed);
-        Some(Place(shared.clone()))
+        Some(ConnectionSlot(shared.clone()))
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionSlot {
     fn drop(&mut self) {
         self.0.connections.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 /// Answers the one request of a connection.
-fn talk(stream: &TcpStream, shared: &Shared) -> io::Result<()> {
-    let asked = match read(stream, shared.is_loopback)? {
+fn serve_connection(stream: &TcpStream, shared: &ServerState) -> io::Result<()> {
+    let asked = match read_request(stream, shared.is_loopback)? {
         Ok(asked) => asked,
         Err(why) => {
-            let (status, text) = why.status();
+            let (status, text) = why.status_and_text();
             let more = if why == BadRequest::Method { "Allow: GET, HEAD\r\n" } else { "" };
-            return write(stream, status, (TEXT, more), text, false);
+            return write_response(stream, status, (PLAIN_TEXT, more), text, false);
         }
     };
     match asked {
-        Asked::Index(head) => write(stream, OK, (TEXT, ""), INDEX, head),
-        Asked::Metrics(format, head) => match shared.observe() {
+        Resource::Index(head) => write_response(stream, STATUS_OK, (PLAIN_TEXT, ""), INDEX_PAGE, head),
+        Resource::Metrics(format, head) => match shared.cached_observation() {
             Ok(observed) => {
-                let text = families::text(&observed, format);
-                write(stream, OK, (format.content_type(), ""), &text, head)
+                let text = families::render_metrics(&observed, format);
+                write_response(stream, STATUS_OK, (format.content_type(), ""), &text, head)
             }
             Err(why) => {
                 let text = format!("{}\n", why.message);
-                write(stream, "503 Service Unavailable", (TEXT, "Retry-After: 1\r\n"), &text, head)
+                write_response(
+                    stream,
+                    "503 Service Unavailable",
+                    (PLAIN_TEXT, "Retry-After: 1\r\n"),
+                    &text,
+                    head,
+                )
             }
         },
     }
 }
 
-const OK: &str = "200 OK";
-const TEXT: &str = "text/plain; charset=utf-8";
+const STATUS_OK: &str = "200 OK";
+const PLAIN_TEXT: &str = "text/plain; charset=utf-8";
 
 /// Reads a request. It is here in time, or the connection ends.
-fn read(stream: &TcpStream, is_loopback: bool) -> io::Result<Result<Asked, BadRequest>> {
-    let (until, mut bytes, mut piece) = (Instant::now() + READ_MAX, Vec::new(), [0; 1024]);
+fn read_request(stream: &TcpStream, is_loopback: bool) -> io::Result<Result<Resource, BadRequest>> {
+    let (until, mut bytes, mut piece) = (Instant::now() + READ_TIMEOUT, Vec::new(), [0; 1024]);
     loop {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -194,14 +200,14 @@ fn read(stream: &TcpStream, is_loopback: bool) -> io::Result<Result<Asked, BadRe
         bytes.extend_from_slice(piece.get(..len).unwrap_or_default());
         match request::parse(&bytes, is_loopback) {
             Ok(Some(asked)) => return Ok(Ok(asked)),
-            Ok(None) if bytes.len() >= REQUEST_MAX => return Ok(Err(BadRequest::Malformed)),
+            Ok(None) if bytes.len() >= REQUEST_BYTES_MAX => return Ok(Err(BadRequest::Malformed)),
             Ok(None) => {}
             Err(why) => return Ok(Err(why)),
         }
     }
 }
 
-fn write(
+fn write_response(
     stream: &TcpStream,
     status: &str,
     (content_type, more): (&str, &str),
@@ -213,10 +219,10 @@ fn write(
          X-Content-Type-Options: nosniff\r\nConnection: close\r\n{more}\r\n",
         text.len()
     );
-    let until = Instant::now() + WRITE_MAX;
-    write_by(stream, fields.as_bytes(), until)?;
+    let until = Instant::now() + WRITE_TIMEOUT;
+    write_until(stream, fields.as_bytes(), until)?;
     if !head {
-        write_by(stream, text.as_bytes(), until)?;
+        write_until(stream, text.as_bytes(), until)?;
     }
     stream.shutdown(Shutdown::Write)?;
     // What the client still sends is swallowed, a little of it, so that a reset does not take the answer away.
@@ -226,7 +232,7 @@ fn write(
 }
 
 /// Writes all of it until then.
-fn write_by(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
+fn write_until(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<()> {
     while !bytes.is_empty() {
         let left = until.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -242,16 +248,16 @@ fn write_by(stream: &TcpStream, mut bytes: &[u8], until: Instant) -> io::Result<
     Ok(())
 }
 
-impl Shared {
+impl ServerState {
     /// What there is now, or was a moment ago.
-    fn observe(&self) -> Result<Arc<ObservationReport>, Refused> {
+    fn cached_observation(&self) -> Result<Arc<ObservationReport>, RequestRefusal> {
         let mut latest = self.latest.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some((when, observed)) = &*latest
-            && when.elapsed() < FRESH
+            && when.elapsed() < OBSERVATION_AGE_MAX
         {
             return Ok(observed.clone());
         }
-        let stopping = || Refused::new(control::Code::Unavailable, "the daemon is stopping");
+        let stopping = || RequestRefusal::new(control::RefusalCode::Unavailable, "the daemon is stopping");
         let source = self.source.upgrade().ok_or_else(stopping)?;
         let observed = Arc::new(source.observe()?);
         *latest = Some((Instant::now(), observed.clone()));

@@ -1,7 +1,7 @@
 //! Shared by all processes of the binary: exit codes, log, private files and directories.
 //!
 //! Invariants: an error shown to a user has an exit code ([`exit::Failure`]). Text of foreign origin is shown
-//! only through [`shown`]. A directory that other users could change is never used ([`owned::Dir`]).
+//! only through [`printable`]. A directory that other users could change is never used ([`owned_dir::OwnedDir`]).
 
 #![forbid(unsafe_code)]
 #![cfg_attr(
@@ -18,8 +18,8 @@
 
 pub mod exit;
 pub mod log;
-pub mod owned;
+pub mod owned_dir;
 pub mod paths;
+pub mod printable;
 pub mod random;
-pub mod shown;
 pub mod stdout;

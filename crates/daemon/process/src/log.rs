@@ -1,13 +1,13 @@
 //! Log lines on stderr: `2026-11-21T00:00:00Z INFO message key=value`.
 //!
-//! One line per event; at most [`BURST`] lines of one kind (level and place in the source) in ten seconds,
+//! One line per event; at most [`BURST_LINES`] lines of one kind (level and place in the source) in ten seconds,
 //! and then one line with the number of suppressed ones. So a peer that misbehaves a thousand times a second
 //! cannot fill a disk. Spans are not used.
 //!
 //! The program never waits for stderr: lines go through a bounded queue, and those that do not fit are
 //! dropped and counted.
 
-mod outlet;
+mod queue;
 
 use std::{
     backtrace::{Backtrace, BacktraceStatus},
@@ -21,8 +21,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::shown::{is_hidden, line as shown_line};
-use outlet::LogQueue;
+use crate::printable::{escape_line as shown_line, is_hidden};
+use queue::LogQueue;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     callsite::Identifier,
@@ -31,29 +31,29 @@ use tracing::{
 };
 
 /// Lines of one kind in one window.
-pub const BURST: u32 = 20;
-const WINDOW: Duration = Duration::from_secs(10);
+pub const BURST_LINES: u32 = 20;
+const BURST_WINDOW: Duration = Duration::from_secs(10);
 /// How long the last lines of a process may take to be written.
-const LAST: Duration = Duration::from_secs(1);
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The outlet of this process, once it logs.
-static OUTLET: OnceLock<Arc<LogQueue>> = OnceLock::new();
+static LOG_QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
 
 /// Sends events of at least `level` to stderr from now on, and what a thread that panics says. Under systemd the
 /// journal's own time stamp is enough, so lines carry a priority prefix instead.
 ///
 /// # Errors
 /// The system has no thread for it.
-pub fn install(level: Level) -> io::Result<()> {
-    let style = Style { journal: std::env::var_os("JOURNAL_STREAM").is_some() };
-    let outlet = match OUTLET.get() {
+pub fn install_logger(level: Level) -> io::Result<()> {
+    let style = LinePrefix { journal: std::env::var_os("JOURNAL_STREAM").is_some() };
+    let outlet = match LOG_QUEUE.get() {
         Some(outlet) => outlet.clone(),
         None => {
-            let outlet = LogQueue::start(io::stderr(), move |dropped| style.dropped(dropped))?;
-            OUTLET.get_or_init(|| outlet).clone()
+            let outlet = LogQueue::start(io::stderr(), move |dropped| style.dropped_line(dropped))?;
+            LOG_QUEUE.get_or_init(|| outlet).clone()
         }
     };
-    std::panic::set_hook(Box::new(move |panic| tell_panic(style, panic)));
+    std::panic::set_hook(Box::new(move |panic| log_panic(style, panic)));
     let logger = Logger { level, style, outlet, limiter: Mutex::default() };
     // A second logger in one process (tests) is no harm: the first one stays.
     let _ = tracing::subscriber::set_global_default(logger);
@@ -61,9 +61,9 @@ pub fn install(level: Level) -> io::Result<()> {
 }
 
 /// Writes text to stderr as it is: behind the lines that wait, without waiting for them, if this process logs.
-pub fn say(text: &str) {
-    match OUTLET.get() {
-        Some(outlet) => outlet.put(text.to_owned()),
+pub fn write_stderr(text: &str) {
+    match LOG_QUEUE.get() {
+        Some(outlet) => outlet.push(text.to_owned()),
         None => drop(io::stderr().write_all(text.as_bytes())),
     }
 }
@@ -71,14 +71,14 @@ pub fn say(text: &str) {
 /// Gives the last lines of a process time to be written: a second, so that a stderr that nobody reads keeps no
 /// process from its end.
 pub fn flush() {
-    if let Some(outlet) = OUTLET.get() {
-        outlet.flush(LAST);
+    if let Some(outlet) = LOG_QUEUE.get() {
+        outlet.flush(FLUSH_TIMEOUT);
     }
 }
 
-fn tell_panic(style: Style, panic: &PanicHookInfo<'_>) {
+fn log_panic(style: LinePrefix, panic: &PanicHookInfo<'_>) {
     let mut text = String::new();
-    style.prefix(&mut text, Level::ERROR);
+    style.push_prefix(&mut text, Level::ERROR);
     let thread = thread::current();
     let name = thread.name().unwrap_or("without a name");
     let _ = write!(text, "this is a bug, please report it: the thread {name} {panic}");
@@ -86,37 +86,37 @@ fn tell_panic(style: Style, panic: &PanicHookInfo<'_>) {
     if trace.status() == BacktraceStatus::Captured {
         let _ = write!(text, "\n{trace}");
     }
-    say(&(text + "\n"));
+    write_stderr(&(text + "\n"));
     // The process may end by it.
     flush();
 }
 
 struct Logger {
     level: Level,
-    style: Style,
+    style: LinePrefix,
     outlet: Arc<LogQueue>,
-    limiter: Mutex<Limiter<Identifier>>,
+    limiter: Mutex<LineLimiter<Identifier>>,
 }
 
 /// What lines begin with.
 #[derive(Clone, Copy, Debug)]
-struct Style {
+struct LinePrefix {
     /// They are for systemd's journal.
     journal: bool,
 }
 
 /// Counts lines per kind. Kinds are places in the source, so there is a bounded number of them.
-struct Limiter<K> {
-    kinds: HashMap<K, Budget>,
+struct LineLimiter<K> {
+    kinds: HashMap<K, LineBudget>,
 }
 
-impl<K> Default for Limiter<K> {
+impl<K> Default for LineLimiter<K> {
     fn default() -> Self {
-        Limiter { kinds: HashMap::new() }
+        LineLimiter { kinds: HashMap::new() }
     }
 }
 
-struct Budget {
+struct LineBudget {
     since: Instant,
     lines: u32,
 }
@@ -130,16 +130,16 @@ enum LimitDecision {
     Drop,
 }
 
-impl<K: Hash + Eq> Limiter<K> {
-    fn judge(&mut self, kind: K, now: Instant) -> LimitDecision {
-        let budget = self.kinds.entry(kind).or_insert(Budget { since: now, lines: 0 });
-        if now.duration_since(budget.since) >= WINDOW {
-            let left_out = budget.lines.saturating_sub(BURST);
-            *budget = Budget { since: now, lines: 1 };
+impl<K: Hash + Eq> LineLimiter<K> {
+    fn admit(&mut self, kind: K, now: Instant) -> LimitDecision {
+        let budget = self.kinds.entry(kind).or_insert(LineBudget { since: now, lines: 0 });
+        if now.duration_since(budget.since) >= BURST_WINDOW {
+            let left_out = budget.lines.saturating_sub(BURST_LINES);
+            *budget = LineBudget { since: now, lines: 1 };
             return if left_out > 0 { LimitDecision::PrintAfter(left_out) } else { LimitDecision::Print };
         }
         budget.lines = budget.lines.saturating_add(1);
-        if budget.lines <= BURST { LimitDecision::Print } else { LimitDecision::Drop }
+        if budget.lines <= BURST_LINES { LimitDecision::Print } else { LimitDecision::Drop }
     }
 }
 
@@ -158,23 +158,23 @@ impl Subscriber for Logger {
 
     fn event(&self, event: &Event<'_>) {
         let kind = event.metadata().callsite();
-        let verdict = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).judge(kind, Instant::now());
+        let verdict = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(kind, Instant::now());
         let mut line = String::new();
         match verdict {
             LimitDecision::Drop => return,
             LimitDecision::Print => {}
             LimitDecision::PrintAfter(left_out) => {
-                self.style.prefix(&mut line, Level::WARN);
+                self.style.push_prefix(&mut line, Level::WARN);
                 let _ = writeln!(line, "similar lines were suppressed count={left_out}");
             }
         }
-        self.style.prefix(&mut line, *event.metadata().level());
-        let mut fields = Fields::default();
+        self.style.push_prefix(&mut line, *event.metadata().level());
+        let mut fields = EventFields::default();
         event.record(&mut fields);
         line.push_str(&fields.message);
         line.push_str(&fields.rest);
         line.push('\n');
-        self.outlet.put(line);
+        self.outlet.push(line);
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -182,8 +182,8 @@ impl Subscriber for Logger {
     fn exit(&self, _: &span::Id) {}
 }
 
-impl Style {
-    fn prefix(self, line: &mut String, level: Level) {
+impl LinePrefix {
+    fn push_prefix(self, line: &mut String, level: Level) {
         let (priority, word) = match level {
             Level::ERROR => (3, "ERROR"),
             Level::WARN => (4, "WARN"),
@@ -193,14 +193,14 @@ impl Style {
         let _ = if self.journal {
             write!(line, "<{priority}>")
         } else {
-            write!(line, "{} {word} ", utc(SystemTime::now()))
+            write!(line, "{} {word} ", format_utc(SystemTime::now()))
         };
     }
 
     /// The line that tells how many lines were not written.
-    fn dropped(self, count: u64) -> String {
+    fn dropped_line(self, count: u64) -> String {
         let mut line = String::new();
-        self.prefix(&mut line, Level::WARN);
+        self.push_prefix(&mut line, Level::WARN);
         let (lines, were) = if count == 1 { ("line", "was") } else { ("lines", "were") };
         let _ = writeln!(
             line,
@@ -211,12 +211,12 @@ impl Style {
 }
 
 #[derive(Default)]
-struct Fields {
+struct EventFields {
     message: String,
     rest: String,
 }
 
-impl Visit for Fields {
+impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
         if field.name() == "message" {
             self.message.push_str(&shown_line(value));
@@ -234,7 +234,7 @@ impl Visit for Fields {
 }
 
 /// `2026-11-21T00:00:00Z`.
-pub fn utc(time: SystemTime) -> String {
+pub fn format_utc(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let (days, second) = (seconds / 86400, seconds % 86400);
     // Civil date from days since 1970-01-01: shift to eras of 400 years that begin in March, so
@@ -264,19 +264,19 @@ mod tests {
             (1_798_761_599, "2026-12-31T23:59:59Z"),
             (4_107_542_400, "2100-03-01T00:00:00Z"),
         ] {
-            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), want);
+            assert_eq!(format_utc(UNIX_EPOCH + Duration::from_secs(seconds)), want);
         }
     }
 
     #[test]
     fn a_flood_is_cut_and_counted() {
-        let mut limiter = Limiter::default();
+        let mut limiter = LineLimiter::default();
         let start = Instant::now();
-        let printed = (0..100).filter(|_| limiter.judge("kind", start) == LimitDecision::Print).count();
-        assert_eq!(printed, BURST as usize);
-        let later = start + WINDOW;
-        assert_eq!(limiter.judge("kind", later), LimitDecision::PrintAfter(100 - BURST));
-        assert_eq!(limiter.judge("kind", later), LimitDecision::Print);
+        let printed = (0..100).filter(|_| limiter.admit("kind", start) == LimitDecision::Print).count();
+        assert_eq!(printed, BURST_LINES as usize);
+        let later = start + BURST_WINDOW;
+        assert_eq!(limiter.admit("kind", later), LimitDecision::PrintAfter(100 - BURST_LINES));
+        assert_eq!(limiter.admit("kind", later), LimitDecision::Print);
     }
 
     #[test]

@@ -11,9 +11,9 @@ use rustix::{
 ///
 /// # Errors
 /// The system refuses them: says what to do.
-pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
+pub fn random_bytes<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
-    fill(&mut bytes)?;
+    fill_random(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -21,26 +21,26 @@ pub fn bytes<const N: usize>() -> io::Result<[u8; N]> {
 ///
 /// # Errors
 /// The system refuses it: says what to do. What is in the memory then must not be used.
-pub fn fill(bytes: &mut [u8]) -> io::Result<()> {
-    fill_by(bytes, |rest| getrandom(rest, GetRandomFlags::empty()))
+pub fn fill_random(bytes: &mut [u8]) -> io::Result<()> {
+    fill_with(bytes, |rest| getrandom(rest, GetRandomFlags::empty()))
 }
 
-fn fill_by(
+fn fill_with(
     mut bytes: &mut [u8],
     mut draw: impl FnMut(&mut [u8]) -> rustix::io::Result<usize>,
 ) -> io::Result<()> {
     while !bytes.is_empty() {
         match draw(bytes) {
-            Ok(0) => return Err(refused(Errno::IO)),
+            Ok(0) => return Err(random_error(Errno::IO)),
             Ok(filled) => bytes = bytes.get_mut(filled..).unwrap_or_default(),
             Err(Errno::INTR) => {}
-            Err(why) => return Err(refused(why)),
+            Err(why) => return Err(random_error(why)),
         }
     }
     Ok(())
 }
 
-fn refused(why: Errno) -> io::Error {
+fn random_error(why: Errno) -> io::Error {
     let text =
         "the system provides no random bytes; allow the system call getrandom (seccomp, SystemCallFilter=)";
     io::Error::new(why.kind(), format!("{text}: {}", io::Error::from(why)))
@@ -53,11 +53,11 @@ mod tests {
     #[test]
     fn a_system_that_refuses_random_bytes_does_not_hang_us_and_is_named() {
         for errno in [Errno::NOSYS, Errno::PERM] {
-            let why = fill_by(&mut [0; 4], |_| Err(errno)).unwrap_err();
+            let why = fill_with(&mut [0; 4], |_| Err(errno)).unwrap_err();
             assert!(why.to_string().contains("allow the system call getrandom"), "{why}");
             assert_eq!(why.kind(), errno.kind());
         }
-        assert!(fill_by(&mut [0; 4], |_| Ok(0)).is_err());
+        assert!(fill_with(&mut [0; 4], |_| Ok(0)).is_err());
     }
 
     #[test]
@@ -68,8 +68,8 @@ mod tests {
             rest[0] = calls;
             if calls % 2 == 0 { Err(Errno::INTR) } else { Ok(1) }
         };
-        fill_by(&mut bytes, one_by_one).unwrap();
+        fill_with(&mut bytes, one_by_one).unwrap();
         assert_eq!(bytes, [1, 3, 5, 7]);
-        assert_ne!(super::bytes::<16>().unwrap(), super::bytes().unwrap());
+        assert_ne!(super::random_bytes::<16>().unwrap(), super::random_bytes().unwrap());
     }
 }

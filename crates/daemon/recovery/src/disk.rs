@@ -8,15 +8,15 @@ use std::time::Duration;
 
 use block_device::Disk;
 use buf::{SgMut, Time};
-use client::{Done, Geometry, Handle, Initiator, Io};
+use client::{Geometry, Initiator, Io, IoCompletion, VolumeHandle};
 
-use super::landing;
 use super::record::SharedRecord;
+use super::write_landing;
 
 /// A volume that the calling thread drives.
 pub(super) struct RemoteDisk {
     pub(super) initiator: Initiator,
-    pub(super) volume: Handle,
+    pub(super) volume: VolumeHandle,
     /// Operations that found no room.
     waiting: VecDeque<Io>,
     /// When [`Disk::drive`] has something to do, as of its last call; at once after a submission.
@@ -29,20 +29,23 @@ pub(super) struct RemoteDisk {
 
 impl RemoteDisk {
     /// `None` if the volume has not reported its geometry yet.
-    pub(super) fn new(initiator: Initiator, volume: Handle, record: SharedRecord) -> Option<Self> {
+    pub(super) fn new(initiator: Initiator, volume: VolumeHandle, record: SharedRecord) -> Option<Self> {
         let told = Cell::new(initiator.geometry(volume)?);
         Some(RemoteDisk { initiator, volume, waiting: VecDeque::new(), due: None, told, record })
     }
 
     /// Updates the record: a path that has reconnected may have longer times, or be new.
-    fn keep_note_true(&mut self) {
+    fn update_record(&mut self) {
         let mut record = self.record.lock();
         // Before it is written, changes go into it anyway.
         let Some(record) = record.as_mut() else { return };
-        if !self.initiator.has_landing_changed(self.volume) {
+        if !self.initiator.has_lost_command_lifetime_changed(self.volume) {
             return;
         }
-        let paths = landing::paths(&self.initiator, self.volume).into_iter().map(|(path, _)| path).collect();
+        let paths = write_landing::recorded_paths(&self.initiator, self.volume)
+            .into_iter()
+            .map(|(path, _)| path)
+            .collect();
         if let Err(why) = record.set_paths(paths) {
             tracing::warn!(
                 %why,
@@ -52,7 +55,7 @@ impl RemoteDisk {
         }
     }
 
-    fn submit_waiting(&mut self) {
+    fn submit_queued(&mut self) {
         while let Some(io) = self.waiting.pop_front() {
             if let Err(back) = self.initiator.submit(self.volume, io) {
                 self.waiting.push_front(back);
@@ -72,29 +75,29 @@ impl Disk for RemoteDisk {
     fn is_read_only(&self) -> bool {
         self.initiator.is_read_only(self.volume)
     }
-    fn memory(&mut self, len: usize) -> Option<SgMut> {
-        self.initiator.memory(len)
+    fn alloc_payload(&mut self, len: usize) -> Option<SgMut> {
+        self.initiator.alloc_payload(len)
     }
     fn submit(&mut self, io: Io) {
         self.waiting.push_back(io);
-        self.submit_waiting();
+        self.submit_queued();
         self.due = Some(Initiator::now());
     }
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         let done = self.initiator.poll_done(self.volume)?;
-        self.submit_waiting();
+        self.submit_queued();
         Some(done)
     }
-    fn has_changed(&mut self) -> bool {
-        self.initiator.has_changed(self.volume)
+    fn has_geometry_changed(&mut self) -> bool {
+        self.initiator.has_geometry_changed(self.volume)
     }
     fn drive(&mut self, wait: Option<Duration>) -> io::Result<()> {
         self.initiator.turn(wait);
-        self.keep_note_true();
+        self.update_record();
         self.due = self.initiator.poll_timeout();
         Ok(())
     }
-    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+    fn wake_source(&self) -> (BorrowedFd<'_>, Option<Time>) {
         (self.initiator.as_fd(), self.due)
     }
 }

@@ -1,7 +1,7 @@
 //! Attachments: remote volumes as local devices, held by a foreground process or by the daemon.
 //!
 //! [`Attachment::open`] connects; [`Attachment::serve`] creates the device and serves it on the calling thread. Each
-//! attachment has a guardian process (module `guardian`). If the holder is killed, the guardian keeps I/O waiting until
+//! attachment has a guardian process (module `guardian_client`). If the holder is killed, the guardian keeps I/O waiting until
 //! another holder recovers the attachment or the time-out has passed. Invariant: a recovery serves nothing until writes
 //! of the killed holder can no longer reach the volume, because it issues them again.
 
@@ -18,19 +18,19 @@
     )
 )]
 
+mod attach_recovery;
+pub mod attachments;
+mod device_servers;
 mod disk;
-mod found;
-mod guardian;
-pub mod held;
-mod keep;
-pub mod landing;
+mod guardian_client;
+mod guardian_process;
+mod guardian_protocol;
 pub mod list;
 pub mod record;
 pub mod running_process;
-pub mod same;
-mod servers;
 pub mod users;
-mod wire;
+pub mod volume_identity;
+pub mod write_landing;
 
 use std::ffi::OsString;
 use std::fmt;
@@ -40,39 +40,41 @@ use std::sync::atomic::{AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use block_device::{Stop, Via};
+use block_device::{DeviceInterface, ServerStop};
 use client::{Initiator, IsidChoice, PathIdentity, Settings};
 
+use self::attach_recovery::{choose_method, find_recoverable, refuse_occupied_path, refuse_unknown_device};
 use self::disk::RemoteDisk;
-use self::found::{choose_method, left_behind, refuse_taken_place, refuse_unknown_device};
-use self::guardian::{Lifeline, NotHeld, TakeoverResult};
+use self::guardian_client::{GuardianLifeline, TakeoverResult, UnconfirmedGuardian};
+use self::guardian_protocol::RecoveryState;
 use self::list::{AttachState, FoundAttachment};
-use self::record::{AttachRecord, Process, RecordFile, RecordedPath, SharedRecord, millis};
-use self::wire::RecoveryState;
+use self::record::{AttachRecord, ProcessId, RecordFile, RecordedPath, SharedRecord, to_millis};
 use control::secret_url::SecretUrl;
 use process::exit::Failure;
-use process::owned::Dir;
+use process::owned_dir::OwnedDir;
 use process::random;
 
-pub use found::{find, find_all, give_up};
-pub use keep::{KeepArgs, keep};
+pub use attach_recovery::{abandon, find, find_all};
+pub use guardian_process::{GuardianArgs, run_guardian};
 
 /// How long I/O waits for a new holder by default: as long as an operation waits for a path (`queue_timeout`), so that
 /// both outages look alike to users, and no longer than a task may hang before Linux complains
 /// (`hung_task_timeout_secs`, 120 s).
-pub const TIMEOUT: Duration = Duration::from_secs(120);
+pub const RECOVERY_TIMEOUT_DEFAULT: Duration = Duration::from_secs(120);
 /// The longest time that may be set.
-pub const TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
+pub const RECOVERY_TIMEOUT_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Payload memory of an attachment, bytes.
-const MEMORY: usize = 128 << 20;
+const PAYLOAD_MEMORY: usize = 128 << 20;
 
 /// The attach method of this name.
 ///
 /// # Errors
 /// The known names.
-pub fn via(name: &str) -> Result<Via, String> {
-    let known = Via::ALL.into_iter().find(|via| via.name() == name);
-    known.ok_or_else(|| format!("the ways are {}", Via::ALL.map(Via::name).join(", ")))
+pub fn parse_via(name: &str) -> Result<DeviceInterface, String> {
+    let known = DeviceInterface::ALL.into_iter().find(|via| via.cli_name() == name);
+    known.ok_or_else(|| {
+        format!("the ways are {}", DeviceInterface::ALL.map(DeviceInterface::cli_name).join(", "))
+    })
 }
 
 /// What to attach, and how.
@@ -81,7 +83,7 @@ pub struct AttachOptions {
     /// The volume; several URLs joined by commas are its paths.
     pub url: SecretUrl,
     /// The method; by default the best available.
-    pub via: Option<Via>,
+    pub via: Option<DeviceInterface>,
     /// The directory, socket or device; absolute.
     pub at: Option<PathBuf>,
     /// Recover what a killed holder left.
@@ -107,13 +109,13 @@ pub struct AccessPoints {
 
 impl AccessPoints {
     /// One line each, as printed by the command line.
-    pub fn lines(&self) -> Vec<String> {
+    pub fn display_lines(&self) -> Vec<String> {
         let ways = self.ways.iter().map(|(kind, name)| format!("{kind} {name}"));
         ways.chain(self.remarks.iter().map(|remark| format!("note {remark}"))).collect()
     }
 
     /// The names for a record: the device first, without URLs.
-    fn names(&self) -> Vec<String> {
+    fn record_names(&self) -> Vec<String> {
         let of = |cancellation: bool| {
             let ways = self
                 .ways
@@ -128,8 +130,8 @@ impl AccessPoints {
 /// Detaches an attachment, from any thread.
 #[derive(Clone, Debug)]
 pub struct DetachHandle {
-    stop: Stop,
-    lifeline: Arc<Mutex<Option<Arc<Lifeline>>>>,
+    stop: ServerStop,
+    lifeline: Arc<Mutex<Option<Arc<GuardianLifeline>>>>,
 }
 
 impl DetachHandle {
@@ -138,15 +140,15 @@ impl DetachHandle {
     /// # Errors
     /// The system has no descriptor left.
     pub fn new() -> Result<DetachHandle, Failure> {
-        Ok(DetachHandle { stop: Stop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
+        Ok(DetachHandle { stop: ServerStop::new().map_err(Failure::failed)?, lifeline: Arc::default() })
     }
 
     /// Detaches as soon as the device has no users; called again, at once.
-    pub fn end(&self) {
+    pub fn detach(&self) {
         if let Some(lifeline) = &*self.lifeline.lock().unwrap_or_else(PoisonError::into_inner) {
-            lifeline.let_go();
+            lifeline.release_with_last_user();
         }
-        self.stop.stop();
+        self.stop.request_stop();
     }
 }
 
@@ -171,7 +173,7 @@ impl Cancellation {
     }
 
     /// Marks that the device is touched from now on; false: it was cancelled.
-    pub fn begin(&self) -> bool {
+    pub fn try_begin(&self) -> bool {
         self.0.compare_exchange(OPENING, BEGUN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
@@ -199,8 +201,8 @@ pub struct Attachment {
 /// What recovery needs to know of an attachment: its record and its guardian.
 struct RecoveryContext {
     options: AttachOptions,
-    dir: Arc<Dir>,
-    via: Via,
+    dir: Arc<OwnedDir>,
+    via: DeviceInterface,
     shown: String,
     uuid: Option<String>,
     serial: Option<String>,
@@ -208,7 +210,7 @@ struct RecoveryContext {
     paths: Vec<RecordedPath>,
     nexus: [u8; 3],
     orphan: Option<OrphanedAttachment>,
-    lifeline: Option<Lifeline>,
+    lifeline: Option<GuardianLifeline>,
     /// The record, once written; the disk keeps it up to date.
     noted: SharedRecord,
     /// Prefix of its file names.
@@ -222,15 +224,15 @@ impl Attachment {
     /// # Errors
     /// Errors of the volume; a path used by another attachment; a recovery of a different volume.
     pub fn open(options: AttachOptions, cancellation: &Cancellation) -> Result<Attachment, Failure> {
-        let dir = Arc::new(Dir::make(&options.dir)?);
-        let (_, shown) = client::urls_of(&options.url)?;
-        let left = left_behind(&options, &shown)?;
+        let dir = Arc::new(OwnedDir::create(&options.dir)?);
+        let (_, shown) = client::urls_of_name(&options.url)?;
+        let left = find_recoverable(&options, &shown)?;
         let (via, remark) = choose_method(&options, left.as_ref())?;
         refuse_unknown_device(&options, via, left.is_some())?;
-        refuse_taken_place(&options, via)?;
+        refuse_occupied_path(&options, via)?;
         // The guardian of a stranded attachment is dead, too.
         let kept = left.as_ref().filter(|left| left.state != AttachState::Stranded);
-        let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian::take);
+        let taken = kept.and_then(|left| left.record.guardian.as_ref()).map(guardian_client::take_over);
         let taken = taken.transpose().map_err(|why| Failure::failed(format!("{shown}: {why}")))?;
         Attachment::connect(options, dir, (via, remark), (left, taken), cancellation)
     }
@@ -245,11 +247,11 @@ impl Attachment {
         control: &Path,
         cancellation: &Cancellation,
     ) -> Result<Attachment, Failure> {
-        let own = Arc::new(Dir::make(dir)?);
-        let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.ways()));
-        let via = via(&left.record.via).map_err(Failure::failed)?;
+        let own = Arc::new(OwnedDir::create(dir)?);
+        let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.access_points_text()));
+        let via = parse_via(&left.record.via).map_err(Failure::failed)?;
         let kept = left.record.guardian.as_ref().ok_or_else(|| why(&"it has no guardian"))?;
-        let taken = guardian::take(kept).map_err(|said| why(&said))?;
+        let taken = guardian_client::take_over(kept).map_err(|said| why(&said))?;
         let options = AttachOptions {
             url: taken.url.clone().unwrap_or_else(|| left.record.url.as_str().into()),
             via: None,
@@ -265,39 +267,40 @@ impl Attachment {
 
     fn connect(
         options: AttachOptions,
-        dir: Arc<Dir>,
-        (via, remark): (Via, Option<String>),
+        dir: Arc<OwnedDir>,
+        (via, remark): (DeviceInterface, Option<String>),
         (left, taken): (Option<FoundAttachment>, Option<TakeoverResult>),
         cancellation: &Cancellation,
     ) -> Result<Attachment, Failure> {
         // A name that no attachment has had before; names sort in the order of creation.
         static SERIAL: AtomicU32 = AtomicU32::new(0);
-        let random = u32::from_ne_bytes(random::bytes().map_err(Failure::failed)?);
+        let random = u32::from_ne_bytes(random::random_bytes().map_err(Failure::failed)?);
         let serial = SERIAL.fetch_add(1, Ordering::Relaxed);
         let stem = format!("{}-{serial:04}-{random:08x}", std::process::id());
-        let (_, shown) = client::urls_of(&options.url)?;
+        let (_, shown) = client::urls_of_name(&options.url)?;
         let isid = left.as_ref().map_or(IsidChoice::Passing, |left| IsidChoice::Inherited(left.record.nexus));
         let before = left.as_ref().map(|left| left.record.paths.clone()).unwrap_or_default();
         let identity = |path: &RecordedPath| PathIdentity { place: path.place.clone(), number: path.number };
         let inherited = before.iter().map(identity).collect();
-        let settings = Settings { memory: MEMORY, isid, inherited, ..Settings::default() };
+        let settings = Settings { memory: PAYLOAD_MEMORY, isid, inherited, ..Settings::default() };
         let mut initiator = Initiator::new(settings)?;
         let volume = initiator.open(&options.url)?;
-        let (uuid, serial, block) = same::known(&initiator, volume);
+        let (uuid, serial, block) = volume_identity::recorded_identity(&initiator, volume);
         if let Some(left) = &left {
-            same::refuse_another(left, (initiator.info(volume).as_deref(), block), &shown)?;
+            volume_identity::refuse_other_volume(left, (initiator.info(volume).as_deref(), block), &shown)?;
         }
         // Users may resend requests although there is no record: wait for everything that may still land. Requests of a
         // FUSE file failed with its holder.
-        let is_bare = left.is_none() && options.recover && via != Via::Fuse;
+        let is_bare = left.is_none() && options.recover && via != DeviceInterface::Fuse;
         if left.is_some() || is_bare {
             let dead_for = taken.as_ref().map_or(Duration::ZERO, |taken| taken.dead_for);
-            landing::wait((&mut initiator, volume), &before, dead_for, cancellation)?;
+            write_landing::wait_for_landing((&mut initiator, volume), &before, dead_for, cancellation)?;
         }
-        landing::meet(&mut initiator, volume);
-        let paths: Vec<_> = landing::paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
+        write_landing::wait_for_paths(&mut initiator, volume);
+        let paths: Vec<_> =
+            write_landing::recorded_paths(&initiator, volume).into_iter().map(|(path, _)| path).collect();
         let lands_for = paths.iter().filter(|path| !path.reinstates).map(|path| path.lands_for_ms).max();
-        let slow = lands_for.filter(|lands_for| *lands_for > millis(options.timeout));
+        let slow = lands_for.filter(|lands_for| *lands_for > to_millis(options.timeout));
         let remarks = slow.map(|lands_for| {
             format!(
                 "note if this process is killed, a recovery waits {} s, in which its writes may still land; a \
@@ -314,7 +317,7 @@ impl Attachment {
             None => (None, None),
         };
         let orphan = left.map(|found| OrphanedAttachment { found, state });
-        let nexus = initiator.who().isid;
+        let nexus = initiator.host_identity().isid;
         let records = RecoveryContext {
             options,
             dir,
@@ -346,27 +349,27 @@ impl Attachment {
     }
 
     /// The attach method.
-    pub fn via(&self) -> Via {
+    pub fn via(&self) -> DeviceInterface {
         self.records.via
     }
 
-    /// Creates the device and serves it until `end` is called and its users are gone. `ready` is called once, when the
+    /// Creates the device and serves it until `detach` is called and its users are gone. `ready` is called once, when the
     /// device can be used.
     ///
     /// # Errors
     /// The device cannot be created; the volume is lost.
     pub fn serve(mut self, end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure> {
-        let result = servers::serve(&mut self, end, ready);
+        let result = device_servers::serve_attachment(&mut self, end, ready);
         let lifeline = end.lifeline.lock().unwrap_or_else(PoisonError::into_inner).take();
         // If the server or the system failed without being asked to stop, users wait as if this process had been
         // killed.
-        let is_left = result.is_err() && end.stop.times() == 0;
+        let is_left = result.is_err() && end.stop.request_count() == 0;
         if let Some(lifeline) = lifeline.as_ref().filter(|_| !is_left) {
-            lifeline.leave();
+            lifeline.end_cleanly();
         }
         let ended = self.disk.initiator.close(self.disk.volume);
         if let Some(noted) = self.records.noted.lock().take().filter(|_| is_left && lifeline.is_some()) {
-            noted.leave_behind();
+            noted.persist();
         }
         // The guardian is told only when nothing more is sent to the volume.
         drop(lifeline);
@@ -377,18 +380,18 @@ impl Attachment {
 
 impl RecoveryContext {
     /// Takes the state that the guardian of the killed holder kept.
-    fn inherit(&mut self) -> Option<(RecoveryState, Vec<OwnedFd>)> {
+    fn take_kept_state(&mut self) -> Option<(RecoveryState, Vec<OwnedFd>)> {
         self.orphan.as_mut()?.state.take()
     }
 
     /// The path of a stranded attachment.
-    fn stranded(&self) -> Option<&Path> {
+    fn stranded_path(&self) -> Option<&Path> {
         let found = &self.orphan.as_ref()?.found;
-        (found.state == AttachState::Stranded).then(|| Path::new(found.place()))
+        (found.state == AttachState::Stranded).then(|| Path::new(found.attach_path()))
     }
 
     /// The path of the device: as before, as requested, or a new one.
-    fn place(&self, was: Option<&Path>, name: &str) -> PathBuf {
+    fn device_path(&self, was: Option<&Path>, name: &str) -> PathBuf {
         let own = || self.dir.path().join(format!("{}.{name}", self.stem));
         was.or(self.options.at.as_deref()).map_or_else(own, Path::to_owned)
     }
@@ -402,21 +405,22 @@ impl RecoveryContext {
     ) -> Result<(), Failure> {
         let file = OsString::from(format!("{}.json", self.stem));
         let unseen = |why| Failure::failed(format!("cannot identify this process: {why}"));
-        let (holder, space) = (Process::own().map_err(unseen)?, running_process::space().map_err(unseen)?);
-        let timeout_ms = millis(self.options.timeout);
+        let (holder, space) =
+            (ProcessId::current().map_err(unseen)?, running_process::pid_namespace().map_err(unseen)?);
+        let timeout_ms = to_millis(self.options.timeout);
         let lifeline = match (&state, self.lifeline.take()) {
             (None, _) => None,
             (Some(_), Some(lifeline)) => Some(lifeline),
-            (Some(_), None) => {
-                Some(guardian::start(&self.dir.path().join(format!("{}.guardian", self.stem)))?)
-            }
+            (Some(_), None) => Some(guardian_client::start_guardian(
+                &self.dir.path().join(format!("{}.guardian", self.stem)),
+            )?),
         };
         let record = AttachRecord {
             holder,
             space: Some(space),
             url: self.shown.clone(),
-            via: self.via.name().to_owned(),
-            ways: opened.names(),
+            via: self.via.cli_name().to_owned(),
+            ways: opened.record_names(),
             control: self.options.control.clone(),
             guardian: lifeline.as_ref().map(|lifeline| lifeline.kept.clone()),
             timeout_ms,
@@ -430,12 +434,12 @@ impl RecoveryContext {
         let noted = RecordFile::write(self.dir.clone(), &file, &record)?;
         if let (Some(lifeline), Some((state, files))) = (lifeline, state) {
             let at = self.dir.path().join(&file);
-            if let Err(NotHeld { why, is_said }) =
-                lifeline.hold(state, &files, at, timeout_ms, &self.options.url)
+            if let Err(UnconfirmedGuardian { why, is_said }) =
+                lifeline.hand_over_state(state, &files, at, timeout_ms, &self.options.url)
             {
                 if is_said {
                     // The guardian may have taken it; a recovery finds it by this record.
-                    noted.leave_behind();
+                    noted.persist();
                 }
                 return Err(Failure::failed(format!("the attachment's guardian: {why}")));
             }
@@ -443,7 +447,7 @@ impl RecoveryContext {
         }
         if let Some(OrphanedAttachment { found, .. }) = self.orphan.take() {
             // The guardian may have been faster.
-            let _ = found.dir.remove(&found.file);
+            let _ = found.dir.remove_file(&found.file);
         }
         *self.noted.lock() = Some(noted);
         Ok(())
@@ -459,7 +463,7 @@ mod tests {
     fn recovering(url: &str, dir: &Path, recover: bool) -> AttachOptions {
         let (url, dir) = (url.into(), dir.to_owned());
         let (via, at, control) = (None, None, None);
-        AttachOptions { url, via, at, recover, force: false, timeout: TIMEOUT, dir, control }
+        AttachOptions { url, via, at, recover, force: false, timeout: RECOVERY_TIMEOUT_DEFAULT, dir, control }
     }
 
     #[test]
@@ -471,14 +475,14 @@ mod tests {
         };
         let refuses =
             |options: &AttachOptions, via, is_known| refuse_unknown_device(options, via, is_known).is_err();
-        assert!(refuses(&options(true, false), Via::Ublk, false));
+        assert!(refuses(&options(true, false), DeviceInterface::Ublk, false));
         assert!(
-            !refuses(&options(true, true), Via::Ublk, false)
-                && !refuses(&options(true, false), Via::Ublk, true)
+            !refuses(&options(true, true), DeviceInterface::Ublk, false)
+                && !refuses(&options(true, false), DeviceInterface::Ublk, true)
         );
         assert!(
-            !refuses(&options(false, false), Via::Ublk, false)
-                && !refuses(&options(true, false), Via::Nbd, false)
+            !refuses(&options(false, false), DeviceInterface::Ublk, false)
+                && !refuses(&options(true, false), DeviceInterface::Nbd, false)
         );
     }
 
@@ -497,17 +501,17 @@ mod tests {
         use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
         for is_said in [true, false] {
             let root = tempfile::tempdir().unwrap();
-            let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+            let dir = Arc::new(OwnedDir::create(&root.path().join("attached")).unwrap());
             let (ours, theirs) =
                 socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
             let kept = record::GuardianAddress {
-                process: Process::own().unwrap(),
+                process: ProcessId::current().unwrap(),
                 socket: root.path().join("guardian"),
             };
             let mut records = RecoveryContext {
                 options: recovering("u", dir.path(), true),
                 dir: dir.clone(),
-                via: Via::Ublk,
+                via: DeviceInterface::Ublk,
                 shown: "u".to_owned(),
                 uuid: None,
                 serial: None,
@@ -515,16 +519,19 @@ mod tests {
                 paths: Vec::new(),
                 nexus: [0; 3],
                 orphan: None,
-                lifeline: Some(Lifeline::of(ours, kept)),
+                lifeline: Some(GuardianLifeline::of(ours, kept)),
                 noted: SharedRecord::default(),
                 stem: "1".to_owned(),
             };
             // It has heard it, and then says nothing more.
             let guardian = is_said.then(|| {
                 thread::spawn(move || {
-                    wire::receive::<wire::GuardianRequest>(&theirs, Duration::from_secs(30))
-                        .unwrap()
-                        .unwrap();
+                    guardian_protocol::receive_message::<guardian_protocol::GuardianRequest>(
+                        &theirs,
+                        Duration::from_secs(30),
+                    )
+                    .unwrap()
+                    .unwrap();
                 })
             });
             let opened =
@@ -537,7 +544,7 @@ mod tests {
             );
             guardian.into_iter().for_each(|guardian| guardian.join().unwrap());
             let records = if is_said { vec![OsString::from("1.json")] } else { Vec::new() };
-            assert_eq!(dir.names().unwrap(), records);
+            assert_eq!(dir.entry_names().unwrap(), records);
         }
     }
 }

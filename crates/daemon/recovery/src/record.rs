@@ -12,19 +12,19 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use super::running_process::Process;
+pub use super::running_process::ProcessId;
 use process::exit::Failure;
-use process::owned::Dir;
+use process::owned_dir::OwnedDir;
 use process::paths::DefaultPaths;
 
 /// The longest record, in bytes; a stripe's name has those of its legs.
-pub(super) const RECORD_MAX: u64 = 256 << 10;
+pub(super) const RECORD_BYTES_MAX: u64 = 256 << 10;
 
 /// Who holds on if the holder is killed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuardianAddress {
     /// The guardian.
-    pub process: Process,
+    pub process: ProcessId,
     /// Where it listens.
     pub socket: PathBuf,
 }
@@ -52,7 +52,7 @@ pub struct RecordedPath {
 pub struct AttachRecord {
     /// Who holds it.
     #[serde(flatten)]
-    pub holder: Process,
+    pub holder: ProcessId,
     /// The volume, without secrets.
     pub url: String,
     /// How it is attached.
@@ -83,13 +83,13 @@ pub struct AttachRecord {
     /// The qualifier of the holder's iSCSI sessions.
     #[serde(default)]
     pub nexus: [u8; 3],
-    /// Among which processes the holder and the guardian are ([`crate::running_process::space`]).
+    /// Among which processes the holder and the guardian are ([`crate::running_process::pid_namespace`]).
     #[serde(default)]
     pub space: Option<u64>,
 }
 
 /// Where records are, and sockets and directories that nobody named: beside the control socket.
-pub fn dir(control: Option<&Path>) -> PathBuf {
+pub fn record_dir(control: Option<&Path>) -> PathBuf {
     let usual = DefaultPaths::of_process().control;
     let control = control.unwrap_or(&usual);
     control.parent().unwrap_or(Path::new("/run/blockwire")).join("attached")
@@ -98,7 +98,7 @@ pub fn dir(control: Option<&Path>) -> PathBuf {
 /// A record that goes away with the attachment.
 #[derive(Debug)]
 pub struct RecordFile {
-    dir: Arc<Dir>,
+    dir: Arc<OwnedDir>,
     file: OsString,
     record: AttachRecord,
     stays: bool,
@@ -109,11 +109,11 @@ impl RecordFile {
     ///
     /// # Errors
     /// What the system says.
-    pub fn write(dir: Arc<Dir>, file: &OsStr, record: &AttachRecord) -> Result<RecordFile, Failure> {
+    pub fn write(dir: Arc<OwnedDir>, file: &OsStr, record: &AttachRecord) -> Result<RecordFile, Failure> {
         let failed =
             |why: std::io::Error| Failure::failed(format!("{}: {why}", dir.path().join(file).display()));
         let text = serde_json::to_vec(record).map_err(|why| failed(why.into()))?;
-        dir.make_file(file, &text).map_err(failed)?;
+        dir.write_new_file(file, &text).map_err(failed)?;
         Ok(RecordFile { dir, file: file.to_owned(), record: record.clone(), stays: false })
     }
 
@@ -133,9 +133,9 @@ impl RecordFile {
 
     /// It stays, for who goes on with what is left. Its holder has ended, though its process may live: it holds other
     /// attachments.
-    pub fn leave_behind(mut self) {
+    pub fn persist(mut self) {
         let ended =
-            AttachRecord { holder: Process { started: 0, ..self.record.holder }, ..self.record.clone() };
+            AttachRecord { holder: ProcessId { started: 0, ..self.record.holder }, ..self.record.clone() };
         // Where it cannot be written again it stays as it is: it counts when the process has ended.
         self.stays = true;
         if let Ok(text) = serde_json::to_vec(&ended) {
@@ -158,13 +158,13 @@ impl Drop for RecordFile {
     fn drop(&mut self) {
         if !self.stays {
             // Who went on with it, or the guardian, may have been faster.
-            let _ = self.dir.remove(&self.file);
+            let _ = self.dir.remove_file(&self.file);
         }
     }
 }
 
 /// Milliseconds, which a record and a message carry.
-pub fn millis(time: Duration) -> u64 {
+pub fn to_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }
 
@@ -182,7 +182,7 @@ pub(super) mod tests {
     #[test]
     fn a_note_does_not_keep_saying_how_long_writes_landed_before() {
         let root = tempfile::tempdir().unwrap();
-        let dir = Arc::new(Dir::make(&root.path().join("attached")).unwrap());
+        let dir = Arc::new(OwnedDir::create(&root.path().join("attached")).unwrap());
         let record: AttachRecord = serde_json::from_str(&left_by_the_dead("nbd", Path::new("/a"))).unwrap();
         let mut noted = RecordFile::write(dir.clone(), OsStr::new("1.json"), &record).unwrap();
         let path = |lands_for_ms| RecordedPath {
@@ -195,11 +195,11 @@ pub(super) mod tests {
         };
         for lands_for_ms in [10_000, 3_600_000] {
             noted.set_paths(vec![path(lands_for_ms)]).unwrap();
-            let text = dir.read(OsStr::new("1.json"), RECORD_MAX).unwrap();
+            let text = dir.read_trusted(OsStr::new("1.json"), RECORD_BYTES_MAX).unwrap();
             let read: AttachRecord = serde_json::from_slice(&text).unwrap();
             assert_eq!(read, AttachRecord { paths: vec![path(lands_for_ms)], ..record.clone() });
         }
         drop(noted);
-        assert!(dir.names().unwrap().is_empty());
+        assert!(dir.entry_names().unwrap().is_empty());
     }
 }

@@ -12,36 +12,37 @@ use serde::{Deserialize, Serialize};
 
 /// A process, distinguished from a later one with the same PID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Process {
+pub struct ProcessId {
     /// Its number.
     pub pid: u32,
     /// When it began, in ticks since boot.
     pub started: u64,
 }
 
-impl Process {
+impl ProcessId {
     /// The process of this number, if there is one.
     ///
     /// # Errors
     /// It cannot be determined.
-    pub fn of(pid: u32) -> io::Result<Option<Process>> {
-        told(fs::read_to_string(format!("/proc/{pid}/stat")))?.map_or(Ok(None), |text| parse(pid, &text))
+    pub fn of(pid: u32) -> io::Result<Option<ProcessId>> {
+        read_proc_file(fs::read_to_string(format!("/proc/{pid}/stat")))?
+            .map_or(Ok(None), |text| parse_proc_stat(pid, &text))
     }
 
     /// This one.
     ///
     /// # Errors
     /// It cannot be determined.
-    pub fn own() -> io::Result<Process> {
-        Process::of(std::process::id())?.ok_or_else(other_processes)
+    pub fn current() -> io::Result<ProcessId> {
+        ProcessId::of(std::process::id())?.ok_or_else(foreign_process_error)
     }
 
     /// Whether it still runs.
     ///
     /// # Errors
     /// It cannot be determined.
-    pub fn lives(self) -> io::Result<bool> {
-        Ok(Process::of(self.pid)? == Some(self))
+    pub fn is_running(self) -> io::Result<bool> {
+        Ok(ProcessId::of(self.pid)? == Some(self))
     }
 
     /// Whether it runs as this user.
@@ -49,11 +50,12 @@ impl Process {
     /// # Errors
     /// It cannot be determined.
     pub fn runs_as(self, user: u32) -> io::Result<bool> {
-        let status = told(fs::read_to_string(format!("/proc/{}/status", self.pid)))?.unwrap_or_default();
+        let status =
+            read_proc_file(fs::read_to_string(format!("/proc/{}/status", self.pid)))?.unwrap_or_default();
         let ids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
         // Real, effective, saved, of the file system.
         let effective = ids.and_then(|ids| ids.split_ascii_whitespace().nth(1)?.parse::<u32>().ok());
-        Ok(effective == Some(user) && self.lives()?)
+        Ok(effective == Some(user) && self.is_running()?)
     }
 
     /// Sends it a signal, if it is still running and belongs to this user.
@@ -64,7 +66,7 @@ impl Process {
         let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw).ok_or(io::ErrorKind::NotFound)?;
         // From here on the PID cannot be reused unnoticed.
         let held = pidfd_open(pid, PidfdFlags::empty())?;
-        if !self.lives()? {
+        if !self.is_running()? {
             return Err(io::ErrorKind::NotFound.into());
         }
         if !self.runs_as(user)? {
@@ -75,7 +77,7 @@ impl Process {
 }
 
 /// A file of a process in /proc; `None`: there is no such process.
-fn told(read: io::Result<String>) -> io::Result<Option<String>> {
+fn read_proc_file(read: io::Result<String>) -> io::Result<Option<String>> {
     match read {
         Ok(text) => Ok(Some(text)),
         Err(why) if why.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -86,7 +88,7 @@ fn told(read: io::Result<String>) -> io::Result<Option<String>> {
 }
 
 /// By its `/proc/PID/stat`. A zombie has ended.
-fn parse(pid: u32, text: &str) -> io::Result<Option<Process>> {
+fn parse_proc_stat(pid: u32, text: &str) -> io::Result<Option<ProcessId>> {
     let words = text.rsplit_once(')').map_or("", |(_, words)| words).split_ascii_whitespace();
     let unknown = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/{pid}/stat cannot be parsed"));
     // The first word is field 3 of proc(5), and what is wanted field 22.
@@ -94,12 +96,12 @@ fn parse(pid: u32, text: &str) -> io::Result<Option<Process>> {
         "Z" | "X" => Ok(None),
         _ => {
             let started = words.clone().nth(19).and_then(|started| started.parse().ok());
-            Ok(Some(Process { pid, started: started.ok_or_else(unknown)? }))
+            Ok(Some(ProcessId { pid, started: started.ok_or_else(unknown)? }))
         }
     }
 }
 
-fn other_processes() -> io::Error {
+fn foreign_process_error() -> io::Error {
     io::Error::other("/proc shows the processes of another PID namespace than this process is in")
 }
 
@@ -107,10 +109,10 @@ fn other_processes() -> io::Error {
 ///
 /// # Errors
 /// It cannot be determined; /proc belongs to another namespace.
-pub fn space() -> io::Result<u64> {
+pub fn pid_namespace() -> io::Result<u64> {
     let own = fs::read_link("/proc/self")?;
     if own.to_str() != Some(&std::process::id().to_string()) {
-        return Err(other_processes());
+        return Err(foreign_process_error());
     }
     Ok(fs::metadata("/proc/self/ns/pid")?.ino())
 }
@@ -123,25 +125,25 @@ mod tests {
 
     #[test]
     fn what_cannot_be_looked_at_has_not_ended() {
-        let error = |errno: rustix::io::Errno| told(Err(io::Error::from(errno)));
+        let error = |errno: rustix::io::Errno| read_proc_file(Err(io::Error::from(errno)));
         for errno in [rustix::io::Errno::NOENT, rustix::io::Errno::SRCH] {
             assert!(error(errno).unwrap().is_none());
         }
         for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
             assert!(error(errno).is_err(), "{errno:?}");
         }
-        assert!(parse(7, "7 (a) S 1").is_err() && parse(7, "").is_err());
-        assert_eq!(parse(7, "7 (a) Z 1").unwrap(), None);
-        let (own, space) = (Process::own().unwrap(), space().unwrap());
-        assert!(own.started > 0 && own.lives().unwrap() && space > 0);
-        assert!(!Process { started: 0, ..own }.lives().unwrap());
+        assert!(parse_proc_stat(7, "7 (a) S 1").is_err() && parse_proc_stat(7, "").is_err());
+        assert_eq!(parse_proc_stat(7, "7 (a) Z 1").unwrap(), None);
+        let (own, space) = (ProcessId::current().unwrap(), pid_namespace().unwrap());
+        assert!(own.started > 0 && own.is_running().unwrap() && space > 0);
+        assert!(!ProcessId { started: 0, ..own }.is_running().unwrap());
     }
 
     #[test]
     fn a_later_process_of_the_same_number_is_not_signalled() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let (meant, user) = (Process::of(child.id()).unwrap().unwrap(), process::owned::user());
-        let earlier = Process { started: meant.started - 1, ..meant };
+        let (meant, user) = (ProcessId::of(child.id()).unwrap().unwrap(), process::owned_dir::current_uid());
+        let earlier = ProcessId { started: meant.started - 1, ..meant };
         assert_eq!(earlier.signal(Signal::TERM, user).unwrap_err().kind(), io::ErrorKind::NotFound);
         let others = meant.signal(Signal::TERM, user + 1).unwrap_err();
         assert_eq!(others.kind(), io::ErrorKind::PermissionDenied);

@@ -13,29 +13,31 @@ use rustix::io::Errno;
 use super::record::AttachRecord;
 
 /// Users of an attachment, one entry each, for people.
-pub fn of(record: &AttachRecord) -> Vec<String> {
+pub fn attachment_users(record: &AttachRecord) -> Vec<String> {
     let mut found = Vec::new();
     for way in record.ways.iter().map(Path::new) {
         // Clients of a socket are the server's business; touching a file without a server would hang.
         if way.starts_with("/dev") {
-            found.extend(of_device(way).unwrap_or_else(|why| unknown(&way.display().to_string(), &why)));
+            found.extend(
+                device_holders(way).unwrap_or_else(|why| unknown_users(&way.display().to_string(), &why)),
+            );
         }
     }
     let ways = || record.ways.join(" ");
-    let loops = loops(&record.ways, Path::new("/sys/block"));
-    found.extend(loops.unwrap_or_else(|why| unknown(&ways(), &why)));
+    let loops = loop_devices_over(&record.ways, Path::new("/sys/block"));
+    found.extend(loops.unwrap_or_else(|why| unknown_users(&ways(), &why)));
     let ours = [Some(record.holder.pid), record.guardian.as_ref().map(|kept| kept.process.pid)];
-    let open = open_in_processes(&record.ways, &ours);
-    found.extend(open.unwrap_or_else(|why| unknown(&ways(), &why)));
+    let open = processes_with_open(&record.ways, &ours);
+    found.extend(open.unwrap_or_else(|why| unknown_users(&ways(), &why)));
     found
 }
 
-fn unknown(way: &str, why: &io::Error) -> Vec<String> {
+fn unknown_users(way: &str, why: &io::Error) -> Vec<String> {
     vec![format!("cannot determine who uses {way}: {why}")]
 }
 
 /// What was found; `None`: it does not exist.
-fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
+fn ok_if_exists<T>(found: io::Result<T>) -> io::Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
         Err(why) => {
@@ -47,44 +49,45 @@ fn there<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 }
 
 /// The names in a directory; none if it does not exist.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
+fn dir_entry_names(dir: &Path) -> io::Result<Vec<String>> {
     let name = |entry: io::Result<fs::DirEntry>| Ok(entry?.file_name().to_string_lossy().into_owned());
     let names = fs::read_dir(dir).and_then(|entries| entries.map(name).collect());
-    Ok(there(names)?.unwrap_or_default())
+    Ok(ok_if_exists(names)?.unwrap_or_default())
 }
 
-fn text(path: &Path) -> io::Result<String> {
-    Ok(there(fs::read_to_string(path))?.unwrap_or_default())
+fn read_or_empty(path: &Path) -> io::Result<String> {
+    Ok(ok_if_exists(fs::read_to_string(path))?.unwrap_or_default())
 }
 
 /// The number of a block device, `major:minor`.
-fn number(path: &Path) -> io::Result<Option<String>> {
-    let facts = there(fs::metadata(path))?.filter(|facts| facts.file_type().is_block_device());
+fn device_number(path: &Path) -> io::Result<Option<String>> {
+    let facts = ok_if_exists(fs::metadata(path))?.filter(|facts| facts.file_type().is_block_device());
     let device = facts.map(|facts| facts.rdev());
     Ok(device.map(|device| format!("{}:{}", rustix::fs::major(device), rustix::fs::minor(device))))
 }
 
 /// Devices on top of a device or one of its partitions.
-fn of_device(way: &Path) -> io::Result<Vec<String>> {
-    let Some(device) = number(way)? else { return Ok(Vec::new()) };
+fn device_holders(way: &Path) -> io::Result<Vec<String>> {
+    let Some(device) = device_number(way)? else { return Ok(Vec::new()) };
     let name = way.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let class = Path::new("/sys/class/block").join(&name);
     let mut devices = vec![(name.clone(), device)];
-    for part in names(&class)?.into_iter().filter(|part| part.starts_with(&name)) {
-        if let Some(number) = there(fs::read_to_string(class.join(&part).join("dev")))? {
+    for part in dir_entry_names(&class)?.into_iter().filter(|part| part.starts_with(&name)) {
+        if let Some(number) = ok_if_exists(fs::read_to_string(class.join(&part).join("dev")))? {
             devices.push((part, number.trim().to_owned()));
         }
     }
-    let (mounts, swaps) = (text("/proc/self/mountinfo".as_ref())?, text("/proc/swaps".as_ref())?);
+    let (mounts, swaps) =
+        (read_or_empty("/proc/self/mountinfo".as_ref())?, read_or_empty("/proc/swaps".as_ref())?);
     let mut found = Vec::new();
     for (name, number) in devices {
         let path = format!("/dev/{name}");
-        let mounted = mounts.lines().filter_map(|line| mounted_at(line, &path, &number));
+        let mounted = mounts.lines().filter_map(|line| mount_point_of(line, &path, &number));
         found.extend(mounted.map(|place| format!("{path} is mounted at {place}")));
         if swaps.lines().any(|line| line.split_ascii_whitespace().next() == Some(path.as_str())) {
             found.push(format!("{path} is used as swap"));
         }
-        let holders = names(&Path::new("/sys/class/block").join(&name).join("holders"))?;
+        let holders = dir_entry_names(&Path::new("/sys/class/block").join(&name).join("holders"))?;
         found.extend(holders.iter().map(|holder| format!("{path} is part of /dev/{holder}")));
     }
     Ok(found)
@@ -92,7 +95,7 @@ fn of_device(way: &Path) -> io::Result<Vec<String>> {
 
 /// Where a line of proc_pid_mountinfo(5) says that a device is mounted. File systems that have numbers of their
 /// own (btrfs) name the device as their source.
-fn mounted_at<'a>(line: &'a str, path: &str, number: &str) -> Option<&'a str> {
+fn mount_point_of<'a>(line: &'a str, path: &str, number: &str) -> Option<&'a str> {
     let mut words = line.split(' ');
     let (its_number, place) = (words.nth(2)?, words.nth(1)?);
     let source = words.skip_while(|word| *word != "-").nth(2);
@@ -101,11 +104,11 @@ fn mounted_at<'a>(line: &'a str, path: &str, number: &str) -> Option<&'a str> {
 
 /// Foreign loop devices over our files (`mount -o loop`, `losetup`). The kernel has the file open, so no process shows
 /// it.
-fn loops(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
+fn loop_devices_over(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for name in names(blocks)? {
+    for name in dir_entry_names(blocks)? {
         let file = blocks.join(&name).join("loop/backing_file");
-        let Some(backing) = there(fs::read_to_string(file))? else { continue };
+        let Some(backing) = ok_if_exists(fs::read_to_string(file))? else { continue };
         // Its mount was removed.
         let backing = backing.trim_end_matches('\n').trim_end_matches(" (deleted)");
         let device = format!("/dev/{name}");
@@ -117,14 +120,14 @@ fn loops(ways: &[String], blocks: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Processes, other than ours, that have one of these open; only root sees those of other users.
-fn open_in_processes(ways: &[String], ours: &[Option<u32>]) -> io::Result<Vec<String>> {
+fn processes_with_open(ways: &[String], ours: &[Option<u32>]) -> io::Result<Vec<String>> {
     let mut found = Vec::new();
-    for pid in names("/proc".as_ref())?.iter().filter_map(|name| name.parse::<u32>().ok()) {
+    for pid in dir_entry_names("/proc".as_ref())?.iter().filter_map(|name| name.parse::<u32>().ok()) {
         if ours.contains(&Some(pid)) || pid == std::process::id() {
             continue;
         }
         let process = Path::new("/proc").join(pid.to_string());
-        let open = match names(&process.join("fd")) {
+        let open = match dir_entry_names(&process.join("fd")) {
             // Another user's.
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => continue,
             other => other?,
@@ -146,19 +149,19 @@ mod tests {
     fn a_mount_whose_file_system_has_a_number_of_its_own_is_seen() {
         let ext4 = "36 35 98:0 / /mnt rw,noatime master:1 - ext4 /dev/ublkb0 rw";
         let btrfs = "37 35 0:45 /sub /srv rw,noatime shared:2 master:1 - btrfs /dev/ublkb0 rw";
-        assert_eq!(mounted_at(ext4, "/dev/ublkb1", "98:0"), Some("/mnt"));
-        assert_eq!(mounted_at(btrfs, "/dev/ublkb0", "98:0"), Some("/srv"));
-        assert_eq!(mounted_at(btrfs, "/dev/ublkb1", "98:1"), None);
-        assert_eq!(mounted_at("37 35", "/dev/ublkb1", "98:1"), None);
+        assert_eq!(mount_point_of(ext4, "/dev/ublkb1", "98:0"), Some("/mnt"));
+        assert_eq!(mount_point_of(btrfs, "/dev/ublkb0", "98:0"), Some("/srv"));
+        assert_eq!(mount_point_of(btrfs, "/dev/ublkb1", "98:1"), None);
+        assert_eq!(mount_point_of("37 35", "/dev/ublkb1", "98:1"), None);
     }
 
     #[test]
     fn a_device_of_which_it_cannot_be_told_who_uses_it_is_not_taken_for_unused() {
         for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::IO] {
-            assert!(there::<()>(Err(errno.into())).is_err(), "{errno:?}");
+            assert!(ok_if_exists::<()>(Err(errno.into())).is_err(), "{errno:?}");
         }
-        assert!(there::<()>(Err(Errno::NOENT.into())).unwrap().is_none());
-        assert_eq!(unknown("/dev/a", &Errno::MFILE.into()).len(), 1);
+        assert!(ok_if_exists::<()>(Err(Errno::NOENT.into())).unwrap().is_none());
+        assert_eq!(unknown_users("/dev/a", &Errno::MFILE.into()).len(), 1);
     }
 
     #[test]
@@ -173,6 +176,9 @@ mod tests {
         fs::create_dir(root.path().join("sda")).unwrap();
         // The first is the attachment's own.
         let ways = ["/dev/loop0".to_owned(), file.to_owned()];
-        assert_eq!(loops(&ways, root.path()).unwrap(), [format!("/dev/loop1 is a loop device over {file}")]);
+        assert_eq!(
+            loop_devices_over(&ways, root.path()).unwrap(),
+            [format!("/dev/loop1 is a loop device over {file}")]
+        );
     }
 }

@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::compare::{self, Compared, Load};
-use crate::servers::{Places, Server, ServerKind};
+use crate::compare::{self, ComparedKind, ComparedLoad};
+use crate::servers::{BenchEnvironment, RunningServer, ServerKind};
 use crate::{spdk_perf, system};
 
 /// What can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Client {
+pub enum BenchClient {
     /// The bare requester on the bare responder: the limit.
     Bare,
     /// The raw generator on the iSCSI target: what it costs to make requests and to drop the data.
@@ -29,54 +29,61 @@ pub enum Client {
     Spdk,
 }
 
-impl Compared for Client {
+impl ComparedKind for BenchClient {
     fn name(self) -> &'static str {
         match self {
-            Client::Bare => "bare",
-            Client::RawIscsi => "raw-iscsi",
-            Client::RawNvme => "raw-nvme",
-            Client::Iscsi => "blockwire-iscsi",
-            Client::Nvme => "blockwire-nvme",
-            Client::Libiscsi => "libiscsi",
-            Client::Spdk => "spdk",
+            BenchClient::Bare => "bare",
+            BenchClient::RawIscsi => "raw-iscsi",
+            BenchClient::RawNvme => "raw-nvme",
+            BenchClient::Iscsi => "blockwire-iscsi",
+            BenchClient::Nvme => "blockwire-nvme",
+            BenchClient::Libiscsi => "libiscsi",
+            BenchClient::Spdk => "spdk",
         }
     }
 }
 
-impl Client {
+impl BenchClient {
     /// What it is driven against.
-    pub fn server(self) -> ServerKind {
+    pub fn server_kind(self) -> ServerKind {
         match self {
-            Client::Bare => ServerKind::Bare,
-            Client::RawIscsi | Client::Iscsi | Client::Libiscsi => ServerKind::Blockwire,
-            Client::RawNvme | Client::Nvme | Client::Spdk => ServerKind::BlockwireNvme,
+            BenchClient::Bare => ServerKind::Bare,
+            BenchClient::RawIscsi | BenchClient::Iscsi | BenchClient::Libiscsi => ServerKind::Blockwire,
+            BenchClient::RawNvme | BenchClient::Nvme | BenchClient::Spdk => ServerKind::BlockwireNvme,
         }
     }
 
     /// Whether it can do that at all.
-    pub fn does(self, load: &Load) -> bool {
-        self != Client::Libiscsi || load.op == "read"
+    pub fn supports(self, load: &ComparedLoad) -> bool {
+        self != BenchClient::Libiscsi || load.op == "read"
     }
 }
 
 /// One measurement: a load by a client, which looks at memory for `poll_us` before it sleeps, where
 /// it can be told.
-pub fn measure(
-    client: Client,
-    server: &Server,
-    places: &Places,
-    load: &Load,
+pub fn measure_client(
+    client: BenchClient,
+    server: &RunningServer,
+    places: &BenchEnvironment,
+    load: &ComparedLoad,
     (seconds, poll_us): (u32, u64),
 ) -> io::Result<Value> {
     match client {
-        Client::Bare | Client::RawIscsi | Client::RawNvme => raw(server, places, load, (seconds, poll_us)),
-        Client::Iscsi | Client::Nvme => own(server, places, load, (seconds, poll_us)),
-        Client::Libiscsi => compare::measure_libiscsi(server, load.bs, load.depth, seconds),
-        Client::Spdk => spdk_perf::measure(server, places, load, seconds),
+        BenchClient::Bare | BenchClient::RawIscsi | BenchClient::RawNvme => {
+            measure_raw_load(server, places, load, (seconds, poll_us))
+        }
+        BenchClient::Iscsi | BenchClient::Nvme => measure_blockwire(server, places, load, (seconds, poll_us)),
+        BenchClient::Libiscsi => compare::measure_libiscsi(server, load.bs, load.depth, seconds),
+        BenchClient::Spdk => spdk_perf::measure_spdk_perf(server, places, load, seconds),
     }
 }
 
-fn raw(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, u64)) -> io::Result<Value> {
+fn measure_raw_load(
+    server: &RunningServer,
+    places: &BenchEnvironment,
+    load: &ComparedLoad,
+    (seconds, poll_us): (u32, u64),
+) -> io::Result<Value> {
     let wait = if poll_us == 0 { "sleep" } else { "adaptive" };
     let args = [
         ("--op", load.op.to_owned()),
@@ -91,7 +98,12 @@ fn raw(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, 
 }
 
 /// `blockwire bench`, from its start to its end: what it takes to connect counts.
-fn own(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, u64)) -> io::Result<Value> {
+fn measure_blockwire(
+    server: &RunningServer,
+    places: &BenchEnvironment,
+    load: &ComparedLoad,
+    (seconds, poll_us): (u32, u64),
+) -> io::Result<Value> {
     let url = server.url.as_ref().ok_or(io::ErrorKind::InvalidInput)?;
     let before = system::children_cpu_ns()?;
     let output = Command::new(&places.blockwire)
@@ -109,11 +121,11 @@ fn own(server: &Server, places: &Places, load: &Load, (seconds, poll_us): (u32, 
         return Err(failed());
     }
     let said: Value = serde_json::from_slice(&output.stdout).map_err(io::Error::other)?;
-    figures(&said, load, used).ok_or_else(failed)
+    table_figures(&said, load, used).ok_or_else(failed)
 }
 
 /// Its figures in the words of the table.
-fn figures(said: &Value, load: &Load, used_ns: u64) -> Option<Value> {
+fn table_figures(said: &Value, load: &ComparedLoad, used_ns: u64) -> Option<Value> {
     let job = said.get("jobs")?.get(0)?;
     let of = job.get(load.op)?;
     let (iops, ios) = (of["iops"].as_f64()?, of["ios"].as_u64()?);
@@ -133,7 +145,7 @@ fn figures(said: &Value, load: &Load, used_ns: u64) -> Option<Value> {
 mod tests {
     use super::*;
 
-    const READ: Load = Load { op: "read", bs: 4096, depth: 32, gap_us: 0 };
+    const READ: ComparedLoad = ComparedLoad { op: "read", bs: 4096, depth: 32, gap_us: 0 };
 
     #[test]
     fn figures_are_those_of_the_direction_and_only_without_errors() {
@@ -141,15 +153,19 @@ mod tests {
             json!({ "jobs": [{ "errors": errors, "read": {
                 "ios": 1000, "iops": 500.0, "latency_us": { "p50": 3.5, "p99": 9.0 } } }] })
         };
-        let found = figures(&said(0), &READ, 4_000_000).unwrap();
+        let found = table_figures(&said(0), &READ, 4_000_000).unwrap();
         assert_eq!((&found["client_cpu_us"], &found["p99_us"]), (&json!(4.0), &json!(9.0)));
-        assert_eq!(figures(&said(1), &READ, 1), None);
-        assert_eq!(figures(&said(0), &Load { op: "write", ..READ }, 1), None);
+        assert_eq!(table_figures(&said(1), &READ, 1), None);
+        assert_eq!(table_figures(&said(0), &ComparedLoad { op: "write", ..READ }, 1), None);
     }
 
     #[test]
     fn only_libiscsi_does_not_write() {
-        let write = Load { op: "write", ..READ };
-        assert!(!Client::Libiscsi.does(&write) && Client::Libiscsi.does(&READ) && Client::Spdk.does(&write));
+        let write = ComparedLoad { op: "write", ..READ };
+        assert!(
+            !BenchClient::Libiscsi.supports(&write)
+                && BenchClient::Libiscsi.supports(&READ)
+                && BenchClient::Spdk.supports(&write)
+        );
     }
 }

@@ -5,15 +5,15 @@ use std::io;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-use eval::bootstrap::{Pairing, ROUNDS_LEAST, Ratio};
+use eval::bootstrap::{ROUNDS_MIN, Ratio, RoundPairing};
 use serde_json::{Map, Value, json};
 
-use crate::servers::{Places, Server, ServerKind};
+use crate::servers::{BenchEnvironment, RunningServer, ServerKind};
 use crate::{system, usage};
 
 /// One load.
 #[derive(Clone, Copy, Debug)]
-pub struct Load {
+pub struct ComparedLoad {
     /// `read` or `write`.
     pub op: &'static str,
     /// Bytes per request.
@@ -24,7 +24,7 @@ pub struct Load {
     pub gap_us: u64,
 }
 
-impl Load {
+impl ComparedLoad {
     /// Its name in tables.
     pub fn name(&self) -> String {
         let gap = if self.gap_us > 0 { format!(" gap {} us", self.gap_us) } else { String::new() };
@@ -33,32 +33,32 @@ impl Load {
 }
 
 /// The loads that every server is compared under.
-pub const LOADS: [Load; 8] = [
-    Load { op: "read", bs: 4096, depth: 1, gap_us: 0 },
-    Load { op: "read", bs: 4096, depth: 32, gap_us: 0 },
-    Load { op: "read", bs: 4096, depth: 128, gap_us: 0 },
-    Load { op: "write", bs: 4096, depth: 1, gap_us: 0 },
-    Load { op: "write", bs: 4096, depth: 32, gap_us: 0 },
-    Load { op: "write", bs: 4096, depth: 128, gap_us: 0 },
-    Load { op: "read", bs: 131_072, depth: 32, gap_us: 0 },
-    Load { op: "write", bs: 131_072, depth: 32, gap_us: 0 },
+pub const LOADS: [ComparedLoad; 8] = [
+    ComparedLoad { op: "read", bs: 4096, depth: 1, gap_us: 0 },
+    ComparedLoad { op: "read", bs: 4096, depth: 32, gap_us: 0 },
+    ComparedLoad { op: "read", bs: 4096, depth: 128, gap_us: 0 },
+    ComparedLoad { op: "write", bs: 4096, depth: 1, gap_us: 0 },
+    ComparedLoad { op: "write", bs: 4096, depth: 32, gap_us: 0 },
+    ComparedLoad { op: "write", bs: 4096, depth: 128, gap_us: 0 },
+    ComparedLoad { op: "read", bs: 131_072, depth: 32, gap_us: 0 },
+    ComparedLoad { op: "write", bs: 131_072, depth: 32, gap_us: 0 },
 ];
 
 /// One request at a time, with pauses: what polling costs and gains.
-pub const GAPS: [Load; 3] = [
-    Load { op: "read", bs: 4096, depth: 1, gap_us: 0 },
-    Load { op: "read", bs: 4096, depth: 1, gap_us: 20 },
-    Load { op: "read", bs: 4096, depth: 1, gap_us: 200 },
+pub const PACED_LOADS: [ComparedLoad; 3] = [
+    ComparedLoad { op: "read", bs: 4096, depth: 1, gap_us: 0 },
+    ComparedLoad { op: "read", bs: 4096, depth: 1, gap_us: 20 },
+    ComparedLoad { op: "read", bs: 4096, depth: 1, gap_us: 200 },
 ];
 
 /// Bytes of a block of every volume, in which libiscsi's client counts.
-const LIBISCSI_BLOCK: u32 = 512;
+const LIBISCSI_BLOCK_BYTES: u32 = 512;
 
 /// The depths of libiscsi's client, which reads.
-pub const LIBISCSI_DEPTHS: [u32; 3] = [1, 32, 128];
+pub const LIBISCSI_QUEUE_DEPTHS: [u32; 3] = [1, 32, 128];
 
 /// Runs the generator against a server; what it prints.
-pub fn run_load(server: &Server, places: &Places, args: &[String]) -> io::Result<Value> {
+pub fn run_load(server: &RunningServer, places: &BenchEnvironment, args: &[String]) -> io::Result<Value> {
     let mut command = Command::new(places.programs.join("raw-load"));
     command.args(&server.load_args).args(["--json", "--server-pid", &server.pid().to_string()]);
     command.args(["--core", &places.client_core.to_string()]).args(args);
@@ -70,52 +70,57 @@ pub fn run_load(server: &Server, places: &Places, args: &[String]) -> io::Result
 }
 
 /// One measurement of one load.
-pub fn measure(server: &Server, places: &Places, load: &Load, seconds: f64) -> io::Result<Value> {
+pub fn measure_load(
+    server: &RunningServer,
+    places: &BenchEnvironment,
+    load: &ComparedLoad,
+    seconds: f64,
+) -> io::Result<Value> {
     let args = [
         ("--op", load.op.to_owned()),
         ("--bs", load.bs.to_string()),
         ("--depth", load.depth.to_string()),
         ("--gap-us", load.gap_us.to_string()),
         ("--seconds", seconds.to_string()),
-        ("--wait", server.kind.client_wait().to_owned()),
+        ("--wait", server.kind.client_wait_mode().to_owned()),
     ];
     let args: Vec<String> = args.into_iter().flat_map(|(key, value)| [key.to_owned(), value]).collect();
     server.resume()?;
     let figures = run_load(server, places, &args);
-    server.rest()?;
+    server.pause()?;
     figures
 }
 
 /// One round: each load on each server in turn.
-pub fn round<'a>(
-    loads: &[Load],
-    servers: impl IntoIterator<Item = &'a Server> + Clone,
-    places: &Places,
+pub fn measure_round<'a>(
+    loads: &[ComparedLoad],
+    servers: impl IntoIterator<Item = &'a RunningServer> + Clone,
+    places: &BenchEnvironment,
     seconds: u32,
-    table: &mut Table,
+    table: &mut ComparisonTable,
 ) -> io::Result<()> {
     for load in loads {
         for server in servers.clone() {
-            let figures = measure(server, places, load, f64::from(seconds))?;
-            table.add(load.name(), server.kind, figures);
+            let figures = measure_load(server, places, load, f64::from(seconds))?;
+            table.add_round(load.name(), server.kind, figures);
         }
     }
     Ok(())
 }
 
 /// Writes every block of a server's volume, so that reads meet memory and not the page of zeroes.
-pub fn fill(server: &Server, places: &Places) -> io::Result<()> {
+pub fn fill_volume(server: &RunningServer, places: &BenchEnvironment) -> io::Result<()> {
     let args = ["--once", "--op", "write", "--bs", "131072", "--depth", "8"].map(str::to_owned);
     run_load(server, places, &args)?;
-    server.rest()
+    server.pause()
 }
 
 /// One run of libiscsi's own client: random reads, for it does nothing else.
-pub fn measure_libiscsi(server: &Server, bs: u32, depth: u32, seconds: u32) -> io::Result<Value> {
+pub fn measure_libiscsi(server: &RunningServer, bs: u32, depth: u32, seconds: u32) -> io::Result<Value> {
     let Some(url) = &server.url else { return Err(io::ErrorKind::InvalidInput.into()) };
     let (before, own_before, start) =
         (usage::cpu_ns(server.pid())?, system::children_cpu_ns()?, Instant::now());
-    let blocks = (bs / LIBISCSI_BLOCK).to_string();
+    let blocks = (bs / LIBISCSI_BLOCK_BYTES).to_string();
     let output = Command::new("iscsi-perf")
         .args(["-m", &depth.to_string(), "-b", &blocks, "-t", &seconds.to_string(), "-r", url])
         .stdin(Stdio::null())
@@ -163,12 +168,12 @@ pub fn medians(rounds: &[Value]) -> Value {
 }
 
 /// What is compared: something with a name.
-pub trait Compared: Copy + Eq {
+pub trait ComparedKind: Copy + Eq {
     /// Its name in tables.
     fn name(self) -> &'static str;
 }
 
-impl Compared for ServerKind {
+impl ComparedKind for ServerKind {
     fn name(self) -> &'static str {
         ServerKind::name(self)
     }
@@ -183,13 +188,13 @@ pub struct TableSubject {
 }
 
 /// Servers under one client.
-pub const SERVER: TableSubject = TableSubject { head: "server", cpu: "server_cpu_us" };
+pub const SERVER_SUBJECT: TableSubject = TableSubject { head: "server", cpu: "server_cpu_us" };
 /// Clients of one server.
-pub const CLIENT: TableSubject = TableSubject { head: "client", cpu: "client_cpu_us" };
+pub const CLIENT_SUBJECT: TableSubject = TableSubject { head: "client", cpu: "client_cpu_us" };
 
 /// What was measured: load, then server or client, then rounds.
 #[derive(Debug)]
-pub struct Table<K = ServerKind> {
+pub struct ComparisonTable<K = ServerKind> {
     side: TableSubject,
     rows: Vec<(String, Vec<KindRounds<K>>)>,
 }
@@ -197,20 +202,20 @@ pub struct Table<K = ServerKind> {
 /// The figures of all rounds of one load on one server, or by one client.
 type KindRounds<K> = (K, Vec<Value>);
 
-impl Default for Table {
+impl Default for ComparisonTable {
     fn default() -> Self {
-        Table::new(SERVER)
+        ComparisonTable::new(SERVER_SUBJECT)
     }
 }
 
-impl<K: Compared> Table<K> {
+impl<K: ComparedKind> ComparisonTable<K> {
     /// An empty table.
     pub fn new(side: TableSubject) -> Self {
-        Table { side, rows: Vec::new() }
+        ComparisonTable { side, rows: Vec::new() }
     }
 
     /// Adds one round's figures.
-    pub fn add(&mut self, load: String, kind: K, figures: Value) {
+    pub fn add_round(&mut self, load: String, kind: K, figures: Value) {
         let Some((_, row)) = self.rows.iter_mut().find(|(name, _)| *name == load) else {
             self.rows.push((load, vec![(kind, vec![figures])]));
             return;
@@ -227,7 +232,7 @@ impl<K: Compared> Table<K> {
     }
 
     /// A median of a load on a server.
-    pub fn figure(&self, load: &str, kind: K, key: &str) -> Option<f64> {
+    pub fn median_figure(&self, load: &str, kind: K, key: &str) -> Option<f64> {
         let (_, servers) = self.rows.iter().find(|(name, _)| name == load)?;
         let (_, rounds) = servers.iter().find(|(other, _)| *other == kind)?;
         medians(rounds).get(key)?.as_f64()
@@ -242,7 +247,7 @@ impl<K: Compared> Table<K> {
             "load", head, "IOPS", "MB/s", "p50 us", "p99 us", "CPU s/M I/O", "x ratio", "server %"
         );
         for (load, servers) in &self.rows {
-            let limit = self.figure(load, yardstick, cpu);
+            let limit = self.median_figure(load, yardstick, cpu);
             for (kind, rounds) in servers {
                 let figures = medians(rounds);
                 let show = |key: &str, digits: usize| match figures.get(key).and_then(Value::as_f64) {
@@ -267,7 +272,7 @@ impl<K: Compared> Table<K> {
     }
 
     /// A figure of a load on a server, of each round that tells it.
-    fn each_round(&self, load: &str, kind: K, key: &str) -> Vec<f64> {
+    fn round_values(&self, load: &str, kind: K, key: &str) -> Vec<f64> {
         let row = self.rows.iter().find(|(name, _)| name == load);
         let rounds = row.and_then(|(_, servers)| servers.iter().find(|(other, _)| *other == kind));
         let rounds = rounds.map_or(&[][..], |(_, rounds)| rounds);
@@ -276,9 +281,9 @@ impl<K: Compared> Table<K> {
 
     /// Says whether the time per request is at most `goal` times the yardstick's, with 95 % certainty.
     pub fn print_goal(&self, load: &str, kind: K, yardstick: K, goal: f64) {
-        let each = |kind| self.each_round(load, kind, self.side.cpu);
-        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), Pairing::Paired) {
-            let (own, limit, ratio) = (kind.name(), yardstick.name(), at_most(ratio, goal));
+        let each = |kind| self.round_values(load, kind, self.side.cpu);
+        if let Some(ratio) = Ratio::of(&each(yardstick), &each(kind), RoundPairing::Paired) {
+            let (own, limit, ratio) = (kind.name(), yardstick.name(), goal_text(ratio, goal));
             println!("{load}: {own} at {ratio} times {limit}, goal {goal}");
         }
     }
@@ -296,10 +301,10 @@ impl<K: Compared> Table<K> {
 }
 
 /// A ratio with its interval, and whether a goal is met: by the upper bound, not by the ratio itself.
-fn at_most(ratio: Ratio, goal: f64) -> String {
+fn goal_text(ratio: Ratio, goal: f64) -> String {
     let Ratio { ratio: value, interval } = ratio;
     match interval {
-        None => format!("{value:.2} (NOT shown: fewer than {ROUNDS_LEAST} rounds)"),
+        None => format!("{value:.2} (NOT shown: fewer than {ROUNDS_MIN} rounds)"),
         Some((low, high)) => {
             let how = if high <= goal { "reached" } else { "NOT reached" };
             format!("{value:.2} ({how}; 95 % interval {low:.2} to {high:.2})")
@@ -308,7 +313,7 @@ fn at_most(ratio: Ratio, goal: f64) -> String {
 }
 
 /// How a goal is spoken of.
-pub fn reached(is_reached: bool) -> &'static str {
+pub fn reached_word(is_reached: bool) -> &'static str {
     if is_reached { "reached" } else { "NOT reached" }
 }
 
@@ -333,7 +338,9 @@ mod tests {
     /// A ratio below the goal whose rounds leave it open is no goal that was reached.
     #[test]
     fn a_goal_is_met_by_the_bound_of_the_interval() {
-        let of = |own: &[f64]| at_most(Ratio::of(&vec![1.0; own.len()], own, Pairing::Paired).unwrap(), 1.5);
+        let of = |own: &[f64]| {
+            goal_text(Ratio::of(&vec![1.0; own.len()], own, RoundPairing::Paired).unwrap(), 1.5)
+        };
         assert!(of(&[1.4; 5]).contains("(reached;"));
         let open = of(&[1.2, 1.2, 1.2, 1.2, 1.9]);
         assert!(open.starts_with("1.34 (NOT reached;"), "{open}");
@@ -342,14 +349,14 @@ mod tests {
 
     #[test]
     fn a_table_keeps_loads_and_servers_apart() {
-        let mut table = Table::default();
-        table.add("x".into(), ServerKind::Bare, json!({"iops": 1}));
-        table.add("x".into(), ServerKind::Tgt, json!({"iops": 2}));
-        table.add("x".into(), ServerKind::Tgt, json!({"iops": 4}));
-        table.add("y".into(), ServerKind::Tgt, json!({"iops": 5}));
-        assert_eq!(table.figure("x", ServerKind::Tgt, "iops"), Some(3.0));
-        assert_eq!(table.figure("x", ServerKind::Bare, "iops"), Some(1.0));
-        assert_eq!(table.figure("y", ServerKind::Bare, "iops"), None);
+        let mut table = ComparisonTable::default();
+        table.add_round("x".into(), ServerKind::Bare, json!({"iops": 1}));
+        table.add_round("x".into(), ServerKind::Tgt, json!({"iops": 2}));
+        table.add_round("x".into(), ServerKind::Tgt, json!({"iops": 4}));
+        table.add_round("y".into(), ServerKind::Tgt, json!({"iops": 5}));
+        assert_eq!(table.median_figure("x", ServerKind::Tgt, "iops"), Some(3.0));
+        assert_eq!(table.median_figure("x", ServerKind::Bare, "iops"), Some(1.0));
+        assert_eq!(table.median_figure("y", ServerKind::Bare, "iops"), None);
         assert_eq!(table.to_json()["y"]["tgt"]["rounds"], json!([{"iops": 5}]));
     }
 }

@@ -18,7 +18,7 @@ const IDLE_DEPTH: u32 = 31;
 
 /// What idle sessions came to.
 #[derive(Clone, Copy, Debug)]
-pub struct Idle {
+pub struct IdleFigures {
     /// Sessions that were logged in.
     pub sessions: u32,
     /// The server's resident memory before the first and after the last, in bytes.
@@ -31,14 +31,14 @@ pub struct Idle {
 
 /// Logs `sessions` sessions in to an iSCSI target, lets them rest for `rest`, and answers nothing but
 /// pings meanwhile.
-pub fn measure(
+pub fn measure_iscsi(
     address: SocketAddr,
     target: &str,
     lun: u8,
     sessions: u32,
     rest: Duration,
     server: u32,
-) -> io::Result<Idle> {
+) -> io::Result<IdleFigures> {
     let mut epoll = Epoll::new()?;
     let open = |number| {
         let mut socket = load::connect(address, None)?;
@@ -47,8 +47,8 @@ pub fn measure(
         epoll.add(socket.as_raw_fd(), u64::from(number))?;
         Ok((socket, IscsiClient::new(session)))
     };
-    let open = opened(sessions, server, open)?;
-    observe(open, server, rest, |open, time| rest_for(time, &mut epoll, open))
+    let open = open_sessions(sessions, server, open)?;
+    observe_idle(open, server, rest, |open, time| stay_idle(time, &mut epoll, open))
 }
 
 /// Sets `associations` with one I/O queue each up on an NVMe/TCP controller and lets them rest.
@@ -59,40 +59,44 @@ pub fn measure_nvme(
     associations: u32,
     rest: Duration,
     server: u32,
-) -> io::Result<Idle> {
+) -> io::Result<IdleFigures> {
     let open = |number| {
         let association = NvmeAssociation::open(load::connect(address, None)?, subsystem, nsid, 1, number)?;
         let mut socket = load::connect(address, None)?;
-        association.join(&mut socket, 1, IDLE_DEPTH)?;
+        association.connect_queue(&mut socket, 1, IDLE_DEPTH)?;
         Ok((association, socket))
     };
-    let open = opened(associations, server, open)?;
-    observe(open, server, rest, |_, time| {
+    let open = open_sessions(associations, server, open)?;
+    observe_idle(open, server, rest, |_, time| {
         std::thread::sleep(time);
         Ok(())
     })
 }
 
 /// What was opened, how much memory the server had before that, and how long it took.
-struct Opened<T> {
+struct OpenedSessions<T> {
     all: Vec<T>,
     resident_before: u64,
     seconds: f64,
 }
 
-fn opened<T>(count: u32, server: u32, open: impl FnMut(u32) -> io::Result<T>) -> io::Result<Opened<T>> {
+fn open_sessions<T>(
+    count: u32,
+    server: u32,
+    open: impl FnMut(u32) -> io::Result<T>,
+) -> io::Result<OpenedSessions<T>> {
     let resident_before = usage::resident_bytes(server)?;
     let start = Instant::now();
     let all = (0..count).map(open).collect::<io::Result<Vec<T>>>()?;
-    Ok(Opened { all, resident_before, seconds: start.elapsed().as_secs_f64() })
+    Ok(OpenedSessions { all, resident_before, seconds: start.elapsed().as_secs_f64() })
 }
 
-fn observe<T>(
-    mut opened: Opened<T>,
+fn observe_idle<T>(
+    mut opened: OpenedSessions<T>,
     server: u32,
     time: Duration,
     mut rest: impl FnMut(&mut [T], Duration) -> io::Result<()>,
-) -> io::Result<Idle> {
+) -> io::Result<IdleFigures> {
     // What the logins left to be done is not idleness.
     rest(&mut opened.all, Duration::from_secs(1))?;
     let resident = (opened.resident_before, usage::resident_bytes(server)?);
@@ -100,10 +104,10 @@ fn observe<T>(
     rest(&mut opened.all, time)?;
     let used = usage::cpu_ns_since(server, cpu)? as f64 / 1e9;
     let cpu_share = used / start.elapsed().as_secs_f64();
-    Ok(Idle { sessions: opened.all.len() as u32, resident, cpu_share, login_seconds: opened.seconds })
+    Ok(IdleFigures { sessions: opened.all.len() as u32, resident, cpu_share, login_seconds: opened.seconds })
 }
 
-fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, IscsiClient)]) -> io::Result<()> {
+fn stay_idle(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, IscsiClient)]) -> io::Result<()> {
     let end = Instant::now() + time;
     let mut input = vec![0; 64 << 10];
     while Instant::now() < end {
@@ -115,7 +119,7 @@ fn rest_for(time: Duration, epoll: &mut Epoll, open: &mut [(TcpStream, IscsiClie
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
             let mut out = Outgoing::new(0);
-            client.take(input.get(..came).unwrap_or_default(), &mut out, &mut Vec::new())?;
+            client.handle_input(input.get(..came).unwrap_or_default(), &mut out, &mut Vec::new())?;
             out.flush(socket)?;
         }
     }

@@ -20,11 +20,11 @@
 pub mod bare;
 pub mod clients;
 pub mod compare;
+pub mod comparison_args;
 pub mod idle;
 pub mod load;
 pub mod responder;
 pub mod servers;
-pub mod setting;
 pub mod spdk;
 pub mod spdk_perf;
 pub mod spin;

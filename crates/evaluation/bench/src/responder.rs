@@ -16,29 +16,29 @@ use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, opcode, squeue, types};
 
-use crate::spin::{Spin, Wait, Waits};
+use crate::spin::{SpinEstimator, WaitMode, WaitStats};
 use crate::system;
 use crate::wire_protocol::bare::{HEADER_LEN, parse_request, reply_header};
-use crate::wire_protocol::{Op, Request};
+use crate::wire_protocol::{LoadOp, LoadRequest};
 
 /// What one receive may bring at most.
-const INPUT_LEN: usize = 256 << 10;
+const RECEIVE_BYTES_MAX: usize = 256 << 10;
 /// What one send carries at most, unless a single reply is longer.
-const BATCH_LEN: usize = 256 << 10;
+const BATCH_BYTES_MAX: usize = 256 << 10;
 /// Pieces of a send; the system takes 1024.
-const PIECES_MAX: usize = 512;
+const IOVECS_MAX: usize = 512;
 /// The largest data of one request.
-const DATA_MAX: usize = 1 << 20;
+const REQUEST_BYTES_MAX: usize = 1 << 20;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 1024;
 
 /// How the responder is set up.
 #[derive(Clone, Debug)]
-pub struct Options {
+pub struct ResponderOptions {
     /// Where to listen.
     pub listen: SocketAddr,
     /// How to wait.
-    pub wait: Wait,
+    pub wait: WaitMode,
     /// The longest poll.
     pub poll: Duration,
     /// Congestion control of its connections; the system's default if `None`.
@@ -51,7 +51,7 @@ pub struct Options {
 
 /// What was done since the last report.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Counters {
+pub struct ResponderCounters {
     /// Requests answered.
     pub requests: u64,
     /// Sends.
@@ -59,11 +59,11 @@ pub struct Counters {
     /// System calls on the ring.
     pub enters: u64,
     /// How it waited.
-    pub waits: Waits,
+    pub waits: WaitStats,
 }
 
 /// Data of one send: headers and data in slots, or headers here and data elsewhere.
-struct Batch {
+struct SendBatch {
     slots: Vec<u8>,
     len: usize,
     pieces: Vec<libc::iovec>,
@@ -79,16 +79,16 @@ struct Connection {
     from: usize,
     to: usize,
     /// The request whose data is arriving, and how much is to come.
-    arriving: Option<(Request, usize)>,
+    arriving: Option<(LoadRequest, usize)>,
     receiving: bool,
     sending: bool,
     /// The peer is gone: closed when nothing is under way.
     closing: bool,
     /// Index in `batches` of the one that is filled.
     filling: usize,
-    batches: [Batch; 2],
+    batches: [SendBatch; 2],
     /// Requests that have no room in a batch yet.
-    waiting: VecDeque<Request>,
+    waiting: VecDeque<LoadRequest>,
 }
 
 /// The ring and all that it works for. Memory that the kernel was told of belongs to a connection,
@@ -98,21 +98,21 @@ struct Responder {
     ring: IoUring,
     listener: TcpListener,
     memory: Vec<u8>,
-    options: Options,
-    spin: Spin,
-    counters: Counters,
+    options: ResponderOptions,
+    spin: SpinEstimator,
+    counters: ResponderCounters,
     last_event: Instant,
 }
 
-const ACCEPT: u64 = u64::MAX;
-const SEND: u64 = 1 << 32;
+const ACCEPT_TOKEN: u64 = u64::MAX;
+const SEND_TOKEN_FLAG: u64 = 1 << 32;
 
 /// Serves until the process is asked to end; `ready` is called when its memory is there, and `report` whenever the last
 /// connection closes.
 pub fn serve(
-    options: Options,
+    options: ResponderOptions,
     mut ready: impl FnMut(SocketAddr),
-    mut report: impl FnMut(Counters),
+    mut report: impl FnMut(ResponderCounters),
 ) -> io::Result<()> {
     let listener = TcpListener::bind(options.listen)?;
     let address = listener.local_addr()?;
@@ -128,21 +128,21 @@ pub fn serve(
         listener,
         // Written once: pages never touched would all be one page of zeroes.
         memory: (0..options.memory).map(|n| n as u8).collect(),
-        spin: Spin::new(options.wait, options.poll),
+        spin: SpinEstimator::new(options.wait, options.poll),
         options,
-        counters: Counters::default(),
+        counters: ResponderCounters::default(),
         last_event: Instant::now(),
     };
     responder.accept()?;
     ready(address);
-    while !system::stopped() {
+    while !system::stop_requested() {
         responder.wait()?;
         if responder.complete_all()? {
             responder.counters.waits = std::mem::take(&mut responder.spin.waits);
             report(std::mem::take(&mut responder.counters));
         }
     }
-    responder.finish()
+    responder.close_all()
 }
 
 impl Responder {
@@ -187,15 +187,15 @@ impl Responder {
         }
         let ring = &mut self.ring;
         let before = self.spin.waits.polled_ns;
-        let came = self
-            .spin
-            .poll(|| ring.submission().taskrun() || !ring.completion().is_empty() || system::stopped());
+        let came = self.spin.poll(|| {
+            ring.submission().taskrun() || !ring.completion().is_empty() || system::stop_requested()
+        });
         if let Some(polled) = &self.options.polled {
             polled.fetch_add(self.spin.waits.polled_ns - before, Ordering::Relaxed);
         }
         self.enter(if came { 0 } else { 1 })?;
         if !came {
-            self.spin.slept(self.last_event.elapsed());
+            self.spin.note_sleep(self.last_event.elapsed());
         }
         self.last_event = Instant::now();
         Ok(())
@@ -204,7 +204,7 @@ impl Responder {
     fn accept(&mut self) -> io::Result<()> {
         let fd = types::Fd(self.listener.as_raw_fd());
         let entry = opcode::Accept::new(fd, std::ptr::null_mut(), std::ptr::null_mut());
-        self.push(entry.flags(libc::SOCK_CLOEXEC).build().user_data(ACCEPT))
+        self.push(entry.flags(libc::SOCK_CLOEXEC).build().user_data(ACCEPT_TOKEN))
     }
 
     /// Handles all completions; true if the last connection closed.
@@ -213,23 +213,23 @@ impl Responder {
         loop {
             let Some(completion) = self.ring.completion().next() else { break };
             let (data, result) = (completion.user_data(), completion.result());
-            if data == ACCEPT {
-                self.accepted(result)?;
+            if data == ACCEPT_TOKEN {
+                self.handle_accept(result)?;
                 continue;
             }
-            let index = (data & !SEND) as usize;
+            let index = (data & !SEND_TOKEN_FLAG) as usize;
             let Some(connection) = self.connections.get_mut(index).and_then(Option::as_mut) else { continue };
-            if data & SEND == 0 {
-                connection.received(result);
+            if data & SEND_TOKEN_FLAG == 0 {
+                connection.handle_receive(result);
             } else {
-                connection.sent(result);
+                connection.handle_send(result);
             }
-            closed |= self.go_on(index)?;
+            closed |= self.advance_connection(index)?;
         }
         Ok(closed && self.connections.iter().all(Option::is_none))
     }
 
-    fn accepted(&mut self, result: i32) -> io::Result<()> {
+    fn handle_accept(&mut self, result: i32) -> io::Result<()> {
         self.accept()?;
         if result < 0 {
             return Ok(());
@@ -251,11 +251,11 @@ impl Responder {
         if let Some(slot) = self.connections.get_mut(index) {
             *slot = Some(Box::new(Connection::new(socket)));
         }
-        self.go_on(index).map(drop)
+        self.advance_connection(index).map(drop)
     }
 
     /// Parses what came and starts what can be started; true if the connection closed.
-    fn go_on(&mut self, index: usize) -> io::Result<bool> {
+    fn advance_connection(&mut self, index: usize) -> io::Result<bool> {
         let Some(slot) = self.connections.get_mut(index) else { return Ok(false) };
         let Some(connection) = slot else { return Ok(false) };
         if connection.closing {
@@ -265,8 +265,8 @@ impl Responder {
             *slot = None;
             return Ok(true);
         }
-        self.counters.requests += connection.parse(&mut self.memory);
-        connection.fill(&self.memory);
+        self.counters.requests += connection.parse_requests(&mut self.memory);
+        connection.fill_batch(&self.memory);
         let send = connection.start_send(index);
         let receive = connection.start_receive(index);
         self.counters.sends += u64::from(send.is_some());
@@ -277,20 +277,20 @@ impl Responder {
         let is_over =
             |connection: &Connection| connection.closing && !connection.receiving && !connection.sending;
         if self.connections.get(index).and_then(Option::as_deref).is_some_and(is_over) {
-            self.go_on(index)
+            self.advance_connection(index)
         } else {
             Ok(false)
         }
     }
 
     /// Ends all connections and waits until the kernel has let go of their memory.
-    fn finish(&mut self) -> io::Result<()> {
+    fn close_all(&mut self) -> io::Result<()> {
         for connection in self.connections.iter_mut().flatten() {
             connection.closing = true;
             connection.socket.shutdown(std::net::Shutdown::Both).ok();
         }
         for index in 0..self.connections.len() {
-            self.go_on(index)?;
+            self.advance_connection(index)?;
         }
         while self.connections.iter().any(Option::is_some) {
             self.enter(1)?;
@@ -304,7 +304,7 @@ impl Connection {
     fn new(socket: TcpStream) -> Self {
         Connection {
             socket,
-            input: vec![0; INPUT_LEN],
+            input: vec![0; RECEIVE_BYTES_MAX],
             from: 0,
             to: 0,
             arriving: None,
@@ -312,12 +312,12 @@ impl Connection {
             sending: false,
             closing: false,
             filling: 0,
-            batches: [Batch::new(), Batch::new()],
+            batches: [SendBatch::new(), SendBatch::new()],
             waiting: VecDeque::new(),
         }
     }
 
-    fn received(&mut self, result: i32) {
+    fn handle_receive(&mut self, result: i32) {
         self.receiving = false;
         match usize::try_from(result) {
             Ok(0) => self.closing = true,
@@ -328,7 +328,7 @@ impl Connection {
     }
 
     #[expect(clippy::indexing_slicing, reason = "`filling` is 0 or 1, and there are two batches")]
-    fn sent(&mut self, result: i32) {
+    fn handle_send(&mut self, result: i32) {
         self.sending = false;
         let batch = &mut self.batches[1 - self.filling];
         match usize::try_from(result) {
@@ -346,7 +346,7 @@ impl Connection {
         clippy::indexing_slicing,
         reason = "`from` is at most `to`, which is what was received; `place` keeps a request within the memory"
     )]
-    fn parse(&mut self, memory: &mut [u8]) -> u64 {
+    fn parse_requests(&mut self, memory: &mut [u8]) -> u64 {
         let mut requests = 0;
         loop {
             let (request, left) = match self.arriving.take() {
@@ -355,17 +355,19 @@ impl Connection {
                     let Some(header) = self.input[self.from..self.to].first_chunk::<HEADER_LEN>() else {
                         break;
                     };
-                    let Some(request) = parse_request(header).filter(|r| r.len as usize <= DATA_MAX) else {
+                    let Some(request) = parse_request(header).filter(|r| r.len as usize <= REQUEST_BYTES_MAX)
+                    else {
                         self.closing = true;
                         break;
                     };
                     self.from += HEADER_LEN;
-                    (request, if request.op == Op::Write { request.len as usize } else { 0 })
+                    (request, if request.op == LoadOp::Write { request.len as usize } else { 0 })
                 }
             };
             let here = left.min(self.to - self.from);
             if !memory.is_empty() {
-                let at = place(request, memory.len()) + (request.len as usize - left) * usize::from(left > 0);
+                let at = data_offset(request, memory.len())
+                    + (request.len as usize - left) * usize::from(left > 0);
                 memory[at..at + here].copy_from_slice(&self.input[self.from..self.from + here]);
             }
             self.from += here;
@@ -381,7 +383,7 @@ impl Connection {
 
     /// Puts replies into the batch as long as there is room.
     #[expect(clippy::indexing_slicing, reason = "`filling` is 0 or 1, and there are two batches")]
-    fn fill(&mut self, memory: &[u8]) {
+    fn fill_batch(&mut self, memory: &[u8]) {
         while let Some(request) = self.waiting.front() {
             if !self.batches[self.filling].add(*request, memory) {
                 break;
@@ -400,9 +402,9 @@ impl Connection {
             self.filling = 1 - self.filling;
         }
         let fd = types::Fd(self.socket.as_raw_fd());
-        let entry = self.batches[1 - self.filling].send(fd)?;
+        let entry = self.batches[1 - self.filling].send_entry(fd)?;
         self.sending = true;
-        Some(entry.user_data(SEND | index as u64))
+        Some(entry.user_data(SEND_TOKEN_FLAG | index as u64))
     }
 
     #[expect(clippy::indexing_slicing, reason = "`to` is at most what was received")]
@@ -422,15 +424,15 @@ impl Connection {
 }
 
 /// Where in a memory of `size` bytes a request's data lies.
-fn place(request: Request, size: usize) -> usize {
+fn data_offset(request: LoadRequest, size: usize) -> usize {
     (request.offset % (size - request.len as usize + 1) as u64) as usize
 }
 
-impl Batch {
+impl SendBatch {
     fn new() -> Self {
         // SAFETY: null pointers and zero lengths are a message without anything.
         let message = Box::new(unsafe { std::mem::zeroed::<libc::msghdr>() });
-        Batch { slots: vec![0; BATCH_LEN], len: 0, pieces: Vec::new(), message, bytes: 0, sent: 0 }
+        SendBatch { slots: vec![0; BATCH_BYTES_MAX], len: 0, pieces: Vec::new(), message, bytes: 0, sent: 0 }
     }
 
     fn clear(&mut self) {
@@ -443,10 +445,10 @@ impl Batch {
         clippy::indexing_slicing,
         reason = "the slots were made long enough; `place` keeps a request within the memory"
     )]
-    fn add(&mut self, request: Request, memory: &[u8]) -> bool {
-        let data = if request.op == Op::Read { request.len as usize } else { 0 };
+    fn add(&mut self, request: LoadRequest, memory: &[u8]) -> bool {
+        let data = if request.op == LoadOp::Read { request.len as usize } else { 0 };
         let bytes = HEADER_LEN + data;
-        let full = self.bytes + bytes > BATCH_LEN || self.pieces.len() + 2 > PIECES_MAX;
+        let full = self.bytes + bytes > BATCH_BYTES_MAX || self.pieces.len() + 2 > IOVECS_MAX;
         if full && self.bytes > 0 {
             return false;
         }
@@ -458,17 +460,17 @@ impl Batch {
         let at = self.len;
         self.slots[at..at + HEADER_LEN].copy_from_slice(&reply_header(request.tag, data as u32));
         self.len += in_slots;
-        self.piece(self.slots[at..].as_ptr(), in_slots);
+        self.push_slice(self.slots[at..].as_ptr(), in_slots);
         if !memory.is_empty() && data > 0 {
-            let place = place(request, memory.len());
-            self.piece(memory[place..place + data].as_ptr(), data);
+            let place = data_offset(request, memory.len());
+            self.push_slice(memory[place..place + data].as_ptr(), data);
         }
         self.bytes += bytes;
         true
     }
 
     /// Adds a stretch, to the last one if it lies behind it.
-    fn piece(&mut self, at: *const u8, len: usize) {
+    fn push_slice(&mut self, at: *const u8, len: usize) {
         match self.pieces.last_mut() {
             Some(last) if last.iov_base.wrapping_byte_add(last.iov_len).cast_const() == at.cast() => {
                 last.iov_len += len;
@@ -478,7 +480,7 @@ impl Batch {
     }
 
     /// The operation that sends what is left.
-    fn send(&mut self, fd: types::Fd) -> Option<squeue::Entry> {
+    fn send_entry(&mut self, fd: types::Fd) -> Option<squeue::Entry> {
         if self.sent == self.bytes {
             return None;
         }

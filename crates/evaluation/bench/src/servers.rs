@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 use crate::{spdk, system};
 
 /// How long a server may take to start, and to stop.
-const PATIENCE: Duration = Duration::from_secs(30);
+const START_STOP_TIMEOUT: Duration = Duration::from_secs(30);
 /// Size of each volume in MiB.
 pub const VOLUME_MIB: usize = 256;
 /// The NVMe subsystem of Blockwire's and of SPDK's volume.
-const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:bench";
+const SUBSYSTEM_NQN: &str = "nqn.2026-11.io.blockwire:bench";
 /// tgt's target.
-const TGT_NAME: &str = "iqn.2026-11.io.blockwire.bench:tgt";
+const TGT_TARGET_IQN: &str = "iqn.2026-11.io.blockwire.bench:tgt";
 
 /// What can be compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -68,7 +68,7 @@ impl ServerKind {
     }
 
     /// How a generator that drives it waits.
-    pub fn client_wait(self) -> &'static str {
+    pub fn client_wait_mode(self) -> &'static str {
         match self {
             ServerKind::BarePolling => "poll",
             ServerKind::BareSleeping => "sleep",
@@ -87,7 +87,7 @@ impl ServerKind {
 
 /// Where things are.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct BenchEnvironment {
     /// Directory of this project's programs.
     pub programs: PathBuf,
     /// The daemon.
@@ -104,7 +104,7 @@ pub struct Places {
 
 /// A server that runs; dropped, it ends.
 #[derive(Debug)]
-pub struct Server {
+pub struct RunningServer {
     /// What it is.
     pub kind: ServerKind,
     child: Child,
@@ -117,21 +117,21 @@ pub struct Server {
     lines: Receiver<String>,
 }
 
-impl Server {
+impl RunningServer {
     /// Starts a server on its core and waits until it serves.
-    pub fn start(kind: ServerKind, places: &Places) -> io::Result<Server> {
-        system::pin(places.server_core)?;
+    pub fn start(kind: ServerKind, places: &BenchEnvironment) -> io::Result<RunningServer> {
+        system::pin_thread(places.server_core)?;
         let started = match kind {
-            ServerKind::Bare => bare(kind, places, &[]),
-            ServerKind::BareMemory => bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
-            ServerKind::BarePolling => bare(kind, places, &["--wait", "poll"]),
-            ServerKind::BareSleeping => bare(kind, places, &["--wait", "sleep"]),
-            ServerKind::Blockwire => blockwire(places),
-            ServerKind::BlockwireNvme => blockwire_nvme(places),
-            ServerKind::Tgt => tgt(places),
-            ServerKind::Spdk => spdk(places),
+            ServerKind::Bare => start_bare(kind, places, &[]),
+            ServerKind::BareMemory => start_bare(kind, places, &["--memory-mib", &VOLUME_MIB.to_string()]),
+            ServerKind::BarePolling => start_bare(kind, places, &["--wait", "poll"]),
+            ServerKind::BareSleeping => start_bare(kind, places, &["--wait", "sleep"]),
+            ServerKind::Blockwire => start_blockwire_iscsi(places),
+            ServerKind::BlockwireNvme => start_blockwire_nvme(places),
+            ServerKind::Tgt => start_tgt(places),
+            ServerKind::Spdk => start_spdk(places),
         };
-        system::pin(places.client_core)?;
+        system::pin_thread(places.client_core)?;
         started
     }
 
@@ -141,16 +141,16 @@ impl Server {
     }
 
     /// Keeps a server that polls for ever off the core that it shares with the others.
-    pub fn rest(&self) -> io::Result<()> {
+    pub fn pause(&self) -> io::Result<()> {
         if self.kind.polls() { system::pause(self.pid()) } else { Ok(()) }
     }
 
-    /// Undoes [`Server::rest`].
+    /// Undoes [`RunningServer::pause`].
     pub fn resume(&self) -> io::Result<()> {
         if self.kind.polls() { system::resume(self.pid()) } else { Ok(()) }
     }
 
-    fn new(kind: ServerKind, mut command: Command) -> io::Result<Server> {
+    fn new(kind: ServerKind, mut command: Command) -> io::Result<RunningServer> {
         let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn()?;
         let output = child.stdout.take().map(BufReader::new);
         let (sender, lines) = mpsc::channel();
@@ -160,12 +160,12 @@ impl Server {
                 sender.send(line).ok();
             }
         });
-        Ok(Server { kind, child, load_args: Vec::new(), url: None, transport: None, lines })
+        Ok(RunningServer { kind, child, load_args: Vec::new(), url: None, transport: None, lines })
     }
 
     /// The address of the line that begins so, once the server says that it is ready.
-    fn listening(&self, prefix: &str) -> io::Result<String> {
-        let end = Instant::now() + PATIENCE;
+    fn wait_for_listening(&self, prefix: &str) -> io::Result<String> {
+        let end = Instant::now() + START_STOP_TIMEOUT;
         let mut address = None;
         loop {
             let left = end.saturating_duration_since(Instant::now());
@@ -182,20 +182,20 @@ impl Server {
     }
 }
 
-impl Server {
+impl RunningServer {
     /// The subsystem of a volume `bench` is reached here.
-    fn over_nvme(mut self, address: &str) -> io::Result<Server> {
+    fn with_nvme_address(mut self, address: &str) -> io::Result<RunningServer> {
         let (host, port) = address.rsplit_once(':').ok_or(io::ErrorKind::InvalidData)?;
         self.transport =
-            Some(format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{SUBSYSTEM}"));
-        self.url = Some(format!("nvme+tcp://{address}/{SUBSYSTEM}/1"));
-        let args = [address, "--protocol", "nvme", "--subsystem", SUBSYSTEM, "--nsid", "1"];
+            Some(format!("trtype:TCP adrfam:IPv4 traddr:{host} trsvcid:{port} subnqn:{SUBSYSTEM_NQN}"));
+        self.url = Some(format!("nvme+tcp://{address}/{SUBSYSTEM_NQN}/1"));
+        let args = [address, "--protocol", "nvme", "--subsystem", SUBSYSTEM_NQN, "--nsid", "1"];
         self.load_args = args.map(str::to_owned).to_vec();
         Ok(self)
     }
 }
 
-impl Drop for Server {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.resume().ok();
         let mut asked = system::terminate(self.child.id()).is_ok();
@@ -212,34 +212,34 @@ impl Drop for Server {
     }
 }
 
-fn bare(kind: ServerKind, places: &Places, args: &[&str]) -> io::Result<Server> {
-    let mut command = system::held(places.programs.join("bare-responder"));
+fn start_bare(kind: ServerKind, places: &BenchEnvironment, args: &[&str]) -> io::Result<RunningServer> {
+    let mut command = system::command_ending_with_parent(places.programs.join("bare-responder"));
     command.args(args);
-    let mut server = Server::new(kind, command)?;
-    server.load_args = vec![server.listening("listening bare ")?];
+    let mut server = RunningServer::new(kind, command)?;
+    server.load_args = vec![server.wait_for_listening("listening bare ")?];
     Ok(server)
 }
 
-fn blockwire(places: &Places) -> io::Result<Server> {
-    let mut server = serve(places, ServerKind::Blockwire, "--iscsi")?;
-    let address = server.listening("listening iscsi ")?;
+fn start_blockwire_iscsi(places: &BenchEnvironment) -> io::Result<RunningServer> {
+    let mut server = start_blockwire(places, ServerKind::Blockwire, "--iscsi")?;
+    let address = server.wait_for_listening("listening iscsi ")?;
     let target = "iqn.2026-11.io.blockwire:bench";
     server.url = Some(format!("iscsi://{address}/{target}/0"));
     server.load_args = iscsi_args(address, target, 0);
     Ok(server)
 }
 
-fn blockwire_nvme(places: &Places) -> io::Result<Server> {
-    let server = serve(places, ServerKind::BlockwireNvme, "--nvme")?;
-    let address = server.listening("listening nvme ")?;
-    server.over_nvme(&address)
+fn start_blockwire_nvme(places: &BenchEnvironment) -> io::Result<RunningServer> {
+    let server = start_blockwire(places, ServerKind::BlockwireNvme, "--nvme")?;
+    let address = server.wait_for_listening("listening nvme ")?;
+    server.with_nvme_address(&address)
 }
 
 /// The daemon with one volume, on a port of one protocol.
-fn serve(places: &Places, kind: ServerKind, protocol: &str) -> io::Result<Server> {
+fn start_blockwire(places: &BenchEnvironment, kind: ServerKind, protocol: &str) -> io::Result<RunningServer> {
     let scratch = places.scratch.join(kind.name());
     fs::create_dir_all(&scratch)?;
-    let mut command = system::held(&places.blockwire);
+    let mut command = system::command_ending_with_parent(&places.blockwire);
     command
         .args(["serve", "--volume", &format!("bench=ram:{VOLUME_MIB}M"), protocol, "127.0.0.1:0"])
         .args(["--cores", &places.server_core.to_string()])
@@ -247,7 +247,7 @@ fn serve(places: &Places, kind: ServerKind, protocol: &str) -> io::Result<Server
         .arg(scratch.join("state"))
         .arg("--control")
         .arg(scratch.join("control.sock"));
-    Server::new(kind, command)
+    RunningServer::new(kind, command)
 }
 
 fn iscsi_args(address: String, target: &str, lun: u8) -> Vec<String> {
@@ -257,7 +257,7 @@ fn iscsi_args(address: String, target: &str, lun: u8) -> Vec<String> {
     args
 }
 
-fn tgt(places: &Places) -> io::Result<Server> {
+fn start_tgt(places: &BenchEnvironment) -> io::Result<RunningServer> {
     // On a memory file system if there is one: its volume is to be memory as well.
     let memory = Path::new("/dev/shm");
     let directory = if memory.is_dir() { memory } else { places.scratch.as_path() };
@@ -266,40 +266,40 @@ fn tgt(places: &Places) -> io::Result<Server> {
     let image = directory.join(format!("{own}.img"));
     let made = fs::File::options().write(true).create_new(true).mode(0o600).open(&image)?;
     let sized = made.set_len((VOLUME_MIB as u64) << 20);
-    let server = sized.and_then(|()| tgt_over(&image));
+    let server = sized.and_then(|()| start_tgt_on(&image));
     // The daemon has it open; its name is not needed any more.
     fs::remove_file(&image)?;
     server
 }
 
 /// A tgtd of its own, whose volume is a file.
-fn tgt_over(image: &Path) -> io::Result<Server> {
+fn start_tgt_on(image: &Path) -> io::Result<RunningServer> {
     fs::create_dir_all("/var/run/tgtd")?;
     // A port that nobody has at the moment.
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let control = (std::process::id() % 30_000 + 1).to_string();
-    if tgtadm(&control, &["--op", "show", "--mode", "sys"])? {
+    if run_tgtadm(&control, &["--op", "show", "--mode", "sys"])? {
         return Err(io::Error::other(format!("another tgtd has the control number {control}: end it first")));
     }
-    let mut command = system::held("tgtd");
+    let mut command = system::command_ending_with_parent("tgtd");
     command.args(["-f", "-C", &control, "--iscsi", &format!("portal={address}")]).stderr(Stdio::null());
-    let server = Server::new(ServerKind::Tgt, command)?;
+    let server = RunningServer::new(ServerKind::Tgt, command)?;
     let mut server = configure_tgt(server, &control, image)?;
-    server.url = Some(format!("iscsi://{address}/{TGT_NAME}/1"));
-    server.load_args = iscsi_args(address.to_string(), TGT_NAME, 1);
+    server.url = Some(format!("iscsi://{address}/{TGT_TARGET_IQN}/1"));
+    server.load_args = iscsi_args(address.to_string(), TGT_TARGET_IQN, 1);
     Ok(server)
 }
 
 /// Whether a tgtd takes this.
-fn tgtadm(control: &str, args: &[&str]) -> io::Result<bool> {
+fn run_tgtadm(control: &str, args: &[&str]) -> io::Result<bool> {
     let mut command = Command::new("tgtadm");
     command.args(["-C", control, "--lld", "iscsi"]).args(args);
     command.stdout(Stdio::null()).stderr(Stdio::null()).status().map(|status| status.success())
 }
 
-fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Server> {
-    let admin = |args: &[&str]| tgtadm(control, args);
-    let end = Instant::now() + PATIENCE;
+fn configure_tgt(server: RunningServer, control: &str, image: &Path) -> io::Result<RunningServer> {
+    let admin = |args: &[&str]| run_tgtadm(control, args);
+    let end = Instant::now() + START_STOP_TIMEOUT;
     while !admin(&["--op", "show", "--mode", "sys"])? {
         if Instant::now() > end {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "tgtd does not answer tgtadm"));
@@ -308,7 +308,7 @@ fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Serv
     }
     let image = image.to_string_lossy();
     let steps: [&[&str]; 3] = [
-        &["--op", "new", "--mode", "target", "--tid", "1", "-T", TGT_NAME],
+        &["--op", "new", "--mode", "target", "--tid", "1", "-T", TGT_TARGET_IQN],
         &["--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &image],
         &["--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"],
     ];
@@ -320,12 +320,15 @@ fn configure_tgt(server: Server, control: &str, image: &Path) -> io::Result<Serv
     Ok(server)
 }
 
-fn spdk(places: &Places) -> io::Result<Server> {
+fn start_spdk(places: &BenchEnvironment) -> io::Result<RunningServer> {
     let spdk = places.spdk.as_ref().ok_or_else(|| io::Error::other("SPDK was not built"))?;
     let address = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
     let configuration = places.scratch.join("spdk.json");
-    fs::write(&configuration, spdk::configuration(address.port(), SUBSYSTEM, VOLUME_MIB).to_string())?;
-    let mut command = spdk::command(spdk, "nvmf_tgt", system::held);
+    fs::write(
+        &configuration,
+        spdk::target_configuration(address.port(), SUBSYSTEM_NQN, VOLUME_MIB).to_string(),
+    )?;
+    let mut command = spdk::spdk_command(spdk, "nvmf_tgt", system::command_ending_with_parent);
     command
         .args(["--no-huge", "-s", "1024", "--no-pci", "--iova-mode", "va"])
         .args(["-m", &format!("{:#x}", 1_u64 << places.server_core)])
@@ -334,13 +337,13 @@ fn spdk(places: &Places) -> io::Result<Server> {
         .arg("-c")
         .arg(configuration)
         .stderr(Stdio::null());
-    let server = Server::new(ServerKind::Spdk, command)?;
-    let end = Instant::now() + PATIENCE;
+    let server = RunningServer::new(ServerKind::Spdk, command)?;
+    let end = Instant::now() + START_STOP_TIMEOUT;
     while std::net::TcpStream::connect(address).is_err() {
         if Instant::now() > end {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "nvmf_tgt does not get ready"));
         }
         std::thread::sleep(Duration::from_millis(100));
     }
-    server.over_nvme(&address.to_string())
+    server.with_nvme_address(&address.to_string())
 }

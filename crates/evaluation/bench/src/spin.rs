@@ -13,7 +13,7 @@ const SCORE_MAX: i32 = 8;
 
 /// How a program waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Wait {
+pub enum WaitMode {
     /// Polls for a short time where that has lately paid, then sleeps.
     Adaptive,
     /// Polls for ever.
@@ -24,7 +24,7 @@ pub enum Wait {
 
 /// What waiting came to.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Waits {
+pub struct WaitStats {
     /// Polls that ended with an event.
     pub polls_useful: u64,
     /// Polls that ended with a sleep.
@@ -39,26 +39,26 @@ pub struct Waits {
 
 /// The estimate of one loop.
 #[derive(Debug)]
-pub struct Spin {
-    wait: Wait,
+pub struct SpinEstimator {
+    wait: WaitMode,
     max: Duration,
     score: i32,
     /// What waiting came to so far.
-    pub waits: Waits,
+    pub waits: WaitStats,
 }
 
-impl Spin {
+impl SpinEstimator {
     /// An estimate that polls for `max` at the longest.
-    pub fn new(wait: Wait, max: Duration) -> Self {
-        Spin { wait, max, score: 0, waits: Waits::default() }
+    pub fn new(wait: WaitMode, max: Duration) -> Self {
+        SpinEstimator { wait, max, score: 0, waits: WaitStats::default() }
     }
 
     /// Polls with `look` until it says true, or it is time to sleep; whether it said true.
     pub fn poll(&mut self, mut look: impl FnMut() -> bool) -> bool {
         let budget = match self.wait {
-            Wait::Poll => Duration::MAX,
-            Wait::Adaptive if self.score > 0 => self.max,
-            Wait::Adaptive | Wait::Sleep => return look(),
+            WaitMode::Poll => Duration::MAX,
+            WaitMode::Adaptive if self.score > 0 => self.max,
+            WaitMode::Adaptive | WaitMode::Sleep => return look(),
         };
         let start = Instant::now();
         loop {
@@ -84,7 +84,7 @@ impl Spin {
     }
 
     /// A sleep ended; the last event was `gap` ago.
-    pub fn slept(&mut self, gap: Duration) {
+    pub fn note_sleep(&mut self, gap: Duration) {
         self.waits.sleeps += 1;
         let near = gap.saturating_sub(WAKE_COST) <= self.max;
         self.score = if near { self.score + 1 } else { self.score - 2 }.clamp(-SCORE_MAX, SCORE_MAX);
@@ -95,15 +95,15 @@ impl Spin {
 mod tests {
     use super::*;
 
-    fn spin(wait: Wait) -> Spin {
-        Spin::new(wait, Duration::from_micros(50))
+    fn spin(wait: WaitMode) -> SpinEstimator {
+        SpinEstimator::new(wait, Duration::from_micros(50))
     }
 
     #[test]
     fn far_events_are_not_polled_for() {
-        let mut spin = spin(Wait::Adaptive);
+        let mut spin = spin(WaitMode::Adaptive);
         for _ in 0..100 {
-            spin.slept(Duration::from_millis(1));
+            spin.note_sleep(Duration::from_millis(1));
             assert!(!spin.poll(|| false));
         }
         assert_eq!((spin.waits.polls_idle, spin.waits.sleeps), (0, 100));
@@ -111,8 +111,8 @@ mod tests {
 
     #[test]
     fn near_events_are_polled_for_until_they_stay_away() {
-        let mut spin = spin(Wait::Adaptive);
-        spin.slept(Duration::from_micros(80));
+        let mut spin = spin(WaitMode::Adaptive);
+        spin.note_sleep(Duration::from_micros(80));
         assert!(spin.poll(|| true));
         assert_eq!(spin.waits.polls_useful, 1);
         for _ in 0..10 {
@@ -124,8 +124,8 @@ mod tests {
 
     #[test]
     fn sleepers_look_once() {
-        let mut spin = spin(Wait::Sleep);
-        spin.slept(Duration::ZERO);
+        let mut spin = spin(WaitMode::Sleep);
+        spin.note_sleep(Duration::ZERO);
         let mut looks = 0;
         assert!(!spin.poll(|| {
             looks += 1;

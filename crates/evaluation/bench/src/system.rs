@@ -11,12 +11,12 @@ use rustix::net::sockopt;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, setrlimit};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-fn checked(result: libc::c_int) -> io::Result<libc::c_int> {
+fn check_result(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 /// Binds this thread, and what it starts from now on, to one core.
-pub fn pin(core: usize) -> io::Result<()> {
+pub fn pin_thread(core: usize) -> io::Result<()> {
     if core >= CpuSet::MAX_CPU {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -42,9 +42,9 @@ pub fn raise_descriptor_limit() -> io::Result<()> {
 }
 
 /// Moves this thread, and what it starts from now on, into a network of its own.
-pub fn leave_network() -> io::Result<()> {
+pub fn unshare_network() -> io::Result<()> {
     // SAFETY: no memory is involved.
-    checked(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
+    check_result(unsafe { libc::unshare(libc::CLONE_NEWNET) }).map(drop)
 }
 
 /// Processor time of all children that have ended and were waited for, user and system, in nanoseconds.
@@ -52,13 +52,13 @@ pub fn children_cpu_ns() -> io::Result<u64> {
     // SAFETY: the structure is plain numbers, for which zero is a value.
     let mut used: libc::rusage = unsafe { std::mem::zeroed() };
     // SAFETY: the structure is the one that the call fills.
-    checked(unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut used) })?;
+    check_result(unsafe { libc::getrusage(libc::RUSAGE_CHILDREN, &mut used) })?;
     let ns = |time: libc::timeval| time.tv_sec as u64 * 1_000_000_000 + time.tv_usec as u64 * 1000;
     Ok(ns(used.ru_utime) + ns(used.ru_stime))
 }
 
 /// Processor time of a process, all its threads ended or alive, user and system, in nanoseconds.
-pub fn process_clock(pid: u32) -> io::Result<u64> {
+pub fn process_cpu_ns(pid: u32) -> io::Result<u64> {
     let mut clock = 0;
     let pid = libc::pid_t::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     // SAFETY: `clock` is what the call fills.
@@ -70,19 +70,19 @@ pub fn process_clock(pid: u32) -> io::Result<u64> {
 
 /// Processor time of the thread that asks, user and system, in nanoseconds.
 #[cfg(test)]
-pub fn thread_clock() -> io::Result<u64> {
+pub fn thread_cpu_ns() -> io::Result<u64> {
     clock_ns(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 
 fn clock_ns(clock: libc::clockid_t) -> io::Result<u64> {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is what the call fills.
-    checked(unsafe { libc::clock_gettime(clock, &mut time) })?;
+    check_result(unsafe { libc::clock_gettime(clock, &mut time) })?;
     Ok(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
 }
 
 /// A program that ends with this thread, even if that is killed: a server that nobody asks to end would serve on.
-pub fn held(program: impl AsRef<OsStr>) -> Command {
+pub fn command_ending_with_parent(program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL"]).arg(program);
     command
@@ -108,27 +108,27 @@ fn signal(pid: u32, signal: Signal) -> io::Result<()> {
     Ok(kill_process(pid, signal)?)
 }
 
-static STOP: AtomicBool = AtomicBool::new(false);
+static STOP_REQUESTED: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn note_stop(_: libc::c_int) {
-    STOP.store(true, Ordering::Relaxed);
+    STOP_REQUESTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGTERM and SIGINT make [`stopped`] true and interrupt what waits.
-pub fn catch_stop() -> io::Result<()> {
+/// From now on SIGTERM and SIGINT make [`stop_requested`] true and interrupt what waits.
+pub fn install_stop_handler() -> io::Result<()> {
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: zero is a value of this structure (no flags, an empty mask).
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = note_stop as *const () as usize;
         // SAFETY: the handler only stores to an atomic, which a handler may.
-        checked(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
+        check_result(unsafe { libc::sigaction(signal, &action, std::ptr::null_mut()) })?;
     }
     Ok(())
 }
 
 /// Whether the process was asked to end.
-pub fn stopped() -> bool {
-    STOP.load(Ordering::Relaxed)
+pub fn stop_requested() -> bool {
+    STOP_REQUESTED.load(Ordering::Relaxed)
 }
 
 /// Waits for many sockets at once.
@@ -142,7 +142,7 @@ impl Epoll {
     /// Waits for nothing yet.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no memory is involved.
-        let fd = checked(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        let fd = check_result(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
         // SAFETY: a fresh descriptor that nothing else owns.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         Ok(Epoll { fd, events: vec![libc::epoll_event { events: 0, u64: 0 }; 256] })
@@ -150,19 +150,19 @@ impl Epoll {
 
     /// Waits for `socket` to be readable, and writable where asked, from now on.
     pub fn add(&self, socket: RawFd, token: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, socket, token, libc::EPOLLIN)
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, socket, token, libc::EPOLLIN)
     }
 
     /// Changes whether writability is waited for as well.
-    pub fn writable(&self, socket: RawFd, token: u64, wanted: bool) -> io::Result<()> {
+    pub fn set_writable(&self, socket: RawFd, token: u64, wanted: bool) -> io::Result<()> {
         let also = if wanted { libc::EPOLLOUT } else { 0 };
-        self.control(libc::EPOLL_CTL_MOD, socket, token, libc::EPOLLIN | also)
+        self.epoll_ctl(libc::EPOLL_CTL_MOD, socket, token, libc::EPOLLIN | also)
     }
 
-    fn control(&self, how: libc::c_int, socket: RawFd, token: u64, events: libc::c_int) -> io::Result<()> {
+    fn epoll_ctl(&self, how: libc::c_int, socket: RawFd, token: u64, events: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event { events: events as u32, u64: token };
         // SAFETY: the event is read during the call only.
-        checked(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), how, socket, &mut event) }).map(drop)
+        check_result(unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), how, socket, &mut event) }).map(drop)
     }
 
     /// Waits until a socket is ready, or for as long as this to the nanosecond.
@@ -170,7 +170,7 @@ impl Epoll {
         let time = libc::timespec { tv_sec: 0, tv_nsec: i64::from(timeout.subsec_nanos()) };
         let mut fd = libc::pollfd { fd: self.fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
         // SAFETY: one descriptor is looked at, and it and the time outlive the call; no signal mask is passed.
-        match checked(unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) }) {
+        match check_result(unsafe { libc::ppoll(&mut fd, 1, &time, std::ptr::null()) }) {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             other => other.map(drop),
         }
@@ -189,7 +189,7 @@ impl Epoll {
             };
         let timeout = timeout.map_or(-1, |t| t.as_micros().div_ceil(1000).min(i32::MAX as u128) as i32);
         // SAFETY: the system writes at most as many events as there are.
-        let count = checked(unsafe {
+        let count = check_result(unsafe {
             libc::epoll_wait(self.fd.as_raw_fd(), self.events.as_mut_ptr(), self.events.len() as i32, timeout)
         });
         let count = match count {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn what_is_held_never_outlives_who_started_it() {
         let started = std::thread::spawn(|| {
-            let mut command = held("sh");
+            let mut command = command_ending_with_parent("sh");
             command.args(["-c", "echo on; exec sleep 600"]).stdout(std::process::Stdio::piped());
             let mut child = command.spawn().unwrap();
             // It is held once it says something.
@@ -228,11 +228,11 @@ mod tests {
         raise_descriptor_limit().unwrap();
         let limit = getrlimit(Resource::Nofile);
         assert_eq!(limit.current, limit.maximum);
-        assert_eq!(pin(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
+        assert_eq!(pin_thread(CpuSet::MAX_CPU).unwrap_err().kind(), io::ErrorKind::InvalidInput);
         let own = rustix::thread::sched_getaffinity(None).unwrap();
         let core = (0..CpuSet::MAX_CPU).find(|core| own.is_set(*core)).unwrap();
         std::thread::spawn(move || {
-            pin(core).unwrap();
+            pin_thread(core).unwrap();
             let now = rustix::thread::sched_getaffinity(None).unwrap();
             assert!(now.is_set(core) && now.count() == 1);
         })

@@ -7,7 +7,7 @@ use crate::system;
 
 /// Processor time of a process, user and system, in nanoseconds: of all its threads, those that have ended too.
 pub fn cpu_ns(pid: u32) -> io::Result<u64> {
-    system::process_clock(pid)
+    system::process_cpu_ns(pid)
 }
 
 /// What a process has used since then.
@@ -27,7 +27,7 @@ pub fn resident_bytes(pid: u32) -> io::Result<u64> {
 }
 
 /// One line of a file, without its end; empty where it cannot be read.
-pub fn line_of(path: &str) -> String {
+pub fn read_first_line(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().lines().next().unwrap_or_default().to_owned()
 }
 
@@ -60,7 +60,7 @@ mod tests {
                 std::hint::black_box(0);
             }
             // By this thread's own clock: on a loaded machine it did not run all the time.
-            system::thread_clock().unwrap()
+            system::thread_cpu_ns().unwrap()
         });
         let worked = worked.join().unwrap();
         assert!(worked > 0 && cpu_ns_since(pid, before).unwrap() >= worked, "{worked} ns");

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::bootstrap::{Pairing, Ratio};
+use crate::bootstrap::{Ratio, RoundPairing};
 
 /// Several runs of one figure.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -62,7 +62,7 @@ const EXACT_MAX: usize = 20;
 
 /// How likely ranks as unequal as these come by chance if both lists stem from the same source
 /// (Mann-Whitney U, two-sided): 0 to 1. Ties count half. 1 if either list is empty.
-pub fn chance(a: &[f64], b: &[f64]) -> f64 {
+pub fn mann_whitney_p(a: &[f64], b: &[f64]) -> f64 {
     if a.is_empty() || b.is_empty() {
         return 1.0;
     }
@@ -76,9 +76,9 @@ pub fn chance(a: &[f64], b: &[f64]) -> f64 {
     let most = 2 * (a.len() * b.len()) as u64;
     let u = u.min(most - u);
     if a.len() <= EXACT_MAX && b.len() <= EXACT_MAX {
-        exact(a.len(), b.len(), u)
+        exact_p_value(a.len(), b.len(), u)
     } else {
-        approximate(a, b, u as f64 / 2.0)
+        approximate_p_value(a, b, u as f64 / 2.0)
     }
 }
 
@@ -87,7 +87,7 @@ pub fn chance(a: &[f64], b: &[f64]) -> f64 {
     reason = "ways has a row for each j up to n, of each u up to m * n, and i * j is no more"
 )]
 /// The two-sided tail, by counting how many arrangements give each U.
-fn exact(m: usize, n: usize, doubled: u64) -> f64 {
+fn exact_p_value(m: usize, n: usize, doubled: u64) -> f64 {
     // ways[j][u]: arrangements of i of the first list and j of the second with this U, for growing i.
     let most = m * n;
     let mut ways = vec![vec![0f64; most + 1]; n + 1];
@@ -109,7 +109,7 @@ fn exact(m: usize, n: usize, doubled: u64) -> f64 {
 }
 
 /// The two-sided tail by the normal approximation, with the correction for ties and for continuity.
-fn approximate(a: &[f64], b: &[f64], u: f64) -> f64 {
+fn approximate_p_value(a: &[f64], b: &[f64], u: f64) -> f64 {
     let (m, n) = (a.len() as f64, b.len() as f64);
     let mut all: Vec<f64> = a.iter().chain(b).copied().collect();
     all.sort_by(f64::total_cmp);
@@ -126,12 +126,12 @@ fn approximate(a: &[f64], b: &[f64], u: f64) -> f64 {
         return 1.0;
     }
     let z = ((m * n / 2.0 - u).abs() - 0.5).max(0.0) / variance.sqrt();
-    (2.0 * upper_tail(z)).min(1.0)
+    (2.0 * normal_upper_tail(z)).min(1.0)
 }
 
 /// How much of a normal distribution lies beyond `z` standard deviations (Abramowitz and Stegun 7.1.26:
 /// right within 1.5e-7).
-fn upper_tail(z: f64) -> f64 {
+fn normal_upper_tail(z: f64) -> f64 {
     let x = z / std::f64::consts::SQRT_2;
     let t = 1.0 / (1.0 + 0.327_591_1 * x);
     let sum = t
@@ -146,53 +146,53 @@ pub struct Comparison {
     /// The second over the first, and how sure that is.
     #[serde(flatten)]
     pub ratio: Ratio,
-    /// See [`chance`]; corrected for how many comparisons were made ([`correct`]).
+    /// See [`mann_whitney_p`]; corrected for how many comparisons were made ([`correct_holm`]).
     pub chance: f64,
     /// The smallest chance that so many runs and comparisons can show: that of two lists that lie wholly apart.
     pub least: f64,
 }
 
 /// Chance below which a difference is called real.
-pub const SIGNIFICANT: f64 = 0.05;
+pub const SIGNIFICANCE_LEVEL: f64 = 0.05;
 
 impl Comparison {
     /// Compares the second list with the first; `None` if there is no ratio of them.
-    pub fn of(first: &[f64], second: &[f64], pairing: Pairing) -> Option<Comparison> {
+    pub fn of(first: &[f64], second: &[f64], pairing: RoundPairing) -> Option<Comparison> {
         let ratio = Ratio::of(first, second, pairing)?;
-        let least = exact(first.len().min(EXACT_MAX), second.len().min(EXACT_MAX), 0);
-        Some(Comparison { ratio, chance: chance(first, second), least })
+        let least = exact_p_value(first.len().min(EXACT_MAX), second.len().min(EXACT_MAX), 0);
+        Some(Comparison { ratio, chance: mann_whitney_p(first, second), least })
     }
 
-    /// Whether it is more than noise: by chance it would come in less than [`SIGNIFICANT`] of cases, and its
+    /// Whether it is more than noise: by chance it would come in less than [`SIGNIFICANCE_LEVEL`] of cases, and its
     /// interval does not hold 1.
     pub fn is_significant(&self) -> bool {
-        self.chance < SIGNIFICANT && (self.ratio.is_above(1.0) || self.ratio.is_below(1.0))
+        self.chance < SIGNIFICANCE_LEVEL && (self.ratio.is_above(1.0) || self.ratio.is_below(1.0))
     }
 
     /// Whether there are too few runs for any difference to be told from noise.
-    pub fn is_short(&self) -> bool {
-        self.least >= SIGNIFICANT || self.ratio.interval.is_none()
+    pub fn has_too_few_runs(&self) -> bool {
+        self.least >= SIGNIFICANCE_LEVEL || self.ratio.interval.is_none()
     }
 
     /// The chance in a table's cell.
-    pub fn chance_in_words(&self) -> String {
-        if self.is_short() { "too few rounds".to_owned() } else { format!("{:.3}", self.chance) }
+    pub fn p_value_text(&self) -> String {
+        if self.has_too_few_runs() { "too few rounds".to_owned() } else { format!("{:.3}", self.chance) }
     }
 
     /// By how much the second is worse than the first: 0.1 is a tenth. Below 0 it is better.
-    pub fn loss(&self, is_more_better: bool) -> f64 {
+    pub fn relative_loss(&self, is_more_better: bool) -> f64 {
         if is_more_better { 1.0 - self.ratio.ratio } else { self.ratio.ratio - 1.0 }
     }
 
     /// Whether the second is worse than the first by more than `gate` (0.05: 5 %), and not by chance.
     pub fn is_worse(&self, is_more_better: bool, gate: f64) -> bool {
-        self.loss(is_more_better) > gate && self.is_significant()
+        self.relative_loss(is_more_better) > gate && self.is_significant()
     }
 }
 
 /// Corrects the chances of comparisons that were made together, by Holm: of many that show nothing some would come
-/// below any limit. All of them keep a chance of less than [`SIGNIFICANT`] that one is wrongly called real.
-pub fn correct<'a>(comparisons: impl Iterator<Item = &'a mut Comparison>) {
+/// below any limit. All of them keep a chance of less than [`SIGNIFICANCE_LEVEL`] that one is wrongly called real.
+pub fn correct_holm<'a>(comparisons: impl Iterator<Item = &'a mut Comparison>) {
     let mut all: Vec<&mut Comparison> = comparisons.collect();
     all.sort_by(|a, b| a.chance.total_cmp(&b.chance));
     let (count, mut before) = (all.len(), 0.0_f64);
@@ -225,14 +225,14 @@ mod tests {
         let apart = |n: usize| {
             let low: Vec<f64> = (0..n).map(|at| at as f64).collect();
             let high: Vec<f64> = (0..n).map(|at| 100.0 + at as f64).collect();
-            chance(&low, &high)
+            mann_whitney_p(&low, &high)
         };
         assert!((apart(5) - 2.0 / 252.0).abs() < 1e-12);
         assert!((apart(4) - 2.0 / 70.0).abs() < 1e-12);
         assert!((apart(3) - 0.1).abs() < 1e-12);
-        assert!((chance(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0]) - 1.0).abs() < 1e-12);
+        assert!((mann_whitney_p(&[1.0, 2.0, 3.0], &[1.0, 2.0, 3.0]) - 1.0).abs() < 1e-12);
         // A table's value: m = n = 5, U = 2 has a one-sided tail of 4/252.
-        let u2 = chance(&[1.0, 2.0, 3.0, 4.0, 7.0], &[5.0, 6.0, 8.0, 9.0, 10.0]);
+        let u2 = mann_whitney_p(&[1.0, 2.0, 3.0, 4.0, 7.0], &[5.0, 6.0, 8.0, 9.0, 10.0]);
         assert!((u2 - 2.0 * 4.0 / 252.0).abs() < 1e-12, "{u2}");
     }
 
@@ -241,7 +241,7 @@ mod tests {
         let a: Vec<f64> = (0..20).map(|at| f64::from(at) + 0.25).collect();
         let b: Vec<f64> = (0..20).map(|at| f64::from(at) + 5.5).collect();
         let u = a.iter().map(|x| b.iter().filter(|y| x > *y).count()).sum::<usize>() as f64;
-        let (exactly, nearly) = (chance(&a, &b), approximate(&a, &b, u));
+        let (exactly, nearly) = (mann_whitney_p(&a, &b), approximate_p_value(&a, &b, u));
         assert!((exactly - nearly).abs() < 0.004, "{exactly} against {nearly}");
     }
 
@@ -249,11 +249,11 @@ mod tests {
     fn a_loss_is_told_from_noise() {
         let steady = [100.0, 101.0, 99.0, 100.5, 99.5];
         let slower = [90.0, 91.0, 89.0, 90.5, 89.5];
-        let loss = Comparison::of(&steady, &slower, Pairing::Apart).unwrap();
+        let loss = Comparison::of(&steady, &slower, RoundPairing::Apart).unwrap();
         assert!(loss.is_worse(true, 0.05) && !loss.is_worse(false, 0.05));
         assert!(!loss.is_worse(true, 0.15), "within the gate");
         let noisy = [100.0, 80.0, 120.0, 90.0, 95.0];
-        let same = Comparison::of(&steady, &noisy, Pairing::Apart).unwrap();
+        let same = Comparison::of(&steady, &noisy, RoundPairing::Apart).unwrap();
         assert!(!same.is_worse(true, 0.04), "{same:?}");
     }
 
@@ -262,31 +262,31 @@ mod tests {
     fn few_runs_that_lie_wholly_apart_are_never_significant() {
         for count in [1, 2, 3, 4] {
             let (one, two) = (vec![100.0; count], vec![80.0; count]);
-            let few = Comparison::of(&one, &two, Pairing::Paired).unwrap();
-            assert!(few.is_short() && !few.is_significant(), "{few:?}");
-            assert_eq!(few.chance_in_words(), "too few rounds");
+            let few = Comparison::of(&one, &two, RoundPairing::Paired).unwrap();
+            assert!(few.has_too_few_runs() && !few.is_significant(), "{few:?}");
+            assert_eq!(few.p_value_text(), "too few rounds");
         }
-        let five = Comparison::of(&[100.0; 5], &[80.0; 5], Pairing::Paired).unwrap();
-        assert!(!five.is_short() && five.is_worse(true, 0.05));
+        let five = Comparison::of(&[100.0; 5], &[80.0; 5], RoundPairing::Paired).unwrap();
+        assert!(!five.has_too_few_runs() && five.is_worse(true, 0.05));
     }
 
     /// Holm's own example: of four, the limits are a fourth, a third, a half and all of it.
     #[test]
     fn many_comparisons_are_corrected() {
-        let one =
-            Comparison::of(&[1.0, 1.1, 1.2, 1.3, 1.4], &[2.0, 2.1, 2.2, 2.3, 2.4], Pairing::Apart).unwrap();
+        let one = Comparison::of(&[1.0, 1.1, 1.2, 1.3, 1.4], &[2.0, 2.1, 2.2, 2.3, 2.4], RoundPairing::Apart)
+            .unwrap();
         let mut all = [0.01, 0.04, 0.03, 0.005].map(|chance| Comparison { chance, ..one });
-        correct(all.iter_mut());
+        correct_holm(all.iter_mut());
         let chances = all.map(|one| (one.chance * 1e6).round() / 1e6);
         assert_eq!(chances, [0.03, 0.06, 0.06, 0.02]);
         assert!(all.iter().all(|after| (after.least - one.least * 4.0).abs() < 1e-12));
         assert_eq!(all.map(|one| one.is_significant()), [true, false, false, true]);
         // Of ten, five rounds each can show nothing.
         let mut many = [one; 10];
-        correct(many.iter_mut());
-        assert!(many.iter().all(|one| one.is_short() && !one.is_significant()));
+        correct_holm(many.iter_mut());
+        assert!(many.iter().all(|one| one.has_too_few_runs() && !one.is_significant()));
         let mut alone = [one];
-        correct(alone.iter_mut());
+        correct_holm(alone.iter_mut());
         assert_eq!(alone, [one]);
     }
 }

@@ -29,20 +29,20 @@ pub struct CpuTimes {
 impl CpuTimes {
     /// All of it.
     pub fn total(&self) -> f64 {
-        self.busy() + self.idle + self.iowait + self.steal
+        self.busy_time() + self.idle + self.iowait + self.steal
     }
 
     /// What was used.
-    pub fn busy(&self) -> f64 {
+    pub fn busy_time(&self) -> f64 {
         self.user + self.system + self.irq + self.softirq
     }
 
     /// What was used, in percent; 0 of nothing.
     pub fn busy_percent(&self) -> f64 {
-        if self.total() > 0.0 { 100.0 * self.busy() / self.total() } else { 0.0 }
+        if self.total() > 0.0 { 100.0 * self.busy_time() / self.total() } else { 0.0 }
     }
 
-    fn map2(&self, other: &CpuTimes, f: impl Fn(f64, f64) -> f64) -> CpuTimes {
+    fn zip_with(&self, other: &CpuTimes, f: impl Fn(f64, f64) -> f64) -> CpuTimes {
         CpuTimes {
             user: f(self.user, other.user),
             system: f(self.system, other.system),
@@ -66,27 +66,27 @@ pub struct CpuReading {
 
 /// Why a text cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unreadable {
+pub struct ProcParseError {
     /// Which line, from 1.
     pub line: usize,
     /// What is wrong with it.
     pub why: &'static str,
 }
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for ProcParseError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "line {}: {}", self.line, self.why)
     }
 }
 
-impl std::error::Error for Unreadable {}
+impl std::error::Error for ProcParseError {}
 
 impl CpuReading {
     /// Reads the text of `/proc/stat`.
-    pub fn parse(text: &str) -> Result<CpuReading, Unreadable> {
+    pub fn parse(text: &str) -> Result<CpuReading, ProcParseError> {
         let mut reading = CpuReading::default();
         for (at, line) in text.lines().enumerate() {
-            let wrong = |why| Unreadable { line: at + 1, why };
+            let wrong = |why| ProcParseError { line: at + 1, why };
             let mut words = line.split_ascii_whitespace();
             let Some(name) = words.next() else { continue };
             if name == "ctxt" {
@@ -106,7 +106,7 @@ impl CpuReading {
             }
         }
         if reading.cores.is_empty() {
-            return Err(Unreadable { line: 1, why: "there is no core in it" });
+            return Err(ProcParseError { line: 1, why: "there is no core in it" });
         }
         Ok(reading)
     }
@@ -116,7 +116,7 @@ impl CpuReading {
         let before = |core: u32| earlier.cores.iter().find(|(other, _)| *other == core);
         let passed = self.cores.iter().filter_map(|(core, now)| {
             let (_, then) = before(*core)?;
-            let kinds = now.map2(then, |now, then| (now - then).max(0.0) / ticks_per_second);
+            let kinds = now.zip_with(then, |now, then| (now - then).max(0.0) / ticks_per_second);
             Some((*core, kinds))
         });
         CpuUsage { cores: passed.collect(), switches: self.switches.saturating_sub(earlier.switches) }
@@ -135,7 +135,7 @@ pub struct CpuUsage {
 impl CpuUsage {
     /// All cores together.
     pub fn total(&self) -> CpuTimes {
-        self.cores.iter().fold(CpuTimes::default(), |sum, (_, kinds)| sum.map2(kinds, |a, b| a + b))
+        self.cores.iter().fold(CpuTimes::default(), |sum, (_, kinds)| sum.zip_with(kinds, |a, b| a + b))
     }
 
     /// How busy each core was, in percent.
@@ -157,8 +157,8 @@ pub struct ProcessReading {
 
 impl ProcessReading {
     /// Reads the text of `/proc/PID/stat`. The name stands in brackets and may hold anything.
-    pub fn parse(text: &str) -> Result<ProcessReading, Unreadable> {
-        let wrong = |why| Unreadable { line: 1, why };
+    pub fn parse(text: &str) -> Result<ProcessReading, ProcParseError> {
+        let wrong = |why| ProcParseError { line: 1, why };
         let (_, behind) = text.rsplit_once(')').ok_or(wrong("a process's name is expected in brackets"))?;
         // The first word behind the name is field 3.
         let words: Vec<&str> = behind.split_ascii_whitespace().collect();
@@ -177,7 +177,7 @@ impl ProcessReading {
 }
 
 /// Segments that TCP sent again since start, from the text of `/proc/net/snmp`.
-pub fn retransmits(snmp: &str) -> Option<u64> {
+pub fn tcp_retransmits(snmp: &str) -> Option<u64> {
     let mut lines = snmp.lines().filter(|line| line.starts_with("Tcp:"));
     let (names, values) = (lines.next()?, lines.next()?);
     let at = names.split_ascii_whitespace().position(|name| name == "RetransSegs")?;
@@ -224,8 +224,8 @@ mod tests {
     #[test]
     fn retransmits_are_found_by_name() {
         let text = "Ip: a\nIp: 1\nTcp: RtoAlgorithm RetransSegs InErrs\nTcp: 1 77 0\n";
-        assert_eq!(retransmits(text), Some(77));
-        assert_eq!(retransmits("Udp: x"), None);
+        assert_eq!(tcp_retransmits(text), Some(77));
+        assert_eq!(tcp_retransmits("Udp: x"), None);
     }
 
     /// A process that burns a known time is charged that time.

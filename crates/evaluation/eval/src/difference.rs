@@ -6,10 +6,10 @@
 
 use serde::Serialize;
 
-use crate::bootstrap::Pairing;
+use crate::bootstrap::RoundPairing;
 use crate::compare::{self, Comparison, Spread};
-use crate::figure_range::short;
-use crate::record::{End, Machine, Metric, Point, Record};
+use crate::figure_range::format_short;
+use crate::record::{EndKind, Machine, Metric, Point, Record};
 
 /// A figure that is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -54,18 +54,18 @@ impl ComparedFigure {
     }
 
     /// Whether it is processor time.
-    fn is_processor(self) -> bool {
+    fn is_cpu_time(self) -> bool {
         matches!(self, ComparedFigure::TargetCpu | ComparedFigure::InitiatorCpu)
     }
 
     /// Each run's; runs in which it is not known are left out.
-    fn of(self, point: &Point) -> Vec<f64> {
+    fn values_of(self, point: &Point) -> Vec<f64> {
         point.figures(match self {
             ComparedFigure::Iops => Metric::Iops,
             ComparedFigure::Latency => Metric::MeanLatency,
             ComparedFigure::Latency99 => Metric::Latency99,
-            ComparedFigure::TargetCpu => Metric::CpuPerMillion(End::Target),
-            ComparedFigure::InitiatorCpu => Metric::CpuPerMillion(End::Initiator),
+            ComparedFigure::TargetCpu => Metric::CpuPerMillion(EndKind::Target),
+            ComparedFigure::InitiatorCpu => Metric::CpuPerMillion(EndKind::Initiator),
         })
     }
 }
@@ -73,7 +73,7 @@ impl ComparedFigure {
 /// Whether both counted processor time in windows of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Windows {
+pub enum WindowMatch {
     /// As far as they tell.
     Alike,
     /// They did not: processor time is not compared.
@@ -82,13 +82,13 @@ pub enum Windows {
     Untold,
 }
 
-impl Windows {
-    fn of(one: &Point, two: &Point) -> Windows {
+impl WindowMatch {
+    fn of(one: &Point, two: &Point) -> WindowMatch {
         let is_told = |point: &Point| point.runs.iter().all(|run| run.window.is_some());
-        match one.has_window_of(two) {
-            false => Windows::Unlike,
-            true if is_told(one) != is_told(two) => Windows::Untold,
-            true => Windows::Alike,
+        match one.has_same_window(two) {
+            false => WindowMatch::Unlike,
+            true if is_told(one) != is_told(two) => WindowMatch::Untold,
+            true => WindowMatch::Alike,
         }
     }
 }
@@ -96,7 +96,7 @@ impl Windows {
 /// What is said of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Change {
+pub enum ChangeVerdict {
     /// Better by more than the gate, and not by chance.
     Better,
     /// Worse by more than the gate, and not by chance.
@@ -109,22 +109,22 @@ pub enum Change {
     Unproven,
 }
 
-impl Change {
+impl ChangeVerdict {
     /// In a word or two.
     pub fn word(self) -> &'static str {
         match self {
-            Change::Better => "better",
-            Change::Worse => "WORSE",
-            Change::WithinGate => "within the gate",
-            Change::Noise => "noise",
-            Change::Unproven => "unproven",
+            ChangeVerdict::Better => "better",
+            ChangeVerdict::Worse => "WORSE",
+            ChangeVerdict::WithinGate => "within the gate",
+            ChangeVerdict::Noise => "noise",
+            ChangeVerdict::Unproven => "unproven",
         }
     }
 }
 
 /// One figure of one load.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Line {
+pub struct FigureDifference {
     /// Which figure.
     pub what: ComparedFigure,
     /// Of the first record.
@@ -134,7 +134,7 @@ pub struct Line {
     /// How they compare.
     pub comparison: Comparison,
     /// What that means.
-    pub verdict: Change,
+    pub verdict: ChangeVerdict,
 }
 
 /// One load that both records have.
@@ -147,16 +147,16 @@ pub struct LoadDifference {
     /// Whether the runs of one are too short to win anything.
     pub is_smoke_test: bool,
     /// Whether both counted processor time alike.
-    pub windows: Windows,
+    pub windows: WindowMatch,
     /// Figures that one of them does not tell, or that they did not count alike, and so are not compared.
     pub untold: Vec<ComparedFigure>,
     /// Its figures.
-    pub lines: Vec<Line>,
+    pub lines: Vec<FigureDifference>,
 }
 
 /// Two records held against each other.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Difference {
+pub struct RecordDifference {
     /// Loads that both have.
     pub pairs: Vec<LoadDifference>,
     /// Loads that only the first has.
@@ -168,7 +168,7 @@ pub struct Difference {
 }
 
 /// The load of a point, without its systems.
-fn load(point: &Point) -> String {
+fn load_name(point: &Point) -> String {
     let labels: String = point.labels.iter().map(|(name, value)| format!(", {name}={value}")).collect();
     let rate = if point.is_closed { "" } else { ", at a rate" };
     format!(
@@ -177,15 +177,15 @@ fn load(point: &Point) -> String {
     )
 }
 
-fn named(point: &Point) -> String {
-    format!("{} / {}: {}", point.target, point.initiator, load(point))
+fn point_name(point: &Point) -> String {
+    format!("{} / {}: {}", point.target, point.initiator, load_name(point))
 }
 
-impl Difference {
+impl RecordDifference {
     /// Holds the second against the first. `gate` is the part (0.05: 5 %) beyond which a difference
     /// counts.
-    pub fn of(first: &Record, second: &Record, gate: f64) -> Difference {
-        let mut all = Difference::default();
+    pub fn of(first: &Record, second: &Record, gate: f64) -> RecordDifference {
+        let mut all = RecordDifference::default();
         // What there can be at most is no system that could get worse.
         let systems = |record: &'_ Record| -> Vec<Point> {
             record.points.iter().filter(|point| !point.is_ceiling()).cloned().collect()
@@ -194,15 +194,15 @@ impl Difference {
         let mut left: Vec<&Point> = theirs.iter().collect();
         let mut lonely = Vec::new();
         for one in &ours {
-            match left.iter().position(|two| named(two) == named(one)) {
-                Some(at) => all.pairs.push(pair(named(one), one, left.remove(at))),
+            match left.iter().position(|two| point_name(two) == point_name(one)) {
+                Some(at) => all.pairs.push(load_difference(point_name(one), one, left.remove(at))),
                 None => lonely.push(one),
             }
         }
         // Other systems under the same load, where there is no doubt which is meant.
         for one in lonely {
-            let same = |two: &&Point| load(two) == load(one);
-            let is_clear = ours.iter().filter(|two| load(two) == load(one)).count() == 1
+            let same = |two: &&Point| load_name(two) == load_name(one);
+            let is_clear = ours.iter().filter(|two| load_name(two) == load_name(one)).count() == 1
                 && left.iter().filter(|two| same(two)).count() == 1;
             match left.iter().position(|two| is_clear && same(two)) {
                 Some(at) => {
@@ -213,16 +213,16 @@ impl Difference {
                         two.initiator,
                         one.target,
                         one.initiator,
-                        load(one)
+                        load_name(one)
                     );
-                    all.pairs.push(pair(name, one, two));
+                    all.pairs.push(load_difference(name, one, two));
                 }
-                None => all.only_first.push(named(one)),
+                None => all.only_first.push(point_name(one)),
             }
         }
-        all.only_second = left.into_iter().map(named).collect();
+        all.only_second = left.into_iter().map(point_name).collect();
         all.judge(gate);
-        all.cautions = cautions(first, second, &all);
+        all.cautions = comparison_cautions(first, second, &all);
         all
     }
 
@@ -230,51 +230,54 @@ impl Difference {
     fn judge(&mut self, gate: f64) {
         for what in FIGURES {
             let lines = self.pairs.iter_mut().flat_map(|pair| &mut pair.lines);
-            compare::correct(lines.filter(|line| line.what == what).map(|line| &mut line.comparison));
+            compare::correct_holm(lines.filter(|line| line.what == what).map(|line| &mut line.comparison));
         }
         for pair in &mut self.pairs {
             for line in &mut pair.lines {
-                let loss = line.comparison.loss(line.what.is_more_better());
+                let loss = line.comparison.relative_loss(line.what.is_more_better());
                 line.verdict = match line.comparison.is_significant() {
-                    true if loss > gate => Change::Worse,
-                    true if loss < -gate && pair.is_smoke_test => Change::Unproven,
-                    true if loss < -gate => Change::Better,
-                    true => Change::WithinGate,
-                    false if line.comparison.is_short() && loss.abs() > gate => Change::Unproven,
-                    false => Change::Noise,
+                    true if loss > gate => ChangeVerdict::Worse,
+                    true if loss < -gate && pair.is_smoke_test => ChangeVerdict::Unproven,
+                    true if loss < -gate => ChangeVerdict::Better,
+                    true => ChangeVerdict::WithinGate,
+                    false if line.comparison.has_too_few_runs() && loss.abs() > gate => {
+                        ChangeVerdict::Unproven
+                    }
+                    false => ChangeVerdict::Noise,
                 };
             }
         }
     }
 
     /// Figures that may have got worse by more than the gate, of which there are too few rounds to tell.
-    pub fn unproven_losses(&self) -> usize {
+    pub fn unproven_loss_count(&self) -> usize {
         let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
-        let is_loss = |line: &&Line| line.comparison.loss(line.what.is_more_better()) > 0.0;
-        lines.filter(|line| line.verdict == Change::Unproven).filter(is_loss).count()
+        let is_loss =
+            |line: &&FigureDifference| line.comparison.relative_loss(line.what.is_more_better()) > 0.0;
+        lines.filter(|line| line.verdict == ChangeVerdict::Unproven).filter(is_loss).count()
     }
 
     /// Figures that got worse, and loads in which I/Os fail that did not.
-    pub fn worse(&self) -> usize {
+    pub fn worse_count(&self) -> usize {
         let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
         let failing = self.pairs.iter().filter(|pair| pair.errors.0 == 0 && pair.errors.1 > 0);
-        lines.filter(|line| line.verdict == Change::Worse).count() + failing.count()
+        lines.filter(|line| line.verdict == ChangeVerdict::Worse).count() + failing.count()
     }
 }
 
-fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
+fn load_difference(load: String, one: &Point, two: &Point) -> LoadDifference {
     let errors = |point: &Point| point.runs.iter().map(|run| run.errors).sum();
-    let windows = Windows::of(one, two);
-    let is_alike = |what: &ComparedFigure| !(what.is_processor() && windows == Windows::Unlike);
+    let windows = WindowMatch::of(one, two);
+    let is_alike = |what: &ComparedFigure| !(what.is_cpu_time() && windows == WindowMatch::Unlike);
     let lines = FIGURES.into_iter().filter(is_alike).filter_map(|what| {
-        let (first, second) = (what.of(one), what.of(two));
-        let comparison = Comparison::of(&first, &second, Pairing::Apart)?;
+        let (first, second) = (what.values_of(one), what.values_of(two));
+        let comparison = Comparison::of(&first, &second, RoundPairing::Apart)?;
         let (first, second) = (Spread::of(&first)?, Spread::of(&second)?);
         // Judged when all are known.
-        Some(Line { what, first, second, comparison, verdict: Change::Noise })
+        Some(FigureDifference { what, first, second, comparison, verdict: ChangeVerdict::Noise })
     });
-    let lines: Vec<Line> = lines.collect();
-    let is_told = |what: &ComparedFigure| !what.of(one).is_empty() || !what.of(two).is_empty();
+    let lines: Vec<FigureDifference> = lines.collect();
+    let is_told = |what: &ComparedFigure| !what.values_of(one).is_empty() || !what.values_of(two).is_empty();
     let is_compared = |what: &ComparedFigure| lines.iter().any(|line| line.what == *what);
     let untold = FIGURES.into_iter().filter(|what| is_told(what) && !is_compared(what)).collect();
     let is_smoke_test = one.smoke_test().or(two.smoke_test()).is_some();
@@ -282,18 +285,18 @@ fn pair(load: String, one: &Point, two: &Point) -> LoadDifference {
 }
 
 /// Facts that differ from one moment to the next and say nothing about a machine.
-const FLEETING: [&str; 2] = ["load", "clock MHz"];
+const VOLATILE_FACTS: [&str; 2] = ["load", "clock MHz"];
 /// Facts of the program that measured.
-const PROGRAM: [&str; 3] = ["commit", "build", "build flags"];
+const PROGRAM_FACTS: [&str; 3] = ["commit", "build", "build flags"];
 
 /// Figures that a record has and no line mentions: with how many loads that is so, and why. And processor time that may
 /// not have been counted alike.
-fn lonely(all: &Difference) -> Vec<String> {
+fn unmatched_figures(all: &RecordDifference) -> Vec<String> {
     let of = all.pairs.len();
     let mut said = Vec::new();
     for what in FIGURES {
         let untold = all.pairs.iter().filter(|pair| pair.untold.contains(&what));
-        let is_unlike = |pair: &&LoadDifference| what.is_processor() && pair.windows == Windows::Unlike;
+        let is_unlike = |pair: &&LoadDifference| what.is_cpu_time() && pair.windows == WindowMatch::Unlike;
         let (unlike, untold): (Vec<_>, Vec<_>) = untold.partition(is_unlike);
         for (count, why) in [
             (untold.len(), "one of the two does not tell it"),
@@ -305,7 +308,7 @@ fn lonely(all: &Difference) -> Vec<String> {
         }
     }
     let is_doubtful = |pair: &&LoadDifference| {
-        pair.windows == Windows::Untold && pair.lines.iter().any(|line| line.what.is_processor())
+        pair.windows == WindowMatch::Untold && pair.lines.iter().any(|line| line.what.is_cpu_time())
     };
     let doubtful = all.pairs.iter().filter(is_doubtful).count();
     if doubtful > 0 {
@@ -316,14 +319,15 @@ fn lonely(all: &Difference) -> Vec<String> {
     said
 }
 
-fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
+fn comparison_cautions(first: &Record, second: &Record, all: &RecordDifference) -> Vec<String> {
     let mut said = Vec::new();
     if first.preset != second.preset {
         said.push(format!("they are of different presets: {} and {}", first.preset, second.preset));
     }
-    said.extend(machines(first, second));
-    said.extend(lonely(all));
-    let scant = all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.is_short());
+    said.extend(machine_differences(first, second));
+    said.extend(unmatched_figures(all));
+    let scant =
+        all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.has_too_few_runs());
     if let Some(line) = scant.min_by_key(|line| line.first.runs + line.second.runs) {
         said.push(format!(
             "too few runs: {} and {} cannot tell a difference from noise (the test comes to {:.2} at best over {} loads). \
@@ -352,7 +356,7 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
                 steal * 100.0
             ));
         }
-        let unsettled = record.discords().len();
+        let unsettled = record.inconsistencies().len();
         if unsettled > 0 {
             said.push(format!("{unsettled} figures of the {name} do not add up: see its report"));
         }
@@ -363,13 +367,17 @@ fn cautions(first: &Record, second: &Record, all: &Difference) -> Vec<String> {
     };
     let (one, two) = (time(first), time(second));
     if one > 0.0 && two > 0.0 && (one / two > 2.0 || two / one > 2.0) {
-        said.push(format!("their runs are of different length: {} s and {} s", short(one), short(two)));
+        said.push(format!(
+            "their runs are of different length: {} s and {} s",
+            format_short(one),
+            format_short(two)
+        ));
     }
     said
 }
 
 /// What is not the same about their machines and the programs that measured.
-fn machines(first: &Record, second: &Record) -> Vec<String> {
+fn machine_differences(first: &Record, second: &Record) -> Vec<String> {
     let mut said = Vec::new();
     let has = |record: &Record, role: &str| record.environment.iter().any(|machine| machine.role == role);
     for (name, record, other) in [("first", first, second), ("second", second, first)] {
@@ -379,8 +387,9 @@ fn machines(first: &Record, second: &Record) -> Vec<String> {
     }
     for one in &first.environment {
         for two in second.environment.iter().filter(|two| two.role == one.role) {
-            let (program, machine): (Vec<_>, Vec<_>) =
-                changed(one, two).into_iter().partition(|(name, _)| PROGRAM.contains(&name.as_str()));
+            let (program, machine): (Vec<_>, Vec<_>) = changed_facts(one, two)
+                .into_iter()
+                .partition(|(name, _)| PROGRAM_FACTS.contains(&name.as_str()));
             for (differ, what) in [
                 (program, "was measured by another program"),
                 (machine, "is not the same machine or not set up alike"),
@@ -396,7 +405,7 @@ fn machines(first: &Record, second: &Record) -> Vec<String> {
 }
 
 /// Facts of a machine that are not the same, or that only one record tells, each with both values in words.
-fn changed(one: &Machine, two: &Machine) -> Vec<(String, String)> {
+fn changed_facts(one: &Machine, two: &Machine) -> Vec<(String, String)> {
     let value = |machine: &Machine, name: &str| {
         machine.facts.iter().find(|(known, _)| known == name).map(|(_, value)| value.clone())
     };
@@ -407,7 +416,7 @@ fn changed(one: &Machine, two: &Machine) -> Vec<(String, String)> {
         // Which systems only one of them has is said elsewhere.
         let is_system = name.starts_with("target ") || name.starts_with("initiator ");
         let is_of_one = is_system && (first.is_none() || second.is_none());
-        if first == second || is_known || is_of_one || FLEETING.contains(&name.as_str()) {
+        if first == second || is_known || is_of_one || VOLATILE_FACTS.contains(&name.as_str()) {
             continue;
         }
         let [first, second] = [first, second].map(|value| value.unwrap_or_else(|| "not known".to_owned()));
@@ -419,7 +428,7 @@ fn changed(one: &Machine, two: &Machine) -> Vec<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Window;
+    use crate::record::CountingWindow;
     use crate::record::tests::{long, point, run};
 
     fn record(iops: &[u64]) -> Record {
@@ -428,7 +437,7 @@ mod tests {
         Record { preset: "quick".into(), points: vec![long(point)], ..Record::default() }
     }
 
-    fn verdict(difference: &Difference, what: ComparedFigure) -> Change {
+    fn verdict(difference: &RecordDifference, what: ComparedFigure) -> ChangeVerdict {
         difference.pairs[0].lines.iter().find(|line| line.what == what).unwrap().verdict
     }
 
@@ -436,19 +445,20 @@ mod tests {
     fn a_real_loss_is_worse_and_noise_is_not() {
         let base = record(&[10_000, 10_100, 9_900, 10_050, 9_950]);
         let slow = record(&[9_000, 9_100, 8_900, 9_050, 8_950]);
-        let difference = Difference::of(&base, &slow, 0.05);
-        assert_eq!(verdict(&difference, ComparedFigure::Iops), Change::Worse);
-        assert_eq!(verdict(&difference, ComparedFigure::Latency), Change::Worse);
+        let difference = RecordDifference::of(&base, &slow, 0.05);
+        assert_eq!(verdict(&difference, ComparedFigure::Iops), ChangeVerdict::Worse);
+        assert_eq!(verdict(&difference, ComparedFigure::Latency), ChangeVerdict::Worse);
         assert_eq!(
             verdict(&difference, ComparedFigure::TargetCpu),
-            Change::Worse,
+            ChangeVerdict::Worse,
             "the same time for fewer I/Os"
         );
-        assert!(difference.worse() >= 3 && difference.cautions.is_empty(), "{:?}", difference.cautions);
-        assert_eq!(Difference::of(&base, &slow, 0.2).worse(), 0, "within the gate");
-        let better =
-            |base: &Record, fast: &Record| verdict(&Difference::of(base, fast, 0.05), ComparedFigure::Iops);
-        assert_eq!(better(&slow, &base), Change::Better);
+        assert!(difference.worse_count() >= 3 && difference.cautions.is_empty(), "{:?}", difference.cautions);
+        assert_eq!(RecordDifference::of(&base, &slow, 0.2).worse_count(), 0, "within the gate");
+        let better = |base: &Record, fast: &Record| {
+            verdict(&RecordDifference::of(base, fast, 0.05), ComparedFigure::Iops)
+        };
+        assert_eq!(better(&slow, &base), ChangeVerdict::Better);
         // The same figures of runs that are too short win nothing.
         let short = |record: &Record| {
             let mut record = record.clone();
@@ -457,10 +467,10 @@ mod tests {
             });
             record
         };
-        assert_eq!(better(&short(&slow), &short(&base)), Change::Unproven);
-        assert_eq!(better(&short(&base), &short(&slow)), Change::Worse);
-        let same = Difference::of(&base, &record(&[10_020, 9_980, 10_070, 9_940, 10_010]), 0.0);
-        assert_eq!((verdict(&same, ComparedFigure::Iops), same.worse()), (Change::Noise, 0));
+        assert_eq!(better(&short(&slow), &short(&base)), ChangeVerdict::Unproven);
+        assert_eq!(better(&short(&base), &short(&slow)), ChangeVerdict::Worse);
+        let same = RecordDifference::of(&base, &record(&[10_020, 9_980, 10_070, 9_940, 10_010]), 0.0);
+        assert_eq!((verdict(&same, ComparedFigure::Iops), same.worse_count()), (ChangeVerdict::Noise, 0));
     }
 
     #[test]
@@ -476,7 +486,7 @@ mod tests {
             role: "both".into(),
             facts: vec![("processor".into(), "A".into()), ("load".into(), "1".into())],
         }];
-        let difference = Difference::of(&base, &other, 0.05);
+        let difference = RecordDifference::of(&base, &other, 0.05);
         assert!(difference.pairs.is_empty());
         assert_eq!((difference.only_first.len(), difference.only_second.len()), (1, 1));
         let said = difference.cautions.join("\n");
@@ -488,7 +498,7 @@ mod tests {
         Record { environment: vec![Machine { role: "both".into(), facts }], ..record.clone() }
     }
 
-    /// Their names contain `load` and `clock`, and only one record has the second.
+    /// Their names contain `load_name` and `clock`, and only one record has the second.
     #[test]
     fn other_offloads_and_another_clock_source_are_told() {
         let base = record(&[10_000; 5]);
@@ -497,14 +507,14 @@ mod tests {
             &base,
             &[("offloads of eth0", "tso off"), ("load", "2"), ("clock MHz", "2"), ("clock source", "tsc")],
         );
-        let said = Difference::of(&one, &two, 0.05).cautions.join("\n");
+        let said = RecordDifference::of(&one, &two, 0.05).cautions.join("\n");
         assert_eq!(
             said,
             "the both is not the same machine or not set up alike: offloads of eth0 (tso on; tso off), clock source (not known; tsc)"
         );
-        let said = Difference::of(&two, &one, 0.05).cautions.join("\n");
+        let said = RecordDifference::of(&two, &one, 0.05).cautions.join("\n");
         assert!(said.contains("clock source (tsc; not known)"), "{said}");
-        let said = Difference::of(&base, &one, 0.05).cautions.join("\n");
+        let said = RecordDifference::of(&base, &one, 0.05).cautions.join("\n");
         assert_eq!(said, "only the second tells of a machine that is the both");
     }
 
@@ -513,7 +523,7 @@ mod tests {
         let base = record(&[10_000; 5]);
         let one = with_facts(&base, &[("kernel", "6.1"), ("commit", "abc")]);
         let two = with_facts(&base, &[("kernel", "6.1"), ("commit", "def")]);
-        let said = Difference::of(&one, &two, 0.05).cautions.join("\n");
+        let said = RecordDifference::of(&one, &two, 0.05).cautions.join("\n");
         assert_eq!(said, "the both was measured by another program: commit (abc; def)");
     }
 
@@ -524,22 +534,22 @@ mod tests {
             record.points[0].runs.iter_mut().for_each(|run| run.window = window);
         };
         let processors = [ComparedFigure::TargetCpu, ComparedFigure::InitiatorCpu];
-        let losses = |difference: &Difference| {
+        let losses = |difference: &RecordDifference| {
             let lines = difference.pairs[0].lines.iter();
             lines.filter(|line| processors.contains(&line.what)).count()
         };
-        all_of(&mut base, Some(Window::Same));
-        let difference = Difference::of(&base, &slow, 0.05);
+        all_of(&mut base, Some(CountingWindow::Same));
+        let difference = RecordDifference::of(&base, &slow, 0.05);
         assert_eq!(losses(&difference), 2);
         let said = difference.cautions.join("\n");
         assert!(said.contains("processor time in 1 of 1 loads: one of the two does not tell"), "{said}");
-        all_of(&mut slow, Some(Window::OwnClock));
-        let difference = Difference::of(&base, &slow, 0.05);
+        all_of(&mut slow, Some(CountingWindow::OwnClock));
+        let difference = RecordDifference::of(&base, &slow, 0.05);
         assert_eq!((losses(&difference), &difference.pairs[0].untold[..]), (0, &processors[..]));
         let said = difference.cautions.join("\n");
         assert!(said.contains("in windows of different kinds") && !said.contains("does not tell"), "{said}");
-        all_of(&mut slow, Some(Window::Same));
-        let difference = Difference::of(&base, &slow, 0.05);
+        all_of(&mut slow, Some(CountingWindow::Same));
+        let difference = RecordDifference::of(&base, &slow, 0.05);
         assert_eq!((losses(&difference), difference.cautions.len()), (2, 0));
     }
 
@@ -547,16 +557,16 @@ mod tests {
     fn three_runs_are_too_few_and_say_so() {
         let base = record(&[10_000, 10_100, 9_900]);
         let slow = record(&[8_000, 8_100, 7_900]);
-        let difference = Difference::of(&base, &slow, 0.05);
+        let difference = RecordDifference::of(&base, &slow, 0.05);
         assert!(difference.cautions[0].contains("too few runs: 3 and 3"), "{:?}", difference.cautions);
         assert_eq!(
             verdict(&difference, ComparedFigure::Iops),
-            Change::Unproven,
+            ChangeVerdict::Unproven,
             "it comes in a tenth of all cases by chance"
         );
-        assert_eq!(difference.worse(), 0);
-        assert!(difference.unproven_losses() >= 3);
-        assert_eq!(Difference::of(&slow, &base, 0.05).unproven_losses(), 0, "gains are no losses");
+        assert_eq!(difference.worse_count(), 0);
+        assert!(difference.unproven_loss_count() >= 3);
+        assert_eq!(RecordDifference::of(&slow, &base, 0.05).unproven_loss_count(), 0, "gains are no losses");
     }
 
     #[test]
@@ -564,11 +574,11 @@ mod tests {
         let base = record(&[10_000; 4]);
         let mut other = record(&[20_000; 4]);
         other.points[0].target = "tgt".into();
-        let difference = Difference::of(&base, &other, 0.05);
+        let difference = RecordDifference::of(&base, &other, 0.05);
         assert!(difference.pairs[0].load.starts_with("tgt / blockwire against blockwire / blockwire"));
         // With a second candidate it is not clear which is meant.
         other.points.push(Point { target: "istgt".into(), ..other.points[0].clone() });
-        assert!(Difference::of(&base, &other, 0.05).pairs.is_empty());
+        assert!(RecordDifference::of(&base, &other, 0.05).pairs.is_empty());
     }
 
     /// It was left out without a word: a gate on it passed because nobody had looked.
@@ -578,12 +588,12 @@ mod tests {
         let mut blind = base.clone();
         blind.points[0].runs.iter_mut().for_each(|run| run.target = None);
         for (first, second) in [(&base, &blind), (&blind, &base)] {
-            let difference = Difference::of(first, second, 0.05);
+            let difference = RecordDifference::of(first, second, 0.05);
             assert_eq!(difference.pairs[0].untold, [ComparedFigure::TargetCpu]);
             let said = difference.cautions.join("\n");
             assert!(said.contains("target CPU, s per million: not compared in 1 of 1 loads"), "{said}");
         }
-        assert_eq!(Difference::of(&blind, &blind, 0.05).pairs[0].untold, []);
+        assert_eq!(RecordDifference::of(&blind, &blind, 0.05).pairs[0].untold, []);
     }
 
     #[test]
@@ -591,7 +601,7 @@ mod tests {
         let base = record(&[10_000; 4]);
         let mut failing = base.clone();
         failing.points[0].runs[0].errors = 3;
-        assert_eq!(Difference::of(&base, &failing, 0.05).worse(), 1);
-        assert_eq!(Difference::of(&failing, &base, 0.05).worse(), 0);
+        assert_eq!(RecordDifference::of(&base, &failing, 0.05).worse_count(), 1);
+        assert_eq!(RecordDifference::of(&failing, &base, 0.05).worse_count(), 0);
     }
 }

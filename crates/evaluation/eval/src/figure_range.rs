@@ -51,7 +51,7 @@ impl FigureRange {
     }
 
     /// Whether both can mean the same value.
-    pub fn meets(&self, other: &FigureRange) -> bool {
+    pub fn overlaps(&self, other: &FigureRange) -> bool {
         // What floating point loses is far below any printed digit.
         let slack = 1e-9 * self.middle().abs().max(other.middle().abs());
         self.low <= other.high + slack && other.low <= self.high + slack
@@ -74,7 +74,7 @@ impl FigureRange {
     }
 
     /// The quotient; `None` if the divisor may be zero.
-    pub fn over(&self, other: &FigureRange) -> Option<FigureRange> {
+    pub fn divided_by(&self, other: &FigureRange) -> Option<FigureRange> {
         if other.low <= 0.0 && other.high >= 0.0 {
             return None;
         }
@@ -85,16 +85,16 @@ impl FigureRange {
 impl fmt::Display for FigureRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.low.is_finite(), self.high.is_finite()) {
-            (true, false) => write!(f, "over {}", short(self.low)),
-            (false, true) => write!(f, "up to {}", short(self.high)),
-            _ if self.low == self.high => f.write_str(&short(self.low)),
-            _ => write!(f, "{} to {}", short(self.low), short(self.high)),
+            (true, false) => write!(f, "over {}", format_short(self.low)),
+            (false, true) => write!(f, "up to {}", format_short(self.high)),
+            _ if self.low == self.high => f.write_str(&format_short(self.low)),
+            _ => write!(f, "{} to {}", format_short(self.low), format_short(self.high)),
         }
     }
 }
 
 /// Four digits that count, and no zeroes behind them.
-pub(crate) fn short(value: f64) -> String {
+pub(crate) fn format_short(value: f64) -> String {
     if value == 0.0 || !value.is_finite() {
         return format!("{value}");
     }
@@ -116,27 +116,27 @@ mod tests {
         ) {
             let (one, two) = (FigureRange::rounded(a, s), FigureRange::rounded(b, t));
             let (p, q) = (a + s * x, b + t * y);
-            let holds = |i: FigureRange, v: f64| i.meets(&FigureRange::new(v, v));
+            let holds = |i: FigureRange, v: f64| i.overlaps(&FigureRange::new(v, v));
             prop_assert!(holds(one.minus(&two), p - q));
             prop_assert!(holds(one.times(&two), p * q));
-            prop_assert!(holds(one.over(&two).unwrap(), p / q));
+            prop_assert!(holds(one.divided_by(&two).unwrap(), p / q));
         }
     }
 
     #[test]
     fn a_half_open_one_meets_all_beyond() {
         let over = FigureRange::new(3.5, f64::INFINITY);
-        assert!(over.meets(&FigureRange::rounded(3.66, 0.01)));
-        assert!(!over.meets(&FigureRange::rounded(3.4, 0.01)));
+        assert!(over.overlaps(&FigureRange::rounded(3.66, 0.01)));
+        assert!(!over.overlaps(&FigureRange::rounded(3.4, 0.01)));
         assert_eq!(over.to_string(), "over 3.5");
-        assert!(FigureRange::new(1.0, 2.0).over(&FigureRange::new(-1.0, 1.0)).is_none());
+        assert!(FigureRange::new(1.0, 2.0).divided_by(&FigureRange::new(-1.0, 1.0)).is_none());
     }
 
     #[test]
     fn figures_are_printed_short() {
-        assert_eq!(short(1451.3789), "1451");
-        assert_eq!(short(0.000_689), "0.000689");
-        assert_eq!(short(20.0), "20");
+        assert_eq!(format_short(1451.3789), "1451");
+        assert_eq!(format_short(0.000_689), "0.000689");
+        assert_eq!(format_short(20.0), "20");
         assert_eq!(FigureRange::rounded(19.82, 0.02).to_string(), "19.81 to 19.83");
     }
 }

@@ -6,12 +6,12 @@
 use serde::{Deserialize, Serialize};
 
 /// Buckets per doubling: 2 to the power of this.
-const FINE: u32 = 6;
+const SUB_BUCKET_BITS: u32 = 6;
 /// Buckets up to 2^64.
-const BUCKETS: usize = ((64 - FINE as usize) + 1) << FINE;
+const BUCKETS: usize = ((64 - SUB_BUCKET_BITS as usize) + 1) << SUB_BUCKET_BITS;
 
 /// Latencies that must lie beyond a percentile for it to be told.
-pub const BEYOND_LEAST: u64 = 10;
+pub const BEYOND_PERCENTILE_MIN: u64 = 10;
 
 /// How often each latency came. Nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,26 +71,26 @@ impl Default for Histogram {
     }
 }
 
-fn bucket(value: u64) -> usize {
+fn bucket_index(value: u64) -> usize {
     let high = 64 - value.leading_zeros();
-    if high <= FINE {
+    if high <= SUB_BUCKET_BITS {
         return value as usize;
     }
-    let shift = high - FINE - 1;
-    ((shift as usize + 1) << FINE) + (value >> shift) as usize - (1 << FINE)
+    let shift = high - SUB_BUCKET_BITS - 1;
+    ((shift as usize + 1) << SUB_BUCKET_BITS) + (value >> shift) as usize - (1 << SUB_BUCKET_BITS)
 }
 
 /// The lowest value of a bucket, and how many values it holds.
-fn range(bucket: usize) -> (u64, u64) {
-    let (row, at) = ((bucket >> FINE) as u32, (bucket & ((1 << FINE) - 1)) as u64);
-    if row == 0 { (at, 1) } else { ((at + (1 << FINE)) << (row - 1), 1 << (row - 1)) }
+fn bucket_range(bucket: usize) -> (u64, u64) {
+    let (row, at) = ((bucket >> SUB_BUCKET_BITS) as u32, (bucket & ((1 << SUB_BUCKET_BITS) - 1)) as u64);
+    if row == 0 { (at, 1) } else { ((at + (1 << SUB_BUCKET_BITS)) << (row - 1), 1 << (row - 1)) }
 }
 
 impl Histogram {
     /// Counts one latency of so many nanoseconds.
     #[expect(clippy::indexing_slicing, reason = "there is a bucket for every number of 64 bits")]
     pub fn record(&mut self, ns: u64) {
-        self.counts[bucket(ns)] += 1;
+        self.counts[bucket_index(ns)] += 1;
         self.count += 1;
         self.sum += u128::from(ns);
         self.squares = self.squares.saturating_add(u128::from(ns) * u128::from(ns));
@@ -108,7 +108,7 @@ impl Histogram {
         }
         self.count = all;
         // No more than all of them.
-        self.counts[bucket(ns)] += count;
+        self.counts[bucket_index(ns)] += count;
         self.sum = self.sum.saturating_add(u128::from(ns) * u128::from(count));
         let square = u128::from(ns) * u128::from(ns);
         self.squares = self.squares.saturating_add(square.saturating_mul(u128::from(count)));
@@ -122,7 +122,7 @@ impl Histogram {
     ///
     /// # Errors
     /// If these cannot be of one set of latencies.
-    pub fn gathered(
+    pub fn from_counts(
         counts: impl IntoIterator<Item = (u64, u64)>,
         (min, max): (u64, u64),
         mean: f64,
@@ -131,7 +131,7 @@ impl Histogram {
         let mut histogram = Histogram { min, max, ..Histogram::default() };
         for (ns, count) in counts {
             let all = histogram.count.checked_add(count).ok_or("latencies are more than 64 bits count")?;
-            if let Some(bucket) = histogram.counts.get_mut(bucket(ns)) {
+            if let Some(bucket) = histogram.counts.get_mut(bucket_index(ns)) {
                 *bucket += count;
             }
             histogram.count = all;
@@ -200,7 +200,7 @@ impl Histogram {
     }
 
     /// The standard deviation in nanoseconds, of all that was counted (not of a sample); 0 of nothing.
-    pub fn deviation(&self) -> f64 {
+    pub fn standard_deviation(&self) -> f64 {
         if self.count == 0 {
             return 0.0;
         }
@@ -229,7 +229,7 @@ impl Histogram {
         for (at, count) in self.counts.iter().enumerate() {
             seen = u64::saturating_add(seen, *count);
             if seen >= rank {
-                let (low, width) = range(at);
+                let (low, width) = bucket_range(at);
                 return (low + width / 2).clamp(self.min, self.max);
             }
         }
@@ -243,15 +243,16 @@ impl Histogram {
     }
 
     /// As [`percentile`](Self::percentile), where at least ten values lie beyond it: of fewer it says nothing.
-    pub fn percentile_told(&self, percent: f64) -> Option<u64> {
-        (self.count.saturating_sub(self.rank(percent)) >= BEYOND_LEAST).then(|| self.percentile(percent))
+    pub fn reliable_percentile(&self, percent: f64) -> Option<u64> {
+        (self.count.saturating_sub(self.rank(percent)) >= BEYOND_PERCENTILE_MIN)
+            .then(|| self.percentile(percent))
     }
 
     /// The buckets that hold something: lowest value, how many values wide, count. Ascending.
     pub fn buckets(&self) -> impl Iterator<Item = (u64, u64, u64)> + '_ {
         let held = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         held.map(|(at, count)| {
-            let (low, width) = range(at);
+            let (low, width) = bucket_range(at);
             (low, width, *count)
         })
     }
@@ -271,7 +272,7 @@ impl From<Histogram> for Sparse {
 }
 
 /// How far a mean that was rounded may lie beyond the extremes, as a part of them.
-const ROUNDED: f64 = 1e-6;
+const ROUNDING_TOLERANCE: f64 = 1e-6;
 
 impl TryFrom<Sparse> for Histogram {
     type Error = &'static str;
@@ -297,8 +298,10 @@ impl TryFrom<Sparse> for Histogram {
         if histogram.min > histogram.max {
             return Err("the shortest latency is above the longest");
         }
-        let (low, high) =
-            (histogram.min as f64 * (1.0 - ROUNDED) - 1.0, histogram.max as f64 * (1.0 + ROUNDED) + 1.0);
+        let (low, high) = (
+            histogram.min as f64 * (1.0 - ROUNDING_TOLERANCE) - 1.0,
+            histogram.max as f64 * (1.0 + ROUNDING_TOLERANCE) + 1.0,
+        );
         if !(low..=high).contains(&histogram.mean()) {
             return Err("the mean of latencies is not between the shortest and the longest");
         }
@@ -325,11 +328,15 @@ mod tests {
         for (percent, least) in [(50.0, 20), (99.0, 1_000), (99.9, 10_000), (99.99, 100_000)] {
             let mut histogram = Histogram::default();
             (0..least - 1).for_each(|_| histogram.record(1_000));
-            assert_eq!(histogram.percentile_told(percent), None, "{percent} of {}", least - 1);
+            assert_eq!(histogram.reliable_percentile(percent), None, "{percent} of {}", least - 1);
             histogram.record(1_000);
-            assert_eq!(histogram.percentile_told(percent), Some(histogram.percentile(percent)), "{percent}");
+            assert_eq!(
+                histogram.reliable_percentile(percent),
+                Some(histogram.percentile(percent)),
+                "{percent}"
+            );
         }
-        assert_eq!(Histogram::default().percentile_told(0.0), None);
+        assert_eq!(Histogram::default().reliable_percentile(0.0), None);
     }
 
     #[test]
@@ -347,13 +354,13 @@ mod tests {
     #[test]
     fn buckets_follow_on_each_other() {
         let mut next = 0u64;
-        for at in 0..BUCKETS - (1 << FINE) {
-            let (low, width) = range(at);
+        for at in 0..BUCKETS - (1 << SUB_BUCKET_BITS) {
+            let (low, width) = bucket_range(at);
             assert_eq!(low, next, "bucket {at}");
-            assert_eq!((bucket(low), bucket(low + width - 1)), (at, at));
+            assert_eq!((bucket_index(low), bucket_index(low + width - 1)), (at, at));
             next = low + width;
         }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_index(u64::MAX), BUCKETS - 1);
     }
 
     #[test]
@@ -367,7 +374,7 @@ mod tests {
         }
         assert!((histogram.mean() - 50_000_500.0).abs() < 1.0);
         // Of an even spread: the width over the root of twelve.
-        assert!((histogram.deviation() / (1e8 / 12f64.sqrt()) - 1.0).abs() < 1e-4);
+        assert!((histogram.standard_deviation() / (1e8 / 12f64.sqrt()) - 1.0).abs() < 1e-4);
         assert_eq!((histogram.min(), histogram.max()), (1000, 100_000_000));
     }
 
@@ -414,7 +421,7 @@ mod tests {
             (since.count(), since.sum(), since.counts.clone()),
             (3, fresh.sum(), fresh.counts.clone())
         );
-        assert!((since.deviation() - fresh.deviation()).abs() < 1.0);
+        assert!((since.standard_deviation() - fresh.standard_deviation()).abs() < 1.0);
         assert!(since.min() <= 700 && since.max() >= 2_000_000 && since.max() <= after.max());
         let text = serde_json::to_string(&since).unwrap();
         assert_eq!(serde_json::from_str::<Histogram>(&text).unwrap(), since);

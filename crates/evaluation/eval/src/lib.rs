@@ -40,4 +40,4 @@ pub mod steady;
 
 pub use figure_range::FigureRange;
 pub use histogram::Histogram;
-pub use record::BadFigure;
+pub use record::ImplausibleFigure;

@@ -1,14 +1,14 @@
 //! The record of a run: raw figures, and everything needed to judge and repeat them.
 //!
-//! The JSON form of [`Record`] is documented by its fields and versioned by [`SCHEMA`]. Invariant: only raw
+//! The JSON form of [`Record`] is documented by its fields and versioned by [`RECORD_SCHEMA_VERSION`]. Invariant: only raw
 //! figures are stored; derived ones ([`Point`]'s methods) are computed for display.
 
 mod ceiling;
-mod checked;
 mod figures;
 mod limit;
+mod migration;
 mod negotiated;
-mod older;
+mod validation;
 pub mod varied;
 
 use std::fmt;
@@ -16,21 +16,21 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cpu::CpuUsage;
-use crate::derived::{Edges, Inconsistency, Raw};
+use crate::derived::{EdgeEffects, Inconsistency, RawFigures};
 use crate::histogram::Histogram;
 
-pub use checked::BadFigure;
 pub use figures::{Metric, SmokeTest};
-pub use limit::{Fullest, Limit};
+pub use limit::{FullestCore, LoadLimit};
 pub use negotiated::Negotiated;
+pub use validation::ImplausibleFigure;
 
 /// Version of the form; another number is refused when a record is read.
-pub const SCHEMA: u32 = 1;
+pub const RECORD_SCHEMA_VERSION: u32 = 1;
 
 /// One evaluation.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Record {
-    /// [`SCHEMA`].
+    /// [`RECORD_SCHEMA_VERSION`].
     pub schema: u32,
     /// Which preset, or the name of a job file.
     pub preset: String,
@@ -46,7 +46,7 @@ pub struct Record {
     pub commands: Vec<String>,
     /// Files that systems were started with, whole.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub configurations: Vec<Configuration>,
+    pub configurations: Vec<SystemConfiguration>,
     /// Where it ran.
     pub environment: Vec<Machine>,
     /// What was changed to fit the machine, and what could not be done and why.
@@ -57,7 +57,7 @@ pub struct Record {
 
 /// A file that a system was started with.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Configuration {
+pub struct SystemConfiguration {
     /// Which system.
     pub system: String,
     /// Its name.
@@ -126,14 +126,14 @@ pub struct Run {
     pub began: Option<String>,
     /// Between which moments its I/Os and its processor time were counted; `None`: not told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub window: Option<Window>,
+    pub window: Option<CountingWindow>,
     /// What was negotiated for its connections, name and value in the words of the protocol's standard; empty: the
     /// initiator does not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub negotiated: Vec<(String, String)>,
     /// How far it was after each second; empty: the initiator does not tell.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<Mark>,
+    pub series: Vec<ProgressMark>,
     /// How long figures counted, in seconds.
     pub seconds: f64,
     /// I/Os that ended well.
@@ -146,13 +146,13 @@ pub struct Run {
     pub latency: Histogram,
     /// Latency as another tool summed it up; then `latency` holds nothing.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub latency_summary: Option<Summary>,
+    pub latency_summary: Option<LatencySummary>,
     /// How much of the time and of the latencies is of full load; `None`: the generator does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub refilled: Option<Refilled>,
+    pub refilled: Option<FullLoadPeriod>,
     /// I/Os that were out when figures ceased to count; `None`: the generator does not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unfinished: Option<Unfinished>,
+    pub unfinished: Option<OutstandingIos>,
     /// Of a fixed job: mean latency of its I/Os in microseconds, as the initiator's kernel counted it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub io_latency_us: Option<f64>,
@@ -172,7 +172,7 @@ pub struct Run {
 
 /// Full load, as part of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Refilled {
+pub struct FullLoadPeriod {
     /// How long I/Os that ended were followed by others while figures counted, in seconds.
     pub seconds: f64,
     /// Latency outside of that time, in seconds over all I/Os: before figures counted, of those that were in
@@ -183,7 +183,7 @@ pub struct Refilled {
 /// Between which moments I/Os and processor time were counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Window {
+pub enum CountingWindow {
     /// Both between the same two, which the load generator told as they came.
     Same,
     /// I/Os by the load generator's own clock; processors were looked at when that was expected to begin and, a little
@@ -193,7 +193,7 @@ pub enum Window {
 
 /// How far a run was at a moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Mark {
+pub struct ProgressMark {
     /// Seconds since its figures began to count.
     pub seconds: f64,
     /// I/Os until then.
@@ -204,7 +204,7 @@ pub struct Mark {
 
 /// I/Os that were out when figures ceased to count: they are in no count and no latency.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Unfinished {
+pub struct OutstandingIos {
     /// How many.
     pub ios: u64,
     /// How old the oldest was by then, in seconds.
@@ -213,7 +213,7 @@ pub struct Unfinished {
 
 /// A latency that is known only by these figures, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub struct Summary {
+pub struct LatencySummary {
     /// The mean.
     pub mean: f64,
     /// The standard deviation.
@@ -257,17 +257,17 @@ impl Run {
     /// Mean latency and its standard deviation in nanoseconds; `None`: not known.
     pub fn mean_and_deviation(&self) -> Option<(f64, f64)> {
         match &self.latency_summary {
-            _ if self.latency.count() > 0 => Some((self.latency.mean(), self.latency.deviation())),
+            _ if self.latency.count() > 0 => Some((self.latency.mean(), self.latency.standard_deviation())),
             Some(summary) => Some((summary.mean, summary.deviation)),
             None => None,
         }
     }
 
     /// What does not add up.
-    pub fn discords(&self, point: &Point) -> Vec<Inconsistency> {
+    pub fn inconsistencies(&self, point: &Point) -> Vec<Inconsistency> {
         let used = |side: &EndUsage| {
             let total = side.cores.total();
-            (total.busy(), total.total())
+            (total.busy_time(), total.total())
         };
         let sides = [&self.target, &self.initiator].into_iter().flatten();
         let processor = sides.map(used).fold((0.0, 0.0), |a: (f64, f64), b| if b.0 > a.0 { b } else { a });
@@ -275,14 +275,14 @@ impl Run {
         let units = point.work.filter(|_| self.seconds > 0.0).map(|work| work as f64 / self.seconds);
         let rate = units.unwrap_or(self.iops());
         let edges = match (units, self.refilled) {
-            (Some(_), _) => Edges::None,
-            (None, Some(Refilled { seconds, outside })) if seconds > 0.0 => {
-                Edges::Told { refilled: seconds, outside }
+            (Some(_), _) => EdgeEffects::None,
+            (None, Some(FullLoadPeriod { seconds, outside })) if seconds > 0.0 => {
+                EdgeEffects::Told { refilled: seconds, outside }
             }
-            _ => Edges::Untold,
+            _ => EdgeEffects::Untold,
         };
         let bytes = if point.bytes == 0 { self.bandwidth() / rate.max(1e-9) } else { point.bytes as f64 };
-        let raw = Raw {
+        let raw = RawFigures {
             iops: rate,
             latency_s: self.mean_and_deviation().map(|(mean, deviation)| (mean / 1e9, deviation / 1e9)),
             seconds: self.seconds,
@@ -293,12 +293,12 @@ impl Run {
             is_closed: point.is_closed,
             processor,
         };
-        let mut found = if self.ios == 0 { Vec::new() } else { raw.discords() };
+        let mut found = if self.ios == 0 { Vec::new() } else { raw.inconsistencies() };
         for (end, side) in [("target", &self.target), ("initiator", &self.initiator)] {
             let late = side.as_ref().and_then(|side| side.late);
             found.extend(late.map(|late| Inconsistency::Late { end, late, seconds: self.seconds }));
         }
-        if let Some(Unfinished { ios, oldest }) = self.stall() {
+        if let Some(OutstandingIos { ios, oldest }) = self.stalled_ios() {
             found.push(Inconsistency::Unfinished { ios, oldest, seconds: self.seconds });
         }
         found
@@ -307,7 +307,7 @@ impl Run {
 
 /// Which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum End {
+pub enum EndKind {
     /// The target.
     Target,
     /// The initiator.
@@ -318,13 +318,13 @@ pub enum End {
 
 impl Point {
     /// What tells its line in a chart from others: the pair of systems.
-    pub fn system(&self) -> String {
+    pub fn system_name(&self) -> String {
         let labels: String = self.labels.iter().map(|(name, value)| format!(" {name}={value}")).collect();
         format!("{} / {} ({}){labels}", self.target, self.initiator, self.protocol)
     }
 
     /// What lay between, in a word or two.
-    pub fn link(&self) -> String {
+    pub fn link_name(&self) -> String {
         match self.mtu {
             0 => "a network".to_owned(),
             60_001.. => "loopback".to_owned(),
@@ -351,9 +351,9 @@ pub enum RecordError {
     /// It is of another version.
     Version(u32),
     /// It was read and has a figure that cannot be.
-    Read(BadFigure),
+    Read(ImplausibleFigure),
     /// It is not written, for the same reason.
-    Unwritten(BadFigure),
+    Unwritten(ImplausibleFigure),
     /// It has no JSON.
     NotJson(serde_json::Error),
 }
@@ -363,7 +363,7 @@ impl fmt::Display for RecordError {
         match self {
             RecordError::Json(why) => write!(f, "not a record of an evaluation: {why}"),
             RecordError::Version(version) => {
-                write!(f, "this record is of version {version}, and {SCHEMA} is known here")
+                write!(f, "this record is of version {version}, and {RECORD_SCHEMA_VERSION} is known here")
             }
             RecordError::Read(why) => write!(f, "not a record of an evaluation: {why}"),
             RecordError::Unwritten(why) => {
@@ -383,11 +383,11 @@ impl Record {
     /// If it is no record, of another version, or has figures that cannot be.
     pub fn parse(text: &str) -> Result<Record, RecordError> {
         let record: Record = serde_json::from_str(text).map_err(RecordError::Json)?;
-        if record.schema != SCHEMA {
+        if record.schema != RECORD_SCHEMA_VERSION {
             return Err(RecordError::Version(record.schema));
         }
-        record.check().map_err(RecordError::Read)?;
-        Ok(record.completed())
+        record.check_figures().map_err(RecordError::Read)?;
+        Ok(record.migrated())
     }
 
     /// The record as text, which [`parse`](Self::parse) takes.
@@ -395,28 +395,28 @@ impl Record {
     /// # Errors
     /// If it has figures that cannot be: which.
     pub fn to_text(&self) -> Result<String, RecordError> {
-        self.check().map_err(RecordError::Unwritten)?;
+        self.check_figures().map_err(RecordError::Unwritten)?;
         serde_json::to_string(self).map_err(RecordError::NotJson)
     }
 
     /// Whether it says that both ends ran on one machine: of an end alone the other's is not known.
-    pub fn is_one_machine(&self) -> bool {
+    pub fn is_single_machine(&self) -> bool {
         matches!(&self.environment[..], [one] if one.role != "target" && one.role != "initiator")
     }
 
     /// All that does not add up, in words.
-    pub fn discords(&self) -> Vec<String> {
+    pub fn inconsistencies(&self) -> Vec<String> {
         let mut all = Vec::new();
         for point in &self.points {
             for (at, run) in point.runs.iter().enumerate() {
-                for discord in run.discords(point) {
+                for discord in run.inconsistencies(point) {
                     all.push(format!(
                         "{}, {} {}, run {}: {}",
-                        point.system(),
+                        point.system_name(),
                         point.rw,
                         point.bytes,
                         at + 1,
-                        words(&discord)
+                        inconsistency_text(&discord)
                     ));
                 }
             }
@@ -425,8 +425,8 @@ impl Record {
     }
 }
 
-fn words(discord: &Inconsistency) -> String {
-    let short = crate::figure_range::short;
+fn inconsistency_text(discord: &Inconsistency) -> String {
+    let short = crate::figure_range::format_short;
     match discord {
         Inconsistency::TooMany { found, most } => {
             format!(
@@ -530,26 +530,26 @@ pub(crate) mod tests {
     fn runs_that_are_too_short_are_a_smoke_test() {
         let mut one = five("blockwire", "randread", 4096, 1_000);
         assert_eq!(one.smoke_test(), None);
-        let refilled = |seconds| Some(Refilled { seconds, outside: 0.0 });
+        let refilled = |seconds| Some(FullLoadPeriod { seconds, outside: 0.0 });
         one.runs[2].refilled = refilled(17.0);
         assert!(matches!(one.smoke_test(), Some(SmokeTest::Drained(part)) if (part - 0.15).abs() < 1e-9));
         one.runs[2].refilled = refilled(19.0);
         assert_eq!(one.smoke_test(), None);
         // A target that stopped answering 3 s before the end of 20.
         one.runs[2].refilled = refilled(20.0);
-        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 3.0 });
+        one.runs[2].unfinished = Some(OutstandingIos { ios: 32, oldest: 3.0 });
         assert!(matches!(one.smoke_test(), Some(SmokeTest::Drained(part)) if (part - 0.15).abs() < 1e-9));
-        assert_eq!(one.longest_us(), Some(3e6));
-        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 1.0 });
+        assert_eq!(one.longest_io_us(), Some(3e6));
+        one.runs[2].unfinished = Some(OutstandingIos { ios: 32, oldest: 1.0 });
         assert_eq!(one.smoke_test(), None);
-        let said = Record { points: vec![one.clone()], ..Record::default() }.discords().join(" ");
+        let said = Record { points: vec![one.clone()], ..Record::default() }.inconsistencies().join(" ");
         assert!(
             said.contains("run 3: 32 I/Os were out at the end of its 20 s, the oldest for 1 s"),
             "{said}"
         );
         // In flight, as at any other moment.
-        one.runs[2].unfinished = Some(Unfinished { ios: 32, oldest: 0.03 });
-        assert!(one.runs[2].stall().is_none());
+        one.runs[2].unfinished = Some(OutstandingIos { ios: 32, oldest: 0.03 });
+        assert!(one.runs[2].stalled_ios().is_none());
         one.runs[2].latency = Histogram::default();
         one.runs[2].latency.record(500_000_000);
         assert_eq!(one.smoke_test(), Some(SmokeTest::FewLatencies(40.0)), "20 s of half a second each");
@@ -580,18 +580,19 @@ pub(crate) mod tests {
     fn what_follows_is_computed() {
         let point = point("blockwire", "randread", 4096, 100_000);
         assert_eq!(point.iops().unwrap().median, 100_000.0);
-        assert!((point.cpu_per_million(End::Target).unwrap().median - 5.0).abs() < 1e-9);
-        assert!((point.cpu_per_million(End::Both).unwrap().median - 15.0).abs() < 1e-9);
-        assert!((point.per_core(End::Target).unwrap().median - 200_000.0).abs() < 1e-6);
-        assert!((point.busy(End::Target).unwrap().median - 75.0).abs() < 1e-9);
-        assert!((point.effectiveness(End::Initiator).unwrap().median - 100_000.0 / 75.0).abs() < 1e-6);
-        assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));
+        assert!((point.cpu_per_million(EndKind::Target).unwrap().median - 5.0).abs() < 1e-9);
+        assert!((point.cpu_per_million(EndKind::Both).unwrap().median - 15.0).abs() < 1e-9);
+        assert!((point.ios_per_cpu_second(EndKind::Target).unwrap().median - 200_000.0).abs() < 1e-6);
+        assert!((point.busy_percent(EndKind::Target).unwrap().median - 75.0).abs() < 1e-9);
+        assert!((point.effectiveness(EndKind::Initiator).unwrap().median - 100_000.0 / 75.0).abs() < 1e-6);
+        assert!(point.runs.iter().all(|run| run.inconsistencies(&point).is_empty()));
     }
 
     #[test]
     fn a_record_is_read_back_and_another_version_is_not() {
         let points = vec![point("blockwire", "randread", 4096, 10_000)];
-        let record = Record { schema: SCHEMA, preset: "quick".into(), points, ..Record::default() };
+        let record =
+            Record { schema: RECORD_SCHEMA_VERSION, preset: "quick".into(), points, ..Record::default() };
         let text = serde_json::to_string(&record).unwrap();
         assert_eq!(Record::parse(&text).unwrap(), record);
         assert!(
@@ -612,12 +613,13 @@ pub(crate) mod tests {
         for run in &point.runs {
             assert!(run.ios > 0 && run.latency.count() > 0 && run.target.is_some());
             assert_eq!((run.round, run.seed, &run.began, run.window), (None, None, &None, None));
-            assert!(run.series.is_empty() && run.unfinished.is_none() && run.stall().is_none());
+            assert!(run.series.is_empty() && run.unfinished.is_none() && run.stalled_ios().is_none());
         }
         let ratio = point.ratio_to(point, Metric::Iops).unwrap();
         assert_eq!(ratio.ratio, 1.0, "its runs go by their places");
         assert!(
-            crate::report::html(&record).contains("Quick") || !crate::report::markdown(&record).is_empty()
+            crate::report::render_html(&record).contains("Quick")
+                || !crate::report::render_markdown(&record).is_empty()
         );
         // What is written of it is what was read: nothing is added that it did not tell.
         let text = record.to_text().unwrap();
@@ -636,10 +638,10 @@ pub(crate) mod tests {
             (run.ios, run.moved, run.latency) = (10_000, 10_000 * 6000, Histogram::default());
             (0..800).for_each(|_| run.latency.record(20_000_000));
         }
-        assert_eq!(point.finish().unwrap().median, 1.0);
-        assert!(point.runs.iter().all(|run| run.discords(&point).is_empty()));
+        assert_eq!(point.finish_seconds().unwrap().median, 1.0);
+        assert!(point.runs.iter().all(|run| run.inconsistencies(&point).is_empty()));
         point.work = Some(8000);
-        assert_eq!(point.runs[0].discords(&point).len(), 1, "more than its users can have done");
+        assert_eq!(point.runs[0].inconsistencies(&point).len(), 1, "more than its users can have done");
     }
 
     #[test]
@@ -649,7 +651,7 @@ pub(crate) mod tests {
             side.late = Some(3.0);
         }
         let record = Record { points: vec![point], ..Record::default() };
-        let discords = record.discords();
+        let discords = record.inconsistencies();
         assert_eq!(discords.len(), 1);
         assert!(
             discords[0].contains("run 3: the target's processors were sampled up to 3 s late"),
@@ -662,7 +664,7 @@ pub(crate) mod tests {
         let mut point = point("tgt", "randread", 4096, 10_000);
         point.runs[1].moved *= 2;
         let record = Record { points: vec![point], ..Record::default() };
-        let discords = record.discords();
+        let discords = record.inconsistencies();
         assert_eq!(discords.len(), 1);
         assert!(discords[0].contains("run 2") && discords[0].contains("bytes/s"), "{discords:?}");
     }

@@ -8,11 +8,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
 
 /// How long a volume may take to be there.
-const PATIENCE: Duration = Duration::from_secs(60);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// How a volume becomes local.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +41,11 @@ impl AttachMethod {
 
 /// What is to be made local.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wanted<'a> {
+pub(crate) struct AttachSpec<'a> {
     /// This program, by its path here.
     pub(crate) binary: &'a Path,
     /// Where.
-    pub(crate) place: &'a Place,
+    pub(crate) place: &'a CommandLocation,
     /// Processors of what serves it.
     pub(crate) cores: &'a [usize],
     /// The volume.
@@ -62,17 +62,17 @@ pub(crate) struct Wanted<'a> {
 
 /// A volume that is local.
 #[derive(Debug)]
-pub(crate) struct Attached {
+pub(crate) struct AttachedVolume {
     process: Process,
     /// What it said until it was ready: a word and the rest of the line.
     said: Vec<(String, String)>,
 }
 
-impl Attached {
+impl AttachedVolume {
     /// Makes a volume local.
-    pub(crate) fn start(wanted: &Wanted<'_>) -> Result<Attached, Failure> {
-        let Wanted { place, cores, name, dir, .. } = *wanted;
-        let mut words = vec![place.binary(wanted.binary), "attach".to_owned()];
+    pub(crate) fn start(wanted: &AttachSpec<'_>) -> Result<AttachedVolume, Failure> {
+        let AttachSpec { place, cores, name, dir, .. } = *wanted;
+        let mut words = vec![place.binary_path(wanted.binary), "attach".to_owned()];
         words.extend(["--timeout", "0s", "--via", wanted.way.name()].map(str::to_owned));
         if wanted.way != AttachMethod::Ublk {
             let at = wanted.at.join(format!("{name}.{}", wanted.way.name()));
@@ -82,21 +82,21 @@ impl Attached {
         words.push(wanted.url.to_owned());
         let mut process = Process::start(ProcessSpec { name, place, cores, words, dir })?;
         let said = RefCell::new(Vec::new());
-        process.wait_for(PATIENCE, |line| {
+        process.wait_for_line(ATTACH_TIMEOUT, |line| {
             said.borrow_mut().extend(line.split_once(' ').map(|(word, rest)| (word.into(), rest.into())));
             (line == "ready").then_some(())
         })?;
-        Ok(Attached { process, said: said.into_inner() })
+        Ok(AttachedVolume { process, said: said.into_inner() })
     }
 
     /// What it said behind a word: `device`, `file`, `url`, `note`.
-    pub(crate) fn said(&self, word: &str) -> Option<&str> {
+    pub(crate) fn output_after(&self, word: &str) -> Option<&str> {
         self.said.iter().find(|(known, _)| known == word).map(|(_, rest)| rest.as_str())
     }
 
     /// Why it is not as it was to be, with the last that it said.
-    pub(crate) fn failure(&mut self, why: &str) -> Failure {
-        self.process.failure(why)
+    pub(crate) fn failure_with_output(&mut self, why: &str) -> Failure {
+        self.process.failure_with_output(why)
     }
 
     /// The process that serves it.

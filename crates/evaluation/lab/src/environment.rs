@@ -4,11 +4,11 @@
 
 use eval::record::Machine;
 
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 /// Facts of the machine that a place is on.
-pub fn machine(place: &Place, role: &str) -> Machine {
-    let read = |path: &str| place.read(path).ok().map(|text| text.trim().to_owned());
+pub fn machine_facts(place: &CommandLocation, role: &str) -> Machine {
+    let read = |path: &str| place.read_file(path).ok().map(|text| text.trim().to_owned());
     let mut facts = Vec::new();
     let mut fact = |name: &str, value: Option<String>| {
         if let Some(value) = value.filter(|value| !value.is_empty()) {
@@ -18,31 +18,32 @@ pub fn machine(place: &Place, role: &str) -> Machine {
     fact("kernel", read("/proc/sys/kernel/osrelease"));
     fact("architecture", place.run(&["uname", "-m"]).ok().map(|text| text.trim().to_owned()));
     let cpu = read("/proc/cpuinfo").unwrap_or_default();
-    fact("processor", named(&cpu, "model name"));
+    fact("processor", value_after_colon(&cpu, "model name"));
     let cores = cpu.lines().filter(|line| line.starts_with("processor")).count();
     fact("cores", (cores > 0).then(|| cores.to_string()));
-    fact("clock MHz", named(&cpu, "cpu MHz"));
+    fact("clock MHz", value_after_colon(&cpu, "cpu MHz"));
     fact("governor", read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"));
-    fact("memory", named(&read("/proc/meminfo").unwrap_or_default(), "MemTotal"));
-    fact("hypervisor", flags(&cpu));
+    fact("memory", value_after_colon(&read("/proc/meminfo").unwrap_or_default(), "MemTotal"));
+    fact("hypervisor", virtual_machine_note(&cpu));
     let ids =
         [("family", "cpu family"), ("model", "model"), ("stepping", "stepping"), ("microcode", "microcode")];
-    let ids = ids.iter().filter_map(|(word, name)| Some(format!("{word} {}", named(&cpu, name)?)));
+    let ids =
+        ids.iter().filter_map(|(word, name)| Some(format!("{word} {}", value_after_colon(&cpu, name)?)));
     fact("processor id", Some(ids.collect::<Vec<_>>().join(", ")));
     // Of all levels it is the last that the kernel shows there.
-    fact("last-level cache", named(&cpu, "cache size"));
-    fact("mitigations", mitigations(place));
+    fact("last-level cache", value_after_colon(&cpu, "cache size"));
+    fact("mitigations", cpu_mitigations(place));
     fact("congestion control", read("/proc/sys/net/ipv4/tcp_congestion_control"));
     fact("load", read("/proc/loadavg").map(|text| text.split(' ').take(3).collect::<Vec<_>>().join(" ")));
     let system = read("/etc/os-release").unwrap_or_default();
     let pretty = system.lines().find_map(|line| line.strip_prefix("PRETTY_NAME="));
     fact("system", pretty.map(|name| name.trim_matches('"').to_owned()));
-    facts.extend(settings(place));
+    facts.extend(kernel_settings(place));
     Machine { role: role.to_owned(), facts }
 }
 
 /// Prints a name, a tab and a value on each line: settings of the kernel, and network interfaces with their offloads.
-const SETTINGS: &str = r#"
+const SETTINGS_SCRIPT: &str = r#"
 say() { [ -n "$2" ] && printf '%s\t%s\n' "$1" "$2"; }
 get() { [ -r "$2" ] && say "$1" "$(cat "$2" 2>/dev/null | tr '\t\n' '  ')"; }
 say 'kernel build' "$(uname -v)"
@@ -79,27 +80,27 @@ done
 true
 "#;
 
-fn settings(place: &Place) -> Vec<(String, String)> {
-    let said = place.run(&["sh", "-c", SETTINGS]).unwrap_or_default();
+fn kernel_settings(place: &CommandLocation) -> Vec<(String, String)> {
+    let said = place.run(&["sh", "-c", SETTINGS_SCRIPT]).unwrap_or_default();
     let pairs = said.lines().filter_map(|line| line.split_once('\t'));
     let pairs = pairs.map(|(name, value)| (name.to_owned(), value.trim().to_owned()));
     pairs.filter(|(_, value)| !value.is_empty()).collect()
 }
 
 /// The value behind a name and a colon.
-fn named(text: &str, name: &str) -> Option<String> {
+fn value_after_colon(text: &str, name: &str) -> Option<String> {
     let line = text.lines().find(|line| line.split(':').next().is_some_and(|found| found.trim() == name))?;
     line.split_once(':').map(|(_, value)| value.trim().to_owned())
 }
 
 /// Whether it says itself that it is a virtual machine.
-fn flags(cpu: &str) -> Option<String> {
-    let flags = named(cpu, "flags")?;
+fn virtual_machine_note(cpu: &str) -> Option<String> {
+    let flags = value_after_colon(cpu, "flags")?;
     flags.split(' ').any(|flag| flag == "hypervisor").then(|| "yes: a virtual machine".to_owned())
 }
 
 /// What is switched on against speculation, in one line.
-fn mitigations(place: &Place) -> Option<String> {
+fn cpu_mitigations(place: &CommandLocation) -> Option<String> {
     let said = place.run(&["sh", "-c", "cd /sys/devices/system/cpu/vulnerabilities && grep . *"]).ok()?;
     let is_on = |state: &str| !state.starts_with("Not affected") && !state.starts_with("Vulnerable");
     let states = said.lines().filter_map(|line| line.split_once(':'));
@@ -113,7 +114,7 @@ mod tests {
 
     #[test]
     fn this_machine_says_what_it_is() {
-        let machine = machine(&Place::Here, "both");
+        let machine = machine_facts(&CommandLocation::Here, "both");
         for name in ["kernel", "kernel build", "cores", "memory", "congestion control", "load", "tcp_rmem"] {
             assert!(machine.facts.iter().any(|(known, _)| known == name), "{name}: {machine:?}");
         }
@@ -122,7 +123,7 @@ mod tests {
     /// What a machine does not say is left out: no line of a setting is without its value.
     #[test]
     fn a_setting_that_is_not_told_is_left_out() {
-        let settings = settings(&Place::Here);
+        let settings = kernel_settings(&CommandLocation::Here);
         assert!(settings.iter().all(|(name, value)| !name.is_empty() && !value.is_empty()), "{settings:?}");
         let mut names: Vec<&String> = settings.iter().map(|(name, _)| name).collect();
         names.sort_unstable();
@@ -132,7 +133,7 @@ mod tests {
 
     #[test]
     fn values_are_found_by_whole_names() {
-        assert_eq!(named("MemTotalX: 1\nMemTotal:   2 kB\n", "MemTotal").unwrap(), "2 kB");
-        assert_eq!(named("a: b", "c"), None);
+        assert_eq!(value_after_colon("MemTotalX: 1\nMemTotal:   2 kB\n", "MemTotal").unwrap(), "2 kB");
+        assert_eq!(value_after_colon("a: b", "c"), None);
     }
 }

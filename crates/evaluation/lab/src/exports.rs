@@ -4,27 +4,27 @@
 use std::io;
 use std::path::Path;
 
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 /// What makes and takes away LIO's exports.
-pub(crate) const LIO: &str = include_str!("target/lio.sh");
+pub(crate) const LIO_SCRIPT: &str = include_str!("target/lio.sh");
 /// What makes and takes away nvmet's.
-pub(crate) const NVMET: &str = include_str!("target/nvmet.sh");
+pub(crate) const NVMET_SCRIPT: &str = include_str!("target/nvmet.sh");
 
 /// Where the kernel's targets are configured.
-const CONFIG: &str = "/sys/kernel/config";
+const CONFIGFS: &str = "/sys/kernel/config";
 
 /// The words that run one of the two with arguments.
-pub(crate) fn script(text: &str, arguments: Vec<String>) -> Vec<String> {
+pub(crate) fn shell_words(text: &str, arguments: Vec<String>) -> Vec<String> {
     [["sh", "-c", text, "sh"].map(str::to_owned).to_vec(), arguments].concat()
 }
 
-fn undo(text: &str, own: &str) {
-    let _ = Place::Here.run(&["sh", "-c", text, "sh", "stop", own]);
+fn run_removal(text: &str, own: &str) {
+    let _ = CommandLocation::Here.run(&["sh", "-c", text, "sh", "stop", own]);
 }
 
 /// The names in a directory; none if it is not there.
-fn names(dir: &Path) -> io::Result<Vec<String>> {
+fn dir_names(dir: &Path) -> io::Result<Vec<String>> {
     let entries = match std::fs::read_dir(dir) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
@@ -33,43 +33,45 @@ fn names(dir: &Path) -> io::Result<Vec<String>> {
 }
 
 /// Whether a directory holds names that begin so. What cannot be read may hold them.
-fn has(dir: &Path, start: &str) -> bool {
-    names(dir).map_or(true, |names| names.iter().any(|name| name.starts_with(start)))
+fn has_name_with_prefix(dir: &Path, start: &str) -> bool {
+    dir_names(dir).map_or(true, |names| names.iter().any(|name| name.starts_with(start)))
 }
 
 /// Whether LIO has exports with these names here, or cannot be asked.
-pub(crate) fn lio_has(own: &str) -> bool {
-    lio_has_below(Path::new(CONFIG), own)
+pub(crate) fn has_lio_exports(own: &str) -> bool {
+    has_lio_exports_in(Path::new(CONFIGFS), own)
 }
 
-fn lio_has_below(config: &Path, own: &str) -> bool {
+fn has_lio_exports_in(config: &Path, own: &str) -> bool {
     let core = config.join("target/core");
-    let adapters = names(&core);
-    has(&config.join("target/iscsi"), &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
+    let adapters = dir_names(&core);
+    has_name_with_prefix(&config.join("target/iscsi"), &format!("iqn.2026-11.io.blockwire.eval:{own}-"))
         || adapters.map_or(true, |all| {
             // An adapter's attributes are files beside its devices' directories.
-            all.iter().map(|one| core.join(one)).any(|one| one.is_dir() && has(&one, &format!("{own}-")))
+            all.iter()
+                .map(|one| core.join(one))
+                .any(|one| one.is_dir() && has_name_with_prefix(&one, &format!("{own}-")))
         })
 }
 
 /// Takes away LIO's exports with these names here.
-pub(crate) fn undo_lio(own: &str) {
-    undo(LIO, own);
+pub(crate) fn remove_lio_exports(own: &str) {
+    run_removal(LIO_SCRIPT, own);
 }
 
 /// Whether nvmet has exports with these names here, or cannot be asked.
-pub(crate) fn nvmet_has(own: &str) -> bool {
-    nvmet_has_below(Path::new(CONFIG), own)
+pub(crate) fn has_nvmet_exports(own: &str) -> bool {
+    has_nvmet_exports_in(Path::new(CONFIGFS), own)
 }
 
-fn nvmet_has_below(config: &Path, own: &str) -> bool {
-    has(&config.join("nvmet/subsystems"), &format!("nqn.2026-11.io.blockwire:{own}-"))
-        || has(&config.join("nullb"), &format!("{own}-"))
+fn has_nvmet_exports_in(config: &Path, own: &str) -> bool {
+    has_name_with_prefix(&config.join("nvmet/subsystems"), &format!("nqn.2026-11.io.blockwire:{own}-"))
+        || has_name_with_prefix(&config.join("nullb"), &format!("{own}-"))
 }
 
 /// Takes away nvmet's exports with these names here.
-pub(crate) fn undo_nvmet(own: &str) {
-    undo(NVMET, own);
+pub(crate) fn remove_nvmet_exports(own: &str) {
+    run_removal(NVMET_SCRIPT, own);
 }
 
 #[cfg(test)]
@@ -105,11 +107,11 @@ mod tests {
         // A port that somebody is about to use, as a number alone tells.
         make("nvmet/ports/4421");
         theirs.push("nvmet/ports/4421".to_owned());
-        for text in [LIO, NVMET] {
+        for text in [LIO_SCRIPT, NVMET_SCRIPT] {
             let config = format!("CONFIG={}", config.display());
-            let words = script(text, vec!["stop".to_owned(), "bw7".to_owned()]);
+            let words = shell_words(text, vec!["stop".to_owned(), "bw7".to_owned()]);
             let words: Vec<&str> = words.iter().map(String::as_str).collect();
-            let _ = Place::Here.run(&[&["env", &config], &words[..]].concat());
+            let _ = CommandLocation::Here.run(&[&["env", &config], &words[..]].concat());
         }
         for path in &theirs {
             assert!(std::fs::symlink_metadata(config.join(path)).is_ok(), "{path} is there");
@@ -123,14 +125,17 @@ mod tests {
     fn exports_that_cannot_be_looked_for_are_never_taken_for_gone() {
         let dir = tempfile::tempdir().unwrap();
         let config = dir.path();
-        assert!(!lio_has_below(config, "bw7") && !nvmet_has_below(config, "bw7"), "nothing was configured");
+        assert!(
+            !has_lio_exports_in(config, "bw7") && !has_nvmet_exports_in(config, "bw7"),
+            "nothing was configured"
+        );
         std::fs::create_dir_all(config.join("target/core/rd_mcp_7/bw7-0")).unwrap();
-        assert!(lio_has_below(config, "bw7") && !lio_has_below(config, "bw8"));
+        assert!(has_lio_exports_in(config, "bw7") && !has_lio_exports_in(config, "bw8"));
         // No directory: reading it fails, for root too.
         for what in ["target/iscsi", "nvmet/subsystems"] {
             std::fs::create_dir_all(config.join(what).parent().unwrap()).unwrap();
             std::fs::write(config.join(what), "").unwrap();
         }
-        assert!(lio_has_below(config, "bw8") && nvmet_has_below(config, "bw8"));
+        assert!(has_lio_exports_in(config, "bw8") && has_nvmet_exports_in(config, "bw8"));
     }
 }

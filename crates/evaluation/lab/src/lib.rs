@@ -1,7 +1,7 @@
 //! Runs evaluations: systems under test, the machines and links on which they run, and measurements.
 //!
 //! [`eval`] defines what is measured and how it is judged; this crate does it. [`Link`] makes hosts and the
-//! network between them, [`target`] and [`initiator`] start systems, [`Watch`] measures processors, and
+//! network between them, [`target`] and [`initiator`] start systems, [`ProcessWatch`] measures processors, and
 //! [`Runner`] takes a plan's steps in turn and returns a record. Invariant: everything started, made or
 //! changed for a step is ended, removed or undone when its owner is dropped.
 
@@ -20,48 +20,48 @@
 
 mod allowance;
 mod attach;
-mod attached;
 mod background_traffic;
-mod block;
-pub mod ending;
+mod block_devices;
+mod block_load;
+mod created_resources;
+mod directory_tree;
+pub mod end_request;
 mod environment;
 mod exports;
 mod failure;
 pub mod guest;
 mod host_capacity;
 pub mod initiator;
+mod kernel_sessions;
+pub mod leftovers;
 mod link;
-mod made;
 mod measure;
 mod mixed_traffic;
 pub mod oltp;
 mod output_lines;
 pub mod place;
 mod process;
+mod process_watch;
 mod progress;
 mod recording;
-pub mod remains;
+mod run_directory;
 mod runner;
-mod scratch;
-mod sessions;
 mod spdk;
 mod steps;
 pub mod stream;
 pub mod target;
-mod tree;
-mod turns;
-mod watch;
+mod turn_order;
 
-pub use environment::machine;
+pub use environment::machine_facts;
 pub use failure::Failure;
 pub use host_capacity::probe_host_capacity;
 pub use initiator::Initiator;
-pub use link::{Link, Machines, namespaces};
-pub use place::Place;
-pub use process::{Late, Process, ProcessSpec, Stream};
+pub use link::{Link, RemoteMachines, check_namespaces};
+pub use place::CommandLocation;
+pub use process::{LineTimeout, OutputStream, Process, ProcessSpec};
+pub use process_watch::{CpuSample, CpuUse, ProcessWatch};
 pub use progress::{LineProgress, NoProgress, ProgressDisplay, StepProgress, TerminalProgress};
-pub use recording::directory;
-pub use runner::{Cores, Runner};
-pub use scratch::Scratch;
+pub use recording::result_directory;
+pub use run_directory::RunDirectory;
+pub use runner::{CoreAssignment, Runner};
 pub use target::Target;
-pub use watch::{CpuSample, CpuUse, Watch};

@@ -8,19 +8,19 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
 use eval::fio::Job;
-use eval::record::{EndUsage, Mark, Run};
+use eval::record::{EndUsage, ProgressMark, Run};
 
 use crate::Failure;
-use crate::initiator::{Event, Initiator, LoadResult, Progress, Task, patience};
-use crate::place::Place;
-use crate::recording::utc_ms;
-use crate::watch::{CpuSample, CpuUse, Watch};
+use crate::initiator::{Initiator, LoadEvent, LoadResult, LoadTask, ProgressCounts, load_timeout};
+use crate::place::CommandLocation;
+use crate::process_watch::{CpuSample, CpuUse, ProcessWatch};
+use crate::recording::format_utc_ms;
 
 /// What one initiator machine does.
 #[derive(Clone, Debug)]
 pub(crate) struct HostLoad {
     /// Where.
-    pub(crate) place: Place,
+    pub(crate) place: CommandLocation,
     /// On which volumes.
     pub(crate) urls: Vec<String>,
     /// What.
@@ -38,7 +38,7 @@ pub(crate) struct MeasuredLoad<'a> {
     /// What each machine does.
     pub(crate) parts: &'a [HostLoad],
     /// The target; `None`: it cannot be looked at.
-    pub(crate) target: Option<&'a Watch>,
+    pub(crate) target: Option<&'a ProcessWatch>,
     /// The initiators' processors.
     pub(crate) cores: &'a [usize],
     /// For logs.
@@ -47,7 +47,7 @@ pub(crate) struct MeasuredLoad<'a> {
 
 /// How a load goes.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Pulse {
+pub(crate) struct LoadProgress {
     /// Seconds since figures count.
     pub(crate) seconds: f64,
     /// I/Os per second since the last pulse.
@@ -59,8 +59,8 @@ pub(crate) struct Pulse {
 }
 
 /// What a thread of an initiator machine says.
-enum Said {
-    Event(usize, Event, Instant),
+enum HostMessage {
+    Event(usize, LoadEvent, Instant),
     Over(usize, Box<Result<LoadResult, Failure>>),
 }
 
@@ -68,21 +68,21 @@ enum Said {
 ///
 /// # Errors
 /// If any machine fails, or nothing was done.
-pub(crate) fn measure(
+pub(crate) fn measure_load(
     load: &MeasuredLoad<'_>,
-    tell: &mut dyn FnMut(Pulse),
+    tell: &mut dyn FnMut(LoadProgress),
 ) -> Result<(Run, Vec<String>), Failure> {
     let parts = load.parts;
     let (to, from) = channel();
-    let mut window = Window::new(load);
-    let longest = parts.iter().map(|part| patience(&part.job)).max().unwrap_or_default();
+    let mut window = MeasurementWindow::new(load);
+    let longest = parts.iter().map(|part| load_timeout(&part.job)).max().unwrap_or_default();
     let until = Instant::now() + longest + Duration::from_secs(30);
     let mut all: Vec<Option<Result<LoadResult, Failure>>> = parts.iter().map(|_| None).collect();
     std::thread::scope(|scope| {
         for (host, part) in parts.iter().enumerate() {
             let to = to.clone();
             scope.spawn(move || {
-                let task = Task {
+                let task = LoadTask {
                     name: format!("{}-{host}", load.name),
                     place: &part.place,
                     urls: part.urls.clone(),
@@ -91,22 +91,22 @@ pub(crate) fn measure(
                     connections: part.connections,
                     dir: load.dir,
                 };
-                let tell = |event| drop(to.send(Said::Event(host, event, Instant::now())));
+                let tell = |event| drop(to.send(HostMessage::Event(host, event, Instant::now())));
                 let figures = load.initiator.run(&task, &tell);
-                drop(to.send(Said::Over(host, Box::new(figures))));
+                drop(to.send(HostMessage::Over(host, Box::new(figures))));
             });
         }
         drop(to);
         loop {
             match from.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Said::Event(host, event, at)) => {
-                    window.hear(host, event, at);
-                    if let Some(pulse) = window.pulse() {
+                Ok(HostMessage::Event(host, event, at)) => {
+                    window.handle_event(host, event, at);
+                    if let Some(pulse) = window.load_progress() {
                         tell(pulse);
                     }
                 }
-                Ok(Said::Over(host, figures)) => {
-                    window.close(Instant::now());
+                Ok(HostMessage::Over(host, figures)) => {
+                    window.take_last_sample(Instant::now());
                     if let Some(of_host) = all.get_mut(host) {
                         *of_host = Some(*figures);
                     }
@@ -125,98 +125,100 @@ pub(crate) fn measure(
     if figures.ios == 0 {
         return Err(Failure::new("no I/O was done while figures counted"));
     }
-    let run = window.run(figures);
+    let run = window.into_run(figures);
     // One that cannot be would keep all others from being written down.
-    run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
+    run.check_figures().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
     Ok((run, commands))
 }
 
 /// How late a look may be, in seconds or as part of the time of the figures, whichever is more.
-const LATE: f64 = 0.05;
-const LATE_PART: f64 = 0.1;
+const LATENESS_SECONDS_MAX: f64 = 0.05;
+const LATENESS_PART_MAX: f64 = 0.1;
 
 /// The time over which processors are looked at.
-struct Window<'a> {
+struct MeasurementWindow<'a> {
     load: &'a MeasuredLoad<'a>,
     /// Ids of what works on each machine, once its figures count.
     began: Vec<Option<Vec<u32>>>,
     /// One for each machine, whatever its namespaces.
-    initiators: Vec<Watch>,
+    initiators: Vec<ProcessWatch>,
     open: Option<(Option<CpuSample>, Vec<Option<CpuSample>>)>,
     /// How late the target's looks were, and the initiators', in seconds.
     late: (f64, f64),
     seen: Option<(Option<CpuUse>, Option<CpuUse>)>,
-    progress: Vec<Progress>,
+    progress: Vec<ProgressCounts>,
     /// How far each machine was after each second.
-    marks: Vec<Vec<Mark>>,
+    marks: Vec<Vec<ProgressMark>>,
     /// When figures began to count, by the calendar.
     begun: Option<SystemTime>,
     last: (f64, u64),
 }
 
-impl<'a> Window<'a> {
-    fn new(load: &'a MeasuredLoad<'a>) -> Window<'a> {
+impl<'a> MeasurementWindow<'a> {
+    fn new(load: &'a MeasuredLoad<'a>) -> MeasurementWindow<'a> {
         let hosts = load.parts.len();
-        Window {
+        MeasurementWindow {
             load,
             began: vec![None; hosts],
             initiators: Vec::new(),
             open: None,
             late: (0.0, 0.0),
             seen: None,
-            progress: vec![Progress::default(); hosts],
+            progress: vec![ProgressCounts::default(); hosts],
             marks: vec![Vec::new(); hosts],
             begun: None,
             last: (0.0, 0),
         }
     }
 
-    fn hear(&mut self, host: usize, event: Event, at: Instant) {
+    fn handle_event(&mut self, host: usize, event: LoadEvent, at: Instant) {
         match event {
-            Event::Began(pids) => {
+            LoadEvent::Began(pids) => {
                 if let Some(began) = self.began.get_mut(host) {
                     *began = Some(pids);
                 }
                 if self.began.iter().all(Option::is_some) && self.open.is_none() {
                     self.begun = SystemTime::now().checked_sub(at.elapsed());
-                    self.initiators = self.watches();
-                    let target = self.load.target.and_then(|watch| watch.ask().ok());
-                    let looks: Vec<_> = self.initiators.iter().map(|watch| watch.look().ok()).collect();
-                    let late = |look: &Option<CpuSample>| look.as_ref().map_or(0.0, |look| look.late(at));
+                    self.initiators = self.host_watches();
+                    let target = self.load.target.and_then(|watch| watch.sample_with_polling().ok());
+                    let looks: Vec<_> = self.initiators.iter().map(|watch| watch.sample().ok()).collect();
+                    let late = |look: &Option<CpuSample>| {
+                        look.as_ref().map_or(0.0, |look| look.lateness_seconds(at))
+                    };
                     self.late = (late(&target), looks.iter().map(late).fold(0.0, f64::max));
                     self.open = Some((target, looks));
                 }
             }
-            Event::Progress(progress) => {
+            LoadEvent::Progress(progress) => {
                 if let Some(of_host) = self.progress.get_mut(host) {
                     *of_host = progress;
                 }
                 if let Some(marks) = self.marks.get_mut(host) {
-                    mark(marks, &progress);
+                    push_mark_each_second(marks, &progress);
                 }
             }
-            Event::Ended => self.close(at),
+            LoadEvent::Ended => self.take_last_sample(at),
         }
     }
 
     /// Namespaces of this machine are looked at together: they share its processors.
-    fn watches(&self) -> Vec<Watch> {
-        let mut machines: Vec<(Place, Vec<u32>)> = Vec::new();
+    fn host_watches(&self) -> Vec<ProcessWatch> {
+        let mut machines: Vec<(CommandLocation, Vec<u32>)> = Vec::new();
         for (part, pids) in self.load.parts.iter().zip(&self.began) {
-            let place = if part.place.is_local() { Place::Here } else { part.place.clone() };
+            let place = if part.place.is_local() { CommandLocation::Here } else { part.place.clone() };
             let pids = pids.iter().flatten().copied();
             match machines.iter_mut().find(|(known, _)| *known == place) {
                 Some((_, known)) => known.extend(pids),
                 None => machines.push((place, pids.collect())),
             }
         }
-        machines.into_iter().map(|(place, pids)| Watch::new(place, pids, self.load.cores)).collect()
+        machines.into_iter().map(|(place, pids)| ProcessWatch::new(place, pids, self.load.cores)).collect()
     }
 
     /// Looks for the last time, once, since figures ceased to count.
-    fn close(&mut self, ceased: Instant) {
+    fn take_last_sample(&mut self, ceased: Instant) {
         if self.seen.is_none() {
-            self.seen = self.look(Watch::ask);
+            self.seen = self.cpu_use_so_far(ProcessWatch::sample_with_polling);
             let late = |seen: &Option<CpuUse>| {
                 let until = seen.as_ref().map_or(ceased, |seen| seen.until);
                 until.saturating_duration_since(ceased).as_secs_f64()
@@ -228,22 +230,22 @@ impl<'a> Window<'a> {
     }
 
     /// `far`: how the target is looked at.
-    fn look(
+    fn cpu_use_so_far(
         &self,
-        far: fn(&Watch) -> Result<CpuSample, Failure>,
+        far: fn(&ProcessWatch) -> Result<CpuSample, Failure>,
     ) -> Option<(Option<CpuUse>, Option<CpuUse>)> {
         let (target, initiators) = self.open.as_ref()?;
         // Initiators first: they may end at any moment, and the target does not.
         let all = self.initiators.iter().zip(initiators);
-        let all = all.map(|(watch, before)| Some(watch.since(before.as_ref()?, &watch.look().ok()?)));
-        let near = all.collect::<Option<Vec<_>>>().and_then(merged);
+        let all = all.map(|(watch, before)| Some(watch.usage_since(before.as_ref()?, &watch.sample().ok()?)));
+        let near = all.collect::<Option<Vec<_>>>().and_then(merge_cpu_use);
         let target = self.load.target.zip(target.as_ref());
-        let far = target.and_then(|(watch, before)| Some(watch.since(before, &far(watch).ok()?)));
+        let far = target.and_then(|(watch, before)| Some(watch.usage_since(before, &far(watch).ok()?)));
         Some((far, near))
     }
 
     /// How it goes, if there is news.
-    fn pulse(&mut self) -> Option<Pulse> {
+    fn load_progress(&mut self) -> Option<LoadProgress> {
         let ios: u64 = self.progress.iter().map(|progress| progress.ios).sum();
         let seconds = self.progress.iter().map(|progress| progress.seconds).fold(0.0, f64::max);
         let (before, done) = self.last;
@@ -254,8 +256,8 @@ impl<'a> Window<'a> {
         let busy = |seen: &Option<CpuUse>| seen.as_ref().map(|seen| seen.side.cores.total().busy_percent());
         // Asking other machines would hold up the news of the end.
         let is_near = self.load.parts.iter().all(|part| part.place.is_local());
-        let seen = if is_near { self.look(Watch::look) } else { None };
-        Some(Pulse {
+        let seen = if is_near { self.cpu_use_so_far(ProcessWatch::sample) } else { None };
+        Some(LoadProgress {
             seconds,
             iops: ios.saturating_sub(done) as f64 / (seconds - before),
             latency_us: self.progress.first().and_then(|progress| progress.latency_us),
@@ -263,9 +265,11 @@ impl<'a> Window<'a> {
         })
     }
 
-    fn run(self, figures: LoadResult) -> Run {
+    fn into_run(self, figures: LoadResult) -> Run {
         let (target, initiator) = self.seen.unwrap_or_default();
-        let late = |late: f64| Some(late).filter(|late| *late > LATE.max(figures.seconds * LATE_PART));
+        let late = |late: f64| {
+            Some(late).filter(|late| *late > LATENESS_SECONDS_MAX.max(figures.seconds * LATENESS_PART_MAX))
+        };
         let late = (late(self.late.0), late(self.late.1));
         let scaled = |seen: &CpuUse| {
             let scale = if seen.seconds > 0.0 { figures.seconds / seen.seconds } else { 1.0 };
@@ -284,10 +288,10 @@ impl<'a> Window<'a> {
             // Who made the plan knows of what round this is, and with which seed.
             round: None,
             seed: None,
-            began: self.begun.map(utc_ms),
+            began: self.begun.map(format_utc_ms),
             negotiated: figures.negotiated,
-            window: Some(self.load.initiator.window()),
-            series: series(&self.marks),
+            window: Some(self.load.initiator.counting_window()),
+            series: merged_series(&self.marks),
             retransmits: count(link.and_then(|seen| seen.retransmits)),
             packets: count(link.and_then(|seen| seen.packets)),
             target: target
@@ -303,7 +307,7 @@ impl<'a> Window<'a> {
                 .map(|side| EndUsage {
                     process: figures.cpu.unwrap_or(side.process),
                     idle_polls: figures.polls.or(side.idle_polls),
-                    polls_untold: self.load.initiator.polls_untold(),
+                    polls_untold: self.load.initiator.polls_without_report(),
                     late: late.1,
                     ..side
                 }),
@@ -321,22 +325,23 @@ impl<'a> Window<'a> {
 }
 
 /// Keeps the first that is told after each whole second.
-fn mark(marks: &mut Vec<Mark>, progress: &Progress) {
+fn push_mark_each_second(marks: &mut Vec<ProgressMark>, progress: &ProgressCounts) {
     let last = marks.last().map_or(0.0, |mark| mark.seconds);
     if progress.seconds.floor() > last.floor() {
-        marks.push(Mark { seconds: progress.seconds, ios: progress.ios, moved: progress.bytes });
+        marks.push(ProgressMark { seconds: progress.seconds, ios: progress.ios, moved: progress.bytes });
     }
 }
 
 /// What all machines together had done after each second that all of them tell.
-fn series(machines: &[Vec<Mark>]) -> Vec<Mark> {
+fn merged_series(machines: &[Vec<ProgressMark>]) -> Vec<ProgressMark> {
     let Some((first, others)) = machines.split_first() else { return Vec::new() };
-    let in_second =
-        |marks: &[Mark], second: f64| marks.iter().copied().find(|mark| mark.seconds.floor() == second);
-    let together = |mark: &Mark| {
+    let in_second = |marks: &[ProgressMark], second: f64| {
+        marks.iter().copied().find(|mark| mark.seconds.floor() == second)
+    };
+    let together = |mark: &ProgressMark| {
         others.iter().try_fold(*mark, |sum, marks| {
             let other = in_second(marks, mark.seconds.floor())?;
-            Some(Mark {
+            Some(ProgressMark {
                 seconds: sum.seconds.max(other.seconds),
                 ios: sum.ios + other.ios,
                 moved: sum.moved + other.moved,
@@ -347,15 +352,18 @@ fn series(machines: &[Vec<Mark>]) -> Vec<Mark> {
 }
 
 /// Core numbers of the second machine begin here, of the third at twice this, and so on.
-const MACHINE: u32 = 10_000;
+const HOST_CORE_NUMBER_BASE: u32 = 10_000;
 
 /// What several machines did, as of one.
-fn merged(all: Vec<CpuUse>) -> Option<CpuUse> {
+fn merge_cpu_use(all: Vec<CpuUse>) -> Option<CpuUse> {
     let mut all = all.into_iter();
     let mut sum = all.next()?;
     for (seen, machine) in all.zip(1u32..) {
         let cores = seen.side.cores.cores.into_iter();
-        sum.side.cores.cores.extend(cores.map(|(core, kinds)| (core + machine * MACHINE, kinds)));
+        sum.side
+            .cores
+            .cores
+            .extend(cores.map(|(core, kinds)| (core + machine * HOST_CORE_NUMBER_BASE, kinds)));
         sum.side.cores.switches += seen.side.cores.switches;
         sum.side.process.0 += seen.side.process.0;
         sum.side.process.1 += seen.side.process.1;
@@ -379,8 +387,9 @@ mod tests {
         let told = |all: &[(f64, u64)]| {
             let mut marks = Vec::new();
             for (seconds, ios) in all {
-                let progress = Progress { seconds: *seconds, ios: *ios, bytes: ios * 512, latency_us: None };
-                mark(&mut marks, &progress);
+                let progress =
+                    ProgressCounts { seconds: *seconds, ios: *ios, bytes: ios * 512, latency_us: None };
+                push_mark_each_second(&mut marks, &progress);
             }
             marks
         };
@@ -388,12 +397,12 @@ mod tests {
         assert_eq!(one.iter().map(|mark| mark.ios).collect::<Vec<_>>(), [10, 20, 30]);
         let two = told(&[(1.5, 100), (3.25, 300)]);
         let both = [
-            Mark { seconds: 1.5, ios: 110, moved: 110 * 512 },
-            Mark { seconds: 3.25, ios: 330, moved: 330 * 512 },
+            ProgressMark { seconds: 1.5, ios: 110, moved: 110 * 512 },
+            ProgressMark { seconds: 3.25, ios: 330, moved: 330 * 512 },
         ];
-        assert_eq!(series(&[one.clone(), two]), both);
+        assert_eq!(merged_series(&[one.clone(), two]), both);
         assert_eq!(
-            (series(std::slice::from_ref(&one)), series(&[one, Vec::new()]).len()),
+            (merged_series(std::slice::from_ref(&one)), merged_series(&[one, Vec::new()]).len()),
             (told(&[(1.02, 10), (2.01, 20), (3.0, 30)]), 0)
         );
     }
@@ -412,11 +421,11 @@ mod tests {
                 packets: None,
             }
         };
-        let all = merged(vec![seen(0.25), seen(0.75)]).unwrap();
+        let all = merge_cpu_use(vec![seen(0.25), seen(0.75)]).unwrap();
         let cores: Vec<u32> = all.side.cores.cores.iter().map(|(core, _)| *core).collect();
-        assert_eq!(cores, [0, MACHINE]);
+        assert_eq!(cores, [0, HOST_CORE_NUMBER_BASE]);
         assert_eq!((all.side.process, all.side.resident), ((1.0, 1.0), 20));
         assert_eq!((all.retransmits, all.packets), (Some(2), None));
-        assert!(merged(Vec::new()).is_none());
+        assert!(merge_cpu_use(Vec::new()).is_none());
     }
 }

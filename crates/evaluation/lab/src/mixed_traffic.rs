@@ -6,34 +6,34 @@
 use std::time::Duration;
 
 use eval::fio::Job;
-use eval::preset::{Medium, MixedTrafficPlan, Preset, Protocol, Wire, round_seed, word};
+use eval::preset::{MixedTrafficPlan, Preset, Protocol, VolumeMedium, Wire, fio_rw_word, round_seed};
 use eval::record::{Point, Record, Run};
 
 use crate::Failure;
-use crate::allowance::Allowance;
-use crate::block;
-use crate::ending;
-use crate::environment::machine;
+use crate::allowance::TimeBudget;
+use crate::block_load;
+use crate::end_request;
+use crate::environment::machine_facts;
 use crate::link::Link;
-use crate::measure::{HostLoad, MeasuredLoad, measure};
-use crate::place::Place;
+use crate::measure::{HostLoad, MeasuredLoad, measure_load};
+use crate::place::CommandLocation;
+use crate::process_watch::ProcessWatch;
 use crate::progress::StepProgress;
-use crate::recording::{begin, finish, note_command};
+use crate::recording::{begin_record, finish_record, note_command};
 use crate::runner::{Runner, Testbed};
-use crate::target::{Serving, TargetSetup};
-use crate::turns::turns;
-use crate::watch::Watch;
+use crate::target::{ServingTarget, TargetSetup};
+use crate::turn_order::turn_order;
 
 /// What is measured of one kind of traffic.
 struct TrafficKind {
     protocol: Protocol,
-    serving: Serving,
+    serving: ServingTarget,
     job: Job,
 }
 
 impl TrafficKind {
     /// Who sends this kind.
-    fn initiator(&self) -> &'static str {
+    fn initiator_name(&self) -> &'static str {
         if self.protocol == Protocol::Stream { "stream" } else { "blockwire" }
     }
 }
@@ -50,32 +50,33 @@ impl Runner<'_> {
         mixed: &MixedTrafficPlan,
         time: Option<Duration>,
     ) -> Result<Record, Failure> {
-        let allowance = Allowance::begin(time);
-        let mut record = begin(preset, &mixed.notes);
-        record.environment = vec![machine(&Place::Here, "target and initiator")];
+        let allowance = TimeBudget::start(time);
+        let mut record = begin_record(preset, &mixed.notes);
+        record.environment = vec![machine_facts(&CommandLocation::Here, "target and initiator")];
         for (at, &wire) in mixed.wires.iter().enumerate() {
             // Each link has its part of the time, so that the last one is not what is left out.
             let links = (at + 1) as f64 / mixed.wires.len() as f64;
-            let part = allowance.of(time.map(|time| time.mul_f64(links)));
-            if at > 0 && allowance.is_over() {
-                record
-                    .notes
-                    .push(format!("{} was left out: the time limit was reached", block::wire_name(wire)));
+            let part = allowance.with_time(time.map(|time| time.mul_f64(links)));
+            if at > 0 && allowance.is_exhausted() {
+                record.notes.push(format!(
+                    "{} was left out: the time limit was reached",
+                    block_load::wire_name(wire)
+                ));
                 continue;
             }
-            match self.on_link(preset, mixed, (at, wire), part, &mut record) {
+            match self.run_rounds_on_link(preset, mixed, (at, wire), part, &mut record) {
                 Ok(()) => {}
-                Err(_) if ending::is_ending() => {
+                Err(_) if end_request::is_ending() => {
                     let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
-                    let link = block::wire_name(wire);
+                    let link = block_load::wire_name(wire);
                     record.notes.push(format!("interrupted after {runs} runs, on {link}"));
                     break;
                 }
-                Err(why) => record.notes.push(format!("{} ended early: {why}", block::wire_name(wire))),
+                Err(why) => record.notes.push(format!("{} ended early: {why}", block_load::wire_name(wire))),
             }
         }
-        self.live.over();
-        finish(&mut record, allowance.begun());
+        self.live.finish();
+        finish_record(&mut record, allowance.started_at());
         if record.points.is_empty() {
             return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
         }
@@ -83,41 +84,41 @@ impl Runner<'_> {
     }
 
     /// All rounds on one link.
-    fn on_link(
+    fn run_rounds_on_link(
         &mut self,
         preset: &Preset,
         mixed: &MixedTrafficPlan,
         (link_at, wire): (usize, Wire),
-        allowance: Allowance,
+        allowance: TimeBudget,
         record: &mut Record,
     ) -> Result<(), Failure> {
-        let (link, mut all) = self.start_kinds(preset, wire, record)?;
+        let (link, mut all) = self.start_targets(preset, wire, record)?;
         let kinds = all.len();
         let steps = mixed.jobs.len() * mixed.rounds as usize * (kinds + 1);
         let mut at = 0;
-        let mut round_begun = allowance.passed();
+        let mut round_begun = allowance.elapsed();
         for round in 0..mixed.rounds {
-            if round > 0 && !allowance.has_round(round_begun) {
+            if round > 0 && !allowance.has_time_for_round(round_begun) {
                 record.notes.push(format!(
                     "{round} of {} rounds were measured on {}: the time limit was reached",
                     mixed.rounds,
-                    block::wire_name(wire)
+                    block_load::wire_name(wire)
                 ));
                 return Ok(());
             }
-            round_begun = allowance.passed();
+            round_begun = allowance.elapsed();
             for job in &mixed.jobs {
                 for kind in &mut all {
                     kind.job = Job { seed: round_seed(round), ..job.clone() };
                 }
                 // Each alone and all at once, in each round another one first.
                 let turn = |place: usize| if place < kinds { place..place + 1 } else { 0..kinds };
-                for those in turns(kinds + 1, kinds + 1, round as usize).into_iter().map(turn) {
-                    if round > 0 && allowance.is_over() {
+                for those in turn_order(kinds + 1, kinds + 1, round as usize).into_iter().map(turn) {
+                    if round > 0 && allowance.is_exhausted() {
                         record.notes.push(format!(
                             "round {} on {} was cut short: the time limit was reached",
                             round + 1,
-                            block::wire_name(wire)
+                            block_load::wire_name(wire)
                         ));
                         return Ok(());
                     }
@@ -131,17 +132,17 @@ impl Runner<'_> {
                             if let [one] = kinds { one.protocol.name() } else { "all at once" },
                             job.name,
                             round + 1,
-                            block::wire_name(wire)
+                            block_load::wire_name(wire)
                         ),
                         ..StepProgress::default()
                     };
-                    self.live.begins(&moment);
-                    let runs = self.at_once(&link, kinds, record)?;
+                    self.live.step_started(&moment);
+                    let runs = self.run_simultaneously(&link, kinds, record)?;
                     let iops = runs.iter().map(Run::iops).sum();
-                    self.live.ended(&moment, Ok(iops));
+                    self.live.step_finished(&moment, Ok(iops));
                     for (kind, run) in kinds.iter().zip(runs) {
                         let run = Run { round: Some(round), seed: Some(kind.job.seed), ..run };
-                        add(record, kind, wire, is_alone, run);
+                        add_run(record, kind, wire, is_alone, run);
                     }
                 }
             }
@@ -149,24 +150,24 @@ impl Runner<'_> {
         Ok(())
     }
 
-    fn start_kinds(
+    fn start_targets(
         &mut self,
         preset: &Preset,
         wire: Wire,
         record: &mut Record,
     ) -> Result<(Link, Vec<TrafficKind>), Failure> {
-        let link = Link::make(wire, 1)?;
+        let link = Link::create(wire, 1)?;
         let mut all = Vec::new();
         for &protocol in preset.protocols {
             let name = if protocol == Protocol::Stream { "stream" } else { "blockwire" };
             let setup = TargetSetup {
-                place: link.target(),
-                listen: link.listen(),
+                place: link.target_place(),
+                listen: link.listen_address(),
                 addresses: link.addresses(),
                 protocol,
                 volumes: preset.volumes,
                 targets: None,
-                medium: Medium::Ram,
+                medium: VolumeMedium::Ram,
                 connections: 1,
                 cores: &self.cores.target,
                 dir: &self.dir,
@@ -177,30 +178,40 @@ impl Runner<'_> {
         }
         let mut link = link;
         for kind in all.iter_mut().filter(|kind| kind.protocol != Protocol::Stream) {
-            let serving = std::mem::replace(&mut kind.serving, Serving::new(kind.protocol, 0, Vec::new()));
+            let serving =
+                std::mem::replace(&mut kind.serving, ServingTarget::new(kind.protocol, 0, Vec::new()));
             let testbed = Testbed { serving, link };
-            block::fill(self, &testbed)?;
+            block_load::fill_volumes(self, &testbed)?;
             Testbed { serving: kind.serving, link } = testbed;
         }
         Ok((link, all))
     }
 
     /// These kinds at the same time.
-    fn at_once(&self, link: &Link, kinds: &[TrafficKind], record: &mut Record) -> Result<Vec<Run>, Failure> {
-        let place = link.initiator(0)?;
+    fn run_simultaneously(
+        &self,
+        link: &Link,
+        kinds: &[TrafficKind],
+        record: &mut Record,
+    ) -> Result<Vec<Run>, Failure> {
+        let place = link.initiator_place(0)?;
         let outcomes: Vec<Result<(Run, Vec<String>), Failure>> = std::thread::scope(|scope| {
             let threads: Vec<_> = kinds
                 .iter()
                 .map(|kind| {
-                    let watch = Watch::new(link.target().clone(), kind.serving.pids(), &self.cores.target)
-                        .asking(kind.serving.polls.clone());
+                    let watch = ProcessWatch::new(
+                        link.target_place().clone(),
+                        kind.serving.pids(),
+                        &self.cores.target,
+                    )
+                    .with_poll_source(kind.serving.polls.clone());
                     let parts = [HostLoad {
                         place: place.clone(),
                         urls: kind.serving.urls(&link.address(0)),
                         job: kind.job.clone(),
                         connections: 1,
                     }];
-                    let (name, protocol) = (kind.initiator(), kind.protocol.name());
+                    let (name, protocol) = (kind.initiator_name(), kind.protocol.name());
                     let (initiators, cores, dir) = (self.initiators, &self.cores.initiator, &self.dir);
                     scope.spawn(move || {
                         let initiator = initiators.iter().find(|known| known.name() == name);
@@ -213,7 +224,7 @@ impl Runner<'_> {
                             cores,
                             dir,
                         };
-                        measure(&load, &mut |_| ())
+                        measure_load(&load, &mut |_| ())
                     })
                 })
                 .collect();
@@ -230,27 +241,27 @@ impl Runner<'_> {
     }
 }
 
-fn add(record: &mut Record, kind: &TrafficKind, wire: Wire, is_alone: bool, run: Run) {
+fn add_run(record: &mut Record, kind: &TrafficKind, wire: Wire, is_alone: bool, run: Run) {
     let is_stream = kind.protocol == Protocol::Stream;
     let mut labels = vec![("with".to_owned(), if is_alone { "nothing" } else { "the others" }.to_owned())];
-    labels.extend(block::limit(wire).map(|limit| ("limit".to_owned(), limit)));
+    labels.extend(block_load::rate_limit_text(wire).map(|limit| ("limit".to_owned(), limit)));
     if is_stream {
         // It sends whatever the others do: what they do tells its points apart.
         labels.push(("beside".to_owned(), kind.job.name.clone()));
     }
     let (rw, bytes) = match is_stream {
-        true => ("write", crate::stream::CHUNK as u64),
-        false => (word(kind.job.direction, kind.job.is_random), u64::from(kind.job.block.0)),
+        true => ("write", crate::stream::CHUNK_BYTES as u64),
+        false => (fio_rw_word(kind.job.direction, kind.job.is_random), u64::from(kind.job.block.0)),
     };
     let fresh = Point {
-        target: kind.initiator().to_owned(),
-        initiator: kind.initiator().to_owned(),
+        target: kind.initiator_name().to_owned(),
+        initiator: kind.initiator_name().to_owned(),
         protocol: kind.protocol.name().to_owned(),
         rw: rw.to_owned(),
         bytes,
         depth: if is_stream { 1 } else { kind.job.depth * kind.job.threads },
         connections: 1,
-        mtu: block::mtu(wire),
+        mtu: block_load::mtu(wire),
         labels,
         // A stream has no latencies for Little's law to be held against.
         is_closed: !is_stream,

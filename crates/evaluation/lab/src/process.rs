@@ -12,26 +12,26 @@ use std::sync::mpsc::RecvTimeoutError;
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::ending::{self, within};
+use crate::end_request::{self, wait_until};
 use crate::output_lines::OutputLines;
-use crate::place::{HELD, Place, quoted};
+use crate::place::{CommandLocation, KILL_WITH_PARENT, shell_quoted};
 
-pub use crate::output_lines::Stream;
+pub use crate::output_lines::OutputStream;
 
 /// How long a process has to end by itself.
-const GRACE: Duration = Duration::from_secs(5);
+const EXIT_GRACE_TIME: Duration = Duration::from_secs(5);
 /// How long a signal may take, over ssh to a machine that does not answer, too.
-const SIGNAL: Duration = Duration::from_secs(20);
+const SIGNAL_TIMEOUT: Duration = Duration::from_secs(20);
 /// How long the last that it says is listened to.
-const LAST: Duration = Duration::from_millis(500);
+const LAST_OUTPUT_TIMEOUT: Duration = Duration::from_millis(500);
 /// Lines that are remembered for a message when it fails.
-const TAIL: usize = 12;
+const TAIL_LINES: usize = 12;
 
 /// A process.
 #[derive(Debug)]
 pub struct Process {
     name: String,
-    place: Place,
+    place: CommandLocation,
     child: Child,
     pid: u32,
     output: OutputLines,
@@ -46,7 +46,7 @@ pub struct ProcessSpec<'a> {
     /// What it is called in messages, and its log file.
     pub name: &'a str,
     /// Where.
-    pub place: &'a Place,
+    pub place: &'a CommandLocation,
     /// Processors it may use; empty: all.
     pub cores: &'a [usize],
     /// Program and arguments.
@@ -61,19 +61,19 @@ impl Process {
     /// # Errors
     /// If it cannot be started, or all was told to end.
     pub fn start(run: ProcessSpec<'_>) -> Result<Process, Failure> {
-        ending::check()?;
+        end_request::check_not_ending()?;
         let mut words = run.words;
-        let command = words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" ");
+        let command = words.iter().map(|word| shell_quoted(word)).collect::<Vec<_>>().join(" ");
         if !run.cores.is_empty() {
             let list: Vec<String> = run.cores.iter().map(ToString::to_string).collect();
             words = [vec!["taskset".to_owned(), "-c".to_owned(), list.join(",")], words].concat();
         }
         // Ended with the harness, even if that is killed; the thread that starts it must live on. What runs on
         // another machine ends with the ssh that is ended here.
-        let held = HELD.map(str::to_owned).to_vec();
+        let held = KILL_WITH_PARENT.map(str::to_owned).to_vec();
         let words = match run.place.is_local() {
-            true => run.place.words(&[held, words].concat()),
-            false => [held, run.place.words(&words)].concat(),
+            true => run.place.words_to_run(&[held, words].concat()),
+            false => [held, run.place.words_to_run(&words)].concat(),
         };
         let failed = |why: std::io::Error| {
             Failure::new(format!("{}: {}: {why}", run.name, words.first().map_or("", String::as_str)))
@@ -83,7 +83,7 @@ impl Process {
         let log = log.map_err(|why| {
             Failure::new(format!("{}: {why}: give --out a directory that can be written", run.dir.display()))
         })?;
-        let mut child = crate::place::command(&words)
+        let mut child = crate::place::command_from_words(&words)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -93,10 +93,10 @@ impl Process {
             .map_err(failed)?;
         let (output, feed) = OutputLines::new(log);
         if let Some(out) = child.stdout.take() {
-            feed.read(out, Stream::Out);
+            feed.spawn_reader(out, OutputStream::Out);
         }
         if let Some(err) = child.stderr.take() {
-            feed.read(err, Stream::Err);
+            feed.spawn_reader(err, OutputStream::Err);
         }
         drop(feed);
         let pid = child.id();
@@ -104,7 +104,7 @@ impl Process {
         let (tail, heard) = (VecDeque::new(), Instant::now());
         let mut process = Process { name, place, child, pid, output, heard, tail, command };
         if !process.place.is_local() {
-            let said = process.wait_for(Duration::from_secs(20), |line| {
+            let said = process.wait_for_line(Duration::from_secs(20), |line| {
                 line.strip_prefix("pid ").and_then(|number| number.parse().ok())
             });
             match said {
@@ -126,7 +126,7 @@ impl Process {
     }
 
     /// Where it runs.
-    pub fn place(&self) -> &Place {
+    pub fn place(&self) -> &CommandLocation {
         &self.place
     }
 
@@ -138,42 +138,46 @@ impl Process {
     /// The next line that it prints, within a time. `Ok(None)`: it has closed its output.
     ///
     /// # Errors
-    /// [`Late`] if none comes in time, or all was told to end.
-    pub fn next_line(&mut self, within: Duration) -> Result<Option<(Stream, String)>, Late> {
+    /// [`LineTimeout`] if none comes in time, or all was told to end.
+    pub fn next_line(&mut self, within: Duration) -> Result<Option<(OutputStream, String)>, LineTimeout> {
         let until = Instant::now() + within;
-        while !ending::is_ending() {
+        while !end_request::is_ending() {
             let left = until.saturating_duration_since(Instant::now());
             // Who never ceases to talk does not put the end off.
             if left.is_zero() {
                 break;
             }
-            match self.output.next(left.min(ending::EACH)) {
+            match self.output.next_line(left.min(end_request::CHECK_INTERVAL)) {
                 Ok((stream, line, heard)) => {
                     self.heard = heard;
-                    if self.tail.len() == TAIL {
+                    if self.tail.len() == TAIL_LINES {
                         self.tail.pop_front();
                     }
                     self.tail.push_back(line.clone());
                     return Ok(Some((stream, line)));
                 }
-                Err(RecvTimeoutError::Timeout) if left > ending::EACH => {}
+                Err(RecvTimeoutError::Timeout) if left > end_request::CHECK_INTERVAL => {}
                 Err(RecvTimeoutError::Timeout) => break,
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
             }
         }
-        Err(Late)
+        Err(LineTimeout)
     }
 
     /// When the last line that was taken came, which may be earlier than when it was taken.
-    pub fn heard(&self) -> Instant {
+    pub fn last_line_time(&self) -> Instant {
         self.heard
     }
 
     /// Waits for a line in which `found` finds something.
     ///
     /// # Errors
-    /// If it ends first, or takes longer than `within`.
-    pub fn wait_for<T>(&mut self, within: Duration, found: impl Fn(&str) -> Option<T>) -> Result<T, Failure> {
+    /// If it ends first, or takes longer than `wait_until`.
+    pub fn wait_for_line<T>(
+        &mut self,
+        within: Duration,
+        found: impl Fn(&str) -> Option<T>,
+    ) -> Result<T, Failure> {
         let until = Instant::now() + within;
         loop {
             match self.next_line(until.saturating_duration_since(Instant::now())) {
@@ -182,9 +186,11 @@ impl Process {
                         return Ok(found);
                     }
                 }
-                Ok(None) => return Err(self.failure("it ended before it was ready")),
-                Err(Late) => {
-                    return Err(self.failure(format!("it was not ready within {} s", within.as_secs())));
+                Ok(None) => return Err(self.failure_with_output("it ended before it was ready")),
+                Err(LineTimeout) => {
+                    return Err(
+                        self.failure_with_output(format!("it was not ready within {} s", within.as_secs()))
+                    );
                 }
             }
         }
@@ -198,47 +204,51 @@ impl Process {
     /// Waits for its end, and gives all that it printed to standard output from now on.
     ///
     /// # Errors
-    /// If it fails, or takes longer than `within`: then it is ended.
-    pub fn finish(&mut self, within: Duration) -> Result<String, Failure> {
+    /// If it fails, or takes longer than `wait_until`: then it is ended.
+    pub fn wait_for_output(&mut self, within: Duration) -> Result<String, Failure> {
         let until = Instant::now() + within;
         let mut text = String::new();
         loop {
             match self.next_line(until.saturating_duration_since(Instant::now())) {
-                Ok(Some((Stream::Out, line))) => {
+                Ok(Some((OutputStream::Out, line))) => {
                     text.push_str(&line);
                     text.push('\n');
                 }
-                Ok(Some((Stream::Err, _))) => {}
+                Ok(Some((OutputStream::Err, _))) => {}
                 Ok(None) => break,
-                Err(Late) => {
+                Err(LineTimeout) => {
                     self.stop();
-                    return Err(self.failure(format!("it did not end within {} s", within.as_secs())));
+                    return Err(
+                        self.failure_with_output(format!("it did not end within {} s", within.as_secs()))
+                    );
                 }
             }
         }
         // Its output may be closed long before its end.
-        match self.ended(until.saturating_duration_since(Instant::now()).max(GRACE)) {
+        match self.wait_for_exit(until.saturating_duration_since(Instant::now()).max(EXIT_GRACE_TIME)) {
             // Figures that are not whole are none.
-            Some(status) if status.success() && self.output.is_cut() => {
-                Err(self.failure("it printed more than could be kept"))
+            Some(status) if status.success() && self.output.is_truncated() => {
+                Err(self.failure_with_output("it printed more than could be kept"))
             }
             Some(status) if status.success() => Ok(text),
-            Some(status) => Err(self.failure(status)),
+            Some(status) => Err(self.failure_with_output(status)),
             None => {
                 self.stop();
-                Err(self
-                    .failure(format!("it closed its output and did not end within {} s", within.as_secs())))
+                Err(self.failure_with_output(format!(
+                    "it closed its output and did not end within {} s",
+                    within.as_secs()
+                )))
             }
         }
     }
 
     /// How it ended, if it does within a time.
-    fn ended(&mut self, within: Duration) -> Option<ExitStatus> {
+    fn wait_for_exit(&mut self, within: Duration) -> Option<ExitStatus> {
         let until = Instant::now() + within;
         loop {
             match self.child.try_wait() {
                 Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < until && !ending::is_ending() => {
+                Ok(None) if Instant::now() < until && !end_request::is_ending() => {
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 _ => return None,
@@ -247,12 +257,12 @@ impl Process {
     }
 
     /// A failure of this process, with the last that it said; if all was told to end, this.
-    pub fn failure(&mut self, why: impl fmt::Display) -> Failure {
-        if let Err(told) = ending::check() {
+    pub fn failure_with_output(&mut self, why: impl fmt::Display) -> Failure {
+        if let Err(told) = end_request::check_not_ending() {
             return told.during(&self.name);
         }
         // What it printed before it ended may still be on its way; one that goes on is not heard to its end.
-        let until = Instant::now() + LAST;
+        let until = Instant::now() + LAST_OUTPUT_TIMEOUT;
         while Instant::now() < until && matches!(self.next_line(Duration::from_millis(50)), Ok(Some(_))) {}
         let said: Vec<String> = self.tail.iter().map(|line| format!("\n    {line}")).collect();
         Failure::new(format!("{}: {why}\n  {}{}", self.name, self.command, said.concat()))
@@ -264,7 +274,7 @@ impl Process {
             return;
         }
         self.signal("TERM");
-        within(GRACE, || !self.is_alive());
+        wait_until(EXIT_GRACE_TIME, || !self.is_alive());
         if self.is_alive() {
             self.signal("KILL");
             let _ = self.child.kill();
@@ -284,11 +294,12 @@ impl Process {
     /// Waits for the end of what was killed, but not for ever: one that waits for a disk without an answer ends
     /// when it has one.
     fn reap(&mut self) {
-        within(GRACE, || !matches!(self.child.try_wait(), Ok(None)));
+        wait_until(EXIT_GRACE_TIME, || !matches!(self.child.try_wait(), Ok(None)));
     }
 
     fn signal(&self, signal: &str) {
-        let _ = self.place.run_within(SIGNAL, &["kill", "-s", signal, &self.pid.to_string()], b"");
+        let _ =
+            self.place.run_with_timeout(SIGNAL_TIMEOUT, &["kill", "-s", signal, &self.pid.to_string()], b"");
     }
 }
 
@@ -300,7 +311,7 @@ impl Drop for Process {
 
 /// No line came in time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Late;
+pub struct LineTimeout;
 
 #[cfg(test)]
 mod tests {
@@ -308,15 +319,16 @@ mod tests {
 
     fn shell(dir: &Path, script: &str) -> Process {
         let words = ["sh", "-c", script].map(str::to_owned).to_vec();
-        Process::start(ProcessSpec { name: "shell", place: &Place::Here, cores: &[], words, dir }).unwrap()
+        Process::start(ProcessSpec { name: "shell", place: &CommandLocation::Here, cores: &[], words, dir })
+            .unwrap()
     }
 
     #[test]
     fn output_is_read_and_kept() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = shell(dir.path(), "echo ready; echo aside >&2; echo figures");
-        process.wait_for(Duration::from_secs(5), |line| (line == "ready").then_some(())).unwrap();
-        assert_eq!(process.finish(Duration::from_secs(5)).unwrap(), "figures\n");
+        process.wait_for_line(Duration::from_secs(5), |line| (line == "ready").then_some(())).unwrap();
+        assert_eq!(process.wait_for_output(Duration::from_secs(5)).unwrap(), "figures\n");
         let log = std::fs::read_to_string(dir.path().join("shell.log")).unwrap();
         assert!(log.contains("ready") && log.contains("aside"), "{log}");
     }
@@ -336,7 +348,7 @@ mod tests {
     fn who_fails_is_quoted() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = shell(dir.path(), "echo address in use >&2; exit 7");
-        let why = process.wait_for(Duration::from_secs(5), |_| None::<()>).unwrap_err().to_string();
+        let why = process.wait_for_line(Duration::from_secs(5), |_| None::<()>).unwrap_err().to_string();
         assert!(why.contains("address in use") && why.contains("sh -c"), "{why}");
     }
 
@@ -351,9 +363,9 @@ mod tests {
     }
 
     /// What stands for ssh: it runs what it is told as its own child.
-    fn far(script: &str) -> Place {
+    fn far(script: &str) -> CommandLocation {
         let ssh = ["sh", "-c", script].map(str::to_owned).to_vec();
-        Place::Ssh(crate::place::Machine::new(ssh, "storage", Path::new("none")))
+        CommandLocation::Ssh(crate::place::SshMachine::new(ssh, "storage", Path::new("none")))
     }
 
     /// Command lines of the processes that this one has started.
@@ -374,9 +386,9 @@ mod tests {
         let mut process =
             shell(dir.path(), "i=0; while [ $i -lt 200000 ]; do echo $i; i=$((i + 1)); done; exec sleep 600");
         let begun = Instant::now();
-        let why = process.wait_for(Duration::from_millis(50), |_| None::<()>).unwrap_err().to_string();
+        let why = process.wait_for_line(Duration::from_millis(50), |_| None::<()>).unwrap_err().to_string();
         assert!(why.contains("not ready") && begun.elapsed() < Duration::from_secs(5), "{why}");
-        let why = process.finish(Duration::from_millis(50)).unwrap_err().to_string();
+        let why = process.wait_for_output(Duration::from_millis(50)).unwrap_err().to_string();
         assert!(why.contains("did not end"), "{why}");
     }
 
@@ -385,9 +397,9 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let mut process = shell(dir.path(), "exec >&- 2>&-; exec sleep 600");
         assert!(matches!(process.next_line(Duration::from_secs(10)), Ok(None)));
-        assert!(process.ended(Duration::from_millis(50)).is_none() && process.is_alive());
+        assert!(process.wait_for_exit(Duration::from_millis(50)).is_none() && process.is_alive());
         process.kill();
-        assert!(process.ended(Duration::ZERO).is_some());
+        assert!(process.wait_for_exit(Duration::ZERO).is_some());
     }
 
     #[test]
@@ -395,7 +407,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let gone = dir.path().join("gone");
         let words = ["sleep", "600.0625"].map(str::to_owned).to_vec();
-        let run = ProcessSpec { name: "sleep", place: &Place::Here, cores: &[], words, dir: &gone };
+        let run = ProcessSpec { name: "sleep", place: &CommandLocation::Here, cores: &[], words, dir: &gone };
         let why = Process::start(run).unwrap_err().to_string();
         assert!(why.contains("--out") && !started().contains("600.0625"), "{why}");
     }
@@ -441,8 +453,8 @@ mod tests {
     #[test]
     fn what_a_kill_does_not_end_is_never_waited_for_without_end() {
         let begun = Instant::now();
-        assert!(!within(Duration::from_millis(50), || false));
-        assert!(within(Duration::from_secs(600), || true));
+        assert!(!wait_until(Duration::from_millis(50), || false));
+        assert!(wait_until(Duration::from_secs(600), || true));
         assert!(begun.elapsed() < Duration::from_secs(60));
     }
 
@@ -450,7 +462,7 @@ mod tests {
     fn who_hangs_is_given_up() {
         let dir = tempfile::tempdir().unwrap();
         let mut process = shell(dir.path(), "exec sleep 600");
-        let why = process.finish(Duration::from_millis(50)).unwrap_err().to_string();
+        let why = process.wait_for_output(Duration::from_millis(50)).unwrap_err().to_string();
         assert!(why.contains("did not end"), "{why}");
     }
 }

@@ -25,7 +25,7 @@ pub struct StepProgress {
 
 impl StepProgress {
     /// The same step, as it goes now.
-    pub(crate) fn at(&self, pulse: &crate::measure::Pulse) -> StepProgress {
+    pub(crate) fn with_progress(&self, pulse: &crate::measure::LoadProgress) -> StepProgress {
         StepProgress {
             iops: pulse.iops,
             latency_us: pulse.latency_us,
@@ -39,13 +39,13 @@ impl StepProgress {
 /// Shows how an evaluation proceeds.
 pub trait ProgressDisplay {
     /// A step begins.
-    fn begins(&mut self, moment: &StepProgress);
+    fn step_started(&mut self, moment: &StepProgress);
     /// It goes on.
-    fn goes_on(&mut self, moment: &StepProgress);
+    fn step_progressed(&mut self, moment: &StepProgress);
     /// It has ended: its I/Os per second, or why there are none.
-    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>);
+    fn step_finished(&mut self, moment: &StepProgress, outcome: Result<f64, &str>);
     /// All is over.
-    fn over(&mut self) {}
+    fn finish(&mut self) {}
 }
 
 /// Shows nothing.
@@ -53,9 +53,9 @@ pub trait ProgressDisplay {
 pub struct NoProgress;
 
 impl ProgressDisplay for NoProgress {
-    fn begins(&mut self, _: &StepProgress) {}
-    fn goes_on(&mut self, _: &StepProgress) {}
-    fn ended(&mut self, _: &StepProgress, _: Result<f64, &str>) {}
+    fn step_started(&mut self, _: &StepProgress) {}
+    fn step_progressed(&mut self, _: &StepProgress) {}
+    fn step_finished(&mut self, _: &StepProgress, _: Result<f64, &str>) {}
 }
 
 /// Prints a line to standard error for each step that has ended.
@@ -63,18 +63,18 @@ impl ProgressDisplay for NoProgress {
 pub struct LineProgress;
 
 impl ProgressDisplay for LineProgress {
-    fn begins(&mut self, _: &StepProgress) {}
-    fn goes_on(&mut self, _: &StepProgress) {}
+    fn step_started(&mut self, _: &StepProgress) {}
+    fn step_progressed(&mut self, _: &StepProgress) {}
 
-    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
-        let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
+    fn step_finished(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
+        let _ = writeln!(io::stderr(), "{}", finished_line(moment, outcome));
     }
 }
 
-fn ending(moment: &StepProgress, outcome: Result<f64, &str>) -> String {
+fn finished_line(moment: &StepProgress, outcome: Result<f64, &str>) -> String {
     let (at, all) = moment.step;
     match outcome {
-        Ok(iops) => format!("[{at}/{all}] {}: {} IOPS", moment.what, short(iops)),
+        Ok(iops) => format!("[{at}/{all}] {}: {} IOPS", moment.what, format_short(iops)),
         Err(why) => format!("[{at}/{all}] {}: {why}", moment.what),
     }
 }
@@ -86,10 +86,10 @@ pub struct TerminalProgress {
 }
 
 /// How often the line is drawn.
-const EACH: Duration = Duration::from_millis(200);
+const REDRAW_INTERVAL: Duration = Duration::from_millis(200);
 
 impl TerminalProgress {
-    fn clear(&mut self) {
+    fn clear_line(&mut self) {
         if self.drawn.take().is_some() {
             let _ = write!(io::stderr(), "\r\x1b[K");
         }
@@ -97,35 +97,35 @@ impl TerminalProgress {
 }
 
 impl ProgressDisplay for TerminalProgress {
-    fn begins(&mut self, moment: &StepProgress) {
-        self.clear();
-        self.goes_on(moment);
+    fn step_started(&mut self, moment: &StepProgress) {
+        self.clear_line();
+        self.step_progressed(moment);
     }
 
-    fn goes_on(&mut self, moment: &StepProgress) {
-        if self.drawn.is_some_and(|drawn| drawn.elapsed() < EACH) {
+    fn step_progressed(&mut self, moment: &StepProgress) {
+        if self.drawn.is_some_and(|drawn| drawn.elapsed() < REDRAW_INTERVAL) {
             return;
         }
         self.drawn = Some(Instant::now());
-        let _ = write!(io::stderr(), "\r{}\x1b[K", line(moment));
+        let _ = write!(io::stderr(), "\r{}\x1b[K", progress_line(moment));
     }
 
-    fn ended(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
-        self.clear();
-        let _ = writeln!(io::stderr(), "{}", ending(moment, outcome));
+    fn step_finished(&mut self, moment: &StepProgress, outcome: Result<f64, &str>) {
+        self.clear_line();
+        let _ = writeln!(io::stderr(), "{}", finished_line(moment, outcome));
     }
 
-    fn over(&mut self) {
-        self.clear();
+    fn finish(&mut self) {
+        self.clear_line();
     }
 }
 
-fn line(moment: &StepProgress) -> String {
+fn progress_line(moment: &StepProgress) -> String {
     let (at, all) = moment.step;
     let filled = (20 * at).checked_div(all).unwrap_or(0).min(20);
     let mut text = format!("[{:<20}] {at}/{all} {}", "#".repeat(filled), moment.what);
     if moment.iops > 0.0 {
-        text.push_str(&format!("  {} IOPS", short(moment.iops)));
+        text.push_str(&format!("  {} IOPS", format_short(moment.iops)));
     }
     if let Some(latency) = moment.latency_us {
         text.push_str(&format!("  {latency:.0} us"));
@@ -138,7 +138,7 @@ fn line(moment: &StepProgress) -> String {
     text
 }
 
-fn short(figure: f64) -> String {
+fn format_short(figure: f64) -> String {
     match figure {
         f if f >= 1e6 => format!("{:.2} M", f / 1e6),
         f if f >= 1e4 => format!("{:.0} K", f / 1e3),
@@ -160,13 +160,13 @@ mod tests {
             busy: (Some(99.6), Some(71.0)),
             left: Duration::from_secs(75),
         };
-        let text = line(&moment);
+        let text = progress_line(&moment);
         for part in
             ["[#####     ", "3/12", "randread 4K", "683 K IOPS", "47 us", "CPU 100 % | 71 %", "1:15 left"]
         {
             assert!(text.contains(part), "{part}: {text}");
         }
-        assert_eq!(ending(&moment, Ok(1_234_567.0)), format!("[3/12] {}: 1.23 M IOPS", moment.what));
-        assert!(ending(&moment, Err("refused")).ends_with(": refused"));
+        assert_eq!(finished_line(&moment, Ok(1_234_567.0)), format!("[3/12] {}: 1.23 M IOPS", moment.what));
+        assert!(finished_line(&moment, Err("refused")).ends_with(": refused"));
     }
 }

@@ -4,38 +4,38 @@ use std::path::{Path, PathBuf};
 use std::time::{Instant, SystemTime};
 
 use eval::preset::Preset;
-use eval::record::{Configuration, Point, Record, Run, SCHEMA, Window};
+use eval::record::{CountingWindow, Point, RECORD_SCHEMA_VERSION, Record, Run, SystemConfiguration};
 
 use eval::steady;
 
-use crate::target::Serving;
+use crate::target::ServingTarget;
 
 /// A record that holds nothing yet.
-pub(crate) fn begin(preset: &Preset, notes: &[String]) -> Record {
+pub(crate) fn begin_record(preset: &Preset, notes: &[String]) -> Record {
     Record {
-        schema: SCHEMA,
+        schema: RECORD_SCHEMA_VERSION,
         preset: preset.id.to_owned(),
         title: preset.title.to_owned(),
         paper: preset.paper.map(str::to_owned),
-        started: utc(SystemTime::now()),
+        started: format_utc(SystemTime::now()),
         notes: notes.to_vec(),
         ..Record::default()
     }
 }
 
 /// What can be said only when all runs are there.
-pub(crate) fn finish(record: &mut Record, begun: Instant) {
+pub(crate) fn finish_record(record: &mut Record, begun: Instant) {
     record.seconds = begun.elapsed().as_secs_f64();
-    record.notes.extend(windows(&record.points));
+    record.notes.extend(counting_window_note(&record.points));
     for point in &mut record.points {
         let rounds: Vec<f64> = point.runs.iter().map(Run::iops).collect();
-        point.steady_after = steady::reached(&rounds);
+        point.steady_after = steady::steady_round(&rounds);
     }
 }
 
 /// Which load generators count by clocks of their own, if any do.
-fn windows(points: &[Point]) -> Option<String> {
-    let own = |point: &&Point| point.runs.iter().any(|run| run.window == Some(Window::OwnClock));
+fn counting_window_note(points: &[Point]) -> Option<String> {
+    let own = |point: &&Point| point.runs.iter().any(|run| run.window == Some(CountingWindow::OwnClock));
     let mut names: Vec<&str> = points.iter().filter(own).map(|point| point.initiator.as_str()).collect();
     names.sort_unstable();
     names.dedup();
@@ -51,13 +51,13 @@ fn windows(points: &[Point]) -> Option<String> {
 
 /// Writes a command down unless one is there that differs in its ports alone.
 pub(crate) fn note_command(record: &mut Record, command: &str) {
-    if !record.commands.iter().any(|known| bare(known) == bare(command)) {
+    if !record.commands.iter().any(|known| strip_ports(known) == strip_ports(command)) {
         record.commands.push(command.to_owned());
     }
 }
 
 /// A text without the ports in it.
-fn bare(text: &str) -> String {
+fn strip_ports(text: &str) -> String {
     let mut bare = String::with_capacity(text.len());
     let mut is_port = false;
     for c in text.chars() {
@@ -70,11 +70,11 @@ fn bare(text: &str) -> String {
 }
 
 /// Writes down what a target was started with and what must be known of it, each once.
-pub(crate) fn note_configuration(record: &mut Record, system: &str, serving: &Serving) {
+pub(crate) fn note_configuration(record: &mut Record, system: &str, serving: &ServingTarget) {
     for (file, text) in &serving.files {
-        let fresh = Configuration { system: system.to_owned(), file: file.clone(), text: text.clone() };
+        let fresh = SystemConfiguration { system: system.to_owned(), file: file.clone(), text: text.clone() };
         // Names of a run's own files and ports differ with each start, and lengths do not.
-        let is_known = |known: &Configuration| {
+        let is_known = |known: &SystemConfiguration| {
             (&known.system, &known.file) == (&fresh.system, &fresh.file)
                 && known.text.lines().count() == fresh.text.lines().count()
         };
@@ -90,7 +90,7 @@ pub(crate) fn note_configuration(record: &mut Record, system: &str, serving: &Se
 }
 
 /// Puts the runs of a point to those of the same point, if there is one.
-pub(crate) fn join(record: &mut Record, fresh: Point) {
+pub(crate) fn add_runs(record: &mut Record, fresh: Point) {
     let bare = |point: &Point| Point { runs: Vec::new(), steady_after: None, ..point.clone() };
     let wanted = bare(&fresh);
     match record.points.iter_mut().find(|point| bare(point) == wanted) {
@@ -100,7 +100,7 @@ pub(crate) fn join(record: &mut Record, fresh: Point) {
 }
 
 /// A moment as RFC 3339 writes it, in UTC.
-pub(crate) fn utc(moment: SystemTime) -> String {
+pub(crate) fn format_utc(moment: SystemTime) -> String {
     let seconds = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
     // Days to a date of the Gregorian calendar, in years that begin with March.
@@ -116,14 +116,14 @@ pub(crate) fn utc(moment: SystemTime) -> String {
 }
 
 /// The same, in milliseconds.
-pub(crate) fn utc_ms(moment: SystemTime) -> String {
+pub(crate) fn format_utc_ms(moment: SystemTime) -> String {
     let ms = moment.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |passed| passed.subsec_millis());
-    format!("{}.{ms:03}Z", utc(moment).trim_end_matches('Z'))
+    format!("{}.{ms:03}Z", format_utc(moment).trim_end_matches('Z'))
 }
 
 /// A directory for what comes of a preset, named by it and the time, inside `under`.
-pub fn directory(under: &Path, preset: &str) -> PathBuf {
-    let name: String = utc(SystemTime::now()).replace([':', 'Z'], "");
+pub fn result_directory(under: &Path, preset: &str) -> PathBuf {
+    let name: String = format_utc(SystemTime::now()).replace([':', 'Z'], "");
     under.join(format!("{preset}-{name}"))
 }
 
@@ -140,22 +140,23 @@ mod tests {
             runs: vec![Run { window, ..Run::default() }],
             ..Point::default()
         };
-        let ours = point("blockwire", Some(Window::Same));
-        assert_eq!(windows(&[ours.clone(), point("fio", None)]), None);
-        let own = Some(Window::OwnClock);
-        let note = windows(&[point("spdk", own), ours, point("fio", own), point("fio", own)]).unwrap();
+        let ours = point("blockwire", Some(CountingWindow::Same));
+        assert_eq!(counting_window_note(&[ours.clone(), point("fio", None)]), None);
+        let own = Some(CountingWindow::OwnClock);
+        let note =
+            counting_window_note(&[point("spdk", own), ours, point("fio", own), point("fio", own)]).unwrap();
         assert!(note.starts_with("fio, spdk: I/Os are counted by"), "{note}");
     }
 
     #[test]
     fn moments_are_written_in_utc() {
-        let at = |seconds| utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
+        let at = |seconds| format_utc(SystemTime::UNIX_EPOCH + Duration::from_secs(seconds));
         assert_eq!(at(0), "1970-01-01T00:00:00Z");
         assert_eq!(at(951_782_400), "2000-02-29T00:00:00Z");
         assert_eq!(at(1_795_305_599), "2026-11-21T23:59:59Z");
         assert_eq!(at(4_107_542_400), "2100-03-01T00:00:00Z");
         let odd = SystemTime::UNIX_EPOCH + Duration::from_millis(1_007);
-        assert_eq!(utc_ms(odd), "1970-01-01T00:00:01.007Z");
+        assert_eq!(format_utc_ms(odd), "1970-01-01T00:00:01.007Z");
     }
 
     #[test]

@@ -4,22 +4,22 @@ use std::path::PathBuf;
 
 use crate::Failure;
 use crate::initiator::Initiator;
-use crate::link::{Link, Machines};
+use crate::link::{Link, RemoteMachines};
 use crate::progress::ProgressDisplay;
-use crate::target::{Serving, Target};
+use crate::target::{ServingTarget, Target};
 
 /// Which processors belong to which end.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cores {
+pub struct CoreAssignment {
     /// The target's; empty: all.
     pub target: Vec<usize>,
     /// The initiators'; empty: all.
     pub initiator: Vec<usize>,
 }
 
-impl Cores {
+impl CoreAssignment {
     /// So many for the target: its own first, then those of initiators.
-    pub fn of_target(&self, count: Option<u32>) -> Vec<usize> {
+    pub fn target_cores(&self, count: Option<u32>) -> Vec<usize> {
         let Some(count) = count.map(|count| count as usize) else {
             return self.target.clone();
         };
@@ -32,10 +32,10 @@ impl Cores {
 
     /// The first half of a machine's for the target, the rest for initiators; all for both if there is
     /// one only.
-    pub fn halves(cores: usize) -> Cores {
+    pub fn split_in_half(cores: usize) -> CoreAssignment {
         match cores {
-            0 | 1 => Cores::default(),
-            _ => Cores { target: (0..cores / 2).collect(), initiator: (cores / 2..cores).collect() },
+            0 | 1 => CoreAssignment::default(),
+            _ => CoreAssignment { target: (0..cores / 2).collect(), initiator: (cores / 2..cores).collect() },
         }
     }
 }
@@ -47,9 +47,9 @@ pub struct Runner<'a> {
     /// Initiators that are known.
     pub initiators: &'a [Box<dyn Initiator>],
     /// Which processors are whose.
-    pub cores: Cores,
+    pub cores: CoreAssignment,
     /// Machines reached by ssh; `None`: all is on this one.
-    pub machines: Option<Machines>,
+    pub machines: Option<RemoteMachines>,
     /// For files and logs.
     pub dir: PathBuf,
     /// Who is told.
@@ -58,7 +58,7 @@ pub struct Runner<'a> {
 
 /// A target that serves over a link. The target goes before the link.
 pub(crate) struct Testbed {
-    pub(crate) serving: Serving,
+    pub(crate) serving: ServingTarget,
     pub(crate) link: Link,
 }
 
@@ -94,12 +94,15 @@ mod tests {
 
     #[test]
     fn cores_are_shared_out() {
-        assert_eq!(Cores::halves(1), Cores::default());
-        assert_eq!(Cores::halves(2), Cores { target: vec![0], initiator: vec![1] });
-        assert_eq!(Cores::halves(5).initiator, [2, 3, 4]);
-        let of = |cores: Cores, count| cores.of_target(count);
-        assert_eq!(of(Cores::halves(4), Some(1)), [0]);
-        assert_eq!(of(Cores::halves(4), Some(3)), [0, 1, 2]);
-        assert_eq!((of(Cores::halves(2), None), of(Cores::default(), Some(2))), (vec![0], vec![0, 1]));
+        assert_eq!(CoreAssignment::split_in_half(1), CoreAssignment::default());
+        assert_eq!(CoreAssignment::split_in_half(2), CoreAssignment { target: vec![0], initiator: vec![1] });
+        assert_eq!(CoreAssignment::split_in_half(5).initiator, [2, 3, 4]);
+        let of = |cores: CoreAssignment, count| cores.target_cores(count);
+        assert_eq!(of(CoreAssignment::split_in_half(4), Some(1)), [0]);
+        assert_eq!(of(CoreAssignment::split_in_half(4), Some(3)), [0, 1, 2]);
+        assert_eq!(
+            (of(CoreAssignment::split_in_half(2), None), of(CoreAssignment::default(), Some(2))),
+            (vec![0], vec![0, 1])
+        );
     }
 }

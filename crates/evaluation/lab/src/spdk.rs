@@ -3,28 +3,28 @@
 //! SPDK is not part of this project; `tests/bench/spdk.sh` fetches and builds it.
 
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 /// Where it was built; `None`: nobody says.
-fn dir() -> Option<String> {
+fn spdk_dir() -> Option<String> {
     std::env::var("SPDK_DIR").ok().filter(|dir| !dir.is_empty())
 }
 
 /// What is missing of a program.
-pub(crate) fn missing(place: &Place, program: &str) -> Option<String> {
+pub(crate) fn missing_program(place: &CommandLocation, program: &str) -> Option<String> {
     let how = "SPDK_DIR=DIR tests/bench/spdk.sh builds it there; then set SPDK_DIR";
-    let Some(dir) = dir() else {
+    let Some(dir) = spdk_dir() else {
         return Some(format!("SPDK_DIR, the directory where SPDK was built, is not set: {how}"));
     };
     let path = format!("{dir}/build/bin/{program}");
     let is_there = place.run(&["test", "-x", &path]).is_ok();
-    (!is_there).then(|| format!("{path} is not on {}: {how}", place.name()))
+    (!is_there).then(|| format!("{path} is not on {}: {how}", place.display_name()))
 }
 
 /// The words that run one of its programs, with the libraries that it was linked with.
-pub(crate) fn program(program: &str) -> Result<Vec<String>, Failure> {
+pub(crate) fn program_words(program: &str) -> Result<Vec<String>, Failure> {
     let dir =
-        dir().ok_or_else(|| Failure::new("SPDK_DIR, the directory where SPDK was built, is not set"))?;
+        spdk_dir().ok_or_else(|| Failure::new("SPDK_DIR, the directory where SPDK was built, is not set"))?;
     Ok(vec![
         "env".to_owned(),
         format!("LD_LIBRARY_PATH={dir}/build/lib"),
@@ -33,8 +33,8 @@ pub(crate) fn program(program: &str) -> Result<Vec<String>, Failure> {
 }
 
 /// What a target of its says that it is.
-pub(crate) fn version(place: &Place, program: &str) -> Option<String> {
-    let mut words = self::program(program).ok()?;
+pub(crate) fn target_version(place: &CommandLocation, program: &str) -> Option<String> {
+    let mut words = self::program_words(program).ok()?;
     words.push("-v".to_owned());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let said = place.run(&words).ok()?;
@@ -42,7 +42,7 @@ pub(crate) fn version(place: &Place, program: &str) -> Option<String> {
 }
 
 /// Processors as DPDK takes them: a list, `[0,2]`; the first one if none were named.
-pub(crate) fn mask(cores: &[usize]) -> String {
+pub(crate) fn core_mask(cores: &[usize]) -> String {
     if cores.is_empty() {
         return "[0]".to_owned();
     }
@@ -56,6 +56,6 @@ mod tests {
 
     #[test]
     fn processors_are_a_list() {
-        assert_eq!((mask(&[]).as_str(), mask(&[1, 3]).as_str()), ("[0]", "[1,3]"));
+        assert_eq!((core_mask(&[]).as_str(), core_mask(&[1, 3]).as_str()), ("[0]", "[1,3]"));
     }
 }

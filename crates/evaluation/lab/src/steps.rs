@@ -5,53 +5,56 @@
 
 use std::time::{Duration, Instant};
 
-use eval::fio::{Amount, Direction, Job, Rate};
-use eval::preset::{EvaluationPlan, LeftOut, Medium, PlanError, Preset, Protocol, Step, Timing, Wire, word};
+use eval::fio::{IoDirection, Job, JobSize, Rate};
+use eval::preset::{
+    EvaluationPlan, OmittedLoad, PlanError, Preset, Protocol, Step, StepTiming, VolumeMedium, Wire,
+    fio_rw_word,
+};
 use eval::record::{Machine, Point, Record, Run, varied};
 
 use crate::Failure;
-use crate::allowance::Allowance;
-use crate::block;
-use crate::ending;
-use crate::environment::machine;
-use crate::link::{Link, Machines};
-use crate::place::Place;
+use crate::allowance::TimeBudget;
+use crate::block_load;
+use crate::end_request;
+use crate::environment::machine_facts;
+use crate::link::{Link, RemoteMachines};
+use crate::place::CommandLocation;
 use crate::progress::StepProgress;
-use crate::recording::{begin, finish, join, note_command, note_configuration};
+use crate::recording::{add_runs, begin_record, finish_record, note_command, note_configuration};
 use crate::runner::{Runner, Testbed};
 use crate::target::TargetSetup;
 
 /// What must be the same for a target that runs to be used again.
 #[derive(Clone, PartialEq)]
-struct Key {
+struct TargetKey {
     target: String,
     protocol: Protocol,
     wire: Wire,
     volumes: (u32, u64),
-    medium: Medium,
+    medium: VolumeMedium,
     cores: Option<u32>,
 }
 
 /// What failed once and is not tried again: a target as it was, an initiator, its connections.
-type Broken = (Key, String, u32);
+type FailedCombination = (TargetKey, String, u32);
 
 /// How a plan goes.
 struct PlanProgress {
-    allowance: Allowance,
-    testbed: Option<(Key, Testbed)>,
+    allowance: TimeBudget,
+    testbed: Option<(TargetKey, Testbed)>,
     /// Most connections of any step: what a target must be ready for.
     connections: u32,
-    broken: Vec<Broken>,
+    broken: Vec<FailedCombination>,
 }
 
 /// How long a load is tried, to see what goes on around it.
-const TRIED: Duration = Duration::from_millis(200);
+const TRIAL_RUNTIME: Duration = Duration::from_millis(200);
 /// Bytes of a volume that is tried.
-const VOLUME_TRIED: u64 = 16 << 20;
+const TRIAL_VOLUME_BYTES: u64 = 16 << 20;
 
-impl Key {
-    fn of(step: &Step) -> Key {
-        Key {
+impl TargetKey {
+    fn of(step: &Step) -> TargetKey {
+        TargetKey {
             target: step.target.clone(),
             protocol: step.protocol,
             wire: step.wire,
@@ -68,52 +71,52 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If nothing at all could be measured: why.
-    pub fn run(
+    pub fn run_plan(
         &mut self,
-        plan_of: &dyn Fn(&Timing) -> Result<EvaluationPlan, PlanError>,
+        plan_of: &dyn Fn(&StepTiming) -> Result<EvaluationPlan, PlanError>,
     ) -> Result<Record, Failure> {
         let mut progress = PlanProgress {
-            allowance: Allowance::begin(None),
+            allowance: TimeBudget::start(None),
             testbed: None,
             connections: 0,
             broken: Vec::new(),
         };
-        let rough = plan_of(&self.timing()).map_err(Failure::new)?;
-        progress.allowance = progress.allowance.of(rough.time);
-        let mut record = begin(rough.preset, &[]);
-        let (possible, left_out) = self.possible(&rough);
+        let rough = plan_of(&self.known_timing()).map_err(Failure::new)?;
+        progress.allowance = progress.allowance.with_time(rough.time);
+        let mut record = begin_record(rough.preset, &[]);
+        let (possible, left_out) = self.possible_steps(&rough);
         progress.connections = possible.iter().map(|step| step.connections).max().unwrap_or(1);
         let timing = match rough.time {
-            None => self.timing(),
+            None => self.known_timing(),
             Some(_) => {
                 let timing = self.measured_timing(&possible, &mut progress, &record);
                 let not = rough.steps.iter().filter(|step| !possible.contains(step));
-                Timing { left_out: distinct(not.map(LeftOut::like)), ..timing }
+                StepTiming { left_out: distinct(not.map(OmittedLoad::of_step)), ..timing }
             }
         };
         let plan = plan_of(&timing).map_err(Failure::new)?;
-        record.environment = self.environment(&rough);
+        record.environment = self.machine_facts(&rough);
         record.notes.extend(plan.notes.iter().cloned());
         record.notes.extend(left_out);
-        let (steps, _) = self.possible(&plan);
-        let mut round_begun = progress.allowance.passed();
+        let (steps, _) = self.possible_steps(&plan);
+        let mut round_begun = progress.allowance.elapsed();
         for (at, step) in steps.iter().enumerate() {
-            if ending::is_ending() {
+            if end_request::is_ending() {
                 record.notes.push(format!("interrupted after {at} of {} loads", steps.len()));
                 break;
             }
             // Wherever estimates were wrong it ends in time, and says what that cost.
             let before = at.checked_sub(1).and_then(|before| steps.get(before));
-            if let Some(before) = before.filter(|_| progress.allowance.is_over()) {
+            if let Some(before) = before.filter(|_| progress.allowance.is_exhausted()) {
                 record.notes.push(format!(
                     "{at} of {} loads were measured, the last was {}: the time limit was reached",
                     steps.len(),
-                    what(before)
+                    step_text(before)
                 ));
                 break;
             }
             if before.is_some_and(|before| step.round > before.round) {
-                if !progress.allowance.has_round(round_begun) {
+                if !progress.allowance.has_time_for_round(round_begun) {
                     let rounds = steps.last().map_or(0, |step| step.round + 1);
                     record.notes.push(format!(
                         "{} of {rounds} rounds were measured: the time limit was reached",
@@ -121,13 +124,13 @@ impl Runner<'_> {
                     ));
                     break;
                 }
-                round_begun = progress.allowance.passed();
+                round_begun = progress.allowance.elapsed();
             }
-            self.take(step, (at, &steps), &timing, &mut progress, &mut record);
+            self.run_step_or_note(step, (at, &steps), &timing, &mut progress, &mut record);
         }
-        self.live.over();
+        self.live.finish();
         drop(progress.testbed);
-        finish(&mut record, progress.allowance.begun());
+        finish_record(&mut record, progress.allowance.started_at());
         if record.points.is_empty() {
             return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
         }
@@ -135,43 +138,43 @@ impl Runner<'_> {
     }
 
     /// One step of many: its run, or a note why there is none.
-    fn take(
+    fn run_step_or_note(
         &mut self,
         step: &Step,
         (at, all): (usize, &[&Step]),
-        timing: &Timing,
+        timing: &StepTiming,
         progress: &mut PlanProgress,
         record: &mut Record,
     ) {
-        let attempt = (Key::of(step), step.initiator.clone(), step.connections);
+        let attempt = (TargetKey::of(step), step.initiator.clone(), step.connections);
         if progress.broken.contains(&attempt) {
             return;
         }
-        let takes = |steps: &[&Step]| timing.of_steps(steps.iter().copied());
+        let takes = |steps: &[&Step]| timing.steps_duration(steps.iter().copied());
         let (before, rest) = all.split_at_checked(at).unwrap_or((all, &[]));
         // What was estimated wrongly so far is expected to be so further on.
         let done = takes(before);
         let wrong = match done {
             Duration::ZERO => 1.0,
-            done => progress.allowance.passed().div_duration_f64(done),
+            done => progress.allowance.elapsed().div_duration_f64(done),
         };
         let moment = StepProgress {
             step: (at + 1, all.len()),
-            what: what(step),
+            what: step_text(step),
             left: takes(rest).mul_f64(wrong),
             ..StepProgress::default()
         };
-        self.live.begins(&moment);
-        match self.step(step, progress, &moment, record) {
+        self.live.step_started(&moment);
+        match self.run_step(step, progress, &moment, record) {
             Ok(run) => {
                 let run = Run { round: Some(step.round), seed: Some(step.job.seed), ..run };
-                self.live.ended(&moment, Ok(run.iops()));
-                add(record, step, self.mtu(step), run);
+                self.live.step_finished(&moment, Ok(run.iops()));
+                add_run(record, step, self.step_mtu(step), run);
             }
             // What was cut short is no failure of the systems.
-            Err(_) if ending::is_ending() => progress.testbed = None,
+            Err(_) if end_request::is_ending() => progress.testbed = None,
             Err(why) => {
-                self.live.ended(&moment, Err(&why.to_string()));
+                self.live.step_finished(&moment, Err(&why.to_string()));
                 record.notes.push(format!("{} was left out: {why}", moment.what));
                 progress.broken.push(attempt);
                 progress.testbed = None;
@@ -180,62 +183,67 @@ impl Runner<'_> {
     }
 
     /// MTU of a step's link; 0: it is that of other machines.
-    fn mtu(&self, step: &Step) -> u32 {
-        if self.machines.is_some() { 0 } else { block::mtu(step.wire) }
+    fn step_mtu(&self, step: &Step) -> u32 {
+        if self.machines.is_some() { 0 } else { block_load::mtu(step.wire) }
     }
 
     /// What systems take to start and to begin, as they say of themselves.
-    fn timing(&self) -> Timing {
-        Timing {
-            starts: self.targets.iter().map(|it| (it.name().to_owned(), it.starting())).collect(),
-            loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.around())).collect(),
-            ..Timing::default()
+    fn known_timing(&self) -> StepTiming {
+        StepTiming {
+            starts: self.targets.iter().map(|it| (it.name().to_owned(), it.start_duration())).collect(),
+            loads: self.initiators.iter().map(|it| (it.name().to_owned(), it.load_overhead())).collect(),
+            ..StepTiming::default()
         }
     }
 
     /// The same, corrected by the first target, which is started and filled, and by a short load on it. What
     /// goes wrong here goes wrong again when it counts, and is noted then.
-    fn measured_timing(&mut self, steps: &[&Step], progress: &mut PlanProgress, record: &Record) -> Timing {
-        let mut timing = self.timing();
+    fn measured_timing(
+        &mut self,
+        steps: &[&Step],
+        progress: &mut PlanProgress,
+        record: &Record,
+    ) -> StepTiming {
+        let mut timing = self.known_timing();
         let Some(step) = steps.iter().find(|step| step.protocol != Protocol::Local) else {
             return timing;
         };
         let moment = StepProgress {
             step: (0, steps.len()),
-            what: format!("trying {}", what(step)),
+            what: format!("trying {}", step_text(step)),
             ..StepProgress::default()
         };
-        self.live.begins(&moment);
+        self.live.step_started(&moment);
         // As many volumes, but so small that filling them tells how fast it goes and takes no time.
         let mut short = (*step).clone();
-        short.volumes.1 = short.volumes.1.min(VOLUME_TRIED);
+        short.volumes.1 = short.volumes.1.min(TRIAL_VOLUME_BYTES);
         // What is written down is what is done when it counts.
         let mut aside = Record { preset: record.preset.clone(), ..Record::default() };
-        let Ok((testbed, took)) = self.start(&short, progress.connections, &mut aside) else {
+        let Ok((testbed, took)) = self.start_target(&short, progress.connections, &mut aside) else {
             return timing;
         };
         let (started, filled) = took;
-        Timing::learn(&mut timing.starts, &step.target, started);
+        StepTiming::note_time(&mut timing.starts, &step.target, started);
         let bytes = u64::from(short.volumes.0) * short.volumes.1;
         if !filled.is_zero() {
             timing.filled = bytes as f64 / filled.as_secs_f64();
         }
-        progress.testbed = Some((Key::of(&short), testbed));
-        short.job.file_size = Some(Amount::Bytes(short.volumes.1));
+        progress.testbed = Some((TargetKey::of(&short), testbed));
+        short.job.file_size = Some(JobSize::Bytes(short.volumes.1));
         (short.job.ramp, short.job.runtime, short.connections) =
-            (Duration::ZERO, Some(TRIED), step.volumes.0);
+            (Duration::ZERO, Some(TRIAL_RUNTIME), step.volumes.0);
         let begun = Instant::now();
-        if self.step(&short, progress, &moment, &mut aside).is_ok() {
-            let connecting = timing.load("", short.connections) - timing.load("", 0);
-            let took = begun.elapsed().saturating_sub(TRIED).saturating_sub(connecting);
-            Timing::learn(&mut timing.loads, &step.initiator, took);
+        if self.run_step(&short, progress, &moment, &mut aside).is_ok() {
+            let connecting = timing.load_overhead("", short.connections) - timing.load_overhead("", 0);
+            let took = begun.elapsed().saturating_sub(TRIAL_RUNTIME).saturating_sub(connecting);
+            StepTiming::note_time(&mut timing.loads, &step.initiator, took);
         }
-        timing.spent = progress.allowance.passed();
+        timing.spent = progress.allowance.elapsed();
         timing
     }
 
     /// Steps whose systems speak the protocol and have the medium, and what is left out and why.
-    fn possible<'s>(&self, plan: &'s EvaluationPlan) -> (Vec<&'s Step>, Vec<String>) {
+    fn possible_steps<'s>(&self, plan: &'s EvaluationPlan) -> (Vec<&'s Step>, Vec<String>) {
         let mut notes: Vec<String> = Vec::new();
         let mut note = |text: String| {
             if !notes.contains(&text) {
@@ -252,13 +260,14 @@ impl Runner<'_> {
             };
             if step.protocol != Protocol::Local && !target.protocols().contains(&step.protocol) {
                 note(format!("{} does not speak {protocol}: left out", target.name()));
-            } else if step.protocol != Protocol::Local && !target.has(step.medium) {
+            } else if step.protocol != Protocol::Local && !target.supports_medium(step.medium) {
                 note(format!("{} has no null volumes: left out", target.name()));
             } else if !initiator.protocols().contains(&step.protocol) {
                 note(format!("initiator {} does not support {protocol}: left out", initiator.name()));
-            } else if let Some(why) = initiator.lacks(&step.job).filter(|_| step.rate.is_some()) {
+            } else if let Some(why) = initiator.unsupported_reason(&step.job).filter(|_| step.rate.is_some())
+            {
                 note(format!("initiator {} has no loads at a rate: {why}", initiator.name()));
-            } else if let Some(why) = initiator.lacks(&step.job) {
+            } else if let Some(why) = initiator.unsupported_reason(&step.job) {
                 note(format!("initiator {} cannot do {}: {why}", initiator.name(), step.job.name));
             } else {
                 steps.push(step);
@@ -267,7 +276,7 @@ impl Runner<'_> {
         (steps, notes)
     }
 
-    fn step(
+    fn run_step(
         &mut self,
         step: &Step,
         progress: &mut PlanProgress,
@@ -276,13 +285,13 @@ impl Runner<'_> {
     ) -> Result<Run, Failure> {
         if step.protocol == Protocol::Local {
             progress.testbed = None;
-            return block::local(self, step, moment, record);
+            return block_load::run_local_load(self, step, moment, record);
         }
-        let key = Key::of(step);
+        let key = TargetKey::of(step);
         if progress.testbed.as_ref().is_none_or(|(known, _)| *known != key) {
             // Two targets must not have the memory, or the cores, at once.
             progress.testbed = None;
-            let (made, _) = self.start(step, progress.connections, record)?;
+            let (made, _) = self.start_target(step, progress.connections, record)?;
             progress.testbed = Some((key, made));
         }
         let Some((_, testbed)) = &progress.testbed else {
@@ -290,15 +299,15 @@ impl Runner<'_> {
         };
         match step.rate {
             Some(percent) => {
-                let step = at_rate(step, (percent, self.mtu(step)), record)?;
-                block::load(self, &step, testbed, moment, record)
+                let step = with_absolute_rate(step, (percent, self.step_mtu(step)), record)?;
+                block_load::run_load(self, &step, testbed, moment, record)
             }
-            None => block::load(self, step, testbed, moment, record),
+            None => block_load::run_load(self, step, testbed, moment, record),
         }
     }
 
     /// Starts a target that may have so many connections and fills its volumes; says how long either took.
-    fn start(
+    fn start_target(
         &mut self,
         step: &Step,
         connections: u32,
@@ -306,23 +315,25 @@ impl Runner<'_> {
     ) -> Result<(Testbed, (Duration, Duration)), Failure> {
         let begun = Instant::now();
         let link = match &self.machines {
-            Some(machines) => Link::between(machines),
-            None => Link::make(step.wire, hosts(step, record))?,
+            Some(machines) => Link::over_network(machines),
+            None => Link::create(step.wire, initiator_host_count(step, record))?,
         };
         let target = self.target(&step.target)?;
-        let cores = self.cores.of_target(step.cores);
+        let cores = self.cores.target_cores(step.cores);
         let targets = Preset::find(&record.preset).and_then(|preset| preset.targets);
-        if let Some(count) = targets.filter(|_| step.protocol == Protocol::Iscsi && !target.divides()) {
+        if let Some(count) =
+            targets.filter(|_| step.protocol == Protocol::Iscsi && !target.supports_multi_lun())
+        {
             let note = format!(
                 "{} serves each volume as a target of its own: the experiment has {count} targets",
                 step.target
             );
             record.notes.extend((!record.notes.contains(&note)).then_some(note));
         }
-        let targets = targets.filter(|_| target.divides());
+        let targets = targets.filter(|_| target.supports_multi_lun());
         let setup = TargetSetup {
-            place: link.target(),
-            listen: link.listen(),
+            place: link.target_place(),
+            listen: link.listen_address(),
             addresses: link.addresses(),
             protocol: step.protocol,
             volumes: step.volumes,
@@ -340,27 +351,29 @@ impl Runner<'_> {
         let testbed = Testbed { serving, link };
         let started = begun.elapsed();
         // The bare responder has written its memory by itself.
-        if step.medium == Medium::Ram && step.target != "url" && step.protocol != Protocol::Bare {
-            block::fill(self, &testbed)?;
+        if step.medium == VolumeMedium::Ram && step.target != "url" && step.protocol != Protocol::Bare {
+            block_load::fill_volumes(self, &testbed)?;
             return Ok((testbed, (started, begun.elapsed() - started)));
         }
         Ok((testbed, (started, Duration::ZERO)))
     }
 
     /// This machine, the versions of what runs on it, and which cores are whose.
-    fn environment(&self, plan: &EvaluationPlan) -> Vec<Machine> {
+    fn machine_facts(&self, plan: &EvaluationPlan) -> Vec<Machine> {
         let mut all = match &self.machines {
-            None => vec![machine(&Place::Here, "target and initiator")],
-            Some(machines) => {
-                ends(machines, plan).into_iter().map(|(place, role)| machine(place, role)).collect()
-            }
+            None => vec![machine_facts(&CommandLocation::Here, "target and initiator")],
+            Some(machines) => machine_roles(machines, plan)
+                .into_iter()
+                .map(|(place, role)| machine_facts(place, role))
+                .collect(),
         };
-        let far = |machines: &Machines| machines.target.clone().unwrap_or(Place::Here);
-        let near = |machines: &Machines| machines.initiators.first().cloned().unwrap_or(Place::Here);
-        let (far, near) = self
-            .machines
-            .as_ref()
-            .map_or((Place::Here, Place::Here), |machines| (far(machines), near(machines)));
+        let far = |machines: &RemoteMachines| machines.target.clone().unwrap_or(CommandLocation::Here);
+        let near =
+            |machines: &RemoteMachines| machines.initiators.first().cloned().unwrap_or(CommandLocation::Here);
+        let (far, near) =
+            self.machines.as_ref().map_or((CommandLocation::Here, CommandLocation::Here), |machines| {
+                (far(machines), near(machines))
+            });
         let Some(here) = all.first_mut() else {
             return all;
         };
@@ -392,8 +405,11 @@ impl Runner<'_> {
 
 /// Which machines are which end's: the target's is this one unless another is named, and is not known of what
 /// serves already.
-fn ends<'m>(machines: &'m Machines, plan: &EvaluationPlan) -> Vec<(&'m Place, &'static str)> {
-    let target = machines.target.as_ref().unwrap_or(&Place::Here);
+fn machine_roles<'m>(
+    machines: &'m RemoteMachines,
+    plan: &EvaluationPlan,
+) -> Vec<(&'m CommandLocation, &'static str)> {
+    let target = machines.target.as_ref().unwrap_or(&CommandLocation::Here);
     let is_known = machines.target.is_some() || plan.steps.iter().any(|step| step.target != "url");
     if is_known && machines.initiators.iter().all(|place| place == target) {
         return vec![(target, "target and initiator")];
@@ -403,7 +419,7 @@ fn ends<'m>(machines: &'m Machines, plan: &EvaluationPlan) -> Vec<(&'m Place, &'
 }
 
 /// Initiator machines of a step: as its preset says, at most one for each thread and volume.
-pub(crate) fn hosts(step: &Step, record: &Record) -> u32 {
+pub(crate) fn initiator_host_count(step: &Step, record: &Record) -> u32 {
     let wanted = Preset::find(&record.preset).map_or(1, |preset| preset.hosts);
     wanted.min(step.job.threads).min(step.volumes.0).max(1)
 }
@@ -419,16 +435,16 @@ fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
 }
 
 /// What a step is, in a line.
-fn what(step: &Step) -> String {
+fn step_text(step: &Step) -> String {
     let wire = match step.wire {
         Wire::Loopback => String::new(),
-        wire => format!(", {}", block::wire_name(wire)),
+        wire => format!(", {}", block_load::wire_name(wire)),
     };
     let connections = match step.connections == step.volumes.0 {
         true => String::new(),
         false => format!(", {} connections", step.connections),
     };
-    let null = if step.medium == Medium::Null { ", null" } else { "" };
+    let null = if step.medium == VolumeMedium::Null { ", null" } else { "" };
     let cores = step.cores.map_or(String::new(), |cores| format!(", {cores} cores"));
     format!(
         "{} / {} ({}{wire}{connections}{null}{cores}) {}",
@@ -440,8 +456,8 @@ fn what(step: &Step) -> String {
 }
 
 /// The step with its rate as a part of what the same systems did under the same load without one.
-fn at_rate(step: &Step, (percent, mtu): (u8, u32), record: &Record) -> Result<Step, Failure> {
-    let all = point(record, &Step { rate: None, ..step.clone() }, mtu);
+fn with_absolute_rate(step: &Step, (percent, mtu): (u8, u32), record: &Record) -> Result<Step, Failure> {
+    let all = empty_point(record, &Step { rate: None, ..step.clone() }, mtu);
     let most = record.points.iter().find(|known| {
         (&known.target, &known.initiator, &known.protocol, &known.rw)
             == (&all.target, &all.initiator, &all.protocol, &all.rw)
@@ -454,9 +470,9 @@ fn at_rate(step: &Step, (percent, mtu): (u8, u32), record: &Record) -> Result<St
     let each = most * f64::from(percent) / 100.0 / f64::from(step.job.threads.max(1));
     let rate = |part: f64| Rate::Iops(((each * part) as u64).max(1));
     let rate = match step.job.direction {
-        Direction::Read => (Some(rate(1.0)), None),
-        Direction::Write | Direction::Trim => (None, Some(rate(1.0))),
-        Direction::Mixed(reads) => {
+        IoDirection::Read => (Some(rate(1.0)), None),
+        IoDirection::Write | IoDirection::Trim => (None, Some(rate(1.0))),
+        IoDirection::Mixed(reads) => {
             let reads = f64::from(reads) / 100.0;
             (Some(rate(reads)), Some(rate(1.0 - reads)))
         }
@@ -465,24 +481,24 @@ fn at_rate(step: &Step, (percent, mtu): (u8, u32), record: &Record) -> Result<St
 }
 
 /// A step's point, without runs.
-fn point(record: &Record, step: &Step, mtu: u32) -> Point {
+fn empty_point(record: &Record, step: &Step, mtu: u32) -> Point {
     let preset = Preset::find(&record.preset);
     let mut labels = Vec::new();
     if preset.is_some_and(|preset| preset.media.len() > 1) {
-        let medium = if step.medium == Medium::Null { "null" } else { "ram" };
+        let medium = if step.medium == VolumeMedium::Null { "null" } else { "ram" };
         labels.push(("volume".to_owned(), medium.to_owned()));
     }
-    labels.extend(block::limit(step.wire).map(|limit| ("limit".to_owned(), limit)));
-    labels.extend(step.cores.map(|cores| (varied::CORES.to_owned(), cores.to_string())));
+    labels.extend(block_load::rate_limit_text(step.wire).map(|limit| ("limit".to_owned(), limit)));
+    labels.extend(step.cores.map(|cores| (varied::CORES_PARAMETER.to_owned(), cores.to_string())));
     if preset.is_some_and(|preset| !preset.shapes.is_empty()) {
-        labels.push((varied::THREADS.to_owned(), step.job.threads.to_string()));
+        labels.push((varied::THREADS_PARAMETER.to_owned(), step.job.threads.to_string()));
     }
-    labels.extend(step.rate.map(|percent| (varied::RATE.to_owned(), format!("{percent} %"))));
+    labels.extend(step.rate.map(|percent| (varied::RATE_PARAMETER.to_owned(), format!("{percent} %"))));
     Point {
         target: step.target.clone(),
         initiator: step.initiator.clone(),
         protocol: step.protocol.name().to_owned(),
-        rw: word(step.job.direction, step.job.is_random).to_owned(),
+        rw: fio_rw_word(step.job.direction, step.job.is_random).to_owned(),
         bytes: u64::from(step.job.block.0),
         depth: step.job.depth * step.job.threads,
         connections: step.connections,
@@ -493,9 +509,9 @@ fn point(record: &Record, step: &Step, mtu: u32) -> Point {
     }
 }
 
-fn add(record: &mut Record, step: &Step, mtu: u32, run: Run) {
-    let fresh = point(record, step, mtu);
-    join(record, Point { runs: vec![run], ..fresh });
+fn add_run(record: &mut Record, step: &Step, mtu: u32, run: Run) {
+    let fresh = empty_point(record, step, mtu);
+    add_runs(record, Point { runs: vec![run], ..fresh });
 }
 
 #[cfg(test)]
@@ -511,7 +527,7 @@ mod tests {
             protocol: Protocol::Iscsi,
             wire: Wire::Loopback,
             volumes: (1, 1 << 20),
-            medium: Medium::Ram,
+            medium: VolumeMedium::Ram,
             connections: 1,
             cores: None,
             job: Job::default(),
@@ -524,17 +540,17 @@ mod tests {
             time: None,
             notes: Vec::new(),
         };
-        let load = Place::Ssh(crate::place::Machine::new(
+        let load = CommandLocation::Ssh(crate::place::SshMachine::new(
             vec!["true".to_owned()],
             "load",
             std::path::Path::new("none"),
         ));
-        let roles = |initiators: Vec<Place>, target: &str| {
-            let machines = Machines { initiators, ..Machines::default() };
-            ends(&machines, &plan(target)).into_iter().map(|(_, role)| role).collect::<Vec<_>>()
+        let roles = |initiators: Vec<CommandLocation>, target: &str| {
+            let machines = RemoteMachines { initiators, ..RemoteMachines::default() };
+            machine_roles(&machines, &plan(target)).into_iter().map(|(_, role)| role).collect::<Vec<_>>()
         };
         assert_eq!(roles(vec![load.clone()], "tgt"), ["target", "initiator"]);
         assert_eq!(roles(vec![load], "url"), ["initiator"], "where it serves nobody said");
-        assert_eq!(roles(vec![Place::Here], "tgt"), ["target and initiator"]);
+        assert_eq!(roles(vec![CommandLocation::Here], "tgt"), ["target and initiator"]);
     }
 }

@@ -11,34 +11,34 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 /// Bytes of one write, and of one "I/O" in figures.
-pub const CHUNK: usize = 65_536;
+pub const CHUNK_BYTES: usize = 65_536;
 /// How often progress is told.
-const EACH: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Receives one stream after another until it is ended. Prints `listening PORT` first.
 ///
 /// # Errors
 /// If the address cannot be listened on, or standard output is closed.
-pub fn receive(address: SocketAddr) -> io::Result<()> {
+pub fn receive_streams(address: SocketAddr) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     println!("listening {}", listener.local_addr()?.port());
     io::stdout().flush()?;
     loop {
         let (mut stream, _) = listener.accept()?;
-        std::thread::spawn(move || swallow(&mut stream));
+        std::thread::spawn(move || drain_stream(&mut stream));
     }
 }
 
 /// Reads until the sender shuts down, and answers each request for the count of bytes so far.
-fn swallow(stream: &mut TcpStream) -> io::Result<()> {
-    let mut buffer = vec![0; 4 * CHUNK];
+fn drain_stream(stream: &mut TcpStream) -> io::Result<()> {
+    let mut buffer = vec![0; 4 * CHUNK_BYTES];
     let mut count = 0u64;
     let mut told = Instant::now();
     loop {
         let read = stream.read(&mut buffer)?;
         count += read as u64;
         // Small enough not to be traffic: ten times a second.
-        if read == 0 || told.elapsed() > EACH / 3 {
+        if read == 0 || told.elapsed() > PROGRESS_INTERVAL / 3 {
             told = Instant::now();
             stream.write_all(&count.to_be_bytes())?;
         }
@@ -50,7 +50,7 @@ fn swallow(stream: &mut TcpStream) -> io::Result<()> {
 
 /// What a sender came to, while figures counted.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sent {
+pub struct SentFigures {
     /// How long.
     pub seconds: f64,
     /// Bytes that arrived.
@@ -61,49 +61,49 @@ pub struct Sent {
 ///
 /// # Errors
 /// If nobody receives there, or the connection breaks.
-pub fn send(
+pub fn send_streams(
     address: SocketAddr,
     ramp: Duration,
     runtime: Duration,
     mut tell: impl FnMut(String),
-) -> io::Result<Sent> {
+) -> io::Result<SentFigures> {
     let mut stream = TcpStream::connect(address)?;
     let news = stream.try_clone()?;
     news.set_read_timeout(Some(Duration::from_millis(1)))?;
-    let chunk = vec![0x5a; CHUNK];
+    let chunk = vec![0x5a; CHUNK_BYTES];
     let begun = Instant::now();
-    let mut arrived = Arrived { news, part: Vec::new(), count: 0 };
+    let mut arrived = ReceivedCount { news, part: Vec::new(), count: 0 };
     let mut before = None;
     let mut told = begun;
     while begun.elapsed() < ramp + runtime {
         stream.write_all(&chunk)?;
         if before.is_none() && begun.elapsed() >= ramp {
-            before = Some((Instant::now(), arrived.look()?));
+            before = Some((Instant::now(), arrived.poll_count()?));
             tell(json!({ "event": "begin" }).to_string());
         }
-        if let Some((from, count)) = before.filter(|_| told.elapsed() >= EACH) {
+        if let Some((from, count)) = before.filter(|_| told.elapsed() >= PROGRESS_INTERVAL) {
             told = Instant::now();
-            let bytes = arrived.look()? - count;
+            let bytes = arrived.poll_count()? - count;
             let seconds = from.elapsed().as_secs_f64();
-            let ios = bytes / CHUNK as u64;
+            let ios = bytes / CHUNK_BYTES as u64;
             tell(json!({ "event": "progress", "seconds": seconds, "ios": ios, "bytes": bytes }).to_string());
         }
     }
     let (from, count) = before.ok_or_else(|| io::Error::other("there was no time for figures"))?;
     tell(json!({ "event": "end" }).to_string());
-    let bytes = arrived.look()? - count;
-    Ok(Sent { seconds: from.elapsed().as_secs_f64(), bytes })
+    let bytes = arrived.poll_count()? - count;
+    Ok(SentFigures { seconds: from.elapsed().as_secs_f64(), bytes })
 }
 
 /// What the receiver said that it has.
-struct Arrived {
+struct ReceivedCount {
     news: TcpStream,
     part: Vec<u8>,
     count: u64,
 }
 
-impl Arrived {
-    fn look(&mut self) -> io::Result<u64> {
+impl ReceivedCount {
+    fn poll_count(&mut self) -> io::Result<u64> {
         let mut buffer = [0; 4096];
         match self.news.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -130,10 +130,10 @@ mod tests {
     fn what_arrives_is_counted() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let receiver = std::thread::spawn(move || swallow(&mut listener.accept().unwrap().0));
+        let receiver = std::thread::spawn(move || drain_stream(&mut listener.accept().unwrap().0));
         let mut events = Vec::new();
         let (ramp, runtime) = (Duration::from_millis(100), Duration::from_millis(700));
-        let sent = send(address, ramp, runtime, |line| events.push(line)).unwrap();
+        let sent = send_streams(address, ramp, runtime, |line| events.push(line)).unwrap();
         assert!(sent.bytes > 1 << 20 && sent.seconds >= 0.69, "{sent:?}");
         assert!(events[0].contains("begin") && events.last().unwrap().contains("end"), "{events:?}");
         assert!(events.len() >= 3, "{events:?}");

@@ -7,14 +7,14 @@ mod file;
 
 use std::sync::OnceLock;
 
-use blockwire_block_device::{Stop, fuse, nbd, ublk, vhost};
+use blockwire_block_device::{ServerStop, fuse, nbd, ublk, vhost};
 use file::FileVolume;
 
-static STOP: OnceLock<Stop> = OnceLock::new();
+static STOP: OnceLock<ServerStop> = OnceLock::new();
 
 extern "C" fn on_signal(_: libc::c_int) {
     if let Some(stop) = STOP.get() {
-        stop.stop();
+        stop.request_stop();
     }
 }
 
@@ -24,7 +24,7 @@ fn main() -> std::io::Result<()> {
     let [server, place, path, rest @ ..] = &args[..] else { return Err(usage()) };
     let block = rest.first().map_or(Ok(512), |text| text.parse()).map_err(|_| usage())?;
     let mut volume = FileVolume::open(path, block)?;
-    let stop = Stop::new()?;
+    let stop = ServerStop::new()?;
     STOP.get_or_init(|| stop.clone());
     // SAFETY: the handler only does what a signal's may: it counts, and writes to a descriptor.
     unsafe { libc::signal(libc::SIGTERM, on_signal as *const () as libc::sighandler_t) };

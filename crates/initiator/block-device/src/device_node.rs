@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 
 /// Whether a device can be opened; if it is not there, what that means.
-pub(crate) fn open(path: &str, if_missing: &str) -> io::Result<()> {
+pub(crate) fn check_openable(path: &str, if_missing: &str) -> io::Result<()> {
     match File::options().read(true).write(true).open(Path::new(path)) {
         Ok(_) => Ok(()),
         Err(error) if error.kind() == io::ErrorKind::NotFound => {

@@ -7,42 +7,47 @@ use std::time::Duration;
 use buf::Time;
 
 use crate::disk::Disk;
-use crate::requests::{Ended, Requests};
-use crate::wait::{Ready, Stop, Waiter, now};
+use crate::event_waiter::{EpollWaiter, ReadyEvent, ServerStop, monotonic_now};
+use crate::requests::{EndedRequest, RequestTable};
 
 /// How long a server that was asked to stop waits for operations at the disk; then it answers with an error.
-const STOP_WAIT: Duration = Duration::from_secs(10);
+const STOP_DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long it then still tries to deliver its answers.
-const FAREWELL: Duration = Duration::from_secs(2);
+const REPLY_FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Interval between attempts to allocate memory: it may be freed without a completion of the server's own requests.
-const RETRY: Duration = Duration::from_millis(20);
+const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Rounds of disk and server before descriptors are checked.
-const ROUNDS: usize = 64;
+const ROUNDS_PER_POLL: usize = 64;
 
 /// What the loop needs of a server.
 pub(crate) trait EventHandler {
     /// Identifies a request.
     type Token;
     /// Its requests.
-    fn requests(&mut self) -> &mut Requests<Self::Token>;
+    fn requests(&mut self) -> &mut RequestTable<Self::Token>;
     /// One of its descriptors is ready.
-    fn handle_ready(&mut self, disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()>;
+    fn handle_ready(
+        &mut self,
+        disk: &mut dyn Disk,
+        waiter: &EpollWaiter,
+        ready: ReadyEvent,
+    ) -> io::Result<()>;
     /// A request has ended.
-    fn handle_ended(&mut self, ended: Ended<Self::Token>) -> io::Result<()>;
+    fn handle_request_ended(&mut self, ended: EndedRequest<Self::Token>) -> io::Result<()>;
     /// The disk's geometry has changed.
-    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()>;
+    fn handle_geometry_change(&mut self, disk: &mut dyn Disk) -> io::Result<()>;
     /// Sends what can be sent, and starts what had to wait. True if anything was started.
-    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool>;
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &EpollWaiter) -> io::Result<bool>;
     /// When to be called by [`EventHandler::advance`] at the latest.
     fn poll_timeout(&self) -> Option<Time>;
     /// Whether anything waits for memory. Meanwhile descriptors that bring requests are not polled, to avoid a busy loop.
-    fn is_short(&self) -> bool;
+    fn waits_for_memory(&self) -> bool;
     /// Asks it to stop. True: it stops when its users are done, however long that takes.
-    fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool;
+    fn start_stop(&mut self, waiter: &EpollWaiter, how: StopMode) -> bool;
     /// Whether all answers are delivered, and no more requests will come.
-    fn is_over(&self) -> bool;
+    fn is_finished(&self) -> bool;
 }
 
 /// How a server stops.
@@ -56,50 +61,58 @@ pub(crate) enum StopMode {
 
 /// Runs a server until it was asked to stop and has ended, its peer is gone, or the disk is (then with its
 /// error).
-pub(crate) fn run(handler: &mut impl EventHandler, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-    let _flusher = IoFlusher::begin();
-    let mut waiter = Waiter::new(disk, stop)?;
+pub(crate) fn run_event_loop(
+    handler: &mut impl EventHandler,
+    disk: &mut dyn Disk,
+    stop: &ServerStop,
+) -> io::Result<()> {
+    let _flusher = IoFlusher::enable();
+    let mut waiter = EpollWaiter::new(disk, stop)?;
     let mut gone: Option<io::Error> = None;
     let mut deadline: Option<Time> = None;
     let mut asked = 0;
     loop {
-        let work = work(handler, disk, &waiter, gone.is_some())?;
-        let is_busy = matches!(work, Work::Busy);
+        let work = run_rounds(handler, disk, &waiter, gone.is_some())?;
+        let is_busy = matches!(work, WorkResult::Busy);
         match work {
-            Work::Idle | Work::Busy => {}
-            Work::DiskGone(error) => {
-                waiter.forget_disk(disk);
+            WorkResult::Idle | WorkResult::Busy => {}
+            WorkResult::DiskGone(error) => {
+                waiter.remove_disk(disk);
                 gone = Some(error);
-                handler.requests().give_up();
-                handler.stop(&waiter, StopMode::Now);
-                deadline = Some(now() + FAREWELL);
+                handler.requests().fail_all();
+                handler.start_stop(&waiter, StopMode::Now);
+                deadline = Some(monotonic_now() + REPLY_FLUSH_TIMEOUT);
                 continue;
             }
         }
-        let late = deadline.is_some_and(|deadline| now() >= deadline);
-        if handler.requests().in_flight() == 0 && (handler.is_over() || late) {
+        let late = deadline.is_some_and(|deadline| monotonic_now() >= deadline);
+        if handler.requests().in_flight() == 0 && (handler.is_finished() || late) {
             return gone.map_or(Ok(()), Err);
         }
         if late {
-            handler.requests().give_up();
-            deadline = Some(now() + FAREWELL);
+            handler.requests().fail_all();
+            deadline = Some(monotonic_now() + REPLY_FLUSH_TIMEOUT);
             continue;
         }
         let until = [handler.poll_timeout(), deadline].into_iter().flatten().min();
-        let most = until.map(|until| until.since(now()));
-        let most = if handler.is_short() { Some(most.map_or(RETRY, |most| most.min(RETRY))) } else { most };
-        waiter.wait(disk, if is_busy { Some(Duration::ZERO) } else { most })?;
-        if stop.times() > asked {
-            stop.clear();
-            asked = stop.times();
+        let most = until.map(|until| until.since(monotonic_now()));
+        let most = if handler.waits_for_memory() {
+            Some(most.map_or(MEMORY_RETRY_INTERVAL, |most| most.min(MEMORY_RETRY_INTERVAL)))
+        } else {
+            most
+        };
+        waiter.wait_for_events(disk, if is_busy { Some(Duration::ZERO) } else { most })?;
+        if stop.request_count() > asked {
+            stop.clear_event();
+            asked = stop.request_count();
             let how = if asked == 1 { StopMode::WhenDone } else { StopMode::Now };
-            let wait = if asked == 1 { STOP_WAIT } else { Duration::ZERO };
-            if !handler.stop(&waiter, how) {
-                deadline = Some(deadline.unwrap_or(Time(u64::MAX)).min(now() + wait));
+            let wait = if asked == 1 { STOP_DRAIN_TIMEOUT } else { Duration::ZERO };
+            if !handler.start_stop(&waiter, how) {
+                deadline = Some(deadline.unwrap_or(Time(u64::MAX)).min(monotonic_now() + wait));
             }
         }
         let mut index = 0;
-        while let Some(ready) = waiter.ready(index) {
+        while let Some(ready) = waiter.ready_event(index) {
             if let Some(ready) = ready {
                 handler.handle_ready(disk, &waiter, ready)?;
             }
@@ -108,16 +121,16 @@ pub(crate) fn run(handler: &mut impl EventHandler, disk: &mut dyn Disk, stop: &S
     }
 }
 
-/// After a server has failed, waits until all its operations have completed, or `stop` is requested. Its users resend
+/// After a server has failed, waits until all its operations have completed, or `start_stop` is requested. Its users resend
 /// them to the next server of the same disk: a late completion would be taken for one of that server's operations, and
 /// an old write could land after a newer one.
-pub(crate) fn drain<T>(requests: &mut Requests<T>, disk: &mut dyn Disk, stop: &Stop) {
-    let _flusher = IoFlusher::begin();
-    while requests.in_flight() > 0 && stop.times() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
+pub(crate) fn drain_operations<T>(requests: &mut RequestTable<T>, disk: &mut dyn Disk, stop: &ServerStop) {
+    let _flusher = IoFlusher::enable();
+    while requests.in_flight() > 0 && stop.request_count() == 0 && disk.drive(Some(Duration::ZERO)).is_ok() {
         while let Some(done) = disk.poll_done() {
             requests.handle_done(disk, done);
         }
-        std::thread::sleep(RETRY);
+        std::thread::sleep(MEMORY_RETRY_INTERVAL);
     }
 }
 
@@ -133,7 +146,7 @@ const PR_GET_IO_FLUSHER: libc::c_int = 58;
 
 impl IoFlusher {
     /// If the kernel allows it: it needs CAP_SYS_RESOURCE.
-    fn begin() -> IoFlusher {
+    fn enable() -> IoFlusher {
         // SAFETY: two calls without memory; they concern the calling thread alone.
         let begun = unsafe {
             libc::prctl(PR_GET_IO_FLUSHER, 0, 0, 0, 0) == 0 && libc::prctl(PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0
@@ -151,7 +164,7 @@ impl Drop for IoFlusher {
     }
 }
 
-enum Work {
+enum WorkResult {
     Idle,
     /// There is more to do.
     Busy,
@@ -159,39 +172,39 @@ enum Work {
 }
 
 /// Lets disk and server work until neither has anything to do, or the round limit is reached: a client that sends
-/// requests without end must not delay a [`Stop`] or other clients.
-fn work(
+/// requests without end must not delay a [`ServerStop`] or other clients.
+fn run_rounds(
     handler: &mut impl EventHandler,
     disk: &mut dyn Disk,
-    waiter: &Waiter,
+    waiter: &EpollWaiter,
     gone: bool,
-) -> io::Result<Work> {
-    for _ in 0..ROUNDS {
+) -> io::Result<WorkResult> {
+    for _ in 0..ROUNDS_PER_POLL {
         let mut moved = false;
         if !gone {
             if let Err(error) = disk.drive(Some(Duration::ZERO)) {
-                return Ok(Work::DiskGone(error));
+                return Ok(WorkResult::DiskGone(error));
             }
             while let Some(done) = disk.poll_done() {
                 handler.requests().handle_done(disk, done);
                 moved = true;
             }
-            if disk.has_changed() {
-                handler.handle_change(disk)?;
+            if disk.has_geometry_changed() {
+                handler.handle_geometry_change(disk)?;
             }
         }
         while let Some(ended) = handler.requests().poll_ended() {
-            handler.handle_ended(ended)?;
+            handler.handle_request_ended(ended)?;
             moved = true;
         }
         moved |= handler.advance(disk, waiter)?;
         // What was refused at once has ended, too.
-        moved |= handler.requests().has_ended();
+        moved |= handler.requests().has_ended_requests();
         if !moved {
-            return Ok(Work::Idle);
+            return Ok(WorkResult::Idle);
         }
     }
-    Ok(Work::Busy)
+    Ok(WorkResult::Busy)
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@
 //! Truncating the file has no effect, as with a block device.
 //!
 //! # The end
-//! [`Stop`] hides the mount and ends when the last user of file and device is gone. A second request ends it
+//! [`ServerStop`] hides the mount and ends when the last user of file and device is gone. A second request ends it
 //! at once, and users get errors (EIO, ENOTCONN).
 //!
 //! # Recovery
 //! If the process is killed and no other process holds the FUSE descriptor, the kernel answers everything
-//! with ENOTCONN. The dead mount stays until [`clean`] removes it ([`Server::new`] calls it for its own mount
+//! with ENOTCONN. The dead mount stays until [`unmount_dead`] removes it ([`Server::new`] calls it for its own mount
 //! point); the loop device goes with its last user. But if another process holds the descriptors of
 //! [`MountedFile::kept`], users wait, and [`Server::recover`] serves them again from [`InheritedMount`]:
 //! requests in flight are sent again (FUSE_NOTIFY_RESEND, Linux 6.9). When the last holder closes the
@@ -29,20 +29,20 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-pub use mount::{CreatedDir, MountId, available, clean, clean_named};
+pub use mount::{CreatedDir, MountId, check_available, unmount_dead, unmount_dead_id};
 
 use crate::disk::Disk;
 use crate::event_loop;
+use crate::event_waiter::ServerStop;
 use crate::statistics::Statistics;
-use crate::wait::Stop;
-use mount::Mount;
+use mount::FuseMount;
 
 /// The file's name.
-pub const FILE: &str = "volume";
+pub const MOUNTED_FILE_NAME: &str = "volume";
 
 /// Whether a loop device is wanted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LoopDevices {
+pub enum LoopDevicePolicy {
     /// If the system has one to give; else the file is all.
     #[default]
     IfAllowed,
@@ -60,7 +60,7 @@ pub struct Settings {
     /// The file's permissions; writing is taken out for volumes that only may be read.
     pub mode: u32,
     /// Whether a loop device is wanted.
-    pub loop_devices: LoopDevices,
+    pub loop_devices: LoopDevicePolicy,
     /// Requests at work at a time.
     pub depth: u16,
 }
@@ -72,7 +72,7 @@ impl Settings {
             dir: dir.into(),
             allow_other: false,
             mode: 0o600,
-            loop_devices: LoopDevices::default(),
+            loop_devices: LoopDevicePolicy::default(),
             depth: 256,
         }
     }
@@ -90,16 +90,16 @@ pub struct MountedFile<'a> {
     /// What another process may hold, so that users wait if this one is killed; `None`: the kernel could
     /// not ask again what was in flight (before Linux 6.9), so that holding on would leave users waiting
     /// for ever.
-    pub kept: Option<MountHandles<'a>>,
+    pub kept: Option<BorrowedMount<'a>>,
 }
 
 /// Called once, when a place can be used, or before anything is served of one that is recovered; what it says ends the
 /// server.
-pub type Ready<'a> = &'a mut dyn FnMut(MountedFile<'_>) -> io::Result<()>;
+pub type ReadyCallback<'a> = &'a mut dyn FnMut(MountedFile<'_>) -> io::Result<()>;
 
 /// What serves a place, lent: to be given to another process that holds on.
 #[derive(Clone, Copy, Debug)]
-pub struct MountHandles<'a> {
+pub struct BorrowedMount<'a> {
     /// The kernel's end.
     pub fuse: BorrowedFd<'a>,
     /// The loop device. It stays until the last holder has closed it.
@@ -136,7 +136,7 @@ pub struct InheritedMount {
 #[derive(Debug)]
 pub struct Server {
     settings: Settings,
-    mount: Mount,
+    mount: FuseMount,
     fuse: OwnedFd,
     /// What the server before this one left: the loop device, and the longest write.
     inherited: Option<(Option<OwnedFd>, u32)>,
@@ -150,7 +150,7 @@ impl Server {
     /// What the system says: there is no /dev/fuse, the directory cannot be made, or neither this process
     /// nor the program `fusermount3` may mount.
     pub fn new(settings: Settings) -> io::Result<Server> {
-        let (mount, fuse) = Mount::new(&settings.dir, settings.allow_other)?;
+        let (mount, fuse) = FuseMount::new(&settings.dir, settings.allow_other)?;
         Ok(Server { settings, mount, fuse, inherited: None, statistics: Arc::default() })
     }
 
@@ -162,7 +162,7 @@ impl Server {
     /// What the system says of the descriptors; `BrokenPipe` if the kernel has ended the connection.
     pub fn recover(settings: Settings, kept: InheritedMount) -> io::Result<Server> {
         let InheritedMount { fuse, device, facts } = kept;
-        let mount = Mount::inherited(&settings.dir, &facts)?;
+        let mount = FuseMount::from_handover(&settings.dir, &facts)?;
         rustix::io::ioctl_fionbio(&fuse, true)?;
         let inherited = Some((device, facts.write_max));
         Ok(Server { settings, mount, fuse, inherited, statistics: Arc::default() })
@@ -185,10 +185,15 @@ impl Server {
     /// system, or the kernel, if it speaks an older protocol (before Linux 4.20) or takes no answers: then a place
     /// that could be kept ([`MountedFile::kept`]) stays as it is, and its users wait as long as somebody holds what was
     /// kept: who called this sees to that.
-    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
+    pub fn run(
+        &mut self,
+        disk: &mut dyn Disk,
+        stop: &ServerStop,
+        ready: ReadyCallback<'_>,
+    ) -> io::Result<()> {
         let mut handler = handler::FuseHandler::new(self, disk, ready)?;
-        let result = event_loop::run(&mut handler, disk, stop);
-        if result.is_err() && handler.leaves_users() {
+        let result = event_loop::run_event_loop(&mut handler, disk, stop);
+        if result.is_err() && handler.may_be_recovered() {
             self.mount.settled = false;
         }
         result
@@ -197,6 +202,6 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.mount.part(&self.fuse);
+        self.mount.unmount_answering(&self.fuse);
     }
 }

@@ -5,9 +5,9 @@
 //! exactly once, even if the disk is lost.
 //!
 //! All servers are used alike: `Server::new` creates the device or socket, or reports why it cannot;
-//! `Server::run` serves a disk on the calling thread until a [`Stop`] is requested, from any thread or from a
+//! `Server::run` serves a disk on the calling thread until a [`ServerStop`] is requested, from any thread or from a
 //! signal handler; `Server::statistics` are counters that any thread may read meanwhile. One server serves
-//! one disk. [`best`] chooses a server.
+//! one disk. [`choose_best_interface`] chooses a server.
 //!
 //! ```no_run
 //! use attach::{Disk, Stop, Via, best, fuse, nbd, ublk};
@@ -40,12 +40,14 @@
 //! }
 //! ```
 
-mod choice;
 mod device_node;
 mod disk;
 mod event_loop;
-mod failing;
+mod event_waiter;
+mod failing_disk;
 pub mod fuse;
+mod interface_choice;
+mod io_vectors;
 mod loop_device;
 pub mod nbd;
 mod request_error;
@@ -56,17 +58,15 @@ mod statistics;
 #[path = "../tests/support/mod.rs"]
 mod test_disk;
 pub mod ublk;
-mod vectors;
 pub mod vhost;
-mod wait;
 mod wire;
 
-pub use choice::{Choice, Via, best};
-pub use disk::{Disk, REQUEST_MAX};
-pub use failing::Failing;
+pub use disk::{Disk, REQUEST_LEN_MAX};
+pub use event_waiter::ServerStop;
+pub use failing_disk::PathLostDisk;
+pub use interface_choice::{DeviceInterface, InterfaceChoice, choose_best_interface};
 pub use request_error::RequestError;
-pub use statistics::{Snapshot, Statistics};
-pub use wait::Stop;
+pub use statistics::{Statistics, StatisticsSnapshot};
 
 // So that the tests' disk finds this crate under one name, within and without.
 #[cfg(test)]

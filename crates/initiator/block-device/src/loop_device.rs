@@ -22,11 +22,11 @@ const LO_FLAGS_DIRECT_IO: u32 = 16;
 const LOOP_MAJOR: u32 = 7;
 
 /// How often another process may be faster at taking the device that was free.
-const TRIES: usize = 16;
+const ACQUIRE_TRIES: usize = 16;
 
 /// struct loop_info64.
 #[repr(C)]
-struct Info {
+struct LoopInfo64 {
     device: u64,
     inode: u64,
     rdevice: u64,
@@ -44,14 +44,14 @@ struct Info {
 
 /// struct loop_config.
 #[repr(C)]
-struct Config {
+struct LoopConfig {
     fd: u32,
     block_size: u32,
-    info: Info,
+    info: LoopInfo64,
     reserved: [u64; 8],
 }
 
-const _: () = assert!(size_of::<Info>() == 232 && size_of::<Config>() == 304);
+const _: () = assert!(size_of::<LoopInfo64>() == 232 && size_of::<LoopConfig>() == 304);
 
 /// A device that goes when nobody has it open any more, neither this value nor anybody else.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl LoopDevice {
     /// its name.
     pub(crate) fn new(backing: &File, file: &Path, block: u32, read_only: bool) -> io::Result<LoopDevice> {
         let control = rustix::fs::open("/dev/loop-control", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty())?;
-        for _ in 0..TRIES {
+        for _ in 0..ACQUIRE_TRIES {
             // SAFETY: this call takes no argument.
             let number = unsafe { libc::ioctl(control.as_raw_fd(), LOOP_CTL_GET_FREE) };
             if number < 0 {
@@ -74,11 +74,11 @@ impl LoopDevice {
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let access = if read_only { OFlags::RDONLY } else { OFlags::RDWR };
             let device = rustix::fs::open(&path, access | OFlags::CLOEXEC, Mode::empty())?;
-            if !is_loop(&device, number)? {
+            if !is_loop_number(&device, number)? {
                 let why = format!("{} is not the loop device of that number", path.display());
                 return Err(io::Error::other(why));
             }
-            match configure(&device, backing, block, read_only, file) {
+            match configure_loop(&device, backing, block, read_only, file) {
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 other => return other.map(|()| LoopDevice { device, path }),
             }
@@ -87,13 +87,13 @@ impl LoopDevice {
     }
 
     /// A device that was made before, by its descriptor.
-    pub(crate) fn inherited(device: OwnedFd) -> io::Result<LoopDevice> {
+    pub(crate) fn from_inherited(device: OwnedFd) -> io::Result<LoopDevice> {
         let path = std::fs::read_link(format!("/proc/self/fd/{}", device.as_raw_fd()))?;
         Ok(LoopDevice { device, path })
     }
 
     /// It, for another holder.
-    pub(crate) fn share(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn try_clone_fd(&self) -> io::Result<OwnedFd> {
         self.device.try_clone()
     }
 
@@ -103,7 +103,7 @@ impl LoopDevice {
     }
 
     /// Takes the file's size again.
-    pub(crate) fn resize(&self) -> io::Result<()> {
+    pub(crate) fn refresh_capacity(&self) -> io::Result<()> {
         // SAFETY: this call takes no argument.
         match unsafe { libc::ioctl(self.device.as_raw_fd(), LOOP_SET_CAPACITY, 0) } {
             0 => Ok(()),
@@ -113,7 +113,7 @@ impl LoopDevice {
 }
 
 /// Whether it is the loop device that the kernel calls by this number, whatever its name says.
-fn is_loop(device: &OwnedFd, number: libc::c_int) -> io::Result<bool> {
+fn is_loop_number(device: &OwnedFd, number: libc::c_int) -> io::Result<bool> {
     let facts = rustix::fs::fstat(device)?;
     let is_block = rustix::fs::FileType::from_raw_mode(facts.st_mode) == rustix::fs::FileType::BlockDevice;
     let (major, minor) = (rustix::fs::major(facts.st_rdev), rustix::fs::minor(facts.st_rdev));
@@ -122,16 +122,16 @@ fn is_loop(device: &OwnedFd, number: libc::c_int) -> io::Result<bool> {
     Ok(is_block && is_known)
 }
 
-fn configure(device: &OwnedFd, file: &File, block: u32, read_only: bool, name: &Path) -> io::Result<()> {
+fn configure_loop(device: &OwnedFd, file: &File, block: u32, read_only: bool, name: &Path) -> io::Result<()> {
     let mut file_name = [0; 64];
     let bytes = std::os::unix::ffi::OsStrExt::as_bytes(name.as_os_str());
     let len = bytes.len().min(file_name.len() - 1);
     file_name[..len].copy_from_slice(&bytes[..len]);
     let read_only = if read_only { LO_FLAGS_READ_ONLY } else { 0 };
-    let config = Config {
+    let config = LoopConfig {
         fd: file.as_raw_fd() as u32,
         block_size: block,
-        info: Info {
+        info: LoopInfo64 {
             device: 0,
             inode: 0,
             rdevice: 0,

@@ -28,17 +28,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-pub use session::{CommandKind, Export, OPTION_MAX, OPTIONS_MAX, Request, Session, SessionEvent};
+pub use session::{CommandKind, Export, OPTION_LEN_MAX, OPTIONS_MAX, Request, Session, SessionEvent};
 
 use crate::disk::Disk;
 use crate::event_loop::{self, EventHandler, StopMode};
-use crate::requests::{Ended, Requests};
+use crate::event_waiter::{EpollWaiter, EventKey, ReadyEvent, ServerStop, monotonic_now};
+use crate::io_vectors::IoVectors;
+use crate::requests::{EndedRequest, RequestTable};
 use crate::socket::{AcceptGate, Listener};
 use crate::statistics::Statistics;
-use crate::vectors::Vectors;
-use crate::wait::{EventKey, Ready, Stop, Waiter, now};
 use client::Client;
-use replies::ReplyTo;
+use replies::PendingReply;
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -101,9 +101,9 @@ impl Server {
     /// Where clients connect, as qemu and libnbd write it: `nbd+unix:///NAME?socket=PATH`.
     pub fn url(&self) -> String {
         let mut url = String::from("nbd+unix:///");
-        escape(self.settings.name.as_bytes(), &mut url);
+        percent_encode(self.settings.name.as_bytes(), &mut url);
         url.push_str("?socket=");
-        escape(std::os::unix::ffi::OsStrExt::as_bytes(self.settings.path.as_os_str()), &mut url);
+        percent_encode(std::os::unix::ffi::OsStrExt::as_bytes(self.settings.path.as_os_str()), &mut url);
         url
     }
 
@@ -112,27 +112,27 @@ impl Server {
     /// # Errors
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
-    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &ServerStop) -> io::Result<()> {
         let mut handler = NbdHandler {
-            export: export(&self.settings, disk),
-            requests: Requests::new(disk, self.settings.depth, self.statistics.clone()),
+            export: export_of(&self.settings, disk),
+            requests: RequestTable::new(disk, self.settings.depth, self.statistics.clone()),
             clients: Vec::new(),
             generation: 0,
             gate: AcceptGate::default(),
             stopped: false,
-            vectors: Vectors::default(),
+            vectors: IoVectors::default(),
             server: self,
         };
-        event_loop::run(&mut handler, disk, stop)
+        event_loop::run_event_loop(&mut handler, disk, stop)
     }
 }
 
-fn export(settings: &Settings, disk: &dyn Disk) -> Export {
+fn export_of(settings: &Settings, disk: &dyn Disk) -> Export {
     let geometry = disk.geometry();
     Export {
         name: settings.name.clone(),
         description: settings.description.clone(),
-        size: geometry.bytes(),
+        size: geometry.capacity_bytes(),
         read_only: disk.is_read_only(),
         minimum: geometry.logical,
         preferred: geometry.physical,
@@ -141,7 +141,7 @@ fn export(settings: &Settings, disk: &dyn Disk) -> Export {
     }
 }
 
-fn escape(bytes: &[u8], into: &mut String) {
+fn percent_encode(bytes: &[u8], into: &mut String) {
     for &byte in bytes {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'/' | b'.' | b'_' | b'-' | b'~' => {
@@ -152,35 +152,35 @@ fn escape(bytes: &[u8], into: &mut String) {
     }
 }
 
-const LISTENER: EventKey = EventKey(u64::MAX >> 1);
+const LISTENER_KEY: EventKey = EventKey(u64::MAX >> 1);
 
 /// A server at work.
 struct NbdHandler<'a> {
     server: &'a Server,
     export: Export,
-    requests: Requests<ReplyTo>,
+    requests: RequestTable<PendingReply>,
     clients: Vec<Option<Client>>,
     generation: u32,
     gate: AcceptGate,
     stopped: bool,
-    vectors: Vectors,
+    vectors: IoVectors,
 }
 
 impl NbdHandler<'_> {
-    fn count(&self) -> usize {
+    fn count_clients(&self) -> usize {
         self.clients.iter().flatten().count()
     }
 
-    fn accept(&mut self, waiter: &Waiter) -> io::Result<()> {
-        while self.count() < self.server.settings.clients_max.clamp(1, 1024) as usize {
+    fn accept(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
+        while self.count_clients() < self.server.settings.clients_max.clamp(1, 1024) as usize {
             // Without a descriptor for the next one, it waits.
             let Some(fd) = self.gate.accept(&self.server.socket) else { break };
             let index = self.clients.iter().position(Option::is_none).unwrap_or(self.clients.len());
             self.generation = (self.generation + 1) & 0x3fff_ffff;
             let key = EventKey(u64::from(self.generation) << 32 | index as u64);
-            if waiter.add(fd.as_fd(), key, true, false).is_err() {
+            if waiter.add_fd(fd.as_fd(), key, true, false).is_err() {
                 // It finds its connection closed; those who are there stay.
-                self.gate.pause();
+                self.gate.pause_accepting();
                 break;
             }
             let client = Client::new(fd, index as u32, self.generation, key);
@@ -189,36 +189,42 @@ impl NbdHandler<'_> {
             }
             // cannot fail: it is a place that was found, or the one that was just made.
             self.clients[index] = Some(client);
-            self.server.statistics.clients(self.count() as u64);
+            self.server.statistics.set_clients(self.count_clients() as u64);
         }
         self.watch_listener(waiter)
     }
 
-    fn watch_listener(&mut self, waiter: &Waiter) -> io::Result<()> {
-        let may = !self.stopped && self.count() < self.server.settings.clients_max.clamp(1, 1024) as usize;
-        self.gate.watch(&self.server.socket, LISTENER, waiter, may)
+    fn watch_listener(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
+        let may =
+            !self.stopped && self.count_clients() < self.server.settings.clients_max.clamp(1, 1024) as usize;
+        self.gate.update_watch(&self.server.socket, LISTENER_KEY, waiter, may)
     }
 
-    fn drop_stalled(&mut self) {
+    fn drop_stalled_clients(&mut self) {
         let stall = self.server.settings.stall;
-        let now = now();
+        let now = monotonic_now();
         for client in self.clients.iter_mut().flatten() {
-            if client.owes_since().is_some_and(|since| now >= since + stall) {
-                client.cut();
+            if client.stalled_since().is_some_and(|since| now >= since + stall) {
+                client.abort_connection();
             }
         }
     }
 }
 
 impl EventHandler for NbdHandler<'_> {
-    type Token = ReplyTo;
+    type Token = PendingReply;
 
-    fn requests(&mut self) -> &mut Requests<ReplyTo> {
+    fn requests(&mut self) -> &mut RequestTable<PendingReply> {
         &mut self.requests
     }
 
-    fn handle_ready(&mut self, _disk: &mut dyn Disk, waiter: &Waiter, ready: Ready) -> io::Result<()> {
-        if ready.key == LISTENER {
+    fn handle_ready(
+        &mut self,
+        _disk: &mut dyn Disk,
+        waiter: &EpollWaiter,
+        ready: ReadyEvent,
+    ) -> io::Result<()> {
+        if ready.key == LISTENER_KEY {
             return self.accept(waiter);
         }
         let index = (ready.key.0 & 0xffff_ffff) as u32;
@@ -229,34 +235,34 @@ impl EventHandler for NbdHandler<'_> {
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<ReplyTo>) -> io::Result<()> {
+    fn handle_request_ended(&mut self, ended: EndedRequest<PendingReply>) -> io::Result<()> {
         let Some(Some(client)) = self.clients.get_mut(ended.token.client as usize) else { return Ok(()) };
         if client.generation() == ended.token.generation {
-            client.handle_ended(ended, &self.export);
+            client.handle_request_ended(ended, &self.export);
         }
         Ok(())
     }
 
-    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
-        self.export = export(&self.server.settings, disk);
+    fn handle_geometry_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
+        self.export = export_of(&self.server.settings, disk);
         Ok(())
     }
 
-    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &EpollWaiter) -> io::Result<bool> {
         // A client that negotiates is told what holds now, and a write that is refused now is refused with EPERM.
         self.export.read_only = disk.is_read_only();
-        self.drop_stalled();
+        self.drop_stalled_clients();
         // Who waits for room or memory has it first that waited: the list is short.
         let mut started = false;
         for index in 0..self.clients.len() {
             let Some(client) = &mut self.clients[index] else { continue };
-            if std::mem::take(&mut client.touched) || client.is_parked() {
-                started |= client.advance(disk, &mut self.requests, &self.export, &mut self.vectors);
-                client.watch(waiter)?;
+            if std::mem::take(&mut client.touched) || client.has_parked_request() {
+                started |= client.send_and_start(disk, &mut self.requests, &self.export, &mut self.vectors);
+                client.update_watch(waiter)?;
             }
-            if client.is_over() {
+            if client.is_finished() {
                 self.clients[index] = None;
-                self.server.statistics.clients(self.count() as u64);
+                self.server.statistics.set_clients(self.count_clients() as u64);
             }
         }
         self.watch_listener(waiter)?;
@@ -265,23 +271,23 @@ impl EventHandler for NbdHandler<'_> {
 
     fn poll_timeout(&self) -> Option<Time> {
         let stall = self.server.settings.stall;
-        let owes = self.clients.iter().flatten().filter_map(Client::owes_since).min();
+        let owes = self.clients.iter().flatten().filter_map(Client::stalled_since).min();
         [owes.map(|since| since + stall), self.gate.poll_timeout()].into_iter().flatten().min()
     }
 
-    fn is_short(&self) -> bool {
-        self.clients.iter().flatten().any(Client::is_parked)
+    fn waits_for_memory(&self) -> bool {
+        self.clients.iter().flatten().any(Client::has_parked_request)
     }
 
-    fn stop(&mut self, waiter: &Waiter, _how: StopMode) -> bool {
+    fn start_stop(&mut self, waiter: &EpollWaiter, _how: StopMode) -> bool {
         self.stopped = true;
         // An error here would only say that it was not watched.
         let _ = self.watch_listener(waiter);
-        self.clients.iter_mut().flatten().for_each(Client::stop);
+        self.clients.iter_mut().flatten().for_each(Client::stop_receiving);
         false
     }
 
-    fn is_over(&self) -> bool {
-        self.stopped && self.clients.iter().flatten().all(Client::has_said_all)
+    fn is_finished(&self) -> bool {
+        self.stopped && self.clients.iter().flatten().all(Client::is_output_drained)
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Local systems access any bytes; a volume reads and writes whole blocks, up to a limit per operation. Each request is
 //! split, partial blocks at its edges are read first and written back, and its parts are joined again. Invariants: a
-//! request taken by [`Requests::start`] ends exactly once, by [`Requests::poll_ended`]; it has all its memory before
+//! request taken by [`RequestTable::start_request`] ends exactly once, by [`RequestTable::poll_ended`]; it has all its memory before
 //! anything of it is submitted, so that requests cannot deadlock on memory; and a write with partial blocks shares no
 //! block with another write in flight.
 
@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 use buf::{Payload, Sg, SgMut};
 use smallvec::SmallVec;
-use volume::{Done, Durability, Epoch, Extent, Io, IoId, Op, Outcome, Span};
+use volume::{Durability, Epoch, Extent, Io, IoCompletion, IoId, Op, Outcome, Span};
 
 use crate::disk::Disk;
 use crate::request_error::RequestError;
-use crate::statistics::{Counted, Statistics};
-pub(crate) use memory::{Parts, read_parts, truncate_parts};
-use memory::{fill_edges, inner};
+use crate::statistics::{CountedRequest, Statistics};
+pub(crate) use memory::{WriteMemory, copy_from_parts, truncate_parts};
+use memory::{merge_edges, whole_blocks_between};
 
 /// Identifies an operation at the disk: slot, generation of the slot, and part of the request. If the disk's limit is
 /// one block, a request has a part per block, so the part number has more bits than the slot number.
@@ -28,26 +28,26 @@ struct OperationId {
     /// The low 24 bits count.
     generation: u32,
     index: u16,
-    /// Below [`PARTS_MAX`].
+    /// Below [`PARTS_PER_REQUEST_MAX`].
     part: u32,
 }
 
 /// Most parts of a request.
-const PARTS_MAX: u32 = 1 << 24;
+const PARTS_PER_REQUEST_MAX: u32 = 1 << 24;
 /// The bits of a generation in an identifier.
-const GENERATION: u32 = (1 << 24) - 1;
+const GENERATION_MASK: u32 = (1 << 24) - 1;
 
 impl OperationId {
-    fn pack(self) -> IoId {
-        let generation = u64::from(self.generation & GENERATION);
-        IoId(generation << 40 | u64::from(self.index) << 24 | u64::from(self.part % PARTS_MAX))
+    fn to_io_id(self) -> IoId {
+        let generation = u64::from(self.generation & GENERATION_MASK);
+        IoId(generation << 40 | u64::from(self.index) << 24 | u64::from(self.part % PARTS_PER_REQUEST_MAX))
     }
 
-    fn unpack(id: IoId) -> OperationId {
+    fn from_io_id(id: IoId) -> OperationId {
         OperationId {
             generation: (id.0 >> 40) as u32,
             index: (id.0 >> 24) as u16,
-            part: id.0 as u32 % PARTS_MAX,
+            part: id.0 as u32 % PARTS_PER_REQUEST_MAX,
         }
     }
 }
@@ -77,9 +77,9 @@ pub(crate) struct Request<T> {
     pub(crate) ask: RequestKind,
     pub(crate) at: u64,
     pub(crate) len: u64,
-    /// Of a write: memory from [`Requests::memory`] for this very place, its bytes put where
-    /// [`Requests::slices`] said.
-    pub(crate) data: Parts,
+    /// Of a write: memory from [`RequestTable::memory`] for this very place, its bytes put where
+    /// [`RequestTable::slices`] said.
+    pub(crate) data: WriteMemory,
     /// In its place, for writes of whole blocks: memory of others that holds the bytes, and that the disk
     /// may take as it is.
     pub(crate) lent: Sg,
@@ -88,18 +88,18 @@ pub(crate) struct Request<T> {
 impl<T> Request<T> {
     /// A request without payload of its own.
     pub(crate) fn new(token: T, ask: RequestKind, at: u64, len: u64) -> Self {
-        Request { token, ask, at, len, data: Parts::new(), lent: Sg::new() }
+        Request { token, ask, at, len, data: WriteMemory::new(), lent: Sg::new() }
     }
 
     /// A write.
-    pub(crate) fn write(token: T, stable: bool, at: u64, len: u64, data: Parts) -> Self {
+    pub(crate) fn write(token: T, stable: bool, at: u64, len: u64, data: WriteMemory) -> Self {
         Request { data, ..Request::new(token, RequestKind::Write { stable }, at, len) }
     }
 }
 
 /// A request that has ended.
 #[derive(Debug)]
-pub(crate) struct Ended<T> {
+pub(crate) struct EndedRequest<T> {
     pub(crate) token: T,
     pub(crate) ask: RequestKind,
     pub(crate) at: u64,
@@ -113,7 +113,7 @@ pub(crate) struct Ended<T> {
 
 /// One end of a span that the request covers in part only.
 #[derive(Debug)]
-struct Edge {
+struct EdgeBlock {
     lba: u64,
     /// The part of the data that has this block.
     part: usize,
@@ -121,7 +121,7 @@ struct Edge {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum TaskPhase {
     /// Behind writes that share blocks with it.
     Waiting,
     /// Its edges are being read.
@@ -132,37 +132,37 @@ enum Phase {
 }
 
 #[derive(Debug)]
-struct Task<T> {
+struct RequestTask<T> {
     token: T,
     ask: RequestKind,
     at: u64,
     len: u64,
     /// The blocks it touches.
     span: Span,
-    phase: Phase,
+    phase: TaskPhase,
     /// Operations that are at the disk.
     out: u32,
     trouble: Option<RequestError>,
     /// Of each part, its first block and its memory, until it is submitted.
     data: SmallVec<[(u64, SgMut); 1]>,
     lent: Sg,
-    edges: SmallVec<[Edge; 2]>,
+    edges: SmallVec<[EdgeBlock; 2]>,
     /// What came back of each part.
     back: SmallVec<[Payload; 1]>,
     extents: SmallVec<[Extent; 1]>,
 }
 
 #[derive(Debug)]
-struct Slot<T> {
+struct TaskSlot<T> {
     generation: u32,
-    task: Option<Task<T>>,
+    task: Option<RequestTask<T>>,
 }
 
 /// All requests that a server has taken and not yet answered.
 #[derive(Debug)]
-pub(crate) struct Requests<T> {
+pub(crate) struct RequestTable<T> {
     block: u64,
-    slots: Vec<Slot<T>>,
+    slots: Vec<TaskSlot<T>>,
     free: Vec<u16>,
     /// Writes that wait until others have ended, oldest first.
     waiting: VecDeque<u16>,
@@ -170,17 +170,17 @@ pub(crate) struct Requests<T> {
     ragged: usize,
     /// Those that wait are being looked at.
     is_waking: bool,
-    ended: VecDeque<Ended<T>>,
+    ended: VecDeque<EndedRequest<T>>,
     statistics: Arc<Statistics>,
 }
 
-impl<T> Requests<T> {
+impl<T> RequestTable<T> {
     /// Room for `depth` requests of this disk at a time (at most 65,535).
     pub(crate) fn new(disk: &dyn Disk, depth: u16, statistics: Arc<Statistics>) -> Self {
         let depth = depth.max(1);
-        Requests {
+        RequestTable {
             block: u64::from(disk.geometry().logical),
-            slots: (0..depth).map(|_| Slot { generation: 0, task: None }).collect(),
+            slots: (0..depth).map(|_| TaskSlot { generation: 0, task: None }).collect(),
             free: (0..depth).rev().collect(),
             waiting: VecDeque::with_capacity(depth.into()),
             ragged: 0,
@@ -201,31 +201,35 @@ impl<T> Requests<T> {
     }
 
     /// The server's name of a request that has not ended.
-    pub(crate) fn find(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
+    pub(crate) fn find_token(&mut self, mut is_it: impl FnMut(&T) -> bool) -> Option<&mut T> {
         let tasks = self.slots.iter_mut().filter_map(|slot| slot.task.as_mut());
         tasks.map(|task| &mut task.token).find(|token| is_it(token))
     }
 
     /// Starts a request, or gives it back if there is no room or no memory for it now.
-    pub(crate) fn start(&mut self, disk: &mut dyn Disk, request: Request<T>) -> Result<(), Request<T>> {
+    pub(crate) fn start_request(
+        &mut self,
+        disk: &mut dyn Disk,
+        request: Request<T>,
+    ) -> Result<(), Request<T>> {
         let Some(&index) = self.free.last() else { return Err(request) };
-        let judged = self.judge(disk, request.ask, request.at, request.len);
-        if let Err(trouble) = judged.and_then(|()| self.check_payload(&request)) {
-            self.end_at_once(request, Err(trouble));
+        let judged = self.check_request(disk, request.ask, request.at, request.len);
+        if let Err(trouble) = judged.and_then(|()| self.check_write_payload(&request)) {
+            self.end_without_task(request, Err(trouble));
             return Ok(());
         }
         let Request { ask, at, len, .. } = request;
         if len == 0 && ask != RequestKind::Flush {
-            self.end_at_once(request, Ok(()));
+            self.end_without_task(request, Ok(()));
             return Ok(());
         }
-        let mut task = Task {
+        let mut task = RequestTask {
             token: request.token,
             ask,
             at,
             len,
-            span: self.span(at, len),
-            phase: Phase::Body,
+            span: self.block_span(at, len),
+            phase: TaskPhase::Body,
             out: 0,
             trouble: None,
             data: SmallVec::new(),
@@ -235,13 +239,13 @@ impl<T> Requests<T> {
             extents: SmallVec::new(),
         };
         let ready = match ask {
-            RequestKind::Read => self.prepare_read(disk, &mut task),
+            RequestKind::Read => self.alloc_for_read(disk, &mut task),
             RequestKind::Write { .. } if !request.lent.is_empty() => {
                 task.lent = request.lent;
                 Ok(())
             }
-            RequestKind::Write { .. } => self.prepare_write(disk, &mut task, request.data),
-            RequestKind::Zero { .. } => self.prepare_zero(disk, &mut task),
+            RequestKind::Write { .. } => self.alloc_for_write(disk, &mut task, request.data),
+            RequestKind::Zero { .. } => self.alloc_for_zero(disk, &mut task),
             RequestKind::Flush | RequestKind::Unmap { .. } | RequestKind::Prefetch | RequestKind::Extents => {
                 Ok(())
             }
@@ -250,20 +254,20 @@ impl<T> Requests<T> {
             return Err(Request { token: task.token, ask, at, len, data, lent: Sg::new() });
         }
         self.free.pop();
-        let must_wait = ask.is_write() && self.must_wait(&task, self.waiting.len());
+        let must_wait = ask.is_write() && self.must_wait_for_overlap(&task, self.waiting.len());
         self.slots[usize::from(index)].task = Some(task);
         if must_wait {
-            self.task(index).phase = Phase::Waiting;
+            self.task_mut(index).phase = TaskPhase::Waiting;
             self.waiting.push_back(index);
         } else {
-            self.begin(disk, index);
+            self.start_task(disk, index);
         }
         Ok(())
     }
 
     /// Whether the volume accepts such a request now. A server checks before it allocates memory for a write, and
-    /// [`Requests::start`] checks again, since protection and size may change.
-    pub(crate) fn judge(
+    /// [`RequestTable::start_request`] checks again, since protection and size may change.
+    pub(crate) fn check_request(
         &self,
         disk: &dyn Disk,
         ask: RequestKind,
@@ -278,8 +282,10 @@ impl<T> Requests<T> {
         match ask {
             RequestKind::Flush => Ok(()),
             // Of one more part than blocks, where both ends are ragged.
-            _ if has_parts && len / self.block + 2 > PARTS_MAX.into() => Err(RequestError::Invalid),
-            _ if end <= disk.geometry().bytes() => Ok(()),
+            _ if has_parts && len / self.block + 2 > PARTS_PER_REQUEST_MAX.into() => {
+                Err(RequestError::Invalid)
+            }
+            _ if end <= disk.geometry().capacity_bytes() => Ok(()),
             RequestKind::Write { .. } | RequestKind::Zero { .. } => Err(RequestError::NoSpace),
             RequestKind::Read | RequestKind::Unmap { .. } | RequestKind::Prefetch | RequestKind::Extents => {
                 Err(RequestError::Invalid)
@@ -289,24 +295,24 @@ impl<T> Requests<T> {
 
     /// A write without all of its bytes fails: the server allocated none if it expected a refusal, and such a write must
     /// not complete as if it had been done.
-    fn check_payload(&self, request: &Request<T>) -> Result<(), RequestError> {
+    fn check_write_payload(&self, request: &Request<T>) -> Result<(), RequestError> {
         let &Request { ask, at, len, .. } = request;
         if !matches!(ask, RequestKind::Write { .. }) || len == 0 {
             return Ok(());
         }
-        let (span, lent) = (self.span(at, len), request.lent.len() as u64);
+        let (span, lent) = (self.block_span(at, len), request.lent.len() as u64);
         let held: u64 = request.data.iter().map(|part| part.len() as u64).sum();
         let is_whole = match lent {
             0 => held == span.blocks * self.block,
-            _ => lent == len && inner(at, at + len, self.block) == Some(span),
+            _ => lent == len && whole_blocks_between(at, at + len, self.block) == Some(span),
         };
         if is_whole { Ok(()) } else { Err(RequestError::Io) }
     }
 
-    fn end_at_once(&mut self, request: Request<T>, result: Result<(), RequestError>) {
+    fn end_without_task(&mut self, request: Request<T>, result: Result<(), RequestError>) {
         let Request { token, ask, at, len, .. } = request;
-        self.count(ask, len, result);
-        self.ended.push_back(Ended {
+        self.count_statistics(ask, len, result);
+        self.ended.push_back(EndedRequest {
             token,
             ask,
             at,
@@ -318,16 +324,16 @@ impl<T> Requests<T> {
     }
 
     /// Whether a write must stay behind others: those at work, and the first `before` that wait.
-    fn must_wait(&self, task: &Task<T>, before: usize) -> bool {
+    fn must_wait_for_overlap(&self, task: &RequestTask<T>, before: usize) -> bool {
         let ragged = !task.edges.is_empty();
         if before == 0 && self.ragged == 0 && !ragged {
             return false;
         }
-        let meets = |other: &Task<T>| {
+        let meets = |other: &RequestTask<T>| {
             other.ask.is_write() && (ragged || !other.edges.is_empty()) && other.span.overlaps(&task.span)
         };
         let at_work = self.slots.iter().filter_map(|slot| slot.task.as_ref());
-        at_work.filter(|other| other.phase != Phase::Waiting).any(meets)
+        at_work.filter(|other| other.phase != TaskPhase::Waiting).any(meets)
             || self
                 .waiting
                 .iter()
@@ -335,110 +341,110 @@ impl<T> Requests<T> {
                 .any(|&index| self.slots[usize::from(index)].task.as_ref().is_some_and(meets))
     }
 
-    fn task(&mut self, index: u16) -> &mut Task<T> {
+    fn task_mut(&mut self, index: u16) -> &mut RequestTask<T> {
         self.slots[usize::from(index)].task.as_mut().expect("a slot that is named has a task")
     }
 
     /// Starts the first phase of a task that may run.
-    fn begin(&mut self, disk: &mut dyn Disk, index: u16) {
-        if self.task(index).edges.is_empty() {
-            self.body(disk, index);
+    fn start_task(&mut self, disk: &mut dyn Disk, index: u16) {
+        if self.task_mut(index).edges.is_empty() {
+            self.start_body_phase(disk, index);
             return;
         }
         self.ragged += 1;
-        let task = self.task(index);
-        task.phase = Phase::Edges;
+        let task = self.task_mut(index);
+        task.phase = TaskPhase::Edges;
         let count = task.edges.len();
         for part in 0..count {
-            let edge = &mut self.task(index).edges[part];
+            let edge = &mut self.task_mut(index).edges[part];
             let (span, memory) = (Span { lba: edge.lba, blocks: 1 }, std::mem::take(&mut edge.memory));
-            self.submit(disk, index, part, Op::Read(span), memory);
+            self.submit_part(disk, index, part, Op::Read(span), memory);
         }
     }
 
-    fn submit(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
+    fn submit_part(&mut self, disk: &mut dyn Disk, index: u16, part: usize, op: Op, payload: Payload) {
         let slot = &mut self.slots[usize::from(index)];
-        // What has more parts was refused by `judge`.
+        // What has more parts was refused by `check_request`.
         let name = OperationId { generation: slot.generation, index, part: part as u32 };
         slot.task.as_mut().expect("a slot that is named has a task").out += 1;
-        disk.submit(Io { id: name.pack(), epoch: Epoch::default(), op, payload });
+        disk.submit(Io { id: name.to_io_id(), epoch: Epoch::default(), op, payload });
     }
 
     /// Starts the main phase: everything that the request is about.
-    fn body(&mut self, disk: &mut dyn Disk, index: u16) {
+    fn start_body_phase(&mut self, disk: &mut dyn Disk, index: u16) {
         let block = self.block;
-        let part_max = self.part_max(disk) / block;
-        let task = self.task(index);
-        task.phase = Phase::Body;
+        let part_max = self.part_len_max(disk) / block;
+        let task = self.task_mut(index);
+        task.phase = TaskPhase::Body;
         let (ask, span, at, end) = (task.ask, task.span, task.at, task.at + task.len);
         match ask {
             RequestKind::Read => {
                 for part in 0..task.back.len() {
                     let lba = span.lba + part as u64 * part_max;
                     let blocks = part_max.min(span.lba + span.blocks - lba);
-                    let memory = std::mem::take(&mut self.task(index).back[part]);
-                    self.submit(disk, index, part, Op::Read(Span { lba, blocks }), memory);
+                    let memory = std::mem::take(&mut self.task_mut(index).back[part]);
+                    self.submit_part(disk, index, part, Op::Read(Span { lba, blocks }), memory);
                 }
             }
             RequestKind::Write { stable } => {
                 let durability = if stable { Durability::Stable } else { Durability::Cached };
-                self.write_data(disk, index, durability);
-                self.write_lent(disk, index, durability, part_max);
+                self.submit_data_writes(disk, index, durability);
+                self.submit_lent_writes(disk, index, durability, part_max);
             }
             RequestKind::Zero { unmap, .. } => {
-                self.write_data(disk, index, Durability::Cached);
-                if let Some(span) = inner(at, end, block) {
-                    self.submit(disk, index, 0, Op::WriteZeroes { span, unmap }, Payload::None);
+                self.submit_data_writes(disk, index, Durability::Cached);
+                if let Some(span) = whole_blocks_between(at, end, block) {
+                    self.submit_part(disk, index, 0, Op::WriteZeroes { span, unmap }, Payload::None);
                 }
             }
             RequestKind::Unmap { .. } => {
-                if let Some(span) = inner(at, end, block) {
-                    self.submit(disk, index, 0, Op::Unmap(vec![span]), Payload::None);
+                if let Some(span) = whole_blocks_between(at, end, block) {
+                    self.submit_part(disk, index, 0, Op::Unmap(vec![span]), Payload::None);
                 }
             }
-            RequestKind::Flush => self.submit(disk, index, 0, Op::Flush, Payload::None),
-            RequestKind::Prefetch => self.submit(disk, index, 0, Op::Prefetch(span), Payload::None),
-            RequestKind::Extents => self.submit(disk, index, 0, Op::Extents(span), Payload::None),
+            RequestKind::Flush => self.submit_part(disk, index, 0, Op::Flush, Payload::None),
+            RequestKind::Prefetch => self.submit_part(disk, index, 0, Op::Prefetch(span), Payload::None),
+            RequestKind::Extents => self.submit_part(disk, index, 0, Op::Extents(span), Payload::None),
         }
-        if self.task(index).out == 0 {
-            self.next(disk, index);
+        if self.task_mut(index).out == 0 {
+            self.start_next_phase(disk, index);
         }
     }
 
-    fn write_data(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability) {
+    fn submit_data_writes(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability) {
         let block = self.block;
-        for part in 0..self.task(index).data.len() {
-            let (lba, data) = &mut self.task(index).data[part];
+        for part in 0..self.task_mut(index).data.len() {
+            let (lba, data) = &mut self.task_mut(index).data[part];
             let (lba, data) = (*lba, std::mem::take(data));
             let span = Span { lba, blocks: data.len() as u64 / block };
-            self.submit(disk, index, part, Op::Write(span, durability), Payload::Out(data.freeze()));
+            self.submit_part(disk, index, part, Op::Write(span, durability), Payload::Out(data.freeze()));
         }
     }
 
-    fn write_lent(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability, part_max: u64) {
+    fn submit_lent_writes(&mut self, disk: &mut dyn Disk, index: u16, durability: Durability, part_max: u64) {
         let block = self.block;
-        let task = self.task(index);
+        let task = self.task_mut(index);
         let (first, lent) = (task.span.lba, std::mem::take(&mut task.lent));
         let blocks = lent.len() as u64 / block;
         if blocks > 0 && blocks <= part_max {
             let span = Span { lba: first, blocks };
-            self.submit(disk, index, 0, Op::Write(span, durability), Payload::Out(lent));
+            self.submit_part(disk, index, 0, Op::Write(span, durability), Payload::Out(lent));
             return;
         }
         for (part, from) in (0..blocks).step_by(part_max as usize).enumerate() {
             let now = part_max.min(blocks - from);
             let bytes = lent.slice((from * block) as usize..((from + now) * block) as usize);
             let span = Span { lba: first + from, blocks: now };
-            self.submit(disk, index, part, Op::Write(span, durability), Payload::Out(bytes));
+            self.submit_part(disk, index, part, Op::Write(span, durability), Payload::Out(bytes));
         }
     }
 
     /// Takes an operation's end.
-    pub(crate) fn handle_done(&mut self, disk: &mut dyn Disk, done: Done) {
-        let OperationId { generation, index, part } = OperationId::unpack(done.id);
+    pub(crate) fn handle_done(&mut self, disk: &mut dyn Disk, done: IoCompletion) {
+        let OperationId { generation, index, part } = OperationId::from_io_id(done.id);
         let part = part as usize;
         let Some(slot) = self.slots.get_mut(usize::from(index)) else { return };
-        if slot.generation & GENERATION != generation {
+        if slot.generation & GENERATION_MASK != generation {
             return;
         }
         let Some(task) = slot.task.as_mut() else { return };
@@ -447,15 +453,15 @@ impl<T> Requests<T> {
         match done.result {
             Ok(outcome) => match (task.phase, task.ask) {
                 // cannot fail: an operation's part is that of the edge, or of the memory, that it was given.
-                (Phase::Edges, _) if done.payload.len() as u64 == self.block => {
+                (TaskPhase::Edges, _) if done.payload.len() as u64 == self.block => {
                     task.edges[part].memory = done.payload;
                 }
                 // Missing data must not be invented.
-                (Phase::Edges, _) => {
+                (TaskPhase::Edges, _) => {
                     task.trouble.get_or_insert(RequestError::Io);
                 }
-                (Phase::Body, RequestKind::Read) => task.back[part] = done.payload,
-                (Phase::Body, RequestKind::Extents) => {
+                (TaskPhase::Body, RequestKind::Read) => task.back[part] = done.payload,
+                (TaskPhase::Body, RequestKind::Extents) => {
                     if let Outcome::Extents(extents) = outcome {
                         task.extents.extend(extents);
                     }
@@ -467,42 +473,42 @@ impl<T> Requests<T> {
             }
         }
         if task.out == 0 {
-            self.next(disk, index);
+            self.start_next_phase(disk, index);
         }
     }
 
     /// A phase has ended: the next one, or the end.
-    fn next(&mut self, disk: &mut dyn Disk, index: u16) {
+    fn start_next_phase(&mut self, disk: &mut dyn Disk, index: u16) {
         let block = self.block;
-        let task = self.task(index);
+        let task = self.task_mut(index);
         if task.trouble.is_none() {
             match (task.phase, task.ask) {
-                (Phase::Edges, _) => {
-                    fill_edges(task, block);
-                    self.body(disk, index);
+                (TaskPhase::Edges, _) => {
+                    merge_edges(task, block);
+                    self.start_body_phase(disk, index);
                     return;
                 }
                 (
-                    Phase::Body,
+                    TaskPhase::Body,
                     RequestKind::Zero { stable: true, .. } | RequestKind::Unmap { stable: true },
                 ) => {
-                    task.phase = Phase::Stable;
-                    self.submit(disk, index, 0, Op::Flush, Payload::None);
+                    task.phase = TaskPhase::Stable;
+                    self.submit_part(disk, index, 0, Op::Flush, Payload::None);
                     return;
                 }
-                (Phase::Waiting | Phase::Body | Phase::Stable, _) => {}
+                (TaskPhase::Waiting | TaskPhase::Body | TaskPhase::Stable, _) => {}
             }
         }
-        self.end(index);
-        self.wake_waiting(disk);
+        self.finish_task(index);
+        self.start_unblocked_writes(disk);
     }
 
-    fn end(&mut self, index: u16) {
+    fn finish_task(&mut self, index: u16) {
         let slot = &mut self.slots[usize::from(index)];
         let mut task = slot.task.take().expect("a task ends once");
         slot.generation = slot.generation.wrapping_add(1);
         self.free.push(index);
-        if !task.edges.is_empty() && task.phase != Phase::Waiting {
+        if !task.edges.is_empty() && task.phase != TaskPhase::Waiting {
             self.ragged -= 1;
         }
         let mut result = task.trouble.map_or(Ok(()), Err);
@@ -519,8 +525,8 @@ impl<T> Requests<T> {
                 data = data.slice(skip..skip + task.len as usize);
             }
         }
-        self.count(task.ask, task.len, result);
-        self.ended.push_back(Ended {
+        self.count_statistics(task.ask, task.len, result);
+        self.ended.push_back(EndedRequest {
             token: task.token,
             ask: task.ask,
             at: task.at,
@@ -531,7 +537,7 @@ impl<T> Requests<T> {
         });
     }
 
-    fn wake_waiting(&mut self, disk: &mut dyn Disk) {
+    fn start_unblocked_writes(&mut self, disk: &mut dyn Disk) {
         // What begins here may end at once: then this goes on, and not one call deeper for each.
         if std::mem::replace(&mut self.is_waking, true) {
             return;
@@ -540,46 +546,46 @@ impl<T> Requests<T> {
         while at < self.waiting.len() {
             let index = self.waiting[at];
             let task = self.slots[usize::from(index)].task.as_ref();
-            if task.is_some_and(|task| self.must_wait(task, at)) {
+            if task.is_some_and(|task| self.must_wait_for_overlap(task, at)) {
                 at += 1;
                 continue;
             }
             self.waiting.remove(at);
-            self.begin(disk, index);
+            self.start_task(disk, index);
             // What began may have ended at once, and others with it.
             at = 0;
         }
         self.is_waking = false;
     }
 
-    fn count(&self, ask: RequestKind, len: u64, result: Result<(), RequestError>) {
-        self.statistics.count(match (result, ask) {
-            (Err(_), _) => Counted::Failure,
-            (Ok(()), RequestKind::Read) => Counted::Read(len),
-            (Ok(()), RequestKind::Write { .. }) => Counted::Written(len),
-            (Ok(()), RequestKind::Flush) => Counted::Flush,
-            (Ok(()), RequestKind::Zero { .. } | RequestKind::Unmap { .. }) => Counted::Discard,
-            (Ok(()), RequestKind::Prefetch | RequestKind::Extents) => Counted::Other,
+    fn count_statistics(&self, ask: RequestKind, len: u64, result: Result<(), RequestError>) {
+        self.statistics.count_request(match (result, ask) {
+            (Err(_), _) => CountedRequest::Failure,
+            (Ok(()), RequestKind::Read) => CountedRequest::Read(len),
+            (Ok(()), RequestKind::Write { .. }) => CountedRequest::Written(len),
+            (Ok(()), RequestKind::Flush) => CountedRequest::Flush,
+            (Ok(()), RequestKind::Zero { .. } | RequestKind::Unmap { .. }) => CountedRequest::Discard,
+            (Ok(()), RequestKind::Prefetch | RequestKind::Extents) => CountedRequest::Other,
         });
     }
 
-    /// Whether there is one that [`Requests::poll_ended`] would give.
-    pub(crate) fn has_ended(&self) -> bool {
+    /// Whether there is one that [`RequestTable::poll_ended`] would give.
+    pub(crate) fn has_ended_requests(&self) -> bool {
         !self.ended.is_empty()
     }
 
     /// A request that has ended.
-    pub(crate) fn poll_ended(&mut self) -> Option<Ended<T>> {
+    pub(crate) fn poll_ended(&mut self) -> Option<EndedRequest<T>> {
         self.ended.pop_front()
     }
 
     /// Ends all requests: the disk is gone.
-    pub(crate) fn give_up(&mut self) {
+    pub(crate) fn fail_all(&mut self) {
         self.waiting.clear();
         for index in 0..self.slots.len() {
             if let Some(task) = &mut self.slots[index].task {
                 task.trouble = Some(RequestError::Gone);
-                self.end(index as u16);
+                self.finish_task(index as u16);
             }
         }
     }

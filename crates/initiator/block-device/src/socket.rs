@@ -11,7 +11,7 @@ use std::time::Duration;
 use buf::Time;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
-use crate::wait::{EventKey, Waiter, now};
+use crate::event_waiter::{EpollWaiter, EventKey, monotonic_now};
 
 /// A socket that listens at a path, which is removed with it.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Listener {
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
         rustix::fs::fchmod(&socket, rustix::fs::Mode::from_raw_mode(mode & 0o777))?;
         match rustix::net::bind(&socket, &address) {
-            Err(rustix::io::Errno::ADDRINUSE) if is_stale(path, &address)? => {
+            Err(rustix::io::Errno::ADDRINUSE) if is_stale_socket(path, &address)? => {
                 std::fs::remove_file(path)?;
                 rustix::net::bind(&socket, &address)?;
             }
@@ -64,7 +64,7 @@ impl Drop for Listener {
 }
 
 /// How long no connection is accepted when the system has no descriptor or memory left.
-const PAUSE: Duration = Duration::from_millis(100);
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether a listener accepts connections. Invariant: without a free descriptor the listener is not polled, so that
 /// waiting clients cause no busy loop.
@@ -76,22 +76,22 @@ pub(crate) struct AcceptGate {
 
 impl AcceptGate {
     /// Has the waiter tell of a listener, or not.
-    pub(crate) fn watch(
+    pub(crate) fn update_watch(
         &mut self,
         listener: &Listener,
         key: EventKey,
-        waiter: &Waiter,
+        waiter: &EpollWaiter,
         may: bool,
     ) -> io::Result<()> {
-        self.paused_until = self.paused_until.filter(|until| now() < *until);
+        self.paused_until = self.paused_until.filter(|until| monotonic_now() < *until);
         let may = may && self.paused_until.is_none();
         match (self.watched, may) {
-            (false, true) => match waiter.add(listener.as_fd(), key, true, false) {
+            (false, true) => match waiter.add_fd(listener.as_fd(), key, true, false) {
                 Ok(()) => self.watched = true,
-                Err(_) => self.pause(),
+                Err(_) => self.pause_accepting(),
             },
             (true, false) => {
-                waiter.remove(listener.as_fd())?;
+                waiter.remove_fd(listener.as_fd())?;
                 self.watched = false;
             }
             (false, false) | (true, true) => {}
@@ -113,25 +113,25 @@ impl AcceptGate {
             Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED) => None,
             // The listener stays ready, however often it is asked.
             Err(_) => {
-                self.pause();
+                self.pause_accepting();
                 None
             }
         }
     }
 
     /// Accepts no client for a while.
-    pub(crate) fn pause(&mut self) {
-        self.paused_until = Some(now() + PAUSE);
+    pub(crate) fn pause_accepting(&mut self) {
+        self.paused_until = Some(monotonic_now() + ACCEPT_PAUSE);
     }
 
-    /// When [`AcceptGate::watch`] is to be called at the latest.
+    /// When [`AcceptGate::update_watch`] is to be called at the latest.
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
         self.paused_until
     }
 }
 
 /// Whether a path is a socket of ours that nobody listens on.
-fn is_stale(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
+fn is_stale_socket(path: &Path, address: &SocketAddrUnix) -> io::Result<bool> {
     let there = std::fs::symlink_metadata(path)?;
     if !there.file_type().is_socket() || there.uid() != rustix::process::geteuid().as_raw() {
         return Ok(false);
@@ -147,8 +147,8 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     use super::*;
+    use crate::event_waiter::ServerStop;
     use crate::test_disk::{Behaviour, RamVolume};
-    use crate::wait::Stop;
 
     fn place(name: &str) -> PathBuf {
         std::env::temp_dir().join(format!("attach-socket-{}-{name}", std::process::id()))
@@ -174,23 +174,23 @@ mod tests {
         let path = place("full");
         let listener = Listener::new(&path, 0o600).unwrap();
         let ram = std::sync::Arc::new(volume::RamDisk::new(8, 8, 512, 512));
-        let (disk, stop) = (RamVolume::new(ram, Behaviour::default()), Stop::new().unwrap());
-        let mut waiter = Waiter::new(&disk, &stop).unwrap();
+        let (disk, stop) = (RamVolume::new(ram, Behaviour::default()), ServerStop::new().unwrap());
+        let mut waiter = EpollWaiter::new(&disk, &stop).unwrap();
         let mut gate = AcceptGate::default();
-        gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
+        gate.update_watch(&listener, EventKey(7), &waiter, true).unwrap();
         let _client = std::os::unix::net::UnixStream::connect(&path).unwrap();
-        let is_told = |waiter: &mut Waiter| {
-            waiter.wait(&disk, Some(Duration::ZERO)).unwrap();
-            waiter.ready(0).is_some()
+        let is_told = |waiter: &mut EpollWaiter| {
+            waiter.wait_for_events(&disk, Some(Duration::ZERO)).unwrap();
+            waiter.ready_event(0).is_some()
         };
         assert!(is_told(&mut waiter));
         for errno in [rustix::io::Errno::MFILE, rustix::io::Errno::NFILE, rustix::io::Errno::NOMEM] {
             assert!(gate.handle_accepted(Err(errno)).is_none());
-            gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
+            gate.update_watch(&listener, EventKey(7), &waiter, true).unwrap();
             let until = gate.poll_timeout().expect("there is a time when it is tried again");
-            assert!(now() >= until || !is_told(&mut waiter), "{errno:?}: a busy loop");
-            std::thread::sleep(until.since(now()) + Duration::from_millis(1));
-            gate.watch(&listener, EventKey(7), &waiter, true).unwrap();
+            assert!(monotonic_now() >= until || !is_told(&mut waiter), "{errno:?}: a busy loop");
+            std::thread::sleep(until.since(monotonic_now()) + Duration::from_millis(1));
+            gate.update_watch(&listener, EventKey(7), &waiter, true).unwrap();
             assert!(gate.poll_timeout().is_none() && is_told(&mut waiter));
         }
         assert!(gate.accept(&listener).is_some() && gate.accept(&listener).is_none());

@@ -17,7 +17,7 @@ pub struct Statistics {
 
 /// What the counters said at one moment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Snapshot {
+pub struct StatisticsSnapshot {
     /// Reads that succeeded.
     pub reads: u64,
     /// Their bytes.
@@ -38,7 +38,7 @@ pub struct Snapshot {
 
 /// Kinds of requests that are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Counted {
+pub(crate) enum CountedRequest {
     Read(u64),
     Written(u64),
     Flush,
@@ -49,9 +49,9 @@ pub(crate) enum Counted {
 
 impl Statistics {
     /// All counters now.
-    pub fn snapshot(&self) -> Snapshot {
+    pub fn snapshot(&self) -> StatisticsSnapshot {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        Snapshot {
+        StatisticsSnapshot {
             reads: of(&self.reads),
             bytes_read: of(&self.bytes_read),
             writes: of(&self.writes),
@@ -63,28 +63,28 @@ impl Statistics {
         }
     }
 
-    pub(crate) fn count(&self, what: Counted) {
+    pub(crate) fn count_request(&self, what: CountedRequest) {
         // Only the server's thread writes, so a load and a store are enough.
         let add = |counter: &AtomicU64, n| {
             counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
         };
         match what {
-            Counted::Read(bytes) => {
+            CountedRequest::Read(bytes) => {
                 add(&self.reads, 1);
                 add(&self.bytes_read, bytes);
             }
-            Counted::Written(bytes) => {
+            CountedRequest::Written(bytes) => {
                 add(&self.writes, 1);
                 add(&self.bytes_written, bytes);
             }
-            Counted::Flush => add(&self.flushes, 1),
-            Counted::Discard => add(&self.discards, 1),
-            Counted::Failure => add(&self.failures, 1),
-            Counted::Other => {}
+            CountedRequest::Flush => add(&self.flushes, 1),
+            CountedRequest::Discard => add(&self.discards, 1),
+            CountedRequest::Failure => add(&self.failures, 1),
+            CountedRequest::Other => {}
         }
     }
 
-    pub(crate) fn clients(&self, now: u64) {
+    pub(crate) fn set_clients(&self, now: u64) {
         self.clients.store(now, Ordering::Relaxed);
     }
 }

@@ -6,11 +6,11 @@
 //!
 //! # Recovery
 //! When the server is killed the device stays. Its users wait until [`Server::recover`] serves the device, by
-//! its number, in another process; operations in flight are then issued again. Only that or [`delete`] ends
+//! its number, in another process; operations in flight are then issued again. Only that or [`delete_device`] ends
 //! their wait; a caller that wants a time limit calls `delete` when it has passed.
 //!
 //! # The end
-//! [`Stop`] ends when the device is no longer mounted or open exclusively. A second request removes the
+//! [`ServerStop`] ends when the device is no longer mounted or open exclusively. A second request removes the
 //! device at once, and users get errors.
 //!
 //! # Protection
@@ -33,21 +33,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use control::Channel;
-use driver::Kernel;
+use control::ControlChannel;
+use driver::KernelUblkDriver;
 use wire::{DeviceInfo, Parameters};
 
 use crate::disk::Disk;
+use crate::event_waiter::ServerStop;
 use crate::statistics::Statistics;
-use crate::wait::Stop;
 
-const SECTOR: u32 = 512;
+const SECTOR_LEN: u32 = 512;
 /// Sectors that one discard, or write of zeroes, may name: 1 GiB.
-const RANGE_MAX: u32 = 1 << 21;
+const RANGE_SECTORS_MAX: u32 = 1 << 21;
 /// The longest request, in bytes.
-const IO_MAX: u32 = 1 << 20;
+const REQUEST_LEN_MAX: u32 = 1 << 20;
 /// How long a killed server's device may take to notice.
-const QUIESCE: Duration = Duration::from_secs(10);
+const QUIESCE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How to serve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,25 +72,25 @@ pub struct Server {
     /// Whether the device was there before.
     recovers: bool,
     statistics: Arc<Statistics>,
-    device: Device,
+    device: OwnedDevice,
 }
 
 /// A device that goes with this value, unless it is to stay.
 #[derive(Debug)]
-struct Device {
+struct OwnedDevice {
     number: u32,
     stays: bool,
     delete: fn(u32) -> io::Result<()>,
 }
 
-impl Device {
-    fn delete(mut self) -> io::Result<()> {
+impl OwnedDevice {
+    fn delete_now(mut self) -> io::Result<()> {
         self.stays = true;
         (self.delete)(self.number)
     }
 }
 
-impl Drop for Device {
+impl Drop for OwnedDevice {
     fn drop(&mut self) {
         if !self.stays {
             // Nobody is left to hear of it.
@@ -100,15 +100,18 @@ impl Drop for Device {
 }
 
 /// Called once, with the device's name, when it can be used; what it says ends the server.
-pub type Ready<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
+pub type ReadyCallback<'a> = &'a mut dyn FnMut(&Path) -> io::Result<()>;
 
 /// Whether this kernel has the driver, and we may use it.
 ///
 /// # Errors
 /// What is in the way.
-pub fn available() -> io::Result<()> {
-    crate::device_node::open(control::PATH, "load the module ublk_drv, if this kernel has it")?;
-    let features = Channel::open()?.features()?;
+pub fn check_available() -> io::Result<()> {
+    crate::device_node::check_openable(
+        control::CONTROL_PATH,
+        "load the module ublk_drv, if this kernel has it",
+    )?;
+    let features = ControlChannel::open()?.driver_features()?;
     let needed = wire::flag::USER_COPY | wire::flag::USER_RECOVERY | wire::flag::CMD_IOCTL_ENCODE;
     if features & needed != needed {
         return Err(io::Error::new(
@@ -120,7 +123,7 @@ pub fn available() -> io::Result<()> {
 }
 
 /// The device's name.
-fn block_path(number: u32) -> PathBuf {
+fn device_path(number: u32) -> PathBuf {
     PathBuf::from(format!("/dev/ublkb{number}"))
 }
 
@@ -128,49 +131,49 @@ fn block_path(number: u32) -> PathBuf {
 ///
 /// # Errors
 /// What the driver says; `NotFound` if there is none of this number.
-pub fn delete(number: u32) -> io::Result<()> {
-    let mut control = Channel::open()?;
-    match control.info(number) {
+pub fn delete_device(number: u32) -> io::Result<()> {
+    let mut control = ControlChannel::open()?;
+    match control.device_info(number) {
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             return Err(io::ErrorKind::NotFound.into());
         }
         Err(error) => return Err(error),
         Ok(info) if info.state != wire::STATE_DEAD => {
-            control.call(wire::STOP_DEV, number, &[], 0)?;
+            control.run_command(wire::STOP_DEV, number, &[], 0)?;
         }
         Ok(_) => {}
     }
-    control.call(wire::DEL_DEV, number, &[], 0).map(drop)
+    control.run_command(wire::DEL_DEV, number, &[], 0).map(drop)
 }
 
 /// Takes a device away that a killed process left, and nobody serves.
 ///
 /// # Errors
 /// `ResourceBusy` if the driver has not seen yet that its server is gone; `AddrInUse` if it was, or is, another
-/// process's; as [`delete`].
-pub fn delete_left(number: u32, process: u32) -> io::Result<()> {
-    let info = Channel::open()?.info(number)?;
-    if is_of_another(&info, process) {
+/// process's; as [`delete_device`].
+pub fn delete_abandoned(number: u32, process: u32) -> io::Result<()> {
+    let info = ControlChannel::open()?.device_info(number)?;
+    if is_served_by_other(&info, process) {
         return Err(io::Error::new(io::ErrorKind::AddrInUse, "the device belongs to another process"));
     }
     if info.state != wire::STATE_QUIESCED {
         return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));
     }
-    delete(number)
+    delete_device(number)
 }
 
 /// Takes a device away that was this process's, unless somebody else has its number by now.
-fn delete_own(number: u32) -> io::Result<()> {
-    match Channel::open()?.info(number) {
+fn delete_own_device(number: u32) -> io::Result<()> {
+    match ControlChannel::open()?.device_info(number) {
         // Ours is gone.
-        Ok(info) if is_of_another(&info, std::process::id()) => Ok(()),
+        Ok(info) if is_served_by_other(&info, std::process::id()) => Ok(()),
         // `delete` says what it is.
-        Ok(_) | Err(_) => delete(number),
+        Ok(_) | Err(_) => delete_device(number),
     }
 }
 
 /// Whether the driver knows another process as a device's server. What it has forgotten is 0 or negative.
-fn is_of_another(info: &DeviceInfo, process: u32) -> bool {
+fn is_served_by_other(info: &DeviceInfo, process: u32) -> bool {
     info.server > 0 && i32::try_from(process) != Ok(info.server)
 }
 
@@ -181,11 +184,11 @@ impl Server {
     /// What the system says: no /dev/ublk-control (no driver, or `modprobe ublk_drv`), no leave
     /// (CAP_SYS_ADMIN), a number that is taken.
     pub fn new(settings: Settings, disk: &dyn Disk) -> io::Result<Server> {
-        let mut control = Channel::open()?;
-        let features = control.features()?;
+        let mut control = ControlChannel::open()?;
+        let features = control.driver_features()?;
         let geometry = disk.geometry();
-        let io_bytes_max = geometry.max_io.min(IO_MAX) / 4096 * 4096;
-        let info = control.add(DeviceInfo {
+        let io_bytes_max = geometry.max_io.min(REQUEST_LEN_MAX) / 4096 * 4096;
+        let info = control.add_device(DeviceInfo {
             queues: 1,
             depth: settings.depth.clamp(1, wire::QUEUE_DEPTH_MAX),
             io_bytes_max: io_bytes_max.max(4096),
@@ -198,8 +201,8 @@ impl Server {
             ..DeviceInfo::default()
         })?;
         // From here on it is there, and 64 of them are all that a machine has.
-        let device = Device { number: info.device, stays: false, delete: delete_own };
-        control.set_parameters(info.device, parameters(disk, &info))?;
+        let device = OwnedDevice { number: info.device, stays: false, delete: delete_own_device };
+        control.set_parameters(info.device, device_parameters(disk, &info))?;
         Ok(Server { info, features, recovers: false, statistics: Arc::default(), device })
     }
 
@@ -209,30 +212,30 @@ impl Server {
     /// What the driver says; `ResourceBusy` if its server is still there, `InvalidInput` if it is of
     /// another size than the disk.
     pub fn recover(number: u32, disk: &dyn Disk) -> io::Result<Server> {
-        let mut control = Channel::open()?;
-        let features = control.features()?;
+        let mut control = ControlChannel::open()?;
+        let features = control.driver_features()?;
         let begin = std::time::Instant::now();
         let info = loop {
-            let info = control.info(number)?;
+            let info = control.device_info(number)?;
             if info.state == wire::STATE_QUIESCED {
                 break info;
             }
-            if begin.elapsed() > QUIESCE {
+            if begin.elapsed() > QUIESCE_TIMEOUT {
                 return Err(io::Error::new(io::ErrorKind::ResourceBusy, "the device has a server"));
             }
             std::thread::sleep(Duration::from_millis(50));
         };
         let sectors = std::fs::read_to_string(format!("/sys/block/ublkb{number}/size"))?;
-        if sectors.trim().parse() != Ok(disk.geometry().bytes() / u64::from(SECTOR)) {
+        if sectors.trim().parse() != Ok(disk.geometry().capacity_bytes() / u64::from(SECTOR_LEN)) {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the device has another size"));
         }
-        control.call(wire::START_USER_RECOVERY, number, &[], 0)?;
-        let device = Device { number, stays: true, delete: delete_own };
+        control.run_command(wire::START_USER_RECOVERY, number, &[], 0)?;
+        let device = OwnedDevice { number, stays: true, delete: delete_own_device };
         Ok(Server { info, features, recovers: true, statistics: Arc::default(), device })
     }
 
     /// The device's number: the N of `/dev/ublkbN`.
-    pub fn number(&self) -> u32 {
+    pub fn device_number(&self) -> u32 {
         self.info.device
     }
 
@@ -250,20 +253,20 @@ impl Server {
     /// # Errors
     /// What `ready` says. Of the disk, when it is gone: all that was out has been answered with an error, and the
     /// device is taken away. Of the driver or the system: a device that is in use stays, and its users wait until
-    /// it is recovered ([`Server::recover`]) or taken away ([`delete_left`]): who called this sees to that. Nothing that
+    /// it is recovered ([`Server::recover`]) or taken away ([`delete_abandoned`]): who called this sees to that. Nothing that
     /// was submitted to the disk is out any more then, unless `stop` was asked.
-    pub fn run(self, disk: &mut dyn Disk, stop: &Stop, ready: Ready<'_>) -> io::Result<()> {
+    pub fn run(self, disk: &mut dyn Disk, stop: &ServerStop, ready: ReadyCallback<'_>) -> io::Result<()> {
         let mut settled = !self.recovers;
         let mut tell = |device: &Path| {
             ready(device)?;
             settled = true;
             Ok(())
         };
-        let driver = Kernel::new(&self.info, self.recovers)?;
+        let driver = KernelUblkDriver::new(&self.info, self.recovers)?;
         let (result, is_done_with) = {
             let mut handler = handler::UblkHandler::new(&self, driver, disk, &mut tell);
-            let result = handler.run(disk, stop);
-            (result, handler.is_done_with())
+            let result = handler.run_to_end(disk, stop);
+            (result, handler.is_unrecoverable())
         };
         let mut device = self.device;
         if !settled || (result.is_err() && !is_done_with) {
@@ -271,30 +274,30 @@ impl Server {
             return result;
         }
         // The character device is closed, which deleting waits for.
-        let deleted = device.delete();
+        let deleted = device.delete_now();
         result.and(deleted)
     }
 }
 
-fn parameters(disk: &dyn Disk, info: &DeviceInfo) -> Parameters {
+fn device_parameters(disk: &dyn Disk, info: &DeviceInfo) -> Parameters {
     let geometry = disk.geometry();
     // Whatever the far side says, a physical block has at least one logical block.
-    let physical = geometry.physical.min(4096).max(geometry.logical).max(SECTOR);
+    let physical = geometry.physical.min(4096).max(geometry.logical).max(SECTOR_LEN);
     let read_only = if disk.is_read_only() { wire::ATTRIBUTE_READ_ONLY } else { 0 };
     Parameters {
         len: size_of::<Parameters>() as u32,
         kinds: wire::PARAMETERS_BASIC | wire::PARAMETERS_DISCARD,
         attributes: wire::ATTRIBUTE_VOLATILE_CACHE | wire::ATTRIBUTE_FUA | read_only,
-        logical_shift: geometry.logical.max(SECTOR).ilog2() as u8,
+        logical_shift: geometry.logical.max(SECTOR_LEN).ilog2() as u8,
         physical_shift: physical.ilog2() as u8,
         optimal_shift: physical.ilog2() as u8,
         minimum_shift: physical.ilog2() as u8,
-        sectors_max: info.io_bytes_max / SECTOR,
-        sectors: geometry.bytes() / u64::from(SECTOR),
+        sectors_max: info.io_bytes_max / SECTOR_LEN,
+        sectors: geometry.capacity_bytes() / u64::from(SECTOR_LEN),
         discard_alignment: 0,
         discard_granularity: physical,
-        discard_sectors_max: RANGE_MAX,
-        write_zeroes_sectors_max: RANGE_MAX,
+        discard_sectors_max: RANGE_SECTORS_MAX,
+        write_zeroes_sectors_max: RANGE_SECTORS_MAX,
         discard_segments_max: 1,
         ..Parameters::default()
     }

@@ -32,17 +32,18 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 pub use message::{
-    ConfigAt, InflightAt, Malformed, Message, PAYLOAD_MAX, ReceivedMessage, RegionAt, RingAt, parse,
+    ConfigHeader, InflightLayout, Malformed, MemoryRegion, Message, PAYLOAD_MAX, ReceivedMessage, RingLayout,
+    parse_input,
 };
 
 use crate::disk::Disk;
 use crate::event_loop;
+use crate::event_waiter::ServerStop;
 use crate::socket::Listener;
 use crate::statistics::Statistics;
-use crate::wait::Stop;
 
 /// Bytes of the name that a machine sees (VIRTIO_BLK_T_GET_ID).
-pub const ID_MAX: usize = 20;
+pub const DEVICE_ID_LEN: usize = 20;
 
 /// How to serve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +56,7 @@ pub struct Settings {
     pub queues: u16,
     /// Requests at work at a time.
     pub depth: u16,
-    /// The disk's serial number as the machine sees it: at most [`ID_MAX`] bytes of it.
+    /// The disk's serial number as the machine sees it: at most [`DEVICE_ID_LEN`] bytes of it.
     pub id: String,
 }
 
@@ -90,13 +91,13 @@ impl Backend {
         self.statistics.clone()
     }
 
-    fn queues(&self) -> u16 {
+    fn queue_count(&self) -> u16 {
         self.settings.queues.clamp(1, 256)
     }
 
-    fn id(&self) -> [u8; ID_MAX] {
-        let mut id = [0; ID_MAX];
-        let len = self.settings.id.len().min(ID_MAX);
+    fn device_id(&self) -> [u8; DEVICE_ID_LEN] {
+        let mut id = [0; DEVICE_ID_LEN];
+        let len = self.settings.id.len().min(DEVICE_ID_LEN);
         id[..len].copy_from_slice(&self.settings.id.as_bytes()[..len]);
         id
     }
@@ -107,8 +108,8 @@ impl Backend {
     /// # Errors
     /// Of the disk, when it is gone: all that was out has been answered with an error. Of the system, if
     /// it gives no descriptors or waits no more.
-    pub fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
+    pub fn run(&mut self, disk: &mut dyn Disk, stop: &ServerStop) -> io::Result<()> {
         let mut handler = handler::VhostHandler::new(self, disk);
-        event_loop::run(&mut handler, disk, stop)
+        event_loop::run_event_loop(&mut handler, disk, stop)
     }
 }

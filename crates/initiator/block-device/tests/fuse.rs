@@ -13,9 +13,9 @@ use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blockwire_block_device::{Statistics, Stop, fuse};
+use blockwire_block_device::{ServerStop, Statistics, fuse};
 use support::{Behaviour, RamVolume, behaviours, verifying};
-use testkit::watch::{self, Watch, stage};
+use testkit::watchdog::{self, Watchdog, set_stage};
 use volume::RamDisk;
 
 const MIB: u64 = 1 << 20;
@@ -26,24 +26,29 @@ struct Server {
     file: PathBuf,
     device: Option<PathBuf>,
     disk: Arc<RamDisk>,
-    stop: Stop,
+    stop: ServerStop,
     statistics: Arc<Statistics>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
     /// Last: it lives until the thread has ended.
-    _watch: Watch,
+    _watch: Watchdog,
 }
 
 impl Server {
     /// `None`: this machine does not let us.
-    fn start(mib: u64, logical: u32, mood: Behaviour, loop_devices: fuse::LoopDevices) -> Option<Server> {
+    fn start(
+        mib: u64,
+        logical: u32,
+        mood: Behaviour,
+        loop_devices: fuse::LoopDevicePolicy,
+    ) -> Option<Server> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let n = COUNT.fetch_add(1, Ordering::Relaxed);
         let dir = std::env::temp_dir().join(format!("attach-fuse-{}-{n}", std::process::id()));
         let blocks = mib * MIB / u64::from(logical);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
-        let stop = Stop::new().unwrap();
+        let stop = ServerStop::new().unwrap();
         let settings = fuse::Settings { loop_devices, ..fuse::Settings::new(&dir) };
-        let watch = Watch::new();
+        let watch = Watchdog::new();
         let mut server = match fuse::Server::new(settings) {
             Ok(server) => server,
             Err(error) => {
@@ -51,8 +56,8 @@ impl Server {
                 return None;
             }
         };
-        watch.mount(&dir);
-        stage("the server begins to serve");
+        watch.watch_mount(&dir);
+        set_stage("the server begins to serve");
         let statistics = server.statistics();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let (say, said) = mpsc::channel();
@@ -72,22 +77,22 @@ impl Server {
 
     /// With a loop device, or not at all.
     fn with_device(mib: u64, logical: u32, mood: Behaviour) -> Option<(Server, PathBuf)> {
-        let server = Server::start(mib, logical, mood, fuse::LoopDevices::IfAllowed)?;
+        let server = Server::start(mib, logical, mood, fuse::LoopDevicePolicy::IfAllowed)?;
         let device = server.device.clone()?;
         Some((server, device))
     }
 
     fn end(&mut self) -> std::io::Result<()> {
-        stage("the server ends, once nobody uses it");
-        self.stop.stop();
+        set_stage("the server ends, once nobody uses it");
+        self.stop.request_stop();
         self.thread.take().unwrap().join().unwrap()
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.stop();
-        self.stop.stop();
+        self.stop.request_stop();
+        self.stop.request_stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }
@@ -100,8 +105,8 @@ fn text(path: &Path) -> &str {
 
 /// Runs a foreign program; what it says must be a success.
 fn run(program: &str, args: &[&str]) -> String {
-    stage(format!("{program} {}", args.join(" ")));
-    let out = watch::output(Command::new(program).args(args))
+    set_stage(format!("{program} {}", args.join(" ")));
+    let out = watchdog::run_for_output(Command::new(program).args(args))
         .unwrap_or_else(|error| panic!("{program}: {error}; `tests/setup.sh attach` installs it"));
     let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
     assert!(out.status.success(), "{program} {args:?}: {}\n{said}", out.status);
@@ -121,7 +126,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        watch::unmount(&self.0);
+        watchdog::unmount(&self.0);
         let _ = std::fs::remove_dir(&self.0);
     }
 }
@@ -139,7 +144,7 @@ fn a_file_system_lives_on_the_loop_device() {
         let mounted = Mounted::new(&device, at.clone());
         let mut noise = vec![0; 24 << 20];
         File::open("/dev/urandom").unwrap().read_exact(&mut noise).unwrap();
-        stage("files are written and synced");
+        set_stage("files are written and synced");
         std::fs::write(at.join("noise"), &noise).unwrap();
         File::open(at.join("noise")).unwrap().sync_all().unwrap();
         std::fs::write(at.join("gone"), &noise).unwrap();
@@ -149,7 +154,7 @@ fn a_file_system_lives_on_the_loop_device() {
         run("fsck.ext4", &["-f", "-n", text(&device)]);
         // All of it is on the volume, not in a cache: mounted again it is there.
         let mounted = Mounted::new(&device, at.clone());
-        stage("files are read back");
+        set_stage("files are read back");
         assert!(std::fs::read(at.join("noise")).unwrap() == noise);
         drop(mounted);
         let counted = server.statistics.snapshot();
@@ -181,7 +186,7 @@ fn fio_verifies_with_many_requests_in_flight() {
 #[test]
 fn any_bytes_of_the_file_can_be_written_and_read() {
     for (logical, mood) in behaviours() {
-        let Some(server) = Server::start(4, logical, mood, fuse::LoopDevices::Never) else { return };
+        let Some(server) = Server::start(4, logical, mood, fuse::LoopDevicePolicy::Never) else { return };
         assert!(server.device.is_none());
         let file = File::options().read(true).write(true).open(&server.file).unwrap();
         let mut model = vec![0_u8; 4 << 20];
@@ -215,7 +220,9 @@ fn any_bytes_of_the_file_can_be_written_and_read() {
 
 #[test]
 fn holes_are_punched_found_and_zero() {
-    let Some(server) = Server::start(8, 512, Behaviour::default(), fuse::LoopDevices::Never) else { return };
+    let Some(server) = Server::start(8, 512, Behaviour::default(), fuse::LoopDevicePolicy::Never) else {
+        return;
+    };
     let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
     let seek = |file: &mut File, at: i64, whence| {
         // SAFETY: a call without memory.
@@ -269,7 +276,7 @@ fn a_volume_that_grows_grows_the_device() {
 #[test]
 fn what_may_only_be_read_is_not_written() {
     let mood = Behaviour { read_only: true, ..Behaviour::default() };
-    let Some(server) = Server::start(1, 512, mood, fuse::LoopDevices::IfAllowed) else { return };
+    let Some(server) = Server::start(1, 512, mood, fuse::LoopDevicePolicy::IfAllowed) else { return };
     assert!(File::options().write(true).open(&server.file).is_err());
     let mut bytes = [1; 512];
     File::open(&server.file).unwrap().read_exact(&mut bytes).unwrap();
@@ -282,7 +289,7 @@ fn what_may_only_be_read_is_not_written() {
 #[test]
 fn failures_are_told_and_the_end_of_the_disk_too() {
     let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
-    let Some(mut server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    let Some(mut server) = Server::start(1, 512, mood.clone(), fuse::LoopDevicePolicy::Never) else { return };
     let file = File::options().read(true).write(true).open(&server.file).unwrap();
     mood.fails.store(true, Ordering::Relaxed);
     assert_eq!(file.read_at(&mut [0; 10], 0).unwrap_err().raw_os_error(), Some(libc::EIO));
@@ -303,7 +310,7 @@ fn failures_are_told_and_the_end_of_the_disk_too() {
 #[test]
 fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
     let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
-    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevicePolicy::Never) else { return };
     mood.stuck.store(true, Ordering::Relaxed);
     let mut reader = Command::new("dd")
         .args([&format!("if={}", text(&server.file)), "of=/dev/null", "count=1"])
@@ -321,23 +328,24 @@ fn a_killed_reader_does_not_wait_for_a_stuck_disk() {
 
 #[test]
 fn the_end_waits_for_users_unless_it_is_asked_twice() {
-    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::IfAllowed) else {
+    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevicePolicy::IfAllowed)
+    else {
         return;
     };
     let mut file = File::options().read(true).write(true).open(&server.file).unwrap();
-    server.stop.stop();
+    server.stop.request_stop();
     std::thread::sleep(Duration::from_millis(300));
     assert!(!server.dir.exists(), "nobody new finds it");
     file.write_all(&[5; 4096]).unwrap();
     assert!(!server.thread.as_ref().unwrap().is_finished());
     drop(file);
     server.thread.take().unwrap().join().unwrap().unwrap();
-    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::Never) else {
+    let Some(mut server) = Server::start(1, 512, Behaviour::default(), fuse::LoopDevicePolicy::Never) else {
         return;
     };
     let file = File::open(&server.file).unwrap();
-    server.stop.stop();
-    server.stop.stop();
+    server.stop.request_stop();
+    server.stop.request_stop();
     server.thread.take().unwrap().join().unwrap().unwrap();
     assert!(file.read_at(&mut [0; 512], 0).is_err());
 }
@@ -349,10 +357,10 @@ const CHILD: &str = "ATTACH_FUSE_CHILD";
 fn child() {
     let Ok(dir) = std::env::var(CHILD) else { return };
     let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
-    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevicePolicy::Never, ..fuse::Settings::new(dir) };
     let mut server = fuse::Server::new(settings).unwrap();
     let mut volume = RamVolume::new(disk, Behaviour::default());
-    server.run(&mut volume, &Stop::new().unwrap(), &mut |_| Ok(())).unwrap();
+    server.run(&mut volume, &ServerStop::new().unwrap(), &mut |_| Ok(())).unwrap();
 }
 
 struct Killed(Child);
@@ -374,7 +382,7 @@ fn what_a_killed_process_left_is_cleaned() {
         return;
     }
     drop(probe);
-    let watch = Watch::new();
+    let watch = Watchdog::new();
     let mut command = Command::new(std::env::current_exe().unwrap());
     let mut child = Killed(command.args(["--exact", "child"]).env(CHILD, &dir).spawn().unwrap());
     let until = Instant::now() + Duration::from_secs(20);
@@ -382,14 +390,14 @@ fn what_a_killed_process_left_is_cleaned() {
         assert!(Instant::now() < until, "it serves");
         std::thread::sleep(Duration::from_millis(20));
     }
-    watch.mount(&dir);
-    stage("its process is killed");
+    watch.watch_mount(&dir);
+    set_stage("its process is killed");
     child.0.kill().unwrap();
     child.0.wait().unwrap();
     let dead = File::open(dir.join("volume")).unwrap_err();
     assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
-    assert!(fuse::clean(&dir).unwrap());
-    assert!(!fuse::clean(&dir).unwrap(), "nothing is left to clean");
+    assert!(fuse::unmount_dead(&dir).unwrap());
+    assert!(!fuse::unmount_dead(&dir).unwrap(), "nothing is left to clean");
     assert_eq!(std::fs::read_dir(&dir).unwrap().count(), 0);
     std::fs::remove_dir(&dir).unwrap();
 }
@@ -407,7 +415,7 @@ fn keeps_its_data(dir: &Path) {
 
 fn start() -> Option<Server> {
     let is_root = rustix_is_root();
-    is_root.then(|| Server::start(1, 512, Behaviour::default(), fuse::LoopDevices::Never)).flatten()
+    is_root.then(|| Server::start(1, 512, Behaviour::default(), fuse::LoopDevicePolicy::Never)).flatten()
 }
 
 fn rustix_is_root() -> bool {
@@ -420,12 +428,12 @@ fn the_end_does_not_unmount_what_others_mounted_over_it() {
     let Some(mut server) = start() else { return };
     let dir = server.dir.clone();
     let theirs = mount_tmpfs(&dir);
-    server.stop.stop();
-    server.stop.stop();
+    server.stop.request_stop();
+    server.stop.request_stop();
     let _ = server.thread.take().unwrap().join().unwrap();
     keeps_its_data(&dir);
     drop(theirs);
-    assert!(fuse::clean(&dir).unwrap(), "what is left under it is dead, and ours");
+    assert!(fuse::unmount_dead(&dir).unwrap(), "what is left under it is dead, and ours");
     std::fs::remove_dir(&dir).unwrap();
 }
 
@@ -490,11 +498,11 @@ fn nothing_is_mounted_through_a_link() {
 
 /// A process that is gone, whose descriptors somebody holds.
 fn orphan(dir: &Path, disk: &Arc<RamDisk>) -> Option<(std::os::fd::OwnedFd, fuse::MountHandover)> {
-    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(dir) };
+    let settings = fuse::Settings { loop_devices: fuse::LoopDevicePolicy::Never, ..fuse::Settings::new(dir) };
     let server = Box::leak(Box::new(fuse::Server::new(settings).unwrap()));
     let mut kept = None;
     let mut volume = RamVolume::new(disk.clone(), Behaviour::default());
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
         server.run(&mut volume, &stop, &mut |place| {
             kept = place.kept.map(|keep| (keep.fuse.try_clone_to_owned().unwrap(), keep.facts));
@@ -511,29 +519,30 @@ fn a_recovery_that_fails_takes_nothing_away() {
         return;
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-orphan", std::process::id()));
-    let watch = Watch::new();
+    let watch = Watchdog::new();
     let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
     let Some((fuse, facts)) = orphan(&dir, &disk) else {
         eprintln!("not tried: it needs Linux 6.9");
-        fuse::clean(&dir).unwrap();
+        fuse::unmount_dead(&dir).unwrap();
         return;
     };
-    watch.mount(&dir);
-    let recover = |ready: &mut dyn FnMut(fuse::MountedFile<'_>) -> std::io::Result<()>, stop: &Stop| {
-        let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
+    watch.watch_mount(&dir);
+    let recover = |ready: &mut dyn FnMut(fuse::MountedFile<'_>) -> std::io::Result<()>, stop: &ServerStop| {
+        let settings =
+            fuse::Settings { loop_devices: fuse::LoopDevicePolicy::Never, ..fuse::Settings::new(&dir) };
         let kept = fuse::InheritedMount { fuse: fuse.try_clone().unwrap(), device: None, facts };
         let mut volume = RamVolume::new(disk.clone(), Behaviour::default());
         fuse::Server::recover(settings, kept).unwrap().run(&mut volume, stop, ready)
     };
     let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(text(&dir));
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     assert!(recover(&mut |_| Err(std::io::ErrorKind::StorageFull.into()), &stop).is_err());
     assert!(is_mounted(), "who failed has taken it away");
     // The next one serves, until it is told to end.
     let mut served = false;
     let mut ready = |_: fuse::MountedFile<'_>| {
         served = true;
-        stop.stop();
+        stop.request_stop();
         Ok(())
     };
     recover(&mut ready, &stop).unwrap();
@@ -543,18 +552,18 @@ fn a_recovery_that_fails_takes_nothing_away() {
 #[test]
 fn a_test_that_hangs_is_freed_and_fails_at_its_stage() {
     let mood = Behaviour { shuffle: Some(2), ..Behaviour::default() };
-    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevices::Never) else { return };
+    let Some(server) = Server::start(1, 512, mood.clone(), fuse::LoopDevicePolicy::Never) else { return };
     if !rustix_is_root() {
         return;
     }
-    let watch = Watch::with_limit(Duration::from_millis(300));
-    watch.mount(&server.dir);
+    let watch = Watchdog::with_limit(Duration::from_millis(300));
+    watch.watch_mount(&server.dir);
     mood.stuck.store(true, Ordering::Relaxed);
-    stage("reads what never comes");
+    set_stage("reads what never comes");
     let reader = Command::new("dd").args([&format!("if={}", text(&server.file)), "of=/dev/null"]).output();
     assert!(!reader.unwrap().status.success());
     // Nor does a program that ends by itself never.
-    let sleeper = watch::output(Command::new("sleep").arg("1000"));
+    let sleeper = watchdog::run_for_output(Command::new("sleep").arg("1000"));
     assert!(!sleeper.unwrap().status.success());
     let failed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(watch))).unwrap_err();
     let said = failed.downcast_ref::<String>().map(String::as_str);
@@ -590,16 +599,17 @@ fn who_serves_a_disk_is_not_made_to_wait_for_dirty_pages() {
         return;
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-flusher", std::process::id()));
-    let settings = fuse::Settings { loop_devices: fuse::LoopDevices::Never, ..fuse::Settings::new(&dir) };
+    let settings =
+        fuse::Settings { loop_devices: fuse::LoopDevicePolicy::Never, ..fuse::Settings::new(&dir) };
     let Ok(mut server) = fuse::Server::new(settings) else { return };
-    let watch = Watch::new();
-    watch.mount(&dir);
+    let watch = Watchdog::new();
+    watch.watch_mount(&dir);
     let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Behaviour::default());
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let mut was_flusher = false;
     let mut ready = |_: fuse::MountedFile<'_>| {
         was_flusher = is_flusher();
-        stop.stop();
+        stop.request_stop();
         Ok(())
     };
     server.run(&mut volume, &stop, &mut ready).unwrap();
@@ -614,16 +624,16 @@ fn the_loop_device_is_never_one_over_a_file_of_others() {
     }
     let dir = std::env::temp_dir().join(format!("attach-fuse-{}-over", std::process::id()));
     let Ok(mut server) = fuse::Server::new(fuse::Settings::new(&dir)) else { return };
-    let watch = Watch::new();
-    watch.mount(&dir);
+    let watch = Watchdog::new();
+    watch.watch_mount(&dir);
     let theirs = mount_tmpfs(&dir);
     std::fs::write(dir.join("volume"), vec![7; MIB as usize]).unwrap();
     let mut volume = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), Behaviour::default());
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let mut said = None;
     let mut ready = |place: fuse::MountedFile<'_>| {
         said = Some((place.device.map(Path::to_owned), place.why.map(|why| why.to_string())));
-        stop.stop();
+        stop.request_stop();
         Ok(())
     };
     server.run(&mut volume, &stop, &mut ready).unwrap();
@@ -634,6 +644,6 @@ fn the_loop_device_is_never_one_over_a_file_of_others() {
     assert!(std::fs::read(dir.join("volume")).unwrap().iter().all(|byte| *byte == 7));
     drop(theirs);
     drop(server);
-    assert!(fuse::clean(&dir).is_ok());
+    assert!(fuse::unmount_dead(&dir).is_ok());
     let _ = std::fs::remove_dir(&dir);
 }

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use blockwire_block_device::{Statistics, Stop, nbd};
+use blockwire_block_device::{ServerStop, Statistics, nbd};
 use support::{Behaviour, Mutator, RamVolume};
-use testkit::seeds::seeds;
+use testkit::seeds::seed_range;
 use volume::RamDisk;
 
 const SIZE: usize = 1 << 20;
@@ -25,7 +25,7 @@ const SIMPLE: u32 = 0x6744_6698;
 struct Server {
     dir: PathBuf,
     socket: PathBuf,
-    stop: Stop,
+    stop: ServerStop,
     statistics: Arc<Statistics>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -44,7 +44,7 @@ impl Server {
     fn start(what: &str, mood: Behaviour) -> Server {
         let (dir, mut server) = listen(what);
         let socket = dir.join("sock");
-        let (stop, statistics) = (Stop::new().unwrap(), server.statistics());
+        let (stop, statistics) = (ServerStop::new().unwrap(), server.statistics());
         let its_stop = stop.clone();
         let thread = std::thread::spawn(move || {
             let blocks = SIZE as u64 / 512;
@@ -57,8 +57,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.stop();
-        self.stop.stop();
+        self.stop.request_stop();
+        self.stop.request_stop();
         let ended = self.thread.take().unwrap().join();
         let _ = std::fs::remove_dir_all(&self.dir);
         if !std::thread::panicking() {
@@ -213,7 +213,7 @@ fn sessions_of_hostile_clients_get_nothing_that_is_not_theirs() {
         fill(&server.socket);
         mood.protected.store(!writes, std::sync::atomic::Ordering::Relaxed);
         let mut seen = 0;
-        for seed in seeds(100) {
+        for seed in seed_range(100) {
             let noise = &mut Mutator::new(seed);
             let mut bytes = greeting();
             if noise.draw(3) == 0 {
@@ -231,7 +231,7 @@ fn sessions_of_hostile_clients_get_nothing_that_is_not_theirs() {
             }
             is_served(&server.socket, writes, noise);
         }
-        assert!(writes || seen > 0 || seeds(100).count() < 20, "nothing was handed out at all");
+        assert!(writes || seen > 0 || seed_range(100).count() < 20, "nothing was handed out at all");
         let until = std::time::Instant::now() + Duration::from_secs(10);
         while server.statistics.snapshot().clients > 0 {
             assert!(std::time::Instant::now() < until, "clients that are gone are counted");
@@ -253,7 +253,7 @@ fn a_client_that_is_gone_keeps_nobody_awake_while_the_disk_is_silent() {
     let mood = Behaviour { silent: true, ..Behaviour::default() };
     let (dir, mut server) = listen("gone");
     let socket = dir.join("sock");
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let its_stop = stop.clone();
     let client = std::thread::spawn(move || {
         let mut stream = connect(&socket);
@@ -264,8 +264,8 @@ fn a_client_that_is_gone_keeps_nobody_awake_while_the_disk_is_silent() {
         std::thread::sleep(Duration::from_millis(200));
         drop(stream);
         std::thread::sleep(Duration::from_millis(500));
-        its_stop.stop();
-        its_stop.stop();
+        its_stop.request_stop();
+        its_stop.request_stop();
     });
     let mut volume = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
     let before = processor_time();

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use blockwire_block_device::{Statistics, Stop, nbd};
+use blockwire_block_device::{ServerStop, Statistics, nbd};
 use support::{Behaviour, RamVolume, behaviours, run, verifying};
 use volume::RamDisk;
 
@@ -22,7 +22,7 @@ struct Server {
     socket: PathBuf,
     url: String,
     disk: Arc<RamDisk>,
-    stop: Stop,
+    stop: ServerStop,
     statistics: Arc<Statistics>,
     thread: Option<JoinHandle<std::io::Result<()>>>,
 }
@@ -54,7 +54,7 @@ impl Server {
         let socket = dir.join("sock");
         let blocks = mib * MIB / u64::from(logical);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
-        let stop = Stop::new().unwrap();
+        let stop = ServerStop::new().unwrap();
         let mut settings = nbd::Settings::new(&socket);
         change(&mut settings);
         let mut server = nbd::Server::new(settings).unwrap();
@@ -68,7 +68,7 @@ impl Server {
     }
 
     fn end(&mut self) -> std::io::Result<()> {
-        self.stop.stop();
+        self.stop.request_stop();
         self.thread.take().unwrap().join().unwrap()
     }
 
@@ -86,7 +86,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.stop();
+        self.stop.request_stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -17,10 +17,10 @@
 )]
 
 mod abi;
+mod context;
 mod pieces;
-mod state;
+mod slot_table;
 mod status;
-mod table;
 
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -32,21 +32,21 @@ use std::time::Duration;
 use client::{Durability, Error, Initiator, IoChoice, IsidChoice, Settings};
 
 use crate::abi::{Completion, Geometry, Options, Request};
+use crate::context::{CompletionWaiter, InitiatorContext, OpenState, OperationKind, Volume};
 use crate::pieces::Piece;
-use crate::state::{Context, OpKind, OpenState, Volume, Waiter};
-use crate::status::{Status, of_error, said, usage};
+use crate::status::{Status, set_last_error, status_of_error, usage_error};
 
 /// A number that no other thread has, ever.
-fn this_thread() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
+fn current_thread_id() -> u64 {
+    static NEXT_THREAD_ID: AtomicU64 = AtomicU64::new(1);
     thread_local! {
-        static NAME: Cell<u64> = Cell::new(NEXT.fetch_add(1, Ordering::Relaxed));
+        static THREAD_ID: Cell<u64> = Cell::new(NEXT_THREAD_ID.fetch_add(1, Ordering::Relaxed));
     }
-    NAME.with(Cell::get)
+    THREAD_ID.with(Cell::get)
 }
 
 /// What a call comes to.
-fn code(result: Result<c_int, Status>) -> c_int {
+fn return_code(result: Result<c_int, Status>) -> c_int {
     result.unwrap_or_else(|status| status.0)
 }
 
@@ -55,13 +55,16 @@ fn code(result: Result<c_int, Status>) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed, as the header demands; what is returned is the only
 /// reference until the call returns, since no call is made within another.
-unsafe fn state<'a>(initiator: *mut Context) -> Result<&'a mut Context, Status> {
-    let at = NonNull::new(initiator).ok_or_else(|| usage("the initiator is NULL"))?;
+unsafe fn context_of<'a>(initiator: *mut InitiatorContext) -> Result<&'a mut InitiatorContext, Status> {
+    let at = NonNull::new(initiator).ok_or_else(|| usage_error("the initiator is NULL"))?;
     // SAFETY: the handle is good. `thread` is written once, before anybody has the handle, so that another
     // thread may read it.
     let thread = unsafe { (&raw const (*at.as_ptr()).thread).read() };
-    if thread != this_thread() {
-        return Err(said(Status::THREAD, "the handle belongs to the thread that made its initiator"));
+    if thread != current_thread_id() {
+        return Err(set_last_error(
+            Status::THREAD,
+            "the handle belongs to the thread that made its initiator",
+        ));
     }
     // SAFETY: the handle is good and this thread's own, and nobody else has a reference.
     Ok(unsafe { &mut *at.as_ptr() })
@@ -71,25 +74,27 @@ unsafe fn state<'a>(initiator: *mut Context) -> Result<&'a mut Context, Status> 
 ///
 /// # Safety
 /// As for [`state`].
-unsafe fn volume<'a>(volume: *mut Volume) -> Result<(&'a mut Context, client::Handle), Status> {
-    let at = NonNull::new(volume).ok_or_else(|| usage("the volume is NULL"))?;
+unsafe fn context_of_volume<'a>(
+    volume: *mut Volume,
+) -> Result<(&'a mut InitiatorContext, client::VolumeHandle), Status> {
+    let at = NonNull::new(volume).ok_or_else(|| usage_error("the volume is NULL"))?;
     // SAFETY: the handle is good, and what it points to never changes.
     let (of, handle) = unsafe { (at.as_ref().state, at.as_ref().handle) };
     // SAFETY: a volume does not outlive its initiator.
-    Ok((unsafe { state(of) }?, handle))
+    Ok((unsafe { context_of(of) }?, handle))
 }
 
 /// A text of the caller's.
 ///
 /// # Safety
-/// `text` is NULL or ends by a zero byte, and does not change during the call.
-unsafe fn text<'a>(text: *const c_char) -> Result<&'a str, Status> {
+/// `str_from_c` is NULL or ends by a zero byte, and does not change during the call.
+unsafe fn str_from_c<'a>(text: *const c_char) -> Result<&'a str, Status> {
     if text.is_null() {
-        return Err(usage("the URL is NULL"));
+        return Err(usage_error("the URL is NULL"));
     }
     // SAFETY: as demanded.
     let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| usage("the URL is no UTF-8"))
+    text.to_str().map_err(|_| usage_error("the URL is no UTF-8"))
 }
 
 /// `bw_abi_version`
@@ -107,19 +112,19 @@ pub extern "C" fn bw_version() -> *const c_char {
 /// `bw_error_message`
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_error_message() -> *const c_char {
-    status::last()
+    status::last_error_message()
 }
 
 /// `bw_strerror`
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_strerror(status: c_int) -> *const c_char {
-    Status(status).words().0.as_ptr()
+    Status(status).message_and_errno().0.as_ptr()
 }
 
 /// `bw_errno`
 #[unsafe(no_mangle)]
 pub extern "C" fn bw_errno(status: c_int) -> c_int {
-    Status(status).words().1
+    Status(status).message_and_errno().1
 }
 
 /// `bw_options_init`
@@ -130,14 +135,14 @@ pub extern "C" fn bw_errno(status: c_int) -> c_int {
 pub unsafe extern "C" fn bw_options_init(options: *mut Options, size: usize) {
     let defaults = Options { size: size.min(size_of::<Options>()) as u32, ..Options::default() };
     // SAFETY: the caller vouches for `size` bytes, and no more than there are defaults are written.
-    unsafe { put(options, &defaults, size) };
+    unsafe { copy_struct_prefix(options, &defaults, size) };
 }
 
 /// Writes as much of a struct as the caller knows of.
 ///
 /// # Safety
 /// `into` is NULL or has room for `size` bytes.
-unsafe fn put<T: Copy>(into: *mut T, from: &T, size: usize) {
+unsafe fn copy_struct_prefix<T: Copy>(into: *mut T, from: &T, size: usize) {
     if !into.is_null() {
         // SAFETY: both have that many bytes, and a fresh value of ours overlaps nothing of the caller's.
         unsafe {
@@ -150,27 +155,27 @@ unsafe fn put<T: Copy>(into: *mut T, from: &T, size: usize) {
     }
 }
 
-fn settings(options: &Options) -> Result<Settings, Status> {
+fn settings_from_options(options: &Options) -> Result<Settings, Status> {
     let io = match options.io {
         abi::BW_IO_AUTO => IoChoice::Auto,
         abi::BW_IO_URING => IoChoice::Uring,
         abi::BW_IO_EPOLL => IoChoice::Epoll,
-        _ => return Err(usage("bw_options.io is none of BW_IO_AUTO, BW_IO_URING, BW_IO_EPOLL")),
+        _ => return Err(usage_error("bw_options.io is none of BW_IO_AUTO, BW_IO_URING, BW_IO_EPOLL")),
     };
     let isid = match options.nexus {
         abi::BW_NEXUS_PASSING => IsidChoice::Passing,
         abi::BW_NEXUS_LASTING => IsidChoice::Lasting,
-        _ => return Err(usage("bw_options.nexus is neither BW_NEXUS_PASSING nor BW_NEXUS_LASTING")),
+        _ => return Err(usage_error("bw_options.nexus is neither BW_NEXUS_PASSING nor BW_NEXUS_LASTING")),
     };
     if !(1 << 20..=64 << 30).contains(&options.memory) {
-        return Err(usage("bw_options.memory is to be 1 MiB to 64 GiB"));
+        return Err(usage_error("bw_options.memory is to be 1 MiB to 64 GiB"));
     }
     if options.poll_us_max > 1_000_000 {
-        return Err(usage("bw_options.poll_us_max is to be at most 1000000"));
+        return Err(usage_error("bw_options.poll_us_max is to be at most 1000000"));
     }
     Ok(Settings {
         io,
-        memory: usize::try_from(options.memory).map_err(|_| usage("bw_options.memory is too much"))?,
+        memory: usize::try_from(options.memory).map_err(|_| usage_error("bw_options.memory is too much"))?,
         poll_ns_max: u64::from(options.poll_us_max) * 1000,
         isid,
         inherited: Vec::new(),
@@ -184,28 +189,31 @@ fn settings(options: &Options) -> Result<Settings, Status> {
 /// # Safety
 /// `options` is NULL or points to a struct of the size that it says; `initiator` is NULL or may be written.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *mut *mut Context) -> c_int {
+pub unsafe extern "C" fn bw_initiator_new(
+    options: *const Options,
+    initiator: *mut *mut InitiatorContext,
+) -> c_int {
     let mut asked = Options::default();
     if !options.is_null() {
         // SAFETY: the size stands at the front of the caller's struct, which has as many bytes.
         let size = unsafe { (&raw const (*options).size).read() } as usize;
         if size < size_of::<u32>() || size > size_of::<Options>() {
-            return usage("bw_options.size is not what bw_options_init sets").0;
+            return usage_error("bw_options.size is not what bw_options_init sets").0;
         }
         // SAFETY: both have so many bytes; any bytes are a value, for all fields are numbers.
         unsafe { std::ptr::copy_nonoverlapping(options.cast::<u8>(), (&raw mut asked).cast(), size) };
     }
     let make = || {
         if initiator.is_null() {
-            return Err(usage("there is nowhere to put the initiator"));
+            return Err(usage_error("there is nowhere to put the initiator"));
         }
-        let made = Initiator::new(settings(&asked)?).map_err(|why| of_error(&why))?;
-        let made = Box::into_raw(Box::new(Context::new(made, this_thread())));
+        let made = Initiator::new(settings_from_options(&asked)?).map_err(|why| status_of_error(&why))?;
+        let made = Box::into_raw(Box::new(InitiatorContext::new(made, current_thread_id())));
         // SAFETY: it is not NULL, and the caller's to be written.
         unsafe { initiator.write(made) };
         Ok(0)
     };
-    code(make())
+    return_code(make())
 }
 
 /// `bw_initiator_free`
@@ -213,12 +221,12 @@ pub unsafe extern "C" fn bw_initiator_new(options: *const Options, initiator: *m
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_initiator_free(initiator: *mut Context) -> c_int {
+pub unsafe extern "C" fn bw_initiator_free(initiator: *mut InitiatorContext) -> c_int {
     if initiator.is_null() {
         return 0;
     }
     // SAFETY: as demanded.
-    if let Err(status) = unsafe { state(initiator) } {
+    if let Err(status) = unsafe { context_of(initiator) } {
         return status.0;
     }
     // SAFETY: `bw_initiator_new` made it from a box; the caller gives it up.
@@ -229,16 +237,16 @@ pub unsafe extern "C" fn bw_initiator_free(initiator: *mut Context) -> c_int {
 /// `bw_open`
 ///
 /// # Safety
-/// `initiator` is NULL or a handle that was not closed; `urls` is NULL or ends by a zero byte; `volume` is
+/// `initiator` is NULL or a handle that was not closed; `urls` is NULL or ends by a zero byte; `context_of_volume` is
 /// NULL or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_open(
-    initiator: *mut Context,
+    initiator: *mut InitiatorContext,
     urls: *const c_char,
     volume: *mut *mut Volume,
 ) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { open(initiator, urls, volume, Initiator::open, OpenState::Open) })
+    return_code(unsafe { start_open(initiator, urls, volume, Initiator::open, OpenState::Open) })
 }
 
 /// `bw_open_begin`
@@ -247,33 +255,33 @@ pub unsafe extern "C" fn bw_open(
 /// As for [`bw_open`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_open_begin(
-    initiator: *mut Context,
+    initiator: *mut InitiatorContext,
     urls: *const c_char,
     volume: *mut *mut Volume,
 ) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { open(initiator, urls, volume, Initiator::begin, OpenState::Opening) })
+    return_code(unsafe { start_open(initiator, urls, volume, Initiator::start_open, OpenState::Opening) })
 }
 
 /// # Safety
 /// As for [`bw_open`].
-unsafe fn open(
-    initiator: *mut Context,
+unsafe fn start_open(
+    initiator: *mut InitiatorContext,
     urls: *const c_char,
     volume: *mut *mut Volume,
-    act: impl FnOnce(&mut Initiator, &str) -> Result<client::Handle, Error>,
+    act: impl FnOnce(&mut Initiator, &str) -> Result<client::VolumeHandle, Error>,
     open_state: OpenState,
 ) -> Result<c_int, Status> {
     // SAFETY: as demanded.
-    let (state, urls) = unsafe { (state(initiator)?, text(urls)?) };
+    let (state, urls) = unsafe { (context_of(initiator)?, str_from_c(urls)?) };
     if volume.is_null() {
-        return Err(usage("there is nowhere to put the volume"));
+        return Err(usage_error("there is nowhere to put the volume"));
     }
     let opened = act(&mut state.initiator, urls);
     // What ended of other volumes while this one was waited for is announced by nothing else.
-    state.gather();
-    let handle = opened.map_err(|why| of_error(&why))?;
-    let made = state.keep(handle, open_state, urls);
+    state.drain_completions();
+    let handle = opened.map_err(|why| status_of_error(&why))?;
+    let made = state.insert_volume(handle, open_state, urls);
     // SAFETY: it is not NULL, and the caller's to be written.
     unsafe { volume.write(made.as_ptr()) };
     Ok(0)
@@ -286,17 +294,17 @@ unsafe fn open(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_state(of: *mut Volume) -> c_int {
     // SAFETY: as demanded.
-    let (state, handle) = match unsafe { volume(of) } {
+    let (state, handle) = match unsafe { context_of_volume(of) } {
         Ok(found) => found,
         Err(status) => return status.0,
     };
-    let Some(opened) = state.opened(handle) else { return usage("there is no such volume").0 };
+    let Some(opened) = state.open_volume(handle) else { return usage_error("there is no such volume").0 };
     match opened.open_state {
         OpenState::Opening => abi::BW_STATE_OPENING,
         OpenState::Open => abi::BW_STATE_OPEN,
         OpenState::Failed => match &opened.why {
-            Some(why) => of_error(why).0,
-            None => of_error(&state.initiator.why_not_open(handle, &opened.urls)).0,
+            Some(why) => status_of_error(why).0,
+            None => status_of_error(&state.initiator.open_error(handle, &opened.urls)).0,
         },
     }
 }
@@ -311,8 +319,8 @@ pub unsafe extern "C" fn bw_close(of: *mut Volume) -> c_int {
         return 0;
     }
     // SAFETY: as demanded.
-    code(unsafe { volume(of) }.and_then(|(state, handle)| {
-        state.close(handle).map_err(|why| of_error(&why))?;
+    return_code(unsafe { context_of_volume(of) }.and_then(|(state, handle)| {
+        state.close_volume(handle).map_err(|why| status_of_error(&why))?;
         Ok(0)
     }))
 }
@@ -320,14 +328,14 @@ pub unsafe extern "C" fn bw_close(of: *mut Volume) -> c_int {
 /// `bw_geometry_of`
 ///
 /// # Safety
-/// `of` is NULL or a handle that was not closed; `geometry` is NULL or has room for `size` bytes.
+/// `of` is NULL or a handle that was not closed; `abi_geometry` is NULL or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_geometry_of(of: *mut Volume, geometry: *mut Geometry, size: usize) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { volume(of) }.and_then(|(state, handle)| {
-        let found = state::geometry(state, handle)?;
+    return_code(unsafe { context_of_volume(of) }.and_then(|(state, handle)| {
+        let found = context::abi_geometry(state, handle)?;
         // SAFETY: as demanded.
-        unsafe { put(geometry, &found, size) };
+        unsafe { copy_struct_prefix(geometry, &found, size) };
         Ok(0)
     }))
 }
@@ -339,35 +347,38 @@ pub unsafe extern "C" fn bw_geometry_of(of: *mut Volume, geometry: *mut Geometry
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_has_changed(of: *mut Volume) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { volume(of) }.map(|(state, handle)| c_int::from(state.initiator.has_changed(handle))))
+    return_code(
+        unsafe { context_of_volume(of) }
+            .map(|(state, handle)| c_int::from(state.initiator.has_geometry_changed(handle))),
+    )
 }
 
 /// An operation of the header's, with its pointer looked at.
-fn kind(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<OpKind, Status> {
+fn operation_kind(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<OperationKind, Status> {
     let allowed = match op {
         abi::BW_WRITE => abi::BW_FUA,
         abi::BW_WRITE_ZEROES => abi::BW_ALLOCATE,
         _ => 0,
     };
     if flags & !allowed != 0 {
-        return Err(usage("bw_request.flags has a flag that this operation does not know"));
+        return Err(usage_error("bw_request.flags has a flag that this operation does not know"));
     }
     let memory = || {
         if usize::try_from(len).is_err() {
-            return Err(usage("no memory is that long"));
+            return Err(usage_error("no memory is that long"));
         }
-        NonNull::new(data.cast::<u8>()).ok_or_else(|| usage("bw_request.data is NULL"))
+        NonNull::new(data.cast::<u8>()).ok_or_else(|| usage_error("bw_request.data is NULL"))
     };
     Ok(match op {
-        abi::BW_READ => OpKind::Read(memory()?),
+        abi::BW_READ => OperationKind::Read(memory()?),
         abi::BW_WRITE => {
             let stable = flags & abi::BW_FUA != 0;
-            OpKind::Write(memory()?, if stable { Durability::Stable } else { Durability::Cached })
+            OperationKind::Write(memory()?, if stable { Durability::Stable } else { Durability::Cached })
         }
-        abi::BW_FLUSH => OpKind::Flush,
-        abi::BW_DISCARD => OpKind::Discard,
-        abi::BW_WRITE_ZEROES => OpKind::Zero { unmap: flags & abi::BW_ALLOCATE == 0 },
-        _ => return Err(usage("bw_request.op is no operation")),
+        abi::BW_FLUSH => OperationKind::Flush,
+        abi::BW_DISCARD => OperationKind::Discard,
+        abi::BW_WRITE_ZEROES => OperationKind::Zero { unmap: flags & abi::BW_ALLOCATE == 0 },
+        _ => return Err(usage_error("bw_request.op is no operation")),
     })
 }
 
@@ -380,29 +391,36 @@ fn kind(op: u32, flags: u32, data: *mut c_void, len: u64) -> Result<OpKind, Stat
 pub unsafe extern "C" fn bw_submit(of: *mut Volume, request: *const Request, id: *mut u64) -> c_int {
     let submit = || {
         // SAFETY: as demanded.
-        let (state, handle) = unsafe { volume(of) }?;
+        let (state, handle) = unsafe { context_of_volume(of) }?;
         if request.is_null() {
-            return Err(usage("the request is NULL"));
+            return Err(usage_error("the request is NULL"));
         }
         // SAFETY: it is not NULL, and the caller's to be read.
         let Request { op, flags, data, len, offset, user } = unsafe { request.read() };
-        let name = state.start(handle, kind(op, flags, data, len)?, None, offset, len, Waiter::Poll(user))?;
+        let name = state.start_operation(
+            handle,
+            operation_kind(op, flags, data, len)?,
+            None,
+            offset,
+            len,
+            CompletionWaiter::Poll(user),
+        )?;
         if !id.is_null() {
             // SAFETY: the caller's to be written.
             unsafe { id.write(name) };
         }
         Ok(0)
     };
-    code(submit())
+    return_code(submit())
 }
 
 /// The pieces of an operation, looked at, and their length together.
 ///
 /// # Safety
 /// `pieces` is NULL or may be read, `count` of them.
-unsafe fn gathered(pieces: *const abi::Piece, count: usize) -> Result<(Box<[Piece]>, u64), Status> {
+unsafe fn check_pieces(pieces: *const abi::Piece, count: usize) -> Result<(Box<[Piece]>, u64), Status> {
     if pieces.is_null() || count == 0 || count > abi::BW_PIECES_MAX as usize {
-        return Err(usage("there must be 1 to BW_PIECES_MAX pieces"));
+        return Err(usage_error("there must be 1 to BW_PIECES_MAX pieces"));
     }
     let mut sum = 0_u64;
     let mut gathered = Vec::with_capacity(count);
@@ -412,8 +430,8 @@ unsafe fn gathered(pieces: *const abi::Piece, count: usize) -> Result<(Box<[Piec
         if len == 0 {
             continue;
         }
-        let at = NonNull::new(data.cast::<u8>()).ok_or_else(|| usage("bw_piece.data is NULL"))?;
-        sum = sum.checked_add(len as u64).ok_or_else(|| usage("no memory is that long"))?;
+        let at = NonNull::new(data.cast::<u8>()).ok_or_else(|| usage_error("bw_piece.data is NULL"))?;
+        sum = sum.checked_add(len as u64).ok_or_else(|| usage_error("no memory is that long"))?;
         gathered.push(Piece { at, len });
     }
     Ok((gathered.into(), sum))
@@ -434,27 +452,28 @@ pub unsafe extern "C" fn bw_submitv(
 ) -> c_int {
     let submit = || {
         // SAFETY: as demanded.
-        let (state, handle) = unsafe { volume(of) }?;
+        let (state, handle) = unsafe { context_of_volume(of) }?;
         if request.is_null() {
-            return Err(usage("the request is NULL"));
+            return Err(usage_error("the request is NULL"));
         }
         // SAFETY: it is not NULL, and the caller's to be read.
         let Request { op, flags, data, len, offset, user } = unsafe { request.read() };
         if !matches!(op, abi::BW_READ | abi::BW_WRITE) || !data.is_null() || len != 0 {
-            return Err(usage("bw_submitv takes BW_READ and BW_WRITE with data NULL and len 0"));
+            return Err(usage_error("bw_submitv takes BW_READ and BW_WRITE with data NULL and len 0"));
         }
         // SAFETY: as demanded.
-        let (pieces, len) = unsafe { gathered(pieces, count) }?;
+        let (pieces, len) = unsafe { check_pieces(pieces, count) }?;
         // Its pieces are its memory: this pointer is not looked at.
-        let kind = kind(op, flags, NonNull::<u8>::dangling().as_ptr().cast(), len)?;
-        let name = state.start(handle, kind, Some(pieces), offset, len, Waiter::Poll(user))?;
+        let kind = operation_kind(op, flags, NonNull::<u8>::dangling().as_ptr().cast(), len)?;
+        let name =
+            state.start_operation(handle, kind, Some(pieces), offset, len, CompletionWaiter::Poll(user))?;
         if !id.is_null() {
             // SAFETY: the caller's to be written.
             unsafe { id.write(name) };
         }
         Ok(0)
     };
-    code(submit())
+    return_code(submit())
 }
 
 /// `bw_cancel`
@@ -464,7 +483,7 @@ pub unsafe extern "C" fn bw_submitv(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_cancel(of: *mut Volume, id: u64) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { volume(of) }.map(|(state, handle)| {
+    return_code(unsafe { context_of_volume(of) }.map(|(state, handle)| {
         state.cancel(handle, id);
         0
     }))
@@ -474,7 +493,14 @@ pub unsafe extern "C" fn bw_cancel(of: *mut Volume, id: u64) -> c_int {
 ///
 /// # Safety
 /// As for [`bw_submit`].
-unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64, offset: u64) -> c_int {
+unsafe fn run_blocking(
+    of: *mut Volume,
+    op: u32,
+    flags: u32,
+    data: *mut c_void,
+    len: u64,
+    offset: u64,
+) -> c_int {
     let name = match op {
         abi::BW_READ => "read",
         abi::BW_WRITE => "write",
@@ -483,23 +509,32 @@ unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64
         _ => "write zeroes",
     };
     // SAFETY: as demanded.
-    code(unsafe { volume(of) }.and_then(|(state, handle)| {
+    return_code(unsafe { context_of_volume(of) }.and_then(|(state, handle)| {
         if len == 0 && op != abi::BW_FLUSH {
             return Ok(0);
         }
         let id = loop {
-            match state.start(handle, kind(op, flags, data, len)?, None, offset, len, Waiter::Call) {
+            match state.start_operation(
+                handle,
+                operation_kind(op, flags, data, len)?,
+                None,
+                offset,
+                len,
+                CompletionWaiter::Call,
+            ) {
                 Ok(id) => break id,
                 Err(Status::AGAIN) => {
                     state.turn(None);
-                    state.gather();
+                    state.drain_completions();
                 }
                 Err(status) => return Err(status),
             }
         };
-        let ended = state.wait_for(id);
+        let ended = state.wait_for_operation(id);
         let place = || if len > 0 { format!("{name} of {len} bytes at {offset}") } else { name.to_owned() };
-        ended.map_err(|failure| of_error(&state.initiator.failed(handle, failure, &place()))).map(|()| 0)
+        ended
+            .map_err(|failure| status_of_error(&state.initiator.operation_error(handle, failure, &place())))
+            .map(|()| 0)
     }))
 }
 
@@ -510,7 +545,7 @@ unsafe fn call(of: *mut Volume, op: u32, flags: u32, data: *mut c_void, len: u64
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_read(of: *mut Volume, data: *mut c_void, len: usize, offset: u64) -> c_int {
     // SAFETY: as demanded; the call does not return before the operation is over.
-    unsafe { call(of, abi::BW_READ, 0, data, len as u64, offset) }
+    unsafe { run_blocking(of, abi::BW_READ, 0, data, len as u64, offset) }
 }
 
 /// `bw_write`
@@ -526,7 +561,7 @@ pub unsafe extern "C" fn bw_write(
     flags: u32,
 ) -> c_int {
     // SAFETY: as demanded; a write only reads.
-    unsafe { call(of, abi::BW_WRITE, flags, data.cast_mut(), len as u64, offset) }
+    unsafe { run_blocking(of, abi::BW_WRITE, flags, data.cast_mut(), len as u64, offset) }
 }
 
 /// `bw_flush`
@@ -536,7 +571,7 @@ pub unsafe extern "C" fn bw_write(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_flush(of: *mut Volume) -> c_int {
     // SAFETY: as demanded; there is no memory.
-    unsafe { call(of, abi::BW_FLUSH, 0, std::ptr::null_mut(), 0, 0) }
+    unsafe { run_blocking(of, abi::BW_FLUSH, 0, std::ptr::null_mut(), 0, 0) }
 }
 
 /// `bw_discard`
@@ -546,7 +581,7 @@ pub unsafe extern "C" fn bw_flush(of: *mut Volume) -> c_int {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_discard(of: *mut Volume, len: u64, offset: u64) -> c_int {
     // SAFETY: as demanded; there is no memory.
-    unsafe { call(of, abi::BW_DISCARD, 0, std::ptr::null_mut(), len, offset) }
+    unsafe { run_blocking(of, abi::BW_DISCARD, 0, std::ptr::null_mut(), len, offset) }
 }
 
 /// `bw_write_zeroes`
@@ -556,7 +591,7 @@ pub unsafe extern "C" fn bw_discard(of: *mut Volume, len: u64, offset: u64) -> c
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_write_zeroes(of: *mut Volume, len: u64, offset: u64, flags: u32) -> c_int {
     // SAFETY: as demanded; there is no memory.
-    unsafe { call(of, abi::BW_WRITE_ZEROES, flags, std::ptr::null_mut(), len, offset) }
+    unsafe { run_blocking(of, abi::BW_WRITE_ZEROES, flags, std::ptr::null_mut(), len, offset) }
 }
 
 /// `bw_poll`
@@ -565,17 +600,17 @@ pub unsafe extern "C" fn bw_write_zeroes(of: *mut Volume, len: u64, offset: u64,
 /// `initiator` is NULL or a handle that was not closed; `completions` has room for `max`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_poll(
-    initiator: *mut Context,
+    initiator: *mut InitiatorContext,
     completions: *mut Completion,
     max: usize,
     timeout_ms: c_int,
 ) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { state(initiator) }.and_then(|state| {
+    return_code(unsafe { context_of(initiator) }.and_then(|state| {
         if completions.is_null() || max == 0 {
-            return Err(usage("there is no room for completions"));
+            return Err(usage_error("there is no room for completions"));
         }
-        state.poll(u64::try_from(timeout_ms).ok().map(Duration::from_millis));
+        state.wait_for_completion(u64::try_from(timeout_ms).ok().map(Duration::from_millis));
         let mut count = 0;
         while count < max.min(c_int::MAX as usize) {
             let Some(completion) = state.poll_completed() else { break };
@@ -592,9 +627,9 @@ pub unsafe extern "C" fn bw_poll(
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_in_flight(initiator: *mut Context) -> c_int {
+pub unsafe extern "C" fn bw_in_flight(initiator: *mut InitiatorContext) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { state(initiator) }.map(|state| state.in_flight() as c_int))
+    return_code(unsafe { context_of(initiator) }.map(|state| state.in_flight() as c_int))
 }
 
 /// `bw_fd`
@@ -602,9 +637,9 @@ pub unsafe extern "C" fn bw_in_flight(initiator: *mut Context) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_fd(initiator: *mut Context) -> c_int {
+pub unsafe extern "C" fn bw_fd(initiator: *mut InitiatorContext) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { state(initiator) }.map(|state| state.initiator.as_fd().as_raw_fd()))
+    return_code(unsafe { context_of(initiator) }.map(|state| state.initiator.as_fd().as_raw_fd()))
 }
 
 /// `bw_timeout_ms`
@@ -612,9 +647,9 @@ pub unsafe extern "C" fn bw_fd(initiator: *mut Context) -> c_int {
 /// # Safety
 /// `initiator` is NULL or a handle that was not closed.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn bw_timeout_ms(initiator: *mut Context) -> c_int {
+pub unsafe extern "C" fn bw_timeout_ms(initiator: *mut InitiatorContext) -> c_int {
     // SAFETY: as demanded.
-    code(unsafe { state(initiator) }.map(|state| match state.wait_max() {
+    return_code(unsafe { context_of(initiator) }.map(|state| match state.descriptor_wait_max() {
         None => -1,
         // Not sooner than it is due.
         Some(wait) => wait.as_nanos().div_ceil(1_000_000).min(c_int::MAX as u128) as c_int,

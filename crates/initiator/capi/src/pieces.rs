@@ -13,7 +13,7 @@ pub(crate) struct Piece {
 
 /// The stretches of memory that hold an operation's bytes from `begin` on: of its pieces, or of the one piece
 /// at `data`.
-pub(crate) fn each_piece(
+pub(crate) fn for_each_memory_slice(
     pieces: Option<&[Piece]>,
     data: NonNull<u8>,
     begin: usize,
@@ -49,7 +49,7 @@ mod tests {
         let pieces = [Piece { at: at(8), len: 3 }, Piece { at: at(0), len: 1 }, Piece { at: at(2), len: 5 }];
         let stretches = |pieces: Option<&[Piece]>, begin, len| {
             let mut found = Vec::new();
-            each_piece(pieces, base, begin, len, |at, len| {
+            for_each_memory_slice(pieces, base, begin, len, |at, len| {
                 found.push((at.as_ptr().addr() - base.as_ptr().addr(), len));
             });
             found

@@ -30,7 +30,7 @@ impl Status {
     pub const THREAD: Status = Status(-15);
 
     /// What it means, and the system's number that fits best.
-    pub fn words(self) -> (&'static CStr, i32) {
+    pub fn message_and_errno(self) -> (&'static CStr, i32) {
         match self {
             Status::AGAIN => (c"too many operations are in flight: poll, then try again", libc::EAGAIN),
             Status::USAGE => (c"the arguments are invalid", libc::EINVAL),
@@ -55,7 +55,7 @@ impl Status {
 }
 
 /// How an operation ended: its code, and the block that is at fault.
-pub fn of_failure(failure: Failure) -> (Status, u64) {
+pub fn status_of_failure(failure: Failure) -> (Status, u64) {
     let status = match failure {
         Failure::Failed(Fault::Medium(block) | Fault::Unwritable(block)) => return (Status::MEDIUM, block),
         Failure::Failed(Fault::NoSpace) => Status::NO_SPACE,
@@ -73,25 +73,25 @@ pub fn of_failure(failure: Failure) -> (Status, u64) {
 }
 
 thread_local! {
-    static LAST: RefCell<CString> = RefCell::new(CString::default());
+    static LAST_MESSAGE: RefCell<CString> = RefCell::new(CString::default());
 }
 
 /// Keeps what a call that fails has to say.
-pub fn said(status: Status, message: &str) -> Status {
+pub fn set_last_error(status: Status, message: &str) -> Status {
     let text: Vec<u8> = message.bytes().filter(|byte| *byte != 0).collect();
-    LAST.with(|last| last.replace(CString::new(text).unwrap_or_default()));
+    LAST_MESSAGE.with(|last| last.replace(CString::new(text).unwrap_or_default()));
     status
 }
 
 /// A call that makes no sense.
-pub fn usage(message: &str) -> Status {
-    said(Status::USAGE, message)
+pub fn usage_error(message: &str) -> Status {
+    set_last_error(Status::USAGE, message)
 }
 
 /// What the initiator says.
-pub fn of_error(error: &Error) -> Status {
+pub fn status_of_error(error: &Error) -> Status {
     let status = match (error.failure, error.kind) {
-        (Some(failure), _) => of_failure(failure).0,
+        (Some(failure), _) => status_of_failure(failure).0,
         (None, ErrorKind::Usage) => Status::USAGE,
         (None, ErrorKind::Unreachable) => Status::UNREACHABLE,
         (None, ErrorKind::Unproven) => Status::UNPROVEN,
@@ -99,10 +99,10 @@ pub fn of_error(error: &Error) -> Status {
         (None, ErrorKind::TimedOut) => Status::TIMED_OUT,
         (None, ErrorKind::Failed) => Status::FAILED,
     };
-    said(status, &error.message)
+    set_last_error(status, &error.message)
 }
 
 /// What was said last; good until the next failure on this thread.
-pub fn last() -> *const c_char {
-    LAST.with(|last| last.borrow().as_ptr())
+pub fn last_error_message() -> *const c_char {
+    LAST_MESSAGE.with(|last| last.borrow().as_ptr())
 }

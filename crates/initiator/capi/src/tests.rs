@@ -133,9 +133,9 @@ fn the_header_is_cpp_too() {
 #[test]
 fn every_code_has_words_and_a_number_of_the_systems() {
     for code in -15..0 {
-        let (words, errno) = Status(code).words();
+        let (words, errno) = Status(code).message_and_errno();
         assert!(errno > 0 && words != c"an unknown code", "{code}");
     }
-    assert_eq!(Status(0).words().1, 0);
-    assert_eq!(Status(-16).words().0, c"an unknown code");
+    assert_eq!(Status(0).message_and_errno().1, 0);
+    assert_eq!(Status(-16).message_and_errno().0, c"an unknown code");
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use multipath::{DownReason, PathInfo, PathState};
-use volume::{Access, Failure, Fault, Refusal};
+use volume::{Failure, Fault, PathAccess, Refusal};
 
 /// What kind of failure it is; the command line's exit codes follow from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,25 +51,25 @@ impl Error {
     }
 
     /// An operation that failed.
-    pub fn of(failure: Failure, what: &str) -> Self {
+    pub fn from_failure(failure: Failure, what: &str) -> Self {
         let kind = match failure {
             Failure::Failed(Fault::PathLost) => ErrorKind::TimedOut,
             Failure::Refused(Refusal::OutOfRange) => ErrorKind::Usage,
             _ => ErrorKind::Failed,
         };
-        Error { kind, message: format!("{what}: {}", words(&failure)), failure: Some(failure) }
+        Error { kind, message: format!("{what}: {}", failure_text(&failure)), failure: Some(failure) }
     }
 
     /// An operation of a volume that failed: if for want of a path, with what its paths say last.
-    pub(crate) fn of_volume(failure: Failure, what: &str, paths: &[PathInfo]) -> Self {
-        let mut error = Error::of(failure, what);
+    pub(crate) fn from_volume_failure(failure: Failure, what: &str, paths: &[PathInfo]) -> Self {
+        let mut error = Error::from_failure(failure, what);
         if failure != Failure::Failed(Fault::PathLost) {
             return error;
         }
         let mut said: Vec<String> = Vec::new();
         for (_, problem) in paths.iter().filter_map(|path| path.last.as_ref()) {
             let words = match problem {
-                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable(errno.0),
+                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable_advice(errno.0),
                 other => other.to_string(),
             };
             if !said.contains(&words) {
@@ -83,14 +83,14 @@ impl Error {
     }
 
     /// A change without an answer.
-    pub(crate) fn in_doubt(mut self) -> Self {
+    pub(crate) fn with_doubt_advice(mut self) -> Self {
         self.message +=
             "; whether the target has done it is not known: look at its reservations before trying again";
         self
     }
 
     /// A volume that could not be opened, from what its paths say last.
-    pub(crate) fn of_paths(url: &str, paths: &[PathInfo]) -> Self {
+    pub(crate) fn volume_not_opened(url: &str, paths: &[PathInfo]) -> Self {
         let mut kind = ErrorKind::Failed;
         let mut said = Vec::new();
         for path in paths {
@@ -113,7 +113,7 @@ impl Error {
                 _ => kind,
             };
             let words = match problem {
-                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable(errno.0),
+                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable_advice(errno.0),
                 // By us, when `open_timeout` had passed.
                 multipath::PathProblem::Down(DownReason::Ended) => "it did not come up in time".to_owned(),
                 other => other.to_string(),
@@ -125,7 +125,7 @@ impl Error {
         let is_up = paths.iter().any(|path| path.state == PathState::Up);
         if is_up {
             // It is there and does not serve.
-            (kind, said) = (ErrorKind::Failed, vec![unserved(paths)]);
+            (kind, said) = (ErrorKind::Failed, vec![unserved_reason(paths)]);
         } else if said.is_empty() {
             kind = ErrorKind::TimedOut;
         }
@@ -135,9 +135,9 @@ impl Error {
 }
 
 /// Why a volume is not served, from the states of its paths.
-pub(crate) fn unserved(paths: &[PathInfo]) -> String {
+pub(crate) fn unserved_reason(paths: &[PathInfo]) -> String {
     let of_path = |path: &PathInfo| match (&path.info, &path.state) {
-        (Some(info), PathState::Up) if !info.access.serves() => access(info.access),
+        (Some(info), PathState::Up) if !info.access.allows_io() => access_text(info.access),
         (_, PathState::Up) => "the target does not report it",
         _ => "a path is not up",
     };
@@ -151,17 +151,19 @@ pub(crate) fn unserved(paths: &[PathInfo]) -> String {
 }
 
 /// The state of a path that does not serve, in words.
-pub(crate) fn access(access: Access) -> &'static str {
+pub(crate) fn access_text(access: PathAccess) -> &'static str {
     match access {
-        Access::Optimized | Access::NonOptimized => "the path serves",
-        Access::Inaccessible => "the path is inaccessible: the target serves the volume by another path only",
-        Access::PersistentLoss => "the target has lost this path to the volume for good",
-        Access::Transition => "the path is changing its state: try again",
+        PathAccess::Optimized | PathAccess::NonOptimized => "the path serves",
+        PathAccess::Inaccessible => {
+            "the path is inaccessible: the target serves the volume by another path only"
+        }
+        PathAccess::PersistentLoss => "the target has lost this path to the volume for good",
+        PathAccess::Transition => "the path is changing its state: try again",
     }
 }
 
 /// What the system said when nobody could be reached, and what to look at.
-pub(crate) fn unreachable(errno: i32) -> String {
+pub(crate) fn unreachable_advice(errno: i32) -> String {
     let said = std::io::Error::from_raw_os_error(errno);
     let advice = match said.kind() {
         std::io::ErrorKind::ConnectionRefused => {
@@ -174,12 +176,12 @@ pub(crate) fn unreachable(errno: i32) -> String {
 }
 
 /// A failed operation in words.
-fn words(failure: &Failure) -> String {
+fn failure_text(failure: &Failure) -> String {
     let text = match failure {
         Failure::Refused(Refusal::Conflict) => {
             "another host holds a reservation: `blockwire reserve URL report` shows whose"
         }
-        Failure::Refused(Refusal::Inaccessible(Access::Transition)) => {
+        Failure::Refused(Refusal::Inaccessible(PathAccess::Transition)) => {
             "the path is changing its state: try again"
         }
         Failure::Refused(Refusal::Inaccessible(_)) => "the target serves the volume by another path only",
@@ -227,7 +229,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use buf::Time;
-    use multipath::{PathCounts, PathInfo, PathProblem, PathState, Protocol};
+    use multipath::{PathCounters, PathInfo, PathProblem, PathState, Protocol};
 
     use super::*;
 
@@ -240,17 +242,17 @@ mod tests {
             last: Some((Time(1), PathProblem::Down(why))),
             in_work: 0,
             lands_for: std::time::Duration::ZERO,
-            counts: PathCounts::default(),
+            counts: PathCounters::default(),
         };
         let broke =
             || path(DownReason::Lost("the target broke the protocol: it sent a wrong header digest".into()));
         let paths = [broke(), broke(), path(DownReason::Unreachable(buf::Errno(111)))];
         let lost = Failure::Failed(Fault::PathLost);
-        let message = Error::of_volume(lost, "read of 512 bytes at 0", &paths).message;
+        let message = Error::from_volume_failure(lost, "read of 512 bytes at 0", &paths).message;
         assert_eq!(message.matches("wrong header digest").count(), 1, "{message}");
         assert!(message.contains("no path to the volume served in time"), "{message}");
         assert!(message.contains("nothing listens there"), "{message}");
-        let other = Error::of_volume(Failure::Failed(Fault::NoSpace), "write", &paths).message;
+        let other = Error::from_volume_failure(Failure::Failed(Fault::NoSpace), "write", &paths).message;
         assert!(!other.contains("header digest"), "{other}");
     }
 }

@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 use crate::error::{Error, ErrorKind};
 
 /// Where systems keep a machine's identity.
-const SYSTEM: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
+const MACHINE_ID_FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-id"];
 
 /// Which ISID (RFC 7143 §11.12.5) the sessions have, which with the initiator's name makes the I_T nexus that iSCSI
 /// targets see. NVMe controllers know a host by its NQN and identifier instead, in any case the same.
@@ -38,7 +38,7 @@ pub enum IsidChoice {
     /// The same each time, derived from the machine's identity, as reservations over iSCSI need it. Two processes that have it at once end
     /// each other's sessions.
     Lasting,
-    /// The ISID of a process that has ended, by the qualifier that [`Initiator::who`](crate::Initiator::who)
+    /// The ISID of a process that has ended, by the qualifier that [`Initiator::host_identity`](crate::Initiator::host_identity)
     /// gave there (`isid`): an iSCSI target ends the old session, with all that it still had in work, before
     /// the new one begins (RFC 7143 §6.3.5).
     Inherited([u8; 3]),
@@ -57,29 +57,30 @@ pub struct PathIdentity {
 ///
 /// # Errors
 /// If the machine has no identity, and none can be kept.
-pub(crate) fn who(isid: IsidChoice, entropy: [u8; 3]) -> Result<HostIdentity, Error> {
-    let machine = || machine(&SYSTEM.map(Path::new), &kept_in());
-    who_by(Path::new("/etc"), machine, isid, entropy)
+pub(crate) fn host_identity(isid: IsidChoice, entropy: [u8; 3]) -> Result<HostIdentity, Error> {
+    let machine = || machine_identity(&MACHINE_ID_FILES.map(Path::new), &own_machine_id_path());
+    host_identity_from(Path::new("/etc"), machine, isid, entropy)
 }
 
 /// By the names that stand in files of `etc`. What the machine is known by otherwise is asked only for those that do
 /// not: where all are given it need not be known.
-fn who_by(
+fn host_identity_from(
     etc: &Path,
     machine: impl Fn() -> Result<Vec<u8>, Error>,
     isid: IsidChoice,
     entropy: [u8; 3],
 ) -> Result<HostIdentity, Error> {
-    let uuid = || machine().map(|machine| uuid_of(&machine));
-    let initiator = initiator_name(&text(&etc.join("iscsi/initiatorname.iscsi"))?.unwrap_or_default());
+    let uuid = || machine().map(|machine| uuid_of_machine(&machine));
+    let initiator =
+        parse_initiator_name(&read_optional(&etc.join("iscsi/initiatorname.iscsi"))?.unwrap_or_default());
     let initiator = match initiator {
         Some(initiator) => initiator,
-        None => format!("iqn.2026-11.io.blockwire:host.{}", hex(&uuid()?[..6])),
+        None => format!("iqn.2026-11.io.blockwire:host.{}", hex_string(&uuid()?[..6])),
     };
-    let host = match line(&etc.join("nvme/hostnqn"))?.and_then(|text| Nqn::parse(&text).ok()) {
+    let host = match read_first_line(&etc.join("nvme/hostnqn"))?.and_then(|text| Nqn::parse(&text).ok()) {
         Some(host) => host,
         None => {
-            let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", hyphenated(&uuid()?));
+            let nqn = format!("nqn.2014-08.org.nvmexpress:uuid:{}", format_uuid(&uuid()?));
             #[expect(
                 clippy::expect_used,
                 reason = "36 digits and hyphens behind a prefix of fixed length are a name"
@@ -87,7 +88,7 @@ fn who_by(
             Nqn::parse(&nqn).expect("a name of a UUID is a name")
         }
     };
-    let host_id = match line(&etc.join("nvme/hostid"))?.and_then(|text| parse_uuid(&text)) {
+    let host_id = match read_first_line(&etc.join("nvme/hostid"))?.and_then(|text| parse_uuid(&text)) {
         Some(host_id) => host_id,
         None => uuid()?,
     };
@@ -106,7 +107,7 @@ fn who_by(
 
 /// What a file says; `None` if it is not there, or not for this user. Any other error is one: who could not read
 /// it this once would be somebody else this once, with somebody else's reservations.
-fn text(path: &Path) -> Result<Option<String>, Error> {
+fn read_optional(path: &Path) -> Result<Option<String>, Error> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),
         Err(why) => match why.kind() {
@@ -121,31 +122,31 @@ fn text(path: &Path) -> Result<Option<String>, Error> {
     }
 }
 
-fn line(path: &Path) -> Result<Option<String>, Error> {
-    let text = text(path)?.unwrap_or_default();
+fn read_first_line(path: &Path) -> Result<Option<String>, Error> {
+    let text = read_optional(path)?.unwrap_or_default();
     Ok(text.lines().next().map(|line| line.trim().to_owned()).filter(|line| !line.is_empty()))
 }
 
 /// The name in open-iscsi's file.
-fn initiator_name(text: &str) -> Option<String> {
+fn parse_initiator_name(text: &str) -> Option<String> {
     let named = text.lines().find_map(|line| line.trim().strip_prefix("InitiatorName="))?;
     iscsi::name::IscsiName::parse(named.trim()).ok().map(|name| name.as_str().to_owned())
 }
 
 /// What is this machine's alone. Containers share a kernel, but not this.
-fn machine(system: &[&Path], kept: &Path) -> Result<Vec<u8>, Error> {
+fn machine_identity(system: &[&Path], kept: &Path) -> Result<Vec<u8>, Error> {
     let mut told = None;
     for path in system {
-        told = told.or(text(path)?.as_deref().and_then(id_of));
+        told = told.or(read_optional(path)?.as_deref().and_then(parse_machine_id));
     }
     let id = match told {
         Some(id) => id,
-        None => keep(kept).map_err(|why| {
+        None => read_or_create_machine_id(kept).map_err(|why| {
             let text = format!(
                 "this machine has no identity ({}), and none can be kept in {}: {why}; make one with \
                  systemd-machine-id-setup, or let that file be written, since without one two machines could be \
                  taken for the same host",
-                SYSTEM[0],
+                MACHINE_ID_FILES[0],
                 kept.display()
             );
             Error::new(ErrorKind::Failed, text)
@@ -156,14 +157,14 @@ fn machine(system: &[&Path], kept: &Path) -> Result<Vec<u8>, Error> {
 }
 
 /// An identity as machine-id(5) has it: 32 hexadecimal digits. Images say `uninitialized`, or nothing.
-fn id_of(text: &str) -> Option<String> {
+fn parse_machine_id(text: &str) -> Option<String> {
     let id = text.lines().next()?.trim();
     let digits = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
     (digits && id.bytes().any(|byte| byte != b'0')).then(|| id.to_owned())
 }
 
 /// Where an identity of our own is kept: beside the daemon's state, or among the user's.
-fn kept_in() -> PathBuf {
+fn own_machine_id_path() -> PathBuf {
     let absolute = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let state = match rustix::process::geteuid().is_root() {
         true => PathBuf::from("/var/lib"),
@@ -176,10 +177,10 @@ fn kept_in() -> PathBuf {
 
 /// The identity that is kept there. If there is none, one is drawn: it is on the disk before anybody uses it, and
 /// of several processes that draw one the first has it.
-fn keep(path: &Path) -> io::Result<String> {
+fn read_or_create_machine_id(path: &Path) -> io::Result<String> {
     let damaged =
         || io::Error::other("it holds no identity of 32 hexadecimal digits; delete it to have one drawn");
-    let read = || fs::read_to_string(path).map(|text| id_of(&text).ok_or_else(damaged));
+    let read = || fs::read_to_string(path).map(|text| parse_machine_id(&text).ok_or_else(damaged));
     match read() {
         Ok(id) => return id,
         Err(why) if why.kind() == io::ErrorKind::NotFound => {}
@@ -189,12 +190,12 @@ fn keep(path: &Path) -> io::Result<String> {
     fs::create_dir_all(dir)?;
     let mut random = [0; 16];
     File::open("/dev/urandom")?.read_exact(&mut random)?;
-    let drawn = dir.join(format!(".machine-id.{}", hex(&random)));
+    let drawn = dir.join(format!(".machine-id.{}", hex_string(&random)));
     let write = || {
         let mut file = OpenOptions::new().write(true).create_new(true).mode(0o644).open(&drawn)?;
         let mut id = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut id)?;
-        writeln!(file, "{}", hex(&id))?;
+        writeln!(file, "{}", hex_string(&id))?;
         file.sync_all()?;
         // It is not there before it is whole, and takes nobody's place.
         match fs::hard_link(&drawn, path) {
@@ -209,7 +210,7 @@ fn keep(path: &Path) -> io::Result<String> {
 }
 
 /// A UUID of version 8 (RFC 9562 §5.8), so that the machine's own id is not shown to everybody.
-fn uuid_of(machine: &[u8]) -> [u8; 16] {
+fn uuid_of_machine(machine: &[u8]) -> [u8; 16] {
     let digest: [u8; 32] = Sha256::digest([b"io.blockwire.host".as_slice(), machine].concat()).into();
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&digest[..16]);
@@ -218,12 +219,12 @@ fn uuid_of(machine: &[u8]) -> [u8; 16] {
     uuid
 }
 
-fn hex(bytes: &[u8]) -> String {
+fn hex_string(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn hyphenated(uuid: &[u8; 16]) -> String {
-    [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex).join("-")
+fn format_uuid(uuid: &[u8; 16]) -> String {
+    [&uuid[..4], &uuid[4..6], &uuid[6..8], &uuid[8..10], &uuid[10..]].map(hex_string).join("-")
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -239,7 +240,7 @@ mod tests {
 
     #[test]
     fn a_machine_keeps_its_names() {
-        let who = |isid, entropy| super::who(isid, entropy).unwrap();
+        let who = |isid, entropy| super::host_identity(isid, entropy).unwrap();
         let (one, two) = (who(IsidChoice::Lasting, [1, 2, 3]), who(IsidChoice::Lasting, [4, 5, 6]));
         assert_eq!((&one.initiator, one.host_id, one.isid), (&two.initiator, two.host_id, two.isid));
         assert_eq!(who(IsidChoice::Passing, [4, 5, 6]).isid, [4, 5, 6]);
@@ -250,7 +251,7 @@ mod tests {
     fn a_machine_whose_names_are_all_given_needs_no_identity_of_its_own() {
         let etc = tempfile::tempdir().unwrap();
         let nameless = || Err(Error::new(ErrorKind::Failed, "it has none, and none can be kept"));
-        let who = |isid| who_by(etc.path(), nameless, isid, [1, 2, 3]);
+        let who = |isid| host_identity_from(etc.path(), nameless, isid, [1, 2, 3]);
         for (file, text) in [
             ("iscsi/initiatorname.iscsi", "InitiatorName=iqn.1993-08.org.debian:01:abc"),
             ("nvme/hostnqn", "nqn.2014-08.org.nvmexpress:uuid:6b5f4a6e-0001-4000-8000-000000000001"),
@@ -274,7 +275,7 @@ mod tests {
         let empty = one.path().join("machine-id.of.an.image");
         for image in ["", "uninitialized\n", "00000000000000000000000000000000\n"] {
             fs::write(&empty, image).unwrap();
-            let of = |dir: &Path| machine(&[&empty], &dir.join("blockwire/machine-id")).unwrap();
+            let of = |dir: &Path| machine_identity(&[&empty], &dir.join("blockwire/machine-id")).unwrap();
             let first = of(one.path());
             assert_ne!(first, of(two.path()), "{image:?}");
             assert_eq!(first, of(one.path()), "and each stays who it is");
@@ -288,7 +289,8 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("state/machine-id");
         let drawn: Vec<String> = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..8).map(|_| scope.spawn(|| keep(&path).unwrap())).collect();
+            let all: Vec<_> =
+                (0..8).map(|_| scope.spawn(|| read_or_create_machine_id(&path).unwrap())).collect();
             all.into_iter().map(|one| one.join().unwrap()).collect()
         });
         assert!(drawn.iter().all(|id| *id == drawn[0] && id.len() == 32), "{drawn:?}");
@@ -300,7 +302,7 @@ mod tests {
         let path = dir.path().join("machine-id");
         fs::write(&path, "damaged").unwrap();
         for kept in [path.clone(), path.join("below/a/file")] {
-            let error = machine(&[], &kept).unwrap_err().to_string();
+            let error = machine_identity(&[], &kept).unwrap_err().to_string();
             assert!(error.contains("no identity") && error.contains("machine-id-setup"), "{error}");
         }
         assert_eq!(fs::read_to_string(&path).unwrap(), "damaged");
@@ -311,17 +313,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let kept = dir.path().join("kept");
         // A directory is read with an error, as anything is when descriptors are short.
-        let error = machine(&[dir.path()], &kept).unwrap_err().to_string();
+        let error = machine_identity(&[dir.path()], &kept).unwrap_err().to_string();
         assert!(error.contains("cannot be read"), "{error}");
         assert!(!kept.exists(), "nothing is drawn for it");
     }
 
     #[test]
     fn other_machines_have_others() {
-        let uuid = uuid_of(b"one");
-        assert_ne!(uuid, uuid_of(b"two"));
+        let uuid = uuid_of_machine(b"one");
+        assert_ne!(uuid, uuid_of_machine(b"two"));
         assert_eq!((uuid[6] >> 4, uuid[8] >> 6), (8, 2));
-        assert_eq!(parse_uuid(&hyphenated(&uuid)), Some(uuid));
+        assert_eq!(parse_uuid(&format_uuid(&uuid)), Some(uuid));
         assert_eq!(parse_uuid("00000000-0000-0000-0000-000000000000"), None);
         assert_eq!(parse_uuid("xyz"), None);
     }
@@ -329,7 +331,7 @@ mod tests {
     #[test]
     fn the_systems_own_name_is_taken() {
         let text = "## comment\nInitiatorName=iqn.1993-08.org.debian:01:abc\n";
-        assert_eq!(initiator_name(text).as_deref(), Some("iqn.1993-08.org.debian:01:abc"));
-        assert_eq!(initiator_name("InitiatorName=nonsense"), None);
+        assert_eq!(parse_initiator_name(text).as_deref(), Some("iqn.1993-08.org.debian:01:abc"));
+        assert_eq!(parse_initiator_name("InitiatorName=nonsense"), None);
     }
 }

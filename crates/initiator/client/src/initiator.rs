@@ -6,17 +6,17 @@ mod reservations;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
-use buf::{Class, Cx, SgMut, Time};
-use multipath::{AnyPath, Client, Handle, HostIdentity, PathInfo, VolumeEvent};
+use buf::{Cx, MemoryClass, SgMut, Time};
+use multipath::{AnyPath, Client, HostIdentity, PathInfo, VolumeEvent, VolumeHandle};
 use reactor::{Config, InlineReactor, SpawnError};
-use volume::{Done, Geometry, Io, IoId};
+use volume::{Geometry, Io, IoCompletion, IoId};
 
-use crate::error::{Error, ErrorKind, unserved};
+use crate::error::{Error, ErrorKind, unserved_reason};
 use crate::identity::{self, PathIdentity};
-use crate::name::stripe_uuid;
 use crate::settings::Settings;
+use crate::volume_name::stripe_uuid;
 
-pub use opening::{resolve, secrets};
+pub use opening::{fetch_secrets, resolve_addresses};
 
 /// Remote volumes on one thread. See the crate.
 /// A loop of the caller's own, which waits for none of its volumes:
@@ -47,16 +47,16 @@ pub struct Initiator {
     settings: Settings,
     next_id: u64,
     /// Volumes that are stripes, and the bytes of their chunks.
-    chunks: Vec<(Handle, u32)>,
+    chunks: Vec<(VolumeHandle, u32)>,
     /// Paths that were made: the qualifier of the next one's ISID. Two volumes of one target must not end
     /// each other's sessions.
     paths_made: u16,
     /// Those of a process that is gone which nobody has taken yet; and numbers that are theirs.
     inherited: Vec<PathIdentity>,
     inherited_numbers: Vec<u16>,
-    identities: Vec<(Handle, Vec<PathIdentity>)>,
+    identities: Vec<(VolumeHandle, Vec<PathIdentity>)>,
     /// Operations of other volumes that ended while one was waited for.
-    pub(crate) ended: Vec<(Handle, Done)>,
+    pub(crate) ended: Vec<(VolumeHandle, IoCompletion)>,
 }
 
 impl Initiator {
@@ -75,8 +75,8 @@ impl Initiator {
         let failed = |why: SpawnError| Error::new(ErrorKind::Failed, why);
         let mut inline = InlineReactor::new(config, |_| Client::new()).map_err(failed)?;
         let mut entropy = [0; 3];
-        inline.with(|_, cx| cx.entropy.fill(&mut entropy));
-        let who = identity::who(settings.isid, entropy)?;
+        inline.with_endpoint(|_, cx| cx.entropy.fill(&mut entropy));
+        let who = identity::host_identity(settings.isid, entropy)?;
         let inherited = settings.inherited.clone();
         let inherited_numbers = inherited.iter().map(|identity| identity.number).collect();
         Ok(Initiator {
@@ -94,7 +94,7 @@ impl Initiator {
     }
 
     /// Who we are to targets.
-    pub fn who(&self) -> &HostIdentity {
+    pub fn host_identity(&self) -> &HostIdentity {
         &self.who
     }
 
@@ -104,30 +104,30 @@ impl Initiator {
     }
 
     /// Which system interface moves the bytes, and why.
-    pub fn io(&self) -> &reactor::IoKind {
-        self.inline.io()
+    pub fn io_backend(&self) -> &reactor::IoKind {
+        self.inline.io_kind()
     }
 
     /// What its loop has counted since it was set up.
-    pub fn stats(&self) -> reactor::ShardStats {
+    pub fn loop_stats(&self) -> reactor::ShardStats {
         self.inline.stats()
     }
 
     /// Why an operation of a volume failed, in words: if for want of a path, with what its paths say last.
-    pub fn failed(&self, volume: Handle, failure: volume::Failure, what: &str) -> Error {
-        Error::of_volume(failure, what, &self.paths(volume))
+    pub fn operation_error(&self, volume: VolumeHandle, failure: volume::Failure, what: &str) -> Error {
+        Error::from_volume_failure(failure, what, &self.paths(volume))
     }
 
     /// What a volume's blocks are like, once its target has told: size and block are not zero.
     ///
     /// # Errors
     /// If no path has told yet. Nothing may be concluded then from [`Initiator::geometry`].
-    pub fn known(&self, volume: Handle) -> Result<Geometry, Error> {
-        let geometry = self.geometry(volume).filter(|geometry| geometry.bytes() > 0);
+    pub fn known_geometry(&self, volume: VolumeHandle) -> Result<Geometry, Error> {
+        let geometry = self.geometry(volume).filter(|geometry| geometry.capacity_bytes() > 0);
         geometry.ok_or_else(|| {
             Error::new(
                 ErrorKind::Failed,
-                format!("the size of the volume is not known: {}", unserved(&self.paths(volume))),
+                format!("the size of the volume is not known: {}", unserved_reason(&self.paths(volume))),
             )
         })
     }
@@ -136,70 +136,71 @@ impl Initiator {
     ///
     /// # Errors
     /// If none does: why not.
-    pub fn is_served(&self, volume: Handle) -> Result<(), Error> {
+    pub fn check_served(&self, volume: VolumeHandle) -> Result<(), Error> {
         let paths = self.paths(volume);
         let serves = |path: &PathInfo| {
             path.state == multipath::PathState::Up
-                && path.info.as_ref().is_some_and(|info| info.access.serves())
+                && path.info.as_ref().is_some_and(|info| info.access.allows_io())
         };
         match paths.iter().any(serves) {
             true => Ok(()),
-            false => {
-                Err(Error::new(ErrorKind::Failed, format!("nothing serves it now: {}", unserved(&paths))))
-            }
+            false => Err(Error::new(
+                ErrorKind::Failed,
+                format!("nothing serves it now: {}", unserved_reason(&paths)),
+            )),
         }
     }
 
     /// What a volume's blocks are like; all zero before it is open.
-    pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
+    pub fn geometry(&self, volume: VolumeHandle) -> Option<Geometry> {
         self.inline.endpoint().geometry(volume)
     }
 
     /// Whether writes are refused.
-    pub fn is_read_only(&self, volume: Handle) -> bool {
+    pub fn is_read_only(&self, volume: VolumeHandle) -> bool {
         self.inline.endpoint().is_read_only(volume)
     }
 
     /// What its target says of itself; `None` before it is open. A stripe has a UUID if all of its legs have one;
     /// else its serial number is its chunk and what each leg is known by, and empty if a leg tells nothing.
-    pub fn info(&self, volume: Handle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
+    pub fn info(&self, volume: VolumeHandle) -> Option<std::sync::Arc<multipath::VolumeInfo>> {
         let mut info = self.inline.endpoint().info(volume)?;
         if let Some((_, chunk)) = self.chunks.iter().find(|(of, _)| *of == volume) {
             let legs = self.inline.endpoint().leg_uuids(volume);
-            name_stripe(std::sync::Arc::make_mut(&mut info), legs.as_deref(), *chunk);
+            set_stripe_identity(std::sync::Arc::make_mut(&mut info), legs.as_deref(), *chunk);
         }
         Some(info)
     }
 
     /// The state of its paths.
-    pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
+    pub fn paths(&self, volume: VolumeHandle) -> Vec<PathInfo> {
         self.inline.endpoint().paths(volume)
     }
 
     /// Whether size, access or protection has changed since this was last asked.
-    pub fn has_changed(&mut self, volume: Handle) -> bool {
-        self.inline.take(|client| client.has_changed(volume))
+    pub fn has_geometry_changed(&mut self, volume: VolumeHandle) -> bool {
+        self.inline.take_from_endpoint(|client| client.has_geometry_changed(volume))
     }
 
     /// Whether the time for which commands of a path may still be carried out after its loss
     /// ([`PathInfo::lands_for`]) has grown, or is told by its target for the first time, since this was last asked: who
     /// keeps a record of it for the time after this process writes it again.
-    pub fn has_landing_changed(&mut self, volume: Handle) -> bool {
-        self.inline.take(|client| client.has_landing_changed(volume))
+    pub fn has_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
+        self.inline.take_from_endpoint(|client| client.has_lost_command_lifetime_changed(volume))
     }
 
     /// What has happened to a volume.
-    pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
-        self.inline.take(|client| client.poll_event(volume))
+    pub fn poll_event(&mut self, volume: VolumeHandle) -> Option<VolumeEvent> {
+        self.inline.take_from_endpoint(|client| client.poll_event(volume))
     }
 
     /// Memory for a payload. `None`: none is left; ask again when something has ended.
-    pub fn memory(&mut self, len: usize) -> Option<SgMut> {
-        self.inline.with(|_, cx| cx.pool.take_sg(Class::Wire, len))
+    pub fn alloc_payload(&mut self, len: usize) -> Option<SgMut> {
+        self.inline.with_endpoint(|_, cx| cx.pool.take_sg(MemoryClass::Wire, len))
     }
 
     /// A name for an operation that no other has had.
-    pub fn fresh_id(&mut self) -> IoId {
+    pub fn next_io_id(&mut self) -> IoId {
         self.next_id += 1;
         IoId(self.next_id)
     }
@@ -222,34 +223,34 @@ impl Initiator {
     /// }
     /// ```
     #[inline]
-    pub fn submit(&mut self, volume: Handle, io: Io) -> Result<(), Io> {
-        self.inline.with(|client, cx| client.submit(cx, volume, io))
+    pub fn submit(&mut self, volume: VolumeHandle, io: Io) -> Result<(), Io> {
+        self.inline.with_endpoint(|client, cx| client.submit(cx, volume, io))
     }
 
     /// Asks that an operation end early. It still ends by [`Initiator::poll_done`].
-    pub fn cancel(&mut self, volume: Handle, id: IoId) {
-        self.inline.with(|client, _| client.cancel(volume, id));
+    pub fn cancel(&mut self, volume: VolumeHandle, id: IoId) {
+        self.inline.with_endpoint(|client, _| client.cancel(volume, id));
     }
 
     /// An operation of this volume that has ended.
     #[inline]
-    pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
+    pub fn poll_done(&mut self, volume: VolumeHandle) -> Option<IoCompletion> {
         if !self.ended.is_empty()
             && let Some(at) = self.ended.iter().position(|(of, _)| *of == volume)
         {
             return Some(self.ended.remove(at).1);
         }
-        self.inline.take(|client| client.poll_done(volume))
+        self.inline.take_from_endpoint(|client| client.poll_done(volume))
     }
 
     /// A volume that [`Initiator::poll_done`] may have something for. It is named again only after more has
     /// happened to it, so who asks takes all that has ended of it: a loop over thousands of volumes looks
     /// at those alone that did something.
     #[inline]
-    pub fn poll_ended_volume(&mut self) -> Option<Handle> {
+    pub fn poll_ended_volume(&mut self) -> Option<VolumeHandle> {
         match self.ended.first() {
             Some((volume, _)) => Some(*volume),
-            None => self.inline.take(|client| client.poll_ended_volume()),
+            None => self.inline.take_from_endpoint(|client| client.poll_ended_volume()),
         }
     }
 
@@ -271,7 +272,7 @@ impl Initiator {
     }
 
     /// How long a loop of the caller's own may wait for the descriptor; `None`: as long as it likes.
-    pub fn wait_max(&mut self) -> Option<Duration> {
+    pub fn descriptor_wait_max(&mut self) -> Option<Duration> {
         self.inline.wait_max()
     }
 
@@ -279,24 +280,24 @@ impl Initiator {
     ///
     /// # Errors
     /// If the target did not let go in time; the volume is closed all the same.
-    pub fn close(&mut self, volume: Handle) -> Result<(), Error> {
+    pub fn close(&mut self, volume: VolumeHandle) -> Result<(), Error> {
         let grace = self.settings.close_timeout;
-        if !self.inline.endpoint().is_elsewhere(volume) {
-            self.forget(volume);
+        if !self.inline.endpoint().has_paths(volume) {
+            self.drop_volume(volume);
             return Ok(());
         }
-        self.inline.with(|client, cx| client.close(cx, volume, grace));
+        self.inline.with_endpoint(|client, cx| client.close(cx, volume, grace));
         let begun = Instant::now();
         loop {
             while let Some(event) = self.poll_event(volume) {
                 if event == VolumeEvent::Closed {
-                    self.forget(volume);
-                    self.settle();
+                    self.drop_volume(volume);
+                    self.flush_outgoing();
                     return Ok(());
                 }
             }
             let Some(left) = (grace + Duration::from_secs(1)).checked_sub(begun.elapsed()) else {
-                self.forget(volume);
+                self.drop_volume(volume);
                 return Err(Error::new(
                     ErrorKind::TimedOut,
                     "the target did not let go in time: the connection was cut",
@@ -307,21 +308,21 @@ impl Initiator {
     }
 
     /// Lets last words leave.
-    fn settle(&mut self) {
+    fn flush_outgoing(&mut self) {
         (0..2).for_each(|_| self.turn(Some(Duration::ZERO)));
     }
 
     /// Drops a volume at once.
-    pub fn forget(&mut self, volume: Handle) {
-        self.inline.with(|client, _| client.forget(volume));
+    pub fn drop_volume(&mut self, volume: VolumeHandle) {
+        self.inline.with_endpoint(|client, _| client.drop_volume(volume));
         self.ended.retain(|(of, _)| *of != volume);
         self.chunks.retain(|(of, _)| *of != volume);
         self.identities.retain(|(of, _)| *of != volume);
     }
 
     /// Speaks with the endpoint beneath, for what has no call here.
-    pub fn with<R>(&mut self, act: impl FnOnce(&mut Client<AnyPath>, &mut Cx<'_>) -> R) -> R {
-        self.inline.with(act)
+    pub fn with_client<R>(&mut self, act: impl FnOnce(&mut Client<AnyPath>, &mut Cx<'_>) -> R) -> R {
+        self.inline.with_endpoint(act)
     }
 }
 
@@ -338,7 +339,7 @@ impl std::fmt::Debug for Initiator {
 }
 
 /// Names a stripe by its legs: the same legs in another order, or with other chunks, are another volume.
-fn name_stripe(info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chunk: u32) {
+fn set_stripe_identity(info: &mut multipath::VolumeInfo, legs: Option<&[[u8; 16]]>, chunk: u32) {
     match legs {
         Some(legs) => info.uuid = Some(volume::Uuid(stripe_uuid(legs, chunk))),
         None if info.serial.split('+').any(str::is_empty) => info.serial.clear(),
@@ -357,13 +358,13 @@ mod tests {
                 uuid: None,
                 geometry: None,
                 read_only: false,
-                access: volume::Access::Optimized,
+                access: volume::PathAccess::Optimized,
                 product: String::new(),
                 serial: serial.into(),
                 depth: 1,
                 terms: Vec::new(),
             };
-            name_stripe(&mut info, legs, chunk);
+            set_stripe_identity(&mut info, legs, chunk);
             (info.uuid, info.serial)
         };
         let all = [named("A+B", None, 4096), named("B+A", None, 4096), named("A+B", None, 8192)];

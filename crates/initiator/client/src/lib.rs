@@ -16,7 +16,7 @@
 //! # Ok::<(), initiator::Error>(())
 //! ```
 //!
-//! Beneath these calls, which wait, are those that do not: [`Initiator::memory`], [`Initiator::submit`],
+//! Beneath these calls, which wait, are those that do not: [`Initiator::alloc_payload`], [`Initiator::submit`],
 //! [`Initiator::turn`], [`Initiator::poll_done`]. Data goes from the socket straight into the memory that
 //! was submitted, and from there to the socket. [`Initiator::as_fd`](std::os::fd::AsFd) is for a loop of the
 //! caller's own.
@@ -36,25 +36,28 @@
     )
 )]
 
+mod blocking_io;
+mod discovery;
 mod error;
 mod identity;
 mod initiator;
-mod look;
-mod name;
-mod plain;
 mod secret;
 mod settings;
+mod volume_name;
 
+pub use discovery::{DiscoveredTarget, DiscoveryResult, PathExamination, discover_targets, examine_path};
 pub use error::{Error, ErrorKind};
 pub use identity::{IsidChoice, PathIdentity};
-pub use initiator::{Initiator, resolve, secrets};
-pub use look::{Discovered, DiscoveredTarget, Examined, discover, examine};
+pub use initiator::{Initiator, fetch_secrets, resolve_addresses};
 pub use multipath::trace;
-pub use multipath::url::{Options, Url, time};
+pub use multipath::url::{Options, Url, parse_time};
 pub use multipath::{
-    Handle, PathInfo, PathState, Protocol, Registration, ReservationOp, Reservations, VolumeEvent, VolumeInfo,
+    PathInfo, PathState, Protocol, Registration, ReservationOp, Reservations, VolumeEvent, VolumeHandle,
+    VolumeInfo,
 };
-pub use name::{is_volume, stripe_uuid, urls_of};
 pub use reactor::IoChoice;
 pub use settings::Settings;
-pub use volume::{Done, Durability, Extent, Failure, Fault, Geometry, Io, IoId, Op, Outcome, Refusal, Span};
+pub use volume::{
+    Durability, Extent, Failure, Fault, Geometry, Io, IoCompletion, IoId, Op, Outcome, Refusal, Span,
+};
+pub use volume_name::{is_remote_volume_name, stripe_uuid, urls_of_name};

@@ -5,18 +5,18 @@ use std::io::Read;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 
 use multipath::Secret;
-use multipath::url::SecretAt;
+use multipath::url::SecretSource;
 use rustix::fs::OFlags;
 
 use crate::error::Error;
 
 /// Longest secret, in bytes.
-const LEN_MAX: u64 = 1024;
+const SECRET_LEN_MAX: u64 = 1024;
 
 /// Reads one. A line's end behind it does not count.
-pub(crate) fn fetch(at: &SecretAt) -> Result<Secret, Error> {
+pub(crate) fn fetch_secret(at: &SecretSource) -> Result<Secret, Error> {
     let bytes = match at {
-        SecretAt::File(path) => {
+        SecretSource::File(path) => {
             let named =
                 |why: &dyn std::fmt::Display| Error::usage(format!("secret file {}: {why}", path.display()));
             // What is judged is what is read; and nobody is waited for at a pipe's other end.
@@ -40,14 +40,14 @@ pub(crate) fn fetch(at: &SecretAt) -> Result<Secret, Error> {
                     meta.mode() & 0o7777
                 )));
             }
-            let mut bytes = Vec::with_capacity(LEN_MAX as usize + 1);
-            file.take(LEN_MAX + 1).read_to_end(&mut bytes).map_err(|why| named(&why))?;
-            if bytes.len() as u64 > LEN_MAX {
-                return Err(named(&format_args!("is longer than {LEN_MAX} bytes")));
+            let mut bytes = Vec::with_capacity(SECRET_LEN_MAX as usize + 1);
+            file.take(SECRET_LEN_MAX + 1).read_to_end(&mut bytes).map_err(|why| named(&why))?;
+            if bytes.len() as u64 > SECRET_LEN_MAX {
+                return Err(named(&format_args!("is longer than {SECRET_LEN_MAX} bytes")));
             }
             bytes
         }
-        SecretAt::Environment(name) => match std::env::var_os(name) {
+        SecretSource::Environment(name) => match std::env::var_os(name) {
             Some(value) => std::os::unix::ffi::OsStringExt::into_vec(value),
             None => {
                 return Err(Error::usage(format!("the environment has no {name}, which holds the secret")));
@@ -72,26 +72,27 @@ mod tests {
         let mode = rustix::fs::Mode::from(0o600);
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, mode, 0).unwrap();
         for path in [fifo, "/dev/zero".into(), dir.path().to_owned()] {
-            let why = fetch(&SecretAt::File(path.clone())).unwrap_err().message;
+            let why = fetch_secret(&SecretSource::File(path.clone())).unwrap_err().message;
             assert!(why.contains("no regular file"), "{}: {why}", path.display());
         }
         let long = dir.path().join("long");
         fs::write(&long, [b'x'; 1025]).unwrap();
         fs::set_permissions(&long, fs::Permissions::from_mode(0o600)).unwrap();
-        assert!(fetch(&SecretAt::File(long)).unwrap_err().message.contains("longer"));
+        assert!(fetch_secret(&SecretSource::File(long)).unwrap_err().message.contains("longer"));
     }
 
     #[test]
     fn a_file_that_others_can_read_is_refused() {
         let file = tempfile::NamedTempFile::new().unwrap();
         fs::write(file.path(), "topsecretword\n").unwrap();
-        let at = SecretAt::File(file.path().to_owned());
-        assert_eq!(fetch(&at).unwrap().expose(), b"topsecretword");
+        let at = SecretSource::File(file.path().to_owned());
+        assert_eq!(fetch_secret(&at).unwrap().expose(), b"topsecretword");
         fs::set_permissions(file.path(), fs::Permissions::from_mode(0o644)).unwrap();
-        let why = fetch(&at).unwrap_err().message;
+        let why = fetch_secret(&at).unwrap_err().message;
         assert!(why.contains("0644") && why.contains("chmod 600") && !why.contains("topsecretword"), "{why}");
-        assert!(fetch(&SecretAt::File("/nowhere/at/all".into())).is_err());
-        let why = fetch(&SecretAt::Environment("NO_SUCH_VARIABLE_HERE".into())).unwrap_err().message;
+        assert!(fetch_secret(&SecretSource::File("/nowhere/at/all".into())).is_err());
+        let why =
+            fetch_secret(&SecretSource::Environment("NO_SUCH_VARIABLE_HERE".into())).unwrap_err().message;
         assert!(why.contains("NO_SUCH_VARIABLE_HERE"));
     }
 }

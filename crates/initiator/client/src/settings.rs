@@ -27,7 +27,7 @@ pub struct Settings {
     pub poll_ns_max: u64,
     /// Which ISID iSCSI targets see.
     pub isid: IsidChoice,
-    /// The paths of a process that is gone ([`Initiator::identities`](crate::Initiator::identities)), with
+    /// The paths of a process that is gone ([`Initiator::path_identities`](crate::Initiator::path_identities)), with
     /// [`IsidChoice::Inherited`]: a path to the same place is the same nexus again, and any other path is another
     /// one, in whatever order they are opened.
     pub inherited: Vec<PathIdentity>,

@@ -5,7 +5,7 @@
 //!
 //! Long computations (powers for DH-HMAC-CHAP) run on the thread that drives the client, one piece per turn.
 //!
-//! Invariants: a [`Handle`] never names another volume than the one it was given for; a turn looks only at
+//! Invariants: a [`VolumeHandle`] never names another volume than the one it was given for; a turn looks only at
 //! volumes with activity.
 
 use std::collections::VecDeque;
@@ -16,26 +16,26 @@ use backends::Stripe;
 use backends::stripe::StripeMismatch;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Departure, Dial, DialId, Dialled, Endpoint, LinkId, Sockets};
-use stream::{Received, RecvOp, SendOp, Slab, Tag, Timers};
-use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId};
+use endpoint::{Dial, DialId, Dialled, Endpoint, LinkDeparture, LinkId, OutboundSockets};
+use stream::{Received, RecvOp, SendOp, Slab, Tag, TimerQueue};
+use volume::{Backend, DiskId, DiskOp, Geometry, Io, IoCompletion, IoId};
 
 use crate::path::{Path, ReservationOp, VolumeInfo};
 use crate::remote::{PathInfo, RemoteVolume, ReservationReply, VolumeEvent, VolumeSettings};
-use crate::sockets_endpoint::{NoMessage, compute_one, departure, without_peers};
-use crate::striped::Striped;
+use crate::sockets_endpoint::{NoShardMessage, departure_of_close, run_one_computation, without_peers};
+use crate::striped::StripedVolume;
 
 /// Most volumes of one client.
 pub const VOLUMES_MAX: usize = 32_768;
 
 /// Names a volume of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Handle(Tag);
+pub struct VolumeHandle(Tag);
 
-impl Handle {
+impl VolumeHandle {
     /// A number below [`VOLUMES_MAX`] that no other volume of the same client has while this one is open, for
     /// tables of the caller's.
-    pub fn slot(self) -> usize {
+    pub fn slot_index(self) -> usize {
         self.0.slot()
     }
 }
@@ -44,7 +44,7 @@ impl Handle {
 enum VolumeBackend<P> {
     Remote(Box<RemoteVolume<P>>),
     /// On several remote volumes in turn.
-    Stripe(Box<Striped<P>>),
+    Stripe(Box<StripedVolume<P>>),
     /// With the disks that are its own.
     Local(Box<dyn Backend>, Vec<DiskId>),
 }
@@ -66,7 +66,7 @@ macro_rules! elsewhere {
     };
 }
 
-struct Slot<P> {
+struct VolumeSlot<P> {
     kind: VolumeBackend<P>,
     /// It is in the list of those to be looked at.
     touched: bool,
@@ -81,7 +81,7 @@ struct Slot<P> {
 
 /// Whose a link is.
 #[derive(Clone, Copy)]
-struct Owned {
+struct LinkOwner {
     link: LinkId,
     volume: Tag,
     /// It was left; what is out still comes back.
@@ -90,7 +90,7 @@ struct Owned {
 
 /// See the module.
 pub struct Client<P> {
-    slots: Slab<Slot<P>>,
+    slots: Slab<VolumeSlot<P>>,
     touched: VecDeque<Tag>,
     /// Those that were looked at in this turn and may have something to start.
     ready: VecDeque<Tag>,
@@ -101,9 +101,9 @@ pub struct Client<P> {
     disks: VecDeque<Tag>,
     leaving: VecDeque<Tag>,
     dialling: VecDeque<Tag>,
-    timers: Timers<Tag>,
+    timers: TimerQueue<Tag>,
     /// By the low half of a link's name: its name and its volume.
-    links: Vec<Option<Owned>>,
+    links: Vec<Option<LinkOwner>>,
     /// Links that nobody wants any more.
     cuts: VecDeque<LinkId>,
     dials: Vec<(DialId, Tag, DialId)>,
@@ -127,7 +127,7 @@ impl<P: Path> Client<P> {
             disks: VecDeque::new(),
             leaving: VecDeque::new(),
             dialling: VecDeque::new(),
-            timers: Timers::default(),
+            timers: TimerQueue::default(),
             links: Vec::new(),
             cuts: VecDeque::new(),
             dials: Vec::new(),
@@ -137,7 +137,7 @@ impl<P: Path> Client<P> {
 
     /// Opens a remote volume by these paths, as [`RemoteVolume::open`] does; `None`: there are
     /// [`VOLUMES_MAX`] already.
-    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, settings: VolumeSettings) -> Option<Handle> {
+    pub fn open(&mut self, cx: &mut Cx<'_>, paths: Vec<P>, settings: VolumeSettings) -> Option<VolumeHandle> {
         if self.slots.is_full() {
             return None;
         }
@@ -155,30 +155,35 @@ impl<P: Path> Client<P> {
         cx: &mut Cx<'_>,
         legs: Vec<(Vec<P>, VolumeSettings)>,
         chunk: u32,
-    ) -> Option<Handle> {
+    ) -> Option<VolumeHandle> {
         if self.slots.is_full() {
             return None;
         }
         let legs = legs.into_iter().map(|(paths, settings)| (RemoteVolume::open(cx, paths, settings), None));
         let stripe = Stripe::new(legs.collect(), chunk, None, None);
-        self.insert(VolumeBackend::Stripe(Box::new(Striped::new(stripe))), false)
+        self.insert(VolumeBackend::Stripe(Box::new(StripedVolume::new(stripe))), false)
     }
 
     /// Takes a backend that is open, with the disks that are its own; `None`: there are [`VOLUMES_MAX`]
     /// already.
-    pub fn add(&mut self, backend: Box<dyn Backend>, disks: Vec<DiskId>, read_only: bool) -> Option<Handle> {
+    pub fn add_backend(
+        &mut self,
+        backend: Box<dyn Backend>,
+        disks: Vec<DiskId>,
+        read_only: bool,
+    ) -> Option<VolumeHandle> {
         self.insert(VolumeBackend::Local(backend, disks), read_only)
     }
 
-    fn insert(&mut self, kind: VolumeBackend<P>, read_only: bool) -> Option<Handle> {
-        let slot = Slot { kind, touched: false, busy: false, noted: None, in_work: 0, read_only };
+    fn insert(&mut self, kind: VolumeBackend<P>, read_only: bool) -> Option<VolumeHandle> {
+        let slot = VolumeSlot { kind, touched: false, busy: false, noted: None, in_work: 0, read_only };
         let tag = self.slots.insert(slot).ok()?;
-        self.touch(tag);
-        Some(Handle(tag))
+        self.mark_pending(tag);
+        Some(VolumeHandle(tag))
     }
 
     /// A remote volume, to look at.
-    pub fn remote(&self, volume: Handle) -> Option<&RemoteVolume<P>> {
+    pub fn remote_volume(&self, volume: VolumeHandle) -> Option<&RemoteVolume<P>> {
         match &self.slots.get(volume.0)?.kind {
             VolumeBackend::Remote(remote) => Some(remote),
             VolumeBackend::Stripe(_) | VolumeBackend::Local(..) => None,
@@ -186,12 +191,12 @@ impl<P: Path> Client<P> {
     }
 
     /// Whether a volume has paths.
-    pub fn is_elsewhere(&self, volume: Handle) -> bool {
+    pub fn has_paths(&self, volume: VolumeHandle) -> bool {
         self.slots.get(volume.0).is_some_and(|slot| !matches!(slot.kind, VolumeBackend::Local(..)))
     }
 
     /// What a volume that is elsewhere is like; `None` before it is open.
-    pub fn info(&self, volume: Handle) -> Option<Arc<VolumeInfo>> {
+    pub fn info(&self, volume: VolumeHandle) -> Option<Arc<VolumeInfo>> {
         match &self.slots.get(volume.0)?.kind {
             VolumeBackend::Remote(remote) => remote.info().cloned(),
             VolumeBackend::Stripe(striped) => striped.info().map(Arc::new),
@@ -200,18 +205,18 @@ impl<P: Path> Client<P> {
     }
 
     /// The UUIDs of a stripe's legs; `None` if it is none, or one has no UUID, or is not open.
-    pub fn leg_uuids(&self, volume: Handle) -> Option<Vec<[u8; 16]>> {
+    pub fn leg_uuids(&self, volume: VolumeHandle) -> Option<Vec<[u8; 16]>> {
         match &self.slots.get(volume.0)?.kind {
-            VolumeBackend::Stripe(striped) => striped.uuids(),
+            VolumeBackend::Stripe(striped) => striped.leg_uuids(),
             VolumeBackend::Remote(_) | VolumeBackend::Local(..) => None,
         }
     }
 
     /// The paths of a volume; of a stripe, those of all legs in their order.
-    pub fn paths(&self, volume: Handle) -> Vec<PathInfo> {
+    pub fn paths(&self, volume: VolumeHandle) -> Vec<PathInfo> {
         match self.slots.get(volume.0).map(|slot| &slot.kind) {
             Some(VolumeBackend::Remote(remote)) => {
-                (0..remote.paths()).filter_map(|path| remote.path_info(path)).collect()
+                (0..remote.path_count()).filter_map(|path| remote.path_info(path)).collect()
             }
             Some(VolumeBackend::Stripe(striped)) => striped.paths(),
             Some(VolumeBackend::Local(..)) | None => Vec::new(),
@@ -219,34 +224,34 @@ impl<P: Path> Client<P> {
     }
 
     /// Whether a volume's geometry or protection has changed since this was last asked.
-    pub fn has_changed(&mut self, volume: Handle) -> bool {
-        self.any_remote(volume, RemoteVolume::has_changed)
+    pub fn has_geometry_changed(&mut self, volume: VolumeHandle) -> bool {
+        self.any_remote_volume(volume, RemoteVolume::has_geometry_changed)
     }
 
     /// Whether [`PathInfo::lands_for`] of a path of this volume has grown, or is told by its target for the first time,
     /// since this was last asked.
-    pub fn has_landing_changed(&mut self, volume: Handle) -> bool {
-        self.any_remote(volume, RemoteVolume::has_landing_changed)
+    pub fn has_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
+        self.any_remote_volume(volume, RemoteVolume::has_lost_command_lifetime_changed)
     }
 
-    fn any_remote(&mut self, volume: Handle, asked: fn(&mut RemoteVolume<P>) -> bool) -> bool {
+    fn any_remote_volume(&mut self, volume: VolumeHandle, asked: fn(&mut RemoteVolume<P>) -> bool) -> bool {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
             Some(VolumeBackend::Remote(remote)) => asked(remote),
-            Some(VolumeBackend::Stripe(striped)) => striped.any_leg(asked),
+            Some(VolumeBackend::Stripe(striped)) => striped.any_leg_reports(asked),
             Some(VolumeBackend::Local(..)) | None => false,
         }
     }
 
     /// Why the legs of a stripe, as far as they are known, make none.
-    pub fn misfit(&self, volume: Handle) -> Option<StripeMismatch> {
+    pub fn stripe_mismatch(&self, volume: VolumeHandle) -> Option<StripeMismatch> {
         match &self.slots.get(volume.0)?.kind {
-            VolumeBackend::Stripe(striped) => striped.stripe.misfit(),
+            VolumeBackend::Stripe(striped) => striped.stripe.mismatch(),
             VolumeBackend::Remote(_) | VolumeBackend::Local(..) => None,
         }
     }
 
     /// What a volume's blocks are like; `None` before it is open.
-    pub fn geometry(&self, volume: Handle) -> Option<Geometry> {
+    pub fn geometry(&self, volume: VolumeHandle) -> Option<Geometry> {
         match &self.slots.get(volume.0)?.kind {
             VolumeBackend::Remote(remote) => remote.known_geometry(),
             VolumeBackend::Stripe(striped) => {
@@ -257,7 +262,7 @@ impl<P: Path> Client<P> {
     }
 
     /// Whether writes are refused.
-    pub fn is_read_only(&self, volume: Handle) -> bool {
+    pub fn is_read_only(&self, volume: VolumeHandle) -> bool {
         self.slots.get(volume.0).is_some_and(|slot| match &slot.kind {
             VolumeBackend::Remote(remote) => remote.is_read_only(),
             VolumeBackend::Stripe(striped) => striped.stripe.is_read_only(),
@@ -268,7 +273,7 @@ impl<P: Path> Client<P> {
     /// Starts an operation. It ends by [`Client::poll_done`]; gives it back if the volume holds as many as it
     /// can, or is not there any more.
     #[inline]
-    pub fn submit(&mut self, cx: &mut Cx<'_>, volume: Handle, io: Io) -> Result<(), Io> {
+    pub fn submit(&mut self, cx: &mut Cx<'_>, volume: VolumeHandle, io: Io) -> Result<(), Io> {
         let Some(slot) = self.slots.get_mut(volume.0) else { return Err(io) };
         match &mut slot.kind {
             VolumeBackend::Remote(remote) if !remote.has_room() => return Err(io),
@@ -281,24 +286,24 @@ impl<P: Path> Client<P> {
                 backend.submit(cx, io);
             }
         }
-        self.touch(volume.0);
+        self.mark_pending(volume.0);
         Ok(())
     }
 
     /// Asks that an operation end early. It still ends by [`Client::poll_done`].
-    pub fn cancel(&mut self, volume: Handle, id: IoId) {
+    pub fn cancel(&mut self, volume: VolumeHandle, id: IoId) {
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
             Some(VolumeBackend::Remote(remote)) => remote.cancel(id),
             Some(VolumeBackend::Stripe(striped)) => striped.stripe.cancel(id),
             Some(VolumeBackend::Local(backend, _)) => backend.cancel(id),
             None => return,
         }
-        self.touch(volume.0);
+        self.mark_pending(volume.0);
     }
 
     /// An operation of this volume that has ended.
     #[inline]
-    pub fn poll_done(&mut self, volume: Handle) -> Option<Done> {
+    pub fn poll_done(&mut self, volume: VolumeHandle) -> Option<IoCompletion> {
         let slot = self.slots.get_mut(volume.0)?;
         match &mut slot.kind {
             VolumeBackend::Remote(remote) => remote.poll_done(),
@@ -314,18 +319,18 @@ impl<P: Path> Client<P> {
     /// A volume that [`Client::poll_done`] may have something for. It is named again only after more has
     /// happened to it, so who asks takes all that has ended of it.
     #[inline]
-    pub fn poll_ended_volume(&mut self) -> Option<Handle> {
+    pub fn poll_ended_volume(&mut self) -> Option<VolumeHandle> {
         loop {
             let tag = self.busy.pop_front()?;
             if let Some(slot) = self.slots.get_mut(tag) {
                 slot.busy = false;
-                return Some(Handle(tag));
+                return Some(VolumeHandle(tag));
             }
         }
     }
 
     /// What has changed about this volume.
-    pub fn poll_event(&mut self, volume: Handle) -> Option<VolumeEvent> {
+    pub fn poll_event(&mut self, volume: VolumeHandle) -> Option<VolumeEvent> {
         match &mut self.slots.get_mut(volume.0)?.kind {
             VolumeBackend::Remote(remote) => remote.poll_event(),
             VolumeBackend::Stripe(striped) => striped.poll_event(),
@@ -335,23 +340,23 @@ impl<P: Path> Client<P> {
 
     /// Asks something about a remote volume's reservations; false if it is no remote one, or too many are
     /// asked already.
-    pub fn request_reservation(
+    pub fn submit_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
-        volume: Handle,
+        volume: VolumeHandle,
         id: IoId,
         request: ReservationOp,
     ) -> bool {
-        self.touch(volume.0);
+        self.mark_pending(volume.0);
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
-            Some(VolumeBackend::Remote(remote)) => remote.request_reservation(cx, id, request),
+            Some(VolumeBackend::Remote(remote)) => remote.submit_reservation_op(cx, id, request),
             Some(VolumeBackend::Stripe(striped)) => striped.refuse_reservation(id),
             Some(VolumeBackend::Local(..)) | None => false,
         }
     }
 
     /// How such a question ended.
-    pub fn poll_reservation_reply(&mut self, volume: Handle) -> Option<ReservationReply> {
+    pub fn poll_reservation_reply(&mut self, volume: VolumeHandle) -> Option<ReservationReply> {
         match &mut self.slots.get_mut(volume.0)?.kind {
             VolumeBackend::Remote(remote) => remote.poll_reservation_reply(),
             VolumeBackend::Stripe(striped) => striped.poll_reservation_reply(),
@@ -360,17 +365,17 @@ impl<P: Path> Client<P> {
     }
 
     /// Ends a remote volume, as [`RemoteVolume::close`] does. A local one is closed at once.
-    pub fn close(&mut self, cx: &mut Cx<'_>, volume: Handle, grace: Duration) {
-        self.touch(volume.0);
+    pub fn close(&mut self, cx: &mut Cx<'_>, volume: VolumeHandle, grace: Duration) {
+        self.mark_pending(volume.0);
         match self.slots.get_mut(volume.0).map(|slot| &mut slot.kind) {
             Some(VolumeBackend::Remote(remote)) => remote.close(cx, grace),
             Some(VolumeBackend::Stripe(striped)) => striped.stripe.close(cx, grace),
-            Some(VolumeBackend::Local(..)) | None => self.forget(volume),
+            Some(VolumeBackend::Local(..)) | None => self.drop_volume(volume),
         }
     }
 
     /// Drops a volume with everything that it holds; its sockets, if it has any, are cut.
-    pub fn forget(&mut self, volume: Handle) {
+    pub fn drop_volume(&mut self, volume: VolumeHandle) {
         if self.slots.get(volume.0).is_some_and(|slot| slot.busy) {
             self.busy.retain(|tag| *tag != volume.0);
         }
@@ -383,7 +388,7 @@ impl<P: Path> Client<P> {
     }
 
     #[inline]
-    fn touch(&mut self, tag: Tag) {
+    fn mark_pending(&mut self, tag: Tag) {
         if let Some(slot) = self.slots.get_mut(tag)
             && !slot.touched
         {
@@ -393,17 +398,17 @@ impl<P: Path> Client<P> {
     }
 
     #[inline]
-    fn owner(&self, link: LinkId) -> Option<Tag> {
+    fn volume_of_link(&self, link: LinkId) -> Option<Tag> {
         let owned = (*self.links.get(link.0 as u32 as usize)?)?;
         (owned.link == link).then_some(owned.volume)
     }
 
     /// Everything that a volume wants now was started: what is left is for later.
     #[inline]
-    fn looked_at(&mut self, tag: Tag) {
-        let Some(Slot { kind, noted, .. }) = self.slots.get_mut(tag) else { return };
+    fn finish_turn(&mut self, tag: Tag) {
+        let Some(VolumeSlot { kind, noted, .. }) = self.slots.get_mut(tag) else { return };
         let wanted = elsewhere!(kind, volume => volume.poll_timeout(), else None);
-        self.timers.note(tag, wanted, noted);
+        self.timers.update_timer(tag, wanted, noted);
         self.leaving.push_back(tag);
         self.dialling.push_back(tag);
     }
@@ -414,31 +419,31 @@ impl<P: Path> Endpoint for Client<P> {
 
     #[inline]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        if let Some(tag) = self.owner(link)
+        if let Some(tag) = self.volume_of_link(link)
             && let Some(slot) = self.slots.get_mut(tag)
         {
             elsewhere!(&mut slot.kind, volume => volume.handle_recv(cx, link, op, came), else {});
-            self.touch(tag);
+            self.mark_pending(tag);
         }
     }
 
     #[inline]
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        if let Some(tag) = self.owner(link)
+        if let Some(tag) = self.volume_of_link(link)
             && let Some(slot) = self.slots.get_mut(tag)
         {
             elsewhere!(&mut slot.kind, volume => volume.handle_written(cx, link, how), else {});
-            self.touch(tag);
+            self.mark_pending(tag);
         }
     }
 
     #[inline]
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        if let Some(tag) = self.owner(link)
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        if let Some(tag) = self.volume_of_link(link)
             && let Some(slot) = self.slots.get_mut(tag)
         {
-            elsewhere!(&mut slot.kind, volume => volume.handle_sent(cx, link, op), else {});
-            self.touch(tag);
+            elsewhere!(&mut slot.kind, volume => volume.handle_send_released(cx, link, op), else {});
+            self.mark_pending(tag);
         }
     }
 
@@ -449,19 +454,19 @@ impl<P: Path> Endpoint for Client<P> {
         });
         if let Some((tag, backend)) = owner {
             backend.handle_disk(cx, op, came);
-            self.touch(tag);
+            self.mark_pending(tag);
         }
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        while let Some((time, tag)) = self.timers.due(cx.now) {
+        while let Some((time, tag)) = self.timers.pop_due(cx.now) {
             let Some(slot) = self.slots.get_mut(tag).filter(|slot| slot.noted == Some(time)) else {
                 continue;
             };
             slot.noted = None;
             elsewhere!(&mut slot.kind, volume => volume.handle_timeout(cx), else {});
             // When it has been looked at, it notes its next time.
-            self.touch(tag);
+            self.mark_pending(tag);
         }
     }
 
@@ -474,8 +479,7 @@ impl<P: Path> Endpoint for Client<P> {
             if !std::mem::replace(&mut slot.busy, true) {
                 self.busy.push_back(tag);
             }
-            let again =
-                elsewhere!(&mut slot.kind, volume => volume.turn(cx) | compute_one(volume), else false);
+            let again = elsewhere!(&mut slot.kind, volume => volume.turn(cx) | run_one_computation(volume), else false);
             if again {
                 slot.touched = true;
                 self.touched.push_back(tag);
@@ -498,26 +502,26 @@ impl<P: Path> Endpoint for Client<P> {
                 return Some(link);
             }
             self.ready.pop_front();
-            self.looked_at(tag);
+            self.finish_turn(tag);
         }
         None
     }
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        let slot = self.slots.get_mut(self.owner(link)?)?;
+        let slot = self.slots.get_mut(self.volume_of_link(link)?)?;
         elsewhere!(&mut slot.kind, volume => volume.poll_recv(cx, link), else None)
     }
 
     #[inline]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        let slot = self.slots.get_mut(self.owner(link)?)?;
+        let slot = self.slots.get_mut(self.volume_of_link(link)?)?;
         elsewhere!(&mut slot.kind, volume => volume.poll_send(cx, link), else None)
     }
 
     fn poll_disk(&mut self) -> Option<DiskOp> {
         while let Some(&tag) = self.disks.front() {
-            if let Some(Slot { kind: VolumeBackend::Local(backend, _), .. }) = self.slots.get_mut(tag)
+            if let Some(VolumeSlot { kind: VolumeBackend::Local(backend, _), .. }) = self.slots.get_mut(tag)
                 && let Some(op) = backend.poll_disk()
             {
                 return Some(op);
@@ -527,13 +531,15 @@ impl<P: Path> Endpoint for Client<P> {
         None
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<NoMessage>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<NoShardMessage>)> {
         if let Some(link) = self.cuts.pop_front() {
-            return Some((link, Departure::Abort));
+            return Some((link, LinkDeparture::Abort));
         }
         let (link, how) = loop {
             let slot = self.slots.get_mut(*self.leaving.front()?);
-            match slot.and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_leave(), else None)) {
+            match slot
+                .and_then(|slot| elsewhere!(&mut slot.kind, volume => volume.poll_link_close(), else None))
+            {
                 Some(leave) => break leave,
                 None => self.leaving.pop_front(),
             };
@@ -541,11 +547,11 @@ impl<P: Path> Endpoint for Client<P> {
         if let Some(Some(owned)) = self.links.get_mut(link.0 as u32 as usize) {
             owned.left = true;
         }
-        Some((link, departure(how)))
+        Some((link, departure_of_close(how)))
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        self.timers.next()
+        self.timers.next_time()
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {
@@ -573,7 +579,7 @@ impl<P: Path> Endpoint for Client<P> {
             }
             let gone = self.slots.get(tag).is_none();
             if let Some(owned) = self.links.get_mut(at) {
-                *owned = Some(Owned { link: dialled.link, volume: tag, left: gone });
+                *owned = Some(LinkOwner { link: dialled.link, volume: tag, left: gone });
             }
             if gone {
                 return self.cuts.push_back(dialled.link);
@@ -581,7 +587,7 @@ impl<P: Path> Endpoint for Client<P> {
         }
         if let Some(slot) = self.slots.get_mut(tag) {
             elsewhere!(&mut slot.kind, volume => volume.handle_dialled(cx, inner, how), else {});
-            self.touch(tag);
+            self.mark_pending(tag);
         }
     }
 }

@@ -18,7 +18,7 @@
     )
 )]
 
-mod any;
+mod any_path;
 mod client;
 pub mod iscsi;
 pub mod nvme;
@@ -31,16 +31,19 @@ pub mod suggest;
 pub mod trace;
 pub mod url;
 
-pub use any::{AnyPath, HostIdentity, PathConfigError, Secrets, ask_subsystems, ask_targets};
-pub use client::{Client, Handle, VOLUMES_MAX};
+pub use any_path::{
+    AnyPath, HostIdentity, PathConfigError, UrlSecrets, subsystem_discovery, target_discovery,
+};
+pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{
-    DownReason, Event, IoError, Path, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
+    DownReason, IoError, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
 };
 pub use remote::{
-    Expected, IN_WORK_MAX, PATHS_MAX, PathCounts, PathInfo, PathProblem, PathState, REQUESTS_MAX,
-    RemoteVolume, ReservationReply, VolumeEvent, VolumeMismatch, VolumeSettings, is_same_serial,
+    ExpectedVolume, IN_WORK_MAX, PATHS_MAX, PathCounters, PathInfo, PathProblem, PathState,
+    RESERVATION_OPS_MAX, RemoteVolume, ReservationReply, VolumeEvent, VolumeMismatch, VolumeSettings,
+    matches_serial,
 };
 pub use secret::Secret;
-pub use sockets_endpoint::{NoMessage, SocketsEndpoint};
+pub use sockets_endpoint::{NoShardMessage, SocketsEndpoint};
 pub use trace::Trace;
 pub use url::Url;

@@ -1,19 +1,19 @@
 //! The contract of a path to a remote volume, over either protocol.
 //!
 //! Invariants:
-//! - Every operation that a path accepted ends exactly once, by [`Event::Done`] with its memory.
-//! - [`Event::Down`] follows the end of all operations in flight, at most [`Path::poll_timeout`]'s time after
+//! - Every operation that a path accepted ends exactly once, by [`PathEvent::Done`] with its memory.
+//! - [`PathEvent::Down`] follows the end of all operations in flight, at most [`Path::poll_timeout`]'s time after
 //!   the loss.
-//! - After [`Event::Fenced`] nothing that was submitted before can reach the medium any more.
+//! - After [`PathEvent::Fenced`] nothing that was submitted before can reach the medium any more.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Payload};
-use endpoint::Sockets;
+use endpoint::OutboundSockets;
 use volume::reservation::{Action, Key, ReservationType};
-use volume::{Access, Failure, Geometry, Identity, IoId, Op, Outcome, Uuid};
+use volume::{Failure, Geometry, Identity, IoId, Op, Outcome, PathAccess, Uuid};
 
 /// Which protocol a path speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -36,7 +36,7 @@ pub struct VolumeInfo {
     /// Whether the target lets us write.
     pub read_only: bool,
     /// The state of the path.
-    pub access: Access,
+    pub access: PathAccess,
     /// Vendor, product and revision, or model and firmware, in the target's words.
     pub product: String,
     /// Serial number.
@@ -126,7 +126,7 @@ pub enum DownReason {
 
 /// What a path tells.
 #[derive(Debug)]
-pub enum Event {
+pub enum PathEvent {
     /// Operations may be submitted.
     Up(Arc<VolumeInfo>),
     /// Something of it has changed: size, access, protection.
@@ -156,47 +156,47 @@ pub enum Event {
 }
 
 /// One way to a remote volume.
-pub trait Path: Sockets {
+pub trait Path: OutboundSockets {
     /// Which protocol it speaks.
     fn protocol(&self) -> Protocol;
-    /// Connects, or connects again. [`Event::Up`] or [`Event::Down`] follows in bounded time. To be
+    /// Connects, or connects again. [`PathEvent::Up`] or [`PathEvent::Down`] follows in bounded time. To be
     /// called while the path is down.
     fn connect(&mut self, cx: &mut Cx<'_>);
     /// Starts an operation ([`Op::Read`], `Write`, `Flush`, `WriteZeroes`, `Unmap`, `Compare`,
     /// `CompareAndWrite`, `Verify`, `Prefetch`, `Extents`; what the target cannot do ends as
     /// [`volume::Refusal::Unsupported`]); gives it back if the window is full or the path not up.
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)>;
-    /// Asks something about reservations; it ends by [`Event::ReservationReply`]. Gives it back as
+    /// Asks something about reservations; it ends by [`PathEvent::ReservationReply`]. Gives it back as
     /// [`Path::submit`] does.
-    fn request_reservation(
+    fn submit_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp>;
-    /// Asks that an operation end early. It still ends by [`Event::Done`].
+    /// Asks that an operation end early. It still ends by [`PathEvent::Done`].
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId);
     /// After operations whose fate is unknown: makes sure that none of them can land any more (the
     /// session reinstated, the controller reset, or the time over after which the target must have
-    /// given up), then says [`Event::Fenced`]; in bounded time, whatever the target does. To be called
+    /// given up), then says [`PathEvent::Fenced`]; in bounded time, whatever the target does. To be called
     /// whether the path is up or down, and not again before `Fenced`; [`Path::connect`] may be called
     /// meanwhile. It covers what was lost before the call.
     fn fence(&mut self, cx: &mut Cx<'_>);
     /// Where its target is reached, and by which name, if a login elsewhere in the same portal group would end
     /// what this path has lost.
-    fn portals(&self) -> Option<(&str, &[SocketAddr])>;
+    fn target_portals(&self) -> Option<(&str, &[SocketAddr])>;
     /// Portals by which other paths reach the same target: what this path loses is ended by them where its own
     /// are out of reach.
-    fn fence_by(&mut self, portals: Vec<SocketAddr>);
+    fn set_fence_portals(&mut self, portals: Vec<SocketAddr>);
     /// How long after the loss of its connection commands of this path may still be carried out, as far as is
     /// known now: for who goes on after this process has died, and can fence nothing.
-    fn lands_for(&self) -> Duration;
+    fn lost_command_lifetime(&self) -> Duration;
     /// No path serves now: if this one did not, it looks at once whether it does by now, where nothing else
-    /// would tell it. [`Event::Changed`] follows if it does.
-    fn look_now(&mut self);
-    /// Ends the connection: politely within `grace`, then at once. [`Event::Down`] follows.
+    /// would tell it. [`PathEvent::Changed`] follows if it does.
+    fn recheck_access(&mut self);
+    /// Ends the connection: politely within `grace`, then at once. [`PathEvent::Down`] follows.
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration);
     /// What happened, oldest first.
     #[must_use]
-    fn poll_event(&mut self) -> Option<Event>;
+    fn poll_event(&mut self) -> Option<PathEvent>;
 }

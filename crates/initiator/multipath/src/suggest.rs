@@ -4,7 +4,7 @@
 ///
 /// Near enough means a similarity of at least 0.7 (Jaro-Winkler), one slip in three letters, or
 /// one word being the start of the other; anything further apart would only mislead.
-pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
+pub fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.to_ascii_lowercase();
     let near = |candidate: &str| {
         let slips = strsim::damerau_levenshtein(&word, candidate);
@@ -19,8 +19,8 @@ pub fn nearest<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// The sentence that follows an unknown word: `; did you mean "size"?`, or the whole list of what is known.
-pub fn hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
-    match nearest(word, known.clone()) {
+pub fn unknown_word_hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
+    match nearest_word(word, known.clone()) {
         Some(candidate) => format!("; did you mean \"{candidate}\"?"),
         None => {
             let all: Vec<&str> = known.into_iter().collect();
@@ -44,8 +44,8 @@ mod tests {
             ("ucid", Some("uuid")),
             ("qqq", None),
         ] {
-            assert_eq!(nearest(word, known), want, "{word}");
+            assert_eq!(nearest_word(word, known), want, "{word}");
         }
-        assert_eq!(hint("qqq", known), "; known: size, block, physical, ro, uuid");
+        assert_eq!(unknown_word_hint("qqq", known), "; known: size, block, physical, ro, uuid");
     }
 }

@@ -15,11 +15,11 @@ pub const LINES_MAX: usize = 4096;
 
 /// A step of coming up, in the words of the protocol's standard: `ICReq`, `Connect`,
 /// `SecurityNegotiation`.
-pub type Stage = &'static str;
+pub type StageName = &'static str;
 
 /// Who says something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Side {
+pub enum Speaker {
     /// We do.
     Us,
     /// The target does.
@@ -28,26 +28,26 @@ pub enum Side {
 
 /// One line of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Line {
+pub struct TraceLine {
     /// When.
     pub at: Time,
     /// Which connection: the NVMe queue's number, or the iSCSI CID. 0 is the first.
     pub connection: u16,
     /// Within which step.
-    pub stage: Stage,
+    pub stage: StageName,
     /// What happened.
-    pub event: LineEvent,
+    pub event: TraceEvent,
 }
 
 /// What a line tells.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum LineEvent {
+pub enum TraceEvent {
     /// The step begins.
     Begins,
     /// A key or field, and its value: an offer of ours, or an answer.
     Field {
         /// Whose.
-        by: Side,
+        by: Speaker,
         /// Its name in the standard.
         name: Cow<'static, str>,
         /// Its value, as people write it.
@@ -68,71 +68,74 @@ pub enum LineEvent {
 #[derive(Debug, Default)]
 pub struct Trace {
     on: bool,
-    lines: VecDeque<Line>,
+    lines: VecDeque<TraceLine>,
     lost: u64,
 }
 
 impl Trace {
     /// A trace that is off.
-    pub fn off() -> Self {
+    pub fn disabled() -> Self {
         Self::default()
     }
 
     /// Turns it on or off. What was kept stays.
-    pub fn turn(&mut self, on: bool) {
+    pub fn set_enabled(&mut self, on: bool) {
         self.on = on;
     }
 
     /// Whether it is on.
-    pub fn is_on(&self) -> bool {
+    pub fn is_enabled(&self) -> bool {
         self.on
     }
 
     /// The oldest line that nobody has taken.
     #[must_use]
-    pub fn poll(&mut self) -> Option<Line> {
+    pub fn poll_line(&mut self) -> Option<TraceLine> {
         self.lines.pop_front()
     }
 
     /// How many lines there was no room for.
-    pub fn lost(&self) -> u64 {
+    pub fn dropped_lines(&self) -> u64 {
         self.lost
     }
 
     /// A step of a connection begins.
-    pub fn begins(&mut self, at: Time, connection: u16, stage: Stage) {
-        self.put(at, connection, stage, || LineEvent::Begins);
+    pub fn stage_started(&mut self, at: Time, connection: u16, stage: StageName) {
+        self.push_line(at, connection, stage, || TraceEvent::Begins);
     }
 
     /// A key or field is said. `value` is only made if somebody listens.
-    pub fn field(
+    pub fn trace_field(
         &mut self,
         at: Time,
-        (connection, stage): (u16, Stage),
-        by: Side,
+        (connection, stage): (u16, StageName),
+        by: Speaker,
         name: impl Into<Cow<'static, str>>,
         value: impl FnOnce() -> String,
     ) {
-        self.put(at, connection, stage, || LineEvent::Field { by, name: name.into(), value: value() });
+        self.push_line(at, connection, stage, || TraceEvent::Field { by, name: name.into(), value: value() });
     }
 
     /// A step has ended well.
-    pub fn ends(&mut self, at: Time, connection: u16, stage: Stage) {
-        self.put(at, connection, stage, || LineEvent::Ends);
+    pub fn stage_succeeded(&mut self, at: Time, connection: u16, stage: StageName) {
+        self.push_line(at, connection, stage, || TraceEvent::Ends);
     }
 
     /// A step has failed.
-    pub fn fails(
+    pub fn stage_failed(
         &mut self,
         at: Time,
-        (connection, stage): (u16, Stage),
+        (connection, stage): (u16, StageName),
         why: impl Into<String>,
         advice: impl Into<String>,
     ) {
-        self.put(at, connection, stage, || LineEvent::Fails { why: why.into(), advice: advice.into() });
+        self.push_line(at, connection, stage, || TraceEvent::Fails {
+            why: why.into(),
+            advice: advice.into(),
+        });
     }
 
-    fn put(&mut self, at: Time, connection: u16, stage: Stage, event: impl FnOnce() -> LineEvent) {
+    fn push_line(&mut self, at: Time, connection: u16, stage: StageName, event: impl FnOnce() -> TraceEvent) {
         if !self.on {
             return;
         }
@@ -140,7 +143,7 @@ impl Trace {
             self.lost += 1;
             return;
         }
-        self.lines.push_back(Line { at, connection, stage, event: event() });
+        self.lines.push_back(TraceLine { at, connection, stage, event: event() });
     }
 }
 
@@ -150,28 +153,30 @@ mod tests {
 
     #[test]
     fn a_trace_that_is_off_makes_no_value_and_one_that_is_on_is_bounded() {
-        let mut trace = Trace::off();
-        trace.field(Time(1), (0, "Connect"), Side::Us, "SUBNQN", || unreachable!("nothing listens there"));
-        assert_eq!(trace.poll(), None);
-        trace.turn(true);
-        trace.begins(Time(2), 3, "Connect");
-        trace.field(Time(3), (3, "Connect"), Side::Target, "CNTLID", || "7".into());
-        trace.fails(Time(4), (3, "Connect"), "refused", "");
-        let line = trace.poll().unwrap();
+        let mut trace = Trace::disabled();
+        trace.trace_field(Time(1), (0, "Connect"), Speaker::Us, "SUBNQN", || {
+            unreachable!("nothing listens there")
+        });
+        assert_eq!(trace.poll_line(), None);
+        trace.set_enabled(true);
+        trace.stage_started(Time(2), 3, "Connect");
+        trace.trace_field(Time(3), (3, "Connect"), Speaker::Target, "CNTLID", || "7".into());
+        trace.stage_failed(Time(4), (3, "Connect"), "refused", "");
+        let line = trace.poll_line().unwrap();
         assert_eq!(
             (line.at, line.connection, line.stage, line.event),
-            (Time(2), 3, "Connect", LineEvent::Begins)
+            (Time(2), 3, "Connect", TraceEvent::Begins)
         );
-        let field = LineEvent::Field { by: Side::Target, name: "CNTLID".into(), value: "7".into() };
-        assert_eq!(trace.poll().unwrap().event, field);
+        let field = TraceEvent::Field { by: Speaker::Target, name: "CNTLID".into(), value: "7".into() };
+        assert_eq!(trace.poll_line().unwrap().event, field);
         assert_eq!(
-            trace.poll().unwrap().event,
-            LineEvent::Fails { why: "refused".into(), advice: String::new() }
+            trace.poll_line().unwrap().event,
+            TraceEvent::Fails { why: "refused".into(), advice: String::new() }
         );
         for _ in 0..=LINES_MAX {
-            trace.ends(Time(5), 0, "Connect");
+            trace.stage_succeeded(Time(5), 0, "Connect");
         }
-        assert_eq!(trace.lost(), 1);
-        assert_eq!(std::iter::from_fn(|| trace.poll()).count(), LINES_MAX);
+        assert_eq!(trace.dropped_lines(), 1);
+        assert_eq!(std::iter::from_fn(|| trace.poll_line()).count(), LINES_MAX);
     }
 }

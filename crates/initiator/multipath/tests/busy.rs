@@ -1,6 +1,6 @@
 //! A driver of thousands of volumes looks only at those with completed operations.
 
-use backends::Null;
+use backends::NullBackend;
 use blockwire_multipath::{AnyPath, Client};
 use buf::{Cx, Entropy, Payload, Pool, Time};
 use endpoint::Endpoint;
@@ -11,9 +11,9 @@ fn a_volume_that_ended_something_is_named_once() {
     let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([0; 32]));
     let mut cx = Cx { now: Time::default(), pool: &pool, entropy: &mut entropy };
     let mut client = Client::<AnyPath>::new();
-    let mut add = || client.add(Box::new(Null::new(8, 512)), Vec::new(), false).unwrap();
+    let mut add = || client.add_backend(Box::new(NullBackend::new(8, 512)), Vec::new(), false).unwrap();
     let volumes = [add(), add(), add()];
-    assert_eq!(volumes.map(|volume| volume.slot()), [0, 1, 2]);
+    assert_eq!(volumes.map(|volume| volume.slot_index()), [0, 1, 2]);
     client.turn(&mut cx);
     while client.poll_ended_volume().is_some() {}
     let flush = |id| Io { id: IoId(id), epoch: Epoch(0), op: Op::Flush, payload: Payload::None };
@@ -28,7 +28,7 @@ fn a_volume_that_ended_something_is_named_once() {
     client.submit(&mut cx, volumes[1], flush(2)).unwrap();
     client.submit(&mut cx, volumes[2], flush(3)).unwrap();
     client.turn(&mut cx);
-    client.forget(volumes[1]);
+    client.drop_volume(volumes[1]);
     assert_eq!(client.poll_ended_volume(), Some(volumes[2]), "what is forgotten is not named");
     assert_eq!(client.poll_ended_volume(), None);
 }

@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
-use crate::place::{FileKey, directory_of, sync_directory};
+use crate::local_path::{FileKey, parent_directory, sync_directory};
 use process::exit::Failure;
 use process::random;
 
 /// A journal is a few hundred bytes; what is longer is none.
-const LEN_MAX: u64 = 64 << 10;
+const JOURNAL_LEN_MAX: u64 = 64 << 10;
 
 /// How far a copy is, as its file says.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Journal {
+pub struct CopyJournal {
     /// Which source.
     pub from: String,
     /// Which destination.
@@ -32,16 +32,16 @@ pub struct Journal {
     pub done: u64,
 }
 
-fn failed(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
+fn error_with_path(path: &Path) -> impl Fn(io::Error) -> Failure + '_ {
     move |why| Failure::failed(format!("{}: {why}", path.display()))
 }
 
-impl Journal {
+impl CopyJournal {
     /// Reads one, if there is one.
     ///
     /// # Errors
     /// If something else is there; it is left alone.
-    pub fn read(path: &Path) -> Result<Option<Journal>, Failure> {
+    pub fn read(path: &Path) -> Result<Option<CopyJournal>, Failure> {
         let opened =
             OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
         let file = match opened {
@@ -49,7 +49,7 @@ impl Journal {
             Err(why) if why.kind() == io::ErrorKind::NotFound && path.symlink_metadata().is_err() => {
                 return Ok(None);
             }
-            Err(why) => return Err(failed(path)(why)),
+            Err(why) => return Err(error_with_path(path)(why)),
         };
         let none = |why: &dyn std::fmt::Display| {
             Failure::usage(format!(
@@ -57,20 +57,23 @@ impl Journal {
                 path.display()
             ))
         };
-        if !file.metadata().map_err(failed(path))?.is_file() {
+        if !file.metadata().map_err(error_with_path(path))?.is_file() {
             return Err(none(&"it is no regular file"));
         }
         let mut text = Vec::new();
-        file.take(LEN_MAX).read_to_end(&mut text).map_err(failed(path))?;
+        file.take(JOURNAL_LEN_MAX).read_to_end(&mut text).map_err(error_with_path(path))?;
         serde_json::from_slice(&text).map(Some).map_err(|why| none(&why))
     }
 
     /// Refuses a place that is the source or the destination itself.
-    pub fn stands_apart(path: &Path, ends: &[(Option<FileKey>, &Path)]) -> Result<(), Failure> {
-        let key = path.metadata().ok().map(|meta| FileKey::of(&meta));
+    pub fn refuse_source_or_destination(
+        path: &Path,
+        ends: &[(Option<FileKey>, &Path)],
+    ) -> Result<(), Failure> {
+        let key = path.metadata().ok().map(|meta| FileKey::of_metadata(&meta));
         // Where nothing is yet, the names are compared.
         let name = |path: &Path| -> Option<PathBuf> {
-            Some(fs::canonicalize(directory_of(path)).ok()?.join(path.file_name()?))
+            Some(fs::canonicalize(parent_directory(path)).ok()?.join(path.file_name()?))
         };
         let own = name(path);
         if own.is_none() {
@@ -88,14 +91,14 @@ impl Journal {
 
     /// Writes it, and makes it stable.
     pub fn write(&self, path: &Path) -> Result<(), Failure> {
-        let (file, beside) = fresh_beside(path).map_err(failed(path))?;
-        self.put(path, file, &beside).map_err(|why| {
+        let (file, beside) = create_temporary_beside(path).map_err(error_with_path(path))?;
+        self.write_and_rename(path, file, &beside).map_err(|why| {
             let _ = fs::remove_file(&beside);
-            failed(path)(why)
+            error_with_path(path)(why)
         })
     }
 
-    fn put(&self, path: &Path, mut file: File, beside: &Path) -> io::Result<()> {
+    fn write_and_rename(&self, path: &Path, mut file: File, beside: &Path) -> io::Result<()> {
         file.write_all(&serde_json::to_vec(self)?)?;
         file.sync_all()?;
         fs::rename(beside, path)?;
@@ -104,11 +107,11 @@ impl Journal {
 }
 
 /// A file of a name that nobody has, in the directory of another.
-fn fresh_beside(path: &Path) -> io::Result<(File, PathBuf)> {
+fn create_temporary_beside(path: &Path) -> io::Result<(File, PathBuf)> {
     let mut tries = 0;
     loop {
-        let name = format!(".blockwire-copy-{:032x}", u128::from_be_bytes(random::bytes()?));
-        let beside = directory_of(path).join(name);
+        let name = format!(".blockwire-copy-{:032x}", u128::from_be_bytes(random::random_bytes()?));
+        let beside = parent_directory(path).join(name);
         match OpenOptions::new().write(true).create_new(true).mode(0o600).open(&beside) {
             Err(why) if why.kind() == io::ErrorKind::AlreadyExists && tries < 8 => tries += 1,
             other => return other.map(|file| (file, beside)),
@@ -120,8 +123,8 @@ fn fresh_beside(path: &Path) -> io::Result<(File, PathBuf)> {
 mod tests {
     use super::*;
 
-    fn journal(done: u64) -> Journal {
-        Journal { from: "a".to_owned(), to: "b".to_owned(), bytes: 9, done }
+    fn journal(done: u64) -> CopyJournal {
+        CopyJournal { from: "a".to_owned(), to: "b".to_owned(), bytes: 9, done }
     }
 
     #[test]
@@ -133,7 +136,7 @@ mod tests {
         names.iter().for_each(|name| fs::write(at(name), name).unwrap());
         for done in 0..3 {
             journal(done).write(&at("db.copy")).unwrap();
-            assert_eq!(Journal::read(&at("db.copy")).unwrap(), Some(journal(done)));
+            assert_eq!(CopyJournal::read(&at("db.copy")).unwrap(), Some(journal(done)));
         }
         for name in names {
             assert_eq!(fs::read_to_string(at(name)).unwrap(), name);
@@ -145,9 +148,9 @@ mod tests {
     fn what_is_no_journal_is_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("notes");
-        assert_eq!(Journal::read(&path).unwrap(), None);
+        assert_eq!(CopyJournal::read(&path).unwrap(), None);
         fs::write(&path, "dear diary").unwrap();
-        assert!(Journal::read(&path).is_err() && Journal::read(dir.path()).is_err());
+        assert!(CopyJournal::read(&path).is_err() && CopyJournal::read(dir.path()).is_err());
         assert_eq!(fs::read_to_string(&path).unwrap(), "dear diary");
     }
 
@@ -157,11 +160,16 @@ mod tests {
         let (path, link) = (dir.path().join("disk"), dir.path().join("link"));
         fs::write(&path, "x").unwrap();
         fs::hard_link(&path, &link).unwrap();
-        let key = Some(FileKey::of(&path.metadata().unwrap()));
+        let key = Some(FileKey::of_metadata(&path.metadata().unwrap()));
         let absent = dir.path().join("absent");
-        assert!(Journal::stands_apart(&link, &[(key, &path)]).is_err());
-        assert!(Journal::stands_apart(&absent, &[(None, &dir.path().join("./absent"))]).is_err());
-        assert!(Journal::stands_apart(&absent, &[(key, &path)]).is_ok());
-        assert!(Journal::stands_apart(&dir.path().join("no/where"), &[(key, &path)]).is_err());
+        assert!(CopyJournal::refuse_source_or_destination(&link, &[(key, &path)]).is_err());
+        assert!(
+            CopyJournal::refuse_source_or_destination(&absent, &[(None, &dir.path().join("./absent"))])
+                .is_err()
+        );
+        assert!(CopyJournal::refuse_source_or_destination(&absent, &[(key, &path)]).is_ok());
+        assert!(
+            CopyJournal::refuse_source_or_destination(&dir.path().join("no/where"), &[(key, &path)]).is_err()
+        );
     }
 }

@@ -16,8 +16,8 @@
     )
 )]
 
-pub mod claims;
-pub mod ends;
+pub mod copy_ends;
 pub mod journal;
-pub mod place;
+pub mod local_path;
 pub mod progress;
+pub mod reservation_names;

@@ -13,7 +13,7 @@ use zeroize::Zeroizing;
 /// Longest challenge that is accepted, in bytes (RFC 7143 §12.1.3).
 pub const CHALLENGE_LEN_MAX: usize = 1024;
 /// Secrets below 96 bits need an encrypted channel (RFC 7143 §9.2.1).
-pub const SECRET_LEN_SAFE: usize = 12;
+pub const SECRET_LEN_MIN_UNENCRYPTED: usize = 12;
 /// Longest digest of any algorithm here, in bytes.
 const DIGEST_LEN_MAX: usize = 32;
 
@@ -70,13 +70,13 @@ impl Secret {
 
     /// Whether the secret is too short for a channel that is not encrypted.
     #[must_use]
-    pub fn is_short(&self) -> bool {
-        self.0.len() < SECRET_LEN_SAFE
+    pub fn needs_encrypted_channel(&self) -> bool {
+        self.0.len() < SECRET_LEN_MIN_UNENCRYPTED
     }
 
     /// Compares in constant time; only a difference in length shows.
     #[must_use]
-    pub fn is_same(&self, other: &Secret) -> bool {
+    pub fn constant_time_eq(&self, other: &Secret) -> bool {
         self.0.ct_eq(&other.0).into()
     }
 }
@@ -179,37 +179,38 @@ impl Challenge {
         response: &str,
     ) -> Result<(), ChapFailed> {
         let len = self.algorithm.digest_len().ok_or(ChapFailed)?;
-        let response = decode(response, len)?;
+        let response = decode_binary_value(response, len)?;
         if response.len() != len {
             return Err(ChapFailed);
         }
         let nobody = Secret::new(vec![0; 16]);
-        let right = self.expected(account.map_or(&nobody, |a| &a.secret))?.as_slice().ct_eq(&response);
+        let right =
+            self.expected_response(account.map_or(&nobody, |a| &a.secret))?.as_slice().ct_eq(&response);
         let reflected = match forbidden {
-            Some(ours) => self.expected(&ours.secret)?.as_slice().ct_eq(&response).into(),
+            Some(ours) => self.expected_response(&ours.secret)?.as_slice().ct_eq(&response).into(),
             None => false,
         };
         if account.is_some() && bool::from(right) && !reflected { Ok(()) } else { Err(ChapFailed) }
     }
 
-    fn expected(&self, secret: &Secret) -> Result<Response, ChapFailed> {
+    fn expected_response(&self, secret: &Secret) -> Result<Response, ChapFailed> {
         Response::compute(self.algorithm, self.identifier, secret, &self.bytes).ok_or(ChapFailed)
     }
 
     /// Answers the peer's challenge with our account, for authentication in the other direction. Our own
     /// challenge given back to us is not answered (RFC 7143 §9.2.1).
-    pub fn answer_peer(
+    pub fn answer_peer_challenge(
         &self,
         ours: &ChapAccount,
         identifier: &str,
         challenge: &str,
         out: &mut TextBuf,
     ) -> Result<(), ChapFailed> {
-        let challenge = decode(challenge, CHALLENGE_LEN_MAX)?;
+        let challenge = decode_binary_value(challenge, CHALLENGE_LEN_MAX)?;
         if challenge == self.bytes {
             return Err(ChapFailed);
         }
-        answer(self.algorithm, ours, identifier, &challenge, out)
+        put_chap_response(self.algorithm, ours, identifier, &challenge, out)
     }
 }
 
@@ -220,40 +221,41 @@ impl fmt::Debug for Challenge {
 }
 
 /// Answers a challenge that came as text: appends CHAP_N and CHAP_R.
-pub fn answer_text(
+pub fn answer_text_challenge(
     algorithm: Algorithm,
     ours: &ChapAccount,
     identifier: &str,
     challenge: &str,
     out: &mut TextBuf,
 ) -> Result<(), ChapFailed> {
-    answer(algorithm, ours, identifier, &decode(challenge, CHALLENGE_LEN_MAX)?, out)
+    put_chap_response(algorithm, ours, identifier, &decode_binary_value(challenge, CHALLENGE_LEN_MAX)?, out)
 }
 
-fn answer(
+fn put_chap_response(
     algorithm: Algorithm,
     ours: &ChapAccount,
     identifier: &str,
     challenge: &[u8],
     out: &mut TextBuf,
 ) -> Result<(), ChapFailed> {
-    let identifier = text::number(identifier).ok().and_then(|i| u8::try_from(i).ok()).ok_or(ChapFailed)?;
+    let identifier =
+        text::parse_number(identifier).ok().and_then(|i| u8::try_from(i).ok()).ok_or(ChapFailed)?;
     let response = Response::compute(algorithm, identifier, &ours.secret, challenge).ok_or(ChapFailed)?;
     out.push("CHAP_N", &ours.name).map_err(|_| ChapFailed)?;
     out.push("CHAP_R", &text::encode_hex(response.as_slice())).map_err(|_| ChapFailed)
 }
 
 /// Binary data of 1 to `len_max` bytes; half bytes are refused, since every known peer sends whole ones.
-fn decode(value: &str, len_max: usize) -> Result<Vec<u8>, ChapFailed> {
+fn decode_binary_value(value: &str, len_max: usize) -> Result<Vec<u8>, ChapFailed> {
     let is_hex = value.starts_with("0x") || value.starts_with("0X");
     if is_hex && !value.len().is_multiple_of(2) {
         return Err(ChapFailed);
     }
-    text::binary(value, len_max).map_err(|_| ChapFailed)
+    text::parse_binary(value, len_max).map_err(|_| ChapFailed)
 }
 
 /// The value of a key among pairs.
-pub(crate) fn value_of<'a>(pairs: &[KeyValue<'a>], key: &str) -> Option<&'a str> {
+pub(crate) fn find_value<'a>(pairs: &[KeyValue<'a>], key: &str) -> Option<&'a str> {
     pairs.iter().find(|pair| pair.key == key).map(|pair| pair.value)
 }
 
@@ -266,7 +268,7 @@ mod tests {
     }
 
     fn response_to(challenge: &Challenge, secret: &[u8]) -> String {
-        text::encode_hex(challenge.expected(&Secret::new(secret.to_vec())).unwrap().as_slice())
+        text::encode_hex(challenge.expected_response(&Secret::new(secret.to_vec())).unwrap().as_slice())
     }
 
     #[test]
@@ -291,8 +293,10 @@ mod tests {
     fn secrets_do_not_show() {
         let account = account(b"correct horse");
         assert!(!format!("{account:?}").contains("correct"));
-        assert!(!account.secret.is_short() && Secret::new(vec![1; 11]).is_short());
-        assert!(account.secret.is_same(&Secret::new(b"correct horse".to_vec())));
+        assert!(
+            !account.secret.needs_encrypted_channel() && Secret::new(vec![1; 11]).needs_encrypted_channel()
+        );
+        assert!(account.secret.constant_time_eq(&Secret::new(b"correct horse".to_vec())));
     }
 
     #[test]
@@ -320,7 +324,8 @@ mod tests {
         for (identifier, good) in
             [("0", true), ("255", true), ("0x5", true), ("256", false), ("-1", false), ("0x", false)]
         {
-            let answered = challenge.answer_peer(&account(b"s"), identifier, "0x0102", &mut TextBuf::new());
+            let answered =
+                challenge.answer_peer_challenge(&account(b"s"), identifier, "0x0102", &mut TextBuf::new());
             assert_eq!(answered.is_ok(), good, "{identifier}");
         }
     }
@@ -331,11 +336,15 @@ mod tests {
         let ours = account(b"ours is different");
         let mut out = TextBuf::new();
         let longest = format!("0x{}", "ab".repeat(1024));
-        assert_eq!(challenge.answer_peer(&ours, "1", &longest, &mut out), Ok(()));
+        assert_eq!(challenge.answer_peer_challenge(&ours, "1", &longest, &mut out), Ok(()));
         let too_long = format!("{longest}00");
         let reflected = text::encode_hex(&challenge.bytes);
         for bad in ["0x", "", &too_long, &reflected] {
-            assert_eq!(challenge.answer_peer(&ours, "1", bad, &mut TextBuf::new()), Err(ChapFailed), "{bad}");
+            assert_eq!(
+                challenge.answer_peer_challenge(&ours, "1", bad, &mut TextBuf::new()),
+                Err(ChapFailed),
+                "{bad}"
+            );
         }
         // A response that our own secret would give, even where an account has the same secret.
         let response = response_to(&challenge, b"ours is different");

@@ -33,16 +33,16 @@ pub struct TargetList(Vec<u8>);
 
 impl TargetList {
     /// Begins the record of a target.
-    pub fn target(&mut self, name: &str) {
-        self.push("TargetName", name);
+    pub fn push_target(&mut self, name: &str) {
+        self.push_pair("TargetName", name);
     }
 
     /// Adds an address of the last target, with its portal group tag.
-    pub fn address(&mut self, address: &TargetAddress) {
-        self.push("TargetAddress", &address.to_string());
+    pub fn push_address(&mut self, address: &TargetAddress) {
+        self.push_pair("TargetAddress", &address.to_string());
     }
 
-    fn push(&mut self, key: &str, value: &str) {
+    fn push_pair(&mut self, key: &str, value: &str) {
         for part in [key, "=", value, "\0"] {
             self.0.extend_from_slice(part.as_bytes());
         }
@@ -75,10 +75,10 @@ mod tests {
     #[test]
     fn records_follow_each_other() {
         let mut list = TargetList::default();
-        list.target("iqn.2026-11.io.example:a");
-        list.address(&TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1));
-        list.address(&TargetAddress::of_portal("[fe80::1]:3260".parse().unwrap(), 2));
-        list.target("iqn.2026-11.io.example:b");
+        list.push_target("iqn.2026-11.io.example:a");
+        list.push_address(&TargetAddress::of_portal("10.0.0.1:3260".parse().unwrap(), 1));
+        list.push_address(&TargetAddress::of_portal("[fe80::1]:3260".parse().unwrap(), 2));
+        list.push_target("iqn.2026-11.io.example:b");
         let want = b"TargetName=iqn.2026-11.io.example:a\0TargetAddress=10.0.0.1:3260,1\0\
             TargetAddress=[fe80::1]:3260,2\0TargetName=iqn.2026-11.io.example:b\0";
         assert_eq!(list.into_text()[..], want[..]);

@@ -12,10 +12,10 @@ use stream::{DirectBuffer, HEAD_MAX, ReceiveBuffer, RecvOp, SendOpBuilder, Trans
 /// Longest data segment with a digest: memory that others may write is copied, and must fit a batch.
 const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Bytes of a PDU beside its additional and data segments, at most: header and digest, padding and digest.
-pub(crate) const FRAME_LEN: usize = BHS_LEN + 4 + 3 + 4;
+pub(crate) const PDU_OVERHEAD_MAX: usize = BHS_LEN + 4 + 3 + 4;
 
 /// How long a link waits before it asks for memory again.
-pub(crate) const RETRY: Duration = Duration::from_millis(1);
+pub(crate) const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 
 /// What the login of a link settled for its PDUs.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ impl Framing {
     }
 
     /// The longest data segment that is sent.
-    pub(crate) fn segment_max(&self) -> u32 {
+    pub(crate) fn send_segment_len_max(&self) -> u32 {
         if self.data_digest { self.peer_mrdsl.min(DIGEST_SEGMENT_MAX) } else { self.peer_mrdsl }
     }
 }
@@ -62,7 +62,7 @@ pub(crate) enum ReceiveState<S> {
 
 /// Whether parsing goes on.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Parsing {
+pub(crate) enum ParseStatus {
     Continue,
     /// More bytes, memory or room are needed first.
     Wait,
@@ -97,20 +97,20 @@ impl<S> PduReceiver<S> {
 
     /// Whether a receive may go out: none is, and all that came is parsed.
     #[inline]
-    pub(crate) fn may_receive(&self) -> bool {
+    pub(crate) fn can_start_receive(&self) -> bool {
         !self.is_out && self.receive_buffer.is_empty()
     }
 
     #[inline]
-    pub(crate) fn receive(&mut self, direct: Option<DirectBuffer>) -> RecvOp {
+    pub(crate) fn start_receive(&mut self, direct: Option<DirectBuffer>) -> RecvOp {
         self.is_out = true;
-        RecvOp { direct, stage_len: self.receive_buffer.stage_len(), stage: None }
+        RecvOp { direct, stage_len: self.receive_buffer.staging_len(), stage: None }
     }
 
     /// The basic header of the next PDU, if it is here.
     #[inline]
     pub(crate) fn next_bhs(&mut self) -> Option<Bhs> {
-        self.receive_buffer.header(BHS_LEN).and_then(Bhs::from_prefix).copied()
+        self.receive_buffer.peek_header(BHS_LEN).and_then(Bhs::from_prefix).copied()
     }
 
     /// Takes the header that begins with `bhs`, and gives its additional segments; `None` until it is here with
@@ -124,13 +124,13 @@ impl<S> PduReceiver<S> {
         let (covered, digest) = (BHS_LEN + bhs.ahs_len(), if digest { 4 } else { 0 });
         let mut ahs: Box<[u8]> = Box::default();
         if covered + digest > BHS_LEN {
-            let (header, sum) = self.receive_buffer.header(covered + digest)?.split_at(covered);
+            let (header, sum) = self.receive_buffer.peek_header(covered + digest)?.split_at(covered);
             if digest > 0 && sum != crc_of(&[header]) {
                 return Some(Err(HeaderDigestError));
             }
             ahs = header.get(BHS_LEN..).unwrap_or_default().into();
         }
-        self.receive_buffer.consume(covered + digest);
+        self.receive_buffer.consume_header(covered + digest);
         Some(Ok(ahs))
     }
 
@@ -149,12 +149,12 @@ impl<S> PduReceiver<S> {
         let (pad, digest) = (pad_len(self.bhs.data_len()), if digest { 4 } else { 0 });
         let mut good = true;
         if pad + digest > 0 {
-            let (padding, sum) = self.receive_buffer.header(pad + digest)?.split_at(pad);
+            let (padding, sum) = self.receive_buffer.peek_header(pad + digest)?.split_at(pad);
             if digest > 0 {
                 self.crc.update(padding);
-                good = sum == self.crc.wire();
+                good = sum == self.crc.to_wire_bytes();
             }
-            self.receive_buffer.consume(pad + digest);
+            self.receive_buffer.consume_header(pad + digest);
         }
         Some(good)
     }
@@ -170,7 +170,7 @@ pub(crate) struct PduWriter {
 impl PduWriter {
     /// Begins a batch whose first PDU takes `least` bytes of head, and all that waits about as many as `estimates`
     /// say. `None`: a batch is out, or memory is.
-    pub(crate) fn open(
+    pub(crate) fn start_batch(
         transmit_queue: &mut TransmitQueue,
         pool: &Pool,
         framing: Framing,
@@ -184,20 +184,20 @@ impl PduWriter {
                 break;
             }
         }
-        let batch = transmit_queue.open(pool, least, want.max(least))?;
+        let batch = transmit_queue.start_batch(pool, least, want.max(least))?;
         let Framing { header_digest, data_digest, .. } = framing;
         Some(PduWriter { batch, header_digest, data_digest })
     }
 
     /// Puts a PDU in whose data segment is `data`.
     #[inline]
-    pub(crate) fn put(&mut self, pdu: &mut impl Pdu, data: &[u8]) {
+    pub(crate) fn put_pdu(&mut self, pdu: &mut impl Pdu, data: &[u8]) {
         if !data.is_empty() {
             pdu.set_data_len(data.len());
         }
         self.put_header(pdu, &[]);
         if !data.is_empty() {
-            self.batch.put(data);
+            self.batch.push_bytes(data);
             let mut crc = Crc32c::new();
             if self.data_digest {
                 crc.update(data);
@@ -208,13 +208,19 @@ impl PduWriter {
 
     /// Puts a PDU in with additional segments, whose data segment is `range` of `data`.
     #[inline]
-    pub(crate) fn put_payload(&mut self, pdu: &mut impl Pdu, ahs: &[u8], data: &Sg, range: Range<usize>) {
+    pub(crate) fn put_pdu_with_payload(
+        &mut self,
+        pdu: &mut impl Pdu,
+        ahs: &[u8],
+        data: &Sg,
+        range: Range<usize>,
+    ) {
         let len = range.len();
         pdu.set_data_len(len);
         self.put_header(pdu, ahs);
         if len > 0 {
             let mut crc = Crc32c::new();
-            self.batch.payload(data, range, self.data_digest.then_some(&mut crc));
+            self.batch.push_payload(data, range, self.data_digest.then_some(&mut crc));
             self.put_trailer(len, crc);
         }
     }
@@ -222,12 +228,12 @@ impl PduWriter {
     #[inline]
     fn put_header(&mut self, pdu: &impl Pdu, ahs: &[u8]) {
         let bhs = pdu.as_bhs().bytes();
-        self.batch.put(bhs);
+        self.batch.push_bytes(bhs);
         if !ahs.is_empty() {
-            self.batch.put(ahs);
+            self.batch.push_bytes(ahs);
         }
         if self.header_digest {
-            self.batch.put(&crc_of(&[bhs, ahs]));
+            self.batch.push_bytes(&crc_of(&[bhs, ahs]));
         }
     }
 
@@ -235,11 +241,11 @@ impl PduWriter {
     fn put_trailer(&mut self, len: usize, mut crc: Crc32c) {
         let padding = wire::padding(len);
         if !padding.is_empty() {
-            self.batch.put(padding);
+            self.batch.push_bytes(padding);
         }
         if self.data_digest {
             crc.update(padding);
-            self.batch.put(&crc.wire());
+            self.batch.push_bytes(&crc.to_wire_bytes());
         }
     }
 }
@@ -247,5 +253,5 @@ impl PduWriter {
 fn crc_of(parts: &[&[u8]]) -> [u8; 4] {
     let mut crc = Crc32c::new();
     parts.iter().for_each(|part| crc.update(part));
-    crc.wire()
+    crc.to_wire_bytes()
 }

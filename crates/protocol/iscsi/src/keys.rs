@@ -1,7 +1,7 @@
 //! The table of all text keys (RFC 7143 §13 and §12, RFC 7144): who may send each, when, and how it is
 //! negotiated. [`negotiate`](crate::negotiate) applies this table and names no key itself.
 
-use crate::params::{Digest, Limits, Params, TaskReporting};
+use crate::params::{Digest, NegotiationLimits, Params, TaskReporting};
 
 /// Every key that RFC 7143 names, those of CHAP included.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub enum Role {
 
 /// In which phases a key may appear.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phases {
+pub enum KeyPhases {
     /// SecurityNegotiation only.
     Security,
     /// Either stage of the login.
@@ -114,19 +114,19 @@ pub enum Phases {
     Always,
 }
 
-impl Phases {
+impl KeyPhases {
     /// Whether the phase is one of them.
     #[must_use]
     pub const fn contains(self, phase: TextPhase) -> bool {
         match self {
-            Phases::Security => matches!(phase, TextPhase::Security),
-            Phases::AnyStage => matches!(phase, TextPhase::Security | TextPhase::Operational),
-            Phases::Operational => matches!(phase, TextPhase::Operational),
-            Phases::FullFeature => matches!(phase, TextPhase::FullFeature),
-            Phases::OperationalOrFullFeature => {
+            KeyPhases::Security => matches!(phase, TextPhase::Security),
+            KeyPhases::AnyStage => matches!(phase, TextPhase::Security | TextPhase::Operational),
+            KeyPhases::Operational => matches!(phase, TextPhase::Operational),
+            KeyPhases::FullFeature => matches!(phase, TextPhase::FullFeature),
+            KeyPhases::OperationalOrFullFeature => {
                 matches!(phase, TextPhase::Operational | TextPhase::FullFeature)
             }
-            Phases::Always => true,
+            KeyPhases::Always => true,
         }
     }
 }
@@ -156,17 +156,24 @@ pub enum KeyForm {
         high: u32,
         combine: ResultFunction,
         param: fn(&mut Params) -> &mut u32,
-        limit: fn(&Limits) -> u32,
+        limit: fn(&NegotiationLimits) -> u32,
     },
     /// A negotiated boolean.
     #[expect(missing_docs, reason = "rule, place in Params, place in Limits")]
-    Boolean { combine: ResultFunction, param: fn(&mut Params) -> &mut bool, limit: fn(&Limits) -> bool },
+    Boolean {
+        combine: ResultFunction,
+        param: fn(&mut Params) -> &mut bool,
+        limit: fn(&NegotiationLimits) -> bool,
+    },
     /// A digest: the first of the offer that the responder allows.
     #[expect(missing_docs, reason = "place in Params, place in Limits")]
-    Digest { param: fn(&mut Params) -> &mut Digest, limit: fn(&Limits) -> &[Digest] },
+    Digest { param: fn(&mut Params) -> &mut Digest, limit: fn(&NegotiationLimits) -> &[Digest] },
     /// TaskReporting: the first of the offer that the responder allows.
     #[expect(missing_docs, reason = "place in Params, place in Limits")]
-    Reporting { param: fn(&mut Params) -> &mut TaskReporting, limit: fn(&Limits) -> &[TaskReporting] },
+    Reporting {
+        param: fn(&mut Params) -> &mut TaskReporting,
+        limit: fn(&NegotiationLimits) -> &[TaskReporting],
+    },
     /// Markers, which RFC 7143 took away: always this answer, never NotUnderstood (§13.25). The booleans get
     /// No, since initiators that still offer No take nothing else.
     Obsolete(&'static str),
@@ -180,7 +187,7 @@ pub struct KeyRule {
     /// Its name on the wire.
     pub name: &'static str,
     /// The phases that it may appear in.
-    pub when: Phases,
+    pub when: KeyPhases,
     /// The only end that may send it, or `None` for both.
     pub sender: Option<Role>,
     /// Whether only the leading connection's login may carry it (use "LO").
@@ -193,18 +200,24 @@ pub struct KeyRule {
 
 const LEN_MAX: u32 = crate::wire::SEGMENT_LEN_MAX;
 
-const fn rule(key: Key, name: &'static str, when: Phases, sender: Option<Role>, kind: KeyForm) -> KeyRule {
+const fn key_rule(
+    key: Key,
+    name: &'static str,
+    when: KeyPhases,
+    sender: Option<Role>,
+    kind: KeyForm,
+) -> KeyRule {
     KeyRule { key, name, when, sender, leading_only: false, normal_only: false, kind }
 }
 
 /// A session-wide operational key: leading login only.
-const fn session(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
-    KeyRule { leading_only: true, ..rule(key, name, Phases::Operational, None, kind) }
+const fn session_wide_rule(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
+    KeyRule { leading_only: true, ..key_rule(key, name, KeyPhases::Operational, None, kind) }
 }
 
 /// The same, irrelevant in discovery sessions.
-const fn normal(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
-    KeyRule { normal_only: true, ..session(key, name, kind) }
+const fn normal_session_rule(key: Key, name: &'static str, kind: KeyForm) -> KeyRule {
+    KeyRule { normal_only: true, ..session_wide_rule(key, name, kind) }
 }
 
 macro_rules! number {
@@ -229,78 +242,86 @@ use KeyForm::{Auth, Declared, Obsolete};
 use Role::{Initiator, Target};
 
 /// All keys. The order is that in which we propose; FirstBurstLength stands behind what it depends on.
-pub static RULES: [KeyRule; 35] = [
-    rule(Key::AuthMethod, "AuthMethod", Phases::Security, None, Auth),
-    rule(Key::ChapA, "CHAP_A", Phases::Security, None, Auth),
-    rule(Key::ChapI, "CHAP_I", Phases::Security, None, Auth),
-    rule(Key::ChapC, "CHAP_C", Phases::Security, None, Auth),
-    rule(Key::ChapN, "CHAP_N", Phases::Security, None, Auth),
-    rule(Key::ChapR, "CHAP_R", Phases::Security, None, Auth),
-    rule(Key::InitiatorName, "InitiatorName", Phases::AnyStage, Some(Initiator), Declared),
-    rule(Key::TargetName, "TargetName", Phases::AnyStage, Some(Initiator), Declared),
-    rule(Key::SessionType, "SessionType", Phases::AnyStage, Some(Initiator), Declared),
-    rule(Key::InitiatorAlias, "InitiatorAlias", Phases::Always, Some(Initiator), Declared),
-    rule(Key::TargetAlias, "TargetAlias", Phases::Always, Some(Target), Declared),
-    rule(Key::TargetAddress, "TargetAddress", Phases::Always, Some(Target), Declared),
-    rule(Key::TargetPortalGroupTag, "TargetPortalGroupTag", Phases::AnyStage, Some(Target), Declared),
-    rule(Key::NodeArchitecture, "X#NodeArchitecture", Phases::Always, None, Declared),
-    rule(Key::SendTargets, "SendTargets", Phases::FullFeature, Some(Initiator), Declared),
-    rule(
+pub static KEY_RULES: [KeyRule; 35] = [
+    key_rule(Key::AuthMethod, "AuthMethod", KeyPhases::Security, None, Auth),
+    key_rule(Key::ChapA, "CHAP_A", KeyPhases::Security, None, Auth),
+    key_rule(Key::ChapI, "CHAP_I", KeyPhases::Security, None, Auth),
+    key_rule(Key::ChapC, "CHAP_C", KeyPhases::Security, None, Auth),
+    key_rule(Key::ChapN, "CHAP_N", KeyPhases::Security, None, Auth),
+    key_rule(Key::ChapR, "CHAP_R", KeyPhases::Security, None, Auth),
+    key_rule(Key::InitiatorName, "InitiatorName", KeyPhases::AnyStage, Some(Initiator), Declared),
+    key_rule(Key::TargetName, "TargetName", KeyPhases::AnyStage, Some(Initiator), Declared),
+    key_rule(Key::SessionType, "SessionType", KeyPhases::AnyStage, Some(Initiator), Declared),
+    key_rule(Key::InitiatorAlias, "InitiatorAlias", KeyPhases::Always, Some(Initiator), Declared),
+    key_rule(Key::TargetAlias, "TargetAlias", KeyPhases::Always, Some(Target), Declared),
+    key_rule(Key::TargetAddress, "TargetAddress", KeyPhases::Always, Some(Target), Declared),
+    key_rule(Key::TargetPortalGroupTag, "TargetPortalGroupTag", KeyPhases::AnyStage, Some(Target), Declared),
+    key_rule(Key::NodeArchitecture, "X#NodeArchitecture", KeyPhases::Always, None, Declared),
+    key_rule(Key::SendTargets, "SendTargets", KeyPhases::FullFeature, Some(Initiator), Declared),
+    key_rule(
         Key::HeaderDigest,
         "HeaderDigest",
-        Phases::Operational,
+        KeyPhases::Operational,
         None,
         KeyForm::Digest { param: |p| &mut p.header_digest, limit: |l| &l.header_digest },
     ),
-    rule(
+    key_rule(
         Key::DataDigest,
         "DataDigest",
-        Phases::Operational,
+        KeyPhases::Operational,
         None,
         KeyForm::Digest { param: |p| &mut p.data_digest, limit: |l| &l.data_digest },
     ),
-    normal(
+    normal_session_rule(
         Key::TaskReporting,
         "TaskReporting",
         KeyForm::Reporting { param: |p| &mut p.task_reporting, limit: |l| &l.task_reporting },
     ),
-    rule(
+    key_rule(
         Key::MaxRecvDataSegmentLength,
         "MaxRecvDataSegmentLength",
-        Phases::OperationalOrFullFeature,
+        KeyPhases::OperationalOrFullFeature,
         None,
         KeyForm::SegmentLength,
     ),
-    normal(Key::MaxConnections, "MaxConnections", number!(1..=65535, Min, max_connections)),
-    normal(Key::InitialR2T, "InitialR2T", boolean!(Max, initial_r2t)),
-    normal(Key::ImmediateData, "ImmediateData", boolean!(Min, immediate_data)),
-    normal(Key::MaxBurstLength, "MaxBurstLength", number!(512..=LEN_MAX, Min, max_burst)),
-    normal(Key::FirstBurstLength, "FirstBurstLength", number!(512..=LEN_MAX, Min, first_burst)),
-    session(Key::DefaultTime2Wait, "DefaultTime2Wait", number!(0..=3600, Max, time2wait)),
-    session(Key::DefaultTime2Retain, "DefaultTime2Retain", number!(0..=3600, Min, time2retain)),
-    normal(Key::MaxOutstandingR2T, "MaxOutstandingR2T", number!(1..=65535, Min, max_outstanding_r2t)),
-    normal(Key::DataPduInOrder, "DataPDUInOrder", boolean!(Max, data_pdu_in_order)),
-    normal(Key::DataSequenceInOrder, "DataSequenceInOrder", boolean!(Max, data_sequence_in_order)),
-    session(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
-    normal(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
-    rule(Key::IfMarker, "IFMarker", Phases::Operational, None, Obsolete("No")),
-    rule(Key::OfMarker, "OFMarker", Phases::Operational, None, Obsolete("No")),
-    rule(Key::IfMarkInt, "IFMarkInt", Phases::Operational, None, Obsolete("Reject")),
-    rule(Key::OfMarkInt, "OFMarkInt", Phases::Operational, None, Obsolete("Reject")),
+    normal_session_rule(Key::MaxConnections, "MaxConnections", number!(1..=65535, Min, max_connections)),
+    normal_session_rule(Key::InitialR2T, "InitialR2T", boolean!(Max, initial_r2t)),
+    normal_session_rule(Key::ImmediateData, "ImmediateData", boolean!(Min, immediate_data)),
+    normal_session_rule(Key::MaxBurstLength, "MaxBurstLength", number!(512..=LEN_MAX, Min, max_burst)),
+    normal_session_rule(Key::FirstBurstLength, "FirstBurstLength", number!(512..=LEN_MAX, Min, first_burst)),
+    session_wide_rule(Key::DefaultTime2Wait, "DefaultTime2Wait", number!(0..=3600, Max, time2wait)),
+    session_wide_rule(Key::DefaultTime2Retain, "DefaultTime2Retain", number!(0..=3600, Min, time2retain)),
+    normal_session_rule(
+        Key::MaxOutstandingR2T,
+        "MaxOutstandingR2T",
+        number!(1..=65535, Min, max_outstanding_r2t),
+    ),
+    normal_session_rule(Key::DataPduInOrder, "DataPDUInOrder", boolean!(Max, data_pdu_in_order)),
+    normal_session_rule(
+        Key::DataSequenceInOrder,
+        "DataSequenceInOrder",
+        boolean!(Max, data_sequence_in_order),
+    ),
+    session_wide_rule(Key::ErrorRecoveryLevel, "ErrorRecoveryLevel", number!(0..=2, Min, erl)),
+    normal_session_rule(Key::ProtocolLevel, "iSCSIProtocolLevel", number!(0..=31, Min, protocol_level)),
+    key_rule(Key::IfMarker, "IFMarker", KeyPhases::Operational, None, Obsolete("No")),
+    key_rule(Key::OfMarker, "OFMarker", KeyPhases::Operational, None, Obsolete("No")),
+    key_rule(Key::IfMarkInt, "IFMarkInt", KeyPhases::Operational, None, Obsolete("Reject")),
+    key_rule(Key::OfMarkInt, "OFMarkInt", KeyPhases::Operational, None, Obsolete("Reject")),
 ];
 
 impl Key {
     /// Its name on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
-        RULES.iter().find(|rule| rule.key == self).map_or("a key", |rule| rule.name)
+        KEY_RULES.iter().find(|rule| rule.key == self).map_or("a key", |rule| rule.name)
     }
 }
 
 /// The row of a key's name, which is case sensitive.
 #[must_use]
-pub fn rule_of(name: &str) -> Option<&'static KeyRule> {
-    RULES.iter().find(|rule| rule.name == name)
+pub fn find_key_rule(name: &str) -> Option<&'static KeyRule> {
+    KEY_RULES.iter().find(|rule| rule.name == name)
 }
 
 #[cfg(test)]
@@ -310,11 +331,11 @@ mod tests {
     #[test]
     fn every_key_has_one_row_and_one_bit() {
         let mut seen = KeySet::default();
-        for rule in &RULES {
+        for rule in &KEY_RULES {
             assert!(!seen.insert(rule.key), "{} twice", rule.name);
-            assert!(core::ptr::eq(rule_of(rule.name).unwrap(), rule));
+            assert!(core::ptr::eq(find_key_rule(rule.name).unwrap(), rule));
         }
-        assert!(rule_of("initiatorname").is_none());
+        assert!(find_key_rule("initiatorname").is_none());
         assert!(seen.remove(Key::OfMarkInt) && !seen.remove(Key::OfMarkInt) && !seen.is_empty());
     }
 }

@@ -17,7 +17,6 @@
 
 pub mod chap;
 pub mod discovery;
-pub mod exchange;
 mod framing;
 pub mod initiator;
 pub mod keys;
@@ -28,4 +27,5 @@ pub mod negotiate;
 mod params;
 pub mod session;
 pub mod text;
+pub mod text_exchange;
 pub mod wire;

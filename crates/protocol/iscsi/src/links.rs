@@ -4,16 +4,16 @@
 //! here always finds a link, and a number from outside becomes an index only if it names a slot.
 
 use std::ops::{Index, IndexMut};
-use stream::Link;
+use stream::LinkNumber;
 
 /// The place of a link in its session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LinkIndex(u16);
 
-impl From<LinkIndex> for Link {
+impl From<LinkIndex> for LinkNumber {
     #[inline]
-    fn from(index: LinkIndex) -> Link {
-        Link(index.0)
+    fn from(index: LinkIndex) -> LinkNumber {
+        LinkNumber(index.0)
     }
 }
 
@@ -46,12 +46,12 @@ impl<L> Links<L> {
 
     /// The place that the world names, if there is one.
     #[inline]
-    pub(crate) fn index_of(&self, link: Link) -> Option<LinkIndex> {
+    pub(crate) fn index_of(&self, link: LinkNumber) -> Option<LinkIndex> {
         (usize::from(link.0) < self.0.len()).then_some(LinkIndex(link.0))
     }
 
     #[inline]
-    pub(crate) fn get_mut(&mut self, link: Link) -> Option<&mut L> {
+    pub(crate) fn get_mut(&mut self, link: LinkNumber) -> Option<&mut L> {
         self.0.get_mut(usize::from(link.0))
     }
 

@@ -31,7 +31,7 @@ impl IscsiName {
         let name = text.to_lowercase();
         let (kind, rest) = name.split_once('.').ok_or(NameError)?;
         let good = match kind {
-            "iqn" => is_qualified(rest),
+            "iqn" => is_valid_iqn_suffix(rest),
             "eui" => is_hex(rest) && rest.len() == 16,
             "naa" => is_hex(rest) && (rest.len() == 16 || rest.len() == 32),
             _ => false,
@@ -49,7 +49,7 @@ impl IscsiName {
 
 /// `yyyy-mm.reversed.domain[:anything]`. RFC 3722 leaves of ASCII only letters, digits, `-`, `.` and `:`;
 /// `_` is taken too, since virtual machines' names get into initiators' names.
-fn is_qualified(rest: &str) -> bool {
+fn is_valid_iqn_suffix(rest: &str) -> bool {
     let Some((date, domain)) = rest.split_once('.') else { return false };
     let (&[a, b, c, d, b'-', m, n], [first, ..]) = (date.as_bytes(), domain.as_bytes()) else { return false };
     let month = [m, n];
@@ -138,20 +138,20 @@ impl TargetAddress {
 
     /// The portal group tag, where one is given.
     #[must_use]
-    pub fn tag(&self) -> Option<u16> {
+    pub fn portal_group_tag(&self) -> Option<u16> {
         self.tag
     }
 
     /// The same address without its tag, as a redirection carries it (RFC 7143 §11.13.5).
     #[must_use]
-    pub fn without_tag(mut self) -> Self {
+    pub fn without_portal_group_tag(mut self) -> Self {
         self.tag = None;
         self
     }
 }
 
 fn parse_u16(text: &str) -> Result<u16, AddressError> {
-    crate::text::number(text).ok().and_then(|n| u16::try_from(n).ok()).ok_or(AddressError)
+    crate::text::parse_number(text).ok().and_then(|n| u16::try_from(n).ok()).ok_or(AddressError)
 }
 
 impl fmt::Display for TargetAddress {
@@ -229,7 +229,7 @@ mod tests {
         assert_eq!(TargetAddress::parse("[::1],7").unwrap().to_string(), "[::1]:3260,7");
         let portal = TargetAddress::of_portal("[2001:db8::5]:3260".parse().unwrap(), 2);
         assert_eq!(portal.to_string(), "[2001:db8::5]:3260,2");
-        assert_eq!(portal.without_tag().to_string(), "[2001:db8::5]:3260");
+        assert_eq!(portal.without_portal_group_tag().to_string(), "[2001:db8::5]:3260");
         for text in
             ["", "host:0", "[::1", "[::1]x", "a;rm -rf", "$(x)", "h:65536", "h:1,65536", "::1", "h:", "h,"]
         {

@@ -122,7 +122,7 @@ impl Params {
 /// What this end can accept; from the configuration of the target and the memory that is reserved for the
 /// connection. Units as in [`Params`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Limits {
+pub struct NegotiationLimits {
     /// Digests allowed for headers, best first for our own proposals.
     pub header_digest: Vec<Digest>,
     /// Digests allowed for data, best first for our own proposals.
@@ -157,7 +157,7 @@ pub struct Limits {
     pub protocol_level: u32,
 }
 
-impl Default for Limits {
+impl Default for NegotiationLimits {
     fn default() -> Self {
         Self {
             header_digest: vec![Digest::None, Digest::Crc32c],

@@ -19,14 +19,14 @@ pub mod controller;
 pub mod host;
 mod limits;
 mod link_fault;
+mod pdu_receiver;
 mod pdu_writer;
 mod queue;
-mod receiver;
 mod send_queue;
 mod tls_link;
 pub mod wire;
 
-pub use controller::{CAPSULES_KEPT, ControllerQueue, QueueHandoff, QueueLimits, QueueSize};
+pub use controller::{CAPSULES_RESERVED, ConnectedQueueSize, ControllerQueue, QueueHandoff, QueueLimits};
 pub use host::{HostQueue, HostQueueSettings};
 pub use link_fault::LinkFault;
 pub use queue::Queue;

@@ -7,7 +7,7 @@ use crate::wire::ConnectionParameters;
 use nvme::Sqe;
 
 /// Most entries of a queue that is served.
-pub const ENTRIES_MAX: u16 = 4096;
+pub const QUEUE_ENTRIES_MAX: u16 = 4096;
 
 /// Whether a digest is used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -73,8 +73,8 @@ impl Default for QueueLimits {
 
 /// What Connect settles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QueueSize {
-    /// Entries: SQSIZE + 1; 2 to [`ENTRIES_MAX`]. So many commands may be in work.
+pub struct ConnectedQueueSize {
+    /// Entries: SQSIZE + 1; 2 to [`QUEUE_ENTRIES_MAX`]. So many commands may be in work.
     pub entries: u16,
     /// Whether SQHD counts (the host did not disable SQ flow control). If not, a read that succeeds
     /// needs no CapsuleResp.
@@ -96,7 +96,7 @@ pub struct QueueHandoff {
 
 impl QueueHandoff {
     /// The Connect that waits for its answer.
-    pub fn connect(&self) -> &Sqe {
+    pub fn connect_command(&self) -> &Sqe {
         &self.connect
     }
 }

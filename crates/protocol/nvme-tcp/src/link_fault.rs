@@ -21,7 +21,7 @@ pub enum LinkFault {
     /// The peer leaves what we send unread, or does not send data that it was asked for.
     Stalled,
     /// It broke TLS, or has not our key.
-    Tls(Box<tls::Fault>),
+    Tls(Box<tls::TlsFault>),
     /// It came without TLS where that is demanded.
     TlsRequired,
     /// Its TLS handshake was not computed: too many others wait.
@@ -32,9 +32,13 @@ pub enum LinkFault {
 impl fmt::Display for LinkFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            LinkFault::Fatal(fatal) => write!(f, "it sent a PDU that breaks the protocol: {}", Why(fatal)),
+            LinkFault::Fatal(fatal) => {
+                write!(f, "it sent a PDU that breaks the protocol: {}", FatalErrorText(fatal))
+            }
             LinkFault::TooManyCommands => f.write_str("it sent more commands than its queue has entries"),
-            LinkFault::Terminated(fatal) => write!(f, "it says that we broke the protocol: {}", Why(fatal)),
+            LinkFault::Terminated(fatal) => {
+                write!(f, "it says that we broke the protocol: {}", FatalErrorText(fatal))
+            }
             LinkFault::HandshakeTimeout => {
                 f.write_str("its handshake was not over in time: see whether NVMe/TCP is spoken to this port")
             }
@@ -49,9 +53,9 @@ impl fmt::Display for LinkFault {
     }
 }
 
-struct Why<'a>(&'a FatalError);
+struct FatalErrorText<'a>(&'a FatalError);
 
-impl fmt::Display for Why<'_> {
+impl fmt::Display for FatalErrorText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let FatalError { fes, fei } = self.0;
         match *fes {

@@ -1,6 +1,6 @@
 //! Writes PDUs into a batch, for both roles: header, digests, padding and data.
 
-use crate::receiver::Term;
+use crate::pdu_receiver::TermReqContents;
 use crate::wire::{CommonHeader, ConnectionParameters, DIGEST_LEN, Flags, PduType, TermReq};
 use buf::Sg;
 use buf::crc32c::Crc32c;
@@ -12,7 +12,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Longest data of a PDU with a data digest if it is copied, since the copy must fit a batch.
 pub(crate) const DIGEST_SEGMENT_MAX: u32 = 128 << 10;
 /// Header, its digest, padding to 128 bytes at most, and the data's digest.
-pub(crate) const FRAME: usize = 128 + DIGEST_LEN;
+pub(crate) const PDU_OVERHEAD_MAX: usize = 128 + DIGEST_LEN;
 
 pub struct PduWriter<'a> {
     pub(crate) batch: SendOpBuilder,
@@ -24,7 +24,7 @@ pub struct PduWriter<'a> {
 impl PduWriter<'_> {
     /// A header, completed, with its digest, and the data behind it.
     #[inline(always)]
-    pub(crate) fn put(&mut self, header: &mut [u8], data: Option<(&Sg, Range<usize>)>) {
+    pub(crate) fn put_pdu(&mut self, header: &mut [u8], data: Option<(&Sg, Range<usize>)>) {
         let end = header.len() + if self.parameters.header_digest { DIGEST_LEN } else { 0 };
         let with_data_digest = self.parameters.data_digest && data.is_some();
         let (mut plen, mut pdo) = (end, end);
@@ -40,27 +40,27 @@ impl PduWriter<'_> {
             common.pdo = if data.is_some() { pdo as u8 } else { common.pdo };
             common.plen = U32::new(plen as u32);
         }
-        self.batch.put(header);
+        self.batch.push_bytes(header);
         if self.parameters.header_digest {
-            self.batch.put(&crate::wire::digest(header));
+            self.batch.push_bytes(&crate::wire::crc32c_digest(header));
         }
         if pdo > end {
-            self.batch.put(crate::wire::padding(pdo - end));
+            self.batch.push_bytes(crate::wire::padding(pdo - end));
         }
         let Some((data, range)) = data else { return };
         if with_data_digest {
             let mut crc = Crc32c::new();
-            self.batch.payload(data, range, Some(&mut crc));
-            self.batch.put(&crc.wire());
+            self.batch.push_payload(data, range, Some(&mut crc));
+            self.batch.push_bytes(&crc.to_wire_bytes());
         } else {
-            self.batch.payload(data, range, None);
+            self.batch.push_payload(data, range, None);
         }
     }
 
     /// A TermReq.
-    pub(crate) fn put_term(&mut self, pdu_type: PduType, term: &Term) {
+    pub(crate) fn put_term_req(&mut self, pdu_type: PduType, term: &TermReqContents) {
         let pdu = TermReq::new(pdu_type, term.fatal, term.header.len());
-        self.batch.put(pdu.as_bytes());
-        self.batch.put(&term.header);
+        self.batch.push_bytes(pdu.as_bytes());
+        self.batch.push_bytes(&term.header);
     }
 }

@@ -2,8 +2,8 @@
 //! timers, and ends. The [`Role`] interprets PDUs and holds the commands in flight.
 
 use crate::LinkFault;
-use crate::limits::QueueSize;
-use crate::receiver::{HeaderFault, ParseStatus, ReceiveState, Receiver, Term};
+use crate::limits::ConnectedQueueSize;
+use crate::pdu_receiver::{HeaderFault, ParseStatus, PduReceiver, ReceiveState, TermReqContents};
 use crate::send_queue::{NoMemory, OutgoingPdu, SendQueue};
 use crate::tls_link::TlsLink;
 use crate::wire::ConnectionParameters;
@@ -11,16 +11,18 @@ use buf::{Cx, Errno, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
 use std::time::Duration;
-use stream::{Close, Connection, DirectBuffer, Link, ReceiveBuffer, Received, RecvOp, SendOp, earliest};
+use stream::{
+    Connection, ConnectionClose, DirectBuffer, LinkNumber, ReceiveBuffer, Received, RecvOp, SendOp, earliest,
+};
 
 /// How long it takes until memory is asked for again.
-pub(crate) const RETRY: Duration = Duration::from_millis(1);
+pub(crate) const MEMORY_RETRY_INTERVAL: Duration = Duration::from_millis(1);
 /// The one link of a queue.
-pub(crate) const LINK: Link = Link(0);
+pub(crate) const LINK: LinkNumber = LinkNumber(0);
 
 /// The life of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum QueuePhase {
     /// ICReq and ICResp are exchanged.
     Init,
     /// Connect must come, or waits for its answer.
@@ -38,7 +40,7 @@ pub(crate) enum Phase {
 
 /// How long the peer may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeouts {
+pub(crate) struct PeerTimeouts {
     /// To agree on the parameters.
     pub(crate) handshake: Duration,
     /// To end a PDU that it began.
@@ -58,9 +60,9 @@ pub trait Role: Debug {
     /// What those above are told.
     type Event: Debug;
     /// The connection is gone.
-    const CLOSED: Self::Event;
+    const CLOSED_EVENT: Self::Event;
     /// A TermReq.
-    fn term(term: Box<Term>) -> Self::Pdu;
+    fn term_req_pdu(term: Box<TermReqContents>) -> Self::Pdu;
 }
 
 /// An NVMe/TCP queue on one side: a [`HostQueue`](crate::HostQueue) or a
@@ -68,13 +70,13 @@ pub trait Role: Debug {
 #[derive(Debug)]
 pub struct Queue<R: Role> {
     pub(crate) role: R,
-    pub(crate) phase: Phase,
+    pub(crate) phase: QueuePhase,
     pub(crate) parameters: ConnectionParameters,
-    pub(crate) size: QueueSize,
-    pub(crate) rx: Receiver<R::PduData>,
+    pub(crate) size: ConnectedQueueSize,
+    pub(crate) rx: PduReceiver<R::PduData>,
     pub(crate) out: SendQueue<R::Pdu>,
     pub(crate) events: VecDeque<R::Event>,
-    timeouts: Timeouts,
+    timeouts: PeerTimeouts,
     pub(crate) link_fault: Option<LinkFault>,
     /// When the handshake, or what is ending, must be over.
     pub(crate) deadline: Option<Time>,
@@ -93,39 +95,39 @@ pub trait RoleQueue: Sized {
     /// What those above are told.
     type Event;
     /// Whether no command is in work.
-    fn is_unused(&self) -> bool;
+    fn has_no_commands(&self) -> bool;
     /// Ends every command: nothing more comes of it.
-    fn end_all(&mut self);
+    fn end_all_commands(&mut self);
     /// Whether nothing is to be received now.
-    fn is_held(&self) -> bool {
+    fn is_receive_held(&self) -> bool {
         false
     }
     /// The place of the next bytes, if they have one.
-    fn direct(&mut self) -> Option<DirectBuffer>;
+    fn lend_direct_buffer(&mut self) -> Option<DirectBuffer>;
     /// Puts a buffer back where it was taken from; gives how many bytes of those received were for it.
-    fn take_back(&mut self, direct: DirectBuffer, bytes: usize) -> usize;
+    fn return_direct_buffer(&mut self, direct: DirectBuffer, bytes: usize) -> usize;
     /// Acts on a header, as soon as it is whole.
     fn parse_header(&mut self, cx: &mut Cx<'_>) -> Result<ParseStatus, HeaderFault>;
     /// Moves data to its place.
     fn parse_data(&mut self, cx: &mut Cx<'_>, data: Self::PduData) -> ParseStatus;
     /// Ends a PDU whose data is here.
-    fn parse_digest(&mut self, cx: &mut Cx<'_>, data: Self::PduData) -> ParseStatus;
+    fn parse_data_digest(&mut self, cx: &mut Cx<'_>, data: Self::PduData) -> ParseStatus;
     /// Makes one batch of all that waits.
-    fn gather(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory>;
+    fn build_send_batch(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory>;
     /// Whether an event has lost its meaning before it was told.
-    fn is_stale(&self, _event: &Self::Event) -> bool {
+    fn is_event_stale(&self, _event: &Self::Event) -> bool {
         false
     }
     /// Whether the handshake waits for us, not for the peer.
-    fn owes_handshake(&self) -> bool {
+    fn handshake_awaits_us(&self) -> bool {
         false
     }
     /// When data that the peer owes must have come.
-    fn owed_deadline(&self) -> Option<Time> {
+    fn owed_data_deadline(&self) -> Option<Time> {
         None
     }
     /// Whether the rest of a PDU waits for us, not for the peer.
-    fn owes_memory(&self) -> bool {
+    fn pdu_awaits_memory(&self) -> bool {
         false
     }
 }
@@ -134,20 +136,20 @@ impl<R: Role> Queue<R>
 where
     Self: RoleQueue<PduData = R::PduData, Event = R::Event>,
 {
-    pub(crate) fn with(
+    pub(crate) fn with_role(
         cx: &mut Cx<'_>,
         role: R,
-        timeouts: Timeouts,
+        timeouts: PeerTimeouts,
         parameters: ConnectionParameters,
-        size: QueueSize,
+        size: ConnectedQueueSize,
         receive_buffer: ReceiveBuffer,
     ) -> Self {
         Queue {
             role,
-            phase: Phase::Init,
+            phase: QueuePhase::Init,
             parameters,
             size,
-            rx: Receiver::new(receive_buffer),
+            rx: PduReceiver::new(receive_buffer),
             out: SendQueue::default(),
             events: VecDeque::new(),
             timeouts,
@@ -171,23 +173,23 @@ where
     }
 
     /// Whether the world holds nothing of the link.
-    pub(crate) fn is_quiet(&self) -> bool {
-        !self.rx.out && self.out.is_idle() && self.tls.as_ref().is_none_or(|link| link.is_quiet())
+    pub(crate) fn has_no_io_in_flight(&self) -> bool {
+        !self.rx.out && self.out.is_idle() && self.tls.as_ref().is_none_or(|link| link.has_no_io_in_flight())
     }
 
     /// Whether nothing that is said reaches the peer any more, nor what it says us.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Finishing | Phase::Dead | Phase::Gone)
+        matches!(self.phase, QueuePhase::Finishing | QueuePhase::Dead | QueuePhase::Gone)
     }
 
     /// Parses all that is here.
-    fn parse(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
-        let result = self.parse_on(cx);
-        self.rx.note_time(cx.now);
+    fn parse_received(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+        let result = self.parse_pdus(cx);
+        self.rx.note_pdu_start(cx.now);
         result
     }
 
-    fn parse_on(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+    fn parse_pdus(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             if self.is_over() {
                 self.rx.clear();
@@ -196,10 +198,10 @@ where
             let status = match self.rx.state {
                 ReceiveState::Header => match self.parse_header(cx) {
                     Ok(status) => status,
-                    Err(fault) => return Err(self.refuse(cx, fault)),
+                    Err(fault) => return Err(self.fail_with_term_req(cx, fault)),
                 },
                 ReceiveState::Data(data) => self.parse_data(cx, data),
-                ReceiveState::Digest(data) => self.parse_digest(cx, data),
+                ReceiveState::Digest(data) => self.parse_data_digest(cx, data),
             };
             if status == ParseStatus::Wait {
                 return Ok(());
@@ -208,64 +210,66 @@ where
     }
 
     /// Ends the connection for what a header says. After last words, what comes is swallowed until the peer closes.
-    fn refuse(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
+    fn fail_with_term_req(&mut self, cx: &mut Cx<'_>, HeaderFault { fault, term }: HeaderFault) -> LinkFault {
         let Some(term) = term else {
-            self.fail();
+            self.fail_connection();
             return fault;
         };
-        self.phase = Phase::Finishing;
+        self.phase = QueuePhase::Finishing;
         self.rx.clear();
         self.out.clear();
         self.deadline = Some(cx.now + self.timeouts.term);
-        self.end_all();
-        self.out.push(R::term(term));
+        self.end_all_commands();
+        self.out.push(R::term_req_pdu(term));
         fault
     }
 
     /// Ends the connection at once.
-    pub(crate) fn fail(&mut self) {
-        if matches!(self.phase, Phase::Dead | Phase::Gone) {
+    pub(crate) fn fail_connection(&mut self) {
+        if matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone) {
             return;
         }
-        self.phase = Phase::Dead;
+        self.phase = QueuePhase::Dead;
         self.rx.receive_buffer.clear();
         self.out.clear();
         self.deadline = None;
         self.retry = None;
         self.shut = true;
-        self.abandon();
-        self.end_all();
+        self.return_queue_ops();
+        self.end_all_commands();
     }
 
     /// Brings to an end what is ending.
     #[inline]
-    pub(crate) fn advance_closing(&mut self) {
-        let drained =
-            self.phase == Phase::Draining && self.is_unused() && self.out.is_empty() && self.out.is_written();
-        if drained && self.tls.as_mut().is_none_or(|link| link.says_goodbye()) {
-            self.fail();
+    pub(crate) fn finish_closing(&mut self) {
+        let drained = self.phase == QueuePhase::Draining
+            && self.has_no_commands()
+            && self.out.is_empty()
+            && self.out.all_written();
+        if drained && self.tls.as_mut().is_none_or(|link| link.finish_close_notify()) {
+            self.fail_connection();
         }
-        if self.phase == Phase::Dead && self.is_unused() && self.is_quiet() {
-            self.phase = Phase::Gone;
-            self.events.push_back(R::CLOSED);
+        if self.phase == QueuePhase::Dead && self.has_no_commands() && self.has_no_io_in_flight() {
+            self.phase = QueuePhase::Gone;
+            self.events.push_back(R::CLOSED_EVENT);
         }
     }
 
     /// What is to be received next, as if there were no TLS.
     #[inline]
-    pub(crate) fn plain_recv(&mut self) -> Option<RecvOp> {
-        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
-        if closed || self.rx.out || !self.rx.receive_buffer.is_empty() || self.is_held() {
+    pub(crate) fn poll_plain_recv(&mut self) -> Option<RecvOp> {
+        let closed = matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone);
+        if closed || self.rx.out || !self.rx.receive_buffer.is_empty() || self.is_receive_held() {
             return None;
         }
-        let direct = self.direct();
+        let direct = self.lend_direct_buffer();
         self.rx.out = true;
-        Some(RecvOp { direct, stage_len: self.rx.receive_buffer.stage_len(), stage: None })
+        Some(RecvOp { direct, stage_len: self.rx.receive_buffer.staging_len(), stage: None })
     }
 
     /// Takes such a receive back.
     #[inline]
-    pub(crate) fn plain_received(
+    pub(crate) fn handle_plain_recv(
         &mut self,
         cx: &mut Cx<'_>,
         op: RecvOp,
@@ -273,28 +277,28 @@ where
     ) -> Result<(), LinkFault> {
         self.rx.out = false;
         let bytes = received.bytes();
-        let placed = op.direct.map_or(0, |direct| self.take_back(direct, bytes));
-        let result = if self.rx.receive_buffer.take(received, op.stage, placed) {
-            self.parse(cx)
+        let placed = op.direct.map_or(0, |direct| self.return_direct_buffer(direct, bytes));
+        let result = if self.rx.receive_buffer.take_received(received, op.stage, placed) {
+            self.parse_received(cx)
         } else {
-            self.fail();
+            self.fail_connection();
             Ok(())
         };
-        self.advance_closing();
+        self.finish_closing();
         result
     }
 
     /// All that waits to be sent, as if there were no TLS.
     #[inline]
-    pub(crate) fn plain_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
-        self.gather(cx).unwrap_or_else(|NoMemory| {
-            self.retry = Some(cx.now + RETRY);
+    pub(crate) fn poll_plain_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        self.build_send_batch(cx).unwrap_or_else(|NoMemory| {
+            self.retry = Some(cx.now + MEMORY_RETRY_INTERVAL);
             None
         })
     }
 
     fn handshake_deadline(&self) -> Option<Time> {
-        self.deadline.filter(|_| !self.owes_handshake())
+        self.deadline.filter(|_| !self.handshake_awaits_us())
     }
 
     fn stall_deadline(&self) -> Option<Time> {
@@ -303,7 +307,7 @@ where
 
     /// When the PDU that the stream stands in must have ended.
     fn pdu_deadline(&self) -> Option<Time> {
-        let since = self.rx.pdu_since.filter(|_| !self.owes_memory());
+        let since = self.rx.pdu_since.filter(|_| !self.pdu_awaits_memory());
         since.map(|since| since + self.timeouts.pdu)
     }
 }
@@ -315,75 +319,75 @@ where
     type Event = R::Event;
     type LinkFault = LinkFault;
 
-    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: Link) -> Option<RecvOp> {
+    fn poll_recv(&mut self, _cx: &mut Cx<'_>, _link: LinkNumber) -> Option<RecvOp> {
         if self.tls.is_some() {
-            return self.poll_records();
+            return self.poll_record_recv();
         }
-        self.plain_recv()
+        self.poll_plain_recv()
     }
 
     fn handle_recv(
         &mut self,
         cx: &mut Cx<'_>,
-        _link: Link,
+        _link: LinkNumber,
         op: RecvOp,
         received: Received,
     ) -> Result<(), LinkFault> {
         if self.tls.is_some() {
-            return self.handle_records(cx, op, received);
+            return self.handle_record_recv(cx, op, received);
         }
-        self.plain_received(cx, op, received)
+        self.handle_plain_recv(cx, op, received)
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+    fn resume_parsing(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         if !self.rx.receive_buffer.is_empty() {
-            let result = self.parse(cx);
-            self.advance_closing();
+            let result = self.parse_received(cx);
+            self.finish_closing();
             result?;
         }
-        if self.tls.is_some() { self.deliver(cx) } else { Ok(()) }
+        if self.tls.is_some() { self.deliver_decrypted(cx) } else { Ok(()) }
     }
 
-    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: Link) -> Option<SendOp> {
+    fn poll_send(&mut self, cx: &mut Cx<'_>, _link: LinkNumber) -> Option<SendOp> {
         if self.tls.is_some() {
-            return self.poll_sealed(cx);
+            return self.poll_record_send(cx);
         }
-        self.plain_send(cx)
+        self.poll_plain_send(cx)
     }
 
-    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: Link, how: Result<(), Errno>) {
+    fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: LinkNumber, how: Result<(), Errno>) {
         if self.tls.is_some() {
-            return self.handle_sealed_written(how);
+            return self.handle_record_written(how);
         }
-        self.out.written();
+        self.out.handle_written();
         if how.is_err() {
-            self.fail();
+            self.fail_connection();
         }
-        self.advance_closing();
+        self.finish_closing();
     }
 
-    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: Link, op: SendOp) {
+    fn handle_send_released(&mut self, _cx: &mut Cx<'_>, _link: LinkNumber, op: SendOp) {
         if self.tls.is_some() {
-            return self.handle_sealed_sent();
+            return self.handle_record_send_released();
         }
-        self.out.sent(op);
-        self.advance_closing();
+        self.out.handle_send_released(op);
+        self.finish_closing();
     }
 
     fn poll_event(&mut self) -> Option<R::Event> {
         loop {
             let event = self.events.pop_front()?;
-            if !self.is_stale(&event) {
+            if !self.is_event_stale(&event) {
                 return Some(event);
             }
         }
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if matches!(self.phase, Phase::Dead | Phase::Gone) {
+        if matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone) {
             return None;
         }
-        let stalled = earliest(self.stall_deadline(), self.owed_deadline());
+        let stalled = earliest(self.stall_deadline(), self.owed_data_deadline());
         [self.handshake_deadline(), stalled, self.pdu_deadline()].into_iter().fold(self.retry, earliest)
     }
 
@@ -394,34 +398,36 @@ where
             self.retry = None;
         }
         let fault = match self.phase {
-            Phase::Dead | Phase::Gone => return,
-            Phase::Draining | Phase::Finishing if due(self.deadline) => None,
+            QueuePhase::Dead | QueuePhase::Gone => return,
+            QueuePhase::Draining | QueuePhase::Finishing if due(self.deadline) => None,
             _ if due(self.handshake_deadline()) => Some(LinkFault::HandshakeTimeout),
-            _ if due(self.stall_deadline()) || due(self.owed_deadline()) => Some(LinkFault::Stalled),
+            _ if due(self.stall_deadline()) || due(self.owed_data_deadline()) => Some(LinkFault::Stalled),
             _ if due(self.pdu_deadline()) => Some(LinkFault::PduTimeout),
             _ => return,
         };
         self.link_fault = fault;
-        self.fail();
-        self.advance_closing();
+        self.fail_connection();
+        self.finish_closing();
     }
 
-    fn poll_shut(&mut self) -> Option<Link> {
+    fn poll_link_to_close(&mut self) -> Option<LinkNumber> {
         std::mem::take(&mut self.shut).then_some(LINK)
     }
 
-    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
+    fn close(&mut self, _cx: &mut Cx<'_>, how: ConnectionClose) {
         match (how, self.phase) {
-            (Close::Now, _) | (Close::AfterLogout(_), Phase::Init) => self.fail(),
-            (Close::AfterLogout(until), Phase::Connect | Phase::Open) => {
-                self.phase = Phase::Draining;
+            (ConnectionClose::Now, _) | (ConnectionClose::AfterLogout(_), QueuePhase::Init) => {
+                self.fail_connection()
+            }
+            (ConnectionClose::AfterLogout(until), QueuePhase::Connect | QueuePhase::Open) => {
+                self.phase = QueuePhase::Draining;
                 self.deadline = Some(until);
             }
-            (Close::AfterLogout(until), Phase::Draining | Phase::Finishing) => {
+            (ConnectionClose::AfterLogout(until), QueuePhase::Draining | QueuePhase::Finishing) => {
                 self.deadline = self.deadline.map(|deadline| deadline.min(until));
             }
-            (Close::AfterLogout(_), Phase::Dead | Phase::Gone) => {}
+            (ConnectionClose::AfterLogout(_), QueuePhase::Dead | QueuePhase::Gone) => {}
         }
-        self.advance_closing();
+        self.finish_closing();
     }
 }

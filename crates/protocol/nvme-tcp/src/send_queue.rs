@@ -5,7 +5,7 @@ use crate::wire::ConnectionParameters;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use stream::{AnswerTimes, SendOp, TransmitQueue};
+use stream::{ResponseTimes, SendOp, TransmitQueue};
 
 /// A PDU, or a run of data PDUs, that waits to be sent.
 pub trait OutgoingPdu: Debug + Sized {
@@ -14,15 +14,15 @@ pub trait OutgoingPdu: Debug + Sized {
     /// About how many bytes of head all of it takes, for sizing a batch.
     fn head_estimate(&self, parameters: &ConnectionParameters, context: &Self::Context<'_>) -> usize;
     /// Bytes of head that the next PDU needs at most.
-    fn head_least(&self, parameters: &ConnectionParameters, context: &Self::Context<'_>) -> usize;
+    fn next_head_len_max(&self, parameters: &ConnectionParameters, context: &Self::Context<'_>) -> usize;
     /// The memory that its data lies in.
-    fn pieces<'a>(
+    fn data_pieces<'a>(
         &'a self,
         parameters: &ConnectionParameters,
         context: &'a Self::Context<'_>,
     ) -> Option<&'a Sg>;
     /// Puts one PDU into the batch; true if this is done with.
-    fn put(&mut self, writer: &mut PduWriter<'_>, context: &mut Self::Context<'_>) -> bool;
+    fn put_next_pdu(&mut self, writer: &mut PduWriter<'_>, context: &mut Self::Context<'_>) -> bool;
 }
 
 /// What waits to be sent.
@@ -33,7 +33,7 @@ pub struct SendQueue<P> {
     /// Bytes in batches that the kernel still holds.
     kernel_bytes: u64,
     /// Since when answers wait.
-    pub(crate) answer_times: AnswerTimes,
+    pub(crate) answer_times: ResponseTimes,
 }
 
 /// There is no memory for a batch.
@@ -45,7 +45,7 @@ impl<P> Default for SendQueue<P> {
             pdus: VecDeque::new(),
             transmit_queue: TransmitQueue::new(),
             kernel_bytes: 0,
-            answer_times: AnswerTimes::default(),
+            answer_times: ResponseTimes::default(),
         }
     }
 }
@@ -58,8 +58,8 @@ impl<P: OutgoingPdu> SendQueue<P> {
 
     /// Notes since when the last of what waits, which is an answer or has one, does so.
     #[inline]
-    pub(crate) fn note_answer(&mut self, (now, label): (Time, u64)) {
-        self.answer_times.note(now, label, self.pdus.len());
+    pub(crate) fn note_queued_response(&mut self, (now, label): (Time, u64)) {
+        self.answer_times.note_response(now, label, self.pdus.len());
     }
 
     /// Drops what waits.
@@ -74,8 +74,8 @@ impl<P: OutgoingPdu> SendQueue<P> {
     }
 
     /// Whether the socket has taken all batches.
-    pub(crate) fn is_written(&self) -> bool {
-        self.transmit_queue.is_free()
+    pub(crate) fn all_written(&self) -> bool {
+        self.transmit_queue.can_start_batch()
     }
 
     /// Whether the kernel holds nothing.
@@ -92,18 +92,18 @@ impl<P: OutgoingPdu> SendQueue<P> {
         self.kernel_bytes
     }
 
-    pub(crate) fn written(&mut self) {
-        self.transmit_queue.written();
+    pub(crate) fn handle_written(&mut self) {
+        self.transmit_queue.handle_written();
     }
 
-    pub(crate) fn sent(&mut self, op: SendOp) {
+    pub(crate) fn handle_send_released(&mut self, op: SendOp) {
         self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
-        self.transmit_queue.sent(op);
+        self.transmit_queue.handle_send_released(op);
     }
 
     /// Makes one batch of all that waits; data in it begins at a multiple of `alignment` bytes.
     #[inline]
-    pub(crate) fn gather(
+    pub(crate) fn build_send_batch(
         &mut self,
         cx: &mut Cx<'_>,
         parameters: &ConnectionParameters,
@@ -111,8 +111,8 @@ impl<P: OutgoingPdu> SendQueue<P> {
         mut context: P::Context<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
         let Some(first) = self.pdus.front() else { return Ok(None) };
-        let least = first.head_least(parameters, &context);
-        if !self.transmit_queue.is_free() {
+        let least = first.next_head_len_max(parameters, &context);
+        if !self.transmit_queue.can_start_batch() {
             return Ok(None);
         }
         let mut want = 0;
@@ -122,20 +122,20 @@ impl<P: OutgoingPdu> SendQueue<P> {
                 break;
             }
         }
-        let batch = self.transmit_queue.open(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
+        let batch = self.transmit_queue.start_batch(cx.pool, least, want.max(least)).ok_or(NoMemory)?;
         let mut writer = PduWriter { batch, parameters, alignment };
         let none = Sg::new();
         while let Some(pdu) = self.pdus.front_mut() {
-            let head = pdu.head_least(parameters, &context);
-            if !writer.batch.fits(head, pdu.pieces(parameters, &context).unwrap_or(&none)) {
+            let head = pdu.next_head_len_max(parameters, &context);
+            if !writer.batch.has_room(head, pdu.data_pieces(parameters, &context).unwrap_or(&none)) {
                 break;
             }
-            if pdu.put(&mut writer, &mut context) {
+            if pdu.put_next_pdu(&mut writer, &mut context) {
                 self.pdus.pop_front();
-                self.answer_times.take();
+                self.answer_times.begin_batch();
             }
         }
-        let op = self.transmit_queue.close(writer.batch, cx.now);
+        let op = self.transmit_queue.finish_batch(writer.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
     }

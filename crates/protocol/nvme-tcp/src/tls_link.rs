@@ -15,18 +15,21 @@
 //! - No byte of a queue over TLS leaves or enters before the handshake is over.
 
 use crate::LinkFault;
-use crate::queue::{Phase, Queue, RETRY, Role, RoleQueue};
-use buf::{Class, Cx, Errno};
+use crate::queue::{MEMORY_RETRY_INTERVAL, Queue, QueuePhase, Role, RoleQueue};
+use buf::{Cx, Errno, MemoryClass};
 use stream::{HEAD_MAX, Received, RecvOp, SendOp, SendPiece};
-use tls::{CONTENT_MAX, Channel, Fault, HANDSHAKE_RECORD, Handshake, Opened, Progress, RECORD_OVERHEAD};
+use tls::{
+    Channel, DecryptOutcome, HANDSHAKE_RECORD, Handshake, HandshakeProgress, RECORD_CONTENT_MAX,
+    RECORD_OVERHEAD, TlsFault,
+};
 
 /// Stage of a receive within a handshake: a ClientHello with the longest identities, and more.
-const HANDSHAKE_STAGE: usize = 4 << 10;
+const HANDSHAKE_STAGING_LEN: usize = 4 << 10;
 /// Least and most that a receive of records asks for.
-const STAGE_MIN: usize = 4 << 10;
-const STAGE_MAX: usize = 64 << 10;
+const STAGING_LEN_MIN: usize = 4 << 10;
+const STAGING_LEN_MAX: usize = 64 << 10;
 /// The least memory that a batch of records is made in.
-const BATCH_MIN: usize = 1 << 10;
+const RECORD_BATCH_MIN: usize = 1 << 10;
 
 /// What a controller demands of a connection.
 #[derive(Clone, Debug)]
@@ -38,7 +41,7 @@ pub struct ServerTls {
 }
 
 #[derive(Debug)]
-enum State {
+enum TlsState {
     /// The first byte decides.
     Detecting(ServerTls),
     /// The handshake, unless it is being computed; whether it can go on; what is to be sent.
@@ -52,7 +55,7 @@ enum State {
 /// The TLS of a queue's link.
 #[derive(Debug)]
 pub(crate) struct TlsLink {
-    state: State,
+    state: TlsState,
     /// A receive of the world is out.
     recv_out: bool,
     /// What the queue wants to receive.
@@ -70,7 +73,7 @@ pub(crate) struct TlsLink {
 }
 
 impl TlsLink {
-    fn new(state: State) -> Box<TlsLink> {
+    fn new(state: TlsState) -> Box<TlsLink> {
         Box::new(TlsLink {
             state,
             recv_out: false,
@@ -84,104 +87,106 @@ impl TlsLink {
     }
 
     /// Goes on with a channel that came from another shard.
-    pub(crate) fn resumed(channel: Channel) -> Box<TlsLink> {
-        TlsLink::new(State::Open(channel))
+    pub(crate) fn from_channel(channel: Channel) -> Box<TlsLink> {
+        TlsLink::new(TlsState::Open(channel))
     }
 
     /// What goes to another shard.
     pub(crate) fn into_channel(self) -> Option<Channel> {
         match self.state {
-            State::Open(channel) => Some(channel),
+            TlsState::Open(channel) => Some(channel),
             _ => None,
         }
     }
 
     /// Whether the world holds nothing of it, and nothing is on its way out.
-    pub(crate) fn is_quiet(&self) -> bool {
+    pub(crate) fn has_no_io_in_flight(&self) -> bool {
         !self.recv_out && self.in_kernel == 0 && self.sealing.is_none()
     }
 
     /// Whether it may go to another shard.
     pub(crate) fn can_hand_off(&self) -> bool {
-        self.is_quiet() && matches!(&self.state, State::Open(channel) if channel.outgoing() == 0)
+        self.has_no_io_in_flight()
+            && matches!(&self.state, TlsState::Open(channel) if channel.outgoing_len() == 0)
     }
 
     /// Whether the peer knows that nothing more comes; tells it if it does not.
-    pub(crate) fn says_goodbye(&mut self) -> bool {
-        let State::Open(channel) = &mut self.state else { return true };
+    pub(crate) fn finish_close_notify(&mut self) -> bool {
+        let TlsState::Open(channel) = &mut self.state else { return true };
         if !std::mem::replace(&mut self.said_goodbye, true) {
-            channel.close();
+            channel.send_close_notify();
         }
-        channel.outgoing() == 0 && !self.unwritten
+        channel.outgoing_len() == 0 && !self.unwritten
     }
 
     /// Encrypts what there is room for, into one batch of the world. `Ok(None)`: there is nothing to send.
-    fn seal(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
-        let State::Open(channel) = &mut self.state else { return Ok(None) };
+    fn seal_batch(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
+        let TlsState::Open(channel) = &mut self.state else { return Ok(None) };
         let left = self.sealing.as_ref().map_or(0, |(op, at)| op.len - at);
-        if left + channel.outgoing() == 0 {
+        if left + channel.outgoing_len() == 0 {
             return Ok(None);
         }
-        let records = left.div_ceil(CONTENT_MAX);
-        let mut want = (channel.outgoing() + left + records * RECORD_OVERHEAD).clamp(BATCH_MIN, HEAD_MAX);
+        let records = left.div_ceil(RECORD_CONTENT_MAX);
+        let mut want =
+            (channel.outgoing_len() + left + records * RECORD_OVERHEAD).clamp(RECORD_BATCH_MIN, HEAD_MAX);
         let mut head = loop {
-            match cx.pool.take(Class::Wire, want) {
+            match cx.pool.take(MemoryClass::Wire, want) {
                 Some(head) => break head,
-                None if want / 2 >= BATCH_MIN => want /= 2,
+                None if want / 2 >= RECORD_BATCH_MIN => want /= 2,
                 None => return Err(SealError::NoMemory),
             }
         };
         head.set_len(head.capacity());
         if self.content.is_empty() {
-            self.content = vec![0; CONTENT_MAX].into();
+            self.content = vec![0; RECORD_CONTENT_MAX].into();
         }
         if let Some((op, at)) = &mut self.sealing {
             while *at < op.len {
-                let room = head.len().saturating_sub(channel.outgoing() + RECORD_OVERHEAD);
-                let len = room.min(CONTENT_MAX).min(op.len - *at);
+                let room = head.len().saturating_sub(channel.outgoing_len() + RECORD_OVERHEAD);
+                let len = room.min(RECORD_CONTENT_MAX).min(op.len - *at);
                 let Some(content) = self.content.get_mut(..len).filter(|content| !content.is_empty()) else {
                     break;
                 };
                 *at += op.copy_to(*at, content);
-                channel.seal(content).map_err(SealError::Broken)?;
+                channel.encrypt(content).map_err(SealError::Broken)?;
             }
         }
         let len = channel.take_outgoing(&mut head);
         self.unwritten = true;
         self.in_kernel += 1;
-        Ok(Some(one_piece(head, len)))
+        Ok(Some(single_piece_op(head, len)))
     }
 
     /// What of a handshake is to be sent.
-    fn shake(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
-        let (State::Shaking(_, _, outgoing) | State::Failed(outgoing)) = &mut self.state else {
+    fn handshake_batch(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, SealError> {
+        let (TlsState::Shaking(_, _, outgoing) | TlsState::Failed(outgoing)) = &mut self.state else {
             return Ok(None);
         };
         if outgoing.is_empty() {
             return Ok(None);
         }
         let len = outgoing.len().min(HEAD_MAX);
-        let mut head = cx.pool.take(Class::Wire, len).ok_or(SealError::NoMemory)?;
+        let mut head = cx.pool.take(MemoryClass::Wire, len).ok_or(SealError::NoMemory)?;
         head.set_len(len);
         head.iter_mut().zip(outgoing.drain(..len)).for_each(|(to, from)| *to = from);
         self.unwritten = true;
         self.in_kernel += 1;
-        Ok(Some(one_piece(head, len)))
+        Ok(Some(single_piece_op(head, len)))
     }
 }
 
 enum SealError {
     NoMemory,
-    Broken(Fault),
+    Broken(TlsFault),
 }
 
-fn one_piece(head: buf::BufMut, len: usize) -> SendOp {
+fn single_piece_op(head: buf::BufMut, len: usize) -> SendOp {
     let pieces = [SendPiece::Head(0..len as u32)].into_iter().collect();
     SendOp { head: Some(head), pieces, len }
 }
 
 /// Gives `each` what a receive brought.
-fn for_bytes(op: &RecvOp, received: &Received, mut each: impl FnMut(&[u8])) {
+fn for_each_received(op: &RecvOp, received: &Received, mut each: impl FnMut(&[u8])) {
     match received {
         Received::Bytes(bytes) => {
             if let Some(bytes) = op.stage.as_ref().and_then(|stage| stage.get(..*bytes)) {
@@ -199,18 +204,18 @@ fn for_bytes(op: &RecvOp, received: &Received, mut each: impl FnMut(&[u8])) {
 
 /// Decrypts into what a queue wants to receive; gives how many bytes. `Err(None)`: there is no memory for a
 /// stage.
-fn open(channel: &mut Channel, cx: &mut Cx<'_>, op: &mut RecvOp) -> Result<usize, Option<Fault>> {
+fn decrypt_into(channel: &mut Channel, cx: &mut Cx<'_>, op: &mut RecvOp) -> Result<usize, Option<TlsFault>> {
     let (mut done, mut is_full) = (0, true);
     if let Some(direct) = &mut op.direct {
         for slice in direct.data.slices_mut(direct.want.clone()) {
             let mut rest = slice;
             while !rest.is_empty() && is_full {
-                match channel.open(rest) {
-                    Ok(Opened::Bytes(bytes)) => {
+                match channel.decrypt(rest) {
+                    Ok(DecryptOutcome::Bytes(bytes)) => {
                         done += bytes;
                         rest = rest.get_mut(bytes..).unwrap_or_default();
                     }
-                    Ok(Opened::Wait) => is_full = false,
+                    Ok(DecryptOutcome::Wait) => is_full = false,
                     // What came before is delivered first; the fault comes again.
                     Err(_) if done > 0 => is_full = false,
                     Err(fault) => return Err(Some(fault)),
@@ -221,19 +226,19 @@ fn open(channel: &mut Channel, cx: &mut Cx<'_>, op: &mut RecvOp) -> Result<usize
     if !is_full || op.stage_len == 0 || !channel.has_incoming() {
         return Ok(done);
     }
-    let mut stage = match cx.pool.take(Class::Wire, op.stage_len) {
+    let mut stage = match cx.pool.take(MemoryClass::Wire, op.stage_len) {
         Some(stage) => stage,
         None if done > 0 => return Ok(done),
         None => return Err(None),
     };
     stage.set_len(stage.capacity());
-    match channel.open(&mut stage) {
-        Ok(Opened::Bytes(bytes)) => {
+    match channel.decrypt(&mut stage) {
+        Ok(DecryptOutcome::Bytes(bytes)) => {
             stage.set_len(bytes);
             op.stage = Some(stage);
             Ok(done + bytes)
         }
-        Ok(Opened::Wait) => Ok(done),
+        Ok(DecryptOutcome::Wait) => Ok(done),
         Err(_) if done > 0 => Ok(done),
         Err(fault) => Err(Some(fault)),
     }
@@ -245,19 +250,19 @@ where
 {
     /// The peer may, or must, begin with a TLS handshake: to be said before the first receive.
     pub fn expect_tls(&mut self, tls: ServerTls) {
-        self.tls = Some(TlsLink::new(State::Detecting(tls)));
+        self.tls = Some(TlsLink::new(TlsState::Detecting(tls)));
     }
 
     /// This side begins with a TLS handshake: to be said before the first batch.
     pub fn start_tls(&mut self, handshake: Handshake) {
-        self.tls = Some(TlsLink::new(State::Shaking(Some(handshake), true, Vec::new())));
+        self.tls = Some(TlsLink::new(TlsState::Shaking(Some(handshake), true, Vec::new())));
     }
 
     /// A handshake to be computed, wherever that delays nothing.
     #[must_use]
     pub fn poll_handshake(&mut self) -> Option<Handshake> {
         match &mut self.tls.as_mut()?.state {
-            State::Shaking(handshake, is_due @ true, _) => {
+            TlsState::Shaking(handshake, is_due @ true, _) => {
                 *is_due = false;
                 handshake.take()
             }
@@ -266,31 +271,32 @@ where
     }
 
     /// What came of it; `None`: who computes has too much else to do.
-    pub fn handle_handshake(&mut self, progress: Option<Progress>) {
-        let Some(link) = self.tls.as_mut().filter(|_| !matches!(self.phase, Phase::Dead | Phase::Gone))
+    pub fn handle_handshake(&mut self, progress: Option<HandshakeProgress>) {
+        let Some(link) =
+            self.tls.as_mut().filter(|_| !matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone))
         else {
             return;
         };
         match progress {
-            Some(Progress::Wait(mut handshake)) => {
+            Some(HandshakeProgress::Wait(mut handshake)) => {
                 let outgoing = handshake.take_outgoing();
-                link.state = State::Shaking(Some(handshake), false, outgoing);
+                link.state = TlsState::Shaking(Some(handshake), false, outgoing);
             }
-            Some(Progress::Done(channel)) => link.state = State::Open(channel),
-            Some(Progress::Failed(fault, last_words)) => {
+            Some(HandshakeProgress::Done(channel)) => link.state = TlsState::Open(channel),
+            Some(HandshakeProgress::Failed(fault, last_words)) => {
                 let is_mute = last_words.is_empty();
-                link.state = State::Failed(last_words);
+                link.state = TlsState::Failed(last_words);
                 self.link_fault = Some(LinkFault::Tls(Box::new(fault)));
                 if is_mute {
-                    self.fail();
+                    self.fail_connection();
                 }
             }
             None => {
                 self.link_fault = Some(LinkFault::TlsNotComputed);
-                self.fail();
+                self.fail_connection();
             }
         }
-        self.advance_closing();
+        self.finish_closing();
     }
 
     /// The identity of the key that both sides have proved to have; `None`: without TLS, or before.
@@ -305,104 +311,104 @@ where
 
     fn channel(&self) -> Option<&Channel> {
         match &self.tls.as_ref()?.state {
-            State::Open(channel) => Some(channel),
+            TlsState::Open(channel) => Some(channel),
             _ => None,
         }
     }
 
     /// What the world is to receive.
-    pub(crate) fn poll_records(&mut self) -> Option<RecvOp> {
-        let closed = matches!(self.phase, Phase::Dead | Phase::Gone);
+    pub(crate) fn poll_record_recv(&mut self) -> Option<RecvOp> {
+        let closed = matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone);
         let link = self.tls.as_mut().filter(|link| !closed && !link.recv_out)?;
         let op = match &link.state {
             // Without TLS this is the queue's own first receive.
-            State::Detecting(_) => self.plain_recv()?,
-            State::Shaking(Some(_), false, _) => {
-                RecvOp { direct: None, stage_len: HANDSHAKE_STAGE, stage: None }
+            TlsState::Detecting(_) => self.poll_plain_recv()?,
+            TlsState::Shaking(Some(_), false, _) => {
+                RecvOp { direct: None, stage_len: HANDSHAKE_STAGING_LEN, stage: None }
             }
-            State::Open(channel) if !channel.has_incoming() => {
+            TlsState::Open(channel) if !channel.has_incoming() => {
                 if link.wanted.is_none() {
-                    let wanted = self.plain_recv()?;
+                    let wanted = self.poll_plain_recv()?;
                     self.tls.as_mut()?.wanted = Some(wanted);
                 }
                 let wanted = self.tls.as_ref()?.wanted.as_ref()?;
                 let direct = wanted.direct.as_ref().map_or(0, |direct| direct.want.len());
                 let len = direct + wanted.stage_len;
-                let len = len + len.div_ceil(CONTENT_MAX) * RECORD_OVERHEAD;
-                RecvOp { direct: None, stage_len: len.clamp(STAGE_MIN, STAGE_MAX), stage: None }
+                let len = len + len.div_ceil(RECORD_CONTENT_MAX) * RECORD_OVERHEAD;
+                RecvOp { direct: None, stage_len: len.clamp(STAGING_LEN_MIN, STAGING_LEN_MAX), stage: None }
             }
-            State::Open(_) | State::Shaking(..) | State::Failed(_) => return None,
+            TlsState::Open(_) | TlsState::Shaking(..) | TlsState::Failed(_) => return None,
         };
         self.tls.as_mut()?.recv_out = true;
         Some(op)
     }
 
     /// Takes a receive of the world back.
-    pub(crate) fn handle_records(
+    pub(crate) fn handle_record_recv(
         &mut self,
         cx: &mut Cx<'_>,
         op: RecvOp,
         received: Received,
     ) -> Result<(), LinkFault> {
-        let is_over = matches!(self.phase, Phase::Dead | Phase::Gone);
+        let is_over = matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone);
         let Some(link) = &mut self.tls else { return Ok(()) };
         link.recv_out = false;
         // The world's receive may have ended before it heard that the connection is over: the queue's own receive
         // is not kept for the rest of a record then.
-        if is_over && matches!(link.state, State::Open(_)) && link.wanted.is_some() {
-            self.abandon();
-            self.advance_closing();
+        if is_over && matches!(link.state, TlsState::Open(_)) && link.wanted.is_some() {
+            self.return_queue_ops();
+            self.finish_closing();
             return Ok(());
         }
         match &mut link.state {
-            State::Detecting(_) => self.detect(cx, op, received),
-            State::Shaking(handshake, is_due, _) => {
+            TlsState::Detecting(_) => self.detect_tls(cx, op, received),
+            TlsState::Shaking(handshake, is_due, _) => {
                 match (received, handshake) {
                     (Received::Cancelled, _) => {}
                     (received @ (Received::Bytes(_) | Received::Loaned(_)), Some(handshake)) => {
-                        for_bytes(&op, &received, |bytes| handshake.feed(bytes));
+                        for_each_received(&op, &received, |bytes| handshake.feed_incoming(bytes));
                         *is_due = true;
                     }
-                    _ => self.fail(),
+                    _ => self.fail_connection(),
                 }
-                self.advance_closing();
+                self.finish_closing();
                 Ok(())
             }
-            State::Open(channel) => match received {
+            TlsState::Open(channel) => match received {
                 Received::Bytes(_) | Received::Loaned(_) => {
-                    for_bytes(&op, &received, |bytes| channel.feed(bytes));
-                    self.deliver(cx)
+                    for_each_received(&op, &received, |bytes| channel.feed_incoming(bytes));
+                    self.deliver_decrypted(cx)
                 }
                 Received::End | Received::Cancelled | Received::Failed(_) => {
                     match link.wanted.take() {
-                        Some(wanted) => return self.plain_received(cx, wanted, received),
-                        None if !matches!(received, Received::Cancelled) => self.fail(),
+                        Some(wanted) => return self.handle_plain_recv(cx, wanted, received),
+                        None if !matches!(received, Received::Cancelled) => self.fail_connection(),
                         None => {}
                     }
-                    self.advance_closing();
+                    self.finish_closing();
                     Ok(())
                 }
             },
-            State::Failed(_) => {
-                self.advance_closing();
+            TlsState::Failed(_) => {
+                self.finish_closing();
                 Ok(())
             }
         }
     }
 
     /// The first bytes: a record of TLS, or ICReq.
-    fn detect(&mut self, cx: &mut Cx<'_>, op: RecvOp, received: Received) -> Result<(), LinkFault> {
+    fn detect_tls(&mut self, cx: &mut Cx<'_>, op: RecvOp, received: Received) -> Result<(), LinkFault> {
         let Some(link) = &mut self.tls else { return Ok(()) };
-        let State::Detecting(tls) = &link.state else { return Ok(()) };
+        let TlsState::Detecting(tls) = &link.state else { return Ok(()) };
         let mut first = None;
-        for_bytes(&op, &received, |bytes| first = bytes.first().copied());
+        for_each_received(&op, &received, |bytes| first = bytes.first().copied());
         let fault = match first {
-            Some(HANDSHAKE_RECORD) => match Handshake::accept(&tls.context) {
+            Some(HANDSHAKE_RECORD) => match Handshake::new_server(&tls.context) {
                 Ok(mut handshake) => {
-                    for_bytes(&op, &received, |bytes| handshake.feed(bytes));
-                    link.state = State::Shaking(Some(handshake), true, Vec::new());
+                    for_each_received(&op, &received, |bytes| handshake.feed_incoming(bytes));
+                    link.state = TlsState::Shaking(Some(handshake), true, Vec::new());
                     self.rx.out = false;
-                    self.advance_closing();
+                    self.finish_closing();
                     return Ok(());
                 }
                 Err(_) => LinkFault::TlsNotComputed,
@@ -410,42 +416,42 @@ where
             Some(_) if tls.is_required => LinkFault::TlsRequired,
             Some(_) => {
                 self.tls = None;
-                return self.plain_received(cx, op, received);
+                return self.handle_plain_recv(cx, op, received);
             }
-            None => return self.plain_received(cx, op, received),
+            None => return self.handle_plain_recv(cx, op, received),
         };
         self.rx.out = false;
-        self.fail();
-        self.advance_closing();
+        self.fail_connection();
+        self.finish_closing();
         Err(fault)
     }
 
     /// Decrypts what is here, as long as the queue wants more and has nothing to tell.
-    pub(crate) fn deliver(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
+    pub(crate) fn deliver_decrypted(&mut self, cx: &mut Cx<'_>) -> Result<(), LinkFault> {
         loop {
             let Some(link) = self.tls.as_mut().filter(|link| !link.recv_out) else { return Ok(()) };
-            let State::Open(channel) = &mut link.state else { return Ok(()) };
+            let TlsState::Open(channel) = &mut link.state else { return Ok(()) };
             if !channel.has_incoming() {
                 return Ok(());
             }
-            let Some(mut op) = link.wanted.take().or_else(|| self.plain_recv()) else { return Ok(()) };
-            let Some(TlsLink { state: State::Open(channel), wanted, .. }) = self.tls.as_deref_mut() else {
+            let Some(mut op) = link.wanted.take().or_else(|| self.poll_plain_recv()) else { return Ok(()) };
+            let Some(TlsLink { state: TlsState::Open(channel), wanted, .. }) = self.tls.as_deref_mut() else {
                 return Ok(());
             };
-            match open(channel, cx, &mut op) {
+            match decrypt_into(channel, cx, &mut op) {
                 Ok(0) => {
                     *wanted = Some(op);
                     return Ok(());
                 }
-                Ok(bytes) => self.plain_received(cx, op, Received::Bytes(bytes))?,
+                Ok(bytes) => self.handle_plain_recv(cx, op, Received::Bytes(bytes))?,
                 Err(None) => {
                     *wanted = Some(op);
-                    self.retry = Some(cx.now + RETRY);
+                    self.retry = Some(cx.now + MEMORY_RETRY_INTERVAL);
                     return Ok(());
                 }
-                Err(Some(Fault::Closed)) => return self.plain_received(cx, op, Received::End),
+                Err(Some(TlsFault::Closed)) => return self.handle_plain_recv(cx, op, Received::End),
                 Err(Some(fault)) => {
-                    let _ = self.plain_received(cx, op, Received::End);
+                    let _ = self.handle_plain_recv(cx, op, Received::End);
                     return Err(LinkFault::Tls(Box::new(fault)));
                 }
             }
@@ -456,41 +462,41 @@ where
     }
 
     /// The next batch for the world.
-    pub(crate) fn poll_sealed(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
-        let is_over = matches!(self.phase, Phase::Dead | Phase::Gone);
+    pub(crate) fn poll_record_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
+        let is_over = matches!(self.phase, QueuePhase::Dead | QueuePhase::Gone);
         let link = self.tls.as_mut().filter(|link| !link.unwritten && !is_over)?;
-        let is_open = matches!(link.state, State::Open(_));
+        let is_open = matches!(link.state, TlsState::Open(_));
         if is_open && link.sealing.is_none() {
-            let batch = self.plain_send(cx);
+            let batch = self.poll_plain_send(cx);
             self.tls.as_mut()?.sealing = batch.map(|batch| (batch, 0));
         }
         let link = self.tls.as_mut()?;
-        match if is_open { link.seal(cx) } else { link.shake(cx) } {
+        match if is_open { link.seal_batch(cx) } else { link.handshake_batch(cx) } {
             Ok(batch) => batch,
             Err(SealError::NoMemory) => {
-                self.retry = Some(cx.now + RETRY);
+                self.retry = Some(cx.now + MEMORY_RETRY_INTERVAL);
                 None
             }
             Err(SealError::Broken(fault)) => {
                 self.link_fault = Some(LinkFault::Tls(Box::new(fault)));
-                self.fail();
-                self.advance_closing();
+                self.fail_connection();
+                self.finish_closing();
                 None
             }
         }
     }
 
     /// The world has written a batch, or failed to.
-    pub(crate) fn handle_sealed_written(&mut self, how: Result<(), Errno>) {
+    pub(crate) fn handle_record_written(&mut self, how: Result<(), Errno>) {
         let Some(link) = &mut self.tls else { return };
         link.unwritten = false;
         if how.is_err() {
-            self.fail();
+            self.fail_connection();
         } else {
             let is_out = match &link.state {
-                State::Open(channel) => channel.outgoing() == 0,
-                State::Failed(outgoing) if outgoing.is_empty() => {
-                    self.fail();
+                TlsState::Open(channel) => channel.outgoing_len() == 0,
+                TlsState::Failed(outgoing) if outgoing.is_empty() => {
+                    self.fail_connection();
                     false
                 }
                 _ => false,
@@ -498,34 +504,34 @@ where
             let whole =
                 self.tls.as_mut().and_then(|link| link.sealing.take_if(|(op, at)| is_out && *at == op.len));
             if let Some((op, _)) = whole {
-                self.out.written();
-                self.out.sent(op);
+                self.out.handle_written();
+                self.out.handle_send_released(op);
             }
         }
-        self.advance_closing();
+        self.finish_closing();
     }
 
     /// The world gives a batch's memory back.
-    pub(crate) fn handle_sealed_sent(&mut self) {
+    pub(crate) fn handle_record_send_released(&mut self) {
         if let Some(link) = &mut self.tls {
             link.in_kernel = link.in_kernel.saturating_sub(1);
         }
-        self.advance_closing();
+        self.finish_closing();
     }
 
     /// The connection is lost: gives the queue's own operations back that are not with the world.
-    pub(crate) fn abandon(&mut self) {
+    pub(crate) fn return_queue_ops(&mut self) {
         let Some(link) = &mut self.tls else { return };
         let sealing = link.sealing.take();
         let wanted = link.wanted.take_if(|_| !link.recv_out);
         if let Some((op, _)) = sealing {
-            self.out.written();
-            self.out.sent(op);
+            self.out.handle_written();
+            self.out.handle_send_released(op);
         }
         if let Some(op) = wanted {
             self.rx.out = false;
             if let Some(direct) = op.direct {
-                self.take_back(direct, 0);
+                self.return_direct_buffer(direct, 0);
             }
         }
     }

@@ -1,16 +1,18 @@
 //! Nothing is allocated per I/O once a queue is ready, on either side.
 
-use blockwire_nvme_tcp::{ControllerQueue, HostQueue, HostQueueSettings, QueueLimits, QueueSize};
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use blockwire_nvme_tcp::{ConnectedQueueSize, ControllerQueue, HostQueue, HostQueueSettings, QueueLimits};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use nvme::{Completion, Opcode, Sqe};
-use stream::{Connection, Host, HostEvent, Link, Received, RecvOp, Target, TargetEvent};
-use testkit::alloc;
+use stream::{
+    Connection, HostConnection, HostEvent, LinkNumber, Received, RecvOp, TargetConnection, TargetEvent,
+};
+use testkit::counting_alloc;
 use zerocopy::FromZeros;
 
 #[global_allocator]
-static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
+static ALLOCATOR: testkit::counting_alloc::CountingAllocator = testkit::counting_alloc::CountingAllocator;
 
-const LINK: Link = Link(0);
+const LINK: LinkNumber = LinkNumber(0);
 const DEPTH: usize = 16;
 
 /// Bytes on their way, in memory that is there already.
@@ -33,7 +35,7 @@ impl Way {
         }
         let rest = (self.bytes.len() - self.at).min(op.stage_len);
         if rest > 0 {
-            let mut stage = pool.take(Class::Wire, rest).unwrap();
+            let mut stage = pool.take(MemoryClass::Wire, rest).unwrap();
             stage.copy_from_slice(&self.bytes[self.at..self.at + rest]);
             self.at += rest;
             op.stage = Some(stage);
@@ -48,7 +50,7 @@ impl Way {
 
 /// One side's turn: receives what is on the way to it, sends what it has.
 fn turn(queue: &mut impl Connection, cx: &mut Cx<'_>, op: &mut Option<RecvOp>, from: &mut Way, to: &mut Way) {
-    let parsed = queue.resume(cx);
+    let parsed = queue.resume_parsing(cx);
     assert!(parsed.is_ok());
     if op.is_none() {
         *op = queue.poll_recv(cx, LINK);
@@ -66,7 +68,7 @@ fn turn(queue: &mut impl Connection, cx: &mut Cx<'_>, op: &mut Option<RecvOp>, f
         to.bytes.resize(begin + out.len, 0);
         assert_eq!(out.copy_to(0, &mut to.bytes[begin..]), out.len);
         queue.handle_written(cx, LINK, Ok(()));
-        queue.handle_sent(cx, LINK, out);
+        queue.handle_send_released(cx, LINK, out);
     }
 }
 
@@ -79,7 +81,7 @@ struct Both {
 }
 
 impl Both {
-    fn run(&mut self, cx: &mut Cx<'_>, until: usize, size: Option<QueueSize>) {
+    fn run(&mut self, cx: &mut Cx<'_>, until: usize, size: Option<ConnectedQueueSize>) {
         self.ended = 0;
         while self.ended < until {
             turn(&mut self.host, cx, &mut self.ops.0, &mut self.ways.0, &mut self.ways.1);
@@ -100,20 +102,21 @@ impl Both {
         }
     }
 
-    fn serve(&mut self, cx: &mut Cx<'_>, event: TargetEvent<Sqe>, size: Option<QueueSize>) {
+    fn serve(&mut self, cx: &mut Cx<'_>, event: TargetEvent<Sqe>, size: Option<ConnectedQueueSize>) {
         match event {
             TargetEvent::Command { tag, data_out, .. } if data_out > 0 => {
-                let memory = cx.pool.take_sg(self.controller.memory_class(tag), data_out as usize).unwrap();
+                let memory =
+                    cx.pool.take_sg(self.controller.write_memory_class(tag), data_out as usize).unwrap();
                 self.controller.recv_data(cx, tag, 0, memory);
             }
             TargetEvent::Command { tag, command, .. } => {
                 if let Some(size) = size {
-                    assert!(self.controller.open(cx, size));
+                    assert!(self.controller.finish_connect(cx, size));
                 }
                 let len = command.dptr.length.get();
-                assert!(self.controller.reserve_read(tag, len));
+                assert!(self.controller.reserve_send_window(tag, len));
                 if len > 0 {
-                    let data = cx.pool.take_sg(Class::Solicited, len as usize).unwrap();
+                    let data = cx.pool.take_sg(MemoryClass::Solicited, len as usize).unwrap();
                     self.controller.send_data(cx, tag, 0, data.freeze());
                 }
                 self.controller.respond(cx, tag, Completion::SUCCESS);
@@ -129,7 +132,7 @@ impl Both {
             let (opcode, len) = [(2, 4096), (1, 4096), (2, 100_000), (1, 60_000)][n % 4];
             let mut sqe = Sqe::new_zeroed();
             sqe.opcode = Opcode(opcode);
-            let data = cx.pool.take_sg(Class::Solicited, len).unwrap();
+            let data = cx.pool.take_sg(MemoryClass::Solicited, len).unwrap();
             let payload = if opcode == 1 { Payload::Out(data.freeze()) } else { Payload::In(data) };
             assert!(self.host.submit(cx, sqe, payload).is_ok());
         }
@@ -156,18 +159,18 @@ fn nothing_is_allocated_per_command() {
             ended: 0,
         };
         both.run(cx, 1, None);
-        let size = QueueSize { entries: 32, flow_control: digests, in_capsule_max: 8192 };
+        let size = ConnectedQueueSize { entries: 32, flow_control: digests, in_capsule_max: 8192 };
         let mut connect = Sqe::new_zeroed();
         connect.opcode = Opcode::FABRICS;
         assert!(both.host.submit(cx, connect, Payload::None).is_ok());
         both.run(cx, 1, Some(size));
-        both.host.open(size);
+        both.host.finish_connect(size);
         for _ in 0..20 {
             both.round(cx);
         }
-        alloc::take_count();
-        alloc::count_allocations(|| (0..50).for_each(|_| both.round(cx)));
-        let count = alloc::take_count();
-        assert_eq!(count.calls, 0, "{:?}", alloc::first_site());
+        counting_alloc::take_allocation_count();
+        counting_alloc::count_allocations(|| (0..50).for_each(|_| both.round(cx)));
+        let count = counting_alloc::take_allocation_count();
+        assert_eq!(count.calls, 0, "{:?}", counting_alloc::first_allocation_site());
     }
 }

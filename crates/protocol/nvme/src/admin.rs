@@ -20,7 +20,7 @@ impl Opcode {
     pub const KEEP_ALIVE: Opcode = Opcode(0x18);
 }
 
-fn command(opcode: Opcode, nsid: u32) -> Sqe {
+fn admin_sqe(opcode: Opcode, nsid: u32) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
     sqe.opcode = opcode;
     sqe.nsid = U32::new(nsid);
@@ -28,26 +28,26 @@ fn command(opcode: Opcode, nsid: u32) -> Sqe {
 }
 
 /// Abort (§5.1): the command with this identifier on this queue.
-pub fn abort(qid: u16, cid: u16) -> Sqe {
-    let mut sqe = command(Opcode::ABORT, 0);
+pub fn abort_sqe(qid: u16, cid: u16) -> Sqe {
+    let mut sqe = admin_sqe(Opcode::ABORT, 0);
     sqe.cdw10[0] = U32::new(u32::from(qid) | u32::from(cid) << 16);
     sqe
 }
 
 /// Asynchronous Event Request (§5.2).
-pub fn async_event_request() -> Sqe {
-    command(Opcode::ASYNC_EVENT_REQUEST, 0)
+pub fn async_event_request_sqe() -> Sqe {
+    admin_sqe(Opcode::ASYNC_EVENT_REQUEST, 0)
 }
 
 /// Keep Alive (§5.18).
-pub fn keep_alive() -> Sqe {
-    command(Opcode::KEEP_ALIVE, 0)
+pub fn keep_alive_sqe() -> Sqe {
+    admin_sqe(Opcode::KEEP_ALIVE, 0)
 }
 
 impl Identify {
     /// The command, for a host to send.
-    pub fn sqe(&self) -> Sqe {
-        let mut sqe = command(Opcode::IDENTIFY, self.nsid);
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = admin_sqe(Opcode::IDENTIFY, self.nsid);
         sqe.cdw10[0] = U32::new(u32::from(self.cns.0) | u32::from(self.controller) << 16);
         sqe.cdw10[1] = U32::new(u32::from(self.command_set) << 24);
         sqe
@@ -56,8 +56,8 @@ impl Identify {
 
 impl GetLogPage {
     /// The command, for a host to send. `len` is a multiple of 4 and not 0.
-    pub fn sqe(&self) -> Sqe {
-        let mut sqe = command(Opcode::GET_LOG_PAGE, self.nsid);
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = admin_sqe(Opcode::GET_LOG_PAGE, self.nsid);
         let dwords = (self.len / 4).saturating_sub(1);
         let first = u32::from(self.lid.0) | u32::from(self.specific & 0x7f) << 8;
         sqe.cdw10[0] = U32::new(first | u32::from(self.retain) << 15 | (dwords as u32 & 0xffff) << 16);
@@ -71,8 +71,8 @@ impl GetLogPage {
 
 impl GetFeatures {
     /// The command, for a host to send.
-    pub fn sqe(&self) -> Sqe {
-        let mut sqe = command(Opcode::GET_FEATURES, self.nsid);
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = admin_sqe(Opcode::GET_FEATURES, self.nsid);
         sqe.cdw10[0] = U32::new(u32::from(self.fid.0) | (self.select as u32) << 8);
         sqe.cdw10[1] = U32::new(self.argument);
         sqe
@@ -81,8 +81,8 @@ impl GetFeatures {
 
 impl SetFeatures {
     /// The command, for a host to send.
-    pub fn sqe(&self) -> Sqe {
-        let mut sqe = command(Opcode::SET_FEATURES, self.nsid);
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = admin_sqe(Opcode::SET_FEATURES, self.nsid);
         sqe.cdw10[0] = U32::new(u32::from(self.fid.0) | u32::from(self.save) << 31);
         sqe.cdw10[1] = U32::new(self.value);
         sqe
@@ -92,18 +92,18 @@ impl SetFeatures {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::feature::{FeatureSelect, Fid};
+    use crate::feature::{FeatureId, FeatureSelect};
     use crate::identify::Cns;
-    use crate::log::Lid;
+    use crate::log::LogPageId;
     use zerocopy::IntoBytes;
 
     /// What is written is what the other side's parsers, which are held to fixed bytes, read.
     #[test]
     fn commands_are_read_as_they_were_made() {
         let identify = Identify { cns: Cns::COMMAND_SETS, controller: 0x1234, nsid: 7, command_set: 2 };
-        assert_eq!(Identify::parse(&identify.sqe()), identify);
+        assert_eq!(Identify::parse(&identify.to_sqe()), identify);
         let log = GetLogPage {
-            lid: Lid::ANA,
+            lid: LogPageId::ANA,
             specific: 0x41,
             retain: true,
             len: 0x0012_3450_0000 / 16,
@@ -112,18 +112,19 @@ mod tests {
             command_set: 3,
             nsid: 9,
         };
-        assert_eq!(GetLogPage::parse(&log.sqe()), log);
-        let get = GetFeatures { fid: Fid::HOST_BEHAVIOR, select: FeatureSelect::Saved, argument: 5, nsid: 1 };
-        assert_eq!(GetFeatures::parse(&get.sqe()), Some(get));
-        let set = SetFeatures { fid: Fid::NUMBER_OF_QUEUES, save: true, value: 0x0003_0003, nsid: 2 };
-        assert_eq!(SetFeatures::parse(&set.sqe()), set);
+        assert_eq!(GetLogPage::parse(&log.to_sqe()), log);
+        let get =
+            GetFeatures { fid: FeatureId::HOST_BEHAVIOR, select: FeatureSelect::Saved, argument: 5, nsid: 1 };
+        assert_eq!(GetFeatures::parse(&get.to_sqe()), Some(get));
+        let set = SetFeatures { fid: FeatureId::NUMBER_OF_QUEUES, save: true, value: 0x0003_0003, nsid: 2 };
+        assert_eq!(SetFeatures::parse(&set.to_sqe()), set);
     }
 
     // Linux struct nvme_abort_cmd: sqid at 40, cid at 42.
     #[test]
     fn an_abort_names_queue_and_command() {
-        let sqe = abort(3, 0x0102);
+        let sqe = abort_sqe(3, 0x0102);
         assert_eq!(sqe.as_bytes()[40..44], [3, 0, 2, 1]);
-        assert_eq!((keep_alive().opcode.0, async_event_request().opcode.0), (0x18, 0x0c));
+        assert_eq!((keep_alive_sqe().opcode.0, async_event_request_sqe().opcode.0), (0x18, 0x0c));
     }
 }

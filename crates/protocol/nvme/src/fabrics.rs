@@ -7,7 +7,7 @@ use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::cqe::Completion;
-use crate::name::{HostId, NQN_FIELD, Nqn};
+use crate::name::{HostId, NQN_FIELD_LEN, Nqn};
 use crate::sqe::{FabricsType, Opcode, Sqe};
 use crate::status::Status;
 
@@ -54,7 +54,7 @@ impl Connect {
     }
 
     /// Whether a command of this type, well-formed or not, is for an Admin Queue.
-    pub fn names_admin_queue(sqe: &Sqe) -> bool {
+    pub fn is_for_admin_queue(sqe: &Sqe) -> bool {
         Self::qid(sqe) == 0
     }
 
@@ -63,8 +63,8 @@ impl Connect {
     }
 
     /// The command, for a host to send: its identifier and its data pointer are the transport's.
-    pub fn sqe(&self) -> Sqe {
-        let mut sqe = command(FabricsType::CONNECT);
+    pub fn to_sqe(&self) -> Sqe {
+        let mut sqe = fabrics_sqe(FabricsType::CONNECT);
         sqe.cdw10[0] = U32::new(u32::from(self.qid) << 16);
         let attributes = u32::from(!self.flow_control) << 2 | u32::from(self.individual_deletion) << 3;
         sqe.cdw10[1] = U32::new((self.entries - 1) & 0xffff | attributes << 16);
@@ -74,7 +74,7 @@ impl Connect {
 }
 
 /// A fabrics command of this kind, all else zero but the SGL flag.
-fn command(kind: FabricsType) -> Sqe {
+fn fabrics_sqe(kind: FabricsType) -> Sqe {
     let mut sqe = Sqe::new_zeroed();
     sqe.opcode = Opcode::FABRICS;
     sqe.flags = 0x40;
@@ -93,9 +93,9 @@ pub struct ConnectData {
     /// Reserved.
     pub reserved: [u8; 238],
     /// SUBNQN.
-    pub subsystem: [u8; NQN_FIELD],
+    pub subsystem: [u8; NQN_FIELD_LEN],
     /// HOSTNQN.
-    pub host: [u8; NQN_FIELD],
+    pub host: [u8; NQN_FIELD_LEN],
     /// Reserved.
     pub reserved_end: [u8; 256],
 }
@@ -124,8 +124,8 @@ impl ConnectData {
             host_id: who.host_id.bytes(),
             cntlid: U16::new(who.cntlid),
             reserved: [0; 238],
-            subsystem: who.subsystem.field(),
-            host: who.host.field(),
+            subsystem: who.subsystem.to_field(),
+            host: who.host.to_field(),
             reserved_end: [0; 256],
         }
     }
@@ -137,7 +137,7 @@ impl ConnectData {
         // SPDK's programs send none unless they are told one. Such a host is known by its identifier, under
         // the name that a host without a better one makes of it (NVMe Base §4.5.1): rules that let every
         // host come let it come.
-        let host = if self.host == [0; NQN_FIELD] {
+        let host = if self.host == [0; NQN_FIELD_LEN] {
             Nqn::parse(&format!("nqn.2014-08.org.nvmexpress:uuid:{host_id}"))
         } else {
             Nqn::from_field(&self.host)
@@ -186,20 +186,20 @@ pub enum ConnectRefusal {
 
 impl ConnectRefusal {
     /// Bad SQSIZE.
-    pub const SQSIZE: ConnectRefusal = ConnectRefusal::parameter(Connect::SQSIZE_AT, false, true);
+    pub const SQSIZE: ConnectRefusal = ConnectRefusal::invalid_parameter(Connect::SQSIZE_AT, false, true);
     /// Bad QID.
-    pub const QID: ConnectRefusal = ConnectRefusal::parameter(Connect::QID_AT, false, true);
+    pub const QID: ConnectRefusal = ConnectRefusal::invalid_parameter(Connect::QID_AT, false, true);
     /// Bad HOSTID.
-    pub const HOSTID: ConnectRefusal = ConnectRefusal::parameter(0, true, true);
+    pub const HOSTID: ConnectRefusal = ConnectRefusal::invalid_parameter(0, true, true);
     /// Bad CNTLID. It may have been good until a moment ago, and a host that starts over gets a good
     /// one: so this is not lasting.
-    pub const CNTLID: ConnectRefusal = ConnectRefusal::parameter(16, true, false);
+    pub const CNTLID: ConnectRefusal = ConnectRefusal::invalid_parameter(16, true, false);
     /// Bad SUBNQN.
-    pub const SUBNQN: ConnectRefusal = ConnectRefusal::parameter(256, true, true);
+    pub const SUBNQN: ConnectRefusal = ConnectRefusal::invalid_parameter(256, true, true);
     /// Bad HOSTNQN.
-    pub const HOSTNQN: ConnectRefusal = ConnectRefusal::parameter(512, true, true);
+    pub const HOSTNQN: ConnectRefusal = ConnectRefusal::invalid_parameter(512, true, true);
 
-    const fn parameter(at: u16, in_data: bool, lasting: bool) -> ConnectRefusal {
+    const fn invalid_parameter(at: u16, in_data: bool, lasting: bool) -> ConnectRefusal {
         ConnectRefusal::Parameter { at, in_data, lasting }
     }
 }
@@ -230,23 +230,23 @@ impl core::fmt::Display for ConnectRefusal {
 impl From<ConnectRefusal> for Completion {
     fn from(refusal: ConnectRefusal) -> Self {
         match refusal {
-            ConnectRefusal::Format => Status::CONNECT_INCOMPATIBLE_FORMAT.final_().into(),
+            ConnectRefusal::Format => Status::CONNECT_INCOMPATIBLE_FORMAT.with_do_not_retry().into(),
             ConnectRefusal::Busy => Status::CONTROLLER_BUSY.into(),
             ConnectRefusal::Parameter { at, in_data, lasting } => {
                 let status = Status::CONNECT_INVALID_PARAMETERS;
                 let result = u64::from(at) | u64::from(in_data) << 16;
-                Completion { result, status: if lasting { status.final_() } else { status } }
+                Completion { result, status: if lasting { status.with_do_not_retry() } else { status } }
             }
-            ConnectRefusal::Host => Status::CONNECT_INVALID_HOST.final_().into(),
+            ConnectRefusal::Host => Status::CONNECT_INVALID_HOST.with_do_not_retry().into(),
             ConnectRefusal::Sequence => Status::COMMAND_SEQUENCE_ERROR.into(),
-            ConnectRefusal::KeepAlive => Status::KEEP_ALIVE_INVALID.final_().into(),
+            ConnectRefusal::KeepAlive => Status::KEEP_ALIVE_INVALID.with_do_not_retry().into(),
         }
     }
 }
 
 /// What a Connect that succeeded answers in dword 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connected {
+pub struct ConnectResult {
     /// The controller.
     pub cntlid: u16,
     /// ATR: the queue must authenticate before anything else.
@@ -255,18 +255,18 @@ pub struct Connected {
     pub secure_channel: bool,
 }
 
-impl From<Connected> for Completion {
-    fn from(connected: Connected) -> Self {
+impl From<ConnectResult> for Completion {
+    fn from(connected: ConnectResult) -> Self {
         let required = u64::from(connected.authenticate) << 17 | u64::from(connected.secure_channel) << 18;
         let result = u64::from(connected.cntlid) | required;
         Completion { result, status: Status::SUCCESS }
     }
 }
 
-impl Connected {
+impl ConnectResult {
     /// Reads the answer's dword 0, for a host.
-    pub fn parse(result: u64) -> Connected {
-        Connected {
+    pub fn parse(result: u64) -> ConnectResult {
+        ConnectResult {
             cntlid: result as u16,
             authenticate: result & 1 << 17 != 0,
             secure_channel: result & 1 << 18 != 0,
@@ -314,16 +314,16 @@ impl PropertyAccess {
     }
 
     /// A Property Get, for a host to send.
-    pub fn get_sqe(property: Property, len: u8) -> Sqe {
-        let mut sqe = command(FabricsType::PROPERTY_GET);
+    pub fn property_get_sqe(property: Property, len: u8) -> Sqe {
+        let mut sqe = fabrics_sqe(FabricsType::PROPERTY_GET);
         sqe.cdw10[0] = U32::new(u32::from(len == 8));
         sqe.cdw10[1] = U32::new(property.0);
         sqe
     }
 
     /// A Property Set of 4 bytes, for a host to send.
-    pub fn set_sqe(property: Property, value: u32) -> Sqe {
-        let mut sqe = command(FabricsType::PROPERTY_SET);
+    pub fn property_set_sqe(property: Property, value: u32) -> Sqe {
+        let mut sqe = fabrics_sqe(FabricsType::PROPERTY_SET);
         sqe.cdw10[1] = U32::new(property.0);
         sqe.cdw10[2] = U32::new(value);
         sqe

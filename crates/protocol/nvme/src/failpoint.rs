@@ -52,19 +52,19 @@ impl Failpoint {
 }
 
 #[cfg(feature = "rig")]
-static ON: AtomicU8 = AtomicU8::new(0);
+static ENABLED: AtomicU8 = AtomicU8::new(0);
 
 /// Turns a failpoint on in all of this process.
 #[cfg(feature = "rig")]
 pub fn turn_on(bug: Failpoint) {
-    ON.store(bug as u8, Ordering::Relaxed);
+    ENABLED.store(bug as u8, Ordering::Relaxed);
 }
 
 /// Whether this failpoint is on.
 #[cfg(feature = "rig")]
 #[must_use]
 pub fn is_on(bug: Failpoint) -> bool {
-    ON.load(Ordering::Relaxed) == bug as u8
+    ENABLED.load(Ordering::Relaxed) == bug as u8
 }
 
 /// Whether this failpoint is on: none is.

@@ -4,26 +4,26 @@ use crate::sqe::Sqe;
 
 /// Names a feature (FID).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Fid(pub u8);
+pub struct FeatureId(pub u8);
 
 #[allow(missing_docs)] // The names are the standard's.
-impl Fid {
-    pub const ARBITRATION: Fid = Fid(0x01);
-    pub const POWER_MANAGEMENT: Fid = Fid(0x02);
-    pub const TEMPERATURE_THRESHOLD: Fid = Fid(0x04);
-    pub const ERROR_RECOVERY: Fid = Fid(0x05);
-    pub const VOLATILE_WRITE_CACHE: Fid = Fid(0x06);
-    pub const NUMBER_OF_QUEUES: Fid = Fid(0x07);
-    pub const WRITE_ATOMICITY: Fid = Fid(0x0a);
-    pub const ASYNC_EVENT_CONFIGURATION: Fid = Fid(0x0b);
-    pub const TIMESTAMP: Fid = Fid(0x0e);
-    pub const KEEP_ALIVE_TIMER: Fid = Fid(0x0f);
-    pub const HOST_BEHAVIOR: Fid = Fid(0x16);
-    pub const COMMAND_SET_PROFILE: Fid = Fid(0x19);
-    pub const HOST_IDENTIFIER: Fid = Fid(0x81);
-    pub const RESERVATION_NOTIFICATION_MASK: Fid = Fid(0x82);
-    pub const RESERVATION_PERSISTENCE: Fid = Fid(0x83);
-    pub const NAMESPACE_WRITE_PROTECTION: Fid = Fid(0x84);
+impl FeatureId {
+    pub const ARBITRATION: FeatureId = FeatureId(0x01);
+    pub const POWER_MANAGEMENT: FeatureId = FeatureId(0x02);
+    pub const TEMPERATURE_THRESHOLD: FeatureId = FeatureId(0x04);
+    pub const ERROR_RECOVERY: FeatureId = FeatureId(0x05);
+    pub const VOLATILE_WRITE_CACHE: FeatureId = FeatureId(0x06);
+    pub const NUMBER_OF_QUEUES: FeatureId = FeatureId(0x07);
+    pub const WRITE_ATOMICITY: FeatureId = FeatureId(0x0a);
+    pub const ASYNC_EVENT_CONFIGURATION: FeatureId = FeatureId(0x0b);
+    pub const TIMESTAMP: FeatureId = FeatureId(0x0e);
+    pub const KEEP_ALIVE_TIMER: FeatureId = FeatureId(0x0f);
+    pub const HOST_BEHAVIOR: FeatureId = FeatureId(0x16);
+    pub const COMMAND_SET_PROFILE: FeatureId = FeatureId(0x19);
+    pub const HOST_IDENTIFIER: FeatureId = FeatureId(0x81);
+    pub const RESERVATION_NOTIFICATION_MASK: FeatureId = FeatureId(0x82);
+    pub const RESERVATION_PERSISTENCE: FeatureId = FeatureId(0x83);
+    pub const NAMESPACE_WRITE_PROTECTION: FeatureId = FeatureId(0x84);
 }
 
 /// Which value Get Features wants (SEL).
@@ -43,7 +43,7 @@ pub enum FeatureSelect {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetFeatures {
     /// Which.
-    pub fid: Fid,
+    pub fid: FeatureId,
     /// Which value.
     pub select: FeatureSelect,
     /// Dword 11.
@@ -62,7 +62,7 @@ impl GetFeatures {
             3 => FeatureSelect::Supported,
             _ => return None,
         };
-        let fid = Fid(sqe.cdw(10) as u8);
+        let fid = FeatureId(sqe.cdw(10) as u8);
         Some(GetFeatures { fid, select, argument: sqe.cdw(11), nsid: sqe.nsid.get() })
     }
 }
@@ -71,7 +71,7 @@ impl GetFeatures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetFeatures {
     /// Which.
-    pub fid: Fid,
+    pub fid: FeatureId,
     /// Whether to keep it over resets (SV).
     pub save: bool,
     /// Dword 11.
@@ -84,7 +84,7 @@ impl SetFeatures {
     /// Reads the command.
     pub fn parse(sqe: &Sqe) -> SetFeatures {
         SetFeatures {
-            fid: Fid(sqe.cdw(10) as u8),
+            fid: FeatureId(sqe.cdw(10) as u8),
             save: sqe.cdw(10) & 1 << 31 != 0,
             value: sqe.cdw(11),
             nsid: sqe.nsid.get(),
@@ -94,7 +94,7 @@ impl SetFeatures {
 
 /// What can be done with a feature, as Get Features tells it with [`FeatureSelect::Supported`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct FeatureCapabilities {
     /// It can be saved.
     pub saveable: bool,
     /// It is each namespace's own.
@@ -103,9 +103,9 @@ pub struct Capabilities {
     pub changeable: bool,
 }
 
-impl Capabilities {
+impl FeatureCapabilities {
     /// Dword 0.
-    pub fn dword(&self) -> u32 {
+    pub fn to_dword(&self) -> u32 {
         u32::from(self.saveable) | u32::from(self.per_namespace) << 1 | u32::from(self.changeable) << 2
     }
 }
@@ -122,7 +122,7 @@ mod tests {
         (raw[4], raw[40], raw[41], raw[43], raw[44], raw[47]) = (9, 0x0b, 3, 0x80, 0x34, 0x12);
         let sqe = Sqe::read_from_bytes(&raw).unwrap();
         let get = GetFeatures::parse(&sqe).unwrap();
-        let fid = Fid::ASYNC_EVENT_CONFIGURATION;
+        let fid = FeatureId::ASYNC_EVENT_CONFIGURATION;
         assert_eq!(
             get,
             GetFeatures { fid, select: FeatureSelect::Supported, argument: 0x1200_0034, nsid: 9 }
@@ -131,8 +131,8 @@ mod tests {
         assert_eq!(set, SetFeatures { fid, save: true, value: 0x1200_0034, nsid: 9 });
         raw[41] = 4;
         assert_eq!(GetFeatures::parse(&Sqe::read_from_bytes(&raw).unwrap()), None);
-        let all = Capabilities { saveable: true, per_namespace: true, changeable: true };
-        assert_eq!(all.dword(), 7);
-        assert_eq!(Capabilities { changeable: true, ..Capabilities::default() }.dword(), 4);
+        let all = FeatureCapabilities { saveable: true, per_namespace: true, changeable: true };
+        assert_eq!(all.to_dword(), 7);
+        assert_eq!(FeatureCapabilities { changeable: true, ..FeatureCapabilities::default() }.to_dword(), 4);
     }
 }

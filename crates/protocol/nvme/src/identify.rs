@@ -5,11 +5,14 @@ pub mod namespace;
 
 use crate::sqe::Sqe;
 
-pub use controller::Controller;
-pub use namespace::{Descriptors, Identifiers, IndependentNamespace, LbaFormat, Namespace};
+pub use controller::IdentifyController;
+pub use namespace::{
+    IdentificationDescriptors, IdentifyIndependentNamespace, IdentifyNamespace, LbaFormat,
+    NamespaceIdentifiers,
+};
 
 /// Bytes of every Identify structure.
-pub const LEN: usize = 4096;
+pub const IDENTIFY_LEN: usize = 4096;
 
 /// Every namespace, where a command allows it.
 pub const NSID_ALL: u32 = 0xffff_ffff;
@@ -63,12 +66,12 @@ impl Identify {
 }
 
 /// The places of a list of namespaces.
-pub const NAMESPACES_MAX: usize = LEN / 4;
+pub const NAMESPACES_MAX: usize = IDENTIFY_LEN / 4;
 
 /// A list of namespaces (CNS 02h, 07h, 10h): those above `after`, ascending as they come, at most
 /// 1,024; the rest is zero.
-pub fn namespace_list(nsids: impl Iterator<Item = u32>, after: u32) -> [u8; LEN] {
-    let mut list = [0; LEN];
+pub fn encode_namespace_list(nsids: impl Iterator<Item = u32>, after: u32) -> [u8; IDENTIFY_LEN] {
+    let mut list = [0; IDENTIFY_LEN];
     for (place, nsid) in list.chunks_exact_mut(4).zip(nsids.filter(|&nsid| nsid > after)) {
         place.copy_from_slice(&nsid.to_le_bytes());
     }
@@ -77,8 +80,8 @@ pub fn namespace_list(nsids: impl Iterator<Item = u32>, after: u32) -> [u8; LEN]
 
 /// A list of controllers (CNS 12h, 13h; NVMe Base §4.4.1): those from `from` on, ascending as they
 /// come, at most 2,047.
-pub fn controller_list(controllers: impl Iterator<Item = u16>, from: u16) -> [u8; LEN] {
-    let mut list = [0; LEN];
+pub fn encode_controller_list(controllers: impl Iterator<Item = u16>, from: u16) -> [u8; IDENTIFY_LEN] {
+    let mut list = [0; IDENTIFY_LEN];
     let (count, places) = list.split_at_mut(2);
     let mut listed = 0_u16;
     for (place, cntlid) in places.chunks_exact_mut(2).zip(controllers.filter(|&cntlid| cntlid >= from)) {
@@ -90,8 +93,8 @@ pub fn controller_list(controllers: impl Iterator<Item = u16>, from: u16) -> [u8
 }
 
 /// The I/O command set combinations (CNS 1Ch) of a controller that has the NVM command set only.
-pub fn command_sets() -> [u8; LEN] {
-    let mut sets = [0; LEN];
+pub fn encode_command_sets() -> [u8; IDENTIFY_LEN] {
+    let mut sets = [0; IDENTIFY_LEN];
     sets[0] = 1;
     sets
 }

@@ -27,7 +27,7 @@ pub const NSID_ALL: u32 = 0xffff_ffff;
 
 /// Dwords 10 to 12 of Read, Write, Compare, Verify, Write Zeroes and Write Uncorrectable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Transfer {
+pub struct BlockTransfer {
     /// The first block (SLBA).
     pub lba: u64,
     /// How many: 1 to 65536.
@@ -36,7 +36,7 @@ pub struct Transfer {
     pub flags: u32,
 }
 
-impl Transfer {
+impl BlockTransfer {
     /// Limited retry (LR).
     pub const LIMITED_RETRY: u32 = 1 << 31;
     /// Force unit access (FUA).
@@ -50,13 +50,13 @@ impl Transfer {
 
     /// What the command says.
     #[inline]
-    pub fn of(sqe: &Sqe) -> Self {
+    pub fn from_sqe(sqe: &Sqe) -> Self {
         let flags = sqe.cdw(12);
-        Transfer { lba: sqe.cdw_pair(10), blocks: (flags & 0xffff) + 1, flags: flags & 0xffff_0000 }
+        BlockTransfer { lba: sqe.cdw_pair(10), blocks: (flags & 0xffff) + 1, flags: flags & 0xffff_0000 }
     }
 
     /// Puts it into a command. `blocks` is 1 to 65536.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         sqe.cdw10[0] = U32::new(self.lba as u32);
         sqe.cdw10[1] = U32::new((self.lba >> 32) as u32);
         sqe.cdw10[2] = U32::new(self.flags & 0xffff_0000 | (self.blocks - 1) & 0xffff);
@@ -64,14 +64,14 @@ impl Transfer {
 
     /// Whether all of these flags are set.
     #[inline]
-    pub fn has(self, flag: u32) -> bool {
+    pub fn has_flags(self, flag: u32) -> bool {
         self.flags & flag == flag
     }
 
     /// Whether the command wants anything of protection information, which formats without metadata
     /// do not have.
     #[inline]
-    pub fn protects(self) -> bool {
+    pub fn uses_protection(self) -> bool {
         self.flags & (Self::PROTECTION | Self::STORAGE_TAG) != 0
     }
 }
@@ -87,12 +87,12 @@ pub struct DatasetManagement {
 
 impl DatasetManagement {
     /// What the command says.
-    pub fn of(sqe: &Sqe) -> Self {
+    pub fn from_sqe(sqe: &Sqe) -> Self {
         DatasetManagement { ranges: (sqe.cdw(10) & 0xff) as u16 + 1, deallocate: sqe.cdw(11) & 4 != 0 }
     }
 
     /// Puts it into a command.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         sqe.cdw10[0] = U32::new(u32::from(self.ranges - 1) & 0xff);
         sqe.cdw10[1] = U32::new(if self.deallocate { 4 } else { 0 });
     }
@@ -129,21 +129,21 @@ pub struct Copy {
 
 impl Copy {
     /// What the command says.
-    pub fn of(sqe: &Sqe) -> Self {
+    pub fn from_sqe(sqe: &Sqe) -> Self {
         let flags = sqe.cdw(12);
         Copy {
             lba: sqe.cdw_pair(10),
             ranges: (flags & 0xff) as u16 + 1,
             format: (flags >> 8) as u8 & 0xf,
-            fua: flags & Transfer::FUA != 0,
+            fua: flags & BlockTransfer::FUA != 0,
             // PRINFOR in 15:12, STCW and STCR in 25:24, PRINFOW in 29:26.
-            protects: flags & (0xf << 12 | 0x3 << 24 | Transfer::PROTECTION) != 0,
+            protects: flags & (0xf << 12 | 0x3 << 24 | BlockTransfer::PROTECTION) != 0,
         }
     }
 
     /// Puts it into a command, without protection information.
-    pub fn put(self, sqe: &mut Sqe) {
-        let fua = if self.fua { Transfer::FUA } else { 0 };
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
+        let fua = if self.fua { BlockTransfer::FUA } else { 0 };
         sqe.cdw10[0] = U32::new(self.lba as u32);
         sqe.cdw10[1] = U32::new((self.lba >> 32) as u32);
         sqe.cdw10[2] = U32::new(u32::from(self.ranges - 1) & 0xff | u32::from(self.format & 0xf) << 8 | fua);
@@ -200,14 +200,18 @@ mod tests {
     #[test]
     fn a_transfer_is_in_dwords_10_to_12() {
         let mut read = sqe(Opcode::READ);
-        let transfer = Transfer { lba: 0x0102_0304_0506_0708, blocks: 65536, flags: Transfer::FUA };
-        transfer.put(&mut read);
+        let transfer = BlockTransfer { lba: 0x0102_0304_0506_0708, blocks: 65536, flags: BlockTransfer::FUA };
+        transfer.write_to_sqe(&mut read);
         let bytes = read.as_bytes();
         assert_eq!(bytes[40..52], [8, 7, 6, 5, 4, 3, 2, 1, 0xff, 0xff, 0, 0x40]);
-        assert_eq!(Transfer::of(&read), transfer);
-        assert!(transfer.has(Transfer::FUA) && !transfer.has(Transfer::DEALLOCATE) && !transfer.protects());
+        assert_eq!(BlockTransfer::from_sqe(&read), transfer);
+        assert!(
+            transfer.has_flags(BlockTransfer::FUA)
+                && !transfer.has_flags(BlockTransfer::DEALLOCATE)
+                && !transfer.uses_protection()
+        );
         for bit in [24, 26, 27, 28, 29] {
-            assert!(Transfer { flags: 1 << bit, ..transfer }.protects());
+            assert!(BlockTransfer { flags: 1 << bit, ..transfer }.uses_protection());
         }
     }
 
@@ -216,9 +220,9 @@ mod tests {
     fn ranges_of_dataset_management() {
         let mut dsm = sqe(Opcode::DATASET_MANAGEMENT);
         let words = DatasetManagement { ranges: 256, deallocate: true };
-        words.put(&mut dsm);
+        words.write_to_sqe(&mut dsm);
         assert_eq!(dsm.as_bytes()[40..48], [0xff, 0, 0, 0, 4, 0, 0, 0]);
-        assert_eq!(DatasetManagement::of(&dsm), words);
+        assert_eq!(DatasetManagement::from_sqe(&dsm), words);
         let bytes = [0x10, 0, 0, 1, 8, 0, 0, 0, 1, 2, 3, 4, 5, 6, 7, 8];
         let range = DatasetRange::read_from_bytes(&bytes).unwrap();
         assert_eq!((range.attributes.get(), range.blocks.get()), (0x0100_0010, 8));
@@ -230,15 +234,15 @@ mod tests {
     fn ranges_of_copy() {
         let mut copy = sqe(Opcode::COPY);
         let words = Copy { lba: 1 << 40, ranges: 2, format: 1, fua: true, protects: false };
-        words.put(&mut copy);
+        words.write_to_sqe(&mut copy);
         assert_eq!(copy.as_bytes()[40..52], [0, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0x40]);
-        assert_eq!(Copy::of(&copy), words);
+        assert_eq!(Copy::from_sqe(&copy), words);
         let mut bytes = [0; 32];
         bytes[8..18].copy_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0, 7, 0]);
         assert_eq!(CopyRange::read_from_bytes(&bytes).unwrap(), CopyRange::new(9, 8));
         for bit in [12, 15, 24, 25, 26, 29] {
             copy.cdw10[2] = U32::new(1 << bit);
-            assert!(Copy::of(&copy).protects, "{bit}");
+            assert!(Copy::from_sqe(&copy).protects, "{bit}");
         }
     }
 }

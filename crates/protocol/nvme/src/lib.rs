@@ -18,15 +18,15 @@
 )]
 
 pub mod admin;
+pub mod async_event;
 pub mod auth;
 pub mod cqe;
-pub mod event;
 pub mod fabrics;
 pub mod failpoint;
 pub mod feature;
 pub mod identify;
-mod interchange;
 pub mod io;
+mod key_interchange;
 pub mod log;
 pub mod name;
 pub mod property;
@@ -39,7 +39,7 @@ mod transfer_max;
 
 pub use cqe::{Completion, Cqe};
 pub use name::{HostId, Nqn};
-pub use sgl::Descriptor;
+pub use sgl::SglDescriptor;
 pub use sqe::{Direction, FabricsType, Fuse, Opcode, Sqe};
 pub use status::Status;
 pub use transfer_max::TransferMax;

@@ -14,28 +14,28 @@ use crate::sqe::Sqe;
 
 /// Names a log page (LID).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Lid(pub u8);
+pub struct LogPageId(pub u8);
 
 #[allow(missing_docs)] // The names are the standard's.
-impl Lid {
-    pub const SUPPORTED_PAGES: Lid = Lid(0x00);
-    pub const ERROR: Lid = Lid(0x01);
-    pub const SMART: Lid = Lid(0x02);
-    pub const FIRMWARE_SLOT: Lid = Lid(0x03);
-    pub const CHANGED_NAMESPACES: Lid = Lid(0x04);
-    pub const COMMAND_EFFECTS: Lid = Lid(0x05);
-    pub const ANA: Lid = Lid(0x0c);
-    pub const FEATURE_EFFECTS: Lid = Lid(0x12);
-    pub const MANAGEMENT_EFFECTS: Lid = Lid(0x13);
-    pub const DISCOVERY: Lid = Lid(0x70);
-    pub const RESERVATION: Lid = Lid(0x80);
+impl LogPageId {
+    pub const SUPPORTED_PAGES: LogPageId = LogPageId(0x00);
+    pub const ERROR: LogPageId = LogPageId(0x01);
+    pub const SMART: LogPageId = LogPageId(0x02);
+    pub const FIRMWARE_SLOT: LogPageId = LogPageId(0x03);
+    pub const CHANGED_NAMESPACES: LogPageId = LogPageId(0x04);
+    pub const COMMAND_EFFECTS: LogPageId = LogPageId(0x05);
+    pub const ANA: LogPageId = LogPageId(0x0c);
+    pub const FEATURE_EFFECTS: LogPageId = LogPageId(0x12);
+    pub const MANAGEMENT_EFFECTS: LogPageId = LogPageId(0x13);
+    pub const DISCOVERY: LogPageId = LogPageId(0x70);
+    pub const RESERVATION: LogPageId = LogPageId(0x80);
 }
 
 /// A Get Log Page command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetLogPage {
     /// Which page.
-    pub lid: Lid,
+    pub lid: LogPageId,
     /// LSP: what of it, by page.
     pub specific: u8,
     /// RAE: the event that the page belongs to is not cleared.
@@ -58,7 +58,7 @@ impl GetLogPage {
         let first = sqe.cdw(10);
         let dwords = u64::from(first >> 16) | u64::from(sqe.cdw(11) & 0xffff) << 16;
         GetLogPage {
-            lid: Lid(first as u8),
+            lid: LogPageId(first as u8),
             specific: (first >> 8) as u8 & 0x7f,
             retain: first & 1 << 15 != 0,
             len: (dwords + 1) * 4,
@@ -71,7 +71,7 @@ impl GetLogPage {
 }
 
 /// Supported Log Pages (00h): 4 bytes for each, bit 0 of those that there are.
-pub fn supported_pages(pages: &[Lid]) -> [u8; 1024] {
+pub fn encode_supported_pages(pages: &[LogPageId]) -> [u8; 1024] {
     let mut log = [0; 1024];
     for lid in pages {
         if let Some([supported, ..]) = log.as_chunks_mut::<4>().0.get_mut(usize::from(lid.0)) {
@@ -116,7 +116,7 @@ pub struct ErrorEntry {
 const _: () = assert!(size_of::<ErrorEntry>() == 64);
 
 /// Firmware Slot Information (03h): one slot, which is active.
-pub fn firmware_slot(revision: [u8; 8]) -> [u8; 512] {
+pub fn encode_firmware_slot(revision: [u8; 8]) -> [u8; 512] {
     let mut log = [0; 512];
     log[0] = 1;
     log[8..16].copy_from_slice(&revision);
@@ -124,7 +124,7 @@ pub fn firmware_slot(revision: [u8; 8]) -> [u8; 512] {
 }
 
 /// Changed Namespace List (04h): ascending; if they do not fit, FFFFFFFFh stands alone.
-pub fn changed_namespaces(nsids: &[u32]) -> [u8; 4096] {
+pub fn encode_changed_namespaces(nsids: &[u32]) -> [u8; 4096] {
     let mut log = [0; 4096];
     if nsids.len() > 1024 {
         log[..4].fill(0xff);
@@ -149,7 +149,7 @@ pub enum ReservationNotice {
 
 /// Reservation Notification (80h): 64 bytes. `count` counts the notices;
 /// `more`: how many wait behind this one.
-pub fn reservation(count: u64, what: ReservationNotice, more: u8, nsid: u32) -> [u8; 64] {
+pub fn encode_reservation_notification(count: u64, what: ReservationNotice, more: u8, nsid: u32) -> [u8; 64] {
     let mut log = [0; 64];
     log[..8].copy_from_slice(&count.to_le_bytes());
     (log[8], log[9]) = (what as u8, more);

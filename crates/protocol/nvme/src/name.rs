@@ -7,10 +7,10 @@ use std::fmt;
 use std::sync::Arc;
 
 /// The longest name, in bytes, its terminator not counted.
-pub const NQN_MAX: usize = 223;
+pub const NQN_LEN_MAX: usize = 223;
 
 /// Bytes of a name's field on the wire.
-pub const NQN_FIELD: usize = 256;
+pub const NQN_FIELD_LEN: usize = 256;
 
 /// An NVMe Qualified Name.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -21,7 +21,7 @@ pub struct Nqn(Arc<str>);
 pub enum NqnError {
     /// It does not begin with `nqn.`, or nothing follows.
     Prefix,
-    /// It is longer than [`NQN_MAX`], or does not end within its field.
+    /// It is longer than [`NQN_LEN_MAX`], or does not end within its field.
     Length,
     /// It is no UTF-8, or holds a control character.
     Characters,
@@ -33,7 +33,7 @@ impl Nqn {
 
     /// Checks a name.
     pub fn parse(text: &str) -> Result<Nqn, NqnError> {
-        if text.len() > NQN_MAX {
+        if text.len() > NQN_LEN_MAX {
             return Err(NqnError::Length);
         }
         if text.strip_prefix("nqn.").is_none_or(str::is_empty) {
@@ -46,9 +46,9 @@ impl Nqn {
     }
 
     /// Reads a field of 256 bytes. What stands behind the terminator is not looked at.
-    pub fn from_field(field: &[u8; NQN_FIELD]) -> Result<Nqn, NqnError> {
+    pub fn from_field(field: &[u8; NQN_FIELD_LEN]) -> Result<Nqn, NqnError> {
         let len = field.iter().position(|&byte| byte == 0).ok_or(NqnError::Length)?;
-        if len > NQN_MAX {
+        if len > NQN_LEN_MAX {
             return Err(NqnError::Length);
         }
         let name = field.get(..len).ok_or(NqnError::Length)?;
@@ -56,12 +56,12 @@ impl Nqn {
     }
 
     /// The name of discovery.
-    pub fn discovery() -> Nqn {
+    pub fn discovery_service() -> Nqn {
         Nqn(Self::DISCOVERY.into())
     }
 
     /// Whether it is the name of discovery.
-    pub fn is_discovery(&self) -> bool {
+    pub fn is_discovery_service(&self) -> bool {
         &*self.0 == Self::DISCOVERY
     }
 
@@ -71,8 +71,8 @@ impl Nqn {
     }
 
     /// The field of 256 bytes, filled with NULs.
-    pub fn field(&self) -> [u8; NQN_FIELD] {
-        let mut field = [0; NQN_FIELD];
+    pub fn to_field(&self) -> [u8; NQN_FIELD_LEN] {
+        let mut field = [0; NQN_FIELD_LEN];
         field.iter_mut().zip(self.0.bytes()).for_each(|(to, from)| *to = from);
         field
     }
@@ -130,13 +130,13 @@ mod tests {
 
     #[test]
     fn names_are_checked() {
-        assert!(Nqn::discovery().is_discovery());
-        assert_eq!(Nqn::parse(Nqn::DISCOVERY).unwrap(), Nqn::discovery());
+        assert!(Nqn::discovery_service().is_discovery_service());
+        assert_eq!(Nqn::parse(Nqn::DISCOVERY).unwrap(), Nqn::discovery_service());
         assert_eq!(Nqn::parse("iqn.2026-11.io.blockwire:a"), Err(NqnError::Prefix));
         assert_eq!(Nqn::parse("nqn."), Err(NqnError::Prefix));
         assert_eq!(Nqn::parse("nqn.a\nb"), Err(NqnError::Characters));
         let long = format!("nqn.{}", "x".repeat(219));
-        assert_eq!(Nqn::parse(&long).unwrap().as_str().len(), NQN_MAX);
+        assert_eq!(Nqn::parse(&long).unwrap().as_str().len(), NQN_LEN_MAX);
         assert_eq!(Nqn::parse(&(long + "x")), Err(NqnError::Length));
     }
 
@@ -144,15 +144,15 @@ mod tests {
     fn fields_end_with_a_nul_and_no_byte_is_read_behind_it() {
         let name =
             Nqn::parse("nqn.2014-08.org.nvmexpress:uuid:00000000-0000-0000-0000-000000000001").unwrap();
-        let mut field = name.field();
+        let mut field = name.to_field();
         field[200] = 0xff;
         assert_eq!(Nqn::from_field(&field).unwrap(), name);
-        assert_eq!(Nqn::from_field(&[b'n'; NQN_FIELD]), Err(NqnError::Length));
-        assert_eq!(Nqn::from_field(&[0; NQN_FIELD]), Err(NqnError::Prefix));
-        let mut latin = name.field();
+        assert_eq!(Nqn::from_field(&[b'n'; NQN_FIELD_LEN]), Err(NqnError::Length));
+        assert_eq!(Nqn::from_field(&[0; NQN_FIELD_LEN]), Err(NqnError::Prefix));
+        let mut latin = name.to_field();
         latin[10] = 0xe9;
         assert_eq!(Nqn::from_field(&latin), Err(NqnError::Characters));
-        let mut endless = [b'x'; NQN_FIELD];
+        let mut endless = [b'x'; NQN_FIELD_LEN];
         endless[..4].copy_from_slice(b"nqn.");
         endless[224] = 0;
         assert_eq!(Nqn::from_field(&endless), Err(NqnError::Length));

@@ -3,7 +3,7 @@
 /// Controller Capabilities, of a controller on fabrics: contiguous queues, pages of 4 KiB, round
 /// robin, ready only when its media are (CRWMS).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Capabilities {
+pub struct ControllerCapabilities {
     /// The most entries of an I/O queue: 2 to 65536.
     pub entries_max: u32,
     /// How long CSTS.RDY may take to follow CC.EN, in units of 500 ms; at least 1.
@@ -12,17 +12,17 @@ pub struct Capabilities {
     pub command_sets: bool,
 }
 
-impl Capabilities {
+impl ControllerCapabilities {
     /// The property.
-    pub fn word(&self) -> u64 {
+    pub fn to_u64(&self) -> u64 {
         let entries = u64::from(self.entries_max.clamp(2, 65_536) - 1);
         let css = 1 | u64::from(self.command_sets) << 6;
         entries | 1 << 16 | u64::from(self.timeout) << 24 | css << 37 | 1 << 59
     }
 
     /// Reads the property, for a host.
-    pub fn parse(word: u64) -> Capabilities {
-        Capabilities {
+    pub fn parse(word: u64) -> ControllerCapabilities {
+        ControllerCapabilities {
             entries_max: (word & 0xffff) as u32 + 1,
             timeout: (word >> 24) as u8,
             command_sets: word & 1 << 43 != 0,
@@ -30,7 +30,7 @@ impl Capabilities {
     }
 
     /// Controller Ready Timeouts: the same time, for media that are always ready with it.
-    pub fn ready_timeouts(&self) -> u32 {
+    pub fn to_crto(&self) -> u32 {
         u32::from(self.timeout)
     }
 }
@@ -40,11 +40,11 @@ pub const VERSION: u32 = 0x0002_0000;
 
 /// Controller Configuration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Configuration(pub u32);
+pub struct ControllerConfiguration(pub u32);
 
-impl Configuration {
+impl ControllerConfiguration {
     /// What a host writes to enable a controller of the NVM command set.
-    pub const ENABLE: Configuration = Configuration(1 | 6 << 16 | 4 << 20);
+    pub const ENABLE: ControllerConfiguration = ControllerConfiguration(1 | 6 << 16 | 4 << 20);
 
     /// EN.
     pub fn is_enabled(self) -> bool {
@@ -87,19 +87,19 @@ impl Configuration {
     }
 
     /// The same with EN clear: what stops the controller.
-    pub fn disabled(self) -> Configuration {
-        Configuration(self.0 & !1)
+    pub fn disabled(self) -> ControllerConfiguration {
+        ControllerConfiguration(self.0 & !1)
     }
 
     /// The same with this SHN.
-    pub fn with_shutdown(self, kind: u8) -> Configuration {
-        Configuration(self.0 & !(3 << 14) | u32::from(kind & 3) << 14)
+    pub fn with_shutdown(self, kind: u8) -> ControllerConfiguration {
+        ControllerConfiguration(self.0 & !(3 << 14) | u32::from(kind & 3) << 14)
     }
 }
 
 /// How far a shutdown is (CSTS.SHST).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shutdown {
+pub enum ShutdownStatus {
     /// None was asked for.
     #[default]
     No,
@@ -117,22 +117,22 @@ pub struct ControllerStatus {
     /// CFS: fatal; only a reset helps.
     pub fatal: bool,
     /// SHST.
-    pub shutdown: Shutdown,
+    pub shutdown: ShutdownStatus,
 }
 
 impl ControllerStatus {
     /// Reads the property, for a host. A reserved SHST counts as no shutdown.
     pub fn parse(word: u64) -> ControllerStatus {
         let shutdown = match word >> 2 & 3 {
-            1 => Shutdown::Occurring,
-            2 => Shutdown::Complete,
-            _ => Shutdown::No,
+            1 => ShutdownStatus::Occurring,
+            2 => ShutdownStatus::Complete,
+            _ => ShutdownStatus::No,
         };
         ControllerStatus { ready: word & 1 != 0, fatal: word & 2 != 0, shutdown }
     }
 
     /// The property.
-    pub fn word(&self) -> u32 {
+    pub fn to_u32(&self) -> u32 {
         u32::from(self.ready) | u32::from(self.fatal) << 1 | (self.shutdown as u32) << 2
     }
 }
@@ -145,22 +145,22 @@ mod tests {
     // (spdk_nvme_cap_register, spdk_nvme_cc_register, spdk_nvme_csts_register).
     #[test]
     fn capabilities_stand_at_their_bits() {
-        let cap = Capabilities { entries_max: 1024, timeout: 30, command_sets: true };
-        assert_eq!(cap.word(), 0x0800_0820_1e01_03ff);
-        assert_eq!(Capabilities::parse(cap.word()), cap);
-        let plain = Capabilities { command_sets: false, ..cap };
-        assert_eq!(plain.word(), 0x0800_0020_1e01_03ff);
-        assert_eq!(cap.ready_timeouts(), 30);
+        let cap = ControllerCapabilities { entries_max: 1024, timeout: 30, command_sets: true };
+        assert_eq!(cap.to_u64(), 0x0800_0820_1e01_03ff);
+        assert_eq!(ControllerCapabilities::parse(cap.to_u64()), cap);
+        let plain = ControllerCapabilities { command_sets: false, ..cap };
+        assert_eq!(plain.to_u64(), 0x0800_0020_1e01_03ff);
+        assert_eq!(cap.to_crto(), 30);
     }
 
     #[test]
     fn the_configuration_is_cut_at_its_bits() {
         // What Linux 6.1 writes to enable a controller.
-        let cc = Configuration(0x0046_0001);
-        assert_eq!(cc, Configuration::ENABLE);
+        let cc = ControllerConfiguration(0x0046_0001);
+        assert_eq!(cc, ControllerConfiguration::ENABLE);
         assert!(cc.is_enabled());
         assert_eq!((cc.submission_size(), cc.completion_size()), (6, 4));
-        let all = Configuration(0x0196_9ae0);
+        let all = ControllerConfiguration(0x0196_9ae0);
         assert_eq!((all.command_sets(), all.page_size(), all.arbitration()), (6, 5, 3));
         assert_eq!((all.shutdown(), all.submission_size(), all.completion_size()), (2, 6, 9));
         assert!(all.independent_of_media() && !all.is_enabled());
@@ -169,10 +169,10 @@ mod tests {
 
     #[test]
     fn the_status_stands_at_its_bits() {
-        let status = ControllerStatus { ready: true, fatal: true, shutdown: Shutdown::Complete };
-        assert_eq!(status.word(), 0b1011);
+        let status = ControllerStatus { ready: true, fatal: true, shutdown: ShutdownStatus::Complete };
+        assert_eq!(status.to_u32(), 0b1011);
         assert_eq!(ControllerStatus::parse(0b1011), status);
-        let status = ControllerStatus { shutdown: Shutdown::Occurring, ..ControllerStatus::default() };
-        assert_eq!(status.word(), 0b0100);
+        let status = ControllerStatus { shutdown: ShutdownStatus::Occurring, ..ControllerStatus::default() };
+        assert_eq!(status.to_u32(), 0b0100);
     }
 }

@@ -33,7 +33,7 @@ pub struct Register {
 
 impl Register {
     /// What the command says; `None` if it has a value that is not defined.
-    pub fn of(sqe: &Sqe) -> Option<Self> {
+    pub fn from_sqe(sqe: &Sqe) -> Option<Self> {
         let dword = sqe.cdw(10);
         let action = match dword & 7 {
             0 => RegisterAction::Register,
@@ -51,7 +51,7 @@ impl Register {
     }
 
     /// Puts it into a command.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         let persist = self.persist.map_or(0, |persist| 2 + u32::from(persist));
         let ignore = if self.ignore_key { IGNORE_KEY } else { 0 };
         sqe.cdw10[0] = U32::new(self.action as u32 | ignore | persist << 30);
@@ -92,7 +92,7 @@ pub struct Acquire {
 
 impl Acquire {
     /// What the command says; `None` if it has a value that is not defined.
-    pub fn of(sqe: &Sqe) -> Option<Self> {
+    pub fn from_sqe(sqe: &Sqe) -> Option<Self> {
         let dword = sqe.cdw(10);
         let action = match dword & 7 {
             0 => AcquireAction::Acquire,
@@ -104,7 +104,7 @@ impl Acquire {
     }
 
     /// Puts it into a command.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         sqe.cdw10[0] = action_dword(self.action as u32, self.ignore_key, self.kind);
     }
 }
@@ -141,7 +141,7 @@ pub struct Release {
 
 impl Release {
     /// What the command says; `None` if it has a value that is not defined.
-    pub fn of(sqe: &Sqe) -> Option<Self> {
+    pub fn from_sqe(sqe: &Sqe) -> Option<Self> {
         let dword = sqe.cdw(10);
         let action = match dword & 7 {
             0 => ReleaseAction::Release,
@@ -152,7 +152,7 @@ impl Release {
     }
 
     /// Puts it into a command.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         sqe.cdw10[0] = action_dword(self.action as u32, self.ignore_key, self.kind);
     }
 }
@@ -172,12 +172,12 @@ pub struct Report {
 
 impl Report {
     /// What the command says.
-    pub fn of(sqe: &Sqe) -> Self {
+    pub fn from_sqe(sqe: &Sqe) -> Self {
         Report { len: (u64::from(sqe.cdw(10)) + 1) * 4, extended: sqe.cdw(11) & 1 != 0 }
     }
 
     /// Puts it into a command.
-    pub fn put(self, sqe: &mut Sqe) {
+    pub fn write_to_sqe(self, sqe: &mut Sqe) {
         sqe.cdw10[0] = U32::new((self.len / 4 - 1) as u32);
         sqe.cdw10[1] = U32::new(self.extended.into());
     }
@@ -185,7 +185,7 @@ impl Report {
 
 /// What Reservation Report tells of all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Summary {
+pub struct ReservationSummary {
     /// Counts changes of registrations (GEN).
     pub generation: u32,
     /// The reservation's type; 0 if there is none (RTYPE).
@@ -210,7 +210,7 @@ pub struct Registrant {
 /// The head of the Reservation Status, without EDS all of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-struct Head {
+struct ReservationStatusHeader {
     generation: U32,
     kind: u8,
     registrants: U16,
@@ -219,10 +219,10 @@ struct Head {
     reserved_10: [u8; 14],
 }
 
-const _: () = assert!(size_of::<Head>() == 24);
+const _: () = assert!(size_of::<ReservationStatusHeader>() == 24);
 
 /// Length of the head with EDS.
-const EXTENDED_HEAD: usize = 64;
+const EXTENDED_HEADER_LEN: usize = 64;
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
@@ -250,8 +250,8 @@ struct ExtendedRegisteredController {
 const _: () = assert!(size_of::<ExtendedRegisteredController>() == 64);
 
 /// The Reservation Status data structure, whole.
-pub fn encode_status(summary: Summary, registrants: &[Registrant], extended: bool) -> Vec<u8> {
-    let head = Head {
+pub fn encode_status(summary: ReservationSummary, registrants: &[Registrant], extended: bool) -> Vec<u8> {
+    let head = ReservationStatusHeader {
         generation: U32::new(summary.generation),
         kind: summary.kind,
         registrants: U16::new(registrants.len() as u16),
@@ -271,7 +271,7 @@ pub fn encode_status(summary: Summary, registrants: &[Registrant], extended: boo
         }
         return bytes;
     }
-    bytes.resize(EXTENDED_HEAD, 0);
+    bytes.resize(EXTENDED_HEADER_LEN, 0);
     for one in registrants {
         let entry = ExtendedRegisteredController {
             cntlid: U16::new(one.cntlid),
@@ -288,10 +288,13 @@ pub fn encode_status(summary: Summary, registrants: &[Registrant], extended: boo
 
 /// Reads a Reservation Status data structure: what it tells of all, how many registrants there are,
 /// and those of them that `bytes` still holds. `None`: not even the head.
-pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(Summary, usize, Vec<Registrant>)> {
-    let (head, rest) = Head::read_from_prefix(bytes).ok()?;
-    let summary =
-        Summary { generation: head.generation.get(), kind: head.kind, persists: head.persists & 1 != 0 };
+pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(ReservationSummary, usize, Vec<Registrant>)> {
+    let (head, rest) = ReservationStatusHeader::read_from_prefix(bytes).ok()?;
+    let summary = ReservationSummary {
+        generation: head.generation.get(),
+        kind: head.kind,
+        persists: head.persists & 1 != 0,
+    };
     let count = usize::from(head.registrants.get());
     let short = |entry: &RegisteredController| {
         let mut host = [0; 16];
@@ -305,7 +308,7 @@ pub fn decode_status(bytes: &[u8], extended: bool) -> Option<(Summary, usize, Ve
         key: entry.key.get(),
     };
     let registrants = if extended {
-        let rest = bytes.get(EXTENDED_HEAD..).unwrap_or_default();
+        let rest = bytes.get(EXTENDED_HEADER_LEN..).unwrap_or_default();
         let entries = rest.chunks_exact(size_of::<ExtendedRegisteredController>()).take(count);
         entries
             .filter_map(|entry| ExtendedRegisteredController::ref_from_bytes(entry).ok())
@@ -341,34 +344,34 @@ mod tests {
         for (dword, action, ignore_key, persist) in words {
             let register = Register { action, ignore_key, persist };
             let mut command = sqe(Opcode::RESERVATION_REGISTER, dword);
-            assert_eq!(Register::of(&command), Some(register));
+            assert_eq!(Register::from_sqe(&command), Some(register));
             command.cdw10[0] = U32::ZERO;
-            register.put(&mut command);
+            register.write_to_sqe(&mut command);
             assert_eq!(command.cdw(10), dword);
         }
         for dword in [3, 7, 0x4000_0000] {
-            assert_eq!(Register::of(&sqe(Opcode::RESERVATION_REGISTER, dword)), None);
+            assert_eq!(Register::from_sqe(&sqe(Opcode::RESERVATION_REGISTER, dword)), None);
         }
         let acquire = Acquire { action: AcquireAction::PreemptAndAbort, ignore_key: false, kind: 6 };
         let mut command = sqe(Opcode::RESERVATION_ACQUIRE, 0x0602);
-        assert_eq!(Acquire::of(&command), Some(acquire));
-        acquire.put(&mut command);
+        assert_eq!(Acquire::from_sqe(&command), Some(acquire));
+        acquire.write_to_sqe(&mut command);
         assert_eq!(command.cdw(10), 0x0602);
-        assert_eq!(Acquire::of(&sqe(Opcode::RESERVATION_ACQUIRE, 3)), None);
+        assert_eq!(Acquire::from_sqe(&sqe(Opcode::RESERVATION_ACQUIRE, 3)), None);
         let release = Release { action: ReleaseAction::Clear, ignore_key: true, kind: 1 };
         let mut command = sqe(Opcode::RESERVATION_RELEASE, 0x0109);
-        assert_eq!(Release::of(&command), Some(release));
-        release.put(&mut command);
+        assert_eq!(Release::from_sqe(&command), Some(release));
+        release.write_to_sqe(&mut command);
         assert_eq!(command.cdw(10), 0x0109);
-        assert_eq!(Release::of(&sqe(Opcode::RESERVATION_RELEASE, 2)), None);
+        assert_eq!(Release::from_sqe(&sqe(Opcode::RESERVATION_RELEASE, 2)), None);
         let mut command = sqe(Opcode::RESERVATION_REPORT, 1023);
         command.cdw10[1] = U32::new(1);
-        assert_eq!(Report::of(&command), Report { len: 4096, extended: true });
-        assert_eq!(Report::of(&sqe(Opcode::RESERVATION_REPORT, u32::MAX)).len, 1 << 34);
+        assert_eq!(Report::from_sqe(&command), Report { len: 4096, extended: true });
+        assert_eq!(Report::from_sqe(&sqe(Opcode::RESERVATION_REPORT, u32::MAX)).len, 1 << 34);
     }
 
-    fn status() -> (Summary, [Registrant; 2]) {
-        let summary = Summary { generation: 0x0102_0304, kind: 5, persists: true };
+    fn status() -> (ReservationSummary, [Registrant; 2]) {
+        let summary = ReservationSummary { generation: 0x0102_0304, kind: 5, persists: true };
         let host = std::array::from_fn(|at| 0x10 + at as u8);
         let a = Registrant { cntlid: 0xffff, holds: true, host, key: 0x1122_3344_5566_7788 };
         let b = Registrant { cntlid: 7, holds: false, host: [0xbb; 16], key: 1 };

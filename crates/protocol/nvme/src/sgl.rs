@@ -6,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// A descriptor as it is on the wire: 16 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Descriptor {
+pub struct SglDescriptor {
     /// An address, or an offset in the capsule.
     pub address: U64,
     /// Bytes.
@@ -17,9 +17,9 @@ pub struct Descriptor {
     pub identifier: u8,
 }
 
-const _: () = assert!(size_of::<Descriptor>() == 16);
+const _: () = assert!(size_of::<SglDescriptor>() == 16);
 
-impl Descriptor {
+impl SglDescriptor {
     /// Data Block, subtype Offset: the data is in the capsule.
     pub const IN_CAPSULE: u8 = 0x01;
     /// Transport Data Block, subtype Transport: the data goes by data PDUs.

@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::sgl::Descriptor;
+use crate::sgl::SglDescriptor;
 
 /// What a command is, by the queue that it came by: admin, I/O, or on either 7Fh for fabrics.
 #[derive(
@@ -79,7 +79,7 @@ pub struct Sqe {
     /// The metadata pointer.
     pub mptr: U64,
     /// The data pointer: one SGL descriptor.
-    pub dptr: Descriptor,
+    pub dptr: SglDescriptor,
     /// Command dwords 10 to 15.
     pub cdw10: [U32; 6],
 }

@@ -15,10 +15,10 @@ use core::fmt;
 use zeroize::Zeroizing;
 
 use crate::auth::{FillRandom, Hash};
-use crate::interchange::{self, Flaw};
+use crate::key_interchange::{self, KeyTextError};
 
-pub use derive::{Derivation, GeneratedPsk, RetainedPsk, TlsPsk};
-pub use identity::{Identity, IdentityError, IdentityVersion, PskKind};
+pub use derive::{GeneratedPsk, HkdfLabelFormat, RetainedPsk, TlsPsk};
+pub use identity::{IdentityError, IdentityVersion, PskIdentity, PskKind};
 
 const PREFIX: &str = "NVMeTLSkey-1:";
 
@@ -60,7 +60,7 @@ impl CipherSuite {
     }
 
     /// The suite whose hash has this identifier: 1 or 2.
-    const fn of_hash_id(id: u8) -> Option<CipherSuite> {
+    const fn from_hash_id(id: u8) -> Option<CipherSuite> {
         match id {
             1 => Some(CipherSuite::Aes128GcmSha256),
             2 => Some(CipherSuite::Aes256GcmSha384),
@@ -110,15 +110,15 @@ impl fmt::Display for ConfiguredPskError {
 
 impl std::error::Error for ConfiguredPskError {}
 
-impl From<Flaw> for ConfiguredPskError {
-    fn from(flaw: Flaw) -> Self {
+impl From<KeyTextError> for ConfiguredPskError {
+    fn from(flaw: KeyTextError) -> Self {
         match flaw {
-            Flaw::Prefix => Self::Prefix,
-            Flaw::Transform => Self::Transform,
-            Flaw::Colon => Self::Colon,
-            Flaw::Base64 => Self::Base64,
-            Flaw::Length(len) => Self::Length(len),
-            Flaw::Checksum => Self::Checksum,
+            KeyTextError::Prefix => Self::Prefix,
+            KeyTextError::Transform => Self::Transform,
+            KeyTextError::Colon => Self::Colon,
+            KeyTextError::Base64 => Self::Base64,
+            KeyTextError::Length(len) => Self::Length(len),
+            KeyTextError::Checksum => Self::Checksum,
         }
     }
 }
@@ -126,7 +126,7 @@ impl From<Flaw> for ConfiguredPskError {
 impl ConfiguredPsk {
     /// Reads the interchange form (§3.6.1.5); white space around it is not counted.
     pub fn parse(text: &str) -> Result<ConfiguredPsk, ConfiguredPskError> {
-        let (transform, bytes) = interchange::parse(text, PREFIX, 2, &[32, 48])?;
+        let (transform, bytes) = key_interchange::parse_key_text(text, PREFIX, 2, &[32, 48])?;
         Ok(ConfiguredPsk { transform: Hash::from_id(transform), bytes })
     }
 
@@ -140,7 +140,7 @@ impl ConfiguredPsk {
 
     /// The interchange form: to be kept as secret as the key.
     pub fn to_text(&self) -> Zeroizing<String> {
-        interchange::format(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
+        key_interchange::format_key_text(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
     }
 
     /// The hash that makes it a retained PSK; `None`: it is one.
@@ -156,7 +156,7 @@ impl ConfiguredPsk {
 
     /// The suite that a host uses it with if nothing else is said: that of the key's hash, else that whose hash is
     /// as long as the key.
-    pub fn suite(&self) -> CipherSuite {
+    pub fn default_suite(&self) -> CipherSuite {
         match (self.transform, self.bytes.len()) {
             (Some(Hash::Sha384), _) | (None, 48) => CipherSuite::Aes256GcmSha384,
             _ => CipherSuite::Aes128GcmSha256,

@@ -9,13 +9,13 @@ pub struct TransferMax {
 
 impl TransferMax {
     /// The least.
-    pub const LEAST: TransferMax = TransferMax { mdts: 1 };
+    pub const MIN: TransferMax = TransferMax { mdts: 1 };
     /// The most: 1 MiB.
-    pub const MOST: TransferMax = TransferMax { mdts: 8 };
+    pub const MAX: TransferMax = TransferMax { mdts: 8 };
 
     /// The limit of so many bytes; `None`: MDTS cannot say it, or it is more than the most.
     pub const fn from_bytes(bytes: u64) -> Option<TransferMax> {
-        let fits = bytes >= TransferMax::LEAST.bytes() as u64 && bytes <= TransferMax::MOST.bytes() as u64;
+        let fits = bytes >= TransferMax::MIN.bytes() as u64 && bytes <= TransferMax::MAX.bytes() as u64;
         if fits && bytes.is_power_of_two() {
             Some(TransferMax { mdts: (bytes.trailing_zeros() - 12) as u8 })
         } else {

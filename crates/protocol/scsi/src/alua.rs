@@ -1,7 +1,7 @@
 //! Asymmetric logical unit access (SPC-4 §5.15): REPORT TARGET PORT GROUPS data and SET TARGET PORT GROUPS lists.
 
 use crate::sense::Sense;
-use crate::wire::{Writer, be16, be32, bit, bits, flag, place};
+use crate::wire::{Writer, be16, be32, bit, bits, flag_bit, place_bits};
 
 /// ASYMMETRIC ACCESS STATE.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -24,7 +24,7 @@ impl AccessState {
 
 /// STATUS CODE: why a group is in its state.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Cause {
+pub enum AccessStateCause {
     /// 00h: no change yet.
     None,
     /// 01h: SET TARGET PORT GROUPS.
@@ -35,7 +35,7 @@ pub enum Cause {
 
 /// One target port group.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct PortGroup {
+pub struct TargetPortGroup {
     /// TARGET PORT GROUP.
     pub id: u16,
     /// Its state.
@@ -45,7 +45,7 @@ pub struct PortGroup {
     /// Which states can occur.
     pub supported: SupportedStates,
     /// Why it is in its state.
-    pub cause: Cause,
+    pub cause: AccessStateCause,
 }
 
 /// The states that a group can be in: T_SUP, O_SUP, U_SUP, S_SUP, AN_SUP, AO_SUP.
@@ -80,33 +80,33 @@ const EXTENDED_FORMAT: u8 = 1;
 
 /// Writes REPORT TARGET PORT GROUPS data.
 #[derive(Debug)]
-pub struct PortGroups<'w, 'o> {
+pub struct PortGroupsWriter<'w, 'o> {
     w: &'w mut Writer<'o>,
     start: usize,
 }
 
-impl<'w, 'o> PortGroups<'w, 'o> {
+impl<'w, 'o> PortGroupsWriter<'w, 'o> {
     /// Begins the data; `extended`: with the header that says how long an implicit transition takes, in seconds.
     pub fn start(extended: bool, transition_s: u8, w: &'w mut Writer<'o>) -> Self {
         let start = w.len();
         w.u32(0);
         if extended {
-            w.put(&[place(EXTENDED_FORMAT, 6, 4), transition_s, 0, 0]);
+            w.put(&[place_bits(EXTENDED_FORMAT, 6, 4), transition_s, 0, 0]);
         }
-        PortGroups { w, start }
+        PortGroupsWriter { w, start }
     }
 
     /// Appends a group with the relative identifiers of its ports, at most 255.
-    pub fn group(&mut self, group: &PortGroup, ports: impl Iterator<Item = u16>) {
+    pub fn push_group(&mut self, group: &TargetPortGroup, ports: impl Iterator<Item = u16>) {
         let w = &mut *self.w;
-        w.u8(flag(group.preferred, 7) | place(group.state.0, 3, 0));
+        w.u8(flag_bit(group.preferred, 7) | place_bits(group.state.0, 3, 0));
         w.u8(group.supported.0);
         w.u16(group.id);
         w.u8(0);
         w.u8(match group.cause {
-            Cause::None => 0,
-            Cause::Explicit => 1,
-            Cause::Implicit => 2,
+            AccessStateCause::None => 0,
+            AccessStateCause::Explicit => 1,
+            AccessStateCause::Implicit => 2,
         });
         w.u8(0);
         let count_at = w.len();
@@ -122,13 +122,13 @@ impl<'w, 'o> PortGroups<'w, 'o> {
 
     /// Ends the data.
     pub fn finish(self) {
-        self.w.close_u32(self.start);
+        self.w.patch_length_u32(self.start);
     }
 }
 
 /// A group in received REPORT TARGET PORT GROUPS data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DecodedGroup<'a> {
+pub struct DecodedPortGroup<'a> {
     /// TARGET PORT GROUP.
     pub id: u16,
     /// Its state.
@@ -140,7 +140,7 @@ pub struct DecodedGroup<'a> {
     ports: &'a [[u8; 4]],
 }
 
-impl<'a> DecodedGroup<'a> {
+impl<'a> DecodedPortGroup<'a> {
     /// Relative identifiers of its ports.
     pub fn ports(&self) -> impl Iterator<Item = u16> + use<'a> {
         self.ports.iter().map(|port| be16(port, 2))
@@ -148,7 +148,7 @@ impl<'a> DecodedGroup<'a> {
 }
 
 /// The whole groups in REPORT TARGET PORT GROUPS data (with either header).
-pub fn decode(data: &[u8]) -> impl Iterator<Item = DecodedGroup<'_>> {
+pub fn decode_port_groups(data: &[u8]) -> impl Iterator<Item = DecodedPortGroup<'_>> {
     let listed = data.first_chunk::<4>().map_or(0, |head| be32(head, 0) as usize);
     let body = data.get(4..).unwrap_or(&[]);
     let mut rest = body.get(..listed).unwrap_or(body);
@@ -160,7 +160,7 @@ pub fn decode(data: &[u8]) -> impl Iterator<Item = DecodedGroup<'_>> {
         let (head, tail) = rest.split_first_chunk::<8>()?;
         let (ports, next) = tail.split_at_checked(usize::from(head[7]) * 4)?;
         rest = next;
-        Some(DecodedGroup {
+        Some(DecodedPortGroup {
             id: be16(head, 2),
             state: AccessState(bits(head[0], 3, 0)),
             preferred: bit(head[0], 7),
@@ -172,7 +172,7 @@ pub fn decode(data: &[u8]) -> impl Iterator<Item = DecodedGroup<'_>> {
 
 /// A wish of SET TARGET PORT GROUPS.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SetState {
+pub struct SetStateDescriptor {
     /// TARGET PORT GROUP.
     pub group: u16,
     /// The state it is to have.
@@ -181,14 +181,14 @@ pub struct SetState {
 
 /// A checked SET TARGET PORT GROUPS list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SetList<'a>(&'a [[u8; 4]]);
+pub struct SetPortGroupsList<'a>(&'a [[u8; 4]]);
 
-impl<'a> SetList<'a> {
+impl<'a> SetPortGroupsList<'a> {
     /// Reads the list (SPC-4 §6.43). An initiator may not ask for transitioning, nor for a state outside
     /// `supported`. An empty list changes nothing.
-    pub fn parse(list: &'a [u8], supported: SupportedStates) -> Result<SetList<'a>, Sense> {
+    pub fn parse(list: &'a [u8], supported: SupportedStates) -> Result<SetPortGroupsList<'a>, Sense> {
         if list.is_empty() {
-            return Ok(SetList(&[]));
+            return Ok(SetPortGroupsList(&[]));
         }
         let (_, rest) = list.split_first_chunk::<4>().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let (descriptors, odd) = rest.as_chunks::<4>();
@@ -198,23 +198,23 @@ impl<'a> SetList<'a> {
         for (index, descriptor) in descriptors.iter().enumerate() {
             let state = AccessState(bits(descriptor[0], 3, 0));
             if state == AccessState::TRANSITIONING || !supported.contains(state) {
-                return Err(Sense::list_field(4 + 4 * index, Some(3)));
+                return Err(Sense::invalid_list_field(4 + 4 * index, Some(3)));
             }
         }
-        Ok(SetList(descriptors))
+        Ok(SetPortGroupsList(descriptors))
     }
 
     /// The wishes in their order.
-    pub fn iter(&self) -> impl Iterator<Item = SetState> + use<'a> {
-        self.0.iter().map(|d| SetState { group: be16(d, 2), state: AccessState(bits(d[0], 3, 0)) })
+    pub fn iter(&self) -> impl Iterator<Item = SetStateDescriptor> + use<'a> {
+        self.0.iter().map(|d| SetStateDescriptor { group: be16(d, 2), state: AccessState(bits(d[0], 3, 0)) })
     }
 }
 
 /// Writes a SET TARGET PORT GROUPS list.
-pub fn encode_set(wishes: impl Iterator<Item = SetState>, w: &mut Writer<'_>) {
+pub fn encode_set_port_groups(wishes: impl Iterator<Item = SetStateDescriptor>, w: &mut Writer<'_>) {
     w.u32(0);
     for wish in wishes {
-        w.put(&[place(wish.state.0, 3, 0), 0]);
+        w.put(&[place_bits(wish.state.0, 3, 0), 0]);
         w.u16(wish.group);
     }
 }
@@ -224,21 +224,21 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const GROUP: PortGroup = PortGroup {
+    const GROUP: TargetPortGroup = TargetPortGroup {
         id: 0x102,
         state: AccessState::NON_OPTIMIZED,
         preferred: true,
         supported: SupportedStates::VOLUME,
-        cause: Cause::Implicit,
+        cause: AccessStateCause::Implicit,
     };
 
     fn report(extended: bool, out: &mut [u8]) -> (usize, usize) {
         let mut w = Writer::new(out);
-        let mut groups = PortGroups::start(extended, 9, &mut w);
-        groups.group(&GROUP, [1, 2].into_iter());
-        groups.group(&PortGroup { id: 3, preferred: false, ..GROUP }, std::iter::empty());
+        let mut groups = PortGroupsWriter::start(extended, 9, &mut w);
+        groups.push_group(&GROUP, [1, 2].into_iter());
+        groups.push_group(&TargetPortGroup { id: 3, preferred: false, ..GROUP }, std::iter::empty());
         groups.finish();
-        (w.len(), w.written())
+        (w.len(), w.written_len())
     }
 
     #[test]
@@ -251,7 +251,7 @@ mod tests {
         ]);
         for extended in [false, true] {
             let (len, _) = report(extended, &mut out);
-            let groups: Vec<_> = decode(&out[..len]).collect();
+            let groups: Vec<_> = decode_port_groups(&out[..len]).collect();
             assert_eq!(groups.len(), 2);
             assert_eq!((groups[0].id, groups[0].state, groups[0].preferred), (0x102, GROUP.state, true));
             assert_eq!(groups[0].ports().collect::<Vec<_>>(), [1, 2]);
@@ -268,36 +268,39 @@ mod tests {
             assert_eq!(report(false, &mut out[..allocation]), (28, allocation));
             assert_eq!(out[..allocation], whole[..allocation]);
             assert!(out[allocation..].iter().all(|b| *b == 0xee));
-            assert!(decode(&out[..allocation]).count() <= 1);
+            assert!(decode_port_groups(&out[..allocation]).count() <= 1);
         }
     }
 
     #[test]
     fn set_lists() {
-        let wish = SetState { group: 5, state: AccessState::NON_OPTIMIZED };
+        let wish = SetStateDescriptor { group: 5, state: AccessState::NON_OPTIMIZED };
         let mut out = [0xee; 12];
-        encode_set([wish, wish].into_iter(), &mut Writer::new(&mut out));
+        encode_set_port_groups([wish, wish].into_iter(), &mut Writer::new(&mut out));
         assert_eq!(out, [0, 0, 0, 0, 1, 0, 0, 5, 1, 0, 0, 5]);
-        let list = SetList::parse(&out, SupportedStates::VOLUME).unwrap();
+        let list = SetPortGroupsList::parse(&out, SupportedStates::VOLUME).unwrap();
         assert_eq!(list.iter().collect::<Vec<_>>(), [wish, wish]);
-        assert_eq!(SetList::parse(&[], SupportedStates::VOLUME).unwrap().iter().count(), 0);
+        assert_eq!(SetPortGroupsList::parse(&[], SupportedStates::VOLUME).unwrap().iter().count(), 0);
         for len in [1, 2, 3, 5, 11] {
             assert_eq!(
-                SetList::parse(&out[..len], SupportedStates::VOLUME),
+                SetPortGroupsList::parse(&out[..len], SupportedStates::VOLUME),
                 Err(Sense::PARAMETER_LIST_LENGTH_ERROR)
             );
         }
         for state in [0x2, 0x4, 0xe, 0xf] {
             out[8] = state;
-            assert_eq!(SetList::parse(&out, SupportedStates::VOLUME), Err(Sense::list_field(8, Some(3))));
+            assert_eq!(
+                SetPortGroupsList::parse(&out, SupportedStates::VOLUME),
+                Err(Sense::invalid_list_field(8, Some(3)))
+            );
         }
     }
 
     proptest! {
         #[test]
         fn anything_has_an_answer(data in proptest::collection::vec(any::<u8>(), 0..64)) {
-            prop_assert!(decode(&data).count() <= 8);
-            let _ = SetList::parse(&data, SupportedStates::VOLUME);
+            prop_assert!(decode_port_groups(&data).count() <= 8);
+            let _ = SetPortGroupsList::parse(&data, SupportedStates::VOLUME);
         }
     }
 }

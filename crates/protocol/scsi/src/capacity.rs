@@ -1,6 +1,6 @@
 //! READ CAPACITY(10) and (16) data (SBC-3 §5.15, §5.16).
 
-use crate::wire::{Writer, be16, be32, be64, bit, bits, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, flag_bit, place_bits};
 
 /// How large a logical unit is and how its blocks lie.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -34,9 +34,9 @@ impl Capacity {
         w.u64(self.last_lba);
         w.u32(self.block_len);
         w.u8(0);
-        w.u8(place(self.physical_exponent, 3, 0));
+        w.u8(place_bits(self.physical_exponent, 3, 0));
         let [high, low] = self.lowest_aligned.to_be_bytes();
-        w.u8(flag(self.provisioned, 7) | flag(self.reads_zeros, 6) | place(high, 5, 0));
+        w.u8(flag_bit(self.provisioned, 7) | flag_bit(self.reads_zeros, 6) | place_bits(high, 5, 0));
         w.u8(low);
         w.zeros(16);
     }

@@ -1,12 +1,12 @@
 //! READ DEFECT DATA (SBC-3 §5.19): a volume has no defects to list, in any format.
 
 use crate::cdb::ReadDefects;
-use crate::wire::{Writer, bit, flag, place};
+use crate::wire::{Writer, bit, flag_bit, place_bits};
 
 /// Writes the header of empty lists: those asked for are there, and have no entry.
-pub fn empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
+pub fn encode_empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
     w.u8(0);
-    w.u8(flag(request.primary, 4) | flag(request.grown, 3) | place(request.format, 2, 0));
+    w.u8(flag_bit(request.primary, 4) | flag_bit(request.grown, 3) | place_bits(request.format, 2, 0));
     w.u16(0);
     if request.twelve {
         w.u32(0);
@@ -14,7 +14,7 @@ pub fn empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
 }
 
 /// Which lists a header says are there: primary, grown. `None`: too short.
-pub fn decode_lists(data: &[u8]) -> Option<(bool, bool)> {
+pub fn decode_lists_present(data: &[u8]) -> Option<(bool, bool)> {
     let lists = *data.get(1)?;
     Some((bit(lists, 4), bit(lists, 3)))
 }
@@ -29,12 +29,12 @@ mod tests {
             ReadDefects { twelve: false, primary: true, grown: false, format: 5, index: 0, allocation: 32 };
         let mut out = [0xee; 9];
         let mut w = Writer::new(&mut out);
-        empty_lists(&request, &mut w);
-        assert_eq!((w.written(), out[4]), (4, 0xee));
+        encode_empty_lists(&request, &mut w);
+        assert_eq!((w.written_len(), out[4]), (4, 0xee));
         assert_eq!(out[..4], [0, 0x15, 0, 0]);
-        assert_eq!(decode_lists(&out), Some((true, false)));
+        assert_eq!(decode_lists_present(&out), Some((true, false)));
         let twelve = ReadDefects { twelve: true, primary: false, grown: true, format: 0, ..request };
-        empty_lists(&twelve, &mut Writer::new(&mut out));
+        encode_empty_lists(&twelve, &mut Writer::new(&mut out));
         assert_eq!(out, [0, 0x08, 0, 0, 0, 0, 0, 0, 0xee]);
     }
 }

@@ -1,6 +1,6 @@
 //! Standard INQUIRY data (SPC-4 §6.6.2).
 
-use crate::wire::{Writer, bit, bits, flag, place};
+use crate::wire::{Writer, bit, bits, flag_bit, place_bits};
 
 /// PERIPHERAL QUALIFIER and PERIPHERAL DEVICE TYPE: the first byte of all INQUIRY data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -84,16 +84,16 @@ impl StandardInquiry<'_> {
     /// Writes the data: 74 bytes, with CMDQUE and HISUP set and the version descriptors of this crate.
     pub fn encode(&self, w: &mut Writer<'_>) {
         w.u8(self.peripheral.0);
-        w.u8(flag(self.removable, 7));
+        w.u8(flag_bit(self.removable, 7));
         w.u8(VERSION_SPC_4);
         w.u8(HISUP | RESPONSE_DATA_FORMAT);
         w.u8((STANDARD_LEN - 5) as u8);
-        w.u8(place(self.port_groups.code(), 5, 4) | flag(self.third_party_copy, 3));
-        w.u8(flag(self.multi_port, 4));
+        w.u8(place_bits(self.port_groups.code(), 5, 4) | flag_bit(self.third_party_copy, 3));
+        w.u8(flag_bit(self.multi_port, 4));
         w.u8(CMDQUE);
-        w.ascii(self.vendor, 8);
-        w.ascii(self.product, 16);
-        w.ascii(self.revision, 4);
+        w.padded_ascii(self.vendor, 8);
+        w.padded_ascii(self.product, 16);
+        w.padded_ascii(self.revision, 4);
         w.zeros(22);
         for version in [
             VersionDescriptor::SAM_5,
@@ -182,9 +182,9 @@ mod tests {
     fn truncation_keeps_the_additional_length() {
         for allocation in 0..=STANDARD_LEN {
             let mut out = [0xee; 80];
-            let mut w = Writer::limited(&mut out, allocation);
+            let mut w = Writer::with_allocation_length(&mut out, allocation);
             DISK.encode(&mut w);
-            assert_eq!(w.written(), allocation);
+            assert_eq!(w.written_len(), allocation);
             assert!(out[allocation..].iter().all(|b| *b == 0xee));
             assert!(allocation < 5 || out[4] == 69);
         }

@@ -3,16 +3,16 @@
 
 use crate::cdb::LogSense;
 use crate::sense::Sense;
-use crate::wire::{Writer, be16, be32, flag};
+use crate::wire::{Writer, be16, be32, flag_bit};
 
 /// Supported log pages.
-pub const SUPPORTED: u8 = 0x00;
+pub const SUPPORTED_PAGES: u8 = 0x00;
 /// Logical block provisioning.
 pub const PROVISIONING: u8 = 0x0c;
 /// Temperature.
 pub const TEMPERATURE: u8 = 0x0d;
 /// Informational exceptions.
-pub const EXCEPTIONS: u8 = 0x2f;
+pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x2f;
 /// In place of a subpage: all subpages.
 const ALL_SUBPAGES: u8 = 0xff;
 
@@ -39,54 +39,56 @@ pub struct LogValues {
 /// PARAMETER CONTROL: FORMAT AND LINKING 11b, a binary list that is not saved.
 const BINARY_LIST: u8 = 0x03;
 /// TEMPERATURE that is not known.
-const UNKNOWN: u8 = 0xff;
+const TEMPERATURE_UNKNOWN: u8 = 0xff;
 
 /// Writes LOG SENSE data. Refused: pages that do not exist, a parameter pointer beyond the last parameter.
-pub fn sense(request: &LogSense, values: &LogValues, w: &mut Writer<'_>) -> Result<(), Sense> {
+pub fn encode_log_sense(request: &LogSense, values: &LogValues, w: &mut Writer<'_>) -> Result<(), Sense> {
     match (request.page, request.subpage) {
-        (SUPPORTED, 0) => supported(request, values, false, w),
-        (SUPPORTED, ALL_SUBPAGES) => supported(request, values, true, w),
+        (SUPPORTED_PAGES, 0) => encode_supported_pages(request, values, false, w),
+        (SUPPORTED_PAGES, ALL_SUBPAGES) => encode_supported_pages(request, values, true, w),
         (PROVISIONING, 0) => match values.resources {
-            Some(resources) => provisioning(request, &resources, w),
-            None => Err(Sense::cdb_field(2, Some(5))),
+            Some(resources) => encode_provisioning(request, &resources, w),
+            None => Err(Sense::invalid_cdb_field(2, Some(5))),
         },
-        (TEMPERATURE, 0) => temperature(request, values.temperature, w),
-        (EXCEPTIONS, 0) => exceptions(request, values.temperature, w),
-        (SUPPORTED | PROVISIONING | TEMPERATURE | EXCEPTIONS, _) => Err(Sense::cdb_field(3, Some(7))),
-        _ => Err(Sense::cdb_field(2, Some(5))),
+        (TEMPERATURE, 0) => encode_temperature(request, values.temperature, w),
+        (INFORMATIONAL_EXCEPTIONS, 0) => encode_informational_exceptions(request, values.temperature, w),
+        (SUPPORTED_PAGES | PROVISIONING | TEMPERATURE | INFORMATIONAL_EXCEPTIONS, _) => {
+            Err(Sense::invalid_cdb_field(3, Some(7)))
+        }
+        _ => Err(Sense::invalid_cdb_field(2, Some(5))),
     }
 }
 
-fn check_pointer(request: &LogSense, last: u16) -> Result<(), Sense> {
-    if request.pointer > last { Err(Sense::cdb_field(5, None)) } else { Ok(()) }
+fn check_parameter_pointer(request: &LogSense, last: u16) -> Result<(), Sense> {
+    if request.pointer > last { Err(Sense::invalid_cdb_field(5, None)) } else { Ok(()) }
 }
 
-fn supported(
+fn encode_supported_pages(
     request: &LogSense,
     values: &LogValues,
     subpages: bool,
     w: &mut Writer<'_>,
 ) -> Result<(), Sense> {
-    check_pointer(request, 0)?;
+    check_parameter_pointer(request, 0)?;
     let thin = values.resources.is_some().then_some(PROVISIONING);
-    let pages = [Some(SUPPORTED), thin, Some(TEMPERATURE), Some(EXCEPTIONS)];
-    let len_at = start(SUPPORTED, subpages, w);
+    let pages = [Some(SUPPORTED_PAGES), thin, Some(TEMPERATURE), Some(INFORMATIONAL_EXCEPTIONS)];
+    let len_at = begin_page(SUPPORTED_PAGES, subpages, w);
     for page in pages.into_iter().flatten() {
         w.u8(page);
         if subpages {
             w.u8(0);
-            if page == SUPPORTED {
-                w.put(&[SUPPORTED, ALL_SUBPAGES]);
+            if page == SUPPORTED_PAGES {
+                w.put(&[SUPPORTED_PAGES, ALL_SUBPAGES]);
             }
         }
     }
-    w.close_u16(len_at);
+    w.patch_length_u16(len_at);
     Ok(())
 }
 
 /// The page header (DS = 1: not saved); gives where its length is.
-fn start(page: u8, subpages: bool, w: &mut Writer<'_>) -> usize {
-    w.u8(page | flag(true, 7) | flag(subpages, 6));
+fn begin_page(page: u8, subpages: bool, w: &mut Writer<'_>) -> usize {
+    w.u8(page | flag_bit(true, 7) | flag_bit(subpages, 6));
     w.u8(if subpages { ALL_SUBPAGES } else { 0 });
     let len_at = w.len();
     w.u16(0);
@@ -94,7 +96,7 @@ fn start(page: u8, subpages: bool, w: &mut Writer<'_>) -> usize {
 }
 
 /// Appends a parameter unless it lies before the parameter pointer.
-fn parameter(request: &LogSense, code: u16, value: &[u8], w: &mut Writer<'_>) {
+fn put_parameter(request: &LogSense, code: u16, value: &[u8], w: &mut Writer<'_>) {
     if code >= request.pointer {
         w.u16(code);
         w.put(&[BINARY_LIST, value.len() as u8]);
@@ -102,43 +104,51 @@ fn parameter(request: &LogSense, code: u16, value: &[u8], w: &mut Writer<'_>) {
     }
 }
 
-fn provisioning(request: &LogSense, resources: &ThinResources, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn encode_provisioning(
+    request: &LogSense,
+    resources: &ThinResources,
+    w: &mut Writer<'_>,
+) -> Result<(), Sense> {
     const AVAILABLE: u16 = 0x0001;
     const USED: u16 = 0x0002;
     // SCOPE: 01b dedicated to the logical unit, 10b shared.
     let scope = if resources.shared { 2 } else { 1 };
-    check_pointer(request, USED)?;
-    let len_at = start(PROVISIONING, false, w);
+    check_parameter_pointer(request, USED)?;
+    let len_at = begin_page(PROVISIONING, false, w);
     for (code, count, scope) in [(AVAILABLE, resources.available, scope), (USED, resources.used, 1)] {
         let [a, b, c, d] = count.to_be_bytes();
-        parameter(request, code, &[a, b, c, d, scope, 0, 0, 0], w);
+        put_parameter(request, code, &[a, b, c, d, scope, 0, 0, 0], w);
     }
-    w.close_u16(len_at);
+    w.patch_length_u16(len_at);
     Ok(())
 }
 
-fn temperature(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn encode_temperature(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> Result<(), Sense> {
     const CURRENT: u16 = 0x0000;
     const REFERENCE: u16 = 0x0001;
-    check_pointer(request, REFERENCE)?;
-    let len_at = start(TEMPERATURE, false, w);
-    parameter(request, CURRENT, &[0, celsius.unwrap_or(UNKNOWN)], w);
-    parameter(request, REFERENCE, &[0, UNKNOWN], w);
-    w.close_u16(len_at);
+    check_parameter_pointer(request, REFERENCE)?;
+    let len_at = begin_page(TEMPERATURE, false, w);
+    put_parameter(request, CURRENT, &[0, celsius.unwrap_or(TEMPERATURE_UNKNOWN)], w);
+    put_parameter(request, REFERENCE, &[0, TEMPERATURE_UNKNOWN], w);
+    w.patch_length_u16(len_at);
     Ok(())
 }
 
 /// No exception is pending: additional sense code 0. The last byte is read as a threshold temperature by many.
-fn exceptions(request: &LogSense, celsius: Option<u8>, w: &mut Writer<'_>) -> Result<(), Sense> {
-    check_pointer(request, 0)?;
-    let len_at = start(EXCEPTIONS, false, w);
-    parameter(request, 0, &[0, 0, celsius.unwrap_or(UNKNOWN), UNKNOWN], w);
-    w.close_u16(len_at);
+fn encode_informational_exceptions(
+    request: &LogSense,
+    celsius: Option<u8>,
+    w: &mut Writer<'_>,
+) -> Result<(), Sense> {
+    check_parameter_pointer(request, 0)?;
+    let len_at = begin_page(INFORMATIONAL_EXCEPTIONS, false, w);
+    put_parameter(request, 0, &[0, 0, celsius.unwrap_or(TEMPERATURE_UNKNOWN), TEMPERATURE_UNKNOWN], w);
+    w.patch_length_u16(len_at);
     Ok(())
 }
 
 /// The parameters of a log page as received: code and value, as far as they are whole.
-pub fn parameters(data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub fn decode_parameters(data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     let listed = data.first_chunk::<4>().map_or(0, |head| usize::from(be16(head, 2)));
     let body = data.get(4..).unwrap_or(&[]);
     let mut rest = body.get(..listed).unwrap_or(body);
@@ -151,7 +161,7 @@ pub fn parameters(data: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
 }
 
 /// The 32-bit count of a logical block provisioning parameter.
-pub fn count(value: &[u8]) -> Option<u32> {
+pub fn decode_count(value: &[u8]) -> Option<u32> {
     value.first_chunk::<4>().map(|bytes| be32(bytes, 0))
 }
 
@@ -172,8 +182,8 @@ mod tests {
     fn sensed(request: LogSense, values: &LogValues) -> Result<Vec<u8>, Sense> {
         let mut out = [0xee; 64];
         let mut w = Writer::new(&mut out);
-        sense(&request, values, &mut w)?;
-        let len = w.written();
+        encode_log_sense(&request, values, &mut w)?;
+        let len = w.written_len();
         Ok(out[..len].to_vec())
     }
 
@@ -194,20 +204,21 @@ mod tests {
             assert_eq!(sensed(*request, values).as_deref(), Ok(*bytes), "{request:?}");
         }
         let data = sensed(request(0x0c, 0, 0), &THIN).unwrap();
-        let counts: Vec<_> = parameters(&data).map(|(code, value)| (code, count(value))).collect();
+        let counts: Vec<_> =
+            decode_parameters(&data).map(|(code, value)| (code, decode_count(value))).collect();
         assert_eq!(counts, [(1, Some(0x102)), (2, Some(3))]);
-        assert_eq!(parameters(&data[..20]).count(), 1);
-        assert_eq!(parameters(&[0x8c, 0, 0xff, 0xff, 0, 1, 3, 0xff]).count(), 0);
+        assert_eq!(decode_parameters(&data[..20]).count(), 1);
+        assert_eq!(decode_parameters(&[0x8c, 0, 0xff, 0xff, 0, 1, 3, 0xff]).count(), 0);
     }
 
     #[test]
     fn refused() {
         for (request, values, refusal) in [
-            (request(0x0c, 0, 0), &THICK, Sense::cdb_field(2, Some(5))),
-            (request(0x05, 0, 0), &THIN, Sense::cdb_field(2, Some(5))),
-            (request(0x0d, 1, 0), &THIN, Sense::cdb_field(3, Some(7))),
-            (request(0x0d, 0, 2), &THIN, Sense::cdb_field(5, None)),
-            (request(0x00, 0, 1), &THIN, Sense::cdb_field(5, None)),
+            (request(0x0c, 0, 0), &THICK, Sense::invalid_cdb_field(2, Some(5))),
+            (request(0x05, 0, 0), &THIN, Sense::invalid_cdb_field(2, Some(5))),
+            (request(0x0d, 1, 0), &THIN, Sense::invalid_cdb_field(3, Some(7))),
+            (request(0x0d, 0, 2), &THIN, Sense::invalid_cdb_field(5, None)),
+            (request(0x00, 0, 1), &THIN, Sense::invalid_cdb_field(5, None)),
         ] {
             assert_eq!(sensed(request, values), Err(refusal), "{request:?}");
         }

@@ -26,7 +26,7 @@ impl Lun {
 
 /// What a LUN field names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-pub enum Address {
+pub enum LunAddress {
     /// A logical unit.
     Unit(Lun),
     /// A well known logical unit; 01h is REPORT LUNS.
@@ -34,25 +34,25 @@ pub enum Address {
 }
 
 /// W-LUN number of REPORT LUNS.
-pub const REPORT_LUNS: u8 = 0x01;
+pub const REPORT_LUNS_WLUN: u8 = 0x01;
 
-const PERIPHERAL: u8 = 0;
-const FLAT: u8 = 1;
-const EXTENDED: u8 = 3;
+const PERIPHERAL_METHOD: u8 = 0;
+const FLAT_METHOD: u8 = 1;
+const EXTENDED_METHOD: u8 = 3;
 /// First byte of an extended flat address with three bytes of number (length 1, method 2).
 const EXTENDED_FLAT: u8 = 0xd2;
 /// First byte of a well known logical unit (length 0, method 1).
 const WELL_KNOWN: u8 = 0xc1;
 
-impl Address {
+impl LunAddress {
     /// Reads a LUN field. `None`: a form that names no logical unit here; answer LOGICAL UNIT NOT SUPPORTED.
-    pub fn parse(field: &[u8; 8]) -> Option<Address> {
+    pub fn parse(field: &[u8; 8]) -> Option<LunAddress> {
         let (address, used) = match (bits(field[0], 7, 6), field[0]) {
             // A bus identifier other than 0 would name a second level.
-            (PERIPHERAL, 0) => (Address::Unit(Lun(u32::from(field[1]))), 2),
-            (FLAT, _) => (Address::Unit(Lun(u32::from(be16(field, 0) & 0x3fff))), 2),
-            (EXTENDED, EXTENDED_FLAT) => (Address::Unit(Lun(be24(field, 1))), 4),
-            (EXTENDED, WELL_KNOWN) => (Address::WellKnown(field[1]), 2),
+            (PERIPHERAL_METHOD, 0) => (LunAddress::Unit(Lun(u32::from(field[1]))), 2),
+            (FLAT_METHOD, _) => (LunAddress::Unit(Lun(u32::from(be16(field, 0) & 0x3fff))), 2),
+            (EXTENDED_METHOD, EXTENDED_FLAT) => (LunAddress::Unit(Lun(be24(field, 1))), 4),
+            (EXTENDED_METHOD, WELL_KNOWN) => (LunAddress::WellKnown(field[1]), 2),
             _ => return None,
         };
         field.iter().skip(used).all(|b| *b == 0).then_some(address)
@@ -62,12 +62,12 @@ impl Address {
     pub fn encode(self) -> [u8; 8] {
         let mut field = [0; 8];
         match self {
-            Address::WellKnown(number) => field[..2].copy_from_slice(&[WELL_KNOWN, number]),
-            Address::Unit(Lun(number @ 0..=0xff)) => field[1] = number as u8,
-            Address::Unit(Lun(number @ 0x100..=0x3fff)) => {
+            LunAddress::WellKnown(number) => field[..2].copy_from_slice(&[WELL_KNOWN, number]),
+            LunAddress::Unit(Lun(number @ 0..=0xff)) => field[1] = number as u8,
+            LunAddress::Unit(Lun(number @ 0x100..=0x3fff)) => {
                 field[..2].copy_from_slice(&(0x4000 | number as u16).to_be_bytes());
             }
-            Address::Unit(Lun(number)) => {
+            LunAddress::Unit(Lun(number)) => {
                 field[..4].copy_from_slice(&number.to_be_bytes());
                 field[0] = EXTENDED_FLAT;
             }
@@ -84,9 +84,9 @@ mod tests {
     /// Attack row 52: every form of a LUN field.
     #[test]
     fn forms() {
-        let unit = |n| Some(Address::Unit(Lun(n)));
+        let unit = |n| Some(LunAddress::Unit(Lun(n)));
         #[rustfmt::skip]
-        let cases: &[([u8; 8], Option<Address>)] = &[
+        let cases: &[([u8; 8], Option<LunAddress>)] = &[
             ([0, 0, 0, 0, 0, 0, 0, 0], unit(0)),
             ([0, 255, 0, 0, 0, 0, 0, 0], unit(255)),
             ([1, 0, 0, 0, 0, 0, 0, 0], None),
@@ -95,8 +95,8 @@ mod tests {
             ([0x41, 0, 0, 0, 0, 0, 0, 0], unit(256)),
             ([0x7f, 0xff, 0, 0, 0, 0, 0, 0], unit(0x3fff)),
             ([0x80, 1, 0, 0, 0, 0, 0, 0], None),
-            ([0xc1, 1, 0, 0, 0, 0, 0, 0], Some(Address::WellKnown(1))),
-            ([0xc1, 2, 0, 0, 0, 0, 0, 0], Some(Address::WellKnown(2))),
+            ([0xc1, 1, 0, 0, 0, 0, 0, 0], Some(LunAddress::WellKnown(1))),
+            ([0xc1, 2, 0, 0, 0, 0, 0, 0], Some(LunAddress::WellKnown(2))),
             ([0xd2, 0, 0x40, 0, 0, 0, 0, 0], unit(0x4000)),
             ([0xd2, 0xff, 0xff, 0xff, 0, 0, 0, 0], unit(0xff_ffff)),
             ([0xe2, 0, 0, 0, 0, 1, 0, 0], None),
@@ -108,7 +108,7 @@ mod tests {
             ([0xd2, 0, 0, 1, 1, 0, 0, 0], None),
         ];
         for (field, address) in cases {
-            assert_eq!(Address::parse(field), *address, "{field:02x?}");
+            assert_eq!(LunAddress::parse(field), *address, "{field:02x?}");
         }
         assert_eq!(Lun::new(0x100_0000), None);
     }
@@ -116,8 +116,8 @@ mod tests {
     proptest! {
         #[test]
         fn parse_inverts_encode(number in 0u32..0x100_0000) {
-            let address = Address::Unit(Lun::new(number).unwrap());
-            prop_assert_eq!(Address::parse(&address.encode()), Some(address));
+            let address = LunAddress::Unit(Lun::new(number).unwrap());
+            prop_assert_eq!(LunAddress::parse(&address.encode()), Some(address));
         }
     }
 }

@@ -4,7 +4,7 @@
 //! so the time that one command can take is bounded.
 
 use crate::sense::Sense;
-use crate::wire::{Writer, be16, be32, be64, bits, place};
+use crate::wire::{Writer, be16, be32, be64, bits, place_bits};
 
 /// What an UNMAP may ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,18 +42,18 @@ impl<'a> UnmapList<'a> {
         let (head, rest) =
             list.split_first_chunk::<HEADER_LEN>().ok_or(Sense::PARAMETER_LIST_LENGTH_ERROR)?;
         let descriptors_len = usize::from(be16(head, 2));
-        let bytes = rest.get(..descriptors_len).ok_or(Sense::list_field(2, None))?;
+        let bytes = rest.get(..descriptors_len).ok_or(Sense::invalid_list_field(2, None))?;
         let (descriptors, odd) = bytes.as_chunks::<DESCRIPTOR_LEN>();
         if !odd.is_empty() {
-            return Err(Sense::list_field(2, None));
+            return Err(Sense::invalid_list_field(2, None));
         }
         if limits.descriptors != u32::MAX && descriptors.len() > limits.descriptors as usize {
-            return Err(Sense::list_field(2, None));
+            return Err(Sense::invalid_list_field(2, None));
         }
         let mut total = 0;
         for (index, descriptor) in descriptors.iter().enumerate() {
             let at = HEADER_LEN + index * DESCRIPTOR_LEN;
-            let BlockRange { lba, blocks } = span(descriptor);
+            let BlockRange { lba, blocks } = descriptor_range(descriptor);
             let end = lba.checked_add(u64::from(blocks));
             if end.is_none_or(|end| end > limits.capacity) {
                 return Err(Sense::LBA_OUT_OF_RANGE.with_information(lba));
@@ -61,7 +61,7 @@ impl<'a> UnmapList<'a> {
             // At most 4095 descriptors fit, so this cannot overflow.
             total += u64::from(blocks);
             if limits.blocks != u32::MAX && total > u64::from(limits.blocks) {
-                return Err(Sense::list_field(at + 8, None));
+                return Err(Sense::invalid_list_field(at + 8, None));
             }
         }
         Ok(UnmapList(descriptors))
@@ -69,11 +69,11 @@ impl<'a> UnmapList<'a> {
 
     /// What to unmap, in the list's order; descriptors of 0 blocks are left out.
     pub fn iter(&self) -> impl Iterator<Item = BlockRange> + use<'a> {
-        self.0.iter().map(span).filter(|blocks| blocks.blocks != 0)
+        self.0.iter().map(descriptor_range).filter(|blocks| blocks.blocks != 0)
     }
 }
 
-fn span(descriptor: &[u8; DESCRIPTOR_LEN]) -> BlockRange {
+fn descriptor_range(descriptor: &[u8; DESCRIPTOR_LEN]) -> BlockRange {
     BlockRange { lba: be64(descriptor, 0), blocks: be32(descriptor, 8) }
 }
 
@@ -114,16 +114,16 @@ pub struct LbaStatus {
 }
 
 /// Writes GET LBA STATUS data: descriptors in ascending order without gaps.
-pub fn lba_status(extents: impl Iterator<Item = LbaStatus>, w: &mut Writer<'_>) {
+pub fn encode_lba_status(extents: impl Iterator<Item = LbaStatus>, w: &mut Writer<'_>) {
     let start = w.len();
     w.zeros(HEADER_LEN);
     for extent in extents {
         w.u64(extent.blocks.lba);
         w.u32(extent.blocks.blocks);
-        w.u8(place(extent.status.0, 3, 0));
+        w.u8(place_bits(extent.status.0, 3, 0));
         w.zeros(3);
     }
-    w.close_u32(start);
+    w.patch_length_u32(start);
 }
 
 /// The whole descriptors in GET LBA STATUS data.
@@ -131,7 +131,9 @@ pub fn decode_lba_status(data: &[u8]) -> impl Iterator<Item = LbaStatus> + '_ {
     let listed = data.first_chunk::<4>().map_or(0, |head| be32(head, 0) as usize);
     let end = listed.saturating_add(4).min(data.len());
     let (descriptors, _) = data.get(HEADER_LEN..end).unwrap_or(&[]).as_chunks::<DESCRIPTOR_LEN>();
-    descriptors.iter().map(|d| LbaStatus { blocks: span(d), status: ProvisioningStatus(bits(d[12], 3, 0)) })
+    descriptors
+        .iter()
+        .map(|d| LbaStatus { blocks: descriptor_range(d), status: ProvisioningStatus(bits(d[12], 3, 0)) })
 }
 
 #[cfg(test)]
@@ -145,7 +147,7 @@ mod tests {
         let mut out = vec![0xee; 70_000];
         let mut w = Writer::new(&mut out);
         encode_unmap(spans.iter().map(|(lba, blocks)| BlockRange { lba: *lba, blocks: *blocks }), &mut w);
-        let len = w.written();
+        let len = w.written_len();
         out.truncate(len);
         out
     }
@@ -173,12 +175,12 @@ mod tests {
             assert_eq!(parse(&good[..len], &LIMITS), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
         }
         for len in 8..good.len() {
-            assert_eq!(parse(&good[..len], &LIMITS), Err(Sense::list_field(2, None)));
+            assert_eq!(parse(&good[..len], &LIMITS), Err(Sense::invalid_list_field(2, None)));
         }
         for inner in [17, 15, 32, 0xffff] {
             let mut lying = good.clone();
             lying[2..4].copy_from_slice(&u16::to_be_bytes(inner));
-            assert_eq!(parse(&lying, &LIMITS), Err(Sense::list_field(2, None)), "{inner}");
+            assert_eq!(parse(&lying, &LIMITS), Err(Sense::invalid_list_field(2, None)), "{inner}");
         }
         let range = |lba| Err(Sense::LBA_OUT_OF_RANGE.with_information(lba));
         for (lba, blocks) in
@@ -186,8 +188,8 @@ mod tests {
         {
             assert_eq!(parse(&list(&[(lba, blocks)]), &LIMITS), range(lba), "{lba}+{blocks}");
         }
-        assert_eq!(parse(&list(&[(0, 1); 4]), &LIMITS), Err(Sense::list_field(2, None)));
-        assert_eq!(parse(&list(&[(0, 250), (0, 251)]), &LIMITS), Err(Sense::list_field(32, None)));
+        assert_eq!(parse(&list(&[(0, 1); 4]), &LIMITS), Err(Sense::invalid_list_field(2, None)));
+        assert_eq!(parse(&list(&[(0, 250), (0, 251)]), &LIMITS), Err(Sense::invalid_list_field(32, None)));
         // As many descriptors as a list can hold, with no limit stated.
         let endless = UnmapLimits { capacity: 1 << 40, blocks: u32::MAX, descriptors: u32::MAX };
         assert_eq!(parse(&list(&vec![(0, u32::MAX); 4095]), &endless), Ok(()));
@@ -201,15 +203,15 @@ mod tests {
             LbaStatus { blocks: BlockRange { lba: 24, blocks: 1 }, status: ProvisioningStatus::MAPPED },
         ];
         let mut out = [0xee; 48];
-        let mut w = Writer::limited(&mut out, 24);
-        lba_status(extents.into_iter(), &mut w);
-        assert_eq!((w.len(), w.written()), (40, 24));
+        let mut w = Writer::with_allocation_length(&mut out, 24);
+        encode_lba_status(extents.into_iter(), &mut w);
+        assert_eq!((w.len(), w.written_len()), (40, 24));
         assert_eq!(
             out[..25],
             [0, 0, 0, 36, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 16, 1, 0, 0, 0, 0xee]
         );
         assert_eq!(decode_lba_status(&out[..24]).collect::<Vec<_>>(), extents[..1]);
-        lba_status(extents.into_iter(), &mut Writer::new(&mut out));
+        encode_lba_status(extents.into_iter(), &mut Writer::new(&mut out));
         assert_eq!(decode_lba_status(&out).collect::<Vec<_>>(), extents);
         assert_eq!(decode_lba_status(&[0xff; 7]).count(), 0);
     }

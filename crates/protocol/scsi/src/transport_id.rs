@@ -3,7 +3,7 @@
 //! The lengths inside are checked against the received bytes, and the name is text up to its NUL, so no later
 //! code looks at raw bytes.
 
-use crate::wire::{Writer, be16, bits, hex, place};
+use crate::wire::{Writer, be16, bits, hex_digit, place_bits};
 
 /// PROTOCOL IDENTIFIER of iSCSI.
 const ISCSI: u8 = 5;
@@ -61,19 +61,19 @@ impl<'a> TransportId<'a> {
     /// Writes the TransportID. The name must be one that [`TransportId::parse`] or a login has checked.
     pub fn encode(&self, w: &mut Writer<'_>) {
         let start = w.len();
-        w.u8(place(u8::from(self.isid.is_some()), 7, 6) | ISCSI);
+        w.u8(place_bits(u8::from(self.isid.is_some()), 7, 6) | ISCSI);
         w.u8(0);
         w.u16(0);
         w.put(self.name.as_bytes());
         if let Some(isid) = self.isid {
             w.put(SEPARATOR.as_bytes());
             for byte in isid {
-                w.put(&[hex(bits(byte, 7, 4)), hex(bits(byte, 3, 0))]);
+                w.put(&[hex_digit(bits(byte, 7, 4)), hex_digit(bits(byte, 3, 0))]);
             }
         }
         let len = w.len() - start - HEADER_LEN;
         w.zeros((len + 1).next_multiple_of(4).max(ADDITIONAL_LEN_MIN) - len);
-        w.close_u16(start + 2);
+        w.patch_length_u16(start + 2);
     }
 }
 
@@ -82,7 +82,8 @@ fn parse_isid(digits: &str) -> Result<[u8; 6], MalformedTransportId> {
     let mut isid = [0; 6];
     for (byte, pair) in isid.iter_mut().zip(digits.as_chunks::<2>().0) {
         let [high, low] = pair.map(|digit| char::from(digit).to_digit(16));
-        *byte = place(high.ok_or(MalformedTransportId)? as u8, 7, 4) | low.ok_or(MalformedTransportId)? as u8;
+        *byte = place_bits(high.ok_or(MalformedTransportId)? as u8, 7, 4)
+            | low.ok_or(MalformedTransportId)? as u8;
     }
     Ok(isid)
 }
@@ -96,7 +97,7 @@ mod tests {
         let mut out = [0xee; LEN_MAX];
         let mut w = Writer::new(&mut out);
         id.encode(&mut w);
-        let len = w.written();
+        let len = w.written_len();
         assert_eq!(len, w.len());
         out[..len].to_vec()
     }

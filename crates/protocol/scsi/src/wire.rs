@@ -5,7 +5,7 @@
 
 /// The bytes at `at`, which are there; zeros, if the caller is wrong.
 #[inline]
-const fn field<const LEN: usize>(b: &[u8], at: usize) -> [u8; LEN] {
+const fn bytes_at<const LEN: usize>(b: &[u8], at: usize) -> [u8; LEN] {
     debug_assert!(b.len() >= at + LEN, "a field lies within its structure");
     if let Some((_, rest)) = b.split_at_checked(at)
         && let Some(field) = rest.first_chunk::<LEN>()
@@ -18,26 +18,26 @@ const fn field<const LEN: usize>(b: &[u8], at: usize) -> [u8; LEN] {
 /// The 16-bit field at `at`.
 #[inline]
 pub(crate) const fn be16(b: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes(field(b, at))
+    u16::from_be_bytes(bytes_at(b, at))
 }
 
 /// The 24-bit field at `at`.
 #[inline]
 pub(crate) const fn be24(b: &[u8], at: usize) -> u32 {
-    let [high, middle, low] = field(b, at);
+    let [high, middle, low] = bytes_at(b, at);
     u32::from_be_bytes([0, high, middle, low])
 }
 
 /// The 32-bit field at `at`.
 #[inline]
 pub(crate) const fn be32(b: &[u8], at: usize) -> u32 {
-    u32::from_be_bytes(field(b, at))
+    u32::from_be_bytes(bytes_at(b, at))
 }
 
 /// The 64-bit field at `at`.
 #[inline]
 pub(crate) const fn be64(b: &[u8], at: usize) -> u64 {
-    u64::from_be_bytes(field(b, at))
+    u64::from_be_bytes(bytes_at(b, at))
 }
 
 /// Bit `n` (0 is the least significant) of a byte.
@@ -51,17 +51,17 @@ pub(crate) const fn bits(byte: u8, high: u8, low: u8) -> u8 {
 }
 
 /// A flag as bit `n`.
-pub(crate) const fn flag(set: bool, n: u8) -> u8 {
+pub(crate) const fn flag_bit(set: bool, n: u8) -> u8 {
     (set as u8) << n
 }
 
 /// The low bits of `value` as the field `high..=low`; what does not fit is cut off.
-pub(crate) const fn place(value: u8, high: u8, low: u8) -> u8 {
+pub(crate) const fn place_bits(value: u8, high: u8, low: u8) -> u8 {
     (value & (0xff >> (7 - (high - low)))) << low
 }
 
 /// The digit of four bits, as text shows them.
-pub(crate) const fn hex(nibble: u8) -> u8 {
+pub(crate) const fn hex_digit(nibble: u8) -> u8 {
     match nibble & 0xf {
         digit @ 0..=9 => b'0' + digit,
         digit => b'a' + digit - 10,
@@ -69,7 +69,7 @@ pub(crate) const fn hex(nibble: u8) -> u8 {
 }
 
 /// Copies as many bytes as there is room for.
-pub(crate) fn copy(room: &mut [u8], bytes: &[u8]) {
+pub(crate) fn copy_truncated(room: &mut [u8], bytes: &[u8]) {
     room.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
 }
 
@@ -95,7 +95,7 @@ impl<'a> Writer<'a> {
     }
 
     /// A writer into at most `allocation` bytes of `out`: the ALLOCATION LENGTH of a CDB.
-    pub fn limited(out: &'a mut [u8], allocation: usize) -> Self {
+    pub fn with_allocation_length(out: &'a mut [u8], allocation: usize) -> Self {
         let room = out.len().min(allocation);
         Writer { out: out.split_at_mut(room).0, len: 0 }
     }
@@ -107,14 +107,14 @@ impl<'a> Writer<'a> {
     }
 
     /// Bytes that are in the buffer: what is to be transferred.
-    pub fn written(&self) -> usize {
+    pub fn written_len(&self) -> usize {
         self.len.min(self.out.len())
     }
 
     /// Appends bytes.
     pub fn put(&mut self, bytes: &[u8]) {
         if let Some(room) = self.out.get_mut(self.len..) {
-            copy(room, bytes);
+            copy_truncated(room, bytes);
         }
         self.len += bytes.len();
     }
@@ -154,7 +154,7 @@ impl<'a> Writer<'a> {
 
     /// Appends `text` left aligned in a field of `width` bytes, padded with spaces (SPC-4 §4.3.1).
     /// Longer text is cut, a byte outside 20h..7Eh becomes a space.
-    pub fn ascii(&mut self, text: &[u8], width: usize) {
+    pub fn padded_ascii(&mut self, text: &[u8], width: usize) {
         for at in 0..width {
             let byte = text.get(at).copied().unwrap_or(b' ');
             self.u8(if (0x20..=0x7e).contains(&byte) { byte } else { b' ' });
@@ -165,18 +165,18 @@ impl<'a> Writer<'a> {
     pub(crate) fn patch(&mut self, at: usize, bytes: &[u8]) {
         assert!(at + bytes.len() <= self.len, "only what was put can be patched");
         if let Some(room) = self.out.get_mut(at..) {
-            copy(room, bytes);
+            copy_truncated(room, bytes);
         }
     }
 
     /// Writes the count of bytes after the 16-bit field at `at` into it.
-    pub(crate) fn close_u16(&mut self, at: usize) {
+    pub(crate) fn patch_length_u16(&mut self, at: usize) {
         let n = u16::try_from(self.len - at - 2).unwrap_or(u16::MAX);
         self.patch(at, &n.to_be_bytes());
     }
 
     /// Writes the count of bytes after the 32-bit field at `at` into it.
-    pub(crate) fn close_u32(&mut self, at: usize) {
+    pub(crate) fn patch_length_u32(&mut self, at: usize) {
         let n = u32::try_from(self.len - at - 4).unwrap_or(u32::MAX);
         self.patch(at, &n.to_be_bytes());
     }
@@ -196,20 +196,20 @@ mod tests {
         assert!(bit(0x80, 7) && !bit(0x7f, 7));
         assert_eq!(bits(0b1011_0110, 5, 2), 0b1101);
         assert_eq!(bits(0xff, 7, 0), 0xff);
-        assert_eq!(place(0xff, 4, 2), 0b1_1100);
+        assert_eq!(place_bits(0xff, 4, 2), 0b1_1100);
         assert_eq!(top_bit(0x28), 5);
-        assert_eq!([0, 9, 10, 15].map(hex), *b"09af");
+        assert_eq!([0, 9, 10, 15].map(hex_digit), *b"09af");
     }
 
     #[test]
     fn a_writer_cuts_but_counts() {
         let mut out = [0xee; 8];
-        let mut w = Writer::limited(&mut out, 5);
+        let mut w = Writer::with_allocation_length(&mut out, 5);
         w.u16(0);
         w.u32(0x0102_0304);
         w.zeros(3);
-        w.close_u16(0);
-        assert_eq!((w.len(), w.written()), (9, 5));
+        w.patch_length_u16(0);
+        assert_eq!((w.len(), w.written_len()), (9, 5));
         assert_eq!(out, [0, 7, 1, 2, 3, 0xee, 0xee, 0xee]);
     }
 
@@ -217,8 +217,8 @@ mod tests {
     fn ascii_is_padded_cut_and_cleaned() {
         let mut out = [0; 8];
         let mut w = Writer::new(&mut out);
-        w.ascii(b"a\x01b", 5);
-        w.ascii(b"wxyz", 3);
+        w.padded_ascii(b"a\x01b", 5);
+        w.padded_ascii(b"wxyz", 3);
         assert_eq!(&out, b"a b  wxy");
     }
 }

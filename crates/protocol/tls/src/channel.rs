@@ -4,8 +4,8 @@ use std::fmt;
 
 use openssl::ssl::{ErrorCode, SslStream};
 
-use crate::fault::Fault;
-use crate::transport::Transport;
+use crate::fault::TlsFault;
+use crate::memory_transport::MemoryTransport;
 
 /// The most that may wait to be sent before the other side is taken to flood us: what the owner encrypts at a
 /// time, and answers to key updates.
@@ -13,15 +13,15 @@ const OUTGOING_MAX: usize = 4 << 20;
 
 /// Encrypts and decrypts.
 pub struct Channel {
-    stream: SslStream<Transport>,
+    stream: SslStream<MemoryTransport>,
     identity: Vec<u8>,
     /// What has ended it, to be told once all that came before is delivered.
-    fault: Option<Fault>,
+    fault: Option<TlsFault>,
 }
 
 /// What was decrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Opened {
+pub enum DecryptOutcome {
     /// So many bytes; there may be more.
     Bytes(usize),
     /// More must come first.
@@ -29,7 +29,7 @@ pub enum Opened {
 }
 
 impl Channel {
-    pub(crate) fn new(stream: SslStream<Transport>, identity: Vec<u8>) -> Channel {
+    pub(crate) fn new(stream: SslStream<MemoryTransport>, identity: Vec<u8>) -> Channel {
         Channel { stream, identity, fault: None }
     }
 
@@ -44,20 +44,20 @@ impl Channel {
     }
 
     /// Takes what has come from the other side.
-    pub fn feed(&mut self, bytes: &[u8]) {
+    pub fn feed_incoming(&mut self, bytes: &[u8]) {
         self.stream.get_mut().feed(bytes);
     }
 
     /// Whether something was fed that has not been looked at.
     pub fn has_incoming(&self) -> bool {
-        self.fault.is_some() || self.stream.ssl().pending() > 0 || self.stream.get_ref().left() > 0
+        self.fault.is_some() || self.stream.ssl().pending() > 0 || self.stream.get_ref().unread_len() > 0
     }
 
     /// Decrypts as much as is there and has room.
     ///
     /// # Errors
     /// The other side closed or broke the channel. What is to be sent may hold an alert.
-    pub fn open(&mut self, into: &mut [u8]) -> Result<Opened, Fault> {
+    pub fn decrypt(&mut self, into: &mut [u8]) -> Result<DecryptOutcome, TlsFault> {
         if let Some(fault) = &self.fault {
             return Err(fault.clone());
         }
@@ -68,18 +68,18 @@ impl Channel {
                 Ok(bytes) => done += bytes,
                 Err(error) if error.code() == ErrorCode::WANT_READ => break,
                 Err(error) => {
-                    self.fault = Some(Fault::of(&error, ""));
+                    self.fault = Some(TlsFault::from_ssl_error(&error, ""));
                     break;
                 }
             }
         }
-        if self.outgoing() > OUTGOING_MAX {
-            self.fault = Some(Fault::Flood);
+        if self.outgoing_len() > OUTGOING_MAX {
+            self.fault = Some(TlsFault::Flood);
         }
         match &self.fault {
-            _ if done > 0 => Ok(Opened::Bytes(done)),
+            _ if done > 0 => Ok(DecryptOutcome::Bytes(done)),
             Some(fault) => Err(fault.clone()),
-            None => Ok(Opened::Wait),
+            None => Ok(DecryptOutcome::Wait),
         }
     }
 
@@ -87,22 +87,22 @@ impl Channel {
     ///
     /// # Errors
     /// The channel is broken.
-    pub fn seal(&mut self, mut from: &[u8]) -> Result<(), Fault> {
+    pub fn encrypt(&mut self, mut from: &[u8]) -> Result<(), TlsFault> {
         while !from.is_empty() {
-            let bytes = self.stream.ssl_write(from).map_err(|error| Fault::of(&error, ""))?;
+            let bytes = self.stream.ssl_write(from).map_err(|error| TlsFault::from_ssl_error(&error, ""))?;
             from = from.get(bytes..).unwrap_or_default();
         }
         Ok(())
     }
 
     /// Says that nothing more will be sent.
-    pub fn close(&mut self) {
+    pub fn send_close_notify(&mut self) {
         // A failure has nobody to be told to: the connection ends in any case.
         let _ = self.stream.shutdown();
     }
 
     /// Bytes that are to be sent.
-    pub fn outgoing(&self) -> usize {
+    pub fn outgoing_len(&self) -> usize {
         self.stream.get_ref().outgoing.len()
     }
 

@@ -11,13 +11,13 @@ use openssl::ssl::{
 };
 
 use crate::fault::ContextError;
+use crate::openssl_psk;
 use crate::psk::{Psk, PskLookup};
-use crate::symbols;
 
 /// Both suites, the stronger first.
 const SUITES: &str = "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256";
 /// The longest identity that is noted for the log.
-const NOTED_MAX: usize = 600;
+const NOTED_IDENTITY_LEN_MAX: usize = 600;
 
 /// For servers: which keys there are.
 #[derive(Clone)]
@@ -29,26 +29,26 @@ pub struct ClientContext(pub(crate) SslContext);
 
 /// Which identity a server's handshake goes by.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Offered {
+pub(crate) struct OfferedIdentity {
     /// The last that the client named.
     pub(crate) identity: Vec<u8>,
     /// Its key was found.
     pub(crate) is_known: bool,
 }
 
-struct Indices {
+struct ExDataIndices {
     lookup: Index<SslContext, Arc<dyn PskLookup>>,
     key: Index<SslContext, (Vec<u8>, Psk)>,
-    offered: Index<Ssl, Offered>,
+    offered: Index<Ssl, OfferedIdentity>,
 }
 
 /// Where OpenSSL keeps what is ours; drawn once.
-fn indices() -> Result<&'static Indices, ErrorStack> {
-    static INDICES: OnceLock<Indices> = OnceLock::new();
+fn ex_data_indices() -> Result<&'static ExDataIndices, ErrorStack> {
+    static INDICES: OnceLock<ExDataIndices> = OnceLock::new();
     if let Some(known) = INDICES.get() {
         return Ok(known);
     }
-    let drawn = Indices {
+    let drawn = ExDataIndices {
         lookup: SslContext::new_ex_index()?,
         key: SslContext::new_ex_index()?,
         offered: Ssl::new_ex_index()?,
@@ -57,7 +57,7 @@ fn indices() -> Result<&'static Indices, ErrorStack> {
 }
 
 /// What both sides have in common.
-fn builder() -> Result<SslContextBuilder, ErrorStack> {
+fn tls13_builder() -> Result<SslContextBuilder, ErrorStack> {
     let mut builder = SslContextBuilder::new(SslMethod::tls())?;
     builder.set_min_proto_version(Some(SslVersion::TLS1_3))?;
     builder.set_max_proto_version(Some(SslVersion::TLS1_3))?;
@@ -88,13 +88,13 @@ impl ServerContext {
     /// # Errors
     /// OpenSSL lacks TLS 1.3 or one of the suites.
     pub fn new(lookup: Arc<dyn PskLookup>) -> Result<ServerContext, ContextError> {
-        let mut builder = builder()?;
-        builder.set_ex_data(indices()?.lookup, lookup);
+        let mut builder = tls13_builder()?;
+        builder.set_ex_data(ex_data_indices()?.lookup, lookup);
         builder.set_client_hello_callback(|ssl, _alert| {
             choose_suite(ssl)?;
             Ok(ClientHelloResponse::SUCCESS)
         });
-        symbols::find_keys(&mut builder);
+        openssl_psk::set_find_callback(&mut builder);
         Ok(ServerContext(builder.build()))
     }
 }
@@ -105,12 +105,12 @@ impl ClientContext {
     /// # Errors
     /// OpenSSL lacks TLS 1.3 or the key's suite.
     pub fn new(identity: Vec<u8>, psk: Psk) -> Result<ClientContext, ContextError> {
-        let mut builder = builder()?;
+        let mut builder = tls13_builder()?;
         builder.set_ciphersuites(psk.suite_name().unwrap_or(SUITES))?;
         // A server that shows a certificate instead is not trusted for it: there is no authority.
         builder.set_verify(SslVerifyMode::PEER);
-        builder.set_ex_data(indices()?.key, (identity, psk));
-        symbols::offer_key(&mut builder);
+        builder.set_ex_data(ex_data_indices()?.key, (identity, psk));
+        openssl_psk::set_use_callback(&mut builder);
         Ok(ClientContext(builder.build()))
     }
 }
@@ -118,8 +118,10 @@ impl ClientContext {
 /// A key goes with the hash of its suite, but OpenSSL chooses the suite first: leave it the suite of the first
 /// identity that is known.
 fn choose_suite(ssl: &mut SslRef) -> Result<(), ErrorStack> {
-    let name = symbols::pre_shared_key(ssl)
-        .and_then(|extension| identities(extension).find_map(|identity| server_key(ssl, identity)))
+    let name = openssl_psk::pre_shared_key_extension(ssl)
+        .and_then(|extension| {
+            parse_psk_identities(extension).find_map(|identity| find_server_psk(ssl, identity))
+        })
         .and_then(|psk| psk.suite_name());
     match name {
         Some(name) => ssl.set_ciphersuites(name),
@@ -128,7 +130,7 @@ fn choose_suite(ssl: &mut SslRef) -> Result<(), ErrorStack> {
 }
 
 /// The identities of an extension pre_shared_key (RFC 8446 §4.2.11).
-fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn parse_psk_identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
     let mut rest = extension
         .split_first_chunk::<2>()
         .and_then(|(len, rest)| rest.get(..usize::from(u16::from_be_bytes(*len))))
@@ -144,43 +146,43 @@ fn identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
 }
 
 /// The key of an identity that a client offers.
-pub(crate) fn server_key(ssl: &SslRef, identity: &[u8]) -> Option<Psk> {
-    let lookup = ssl.ssl_context().ex_data(indices().ok()?.lookup)?;
-    lookup.find(identity).filter(|psk| psk.suite_name().is_some())
+pub(crate) fn find_server_psk(ssl: &SslRef, identity: &[u8]) -> Option<Psk> {
+    let lookup = ssl.ssl_context().ex_data(ex_data_indices().ok()?.lookup)?;
+    lookup.find_psk(identity).filter(|psk| psk.suite_name().is_some())
 }
 
 /// Notes which identity a handshake goes by.
 pub(crate) fn note_identity(ssl: &mut SslRef, identity: &[u8], is_known: bool) {
-    let Ok(indices) = indices() else { return };
-    let identity = identity.get(..NOTED_MAX).unwrap_or(identity).to_vec();
-    ssl.set_ex_data(indices.offered, Offered { identity, is_known });
+    let Ok(indices) = ex_data_indices() else { return };
+    let identity = identity.get(..NOTED_IDENTITY_LEN_MAX).unwrap_or(identity).to_vec();
+    ssl.set_ex_data(indices.offered, OfferedIdentity { identity, is_known });
 }
 
 /// What a client offers: identity and key.
-pub(crate) fn client_key(ssl: &SslRef) -> Option<(&[u8], &Psk)> {
-    let (identity, psk) = ssl.ssl_context().ex_data(indices().ok()?.key)?;
+pub(crate) fn offered_psk(ssl: &SslRef) -> Option<(&[u8], &Psk)> {
+    let (identity, psk) = ssl.ssl_context().ex_data(ex_data_indices().ok()?.key)?;
     Some((identity, psk))
 }
 
 /// Which identity a handshake goes by.
-pub(crate) fn offered(ssl: &SslRef) -> Option<&Offered> {
-    ssl.ex_data(indices().ok()?.offered)
+pub(crate) fn offered_identity(ssl: &SslRef) -> Option<&OfferedIdentity> {
+    ssl.ex_data(ex_data_indices().ok()?.offered)
 }
 
 #[cfg(test)]
 mod tests {
-    use super::identities;
+    use super::parse_psk_identities;
 
     #[test]
     fn identities_of_an_extension_are_found_and_no_more() {
         let two = b"\0\x10\0\x02ab0000\0\x02cd0000binders";
-        assert_eq!(identities(two).collect::<Vec<_>>(), [b"ab", b"cd"]);
+        assert_eq!(parse_psk_identities(two).collect::<Vec<_>>(), [b"ab", b"cd"]);
         // Cut off, lengths that lead outside, nothing.
         for len in 0..two.len() {
-            assert!(identities(&two[..len]).count() <= 2);
+            assert!(parse_psk_identities(&two[..len]).count() <= 2);
         }
-        assert_eq!(identities(b"\0\x08\xff\xffab0000").count(), 0);
-        assert_eq!(identities(b"\xff\xff\0\x02ab0000").count(), 0);
-        assert_eq!(identities(b"").count(), 0);
+        assert_eq!(parse_psk_identities(b"\0\x08\xff\xffab0000").count(), 0);
+        assert_eq!(parse_psk_identities(b"\xff\xff\0\x02ab0000").count(), 0);
+        assert_eq!(parse_psk_identities(b"").count(), 0);
     }
 }

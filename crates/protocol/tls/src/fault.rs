@@ -10,7 +10,7 @@ const BINDER_DOES_NOT_VERIFY: i32 = 253;
 
 /// What ends a handshake or a channel. None of it is a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fault {
+pub enum TlsFault {
     /// The client offered identities, and none is known: this is the last.
     UnknownIdentity(String),
     /// The client offered no pre-shared key.
@@ -27,39 +27,39 @@ pub enum Fault {
     Flood,
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for TlsFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Fault::UnknownIdentity(identity) => {
+            TlsFault::UnknownIdentity(identity) => {
                 write!(f, "no key is known for the TLS identity {identity}")
             }
-            Fault::NoKey => f.write_str("it offered no pre-shared key of TLS 1.3"),
-            Fault::WrongKey(identity) => {
+            TlsFault::NoKey => f.write_str("it offered no pre-shared key of TLS 1.3"),
+            TlsFault::WrongKey(identity) => {
                 write!(f, "it has another key than ours for the TLS identity {identity}")
             }
-            Fault::Protocol(reason) => write!(f, "TLS failed: {reason}"),
-            Fault::Closed => f.write_str("it closed the TLS channel"),
-            Fault::Truncated => f.write_str("the connection ended within TLS"),
-            Fault::Flood => f.write_str("it asked for TLS messages without reading them"),
+            TlsFault::Protocol(reason) => write!(f, "TLS failed: {reason}"),
+            TlsFault::Closed => f.write_str("it closed the TLS channel"),
+            TlsFault::Truncated => f.write_str("the connection ended within TLS"),
+            TlsFault::Flood => f.write_str("it asked for TLS messages without reading them"),
         }
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for TlsFault {}
 
-impl Fault {
+impl TlsFault {
     /// What OpenSSL says of a call that failed.
-    pub(crate) fn of(error: &ssl::Error, identity: &str) -> Fault {
+    pub(crate) fn from_ssl_error(error: &ssl::Error, identity: &str) -> TlsFault {
         if error.code() == ssl::ErrorCode::ZERO_RETURN {
-            return Fault::Closed;
+            return TlsFault::Closed;
         }
         let first = error.ssl_error().and_then(|stack| stack.errors().first());
         match first {
             Some(first) if first.reason_code() == BINDER_DOES_NOT_VERIFY => {
-                Fault::WrongKey(identity.to_owned())
+                TlsFault::WrongKey(identity.to_owned())
             }
-            Some(first) => Fault::Protocol(first.reason().unwrap_or("an error without a name")),
-            None => Fault::Truncated,
+            Some(first) => TlsFault::Protocol(first.reason().unwrap_or("an error without a name")),
+            None => TlsFault::Truncated,
         }
     }
 }

@@ -5,7 +5,7 @@
 //! TLS_AES_256_GCM_SHA384; keys with (EC)DHE; no certificates, tickets, early data or other versions. Key updates
 //! are answered, a close is told from an end of the stream.
 //!
-//! A [`Handshake`] takes what has come ([`Handshake::feed`]) and computes ([`Handshake::step`]): a few hundred
+//! A [`Handshake`] takes what has come ([`Handshake::feed_incoming`]) and computes ([`Handshake::step`]): a few hundred
 //! microseconds, to be spent on any thread. It becomes a [`Channel`], which encrypts and decrypts records.
 //!
 //! Invariants:
@@ -32,20 +32,20 @@ mod channel;
 mod context;
 mod fault;
 mod handshake;
+mod memory_transport;
+mod openssl_psk;
 mod psk;
-mod symbols;
-mod transport;
 
-pub use channel::{Channel, Opened};
+pub use channel::{Channel, DecryptOutcome};
 pub use context::{ClientContext, ServerContext};
-pub use fault::{ContextError, Fault};
-pub use handshake::{Handshake, Progress};
+pub use fault::{ContextError, TlsFault};
+pub use handshake::{Handshake, HandshakeProgress};
 pub use psk::{Psk, PskLookup};
 
 /// The most that one record adds to its content (RFC 8446 §5.2), and the longest content.
 pub const RECORD_OVERHEAD_MAX: usize = 256 + 5;
 /// The longest content of a record, in bytes.
-pub const CONTENT_MAX: usize = 1 << 14;
+pub const RECORD_CONTENT_MAX: usize = 1 << 14;
 /// What a record adds with the suites that are used: header, content type, tag.
 pub const RECORD_OVERHEAD: usize = 5 + 1 + 16;
 /// First byte of a record that carries a handshake: how a ClientHello begins.

@@ -45,5 +45,5 @@ impl fmt::Debug for Psk {
 /// Where a server finds the key of an identity that a client offers.
 pub trait PskLookup: Send + Sync {
     /// The key. The identity is whatever the client says; it may be asked for more than once.
-    fn find(&self, identity: &[u8]) -> Option<Psk>;
+    fn find_psk(&self, identity: &[u8]) -> Option<Psk>;
 }

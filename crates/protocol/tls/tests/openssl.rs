@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockwire_tls::{
-    Channel, ClientContext, Fault, Handshake, Opened, Progress, Psk, PskLookup, ServerContext,
+    Channel, ClientContext, DecryptOutcome, Handshake, HandshakeProgress, Psk, PskLookup, ServerContext,
+    TlsFault,
 };
 
 const IDENTITY: &str = "NVMe0R01 nqn.host nqn.subsystem";
@@ -19,7 +20,7 @@ const WAIT: Duration = Duration::from_secs(20);
 struct One;
 
 impl PskLookup for One {
-    fn find(&self, identity: &[u8]) -> Option<Psk> {
+    fn find_psk(&self, identity: &[u8]) -> Option<Psk> {
         (identity == IDENTITY.as_bytes()).then(|| Psk::new([0x13, 0x01], &KEY))
     }
 }
@@ -50,31 +51,31 @@ fn openssl(words: &[&str]) -> Process {
 }
 
 /// Runs a handshake over a socket.
-fn shake(mut side: Handshake, socket: &mut TcpStream) -> Result<Channel, Fault> {
+fn shake(mut side: Handshake, socket: &mut TcpStream) -> Result<Channel, TlsFault> {
     let mut room = [0; 4096];
     loop {
         match side.step() {
-            Progress::Done(mut channel) => {
+            HandshakeProgress::Done(mut channel) => {
                 flush(&mut channel, socket);
                 return Ok(channel);
             }
-            Progress::Failed(fault, last) => {
+            HandshakeProgress::Failed(fault, last) => {
                 let _ = socket.write_all(&last);
                 return Err(fault);
             }
-            Progress::Wait(on) => {
+            HandshakeProgress::Wait(on) => {
                 side = on;
                 socket.write_all(&side.take_outgoing()).unwrap();
                 let bytes = socket.read(&mut room).unwrap();
                 assert!(bytes > 0, "the peer closed within the handshake");
-                side.feed(&room[..bytes]);
+                side.feed_incoming(&room[..bytes]);
             }
         }
     }
 }
 
 fn flush(channel: &mut Channel, socket: &mut TcpStream) {
-    let mut out = vec![0; channel.outgoing()];
+    let mut out = vec![0; channel.outgoing_len()];
     channel.take_outgoing(&mut out);
     socket.write_all(&out).unwrap();
 }
@@ -82,13 +83,13 @@ fn flush(channel: &mut Channel, socket: &mut TcpStream) {
 fn receive(channel: &mut Channel, socket: &mut TcpStream, len: usize) -> Vec<u8> {
     let (mut all, mut room, mut wire) = (Vec::new(), vec![0; 4096], [0; 4096]);
     while all.len() < len {
-        match channel.open(&mut room).unwrap() {
-            Opened::Bytes(bytes) => all.extend_from_slice(&room[..bytes]),
-            Opened::Wait => {
+        match channel.decrypt(&mut room).unwrap() {
+            DecryptOutcome::Bytes(bytes) => all.extend_from_slice(&room[..bytes]),
+            DecryptOutcome::Wait => {
                 flush(channel, socket);
                 let bytes = socket.read(&mut wire).unwrap();
                 assert!(bytes > 0, "the peer closed");
-                channel.feed(&wire[..bytes]);
+                channel.feed_incoming(&wire[..bytes]);
             }
         }
     }
@@ -115,7 +116,7 @@ fn its_client_is_served_and_may_change_keys() {
     let (mut socket, _) = listener.accept().unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     let context = ServerContext::new(Arc::new(One)).unwrap();
-    let mut channel = shake(Handshake::accept(&context).unwrap(), &mut socket).unwrap();
+    let mut channel = shake(Handshake::new_server(&context).unwrap(), &mut socket).unwrap();
     assert_eq!((channel.identity(), channel.suite()), (IDENTITY.as_bytes(), "TLS_AES_128_GCM_SHA256"));
     let input = client.0.stdin.as_mut().unwrap();
     input.write_all(b"before\n").unwrap();
@@ -125,7 +126,7 @@ fn its_client_is_served_and_may_change_keys() {
     std::thread::sleep(Duration::from_millis(200));
     input.write_all(b"after\n").unwrap();
     assert_eq!(receive(&mut channel, &mut socket, 6), b"after\n");
-    channel.seal(b"under a new key\n").unwrap();
+    channel.encrypt(b"under a new key\n").unwrap();
     flush(&mut channel, &mut socket);
     let output = client.0.stdout.as_mut().unwrap();
     let mut said = Vec::new();
@@ -145,12 +146,12 @@ fn its_client_with_another_key_or_name_or_none_is_refused() {
     let (good, other) = (hex(&KEY), hex(&[1; 32]));
     let context = ServerContext::new(Arc::new(One)).unwrap();
     for (words, fault) in [
-        (vec!["-psk", &other, "-psk_identity", IDENTITY], Fault::WrongKey(IDENTITY.into())),
-        (vec!["-psk", &good, "-psk_identity", "who"], Fault::UnknownIdentity("who".into())),
-        (vec![], Fault::NoKey),
+        (vec!["-psk", &other, "-psk_identity", IDENTITY], TlsFault::WrongKey(IDENTITY.into())),
+        (vec!["-psk", &good, "-psk_identity", "who"], TlsFault::UnknownIdentity("who".into())),
+        (vec![], TlsFault::NoKey),
     ] {
         let (_process, mut socket) = accept(&words);
-        let end = shake(Handshake::accept(&context).unwrap(), &mut socket);
+        let end = shake(Handshake::new_server(&context).unwrap(), &mut socket);
         assert_eq!(end.unwrap_err(), fault);
     }
 }
@@ -165,8 +166,8 @@ fn an_older_version_is_refused() {
     let (mut socket, _) = listener.accept().unwrap();
     socket.set_read_timeout(Some(WAIT)).unwrap();
     let context = ServerContext::new(Arc::new(One)).unwrap();
-    let end = shake(Handshake::accept(&context).unwrap(), &mut socket);
-    assert!(matches!(end.unwrap_err(), Fault::Protocol(_)));
+    let end = shake(Handshake::new_server(&context).unwrap(), &mut socket);
+    assert!(matches!(end.unwrap_err(), TlsFault::Protocol(_)));
 }
 
 /// A server of OpenSSL on a free port.
@@ -199,7 +200,7 @@ fn its_server_serves_us() {
         "TLS_AES_128_GCM_SHA256",
     ]);
     let context = ClientContext::new(IDENTITY.into(), Psk::new([0x13, 0x01], &KEY)).unwrap();
-    let mut channel = shake(Handshake::connect(&context).unwrap(), &mut socket).unwrap();
+    let mut channel = shake(Handshake::new_client(&context).unwrap(), &mut socket).unwrap();
     process.0.stdin.as_mut().unwrap().write_all(b"hello\n").unwrap();
     assert_eq!(receive(&mut channel, &mut socket, 6), b"hello\n");
 }
@@ -220,7 +221,7 @@ fn its_server_with_a_certificate_is_not_taken_for_one_with_our_key() {
     assert!(made.success());
     let (process, mut socket) = server(&["-cert", cert, "-key", private]);
     let context = ClientContext::new(IDENTITY.into(), Psk::new([0x13, 0x01], &KEY)).unwrap();
-    let end = shake(Handshake::connect(&context).unwrap(), &mut socket);
+    let end = shake(Handshake::new_client(&context).unwrap(), &mut socket);
     assert!(end.is_err(), "{end:?}");
     drop(process);
     std::fs::remove_dir_all(&directory).unwrap();

@@ -2,7 +2,7 @@
 //! a protocol. The client runs in the same process on another core and polls; the shard's processor time is
 //! read from its thread.
 //!
-//! `bare` is a plain loop of receives and gathering sends without the reactor, for comparison.
+//! `serve_bare` is a plain loop of receives and gathering sends without the reactor, for comparison.
 //!
 //! `respond [uring|epoll|bare] [connections] [depth] [seconds] [gap between answer and request, µs]
 //! [congestion control] [longest poll, µs]`
@@ -14,16 +14,16 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockwire_reactor::{Config, IoChoice, Listen, Reactor, TcpOptions};
-use buf::{Class, Cx, Errno, Region, RegionHandle};
-use endpoint::{Arrival, Departure, Endpoint, LinkId};
+use blockwire_reactor::{Config, IoChoice, ListenConfig, Reactor, TcpOptions};
+use buf::{Cx, Errno, MemoryClass, Region, RegionHandle};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId};
 use smallvec::SmallVec;
 use stream::{Received, RecvOp, SendOp, SendPiece};
 
-const REQUEST: usize = 48;
-const HEADER: usize = 48;
-const DATA: usize = 4096;
-const REGION: usize = 1 << 20;
+const REQUEST_LEN: usize = 48;
+const HEADER_LEN: usize = 48;
+const DATA_LEN: usize = 4096;
+const REGION_LEN: usize = 1 << 20;
 
 #[derive(Default)]
 struct Conn {
@@ -46,7 +46,7 @@ struct Responder {
 impl Endpoint for Responder {
     type Message = ();
 
-    fn handle_arrival(&mut self, _: &mut Cx<'_>, link: LinkId, _: Arrival<()>) {
+    fn handle_arrival(&mut self, _: &mut Cx<'_>, link: LinkId, _: LinkArrival<()>) {
         self.links.insert(link, Conn::default());
         self.ready.push_back(link);
     }
@@ -70,7 +70,7 @@ impl Endpoint for Responder {
             self.ready.push_back(link);
         }
     }
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, mut op: SendOp) {
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, mut op: SendOp) {
         op.pieces.clear();
         self.spare.push(op.pieces);
     }
@@ -87,27 +87,27 @@ impl Endpoint for Responder {
     }
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
         let conn = self.links.get_mut(&link)?;
-        let count = conn.due / REQUEST;
+        let count = conn.due / REQUEST_LEN;
         if conn.send_out || conn.gone || count == 0 {
             return None;
         }
         conn.send_out = true;
-        conn.due -= count * REQUEST;
-        let head = cx.pool.take(Class::Wire, count * HEADER)?;
+        conn.due -= count * REQUEST_LEN;
+        let head = cx.pool.take(MemoryClass::Wire, count * HEADER_LEN)?;
         let mut pieces = self.spare.pop().unwrap_or_default();
         for i in 0..count as u32 {
-            pieces.push(SendPiece::Head(i * HEADER as u32..(i + 1) * HEADER as u32));
-            pieces.push(SendPiece::Shared(self.region.view(self.at, DATA)));
-            self.at = (self.at + DATA * 37) % REGION;
+            pieces.push(SendPiece::Head(i * HEADER_LEN as u32..(i + 1) * HEADER_LEN as u32));
+            pieces.push(SendPiece::Shared(self.region.view(self.at, DATA_LEN)));
+            self.at = (self.at + DATA_LEN * 37) % REGION_LEN;
         }
-        Some(SendOp { head: Some(head), pieces, len: count * (HEADER + DATA) })
+        Some(SendOp { head: Some(head), pieces, len: count * (HEADER_LEN + DATA_LEN) })
     }
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
-        self.departures.pop_front().map(|link| (link, Departure::Close))
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<()>)> {
+        self.departures.pop_front().map(|link| (link, LinkDeparture::Close))
     }
 }
 
-fn shard_cpu() -> Duration {
+fn shard_cpu_time() -> Duration {
     for task in std::fs::read_dir("/proc/self/task").unwrap() {
         let path = task.unwrap().path();
         if std::fs::read_to_string(path.join("comm")).is_ok_and(|name| name.trim() == "bw-shard-0") {
@@ -118,7 +118,7 @@ fn shard_cpu() -> Duration {
     Duration::ZERO
 }
 
-fn pin(core: usize) {
+fn pin_to_core(core: usize) {
     // SAFETY: a cpu_set_t is plain bits, valid for the calls; the core's number is small.
     unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -128,9 +128,9 @@ fn pin(core: usize) {
 }
 
 /// Keeps `depth` requests going on each connection; gives how many were answered.
-fn load(address: SocketAddr, connections: usize, depth: usize, until: Instant, gap: Duration) -> u64 {
+fn run_load(address: SocketAddr, connections: usize, depth: usize, until: Instant, gap: Duration) -> u64 {
     let mut streams: Vec<_> = (0..connections).map(|_| (TcpStream::connect(address).unwrap(), 0)).collect();
-    let requests = vec![1; REQUEST * depth];
+    let requests = vec![1; REQUEST_LEN * depth];
     let mut polls = Vec::new();
     for (stream, _) in &mut streams {
         stream.set_nodelay(true).unwrap();
@@ -149,14 +149,14 @@ fn load(address: SocketAddr, connections: usize, depth: usize, until: Instant, g
                 continue;
             }
             *partial += stream.read(&mut into).unwrap();
-            let count = *partial / (HEADER + DATA);
-            *partial %= HEADER + DATA;
+            let count = *partial / (HEADER_LEN + DATA_LEN);
+            *partial %= HEADER_LEN + DATA_LEN;
             if count > 0 {
                 let start = Instant::now();
                 while start.elapsed() < gap {
                     std::hint::spin_loop();
                 }
-                stream.write_all(&requests[..count * REQUEST]).unwrap();
+                stream.write_all(&requests[..count * REQUEST_LEN]).unwrap();
                 answered += count as u64;
             }
         }
@@ -165,10 +165,10 @@ fn load(address: SocketAddr, connections: usize, depth: usize, until: Instant, g
 }
 
 /// Answers the same requests by poll, recv and one sendmsg per batch, and nothing else.
-fn bare(listener: std::net::TcpListener, region: &Region) {
-    pin(0);
-    let base = vec![7u8; REGION];
-    let header = [0u8; HEADER];
+fn serve_bare(listener: std::net::TcpListener, region: &Region) {
+    pin_to_core(0);
+    let base = vec![7u8; REGION_LEN];
+    let header = [0u8; HEADER_LEN];
     let mut streams: Vec<(TcpStream, usize)> = Vec::new();
     let mut polls = vec![libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
     let (mut into, mut iov, mut at) = (vec![0; 16 << 10], Vec::new(), 0);
@@ -190,13 +190,13 @@ fn bare(listener: std::net::TcpListener, region: &Region) {
                 continue;
             };
             *due += got;
-            let count = *due / REQUEST;
-            *due %= REQUEST;
+            let count = *due / REQUEST_LEN;
+            *due %= REQUEST_LEN;
             iov.clear();
             for _ in 0..count {
-                iov.push(libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER });
-                iov.push(libc::iovec { iov_base: base[at..].as_ptr().cast_mut().cast(), iov_len: DATA });
-                at = (at + DATA * 37) % REGION;
+                iov.push(libc::iovec { iov_base: header.as_ptr().cast_mut().cast(), iov_len: HEADER_LEN });
+                iov.push(libc::iovec { iov_base: base[at..].as_ptr().cast_mut().cast(), iov_len: DATA_LEN });
+                at = (at + DATA_LEN * 37) % REGION_LEN;
             }
             for part in iov.chunks_mut(1024) {
                 // SAFETY: the header names a list of live memory. The socket blocks, so all is sent.
@@ -216,12 +216,15 @@ fn run_bare(args: &[String], region: Arc<Region>) {
     let (seconds, gap) = (number(3, 2), Duration::from_micros(number(4, 0)));
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
-    std::thread::Builder::new().name("bw-shard-0".into()).spawn(move || bare(listener, &region)).unwrap();
-    pin(1);
-    load(address, connections, depth, Instant::now() + Duration::from_millis(200), gap);
-    let (cpu, start) = (shard_cpu(), Instant::now());
-    let answered = load(address, connections, depth, start + Duration::from_secs(seconds), gap);
-    let (took, cpu) = (start.elapsed(), shard_cpu() - cpu);
+    std::thread::Builder::new()
+        .name("bw-shard-0".into())
+        .spawn(move || serve_bare(listener, &region))
+        .unwrap();
+    pin_to_core(1);
+    run_load(address, connections, depth, Instant::now() + Duration::from_millis(200), gap);
+    let (cpu, start) = (shard_cpu_time(), Instant::now());
+    let answered = run_load(address, connections, depth, start + Duration::from_secs(seconds), gap);
+    let (took, cpu) = (start.elapsed(), shard_cpu_time() - cpu);
     println!(
         "bare {connections}c qd{depth} gap {gap:?}: {:.0} K/s, {:.0} ns CPU per request",
         answered as f64 / took.as_secs_f64() / 1e3,
@@ -240,11 +243,11 @@ fn main() {
     let (seconds, gap) = (number(3, 2), Duration::from_micros(number(4, 0)));
     let tcp =
         TcpOptions { congestion: args.get(5).filter(|cc| *cc != "-").cloned(), ..TcpOptions::default() };
-    let listen = Listen { address: "127.0.0.1:0".parse().unwrap(), tcp };
+    let listen = ListenConfig { address: "127.0.0.1:0".parse().unwrap(), tcp };
     let poll_ns_max = number(6, 50) * 1000;
     let config = Config { cores: vec![0], io, listeners: vec![listen], poll_ns_max, ..Config::default() };
-    let region = Arc::new(Region::new(REGION));
-    region.write(0, &vec![7; REGION]);
+    let region = Arc::new(Region::new(REGION_LEN));
+    region.write(0, &vec![7; REGION_LEN]);
     if args.first().is_some_and(|arg| arg == "bare") {
         return run_bare(&args, region);
     }
@@ -257,12 +260,12 @@ fn main() {
         spare: Vec::new(),
     })
     .unwrap();
-    pin(1);
+    pin_to_core(1);
     let address = world.addresses()[0];
-    load(address, connections, depth, Instant::now() + Duration::from_millis(200), gap);
-    let (before, cpu, start) = (world.stats()[0], shard_cpu(), Instant::now());
-    let answered = load(address, connections, depth, start + Duration::from_secs(seconds), gap);
-    let (took, cpu, after) = (start.elapsed(), shard_cpu() - cpu, world.stats()[0]);
+    run_load(address, connections, depth, Instant::now() + Duration::from_millis(200), gap);
+    let (before, cpu, start) = (world.stats()[0], shard_cpu_time(), Instant::now());
+    let answered = run_load(address, connections, depth, start + Duration::from_secs(seconds), gap);
+    let (took, cpu, after) = (start.elapsed(), shard_cpu_time() - cpu, world.stats()[0]);
     let per = |n: u64| n as f64 / answered as f64;
     println!(
         "{io:?} {connections}c qd{depth} gap {gap:?}: {:.0} K/s, {:.0} ns CPU per request ({:.0} of it polling), \

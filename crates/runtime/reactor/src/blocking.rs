@@ -14,18 +14,18 @@ use std::thread;
 use buf::Errno;
 use volume::DiskId;
 
-use crate::disk::{CallKind, DiskSyscall};
-use crate::mail::{Door, Letter};
+use crate::disk::{DiskSyscall, SyscallKind};
+use crate::mailbox::{MailboxSender, ShardMail};
 
 /// How often in a row a call may be interrupted. These threads take no signal that the process handles, so once
 /// is rare.
 const INTERRUPTIONS_MAX: u32 = 64;
 
 /// The most threads that are shared by all disks.
-const SHARED_MAX: usize = 64;
+const SHARED_THREADS_MAX: usize = 64;
 
 /// The most threads beyond those. As many disks may hang at a time before others wait for one of them.
-const EXTRA_MAX: usize = 256;
+const EXTRA_THREADS_MAX: usize = 256;
 
 /// One call, and the slot of the shard that waits for it.
 pub(crate) struct BlockingCall {
@@ -39,24 +39,27 @@ pub(crate) struct BlockingCall {
 type CallResult = (Result<usize, Errno>, Option<(u64, u64)>);
 
 /// Where jobs are put. The threads end when the last of these is dropped.
-pub(crate) struct BlockingPool(Arc<Queue>);
+pub(crate) struct BlockingPool(Arc<CallQueue>);
 
 impl BlockingPool {
     /// Starts `shared` threads and a queue for them.
-    pub(crate) fn start<M: Send + 'static>(shared: usize, doors: Arc<[Door<M>]>) -> io::Result<Self> {
-        BlockingPool::start_with(shared, doors, perform)
+    pub(crate) fn start<M: Send + 'static>(
+        shared: usize,
+        doors: Arc<[MailboxSender<M>]>,
+    ) -> io::Result<Self> {
+        BlockingPool::start_with(shared, doors, execute_syscall)
     }
 
     fn start_with<M: Send + 'static>(
         shared: usize,
-        doors: Arc<[Door<M>]>,
+        doors: Arc<[MailboxSender<M>]>,
         perform: fn(DiskSyscall) -> CallResult,
     ) -> io::Result<Self> {
         let jobs = BlockingPool::without_threads(shared);
-        let workers = Workers { queue: jobs.0.clone(), doors, perform };
+        let workers = WorkerContext { queue: jobs.0.clone(), doors, perform };
         let mut state = jobs.0.lock();
         for _ in 0..state.shared {
-            workers.start_another(&mut state)?;
+            workers.spawn_worker(&mut state)?;
         }
         drop(state);
         Ok(jobs)
@@ -64,24 +67,25 @@ impl BlockingPool {
 
     /// A queue that nothing is taken from.
     pub(crate) fn without_threads(shared: usize) -> Self {
-        let state = State { shared: shared.clamp(1, SHARED_MAX), senders: 1, ..State::default() };
-        BlockingPool(Arc::new(Queue { state: Mutex::new(state), arrival: Condvar::new() }))
+        let state =
+            QueueState { shared: shared.clamp(1, SHARED_THREADS_MAX), senders: 1, ..QueueState::default() };
+        BlockingPool(Arc::new(CallQueue { state: Mutex::new(state), arrival: Condvar::new() }))
     }
 
-    pub(crate) fn put(&self, job: BlockingCall) {
-        self.0.lock().put(job);
+    pub(crate) fn submit(&self, job: BlockingCall) {
+        self.0.lock().push_call(job);
         self.0.arrival.notify_one();
     }
 
     /// To wait for the threads with; it keeps none from ending.
-    pub(crate) fn threads(&self) -> BlockingThreads {
+    pub(crate) fn thread_handles(&self) -> BlockingThreads {
         BlockingThreads(self.0.clone())
     }
 
     /// Takes what a thread would.
     #[cfg(test)]
-    pub(crate) fn take(&self) -> Option<BlockingCall> {
-        self.0.lock().take()
+    pub(crate) fn take_call(&self) -> Option<BlockingCall> {
+        self.0.lock().take_ready_call()
     }
 }
 
@@ -100,28 +104,28 @@ impl Drop for BlockingPool {
 }
 
 /// The threads behind [`BlockingPool`].
-pub(crate) struct BlockingThreads(Arc<Queue>);
+pub(crate) struct BlockingThreads(Arc<CallQueue>);
 
 impl BlockingThreads {
     /// Those that run now. After the last handle of the [`BlockingPool`] has been dropped no other is started.
-    pub(crate) fn take(&self) -> Vec<thread::JoinHandle<()>> {
+    pub(crate) fn take_handles(&self) -> Vec<thread::JoinHandle<()>> {
         std::mem::take(&mut self.0.lock().threads)
     }
 }
 
-struct Queue {
-    state: Mutex<State>,
+struct CallQueue {
+    state: Mutex<QueueState>,
     arrival: Condvar,
 }
 
-impl Queue {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl CallQueue {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[derive(Default)]
-struct State {
+struct QueueState {
     /// Disks with jobs that wait or are out.
     disks: Vec<DiskJobs>,
     /// Whose turn is next in `disks`.
@@ -145,8 +149,8 @@ struct DiskJobs {
     waiting: VecDeque<BlockingCall>,
 }
 
-impl State {
-    fn put(&mut self, job: BlockingCall) {
+impl QueueState {
+    fn push_call(&mut self, job: BlockingCall) {
         if let Some(disk) = self.disks.iter_mut().find(|disk| disk.disk == job.disk) {
             return disk.waiting.push_back(job);
         }
@@ -157,7 +161,7 @@ impl State {
     }
 
     /// The next job that may start.
-    fn take(&mut self) -> Option<BlockingCall> {
+    fn take_ready_call(&mut self) -> Option<BlockingCall> {
         let any = self.out < self.shared;
         let may_start = |disk: &DiskJobs| !disk.waiting.is_empty() && (any || disk.out == 0);
         let mut turns = (self.next..self.disks.len()).chain(0..self.next);
@@ -171,7 +175,7 @@ impl State {
     }
 
     /// A call on this disk has ended.
-    fn end(&mut self, disk: DiskId) {
+    fn finish_call(&mut self, disk: DiskId) {
         self.out -= 1;
         let Some(at) = self.disks.iter().position(|of| of.disk == disk) else { return };
         let Some(of) = self.disks.get_mut(at) else { return };
@@ -182,61 +186,62 @@ impl State {
     }
 
     /// More threads are idle than may be needed at once.
-    fn is_overstaffed(&self) -> bool {
+    fn has_surplus_idle_threads(&self) -> bool {
         self.idle > 1 && self.out + self.idle > self.shared + 1
     }
 
-    fn is_over(&self) -> bool {
+    fn is_shut_down(&self) -> bool {
         self.senders == 0 && self.disks.iter().all(|disk| disk.waiting.is_empty())
     }
 }
 
 /// What a thread needs to work, and to start another.
-struct Workers<M> {
-    queue: Arc<Queue>,
-    doors: Arc<[Door<M>]>,
+struct WorkerContext<M> {
+    queue: Arc<CallQueue>,
+    doors: Arc<[MailboxSender<M>]>,
     perform: fn(DiskSyscall) -> CallResult,
 }
 
-impl<M: Send + 'static> Workers<M> {
-    fn start_another(&self, state: &mut State) -> io::Result<()> {
-        let same = Workers { queue: self.queue.clone(), doors: self.doors.clone(), perform: self.perform };
+impl<M: Send + 'static> WorkerContext<M> {
+    fn spawn_worker(&self, state: &mut QueueState) -> io::Result<()> {
+        let same =
+            WorkerContext { queue: self.queue.clone(), doors: self.doors.clone(), perform: self.perform };
         let number = state.out + state.idle;
         let builder = thread::Builder::new().name(format!("bw-blocking-{number}"));
-        let thread = builder.spawn(move || same.work())?;
+        let thread = builder.spawn(move || same.run_worker())?;
         state.threads.retain(|thread| !thread.is_finished());
         state.threads.push(thread);
         state.idle += 1;
         Ok(())
     }
 
-    fn work(&self) {
+    fn run_worker(&self) {
         let mut state = self.queue.lock();
         loop {
-            let Some(BlockingCall { disk, shard, slot, call }) = state.take() else {
-                if state.is_over() || state.is_overstaffed() {
+            let Some(BlockingCall { disk, shard, slot, call }) = state.take_ready_call() else {
+                if state.is_shut_down() || state.has_surplus_idle_threads() {
                     break;
                 }
                 state = self.queue.arrival.wait(state).unwrap_or_else(PoisonError::into_inner);
                 continue;
             };
             state.idle -= 1;
-            if state.idle == 0 && state.senders > 0 && state.out < state.shared + EXTRA_MAX {
+            if state.idle == 0 && state.senders > 0 && state.out < state.shared + EXTRA_THREADS_MAX {
                 // If the system has no thread for us, what waits has to wait for these.
-                let _ = self.start_another(&mut state);
+                let _ = self.spawn_worker(&mut state);
             }
             drop(state);
             let (came, data) = (self.perform)(call);
             // A shard does not end while a slot is out, so this is read.
             if let Some(door) = self.doors.get(usize::from(shard)) {
-                door.post(Letter::Worked { slot, came, data });
+                door.post(ShardMail::Worked { slot, came, data });
             }
             state = self.queue.lock();
             state.idle += 1;
-            state.end(disk);
+            state.finish_call(disk);
         }
         state.idle -= 1;
-        let is_over = state.is_over();
+        let is_over = state.is_shut_down();
         drop(state);
         if is_over {
             // Others may have waited for a call that was out.
@@ -245,33 +250,35 @@ impl<M: Send + 'static> Workers<M> {
     }
 }
 
-fn perform(call: DiskSyscall) -> CallResult {
+fn execute_syscall(call: DiskSyscall) -> CallResult {
     let fd = call.fd;
     let came = match call.kind {
         // SAFETY: the list and the memory that it names are valid and stand still until the call has
         // ended (see `DiskSyscall`).
-        CallKind::Read { iov, count, offset } => retry(|| {
+        SyscallKind::Read { iov, count, offset } => retry_interrupted(|| {
             // SAFETY: the list and the memory that it names are valid and stand still until the call
             // has ended (see `DiskSyscall`).
             unsafe { libc::preadv(fd, iov, count as i32, offset as i64) }
         }),
         // SAFETY: as for the read.
-        CallKind::Write { iov, count, offset, durable } => unsafe { write(fd, iov, count, offset, durable) },
+        SyscallKind::Write { iov, count, offset, durable } => unsafe {
+            write_at(fd, iov, count, offset, durable)
+        },
         // SAFETY: no pointers are passed (so for the rest).
-        CallKind::Sync => retry(|| unsafe { libc::fdatasync(fd) as isize }),
-        CallKind::Punch { offset, len } => {
+        SyscallKind::Sync => retry_interrupted(|| unsafe { libc::fdatasync(fd) as isize }),
+        SyscallKind::Punch { offset, len } => {
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: as above.
-            retry(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize })
+            retry_interrupted(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize })
         }
-        CallKind::Zero { offset, len } => zero(fd, offset, len),
-        CallKind::NextData { offset } => {
-            return match next_data(fd, offset) {
+        SyscallKind::Zero { offset, len } => zero_range(fd, offset, len),
+        SyscallKind::NextData { offset } => {
+            return match seek_next_data(fd, offset) {
                 Ok(data) => (Ok(0), data),
                 Err(e) => (Err(e), None),
             };
         }
-        CallKind::Prefetch { offset, len } => {
+        SyscallKind::Prefetch { offset, len } => {
             // SAFETY: as above. The call returns its error.
             match unsafe { libc::posix_fadvise(fd, offset as i64, len as i64, libc::POSIX_FADV_WILLNEED) } {
                 0 => Ok(0),
@@ -287,7 +294,7 @@ fn perform(call: DiskSyscall) -> CallResult {
 ///
 /// # Safety
 /// The list and the memory that it names are valid until the call has ended.
-unsafe fn write(
+unsafe fn write_at(
     fd: i32,
     iov: *const libc::iovec,
     count: u32,
@@ -297,27 +304,27 @@ unsafe fn write(
     let (count, offset) = (count as i32, offset as i64);
     if durable {
         // SAFETY: as the caller promises.
-        let came = retry(|| unsafe { libc::pwritev2(fd, iov, count, offset, libc::RWF_DSYNC) });
+        let came = retry_interrupted(|| unsafe { libc::pwritev2(fd, iov, count, offset, libc::RWF_DSYNC) });
         // EPERM is a filter's answer, too; of a file that may not be written the plain write says it again.
         if !matches!(came, Err(Errno(libc::ENOSYS | libc::EPERM | libc::EOPNOTSUPP))) {
             return came;
         }
     }
     // SAFETY: as the caller promises.
-    let written = retry(|| unsafe { libc::pwritev(fd, iov, count, offset) })?;
+    let written = retry_interrupted(|| unsafe { libc::pwritev(fd, iov, count, offset) })?;
     if durable {
         // Of a sync's failure, whatever it is, nobody may read that the write found no room.
         // SAFETY: no pointers are passed.
-        retry(|| unsafe { libc::fdatasync(fd) as isize }).map_err(|_| Errno(libc::EIO))?;
+        retry_interrupted(|| unsafe { libc::fdatasync(fd) as isize }).map_err(|_| Errno(libc::EIO))?;
     }
     Ok(written)
 }
 
 /// Zeroes a range and keeps its space: FALLOC_FL_ZERO_RANGE, which block devices understand too.
-fn zero(fd: i32, offset: u64, len: u64) -> Result<usize, Errno> {
+fn zero_range(fd: i32, offset: u64, len: u64) -> Result<usize, Errno> {
     let mode = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
     // SAFETY: no pointers are passed.
-    let came = retry(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize });
+    let came = retry_interrupted(|| unsafe { libc::fallocate(fd, mode, offset as i64, len as i64) as isize });
     if !matches!(came, Err(Errno(libc::EOPNOTSUPP | libc::ENOSYS | libc::EPERM))) {
         return came;
     }
@@ -325,13 +332,13 @@ fn zero(fd: i32, offset: u64, len: u64) -> Result<usize, Errno> {
     const BLKZEROOUT: libc::c_ulong = 0x127f;
     let range = [offset, len];
     // SAFETY: the call reads two 64-bit numbers. On what is no block device it fails with ENOTTY.
-    match retry(|| unsafe { libc::ioctl(fd, BLKZEROOUT as _, range.as_ptr()) as isize }) {
+    match retry_interrupted(|| unsafe { libc::ioctl(fd, BLKZEROOUT as _, range.as_ptr()) as isize }) {
         Err(Errno(libc::ENOTTY)) => came,
         other => other,
     }
 }
 
-fn next_data(fd: i32, offset: u64) -> Result<Option<(u64, u64)>, Errno> {
+fn seek_next_data(fd: i32, offset: u64) -> Result<Option<(u64, u64)>, Errno> {
     // SAFETY: no pointers are passed. The file position is nobody's: all else is positioned I/O.
     let seek = |at: u64, origin| match unsafe { libc::lseek(fd, at as i64, origin) } {
         -1 => Err(last_errno()),
@@ -346,7 +353,7 @@ fn next_data(fd: i32, offset: u64) -> Result<Option<(u64, u64)>, Errno> {
 
 /// Makes a call, again where a signal has interrupted it. One that never gets further is the asker's concern:
 /// no thread is lost to it.
-fn retry(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
+fn retry_interrupted(mut call: impl FnMut() -> isize) -> Result<usize, Errno> {
     for _ in 1..INTERRUPTIONS_MAX {
         match call() {
             -1 if last_errno() == Errno(libc::EINTR) => {}
@@ -367,8 +374,8 @@ pub(crate) fn last_errno() -> Errno {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::denied;
-    use crate::mail::Bell;
+    use crate::denied_syscalls;
+    use crate::mailbox::ShardWaker;
     use std::collections::BTreeSet;
     use std::io::{Read, Seek};
     use std::os::fd::AsRawFd;
@@ -382,20 +389,20 @@ mod tests {
             disk: DiskId(disk),
             shard: 0,
             slot,
-            call: DiskSyscall { fd: disk as i32, waits_for_others: false, kind: CallKind::Sync },
+            call: DiskSyscall { fd: disk as i32, waits_for_others: false, kind: SyscallKind::Sync },
         }
     }
 
-    fn doors() -> (Arc<[Door<()>]>, Receiver<Letter<()>>) {
+    fn doors() -> (Arc<[MailboxSender<()>]>, Receiver<ShardMail<()>>) {
         let (letters, inbox) = sync_channel(1024);
-        let bell = Arc::new(Bell::new().unwrap());
-        (Arc::new([Door { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]), inbox)
+        let bell = Arc::new(ShardWaker::new().unwrap());
+        (Arc::new([MailboxSender { letters, bell, load: Arc::new(AtomicUsize::new(0)) }]), inbox)
     }
 
     /// The slots of the next `count` calls that end.
-    fn ended(inbox: &Receiver<Letter<()>>, count: usize) -> BTreeSet<u32> {
+    fn ended(inbox: &Receiver<ShardMail<()>>, count: usize) -> BTreeSet<u32> {
         let slot = || match inbox.recv_timeout(Duration::from_secs(60)) {
-            Ok(Letter::Worked { slot, .. }) => slot,
+            Ok(ShardMail::Worked { slot, .. }) => slot,
             Ok(_) => panic!("only calls are told of"),
             Err(e) => panic!("no thread for a call: {e}"),
         };
@@ -417,21 +424,21 @@ mod tests {
     fn disks_that_never_answer_do_not_keep_others_from_a_thread() {
         let (doors, inbox) = doors();
         let jobs = BlockingPool::start_with(4, doors, hangs).unwrap();
-        let threads = jobs.threads();
+        let threads = jobs.thread_handles();
         let stuck = STUCK.lock().unwrap();
         // Each with more calls than there are threads.
         for slot in 0..80 {
-            jobs.put(job(HANGS.start as u32 + slot % 10, slot));
+            jobs.submit(job(HANGS.start as u32 + slot % 10, slot));
         }
-        jobs.put(job(1, 1000));
-        jobs.put(job(1, 1001));
-        jobs.put(job(2, 1002));
+        jobs.submit(job(1, 1000));
+        jobs.submit(job(1, 1001));
+        jobs.submit(job(2, 1002));
         assert_eq!(ended(&inbox, 3), BTreeSet::from([1000, 1001, 1002]));
         assert_eq!(inbox.recv_timeout(Duration::ZERO).err(), Some(RecvTimeoutError::Timeout));
         drop(stuck);
         assert_eq!(ended(&inbox, 80), (0..80).collect());
         drop(jobs);
-        for thread in threads.take() {
+        for thread in threads.take_handles() {
             thread.join().unwrap();
         }
     }
@@ -440,20 +447,20 @@ mod tests {
     fn one_disk_has_all_shared_threads_and_no_more() {
         let jobs = BlockingPool::without_threads(4);
         for slot in 0..10 {
-            jobs.put(job(7, slot));
+            jobs.submit(job(7, slot));
         }
-        let taken: Vec<u32> = std::iter::from_fn(|| jobs.take()).map(|job| job.slot).collect();
+        let taken: Vec<u32> = std::iter::from_fn(|| jobs.take_call()).map(|job| job.slot).collect();
         assert_eq!(taken, [0, 1, 2, 3]);
-        jobs.put(job(8, 20));
-        jobs.put(job(8, 21));
-        assert_eq!(jobs.take().map(|job| job.slot), Some(20), "a disk without a thread has one");
-        assert!(jobs.take().is_none());
-        jobs.0.lock().end(DiskId(7));
-        assert!(jobs.take().is_none(), "four are out still");
-        jobs.0.lock().end(DiskId(7));
-        assert_eq!(jobs.take().map(|job| job.slot), Some(4));
-        jobs.0.lock().end(DiskId(7));
-        assert_eq!(jobs.take().map(|job| job.slot), Some(21), "disks take turns");
+        jobs.submit(job(8, 20));
+        jobs.submit(job(8, 21));
+        assert_eq!(jobs.take_call().map(|job| job.slot), Some(20), "a disk without a thread has one");
+        assert!(jobs.take_call().is_none());
+        jobs.0.lock().finish_call(DiskId(7));
+        assert!(jobs.take_call().is_none(), "four are out still");
+        jobs.0.lock().finish_call(DiskId(7));
+        assert_eq!(jobs.take_call().map(|job| job.slot), Some(4));
+        jobs.0.lock().finish_call(DiskId(7));
+        assert_eq!(jobs.take_call().map(|job| job.slot), Some(21), "disks take turns");
     }
 
     #[test]
@@ -462,7 +469,7 @@ mod tests {
         let jobs = BlockingPool::start_with(2, doors, hangs).unwrap();
         let stuck = STUCK.lock().unwrap();
         for slot in 0..20 {
-            jobs.put(job(HANGS.start as u32 + slot, slot));
+            jobs.submit(job(HANGS.start as u32 + slot, slot));
         }
         let running = || {
             let state = jobs.0.lock();
@@ -476,7 +483,7 @@ mod tests {
         while running() > 3 {
             thread::yield_now();
         }
-        jobs.put(job(1, 50));
+        jobs.submit(job(1, 50));
         assert_eq!(ended(&inbox, 1), BTreeSet::from([50]));
     }
 
@@ -488,9 +495,9 @@ mod tests {
             let iov = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
             let fd = file.as_raw_fd();
             let at = &raw const iov as usize;
-            denied::on_a_thread(&[libc::SYS_pwritev2], errno, || {
+            denied_syscalls::run_with_denied(&[libc::SYS_pwritev2], errno, || {
                 // SAFETY: the list and the bytes stand in this function, which waits for the thread.
-                let came = unsafe { write(fd, at as *const libc::iovec, 1, 0, true) };
+                let came = unsafe { write_at(fd, at as *const libc::iovec, 1, 0, true) };
                 assert_eq!(came, Ok(4096));
             });
             let mut back = Vec::new();
@@ -517,8 +524,8 @@ mod tests {
             unsafe { *libc::__errno_location() = libc::EINTR };
             -1
         };
-        assert_eq!(retry(&mut interrupted), Err(Errno(libc::EINTR)));
+        assert_eq!(retry_interrupted(&mut interrupted), Err(Errno(libc::EINTR)));
         assert_eq!(calls, INTERRUPTIONS_MAX);
-        assert_eq!(retry(|| 7), Ok(7));
+        assert_eq!(retry_interrupted(|| 7), Ok(7));
     }
 }

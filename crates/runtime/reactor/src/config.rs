@@ -23,7 +23,7 @@ pub struct Config {
     /// this list. At most 4096.
     pub disks: Vec<Arc<OwnedFd>>,
     /// Where to listen; `ListenerId` counts this list.
-    pub listeners: Vec<Listen>,
+    pub listeners: Vec<ListenConfig>,
     /// Options of the connections that the shards make outwards.
     pub outward: TcpOptions,
     /// The longest time, in nanoseconds, that a shard polls before it sleeps; 0 turns polling off.
@@ -94,16 +94,16 @@ impl fmt::Display for IoKind {
 
 /// One address to listen on.
 #[derive(Clone, Debug)]
-pub struct Listen {
+pub struct ListenConfig {
     /// IPv4 or IPv6; port 0 lets the system choose.
     pub address: SocketAddr,
     /// Options of the sockets that it accepts.
     pub tcp: TcpOptions,
 }
 
-impl From<SocketAddr> for Listen {
+impl From<SocketAddr> for ListenConfig {
     fn from(address: SocketAddr) -> Self {
-        Listen { address, tcp: TcpOptions::default() }
+        ListenConfig { address, tcp: TcpOptions::default() }
     }
 }
 
@@ -120,12 +120,12 @@ pub struct TcpOptions {
     /// Differentiated services code point, 0 to 63 (RFC 2474).
     pub dscp: Option<u8>,
     /// Keep-alive probes.
-    pub keep_alive: Option<KeepAlive>,
+    pub keep_alive: Option<TcpKeepAlive>,
 }
 
 /// When and how often to probe a silent peer. Seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeepAlive {
+pub struct TcpKeepAlive {
     /// TCP_KEEPIDLE: silence before the first probe, 1 to 32767.
     pub idle_s: u16,
     /// TCP_KEEPINTVL: between probes, 1 to 32767.

@@ -5,9 +5,9 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One count with one writer.
 #[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
+pub(crate) struct Counter(AtomicU64);
 
-impl Count {
+impl Counter {
     pub(crate) fn add(&self, n: u64) {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
@@ -26,7 +26,7 @@ macro_rules! counters {
         /// The counters of one shard, alone on their cache lines.
         #[derive(Debug, Default)]
         #[repr(align(128))]
-        pub(crate) struct Counters { $(pub(crate) $name: Count,)* }
+        pub(crate) struct Counters { $(pub(crate) $name: Counter,)* }
 
         /// What a shard has counted since it started.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

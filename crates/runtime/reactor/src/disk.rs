@@ -24,13 +24,13 @@ impl DiskFile {
     pub(crate) fn new(fd: OwnedFd) -> Self {
         /// FUSE_SUPER_MAGIC of linux/magic.h. Its files count as ones that can be read without waiting, and yet the
         /// kernel asks the server for data within io_uring_enter (seen with Linux 6.18).
-        const FUSE: u64 = 0x6573_5546;
+        const FUSE_SUPER_MAGIC: u64 = 0x6573_5546;
         // SAFETY: a statfs is plain numbers, for which zero is good.
         let mut found: libc::statfs = unsafe { std::mem::zeroed() };
         // SAFETY: the call fills what is our own.
         let came = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut found) };
         // Who does not say what it is may be such a server.
-        DiskFile { fd: Some(fd), waits_for_others: came != 0 || found.f_type as u64 == FUSE }
+        DiskFile { fd: Some(fd), waits_for_others: came != 0 || found.f_type as u64 == FUSE_SUPER_MAGIC }
     }
 
     fn fd(&self) -> RawFd {
@@ -51,11 +51,11 @@ impl Drop for DiskFile {
 
 /// The files that disks stand for, on one shard.
 #[derive(Default)]
-pub(crate) struct Disks {
+pub(crate) struct DiskTable {
     files: Vec<Option<Rc<DiskFile>>>,
 }
 
-impl Disks {
+impl DiskTable {
     pub(crate) fn set(&mut self, id: DiskId, file: Option<DiskFile>) {
         let at = id.0 as usize;
         if self.files.len() <= at {
@@ -73,26 +73,26 @@ impl Disks {
 
 /// A disk operation that is out.
 #[derive(Default)]
-pub(crate) struct PendingCall {
+pub(crate) struct PendingDiskCall {
     pub(crate) op: Option<DiskOp>,
     /// Keeps the file open until the operation is back, even if its disk is taken away.
     file: Option<Rc<DiskFile>>,
     iov: Vec<libc::iovec>,
 }
 
-/// The system call for a disk operation. Addresses point into the memory of a [`PendingCall`] slot's
+/// The system call for a disk operation. Addresses point into the memory of a [`PendingDiskCall`] slot's
 /// operation and into its list, both of which stay until the call has ended.
 #[derive(Clone, Copy)]
 pub(crate) struct DiskSyscall {
     pub(crate) fd: RawFd,
     /// Calls of this file wait for another process even if they are asked not to wait.
     pub(crate) waits_for_others: bool,
-    pub(crate) kind: CallKind,
+    pub(crate) kind: SyscallKind,
 }
 
 /// Its name and arguments.
 #[derive(Clone, Copy)]
-pub(crate) enum CallKind {
+pub(crate) enum SyscallKind {
     Read { iov: *const libc::iovec, count: u32, offset: u64 },
     Write { iov: *const libc::iovec, count: u32, offset: u64, durable: bool },
     Sync,
@@ -106,7 +106,7 @@ pub(crate) enum CallKind {
 // and the list stand still in their slot, which is given back by the shard when it hears of the end.
 unsafe impl Send for DiskSyscall {}
 
-impl PendingCall {
+impl PendingDiskCall {
     /// The disk whose operation is out.
     pub(crate) fn disk(&self) -> Option<DiskId> {
         self.op.as_ref().map(|op| op.disk)
@@ -118,20 +118,20 @@ impl PendingCall {
         let (fd, waits_for_others) = (file.fd(), file.waits_for_others);
         let kind = match &mut op.kind {
             DiskKind::Read { offset, into, skip } => {
-                list_mut(&mut self.iov, into, *skip);
+                push_iovecs_mut(&mut self.iov, into, *skip);
                 let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
-                CallKind::Read { iov, count, offset: *offset + *skip as u64 }
+                SyscallKind::Read { iov, count, offset: *offset + *skip as u64 }
             }
             DiskKind::Write { offset, from, skip, durable } => {
-                list(&mut self.iov, from, *skip);
+                push_iovecs(&mut self.iov, from, *skip);
                 let (iov, count) = (self.iov.as_ptr(), self.iov.len() as u32);
-                CallKind::Write { iov, count, offset: *offset + *skip as u64, durable: *durable }
+                SyscallKind::Write { iov, count, offset: *offset + *skip as u64, durable: *durable }
             }
-            DiskKind::Sync => CallKind::Sync,
-            DiskKind::Punch { offset, len } => CallKind::Punch { offset: *offset, len: *len },
-            DiskKind::Zero { offset, len } => CallKind::Zero { offset: *offset, len: *len },
-            DiskKind::NextData { offset, .. } => CallKind::NextData { offset: *offset },
-            DiskKind::Prefetch { offset, len } => CallKind::Prefetch { offset: *offset, len: *len },
+            DiskKind::Sync => SyscallKind::Sync,
+            DiskKind::Punch { offset, len } => SyscallKind::Punch { offset: *offset, len: *len },
+            DiskKind::Zero { offset, len } => SyscallKind::Zero { offset: *offset, len: *len },
+            DiskKind::NextData { offset, .. } => SyscallKind::NextData { offset: *offset },
+            DiskKind::Prefetch { offset, len } => SyscallKind::Prefetch { offset: *offset, len: *len },
         };
         // The pieces of a payload lie in the pool, not in the list of pieces: moving the operation
         // moves no byte of them.
@@ -151,7 +151,7 @@ impl PendingCall {
     }
 }
 
-fn list_mut(iov: &mut Vec<libc::iovec>, into: &mut SgMut, skip: usize) {
+fn push_iovecs_mut(iov: &mut Vec<libc::iovec>, into: &mut SgMut, skip: usize) {
     let len = into.len();
     iov.extend(
         into.slices_mut(skip..len)
@@ -160,8 +160,8 @@ fn list_mut(iov: &mut Vec<libc::iovec>, into: &mut SgMut, skip: usize) {
     );
 }
 
-fn list(iov: &mut Vec<libc::iovec>, from: &Sg, skip: usize) {
-    from.for_each(skip..from.len(), |piece, within| {
+fn push_iovecs(iov: &mut Vec<libc::iovec>, from: &Sg, skip: usize) {
+    from.for_each_piece(skip..from.len(), |piece, within| {
         if iov.len() < IOV_MAX {
             iov.push(libc::iovec {
                 iov_base: piece.as_ptr().wrapping_add(within.start).cast_mut().cast(),

@@ -3,7 +3,7 @@
 //!
 //! One turn of a shard: take completions, read the clock, hand each completion to the endpoint, let
 //! [`endpoint::pump`] start what the endpoint wants, wait for more. A shard without work polls memory for a
-//! short, adapted time before it sleeps in the kernel (`spin`). Then it uses no processor time until a
+//! short, adapted time before it sleeps in the kernel (`busy_poll`). Then it uses no processor time until a
 //! completion, a message or a timer wakes it.
 //!
 //! Balance: listener *k* is served by shard *k mod n*, which hands each accepted socket to the shard with the
@@ -27,28 +27,28 @@
     )
 )]
 
-mod base;
 mod blocking;
+mod busy_poll;
 mod clock;
 mod config;
 mod counters;
 #[cfg(test)]
-mod denied;
+mod denied_syscalls;
 mod disk;
+mod endpoint_event;
 mod epoll;
-mod event;
 mod event_loop;
-mod flight;
-mod inline;
-mod mail;
-mod recv;
-mod running;
+mod inline_reactor;
+mod mailbox;
+mod reactor_threads;
+mod recv_memory;
+mod slot_table;
 mod socket;
-mod spin;
 mod uring;
 mod world;
+mod world_state;
 
-pub use config::{Config, IoChoice, IoKind, KeepAlive, Listen, TcpOptions};
+pub use config::{Config, IoChoice, IoKind, ListenConfig, TcpKeepAlive, TcpOptions};
 pub use counters::ShardStats;
-pub use inline::{InlineReactor, Roaming};
-pub use running::{BoundListener, Panicked, Reactor, ReactorHandle, SpawnError};
+pub use inline_reactor::{InlineReactor, SendableReactor};
+pub use reactor_threads::{BoundListener, Reactor, ReactorHandle, ShardPanicked, SpawnError};

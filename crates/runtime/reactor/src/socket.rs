@@ -6,15 +6,15 @@ use std::net::{Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use buf::Errno;
-use endpoint::{Accepted, ListenerId};
+use endpoint::{AcceptedSocket, ListenerId};
 
-use crate::config::{Listen, TcpOptions};
+use crate::config::{ListenConfig, TcpOptions};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: libc::c_int = 1024;
 
 /// A TCP socket for such an address, without blocking.
-fn tcp(address: SocketAddr) -> io::Result<OwnedFd> {
+fn new_tcp_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: no pointers are passed.
     let fd = unsafe { libc::socket(family, libc::SOCK_STREAM | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0) };
@@ -26,12 +26,12 @@ fn tcp(address: SocketAddr) -> io::Result<OwnedFd> {
 }
 
 /// A socket that listens, without blocking.
-pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
-    let fd = tcp(how.address)?;
-    set(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
+pub(crate) fn listen(how: &ListenConfig) -> io::Result<TcpListener> {
+    let fd = new_tcp_socket(how.address)?;
+    set_sockopt(&fd, libc::SOL_SOCKET, libc::SO_REUSEADDR, &1i32)?;
     if how.address.is_ipv6() {
         // So that 0.0.0.0 and [::] can be given side by side.
-        set(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
+        set_sockopt(&fd, libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, &1i32)?;
     }
     // Set before listening: accepted sockets inherit all of it.
     set_options(&fd, how.address.is_ipv4(), &how.tcp)?;
@@ -44,14 +44,14 @@ pub(crate) fn listen(how: &Listen) -> io::Result<TcpListener> {
 }
 
 fn bind(fd: &OwnedFd, address: SocketAddr) -> io::Result<()> {
-    with_name(address, |name, len| {
+    with_sockaddr(address, |name, len| {
         // SAFETY: `name` is a whole address of the length given.
         unsafe { libc::bind(fd.as_raw_fd(), name, len) }
     })
 }
 
 /// Calls with an address in the system's form.
-fn with_name(
+fn with_sockaddr(
     address: SocketAddr,
     call: impl FnOnce(*const libc::sockaddr, libc::socklen_t) -> libc::c_int,
 ) -> io::Result<()> {
@@ -80,18 +80,18 @@ fn with_name(
 }
 
 /// Whether the system takes these options for connections outwards.
-pub(crate) fn try_options(tcp_options: &TcpOptions) -> io::Result<()> {
+pub(crate) fn check_options(tcp_options: &TcpOptions) -> io::Result<()> {
     let any = SocketAddr::from(([0, 0, 0, 0], 0));
-    set_options(&tcp(any)?, true, tcp_options)
+    set_options(&new_tcp_socket(any)?, true, tcp_options)
 }
 
-/// A socket that connects: it becomes writable when that has ended ([`connected`] says how), and does
+/// A socket that connects: it becomes writable when that has ended ([`finish_connect`] says how), and does
 /// not block.
-pub(crate) fn connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
+pub(crate) fn start_connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
     let start = || {
-        let fd = tcp(to)?;
+        let fd = new_tcp_socket(to)?;
         set_options(&fd, to.is_ipv4(), options)?;
-        let begun = with_name(to, |name, len| {
+        let begun = with_sockaddr(to, |name, len| {
             // SAFETY: `name` is a whole address of the length given.
             unsafe { libc::connect(fd.as_raw_fd(), name, len) }
         });
@@ -105,7 +105,7 @@ pub(crate) fn connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, E
 }
 
 /// How connecting has ended, with our address; from then on the socket may block.
-pub(crate) fn connected(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errno> {
+pub(crate) fn finish_connect(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errno> {
     // SAFETY: the descriptor is open while `fd` is borrowed, and is not closed by this value.
     let socket = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd.as_raw_fd()) });
     let errno = |e: io::Error| Errno(e.raw_os_error().unwrap_or(libc::EIO));
@@ -126,15 +126,15 @@ pub(crate) fn connected(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr, Errn
 }
 
 fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
-    set(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
+    set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
     if let Some(name) = &tcp.congestion {
-        set_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())?;
+        set_sockopt_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())?;
     }
     if let Some(bytes) = tcp.send_buffer {
-        set(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes)?;
+        set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes)?;
     }
     if let Some(bytes) = tcp.recv_buffer {
-        set(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
+        set_sockopt(fd, libc::SOL_SOCKET, libc::SO_RCVBUF, &bytes)?;
     }
     if let Some(dscp) = tcp.dscp {
         if dscp > 63 {
@@ -143,27 +143,27 @@ fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> 
         // The lower two bits are ECN's.
         let class = i32::from(dscp) << 2;
         match is_ipv4 {
-            true => set(fd, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
-            false => set(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)?,
+            true => set_sockopt(fd, libc::IPPROTO_IP, libc::IP_TOS, &class)?,
+            false => set_sockopt(fd, libc::IPPROTO_IPV6, libc::IPV6_TCLASS, &class)?,
         }
     }
     if let Some(probe) = tcp.keep_alive {
-        set(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32)?;
-        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &i32::from(probe.idle_s))?;
-        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &i32::from(probe.interval_s))?;
-        set(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &i32::from(probe.count))?;
+        set_sockopt(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &1i32)?;
+        set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_KEEPIDLE, &i32::from(probe.idle_s))?;
+        set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_KEEPINTVL, &i32::from(probe.interval_s))?;
+        set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_KEEPCNT, &i32::from(probe.count))?;
     }
     Ok(())
 }
 
-fn set<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+fn set_sockopt<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let at = (value as *const T).cast::<u8>();
     // SAFETY: the value is a plain number (the callers pass integers or a `linger`), readable for
     // its size.
-    set_bytes(fd, level, name, unsafe { std::slice::from_raw_parts(at, mem::size_of::<T>()) })
+    set_sockopt_bytes(fd, level, name, unsafe { std::slice::from_raw_parts(at, mem::size_of::<T>()) })
 }
 
-fn set_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+fn set_sockopt_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     // SAFETY: the value is readable for the length given.
     let rc = unsafe {
         libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t)
@@ -172,8 +172,8 @@ fn set_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()
 }
 
 /// What accepting brought.
-pub(crate) enum Accept {
-    Socket(OwnedFd, Accepted),
+pub(crate) enum AcceptOutcome {
+    Socket(OwnedFd, AcceptedSocket),
     /// Nobody waits.
     Empty,
     /// No descriptors or memory are left: try again later.
@@ -181,29 +181,34 @@ pub(crate) enum Accept {
 }
 
 /// Takes one connection that waits.
-pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> Accept {
+pub(crate) fn accept(listener: &TcpListener, id: ListenerId) -> AcceptOutcome {
     loop {
         match listener.accept() {
             // A peer that is gone already has no local address either.
             Ok((stream, peer)) => {
                 if let Ok(local) = stream.local_addr() {
                     let cpu = incoming_cpu(&stream);
-                    return Accept::Socket(stream.into(), Accepted { listener: id, local, peer, cpu });
+                    return AcceptOutcome::Socket(
+                        stream.into(),
+                        AcceptedSocket { listener: id, local, peer, cpu },
+                    );
                 }
             }
             Err(e) => match e.raw_os_error() {
-                Some(libc::EAGAIN) => return Accept::Empty,
-                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => return Accept::Exhausted,
+                Some(libc::EAGAIN) => return AcceptOutcome::Empty,
+                Some(libc::EMFILE | libc::ENFILE | libc::ENOBUFS | libc::ENOMEM) => {
+                    return AcceptOutcome::Exhausted;
+                }
                 // Errors of the connection that waited, not of the listener (accept(2)).
-                Some(_) | None if is_of_connection(&e) => {}
-                Some(_) | None => return Accept::Exhausted,
+                Some(_) | None if is_connection_error(&e) => {}
+                Some(_) | None => return AcceptOutcome::Exhausted,
             },
         }
     }
 }
 
 /// A descriptor of no use but to be given up; `None` if there is none left.
-pub(crate) fn spare() -> Option<OwnedFd> {
+pub(crate) fn open_spare_fd() -> Option<OwnedFd> {
     std::fs::File::open("/dev/null").ok().map(OwnedFd::from)
 }
 
@@ -213,7 +218,7 @@ fn incoming_cpu(socket: &impl AsFd) -> Option<u32> {
     rustix::net::sockopt::socket_incoming_cpu(socket).ok().filter(|cpu| *cpu <= i32::MAX as u32)
 }
 
-fn is_of_connection(e: &io::Error) -> bool {
+fn is_connection_error(e: &io::Error) -> bool {
     matches!(
         e.raw_os_error(),
         Some(
@@ -247,11 +252,11 @@ pub(crate) fn shutdown_write(fd: &OwnedFd) {
 pub(crate) fn reset_on_close(fd: &OwnedFd) {
     let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // It cannot fail on a socket; if it did, the close would be an ordinary one.
-    let _ = set(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
+    let _ = set_sockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, &linger);
 }
 
 /// Swallows what the peer still sends; true when it has ended.
-pub(crate) fn drain(fd: RawFd) -> bool {
+pub(crate) fn discard_received(fd: RawFd) -> bool {
     /// So that one flooding peer holds no shard up.
     const CALLS_MAX: usize = 16;
     let mut sink = MaybeUninit::<[u8; 64 << 10]>::uninit();
@@ -289,29 +294,29 @@ mod tests {
             let to = listener.local_addr().unwrap();
             let peer = std::thread::spawn(move || {
                 // Which of the machine's cores this process may use is not said.
-                crate::clock::pin_to(core).ok().map(|()| TcpStream::connect(to).unwrap())
+                crate::clock::pin_to_core(core).ok().map(|()| TcpStream::connect(to).unwrap())
             });
             let Some(_peer) = peer.join().unwrap() else { continue };
-            let Accept::Socket(_, accepted) = accept(&listener, ListenerId(0)) else {
+            let AcceptOutcome::Socket(_, accepted) = accept(&listener, ListenerId(0)) else {
                 panic!("somebody has connected")
             };
             assert_eq!(accepted.cpu, Some(core as u32));
             seen += 1;
         }
         assert!(seen > 0 || cores == 1, "this process may use one of the first {cores} cores");
-        let fresh = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let fresh = new_tcp_socket("127.0.0.1:0".parse().unwrap()).unwrap();
         assert!(incoming_cpu(&fresh).is_none_or(|cpu| (cpu as usize) < 4096), "-1 is no processor");
     }
 
     #[test]
     fn a_socket_that_meets_itself_is_refused() {
-        let socket = tcp("127.0.0.1:0".parse().unwrap()).unwrap();
+        let socket = new_tcp_socket("127.0.0.1:0".parse().unwrap()).unwrap();
         bind(&socket, "127.0.0.1:0".parse().unwrap()).unwrap();
         let socket = TcpListener::from(socket);
         let own = socket.local_addr().unwrap();
         let socket = OwnedFd::from(socket);
         // SAFETY: `name` is a whole address of the length given.
-        let _ = with_name(own, |name, len| unsafe { libc::connect(socket.as_raw_fd(), name, len) });
-        assert_eq!(connected(&socket, own), Err(Errno(libc::ECONNREFUSED)));
+        let _ = with_sockaddr(own, |name, len| unsafe { libc::connect(socket.as_raw_fd(), name, len) });
+        assert_eq!(finish_connect(&socket, own), Err(Errno(libc::ECONNREFUSED)));
     }
 }

@@ -4,13 +4,13 @@ use std::net::TcpListener;
 use std::os::fd::{BorrowedFd, OwnedFd};
 
 use buf::Time;
-use endpoint::{Arrival, Driver, ListenerId};
+use endpoint::{IoDriver, LinkArrival, ListenerId};
 
-use crate::base::Base;
+use crate::world_state::WorldState;
 
 /// How long to wait.
 #[derive(Clone, Copy)]
-pub(crate) enum Wait {
+pub(crate) enum WaitLimit {
     /// Not at all.
     No,
     /// Until something happens, or until this time.
@@ -18,14 +18,14 @@ pub(crate) enum Wait {
 }
 
 /// The hands of one shard.
-pub(crate) trait World<M>: Driver<M> {
-    fn base(&mut self) -> &mut Base<M>;
+pub(crate) trait World<M>: IoDriver<M> {
+    fn world_state(&mut self) -> &mut WorldState<M>;
     /// Starts what was asked for, waits, and turns what has happened into events.
-    fn gather(&mut self, wait: Wait);
-    /// Whether a look at memory (or one cheap call) says that [`World::gather`] would bring something.
-    fn peek(&mut self) -> bool;
+    fn collect_events(&mut self, wait: WaitLimit);
+    /// Whether a look at memory (or one cheap call) says that [`World::collect_events`] would bring something.
+    fn has_events(&mut self) -> bool;
     /// Makes a socket a link of this shard.
-    fn install(&mut self, fd: OwnedFd, how: Arrival<M>);
+    fn install_link(&mut self, fd: OwnedFd, how: LinkArrival<M>);
     /// Accepts on one more socket, unless nothing is accepted any more.
     fn open_listener(&mut self, id: ListenerId, socket: TcpListener);
     /// Stops accepting on one.
@@ -33,13 +33,13 @@ pub(crate) trait World<M>: Driver<M> {
     /// Stops accepting on all of them, for good.
     fn close_listeners(&mut self);
     /// Takes every link away with a reset and cancels what can be cancelled.
-    fn abort_all(&mut self);
+    fn abort_all_links(&mut self);
     /// Links that exist, those that are being closed included.
-    fn links(&self) -> usize;
-    /// A descriptor that is readable when [`World::gather`] would bring something.
+    fn link_count(&self) -> usize;
+    /// A descriptor that is readable when [`World::collect_events`] would bring something.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// When [`World::gather`] has something to do that the descriptor does not tell.
-    fn due(&mut self) -> Option<Time>;
+    /// When [`World::collect_events`] has something to do that the descriptor does not tell.
+    fn next_deadline(&mut self) -> Option<Time>;
     /// Operations that have not come back.
-    fn out(&mut self) -> usize;
+    fn ops_in_flight(&mut self) -> usize;
 }

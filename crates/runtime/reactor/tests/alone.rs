@@ -10,12 +10,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use blockwire_reactor::{Config, IoChoice, IoKind, Listen, Reactor, ReactorHandle, SpawnError};
+use blockwire_reactor::{Config, IoChoice, IoKind, ListenConfig, Reactor, ReactorHandle, SpawnError};
 
 use endpoint::*;
 
 fn spawn(io: IoChoice) -> Result<ReactorHandle<Msg>, SpawnError> {
-    let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+    let listen = ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     let config = Config { io, cores: vec![0, 0], listeners: vec![listen], ..Config::default() };
     Reactor::spawn(config, |id, _| TestEnd::new(id))
 }
@@ -155,7 +155,7 @@ fn many_disks(io: IoChoice) {
         return eprintln!("skipped: a process may have {most} files here");
     }
     let disk = std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into());
-    let listeners = vec![Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap())];
+    let listeners = vec![ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap())];
     let config = Config { io, cores: vec![0], listeners, disks: vec![disk; DISKS], ..Config::default() };
     let world = Reactor::spawn(config, |id, _| TestEnd::new(id)).unwrap();
     drop(connect(&world));
@@ -166,8 +166,8 @@ fn many_disks(io: IoChoice) {
 fn forbidden() {
     forbid_uring();
     let world = spawn(IoChoice::Auto).unwrap();
-    assert!(matches!(world.io(), IoKind::EpollInstead(e) if e.raw_os_error() == Some(libc::EPERM)));
-    assert!(world.io().to_string().starts_with("epoll, since io_uring is not to be had"));
+    assert!(matches!(world.io_kind(), IoKind::EpollInstead(e) if e.raw_os_error() == Some(libc::EPERM)));
+    assert!(world.io_kind().to_string().starts_with("epoll, since io_uring is not to be had"));
     connect(&world);
     end(world);
     assert!(matches!(spawn(IoChoice::Uring), Err(SpawnError::Uring(_))));

@@ -9,7 +9,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ::endpoint::ShardId;
-use blockwire_reactor::{Config, IoChoice, Listen, Reactor, ReactorHandle};
+use blockwire_reactor::{Config, IoChoice, ListenConfig, Reactor, ReactorHandle};
 use rustix::net::{AddressFamily, SocketType};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -63,7 +63,7 @@ fn until(mut what: impl FnMut() -> bool) {
 }
 
 fn at_the_limit(io: IoChoice) {
-    let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+    let listen = ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     let linger = Duration::from_secs(600);
     let on_exhausted = Some(told as fn());
     let config = Config { io, listeners: vec![listen], linger, on_exhausted, ..Config::default() };

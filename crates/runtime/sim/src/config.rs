@@ -28,7 +28,7 @@ pub struct Config {
     /// The longest that making a connection takes, where it is answered at all.
     pub dial_delay_max: Duration,
     /// What goes wrong with connections between shards.
-    pub lines: LineFaults,
+    pub lines: ConnectionFaults,
     /// What goes wrong with the shards themselves.
     pub shard_faults: ShardFaults,
 }
@@ -47,7 +47,7 @@ impl Config {
             wire_delay_max: Duration::from_micros(100),
             window: 1 << 20,
             dial_delay_max: Duration::from_micros(500),
-            lines: LineFaults::default(),
+            lines: ConnectionFaults::default(),
             shard_faults: ShardFaults::default(),
         }
     }
@@ -55,7 +55,7 @@ impl Config {
 
 /// What goes wrong with connections between shards: chances in thousandths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LineFaults {
+pub struct ConnectionFaults {
     /// A dial is refused although somebody listens.
     pub refused_permille: u32,
     /// A dial is never answered.
@@ -87,8 +87,8 @@ pub struct ShardFaults {
 
 impl ShardFaults {
     /// None in every other history; else each of them, more or less.
-    pub fn of(chance: &mut SimRng) -> ShardFaults {
-        if chance.permille(500) {
+    pub fn random(chance: &mut SimRng) -> ShardFaults {
+        if chance.chance_permille(500) {
             return ShardFaults::default();
         }
         let mut up_to_us = |most| Duration::from_micros(chance.below(most));

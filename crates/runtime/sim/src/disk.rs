@@ -9,7 +9,7 @@ use crate::rng::SimRng;
 
 mod crash;
 
-pub use crash::{CrashBounds, combine};
+pub use crash::{CrashBounds, combine_crash_states};
 
 /// EIO and ENOSPC, as Linux numbers them.
 const EIO: Errno = Errno(5);
@@ -74,27 +74,27 @@ impl Default for Disk {
 impl Disk {
     /// A disk that reads zero everywhere, with sectors of 512 bytes.
     pub fn new(faults: DiskFaults) -> Self {
-        Disk::of_sectors(512, faults)
+        Disk::with_sector_len(512, faults)
     }
 
     /// The same with sectors of so many bytes: at least 1.
-    pub fn of_sectors(sector: usize, faults: DiskFaults) -> Self {
+    pub fn with_sector_len(sector: usize, faults: DiskFaults) -> Self {
         assert!(sector > 0, "a sector has bytes");
         let (stable, cached, forgotten) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
         Disk { stable, cached, forgotten, writes: 0, calls: 0, untold: false, told: false, sector, faults }
     }
 
     /// The number of the sector at `offset`, and where in it that is.
-    fn place(&self, offset: u64) -> (u64, usize) {
+    fn sector_position(&self, offset: u64) -> (u64, usize) {
         (offset / self.sector as u64, (offset % self.sector as u64) as usize)
     }
 
     /// How many writes there have been: what a sync that begins now covers.
-    pub(crate) fn writes(&self) -> u64 {
+    pub(crate) fn write_count(&self) -> u64 {
         self.writes
     }
 
-    fn contents(&self, sector: u64) -> Option<&Sector> {
+    fn newest_sector(&self, sector: u64) -> Option<&Sector> {
         let newest = self.cached.get(&sector).and_then(|versions| versions.last());
         let newest = newest.map(|(_, data)| data).or_else(|| self.forgotten.get(&sector));
         newest.or_else(|| self.stable.get(&sector))
@@ -106,9 +106,9 @@ impl Disk {
         let mut at = offset;
         let mut into = into;
         while !into.is_empty() {
-            let (sector, within) = self.place(at);
+            let (sector, within) = self.sector_position(at);
             let (now, later) = into.split_at_mut(into.len().min(self.sector - within));
-            match self.contents(sector) {
+            match self.newest_sector(sector) {
                 Some(data) => now.copy_from_slice(&data[within..within + now.len()]),
                 None => now.fill(0),
             }
@@ -123,10 +123,10 @@ impl Disk {
         self.writes += 1;
         let (mut at, mut from) = (offset, from);
         while !from.is_empty() {
-            let (sector, within) = self.place(at);
+            let (sector, within) = self.sector_position(at);
             let (now, later) = from.split_at(from.len().min(self.sector - within));
             let blank = || vec![0; self.sector].into();
-            let mut data: Sector = self.contents(sector).cloned().unwrap_or_else(blank);
+            let mut data: Sector = self.newest_sector(sector).cloned().unwrap_or_else(blank);
             data[within..within + now.len()].copy_from_slice(now);
             self.cached.entry(sector).or_default().push((self.writes, data));
             self.forgotten.remove(&sector);
@@ -136,28 +136,28 @@ impl Disk {
     }
 
     /// Whether a call was told that something cannot be made stable. Who was told may have been killed since.
-    pub fn has_told(&self) -> bool {
+    pub fn has_reported_failure(&self) -> bool {
         self.told
     }
 
     /// Who began this is gone, and nobody hears how it ends: it is carried out, or not.
-    pub(crate) fn run_unheard(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
-        if chance.permille(500) {
-            let came = self.run(chance, &mut op, begun);
-            self.unheard(&op, came);
+    pub(crate) fn run_for_dead_caller(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
+        if chance.chance_permille(500) {
+            let came = self.execute(chance, &mut op, begun);
+            self.note_unreported_failure(&op, came);
         }
     }
 
     /// The power fails while this is under way: what it was to write is in the cache by now, or not.
-    pub(crate) fn run_powerless(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
+    pub(crate) fn run_at_power_loss(&mut self, chance: &mut SimRng, mut op: DiskOp, begun: u64) {
         if let DiskKind::Write { durable, .. } = &mut op.kind {
             *durable = false;
         }
-        self.run_unheard(chance, op, begun);
+        self.run_for_dead_caller(chance, op, begun);
     }
 
     /// A call that was told so will never hear of it: the next one that syncs is told.
-    pub(crate) fn unheard(&mut self, op: &DiskOp, came: Result<usize, Errno>) {
+    pub(crate) fn note_unreported_failure(&mut self, op: &DiskOp, came: Result<usize, Errno>) {
         if came.is_err() && matches!(op.kind, DiskKind::Sync | DiskKind::Write { durable: true, .. }) {
             self.untold = true;
         }
@@ -165,11 +165,11 @@ impl Disk {
 
     /// Makes stable all that was written.
     pub fn sync_all(&mut self) {
-        self.sync(self.writes);
+        self.sync_writes_before(self.writes);
     }
 
     /// Makes stable what the first `covered` writes left.
-    fn sync(&mut self, covered: u64) {
+    fn sync_writes_before(&mut self, covered: u64) {
         let stable = &mut self.stable;
         self.cached.retain(|sector, versions| {
             let old = versions.iter().take_while(|(number, _)| *number <= covered).count();
@@ -181,10 +181,10 @@ impl Disk {
     }
 
     /// A sync fails: the kernel says so once, and takes what it could not write for written.
-    fn forget(&mut self, chance: &mut SimRng) {
+    fn fail_sync(&mut self, chance: &mut SimRng) {
         for (sector, mut versions) in std::mem::take(&mut self.cached) {
             let Some((_, newest)) = versions.pop() else { continue };
-            if chance.permille(500) {
+            if chance.chance_permille(500) {
                 self.stable.insert(sector, newest);
             } else {
                 self.forgotten.insert(sector, newest);
@@ -194,8 +194,8 @@ impl Disk {
 
     /// The system cannot write back what the newest write left in these sectors, and will say so to the next call
     /// that syncs.
-    fn lose(&mut self, offset: u64, len: u64) {
-        for sector in self.place(offset).0..=self.place(offset + len - 1).0 {
+    fn fail_writeback(&mut self, offset: u64, len: u64) {
+        for sector in self.sector_position(offset).0..=self.sector_position(offset + len - 1).0 {
             if let Some((_, newest)) = self.cached.remove(&sector).and_then(|mut versions| versions.pop()) {
                 self.forgotten.insert(sector, newest);
             }
@@ -204,10 +204,10 @@ impl Disk {
     }
 
     /// A call syncs: whether it is told of a failure.
-    fn tells(&mut self, chance: &mut SimRng) -> bool {
-        let fails = self.faults.sync_permille > 0 && chance.permille(self.faults.sync_permille);
+    fn sync_reports_failure(&mut self, chance: &mut SimRng) -> bool {
+        let fails = self.faults.sync_permille > 0 && chance.chance_permille(self.faults.sync_permille);
         if fails {
-            self.forget(chance);
+            self.fail_sync(chance);
         }
         let tells = std::mem::take(&mut self.untold) || fails;
         self.told |= tells;
@@ -228,10 +228,12 @@ impl Disk {
     }
 
     /// Whether a read is torn: then its first part is read, and so many bytes of it are.
-    pub(crate) fn tears(&self, chance: &mut SimRng, op: &mut DiskOp) -> Option<usize> {
+    pub(crate) fn tear_read(&self, chance: &mut SimRng, op: &mut DiskOp) -> Option<usize> {
         let DiskKind::Read { offset, into, skip } = &mut op.kind else { return None };
         let len = into.len() - *skip;
-        if self.faults.torn_permille == 0 || len <= self.sector || !chance.permille(self.faults.torn_permille)
+        if self.faults.torn_permille == 0
+            || len <= self.sector
+            || !chance.chance_permille(self.faults.torn_permille)
         {
             return None;
         }
@@ -241,7 +243,7 @@ impl Disk {
     }
 
     /// Reads the rest of a torn read; gives the bytes of both parts.
-    pub(crate) fn read_from(&self, op: &mut DiskOp, first: usize) -> usize {
+    pub(crate) fn finish_torn_read(&self, op: &mut DiskOp, first: usize) -> usize {
         let DiskKind::Read { offset, into, skip } = &mut op.kind else { return 0 };
         let len = into.len();
         self.read_into(*offset, into, *skip + first..len);
@@ -257,46 +259,51 @@ impl Disk {
     }
 
     /// Carries an operation out that began when there had been `begun` writes.
-    pub(crate) fn run(&mut self, chance: &mut SimRng, op: &mut DiskOp, begun: u64) -> Result<usize, Errno> {
+    pub(crate) fn execute(
+        &mut self,
+        chance: &mut SimRng,
+        op: &mut DiskOp,
+        begun: u64,
+    ) -> Result<usize, Errno> {
         self.calls += 1;
-        if chance.permille(self.faults.error_permille) {
+        if chance.chance_permille(self.faults.error_permille) {
             // Of a call that syncs nobody can say which half has failed.
             self.told |= matches!(op.kind, DiskKind::Sync);
-            self.write_in_part(chance, &op.kind);
+            self.write_partially(chance, &op.kind);
             return Err(EIO);
         }
         match &mut op.kind {
             DiskKind::Read { offset, into, skip } => {
-                let len = self.shorten(chance, into.len() - *skip);
+                let len = self.random_shorter_len(chance, into.len() - *skip);
                 self.read_into(*offset, into, *skip..*skip + len);
                 Ok(len)
             }
             DiskKind::Write { offset, from, skip, durable } => {
-                if chance.permille(self.faults.full_permille) {
+                if chance.chance_permille(self.faults.full_permille) {
                     return Err(ENOSPC);
                 }
-                let len = self.shorten(chance, from.len() - *skip);
+                let len = self.random_shorter_len(chance, from.len() - *skip);
                 let mut bytes = vec![0; len];
                 from.copy_to(*skip, &mut bytes);
                 let at = *offset + *skip as u64;
                 self.write(at, &bytes);
                 if *durable {
-                    let fails = self.tells(chance);
-                    self.harden(at, len as u64);
+                    let fails = self.sync_reports_failure(chance);
+                    self.make_stable(at, len as u64);
                     return if fails { Err(EIO) } else { Ok(len) };
                 }
-                if self.faults.lost_permille > 0 && chance.permille(self.faults.lost_permille) {
-                    self.lose(at, len as u64);
+                if self.faults.lost_permille > 0 && chance.chance_permille(self.faults.lost_permille) {
+                    self.fail_writeback(at, len as u64);
                 }
                 Ok(len)
             }
             DiskKind::Sync => {
-                let fails = self.tells(chance);
-                self.sync(begun);
+                let fails = self.sync_reports_failure(chance);
+                self.sync_writes_before(begun);
                 if fails { Err(EIO) } else { Ok(0) }
             }
             DiskKind::Punch { .. } | DiskKind::Zero { .. } if self.faults.no_holes => Err(EOPNOTSUPP),
-            DiskKind::Zero { .. } if chance.permille(self.faults.full_permille) => Err(ENOSPC),
+            DiskKind::Zero { .. } if chance.chance_permille(self.faults.full_permille) => Err(ENOSPC),
             DiskKind::Punch { offset, len } | DiskKind::Zero { offset, len } => {
                 let zeroes = vec![0; *len as usize];
                 self.write(*offset, &zeroes);
@@ -311,7 +318,7 @@ impl Disk {
     }
 
     /// A call that writes fails: of what it was to write nothing is there, or all up to some sector.
-    fn write_in_part(&mut self, chance: &mut SimRng, kind: &DiskKind) {
+    fn write_partially(&mut self, chance: &mut SimRng, kind: &DiskKind) {
         let (offset, mut bytes) = match kind {
             DiskKind::Write { offset, from, skip, .. } => {
                 let mut bytes = vec![0; from.len() - *skip];
@@ -327,22 +334,22 @@ impl Disk {
             | DiskKind::Prefetch { .. } => return,
         };
         let sectors = chance.below((bytes.len() / self.sector) as u64 + 1) as usize;
-        if sectors > 0 && chance.permille(500) {
+        if sectors > 0 && chance.chance_permille(500) {
             bytes.truncate(sectors * self.sector);
             self.write(offset, &bytes);
         }
     }
 
-    fn shorten(&self, chance: &mut SimRng, len: usize) -> usize {
-        if len > self.sector && chance.permille(self.faults.short_permille) {
+    fn random_shorter_len(&self, chance: &mut SimRng, len: usize) -> usize {
+        if len > self.sector && chance.chance_permille(self.faults.short_permille) {
             chance.between(1, (len / self.sector) as u64) as usize * self.sector
         } else {
             len
         }
     }
 
-    fn harden(&mut self, offset: u64, len: u64) {
-        for sector in self.place(offset).0..=self.place(offset + len - 1).0 {
+    fn make_stable(&mut self, offset: u64, len: u64) {
+        for sector in self.sector_position(offset).0..=self.sector_position(offset + len - 1).0 {
             let newest = self.cached.remove(&sector).and_then(|mut versions| versions.pop());
             if let Some((_, data)) = newest {
                 self.stable.insert(sector, data);
@@ -352,8 +359,8 @@ impl Disk {
 
     fn next_data(&self, offset: u64) -> Option<(u64, u64)> {
         let live =
-            |sector: &u64| self.contents(*sector).is_some_and(|data| data.iter().any(|&byte| byte != 0));
-        let from = self.place(offset).0;
+            |sector: &u64| self.newest_sector(*sector).is_some_and(|data| data.iter().any(|&byte| byte != 0));
+        let from = self.sector_position(offset).0;
         let cached = self.cached.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
         let stable = self.stable.range(from..).map(|(sector, _)| *sector).find(|sector| live(sector));
         let first = [cached, stable].into_iter().flatten().min()?;
@@ -374,7 +381,7 @@ mod tests {
     fn a_power_failure_keeps_what_was_synced() {
         let mut disk = Disk::default();
         disk.write(0, &[1; 1024]);
-        disk.sync(disk.writes());
+        disk.sync_writes_before(disk.write_count());
         disk.write(0, &[2; 512]);
         let mut lost = 0;
         for seed in 0..32 {
@@ -393,10 +400,10 @@ mod tests {
     fn a_sync_covers_what_ended_before_it_began() {
         let mut disk = Disk::default();
         disk.write(0, &[1; 512]);
-        let begun = disk.writes();
+        let begun = disk.write_count();
         disk.write(0, &[2; 512]);
         disk.write(512, &[2; 512]);
-        disk.sync(begun);
+        disk.sync_writes_before(begun);
         let mut seen = [false; 3];
         for seed in 0..32 {
             let mut disk = disk.clone();
@@ -410,14 +417,14 @@ mod tests {
 
     /// A disk that loses all that it takes into its cache, and a call.
     fn call(disk: &mut Disk, kind: DiskKind) -> Result<usize, Errno> {
-        let begun = disk.writes();
+        let begun = disk.write_count();
         let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
-        disk.run(&mut SimRng::new(7), &mut op, begun)
+        disk.execute(&mut SimRng::new(7), &mut op, begun)
     }
 
     fn write(disk: &mut Disk, at: u64, fill: u8, durable: bool) -> Result<usize, Errno> {
         let pool = buf::Pool::new(1 << 20);
-        let mut from = pool.take_sg(buf::Class::Wire, 512).unwrap();
+        let mut from = pool.take_sg(buf::MemoryClass::Wire, 512).unwrap();
         from.copy_from(0, &[fill; 512]);
         call(disk, DiskKind::Write { offset: at, from: from.freeze(), skip: 0, durable })
     }
@@ -430,12 +437,12 @@ mod tests {
             let mut disk = disk.clone();
             disk.write(0, &[1; 2048]);
             let pool = buf::Pool::new(1 << 20);
-            let into = pool.take_sg(buf::Class::Wire, 2048).unwrap();
+            let into = pool.take_sg(buf::MemoryClass::Wire, 2048).unwrap();
             let kind = DiskKind::Read { offset: 0, into, skip: 0 };
             let mut op = DiskOp { disk: volume::DiskId(0), ticket: volume::DiskTicket(0), kind };
-            let first = disk.tears(&mut SimRng::new(seed), &mut op).unwrap();
+            let first = disk.tear_read(&mut SimRng::new(seed), &mut op).unwrap();
             disk.write(0, &[2; 2048]);
-            assert_eq!(disk.read_from(&mut op, first), 2048);
+            assert_eq!(disk.finish_torn_read(&mut op, first), 2048);
             let DiskKind::Read { into, .. } = op.kind else { unreachable!() };
             let mut bytes = [0; 2048];
             into.freeze().copy_to(0, &mut bytes);
@@ -462,7 +469,7 @@ mod tests {
             } else {
                 assert_eq!(call(&mut disk, DiskKind::Sync), Err(EIO));
             }
-            assert!(disk.has_told());
+            assert!(disk.has_reported_failure());
             assert_eq!(call(&mut disk, DiskKind::Sync), Ok(0), "and to nobody again");
             let mut bytes = [0; 512];
             disk.read(0, &mut bytes);

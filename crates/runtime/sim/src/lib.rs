@@ -8,10 +8,10 @@
 //! Every pool of a world marks unfilled memory ([`buf::poison`]), and every disk write and every send is
 //! searched for the mark: a run in which such memory leaves its shard panics.
 //!
-//! [`linear`] checks whether the clients' results are possible.
+//! [`linearizability`] checks whether the clients' results are possible.
 //!
 //! The other end of each connection is a [`Peer`], controlled by the test (bytes in, bytes out), or another
-//! shard, if one dials where another listens ([`World::listen`]).
+//! shard, if one dials where another listens ([`World::add_listener`]).
 //!
 //! Faults: the network never loses or reorders bytes of a connection (TCP does not), but splits, delays,
 //! stalls and resets them. Disks delay, reorder, shorten and fail operations as [`DiskFaults`] says, and lose
@@ -32,20 +32,20 @@
 )]
 
 mod config;
+mod connection;
 mod disk;
-mod filled;
-pub mod linear;
-mod net;
+pub mod linearizability;
 mod network;
 mod rng;
 mod schedule;
 mod shards;
+mod unfilled_check;
 mod world;
 
-pub use config::{Config, LineFaults, ShardFaults};
+pub use config::{Config, ConnectionFaults, ShardFaults};
+pub use connection::{Peer, PeerEnd};
 pub use disk::{CrashBounds, Disk, DiskFaults};
-pub use filled::UNFILLED;
-pub use net::{Peer, PeerEnd};
-pub use network::Reach;
+pub use network::Reachability;
 pub use rng::SimRng;
+pub use unfilled_check::UNFILLED_PANIC;
 pub use world::World;

@@ -31,7 +31,7 @@ impl SimRng {
     }
 
     /// True so many times in a thousand.
-    pub fn permille(&mut self, of: u32) -> bool {
+    pub fn chance_permille(&mut self, of: u32) -> bool {
         self.below(1000) < u64::from(of)
     }
 

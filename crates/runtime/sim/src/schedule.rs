@@ -8,15 +8,15 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
 
 use buf::{Errno, Time};
-use endpoint::{Accepted, Dial, DialId, ShardId};
+use endpoint::{AcceptedSocket, Dial, DialId, ShardId};
 use volume::DiskOp;
 
-use crate::net::Peer;
+use crate::connection::Peer;
 use crate::rng::SimRng;
 
 /// What happens at a time.
 #[derive(Debug)]
-pub(crate) enum Event<M> {
+pub(crate) enum SimEvent<M> {
     Receive(Peer),
     Transmit(Peer),
     Release(Peer),
@@ -27,7 +27,7 @@ pub(crate) enum Event<M> {
     /// It has ended, and its shard hears of it.
     DiskEnded(ShardId, DiskOp, Result<usize, Errno>),
     Message(ShardId, M),
-    Arrive(ShardId, Peer, Option<M>, Accepted),
+    Arrive(ShardId, Peer, Option<M>, AcceptedSocket),
     /// A connection is to be made.
     Dial(ShardId, Dial),
     /// It is not: this is the answer.
@@ -42,7 +42,7 @@ pub(crate) enum Event<M> {
 #[derive(Debug)]
 pub(crate) struct ScheduledEvent<M> {
     pub(crate) at: (Time, u64),
-    pub(crate) what: Event<M>,
+    pub(crate) what: SimEvent<M>,
 }
 
 impl<M> PartialEq for ScheduledEvent<M> {
@@ -80,30 +80,35 @@ impl<M> Schedule<M> {
     }
 
     /// Lets something happen at a time.
-    pub(crate) fn push(&mut self, at: Time, what: Event<M>) {
+    pub(crate) fn push(&mut self, at: Time, what: SimEvent<M>) {
         self.made += 1;
         self.heap.push(Reverse(ScheduledEvent { at: (at, self.made), what }));
     }
 
     /// Lets something happen now, behind what is to happen now already.
-    pub(crate) fn push_now(&mut self, what: Event<M>) {
+    pub(crate) fn push_now(&mut self, what: SimEvent<M>) {
         self.push(self.now, what);
     }
 
     /// The same within `most`.
-    pub(crate) fn push_soon(&mut self, most: Duration, what: Event<M>) {
-        let at = self.soon(most);
+    pub(crate) fn push_within(&mut self, most: Duration, what: SimEvent<M>) {
+        let at = self.random_time_within(most);
         self.push(at, what);
     }
 
     /// Keeps an event in its place, perhaps at a later time.
-    pub(crate) fn push_again(&mut self, event: ScheduledEvent<M>) {
+    pub(crate) fn reschedule(&mut self, event: ScheduledEvent<M>) {
         self.heap.push(Reverse(event));
     }
 
     /// Lets one shard hear of something from another within `most`, but not before what it said earlier.
-    pub(crate) fn deliver(&mut self, (from, to): (ShardId, ShardId), most: Duration, what: Event<M>) {
-        let at = self.soon(most);
+    pub(crate) fn push_in_order(
+        &mut self,
+        (from, to): (ShardId, ShardId),
+        most: Duration,
+        what: SimEvent<M>,
+    ) {
+        let at = self.random_time_within(most);
         let last = self.last.entry((from, to)).or_default();
         let at = at.max(*last);
         *last = at;
@@ -111,12 +116,12 @@ impl<M> Schedule<M> {
     }
 
     /// A time within `most` from now.
-    pub(crate) fn soon(&mut self, most: Duration) -> Time {
+    pub(crate) fn random_time_within(&mut self, most: Duration) -> Time {
         self.now + Duration::from_nanos(self.chance.below(most.as_nanos() as u64 + 1))
     }
 
     /// A time up to `most`. Nothing is drawn if that is zero, so that a history without the fault stays as it was.
-    pub(crate) fn drawn(&mut self, most: Duration) -> Duration {
+    pub(crate) fn random_delay(&mut self, most: Duration) -> Duration {
         match most.as_nanos() as u64 {
             0 => Duration::ZERO,
             most => Duration::from_nanos(self.chance.below(most + 1)),
@@ -124,7 +129,7 @@ impl<M> Schedule<M> {
     }
 
     /// When the next event happens.
-    pub(crate) fn next(&self) -> Option<Time> {
+    pub(crate) fn next_time(&self) -> Option<Time> {
         self.heap.peek().map(|Reverse(event)| event.at.0)
     }
 
@@ -139,7 +144,7 @@ impl<M> Schedule<M> {
             .heap
             .iter()
             .filter_map(|Reverse(due)| match &due.what {
-                Event::Disk(_, op, _) => Some((due.at.1, op)),
+                SimEvent::Disk(_, op, _) => Some((due.at.1, op)),
                 _ => None,
             })
             .collect();

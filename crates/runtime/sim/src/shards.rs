@@ -7,7 +7,7 @@ use buf::{Cx, Entropy, Pool, Time};
 use endpoint::{Endpoint, LinkId, ShardId};
 
 use crate::config::ShardFaults;
-use crate::net::Peer;
+use crate::connection::Peer;
 use crate::schedule::{Schedule, ScheduledEvent};
 
 /// One endpoint and what is its own.
@@ -83,7 +83,7 @@ impl<E: Endpoint> Shards<E> {
             let heard = match shard.late {
                 Some((of, heard)) if of == due => heard,
                 _ => {
-                    let heard = due + schedule.drawn(faults.timer_late_max);
+                    let heard = due + schedule.random_delay(faults.timer_late_max);
                     shard.late = Some((due, heard));
                     heard
                 }
@@ -95,7 +95,7 @@ impl<E: Endpoint> Shards<E> {
     }
 
     /// Puts off what happens on a shard that stands still; it keeps its turn.
-    pub(crate) fn put_off(
+    pub(crate) fn postpone(
         &mut self,
         schedule: &mut Schedule<E::Message>,
         faults: &ShardFaults,
@@ -104,13 +104,13 @@ impl<E: Endpoint> Shards<E> {
     ) -> Option<ScheduledEvent<E::Message>> {
         let Some(shard) = on.map(|id| &mut self[id]) else { return Some(due) };
         let may_stand = faults.stand_permille > 0 && shard.stands_until <= schedule.now;
-        if may_stand && schedule.chance.permille(faults.stand_permille) {
-            shard.stands_until = schedule.now + schedule.drawn(faults.stand_max);
+        if may_stand && schedule.chance.chance_permille(faults.stand_permille) {
+            shard.stands_until = schedule.now + schedule.random_delay(faults.stand_max);
         }
         if shard.stands_until <= schedule.now {
             return Some(due);
         }
-        schedule.push_again(ScheduledEvent { at: (shard.stands_until, due.at.1), what: due.what });
+        schedule.reschedule(ScheduledEvent { at: (shard.stands_until, due.at.1), what: due.what });
         None
     }
 }

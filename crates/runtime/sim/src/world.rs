@@ -2,24 +2,24 @@
 
 mod dial;
 mod driver;
-mod ends;
+mod failures;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::ops::Range;
 use std::time::Duration;
 
-use buf::{Class, Cx, Entropy, Errno, Pool, Time};
-use endpoint::{Arrival, Endpoint, LinkId, ListenerId, ShardId, pump};
+use buf::{Cx, Entropy, Errno, MemoryClass, Pool, Time};
+use endpoint::{Endpoint, LinkArrival, LinkId, ListenerId, ShardId, pump};
 use stream::Received;
 use volume::{DiskId, DiskOp};
 
 use crate::config::{Config, ShardFaults};
+use crate::connection::{ECONNRESET, Peer, PeerEnd};
 use crate::disk::Disk;
-use crate::net::{Peer, PeerEnd, RESET};
-use crate::network::{Network, Reach};
+use crate::network::{Network, Reachability};
 use crate::rng::SimRng;
-use crate::schedule::{Event, Schedule};
+use crate::schedule::{Schedule, SimEvent};
 use crate::shards::{Shards, SimShard};
 use driver::ShardDriver;
 
@@ -43,7 +43,7 @@ impl<E: Endpoint> World<E> {
             let mut seed = [0; 32];
             let (drawn, _) = seed.split_at_mut(8);
             drawn.copy_from_slice(&schedule.chance.next_u64().to_le_bytes());
-            let pool = Pool::poisoned(config.pool_bytes);
+            let pool = Pool::new_poisoned(config.pool_bytes);
             SimShard::new(pool, Entropy::new(seed), schedule.now, |cx| make(id, cx))
         });
         let shards = Shards(shards.collect());
@@ -57,7 +57,7 @@ impl<E: Endpoint> World<E> {
     }
 
     /// The world's chance, for what the test decides.
-    pub fn chance(&mut self) -> &mut SimRng {
+    pub fn rng(&mut self) -> &mut SimRng {
         &mut self.schedule.chance
     }
 
@@ -72,7 +72,7 @@ impl<E: Endpoint> World<E> {
     }
 
     /// How many shards there are.
-    pub fn shards(&self) -> usize {
+    pub fn shard_count(&self) -> usize {
         self.shards.0.len()
     }
 
@@ -92,42 +92,42 @@ impl<E: Endpoint> World<E> {
     }
 
     /// Says something to a shard, as the control plane does.
-    pub fn tell(&mut self, to: ShardId, message: E::Message) {
-        let delay = self.schedule.drawn(self.config.shard_faults.control_delay_max);
+    pub fn send_message(&mut self, to: ShardId, message: E::Message) {
+        let delay = self.schedule.random_delay(self.config.shard_faults.control_delay_max);
         let told = &mut self.shards[to].told;
         *told = (self.schedule.now + delay).max(*told);
-        self.schedule.push(*told, Event::Message(to, message));
+        self.schedule.push(*told, SimEvent::Message(to, message));
     }
 
     /// What shards have said to the control plane since this was last asked.
-    pub fn heard(&mut self) -> Vec<(ShardId, E::Message)> {
+    pub fn take_control_messages(&mut self) -> Vec<(ShardId, E::Message)> {
         std::mem::take(&mut self.outside)
     }
 
     /// Where peers connect from, from now on, not over loopback, and the processor that takes in what they send.
-    pub fn set_comers(&mut self, from: IpAddr, cpu: u32) {
+    pub fn set_peer_origin(&mut self, from: IpAddr, cpu: u32) {
         self.net.comers = Some((from, cpu));
     }
 
     /// Lets shards be dialled at `address`; which of them accepts is chosen by chance.
-    pub fn listen(&mut self, address: SocketAddr, id: ListenerId, shards: Range<u16>) {
+    pub fn add_listener(&mut self, address: SocketAddr, id: ListenerId, shards: Range<u16>) {
         assert!(!shards.is_empty() && shards.end <= self.config.shards, "shards that there are");
-        self.net.listen(address, id, shards);
+        self.net.add_listener(address, id, shards);
     }
 
     /// Changes what a dial to a listener meets.
-    pub fn set_reach(&mut self, address: SocketAddr, reach: Reach) {
-        assert!(self.net.set_reach(&mut self.schedule, address, reach), "somebody listens there");
+    pub fn set_reachability(&mut self, address: SocketAddr, reach: Reachability) {
+        assert!(self.net.set_reachability(&mut self.schedule, address, reach), "somebody listens there");
     }
 
     /// The connections that were made by dialling `address` and still stand, each by its dialler's end.
-    pub fn connections(&self, address: SocketAddr) -> Vec<Peer> {
-        self.net.connections(address)
+    pub fn connections_via(&self, address: SocketAddr) -> Vec<Peer> {
+        self.net.connections_via(address)
     }
 
     /// Loses a connection between shards without telling either.
-    pub fn silence(&mut self, peer: Peer) {
-        self.net.lose(&mut self.schedule, peer, true);
+    pub fn lose_silently(&mut self, peer: Peer) {
+        self.net.lose_connection(&mut self.schedule, peer, true);
     }
 
     /// What goes wrong with shards from now on.
@@ -139,7 +139,7 @@ impl<E: Endpoint> World<E> {
     pub fn connect(&mut self, listener: ListenerId) -> Peer {
         let (peer, accepted) = self.net.connect(listener);
         let shard = ShardId(self.schedule.chance.below(u64::from(self.config.shards)) as u16);
-        self.schedule.push_now(Event::Arrive(shard, peer, None, accepted));
+        self.schedule.push_now(SimEvent::Arrive(shard, peer, None, accepted));
         peer
     }
 
@@ -149,9 +149,9 @@ impl<E: Endpoint> World<E> {
     }
 
     /// Sends no more.
-    pub fn shut(&mut self, peer: Peer) {
+    pub fn shutdown_write(&mut self, peer: Peer) {
         self.net[peer].peer_done = true;
-        self.net.wake_receive(&mut self.schedule, peer);
+        self.net.schedule_receive(&mut self.schedule, peer);
     }
 
     /// Breaks the connection; where its other end is a shard's as well, for both.
@@ -173,24 +173,24 @@ impl<E: Endpoint> World<E> {
     /// stands at `until`.
     pub fn step(&mut self, until: Time) -> bool {
         let faults = self.config.shard_faults;
-        let queued = self.schedule.next();
+        let queued = self.schedule.next_time();
         let timer = self.shards.next_timer(&mut self.schedule, &faults);
         match (queued, timer) {
             (Some(at), timer) if at <= until && timer.is_none_or(|(time, _)| at <= time) => {
                 self.schedule.now = self.schedule.now.max(at);
                 let due = self.schedule.pop().and_then(|due| {
-                    let on = self.net.shard_of(&due.what);
-                    self.shards.put_off(&mut self.schedule, &faults, on, due)
+                    let on = self.net.event_shard(&due.what);
+                    self.shards.postpone(&mut self.schedule, &faults, on, due)
                 });
                 if let Some(due) = due {
-                    self.happen(due.what);
+                    self.process_event(due.what);
                 }
                 true
             }
             (_, Some((time, shard))) if time <= until => {
                 self.schedule.now = self.schedule.now.max(time);
                 self.shards[shard].late = None;
-                self.with(shard, |end, cx| end.handle_timeout(cx));
+                self.call_endpoint(shard, |end, cx| end.handle_timeout(cx));
                 true
             }
             _ => {
@@ -207,12 +207,12 @@ impl<E: Endpoint> World<E> {
     }
 
     /// Lets the test do something with a shard's endpoint, as its owner would between two turns.
-    pub fn act<R>(&mut self, shard: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
-        self.with(shard, act)
+    pub fn with_endpoint<R>(&mut self, shard: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
+        self.call_endpoint(shard, act)
     }
 
     /// Calls an endpoint, and starts what it wants then.
-    fn with<R>(&mut self, id: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
+    fn call_endpoint<R>(&mut self, id: ShardId, act: impl FnOnce(&mut E, &mut Cx<'_>) -> R) -> R {
         let shard = &mut self.shards[id];
         let mut cx = Cx { now: self.schedule.now, pool: &shard.pool, entropy: &mut shard.entropy };
         let result = act(&mut shard.end, &mut cx);
@@ -229,122 +229,122 @@ impl<E: Endpoint> World<E> {
         result
     }
 
-    fn happen(&mut self, what: Event<E::Message>) {
+    fn process_event(&mut self, what: SimEvent<E::Message>) {
         match what {
-            Event::Receive(peer) => self.happen_receive(peer),
-            Event::Transmit(peer) => self.happen_transmit(peer),
-            Event::Release(peer) => self.happen_release(peer),
-            Event::Disk(shard, mut op, begun) => {
+            SimEvent::Receive(peer) => self.process_receive(peer),
+            SimEvent::Transmit(peer) => self.process_transmit(peer),
+            SimEvent::Release(peer) => self.process_release(peer),
+            SimEvent::Disk(shard, mut op, begun) => {
                 let disk = self.disks.entry(op.disk).or_default();
-                if let Some(first) = disk.tears(&mut self.schedule.chance, &mut op) {
-                    let delay = self.schedule.drawn(self.config.disk_delay_max);
-                    let rest = Event::DiskRest(shard, op, first);
+                if let Some(first) = disk.tear_read(&mut self.schedule.chance, &mut op) {
+                    let delay = self.schedule.random_delay(self.config.disk_delay_max);
+                    let rest = SimEvent::DiskRest(shard, op, first);
                     return self.schedule.push(self.schedule.now + delay, rest);
                 }
-                let came = disk.run(&mut self.schedule.chance, &mut op, begun);
-                self.disk_ended(shard, op, came);
+                let came = disk.execute(&mut self.schedule.chance, &mut op, begun);
+                self.finish_disk_op(shard, op, came);
             }
-            Event::DiskRest(shard, mut op, first) => {
-                let len = self.disks.entry(op.disk).or_default().read_from(&mut op, first);
-                self.disk_ended(shard, op, Ok(len));
+            SimEvent::DiskRest(shard, mut op, first) => {
+                let len = self.disks.entry(op.disk).or_default().finish_torn_read(&mut op, first);
+                self.finish_disk_op(shard, op, Ok(len));
             }
-            Event::DiskEnded(shard, op, came) => {
-                self.with(shard, |end, cx| end.handle_disk(cx, op, came));
+            SimEvent::DiskEnded(shard, op, came) => {
+                self.call_endpoint(shard, |end, cx| end.handle_disk(cx, op, came));
             }
-            Event::Message(to, message) => {
-                self.with(to, |end, cx| end.handle_message(cx, message));
+            SimEvent::Message(to, message) => {
+                self.call_endpoint(to, |end, cx| end.handle_message(cx, message));
             }
-            Event::Dial(shard, dial) => self.happen_dial(shard, dial),
-            Event::DialFailed(shard, id, why) => {
-                self.with(shard, |end, cx| end.handle_dialled(cx, id, Err(why)));
+            SimEvent::Dial(shard, dial) => self.process_dial(shard, dial),
+            SimEvent::DialFailed(shard, id, why) => {
+                self.call_endpoint(shard, |end, cx| end.handle_dialled(cx, id, Err(why)));
             }
-            Event::Carry(peer) => self.net.carry(&mut self.schedule, peer),
-            Event::Lose(peer, silent) => self.net.lose(&mut self.schedule, peer, silent),
-            Event::Arrive(to, peer, Some(message), _) if self.refuses_a_move() => {
+            SimEvent::Carry(peer) => self.net.transfer_to_twin(&mut self.schedule, peer),
+            SimEvent::Lose(peer, silent) => self.net.lose_connection(&mut self.schedule, peer, silent),
+            SimEvent::Arrive(to, peer, Some(message), _) if self.refuses_link_move() => {
                 self.net[peer].departed = true;
                 self.net[peer].end = PeerEnd::Reset;
-                self.net.carry_soon(&mut self.schedule, peer);
-                self.with(to, |end, cx| end.handle_message(cx, message));
+                self.net.schedule_transfer(&mut self.schedule, peer);
+                self.call_endpoint(to, |end, cx| end.handle_message(cx, message));
             }
-            Event::Arrive(to, peer, message, accepted) => {
-                let link = self.take_home(to, peer);
+            SimEvent::Arrive(to, peer, message, accepted) => {
+                let link = self.install_link(to, peer);
                 let how = match message {
-                    Some(message) => Arrival::Moved(message),
-                    None => Arrival::Accepted(accepted),
+                    Some(message) => LinkArrival::Moved(message),
+                    None => LinkArrival::Accepted(accepted),
                 };
-                self.with(to, |end, cx| end.handle_arrival(cx, link, how));
+                self.call_endpoint(to, |end, cx| end.handle_arrival(cx, link, how));
             }
         }
     }
 
     /// A disk operation has ended, and its shard hears of it when it can.
-    fn disk_ended(&mut self, shard: ShardId, op: DiskOp, came: Result<usize, Errno>) {
+    fn finish_disk_op(&mut self, shard: ShardId, op: DiskOp, came: Result<usize, Errno>) {
         let most = self.config.disk_tell_delay_max;
         if most.is_zero() && self.shards[shard].stands_until <= self.schedule.now {
-            return self.with(shard, |end, cx| end.handle_disk(cx, op, came));
+            return self.call_endpoint(shard, |end, cx| end.handle_disk(cx, op, came));
         }
-        let delay = self.schedule.drawn(most);
-        self.schedule.push(self.schedule.now + delay, Event::DiskEnded(shard, op, came));
+        let delay = self.schedule.random_delay(most);
+        self.schedule.push(self.schedule.now + delay, SimEvent::DiskEnded(shard, op, came));
     }
 
     /// Whether a link that moves finds no room.
-    fn refuses_a_move(&mut self) -> bool {
+    fn refuses_link_move(&mut self) -> bool {
         let permille = self.config.shard_faults.refuse_move_permille;
-        permille > 0 && self.schedule.chance.permille(permille)
+        permille > 0 && self.schedule.chance.chance_permille(permille)
     }
 
     /// Makes a wire's end a link of a shard.
-    fn take_home(&mut self, shard: ShardId, peer: Peer) -> LinkId {
+    fn install_link(&mut self, shard: ShardId, peer: Peer) -> LinkId {
         let link = self.shards[shard].add_link(peer);
         self.net[peer].home = Some((shard, link));
         link
     }
 
-    fn happen_receive(&mut self, peer: Peer) {
+    fn process_receive(&mut self, peer: Peer) {
         let wire = &mut self.net[peer];
         let Some((shard, link)) = wire.home else { return };
         let pool = self.shards[shard].pool.clone();
-        let loan = self.schedule.chance.permille(self.config.loaned_permille).then_some(&pool);
-        let stage = |len: usize| pool.take(Class::Wire, len);
+        let loan = self.schedule.chance.chance_permille(self.config.loaned_permille).then_some(&pool);
+        let stage = |len: usize| pool.take(MemoryClass::Wire, len);
         let had = wire.recv.is_some();
-        match wire.receive(&mut self.schedule.chance, stage, loan) {
+        match wire.recv_random_part(&mut self.schedule.chance, stage, loan) {
             Some((op, came)) => {
                 // There is room in the window again.
                 if let Some(twin) = wire.twin {
-                    self.net.carry_soon(&mut self.schedule, twin);
+                    self.net.schedule_transfer(&mut self.schedule, twin);
                 }
-                self.with(shard, |end, cx| end.handle_recv(cx, link, op, came));
+                self.call_endpoint(shard, |end, cx| end.handle_recv(cx, link, op, came));
             }
             // Memory was short: bytes wait, and so does the receive.
-            None if had && !wire.to_shard.is_empty() => self.net.wake_receive(&mut self.schedule, peer),
+            None if had && !wire.to_shard.is_empty() => self.net.schedule_receive(&mut self.schedule, peer),
             None => {}
         }
     }
 
-    fn happen_transmit(&mut self, peer: Peer) {
+    fn process_transmit(&mut self, peer: Peer) {
         let Some((shard, link)) = self.net[peer].home else { return };
-        let written = self.net[peer].transmit(&mut self.schedule.chance);
-        self.net.carry_soon(&mut self.schedule, peer);
+        let written = self.net[peer].send_random_part(&mut self.schedule.chance);
+        self.net.schedule_transfer(&mut self.schedule, peer);
         match written {
             Some(how) => {
-                self.with(shard, |end, cx| end.handle_written(cx, link, how));
-                self.schedule.push_soon(self.config.wire_delay_max, Event::Release(peer));
+                self.call_endpoint(shard, |end, cx| end.handle_written(cx, link, how));
+                self.schedule.push_within(self.config.wire_delay_max, SimEvent::Release(peer));
             }
             None => {
                 let wire = &self.net[peer];
                 if wire.send.is_some() && wire.to_peer.len() < wire.window {
                     let delay = Duration::from_nanos(self.schedule.chance.below(10_000));
-                    self.schedule.push(self.schedule.now + delay, Event::Transmit(peer));
+                    self.schedule.push(self.schedule.now + delay, SimEvent::Transmit(peer));
                 }
             }
         }
     }
 
     /// The kernel lets go of memory; a departed link gives everything back and is forgotten.
-    fn happen_release(&mut self, peer: Peer) {
+    fn process_release(&mut self, peer: Peer) {
         let Some((shard, link)) = self.net[peer].home else { return };
         if let Some(op) = self.net[peer].held.pop_front() {
-            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
+            self.call_endpoint(shard, |end, cx| end.handle_send_released(cx, link, op));
         }
         if !self.net[peer].departed {
             return;
@@ -362,22 +362,22 @@ impl<E: Endpoint> World<E> {
         }
         let held = std::mem::take(&mut wire.held);
         if let Some(op) = recv {
-            self.with(shard, |end, cx| end.handle_recv(cx, link, op, Received::Cancelled));
+            self.call_endpoint(shard, |end, cx| end.handle_recv(cx, link, op, Received::Cancelled));
         }
         if let Some((op, _)) = send {
-            self.with(shard, |end, cx| end.handle_written(cx, link, Err(RESET)));
-            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
+            self.call_endpoint(shard, |end, cx| end.handle_written(cx, link, Err(ECONNRESET)));
+            self.call_endpoint(shard, |end, cx| end.handle_send_released(cx, link, op));
         }
         for op in held {
-            self.with(shard, |end, cx| end.handle_sent(cx, link, op));
+            self.call_endpoint(shard, |end, cx| end.handle_send_released(cx, link, op));
         }
         self.net[peer].home = None;
         self.shards[shard].links.remove(&link);
-        self.net.carry_soon(&mut self.schedule, peer);
+        self.net.schedule_transfer(&mut self.schedule, peer);
     }
 
     /// How many sockets a shard holds.
-    pub fn links(&self, shard: ShardId) -> usize {
+    pub fn link_count(&self, shard: ShardId) -> usize {
         self.shards[shard].links.len()
     }
 }

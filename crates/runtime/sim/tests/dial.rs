@@ -5,9 +5,9 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use blockwire_sim::{Config, LineFaults, Reach, World};
-use buf::{Class, Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ListenerId, ShardId};
+use blockwire_sim::{Config, ConnectionFaults, Reachability, World};
+use buf::{Cx, Errno, MemoryClass, Time};
+use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
 use smallvec::smallvec;
 use stream::{Received, RecvOp, SendOp, SendPiece};
 
@@ -41,7 +41,7 @@ struct Node {
     answers: BTreeMap<i32, u32>,
     links: BTreeMap<LinkId, Conn>,
     ready: VecDeque<LinkId>,
-    departures: VecDeque<(LinkId, Departure<()>)>,
+    departures: VecDeque<(LinkId, LinkDeparture<()>)>,
     polite: bool,
 }
 
@@ -55,7 +55,7 @@ impl Node {
     }
 
     fn drop_line(&mut self, link: LinkId) {
-        let how = if self.polite { Departure::Close } else { Departure::Abort };
+        let how = if self.polite { LinkDeparture::Close } else { LinkDeparture::Abort };
         let conn = self.links.get_mut(&link).expect("a link that is known");
         if !std::mem::replace(&mut conn.gone, true) {
             self.departures.push_back((link, how));
@@ -67,7 +67,7 @@ impl Node {
 impl Endpoint for Node {
     type Message = ();
 
-    fn handle_arrival(&mut self, _: &mut Cx<'_>, link: LinkId, _: Arrival<()>) {
+    fn handle_arrival(&mut self, _: &mut Cx<'_>, link: LinkId, _: LinkArrival<()>) {
         self.links.insert(link, Conn::default());
         self.ready.push_back(link);
     }
@@ -111,7 +111,7 @@ impl Endpoint for Node {
         }
     }
 
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         if let Some(link) = self.line.filter(|_| self.heard_at + SILENCE_MAX <= cx.now) {
@@ -150,7 +150,7 @@ impl Endpoint for Node {
             return None;
         }
         let len = conn.out.len().min(20_000);
-        let mut head = cx.pool.take(Class::Wire, len)?;
+        let mut head = cx.pool.take(MemoryClass::Wire, len)?;
         for (to, from) in head.iter_mut().zip(conn.out.drain(..len)) {
             *to = from;
         }
@@ -158,7 +158,7 @@ impl Endpoint for Node {
         Some(SendOp { head: Some(head), pieces: smallvec![SendPiece::Head(0..len as u32)], len })
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<()>)> {
         self.departures.pop_front()
     }
 
@@ -189,16 +189,16 @@ fn portal() -> SocketAddr {
 }
 
 /// Two shards that listen, two that call.
-fn world(seed: u64, lines: LineFaults) -> World<Node> {
+fn world(seed: u64, lines: ConnectionFaults) -> World<Node> {
     let wire_delay_max = Duration::from_micros(500);
     let config = Config { shards: 4, window: 10_000, wire_delay_max, lines, ..Config::new(seed) };
     let mut world = World::new(config, |id, _| match id.0 {
         0 | 1 => Node::default(),
         _ => Node::calls(portal()),
     });
-    world.listen(portal(), ListenerId(3), 0..2);
+    world.add_listener(portal(), ListenerId(3), 0..2);
     // Somebody has to begin.
-    (2..4).for_each(|id| world.tell(ShardId(id), ()));
+    (2..4).for_each(|id| world.send_message(ShardId(id), ()));
     world
 }
 
@@ -217,7 +217,7 @@ fn finish(world: &mut World<Node>, may_be_silent: bool) {
             world.run_for(Duration::from_millis(10));
             // Who accepts and is told nothing waits for ever.
             for shard in if may_be_silent { 2..4 } else { 0..4 } {
-                assert_eq!(world.links(ShardId(shard)), 0, "{world:?}: no link is left");
+                assert_eq!(world.link_count(ShardId(shard)), 0, "{world:?}: no link is left");
                 assert_eq!(world.pool(ShardId(shard)).usage().lent, 0, "{world:?}: all memory is back");
             }
             return;
@@ -230,7 +230,7 @@ fn finish(world: &mut World<Node>, may_be_silent: bool) {
 fn bytes_go_to_and_fro() {
     let mut accepted = [0; 2];
     for seed in 0..30 {
-        let mut world = world(seed, LineFaults::default());
+        let mut world = world(seed, ConnectionFaults::default());
         finish(&mut world, false);
         for node in callers(&world) {
             assert_eq!(node.answers, BTreeMap::from([(0, 1)]), "seed {seed}");
@@ -244,7 +244,7 @@ fn bytes_go_to_and_fro() {
 
 #[test]
 fn faults_come_from_the_seed() {
-    let lines = LineFaults {
+    let lines = ConnectionFaults {
         refused_permille: 200,
         unanswered_permille: 100,
         lost_permille: 500,
@@ -268,7 +268,7 @@ fn faults_come_from_the_seed() {
 #[test]
 fn nobody_listens() {
     let mut world = World::new(Config::new(1), |_, _| Node::calls(portal()));
-    world.tell(ShardId(0), ());
+    world.send_message(ShardId(0), ());
     world.run_for(Duration::from_millis(50));
     let answers = &world.endpoint(ShardId(0)).answers;
     assert_eq!(answers.keys().copied().collect::<Vec<_>>(), [111]);
@@ -276,11 +276,11 @@ fn nobody_listens() {
 
 #[test]
 fn a_portal_that_goes_and_comes() {
-    let mut world = world(7, LineFaults::default());
+    let mut world = world(7, ConnectionFaults::default());
     world.run_for(Duration::from_millis(1));
-    assert_eq!(world.connections(portal()).len(), 2);
+    assert_eq!(world.connections_via(portal()).len(), 2);
     // Nothing arrives meanwhile, and nobody is told.
-    world.set_reach(portal(), Reach::Silent);
+    world.set_reachability(portal(), Reachability::Silent);
     let before = callers(&world).map(|node| node.back);
     world.run_for(Duration::from_millis(1));
     let stopped = callers(&world).map(|node| node.back);
@@ -288,29 +288,29 @@ fn a_portal_that_goes_and_comes() {
     assert_eq!(callers(&world).map(|node| node.back), stopped);
     assert!(stopped.iter().zip(before).all(|(now, before)| *now < TOTAL && *now >= before));
     // What had stood still goes on.
-    world.set_reach(portal(), Reach::Open);
+    world.set_reachability(portal(), Reachability::Open);
     world.run_for(Duration::from_millis(1));
     assert!(callers(&world).iter().zip(stopped).all(|(node, before)| node.back > before));
     assert!(callers(&world).iter().all(|node| node.answers == BTreeMap::from([(0, 1)])));
     // Away for longer than is waited for.
-    world.set_reach(portal(), Reach::Refused);
-    for peer in world.connections(portal()) {
+    world.set_reachability(portal(), Reachability::Refused);
+    for peer in world.connections_via(portal()) {
         world.reset(peer);
     }
     world.run_for(Duration::from_millis(2));
     assert!(callers(&world).iter().all(|node| node.line.is_none() && node.answers[&111] > 0));
-    world.set_reach(portal(), Reach::Open);
+    world.set_reachability(portal(), Reachability::Open);
     finish(&mut world, false);
 }
 
 #[test]
 fn a_process_that_is_killed_and_started_again() {
     for seed in 0..20 {
-        let mut world = world(seed, LineFaults::default());
+        let mut world = world(seed, ConnectionFaults::default());
         for _ in 0..3 {
             world.run_for(Duration::from_millis(1));
-            world.restart(0..2, |_, _| Node::default());
-            assert_eq!(world.links(ShardId(0)) + world.links(ShardId(1)), 0);
+            world.restart_shards(0..2, |_, _| Node::default());
+            assert_eq!(world.link_count(ShardId(0)) + world.link_count(ShardId(1)), 0);
         }
         finish(&mut world, false);
         assert!(callers(&world).iter().any(|node| node.answers[&0] > 1), "seed {seed}");

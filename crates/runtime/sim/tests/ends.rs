@@ -4,8 +4,8 @@ use std::collections::VecDeque;
 use std::time::Duration;
 
 use blockwire_sim::{Config, Disk, World};
-use buf::{Class, Cx, Errno, Pool};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use buf::{Cx, Errno, MemoryClass, Pool};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
@@ -22,11 +22,11 @@ struct Asker {
 impl Endpoint for Asker {
     type Message = ();
 
-    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: Arrival<()>) {}
+    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: LinkArrival<()>) {}
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
     fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
 
     fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {
         self.ended += 1;
@@ -48,7 +48,7 @@ impl Endpoint for Asker {
         self.asks.pop_front()
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<()>)> {
         None
     }
 }
@@ -61,7 +61,7 @@ fn begun(seed: u64, tell_delay_max: Duration, what: impl FnOnce(&Pool) -> DiskKi
     disk.write(0, &[1; SECTORS * 512]);
     disk.sync_all();
     world.add_disk(DISK, disk);
-    world.act(ShardId(0), |end, cx| {
+    world.with_endpoint(ShardId(0), |end, cx| {
         end.asks.push_back(DiskOp { disk: DISK, ticket: DiskTicket(0), kind: what(cx.pool) });
     });
     world
@@ -69,7 +69,7 @@ fn begun(seed: u64, tell_delay_max: Duration, what: impl FnOnce(&Pool) -> DiskKi
 
 fn write(durable: bool) -> impl FnOnce(&Pool) -> DiskKind {
     move |pool| {
-        let mut from = pool.take_sg(Class::Wire, SECTORS * 512).unwrap();
+        let mut from = pool.take_sg(MemoryClass::Wire, SECTORS * 512).unwrap();
         from.copy_from(0, &[2; SECTORS * 512]);
         DiskKind::Write { offset: 0, from: from.freeze(), skip: 0, durable }
     }
@@ -97,7 +97,7 @@ fn what_is_out_when_a_daemon_is_killed_is_done_or_not_whatever_it_is() {
                 1 => begun(seed, Duration::ZERO, write(true)),
                 _ => begun(seed, Duration::ZERO, zero),
             };
-            let disk = world.crash().remove(&DISK).unwrap();
+            let disk = world.kill_daemon().remove(&DISK).unwrap();
             let found = sectors(&disk);
             assert!(found == [1; SECTORS] || found == [fill; SECTORS], "{found:?}");
             done += usize::from(found[0] == fill);
@@ -111,7 +111,7 @@ fn of_what_is_out_when_the_power_fails_any_sector_may_be_there() {
     for durable in [false, true] {
         let (mut none, mut torn) = (0, 0);
         for seed in 0..80 {
-            let disk = begun(seed, Duration::ZERO, write(durable)).kill().remove(&DISK).unwrap();
+            let disk = begun(seed, Duration::ZERO, write(durable)).lose_power().remove(&DISK).unwrap();
             let found = sectors(&disk);
             none += usize::from(found == [1; SECTORS]);
             torn += usize::from(found != [1; SECTORS] && found != [2; SECTORS]);
@@ -128,7 +128,7 @@ fn a_daemon_that_is_started_again_hears_of_nothing_that_was_begun_before() {
         // The write has ended, and nobody has heard of it.
         world.run_for(Duration::from_millis(1));
         late += usize::from(world.endpoint(ShardId(0)).ended == 0);
-        world.restart(0..1, |_, _| Asker::default());
+        world.restart_shards(0..1, |_, _| Asker::default());
         world.run_for(Duration::from_millis(20));
         assert_eq!(world.endpoint(ShardId(0)).ended, 0, "seed {seed}");
     }

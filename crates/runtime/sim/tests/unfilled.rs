@@ -3,9 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use blockwire_sim::{Config, UNFILLED, World};
-use buf::{Class, Cx, Errno, SgMut};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
+use blockwire_sim::{Config, UNFILLED_PANIC, World};
+use buf::{Cx, Errno, MemoryClass, SgMut};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
 use stream::{Received, RecvOp, SendOp, SendPiece};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
 
@@ -22,10 +22,10 @@ struct Careless {
 impl Careless {
     fn block(&self, cx: &Cx<'_>) -> SgMut {
         // What stood there last is another's.
-        let mut other = cx.pool.take(Class::Wire, LEN).expect("memory");
+        let mut other = cx.pool.take(MemoryClass::Wire, LEN).expect("memory");
         other.fill(0x77);
         drop(other);
-        let mut block = cx.pool.take_sg(Class::Wire, LEN).expect("memory");
+        let mut block = cx.pool.take_sg(MemoryClass::Wire, LEN).expect("memory");
         block.copy_from(0, &vec![0x33; self.filled]);
         block
     }
@@ -34,7 +34,7 @@ impl Careless {
 impl Endpoint for Careless {
     type Message = ();
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, _: Arrival<()>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, _: LinkArrival<()>) {
         let pieces = self.block(cx).freeze().pieces().iter().cloned().map(SendPiece::Shared).collect();
         self.send = Some((link, SendOp { head: None, pieces, len: LEN }));
     }
@@ -46,7 +46,7 @@ impl Endpoint for Careless {
 
     fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
     fn handle_disk(&mut self, _: &mut Cx<'_>, _: DiskOp, _: Result<usize, Errno>) {}
 
     fn poll_ready(&mut self) -> Option<LinkId> {
@@ -65,7 +65,7 @@ impl Endpoint for Careless {
         self.disk.take()
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<()>)> {
         None
     }
 }
@@ -88,7 +88,7 @@ fn ends(filled: usize) -> [Option<String>; 2] {
         run(|world| {
             world.connect(ListenerId(0));
         }),
-        run(|world| world.tell(ShardId(0), ())),
+        run(|world| world.send_message(ShardId(0), ())),
     ]
 }
 
@@ -97,7 +97,7 @@ fn memory_that_nobody_filled_never_leaves_a_shard_unnoticed() {
     assert_eq!(ends(LEN), [None, None]);
     for filled in [0, 512, LEN - 16] {
         for end in ends(filled) {
-            assert!(end.as_ref().is_some_and(|why| why.contains(UNFILLED)), "{filled}: {end:?}");
+            assert!(end.as_ref().is_some_and(|why| why.contains(UNFILLED_PANIC)), "{filled}: {end:?}");
         }
     }
 }

@@ -6,10 +6,10 @@ use std::path::Path;
 const SEEDS_MIN: usize = 3;
 
 /// What is done with a seed: one of the functions of [`fuzz`](crate::fuzz).
-pub type Body = fn(&[u8]);
+pub type FuzzBody = fn(&[u8]);
 
 /// Gives every stored seed to its body; each body stands beside the name of its folder.
-pub fn run_seeds(bodies: &[(&str, Body)]) {
+pub fn run_seeds(bodies: &[(&str, FuzzBody)]) {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../fuzz/seeds");
     for (name, body) in bodies {
         let mut count = 0;

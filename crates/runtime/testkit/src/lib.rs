@@ -3,40 +3,40 @@
 //!
 //! | part | what it is |
 //! |---|---|
-//! | [`alloc`] | an allocator that counts a thread's allocations |
+//! | [`counting_alloc`] | an allocator that counts a thread's allocations |
 //! | [`corpus`] | the stored seeds of the fuzzers |
 //! | [`delivery`] | delivers received bytes to a pending receive |
 //! | [`FakeBackend`] | a disk in memory that a test controls: it delays operations, or makes them fail |
-//! | [`faulty`] | `FaultyBackend`: a backend with one planted defect |
-//! | `forward` | a macro for wrappers that pass calls on |
+//! | [`faulty_backend`] | `FaultyBackend`: a backend with one planted defect |
+//! | `forward_endpoint` | a macro for wrappers that pass calls on |
 //! | `fuzz` | common code of fuzzers, stored seeds and property tests |
 //! | [`seeds`] | runs of many seeds: on all processors, counted, replayed |
 //! | `target` | a target with one volume, as a logical unit and as a namespace |
-//! | `iscsi_host`, `nvme_host` | scripted hosts: they follow the protocol, and check that the target does |
-//! | `iscsi_target` | a scripted target: it sends what a test wants |
-//! | `watch` | a time limit for tests that use file systems of the kernel |
+//! | `iscsi_initiator`, `nvme_host` | scripted hosts: they follow the protocol, and check that the target does |
+//! | `scripted_iscsi_target` | a scripted target: it sends what a test wants |
+//! | `watchdog` | a time limit for tests that use file systems of the kernel |
 //!
 //! Parts that need a crate above `volume` are behind the feature of that name.
 
 #![allow(missing_docs, reason = "fields and methods whose names say all")]
 
-pub mod alloc;
 pub mod corpus;
+pub mod counting_alloc;
 pub mod delivery;
-pub mod faulty;
-mod forward;
+pub mod faulty_backend;
+mod forward_endpoint;
 pub mod fuzz;
 #[cfg(feature = "shard")]
-pub mod iscsi_host;
-#[cfg(feature = "iscsi")]
-pub mod iscsi_target;
+pub mod iscsi_initiator;
 #[cfg(feature = "shard")]
 pub mod nvme_host;
+#[cfg(feature = "iscsi")]
+pub mod scripted_iscsi_target;
 pub mod seeds;
 #[cfg(feature = "shard")]
 pub mod target;
 #[cfg(feature = "watch")]
-pub mod watch;
+pub mod watchdog;
 
-pub use faulty::{Defect, FaultyBackend};
-pub use volume::fake::{FakeBackend, FakeControls};
+pub use faulty_backend::{Defect, FaultyBackend};
+pub use volume::fake_backend::{FakeBackend, FakeControls};

@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use endpoint::ListenerId;
 use nvme::fabrics::{Connect, ConnectData, ConnectNames};
-use nvme::{Descriptor, Sqe, Status};
+use nvme::{SglDescriptor, Sqe, Status};
 use nvme_tcp::wire::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, IcResp, PduFrame, PduLimits,
-    PduType, R2t, Sender, digest,
+    PduType, R2t, Sender, crc32c_digest,
 };
 use shard::Shard;
 use sim::{Peer, World};
@@ -16,32 +16,32 @@ use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What carries bytes between a test's host and the shards.
-pub trait Carrier {
+pub trait TestTransport {
     /// Connects to a listener; the connection's number.
     fn open(&mut self, listener: ListenerId) -> usize;
     /// Sends bytes.
-    fn put(&mut self, at: usize, bytes: &[u8]);
+    fn send_bytes(&mut self, at: usize, bytes: &[u8]);
     /// What has come.
-    fn take(&mut self, at: usize) -> Vec<u8>;
+    fn take_received(&mut self, at: usize) -> Vec<u8>;
 }
 
-impl Carrier for World<Shard> {
+impl TestTransport for World<Shard> {
     fn open(&mut self, listener: ListenerId) -> usize {
         self.connect(listener).0
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn send_bytes(&mut self, at: usize, bytes: &[u8]) {
         self.send(Peer(at), bytes);
     }
 
-    fn take(&mut self, at: usize) -> Vec<u8> {
+    fn take_received(&mut self, at: usize) -> Vec<u8> {
         self.receive(Peer(at))
     }
 }
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct CommandResult {
     pub cid: u16,
     pub status: Status,
     pub result: u64,
@@ -56,7 +56,7 @@ struct Task {
 }
 
 /// A connection, and the queue that it becomes.
-pub struct Pipe {
+pub struct TestQueue {
     pub at: usize,
     inbox: Vec<u8>,
     offer: (bool, bool),
@@ -65,22 +65,26 @@ pub struct Pipe {
     next_cid: u16,
     tasks: BTreeMap<u16, Task>,
     held: Vec<Vec<u8>>,
-    pub ended: Vec<Ended>,
+    pub ended: Vec<CommandResult>,
     /// The controller has said that the connection is in error.
     pub terminated: bool,
     /// How many bytes of data an R2T was answered with.
     pub solicited: usize,
 }
 
-impl Pipe {
+impl TestQueue {
     /// Connects and offers terms.
-    pub fn open(world: &mut impl Carrier, listener: ListenerId, digests: (bool, bool)) -> Self {
+    pub fn open_connection(
+        world: &mut impl TestTransport,
+        listener: ListenerId,
+        digests: (bool, bool),
+    ) -> Self {
         let at = world.open(listener);
         let offer = u8::from(digests.0) | u8::from(digests.1) << 1;
         let mut request = [0; IcReq::LEN];
         (request[0], request[2], request[4], request[11]) = (0, 128, 128, offer);
-        world.put(at, &request);
-        Pipe {
+        world.send_bytes(at, &request);
+        TestQueue {
             at,
             inbox: Vec::new(),
             offer: digests,
@@ -100,15 +104,20 @@ impl Pipe {
     }
 
     /// Sends a Connect.
-    pub fn connect(&mut self, world: &mut impl Carrier, connect: &Connect, names: &ConnectNames) -> u16 {
+    pub fn send_connect(
+        &mut self,
+        world: &mut impl TestTransport,
+        connect: &Connect,
+        names: &ConnectNames,
+    ) -> u16 {
         let data = ConnectData::new(names);
-        self.command(world, connect.sqe(), data.as_bytes(), true, 0)
+        self.send_command(world, connect.to_sqe(), data.as_bytes(), true, 0)
     }
 
     /// Sends a command: `out` goes in its capsule, or by R2T; or `read` bytes come.
-    pub fn command(
+    pub fn send_command(
         &mut self,
-        world: &mut impl Carrier,
+        world: &mut impl TestTransport,
         mut sqe: Sqe,
         out: &[u8],
         in_capsule: bool,
@@ -119,8 +128,8 @@ impl Pipe {
         sqe.cid = cid.into();
         sqe.flags |= 0x40;
         let identifier =
-            if in_capsule && !out.is_empty() { Descriptor::IN_CAPSULE } else { Descriptor::TRANSPORT };
-        sqe.dptr = Descriptor {
+            if in_capsule && !out.is_empty() { SglDescriptor::IN_CAPSULE } else { SglDescriptor::TRANSPORT };
+        sqe.dptr = SglDescriptor {
             address: U64::ZERO,
             length: U32::new(out.len().max(read) as u32),
             reserved: [0; 3],
@@ -129,13 +138,13 @@ impl Pipe {
         self.tasks.insert(cid, Task { out: out.to_vec(), data: vec![0xee; read], got: 0, last: false });
         let mut capsule = CapsuleCmd::new(sqe);
         capsule.common.plen = U32::new(CapsuleCmd::LEN as u32);
-        self.put(world, capsule.as_bytes(), if in_capsule { out } else { &[] });
+        self.send_pdu(world, capsule.as_bytes(), if in_capsule { out } else { &[] });
         cid
     }
 
     /// Sends a PDU: a header and its data, with the digests that were agreed; or keeps it until ICResp is
     /// here.
-    fn put(&mut self, world: &mut impl Carrier, header: &[u8], data: &[u8]) {
+    fn send_pdu(&mut self, world: &mut impl TestTransport, header: &[u8], data: &[u8]) {
         let Some((header_digest, data_digest)) = self.digests else {
             let mut whole = header.to_vec();
             whole.extend(data);
@@ -151,37 +160,37 @@ impl Pipe {
         bytes[3] = if data.is_empty() { 0 } else { head as u8 };
         bytes[4..8].copy_from_slice(&((head + data.len() + tail) as u32).to_le_bytes());
         if header_digest {
-            let sum = digest(&bytes);
+            let sum = crc32c_digest(&bytes);
             bytes.extend(sum);
         }
         bytes.extend(data);
         if tail > 0 {
-            bytes.extend(digest(data));
+            bytes.extend(crc32c_digest(data));
         }
-        world.put(self.at, &bytes);
+        world.send_bytes(self.at, &bytes);
     }
 
     /// Takes what has come, and sends what was asked for.
-    pub fn poll(&mut self, world: &mut impl Carrier) {
-        let bytes = world.take(self.at);
+    pub fn poll(&mut self, world: &mut impl TestTransport) {
+        let bytes = world.take_received(self.at);
         self.inbox.extend(bytes);
-        while let Some(len) = self.whole() {
+        while let Some(len) = self.complete_pdu_len() {
             let pdu: Vec<u8> = self.inbox.drain(..len).collect();
-            self.take(world, &pdu);
+            self.handle_pdu(world, &pdu);
         }
     }
 
-    fn whole(&self) -> Option<usize> {
+    fn complete_pdu_len(&self) -> Option<usize> {
         let common = CommonHeader::ref_from_prefix(&self.inbox).ok()?.0;
         let len = common.plen.get() as usize;
         assert!(len >= 8, "a PDU has a header");
         (self.inbox.len() >= len).then_some(len)
     }
 
-    fn take(&mut self, world: &mut impl Carrier, pdu: &[u8]) {
+    fn handle_pdu(&mut self, world: &mut impl TestTransport, pdu: &[u8]) {
         let common = *CommonHeader::ref_from_prefix(pdu).unwrap().0;
         if common.pdu_type == PduType::IC_RESP {
-            return self.agree(world, IcResp::ref_from_bytes(pdu).unwrap());
+            return self.handle_ic_resp(world, IcResp::ref_from_bytes(pdu).unwrap());
         }
         let (header_digest, data_digest) = self.digests.expect("ICResp comes first");
         let rules =
@@ -193,17 +202,17 @@ impl Pipe {
             return;
         }
         if header_digest {
-            assert_eq!(pdu[header..header + 4], digest(&pdu[..header]), "header digest");
+            assert_eq!(pdu[header..header + 4], crc32c_digest(&pdu[..header]), "header digest");
         }
         let data = &pdu[usize::from(frame.head)..][..frame.data as usize];
         if data_digest && !data.is_empty() {
-            assert_eq!(pdu[pdu.len() - 4..], digest(data), "data digest");
+            assert_eq!(pdu[pdu.len() - 4..], crc32c_digest(data), "data digest");
         }
         match frame.pdu_type {
             PduType::CAPSULE_RESP => {
                 let cqe = CapsuleResp::from_prefix(pdu).unwrap().cqe;
                 let completion = cqe.completion();
-                self.end(cqe.cid.get(), completion.status, completion.result);
+                self.finish_command(cqe.cid.get(), completion.status, completion.result);
             }
             PduType::R2T => self.answer_r2t(world, *R2t::from_prefix(pdu).unwrap()),
             PduType::C2H_DATA => {
@@ -217,14 +226,14 @@ impl Pipe {
                 task.last = frame.flags.contains(Flags::LAST);
                 assert!(task.last || task.got < task.data.len(), "the last byte is in the last PDU");
                 if frame.flags.contains(Flags::SUCCESS) {
-                    self.end(head.cccid.get(), Status::SUCCESS, 0);
+                    self.finish_command(head.cccid.get(), Status::SUCCESS, 0);
                 }
             }
             other => panic!("a controller does not send {other:?}"),
         }
     }
 
-    fn agree(&mut self, world: &mut impl Carrier, response: &IcResp) {
+    fn handle_ic_resp(&mut self, world: &mut impl TestTransport, response: &IcResp) {
         assert!(self.digests.is_none(), "ICResp comes once");
         let digests = (response.dgst & 1 != 0, response.dgst & 2 != 0);
         assert!(!digests.0 || self.offer.0, "what was not offered");
@@ -233,11 +242,11 @@ impl Pipe {
         self.h2c_max = response.maxh2cdata.get() as usize;
         for whole in std::mem::take(&mut self.held) {
             let (header, data) = whole.split_at(CapsuleCmd::LEN);
-            self.put(world, header, data);
+            self.send_pdu(world, header, data);
         }
     }
 
-    fn answer_r2t(&mut self, world: &mut impl Carrier, r2t: R2t) {
+    fn answer_r2t(&mut self, world: &mut impl TestTransport, r2t: R2t) {
         let (cid, mut at, len) = (r2t.cccid.get(), r2t.r2to.get() as usize, r2t.r2tl.get() as usize);
         let end = at + len;
         let task = self.tasks.get(&cid).expect("R2T of a command in work");
@@ -247,23 +256,23 @@ impl Pipe {
         while at < end {
             let now = (end - at).min(self.h2c_max).min(16_384);
             let head = H2cData::new(cid, r2t.ttag.get(), at as u32, now as u32, at + now == end);
-            self.put(world, head.as_bytes(), &out[at..at + now]);
+            self.send_pdu(world, head.as_bytes(), &out[at..at + now]);
             at += now;
         }
     }
 
-    fn end(&mut self, cid: u16, status: Status, result: u64) {
+    fn finish_command(&mut self, cid: u16, status: Status, result: u64) {
         let mut task = self.tasks.remove(&cid).expect("an answer to a command in work");
         if status.is_success() && !task.data.is_empty() {
             assert!(task.last, "success with all its data");
             // Security messages may be shorter than the room for them.
             task.data.truncate(task.got);
         }
-        self.ended.push(Ended { cid, status, result, data: task.data });
+        self.ended.push(CommandResult { cid, status, result, data: task.data });
     }
 
     /// How a command ended, if it has.
-    pub fn take_ended(&mut self, cid: u16) -> Option<Ended> {
+    pub fn take_result(&mut self, cid: u16) -> Option<CommandResult> {
         let at = self.ended.iter().position(|ended| ended.cid == cid)?;
         Some(self.ended.remove(at))
     }

@@ -30,7 +30,7 @@ macro_rules! tally {
 }
 
 /// Which seeds to play: `SIM_SEEDS=n` of them instead of `many`, from `SIM_FROM` on; `SIM_SEED=n` plays that one.
-pub fn seeds(many: u64) -> Range<u64> {
+pub fn seed_range(many: u64) -> Range<u64> {
     let number = |name| std::env::var(name).ok().and_then(|value| value.parse::<u64>().ok());
     let from = number("SIM_FROM").unwrap_or(0);
     match number("SIM_SEED") {
@@ -39,10 +39,10 @@ pub fn seeds(many: u64) -> Range<u64> {
     }
 }
 
-/// Plays [`seeds`] on all processors. Gives what happened, and in how many runs. `test` is the test as cargo takes it:
+/// Plays [`seed_range`] on all processors. Gives what happened, and in how many runs. `test` is the test as cargo takes it:
 /// package and filter.
-pub fn play<T: Tally>(many: u64, test: &str, run: impl Fn(u64) -> T + Sync) -> (T, u64) {
-    let seeds = seeds(many);
+pub fn run_all_seeds<T: Tally>(many: u64, test: &str, run: impl Fn(u64) -> T + Sync) -> (T, u64) {
+    let seeds = seed_range(many);
     let next = AtomicU64::new(seeds.start);
     let (total, failed) = (Mutex::new(T::default()), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -72,7 +72,7 @@ pub fn play<T: Tally>(many: u64, test: &str, run: impl Fn(u64) -> T + Sync) -> (
 
 /// What is wrong on purpose fails in one of so many runs.
 #[track_caller]
-pub fn is_noticed<T>(what: impl Debug, runs: u64, run: impl Fn(u64) -> T) {
+pub fn assert_some_seed_fails<T>(what: impl Debug, runs: u64, run: impl Fn(u64) -> T) {
     let caught = (0..runs).find(|&seed| catch_unwind(AssertUnwindSafe(|| run(seed))).is_err());
     println!("{what:?}: caught by seed {caught:?}");
     assert!(caught.is_some(), "{what:?} goes unnoticed");

@@ -5,43 +5,47 @@ use std::time::Duration;
 
 use endpoint::{ListenerId, ShardId};
 use iscsi::initiator::LoginConfig;
-use iscsi::negotiate::Limits;
+use iscsi::negotiate::NegotiationLimits;
 use iscsi::session::SessionLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
 use shard::{
-    Control, ControllerLimits, Exports, Message, NvmeExports, NvmePortal, NvmeService, Portal, Shard,
+    ControlRequest, ControllerLimits, Exports, Message, NvmeExports, NvmePortal, NvmeService, Portal, Shard,
     SubsystemExport, TargetExport, VolumeSpec,
 };
 use sim::World;
 use volume::{Backend, DiskId, Geometry, PortId, Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
-pub const TARGET: &str = "iqn.2026-11.io.blockwire:disk";
+pub const TARGET_NAME: &str = "iqn.2026-11.io.blockwire:disk";
 /// The UUID of volume 0.
-pub const UUID: Uuid = Uuid([7; 16]);
-pub const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:disk";
+pub const VOLUME_UUID: Uuid = Uuid([7; 16]);
+pub const SUBSYSTEM_NQN: &str = "nqn.2026-11.io.blockwire:disk";
 
 /// What the target offers and allows.
 #[derive(Clone, Debug)]
 pub struct TargetLimits {
-    pub negotiation: Limits,
+    pub negotiation: NegotiationLimits,
     pub limits: SessionLimits,
 }
 
 impl Default for TargetLimits {
     /// Small numbers, so that bounds are met soon.
     fn default() -> Self {
-        let negotiation =
-            Limits { first_burst: 16_384, max_burst: 65_536, mrdsl: 8_192, ..Limits::default() };
+        let negotiation = NegotiationLimits {
+            first_burst: 16_384,
+            max_burst: 65_536,
+            mrdsl: 8_192,
+            ..NegotiationLimits::default()
+        };
         TargetLimits { negotiation, limits: SessionLimits { commands: 16, ..SessionLimits::default() } }
     }
 }
 
-pub fn exports(terms: &TargetLimits) -> Arc<Exports> {
+pub fn build_exports(terms: &TargetLimits) -> Arc<Exports> {
     let target = TargetExport {
         alias: Some("disk".into()),
         negotiation: terms.negotiation.clone(),
         limits: terms.limits.clone(),
-        ..TargetExport::open_to_all(TARGET, &[VolumeId(0)])
+        ..TargetExport::open_to_all(TARGET_NAME, &[VolumeId(0)])
     };
     let portal = Portal {
         listener: ListenerId(0),
@@ -66,7 +70,7 @@ fn nvme_exports() -> NvmeExports {
     };
     let subsystem = SubsystemExport {
         limits: ControllerLimits { controllers: 8, queues: 4, entries: 32, ..ControllerLimits::default() },
-        ..SubsystemExport::open_to_all(SUBSYSTEM, "7", &[VolumeId(0)])
+        ..SubsystemExport::open_to_all(SUBSYSTEM_NQN, "7", &[VolumeId(0)])
     };
     NvmeExports {
         portals: vec![portal(1, 4420, NvmeService::Subsystems), portal(2, 8009, NvmeService::Discovery)],
@@ -78,18 +82,18 @@ fn nvme_exports() -> NvmeExports {
 }
 
 /// The volume for each shard; the first is its home.
-pub fn volume<B: Backend + 'static>(
+pub fn volume_specs<B: Backend + 'static>(
     shards: u16,
     geometry: Geometry,
     disks: &[DiskId],
     saved: Option<&[u8]>,
     make: impl Fn(u16) -> B + Clone + Send + 'static,
 ) -> Vec<VolumeSpec> {
-    numbered(VolumeId(0), shards, geometry, disks, saved, make)
+    numbered_volume_specs(VolumeId(0), shards, geometry, disks, saved, make)
 }
 
 /// The same, for one of several volumes.
-pub fn numbered<B: Backend + 'static>(
+pub fn numbered_volume_specs<B: Backend + 'static>(
     id: VolumeId,
     shards: u16,
     geometry: Geometry,
@@ -97,7 +101,7 @@ pub fn numbered<B: Backend + 'static>(
     saved: Option<&[u8]>,
     make: impl Fn(u16) -> B + Clone + Send + 'static,
 ) -> Vec<VolumeSpec> {
-    let uuid = Uuid(UUID.0.map(|byte| byte + id.0 as u8));
+    let uuid = Uuid(VOLUME_UUID.0.map(|byte| byte + id.0 as u8));
     let facts = VolumeFacts::new(id, &format!("disk{}", id.0), uuid);
     let home = VolumeOwner::restore(facts, geometry, shards, false, saved).unwrap();
     let mut specs = VolumeSpec::for_shards(home, shards, make);
@@ -106,26 +110,26 @@ pub fn numbered<B: Backend + 'static>(
 }
 
 /// Each shard of a world serves what is its own of a volume.
-pub fn serve(world: &mut World<Shard>, specs: Vec<VolumeSpec>) {
+pub fn serve_volume(world: &mut World<Shard>, specs: Vec<VolumeSpec>) {
     let shards = specs.len();
     for (shard, spec) in (0..).zip(specs) {
-        world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+        world.send_message(ShardId(shard), Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
     }
     world.run_for(Duration::from_millis(1));
-    assert_eq!(world.heard().len(), shards);
+    assert_eq!(world.take_control_messages().len(), shards);
 }
 
 /// A login of initiator port `isid`, to its first connection.
-pub fn wanted(isid: u16) -> LoginConfig {
+pub fn login_config(isid: u16) -> LoginConfig {
     LoginConfig {
         initiator_name: "iqn.2026-11.test:host".into(),
         alias: None,
-        target_name: Some(TARGET.into()),
+        target_name: Some(TARGET_NAME.into()),
         isid: Isid::random([1, 2, 3], isid),
         tsih: Tsih::NONE,
         cid: Cid::new(0),
         cmd_sn: Sn::new(u32::MAX - 3),
-        limits: Limits { mrdsl: 8_192, ..Limits::default() },
+        limits: NegotiationLimits { mrdsl: 8_192, ..NegotiationLimits::default() },
         credentials: None,
     }
 }

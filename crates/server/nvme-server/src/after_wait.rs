@@ -25,7 +25,7 @@ pub(crate) enum AfterWait {
     /// With the payload, which is a list, whatever the command says.
     List(Box<Sqe>),
     /// Copy.
-    Copy(Box<Copying>),
+    Copy(Box<CopyJob>),
     /// A reservation report, which waits for memory.
     Report,
 }
@@ -33,14 +33,14 @@ pub(crate) enum AfterWait {
 impl AfterWait {
     /// Whether what its operation reads goes to the host, and is counted to what its link has under way.
     #[inline]
-    pub(crate) fn reads_for_host(&self) -> bool {
+    pub(crate) fn is_host_read(&self) -> bool {
         matches!(self, AfterWait::Read | AfterWait::ReadStable(None))
     }
 }
 
 /// A Copy on its way.
 #[derive(Debug)]
-pub(crate) struct Copying {
+pub(crate) struct CopyJob {
     pub(crate) sources: Vec<Span>,
     /// The source range that is being copied.
     pub(crate) index: usize,

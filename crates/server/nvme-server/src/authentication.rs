@@ -4,7 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use nvme::auth::{AuthState, ConcatenationPolicy, Controller as Machine, Credentials, Policy};
+use nvme::auth::{
+    AuthState, ConcatenationPolicy, ControllerAuthenticator as Machine, Credentials, DhchapPolicy,
+};
 
 use crate::key::{CommandKey, ComputeId};
 
@@ -13,16 +15,16 @@ pub(crate) const AUTHENTICATION_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What a host must prove before its queues serve it.
 #[derive(Clone, Debug)]
-pub struct Authentication {
+pub struct RequiredAuthentication {
     /// Names and keys.
     pub credentials: Credentials,
     /// What may be used.
-    pub policy: Policy,
+    pub policy: DhchapPolicy,
     /// Which PSKs for TLS may be generated on the admin queue.
     pub concatenation: ConcatenationPolicy,
 }
 
-impl Authentication {
+impl RequiredAuthentication {
     /// Whether queues are served only after their hosts have authenticated. Else the host is known by the generated
     /// PSK of its TLS, and authenticates only to have it replaced.
     pub fn is_required(&self) -> bool {
@@ -63,9 +65,10 @@ impl std::fmt::Debug for QueueAuthentication {
 
 impl QueueAuthentication {
     /// The authentication of a queue of this number; `None`: it needs none.
-    pub(crate) fn new(what: &Arc<Authentication>, qid: u16) -> Option<QueueAuthentication> {
+    pub(crate) fn new(what: &Arc<RequiredAuthentication>, qid: u16) -> Option<QueueAuthentication> {
         let required = what.is_required();
-        let Authentication { credentials, policy, concatenation } = Authentication::clone(what);
+        let RequiredAuthentication { credentials, policy, concatenation } =
+            RequiredAuthentication::clone(what);
         let machine = Machine::new(credentials, policy);
         let machine = match (qid, required) {
             (0, true) => machine.with_concatenation(concatenation),
@@ -78,7 +81,7 @@ impl QueueAuthentication {
     }
 
     /// Whether commands are served.
-    pub(crate) fn is_open(&self) -> bool {
+    pub(crate) fn is_authenticated(&self) -> bool {
         match self.machine.state() {
             AuthState::Authenticated | AuthState::Reauthenticating => true,
             AuthState::Pending | AuthState::Failed => false,
@@ -91,7 +94,7 @@ impl QueueAuthentication {
     }
 
     /// Sets the deadline while something is due, and clears it when nothing is.
-    pub(crate) fn watch(&mut self, now: Time) {
+    pub(crate) fn update_deadline(&mut self, now: Time) {
         match self.machine.state() {
             AuthState::Authenticated => self.deadline = None,
             AuthState::Pending | AuthState::Reauthenticating | AuthState::Failed => {

@@ -9,11 +9,11 @@ mod messages;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use buf::{Class, Payload, Pool, Sg};
+use buf::{MemoryClass, Payload, Pool, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{
-    AbortScope, Epoch, Io, IoId, Op, Refusal, RequestId, Requester, ShardId, Shared, TaskTable, Time, View,
-    ViewUpdate, VolumeFacts, VolumeId, VolumeMap, VolumeRequest,
+    AbortScope, Epoch, Io, IoId, Op, Refusal, RequestId, Requester, ShardId, SharedGateState, TaskTable,
+    Time, View, ViewUpdate, VolumeFacts, VolumeId, VolumeMap, VolumeRequest,
 };
 
 use crate::after_wait::{AfterWait, FusedHalf};
@@ -22,7 +22,7 @@ use crate::queue_message::{CommandFailure, QueueReport};
 use crate::spec::{NamespaceEntry, QueueSpec};
 use crate::status;
 use crate::step::{CommandKey, QueueKey, Step};
-use crate::task::{CountedAs, Ending, Phase, Task};
+use crate::task::{CountedAs, Task, TaskEnding, TaskPhase};
 
 /// What a volume is, beyond its view.
 #[derive(Clone, Debug)]
@@ -30,12 +30,12 @@ pub struct VolumeInfo {
     /// What it says of itself.
     pub facts: Arc<VolumeFacts>,
     /// What its gates share.
-    pub shared: Shared,
+    pub shared: SharedGateState,
 }
 
 /// A volume on this shard.
 #[derive(Debug)]
-pub(crate) struct Volume {
+pub(crate) struct ServedVolume {
     pub(crate) info: VolumeInfo,
     pub(crate) view: View,
     /// The reservation report of this view, once it was asked for.
@@ -46,7 +46,7 @@ pub(crate) struct Volume {
 #[derive(Debug)]
 pub(crate) struct ExecContext {
     pub(crate) shard: ShardId,
-    pub(crate) volumes: VolumeMap<Volume>,
+    pub(crate) volumes: VolumeMap<ServedVolume>,
     pub(crate) queues: Queues,
     pub(crate) tasks: TaskTable<Task>,
     pub(crate) steps: VecDeque<Step>,
@@ -83,41 +83,43 @@ impl ExecContext {
         }
         let asked = update.asked.filter(|(shard, _)| *shard == self.shard).map(|(_, id)| IoId(id.0));
         let none = update.abort == AbortScope::Nobody;
-        let victims = self.tasks.select_unless(none, |slot, task| {
-            let requests = task.phase == Phase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
-            task.volume_of_io() == volume && !requests && update.aborts(&self.nexus(task.key.queue).identity)
+        let victims = self.tasks.tasks_matching_unless(none, |slot, task| {
+            let requests = task.phase == TaskPhase::VolumeRequest && asked == Some(self.tasks.io_id(slot));
+            task.volume_of_io() == volume
+                && !requests
+                && update.aborts_tasks_of(&self.nexus(task.key.queue).identity)
         });
-        self.stop_all(&victims, Ending::Status(Status::PREEMPT_ABORT.final_()));
+        self.terminate_tasks(&victims, TaskEnding::Status(Status::PREEMPT_ABORT.with_do_not_retry()));
     }
 
     /// The volume's home has answered a command's `Step::VolumeRequest`.
-    pub(crate) fn answered(&mut self, slot: u32, result: Result<(), Refusal>) {
+    pub(crate) fn handle_volume_answer(&mut self, slot: u32, result: Result<(), Refusal>) {
         match (self.tasks.get(slot).ending, result) {
-            (Ending::No, Ok(())) => self.complete(slot, Completion::SUCCESS),
-            (Ending::No, Err(refusal)) => self.complete(slot, status::refused(refusal).into()),
-            (Ending::Silent | Ending::Status(_), _) => self.end(slot),
+            (TaskEnding::No, Ok(())) => self.complete_task(slot, Completion::SUCCESS),
+            (TaskEnding::No, Err(refusal)) => self.complete_task(slot, status::for_refusal(refusal).into()),
+            (TaskEnding::Silent | TaskEnding::Status(_), _) => self.finish_terminated(slot),
         }
     }
 
     /// Serves a volume no more: commands on it end, its namespaces are not there.
     pub(crate) fn remove_volume(&mut self, volume: VolumeId) {
         self.volumes.remove(volume);
-        let victims = self.tasks.select(|_, task| task.volume == volume && task.nsid != 0);
-        self.stop_all(&victims, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+        let victims = self.tasks.tasks_matching(|_, task| task.volume == volume && task.nsid != 0);
+        self.terminate_tasks(&victims, TaskEnding::Status(Status::INVALID_NAMESPACE.with_do_not_retry()));
     }
 
     /// Keeps a volume's reservation report until the volume changes, or no report.
-    pub(crate) fn keep_report(&mut self, volume: VolumeId, report: Option<Sg>) {
+    pub(crate) fn cache_reservation_report(&mut self, volume: VolumeId, report: Option<Sg>) {
         if let Some(known) = self.volumes.get_mut(volume) {
             known.report = report;
         }
     }
 
-    pub(crate) fn forget_if_done(&mut self, key: QueueKey) {
-        let Some(mut queue) = self.queues.take_if_done(key) else { return };
+    pub(crate) fn remove_queue_if_done(&mut self, key: QueueKey) {
+        let Some(mut queue) = self.queues.remove_if_done(key) else { return };
         if queue.spec.qid != 0 {
-            let report = queue.report(self.now);
-            self.note_gone(key, &queue.spec, !queue.ended, report);
+            let report = queue.take_report(self.now);
+            self.notify_queue_gone(key, &queue.spec, !queue.ended, report);
         }
     }
 
@@ -128,9 +130,9 @@ impl ExecContext {
     }
 
     /// What a queue has done so far, and what failed since it was asked last.
-    pub(crate) fn report(&mut self, key: QueueKey) -> QueueReport {
+    pub(crate) fn take_queue_report(&mut self, key: QueueKey) -> QueueReport {
         let now = self.now;
-        self.queues.get_mut(key).report(now)
+        self.queues.get_mut(key).take_report(now)
     }
 
     /// Changes which namespaces a queue reaches: commands on those that are gone end.
@@ -145,7 +147,7 @@ impl ExecContext {
                 Some(_) | None => gone.push((slot, command)),
             }
         }
-        self.stop_all(&gone, Ending::Status(Status::INVALID_NAMESPACE.final_()));
+        self.terminate_tasks(&gone, TaskEnding::Status(Status::INVALID_NAMESPACE.with_do_not_retry()));
     }
 
     /// The shard's memory.
@@ -158,7 +160,7 @@ impl ExecContext {
     }
 
     pub(crate) fn await_memory(&mut self, command: CommandKey, len: u32) {
-        let class = class_of(len as usize);
+        let class = memory_class(len as usize);
         self.steps.push_back(Step::AwaitMemory { command, class, len });
     }
 
@@ -166,9 +168,9 @@ impl ExecContext {
     /// there is none, or it is ending already, or the volume's home has it, which carries it out.
     pub(crate) fn abort_cid(&mut self, queue: QueueKey, cid: u16) -> bool {
         let victims = self.commands_of(queue, |task| {
-            task.cid == cid && task.ending == Ending::No && task.phase != Phase::VolumeRequest
+            task.cid == cid && task.ending == TaskEnding::No && task.phase != TaskPhase::VolumeRequest
         });
-        self.stop_all(&victims, Ending::Status(Status::ABORT_REQUESTED));
+        self.terminate_tasks(&victims, TaskEnding::Status(Status::ABORT_REQUESTED));
         !victims.is_empty()
     }
 
@@ -177,8 +179,8 @@ impl ExecContext {
     pub(crate) fn commands_of(&self, key: QueueKey, which: impl Fn(&Task) -> bool) -> Vec<(u32, CommandKey)> {
         let Some(queue) = self.queues.find(key) else { return Vec::new() };
         let mut found: Vec<(u32, CommandKey)> = queue
-            .slots()
-            .filter_map(|slot| Some((slot, self.tasks.find(slot)?)))
+            .command_slots()
+            .filter_map(|slot| Some((slot, self.tasks.try_get(slot)?)))
             .filter(|(_, task)| task.key.queue == key && which(task))
             .map(|(slot, task)| (slot, task.key))
             .collect();
@@ -189,61 +191,61 @@ impl ExecContext {
     }
 
     #[inline]
-    pub(crate) fn find(&self, key: CommandKey) -> Option<u32> {
-        let slot = self.queues.find(key.queue)?.recall(key)?;
-        self.tasks.check(slot, key)
+    pub(crate) fn find_command(&self, key: CommandKey) -> Option<u32> {
+        let slot = self.queues.find(key.queue)?.slot_of(key)?;
+        self.tasks.slot_if_key(slot, key)
     }
 
     /// Tells commands to end: those that wait for nothing that is out end now.
-    pub(crate) fn stop_all(&mut self, victims: &[(u32, CommandKey)], how: Ending) {
+    pub(crate) fn terminate_tasks(&mut self, victims: &[(u32, CommandKey)], how: TaskEnding) {
         // All are told before one ends, since the end of one half of a pair is the other's.
         let mut told = Vec::with_capacity(victims.len());
         for &(slot, key) in victims {
             let task = self.tasks.get_mut(slot);
-            if task.ending == Ending::No {
+            if task.ending == TaskEnding::No {
                 task.ending = how;
                 told.push((slot, key));
             }
         }
         for (slot, key) in told {
-            if self.tasks.check(slot, key).is_some() {
-                self.stop(slot);
+            if self.tasks.slot_if_key(slot, key).is_some() {
+                self.continue_termination(slot);
             }
         }
     }
 
     /// Brings a command that was told to end to its end, if nothing of it is out.
-    pub(crate) fn stop(&mut self, slot: u32) {
+    pub(crate) fn continue_termination(&mut self, slot: u32) {
         match self.tasks.get(slot).phase {
-            Phase::Data => self.end(slot),
-            Phase::Mate => self.stop_half(slot),
-            Phase::Io => {
+            TaskPhase::Data => self.finish_terminated(slot),
+            TaskPhase::Mate => self.terminate_fused_half(slot),
+            TaskPhase::Io => {
                 let io = self.tasks.io_id(slot);
                 let task = self.tasks.get(slot);
                 let (command, volume) = (task.key, task.volume_of_io());
                 self.steps.push_back(Step::Cancel { command, volume, io });
             }
-            Phase::VolumeRequest => {}
+            TaskPhase::VolumeRequest => {}
         }
     }
 
     /// Ends a command that was told to.
-    pub(crate) fn end(&mut self, slot: u32) {
-        self.part_halves(slot);
+    pub(crate) fn finish_terminated(&mut self, slot: u32) {
+        self.separate_fused_halves(slot);
         match self.tasks.get(slot).ending {
-            Ending::Status(status) => self.complete(slot, status.into()),
-            Ending::No | Ending::Silent => {
+            TaskEnding::Status(status) => self.complete_task(slot, status.into()),
+            TaskEnding::No | TaskEnding::Silent => {
                 let command = self.tasks.get(slot).key;
-                self.remove(slot);
+                self.remove_task(slot);
                 self.steps.push_back(Step::Retire { command });
-                self.forget_if_done(command.queue);
+                self.remove_queue_if_done(command.queue);
             }
         }
     }
 
     /// Makes a command a task. `Err`: it is one too many.
     #[inline]
-    pub(crate) fn open(
+    pub(crate) fn insert_task(
         &mut self,
         key: CommandKey,
         sqe: &Sqe,
@@ -258,80 +260,81 @@ impl ExecContext {
             lba: first_block(sqe),
             bytes,
             cid: sqe.cid.get(),
-            phase: Phase::Data,
+            phase: TaskPhase::Data,
             tally: CountedAs::No,
             read_only: entry.read_only,
-            ending: Ending::No,
+            ending: TaskEnding::No,
             job,
         };
         let slot = self.tasks.insert(task).ok_or(Status::COMMAND_INTERRUPTED)?;
         let now = self.now;
-        self.queues.get_mut(key.queue).remember(now, key, slot);
+        self.queues.get_mut(key.queue).note_command_started(now, key, slot);
         Ok(slot)
     }
 
     /// Takes a command out. It is not given back, since it is large to move.
     #[inline]
-    fn remove(&mut self, slot: u32) {
+    fn remove_task(&mut self, slot: u32) {
         let Task { key, cid, .. } = *self.tasks.get(slot);
         self.tasks.remove(slot);
         let now = self.now;
         let queue = self.queues.get_mut(key.queue);
-        queue.forget(now);
+        queue.note_command_ended(now);
         if !queue.aborting.is_empty() {
-            self.note_aborted(key.queue, cid);
+            self.notify_command_aborted(key.queue, cid);
         }
     }
 
     /// Ends a command with an answer.
     #[inline]
-    pub(crate) fn complete(&mut self, slot: u32, completion: Completion) {
+    pub(crate) fn complete_task(&mut self, slot: u32, completion: Completion) {
         let task = self.tasks.get(slot);
         let command = task.key;
         // A command's queue is open: this is `queue_mut`, which would borrow the task too.
         if let Some(queue) = self.queues.find_mut(command.queue) {
-            queue.count(self.now, task, completion);
+            queue.count_completion(self.now, task, completion);
         }
-        self.remove(slot);
-        let completion = status::delayed(completion, || self.queues.get(command.queue).spec.delays_retries);
+        self.remove_task(slot);
+        let completion =
+            status::with_retry_delay(completion, || self.queues.get(command.queue).spec.delays_retries);
         self.steps.push_back(Step::Respond { command, reply: completion });
         if self.queues.get(command.queue).closing {
-            self.forget_if_done(command.queue);
+            self.remove_queue_if_done(command.queue);
         }
     }
 
     /// Answers a command that never became a task.
-    pub(crate) fn refuse(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
+    pub(crate) fn refuse_command(&mut self, command: CommandKey, sqe: &Sqe, status: Status) {
         let (nsid, lba) = (sqe.nsid.get(), first_block(sqe));
         let failure = CommandFailure { at: self.now, cid: sqe.cid.get(), status, lba, nsid };
-        self.queues.get_mut(command.queue).fail(failure);
+        self.queues.get_mut(command.queue).note_failure(failure);
         let completion =
-            status::delayed(status.into(), || self.queues.get(command.queue).spec.delays_retries);
+            status::with_retry_delay(status.into(), || self.queues.get(command.queue).spec.delays_retries);
         self.steps.push_back(Step::Respond { command, reply: completion });
     }
 
     /// Asks the host for all of a command's payload: `len` bytes.
     #[inline]
-    pub(crate) fn receive(&mut self, slot: u32, len: u32) {
+    pub(crate) fn request_payload(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Data;
+        task.phase = TaskPhase::Data;
         self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
     }
 
     /// Starts an operation for a command on its own volume.
     #[inline]
-    pub(crate) fn submit(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
+    pub(crate) fn submit_op(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
         let task = self.tasks.get(slot);
         if task.read_only && op.is_write() {
-            return self.complete(slot, status::refused(Refusal::ReadOnly).into());
+            return self.complete_task(slot, status::for_refusal(Refusal::ReadOnly).into());
         }
-        let (volume, to_peer) = (task.volume, task.job.reads_for_host());
-        self.submit_on(slot, volume, op, payload, want, to_peer);
+        let (volume, to_peer) = (task.volume, task.job.is_host_read());
+        self.submit_op_on(slot, volume, op, payload, want, to_peer);
     }
 
     /// Starts an operation for a command on any volume.
     #[inline]
-    pub(crate) fn submit_on(
+    pub(crate) fn submit_op_on(
         &mut self,
         slot: u32,
         volume: VolumeId,
@@ -342,16 +345,16 @@ impl ExecContext {
     ) {
         let id = self.tasks.io_id(slot);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Io;
+        task.phase = TaskPhase::Io;
         let io = Io { id, epoch: Epoch::default(), op, payload };
         self.steps.push_back(Step::Io { command: task.key, volume, io, want, to_peer });
     }
 
     /// Asks the home of a command's volume.
-    pub(crate) fn request(&mut self, slot: u32, request: VolumeRequest) {
+    pub(crate) fn request_volume_change(&mut self, slot: u32, request: VolumeRequest) {
         let id = RequestId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::VolumeRequest;
+        task.phase = TaskPhase::VolumeRequest;
         self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, request });
     }
 }
@@ -359,7 +362,7 @@ impl ExecContext {
 /// The halves of a fused pair end together.
 impl ExecContext {
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
-    pub(crate) fn half(&self, slot: u32) -> &FusedHalf {
+    pub(crate) fn fused_half(&self, slot: u32) -> &FusedHalf {
         match &self.tasks.get(slot).job {
             AfterWait::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),
@@ -367,7 +370,7 @@ impl ExecContext {
     }
 
     #[expect(clippy::unreachable, reason = "pairs name halves only, and a half stays one until it ends")]
-    pub(crate) fn half_mut(&mut self, slot: u32) -> &mut FusedHalf {
+    pub(crate) fn fused_half_mut(&mut self, slot: u32) -> &mut FusedHalf {
         match &mut self.tasks.get_mut(slot).job {
             AfterWait::Half(half) => half,
             job => unreachable!("{job:?} is no half of a pair"),
@@ -375,20 +378,21 @@ impl ExecContext {
     }
 
     /// A half that waits for its mate was told to end.
-    fn stop_half(&mut self, slot: u32) {
-        match self.half(slot).mate {
-            Some(mate) if self.half(mate).running => {
+    fn terminate_fused_half(&mut self, slot: u32) {
+        match self.fused_half(slot).mate {
+            Some(mate) if self.fused_half(mate).running => {
                 // The operation runs under the mate's name; both end with it.
-                let (key, failed) = (self.tasks.get(mate).key, Status::ABORTED_FAILED_FUSED.final_());
-                self.stop_all(&[(mate, key)], Ending::Status(failed));
+                let (key, failed) =
+                    (self.tasks.get(mate).key, Status::ABORTED_FAILED_FUSED.with_do_not_retry());
+                self.terminate_tasks(&[(mate, key)], TaskEnding::Status(failed));
             }
-            Some(_) | None => self.end(slot),
+            Some(_) | None => self.finish_terminated(slot),
         }
     }
 
     /// A command is about to end that was told to. If it is half of a pair, so is the other half. A pair whose
     /// operation was on its way may have been done: neither half may be sent again.
-    fn part_halves(&mut self, slot: u32) {
+    fn separate_fused_halves(&mut self, slot: u32) {
         let AfterWait::Half(half_here) = &mut self.tasks.get_mut(slot).job else { return };
         let (mate, ran) = (half_here.mate.take(), half_here.running);
         if ran {
@@ -400,39 +404,41 @@ impl ExecContext {
             queue.half = None;
         }
         let Some(mate) = mate else { return };
-        self.half_mut(mate).mate = None;
+        self.fused_half_mut(mate).mate = None;
         let task = self.tasks.get_mut(mate);
         match task.ending {
-            Ending::No => task.ending = Ending::Status(Status::ABORTED_FAILED_FUSED.final_()),
-            Ending::Silent | Ending::Status(_) => {}
+            TaskEnding::No => {
+                task.ending = TaskEnding::Status(Status::ABORTED_FAILED_FUSED.with_do_not_retry())
+            }
+            TaskEnding::Silent | TaskEnding::Status(_) => {}
         }
         if ran {
             forbid_retry(task);
         }
-        self.end(mate);
+        self.finish_terminated(mate);
     }
 }
 
 fn forbid_retry(task: &mut Task) {
-    if let Ending::Status(status) = task.ending {
-        task.ending = Ending::Status(status.final_());
+    if let TaskEnding::Status(status) = task.ending {
+        task.ending = TaskEnding::Status(status.with_do_not_retry());
     }
 }
 
 /// The first block that a command names; 0 if it names none.
 #[inline]
 fn first_block(sqe: &Sqe) -> u64 {
-    const NAMING: u32 = 1 << Opcode::WRITE.0
+    const OPCODES_WITH_LBA: u32 = 1 << Opcode::WRITE.0
         | 1 << Opcode::READ.0
         | 1 << Opcode::WRITE_UNCORRECTABLE.0
         | 1 << Opcode::COMPARE.0
         | 1 << Opcode::WRITE_ZEROES.0
         | 1 << Opcode::VERIFY.0
         | 1 << Opcode::COPY.0;
-    if sqe.opcode.0 < 32 && NAMING >> sqe.opcode.0 & 1 == 1 { sqe.cdw_pair(10) } else { 0 }
+    if sqe.opcode.0 < 32 && OPCODES_WITH_LBA >> sqe.opcode.0 & 1 == 1 { sqe.cdw_pair(10) } else { 0 }
 }
 
 /// Structures of a page may use what is kept for small replies.
-pub(crate) fn class_of(len: usize) -> Class {
-    if len <= nvme::identify::LEN { Class::Wire } else { Class::Solicited }
+pub(crate) fn memory_class(len: usize) -> MemoryClass {
+    if len <= nvme::identify::IDENTIFY_LEN { MemoryClass::Wire } else { MemoryClass::Solicited }
 }

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvme::Nqn;
-use nvme::log::discovery::{Header, RECORD, Record};
+use nvme::log::discovery::{DiscoveryLogHeader, DiscoveryRecord, RECORD_LEN};
 use volume::PortId;
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromZeros, IntoBytes};
@@ -28,21 +28,25 @@ pub const ENTRIES_MAX: usize = 4096;
 
 impl DiscoveryEntries {
     /// The records that this host sees which came by `local`.
-    fn shown(&self, host: &Nqn, local: SocketAddr) -> impl Iterator<Item = (&DiscoveryEntry, SocketAddr)> {
-        self.entries.iter().filter_map(move |entry| Some((entry, entry.shown(host, local)?)))
+    fn visible_entries(
+        &self,
+        host: &Nqn,
+        local: SocketAddr,
+    ) -> impl Iterator<Item = (&DiscoveryEntry, SocketAddr)> {
+        self.entries.iter().filter_map(move |entry| Some((entry, entry.visible_address(host, local)?)))
     }
 
     /// Whether this host sees the same records in another state.
-    pub fn shows_the_same(&self, other: &DiscoveryEntries, host: &Nqn, local: SocketAddr) -> bool {
+    pub fn is_same_for_host(&self, other: &DiscoveryEntries, host: &Nqn, local: SocketAddr) -> bool {
         let key = |(entry, at): (&DiscoveryEntry, SocketAddr)| {
             (entry.kind, entry.subsystem.clone(), at, entry.port)
         };
-        self.shown(host, local).map(key).eq(other.shown(host, local).map(key))
+        self.visible_entries(host, local).map(key).eq(other.visible_entries(host, local).map(key))
     }
 
     /// How long the log page is for this host which came by `local`, in bytes.
     pub fn log_len(&self, host: &Nqn, local: SocketAddr) -> u64 {
-        (1 + self.shown(host, local).count() as u64) * RECORD as u64
+        (1 + self.visible_entries(host, local).count() as u64) * RECORD_LEN as u64
     }
 
     /// A piece of the log page as this host sees it which came by `local`: the bytes from `offset` on, as far as there
@@ -58,17 +62,17 @@ impl DiscoveryEntries {
                 to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
             }
         };
-        let mut header = Header::new_zeroed();
+        let mut header = DiscoveryLogHeader::new_zeroed();
         header.generation = U64::new(self.generation);
-        header.records = U64::new(self.shown(host, local).count() as u64);
+        header.records = U64::new(self.visible_entries(host, local).count() as u64);
         put(0, header.as_bytes());
-        let begins = |place: usize| (1 + place as u64) * RECORD as u64;
-        for (place, (entry, at)) in self.shown(host, local).enumerate() {
+        let begins = |place: usize| (1 + place as u64) * RECORD_LEN as u64;
+        for (place, (entry, at)) in self.visible_entries(host, local).enumerate() {
             if begins(place) >= end {
                 return;
             }
             if begins(place + 1) > offset {
-                put(begins(place), record(entry, at).as_bytes());
+                put(begins(place), log_record(entry, at).as_bytes());
             }
         }
     }
@@ -78,19 +82,22 @@ impl DiscoveryEntries {
 pub const ADMIN_ENTRIES_MAX: u32 = 128;
 
 /// What the log says of an entry that is found there.
-fn record(entry: &DiscoveryEntry, at: SocketAddr) -> Record {
+fn log_record(entry: &DiscoveryEntry, at: SocketAddr) -> DiscoveryRecord {
     let (subtype, flags) = match entry.kind {
-        EntryKind::Referral => (Record::REFERRAL, 0),
-        EntryKind::Nvm => (Record::NVM, 0),
-        EntryKind::Current => (Record::CURRENT, Record::PERSISTENT | Record::DUPLICATE),
+        EntryKind::Referral => (DiscoveryRecord::SUBTYPE_REFERRAL, 0),
+        EntryKind::Nvm => (DiscoveryRecord::SUBTYPE_NVM, 0),
+        EntryKind::Current => (
+            DiscoveryRecord::SUBTYPE_CURRENT_DISCOVERY,
+            DiscoveryRecord::EFLAGS_PERSISTENT | DiscoveryRecord::EFLAGS_DUPLICATE,
+        ),
     };
     let entries = ADMIN_ENTRIES_MAX as u16;
-    let mut record = Record::tcp(subtype, &entry.subsystem, at, entry.port.0, entries);
+    let mut record = DiscoveryRecord::new_tcp(subtype, &entry.subsystem, at, entry.port.0, entries);
     record.flags = U16::new(flags);
     match entry.tls {
         EntryTls::None => {}
-        EntryTls::Allowed => record.offer_tls(false),
-        EntryTls::Required => record.offer_tls(true),
+        EntryTls::Allowed => record.set_tls_requirement(false),
+        EntryTls::Required => record.set_tls_requirement(true),
     }
     record
 }
@@ -147,7 +154,7 @@ pub enum VisibleTo {
 
 impl DiscoveryEntry {
     /// Where this host, which came by `local`, finds it; `None` if it is not shown.
-    pub fn shown(&self, host: &Nqn, local: SocketAddr) -> Option<SocketAddr> {
+    pub fn visible_address(&self, host: &Nqn, local: SocketAddr) -> Option<SocketAddr> {
         let allowed = match &self.hosts {
             VisibleTo::All => true,
             VisibleTo::These(these) => these.contains(host),
@@ -187,7 +194,7 @@ mod tests {
     fn an_unspecified_address_is_shown_as_the_one_that_the_host_came_by() {
         let host = Nqn::parse("nqn.host").unwrap();
         let shown = |entry: &str, local: &str| {
-            let at = self::entry(entry, VisibleTo::All).shown(&host, local.parse().unwrap());
+            let at = self::entry(entry, VisibleTo::All).visible_address(&host, local.parse().unwrap());
             at.map(|at| at.to_string())
         };
         assert_eq!(shown("192.0.2.1:4420", "198.51.100.7:8009").unwrap(), "192.0.2.1:4420");
@@ -200,7 +207,7 @@ mod tests {
         assert_eq!(shown("127.0.0.1:4420", "[::1]:8009").unwrap(), "127.0.0.1:4420");
         let referral =
             DiscoveryEntry { kind: EntryKind::Referral, ..self::entry("127.0.0.1:8010", VisibleTo::All) };
-        assert!(referral.shown(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
+        assert!(referral.visible_address(&host, "198.51.100.7:8009".parse().unwrap()).is_some());
     }
 
     #[test]
@@ -210,7 +217,7 @@ mod tests {
             [(EntryTls::None, 0, 0), (EntryTls::Allowed, 2, 2), (EntryTls::Required, 1, 2)]
         {
             let entry = DiscoveryEntry { tls, ..entry("192.0.2.1:4420", VisibleTo::All) };
-            let record = record(&entry, local);
+            let record = log_record(&entry, local);
             assert_eq!((record.requirements & 3, record.specific[0]), (requirements, sectype));
             assert_eq!(record.wants_tls(), tls == EntryTls::Required);
         }
@@ -225,12 +232,12 @@ mod tests {
         let entries = vec![port(4420), hidden, port(4421), port(4422)];
         let book = DiscoveryEntries { generation: 7, entries };
         let len = book.log_len(&host, local) as usize;
-        assert_eq!(len, 4 * RECORD);
+        assert_eq!(len, 4 * RECORD_LEN);
         let mut whole = vec![0; len];
         book.copy_log(&host, local, 0, &mut whole);
         assert_eq!((whole[0], whole[8]), (7, 3));
-        assert!(whole[3 * RECORD..].windows(4).any(|bytes| bytes == b"4422"));
-        for size in [4, 1000, RECORD, 2500, len] {
+        assert!(whole[3 * RECORD_LEN..].windows(4).any(|bytes| bytes == b"4422"));
+        for size in [4, 1000, RECORD_LEN, 2500, len] {
             for offset in (0..=len).step_by(size) {
                 let mut piece = vec![0xaa; size];
                 book.copy_log(&host, local, offset as u64, &mut piece);
@@ -246,7 +253,7 @@ mod tests {
         let [a, b] = ["nqn.a", "nqn.b"].map(|name| Nqn::parse(name).unwrap());
         let entry = entry("192.0.2.1:4420", VisibleTo::These([a.clone()].into()));
         let local = "192.0.2.1:8009".parse().unwrap();
-        assert!(entry.shown(&a, local).is_some());
-        assert!(entry.shown(&b, local).is_none());
+        assert!(entry.visible_address(&a, local).is_some());
+        assert!(entry.visible_address(&b, local).is_none());
     }
 }

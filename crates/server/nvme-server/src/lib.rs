@@ -5,7 +5,7 @@
 //! shard. Commands arrive by `start`, payload by `data`, completed operations by `done`, answers of a
 //! volume's home by `answered`. The server's requests leave as [`Step`]s, in order. Each command gets exactly
 //! one of `Step::Respond` and `Step::Retire`, except on the fast path: there the caller answers, and reports
-//! it by [`Server::count_fast_path`].
+//! it by [`Server::count_inline_io`].
 //!
 //! A namespace *is* a volume: through any subsystem and protocol its reservations, blocks and identity are
 //! the same. Only `status.rs` translates the volume's refusals and faults into status.
@@ -42,7 +42,7 @@ mod task;
 #[cfg(test)]
 mod tests;
 
-pub use authentication::Authentication;
+pub use authentication::RequiredAuthentication;
 pub use context::VolumeInfo;
 pub use discovery::ADMIN_ENTRIES_MAX;
 pub use exec::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX, UNCORRECTABLE_MAX_POWER};
@@ -54,4 +54,4 @@ pub use spec::{
     ANA_GROUPS_MAX, ControllerLimits, ControllerSpec, DiscoverySpec, HostIdentity, IoQueueConnect,
     KeepAliveLimits, NAMESPACES_MAX, NamespaceEntry, QUEUES_MAX, QueueSpec, Subsystem, namespaces_max,
 };
-pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerList, ControllerStep, QueueKey, Step};
+pub use step::{CommandKey, ComputeId, ControllerEnd, ControllerListQuery, ControllerStep, QueueKey, Step};

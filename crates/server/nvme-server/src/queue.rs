@@ -62,24 +62,24 @@ impl Queues {
     }
 
     /// Takes a queue out that is closing and has no commands left.
-    pub(crate) fn take_if_done(&mut self, key: QueueKey) -> Option<Queue> {
+    pub(crate) fn remove_if_done(&mut self, key: QueueKey) -> Option<Queue> {
         self.all.get_mut(key.0 as usize)?.take_if(|queue| queue.closing && queue.live == 0)
     }
 
     /// Enters an I/O queue under its controller and queue slot.
-    pub(crate) fn join(&mut self, name: (u16, u16), key: QueueKey) {
+    pub(crate) fn register_io_queue(&mut self, name: (u16, u16), key: QueueKey) {
         self.joined.insert(name, key);
     }
 
     /// Takes it out again, unless another stands there by now.
-    pub(crate) fn part(&mut self, name: (u16, u16), key: QueueKey) {
+    pub(crate) fn unregister_io_queue(&mut self, name: (u16, u16), key: QueueKey) {
         if self.joined.get(&name) == Some(&key) {
             self.joined.remove(&name);
         }
     }
 
     /// The open I/O queue that a controller's message means.
-    pub(crate) fn find_joined(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
+    pub(crate) fn find_registered(&self, cntlid: u16, association: u64, queue_slot: u16) -> Option<QueueKey> {
         let key = *self.joined.get(&(cntlid, queue_slot))?;
         (self.get(key).spec.association == association).then_some(key)
     }
@@ -162,9 +162,11 @@ impl Queue {
 
     /// Whether a read or write that comes to a queue with a guard is executed and no more: the host has
     /// authenticated, and the controller has heard of commands lately.
-    pub(crate) fn is_fast_path_open(&self, now: Time) -> bool {
+    pub(crate) fn may_use_fast_path(&self, now: Time) -> bool {
         let is_reported = self.spec.traffic_ms == 0 || now < self.next_traffic_notice;
-        self.spec.qid != 0 && is_reported && self.guard.as_ref().is_some_and(QueueAuthentication::is_open)
+        self.spec.qid != 0
+            && is_reported
+            && self.guard.as_ref().is_some_and(QueueAuthentication::is_authenticated)
     }
 
     /// Whether its host must come again over TLS before it is served whole.
@@ -182,17 +184,17 @@ impl Queue {
 
     /// Where the command is, or was.
     #[inline]
-    pub(crate) fn recall(&self, key: CommandKey) -> Option<u32> {
+    pub(crate) fn slot_of(&self, key: CommandKey) -> Option<u32> {
         self.slots.get(key.tag as u32 as usize).copied()
     }
 
     /// Where its commands are, or were.
-    pub(crate) fn slots(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn command_slots(&self) -> impl Iterator<Item = u32> + '_ {
         self.slots.iter().copied().filter(|slot| *slot != u32::MAX)
     }
 
     #[inline]
-    pub(crate) fn remember(&mut self, now: Time, key: CommandKey, slot: u32) {
+    pub(crate) fn note_command_started(&mut self, now: Time, key: CommandKey, slot: u32) {
         let at = key.tag as u32 as usize;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, u32::MAX);
@@ -208,7 +210,7 @@ impl Queue {
 
     /// A command has ended.
     #[inline]
-    pub(crate) fn forget(&mut self, now: Time) {
+    pub(crate) fn note_command_ended(&mut self, now: Time) {
         self.live -= 1;
         if self.live == 0 {
             self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
@@ -218,7 +220,7 @@ impl Queue {
     /// Counts a task that is answered. Refused commands, admin commands and the fast path have no task; every
     /// answer except the fast path's passes [`Server::poll_step`](crate::Server::poll_step).
     #[inline]
-    pub(crate) fn count(&mut self, now: Time, task: &Task, completion: Completion) {
+    pub(crate) fn count_completion(&mut self, now: Time, task: &Task, completion: Completion) {
         if !completion.status.is_success() {
             let failure = CommandFailure {
                 at: now,
@@ -227,7 +229,7 @@ impl Queue {
                 lba: task.lba,
                 nsid: task.nsid,
             };
-            return self.fail(failure);
+            return self.note_failure(failure);
         }
         match task.tally {
             CountedAs::No => {}
@@ -243,10 +245,10 @@ impl Queue {
     }
 
     /// Notes a failure.
-    pub(crate) fn fail(&mut self, failure: CommandFailure) {
+    pub(crate) fn note_failure(&mut self, failure: CommandFailure) {
         let Status(bits) = failure.status;
         // Blocks that differ from what a host expects are no error of the medium.
-        if failure.status.kind() == 2 && bits & 0x7ff != Status::COMPARE_FAILURE.0 {
+        if failure.status.status_code_type() == 2 && bits & 0x7ff != Status::COMPARE_FAILURE.0 {
             self.counters.media_errors += 1;
         }
         if self.failures.len() == FAILURES_MAX {
@@ -257,7 +259,7 @@ impl Queue {
     }
 
     /// What it has done, and what failed since it was asked last.
-    pub(crate) fn report(&mut self, now: Time) -> QueueReport {
+    pub(crate) fn take_report(&mut self, now: Time) -> QueueReport {
         if self.live > 0 {
             self.counters.busy_ns += now.since(self.busy_since).as_nanos() as u64;
             self.busy_since = now;

@@ -114,7 +114,7 @@ pub struct QueueCounters {
 impl QueueCounters {
     /// Both together.
     #[must_use]
-    pub fn plus(self, other: QueueCounters) -> QueueCounters {
+    pub fn sum(self, other: QueueCounters) -> QueueCounters {
         QueueCounters {
             reads: self.reads + other.reads,
             writes: self.writes + other.writes,

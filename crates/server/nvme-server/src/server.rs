@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use buf::Cx;
 use volume::{Requester, ShardId, View, ViewUpdate, VolumeId};
 
-use crate::context::{ExecContext, Volume, VolumeInfo};
+use crate::context::{ExecContext, ServedVolume, VolumeInfo};
 use crate::controller::Controllers;
 use crate::queue_message::{CommandFailure, QueueCounters};
 use crate::spec::QueueSpec;
 use crate::step::{ComputeId, QueueKey, Step};
-use crate::task::Ending;
+use crate::task::TaskEnding;
 
 /// The NVMe server of one shard.
 #[derive(Debug)]
@@ -49,7 +49,7 @@ impl Server {
     /// Makes a volume known to this shard. One that is known already stays as it is.
     pub fn add_volume(&mut self, info: VolumeInfo, view: View) {
         let volume = info.facts.id;
-        let _ = self.context.volumes.insert(volume, Volume { info, view, report: None });
+        let _ = self.context.volumes.insert(volume, ServedVolume { info, view, report: None });
     }
 
     /// Serves a volume no more: commands on it end, its namespaces are not there.
@@ -69,12 +69,12 @@ impl Server {
     }
 
     /// Whether a queue's controller has a namespace that is this volume.
-    pub fn reaches(&self, key: QueueKey, volume: VolumeId) -> bool {
+    pub fn reaches_volume(&self, key: QueueKey, volume: VolumeId) -> bool {
         self.context.queues.get(key).spec.namespaces.iter().any(|entry| entry.volume == volume)
     }
 
     /// What a queue has done since it was opened; zeroes if it is gone.
-    pub fn counters(&self, key: QueueKey) -> QueueCounters {
+    pub fn queue_counters(&self, key: QueueKey) -> QueueCounters {
         self.context.queues.find(key).map_or_else(QueueCounters::default, |queue| queue.counters)
     }
 
@@ -85,15 +85,15 @@ impl Server {
         let key = self.context.insert_queue(cx.pool, spec);
         self.start_authentication(key);
         if !is_admin {
-            self.context.note_opened(key);
+            self.context.notify_queue_opened(key);
         }
         key
     }
 
-    /// Gives a queue up that was let in by [`Server::join`] and never opened: its link was lost on
+    /// Gives a queue up that was let in by `admit_io_queue` and never opened: its link was lost on
     /// the way, or there was no memory for it. On any shard.
-    pub fn give_up(&mut self, spec: &QueueSpec) {
-        self.context.give_up(spec);
+    pub fn abandon_queue(&mut self, spec: &QueueSpec) {
+        self.context.abandon_queue(spec);
     }
 
     /// Ends a queue: all its commands end by `Step::Retire`, and with the last of them its key.
@@ -107,17 +107,17 @@ impl Server {
         let QueueSpec { cntlid, qid, .. } = queue.spec;
         self.close_authentication(key);
         if qid == 0 {
-            self.controllers.admin_closed(&mut self.context.steps, cntlid, key);
+            self.controllers.handle_admin_queue_closed(&mut self.context.steps, cntlid, key);
         }
-        self.context.stop_all(&self.context.commands_of(key, |_| true), Ending::Silent);
-        self.context.forget_if_done(key);
+        self.context.terminate_tasks(&self.context.commands_of(key, |_| true), TaskEnding::Silent);
+        self.context.remove_queue_if_done(key);
     }
 
     /// Whether a queue's host knows of delays before it tries a command again.
-    pub(crate) fn delays_retries(&self, key: QueueKey) -> bool {
+    pub(crate) fn supports_retry_delay(&self, key: QueueKey) -> bool {
         let spec = &self.context.queues.get(key).spec;
         match self.controllers.find(spec.cntlid) {
-            Some(controller) if spec.qid == 0 => controller.features.delays_retries(),
+            Some(controller) if spec.qid == 0 => controller.features.supports_retry_delay(),
             Some(_) | None => spec.delays_retries,
         }
     }
@@ -127,14 +127,14 @@ impl Server {
     pub(crate) fn note_failure(&mut self, key: QueueKey, failure: CommandFailure) {
         let QueueSpec { cntlid, qid, .. } = self.context.queues.get(key).spec;
         match self.controllers.find_mut(cntlid) {
-            Some(controller) if qid == 0 => controller.errors.add(0, vec![failure], 1),
-            Some(_) | None => self.context.queues.get_mut(key).fail(failure),
+            Some(controller) if qid == 0 => controller.errors.add_failures(0, vec![failure], 1),
+            Some(_) | None => self.context.queues.get_mut(key).note_failure(failure),
         }
     }
 
     /// The volume has changed: takes the new view over, and ends the commands that the change ends.
     pub fn update_view(&mut self, volume: VolumeId, update: &ViewUpdate) {
         self.context.update_view(volume, update);
-        self.controllers.notify(&mut self.context, volume, update);
+        self.controllers.notify_hosts(&mut self.context, volume, update);
     }
 }

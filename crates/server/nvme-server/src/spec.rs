@@ -6,11 +6,11 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use nvme::auth::ConcatenationPolicy;
-use nvme::fabrics::Connected;
+use nvme::fabrics::ConnectResult;
 use nvme::{Completion, HostId, Nqn, TransferMax};
 use volume::{Requester, ShardId, VolumeId};
 
-use crate::authentication::Authentication;
+use crate::authentication::RequiredAuthentication;
 use crate::discovery::DiscoveryEntries;
 
 /// An NVM subsystem, as every controller of it says.
@@ -58,7 +58,7 @@ pub struct NamespaceEntry {
 }
 
 /// The least unit of keep-alive timeouts, as Identify tells it in units of 100 ms (KAS).
-pub(crate) const KAS: u16 = 10;
+pub(crate) const KEEP_ALIVE_GRANULARITY: u16 = 10;
 
 /// A host, as its Connect names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +107,7 @@ impl KeepAliveLimits {
     /// What a host gets that asks for `kato_ms`: rounded up to the unit that Identify tells; `None` if
     /// it is refused.
     pub fn granted(self, kato_ms: u32) -> Option<u32> {
-        let unit = u32::from(KAS) * 100;
+        let unit = u32::from(KEEP_ALIVE_GRANULARITY) * 100;
         if self.most_ms.is_some_and(|most| kato_ms == 0 || kato_ms > most) {
             return None;
         }
@@ -145,8 +145,8 @@ pub struct ControllerSpec {
     /// Set for a discovery controller.
     pub discovery: Option<DiscoverySpec>,
     /// Set if the host authenticates: each of its queues then does, before it is served, unless it is known by a
-    /// generated PSK ([`Authentication::is_required`]).
-    pub auth: Option<Arc<Authentication>>,
+    /// generated PSK ([`RequiredAuthentication::is_required`]).
+    pub auth: Option<Arc<RequiredAuthentication>>,
 }
 
 impl ControllerSpec {
@@ -207,7 +207,7 @@ pub struct QueueSpec {
     /// 16h, ACRE).
     pub delays_retries: bool,
     /// How the host authenticates, if it does.
-    pub auth: Option<Arc<Authentication>>,
+    pub auth: Option<Arc<RequiredAuthentication>>,
 }
 
 impl QueueSpec {
@@ -230,12 +230,12 @@ impl QueueSpec {
     }
 
     /// How the Connect that made the queue is answered, once the queue is open.
-    pub fn connected(&self) -> Completion {
+    pub fn connect_completion(&self) -> Completion {
         // Of the two only one is set (NVMe Base 2.1 figure 751): ASCR implies authentication.
         let secure_channel = self.qid == 0
             && self.auth.as_ref().is_some_and(|auth| auth.concatenation == ConcatenationPolicy::Required);
         let authenticate = !secure_channel && self.must_authenticate();
-        Connected { cntlid: self.cntlid, authenticate, secure_channel }.into()
+        ConnectResult { cntlid: self.cntlid, authenticate, secure_channel }.into()
     }
 
     /// Whether the host must authenticate before the queue is served.

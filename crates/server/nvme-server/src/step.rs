@@ -1,6 +1,6 @@
 //! Requests of the server to its caller, as values.
 
-use nvme::auth::{DhComputation, Explanation};
+use nvme::auth::{DhComputation, FailureExplanation};
 use nvme::tls::GeneratedPsk;
 use nvme::{Completion, Nqn};
 use volume::{CommandStep, ShardId};
@@ -14,13 +14,13 @@ pub type Step = CommandStep<CommandKey, Completion, ControllerStep>;
 /// What is to be done for controllers and queues.
 #[derive(Debug)]
 pub enum ControllerStep {
-    /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::controllers_here)), and
-    /// give each answer to [`Server::handle_controllers`](crate::Server::handle_controllers). Void once the command has ended.
+    /// Ask every shard, this one too, which controllers it has ([`Server::controllers_here`](crate::Server::local_controllers)), and
+    /// give each answer to [`Server::handle_controllers`](crate::Server::handle_shard_controllers). Void once the command has ended.
     ListControllers {
         /// The question's number.
         id: u64,
         /// Which controllers are asked for.
-        of: ControllerList,
+        of: ControllerListQuery,
     },
     /// Carry this to a shard, perhaps this one; `Server::handle_queue_message` follows there. Messages for one
     /// shard stay in order.
@@ -79,7 +79,7 @@ pub enum ControllerStep {
 
 /// Which controllers are asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ControllerList {
+pub struct ControllerListQuery {
     /// Those of this subsystem,
     pub subsystem: Nqn,
     /// and of them those that this namespace is attached to.
@@ -100,7 +100,7 @@ pub enum ControllerEnd {
     /// The host requested authentication of the controller, for which no key is configured.
     NoControllerKey,
     /// The host did not accept the controller's response, or gave up for another reason.
-    RefusedByHost(Explanation),
+    RefusedByHost(FailureExplanation),
     /// Too much waits to be computed for hosts that have still to authenticate.
     Overloaded,
     /// We ended it: its subsystem, its host's leave or its port is gone.

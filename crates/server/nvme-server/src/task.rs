@@ -11,7 +11,7 @@ pub(crate) const TASKS_MAX: usize = 262_144;
 
 /// What a command waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum TaskPhase {
     /// Payload from the host.
     Data,
     /// The end of an operation.
@@ -24,7 +24,7 @@ pub(crate) enum Phase {
 
 /// How a command ends whose work is not wanted any more, as soon as what it waits for is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum TaskEnding {
     /// It goes on.
     No,
     /// Without an answer.
@@ -65,18 +65,18 @@ pub(crate) struct Task {
     /// How much the command moves, in bytes.
     pub(crate) bytes: u32,
     pub(crate) cid: u16,
-    pub(crate) phase: Phase,
+    pub(crate) phase: TaskPhase,
     pub(crate) tally: CountedAs,
     /// The host may only read this namespace.
     pub(crate) read_only: bool,
-    pub(crate) ending: Ending,
+    pub(crate) ending: TaskEnding,
     pub(crate) job: AfterWait,
 }
 
 impl ServerTask for Task {
     type Key = CommandKey;
     const ID_SPACE: IdSpace = IdSpace::Nvme;
-    const MAX: usize = TASKS_MAX;
+    const TASKS_MAX: usize = TASKS_MAX;
 
     #[inline]
     fn key(&self) -> CommandKey {

@@ -22,7 +22,7 @@ pub(crate) enum AfterOperation {
     /// WRITE AND VERIFY: what was written is verified.
     VerifyAfterWrite,
     /// VERIFY against one block.
-    CompareOne(Box<CompareOne>),
+    CompareOne(Box<RepeatedCompare>),
     /// More asks, then the answer.
     Requests(VecDeque<VolumeRequest>),
     /// The medium is ejected.
@@ -30,26 +30,26 @@ pub(crate) enum AfterOperation {
     /// LOG SENSE counts mapped blocks.
     MappedBlockCount(Box<MappedBlockCount>),
     /// EXTENDED COPY.
-    Copy(Box<Copying>),
+    Copy(Box<CopyJob>),
     /// A sanitize: no task of the initiator's, but of the server's own.
-    Sanitize(Box<Sanitizing>),
+    Sanitize(Box<SanitizeJob>),
     /// A flush behind a command that was answered: likewise the server's own.
-    Background(Box<Background>),
+    Background(Box<BackgroundOp>),
 }
 
 /// VERIFY with BYTCHK 11b on its way: the same block over and over.
 #[derive(Debug)]
-pub(crate) struct CompareOne {
+pub(crate) struct RepeatedCompare {
     /// What is not compared yet.
     pub(crate) rest: Span,
 }
 
 /// A copy on its way.
 #[derive(Debug)]
-pub(crate) struct Copying {
+pub(crate) struct CopyJob {
     /// Its list identifier, if RECEIVE COPY RESULTS may ask about it.
     pub(crate) id: Option<u8>,
-    pub(crate) runs: Vec<CopyRun>,
+    pub(crate) runs: Vec<CheckedSegment>,
     /// The run that is worked on.
     pub(crate) index: usize,
     /// Bytes of that run that are copied.
@@ -80,7 +80,7 @@ pub(crate) enum CopyStage {
 
 /// A checked segment; places are in bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct CopyRun {
+pub(crate) struct CheckedSegment {
     pub(crate) source: VolumeId,
     pub(crate) source_at: u64,
     pub(crate) destination: VolumeId,
@@ -90,7 +90,7 @@ pub(crate) struct CopyRun {
 
 /// A sanitize on its way.
 #[derive(Debug)]
-pub(crate) struct Sanitizing {
+pub(crate) struct SanitizeJob {
     /// The command that began it, and waits for it. Not by its key: the nexus may be another's by then.
     pub(crate) asker: IoId,
     pub(crate) sanitize: Sanitize,
@@ -119,7 +119,7 @@ pub(crate) struct MappedBlockCount {
 
 /// Who is to hear of an operation that fails.
 #[derive(Debug)]
-pub(crate) struct Background {
+pub(crate) struct BackgroundOp {
     pub(crate) nexus: NexusKey,
     /// The LUN that it came by, and which making of it: a nexus and a LUN of the same number may be
     /// others' by the time that the flush ends, the serial number never is.

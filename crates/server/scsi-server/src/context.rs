@@ -8,17 +8,17 @@ use std::collections::VecDeque;
 use buf::{Payload, Pool};
 use scsi::Command;
 use scsi::cdb::PrOutAction;
-use scsi::copy::CopyState;
+use scsi::extended_copy::CopyState;
 use scsi::sense::Sense;
 use volume::{Io, Op, Refusal, RequestId, ShardId, TaskTable, VolumeId, VolumeMap, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
-use crate::functions::Functions;
 use crate::nexus::{LunState, NexusSpec, NexusState};
-use crate::order::Attribute;
+use crate::pending_functions::PendingFunctions;
 use crate::status;
 use crate::step::{NexusKey, Reply, Step, TaskKey};
-use crate::task::{Ending, Phase, Task};
+use crate::task::{Task, TaskEnding, TaskPhase};
+use crate::task_set::ExecutedAttribute;
 use crate::unit::LogicalUnit;
 
 /// What executing a command may use.
@@ -29,7 +29,7 @@ pub(crate) struct ExecContext {
     pub(crate) nexuses: Vec<Option<NexusState>>,
     pub(crate) tasks: TaskTable<Task>,
     pub(crate) steps: VecDeque<Step>,
-    pub(crate) functions: Functions,
+    pub(crate) functions: PendingFunctions,
     /// Copies that run.
     pub(crate) copies: u8,
     /// The shard's memory, from the first call that shows it.
@@ -46,14 +46,14 @@ impl ExecContext {
             nexuses: Vec::new(),
             tasks: TaskTable::default(),
             steps: VecDeque::new(),
-            functions: Functions::default(),
+            functions: PendingFunctions::default(),
             copies: 0,
             pool: None,
             ready: VecDeque::new(),
         }
     }
 
-    pub(crate) fn place(&mut self, state: NexusState) -> NexusKey {
+    pub(crate) fn insert_nexus(&mut self, state: NexusState) -> NexusKey {
         let at = match self.nexuses.iter().position(Option::is_none) {
             Some(at) => at,
             None => {
@@ -71,7 +71,7 @@ impl ExecContext {
     /// operations whose data is for no initiator, or that outlive the nexus that asked.
     pub(crate) fn open_internal_nexus(&mut self, of: NexusKey) -> NexusKey {
         let spec = NexusSpec { luns: Vec::new(), ..self.nexus(of).clone() };
-        self.place(NexusState::new(spec, Vec::new()))
+        self.insert_nexus(NexusState::new(spec, Vec::new()))
     }
 
     pub(crate) fn close_internal_nexus(&mut self, key: NexusKey) {
@@ -91,13 +91,13 @@ impl ExecContext {
             io_volume: volume,
             lun: 0,
             serial: 0,
-            attribute: Attribute::Simple,
+            attribute: ExecutedAttribute::Simple,
             command,
             data_in: 0,
             data_out: 0,
             read_only: false,
-            phase: Phase::VolumeRequest,
-            ending: Ending::No,
+            phase: TaskPhase::VolumeRequest,
+            ending: TaskEnding::No,
             job,
         });
         if own.is_none() {
@@ -115,11 +115,11 @@ impl ExecContext {
 
     /// Who a nexus is.
     pub(crate) fn nexus(&self, key: NexusKey) -> &NexusSpec {
-        &self.state(key).spec
+        &self.nexus_state(key).spec
     }
 
     #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
-    pub(crate) fn state(&self, key: NexusKey) -> &NexusState {
+    pub(crate) fn nexus_state(&self, key: NexusKey) -> &NexusState {
         self.nexuses
             .get(key.0 as usize)
             .and_then(Option::as_ref)
@@ -127,7 +127,7 @@ impl ExecContext {
     }
 
     #[expect(clippy::expect_used, reason = "a key names its nexus until the nexus and its tasks are gone")]
-    pub(crate) fn state_mut(&mut self, key: NexusKey) -> &mut NexusState {
+    pub(crate) fn nexus_state_mut(&mut self, key: NexusKey) -> &mut NexusState {
         self.nexuses
             .get_mut(key.0 as usize)
             .and_then(Option::as_mut)
@@ -136,10 +136,10 @@ impl ExecContext {
 
     /// What is kept of a LUN, if neither the nexus nor the LUN has gone meanwhile.
     pub(crate) fn lun_if_open(&mut self, key: NexusKey, lun: u16, serial: u32) -> Option<&mut LunState> {
-        self.nexuses.get_mut(key.0 as usize)?.as_mut()?.lun(lun, serial)
+        self.nexuses.get_mut(key.0 as usize)?.as_mut()?.lun_state_mut(lun, serial)
     }
 
-    pub(crate) fn unit(&self, volume: VolumeId) -> Option<&LogicalUnit> {
+    pub(crate) fn logical_unit(&self, volume: VolumeId) -> Option<&LogicalUnit> {
         self.units.get(volume)
     }
 
@@ -148,9 +148,9 @@ impl ExecContext {
         clippy::expect_used,
         reason = "when a unit goes, its tasks are told to end, and do nothing more"
     )]
-    pub(crate) fn unit_of(&self, slot: u32) -> &LogicalUnit {
+    pub(crate) fn logical_unit_of(&self, slot: u32) -> &LogicalUnit {
         let volume = self.tasks.get(slot).volume;
-        self.unit(volume).expect("when a unit goes, its tasks are told to end")
+        self.logical_unit(volume).expect("when a unit goes, its tasks are told to end")
     }
 
     /// The nexus of a task.
@@ -164,73 +164,76 @@ impl ExecContext {
         self.pool.as_ref().expect("a command came with the memory")
     }
 
-    pub(crate) fn find(&self, key: TaskKey) -> Option<u32> {
-        let slot = self.nexuses.get(key.nexus.0 as usize)?.as_ref()?.recall(key)?;
-        self.tasks.check(slot, key)
+    pub(crate) fn find_task(&self, key: TaskKey) -> Option<u32> {
+        let slot = self.nexuses.get(key.nexus.0 as usize)?.as_ref()?.task_slot(key)?;
+        self.tasks.slot_if_key(slot, key)
     }
 
     /// Ends a task with an answer.
-    pub(crate) fn respond(&mut self, slot: u32, mut reply: Reply) {
-        reply.descriptor = self.unit(self.tasks.get(slot).volume).is_some_and(LogicalUnit::descriptor_sense);
-        let task = self.remove(slot);
+    pub(crate) fn complete_task(&mut self, slot: u32, mut reply: Reply) {
+        reply.descriptor =
+            self.logical_unit(self.tasks.get(slot).volume).is_some_and(LogicalUnit::uses_descriptor_sense);
+        let task = self.remove_task(slot);
         reply.fence |= ends_others_tasks(&task.command);
-        self.answer(task.key, reply);
-        self.functions.task_ended(task.key, &mut self.steps);
+        self.push_response(task.key, reply);
+        self.functions.note_task_ended(task.key, &mut self.steps);
     }
 
     /// Ends a task without one.
-    pub(crate) fn retire(&mut self, slot: u32) {
-        let task = self.remove(slot);
+    pub(crate) fn retire_task(&mut self, slot: u32) {
+        let task = self.remove_task(slot);
         self.steps.push_back(Step::Retire { command: task.key });
-        self.functions.task_ended(task.key, &mut self.steps);
+        self.functions.note_task_ended(task.key, &mut self.steps);
     }
 
-    pub(crate) fn remove(&mut self, slot: u32) -> Task {
-        self.forget_copy(slot);
+    pub(crate) fn remove_task(&mut self, slot: u32) -> Task {
+        self.end_copy_record(slot);
         let task = self.tasks.take(slot);
         let state = self.nexuses.get_mut(task.key.nexus.0 as usize).and_then(Option::as_mut);
-        if let Some(LunState { order, .. }) = state.and_then(|state| state.lun(task.lun, task.serial)) {
-            order.leave(slot, task.attribute);
-            while let Some(next) = order.next() {
+        if let Some(LunState { order, .. }) =
+            state.and_then(|state| state.lun_state_mut(task.lun, task.serial))
+        {
+            order.remove_task(slot, task.attribute);
+            while let Some(next) = order.next_startable() {
                 self.ready.push_back((next, self.tasks.get(next).key));
             }
         }
         task
     }
 
-    pub(crate) fn answer(&mut self, task: TaskKey, reply: Reply) {
+    pub(crate) fn push_response(&mut self, task: TaskKey, reply: Reply) {
         self.steps.push_back(Step::Respond { command: task, reply });
     }
 
     /// Ends a task with CHECK CONDITION.
-    pub(crate) fn check(&mut self, slot: u32, sense: Sense) {
-        self.respond(slot, Reply::check(sense));
+    pub(crate) fn respond_check_condition(&mut self, slot: u32, sense: Sense) {
+        self.complete_task(slot, Reply::check_condition(sense));
     }
 
     /// Ends a task that the volume refused.
-    pub(crate) fn refuse(&mut self, slot: u32, refusal: Refusal) {
-        self.respond(slot, status::refused(refusal));
+    pub(crate) fn respond_refused(&mut self, slot: u32, refusal: Refusal) {
+        self.complete_task(slot, status::reply_for_refusal(refusal));
     }
 
     /// Asks the initiator for the first `len` bytes of a task's payload.
-    pub(crate) fn receive(&mut self, slot: u32, len: u32) {
+    pub(crate) fn request_payload(&mut self, slot: u32, len: u32) {
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Data;
+        task.phase = TaskPhase::Data;
         self.steps.push_back(Step::Receive { command: task.key, at: 0, len });
     }
 
     /// Starts an operation for a task on its own volume.
-    pub(crate) fn submit(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
+    pub(crate) fn submit_op(&mut self, slot: u32, op: Op, payload: Payload, want: u32) {
         let task = self.tasks.get(slot);
         if task.read_only && op.is_write() {
-            return self.refuse(slot, Refusal::ReadOnly);
+            return self.respond_refused(slot, Refusal::ReadOnly);
         }
         let (key, volume) = (task.key, task.volume);
-        self.submit_as(slot, key, volume, op, payload, want);
+        self.submit_op_as(slot, key, volume, op, payload, want);
     }
 
     /// Starts an operation for a task, on any volume, in the name of `name`.
-    pub(crate) fn submit_as(
+    pub(crate) fn submit_op_as(
         &mut self,
         slot: u32,
         name: TaskKey,
@@ -241,31 +244,31 @@ impl ExecContext {
     ) {
         let id = self.tasks.io_id(slot);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::Io;
+        task.phase = TaskPhase::Io;
         task.io_volume = volume;
-        let epoch = self.unit(volume).map_or_else(Default::default, |unit| unit.view.epoch);
+        let epoch = self.logical_unit(volume).map_or_else(Default::default, |unit| unit.view.epoch);
         let (to_peer, io) = (matches!(op, Op::Read(_)), Io { id, epoch, op, payload });
         self.steps.push_back(Step::Io { command: name, volume, io, want, to_peer });
     }
 
     /// Asks the home of a task's volume. Who may only read changes nothing for others.
-    pub(crate) fn request(&mut self, slot: u32, request: VolumeRequest) {
-        if self.tasks.get(slot).read_only && changes_others(&request) {
-            return self.refuse(slot, Refusal::ReadOnly);
+    pub(crate) fn request_volume_change(&mut self, slot: u32, request: VolumeRequest) {
+        if self.tasks.get(slot).read_only && changes_shared_state(&request) {
+            return self.respond_refused(slot, Refusal::ReadOnly);
         }
         let id = RequestId(self.tasks.io_id(slot).0);
         let task = self.tasks.get_mut(slot);
-        task.phase = Phase::VolumeRequest;
+        task.phase = TaskPhase::VolumeRequest;
         self.steps.push_back(Step::VolumeRequest { volume: task.volume, id, request });
     }
 
     /// A task goes: if it was a copy, there is room for another, and what did not end well has failed.
-    fn forget_copy(&mut self, slot: u32) {
+    fn end_copy_record(&mut self, slot: u32) {
         let task = self.tasks.get(slot);
         let AfterOperation::Copy(copy) = &task.job else { return };
         let (id, nexus) = (copy.id, task.key.nexus);
         self.copies -= 1;
-        if let Some(copy) = id.and_then(|id| self.state_mut(nexus).copy(id))
+        if let Some(copy) = id.and_then(|id| self.nexus_state_mut(nexus).copy_record_mut(id))
             && copy.status.state == CopyState::InProgress
         {
             copy.status.state = CopyState::Failed;
@@ -279,7 +282,7 @@ fn ends_others_tasks(command: &Command) -> bool {
 }
 
 /// Whether an ask of a host changes what the volume is for others, or what may be read of it.
-fn changes_others(request: &VolumeRequest) -> bool {
+fn changes_shared_state(request: &VolumeRequest) -> bool {
     match request {
         VolumeRequest::SetAccess { .. }
         | VolumeRequest::WriteProtectByHost { .. }

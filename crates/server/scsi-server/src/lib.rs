@@ -1,8 +1,8 @@
 //! A SCSI device server on volumes: SAM's task router, and the execution of SPC and SBC commands.
 //!
 //! One [`Server`] lives on each shard and serves every I_T nexus of that shard. It is independent of the
-//! transport: tasks arrive by [`Server::start`], payload by [`Server::data`], completed operations by
-//! [`Server::done`] and answers of the volume's home by [`Server::answered`]. Its requests leave as
+//! transport: tasks arrive by [`Server::start_command`], payload by [`Server::handle_data`], completed operations by
+//! [`Server::handle_io_done`] and answers of the volume's home by [`Server::handle_volume_answer`]. Its requests leave as
 //! [`Step`]s, in order, from [`Server::poll_step`]. The caller names each task by a [`TaskKey`] and
 //! gets exactly one of `Step::Respond`, `Step::Retire` or [`ManagementEnd`] for it.
 //!
@@ -25,25 +25,25 @@
 )]
 
 mod after_operation;
-mod attention;
 mod context;
 mod exec;
-mod functions;
-mod manage;
 mod nexus;
-mod order;
+mod pending_functions;
 mod server;
 mod status;
 mod step;
 mod task;
+mod task_management;
+mod task_set;
 #[cfg(test)]
 mod tests;
 mod unit;
+mod unit_attention;
 
-pub use attention::Attentions;
-pub use nexus::{LunEntry, NexusSpec, Product, TargetPort};
-pub use order::TaskAttribute;
+pub use nexus::{InquiryProduct, LunEntry, NexusSpec, TargetPort};
 pub use server::Server;
-pub use step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
+pub use step::{ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
 pub use task::IncomingCommand;
+pub use task_set::TaskAttribute;
 pub use unit::UnitSpec;
+pub use unit_attention::UnitAttentions;

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use scsi::copy::CopyStatus;
+use scsi::extended_copy::CopyStatus;
 use scsi::sense::{AdditionalSenseCode, Sense};
 use scsi::status::Status;
 use volume::{PortId, Requester, VolumeId};
 
-use crate::attention::Attentions;
-use crate::order::TaskSet;
 use crate::step::{NexusKey, TaskKey};
+use crate::task_set::TaskSet;
+use crate::unit_attention::UnitAttentions;
 
 /// One LUN of a nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct LunEntry {
 
 /// What INQUIRY shows: printable ASCII.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Product {
+pub struct InquiryProduct {
     /// T10 vendor identification, at most 8 characters.
     pub vendor: String,
     /// Product identification, at most 16 characters.
@@ -33,10 +33,10 @@ pub struct Product {
     pub revision: String,
 }
 
-impl Default for Product {
+impl Default for InquiryProduct {
     /// This project's.
     fn default() -> Self {
-        Product { vendor: "BLOCKWIR".into(), product: "Volume".into(), revision: "0".into() }
+        InquiryProduct { vendor: "BLOCKWIR".into(), product: "Volume".into(), revision: "0".into() }
     }
 }
 
@@ -63,7 +63,7 @@ pub struct NexusSpec {
     /// What it reaches, ascending by LUN.
     pub luns: Vec<LunEntry>,
     /// What INQUIRY shows of every logical unit.
-    pub product: Arc<Product>,
+    pub product: Arc<InquiryProduct>,
     /// Whether SET TARGET PORT GROUPS is allowed.
     pub explicit_alua: bool,
 }
@@ -73,7 +73,7 @@ pub struct NexusSpec {
 pub(crate) struct LunState {
     /// Tells two makings of the same LUN apart.
     pub(crate) serial: u32,
-    pub(crate) attentions: Attentions,
+    pub(crate) attentions: UnitAttentions,
     pub(crate) order: TaskSet,
     /// Flushes that go on behind a command that was answered (see `exec/cache.rs`).
     pub(crate) flushes: u8,
@@ -85,7 +85,7 @@ impl LunState {
     pub(crate) fn new(serial: u32) -> Self {
         LunState {
             serial,
-            attentions: Attentions::default(),
+            attentions: UnitAttentions::default(),
             order: TaskSet::default(),
             flushes: 0,
             deferred: None,
@@ -127,7 +127,7 @@ impl NexusState {
     }
 
     /// Notes where a task is. The low half of a tag is a dense index (see [`TaskKey`]).
-    pub(crate) fn remember(&mut self, key: TaskKey, slot: u32) {
+    pub(crate) fn note_task_slot(&mut self, key: TaskKey, slot: u32) {
         let at = key.tag as u32 as usize;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, u32::MAX);
@@ -138,24 +138,24 @@ impl NexusState {
     }
 
     /// Where a task may be: the caller checks.
-    pub(crate) fn recall(&self, key: TaskKey) -> Option<u32> {
+    pub(crate) fn task_slot(&self, key: TaskKey) -> Option<u32> {
         self.slots.get(key.tag as u32 as usize).copied()
     }
 
     /// The place in `spec.luns` of a LUN.
-    pub(crate) fn find(&self, lun: u16) -> Option<usize> {
+    pub(crate) fn lun_index(&self, lun: u16) -> Option<usize> {
         self.spec.luns.binary_search_by_key(&lun, |entry| entry.lun).ok()
     }
 
     /// What is kept of the LUN that a task came by, if it is still there.
-    pub(crate) fn lun(&mut self, lun: u16, serial: u32) -> Option<&mut LunState> {
-        let at = self.find(lun)?;
+    pub(crate) fn lun_state_mut(&mut self, lun: u16, serial: u32) -> Option<&mut LunState> {
+        let at = self.lun_index(lun)?;
         let state = self.luns.get_mut(at)?;
         (state.serial == serial).then_some(state)
     }
 
     /// Adds a unit attention for a volume, by whatever LUNs it is reached.
-    pub(crate) fn raise(&mut self, volume: VolumeId, code: AdditionalSenseCode) {
+    pub(crate) fn raise_attention(&mut self, volume: VolumeId, code: AdditionalSenseCode) {
         for (entry, state) in self.spec.luns.iter().zip(&mut self.luns) {
             if entry.volume == volume {
                 state.attentions.raise(code);
@@ -164,7 +164,7 @@ impl NexusState {
     }
 
     /// The copy of this list identifier.
-    pub(crate) fn copy(&mut self, id: u8) -> Option<&mut CopyRecord> {
+    pub(crate) fn copy_record_mut(&mut self, id: u8) -> Option<&mut CopyRecord> {
         self.copies.iter_mut().find(|copy| copy.id == id)
     }
 }

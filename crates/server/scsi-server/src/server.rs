@@ -7,15 +7,15 @@
 use buf::{Cx, Sg};
 use scsi::sense::Sense;
 use scsi::status::Status;
-use volume::{Done, InlineIo, RequestId, ShardId, View, VolumeId, VolumeRequest};
+use volume::{InlineIo, IoCompletion, RequestId, ShardId, View, VolumeId, VolumeRequest};
 
 use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::exec;
 use crate::nexus::{LunEntry, LunState, NexusSpec, NexusState};
-use crate::order::Attribute;
 use crate::step::{NexusKey, Reply, Step, TaskKey};
-use crate::task::{Ending, IncomingCommand, Phase, Task};
+use crate::task::{IncomingCommand, Task, TaskEnding, TaskPhase};
+use crate::task_set::ExecutedAttribute;
 use crate::unit::{LogicalUnit, UnitSpec};
 
 /// The device server of one shard.
@@ -38,10 +38,10 @@ impl Server {
 
     /// Whether this may be carried out at once: a plain read or write of a logical unit where nothing waits. If the
     /// volume's gate does ([`Gate::read_inline`](volume::Gate::read_inline), `write_inline`), it has ended and the
-    /// server need not hear of it; if not, [`Server::start`] it.
+    /// server need not hear of it; if not, [`Server::start_command`] it.
     #[must_use]
-    pub fn fast_path(&self, nexus: NexusKey, arrived: &IncomingCommand<'_>) -> Option<InlineIo> {
-        exec::fast_path::fast_path(&self.context, nexus, arrived)
+    pub fn inline_io_for(&self, nexus: NexusKey, arrived: &IncomingCommand<'_>) -> Option<InlineIo> {
+        exec::fast_path::inline_io_for(&self.context, nexus, arrived)
     }
 
     /// What to do next.
@@ -58,14 +58,14 @@ impl Server {
 
     /// Opens a nexus. Its first command to each logical unit reports POWER ON (29h/00h).
     pub fn open_nexus(&mut self, spec: NexusSpec) -> NexusKey {
-        let mut luns: Vec<LunState> = spec.luns.iter().map(|_| self.new_lun()).collect();
+        let mut luns: Vec<LunState> = spec.luns.iter().map(|_| self.new_lun_state()).collect();
         for state in &mut luns {
             state.attentions.raise(Sense::POWER_ON.code);
         }
-        self.context.place(NexusState::new(spec, luns))
+        self.context.insert_nexus(NexusState::new(spec, luns))
     }
 
-    fn new_lun(&mut self) -> LunState {
+    fn new_lun_state(&mut self) -> LunState {
         self.lun_serial = self.lun_serial.wrapping_add(1);
         LunState::new(self.lun_serial)
     }
@@ -77,8 +77,8 @@ impl Server {
     pub fn close_nexus(&mut self, key: NexusKey) {
         let live = self.context.tasks.iter().any(|(_, task)| task.key.nexus == key);
         assert!(!live, "a nexus is closed after its tasks");
-        self.context.functions.forget_nexus(key);
-        if let Some(internal_nexus) = self.context.state(key).internal_nexus {
+        self.context.functions.remove_functions_of_nexus(key);
+        if let Some(internal_nexus) = self.context.nexus_state(key).internal_nexus {
             self.context.close_internal_nexus(internal_nexus);
         }
         if let Some(place) = self.context.nexuses.get_mut(key.0 as usize) {
@@ -87,37 +87,37 @@ impl Server {
     }
 
     /// A command has come.
-    pub fn start(&mut self, cx: &mut Cx<'_>, key: TaskKey, arrived: IncomingCommand<'_>) {
+    pub fn start_command(&mut self, cx: &mut Cx<'_>, key: TaskKey, arrived: IncomingCommand<'_>) {
         self.context.pool.get_or_insert_with(|| cx.pool.clone());
         match exec::route(&mut self.context, key, &arrived) {
             exec::Route::Unit { command, at, attribute } => {
-                let task = self.task(key, command, at, attribute, &arrived);
+                let task = self.make_task(key, command, at, attribute, &arrived);
                 let Some(slot) = task.and_then(|task| self.context.tasks.insert(task)) else {
-                    return self.context.answer(key, Reply::plain(Status::TASK_SET_FULL));
+                    return self.context.push_response(key, Reply::with_status(Status::TASK_SET_FULL));
                 };
-                let state = self.context.state_mut(key.nexus);
-                state.remember(key, slot);
-                if state.luns.get_mut(at).is_some_and(|lun| lun.order.arrive(slot, attribute)) {
-                    exec::start(&mut self.context, slot);
+                let state = self.context.nexus_state_mut(key.nexus);
+                state.note_task_slot(key, slot);
+                if state.luns.get_mut(at).is_some_and(|lun| lun.order.add_task(slot, attribute)) {
+                    exec::start_task(&mut self.context, slot);
                 }
             }
             exec::Route::WithoutVolume { command, lun } => {
                 exec::identify::answer_without_volume(&mut self.context, key, command, lun, &arrived);
             }
-            exec::Route::Refused(reply) => self.context.answer(key, reply),
+            exec::Route::Refused(reply) => self.context.push_response(key, reply),
         }
-        self.start_ready();
+        self.start_ready_tasks();
     }
 
-    fn task(
+    fn make_task(
         &self,
         key: TaskKey,
         command: scsi::Command,
         at: usize,
-        attribute: Attribute,
+        attribute: ExecutedAttribute,
         arrived: &IncomingCommand<'_>,
     ) -> Option<Task> {
-        let state = self.context.state(key.nexus);
+        let state = self.context.nexus_state(key.nexus);
         let (entry, serial) = (state.spec.luns.get(at)?, state.luns.get(at)?.serial);
         Some(Task {
             key,
@@ -130,73 +130,77 @@ impl Server {
             data_in: arrived.data_in,
             data_out: arrived.data_out,
             read_only: entry.read_only,
-            phase: Phase::Queued,
-            ending: Ending::No,
+            phase: TaskPhase::Queued,
+            ending: TaskEnding::No,
             job: AfterOperation::Plain,
         })
     }
 
     /// Payload that a `Step::Receive` asked for is here.
-    pub fn data(&mut self, _cx: &mut Cx<'_>, key: TaskKey, _at: u32, data: Sg) {
-        let Some(slot) = self.context.find(key) else { return };
-        if self.context.tasks.get(slot).phase == Phase::Data {
-            exec::data(&mut self.context, slot, data);
+    pub fn handle_data(&mut self, _cx: &mut Cx<'_>, key: TaskKey, _at: u32, data: Sg) {
+        let Some(slot) = self.context.find_task(key) else { return };
+        if self.context.tasks.get(slot).phase == TaskPhase::Data {
+            exec::handle_data(&mut self.context, slot, data);
         }
-        self.start_ready();
+        self.start_ready_tasks();
     }
 
     /// An operation has ended.
-    pub fn done(&mut self, _cx: &mut Cx<'_>, done: Done) {
-        let Some(slot) = self.context.tasks.find_io(done.id) else { return };
-        if self.context.tasks.get(slot).ending == Ending::No {
-            exec::done(&mut self.context, slot, done);
+    pub fn handle_io_done(&mut self, _cx: &mut Cx<'_>, done: IoCompletion) {
+        let Some(slot) = self.context.tasks.slot_of_io(done.id) else { return };
+        if self.context.tasks.get(slot).ending == TaskEnding::No {
+            exec::handle_io_done(&mut self.context, slot, done);
         } else {
-            self.end(slot);
+            self.finish_terminated(slot);
         }
-        self.start_ready();
+        self.start_ready_tasks();
     }
 
     /// A task must end without an answer; `Step::Retire` follows.
-    pub fn abort(&mut self, key: TaskKey) {
-        match self.context.find(key) {
-            Some(slot) => self.stop_all(&[(slot, key)], Ending::Silent),
+    pub fn abort_command(&mut self, key: TaskKey) {
+        match self.context.find_task(key) {
+            Some(slot) => self.terminate_tasks(&[(slot, key)], TaskEnding::Silent),
             None => {
                 // A task management function, or a task that was answered in this very turn.
-                self.context.functions.forget(key);
+                self.context.functions.remove_function(key);
                 self.context.steps.push_back(Step::Retire { command: key });
             }
         }
-        self.start_ready();
+        self.start_ready_tasks();
     }
 
     /// Tells tasks to end: those that wait for nothing that is out end now.
-    pub(crate) fn stop_all(&mut self, victims: &[(u32, TaskKey)], how: Ending) {
-        self.stop_each(victims, |_| how);
+    pub(crate) fn terminate_tasks(&mut self, victims: &[(u32, TaskKey)], how: TaskEnding) {
+        self.terminate_tasks_with(victims, |_| how);
     }
 
     /// The same, each in its own way.
-    pub(crate) fn stop_each(&mut self, victims: &[(u32, TaskKey)], how: impl Fn(TaskKey) -> Ending) {
+    pub(crate) fn terminate_tasks_with(
+        &mut self,
+        victims: &[(u32, TaskKey)],
+        how: impl Fn(TaskKey) -> TaskEnding,
+    ) {
         // All are told before one ends: what is told to end is not started in its place.
         let mut told = Vec::with_capacity(victims.len());
         for &(slot, key) in victims {
             let task = self.context.tasks.get_mut(slot);
-            if task.ending == Ending::No {
+            if task.ending == TaskEnding::No {
                 task.ending = how(key);
                 told.push((slot, key));
             }
         }
         for (slot, key) in told {
-            let Some(slot) = self.context.tasks.check(slot, key) else { continue };
+            let Some(slot) = self.context.tasks.slot_if_key(slot, key) else { continue };
             let task = self.context.tasks.get(slot);
             let volume = task.io_volume;
             match task.phase {
-                Phase::Queued | Phase::Data | Phase::Sanitize => self.end(slot),
-                Phase::Io => {
+                TaskPhase::Queued | TaskPhase::Data | TaskPhase::Sanitize => self.finish_terminated(slot),
+                TaskPhase::Io => {
                     let io = self.context.tasks.io_id(slot);
                     self.context.steps.push_back(Step::Cancel { command: key, volume, io });
                 }
-                Phase::VolumeRequest if task.is_own() => {}
-                Phase::VolumeRequest => {
+                TaskPhase::VolumeRequest if task.is_internal() => {}
+                TaskPhase::VolumeRequest => {
                     // Its answer still comes, and ends the task.
                     let (id, volume) = (RequestId(self.context.tasks.io_id(slot).0), task.volume);
                     self.context.steps.push_back(Step::VolumeRequest {
@@ -210,22 +214,22 @@ impl Server {
     }
 
     /// Ends a task that was told to.
-    pub(crate) fn end(&mut self, slot: u32) {
+    pub(crate) fn finish_terminated(&mut self, slot: u32) {
         let task = self.context.tasks.get(slot);
         match task.ending {
-            _ if task.is_own() => exec::end_own(&mut self.context, slot),
-            Ending::Check(sense) => self.context.check(slot, sense),
-            Ending::Aborted => self.context.respond(slot, Reply::plain(Status::TASK_ABORTED)),
-            Ending::No | Ending::Silent => self.context.retire(slot),
+            _ if task.is_internal() => exec::end_internal_task(&mut self.context, slot),
+            TaskEnding::Check(sense) => self.context.respond_check_condition(slot, sense),
+            TaskEnding::Aborted => self.context.complete_task(slot, Reply::with_status(Status::TASK_ABORTED)),
+            TaskEnding::No | TaskEnding::Silent => self.context.retire_task(slot),
         }
     }
 
     /// Serves a volume no more: its tasks end, its LUNs are not there.
     pub fn remove_unit(&mut self, volume: VolumeId) {
         self.context.units.remove(volume);
-        let victims = self.context.tasks.select(|_, task| task.volume == volume);
-        self.stop_all(&victims, Ending::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
-        self.start_ready();
+        let victims = self.context.tasks.tasks_matching(|_, task| task.volume == volume);
+        self.terminate_tasks(&victims, TaskEnding::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
+        self.start_ready_tasks();
     }
 
     /// Changes what a nexus reaches. If the inventory changed, it is told; of a unit whose volume was away, that it
@@ -235,8 +239,8 @@ impl Server {
         if self.context.nexus(key).luns == luns {
             return;
         }
-        let fresh: Vec<LunState> = luns.iter().map(|_| self.new_lun()).collect();
-        let state = self.context.state_mut(key);
+        let fresh: Vec<LunState> = luns.iter().map(|_| self.new_lun_state()).collect();
+        let state = self.context.nexus_state_mut(key);
         let old: Vec<(LunEntry, LunState)> =
             std::mem::take(&mut state.spec.luns).into_iter().zip(std::mem::take(&mut state.luns)).collect();
         state.luns = fresh;
@@ -245,7 +249,7 @@ impl Server {
             let Some((new, slot)) = slots.find(|(new, _)| new.lun == known.lun) else { continue };
             if new.volume == known.volume {
                 *slot = lun_state;
-            } else if known.volume == VolumeId::AWAY {
+            } else if known.volume == VolumeId::UNAVAILABLE {
                 slot.attentions.raise(Sense::INQUIRY_DATA_HAS_CHANGED.code);
             }
         }
@@ -253,33 +257,33 @@ impl Server {
             lun.attentions.raise(Sense::REPORTED_LUNS_DATA_HAS_CHANGED.code);
         }
         state.spec.luns = luns;
-        self.follow_luns(key);
-        self.start_ready();
+        self.apply_luns_to_tasks(key);
+        self.start_ready_tasks();
     }
 
-    fn follow_luns(&mut self, key: NexusKey) {
+    fn apply_luns_to_tasks(&mut self, key: NexusKey) {
         let mut gone = Vec::new();
-        for (slot, task) in self.context.tasks.select(|_, task| task.key.nexus == key) {
+        for (slot, task) in self.context.tasks.tasks_matching(|_, task| task.key.nexus == key) {
             let Task { lun, serial, .. } = *self.context.tasks.get(slot);
-            let state = self.context.state(key);
+            let state = self.context.nexus_state(key);
             let place =
-                state.find(lun).filter(|at| state.luns.get(*at).is_some_and(|lun| lun.serial == serial));
+                state.lun_index(lun).filter(|at| state.luns.get(*at).is_some_and(|lun| lun.serial == serial));
             match place.and_then(|at| state.spec.luns.get(at)).map(|entry| entry.read_only) {
                 Some(read_only) => self.context.tasks.get_mut(slot).read_only = read_only,
                 None => gone.push((slot, task)),
             }
         }
-        self.stop_all(&gone, Ending::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
+        self.terminate_tasks(&gone, TaskEnding::Check(Sense::LOGICAL_UNIT_NOT_SUPPORTED));
     }
 
     /// Starts the tasks whose turn has come: in a loop, since each may end at once and let others in.
-    pub(crate) fn start_ready(&mut self) {
+    pub(crate) fn start_ready_tasks(&mut self) {
         while let Some((slot, key)) = self.context.ready.pop_front() {
-            let Some(slot) = self.context.tasks.check(slot, key) else { continue };
-            if self.context.tasks.get(slot).ending == Ending::No {
-                exec::start(&mut self.context, slot);
+            let Some(slot) = self.context.tasks.slot_if_key(slot, key) else { continue };
+            if self.context.tasks.get(slot).ending == TaskEnding::No {
+                exec::start_task(&mut self.context, slot);
             } else {
-                self.end(slot);
+                self.finish_terminated(slot);
             }
         }
     }

@@ -1,70 +1,72 @@
 //! The one place where the volume's refusals and faults become SCSI status and sense.
 
 use scsi::alua::AccessState;
-use scsi::copy::Segment;
+use scsi::extended_copy::CopySegment;
 use scsi::sense::{AdditionalSenseCode, Sense};
 use scsi::status::Status;
-use volume::{Access, Failure, Fault, NoticeCause, Refusal, UnservableReason};
+use volume::{Failure, Fault, NoticeCause, PathAccess, Refusal, UnservableReason};
 
 use crate::step::Reply;
 
 impl Reply {
     /// A status without sense data, and no data moved.
-    pub fn plain(status: Status) -> Self {
+    pub fn with_status(status: Status) -> Self {
         Reply { status, sense: None, descriptor: false, deferred: false, fence: false, transferred: 0 }
     }
 
     /// GOOD, after so many bytes.
     pub fn good(transferred: u64) -> Self {
-        Reply { transferred, ..Reply::plain(Status::GOOD) }
+        Reply { transferred, ..Reply::with_status(Status::GOOD) }
     }
 
     /// CHECK CONDITION with this sense data.
-    pub fn check(sense: Sense) -> Self {
-        Reply { sense: Some(sense), ..Reply::plain(Status::CHECK_CONDITION) }
+    pub fn check_condition(sense: Sense) -> Self {
+        Reply { sense: Some(sense), ..Reply::with_status(Status::CHECK_CONDITION) }
     }
 }
 
 /// How a task ends that the volume refused or failed.
-pub(crate) fn reply(failure: Failure) -> Reply {
+pub(crate) fn reply_for_failure(failure: Failure) -> Reply {
     match failure {
-        Failure::Refused(refusal) => refused(refusal),
-        Failure::Failed(fault) => failed(fault),
+        Failure::Refused(refusal) => reply_for_refusal(refusal),
+        Failure::Failed(fault) => reply_for_fault(fault),
     }
 }
 
 /// How a COMPARE AND WRITE ends that the volume refused or failed. What may have been done must not be repeated,
 /// by this path or another: it would find its own data. ABORTED COMMAND and NOT READY invite to that.
-pub(crate) fn swap_reply(failure: Failure) -> Reply {
+pub(crate) fn compare_and_write_reply(failure: Failure) -> Reply {
     match failure {
         Failure::Failed(Fault::PathLost | Fault::Aborted | Fault::Internal) => {
-            Reply::check(Sense::INTERNAL_TARGET_FAILURE)
+            Reply::check_condition(Sense::INTERNAL_TARGET_FAILURE)
         }
-        Failure::Failed(_) | Failure::Refused(_) => reply(failure),
+        Failure::Failed(_) | Failure::Refused(_) => reply_for_failure(failure),
     }
 }
 
 /// How a COMPARE AND WRITE ends whose flush (FUA) failed or was refused: it was done before.
-pub(crate) fn done_swap_reply(failure: Failure) -> Reply {
+pub(crate) fn reply_for_flush_after_swap(failure: Failure) -> Reply {
     match failure {
-        Failure::Failed(Fault::Sync | Fault::NoSpace | Fault::Unwritable(_)) => reply(failure),
-        Failure::Failed(_) | Failure::Refused(_) => Reply::check(Sense::INTERNAL_TARGET_FAILURE),
+        Failure::Failed(Fault::Sync | Fault::NoSpace | Fault::Unwritable(_)) => reply_for_failure(failure),
+        Failure::Failed(_) | Failure::Refused(_) => Reply::check_condition(Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// How a task ends that the volume refused.
-pub(crate) fn refused(refusal: Refusal) -> Reply {
+pub(crate) fn reply_for_refusal(refusal: Refusal) -> Reply {
     let sense = match refusal {
-        Refusal::Conflict | Refusal::NotRegistered => return Reply::plain(Status::RESERVATION_CONFLICT),
-        Refusal::Busy => return Reply::plain(Status::BUSY),
-        Refusal::Inaccessible(access) => match inaccessible(access) {
+        Refusal::Conflict | Refusal::NotRegistered => {
+            return Reply::with_status(Status::RESERVATION_CONFLICT);
+        }
+        Refusal::Busy => return Reply::with_status(Status::BUSY),
+        Refusal::Inaccessible(access) => match path_access_sense(access) {
             Some(sense) => sense,
-            None => return Reply::plain(Status::BUSY),
+            None => return Reply::with_status(Status::BUSY),
         },
         Refusal::OutOfRange => Sense::LBA_OUT_OF_RANGE,
         Refusal::ReadOnly => Sense::WRITE_PROTECTED,
         Refusal::AtomicUnit | Refusal::NothingReserved => Sense::INVALID_FIELD_IN_CDB,
-        Refusal::NotReady(why) => not_ready(why),
+        Refusal::NotReady(why) => unservable_sense(why),
         Refusal::Unsupported => Sense::INVALID_OPCODE,
         // No SCSI command marks blocks bad, and none that clears marks needs space for it.
         Refusal::NoMarkSpace => Sense::INTERNAL_TARGET_FAILURE,
@@ -74,54 +76,54 @@ pub(crate) fn refused(refusal: Refusal) -> Reply {
         Refusal::NotDurable | Refusal::NotFenced => Sense::INTERNAL_TARGET_FAILURE,
         Refusal::RemovalPrevented => Sense::MEDIUM_REMOVAL_PREVENTED,
     };
-    Reply::check(sense)
+    Reply::check_condition(sense)
 }
 
-fn inaccessible(access: Access) -> Option<Sense> {
+fn path_access_sense(access: PathAccess) -> Option<Sense> {
     match access {
-        Access::Transition => Some(Sense::ALUA_TRANSITION),
+        PathAccess::Transition => Some(Sense::ALUA_TRANSITION),
         // Never Standby, which would have to serve PERSISTENT RESERVE OUT, nor Offline.
-        Access::Inaccessible | Access::PersistentLoss => Some(Sense::ALUA_UNAVAILABLE),
-        Access::Optimized | Access::NonOptimized => None,
+        PathAccess::Inaccessible | PathAccess::PersistentLoss => Some(Sense::ALUA_UNAVAILABLE),
+        PathAccess::Optimized | PathAccess::NonOptimized => None,
     }
 }
 
 /// How an EXTENDED COPY ends that may not go on; `byte`: the segment's field that is to blame.
-pub(crate) fn copy_refused(refusal: Refusal, byte: u16) -> Reply {
+pub(crate) fn copy_refusal_reply(refusal: Refusal, byte: u16) -> Reply {
     match refusal {
-        Refusal::OutOfRange => Reply::check(Segment::refused(byte)),
+        Refusal::OutOfRange => Reply::check_condition(CopySegment::failure_sense(byte)),
         Refusal::Inaccessible(_) | Refusal::NotReady(UnservableReason::Removed) => {
-            Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)
+            Reply::check_condition(Sense::COPY_TARGET_NOT_REACHABLE)
         }
-        Refusal::NotReady(_) => Reply::check(Sense::COPY_FAILED),
-        other => refused(other),
+        Refusal::NotReady(_) => Reply::check_condition(Sense::COPY_FAILED),
+        other => reply_for_refusal(other),
     }
 }
 
 /// How an EXTENDED COPY ends one of whose operations failed.
-pub(crate) fn copy_failed(failure: Failure) -> Reply {
+pub(crate) fn copy_failure_reply(failure: Failure) -> Reply {
     match failure {
-        Failure::Refused(refusal) => copy_refused(refusal, 0),
-        Failure::Failed(_) => Reply::check(Sense::COPY_FAILED),
+        Failure::Refused(refusal) => copy_refusal_reply(refusal, 0),
+        Failure::Failed(_) => Reply::check_condition(Sense::COPY_FAILED),
     }
 }
 
 /// What REQUEST SENSE tells of a logical unit that serves this path in such a state.
-pub(crate) fn condition(access: Access, why: Option<UnservableReason>) -> Sense {
-    inaccessible(access).or(why.map(not_ready)).unwrap_or(Sense::NO_SENSE)
+pub(crate) fn request_sense_condition(access: PathAccess, why: Option<UnservableReason>) -> Sense {
+    path_access_sense(access).or(why.map(unservable_sense)).unwrap_or(Sense::NO_SENSE)
 }
 
 /// How a path's state is shown.
-pub(crate) fn access_state(access: Access) -> AccessState {
+pub(crate) fn access_state(access: PathAccess) -> AccessState {
     match access {
-        Access::Optimized => AccessState::OPTIMIZED,
-        Access::NonOptimized => AccessState::NON_OPTIMIZED,
-        Access::Inaccessible | Access::PersistentLoss => AccessState::UNAVAILABLE,
-        Access::Transition => AccessState::TRANSITIONING,
+        PathAccess::Optimized => AccessState::OPTIMIZED,
+        PathAccess::NonOptimized => AccessState::NON_OPTIMIZED,
+        PathAccess::Inaccessible | PathAccess::PersistentLoss => AccessState::UNAVAILABLE,
+        PathAccess::Transition => AccessState::TRANSITIONING,
     }
 }
 
-fn not_ready(why: UnservableReason) -> Sense {
+fn unservable_sense(why: UnservableReason) -> Sense {
     match why {
         UnservableReason::Stopped => Sense::INITIALIZING_COMMAND_REQUIRED,
         UnservableReason::NoMedium => Sense::MEDIUM_NOT_PRESENT,
@@ -132,7 +134,7 @@ fn not_ready(why: UnservableReason) -> Sense {
     }
 }
 
-fn failed(fault: Fault) -> Reply {
+fn reply_for_fault(fault: Fault) -> Reply {
     let sense = match fault {
         Fault::Medium(lba) => Sense::UNRECOVERED_READ_ERROR.with_information(lba),
         Fault::Unwritable(lba) => Sense::WRITE_ERROR.with_information(lba),
@@ -145,11 +147,11 @@ fn failed(fault: Fault) -> Reply {
         Fault::Aborted => Sense::ABORTED,
         Fault::Internal => Sense::INTERNAL_TARGET_FAILURE,
     };
-    Reply::check(sense)
+    Reply::check_condition(sense)
 }
 
 /// The unit attention that a notice becomes, if any.
-pub(crate) fn attention(cause: NoticeCause) -> Option<AdditionalSenseCode> {
+pub(crate) fn unit_attention_code(cause: NoticeCause) -> Option<AdditionalSenseCode> {
     let sense = match cause {
         NoticeCause::RegistrationsPreempted => Sense::REGISTRATIONS_PREEMPTED,
         NoticeCause::ReservationsReleased => Sense::RESERVATIONS_RELEASED,

@@ -8,7 +8,7 @@ use volume::CommandStep;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusKey(pub u32);
 
-/// Names a task, from [`Server::start`](crate::Server::start) to its one ending step.
+/// Names a task, from [`Server::start`](crate::Server::start_command) to its one ending step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskKey {
     /// The nexus that it came by.
@@ -55,7 +55,7 @@ pub struct ManagementEnd {
 /// Task management functions (SAM-5 §7), as the device server sees them. A logical unit is given
 /// as it stands in the request: 8 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Management {
+pub enum ManagementFunction {
     /// End one task of this nexus; `None` if the transport knows none such.
     AbortTask {
         /// The task.

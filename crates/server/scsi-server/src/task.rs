@@ -5,8 +5,8 @@ use scsi::sense::Sense;
 use volume::{IdSpace, ServerTask, VolumeId};
 
 use crate::after_operation::AfterOperation;
-use crate::order::{Attribute, TaskAttribute};
 use crate::step::TaskKey;
+use crate::task_set::{ExecutedAttribute, TaskAttribute};
 
 /// How many tasks one shard executes at most; beyond it a command gets TASK SET FULL.
 pub(crate) const TASKS_MAX: usize = 65_536;
@@ -28,7 +28,7 @@ pub struct IncomingCommand<'a> {
 
 /// What a task waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Phase {
+pub(crate) enum TaskPhase {
     /// Its turn in the task set.
     Queued,
     /// Payload from the initiator.
@@ -43,7 +43,7 @@ pub(crate) enum Phase {
 
 /// How a task ends whose work is not wanted any more, as soon as what it waits for is back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum TaskEnding {
     /// It goes on.
     No,
     /// Without an answer.
@@ -64,7 +64,7 @@ pub(crate) struct Task {
     /// The LUN that it came by, and which making of it.
     pub(crate) lun: u16,
     pub(crate) serial: u32,
-    pub(crate) attribute: Attribute,
+    pub(crate) attribute: ExecutedAttribute,
     pub(crate) command: Command,
     /// Bytes that the initiator takes.
     pub(crate) data_in: u32,
@@ -72,14 +72,14 @@ pub(crate) struct Task {
     pub(crate) data_out: u32,
     /// The nexus may only read through this LUN.
     pub(crate) read_only: bool,
-    pub(crate) phase: Phase,
-    pub(crate) ending: Ending,
+    pub(crate) phase: TaskPhase,
+    pub(crate) ending: TaskEnding,
     pub(crate) job: AfterOperation,
 }
 
 impl Task {
     /// Whether it is the server's own, and no command of an initiator.
-    pub(crate) fn is_own(&self) -> bool {
+    pub(crate) fn is_internal(&self) -> bool {
         matches!(self.job, AfterOperation::Sanitize(_) | AfterOperation::Background(_))
     }
 }
@@ -87,7 +87,7 @@ impl Task {
 impl ServerTask for Task {
     type Key = TaskKey;
     const ID_SPACE: IdSpace = IdSpace::Scsi;
-    const MAX: usize = TASKS_MAX;
+    const TASKS_MAX: usize = TASKS_MAX;
 
     fn key(&self) -> TaskKey {
         self.key

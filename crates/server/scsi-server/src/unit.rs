@@ -2,8 +2,8 @@
 
 use scsi::CommandSet;
 use scsi::mode;
-use scsi::vpd::Unit as Names;
-use volume::{Shared, UnservableReason, Uuid, View, VolumeId};
+use scsi::vpd::UnitNames as Names;
+use volume::{SharedGateState, UnservableReason, Uuid, View, VolumeId};
 
 use crate::nexus::NexusSpec;
 
@@ -21,7 +21,7 @@ pub struct UnitSpec {
     /// TAS, until an initiator changes it and after a reset (SPC-4 §7.5.8).
     pub task_aborted_status: bool,
     /// What the volume's gates share: whether a failed sanitize may be forgiven.
-    pub shared: Shared,
+    pub shared: SharedGateState,
 }
 
 /// A logical unit on this shard.
@@ -32,18 +32,18 @@ pub(crate) struct LogicalUnit {
 }
 
 /// The bit of the volume's host settings that is D_SENSE.
-const D_SENSE: u32 = 1;
+const SETTING_D_SENSE: u32 = 1;
 /// The bit of the volume's host settings that says that TAS is not what it is after a reset.
-const TAS_CHANGED: u32 = 2;
+const SETTING_TAS_CHANGED: u32 = 2;
 
 impl LogicalUnit {
     /// Its names, as this nexus sees them.
-    pub(crate) fn names<'a>(&self, nexus: &'a NexusSpec) -> Names<'a> {
+    pub(crate) fn device_names<'a>(&self, nexus: &'a NexusSpec) -> Names<'a> {
         Names { uuid: self.spec.uuid.0, vendor: nexus.product.vendor.as_bytes() }
     }
 
     /// The commands that it has.
-    pub(crate) fn commands(&self, explicit_alua: bool) -> CommandSet {
+    pub(crate) fn command_set(&self, explicit_alua: bool) -> CommandSet {
         let geometry = &self.view.geometry;
         let mut set = CommandSet::ALL;
         for (has, commands) in [
@@ -61,39 +61,39 @@ impl LogicalUnit {
     }
 
     /// Whether sense data goes in descriptor format.
-    pub(crate) fn descriptor_sense(&self) -> bool {
-        self.view.host_settings & D_SENSE != 0
+    pub(crate) fn uses_descriptor_sense(&self) -> bool {
+        self.view.host_settings & SETTING_D_SENSE != 0
     }
 
     /// Whether commands that another nexus ends are answered with TASK ABORTED (TAS).
-    pub(crate) fn answers_aborted(&self) -> bool {
-        self.spec.task_aborted_status != (self.view.host_settings & TAS_CHANGED != 0)
+    pub(crate) fn reports_task_aborted(&self) -> bool {
+        self.spec.task_aborted_status != (self.view.host_settings & SETTING_TAS_CHANGED != 0)
     }
 
     /// The volume's host settings with which the mode pages say this.
-    pub(crate) fn host_settings(&self, parameters: &mode::ModeParameters) -> u32 {
-        let mut bits = self.view.host_settings & !(D_SENSE | TAS_CHANGED);
+    pub(crate) fn host_settings_for(&self, parameters: &mode::ModeParameters) -> u32 {
+        let mut bits = self.view.host_settings & !(SETTING_D_SENSE | SETTING_TAS_CHANGED);
         if parameters.descriptor_sense {
-            bits |= D_SENSE;
+            bits |= SETTING_D_SENSE;
         }
         if parameters.task_aborted_status != self.spec.task_aborted_status {
-            bits |= TAS_CHANGED;
+            bits |= SETTING_TAS_CHANGED;
         }
         bits
     }
 
     /// What the mode pages say.
-    pub(crate) fn parameters(&self) -> mode::ModeParameters {
+    pub(crate) fn mode_parameters(&self) -> mode::ModeParameters {
         mode::ModeParameters {
-            descriptor_sense: self.descriptor_sense(),
+            descriptor_sense: self.uses_descriptor_sense(),
             write_protect: self.view.host_protection.is_on(),
-            task_aborted_status: self.answers_aborted(),
-            ..self.default_parameters()
+            task_aborted_status: self.reports_task_aborted(),
+            ..self.default_mode_parameters()
         }
     }
 
     /// What the mode pages say after a reset.
-    pub(crate) fn default_parameters(&self) -> mode::ModeParameters {
+    pub(crate) fn default_mode_parameters(&self) -> mode::ModeParameters {
         mode::ModeParameters {
             write_cache: self.view.geometry.write_cache,
             descriptor_sense: false,
@@ -104,16 +104,16 @@ impl LogicalUnit {
     }
 
     /// What the mode parameter header says; `read_only`: the nexus may only read.
-    pub(crate) fn device(&self, read_only: bool) -> mode::ModeHeader {
+    pub(crate) fn mode_header(&self, read_only: bool) -> mode::ModeHeader {
         mode::ModeHeader {
             blocks: self.view.geometry.blocks,
             block_len: self.view.geometry.logical,
-            write_protected: self.view.is_protected() || read_only,
+            write_protected: self.view.is_write_protected_for_all() || read_only,
         }
     }
 
     /// Why it cannot serve, with the progress of now.
-    pub(crate) fn not_ready(&self) -> Option<UnservableReason> {
+    pub(crate) fn not_ready_reason(&self) -> Option<UnservableReason> {
         match self.view.not_ready? {
             UnservableReason::Sanitizing(_) => Some(UnservableReason::Sanitizing(self.view.sanitized.get())),
             why => Some(why),

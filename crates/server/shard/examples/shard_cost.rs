@@ -11,99 +11,105 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockwire_shard::{Control, Message, Shard};
-use buf::{Class, Cx, Entropy, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
-use iscsi::initiator::{InitiatorLogin, LoggedIn, Progress};
-use iscsi::negotiate::Limits;
+use blockwire_shard::{ControlRequest, Message, Shard};
+use buf::{Cx, Entropy, MemoryClass, Pool, Time};
+use endpoint::{
+    AcceptedSocket, Dial, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId, pump,
+};
+use iscsi::initiator::{InitiatorLogin, LoggedInConnection, LoginProgress};
+use iscsi::negotiate::NegotiationLimits;
 use iscsi::session::SessionLimits;
 use iscsi::wire::{BHS_LEN, Bhs, CommandFlags, Itt, Pdu, ScsiCommand, Sn};
-use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
-use nvme::io::Transfer;
-use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectResult, Property, PropertyAccess};
+use nvme::io::BlockTransfer;
+use nvme::{Completion, HostId, Nqn, Opcode, SglDescriptor, Sqe};
 use nvme_tcp::wire::{C2hData, CapsuleCmd, CapsuleResp, IcReq, IcResp};
 use stream::{Received, RecvOp, SendOp};
 use testkit::target::{self, TargetLimits};
-use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, Ram, RamDisk, Span};
+use volume::{Backend, DiskOp, Durability, Io, IoId, Op, Payload, RamBackend, RamDisk, Span};
 use zerocopy::little_endian::U32;
 use zerocopy::{FromZeros, IntoBytes};
 
 /// Blocks of 4 KiB: a volume that fits no cache.
 const BLOCKS: u64 = 1 << 16;
-const LEN: usize = 4096;
+const BLOCK_LEN: usize = 4096;
 /// Rounds before the measured ones: pools, queues and windows reach their size.
 const WARM_UP: u32 = 8;
 
 #[derive(Default)]
-struct Wire {
+struct PendingOps {
     recv: Option<RecvOp>,
     send: Option<SendOp>,
 }
 
 #[derive(Default)]
-struct Hands {
-    wires: Vec<Wire>,
+struct RecordingDriver {
+    wires: Vec<PendingOps>,
 }
 
-impl Driver<Message> for Hands {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl IoDriver<Message> for RecordingDriver {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         self.wires[link.0 as usize].recv = Some(op);
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         self.wires[link.0 as usize].send = Some(op);
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("memory asks for no disk operation: {op:?}");
     }
 
-    fn depart(&mut self, _link: LinkId, _how: Departure<Message>) {
+    fn remove_link(&mut self, _link: LinkId, _how: LinkDeparture<Message>) {
         unreachable!("the link stays");
     }
 
-    fn post(&mut self, _to: ShardId, _message: Message) {}
+    fn post_message(&mut self, _to: ShardId, _message: Message) {}
 
-    fn dial(&mut self, dial: Dial) {
+    fn start_dial(&mut self, dial: Dial) {
         unreachable!("a target's shard without remotes dials nobody: {dial:?}");
     }
 }
 
-struct World {
+struct MeasuredShard {
     shard: Shard,
     pool: Pool,
     entropy: Entropy,
     now: Time,
-    hands: Hands,
+    hands: RecordingDriver,
     spent: Duration,
     /// Whether what the shard does from now on counts.
     is_measured: bool,
 }
 
-impl World {
+impl MeasuredShard {
     fn new() -> Self {
-        let negotiation =
-            Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
+        let negotiation = NegotiationLimits {
+            mrdsl: 65_536,
+            first_burst: 65_536,
+            max_burst: 262_144,
+            ..NegotiationLimits::default()
+        };
         let terms =
             TargetLimits { negotiation, limits: SessionLimits { commands: 128, ..SessionLimits::default() } };
-        let mut exports = target::exports(&terms);
+        let mut exports = target::build_exports(&terms);
         let owned = Arc::get_mut(&mut exports).expect("nobody else has them yet");
         owned.nvme.subsystems[0].limits.entries = 256;
         let shard = Shard::new(ShardId(0), 1, exports);
-        let mut world = World {
+        let mut world = MeasuredShard {
             shard,
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([5; 32]),
             now: Time(1_000_000),
-            hands: Hands::default(),
+            hands: RecordingDriver::default(),
             spent: Duration::ZERO,
             is_measured: false,
         };
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 4096, 4096));
         let geometry = disk.geometry();
-        let mut touched = Ram::new(disk.clone());
+        let mut touched = RamBackend::new(disk.clone());
         for lba in 0..BLOCKS {
-            let memory = world.pool.take_sg(Class::Solicited, LEN).expect("there is memory");
+            let memory = world.pool.take_sg(MemoryClass::Solicited, BLOCK_LEN).expect("there is memory");
             let op = Op::Write(Span { lba, blocks: 1 }, Durability::Cached);
             let io =
                 Io { id: IoId(lba), epoch: Default::default(), op, payload: Payload::Out(memory.freeze()) };
@@ -111,9 +117,9 @@ impl World {
             touched.submit(&mut cx, io);
             touched.poll_done().expect("memory answers at once");
         }
-        for spec in target::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone())) {
-            let add = Message::Control(0, Control::AddVolume(Box::new(spec)));
-            world.with(|shard, cx| shard.handle_message(cx, add));
+        for spec in target::volume_specs(1, geometry, &[], None, move |_| RamBackend::new(disk.clone())) {
+            let add = Message::Control(0, ControlRequest::AddVolume(Box::new(spec)));
+            world.with_shard(|shard, cx| shard.handle_message(cx, add));
         }
         world
     }
@@ -121,22 +127,22 @@ impl World {
     /// A socket of a listener.
     fn connect(&mut self, listener: ListenerId) -> LinkId {
         let link = LinkId(self.hands.wires.len() as u64);
-        self.hands.wires.push(Wire::default());
+        self.hands.wires.push(PendingOps::default());
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
-        self.with(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener, local: address, peer: address, cpu: None };
+        self.with_shard(|shard, cx| shard.handle_arrival(cx, link, LinkArrival::Accepted(accepted)));
         link
     }
 
-    fn with(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
-        let World { shard, pool, entropy, now, hands, spent, is_measured } = self;
+    fn with_shard(&mut self, act: impl FnOnce(&mut Shard, &mut Cx<'_>)) {
+        let MeasuredShard { shard, pool, entropy, now, hands, spent, is_measured } = self;
         now.0 += 1_000;
         let mut cx = Cx { now: *now, pool, entropy };
         if !*is_measured {
-            return carry_out(shard, &mut cx, hands, act);
+            return act_and_pump(shard, &mut cx, hands, act);
         }
         let start = Instant::now();
-        shard_turn(shard, &mut cx, hands, act);
+        measured_turn(shard, &mut cx, hands, act);
         *spent += start.elapsed();
     }
 
@@ -147,17 +153,17 @@ impl World {
                 let had = answers.len();
                 answers.resize(had + op.len, 0);
                 op.copy_to(0, &mut answers[had..]);
-                self.with(|shard, cx| {
+                self.with_shard(|shard, cx| {
                     shard.handle_written(cx, link, Ok(()));
-                    shard.handle_sent(cx, link, op);
+                    shard.handle_send_released(cx, link, op);
                 });
             } else if stream.is_empty() {
                 return;
             } else {
                 let mut op = self.hands.wires[link.0 as usize].recv.take().expect("the shard listens");
-                let taken = fill(&self.pool, &mut op, stream);
+                let taken = fill_recv(&self.pool, &mut op, stream);
                 stream = &stream[taken..];
-                self.with(|shard, cx| shard.handle_recv(cx, link, op, Received::Bytes(taken)));
+                self.with_shard(|shard, cx| shard.handle_recv(cx, link, op, Received::Bytes(taken)));
             }
         }
     }
@@ -165,20 +171,20 @@ impl World {
 
 /// All that is measured.
 #[inline(never)]
-fn shard_turn(
+fn measured_turn(
     shard: &mut Shard,
     cx: &mut Cx<'_>,
-    hands: &mut Hands,
+    hands: &mut RecordingDriver,
     act: impl FnOnce(&mut Shard, &mut Cx<'_>),
 ) {
-    carry_out(shard, cx, hands, act);
+    act_and_pump(shard, cx, hands, act);
 }
 
 #[inline]
-fn carry_out(
+fn act_and_pump(
     shard: &mut Shard,
     cx: &mut Cx<'_>,
-    hands: &mut Hands,
+    hands: &mut RecordingDriver,
     act: impl FnOnce(&mut Shard, &mut Cx<'_>),
 ) {
     act(shard, cx);
@@ -186,7 +192,7 @@ fn carry_out(
 }
 
 /// What the kernel does with a receive.
-fn fill(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
+fn fill_recv(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
     let mut taken = 0;
     if let Some(direct) = &mut op.direct {
         for slice in direct.data.slices_mut(direct.want.clone()) {
@@ -200,7 +206,7 @@ fn fill(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
     }
     let rest = (stream.len() - taken).min(op.stage_len);
     if rest > 0 {
-        let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
+        let mut stage = pool.take(MemoryClass::Wire, op.stage_len).expect("there is memory");
         stage.set_len(rest);
         stage.copy_from_slice(&stream[taken..taken + rest]);
         op.stage = Some(stage);
@@ -208,8 +214,8 @@ fn fill(pool: &Pool, op: &mut RecvOp, stream: &[u8]) -> usize {
     taken + rest
 }
 
-fn log_in(world: &mut World, link: LinkId) -> LoggedIn {
-    let mut wanted = target::wanted(1);
+fn log_in(world: &mut MeasuredShard, link: LinkId) -> LoggedInConnection {
+    let mut wanted = target::login_config(1);
     wanted.limits.mrdsl = 262_144;
     let (mut login, first) = InitiatorLogin::start(wanted).expect("a login begins");
     let mut entropy = Entropy::new([1; 32]);
@@ -222,16 +228,16 @@ fn log_in(world: &mut World, link: LinkId) -> LoggedIn {
         let bhs = *Bhs::from_prefix(&came).expect("the target answers");
         let text = &came[BHS_LEN..BHS_LEN + bhs.data_len()];
         match login.handle_response(&bhs, text, &mut entropy).expect("a proper answer") {
-            Progress::Send(next) => pdu = next,
-            Progress::Established(logged) => return *logged,
+            LoginProgress::Send(next) => pdu = next,
+            LoginProgress::Established(logged) => return *logged,
         }
     }
 }
 
 /// Sends a capsule, and takes its answer without data.
-fn admit(world: &mut World, link: LinkId, sqe: Sqe, data: &[u8]) -> Completion {
+fn send_capsule(world: &mut MeasuredShard, link: LinkId, sqe: Sqe, data: &[u8]) -> Completion {
     let (mut stream, mut came) = (Vec::new(), Vec::new());
-    capsule(&mut stream, sqe, data);
+    push_capsule(&mut stream, sqe, data);
     world.exchange(link, &stream, &mut came);
     let answer = CapsuleResp::from_prefix(&came).expect("the controller answers");
     let completion = answer.cqe.completion();
@@ -240,7 +246,7 @@ fn admit(world: &mut World, link: LinkId, sqe: Sqe, data: &[u8]) -> Completion {
 }
 
 /// Connects a queue; the controller's number.
-fn join(world: &mut World, qid: u16, cntlid: u16, entries: u32) -> (LinkId, u16) {
+fn connect_queue(world: &mut MeasuredShard, qid: u16, cntlid: u16, entries: u32) -> (LinkId, u16) {
     let link = world.connect(ListenerId(1));
     let mut came = Vec::new();
     world.exchange(link, IcReq::new(0, false, false, 1).as_bytes(), &mut came);
@@ -249,18 +255,18 @@ fn join(world: &mut World, qid: u16, cntlid: u16, entries: u32) -> (LinkId, u16)
     let names = ConnectNames {
         host_id: HostId::new([1; 16]).expect("not zero"),
         cntlid,
-        subsystem: Nqn::parse(target::SUBSYSTEM).expect("a name"),
+        subsystem: Nqn::parse(target::SUBSYSTEM_NQN).expect("a name"),
         host: Nqn::parse("nqn.2026-11.test:host").expect("a name"),
     };
-    let answer = admit(world, link, connect.sqe(), ConnectData::new(&names).as_bytes());
-    (link, Connected::parse(answer.result).cntlid)
+    let answer = send_capsule(world, link, connect.to_sqe(), ConnectData::new(&names).as_bytes());
+    (link, ConnectResult::parse(answer.result).cntlid)
 }
 
-fn capsule(stream: &mut Vec<u8>, mut sqe: Sqe, data: &[u8]) {
+fn push_capsule(stream: &mut Vec<u8>, mut sqe: Sqe, data: &[u8]) {
     sqe.flags = 0x40;
     if !data.is_empty() {
         sqe.dptr.length = U32::new(data.len() as u32);
-        sqe.dptr.identifier = Descriptor::IN_CAPSULE;
+        sqe.dptr.identifier = SglDescriptor::IN_CAPSULE;
     }
     let mut head = CapsuleCmd::new(sqe);
     if !data.is_empty() {
@@ -275,7 +281,7 @@ fn capsule(stream: &mut Vec<u8>, mut sqe: Sqe, data: &[u8]) {
 struct Random(u64);
 
 impl Random {
-    fn block(&mut self) -> u32 {
+    fn next_block(&mut self) -> u32 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
@@ -290,24 +296,24 @@ enum Client {
 }
 
 impl Client {
-    fn iscsi(world: &mut World) -> (Self, LinkId) {
+    fn log_in_iscsi(world: &mut MeasuredShard) -> (Self, LinkId) {
         let link = world.connect(ListenerId(0));
         let mut client = Client::Iscsi(log_in(world, link).cmd_sn);
         // A new nexus is told first that power came on.
         let mut stream = Vec::new();
-        client.scsi(&mut stream, 0, &[0; 6], false, 0);
+        client.push_scsi_command(&mut stream, 0, &[0; 6], false, 0);
         world.exchange(link, &stream, &mut Vec::new());
         (client, link)
     }
 
-    fn nvme(world: &mut World, depth: u32) -> (Self, LinkId) {
-        let (admin, cntlid) = join(world, 0, ConnectData::DYNAMIC, 32);
-        admit(world, admin, PropertyAccess::set_sqe(Property::CC, 0x0046_0001), &[]);
-        let (link, _) = join(world, 1, cntlid, depth + 1);
+    fn connect_nvme(world: &mut MeasuredShard, depth: u32) -> (Self, LinkId) {
+        let (admin, cntlid) = connect_queue(world, 0, ConnectData::DYNAMIC, 32);
+        send_capsule(world, admin, PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001), &[]);
+        let (link, _) = connect_queue(world, 1, cntlid, depth + 1);
         (Client::Nvme, link)
     }
 
-    fn scsi(&mut self, stream: &mut Vec<u8>, itt: u32, cdb: &[u8], write: bool, len: usize) {
+    fn push_scsi_command(&mut self, stream: &mut Vec<u8>, itt: u32, cdb: &[u8], write: bool, len: usize) {
         let Client::Iscsi(cmd_sn) = self else { return };
         let mut pdu = ScsiCommand::new();
         pdu.itt = Itt::new(itt);
@@ -322,21 +328,27 @@ impl Client {
     }
 
     /// One command of a block.
-    fn ask(&mut self, stream: &mut Vec<u8>, number: u32, block: u32, write: bool) {
+    fn push_command(&mut self, stream: &mut Vec<u8>, number: u32, block: u32, write: bool) {
         match self {
             Client::Iscsi(_) => {
                 let [a, b, c, d] = block.to_be_bytes();
                 let opcode = if write { 0x2a } else { 0x28 };
-                self.scsi(stream, number, &[opcode, 0, a, b, c, d, 0, 0, 1, 0], write, LEN);
+                self.push_scsi_command(
+                    stream,
+                    number,
+                    &[opcode, 0, a, b, c, d, 0, 0, 1, 0],
+                    write,
+                    BLOCK_LEN,
+                );
             }
             Client::Nvme => {
                 let mut sqe = Sqe::new_zeroed();
                 (sqe.cid, sqe.nsid) = ((number as u16).into(), U32::new(1));
                 sqe.opcode = if write { Opcode::WRITE } else { Opcode::READ };
-                Transfer { lba: block.into(), blocks: 1, flags: 0 }.put(&mut sqe);
-                sqe.dptr.length = U32::new(LEN as u32);
-                sqe.dptr.identifier = Descriptor::TRANSPORT;
-                capsule(stream, sqe, if write { &[0x5a; LEN] } else { &[] });
+                BlockTransfer { lba: block.into(), blocks: 1, flags: 0 }.write_to_sqe(&mut sqe);
+                sqe.dptr.length = U32::new(BLOCK_LEN as u32);
+                sqe.dptr.identifier = SglDescriptor::TRANSPORT;
+                push_capsule(stream, sqe, if write { &[0x5a; BLOCK_LEN] } else { &[] });
             }
         }
     }
@@ -344,8 +356,8 @@ impl Client {
     /// Bytes of an answer.
     fn answer_len(&self, write: bool) -> usize {
         match (self, write) {
-            (Client::Iscsi(_), _) => BHS_LEN + if write { 0 } else { LEN },
-            (Client::Nvme, false) => C2hData::LEN + LEN,
+            (Client::Iscsi(_), _) => BHS_LEN + if write { 0 } else { BLOCK_LEN },
+            (Client::Nvme, false) => C2hData::LEN + BLOCK_LEN,
             (Client::Nvme, true) => CapsuleResp::LEN,
         }
     }
@@ -357,10 +369,10 @@ fn main() {
     let depth: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(16);
     let rounds: u32 = args.next().and_then(|n| n.parse().ok()).unwrap_or(2_000);
     let write = what.ends_with("write");
-    let mut world = World::new();
+    let mut world = MeasuredShard::new();
     let (mut client, link) = match what.starts_with("nvme-") {
-        true => Client::nvme(&mut world, depth),
-        false => Client::iscsi(&mut world),
+        true => Client::connect_nvme(&mut world, depth),
+        false => Client::log_in_iscsi(&mut world),
     };
     let mut random = Random(0x2545_f491_4f6c_dd1d);
     let (mut stream, mut answers) = (Vec::new(), Vec::new());
@@ -369,7 +381,7 @@ fn main() {
         stream.clear();
         answers.clear();
         for number in 0..depth {
-            client.ask(&mut stream, number, random.block(), write);
+            client.push_command(&mut stream, number, random.next_block(), write);
         }
         world.exchange(link, &stream, &mut answers);
         assert_eq!(

@@ -13,10 +13,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
-use endpoint::{Accepted, ListenerId};
+use endpoint::{AcceptedSocket, ListenerId};
 use iscsi::login::AuthPolicy;
 use iscsi::name::TargetAddress;
-use iscsi::negotiate::Limits;
+use iscsi::negotiate::NegotiationLimits;
 use iscsi::session::SessionLimits;
 pub use scsi_server::TargetPort;
 use volume::{PortId, VolumeId};
@@ -96,7 +96,7 @@ impl Default for AdmissionLimits {
 pub struct Portal {
     /// The listener.
     pub listener: ListenerId,
-    /// The address as bound; [`Portal::shown`] is what discovery names.
+    /// The address as bound; [`Portal::advertised_address`] is what discovery names.
     pub address: SocketAddr,
     /// Target portal group tag: 0 to 65535.
     pub group: u16,
@@ -109,7 +109,7 @@ impl Portal {
     /// Where an initiator finds it that came by our address `local`. The unspecified address stands for that one,
     /// if it is of its family (listeners take one family); what is on loopback is shown by loopback only, since
     /// elsewhere it is another machine.
-    pub fn shown(&self, local: IpAddr) -> Option<SocketAddr> {
+    pub fn advertised_address(&self, local: IpAddr) -> Option<SocketAddr> {
         let here = local.to_canonical();
         match self.address.ip() {
             ip if ip.is_unspecified() => {
@@ -130,7 +130,7 @@ pub struct TargetExport {
     pub alias: Option<Arc<str>>,
     /// Portal groups that it is reached by; empty: all.
     pub groups: Vec<u16>,
-    /// Its own ports; a group that is not among them stands for its [`Portal::port`]. No two targets that lead to one
+    /// Its own ports; a group that is not among them stands for its [`Portal::group`]. No two targets that lead to one
     /// volume have a port in common.
     pub ports: Vec<TargetPort>,
     /// Of their portals, those of these listeners only; `None`: all.
@@ -143,11 +143,11 @@ pub struct TargetExport {
     /// Who may come: the first rule that fits decides. None fits: 0202h.
     pub rules: Vec<InitiatorRule>,
     /// What INQUIRY shows of its logical units.
-    pub product: Arc<scsi_server::Product>,
+    pub product: Arc<scsi_server::InquiryProduct>,
     /// Whether initiators may set path states.
     pub explicit_alua: bool,
     /// What it negotiates.
-    pub negotiation: Limits,
+    pub negotiation: NegotiationLimits,
     /// What it grants each session.
     pub limits: SessionLimits,
     /// Where initiators are sent instead, if it moved.
@@ -169,10 +169,10 @@ impl TargetExport {
             listeners: None,
             luns: (0..).zip(volumes).map(lun).collect(),
             is_away: false,
-            rules: vec![InitiatorRule::any()],
+            rules: vec![InitiatorRule::allow_any()],
             product: Arc::default(),
             explicit_alua: false,
-            negotiation: Limits::default(),
+            negotiation: NegotiationLimits::default(),
             limits: SessionLimits::default(),
             redirect: None,
             sent_on: Vec::new(),
@@ -185,7 +185,7 @@ impl TargetExport {
 pub struct LunExport {
     /// 0 to 16383.
     pub lun: u16,
-    /// The volume; [`VolumeId::AWAY`] if it is away for now.
+    /// The volume; [`VolumeId::UNAVAILABLE`] if it is away for now.
     pub volume: VolumeId,
     /// Whether nobody may write through this LUN.
     pub read_only: bool,
@@ -208,7 +208,7 @@ pub struct InitiatorRule {
 
 impl InitiatorRule {
     /// Any initiator, from anywhere, without authentication, reads and writes all LUNs.
-    pub fn any() -> Self {
+    pub fn allow_any() -> Self {
         InitiatorRule {
             initiators: Vec::new(),
             sources: Vec::new(),
@@ -282,10 +282,10 @@ impl Exports {
     }
 
     /// The ports of a target: one for each portal group that it is reached by, ascending.
-    pub fn ports(&self, target: &TargetExport) -> Arc<[TargetPort]> {
+    pub fn target_ports(&self, target: &TargetExport) -> Arc<[TargetPort]> {
         let reached = self.portals.iter().filter(|portal| target.is_reached_by(portal));
         let mut ports: Vec<_> = reached
-            .map(|portal| TargetPort { port: target.port(portal), portal_group: portal.group })
+            .map(|portal| TargetPort { port: target.port_id(portal), portal_group: portal.group })
             .collect();
         ports.sort_unstable_by_key(|port| port.port);
         ports.dedup_by_key(|port| port.port);
@@ -306,30 +306,33 @@ impl TargetExport {
     }
 
     /// Its port by which connections of this portal come.
-    pub fn port(&self, portal: &Portal) -> PortId {
+    pub fn port_id(&self, portal: &Portal) -> PortId {
         let own = self.ports.iter().find(|port| port.portal_group == portal.group);
         own.map_or(portal.port, |own| own.port)
     }
 
     /// Where a login by this portal group is sent instead of being served. Those of one machine are spread
     /// by the ports that they come from.
-    pub fn sent_on(&self, group: u16, by: &Accepted) -> Option<&TargetAddress> {
+    pub fn redirect_for(&self, group: u16, by: &AcceptedSocket) -> Option<&TargetAddress> {
         let to = &self.sent_on.iter().find(|one| one.group == group)?.to;
         to.get(usize::from(by.peer.port()) % to.len().max(1))
     }
 
     /// The rule for an initiator that comes by a connection.
-    pub fn rule(&self, initiator: &str, by: &Accepted) -> Option<&InitiatorRule> {
-        self.rules.get(self.rule_at(initiator, by)?)
+    pub fn rule_for(&self, initiator: &str, by: &AcceptedSocket) -> Option<&InitiatorRule> {
+        self.rules.get(self.rule_index_for(initiator, by)?)
     }
 
     /// Where that rule stands.
-    pub fn rule_at(&self, initiator: &str, by: &Accepted) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.fits(initiator, by.peer.ip(), by.local.ip()))
+    pub fn rule_index_for(&self, initiator: &str, by: &AcceptedSocket) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(initiator, by.peer.ip(), by.local.ip()))
     }
 
     /// What a rule shows of this target's LUNs, and whether each may only be read.
-    pub fn visible<'a>(&'a self, rule: &'a InitiatorRule) -> impl Iterator<Item = (LunExport, bool)> + 'a {
+    pub fn visible_luns<'a>(
+        &'a self,
+        rule: &'a InitiatorRule,
+    ) -> impl Iterator<Item = (LunExport, bool)> + 'a {
         self.luns.iter().filter_map(|&export| {
             let read_only = match &rule.luns {
                 LunMask::All { read_only } => *read_only,
@@ -342,7 +345,7 @@ impl TargetExport {
 
 impl InitiatorRule {
     /// Whether it is for an initiator that comes from an address to one of ours.
-    pub fn fits(&self, initiator: &str, source: IpAddr, local: IpAddr) -> bool {
+    pub fn matches(&self, initiator: &str, source: IpAddr, local: IpAddr) -> bool {
         let named = self.initiators.is_empty() || self.initiators.iter().any(|name| &**name == initiator);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
         let reached = self.locals.is_empty() || self.locals.contains(&local.to_canonical());
@@ -364,11 +367,11 @@ mod tests {
             luns: LunMask::All { read_only: true },
         };
         let fits =
-            |name, local: &str| rule.fits(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());
+            |name, local: &str| rule.matches(name, "198.51.100.7".parse().unwrap(), local.parse().unwrap());
         assert!(fits("iqn.2026-11.test:a", "192.0.2.50") && fits("iqn.2026-11.test:a", "::ffff:192.0.2.50"));
         assert!(!fits("iqn.2026-11.test:a", "192.0.2.51") && !fits("iqn.2026-11.test:b", "192.0.2.50"));
         let anywhere = InitiatorRule { locals: Vec::new(), ..rule.clone() };
-        assert!(anywhere.fits("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
+        assert!(anywhere.matches("iqn.2026-11.test:a", "::1".parse().unwrap(), "::1".parse().unwrap()));
     }
 
     #[test]
@@ -380,7 +383,7 @@ mod tests {
                 group: 1,
                 port: PortId(1),
             };
-            portal.shown(local.parse().unwrap()).map(|at| at.to_string())
+            portal.advertised_address(local.parse().unwrap()).map(|at| at.to_string())
         };
         for (address, local, at) in [
             ("192.0.2.1:3260", "198.51.100.7", Some("192.0.2.1:3260")),

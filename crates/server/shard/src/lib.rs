@@ -23,19 +23,18 @@
     )
 )]
 
-mod backoff;
-mod controllers;
-mod directory;
+mod controller_directory;
 mod exports;
 mod latency;
-mod links;
+mod link_table;
 mod log;
+mod login_backoff;
 mod login_link;
 mod message;
+mod session_directory;
 mod shard;
 
-pub use backoff::source;
-pub use controllers::{CNTLID_MAX, ControllerReply, ControllerRequest};
+pub use controller_directory::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
     AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
     EndCause, Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule,
@@ -44,14 +43,15 @@ pub use exports::{
     PlacementRule, Portal, Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
     TargetPort, TlsMode,
 };
-pub use latency::{BUCKETS, CommandClass, Histogram, Latency, Stage, StageHistograms};
-pub use links::LinkTraffic;
+pub use latency::{BUCKETS, CommandLatency, Histogram, LatencyClass, LatencyStage, StageHistograms};
+pub use link_table::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine, RefusalCause};
+pub use login_backoff::source_network;
 pub use message::{
-    AdmittedQueue, BackendFactory, CONTROL, ConnectionEntry, Control, ErrorCause, ErrorCounters,
-    HostAuthentication, IoCounters, LinkHandoff, Listing, MakeBackend, MakeNetworkBackend, Message,
-    NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, Report, SessionEntry,
-    SessionMemory, VolumeEntry, VolumeSpec,
+    AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionEntry, ControlReport, ControlRequest, ErrorCause,
+    ErrorCounters, HostAuthentication, IoCounters, LinkHandoff, MakeBackend, MakeNetworkBackend, Message,
+    NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, SessionEntry,
+    SessionMemoryNeeds, ShardListing, VolumeEntry, VolumeSpec,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,

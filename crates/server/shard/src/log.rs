@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use iscsi::login::Cause;
+use iscsi::login::LoginEndCause;
 use iscsi::session::LinkFault as IscsiLinkFault;
 use iscsi::wire::LoginStatus;
 
@@ -29,7 +29,7 @@ pub type RefusalCause = (&'static str, &'static str);
 
 impl Log {
     pub(crate) fn push(&mut self, line: LogLine) {
-        if let Some(cause) = line.refusal() {
+        if let Some(cause) = line.refusal_cause() {
             match self.refusals.iter_mut().find(|(known, _)| *known == cause) {
                 Some((_, count)) => *count += 1,
                 None => self.refusals.push((cause, 1)),
@@ -41,11 +41,11 @@ impl Log {
     }
 
     /// How often hosts were refused, by cause.
-    pub(crate) fn refusals(&self) -> &[(RefusalCause, u64)] {
+    pub(crate) fn refusal_counts(&self) -> &[(RefusalCause, u64)] {
         &self.refusals
     }
 
-    pub(crate) fn poll(&mut self) -> Option<LogLine> {
+    pub(crate) fn poll_line(&mut self) -> Option<LogLine> {
         self.lines.pop_front()
     }
 }
@@ -58,7 +58,7 @@ pub enum LogLine {
         /// Where it came from.
         peer: SocketAddr,
         /// Why; `None`: the peer went away or took too long.
-        cause: Option<Cause>,
+        cause: Option<LoginEndCause>,
     },
     /// An initiator is in.
     LoggedIn {
@@ -141,12 +141,12 @@ pub enum NvmeLogLine {
 
 impl LogLine {
     /// If it tells that a host was refused, or has failed: by which protocol, and why, in a word.
-    pub fn refusal(&self) -> Option<RefusalCause> {
+    pub fn refusal_cause(&self) -> Option<RefusalCause> {
         match self {
             LogLine::LoginFailed { cause: None, .. } => Some((ISCSI, UNFINISHED)),
-            LogLine::LoginFailed { cause: Some(cause), .. } => Some((ISCSI, login_word(*cause))),
-            LogLine::LinkFault { .. } => Some((ISCSI, BROKEN)),
-            LogLine::Nvme(line) => Some((NVME, line.refusal()?)),
+            LogLine::LoginFailed { cause: Some(cause), .. } => Some((ISCSI, login_cause_word(*cause))),
+            LogLine::LinkFault { .. } => Some((ISCSI, PROTOCOL_VIOLATION)),
+            LogLine::Nvme(line) => Some((NVME, line.refusal_cause()?)),
             LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. } | LogLine::Volume { .. } => None,
         }
     }
@@ -157,13 +157,13 @@ const NVME: &str = "nvme";
 /// The peer went away, or took too long.
 const UNFINISHED: &str = "unfinished";
 /// The peer broke the protocol.
-const BROKEN: &str = "protocol";
+const PROTOCOL_VIOLATION: &str = "protocol";
 const AUTHENTICATION: &str = "authentication";
 /// There was no TLS where it is demanded, or it failed.
 const TLS: &str = "tls";
 
-fn login_word(cause: Cause) -> &'static str {
-    match cause.status() {
+fn login_cause_word(cause: LoginEndCause) -> &'static str {
+    match cause.login_status() {
         LoginStatus::AUTHENTICATION_FAILURE => AUTHENTICATION,
         LoginStatus::AUTHORIZATION_FAILURE => "not-allowed",
         LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED => "no-target",
@@ -171,12 +171,12 @@ fn login_word(cause: Cause) -> &'static str {
         LoginStatus::OUT_OF_RESOURCES => "no-resources",
         LoginStatus::TOO_MANY_CONNECTIONS => "too-many",
         LoginStatus::MOVED_TEMPORARILY | LoginStatus::MOVED_PERMANENTLY => "redirected",
-        _other => BROKEN,
+        _other => PROTOCOL_VIOLATION,
     }
 }
 
 impl NvmeLogLine {
-    fn refusal(&self) -> Option<&'static str> {
+    fn refusal_cause(&self) -> Option<&'static str> {
         Some(match self {
             NvmeLogLine::NotConnected { cause: None, .. } => UNFINISHED,
             NvmeLogLine::NotConnected { cause: Some(cause), .. } => match cause {
@@ -186,7 +186,7 @@ impl NvmeLogLine {
                 ConnectFailure::TooManyControllers | ConnectFailure::TooManyOfSource => "too-many",
                 ConnectFailure::IdentifierTaken(_) => "identifier-taken",
                 ConnectFailure::PutOff => "delayed",
-                ConnectFailure::NotConnect => BROKEN,
+                ConnectFailure::NotConnect => PROTOCOL_VIOLATION,
                 ConnectFailure::Refused(_) => "refused",
                 ConnectFailure::NoMemory => "no-resources",
                 ConnectFailure::TlsRequired
@@ -199,7 +199,7 @@ impl NvmeLogLine {
             NvmeLogLine::LinkFault { violation, .. } => match violation {
                 LinkFault::Tls(_) | LinkFault::TlsRequired => TLS,
                 LinkFault::TlsNotComputed => "too-many",
-                _ => BROKEN,
+                _ => PROTOCOL_VIOLATION,
             },
             NvmeLogLine::Connected { .. } | NvmeLogLine::Disconnected { .. } => return None,
         })
@@ -273,7 +273,7 @@ impl std::fmt::Display for ConnectFailure {
 
 impl NvmeLogLine {
     /// Whether anybody can cause it at will.
-    pub fn is_strangers(&self) -> bool {
+    pub fn is_from_unauthenticated(&self) -> bool {
         match self {
             NvmeLogLine::NotConnected { .. } | NvmeLogLine::LinkFault { .. } => true,
             NvmeLogLine::Disconnected { why, .. } => {

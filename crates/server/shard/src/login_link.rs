@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 
-use buf::{Class, Cx, Time};
-use endpoint::Accepted;
+use buf::{Cx, MemoryClass, Time};
+use endpoint::AcceptedSocket;
 use iscsi::login::{
-    Authorization, Cause, Completion, Established, LOGIN_SEGMENT_LEN_MAX, Login, LoginAction, LoginIdentity,
-    LoginPdu, SessionQuestion,
+    Authorization, EstablishedConnection, LOGIN_SEGMENT_LEN_MAX, Login, LoginAction, LoginCompletion,
+    LoginEndCause, LoginIdentity, LoginPdu, SessionQuestion,
 };
 use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
@@ -23,39 +23,39 @@ const UNPARSED_MAX: usize = BHS_LEN + LOGIN_SEGMENT_LEN_MAX;
 pub(crate) enum LoginEvent {
     /// Answer with [`LoginLink::authorize`].
     Authorize(LoginIdentity),
-    /// Answer with [`LoginLink::complete`].
+    /// Answer with [`LoginLink::complete_login`].
     Complete(Box<SessionQuestion>),
     /// The last response is sent: the link belongs to a session now.
-    Done(Box<Established>),
+    Done(Box<EstablishedConnection>),
     /// Close the link; why, for the log.
-    Over(Option<Cause>),
+    Over(Option<LoginEndCause>),
 }
 
 #[derive(Debug)]
-enum Phase {
+enum LoginPhase {
     AwaitRequest,
     AwaitAnswer,
     /// The last response is on its way; then this.
-    Ending(Box<Ending>),
+    Ending(Box<LinkEnding>),
     Over,
 }
 
 #[derive(Debug)]
-enum Ending {
-    Established(Box<Established>),
-    Refused(Cause),
+enum LinkEnding {
+    Established(Box<EstablishedConnection>),
+    Refused(LoginEndCause),
 }
 
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct LoginLink {
-    pub(crate) accepted: Accepted,
+    pub(crate) accepted: AcceptedSocket,
     machine: Login,
     unparsed: Vec<u8>,
     /// Padded length of the data segment behind the header that was judged already.
     judged: Option<usize>,
     to_send: VecDeque<LoginPdu>,
-    phase: Phase,
+    phase: LoginPhase,
     receiving: bool,
     sending: bool,
     /// Batches whose memory the kernel may still hold.
@@ -67,14 +67,14 @@ pub(crate) struct LoginLink {
 
 impl LoginLink {
     /// A connection that has said nothing yet; its login must have ended at `deadline`.
-    pub(crate) fn new(deadline: Time, accepted: Accepted) -> Self {
+    pub(crate) fn new(deadline: Time, accepted: AcceptedSocket) -> Self {
         LoginLink {
             accepted,
             machine: Login::new(),
             unparsed: Vec::new(),
             judged: None,
             to_send: VecDeque::new(),
-            phase: Phase::AwaitRequest,
+            phase: LoginPhase::AwaitRequest,
             receiving: false,
             sending: false,
             deadline,
@@ -89,21 +89,21 @@ impl LoginLink {
     }
 
     pub(crate) fn poll_timeout(&self) -> Option<Time> {
-        (!matches!(self.phase, Phase::Over)).then_some(self.deadline)
+        (!matches!(self.phase, LoginPhase::Over)).then_some(self.deadline)
     }
 
     pub(crate) fn handle_timeout(&mut self, now: Time) {
         if now >= self.deadline {
-            self.over(None);
+            self.end_login(None);
         }
     }
 
     /// Ends the login if the peer owes a request; says whether it did.
     pub(crate) fn evict(&mut self) -> bool {
-        let owes = matches!(self.phase, Phase::AwaitRequest);
+        let owes = matches!(self.phase, LoginPhase::AwaitRequest);
         if owes {
             self.evicted = true;
-            self.over(None);
+            self.end_login(None);
         }
         owes
     }
@@ -114,24 +114,24 @@ impl LoginLink {
     }
 
     /// Bytes that came behind the last request; there are none unless the peer breaks the rules.
-    pub(crate) fn into_rest(self) -> Vec<u8> {
+    pub(crate) fn into_unparsed_bytes(self) -> Vec<u8> {
         self.unparsed
     }
 
-    fn over(&mut self, cause: Option<Cause>) {
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Over => {}
+    fn end_login(&mut self, cause: Option<LoginEndCause>) {
+        match std::mem::replace(&mut self.phase, LoginPhase::Over) {
+            LoginPhase::Over => {}
             // A peer that did not stay for the answer was refused all the same.
-            Phase::Ending(ending) => match *ending {
-                Ending::Refused(refused) => self.event = Some(LoginEvent::Over(Some(refused))),
-                Ending::Established(_) => self.event = Some(LoginEvent::Over(cause)),
+            LoginPhase::Ending(ending) => match *ending {
+                LinkEnding::Refused(refused) => self.event = Some(LoginEvent::Over(Some(refused))),
+                LinkEnding::Established(_) => self.event = Some(LoginEvent::Over(cause)),
             },
-            Phase::AwaitRequest | Phase::AwaitAnswer => self.event = Some(LoginEvent::Over(cause)),
+            LoginPhase::AwaitRequest | LoginPhase::AwaitAnswer => self.event = Some(LoginEvent::Over(cause)),
         }
     }
 
     pub(crate) fn poll_recv(&mut self) -> Option<RecvOp> {
-        if self.receiving || !matches!(self.phase, Phase::AwaitRequest) {
+        if self.receiving || !matches!(self.phase, LoginPhase::AwaitRequest) {
             return None;
         }
         self.receiving = true;
@@ -148,19 +148,19 @@ impl LoginLink {
                 pages.copy_to(0, &mut bytes);
                 self.unparsed.append(&mut bytes);
             }
-            Received::End | Received::Cancelled | Received::Failed(_) => return self.over(None),
+            Received::End | Received::Cancelled | Received::Failed(_) => return self.end_login(None),
         }
         self.parse(cx);
     }
 
     fn parse(&mut self, cx: &mut Cx<'_>) {
-        while matches!(self.phase, Phase::AwaitRequest) {
+        while matches!(self.phase, LoginPhase::AwaitRequest) {
             let Some(bhs) = Bhs::from_prefix(&self.unparsed).cloned() else { return };
             let padded = match self.judged {
                 Some(padded) => padded,
                 None => match self.machine.handle_header(&bhs) {
                     Ok(padded) => *self.judged.insert(padded),
-                    Err(step) => return self.take(*step),
+                    Err(step) => return self.apply_action(*step),
                 },
             };
             let whole = BHS_LEN + padded;
@@ -172,57 +172,59 @@ impl LoginLink {
             self.judged = None;
             let step = self.machine.handle_request(&bhs, data, cx.entropy);
             self.unparsed.drain(..whole);
-            self.take(step);
+            self.apply_action(step);
         }
     }
 
-    fn take(&mut self, step: LoginAction) {
+    fn apply_action(&mut self, step: LoginAction) {
         match step {
             LoginAction::Send(pdu) => {
                 self.to_send.push_back(pdu);
-                self.phase = Phase::AwaitRequest;
+                self.phase = LoginPhase::AwaitRequest;
             }
-            LoginAction::Authorize(question) => self.ask(LoginEvent::Authorize(question)),
-            LoginAction::Complete(question) => self.ask(LoginEvent::Complete(question)),
-            LoginAction::Refuse(pdu, cause) => self.end(pdu, Ending::Refused(cause)),
-            LoginAction::Drop(cause) => self.over(Some(cause)),
-            LoginAction::Established(pdu, established) => self.end(pdu, Ending::Established(established)),
+            LoginAction::Authorize(question) => self.raise_question(LoginEvent::Authorize(question)),
+            LoginAction::Complete(question) => self.raise_question(LoginEvent::Complete(question)),
+            LoginAction::Refuse(pdu, cause) => self.send_last_response(pdu, LinkEnding::Refused(cause)),
+            LoginAction::Drop(cause) => self.end_login(Some(cause)),
+            LoginAction::Established(pdu, established) => {
+                self.send_last_response(pdu, LinkEnding::Established(established))
+            }
         }
     }
 
-    fn ask(&mut self, question: LoginEvent) {
-        self.phase = Phase::AwaitAnswer;
+    fn raise_question(&mut self, question: LoginEvent) {
+        self.phase = LoginPhase::AwaitAnswer;
         self.event = Some(question);
     }
 
-    fn end(&mut self, pdu: LoginPdu, ending: Ending) {
+    fn send_last_response(&mut self, pdu: LoginPdu, ending: LinkEnding) {
         self.to_send.push_back(pdu);
-        self.phase = Phase::Ending(Box::new(ending));
+        self.phase = LoginPhase::Ending(Box::new(ending));
     }
 
     /// Whether a question is open: it may have been overtaken by the link's end.
     pub(crate) fn awaits_answer(&self) -> bool {
-        matches!(self.phase, Phase::AwaitAnswer)
+        matches!(self.phase, LoginPhase::AwaitAnswer)
     }
 
     pub(crate) fn authorize(&mut self, cx: &mut Cx<'_>, authorization: Authorization) {
         let step = self.machine.authorize(authorization, cx.entropy);
-        self.take(step);
+        self.apply_action(step);
         self.parse(cx);
     }
 
-    pub(crate) fn complete(&mut self, completion: Completion) {
+    pub(crate) fn complete_login(&mut self, completion: LoginCompletion) {
         let step = self.machine.complete(completion);
-        self.take(step);
+        self.apply_action(step);
     }
 
     pub(crate) fn poll_send(&mut self, cx: &mut Cx<'_>) -> Option<SendOp> {
-        if self.sending || matches!(self.phase, Phase::Over) {
+        if self.sending || matches!(self.phase, LoginPhase::Over) {
             return None;
         }
         let pdu = self.to_send.front()?;
         let len = BHS_LEN + padded_len(pdu.text.len())?;
-        let mut head = cx.pool.take(Class::Wire, len)?;
+        let mut head = cx.pool.take(MemoryClass::Wire, len)?;
         let bytes = pdu.bhs.bytes().iter().chain(&pdu.text).copied().chain(std::iter::repeat(0));
         head.iter_mut().zip(bytes).for_each(|(to, byte)| *to = byte);
         self.to_send.pop_front();
@@ -234,21 +236,21 @@ impl LoginLink {
     pub(crate) fn handle_written(&mut self, how: Result<(), buf::Errno>) {
         self.sending = false;
         if how.is_err() {
-            self.over(None);
+            self.end_login(None);
         }
     }
 
     /// A batch's memory is back too. When nothing is out any more the link may leave.
-    pub(crate) fn handle_sent(&mut self) {
+    pub(crate) fn handle_send_released(&mut self) {
         self.in_kernel = self.in_kernel.saturating_sub(1);
         if self.sending || self.in_kernel > 0 || !self.to_send.is_empty() {
             return;
         }
-        match std::mem::replace(&mut self.phase, Phase::Over) {
-            Phase::Ending(ending) => {
+        match std::mem::replace(&mut self.phase, LoginPhase::Over) {
+            LoginPhase::Ending(ending) => {
                 self.event = Some(match *ending {
-                    Ending::Established(established) => LoginEvent::Done(established),
-                    Ending::Refused(cause) => LoginEvent::Over(Some(cause)),
+                    LinkEnding::Established(established) => LoginEvent::Done(established),
+                    LinkEnding::Refused(cause) => LoginEvent::Over(Some(cause)),
                 });
             }
             phase => self.phase = phase,

@@ -6,23 +6,23 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Accepted, Computation, NetworkBackend, ShardId};
+use endpoint::{AcceptedSocket, Computation, NetworkBackend, ShardId};
 use iscsi::chap::Algorithm;
-use iscsi::login::Established;
+use iscsi::login::EstablishedConnection;
 use iscsi::session::SessionParams;
 use iscsi::wire::{Cid, LoginStatus, Sn, Tsih};
 use scsi_server::UnitSpec;
 use stream::Tag;
 use volume::{
-    Ack, Backend, DiskId, Failure, Fault, Refusal, RequestId, Shared, StoreOp, View, ViewUpdate,
+    Ack, Backend, DiskId, Failure, Fault, Refusal, RequestId, SharedGateState, StoreOp, View, ViewUpdate,
     VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use crate::directory::{AdmissionReply, AdmissionRequest};
 use crate::exports::{Exports, PlacementOutcome};
-use crate::latency::Latency;
-use crate::links::LinkTraffic;
+use crate::latency::CommandLatency;
+use crate::link_table::LinkTraffic;
 use crate::log::RefusalCause;
+use crate::session_directory::{AdmissionReply, AdmissionRequest};
 
 pub use nvme::{
     AdmittedQueue, HostAuthentication, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal,
@@ -30,7 +30,7 @@ pub use nvme::{
 };
 
 /// The control plane, as an address for messages.
-pub const CONTROL: ShardId = ShardId(u16::MAX);
+pub const CONTROL_PLANE: ShardId = ShardId(u16::MAX);
 
 /// One message.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub enum Message {
     AdmissionReply(u64, AdmissionReply),
     /// To the shard where a new session shall live: set aside what its login is about to announce. For the
     /// login of this number on that shard. Held until the link comes, or [`Message::LoginAborted`].
-    ReserveMemory(Tsih, SessionMemory, ShardId, u64),
+    ReserveMemory(Tsih, SessionMemoryNeeds, ShardId, u64),
     /// The answer: it is set aside, or with what the login is refused.
     MemoryReserved(u64, Result<(), LoginStatus>),
     /// To the directory's shard: the shard that was to have this new session has no memory for it. For the
@@ -99,14 +99,14 @@ pub enum Message {
     /// The answer.
     BarrierReached(u64),
     /// From the control plane, with its number for the request.
-    Control(u64, Control),
+    Control(u64, ControlRequest),
     /// To it.
-    Report(u64, Report),
+    Report(u64, ControlReport),
 }
 
 /// For what a new session needs memory of its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SessionMemory {
+pub struct SessionMemoryNeeds {
     /// Bytes that a command may bring unasked.
     pub unsolicited: u32,
     /// Most commands in work.
@@ -117,9 +117,9 @@ pub struct SessionMemory {
 #[derive(Debug)]
 pub struct LinkHandoff {
     /// The outcome of its login.
-    pub established: Established,
+    pub established: EstablishedConnection,
     /// Where it was accepted.
-    pub accepted: Accepted,
+    pub accepted: AcceptedSocket,
     /// Whether it founds a session, or joins one.
     pub new: bool,
     /// Bytes that came behind the login.
@@ -146,7 +146,7 @@ pub struct VolumeSpec {
     /// What it says of itself.
     pub facts: Arc<VolumeFacts>,
     /// What its gates share over all shards.
-    pub shared: Shared,
+    pub shared: SharedGateState,
     /// The truth when it is opened.
     pub view: View,
     /// Makes this shard's backend.
@@ -166,7 +166,7 @@ impl VolumeSpec {
         make: impl Fn(u16) -> B + Clone + Send + 'static,
     ) -> Vec<VolumeSpec> {
         let (facts, view, shared) =
-            (Arc::new(home.facts().clone()), home.view().clone(), Shared::new(shards));
+            (Arc::new(home.facts().clone()), home.view().clone(), SharedGateState::new(shards));
         let authority = crate::home_of(facts.id, shards);
         let mut home = Some(Box::new(home));
         let spec = |shard: u16| {
@@ -184,7 +184,7 @@ impl VolumeSpec {
     }
 
     /// The logical unit that the volume is.
-    pub fn unit(&self) -> UnitSpec {
+    pub fn unit_spec(&self) -> UnitSpec {
         UnitSpec {
             volume: self.facts.id,
             uuid: self.facts.uuid,
@@ -198,7 +198,7 @@ impl VolumeSpec {
 
 impl VolumeSpec {
     /// The namespace that the volume is.
-    pub fn namespace(&self) -> nvme_server::VolumeInfo {
+    pub fn volume_info(&self) -> nvme_server::VolumeInfo {
         nvme_server::VolumeInfo { facts: self.facts.clone(), shared: self.shared.clone() }
     }
 }
@@ -211,7 +211,7 @@ impl std::fmt::Debug for VolumeSpec {
 
 /// What the control plane asks of one shard.
 #[derive(Debug)]
-pub enum Control {
+pub enum ControlRequest {
     /// Serve this volume too. Sent to every shard, the home first.
     AddVolume(Box<VolumeSpec>),
     /// Serve it no more: its tasks are aborted, its backend dropped. Sent to every shard after the
@@ -234,7 +234,7 @@ pub enum Control {
 
 /// A shard's answer to the control plane.
 #[derive(Debug)]
-pub enum Report {
+pub enum ControlReport {
     /// Done.
     Done,
     /// Refused by the volume. Of a stop: not everything that was written is on stable storage.
@@ -242,12 +242,12 @@ pub enum Report {
     /// There is no such volume.
     NoVolume,
     /// What there is.
-    Listing(Box<Listing>),
+    Listing(Box<ShardListing>),
 }
 
 /// What there is on one shard.
 #[derive(Clone, Debug, Default)]
-pub struct Listing {
+pub struct ShardListing {
     /// Its sessions.
     pub sessions: Vec<SessionEntry>,
     /// Its NVMe queues, admin queues among them. A controller's queues may be on several shards.
@@ -291,7 +291,7 @@ pub struct SessionEntry {
     /// I/O since login: reads, bytes read, writes, bytes written.
     pub io: IoCounters,
     /// How long its commands took.
-    pub latency: Latency,
+    pub latency: CommandLatency,
 }
 
 /// A connection of a session.
@@ -300,7 +300,7 @@ pub struct ConnectionEntry {
     /// Its id.
     pub cid: u16,
     /// How it came.
-    pub accepted: Accepted,
+    pub accepted: AcceptedSocket,
     /// CRC32C behind headers, and behind data.
     pub digests: (bool, bool),
     /// Largest data segments in bytes: to the initiator, and to us.
@@ -329,7 +329,7 @@ pub struct VolumeEntry {
     /// One has failed lately for want of space.
     pub no_space: bool,
     /// How long its commands on this shard took.
-    pub latency: Latency,
+    pub latency: CommandLatency,
 }
 
 /// Why an operation of a volume failed.
@@ -361,7 +361,7 @@ impl ErrorCause {
     ];
 
     /// In a word.
-    pub fn word(self) -> &'static str {
+    pub fn as_str(self) -> &'static str {
         match self {
             ErrorCause::Medium => "medium",
             ErrorCause::NoSpace => "no-space",
@@ -373,7 +373,7 @@ impl ErrorCause {
     }
 
     /// Of what failed; `None`: it was to end so (a miscompare, a cancel, another host's reservation).
-    fn of(failure: &Failure) -> Option<Self> {
+    fn of_failure(failure: &Failure) -> Option<Self> {
         Some(match failure {
             Failure::Refused(Refusal::Conflict) => return None,
             Failure::Refused(_) => ErrorCause::Refused,
@@ -393,8 +393,9 @@ pub struct ErrorCounters(pub [u64; ErrorCause::ALL.len()]);
 
 impl ErrorCounters {
     /// Counts an operation that failed.
-    pub(crate) fn count(&mut self, failure: &Failure) {
-        if let Some(count) = ErrorCause::of(failure).and_then(|cause| self.0.get_mut(cause as usize)) {
+    pub(crate) fn count_failure(&mut self, failure: &Failure) {
+        if let Some(count) = ErrorCause::of_failure(failure).and_then(|cause| self.0.get_mut(cause as usize))
+        {
             *count += 1;
         }
     }

@@ -79,8 +79,8 @@ fn io_waits_for_a_killed_daemon_and_another_goes_on() {
     let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
     assert!(said.ends_with("ready\n"), "{said}");
     let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
-    let watch = Watch::with_limit(LIMIT);
-    watch.mount(&at);
+    let watch = Watchdog::with_limit(LIMIT);
+    watch.watch_mount(&at);
     let mut writer = Writer::new(&here, file);
     writer.goes_on(50);
     holder.kill();
@@ -115,8 +115,8 @@ fn a_daemon_is_started_anew_under_the_users_of_what_it_holds() {
     let mut holder = here.serve(CONFIG, &[]);
     let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
     let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
-    let watch = Watch::with_limit(LIMIT);
-    watch.mount(&at);
+    let watch = Watchdog::with_limit(LIMIT);
+    watch.watch_mount(&at);
     let mut writer = Writer::new(&here, file);
     writer.goes_on(50);
     holder.ask("stop");

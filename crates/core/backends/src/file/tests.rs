@@ -5,7 +5,7 @@ mod shards;
 
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
-use volume::{Extent, Gate, Identity, PortId, Requester, ShardId, Shared, View};
+use volume::{Extent, Gate, Identity, PortId, Requester, ShardId, SharedGateState, View};
 
 use super::*;
 
@@ -140,8 +140,9 @@ impl World {
             syncs: 0,
         };
         let shared_disk = Arc::new(FileDisk::new(DiskId(3), &facts, 1).unwrap());
-        let view = View::of(shared_disk.geometry());
-        let gate = Gate::new(ShardId(0), Shared::new(1), view, Box::new(File::new(shared_disk, 0)));
+        let view = View::without_reservations(shared_disk.geometry());
+        let gate =
+            Gate::new(ShardId(0), SharedGateState::new(1), view, Box::new(FileBackend::new(shared_disk, 0)));
         let identity = Arc::new(Identity::Host([1; 16]));
         World {
             pool: Pool::new(16 << 20),
@@ -153,13 +154,13 @@ impl World {
     }
 
     fn out(&self, bytes: &[u8]) -> Payload {
-        let mut sg = self.pool.take_sg(Class::Wire, bytes.len()).unwrap();
+        let mut sg = self.pool.take_sg(MemoryClass::Wire, bytes.len()).unwrap();
         sg.copy_from(0, bytes);
         Payload::Out(sg.freeze())
     }
 
     fn room(&self, len: usize) -> Payload {
-        Payload::In(self.pool.take_sg(Class::Wire, len).unwrap())
+        Payload::In(self.pool.take_sg(MemoryClass::Wire, len).unwrap())
     }
 
     fn start(&mut self, id: u64, op: Op, payload: Payload) {
@@ -168,7 +169,7 @@ impl World {
     }
 
     /// Runs the disk until nothing moves.
-    fn settle(&mut self) -> Vec<Done> {
+    fn settle(&mut self) -> Vec<IoCompletion> {
         let mut cx = Cx { now: Time(0), pool: &self.pool, entropy: &mut self.entropy };
         loop {
             let more = self.gate.resume(&mut cx);
@@ -348,9 +349,9 @@ fn a_failed_sync_is_never_forgotten() {
     assert_eq!(world.write(0, &[8; 512]), refused);
     assert_eq!(world.run(Op::Flush, Payload::None).0, refused);
     assert_eq!(world.read(0, 1), (Ok(Outcome::Complete), vec![7; 512]));
-    assert!(world.gate.sync_failed());
-    assert_eq!(world.gate.poll_remark(), Some(volume::OperatorNotice::SyncFailed));
-    assert_eq!(world.gate.poll_remark(), None, "once");
+    assert!(world.gate.has_sync_failed());
+    assert_eq!(world.gate.poll_operator_notice(), Some(volume::OperatorNotice::SyncFailed));
+    assert_eq!(world.gate.poll_operator_notice(), None, "once");
 }
 
 #[test]
@@ -363,8 +364,8 @@ fn errors_name_the_block_and_leave_the_volume_usable() {
     world.disk.full = true;
     assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
     assert_eq!(world.write(0, &[1; 512]), Err(Fault::NoSpace.into()));
-    assert_eq!(world.gate.poll_remark(), Some(volume::OperatorNotice::NoSpace));
-    assert_eq!(world.gate.poll_remark(), None, "not for each write");
+    assert_eq!(world.gate.poll_operator_notice(), Some(volume::OperatorNotice::NoSpace));
+    assert_eq!(world.gate.poll_operator_notice(), None, "not for each write");
     world.disk.full = false;
     assert_eq!(world.write(0, &[2; 512]), Ok(Outcome::Complete));
     assert_eq!(world.read(0, 1).1, vec![2; 512]);

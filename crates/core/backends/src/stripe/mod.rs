@@ -10,37 +10,37 @@
 //! - An operation that must be atomic lies in one chunk, or is refused.
 //! - The geometry promises only what every leg supports; before all legs are known there are no blocks.
 //!
-//! Bounds: [`LEGS_MAX`] legs; [`IN_WORK_MAX`] operations in flight, and as many results not yet taken. An
+//! Bounds: [`LEGS_MAX`] legs; [`OPS_MAX`] operations in flight, and as many results not yet taken. An
 //! operation on no more chunks than there are legs allocates nothing once the stripe is warm.
 
 mod layout;
 mod ops;
 mod sockets;
+mod spec;
 #[cfg(test)]
 mod tests;
-mod text;
 
 use std::collections::VecDeque;
 use std::fmt;
 
 use buf::{Cx, Errno, SgMut};
-use endpoint::{DialId, LinkId, Sockets};
+use endpoint::{DialId, LinkId, OutboundSockets};
 use stream::Slab;
-use volume::{Backend, DiskId, DiskOp, Done, Geometry, Io, IoId, ShardId};
+use volume::{Backend, DiskId, DiskOp, Geometry, Io, IoCompletion, IoId, ShardId};
 
-use layout::Layout;
+use layout::StripeLayout;
 use ops::StripeOp;
 
-pub use text::{StripeSyntaxError, Written, cut, is_meant, written};
+pub use spec::{ParsedStripe, StripeSyntaxError, format_legs, is_meant, parse_stripe};
 
 /// Most legs: a bit of a `u64` each.
 pub const LEGS_MAX: usize = 64;
 /// Most operations in work on one shard.
-pub const IN_WORK_MAX: usize = 16_384;
+pub const OPS_MAX: usize = 16_384;
 /// Bytes per chunk where nothing is said.
-pub const CHUNK: u32 = 64 << 10;
+pub const CHUNK_BYTES_DEFAULT: u32 = 64 << 10;
 /// The longest chunk, in bytes: what a leg is sure to take at once.
-pub const CHUNK_MAX: u32 = 64 << 20;
+pub const CHUNK_BYTES_MAX: u32 = 64 << 20;
 
 /// See the module.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ pub struct Stripe<L> {
     /// Bytes of the whole at most.
     limit: Option<u64>,
     /// How blocks lie, as soon as it is known how long they are, and from then on.
-    layout: Option<Layout>,
+    layout: Option<StripeLayout>,
     /// Nothing that is known of the legs speaks against it.
     fits: bool,
     geometry: Geometry,
@@ -60,7 +60,7 @@ pub struct Stripe<L> {
     ops: Slab<StripeOp>,
     /// Lists that tasks had.
     spare: Vec<Vec<SgMut>>,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
     /// Legs that may have something: ends, disk operations; and that are to be turned, may have links that are
     /// ready, dials, and links that leave.
     ended: u64,
@@ -138,7 +138,11 @@ impl fmt::Display for StripeMismatch {
 ///
 /// # Errors
 /// Why they make no stripe.
-pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry, StripeMismatch> {
+pub fn combined_geometry(
+    legs: &[Geometry],
+    chunk: u32,
+    limit: Option<u64>,
+) -> Result<Geometry, StripeMismatch> {
     let known = || legs.iter().enumerate().filter(|(_, leg)| leg.blocks > 0);
     let Some((_, first)) = known().next() else { return Ok(Geometry::UNKNOWN) };
     let mut all = Geometry { lends: false, ..*first };
@@ -150,7 +154,7 @@ pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry
         if !chunk.is_multiple_of(needs) {
             return Err(StripeMismatch::Chunk { leg: at + 1, needs });
         }
-        if leg.bytes() < u64::from(chunk) {
+        if leg.capacity_bytes() < u64::from(chunk) {
             return Err(StripeMismatch::Small { leg: at + 1 });
         }
         all.blocks = all.blocks.min(leg.blocks);
@@ -172,21 +176,22 @@ pub fn fit(legs: &[Geometry], chunk: u32, limit: Option<u64>) -> Result<Geometry
     Ok(all)
 }
 
-impl<L: Backend + Sockets> Stripe<L> {
+impl<L: Backend + OutboundSockets> Stripe<L> {
     /// A stripe of these legs, each with the disk that its operations name. `chunk` is in bytes; `limit` is
     /// the most bytes that the whole shall have; `logical` is how long blocks are, if that is known before
     /// the legs tell: then what is submitted earlier waits in the legs, else it fails.
     ///
     /// # Panics
     /// If there is no leg, more than [`LEGS_MAX`], or the chunk is no power of two or longer than
-    /// [`CHUNK_MAX`].
+    /// [`CHUNK_BYTES_MAX`].
     pub fn new(legs: Vec<(L, Option<DiskId>)>, chunk: u32, limit: Option<u64>, logical: Option<u32>) -> Self {
         assert!((1..=LEGS_MAX).contains(&legs.len()), "a stripe has 1 to {LEGS_MAX} legs");
-        assert!(chunk.is_power_of_two() && chunk <= CHUNK_MAX, "a chunk is a power of two");
+        assert!(chunk.is_power_of_two() && chunk <= CHUNK_BYTES_MAX, "a chunk is a power of two");
         let all = u64::MAX >> (64 - legs.len());
         let legs: Vec<_> =
             legs.into_iter().map(|(volume, disk)| Leg { known: volume.geometry(), volume, disk }).collect();
-        let layout = logical.map(|logical| Layout::new(legs.len(), u64::from((chunk / logical).max(1))));
+        let layout =
+            logical.map(|logical| StripeLayout::new(legs.len(), u64::from((chunk / logical).max(1))));
         let mut stripe = Stripe {
             legs,
             chunk,
@@ -195,7 +200,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             fits: true,
             geometry: Geometry::UNKNOWN,
             end: 0,
-            ops: Slab::new(IN_WORK_MAX),
+            ops: Slab::new(OPS_MAX),
             spare: Vec::new(),
             done: VecDeque::new(),
             ended: all,
@@ -210,12 +215,12 @@ impl<L: Backend + Sockets> Stripe<L> {
             dials: Vec::new(),
             next_dial: 0,
         };
-        stripe.refit();
+        stripe.update_geometry();
         stripe
     }
 
     /// How many legs it has.
-    pub fn legs(&self) -> usize {
+    pub fn leg_count(&self) -> usize {
         self.legs.len()
     }
 
@@ -225,7 +230,7 @@ impl<L: Backend + Sockets> Stripe<L> {
     }
 
     /// A leg, to take what it has to tell, which makes it want nothing.
-    pub fn leg_to_hear(&mut self, at: usize) -> Option<&mut L> {
+    pub fn leg_mut_for_poll(&mut self, at: usize) -> Option<&mut L> {
         Some(&mut self.legs.get_mut(at)?.volume)
     }
 
@@ -237,27 +242,27 @@ impl<L: Backend + Sockets> Stripe<L> {
     /// A leg, to do something with it that is no operation.
     pub fn leg_mut(&mut self, at: usize) -> Option<&mut L> {
         if at < self.legs.len() {
-            self.touch(at);
+            self.mark_leg_ready(at);
         }
         Some(&mut self.legs.get_mut(at)?.volume)
     }
 
     /// Why the legs, as far as they are known, make no stripe.
-    pub fn misfit(&self) -> Option<StripeMismatch> {
-        fit(&self.known(), self.chunk, self.limit).err()
+    pub fn mismatch(&self) -> Option<StripeMismatch> {
+        combined_geometry(&self.known_geometries(), self.chunk, self.limit).err()
     }
 
-    fn known(&self) -> Vec<Geometry> {
+    fn known_geometries(&self) -> Vec<Geometry> {
         self.legs.iter().map(|leg| leg.known).collect()
     }
 
     /// Makes the geometry of what is known of the legs.
-    fn refit(&mut self) {
-        let known = self.known();
+    fn update_geometry(&mut self) {
+        let known = self.known_geometries();
         (self.geometry, self.end, self.fits) = (Geometry::UNKNOWN, u64::MAX >> 1, true);
-        match fit(&known, self.chunk, self.limit) {
+        match combined_geometry(&known, self.chunk, self.limit) {
             Ok(all) if all.blocks > 0 => {
-                let layout = Layout::new(known.len(), u64::from(self.chunk / all.logical));
+                let layout = StripeLayout::new(known.len(), u64::from(self.chunk / all.logical));
                 self.fits = *self.layout.get_or_insert(layout) == layout;
                 self.end = all.blocks;
                 if self.fits && known.iter().all(|leg| leg.blocks > 0) {
@@ -272,7 +277,7 @@ impl<L: Backend + Sockets> Stripe<L> {
 
     /// Notes that a leg may have something to say.
     #[inline]
-    fn touch(&mut self, at: usize) {
+    fn mark_leg_ready(&mut self, at: usize) {
         let leg = 1 << at;
         self.touched |= leg;
         self.ended |= leg;
@@ -290,13 +295,13 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::indexing_slicing,
         reason = "bits are set for legs that there are, and legs neither come nor go"
     )]
-    fn look_at(&mut self, at: usize) {
+    fn refresh_leg_geometry(&mut self, at: usize) {
         let leg = &mut self.legs[at];
         let now = leg.volume.geometry();
         // What has vanished for now comes back: a path was lost, not the blocks.
         if now.blocks > 0 && now != leg.known {
             leg.known = now;
-            self.refit();
+            self.update_geometry();
         }
     }
 
@@ -322,7 +327,7 @@ impl<L: Backend + Sockets> Stripe<L> {
     }
 }
 
-impl<L: Backend + Sockets> Backend for Stripe<L> {
+impl<L: Backend + OutboundSockets> Backend for Stripe<L> {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
@@ -333,7 +338,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
 
     #[inline]
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
-        self.take(cx, io);
+        self.start_op(cx, io);
     }
 
     #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]
@@ -341,20 +346,20 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
         let found = self
             .ops
             .iter()
-            .find(|(_, stripe_op)| stripe_op.is(id))
-            .map(|(tag, stripe_op)| (tag, stripe_op.out()));
+            .find(|(_, stripe_op)| stripe_op.has_id(id))
+            .map(|(tag, stripe_op)| (tag, stripe_op.outstanding_legs()));
         let Some((tag, out)) = found else { return };
         for at in (0..self.legs.len()).filter(|at| out >> at & 1 == 1) {
             self.legs[at].volume.cancel(IoId(tag.to_bits()));
-            self.touch(at);
+            self.mark_leg_ready(at);
         }
     }
 
     #[inline]
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         while self.done.is_empty() {
             let (leg, done) = Self::poll_legs(&mut self.legs, &mut self.ended, Backend::poll_done)?;
-            self.leg_ended(leg, done);
+            self.handle_leg_done(leg, done);
         }
         self.done.pop_front()
     }
@@ -374,12 +379,12 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
             unreachable!("no leg has asked for {op:?}");
         };
         self.legs[at].volume.handle_disk(cx, op, came);
-        self.touch(at);
+        self.mark_leg_ready(at);
     }
 
     #[inline]
-    fn poll_wake(&mut self) -> Option<ShardId> {
-        Self::poll_legs(&mut self.legs, &mut self.waking, Backend::poll_wake).map(|(_, shard)| shard)
+    fn poll_shard_to_wake(&mut self) -> Option<ShardId> {
+        Self::poll_legs(&mut self.legs, &mut self.waking, Backend::poll_shard_to_wake).map(|(_, shard)| shard)
     }
 
     #[expect(clippy::indexing_slicing, reason = "it counts up to the number of legs")]
@@ -388,7 +393,7 @@ impl<L: Backend + Sockets> Backend for Stripe<L> {
         for at in 0..self.legs.len() {
             if self.legs[at].disk.is_some() {
                 self.legs[at].volume.handle_wake();
-                self.touch(at);
+                self.mark_leg_ready(at);
             }
         }
     }

@@ -3,12 +3,12 @@
 use std::mem;
 
 use buf::{Cx, Payload, Sg, SgMut};
-use endpoint::Sockets;
+use endpoint::OutboundSockets;
 use stream::Tag;
-use volume::{Backend, Done, Epoch, Extent, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span};
+use volume::{Backend, Epoch, Extent, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Refusal, Span};
 
 use super::Stripe;
-use super::layout::Layout;
+use super::layout::StripeLayout;
 
 /// How many chunks one [`Op::Extents`] looks at, so that an answer is prompt.
 const EXTENT_CHUNKS_MAX: u64 = 4096;
@@ -17,7 +17,7 @@ const EXTENT_CHUNKS_MAX: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct StripeOp {
     id: IoId,
-    merge: Merge,
+    merge: MergeKind,
     /// Legs that have not ended their part.
     out: u64,
     /// All of it, while no leg has it.
@@ -30,7 +30,7 @@ pub(super) struct StripeOp {
 
 /// What must be known to make one answer of the parts.
 #[derive(Debug)]
-enum Merge {
+enum MergeKind {
     /// Nothing.
     Plain,
     /// Where the bytes belong.
@@ -42,18 +42,18 @@ enum Merge {
 }
 
 impl StripeOp {
-    pub(super) fn is(&self, id: IoId) -> bool {
+    pub(super) fn has_id(&self, id: IoId) -> bool {
         self.id == id
     }
 
-    pub(super) fn out(&self) -> u64 {
+    pub(super) fn outstanding_legs(&self) -> u64 {
         self.out
     }
 
     /// Notes a failure. A failed sync is told before all others, since what was answered before may be lost by it;
     /// what fails as a whole before what fails at a place, and the first place before others: so the answer does not
     /// hang on who ends first.
-    fn fails(&mut self, place: u64, failure: Failure) {
+    fn note_failure(&mut self, place: u64, failure: Failure) {
         let rank = |place: u64, failure: Failure| (failure != Failure::Failed(Fault::Sync), place);
         if self.failure.is_none_or(|(known, other)| rank(place, failure) < rank(known, other)) {
             self.failure = Some((place, failure));
@@ -61,7 +61,7 @@ impl StripeOp {
     }
 }
 
-impl<L: Backend + Sockets> Stripe<L> {
+impl<L: Backend + OutboundSockets> Stripe<L> {
     /// Takes an operation on.
     #[inline]
     #[expect(
@@ -69,43 +69,43 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::unreachable,
         reason = "`refuses` has looked for room, and what was just put in is there"
     )]
-    pub(super) fn take(&mut self, cx: &mut Cx<'_>, io: Io) {
+    pub(super) fn start_op(&mut self, cx: &mut Cx<'_>, io: Io) {
         let Io { id, epoch, mut op, payload } = io;
         let refused = match self.layout.filter(|_| self.fits) {
             None => Err(Failure::Failed(Fault::PathLost)),
-            Some(layout) => self.refuses(&layout, &op).map(|()| layout),
+            Some(layout) => self.check_op(&layout, &op).map(|()| layout),
         };
         let layout = match refused {
             Ok(layout) => layout,
-            Err(failure) => return self.done.push_back(Done { id, result: Err(failure), payload }),
+            Err(failure) => return self.done.push_back(IoCompletion { id, result: Err(failure), payload }),
         };
         if let Op::Extents(span) = &mut op {
-            let most = EXTENT_CHUNKS_MAX * layout.chunk() - span.lba % layout.chunk();
+            let most = EXTENT_CHUNKS_MAX * layout.chunk_blocks() - span.lba % layout.chunk_blocks();
             span.blocks = span.blocks.min(most);
         }
-        let out = self.legs_of(&layout, &op);
+        let out = self.op_leg_mask(&layout, &op);
         let merge = match &op {
-            Op::Read(span) => Merge::Read(*span),
-            Op::Compare(span) => Merge::Compare(*span),
-            Op::Extents(span) => Merge::Extents(*span, vec![Vec::new(); self.legs.len()]),
-            _ => Merge::Plain,
+            Op::Read(span) => MergeKind::Read(*span),
+            Op::Compare(span) => MergeKind::Compare(*span),
+            Op::Extents(span) => MergeKind::Extents(*span, vec![Vec::new(); self.legs.len()]),
+            _ => MergeKind::Plain,
         };
         let stripe_op = StripeOp { id, merge, out, payload: Payload::None, parts: Vec::new(), failure: None };
         let Ok(tag) = self.ops.insert(stripe_op) else { unreachable!("room was looked for") };
         match out.count_ones() {
             0 => {
                 self.ops.get_mut(tag).expect("just inserted").payload = payload;
-                self.finish(tag);
+                self.finish_op(tag);
             }
             1 => {
                 let leg = out.trailing_zeros() as usize;
-                self.give(cx, tag, epoch, leg, on_leg(&layout, &op, leg), payload);
+                self.submit_to_leg(cx, tag, epoch, leg, op_for_leg(&layout, &op, leg), payload);
             }
-            _ => self.give_parts(cx, (tag, epoch), &layout, (&op, out), payload),
+            _ => self.submit_parts(cx, (tag, epoch), &layout, (&op, out), payload),
         }
     }
 
-    fn refuses(&self, layout: &Layout, op: &Op) -> Result<(), Failure> {
+    fn check_op(&self, layout: &StripeLayout, op: &Op) -> Result<(), Failure> {
         let within = |span: &Span| span.end().is_some_and(|end| end <= self.end);
         let fits = match op {
             Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::WriteZeroes { span, .. } => {
@@ -115,7 +115,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             Op::Unmap(spans) => spans.iter().all(within),
             Op::Flush => true,
             Op::WriteAtomic(span) | Op::CompareAndWrite(span) => {
-                if within(span) && !layout.is_whole(span) {
+                if within(span) && !layout.is_within_chunk(span) {
                     return Err(Refusal::AtomicUnit.into());
                 }
                 within(span)
@@ -131,14 +131,14 @@ impl<L: Backend + Sockets> Stripe<L> {
     }
 
     /// The legs that an operation goes to.
-    fn legs_of(&self, layout: &Layout, op: &Op) -> u64 {
+    fn op_leg_mask(&self, layout: &StripeLayout, op: &Op) -> u64 {
         match op {
             Op::Read(span) | Op::Write(span, _) | Op::WriteAtomic(span) | Op::Compare(span) => {
-                layout.legs(span)
+                layout.leg_mask(span)
             }
-            Op::CompareAndWrite(span) | Op::WriteZeroes { span, .. } => layout.legs(span),
-            Op::Verify(span) | Op::Prefetch(span) | Op::Extents(span) => layout.legs(span),
-            Op::Unmap(spans) => spans.iter().fold(0, |legs, span| legs | layout.legs(span)),
+            Op::CompareAndWrite(span) | Op::WriteZeroes { span, .. } => layout.leg_mask(span),
+            Op::Verify(span) | Op::Prefetch(span) | Op::Extents(span) => layout.leg_mask(span),
+            Op::Unmap(spans) => spans.iter().fold(0, |legs, span| legs | layout.leg_mask(span)),
             Op::Flush => u64::MAX >> (64 - self.legs.len()),
             Op::WriteSame(_) | Op::Or(_) | Op::MarkBad(_) | Op::Sanitize(_) => 0,
         }
@@ -146,9 +146,17 @@ impl<L: Backend + Sockets> Stripe<L> {
 
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "the layout has as many legs as the stripe")]
-    fn give(&mut self, cx: &mut Cx<'_>, tag: Tag, epoch: Epoch, leg: usize, op: Op, payload: Payload) {
+    fn submit_to_leg(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tag: Tag,
+        epoch: Epoch,
+        leg: usize,
+        op: Op,
+        payload: Payload,
+    ) {
         self.legs[leg].volume.submit(cx, Io { id: IoId(tag.to_bits()), epoch, op, payload });
-        self.touch(leg);
+        self.mark_leg_ready(leg);
     }
 
     /// Gives each of several legs its part.
@@ -157,39 +165,39 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::expect_used,
         reason = "a part for each leg was made just before, and the task was put in by the caller"
     )]
-    fn give_parts(
+    fn submit_parts(
         &mut self,
         cx: &mut Cx<'_>,
         (tag, epoch): (Tag, Epoch),
-        layout: &Layout,
+        layout: &StripeLayout,
         (op, out): (&Op, u64),
         payload: Payload,
     ) {
-        let block = self.block(layout);
+        let block = self.block_bytes(layout);
         let mut parts = Vec::new();
         let mut whole = payload;
         if let (Payload::In(into), Op::Read(span)) = (&mut whole, op) {
             parts = self.spare.pop().unwrap_or_default();
             parts.resize_with(self.legs.len(), SgMut::new);
-            split(layout, *span, block, mem::take(into), &mut parts);
+            split_read_buffer(layout, *span, block, mem::take(into), &mut parts);
         }
         for leg in (0..self.legs.len()).filter(|leg| out >> leg & 1 == 1) {
             let part = match (&whole, op) {
                 (Payload::Out(from), Op::Write(span, _) | Op::Compare(span)) => {
-                    Payload::Out(slice(layout, *span, block, from, leg))
+                    Payload::Out(leg_payload(layout, *span, block, from, leg))
                 }
                 (Payload::In(_), Op::Read(_)) => Payload::In(mem::take(&mut parts[leg])),
                 _ => Payload::None,
             };
-            self.give(cx, tag, epoch, leg, on_leg(layout, op, leg), part);
+            self.submit_to_leg(cx, tag, epoch, leg, op_for_leg(layout, op, leg), part);
         }
         let stripe_op = self.ops.get_mut(tag).expect("it ends when its legs' ends are taken");
         (stripe_op.payload, stripe_op.parts) = (whole, parts);
     }
 
     /// Bytes of a block.
-    fn block(&self, layout: &Layout) -> usize {
-        (u64::from(self.chunk) / layout.chunk()) as usize
+    fn block_bytes(&self, layout: &StripeLayout) -> usize {
+        (u64::from(self.chunk) / layout.chunk_blocks()) as usize
     }
 
     /// A leg has ended its part.
@@ -199,10 +207,10 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::unreachable,
         reason = "a leg ends only what it was given, for which there was a layout, and there is a list for each leg"
     )]
-    pub(super) fn leg_ended(&mut self, leg: usize, done: Done) {
+    pub(super) fn handle_leg_done(&mut self, leg: usize, done: IoCompletion) {
         let tag = Tag::from_bits(done.id.0);
         let Some(layout) = self.layout else { unreachable!("nothing was taken on without it") };
-        let block = self.block(&layout) as u64;
+        let block = self.block_bytes(&layout) as u64;
         let Some(stripe_op) = self.ops.get_mut(tag).filter(|stripe_op| stripe_op.out >> leg & 1 == 1) else {
             return;
         };
@@ -210,13 +218,13 @@ impl<L: Backend + Sockets> Stripe<L> {
         match done.result {
             Ok(Outcome::Complete) => {}
             Ok(Outcome::Extents(extents)) => {
-                if let Merge::Extents(_, found) = &mut stripe_op.merge {
+                if let MergeKind::Extents(_, found) = &mut stripe_op.merge {
                     found[leg] = extents;
                 }
             }
             Err(failure) => {
-                let (place, failure) = translated(&layout, block, &stripe_op.merge, leg, failure);
-                stripe_op.fails(place, failure);
+                let (place, failure) = translate_failure(&layout, block, &stripe_op.merge, leg, failure);
+                stripe_op.note_failure(place, failure);
             }
         }
         match (done.payload, stripe_op.parts.get_mut(leg)) {
@@ -226,7 +234,7 @@ impl<L: Backend + Sockets> Stripe<L> {
             (payload, _) => stripe_op.payload = payload,
         }
         if stripe_op.out == 0 {
-            self.finish(tag);
+            self.finish_op(tag);
         }
     }
 
@@ -236,7 +244,7 @@ impl<L: Backend + Sockets> Stripe<L> {
         clippy::expect_used,
         reason = "its callers have found the task, which was taken on with a layout"
     )]
-    fn finish(&mut self, tag: Tag) {
+    fn finish_op(&mut self, tag: Tag) {
         let mut stripe_op = self.ops.remove(tag).expect("found by the caller");
         let mut result = match stripe_op.failure {
             Some((_, failure)) => Err(failure),
@@ -244,16 +252,16 @@ impl<L: Backend + Sockets> Stripe<L> {
         };
         let layout = self.layout.expect("nothing was taken on without it");
         match &stripe_op.merge {
-            Merge::Read(span) if !stripe_op.parts.is_empty() => {
-                let block = self.block(&layout);
-                let whole = join(&layout, *span, block, &mut stripe_op.parts);
+            MergeKind::Read(span) if !stripe_op.parts.is_empty() => {
+                let block = self.block_bytes(&layout);
+                let whole = join_read_parts(&layout, *span, block, &mut stripe_op.parts);
                 if result.is_ok() && whole.len() as u64 != span.blocks * block as u64 {
                     result = Err(Fault::Internal.into());
                 }
                 stripe_op.payload = Payload::In(whole);
             }
-            Merge::Extents(span, found) if result.is_ok() => {
-                result = Ok(Outcome::Extents(merge(&layout, *span, found)));
+            MergeKind::Extents(span, found) if result.is_ok() => {
+                result = Ok(Outcome::Extents(merge_extents(&layout, *span, found)));
             }
             _ => {}
         }
@@ -261,14 +269,14 @@ impl<L: Backend + Sockets> Stripe<L> {
             stripe_op.parts.clear();
             self.spare.push(stripe_op.parts);
         }
-        self.done.push_back(Done { id: stripe_op.id, result, payload: stripe_op.payload });
+        self.done.push_back(IoCompletion { id: stripe_op.id, result, payload: stripe_op.payload });
     }
 }
 
 /// What an operation means for a leg.
 #[expect(clippy::unreachable, reason = "`refuses` lets none of these through")]
-fn on_leg(layout: &Layout, op: &Op, leg: usize) -> Op {
-    let part = |span: &Span| layout.part(span, leg);
+fn op_for_leg(layout: &StripeLayout, op: &Op, leg: usize) -> Op {
+    let part = |span: &Span| layout.leg_span(span, leg);
     match op {
         Op::Read(span) => Op::Read(part(span)),
         Op::Write(span, durability) => Op::Write(part(span), *durability),
@@ -286,21 +294,27 @@ fn on_leg(layout: &Layout, op: &Op, leg: usize) -> Op {
 }
 
 /// A leg's failure in the stripe's words, and where it is; 0 for what is about the whole.
-fn translated(layout: &Layout, block: u64, merge: &Merge, leg: usize, failure: Failure) -> (u64, Failure) {
+fn translate_failure(
+    layout: &StripeLayout,
+    block: u64,
+    merge: &MergeKind,
+    leg: usize,
+    failure: Failure,
+) -> (u64, Failure) {
     let at = |lba: u64| lba.saturating_mul(block).saturating_add(1);
     match (failure, merge) {
         (Failure::Failed(Fault::Medium(lba)), _) => {
-            let lba = layout.lba(leg, lba);
+            let lba = layout.stripe_lba(leg, lba);
             (at(lba), Fault::Medium(lba).into())
         }
         (Failure::Failed(Fault::Unwritable(lba)), _) => {
-            let lba = layout.lba(leg, lba);
+            let lba = layout.stripe_lba(leg, lba);
             (at(lba), Fault::Unwritable(lba).into())
         }
-        (Failure::Failed(Fault::Miscompare(offset)), Merge::Compare(span)) => {
+        (Failure::Failed(Fault::Miscompare(offset)), MergeKind::Compare(span)) => {
             let (blocks, rest) = (u64::from(offset) / block, u64::from(offset) % block);
             // Where it is may be what another machine says.
-            let lba = layout.lba(leg, layout.part(span, leg).lba.saturating_add(blocks));
+            let lba = layout.stripe_lba(leg, layout.leg_span(span, leg).lba.saturating_add(blocks));
             let offset = lba.saturating_sub(span.lba).saturating_mul(block).saturating_add(rest);
             (
                 at(lba).saturating_add(rest),
@@ -317,8 +331,8 @@ fn translated(layout: &Layout, block: u64, merge: &Merge, leg: usize, failure: F
     clippy::indexing_slicing,
     reason = "the layout names legs below their number, and there is a part or list for each"
 )]
-fn split(layout: &Layout, span: Span, block: usize, mut whole: SgMut, parts: &mut [SgMut]) {
-    for piece in layout.pieces(span) {
+fn split_read_buffer(layout: &StripeLayout, span: Span, block: usize, mut whole: SgMut, parts: &mut [SgMut]) {
+    for piece in layout.chunk_pieces(span) {
         let rest = whole.split_off(piece.on_leg.blocks as usize * block);
         parts[piece.leg].append(mem::replace(&mut whole, rest));
     }
@@ -330,9 +344,9 @@ fn split(layout: &Layout, span: Span, block: usize, mut whole: SgMut, parts: &mu
     clippy::indexing_slicing,
     reason = "the layout names legs below their number, and there is a part or list for each"
 )]
-fn join(layout: &Layout, span: Span, block: usize, parts: &mut [SgMut]) -> SgMut {
+fn join_read_parts(layout: &StripeLayout, span: Span, block: usize, parts: &mut [SgMut]) -> SgMut {
     let mut whole = SgMut::new();
-    for piece in layout.pieces(span).rev() {
+    for piece in layout.chunk_pieces(span).rev() {
         let part = &mut parts[piece.leg];
         let mut last = part.split_off(part.len().saturating_sub(piece.on_leg.blocks as usize * block));
         last.append(whole);
@@ -342,9 +356,9 @@ fn join(layout: &Layout, span: Span, block: usize, parts: &mut [SgMut]) -> SgMut
 }
 
 /// A leg's part of what is to be written.
-fn slice(layout: &Layout, span: Span, block: usize, whole: &Sg, leg: usize) -> Sg {
+fn leg_payload(layout: &StripeLayout, span: Span, block: usize, whole: &Sg, leg: usize) -> Sg {
     let mut part = Sg::new();
-    for piece in layout.pieces(span).filter(|piece| piece.leg == leg) {
+    for piece in layout.chunk_pieces(span).filter(|piece| piece.leg == leg) {
         let begin = piece.before as usize * block;
         part.append(whole.slice(begin..begin + piece.on_leg.blocks as usize * block));
     }
@@ -356,10 +370,10 @@ fn slice(layout: &Layout, span: Span, block: usize, whole: &Sg, leg: usize) -> S
     clippy::indexing_slicing,
     reason = "the layout names legs below their number, and there is a part or list for each"
 )]
-fn merge(layout: &Layout, span: Span, found: &[Vec<Extent>]) -> Vec<Extent> {
+fn merge_extents(layout: &StripeLayout, span: Span, found: &[Vec<Extent>]) -> Vec<Extent> {
     let mut all: Vec<Extent> = Vec::new();
     let mut next = vec![0; found.len()];
-    'pieces: for piece in layout.pieces(span) {
+    'pieces: for piece in layout.chunk_pieces(span) {
         let (mut lba, end) = (piece.on_leg.lba, piece.on_leg.lba + piece.on_leg.blocks);
         while lba < end {
             let list = &found[piece.leg];
@@ -397,10 +411,10 @@ mod tests {
 
     #[test]
     fn what_a_leg_says_nothing_of_is_not_taken_for_a_hole() {
-        let layout = Layout::new(2, 4);
+        let layout = StripeLayout::new(2, 4);
         // The first leg says nothing of its blocks 0 and 1, and that 2 and 3 are a hole.
         let found = [vec![extent(2, 2, false)], vec![extent(0, 4, false)]];
-        let all = merge(&layout, Span { lba: 0, blocks: 8 }, &found);
+        let all = merge_extents(&layout, Span { lba: 0, blocks: 8 }, &found);
         assert_eq!(all, [extent(0, 2, true), extent(2, 6, false)]);
     }
 
@@ -413,11 +427,11 @@ mod tests {
             (0, Refusal::Busy.into()),
         ];
         for turn in 0..failures.len() {
-            let (id, merge, payload) = (IoId(1), Merge::Plain, Payload::None);
+            let (id, merge, payload) = (IoId(1), MergeKind::Plain, Payload::None);
             let mut stripe_op = StripeOp { id, merge, out: 0, payload, parts: Vec::new(), failure: None };
             (0..failures.len()).map(|at| failures[(turn + at) % failures.len()]).for_each(
                 |(place, failure)| {
-                    stripe_op.fails(place, failure);
+                    stripe_op.note_failure(place, failure);
                 },
             );
             assert_eq!(stripe_op.failure, Some((0, Fault::Sync.into())), "{turn}");
@@ -426,12 +440,12 @@ mod tests {
 
     #[test]
     fn a_place_that_is_nowhere_ends_no_daemon() {
-        let layout = Layout::new(2, 4);
+        let layout = StripeLayout::new(2, 4);
         let span = Span { lba: u64::MAX >> 1, blocks: 16 };
         let lie = Failure::Failed(Fault::Miscompare(u32::MAX));
-        let (_, told) = translated(&layout, 4096, &Merge::Compare(span), 1, lie);
+        let (_, told) = translate_failure(&layout, 4096, &MergeKind::Compare(span), 1, lie);
         assert!(matches!(told, Failure::Failed(Fault::Miscompare(_))));
         let mut parts = vec![SgMut::new(), SgMut::new()];
-        assert_eq!(join(&layout, Span { lba: 0, blocks: 8 }, 512, &mut parts).len(), 0);
+        assert_eq!(join_read_parts(&layout, Span { lba: 0, blocks: 8 }, 512, &mut parts).len(), 0);
     }
 }

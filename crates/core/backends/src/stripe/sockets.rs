@@ -3,24 +3,24 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, OutboundSockets};
 use stream::{Received, RecvOp, SendOp, earliest};
 use volume::{Backend, OperatorNotice};
 
 use super::Stripe;
 
-impl<L: Backend + Sockets> Stripe<L> {
+impl<L: Backend + OutboundSockets> Stripe<L> {
     /// The leg whose socket it is. A link that was left stays known: names are never used again.
     #[inline]
-    fn leg_of(&self, link: LinkId) -> Option<usize> {
+    fn leg_of_link(&self, link: LinkId) -> Option<usize> {
         let (known, leg) = (*self.links.get(link.0 as u32 as usize)?)?;
         (known == link).then_some(usize::from(leg))
     }
 }
 
-impl<L: Backend + Sockets> Sockets for Stripe<L> {
+impl<L: Backend + OutboundSockets> OutboundSockets for Stripe<L> {
     fn poll_dial(&mut self) -> Option<Dial> {
-        let (leg, dial) = Self::poll_legs(&mut self.legs, &mut self.dialling, Sockets::poll_dial)?;
+        let (leg, dial) = Self::poll_legs(&mut self.legs, &mut self.dialling, OutboundSockets::poll_dial)?;
         let id = DialId(self.next_dial);
         self.next_dial += 1;
         self.dials.push((id, leg as u8, dial.id));
@@ -42,7 +42,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
             self.links[at] = Some((dialled.link, leg));
         }
         self.legs[usize::from(leg)].volume.handle_dialled(cx, inner, how);
-        self.touch(usize::from(leg));
+        self.mark_leg_ready(usize::from(leg));
     }
 
     #[inline]
@@ -51,9 +51,9 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        let Some(leg) = self.leg_of(link) else { return };
+        let Some(leg) = self.leg_of_link(link) else { return };
         self.legs[leg].volume.handle_recv(cx, link, op, came);
-        self.touch(leg);
+        self.mark_leg_ready(leg);
     }
 
     #[inline]
@@ -62,9 +62,9 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        let Some(leg) = self.leg_of(link) else { return };
+        let Some(leg) = self.leg_of_link(link) else { return };
         self.legs[leg].volume.handle_written(cx, link, how);
-        self.touch(leg);
+        self.mark_leg_ready(leg);
     }
 
     #[inline]
@@ -72,15 +72,15 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         clippy::indexing_slicing,
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        let Some(leg) = self.leg_of(link) else { return };
-        self.legs[leg].volume.handle_sent(cx, link, op);
-        self.touch(leg);
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        let Some(leg) = self.leg_of_link(link) else { return };
+        self.legs[leg].volume.handle_send_released(cx, link, op);
+        self.mark_leg_ready(leg);
     }
 
     #[inline]
     fn poll_ready(&mut self) -> Option<LinkId> {
-        Self::poll_legs(&mut self.legs, &mut self.ready, Sockets::poll_ready).map(|(_, link)| link)
+        Self::poll_legs(&mut self.legs, &mut self.ready, OutboundSockets::poll_ready).map(|(_, link)| link)
     }
 
     #[inline]
@@ -89,7 +89,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        let leg = self.leg_of(link)?;
+        let leg = self.leg_of_link(link)?;
         self.legs[leg].volume.poll_recv(cx, link)
     }
 
@@ -99,14 +99,15 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         reason = "a leg that a link, a dial or a bit of ours names is one of those that the stripe was made of"
     )]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        let leg = self.leg_of(link)?;
+        let leg = self.leg_of_link(link)?;
         self.legs[leg].volume.poll_send(cx, link)
     }
 
-    fn poll_remark(&mut self) -> Option<OperatorNotice> {
+    fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         let legs = self.legs.iter_mut().enumerate();
-        let (leg, remark) =
-            legs.filter_map(|(at, leg)| leg.volume.poll_remark().map(|remark| (at, remark))).next()?;
+        let (leg, remark) = legs
+            .filter_map(|(at, leg)| leg.volume.poll_operator_notice().map(|remark| (at, remark)))
+            .next()?;
         Some(match remark {
             OperatorNotice::PathDown { path: (_, path), why } => {
                 OperatorNotice::PathDown { path: (Some(leg), path), why }
@@ -116,12 +117,14 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         })
     }
 
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        Self::poll_legs(&mut self.legs, &mut self.leaving, Sockets::poll_leave).map(|(_, leave)| leave)
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
+        Self::poll_legs(&mut self.legs, &mut self.leaving, OutboundSockets::poll_link_close)
+            .map(|(_, leave)| leave)
     }
 
     fn poll_computation(&mut self) -> Option<Computation> {
-        Self::poll_legs(&mut self.legs, &mut self.working, Sockets::poll_computation).map(|(_, work)| work)
+        Self::poll_legs(&mut self.legs, &mut self.working, OutboundSockets::poll_computation)
+            .map(|(_, work)| work)
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
@@ -132,7 +135,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
     fn handle_computed(&mut self) {
         for at in 0..self.legs.len() {
             self.legs[at].volume.handle_computed();
-            self.touch(at);
+            self.mark_leg_ready(at);
         }
     }
 
@@ -148,13 +151,13 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
             let at = touched.trailing_zeros() as usize;
             touched &= touched - 1;
             let again = self.legs[at].volume.turn(cx);
-            self.touch(at);
+            self.mark_leg_ready(at);
             if again {
                 more = true;
             } else {
                 self.touched &= !(1 << at);
             }
-            self.look_at(at);
+            self.refresh_leg_geometry(at);
         }
         more
     }
@@ -171,7 +174,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
         for at in 0..self.legs.len() {
             if self.legs[at].volume.poll_timeout().is_some_and(|time| time <= cx.now) {
                 self.legs[at].volume.handle_timeout(cx);
-                self.touch(at);
+                self.mark_leg_ready(at);
             }
         }
     }
@@ -183,7 +186,7 @@ impl<L: Backend + Sockets> Sockets for Stripe<L> {
     fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         for at in 0..self.legs.len() {
             self.legs[at].volume.close(cx, grace);
-            self.touch(at);
+            self.mark_leg_ready(at);
         }
     }
 

@@ -3,14 +3,14 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use buf::{Class, Entropy, Payload, Pool, Sg, Time};
+use buf::{Entropy, MemoryClass, Payload, Pool, Sg, Time};
 use endpoint::{CloseMode, Dial, Dialled};
 use proptest::prelude::*;
 use stream::{Received, RecvOp, SendOp};
 use volume::{Durability, Epoch, Extent, Failure, Fault, Op, OperatorNotice, Outcome, Refusal, Span};
 
 use super::*;
-use crate::AnyLeg;
+use crate::LegBackend;
 use legs::{Hand, Slow, geometry};
 
 mod legs;
@@ -21,10 +21,10 @@ const BLOCK: usize = 512;
 struct Rig {
     stripe: Stripe<Slow>,
     hands: Vec<Rc<RefCell<Hand>>>,
-    ends: Vec<Rc<RefCell<VecDeque<Done>>>>,
+    ends: Vec<Rc<RefCell<VecDeque<IoCompletion>>>>,
     model: Vec<u8>,
     mapped: Vec<bool>,
-    layout: Layout,
+    layout: StripeLayout,
     pool: Pool,
     chance: Entropy,
     next: u64,
@@ -55,7 +55,7 @@ impl Rig {
             ends,
             model: vec![0; blocks * BLOCK],
             mapped: vec![false; blocks],
-            layout: Layout::new(legs, chunk_blocks),
+            layout: StripeLayout::new(legs, chunk_blocks),
             pool: Pool::new(16 << 20),
             chance: Entropy::new(bytes),
             next: 0,
@@ -76,7 +76,7 @@ impl Rig {
     }
 
     /// Lets legs end what they have, in any order, until nothing is in work.
-    fn run(&mut self) -> Vec<Done> {
+    fn run(&mut self) -> Vec<IoCompletion> {
         let mut all = Vec::new();
         loop {
             let waiting: Vec<usize> =
@@ -88,7 +88,7 @@ impl Rig {
                 let done = self.hands[leg].borrow_mut().end(at);
                 self.ends[leg].borrow_mut().push_back(done);
                 // As its socket would tell.
-                self.stripe.touch(leg);
+                self.stripe.mark_leg_ready(leg);
             }
             let before = all.len();
             all.extend(std::iter::from_fn(|| self.stripe.poll_done()));
@@ -109,7 +109,7 @@ impl Rig {
 
     /// In one piece, or in several.
     fn memory(&mut self, len: usize) -> SgMut {
-        let take = |len| self.pool.take_sg(Class::Wire, len).expect("there is memory");
+        let take = |len| self.pool.take_sg(MemoryClass::Wire, len).expect("there is memory");
         let cut = match self.chance.next_u64() % 3 {
             0 if len > BLOCK => len / 2 / BLOCK * BLOCK,
             // A piece need not end with a block.
@@ -128,8 +128,8 @@ impl Rig {
     fn span(&mut self) -> Span {
         let blocks = self.mapped.len() as u64;
         let most = match self.below(3) {
-            0 => self.layout.chunk(),
-            _ => 4 * self.layout.chunk() * self.hands.len() as u64,
+            0 => self.layout.chunk_blocks(),
+            _ => 4 * self.layout.chunk_blocks() * self.hands.len() as u64,
         };
         let lba = self.below(blocks);
         Span { lba, blocks: 1 + self.below(most.min(blocks - lba)) }
@@ -137,7 +137,7 @@ impl Rig {
 
     /// The first of the stripe's blocks in a span that this leg's bad block is.
     fn first_bad(&self, span: &Span) -> Option<u64> {
-        let bad = |leg: usize| self.hands[leg].borrow().bad.map(|bad| self.layout.lba(leg, bad));
+        let bad = |leg: usize| self.hands[leg].borrow().bad.map(|bad| self.layout.stripe_lba(leg, bad));
         (0..self.hands.len())
             .filter_map(bad)
             .filter(|lba| span.overlaps(&Span { lba: *lba, blocks: 1 }))
@@ -147,7 +147,7 @@ impl Rig {
     /// Whether a leg of the span is lost.
     fn is_lost(&self, span: &Span) -> bool {
         (0..self.hands.len())
-            .any(|leg| self.hands[leg].borrow().lost && self.layout.part(span, leg).blocks > 0)
+            .any(|leg| self.hands[leg].borrow().lost && self.layout.leg_span(span, leg).blocks > 0)
     }
 
     fn expected(&self, span: &Span, fault: fn(u64) -> Fault) -> Result<Outcome, Failure> {
@@ -161,8 +161,8 @@ impl Rig {
     /// Each block of a span, and whether the leg that it lies on does its part.
     fn each(&self, span: &Span) -> Vec<(usize, bool)> {
         let does = |lba: u64| {
-            let leg = self.layout.leg(lba);
-            let (hand, part) = (self.hands[leg].borrow(), self.layout.part(span, leg));
+            let leg = self.layout.leg_of_lba(lba);
+            let (hand, part) = (self.hands[leg].borrow(), self.layout.leg_span(span, leg));
             !hand.lost && !hand.bad.is_some_and(|bad| part.overlaps(&Span { lba: bad, blocks: 1 }))
         };
         (span.lba..span.lba + span.blocks).map(|lba| (lba as usize, does(lba))).collect()
@@ -246,7 +246,7 @@ impl Rig {
         new.copy_to(0, &mut data[len..]);
         let mut memory = self.memory(2 * len);
         memory.copy_from(0, &data);
-        let expected = match self.layout.is_whole(&span) {
+        let expected = match self.layout.is_within_chunk(&span) {
             true => self.expected(&span, Fault::Unwritable),
             false => Err(Refusal::AtomicUnit.into()),
         };
@@ -270,7 +270,7 @@ impl Rig {
         let (result, _) = self.one(op, Payload::None);
         assert_eq!(result.is_err(), lost);
         for lba in spans.iter().flat_map(|span| span.lba..span.lba + span.blocks) {
-            if !self.hands[self.layout.leg(lba)].borrow().lost {
+            if !self.hands[self.layout.leg_of_lba(lba)].borrow().lost {
                 self.model[lba as usize * BLOCK..(lba as usize + 1) * BLOCK].fill(0);
                 self.mapped[lba as usize] = !unmaps;
             }
@@ -364,7 +364,7 @@ proptest! {
             let memory = rig.memory(data.len());
             rig.submit(Op::Read(*span), Payload::In(memory));
             let mut done = rig.run();
-            let Some(Done { payload: Payload::In(mut memory), .. }) = done.pop() else { panic!("no end") };
+            let Some(IoCompletion { payload: Payload::In(mut memory), .. }) = done.pop() else { panic!("no end") };
             let got: Vec<u8> = memory.slices_mut(0..data.len()).flat_map(|part| part.to_vec()).collect();
             let mut wanted = vec![0; data.len()];
             data.copy_to(0, &mut wanted);
@@ -376,7 +376,7 @@ proptest! {
 #[test]
 fn one_range_goes_to_each_leg_in_few_pieces() {
     let mut rig = Rig::new(4, 8, &[4096], 3);
-    let memory = rig.pool.take_sg(Class::Wire, 256 * BLOCK).unwrap();
+    let memory = rig.pool.take_sg(MemoryClass::Wire, 256 * BLOCK).unwrap();
     rig.submit(Op::Read(Span { lba: 4, blocks: 256 }), Payload::In(memory));
     for (leg, hand) in rig.hands.iter().enumerate() {
         let hand = hand.borrow();
@@ -390,11 +390,11 @@ fn one_range_goes_to_each_leg_in_few_pieces() {
 #[test]
 fn a_cancel_reaches_the_legs_that_are_not_done() {
     let mut rig = Rig::new(3, 8, &[64], 3);
-    let memory = rig.pool.take_sg(Class::Wire, 16 * BLOCK).unwrap();
+    let memory = rig.pool.take_sg(MemoryClass::Wire, 16 * BLOCK).unwrap();
     let id = rig.submit(Op::Read(Span { lba: 0, blocks: 16 }), Payload::In(memory));
     let done = rig.hands[0].borrow_mut().end(0);
     rig.ends[0].borrow_mut().push_back(done);
-    rig.stripe.touch(0);
+    rig.stripe.mark_leg_ready(0);
     assert!(rig.stripe.poll_done().is_none());
     rig.stripe.cancel(id);
     let cancelled: Vec<usize> = rig.hands.iter().map(|hand| hand.borrow().cancelled.len()).collect();
@@ -424,20 +424,26 @@ fn what_lies_behind_the_end_or_in_two_chunks_is_refused() {
 fn the_geometry_promises_what_every_leg_holds() {
     let (one, other) =
         (geometry(100), Geometry { thin: false, max_io: 4096, write_cache: false, ..geometry(50) });
-    let all = fit(&[one, other], 8 * 512, None).unwrap();
+    let all = combined_geometry(&[one, other], 8 * 512, None).unwrap();
     assert_eq!((all.blocks, all.max_io, all.thin), (96, 4096, false));
     assert_eq!((all.write_cache, all.caw_max, all.atomic), (true, 1, 1));
-    assert_eq!(fit(&[one, other], 8 * 512, Some(40 * 512 + 100)).unwrap().blocks, 40);
-    assert_eq!(fit(&[one, other], 8 * 512, Some(1 << 40)).unwrap().blocks, 96);
+    assert_eq!(combined_geometry(&[one, other], 8 * 512, Some(40 * 512 + 100)).unwrap().blocks, 40);
+    assert_eq!(combined_geometry(&[one, other], 8 * 512, Some(1 << 40)).unwrap().blocks, 96);
     assert_eq!(
-        fit(&[one, Geometry { blocks: 7, ..other }], 8 * 512, None),
+        combined_geometry(&[one, Geometry { blocks: 7, ..other }], 8 * 512, None),
         Err(StripeMismatch::Small { leg: 2 })
     );
     let long = Geometry { logical: 4096, ..other };
-    assert_eq!(fit(&[one, long], 4096, None), Err(StripeMismatch::Blocks { leg: 2, has: 4096, first: 512 }));
+    assert_eq!(
+        combined_geometry(&[one, long], 4096, None),
+        Err(StripeMismatch::Blocks { leg: 2, has: 4096, first: 512 })
+    );
     let direct = Geometry { dio_align: 4096, ..other };
-    assert_eq!(fit(&[one, direct], 512, None), Err(StripeMismatch::Chunk { leg: 2, needs: 4096 }));
-    assert_eq!(fit(&[], 512, None), Ok(Geometry::UNKNOWN));
+    assert_eq!(
+        combined_geometry(&[one, direct], 512, None),
+        Err(StripeMismatch::Chunk { leg: 2, needs: 4096 })
+    );
+    assert_eq!(combined_geometry(&[], 512, None), Ok(Geometry::UNKNOWN));
 }
 
 #[test]
@@ -453,7 +459,7 @@ fn a_stripe_grows_and_shrinks_with_its_legs() {
     rig.stripe.leg_mut(1).unwrap().geometry.logical = 4096;
     assert!(!rig.stripe.turn(&mut cx));
     assert_eq!(rig.stripe.geometry().blocks, 0);
-    assert!(rig.stripe.misfit().is_some());
+    assert!(rig.stripe.mismatch().is_some());
     let (result, _) = rig.one(Op::Flush, Payload::None);
     assert_eq!(result, Err(Fault::PathLost.into()));
 }
@@ -489,10 +495,10 @@ fn what_is_submitted_before_legs_are_known_waits_in_them() {
 fn the_operator_hears_of_a_path_that_a_leg_elsewhere_has_lost() {
     let hand = Rc::new(RefCell::new(Hand::default()));
     hand.borrow_mut().remark = Some(OperatorNotice::PathUp { path: (None, 3) });
-    let here = AnyLeg::Local(Box::new(crate::Null::new(64, BLOCK as u32)));
+    let here = LegBackend::Local(Box::new(crate::NullBackend::new(64, BLOCK as u32)));
     let far = Slow { hand, geometry: geometry(64), done: Rc::default() };
-    let legs = vec![(here, None), (AnyLeg::Network(Box::new(far)), None)];
+    let legs = vec![(here, None), (LegBackend::Network(Box::new(far)), None)];
     let mut stripe = Stripe::new(legs, 4 * BLOCK as u32, None, None);
-    assert_eq!(stripe.poll_remark(), Some(OperatorNotice::PathUp { path: (Some(1), 3) }));
-    assert_eq!(stripe.poll_remark(), None);
+    assert_eq!(stripe.poll_operator_notice(), Some(OperatorNotice::PathUp { path: (Some(1), 3) }));
+    assert_eq!(stripe.poll_operator_notice(), None);
 }

@@ -4,12 +4,12 @@
 //! strands that run side by side. A strand's remainder moves on to where the next one ends by one
 //! carry-less multiplication with a constant.
 
-use super::polynomial::x_to;
-use crate::shared;
+use super::polynomial::x_pow;
+use crate::shared_memory;
 
 /// Bytes in a strand. Three long ones make up 4 KiB but for 16 bytes, three short ones 512 but for 8.
-const LONG: usize = 1360;
-const SHORT: usize = 168;
+const LONG_STRAND_BYTES: usize = 1360;
+const SHORT_STRAND_BYTES: usize = 168;
 
 #[cfg(target_arch = "x86_64")]
 mod isa {
@@ -20,26 +20,26 @@ mod isa {
 
     #[inline]
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn word(state: u32, word: u64) -> u32 {
+    pub(super) fn crc_word(state: u32, word: u64) -> u32 {
         _mm_crc32_u64(u64::from(state), word) as u32
     }
 
     #[inline]
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn byte(state: u32, byte: u8) -> u32 {
+    pub(super) fn crc_byte(state: u32, byte: u8) -> u32 {
         _mm_crc32_u8(state, byte)
     }
 
     #[inline]
     #[target_feature(enable = "pclmulqdq")]
-    pub(super) fn product(a: u32, b: u32) -> u64 {
+    pub(super) fn carryless_product(a: u32, b: u32) -> u64 {
         let (a, b) = (_mm_cvtsi64_si128(i64::from(a)), _mm_cvtsi64_si128(i64::from(b)));
         _mm_cvtsi128_si64(_mm_clmulepi64_si128::<0>(a, b)) as u64
     }
 
     /// Eight bytes of memory that others may write.
     #[inline(always)]
-    pub(super) unsafe fn shared_word(from: *const u8) -> u64 {
+    pub(super) unsafe fn load_shared_word(from: *const u8) -> u64 {
         let word: u64;
         // SAFETY: eight bytes are there; the load stands here by name, so it happens once.
         unsafe {
@@ -57,13 +57,13 @@ mod isa {
     #[inline]
     #[target_feature(enable = "crc")]
     pub(super) fn word(state: u32, word: u64) -> u32 {
-        __crc32cd(state, word)
+        __crc32cd(state, crc_word)
     }
 
     #[inline]
     #[target_feature(enable = "crc")]
     pub(super) fn byte(state: u32, byte: u8) -> u32 {
-        __crc32cb(state, byte)
+        __crc32cb(state, crc_byte)
     }
 
     #[inline]
@@ -80,7 +80,7 @@ mod isa {
         unsafe {
             asm!("ldr {0}, [{1}]", out(reg) word, in(reg) from, options(nostack, preserves_flags, readonly))
         };
-        u64::from_le(word)
+        u64::from_le(crc_word)
     }
 }
 
@@ -91,7 +91,7 @@ mod isa {
 /// The processor must have SSE4.2.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-pub(super) unsafe fn short(state: u32, bytes: &[u8]) -> u32 {
+pub(super) unsafe fn update_short(state: u32, bytes: &[u8]) -> u32 {
     use std::arch::asm;
 
     let mut wide = u64::from(state);
@@ -121,13 +121,13 @@ pub(super) unsafe fn short(state: u32, bytes: &[u8]) -> u32 {
     wide as u32
 }
 
-/// See [`super::run`].
+/// See [`super::update_raw`].
 ///
 /// # Safety
 /// As there; the processor must have the CRC32C and carry-less multiplication instructions.
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "sse4.2,pclmulqdq"))]
 #[cfg_attr(target_arch = "aarch64", target_feature(enable = "crc,aes"))]
-pub(super) unsafe fn run<const COPY: bool>(
+pub(super) unsafe fn update_raw<const COPY: bool>(
     mut state: u32,
     from: *const u8,
     into: *mut u8,
@@ -137,30 +137,41 @@ pub(super) unsafe fn run<const COPY: bool>(
     // SAFETY: every chunk is within the range that the caller promised. A copy is read back from
     // the destination, which nobody else writes, while it is in the cache.
     unsafe {
-        while len - at >= 3 * LONG {
-            state = strands::<LONG>(state, source::<COPY>(from, into, at, 3 * LONG));
-            at += 3 * LONG;
+        while len - at >= 3 * LONG_STRAND_BYTES {
+            state = update_three_strands::<LONG_STRAND_BYTES>(
+                state,
+                readable_source::<COPY>(from, into, at, 3 * LONG_STRAND_BYTES),
+            );
+            at += 3 * LONG_STRAND_BYTES;
         }
-        while len - at >= 3 * SHORT {
-            state = strands::<SHORT>(state, source::<COPY>(from, into, at, 3 * SHORT));
-            at += 3 * SHORT;
+        while len - at >= 3 * SHORT_STRAND_BYTES {
+            state = update_three_strands::<SHORT_STRAND_BYTES>(
+                state,
+                readable_source::<COPY>(from, into, at, 3 * SHORT_STRAND_BYTES),
+            );
+            at += 3 * SHORT_STRAND_BYTES;
         }
-        one_strand::<COPY>(state, from.wrapping_add(at), into.wrapping_add(at), len - at)
+        update_one_strand::<COPY>(state, from.wrapping_add(at), into.wrapping_add(at), len - at)
     }
 }
 
 /// Where the bytes from `at` on are to be read: where they are, or where they were copied to.
 ///
 /// # Safety
-/// As for [`super::run`].
+/// As for [`super::update_raw`].
 #[inline(always)]
-unsafe fn source<const COPY: bool>(from: *const u8, into: *mut u8, at: usize, len: usize) -> *const u8 {
+unsafe fn readable_source<const COPY: bool>(
+    from: *const u8,
+    into: *mut u8,
+    at: usize,
+    len: usize,
+) -> *const u8 {
     // SAFETY: by the caller's promise.
     unsafe {
         if !COPY {
             return from.add(at);
         }
-        shared::copy(from.add(at), into.add(at), len);
+        shared_memory::copy_shared(from.add(at), into.add(at), len);
         into.add(at)
     }
 }
@@ -172,40 +183,45 @@ unsafe fn source<const COPY: bool>(from: *const u8, into: *mut u8, at: usize, le
 #[inline]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "sse4.2,pclmulqdq"))]
 #[cfg_attr(target_arch = "aarch64", target_feature(enable = "crc,aes"))]
-unsafe fn strands<const LEN: usize>(state: u32, from: *const u8) -> u32 {
+unsafe fn update_three_strands<const LEN: usize>(state: u32, from: *const u8) -> u32 {
     // The instruction multiplies its operand with x^32, and the reflected product is one short.
-    let onward = const { x_to(8 * LEN - 33) };
+    let onward = const { x_pow(8 * LEN - 33) };
     let (mut a, mut b, mut c) = (state, 0, 0);
     // SAFETY: eight bytes are at each place, by the caller's promise.
     let load = |at: usize| u64::from_le(unsafe { from.add(at).cast::<u64>().read_unaligned() });
     let mut at = 0;
     while at < LEN {
-        a = isa::word(a, load(at));
-        b = isa::word(b, load(LEN + at));
-        c = isa::word(c, load(2 * LEN + at));
+        a = isa::crc_word(a, load(at));
+        b = isa::crc_word(b, load(LEN + at));
+        c = isa::crc_word(c, load(2 * LEN + at));
         at += 8;
     }
-    b ^= isa::word(0, isa::product(a, onward));
-    c ^ isa::word(0, isa::product(b, onward))
+    b ^= isa::crc_word(0, isa::carryless_product(a, onward));
+    c ^ isa::crc_word(0, isa::carryless_product(b, onward))
 }
 
 /// Less than three short strands.
 ///
 /// # Safety
-/// As for [`super::run`].
+/// As for [`super::update_raw`].
 #[inline]
 #[cfg_attr(target_arch = "x86_64", target_feature(enable = "sse4.2"))]
 #[cfg_attr(target_arch = "aarch64", target_feature(enable = "crc"))]
-unsafe fn one_strand<const COPY: bool>(mut state: u32, from: *const u8, into: *mut u8, len: usize) -> u32 {
+unsafe fn update_one_strand<const COPY: bool>(
+    mut state: u32,
+    from: *const u8,
+    into: *mut u8,
+    len: usize,
+) -> u32 {
     let mut at = 0;
     // SAFETY: every access is within `len` bytes; what is stored is what was loaded and digested.
     unsafe {
         while len - at >= 8 {
-            let word = isa::shared_word(from.add(at));
+            let word = isa::load_shared_word(from.add(at));
             if COPY {
                 into.add(at).cast::<u64>().write_unaligned(word.to_le());
             }
-            state = isa::word(state, word);
+            state = isa::crc_word(state, word);
             at += 8;
         }
         while at < len {
@@ -213,7 +229,7 @@ unsafe fn one_strand<const COPY: bool>(mut state: u32, from: *const u8, into: *m
             if COPY {
                 into.add(at).write(byte);
             }
-            state = isa::byte(state, byte);
+            state = isa::crc_byte(state, byte);
             at += 1;
         }
     }

@@ -5,7 +5,7 @@
 pub(super) const POLYNOMIAL: u32 = 0x82f6_3b78;
 
 /// x^0.
-const ONE: u32 = 1 << 31;
+const X_POW_0: u32 = 1 << 31;
 
 /// `value` × x.
 pub(super) const fn times_x(value: u32) -> u32 {
@@ -13,8 +13,8 @@ pub(super) const fn times_x(value: u32) -> u32 {
 }
 
 /// x^`power`, for the constants of the kernels.
-pub(super) const fn x_to(power: usize) -> u32 {
-    let mut value = ONE;
+pub(super) const fn x_pow(power: usize) -> u32 {
+    let mut value = X_POW_0;
     let mut n = 0;
     while n < power {
         value = times_x(value);
@@ -24,7 +24,7 @@ pub(super) const fn x_to(power: usize) -> u32 {
 }
 
 /// `a` × `b`.
-const fn product(a: u32, mut b: u32) -> u32 {
+const fn multiply(a: u32, mut b: u32) -> u32 {
     let mut sum = 0;
     let mut bit = 32;
     while bit > 0 {
@@ -39,11 +39,11 @@ const fn product(a: u32, mut b: u32) -> u32 {
 
 /// x^(8 × 2^n) at `n`: what 2^n zero bytes multiply a remainder with.
 #[expect(clippy::indexing_slicing, reason = "counted from 1 up to the length, when it is compiled")]
-static BYTES: [u32; usize::BITS as usize] = {
-    let mut powers = [x_to(8); usize::BITS as usize];
+static ZERO_BYTES_FACTORS: [u32; usize::BITS as usize] = {
+    let mut powers = [x_pow(8); usize::BITS as usize];
     let mut n = 1;
     while n < powers.len() {
-        powers[n] = product(powers[n - 1], powers[n - 1]);
+        powers[n] = multiply(powers[n - 1], powers[n - 1]);
         n += 1;
     }
     powers
@@ -59,7 +59,7 @@ pub fn combine(crc_a: u32, crc_b: u32, len_b: usize) -> u32 {
     let mut shifted = crc_a;
     let mut left = len_b;
     while left > 0 {
-        shifted = product(shifted, BYTES[left.trailing_zeros() as usize]);
+        shifted = multiply(shifted, ZERO_BYTES_FACTORS[left.trailing_zeros() as usize]);
         left &= left - 1;
     }
     shifted ^ crc_b

@@ -1,16 +1,16 @@
 //! Sixteen table look-ups per sixteen bytes ("slicing"), for processors without a CRC instruction.
 
 use super::polynomial::times_x;
-use crate::shared;
+use crate::shared_memory;
 
 /// `TABLES[n][byte]`: the remainder of `byte` followed by `n` zero bytes.
-static TABLES: [[u32; 256]; 16] = tables();
+static TABLES: [[u32; 256]; 16] = make_tables();
 
 #[expect(
     clippy::indexing_slicing,
     reason = "tables have 256 entries, indexed by a byte; there are sixteen, one for each byte of a chunk"
 )]
-const fn tables() -> [[u32; 256]; 16] {
+const fn make_tables() -> [[u32; 256]; 16] {
     let mut tables = [[0u32; 256]; 16];
     let mut byte = 0;
     while byte < 256 {
@@ -36,11 +36,11 @@ const fn tables() -> [[u32; 256]; 16] {
     tables
 }
 
-/// See [`super::run`].
+/// See [`super::update_raw`].
 ///
 /// # Safety
 /// As there.
-pub(super) unsafe fn run<const COPY: bool>(
+pub(super) unsafe fn update_raw<const COPY: bool>(
     mut state: u32,
     from: *const u8,
     into: *mut u8,
@@ -50,7 +50,7 @@ pub(super) unsafe fn run<const COPY: bool>(
     const CHUNK: usize = 4096;
     if !COPY {
         // SAFETY: unchanging memory of that length, by the caller's promise.
-        return update(state, unsafe { std::slice::from_raw_parts(from, len) });
+        return update_from_tables(state, unsafe { std::slice::from_raw_parts(from, len) });
     }
     let mut at = 0;
     while at < len {
@@ -58,8 +58,8 @@ pub(super) unsafe fn run<const COPY: bool>(
         // SAFETY: both ranges are within what the caller promised, and the destination is the
         // caller's own, so it may be looked at as a slice.
         state = unsafe {
-            shared::copy(from.add(at), into.add(at), n);
-            update(state, std::slice::from_raw_parts(into.add(at), n))
+            shared_memory::copy_shared(from.add(at), into.add(at), n);
+            update_from_tables(state, std::slice::from_raw_parts(into.add(at), n))
         };
         at += n;
     }
@@ -70,7 +70,7 @@ pub(super) unsafe fn run<const COPY: bool>(
     clippy::indexing_slicing,
     reason = "tables have 256 entries, indexed by a byte; there are sixteen, one for each byte of a chunk"
 )]
-fn update(mut state: u32, bytes: &[u8]) -> u32 {
+fn update_from_tables(mut state: u32, bytes: &[u8]) -> u32 {
     let (blocks, rest) = bytes.as_chunks::<16>();
     for block in blocks {
         let mut mixed = *block;

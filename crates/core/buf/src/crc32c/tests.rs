@@ -9,9 +9,9 @@ fn reference(bytes: &[u8]) -> u32 {
         .fold(!0u32, |state, byte| (0..8).fold(state ^ u32::from(*byte), |s, _| polynomial::times_x(s)))
 }
 
-fn tiers() -> impl Iterator<Item = Tier> {
-    let best = Tier::here();
-    [Tier::Portable, Tier::Instruction, Tier::Fold].into_iter().filter(move |tier| *tier <= best)
+fn tiers() -> impl Iterator<Item = CpuTier> {
+    let best = CpuTier::of_process();
+    [CpuTier::Portable, CpuTier::Instruction, CpuTier::Fold].into_iter().filter(move |tier| *tier <= best)
 }
 
 fn bytes(len: usize) -> Vec<u8> {
@@ -28,11 +28,12 @@ fn bytes(len: usize) -> Vec<u8> {
 fn check_all(bytes: &[u8], digest: u32) {
     for tier in tiers() {
         // SAFETY: the tier is at most what was detected; the ranges are those of the slices.
-        let read = unsafe { run::<false>(tier, !0, bytes.as_ptr(), std::ptr::null_mut(), bytes.len()) };
+        let read =
+            unsafe { update_raw::<false>(tier, !0, bytes.as_ptr(), std::ptr::null_mut(), bytes.len()) };
         assert_eq!(!read, digest, "{tier:?}, {} bytes", bytes.len());
         let mut copy = vec![0x5a; bytes.len() + 1];
         // SAFETY: as above; the destination is longer than the source.
-        let copied = unsafe { run::<true>(tier, !0, bytes.as_ptr(), copy.as_mut_ptr(), bytes.len()) };
+        let copied = unsafe { update_raw::<true>(tier, !0, bytes.as_ptr(), copy.as_mut_ptr(), bytes.len()) };
         assert_eq!(!copied, digest, "{tier:?}, copying {} bytes", bytes.len());
         assert!(
             copy[..bytes.len()] == *bytes && copy[bytes.len()] == 0x5a,
@@ -63,7 +64,7 @@ fn vectors_of_rfc_3720_appendix_b4() {
         check_all(input, u32::from_le_bytes(wire));
         let mut crc = Crc32c::new();
         crc.update(input);
-        assert_eq!(crc.wire(), wire);
+        assert_eq!(crc.to_wire_bytes(), wire);
     }
 }
 
@@ -102,7 +103,7 @@ proptest! {
         for pair in cuts.windows(2) {
             let piece = &bytes[pair[0]..pair[1]];
             read.update(piece);
-            copied.copy(piece, &mut copy[pair[0]..pair[1]]);
+            copied.copy_and_update(piece, &mut copy[pair[0]..pair[1]]);
             joined = combine(joined, crc32c(piece), piece.len());
         }
         let digest = reference(&bytes);
@@ -127,10 +128,10 @@ fn combining_over_long_stretches() {
 #[test]
 #[should_panic(expected = "as much room")]
 fn copying_into_other_room_is_a_bug() {
-    Crc32c::new().copy(&[1, 2], &mut [0]);
+    Crc32c::new().copy_and_update(&[1, 2], &mut [0]);
 }
 
 #[test]
 fn the_path_has_a_name() {
-    assert!(["avx512", "crc-instruction", "portable"].contains(&path()));
+    assert!(["avx512", "crc-instruction", "portable"].contains(&implementation_name()));
 }

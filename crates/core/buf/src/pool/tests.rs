@@ -9,8 +9,8 @@ const CASES: u32 = if cfg!(miri) { 2 } else { 64 };
 /// What a random program does with a pool.
 #[derive(Clone, Debug)]
 enum Step {
-    Take(Class, usize),
-    TakeSg(Class, usize),
+    Take(MemoryClass, usize),
+    TakeSg(MemoryClass, usize),
     Write(Index, u8),
     Freeze(Index),
     Clone(Index),
@@ -20,7 +20,8 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    let class = prop_oneof![Just(Class::Wire), Just(Class::Unsolicited), Just(Class::Solicited)];
+    let class =
+        prop_oneof![Just(MemoryClass::Wire), Just(MemoryClass::Unsolicited), Just(MemoryClass::Solicited)];
     let len = prop_oneof![3 => 0..5000usize, 1 => 0..=if cfg!(miri) { 16 << 10 } else { BLOCK_MAX }];
     prop_oneof![
         3 => (class.clone(), len.clone()).prop_map(|(class, len)| Step::Take(class, len)),
@@ -65,8 +66,8 @@ impl Held {
                     self.shared.extend(
                         sg.pieces()
                             .iter()
-                            .filter_map(|p| Some((p.clone(), *p.bytes().unwrap().first()?)))
-                            .filter(|(p, byte)| p.bytes().unwrap().iter().all(|b| b == byte)),
+                            .filter_map(|p| Some((p.clone(), *p.stable_bytes().unwrap().first()?)))
+                            .filter(|(p, byte)| p.stable_bytes().unwrap().iter().all(|b| b == byte)),
                     );
                 }
             }
@@ -101,7 +102,7 @@ impl Held {
     /// Nobody wrote into a buffer but its owner: no two overlap.
     fn check(&self) {
         assert!(self.owned.iter().all(|(buf, byte)| buf.iter().all(|b| b == byte)));
-        assert!(self.shared.iter().all(|(buf, byte)| buf.bytes().unwrap().iter().all(|b| b == byte)));
+        assert!(self.shared.iter().all(|(buf, byte)| buf.stable_bytes().unwrap().iter().all(|b| b == byte)));
     }
 }
 
@@ -118,7 +119,7 @@ proptest! {
         held.check();
         drop(held);
         prop_assert_eq!(pool.usage().lent, 0);
-        let all: Vec<_> = (0..2).map(|_| pool.take(Class::Wire, BLOCK_MAX)).collect();
+        let all: Vec<_> = (0..2).map(|_| pool.take(MemoryClass::Wire, BLOCK_MAX)).collect();
         prop_assert!(all.iter().all(Option::is_some));
     }
 
@@ -132,7 +133,7 @@ proptest! {
         after in prop::collection::vec((any::<bool>(), 1..40_000usize), 0..300),
     ) {
         let pool = Pool::new(2 << 20);
-        let class = |wire| if wire { Class::Wire } else { Class::Solicited };
+        let class = |wire| if wire { MemoryClass::Wire } else { MemoryClass::Solicited };
         let mut others: Vec<_> = before.into_iter().filter_map(|(wire, len)| pool.take_sg(class(wire), len)).collect();
         for which in freed {
             if !others.is_empty() {
@@ -144,7 +145,7 @@ proptest! {
         let mut held = Vec::new();
         for len in &promised {
             others.extend(after.by_ref().take(10).filter_map(|(wire, len)| pool.take_sg(class(wire), len)));
-            let sg = pool.take_sg(Class::Unsolicited, *len);
+            let sg = pool.take_sg(MemoryClass::Unsolicited, *len);
             prop_assert!(sg.is_some(), "{len} bytes were promised, {:?}", pool);
             held.extend(sg);
         }
@@ -160,9 +161,9 @@ proptest! {
 #[test]
 fn a_full_pool_refuses_solicited_but_not_wire() {
     let pool = Pool::new(2 << 20);
-    let held: Vec<_> = std::iter::from_fn(|| pool.take(Class::Solicited, 64 << 10)).collect();
+    let held: Vec<_> = std::iter::from_fn(|| pool.take(MemoryClass::Solicited, 64 << 10)).collect();
     assert_eq!(held.len(), 30);
-    assert!(pool.take(Class::Wire, 64 << 10).is_some());
+    assert!(pool.take(MemoryClass::Wire, 64 << 10).is_some());
 }
 
 #[test]
@@ -170,22 +171,22 @@ fn nobody_takes_what_was_promised() {
     let pool = Pool::new(1 << 20);
     assert!(pool.reserve(PoolAccount::Iscsi, 512 << 10));
     assert!(!pool.reserve(PoolAccount::Iscsi, 1), "half stays for data that is asked for");
-    let wire: Vec<_> = std::iter::from_fn(|| pool.take(Class::Wire, 64 << 10)).collect();
+    let wire: Vec<_> = std::iter::from_fn(|| pool.take(MemoryClass::Wire, 64 << 10)).collect();
     assert_eq!(wire.len(), 8);
-    let unasked: Vec<_> = std::iter::from_fn(|| pool.take(Class::Unsolicited, 64 << 10)).collect();
+    let unasked: Vec<_> = std::iter::from_fn(|| pool.take(MemoryClass::Unsolicited, 64 << 10)).collect();
     assert_eq!(unasked.len(), 8);
     drop(wire);
-    assert!(pool.take(Class::Wire, 64 << 10).is_some());
+    assert!(pool.take(MemoryClass::Wire, 64 << 10).is_some());
 }
 
 #[test]
 fn neither_account_takes_what_is_kept_for_the_other() {
     let pool = Pool::new(8 << 20);
-    pool.share_between_accounts(4);
+    pool.set_account_share(4);
     for account in [PoolAccount::Iscsi, PoolAccount::NvmeTcp] {
         let other = account.other();
         assert!(!pool.reserve(account, (3 << 20) + 1) && pool.reserve(account, 3 << 20));
-        assert_eq!((pool.left_to_promise(account), pool.left_to_promise(other)), (0, 1 << 20));
+        assert_eq!((pool.reservable_bytes(account), pool.reservable_bytes(other)), (0, 1 << 20));
         assert!(pool.reserve(other, 1 << 20) && !pool.reserve(other, 1));
         pool.unreserve(account, 1 << 20);
         // What is given back either may have.
@@ -199,7 +200,7 @@ fn neither_account_takes_what_is_kept_for_the_other() {
 #[test]
 fn what_is_lent_cannot_be_promised() {
     let pool = Pool::new(1 << 20);
-    let lent: Vec<_> = (0..14).filter_map(|_| pool.take(Class::Wire, 64 << 10)).collect();
+    let lent: Vec<_> = (0..14).filter_map(|_| pool.take(MemoryClass::Wire, 64 << 10)).collect();
     assert!(!pool.reserve(PoolAccount::Iscsi, 129 << 10));
     assert!(pool.reserve(PoolAccount::Iscsi, 128 << 10));
     drop(lent);
@@ -210,19 +211,19 @@ fn what_is_lent_cannot_be_promised() {
 fn rounding_up_does_not_eat_promises() {
     let pool = Pool::new(1 << 20);
     assert!(pool.reserve(PoolAccount::Iscsi, 33 << 10) && pool.reserve(PoolAccount::Iscsi, 33 << 10));
-    let wire = pool.take_sg(Class::Wire, (1 << 20) - (66 << 10)).unwrap();
-    let one = pool.take_sg(Class::Unsolicited, 33 << 10).unwrap();
-    let two = pool.take_sg(Class::Unsolicited, 33 << 10).unwrap();
+    let wire = pool.take_sg(MemoryClass::Wire, (1 << 20) - (66 << 10)).unwrap();
+    let one = pool.take_sg(MemoryClass::Unsolicited, 33 << 10).unwrap();
+    let two = pool.take_sg(MemoryClass::Unsolicited, 33 << 10).unwrap();
     assert_eq!(one.len() + two.len() + wire.len(), 1 << 20);
 }
 
 #[test]
 fn pieces_when_contiguous_memory_is_gone() {
     let pool = Pool::new(1 << 20);
-    let mut held: Vec<_> = (0..15).filter_map(|_| pool.take(Class::Wire, 64 << 10)).collect();
+    let mut held: Vec<_> = (0..15).filter_map(|_| pool.take(MemoryClass::Wire, 64 << 10)).collect();
     held.swap_remove(3);
     held.swap_remove(9);
-    let sg = pool.take_sg(Class::Wire, 128 << 10).unwrap();
+    let sg = pool.take_sg(MemoryClass::Wire, 128 << 10).unwrap();
     assert!(sg.pieces().len() > 1);
     assert_eq!(sg.len(), 128 << 10);
 }
@@ -230,41 +231,41 @@ fn pieces_when_contiguous_memory_is_gone() {
 #[test]
 fn a_refused_list_leaves_nothing_behind() {
     let pool = Pool::new(1 << 20);
-    let before = pool.returned();
-    assert!(pool.take_sg(Class::Solicited, 1 << 20).is_none());
-    assert!(pool.take_sg(Class::Wire, usize::MAX).is_none());
-    assert!(pool.take(Class::Wire, BLOCK_MAX + 1).is_none());
+    let before = pool.buffers_returned();
+    assert!(pool.take_sg(MemoryClass::Solicited, 1 << 20).is_none());
+    assert!(pool.take_sg(MemoryClass::Wire, usize::MAX).is_none());
+    assert!(pool.take(MemoryClass::Wire, BLOCK_MAX + 1).is_none());
     assert_eq!(pool.usage().lent, 0);
-    assert_eq!(pool.returned(), before, "it was refused before anything was taken");
+    assert_eq!(pool.buffers_returned(), before, "it was refused before anything was taken");
 }
 
 #[test]
 fn returned_memory_is_seen() {
     let pool = Pool::new(1 << 20);
-    let buf = pool.take(Class::Wire, 100).unwrap().freeze();
+    let buf = pool.take(MemoryClass::Wire, 100).unwrap().freeze();
     let other = buf.clone();
-    let seen = pool.returned();
+    let seen = pool.buffers_returned();
     drop(buf);
-    assert_eq!(pool.returned(), seen, "the other share still holds it");
+    assert_eq!(pool.buffers_returned(), seen, "the other share still holds it");
     drop(other);
-    assert_eq!(pool.returned(), seen + 1);
+    assert_eq!(pool.buffers_returned(), seen + 1);
 }
 
 #[test]
 fn buffers_outlive_the_pool_value() {
     let pool = Pool::new(1 << 20);
-    let mut buf = pool.take(Class::Wire, 5).unwrap();
+    let mut buf = pool.take(MemoryClass::Wire, 5).unwrap();
     drop(pool);
     buf.copy_from_slice(b"hello");
     let part = buf.freeze().slice(1..3);
-    assert_eq!(part.bytes(), Some(&b"el"[..]));
+    assert_eq!(part.stable_bytes(), Some(&b"el"[..]));
 }
 
 #[test]
 fn blocks_lie_at_multiples_of_their_size() {
     let pool = Pool::new(4 << 20);
     for len in [512, 4096, 65536, BLOCK_MAX] {
-        let mut buf = pool.take(Class::Wire, len).unwrap();
+        let mut buf = pool.take(MemoryClass::Wire, len).unwrap();
         assert_eq!(buf.as_mut_ptr() as usize % len.min(4096), 0);
         assert_eq!(buf.capacity(), len);
     }
@@ -273,7 +274,7 @@ fn blocks_lie_at_multiples_of_their_size() {
 #[test]
 #[should_panic(expected = "cannot outgrow")]
 fn a_buffer_stays_in_its_block() {
-    Pool::new(1).take(Class::Wire, 512).unwrap().set_len(513);
+    Pool::new(1).take(MemoryClass::Wire, 512).unwrap().set_len(513);
 }
 
 #[test]

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::crc32c::crc32c;
-use crate::{Class, Pool};
+use crate::{MemoryClass, Pool};
 
 const LEN: usize = 3 * 4096 + 100;
 
@@ -41,7 +41,7 @@ proptest! {
 
         let mut copied = vec![0; len];
         let mut crc = Crc32c::new();
-        handle.region().read_crc(at, &mut copied, &mut crc);
+        handle.region().read_with_crc(at, &mut copied, &mut crc);
         prop_assert_eq!(&copied[..], &model[at..at + len]);
         prop_assert_eq!(crc.value(), crc32c(&model[at..at + len]));
     }
@@ -51,7 +51,7 @@ proptest! {
 fn a_view_follows_the_region() {
     let handle = region_of(&pattern());
     let view = handle.view(10, 20);
-    assert!(!view.is_stable() && view.bytes().is_none());
+    assert!(!view.is_stable() && view.stable_bytes().is_none());
     handle.region().write(10, &[9; 20]);
     let mut seen = [0; 20];
     view.slice(0..20).copy_to(0, &mut seen);
@@ -69,7 +69,7 @@ fn racing_copies_give_mixtures_and_digests_of_what_was_copied() {
         let mut copied = vec![0; LEN];
         for _ in 0..rounds {
             let mut crc = Crc32c::new();
-            region.read_crc(0, &mut copied, &mut crc);
+            region.read_with_crc(0, &mut copied, &mut crc);
             assert_eq!(crc.value(), crc32c(&copied));
         }
     });
@@ -88,7 +88,7 @@ fn access_outside_is_a_bug() {
 #[test]
 #[cfg_attr(miri, ignore = "so large a region takes minutes")]
 fn late_writes_are_as_others() {
-    let region = Region::new(UNCACHED_MIN);
+    let region = Region::new(UNCACHED_REGION_MIN);
     let bytes = pattern();
     let mut seen = vec![0; bytes.len() + 128];
     for (at, len) in [(0, 4096), (4096 + 64, 64), (512, 0), (8192, 8256), (64, 63), (65, 4096), (4095, 2)] {
@@ -99,7 +99,7 @@ fn late_writes_are_as_others() {
                 region.write_non_temporal(4096 + at, from);
             } else {
                 let pool = Pool::new(1 << 20);
-                let mut buffer = pool.take(Class::Wire, len.max(1)).unwrap();
+                let mut buffer = pool.take(MemoryClass::Wire, len.max(1)).unwrap();
                 buffer.set_len(len);
                 buffer.copy_from_slice(from);
                 region.write_buf(4096 + at, &buffer.freeze());
@@ -111,7 +111,7 @@ fn late_writes_are_as_others() {
             assert!(seen[..64].iter().chain(&seen[64 + len..]).all(|byte| *byte == 0xee), "{len} at {at}");
         }
     }
-    let end = UNCACHED_MIN - 4096;
+    let end = UNCACHED_REGION_MIN - 4096;
     region.write_non_temporal(end, &bytes[..4096]);
     region.read(end, &mut seen[..4096]);
     assert_eq!(&seen[..4096], &bytes[..4096], "one's own core need not store_fence");
@@ -121,7 +121,7 @@ fn late_writes_are_as_others() {
 #[should_panic(expected = "outside of a region")]
 #[cfg_attr(miri, ignore = "so large a region takes minutes")]
 fn no_late_write_ends_behind_a_region() {
-    Region::new(UNCACHED_MIN).write_non_temporal(UNCACHED_MIN - 64, &[0; 128]);
+    Region::new(UNCACHED_REGION_MIN).write_non_temporal(UNCACHED_REGION_MIN - 64, &[0; 128]);
 }
 
 #[test]
@@ -134,9 +134,9 @@ fn a_region_of_a_file_is_shared() {
         std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
     file.set_len(8192).unwrap();
-    assert!(Region::of_file(file.as_fd(), 8193).is_err());
-    assert!(Region::of_file(file.as_fd(), 0).is_err());
-    let region = Region::of_file(file.as_fd(), 8192).unwrap();
+    assert!(Region::map_file(file.as_fd(), 8193).is_err());
+    assert!(Region::map_file(file.as_fd(), 0).is_err());
+    let region = Region::map_file(file.as_fd(), 8192).unwrap();
     file.write_all_at(&[7; 8192], 0).unwrap();
     assert_eq!(region.load_u16(10), 0x0707);
     region.store_u16(10, 0x0102);

@@ -2,20 +2,20 @@
 
 use super::{Region, RegionHandle};
 use crate::buffer::Buf;
-use crate::shared;
+use crate::shared_memory;
 
 impl Region {
     /// Copies `from`, whichever memory it is of, to `offset`. Where `from` is of this very region the
     /// bytes arrive as they were before.
     pub fn write_buf(&self, offset: usize, from: &Buf) {
-        if let Some(bytes) = from.bytes() {
+        if let Some(bytes) = from.stable_bytes() {
             self.write_non_temporal(offset, bytes);
             return self.store_fence();
         }
         let to = self.pointer(offset, from.len());
         // SAFETY: both ranges are within live memory; pool memory is elsewhere, and of a region no
         // reference exists.
-        unsafe { shared::move_within(from.as_ptr(), to.as_ptr(), from.len()) };
+        unsafe { shared_memory::copy_overlapping(from.as_ptr(), to.as_ptr(), from.len()) };
     }
 }
 
@@ -24,6 +24,6 @@ impl RegionHandle {
     #[expect(clippy::expect_used, reason = "a view is at most one transfer, far below 4 GiB")]
     pub fn view(&self, offset: usize, len: usize) -> Buf {
         let start = self.0.pointer(offset, len);
-        Buf::of_region(self.clone(), start, u32::try_from(len).expect("a view is smaller than 4 GiB"))
+        Buf::from_region(self.clone(), start, u32::try_from(len).expect("a view is smaller than 4 GiB"))
     }
 }

@@ -2,7 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::crc32c::crc32c;
-use crate::{Class, Pool};
+use crate::{MemoryClass, Pool};
 
 /// `bytes` in pieces of the given lengths, the last piece taking what is left.
 fn in_pieces(pool: &Pool, bytes: &[u8], lens: &[usize]) -> Sg {
@@ -11,7 +11,7 @@ fn in_pieces(pool: &Pool, bytes: &[u8], lens: &[usize]) -> Sg {
     for &len in lens.iter().chain([&bytes.len()]) {
         let len = len.min(left);
         if len > 0 {
-            sg.push(pool.take(Class::Solicited, len).unwrap());
+            sg.push(pool.take(MemoryClass::Solicited, len).unwrap());
             left -= len;
         }
     }
@@ -40,7 +40,7 @@ proptest! {
         prop_assert_eq!(&copied[..], &bytes[range.clone()]);
         copied.fill(0);
         let mut crc = Crc32c::new();
-        part.copy_to_crc(0, &mut copied, &mut crc);
+        part.copy_to_with_crc(0, &mut copied, &mut crc);
         prop_assert_eq!(&copied[..], &bytes[range.clone()]);
         prop_assert_eq!(crc.value(), crc32c(&bytes[range.clone()]));
 
@@ -66,7 +66,7 @@ proptest! {
         let mut sg = SgMut::new();
         let mut left = bytes.len();
         for len in lens.into_iter().chain([bytes.len()]) {
-            sg.push(pool.take(Class::Wire, len.min(left)).unwrap());
+            sg.push(pool.take(MemoryClass::Wire, len.min(left)).unwrap());
             left -= len.min(left);
         }
         sg.copy_from(0, &bytes);

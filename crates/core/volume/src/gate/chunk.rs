@@ -7,11 +7,11 @@ use crate::io::{Durability, Op, SanitizeKind, Span};
 /// enough that an abort is prompt.
 const CHUNK_BYTES: u32 = 256 << 10;
 /// Bytes per chunk of what is zeroed or deallocated: a RAM volume does it within a few milliseconds.
-const ERASE_BYTES: u32 = 32 << 20;
+const ERASE_CHUNK_BYTES: u32 = 32 << 20;
 
 /// What is to be done, as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Plan {
+pub(super) enum ChunkPlan {
     /// Read while exclusive operations are kept out.
     StableRead(Span),
     /// Compare with the payload.
@@ -64,7 +64,7 @@ pub(super) enum ChunkOp {
 
 /// What keeps a chunk apart from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Permit {
+pub(super) enum ChunkExclusion {
     /// Nothing need.
     None,
     /// It is a plain write.
@@ -81,12 +81,12 @@ pub(super) struct Chunk {
     pub(super) span: Span,
     /// The blocks that are touched: `span`, but for a merge widened to whole units.
     pub(super) cover: Span,
-    pub(super) permit: Permit,
+    pub(super) permit: ChunkExclusion,
 }
 
 impl Chunk {
     /// Whether it writes its span, and so makes bad blocks good.
-    pub(super) fn writes(&self) -> bool {
+    pub(super) fn writes_span(&self) -> bool {
         match self.kind {
             ChunkOp::Write(_)
             | ChunkOp::Pattern
@@ -99,13 +99,13 @@ impl Chunk {
 
     /// What zeroes the first of its blocks where the backend cannot zero part of a unit; `None` if that is not why
     /// it refuses.
-    pub(super) fn as_merge(&self, geometry: &Geometry) -> Option<Chunk> {
+    pub(super) fn as_zeroing_merge(&self, geometry: &Geometry) -> Option<Chunk> {
         if !matches!(self.kind, ChunkOp::Zero { .. } | ChunkOp::Unmap) {
             return None;
         }
-        let whole = merged(Durability::Cached, self.span, geometry).cover == self.span;
-        let first = next(self.span, 0, CHUNK_BYTES, geometry)?;
-        (!whole).then(|| merged(Durability::Cached, first, geometry))
+        let whole = merge_chunk(Durability::Cached, self.span, geometry).cover == self.span;
+        let first = next_aligned_span(self.span, 0, CHUNK_BYTES, geometry)?;
+        (!whole).then(|| merge_chunk(Durability::Cached, first, geometry))
     }
 
     /// Bytes of scratch memory that it needs before it asks for its permit.
@@ -120,26 +120,26 @@ impl Chunk {
     }
 }
 
-impl Plan {
+impl ChunkPlan {
     /// The plan for an operation that is not forwarded as it is.
     #[expect(
         clippy::unreachable,
         reason = "the gate gives these to its backend as they are, and plans all others"
     )]
-    pub(super) fn of(op: Op) -> Plan {
+    pub(super) fn from_op(op: Op) -> ChunkPlan {
         match op {
-            Op::Read(span) => Plan::StableRead(span),
-            Op::Compare(span) => Plan::Compare(span),
-            Op::Verify(span) => Plan::Verify(span),
-            Op::Write(span, durability) => Plan::Write(span, durability),
-            Op::WriteAtomic(span) => Plan::Atomic(span),
-            Op::CompareAndWrite(span) => Plan::CompareAndWrite(span),
-            Op::Or(span) => Plan::Or(span),
-            Op::WriteSame(span) => Plan::Same(span),
-            Op::WriteZeroes { span, unmap } => Plan::Zero { span, unmap },
-            Op::Unmap(spans) => Plan::Unmap { spans, at: 0, before: 0 },
-            Op::Sanitize(kind) => Plan::Sanitize { kind, pass: 0, at: 0 },
-            Op::MarkBad(span) => Plan::Mark(span),
+            Op::Read(span) => ChunkPlan::StableRead(span),
+            Op::Compare(span) => ChunkPlan::Compare(span),
+            Op::Verify(span) => ChunkPlan::Verify(span),
+            Op::Write(span, durability) => ChunkPlan::Write(span, durability),
+            Op::WriteAtomic(span) => ChunkPlan::Atomic(span),
+            Op::CompareAndWrite(span) => ChunkPlan::CompareAndWrite(span),
+            Op::Or(span) => ChunkPlan::Or(span),
+            Op::WriteSame(span) => ChunkPlan::Same(span),
+            Op::WriteZeroes { span, unmap } => ChunkPlan::Zero { span, unmap },
+            Op::Unmap(spans) => ChunkPlan::Unmap { spans, at: 0, before: 0 },
+            Op::Sanitize(kind) => ChunkPlan::Sanitize { kind, pass: 0, at: 0 },
+            Op::MarkBad(span) => ChunkPlan::Mark(span),
             Op::Flush | Op::Prefetch(_) | Op::Extents(_) => {
                 unreachable!("these are done in one step")
             }
@@ -147,91 +147,113 @@ impl Plan {
     }
 
     /// The operation again, to admit it once more.
-    pub(super) fn op(&self) -> Op {
+    pub(super) fn to_op(&self) -> Op {
         match self {
-            Plan::StableRead(span) => Op::Read(*span),
-            Plan::Compare(span) => Op::Compare(*span),
-            Plan::Verify(span) => Op::Verify(*span),
-            Plan::Write(span, durability) => Op::Write(*span, *durability),
-            Plan::Atomic(span) => Op::WriteAtomic(*span),
-            Plan::CompareAndWrite(span) => Op::CompareAndWrite(*span),
-            Plan::Or(span) => Op::Or(*span),
-            Plan::Same(span) => Op::WriteSame(*span),
-            Plan::Mark(span) => Op::MarkBad(*span),
-            Plan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
-            Plan::Unmap { spans, .. } => Op::Unmap(spans.clone()),
-            Plan::Sanitize { kind, .. } => Op::Sanitize(kind.clone()),
+            ChunkPlan::StableRead(span) => Op::Read(*span),
+            ChunkPlan::Compare(span) => Op::Compare(*span),
+            ChunkPlan::Verify(span) => Op::Verify(*span),
+            ChunkPlan::Write(span, durability) => Op::Write(*span, *durability),
+            ChunkPlan::Atomic(span) => Op::WriteAtomic(*span),
+            ChunkPlan::CompareAndWrite(span) => Op::CompareAndWrite(*span),
+            ChunkPlan::Or(span) => Op::Or(*span),
+            ChunkPlan::Same(span) => Op::WriteSame(*span),
+            ChunkPlan::Mark(span) => Op::MarkBad(*span),
+            ChunkPlan::Zero { span, unmap } => Op::WriteZeroes { span: *span, unmap: *unmap },
+            ChunkPlan::Unmap { spans, .. } => Op::Unmap(spans.clone()),
+            ChunkPlan::Sanitize { kind, .. } => Op::Sanitize(kind.clone()),
         }
     }
 
     /// Whether it depends on what stands in its blocks.
-    pub(super) fn looks(&self) -> bool {
+    pub(super) fn depends_on_contents(&self) -> bool {
         match self {
-            Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) => true,
-            Plan::CompareAndWrite(_) | Plan::Or(_) => true,
-            Plan::Write(..) | Plan::Atomic(_) | Plan::Same(_) | Plan::Zero { .. } => false,
-            Plan::Unmap { .. } | Plan::Sanitize { .. } | Plan::Mark(_) => false,
+            ChunkPlan::StableRead(_) | ChunkPlan::Compare(_) | ChunkPlan::Verify(_) => true,
+            ChunkPlan::CompareAndWrite(_) | ChunkPlan::Or(_) => true,
+            ChunkPlan::Write(..) | ChunkPlan::Atomic(_) | ChunkPlan::Same(_) | ChunkPlan::Zero { .. } => {
+                false
+            }
+            ChunkPlan::Unmap { .. } | ChunkPlan::Sanitize { .. } | ChunkPlan::Mark(_) => false,
         }
     }
 
     /// Whether ending early would show others half of it.
     pub(super) fn is_atomic(&self) -> bool {
         match self {
-            Plan::Atomic(_) | Plan::CompareAndWrite(_) => true,
-            Plan::StableRead(_) | Plan::Compare(_) | Plan::Verify(_) | Plan::Write(..) | Plan::Or(_) => false,
-            Plan::Same(_) | Plan::Zero { .. } | Plan::Unmap { .. } | Plan::Sanitize { .. } => false,
-            Plan::Mark(_) => false,
+            ChunkPlan::Atomic(_) | ChunkPlan::CompareAndWrite(_) => true,
+            ChunkPlan::StableRead(_)
+            | ChunkPlan::Compare(_)
+            | ChunkPlan::Verify(_)
+            | ChunkPlan::Write(..)
+            | ChunkPlan::Or(_) => false,
+            ChunkPlan::Same(_)
+            | ChunkPlan::Zero { .. }
+            | ChunkPlan::Unmap { .. }
+            | ChunkPlan::Sanitize { .. } => false,
+            ChunkPlan::Mark(_) => false,
         }
     }
 
     /// The chunk that follows when `done` blocks (of an unmap: of all its spans together; a sanitize
     /// counts by itself) are done; `None` at the end.
-    pub(super) fn chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
+    pub(super) fn next_chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
         let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
         match self {
-            Plan::StableRead(span) => plain(ChunkOp::ReadWhole, rest(*span, done, u64::MAX)?, Permit::Guard),
-            Plan::Mark(span) => plain(ChunkOp::Mark, rest(*span, done, u64::MAX)?, Permit::Guard),
-            Plan::Compare(span) | Plan::Verify(span) => {
-                plain(ChunkOp::Read, next(*span, done, CHUNK_BYTES, geometry)?, Permit::None)
+            ChunkPlan::StableRead(span) => {
+                plain(ChunkOp::ReadWhole, remaining_span(*span, done, u64::MAX)?, ChunkExclusion::Guard)
             }
-            Plan::Write(span, durability) => {
-                let span = next(*span, done, CHUNK_BYTES, geometry)?;
-                Some(written(ChunkOp::Write(*durability), *durability, span, geometry))
+            ChunkPlan::Mark(span) => {
+                plain(ChunkOp::Mark, remaining_span(*span, done, u64::MAX)?, ChunkExclusion::Guard)
             }
-            Plan::Same(span) => {
-                let span = next(*span, done, CHUNK_BYTES, geometry)?;
-                Some(written(ChunkOp::Pattern, Durability::Cached, span, geometry))
+            ChunkPlan::Compare(span) | ChunkPlan::Verify(span) => plain(
+                ChunkOp::Read,
+                next_aligned_span(*span, done, CHUNK_BYTES, geometry)?,
+                ChunkExclusion::None,
+            ),
+            ChunkPlan::Write(span, durability) => {
+                let span = next_aligned_span(*span, done, CHUNK_BYTES, geometry)?;
+                Some(write_or_merge_chunk(ChunkOp::Write(*durability), *durability, span, geometry))
             }
-            Plan::Atomic(span) => {
-                let span = rest(*span, done, u64::MAX)?;
-                let chunk = written(ChunkOp::Write(Durability::Cached), Durability::Cached, span, geometry);
-                Some(Chunk { permit: Permit::Guard, ..chunk })
+            ChunkPlan::Same(span) => {
+                let span = next_aligned_span(*span, done, CHUNK_BYTES, geometry)?;
+                Some(write_or_merge_chunk(ChunkOp::Pattern, Durability::Cached, span, geometry))
             }
-            Plan::CompareAndWrite(span) => {
-                Some(merged(Durability::Cached, rest(*span, done, u64::MAX)?, geometry))
+            ChunkPlan::Atomic(span) => {
+                let span = remaining_span(*span, done, u64::MAX)?;
+                let chunk = write_or_merge_chunk(
+                    ChunkOp::Write(Durability::Cached),
+                    Durability::Cached,
+                    span,
+                    geometry,
+                );
+                Some(Chunk { permit: ChunkExclusion::Guard, ..chunk })
             }
-            Plan::Or(span) => {
-                Some(merged(Durability::Cached, next(*span, done, CHUNK_BYTES, geometry)?, geometry))
+            ChunkPlan::CompareAndWrite(span) => {
+                Some(merge_chunk(Durability::Cached, remaining_span(*span, done, u64::MAX)?, geometry))
             }
-            Plan::Zero { span, unmap } => {
-                let span = next(*span, done, ERASE_BYTES, geometry)?;
-                plain(ChunkOp::Zero { unmap: *unmap }, span, Permit::Marks)
+            ChunkPlan::Or(span) => Some(merge_chunk(
+                Durability::Cached,
+                next_aligned_span(*span, done, CHUNK_BYTES, geometry)?,
+                geometry,
+            )),
+            ChunkPlan::Zero { span, unmap } => {
+                let span = next_aligned_span(*span, done, ERASE_CHUNK_BYTES, geometry)?;
+                plain(ChunkOp::Zero { unmap: *unmap }, span, ChunkExclusion::Marks)
             }
-            Plan::Unmap { spans, at, before } => loop {
+            ChunkPlan::Unmap { spans, at, before } => loop {
                 let span = *spans.get(*at)?;
-                if let Some(part) = next(span, done - *before, ERASE_BYTES, geometry) {
-                    break plain(ChunkOp::Unmap, part, Permit::Marks);
+                if let Some(part) = next_aligned_span(span, done - *before, ERASE_CHUNK_BYTES, geometry) {
+                    break plain(ChunkOp::Unmap, part, ChunkExclusion::Marks);
                 }
                 *before += span.blocks;
                 *at += 1;
             },
-            Plan::Sanitize { kind, pass, at } => sanitize(kind, *pass, *at, geometry),
+            ChunkPlan::Sanitize { kind, pass, at } => sanitize_chunk(kind, *pass, *at, geometry),
         }
     }
 
     /// A chunk is done: true if a pass over the volume is over with it.
-    pub(super) fn sanitized(&mut self, chunk: &Chunk) -> bool {
-        let Plan::Sanitize { pass, at, .. } = self else { return false };
+    pub(super) fn note_sanitized_chunk(&mut self, chunk: &Chunk) -> bool {
+        let ChunkPlan::Sanitize { pass, at, .. } = self else { return false };
         if chunk.kind == ChunkOp::Flush {
             (*pass, *at) = (*pass + 1, 0);
             return true;
@@ -241,28 +263,33 @@ impl Plan {
     }
 
     /// How far a sanitize is, in 65536ths of a volume of so many blocks.
-    pub(super) fn progress(&self, blocks: u64) -> Option<u32> {
-        let Plan::Sanitize { kind, pass, at } = self else { return None };
+    pub(super) fn sanitize_progress(&self, blocks: u64) -> Option<u32> {
+        let ChunkPlan::Sanitize { kind, pass, at } = self else { return None };
         let done = u128::from(*pass) * u128::from(blocks) + u128::from((*at).min(blocks));
-        let total = u128::from(passes(kind)) * u128::from(blocks);
+        let total = u128::from(sanitize_passes(kind)) * u128::from(blocks);
         Some((done * 65536 / total.max(1)).min(65536) as u32)
     }
 
-    /// How many blocks all chunks together have, as [`Plan::chunk`] counts.
-    pub(super) fn total(&self) -> u64 {
+    /// How many blocks all chunks together have, as [`ChunkPlan::next_chunk`] counts.
+    pub(super) fn total_blocks(&self) -> u64 {
         match self {
             // It ends when there is no further chunk.
-            Plan::Sanitize { .. } => u64::MAX,
-            Plan::Unmap { spans, .. } => spans.iter().map(|span| span.blocks).sum(),
-            Plan::StableRead(span) | Plan::Compare(span) | Plan::Verify(span) => span.blocks,
-            Plan::Write(span, _) | Plan::Atomic(span) | Plan::CompareAndWrite(span) => span.blocks,
-            Plan::Or(span) | Plan::Same(span) | Plan::Zero { span, .. } | Plan::Mark(span) => span.blocks,
+            ChunkPlan::Sanitize { .. } => u64::MAX,
+            ChunkPlan::Unmap { spans, .. } => spans.iter().map(|span| span.blocks).sum(),
+            ChunkPlan::StableRead(span) | ChunkPlan::Compare(span) | ChunkPlan::Verify(span) => span.blocks,
+            ChunkPlan::Write(span, _) | ChunkPlan::Atomic(span) | ChunkPlan::CompareAndWrite(span) => {
+                span.blocks
+            }
+            ChunkPlan::Or(span)
+            | ChunkPlan::Same(span)
+            | ChunkPlan::Zero { span, .. }
+            | ChunkPlan::Mark(span) => span.blocks,
         }
     }
 }
 
 /// How often a sanitize goes over the volume.
-fn passes(kind: &SanitizeKind) -> u64 {
+fn sanitize_passes(kind: &SanitizeKind) -> u64 {
     match kind {
         SanitizeKind::Overwrite { passes, .. } => u64::from((*passes).max(1)),
         SanitizeKind::BlockErase => 1,
@@ -270,35 +297,35 @@ fn passes(kind: &SanitizeKind) -> u64 {
 }
 
 /// A pass is every block that there is, and a flush.
-fn sanitize(kind: &SanitizeKind, pass: u64, at: u64, geometry: &Geometry) -> Option<Chunk> {
-    if pass >= passes(kind) {
+fn sanitize_chunk(kind: &SanitizeKind, pass: u64, at: u64, geometry: &Geometry) -> Option<Chunk> {
+    if pass >= sanitize_passes(kind) {
         return None;
     }
     let whole = Span { lba: 0, blocks: geometry.blocks };
     let (kind, bytes) = match kind {
         SanitizeKind::Overwrite { .. } => (ChunkOp::Pattern, CHUNK_BYTES),
-        SanitizeKind::BlockErase => (ChunkOp::Zero { unmap: true }, ERASE_BYTES),
+        SanitizeKind::BlockErase => (ChunkOp::Zero { unmap: true }, ERASE_CHUNK_BYTES),
     };
     // The fence before a sanitize has emptied the volume, so nothing need be kept apart.
-    Some(match next(whole, at, bytes, geometry) {
-        Some(span) => Chunk { kind, span, cover: span, permit: Permit::None },
+    Some(match next_aligned_span(whole, at, bytes, geometry) {
+        Some(span) => Chunk { kind, span, cover: span, permit: ChunkExclusion::None },
         None => {
             let flush = Span { lba: 0, blocks: 1 };
-            Chunk { kind: ChunkOp::Flush, span: flush, cover: flush, permit: Permit::None }
+            Chunk { kind: ChunkOp::Flush, span: flush, cover: flush, permit: ChunkExclusion::None }
         }
     })
 }
 
-fn rest(span: Span, done: u64, blocks_max: u64) -> Option<Span> {
+fn remaining_span(span: Span, done: u64, blocks_max: u64) -> Option<Span> {
     let left = span.blocks.checked_sub(done)?;
     (left > 0).then(|| Span { lba: span.lba + done, blocks: left.min(blocks_max) })
 }
 
 /// The next at most `bytes` of a span, ending on a whole unit unless the span ends.
-fn next(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> Option<Span> {
-    let unit = u64::from(geometry.unit());
+fn next_aligned_span(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> Option<Span> {
+    let unit = u64::from(geometry.dio_unit_blocks());
     let most = u64::from(bytes.min(geometry.max_io) / geometry.logical).max(unit);
-    let part = rest(span, done, most)?;
+    let part = remaining_span(span, done, most)?;
     let end = part.lba + part.blocks;
     let whole = end - end % unit;
     if done + part.blocks < span.blocks && whole > part.lba {
@@ -308,17 +335,17 @@ fn next(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> Option<Span> 
 }
 
 /// A write of `span` by `kind` if it is aligned, else a merge.
-fn written(kind: ChunkOp, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
-    let chunk = merged(durability, span, geometry);
-    if chunk.cover == span { Chunk { kind, permit: Permit::Marks, ..chunk } } else { chunk }
+fn write_or_merge_chunk(kind: ChunkOp, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
+    let chunk = merge_chunk(durability, span, geometry);
+    if chunk.cover == span { Chunk { kind, permit: ChunkExclusion::Marks, ..chunk } } else { chunk }
 }
 
-fn merged(durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
-    let unit = u64::from(geometry.unit());
+fn merge_chunk(durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
+    let unit = u64::from(geometry.dio_unit_blocks());
     let lba = span.lba - span.lba % unit;
     let end = (span.lba + span.blocks).next_multiple_of(unit);
     let cover = Span { lba, blocks: end - lba };
-    Chunk { kind: ChunkOp::Merge(durability), span, cover, permit: Permit::Guard }
+    Chunk { kind: ChunkOp::Merge(durability), span, cover, permit: ChunkExclusion::Guard }
 }
 
 #[cfg(test)]
@@ -333,10 +360,10 @@ mod tests {
         let (small, large) = (sized(1000), sized(5000));
         for (from, to) in [(small, large), (large, small)] {
             let kind = SanitizeKind::Overwrite { pattern: [1][..].into(), passes: 2, invert: false };
-            let mut plan = Plan::Sanitize { kind, pass: 0, at: 0 };
+            let mut plan = ChunkPlan::Sanitize { kind, pass: 0, at: 0 };
             let (mut geometry, mut passes, mut at, mut done) = (from, 0, 0, 0);
-            while let Some(chunk) = plan.chunk(done, &geometry) {
-                assert_eq!(plan.chunk(done, &geometry), Some(chunk), "nothing is done by asking");
+            while let Some(chunk) = plan.next_chunk(done, &geometry) {
+                assert_eq!(plan.next_chunk(done, &geometry), Some(chunk), "nothing is done by asking");
                 if chunk.kind == ChunkOp::Flush {
                     assert!(at >= geometry.blocks, "pass {passes} flushes at {at} of {}", geometry.blocks);
                     (passes, at) = (passes + 1, 0);
@@ -346,14 +373,14 @@ mod tests {
                     assert!(at <= geometry.blocks);
                 }
                 done += chunk.span.blocks;
-                assert_eq!(plan.sanitized(&chunk), chunk.kind == ChunkOp::Flush);
-                assert!(plan.progress(geometry.blocks).is_some_and(|far| far <= 65536));
+                assert_eq!(plan.note_sanitized_chunk(&chunk), chunk.kind == ChunkOp::Flush);
+                assert!(plan.sanitize_progress(geometry.blocks).is_some_and(|far| far <= 65536));
                 // In the middle of the first pass.
                 if at > 600 {
                     geometry = to;
                 }
             }
-            assert_eq!((passes, plan.progress(geometry.blocks)), (2, Some(65536)));
+            assert_eq!((passes, plan.sanitize_progress(geometry.blocks)), (2, Some(65536)));
         }
     }
 }

@@ -14,47 +14,49 @@
 //! (for a guard, for memory) holds no mark, and one that waits for memory holds no guard, so that no two wait
 //! for each other. Waiting operations are admitted again when the view changes.
 
-mod bytes;
+mod byte_ops;
 mod chunk;
-mod flights;
-mod inline;
-mod steps;
+mod chunked_op;
+mod in_flight_ops;
+mod inline_io;
+mod operation_times;
 #[cfg(test)]
 mod tests;
-mod times;
 mod view_update;
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Class, Cx, Errno, Payload, Time};
+use buf::{Cx, Errno, MemoryClass, Payload, Time};
 
 use crate::backend::{Backend, DiskOp, ShardId};
-use crate::change::{Ack, OperatorNotice, RequestId, VolumeRequest};
-use crate::guard::LockRegions;
-use crate::io::{Done, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Refusal, Span, UnservableReason};
+use crate::io::{
+    Epoch, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Refusal, Span, UnservableReason,
+};
+use crate::owner_messages::{Ack, OperatorNotice, RequestId, VolumeRequest};
+use crate::region_guards::LockRegions;
 use crate::requester::Requester;
-use crate::shared::Shared;
+use crate::shared_gate_state::SharedGateState;
 use crate::view::View;
 
-use flights::Flights;
-use steps::Steps;
-pub use times::OperationTimes;
+use chunked_op::ChunkedOp;
+use in_flight_ops::InFlightByEpoch;
+pub use operation_times::OperationTimes;
 
 /// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
 /// tell without a second fence per write. Then in as long as it has waited, up to the second of these: a disk
 /// that hangs costs a thousand looks per second.
-const LOOK_AGAIN: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
+const QUIET_POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
 /// How soon an operation that found no memory asks again.
-const MEMORY_AGAIN: Duration = Duration::from_micros(500);
+const MEMORY_RETRY_DELAY: Duration = Duration::from_micros(500);
 /// How soon a sanitize asks a backend again that had no room for a part of it.
-const BUSY_AGAIN: Duration = Duration::from_millis(10);
+const BUSY_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// How many parts of operations in steps one [`Gate::resume`] goes on with: where the backend is memory, each
 /// is done within it.
-const PARTS_MAX: usize = 16;
+const PARTS_PER_RESUME_MAX: usize = 16;
 /// How often a read is repeated because an exclusive operation wrote meanwhile, before it keeps
 /// such operations out.
-const READ_TRIES: u8 = 3;
+const READ_TRIES_MAX: u8 = 3;
 
 /// One volume's gate on one shard.
 /// ```
@@ -82,11 +84,11 @@ const READ_TRIES: u8 = 3;
 pub struct Gate {
     view: View,
     shard: ShardId,
-    shared: Shared,
+    shared: SharedGateState,
     backend: Box<dyn Backend>,
-    tasks: Vec<Slot>,
+    tasks: Vec<TaskSlot>,
     free: Vec<u32>,
-    flights: Flights,
+    flights: InFlightByEpoch,
     /// Tasks that wait for a guard, for marks or for memory, oldest first.
     waiting: VecDeque<u32>,
     /// Other shards know that something waits here.
@@ -96,7 +98,7 @@ pub struct Gate {
     may_enter: bool,
     /// Ended parts of tasks in steps.
     ended: VecDeque<(u32, Result<Outcome, Failure>, Payload)>,
-    done: VecDeque<(Done, OperationTimes)>,
+    done: VecDeque<(IoCompletion, OperationTimes)>,
     remarks: VecDeque<OperatorNotice>,
     wakes: VecDeque<ShardId>,
     /// Asks to the volume's home, and the tasks that wait for an answer.
@@ -112,7 +114,7 @@ pub struct Gate {
     now: Time,
 }
 
-struct Slot {
+struct TaskSlot {
     generation: u32,
     task: Option<Task>,
 }
@@ -121,11 +123,11 @@ struct Slot {
 struct Task {
     id: IoId,
     epoch: Epoch,
-    work: Work,
+    work: TaskState,
     times: OperationTimes,
 }
 
-enum Work {
+enum TaskState {
     /// A read with the backend: its regions' sequence when it began.
     Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
     /// A write with the backend, its marks raised.
@@ -138,17 +140,17 @@ enum Work {
     /// Not with the backend yet: a write that met a guard.
     Parked { io: Io, regions: LockRegions, span: Span, who: Requester },
     /// In several steps.
-    Steps(Box<Steps>),
+    Steps(Box<ChunkedOp>),
 }
 
 impl Gate {
-    /// The gate of `shard` to a volume. All its gates share `shared`, and each has its own backend
+    /// The gate of `shard` to a volume. All its gates share `shared_gate_state`, and each has its own backend
     /// value; `view` is the home's current one.
     ///
     /// # Panics
-    /// If `shard` is not below [`Shared::shards`].
-    pub fn new(shard: ShardId, shared: Shared, view: View, backend: Box<dyn Backend>) -> Self {
-        shared.check(shard);
+    /// If `shard` is not below [`SharedGateState::shard_count`].
+    pub fn new(shard: ShardId, shared: SharedGateState, view: View, backend: Box<dyn Backend>) -> Self {
+        shared.assert_shard_in_range(shard);
         Gate {
             view,
             shard,
@@ -156,7 +158,7 @@ impl Gate {
             backend,
             tasks: Vec::new(),
             free: Vec::new(),
-            flights: Flights::default(),
+            flights: InFlightByEpoch::default(),
             waiting: VecDeque::new(),
             is_known: false,
             may_enter: false,
@@ -182,16 +184,16 @@ impl Gate {
     /// Whether a read may come with [`Payload::None`] and be given the backend's own memory. Memory that is
     /// lent is read later: not when an atomic write may have to be seen whole, and not while hosts are
     /// registered or one has reserved the volume, since others would be sent what is written after that.
-    pub fn lends(&self) -> bool {
+    pub fn lends_memory(&self) -> bool {
         let reservations = &self.view.reservations;
-        let fenced = !reservations.registrants().is_empty() || reservations.legacy().is_some();
-        self.view.geometry.lends && !self.shared.atomic_seen() && !fenced
+        let fenced = !reservations.registrants().is_empty() || reservations.legacy_holder().is_some();
+        self.view.geometry.lends && !self.shared.had_atomic_op() && !fenced
     }
 
     /// Whether readers may hold memory that was lent before hosts registered, though some may read no more: what others
     /// write now would be sent to them.
-    pub fn may_be_read_late(&self) -> bool {
-        !self.lends() && self.view.reservations.excludes() && self.backend.has_loans()
+    pub fn may_have_stale_loans(&self) -> bool {
+        !self.lends_memory() && self.view.reservations.restricts_anyone() && self.backend.has_loans()
     }
 
     /// How far the running sanitize is, in 65536ths.
@@ -201,24 +203,24 @@ impl Gate {
 
     /// Whether a sync has failed: writes are refused with [`UnservableReason::SyncFailed`] until the operator
     /// takes note of it.
-    pub fn sync_failed(&self) -> bool {
-        self.shared.sync_failed()
+    pub fn has_sync_failed(&self) -> bool {
+        self.shared.has_sync_failed()
     }
 
     /// Whether an operation has failed for want of space within the last minutes.
-    pub fn lacked_space(&self, now: Time) -> bool {
-        self.shared.lacked_space(now)
+    pub fn lacked_space_recently(&self, now: Time) -> bool {
+        self.shared.lacked_space_recently(now)
     }
 
     /// How many operations have not ended.
-    pub fn in_flight(&self) -> usize {
+    pub fn in_flight_count(&self) -> usize {
         self.tasks.len() - self.free.len()
     }
 
     /// What [`View::admit`] says, and whether a failed sync forbids it.
     pub fn admit(&self, who: &Requester, op: &Op) -> Result<(), Refusal> {
         self.view.admit(who, op)?;
-        if (op.is_write() || *op == Op::Flush) && self.shared.sync_failed() {
+        if (op.is_write() || *op == Op::Flush) && self.shared.has_sync_failed() {
             return Err(Refusal::NotReady(UnservableReason::SyncFailed));
         }
         Ok(())
@@ -233,28 +235,38 @@ impl Gate {
         self.now = cx.now;
         self.publish_inline_writes();
         if let Err(refusal) = self.admit(who, &io.op) {
-            return self.refuse(io, refusal);
+            return self.push_refusal(io, refusal);
         }
         self.check_payload(&io);
         io.epoch = self.view.epoch;
         match io.op {
             Op::Read(span) | Op::Write(span, _) if span.blocks == 0 => {
-                self.end_at_once(Done { id: io.id, result: Ok(Outcome::Complete), payload: io.payload });
+                self.complete_without_task(IoCompletion {
+                    id: io.id,
+                    result: Ok(Outcome::Complete),
+                    payload: io.payload,
+                });
             }
             Op::Read(span) => self.start_read(cx, io, span),
             Op::Write(span, _) if self.is_aligned(span) => self.start_write(cx, who, io, span),
-            Op::Flush => self.forward(cx, io, Work::Flush),
-            Op::Extents(_) | Op::Prefetch(_) => self.forward(cx, io, Work::Other),
+            Op::Flush => self.forward_to_backend(cx, io, TaskState::Flush),
+            Op::Extents(_) | Op::Prefetch(_) => self.forward_to_backend(cx, io, TaskState::Other),
             Op::Write(..) | Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::WriteZeroes { .. } => {
-                self.start_steps(cx, who, io);
+                self.start_chunked_op(cx, who, io);
             }
-            Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => self.start_steps(cx, who, io),
-            Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_steps(cx, who, io),
+            Op::Compare(_) | Op::WriteSame(_) | Op::Or(_) | Op::Unmap(_) => {
+                self.start_chunked_op(cx, who, io)
+            }
+            Op::Verify(_) | Op::Sanitize(_) | Op::MarkBad(_) => self.start_chunked_op(cx, who, io),
         }
     }
 
-    fn refuse(&mut self, io: Io, refusal: Refusal) {
-        self.end_at_once(Done { id: io.id, result: Err(refusal.into()), payload: io.payload });
+    fn push_refusal(&mut self, io: Io, refusal: Refusal) {
+        self.complete_without_task(IoCompletion {
+            id: io.id,
+            result: Err(refusal.into()),
+            payload: io.payload,
+        });
     }
 
     fn check_payload(&self, io: &Io) {
@@ -273,66 +285,70 @@ impl Gate {
     }
 
     fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
-        let before = self.shared.guards().sequence(self.regions(span));
+        let before = self.shared.guards().write_sequence(self.lock_regions(span));
         let bad = self.view.bad.first_in(span);
         if let (Some(lba), Some(_)) = (bad, before) {
             let result = Err(Fault::Medium(lba).into());
-            return self.end_at_once(Done { id: io.id, result, payload: io.payload });
+            return self.complete_without_task(IoCompletion { id: io.id, result, payload: io.payload });
         }
         // Blocks that are bad and just being written wait for the end of that.
-        let lent = matches!(io.payload, Payload::None) && self.lends() && bad.is_none();
+        let lent = matches!(io.payload, Payload::None) && self.lends_memory() && bad.is_none();
         if !lent && matches!(io.payload, Payload::None) {
             // Asked for before the volume ceased to lend.
             let len = span.blocks as usize * self.view.geometry.logical as usize;
-            match cx.pool.take_sg(Class::Solicited, len) {
+            match cx.pool.take_sg(MemoryClass::Solicited, len) {
                 Some(memory) => io.payload = Payload::In(memory),
-                None => return self.refuse(io, Refusal::Busy),
+                None => return self.push_refusal(io, Refusal::Busy),
             }
         }
         if bad.is_some() {
-            let work = Work::Steps(Box::new(Steps::stable_read(span, io.payload)));
-            let slot = self.open(io.id, io.epoch, work);
-            return self.step(cx, slot);
+            let work = TaskState::Steps(Box::new(ChunkedOp::stable_read(span, io.payload)));
+            let slot = self.insert_task(io.id, io.epoch, work);
+            return self.run_chunked_op(cx, slot);
         }
-        self.forward(cx, io, Work::Read { span, before, tries: 0, lent });
+        self.forward_to_backend(cx, io, TaskState::Read { span, before, tries: 0, lent });
     }
 
     fn start_write(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io, span: Span) {
-        let regions = self.regions(span);
-        if self.shared.guards().enter(self.shard, regions) {
+        let regions = self.lock_regions(span);
+        if self.shared.guards().begin_plain_write(self.shard, regions) {
             if self.view.bad.first_in(span).is_none() {
-                return self.forward(cx, io, Work::Write { regions });
+                return self.forward_to_backend(cx, io, TaskState::Write { regions });
             }
-            self.shared.guards().leave(self.shard, regions);
-            return self.start_steps(cx, who, io);
+            self.shared.guards().end_plain_write(self.shard, regions);
+            return self.start_chunked_op(cx, who, io);
         }
         let (id, epoch) = (io.id, io.epoch);
-        let slot = self.open(id, epoch, Work::Parked { io, regions, span, who: who.clone() });
-        self.wait(slot);
+        let slot = self.insert_task(id, epoch, TaskState::Parked { io, regions, span, who: who.clone() });
+        self.park_task(slot);
     }
 
-    fn start_steps(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io) {
+    fn start_chunked_op(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io) {
         if matches!(io.op, Op::WriteAtomic(_) | Op::CompareAndWrite(_)) {
-            self.shared.see_atomic();
+            self.shared.note_atomic_op();
         }
         let (id, epoch) = (io.id, io.epoch);
-        let steps = Steps::new(who, io.op, io.payload);
-        let slot = self.open(id, epoch, Work::Steps(Box::new(steps)));
-        self.step(cx, slot);
+        let steps = ChunkedOp::new(who, io.op, io.payload);
+        let slot = self.insert_task(id, epoch, TaskState::Steps(Box::new(steps)));
+        self.run_chunked_op(cx, slot);
     }
 
     /// Starts a flush that nobody asked for and no reservation can refuse: before the daemon stops.
     /// It ends by [`Gate::poll_done`].
-    pub fn sync(&mut self, cx: &mut Cx<'_>, id: IoId) {
+    pub fn start_unconditional_flush(&mut self, cx: &mut Cx<'_>, id: IoId) {
         self.now = cx.now;
         let epoch = self.view.epoch;
-        self.forward(cx, Io { id, epoch, op: Op::Flush, payload: Payload::None }, Work::Flush);
+        self.forward_to_backend(
+            cx,
+            Io { id, epoch, op: Op::Flush, payload: Payload::None },
+            TaskState::Flush,
+        );
     }
 
-    fn forward(&mut self, cx: &mut Cx<'_>, io: Io, work: Work) {
-        let slot = self.open(io.id, io.epoch, work);
+    fn forward_to_backend(&mut self, cx: &mut Cx<'_>, io: Io, work: TaskState) {
+        let slot = self.insert_task(io.id, io.epoch, work);
         let id = self.backend_id(slot);
-        self.begin(slot);
+        self.note_backend_start(slot);
         self.backend.submit(cx, Io { id, ..io });
     }
 
@@ -340,10 +356,10 @@ impl Gate {
         clippy::indexing_slicing,
         reason = "a free slot is a place of the table, or was pushed just before"
     )]
-    fn open(&mut self, id: IoId, epoch: Epoch, work: Work) -> u32 {
-        let task = Task { id, epoch, work, times: OperationTimes::submitted(self.now) };
-        if !matches!(task.work, Work::Flush) {
-            self.flights.start(task.epoch);
+    fn insert_task(&mut self, id: IoId, epoch: Epoch, work: TaskState) -> u32 {
+        let task = Task { id, epoch, work, times: OperationTimes::at_submission(self.now) };
+        if !matches!(task.work, TaskState::Flush) {
+            self.flights.count_started(task.epoch);
         }
         match self.free.pop() {
             Some(slot) => {
@@ -351,7 +367,7 @@ impl Gate {
                 slot
             }
             None => {
-                self.tasks.push(Slot { generation: 0, task: Some(task) });
+                self.tasks.push(TaskSlot { generation: 0, task: Some(task) });
                 (self.tasks.len() - 1) as u32
             }
         }
@@ -367,7 +383,7 @@ impl Gate {
         clippy::indexing_slicing,
         reason = "slots are places of the table, and are used between `open` and `close` only"
     )]
-    fn task(&mut self, slot: u32) -> &mut Task {
+    fn task_mut(&mut self, slot: u32) -> &mut Task {
         self.tasks[slot as usize].task.as_mut().expect("a slot that is in use")
     }
 
@@ -377,20 +393,20 @@ impl Gate {
         clippy::indexing_slicing,
         reason = "slots are places of the table, and a task is closed by the one who ends it"
     )]
-    fn close(&mut self, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+    fn complete_task(&mut self, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
         let entry = &mut self.tasks[slot as usize];
         entry.generation = entry.generation.wrapping_add(1);
         let task = entry.task.take().expect("a task ends once");
         self.free.push(slot);
-        if !matches!(task.work, Work::Flush) {
-            self.flights.finish(task.epoch);
+        if !matches!(task.work, TaskState::Flush) {
+            self.flights.count_finished(task.epoch);
         }
-        let times = task.times.ended(self.now);
-        self.done.push_back((Done { id: task.id, result, payload }, times));
+        let times = task.times.at_end(self.now);
+        self.done.push_back((IoCompletion { id: task.id, result, payload }, times));
     }
 
-    fn regions(&self, span: Span) -> LockRegions {
-        LockRegions::of(span, self.view.geometry.logical)
+    fn lock_regions(&self, span: Span) -> LockRegions {
+        LockRegions::of_span(span, self.view.geometry.logical)
     }
 
     fn is_aligned(&self, span: Span) -> bool {
@@ -398,12 +414,12 @@ impl Gate {
         if geometry.dio_align <= geometry.logical {
             return true;
         }
-        let unit = u64::from(geometry.unit());
+        let unit = u64::from(geometry.dio_unit_blocks());
         span.lba.is_multiple_of(unit) && span.blocks.is_multiple_of(unit)
     }
 
     /// Parks a task until [`Gate::resume`] tries it again.
-    fn wait(&mut self, slot: u32) {
+    fn park_task(&mut self, slot: u32) {
         self.waiting.push_back(slot);
         self.may_enter |= !self.is_known;
     }
@@ -415,12 +431,12 @@ impl Gate {
         let Some(slot) = found else { return };
         let slot = slot as u32;
         let backend_id = self.backend_id(slot);
-        match &mut self.task(slot).work {
-            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+        match &mut self.task_mut(slot).work {
+            TaskState::Read { .. } | TaskState::Write { .. } | TaskState::Other | TaskState::Flush => {
                 self.backend.cancel(backend_id);
             }
-            Work::Parked { .. } => self.unpark(slot, Fault::Aborted.into()),
-            Work::Steps(steps) => {
+            TaskState::Parked { .. } => self.fail_parked_task(slot, Fault::Aborted.into()),
+            TaskState::Steps(steps) => {
                 if steps.cancel() {
                     self.backend.cancel(backend_id);
                 }
@@ -429,57 +445,57 @@ impl Gate {
     }
 
     #[expect(clippy::unreachable, reason = "its callers have found it parked")]
-    fn unpark(&mut self, slot: u32, why: Failure) {
+    fn fail_parked_task(&mut self, slot: u32, why: Failure) {
         self.waiting.retain(|waiting| *waiting != slot);
-        let work = std::mem::replace(&mut self.task(slot).work, Work::Other);
-        let Work::Parked { io, .. } = work else { unreachable!("only parked tasks are unparked") };
-        self.close(slot, Err(why), io.payload);
+        let work = std::mem::replace(&mut self.task_mut(slot).work, TaskState::Other);
+        let TaskState::Parked { io, .. } = work else { unreachable!("only parked tasks are unparked") };
+        self.complete_task(slot, Err(why), io.payload);
     }
 
     /// Goes on with what waits or is made in steps, for a bounded while. True if there is more to do at
     /// once: call again in the next turn, and not before others have had theirs. Call it each turn, and when another shard's
-    /// [`Gate::poll_wake`] named this one.
+    /// [`Gate::poll_shard_to_wake`] named this one.
     pub fn resume(&mut self, cx: &mut Cx<'_>) -> bool {
         self.now = cx.now;
         self.publish_inline_writes();
         self.look_again = None;
-        self.reap(cx);
-        let mut parts = self.ended.len().min(PARTS_MAX);
+        self.take_backend_completions(cx);
+        let mut parts = self.ended.len().min(PARTS_PER_RESUME_MAX);
         for _ in 0..parts {
             let Some((slot, result, payload)) = self.ended.pop_front() else { break };
-            self.stepped(cx, slot, result, payload);
+            self.handle_chunk_op_done(cx, slot, result, payload);
         }
         let mut untried = false;
         if !self.waiting.is_empty() {
-            self.tell_waiting(true);
+            self.announce_waiting(true);
             let may_enter = std::mem::take(&mut self.may_enter);
             for _ in 0..self.waiting.len() {
-                if parts >= PARTS_MAX {
+                if parts >= PARTS_PER_RESUME_MAX {
                     untried = true;
                     break;
                 }
                 let Some(slot) = self.waiting.pop_front() else { break };
-                if !may_enter && matches!(self.task(slot).work, Work::Parked { .. }) {
-                    self.wait(slot);
+                if !may_enter && matches!(self.task_mut(slot).work, TaskState::Parked { .. }) {
+                    self.park_task(slot);
                     continue;
                 }
                 let others = self.waiting.len();
-                self.try_again(cx, slot);
+                self.retry_parked_task(cx, slot);
                 // One that waits again has cost nothing.
                 parts += usize::from(self.waiting.len() == others);
             }
             self.may_enter |= may_enter && untried;
             if self.waiting.is_empty() {
-                self.tell_waiting(false);
+                self.announce_waiting(false);
             }
         }
-        self.reap(cx);
+        self.take_backend_completions(cx);
         !self.ended.is_empty() || untried
     }
 
-    fn tell_waiting(&mut self, waits: bool) {
+    fn announce_waiting(&mut self, waits: bool) {
         if std::mem::replace(&mut self.is_known, waits) != waits {
-            self.shared.guards().set_waiting(self.shard, waits);
+            self.shared.guards().set_shard_waiting(self.shard, waits);
         }
     }
 
@@ -489,31 +505,34 @@ impl Gate {
         clippy::unreachable,
         reason = "what waits is in use, and was matched just before; the backend has nothing that waits"
     )]
-    fn try_again(&mut self, cx: &mut Cx<'_>, slot: u32) {
+    fn retry_parked_task(&mut self, cx: &mut Cx<'_>, slot: u32) {
         let (shard, guards) = (self.shard, self.shared.guards());
         let task = self.tasks[slot as usize].task.as_mut().expect("a task that waits");
         match &task.work {
-            Work::Parked { regions, .. } if !guards.enter(shard, *regions) => self.wait(slot),
-            Work::Parked { span, regions, .. } if self.view.bad.first_in(*span).is_some() => {
-                guards.leave(shard, *regions);
-                let Work::Parked { io, who, .. } = std::mem::replace(&mut task.work, Work::Other) else {
+            TaskState::Parked { regions, .. } if !guards.begin_plain_write(shard, *regions) => {
+                self.park_task(slot)
+            }
+            TaskState::Parked { span, regions, .. } if self.view.bad.first_in(*span).is_some() => {
+                guards.end_plain_write(shard, *regions);
+                let TaskState::Parked { io, who, .. } = std::mem::replace(&mut task.work, TaskState::Other)
+                else {
                     unreachable!("matched above")
                 };
-                let steps = Steps::new(&who, io.op, io.payload);
-                task.work = Work::Steps(Box::new(steps));
-                self.step(cx, slot);
+                let steps = ChunkedOp::new(&who, io.op, io.payload);
+                task.work = TaskState::Steps(Box::new(steps));
+                self.run_chunked_op(cx, slot);
             }
-            Work::Parked { regions, .. } => {
-                let next = Work::Write { regions: *regions };
-                let Work::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
+            TaskState::Parked { regions, .. } => {
+                let next = TaskState::Write { regions: *regions };
+                let TaskState::Parked { io, .. } = std::mem::replace(&mut task.work, next) else {
                     unreachable!("matched above")
                 };
                 let id = self.backend_id(slot);
-                self.begin(slot);
+                self.note_backend_start(slot);
                 self.backend.submit(cx, Io { id, ..io });
             }
-            Work::Steps(_) => self.step(cx, slot),
-            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => {
+            TaskState::Steps(_) => self.run_chunked_op(cx, slot),
+            TaskState::Read { .. } | TaskState::Write { .. } | TaskState::Other | TaskState::Flush => {
                 unreachable!("the backend has it")
             }
         }
@@ -524,90 +543,95 @@ impl Gate {
         clippy::unreachable,
         reason = "a parked task is given to the backend only when it is parked no more"
     )]
-    fn reap(&mut self, cx: &mut Cx<'_>) {
-        while let Some(id) = self.backend.poll_written() {
-            self.note_written(id);
+    fn take_backend_completions(&mut self, cx: &mut Cx<'_>) {
+        while let Some(id) = self.backend.poll_unsynced_write() {
+            self.note_unsynced_write(id);
         }
         while let Some(done) = self.backend.poll_done() {
             let slot = done.id.0 as u32;
             debug_assert_eq!(self.backend_id(slot), done.id, "a backend ends an operation once");
             match done.result {
-                Err(Failure::Failed(Fault::Sync)) if self.shared.fail_sync() => {
+                Err(Failure::Failed(Fault::Sync)) if self.shared.note_sync_failure() => {
                     self.remarks.push_back(OperatorNotice::SyncFailed);
                 }
-                Err(Failure::Failed(Fault::NoSpace)) if self.shared.tell_no_space(cx.now) => {
+                Err(Failure::Failed(Fault::NoSpace)) if self.shared.should_report_no_space(cx.now) => {
                     self.remarks.push_back(OperatorNotice::NoSpace);
                 }
                 Ok(_) | Err(_) => {}
             }
-            match self.task(slot).work {
-                Work::Read { span, before, tries, lent } => {
-                    self.finish_read(cx, slot, Work::Read { span, before, tries: tries + 1, lent }, done);
+            match self.task_mut(slot).work {
+                TaskState::Read { span, before, tries, lent } => {
+                    self.finish_read(
+                        cx,
+                        slot,
+                        TaskState::Read { span, before, tries: tries + 1, lent },
+                        done,
+                    );
                 }
-                Work::Write { regions } => {
-                    self.shared.guards().leave(self.shard, regions);
-                    self.close(slot, done.result, done.payload);
+                TaskState::Write { regions } => {
+                    self.shared.guards().end_plain_write(self.shard, regions);
+                    self.complete_task(slot, done.result, done.payload);
                 }
-                Work::Other | Work::Flush => self.close(slot, done.result, done.payload),
-                Work::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
-                Work::Parked { .. } => unreachable!("what is parked is not with the backend"),
+                TaskState::Other | TaskState::Flush => self.complete_task(slot, done.result, done.payload),
+                TaskState::Steps(_) => self.ended.push_back((slot, done.result, done.payload)),
+                TaskState::Parked { .. } => unreachable!("what is parked is not with the backend"),
             }
         }
     }
 
     /// The blocks of a write stand, and it is only to be made stable.
-    fn note_written(&mut self, id: IoId) {
+    fn note_unsynced_write(&mut self, id: IoId) {
         let slot = id.0 as u32;
         debug_assert_eq!(self.backend_id(slot), id, "a backend tells it before the end");
         // What is made in steps holds its regions until it ends, and is counted as long.
-        if let Work::Write { regions } = self.task(slot).work {
-            self.task(slot).work = Work::Flush;
-            self.shared.guards().leave(self.shard, regions);
-            let epoch = self.task(slot).epoch;
-            self.flights.finish(epoch);
+        if let TaskState::Write { regions } = self.task_mut(slot).work {
+            self.task_mut(slot).work = TaskState::Flush;
+            self.shared.guards().end_plain_write(self.shard, regions);
+            let epoch = self.task_mut(slot).epoch;
+            self.flights.count_finished(epoch);
         }
     }
 
     #[expect(clippy::unreachable, reason = "its callers give it a read")]
-    fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: Work, done: Done) {
-        let Work::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
-        let regions = self.regions(span);
-        let after = self.shared.guards().sequence_after(regions);
+    fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: TaskState, done: IoCompletion) {
+        let TaskState::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
+        let regions = self.lock_regions(span);
+        let after = self.shared.guards().write_sequence_after_read(regions);
         let undisturbed = before.is_some() && before == after;
         if lent || undisturbed || done.result.is_err() {
-            return self.close(slot, done.result, done.payload);
+            return self.complete_task(slot, done.result, done.payload);
         }
         if let (Some(lba), Some(_)) = (self.view.bad.first_in(span), after) {
-            return self.close(slot, Err(Fault::Medium(lba).into()), done.payload);
+            return self.complete_task(slot, Err(Fault::Medium(lba).into()), done.payload);
         }
-        if tries >= READ_TRIES {
-            let mut steps = Steps::stable_read(span, done.payload);
+        if tries >= READ_TRIES_MAX {
+            let mut steps = ChunkedOp::stable_read(span, done.payload);
             steps.readmit(&self.view);
-            self.task(slot).work = Work::Steps(Box::new(steps));
+            self.task_mut(slot).work = TaskState::Steps(Box::new(steps));
             // It may wait for a guard, and who holds that for the home, which may have to answer a fence
             // first: so no fence waits for it.
-            self.renew(slot);
-            return self.step(cx, slot);
+            self.move_to_current_epoch(slot);
+            return self.run_chunked_op(cx, slot);
         }
-        self.task(slot).work = Work::Read { span, before: after, tries, lent };
-        let (id, epoch) = (self.backend_id(slot), self.task(slot).epoch);
+        self.task_mut(slot).work = TaskState::Read { span, before: after, tries, lent };
+        let (id, epoch) = (self.backend_id(slot), self.task_mut(slot).epoch);
         self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
     }
 
     /// What the operator should hear of: a failed sync once, a lack of space once a minute, over all cores.
-    pub fn poll_remark(&mut self) -> Option<OperatorNotice> {
+    pub fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         self.remarks.pop_front()
     }
 
     /// An operation that has ended. Call [`Gate::resume`] first.
     #[must_use]
-    pub fn poll_done(&mut self) -> Option<Done> {
-        self.poll_timed().map(|(done, _)| done)
+    pub fn poll_done(&mut self) -> Option<IoCompletion> {
+        self.poll_done_with_times().map(|(done, _)| done)
     }
 
     /// The same, with when it came to where.
     #[must_use]
-    pub fn poll_timed(&mut self) -> Option<(Done, OperationTimes)> {
+    pub fn poll_done_with_times(&mut self) -> Option<(IoCompletion, OperationTimes)> {
         self.done.pop_front()
     }
 
@@ -621,17 +645,17 @@ impl Gate {
     pub fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         self.now = cx.now;
         self.backend.handle_disk(cx, op, came);
-        self.reap(cx);
+        self.take_backend_completions(cx);
     }
 
     /// A shard whose gate to this volume shall [`Gate::handle_wake`] and [`Gate::resume`]: what it waits for
     /// may be free.
     #[must_use]
-    pub fn poll_wake(&mut self) -> Option<ShardId> {
-        self.wakes.pop_front().or_else(|| self.backend.poll_wake())
+    pub fn poll_shard_to_wake(&mut self) -> Option<ShardId> {
+        self.wakes.pop_front().or_else(|| self.backend.poll_shard_to_wake())
     }
 
-    /// Another shard's [`Gate::poll_wake`] named this one.
+    /// Another shard's [`Gate::poll_shard_to_wake`] named this one.
     pub fn handle_wake(&mut self) {
         self.may_enter = true;
         self.backend.handle_wake();
@@ -644,14 +668,14 @@ impl Gate {
     }
 
     /// A task goes on under the view that stands now.
-    fn renew(&mut self, slot: u32) {
-        let (old, new) = (self.task(slot).epoch, self.view.epoch);
-        self.flights.finish(old);
-        self.flights.start(new);
-        self.task(slot).epoch = new;
+    fn move_to_current_epoch(&mut self, slot: u32) {
+        let (old, new) = (self.task_mut(slot).epoch, self.view.epoch);
+        self.flights.count_finished(old);
+        self.flights.count_started(new);
+        self.task_mut(slot).epoch = new;
     }
 
-    /// Something to ask of the volume's home; the answer goes to [`Gate::answered`].
+    /// Something to ask of the volume's home; the answer goes to [`Gate::handle_answer`].
     #[must_use]
     pub fn poll_request(&mut self) -> Option<(RequestId, VolumeRequest)> {
         self.requests.pop_front()
@@ -674,6 +698,9 @@ impl Drop for Gate {
 
 impl std::fmt::Debug for Gate {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Gate").field("shard", &self.shard).field("in_flight", &self.in_flight()).finish()
+        f.debug_struct("Gate")
+            .field("shard", &self.shard)
+            .field("in_flight", &self.in_flight_count())
+            .finish()
     }
 }

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
-use buf::{Class, Entropy, Payload, Pool, Sg};
+use buf::{Entropy, MemoryClass, Payload, Pool, Sg};
 
 use super::*;
-use crate::change::ViewUpdate;
 use crate::io::{Durability, SanitizeKind};
-use crate::ram::{Ram, RamDisk};
+use crate::owner_messages::ViewUpdate;
+use crate::ram::{RamBackend, RamDisk};
 use crate::requester::{Identity, PortId};
 
 /// A world for one thread: a pool and the time, for gates of several shards in turn.
@@ -25,13 +25,13 @@ impl World {
     }
 
     pub(super) fn filled(&self, bytes: &[u8]) -> Payload {
-        let mut sg = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        let mut sg = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
         sg.copy_from(0, bytes);
         Payload::Out(sg.freeze())
     }
 
     pub(super) fn empty(&self, len: usize) -> Payload {
-        Payload::In(self.pool.take_sg(Class::Solicited, len).unwrap())
+        Payload::In(self.pool.take_sg(MemoryClass::Solicited, len).unwrap())
     }
 }
 
@@ -48,16 +48,27 @@ pub(super) fn bytes_of(payload: Payload) -> Vec<u8> {
 
 fn ram_gate(blocks: u64) -> Gate {
     let disk = Arc::new(RamDisk::new(blocks, blocks, 512, 4096));
-    Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)))
+    Gate::new(
+        ShardId(0),
+        SharedGateState::new(1),
+        View::without_reservations(disk.geometry()),
+        Box::new(RamBackend::new(disk)),
+    )
 }
 
 /// Submits one operation and runs it to its end.
-pub(super) fn run(world: &mut World, gate: &mut Gate, who: &Requester, op: Op, payload: Payload) -> Done {
+pub(super) fn run(
+    world: &mut World,
+    gate: &mut Gate,
+    who: &Requester,
+    op: Op,
+    payload: Payload,
+) -> IoCompletion {
     gate.submit(&mut world.cx(), who, Io { id: IoId(7), epoch: Default::default(), op, payload });
     finish(world, gate)
 }
 
-fn finish(world: &mut World, gate: &mut Gate) -> Done {
+fn finish(world: &mut World, gate: &mut Gate) -> IoCompletion {
     for _ in 0..100_000 {
         gate.resume(&mut world.cx());
         if let Some(done) = gate.poll_done() {
@@ -118,7 +129,7 @@ fn every_operation_does_what_it_says() {
     assert_eq!(extents[0], crate::Extent { span: span(16, 8), mapped: false });
     assert_eq!(extents[1], crate::Extent { span: span(24, 92), mapped: true });
     assert_eq!(w.pool.usage().lent, 0);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(gate.in_flight_count(), 0);
 }
 
 #[test]
@@ -138,7 +149,7 @@ fn a_sanitize_leaves_its_pattern() {
 
 /// Memory that has no room for one write in two.
 #[derive(Debug)]
-struct Crowded(Ram, bool, std::collections::VecDeque<Done>);
+struct Crowded(RamBackend, bool, std::collections::VecDeque<IoCompletion>);
 
 impl Backend for Crowded {
     fn geometry(&self) -> crate::Geometry {
@@ -148,12 +159,12 @@ impl Backend for Crowded {
         self.1 = !self.1;
         if self.1 && (io.op.is_write() || io.op == Op::Flush) {
             let result = Err(Refusal::Busy.into());
-            return self.2.push_back(Done { id: io.id, result, payload: io.payload });
+            return self.2.push_back(IoCompletion { id: io.id, result, payload: io.payload });
         }
         self.0.submit(cx, io);
     }
     fn cancel(&mut self, _id: IoId) {}
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.2.pop_front().or_else(|| self.0.poll_done())
     }
 }
@@ -165,8 +176,13 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
         SanitizeKind::BlockErase,
     ] {
         let disk = Arc::new(RamDisk::new(2048, 2048, 512, 4096));
-        let crowded = Crowded(Ram::new(disk.clone()), false, Default::default());
-        let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(crowded));
+        let crowded = Crowded(RamBackend::new(disk.clone()), false, Default::default());
+        let mut gate = Gate::new(
+            ShardId(0),
+            SharedGateState::new(1),
+            View::without_reservations(disk.geometry()),
+            Box::new(crowded),
+        );
         let (mut world, who) = (World::new(), requester(1));
         let byte = if kind == SanitizeKind::BlockErase { 0 } else { 7 };
         let io =
@@ -184,8 +200,12 @@ fn a_backend_that_has_no_room_for_now_does_not_end_a_sanitize() {
         };
         assert_eq!(done.result, Ok(Outcome::Complete));
         assert!(world.now > Time(0), "it was put off");
-        let mut plain =
-            Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(Ram::new(disk)));
+        let mut plain = Gate::new(
+            ShardId(0),
+            SharedGateState::new(1),
+            View::without_reservations(disk.geometry()),
+            Box::new(RamBackend::new(disk)),
+        );
         assert_eq!(read(&mut world, &mut plain, span(2047, 1)), [byte; 512]);
     }
 }
@@ -212,10 +232,10 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn a_paced_sanitize_takes_its_time() {
     let disk = Arc::new(RamDisk::new(4096, 4096, 512, 4096));
-    let shared = Shared::new(1);
+    let shared = SharedGateState::new(1);
     shared.set_sanitize_rate(1 << 20);
-    let view = View::of(disk.geometry());
-    let mut gate = Gate::new(ShardId(0), shared, view, Box::new(Ram::new(disk)));
+    let view = View::without_reservations(disk.geometry());
+    let mut gate = Gate::new(ShardId(0), shared, view, Box::new(RamBackend::new(disk)));
     let (mut world, who) = (World::new(), requester(1));
     let kind = SanitizeKind::Overwrite { pattern: [7][..].into(), passes: 1, invert: false };
     let io = Io { id: IoId(7), epoch: Default::default(), op: Op::Sanitize(kind), payload: Payload::None };
@@ -236,7 +256,7 @@ fn a_paced_sanitize_takes_its_time() {
 fn an_old_change_does_not_bring_an_old_view_back() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let view = |epoch, write_protected| {
-        let view = View::of(gate.view().geometry);
+        let view = View::without_reservations(gate.view().geometry);
         View::from(crate::VolumeState { epoch: crate::Epoch(epoch), write_protected, ..(*view).clone() })
     };
     let update = |change, view| ViewUpdate {
@@ -286,15 +306,15 @@ fn many_small_spans_are_unmapped_in_bounded_time() {
 fn what_finds_no_memory_waits_for_it_and_keeps_nobody_out() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let (both, again) = (world.filled(&[0; 1024]), world.filled(&[0; 1024]));
-    let wire = world.pool.take(Class::Wire, 512).unwrap();
+    let wire = world.pool.take(MemoryClass::Wire, 512).unwrap();
     let mut held = Vec::new();
     let mut fill = |class| held.extend(std::iter::from_fn(|| world.pool.take(class, 512)));
-    fill(Class::Solicited);
+    fill(MemoryClass::Solicited);
     // All may wait for memory that all hold: one of them takes what is kept for headers.
     let done = run(&mut world, &mut gate, &who, Op::CompareAndWrite(span(3, 1)), again);
     assert_eq!(done.result, Ok(Outcome::Complete));
     drop(done);
-    held.extend(std::iter::from_fn(|| world.pool.take(Class::Wire, 512)));
+    held.extend(std::iter::from_fn(|| world.pool.take(MemoryClass::Wire, 512)));
     let io =
         Io { id: IoId(8), epoch: Default::default(), op: Op::CompareAndWrite(span(3, 1)), payload: both };
     gate.submit(&mut world.cx(), &who, io);
@@ -334,13 +354,13 @@ fn a_sanitize_ends_with_the_volume_and_tells_how_far_it_is() {
     let progress = gate.sanitize_progress();
     assert!(progress > 0 && progress < u16::MAX);
     let refused = Err(Refusal::NotReady(UnservableReason::Sanitizing(progress)));
-    assert_eq!(gate.view().admit_medium(), refused);
+    assert_eq!(gate.view().check_medium_ready(), refused);
     assert_eq!(gate.view().admit(&who, &Op::Read(span(0, 1))), refused);
     let ends = view(&gate, 2, UnservableReason::Removed);
     gate.update_view(&ends);
     let done = finish(&mut world, &mut gate);
     assert_eq!(done.result, Err(Refusal::NotReady(UnservableReason::Removed).into()));
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(gate.in_flight_count(), 0);
 }
 
 /// What a flush makes stable was written before. So a change is adopted while one is with a slow disk, also where the
@@ -353,11 +373,14 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
     let cure = Op::Write(span(3, 1), Durability::Cached);
     for (op, parts) in [(sanitize, 2), (cure, 2)] {
         let mut world = World::new();
-        let hand = crate::fake::FakeControls::default();
-        let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), geometry, hand.clone());
-        let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
-        let standing = crate::VolumeState { bad: Arc::new(bad), ..(*View::of(geometry)).clone() };
-        let mut gate = Gate::new(ShardId(0), Shared::new(1), View::from(standing), Box::new(backend));
+        let hand = crate::fake_backend::FakeControls::default();
+        let backend =
+            crate::fake_backend::FakeBackend::new(RamBackend::new(disk.clone()), geometry, hand.clone());
+        let bad = crate::BadBlocks::default().with_span(span(3, 1)).unwrap();
+        let standing =
+            crate::VolumeState { bad: Arc::new(bad), ..(*View::without_reservations(geometry)).clone() };
+        let mut gate =
+            Gate::new(ShardId(0), SharedGateState::new(1), View::from(standing), Box::new(backend));
         let payload = if matches!(op, Op::Write(..)) { world.filled(&[7; 512]) } else { Payload::None };
         let io = Io { id: IoId(7), epoch: Default::default(), op: op.clone(), payload };
         hand.hold.set(true);
@@ -378,7 +401,7 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         };
         assert_eq!(update_view(&mut gate, 1), None, "{op:?}: what is being written is waited for");
         hand.hold.set(false);
-        gate.reap(&mut world.cx());
+        gate.take_backend_completions(&mut world.cx());
         hand.hold.set(true);
         gate.resume(&mut world.cx());
         assert_eq!(hand.kinds.borrow().last(), Some(&Op::Flush), "{op:?}");
@@ -388,11 +411,11 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
         hand.hold.set(false);
         gate.resume(&mut world.cx());
         if let Some((id, _)) = gate.poll_request() {
-            gate.answered(&mut world.cx(), id, Ok(()));
+            gate.handle_answer(&mut world.cx(), id, Ok(()));
         }
         let ended = gate.poll_done().map(|done| done.result);
         assert_eq!(ended, Some(Ok(Outcome::Complete)), "{op:?}");
-        assert!(update_view(&mut gate, 3).is_some() && gate.in_flight() == 0);
+        assert!(update_view(&mut gate, 3).is_some() && gate.in_flight_count() == 0);
     }
 }
 
@@ -400,9 +423,15 @@ fn a_flush_within_an_operation_holds_no_fence_up() {
 #[test]
 fn a_fence_does_not_wait_until_a_write_is_stable() {
     let disk = Arc::new(RamDisk::new(64, 64, 512, 4096));
-    let (mut world, hand) = (World::new(), crate::fake::FakeControls::default());
-    let backend = crate::fake::FakeBackend::new(Ram::new(disk.clone()), disk.geometry(), hand.clone());
-    let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(disk.geometry()), Box::new(backend));
+    let (mut world, hand) = (World::new(), crate::fake_backend::FakeControls::default());
+    let backend =
+        crate::fake_backend::FakeBackend::new(RamBackend::new(disk.clone()), disk.geometry(), hand.clone());
+    let mut gate = Gate::new(
+        ShardId(0),
+        SharedGateState::new(1),
+        View::without_reservations(disk.geometry()),
+        Box::new(backend),
+    );
     hand.hold.set(true);
     hand.keeps_ends.set(true);
     let submit = |world: &mut World, gate: &mut Gate, id, mark| {
@@ -416,35 +445,35 @@ fn a_fence_does_not_wait_until_a_write_is_stable() {
         gate.resume(&mut world.cx());
     };
     submit(&mut world, &mut gate, 1, 7);
-    assert!(gate.poll_done().is_none() && gate.in_flight() == 1);
+    assert!(gate.poll_done().is_none() && gate.in_flight_count() == 1);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), ..(**gate.view()).clone() };
     let (change, abort, view) = (crate::ChangeId(1), crate::AbortScope::Nobody, View::from(standing));
     gate.update_view(&ViewUpdate { change, view, drain: true, abort, notices: Vec::new(), asked: None });
     assert!(gate.poll_ack().is_some(), "its blocks stand");
     // Nor does an exclusive operation of the same blocks.
-    assert!(gate.shared.guards().is_quiet(LockRegions::of(span(3, 1), 512)));
+    assert!(gate.shared.guards().has_no_plain_writes(LockRegions::of_span(span(3, 1), 512)));
     submit(&mut world, &mut gate, 2, 8);
     hand.hold.set(false);
     gate.resume(&mut world.cx());
     let ended: Vec<_> =
         std::iter::from_fn(|| gate.poll_done()).map(|done| (done.id.0, done.result)).collect();
     assert_eq!(ended, [(1, Ok(Outcome::Complete)), (2, Ok(Outcome::Complete))]);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(gate.in_flight_count(), 0);
 }
 
 /// What is lent is read when it is sent, which may be after its reader was preempted: hosts that may be fenced are given
 /// what stood there when they were allowed to read it.
 #[test]
 fn a_host_that_is_preempted_is_not_sent_what_was_written_after_that() {
-    use crate::reservation::{Action, Key, Register};
+    use crate::reservation::{Action, Key, RegistrationRequest};
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let old = world.filled(&[1; 512]);
     assert!(run(&mut world, &mut gate, &who, Op::Write(span(0, 1), Durability::Cached), old).result.is_ok());
-    let register = Action::Register(Register::new(None, Key(7)));
+    let register = Action::Register(RegistrationRequest::new(None, Key(7)));
     let reservations = Arc::new(gate.view().reservations.apply(&who, &register).unwrap().state);
     let standing = crate::VolumeState { epoch: crate::Epoch(1), reservations, ..(**gate.view()).clone() };
     gate.view = View::from(standing);
-    assert!(!gate.lends() && gate.read_inline(&who, span(0, 1)).is_none());
+    assert!(!gate.lends_memory() && gate.read_inline(&who, span(0, 1)).is_none());
     let was_read = run(&mut world, &mut gate, &who, Op::Read(span(0, 1)), Payload::None);
     let new = world.filled(&[2; 512]);
     assert!(
@@ -463,7 +492,7 @@ fn inline_is_what_submitting_would_have_done() {
     assert_eq!(read(&mut world, &mut gate, span(2, 2)), [0x5a; 1024]);
     let lent = gate.read_inline(&who, span(3, 1)).unwrap();
     assert_eq!(bytes_of(Payload::Out(lent)), [0x5a; 512]);
-    assert_eq!(gate.in_flight(), 0);
+    assert_eq!(gate.in_flight_count(), 0);
     // What does not fit is left to be refused.
     assert!(!gate.write_inline(&who, span(2, 2), cached, &[0; 512]), "too short");
     assert!(!gate.write_inline(&who, span(63, 2), cached, &[0; 1024]), "behind the end");
@@ -473,7 +502,7 @@ fn inline_is_what_submitting_would_have_done() {
     assert!(!gate.write_inline(&reader, span(2, 1), cached, &[0; 512]));
     assert!(gate.read_inline(&reader, span(2, 1)).is_some());
     // Bad blocks are not read, and to make them good takes more than a plain write.
-    let bad = crate::BadBlocks::default().with(span(3, 1)).unwrap();
+    let bad = crate::BadBlocks::default().with_span(span(3, 1)).unwrap();
     let standing =
         crate::VolumeState { epoch: crate::Epoch(1), bad: Arc::new(bad), ..(**gate.view()).clone() };
     gate.view = View::from(standing);
@@ -493,21 +522,24 @@ fn inline_is_what_submitting_would_have_done() {
 fn nothing_is_written_inline_where_an_exclusive_operation_works() {
     let (mut world, mut gate, who) = (World::new(), ram_gate(64), requester(1));
     let mut held = LockRegions::NONE;
-    let region = LockRegions::of(span(0, 1), 512);
-    assert!(gate.shared.guards().hold(region, &mut held));
+    let region = LockRegions::of_span(span(0, 1), 512);
+    assert!(gate.shared.guards().try_hold(region, &mut held));
     assert!(!gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
-    assert!(gate.shared.guards().is_quiet(region), "what is held is not claimed");
-    gate.shared.guards().release(held);
+    assert!(gate.shared.guards().has_no_plain_writes(region), "what is held is not claimed");
+    gate.shared.guards().release_held(held);
     assert_eq!(read(&mut world, &mut gate, span(2, 1)), [0; 512], "nothing was done");
     assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
-    assert!(!gate.shared.guards().is_quiet(region), "exclusive operations wait until it is settled");
+    assert!(
+        !gate.shared.guards().has_no_plain_writes(region),
+        "exclusive operations wait until it is settled"
+    );
     gate.resume(&mut world.cx());
-    assert!(gate.shared.guards().is_quiet(region));
+    assert!(gate.shared.guards().has_no_plain_writes(region));
     // A volume that goes leaves no claim behind.
     assert!(gate.write_inline(&who, span(2, 1), Durability::Cached, &[9; 512]));
     let shared = gate.shared.clone();
     drop(gate);
-    assert!(shared.guards().is_quiet(region));
+    assert!(shared.guards().has_no_plain_writes(region));
 }
 
 /// Nothing need follow a write that is not done inline: so what was claimed for it is given back there, or
@@ -515,20 +547,20 @@ fn nothing_is_written_inline_where_an_exclusive_operation_works() {
 #[test]
 fn what_is_not_written_inline_leaves_no_claim() {
     let disk = Arc::new(RamDisk::new(4096, 4096, 512, 4096));
-    let (mut world, shared) = (World::new(), Shared::new(2));
-    let view = View::of(disk.geometry());
-    let mut gate = Gate::new(ShardId(0), shared.clone(), view, Box::new(Ram::new(disk)));
+    let (mut world, shared) = (World::new(), SharedGateState::new(2));
+    let view = View::without_reservations(disk.geometry());
+    let mut gate = Gate::new(ShardId(0), shared.clone(), view, Box::new(RamBackend::new(disk)));
     let write =
         |gate: &mut Gate, lba| gate.write_inline(&requester(1), span(lba, 1), Durability::Cached, &[1; 512]);
-    let (free, taken) = (LockRegions::of(span(0, 1), 512), LockRegions::of(span(2048, 1), 512));
+    let (free, taken) = (LockRegions::of_span(span(0, 1), 512), LockRegions::of_span(span(2048, 1), 512));
     let mut held = LockRegions::NONE;
-    assert!(shared.guards().hold(taken, &mut held));
-    assert!(!write(&mut gate, 2048) && shared.guards().is_quiet(free));
+    assert!(shared.guards().try_hold(taken, &mut held));
+    assert!(!write(&mut gate, 2048) && shared.guards().has_no_plain_writes(free));
     // A run that has begun goes on, and leaves out what was held when it began.
     assert!(write(&mut gate, 0) && !write(&mut gate, 2048));
-    shared.guards().release(held);
+    shared.guards().release_held(held);
     assert!(!write(&mut gate, 2048), "the claim is older");
-    assert!(!shared.guards().is_quiet(free));
+    assert!(!shared.guards().has_no_plain_writes(free));
     gate.resume(&mut world.cx());
-    assert!(shared.guards().is_quiet(free));
+    assert!(shared.guards().has_no_plain_writes(free));
 }

@@ -1,8 +1,8 @@
 //! How a gate applies a change: operations that wait or run are admitted again under the new view.
 
-use super::{Gate, Work};
-use crate::change::ViewUpdate;
+use super::{Gate, TaskState};
 use crate::io::{Epoch, UnservableReason};
+use crate::owner_messages::ViewUpdate;
 use crate::view::View;
 
 impl Gate {
@@ -17,35 +17,35 @@ impl Gate {
             }
             self.view = update.view.clone();
             for slot in 0..self.tasks.len() as u32 {
-                self.readmit(slot);
+                self.readmit_task(slot);
             }
         }
         let below = if update.drain { update.view.epoch } else { Epoch(0) };
-        self.flights.fence(update.change, below);
+        self.flights.add_fence(update.change, below);
     }
 
     #[expect(clippy::indexing_slicing, reason = "its caller counts up to the length of the table")]
-    fn readmit(&mut self, slot: u32) {
+    fn readmit_task(&mut self, slot: u32) {
         let view = &self.view;
         let Some(task) = self.tasks[slot as usize].task.as_mut() else { return };
         let refused = match &mut task.work {
-            Work::Read { .. } | Work::Write { .. } | Work::Other | Work::Flush => return,
-            Work::Parked { io, who, .. } => view.admit(who, &io.op).err(),
-            Work::Steps(steps) => {
+            TaskState::Read { .. } | TaskState::Write { .. } | TaskState::Other | TaskState::Flush => return,
+            TaskState::Parked { io, who, .. } => view.admit(who, &io.op).err(),
+            TaskState::Steps(steps) => {
                 // What is with the backend ends under the old epoch, and what is asked of the home is
                 // admitted there; see `step` for the rest.
                 steps.readmit(view);
-                if steps.is_out() {
+                if steps.is_outstanding() {
                     return;
                 }
                 None
             }
         };
         if let Some(refusal) = refused {
-            return self.unpark(slot, refusal.into());
+            return self.fail_parked_task(slot, refusal.into());
         }
-        self.flights.finish(task.epoch);
+        self.flights.count_finished(task.epoch);
         task.epoch = view.epoch;
-        self.flights.start(task.epoch);
+        self.flights.count_started(task.epoch);
     }
 }

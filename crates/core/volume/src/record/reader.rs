@@ -1,9 +1,9 @@
 //! Parses the bytes of a record: in order, and never beyond their end.
 
 /// Takes a record apart; `None` where it ends too soon.
-pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
+pub(crate) struct RecordReader<'a>(pub(crate) &'a [u8]);
 
-impl<'a> Reader<'a> {
+impl<'a> RecordReader<'a> {
     pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (now, later) = self.0.split_first_chunk()?;
         self.0 = later;
@@ -11,7 +11,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Text behind its length in one byte.
-    pub(crate) fn text(&mut self) -> Option<&'a str> {
+    pub(crate) fn string(&mut self) -> Option<&'a str> {
         let [len] = self.array()?;
         let (now, later) = self.0.split_at_checked(usize::from(len))?;
         self.0 = later;

@@ -19,7 +19,7 @@ const NAME_MAX: usize = 223;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Registers, changes or removes a key.
-    Register(Register),
+    Register(RegistrationRequest),
     /// Moves the holder's reservation to another, registering it (SCSI only).
     Move {
         /// The holder's key.
@@ -77,7 +77,7 @@ pub enum Action {
 
 /// A registration.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Register {
+pub struct RegistrationRequest {
     /// What it may do.
     pub mode: RegisterMode,
     /// The existing key, zero if the requester is not registered; `None` ignores it.
@@ -95,11 +95,11 @@ pub struct Register {
     pub persist: Option<bool>,
 }
 
-impl Register {
+impl RegistrationRequest {
     /// Whatever `new` asks for, by the port that the request came by, with nothing else.
-    pub fn new(current: Option<Key>, new: Key) -> Register {
+    pub fn new(current: Option<Key>, new: Key) -> RegistrationRequest {
         let (also, ports) = (Vec::new(), Vec::new());
-        Register { mode: RegisterMode::Set, current, new, also, ports, nqn: None, persist: None }
+        RegistrationRequest { mode: RegisterMode::Set, current, new, also, ports, nqn: None, persist: None }
     }
 }
 
@@ -134,10 +134,10 @@ impl Action {
     /// What of the action is left to a requester that may only read: its own registration, which it needs
     /// to read beside a reservation for registrants, and whose end gives up what it may still hold. It
     /// keeps nobody from the volume, removes nobody, and leaves everybody's persistence as it is.
-    fn of_reader(&self) -> Result<Action, Refusal> {
+    fn allowed_for_read_only(&self) -> Result<Action, Refusal> {
         match self {
             Action::Register(register) if register.also.is_empty() => {
-                Ok(Action::Register(Register { persist: None, ..register.clone() }))
+                Ok(Action::Register(RegistrationRequest { persist: None, ..register.clone() }))
             }
             Action::LegacyRelease => Ok(Action::LegacyRelease),
             Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => Err(Refusal::ReadOnly),
@@ -153,7 +153,7 @@ impl Reservations {
     pub fn apply(&self, who: &Requester, action: &Action) -> Result<ActionEffect, Refusal> {
         if who.read_only {
             let who = Requester { read_only: false, ..who.clone() };
-            return self.apply(&who, &action.of_reader()?);
+            return self.apply(&who, &action.allowed_for_read_only()?);
         }
         match action {
             Action::LegacyReserve => return self.legacy_reserve(who),
@@ -161,7 +161,7 @@ impl Reservations {
             Action::Persist { on } => {
                 let mut state = self.clone();
                 state.set_persist(Some(*on));
-                return Ok(self.effect(state));
+                return Ok(self.effect_of_state(state));
             }
             Action::Register(_) | Action::Move { .. } | Action::Reserve { .. } => {}
             Action::Release { .. } | Action::Clear { .. } | Action::Preempt { .. } => {}
@@ -174,23 +174,23 @@ impl Reservations {
         match action {
             Action::Register(register) => self.register(who, register),
             Action::Move { key, new, to, unregister, persist } => {
-                self.require(who, Some(*key))?;
-                self.move_to(who, *new, to, *unregister, *persist)
+                self.require_registered_key(who, Some(*key))?;
+                self.register_and_move(who, *new, to, *unregister, *persist)
             }
             Action::Reserve { key, kind } => {
-                self.require(who, *key)?;
+                self.require_registered_key(who, *key)?;
                 self.reserve(who, *kind)
             }
             Action::Release { key, kind } => {
-                self.require(who, *key)?;
+                self.require_registered_key(who, *key)?;
                 self.release(who, *kind)
             }
             Action::Clear { key } => {
-                self.require(who, *key)?;
+                self.require_registered_key(who, *key)?;
                 Ok(self.clear(who))
             }
             Action::Preempt { key, victim, kind, abort } => {
-                self.require(who, *key)?;
+                self.require_registered_key(who, *key)?;
                 self.preempt(who, *victim, *kind, *abort)
             }
             Action::LegacyReserve | Action::LegacyRelease | Action::Persist { .. } => {
@@ -201,7 +201,7 @@ impl Reservations {
 
     /// What the loss of a nexus changes: persistent reservations stay, a SCSI-2 one goes. `None`:
     /// nothing.
-    pub fn without_legacy_of(&self, who: Option<&Identity>) -> Option<Reservations> {
+    pub fn without_legacy_reservation_of(&self, who: Option<&Identity>) -> Option<Reservations> {
         let legacy = self.legacy.as_deref()?;
         if who.is_some_and(|who| who != legacy) {
             return None;
@@ -209,7 +209,7 @@ impl Reservations {
         Some(Reservations { legacy: None, ..self.clone() })
     }
 
-    fn require(&self, who: &Requester, key: Option<Key>) -> Result<(), Refusal> {
+    fn require_registered_key(&self, who: &Requester, key: Option<Key>) -> Result<(), Refusal> {
         match (self.key_of(&who.identity), key) {
             (None, _) => Err(Refusal::NotRegistered),
             (Some(has), Some(given)) if has != given => Err(Refusal::NotRegistered),
@@ -217,11 +217,11 @@ impl Reservations {
         }
     }
 
-    fn effect(&self, state: Reservations) -> ActionEffect {
+    fn effect_of_state(&self, state: Reservations) -> ActionEffect {
         ActionEffect { state, notices: Vec::new(), abort: Vec::new(), drain: false }
     }
 
-    fn counted(&self) -> Reservations {
+    fn with_next_generation(&self) -> Reservations {
         Reservations { generation: self.generation.wrapping_add(1), ..self.clone() }
     }
 
@@ -232,7 +232,7 @@ impl Reservations {
     }
 
     #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
-    fn put(&mut self, identity: Arc<Identity>, key: Key) -> Result<(), Refusal> {
+    fn put_registrant(&mut self, identity: Arc<Identity>, key: Key) -> Result<(), Refusal> {
         let named = match &*identity {
             Identity::Initiator { name, .. } => !name.is_empty() && name.len() <= NAME_MAX,
             Identity::Host(id) => *id != [0; 16],
@@ -240,7 +240,7 @@ impl Reservations {
         if !named {
             return Err(Refusal::InvalidAction);
         }
-        match self.find(&identity) {
+        match self.find_registrant(&identity) {
             Ok(at) => self.registrants[at].key = key,
             Err(_) if self.registrants.len() >= REGISTRANTS_MAX => return Err(Refusal::NoRegistrationSpace),
             Err(at) => self.registrants.insert(at, Registrant { identity, key, nqn: None }),
@@ -250,9 +250,9 @@ impl Reservations {
 
     /// Notes under which NQN a host has registered.
     #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
-    fn bind(&mut self, who: &Identity, nqn: Option<&Arc<str>>) -> Result<(), Refusal> {
+    fn bind_host_nqn(&mut self, who: &Identity, nqn: Option<&Arc<str>>) -> Result<(), Refusal> {
         let (Identity::Host(_), Some(nqn)) = (who, nqn) else { return Ok(()) };
-        let Ok(at) = self.find(who) else { return Ok(()) };
+        let Ok(at) = self.find_registrant(who) else { return Ok(()) };
         if nqn.is_empty() || nqn.len() > NAME_MAX {
             return Err(Refusal::InvalidAction);
         }
@@ -264,24 +264,26 @@ impl Reservations {
         Ok(())
     }
 
-    fn register(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
+    fn register(&self, who: &Requester, register: &RegistrationRequest) -> Result<ActionEffect, Refusal> {
         let has = self.key_of(&who.identity);
         let known = register.current.is_none_or(|current| has.unwrap_or(Key::NONE) == current);
         let own = [who.identity.clone()];
         match (register.mode, has) {
             (RegisterMode::Set, _) if !known => Err(Refusal::NotRegistered),
             (RegisterMode::Set, Some(_)) if !register.also.is_empty() => Err(Refusal::InvalidAction),
-            (RegisterMode::Set, _) => self.set(who, register),
+            (RegisterMode::Set, _) => self.register_scsi_ports(who, register),
             (RegisterMode::Add, Some(has)) if has != register.new => Err(Refusal::Conflict),
             (RegisterMode::Add | RegisterMode::Replace, _) if register.new == Key::NONE => {
                 Err(Refusal::InvalidAction)
             }
-            (RegisterMode::Add, Some(_)) => self.replace(who, register, &own),
-            (RegisterMode::Add, None) => self.add(who, register),
-            (RegisterMode::Replace, None) if register.current.is_none() => self.add(who, register),
+            (RegisterMode::Add, Some(_)) => self.replace_registration(who, register, &own),
+            (RegisterMode::Add, None) => self.add_registration(who, register),
+            (RegisterMode::Replace, None) if register.current.is_none() => {
+                self.add_registration(who, register)
+            }
             (RegisterMode::Replace | RegisterMode::Remove, None) => Err(Refusal::NotRegistered),
             (RegisterMode::Replace | RegisterMode::Remove, Some(_)) if !known => Err(Refusal::NotRegistered),
-            (RegisterMode::Replace, Some(_)) => self.replace(who, register, &own),
+            (RegisterMode::Replace, Some(_)) => self.replace_registration(who, register, &own),
             (RegisterMode::Remove, Some(_)) => Ok(self.unregister(who, &own, register.persist)),
         }
     }
@@ -289,8 +291,12 @@ impl Reservations {
     /// SCSI's REGISTER, on every port that it names as if it had come by each (SPC-4 §6.16.3, ALL_TG_PT):
     /// all or nothing. A port where nothing is registered, because it is younger than the others'
     /// registrations, follows them; one where another key stands is not this request's to change.
-    fn set(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
-        let everywhere = on_ports(&who.identity, &register.ports);
+    fn register_scsi_ports(
+        &self,
+        who: &Requester,
+        register: &RegistrationRequest,
+    ) -> Result<ActionEffect, Refusal> {
+        let everywhere = identities_on_ports(&who.identity, &register.ports);
         let foreign = |current: Key| {
             everywhere
                 .iter()
@@ -305,70 +311,74 @@ impl Reservations {
             return Ok(match everywhere.iter().any(is_registered) {
                 true => self.unregister(who, &everywhere, register.persist),
                 // SPC-4 §5.9.7: an unregistered nexus that registers no key does nothing, well.
-                false => self.effect(self.clone()),
+                false => self.effect_of_state(self.clone()),
             });
         }
         if is_registered(&who.identity) {
-            self.replace(who, register, &everywhere)
+            self.replace_registration(who, register, &everywhere)
         } else {
-            self.add(who, register)
+            self.add_registration(who, register)
         }
     }
 
-    fn add(&self, who: &Requester, register: &Register) -> Result<ActionEffect, Refusal> {
+    fn add_registration(
+        &self,
+        who: &Requester,
+        register: &RegistrationRequest,
+    ) -> Result<ActionEffect, Refusal> {
         if register.also.len() > REGISTRANTS_MAX {
             return Err(Refusal::NoRegistrationSpace);
         }
-        let mut state = self.counted();
-        let own = on_ports(&who.identity, &register.ports);
-        for also in register.also.iter().flat_map(|also| on_ports(also, &register.ports)) {
+        let mut state = self.with_next_generation();
+        let own = identities_on_ports(&who.identity, &register.ports);
+        for also in register.also.iter().flat_map(|also| identities_on_ports(also, &register.ports)) {
             // Nobody's key is replaced behind its back, on whatever port.
             if !own.contains(&also) && self.key_of(&also).is_some_and(|has| has != register.new) {
                 return Err(Refusal::Conflict);
             }
-            state.put(also, register.new)?;
+            state.put_registrant(also, register.new)?;
         }
         for identity in own {
-            state.put(identity, register.new)?;
+            state.put_registrant(identity, register.new)?;
         }
-        state.bind(&who.identity, register.nqn.as_ref())?;
+        state.bind_host_nqn(&who.identity, register.nqn.as_ref())?;
         state.set_persist(register.persist);
-        Ok(self.effect(state))
+        Ok(self.effect_of_state(state))
     }
 
-    fn replace(
+    fn replace_registration(
         &self,
         who: &Requester,
-        register: &Register,
+        register: &RegistrationRequest,
         own: &[Arc<Identity>],
     ) -> Result<ActionEffect, Refusal> {
-        let mut state = self.counted();
+        let mut state = self.with_next_generation();
         for identity in own {
-            state.put(identity.clone(), register.new)?;
+            state.put_registrant(identity.clone(), register.new)?;
         }
-        state.bind(&who.identity, register.nqn.as_ref())?;
+        state.bind_host_nqn(&who.identity, register.nqn.as_ref())?;
         state.set_persist(register.persist);
-        Ok(self.effect(state))
+        Ok(self.effect_of_state(state))
     }
 
     fn unregister(&self, who: &Requester, own: &[Arc<Identity>], persist: Option<bool>) -> ActionEffect {
-        let mut state = self.counted();
+        let mut state = self.with_next_generation();
         state.registrants.retain(|registrant| !own.contains(&registrant.identity));
         state.set_persist(persist);
-        let mut effect = self.effect(state);
+        let mut effect = self.effect_of_state(state);
         effect.release_if_orphaned();
         // SPC-4 §5.9.11: who stays registered hears of it if the kind favours registrants.
         if let (Some(held), None) = (&self.held, &effect.state.held)
-            && held.kind.favours_registrants()
+            && held.kind.grants_registrants_access()
         {
-            effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
+            effect.notify_registrants(&who.identity, NoticeCause::ReservationsReleased);
         }
         // The one who left may do less now.
         effect.drain = self.held.is_some();
         effect
     }
 
-    fn move_to(
+    fn register_and_move(
         &self,
         who: &Requester,
         new: Key,
@@ -383,33 +393,35 @@ impl Reservations {
             return Err(Refusal::Conflict);
         }
         // Nor to the initiator port that asks, by whatever target port.
-        let to_itself = to.is_same_port(&who.identity);
+        let to_itself = to.is_same_initiator(&who.identity);
         if new == Key::NONE || to_itself {
             return Err(Refusal::InvalidAction);
         }
-        let mut state = self.counted();
+        let mut state = self.with_next_generation();
         if unregister {
             state.registrants.retain(|registrant| registrant.identity != who.identity);
         }
-        state.put(to.clone(), new)?;
+        state.put_registrant(to.clone(), new)?;
         state.held = Some(HeldReservation { kind: held.kind, holder: Some(to.clone()) });
         state.set_persist(persist);
-        Ok(ActionEffect { drain: true, ..self.effect(state) })
+        Ok(ActionEffect { drain: true, ..self.effect_of_state(state) })
     }
 
     fn reserve(&self, who: &Requester, kind: ReservationType) -> Result<ActionEffect, Refusal> {
         match &self.held {
-            Some(held) if self.is_holder(&who.identity) && held.kind == kind => Ok(self.effect(self.clone())),
+            Some(held) if self.is_holder(&who.identity) && held.kind == kind => {
+                Ok(self.effect_of_state(self.clone()))
+            }
             Some(_) => Err(Refusal::Conflict),
             None => {
                 let mut state = self.clone();
-                state.take(who, kind);
-                Ok(ActionEffect { drain: true, ..self.effect(state) })
+                state.take_reservation(who, kind);
+                Ok(ActionEffect { drain: true, ..self.effect_of_state(state) })
             }
         }
     }
 
-    fn take(&mut self, who: &Requester, kind: ReservationType) {
+    fn take_reservation(&mut self, who: &Requester, kind: ReservationType) {
         let holder = (!kind.is_all_registrants()).then(|| who.identity.clone());
         self.held = Some(HeldReservation { kind, holder });
     }
@@ -420,23 +432,23 @@ impl Reservations {
                 if held.kind != kind {
                     return Err(Refusal::InvalidRelease);
                 }
-                let mut effect = self.effect(Reservations { held: None, ..self.clone() });
-                if kind.favours_registrants() {
-                    effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
+                let mut effect = self.effect_of_state(Reservations { held: None, ..self.clone() });
+                if kind.grants_registrants_access() {
+                    effect.notify_registrants(&who.identity, NoticeCause::ReservationsReleased);
                 }
                 Ok(effect)
             }
-            Some(_) | None => Ok(self.effect(self.clone())),
+            Some(_) | None => Ok(self.effect_of_state(self.clone())),
         }
     }
 
     fn clear(&self, who: &Requester) -> ActionEffect {
-        let mut state = self.counted();
+        let mut state = self.with_next_generation();
         state.held = None;
         state.registrants.clear();
-        let mut effect = self.effect(state);
+        let mut effect = self.effect_of_state(state);
         let others = self.registrants.iter().map(|registrant| &registrant.identity);
-        effect.tell(others.filter(|one| **one != who.identity), NoticeCause::ReservationsPreempted);
+        effect.notify(others.filter(|one| **one != who.identity), NoticeCause::ReservationsPreempted);
         effect
     }
 
@@ -450,7 +462,7 @@ impl Reservations {
         let all = self.held.as_ref().is_some_and(|held| held.kind.is_all_registrants());
         // SPC-4 §5.9.11: the reservation changes hands if the key is the holder's, or zero while
         // all registrants hold; then the one who asks keeps its registration.
-        let takes = match (self.held_key(), victim) {
+        let takes = match (self.holder_key(), victim) {
             (Some(_), Key::NONE) if all => true,
             (_, Key::NONE) => return Err(Refusal::InvalidAction),
             (Some(held), victim) => !all && held == victim,
@@ -465,19 +477,20 @@ impl Reservations {
         }
         let victims: Vec<_> =
             self.registrants.iter().filter(|one| is_victim(one)).map(|one| one.identity.clone()).collect();
-        let mut state = self.counted();
+        let mut state = self.with_next_generation();
         state.registrants.retain(|registrant| !is_victim(registrant));
         if takes {
-            state.take(who, kind);
+            state.take_reservation(who, kind);
         }
-        let mut effect = ActionEffect { drain: true, ..self.effect(state) };
+        let mut effect = ActionEffect { drain: true, ..self.effect_of_state(state) };
         effect.release_if_orphaned();
-        effect.tell(victims.iter().filter(|one| **one != who.identity), NoticeCause::RegistrationsPreempted);
+        effect
+            .notify(victims.iter().filter(|one| **one != who.identity), NoticeCause::RegistrationsPreempted);
         let kept =
             effect.state.held.as_ref().map(|held| held.kind) == self.held.as_ref().map(|held| held.kind);
         if !kept {
             // Survivors may do something else than before, or the reservation is gone.
-            effect.tell_registrants(&who.identity, NoticeCause::ReservationsReleased);
+            effect.notify_registrants(&who.identity, NoticeCause::ReservationsReleased);
         }
         if abort {
             effect.abort = victims;
@@ -487,43 +500,43 @@ impl Reservations {
 
     /// SPC-3 §5.6.3: with registrations about, RESERVE and RELEASE of those whose access is assured
     /// do nothing, well; of others they conflict. `None`: no registrations, SPC-2 holds.
-    fn legacy_compatible(&self, who: &Requester) -> Option<Result<ActionEffect, Refusal>> {
+    fn legacy_noop_if_registered(&self, who: &Requester) -> Option<Result<ActionEffect, Refusal>> {
         if self.registrants.is_empty() {
             return None;
         }
         let assured = self.held.as_ref().is_some_and(|held| {
-            held.kind.permits(self.rank(held, &who.identity), crate::io::CommandClass::Write)
+            held.kind.permits(self.role_of(held, &who.identity), crate::io::CommandClass::Write)
         });
-        Some(if assured { Ok(self.effect(self.clone())) } else { Err(Refusal::Conflict) })
+        Some(if assured { Ok(self.effect_of_state(self.clone())) } else { Err(Refusal::Conflict) })
     }
 
     fn legacy_reserve(&self, who: &Requester) -> Result<ActionEffect, Refusal> {
-        if let Some(answer) = self.legacy_compatible(who) {
+        if let Some(answer) = self.legacy_noop_if_registered(who) {
             return answer;
         }
         match &self.legacy {
             Some(holder) if *holder != who.identity => Err(Refusal::Conflict),
-            Some(_) => Ok(self.effect(self.clone())),
+            Some(_) => Ok(self.effect_of_state(self.clone())),
             None => {
                 let state = Reservations { legacy: Some(who.identity.clone()), ..self.clone() };
-                Ok(ActionEffect { drain: true, ..self.effect(state) })
+                Ok(ActionEffect { drain: true, ..self.effect_of_state(state) })
             }
         }
     }
 
     fn legacy_release(&self, who: &Requester) -> Result<ActionEffect, Refusal> {
-        if let Some(answer) = self.legacy_compatible(who) {
+        if let Some(answer) = self.legacy_noop_if_registered(who) {
             return answer;
         }
-        let state = self.without_legacy_of(Some(&who.identity)).unwrap_or_else(|| self.clone());
-        Ok(self.effect(state))
+        let state = self.without_legacy_reservation_of(Some(&who.identity)).unwrap_or_else(|| self.clone());
+        Ok(self.effect_of_state(state))
     }
 }
 
 /// An initiator port as it is named on these target ports, and on the one that it is named on.
-fn on_ports(identity: &Arc<Identity>, ports: &[PortId]) -> Vec<Arc<Identity>> {
+fn identities_on_ports(identity: &Arc<Identity>, ports: &[PortId]) -> Vec<Arc<Identity>> {
     let mut all = vec![identity.clone()];
-    for other in ports.iter().map(|port| identity.on_port(*port)) {
+    for other in ports.iter().map(|port| identity.with_target_port(*port)) {
         if other != **identity {
             all.push(Arc::new(other));
         }
@@ -544,7 +557,7 @@ impl ActionEffect {
         }
     }
 
-    fn tell<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: NoticeCause) {
+    fn notify<'a>(&mut self, whom: impl Iterator<Item = &'a Arc<Identity>>, cause: NoticeCause) {
         let whom: Arc<[_]> = whom.cloned().collect();
         if !whom.is_empty() {
             self.notices.push(Notice { to: NoticeReceivers::These(whom), cause });
@@ -552,8 +565,8 @@ impl ActionEffect {
     }
 
     /// Tells those who are registered in the new state, but for the one who did it.
-    fn tell_registrants(&mut self, doer: &Identity, cause: NoticeCause) {
+    fn notify_registrants(&mut self, doer: &Identity, cause: NoticeCause) {
         let registrants = self.state.registrants.clone();
-        self.tell(registrants.iter().map(|one| &one.identity).filter(|one| ***one != *doer), cause);
+        self.notify(registrants.iter().map(|one| &one.identity).filter(|one| ***one != *doer), cause);
     }
 }

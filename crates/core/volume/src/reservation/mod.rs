@@ -9,7 +9,7 @@
 //! together.
 
 mod action;
-mod saved;
+mod persistence;
 #[cfg(test)]
 mod tests;
 
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use crate::io::CommandClass;
 use crate::requester::Identity;
 
-pub use action::{Action, ActionEffect, Register, RegisterMode};
+pub use action::{Action, ActionEffect, RegisterMode, RegistrationRequest};
 
 /// How many registrations a volume keeps (one per initiator port and target port, or per host): a
 /// cluster of 64 nodes with 16 paths each. The state file stays below 512 KiB.
@@ -69,22 +69,22 @@ impl ReservationType {
         ReservationType::WriteExclusiveAll,
         ReservationType::ExclusiveAccessAll,
     ];
-    const SCSI: [u8; 6] = [1, 3, 5, 6, 7, 8];
+    const SCSI_CODES: [u8; 6] = [1, 3, 5, 6, 7, 8];
 
     /// The SCSI type code (SPC-4 §6.14.3.3): 1, 3, 5, 6, 7 or 8.
     #[expect(clippy::indexing_slicing, reason = "the table has an entry for each kind")]
-    pub fn scsi(self) -> u8 {
-        Self::SCSI[self as usize]
+    pub fn to_scsi(self) -> u8 {
+        Self::SCSI_CODES[self as usize]
     }
 
     /// The kind that a SCSI type code names.
     #[expect(clippy::indexing_slicing, reason = "both tables have an entry for each kind")]
     pub fn from_scsi(code: u8) -> Option<ReservationType> {
-        Self::SCSI.iter().position(|&known| known == code).map(|at| Self::ALL[at])
+        Self::SCSI_CODES.iter().position(|&known| known == code).map(|at| Self::ALL[at])
     }
 
     /// The NVMe type code (RTYPE): 1 to 6.
-    pub fn nvme(self) -> u8 {
+    pub fn to_nvme(self) -> u8 {
         self as u8 + 1
     }
 
@@ -99,7 +99,7 @@ impl ReservationType {
     }
 
     /// Whether registrants have the holder's rights.
-    pub fn favours_registrants(self) -> bool {
+    pub fn grants_registrants_access(self) -> bool {
         !matches!(self, ReservationType::WriteExclusive | ReservationType::ExclusiveAccess)
     }
 
@@ -119,7 +119,7 @@ impl ReservationType {
     pub fn permits(self, rank: ReservationRole, class: CommandClass) -> bool {
         let has_rights = match rank {
             ReservationRole::Holder => true,
-            ReservationRole::Registrant => self.favours_registrants(),
+            ReservationRole::Registrant => self.grants_registrants_access(),
             ReservationRole::Stranger => false,
         };
         match class {
@@ -198,16 +198,16 @@ impl Reservations {
         }
         match &self.held {
             None => true,
-            Some(held) => held.kind.permits(self.rank(held, who), class),
+            Some(held) => held.kind.permits(self.role_of(held, who), class),
         }
     }
 
     /// Whether anybody is kept out of anything.
-    pub fn excludes(&self) -> bool {
+    pub fn restricts_anyone(&self) -> bool {
         self.legacy.is_some() || self.held.is_some()
     }
 
-    fn rank(&self, held: &HeldReservation, who: &Identity) -> ReservationRole {
+    fn role_of(&self, held: &HeldReservation, who: &Identity) -> ReservationRole {
         if held.holder.as_deref() == Some(who) {
             return ReservationRole::Holder;
         }
@@ -221,19 +221,19 @@ impl Reservations {
     /// The key that `who` has registered.
     #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
     pub fn key_of(&self, who: &Identity) -> Option<Key> {
-        self.find(who).ok().map(|at| self.registrants[at].key)
+        self.find_registrant(who).ok().map(|at| self.registrants[at].key)
     }
 
     /// The Host NQN that a registered NVMe host goes by, if it is known.
     #[expect(clippy::indexing_slicing, reason = "the place is what the search has found")]
     pub fn host_nqn(&self, host: &[u8; 16]) -> Option<&Arc<str>> {
-        let at = self.find(&Identity::Host(*host)).ok()?;
+        let at = self.find_registrant(&Identity::Host(*host)).ok()?;
         self.registrants[at].nqn.as_ref()
     }
 
     /// Whether `who` holds the reservation.
     pub fn is_holder(&self, who: &Identity) -> bool {
-        self.held.as_ref().is_some_and(|held| self.rank(held, who) == ReservationRole::Holder)
+        self.held.as_ref().is_some_and(|held| self.role_of(held, who) == ReservationRole::Holder)
     }
 
     /// Registrants in the order of their identities.
@@ -242,18 +242,18 @@ impl Reservations {
     }
 
     /// The reservation, if there is one.
-    pub fn held(&self) -> Option<&HeldReservation> {
+    pub fn held_reservation(&self) -> Option<&HeldReservation> {
         self.held.as_ref()
     }
 
     /// The key to show for the reservation: the holder's, or zero if all registrants hold it.
-    pub fn held_key(&self) -> Option<Key> {
+    pub fn holder_key(&self) -> Option<Key> {
         let held = self.held.as_ref()?;
         Some(held.holder.as_ref().and_then(|holder| self.key_of(holder)).unwrap_or(Key::NONE))
     }
 
     /// Who holds a SCSI-2 reservation.
-    pub fn legacy(&self) -> Option<&Arc<Identity>> {
+    pub fn legacy_holder(&self) -> Option<&Arc<Identity>> {
         self.legacy.as_ref()
     }
 
@@ -272,7 +272,7 @@ impl Reservations {
         self.persist_forced
     }
 
-    fn find(&self, who: &Identity) -> Result<usize, usize> {
+    fn find_registrant(&self, who: &Identity) -> Result<usize, usize> {
         self.registrants.binary_search_by(|registrant| (*registrant.identity).cmp(who))
     }
 }

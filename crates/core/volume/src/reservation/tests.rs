@@ -32,7 +32,7 @@ fn save(state: &Reservations) -> Vec<u8> {
 }
 
 fn restore(bytes: &[u8]) -> Result<Reservations, RecordError> {
-    crate::record::restore(bytes, UUID, false).map(|kept| Arc::unwrap_or_clone(kept.reservations))
+    crate::record::restore_record(bytes, UUID, false).map(|kept| Arc::unwrap_or_clone(kept.reservations))
 }
 
 /// SPC-4 table "PERSISTENT RESERVE OUT type codes" and NVMe's "Command Behavior in the Presence of a
@@ -63,10 +63,12 @@ fn the_table_is_the_standards() {
     let scsi: Vec<_> = (0..=255).filter(|code| ReservationType::from_scsi(*code).is_some()).collect();
     assert_eq!(scsi, [1, 3, 5, 6, 7, 8]);
     assert_eq!(
-        (0..=255).filter_map(ReservationType::from_nvme).map(ReservationType::nvme).collect::<Vec<_>>(),
+        (0..=255).filter_map(ReservationType::from_nvme).map(ReservationType::to_nvme).collect::<Vec<_>>(),
         [1, 2, 3, 4, 5, 6]
     );
-    assert!(ReservationType::ALL.iter().all(|kind| ReservationType::from_scsi(kind.scsi()) == Some(*kind)));
+    assert!(
+        ReservationType::ALL.iter().all(|kind| ReservationType::from_scsi(kind.to_scsi()) == Some(*kind))
+    );
 }
 
 /// The same rules once more, over small numbers and plain maps.
@@ -120,11 +122,11 @@ enum Step {
 impl Step {
     fn action(&self) -> Action {
         match *self {
-            Step::Set { current, new } => Action::Register(Register {
+            Step::Set { current, new } => Action::Register(RegistrationRequest {
                 persist: Some(true),
-                ..Register::new(current.map(Key), Key(new))
+                ..RegistrationRequest::new(current.map(Key), Key(new))
             }),
-            Step::Nvme { mode, current, new } => Action::Register(Register {
+            Step::Nvme { mode, current, new } => Action::Register(RegistrationRequest {
                 mode,
                 current: current.map(Key),
                 persist: Some(true),
@@ -167,7 +169,7 @@ impl Model {
         if legacy {
             if !self.keys.is_empty() {
                 let assured = match self.held {
-                    Some((kind, _)) if kind.favours_registrants() => self.keys.contains_key(&who),
+                    Some((kind, _)) if kind.grants_registrants_access() => self.keys.contains_key(&who),
                     Some(_) => self.holds(who),
                     None => false,
                 };
@@ -309,8 +311,8 @@ impl Model {
 fn agree(state: &Reservations, model: &Model) {
     let number = |identity: &Arc<Identity>| (0..6).find(|n| requester(*n).identity == *identity).unwrap();
     let keys = state.registrants().iter().map(|one| (number(&one.identity), one.key.0)).collect();
-    let held = state.held().map(|held| (held.kind, held.holder.as_ref().map(number)));
-    let legacy = state.legacy().map(number);
+    let held = state.held_reservation().map(|held| (held.kind, held.holder.as_ref().map(number)));
+    let legacy = state.legacy_holder().map(number);
     assert_eq!(Model { keys, held, legacy, generation: state.generation() }, *model);
 }
 
@@ -332,8 +334,8 @@ fn check_effect(before: &Reservations, who: &Requester, step: &Step, effect: &Ac
         if let Step::Preempt { abort: true, .. } = step {
             assert_eq!(effect.abort.contains(&one.identity), gone);
         }
-        let released =
-            before.held().is_some_and(|held| held.kind.favours_registrants()) && state.held().is_none();
+        let released = before.held_reservation().is_some_and(|held| held.kind.grants_registrants_access())
+            && state.held_reservation().is_none();
         if released && !gone && other {
             assert!(told(&one.identity, NoticeCause::ReservationsReleased), "{step:?}");
         }
@@ -408,21 +410,24 @@ proptest! {
         flipped[flip.index(bytes.len())] ^= 1 << bit;
         prop_assert!(restore(&flipped).is_err());
         prop_assert!(restore(&bytes[..cut.index(bytes.len())]).is_err());
-        let other = crate::record::restore(&bytes, Uuid([1; 16]), false);
+        let other = crate::record::restore_record(&bytes, Uuid([1; 16]), false);
         prop_assert_eq!(other, Err(RecordError::OtherVolume(UUID)));
         let _ = restore(&flipped[4..]);
     }
 }
 
-fn register(new: u64) -> Register {
-    Register::new(None, Key(new))
+fn register(new: u64) -> RegistrationRequest {
+    RegistrationRequest::new(None, Key(new))
 }
 
 #[test]
 fn registering_for_others_and_on_all_ports() {
     let who = requester(0);
-    let all =
-        Register { ports: vec![PortId(1), PortId(2)], also: vec![requester(2).identity], ..register(7) };
+    let all = RegistrationRequest {
+        ports: vec![PortId(1), PortId(2)],
+        also: vec![requester(2).identity],
+        ..register(7)
+    };
     let state = Reservations::default().apply(&who, &Action::Register(all.clone())).unwrap().state;
     for number in 0..4 {
         assert_eq!(state.key_of(&requester(number).identity), Some(Key(7)), "{number}");
@@ -439,10 +444,11 @@ fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
     let who = requester(0);
     let on_all = |current: Option<u64>, new| {
         let (current, ports) = (current.map(Key), vec![PortId(1), PortId(2)]);
-        Action::Register(Register { current, ports, ..register(new) })
+        Action::Register(RegistrationRequest { current, ports, ..register(new) })
     };
-    let here =
-        |current: Option<u64>, new| Action::Register(Register { current: current.map(Key), ..register(new) });
+    let here = |current: Option<u64>, new| {
+        Action::Register(RegistrationRequest { current: current.map(Key), ..register(new) })
+    };
     let keys = |state: &Reservations| {
         [0, 1].map(|number| state.key_of(&requester(number).identity).map(|key| key.0))
     };
@@ -460,7 +466,7 @@ fn all_ports_are_not_forgotten_when_a_registered_nexus_names_them() {
         let take = Action::Reserve { key: Some(Key(3)), kind: ReservationType::WriteExclusive };
         let held = three.apply(&requester(1), &take).unwrap().state;
         let gone = held.apply(&who, &on_all(current, 0)).unwrap().state;
-        assert!(gone.registrants().is_empty() && gone.held().is_none());
+        assert!(gone.registrants().is_empty() && gone.held_reservation().is_none());
     }
     // Who ignores the existing key leaves the other port though it is not registered here.
     let there = Reservations::default().apply(&requester(1), &here(Some(0), 4)).unwrap().state;
@@ -479,7 +485,7 @@ fn nobody_is_given_another_key_behind_its_back_on_any_port() {
     let other = requester(3);
     let state = Reservations::default().apply(&other, &Action::Register(register(9))).unwrap().state;
     let ports = vec![PortId(1), PortId(2)];
-    let all = Register { ports, also: vec![requester(2).identity], ..register(7) };
+    let all = RegistrationRequest { ports, also: vec![requester(2).identity], ..register(7) };
     assert_eq!(state.apply(&requester(0), &Action::Register(all)), Err(Refusal::Conflict));
 }
 
@@ -515,7 +521,7 @@ fn registrations_are_bounded_and_all_or_none() {
     let who = requester(0);
     assert_eq!(state.apply(&who, &Action::Register(register(1))), Err(Refusal::NoRegistrationSpace));
     assert!(save(&state).len() < 512 << 10);
-    let flood = Register { also: vec![requester(2).identity; 100_000], ..register(1) };
+    let flood = RegistrationRequest { also: vec![requester(2).identity; 100_000], ..register(1) };
     let refused = Reservations::default().apply(&who, &Action::Register(flood));
     assert_eq!(refused, Err(Refusal::NoRegistrationSpace));
 }
@@ -523,7 +529,7 @@ fn registrations_are_bounded_and_all_or_none() {
 #[test]
 fn nvme_registers_in_its_own_way() {
     let (host, mode) = (requester(4), |mode, current: u64, new| {
-        Action::Register(Register { mode, current: Some(Key(current)), ..register(new) })
+        Action::Register(RegistrationRequest { mode, current: Some(Key(current)), ..register(new) })
     });
     let none = Reservations::default();
     assert_eq!(none.apply(&host, &mode(RegisterMode::Replace, 0, 5)), Err(Refusal::NotRegistered));

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use volume::reservation::{Action, Key, Register, ReservationType};
+use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{
-    Ack, Done, Durability, Identity, IoId, Op, OperatorNotice, Refusal, RequestId, Requester, ShardId, Span,
-    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Durability, Identity, IoCompletion, IoId, Op, OperatorNotice, Refusal, RequestId, Requester,
+    ShardId, Span, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
 use super::{World, geometry};
@@ -22,7 +22,7 @@ pub fn home(shards: u16) -> VolumeOwner {
 }
 
 pub fn register(who: &Requester, key: u64, persist: bool) -> VolumeRequest {
-    let register = Register { persist: Some(persist), ..Register::new(None, Key(key)) };
+    let register = RegistrationRequest { persist: Some(persist), ..RegistrationRequest::new(None, Key(key)) };
     VolumeRequest::Reserve { who: who.clone(), action: Action::Register(register) }
 }
 
@@ -54,7 +54,7 @@ pub struct Daemon {
     ios: u64,
     /// Who submitted what is not done: shard, name, identity.
     live: Vec<(usize, u64, Arc<Identity>)>,
-    pub done: Vec<Done>,
+    pub done: Vec<IoCompletion>,
 }
 
 impl Daemon {
@@ -91,7 +91,7 @@ impl Daemon {
     }
 
     pub fn drain_home(&mut self) {
-        while let Some(store) = self.home.poll_store() {
+        while let Some(store) = self.home.poll_store_op() {
             self.record = Some(store.bytes);
             self.home.handle_stored(self.world.now, store.ticket, true);
         }
@@ -101,13 +101,13 @@ impl Daemon {
             }
         }
         while let Some(answer) = self.home.poll_answer() {
-            if answer.id.space() == volume::IdSpace::Gate {
+            if answer.id.id_space() == volume::IdSpace::Gate {
                 self.to_shards[usize::from(answer.to.0)].push_back(ToShard::Answer(answer));
             } else {
                 self.answers.push(answer);
             }
         }
-        self.remarks.extend(std::iter::from_fn(|| self.home.poll_remark()));
+        self.remarks.extend(std::iter::from_fn(|| self.home.poll_operator_notice()));
     }
 
     /// A message from home arrives at a shard.
@@ -115,7 +115,8 @@ impl Daemon {
         match self.to_shards[shard].pop_front() {
             Some(ToShard::ViewUpdate(update)) => {
                 // As a server does: first it aborts, then the gate adopts.
-                let victims = self.live.iter().filter(|(at, _, who)| *at == shard && update.aborts(who));
+                let victims =
+                    self.live.iter().filter(|(at, _, who)| *at == shard && update.aborts_tasks_of(who));
                 victims.for_each(|(_, io, _)| self.world.gates[shard].cancel(IoId(*io)));
                 self.world.gates[shard].update_view(&update);
             }
@@ -190,7 +191,7 @@ impl Daemon {
     }
 
     /// Submits, and waits for the end.
-    pub fn run(&mut self, shard: usize, who: &Requester, op: Op, payload: volume::Payload) -> Done {
+    pub fn run(&mut self, shard: usize, who: &Requester, op: Op, payload: volume::Payload) -> IoCompletion {
         let io = self.submit(shard, who, op, payload);
         self.settle();
         let at = self.done.iter().position(|done| done.id.0 == io).expect("an end");

@@ -8,10 +8,10 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use volume::{
-    Backend, Done, Failure, Fault, Gate, Geometry, Identity, Io, IoId, Op, Outcome, PortId, Requester,
-    ShardId, Shared, Span, View,
+    Backend, Failure, Fault, Gate, Geometry, Identity, Io, IoCompletion, IoId, Op, Outcome, PortId,
+    Requester, ShardId, SharedGateState, Span, View,
 };
 
 pub const BLOCK: usize = 512;
@@ -22,7 +22,7 @@ pub struct Disk {
     /// First bytes of the writes that landed, in order.
     pub landed: Vec<u8>,
     waiting: Vec<(usize, Io)>,
-    done: Vec<Vec<Done>>,
+    done: Vec<Vec<IoCompletion>>,
 }
 
 pub type SharedDisk = Rc<RefCell<Disk>>;
@@ -75,7 +75,7 @@ impl Disk {
             (Op::Flush, _) => Ok(Outcome::Complete),
             _ => Err(Failure::Failed(Fault::Internal)),
         };
-        self.done[shard].push(Done { id, result, payload });
+        self.done[shard].push(IoCompletion { id, result, payload });
     }
 }
 
@@ -90,7 +90,7 @@ impl Backend for Slow {
 
     fn cancel(&mut self, _id: IoId) {}
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.disk.borrow_mut().done[self.shard].pop()
     }
 }
@@ -133,8 +133,8 @@ impl World {
         };
         let disk = Rc::new(RefCell::new(disk));
         let geometry = geometry(blocks, dio_align);
-        let view = view.unwrap_or_else(|| View::of(geometry));
-        let shared = Shared::new(shards);
+        let view = view.unwrap_or_else(|| View::without_reservations(geometry));
+        let shared = SharedGateState::new(shards);
         let gate = |shard: u16| {
             let slow = Slow { disk: disk.clone(), geometry, shard: usize::from(shard) };
             Gate::new(ShardId(shard), shared.clone(), view.clone(), Box::new(slow))
@@ -145,14 +145,14 @@ impl World {
     }
 
     pub fn payload(&self, bytes: &[u8]) -> Payload {
-        let mut sg = self.pool.take_sg(Class::Wire, bytes.len()).expect("memory");
+        let mut sg = self.pool.take_sg(MemoryClass::Wire, bytes.len()).expect("memory");
         sg.copy_from(0, bytes);
         Payload::Out(sg.freeze())
     }
 
     #[allow(dead_code, reason = "not every test reads")]
     pub fn room(&self, len: usize) -> Payload {
-        Payload::In(self.pool.take_sg(Class::Wire, len).expect("memory"))
+        Payload::In(self.pool.take_sg(MemoryClass::Wire, len).expect("memory"))
     }
 
     pub fn submit(&mut self, shard: usize, who: &Requester, id: u64, op: Op, payload: Payload) {
@@ -163,13 +163,13 @@ impl World {
     #[allow(dead_code, reason = "not every test has a home")]
     pub fn answered(&mut self, shard: usize, answer: &volume::VolumeAnswer) {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.gates[shard].answered(&mut cx, answer.id, answer.result);
+        self.gates[shard].handle_answer(&mut cx, answer.id, answer.result);
     }
 
-    pub fn resume(&mut self, shard: usize) -> Vec<Done> {
+    pub fn resume(&mut self, shard: usize) -> Vec<IoCompletion> {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         self.gates[shard].resume(&mut cx);
-        while let Some(woken) = self.gates[shard].poll_wake() {
+        while let Some(woken) = self.gates[shard].poll_shard_to_wake() {
             self.gates[usize::from(woken.0)].handle_wake();
             self.woken.push(woken);
         }

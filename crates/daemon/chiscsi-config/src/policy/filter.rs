@@ -15,18 +15,18 @@ const DEPTH_MAX: usize = 32;
 
 /// What a daemon can tell of a filter.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DaemonView {
+pub enum ParsedFilter {
     /// When it holds.
     Seen(Condition),
     /// It asks for this, which cannot be seen.
     Hidden(&'static str),
 }
 
-type Wrong = (usize, String);
+type SyntaxError = (usize, String);
 
 /// Which ends a primitive is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ends {
+enum EndSelector {
     Source,
     Destination,
     Either,
@@ -43,7 +43,7 @@ enum PrimitiveSubject {
     Hidden(&'static str),
 }
 
-const ABOUT: [(&str, PrimitiveSubject); 8] = [
+const SUBJECTS: [(&str, PrimitiveSubject); 8] = [
     ("host", PrimitiveSubject::Host),
     ("net", PrimitiveSubject::Net),
     ("port", PrimitiveSubject::Port),
@@ -55,15 +55,15 @@ const ABOUT: [(&str, PrimitiveSubject); 8] = [
 ];
 
 /// Reads a filter; `end` is where the line goes on behind it.
-pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<DaemonView, Wrong> {
+pub fn parse_filter(tokens: &[Token<'_>], end: usize) -> Result<ParsedFilter, SyntaxError> {
     let mut parser = Parser { tokens, at: 0, end, before: None, hidden: None };
-    let condition = parser.choice(0)?;
+    let condition = parser.parse_conditional(0)?;
     if let Some(token) = parser.peek() {
         return Err((token.at, format!("\"{}\" is not expected here", token.text)));
     }
     Ok(match parser.hidden {
-        Some(what) => DaemonView::Hidden(what),
-        None => DaemonView::Seen(simple(condition)),
+        Some(what) => ParsedFilter::Hidden(what),
+        None => ParsedFilter::Seen(simplify(condition)),
     })
 }
 
@@ -72,7 +72,7 @@ struct Parser<'a> {
     at: usize,
     end: usize,
     /// What the last primitive was about.
-    before: Option<(Ends, PrimitiveSubject)>,
+    before: Option<(EndSelector, PrimitiveSubject)>,
     hidden: Option<&'static str>,
 }
 
@@ -81,138 +81,146 @@ impl<'a> Parser<'a> {
         self.tokens.get(self.at).copied()
     }
 
-    fn word(&self, ahead: usize) -> &'a str {
+    fn word_ahead(&self, ahead: usize) -> &'a str {
         self.tokens.get(self.at + ahead).map_or("", |token| token.text)
     }
 
-    fn take(&mut self, words: &[&str]) -> bool {
-        let is_there = words.contains(&self.word(0));
+    fn take_word(&mut self, words: &[&str]) -> bool {
+        let is_there = words.contains(&self.word_ahead(0));
         self.at += usize::from(is_there);
         is_there
     }
 
-    fn wrong<T>(&self, why: impl Into<String>) -> Result<T, Wrong> {
+    fn fail<T>(&self, why: impl Into<String>) -> Result<T, SyntaxError> {
         Err((self.peek().map_or(self.end, |token| token.at), why.into()))
     }
 
-    fn choice(&mut self, depth: usize) -> Result<Condition, Wrong> {
+    fn parse_conditional(&mut self, depth: usize) -> Result<Condition, SyntaxError> {
         if depth > DEPTH_MAX {
-            return self.wrong(format!("more than {DEPTH_MAX} levels"));
+            return self.fail(format!("more than {DEPTH_MAX} levels"));
         }
-        let when = self.either(depth)?;
-        if !self.take(&["?"]) {
+        let when = self.parse_or(depth)?;
+        if !self.take_word(&["?"]) {
             return Ok(when);
         }
-        let then = self.choice(depth + 1)?;
-        if !self.take(&[":"]) {
-            return self.wrong("expected \":\" of a \"?:\"");
+        let then = self.parse_conditional(depth + 1)?;
+        if !self.take_word(&[":"]) {
+            return self.fail("expected \":\" of a \"?:\"");
         }
-        let otherwise = self.choice(depth + 1)?;
+        let otherwise = self.parse_conditional(depth + 1)?;
         Ok(Condition::IfElse(Box::new([when, then, otherwise])))
     }
 
-    fn either(&mut self, depth: usize) -> Result<Condition, Wrong> {
-        let mut list = vec![self.both(depth)?];
-        while self.take(&["or", "||"]) {
-            list.push(self.both(depth)?);
+    fn parse_or(&mut self, depth: usize) -> Result<Condition, SyntaxError> {
+        let mut list = vec![self.parse_and(depth)?];
+        while self.take_word(&["or", "||"]) {
+            list.push(self.parse_and(depth)?);
         }
         Ok(Condition::Any(list))
     }
 
-    fn both(&mut self, depth: usize) -> Result<Condition, Wrong> {
-        let mut list = vec![self.negation(depth)?];
+    fn parse_and(&mut self, depth: usize) -> Result<Condition, SyntaxError> {
+        let mut list = vec![self.parse_negation(depth)?];
         // A primitive right behind another is joined to it by "and".
-        while self.take(&["and", "&&"]) || !matches!(self.word(0), "" | "or" | "||" | ")" | "?" | ":") {
-            list.push(self.negation(depth)?);
+        while self.take_word(&["and", "&&"])
+            || !matches!(self.word_ahead(0), "" | "or" | "||" | ")" | "?" | ":")
+        {
+            list.push(self.parse_negation(depth)?);
         }
         Ok(Condition::All(list))
     }
 
-    fn negation(&mut self, depth: usize) -> Result<Condition, Wrong> {
-        if self.take(&["not", "!"]) {
+    fn parse_negation(&mut self, depth: usize) -> Result<Condition, SyntaxError> {
+        if self.take_word(&["not", "!"]) {
             if depth > DEPTH_MAX {
-                return self.wrong(format!("more than {DEPTH_MAX} levels"));
+                return self.fail(format!("more than {DEPTH_MAX} levels"));
             }
-            return Ok(Condition::Not(Box::new(self.negation(depth + 1)?)));
+            return Ok(Condition::Not(Box::new(self.parse_negation(depth + 1)?)));
         }
-        if self.take(&["("]) {
-            let inner = self.choice(depth + 1)?;
-            if !self.take(&[")"]) {
-                return self.wrong("expected \")\"");
+        if self.take_word(&["("]) {
+            let inner = self.parse_conditional(depth + 1)?;
+            if !self.take_word(&[")"]) {
+                return self.fail("expected \")\"");
             }
             return Ok(inner);
         }
-        self.primitive()
+        self.parse_primitive()
     }
 
-    fn primitive(&mut self) -> Result<Condition, Wrong> {
-        if self.take(&["any", "all", "-", "popen"]) {
+    fn parse_primitive(&mut self) -> Result<Condition, SyntaxError> {
+        if self.take_word(&["any", "all", "-", "popen"]) {
             return Ok(Condition::Always);
         }
-        if self.take(&["listen", "aopen"]) {
+        if self.take_word(&["listen", "aopen"]) {
             return Ok(Condition::Any(Vec::new()));
         }
-        let ends = self.ends();
-        let about = ABOUT.iter().find(|(word, _)| *word == self.word(0)).map(|(_, about)| *about);
+        let ends = self.parse_ends();
+        let about = SUBJECTS.iter().find(|(word, _)| *word == self.word_ahead(0)).map(|(_, about)| *about);
         let subject = match (ends, about, self.before) {
             (_, Some(about), _) => {
                 self.at += 1;
-                (ends.unwrap_or(Ends::Either), about)
+                (ends.unwrap_or(EndSelector::Either), about)
             }
-            (Some(_), None, _) => return self.wrong("expected host, net or port after src and dst"),
-            (None, None, Some(before)) if is_value(self.word(0)) => before,
-            (None, None, _) if self.word(0).is_empty() => return self.wrong("expected a filter"),
+            (Some(_), None, _) => return self.fail("expected host, net or port after src and dst"),
+            (None, None, Some(before)) if is_bare_value(self.word_ahead(0)) => before,
+            (None, None, _) if self.word_ahead(0).is_empty() => return self.fail("expected a filter"),
             (None, None, _) => {
-                return self
-                    .wrong(format!("\"{}\" is not a filter; for example: src host 192.0.2.1", self.word(0)));
+                return self.fail(format!(
+                    "\"{}\" is not a filter; for example: src host 192.0.2.1",
+                    self.word_ahead(0)
+                ));
             }
         };
         let is_of_an_end =
             matches!(subject.1, PrimitiveSubject::Host | PrimitiveSubject::Net | PrimitiveSubject::Port);
         if ends.is_some() && !is_of_an_end {
-            return self.wrong("src and dst are allowed only before host, net and port");
+            return self.fail("src and dst are allowed only before host, net and port");
         }
         self.before = Some(subject);
-        self.value(subject)
+        self.parse_value(subject)
     }
 
     /// `src`, `dst`, `src or dst`, `src and dst`.
-    fn ends(&mut self) -> Option<Ends> {
+    fn parse_ends(&mut self) -> Option<EndSelector> {
         let end = |word| match word {
-            "src" => Some(Ends::Source),
-            "dst" | "dest" => Some(Ends::Destination),
+            "src" => Some(EndSelector::Source),
+            "dst" | "dest" => Some(EndSelector::Destination),
             _ => None,
         };
-        let first = end(self.word(0))?;
+        let first = end(self.word_ahead(0))?;
         self.at += 1;
-        match (self.word(0), end(self.word(1))) {
+        match (self.word_ahead(0), end(self.word_ahead(1))) {
             ("or" | "||", Some(second)) if second != first => {
                 self.at += 2;
-                Some(Ends::Either)
+                Some(EndSelector::Either)
             }
             ("and" | "&&", Some(second)) if second != first => {
                 self.at += 2;
-                Some(Ends::Both)
+                Some(EndSelector::Both)
             }
             _ => Some(first),
         }
     }
 
-    fn value(&mut self, (ends, about): (Ends, PrimitiveSubject)) -> Result<Condition, Wrong> {
+    fn parse_value(
+        &mut self,
+        (ends, about): (EndSelector, PrimitiveSubject),
+    ) -> Result<Condition, SyntaxError> {
         match about {
             PrimitiveSubject::Host | PrimitiveSubject::Net => {
-                let is_unequal = match self.order(false)? {
+                let is_unequal = match self.parse_comparison(false)? {
                     Comparison::Unequal => true,
                     Comparison::Equal => false,
-                    _ => return self.wrong("addresses can only be compared with == and !="),
+                    _ => return self.fail("addresses can only be compared with == and !="),
                 };
-                let network = if about == PrimitiveSubject::Net { self.network()? } else { self.host()? };
-                let near = over(ends, |end| Condition::Near(end, network));
+                let network =
+                    if about == PrimitiveSubject::Net { self.parse_network()? } else { self.parse_host()? };
+                let near = for_ends(ends, |end| Condition::Near(end, network));
                 Ok(if is_unequal { Condition::Not(Box::new(near)) } else { near })
             }
             PrimitiveSubject::Port => {
-                let (mask, order, value) = self.number(0xffff, port)?;
-                Ok(over(ends, |end| Condition::Number {
+                let (mask, order, value) = self.parse_number_test(0xffff, service_port)?;
+                Ok(for_ends(ends, |end| Condition::Number {
                     of: ConnectionNumber::Port(end),
                     mask,
                     order,
@@ -220,11 +228,11 @@ impl<'a> Parser<'a> {
                 }))
             }
             PrimitiveSubject::Version => {
-                let (mask, order, value) = self.number(255, |_| None)?;
+                let (mask, order, value) = self.parse_number_test(255, |_| None)?;
                 Ok(Condition::Number { of: ConnectionNumber::IpVersion, mask, order, value })
             }
             PrimitiveSubject::Hidden(what) => {
-                self.number(u32::MAX, |_| None)?;
+                self.parse_number_test(u32::MAX, |_| None)?;
                 self.hidden = Some(what);
                 Ok(Condition::Always)
             }
@@ -232,15 +240,15 @@ impl<'a> Parser<'a> {
     }
 
     /// A comparison; `==` if there is none.
-    fn order(&mut self, has_ranges: bool) -> Result<Comparison, Wrong> {
-        let order = match self.word(0) {
+    fn parse_comparison(&mut self, has_ranges: bool) -> Result<Comparison, SyntaxError> {
+        let order = match self.word_ahead(0) {
             "==" | "=" => Comparison::Equal,
             "!=" => Comparison::Unequal,
             "<" if has_ranges => Comparison::Less,
             "<=" if has_ranges => Comparison::AtMost,
             ">" if has_ranges => Comparison::Greater,
             ">=" if has_ranges => Comparison::AtLeast,
-            "<" | "<=" | ">" | ">=" => return self.wrong("addresses can only be compared with == and !="),
+            "<" | "<=" | ">" | ">=" => return self.fail("addresses can only be compared with == and !="),
             _ => return Ok(Comparison::Equal),
         };
         self.at += 1;
@@ -248,18 +256,18 @@ impl<'a> Parser<'a> {
     }
 
     /// `[& MASK] [ORDER] NUMBER`
-    fn number(
+    fn parse_number_test(
         &mut self,
         most: u32,
         named: impl Fn(&str) -> Option<u32>,
-    ) -> Result<(u32, Comparison, u32), Wrong> {
-        let mask = if self.take(&["&"]) { self.integer(u32::MAX, |_| None)? } else { u32::MAX };
-        let order = self.order(true)?;
-        Ok((mask, order, self.integer(most, named)?))
+    ) -> Result<(u32, Comparison, u32), SyntaxError> {
+        let mask = if self.take_word(&["&"]) { self.parse_integer(u32::MAX, |_| None)? } else { u32::MAX };
+        let order = self.parse_comparison(true)?;
+        Ok((mask, order, self.parse_integer(most, named)?))
     }
 
-    fn integer(&mut self, most: u32, named: impl Fn(&str) -> Option<u32>) -> Result<u32, Wrong> {
-        let word = self.word(0);
+    fn parse_integer(&mut self, most: u32, named: impl Fn(&str) -> Option<u32>) -> Result<u32, SyntaxError> {
+        let word = self.word_ahead(0);
         let number = match word.strip_prefix("0x").or_else(|| word.strip_prefix("0X")) {
             Some(digits) => u32::from_str_radix(digits, 16).ok(),
             None => word.parse().ok().or_else(|| named(word)),
@@ -269,32 +277,32 @@ impl<'a> Parser<'a> {
                 self.at += 1;
                 Ok(number)
             }
-            None if word.is_empty() => self.wrong("expected a number"),
-            None => self.wrong(format!("\"{word}\" is not a number up to {most} or a name of one")),
+            None if word.is_empty() => self.fail("expected a number"),
+            None => self.fail(format!("\"{word}\" is not a number up to {most} or a name of one")),
         }
     }
 
-    fn host(&mut self) -> Result<Network, Wrong> {
-        let word = self.word(0);
+    fn parse_host(&mut self) -> Result<Network, SyntaxError> {
+        let word = self.word_ahead(0);
         match word.parse::<IpAddr>() {
             Ok(address) => {
                 self.at += 1;
                 let address = address.to_canonical();
                 Ok(Network { address, prefix: if address.is_ipv4() { 32 } else { 128 } })
             }
-            Err(_) => self.wrong(format!("\"{word}\" is not an IP address")),
+            Err(_) => self.fail(format!("\"{word}\" is not an IP address")),
         }
     }
 
     /// `ADDRESS/PREFIX` or `ADDRESS mask PREFIX`; an IPv4 address may lack its last numbers.
-    fn network(&mut self) -> Result<Network, Wrong> {
-        let word = self.word(0);
+    fn parse_network(&mut self) -> Result<Network, SyntaxError> {
+        let word = self.word_ahead(0);
         let (address, prefix) = match word.split_once('/') {
             Some((address, prefix)) => (address, prefix),
-            None if self.word(1) == "mask" => (word, self.word(2)),
-            None => return self.wrong(format!("\"{word}\" is not a network such as 192.0.2.0/24")),
+            None if self.word_ahead(1) == "mask" => (word, self.word_ahead(2)),
+            None => return self.fail(format!("\"{word}\" is not a network such as 192.0.2.0/24")),
         };
-        let parsed = whole(address).and_then(|address| {
+        let parsed = pad_ipv4(address).and_then(|address| {
             let bits = if address.is_ipv4() { 32 } else { 128 };
             let prefix = prefix.parse::<u8>().ok().filter(|prefix| *prefix <= bits)?;
             Some(Network { address, prefix })
@@ -304,13 +312,13 @@ impl<'a> Parser<'a> {
                 self.at += if word.contains('/') { 1 } else { 3 };
                 Ok(network)
             }
-            None => self.wrong(format!("\"{word}\" is not a network such as 192.0.2.0/24")),
+            None => self.fail(format!("\"{word}\" is not a network such as 192.0.2.0/24")),
         }
     }
 }
 
 /// An address whose last numbers may be missing: 10.1 is 10.1.0.0.
-fn whole(text: &str) -> Option<IpAddr> {
+fn pad_ipv4(text: &str) -> Option<IpAddr> {
     if text.contains(':') {
         return text.parse().ok();
     }
@@ -318,29 +326,29 @@ fn whole(text: &str) -> Option<IpAddr> {
     format!("{text}{}", ".0".repeat(missing)).parse().ok()
 }
 
-fn over(ends: Ends, condition: impl Fn(ConnectionEnd) -> Condition) -> Condition {
+fn for_ends(ends: EndSelector, condition: impl Fn(ConnectionEnd) -> Condition) -> Condition {
     match ends {
-        Ends::Source => condition(ConnectionEnd::Source),
-        Ends::Destination => condition(ConnectionEnd::Destination),
-        Ends::Either => {
+        EndSelector::Source => condition(ConnectionEnd::Source),
+        EndSelector::Destination => condition(ConnectionEnd::Destination),
+        EndSelector::Either => {
             Condition::Any(vec![condition(ConnectionEnd::Source), condition(ConnectionEnd::Destination)])
         }
-        Ends::Both => {
+        EndSelector::Both => {
             Condition::All(vec![condition(ConnectionEnd::Source), condition(ConnectionEnd::Destination)])
         }
     }
 }
 
 /// Whether a word can be a value that stands alone.
-fn is_value(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_digit()) || word.contains(':') || port(word).is_some()
+fn is_bare_value(word: &str) -> bool {
+    word.starts_with(|c: char| c.is_ascii_digit()) || word.contains(':') || service_port(word).is_some()
 }
 
 /// The port of a service: those that policies of storage and its neighbours name, then `/etc/services`.
-fn port(name: &str) -> Option<u32> {
-    const KNOWN: [(&str, u32); 6] =
+fn service_port(name: &str) -> Option<u32> {
+    const KNOWN_SERVICES: [(&str, u32); 6] =
         [("iscsi-target", 3260), ("nvme", 4420), ("http", 80), ("https", 443), ("nfs", 2049), ("ssh", 22)];
-    if let Some((_, port)) = KNOWN.iter().find(|(known, _)| *known == name) {
+    if let Some((_, port)) = KNOWN_SERVICES.iter().find(|(known, _)| *known == name) {
         return Some(*port);
     }
     if !name.starts_with(|c: char| c.is_ascii_alphabetic()) {
@@ -357,17 +365,17 @@ fn port(name: &str) -> Option<u32> {
 
 /// The same condition with what is certain taken out of it: nothing is `Any` of nothing, everything
 /// `Always`.
-fn simple(condition: Condition) -> Condition {
+fn simplify(condition: Condition) -> Condition {
     let never = || Condition::Any(Vec::new());
     let is_never = |condition: &Condition| matches!(condition, Condition::Any(list) if list.is_empty());
     match condition {
-        Condition::Not(inner) => match simple(*inner) {
+        Condition::Not(inner) => match simplify(*inner) {
             Condition::Always => never(),
             inner if is_never(&inner) => Condition::Always,
             inner => Condition::Not(Box::new(inner)),
         },
         Condition::All(list) => {
-            let mut list: Vec<Condition> = list.into_iter().map(simple).collect();
+            let mut list: Vec<Condition> = list.into_iter().map(simplify).collect();
             if list.iter().any(is_never) {
                 return never();
             }
@@ -379,7 +387,7 @@ fn simple(condition: Condition) -> Condition {
             }
         }
         Condition::Any(list) => {
-            let mut list: Vec<Condition> = list.into_iter().map(simple).collect();
+            let mut list: Vec<Condition> = list.into_iter().map(simplify).collect();
             if list.contains(&Condition::Always) {
                 return Condition::Always;
             }
@@ -387,7 +395,7 @@ fn simple(condition: Condition) -> Condition {
             if list.len() == 1 { list.remove(0) } else { Condition::Any(list) }
         }
         Condition::IfElse(three) => {
-            let [when, then, otherwise] = (*three).map(simple);
+            let [when, then, otherwise] = (*three).map(simplify);
             match when {
                 Condition::Always => then,
                 when if is_never(&when) => otherwise,

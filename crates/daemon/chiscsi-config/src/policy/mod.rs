@@ -11,9 +11,9 @@ mod token;
 
 use shard::Condition;
 
-use self::{filter::DaemonView, setting::BindValue, token::Token};
+use self::{filter::ParsedFilter, setting::BindValue, token::Token};
 use config::{
-    diagnostic::{Sink, Text},
+    diagnostic::{Sink, SourceText},
     draft::{Draft, placement::PlacementDraft},
     plan::CoreChoice,
 };
@@ -23,7 +23,7 @@ use control::report::line::{LineReport, Treatment};
 const RULES_MAX: usize = 1024;
 
 /// Reads the text of a policy into `draft`.
-pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
+pub fn read_policy(text: &SourceText, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
     let (mut lines, mut offset, mut rules) = (Vec::new(), 0, 0);
     for (index, raw) in text.text.split_inclusive('\n').enumerate() {
         let begin = offset;
@@ -34,10 +34,10 @@ pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
         }
         rules += 1;
         if rules > RULES_MAX {
-            sink.error(&text.place(begin..begin), format!("more than {RULES_MAX} rules"));
+            sink.note_error(&text.place_of_span(begin..begin), format!("more than {RULES_MAX} rules"));
             break;
         }
-        match rule(written) {
+        match parse_rule(written) {
             Ok(rule) => {
                 let mut report = |text_of: String, treatment, note: String| {
                     lines.push(LineReport {
@@ -49,15 +49,15 @@ pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
                         note,
                     });
                 };
-                rule.report(&mut report);
-                draft.placement.extend(rule.placement());
+                rule.report_treatment(&mut report);
+                draft.placement.extend(rule.to_placement());
             }
-            Err((at, why)) => sink.error(&text.place(begin + at..begin + at), why),
+            Err((at, why)) => sink.note_error(&text.place_of_span(begin + at..begin + at), why),
         }
     }
     if rules == 0 {
-        sink.error(
-            &text.place(0..0),
+        sink.note_error(
+            &text.place_of_span(0..0),
             "there is no rule in it; one is, for example, any => offload bind random",
         );
     }
@@ -65,16 +65,16 @@ pub fn read(text: &Text, sink: &Sink, draft: &mut Draft) -> Vec<LineReport> {
 }
 
 /// A rule.
-struct Rule {
+struct PolicyRule {
     /// The filter as written.
     filter: String,
-    sight: DaemonView,
-    settings: Vec<setting::Setting>,
+    sight: ParsedFilter,
+    settings: Vec<setting::RuleSetting>,
 }
 
 /// Reads one line; what is wrong, and at which byte.
-fn rule(line: &str) -> Result<Rule, (usize, String)> {
-    let tokens = token::tokens(line)?;
+fn parse_rule(line: &str) -> Result<PolicyRule, (usize, String)> {
+    let tokens = token::tokenize(line)?;
     let arrow = tokens.iter().take_while(|token| token.text != "=>").count();
     let Some((before, [arrow, behind @ ..])) = tokens.split_at_checked(arrow) else {
         let why = "expected \"filter => settings\", for example any => offload";
@@ -84,17 +84,17 @@ fn rule(line: &str) -> Result<Rule, (usize, String)> {
     if let Some(second) = behind.iter().find(|token| token.text == "=>") {
         return Err((second.at, "a second \"=>\" in one rule".to_owned()));
     }
-    let sight = filter::parse(before, end)?;
-    let settings = setting::parse(behind, line.len())?;
+    let sight = filter::parse_filter(before, end)?;
+    let settings = setting::parse_settings(behind, line.len())?;
     let filter = line.get(..end).unwrap_or_default().trim().to_owned();
-    Ok(Rule { filter, sight, settings })
+    Ok(PolicyRule { filter, sight, settings })
 }
 
-impl Rule {
+impl PolicyRule {
     /// The rule of placement; `None`: it fits nothing that is served here, or what it asks cannot be seen.
-    fn placement(&self) -> Option<PlacementDraft> {
-        let DaemonView::Seen(when) = &self.sight else { return None };
-        if is_never(when) {
+    fn to_placement(&self) -> Option<PlacementDraft> {
+        let ParsedFilter::Seen(when) = &self.sight else { return None };
+        if is_unsatisfiable(when) {
             return None;
         }
         let bound = self.settings.iter().rev().find_map(|setting| setting.bound);
@@ -116,21 +116,21 @@ impl Rule {
         })
     }
 
-    fn report(&self, report: &mut impl FnMut(String, Treatment, String)) {
+    fn report_treatment(&self, report: &mut impl FnMut(String, Treatment, String)) {
         let (treatment, note) = match &self.sight {
-            DaemonView::Hidden(what) => {
+            ParsedFilter::Hidden(what) => {
                 let why = format!("{what} of a connection is not visible to a daemon; the rule is ignored");
                 (Treatment::Meaningless, why)
             }
-            DaemonView::Seen(when) if is_never(when) => {
+            ParsedFilter::Seen(when) if is_unsatisfiable(when) => {
                 let why = "it matches no connection of the daemon, only listening sockets or connections that \
                            this machine opens";
                 (Treatment::Meaningless, why.to_owned())
             }
-            DaemonView::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
-            DaemonView::Seen(_) => (Treatment::Applied, String::new()),
+            ParsedFilter::Seen(Condition::Always) => (Treatment::Applied, "every connection".to_owned()),
+            ParsedFilter::Seen(_) => (Treatment::Applied, String::new()),
         };
-        let is_live = self.placement().is_some();
+        let is_live = self.to_placement().is_some();
         report(format!("{} =>", self.filter), treatment, note);
         for setting in &self.settings {
             let (treatment, note) = match is_live {
@@ -143,7 +143,7 @@ impl Rule {
 }
 
 /// Whether a condition that was simplified holds for nothing.
-fn is_never(when: &Condition) -> bool {
+fn is_unsatisfiable(when: &Condition) -> bool {
     matches!(when, Condition::Any(list) if list.is_empty())
 }
 

@@ -22,7 +22,7 @@ pub enum BindValue {
 
 /// A setting.
 #[derive(Debug)]
-pub struct Setting {
+pub struct RuleSetting {
     /// As written, without superfluous blanks.
     pub text: String,
     pub treatment: Treatment,
@@ -31,7 +31,7 @@ pub struct Setting {
 }
 
 /// Settings that take no value, and may be negated.
-const FLAGS: [(&str, &str); 6] = [
+const FLAG_SETTINGS: [(&str, &str); 6] = [
     ("offload", "TCP is the kernel's; no connection is offloaded to an adapter"),
     (
         "ddp",
@@ -42,17 +42,17 @@ const FLAGS: [(&str, &str); 6] = [
     ("coalesce", "segments are merged by the kernel and the network adapter (GRO)"),
     ("sack", "selective acknowledgment is that of the system (net.ipv4.tcp_sack)"),
 ];
-const WORDS: [&str; 9] =
+const VALUED_SETTINGS: [&str; 9] =
     ["offload", "ddp", "tstamp", "timestamp", "coalesce", "sack", "bind", "class", "cong"];
-const ALGORITHMS: [&str; 4] = ["reno", "tahoe", "newreno", "highspeed"];
+const CONGESTION_ALGORITHMS: [&str; 4] = ["reno", "tahoe", "newreno", "highspeed"];
 
 /// Reads the settings; none at all is the same as `!offload`.
-pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, String)> {
+pub fn parse_settings(tokens: &[Token<'_>], end: usize) -> Result<Vec<RuleSetting>, (usize, String)> {
     let mut settings = Vec::new();
     let mut at = 0;
     while at < tokens.len() {
         let first = at;
-        let text_to = |at| text_of(tokens.get(first..at).unwrap_or_default());
+        let text_to = |at| tokens_to_text(tokens.get(first..at).unwrap_or_default());
         while tokens.get(at).is_some_and(|token| matches!(token.text, "!" | "not")) {
             at += 1;
         }
@@ -61,8 +61,8 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
             return Err((end, "expected a setting after \"not\"".to_owned()));
         };
         at += 1;
-        if let Some((_, note)) = FLAGS.iter().find(|(flag, _)| *flag == word.text) {
-            settings.push(Setting {
+        if let Some((_, note)) = FLAG_SETTINGS.iter().find(|(flag, _)| *flag == word.text) {
+            settings.push(RuleSetting {
                 text: text_to(at),
                 treatment: Treatment::Meaningless,
                 note,
@@ -70,10 +70,14 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
             });
             continue;
         }
-        if !WORDS.contains(&word.text) {
+        if !VALUED_SETTINGS.contains(&word.text) {
             return Err((
                 word.at,
-                format!("unknown setting \"{}\"{}", word.text, suggest::hint(word.text, WORDS)),
+                format!(
+                    "unknown setting \"{}\"{}",
+                    word.text,
+                    suggest::unknown_word_hint(word.text, VALUED_SETTINGS)
+                ),
             ));
         }
         if is_negated {
@@ -83,15 +87,15 @@ pub fn parse(tokens: &[Token<'_>], end: usize) -> Result<Vec<Setting>, (usize, S
             return Err((end, format!("\"{}\" needs a value", word.text)));
         };
         at += 1;
-        let (treatment, note, bound) = valued(word.text, value)?;
-        settings.push(Setting { text: text_to(at), treatment, note, bound });
+        let (treatment, note, bound) = parse_valued(word.text, value)?;
+        settings.push(RuleSetting { text: text_to(at), treatment, note, bound });
     }
     Ok(settings)
 }
 
-type Valued = (Treatment, &'static str, Option<BindValue>);
+type ValuedSetting = (Treatment, &'static str, Option<BindValue>);
 
-fn valued(word: &str, value: &Token<'_>) -> Result<Valued, (usize, String)> {
+fn parse_valued(word: &str, value: &Token<'_>) -> Result<ValuedSetting, (usize, String)> {
     let number = |most: u16| value.text.parse::<u16>().ok().filter(|number| *number <= most);
     match word {
         "bind" => match value.text {
@@ -117,21 +121,21 @@ fn valued(word: &str, value: &Token<'_>) -> Result<Valued, (usize, String)> {
                 Err((value.at, format!("class takes a number from 0 to {CLASS_MAX}, not \"{}\"", value.text)))
             }
         },
-        _ => match ALGORITHMS.contains(&value.text) {
+        _ => match CONGESTION_ALGORITHMS.contains(&value.text) {
             true => {
                 let note = "congestion control is chosen per portal: congestion in [[portal]] of a configuration, \
                             else the system's";
                 Ok((Treatment::Meaningless, note, None))
             }
             false => {
-                let hint = suggest::hint(value.text, ALGORITHMS);
+                let hint = suggest::unknown_word_hint(value.text, CONGESTION_ALGORITHMS);
                 Err((value.at, format!("unknown congestion algorithm \"{}\"{hint}", value.text)))
             }
         },
     }
 }
 
-fn text_of(tokens: &[Token<'_>]) -> String {
+fn tokens_to_text(tokens: &[Token<'_>]) -> String {
     let mut text = String::new();
     for token in tokens {
         if !text.is_empty() && !text.ends_with('!') {

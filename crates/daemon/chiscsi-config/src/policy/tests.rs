@@ -1,19 +1,19 @@
 //! Policies: the examples of cop(8), their effects, and rules with errors.
 
-use endpoint::{Accepted, ListenerId};
+use endpoint::{AcceptedSocket, ListenerId};
 use shard::Condition;
 
 use super::*;
 
 fn read_text(text: &str) -> (Vec<PlacementDraft>, Vec<LineReport>, Vec<String>) {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    let lines = read(&Text::new("cop.conf", text.to_owned()), &sink, &mut draft);
-    let errors = sink.finish(()).err().unwrap_or_default();
+    let lines = read_policy(&SourceText::new("cop.conf", text.to_owned()), &sink, &mut draft);
+    let errors = sink.into_result(()).err().unwrap_or_default();
     (draft.placement, lines, errors.iter().map(ToString::to_string).collect())
 }
 
-fn by(peer: &str, local: &str) -> Accepted {
-    Accepted {
+fn by(peer: &str, local: &str) -> AcceptedSocket {
+    AcceptedSocket {
         listener: ListenerId(0),
         peer: peer.parse().unwrap(),
         local: local.parse().unwrap(),
@@ -25,7 +25,7 @@ fn by(peer: &str, local: &str) -> Accepted {
 fn holds(filter: &str, peer: &str, local: &str) -> bool {
     let (rules, _, errors) = read_text(&format!("{filter} => offload\n"));
     assert_eq!(errors, Vec::<String>::new(), "{filter}");
-    rules.first().is_some_and(|rule| rule.when.holds(&by(peer, local)))
+    rules.first().is_some_and(|rule| rule.when.matches(&by(peer, local)))
 }
 
 #[test]

@@ -11,18 +11,19 @@ pub struct Token<'a> {
 }
 
 /// Longer ones first: `=>` is no `=`.
-const SIGNS: [&str; 15] = ["=>", "==", "!=", "<=", ">=", "&&", "||", "!", "=", "<", ">", "&", "(", ")", "?"];
+const OPERATORS: [&str; 15] =
+    ["=>", "==", "!=", "<=", ">=", "&&", "||", "!", "=", "<", ">", "&", "(", ")", "?"];
 
 /// Cuts a line.
-pub fn tokens(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
+pub fn tokenize(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
     let mut tokens = Vec::new();
     let mut rest = line.trim_start();
     while let Some(c) = rest.chars().next() {
         let at = line.len() - rest.len();
-        let length = match SIGNS.iter().find(|sign| rest.starts_with(**sign)) {
+        let length = match OPERATORS.iter().find(|sign| rest.starts_with(**sign)) {
             Some(sign) => sign.len(),
             None if c == ':' && !rest.starts_with("::") => 1,
-            None if is_word(c) => rest.find(|c: char| !is_word(c)).unwrap_or(rest.len()),
+            None if is_word_char(c) => rest.find(|c: char| !is_word_char(c)).unwrap_or(rest.len()),
             None => return Err((at, format!("\"{c}\" has no meaning in a rule"))),
         };
         if tokens.len() == TOKENS_MAX {
@@ -36,6 +37,6 @@ pub fn tokens(line: &str) -> Result<Vec<Token<'_>>, (usize, String)> {
 }
 
 /// Words, numbers, addresses and networks. A `-` alone is the filter that fits everything.
-fn is_word(c: char) -> bool {
+fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '/' | ':' | '-' | '_')
 }

@@ -26,38 +26,44 @@ pub fn default_subsystem(node: Option<&VolumeName>, volume: &Volume, tags: &[u16
 }
 
 /// A configured subsystem; `open` is what holds where it does not say.
-pub fn subsystem(
+pub fn resolve_subsystem(
     draft: &SubsystemDraft,
     volumes: &[Volume],
     tags: &[u16],
     open: bool,
     sink: &Sink,
 ) -> Subsystem {
-    let namespaces = namespaces(draft, volumes, sink);
+    let namespaces = resolve_namespaces(draft, volumes, sink);
     if !draft.namespaces_written {
-        sink.error(&draft.nqn.at, format!("subsystem \"{}\" has no namespaces", draft.nqn.value));
+        sink.note_error(&draft.nqn.at, format!("subsystem \"{}\" has no namespaces", draft.nqn.value));
     }
     let most = shard::namespaces_max(draft.grants.max_transfer) as usize;
     if namespaces.len() > most {
         let (nqn, count) = (&draft.nqn.value, namespaces.len());
-        sink.error(
+        sink.note_error(
             &draft.nqn.at,
             format!("subsystem \"{nqn}\" has {count} namespaces, but hosts could not read the states of more than {most} at once with its max_transfer: use 16K or more"),
         );
     }
     Subsystem {
         nqn: draft.nqn.value.clone(),
-        portals: super::chosen_portals("[[subsystem]]", &draft.nqn, draft.portals.as_deref(), tags, sink),
+        portals: super::resolve_portal_groups(
+            "[[subsystem]]",
+            &draft.nqn,
+            draft.portals.as_deref(),
+            tags,
+            sink,
+        ),
         namespaces,
         open: draft.open.unwrap_or(open),
-        serial: Some(draft.serial.clone().unwrap_or_else(|| serial(&draft.nqn.value))),
+        serial: Some(draft.serial.clone().unwrap_or_else(|| serial_for_nqn(&draft.nqn.value))),
         model: draft.model.clone(),
         grants: draft.grants,
         tls: draft.tls,
     }
 }
 
-fn namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Namespace> {
+fn resolve_namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Namespace> {
     let mut namespaces: Vec<Namespace> = Vec::new();
     let mut next = 1;
     for written in &draft.namespaces {
@@ -67,15 +73,15 @@ fn namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Na
         // Hosts are told of no greater one, and ask for none.
         if nsid > NSID_MAX {
             let why = format!("the next nsid would be above {NSID_MAX}: give the namespace a free one");
-            sink.error(at, why);
+            sink.note_error(at, why);
             continue;
         }
         if namespaces.iter().any(|other| other.nsid == nsid) {
-            sink.error(at, format!("nsid {nsid} appears twice in subsystem \"{}\"", draft.nqn.value));
+            sink.note_error(at, format!("nsid {nsid} appears twice in subsystem \"{}\"", draft.nqn.value));
         }
-        let Some(volume) = super::volume_named(&written.volume, volumes, sink) else { continue };
+        let Some(volume) = super::resolve_volume(&written.volume, volumes, sink) else { continue };
         if namespaces.iter().any(|other| other.volume == volume.name) {
-            sink.error(
+            sink.note_error(
                 &written.volume.at,
                 format!("volume \"{}\" appears twice in subsystem \"{}\"", volume.name, draft.nqn.value),
             );
@@ -91,7 +97,7 @@ fn namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Na
 }
 
 /// A serial number that stays with a name: 20 hexadecimal digits.
-pub fn serial(nqn: &str) -> String {
+pub fn serial_for_nqn(nqn: &str) -> String {
     // FNV-1a over the name, 128 bits, of which 80 are shown: not a secret, only unlikely to collide.
     let hash = nqn.bytes().fold(0x6c62_272e_07bb_0142_62b8_2175_6295_c58d_u128, |hash, byte| {
         (hash ^ u128::from(byte)).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b)
@@ -100,7 +106,7 @@ pub fn serial(nqn: &str) -> String {
 }
 
 /// One volume is in one ANA group, in whatever subsystem it is.
-pub fn ana_groups(subsystems: &[Subsystem], drafts: &[Located<SubsystemDraft>], sink: &Sink) {
+pub fn check_ana_groups(subsystems: &[Subsystem], drafts: &[Located<SubsystemDraft>], sink: &Sink) {
     for (index, subsystem) in subsystems.iter().enumerate() {
         for namespace in &subsystem.namespaces {
             let others = subsystems.iter().take(index).flat_map(|other| &other.namespaces);
@@ -112,14 +118,14 @@ pub fn ana_groups(subsystems: &[Subsystem], drafts: &[Located<SubsystemDraft>], 
                     "volume \"{}\" is in ANA group {} here and in {} elsewhere; it can be in one only",
                     namespace.volume, namespace.ana_group, other.ana_group
                 );
-                sink.error(&draft.at, why);
+                sink.note_error(&draft.at, why);
             }
         }
     }
 }
 
 /// The grants of a host for subsystems: its own, then those of subsystems that name it.
-pub fn grants(
+pub fn resolve_grants(
     draft: &Located<HostDraft>,
     subsystems: &[Subsystem],
     drafts: &[Located<SubsystemDraft>],
@@ -130,18 +136,21 @@ pub fn grants(
     for grant in &draft.value.subsystem_grants {
         if let Some(wanted) = &grant.value.subsystem {
             let Some(subsystem) = subsystems.iter().find(|subsystem| subsystem.nqn == *wanted) else {
-                let hint = suggest::hint(wanted, subsystems.iter().map(|subsystem| subsystem.nqn.as_str()));
-                sink.error(&grant.at, format!("there is no subsystem \"{wanted}\"{hint}"));
+                let hint = suggest::unknown_word_hint(
+                    wanted,
+                    subsystems.iter().map(|subsystem| subsystem.nqn.as_str()),
+                );
+                sink.note_error(&grant.at, format!("there is no subsystem \"{wanted}\"{hint}"));
                 continue;
             };
             let has = |nsid: u32| subsystem.namespaces.iter().any(|namespace| namespace.nsid == nsid);
             if let Some(nsid) = grant.value.namespaces.iter().flatten().find(|nsid| !has(**nsid)) {
-                sink.error(&grant.at, format!("subsystem \"{wanted}\" has no namespace {nsid}"));
+                sink.note_error(&grant.at, format!("subsystem \"{wanted}\" has no namespace {nsid}"));
             }
         }
         if grants.iter().any(|other| other.subsystem == grant.value.subsystem) {
             let which = grant.value.subsystem.as_deref().unwrap_or("*");
-            sink.error(&grant.at, format!("host \"{name}\" has two grants for \"{which}\""));
+            sink.note_error(&grant.at, format!("host \"{name}\" has two grants for \"{which}\""));
         }
         grants.push(grant.value.clone());
     }
@@ -149,13 +158,13 @@ pub fn grants(
         let Some(named) = subsystem.value.hosts.iter().find(|host| host.value == *name) else { continue };
         let nqn = &subsystem.value.nqn.value;
         if grants.iter().any(|grant| grant.subsystem.as_ref() == Some(nqn)) {
-            sink.error(&named.at, format!("host \"{name}\" has two grants for \"{nqn}\""));
+            sink.note_error(&named.at, format!("host \"{name}\" has two grants for \"{nqn}\""));
         }
         let grant = SubsystemGrant { subsystem: Some(nqn.clone()), namespaces: None, read_only: false };
         grants.push(grant);
     }
     if !draft.value.access_written && grants.is_empty() {
-        sink.error(
+        sink.note_error(
             &draft.at,
             format!("host \"{name}\" needs the key \"access\", or a subsystem that names it"),
         );
@@ -164,45 +173,45 @@ pub fn grants(
 }
 
 /// Every name in `hosts` is that of a host.
-pub fn hosts_exist(drafts: &[Located<SubsystemDraft>], hosts: &[Located<HostDraft>], sink: &Sink) {
+pub fn check_hosts_exist(drafts: &[Located<SubsystemDraft>], hosts: &[Located<HostDraft>], sink: &Sink) {
     for named in drafts.iter().flat_map(|draft| &draft.value.hosts) {
         let names = hosts.iter().map(|host| host.value.host.name.as_str());
         if !names.clone().any(|name| name == named.value) {
-            let hint = suggest::hint(&named.value, names);
-            sink.error(&named.at, format!("there is no host \"{}\"{hint}", named.value));
+            let hint = suggest::unknown_word_hint(&named.value, names);
+            sink.note_error(&named.at, format!("there is no host \"{}\"{hint}", named.value));
         }
     }
 }
 
 /// Nothing that hosts run today merges an iSCSI and an NVMe path to one disk: two file systems would
 /// be mounted from it. So a host that can reach a volume both ways must say that it knows.
-pub fn one_protocol_each(plan: &Plan, drafts: &[Located<HostDraft>], sink: &Sink) {
+pub fn check_single_protocol(plan: &Plan, drafts: &[Located<HostDraft>], sink: &Sink) {
     for (host, draft) in plan.hosts.iter().zip(drafts) {
-        if let Some(why) = both_ways(plan, host) {
-            if is_one_machine(host) {
-                sink.error(&draft.at, why);
+        if let Some(why) = dual_protocol_conflict(plan, host) {
+            if is_single_machine(host) {
+                sink.note_error(&draft.at, why);
             } else {
-                sink.warn(&draft.at, why);
+                sink.note_warning(&draft.at, why);
             }
         }
     }
 }
 
 /// What stands against a plan by which one machine reaches a volume over both protocols.
-pub fn both_ways_forbidden(plan: &Plan, host: &Host) -> Option<String> {
-    is_one_machine(host).then(|| both_ways(plan, host)).flatten()
+pub fn dual_protocol_error(plan: &Plan, host: &Host) -> Option<String> {
+    is_single_machine(host).then(|| dual_protocol_conflict(plan, host)).flatten()
 }
 
 /// Names say for certain that one machine is meant; a network may hold two.
-fn is_one_machine(host: &Host) -> bool {
+fn is_single_machine(host: &Host) -> bool {
     !host.iqns.is_empty() && !host.nqns.is_empty()
 }
 
-fn both_ways(plan: &Plan, host: &Host) -> Option<String> {
+fn dual_protocol_conflict(plan: &Plan, host: &Host) -> Option<String> {
     if host.both {
         return None;
     }
-    let (volume, target, subsystem) = doubly(plan, host)?;
+    let (volume, target, subsystem) = dual_protocol_volume(plan, host)?;
     Some(format!(
         "host \"{}\" reaches volume \"{volume}\" over iSCSI (target \"{target}\") and over NVMe/TCP (subsystem \
          \"{subsystem}\"), but no operating system's multipath combines the two; remove one, or set both = true",
@@ -211,13 +220,13 @@ fn both_ways(plan: &Plan, host: &Host) -> Option<String> {
 }
 
 /// A volume that the host's own grants lead to by both protocols.
-fn doubly<'a>(plan: &'a Plan, host: &Host) -> Option<(&'a VolumeName, &'a str, &'a str)> {
-    for target in plan.ways.targets.iter().filter(|_| host.speaks_iscsi()) {
-        let Some(grant) = host.grant(&target.name) else { continue };
+fn dual_protocol_volume<'a>(plan: &'a Plan, host: &Host) -> Option<(&'a VolumeName, &'a str, &'a str)> {
+    for target in plan.ways.targets.iter().filter(|_| host.may_use_iscsi()) {
+        let Some(grant) = host.target_grant(&target.name) else { continue };
         let seen =
             |lun: u16| grant.luns.as_ref().is_none_or(|luns| luns.iter().any(|(number, _)| *number == lun));
         for lun in target.luns.iter().filter(|lun| seen(lun.lun)) {
-            let found = plan.ways.subsystems.iter().filter(|_| host.speaks_nvme()).find(|subsystem| {
+            let found = plan.ways.subsystems.iter().filter(|_| host.may_use_nvme()).find(|subsystem| {
                 let Some(grant) = host.subsystem_grant(&subsystem.nqn) else { return false };
                 let seen = |nsid: u32| grant.namespaces.as_ref().is_none_or(|list| list.contains(&nsid));
                 subsystem.namespaces.iter().any(|ns| ns.volume == lun.volume && seen(ns.nsid))
@@ -238,6 +247,6 @@ pub fn is_reachable_without_secret(plan: &Plan, subsystem: &Subsystem) -> bool {
     }
     plan.hosts
         .iter()
-        .filter(|host| host.speaks_nvme())
+        .filter(|host| host.may_use_nvme())
         .any(|host| host.subsystem_grant(&subsystem.nqn).is_some() && host.dhchap.is_none() && !common)
 }

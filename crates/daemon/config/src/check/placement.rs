@@ -3,12 +3,12 @@
 use crate::{
     diagnostic::{Located, Sink},
     draft::{HostDraft, placement::PlacementDraft},
-    plan::{Placement, Portal, Volume},
+    plan::{ConnectionPlacement, Portal, Volume},
 };
 use multipath::suggest;
 
 /// What rules may refer to.
-pub struct RuleNames<'a> {
+pub struct RuleReferences<'a> {
     /// The portals.
     pub portals: &'a [Located<Portal>],
     /// The hosts.
@@ -20,8 +20,12 @@ pub struct RuleNames<'a> {
 }
 
 /// A rule, its references resolved.
-pub fn placement(draft: &PlacementDraft, names: &RuleNames<'_>, sink: &Sink) -> Placement {
-    let host = draft.host.as_ref().and_then(|name| host(name, names.hosts, sink));
+pub fn resolve_placement(
+    draft: &PlacementDraft,
+    names: &RuleReferences<'_>,
+    sink: &Sink,
+) -> ConnectionPlacement {
+    let host = draft.host.as_ref().and_then(|name| resolve_host(name, names.hosts, sink));
     let mut sources = draft.sources.clone();
     let mut peers = None;
     if let Some(HostDraft { host, .. }) = host {
@@ -34,15 +38,15 @@ pub fn placement(draft: &PlacementDraft, names: &RuleNames<'_>, sink: &Sink) -> 
     let cores = draft.cores.iter().map(|core| {
         if !names.cores.is_empty() && !names.cores.contains(&(core.value as usize)) {
             let why = format!("core {} in [[placement]] is not one of --cores {:?}", core.value, names.cores);
-            sink.error(&core.at, why);
+            sink.note_error(&core.at, why);
         }
         core.value as usize
     });
-    Placement {
-        portals: portals(draft, names.portals, sink),
+    ConnectionPlacement {
+        portals: resolve_portals(draft, names.portals, sink),
         sources,
         peers,
-        volume: draft.volume.as_ref().and_then(|name| volume(name, names.volumes, sink)),
+        volume: draft.volume.as_ref().and_then(|name| resolve_volume(name, names.volumes, sink)),
         when: draft.when.clone(),
         nth: draft.nth,
         cores: cores.collect(),
@@ -50,13 +54,13 @@ pub fn placement(draft: &PlacementDraft, names: &RuleNames<'_>, sink: &Sink) -> 
     }
 }
 
-fn portals(draft: &PlacementDraft, portals: &[Located<Portal>], sink: &Sink) -> Option<Vec<usize>> {
+fn resolve_portals(draft: &PlacementDraft, portals: &[Located<Portal>], sink: &Sink) -> Option<Vec<usize>> {
     if let Some(named) = &draft.portal
         && !portals.iter().any(|portal| portal.value.address == named.value)
     {
         let known: Vec<String> = portals.iter().map(|portal| portal.value.address.to_string()).collect();
         let why = format!("portal {} in [[placement]] is none of {}", named.value, known.join(", "));
-        sink.error(&named.at, why);
+        sink.note_error(&named.at, why);
     }
     if draft.portal.is_none() && draft.protocol.is_none() {
         return None;
@@ -69,20 +73,29 @@ fn portals(draft: &PlacementDraft, portals: &[Located<Portal>], sink: &Sink) -> 
     Some(all.filter(|(_, portal)| fits(&portal.value)).map(|(at, _)| at).collect())
 }
 
-fn host<'a>(name: &Located<String>, hosts: &'a [Located<HostDraft>], sink: &Sink) -> Option<&'a HostDraft> {
+fn resolve_host<'a>(
+    name: &Located<String>,
+    hosts: &'a [Located<HostDraft>],
+    sink: &Sink,
+) -> Option<&'a HostDraft> {
     let found = hosts.iter().map(|host| &host.value).find(|host| host.host.name == name.value);
     if found.is_none() {
-        let hint = suggest::hint(&name.value, hosts.iter().map(|host| host.value.host.name.as_str()));
-        sink.error(&name.at, format!("there is no host \"{}\"{hint}", name.value));
+        let hint =
+            suggest::unknown_word_hint(&name.value, hosts.iter().map(|host| host.value.host.name.as_str()));
+        sink.note_error(&name.at, format!("there is no host \"{}\"{hint}", name.value));
     }
     found
 }
 
-fn volume(name: &Located<String>, volumes: &[Volume], sink: &Sink) -> Option<crate::name::VolumeName> {
+fn resolve_volume(
+    name: &Located<String>,
+    volumes: &[Volume],
+    sink: &Sink,
+) -> Option<crate::name::VolumeName> {
     let found = volumes.iter().find(|volume| volume.name.as_str() == name.value);
     if found.is_none() {
-        let hint = suggest::hint(&name.value, volumes.iter().map(|volume| volume.name.as_str()));
-        sink.error(&name.at, format!("there is no volume \"{}\"{hint}", name.value));
+        let hint = suggest::unknown_word_hint(&name.value, volumes.iter().map(|volume| volume.name.as_str()));
+        sink.note_error(&name.at, format!("there is no volume \"{}\"{hint}", name.value));
     }
     found.map(|volume| volume.name.clone())
 }

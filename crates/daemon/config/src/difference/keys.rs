@@ -5,10 +5,11 @@ use std::fmt::{Debug, Display};
 use super::Effect;
 use crate::{
     plan::{
-        Auth, ControllerGrants, Host, Limits, Negotiation, Portal, Subsystem, Target, TcpOptions, Volume,
+        Auth, ControllerGrants, DaemonLimits, Host, Negotiation, Portal, Subsystem, Target, TcpOptions,
+        Volume,
     },
     size,
-    spec::{Source, Spec},
+    spec::{Spec, VolumeSource},
 };
 
 /// A key with another value.
@@ -92,10 +93,10 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
     } = a;
     found.hidden("name", (&old.origin, &new.origin), Effect::Restart("`volume create` made it"));
     found.shown("source", (&a.source, &b.source), REOPENED, |source| {
-        source.place().unwrap_or_else(|| source.kind().to_owned())
+        source.display_location().unwrap_or_else(|| source.kind().to_owned())
     });
     found.shown("size", (&a.size, &b.size), resized(a, b), |bytes| {
-        bytes.map_or_else(|| "of the file".to_owned(), size::human)
+        bytes.map_or_else(|| "of the file".to_owned(), size::format_human)
     });
     found.plain("block", (&a.block, &b.block), REOPENED);
     found.shown("physical", (&a.physical, &b.physical), REOPENED, or_none);
@@ -114,12 +115,12 @@ pub(super) fn volume(old: &Volume, new: &Volume) -> Vec<KeyChange> {
 /// What another size means. A file that is larger than its configuration says keeps its size, at a start too.
 fn resized(old: &Spec, new: &Spec) -> Effect {
     match (&old.source, old.size, new.size) {
-        (Source::File(_), _, _) => Effect::None,
-        (Source::Ram | Source::Null, Some(before), Some(after)) if after > before => Effect::None,
-        (Source::Ram | Source::Null, _, _) => {
+        (VolumeSource::File(_), _, _) => Effect::None,
+        (VolumeSource::Ram | VolumeSource::Null, Some(before), Some(after)) if after > before => Effect::None,
+        (VolumeSource::Ram | VolumeSource::Null, _, _) => {
             Effect::Restart("memory is not made smaller: its blocks would be lost")
         }
-        (Source::Device(_) | Source::Remote(_) | Source::Stripe(_), _, _) => REOPENED,
+        (VolumeSource::Device(_) | VolumeSource::Remote(_) | VolumeSource::Stripe(_), _, _) => REOPENED,
     }
 }
 
@@ -264,9 +265,9 @@ pub(super) fn auth((old, new): &(Auth, Auth)) -> Vec<KeyChange> {
     found.0
 }
 
-pub(super) fn limits((old, new): &(Limits, Limits)) -> Vec<KeyChange> {
+pub(super) fn limits((old, new): &(DaemonLimits, DaemonLimits)) -> Vec<KeyChange> {
     #[rustfmt::skip]
-    let Limits {
+    let DaemonLimits {
         nop_interval: _, nop_timeout: _, memory: _, sessions: _, login_timeout: _, keep_alive_min: _,
         keep_alive_max: _, discovery_per_source: _,
     } = old;
@@ -275,7 +276,9 @@ pub(super) fn limits((old, new): &(Limits, Limits)) -> Vec<KeyChange> {
     found.shown("nop_interval", (&old.nop_interval, &new.nop_interval), Effect::Later, seconds);
     found.shown("nop_timeout", (&old.nop_timeout, &new.nop_timeout), Effect::Later, seconds);
     let why = "the memory of each core is taken at start";
-    found.shown("memory", (&old.memory, &new.memory), Effect::Restart(why), |bytes| size::human(*bytes));
+    found.shown("memory", (&old.memory, &new.memory), Effect::Restart(why), |bytes| {
+        size::format_human(*bytes)
+    });
     found.shown("sessions", (&old.sessions, &new.sessions), Effect::Later, or_none);
     found.shown("login_timeout", (&old.login_timeout, &new.login_timeout), Effect::Later, seconds);
     found.shown("keep_alive_min", (&old.keep_alive_min, &new.keep_alive_min), Effect::Later, seconds);

@@ -6,19 +6,19 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::{
-    EXAMPLE,
-    check::{self, Options},
-    diagnostic::{Sink, Text},
+    EXAMPLE_TOML,
+    check::{self, CommandLineOptions},
+    diagnostic::{Sink, SourceText},
     draft::Draft,
-    plan::{Credentials, Origin, Secret},
+    plan::{Credentials, Secret, VolumeOrigin},
     read_text, spec,
 };
 
 fn plan(text: &str) -> Plan {
     let (sink, mut draft) = (Sink::default(), Draft::default());
-    read_text(&Text::new("f", text.to_owned()), Path::new("/"), false, &sink, &mut draft);
-    let plan = check::check(draft, &Options::default(), &sink);
-    sink.finish(plan).unwrap().0
+    read_text(&SourceText::new("f", text.to_owned()), Path::new("/"), false, &sink, &mut draft);
+    let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
+    sink.into_result(plan).unwrap().0
 }
 
 /// What is done to which of a list's items.
@@ -88,7 +88,7 @@ fn edits() -> impl Strategy<Value = Vec<(u8, u8, usize)>> {
 proptest! {
     #[test]
     fn a_difference_makes_the_new_plan_of_the_old_one(first in edits(), second in edits()) {
-        let mut old = plan(EXAMPLE);
+        let mut old = plan(EXAMPLE_TOML);
         first.into_iter().for_each(|one| edit(&mut old, one));
         let mut new = old.clone();
         second.into_iter().for_each(|one| edit(&mut new, one));
@@ -102,8 +102,8 @@ proptest! {
 
 /// The changes that a replacement in the example comes to, as `item name action: effect`.
 fn changes(from: &str, to: &str) -> Vec<String> {
-    assert!(EXAMPLE.contains(from), "{from}");
-    let changes = plan(EXAMPLE).difference(&plan(&EXAMPLE.replacen(from, to, 1))).changes();
+    assert!(EXAMPLE_TOML.contains(from), "{from}");
+    let changes = plan(EXAMPLE_TOML).difference(&plan(&EXAMPLE_TOML.replacen(from, to, 1))).changes();
     let line = |one: &Change| {
         let keys: Vec<&str> = one.keys.iter().map(|key| key.key).collect();
         let (item, action, effect) = (one.item.as_str(), one.action.as_str(), one.effect.as_str());
@@ -157,7 +157,8 @@ fn each_change_says_what_it_means() {
 
 #[test]
 fn no_text_of_a_difference_holds_a_secret() {
-    let (old, new) = (plan(EXAMPLE), plan(&EXAMPLE.replace("change me please", "another passphrase")));
+    let (old, new) =
+        (plan(EXAMPLE_TOML), plan(&EXAMPLE_TOML.replace("change me please", "another passphrase")));
     let shown = format!("{:?}", old.difference(&new).changes());
     assert!(
         shown.contains("chap") && !shown.contains("change me") && !shown.contains("passphrase"),
@@ -167,9 +168,9 @@ fn no_text_of_a_difference_holds_a_secret() {
 
 #[test]
 fn a_volume_of_another_origin_is_not_taken_for_the_same() {
-    let old = plan(EXAMPLE);
+    let old = plan(EXAMPLE_TOML);
     let mut new = old.clone();
-    new.volumes[0].origin = Origin::Created;
+    new.volumes[0].origin = VolumeOrigin::Created;
     let changes = old.difference(&new).changes();
     assert!(matches!(changes[0].effect, Effect::Restart(_)), "{changes:?}");
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::super::{diagnostic::Located, reader::Reader};
+use super::super::{diagnostic::Located, reader::TableReader};
 use crate::{
     network::Network,
     plan::{CoreChoice, Protocol},
@@ -12,7 +12,7 @@ use crate::{
 const CORE_MAX: u64 = 4095;
 
 /// What a rule cannot choose in this version, and what to do instead.
-const REFUSED: [(&str, &str); 4] = [
+const UNSUPPORTED_KEYS: [(&str, &str); 4] = [
     ("polling", "a core polls for all its connections, as long as its load makes polling worthwhile"),
     (
         "digest",
@@ -47,25 +47,25 @@ pub struct PlacementDraft {
 }
 
 /// Reads a `[[placement]]`.
-pub fn placement(table: &Reader<'_>) -> PlacementDraft {
-    for (key, why) in REFUSED {
-        if let Some(value) = table.as_written(key) {
+pub fn read_placement(table: &TableReader<'_>) -> PlacementDraft {
+    for (key, why) in UNSUPPORTED_KEYS {
+        if let Some(value) = table.as_spec_value(key) {
             let message = format!("{key} in [[placement]] cannot be chosen per connection: {why}");
-            table.file.sink.error(&value.at, message);
+            table.file.sink.note_error(&value.at, message);
         }
     }
-    if !table.has("cores") && !table.has("bind") {
-        table.file.sink.error(&table.place(), "[[placement]] needs \"cores\" or \"bind\"".to_owned());
+    if !table.has_key("cores") && !table.has_key("bind") {
+        table.file.sink.note_error(&table.place(), "[[placement]] needs \"cores\" or \"bind\"".to_owned());
     }
     let cores = table.numbers("cores", 0..=CORE_MAX).unwrap_or_default();
-    if table.has("cores") && cores.is_empty() {
-        table.file.sink.error(&table.place(), "cores in [[placement]] names no core".to_owned());
+    if table.has_key("cores") && cores.is_empty() {
+        table.file.sink.note_error(&table.place(), "cores in [[placement]] names no core".to_owned());
     }
     PlacementDraft {
-        protocol: table.word("protocol", &Protocol::WORDS).map(|word| word.value),
+        protocol: table.keyword("protocol", &Protocol::WORDS).map(|word| word.value),
         portal: table.parsed("portal", str::parse),
         sources: table
-            .list("sources", str::parse)
+            .parsed_list("sources", str::parse)
             .unwrap_or_default()
             .into_iter()
             .map(|one| one.value)
@@ -75,6 +75,6 @@ pub fn placement(table: &Reader<'_>) -> PlacementDraft {
         when: shard::Condition::Always,
         nth: None,
         cores,
-        bind: table.word("bind", &CoreChoice::WORDS).map(|word| word.value).unwrap_or_default(),
+        bind: table.keyword("bind", &CoreChoice::WORDS).map(|word| word.value).unwrap_or_default(),
     }
 }

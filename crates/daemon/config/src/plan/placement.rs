@@ -24,7 +24,7 @@ impl CoreChoice {
 
 /// A `[[placement]]` rule; who fits all of it is served by its cores.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Placement {
+pub struct ConnectionPlacement {
     /// Places in the plan's portals; `None`: any.
     pub portals: Option<Vec<usize>>,
     /// Networks; empty: any.

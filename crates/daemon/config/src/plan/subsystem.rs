@@ -71,7 +71,7 @@ impl Default for ControllerGrants {
             queues: 128,
             queue_depth: 1024,
             in_capsule: 8192,
-            max_transfer: TransferMax::MOST,
+            max_transfer: TransferMax::MAX,
         }
     }
 }

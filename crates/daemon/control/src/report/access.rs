@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{ErrorReport, PortalReport};
+use super::{PortalReport, VolumeErrorReport};
 
 /// What is true of a volume now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,7 +24,7 @@ pub struct VolumeStateReport {
     /// A change could not be fenced in time: nothing is let through until what is stuck has ended.
     pub closed: bool,
     /// Its paths: one per port.
-    pub paths: Vec<PathReport>,
+    pub paths: Vec<VolumePathReport>,
     /// Its reservation.
     pub reservation: ReservationReport,
     /// Read operations since the volume was opened, over both protocols.
@@ -43,7 +43,7 @@ pub struct VolumeStateReport {
     pub allocated_bytes: Option<u64>,
     /// Operations that failed, by cause; causes that never occurred are left out.
     #[serde(default)]
-    pub errors: Vec<ErrorReport>,
+    pub errors: Vec<VolumeErrorReport>,
     /// A sync has failed, and the operator has not taken note of it.
     #[serde(default)]
     pub sync_failed: bool,
@@ -54,7 +54,7 @@ pub struct VolumeStateReport {
 
 /// A path from one of our ports to a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PathReport {
+pub struct VolumePathReport {
     /// The volume.
     pub volume: String,
     /// The port: relative target port (SCSI) or PORTID (NVMe).

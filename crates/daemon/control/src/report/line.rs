@@ -48,7 +48,7 @@ pub struct LineReport {
 }
 
 /// The report as people read it: one line per setting, under the name of its file.
-pub fn text(lines: &[LineReport]) -> String {
+pub fn format_lines(lines: &[LineReport]) -> String {
     let mut out = String::new();
     let width = lines.iter().map(|line| line.text.chars().count()).max().unwrap_or(0).min(48);
     let mut file = None;
@@ -83,9 +83,9 @@ mod tests {
             line(12, "MaxConnections=4", Treatment::Applied, ""),
         ];
         assert_eq!(
-            text(&lines),
+            format_lines(&lines),
             "a.conf:\n    5  iscsi_offload_mode=TOE  meaningless  no TOE\n   12  MaxConnections=4        applied\n"
         );
-        assert_eq!(text(&[]), "");
+        assert_eq!(format_lines(&[]), "");
     }
 }

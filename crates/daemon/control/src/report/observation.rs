@@ -18,12 +18,12 @@ pub struct ObservationReport {
     /// Its shards.
     pub shards: Vec<ShardReport>,
     /// Logins, connects and connections that were refused, or that failed.
-    pub refusals: Vec<RefusalReport>,
+    pub refusals: Vec<HostRefusalReport>,
 }
 
 /// How often hosts were refused for one cause since the daemon started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RefusalReport {
+pub struct HostRefusalReport {
     /// `iscsi` or `nvme`.
     pub protocol: String,
     /// The cause, a word such as `authentication`.
@@ -34,7 +34,7 @@ pub struct RefusalReport {
 
 /// How many operations of a volume failed for one cause since the daemon serves it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ErrorReport {
+pub struct VolumeErrorReport {
     /// `medium`, `no-space`, `sync`, `path-lost`, `internal`, or `refused`: by the state of the volume.
     pub cause: String,
     /// How many.

@@ -1,32 +1,36 @@
 //! Requests about subsystems, hosts, reservations and paths, and changes of a volume by the operator.
 
-use super::{Daemon, Served, refused, unknown};
+use super::{Daemon, ServedState, refusal_from_engine_error, unknown_name};
 use crate::dataplane::volume_state::ACCESS_STATES;
 use config::plan::{Host, Protocol, Subsystem};
 use control::{
-    Code, Refused,
+    RefusalCode, RequestRefusal,
     report::{
-        HostReport, ListenerReport, NamespaceExportReport, NamespaceReport, PathReport, PortalReport,
-        ReservationReport, SessionReport, SubsystemReport, VolumeReport, VolumeStateReport,
+        HostReport, ListenerReport, NamespaceExportReport, NamespaceReport, PortalReport, ReservationReport,
+        SessionReport, SubsystemReport, VolumePathReport, VolumeReport, VolumeStateReport,
     },
 };
 
 /// A remote volume may have changed since it was opened.
-fn bring_up_to_date(report: &mut VolumeReport, standing: &VolumeStateReport) {
+fn update_remote_report(report: &mut VolumeReport, standing: &VolumeStateReport) {
     report.size_bytes = Some(standing.size_bytes);
     report.read_only |= standing.backing_read_only;
 }
 
 impl Daemon {
     /// One volume with its current state.
-    pub(super) fn volume_shown(&self, name: &str, latency: bool) -> Result<VolumeReport, Refused> {
-        let report = self.volumes.served().volume(name)?;
-        let mut report = self.volumes.with_doubt(report);
-        if let Some(standing) = self.standings(Some(name))?.pop() {
-            bring_up_to_date(&mut report, &standing);
+    pub(super) fn volume_report(&self, name: &str, latency: bool) -> Result<VolumeReport, RequestRefusal> {
+        let report = self.volumes.lock_served().volume_report(name)?;
+        let mut report = self.volumes.with_sync_failure(report);
+        if let Some(standing) = self.volume_states(Some(name))?.pop() {
+            update_remote_report(&mut report, &standing);
             report.standing = Some(standing);
             if latency {
-                let found = self.volumes.engine.volume_latency(name).map_err(|why| refused(&why))?;
+                let found = self
+                    .volumes
+                    .engine
+                    .volume_latency(name)
+                    .map_err(|why| refusal_from_engine_error(&why))?;
                 report.latency = Some(found);
             }
         }
@@ -34,53 +38,56 @@ impl Daemon {
     }
 
     /// All volumes, as they are now.
-    pub(super) fn volume_list(&self) -> Result<Vec<VolumeReport>, Refused> {
-        let served = self.volumes.served().volumes();
-        let mut reports: Vec<_> = served.into_iter().map(|one| self.volumes.with_doubt(one)).collect();
-        let standings = self.standings(None)?;
+    pub(super) fn volume_reports(&self) -> Result<Vec<VolumeReport>, RequestRefusal> {
+        let served = self.volumes.lock_served().volume_reports();
+        let mut reports: Vec<_> = served.into_iter().map(|one| self.volumes.with_sync_failure(one)).collect();
+        let standings = self.volume_states(None)?;
         for report in &mut reports {
             if let Some(standing) = standings.iter().find(|standing| standing.volume == report.name) {
-                bring_up_to_date(report, standing);
+                update_remote_report(report, standing);
             }
         }
         Ok(reports)
     }
 
     /// The current state of all volumes, or of one.
-    fn standings(&self, name: Option<&str>) -> Result<Vec<VolumeStateReport>, Refused> {
+    fn volume_states(&self, name: Option<&str>) -> Result<Vec<VolumeStateReport>, RequestRefusal> {
         if let Some(name) = name {
-            self.volumes.served().volume(name)?;
+            self.volumes.lock_served().volume_report(name)?;
         }
-        let all = self.volumes.engine.standings().map_err(|why| refused(&why))?;
+        let all = self.volumes.engine.volume_states().map_err(|why| refusal_from_engine_error(&why))?;
         Ok(all.into_iter().filter(|one| name.is_none_or(|name| one.volume == name)).collect())
     }
 
-    pub(super) fn reservations(&self) -> Result<Vec<ReservationReport>, Refused> {
-        Ok(self.standings(None)?.into_iter().map(|standing| standing.reservation).collect())
+    pub(super) fn reservation_reports(&self) -> Result<Vec<ReservationReport>, RequestRefusal> {
+        Ok(self.volume_states(None)?.into_iter().map(|standing| standing.reservation).collect())
     }
 
-    pub(super) fn reservation(&self, name: &str) -> Result<ReservationReport, Refused> {
-        let found = self.standings(Some(name))?.pop();
-        found.map(|one| one.reservation).ok_or_else(|| Refused::new(Code::NotFound, name))
+    pub(super) fn reservation_report(&self, name: &str) -> Result<ReservationReport, RequestRefusal> {
+        let found = self.volume_states(Some(name))?.pop();
+        found.map(|one| one.reservation).ok_or_else(|| RequestRefusal::new(RefusalCode::NotFound, name))
     }
 
-    pub(super) fn paths(&self, name: Option<&str>) -> Result<Vec<PathReport>, Refused> {
-        Ok(self.standings(name)?.into_iter().flat_map(|standing| standing.paths).collect())
+    pub(super) fn path_reports(&self, name: Option<&str>) -> Result<Vec<VolumePathReport>, RequestRefusal> {
+        Ok(self.volume_states(name)?.into_iter().flat_map(|standing| standing.paths).collect())
     }
 
     /// Sets the state of a volume's paths: those by one port, by one portal group, or all.
-    pub(super) fn set_paths(
+    pub(super) fn set_path_states(
         &self,
         name: &str,
         port: Option<u16>,
         group: Option<u16>,
         state: &str,
-    ) -> Result<Vec<PathReport>, Refused> {
+    ) -> Result<Vec<VolumePathReport>, RequestRefusal> {
         let Some((_, to)) = ACCESS_STATES.iter().find(|(word, _)| *word == state) else {
-            let hint = multipath::suggest::hint(state, ACCESS_STATES.map(|(word, _)| word));
-            return Err(Refused::new(Code::Invalid, format!("there is no path state \"{state}\"{hint}")));
+            let hint = multipath::suggest::unknown_word_hint(state, ACCESS_STATES.map(|(word, _)| word));
+            return Err(RequestRefusal::new(
+                RefusalCode::Invalid,
+                format!("there is no path state \"{state}\"{hint}"),
+            ));
         };
-        let paths = self.paths(Some(name))?;
+        let paths = self.path_reports(Some(name))?;
         let chosen = paths.iter().filter(|path| {
             port.is_none_or(|port| path.port == port) && group.is_none_or(|group| path.group == group)
         });
@@ -89,36 +96,44 @@ impl Daemon {
             let known: Vec<String> =
                 paths.iter().map(|path| format!("port {} (group {})", path.port, path.group)).collect();
             let why = format!("volume \"{name}\" has no such path; it has {}", known.join(", "));
-            return Err(Refused::new(Code::NotFound, why));
+            return Err(RequestRefusal::new(RefusalCode::NotFound, why));
         }
-        self.volumes.engine.set_access(name, &ports, *to).map_err(|why| refused(&why))?;
+        self.volumes
+            .engine
+            .set_path_access(name, &ports, *to)
+            .map_err(|why| refusal_from_engine_error(&why))?;
         let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
         tracing::info!(volume = name, ports, state, "paths set");
-        self.paths(Some(name))
+        self.path_reports(Some(name))
     }
 
     /// Forbids writes to a volume, or allows them again.
-    pub(super) fn protect(&self, name: &str, on: bool) -> Result<VolumeReport, Refused> {
-        let report = self.volumes.served().volume(name)?;
+    pub(super) fn set_write_protection(&self, name: &str, on: bool) -> Result<VolumeReport, RequestRefusal> {
+        let report = self.volumes.lock_served().volume_report(name)?;
         if report.read_only && !on {
             let why = format!(
                 "volume \"{name}\" was opened read-only (`ro`); remove that from the configuration and restart"
             );
-            return Err(Refused::new(Code::Conflict, why));
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
-        self.volumes.engine.protect_volume(name, on).map_err(|why| refused(&why))?;
+        self.volumes.engine.set_write_protection(name, on).map_err(|why| refusal_from_engine_error(&why))?;
         tracing::info!(volume = name, on, "write protection");
-        self.volume_shown(name, false)
+        self.volume_report(name, false)
     }
 
-    pub(super) fn subsystems(&self) -> Result<Vec<SubsystemReport>, Refused> {
-        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+    pub(super) fn subsystem_reports(&self) -> Result<Vec<SubsystemReport>, RequestRefusal> {
+        let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
         let listeners = self.volumes.engine.listeners();
-        let served = self.volumes.served();
-        Ok(served.ways.subsystems.iter().map(|one| self.subsystem(one, &sessions, &listeners)).collect())
+        let served = self.volumes.lock_served();
+        Ok(served
+            .ways
+            .subsystems
+            .iter()
+            .map(|one| self.subsystem_report(one, &sessions, &listeners))
+            .collect())
     }
 
-    fn subsystem(
+    fn subsystem_report(
         &self,
         subsystem: &Subsystem,
         sessions: &[SessionReport],
@@ -148,29 +163,29 @@ impl Daemon {
         }
     }
 
-    pub(super) fn subsystem_named(&self, name: &str) -> Result<SubsystemReport, Refused> {
-        let all = self.subsystems()?;
-        super::named("subsystem", name, all, |one| &one.nqn)
+    pub(super) fn subsystem_report_by_name(&self, name: &str) -> Result<SubsystemReport, RequestRefusal> {
+        let all = self.subsystem_reports()?;
+        super::find_by_name("subsystem", name, all, |one| &one.nqn)
     }
 
-    pub(super) fn hosts(&self) -> Result<Vec<HostReport>, Refused> {
-        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
-        let served = self.volumes.served();
-        Ok(self.volumes.plan().hosts.iter().map(|host| report(host, &served, &sessions)).collect())
+    pub(super) fn host_reports(&self) -> Result<Vec<HostReport>, RequestRefusal> {
+        let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
+        let served = self.volumes.lock_served();
+        Ok(self.volumes.plan().hosts.iter().map(|host| build_host_report(host, &served, &sessions)).collect())
     }
 
-    pub(super) fn host(&self, name: &str) -> Result<HostReport, Refused> {
-        let all = self.hosts()?;
+    pub(super) fn host_report(&self, name: &str) -> Result<HostReport, RequestRefusal> {
+        let all = self.host_reports()?;
         let found = all.iter().find(|host| host.name == name).cloned();
-        found.ok_or_else(|| unknown("host", name, all.iter().map(|host| host.name.as_str())))
+        found.ok_or_else(|| unknown_name("host", name, all.iter().map(|host| host.name.as_str())))
     }
 }
 
 fn reaches_subsystem(host: &Host, nqn: &str) -> bool {
-    host.speaks_nvme() && host.subsystem_grant(nqn).is_some()
+    host.may_use_nvme() && host.subsystem_grant(nqn).is_some()
 }
 
-fn report(host: &Host, served: &Served, sessions: &[SessionReport]) -> HostReport {
+fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionReport]) -> HostReport {
     let targets = served.ways.targets.iter().map(|target| &target.name);
     let subsystems = served.ways.subsystems.iter().map(|subsystem| &subsystem.nqn);
     HostReport {
@@ -183,13 +198,16 @@ fn report(host: &Host, served: &Served, sessions: &[SessionReport]) -> HostRepor
         chap_users: host.chap.iter().map(|account| account.user.clone()).collect(),
         dhchap: host.dhchap.is_some(),
         dhchap_controller: host.dhchap_controller.is_some(),
-        targets: targets.filter(|name| host.speaks_iscsi() && host.grant(name).is_some()).cloned().collect(),
+        targets: targets
+            .filter(|name| host.may_use_iscsi() && host.target_grant(name).is_some())
+            .cloned()
+            .collect(),
         subsystems: subsystems.filter(|nqn| reaches_subsystem(host, nqn)).cloned().collect(),
         sessions: sessions.iter().filter(|session| session.host.as_ref() == Some(&host.name)).count(),
     }
 }
 
-impl Served {
+impl ServedState {
     /// The namespaces of a volume.
     pub(super) fn namespaces_of(&self, volume: &config::name::VolumeName) -> Vec<NamespaceExportReport> {
         let shown = self.ways.subsystems.iter().flat_map(|subsystem| {

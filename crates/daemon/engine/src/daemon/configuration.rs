@@ -9,7 +9,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Daemon, Served, Volumes, locks::NameLock, refused, resize::may_become, volumes::was_not_begun};
+use super::{
+    Daemon, ServedState, VolumeRegistry, locks::NameLock, refusal_from_engine_error, resize::check_new_size,
+    volumes::is_unseen_by_hosts,
+};
 use crate::{
     descriptors,
     state::{StateError, configuration::AppliedConfiguration},
@@ -20,12 +23,12 @@ use config::{
     diagnostic::{Diagnostic, Sink},
     difference::{Action, Change, Effect, Item},
     network,
-    plan::{Origin, Plan, ServedNames, Volume},
+    plan::{ExportPlan, Plan, Volume, VolumeOrigin},
     size,
-    spec::Source,
+    spec::VolumeSource,
 };
 use control::{
-    Code, Refused,
+    RefusalCode, RequestRefusal,
     report::plan::{ChangeReport, KeyReport, PlanReport},
 };
 
@@ -60,14 +63,14 @@ struct Reviewed {
 
 impl Daemon {
     /// What a configuration would change.
-    pub(super) fn plan_file(&self, file: Option<&Path>) -> Result<PlanReport, Refused> {
+    pub(super) fn plan_file(&self, file: Option<&Path>) -> Result<PlanReport, RequestRefusal> {
         let configuration = self.configuration()?;
         let (files, file) = configuration.read(file)?;
         Ok(PlanReport { file: Some(file), ..self.volumes.review(&files, &configuration.build)?.report })
     }
 
     /// Serves by a configuration from now on.
-    pub(super) fn apply_file(&self, file: Option<&Path>) -> Result<PlanReport, Refused> {
+    pub(super) fn apply_file(&self, file: Option<&Path>) -> Result<PlanReport, RequestRefusal> {
         let mut configuration = self.configuration()?;
         let (files, file) = configuration.read(file)?;
         let report = self.volumes.apply(&mut configuration, files)?;
@@ -81,12 +84,12 @@ impl Daemon {
     }
 
     /// Serves by the configuration before the last apply.
-    pub(super) fn rollback(&self) -> Result<PlanReport, Refused> {
+    pub(super) fn rollback(&self) -> Result<PlanReport, RequestRefusal> {
         let mut configuration = self.configuration()?;
         let applied = AppliedConfiguration::load(&self.volumes.state).map_err(failed)?;
         let Some(applied) = applied else {
             let why = "there is nothing to roll back to: no configuration was applied";
-            return Err(Refused::new(Code::NotFound, why));
+            return Err(RequestRefusal::new(RefusalCode::NotFound, why));
         };
         // After an edit of the file and a start, what was applied is not in force.
         let is_in_force = applied.current == configuration.current.clone().absolute();
@@ -109,17 +112,17 @@ impl Daemon {
     }
 
     /// The configuration, locked: one is changed or looked at at a time.
-    fn configuration(&self) -> Result<std::sync::MutexGuard<'_, Configuration>, Refused> {
+    fn configuration(&self) -> Result<std::sync::MutexGuard<'_, Configuration>, RequestRefusal> {
         let Some(configuration) = &self.configuration else {
             let why = "the daemon serves files of another format (--chiscsi): use `blockwire iscsictl`";
-            return Err(Refused::new(Code::Invalid, why));
+            return Err(RequestRefusal::new(RefusalCode::Invalid, why));
         };
         match configuration.try_lock() {
             Ok(locked) => Ok(locked),
             Err(std::sync::TryLockError::Poisoned(locked)) => Ok(locked.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => {
                 let why = "another configuration is being applied or looked at; try again";
-                Err(Refused::new(Code::Conflict, why))
+                Err(RequestRefusal::new(RefusalCode::Conflict, why))
             }
         }
     }
@@ -127,16 +130,16 @@ impl Daemon {
 
 impl Configuration {
     /// Reads a file, or that of `serve`; gives its name too.
-    fn read(&self, file: Option<&Path>) -> Result<(ConfigFiles, String), Refused> {
+    fn read(&self, file: Option<&Path>) -> Result<(ConfigFiles, String), RequestRefusal> {
         let Some(path) = file.or(self.file.as_deref()) else {
             let why = "the daemon was started without a configuration file: name one";
-            return Err(Refused::new(Code::Invalid, why));
+            return Err(RequestRefusal::new(RefusalCode::Invalid, why));
         };
         let sink = Sink::default();
         let files = ConfigFiles::read(path, &sink);
-        match sink.finish(files) {
+        match sink.into_result(files) {
             Ok((files, _)) => Ok((files, path.display().to_string())),
-            Err(errors) => Err(Refused::new(Code::Invalid, lines(&errors))),
+            Err(errors) => Err(RequestRefusal::new(RefusalCode::Invalid, lines(&errors))),
         }
     }
 }
@@ -145,21 +148,21 @@ fn lines(errors: &[Diagnostic]) -> String {
     errors.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-fn failed(why: StateError) -> Refused {
-    Refused::new(Code::Failed, why)
+fn failed(why: StateError) -> RequestRefusal {
+    RequestRefusal::new(RefusalCode::Failed, why)
 }
 
-impl Volumes {
+impl VolumeRegistry {
     /// The plan that is served: what was configured, without what was deleted since, and what was created since.
     fn served_plan(&self) -> Plan {
-        let (plan, served) = (self.plan(), self.served());
+        let (plan, served) = (self.plan(), self.lock_served());
         let unserved = served.unserved.iter().filter_map(|one| one.volume.as_ref());
         let there: Vec<&Volume> = served.stores.iter().map(|store| &store.volume).chain(unserved).collect();
         // Of what was configured the text counts, not what became of the volume's size since.
         let configured = plan.volumes.iter().filter(|one| {
-            one.origin == Origin::Configured && there.iter().any(|other| other.name == one.name)
+            one.origin == VolumeOrigin::Configured && there.iter().any(|other| other.name == one.name)
         });
-        let created = there.iter().copied().filter(|one| one.origin == Origin::Created);
+        let created = there.iter().copied().filter(|one| one.origin == VolumeOrigin::Created);
         let volumes = configured.chain(created).cloned().collect();
         let mut ways = served.ways.clone();
         ways.targets.extend_from_slice(&served.stopped);
@@ -167,10 +170,11 @@ impl Volumes {
     }
 
     /// What files come to.
-    fn review(&self, files: &ConfigFiles, build: &PlanBuilder) -> Result<Reviewed, Refused> {
+    fn review(&self, files: &ConfigFiles, build: &PlanBuilder) -> Result<Reviewed, RequestRefusal> {
         let old = self.served_plan();
-        let created = old.volumes.iter().filter(|one| one.origin == Origin::Created).cloned().collect();
-        let (plan, warnings) = build(files, created).map_err(|why| Refused::new(Code::Invalid, why))?;
+        let created = old.volumes.iter().filter(|one| one.origin == VolumeOrigin::Created).cloned().collect();
+        let (plan, warnings) =
+            build(files, created).map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
         let difference = old.difference(&plan);
         let (mut growing, mut opening, mut refused_changes) = (Vec::new(), Vec::new(), Vec::new());
         opening.extend(difference.volumes.added.iter().map(|(_, volume)| volume.clone()));
@@ -178,7 +182,7 @@ impl Volumes {
         for change in difference.changes() {
             let mut report = report(&change);
             if change.item == Item::Volume {
-                let served = self.served();
+                let served = self.lock_served();
                 let new = plan.volumes.iter().find(|volume| volume.name.as_str() == change.name);
                 let is_failed = served.unserved.iter().any(|one| one.recorded.name == change.name);
                 note_volume(&change, new, &served, is_failed, &mut report);
@@ -201,7 +205,7 @@ impl Volumes {
         }
         refused_changes.extend(colliding(&old, &plan));
         let closing = difference.volumes.removed.iter().map(|(name, _)| name.clone()).collect();
-        let disturbed = self.engine.review(&plan).map_err(|why| refused(&why))?;
+        let disturbed = self.engine.review(&plan).map_err(|why| refusal_from_engine_error(&why))?;
         let warnings = warnings.iter().map(ToString::to_string).collect();
         let report =
             PlanReport { file: None, applied: false, changes, disturbed, refused: refused_changes, warnings };
@@ -209,7 +213,11 @@ impl Volumes {
     }
 
     /// Serves by other files, all of them or nothing.
-    fn apply(&self, configuration: &mut Configuration, files: ConfigFiles) -> Result<PlanReport, Refused> {
+    fn apply(
+        &self,
+        configuration: &mut Configuration,
+        files: ConfigFiles,
+    ) -> Result<PlanReport, RequestRefusal> {
         let reviewed = self.review(&files, &configuration.build)?;
         if !reviewed.report.refused.is_empty() {
             let why = format!(
@@ -217,7 +225,7 @@ impl Volumes {
                  or leave that part out:\n{}",
                 reviewed.report.refused.join("\n")
             );
-            return Err(Refused::new(Code::Conflict, why));
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
         let files = files.absolute();
         let current = configuration.current.clone().absolute();
@@ -242,16 +250,16 @@ impl Volumes {
     }
 
     /// Opens new volumes; nothing is locked but their names, since disks and other machines may take their time.
-    fn open_new(&self, volumes: &[Volume]) -> Result<Vec<OpenedStore>, Refused> {
+    fn open_new(&self, volumes: &[Volume]) -> Result<Vec<OpenedStore>, RequestRefusal> {
         let (known, others) = self.snapshot()?;
         let mut opened: Vec<OpenedStore> = Vec::new();
         for volume in volumes {
-            let probed = ProbeNeeds::of(volume, &known).look();
+            let probed = ProbeNeeds::for_known(volume, &known).run();
             let beside = others.iter().chain(opened.iter().map(OpenedStore::store));
-            match OpenedStore::as_before(volume, &known, beside, probed) {
+            match OpenedStore::reopen(volume, &known, beside, probed) {
                 Ok(store) => opened.push(store),
                 Err(why) => {
-                    let why = Refused::new(Code::Failed, format!("nothing was changed: {why}"));
+                    let why = RequestRefusal::new(RefusalCode::Failed, format!("nothing was changed: {why}"));
                     return Err(self.undo_all(why, opened.into_iter().map(OpenedStore::into_store).collect()));
                 }
             }
@@ -260,12 +268,12 @@ impl Volumes {
     }
 
     /// Undoes what opening volumes made.
-    fn undo_all(&self, why: Refused, stores: Vec<Store>) -> Refused {
-        let made: Vec<_> = stores.iter().flat_map(Store::undo).collect();
+    fn undo_all(&self, why: RequestRefusal, stores: Vec<Store>) -> RequestRefusal {
+        let made: Vec<_> = stores.iter().flat_map(Store::undo_file_creation).collect();
         if !made.is_empty() {
-            let mut identities = self.lock_changes_at_last();
-            made.iter().for_each(|(key, path)| identities.unmade(key, path));
-            identities.save_unmade(&self.state);
+            let mut identities = self.lock_changes_unbounded();
+            made.iter().for_each(|(key, path)| identities.remove_created(key, path));
+            identities.save_after_undo(&self.state);
         }
         drop(stores);
         why
@@ -277,28 +285,29 @@ impl Volumes {
         reviewed: &Reviewed,
         opened: Vec<OpenedStore>,
         record: &AppliedConfiguration,
-    ) -> Result<(), Refused> {
-        let mut identities = self.lock_changes_at_last();
+    ) -> Result<(), RequestRefusal> {
+        let mut identities = self.lock_changes_unbounded();
         let before = identities.clone();
         let now = self.served_plan();
         let is_same = now.volumes == reviewed.old.volumes && now.ways == reviewed.old.ways;
         let (mut stores, mut done) = (Vec::new(), Ok(()));
         if !is_same {
             let why = "nothing was changed: volumes or targets were changed meanwhile; try again";
-            done = Err(Refused::new(Code::Conflict, why));
+            done = Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
         for one in opened {
             if done.is_err() {
                 stores.push(one.into_store());
                 continue;
             }
-            let others = self.served().open();
-            match one.with_identity(&mut identities, others.iter().chain(&stores)) {
+            let others = self.lock_served().open_stores();
+            match one.assign_identity(&mut identities, others.iter().chain(&stores)) {
                 Ok(store) => stores.push(store),
                 Err(clash) => {
                     let (why, one) = *clash;
                     stores.push(one.into_store());
-                    done = Err(Refused::new(Code::Failed, format!("nothing was changed: {why}")));
+                    done =
+                        Err(RequestRefusal::new(RefusalCode::Failed, format!("nothing was changed: {why}")));
                 }
             }
         }
@@ -308,11 +317,11 @@ impl Volumes {
             self.adopt(reviewed, stores);
             return Ok(());
         };
-        identities.restore_places(before);
-        identities.save_unmade(&self.state);
+        identities.restore_files(before);
+        identities.save_after_undo(&self.state);
         drop(identities);
         // Some shards may still know these: their files stay open, as after a delete.
-        self.served()
+        self.lock_served()
             .leaving
             .extend(stores.extract_if(.., |store| known.contains(&store.volume.name.to_string())));
         Err(self.undo_all(why, stores))
@@ -325,20 +334,20 @@ impl Volumes {
         reviewed: &Reviewed,
         stores: &[Store],
         record: &AppliedConfiguration,
-    ) -> Result<(), (Refused, Vec<String>)> {
-        let unchanged = |why: Refused| {
-            (Refused { message: format!("nothing was changed: {}", why.message), ..why }, Vec::new())
+    ) -> Result<(), (RequestRefusal, Vec<String>)> {
+        let unchanged = |why: RequestRefusal| {
+            (RequestRefusal { message: format!("nothing was changed: {}", why.message), ..why }, Vec::new())
         };
         let prepared = self.engine.prepare(&reviewed.plan, stores);
-        let prepared = prepared.map_err(|why| unchanged(refused(&why)))?;
+        let prepared = prepared.map_err(|why| unchanged(refusal_from_engine_error(&why)))?;
         let before = AppliedConfiguration::load(&self.state).map_err(|why| unchanged(failed(why)))?;
         record.save(&self.state).map_err(|why| unchanged(failed(why)))?;
         let (mut added, mut done) = (Vec::new(), Ok(()));
         for store in stores {
-            match self.engine.add_volume(store, &ServedNames::default()) {
+            match self.engine.add_volume(store, &ExportPlan::default()) {
                 Ok(()) => added.push(store.volume.name.to_string()),
                 Err(why) => {
-                    if !was_not_begun(&why) {
+                    if !is_unseen_by_hosts(&why) {
                         added.push(store.volume.name.to_string());
                     }
                     done = Err(why);
@@ -352,8 +361,8 @@ impl Volumes {
             let gone = self.engine.remove_volume(name, true).and_then(|()| self.engine.drain_volume(name));
             gone.is_err()
         });
-        let ways = self.served().ways.clone();
-        let back = self.engine.set_ways(&ways).map_err(|why| why.to_string());
+        let ways = self.lock_served().ways.clone();
+        let back = self.engine.set_exports(&ways).map_err(|why| why.to_string());
         let back = back
             .and(AppliedConfiguration::restore(before.as_ref(), &self.state).map_err(|why| why.to_string()));
         if let Err(why) = back {
@@ -362,12 +371,12 @@ impl Volumes {
                 "a configuration that was refused may be in effect in part, or at the next start"
             );
         }
-        Err((unchanged(refused(&why)).0, added))
+        Err((unchanged(refusal_from_engine_error(&why)).0, added))
     }
 
     /// What leads to volumes without the targets that are stopped.
-    fn running(&self, ways: &ServedNames) -> ServedNames {
-        let served = self.served();
+    fn running(&self, ways: &ExportPlan) -> ExportPlan {
+        let served = self.lock_served();
         let mut ways = ways.clone();
         ways.targets.retain(|target| !served.stopped.iter().any(|stopped| stopped.name == target.name));
         ways
@@ -376,10 +385,10 @@ impl Volumes {
     /// Takes over what the shards have switched to.
     fn adopt(&self, reviewed: &Reviewed, stores: Vec<Store>) {
         if let Some(sessions) = reviewed.plan.limits.sessions {
-            descriptors::raise(sessions.into());
+            descriptors::raise_limit(sessions.into());
         }
         let ways = self.running(&reviewed.plan.ways);
-        let mut served = self.served();
+        let mut served = self.lock_served();
         let is_stopped = |name: &String| !ways.targets.iter().any(|target| target.name == *name);
         let targets = reviewed.plan.ways.targets.iter();
         served.stopped = targets.filter(|target| is_stopped(&target.name)).cloned().collect();
@@ -393,34 +402,36 @@ impl Volumes {
     }
 
     /// Lets volumes grow; what has switched stays switched if one cannot.
-    fn grow(&self, reviewed: &Reviewed) -> Result<(), Refused> {
+    fn grow(&self, reviewed: &Reviewed) -> Result<(), RequestRefusal> {
         for (name, bytes) in &reviewed.growing {
             self.resize(name, *bytes, false).map_err(|why| {
                 let message = format!("applied, but volume \"{name}\" could not grow: {}", why.message);
-                Refused { message, ..why }
+                RequestRefusal { message, ..why }
             })?;
         }
         Ok(())
     }
 
     /// Closes volumes that nothing leads to any more. What is known of them stays: they may come back.
-    fn close_old(&self, names: &[String]) -> Result<(), Refused> {
+    fn close_old(&self, names: &[String]) -> Result<(), RequestRefusal> {
         let mut done = Ok(());
         for name in names {
             let removed = {
-                let _turn = self.lock_changes_at_last();
+                let _turn = self.lock_changes_unbounded();
                 let removed = self.engine.remove_volume(name, true);
-                let mut served = self.served();
+                let mut served = self.lock_served();
                 served.unserved.retain(|one| one.recorded.name != *name);
                 let served = &mut *served;
                 let is_it = |store: &mut Store| store.volume.name.as_str() == name;
                 served.leaving.extend(served.stores.extract_if(.., is_it));
                 removed
             };
-            let gone = removed.and_then(|()| self.engine.drain_volume(name)).map_err(|why| refused(&why));
-            if let Err(why) = gone.and_then(|()| self.close(name)) {
+            let gone = removed
+                .and_then(|()| self.engine.drain_volume(name))
+                .map_err(|why| refusal_from_engine_error(&why));
+            if let Err(why) = gone.and_then(|()| self.close_files(name)) {
                 let message = format!("applied, but volume \"{name}\" is not closed: {}", why.message);
-                done = done.and(Err(Refused { message, ..why }));
+                done = done.and(Err(RequestRefusal { message, ..why }));
             }
         }
         done
@@ -463,7 +474,7 @@ fn refusal(report: &ChangeReport) -> String {
 fn note_volume(
     change: &Change,
     new: Option<&Volume>,
-    served: &Served,
+    served: &ServedState,
     is_failed: bool,
     report: &mut ChangeReport,
 ) {
@@ -473,18 +484,18 @@ fn note_volume(
         report.note = Some(note);
     };
     match (change.action, store, new) {
-        (Action::Remove, Some(store), _) if matches!(store.volume.spec.source, Source::Ram) => {
+        (Action::Remove, Some(store), _) if matches!(store.volume.spec.source, VolumeSource::Ram) => {
             say(None, "it is memory: what it holds is lost".to_owned());
         }
-        (Action::Change, None, Some(new)) if is_failed && new.origin == Origin::Configured => {
+        (Action::Change, None, Some(new)) if is_failed && new.origin == VolumeOrigin::Configured => {
             say(Some(Effect::None.as_str()), "it is not served, and is opened again".to_owned());
         }
         (Action::Change, Some(store), Some(new)) if change.effect == Effect::None => {
             let Some(bytes) = new.spec.size else { return };
             if bytes < store.bytes {
-                say(None, format!("it keeps its size of {}", size::human(store.bytes)));
+                say(None, format!("it keeps its size of {}", size::format_human(store.bytes)));
             } else if bytes > store.bytes
-                && let Err(why) = may_become(store, bytes, false)
+                && let Err(why) = check_new_size(store, bytes, false)
             {
                 say(Some(RESTART), why.message);
             }
@@ -499,7 +510,10 @@ fn colliding(old: &Plan, new: &Plan) -> Vec<String> {
     let difference = old.difference(new).portals;
     let mut all = Vec::new();
     for (name, portal) in &difference.added {
-        let gone = difference.removed.iter().find(|(_, gone)| network::collide(gone.address, portal.address));
+        let gone = difference
+            .removed
+            .iter()
+            .find(|(_, gone)| network::addresses_conflict(gone.address, portal.address));
         if let Some((gone, _)) = gone {
             all.push(format!(
                 "portal {name}: needs a restart: it overlaps with portal {gone}, which is removed; or apply the \

@@ -11,31 +11,31 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Served, Volumes};
+use super::{ServedState, VolumeRegistry};
 use crate::{state::identity::Identities, store::Store};
 use config::plan::Plan;
-use control::{Code, Refused};
+use control::{RefusalCode, RequestRefusal};
 
 /// How long a request waits for the change lock.
-const CHANGE_LOCK: Duration = Duration::from_secs(10);
+const CHANGE_LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time between two attempts to take it.
-const LOOK: Duration = Duration::from_millis(5);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// As long as this lives, no other request changes the volume.
 pub(super) struct NameLock<'a> {
-    volumes: &'a Volumes,
+    volumes: &'a VolumeRegistry,
     name: String,
 }
 
 impl Drop for NameLock<'_> {
     fn drop(&mut self) {
-        self.volumes.names().retain(|(name, _)| *name != self.name);
+        self.volumes.lock_names().retain(|(name, _)| *name != self.name);
     }
 }
 
-impl Volumes {
+impl VolumeRegistry {
     /// What is served, locked for a moment. If a change panics, the state from before it stays valid.
-    pub(super) fn served(&self) -> MutexGuard<'_, Served> {
+    pub(super) fn lock_served(&self) -> MutexGuard<'_, ServedState> {
         self.served.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -49,48 +49,48 @@ impl Volumes {
         *self.plan.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(plan);
     }
 
-    fn names(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
+    fn lock_names(&self) -> MutexGuard<'_, Vec<(String, &'static str)>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Locks the name of a volume, or of one to be created, while it is `done`.
-    pub(super) fn lock_name(&self, name: &str, done: &'static str) -> Result<NameLock<'_>, Refused> {
-        let mut names = self.names();
+    pub(super) fn lock_name(&self, name: &str, done: &'static str) -> Result<NameLock<'_>, RequestRefusal> {
+        let mut names = self.lock_names();
         if let Some((_, done)) = names.iter().find(|(held, _)| held == name) {
             let why = format!(
                 "volume \"{name}\" is already being {done}, and its backing has not responded yet; try again when \
                  that has finished"
             );
-            return Err(Refused::new(Code::Conflict, why));
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
         names.push((name.to_owned(), done));
         Ok(NameLock { volumes: self, name: name.to_owned() })
     }
 
     /// The lock to change what is served, with what only changes need.
-    pub(super) fn lock_changes(&self) -> Result<MutexGuard<'_, Identities>, Refused> {
-        let until = Instant::now() + CHANGE_LOCK;
+    pub(super) fn lock_changes(&self) -> Result<MutexGuard<'_, Identities>, RequestRefusal> {
+        let until = Instant::now() + CHANGE_LOCK_TIMEOUT;
         loop {
             match self.identities.try_lock() {
                 Ok(turn) => return Ok(turn),
                 Err(TryLockError::Poisoned(turn)) => return Ok(turn.into_inner()),
-                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOOK),
+                Err(TryLockError::WouldBlock) if Instant::now() < until => thread::sleep(LOCK_POLL_INTERVAL),
                 Err(TryLockError::WouldBlock) => {
                     let why = "another change is in progress; try again";
-                    return Err(Refused::new(Code::TimedOut, why));
+                    return Err(RequestRefusal::new(RefusalCode::TimedOut, why));
                 }
             }
         }
     }
 
     /// The same without a time limit, for a change that has begun and must be finished.
-    pub(super) fn lock_changes_at_last(&self) -> MutexGuard<'_, Identities> {
+    pub(super) fn lock_changes_unbounded(&self) -> MutexGuard<'_, Identities> {
         self.identities.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Copies of what is known and what is open, for a request that opens something without holding a lock.
-    pub(super) fn snapshot(&self) -> Result<(Identities, Vec<Store>), Refused> {
+    pub(super) fn snapshot(&self) -> Result<(Identities, Vec<Store>), RequestRefusal> {
         let known = self.lock_changes()?.clone();
-        Ok((known, self.served().open()))
+        Ok((known, self.lock_served().open_stores()))
     }
 }

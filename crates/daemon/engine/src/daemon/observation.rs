@@ -4,31 +4,36 @@
 
 use std::collections::HashMap;
 
-use super::{Daemon, refused, volumes::IN_DOUBT};
+use super::{Daemon, refusal_from_engine_error, volumes::SYNC_FAILED_REASON};
 use crate::EngineObservation;
 use config::name::VolumeName;
 use control::{
-    Refused,
+    RequestRefusal,
     report::{
-        FailureReport, ObservationReport, PathReport, ProblemReport, ShardReport, StatusReport, VolumeReport,
-        VolumeStateReport,
+        FailedVolumeReport, ObservationReport, ProblemReport, ShardReport, StatusReport, VolumePathReport,
+        VolumeReport, VolumeStateReport,
     },
 };
-use metrics::Observe;
+use metrics::ObservationSource;
 
 /// A shard with less of its payload memory than one part in so many has hardly any left.
-const MEMORY_SHORT: u64 = 20;
+const MEMORY_SHORT_DIVISOR: u64 = 20;
 
-impl Observe for Daemon {
-    fn observe(&self) -> Result<ObservationReport, Refused> {
+impl ObservationSource for Daemon {
+    fn observe(&self) -> Result<ObservationReport, RequestRefusal> {
         let engine = &self.volumes.engine;
-        let seen = engine.observe().map_err(|why| refused(&why))?;
+        let seen = engine.observe().map_err(|why| refusal_from_engine_error(&why))?;
         let (mut volumes, count, targets, subsystems) = {
-            let served = self.volumes.served();
-            (served.outlines(), served.stores.len(), served.ways.targets.len(), served.ways.subsystems.len())
+            let served = self.volumes.lock_served();
+            (
+                served.brief_reports(),
+                served.stores.len(),
+                served.ways.targets.len(),
+                served.ways.subsystems.len(),
+            )
         };
-        add_standings(&mut volumes, &seen);
-        let problems = problems(&volumes, &seen);
+        add_volume_states(&mut volumes, &seen);
+        let problems = problem_reports(&volumes, &seen);
         let status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -42,12 +47,12 @@ impl Observe for Daemon {
             listeners: engine.listeners(),
             volumes: count,
             problems,
-            failed: volumes.iter().filter_map(failure).collect(),
+            failed: volumes.iter().filter_map(failure_report).collect(),
             targets,
             subsystems,
             sessions: seen.sessions.len(),
             connections: seen.connections.len(),
-            attachments: self.attachments.count(),
+            attachments: self.attachments.count_ready(),
             shards: seen.shards.len(),
             state: self.volumes.state.path().to_string_lossy().into_owned(),
         };
@@ -56,13 +61,13 @@ impl Observe for Daemon {
     }
 }
 
-fn add_standings(volumes: &mut [VolumeReport], seen: &EngineObservation) {
+fn add_volume_states(volumes: &mut [VolumeReport], seen: &EngineObservation) {
     let by_name: HashMap<&str, &VolumeStateReport> =
         seen.standings.iter().map(|standing| (standing.volume.as_str(), standing)).collect();
     for volume in volumes {
         let Some(standing) = by_name.get(volume.name.as_str()) else { continue };
         if volume.failed.is_none() && standing.sync_failed {
-            volume.failed = Some(IN_DOUBT.to_owned());
+            volume.failed = Some(SYNC_FAILED_REASON.to_owned());
         }
         volume.size_bytes = Some(standing.size_bytes);
         volume.read_only |= standing.backing_read_only;
@@ -71,7 +76,7 @@ fn add_standings(volumes: &mut [VolumeReport], seen: &EngineObservation) {
     }
 }
 
-fn problem(kind: &str, subject: &str, why: impl ToString, next: impl ToString) -> ProblemReport {
+fn problem_report(kind: &str, subject: &str, why: impl ToString, next: impl ToString) -> ProblemReport {
     ProblemReport {
         kind: kind.to_owned(),
         subject: subject.to_owned(),
@@ -80,39 +85,49 @@ fn problem(kind: &str, subject: &str, why: impl ToString, next: impl ToString) -
     }
 }
 
-fn failure(volume: &VolumeReport) -> Option<FailureReport> {
-    Some(FailureReport { volume: volume.name.clone(), why: volume.failed.clone()? })
+fn failure_report(volume: &VolumeReport) -> Option<FailedVolumeReport> {
+    Some(FailedVolumeReport { volume: volume.name.clone(), why: volume.failed.clone()? })
 }
 
 /// What is not as it should be, the worst first.
-fn problems(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<ProblemReport> {
-    let mut all: Vec<ProblemReport> = volumes.iter().filter_map(failed).collect();
+fn problem_reports(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<ProblemReport> {
+    let mut all: Vec<ProblemReport> = volumes.iter().filter_map(failed_volume_problem).collect();
     let standings = || volumes.iter().filter_map(|volume| volume.standing.as_ref());
     all.extend(standings().filter(|one| one.closed).map(|one| {
         let why = "blocked for all hosts: operations did not complete within the time-out of a change of reservations or paths";
-        problem(ProblemReport::VOLUME_CLOSED, &one.volume, why, "check its disk; it opens when they end")
+        problem_report(ProblemReport::VOLUME_CLOSED, &one.volume, why, "check its disk; it opens when they end")
     }));
     all.extend(standings().filter(|one| one.no_space).map(|one| {
         let next = "free space on the backing file system, or discard unused blocks from the hosts (fstrim)";
-        problem(ProblemReport::NO_SPACE, &one.volume, "writes fail because there is no space left", next)
+        problem_report(
+            ProblemReport::NO_SPACE,
+            &one.volume,
+            "writes fail because there is no space left",
+            next,
+        )
     }));
-    all.extend(standings().flat_map(|one| &one.paths).filter_map(shut_path));
+    all.extend(standings().flat_map(|one| &one.paths).filter_map(inaccessible_path_problem));
     let is_served = |name: &str| volumes.iter().any(|volume| volume.name == name);
     all.extend(seen.paths_down.iter().filter(|down| is_served(&down.volume)).map(|down| {
         let leg = down.leg.map_or_else(String::new, |leg| format!(" of leg {leg}"));
         let why = format!("path {}{leg} to it is down: {}", down.path, down.why);
-        problem(ProblemReport::REMOTE_PATH_DOWN, &down.volume, why, "check that machine and the network")
+        problem_report(
+            ProblemReport::REMOTE_PATH_DOWN,
+            &down.volume,
+            why,
+            "check that machine and the network",
+        )
     }));
-    all.extend(seen.shards.iter().filter_map(short_of_memory));
+    all.extend(seen.shards.iter().filter_map(memory_problem));
     all.extend(seen.delayed.iter().map(|from| {
         let why = "its logins are delayed: they failed to authenticate several times";
         let next = "compare its secret with the one configured here; the delay ends after 5 minutes without a failure";
-        problem(ProblemReport::HOST_BLOCKED, &from.to_string(), why, next)
+        problem_report(ProblemReport::HOST_BLOCKED, &from.to_string(), why, next)
     }));
     all
 }
 
-fn failed(volume: &VolumeReport) -> Option<ProblemReport> {
+fn failed_volume_problem(volume: &VolumeReport) -> Option<ProblemReport> {
     let why = volume.failed.as_ref()?;
     let in_doubt = volume.standing.as_ref().is_some_and(|standing| standing.sync_failed);
     let kind = if in_doubt { ProblemReport::SYNC_FAILED } else { ProblemReport::VOLUME_FAILED };
@@ -121,27 +136,27 @@ fn failed(volume: &VolumeReport) -> Option<ProblemReport> {
     } else {
         format!("`blockwire volume retry {0}`, or `blockwire volume delete {0}`", volume.name)
     };
-    Some(problem(kind, &volume.name, why, next))
+    Some(problem_report(kind, &volume.name, why, next))
 }
 
 /// A path that hosts cannot use.
-fn shut_path(path: &PathReport) -> Option<ProblemReport> {
+fn inaccessible_path_problem(path: &VolumePathReport) -> Option<ProblemReport> {
     if !matches!(path.state.as_str(), "inaccessible" | "persistent-loss") {
         return None;
     }
     let why = format!("its path by port {} ({}) is {}", path.port, path.protocol, path.state);
     let next = format!("`blockwire path set {} --port {} --state optimized`", path.volume, path.port);
-    Some(problem(ProblemReport::PATH_INACCESSIBLE, &path.volume, why, next))
+    Some(problem_report(ProblemReport::PATH_INACCESSIBLE, &path.volume, why, next))
 }
 
-fn short_of_memory(shard: &ShardReport) -> Option<ProblemReport> {
+fn memory_problem(shard: &ShardReport) -> Option<ProblemReport> {
     let free = shard.memory_bytes.saturating_sub(shard.memory_lent_bytes);
-    if shard.memory_bytes == 0 || free >= shard.memory_bytes / MEMORY_SHORT {
+    if shard.memory_bytes == 0 || free >= shard.memory_bytes / MEMORY_SHORT_DIVISOR {
         return None;
     }
     let why = format!("{free} of {} bytes of payload memory are free", shard.memory_bytes);
     let next = "raise `memory` in [limits], or look for hosts that do not read what they asked for (`connection list`)";
-    Some(problem(ProblemReport::MEMORY_SHORT, &format!("shard {}", shard.id), why, next))
+    Some(problem_report(ProblemReport::MEMORY_SHORT, &format!("shard {}", shard.id), why, next))
 }
 
 #[cfg(test)]
@@ -150,7 +165,7 @@ mod tests {
     use crate::DownPath;
 
     fn kinds(volumes: &[VolumeReport], seen: &EngineObservation) -> Vec<(String, String)> {
-        problems(volumes, seen).into_iter().map(|one| (one.kind, one.subject)).collect()
+        problem_reports(volumes, seen).into_iter().map(|one| (one.kind, one.subject)).collect()
     }
 
     fn volume(change: impl FnOnce(&mut VolumeStateReport)) -> VolumeReport {
@@ -161,7 +176,7 @@ mod tests {
 
     #[test]
     fn each_kind_of_problem_is_found_and_says_what_to_do() {
-        let path = |state: &str| PathReport {
+        let path = |state: &str| VolumePathReport {
             volume: "a".into(),
             port: 3,
             protocol: "nvme".into(),
@@ -171,7 +186,7 @@ mod tests {
             state: state.into(),
         };
         let mut sync_failed = volume(|one| one.sync_failed = true);
-        sync_failed.failed = Some(IN_DOUBT.into());
+        sync_failed.failed = Some(SYNC_FAILED_REASON.into());
         let failed =
             VolumeReport { name: "b".into(), failed: Some("gone".into()), ..VolumeReport::default() };
         for (volume, kind) in [
@@ -192,7 +207,7 @@ mod tests {
             delayed: vec!["192.0.2.7".parse().unwrap()],
             ..EngineObservation::default()
         };
-        let found = problems(&healthy, &seen);
+        let found = problem_reports(&healthy, &seen);
         assert_eq!(found.len(), 2);
         assert_eq!(found[0].kind, ProblemReport::REMOTE_PATH_DOWN);
         assert_eq!(
@@ -226,8 +241,8 @@ mod tests {
             accepts_exhausted: 0,
             disk_operations: 0,
         };
-        assert_eq!(short_of_memory(&shard(950)), None);
-        let short = short_of_memory(&shard(951)).unwrap();
+        assert_eq!(memory_problem(&shard(950)), None);
+        let short = memory_problem(&shard(951)).unwrap();
         assert_eq!((short.kind.as_str(), short.subject.as_str()), (ProblemReport::MEMORY_SHORT, "shard 1"));
     }
 }

@@ -6,11 +6,13 @@
 
 use std::fmt::Write as _;
 
-use super::{Daemon, Served, refused, unknown};
-use config::plan::{AuthMethod, DigestPolicy, Grant, Host, Limits, Origin, Plan, Protocol, Target, Volume};
+use super::{Daemon, ServedState, refusal_from_engine_error, unknown_name};
+use config::plan::{
+    AuthMethod, DaemonLimits, DigestPolicy, Host, Plan, Protocol, Target, TargetGrant, Volume, VolumeOrigin,
+};
 use control::{
-    Code, Refused,
-    report::{Setting, SettingsReport, TargetSwitchReport, line::LineReport},
+    RefusalCode, RequestRefusal,
+    report::{TargetSetting, TargetSettingsReport, TargetSwitchReport, line::LineReport},
 };
 
 /// Reads the daemon's files again, together with volumes that were created since.
@@ -18,10 +20,13 @@ pub type PlanReader = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>),
 
 impl Daemon {
     /// Starts stopped targets, and reads them again if they come from a file. `None`: the running ones; an empty list: all.
-    pub(super) fn start_targets(&self, names: Option<&[String]>) -> Result<Vec<TargetSwitchReport>, Refused> {
+    pub(super) fn start_targets(
+        &self,
+        names: Option<&[String]>,
+    ) -> Result<Vec<TargetSwitchReport>, RequestRefusal> {
         let _turn = self.volumes.lock_changes()?;
-        let (known, lines) = self.targets_again()?;
-        let mut ways = self.volumes.served().ways.clone();
+        let (known, lines) = self.reread_targets()?;
+        let mut ways = self.volumes.lock_served().ways.clone();
         let running: Vec<String> = ways.targets.iter().map(|target| target.name.clone()).collect();
         let names: Vec<String> = match names {
             None => running.clone(),
@@ -29,7 +34,7 @@ impl Daemon {
             Some(names) => {
                 let all = || known.iter().map(|target| target.name.as_str());
                 if let Some(name) = names.iter().find(|name| !all().any(|known| known == *name)) {
-                    return Err(unknown("target", name, all()));
+                    return Err(unknown_name("target", name, all()));
                 }
                 names.to_vec()
             }
@@ -50,8 +55,8 @@ impl Daemon {
             };
             done.push(TargetSwitchReport { target: name, done: what.to_owned() });
         }
-        self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
-        let mut served = self.volumes.served();
+        self.volumes.engine.set_exports(&ways).map_err(|why| refusal_from_engine_error(&why))?;
+        let mut served = self.volumes.lock_served();
         served.stopped.retain(|target| !ways.targets.iter().any(|other| other.name == target.name));
         served.ways = ways;
         if let Some(lines) = lines {
@@ -64,19 +69,19 @@ impl Daemon {
     }
 
     /// Stops targets: their sessions are asked to log out, and none can log in. An empty list: all.
-    pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<TargetSwitchReport>, Refused> {
+    pub(super) fn stop_targets(&self, names: &[String]) -> Result<Vec<TargetSwitchReport>, RequestRefusal> {
         let _turn = self.volumes.lock_changes()?;
         let (mut ways, before) = {
-            let served = self.volumes.served();
+            let served = self.volumes.lock_served();
             (served.ways.clone(), served.stopped.clone())
         };
         let all = || ways.targets.iter().chain(&before).map(|target| target.name.as_str());
         if let Some(name) = names.iter().find(|name| !all().any(|known| known == *name)) {
-            return Err(unknown("target", name, all()));
+            return Err(unknown_name("target", name, all()));
         }
         let is_meant = |target: &Target| names.is_empty() || names.contains(&target.name);
         let stopped: Vec<Target> = ways.targets.extract_if(.., |target| is_meant(target)).collect();
-        self.volumes.engine.set_ways(&ways).map_err(|why| refused(&why))?;
+        self.volumes.engine.set_exports(&ways).map_err(|why| refusal_from_engine_error(&why))?;
         let report = |target: &Target, done: &str| TargetSwitchReport {
             target: target.name.clone(),
             done: done.to_owned(),
@@ -87,60 +92,66 @@ impl Daemon {
         for target in &stopped {
             tracing::info!(target = target.name, done = "stopped", "target");
         }
-        let mut served = self.volumes.served();
+        let mut served = self.volumes.lock_served();
         served.ways = ways;
         served.stopped.extend(stopped);
         Ok(done)
     }
 
     /// The targets according to their file, or the current ones without a file.
-    fn targets_again(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), Refused> {
+    fn reread_targets(&self) -> Result<(Vec<Target>, Option<Vec<LineReport>>), RequestRefusal> {
         let (known, created) = {
-            let served = self.volumes.served();
+            let served = self.volumes.lock_served();
             let volumes = served.stores.iter().map(|store| &store.volume);
-            let created = volumes.filter(|volume| volume.origin == Origin::Created).cloned().collect();
+            let created = volumes.filter(|volume| volume.origin == VolumeOrigin::Created).cloned().collect();
             (served.ways.targets.iter().chain(&served.stopped).cloned().collect(), created)
         };
         let Some(again) = &self.again else { return Ok((known, None)) };
-        let (plan, lines) = again(created).map_err(|why| Refused::new(Code::Invalid, why))?;
-        if let Some(what) = difference(&self.volumes.plan(), &plan) {
+        let (plan, lines) = again(created).map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
+        if let Some(what) = unappliable_difference(&self.volumes.plan(), &plan) {
             let why = format!(
                 "{what} changed in the file since the daemon read it: stop it (`blockwire stop`) and start it again; \
                  initiators reconnect automatically"
             );
-            return Err(Refused::new(Code::Conflict, why));
+            return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
         Ok((plan.ways.targets, Some(lines)))
     }
 
     /// Ends a session at once; its initiator may log in again.
-    pub(super) fn end_session(&self, id: u64) -> Result<(), Refused> {
-        let sessions = self.volumes.engine.sessions().map_err(|why| refused(&why))?;
+    pub(super) fn end_session(&self, id: u64) -> Result<(), RequestRefusal> {
+        let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
         let is_it = |session: &&control::report::SessionReport| {
             session.id == id && session.protocol == Protocol::Iscsi.as_str()
         };
         let Some(session) = sessions.iter().find(is_it) else {
-            return Err(Refused::new(Code::NotFound, format!("there is no iSCSI session {id:#x}")));
+            return Err(RequestRefusal::new(
+                RefusalCode::NotFound,
+                format!("there is no iSCSI session {id:#x}"),
+            ));
         };
-        self.volumes.engine.end_session(id, session.shard).map_err(|why| refused(&why))?;
+        self.volumes.engine.end_session(id, session.shard).map_err(|why| refusal_from_engine_error(&why))?;
         tracing::info!(session = id, initiator = session.initiator, "session dropped");
         Ok(())
     }
 
     /// The settings of targets, in the syntax of `chiscsi.conf`. An empty list: all.
-    pub(super) fn settings(&self, names: &[String]) -> Result<Vec<SettingsReport>, Refused> {
-        let served = self.volumes.served();
+    pub(super) fn target_settings(
+        &self,
+        names: &[String],
+    ) -> Result<Vec<TargetSettingsReport>, RequestRefusal> {
+        let served = self.volumes.lock_served();
         let all = || served.ways.targets.iter().chain(&served.stopped);
         if let Some(name) = names.iter().find(|name| !all().any(|target| target.name == **name)) {
-            return Err(unknown("target", name, all().map(|target| target.name.as_str())));
+            return Err(unknown_name("target", name, all().map(|target| target.name.as_str())));
         }
         let meant = all().filter(|target| names.is_empty() || names.contains(&target.name));
-        Ok(meant.map(|target| self.settings_of(target, &served)).collect())
+        Ok(meant.map(|target| self.target_settings_report(target, &served)).collect())
     }
 
-    fn settings_of(&self, target: &Target, served: &Served) -> SettingsReport {
+    fn target_settings_report(&self, target: &Target, served: &ServedState) -> TargetSettingsReport {
         let mut settings = Vec::new();
-        let mut say = |key: &str, value: String| settings.push(Setting { key: key.to_owned(), value });
+        let mut say = |key: &str, value: String| settings.push(TargetSetting { key: key.to_owned(), value });
         say("TargetName", target.name.clone());
         if let Some(alias) = &target.alias {
             say("TargetAlias", alias.clone());
@@ -163,33 +174,33 @@ impl Daemon {
         }
         let terms = &target.negotiation;
         say("MaxConnections", terms.max_connections.to_string());
-        say("InitialR2T", yes(terms.initial_r2t));
-        say("ImmediateData", yes(terms.immediate_data));
+        say("InitialR2T", yes_or_no(terms.initial_r2t));
+        say("ImmediateData", yes_or_no(terms.immediate_data));
         say("FirstBurstLength", terms.first_burst.to_string());
         say("MaxBurstLength", terms.max_burst.to_string());
         say("MaxOutstandingR2T", terms.max_outstanding_r2t.to_string());
         say("MaxRecvDataSegmentLength", terms.max_receive.to_string());
-        say("HeaderDigest", digest(terms.header_digest).to_owned());
-        say("DataDigest", digest(terms.data_digest).to_owned());
+        say("HeaderDigest", digest_word(terms.header_digest).to_owned());
+        say("DataDigest", digest_word(terms.data_digest).to_owned());
         say("TargetSessionMaxCmd", target.commands.to_string());
-        self.proofs(target, &mut say);
-        say("ACL_Enable", yes(!target.open));
-        for host in self.volumes.plan().hosts.iter().filter(|host| host.speaks_iscsi()) {
-            if let Some(grant) = host.grant(&target.name) {
-                say("ACL", acl(host, grant));
+        self.push_chap_settings(target, &mut say);
+        say("ACL_Enable", yes_or_no(!target.open));
+        for host in self.volumes.plan().hosts.iter().filter(|host| host.may_use_iscsi()) {
+            if let Some(grant) = host.target_grant(&target.name) {
+                say("ACL", acl_line(host, grant));
             }
         }
         let is_active = served.ways.targets.iter().any(|other| other.name == target.name);
-        SettingsReport { target: target.name.clone(), is_active, settings }
+        TargetSettingsReport { target: target.name.clone(), is_active, settings }
     }
 
-    fn proofs(&self, target: &Target, say: &mut impl FnMut(&str, String)) {
+    fn push_chap_settings(&self, target: &Target, say: &mut impl FnMut(&str, String)) {
         let plan = self.volumes.plan();
-        let (auth, own) = (&plan.auth, plan.auth.common(target));
+        let (auth, own) = (&plan.auth, plan.auth.shared_credentials(target));
         if own.is_empty() {
             return say("AuthMethod", "None".to_owned());
         }
-        let is_optional = auth.methods_of(target).contains(&AuthMethod::None);
+        let is_optional = auth.target_methods(target).contains(&AuthMethod::None);
         say("AuthMethod", if is_optional { "None,CHAP" } else { "CHAP" }.to_owned());
         say("Auth_CHAP_Policy", if auth.demands_mutual(target) { "Mutual" } else { "Oneway" }.to_owned());
         for one in own {
@@ -201,11 +212,11 @@ impl Daemon {
     }
 }
 
-fn yes(is: bool) -> String {
+fn yes_or_no(is: bool) -> String {
     if is { "Yes" } else { "No" }.to_owned()
 }
 
-fn digest(policy: DigestPolicy) -> &'static str {
+fn digest_word(policy: DigestPolicy) -> &'static str {
     match policy {
         DigestPolicy::Off => "None",
         DigestPolicy::Allow => "None,CRC32C",
@@ -214,7 +225,7 @@ fn digest(policy: DigestPolicy) -> &'static str {
 }
 
 /// A host's grant as a line of an access list.
-fn acl(host: &Host, grant: &Grant) -> String {
+fn acl_line(host: &Host, grant: &TargetGrant) -> String {
     let mut parts = Vec::new();
     if !host.iqns.is_empty() {
         parts.push(format!("iname={}", host.iqns.join(",")));
@@ -242,9 +253,9 @@ fn acl(host: &Host, grant: &Grant) -> String {
 }
 
 /// A difference between two plans that cannot be applied while the daemon runs.
-fn difference(old: &Plan, new: &Plan) -> Option<&'static str> {
-    fn configured(plan: &Plan) -> Vec<&Volume> {
-        plan.volumes.iter().filter(|volume| volume.origin == Origin::Configured).collect()
+fn unappliable_difference(old: &Plan, new: &Plan) -> Option<&'static str> {
+    fn configured_volumes(plan: &Plan) -> Vec<&Volume> {
+        plan.volumes.iter().filter(|volume| volume.origin == VolumeOrigin::Configured).collect()
     }
     let host = |host: &Host| {
         (host.name.clone(), host.iqns.clone(), host.sources.clone(), host.chap.clone(), host.grants.clone())
@@ -252,13 +263,13 @@ fn difference(old: &Plan, new: &Plan) -> Option<&'static str> {
     let hosts = |plan: &Plan| plan.hosts.iter().map(host).collect::<Vec<_>>();
     if old.portals != new.portals {
         Some("an address or tag (PortalGroup)")
-    } else if configured(old) != configured(new) {
+    } else if configured_volumes(old) != configured_volumes(new) {
         Some("a device (TargetDevice)")
     } else if hosts(old) != hosts(new) {
         Some("an access list (ACL)")
     } else if old.auth.discovery != new.auth.discovery || old.auth.mutual != new.auth.mutual {
         Some("how initiators authenticate for discovery (DISC_Auth...)")
-    } else if old.limits != (Limits { memory: old.limits.memory, ..new.limits.clone() }) {
+    } else if old.limits != (DaemonLimits { memory: old.limits.memory, ..new.limits.clone() }) {
         // Memory stays as it is: windows grow as far as it has room.
         Some("a limit (iscsi_login_complete_time)")
     } else if old.placement != new.placement {

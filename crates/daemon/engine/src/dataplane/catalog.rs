@@ -9,20 +9,20 @@ use std::{
 };
 
 use shard::Exports;
-use volume::{PortRenumbering, Shared, VolumeId};
+use volume::{PortRenumbering, SharedGateState, VolumeId};
 
 use super::{
-    exports::{FixedSettings, KnownVolume},
+    exports::{FixedSettings, VolumeExportInfo},
     medium::Medium,
 };
 use crate::{
     EngineError,
-    state::{StateDir, target_ports::TargetPorts},
+    state::{StateDir, target_ports::TargetPortNumbers},
     store::Store,
 };
 use config::{
     name::VolumeName,
-    plan::{ServedNames, Target},
+    plan::{ExportPlan, Target},
 };
 
 /// What is served now.
@@ -35,11 +35,11 @@ pub struct Catalog {
     /// How many numbers were given.
     given: u32,
     /// What leads to them.
-    pub ways: ServedNames,
+    pub ways: ExportPlan,
     /// Targets that led to them and are stopped: the states of their paths are set all the same.
     pub stopped: Vec<Target>,
     /// The numbers of the ports of targets.
-    pub target_ports: TargetPorts,
+    pub target_ports: TargetPortNumbers,
     /// How often exports were made of it: each makes hosts read the discovery log again.
     pub generation: u64,
 }
@@ -56,12 +56,12 @@ pub struct CatalogVolume {
     /// Its identity.
     pub uuid: volume::Uuid,
     /// What its gates share.
-    pub shared: Shared,
+    pub shared: SharedGateState,
 }
 
 impl CatalogVolume {
     /// The entry of an open volume.
-    pub fn of(store: &Store, medium: Medium, shared: Shared) -> Self {
+    pub fn of(store: &Store, medium: Medium, shared: SharedGateState) -> Self {
         CatalogVolume {
             name: store.volume.name.clone(),
             medium,
@@ -74,12 +74,12 @@ impl CatalogVolume {
 
 impl Catalog {
     /// No volume yet, and these ways.
-    pub fn of(ways: ServedNames, target_ports: TargetPorts) -> Self {
+    pub fn of(ways: ExportPlan, target_ports: TargetPortNumbers) -> Self {
         Catalog { ways, target_ports, ..Catalog::default() }
     }
 
     /// Other ways lead to the volumes from now on.
-    pub fn change_ways(&mut self, ways: ServedNames) {
+    pub fn set_exports(&mut self, ways: ExportPlan) {
         let stays = |one: &Target| ways.targets.iter().any(|other| other.name == one.name);
         self.stopped.extend(std::mem::replace(&mut self.ways, ways.clone()).targets);
         self.stopped.retain(|one| !stays(one));
@@ -88,7 +88,9 @@ impl Catalog {
     /// Numbers the ports of targets that came, durably.
     pub fn number_ports(&mut self, frame: &FixedSettings, state: &StateDir) -> Result<(), EngineError> {
         let targets = &self.ways.targets;
-        self.target_ports.give_durably(targets, frame.numbers(), state).map_err(EngineError::Unsupported)
+        self.target_ports
+            .assign_durably(targets, frame.port_numbers(), state)
+            .map_err(EngineError::Unsupported)
     }
 
     /// The volume of that name.
@@ -97,33 +99,33 @@ impl Catalog {
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn renumber_ports(&self, volume: &VolumeName, frame: &FixedSettings) -> PortRenumbering {
-        self.target_ports.split(&self.ways.targets, volume, frame.numbers())
+    pub fn port_renumbering(&self, volume: &VolumeName, frame: &FixedSettings) -> PortRenumbering {
+        self.target_ports.renumbering_for(&self.ways.targets, volume, frame.port_numbers())
     }
 
     /// What the exports say of a volume.
-    pub fn known(&self, name: &VolumeName) -> Option<KnownVolume> {
+    pub fn known(&self, name: &VolumeName) -> Option<VolumeExportInfo> {
         let (id, entry) = self.find(name.as_str())?;
-        Some(KnownVolume { id, read_only: entry.read_only, uuid: entry.uuid })
+        Some(VolumeExportInfo { id, read_only: entry.read_only, uuid: entry.uuid })
     }
 
     /// What the shards are to know.
-    pub fn exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
+    pub fn build_exports(&mut self, frame: &FixedSettings) -> Arc<Exports> {
         self.generation += 1;
         let number = |name: &VolumeName| self.known(name);
-        Arc::new(frame.exports(&self.ways, &self.target_ports, self.generation, number))
+        Arc::new(frame.build_exports(&self.ways, &self.target_ports, self.generation, number))
     }
 
     /// The volume of that name that is on its way out.
-    pub fn leaver(&self, name: &str) -> Option<VolumeId> {
+    pub fn leaving_volume(&self, name: &str) -> Option<VolumeId> {
         let mut leaving = self.leaving.iter();
         leaving.find(|(_, entry)| entry.name.as_str() == name).map(|(id, _)| *id)
     }
 
     /// A number that no volume ever had; `None` after four billion volumes.
-    pub fn give(&mut self) -> Option<VolumeId> {
+    pub fn allocate_id(&mut self) -> Option<VolumeId> {
         let taken: BTreeSet<u32> =
-            self.volumes.keys().chain(self.leaving.keys()).map(|id| id.place()).collect();
+            self.volumes.keys().chain(self.leaving.keys()).map(|id| id.table_slot()).collect();
         let place = (0..=u32::MAX).find(|place| !taken.contains(place))?;
         let life = self.given;
         self.given = life.checked_add(1)?;
@@ -135,11 +137,11 @@ impl Catalog {
 mod tests {
     use super::*;
     use crate::{
-        dataplane::notes::Notes,
+        dataplane::sync_failures::SyncFailureNotes,
         state::{StateDir, identity::Identities},
     };
     use config::{
-        plan::{Origin, Volume},
+        plan::{Volume, VolumeOrigin},
         spec,
     };
 
@@ -147,38 +149,41 @@ mod tests {
         let volume = Volume {
             name: VolumeName::parse(name).unwrap(),
             spec: spec::parse("null:1M").unwrap(),
-            origin: Origin::Created,
+            origin: VolumeOrigin::Created,
         };
         let store = Store::open(&volume, &mut Identities::default(), [].iter()).unwrap();
         let root = tempfile::tempdir().unwrap();
-        let (notes, _) = Notes::of(Arc::new(StateDir::open(root.path()).unwrap()));
+        let (notes, _) = SyncFailureNotes::of(Arc::new(StateDir::open(root.path()).unwrap()));
         let medium = Medium::of(&store, &[None], 1, (&notes, VolumeId::new(0, 0))).unwrap();
-        CatalogVolume::of(&store, medium, Shared::new(1))
+        CatalogVolume::of(&store, medium, SharedGateState::new(1))
     }
 
     #[test]
     fn no_number_is_given_twice_and_no_place_while_its_volume_leaves() {
         let mut catalog = Catalog::default();
         let mut seen = BTreeSet::new();
-        let a = catalog.give().unwrap();
+        let a = catalog.allocate_id().unwrap();
         catalog.volumes.insert(a, entry("a"));
-        let b = catalog.give().unwrap();
-        assert_eq!((a.place(), b.place()), (0, 1));
+        let b = catalog.allocate_id().unwrap();
+        assert_eq!((a.table_slot(), b.table_slot()), (0, 1));
         // The delete of the first one failed: it is not served, and its operations are out.
         let left = catalog.volumes.remove(&a).unwrap();
         catalog.leaving.insert(a, left);
-        assert_eq!(catalog.leaver("a"), Some(a));
+        assert_eq!(catalog.leaving_volume("a"), Some(a));
         assert!(catalog.find("a").is_none());
         seen.extend([a, b]);
         for _ in 0..5 {
-            let next = catalog.give().unwrap();
-            assert_ne!(next.place(), a.place(), "somebody may still hold what is there");
+            let next = catalog.allocate_id().unwrap();
+            assert_ne!(next.table_slot(), a.table_slot(), "somebody may still hold what is there");
             assert!(seen.insert(next), "{next:?}");
         }
         catalog.leaving.clear();
-        let next = catalog.give().unwrap();
-        assert!(next.place() == a.place() && seen.insert(next), "the place is free, the number is new");
+        let next = catalog.allocate_id().unwrap();
+        assert!(
+            next.table_slot() == a.table_slot() && seen.insert(next),
+            "the place is free, the number is new"
+        );
         catalog.given = u32::MAX;
-        assert_eq!(catalog.give(), None);
+        assert_eq!(catalog.allocate_id(), None);
     }
 }

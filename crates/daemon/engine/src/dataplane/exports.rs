@@ -7,7 +7,7 @@ use std::{
 
 use endpoint::{ListenerId, ShardId};
 use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
-use scsi_server::Product;
+use scsi_server::InquiryProduct;
 use shard::{
     AdmissionLimits, Exports, InitiatorRule, LunExport, LunMask, PlacementReason, Redirect, SESSIONS_MAX,
     TargetExport,
@@ -17,15 +17,17 @@ use volume::{PortId, VolumeId};
 use super::{generated_psks::GeneratedPsks, login};
 use crate::{
     EngineError,
-    state::{StateDir, StateError, ports::PortNumbers, serials::Serials, target_ports::TargetPorts},
+    state::{
+        StateDir, StateError, ports::PortNumbers, serials::SerialNumbers, target_ports::TargetPortNumbers,
+    },
 };
 use config::{
     difference,
     name::VolumeName,
     network,
     plan::{
-        Auth, CoreChoice, Grant, Host, Limits, Placement, Plan, Portal, Protocol, Referral, ServedNames,
-        Target,
+        Auth, ConnectionPlacement, CoreChoice, DaemonLimits, ExportPlan, Host, Plan, Portal, Protocol,
+        Referral, Target, TargetGrant,
     },
 };
 
@@ -42,24 +44,24 @@ pub struct FixedSettings {
     next_listener: u32,
     hosts: Vec<Host>,
     auth: Auth,
-    limits: Limits,
+    limits: DaemonLimits,
     referrals: Vec<Referral>,
     /// With the shards that the cores are.
-    placement: Vec<(Placement, Arc<[ShardId]>)>,
+    placement: Vec<(ConnectionPlacement, Arc<[ShardId]>)>,
     /// The daemon's cores, in shard order.
     cores: Arc<[u32]>,
     ports: Vec<(Protocol, u16)>,
     /// The numbers of the groups' ports.
     numbers: PortNumbers,
     /// The serial numbers of subsystems that were given one.
-    pub(super) serials: Serials,
+    pub(super) serials: SerialNumbers,
     /// PSKs that hosts have generated.
     generated: GeneratedPsks,
 }
 
 /// What the exports say of a volume.
 #[derive(Clone, Copy, Debug)]
-pub struct KnownVolume {
+pub struct VolumeExportInfo {
     /// Its number.
     pub id: VolumeId,
     /// Write-protected by the configuration.
@@ -79,7 +81,7 @@ impl FixedSettings {
         FixedSettings {
             ports,
             numbers: PortNumbers::default(),
-            serials: Serials::default(),
+            serials: SerialNumbers::default(),
             generated: GeneratedPsks::default(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
@@ -140,31 +142,39 @@ impl FixedSettings {
     /// Numbers for ports that have none, which nothing records: to look at what would be.
     pub fn number_ports_for_review(&mut self, before: &FixedSettings, last: u16) -> Result<(), EngineError> {
         self.numbers = before.numbers.clone();
-        self.numbers.give(&self.ports, last).map(drop).map_err(EngineError::Unsupported)
+        self.numbers.assign(&self.ports, last).map(drop).map_err(EngineError::Unsupported)
     }
 
     /// Gives every port the number that it had before, and new ones numbers that none ever had, durably. The numbers of
     /// the ports of targets are returned.
-    pub fn number_ports(&mut self, state: &StateDir, targets: &[Target]) -> Result<TargetPorts, EngineError> {
+    pub fn number_ports(
+        &mut self,
+        state: &StateDir,
+        targets: &[Target],
+    ) -> Result<TargetPortNumbers, EngineError> {
         let failed = |why: StateError| EngineError::Start(why.to_string());
         let mut numbers = PortNumbers::load(state).map_err(failed)?;
-        let mut target_ports = TargetPorts::load(state).map_err(failed)?;
-        if numbers.give(&self.ports, target_ports.last()).map_err(EngineError::Start)? {
+        let mut target_ports = TargetPortNumbers::load(state).map_err(failed)?;
+        if numbers.assign(&self.ports, target_ports.highest()).map_err(EngineError::Start)? {
             numbers.save(state).map_err(failed)?;
         }
-        target_ports.give_durably(targets, &numbers, state).map_err(EngineError::Start)?;
+        target_ports.assign_durably(targets, &numbers, state).map_err(EngineError::Start)?;
         self.numbers = numbers;
         Ok(target_ports)
     }
 
     /// The numbers of the groups' ports.
-    pub fn numbers(&self) -> &PortNumbers {
+    pub fn port_numbers(&self) -> &PortNumbers {
         &self.numbers
     }
 
     /// Finds the shards of the cores that rules name: `cores` are those of the daemon, in shard order; the
     /// daemon has one shard at least.
-    pub fn place(&mut self, rules: &[Placement], cores: &[usize]) -> Result<(), String> {
+    pub fn resolve_placement(
+        &mut self,
+        rules: &[ConnectionPlacement],
+        cores: &[usize],
+    ) -> Result<(), String> {
         self.cores = cores.iter().map(|core| *core as u32).collect();
         let all = 0..cores.len().max(1) as u16;
         for (at, rule) in rules.iter().enumerate() {
@@ -188,7 +198,7 @@ impl FixedSettings {
     }
 
     /// What a report says of how a core was chosen.
-    pub fn placed(&self, placed: shard::PlacementOutcome) -> String {
+    pub fn placement_text(&self, placed: shard::PlacementOutcome) -> String {
         let how = match placed.choice {
             PlacementReason::LeastLoaded => "least loaded",
             PlacementReason::Random => "random",
@@ -208,16 +218,16 @@ impl FixedSettings {
         format!("rule {}: cores {cores}, {how}", at + 1)
     }
 
-    fn placement_rules(&self, ways: &ServedNames) -> Vec<shard::PlacementRule> {
-        let rule = |(rule, shards): &(Placement, Arc<[ShardId]>)| shard::PlacementRule {
+    fn placement_rules(&self, ways: &ExportPlan) -> Vec<shard::PlacementRule> {
+        let rule = |(rule, shards): &(ConnectionPlacement, Arc<[ShardId]>)| shard::PlacementRule {
             listeners: rule
                 .portals
                 .as_ref()
                 .map(|portals| portals.iter().filter_map(|at| self.listener(*at)).collect()),
-            sources: rule.sources.iter().map(network).collect(),
+            sources: rule.sources.iter().map(to_shard_network).collect(),
             peers: rule.peers.as_ref().map(|peers| peers.iter().map(|name| name.as_str().into()).collect()),
             when: rule.when.clone(),
-            destinations: rule.volume.as_ref().map(|volume| ways.leading_to(volume.as_str())),
+            destinations: rule.volume.as_ref().map(|volume| ways.names_exporting(volume.as_str())),
             shards: shards.clone(),
             bind: match rule.bind {
                 CoreChoice::Balanced => shard::PlacementPolicy::Balanced,
@@ -242,7 +252,7 @@ impl FixedSettings {
     }
 
     /// Limits of the whole daemon.
-    pub fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &DaemonLimits {
         &self.limits
     }
 
@@ -257,12 +267,12 @@ impl FixedSettings {
     }
 
     /// Other discovery services.
-    pub fn referred(&self) -> &[Referral] {
+    pub fn configured_referrals(&self) -> &[Referral] {
         &self.referrals
     }
 
     /// The DH-HMAC-CHAP secret of hosts that have none of their own.
-    pub fn common_key(&self) -> Option<&Arc<nvme::auth::Secret>> {
+    pub fn shared_dhchap_secret(&self) -> Option<&Arc<nvme::auth::DhchapSecret>> {
         self.auth.dhchap.as_ref()
     }
 
@@ -272,12 +282,12 @@ impl FixedSettings {
     }
 
     /// The exports that `ways` stand for; `number` knows the volumes.
-    pub fn exports(
+    pub fn build_exports(
         &self,
-        ways: &ServedNames,
-        target_ports: &TargetPorts,
+        ways: &ExportPlan,
+        target_ports: &TargetPortNumbers,
         generation: u64,
-        number: impl Fn(&VolumeName) -> Option<KnownVolume>,
+        number: impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
     ) -> Exports {
         let portal = |(at, portal): (usize, &Portal)| {
             let listener = self.listener(at).filter(|_| portal.protocol == Protocol::Iscsi);
@@ -285,18 +295,22 @@ impl FixedSettings {
                 listener,
                 address: portal.address,
                 group: portal.tag,
-                port: self.port(Protocol::Iscsi, portal.tag),
+                port: self.port_id(Protocol::Iscsi, portal.tag),
             })
         };
         Exports {
             portals: self.portals.iter().enumerate().filter_map(portal).collect(),
-            targets: ways.targets.iter().map(|target| self.target(target, target_ports, &number)).collect(),
+            targets: ways
+                .targets
+                .iter()
+                .map(|target| self.build_target(target, target_ports, &number))
+                .collect(),
             discovery_auth: login::discovery_policy(&self.auth),
-            nvme: self.nvme(&ways.subsystems, &number, generation),
+            nvme: self.nvme_exports(&ways.subsystems, &number, generation),
             admission: AdmissionLimits {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
-                logins: crate::descriptors::logins(self.cores.len()),
+                logins: crate::descriptors::pending_logins_max(self.cores.len()),
             },
             placement: self.placement_rules(ways),
             cores: self.cores.clone(),
@@ -305,52 +319,56 @@ impl FixedSettings {
 
     /// The host that an initiator is, if one lets it in to this target from one address to one of ours;
     /// the same conditions decide at login.
-    pub fn host(&self, initiator: &str, ends: (IpAddr, IpAddr), target: &str) -> Option<&Host> {
-        self.hosts.iter().filter(|host| host.speaks_iscsi()).find(|host| {
-            host.grant(target).is_some_and(|grant| {
+    pub fn matching_host(&self, initiator: &str, ends: (IpAddr, IpAddr), target: &str) -> Option<&Host> {
+        self.hosts.iter().filter(|host| host.may_use_iscsi()).find(|host| {
+            host.target_grant(target).is_some_and(|grant| {
                 let rule = InitiatorRule {
                     initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
-                    sources: host.sources.iter().map(network).collect(),
+                    sources: host.sources.iter().map(to_shard_network).collect(),
                     locals: grant.locals.clone(),
                     auth: AuthPolicy::None,
                     luns: LunMask::All { read_only: true },
                 };
-                rule.fits(initiator, ends.0, ends.1)
+                rule.matches(initiator, ends.0, ends.1)
             })
         })
     }
 
     /// Portal groups of each protocol, ascending, those of iSCSI first.
-    pub fn ports(&self) -> &[(Protocol, u16)] {
+    pub fn portal_groups(&self) -> &[(Protocol, u16)] {
         &self.ports
     }
 
     /// The number of a group's port: relative target port, or NVMe port. Where nothing was recorded
-    /// ([`FixedSettings::number_ports`]), they count from 1 over [`FixedSettings::ports`].
-    pub fn port(&self, protocol: Protocol, tag: u16) -> PortId {
+    /// ([`FixedSettings::number_ports`]), they count from 1 over its portals.
+    pub fn port_id(&self, protocol: Protocol, tag: u16) -> PortId {
         let rank = || self.ports.iter().filter(|port| **port < (protocol, tag)).count() as u16 + 1;
-        PortId(self.numbers.of(protocol, tag).unwrap_or_else(rank))
+        PortId(self.numbers.number_of(protocol, tag).unwrap_or_else(rank))
     }
 
     /// The greatest number that a port has or had.
-    pub fn last_port(&self) -> u16 {
-        self.numbers.last().max(self.ports.len() as u16)
+    pub fn highest_port(&self) -> u16 {
+        self.numbers.highest().max(self.ports.len() as u16)
     }
 
-    fn target(
+    fn build_target(
         &self,
         target: &Target,
-        target_ports: &TargetPorts,
-        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
+        target_ports: &TargetPortNumbers,
+        number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
     ) -> TargetExport {
         let port = |&group: &u16| {
-            let port = target_ports.of(target, group, &self.numbers)?;
+            let port = target_ports.number_of(target, group, &self.numbers)?;
             Some(shard::TargetPort { port: PortId(port), portal_group: group })
         };
         let lun = |lun: &config::plan::Lun| {
             let known = number(&lun.volume);
             let read_only = lun.read_only || known.is_some_and(|known| known.read_only);
-            LunExport { lun: lun.lun, volume: known.map_or(VolumeId::AWAY, |known| known.id), read_only }
+            LunExport {
+                lun: lun.lun,
+                volume: known.map_or(VolumeId::UNAVAILABLE, |known| known.id),
+                read_only,
+            }
         };
         let mut luns: Vec<LunExport> = target.luns.iter().map(lun).collect();
         luns.sort_by_key(|lun| lun.lun);
@@ -363,16 +381,16 @@ impl FixedSettings {
                 .listeners
                 .as_ref()
                 .map(|portals| portals.iter().filter_map(|at| self.listener(*at)).collect()),
-            is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::AWAY),
+            is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::UNAVAILABLE),
             luns,
-            rules: self.rules(target),
-            product: Arc::new(Product {
+            rules: self.initiator_rules(target),
+            product: Arc::new(InquiryProduct {
                 vendor: target.inquiry.vendor.clone(),
                 product: target.inquiry.product.clone(),
-                revision: revision(),
+                revision: product_revision(),
             }),
             explicit_alua: target.explicit_alua,
-            negotiation: login::limits(&target.negotiation),
+            negotiation: login::negotiation_limits(&target.negotiation),
             limits: SessionLimits {
                 commands: target.commands,
                 nop_interval: Some(self.limits.nop_interval).filter(|interval| !interval.is_zero()),
@@ -394,10 +412,11 @@ impl FixedSettings {
         }
     }
 
-    fn rules(&self, target: &Target) -> Vec<InitiatorRule> {
-        let hosts = self.hosts.iter().filter(|host| host.speaks_iscsi());
-        let mut rules: Vec<InitiatorRule> =
-            hosts.filter_map(|host| Some(self.rule(target, host, host.grant(&target.name)?))).collect();
+    fn initiator_rules(&self, target: &Target) -> Vec<InitiatorRule> {
+        let hosts = self.hosts.iter().filter(|host| host.may_use_iscsi());
+        let mut rules: Vec<InitiatorRule> = hosts
+            .filter_map(|host| Some(self.initiator_rule(target, host, host.target_grant(&target.name)?)))
+            .collect();
         if target.open {
             rules.push(InitiatorRule {
                 initiators: Vec::new(),
@@ -410,10 +429,10 @@ impl FixedSettings {
         rules
     }
 
-    fn rule(&self, target: &Target, host: &Host, grant: &Grant) -> InitiatorRule {
+    fn initiator_rule(&self, target: &Target, host: &Host, grant: &TargetGrant) -> InitiatorRule {
         InitiatorRule {
             initiators: host.iqns.iter().map(|iqn| iqn.as_str().into()).collect(),
-            sources: host.sources.iter().map(network).collect(),
+            sources: host.sources.iter().map(to_shard_network).collect(),
             locals: grant.locals.clone(),
             auth: login::target_policy(&self.auth, target, &host.chap),
             luns: match &grant.luns {
@@ -427,12 +446,12 @@ impl FixedSettings {
 }
 
 /// A network of an access list.
-pub fn network(network: &network::Network) -> shard::Network {
+pub fn to_shard_network(network: &network::Network) -> shard::Network {
     shard::Network { address: network.address(), prefix: network.prefix() }
 }
 
 /// PRODUCT REVISION LEVEL: major and minor version, at most 4 characters.
-pub fn revision() -> String {
+pub fn product_revision() -> String {
     let revision = concat!(env!("CARGO_PKG_VERSION_MAJOR"), ".", env!("CARGO_PKG_VERSION_MINOR"));
     revision.chars().take(4).collect()
 }
@@ -440,45 +459,57 @@ pub fn revision() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example::example;
+    use crate::example::example_plan;
 
     #[test]
     fn rules_of_placement_name_shards_and_what_leads_to_a_volume() {
-        let mut plan = example();
+        let mut plan = example_plan();
         let volume = plan.volumes[0].name.clone();
-        let named = Placement { cores: vec![7, 2], volume: Some(volume.clone()), ..Placement::default() };
-        plan.placement = vec![named, Placement { bind: CoreChoice::Random, ..Placement::default() }];
+        let named = ConnectionPlacement {
+            cores: vec![7, 2],
+            volume: Some(volume.clone()),
+            ..ConnectionPlacement::default()
+        };
+        plan.placement =
+            vec![named, ConnectionPlacement { bind: CoreChoice::Random, ..ConnectionPlacement::default() }];
         let mut frame = FixedSettings::of(&plan);
-        frame.place(&plan.placement, &[2, 5, 7]).unwrap();
+        frame.resolve_placement(&plan.placement, &[2, 5, 7]).unwrap();
         let rules = frame.placement_rules(&plan.ways);
         assert_eq!(*rules[0].shards, [ShardId(2), ShardId(0)]);
         let leading = rules[0].destinations.as_ref().unwrap();
-        assert!(!leading.is_empty() && leading.iter().all(|name| plan.ways.lead(name, volume.as_str())));
+        assert!(
+            !leading.is_empty() && leading.iter().all(|name| plan.ways.exports_volume(name, volume.as_str()))
+        );
         assert_eq!((rules[1].shards.len(), rules[1].destinations.as_ref()), (3, None));
-        let placed = |rule, choice| frame.placed(shard::PlacementOutcome { rule, choice });
+        let placed = |rule, choice| frame.placement_text(shard::PlacementOutcome { rule, choice });
         assert_eq!(placed(Some(0), PlacementReason::LeastLoaded), "rule 1: cores 7,2, least loaded");
         assert_eq!(placed(None, PlacementReason::Queue), "all cores, its network queue's");
         assert_eq!(rules[0].bind, shard::PlacementPolicy::Balanced);
-        let why = FixedSettings::of(&plan).place(&plan.placement, &[2, 5]).unwrap_err();
+        let why = FixedSettings::of(&plan).resolve_placement(&plan.placement, &[2, 5]).unwrap_err();
         assert!(
             why.starts_with("rule 1 of [[placement]] names core 7; the daemon has the cores [2, 5]"),
             "{why}"
         );
     }
 
-    fn by(peer: &str) -> endpoint::Accepted {
+    fn by(peer: &str) -> endpoint::AcceptedSocket {
         let end = |address: &str| SocketAddr::new(address.parse().unwrap(), 3260);
-        endpoint::Accepted { listener: ListenerId(0), peer: end(peer), local: end("192.0.2.99"), cpu: None }
+        endpoint::AcceptedSocket {
+            listener: ListenerId(0),
+            peer: end(peer),
+            local: end("192.0.2.99"),
+            cpu: None,
+        }
     }
 
     fn exports() -> Exports {
-        let plan = example();
+        let plan = example_plan();
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let read_only = plan.volumes[at].spec.read_only;
-            Some(KnownVolume { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
+            Some(VolumeExportInfo { id: VolumeId(at as u64), read_only, uuid: volume::Uuid([1; 16]) })
         };
-        FixedSettings::of(&plan).exports(&plan.ways, &TargetPorts::default(), 1, number)
+        FixedSettings::of(&plan).build_exports(&plan.ways, &TargetPortNumbers::default(), 1, number)
     }
 
     #[test]
@@ -491,9 +522,9 @@ mod tests {
             "it is reached by group 1 only"
         );
         let seen = |name: &str, from: &str| {
-            let rule = db.rule(name, &by(from))?;
+            let rule = db.rule_for(name, &by(from))?;
             assert!(matches!(rule.auth, AuthPolicy::Required(_)));
-            Some(db.visible(rule).map(|(lun, read_only)| (lun.lun, read_only)).collect::<Vec<_>>())
+            Some(db.visible_luns(rule).map(|(lun, read_only)| (lun.lun, read_only)).collect::<Vec<_>>())
         };
         let db1 = "iqn.1993-08.org.debian:01:db1";
         assert_eq!(seen(db1, "192.0.2.1"), Some(vec![(0, false), (1, true)]));
@@ -502,10 +533,10 @@ mod tests {
             seen("iqn.1993-08.org.debian:01:backup", "198.51.100.1"),
             Some(vec![(0, true), (1, true)])
         );
-        let frame = FixedSettings::of(&example());
+        let frame = FixedSettings::of(&example_plan());
         let host = |name, from: &str| {
             let ends = (from.parse().unwrap(), "192.0.2.99".parse().unwrap());
-            Some(frame.host(name, ends, &db.name)?.name.clone())
+            Some(frame.matching_host(name, ends, &db.name)?.name.clone())
         };
         assert_eq!(host(db1, "192.0.2.1").as_deref(), Some("db1"));
         assert_eq!(host(db1, "198.51.100.1"), None);
@@ -527,21 +558,21 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let port = |change: &dyn Fn(&mut Plan), protocol, tag| {
-            let mut plan = example();
+            let mut plan = example_plan();
             change(&mut plan);
             let mut frame = FixedSettings::of(&plan);
             frame.number_ports(&state, &[]).unwrap();
-            frame.port(protocol, tag).0
+            frame.port_id(protocol, tag).0
         };
         assert_eq!(port(&|_| {}, Protocol::Iscsi, 2), 2);
         let first = &|plan: &mut Plan| plan.portals[0].tag = 0;
         assert_eq!([0, 1, 2].map(|tag| port(first, Protocol::Iscsi, tag)), [5, 1, 2]);
         let none = &|plan: &mut Plan| plan.portals.retain(|portal| portal.protocol != Protocol::Iscsi);
         assert_eq!(port(none, Protocol::Nvme, 1), 3);
-        let mut frame = FixedSettings::of(&example());
+        let mut frame = FixedSettings::of(&example_plan());
         frame.number_ports(&state, &[]).unwrap();
-        assert_eq!(frame.port(Protocol::Iscsi, 1), PortId(1));
-        let exports = frame.exports(&example().ways, &TargetPorts::default(), 1, |_| None);
+        assert_eq!(frame.port_id(Protocol::Iscsi, 1), PortId(1));
+        let exports = frame.build_exports(&example_plan().ways, &TargetPortNumbers::default(), 1, |_| None);
         assert_eq!(exports.nvme.referrals[0].port, 6, "behind all that ever were");
     }
 
@@ -549,17 +580,17 @@ mod tests {
     #[test]
     fn a_target_has_its_ports_in_the_exports() {
         let root = tempfile::tempdir().unwrap();
-        let plan = example();
+        let plan = example_plan();
         for (written, port) in [(None, 5), (Some(r#"[{"protocol":"iscsi","group":1,"port":3}]"#), 7)] {
             let state = StateDir::open(&root.path().join(port.to_string())).unwrap();
             if let Some(written) = written {
-                state.write("ports", written.as_bytes()).unwrap();
+                state.write_record("ports", written.as_bytes()).unwrap();
             }
             let mut frame = FixedSettings::of(&plan);
             let target_ports = frame.number_ports(&state, &plan.ways.targets).unwrap();
-            let exports = frame.exports(&plan.ways, &target_ports, 1, |_| None);
+            let exports = frame.build_exports(&plan.ways, &target_ports, 1, |_| None);
             let db = exports.target("iqn.2026-11.com.example:db", &exports.portals[0]).unwrap();
-            assert_eq!((db.port(&exports.portals[0]).0, exports.ports(db)[0].port.0), (port, port));
+            assert_eq!((db.port_id(&exports.portals[0]).0, exports.target_ports(db)[0].port.0), (port, port));
             // A target that only sends elsewhere has none.
             assert!(exports.targets.iter().any(|target| target.ports.is_empty()));
         }

@@ -13,7 +13,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use nvme::tls::Identity;
+use nvme::tls::PskIdentity;
 use tls::Psk;
 
 /// How long connections may be set up by a PSK.
@@ -27,7 +27,7 @@ pub struct GeneratedPsks(Arc<Mutex<VecDeque<GeneratedPsk>>>);
 
 #[derive(Debug)]
 struct GeneratedPsk {
-    identity: Identity,
+    identity: PskIdentity,
     psk: Psk,
     until: Instant,
 }
@@ -42,7 +42,7 @@ impl GeneratedPsks {
     }
 
     /// Adds one.
-    pub fn add(&self, now: Instant, identity: Identity, psk: Psk) {
+    pub fn add(&self, now: Instant, identity: PskIdentity, psk: Psk) {
         let mut list = self.list(now);
         if list.len() >= PSKS_MAX {
             list.pop_front();
@@ -51,12 +51,12 @@ impl GeneratedPsks {
     }
 
     /// Removes one.
-    pub fn revoke(&self, now: Instant, identity: &Identity) {
+    pub fn revoke(&self, now: Instant, identity: &PskIdentity) {
         self.list(now).retain(|known| known.identity != *identity);
     }
 
     /// The PSK of an identity.
-    pub fn find(&self, now: Instant, identity: &Identity) -> Option<Psk> {
+    pub fn find(&self, now: Instant, identity: &PskIdentity) -> Option<Psk> {
         let list = self.list(now);
         list.iter().find(|known| known.identity == *identity).map(|known| known.psk.clone())
     }
@@ -66,8 +66,8 @@ impl GeneratedPsks {
 mod tests {
     use super::*;
 
-    fn identity(number: usize) -> Identity {
-        Identity::parse(format!("NVMe1G01 nqn.h nqn.s {number:044}").as_bytes()).unwrap()
+    fn identity(number: usize) -> PskIdentity {
+        PskIdentity::parse(format!("NVMe1G01 nqn.h nqn.s {number:044}").as_bytes()).unwrap()
     }
 
     fn psk() -> Psk {

@@ -11,7 +11,7 @@ use std::{
 };
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use shard::{ConnectFailure, ControllerEnd, LogLine, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, OperatorNotice};
@@ -21,9 +21,9 @@ use crate::DownPath;
 /// Lines that may wait to be written.
 const LINES_MAX: usize = 1024;
 
-/// How many lines of strangers are written in each [`SPAN`].
-const STRANGERS_MAX: u32 = 20;
-const SPAN: Duration = Duration::from_secs(1);
+/// How many lines of strangers are written in each [`RATE_WINDOW`].
+const UNAUTHENTICATED_LINES_MAX: u32 = 20;
+const RATE_WINDOW: Duration = Duration::from_secs(1);
 
 /// A bounded channel for the log lines of all shards.
 pub fn log_line_channel() -> (SyncSender<LogLine>, Receiver<LogLine>) {
@@ -36,11 +36,11 @@ pub struct DownPaths(Arc<Mutex<Vec<DownPath>>>);
 
 impl DownPaths {
     /// Those that are down, in order.
-    pub fn all(&self) -> Vec<DownPath> {
+    pub fn list(&self) -> Vec<DownPath> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note(&self, name: &str, remark: &OperatorNotice) {
+    fn update(&self, name: &str, remark: &OperatorNotice) {
         let (is_down, &(leg, path), why) = match remark {
             OperatorNotice::PathDown { path, why } => (true, path, why.as_str()),
             OperatorNotice::PathUp { path } => (false, path, ""),
@@ -60,22 +60,22 @@ const DOWN_PATHS_MAX: usize = 4096;
 
 /// Writes the lines to the log until every shard has ended; run by the log thread.
 pub fn write_log_lines(lines: Receiver<LogLine>, down: &DownPaths) {
-    let mut flood = FloodLimit::new(Instant::now());
+    let mut flood = LineRateLimit::new(Instant::now());
     loop {
-        let line = lines.recv_timeout(SPAN);
+        let line = lines.recv_timeout(RATE_WINDOW);
         let passes = match &line {
             Ok(LogLine::LoginFailed { .. } | LogLine::LinkFault { .. } | LogLine::Volume { .. }) => {
-                flood.passes(Instant::now())
+                flood.admits(Instant::now())
             }
-            Ok(LogLine::Nvme(line)) => !line.is_strangers() || flood.passes(Instant::now()),
+            Ok(LogLine::Nvme(line)) => !line.is_from_unauthenticated() || flood.admits(Instant::now()),
             Ok(LogLine::LoggedIn { .. } | LogLine::LoggedOut { .. }) | Err(_) => true,
         };
-        let kept = flood.kept_back(Instant::now());
+        let kept = flood.take_suppressed(Instant::now());
         if kept > 0 {
             tracing::warn!(lines = kept, "more failed logins and protocol violations, not logged one by one");
         }
         if let Ok(LogLine::Volume { name, remark }) = &line {
-            down.note(name, remark);
+            down.update(name, remark);
         }
         match line {
             Ok(line) if passes => write_line(line),
@@ -103,12 +103,12 @@ fn write_line(line: LogLine) {
         LogLine::LinkFault { initiator, violation } => {
             tracing::warn!(%initiator, violation = %violation.fault, "protocol broken");
         }
-        LogLine::Volume { name, remark } => write_remark(&name, remark),
-        LogLine::Nvme(line) => write_nvme(line),
+        LogLine::Volume { name, remark } => write_notice(&name, remark),
+        LogLine::Nvme(line) => write_nvme_line(line),
     }
 }
 
-fn write_nvme(line: NvmeLogLine) {
+fn write_nvme_line(line: NvmeLogLine) {
     match line {
         NvmeLogLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
             (Some((host, subsystem)), ConnectFailure::IdentifierTaken(other)) => tracing::warn!(
@@ -186,7 +186,7 @@ fn write_nvme(line: NvmeLogLine) {
     }
 }
 
-fn write_remark(volume: &str, remark: OperatorNotice) {
+fn write_notice(volume: &str, remark: OperatorNotice) {
     match remark {
         OperatorNotice::Persistence { by, persists, registrants } => tracing::warn!(
             volume,
@@ -228,31 +228,31 @@ fn write_remark(volume: &str, remark: OperatorNotice) {
 }
 
 /// Counts lines that anybody can cause.
-struct FloodLimit {
+struct LineRateLimit {
     since: Instant,
     written: u32,
     kept: u64,
 }
 
-impl FloodLimit {
+impl LineRateLimit {
     fn new(now: Instant) -> Self {
-        FloodLimit { since: now, written: 0, kept: 0 }
+        LineRateLimit { since: now, written: 0, kept: 0 }
     }
 
     /// Whether one more line may be written now.
-    fn passes(&mut self, now: Instant) -> bool {
-        if now.duration_since(self.since) >= SPAN && self.kept == 0 {
+    fn admits(&mut self, now: Instant) -> bool {
+        if now.duration_since(self.since) >= RATE_WINDOW && self.kept == 0 {
             (self.since, self.written) = (now, 0);
         }
-        let passes = self.written < STRANGERS_MAX;
+        let passes = self.written < UNAUTHENTICATED_LINES_MAX;
         self.written += u32::from(passes);
         self.kept += u64::from(!passes);
         passes
     }
 
     /// How many were not, once per span.
-    fn kept_back(&mut self, now: Instant) -> u64 {
-        if self.kept == 0 || now.duration_since(self.since) < SPAN {
+    fn take_suppressed(&mut self, now: Instant) -> u64 {
+        if self.kept == 0 || now.duration_since(self.since) < RATE_WINDOW {
             return 0;
         }
         (self.since, self.written) = (now, 0);
@@ -271,7 +271,7 @@ pub struct LoggedShard {
 impl Endpoint for LoggedShard {
     type Message = Message;
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
         self.shard.handle_arrival(cx, link, how);
     }
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
@@ -283,8 +283,8 @@ impl Endpoint for LoggedShard {
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
         self.shard.handle_written(cx, link, how);
     }
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.shard.handle_sent(cx, link, op);
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.shard.handle_send_released(cx, link, op);
     }
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         self.shard.handle_disk(cx, op, came);
@@ -312,7 +312,7 @@ impl Endpoint for LoggedShard {
     fn poll_disk(&mut self) -> Option<DiskOp> {
         self.shard.poll_disk()
     }
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Message>)> {
         self.shard.poll_departure()
     }
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
@@ -336,14 +336,14 @@ mod tests {
     #[test]
     fn a_flood_is_counted_and_a_trickle_is_written() {
         let begin = Instant::now();
-        let mut flood = FloodLimit::new(begin);
-        assert!((0..STRANGERS_MAX).all(|_| flood.passes(begin)));
-        assert!((0..1000).all(|_| !flood.passes(begin)));
-        assert_eq!(flood.kept_back(begin), 0, "not before the span is over");
-        let later = begin + SPAN;
-        assert_eq!((flood.kept_back(later), flood.kept_back(later)), (1000, 0));
-        assert!(flood.passes(later));
+        let mut flood = LineRateLimit::new(begin);
+        assert!((0..UNAUTHENTICATED_LINES_MAX).all(|_| flood.admits(begin)));
+        assert!((0..1000).all(|_| !flood.admits(begin)));
+        assert_eq!(flood.take_suppressed(begin), 0, "not before the span is over");
+        let later = begin + RATE_WINDOW;
+        assert_eq!((flood.take_suppressed(later), flood.take_suppressed(later)), (1000, 0));
+        assert!(flood.admits(later));
         // One line a second is written for ever.
-        assert!((2..200).all(|second| flood.passes(begin + SPAN * second)));
+        assert!((2..200).all(|second| flood.admits(begin + RATE_WINDOW * second)));
     }
 }

@@ -2,17 +2,17 @@
 
 use iscsi::{
     chap::{Algorithm, ChapAccount, Secret},
-    login::{AuthPolicy, Chap},
-    negotiate::{Digest, Limits},
+    login::{AuthPolicy, ChapAccounts},
+    negotiate::{Digest, NegotiationLimits},
 };
 
-use config::plan::{Auth, AuthMethod, Credentials, DigestPolicy, Hash, Negotiation, Target};
+use config::plan::{Auth, AuthMethod, ChapAlgorithm, Credentials, DigestPolicy, Negotiation, Target};
 
 /// What a target agrees to.
-pub fn limits(negotiation: &Negotiation) -> Limits {
-    Limits {
-        header_digest: digests(negotiation.header_digest),
-        data_digest: digests(negotiation.data_digest),
+pub fn negotiation_limits(negotiation: &Negotiation) -> NegotiationLimits {
+    NegotiationLimits {
+        header_digest: offered_digests(negotiation.header_digest),
+        data_digest: offered_digests(negotiation.data_digest),
         mrdsl: negotiation.max_receive,
         max_connections: negotiation.max_connections.into(),
         initial_r2t: negotiation.initial_r2t,
@@ -20,11 +20,11 @@ pub fn limits(negotiation: &Negotiation) -> Limits {
         max_burst: negotiation.max_burst,
         first_burst: negotiation.first_burst,
         max_outstanding_r2t: negotiation.max_outstanding_r2t.into(),
-        ..Limits::default()
+        ..NegotiationLimits::default()
     }
 }
 
-fn digests(policy: DigestPolicy) -> Vec<Digest> {
+fn offered_digests(policy: DigestPolicy) -> Vec<Digest> {
     match policy {
         DigestPolicy::Off => vec![Digest::None],
         DigestPolicy::Allow => vec![Digest::None, Digest::Crc32c],
@@ -35,8 +35,8 @@ fn digests(policy: DigestPolicy) -> Vec<Digest> {
 /// How an initiator of a target that may use `own` credentials must prove itself; those of the target,
 /// then those of the whole daemon, count where it has none.
 pub fn target_policy(auth: &Auth, target: &Target, own: &[Credentials]) -> AuthPolicy {
-    let credentials = if own.is_empty() { auth.common(target) } else { own };
-    auth_policy(auth, credentials, auth.methods_of(target), auth.demands_mutual(target))
+    let credentials = if own.is_empty() { auth.shared_credentials(target) } else { own };
+    auth_policy(auth, credentials, auth.target_methods(target), auth.demands_mutual(target))
 }
 
 /// How initiators authenticate for discovery sessions.
@@ -57,7 +57,7 @@ fn auth_policy(
         name: name.to_owned(),
         secret: Secret::new(secret.expose().to_vec()),
     };
-    let chap = Chap {
+    let chap = ChapAccounts {
         accounts: credentials.iter().map(|c| account(&c.user, &c.secret)).collect(),
         // The configuration has seen to it that one list has one mutual account.
         mutual: credentials
@@ -65,7 +65,7 @@ fn auth_policy(
             .find_map(|c| c.mutual.as_ref())
             .map(|(name, secret)| account(name, secret)),
         demands_mutual,
-        algorithms: auth.hashes().iter().map(|hash| algorithm(*hash)).collect(),
+        algorithms: auth.chap_algorithms().iter().map(|hash| chap_algorithm(*hash)).collect(),
     };
     let at = |method| methods.iter().position(|one| *one == method);
     match (at(AuthMethod::Chap), at(AuthMethod::None)) {
@@ -75,25 +75,25 @@ fn auth_policy(
     }
 }
 
-fn algorithm(hash: Hash) -> Algorithm {
+fn chap_algorithm(hash: ChapAlgorithm) -> Algorithm {
     match hash {
-        Hash::Md5 => Algorithm::MD5,
-        Hash::Sha1 => Algorithm::SHA1,
-        Hash::Sha256 => Algorithm::SHA256,
-        Hash::Sha3_256 => Algorithm::SHA3_256,
+        ChapAlgorithm::Md5 => Algorithm::MD5,
+        ChapAlgorithm::Sha1 => Algorithm::SHA1,
+        ChapAlgorithm::Sha256 => Algorithm::SHA256,
+        ChapAlgorithm::Sha3_256 => Algorithm::SHA3_256,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::example::example;
+    use crate::example::example_plan;
     use config::plan::TargetAuth;
 
     #[test]
     fn limits_are_those_of_the_plan() {
-        let plan = example();
-        let made = limits(&plan.ways.targets[0].negotiation);
+        let plan = example_plan();
+        let made = negotiation_limits(&plan.ways.targets[0].negotiation);
         assert_eq!(made.data_digest, [Digest::Crc32c]);
         assert_eq!(made.header_digest, [Digest::None, Digest::Crc32c]);
         assert_eq!((made.first_burst, made.max_burst, made.max_outstanding_r2t), (128 << 10, 1 << 20, 8));
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn credentials_are_the_hosts_own_else_the_daemons() {
-        let mut plan = example();
+        let mut plan = example_plan();
         let own = plan.hosts[1].chap.clone();
         let mut target = plan.ways.targets[0].clone();
         let AuthPolicy::Required(chap) = target_policy(&plan.auth, &target, &own) else {

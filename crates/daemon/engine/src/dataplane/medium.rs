@@ -2,28 +2,30 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
-use backends::{AnyLeg, File, FileDisk, Null, Stripe};
+use backends::{FileBackend, FileDisk, LegBackend, NullBackend, Stripe};
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{
-    AllocationGauge, DiskId, Geometry, PortRenumbering, Ram, RamDisk, Shared, Uuid, VolumeFacts, VolumeId,
-    VolumeOwner,
+    AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, SharedGateState, Uuid,
+    VolumeFacts, VolumeId, VolumeOwner,
 };
 
-use super::{exports::revision, notes::Notes, usage::Usage};
+use super::{
+    allocation_watcher::AllocationWatcher, exports::product_revision, sync_failures::SyncFailureNotes,
+};
 use crate::{
     EngineError,
-    remote::Remote,
-    state::{RESERVATIONS, StateDir},
+    remote::ProbedRemote,
+    state::{RESERVATIONS_SUFFIX, StateDir},
     store::Store,
 };
-use config::{plan::Inquiry, spec::Source};
+use config::{plan::InquiryStrings, spec::VolumeSource};
 
 /// How far a RAM volume can grow: to twice its size, or by this many bytes if that is more. Only
 /// address space and one bit per 4 KiB are set aside for it.
-const RAM_GROWTH: u64 = 64 << 30;
+const RAM_GROWTH_BYTES: u64 = 64 << 30;
 /// Largest RAM volume, also after it grew: more than a machine has, and few enough granules to keep
 /// a bit for each.
-const RAM_MAX: u64 = 16 << 40;
+const RAM_BYTES_MAX: u64 = 16 << 40;
 
 /// Where the bytes are, as all shards see it.
 #[derive(Clone, Debug)]
@@ -40,14 +42,14 @@ pub enum Medium {
         logical: u32,
     },
     /// On another machine, to which each shard connects.
-    Remote(Arc<Remote>),
+    Remote(Arc<ProbedRemote>),
     /// On several of these, in turn.
-    Stripe(Arc<Striping>),
+    Stripe(Arc<StripeLayout>),
 }
 
 /// What a stripe is made of.
 #[derive(Debug)]
-pub struct Striping {
+pub struct StripeLayout {
     legs: Vec<Medium>,
     /// Bytes of a chunk.
     chunk: u32,
@@ -64,61 +66,61 @@ impl Medium {
         store: &Store,
         disks: &[Option<DiskId>],
         shards: u16,
-        noted: (&Notes, VolumeId),
+        noted: (&SyncFailureNotes, VolumeId),
     ) -> Result<Self, EngineError> {
         match &store.volume.spec.source {
-            Source::Stripe(striped) => {
+            VolumeSource::Stripe(striped) => {
                 let legs = store.legs.iter().zip(disks);
-                let legs = legs.map(|(leg, disk)| Medium::of_one(leg, *disk, shards, noted));
+                let legs = legs.map(|(leg, disk)| Medium::of_single(leg, *disk, shards, noted));
                 let legs = legs.collect::<Result<Vec<_>, _>>()?;
                 let shapes: Vec<Geometry> = legs.iter().map(Medium::geometry).collect();
                 let (chunk, limit) = (striped.chunk, store.volume.spec.size);
-                let geometry = backends::stripe::fit(&shapes, chunk, limit).map_err(|why| {
+                let geometry = backends::stripe::combined_geometry(&shapes, chunk, limit).map_err(|why| {
                     EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
                 })?;
-                Ok(Medium::Stripe(Arc::new(Striping { legs, chunk, limit, geometry })))
+                Ok(Medium::Stripe(Arc::new(StripeLayout { legs, chunk, limit, geometry })))
             }
-            _ => Medium::of_one(store, disks.first().copied().flatten(), shards, noted),
+            _ => Medium::of_single(store, disks.first().copied().flatten(), shards, noted),
         }
     }
 
     /// The medium of what is no stripe.
-    fn of_one(
+    fn of_single(
         store: &Store,
         disk: Option<DiskId>,
         shards: u16,
-        (notes, id): (&Notes, VolumeId),
+        (notes, id): (&SyncFailureNotes, VolumeId),
     ) -> Result<Self, EngineError> {
         let (spec, blocks) = (&store.volume.spec, store.bytes / u64::from(store.volume.spec.block));
         match (&spec.source, disk) {
-            (Source::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
-            (Source::Ram, _) => {
-                let disk = ram(store).ok_or_else(|| {
+            (VolumeSource::Null, _) => Ok(Medium::Null { blocks, logical: spec.block }),
+            (VolumeSource::Ram, _) => {
+                let disk = allocate_ram(store).ok_or_else(|| {
                     let why = "not enough address space for that much memory (at most 16 TiB)";
                     EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name))
                 })?;
                 Ok(Medium::Ram(Arc::new(disk)))
             }
-            (Source::File(_) | Source::Device(_), Some(disk)) => {
-                let made = FileDisk::new(disk, &store.facts(), shards);
+            (VolumeSource::File(_) | VolumeSource::Device(_), Some(disk)) => {
+                let made = FileDisk::new(disk, &store.file_facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
-                let made = made.map_err(unfit)?.recorded_by(notes.store(id, store));
-                let was_noted = notes.has(store);
+                let made = made.map_err(unfit)?.with_failure_store(notes.failure_store(id, store));
+                let was_noted = notes.has_failure(store);
                 if was_noted || store.in_doubt {
-                    made.sync_failed();
+                    made.note_external_sync_failure();
                 }
                 if was_noted {
-                    made.sync_failures().recorded(made.sync_failures().failures());
+                    made.sync_failures().note_recorded(made.sync_failures().failure_count());
                 }
                 Ok(Medium::File(Arc::new(made), disk))
             }
-            (Source::Remote(_), _) => match &store.remote {
+            (VolumeSource::Remote(_), _) => match &store.remote {
                 Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
                 None => Err(EngineError::Stopped),
             },
-            (Source::File(_) | Source::Device(_), None) => Err(EngineError::Stopped),
-            (Source::Stripe(_), _) => {
+            (VolumeSource::File(_) | VolumeSource::Device(_), None) => Err(EngineError::Stopped),
+            (VolumeSource::Stripe(_), _) => {
                 Err(EngineError::Unsupported("a stripe cannot be a leg of another".to_owned()))
             }
         }
@@ -129,7 +131,9 @@ impl Medium {
         match self {
             Medium::Ram(disk) => disk.geometry(),
             Medium::File(disk, _) => disk.geometry(),
-            Medium::Null { blocks, logical } => volume::Backend::geometry(&Null::new(*blocks, *logical)),
+            Medium::Null { blocks, logical } => {
+                volume::Backend::geometry(&NullBackend::new(*blocks, *logical))
+            }
             Medium::Remote(remote) => remote.geometry,
             Medium::Stripe(striping) => striping.geometry,
         }
@@ -138,13 +142,13 @@ impl Medium {
     /// The numbers of its files.
     pub fn disks(&self) -> Vec<DiskId> {
         match self {
-            Medium::Stripe(striping) => striping.legs.iter().filter_map(Medium::disk).collect(),
-            _ => self.disk().into_iter().collect(),
+            Medium::Stripe(striping) => striping.legs.iter().filter_map(Medium::own_disk).collect(),
+            _ => self.own_disk().into_iter().collect(),
         }
     }
 
     /// The number of its own file.
-    fn disk(&self) -> Option<DiskId> {
+    fn own_disk(&self) -> Option<DiskId> {
         match self {
             Medium::File(_, disk) => Some(*disk),
             Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
@@ -152,35 +156,38 @@ impl Medium {
     }
 
     /// Its files, or those of its legs.
-    fn files(&self) -> Vec<&Arc<FileDisk>> {
+    fn file_disks(&self) -> Vec<&Arc<FileDisk>> {
         match self {
             Medium::File(disk, _) => vec![disk],
-            Medium::Stripe(striping) => striping.legs.iter().flat_map(Medium::files).collect(),
+            Medium::Stripe(striping) => striping.legs.iter().flat_map(Medium::file_disks).collect(),
             Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) => Vec::new(),
         }
     }
 
     /// A sync of its own file has failed that no shard asked for.
-    pub fn sync_failed(&self) {
+    pub fn note_sync_failure(&self) {
         match self {
-            Medium::File(disk, _) => disk.sync_failed(),
+            Medium::File(disk, _) => disk.note_external_sync_failure(),
             Medium::Ram(_) | Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => {}
         }
     }
 
     /// Whether a sync of one of its files has failed, and nobody has acknowledged it.
-    pub fn is_in_doubt(&self) -> bool {
-        self.files().iter().any(|disk| disk.sync_failures().any_unforgiven())
+    pub fn has_sync_failure(&self) -> bool {
+        self.file_disks().iter().any(|disk| disk.sync_failures().has_unacknowledged())
     }
 
     /// How often syncs of each of its files have failed.
-    pub fn failures(&self) -> Vec<u64> {
-        self.files().iter().map(|disk| disk.sync_failures().failures()).collect()
+    pub fn sync_failure_counts(&self) -> Vec<u64> {
+        self.file_disks().iter().map(|disk| disk.sync_failures().failure_count()).collect()
     }
 
     /// The operator acknowledges so many failures of each of its files.
-    pub fn forgive(&self, failures: &[u64]) {
-        self.files().iter().zip(failures).for_each(|(disk, failures)| disk.forgive(*failures));
+    pub fn acknowledge_sync_failures(&self, failures: &[u64]) {
+        self.file_disks()
+            .iter()
+            .zip(failures)
+            .for_each(|(disk, failures)| disk.acknowledge_sync_failures(*failures));
     }
 
     /// The backing has this many bytes from now on.
@@ -195,7 +202,7 @@ impl Medium {
                 }
                 Ok(disk.geometry())
             }
-            Medium::File(disk, _) => Ok(disk.resized(bytes)),
+            Medium::File(disk, _) => Ok(disk.note_resize(bytes)),
             Medium::Null { .. } => Err(EngineError::Unsupported("a null volume keeps its size".to_owned())),
             Medium::Remote(_) => {
                 Err(EngineError::Unsupported("resize the volume on the machine that owns it".to_owned()))
@@ -210,29 +217,31 @@ impl Medium {
         let backend: MakeBackend = match self {
             Medium::Ram(disk) => {
                 let disk = disk.clone();
-                Box::new(move || Box::new(Ram::new(disk)))
+                Box::new(move || Box::new(RamBackend::new(disk)))
             }
             Medium::File(disk, _) => {
                 let disk = disk.clone();
-                Box::new(move || Box::new(File::new(disk, shard)))
+                Box::new(move || Box::new(FileBackend::new(disk, shard)))
             }
             Medium::Null { blocks, logical } => {
                 let (blocks, logical) = (*blocks, *logical);
-                Box::new(move || Box::new(Null::new(blocks, logical)))
+                Box::new(move || Box::new(NullBackend::new(blocks, logical)))
             }
             Medium::Remote(remote) => {
                 let remote = remote.clone();
-                return BackendFactory::Network(Box::new(move |cx| Box::new(remote.on_shard(cx, shard))));
+                return BackendFactory::Network(Box::new(move |cx| {
+                    Box::new(remote.volume_for_shard(cx, shard))
+                }));
             }
             Medium::Stripe(striping) => {
                 let striping = striping.clone();
                 return BackendFactory::Network(Box::new(move |cx| {
                     let legs = striping.legs.iter().map(|leg| {
                         let volume = match leg.backend_factory(shard) {
-                            BackendFactory::Local(make) => AnyLeg::Local(make()),
-                            BackendFactory::Network(make) => AnyLeg::Network(make(cx)),
+                            BackendFactory::Local(make) => LegBackend::Local(make()),
+                            BackendFactory::Network(make) => LegBackend::Network(make(cx)),
                         };
-                        (volume, leg.disk())
+                        (volume, leg.own_disk())
                     });
                     let logical = Some(striping.geometry.logical);
                     Box::new(Stripe::new(legs.collect(), striping.chunk, striping.limit, logical))
@@ -243,13 +252,13 @@ impl Medium {
     }
 
     /// Where it can be read how much is allocated.
-    fn gauge(&self, store: &Store, usage: &Usage) -> Option<AllocationGauge> {
+    fn allocation_gauge(&self, store: &Store, usage: &AllocationWatcher) -> Option<AllocationGauge> {
         match self {
-            Medium::Ram(disk) => Some(disk.gauge()),
+            Medium::Ram(disk) => Some(disk.allocation_gauge()),
             Medium::File(..) => match &store.volume.spec.source {
-                Source::File(path) => usage.watch(path),
-                Source::Device(_) | Source::Ram | Source::Null => None,
-                Source::Remote(_) | Source::Stripe(_) => None,
+                VolumeSource::File(path) => usage.watch(path),
+                VolumeSource::Device(_) | VolumeSource::Ram | VolumeSource::Null => None,
+                VolumeSource::Remote(_) | VolumeSource::Stripe(_) => None,
             },
             Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
         }
@@ -257,19 +266,19 @@ impl Medium {
 
     /// What each shard is told, in shard order; the one of the volume's home has its authority. The
     /// reservations that were saved come back; if they are damaged, the volume does not open.
-    pub fn specs(
+    pub fn shard_specs(
         &self,
         store: &Store,
         id: VolumeId,
         shards: u16,
         oui: Option<[u8; 3]>,
         (state, splits): (&StateDir, &PortRenumbering),
-        usage: &Usage,
+        usage: &AllocationWatcher,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
         let refuse = |why: String| EngineError::Record(format!("volume \"{name}\": {why}"));
         let uuid = Uuid(*store.uuid.as_bytes());
-        let inquiry = Inquiry::default();
+        let inquiry = InquiryStrings::default();
         let facts = VolumeFacts {
             id,
             name: name.as_str().into(),
@@ -277,13 +286,13 @@ impl Medium {
             oui,
             vendor: inquiry.vendor.into(),
             product: inquiry.product.into(),
-            revision: revision().into(),
+            revision: product_revision().into(),
             removable: store.volume.spec.removable,
             rpm: 0,
             task_aborted_status: store.volume.spec.task_aborted_status,
         };
-        let record = record_of(store);
-        let saved = state.read(&record).map_err(|why| refuse(why.to_string()))?;
+        let record = record_name(store);
+        let saved = state.read_record(&record).map_err(|why| refuse(why.to_string()))?;
         let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, splits)).transpose();
         let restored = saved.and_then(|saved| {
             let persist = store.volume.spec.persist;
@@ -295,12 +304,12 @@ impl Medium {
                  reservations and bad blocks may be lost"
             ))
         })?;
-        let (facts, shared, view) = (Arc::new(facts), Shared::new(shards), home.view().clone());
+        let (facts, shared, view) = (Arc::new(facts), SharedGateState::new(shards), home.view().clone());
         // Whether hosts were to be let out of a sanitize that failed was not recorded: only another one heals it.
         shared.restrict_sanitize_exit(view.owes_sanitize);
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
-        if let Some(gauge) = self.gauge(store, usage) {
-            shared.set_gauge(gauge);
+        if let Some(gauge) = self.allocation_gauge(store, usage) {
+            shared.set_allocation_gauge(gauge);
         }
         let at = shard::home_of(id, shards);
         let mut home = Some(Box::new(home));
@@ -317,15 +326,15 @@ impl Medium {
 }
 
 /// The name of a volume's record: reservations, bad blocks, path states and protection.
-pub fn record_of(store: &Store) -> String {
-    format!("{}.{RESERVATIONS}", Uuid(*store.uuid.as_bytes()))
+pub fn record_name(store: &Store) -> String {
+    format!("{}.{RESERVATIONS_SUFFIX}", Uuid(*store.uuid.as_bytes()))
 }
 
 /// Memory for a volume, and as much address space to grow as there is.
-fn ram(store: &Store) -> Option<RamDisk> {
+fn allocate_ram(store: &Store) -> Option<RamDisk> {
     let block = store.volume.spec.block;
-    let wanted = store.bytes.saturating_add(store.bytes.max(RAM_GROWTH)).min(RAM_MAX);
-    if store.bytes > RAM_MAX {
+    let wanted = store.bytes.saturating_add(store.bytes.max(RAM_GROWTH_BYTES)).min(RAM_BYTES_MAX);
+    if store.bytes > RAM_BYTES_MAX {
         return None;
     }
     let make = |bytes: u64| {
@@ -337,7 +346,7 @@ fn ram(store: &Store) -> Option<RamDisk> {
 
 /// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. As many as the
 /// volume has parts.
-pub fn descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
+pub fn duplicate_descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
     let of = |part: &Store| Some(part.file.as_ref()?.try_clone().map(OwnedFd::from));
-    store.parts().iter().map(of).collect()
+    store.legs_or_self().iter().map(of).collect()
 }

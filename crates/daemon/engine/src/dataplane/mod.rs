@@ -1,5 +1,6 @@
 //! Turns the plan into the types of the data path's crates, and runs it.
 
+mod allocation_watcher;
 mod catalog;
 mod compute;
 pub mod exports;
@@ -9,17 +10,16 @@ pub mod latency;
 pub mod log_lines;
 pub mod login;
 pub mod medium;
-pub mod notes;
-mod observed;
+mod nvme_queues;
+mod observation;
 pub mod prepared;
-mod queues;
+pub mod reactor_settings;
 mod refusal;
 pub mod shards;
 mod start;
 mod subsystems;
+pub mod sync_failures;
 mod tls_keys;
-mod usage;
 pub mod volume_state;
-pub mod world;
 
-pub use start::start;
+pub use start::start_shards;

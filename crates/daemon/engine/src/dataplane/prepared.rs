@@ -6,7 +6,7 @@
 
 use std::{collections::BTreeMap, sync::Arc};
 
-use endpoint::{Accepted, ListenerId};
+use endpoint::{AcceptedSocket, ListenerId};
 use nvme::{Nqn, fabrics::ConnectNames};
 use reactor::BoundListener;
 use shard::{EndCause, Exports, QueueEntry, SessionEntry};
@@ -14,16 +14,15 @@ use volume::VolumeId;
 
 use super::{
     catalog::Catalog,
-    exports::{FixedSettings, KnownVolume},
-    queues,
+    exports::{FixedSettings, VolumeExportInfo},
+    nvme_queues, reactor_settings,
     shards::Shards,
     start::known_uuids,
-    world,
 };
-use crate::{EngineError, state::target_ports::TargetPorts, store::Store};
+use crate::{EngineError, state::target_ports::TargetPortNumbers, store::Store};
 use config::{
     name::VolumeName,
-    plan::{Plan, Protocol, ServedNames},
+    plan::{ExportPlan, Plan, Protocol},
 };
 use control::report::plan::DisturbanceReport;
 
@@ -34,7 +33,7 @@ pub struct PreparedPlan(Option<Prepared>);
 #[derive(Debug)]
 struct Prepared {
     settings: FixedSettings,
-    target_ports: TargetPorts,
+    target_ports: TargetPortNumbers,
     sockets: Vec<(ListenerId, BoundListener)>,
 }
 
@@ -46,21 +45,21 @@ impl Shards {
     fn settings_for_review(&self, plan: &Plan, catalog: &Catalog) -> Result<FixedSettings, EngineError> {
         let before = self.frame();
         let (mut settings, _) = FixedSettings::after(plan, &before)?;
-        settings.number_ports_for_review(&before, catalog.target_ports.last())?;
-        settings.place(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
+        settings.number_ports_for_review(&before, catalog.target_ports.highest())?;
+        settings.resolve_placement(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
         Ok(settings)
     }
 
     /// Which sessions a plan would disturb.
     pub(super) fn review_plan(&self, plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
-        let listings = self.listings()?;
-        let catalog = self.catalog();
+        let listings = self.request_listings()?;
+        let catalog = self.lock_catalog();
         let frame = self.frame();
-        let now = frame.exports(&catalog.ways, &catalog.target_ports, 0, catalog.numbers());
+        let now = frame.build_exports(&catalog.ways, &catalog.target_ports, 0, catalog.numbers());
         let settings = self.settings_for_review(plan, &catalog)?;
         let kept = |name: &VolumeName| plan.volumes.iter().any(|volume| volume.name == *name);
         let numbers = |name: &VolumeName| catalog.numbers()(name).filter(|_| kept(name));
-        let next = settings.exports(&plan.ways, &catalog.target_ports, 0, numbers);
+        let next = settings.build_exports(&plan.ways, &catalog.target_ports, 0, numbers);
         let name_of = |id: VolumeId| catalog.volumes.get(&id).map(|entry| entry.name.to_string());
         let mut all = Vec::new();
         for listing in &listings {
@@ -71,7 +70,7 @@ impl Shards {
                     session: session.tsih.into(),
                     protocol: Protocol::Iscsi.as_str().to_owned(),
                     initiator: session.initiator.to_string(),
-                    host: self.host(session),
+                    host: self.session_host(session),
                     target: session.target.as_ref().map(ToString::to_string),
                     connections: session.connections.len(),
                     ends: what.0,
@@ -89,11 +88,11 @@ impl Shards {
             let judged = |exports: &Exports| controller_reach(exports, admin, queues);
             let Some(what) = disturbance(judged(&now), judged(&next), name_of) else { continue };
             all.push(DisturbanceReport {
-                session: queues::session_id(admin.cntlid),
+                session: nvme_queues::session_id(admin.cntlid),
                 protocol: Protocol::Nvme.as_str().to_owned(),
                 initiator: admin.host.to_string(),
-                host: queues::host(&frame, admin),
-                target: queues::target(admin),
+                host: nvme_queues::queue_host(&frame, admin),
+                target: nvme_queues::subsystem_name(admin),
                 connections: queues.len(),
                 ends: what.0,
                 why: what.1,
@@ -107,13 +106,13 @@ impl Shards {
     pub(super) fn prepare_plan(&self, plan: &Plan, new: &[Store]) -> Result<PreparedPlan, EngineError> {
         let before = self.frame();
         let (mut settings, new_portals) = FixedSettings::after(plan, &before)?;
-        settings.place(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
+        settings.resolve_placement(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
         let mut sockets = Vec::new();
         for at in new_portals {
             let (Some(portal), Some(listener)) = (plan.portals.get(at), settings.listener(at)) else {
                 continue;
             };
-            let bound = BoundListener::bind(&world::listen(portal));
+            let bound = BoundListener::bind(&reactor_settings::listen_options(portal));
             let bound = bound.map_err(|why| EngineError::Listen { address: portal.address, why })?;
             settings.set_address(at, bound.address());
             sockets.push((listener, bound));
@@ -121,31 +120,31 @@ impl Shards {
         // Numbers are only ever added: what is recorded here does no harm if the plan is not switched to.
         let target_ports = settings.number_ports(&self.state, &plan.ways.targets)?;
         let known = {
-            let (catalog, others) = (self.catalog(), known_uuids(plan, new, &self.state)?);
+            let (catalog, others) = (self.lock_catalog(), known_uuids(plan, new, &self.state)?);
             let served: BTreeMap<VolumeName, volume::Uuid> =
                 catalog.volumes.values().map(|entry| (entry.name.clone(), entry.uuid)).collect();
             move |name: &VolumeName| served.get(name).copied().or_else(|| others(name))
         };
-        settings.give_serials(&self.state, &plan.ways.subsystems, known)?;
+        settings.assign_serials(&self.state, &plan.ways.subsystems, known)?;
         Ok(PreparedPlan(Some(Prepared { settings, target_ports, sockets })))
     }
 
     /// Serves by a plan that was prepared.
-    pub(super) fn switch_plan(&self, prepared: PreparedPlan, ways: &ServedNames) -> Result<(), EngineError> {
+    pub(super) fn switch_plan(&self, prepared: PreparedPlan, ways: &ExportPlan) -> Result<(), EngineError> {
         let Some(Prepared { settings, target_ports, sockets }) = prepared.0 else {
             return Err(EngineError::Unsupported("nothing is prepared".to_owned()));
         };
-        let mut catalog = self.catalog();
+        let mut catalog = self.lock_catalog();
         let settings = Arc::new(settings);
         let before = self.replace_frame(settings.clone());
         let ways_before = catalog.ways.clone();
-        catalog.change_ways(ways.clone());
+        catalog.set_exports(ways.clone());
         let ports_before = std::mem::replace(&mut catalog.target_ports, target_ports);
-        if let Err(why) = self.publish(&mut catalog) {
+        if let Err(why) = self.publish_exports(&mut catalog) {
             self.replace_frame(before);
-            catalog.change_ways(ways_before);
+            catalog.set_exports(ways_before);
             catalog.target_ports = ports_before;
-            if let Err(why) = self.publish(&mut catalog) {
+            if let Err(why) = self.publish_exports(&mut catalog) {
                 tracing::error!(%why, "not every shard has heard that the configuration is the old one again");
             }
             return Err(why);
@@ -165,7 +164,7 @@ impl Shards {
 
 impl Catalog {
     /// What the exports say of each volume.
-    fn numbers(&self) -> impl Fn(&VolumeName) -> Option<KnownVolume> + use<'_> {
+    fn numbers(&self) -> impl Fn(&VolumeName) -> Option<VolumeExportInfo> + use<'_> {
         |name| self.known(name)
     }
 }
@@ -182,7 +181,7 @@ fn disturbance(
         Err(why) => return Some((true, words(why).to_owned())),
     };
     let mut lost = Vec::new();
-    for (number, volume, read_only) in now.iter().filter(|(_, volume, _)| *volume != VolumeId::AWAY) {
+    for (number, volume, read_only) in now.iter().filter(|(_, volume, _)| *volume != VolumeId::UNAVAILABLE) {
         let name = || name_of(*volume).unwrap_or_else(|| number.to_string());
         match next.iter().find(|(other, of, _)| other == number && of == volume) {
             None => lost.push(format!("volume {} is no longer its number {number}", name())),
@@ -204,7 +203,7 @@ fn words(why: EndCause) -> &'static str {
 }
 
 fn session_reach(exports: &Exports, session: &SessionEntry) -> Result<Reached, EndCause> {
-    let links: Vec<Accepted> = session.connections.iter().map(|link| link.accepted).collect();
+    let links: Vec<AcceptedSocket> = session.connections.iter().map(|link| link.accepted).collect();
     let proved = session.user.is_some();
     let luns = exports.keep_session(session.target.as_deref(), &session.initiator, proved, &links)?;
     Ok(luns.iter().map(|lun| (lun.lun.into(), lun.volume, lun.read_only)).collect())
@@ -219,7 +218,7 @@ fn controller_reach(
     let names =
         ConnectNames { host_id: admin.host_id, cntlid: admin.cntlid, subsystem, host: admin.host.clone() };
     let proved = (admin.authentication, admin.tls.as_ref());
-    let links: Vec<Accepted> = queues.iter().map(|queue| queue.accepted).collect();
+    let links: Vec<AcceptedSocket> = queues.iter().map(|queue| queue.accepted).collect();
     let seen = exports.keep_controller(&names, proved, &links)?;
     Ok(seen.iter().map(|one| (one.nsid, one.volume, one.read_only)).collect())
 }

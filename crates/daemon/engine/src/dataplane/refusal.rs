@@ -1,15 +1,15 @@
 //! Messages for the operator when a volume refuses a request: why, and what to do.
 
-use volume::{Access, Refusal, UnservableReason};
+use volume::{PathAccess, Refusal, UnservableReason};
 
 /// Why the volume of this name refuses a change, and the next step.
-pub fn words(name: &str, refusal: &Refusal) -> String {
+pub fn refusal_text(name: &str, refusal: &Refusal) -> String {
     let show = format!("`blockwire reservation show {name}`");
     let why = match refusal {
         Refusal::Conflict => {
             format!("a host's reservation conflicts: that host must release it first; see {show}")
         }
-        Refusal::Inaccessible(Access::Transition) => "its path is changing state: try again".to_owned(),
+        Refusal::Inaccessible(PathAccess::Transition) => "its path is changing state: try again".to_owned(),
         Refusal::Inaccessible(_) => {
             format!("its path is not accessible: see `blockwire path list {name}`, change it with `blockwire path \
                      set`")
@@ -20,7 +20,7 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
              --read-only off` removes the operator's protection"
         ),
         Refusal::AtomicUnit => "it is larger than the volume can write atomically: use smaller writes".to_owned(),
-        Refusal::NotReady(why) => not_ready(*why).to_owned(),
+        Refusal::NotReady(why) => unservable_text(*why).to_owned(),
         Refusal::Unsupported => {
             "its backing does not support this: copy it to a volume that does".to_owned()
         }
@@ -51,7 +51,7 @@ pub fn words(name: &str, refusal: &Refusal) -> String {
     format!("volume \"{name}\" refuses: {why}")
 }
 
-fn not_ready(why: UnservableReason) -> &'static str {
+fn unservable_text(why: UnservableReason) -> &'static str {
     match why {
         UnservableReason::Stopped => "it was stopped by a host: start it again from that host",
         UnservableReason::NoMedium => "its medium was ejected by a host: load it again from that host",
@@ -74,8 +74,8 @@ mod tests {
     fn every_refusal_has_words_of_its_own() {
         let mut all = vec![
             Refusal::Conflict,
-            Refusal::Inaccessible(Access::Transition),
-            Refusal::Inaccessible(Access::PersistentLoss),
+            Refusal::Inaccessible(PathAccess::Transition),
+            Refusal::Inaccessible(PathAccess::PersistentLoss),
             Refusal::OutOfRange,
             Refusal::ReadOnly,
             Refusal::AtomicUnit,
@@ -101,7 +101,7 @@ mod tests {
         all.extend(whys.map(Refusal::NotReady));
         let mut said = std::collections::BTreeSet::new();
         for refusal in &all {
-            let text = words("db", refusal);
+            let text = refusal_text("db", refusal);
             let name = format!("{refusal:?}").replace([')', '('], " ");
             assert!(text.starts_with("volume \"db\" refuses: "), "{text}");
             assert!(name.split(' ').all(|part| part.is_empty() || !text.contains(part)), "{text}");

@@ -10,44 +10,45 @@ use std::{
 
 use endpoint::{Endpoint, ShardId};
 use reactor::{IoKind, Reactor, SpawnError};
-use shard::{Control, Message, Shard, VolumeSpec};
+use shard::{ControlRequest, Message, Shard, VolumeSpec};
 use volume::DiskId;
 
 use super::{
+    allocation_watcher::AllocationWatcher,
     catalog::{Catalog, CatalogVolume},
     exports::FixedSettings,
-    inbox::{self, Requests},
+    inbox::{self, PendingRequests},
     log_lines::{self, DownPaths, LoggedShard},
-    medium::{Medium, descriptors},
-    notes::{self, Notes},
-    shards::{Shards, no_number},
-    usage::Usage,
-    world,
+    medium::{Medium, duplicate_descriptors},
+    reactor_settings,
+    shards::{Shards, ids_exhausted},
+    sync_failures::{self, SyncFailureNotes},
 };
 use crate::{
-    Engine, EngineError, Start,
+    Engine, EngineError, EngineParams,
     state::{StateDir, identity::Identities},
     store::{Store, known_uuid},
 };
 use config::{
     name::VolumeName,
-    plan::{Origin, Plan},
+    plan::{Plan, VolumeOrigin},
 };
 
 /// Starts the shards.
-pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
-    let Start { plan, volumes, state } = start;
-    let mut config = world::config(plan);
+pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
+    let EngineParams { plan, volumes, state } = start;
+    let mut config = reactor_settings::reactor_config(plan);
     let shards = config.cores.len().max(1) as u16;
     let mut frame = FixedSettings::of(plan);
     let target_ports = frame.number_ports(&state, &plan.ways.targets)?;
     let mut catalog = Catalog::of(plan.ways.clone(), target_ports);
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();
-    let (notes, attending) = Notes::of(state.clone());
-    let usage = Usage::start().map_err(|why| EngineError::Start(why.to_string()))?;
+    let (notes, attending) = SyncFailureNotes::of(state.clone());
+    let usage = AllocationWatcher::start().map_err(|why| EngineError::Start(why.to_string()))?;
     let mut unserved = Vec::new();
     for store in volumes {
-        let files = descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
+        let files =
+            duplicate_descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
         let files = files.map_err(|why| EngineError::Start(why.to_string()))?;
         let first = config.disks.len();
         let disks = files.into_iter().map(|file| {
@@ -57,10 +58,10 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
             })
         });
         let disks: Vec<Option<DiskId>> = disks.collect();
-        let id = catalog.give().ok_or_else(no_number)?;
+        let id = catalog.allocate_id().ok_or_else(ids_exhausted)?;
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
-            let records = (&*state, &catalog.renumber_ports(&store.volume.name, &frame));
-            let specs = medium.specs(store, id, shards, plan.oui, records, &usage)?;
+            let records = (&*state, &catalog.port_renumbering(&store.volume.name, &frame));
+            let specs = medium.shard_specs(store, id, shards, plan.oui, records, &usage)?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))
         });
@@ -69,7 +70,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
                 specs.iter_mut().zip(own).for_each(|(of, spec)| of.push(spec));
                 catalog.volumes.insert(id, entry);
             }
-            Err(why) if is_its_own_affair(store, &why) => {
+            Err(why) if is_tolerated_failure(store, &why) => {
                 config.disks.truncate(first);
                 unserved.push((store.volume.name.clone(), why.to_string()));
             }
@@ -77,9 +78,9 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         }
     }
     let cores = config.cores.clone();
-    frame.place(&plan.placement, &cores).map_err(EngineError::Start)?;
-    frame.give_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
-    let exports = catalog.exports(&frame);
+    frame.resolve_placement(&plan.placement, &cores).map_err(EngineError::Start)?;
+    frame.assign_serials(&state, &plan.ways.subsystems, known_uuids(plan, volumes, &state)?)?;
+    let exports = catalog.build_exports(&frame);
     let (lines, written) = log_lines::log_line_channel();
     let specs = Mutex::new(specs);
     let factory = move |id: ShardId, cx: &mut buf::Cx<'_>| {
@@ -88,16 +89,16 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         let own = specs.get_mut(usize::from(id.0)).map(std::mem::take).unwrap_or_default();
         drop(specs);
         for spec in own {
-            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+            shard.handle_message(cx, Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
         }
         shard
     };
     let mut running = Reactor::spawn(config, factory).map_err(spawn_failed)?;
-    tell_io(running.io());
+    log_io_engine(running.io_kind());
     frame.set_addresses(running.addresses());
     let failed = |why: std::io::Error| EngineError::Start(why.to_string());
-    let inbox = running.take_inbox().ok_or(EngineError::Stopped)?;
-    let (running, requests) = (Arc::new(running), Arc::new(Requests::default()));
+    let inbox = running.take_control_inbox().ok_or(EngineError::Stopped)?;
+    let (running, requests) = (Arc::new(running), Arc::new(PendingRequests::default()));
     // Weak: this thread must not keep the shards.
     let doors = Arc::downgrade(&running);
     let stored = move |volume, ticket, durable| {
@@ -113,10 +114,10 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     };
     let waking = tell.clone();
     let wake = move |volume| (0..shards).for_each(|shard| waking(ShardId(shard), Message::Wake(volume)));
-    notes::attend(attending, wake).map_err(failed)?;
+    sync_failures::start_writer(attending, wake).map_err(failed)?;
     let generated = frame.generated_psks().clone();
-    let records =
-        inbox::attend(inbox, requests.clone(), state.clone(), generated, stored, tell).map_err(failed)?;
+    let records = inbox::start_threads(inbox, requests.clone(), state.clone(), generated, stored, tell)
+        .map_err(failed)?;
     let down_paths = DownPaths::default();
     let told = down_paths.clone();
     thread::Builder::new()
@@ -141,7 +142,7 @@ pub fn start(start: Start<'_>) -> Result<Arc<dyn Engine>, EngineError> {
         down_paths,
     };
     // The ports that the system chose are known only now.
-    engine.publish(&mut engine.catalog())?;
+    engine.publish_exports(&mut engine.lock_catalog())?;
     Ok(Arc::new(engine))
 }
 
@@ -161,8 +162,8 @@ pub(super) fn known_uuids(
 
 /// Whether the others start though this volume cannot: what was created at run time can be deleted only while a
 /// daemon runs, and a record that is damaged is nothing that the configuration could mend.
-fn is_its_own_affair(store: &Store, why: &EngineError) -> bool {
-    store.volume.origin == Origin::Created || matches!(why, EngineError::Record(_))
+fn is_tolerated_failure(store: &Store, why: &EngineError) -> bool {
+    store.volume.origin == VolumeOrigin::Created || matches!(why, EngineError::Record(_))
 }
 
 fn spawn_failed(why: SpawnError) -> EngineError {
@@ -174,7 +175,7 @@ fn spawn_failed(why: SpawnError) -> EngineError {
     }
 }
 
-fn tell_io(io: &IoKind) {
+fn log_io_engine(io: &IoKind) {
     match io {
         IoKind::Uring | IoKind::Epoll => tracing::info!(%io, "moving bytes"),
         IoKind::EpollInstead(_) => tracing::warn!(%io, "moving bytes"),

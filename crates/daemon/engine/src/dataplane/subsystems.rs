@@ -2,17 +2,17 @@
 
 use std::sync::Arc;
 
-use nvme::{HostId, auth::Secret};
+use nvme::{HostId, auth::DhchapSecret};
 use shard::{
     ControllerLimits, HostAuth, HostRule, KeepAliveLimits, NamespaceExport, NamespaceMask, NvmeExports,
     NvmePortal, NvmeProduct, NvmeService, SubsystemExport,
 };
 use volume::VolumeId;
 
-use super::exports::{FixedSettings, KnownVolume, network, revision};
+use super::exports::{FixedSettings, VolumeExportInfo, product_revision, to_shard_network};
 use crate::{
     EngineError,
-    state::{StateDir, StateError, serials::Serials},
+    state::{StateDir, StateError, serials::SerialNumbers},
 };
 use config::{
     check,
@@ -23,17 +23,17 @@ use process::random;
 
 impl FixedSettings {
     /// What is offered over NVMe/TCP.
-    pub fn nvme(
+    pub fn nvme_exports(
         &self,
         subsystems: &[Subsystem],
-        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
+        number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
         generation: u64,
     ) -> NvmeExports {
         let portals = self.portals().iter().enumerate();
         NvmeExports {
             portals: portals.filter_map(|(at, portal)| self.nvme_portal(at, portal)).collect(),
-            subsystems: subsystems.iter().map(|subsystem| self.subsystem(subsystem, number)).collect(),
-            referrals: self.referrals(),
+            subsystems: subsystems.iter().map(|subsystem| self.build_subsystem(subsystem, number)).collect(),
+            referrals: self.shard_referrals(),
             discovery: self.discovery_rules(),
             discovery_per_source: Some(self.limits().discovery_per_source),
             proofs: self.auth().proofs.clone(),
@@ -52,24 +52,24 @@ impl FixedSettings {
         if !self.auth().dhchap_discovery {
             return None;
         }
-        let common = self.auth().dhchap_discovery_key.as_ref().or(self.common_key());
+        let common = self.auth().dhchap_discovery_key.as_ref().or(self.shared_dhchap_secret());
         let rule = |host: &Host| {
             let secret = host.dhchap.as_ref().or(common)?;
             let controller = host.dhchap_controller.as_ref().or(self.auth().dhchap_controller.as_ref());
             Some(HostRule {
                 hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
                 id: host.hostid.and_then(HostId::new),
-                sources: host.sources.iter().map(network).collect(),
-                auth: auth(Some(secret), controller),
+                sources: host.sources.iter().map(to_shard_network).collect(),
+                auth: host_auth(Some(secret), controller),
                 namespaces: NamespaceMask::All { read_only: false },
             })
         };
-        let named = self.hosts().iter().filter(|host| host.speaks_nvme()).filter_map(rule);
+        let named = self.hosts().iter().filter(|host| host.may_use_nvme()).filter_map(rule);
         let anybody = common.map(|secret| HostRule {
             hosts: Vec::new(),
             id: None,
             sources: Vec::new(),
-            auth: auth(Some(secret), self.auth().dhchap_controller.as_ref()),
+            auth: host_auth(Some(secret), self.auth().dhchap_controller.as_ref()),
             namespaces: NamespaceMask::All { read_only: false },
         });
         Some(named.chain(anybody).collect())
@@ -77,19 +77,20 @@ impl FixedSettings {
 
     /// Gives subsystems of several volumes their serial numbers for good, where the configuration gives none: of the
     /// first volume that it names, if its UUID is known; else one that is drawn, and never that of another volume.
-    pub fn give_serials(
+    pub fn assign_serials(
         &mut self,
         state: &StateDir,
         subsystems: &[Subsystem],
         uuid: impl Fn(&VolumeName) -> Option<volume::Uuid>,
     ) -> Result<(), EngineError> {
         let failed = |why: StateError| EngineError::Start(why.to_string());
-        let mut serials = Serials::load(state).map_err(failed)?;
+        let mut serials = SerialNumbers::load(state).map_err(failed)?;
         let mut is_new = false;
         for subsystem in subsystems.iter().filter(|one| one.serial.is_none() && one.namespaces.len() > 1) {
             let first = subsystem.namespaces.first().and_then(|one| uuid(&one.volume));
-            let uuid = first.map_or_else(drawn, Ok).map_err(|why| EngineError::Start(why.to_string()))?;
-            is_new |= serials.give(&subsystem.nqn, || serial(uuid));
+            let uuid =
+                first.map_or_else(random_uuid, Ok).map_err(|why| EngineError::Start(why.to_string()))?;
+            is_new |= serials.assign(&subsystem.nqn, || serial_from_uuid(uuid));
         }
         if is_new {
             serials.save(state).map_err(failed)?;
@@ -108,7 +109,7 @@ impl FixedSettings {
             listener: self.listener(at)?,
             address: portal.address,
             service,
-            port: self.port(portal.protocol, portal.tag),
+            port: self.port_id(portal.protocol, portal.tag),
             header_digest: portal.digests.0,
             data_digest: portal.digests.1,
             data: shard::H2cDataLimits::default(),
@@ -116,27 +117,27 @@ impl FixedSettings {
         })
     }
 
-    fn referrals(&self) -> Vec<shard::Referral> {
+    fn shard_referrals(&self) -> Vec<shard::Referral> {
         // Their numbers follow those of our own ports.
-        let first = usize::from(self.last_port()) + 1;
+        let first = usize::from(self.highest_port()) + 1;
         let referral = |(at, one): (usize, &config::plan::Referral)| shard::Referral {
             address: one.address,
             port: u16::try_from(first + at).unwrap_or(u16::MAX),
             nqn: one.nqn.as_str().into(),
         };
-        self.referred().iter().enumerate().map(referral).collect()
+        self.configured_referrals().iter().enumerate().map(referral).collect()
     }
 
-    fn subsystem(
+    fn build_subsystem(
         &self,
         subsystem: &Subsystem,
-        number: &impl Fn(&VolumeName) -> Option<KnownVolume>,
+        number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
     ) -> SubsystemExport {
         let namespace = |one: &config::plan::Namespace| {
             let known = number(&one.volume);
             NamespaceExport {
                 nsid: one.nsid,
-                volume: known.map_or(VolumeId::AWAY, |known| known.id),
+                volume: known.map_or(VolumeId::UNAVAILABLE, |known| known.id),
                 read_only: one.read_only || known.is_some_and(|known| known.read_only),
                 ana_group: one.ana_group,
             }
@@ -144,16 +145,21 @@ impl FixedSettings {
         let mut namespaces: Vec<NamespaceExport> = subsystem.namespaces.iter().map(namespace).collect();
         namespaces.sort_by_key(|namespace| namespace.nsid);
         let first = subsystem.namespaces.first().and_then(|one| number(&one.volume));
-        let given = || self.serials.of(&subsystem.nqn).map(str::to_owned);
-        let serial = subsystem.serial.clone().or_else(given).or_else(|| Some(serial(first?.uuid)));
+        let given = || self.serials.serial_of(&subsystem.nqn).map(str::to_owned);
+        let serial = subsystem.serial.clone().or_else(given).or_else(|| Some(serial_from_uuid(first?.uuid)));
         // While its volume is away nobody is let in; blanks would make it the same as all others that are.
-        let serial = serial.unwrap_or_else(|| check::serial(&subsystem.nqn));
+        let serial = serial.unwrap_or_else(|| check::serial_for_nqn(&subsystem.nqn));
         let grants = subsystem.grants;
         SubsystemExport {
             nqn: subsystem.nqn.as_str().into(),
-            product: Arc::new(NvmeProduct { serial, model: subsystem.model.clone(), firmware: revision() }),
-            ports: subsystem.portals.iter().map(|tag| self.port(Protocol::Nvme, *tag)).collect(),
-            is_away: !namespaces.is_empty() && namespaces.iter().all(|one| one.volume == VolumeId::AWAY),
+            product: Arc::new(NvmeProduct {
+                serial,
+                model: subsystem.model.clone(),
+                firmware: product_revision(),
+            }),
+            ports: subsystem.portals.iter().map(|tag| self.port_id(Protocol::Nvme, *tag)).collect(),
+            is_away: !namespaces.is_empty()
+                && namespaces.iter().all(|one| one.volume == VolumeId::UNAVAILABLE),
             namespaces,
             rules: self.host_rules(subsystem),
             limits: ControllerLimits {
@@ -168,21 +174,21 @@ impl FixedSettings {
     }
 
     /// The host that connected, if one lets it in to this subsystem; the same rules decide at Connect.
-    pub fn nvme_host(
+    pub fn matching_nvme_host(
         &self,
         nqn: &str,
         id: HostId,
         source: std::net::IpAddr,
         subsystem: &str,
     ) -> Option<&Host> {
-        self.hosts().iter().filter(|host| host.speaks_nvme()).find(|host| {
+        self.hosts().iter().filter(|host| host.may_use_nvme()).find(|host| {
             let grant = host.subsystem_grant(subsystem);
-            grant.is_some_and(|grant| self.host_rule(host, grant).fits(nqn, id, source))
+            grant.is_some_and(|grant| self.host_rule(host, grant).matches(nqn, id, source))
         })
     }
 
     fn host_rules(&self, subsystem: &Subsystem) -> Vec<HostRule> {
-        let hosts = self.hosts().iter().filter(|host| host.speaks_nvme());
+        let hosts = self.hosts().iter().filter(|host| host.may_use_nvme());
         let mut rules: Vec<HostRule> = hosts
             .filter_map(|host| Some(self.host_rule(host, host.subsystem_grant(&subsystem.nqn)?)))
             .collect();
@@ -191,7 +197,7 @@ impl FixedSettings {
                 hosts: Vec::new(),
                 id: None,
                 sources: Vec::new(),
-                auth: auth(self.common_key(), self.auth().dhchap_controller.as_ref()),
+                auth: host_auth(self.shared_dhchap_secret(), self.auth().dhchap_controller.as_ref()),
                 namespaces: NamespaceMask::All { read_only: false },
             });
         }
@@ -202,9 +208,9 @@ impl FixedSettings {
         HostRule {
             hosts: host.nqns.iter().map(|nqn| nqn.as_str().into()).collect(),
             id: host.hostid.and_then(HostId::new),
-            sources: host.sources.iter().map(network).collect(),
-            auth: auth(
-                host.dhchap.as_ref().or(self.common_key()),
+            sources: host.sources.iter().map(to_shard_network).collect(),
+            auth: host_auth(
+                host.dhchap.as_ref().or(self.shared_dhchap_secret()),
                 host.dhchap_controller.as_ref().or(self.auth().dhchap_controller.as_ref()),
             ),
             namespaces: match &grant.namespaces {
@@ -219,7 +225,7 @@ fn millis(time: std::time::Duration) -> u32 {
     u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
 }
 
-fn auth(host: Option<&Arc<Secret>>, controller: Option<&Arc<Secret>>) -> HostAuth {
+fn host_auth(host: Option<&Arc<DhchapSecret>>, controller: Option<&Arc<DhchapSecret>>) -> HostAuth {
     match (host.cloned(), controller.cloned()) {
         (None, _) => HostAuth::None,
         (Some(host), None) => HostAuth::Required(host),
@@ -228,13 +234,13 @@ fn auth(host: Option<&Arc<Secret>>, controller: Option<&Arc<Secret>>) -> HostAut
 }
 
 /// What no volume has.
-fn drawn() -> std::io::Result<volume::Uuid> {
-    random::bytes().map(volume::Uuid)
+fn random_uuid() -> std::io::Result<volume::Uuid> {
+    random::random_bytes().map(volume::Uuid)
 }
 
 /// The serial number of a subsystem that stands for one volume: the first digits of its identity.
-fn serial(uuid: volume::Uuid) -> String {
-    uuid.serial()[..20].iter().map(|digit| char::from(*digit)).collect()
+fn serial_from_uuid(uuid: volume::Uuid) -> String {
+    uuid.serial_number()[..20].iter().map(|digit| char::from(*digit)).collect()
 }
 
 #[cfg(test)]
@@ -242,16 +248,20 @@ mod tests {
     use volume::VolumeId;
 
     use super::*;
-    use crate::example::example;
+    use crate::example::example_plan;
 
     fn exports() -> NvmeExports {
-        let plan = example();
+        let plan = example_plan();
         let number = |name: &VolumeName| {
             let at = plan.volumes.iter().position(|volume| volume.name == *name)?;
             let uuid = volume::Uuid([at as u8 + 1; 16]);
-            Some(KnownVolume { id: VolumeId(at as u64), read_only: plan.volumes[at].spec.read_only, uuid })
+            Some(VolumeExportInfo {
+                id: VolumeId(at as u64),
+                read_only: plan.volumes[at].spec.read_only,
+                uuid,
+            })
         };
-        FixedSettings::of(&plan).nvme(&plan.ways.subsystems, &number, 7)
+        FixedSettings::of(&plan).nvme_exports(&plan.ways.subsystems, &number, 7)
     }
 
     #[test]
@@ -260,8 +270,8 @@ mod tests {
         let logs = exports.subsystems.iter().find(|one| one.nqn.ends_with(":logs")).unwrap();
         let seen = |name: &str, from: &str| {
             let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
-            let rule = logs.rule(name, HostId::new(id).unwrap(), from.parse().unwrap())?;
-            let visible = logs.visible(rule).map(|one| (one.nsid, one.read_only, one.ana_group));
+            let rule = logs.rule_for(name, HostId::new(id).unwrap(), from.parse().unwrap())?;
+            let visible = logs.visible_namespaces(rule).map(|one| (one.nsid, one.read_only, one.ana_group));
             Some((rule.auth.host().is_some(), visible.collect::<Vec<_>>()))
         };
         let web = "nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11";
@@ -277,8 +287,9 @@ mod tests {
 
     #[test]
     fn the_discovery_service_wants_the_secret_that_is_nearest() {
-        let secret = |byte: u8| Arc::new(Secret::generate(None, &mut |bytes: &mut [u8]| bytes.fill(byte)));
-        let mut plan = example();
+        let secret =
+            |byte: u8| Arc::new(DhchapSecret::generate(None, &mut |bytes: &mut [u8]| bytes.fill(byte)));
+        let mut plan = example_plan();
         let rules = |plan: &config::plan::Plan| FixedSettings::of(plan).discovery_rules();
         assert!(rules(&plan).is_none(), "anybody may ask");
         plan.auth.dhchap_discovery = true;
@@ -293,7 +304,7 @@ mod tests {
             let all = rules(plan).unwrap();
             let id = *uuid::uuid!("3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11").as_bytes();
             let id = HostId::new(id).unwrap();
-            let rule = all.into_iter().find(|rule| rule.fits(name, id, "192.0.2.1".parse().unwrap()));
+            let rule = all.into_iter().find(|rule| rule.matches(name, id, "192.0.2.1".parse().unwrap()));
             let auth = rule.unwrap().auth;
             (
                 auth.host().unwrap().to_text().to_string(),
@@ -313,12 +324,12 @@ mod tests {
 
     #[test]
     fn ports_of_both_protocols_differ() {
-        let plan = example();
+        let plan = example_plan();
         let exports = exports();
         let ports: Vec<(NvmeService, u16)> =
             exports.portals.iter().map(|portal| (portal.service, portal.port.0)).collect();
         let frame = FixedSettings::of(&plan);
-        let iscsi = frame.port(Protocol::Iscsi, 1);
+        let iscsi = frame.port_id(Protocol::Iscsi, 1);
         assert_eq!(iscsi.0, 1);
         assert_eq!(ports, [(NvmeService::Subsystems, 3), (NvmeService::Discovery, 4)]);
         assert_eq!(exports.referrals[0].port, 5);
@@ -328,7 +339,7 @@ mod tests {
     /// The serial number of a subsystem of two volumes, as it is shown with these volumes (by their places) away,
     /// and where the UUIDs of these are not known either.
     fn shared_serial(state: &StateDir, away: &[usize], unknown: &[usize]) -> String {
-        let plan = example();
+        let plan = example_plan();
         let mut subsystems = plan.ways.subsystems.clone();
         subsystems.retain(|one| one.namespaces.len() > 1);
         subsystems[0].serial = None;
@@ -336,12 +347,12 @@ mod tests {
         let uuid = |at: usize| volume::Uuid([at as u8 + 1; 16]);
         let known = |name: &VolumeName| {
             let at = place(name).filter(|at| !away.contains(at))?;
-            Some(KnownVolume { id: VolumeId(at as u64), read_only: false, uuid: uuid(at) })
+            Some(VolumeExportInfo { id: VolumeId(at as u64), read_only: false, uuid: uuid(at) })
         };
         let mut frame = FixedSettings::of(&plan);
         let known_uuid = |name: &VolumeName| place(name).filter(|at| !unknown.contains(at)).map(uuid);
-        frame.give_serials(state, &subsystems[..1], known_uuid).unwrap();
-        frame.nvme(&subsystems[..1], &known, 1).subsystems[0].product.serial.clone()
+        frame.assign_serials(state, &subsystems[..1], known_uuid).unwrap();
+        frame.nvme_exports(&subsystems[..1], &known, 1).subsystems[0].product.serial.clone()
     }
 
     #[test]
@@ -366,10 +377,10 @@ mod tests {
 
     #[test]
     fn subsystems_whose_volumes_are_away_let_nobody_in_and_are_not_taken_for_one() {
-        let plan = example();
+        let plan = example_plan();
         let mut subsystems = plan.ways.subsystems.clone();
         subsystems.iter_mut().for_each(|one| one.serial = None);
-        let exports = FixedSettings::of(&plan).nvme(&subsystems, &|_: &VolumeName| None, 1);
+        let exports = FixedSettings::of(&plan).nvme_exports(&subsystems, &|_: &VolumeName| None, 1);
         assert!(exports.subsystems.len() > 1 && exports.subsystems.iter().all(|one| one.is_away));
         let serials: Vec<&str> = exports.subsystems.iter().map(|one| one.product.serial.as_str()).collect();
         assert!(serials.iter().all(|serial| serial.len() == 20), "{serials:?}");

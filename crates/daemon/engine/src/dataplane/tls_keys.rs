@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Instant};
 
 use config::plan::Host;
-use nvme::tls::{ConfiguredPsk, Derivation, Identity, PskKind};
+use nvme::tls::{ConfiguredPsk, HkdfLabelFormat, PskIdentity, PskKind};
 use tls::{Psk, PskLookup, ServerContext};
 
 use super::{exports::FixedSettings, generated_psks::GeneratedPsks};
@@ -13,13 +13,13 @@ struct HostKeys {
     own: Vec<(Vec<String>, Arc<ConfiguredPsk>)>,
     common: Option<Arc<ConfiguredPsk>>,
     /// Never empty.
-    derivations: Vec<Derivation>,
+    derivations: Vec<HkdfLabelFormat>,
     generated: GeneratedPsks,
 }
 
 impl PskLookup for HostKeys {
-    fn find(&self, identity: &[u8]) -> Option<Psk> {
-        let identity = Identity::parse(identity).ok()?;
+    fn find_psk(&self, identity: &[u8]) -> Option<Psk> {
+        let identity = PskIdentity::parse(identity).ok()?;
         if identity.kind == PskKind::Generated {
             return self.generated.find(Instant::now(), &identity);
         }
@@ -29,7 +29,7 @@ impl PskLookup for HostKeys {
         let mut psks = self
             .derivations
             .iter()
-            .filter_map(|derivation| key.retain(&identity.host, *derivation).tls_psk(&identity));
+            .filter_map(|derivation| key.derive_retained(&identity.host, *derivation).tls_psk(&identity));
         let psk = psks.next()?;
         Some(Psk::new(psk.suite().number(), psk.expose()))
     }
@@ -50,7 +50,7 @@ impl FixedSettings {
         }
         let mut derivations = auth.tls_derivations.clone();
         if derivations.is_empty() {
-            derivations.push(Derivation::default());
+            derivations.push(HkdfLabelFormat::default());
         }
         let context = ServerContext::new(Arc::new(HostKeys {
             own,
@@ -79,45 +79,46 @@ mod tests {
         Arc::new(ConfiguredPsk::parse(text).unwrap())
     }
 
-    fn offered(text: &str, host: &str, derivation: Derivation, version: IdentityVersion) -> Vec<u8> {
+    fn offered(text: &str, host: &str, derivation: HkdfLabelFormat, version: IdentityVersion) -> Vec<u8> {
         let (key, host) = (key(text), Nqn::parse(host).unwrap());
         let subsystem = Nqn::parse("nqn.s").unwrap();
         let suite = CipherSuite::Aes128GcmSha256;
-        let identity = key.retain(&host, derivation).identity(version, suite, &host, &subsystem).unwrap();
+        let identity =
+            key.derive_retained(&host, derivation).psk_identity(version, suite, &host, &subsystem).unwrap();
         identity.to_string().into_bytes()
     }
 
     #[test]
     fn a_host_has_its_own_key_or_the_common_one_and_a_derivation_that_is_allowed() {
-        let keys = |derivations: &[Derivation]| HostKeys {
+        let keys = |derivations: &[HkdfLabelFormat]| HostKeys {
             own: vec![(vec!["nqn.a".to_owned()], key(KEY))],
             common: Some(key(OTHER)),
             derivations: derivations.to_vec(),
             generated: GeneratedPsks::default(),
         };
         let one = IdentityVersion::One;
-        let standard = keys(&[Derivation::Standard]);
-        let both = keys(&[Derivation::Standard, Derivation::Compat]);
+        let standard = keys(&[HkdfLabelFormat::Standard]);
+        let both = keys(&[HkdfLabelFormat::Standard, HkdfLabelFormat::Compat]);
         for (host, own, other) in [("nqn.a", KEY, OTHER), ("nqn.b", OTHER, KEY)] {
-            assert!(standard.find(&offered(own, host, Derivation::Standard, one)).is_some());
-            assert!(standard.find(&offered(other, host, Derivation::Standard, one)).is_none());
-            assert!(standard.find(&offered(own, host, Derivation::Compat, one)).is_none());
-            assert!(both.find(&offered(own, host, Derivation::Compat, one)).is_some());
+            assert!(standard.find_psk(&offered(own, host, HkdfLabelFormat::Standard, one)).is_some());
+            assert!(standard.find_psk(&offered(other, host, HkdfLabelFormat::Standard, one)).is_none());
+            assert!(standard.find_psk(&offered(own, host, HkdfLabelFormat::Compat, one)).is_none());
+            assert!(both.find_psk(&offered(own, host, HkdfLabelFormat::Compat, one)).is_some());
         }
-        let zero = offered(KEY, "nqn.a", Derivation::Standard, IdentityVersion::Zero);
-        assert!(standard.find(&zero).is_some());
+        let zero = offered(KEY, "nqn.a", HkdfLabelFormat::Standard, IdentityVersion::Zero);
+        assert!(standard.find_psk(&zero).is_some());
         assert!(
-            HostKeys { common: None, ..keys(&[Derivation::Standard]) }
-                .find(&offered(OTHER, "nqn.b", Derivation::Standard, one))
+            HostKeys { common: None, ..keys(&[HkdfLabelFormat::Standard]) }
+                .find_psk(&offered(OTHER, "nqn.b", HkdfLabelFormat::Standard, one))
                 .is_none()
         );
-        assert!(standard.find(b"Client_identity").is_none());
-        assert!(standard.find(b"NVMe0G01 nqn.a nqn.s").is_none());
+        assert!(standard.find_psk(b"Client_identity").is_none());
+        assert!(standard.find_psk(b"NVMe0G01 nqn.a nqn.s").is_none());
         let generated = format!("NVMe1G02 nqn.a nqn.s {:064}", 7);
-        let identity = Identity::parse(generated.as_bytes()).unwrap();
+        let identity = PskIdentity::parse(generated.as_bytes()).unwrap();
         standard.generated.add(Instant::now(), identity.clone(), Psk::new([0x13, 2], &[3; 48]));
-        assert_eq!(standard.find(generated.as_bytes()).unwrap().suite(), [0x13, 2]);
+        assert_eq!(standard.find_psk(generated.as_bytes()).unwrap().suite(), [0x13, 2]);
         standard.generated.revoke(Instant::now(), &identity);
-        assert!(standard.find(generated.as_bytes()).is_none());
+        assert!(standard.find_psk(generated.as_bytes()).is_none());
     }
 }

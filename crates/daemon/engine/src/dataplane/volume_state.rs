@@ -4,29 +4,31 @@ use std::{collections::HashMap, net::SocketAddr};
 
 use shard::{ErrorCause, IoCounters, VolumeEntry};
 use volume::reservation::{Registrant, ReservationType, Reservations};
-use volume::{Access, Identity, PortId, UnservableReason, View};
+use volume::{Identity, PathAccess, PortId, UnservableReason, View};
 
 use super::{catalog::Catalog, exports::FixedSettings};
-use crate::state::target_ports::TargetPorts;
+use crate::state::target_ports::TargetPortNumbers;
 use config::plan::{Protocol, Target};
-use control::report::{ErrorReport, PathReport, RegistrantReport, ReservationReport, VolumeStateReport};
+use control::report::{
+    RegistrantReport, ReservationReport, VolumeErrorReport, VolumePathReport, VolumeStateReport,
+};
 
 /// States that an operator may set, by their words.
-pub const ACCESS_STATES: [(&str, volume::Access); 5] = [
-    ("optimized", volume::Access::Optimized),
-    ("non-optimized", volume::Access::NonOptimized),
-    ("inaccessible", volume::Access::Inaccessible),
-    ("persistent-loss", volume::Access::PersistentLoss),
-    ("transition", volume::Access::Transition),
+pub const ACCESS_STATES: [(&str, volume::PathAccess); 5] = [
+    ("optimized", volume::PathAccess::Optimized),
+    ("non-optimized", volume::PathAccess::NonOptimized),
+    ("inaccessible", volume::PathAccess::Inaccessible),
+    ("persistent-loss", volume::PathAccess::PersistentLoss),
+    ("transition", volume::PathAccess::Transition),
 ];
 
 /// Which targets lead to which volume, also those that are stopped, and the numbers of their ports.
-pub struct Leading<'a> {
+pub struct TargetsByVolume<'a> {
     targets: HashMap<&'a str, Vec<&'a Target>>,
-    numbers: &'a TargetPorts,
+    numbers: &'a TargetPortNumbers,
 }
 
-impl<'a> Leading<'a> {
+impl<'a> TargetsByVolume<'a> {
     /// What leads where now.
     pub fn of(catalog: &'a Catalog) -> Self {
         let mut targets: HashMap<&str, Vec<&Target>> = HashMap::new();
@@ -38,14 +40,14 @@ impl<'a> Leading<'a> {
                 }
             }
         }
-        Leading { targets, numbers: &catalog.target_ports }
+        TargetsByVolume { targets, numbers: &catalog.target_ports }
     }
 }
 
 /// The standing of the volume `name`: its view as the home has it, and the I/O of all shards.
-pub fn of(
+pub fn volume_state_report(
     frame: &FixedSettings,
-    leading: &Leading<'_>,
+    leading: &TargetsByVolume<'_>,
     name: &str,
     entries: &[&VolumeEntry],
 ) -> Option<VolumeStateReport> {
@@ -55,35 +57,35 @@ pub fn of(
     let sync_failed = entries.iter().any(|entry| entry.sync_failed).then_some(&UnservableReason::SyncFailed);
     Some(VolumeStateReport {
         volume: name.to_owned(),
-        size_bytes: view.geometry.bytes(),
+        size_bytes: view.geometry.capacity_bytes(),
         backing_read_only: view.backing_read_only,
         write_protected: view.write_protected,
         write_protected_by_host: view.host_protection.is_on(),
-        not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| not_ready(why).to_owned()),
+        not_ready: view.not_ready.as_ref().or(sync_failed).map(|why| unservable_text(why).to_owned()),
         closed: view.closed,
-        paths: paths(frame, leading, name, view),
-        reservation: reservation(frame, name, &view.reservations),
+        paths: path_reports(frame, leading, name, view),
+        reservation: reservation_report(frame, name, &view.reservations),
         reads: sum(|io| io.reads),
         read_bytes: sum(|io| io.read_bytes),
         writes: sum(|io| io.writes),
         written_bytes: sum(|io| io.written_bytes),
         operations_in_flight: entries.iter().map(|entry| entry.in_flight as u64).sum(),
         allocated_bytes: None,
-        errors: errors(entries),
+        errors: error_reports(entries),
         sync_failed: sync_failed.is_some(),
         no_space: entries.iter().any(|entry| entry.no_space),
     })
 }
 
-fn errors(entries: &[&VolumeEntry]) -> Vec<ErrorReport> {
+fn error_reports(entries: &[&VolumeEntry]) -> Vec<VolumeErrorReport> {
     let of = |(at, cause): (usize, &ErrorCause)| {
         let count: u64 = entries.iter().filter_map(|entry| entry.errors.0.get(at)).sum();
-        (count > 0).then(|| ErrorReport { cause: cause.word().to_owned(), count })
+        (count > 0).then(|| VolumeErrorReport { cause: cause.as_str().to_owned(), count })
     };
     ErrorCause::ALL.iter().enumerate().filter_map(of).collect()
 }
 
-fn not_ready(why: &UnservableReason) -> &'static str {
+fn unservable_text(why: &UnservableReason) -> &'static str {
     match why {
         UnservableReason::Stopped => "stopped",
         UnservableReason::NoMedium => "no medium",
@@ -95,31 +97,36 @@ fn not_ready(why: &UnservableReason) -> &'static str {
 }
 
 /// The paths by all portal groups; over iSCSI one for each target that leads to the volume.
-fn paths(frame: &FixedSettings, leading: &Leading<'_>, name: &str, view: &View) -> Vec<PathReport> {
+fn path_reports(
+    frame: &FixedSettings,
+    leading: &TargetsByVolume<'_>,
+    name: &str,
+    view: &View,
+) -> Vec<VolumePathReport> {
     let mut paths = Vec::new();
-    for &(protocol, tag) in frame.ports() {
+    for &(protocol, tag) in frame.portal_groups() {
         let here = frame.portals().iter().filter(|one| (one.protocol, one.tag) == (protocol, tag));
         let addresses: Vec<SocketAddr> = here.map(|portal| portal.address).collect();
         let mut add = |port: PortId, target: Option<&str>| {
-            paths.push(PathReport {
+            paths.push(VolumePathReport {
                 volume: name.to_owned(),
                 port: port.0,
                 protocol: protocol.as_str().to_owned(),
                 group: tag,
                 target: target.map(str::to_owned),
                 addresses: addresses.clone(),
-                state: word(view.access(port)).to_owned(),
+                state: access_word(view.path_access(port)).to_owned(),
             });
         };
         match protocol {
             Protocol::NvmeDiscovery => {}
-            Protocol::Nvme => add(frame.port(protocol, tag), None),
+            Protocol::Nvme => add(frame.port_id(protocol, tag), None),
             Protocol::Iscsi => {
                 let all = leading.targets.get(name).map(Vec::as_slice).unwrap_or_default();
                 let targets = all.iter().filter(|target| target.portals.contains(&tag));
                 for target in targets {
-                    let port = leading.numbers.of(target, tag, frame.numbers());
-                    add(port.map_or_else(|| frame.port(protocol, tag), PortId), Some(&target.name));
+                    let port = leading.numbers.number_of(target, tag, frame.port_numbers());
+                    add(port.map_or_else(|| frame.port_id(protocol, tag), PortId), Some(&target.name));
                 }
             }
         }
@@ -127,11 +134,11 @@ fn paths(frame: &FixedSettings, leading: &Leading<'_>, name: &str, view: &View) 
     paths
 }
 
-fn word(state: Access) -> &'static str {
+fn access_word(state: PathAccess) -> &'static str {
     ACCESS_STATES.iter().find(|(_, one)| *one == state).map_or("unknown", |(word, _)| word)
 }
 
-fn kind(kind: ReservationType) -> &'static str {
+fn reservation_type_word(kind: ReservationType) -> &'static str {
     match kind {
         ReservationType::WriteExclusive => "write-exclusive",
         ReservationType::ExclusiveAccess => "exclusive-access",
@@ -142,33 +149,37 @@ fn kind(kind: ReservationType) -> &'static str {
     }
 }
 
-fn reservation(frame: &FixedSettings, name: &str, state: &Reservations) -> ReservationReport {
-    let legacy = state.legacy();
-    let holder = state.held().and_then(|held| held.holder.as_ref()).or(legacy);
+fn reservation_report(frame: &FixedSettings, name: &str, state: &Reservations) -> ReservationReport {
+    let legacy = state.legacy_holder();
+    let holder = state.held_reservation().and_then(|held| held.holder.as_ref()).or(legacy);
     ReservationReport {
         volume: name.to_owned(),
-        kind: state.held().map(|held| kind(held.kind)).or(legacy.map(|_| "scsi-2")).map(str::to_owned),
-        holder: holder.map(|holder| shown(holder, state)),
+        kind: state
+            .held_reservation()
+            .map(|held| reservation_type_word(held.kind))
+            .or(legacy.map(|_| "scsi-2"))
+            .map(str::to_owned),
+        holder: holder.map(|holder| holder_name(holder, state)),
         generation: state.generation(),
         persists: state.persists(),
-        registrants: state.registrants().iter().map(|one| registrant(frame, one, state)).collect(),
+        registrants: state.registrants().iter().map(|one| registrant_report(frame, one, state)).collect(),
     }
 }
 
 /// A holder by the name that says most.
-fn shown(identity: &Identity, state: &Reservations) -> String {
+fn holder_name(identity: &Identity, state: &Reservations) -> String {
     match identity {
         Identity::Initiator { name, .. } => name.to_string(),
-        Identity::Host(id) => state.host_nqn(id).map_or_else(|| host_id(id), |nqn| nqn.to_string()),
+        Identity::Host(id) => state.host_nqn(id).map_or_else(|| host_id_text(id), |nqn| nqn.to_string()),
     }
 }
 
-fn host_id(id: &[u8; 16]) -> String {
+fn host_id_text(id: &[u8; 16]) -> String {
     uuid::Uuid::from_bytes(*id).to_string()
 }
 
-fn registrant(frame: &FixedSettings, one: &Registrant, state: &Reservations) -> RegistrantReport {
-    let name = shown(&one.identity, state);
+fn registrant_report(frame: &FixedSettings, one: &Registrant, state: &Reservations) -> RegistrantReport {
+    let name = holder_name(&one.identity, state);
     let (key, holder) = (format!("{:#018x}", one.key.0), state.is_holder(&one.identity));
     let mut hosts = frame.hosts().iter();
     match &*one.identity {
@@ -190,7 +201,7 @@ fn registrant(frame: &FixedSettings, one: &Registrant, state: &Reservations) -> 
             name,
             isid: None,
             port: None,
-            hostid: Some(host_id(id)),
+            hostid: Some(host_id_text(id)),
             key,
             holder,
         },
@@ -202,17 +213,17 @@ mod tests {
     use volume::{Uuid, VolumeFacts, VolumeId, VolumeOwner};
 
     use super::*;
-    use crate::example::example;
+    use crate::example::example_plan;
 
     #[test]
     fn a_failed_sync_is_shown() {
         let facts = VolumeFacts::new(VolumeId(0), "logs", Uuid([1; 16]));
         let geometry = volume::RamDisk::new(8, 8, 512, 4096).geometry();
         let home = VolumeOwner::restore(facts, geometry, 1, false, None).unwrap();
-        let frame = FixedSettings::of(&example());
+        let frame = FixedSettings::of(&example_plan());
         let shown = |sync_failed| {
             let (view, io) = (home.view().clone(), IoCounters::default());
-            let latency = shard::Latency::default();
+            let latency = shard::CommandLatency::default();
             let (errors, no_space) = (shard::ErrorCounters::default(), false);
             let entry = VolumeEntry {
                 id: VolumeId(0),
@@ -225,7 +236,7 @@ mod tests {
                 no_space,
             };
             let catalog = Catalog::default();
-            of(&frame, &Leading::of(&catalog), "logs", &[&entry]).unwrap().not_ready
+            volume_state_report(&frame, &TargetsByVolume::of(&catalog), "logs", &[&entry]).unwrap().not_ready
         };
         assert_eq!(shown(false), None);
         assert_eq!(shown(true).as_deref(), Some("a sync failed: acknowledge with `volume retry`"));

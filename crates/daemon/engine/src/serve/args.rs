@@ -7,7 +7,7 @@ use clap::Args;
 use config::{
     name::VolumeName,
     network,
-    plan::IoWorld,
+    plan::IoEngine,
     spec::{self, Spec, SpecError},
 };
 
@@ -27,19 +27,19 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub policy: Option<PathBuf>,
     /// A volume to serve; may be repeated
-    #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = served_spec)]
+    #[arg(long = "volume", value_name = "NAME=SPEC", value_parser = parse_served_spec)]
     pub volumes: Vec<NamedSpec>,
     /// Address to serve iSCSI on, IP or IP:PORT; may be repeated [default, if no address is named: 127.0.0.1:3260]
     #[arg(long, value_name = "ADDR", value_parser = network::listen_address)]
     pub iscsi: Vec<std::net::SocketAddr>,
     /// Address to serve NVMe/TCP on, discovery included; may be repeated [likewise: 127.0.0.1:4420]
-    #[arg(long, value_name = "ADDR", value_parser = network::nvme_address)]
+    #[arg(long, value_name = "ADDR", value_parser = network::parse_nvme_address)]
     pub nvme: Vec<std::net::SocketAddr>,
     /// Address to serve only NVMe/TCP discovery on; may be repeated [likewise: 127.0.0.1:8009]
-    #[arg(long, value_name = "ADDR", value_parser = network::discovery_address)]
+    #[arg(long, value_name = "ADDR", value_parser = network::parse_discovery_address)]
     pub nvme_discovery: Vec<std::net::SocketAddr>,
     /// Serve metrics for Prometheus at http://ADDR/metrics, IP or IP:PORT [port 9810 unless given]
-    #[arg(long, value_name = "ADDR", value_parser = network::http_address)]
+    #[arg(long, value_name = "ADDR", value_parser = network::parse_http_address)]
     pub http: Option<std::net::SocketAddr>,
     /// Control socket [default: /run/blockwire/control.sock]
     #[arg(long, value_name = "PATH")]
@@ -51,11 +51,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "ID", value_parser = VolumeName::parse)]
     pub node: Option<VolumeName>,
     /// Cores to run on, for example 0-3,6 [default: all]
-    #[arg(long, value_name = "LIST", value_parser = cores)]
-    pub cores: Option<Cores>,
+    #[arg(long, value_name = "LIST", value_parser = parse_cores)]
+    pub cores: Option<CoreSet>,
     /// I/O interface; auto uses io_uring if the kernel allows it
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
-    pub io: IoWorld,
+    pub io: IoEngine,
     /// Allow listeners that other machines can reach without authentication
     #[arg(long)]
     pub allow_anonymous: bool,
@@ -76,16 +76,19 @@ pub struct NamedSpec {
 ///
 /// # Errors
 /// What is wrong with it.
-pub fn named_spec(text: &str) -> Result<NamedSpec, String> {
-    named(text, |spec| Ok((spec::parse(spec)?, false)))
+pub fn parse_named_spec(text: &str) -> Result<NamedSpec, String> {
+    parse_named_with(text, |spec| Ok((spec::parse(spec)?, false)))
 }
 
 /// One that may stand in a start script for long.
-fn served_spec(text: &str) -> Result<NamedSpec, String> {
-    named(text, spec::parse_older)
+fn parse_served_spec(text: &str) -> Result<NamedSpec, String> {
+    parse_named_with(text, spec::parse_legacy)
 }
 
-fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Result<NamedSpec, String> {
+fn parse_named_with(
+    text: &str,
+    parse: fn(&str) -> Result<(Spec, bool), SpecError>,
+) -> Result<NamedSpec, String> {
     let (name, spec) = text.split_once('=').ok_or("write NAME=SPEC, for example demo=ram:64M")?;
     let name = VolumeName::parse(name).map_err(|why| format!("the name {why}"))?;
     let (spec, left_out_thin) = parse(spec).map_err(|why| why.to_string())?;
@@ -94,12 +97,12 @@ fn named(text: &str, parse: fn(&str) -> Result<(Spec, bool), SpecError>) -> Resu
 
 /// A set of cores, ascending.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Cores(pub Vec<usize>);
+pub struct CoreSet(pub Vec<usize>);
 
 /// Highest core number; CPU sets of the system are this long.
 const CORE_MAX: usize = 1023;
 
-fn cores(text: &str) -> Result<Cores, String> {
+fn parse_cores(text: &str) -> Result<CoreSet, String> {
     let malformed = || format!("\"{text}\" is not a list of cores such as 0-3,6");
     let mut list = Vec::new();
     for part in text.split(',') {
@@ -113,7 +116,7 @@ fn cores(text: &str) -> Result<Cores, String> {
     }
     list.sort_unstable();
     list.dedup();
-    Ok(Cores(list))
+    Ok(CoreSet(list))
 }
 
 #[cfg(test)]
@@ -122,9 +125,9 @@ mod tests {
 
     #[test]
     fn core_lists() {
-        assert_eq!(cores("0-3,6,2"), Ok(Cores(vec![0, 1, 2, 3, 6])));
+        assert_eq!(parse_cores("0-3,6,2"), Ok(CoreSet(vec![0, 1, 2, 3, 6])));
         for text in ["", "3-1", "a", "1,", "-1", "0-99999", "1024"] {
-            assert!(cores(text).is_err(), "{text}");
+            assert!(parse_cores(text).is_err(), "{text}");
         }
     }
 }

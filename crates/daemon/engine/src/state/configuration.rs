@@ -71,7 +71,7 @@ impl AppliedConfiguration {
     pub fn restore(before: Option<&Self>, state: &StateDir) -> Result<(), StateError> {
         match before {
             Some(before) => before.save(state),
-            None => state.remove(RECORD),
+            None => state.remove_record(RECORD),
         }
     }
 }

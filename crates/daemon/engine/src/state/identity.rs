@@ -13,17 +13,17 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use multipath::Expected;
+use multipath::ExpectedVolume;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{StateDir, StateError, nexuses::Nexuses};
+use super::{StateDir, StateError, nexuses::NexusNumbers};
 use config::name::VolumeName;
 
 /// The record's name.
-const RECORD: &str = "identities";
+const RECORD_NAME: &str = "identities";
 /// The record of volumes of other machines.
-const ELSEWHERE: &str = "elsewhere";
+const REMOTE_RECORD: &str = "elsewhere";
 
 /// What makes a file or device the same one as before.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +56,7 @@ pub enum FileIdentity {
 
 impl FileIdentity {
     /// Whether nothing else can ever have it. Numbers are given again when what had them is gone.
-    fn is_certain(&self) -> bool {
+    fn is_unique(&self) -> bool {
         match self {
             FileIdentity::File { born, .. } => born.is_some(),
             FileIdentity::Device { .. } => true,
@@ -111,7 +111,7 @@ pub struct Identities {
     changed: bool,
     elsewhere: Vec<KnownRemote>,
     elsewhere_changed: bool,
-    nexuses: Nexuses,
+    nexuses: NexusNumbers,
     nexuses_changed: bool,
     /// What volumes have records of their own.
     recorded: HashSet<Uuid>,
@@ -120,9 +120,9 @@ pub struct Identities {
 impl Identities {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        let entries = state.read_json(RECORD)?.unwrap_or_default();
-        let elsewhere = state.read_json(ELSEWHERE)?.unwrap_or_default();
-        let (nexuses, recorded) = (Nexuses::load(state)?, state.recorded_volumes()?);
+        let entries = state.read_json(RECORD_NAME)?.unwrap_or_default();
+        let elsewhere = state.read_json(REMOTE_RECORD)?.unwrap_or_default();
+        let (nexuses, recorded) = (NexusNumbers::load(state)?, state.recorded_volumes()?);
         Ok(Identities { entries, elsewhere, nexuses, recorded, ..Identities::default() })
     }
 
@@ -130,11 +130,11 @@ impl Identities {
     /// the next start would not know.
     pub fn save(&mut self, state: &StateDir) -> Result<(), StateError> {
         if self.changed {
-            state.write_json(RECORD, &self.entries)?;
+            state.write_json(RECORD_NAME, &self.entries)?;
             self.changed = false;
         }
         if self.elsewhere_changed {
-            state.write_json(ELSEWHERE, &self.elsewhere)?;
+            state.write_json(REMOTE_RECORD, &self.elsewhere)?;
             self.elsewhere_changed = false;
         }
         if self.nexuses_changed {
@@ -145,14 +145,14 @@ impl Identities {
     }
 
     /// What was found of another machine's volume at an earlier start.
-    pub fn elsewhere(&self, volume: &VolumeName, leg: usize) -> Option<Expected> {
+    pub fn remote_identity(&self, volume: &VolumeName, leg: usize) -> Option<ExpectedVolume> {
         let known = self.elsewhere.iter().find(|one| one.volume == volume.as_str() && one.leg == leg)?;
         let uuid = known.uuid.map(|uuid| volume::Uuid(uuid.into_bytes()));
-        Some(Expected { uuid, serial: known.serial.clone(), logical: known.block })
+        Some(ExpectedVolume { uuid, serial: known.serial.clone(), logical: known.block })
     }
 
     /// This was found of it now.
-    pub fn found_elsewhere(&mut self, volume: &VolumeName, leg: usize, found: &Expected) {
+    pub fn set_remote_identity(&mut self, volume: &VolumeName, leg: usize, found: &ExpectedVolume) {
         let uuid = found.uuid.map(|uuid| Uuid::from_bytes(uuid.0));
         let (serial, block) = (found.serial.clone(), found.logical);
         let found = KnownRemote { volume: volume.to_string(), leg, uuid, serial, block };
@@ -165,17 +165,17 @@ impl Identities {
     }
 
     /// By which number iSCSI targets know the sessions of a volume of another machine.
-    pub fn nexus(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
+    pub fn nexus_number(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
         let before = self.nexuses.clone();
-        let number = self.nexuses.of(volume, leg)?;
+        let number = self.nexuses.number_for(volume, leg)?;
         self.nexuses_changed |= self.nexuses != before;
         Ok(number)
     }
 
     /// The volume was deleted: what comes by its name may be another.
-    pub fn forget(&mut self, volume: &VolumeName) {
+    pub fn forget_volume(&mut self, volume: &VolumeName) {
         let nexuses = self.nexuses.clone();
-        self.nexuses.forget(volume);
+        self.nexuses.forget_volume(volume);
         self.nexuses_changed |= self.nexuses != nexuses;
         let before = self.elsewhere.len();
         self.elsewhere.retain(|one| one.volume != volume.as_str());
@@ -183,31 +183,31 @@ impl Identities {
     }
 
     /// Whether something was found in this place before.
-    pub fn knows(&self, path: &Path) -> bool {
+    pub fn has_path(&self, path: &Path) -> bool {
         self.entries.iter().any(|entry| entry.path == path)
     }
 
     /// The UUID of what was found in this place last.
-    pub fn last_at(&self, path: &Path) -> Option<Uuid> {
+    pub fn last_uuid_at(&self, path: &Path) -> Option<Uuid> {
         self.entries.iter().rfind(|entry| entry.path == path).map(|entry| entry.uuid)
     }
 
     /// What was made there was removed again before anybody had it: nothing was ever in this place.
-    pub fn unmade(&mut self, key: &FileIdentity, path: &Path) {
+    pub fn remove_created(&mut self, key: &FileIdentity, path: &Path) {
         let before = self.entries.len();
         self.entries.retain(|entry| entry.key != *key || entry.path != path);
         self.changed |= self.entries.len() != before;
     }
 
     /// Takes back what was noted of files and devices since `before`: what was opened is not served.
-    pub fn restore_places(&mut self, before: Identities) {
+    pub fn restore_files(&mut self, before: Identities) {
         self.changed |= self.entries != before.entries;
         self.entries = before.entries;
     }
 
     /// Writes them when what was made has been removed again, or was not served. Without it the next start does not make
     /// it, or holds another against it.
-    pub fn save_unmade(&mut self, state: &StateDir) {
+    pub fn save_after_undo(&mut self, state: &StateDir) {
         if let Err(why) = self.save(state) {
             tracing::error!(
                 %why,
@@ -223,14 +223,14 @@ impl Identities {
     }
 
     /// The UUID of what `key` names: this one if it was never seen.
-    pub fn of(&mut self, key: &FileIdentity, path: &Path, fresh: Uuid) -> Uuid {
-        let is_it = |entry: &KnownFile| entry.key == *key && (key.is_certain() || entry.path == path);
+    pub fn uuid_for(&mut self, key: &FileIdentity, path: &Path, fresh: Uuid) -> Uuid {
+        let is_it = |entry: &KnownFile| entry.key == *key && (key.is_unique() || entry.path == path);
         let known = self
             .entries
             .iter()
             .position(is_it)
-            .or_else(|| self.moved(key, path))
-            .or_else(|| self.unmarked(key, path));
+            .or_else(|| self.find_moved_file(key, path))
+            .or_else(|| self.find_unstamped_device(key, path));
         if let Some(entry) = known.and_then(|index| self.entries.get_mut(index)) {
             if entry.key != *key || entry.path != path {
                 (entry.key, entry.path) = (key.clone(), path.to_owned());
@@ -239,7 +239,7 @@ impl Identities {
             return entry.uuid;
         }
         let uuid = fresh;
-        if let Some(old) = self.lost(key, path) {
+        if let Some(old) = self.previous_device_uuid(key, path) {
             tracing::warn!(
                 device = %path.display(), %old, new = %uuid,
                 "the device was set up again, or the machine was rebooted, and the system reports no serial \
@@ -257,14 +257,14 @@ impl Identities {
 
     /// A device that was recorded when nobody noted since when it had its number: it is taken for the same once, as it
     /// was then, and by what it is known now from there on.
-    fn unmarked(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+    fn find_unstamped_device(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
         let FileIdentity::Numbered { number, set_up: Some(_) } = *key else { return None };
         let before = FileIdentity::Numbered { number, set_up: None };
         self.entries.iter().position(|entry| entry.key == before && entry.path == path)
     }
 
     /// The identity that the device in this place had last, if this has nothing but a number.
-    fn lost(&self, key: &FileIdentity, path: &Path) -> Option<Uuid> {
+    fn previous_device_uuid(&self, key: &FileIdentity, path: &Path) -> Option<Uuid> {
         let is_numbered = |key: &FileIdentity| matches!(key, FileIdentity::Numbered { .. });
         let had = |entry: &&KnownFile| is_numbered(&entry.key) && entry.path == path;
         self.entries.iter().rfind(had).filter(|_| is_numbered(key)).map(|entry| entry.uuid)
@@ -272,7 +272,7 @@ impl Identities {
 
     /// A file on a file system whose device number changed at a reboot: same inode, same birth,
     /// same path.
-    fn moved(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+    fn find_moved_file(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
         let FileIdentity::File { inode, born: Some(born), .. } = key else { return None };
         self.entries.iter().position(|entry| {
             let same =
@@ -299,11 +299,19 @@ mod tests {
             Uuid::from_u128(next)
         };
         let (mut ids, path) = (Identities::default(), Path::new("/dev/loop0"));
-        let first = ids.of(&numbered(0x700, Some("boot 17")), path, fresh());
-        assert_eq!(ids.of(&numbered(0x700, Some("boot 17")), Path::new("/dev/disk/x"), fresh()), first);
-        assert_ne!(ids.of(&numbered(0x700, Some("boot 18")), path, fresh()), first, "over another file");
-        assert_ne!(ids.of(&numbered(0x700, Some("again 17")), path, fresh()), first, "after another boot");
-        assert_ne!(ids.of(&numbered(0x700, None), path, fresh()), first);
+        let first = ids.uuid_for(&numbered(0x700, Some("boot 17")), path, fresh());
+        assert_eq!(ids.uuid_for(&numbered(0x700, Some("boot 17")), Path::new("/dev/disk/x"), fresh()), first);
+        assert_ne!(
+            ids.uuid_for(&numbered(0x700, Some("boot 18")), path, fresh()),
+            first,
+            "over another file"
+        );
+        assert_ne!(
+            ids.uuid_for(&numbered(0x700, Some("again 17")), path, fresh()),
+            first,
+            "after another boot"
+        );
+        assert_ne!(ids.uuid_for(&numbered(0x700, None), path, fresh()), first);
         assert!(numbered(0x700, None).aliases(&numbered(0x700, Some("boot 17"))), "now there is only one");
     }
 
@@ -315,7 +323,7 @@ mod tests {
         let (path, old) = (Path::new("/dev/vda"), Uuid::from_u128(7));
         let json =
             format!(r#"[{{"uuid":"{old}","key":{{"numbered":{{"number":64768}}}},"path":"/dev/vda"}}]"#);
-        state.write(RECORD, json.as_bytes()).unwrap();
+        state.write_record(RECORD_NAME, json.as_bytes()).unwrap();
         let mut next = 100;
         let mut fresh = || {
             next += 1;
@@ -323,17 +331,21 @@ mod tests {
         };
         let mut ids = Identities::load(&state).unwrap();
         let (here, again) = (numbered(64768, Some("boot 1")), numbered(64768, Some("boot 2")));
-        assert_ne!(ids.of(&here, Path::new("/dev/vdb"), fresh()), old, "in another place");
+        assert_ne!(ids.uuid_for(&here, Path::new("/dev/vdb"), fresh()), old, "in another place");
         let mut ids = Identities::load(&state).unwrap();
-        assert_ne!(ids.of(&numbered(64769, Some("boot 1")), path, fresh()), old, "of another number");
+        assert_ne!(ids.uuid_for(&numbered(64769, Some("boot 1")), path, fresh()), old, "of another number");
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&here, path, fresh()), old);
+        assert_eq!(ids.uuid_for(&here, path, fresh()), old);
         ids.save(&state).unwrap();
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&here, path, fresh()), old, "it is known by more now");
-        assert_eq!(ids.lost(&again, path), Some(old), "and the operator is told what is lost");
-        assert_eq!(ids.lost(&again, Path::new("/dev/vdc")), None, "but not of a new one");
-        assert_ne!(ids.of(&again, path, fresh()), old, "once");
+        assert_eq!(ids.uuid_for(&here, path, fresh()), old, "it is known by more now");
+        assert_eq!(
+            ids.previous_device_uuid(&again, path),
+            Some(old),
+            "and the operator is told what is lost"
+        );
+        assert_eq!(ids.previous_device_uuid(&again, Path::new("/dev/vdc")), None, "but not of a new one");
+        assert_ne!(ids.uuid_for(&again, path, fresh()), old, "once");
     }
 
     fn file(device: u64, inode: u64, born: u64) -> FileIdentity {
@@ -345,24 +357,30 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let (near, other) = (VolumeName::parse("near").unwrap(), VolumeName::parse("other").unwrap());
-        let found = |uuid: Option<u8>| Expected {
+        let found = |uuid: Option<u8>| ExpectedVolume {
             uuid: uuid.map(|byte| volume::Uuid([byte; 16])),
             serial: "7".into(),
             logical: 512,
         };
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.elsewhere(&near, 0), None);
-        ids.found_elsewhere(&near, 0, &found(Some(1)));
-        ids.found_elsewhere(&other, 2, &found(None));
+        assert_eq!(ids.remote_identity(&near, 0), None);
+        ids.set_remote_identity(&near, 0, &found(Some(1)));
+        ids.set_remote_identity(&other, 2, &found(None));
         ids.save(&state).unwrap();
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.elsewhere(&near, 0), Some(found(Some(1))));
-        assert_eq!((ids.elsewhere(&other, 2), ids.elsewhere(&other, 1)), (Some(found(None)), None));
-        ids.forget(&near);
+        assert_eq!(ids.remote_identity(&near, 0), Some(found(Some(1))));
+        assert_eq!(
+            (ids.remote_identity(&other, 2), ids.remote_identity(&other, 1)),
+            (Some(found(None)), None)
+        );
+        ids.forget_volume(&near);
         ids.save(&state).unwrap();
         let ids = Identities::load(&state).unwrap();
-        assert_eq!((ids.elsewhere(&near, 0), ids.elsewhere(&other, 2)), (None, Some(found(None))));
-        state.write(ELSEWHERE, b"[{}]").unwrap();
+        assert_eq!(
+            (ids.remote_identity(&near, 0), ids.remote_identity(&other, 2)),
+            (None, Some(found(None)))
+        );
+        state.write_record(REMOTE_RECORD, b"[{}]").unwrap();
         assert!(matches!(Identities::load(&state), Err(StateError::Damaged { .. })));
     }
 
@@ -376,27 +394,35 @@ mod tests {
             Uuid::from_u128(next)
         };
         let mut ids = Identities::load(&state).unwrap();
-        let first = ids.of(&file(1, 10, 100), Path::new("/a"), fresh());
+        let first = ids.uuid_for(&file(1, 10, 100), Path::new("/a"), fresh());
         ids.save(&state).unwrap();
         let mut ids = Identities::load(&state).unwrap();
-        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), fresh()), first);
+        assert_eq!(ids.uuid_for(&file(1, 10, 100), Path::new("/renamed"), fresh()), first);
         assert_ne!(
-            ids.of(&file(1, 11, 200), Path::new("/renamed"), fresh()),
+            ids.uuid_for(&file(1, 11, 200), Path::new("/renamed"), fresh()),
             first,
             "a new file, the old name"
         );
-        assert_ne!(ids.of(&file(1, 10, 300), Path::new("/a"), fresh()), first, "a reused inode");
-        assert_eq!(ids.of(&file(1, 10, 100), Path::new("/renamed"), fresh()), first, "it is still known");
-        assert!(ids.knows(Path::new("/a")) && !ids.knows(Path::new("/c")));
+        assert_ne!(ids.uuid_for(&file(1, 10, 300), Path::new("/a"), fresh()), first, "a reused inode");
+        assert_eq!(
+            ids.uuid_for(&file(1, 10, 100), Path::new("/renamed"), fresh()),
+            first,
+            "it is still known"
+        );
+        assert!(ids.has_path(Path::new("/a")) && !ids.has_path(Path::new("/c")));
         // Where no birth is known, the name must agree.
         let unborn = |inode| FileIdentity::File { device: 3, inode, born: None };
         for (one, other) in [(unborn(5), Path::new("/d")), (numbered(0x801, None), Path::new("/dev/sda1"))] {
-            let own = ids.of(&one, other, fresh());
-            assert_ne!(ids.of(&one, Path::new("/new"), fresh()), own, "another bears the number now");
-            assert_eq!(ids.of(&one, other, fresh()), own, "and takes nothing from it");
+            let own = ids.uuid_for(&one, other, fresh());
+            assert_ne!(ids.uuid_for(&one, Path::new("/new"), fresh()), own, "another bears the number now");
+            assert_eq!(ids.uuid_for(&one, other, fresh()), own, "and takes nothing from it");
         }
-        let kept = ids.of(&file(2, 20, 400), Path::new("/b"), fresh());
-        assert_eq!(ids.of(&file(7, 20, 400), Path::new("/b"), fresh()), kept, "the device number changed");
-        assert_ne!(ids.of(&file(9, 20, 400), Path::new("/c"), fresh()), kept, "but not elsewhere");
+        let kept = ids.uuid_for(&file(2, 20, 400), Path::new("/b"), fresh());
+        assert_eq!(
+            ids.uuid_for(&file(7, 20, 400), Path::new("/b"), fresh()),
+            kept,
+            "the device number changed"
+        );
+        assert_ne!(ids.uuid_for(&file(9, 20, 400), Path::new("/c"), fresh()), kept, "but not elsewhere");
     }
 }

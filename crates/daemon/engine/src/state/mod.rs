@@ -30,7 +30,7 @@ use std::{
 
 use uuid::Uuid;
 
-use process::owned::Dir;
+use process::owned_dir::OwnedDir;
 
 /// First word of each record.
 const MAGIC: &str = "blockwire-state";
@@ -40,19 +40,19 @@ const VERSION: &str = "1";
 const RECORD_BYTES_MAX: u64 = 64 << 20;
 
 /// Behind a volume's UUID and a dot: the record of its reservations, bad blocks, path states and protection.
-pub const RESERVATIONS: &str = "reservations";
+pub const RESERVATIONS_SUFFIX: &str = "reservations";
 /// Behind that of a file or device: the note of a failed sync.
-pub const SYNC_FAILED: &str = "sync-failed";
+pub const SYNC_FAILED_SUFFIX: &str = "sync-failed";
 
 /// What a daemon notes beside its process in the file that it locks.
-const SERVING: &str = "serving";
-const STOPPING: &str = "stopping";
+const SERVING_NOTE: &str = "serving";
+const STOPPING_NOTE: &str = "stopping";
 /// How long a daemon that is stopping is waited for: more than a clean stop takes.
-const ENDS: Duration = Duration::from_secs(90);
+const STOPPING_TIMEOUT: Duration = Duration::from_secs(90);
 /// How long one is waited for that has not said so: it may have been killed just now.
-const SETTLES: Duration = Duration::from_millis(500);
+const SETTLE_TIMEOUT: Duration = Duration::from_millis(500);
 /// How often is looked.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Why the state directory cannot be used.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ impl std::error::Error for StateError {}
 pub struct StateDir {
     path: PathBuf,
     /// The same, open: nobody else can change what is in it.
-    dir: Dir,
+    dir: OwnedDir,
     /// Held for its lock, and with a note of who holds it.
     lock: File,
 }
@@ -146,10 +146,11 @@ impl StateDir {
         let failed = |what| move |why| StateError::Io { what, path: path.to_owned(), why };
         let missing: Vec<&Path> =
             path.ancestors().take_while(|part| part.symlink_metadata().is_err()).collect();
-        let dir = Dir::make_behind(path, "--state").map_err(|why| StateError::Unsafe(why.message))?;
-        sync_way(dir.path(), &missing).map_err(failed("sync the directory of"))?;
+        let dir =
+            OwnedDir::create_through_link(path, "--state").map_err(|why| StateError::Unsafe(why.message))?;
+        sync_ancestors(dir.path(), &missing).map_err(failed("sync the directory of"))?;
         let name = dir.path().join("lock");
-        let lock = dir.open_file(OsStr::new("lock")).map_err(|why| StateError::Io {
+        let lock = dir.open_or_create_file(OsStr::new("lock")).map_err(|why| StateError::Io {
             what: "write",
             path: name.clone(),
             why,
@@ -157,13 +158,13 @@ impl StateDir {
         match lock.try_lock() {
             Ok(()) => {
                 let state = StateDir { path: dir.path().to_owned(), dir, lock };
-                state.note(SERVING);
+                state.write_status(SERVING_NOTE);
                 Ok(state)
             }
             Err(TryLockError::WouldBlock) => {
                 let note = fs::read_to_string(&name).unwrap_or_default();
                 let (pid, word) = note.trim_end().split_once(' ').unwrap_or_default();
-                let (pid, stopping) = (pid.parse().ok(), word == STOPPING);
+                let (pid, stopping) = (pid.parse().ok(), word == STOPPING_NOTE);
                 Err(StateError::InUse { path: path.to_owned(), pid, stopping })
             }
             Err(TryLockError::Error(why)) => Err(failed("lock")(why)),
@@ -171,7 +172,7 @@ impl StateDir {
     }
 
     /// The same, but a daemon that is stopping, or was killed just now, is waited for. `waits` is called once if so.
-    pub fn open_in_turn(path: &Path, waits: impl Fn(&StateError)) -> Result<Self, StateError> {
+    pub fn open_when_free(path: &Path, waits: impl Fn(&StateError)) -> Result<Self, StateError> {
         let begun = Instant::now();
         let mut told = false;
         loop {
@@ -180,23 +181,23 @@ impl StateDir {
                 other => return other,
             };
             let stopping = matches!(why, StateError::InUse { stopping: true, .. });
-            if begun.elapsed() >= if stopping { ENDS } else { SETTLES } {
+            if begun.elapsed() >= if stopping { STOPPING_TIMEOUT } else { SETTLE_TIMEOUT } {
                 return Err(why);
             }
             if stopping && !std::mem::replace(&mut told, true) {
                 waits(&why);
             }
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
         }
     }
 
     /// Tells others who find the directory held that it will soon be free.
-    pub fn say_stopping(&self) {
-        self.note(STOPPING);
+    pub fn note_stopping(&self) {
+        self.write_status(STOPPING_NOTE);
     }
 
     /// What is noted is for people and for patience only: what counts is the lock.
-    fn note(&self, word: &str) {
+    fn write_status(&self, word: &str) {
         let note = format!("{} {word}\n", std::process::id());
         let _ = self.lock.set_len(0).and_then(|()| self.lock.write_all_at(note.as_bytes(), 0));
     }
@@ -207,9 +208,9 @@ impl StateDir {
     }
 
     /// A record; `None` if it was never written.
-    pub fn read(&self, name: &str) -> Result<Option<Vec<u8>>, StateError> {
+    pub fn read_record(&self, name: &str) -> Result<Option<Vec<u8>>, StateError> {
         let path = self.path.join(name);
-        let bytes = match self.dir.read(OsStr::new(name), RECORD_BYTES_MAX) {
+        let bytes = match self.dir.read_trusted(OsStr::new(name), RECORD_BYTES_MAX) {
             Ok(bytes) => bytes,
             Err(why) if why.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(why) if why.kind() == io::ErrorKind::PermissionDenied => {
@@ -226,11 +227,11 @@ impl StateDir {
 
     /// Replaces a record. When this returns, a power failure leaves the new one; before, the old one. If it fails,
     /// the old one stands: what was answered as failed does not come back at the next start.
-    pub fn write(&self, name: &str, payload: &[u8]) -> Result<(), StateError> {
-        self.write_then(name, payload, || File::open(&self.path)?.sync_all())
+    pub fn write_record(&self, name: &str, payload: &[u8]) -> Result<(), StateError> {
+        self.write_record_then(name, payload, || File::open(&self.path)?.sync_all())
     }
 
-    fn write_then(
+    fn write_record_then(
         &self,
         name: &str,
         payload: &[u8],
@@ -248,17 +249,18 @@ impl StateDir {
             return Err(StateError::Large { path, bytes });
         }
         // A half of one that a crash has left, or whatever stands there: it is not written through.
-        fs::remove_file(&new).or_else(absent).map_err(failed("write"))?;
+        fs::remove_file(&new).or_else(ignore_not_found).map_err(failed("write"))?;
         let file = self.dir.create_file(OsStr::new(&format!("{name}.new")));
         let mut file = file.map_err(failed("write"))?;
         file.write_all(head.as_bytes()).and_then(|()| file.write_all(payload)).map_err(failed("write"))?;
         file.sync_all().map_err(failed("sync"))?;
         // The old one keeps a name until the new one is safe.
-        let had_one = match fs::remove_file(&old).or_else(absent).and_then(|()| keep(&path, &old)) {
-            Ok(()) => true,
-            Err(why) if why.kind() == io::ErrorKind::NotFound => false,
-            Err(why) => return Err(failed("keep the old version of")(why)),
-        };
+        let had_one =
+            match fs::remove_file(&old).or_else(ignore_not_found).and_then(|()| link_or_copy(&path, &old)) {
+                Ok(()) => true,
+                Err(why) if why.kind() == io::ErrorKind::NotFound => false,
+                Err(why) => return Err(failed("keep the old version of")(why)),
+            };
         fs::rename(&new, &path).map_err(failed("replace"))?;
         let synced = sync_directory();
         if synced.is_err() {
@@ -275,7 +277,7 @@ impl StateDir {
     }
 
     /// Removes a record; it is no mistake if there is none.
-    pub fn remove(&self, name: &str) -> Result<(), StateError> {
+    pub fn remove_record(&self, name: &str) -> Result<(), StateError> {
         let path = self.path.join(name);
         let failed = |why| StateError::Io { what: "remove", path: path.clone(), why };
         match fs::remove_file(&path) {
@@ -289,7 +291,11 @@ impl StateDir {
     pub fn recorded_volumes(&self) -> Result<HashSet<Uuid>, StateError> {
         let of = |name: &OsStr| {
             let (uuid, what) = name.to_str()?.split_once('.')?;
-            if matches!(what, RESERVATIONS | SYNC_FAILED) { uuid.parse::<Uuid>().ok() } else { None }
+            if matches!(what, RESERVATIONS_SUFFIX | SYNC_FAILED_SUFFIX) {
+                uuid.parse::<Uuid>().ok()
+            } else {
+                None
+            }
         };
         let failed = |why| StateError::Io { what: "list", path: self.path.clone(), why };
         let mut found = HashSet::new();
@@ -301,7 +307,7 @@ impl StateDir {
 
     /// A record as JSON.
     pub fn read_json<T: serde::de::DeserializeOwned>(&self, name: &str) -> Result<Option<T>, StateError> {
-        let Some(bytes) = self.read(name)? else { return Ok(None) };
+        let Some(bytes) = self.read_record(name)? else { return Ok(None) };
         let damaged =
             |why: serde_json::Error| StateError::Damaged { path: self.path.join(name), why: why.to_string() };
         serde_json::from_slice(&bytes).map(Some).map_err(damaged)
@@ -314,14 +320,14 @@ impl StateDir {
             path: self.path.join(name),
             why: why.into(),
         })?;
-        self.write(name, &json)
+        self.write_record(name, &json)
     }
 }
 
 /// Makes the names stable that lead to the directory: without them a failure of the power loses all that is in it. Its
 /// own is synced at each start: the daemon that made it may have been killed before it came so far.
-fn sync_way(directory: &Path, made: &[&Path]) -> io::Result<()> {
-    made.iter().copied().chain([directory]).try_for_each(|part| match sync_directory_of(part) {
+fn sync_ancestors(directory: &Path, made: &[&Path]) -> io::Result<()> {
+    made.iter().copied().chain([directory]).try_for_each(|part| match sync_parent_directory(part) {
         // The operator's, who does not let us look.
         Err(why) if why.kind() == io::ErrorKind::PermissionDenied => Ok(()),
         other => other,
@@ -329,7 +335,7 @@ fn sync_way(directory: &Path, made: &[&Path]) -> io::Result<()> {
 }
 
 /// Makes the name of a file or directory stable.
-pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
+pub(crate) fn sync_parent_directory(path: &Path) -> io::Result<()> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     match File::open(directory.unwrap_or(Path::new("."))).and_then(|directory| directory.sync_all()) {
         // Its file system knows no such thing (EINVAL).
@@ -339,11 +345,15 @@ pub(crate) fn sync_directory_of(path: &Path) -> io::Result<()> {
 }
 
 /// Gives what a name leads to a second name; where the file system knows no such thing, a copy of it has that name.
-fn keep(path: &Path, old: &Path) -> io::Result<()> {
-    keep_by(path, old, |path, old| fs::hard_link(path, old))
+fn link_or_copy(path: &Path, old: &Path) -> io::Result<()> {
+    link_or_copy_with(path, old, |path, old| fs::hard_link(path, old))
 }
 
-fn keep_by(path: &Path, old: &Path, link: impl Fn(&Path, &Path) -> io::Result<()>) -> io::Result<()> {
+fn link_or_copy_with(
+    path: &Path,
+    old: &Path,
+    link: impl Fn(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
     match link(path, old) {
         Err(why) if why.kind() == io::ErrorKind::NotFound => Err(why),
         Err(_) => fs::copy(path, old).and_then(|_| File::open(old)?.sync_all()),
@@ -352,17 +362,17 @@ fn keep_by(path: &Path, old: &Path, link: impl Fn(&Path, &Path) -> io::Result<()
 }
 
 /// It is no mistake if there is none.
-fn absent(why: io::Error) -> io::Result<()> {
+fn ignore_not_found(why: io::Error) -> io::Result<()> {
     if why.kind() == io::ErrorKind::NotFound { Ok(()) } else { Err(why) }
 }
 
 /// More than the first line of a record has, bytes.
-const HEAD_MAX: usize = 80;
+const HEADER_BYTES_MAX: usize = 80;
 
 /// Opens the envelope of a record.
 fn unwrap_record(bytes: &[u8]) -> Result<&[u8], String> {
     let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
-    let head = parts.next().filter(|head| head.len() < HEAD_MAX).ok_or("no header")?;
+    let head = parts.next().filter(|head| head.len() < HEADER_BYTES_MAX).ok_or("no header")?;
     let payload = parts.next().ok_or("no header")?;
     let head = std::str::from_utf8(head).map_err(|_| "no header")?;
     let words: Vec<&str> = head.split(' ').collect();
@@ -412,56 +422,56 @@ mod tests {
         for name in ["x", "x.new"] {
             symlink(&victim, place.join(name)).unwrap();
         }
-        assert!(state.read("x").is_err());
+        assert!(state.read_record("x").is_err());
         fs::remove_file(place.join("x")).unwrap();
-        state.write("x", b"record").unwrap();
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"record"[..]));
+        state.write_record("x", b"record").unwrap();
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"record"[..]));
         assert_eq!(fs::read_to_string(&victim).unwrap(), "precious");
         fs::set_permissions(place.join("x"), fs::Permissions::from_mode(0o622)).unwrap();
-        assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })), "others can write it");
+        assert!(matches!(state.read_record("x"), Err(StateError::Damaged { .. })), "others can write it");
     }
 
     #[test]
     fn what_is_written_is_read() {
         let (_root, state) = directory();
-        assert_eq!(state.read("x").unwrap(), None);
+        assert_eq!(state.read_record("x").unwrap(), None);
         for payload in [&b""[..], b"one", b"two\n\0lines"] {
-            state.write("x", payload).unwrap();
-            assert_eq!(state.read("x").unwrap().as_deref(), Some(payload));
+            state.write_record("x", payload).unwrap();
+            assert_eq!(state.read_record("x").unwrap().as_deref(), Some(payload));
         }
-        state.remove("x").unwrap();
-        state.remove("x").unwrap();
-        assert_eq!(state.read("x").unwrap(), None);
+        state.remove_record("x").unwrap();
+        state.remove_record("x").unwrap();
+        assert_eq!(state.read_record("x").unwrap(), None);
     }
 
     #[test]
     fn no_cut_and_no_flipped_bit_passes() {
         let (_root, state) = directory();
-        state.write("x", b"precious reservations").unwrap();
+        state.write_record("x", b"precious reservations").unwrap();
         let path = state.path().join("x");
         let whole = fs::read(&path).unwrap();
         for cut in 0..whole.len() {
             fs::write(&path, &whole[..cut]).unwrap();
-            assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })), "cut at {cut}");
+            assert!(matches!(state.read_record("x"), Err(StateError::Damaged { .. })), "cut at {cut}");
         }
         for bit in 0..whole.len() * 8 {
             let mut bytes = whole.clone();
             bytes[bit / 8] ^= 1 << (bit % 8);
             fs::write(&path, &bytes).unwrap();
-            assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })), "bit {bit}");
+            assert!(matches!(state.read_record("x"), Err(StateError::Damaged { .. })), "bit {bit}");
         }
         fs::write(&path, [&whole[..], b"more"].concat()).unwrap();
-        assert!(matches!(state.read("x"), Err(StateError::Damaged { .. })));
+        assert!(matches!(state.read_record("x"), Err(StateError::Damaged { .. })));
     }
 
     #[test]
     fn a_crash_before_the_rename_leaves_the_old_record() {
         let (_root, state) = directory();
-        state.write("x", b"old").unwrap();
+        state.write_record("x", b"old").unwrap();
         fs::write(state.path().join("x.new"), b"half of the n").unwrap();
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
-        state.write("x", b"new").unwrap();
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"new"[..]));
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"old"[..]));
+        state.write_record("x", b"new").unwrap();
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"new"[..]));
         assert!(!state.path().join("x.new").exists());
     }
 
@@ -469,13 +479,13 @@ mod tests {
     fn a_record_that_was_answered_as_failed_is_not_there_at_the_next_start() {
         let (_root, state) = directory();
         let fails = || Err(io::Error::other("no power"));
-        assert!(matches!(state.write_then("x", b"refused", fails), Err(StateError::Io { .. })));
-        assert_eq!(state.read("x").unwrap(), None);
-        state.write("x", b"old").unwrap();
-        assert!(matches!(state.write_then("x", b"refused", fails), Err(StateError::Io { .. })));
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
-        state.write("x", b"new").unwrap();
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"new"[..]));
+        assert!(matches!(state.write_record_then("x", b"refused", fails), Err(StateError::Io { .. })));
+        assert_eq!(state.read_record("x").unwrap(), None);
+        state.write_record("x", b"old").unwrap();
+        assert!(matches!(state.write_record_then("x", b"refused", fails), Err(StateError::Io { .. })));
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"old"[..]));
+        state.write_record("x", b"new").unwrap();
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"new"[..]));
         let left: Vec<_> =
             fs::read_dir(state.path()).unwrap().map(|file| file.unwrap().file_name()).collect();
         assert_eq!(left.len(), 2, "the record and the lock: {left:?}");
@@ -486,32 +496,32 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let (path, old) = (root.path().join("x"), root.path().join("x.old"));
         let none = |_: &Path, _: &Path| Err(io::Error::from_raw_os_error(1));
-        assert!(keep_by(&path, &old, none).is_err_and(|why| why.kind() == io::ErrorKind::NotFound));
+        assert!(link_or_copy_with(&path, &old, none).is_err_and(|why| why.kind() == io::ErrorKind::NotFound));
         fs::write(&path, "precious").unwrap();
-        keep_by(&path, &old, none).unwrap();
+        link_or_copy_with(&path, &old, none).unwrap();
         assert_eq!(fs::read(&old).unwrap(), b"precious");
         let gone = |_: &Path, _: &Path| Err(io::ErrorKind::NotFound.into());
-        assert!(keep_by(&path, &old, gone).is_err());
+        assert!(link_or_copy_with(&path, &old, gone).is_err());
     }
 
     #[test]
     fn what_could_not_be_read_again_is_not_written() {
         let (_root, state) = directory();
-        state.write("x", b"old").unwrap();
+        state.write_record("x", b"old").unwrap();
         // Zeroes that no page is taken for: they are refused before anything is made of them but a checksum.
         let large = vec![0; RECORD_BYTES_MAX as usize - 20];
-        assert!(matches!(state.write("x", &large), Err(StateError::Large { .. })));
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
+        assert!(matches!(state.write_record("x", &large), Err(StateError::Large { .. })));
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"old"[..]));
     }
 
     #[test]
     fn a_failed_write_leaves_the_old_record() {
         let (_root, state) = directory();
-        state.write("x", b"old").unwrap();
+        state.write_record("x", b"old").unwrap();
         // A directory in the place of the new file makes the write fail, also for root.
         fs::create_dir(state.path().join("x.new")).unwrap();
-        assert!(matches!(state.write("x", b"new"), Err(StateError::Io { .. })));
-        assert_eq!(state.read("x").unwrap().as_deref(), Some(&b"old"[..]));
+        assert!(matches!(state.write_record("x", b"new"), Err(StateError::Io { .. })));
+        assert_eq!(state.read_record("x").unwrap().as_deref(), Some(&b"old"[..]));
     }
 
     #[test]
@@ -529,15 +539,15 @@ mod tests {
     fn one_that_is_stopping_is_waited_for_and_named_as_such() {
         let (_root, state) = directory();
         let path = state.path().to_owned();
-        let why = StateDir::open_in_turn(&path, |_| panic!("it serves")).unwrap_err().to_string();
+        let why = StateDir::open_when_free(&path, |_| panic!("it serves")).unwrap_err().to_string();
         assert!(why.contains("in use by another daemon (process"), "{why}");
-        state.say_stopping();
+        state.note_stopping();
         let why = StateDir::open(&path).unwrap_err().to_string();
         assert!(why.contains("is still stopping") && !why.contains("--state"), "{why}");
         let (told, heard) = std::sync::mpsc::channel();
         let there = path.clone();
         let next = thread::spawn(move || {
-            StateDir::open_in_turn(&there, |why| told.send(why.to_string()).unwrap()).map(drop)
+            StateDir::open_when_free(&there, |why| told.send(why.to_string()).unwrap()).map(drop)
         });
         assert!(heard.recv_timeout(Duration::from_secs(30)).unwrap().contains("still stopping"));
         assert!(!next.is_finished());

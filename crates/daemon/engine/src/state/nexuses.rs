@@ -14,14 +14,14 @@ use config::name::VolumeName;
 use process::random;
 
 /// The record's name.
-const RECORD: &str = "nexuses";
+const RECORD_NAME: &str = "nexuses";
 /// Numbers have 24 bits.
-const NUMBERS: u32 = 1 << 24;
+const NUMBERS_MAX: u32 = 1 << 24;
 
 /// All numbers that are given.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Nexuses {
+pub struct NexusNumbers {
     /// The one that was given last; `None`: none was. Where they begin is drawn, since two daemons of one machine have
     /// one initiator name.
     last: Option<u32>,
@@ -37,32 +37,32 @@ struct NexusRecord {
     number: u32,
 }
 
-impl Nexuses {
+impl NexusNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        Ok(state.read_json(RECORD)?.unwrap_or_default())
+        Ok(state.read_json(RECORD_NAME)?.unwrap_or_default())
     }
 
     /// Writes them.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
-        state.write_json(RECORD, self)
+        state.write_json(RECORD_NAME, self)
     }
 
     /// The number of a volume, or of a leg of one; a new one if it has none.
-    pub fn of(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
+    pub fn number_for(&mut self, volume: &VolumeName, leg: usize) -> io::Result<[u8; 3]> {
         let its = |one: &&NexusRecord| one.volume == volume.as_str() && one.leg == leg;
         let known = self.given.iter().find(its).map(|one| one.number);
-        let number = known.map_or_else(|| self.give(volume, leg), Ok)?;
+        let number = known.map_or_else(|| self.allocate(volume, leg), Ok)?;
         let [_, number @ ..] = number.to_be_bytes();
         Ok(number)
     }
 
-    fn give(&mut self, volume: &VolumeName, leg: usize) -> io::Result<u32> {
-        let first = || random::bytes().map(u32::from_be_bytes);
+    fn allocate(&mut self, volume: &VolumeName, leg: usize) -> io::Result<u32> {
+        let first = || random::random_bytes().map(u32::from_be_bytes);
         let mut number = self.last.map_or_else(first, Ok)?;
         // It ends: nobody has 16 million volumes of other machines.
         loop {
-            number = number.wrapping_add(1) % NUMBERS;
+            number = number.wrapping_add(1) % NUMBERS_MAX;
             if !self.given.iter().any(|one| one.number == number) {
                 break;
             }
@@ -73,7 +73,7 @@ impl Nexuses {
     }
 
     /// The volume was deleted: what comes by its name is another.
-    pub fn forget(&mut self, volume: &VolumeName) {
+    pub fn forget_volume(&mut self, volume: &VolumeName) {
         self.given.retain(|one| one.volume != volume.as_str());
     }
 }
@@ -88,28 +88,31 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let name = |name: &str| VolumeName::parse(name).unwrap();
-        let mut nexuses = Nexuses::load(&state).unwrap();
-        let (a, b) = (nexuses.of(&name("a"), 0).unwrap(), nexuses.of(&name("b"), 0).unwrap());
-        let legs = [1, 2].map(|leg| nexuses.of(&name("striped"), leg).unwrap());
+        let mut nexuses = NexusNumbers::load(&state).unwrap();
+        let (a, b) = (nexuses.number_for(&name("a"), 0).unwrap(), nexuses.number_for(&name("b"), 0).unwrap());
+        let legs = [1, 2].map(|leg| nexuses.number_for(&name("striped"), leg).unwrap());
         nexuses.save(&state).unwrap();
-        let mut nexuses = Nexuses::load(&state).unwrap();
-        assert_eq!((nexuses.of(&name("a"), 0).unwrap(), nexuses.of(&name("b"), 0).unwrap()), (a, b));
-        assert_eq!([1, 2].map(|leg| nexuses.of(&name("striped"), leg).unwrap()), legs);
+        let mut nexuses = NexusNumbers::load(&state).unwrap();
+        assert_eq!(
+            (nexuses.number_for(&name("a"), 0).unwrap(), nexuses.number_for(&name("b"), 0).unwrap()),
+            (a, b)
+        );
+        assert_eq!([1, 2].map(|leg| nexuses.number_for(&name("striped"), leg).unwrap()), legs);
         // Sessions of a volume that was deleted may still be there.
-        nexuses.forget(&name("b"));
+        nexuses.forget_volume(&name("b"));
         let mut all = vec![
             a,
             b,
             legs[0],
             legs[1],
-            nexuses.of(&name("b"), 0).unwrap(),
-            nexuses.of(&name("c"), 0).unwrap(),
+            nexuses.number_for(&name("b"), 0).unwrap(),
+            nexuses.number_for(&name("c"), 0).unwrap(),
         ];
         all.sort_unstable();
         assert!(all.is_sorted_by(|one, next| one < next), "{all:?}");
         // Behind the last one the first that nobody has.
-        nexuses.last = Some(NUMBERS - 1);
+        nexuses.last = Some(NUMBERS_MAX - 1);
         nexuses.given = vec![NexusRecord { volume: "d".to_owned(), leg: 0, number: 0 }];
-        assert_eq!(nexuses.of(&name("e"), 0).unwrap(), [0, 0, 1]);
+        assert_eq!(nexuses.number_for(&name("e"), 0).unwrap(), [0, 0, 1]);
     }
 }

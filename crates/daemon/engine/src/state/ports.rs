@@ -10,10 +10,10 @@ use super::{StateDir, StateError};
 use config::plan::Protocol;
 
 /// The record's name.
-const RECORD: &str = "ports";
+const RECORD_NAME: &str = "ports";
 
 /// Why no port gets a number any more.
-pub(super) const ALL_GIVEN: &str = "all 65,535 port numbers were given: move the records `ports` and `target-ports` out of the state directory \
+pub(super) const PORTS_EXHAUSTED: &str = "all 65,535 port numbers were given: move the records `ports` and `target-ports` out of the state directory \
      when no saved reservation or path state is needed any more";
 
 /// A portal group, as it is recorded.
@@ -37,9 +37,9 @@ pub struct PortNumbers {
 impl PortNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        let entries: Vec<PortGroupRecord> = state.read_json(RECORD)?.unwrap_or_default();
+        let entries: Vec<PortGroupRecord> = state.read_json(RECORD_NAME)?.unwrap_or_default();
         let damaged =
-            |why: &str| StateError::Damaged { path: state.path().join(RECORD), why: why.to_owned() };
+            |why: &str| StateError::Damaged { path: state.path().join(RECORD_NAME), why: why.to_owned() };
         for (at, one) in entries.iter().enumerate() {
             if one.port == 0 {
                 return Err(damaged("a port has the number 0"));
@@ -56,31 +56,31 @@ impl PortNumbers {
 
     /// Writes them; before a port is served, so that no number is shown that the next start would not know.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
-        state.write_json(RECORD, &self.entries)
+        state.write_json(RECORD_NAME, &self.entries)
     }
 
-    /// Gives numbers to groups that have none, in their order, behind all that were given: to groups, and up to `last`
+    /// Gives numbers to groups that have none, in their order, behind all that were given: to groups, and up to `highest`
     /// to ports of targets. Says whether there were any; `Err`: all 65,535 are given.
-    pub fn give(&mut self, groups: &[(Protocol, u16)], last: u16) -> Result<bool, String> {
+    pub fn assign(&mut self, groups: &[(Protocol, u16)], last: u16) -> Result<bool, String> {
         let before = self.entries.len();
         for &(protocol, group) in groups {
-            if self.of(protocol, group).is_some() {
+            if self.number_of(protocol, group).is_some() {
                 continue;
             }
-            let port = self.last().max(last).checked_add(1).ok_or(ALL_GIVEN)?;
+            let port = self.highest().max(last).checked_add(1).ok_or(PORTS_EXHAUSTED)?;
             self.entries.push(PortGroupRecord { protocol: protocol.as_str().to_owned(), group, port });
         }
         Ok(self.entries.len() != before)
     }
 
     /// The number of a group's port, if it has one.
-    pub fn of(&self, protocol: Protocol, group: u16) -> Option<u16> {
+    pub fn number_of(&self, protocol: Protocol, group: u16) -> Option<u16> {
         let its = |one: &&PortGroupRecord| one.protocol == protocol.as_str() && one.group == group;
         self.entries.iter().find(its).map(|one| one.port)
     }
 
     /// The greatest number that was ever given; 0: none was.
-    pub fn last(&self) -> u16 {
+    pub fn highest(&self) -> u16 {
         self.entries.iter().map(|one| one.port).max().unwrap_or(0)
     }
 }
@@ -98,20 +98,26 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let mut ports = PortNumbers::load(&state).unwrap();
-        assert!(ports.give(&OLD, 0).unwrap());
-        assert!(!ports.give(&OLD, 0).unwrap());
+        assert!(ports.assign(&OLD, 0).unwrap());
+        assert!(!ports.assign(&OLD, 0).unwrap());
         ports.save(&state).unwrap();
         let mut ports = PortNumbers::load(&state).unwrap();
         assert!(
             ports
-                .give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)], 0)
+                .assign(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 7), (Protocol::NvmeDiscovery, 1)], 0)
                 .unwrap()
         );
         ports.save(&state).unwrap();
         let ports = PortNumbers::load(&state).unwrap();
-        assert_eq!(OLD.map(|(protocol, group)| ports.of(protocol, group)), [Some(1), Some(2), Some(3)]);
-        assert_eq!((ports.of(Protocol::Iscsi, 1), ports.of(Protocol::NvmeDiscovery, 1)), (Some(4), Some(5)));
-        assert_eq!((ports.of(Protocol::Iscsi, 2), ports.last()), (None, 5));
+        assert_eq!(
+            OLD.map(|(protocol, group)| ports.number_of(protocol, group)),
+            [Some(1), Some(2), Some(3)]
+        );
+        assert_eq!(
+            (ports.number_of(Protocol::Iscsi, 1), ports.number_of(Protocol::NvmeDiscovery, 1)),
+            (Some(4), Some(5))
+        );
+        assert_eq!((ports.number_of(Protocol::Iscsi, 2), ports.highest()), (None, 5));
     }
 
     #[test]
@@ -129,9 +135,9 @@ mod tests {
     fn the_last_number_is_given_and_no_other_twice() {
         let last = PortGroupRecord { protocol: "iscsi".to_owned(), group: 1, port: u16::MAX - 1 };
         let mut ports = PortNumbers { entries: vec![last] };
-        assert!(ports.give(&[(Protocol::Iscsi, 2)], 0).unwrap());
-        assert_eq!(ports.of(Protocol::Iscsi, 2), Some(u16::MAX));
-        let why = ports.give(&[(Protocol::Iscsi, 3)], 0).unwrap_err();
-        assert!(why.contains("65,535") && ports.of(Protocol::Iscsi, 3).is_none(), "{why}");
+        assert!(ports.assign(&[(Protocol::Iscsi, 2)], 0).unwrap());
+        assert_eq!(ports.number_of(Protocol::Iscsi, 2), Some(u16::MAX));
+        let why = ports.assign(&[(Protocol::Iscsi, 3)], 0).unwrap_err();
+        assert!(why.contains("65,535") && ports.number_of(Protocol::Iscsi, 3).is_none(), "{why}");
     }
 }

@@ -9,27 +9,27 @@ use std::collections::BTreeMap;
 use super::{StateDir, StateError};
 
 /// The record's name.
-const RECORD: &str = "serials";
+const RECORD_NAME: &str = "serials";
 
 /// All that were ever given, by the subsystems' names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Serials {
+pub struct SerialNumbers {
     given: BTreeMap<String, String>,
 }
 
-impl Serials {
+impl SerialNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        Ok(Serials { given: state.read_json(RECORD)?.unwrap_or_default() })
+        Ok(SerialNumbers { given: state.read_json(RECORD_NAME)?.unwrap_or_default() })
     }
 
     /// Writes them; before a subsystem is served.
     pub fn save(&self, state: &StateDir) -> Result<(), StateError> {
-        state.write_json(RECORD, &self.given)
+        state.write_json(RECORD_NAME, &self.given)
     }
 
     /// Gives a subsystem a serial number if it has none. Says whether it had none.
-    pub fn give(&mut self, nqn: &str, serial: impl FnOnce() -> String) -> bool {
+    pub fn assign(&mut self, nqn: &str, serial: impl FnOnce() -> String) -> bool {
         let is_new = !self.given.contains_key(nqn);
         if is_new {
             self.given.insert(nqn.to_owned(), serial());
@@ -38,7 +38,7 @@ impl Serials {
     }
 
     /// That of a subsystem, if it was given one.
-    pub fn of(&self, nqn: &str) -> Option<&str> {
+    pub fn serial_of(&self, nqn: &str) -> Option<&str> {
         self.given.get(nqn).map(String::as_str)
     }
 }

@@ -6,14 +6,14 @@
 //! use the numbers of the portal groups ([`super::ports`]), and creating volumes uses no numbers up.
 //!
 //! Earlier builds gave all targets the groups' numbers. State saved under a group's number applies to the
-//! ports of all targets that lead to the volume ([`TargetPorts::split`]).
+//! ports of all targets that lead to the volume ([`TargetPortNumbers::renumbering_for`]).
 
 use serde::{Deserialize, Serialize};
 use volume::{PortId, PortRenumbering};
 
 use super::{
     StateDir, StateError,
-    ports::{ALL_GIVEN, PortNumbers},
+    ports::{PORTS_EXHAUSTED, PortNumbers},
 };
 use config::{
     name::VolumeName,
@@ -21,12 +21,12 @@ use config::{
 };
 
 /// The record's name.
-const RECORD: &str = "target-ports";
+const RECORD_NAME: &str = "target-ports";
 
 /// A target's port, as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct PortNumber {
+struct TargetPortRecord {
     target: String,
     /// The portal group's tag.
     group: u16,
@@ -36,34 +36,34 @@ struct PortNumber {
 
 /// All numbers that were ever given to ports of targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct TargetPorts {
-    entries: Vec<PortNumber>,
+pub struct TargetPortNumbers {
+    entries: Vec<TargetPortRecord>,
 }
 
-impl TargetPorts {
+impl TargetPortNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
-        let entries = state.read_json::<Vec<PortNumber>>(RECORD)?.unwrap_or_default();
+        let entries = state.read_json::<Vec<TargetPortRecord>>(RECORD_NAME)?.unwrap_or_default();
         for (at, one) in entries.iter().enumerate() {
-            let same = |other: &PortNumber| (&other.target, other.group) == (&one.target, one.group);
+            let same = |other: &TargetPortRecord| (&other.target, other.group) == (&one.target, one.group);
             if one.port == 0 || entries.iter().skip(at + 1).any(same) {
                 let why = "a target's port has the number 0, or two numbers".to_owned();
-                return Err(StateError::Damaged { path: state.path().join(RECORD), why });
+                return Err(StateError::Damaged { path: state.path().join(RECORD_NAME), why });
             }
         }
-        Ok(TargetPorts { entries })
+        Ok(TargetPortNumbers { entries })
     }
 
     /// Gives numbers to ports that have none. They are written before a port is served, so that no number is shown that
     /// the next start would not know. Where that fails, the numbers are those of before.
-    pub fn give_durably(
+    pub fn assign_durably(
         &mut self,
         targets: &[Target],
         groups: &PortNumbers,
         state: &StateDir,
     ) -> Result<(), String> {
         let mut given = self.clone();
-        if given.give(targets, groups)? {
+        if given.assign(targets, groups)? {
             given.save(state).map_err(|why| why.to_string())?;
             *self = given;
         }
@@ -71,17 +71,17 @@ impl TargetPorts {
     }
 
     fn save(&self, state: &StateDir) -> Result<(), StateError> {
-        state.write_json(RECORD, &self.entries)
+        state.write_json(RECORD_NAME, &self.entries)
     }
 
     /// Gives numbers to ports that have none. Says whether there is anything to save; `Err`: all 65,535 are given.
-    fn give(&mut self, targets: &[Target], groups: &PortNumbers) -> Result<bool, String> {
+    fn assign(&mut self, targets: &[Target], groups: &PortNumbers) -> Result<bool, String> {
         let mut changed = false;
         for target in targets.iter().filter(|target| !target.is_default && !target.luns.is_empty()) {
             for &group in &target.portals {
-                if self.own(&target.name, group).is_none() {
-                    let port = self.last().max(groups.last()).checked_add(1).ok_or(ALL_GIVEN)?;
-                    self.entries.push(PortNumber { target: target.name.clone(), group, port });
+                if self.recorded_number(&target.name, group).is_none() {
+                    let port = self.highest().max(groups.highest()).checked_add(1).ok_or(PORTS_EXHAUSTED)?;
+                    self.entries.push(TargetPortRecord { target: target.name.clone(), group, port });
                     changed = true;
                 }
             }
@@ -90,32 +90,37 @@ impl TargetPorts {
     }
 
     /// The number of a target's port, if it has one.
-    pub fn of(&self, target: &Target, group: u16, groups: &PortNumbers) -> Option<u16> {
-        let own = || self.own(&target.name, group);
-        if target.is_default { groups.of(Protocol::Iscsi, group) } else { own() }
+    pub fn number_of(&self, target: &Target, group: u16, groups: &PortNumbers) -> Option<u16> {
+        let own = || self.recorded_number(&target.name, group);
+        if target.is_default { groups.number_of(Protocol::Iscsi, group) } else { own() }
     }
 
-    fn own(&self, target: &str, group: u16) -> Option<u16> {
+    fn recorded_number(&self, target: &str, group: u16) -> Option<u16> {
         self.entries.iter().find(|one| one.group == group && one.target == target).map(|one| one.port)
     }
 
     /// The greatest number that was ever given; 0: none was.
-    pub fn last(&self) -> u16 {
+    pub fn highest(&self) -> u16 {
         self.entries.iter().map(|one| one.port).max().unwrap_or(0)
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn split(&self, targets: &[Target], volume: &VolumeName, groups: &PortNumbers) -> PortRenumbering {
+    pub fn renumbering_for(
+        &self,
+        targets: &[Target],
+        volume: &VolumeName,
+        groups: &PortNumbers,
+    ) -> PortRenumbering {
         let mut splits = PortRenumbering::default();
         let leading: Vec<&Target> =
-            targets.iter().filter(|target| target.leads_to(volume.as_str())).collect();
+            targets.iter().filter(|target| target.exports_volume(volume.as_str())).collect();
         for one in &self.entries {
-            let Some(before) = groups.of(Protocol::Iscsi, one.group) else { continue };
+            let Some(before) = groups.number_of(Protocol::Iscsi, one.group) else { continue };
             if !leading.iter().any(|target| target.name == one.target) {
                 continue;
             }
             splits.pairs.push((PortId(before), PortId(one.port)));
-            let reaches = |target: &&Target| self.of(target, one.group, groups) == Some(before);
+            let reaches = |target: &&Target| self.number_of(target, one.group, groups) == Some(before);
             if !leading.iter().any(reaches) && !splits.gone.contains(&PortId(before)) {
                 splits.gone.push(PortId(before));
             }
@@ -129,7 +134,7 @@ mod tests {
     use super::*;
     use config::{
         check::default_target,
-        plan::{Lun, Origin, Volume},
+        plan::{Lun, Volume, VolumeOrigin},
         spec,
     };
 
@@ -140,7 +145,7 @@ mod tests {
     /// Reached by portal groups 1 and 2; a default target if it has no name.
     fn target(name: Option<&str>, volumes: &[&str]) -> Target {
         let spec = spec::parse("null:1M").unwrap();
-        let of = Volume { name: volume(volumes[0]), spec, origin: Origin::Configured };
+        let of = Volume { name: volume(volumes[0]), spec, origin: VolumeOrigin::Configured };
         let mut target = default_target(None, &of, &[1, 2], true);
         if let Some(name) = name {
             (target.name, target.is_default) = (name.to_owned(), false);
@@ -152,15 +157,15 @@ mod tests {
 
     fn groups(state: &StateDir, recorded: bool) -> PortNumbers {
         let mut groups = PortNumbers::load(state).unwrap();
-        groups.give(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 2), (Protocol::Nvme, 1)], 0).unwrap();
+        groups.assign(&[(Protocol::Iscsi, 1), (Protocol::Iscsi, 2), (Protocol::Nvme, 1)], 0).unwrap();
         if recorded {
             groups.save(state).unwrap();
         }
         groups
     }
 
-    fn ports(target_ports: &TargetPorts, targets: &[Target], groups: &PortNumbers) -> Vec<[u16; 2]> {
-        let of = |target| [1, 2].map(|group| target_ports.of(target, group, groups).unwrap_or(0));
+    fn ports(target_ports: &TargetPortNumbers, targets: &[Target], groups: &PortNumbers) -> Vec<[u16; 2]> {
+        let of = |target| [1, 2].map(|group| target_ports.number_of(target, group, groups).unwrap_or(0));
         targets.iter().map(of).collect()
     }
 
@@ -168,23 +173,23 @@ mod tests {
     fn no_two_ports_that_lead_to_one_volume_have_one_number_and_each_keeps_its_own() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
-        let mut given = TargetPorts::load(&state).unwrap();
+        let mut given = TargetPortNumbers::load(&state).unwrap();
         let groups = groups(&state, true);
         let mut targets =
             vec![target(Some("iqn.x:a"), &["v"]), target(Some("iqn.x:b"), &["w", "v"]), target(None, &["u"])];
-        assert!(given.give(&targets, &groups).unwrap() && !given.give(&targets, &groups).unwrap());
+        assert!(given.assign(&targets, &groups).unwrap() && !given.assign(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[4, 5], [6, 7], [1, 2]]);
         given.save(&state).unwrap();
         // Others come before them, and one goes.
         targets.insert(0, target(Some("iqn.x:c"), &["v"]));
         targets.remove(1);
-        let mut given = TargetPorts::load(&state).unwrap();
-        assert!(given.give(&targets, &groups).unwrap());
+        let mut given = TargetPortNumbers::load(&state).unwrap();
+        assert!(given.assign(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[8, 9], [6, 7], [1, 2]]);
         // A new portal group gets none of these.
         let mut more = groups.clone();
-        more.give(&[(Protocol::Nvme, 9)], given.last()).unwrap();
-        assert_eq!(more.of(Protocol::Nvme, 9), Some(10));
+        more.assign(&[(Protocol::Nvme, 9)], given.highest()).unwrap();
+        assert_eq!(more.number_of(Protocol::Nvme, 9), Some(10));
     }
 
     /// What was saved for a group's number must neither be forgotten nor name another's port.
@@ -193,26 +198,26 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let groups = groups(&state, true);
-        let mut given = TargetPorts::load(&state).unwrap();
+        let mut given = TargetPortNumbers::load(&state).unwrap();
         let mut targets =
             vec![target(Some("iqn.x:a"), &["v"]), target(Some("iqn.x:b"), &["w", "v"]), target(None, &["u"])];
-        given.give_durably(&targets, &groups, &state).unwrap();
-        let given = TargetPorts::load(&state).unwrap();
+        given.assign_durably(&targets, &groups, &state).unwrap();
+        let given = TargetPortNumbers::load(&state).unwrap();
         assert_eq!(ports(&given, &targets, &groups), [[4, 5], [6, 7], [1, 2]]);
         let pair = |from, to| (PortId(from), PortId(to));
         let gone = vec![PortId(1), PortId(2)];
         let pairs = vec![pair(1, 4), pair(2, 5), pair(1, 6), pair(2, 7)];
         let both = PortRenumbering { pairs, gone: gone.clone() };
-        assert_eq!(given.split(&targets, &volume("v"), &groups), both);
+        assert_eq!(given.renumbering_for(&targets, &volume("v"), &groups), both);
         let second = PortRenumbering { pairs: vec![pair(1, 6), pair(2, 7)], gone };
-        assert_eq!(given.split(&targets, &volume("w"), &groups), second);
-        assert_eq!(given.split(&targets, &volume("u"), &groups), PortRenumbering::default());
+        assert_eq!(given.renumbering_for(&targets, &volume("w"), &groups), second);
+        assert_eq!(given.renumbering_for(&targets, &volume("u"), &groups), PortRenumbering::default());
         // Who comes to share a volume keeps his number, and those of before keep theirs.
         let mut given = given;
         let shared = targets[0].luns.clone();
         targets[1].luns.extend(shared);
         targets.insert(0, target(Some("iqn.x:d"), &["v"]));
-        assert!(given.give(&targets, &groups).unwrap());
+        assert!(given.assign(&targets, &groups).unwrap());
         assert_eq!(ports(&given, &targets, &groups), [[8, 9], [4, 5], [6, 7], [1, 2]]);
     }
 
@@ -222,15 +227,15 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         let groups = groups(&state, true);
-        let mut given = TargetPorts::default();
+        let mut given = TargetPortNumbers::default();
         let targets = vec![target(Some("iqn.x:a"), &["v"])];
-        let record = state.path().join(RECORD);
+        let record = state.path().join(RECORD_NAME);
         std::fs::create_dir_all(record.join("in the way")).unwrap();
-        assert!(given.give_durably(&targets, &groups, &state).is_err());
-        assert_eq!(given, TargetPorts::default());
+        assert!(given.assign_durably(&targets, &groups, &state).is_err());
+        assert_eq!(given, TargetPortNumbers::default());
         std::fs::remove_dir_all(&record).unwrap();
-        given.give_durably(&targets, &groups, &state).unwrap();
-        let next = TargetPorts::load(&state).unwrap();
+        given.assign_durably(&targets, &groups, &state).unwrap();
+        let next = TargetPortNumbers::load(&state).unwrap();
         assert_eq!(ports(&next, &targets, &groups), ports(&given, &targets, &groups));
     }
 
@@ -239,10 +244,10 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
         for (group, port) in [(1, 4), (2, 0)] {
-            let entry = |group, port| PortNumber { target: "iqn.x:a".to_owned(), group, port };
+            let entry = |group, port| TargetPortRecord { target: "iqn.x:a".to_owned(), group, port };
             let entries = vec![entry(1, 3), entry(group, port)];
-            TargetPorts { entries }.save(&state).unwrap();
-            let loaded = TargetPorts::load(&state);
+            TargetPortNumbers { entries }.save(&state).unwrap();
+            let loaded = TargetPortNumbers::load(&state);
             assert!(matches!(loaded, Err(StateError::Damaged { .. })), "{group}, {port}");
         }
     }

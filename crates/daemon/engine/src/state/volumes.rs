@@ -5,12 +5,12 @@ use serde::{Deserialize, Serialize};
 use super::{StateDir, StateError};
 use config::{
     name::VolumeName,
-    plan::{Origin, Volume},
+    plan::{Volume, VolumeOrigin},
     spec,
 };
 
 /// The record's name.
-pub const RECORD: &str = "volumes";
+pub const RECORD_NAME: &str = "volumes";
 
 /// A volume as it is recorded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -24,12 +24,12 @@ pub struct VolumeRecord {
 
 impl VolumeRecord {
     /// The volume, or what is wrong with its record. One that cannot be read says nothing of the others.
-    pub fn read(&self) -> Result<Volume, String> {
+    pub fn to_volume(&self) -> Result<Volume, String> {
         let name =
             VolumeName::parse(&self.name).map_err(|why| format!("its record cannot be read: {why}"))?;
         let (spec, _) =
-            spec::parse_older(&self.spec).map_err(|why| format!("its record cannot be read: {why}"))?;
-        Ok(Volume { name, spec, origin: Origin::Created })
+            spec::parse_legacy(&self.spec).map_err(|why| format!("its record cannot be read: {why}"))?;
+        Ok(Volume { name, spec, origin: VolumeOrigin::Created })
     }
 }
 
@@ -40,19 +40,19 @@ impl From<&Volume> for VolumeRecord {
 }
 
 /// Reads them.
-pub fn load(state: &StateDir) -> Result<Vec<VolumeRecord>, StateError> {
-    Ok(state.read_json(RECORD)?.unwrap_or_default())
+pub fn load_volumes(state: &StateDir) -> Result<Vec<VolumeRecord>, StateError> {
+    Ok(state.read_json(RECORD_NAME)?.unwrap_or_default())
 }
 
 /// Writes those of `volumes` that were created at run time, and those that are not served but shall come back.
-pub fn save<'a>(
+pub fn save_volumes<'a>(
     state: &StateDir,
     volumes: impl Iterator<Item = &'a Volume>,
     unserved: impl Iterator<Item = &'a VolumeRecord>,
 ) -> Result<(), StateError> {
-    let created = volumes.filter(|volume| volume.origin == Origin::Created).map(VolumeRecord::from);
+    let created = volumes.filter(|volume| volume.origin == VolumeOrigin::Created).map(VolumeRecord::from);
     let entries: Vec<VolumeRecord> = created.chain(unserved.cloned()).collect();
-    state.write_json(RECORD, &entries)
+    state.write_json(RECORD_NAME, &entries)
 }
 
 #[cfg(test)]
@@ -63,29 +63,29 @@ mod tests {
     fn created_volumes_come_back_and_configured_ones_are_not_kept() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
-        assert_eq!(load(&state).unwrap(), []);
+        assert_eq!(load_volumes(&state).unwrap(), []);
         let volume = |name: &str, text: &str, origin| Volume {
             name: VolumeName::parse(name).unwrap(),
             spec: spec::parse(text).unwrap(),
             origin,
         };
-        let kept = volume("a", "file:/srv/x\\,y,size=1G,ro", Origin::Created);
-        let configured = volume("b", "ram:1M", Origin::Configured);
+        let kept = volume("a", "file:/srv/x\\,y,size=1G,ro", VolumeOrigin::Created);
+        let configured = volume("b", "ram:1M", VolumeOrigin::Configured);
         let odd = VolumeRecord { name: "odd".into(), spec: "rma:1M".into() };
-        save(&state, [&kept, &configured].into_iter(), [&odd].into_iter()).unwrap();
-        let loaded = load(&state).unwrap();
-        assert_eq!(loaded[0].read(), Ok(kept));
+        save_volumes(&state, [&kept, &configured].into_iter(), [&odd].into_iter()).unwrap();
+        let loaded = load_volumes(&state).unwrap();
+        assert_eq!(loaded[0].to_volume(), Ok(kept));
         // What an earlier version took, and this one does not.
         for (before, now) in
             [("ram:1M,thin=off", "ram:1M"), ("stripe:null:1M\\,thin=off+ram:1M", "stripe:null:1M+ram:1M")]
         {
             let older = VolumeRecord { name: "older".into(), spec: before.into() };
-            assert_eq!(older.read().map(|volume| volume.spec), Ok(spec::parse(now).unwrap()));
+            assert_eq!(older.to_volume().map(|volume| volume.spec), Ok(spec::parse(now).unwrap()));
         }
         // One that cannot be read keeps no other from being read, and is not forgotten.
         assert_eq!(loaded[1], odd);
-        assert!(loaded[1].read().unwrap_err().contains("cannot be read"));
-        state.write(RECORD, b"[{]").unwrap();
-        assert!(matches!(load(&state), Err(StateError::Damaged { .. })));
+        assert!(loaded[1].to_volume().unwrap_err().contains("cannot be read"));
+        state.write_record(RECORD_NAME, b"[{]").unwrap();
+        assert!(matches!(load_volumes(&state), Err(StateError::Damaged { .. })));
     }
 }

@@ -10,32 +10,33 @@ use uuid::Uuid;
 
 use super::{
     CreatedFile, Store,
-    file::{blocking, claim, open_options, opening},
-    refused::Why,
+    file::{claim_file, clear_nonblocking, open_error, open_options},
+    open_error::OpenErrorReason,
 };
 use crate::state::identity::FileIdentity;
 use config::plan::Volume;
 
-pub(super) fn device<'a>(
+pub(super) fn open_device<'a>(
     volume: &Volume,
     path: &Path,
     others: impl Iterator<Item = &'a Store>,
-) -> Result<Store, Why> {
+) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
-    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let failed = |what| move |why| OpenErrorReason::Io(what, path.to_owned(), why);
     let meta = std::fs::metadata(path).map_err(failed("look at"))?;
     if !meta.file_type().is_block_device() {
-        return Err(Why::NotADevice(path.to_owned()));
+        return Err(OpenErrorReason::NotADevice(path.to_owned()));
     }
-    let mut file = open_options(volume).open(path).and_then(blocking).map_err(|why| opening(path, why))?;
+    let mut file =
+        open_options(volume).open(path).and_then(clear_nonblocking).map_err(|why| open_error(path, why))?;
     // The open device is judged, not what its name led to before.
     let meta = file.metadata().map_err(failed("look at"))?;
     if !meta.file_type().is_block_device() {
-        return Err(Why::NotADevice(path.to_owned()));
+        return Err(OpenErrorReason::NotADevice(path.to_owned()));
     }
     let number = meta.rdev();
     let sys = SysfsDevice::of(number);
-    let key = device_key(number);
+    let key = device_identity(number);
     if let (FileIdentity::Numbered { .. }, None) = (&key, spec.uuid) {
         tracing::warn!(
             volume = %volume.name, device = %path.display(),
@@ -43,17 +44,17 @@ pub(super) fn device<'a>(
              or the machine reboots; set a permanent one with uuid="
         );
     }
-    claim(path, &file, &key, spec.read_only, others)?;
+    claim_file(path, &file, &key, spec.read_only, others)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
     let bytes = bytes - bytes % u64::from(spec.block);
     if bytes == 0 {
-        return Err(Why::Empty(path.to_owned()));
+        return Err(OpenErrorReason::Empty(path.to_owned()));
     }
-    let logical = sys.queue("logical_block_size").unwrap_or(512);
+    let logical = sys.queue_limit("logical_block_size").unwrap_or(512);
     if logical > spec.block {
-        return Err(Why::BlockTooSmall(path.to_owned(), logical));
+        return Err(OpenErrorReason::BlockTooSmall(path.to_owned(), logical));
     }
-    let physical = sys.queue("physical_block_size").unwrap_or(logical).max(spec.block);
+    let physical = sys.queue_limit("physical_block_size").unwrap_or(logical).max(spec.block);
     Ok(Store {
         volume: volume.clone(),
         uuid: Uuid::nil(),
@@ -73,11 +74,11 @@ pub(super) fn device<'a>(
 }
 
 /// What tells a block device from every other one: what it is called for good, or its number and when it was set up.
-pub fn device_key(number: u64) -> FileIdentity {
+pub fn device_identity(number: u64) -> FileIdentity {
     let sys = SysfsDevice::of(number);
     match sys.wwid() {
         Some(wwid) => FileIdentity::Device { wwid },
-        None => FileIdentity::Numbered { number, set_up: sys.set_up() },
+        None => FileIdentity::Numbered { number, set_up: sys.boot_and_sequence() },
     }
 }
 
@@ -92,7 +93,7 @@ impl SysfsDevice {
         SysfsDevice { directory: format!("/sys/dev/block/{major}:{minor}").into() }
     }
 
-    fn read(&self, name: &str) -> Option<String> {
+    fn read_attribute(&self, name: &str) -> Option<String> {
         let text = std::fs::read_to_string(self.directory.join(name)).ok()?;
         let text = text.trim();
         (!text.is_empty()).then(|| text.to_owned())
@@ -100,22 +101,26 @@ impl SysfsDevice {
 
     /// A name that stays with the device over reboots. A partition has its disk's and its number.
     fn wwid(&self) -> Option<String> {
-        if let Some(partition) = self.read("partition") {
+        if let Some(partition) = self.read_attribute("partition") {
             let disk = SysfsDevice { directory: self.directory.join("..") };
             return Some(format!("{} partition {partition}", disk.wwid()?));
         }
-        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"].iter().find_map(|name| self.read(name))
+        ["dm/uuid", "wwid", "device/wwid", "serial", "device/serial"]
+            .iter()
+            .find_map(|name| self.read_attribute(name))
     }
 
     /// Which boot this is, and which of the disks since; no other disk has that, nor will have.
-    fn set_up(&self) -> Option<String> {
-        let number = self.read("diskseq").or_else(|| self.read("../diskseq"))?;
+    fn boot_and_sequence(&self) -> Option<String> {
+        let number = self.read_attribute("diskseq").or_else(|| self.read_attribute("../diskseq"))?;
         let boot = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
         Some(format!("{} {number}", boot.trim()))
     }
 
-    fn queue(&self, name: &str) -> Option<u32> {
-        let own = self.read(&format!("queue/{name}")).or_else(|| self.read(&format!("../queue/{name}")));
+    fn queue_limit(&self, name: &str) -> Option<u32> {
+        let own = self
+            .read_attribute(&format!("queue/{name}"))
+            .or_else(|| self.read_attribute(&format!("../queue/{name}")));
         own?.parse().ok().filter(|bytes: &u32| bytes.is_power_of_two())
     }
 }

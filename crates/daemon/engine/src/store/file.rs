@@ -15,38 +15,40 @@ use std::{
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
-use super::{CreatedFile, Store, refused::Why};
-use crate::state::{identity::FileIdentity, sync_directory_of};
-use config::{plan::Volume, spec::Source};
+use super::{CreatedFile, Store, open_error::OpenErrorReason};
+use crate::state::{identity::FileIdentity, sync_parent_directory};
+use config::{plan::Volume, spec::VolumeSource};
 
 /// Physical block of a file where nothing is said: what file systems allocate by.
-const FILE_PHYSICAL: u32 = 4096;
+const FILE_PHYSICAL_BLOCK_BYTES: u32 = 4096;
 /// Largest block by which file systems count what holds data.
 const FILE_BLOCK_MAX: u64 = 64 << 10;
 /// How often a lock that another process has is asked for: 2 s long. One that was killed has its files until
 /// the last of what it asked of the disk has ended.
 pub(super) const LOCK_TRIES: u32 = if cfg!(test) { 3 } else { 200 };
 /// How long to wait before a lock is asked for again.
-const LOCK_PAUSE: Duration = Duration::from_millis(10);
+const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-pub(super) fn file<'a>(
+pub(super) fn open_file<'a>(
     volume: &Volume,
     path: &Path,
     may_make: bool,
     others: impl Iterator<Item = &'a Store>,
-) -> Result<Store, Why> {
+) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
     let created = match std::fs::metadata(path) {
-        Ok(meta) if !meta.is_file() => return Err(Why::NotAFile(path.to_owned())),
+        Ok(meta) if !meta.is_file() => return Err(OpenErrorReason::NotAFile(path.to_owned())),
         Ok(_) => false,
         Err(why) if why.kind() == io::ErrorKind::NotFound && spec.size.is_some() && !spec.read_only => {
             if !may_make {
-                return Err(Why::Gone(path.to_owned(), volume.name.clone()));
+                return Err(OpenErrorReason::Gone(path.to_owned(), volume.name.clone()));
             }
             true
         }
-        Err(why) if why.kind() == io::ErrorKind::NotFound => return Err(Why::Missing(path.to_owned())),
-        Err(why) => return Err(Why::Io("look at", path.to_owned(), why)),
+        Err(why) if why.kind() == io::ErrorKind::NotFound => {
+            return Err(OpenErrorReason::Missing(path.to_owned()));
+        }
+        Err(why) => return Err(OpenErrorReason::Io("look at", path.to_owned(), why)),
     };
     let open = |new| open_options(volume).create_new(new).mode(0o600).open(path);
     let (file, created) = match open(created) {
@@ -54,23 +56,25 @@ pub(super) fn file<'a>(
         Err(why) if created && why.kind() == io::ErrorKind::AlreadyExists => (open(false), false),
         opened => (opened, created),
     };
-    let file = file.and_then(blocking).map_err(|why| opening(path, why))?;
+    let file = file.and_then(clear_nonblocking).map_err(|why| open_error(path, why))?;
     // The open file is judged, not what its name led to before.
     if !file.metadata().is_ok_and(|meta| meta.is_file()) {
-        return Err(Why::NotAFile(path.to_owned()));
+        return Err(OpenErrorReason::NotAFile(path.to_owned()));
     }
     let made = if created { file.try_clone().ok() } else { None };
     let undo = |why| {
         // Who has the lock has found it, and may serve it.
-        let is_ours = |file: &File| leads_to(path, file) && is_empty(file, 0);
-        if !matches!(why, Why::Locked(_)) && made.as_ref().is_some_and(is_ours) {
+        let is_ours = |file: &File| path_is_file(path, file) && is_zero_from(file, 0);
+        if !matches!(why, OpenErrorReason::Locked(_)) && made.as_ref().is_some_and(is_ours) {
             let _ = std::fs::remove_file(path);
         }
         why
     };
     let store = lock_and_measure(volume, path, file, others).map_err(&undo)?;
-    match sync_directory_of(path) {
-        Err(why) if created => return Err(undo(Why::Io("sync the directory of", path.to_owned(), why))),
+    match sync_parent_directory(path) {
+        Err(why) if created => {
+            return Err(undo(OpenErrorReason::Io("sync the directory of", path.to_owned(), why)));
+        }
         // It may have been made by a daemon that was killed before it came so far. Where the directory is read-only or
         // not ours to look at, that is not so.
         Err(why) if !spec.read_only => {
@@ -82,13 +86,13 @@ pub(super) fn file<'a>(
 }
 
 /// Whether the name leads to the open file still.
-pub(super) fn leads_to(path: &Path, file: &File) -> bool {
+pub(super) fn path_is_file(path: &Path, file: &File) -> bool {
     let both = std::fs::metadata(path).and_then(|named| Ok((named, file.metadata()?)));
     both.is_ok_and(|(named, open)| (named.dev(), named.ino()) == (open.dev(), open.ino()))
 }
 
 /// Whether a file holds nothing but zeroes from an offset on: nothing was written there, or it was given back.
-pub(super) fn is_empty(file: &File, from: u64) -> bool {
+pub(super) fn is_zero_from(file: &File, from: u64) -> bool {
     // Systems count data by blocks: within that of the offset what was there before is looked past.
     let rest = from.next_multiple_of(FILE_BLOCK_MAX) - from;
     let mut bytes = Vec::new();
@@ -109,32 +113,32 @@ pub(super) fn lock_and_measure<'a>(
     path: &Path,
     file: File,
     others: impl Iterator<Item = &'a Store>,
-) -> Result<Store, Why> {
+) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
-    let failed = |what| move |why| Why::Io(what, path.to_owned(), why);
+    let failed = |what| move |why| OpenErrorReason::Io(what, path.to_owned(), why);
     let meta = statx(&file).map_err(failed("look at"))?;
     let key = FileIdentity::File {
         device: rustix::fs::makedev(meta.stx_dev_major, meta.stx_dev_minor),
         inode: meta.stx_ino,
-        born: born(&meta),
+        born: birth_time(&meta),
     };
-    claim(path, &file, &key, spec.read_only, others)?;
+    claim_file(path, &file, &key, spec.read_only, others)?;
     // Who made it may have removed it again before it gave up the lock.
-    if !leads_to(path, &file) {
-        return Err(Why::Moved(path.to_owned()));
+    if !path_is_file(path, &file) {
+        return Err(OpenErrorReason::Moved(path.to_owned()));
     }
     let before = file.metadata().map_err(failed("look at"))?.len();
     let grown = spec.size.filter(|want| *want > before && !spec.read_only);
     let length = grown.unwrap_or(before);
     let bytes = length - length % u64::from(spec.block);
     if bytes == 0 {
-        return Err(Why::Empty(path.to_owned()));
+        return Err(OpenErrorReason::Empty(path.to_owned()));
     }
     let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::DIOALIGN);
     let (memory_align, offset_align) = match (meta.stx_dio_mem_align, meta.stx_dio_offset_align) {
-        (_, 0) if known && spec.direct => return Err(Why::NoDirect(path.to_owned())),
+        (_, 0) if known && spec.direct => return Err(OpenErrorReason::NoDirect(path.to_owned())),
         // Before Linux 6.1 nobody says; a page suits every file system.
-        (_, 0) => (FILE_PHYSICAL, FILE_PHYSICAL),
+        (_, 0) => (FILE_PHYSICAL_BLOCK_BYTES, FILE_PHYSICAL_BLOCK_BYTES),
         (memory, offset) => (memory.max(1), offset),
     };
     // The last that can fail, so that nothing is to be undone here but itself.
@@ -149,7 +153,7 @@ pub(super) fn lock_and_measure<'a>(
         volume: volume.clone(),
         uuid: Uuid::nil(),
         bytes,
-        physical: spec.physical.unwrap_or(FILE_PHYSICAL.max(spec.block)),
+        physical: spec.physical.unwrap_or(FILE_PHYSICAL_BLOCK_BYTES.max(spec.block)),
         memory_align,
         offset_align,
         punch,
@@ -169,7 +173,7 @@ pub(super) fn open_options(volume: &Volume) -> std::fs::OpenOptions {
         flags |= OFlags::DIRECT;
     }
     // For a device, O_EXCL without O_CREAT asks the kernel whether the system itself uses it.
-    if matches!(spec.source, Source::Device(_)) && !spec.read_only {
+    if matches!(spec.source, VolumeSource::Device(_)) && !spec.read_only {
         flags |= OFlags::EXCL;
     }
     let mut options = File::options();
@@ -179,41 +183,41 @@ pub(super) fn open_options(volume: &Volume) -> std::fs::OpenOptions {
 
 /// Opening waits for nobody, but what is open has no call return for want of waiting: devices that are made of
 /// others (dm-crypt, thin) would answer with EAGAIN for ever.
-pub(super) fn blocking(file: File) -> io::Result<File> {
+pub(super) fn clear_nonblocking(file: File) -> io::Result<File> {
     let flags = rustix::fs::fcntl_getfl(&file)?;
     rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)?;
     Ok(file)
 }
 
-pub(super) fn opening(path: &Path, why: io::Error) -> Why {
+pub(super) fn open_error(path: &Path, why: io::Error) -> OpenErrorReason {
     match why.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
-        Some(rustix::io::Errno::BUSY) => Why::InUseBySystem(path.to_owned()),
-        Some(rustix::io::Errno::INVAL) => Why::NoDirect(path.to_owned()),
-        _ => Why::Io("open", path.to_owned(), why),
+        Some(rustix::io::Errno::BUSY) => OpenErrorReason::InUseBySystem(path.to_owned()),
+        Some(rustix::io::Errno::INVAL) => OpenErrorReason::NoDirect(path.to_owned()),
+        _ => OpenErrorReason::Io("open", path.to_owned(), why),
     }
 }
 
 /// Refuses aliases within this process and locks against others.
-pub(super) fn claim<'a>(
+pub(super) fn claim_file<'a>(
     path: &Path,
     file: &File,
     key: &FileIdentity,
     read_only: bool,
     mut others: impl Iterator<Item = &'a Store>,
-) -> Result<(), Why> {
+) -> Result<(), OpenErrorReason> {
     let is_alias = |part: &Store| part.key.as_ref().is_some_and(|other| other.aliases(key));
-    if let Some(other) = others.find(|other| other.parts().iter().any(is_alias)) {
-        return Err(Why::Alias(path.to_owned(), other.volume.name.clone()));
+    if let Some(other) = others.find(|other| other.legs_or_self().iter().any(is_alias)) {
+        return Err(OpenErrorReason::Alias(path.to_owned(), other.volume.name.clone()));
     }
     let lock = || if read_only { file.try_lock_shared() } else { file.try_lock() };
-    lock_in_time(lock, || thread::sleep(LOCK_PAUSE)).map_err(|why| match why {
-        TryLockError::WouldBlock => Why::Locked(path.to_owned()),
-        TryLockError::Error(why) => Why::Io("lock", path.to_owned(), why),
+    lock_with_timeout(lock, || thread::sleep(LOCK_RETRY_INTERVAL)).map_err(|why| match why {
+        TryLockError::WouldBlock => OpenErrorReason::Locked(path.to_owned()),
+        TryLockError::Error(why) => OpenErrorReason::Io("lock", path.to_owned(), why),
     })
 }
 
 /// Asks for a lock until it is had, or another process has had it for too long.
-pub(super) fn lock_in_time(
+pub(super) fn lock_with_timeout(
     mut lock: impl FnMut() -> Result<(), TryLockError>,
     mut pause: impl FnMut(),
 ) -> Result<(), TryLockError> {
@@ -238,7 +242,7 @@ fn statx(file: &File) -> io::Result<Statx> {
     Ok(rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, want)?)
 }
 
-fn born(meta: &Statx) -> Option<u64> {
+fn birth_time(meta: &Statx) -> Option<u64> {
     let known = StatxFlags::from_bits_retain(meta.stx_mask).contains(StatxFlags::BTIME);
     let seconds = u64::try_from(meta.stx_btime.tv_sec).ok()?;
     known.then(|| seconds.saturating_mul(1_000_000_000).saturating_add(meta.stx_btime.tv_nsec.into()))

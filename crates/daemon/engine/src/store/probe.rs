@@ -5,14 +5,14 @@
 
 use std::collections::BTreeSet;
 
-use multipath::{Expected, Url, url::Machine};
+use multipath::{ExpectedVolume, Url, url::UrlHost};
 
-use super::WHOLE;
+use super::WHOLE_VOLUME;
 use crate::{
-    remote::{self, Remote},
+    remote::{self, ProbedRemote},
     state::identity::Identities,
 };
-use config::{plan::Volume, spec::Source};
+use config::{plan::Volume, spec::VolumeSource};
 
 /// What a volume needs of other machines.
 #[derive(Debug)]
@@ -27,61 +27,67 @@ struct ProbeTarget {
     leg: usize,
     urls: String,
     /// What was found there before.
-    known: Option<Expected>,
+    known: Option<ExpectedVolume>,
 }
 
 /// What was found.
 #[derive(Debug)]
 pub struct ProbeResult {
-    found: Vec<(ProbeTarget, Result<Remote, remote::RemoteError>)>,
+    found: Vec<(ProbeTarget, Result<ProbedRemote, remote::RemoteError>)>,
 }
 
 impl ProbeNeeds {
     /// For a volume that `identities` may know something about.
-    pub fn of(volume: &Volume, identities: &Identities) -> Self {
-        let sought = |leg: usize, source: &Source| match source {
-            Source::Remote(urls) => {
-                Some(ProbeTarget { leg, urls: urls.clone(), known: identities.elsewhere(&volume.name, leg) })
-            }
-            Source::Ram | Source::Null | Source::File(_) | Source::Device(_) | Source::Stripe(_) => None,
+    pub fn for_known(volume: &Volume, identities: &Identities) -> Self {
+        let sought = |leg: usize, source: &VolumeSource| match source {
+            VolumeSource::Remote(urls) => Some(ProbeTarget {
+                leg,
+                urls: urls.clone(),
+                known: identities.remote_identity(&volume.name, leg),
+            }),
+            VolumeSource::Ram
+            | VolumeSource::Null
+            | VolumeSource::File(_)
+            | VolumeSource::Device(_)
+            | VolumeSource::Stripe(_) => None,
         };
         let sought = match &volume.spec.source {
-            Source::Stripe(striped) => {
+            VolumeSource::Stripe(striped) => {
                 let legs = striped.legs.iter().enumerate();
                 legs.filter_map(|(at, leg)| sought(at + 1, &leg.source)).collect()
             }
-            source => sought(WHOLE, source).into_iter().collect(),
+            source => sought(WHOLE_VOLUME, source).into_iter().collect(),
         };
         ProbeNeeds { sought }
     }
 
     /// For a volume that is new, whatever had its name.
-    pub fn of_new(volume: &Volume) -> Self {
-        ProbeNeeds::of(volume, &Identities::default())
+    pub fn for_new(volume: &Volume) -> Self {
+        ProbeNeeds::for_known(volume, &Identities::default())
     }
 
     /// Whether any other machine is asked.
-    pub fn asks(&self) -> bool {
+    pub fn needs_probe(&self) -> bool {
         !self.sought.is_empty()
     }
 
     /// The machines that are asked, to tell those that are asked for several volumes.
-    pub fn machines(&self) -> String {
+    pub fn machine_key(&self) -> String {
         let urls = self.sought.iter().flat_map(|sought| Url::parse_joined(&sought.urls).unwrap_or_default());
         let machines: BTreeSet<String> = urls
             .map(|url| match url.machine {
-                Machine::Address(address) => address.to_string(),
-                Machine::Name(name) => name,
+                UrlHost::Address(address) => address.to_string(),
+                UrlHost::Name(name) => name,
             })
             .collect();
         machines.into_iter().collect::<Vec<_>>().join(" ")
     }
 
     /// Asks, one after the other up to the first that fails; takes as long as that takes.
-    pub fn look(self) -> ProbeResult {
+    pub fn run(self) -> ProbeResult {
         let mut found = Vec::new();
         for sought in self.sought {
-            let seen = remote::open(&sought.urls, sought.known.as_ref());
+            let seen = remote::probe_remote(&sought.urls, sought.known.as_ref());
             let failed = seen.is_err();
             found.push((sought, seen));
             if failed {
@@ -94,12 +100,12 @@ impl ProbeNeeds {
 
 impl ProbeResult {
     /// What was found of a leg, or of the whole, at these URLs, and what is known of it now.
-    pub(super) fn take(
+    pub(super) fn take_remote(
         &mut self,
         leg: usize,
         urls: &str,
-        known: Option<&Expected>,
-    ) -> Result<Remote, remote::RemoteError> {
+        known: Option<&ExpectedVolume>,
+    ) -> Result<ProbedRemote, remote::RemoteError> {
         let is_it = |one: &ProbeTarget| one.leg == leg && one.urls == urls && one.known.as_ref() == known;
         match self.found.iter().position(|(sought, _)| is_it(sought)) {
             Some(at) => self.found.swap_remove(at).1,

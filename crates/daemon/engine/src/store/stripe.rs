@@ -5,31 +5,31 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{CreatePolicy, ProbeResult, Store, Why, of_shape};
+use super::{CreatePolicy, OpenErrorReason, ProbeResult, Store, store_with_geometry};
 use crate::state::identity::Identities;
 use config::{
     plan::Volume,
-    spec::{Source, Spec, Striped},
+    spec::{Spec, StripeSpec, VolumeSource},
 };
 
 /// Opens all legs; those that were opened are given up again if one fails.
-pub(super) fn open<'a>(
+pub(super) fn open_legs<'a>(
     volume: &Volume,
-    (striped, making): (&Striped, CreatePolicy),
+    (striped, making): (&StripeSpec, CreatePolicy),
     identities: &Identities,
     others: impl Iterator<Item = &'a Store> + Clone,
     probed: &mut ProbeResult,
-) -> Result<Store, Why> {
+) -> Result<Store, OpenErrorReason> {
     let mut legs: Vec<Store> = Vec::new();
     let opened = striped.legs.iter().enumerate().try_for_each(|(at, leg)| {
-        let leg = Volume { spec: spec_of(volume, leg), ..volume.clone() };
+        let leg = Volume { spec: leg_spec(volume, leg), ..volume.clone() };
         let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
-        let wrong = |why| Why::Leg(at + 1, Box::new(why));
-        let leg = super::open_one(&leg, (at + 1, making), identities, beside, probed).map_err(wrong)?;
+        let wrong = |why| OpenErrorReason::Leg(at + 1, Box::new(why));
+        let leg = super::open_single(&leg, (at + 1, making), identities, beside, probed).map_err(wrong)?;
         legs.push(leg);
         Ok(())
     });
-    match opened.and_then(|()| together(volume, striped, &legs)) {
+    match opened.and_then(|()| assemble_stripe(volume, striped, &legs)) {
         Ok(store) => Ok(Store { legs, ..store }),
         Err(why) => {
             // Nothing is recorded of them yet.
@@ -40,16 +40,20 @@ pub(super) fn open<'a>(
 }
 
 /// Finds out which volumes the legs are, and which the stripe is by them.
-pub(super) fn identify(stripe: &mut Store, chunk: u32, identities: &mut Identities) -> Result<(), Why> {
+pub(super) fn assign_identities(
+    stripe: &mut Store,
+    chunk: u32,
+    identities: &mut Identities,
+) -> Result<(), OpenErrorReason> {
     let mut uuids: Vec<[u8; 16]> = Vec::new();
     for (at, leg) in stripe.legs.iter_mut().enumerate() {
-        leg.identify(at + 1, identities).map_err(|why| Why::Leg(at + 1, Box::new(why)))?;
+        leg.assign_identity(at + 1, identities).map_err(|why| OpenErrorReason::Leg(at + 1, Box::new(why)))?;
         if let Some(own) = leg.remote.as_ref().and_then(|remote| remote.uuid) {
             leg.uuid = own;
         }
         let uuid = leg.uuid.into_bytes();
         if let Some(same) = uuids.iter().position(|before| *before == uuid) {
-            return Err(Why::Leg(at + 1, Box::new(Why::SameLeg(same + 1))));
+            return Err(OpenErrorReason::Leg(at + 1, Box::new(OpenErrorReason::SameLeg(same + 1))));
         }
         uuids.push(uuid);
     }
@@ -60,8 +64,8 @@ pub(super) fn identify(stripe: &mut Store, chunk: u32, identities: &mut Identiti
 
 /// What is said of the whole holds for each leg. A volume of another machine that has no identity need not have
 /// one here if the stripe has.
-fn spec_of(volume: &Volume, leg: &Spec) -> Spec {
-    let is_remote = matches!(leg.source, Source::Remote(_));
+fn leg_spec(volume: &Volume, leg: &Spec) -> Spec {
+    let is_remote = matches!(leg.source, VolumeSource::Remote(_));
     let uuid = volume.spec.uuid.filter(|_| is_remote);
     // Of its own for each leg, by its name.
     let mut name = [0; 16];
@@ -71,28 +75,35 @@ fn spec_of(volume: &Volume, leg: &Spec) -> Spec {
 }
 
 /// The stripe that these legs are.
-fn together(volume: &Volume, striped: &Striped, legs: &[Store]) -> Result<Store, Why> {
+fn assemble_stripe(volume: &Volume, striped: &StripeSpec, legs: &[Store]) -> Result<Store, OpenErrorReason> {
     let shapes: Vec<Geometry> = legs
         .iter()
         .enumerate()
-        .map(|(at, leg)| leg.shape().map_err(|why| Why::Leg(at + 1, Box::new(Why::Unfit(why)))))
+        .map(|(at, leg)| {
+            leg.block_geometry()
+                .map_err(|why| OpenErrorReason::Leg(at + 1, Box::new(OpenErrorReason::Unfit(why))))
+        })
         .collect::<Result<_, _>>()?;
-    let geometry = backends::stripe::fit(&shapes, striped.chunk, volume.spec.size).map_err(Why::Misfit)?;
-    if let Some(size) = volume.spec.size.filter(|size| *size > geometry.bytes()) {
-        return Err(Why::TooLarge(size, geometry.bytes()));
+    let geometry = backends::stripe::combined_geometry(&shapes, striped.chunk, volume.spec.size)
+        .map_err(OpenErrorReason::Misfit)?;
+    if let Some(size) = volume.spec.size.filter(|size| *size > geometry.capacity_bytes()) {
+        return Err(OpenErrorReason::TooLarge(size, geometry.capacity_bytes()));
     }
-    Ok(of_shape(volume, &geometry))
+    Ok(store_with_geometry(volume, &geometry))
 }
 
 impl Store {
     /// What its blocks are like, as its backend will say.
-    fn shape(&self) -> Result<Geometry, backends::UnsuitableFile> {
+    fn block_geometry(&self) -> Result<Geometry, backends::UnsuitableFile> {
         let (spec, blocks) = (&self.volume.spec, self.bytes / u64::from(self.volume.spec.block));
         Ok(match (&spec.source, &self.remote) {
-            (Source::File(_) | Source::Device(_), _) => return self.facts().geometry(),
+            (VolumeSource::File(_) | VolumeSource::Device(_), _) => return self.file_facts().geometry(),
             (_, Some(remote)) => remote.geometry,
             // Memory has no limits of its own that would matter here.
-            _ => Geometry { physical: self.physical, ..backends::Null::new(blocks, spec.block).geometry() },
+            _ => Geometry {
+                physical: self.physical,
+                ..backends::NullBackend::new(blocks, spec.block).geometry()
+            },
         })
     }
 }

@@ -10,10 +10,10 @@ use std::{
 use rustix::fs::OFlags;
 
 use super::{
-    file::{LOCK_TRIES, lock_and_measure, lock_in_time, open_options},
+    file::{LOCK_TRIES, lock_and_measure, lock_with_timeout, open_options},
     *,
 };
-use config::{name::VolumeName, plan::Origin, spec};
+use config::{name::VolumeName, plan::VolumeOrigin, spec};
 
 /// Volumes whose disks do not answer as long as somebody holds what is named with them.
 pub(crate) static SILENT: Mutex<Vec<(String, Arc<Mutex<()>>)>> = Mutex::new(Vec::new());
@@ -25,7 +25,7 @@ pub(crate) fn wait_for_disk(volume: &str) {
 
 fn volume(name: &str, text: &str) -> Volume {
     let spec = spec::parse(text).unwrap();
-    Volume { name: VolumeName::parse(name).unwrap(), spec, origin: Origin::Configured }
+    Volume { name: VolumeName::parse(name).unwrap(), spec, origin: VolumeOrigin::Configured }
 }
 
 fn open(volume: &Volume, others: &[Store]) -> Result<Store, String> {
@@ -96,7 +96,7 @@ fn a_file_that_two_daemons_make_at_once_is_of_one_and_has_its_name() {
         });
         let served: Vec<&Store> = both.iter().filter_map(|one| one.as_ref().ok()).collect();
         assert_eq!(served.len(), 1, "{:?}", both.iter().map(Result::is_ok).collect::<Vec<_>>());
-        assert!(leads_to(&path, served[0].file.as_ref().unwrap()), "its name leads elsewhere");
+        assert!(path_is_file(&path, served[0].file.as_ref().unwrap()), "its name leads elsewhere");
         let why = both.iter().find_map(|one| one.as_ref().err()).unwrap();
         assert!(why.contains("in use by another process"), "{why}");
     }
@@ -193,14 +193,16 @@ fn a_lock_that_is_about_to_be_given_up_is_waited_for() {
             asked += 1;
             if asked > tries { Ok(()) } else { Err(TryLockError::WouldBlock) }
         };
-        let had = lock_in_time(lock, || paused += 1).is_ok();
+        let had = lock_with_timeout(lock, || paused += 1).is_ok();
         (had, paused)
     };
     assert_eq!(held(0), (true, 0));
     assert_eq!(held(LOCK_TRIES - 1), (true, LOCK_TRIES - 1));
     assert_eq!(held(u32::MAX), (false, LOCK_TRIES - 1));
-    let refused =
-        lock_in_time(|| Err(TryLockError::Error(io::ErrorKind::Other.into())), || panic!("it helps nobody"));
+    let refused = lock_with_timeout(
+        || Err(TryLockError::Error(io::ErrorKind::Other.into())),
+        || panic!("it helps nobody"),
+    );
     assert!(matches!(refused, Err(TryLockError::Error(_))));
 }
 

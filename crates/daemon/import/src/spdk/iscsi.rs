@@ -6,24 +6,24 @@ use std::{
 };
 
 use crate::{
-    model::{self, Chap, Export, Grant, Host, Model, Protocol, Unit},
-    note::{Note, Outcome},
-    render::text,
+    model::{self, ChapUser, Export, Grant, Host, ImportModel, LunOrNamespace, Protocol},
+    note::{Note, NoteOutcome},
+    render::quoted_string,
     section::{
-        Meaning::{Emulated, Only},
-        Section,
+        IgnoredMeaning::{Emulated, Only},
+        ObjectSection,
     },
 };
 
 /// Hosts of an initiator group; empty: any.
 #[derive(Clone, Default)]
-struct Initiators {
+struct InitiatorGroup {
     names: Vec<String>,
     sources: Vec<String>,
 }
 
 /// A target as a call made it.
-struct Wanted {
+struct PendingTarget {
     export: Export,
     maps: Vec<(u64, u64)>,
     users: u64,
@@ -33,35 +33,35 @@ struct Wanted {
 
 /// What calls have said.
 #[derive(Default)]
-pub struct State {
-    users: BTreeMap<u64, Vec<Chap>>,
+pub struct IscsiState {
+    users: BTreeMap<u64, Vec<ChapUser>>,
     portals: BTreeMap<u64, Vec<SocketAddr>>,
-    initiators: BTreeMap<u64, Initiators>,
-    targets: Vec<Wanted>,
+    initiators: BTreeMap<u64, InitiatorGroup>,
+    targets: Vec<PendingTarget>,
     notes: Vec<Note>,
     options: Vec<(&'static str, String)>,
     limits: Vec<(&'static str, u64)>,
     discovery: Option<u64>,
 }
 
-impl State {
+impl IscsiState {
     /// Whether a call is about iSCSI, and if so what it says.
-    pub fn read(&mut self, method: &str, params: &Section<'_>) -> bool {
+    pub fn read_call(&mut self, method: &str, params: &ObjectSection<'_>) -> bool {
         match method {
             "iscsi_set_options" => self.set_options(params),
             "iscsi_create_auth_group" => {
                 let tag = params.number("tag").unwrap_or(0);
-                for (user, notes) in super::users(params) {
+                for (user, notes) in super::read_group_users(params) {
                     self.users.entry(tag).or_default().push(user);
                     self.notes.extend(notes);
                 }
             }
-            "iscsi_create_portal_group" => self.portal_group(params),
-            "iscsi_create_initiator_group" => self.initiator_group(params),
-            "iscsi_create_target_node" => self.target(params),
+            "iscsi_create_portal_group" => self.add_portal_group(params),
+            "iscsi_create_initiator_group" => self.add_initiator_group(params),
+            "iscsi_create_target_node" => self.add_target(params),
             "iscsi_set_discovery_auth" => {
                 self.discovery = params.number("chap_group").filter(|group| *group != 0);
-                params.known(&[
+                params.note_known_keys(&[
                     ("disable_chap", Emulated("CHAP is asked for where there are users")),
                     ("mutual_chap", Emulated("an initiator may ask for it")),
                     ("require_chap", Emulated("CHAP is asked for where there are users")),
@@ -72,7 +72,7 @@ impl State {
         true
     }
 
-    fn set_options(&mut self, params: &Section<'_>) {
+    fn set_options(&mut self, params: &ObjectSection<'_>) {
         if let Some(seconds) = params.number("nop_in_interval") {
             self.limits.push(("nop_interval", seconds.min(3600)));
         }
@@ -97,9 +97,9 @@ impl State {
             "data_out_pool_size",
             "node_base",
         ] {
-            params.note(key, Outcome::NotApplicable, "it is about SPDK itself");
+            params.note_key(key, NoteOutcome::NotApplicable, "it is about SPDK itself");
         }
-        params.known(&[
+        params.note_known_keys(&[
             ("allow_duplicated_isid", Only("false", "a login with the ISID of another session replaces it")),
             ("auth_file", Emulated("its users stand in iscsi_create_auth_group")),
             ("default_time2retain", Emulated("a session ends with its last connection")),
@@ -113,50 +113,50 @@ impl State {
         ]);
     }
 
-    fn portal_group(&mut self, params: &Section<'_>) {
+    fn add_portal_group(&mut self, params: &ObjectSection<'_>) {
         let tag = params.number("tag").unwrap_or(0);
         let list = self.portals.entry(tag).or_default();
         for portal in params.sections("portals") {
             let port = portal.number("port").unwrap_or(config::network::ISCSI_PORT.into());
-            match model::portal(portal.text("host").unwrap_or_default(), port) {
+            match model::parse_portal(portal.text("host").unwrap_or_default(), port) {
                 Ok(address) => list.push(address),
-                Err(why) => portal.error("host", &why),
+                Err(why) => portal.note_error("host", &why),
             }
-            portal.known(&[("cpumask", Emulated("[[placement]]"))]);
+            portal.note_known_keys(&[("cpumask", Emulated("[[placement]]"))]);
             self.notes.extend(portal.finish());
         }
-        params.note(
+        params.note_key(
             "tag",
-            Outcome::Emulated,
+            NoteOutcome::Emulated,
             "portal groups are numbered again, by the targets that they lead to",
         );
-        params.known(&[("private", Emulated("a host finds the targets that it may reach"))]);
+        params.note_known_keys(&[("private", Emulated("a host finds the targets that it may reach"))]);
     }
 
-    fn initiator_group(&mut self, params: &Section<'_>) {
+    fn add_initiator_group(&mut self, params: &ObjectSection<'_>) {
         let tag = params.number("tag").unwrap_or(0);
-        let mut group = Initiators::default();
+        let mut group = InitiatorGroup::default();
         let (mut any_name, mut any_source) = (false, false);
         for name in params.list("initiators") {
-            let crate::json::Kind::Text(name) = &name.kind else { continue };
+            let crate::json::JsonKind::Text(name) = &name.kind else { continue };
             match name.as_str() {
                 "ANY" | "ALL" => any_name = true,
                 name if name.starts_with('!') => {
-                    params.error("initiators", "a name cannot be excluded; list those that may connect");
+                    params.note_error("initiators", "a name cannot be excluded; list those that may connect");
                 }
-                name => match model::iqn(name) {
+                name => match model::normalize_iqn(name) {
                     Ok(name) => group.names.push(name),
-                    Err(why) => params.error("initiators", &why),
+                    Err(why) => params.note_error("initiators", &why),
                 },
             }
         }
         for network in params.list("netmasks") {
-            let crate::json::Kind::Text(network) = &network.kind else { continue };
+            let crate::json::JsonKind::Text(network) = &network.kind else { continue };
             match network.as_str() {
                 "ANY" | "ALL" => any_source = true,
-                network => match model::source_network(network) {
+                network => match model::normalize_network(network) {
                     Ok(network) => group.sources.push(network),
-                    Err(why) => params.error("netmasks", &why),
+                    Err(why) => params.note_error("netmasks", &why),
                 },
             }
         }
@@ -166,32 +166,32 @@ impl State {
         if any_source {
             group.sources.clear();
         }
-        params.note("tag", Outcome::Emulated, "a [[host]]");
+        params.note_key("tag", NoteOutcome::Emulated, "a [[host]]");
         self.initiators.insert(tag, group);
     }
 
-    fn target(&mut self, params: &Section<'_>) {
+    fn add_target(&mut self, params: &ObjectSection<'_>) {
         let name = params.text("name").unwrap_or_default();
         let mut export = Export::new(Protocol::Iscsi, name);
-        match model::iqn(name) {
+        match model::normalize_iqn(name) {
             Ok(name) => export.name = name,
-            Err(why) => params.error("name", &why),
+            Err(why) => params.note_error("name", &why),
         }
         if let Some(alias) = params.text("alias_name") {
-            export.set("alias", text(&alias.chars().take(63).collect::<String>()));
+            export.set_key("alias", quoted_string(&alias.chars().take(63).collect::<String>()));
         }
         if let Some(depth) = params.number("queue_depth") {
-            export.set("commands", depth.clamp(1, 4096).to_string());
+            export.set_key("commands", depth.clamp(1, 4096).to_string());
         }
         for (key, ours) in [("header_digest", "header_digest"), ("data_digest", "data_digest")] {
             if let Some(on) = params.flag(key) {
-                export.set(ours, text(if on { "require" } else { "allow" }));
+                export.set_key(ours, quoted_string(if on { "require" } else { "allow" }));
             }
         }
         for lun in params.sections("luns") {
             let volume = lun.text("bdev_name").unwrap_or_default().to_owned();
             let number = lun.number("lun_id").unwrap_or(u64::MAX);
-            export.units.push(Unit { number, volume, read_only: false, ana_group: None });
+            export.units.push(LunOrNamespace { number, volume, read_only: false, ana_group: None });
             export.notes.extend(lun.finish());
         }
         let mut maps = Vec::new();
@@ -203,11 +203,11 @@ impl State {
         let asks = params.flag("require_chap").unwrap_or(false) || users != 0;
         let asks = asks && !params.flag("disable_chap").unwrap_or(false);
         let mutual = params.flag("mutual_chap").unwrap_or(false);
-        self.targets.push(Wanted { export, maps, users, asks, mutual });
+        self.targets.push(PendingTarget { export, maps, users, asks, mutual });
     }
 
     /// Makes the targets, when all groups are known.
-    pub fn finish(mut self, model: &mut Model) {
+    pub fn finish_targets(mut self, model: &mut ImportModel) {
         model.notes.append(&mut self.notes);
         if let Some(users) = self.discovery.and_then(|group| self.users.get(&group)) {
             model.discovery = users.clone();
@@ -216,18 +216,19 @@ impl State {
             model.limits.push((key, value));
         }
         for wanted in std::mem::take(&mut self.targets) {
-            self.make(wanted, model);
+            self.build_target(wanted, model);
         }
     }
 
-    fn make(&self, wanted: Wanted, model: &mut Model) {
+    fn build_target(&self, wanted: PendingTarget, model: &mut ImportModel) {
         let mut export = wanted.export;
-        let (kept, lost): (Vec<Unit>, Vec<Unit>) =
+        let (kept, lost): (Vec<LunOrNamespace>, Vec<LunOrNamespace>) =
             export.units.into_iter().partition(|unit| model.volume(&unit.volume).is_some());
         export.units = kept;
         let mut wrong = |setting: String, why: &str| {
             let at = export.notes.first().map_or((String::new(), 0), |note| (note.file.clone(), note.line));
-            let note = Note { file: at.0, line: at.1, setting, outcome: Outcome::Error, why: why.to_owned() };
+            let note =
+                Note { file: at.0, line: at.1, setting, outcome: NoteOutcome::Error, why: why.to_owned() };
             model.notes.push(note);
         };
         for unit in lost {
@@ -244,12 +245,12 @@ impl State {
             wanted.maps.iter().flat_map(|(portals, _)| addresses(*portals)).collect();
         export.portals = all.iter().copied().collect();
         for (key, value) in &self.options {
-            export.set(key, value.clone());
+            export.set_key(key, value.clone());
         }
         if wanted.asks {
             export.chap = users;
             if wanted.mutual && export.chap.iter().any(|user| user.mutual.is_some()) {
-                export.set("mutual", text("require"));
+                export.set_key("mutual", quoted_string("require"));
             }
         }
         for (portals, initiators) in &wanted.maps {

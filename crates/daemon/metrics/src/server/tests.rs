@@ -8,7 +8,7 @@ use std::{
 
 use super::*;
 use crate::families::tests::example;
-use control::Code;
+use control::RefusalCode;
 
 /// Counts how often it is asked.
 #[derive(Default)]
@@ -17,26 +17,26 @@ struct Source {
     fails: bool,
 }
 
-impl Observe for Source {
-    fn observe(&self) -> Result<ObservationReport, Refused> {
+impl ObservationSource for Source {
+    fn observe(&self) -> Result<ObservationReport, RequestRefusal> {
         self.asked.fetch_add(1, Ordering::Relaxed);
         match self.fails {
-            true => Err(Refused::new(Code::TimedOut, "the shards did not answer in time")),
+            true => Err(RequestRefusal::new(RefusalCode::TimedOut, "the shards did not answer in time")),
             false => Ok(example()),
         }
     }
 }
 
-fn start(source: &Arc<Source>) -> Listener {
-    let listener = Listener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let source: Arc<dyn Observe> = source.clone();
+fn start(source: &Arc<Source>) -> MetricsListener {
+    let listener = MetricsListener::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let source: Arc<dyn ObservationSource> = source.clone();
     listener.serve(&source).unwrap();
     listener
 }
 
 /// Sends bytes and takes the whole answer.
-fn ask(listener: &Listener, bytes: &[u8]) -> String {
-    let mut stream = TcpStream::connect(listener.address()).unwrap();
+fn ask(listener: &MetricsListener, bytes: &[u8]) -> String {
+    let mut stream = TcpStream::connect(listener.bound_address()).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
@@ -67,7 +67,7 @@ fn metrics_are_served_in_both_formats() {
     assert_eq!(status(&head), "HTTP/1.1 200 OK");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
     // On a busy machine it takes longer than an observation is fresh.
-    let most = 1 + usize::try_from(begun.elapsed().as_millis() / FRESH.as_millis()).unwrap();
+    let most = 1 + usize::try_from(begun.elapsed().as_millis() / OBSERVATION_AGE_MAX.as_millis()).unwrap();
     let asked = source.asked.load(Ordering::Relaxed);
     assert!((1..=most).contains(&asked), "asked {asked} times, {most} at most");
 }
@@ -94,7 +94,7 @@ fn hostile_requests_are_refused_and_harm_nobody() {
     }
     // Clients that hang up: without a word, within their request, before the answer.
     for bytes in [b"".as_slice(), b"GET /met", b"GET /metrics HTTP/1.1\r\n\r\n"] {
-        let mut stream = TcpStream::connect(listener.address()).unwrap();
+        let mut stream = TcpStream::connect(listener.bound_address()).unwrap();
         stream.write_all(bytes).unwrap();
     }
     assert_eq!(status(&ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n")), "HTTP/1.1 200 OK");
@@ -105,17 +105,17 @@ fn clients_that_say_nothing_take_no_more_than_their_places_and_time() {
     let source = Arc::default();
     let listener = start(&source);
     let silent: Vec<TcpStream> =
-        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(listener.address()).unwrap()).collect();
+        (0..CONNECTIONS_MAX).map(|_| TcpStream::connect(listener.bound_address()).unwrap()).collect();
     thread::sleep(Duration::from_millis(200));
     let refused = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
     assert!(refused.starts_with("HTTP/1.1 503") || refused.is_empty(), "{refused}");
     let begun = Instant::now();
     // One that trickles is given no more time than one that is silent.
     let mut trickle = silent.first().unwrap().try_clone().unwrap();
-    while trickle.write_all(b"G").is_ok() && begun.elapsed() < 4 * READ_MAX {
+    while trickle.write_all(b"G").is_ok() && begun.elapsed() < 4 * READ_TIMEOUT {
         thread::sleep(Duration::from_millis(100));
     }
-    assert!(begun.elapsed() < 2 * READ_MAX, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < 2 * READ_TIMEOUT, "{:?}", begun.elapsed());
     assert_eq!(status(&ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n")), "HTTP/1.1 200 OK");
 }
 
@@ -128,7 +128,7 @@ fn shards_that_do_not_answer_are_told_of_and_the_end_of_the_daemon_too() {
     drop(source);
     let answer = ask(&listener, b"GET /metrics HTTP/1.1\r\n\r\n");
     assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("stopping"), "{answer}");
-    let address = listener.address();
+    let address = listener.bound_address();
     drop(listener);
     let until = Instant::now() + Duration::from_secs(20);
     while TcpStream::connect(address).is_ok() && Instant::now() < until {

@@ -17,8 +17,8 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::responder::{Counters, Options, serve};
-use bench::spin::Wait;
+use bench::responder::{ResponderCounters, ResponderOptions, serve};
+use bench::spin::WaitMode;
 use bench::system;
 use clap::Parser;
 use serde_json::json;
@@ -32,7 +32,7 @@ struct Args {
     listen: SocketAddr,
     /// How to wait for requests.
     #[arg(long, value_enum, default_value = "adaptive")]
-    wait: Wait,
+    wait: WaitMode,
     /// The longest poll, in microseconds.
     #[arg(long, default_value_t = 50)]
     poll_us: u64,
@@ -47,7 +47,7 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    let options = Options {
+    let options = ResponderOptions {
         listen: args.listen,
         wait: args.wait,
         poll: Duration::from_micros(args.poll_us),
@@ -56,7 +56,7 @@ fn main() -> ExitCode {
         polled: None,
     };
     let ready = |address| println!("listening bare {address}\nready");
-    match system::catch_stop().and_then(|()| serve(options, ready, report)) {
+    match system::install_stop_handler().and_then(|()| serve(options, ready, print_counters)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("bare-responder: {error}");
@@ -65,7 +65,7 @@ fn main() -> ExitCode {
     }
 }
 
-fn report(counters: Counters) {
+fn print_counters(counters: ResponderCounters) {
     let waits = counters.waits;
     println!(
         "{}",

@@ -16,9 +16,9 @@
 use std::io;
 use std::process::{Command, ExitCode};
 
-use bench::compare::{self, GAPS, LIBISCSI_DEPTHS, LOADS, Table};
-use bench::servers::{Places, Server, ServerKind};
-use bench::setting::{self, Setting};
+use bench::compare::{self, ComparisonTable, LIBISCSI_QUEUE_DEPTHS, LOADS, PACED_LOADS};
+use bench::comparison_args::{self, ComparisonArgs};
+use bench::servers::{BenchEnvironment, RunningServer, ServerKind};
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
 
@@ -27,13 +27,13 @@ use serde_json::{Value, json};
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
-    setting: Setting,
+    setting: ComparisonArgs,
     /// What is compared.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "bare,bare-memory,blockwire,tgt")]
     servers: Vec<ServerKind>,
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,libiscsi,gaps,idle,memory")]
-    parts: Vec<Section>,
+    parts: Vec<BenchSection>,
     /// Idle sessions while idle processor time is measured, and for how many seconds.
     #[arg(long, default_value_t = 100)]
     idle_sessions: u32,
@@ -46,7 +46,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Section {
+enum BenchSection {
     /// The loads, by our generator.
     Load,
     /// Reads, by libiscsi's client.
@@ -61,72 +61,88 @@ enum Section {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    setting::run("bench-iscsi", |scratch| run(&args, scratch))
+    comparison_args::run_comparison("bench-iscsi", |scratch| run_sections(&args, scratch))
 }
 
-fn run(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
-    let (places, environment) = args.setting.begin(scratch, None, &versions(args))?;
+fn run_sections(args: &Args, scratch: &std::path::Path) -> io::Result<()> {
+    let (places, environment) = args.setting.prepare_environment(scratch, None, &program_versions(args))?;
     let mut servers = Vec::new();
     for kind in &args.servers {
         if *kind == ServerKind::Tgt && Command::new("tgtd").arg("-V").output().is_err() {
             println!("tgt is not installed and is left out (Debian: apt-get install tgt)");
             continue;
         }
-        let server = Server::start(*kind, &places)?;
-        compare::fill(&server, &places)?;
+        let server = RunningServer::start(*kind, &places)?;
+        compare::fill_volume(&server, &places)?;
         servers.push(server);
     }
-    let mut tables = [Table::default(), Table::default(), Table::default()];
+    let mut tables = [ComparisonTable::default(), ComparisonTable::default(), ComparisonTable::default()];
     // What fails ends it; what was measured until then is told.
-    let mut outcome = args.setting.each_round().try_for_each(|_| round(args, &servers, &places, &mut tables));
+    let mut outcome =
+        args.setting.announced_rounds().try_for_each(|_| run_one_round(args, &servers, &places, &mut tables));
     let mut idle = json!({});
     if outcome.is_ok() {
-        outcome = rest(args, &mut servers, &places, &mut idle);
+        outcome = measure_idle(args, &mut servers, &places, &mut idle);
     }
-    print(&tables, &idle);
-    let [load, libiscsi, gaps] = tables.each_ref().map(Table::to_json);
+    print_results(&tables, &idle);
+    let [load, libiscsi, gaps] = tables.each_ref().map(ComparisonTable::to_json);
     let all = json!({
         "environment": environment, "load": load, "libiscsi": libiscsi, "gaps": gaps, "rest": idle,
     });
-    args.setting.end(&all)?;
+    args.setting.finish_and_write(&all)?;
     outcome
 }
 
-fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 3]) -> io::Result<()> {
+fn run_one_round(
+    args: &Args,
+    servers: &[RunningServer],
+    places: &BenchEnvironment,
+    tables: &mut [ComparisonTable; 3],
+) -> io::Result<()> {
     let wants = |part| args.parts.contains(&part);
-    if wants(Section::Load) {
-        compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
+    if wants(BenchSection::Load) {
+        compare::measure_round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
     }
-    if wants(Section::Libiscsi) {
-        libiscsi(servers, args, &mut tables[1])?;
+    if wants(BenchSection::Libiscsi) {
+        measure_libiscsi_round(servers, args, &mut tables[1])?;
     }
-    if wants(Section::Gaps) {
-        let polite: Vec<&Server> = servers.iter().filter(|server| server.kind != ServerKind::Tgt).collect();
-        compare::round(&GAPS, polite, places, args.setting.seconds, &mut tables[2])?;
+    if wants(BenchSection::Gaps) {
+        let polite: Vec<&RunningServer> =
+            servers.iter().filter(|server| server.kind != ServerKind::Tgt).collect();
+        compare::measure_round(&PACED_LOADS, polite, places, args.setting.seconds, &mut tables[2])?;
     }
     Ok(())
 }
 
-fn libiscsi(servers: &[Server], args: &Args, table: &mut Table) -> io::Result<()> {
-    for depth in LIBISCSI_DEPTHS {
+fn measure_libiscsi_round(
+    servers: &[RunningServer],
+    args: &Args,
+    table: &mut ComparisonTable,
+) -> io::Result<()> {
+    for depth in LIBISCSI_QUEUE_DEPTHS {
         for server in servers.iter().filter(|server| server.kind.is_iscsi()) {
             let figures = compare::measure_libiscsi(server, 4096, depth, args.setting.seconds)?;
-            table.add(format!("4K read QD{depth}"), server.kind, figures);
+            table.add_round(format!("4K read QD{depth}"), server.kind, figures);
         }
     }
     Ok(())
 }
 
 /// Idle sessions on Blockwire, each measurement on a fresh daemon.
-fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places, all: &mut Value) -> io::Result<()> {
+fn measure_idle(
+    args: &Args,
+    servers: &mut Vec<RunningServer>,
+    places: &BenchEnvironment,
+    all: &mut Value,
+) -> io::Result<()> {
     servers.clear();
     let parts = [
-        (Section::Idle, "idle", args.idle_sessions, args.idle_seconds),
-        (Section::Memory, "memory", args.memory_sessions, 2),
+        (BenchSection::Idle, "idle", args.idle_sessions, args.idle_seconds),
+        (BenchSection::Memory, "memory", args.memory_sessions, 2),
     ];
     for (part, name, sessions, seconds) in parts {
         if args.parts.contains(&part) && args.servers.contains(&ServerKind::Blockwire) {
-            let server = Server::start(ServerKind::Blockwire, places)?;
+            let server = RunningServer::start(ServerKind::Blockwire, places)?;
             let run = ["--idle", &sessions.to_string(), "--seconds", &seconds.to_string()].map(str::to_owned);
             all[name] = compare::run_load(&server, places, &run)?;
         }
@@ -134,7 +150,7 @@ fn rest(args: &Args, servers: &mut Vec<Server>, places: &Places, all: &mut Value
     Ok(())
 }
 
-fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
+fn print_results([load, libiscsi, gaps]: &[ComparisonTable; 3], rest: &Value) {
     if !load.is_empty() {
         load.print(
             "By the raw generator; ratio of server CPU per I/O to the bare responder's",
@@ -147,7 +163,7 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     }
     if !libiscsi.is_empty() {
         libiscsi.print("By libiscsi's iscsi-perf; ratio of server CPU per I/O to tgt's", ServerKind::Tgt);
-        for depth in LIBISCSI_DEPTHS {
+        for depth in LIBISCSI_QUEUE_DEPTHS {
             libiscsi.print_goal(&format!("4K read QD{depth}"), ServerKind::Blockwire, ServerKind::Tgt, 0.25);
         }
     }
@@ -168,7 +184,7 @@ fn print([load, libiscsi, gaps]: &[Table; 3], rest: &Value) {
     }
 }
 
-fn versions(args: &Args) -> [(&'static str, String); 2] {
-    let daemon = setting::said(&args.setting.blockwire, "--version");
-    [("blockwire", daemon), ("tgt", setting::said("tgtd".as_ref(), "-V"))]
+fn program_versions(args: &Args) -> [(&'static str, String); 2] {
+    let daemon = comparison_args::first_output_line(&args.setting.blockwire, "--version");
+    [("blockwire", daemon), ("tgt", comparison_args::first_output_line("tgtd".as_ref(), "-V"))]
 }

@@ -18,9 +18,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use bench::compare::{self, LOADS, Load, Table};
-use bench::servers::{Places, Server, ServerKind};
-use bench::setting::{self, Setting};
+use bench::compare::{self, ComparedLoad, ComparisonTable, LOADS};
+use bench::comparison_args::{self, ComparisonArgs};
+use bench::servers::{BenchEnvironment, RunningServer, ServerKind};
 use bench::spdk_perf;
 use clap::{Parser, ValueEnum};
 use serde_json::{Value, json};
@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 #[derive(Parser)]
 struct Args {
     #[command(flatten)]
-    setting: Setting,
+    setting: ComparisonArgs,
     /// Directory in which SPDK was built; without it SPDK is left out.
     #[arg(long)]
     spdk: Option<PathBuf>,
@@ -44,7 +44,7 @@ struct Args {
     servers: Vec<ServerKind>,
     /// What is measured.
     #[arg(long, value_enum, value_delimiter = ',', default_value = "load,perf,idle")]
-    parts: Vec<Section>,
+    parts: Vec<BenchSection>,
     /// Idle associations, with one I/O queue each.
     #[arg(long, default_value_t = 100)]
     idle_associations: u32,
@@ -54,7 +54,7 @@ struct Args {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
-enum Section {
+enum BenchSection {
     /// The loads, by our generator.
     Load,
     /// The loads, by SPDK's client.
@@ -65,42 +65,49 @@ enum Section {
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    setting::run("bench-nvme", |scratch| run(&args, scratch))
+    comparison_args::run_comparison("bench-nvme", |scratch| run_sections(&args, scratch))
 }
 
-fn run(args: &Args, scratch: &Path) -> io::Result<()> {
-    let (places, environment) = args.setting.begin(scratch, args.spdk.as_deref(), &versions(args))?;
-    let servers = start(args, &places)?;
-    let mut tables = [Table::default(), Table::default()];
+fn run_sections(args: &Args, scratch: &Path) -> io::Result<()> {
+    let (places, environment) =
+        args.setting.prepare_environment(scratch, args.spdk.as_deref(), &program_versions(args))?;
+    let servers = start_servers(args, &places)?;
+    let mut tables = [ComparisonTable::default(), ComparisonTable::default()];
     // What fails ends it; what was measured until then is told.
-    let outcome = args.setting.each_round().try_for_each(|_| round(args, &servers, &places, &mut tables));
+    let outcome =
+        args.setting.announced_rounds().try_for_each(|_| run_one_round(args, &servers, &places, &mut tables));
     drop(servers);
-    print(&tables);
-    let (idle, outcome) = match outcome.and_then(|()| idle(args, &places)) {
+    print_results(&tables);
+    let (idle, outcome) = match outcome.and_then(|()| measure_idle(args, &places)) {
         Ok(idle) => (idle, Ok(())),
         Err(why) => (Value::Null, Err(why)),
     };
     print_idle(&idle);
-    let [load, perf] = tables.each_ref().map(Table::to_json);
+    let [load, perf] = tables.each_ref().map(ComparisonTable::to_json);
     let all = json!({ "environment": environment, "load": load, "perf": perf, "idle": idle });
-    args.setting.end(&all)?;
+    args.setting.finish_and_write(&all)?;
     outcome
 }
 
-fn round(args: &Args, servers: &[Server], places: &Places, tables: &mut [Table; 2]) -> io::Result<()> {
-    if args.parts.contains(&Section::Load) {
-        compare::round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
+fn run_one_round(
+    args: &Args,
+    servers: &[RunningServer],
+    places: &BenchEnvironment,
+    tables: &mut [ComparisonTable; 2],
+) -> io::Result<()> {
+    if args.parts.contains(&BenchSection::Load) {
+        compare::measure_round(&LOADS, servers, places, args.setting.seconds, &mut tables[0])?;
     }
-    if args.parts.contains(&Section::Perf) && places.spdk.is_some() {
-        perf(servers, places, args.setting.seconds, &mut tables[1])?;
+    if args.parts.contains(&BenchSection::Perf) && places.spdk.is_some() {
+        measure_perf(servers, places, args.setting.seconds, &mut tables[1])?;
     }
     Ok(())
 }
 
 /// Starts what is to be compared and writes each volume once.
-fn start(args: &Args, places: &Places) -> io::Result<Vec<Server>> {
+fn start_servers(args: &Args, places: &BenchEnvironment) -> io::Result<Vec<RunningServer>> {
     let mut servers = Vec::new();
-    if !args.parts.iter().any(|part| matches!(part, Section::Load | Section::Perf)) {
+    if !args.parts.iter().any(|part| matches!(part, BenchSection::Load | BenchSection::Perf)) {
         return Ok(servers);
     }
     for kind in &args.servers {
@@ -108,53 +115,58 @@ fn start(args: &Args, places: &Places) -> io::Result<Vec<Server>> {
             println!("SPDK is left out: tests/bench/spdk.sh builds it, SPDK_DIR says where it is");
             continue;
         }
-        let server = Server::start(*kind, places)?;
-        compare::fill(&server, places)?;
+        let server = RunningServer::start(*kind, places)?;
+        compare::fill_volume(&server, places)?;
         servers.push(server);
     }
     Ok(servers)
 }
 
 /// Each load by SPDK's client, on each server that it can drive.
-fn perf(servers: &[Server], places: &Places, seconds: u32, table: &mut Table) -> io::Result<()> {
+fn measure_perf(
+    servers: &[RunningServer],
+    places: &BenchEnvironment,
+    seconds: u32,
+    table: &mut ComparisonTable,
+) -> io::Result<()> {
     for load in &LOADS {
         for server in servers.iter().filter(|server| server.transport.is_some()) {
-            let figures = spdk_perf::measure(server, places, load, seconds.max(1))?;
-            table.add(load.name(), server.kind, figures);
+            let figures = spdk_perf::measure_spdk_perf(server, places, load, seconds.max(1))?;
+            table.add_round(load.name(), server.kind, figures);
         }
     }
     Ok(())
 }
 
 /// Idle associations on a fresh daemon.
-fn idle(args: &Args, places: &Places) -> io::Result<Value> {
-    if !args.parts.contains(&Section::Idle) || !args.servers.contains(&ServerKind::BlockwireNvme) {
+fn measure_idle(args: &Args, places: &BenchEnvironment) -> io::Result<Value> {
+    if !args.parts.contains(&BenchSection::Idle) || !args.servers.contains(&ServerKind::BlockwireNvme) {
         return Ok(Value::Null);
     }
-    let server = Server::start(ServerKind::BlockwireNvme, places)?;
+    let server = RunningServer::start(ServerKind::BlockwireNvme, places)?;
     let (count, seconds) = (args.idle_associations.to_string(), args.idle_seconds.to_string());
     compare::run_load(&server, places, &["--idle", &count, "--seconds", &seconds].map(str::to_owned))
 }
 
-fn print([load, perf]: &[Table; 2]) {
+fn print_results([load, perf]: &[ComparisonTable; 2]) {
     if !load.is_empty() {
         load.print(
             "By the raw generator; ratio of server CPU per I/O to the bare responder's",
             ServerKind::Bare,
         );
-        for Load { op, .. } in [LOADS[1], LOADS[4]] {
+        for ComparedLoad { op, .. } in [LOADS[1], LOADS[4]] {
             for name in [format!("4K {op} QD32"), format!("4K {op} QD128")] {
                 load.print_goal(&name, ServerKind::BlockwireNvme, ServerKind::Bare, 1.3);
                 load.print_goal(&name, ServerKind::BlockwireNvme, ServerKind::BareMemory, 1.3);
             }
-            faster(load, &format!("4K {op} QD32"));
-            latency(load, &format!("4K {op} QD1"));
+            print_iops_goal(load, &format!("4K {op} QD32"));
+            print_latency_goal(load, &format!("4K {op} QD1"));
         }
     }
     if !perf.is_empty() {
         perf.print("By spdk_nvme_perf; ratio to SPDK's target", ServerKind::Spdk);
         for op in ["read", "write"] {
-            faster(perf, &format!("4K {op} QD32"));
+            print_iops_goal(perf, &format!("4K {op} QD32"));
         }
     }
 }
@@ -172,26 +184,27 @@ fn print_idle(idle: &Value) {
 }
 
 /// Whether Blockwire does more requests per second than SPDK under the same client.
-fn faster(table: &Table, load: &str) {
-    let iops = |kind| table.figure(load, kind, "iops");
+fn print_iops_goal(table: &ComparisonTable, load: &str) {
+    let iops = |kind| table.median_figure(load, kind, "iops");
     if let (Some(own), Some(other)) = (iops(ServerKind::BlockwireNvme), iops(ServerKind::Spdk)) {
-        let how = compare::reached(own > other);
+        let how = compare::reached_word(own > other);
         println!("{load}: {own:.0} requests/s against SPDK's {other:.0}, goal more: {how}");
     }
 }
 
 /// Whether one request at a time takes at most 3 µs more than with a responder that polls.
-fn latency(table: &Table, load: &str) {
-    let p50 = |kind| table.figure(load, kind, "p50_us");
+fn print_latency_goal(table: &ComparisonTable, load: &str) {
+    let p50 = |kind| table.median_figure(load, kind, "p50_us");
     if let (Some(own), Some(limit)) = (p50(ServerKind::BlockwireNvme), p50(ServerKind::BarePolling)) {
-        let how = compare::reached(own <= limit + 3.0);
+        let how = compare::reached_word(own <= limit + 3.0);
         println!("{load}: {own:.1} us against {limit:.1} of bare-polling, goal 3 us more: {how}");
     }
 }
 
-fn versions(args: &Args) -> Vec<(&'static str, String)> {
-    let mut versions = vec![("blockwire", setting::said(&args.setting.blockwire, "--version"))];
-    versions.extend(args.spdk.as_deref().map(|spdk| ("spdk", setting::version_of_spdk(spdk))));
+fn program_versions(args: &Args) -> Vec<(&'static str, String)> {
+    let mut versions =
+        vec![("blockwire", comparison_args::first_output_line(&args.setting.blockwire, "--version"))];
+    versions.extend(args.spdk.as_deref().map(|spdk| ("spdk", comparison_args::spdk_version(spdk))));
     versions
 }
 

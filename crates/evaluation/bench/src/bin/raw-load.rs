@@ -18,9 +18,9 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use bench::load::{Measured, Plan, connect, run};
-use bench::spin::Wait;
-use bench::wire_protocol::Op;
+use bench::load::{LoadMeasurement, LoadPlan, connect, run_load};
+use bench::spin::WaitMode;
+use bench::wire_protocol::LoadOp;
 use bench::wire_protocol::association::NvmeAssociation;
 use bench::wire_protocol::bare::BareClient;
 use bench::wire_protocol::iscsi::IscsiClient;
@@ -52,7 +52,7 @@ struct Args {
     nsid: u32,
     /// Read or write.
     #[arg(long, value_enum, default_value = "read")]
-    op: Op,
+    op: LoadOp,
     /// Bytes per request.
     #[arg(long, default_value_t = 4096)]
     bs: u32,
@@ -63,10 +63,10 @@ struct Args {
     #[arg(long, default_value_t = 1)]
     connections: u32,
     /// Seconds to measure.
-    #[arg(long, default_value = "2", value_parser = duration)]
+    #[arg(long, default_value = "2", value_parser = parse_duration)]
     seconds: Duration,
     /// Seconds of load before that.
-    #[arg(long, default_value = "0.3", value_parser = duration)]
+    #[arg(long, default_value = "0.3", value_parser = parse_duration)]
     warmup: Duration,
     /// MiB of the volume that are used; offsets are random.
     #[arg(long, default_value_t = 256)]
@@ -79,7 +79,7 @@ struct Args {
     gap_us: u64,
     /// How to wait for answers.
     #[arg(long, value_enum, default_value = "adaptive")]
-    wait: Wait,
+    wait: WaitMode,
     /// The longest poll, in microseconds.
     #[arg(long, default_value_t = 50)]
     poll_us: u64,
@@ -112,7 +112,7 @@ enum ProtocolName {
 }
 
 /// Seconds, as a user gives them.
-fn duration(text: &str) -> Result<Duration, clap::Error> {
+fn parse_duration(text: &str) -> Result<Duration, clap::Error> {
     let wrong = || clap::Error::raw(clap::error::ErrorKind::ValueValidation, "not a number of seconds");
     let seconds = text.parse().map_err(|_| wrong())?;
     Duration::try_from_secs_f64(seconds).map_err(|_| wrong())
@@ -125,8 +125,8 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     }
     let result = match args.idle {
-        Some(sessions) => rest(&args, sessions),
-        None => load(&args),
+        Some(sessions) => hold_idle_sessions(&args, sessions),
+        None => run_raw_load(&args),
     };
     match result {
         Ok(value) if args.json => println!("{value}"),
@@ -143,11 +143,11 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn load(args: &Args) -> io::Result<Value> {
+fn run_raw_load(args: &Args) -> io::Result<Value> {
     if let Some(core) = args.core {
-        system::pin(core)?;
+        system::pin_thread(core)?;
     }
-    let mut plan = Plan {
+    let mut plan = LoadPlan {
         op: args.op,
         reads: None,
         rate: None,
@@ -169,16 +169,16 @@ fn load(args: &Args) -> io::Result<Value> {
     let congestion = sockets.first().map_or(Ok(String::new()), system::socket_congestion_control)?;
     let measured = match args.protocol {
         ProtocolName::Bare => {
-            run(&plan, sockets.into_iter().map(|socket| (socket, BareClient::default())).collect())?
+            run_load(&plan, sockets.into_iter().map(|socket| (socket, BareClient::default())).collect())?
         }
         ProtocolName::Iscsi => {
             let mut open = Vec::new();
             for (mut socket, number) in sockets.into_iter().zip(0..) {
                 let session = log_in(&mut socket, &args.target, args.lun, std::process::id() << 8 | number)?;
-                plan.size = plan.size.min(session.size());
+                plan.size = plan.size.min(session.unit_bytes());
                 open.push((socket, IscsiClient::new(session)));
             }
-            run(&plan, open)?
+            run_load(&plan, open)?
         }
         ProtocolName::Nvme => {
             let admin = connect(args.address, args.congestion.as_deref())?;
@@ -188,26 +188,26 @@ fn load(args: &Args) -> io::Result<Value> {
             if u64::from(args.bs) > association.transfer_max() {
                 return Err(io::Error::other("the controller takes no transfers of that size"));
             }
-            plan.size = plan.size.min(association.size());
+            plan.size = plan.size.min(association.namespace_bytes());
             let mut open = Vec::new();
             for (mut socket, qid) in sockets.into_iter().zip(1..) {
-                let queue = association.join(&mut socket, qid, args.depth)?;
+                let queue = association.connect_queue(&mut socket, qid, args.depth)?;
                 open.push((socket, NvmeTcpClient::new(queue, args.depth)));
             }
-            run(&plan, open)?
+            run_load(&plan, open)?
         }
     };
-    Ok(result(args, &congestion, &measured))
+    Ok(result_json(args, &congestion, &measured))
 }
 
-fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
+fn result_json(args: &Args, congestion: &str, measured: &LoadMeasurement) -> Value {
     let (latency, waits) = (&measured.latency, measured.waits);
     let ios = latency.count();
     let us = |percent| latency.percentile(percent) as f64 / 1e3;
     let per_io = |ns: u64| ns as f64 / 1e3 / ios.max(1) as f64;
     let iops = ios as f64 / measured.seconds;
     json!({
-        "op": if args.op == Op::Read { "read" } else { "write" },
+        "op": if args.op == LoadOp::Read { "read" } else { "write" },
         "bs": args.bs, "depth": args.depth, "connections": args.connections, "gap_us": args.gap_us,
         "congestion": congestion,
         "seconds": measured.seconds, "ios": ios, "iops": iops, "mb_s": iops * f64::from(args.bs) / 1e6,
@@ -222,13 +222,15 @@ fn result(args: &Args, congestion: &str, measured: &Measured) -> Value {
     })
 }
 
-fn rest(args: &Args, sessions: u32) -> io::Result<Value> {
+fn hold_idle_sessions(args: &Args, sessions: u32) -> io::Result<Value> {
     system::raise_descriptor_limit()?;
     let server = args.server_pid.ok_or(io::ErrorKind::InvalidInput)?;
     let time = args.seconds;
     let idle = match args.protocol {
         ProtocolName::Bare => return Err(io::Error::other("the bare protocol has no sessions")),
-        ProtocolName::Iscsi => idle::measure(args.address, &args.target, args.lun, sessions, time, server)?,
+        ProtocolName::Iscsi => {
+            idle::measure_iscsi(args.address, &args.target, args.lun, sessions, time, server)?
+        }
         ProtocolName::Nvme => {
             idle::measure_nvme(args.address, &args.subsystem, args.nsid, sessions, time, server)?
         }

@@ -11,17 +11,17 @@
 
 use std::io;
 
-use super::{Op, Outgoing, ProtocolClient, Request, wrong};
+use super::{LoadOp, LoadRequest, Outgoing, ProtocolClient, protocol_error};
 
 /// Bytes of a header.
 pub const HEADER_LEN: usize = 48;
 
 /// The header of a request.
-pub fn request_header(request: Request) -> [u8; HEADER_LEN] {
+pub fn request_header(request: LoadRequest) -> [u8; HEADER_LEN] {
     let mut header = [0; HEADER_LEN];
     header[0] = match request.op {
-        Op::Read => 1,
-        Op::Write => 2,
+        LoadOp::Read => 1,
+        LoadOp::Write => 2,
     };
     header[4..8].copy_from_slice(&request.len.to_le_bytes());
     header[8..12].copy_from_slice(&request.tag.to_le_bytes());
@@ -30,17 +30,17 @@ pub fn request_header(request: Request) -> [u8; HEADER_LEN] {
 }
 
 /// The request that a header says, if it says one.
-pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<Request> {
+pub fn parse_request(header: &[u8; HEADER_LEN]) -> Option<LoadRequest> {
     let op = match header[0] {
-        1 => Op::Read,
-        2 => Op::Write,
+        1 => LoadOp::Read,
+        2 => LoadOp::Write,
         _ => return None,
     };
     let (words, _) = header.as_chunks::<4>();
     let [_, len, tag, _, low, high, ..] = *words else { return None };
     let number = u32::from_le_bytes;
     let offset = u64::from(number(high)) << 32 | u64::from(number(low));
-    Some(Request { tag: number(tag), op, offset, len: number(len) })
+    Some(LoadRequest { tag: number(tag), op, offset, len: number(len) })
 }
 
 /// The header of a reply with `len` bytes of data.
@@ -66,15 +66,15 @@ pub struct BareClient {
 }
 
 impl ProtocolClient for BareClient {
-    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
-        out.head(&request_header(request));
-        if request.op == Op::Write {
-            out.payload(request.len as usize);
+    fn encode_request(&mut self, request: LoadRequest, out: &mut Outgoing) -> bool {
+        out.push_header(&request_header(request));
+        if request.op == LoadOp::Write {
+            out.push_payload(request.len as usize);
         }
         true
     }
 
-    fn take(&mut self, input: &[u8], _: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
+    fn handle_input(&mut self, input: &[u8], _: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
         let mut at = 0;
         loop {
             let (tag, left) = match self.arriving {
@@ -82,7 +82,7 @@ impl ProtocolClient for BareClient {
                 None => {
                     let rest = input.get(at..).unwrap_or_default();
                     let Some(header) = rest.first_chunk::<HEADER_LEN>() else { return Ok(at) };
-                    let (tag, len) = parse_reply(header).ok_or_else(|| wrong("a request failed"))?;
+                    let (tag, len) = parse_reply(header).ok_or_else(|| protocol_error("a request failed"))?;
                     at += HEADER_LEN;
                     (tag, len as usize)
                 }
@@ -98,7 +98,7 @@ impl ProtocolClient for BareClient {
         }
     }
 
-    fn finish(&mut self, _: &mut Outgoing) {}
+    fn encode_end(&mut self, _: &mut Outgoing) {}
 }
 
 #[cfg(test)]
@@ -107,11 +107,11 @@ mod tests {
 
     #[test]
     fn headers_say_what_was_meant() {
-        let request = Request { tag: 7, op: Op::Write, offset: 0x1_2345_6789_abcd, len: 4096 };
+        let request = LoadRequest { tag: 7, op: LoadOp::Write, offset: 0x1_2345_6789_abcd, len: 4096 };
         let parsed = parse_request(&request_header(request)).unwrap();
         assert_eq!(
             (parsed.tag, parsed.op, parsed.offset, parsed.len),
-            (7, Op::Write, 0x1_2345_6789_abcd, 4096)
+            (7, LoadOp::Write, 0x1_2345_6789_abcd, 4096)
         );
         assert!(parse_request(&[0; HEADER_LEN]).is_none());
     }
@@ -126,7 +126,7 @@ mod tests {
             let mut seen = Vec::new();
             for bytes in stream.chunks(piece) {
                 seen.extend_from_slice(bytes);
-                let taken = bare.take(&seen, &mut out, &mut done).unwrap();
+                let taken = bare.handle_input(&seen, &mut out, &mut done).unwrap();
                 seen.drain(..taken);
             }
             assert_eq!(done, [0, 1, 2, 3, 4], "in pieces of {piece}");

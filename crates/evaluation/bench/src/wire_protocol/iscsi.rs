@@ -10,7 +10,7 @@ use iscsi::wire::{
 };
 
 use super::session::IscsiSession;
-use super::{Op, Outgoing, ProtocolClient, Request, wrong};
+use super::{LoadOp, LoadRequest, Outgoing, ProtocolClient, protocol_error};
 
 /// The requesting side of a connection.
 #[derive(Debug)]
@@ -37,62 +37,62 @@ impl IscsiClient {
     }
 
     /// Takes a header; gives the tag that is done when its segment is through.
-    fn header(&mut self, header: &Bhs, out: &mut Outgoing) -> io::Result<Option<u32>> {
+    fn take_header(&mut self, header: &Bhs, out: &mut Outgoing) -> io::Result<Option<u32>> {
         match header.opcode() {
-            Opcode::DATA_IN => self.data_in(DataIn::from_bhs(header)),
-            Opcode::SCSI_RESPONSE => self.response(ScsiResponse::from_bhs(header)),
+            Opcode::DATA_IN => self.take_data_in(DataIn::from_bhs(header)),
+            Opcode::SCSI_RESPONSE => self.take_response(ScsiResponse::from_bhs(header)),
             Opcode::R2T => self.send_data(R2t::from_bhs(header), out).map(|()| None),
             Opcode::NOP_IN => {
                 self.answer_ping(NopIn::from_bhs(header), out);
                 Ok(None)
             }
             Opcode::LOGOUT_RESPONSE => Ok(None),
-            other => Err(wrong(format!("{other:?} came"))),
+            other => Err(protocol_error(format!("{other:?} came"))),
         }
     }
 
-    fn data_in(&mut self, part: &DataIn) -> io::Result<Option<u32>> {
+    fn take_data_in(&mut self, part: &DataIn) -> io::Result<Option<u32>> {
         let tag = part.itt.value();
-        let left = self.reading.get_mut(&tag).ok_or_else(|| wrong("data for no read"))?;
+        let left = self.reading.get_mut(&tag).ok_or_else(|| protocol_error("data for no read"))?;
         let len = part.data_segment_len.value();
-        *left = left.checked_sub(len).ok_or_else(|| wrong("more data than was asked for"))?;
+        *left = left.checked_sub(len).ok_or_else(|| protocol_error("more data than was asked for"))?;
         self.session.open_window(part.max_cmd_sn);
         if part.flags.0 & 1 == 0 {
             return Ok(None);
         }
         self.session.acknowledge(part.stat_sn, part.max_cmd_sn);
-        self.ended(tag, part.status.0).map(Some)
+        self.finish_request(tag, part.status.0).map(Some)
     }
 
-    fn response(&mut self, response: &ScsiResponse) -> io::Result<Option<u32>> {
+    fn take_response(&mut self, response: &ScsiResponse) -> io::Result<Option<u32>> {
         self.session.acknowledge(response.stat_sn, response.max_cmd_sn);
         if response.response.0 != 0 {
-            return Err(wrong(format!("iSCSI response {}", response.response.0)));
+            return Err(protocol_error(format!("iSCSI response {}", response.response.0)));
         }
-        self.ended(response.itt.value(), response.status.0).map(Some)
+        self.finish_request(response.itt.value(), response.status.0).map(Some)
     }
 
-    fn ended(&mut self, tag: u32, status: u8) -> io::Result<u32> {
+    fn finish_request(&mut self, tag: u32, status: u8) -> io::Result<u32> {
         if status != 0 {
-            return Err(wrong(format!("SCSI status {status:02x}h")));
+            return Err(protocol_error(format!("SCSI status {status:02x}h")));
         }
         match (self.reading.remove(&tag), self.writing.remove(&tag)) {
             (Some(0), None) | (None, Some(_)) => Ok(tag),
-            (Some(left), None) => Err(wrong(format!("{left} bytes of a read are missing"))),
-            _ => Err(wrong("a response for no request")),
+            (Some(left), None) => Err(protocol_error(format!("{left} bytes of a read are missing"))),
+            _ => Err(protocol_error("a response for no request")),
         }
     }
 
     fn send_data(&mut self, wanted: &R2t, out: &mut Outgoing) -> io::Result<()> {
         let tag = wanted.itt.value();
-        let len = *self.writing.get(&tag).ok_or_else(|| wrong("R2T for no write"))?;
+        let len = *self.writing.get(&tag).ok_or_else(|| protocol_error("R2T for no write"))?;
         self.session.open_window(wanted.max_cmd_sn);
         let (mut at, end) = (
             wanted.buffer_offset.get(),
             u64::from(wanted.buffer_offset.get()) + u64::from(wanted.desired_len.get()),
         );
         if end > u64::from(len) {
-            return Err(wrong("R2T behind the end of a write"));
+            return Err(protocol_error("R2T behind the end of a write"));
         }
         let mut number = Sn::new(0);
         while u64::from(at) < end {
@@ -106,8 +106,8 @@ impl IscsiClient {
             part.data_sn = number.take();
             part.buffer_offset = at.into();
             part.set_data_len(here as usize);
-            out.head(part.as_bhs().bytes());
-            out.payload(here as usize);
+            out.push_header(part.as_bhs().bytes());
+            out.push_payload(here as usize);
             at += here;
         }
         Ok(())
@@ -119,39 +119,39 @@ impl IscsiClient {
             return;
         }
         let mut answer = NopOut::new();
-        answer.op = answer.op.immediate();
+        answer.op = answer.op.with_immediate();
         answer.lun = ping.lun;
         answer.ttt = ping.ttt;
         answer.cmd_sn = self.session.cmd_sn;
         answer.exp_stat_sn = self.session.exp_stat_sn;
-        out.head(answer.as_bhs().bytes());
+        out.push_header(answer.as_bhs().bytes());
     }
 }
 
 impl ProtocolClient for IscsiClient {
-    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
+    fn encode_request(&mut self, request: LoadRequest, out: &mut Outgoing) -> bool {
         if self.session.max_cmd_sn.lt(self.session.cmd_sn) {
             return false;
         }
-        let mut command = self.session.command(request);
+        let mut command = self.session.read_write_command(request);
         match request.op {
-            Op::Read => {
+            LoadOp::Read => {
                 self.reading.insert(request.tag, request.len);
-                out.head(command.as_bhs().bytes());
+                out.push_header(command.as_bhs().bytes());
             }
-            Op::Write => {
+            LoadOp::Write => {
                 let most = self.session.first_burst.min(self.session.segment_max);
                 let now = if self.session.immediate { request.len.min(most) } else { 0 };
                 self.writing.insert(request.tag, request.len);
                 command.set_data_len(now as usize);
-                out.head(command.as_bhs().bytes());
-                out.payload(now as usize);
+                out.push_header(command.as_bhs().bytes());
+                out.push_payload(now as usize);
             }
         }
         true
     }
 
-    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
+    fn handle_input(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
         let mut at = 0;
         loop {
             let here = self.segment_left.min(input.len() - at);
@@ -164,16 +164,16 @@ impl ProtocolClient for IscsiClient {
             let Some(header) = Bhs::from_prefix(input.get(at..).unwrap_or_default()) else { return Ok(at) };
             at += BHS_LEN;
             self.segment_left = header.ahs_len() + header.padded_data_len();
-            self.done_then = self.header(header, out)?;
+            self.done_then = self.take_header(header, out)?;
         }
     }
 
-    fn finish(&mut self, out: &mut Outgoing) {
+    fn encode_end(&mut self, out: &mut Outgoing) {
         let mut request = LogoutRequest::new();
-        request.op = request.op.immediate();
+        request.op = request.op.with_immediate();
         request.itt = Itt::new(u32::MAX - 1);
         request.cmd_sn = self.session.cmd_sn;
         request.exp_stat_sn = self.session.exp_stat_sn;
-        out.head(request.as_bhs().bytes());
+        out.push_header(request.as_bhs().bytes());
     }
 }

@@ -8,11 +8,11 @@ use iscsi::wire::{
 };
 use zerocopy::FromZeros;
 
+use super::protocol_error;
 use super::session::IscsiSession;
-use super::wrong;
 
 /// The largest segment that is taken.
-const SEGMENT_MAX: u32 = 256 << 10;
+const SEGMENT_BYTES_MAX: u32 = 256 << 10;
 
 /// Logs in to a normal session with `target`, its unit `lun`, and learns what there is to know.
 /// `number` tells sessions apart.
@@ -22,7 +22,7 @@ pub fn log_in(
     lun: u8,
     number: u32,
 ) -> io::Result<IscsiSession> {
-    let mut session = IscsiSession::new(lun, SEGMENT_MAX);
+    let mut session = IscsiSession::new(lun, SEGMENT_BYTES_MAX);
     let [_, _, high, low] = number.to_be_bytes();
     let mut isid = Isid::new_zeroed();
     // A random-type identifier (RFC 7143 §11.12.5), so that sessions of one name stay apart.
@@ -31,26 +31,34 @@ pub fn log_in(
     let security = format!(
         "InitiatorName=iqn.2026-11.io.blockwire:raw-load\0TargetName={target}\0SessionType=Normal\0AuthMethod=None\0"
     );
-    let mut stage = exchange(socket, &mut session, isid, Stage::SECURITY, Stage::OPERATIONAL, &security)?;
+    let mut stage =
+        exchange_login(socket, &mut session, isid, Stage::SECURITY, Stage::OPERATIONAL, &security)?;
     if stage == Stage::OPERATIONAL {
         let operational = format!(
-            "HeaderDigest=None\0DataDigest=None\0MaxRecvDataSegmentLength={SEGMENT_MAX}\0InitialR2T=Yes\0\
-             ImmediateData=Yes\0MaxBurstLength={}\0FirstBurstLength={SEGMENT_MAX}\0MaxConnections=1\0\
+            "HeaderDigest=None\0DataDigest=None\0MaxRecvDataSegmentLength={SEGMENT_BYTES_MAX}\0InitialR2T=Yes\0\
+             ImmediateData=Yes\0MaxBurstLength={}\0FirstBurstLength={SEGMENT_BYTES_MAX}\0MaxConnections=1\0\
              MaxOutstandingR2T=1\0DataPDUInOrder=Yes\0DataSequenceInOrder=Yes\0DefaultTime2Wait=2\0\
              DefaultTime2Retain=0\0ErrorRecoveryLevel=0\0",
             1 << 20
         );
-        stage = exchange(socket, &mut session, isid, Stage::OPERATIONAL, Stage::FULL_FEATURE, &operational)?;
+        stage = exchange_login(
+            socket,
+            &mut session,
+            isid,
+            Stage::OPERATIONAL,
+            Stage::FULL_FEATURE,
+            &operational,
+        )?;
     }
     if stage != Stage::FULL_FEATURE {
-        return Err(wrong("the target does not go on to the full feature phase"));
+        return Err(protocol_error("the target does not go on to the full feature phase"));
     }
-    look_at_unit(socket, &mut session)?;
+    probe_unit(socket, &mut session)?;
     Ok(session)
 }
 
 /// One stage: the request, and the answer with the keys that matter here taken in. Gives the stage that follows.
-fn exchange(
+fn exchange_login(
     socket: &mut (impl Read + Write),
     session: &mut IscsiSession,
     isid: Isid,
@@ -75,43 +83,46 @@ fn exchange(
         text = &[];
         let (header, data) = read_pdu(socket)?;
         if header.opcode() != Opcode::LOGIN_RESPONSE {
-            return Err(wrong(format!("{:?} in place of a login response", header.opcode())));
+            return Err(protocol_error(format!("{:?} in place of a login response", header.opcode())));
         }
         let response = LoginResponse::from_bhs(&header);
         let [class, detail] = *zerocopy::IntoBytes::as_bytes(&response.status) else {
-            return Err(wrong("a status of two bytes"));
+            return Err(protocol_error("a status of two bytes"));
         };
         if class != 0 {
-            return Err(wrong(format!("the login is refused: status {class:02x}{detail:02x}h")));
+            return Err(protocol_error(format!("the login is refused: status {class:02x}{detail:02x}h")));
         }
         session.exp_stat_sn = response.stat_sn.next();
         session.max_cmd_sn = response.max_cmd_sn;
         came.extend_from_slice(&data);
         if response.flags.0 & LoginFlags::TRANSIT.0 != 0 {
-            take_keys(session, &came)?;
+            take_login_keys(session, &came)?;
             return Ok(response.flags.next());
         }
     }
-    Err(wrong("the login does not come to an end"))
+    Err(protocol_error("the login does not come to an end"))
 }
 
-fn take_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
+fn take_login_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
     for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
         let pair = String::from_utf8_lossy(pair);
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(wrong(format!("{pair:?} is no pair")));
+            return Err(protocol_error(format!("{pair:?} is no pair")));
         };
-        let number = || value.parse::<u32>().map_err(|_| wrong(format!("{key}={value} is no number")));
+        let number =
+            || value.parse::<u32>().map_err(|_| protocol_error(format!("{key}={value} is no number")));
         match key {
             // RFC 7143 §13.12: of nothing, no write would ever be sent.
             "MaxRecvDataSegmentLength" => match number()? {
-                0..512 => return Err(wrong(format!("{key}={value} is less than 512"))),
+                0..512 => return Err(protocol_error(format!("{key}={value} is less than 512"))),
                 most => session.segment_max = most,
             },
             "FirstBurstLength" => session.first_burst = number()?,
             "ImmediateData" => session.immediate = value == "Yes",
-            "HeaderDigest" | "DataDigest" if value != "None" => return Err(wrong(format!("{key}={value}"))),
-            "AuthMethod" if value != "None" => return Err(wrong("the target wants authentication")),
+            "HeaderDigest" | "DataDigest" if value != "None" => {
+                return Err(protocol_error(format!("{key}={value}")));
+            }
+            "AuthMethod" if value != "None" => return Err(protocol_error("the target wants authentication")),
             _ => {}
         }
     }
@@ -119,28 +130,29 @@ fn take_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
 }
 
 /// TEST UNIT READY until it is, then READ CAPACITY (10).
-fn look_at_unit(socket: &mut (impl Read + Write), session: &mut IscsiSession) -> io::Result<()> {
+fn probe_unit(socket: &mut (impl Read + Write), session: &mut IscsiSession) -> io::Result<()> {
     for _ in 0..8 {
         // Unit attentions are reported once each.
-        if command(socket, session, [0; 16], 0)?.0 == 0 {
+        if run_command(socket, session, [0; 16], 0)?.0 == 0 {
             break;
         }
     }
     let mut cdb = [0; 16];
     cdb[0] = 0x25;
-    let (status, data) = command(socket, session, cdb, 8)?;
-    let capacity = data.first_chunk::<8>().filter(|_| status == 0).ok_or_else(|| wrong("no capacity"))?;
+    let (status, data) = run_command(socket, session, cdb, 8)?;
+    let capacity =
+        data.first_chunk::<8>().filter(|_| status == 0).ok_or_else(|| protocol_error("no capacity"))?;
     let [a, b, c, d, block @ ..] = *capacity;
     session.block = u32::from_be_bytes(block);
     session.blocks = u64::from(u32::from_be_bytes([a, b, c, d])) + 1;
     if session.block == 0 {
-        return Err(wrong("blocks of no bytes"));
+        return Err(protocol_error("blocks of no bytes"));
     }
     Ok(())
 }
 
 /// A command that reads `len` bytes; gives its status and the data.
-fn command(
+fn run_command(
     socket: &mut (impl Read + Write),
     session: &mut IscsiSession,
     cdb: [u8; 16],
@@ -172,7 +184,7 @@ fn command(
                 session.acknowledge(response.stat_sn, response.max_cmd_sn);
                 return Ok((response.status.0, came));
             }
-            other => return Err(wrong(format!("{other:?} in place of a response"))),
+            other => return Err(protocol_error(format!("{other:?} in place of a response"))),
         }
     }
 }
@@ -187,7 +199,7 @@ fn write_pdu(socket: &mut impl Write, header: &Bhs, data: &[u8]) -> io::Result<(
 fn read_pdu(socket: &mut impl Read) -> io::Result<(Bhs, Vec<u8>)> {
     let mut header = [0; BHS_LEN];
     socket.read_exact(&mut header)?;
-    let header = *Bhs::from_prefix(&header).ok_or_else(|| wrong("a header of 48 bytes"))?;
+    let header = *Bhs::from_prefix(&header).ok_or_else(|| protocol_error("a header of 48 bytes"))?;
     let mut data = vec![0; header.ahs_len() + header.padded_data_len()];
     socket.read_exact(&mut data)?;
     data.drain(..header.ahs_len());
@@ -202,9 +214,9 @@ mod tests {
     /// Data would be cut into pieces of no bytes, without end.
     #[test]
     fn a_target_that_takes_no_data_is_refused() {
-        let mut session = IscsiSession::new(0, SEGMENT_MAX);
-        assert!(take_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
-        take_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
+        let mut session = IscsiSession::new(0, SEGMENT_BYTES_MAX);
+        assert!(take_login_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
+        take_login_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
         assert_eq!(session.segment_max, 512);
     }
 }

@@ -11,7 +11,7 @@ use std::io::{self, IoSlice, Write};
 
 /// What a load does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub enum Op {
+pub enum LoadOp {
     /// Reads.
     Read,
     /// Writes.
@@ -20,11 +20,11 @@ pub enum Op {
 
 /// One request.
 #[derive(Clone, Copy, Debug)]
-pub struct Request {
+pub struct LoadRequest {
     /// Names the request on its connection; below the depth.
     pub tag: u32,
     /// Read or write.
-    pub op: Op,
+    pub op: LoadOp,
     /// Where, in bytes.
     pub offset: u64,
     /// How much, in bytes.
@@ -34,18 +34,18 @@ pub struct Request {
 /// A protocol's client side on one connection: it encodes requests and decodes responses.
 pub trait ProtocolClient {
     /// Encodes a request, or gives false if the server takes no more now.
-    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool;
+    fn encode_request(&mut self, request: LoadRequest, out: &mut Outgoing) -> bool;
 
     /// Takes what came; gives how many bytes it took (what is left is shown again with more behind
     /// it) and pushes the tags of the requests that are done.
-    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize>;
+    fn handle_input(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize>;
 
     /// Encodes the end of the session or association.
-    fn finish(&mut self, out: &mut Outgoing);
+    fn encode_end(&mut self, out: &mut Outgoing);
 }
 
 /// An error of the peer's making.
-fn wrong(what: impl std::fmt::Display) -> io::Error {
+fn protocol_error(what: impl std::fmt::Display) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_string())
 }
 
@@ -68,7 +68,7 @@ enum OutgoingPart {
 
 /// Payload up to this length is copied behind its header: one long stretch costs the kernel less
 /// than many short ones.
-const COPIED_MAX: usize = 16 << 10;
+const COPIED_PAYLOAD_MAX: usize = 16 << 10;
 /// Parts handed over at once; the system takes 1024.
 const PARTS_MAX: usize = 512;
 
@@ -86,7 +86,7 @@ impl Outgoing {
     }
 
     /// Appends a header.
-    pub fn head(&mut self, bytes: &[u8]) {
+    pub fn push_header(&mut self, bytes: &[u8]) {
         let from = self.heads.len();
         self.heads.extend_from_slice(bytes);
         match self.parts.last_mut() {
@@ -96,10 +96,10 @@ impl Outgoing {
     }
 
     /// Appends zeroes to a header.
-    pub fn zeroes(&mut self, len: usize) {
+    pub fn push_zeroes(&mut self, len: usize) {
         /// More than any header is padded by.
         const ZEROES: [u8; 128] = [0; 128];
-        self.head(ZEROES.get(..len).unwrap_or(&ZEROES));
+        self.push_header(ZEROES.get(..len).unwrap_or(&ZEROES));
     }
 
     /// Appends payload: at most as much as was said at first.
@@ -107,12 +107,12 @@ impl Outgoing {
         clippy::indexing_slicing,
         reason = "no request is longer than the plan's, which made the payload"
     )]
-    pub fn payload(&mut self, len: usize) {
-        if len > COPIED_MAX {
+    pub fn push_payload(&mut self, len: usize) {
+        if len > COPIED_PAYLOAD_MAX {
             self.parts.push(OutgoingPart::Payload { len });
         } else if len > 0 {
             let payload = std::mem::take(&mut self.payload);
-            self.head(&payload[..len]);
+            self.push_header(&payload[..len]);
             self.payload = payload;
         }
     }
@@ -128,7 +128,7 @@ impl Outgoing {
             let slices: Vec<IoSlice<'_>> = self.parts[self.first..]
                 .iter()
                 .take(PARTS_MAX)
-                .map(|part| IoSlice::new(&self.bytes(*part)[std::mem::take(&mut skip)..]))
+                .map(|part| IoSlice::new(&self.part_bytes(*part)[std::mem::take(&mut skip)..]))
                 .collect();
             let written =
                 if let [only] = &slices[..] { socket.write(only) } else { socket.write_vectored(&slices) };
@@ -150,7 +150,7 @@ impl Outgoing {
         clippy::indexing_slicing,
         reason = "a part names bytes that were appended, and they stay until all are sent"
     )]
-    fn bytes(&self, part: OutgoingPart) -> &[u8] {
+    fn part_bytes(&self, part: OutgoingPart) -> &[u8] {
         match part {
             OutgoingPart::Head { from, len } => &self.heads[from..from + len],
             OutgoingPart::Payload { len } => &self.payload[..len],
@@ -160,7 +160,7 @@ impl Outgoing {
     fn advance(&mut self, written: usize) {
         self.taken += written;
         while let Some(part) = self.parts.get(self.first) {
-            let len = self.bytes(*part).len();
+            let len = self.part_bytes(*part).len();
             if self.taken < len {
                 break;
             }
@@ -197,8 +197,8 @@ mod tests {
         let mut out = Outgoing::new(20_000);
         let mut expected = Vec::new();
         for (n, len) in [0, 100, 20_000, 16 << 10, 17_000].into_iter().enumerate() {
-            out.head(&[n as u8; 48]);
-            out.payload(len);
+            out.push_header(&[n as u8; 48]);
+            out.push_payload(len);
             expected.extend([n as u8; 48]);
             expected.extend((0..len).map(|n| (n % 251) as u8 + 1));
         }

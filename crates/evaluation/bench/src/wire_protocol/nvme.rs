@@ -3,20 +3,20 @@
 
 use std::io;
 
-use nvme::io::Transfer;
-use nvme::{Descriptor, Opcode, Sqe};
+use nvme::io::BlockTransfer;
+use nvme::{Opcode, SglDescriptor, Sqe};
 use nvme_tcp::wire::{
     C2hData, COMMON_LEN, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, PduType, R2t,
 };
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::association::{NvmeQueue, capsule};
-use super::{Op, Outgoing, ProtocolClient, Request, wrong};
+use super::association::{NvmeQueue, command_capsule};
+use super::{LoadOp, LoadRequest, Outgoing, ProtocolClient, protocol_error};
 
 /// What a request waits for, by tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Waits {
+enum PendingResponse {
     /// Nothing: there is none.
     Idle,
     /// So many bytes, and its end.
@@ -32,66 +32,71 @@ pub struct NvmeTcpClient {
     /// Bytes of the current PDU that are to come, and the tag that is done when they have.
     left: usize,
     done_then: Option<u32>,
-    waits: Vec<Waits>,
+    waits: Vec<PendingResponse>,
 }
 
 impl NvmeTcpClient {
     /// A queue that has joined, for tags below `depth`.
     pub fn new(queue: NvmeQueue, depth: u32) -> Self {
-        NvmeTcpClient { queue, left: 0, done_then: None, waits: vec![Waits::Idle; depth as usize] }
+        NvmeTcpClient { queue, left: 0, done_then: None, waits: vec![PendingResponse::Idle; depth as usize] }
     }
 
     /// Takes a PDU's header; gives the tag that is done when the rest of it is through.
-    fn pdu(&mut self, bytes: &[u8], kind: PduType, out: &mut Outgoing) -> io::Result<Option<u32>> {
+    fn take_pdu(&mut self, bytes: &[u8], kind: PduType, out: &mut Outgoing) -> io::Result<Option<u32>> {
         match kind {
-            PduType::C2H_DATA => self.data(C2hData::from_prefix(bytes)),
-            PduType::CAPSULE_RESP => self.response(CapsuleResp::from_prefix(bytes)),
+            PduType::C2H_DATA => self.take_data(C2hData::from_prefix(bytes)),
+            PduType::CAPSULE_RESP => self.take_response(CapsuleResp::from_prefix(bytes)),
             PduType::R2T => self.send_data(R2t::from_prefix(bytes), out).map(|()| None),
-            PduType::C2H_TERM_REQ => Err(wrong("the controller ends the connection")),
-            other => Err(wrong(format!("{other:?} came"))),
+            PduType::C2H_TERM_REQ => Err(protocol_error("the controller ends the connection")),
+            other => Err(protocol_error(format!("{other:?} came"))),
         }
     }
 
-    fn data(&mut self, part: Option<&C2hData>) -> io::Result<Option<u32>> {
-        let part = part.ok_or_else(|| wrong("data whose header is cut off"))?;
+    fn take_data(&mut self, part: Option<&C2hData>) -> io::Result<Option<u32>> {
+        let part = part.ok_or_else(|| protocol_error("data whose header is cut off"))?;
         let tag = u32::from(part.cccid.get());
-        let Some(Waits::Read(left)) = self.waits.get_mut(tag as usize) else {
-            return Err(wrong("data for no read"));
+        let Some(PendingResponse::Read(left)) = self.waits.get_mut(tag as usize) else {
+            return Err(protocol_error("data for no read"));
         };
         let len = part.datal.get();
         if u64::from(part.common.plen.get()) < u64::from(part.common.pdo) + u64::from(len) {
-            return Err(wrong("data that its PDU does not hold"));
+            return Err(protocol_error("data that its PDU does not hold"));
         }
-        *left = left.checked_sub(len).ok_or_else(|| wrong("more data than was asked for"))?;
-        if part.common.flags.contains(Flags::SUCCESS) { self.ended(tag).map(Some) } else { Ok(None) }
+        *left = left.checked_sub(len).ok_or_else(|| protocol_error("more data than was asked for"))?;
+        if part.common.flags.contains(Flags::SUCCESS) { self.finish_request(tag).map(Some) } else { Ok(None) }
     }
 
-    fn response(&mut self, response: Option<&CapsuleResp>) -> io::Result<Option<u32>> {
-        let cqe = response.ok_or_else(|| wrong("a response that is cut off"))?.cqe;
+    fn take_response(&mut self, response: Option<&CapsuleResp>) -> io::Result<Option<u32>> {
+        let cqe = response.ok_or_else(|| protocol_error("a response that is cut off"))?.cqe;
         let status = cqe.completion().status;
         if !status.is_success() {
-            return Err(wrong(format!("NVMe status {:x}.{:02x}h", status.kind(), status.code())));
+            return Err(protocol_error(format!(
+                "NVMe status {:x}.{:02x}h",
+                status.status_code_type(),
+                status.code()
+            )));
         }
-        self.ended(cqe.cid.get().into()).map(Some)
+        self.finish_request(cqe.cid.get().into()).map(Some)
     }
 
-    fn ended(&mut self, tag: u32) -> io::Result<u32> {
-        let waits = self.waits.get_mut(tag as usize).ok_or_else(|| wrong("the end of no request"))?;
-        match std::mem::replace(waits, Waits::Idle) {
-            Waits::Read(0) | Waits::Write(_) => Ok(tag),
-            Waits::Read(left) => Err(wrong(format!("{left} bytes of a read are missing"))),
-            Waits::Idle => Err(wrong("the end of no request")),
+    fn finish_request(&mut self, tag: u32) -> io::Result<u32> {
+        let waits =
+            self.waits.get_mut(tag as usize).ok_or_else(|| protocol_error("the end of no request"))?;
+        match std::mem::replace(waits, PendingResponse::Idle) {
+            PendingResponse::Read(0) | PendingResponse::Write(_) => Ok(tag),
+            PendingResponse::Read(left) => Err(protocol_error(format!("{left} bytes of a read are missing"))),
+            PendingResponse::Idle => Err(protocol_error("the end of no request")),
         }
     }
 
     fn send_data(&mut self, wanted: Option<&R2t>, out: &mut Outgoing) -> io::Result<()> {
-        let wanted = wanted.ok_or_else(|| wrong("an R2T that is cut off"))?;
-        let Some(Waits::Write(len)) = self.waits.get(usize::from(wanted.cccid.get())) else {
-            return Err(wrong("R2T for no write"));
+        let wanted = wanted.ok_or_else(|| protocol_error("an R2T that is cut off"))?;
+        let Some(PendingResponse::Write(len)) = self.waits.get(usize::from(wanted.cccid.get())) else {
+            return Err(protocol_error("R2T for no write"));
         };
         let (mut at, end) = (wanted.r2to.get(), u64::from(wanted.r2to.get()) + u64::from(wanted.r2tl.get()));
         if end > u64::from(*len) {
-            return Err(wrong("R2T behind the end of a write"));
+            return Err(protocol_error("R2T behind the end of a write"));
         }
         // The same alignment as in capsules, for a header of 24 bytes.
         let alignment = self.queue.data_at.next_power_of_two().min(128);
@@ -102,9 +107,9 @@ impl NvmeTcpClient {
             let mut part = H2cData::new(wanted.cccid.get(), wanted.ttag.get(), at, here, last);
             part.common.pdo = data_at as u8;
             part.common.plen = U32::new(data_at + here);
-            out.head(part.as_bytes());
-            out.zeroes(data_at as usize - H2cData::LEN);
-            out.payload(here as usize);
+            out.push_header(part.as_bytes());
+            out.push_zeroes(data_at as usize - H2cData::LEN);
+            out.push_payload(here as usize);
             at += here;
         }
         Ok(())
@@ -112,7 +117,7 @@ impl NvmeTcpClient {
 }
 
 impl ProtocolClient for NvmeTcpClient {
-    fn issue(&mut self, request: Request, out: &mut Outgoing) -> bool {
+    fn encode_request(&mut self, request: LoadRequest, out: &mut Outgoing) -> bool {
         let queue = self.queue;
         let Some(waits) = self.waits.get_mut(request.tag as usize) else { return false };
         let mut sqe = Sqe::new_zeroed();
@@ -120,32 +125,32 @@ impl ProtocolClient for NvmeTcpClient {
         sqe.cid = U16::new(request.tag as u16);
         sqe.nsid = U32::new(queue.nsid);
         let blocks = request.len >> queue.shift;
-        Transfer { lba: request.offset >> queue.shift, blocks, flags: 0 }.put(&mut sqe);
+        BlockTransfer { lba: request.offset >> queue.shift, blocks, flags: 0 }.write_to_sqe(&mut sqe);
         sqe.dptr.length = U32::new(request.len);
-        sqe.dptr.identifier = Descriptor::TRANSPORT;
+        sqe.dptr.identifier = SglDescriptor::TRANSPORT;
         match request.op {
-            Op::Read => {
+            LoadOp::Read => {
                 sqe.opcode = Opcode::READ;
-                *waits = Waits::Read(request.len);
-                out.head(capsule(sqe, 0, 0).as_bytes());
+                *waits = PendingResponse::Read(request.len);
+                out.push_header(command_capsule(sqe, 0, 0).as_bytes());
             }
-            Op::Write => {
+            LoadOp::Write => {
                 sqe.opcode = Opcode::WRITE;
-                *waits = Waits::Write(request.len);
+                *waits = PendingResponse::Write(request.len);
                 if request.len > queue.in_capsule {
-                    out.head(capsule(sqe, 0, 0).as_bytes());
+                    out.push_header(command_capsule(sqe, 0, 0).as_bytes());
                     return true;
                 }
-                sqe.dptr.identifier = Descriptor::IN_CAPSULE;
-                out.head(capsule(sqe, queue.data_at, request.len).as_bytes());
-                out.zeroes(queue.data_at as usize - CapsuleCmd::LEN);
-                out.payload(request.len as usize);
+                sqe.dptr.identifier = SglDescriptor::IN_CAPSULE;
+                out.push_header(command_capsule(sqe, queue.data_at, request.len).as_bytes());
+                out.push_zeroes(queue.data_at as usize - CapsuleCmd::LEN);
+                out.push_payload(request.len as usize);
             }
         }
         true
     }
 
-    fn take(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
+    fn handle_input(&mut self, input: &[u8], out: &mut Outgoing, done: &mut Vec<u32>) -> io::Result<usize> {
         let mut at = 0;
         loop {
             let here = self.left.min(input.len() - at);
@@ -159,17 +164,17 @@ impl ProtocolClient for NvmeTcpClient {
             let Ok((common, _)) = CommonHeader::ref_from_prefix(rest) else { return Ok(at) };
             let (head, len) = (usize::from(common.hlen), common.plen.get() as usize);
             if head < COMMON_LEN || len < head {
-                return Err(wrong("a PDU that is shorter than its header"));
+                return Err(protocol_error("a PDU that is shorter than its header"));
             }
             let Some(header) = rest.get(..head) else { return Ok(at) };
-            self.done_then = self.pdu(header, common.pdu_type, out)?;
+            self.done_then = self.take_pdu(header, common.pdu_type, out)?;
             at += head;
             self.left = len - head;
         }
     }
 
     /// There is nothing to be said: a queue ends with its connection.
-    fn finish(&mut self, _out: &mut Outgoing) {}
+    fn encode_end(&mut self, _out: &mut Outgoing) {}
 }
 
 #[cfg(test)]
@@ -209,19 +214,22 @@ mod tests {
             let mut client = NvmeTcpClient::new(queue(), 2);
             let mut out = Outgoing::new(4096);
             for tag in 0..2 {
-                assert!(client.issue(Request { tag, op: Op::Read, offset: 8192, len: 4096 }, &mut out));
+                assert!(client.encode_request(
+                    LoadRequest { tag, op: LoadOp::Read, offset: 8192, len: 4096 },
+                    &mut out
+                ));
             }
             let commands = bytes(&mut out);
             assert_eq!(commands.len(), 2 * CapsuleCmd::LEN);
             let first = CapsuleCmd::from_prefix(&commands).unwrap().sqe;
             assert_eq!(
-                (first.opcode, Transfer::of(&first).lba, Transfer::of(&first).blocks),
+                (first.opcode, BlockTransfer::from_sqe(&first).lba, BlockTransfer::from_sqe(&first).blocks),
                 (Opcode::READ, 2, 1)
             );
             let (mut done, mut kept) = (Vec::new(), Vec::new());
             for piece in came.chunks(step) {
                 kept.extend_from_slice(piece);
-                let taken = client.take(&kept, &mut out, &mut done).unwrap();
+                let taken = client.handle_input(&kept, &mut out, &mut done).unwrap();
                 kept.drain(..taken);
             }
             assert_eq!((done, kept.len()), (vec![1, 0], 0));
@@ -232,15 +240,15 @@ mod tests {
     fn short_writes_go_in_the_capsule_and_long_ones_as_they_are_asked_for() {
         let mut client = NvmeTcpClient::new(NvmeQueue { data_at: 128, ..queue() }, 2);
         let mut out = Outgoing::new(64 << 10);
-        client.issue(Request { tag: 0, op: Op::Write, offset: 0, len: 8192 }, &mut out);
+        client.encode_request(LoadRequest { tag: 0, op: LoadOp::Write, offset: 0, len: 8192 }, &mut out);
         let short = bytes(&mut out);
         let head = CapsuleCmd::from_prefix(&short).unwrap();
         assert_eq!((head.common.pdo, head.common.plen.get() as usize), (128, short.len()));
-        assert_eq!((short.len(), head.sqe.dptr.identifier), (128 + 8192, Descriptor::IN_CAPSULE));
-        client.issue(Request { tag: 1, op: Op::Write, offset: 0, len: 40 << 10 }, &mut out);
+        assert_eq!((short.len(), head.sqe.dptr.identifier), (128 + 8192, SglDescriptor::IN_CAPSULE));
+        client.encode_request(LoadRequest { tag: 1, op: LoadOp::Write, offset: 0, len: 40 << 10 }, &mut out);
         assert_eq!(bytes(&mut out).len(), 72);
         let wanted = R2t::new(1, 77, 4096, 36 << 10);
-        client.take(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
+        client.handle_input(wanted.as_bytes(), &mut out, &mut Vec::new()).unwrap();
         let sent = bytes(&mut out);
         assert_eq!(sent.len(), 3 * 128 + (36 << 10));
         let last = H2cData::from_prefix(&sent[2 * (128 + (16 << 10))..]).unwrap();
@@ -271,8 +279,8 @@ mod tests {
         for row in rows {
             let mut client = NvmeTcpClient::new(queue(), 1);
             let mut out = Outgoing::new(4096);
-            client.issue(Request { tag: 0, op: Op::Read, offset: 0, len: 4096 }, &mut out);
-            assert!(client.take(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
+            client.encode_request(LoadRequest { tag: 0, op: LoadOp::Read, offset: 0, len: 4096 }, &mut out);
+            assert!(client.handle_input(&row, &mut out, &mut Vec::new()).is_err(), "{row:02x?}");
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use iscsi::wire::{CommandFlags, Itt, Lun, Pdu, ScsiCommand, Sn};
 
-use super::{Op, Request};
+use super::{LoadOp, LoadRequest};
 
 /// A session that is logged in, and its one connection.
 #[derive(Clone, Debug)]
@@ -36,7 +36,7 @@ impl IscsiSession {
     }
 
     /// Size of the unit in bytes.
-    pub fn size(&self) -> u64 {
+    pub fn unit_bytes(&self) -> u64 {
         self.blocks * u64::from(self.block)
     }
 
@@ -53,10 +53,10 @@ impl IscsiSession {
     }
 
     /// READ (10) or WRITE (10).
-    pub(super) fn command(&mut self, request: Request) -> ScsiCommand {
+    pub(super) fn read_write_command(&mut self, request: LoadRequest) -> ScsiCommand {
         let direction = match request.op {
-            Op::Read => CommandFlags::READ,
-            Op::Write => CommandFlags::WRITE,
+            LoadOp::Read => CommandFlags::READ,
+            LoadOp::Write => CommandFlags::WRITE,
         };
         let mut command = ScsiCommand::new();
         // A simple task (RFC 7143 §11.3.1).
@@ -67,8 +67,8 @@ impl IscsiSession {
         command.cmd_sn = self.cmd_sn.take();
         command.exp_stat_sn = self.exp_stat_sn;
         command.cdb[0] = match request.op {
-            Op::Read => 0x28,
-            Op::Write => 0x2a,
+            LoadOp::Read => 0x28,
+            LoadOp::Write => 0x2a,
         };
         let lba = (request.offset / u64::from(self.block)) as u32;
         command.cdb[2..6].copy_from_slice(&lba.to_be_bytes());

@@ -5,8 +5,8 @@
 
 /// The words that stand between the verb and its own options: clap would not know them. Everything that is
 /// no option of `bench` and looks like one is fio's.
-pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
-    const OWN: [&str; 11] = [
+pub fn reorder_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
+    const OWN_OPTIONS: [&str; 11] = [
         "--job",
         "--map",
         "--threads",
@@ -19,7 +19,8 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
         "--json",
         "--help",
     ];
-    const TAKES: [&str; 7] = ["--job", "--map", "--threads", "--sessions", "--core", "--io", "--poll"];
+    const OPTIONS_WITH_VALUE: [&str; 7] =
+        ["--job", "--map", "--threads", "--sessions", "--core", "--io", "--poll"];
     if args.get(1).is_none_or(|verb| verb != "bench") {
         return args;
     }
@@ -33,8 +34,8 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
             break;
         }
         let name = text.split('=').next().unwrap_or_default();
-        if !text.starts_with("--") || OWN.contains(&name) {
-            let takes = TAKES.contains(&text.as_str());
+        if !text.starts_with("--") || OWN_OPTIONS.contains(&name) {
+            let takes = OPTIONS_WITH_VALUE.contains(&text.as_str());
             own.push(arg);
             if takes {
                 own.extend(args.next());
@@ -45,7 +46,7 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
         if !text.contains('=')
             && let Some(value) = args.next_if(|next| {
                 !next.to_string_lossy().starts_with("--")
-                    && !client::is_volume(&next.to_string_lossy())
+                    && !client::is_remote_volume_name(&next.to_string_lossy())
                     && super::disk::local_disk_path(&next.to_string_lossy()).is_none()
             })
         {
@@ -61,12 +62,12 @@ pub fn sort_words(args: Vec<std::ffi::OsString>) -> Vec<std::ffi::OsString> {
 
 #[cfg(test)]
 mod tests {
-    use super::sort_words;
+    use super::reorder_words;
 
     #[test]
     fn fios_words_may_stand_anywhere() {
         let line = "blockwire bench --rw=randwrite iscsi://h/t/0 --threads 2 --iodepth 8 --time_based nvme+tcp://h/n/1";
-        let sorted = sort_words(line.split(' ').map(Into::into).collect());
+        let sorted = reorder_words(line.split(' ').map(Into::into).collect());
         let text: Vec<&str> = sorted.iter().filter_map(|word| word.to_str()).collect();
         assert_eq!(
             text.join(" "),
@@ -78,11 +79,11 @@ mod tests {
             "blockwire bench iscsi://h/t/0 --rw=read --json -- --iodepth 8",
             "blockwire bench iscsi://h/t/0 --json --rw=read --iodepth 8 --",
         ] {
-            let sorted = sort_words(line.split(' ').map(Into::into).collect());
+            let sorted = reorder_words(line.split(' ').map(Into::into).collect());
             let text: Vec<&str> = sorted.iter().filter_map(|word| word.to_str()).collect();
             assert_eq!(text.join(" "), "blockwire bench iscsi://h/t/0 --json -- --rw=read --iodepth 8");
         }
         let other: Vec<std::ffi::OsString> = ["blockwire", "info", "--rw"].map(Into::into).into();
-        assert_eq!(sort_words(other.clone()), other);
+        assert_eq!(reorder_words(other.clone()), other);
     }
 }

@@ -1,6 +1,6 @@
 //! Local files and block devices as volumes of the load generator, bypassing the page cache.
 //!
-//! The code that serves them as volumes ([`backends::File`]) drives them, on a separate world. Invariant:
+//! The code that serves them as volumes ([`backends::FileBackend`]) drives them, on a separate world. Invariant:
 //! nothing is written to a file or device that this machine, or another of our processes, uses, even if the
 //! other only reads it. So each is opened and locked once, and all threads use that one.
 
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backends::{FileDisk, FileFacts};
-use buf::{Class, Cx, Errno, SgMut, Time};
-use client::{Done, Io, IoChoice};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use buf::{Cx, Errno, MemoryClass, SgMut, Time};
+use client::{Io, IoChoice, IoCompletion};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use eval::load::VolumeShape;
 use reactor::{Config, InlineReactor};
 use rustix::fs::OFlags;
@@ -23,48 +23,48 @@ use stream::{Received, RecvOp, SendOp};
 use volume::{Backend, DiskId, DiskOp};
 
 use process::exit::Failure;
-use transfer::place::{self, FileKey, LocalPath};
+use transfer::local_path::{self, FileKey, LocalPath};
 
 /// How a file is named; devices are named by their paths in `/dev`.
-const FILE: &str = "file:";
+const FILE_PREFIX: &str = "file:";
 /// Alignment for O_DIRECT where the system does not tell a file's: a page suits all file systems.
-const PAGE: u32 = 4096;
+const DIRECT_IO_ALIGNMENT: u32 = 4096;
 
 /// The path of a disk of this machine; `None`: it is a volume of another kind.
 pub(super) fn local_disk_path(url: &str) -> Option<&str> {
-    url.strip_prefix(FILE).or_else(|| url.starts_with("/dev/").then_some(url))
+    url.strip_prefix(FILE_PREFIX).or_else(|| url.starts_with("/dev/").then_some(url))
 }
 
 /// Disks of one thread, and the world that moves their bytes.
-pub(super) struct Disks {
-    inline: InlineReactor<Ends>,
+pub(super) struct LocalDisks {
+    inline: InlineReactor<DiskEndpoint>,
     names: Vec<String>,
     shapes: Vec<VolumeShape>,
 }
 
-impl Disks {
+impl LocalDisks {
     /// The disks as one thread drives them.
     pub(super) fn of(
-        opened: &[Opened],
+        opened: &[OpenedDisk],
         (io, memory, poll_ns_max): (IoChoice, usize, u64),
-    ) -> Result<Disks, Failure> {
+    ) -> Result<LocalDisks, Failure> {
         let (mut names, mut shapes) = (Vec::new(), Vec::new());
         let (mut files, mut ends) = (Vec::new(), Vec::new());
-        for Opened { url, path, file, .. } in opened {
-            let file = file.try_clone().map_err(|why| failed(path, &why))?;
-            let facts = facts(path, &file)?;
+        for OpenedDisk { url, path, file, .. } in opened {
+            let file = file.try_clone().map_err(|why| disk_failure(path, &why))?;
+            let facts = disk_facts(path, &file)?;
             let id = DiskId(files.len() as u32);
             let disk =
                 FileDisk::new(id, &facts, 1).map_err(|why| Failure::usage(format!("{path}: {why}")))?;
             let geometry = disk.geometry();
-            shapes.push(VolumeShape { bytes: geometry.bytes(), block: geometry.logical });
+            shapes.push(VolumeShape { bytes: geometry.capacity_bytes(), block: geometry.logical });
             names.push(url.clone());
             files.push(Arc::new(OwnedFd::from(file)));
-            ends.push(backends::File::new(Arc::new(disk), 0));
+            ends.push(backends::FileBackend::new(Arc::new(disk), 0));
         }
         let config = Config { io, pool_bytes: memory, poll_ns_max, disks: files, ..Config::default() };
-        let inline = InlineReactor::new(config, |_| Ends { files: ends }).map_err(Failure::failed)?;
-        Ok(Disks { inline, names, shapes })
+        let inline = InlineReactor::new(config, |_| DiskEndpoint { files: ends }).map_err(Failure::failed)?;
+        Ok(LocalDisks { inline, names, shapes })
     }
 
     /// The disk of a name.
@@ -72,17 +72,18 @@ impl Disks {
         self.names.iter().position(|name| name == url)
     }
 
-    pub(super) fn shape(&self, disk: usize) -> Option<VolumeShape> {
+    pub(super) fn disk_shape(&self, disk: usize) -> Option<VolumeShape> {
         self.shapes.get(disk).copied()
     }
 
     pub(super) fn io_buffer(&mut self, len: usize) -> Option<SgMut> {
-        self.inline.with(|_, cx| cx.pool.take_sg(Class::Wire, len))
+        self.inline.with_endpoint(|_, cx| cx.pool.take_sg(MemoryClass::Wire, len))
     }
 
     /// Starts an operation; `false`: there is no such disk.
     pub(super) fn submit(&mut self, disk: usize, io: Io) -> bool {
-        self.inline.with(|ends, cx| ends.files.get_mut(disk).map(|file| file.submit(cx, io)).is_some())
+        self.inline
+            .with_endpoint(|ends, cx| ends.files.get_mut(disk).map(|file| file.submit(cx, io)).is_some())
     }
 
     pub(super) fn turn(&mut self, wait: Duration) {
@@ -94,14 +95,14 @@ impl Disks {
         self.inline.stats().poll_ns
     }
 
-    pub(super) fn poll_done(&mut self, disk: usize) -> Option<Done> {
-        self.inline.with(|ends, _| ends.files.get_mut(disk)?.poll_done())
+    pub(super) fn poll_done(&mut self, disk: usize) -> Option<IoCompletion> {
+        self.inline.with_endpoint(|ends, _| ends.files.get_mut(disk)?.poll_done())
     }
 }
 
 /// A disk that is open and locked, for all threads.
 #[derive(Debug)]
-pub(super) struct Opened {
+pub(super) struct OpenedDisk {
     url: String,
     path: String,
     key: FileKey,
@@ -110,56 +111,57 @@ pub(super) struct Opened {
 
 /// Opens each disk once, whatever names lead to it. What is written is locked against everybody, what is only read
 /// against those who write. `force`: also what this system uses.
-pub(super) fn open_all(urls: &[(&str, bool)], force: bool) -> Result<Vec<Opened>, Failure> {
-    let mut all: Vec<Opened> = Vec::new();
+pub(super) fn open_disks(urls: &[(&str, bool)], force: bool) -> Result<Vec<OpenedDisk>, Failure> {
+    let mut all: Vec<OpenedDisk> = Vec::new();
     // Those that are written first: another name of one that is only read takes what was opened for both.
     let mut urls = urls.to_vec();
     urls.sort_by_key(|(_, writes)| !writes);
     for (url, writes) in urls {
         let path = local_disk_path(url)
             .ok_or_else(|| Failure::usage(format!("{url}: not a file or block device of this machine")))?;
-        let key = std::fs::metadata(path).ok().map(|meta| FileKey::of(&meta));
+        let key = std::fs::metadata(path).ok().map(|meta| FileKey::of_metadata(&meta));
         let same = all.iter().find(|one| Some(one.key) == key).map(|one| one.file.try_clone());
         let file = match same {
-            Some(file) => file.map_err(|why| failed(path, &why))?,
+            Some(file) => file.map_err(|why| disk_failure(path, &why))?,
             None if writes => open_to_write(path, force)?,
             None => open_to_read(path)?,
         };
-        let key = FileKey::of(&file.metadata().map_err(|why| failed(path, &why))?);
-        all.push(Opened { url: url.to_owned(), path: path.to_owned(), key, file });
+        let key = FileKey::of_metadata(&file.metadata().map_err(|why| disk_failure(path, &why))?);
+        all.push(OpenedDisk { url: url.to_owned(), path: path.to_owned(), key, file });
     }
     Ok(all)
 }
 
 /// One that nobody else has, not even to read it.
 fn open_to_write(path: &str, force: bool) -> Result<File, Failure> {
-    let place = LocalPath::look(Path::new(path), force)?;
-    if !place.has_offsets() {
-        return Err(no_disk(path));
+    let place = LocalPath::inspect(Path::new(path), force)?;
+    if !place.is_seekable() {
+        return Err(not_a_disk(path));
     }
-    let file = place.kept()?;
-    let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| failed(path, &why.into()))?;
-    rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).map_err(|why| failed(path, &why.into()))?;
+    let file = place.open_unchanged()?;
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| disk_failure(path, &why.into()))?;
+    rustix::fs::fcntl_setfl(&file, flags | OFlags::DIRECT).map_err(|why| disk_failure(path, &why.into()))?;
     Ok(file)
 }
 
 /// One that nobody changes who locks what he changes.
 fn open_to_read(path: &str) -> Result<File, Failure> {
     let is_disk = |meta: std::fs::Metadata| meta.is_file() || meta.file_type().is_block_device();
-    if !is_disk(std::fs::metadata(path).map_err(|why| failed(path, &why))?) {
-        return Err(no_disk(path));
+    if !is_disk(std::fs::metadata(path).map_err(|why| disk_failure(path, &why))?) {
+        return Err(not_a_disk(path));
     }
     // Not to wait for the one at a pipe's other end.
     let flags = (OFlags::DIRECT | OFlags::NONBLOCK).bits().cast_signed();
     let opened = OpenOptions::new().read(true).custom_flags(flags).open(path);
-    let file = opened.map_err(|why| failed(path, &why))?;
+    let file = opened.map_err(|why| disk_failure(path, &why))?;
     // The open file is judged, not what its name led to before.
-    if !is_disk(file.metadata().map_err(|why| failed(path, &why))?) {
-        return Err(no_disk(path));
+    if !is_disk(file.metadata().map_err(|why| disk_failure(path, &why))?) {
+        return Err(not_a_disk(path));
     }
-    let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| failed(path, &why.into()))?;
-    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK).map_err(|why| failed(path, &why.into()))?;
-    match place::holds(Path::new(path), &file)? {
+    let flags = rustix::fs::fcntl_getfl(&file).map_err(|why| disk_failure(path, &why.into()))?;
+    rustix::fs::fcntl_setfl(&file, flags - OFlags::NONBLOCK)
+        .map_err(|why| disk_failure(path, &why.into()))?;
+    match local_path::try_lock_shared(Path::new(path), &file)? {
         true => Ok(file),
         false => {
             let why = "is in use by another process, which may write it: end that first, or name the volume that \
@@ -169,24 +171,27 @@ fn open_to_read(path: &str) -> Result<File, Failure> {
     }
 }
 
-fn no_disk(path: &str) -> Failure {
+fn not_a_disk(path: &str) -> Failure {
     Failure::usage(format!("{path} is neither a file nor a block device"))
 }
 
-fn failed(path: &str, why: &std::io::Error) -> Failure {
+fn disk_failure(path: &str, why: &std::io::Error) -> Failure {
     Failure::failed(format!("{path}: {why}"))
 }
 
-fn facts(path: &str, file: &File) -> Result<FileFacts, Failure> {
-    let failed = |why: std::io::Error| failed(path, &why);
+fn disk_facts(path: &str, file: &File) -> Result<FileFacts, Failure> {
+    let failed = |why: std::io::Error| disk_failure(path, &why);
     let device = file.metadata().map_err(failed)?.file_type().is_block_device();
     let bytes = (&mut &*file).seek(SeekFrom::End(0)).map_err(failed)?;
-    let align =
-        if device { rustix::fs::ioctl_blksszget(file).map_err(|why| failed(why.into()))? } else { PAGE };
+    let align = if device {
+        rustix::fs::ioctl_blksszget(file).map_err(|why| failed(why.into()))?
+    } else {
+        DIRECT_IO_ALIGNMENT
+    };
     Ok(FileFacts {
         bytes,
         device,
-        logical: if align > 512 && device { PAGE } else { 512 },
+        logical: if align > 512 && device { DIRECT_IO_ALIGNMENT } else { 512 },
         physical: None,
         preferred: 0,
         direct: true,
@@ -198,14 +203,14 @@ fn facts(path: &str, file: &File) -> Result<FileFacts, Failure> {
 }
 
 /// Disks and nothing else: nothing listens or dials, so no socket ever comes.
-struct Ends {
-    files: Vec<backends::File>,
+struct DiskEndpoint {
+    files: Vec<backends::FileBackend>,
 }
 
-impl Endpoint for Ends {
+impl Endpoint for DiskEndpoint {
     type Message = ();
 
-    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: Arrival<()>) {}
+    fn handle_arrival(&mut self, _: &mut Cx<'_>, _: LinkId, _: LinkArrival<()>) {}
 
     fn handle_message(&mut self, _: &mut Cx<'_>, (): ()) {}
 
@@ -213,7 +218,7 @@ impl Endpoint for Ends {
 
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
 
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         if let Some(file) = self.files.get_mut(op.disk.0 as usize) {
@@ -243,7 +248,7 @@ impl Endpoint for Ends {
         self.files.iter_mut().find_map(Backend::poll_disk)
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<()>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<()>)> {
         None
     }
 
@@ -279,11 +284,11 @@ mod tests {
         server.set_len(1 << 20).unwrap();
         server.lock().unwrap();
         for writes in [false, true] {
-            let why = open_all(&[(&url, writes)], true).unwrap_err();
+            let why = open_disks(&[(&url, writes)], true).unwrap_err();
             assert!(why.to_string().contains("by another process"), "{why}");
         }
         drop(server);
-        assert!(open_all(&[(&url, true)], false).is_ok());
+        assert!(open_disks(&[(&url, true)], false).is_ok());
     }
 
     #[test]
@@ -295,13 +300,13 @@ mod tests {
         // A daemon that serves it read-only, or a copy whose source it is.
         let reader = File::open(&path).unwrap();
         reader.lock_shared().unwrap();
-        let why = open_all(&[(&url, true)], true).unwrap_err();
+        let why = open_disks(&[(&url, true)], true).unwrap_err();
         assert!(why.to_string().contains("locked by another process"), "{why}");
-        assert!(open_all(&[(&url, false)], false).is_ok());
+        assert!(open_disks(&[(&url, false)], false).is_ok());
         drop(reader);
         // Nor does another one who writes.
-        let ours = open_all(&[(&url, true)], false).unwrap();
-        assert!(open_all(&[(&url, true)], true).is_err() && open_all(&[(&url, false)], true).is_err());
+        let ours = open_disks(&[(&url, true)], false).unwrap();
+        assert!(open_disks(&[(&url, true)], true).is_err() && open_disks(&[(&url, false)], true).is_err());
         drop(ours);
     }
 
@@ -312,14 +317,14 @@ mod tests {
         File::create(&path).unwrap().set_len(1 << 20).unwrap();
         std::os::unix::fs::symlink(&path, &link).unwrap();
         let [url, other] = [&path, &link].map(|path| format!("file:{}", path.display()));
-        let opened = open_all(&[(&other, false), (&url, true)], false).unwrap();
+        let opened = open_disks(&[(&other, false), (&url, true)], false).unwrap();
         for _ in 0..2 {
-            let disks = Disks::of(&opened, (IoChoice::Epoll, 32 << 20, 0)).unwrap();
+            let disks = LocalDisks::of(&opened, (IoChoice::Epoll, 32 << 20, 0)).unwrap();
             assert!(disks.find(&url).is_some() && disks.find(&other).is_some());
         }
         let fifo = dir.path().join("fifo");
         rustix::fs::mkfifoat(rustix::fs::CWD, &fifo, rustix::fs::Mode::RUSR).unwrap();
-        let why = open_all(&[(&format!("file:{}", fifo.display()), false)], false).unwrap_err();
+        let why = open_disks(&[(&format!("file:{}", fifo.display()), false)], false).unwrap_err();
         assert!(why.to_string().contains("neither a file nor a block device"), "{why}");
     }
 }

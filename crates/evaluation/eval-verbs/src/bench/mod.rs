@@ -1,14 +1,14 @@
 //! `blockwire bench`: load on remote volumes, with fio's options.
 //!
-//! Workers ([`eval::load`]) decide what starts when. Each thread (`share`) drives its share of them over its
+//! Workers ([`eval::load`]) decide what starts when. Each thread (`thread_share`) drives its share of them over its
 //! own sessions or queues, and `status` reports them. Invariant: processor time is that of the span in which
 //! figures count.
 
 mod arguments;
 mod disk;
-mod share;
 mod status;
 mod table;
+mod thread_share;
 mod volumes;
 
 use std::path::PathBuf;
@@ -18,17 +18,17 @@ use std::sync::atomic::AtomicBool;
 use clap::Args;
 use eval::fio::{Job, Script, parse_args, parse_file};
 
-pub use self::arguments::sort_words;
-use self::share::run_share;
-use self::status::Cell;
-use self::table::{Outcome, json, table};
-use self::volumes::Negotiated;
-use config::plan::IoWorld;
+pub use self::arguments::reorder_words;
+use self::status::ThreadCounters;
+use self::table::{JobOutcome, outcomes_json, outcomes_table};
+use self::thread_share::run_thread_share;
+use self::volumes::NegotiatedParameters;
+use config::plan::IoEngine;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
-/// `bench`
+/// `run_bench`
 #[derive(Debug, Args)]
 #[command(after_help = "Options are fio's, written --name=value or --name value after the URLs; K is 1024:
   --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32  --numjobs=1  --size=1g  --runtime=10
@@ -52,7 +52,7 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", conflicts_with = "urls")]
     pub job: Option<PathBuf>,
     /// The volume for a name in the job file, or in fio's command line
-    #[arg(long, value_name = "NAME=URL", value_parser = mapped)]
+    #[arg(long, value_name = "NAME=URL", value_parser = parse_mapping)]
     pub map: Vec<(String, SecretUrl)>,
     /// Write even if it seems to be in use: a mounted device, a file behind a loop device, a volume that is
     /// attached here or reserved by another host
@@ -69,7 +69,7 @@ pub struct BenchArgs {
     pub core: Option<usize>,
     /// I/O interface
     #[arg(long, value_enum, default_value = "auto")]
-    pub io: IoWorld,
+    pub io: IoEngine,
     /// Poll for this many microseconds before sleeping
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub poll: u64,
@@ -84,12 +84,12 @@ pub struct BenchArgs {
     pub words: Vec<String>,
 }
 
-fn mapped(text: &str) -> Result<(String, SecretUrl), Failure> {
+fn parse_mapping(text: &str) -> Result<(String, SecretUrl), Failure> {
     let (name, url) = text.split_once('=').ok_or_else(|| Failure::usage("NAME=URL is expected"))?;
     Ok((name.to_owned(), url.into()))
 }
 
-fn script(args: &BenchArgs) -> Result<Script, Failure> {
+fn build_script(args: &BenchArgs) -> Result<Script, Failure> {
     let refused = |wrong: Vec<eval::fio::ScriptError>| {
         Failure::usage(wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))
     };
@@ -133,8 +133,8 @@ fn script(args: &BenchArgs) -> Result<Script, Failure> {
 }
 
 /// Runs the jobs: those that are walled off one after the other, the rest side by side.
-pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
-    let script = script(args)?;
+pub fn run_bench(args: &BenchArgs) -> Result<Exit, Failure> {
+    let script = build_script(args)?;
     let notes =
         script.notes.iter().map(|note| format!("{} changes nothing: {}", note.word, note.why)).collect();
     let mut outcomes = Vec::new();
@@ -145,7 +145,11 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
         negotiated = negotiated.or(with);
     }
     let failed: u64 = outcomes.iter().map(|outcome| outcome.failed).sum();
-    say(&if args.json { json(&outcomes, &notes, negotiated.as_ref()) } else { table(&outcomes, &notes) })?;
+    print(&if args.json {
+        outcomes_json(&outcomes, &notes, negotiated.as_ref())
+    } else {
+        outcomes_table(&outcomes, &notes)
+    })?;
     if failed > 0 {
         return Err(Failure::failed(format!("{failed} I/Os failed")));
     }
@@ -153,13 +157,16 @@ pub fn bench(args: &BenchArgs) -> Result<Exit, Failure> {
 }
 
 /// The jobs' figures, and what was negotiated for the first session.
-fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Negotiated>), Failure> {
+fn run_group(
+    args: &BenchArgs,
+    jobs: &[Job],
+) -> Result<(Vec<JobOutcome>, Option<NegotiatedParameters>), Failure> {
     let threads = args.threads as usize;
-    let disks = disk::open_all(&volumes::disks_of(jobs), args.force)?;
+    let disks = disk::open_disks(&volumes::local_disks_of(jobs), args.force)?;
     // The threads, and who watches them.
     let barrier = Barrier::new(threads + 1);
     let has_failed = AtomicBool::new(false);
-    let cells: Vec<Cell> = (0..threads).map(|_| Cell::default()).collect();
+    let cells: Vec<ThreadCounters> = (0..threads).map(|_| ThreadCounters::default()).collect();
     let (to, over) = std::sync::mpsc::channel();
     let (shares, used) = std::thread::scope(|scope| {
         let spawned: Vec<_> = cells
@@ -168,7 +175,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Neg
             .map(|(thread, cell)| {
                 let (start, to, disks) = ((&barrier, &has_failed), to.clone(), &disks);
                 scope.spawn(move || {
-                    let share = run_share(args, jobs, thread, disks, start, cell);
+                    let share = run_thread_share(args, jobs, thread, disks, start, cell);
                     drop(to);
                     share
                 })
@@ -176,7 +183,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Neg
             .collect();
         drop(to);
         barrier.wait();
-        let used = status::watch(jobs, &cells, &over, args.events);
+        let used = status::watch_jobs(jobs, &cells, &over, args.events);
         let joined = spawned.into_iter().map(|thread| {
             thread
                 .join()
@@ -184,7 +191,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Neg
         });
         Ok::<_, Failure>((joined.collect::<Result<Vec<_>, _>>()?, used))
     })?;
-    let mut outcomes: Vec<Outcome> = jobs.iter().map(Outcome::of).collect();
+    let mut outcomes: Vec<JobOutcome> = jobs.iter().map(JobOutcome::of).collect();
     let mut negotiated = None;
     for share in shares {
         negotiated = negotiated.or(share.negotiated);
@@ -195,7 +202,7 @@ fn run_group(args: &BenchArgs, jobs: &[Job]) -> Result<(Vec<Outcome>, Option<Neg
         }
     }
     // Jobs that run side by side share what was used by the I/Os that they did.
-    let all: u64 = outcomes.iter().map(Outcome::ios).sum();
+    let all: u64 = outcomes.iter().map(JobOutcome::ios).sum();
     for outcome in &mut outcomes {
         let part = if all == 0 { 0.0 } else { outcome.ios() as f64 / all as f64 };
         outcome.cpu = used.map(|used| (used.user * part, used.system * part));

@@ -12,26 +12,26 @@ use eval::fio::Job;
 use serde_json::json;
 
 /// How often progress is told.
-const EACH: Duration = Duration::from_millis(250);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
 
 /// What one thread has done since figures count; alone on its cache lines.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-pub(super) struct Cell {
+pub(super) struct ThreadCounters {
     ios: AtomicU64,
     bytes: AtomicU64,
     ns: AtomicU64,
     polled_ns: AtomicU64,
 }
 
-impl Cell {
+impl ThreadCounters {
     /// Stores how long the thread has polled, since it began.
     pub(super) fn set_polled(&self, ns: u64) {
         self.polled_ns.store(ns, Ordering::Relaxed);
     }
 
     /// Stores what the thread has done so far.
-    pub(super) fn set(&self, ios: u64, bytes: u64, ns: u64) {
+    pub(super) fn store(&self, ios: u64, bytes: u64, ns: u64) {
         self.ios.store(ios, Ordering::Relaxed);
         self.bytes.store(bytes, Ordering::Relaxed);
         self.ns.store(ns, Ordering::Relaxed);
@@ -40,7 +40,7 @@ impl Cell {
 
 /// Processor seconds of this process.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Used {
+pub(super) struct CpuUsed {
     /// Outside of the kernel.
     pub(super) user: f64,
     /// Inside of it.
@@ -49,23 +49,23 @@ pub(super) struct Used {
     pub(super) polled: f64,
 }
 
-impl Used {
+impl CpuUsed {
     /// Until now; the threads' polling as they stored it last. `None`: it cannot be read, as where connections have
     /// all descriptors.
-    fn now(cells: &[Cell]) -> Option<Used> {
+    fn now(cells: &[ThreadCounters]) -> Option<CpuUsed> {
         let text = std::fs::read_to_string("/proc/self/stat").ok()?;
         let ticks = rustix::param::clock_ticks_per_second() as f64;
         let process = eval::cpu::ProcessReading::parse(&text).ok()?;
         let polled: u64 = cells.iter().map(|cell| cell.polled_ns.load(Ordering::Relaxed)).sum();
-        Some(Used {
+        Some(CpuUsed {
             user: process.user as f64 / ticks,
             system: process.system as f64 / ticks,
             polled: polled as f64 / 1e9,
         })
     }
 
-    fn minus(self, earlier: Used) -> Used {
-        Used {
+    fn minus(self, earlier: CpuUsed) -> CpuUsed {
+        CpuUsed {
             user: self.user - earlier.user,
             system: self.system - earlier.system,
             polled: self.polled - earlier.polled,
@@ -76,7 +76,12 @@ impl Used {
 /// Watches a group of jobs from the moment at which its threads begin, until all threads have gone from
 /// `over`; gives what the process used while figures counted. `None`: it is not known, or the load was over before
 /// anybody could look.
-pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: bool) -> Option<Used> {
+pub(super) fn watch_jobs(
+    jobs: &[Job],
+    cells: &[ThreadCounters],
+    over: &Receiver<()>,
+    is_told: bool,
+) -> Option<CpuUsed> {
     let begun = Instant::now();
     let tell = |line: serde_json::Value| {
         if is_told {
@@ -87,24 +92,24 @@ pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: 
     let until = jobs.iter().map(|job| job.runtime.map(|runtime| job.delay + job.ramp + runtime));
     // Without a time for every job, the end is when all threads have gone.
     let until = until.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
-    if !is_over_at(over, begun + counts_from) {
-        let before = Used::now(cells);
+    if !finished_before(over, begun + counts_from) {
+        let before = CpuUsed::now(cells);
         tell(json!({ "event": "begin" }));
         let mut next = begun + counts_from;
         loop {
-            next += EACH;
+            next += PROGRESS_INTERVAL;
             let end = until.map(|until| begun + until);
             let stop = end.map_or(next, |end| end.min(next));
-            let is_over = is_over_at(over, stop);
+            let is_over = finished_before(over, stop);
             let now = Instant::now();
             if is_told {
-                tell(progress(cells, (now - begun - counts_from).as_secs_f64()));
+                tell(progress_json(cells, (now - begun - counts_from).as_secs_f64()));
             }
             if is_over || end.is_some_and(|end| now >= end) {
                 break;
             }
         }
-        let used = Used::now(cells).zip(before).map(|(now, before)| now.minus(before));
+        let used = CpuUsed::now(cells).zip(before).map(|(now, before)| now.minus(before));
         tell(json!({ "event": "end" }));
         return used;
     }
@@ -112,7 +117,7 @@ pub(super) fn watch(jobs: &[Job], cells: &[Cell], over: &Receiver<()>, is_told: 
 }
 
 /// Waits until a moment; whether all threads have gone before it.
-fn is_over_at(over: &Receiver<()>, moment: Instant) -> bool {
+fn finished_before(over: &Receiver<()>, moment: Instant) -> bool {
     loop {
         match over.recv_timeout(moment.saturating_duration_since(Instant::now())) {
             Ok(()) => {}
@@ -122,8 +127,8 @@ fn is_over_at(over: &Receiver<()>, moment: Instant) -> bool {
     }
 }
 
-fn progress(cells: &[Cell], seconds: f64) -> serde_json::Value {
-    let sum = |of: fn(&Cell) -> &AtomicU64| -> u64 {
+fn progress_json(cells: &[ThreadCounters], seconds: f64) -> serde_json::Value {
+    let sum = |of: fn(&ThreadCounters) -> &AtomicU64| -> u64 {
         cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum()
     };
     let (ios, bytes, ns) = (sum(|cell| &cell.ios), sum(|cell| &cell.bytes), sum(|cell| &cell.ns));
@@ -138,12 +143,12 @@ mod tests {
 
     #[test]
     fn progress_is_the_sum_of_all_threads() {
-        let cells = [Cell::default(), Cell::default()];
-        cells[0].set(10, 40_960, 50_000);
-        cells[1].set(10, 40_960, 150_000);
-        let line = progress(&cells, 1.5);
+        let cells = [ThreadCounters::default(), ThreadCounters::default()];
+        cells[0].store(10, 40_960, 50_000);
+        cells[1].store(10, 40_960, 150_000);
+        let line = progress_json(&cells, 1.5);
         assert_eq!((line["ios"].as_u64(), line["latency_us"].as_f64()), (Some(20), Some(10.0)));
-        assert!(progress(&[], 0.0)["latency_us"].is_null());
+        assert!(progress_json(&[], 0.0)["latency_us"].is_null());
     }
 
     #[test]
@@ -152,7 +157,7 @@ mod tests {
         drop(to);
         let job = Job { runtime: Some(Duration::from_secs(3600)), ..Job::default() };
         let begun = Instant::now();
-        let used = watch(&[job], &[], &over, false);
+        let used = watch_jobs(&[job], &[], &over, false);
         assert!(begun.elapsed() < Duration::from_secs(5));
         assert!(used.is_none(), "what nobody saw is not nothing");
     }
@@ -166,9 +171,9 @@ mod tests {
             ..Job::default()
         };
         let begun = Instant::now();
-        let cells = [Cell::default()];
+        let cells = [ThreadCounters::default()];
         cells[0].set_polled(5_000_000_000);
-        let used = watch(&[job], &cells, &over, false).unwrap();
+        let used = watch_jobs(&[job], &cells, &over, false).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(150) && used.user >= 0.0);
         assert_eq!(used.polled, 0.0, "what was polled before is not of that time");
     }

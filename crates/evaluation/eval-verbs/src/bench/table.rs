@@ -4,21 +4,21 @@ use std::fmt::Write;
 
 use eval::Histogram;
 use eval::fio::Job;
-use eval::load::{IoTotals, Tally};
-use eval::preset::word;
+use eval::load::{IoTotals, WorkerFigures};
+use eval::preset::fio_rw_word;
 use serde_json::{Map, Value, json};
 
-use super::volumes::Negotiated;
+use super::volumes::NegotiatedParameters;
 
 /// A job and its figures.
 #[derive(Debug)]
-pub struct Outcome {
+pub struct JobOutcome {
     name: String,
     rw: &'static str,
     block: (u32, u32),
     in_flight: u64,
     /// Figures of all its workers.
-    pub tally: Tally,
+    pub tally: WorkerFigures,
     /// I/Os that failed.
     pub failed: u64,
     /// Why the first did.
@@ -29,15 +29,15 @@ pub struct Outcome {
     pub polled: Option<f64>,
 }
 
-impl Outcome {
+impl JobOutcome {
     /// Nothing done yet.
-    pub fn of(job: &Job) -> Outcome {
-        Outcome {
+    pub fn of(job: &Job) -> JobOutcome {
+        JobOutcome {
             name: job.name.clone(),
-            rw: word(job.direction, job.is_random),
+            rw: fio_rw_word(job.direction, job.is_random),
             block: job.block,
             in_flight: u64::from(job.depth) * u64::from(job.threads),
-            tally: Tally::default(),
+            tally: WorkerFigures::default(),
             failed: 0,
             why: None,
             cpu: None,
@@ -60,28 +60,32 @@ impl Outcome {
     }
 }
 
-fn latencies(latency: &Histogram) -> Value {
+fn latencies_json(latency: &Histogram) -> Value {
     let us = |percent| latency.percentile(percent) as f64 / 1e3;
     json!({
-        "mean": latency.mean() / 1e3, "stddev": latency.deviation() / 1e3, "min": latency.min() as f64 / 1e3,
+        "mean": latency.mean() / 1e3, "stddev": latency.standard_deviation() / 1e3, "min": latency.min() as f64 / 1e3,
         "p50": us(50.0), "p90": us(90.0), "p99": us(99.0), "p99.9": us(99.9), "p99.99": us(99.99),
         "max": latency.max() as f64 / 1e3,
     })
 }
 
-fn kinds(outcome: &Outcome) -> [(&'static str, &IoTotals); 4] {
+fn io_kinds(outcome: &JobOutcome) -> [(&'static str, &IoTotals); 4] {
     let tally = &outcome.tally;
     [("read", &tally.read), ("write", &tally.write), ("trim", &tally.trim), ("flush", &tally.flush)]
 }
 
 /// What a session has negotiated, in the form of `blockwire info --json`.
-fn path(negotiated: &Negotiated) -> Value {
+fn path_json(negotiated: &NegotiatedParameters) -> Value {
     let terms = negotiated.terms.iter().map(|(name, value)| (name.clone(), Value::from(value.clone())));
     json!({ "depth": negotiated.depth, "negotiated": terms.collect::<Map<_, _>>() })
 }
 
 /// As JSON; latencies in microseconds. `negotiated`: of the first session.
-pub fn json(outcomes: &[Outcome], notes: &Vec<String>, negotiated: Option<&Negotiated>) -> String {
+pub fn outcomes_json(
+    outcomes: &[JobOutcome],
+    notes: &Vec<String>,
+    negotiated: Option<&NegotiatedParameters>,
+) -> String {
     let jobs = outcomes.iter().map(|outcome| {
         let seconds = outcome.seconds();
         let mut facts = json!({
@@ -95,10 +99,10 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>, negotiated: Option<&Negot
             "cpu_user_seconds": outcome.cpu.map(|cpu| cpu.0), "cpu_system_seconds": outcome.cpu.map(|cpu| cpu.1),
             "poll_seconds": outcome.polled, "cpu_seconds_per_million": outcome.cpu_per_million(),
         });
-        for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
+        for (name, figures) in io_kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
             let figures = json!({
                 "ios": figures.ios, "bytes": figures.bytes, "iops": figures.ios as f64 / seconds,
-                "bytes_per_second": figures.bytes as f64 / seconds, "latency_us": latencies(&figures.latency),
+                "bytes_per_second": figures.bytes as f64 / seconds, "latency_us": latencies_json(&figures.latency),
                 "histogram": figures.latency,
             });
             facts.as_object_mut().map(|facts| facts.insert(name.to_owned(), figures));
@@ -106,11 +110,11 @@ pub fn json(outcomes: &[Outcome], notes: &Vec<String>, negotiated: Option<&Negot
         facts
     });
     let all: Vec<Value> = jobs.collect();
-    format!("{:#}\n", json!({ "jobs": all, "notes": notes, "path": negotiated.map(path) }))
+    format!("{:#}\n", json!({ "jobs": all, "notes": notes, "path": negotiated.map(path_json) }))
 }
 
 /// As a table.
-pub fn table(outcomes: &[Outcome], notes: &Vec<String>) -> String {
+pub fn outcomes_table(outcomes: &[JobOutcome], notes: &Vec<String>) -> String {
     let mut text = String::new();
     for note in notes {
         let _ = writeln!(text, "note: {note}");
@@ -123,7 +127,7 @@ pub fn table(outcomes: &[Outcome], notes: &Vec<String>) -> String {
     );
     for outcome in outcomes {
         let seconds = outcome.seconds();
-        for (name, figures) in kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
+        for (name, figures) in io_kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
             let latency = &figures.latency;
             let us = |percent| latency.percentile(percent) as f64 / 1e3;
             let cpu = outcome.cpu_per_million().map_or("-".to_owned(), |cpu| format!("{cpu:.2}"));
@@ -140,7 +144,7 @@ pub fn table(outcomes: &[Outcome], notes: &Vec<String>) -> String {
                 latency.max() as f64 / 1e3
             );
         }
-        let longest = kinds(outcome).iter().map(|(_, figures)| figures.latency.max()).max();
+        let longest = io_kinds(outcome).iter().map(|(_, figures)| figures.latency.max()).max();
         let (left, oldest) = (outcome.tally.unfinished, outcome.tally.unfinished_oldest);
         if longest.is_some_and(|longest| oldest > longest) {
             let _ = writeln!(

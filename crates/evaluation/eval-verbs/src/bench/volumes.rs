@@ -7,42 +7,42 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use buf::{Payload, SgMut};
-use client::{Handle, Initiator, Io, IoId, Op, Span};
-use eval::fio::{Direction, Job};
+use client::{Initiator, Io, IoId, Op, Span, VolumeHandle};
+use eval::fio::{IoDirection, Job};
 use eval::load::VolumeShape;
 
-use super::disk::{self, Disks};
+use super::disk::{self, LocalDisks};
 use process::exit::Failure;
-use transfer::ends;
+use transfer::copy_ends;
 
 /// How many volumes are opened at a time: as many as can log in to a target of ours together when its memory is
 /// nearly promised, since it offers each login a quarter of what is left.
-const OPENING: usize = 4;
+const OPENING_MAX: usize = 4;
 /// Bytes of a logical block of local memory.
-const LOCAL_BLOCK: u32 = 512;
+const LOCAL_BLOCK_BYTES: u32 = 512;
 /// Name of local memory, before its size.
-const LOCAL: &str = "local:";
+const LOCAL_PREFIX: &str = "local:";
 
 /// One volume.
 #[derive(Debug)]
-enum Volume {
-    Remote(Handle),
+enum BenchVolume {
+    Remote(VolumeHandle),
     Disk(usize),
-    Local(Local),
+    Local(LocalMemory),
 }
 
 /// All volumes of a thread, and its initiator.
 pub(super) struct Volumes {
     initiator: Initiator,
     /// Disks of this machine, if there are any; then nothing is remote.
-    disks: Option<Disks>,
-    open: Vec<Volume>,
+    disks: Option<LocalDisks>,
+    open: Vec<BenchVolume>,
     /// By URL and number of session: its place there.
     known: HashMap<(String, u32), usize>,
-    /// By [`Handle::slot`]: the place of a remote one. There may be thousands, and few have ended something.
+    /// By [`VolumeHandle::slot_index`]: the place of a remote one. There may be thousands, and few have ended something.
     remote: Vec<usize>,
     /// The remote one that is asked for all that it has ended.
-    busy: Option<(Handle, usize)>,
+    busy: Option<(VolumeHandle, usize)>,
     /// Places of those that are not remote, and which of them is asked next.
     near: (Vec<usize>, usize),
     /// Operations on local memory that were not told of yet.
@@ -56,7 +56,7 @@ pub(super) struct Volumes {
 
 /// What was negotiated for a session or an I/O queue.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Negotiated {
+pub struct NegotiatedParameters {
     /// Commands that may be in work at once.
     pub depth: u32,
     /// Name and value, in the words of the protocol's standard.
@@ -64,7 +64,7 @@ pub struct Negotiated {
 }
 
 /// An operation that has ended.
-pub(super) struct Ended {
+pub(super) struct CompletedIo {
     /// Its id.
     pub(super) id: IoId,
     /// Why it failed.
@@ -74,7 +74,7 @@ pub(super) struct Ended {
 }
 
 impl Volumes {
-    pub(super) fn new(initiator: Initiator, disks: Option<Disks>) -> Volumes {
+    pub(super) fn new(initiator: Initiator, disks: Option<LocalDisks>) -> Volumes {
         Volumes {
             initiator,
             disks,
@@ -91,44 +91,48 @@ impl Volumes {
 
     /// Opens the volumes of these URLs, each over the session of that number to it; several at a time.
     pub(super) fn open_all(&mut self, wanted: &[(String, u32)], in_flight: u64) -> Result<(), Failure> {
-        for some in wanted.chunks(OPENING) {
-            let begun: Vec<Volume> =
-                some.iter().map(|(url, _)| self.begin(url, in_flight)).collect::<Result<_, Failure>>()?;
+        for some in wanted.chunks(OPENING_MAX) {
+            let begun: Vec<BenchVolume> = some
+                .iter()
+                .map(|(url, _)| self.open_volume(url, in_flight))
+                .collect::<Result<_, Failure>>()?;
             for (volume, (url, number)) in begun.into_iter().zip(some) {
-                if let Volume::Remote(handle) = &volume {
-                    self.initiator.finish(*handle, &with_depth(url, in_flight))?;
+                if let BenchVolume::Remote(handle) = &volume {
+                    self.initiator.finish_open(*handle, &with_queue_depth(url, in_flight))?;
                 }
-                self.add(volume, url, *number);
+                self.add_volume(volume, url, *number);
             }
         }
         Ok(())
     }
 
-    fn begin(&mut self, url: &str, in_flight: u64) -> Result<Volume, Failure> {
-        Ok(match (url.strip_prefix(LOCAL), &self.disks) {
-            (Some(size), _) => Volume::Local(Local::new(size)?),
+    fn open_volume(&mut self, url: &str, in_flight: u64) -> Result<BenchVolume, Failure> {
+        Ok(match (url.strip_prefix(LOCAL_PREFIX), &self.disks) {
+            (Some(size), _) => BenchVolume::Local(LocalMemory::new(size)?),
             (None, Some(disks)) => {
                 let mixed = || {
                     let why = "disks of this machine and remote volumes do not go together: use two commands";
                     Failure::usage(format!("{url}: {why}"))
                 };
-                Volume::Disk(disks.find(url).ok_or_else(mixed)?)
+                BenchVolume::Disk(disks.find(url).ok_or_else(mixed)?)
             }
-            (None, None) => Volume::Remote(self.initiator.begin(&with_depth(url, in_flight))?),
+            (None, None) => {
+                BenchVolume::Remote(self.initiator.start_open(&with_queue_depth(url, in_flight))?)
+            }
         })
     }
 
-    fn add(&mut self, volume: Volume, url: &str, number: u32) {
+    fn add_volume(&mut self, volume: BenchVolume, url: &str, number: u32) {
         let at = self.open.len();
         match &volume {
-            Volume::Remote(handle) => {
-                let slots = self.remote.len().max(handle.slot() + 1);
+            BenchVolume::Remote(handle) => {
+                let slots = self.remote.len().max(handle.slot_index() + 1);
                 self.remote.resize(slots, usize::MAX);
-                if let Some(slot) = self.remote.get_mut(handle.slot()) {
+                if let Some(slot) = self.remote.get_mut(handle.slot_index()) {
                     *slot = at;
                 }
             }
-            Volume::Disk(_) | Volume::Local(_) => self.near.0.push(at),
+            BenchVolume::Disk(_) | BenchVolume::Local(_) => self.near.0.push(at),
         }
         self.open.push(volume);
         self.known.insert((url.to_owned(), number), at);
@@ -143,35 +147,39 @@ impl Volumes {
     /// What a volume looks like to a job: no bytes if it is not there any more.
     pub(super) fn shape(&self, volume: usize) -> VolumeShape {
         let shape = self.open.get(volume).and_then(|volume| match volume {
-            Volume::Remote(handle) => {
+            BenchVolume::Remote(handle) => {
                 let geometry = self.initiator.geometry(*handle)?;
-                Some(VolumeShape { bytes: geometry.bytes(), block: geometry.logical })
+                Some(VolumeShape { bytes: geometry.capacity_bytes(), block: geometry.logical })
             }
-            Volume::Disk(disk) => self.disks.as_ref()?.shape(*disk),
-            Volume::Local(local) => Some(VolumeShape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK }),
+            BenchVolume::Disk(disk) => self.disks.as_ref()?.disk_shape(*disk),
+            BenchVolume::Local(local) => {
+                Some(VolumeShape { bytes: local.bytes.len() as u64, block: LOCAL_BLOCK_BYTES })
+            }
         });
-        shape.unwrap_or(VolumeShape { bytes: 0, block: LOCAL_BLOCK })
+        shape.unwrap_or(VolumeShape { bytes: 0, block: LOCAL_BLOCK_BYTES })
     }
 
     pub(super) fn is_read_only(&self, volume: usize) -> bool {
-        matches!(self.open.get(volume), Some(Volume::Remote(handle)) if self.initiator.is_read_only(*handle))
+        matches!(self.open.get(volume), Some(BenchVolume::Remote(handle)) if self.initiator.is_read_only(*handle))
     }
 
     /// What was negotiated with the first remote volume; `None`: nothing is remote.
-    pub(super) fn negotiated(&self) -> Option<Negotiated> {
-        let remote = |volume: &Volume| match volume {
-            Volume::Remote(handle) => self.initiator.info(*handle),
-            Volume::Disk(_) | Volume::Local(_) => None,
+    pub(super) fn negotiated(&self) -> Option<NegotiatedParameters> {
+        let remote = |volume: &BenchVolume| match volume {
+            BenchVolume::Remote(handle) => self.initiator.info(*handle),
+            BenchVolume::Disk(_) | BenchVolume::Local(_) => None,
         };
         let info = self.open.iter().find_map(remote)?;
-        Some(Negotiated { depth: info.depth, terms: info.terms.clone() })
+        Some(NegotiatedParameters { depth: info.depth, terms: info.terms.clone() })
     }
 
     /// Refuses a remote volume that somebody uses, before it is written to.
     pub(super) fn refuse_used(&mut self, volume: usize, url: &str) -> Result<(), Failure> {
         match self.open.get(volume) {
-            Some(Volume::Remote(handle)) => ends::refuse_used(&mut self.initiator, *handle, url),
-            Some(Volume::Disk(_) | Volume::Local(_)) | None => Ok(()),
+            Some(BenchVolume::Remote(handle)) => {
+                copy_ends::refuse_volume_in_use(&mut self.initiator, *handle, url)
+            }
+            Some(BenchVolume::Disk(_) | BenchVolume::Local(_)) | None => Ok(()),
         }
     }
 
@@ -179,7 +187,7 @@ impl Volumes {
     pub(super) fn io_buffer(&mut self, len: usize) -> Option<SgMut> {
         match &mut self.disks {
             Some(disks) => disks.io_buffer(len),
-            None => self.initiator.memory(len),
+            None => self.initiator.alloc_payload(len),
         }
     }
 
@@ -188,11 +196,11 @@ impl Volumes {
         let queue_and_volume = self.queues.get_mut(volume).zip(self.open.get_mut(volume));
         let Some(((has, waiting), volume)) = queue_and_volume else { return false };
         match volume {
-            Volume::Remote(_) if !waiting.is_empty() => {
+            BenchVolume::Remote(_) if !waiting.is_empty() => {
                 waiting.push_back(io);
                 true
             }
-            Volume::Remote(handle) => match self.initiator.submit(*handle, io) {
+            BenchVolume::Remote(handle) => match self.initiator.submit(*handle, io) {
                 Ok(()) => {
                     *has += 1;
                     true
@@ -204,9 +212,9 @@ impl Volumes {
                 }
                 Err(_) => false,
             },
-            Volume::Disk(disk) => self.disks.as_mut().is_some_and(|disks| disks.submit(*disk, io)),
-            Volume::Local(local) => {
-                local.act(io);
+            BenchVolume::Disk(disk) => self.disks.as_mut().is_some_and(|disks| disks.submit(*disk, io)),
+            BenchVolume::Local(local) => {
+                local.execute(io);
                 self.ended += 1;
                 true
             }
@@ -227,39 +235,39 @@ impl Volumes {
 
     /// Nanoseconds spent polling before sleeping, useful or not.
     pub(super) fn polled_ns(&self) -> u64 {
-        let disks = self.disks.as_ref().map_or(0, Disks::polled_ns);
-        self.initiator.stats().poll_ns + disks
+        let disks = self.disks.as_ref().map_or(0, LocalDisks::polled_ns);
+        self.initiator.loop_stats().poll_ns + disks
     }
 
     /// The next operation of any volume that has ended.
-    pub(super) fn poll_done(&mut self) -> Option<Ended> {
+    pub(super) fn poll_done(&mut self) -> Option<CompletedIo> {
         if let Some(io) = self.refused.pop_front() {
             let result = Err(Failure::failed("the volume is closed"));
-            return Some(Ended { id: io.id, result, payload: io.payload });
+            return Some(CompletedIo { id: io.id, result, payload: io.payload });
         }
-        self.poll_remote().or_else(|| self.poll_near())
+        self.poll_remote().or_else(|| self.poll_local())
     }
 
-    fn poll_remote(&mut self) -> Option<Ended> {
+    fn poll_remote(&mut self) -> Option<CompletedIo> {
         loop {
             let (handle, at) = match self.busy {
                 Some(busy) => busy,
                 None => {
                     let handle = self.initiator.poll_ended_volume()?;
-                    let at = self.remote.get(handle.slot()).copied().unwrap_or(usize::MAX);
+                    let at = self.remote.get(handle.slot_index()).copied().unwrap_or(usize::MAX);
                     *self.busy.insert((handle, at))
                 }
             };
             if let Some(done) = self.initiator.poll_done(handle) {
-                self.room_came(handle, at);
-                return Some(ended(done));
+                self.submit_waiting(handle, at);
+                return Some(completed_io(done));
             }
             self.busy = None;
         }
     }
 
     /// An operation of a remote volume has ended: those that wait take its room.
-    fn room_came(&mut self, handle: Handle, at: usize) {
+    fn submit_waiting(&mut self, handle: VolumeHandle, at: usize) {
         let Some((has, waiting)) = self.queues.get_mut(at) else { return };
         *has -= 1;
         while let Some(io) = waiting.pop_front() {
@@ -274,22 +282,22 @@ impl Volumes {
         }
     }
 
-    fn poll_near(&mut self) -> Option<Ended> {
+    fn poll_local(&mut self) -> Option<CompletedIo> {
         let (near, next) = &mut self.near;
         for _ in 0..near.len() {
             match near.get(*next).and_then(|at| self.open.get_mut(*at)) {
-                Some(Volume::Disk(disk)) => {
+                Some(BenchVolume::Disk(disk)) => {
                     if let Some(done) = self.disks.as_mut().and_then(|disks| disks.poll_done(*disk)) {
-                        return Some(ended(done));
+                        return Some(completed_io(done));
                     }
                 }
-                Some(Volume::Local(local)) => {
+                Some(BenchVolume::Local(local)) => {
                     if let Some((id, payload)) = local.done.pop_front() {
                         self.ended -= 1;
-                        return Some(Ended { id, result: Ok(()), payload });
+                        return Some(CompletedIo { id, result: Ok(()), payload });
                     }
                 }
-                Some(Volume::Remote(_)) | None => {}
+                Some(BenchVolume::Remote(_)) | None => {}
             }
             *next = (*next + 1) % near.len();
         }
@@ -297,26 +305,26 @@ impl Volumes {
     }
 
     /// Says goodbye to all targets.
-    pub(super) fn close(mut self) {
+    pub(super) fn log_out_all(mut self) {
         for volume in self.open.drain(..) {
-            if let Volume::Remote(handle) = volume {
+            if let BenchVolume::Remote(handle) = volume {
                 let _ = self.initiator.close(handle);
             }
         }
     }
 }
 
-fn ended(done: client::Done) -> Ended {
-    let why = |failure| client::Error::of(failure, "an I/O failed").into();
-    Ended { id: done.id, result: done.result.map(drop).map_err(why), payload: done.payload }
+fn completed_io(done: client::IoCompletion) -> CompletedIo {
+    let why = |failure| client::Error::from_failure(failure, "an I/O failed").into();
+    CompletedIo { id: done.id, result: done.result.map(drop).map_err(why), payload: done.payload }
 }
 
 /// The disks of this machine among the volumes of jobs, each once, and whether any job writes it.
-pub(super) fn disks_of(jobs: &[Job]) -> Vec<(&str, bool)> {
+pub(super) fn local_disks_of(jobs: &[Job]) -> Vec<(&str, bool)> {
     let mut urls = BTreeMap::new();
     for job in jobs {
         for url in job.files.iter().filter(|url| disk::local_disk_path(url).is_some()) {
-            *urls.entry(url.as_str()).or_insert(false) |= job.direction != Direction::Read;
+            *urls.entry(url.as_str()).or_insert(false) |= job.direction != IoDirection::Read;
         }
     }
     urls.into_iter().collect()
@@ -326,7 +334,7 @@ pub(super) fn disks_of(jobs: &[Job]) -> Vec<(&str, bool)> {
 const COMMANDS_MAX: u64 = 1023;
 
 /// As many commands on a session as are to be in flight, unless the URL says how many.
-fn with_depth(url: &str, in_flight: u64) -> String {
+fn with_queue_depth(url: &str, in_flight: u64) -> String {
     if url.contains("commands=") || in_flight <= 128 {
         return url.to_owned();
     }
@@ -335,43 +343,44 @@ fn with_depth(url: &str, in_flight: u64) -> String {
 }
 
 /// Memory of this process as a volume.
-struct Local {
+struct LocalMemory {
     bytes: Vec<u8>,
     /// At most as many as the job's workers have out.
     done: VecDeque<(IoId, Payload)>,
 }
 
-impl std::fmt::Debug for Local {
+impl std::fmt::Debug for LocalMemory {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Local").field("bytes", &self.bytes.len()).finish_non_exhaustive()
     }
 }
 
-impl Local {
-    fn new(size: &str) -> Result<Local, Failure> {
+impl LocalMemory {
+    fn new(size: &str) -> Result<LocalMemory, Failure> {
+        let bytes = config::size::parse(size)
+            .map_err(|why| Failure::usage(format!("{LOCAL_PREFIX}{size}: {why}")))?;
         let bytes =
-            config::size::parse(size).map_err(|why| Failure::usage(format!("{LOCAL}{size}: {why}")))?;
-        let bytes = usize::try_from(bytes).map_err(|_| Failure::usage(format!("{LOCAL}{size}: too much")))?;
+            usize::try_from(bytes).map_err(|_| Failure::usage(format!("{LOCAL_PREFIX}{size}: too much")))?;
         // Written once, so that its pages are there.
-        Ok(Local {
-            bytes: vec![0x5a; bytes / LOCAL_BLOCK as usize * LOCAL_BLOCK as usize],
+        Ok(LocalMemory {
+            bytes: vec![0x5a; bytes / LOCAL_BLOCK_BYTES as usize * LOCAL_BLOCK_BYTES as usize],
             done: VecDeque::new(),
         })
     }
 
-    fn act(&mut self, mut io: Io) {
+    fn execute(&mut self, mut io: Io) {
         match (&io.op, &mut io.payload) {
             (Op::Read(span), Payload::In(memory)) => {
-                let from = self.place(*span);
+                let from = self.byte_range(*span);
                 memory.copy_from(0, self.bytes.get(from).unwrap_or_default());
             }
             (Op::Write(span, _), Payload::Out(memory)) => {
-                let to = self.place(*span);
+                let to = self.byte_range(*span);
                 memory.copy_to(0, self.bytes.get_mut(to).unwrap_or_default());
             }
             (Op::Unmap(spans), _) => {
                 for span in spans {
-                    let place = self.place(*span);
+                    let place = self.byte_range(*span);
                     self.bytes.get_mut(place).unwrap_or_default().fill(0);
                 }
             }
@@ -380,8 +389,8 @@ impl Local {
         self.done.push_back((io.id, io.payload));
     }
 
-    fn place(&self, span: Span) -> std::ops::Range<usize> {
-        let block = u64::from(LOCAL_BLOCK);
+    fn byte_range(&self, span: Span) -> std::ops::Range<usize> {
+        let block = u64::from(LOCAL_BLOCK_BYTES);
         let (from, to) = (span.lba * block, (span.lba + span.blocks) * block);
         let whole = self.bytes.len() as u64;
         from.min(whole) as usize..to.min(whole) as usize
@@ -394,16 +403,16 @@ mod tests {
 
     #[test]
     fn sessions_take_as_many_commands_as_are_in_flight() {
-        assert_eq!(with_depth("iscsi://h/t/0", 64), "iscsi://h/t/0");
-        assert_eq!(with_depth("iscsi://h/t/0", 256), "iscsi://h/t/0?commands=256");
-        assert_eq!(with_depth("iscsi://h/t/0?commands=8", 256), "iscsi://h/t/0?commands=8");
-        assert_eq!(with_depth("iscsi://h/t/0?a=b", 5000), "iscsi://h/t/0?a=b&commands=1023");
+        assert_eq!(with_queue_depth("iscsi://h/t/0", 64), "iscsi://h/t/0");
+        assert_eq!(with_queue_depth("iscsi://h/t/0", 256), "iscsi://h/t/0?commands=256");
+        assert_eq!(with_queue_depth("iscsi://h/t/0?commands=8", 256), "iscsi://h/t/0?commands=8");
+        assert_eq!(with_queue_depth("iscsi://h/t/0?a=b", 5000), "iscsi://h/t/0?a=b&commands=1023");
     }
 
     #[test]
     fn local_memory_has_whole_blocks() {
-        assert_eq!(Local::new("1M").unwrap().bytes.len(), 1 << 20);
-        assert_eq!(Local::new("1000").unwrap().bytes.len(), 512);
-        assert!(Local::new("much").is_err());
+        assert_eq!(LocalMemory::new("1M").unwrap().bytes.len(), 1 << 20);
+        assert_eq!(LocalMemory::new("1000").unwrap().bytes.len(), 512);
+        assert!(LocalMemory::new("much").is_err());
     }
 }

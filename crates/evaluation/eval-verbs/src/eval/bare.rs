@@ -12,16 +12,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use bench::bare::{Event, Layout, Load, Volume, request};
-use bench::load::Measured;
-use bench::responder::{Options, serve};
-use bench::spin::Wait;
-use bench::wire_protocol::Op;
+use bench::bare::{BareLoad, BareVolume, MemoryLayout, ProgressEvent, run_bare_load};
+use bench::load::LoadMeasurement;
+use bench::responder::{ResponderOptions, serve};
+use bench::spin::WaitMode;
+use bench::wire_protocol::LoadOp;
 use clap::Args;
 use config::size;
 use eval::Histogram;
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 use serde_json::{Value, json};
 
 /// `eval bare`
@@ -33,7 +33,7 @@ pub struct BareArgs {
     listen: Option<std::net::IpAddr>,
     /// Request from these volumes: bare://ADDRESS:PORT/FIRST+BYTES
     #[arg(long, value_name = "URL", value_delimiter = ',')]
-    to: Vec<Volume>,
+    to: Vec<BareVolume>,
     /// Volumes that the responder's memory is divided into
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=4096))]
     volumes: u32,
@@ -85,27 +85,27 @@ pub struct BareArgs {
 const REQUEST_MAX: u64 = 1 << 20;
 
 /// Responds, or requests.
-pub fn bare(args: &BareArgs) -> Result<Exit, Failure> {
+pub fn run_bare(args: &BareArgs) -> Result<Exit, Failure> {
     match args.listen {
-        Some(address) => respond(args, address),
-        None => load(args),
+        Some(address) => run_responder(args, address),
+        None => run_requester(args),
     }
 }
 
 /// How often the time of polling is written.
-const WRITTEN: Duration = Duration::from_millis(50);
+const POLLED_WRITE_INTERVAL: Duration = Duration::from_millis(50);
 
-fn respond(args: &BareArgs, address: std::net::IpAddr) -> Result<Exit, Failure> {
+fn run_responder(args: &BareArgs, address: std::net::IpAddr) -> Result<Exit, Failure> {
     let much = || Failure::usage("so many bytes are more than can be");
     let threads = args.threads as usize;
-    let layout = Layout::of(args.volumes as usize, args.bytes, threads).ok_or_else(much)?;
+    let layout = MemoryLayout::of(args.volumes as usize, args.bytes, threads).ok_or_else(much)?;
     let polled = Arc::new(AtomicU64::new(0));
     let (to, from) = channel();
     for (thread, memory) in layout.memories.iter().enumerate() {
         let memory = if args.null { 0 } else { usize::try_from(*memory).map_err(|_| much())? };
-        let options = Options {
+        let options = ResponderOptions {
             listen: SocketAddr::new(address, 0),
-            wait: if args.poll == 0 { Wait::Sleep } else { Wait::Adaptive },
+            wait: if args.poll == 0 { WaitMode::Sleep } else { WaitMode::Adaptive },
             poll: Duration::from_micros(args.poll),
             congestion: None,
             memory,
@@ -131,10 +131,10 @@ fn respond(args: &BareArgs, address: std::net::IpAddr) -> Result<Exit, Failure> 
     }
     for (thread, first) in &layout.places {
         let port = ports.get(*thread).copied().unwrap_or_default();
-        say(&format!("volume {port}/{first}+{}\n", args.bytes))?;
+        print(&format!("volume {port}/{first}+{}\n", args.bytes))?;
     }
-    say("ready\n")?;
-    let file = args.polled.as_deref().map(create).transpose()?;
+    print("ready\n")?;
+    let file = args.polled.as_deref().map(create_file).transpose()?;
     loop {
         if let Some(file) = &file {
             // Always as long, so that who reads it meanwhile sees a whole number.
@@ -142,7 +142,11 @@ fn respond(args: &BareArgs, address: std::net::IpAddr) -> Result<Exit, Failure> 
             let written = file.write_all_at(format!("{seconds:020.6}\n").as_bytes(), 0);
             written.map_err(|why| failed(format!("--polled: {why}")))?;
         }
-        match from.recv_timeout(if file.is_some() { WRITTEN } else { Duration::from_secs(3600) }) {
+        match from.recv_timeout(if file.is_some() {
+            POLLED_WRITE_INTERVAL
+        } else {
+            Duration::from_secs(3600)
+        }) {
             Ok((_, Err(why))) => return Err(failed(why)),
             Ok(_) | Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return Err(silent()),
@@ -150,17 +154,17 @@ fn respond(args: &BareArgs, address: std::net::IpAddr) -> Result<Exit, Failure> 
     }
 }
 
-fn create(path: &Path) -> Result<std::fs::File, Failure> {
+fn create_file(path: &Path) -> Result<std::fs::File, Failure> {
     std::fs::File::create(path).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
 }
 
-fn load(args: &BareArgs) -> Result<Exit, Failure> {
+fn run_requester(args: &BareArgs) -> Result<Exit, Failure> {
     if args.bs == 0 || args.bs > REQUEST_MAX {
         return Err(Failure::usage(format!("--bs: 1 to {REQUEST_MAX} bytes are expected")));
     }
     let is_write = args.rw.ends_with("write");
-    let load = Load {
-        op: if is_write { Op::Write } else { Op::Read },
+    let load = BareLoad {
+        op: if is_write { LoadOp::Write } else { LoadOp::Read },
         reads: args.rw.ends_with("rw").then_some(args.mix),
         rate: args.rate.map(|rate| rate as f64),
         len: args.bs as u32,
@@ -175,31 +179,31 @@ fn load(args: &BareArgs) -> Result<Exit, Failure> {
     };
     let begun = Instant::now();
     let began = AtomicU64::new(0);
-    let tell = |event: Event| {
+    let tell = |event: ProgressEvent| {
         let now = begun.elapsed().as_nanos() as u64;
         match event {
-            Event::Began => {
+            ProgressEvent::Began => {
                 began.store(now, Ordering::Relaxed);
                 eprintln!("{}", json!({ "event": "begin" }));
             }
-            Event::Progress(ios) => {
+            ProgressEvent::Progress(ios) => {
                 let seconds = now.saturating_sub(began.load(Ordering::Relaxed)) as f64 / 1e9;
                 eprintln!(
                     "{}",
                     json!({ "event": "progress", "seconds": seconds, "ios": ios, "bytes": ios * args.bs })
                 );
             }
-            Event::Ended => eprintln!("{}", json!({ "event": "end" })),
+            ProgressEvent::Ended => eprintln!("{}", json!({ "event": "end" })),
         }
     };
-    let measured = request(&load, &args.to, &tell)
+    let measured = run_bare_load(&load, &args.to, &tell)
         .map_err(|why| Failure::failed(format!("{why}; is `eval bare --listen` there?")))?;
-    say(&format!("{:#}\n", figures(&measured, args.bs)))?;
+    print(&format!("{:#}\n", total_figures(&measured, args.bs)))?;
     Ok(Exit::Success)
 }
 
 /// What all threads together did.
-fn figures(measured: &[Measured], bytes: u64) -> Value {
+fn total_figures(measured: &[LoadMeasurement], bytes: u64) -> Value {
     let mut latency = Histogram::default();
     measured.iter().for_each(|one| latency.merge(&one.latency));
     let writes: u64 = measured.iter().map(|one| one.writes).sum();
@@ -237,9 +241,9 @@ mod tests {
         let one = |seconds: f64, ns: u64| {
             let mut latency = Histogram::default();
             latency.record(ns);
-            Measured { seconds, latency, writes: 1, unfinished: 2, ..Measured::default() }
+            LoadMeasurement { seconds, latency, writes: 1, unfinished: 2, ..LoadMeasurement::default() }
         };
-        let all = figures(&[one(1.0, 500), one(1.5, 700)], 4096);
+        let all = total_figures(&[one(1.0, 500), one(1.5, 700)], 4096);
         let job = &all["jobs"][0];
         assert_eq!((&job["seconds"], &job["unfinished_ios"]), (&json!(1.5), &json!(4)));
         assert_eq!((&job["write"]["ios"], &job["write"]["bytes"]), (&json!(2), &json!(8192)));

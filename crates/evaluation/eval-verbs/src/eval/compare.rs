@@ -4,14 +4,14 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use eval::compare::{SIGNIFICANT, Spread};
-use eval::difference::{Change, Difference, LoadDifference};
+use eval::compare::{SIGNIFICANCE_LEVEL, Spread};
+use eval::difference::{ChangeVerdict, LoadDifference, RecordDifference};
 use eval::record::Record;
 use serde_json::json;
 
-use super::records::read;
+use super::records::read_record;
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// `eval compare`
 #[derive(Debug, Args)]
@@ -34,7 +34,7 @@ pub struct CompareArgs {
     /// The run to compare with it
     b: PathBuf,
     /// How much worse a figure may get
-    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "5%", value_parser = parse_percent)]
     gate: f64,
     /// Print JSON
     #[arg(long)]
@@ -42,35 +42,35 @@ pub struct CompareArgs {
 }
 
 /// `5%` or `5`: as a part.
-fn percent(text: &str) -> Result<f64, Failure> {
+fn parse_percent(text: &str) -> Result<f64, Failure> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
     let fits = number.filter(|number| (0.0..=100.0).contains(number)).map(|number| number / 100.0);
     fits.ok_or_else(|| Failure::usage(format!("\"{text}\" is no part: write 0% to 100%")))
 }
 
 /// Holds B against A.
-pub fn compare(args: &CompareArgs) -> Result<Exit, Failure> {
-    let (first, second) = (read(&args.a)?, read(&args.b)?);
-    let difference = Difference::of(&first, &second, args.gate);
+pub fn run_compare(args: &CompareArgs) -> Result<Exit, Failure> {
+    let (first, second) = (read_record(&args.a)?, read_record(&args.b)?);
+    let difference = RecordDifference::of(&first, &second, args.gate);
     if difference.pairs.is_empty() {
-        return Err(nothing(args, &difference));
+        return Err(nothing_comparable(args, &difference));
     }
-    let worse = difference.worse();
+    let worse = difference.worse_count();
     if args.json {
         let value = json!({
-            "a": args.a, "b": args.b, "gate": args.gate, "significant": SIGNIFICANT, "worse": worse,
+            "a": args.a, "b": args.b, "gate": args.gate, "significant": SIGNIFICANCE_LEVEL, "worse": worse,
             "pairs": difference.pairs, "only_a": difference.only_first, "only_b": difference.only_second,
             "cautions": difference.cautions,
         });
-        say(&format!("{value:#}\n"))?;
+        print(&format!("{value:#}\n"))?;
     } else {
-        say(&text(args, [&first, &second], &difference))?;
+        print(&comparison_text(args, [&first, &second], &difference))?;
     }
     if worse > 0 {
         let much = args.gate * 100.0;
         return Err(Failure::failed(format!("{worse} figures got worse by more than {much} %")));
     }
-    let unproven = difference.unproven_losses();
+    let unproven = difference.unproven_loss_count();
     if unproven > 0 {
         return Err(Failure::usage(format!(
             "{unproven} figures are worse by more than {} %, and there are too few runs to tell it from chance: \
@@ -81,7 +81,7 @@ pub fn compare(args: &CompareArgs) -> Result<Exit, Failure> {
     Ok(Exit::Success)
 }
 
-fn nothing(args: &CompareArgs, difference: &Difference) -> Failure {
+fn nothing_comparable(args: &CompareArgs, difference: &RecordDifference) -> Failure {
     let loads = |loads: &[String]| match loads.first() {
         None => "no load at all".to_owned(),
         Some(first) if loads.len() == 1 => first.clone(),
@@ -96,7 +96,7 @@ fn nothing(args: &CompareArgs, difference: &Difference) -> Failure {
     ))
 }
 
-fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> String {
+fn comparison_text(args: &CompareArgs, records: [&Record; 2], difference: &RecordDifference) -> String {
     let mut text = String::new();
     for (name, path, record) in [("A", &args.a, records[0]), ("B", &args.b, records[1])] {
         let _ = writeln!(text, "{name}: {} ({}, {})", path.display(), record.preset, record.started);
@@ -105,7 +105,7 @@ fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> S
         let _ = writeln!(text, "caution: {caution}");
     }
     for pair in &difference.pairs {
-        block(&mut text, pair);
+        push_load_difference(&mut text, pair);
     }
     for (name, lonely) in [("A", &difference.only_first), ("B", &difference.only_second)] {
         for load in lonely {
@@ -119,16 +119,16 @@ fn text(args: &CompareArgs, records: [&Record; 2], difference: &Difference) -> S
         "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise, {} unproven",
         lines.len(),
         difference.pairs.len(),
-        count(Change::Better),
-        difference.worse(),
-        count(Change::WithinGate),
-        count(Change::Noise),
-        count(Change::Unproven)
+        count(ChangeVerdict::Better),
+        difference.worse_count(),
+        count(ChangeVerdict::WithinGate),
+        count(ChangeVerdict::Noise),
+        count(ChangeVerdict::Unproven)
     );
     text
 }
 
-fn block(text: &mut String, pair: &LoadDifference) {
+fn push_load_difference(text: &mut String, pair: &LoadDifference) {
     let _ = writeln!(text, "\n{}", pair.load);
     let _ =
         writeln!(text, "  {:<30} {:>18} {:>18} {:>9} {:>20} {:>8}", "", "A", "B", "change", "95 %", "chance");
@@ -137,10 +137,10 @@ fn block(text: &mut String, pair: &LoadDifference) {
             text,
             "  {:<30} {:>18} {:>18} {:>+7.1} % {:>20} {:>8.3}  {}",
             line.what.name(),
-            spread(&line.first),
-            spread(&line.second),
+            spread_text(&line.first),
+            spread_text(&line.second),
             percent_more(line.comparison.ratio.ratio),
-            interval(line.comparison.ratio.interval),
+            interval_text(line.comparison.ratio.interval),
             line.comparison.chance,
             line.verdict.word()
         );
@@ -156,14 +156,14 @@ fn percent_more(ratio: f64) -> f64 {
     (ratio - 1.0) * 100.0
 }
 
-fn interval(interval: Option<(f64, f64)>) -> String {
+fn interval_text(interval: Option<(f64, f64)>) -> String {
     interval.map_or("-".to_owned(), |(low, high)| {
         format!("{:+.1} to {:+.1} %", percent_more(low), percent_more(high))
     })
 }
 
 /// The median, and half of the range.
-fn spread(spread: &Spread) -> String {
+fn spread_text(spread: &Spread) -> String {
     let value = if spread.median >= 1000.0 {
         format!("{:.0}", spread.median)
     } else {
@@ -174,11 +174,16 @@ fn spread(spread: &Spread) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::percent;
+    use super::parse_percent;
 
     #[test]
     fn gates_are_percent() {
-        assert_eq!((percent("5%"), percent("2.5 %"), percent("0")), (Ok(0.05), Ok(0.025), Ok(0.0)));
-        assert!(percent("-1%").is_err() && percent("101").is_err() && percent("x").is_err());
+        assert_eq!(
+            (parse_percent("5%"), parse_percent("2.5 %"), parse_percent("0")),
+            (Ok(0.05), Ok(0.025), Ok(0.0))
+        );
+        assert!(
+            parse_percent("-1%").is_err() && parse_percent("101").is_err() && parse_percent("x").is_err()
+        );
     }
 }

@@ -3,18 +3,18 @@
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use eval::export::{Database, Tool, export as written};
-use eval::import::{About, import as taken};
-use eval::record::{Record, SCHEMA};
+use eval::export::{Database, ExportTool, export_preset as written};
+use eval::import::{ImportContext, import as taken};
+use eval::record::{RECORD_SCHEMA_VERSION, Record};
 
-use super::list::find;
-use super::records::{self, RECORD};
+use super::list::find_preset;
+use super::records::{self, RECORD_FILE};
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// Tools that files are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum As {
+enum ToolName {
     /// A job file of fio
     Fio,
     /// A parameter file of vdbench
@@ -27,7 +27,7 @@ enum As {
 
 /// Databases of HammerDB.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Databases {
+enum HammerDbDatabase {
     /// MySQL, as the paper had it
     #[default]
     Mysql,
@@ -53,19 +53,19 @@ pub struct ExportArgs {
     preset: String,
     /// The tool
     #[arg(long = "as", value_name = "TOOL", value_enum)]
-    tool: As,
+    tool: ToolName,
     /// The device or URL of a volume where the tool runs
-    #[arg(long, value_name = "NAME=DEVICE|URL", value_parser = mapped)]
+    #[arg(long, value_name = "NAME=DEVICE|URL", value_parser = parse_mapping)]
     map: Vec<(String, String)>,
     /// The database that HammerDB loads
     #[arg(long, value_enum, default_value_t)]
-    database: Databases,
+    database: HammerDbDatabase,
     /// The output [default: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
-fn mapped(text: &str) -> Result<(String, String), Failure> {
+fn parse_mapping(text: &str) -> Result<(String, String), Failure> {
     let (name, to) =
         text.split_once('=').ok_or_else(|| Failure::usage("write NAME=DEVICE, for example v0=/dev/sdb"))?;
     if to.is_empty() || to.contains(['\n', '\r']) {
@@ -75,27 +75,27 @@ fn mapped(text: &str) -> Result<(String, String), Failure> {
 }
 
 /// Writes the file.
-pub fn export(args: &ExportArgs) -> Result<Exit, Failure> {
+pub fn run_export(args: &ExportArgs) -> Result<Exit, Failure> {
     let tool = match args.tool {
-        As::Fio => Tool::Fio,
-        As::Vdbench => Tool::Vdbench,
-        As::Iometer => Tool::Iometer,
-        As::Hammerdb => Tool::HammerDb,
+        ToolName::Fio => ExportTool::Fio,
+        ToolName::Vdbench => ExportTool::Vdbench,
+        ToolName::Iometer => ExportTool::Iometer,
+        ToolName::Hammerdb => ExportTool::HammerDb,
     };
     let database = match args.database {
-        Databases::Mysql => Database::Mysql,
-        Databases::Mariadb => Database::Mariadb,
-        Databases::Postgresql => Database::Postgresql,
+        HammerDbDatabase::Mysql => Database::Mysql,
+        HammerDbDatabase::Mariadb => Database::Mariadb,
+        HammerDbDatabase::Postgresql => Database::Postgresql,
     };
-    let text = written(find(&args.preset)?, tool, &args.map, database).map_err(Failure::usage)?;
+    let text = written(find_preset(&args.preset)?, tool, &args.map, database).map_err(Failure::usage)?;
     match &args.out {
-        None => say(&text)?,
-        Some(path) => write(path, &text)?,
+        None => print(&text)?,
+        Some(path) => write_file(path, &text)?,
     }
     Ok(Exit::Success)
 }
 
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
+fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
     std::fs::write(path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
 }
 
@@ -140,14 +140,14 @@ pub struct ImportArgs {
 }
 
 /// Makes one record of all files.
-pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
+pub fn run_import(args: &ImportArgs) -> Result<Exit, Failure> {
     if let Some(directory) = &args.out
         && !args.force
     {
-        records::refuse_taken(directory)?;
+        records::refuse_existing_record(directory)?;
     }
-    let preset = args.preset.as_deref().map(find).transpose()?;
-    let about = About {
+    let preset = args.preset.as_deref().map(find_preset).transpose()?;
+    let about = ImportContext {
         target: args.target.clone(),
         initiator: args.initiator.clone(),
         protocol: args.protocol.clone(),
@@ -155,7 +155,7 @@ pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
         mtu: args.mtu,
     };
     let mut record = Record {
-        schema: SCHEMA,
+        schema: RECORD_SCHEMA_VERSION,
         preset: preset.map_or_else(|| "imported".to_owned(), |preset| preset.id.to_owned()),
         title: preset
             .map_or_else(|| format!("Results of another tool on {}", args.target), |p| p.title.to_owned()),
@@ -171,14 +171,14 @@ pub fn import(args: &ImportArgs) -> Result<Exit, Failure> {
     record.seconds = record.points.iter().flat_map(|point| &point.runs).map(|run| run.seconds).sum();
     let text = record.to_text().map_err(Failure::failed)?;
     match &args.out {
-        None => say(&(text + "\n"))?,
+        None => print(&(text + "\n"))?,
         Some(directory) => {
             std::fs::create_dir_all(directory)
                 .map_err(|why| Failure::failed(format!("{}: {why}", directory.display())))?;
-            let path = directory.join(RECORD);
-            write(&path, &text)?;
+            let path = directory.join(RECORD_FILE);
+            write_file(&path, &text)?;
             let runs: usize = record.points.iter().map(|point| point.runs.len()).sum();
-            say(&format!("{}: {} loads, {runs} runs\n", path.display(), record.points.len()))?;
+            print(&format!("{}: {} loads, {runs} runs\n", path.display(), record.points.len()))?;
         }
     }
     Ok(Exit::Success)

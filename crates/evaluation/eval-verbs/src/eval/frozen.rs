@@ -4,27 +4,27 @@ use std::cell::RefCell;
 use std::path::Path;
 
 use eval::preset::{EvaluationPlan, FrozenPlan, Preset};
-use lab::Cores;
+use lab::CoreAssignment;
 
 use process::exit::Failure;
 
 /// What the plan of a run is called in its directory.
-pub(super) const PLAN: &str = "plan.json";
+pub(super) const PLAN_FILE: &str = "plan.json";
 
 /// The plan that is to be repeated, if there is one, and the one that was made last.
 #[derive(Debug, Default)]
-pub(super) struct Plans {
+pub(super) struct FrozenPlans {
     given: Option<FrozenPlan>,
     made: RefCell<Option<EvaluationPlan>>,
 }
 
-impl Plans {
+impl FrozenPlans {
     /// Reads the plan that was named.
     ///
     /// # Errors
     /// If it is none, or of another preset than the one that was named.
-    pub(super) fn read(path: Option<&Path>, preset: &Preset) -> Result<Plans, Failure> {
-        let Some(path) = path else { return Ok(Plans::default()) };
+    pub(super) fn read_given(path: Option<&Path>, preset: &Preset) -> Result<FrozenPlans, Failure> {
+        let Some(path) = path else { return Ok(FrozenPlans::default()) };
         let named = |why: String| Failure::failed(format!("{}: {why}", path.display()));
         let text = std::fs::read_to_string(path).map_err(|why| named(why.to_string()))?;
         let given = FrozenPlan::parse(&text).map_err(|why| named(why.to_string()))?;
@@ -36,7 +36,7 @@ impl Plans {
                 preset.id
             )));
         }
-        Ok(Plans { given: Some(given), made: RefCell::new(None) })
+        Ok(FrozenPlans { given: Some(given), made: RefCell::new(None) })
     }
 
     /// Whether one is to be repeated.
@@ -45,11 +45,11 @@ impl Plans {
     }
 
     /// The plan that is to be repeated; else one is made.
-    pub(super) fn given<W>(
+    pub(super) fn given_or_make<W>(
         &self,
         made: impl FnOnce() -> Result<EvaluationPlan, W>,
     ) -> Result<EvaluationPlan, W> {
-        let plan = match self.given.as_ref().and_then(|given| given.plan().ok()) {
+        let plan = match self.given.as_ref().and_then(|given| given.to_plan().ok()) {
             Some(plan) => plan,
             None => made()?,
         };
@@ -58,13 +58,13 @@ impl Plans {
     }
 
     /// The processors that it was made for.
-    pub(super) fn cores(&self) -> Option<Cores> {
+    pub(super) fn cores(&self) -> Option<CoreAssignment> {
         let given = self.given.as_ref()?;
-        Some(Cores { target: given.target_cores.clone(), initiator: given.initiator_cores.clone() })
+        Some(CoreAssignment { target: given.target_cores.clone(), initiator: given.initiator_cores.clone() })
     }
 
     /// The plan that was run, as text; `None`: it was no run of a plan.
-    pub(super) fn text(&self, cores: &Cores) -> Option<Result<String, Failure>> {
+    pub(super) fn plan_text(&self, cores: &CoreAssignment) -> Option<Result<String, Failure>> {
         let made = self.made.borrow();
         let frozen = FrozenPlan::of(made.as_ref()?, &cores.target, &cores.initiator);
         Some(frozen.to_text().map_err(Failure::failed))
@@ -78,10 +78,10 @@ mod tests {
     #[test]
     fn a_plan_is_of_the_experiment_that_was_named() {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join(PLAN);
+        let path = dir.path().join(PLAN_FILE);
         let quick = Preset::find("quick").unwrap();
-        let plans = Plans::read(None, quick).unwrap();
-        assert!(!plans.is_given() && plans.text(&Cores::default()).is_none());
+        let plans = FrozenPlans::read_given(None, quick).unwrap();
+        assert!(!plans.is_given() && plans.plan_text(&CoreAssignment::default()).is_none());
         let step = serde_json::json!({
             "target": "tgt", "initiator": "fio", "protocol": "iscsi", "wire": "loopback", "volumes": [1, 1 << 20],
             "medium": "ram", "connections": 1, "round": 0,
@@ -91,14 +91,16 @@ mod tests {
             "schema": 1, "preset": "quick", "target_cores": [0], "initiator_cores": [1], "notes": [], "steps": [step],
         });
         std::fs::write(&path, text.to_string()).unwrap();
-        let plans = Plans::read(Some(&path), quick).unwrap();
-        let plan = plans.given(|| Err("another is made")).unwrap();
+        let plans = FrozenPlans::read_given(Some(&path), quick).unwrap();
+        let plan = plans.given_or_make(|| Err("another is made")).unwrap();
         assert_eq!((plan.steps.len(), plans.cores().unwrap().initiator), (1, vec![1]));
-        let again = plans.text(&plans.cores().unwrap()).unwrap().unwrap();
+        let again = plans.plan_text(&plans.cores().unwrap()).unwrap().unwrap();
         assert_eq!(serde_json::from_str::<serde_json::Value>(&again).unwrap(), text);
         let other = Preset::find("connections").unwrap();
-        assert!(Plans::read(Some(&path), other).unwrap_err().to_string().contains("a plan of quick"));
+        assert!(
+            FrozenPlans::read_given(Some(&path), other).unwrap_err().to_string().contains("a plan of quick")
+        );
         std::fs::write(&path, "{}").unwrap();
-        assert!(Plans::read(Some(&path), quick).unwrap_err().to_string().contains("not a plan"));
+        assert!(FrozenPlans::read_given(Some(&path), quick).unwrap_err().to_string().contains("not a plan"));
     }
 }

@@ -3,16 +3,16 @@
 use std::fmt::Write;
 
 use clap::Args;
-use eval::preset::{ExperimentKind, PRESETS, Pairing, Preset, takes, word};
-use eval::published::{Figure, Paper, Slip, check, published};
+use eval::preset::{ExperimentKind, PRESETS, Preset, SystemPairing, fio_rw_word, preset_durations};
+use eval::published::{InconsistentFigures, Paper, PublishedFigure, inconsistent_figures, published_data};
 use serde_json::{Value, json};
 
 use multipath::suggest;
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// Figures of a preset that are shown unless it was asked for by name.
-const SHOWN: usize = 3;
+const FIGURES_SHOWN: usize = 3;
 
 /// `eval list`
 #[derive(Debug, Args)]
@@ -35,49 +35,50 @@ pub struct ListArgs {
 ///
 /// # Errors
 /// If there is none: with the nearest.
-pub fn find(name: &str) -> Result<&'static Preset, Failure> {
+pub fn find_preset(name: &str) -> Result<&'static Preset, Failure> {
     Preset::find(name).ok_or_else(|| {
-        let hint = suggest::hint(name, PRESETS.iter().map(|preset| preset.id));
+        let hint = suggest::unknown_word_hint(name, PRESETS.iter().map(|preset| preset.id));
         Failure::usage(format!("there is no preset \"{name}\"{hint}; blockwire eval list shows them"))
     })
 }
 
 /// Shows them.
-pub fn list(args: &ListArgs) -> Result<Exit, Failure> {
-    let slips = check(published());
+pub fn list_presets(args: &ListArgs) -> Result<Exit, Failure> {
+    let slips = inconsistent_figures(published_data());
     if args.slips {
-        let text = if args.json { slips_json(&slips) } else { slips_text(&slips) };
-        say(&text)?;
+        let text =
+            if args.json { inconsistent_figures_json(&slips) } else { inconsistent_figures_text(&slips) };
+        print(&text)?;
         return Ok(Exit::Success);
     }
     let presets: Vec<&'static Preset> = match &args.preset {
-        Some(name) => vec![find(name)?],
+        Some(name) => vec![find_preset(name)?],
         None => PRESETS.iter().collect(),
     };
     if args.json {
         let all: Vec<Value> = presets.iter().map(|preset| preset_json(preset, &slips)).collect();
-        say(&format!("{:#}\n", Value::from(all)))?;
+        print(&format!("{:#}\n", Value::from(all)))?;
     } else {
-        let shown = if args.preset.is_some() { usize::MAX } else { SHOWN };
+        let shown = if args.preset.is_some() { usize::MAX } else { FIGURES_SHOWN };
         let all: Vec<String> = presets.iter().map(|preset| preset_text(preset, shown, &slips)).collect();
-        say(&all.join("\n"))?;
+        print(&all.join("\n"))?;
     }
     Ok(Exit::Success)
 }
 
-fn paper(preset: &Preset) -> Option<&'static Paper> {
-    preset.paper.and_then(|id| published().papers.iter().find(|paper| paper.id == id))
+fn preset_paper(preset: &Preset) -> Option<&'static Paper> {
+    preset.paper.and_then(|id| published_data().papers.iter().find(|paper| paper.id == id))
 }
 
-fn preset_text(preset: &'static Preset, shown: usize, slips: &[Slip]) -> String {
+fn preset_text(preset: &'static Preset, shown: usize, slips: &[InconsistentFigures]) -> String {
     let mut text = format!("{}\n  {}\n", preset.id, preset.title);
-    if let Some(paper) = paper(preset) {
+    if let Some(paper) = preset_paper(preset) {
         let date = paper.date.as_ref().map(|date| format!(", {date}")).unwrap_or_default();
         let _ = writeln!(text, "  paper: {}, {}{date}; {}", paper.title, paper.by, preset.at);
     }
-    let _ = writeln!(text, "  systems: {}", systems(preset));
-    let _ = writeln!(text, "  takes: {}", time(preset));
-    let figures: Vec<&Figure> = preset.published().collect();
+    let _ = writeln!(text, "  systems: {}", default_systems(preset));
+    let _ = writeln!(text, "  takes: {}", run_time_text(preset));
+    let figures: Vec<&PublishedFigure> = preset.published_figures().collect();
     // A line that says that there is one more would take the place of that one.
     let shown = if figures.len() <= shown.saturating_add(1) { figures.len() } else { shown };
     for figure in figures.iter().take(shown) {
@@ -95,31 +96,31 @@ fn preset_text(preset: &'static Preset, shown: usize, slips: &[Slip]) -> String 
 }
 
 /// Who is measured unless others are named.
-fn systems(preset: &'static Preset) -> &'static str {
+fn default_systems(preset: &'static Preset) -> &'static str {
     match (preset.kind, preset.pairing) {
         (ExperimentKind::Oltp { .. }, _) => {
             "every iSCSI target that is installed, each with blockwire as initiator"
         }
         (ExperimentKind::Machine, _) => "blockwire, by QEMU's own initiator and by shared memory",
         (ExperimentKind::MixedTraffic, _) => "blockwire, and a plain stream",
-        (ExperimentKind::Block, Pairing::ThreeSetUps) => {
+        (ExperimentKind::Block, SystemPairing::ThreeSetUps) => {
             "the first software target and initiator that are installed, each with blockwire as its other end, and \
              blockwire at both; bare as the ceiling"
         }
-        (ExperimentKind::Block, Pairing::All) if preset.is_one_at_a_time() => {
+        (ExperimentKind::Block, SystemPairing::All) if preset.is_queue_depth_one() => {
             "blockwire, with the initiator blockwire, which sleeps until something comes, and with blockwire-polling, \
              which polls before it sleeps; bare, sleeping and polling, as the ceiling"
         }
-        (ExperimentKind::Block, Pairing::All) => "blockwire at both ends; bare as the ceiling",
+        (ExperimentKind::Block, SystemPairing::All) => "blockwire at both ends; bare as the ceiling",
     }
 }
 
 /// How long a run takes, in words.
-fn time(preset: &'static Preset) -> String {
+fn run_time_text(preset: &'static Preset) -> String {
     let fitted = "with --scale auto as long as --time says";
-    match takes(preset) {
+    match preset_durations(preset) {
         Some((whole, least)) => {
-            let (whole, least) = (clock(whole.as_secs()), clock(least.as_secs().max(1)));
+            let (whole, least) = (format_duration(whole.as_secs()), format_duration(least.as_secs().max(1)));
             format!("{whole} as it is (--scale 1); {fitted}, {least} at least (our own systems)")
         }
         None => format!("{fitted}; the first start on a machine tells how long one is"),
@@ -127,7 +128,7 @@ fn time(preset: &'static Preset) -> String {
 }
 
 /// `7 h 05 min`, `3 min 20 s`, `20 s`.
-fn clock(seconds: u64) -> String {
+fn format_duration(seconds: u64) -> String {
     match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
         (0, 0, seconds) => format!("{seconds} s"),
         (0, minutes, seconds) => format!("{minutes} min {seconds:02} s"),
@@ -135,19 +136,19 @@ fn clock(seconds: u64) -> String {
     }
 }
 
-fn preset_json(preset: &'static Preset, slips: &[Slip]) -> Value {
-    let figures = preset.published().map(|figure| {
+fn preset_json(preset: &'static Preset, slips: &[InconsistentFigures]) -> Value {
+    let figures = preset.published_figures().map(|figure| {
         let slip = slips.iter().find(|slip| slip.figure == figure.id).map(ToString::to_string);
         json!({
             "id": figure.id, "what": figure.what, "value": figure.value, "unit": figure.unit,
             "printed": figure.to_string(), "at": figure.at, "slip": slip,
         })
     });
-    let directions = preset.directions.iter().map(|direction| word(*direction, true));
+    let directions = preset.directions.iter().map(|direction| fio_rw_word(*direction, true));
     json!({
         "id": preset.id,
         "title": preset.title,
-        "paper": paper(preset).map(|paper| json!({
+        "paper": preset_paper(preset).map(|paper| json!({
             "id": paper.id, "title": paper.title, "by": paper.by, "date": paper.date, "set_up": paper.set_up,
             "at": preset.at,
         })),
@@ -161,15 +162,15 @@ fn preset_json(preset: &'static Preset, slips: &[Slip]) -> Value {
         "threads": preset.threads,
         "runtime_seconds": preset.runtime.as_secs(),
         "rounds": preset.rounds,
-        "takes_seconds": takes(preset).map(|(whole, least)| [whole.as_secs_f64(), least.as_secs_f64()]),
+        "takes_seconds": preset_durations(preset).map(|(whole, least)| [whole.as_secs_f64(), least.as_secs_f64()]),
         "figures": figures.collect::<Vec<_>>(),
     })
 }
 
-fn slips_text(slips: &[Slip]) -> String {
+fn inconsistent_figures_text(slips: &[InconsistentFigures]) -> String {
     let mut text = String::new();
     for slip in slips {
-        let figure = published().figure(&slip.figure);
+        let figure = published_data().figure(&slip.figure);
         let (printed, what, at) =
             figure.map_or_else(Default::default, |f| (f.to_string(), f.what.clone(), f.at.clone()));
         let _ = writeln!(text, "{}\n  {what}, {at}", slip.figure);
@@ -178,11 +179,11 @@ fn slips_text(slips: &[Slip]) -> String {
     text
 }
 
-fn slips_json(slips: &[Slip]) -> String {
+fn inconsistent_figures_json(slips: &[InconsistentFigures]) -> String {
     let all: Vec<Value> = slips
         .iter()
         .map(|slip| {
-            let figure = published().figure(&slip.figure);
+            let figure = published_data().figure(&slip.figure);
             json!({
                 "figure": slip.figure,
                 "what": figure.map(|figure| &figure.what),
@@ -213,9 +214,9 @@ mod tests {
 
     #[test]
     fn times_are_said_as_people_say_them() {
-        let said = [20, 200, 25_500].map(clock);
+        let said = [20, 200, 25_500].map(format_duration);
         assert_eq!(said, ["20 s", "3 min 20 s", "7 h 05 min"]);
-        let sweep = time(Preset::find("t6-100g-sweep").unwrap());
+        let sweep = run_time_text(Preset::find("t6-100g-sweep").unwrap());
         assert!(sweep.contains(" h ") && sweep.contains("at least"), "{sweep}");
     }
 }

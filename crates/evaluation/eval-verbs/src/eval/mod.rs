@@ -53,16 +53,16 @@ enum EvalVerb {
 }
 
 /// Does it.
-pub fn act(args: &EvalArgs) -> Result<Exit, Failure> {
+pub fn run_eval_verb(args: &EvalArgs) -> Result<Exit, Failure> {
     match &args.verb {
-        EvalVerb::List(args) => list::list(args),
-        EvalVerb::Run(args) => run::run(args),
-        EvalVerb::Stream(args) => stream::stream(args),
-        EvalVerb::Bare(args) => bare::bare(args),
-        EvalVerb::Compare(args) => compare::compare(args),
-        EvalVerb::Plan(args) => plan::plan(args),
-        EvalVerb::Report(args) => report::report(args),
-        EvalVerb::Export(args) => exchange::export(args),
-        EvalVerb::Import(args) => exchange::import(args),
+        EvalVerb::List(args) => list::list_presets(args),
+        EvalVerb::Run(args) => run::run_preset(args),
+        EvalVerb::Stream(args) => stream::run_stream(args),
+        EvalVerb::Bare(args) => bare::run_bare(args),
+        EvalVerb::Compare(args) => compare::run_compare(args),
+        EvalVerb::Plan(args) => plan::plan_capacity(args),
+        EvalVerb::Report(args) => report::write_report(args),
+        EvalVerb::Export(args) => exchange::run_export(args),
+        EvalVerb::Import(args) => exchange::run_import(args),
     }
 }

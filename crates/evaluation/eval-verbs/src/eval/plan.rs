@@ -4,22 +4,22 @@ use std::fmt::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use eval::bootstrap::ROUNDS_LEAST;
+use eval::bootstrap::ROUNDS_MIN;
 use eval::capacity::{
-    Cost, HeldOutPrediction, Load, MISS_MOST, Need, Predicted, SPREAD_MOST, Series, at_fill, headers,
-    leave_one_out, predict, series,
+    CostSeries, HeldOutPrediction, IoCost, LoadNeeds, MISS_MAX, PlannedLoad, PredictedCost, SPREAD_MAX,
+    cost_series, costs_at_fill, header_bytes, leave_one_out, predict_cost,
 };
 use serde_json::{Value, json};
 
-use super::records::read;
-use config::size::{self, exact};
+use super::records::read_record;
+use config::size::{self, format_exact};
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// Links that are sold, in bits per second.
-const LINKS: [f64; 3] = [100e9, 200e9, 400e9];
+const LINK_RATES: [f64; 3] = [100e9, 200e9, 400e9];
 /// Connections that adapters of the papers carry at full speed.
-const CONNECTIONS: u32 = 16_384;
+const ADAPTER_CONNECTIONS_MAX: u32 = 16_384;
 
 /// `eval plan`
 #[derive(Debug, Args)]
@@ -37,13 +37,13 @@ pub struct PlanArgs {
     #[arg(long = "from", value_name = "RUN")]
     from: PathBuf,
     /// Bits per second of a link: 25G, 100G, 400G (decimal)
-    #[arg(long, value_name = "RATE", default_value = "100G", value_parser = decimal)]
+    #[arg(long, value_name = "RATE", default_value = "100G", value_parser = parse_decimal)]
     link: f64,
     /// Bytes of an I/O: 4K (binary)
     #[arg(long, value_name = "SIZE", value_parser = size::parse, required_unless_present = "check")]
     io: Option<u64>,
     /// I/Os per second: 2.9M (decimal)
-    #[arg(long, value_name = "RATE", value_parser = decimal, required_unless_present = "check")]
+    #[arg(long, value_name = "RATE", value_parser = parse_decimal, required_unless_present = "check")]
     iops: Option<f64>,
     /// MTU of the links in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 9000, value_parser = clap::value_parser!(u32).range(576..=65_536))]
@@ -52,7 +52,7 @@ pub struct PlanArgs {
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     connections: Option<u32>,
     /// Maximum utilization of a core
-    #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = part)]
+    #[arg(long, value_name = "PERCENT", default_value = "80%", value_parser = parse_fraction)]
     fill: f64,
     /// Only this load of the run: randread, randwrite ...
     #[arg(long, value_name = "RW")]
@@ -75,7 +75,7 @@ pub struct PlanArgs {
 }
 
 /// `2.9M`, `100G`, `700k`: decimal.
-fn decimal(text: &str) -> Result<f64, Failure> {
+fn parse_decimal(text: &str) -> Result<f64, Failure> {
     let wrong = || Failure::usage(format!("\"{text}\" is no rate: write for example 100G or 2.9M (decimal)"));
     let text = text.trim();
     let units = [(['k', 'K'], 1e3), (['m', 'M'], 1e6), (['g', 'G'], 1e9), (['t', 'T'], 1e12)];
@@ -87,36 +87,36 @@ fn decimal(text: &str) -> Result<f64, Failure> {
     if value.is_finite() && value > 0.0 { Ok(value) } else { Err(wrong()) }
 }
 
-fn part(text: &str) -> Result<f64, Failure> {
+fn parse_fraction(text: &str) -> Result<f64, Failure> {
     let number = text.trim().trim_end_matches('%').trim_end().parse::<f64>().ok();
     let fits = number.filter(|number| *number >= 1.0 && *number <= 100.0).map(|number| number / 100.0);
     fits.ok_or_else(|| Failure::usage(format!("\"{text}\" is no part of a core: write 1% to 100%")))
 }
 
 /// Computes it.
-pub fn plan(args: &PlanArgs) -> Result<Exit, Failure> {
-    let record = read(&args.from)?;
-    let wanted = |one: &Series| {
+pub fn plan_capacity(args: &PlanArgs) -> Result<Exit, Failure> {
+    let record = read_record(&args.from)?;
+    let wanted = |one: &CostSeries| {
         let fits = |asked: &Option<String>, has: &str| asked.as_deref().is_none_or(|asked| asked == has);
         fits(&args.rw, &one.rw)
             && fits(&args.target, &one.target)
             && fits(&args.initiator, &one.initiator)
             && fits(&args.protocol, &one.protocol)
     };
-    let all = series(&record);
-    let chosen: Vec<&Series> = all.iter().filter(|one| wanted(one)).collect();
+    let all = cost_series(&record);
+    let chosen: Vec<&CostSeries> = all.iter().filter(|one| wanted(one)).collect();
     if chosen.is_empty() {
-        return Err(none(args, &all));
+        return Err(no_series_failure(args, &all));
     }
     let text = match (args.io, args.iops) {
-        (Some(bytes), Some(iops)) => needs(args, &chosen, bytes, iops)?,
-        _ => check(args, &chosen)?,
+        (Some(bytes), Some(iops)) => needs_text(args, &chosen, bytes, iops)?,
+        _ => check_prediction(args, &chosen)?,
     };
-    say(&text)?;
+    print(&text)?;
     Ok(Exit::Success)
 }
 
-fn none(args: &PlanArgs, all: &[Series]) -> Failure {
+fn no_series_failure(args: &PlanArgs, all: &[CostSeries]) -> Failure {
     let path = args.from.display();
     if all.is_empty() {
         return Failure::failed(format!(
@@ -128,24 +128,24 @@ fn none(args: &PlanArgs, all: &[Series]) -> Failure {
 }
 
 /// The ends of a series that were measured, by name.
-fn ends(one: &Series) -> [(&'static str, &[Cost]); 2] {
+fn measured_ends(one: &CostSeries) -> [(&'static str, &[IoCost]); 2] {
     [("target", &one.target_costs), ("initiator", &one.initiator_costs)]
 }
 
-fn about(one: &Series) -> String {
+fn series_label(one: &CostSeries) -> String {
     format!("{} {}, {} in flight, MTU {}", one.system, one.rw, one.depth, one.mtu)
 }
 
-fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<String, Failure> {
+fn needs_text(args: &PlanArgs, chosen: &[&CostSeries], bytes: u64, iops: f64) -> Result<String, Failure> {
     let mut answers = Vec::new();
     let mut why = Vec::new();
     for one in chosen {
-        let load = load(args, one, bytes, iops);
-        for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
-            let wanted = one.wanted(bytes as f64);
-            match predict(&at_fill(costs, args.fill), &wanted, one.cache) {
-                Ok(cost) => answers.push((*one, end, cost, load, load.need(&cost))),
-                Err(refusal) => why.push(format!("{}, {end}: {refusal}", about(one))),
+        let load = planned_load(args, one, bytes, iops);
+        for (end, costs) in measured_ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
+            let wanted = one.uncosted_io(bytes as f64);
+            match predict_cost(&costs_at_fill(costs, args.fill), &wanted, one.cache) {
+                Ok(cost) => answers.push((*one, end, cost, load, load.needs(&cost))),
+                Err(refusal) => why.push(format!("{}, {end}: {refusal}", series_label(one))),
             }
         }
     }
@@ -170,7 +170,7 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
             .collect();
         let value = json!({
             "io_bytes": bytes, "iops": iops, "link": args.link, "mtu": args.mtu, "fill": args.fill,
-            "needs": all, "refused": why, "line_rates": rates(load).iter().map(|(link, mtu, rate)| {
+            "needs": all, "refused": why, "line_rates": link_rates(load).iter().map(|(link, mtu, rate)| {
                 json!({ "link": link, "mtu": mtu, "iops": rate })
             }).collect::<Vec<_>>(),
         });
@@ -178,44 +178,44 @@ fn needs(args: &PlanArgs, chosen: &[&Series], bytes: u64, iops: f64) -> Result<S
     }
     let mut text = format!(
         "{} IOPS of {} are {:.1} Gb/s of payload; links of {:.0} GbE, MTU {}, cores filled to {:.0} %\n",
-        thousands(iops),
-        exact(bytes),
-        eval::derived::gigabits(iops, bytes as f64),
+        format_thousands(iops),
+        format_exact(bytes),
+        eval::derived::payload_gbps(iops, bytes as f64),
         args.link / 1e9,
         args.mtu,
         args.fill * 100.0
     );
     let mut last = None;
     for (one, end, cost, load, need) in &answers {
-        if last != Some(about(one)) {
-            let _ = writeln!(text, "\n{}", about(one));
-            links(&mut text, args, load, need);
-            last = Some(about(one));
+        if last != Some(series_label(one)) {
+            let _ = writeln!(text, "\n{}", series_label(one));
+            push_links(&mut text, args, load, need);
+            last = Some(series_label(one));
         }
-        cores(&mut text, args, end, cost, need);
+        push_cores(&mut text, args, end, cost, need);
     }
     for why in &why {
         let _ = writeln!(text, "\nNot predicted: {why}");
     }
-    line_rates(&mut text, load);
-    assumptions(&mut text, one);
+    push_line_rates(&mut text, load);
+    push_assumptions(&mut text, one);
     Ok(text)
 }
 
-fn load(args: &PlanArgs, one: &Series, bytes: u64, iops: f64) -> Load {
+fn planned_load(args: &PlanArgs, one: &CostSeries, bytes: u64, iops: f64) -> PlannedLoad {
     let is_write = one.rw.contains("write");
-    Load {
+    PlannedLoad {
         iops,
         bytes: bytes as f64,
         link: args.link,
         mtu: f64::from(args.mtu),
-        headers: headers(&one.protocol, is_write, bytes as f64),
+        headers: header_bytes(&one.protocol, is_write, bytes as f64),
         fill: args.fill,
-        per_connection: one.per_connection(bytes).filter(|rate| *rate > 0.0),
+        per_connection: one.iops_per_connection(bytes).filter(|rate| *rate > 0.0),
     }
 }
 
-fn cores(text: &mut String, args: &PlanArgs, end: &str, cost: &Predicted, need: &Need) {
+fn push_cores(text: &mut String, args: &PlanArgs, end: &str, cost: &PredictedCost, need: &LoadNeeds) {
     let far =
         if (cost.fill - args.fill).abs() > 0.1 { "; at the planned fill it was not measured" } else { "" };
     let _ = writeln!(
@@ -232,7 +232,7 @@ fn cores(text: &mut String, args: &PlanArgs, end: &str, cost: &Predicted, need: 
     );
 }
 
-fn links(text: &mut String, args: &PlanArgs, load: &Load, need: &Need) {
+fn push_links(text: &mut String, args: &PlanArgs, load: &PlannedLoad, need: &LoadNeeds) {
     let full = need.wire / (f64::from(need.links.max(1)) * load.link) * 100.0;
     let _ = writeln!(
         text,
@@ -240,7 +240,7 @@ fn links(text: &mut String, args: &PlanArgs, load: &Load, need: &Need) {
         "links",
         need.links,
         need.wire / 1e9,
-        thousands(need.line_rate)
+        format_thousands(need.line_rate)
     );
     let (Some(rate), Some(connections)) = (load.per_connection, need.connections) else {
         let _ = writeln!(
@@ -255,33 +255,40 @@ fn links(text: &mut String, args: &PlanArgs, load: &Load, need: &Need) {
         text,
         "  {:<11} {} at {} IOPS each, as one carried alone; over {}, each carries {}{}",
         "connections",
-        thousands(f64::from(connections)),
-        thousands(rate),
-        thousands(f64::from(args.connections.unwrap_or(CONNECTIONS))),
-        thousands(load.iops / f64::from(args.connections.unwrap_or(CONNECTIONS))),
-        if count > CONNECTIONS { "; adapters of the papers carry 16,384 at full speed" } else { "" }
+        format_thousands(f64::from(connections)),
+        format_thousands(rate),
+        format_thousands(f64::from(args.connections.unwrap_or(ADAPTER_CONNECTIONS_MAX))),
+        format_thousands(load.iops / f64::from(args.connections.unwrap_or(ADAPTER_CONNECTIONS_MAX))),
+        if count > ADAPTER_CONNECTIONS_MAX {
+            "; adapters of the papers carry 16,384 at full speed"
+        } else {
+            ""
+        }
     );
 }
 
 /// Most IOPS of each link at each MTU.
-fn rates(load: &Load) -> Vec<(f64, u32, f64)> {
-    let rate = |link: f64, mtu: u32| (link, mtu, Load { link, mtu: f64::from(mtu), ..*load }.line_rate());
-    LINKS.iter().flat_map(|link| [1500, 9000].map(|mtu| rate(*link, mtu))).collect()
+fn link_rates(load: &PlannedLoad) -> Vec<(f64, u32, f64)> {
+    let rate = |link: f64, mtu: u32| {
+        (link, mtu, PlannedLoad { link, mtu: f64::from(mtu), ..*load }.line_rate_iops())
+    };
+    LINK_RATES.iter().flat_map(|link| [1500, 9000].map(|mtu| rate(*link, mtu))).collect()
 }
 
-fn line_rates(text: &mut String, load: &Load) {
+fn push_line_rates(text: &mut String, load: &PlannedLoad) {
     let _ = writeln!(text, "\nLine rate of this I/O size, in IOPS and Gb/s of payload:");
     let _ = writeln!(text, "  {:<9} {:>24} {:>24}", "link", "MTU 1500", "MTU 9000");
-    for pair in rates(load).chunks_exact(2) {
-        let cell =
-            |rate: f64| format!("{} ({:.1})", thousands(rate), eval::derived::gigabits(rate, load.bytes));
+    for pair in link_rates(load).chunks_exact(2) {
+        let cell = |rate: f64| {
+            format!("{} ({:.1})", format_thousands(rate), eval::derived::payload_gbps(rate, load.bytes))
+        };
         let [(link, _, small), (_, _, jumbo)] = pair else { continue };
         let name = format!("{:.0} GbE", link / 1e9);
         let _ = writeln!(text, "  {name:<9} {:>24} {:>24}", cell(*small), cell(*jumbo));
     }
 }
 
-fn assumptions(text: &mut String, one: &Series) {
+fn push_assumptions(text: &mut String, one: &CostSeries) {
     let said = |is_recorded: bool| {
         if is_recorded { "as the run tells" } else { "by default, since the run does not tell" }
     };
@@ -290,7 +297,7 @@ fn assumptions(text: &mut String, one: &Series) {
         |bytes| {
             format!(
                 "holds {} in flight; sizes on either side of it tell nothing of each other",
-                exact(bytes as u64)
+                format_exact(bytes as u64)
             )
         },
     );
@@ -303,30 +310,30 @@ fn assumptions(text: &mut String, one: &Series) {
          - The cost is that of the processes (user and system, without idle polling where they tell). Interrupts are\n  \
            added where the run shows that its kernel does not count them in processes: on cores that both ends\n  \
            share, in proportion to their processes. What a network card's driver costs beyond the run's own link is not in it.\n\
-         - Bounds are how far the cost may bend, and chance: with 95 % certainty over rounds, or, of fewer than {ROUNDS_LEAST} rounds and\n  \
+         - Bounds are how far the cost may bend, and chance: with 95 % certainty over rounds, or, of fewer than {ROUNDS_MIN} rounds and\n  \
            of a size that was measured itself, the range of the rounds. Beyond {:.0} % to either side, and where rounds differ\n  \
            by more than {:.0} %, nothing is predicted.\n\
          - On the wire each frame has 38 bytes of Ethernet and 52 of IPv4 and TCP, each I/O its headers; both\n  \
            directions are carried at once, so the greater counts. No retransmits.\n\
          - Connections: each carries what one carried alone, at its depth and its link's delay.\n",
-        exact(one.rides.0 as u64),
+        format_exact(one.rides.0 as u64),
         said(one.rides.1),
-        MISS_MOST * 100.0,
-        SPREAD_MOST * 100.0
+        MISS_MAX * 100.0,
+        SPREAD_MAX * 100.0
     );
 }
 
-fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
-    let mut found: Vec<(&Series, &str, Vec<HeldOutPrediction>)> = Vec::new();
+fn check_prediction(args: &PlanArgs, chosen: &[&CostSeries]) -> Result<String, Failure> {
+    let mut found: Vec<(&CostSeries, &str, Vec<HeldOutPrediction>)> = Vec::new();
     for one in chosen {
-        for (end, costs) in ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
+        for (end, costs) in measured_ends(one).into_iter().filter(|(_, costs)| !costs.is_empty()) {
             // What was measured is held against what is predicted at the fill at which it was measured.
-            found.push((*one, end, leave_one_out(&at_fill(costs, 1.0), one.cache)));
+            found.push((*one, end, leave_one_out(&costs_at_fill(costs, 1.0), one.cache)));
         }
     }
     let all: Vec<&HeldOutPrediction> = found.iter().flat_map(|(_, _, misses)| misses).collect();
-    let predicted = all.iter().filter(|miss| miss.part().is_some()).count();
-    let good = all.iter().filter(|miss| miss.is_good()).count();
+    let predicted = all.iter().filter(|miss| miss.relative_error().is_some()).count();
+    let good = all.iter().filter(|miss| miss.is_within_tolerance()).count();
     if args.json {
         let each = found.iter().flat_map(|(one, end, misses)| {
             misses.iter().map(move |miss| {
@@ -334,12 +341,12 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
                     "target": one.target, "initiator": one.initiator, "protocol": one.protocol, "rw": one.rw,
                     "end": end, "bytes": miss.measured.bytes, "measured_seconds": miss.measured.seconds(),
                     "predicted": miss.predicted.ok(), "refused": miss.predicted.err().map(|why| why.to_string()),
-                    "miss": miss.part(), "within": miss.is_good(),
+                    "miss": miss.relative_error(), "within": miss.is_within_tolerance(),
                 })
             })
         });
         let value = json!({
-            "sizes": each.collect::<Vec<_>>(), "predicted": predicted, "within": good, "within_most": MISS_MOST,
+            "sizes": each.collect::<Vec<_>>(), "predicted": predicted, "within": good, "within_most": MISS_MAX,
         });
         return Ok(format!("{value:#}\n"));
     }
@@ -348,18 +355,18 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
         let _ = writeln!(
             text,
             "{}, {end}: processor time of an I/O, each size predicted from the others",
-            about(one)
+            series_label(one)
         );
         let _ = writeln!(text, "  {:>8} {:>12} {:>12} {:>8}", "size", "measured us", "predicted", "miss");
         for miss in misses {
-            let (size, measured) = (exact(miss.measured.bytes as u64), miss.measured.seconds() * 1e6);
-            let _ = match (&miss.predicted, miss.part()) {
+            let (size, measured) = (format_exact(miss.measured.bytes as u64), miss.measured.seconds() * 1e6);
+            let _ = match (&miss.predicted, miss.relative_error()) {
                 (Ok(cost), Some(part)) => writeln!(
                     text,
                     "  {size:>8} {measured:>12.3} {:>12.3} {:>+6.1} %{}",
                     cost.seconds * 1e6,
                     part * 100.0,
-                    if miss.is_good() { "" } else { "  too far" }
+                    if miss.is_within_tolerance() { "" } else { "  too far" }
                 ),
                 (Err(why), _) => writeln!(text, "  {size:>8} {measured:>12.3}   not predicted: {why}"),
                 (Ok(_), None) => Ok(()),
@@ -372,13 +379,13 @@ fn check(args: &PlanArgs, chosen: &[&Series]) -> Result<String, Failure> {
         text,
         "{predicted} of {} sizes are predicted, the others refused; {good} of these predictions ({part:.0} %) are within {:.0} %",
         all.len(),
-        MISS_MOST * 100.0
+        MISS_MAX * 100.0
     );
     Ok(text)
 }
 
 /// `2,900,000`.
-fn thousands(value: f64) -> String {
+fn format_thousands(value: f64) -> String {
     let digits = format!("{value:.0}");
     let mut out = String::new();
     for (at, digit) in digits.char_indices() {
@@ -396,11 +403,20 @@ mod tests {
 
     #[test]
     fn rates_are_decimal() {
-        assert_eq!((decimal("100G"), decimal("2.9M"), decimal("700k")), (Ok(100e9), Ok(2.9e6), Ok(700e3)));
-        assert!(
-            decimal("0").is_err() && decimal("-1M").is_err() && decimal("x").is_err() && decimal("").is_err()
+        assert_eq!(
+            (parse_decimal("100G"), parse_decimal("2.9M"), parse_decimal("700k")),
+            (Ok(100e9), Ok(2.9e6), Ok(700e3))
         );
-        assert_eq!((thousands(2_900_000.0), thousands(999.4)), ("2,900,000".to_owned(), "999".to_owned()));
-        assert!(part("0").is_err() && part("101%").is_err());
+        assert!(
+            parse_decimal("0").is_err()
+                && parse_decimal("-1M").is_err()
+                && parse_decimal("x").is_err()
+                && parse_decimal("").is_err()
+        );
+        assert_eq!(
+            (format_thousands(2_900_000.0), format_thousands(999.4)),
+            ("2,900,000".to_owned(), "999".to_owned())
+        );
+        assert!(parse_fraction("0").is_err() && parse_fraction("101%").is_err());
     }
 }

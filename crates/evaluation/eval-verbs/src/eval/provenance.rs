@@ -8,11 +8,11 @@ pub(super) fn build_facts() -> Vec<(String, String)> {
     let told = told.into_iter().filter_map(|(name, value)| Some((name, value?.trim())));
     let told =
         told.filter(|(_, value)| !value.is_empty()).map(|(name, value)| (name.to_owned(), value.to_owned()));
-    std::iter::once(("build".to_owned(), build())).chain(told).collect()
+    std::iter::once(("build".to_owned(), build_options())).chain(told).collect()
 }
 
 /// What the compiler was told, as far as the program itself knows.
-fn build() -> String {
+fn build_options() -> String {
     let kind = if cfg!(debug_assertions) { "debug" } else { "release" };
     let mut features = Vec::new();
     for (name, is_on) in [

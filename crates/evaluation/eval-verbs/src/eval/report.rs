@@ -4,15 +4,15 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use eval::record::Record;
-use eval::report::{csv, html, markdown};
+use eval::report::{render_csv, render_html, render_markdown};
 
-use super::records::read;
+use super::records::read_record;
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// Forms of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Format {
+pub enum ReportFormat {
     /// One page with charts and tables that needs nothing else
     #[default]
     Html,
@@ -40,19 +40,19 @@ pub struct ReportArgs {
     run: PathBuf,
     /// The format
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: ReportFormat,
     /// The output [default: html: report.html beside the record; others: standard output]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
 
 /// A record in a form.
-fn text(record: &Record, format: Format) -> Result<String, Failure> {
+fn render_record(record: &Record, format: ReportFormat) -> Result<String, Failure> {
     Ok(match format {
-        Format::Html => html(record),
-        Format::Markdown => markdown(record),
-        Format::Csv => csv(record),
-        Format::Json => {
+        ReportFormat::Html => render_html(record),
+        ReportFormat::Markdown => render_markdown(record),
+        ReportFormat::Csv => render_csv(record),
+        ReportFormat::Json => {
             let text = serde_json::to_string_pretty(record)
                 .map_err(|why| Failure::failed(format!("the record cannot be written: {why}")))?;
             text + "\n"
@@ -61,24 +61,24 @@ fn text(record: &Record, format: Format) -> Result<String, Failure> {
 }
 
 /// Writes or prints it.
-pub fn report(args: &ReportArgs) -> Result<Exit, Failure> {
-    let record = read(&args.run)?;
-    let text = text(&record, args.format)?;
+pub fn write_report(args: &ReportArgs) -> Result<Exit, Failure> {
+    let record = read_record(&args.run)?;
+    let text = render_record(&record, args.format)?;
     let beside = || {
         let directory = if args.run.is_dir() { Some(args.run.as_path()) } else { args.run.parent() };
         directory.unwrap_or(Path::new(".")).join("report.html")
     };
     let out = match (&args.out, args.format) {
         (Some(path), _) => Some(path.clone()),
-        (None, Format::Html) => Some(beside()),
+        (None, ReportFormat::Html) => Some(beside()),
         (None, _) => None,
     };
     match out {
-        None => say(&text)?,
+        None => print(&text)?,
         Some(path) => {
             std::fs::write(&path, text)
                 .map_err(|why| Failure::failed(format!("{}: {why}", path.display())))?;
-            say(&format!("{}\n", path.display()))?;
+            print(&format!("{}\n", path.display()))?;
         }
     }
     Ok(Exit::Success)

@@ -12,18 +12,18 @@ use std::time::Duration;
 
 use clap::Args;
 use eval::preset::{
-    BARE, BARE_POLLING, ExperimentKind, HostCapacity, NoNamespaces, Pairing, Preset, Scale, Timing, Wire,
-    plan,
+    BARE_POLLING_SYSTEM, BARE_SYSTEM, ExperimentKind, HostCapacity, NetworkNamespaceError, Preset, Scale,
+    StepTiming, SystemPairing, Wire, fit_plan,
 };
 use eval::record::Record;
-use lab::place::Machine;
-use lab::{Cores, Machines, Place, ProgressDisplay, Runner, Scratch};
+use lab::place::SshMachine;
+use lab::{CommandLocation, CoreAssignment, ProgressDisplay, RemoteMachines, RunDirectory, Runner};
 
-use super::frozen::{PLAN, Plans};
-use super::list::find;
+use super::frozen::{FrozenPlans, PLAN_FILE};
+use super::list::find_preset;
 use super::{provenance, records, signals};
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// `eval run`
 #[derive(Debug, Args)]
@@ -41,7 +41,7 @@ pub struct RunArgs {
     pub preset: String,
     /// How much of the paper's own size: auto (what fits the machine and --time), smallest (whether it works at
     /// all), or a part of 1
-    #[arg(long, value_name = "auto|smallest|PART", default_value = "auto", value_parser = scale)]
+    #[arg(long, value_name = "auto|smallest|PART", default_value = "auto", value_parser = parse_scale)]
     pub scale: Scale,
     /// Targets, separated by commas; those of the preset if none is named
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -63,7 +63,7 @@ pub struct RunArgs {
         "target_cores", "initiator_cores"])]
     pub plan: Option<PathBuf>,
     /// Links between the ends, instead of the preset's: loopback, 1500, 9000 (virtual links of that MTU)
-    #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = wire)]
+    #[arg(long, value_name = "LINK", value_delimiter = ',', value_parser = parse_wire)]
     pub wire: Vec<Wire>,
     /// Processors of the target, as 0,1; default: half of the machine's
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -91,7 +91,7 @@ pub struct RunArgs {
     pub json: bool,
 }
 
-fn wire(text: &str) -> Result<Wire, Failure> {
+fn parse_wire(text: &str) -> Result<Wire, Failure> {
     match (text, text.parse()) {
         ("loopback", _) => Ok(Wire::Loopback),
         (_, Ok(mtu)) if (576..=65_535).contains(&mtu) => Ok(Wire::Veth { mtu }),
@@ -99,7 +99,7 @@ fn wire(text: &str) -> Result<Wire, Failure> {
     }
 }
 
-fn scale(text: &str) -> Result<Scale, Failure> {
+fn parse_scale(text: &str) -> Result<Scale, Failure> {
     if text == "auto" {
         return Ok(Scale::Auto);
     }
@@ -113,31 +113,31 @@ fn scale(text: &str) -> Result<Scale, Failure> {
 }
 
 /// Runs it.
-pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
-    let preset = find(&args.preset)?;
+pub fn run_preset(args: &RunArgs) -> Result<Exit, Failure> {
+    let preset = find_preset(&args.preset)?;
     refuse_passwords(&args.url)?;
-    refuse_a_password_for_ssh(&args.ssh)?;
-    let plans = Plans::read(args.plan.as_deref(), preset)?;
+    refuse_ssh_password(&args.ssh)?;
+    let plans = FrozenPlans::read_given(args.plan.as_deref(), preset)?;
     if let Some(dir) = &args.out
         && !args.force
     {
-        records::refuse_taken(dir)?;
+        records::refuse_existing_record(dir)?;
     }
-    let ended = signals::obey()?;
-    for what in lab::remains::remove() {
+    let ended = signals::install_handlers()?;
+    for what in lab::leftovers::remove_leftovers() {
         let _ = writeln!(io::stderr(), "removed what a killed evaluation left: {what}");
     }
     let binary = std::env::current_exe()
         .map_err(|why| Failure::failed(format!("cannot find this program's executable: {why}")))?;
-    let targets = lab::target::all(&binary, &args.url);
-    let initiators = lab::initiator::all(&binary);
+    let targets = lab::target::all_targets(&binary, &args.url);
+    let initiators = lab::initiator::all_initiators(&binary);
     let mut room = lab::probe_host_capacity(&targets, &initiators, Duration::from_secs(args.time));
     room.wires.clone_from(&args.wire);
     let (dir, made) = match &args.out {
         Some(dir) => (dir.clone(), fs::create_dir_all(dir)),
         // Under a name that can be foretold: what is there already is another run's, or another user's.
         None => {
-            let dir = lab::directory(Path::new("."), preset.id);
+            let dir = lab::result_directory(Path::new("."), preset.id);
             (dir.clone(), fs::create_dir(dir))
         }
     };
@@ -146,7 +146,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     })?;
     let logs = dir.join("logs");
     fs::create_dir_all(&logs).map_err(|why| Failure::failed(format!("{}: {why}", logs.display())))?;
-    let machines = machines(args, &binary)?;
+    let machines = prepare_machines(args, &binary)?;
     let mut live: Box<dyn ProgressDisplay> = match io::stderr().is_terminal() {
         true => Box::new(lab::TerminalProgress::default()),
         false => Box::new(lab::LineProgress),
@@ -154,32 +154,32 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
     let mut runner = Runner {
         targets: &targets,
         initiators: &initiators,
-        cores: plans.cores().unwrap_or_else(|| cores(args, room.cores, machines.machines.is_some())),
+        cores: plans.cores().unwrap_or_else(|| choose_cores(args, room.cores, machines.machines.is_some())),
         machines: machines.machines.clone(),
         dir: logs,
         live: live.as_mut(),
     };
-    let record = experiment(args, preset, &room, &plans, &mut runner);
-    let plan = plans.text(&runner.cores);
+    let record = run_experiment(args, preset, &room, &plans, &mut runner);
+    let plan = plans.plan_text(&runner.cores);
     // Machines are left before anybody is told.
     drop(machines);
-    let exit = ended.exit();
+    let exit = ended.exit_status();
     let mut record = record.map_err(|why| Failure::new(exit.unwrap_or(Exit::Failure), why))?;
-    record.commands.insert(0, command(std::env::args_os()));
-    record.notes.extend(more(&targets, &initiators));
+    record.commands.insert(0, command_line(std::env::args_os()));
+    record.notes.extend(possible_additions(&targets, &initiators));
     if let Some(machine) = record.environment.first_mut() {
         machine.facts.extend(provenance::build_facts());
     }
     // What cannot be written is shown all the same: it took its time.
-    let kept = plan.map_or(Ok(()), |text| text.and_then(|text| put(&dir, PLAN, text)));
-    let written = write(&dir, &record).and(kept);
+    let kept = plan.map_or(Ok(()), |text| text.and_then(|text| write_text_file(&dir, PLAN_FILE, text)));
+    let written = write_results(&dir, &record).and(kept);
     if args.json {
         let text = serde_json::to_string_pretty(&record).unwrap_or_default();
-        say(&format!("{text}\n"))?;
+        print(&format!("{text}\n"))?;
     } else {
-        say(&eval::report::markdown(&record))?;
+        print(&eval::report::render_markdown(&record))?;
         if written.is_ok() {
-            say(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
+            print(&format!("\nReport: {}\n", dir.join("report.html").display()))?;
         }
     }
     written?;
@@ -188,7 +188,7 @@ pub fn run(args: &RunArgs) -> Result<Exit, Failure> {
 
 /// What was typed, as a shell takes it. It holds no secret: URLs with one are refused, and of what stands for ssh
 /// only the program is told.
-fn command(words: impl Iterator<Item = OsString>) -> String {
+fn command_line(words: impl Iterator<Item = OsString>) -> String {
     let program = |text: &str| {
         let mut words = text.split_ascii_whitespace();
         let program = words.next().unwrap_or_default().to_owned();
@@ -203,13 +203,13 @@ fn command(words: impl Iterator<Item = OsString>) -> String {
             None => word.clone(),
         };
         is_ssh = !is_ssh && word == "--ssh";
-        lab::place::quoted(&told)
+        lab::place::shell_quoted(&told)
     });
     told.collect::<Vec<_>>().join(" ")
 }
 
 /// It would stand in the arguments of a process for as long as the run takes.
-fn refuse_a_password_for_ssh(ssh: &str) -> Result<(), Failure> {
+fn refuse_ssh_password(ssh: &str) -> Result<(), Failure> {
     let mut words = ssh.split_ascii_whitespace();
     let is_sshpass = words.any(|word| word.rsplit('/').next() == Some("sshpass"));
     // Its own options end at the program that it starts.
@@ -238,14 +238,14 @@ fn refuse_passwords(urls: &[String]) -> Result<(), Failure> {
 }
 
 /// Whichever runner the preset needs.
-fn experiment(
+fn run_experiment(
     args: &RunArgs,
     preset: &'static Preset,
     room: &HostCapacity,
-    plans: &Plans,
+    plans: &FrozenPlans,
     runner: &mut Runner<'_>,
 ) -> Result<Record, lab::Failure> {
-    let (targets, initiators) = systems(args, preset, room);
+    let (targets, initiators) = chosen_systems(args, preset, room);
     let is_elsewhere = runner.machines.is_some();
     if !args.wire.is_empty() && (is_elsewhere || preset.kind != ExperimentKind::Block) {
         return Err(lab::Failure::new("--wire is for loads on volumes between ends on this machine"));
@@ -258,20 +258,20 @@ fn experiment(
         return Err(lab::Failure::new("--plan is for loads on volumes"));
     }
     // Other machines have the network that is there, and no other is made for them.
-    let theirs = HostCapacity { namespaces: Err(NoNamespaces::OtherMachines), ..room.clone() };
+    let theirs = HostCapacity { namespaces: Err(NetworkNamespaceError::OtherMachines), ..room.clone() };
     let mut room = if is_elsewhere { theirs } else { room.clone() };
     // Of volumes that something else serves nobody knows where a responder would be beside them.
     if targets.iter().any(|name| name == "url") && args.target_host.is_none() {
-        room.targets.retain(|name| name != BARE);
+        room.targets.retain(|name| name != BARE_SYSTEM);
     }
     let room = &room;
     match preset.kind {
         ExperimentKind::Block => {
-            let plan_of = |timing: &Timing| {
+            let plan_of = |timing: &StepTiming| {
                 let room = HostCapacity { timing: timing.clone(), ..room.clone() };
-                plans.given(|| plan(preset, &room, args.scale, &targets, &initiators))
+                plans.given_or_make(|| fit_plan(preset, &room, args.scale, &targets, &initiators))
             };
-            runner.run(&plan_of)
+            runner.run_plan(&plan_of)
         }
         ExperimentKind::MixedTraffic => {
             let mixed =
@@ -280,24 +280,24 @@ fn experiment(
             runner.run_mixed_traffic(preset, &mixed, time)
         }
         ExperimentKind::Oltp { .. } => {
-            lab::oltp::run(runner, preset, room, args.scale, &targets, &initiators)
+            lab::oltp::run_oltp(runner, preset, room, args.scale, &targets, &initiators)
         }
-        ExperimentKind::Machine => lab::guest::run(runner, preset, room, args.scale, &targets),
+        ExperimentKind::Machine => lab::guest::run_guests(runner, preset, room, args.scale, &targets),
     }
 }
 
 /// The systems that were named; else ours, and for three set-ups the first software target and initiator
 /// that are here.
-fn systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>, Vec<String>) {
+fn chosen_systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>, Vec<String>) {
     let ours = || vec!["blockwire".to_owned()];
     let chosen = |named: &[String], there: &[String]| match (named.is_empty(), preset.pairing) {
         (false, _) => named.to_vec(),
         // The ceiling is beside all set-ups, and is none.
-        (true, Pairing::ThreeSetUps) => {
-            let is_bare = |name: &&String| [BARE, BARE_POLLING].contains(&name.as_str());
+        (true, SystemPairing::ThreeSetUps) => {
+            let is_bare = |name: &&String| [BARE_SYSTEM, BARE_POLLING_SYSTEM].contains(&name.as_str());
             there.iter().filter(|name| !is_bare(name)).cloned().collect()
         }
-        (true, Pairing::All) => ours(),
+        (true, SystemPairing::All) => ours(),
     };
     let mut targets = chosen(&args.target, &room.targets);
     if args.target.is_empty() && !args.url.is_empty() {
@@ -309,31 +309,32 @@ fn systems(args: &RunArgs, preset: &Preset, room: &HostCapacity) -> (Vec<String>
 /// Other machines, with this program on them until they are left.
 #[derive(Default)]
 struct PreparedMachines {
-    machines: Option<Machines>,
+    machines: Option<RemoteMachines>,
     /// Where the sockets of their connections lie.
-    _scratch: Option<Arc<Scratch>>,
+    _scratch: Option<Arc<RunDirectory>>,
 }
 
 impl Drop for PreparedMachines {
     fn drop(&mut self) {
         let Some(machines) = &self.machines else { return };
-        machines.target.iter().chain(&machines.initiators).for_each(Place::leave);
+        machines.target.iter().chain(&machines.initiators).for_each(CommandLocation::remove_installed);
     }
 }
 
-fn machines(args: &RunArgs, binary: &Path) -> Result<PreparedMachines, Failure> {
+fn prepare_machines(args: &RunArgs, binary: &Path) -> Result<PreparedMachines, Failure> {
     let Some(address) = &args.target_address else { return Ok(PreparedMachines::default()) };
     let ssh: Vec<String> = args.ssh.split_ascii_whitespace().map(str::to_owned).collect();
     if ssh.is_empty() {
         return Err(Failure::usage("--ssh: a command is expected, for example \"ssh -F FILE\""));
     }
-    let scratch = Scratch::current().map_err(Failure::failed)?;
+    let scratch = RunDirectory::current().map_err(Failure::failed)?;
     let mut prepared = PreparedMachines { machines: None, _scratch: Some(Arc::clone(&scratch)) };
-    let machines = prepared.machines.insert(Machines { address: address.clone(), ..Machines::default() });
-    let settle = |name: &String| -> Result<Place, Failure> {
+    let machines =
+        prepared.machines.insert(RemoteMachines { address: address.clone(), ..RemoteMachines::default() });
+    let settle = |name: &String| -> Result<CommandLocation, Failure> {
         let failed = |why: lab::Failure| Failure::failed(format!("{name}: {why}"));
-        let mut place = Place::Ssh(Machine::new(ssh.clone(), name, &scratch.socket("ssh")));
-        place.settle(binary).map_err(failed)?;
+        let mut place = CommandLocation::Ssh(SshMachine::new(ssh.clone(), name, &scratch.socket_path("ssh")));
+        place.install_binary(binary).map_err(failed)?;
         Ok(place)
     };
     if let Some(name) = &args.target_host {
@@ -344,14 +345,14 @@ fn machines(args: &RunArgs, binary: &Path) -> Result<PreparedMachines, Failure> 
         machines.initiators.push(place);
     }
     if machines.initiators.is_empty() {
-        machines.initiators.push(Place::Here);
+        machines.initiators.push(CommandLocation::Here);
     }
     Ok(prepared)
 }
 
 /// Other machines have their processors for themselves.
-fn cores(args: &RunArgs, all: usize, is_elsewhere: bool) -> Cores {
-    let mut cores = if is_elsewhere { Cores::default() } else { Cores::halves(all) };
+fn choose_cores(args: &RunArgs, all: usize, is_elsewhere: bool) -> CoreAssignment {
+    let mut cores = if is_elsewhere { CoreAssignment::default() } else { CoreAssignment::split_in_half(all) };
     if !args.target_cores.is_empty() {
         cores.target.clone_from(&args.target_cores);
     }
@@ -362,30 +363,33 @@ fn cores(args: &RunArgs, all: usize, is_elsewhere: bool) -> Cores {
 }
 
 /// What more could be done if it were installed.
-fn more(targets: &[Box<dyn lab::Target>], initiators: &[Box<dyn lab::Initiator>]) -> Vec<String> {
+fn possible_additions(
+    targets: &[Box<dyn lab::Target>],
+    initiators: &[Box<dyn lab::Initiator>],
+) -> Vec<String> {
     let line = |role: &str, name: &str, missing: Option<String>| {
         missing.map(|what| format!("not installed: {role} {name}: {what}"))
     };
-    let here = Place::Here;
+    let here = CommandLocation::Here;
     let targets = targets.iter().filter_map(|it| line("target", it.name(), it.missing(&here)));
     let initiators = initiators.iter().filter_map(|it| line("initiator", it.name(), it.missing(&here)));
     targets.chain(initiators).collect()
 }
 
-fn put(dir: &Path, name: &str, text: String) -> Result<(), Failure> {
+fn write_text_file(dir: &Path, name: &str, text: String) -> Result<(), Failure> {
     let path = dir.join(name);
     fs::write(&path, text).map_err(|why| Failure::failed(format!("{}: {why}", path.display())))
 }
 
 /// The record, and reports made of it: the record first, of which they can be made again, and each whether or not
 /// another can be written.
-fn write(dir: &Path, record: &Record) -> Result<(), Failure> {
-    let put = |name: &str, text: String| put(dir, name, text);
+fn write_results(dir: &Path, record: &Record) -> Result<(), Failure> {
+    let put = |name: &str, text: String| write_text_file(dir, name, text);
     let all = [
-        record.to_text().map_err(Failure::failed).and_then(|text| put(records::RECORD, text)),
-        put("report.html", eval::report::html(record)),
-        put("report.md", eval::report::markdown(record)),
-        put("report.csv", eval::report::csv(record)),
+        record.to_text().map_err(Failure::failed).and_then(|text| put(records::RECORD_FILE, text)),
+        put("report.html", eval::report::render_html(record)),
+        put("report.md", eval::report::render_markdown(record)),
+        put("report.csv", eval::report::render_csv(record)),
     ];
     all.into_iter().collect()
 }
@@ -397,15 +401,18 @@ mod tests {
     #[test]
     fn a_command_is_written_as_a_shell_takes_it() {
         let words = ["blockwire", "eval", "run", "--ssh", "ssh -F file", "--out", "it's"].map(OsString::from);
-        assert_eq!(command(words.into_iter()), r"blockwire eval run --ssh 'ssh ...' --out 'it'\''s'");
+        assert_eq!(command_line(words.into_iter()), r"blockwire eval run --ssh 'ssh ...' --out 'it'\''s'");
         // It ended the program when all was measured and nothing written.
         let strange = std::os::unix::ffi::OsStringExt::from_vec(vec![b'/', 0xff]);
-        assert!(command([strange].into_iter()).starts_with("'/"), "no name of a directory is in the way");
+        assert!(
+            command_line([strange].into_iter()).starts_with("'/"),
+            "no name of a directory is in the way"
+        );
     }
 
     #[test]
     fn a_password_for_ssh_is_never_written_down() {
-        let told = |words: &[&str]| command(words.iter().map(OsString::from));
+        let told = |words: &[&str]| command_line(words.iter().map(OsString::from));
         for words in [
             &["eval", "run", "--ssh", "sshpass -p secret ssh", "--target-host", "a"][..],
             &["eval", "run", "--ssh=env SSHPASS=secret sshpass -e ssh", "--target-host", "a"],
@@ -417,20 +424,20 @@ mod tests {
         }
         assert_eq!(told(&["--ssh", "ssh"]), "--ssh ssh");
         for wrong in ["sshpass -p secret ssh", "/usr/bin/sshpass -v -psecret ssh", "nice sshpass -p x ssh"] {
-            assert!(refuse_a_password_for_ssh(wrong).is_err(), "{wrong}");
+            assert!(refuse_ssh_password(wrong).is_err(), "{wrong}");
         }
         for right in ["ssh -p 22", "sshpass -f file ssh -p 22", "sshpass -e ssh", ""] {
-            assert!(refuse_a_password_for_ssh(right).is_ok(), "{right}");
+            assert!(refuse_ssh_password(right).is_ok(), "{right}");
         }
     }
 
     #[test]
     fn the_record_of_another_run_is_never_written_over() {
         let dir = tempfile::tempdir().unwrap();
-        records::refuse_taken(dir.path()).unwrap();
-        records::refuse_taken(&dir.path().join("not there")).unwrap();
+        records::refuse_existing_record(dir.path()).unwrap();
+        records::refuse_existing_record(&dir.path().join("not there")).unwrap();
         std::fs::write(dir.path().join("record.json"), "hours").unwrap();
-        let why = records::refuse_taken(dir.path()).unwrap_err().to_string();
+        let why = records::refuse_existing_record(dir.path()).unwrap_err().to_string();
         assert!(why.contains("record.json") && why.contains("--force"), "{why}");
     }
 
@@ -439,8 +446,8 @@ mod tests {
     fn a_report_that_cannot_be_written_never_costs_the_record() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("report.html")).unwrap();
-        let record = Record { schema: eval::record::SCHEMA, ..Record::default() };
-        let why = write(dir.path(), &record).unwrap_err();
+        let record = Record { schema: eval::record::RECORD_SCHEMA_VERSION, ..Record::default() };
+        let why = write_results(dir.path(), &record).unwrap_err();
         assert!(why.to_string().contains("report.html"), "{why}");
         assert!(
             ["record.json", "report.md", "report.csv"].iter().all(|name| dir.path().join(name).is_file())
@@ -449,16 +456,19 @@ mod tests {
 
     #[test]
     fn a_link_is_loopback_or_an_mtu() {
-        assert_eq!((wire("loopback"), wire("9000")), (Ok(Wire::Loopback), Ok(Wire::Veth { mtu: 9000 })));
-        assert!(wire("0").is_err() && wire("70000").is_err() && wire("eth0").is_err());
+        assert_eq!(
+            (parse_wire("loopback"), parse_wire("9000")),
+            (Ok(Wire::Loopback), Ok(Wire::Veth { mtu: 9000 }))
+        );
+        assert!(parse_wire("0").is_err() && parse_wire("70000").is_err() && parse_wire("eth0").is_err());
     }
 
     #[test]
     fn a_scale_is_auto_or_a_part() {
-        assert_eq!(scale("auto"), Ok(Scale::Auto));
-        assert_eq!(scale("0.1"), Ok(Scale::Part(0.1)));
+        assert_eq!(parse_scale("auto"), Ok(Scale::Auto));
+        assert_eq!(parse_scale("0.1"), Ok(Scale::Part(0.1)));
         for wrong in ["0", "1.5", "-1", "much", "NaN"] {
-            assert!(scale(wrong).is_err(), "{wrong}");
+            assert!(parse_scale(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -16,11 +16,11 @@ use process::exit::{Exit, Failure};
 
 /// The signal that came first, if any.
 #[derive(Clone, Debug, Default)]
-pub struct Ended(Arc<AtomicI32>);
+pub struct ReceivedSignal(Arc<AtomicI32>);
 
-impl Ended {
+impl ReceivedSignal {
     /// What the process exits with because of it.
-    pub fn exit(&self) -> Option<Exit> {
+    pub fn exit_status(&self) -> Option<Exit> {
         match self.0.load(Ordering::Relaxed) {
             SIGHUP => Some(Exit::HungUp),
             SIGINT => Some(Exit::Interrupted),
@@ -34,19 +34,19 @@ impl Ended {
 ///
 /// # Errors
 /// If the system does not let it.
-pub fn obey() -> Result<Ended, Failure> {
+pub fn install_handlers() -> Result<ReceivedSignal, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot watch signals: {why}"));
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let heard = [SIGTERM, SIGINT, SIGHUP].into_iter().filter(|signal| !is_ignored(&status, *signal));
     let mut signals = Signals::new(heard).map_err(failed)?;
-    let ended = Ended::default();
+    let ended = ReceivedSignal::default();
     let told = ended.clone();
     let watch = move || {
         for signal in signals.forever() {
             if told.0.swap(signal, Ordering::Relaxed) != 0 {
                 std::process::exit(128 + signal);
             }
-            lab::ending::end();
+            lab::end_request::request_end();
         }
     };
     thread::Builder::new().name("signals".to_owned()).spawn(watch).map_err(failed)?;
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn exit_codes_are_those_of_shells() {
-        let ended = Ended::default();
-        assert_eq!(ended.exit(), None);
+        let ended = ReceivedSignal::default();
+        assert_eq!(ended.exit_status(), None);
         for signal in [SIGHUP, SIGINT, SIGTERM] {
             ended.0.store(signal, Ordering::Relaxed);
-            assert_eq!(ended.exit().map(|exit| exit as i32), Some(128 + signal));
+            assert_eq!(ended.exit_status().map(|exit| exit as i32), Some(128 + signal));
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use clap::Args;
 
 use process::exit::{Exit, Failure};
-use process::stdout::say;
+use process::stdout::print;
 
 /// `eval stream`
 #[derive(Debug, Args)]
@@ -29,15 +29,15 @@ pub struct StreamArgs {
 }
 
 /// Receives, or sends.
-pub fn stream(args: &StreamArgs) -> Result<Exit, Failure> {
+pub fn run_stream(args: &StreamArgs) -> Result<Exit, Failure> {
     if let Some(address) = args.listen {
-        lab::stream::receive(address).map_err(|why| Failure::failed(format!("{address}: {why}")))?;
+        lab::stream::receive_streams(address).map_err(|why| Failure::failed(format!("{address}: {why}")))?;
     }
     if let Some(address) = args.to {
         let (ramp, runtime) = (Duration::from_millis(args.ramp_ms), Duration::from_millis(args.runtime_ms));
-        let sent = lab::stream::send(address, ramp, runtime, |line| eprintln!("{line}"))
+        let sent = lab::stream::send_streams(address, ramp, runtime, |line| eprintln!("{line}"))
             .map_err(|why| Failure::failed(format!("{address}: {why}; is `eval stream --listen` there?")))?;
-        say(&format!("{}\n", serde_json::json!({ "seconds": sent.seconds, "bytes": sent.bytes })))?;
+        print(&format!("{}\n", serde_json::json!({ "seconds": sent.seconds, "bytes": sent.bytes })))?;
     }
     Ok(Exit::Success)
 }

@@ -2,13 +2,13 @@
 //!
 //! Invariant: points of a series differ in their size only, or in the requested rate.
 
-use super::Cost;
-use crate::interrupts::{InterruptTime, interrupt_seconds};
-use crate::record::{End, EndUsage, Point, Record, Run};
+use super::IoCost;
+use crate::interrupts::{InterruptAccounting, interrupt_seconds};
+use crate::record::{EndKind, EndUsage, Point, Record, Run};
 
 /// Costs of one load over sizes, on one pair of systems.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Series {
+pub struct CostSeries {
     /// The pair of systems.
     pub system: String,
     /// The target's name.
@@ -26,9 +26,9 @@ pub struct Series {
     /// MTU.
     pub mtu: u32,
     /// What an I/O costs the target; empty where it could not be looked at.
-    pub target_costs: Vec<Cost>,
+    pub target_costs: Vec<IoCost>,
     /// What it costs the initiator.
-    pub initiator_costs: Vec<Cost>,
+    pub initiator_costs: Vec<IoCost>,
     /// Sizes that were measured, in bytes.
     pub sizes: Vec<u64>,
     /// Bytes and median IOPS of each size that one connection alone carried.
@@ -40,19 +40,19 @@ pub struct Series {
 }
 
 /// Data of a write in an NVMe/TCP command's capsule, unless it is configured otherwise.
-pub(super) const IN_CAPSULE: f64 = 8192.0;
+pub(super) const IN_CAPSULE_BYTES_DEFAULT: f64 = 8192.0;
 
 /// Bytes of a write that ride with its command, and whether the record tells; the target asks for those of larger ones.
 /// NVMe/TCP: what a capsule holds; iSCSI: the first burst, of others than named as RFC 7143 has it unless it is negotiated.
-fn rides(record: &Record, point: &Point) -> (f64, bool) {
+fn immediate_bytes(record: &Record, point: &Point) -> (f64, bool) {
     let (target, protocol) = (point.target.as_str(), point.protocol.as_str());
     let name = if protocol == "nvme-tcp" { "in-capsule data" } else { "first burst" };
-    let fact = || fact(record, &format!("target {target} {name}")).and_then(bytes);
-    if let Some(bytes) = negotiated(record, point).or_else(fact) {
+    let fact = || record_fact(record, &format!("target {target} {name}")).and_then(parse_bytes);
+    if let Some(bytes) = negotiated_immediate_bytes(record, point).or_else(fact) {
         return (bytes, true);
     }
     let bytes = match (protocol, target) {
-        ("nvme-tcp", _) => IN_CAPSULE,
+        ("nvme-tcp", _) => IN_CAPSULE_BYTES_DEFAULT,
         (_, "blockwire") => 16_384.0,
         (_, "spdk-iscsi") => 8192.0,
         _ => 65_536.0,
@@ -62,18 +62,18 @@ fn rides(record: &Record, point: &Point) -> (f64, bool) {
 
 /// The same, as it was negotiated. What a capsule holds is the target's to say, to whatever initiator; a first burst is
 /// agreed on with each one, and so is whether anything is sent unasked.
-fn negotiated(record: &Record, point: &Point) -> Option<f64> {
+fn negotiated_immediate_bytes(record: &Record, point: &Point) -> Option<f64> {
     if point.protocol == "nvme-tcp" {
         let is_like = |other: &&Point| (&other.target, &other.protocol) == (&point.target, &point.protocol);
         let others = record.points.iter().filter(is_like);
         let told =
             point.negotiated("IOCCSZ").or_else(|| others.filter_map(|one| one.negotiated("IOCCSZ")).next());
         // A controller may take nothing in capsules: then every write is asked for.
-        return told.and_then(whole_bytes);
+        return told.and_then(leading_number);
     }
     let is = |name: &str, word: &str| point.negotiated(name) == Some(word);
-    let first = point.negotiated("FirstBurstLength").and_then(whole_bytes)?;
-    let segment = point.negotiated("MaxRecvDataSegmentLength (target)").and_then(whole_bytes);
+    let first = point.negotiated("FirstBurstLength").and_then(leading_number)?;
+    let segment = point.negotiated("MaxRecvDataSegmentLength (target)").and_then(leading_number);
     match (is("InitialR2T", "Yes"), is("ImmediateData", "No")) {
         (true, true) => Some(0.0),
         // Only what is in the command's own PDU comes unasked.
@@ -83,17 +83,17 @@ fn negotiated(record: &Record, point: &Point) -> Option<f64> {
 }
 
 /// `8192 bytes of data`: what its first number says, 0 included.
-fn whole_bytes(text: &str) -> Option<f64> {
+fn leading_number(text: &str) -> Option<f64> {
     text.split_ascii_whitespace().next()?.parse::<u64>().ok().map(|bytes| bytes as f64)
 }
 
-fn fact<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
+fn record_fact<'a>(record: &'a Record, name: &str) -> Option<&'a str> {
     let facts = record.environment.iter().flat_map(|machine| &machine.facts);
     facts.filter(|(known, _)| known == name).map(|(_, value)| value.as_str()).next()
 }
 
 /// `8192`, `32 MiB`, `512K`, `24684092 kB`: bytes, units being those of 1024.
-fn bytes(text: &str) -> Option<f64> {
+fn parse_bytes(text: &str) -> Option<f64> {
     let text = text.trim();
     let end = text.find(|one: char| !one.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at_checked(end)?;
@@ -108,44 +108,45 @@ fn bytes(text: &str) -> Option<f64> {
 }
 
 /// What tells a pair of systems from others: of a load at a rate not the label that names the rate.
-fn system(point: &Point) -> String {
+fn system_key(point: &Point) -> String {
     if point.is_closed {
-        return point.system();
+        return point.system_name();
     }
-    Point { labels: Vec::new(), ..point.clone() }.system()
+    Point { labels: Vec::new(), ..point.clone() }.system_name()
 }
 
-impl Series {
-    fn is_of(&self, point: &Point) -> bool {
+impl CostSeries {
+    fn matches_point(&self, point: &Point) -> bool {
         (&self.system, &self.rw, self.depth, self.connections, self.mtu)
-            == (&system(point), &point.rw, point.depth, point.connections, point.mtu)
+            == (&system_key(point), &point.rw, point.depth, point.connections, point.mtu)
     }
 
     /// I/Os per second that one connection alone carried, of a size at most twice or half as large; `None`: none was
     /// measured alone.
-    pub fn per_connection(&self, bytes: u64) -> Option<f64> {
+    pub fn iops_per_connection(&self, bytes: u64) -> Option<f64> {
         let far = |size: u64| (size as f64 / bytes.max(1) as f64).ln().abs();
         let near = self.alone.iter().filter(|(size, _)| far(*size) <= std::f64::consts::LN_2 * 1.001);
         near.min_by(|a, b| far(a.0).total_cmp(&far(b.0)).then(b.1.total_cmp(&a.1))).map(|(_, iops)| *iops)
     }
 
     /// An I/O of so many bytes of this load, of which no cost is known.
-    pub fn wanted(&self, bytes: f64) -> Cost {
-        let is_asked = Cost::is_asked(&self.rw, bytes, self.rides.0);
-        Cost { bytes, in_flight: bytes * f64::from(self.depth), is_asked, ..Cost::default() }
+    pub fn uncosted_io(&self, bytes: f64) -> IoCost {
+        let is_asked = IoCost::needs_r2t(&self.rw, bytes, self.rides.0);
+        IoCost { bytes, in_flight: bytes * f64::from(self.depth), is_asked, ..IoCost::default() }
     }
 }
 
 /// All series of a record that have a cost on either side, in its order.
-pub fn series(record: &Record) -> Vec<Series> {
+pub fn cost_series(record: &Record) -> Vec<CostSeries> {
     // One that says nothing of machines is of one.
-    let is_one_machine = record.environment.is_empty() || record.is_one_machine();
-    let [at_target, at_initiator] = [End::Target, End::Initiator].map(|end| InterruptTime::of(record, end));
-    let mut all: Vec<Series> = Vec::new();
+    let is_one_machine = record.environment.is_empty() || record.is_single_machine();
+    let [at_target, at_initiator] =
+        [EndKind::Target, EndKind::Initiator].map(|end| InterruptAccounting::of(record, end));
+    let mut all: Vec<CostSeries> = Vec::new();
     for point in record.points.iter().filter(|point| !point.is_ceiling()) {
-        let at = all.iter().position(|series| series.is_of(point)).unwrap_or_else(|| {
-            all.push(Series {
-                system: system(point),
+        let at = all.iter().position(|series| series.matches_point(point)).unwrap_or_else(|| {
+            all.push(CostSeries {
+                system: system_key(point),
                 target: point.target.clone(),
                 initiator: point.initiator.clone(),
                 protocol: point.protocol.clone(),
@@ -153,19 +154,19 @@ pub fn series(record: &Record) -> Vec<Series> {
                 depth: point.depth,
                 connections: point.connections,
                 mtu: point.mtu,
-                rides: rides(record, point),
-                cache: fact(record, "last-level cache").and_then(bytes),
-                alone: alone(record, point),
-                ..Series::default()
+                rides: immediate_bytes(record, point),
+                cache: record_fact(record, "last-level cache").and_then(parse_bytes),
+                alone: single_connection_iops(record, point),
+                ..CostSeries::default()
             });
             all.len() - 1
         });
         let Some(series) = all.get_mut(at) else { continue };
-        let costs = cost(point, series, is_one_machine, at_target, |run| {
+        let costs = side_cost(point, series, is_one_machine, at_target, |run| {
             (run.target.as_ref(), run.initiator.as_ref())
         });
         series.target_costs.extend(costs);
-        let costs = cost(point, series, is_one_machine, at_initiator, |run| {
+        let costs = side_cost(point, series, is_one_machine, at_initiator, |run| {
             (run.initiator.as_ref(), run.target.as_ref())
         });
         series.initiator_costs.extend(costs);
@@ -178,7 +179,7 @@ pub fn series(record: &Record) -> Vec<Series> {
 }
 
 /// Bytes and median IOPS of each size that one connection carried alone, of the same systems and direction.
-fn alone(record: &Record, like: &Point) -> Vec<(u64, f64)> {
+fn single_connection_iops(record: &Record, like: &Point) -> Vec<(u64, f64)> {
     let is_alone = |point: &&Point| {
         (point.connections, point.is_closed) == (1, true)
             && (&point.target, &point.initiator, &point.protocol, &point.rw)
@@ -190,18 +191,19 @@ fn alone(record: &Record, like: &Point) -> Vec<(u64, f64)> {
 
 /// What an I/O cost one side: its processes, without the time of their idle polls, which is what there was no work
 /// for, and its part of what interrupts took on its machine where that is not in the time of processes.
-fn cost(
+fn side_cost(
     point: &Point,
-    series: &Series,
+    series: &CostSeries,
     is_one_machine: bool,
-    time: InterruptTime,
+    time: InterruptAccounting,
     sides: fn(&Run) -> (Option<&EndUsage>, Option<&EndUsage>),
-) -> Option<Cost> {
+) -> Option<IoCost> {
     let each = |run: &Run| {
         let (mine, other) = sides(run);
         let mine = mine?;
         let used = |side: &EndUsage| side.process.0 + side.process.1 - side.idle_polls.unwrap_or(0.0);
-        let apart = interrupt_seconds(mine, run).filter(|_| time == InterruptTime::Apart).unwrap_or(0.0);
+        let apart =
+            interrupt_seconds(mine, run).filter(|_| time == InterruptAccounting::Apart).unwrap_or(0.0);
         // Ends on the same cores share what interrupts cost there.
         let numbers = |side: &EndUsage| side.cores.cores.iter().map(|(core, _)| *core).collect::<Vec<_>>();
         let is_shared = |other: &&EndUsage| {
@@ -222,7 +224,7 @@ fn cost(
     });
     let fills: Vec<f64> = fills.collect();
     let fill = fills.iter().sum::<f64>() / fills.len().max(1) as f64;
-    (!rounds.is_empty()).then(|| Cost { rounds, fill, ..series.wanted(point.bytes as f64) })
+    (!rounds.is_empty()).then(|| IoCost { rounds, fill, ..series.uncosted_io(point.bytes as f64) })
 }
 
 #[cfg(test)]
@@ -238,14 +240,17 @@ mod tests {
             .flat_map(|bytes| ["randread", "randwrite"].map(|rw| point("blockwire", rw, *bytes, 10_000)))
             .collect();
         let record = Record { points, ..Record::default() };
-        let all = series(&record);
+        let all = cost_series(&record);
         assert_eq!(all.iter().map(|one| one.rw.as_str()).collect::<Vec<_>>(), ["randread", "randwrite"]);
         assert!(all.iter().all(|one| one.target_costs.len() == 2 && one.initiator_costs.len() == 2));
         // Half a second of the processes for 10,000 I/Os, no interrupts.
         assert!((all[0].target_costs[0].rounds[0] - 0.5 / 10_000.0).abs() < 1e-12);
         assert!((all[0].target_costs[0].fill - 0.25).abs() < 0.01, "half a core of two");
         assert_eq!(all[0].target_costs[0].in_flight, 32.0 * 4096.0);
-        assert_eq!((all[0].per_connection(5000), all[0].per_connection(20_000)), (Some(10_000.0), None));
+        assert_eq!(
+            (all[0].iops_per_connection(5000), all[0].iops_per_connection(20_000)),
+            (Some(10_000.0), None)
+        );
     }
 
     /// 18 connections that together were limited by a core say nothing of what one carries.
@@ -256,7 +261,7 @@ mod tests {
         let one = point("blockwire", "randread", 4096, 40_000);
         let of = |points: &[&Point]| {
             let points = points.iter().map(|point| (*point).clone()).collect();
-            series(&Record { points, ..Record::default() })[0].per_connection(4096)
+            cost_series(&Record { points, ..Record::default() })[0].iops_per_connection(4096)
         };
         assert_eq!((of(&[&many]), of(&[&many, &one])), (None, Some(40_000.0)));
     }
@@ -267,14 +272,14 @@ mod tests {
         let facts = [("target blockwire first burst", "64K"), ("last-level cache", "32 MiB")];
         let facts = facts.map(|(name, value)| (name.to_owned(), value.to_owned())).to_vec();
         let mut record = Record { points: vec![write], ..Record::default() };
-        let first = &series(&record)[0];
+        let first = &cost_series(&record)[0];
         assert!((first.rides, first.cache) == ((16_384.0, false), None) && first.target_costs[0].is_asked);
         record.environment = vec![Machine { role: "target and initiator".into(), facts }];
-        let first = &series(&record)[0];
+        let first = &cost_series(&record)[0];
         assert_eq!((first.rides, first.cache), ((65_536.0, true), Some(33_554_432.0)));
         assert!(!first.target_costs[0].is_asked);
         assert_eq!(
-            ["8192", "512K", "24 kB", "x", ""].map(bytes),
+            ["8192", "512K", "24 kB", "x", ""].map(parse_bytes),
             [Some(8192.0), Some(524_288.0), Some(24_576.0), None, None]
         );
     }
@@ -289,7 +294,7 @@ mod tests {
             let terms = terms.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
             write.runs.iter_mut().for_each(|run| run.negotiated = terms.clone().collect());
             other.runs.iter_mut().for_each(|run| run.negotiated.clear());
-            let all = series(&Record { points: vec![write, other], ..Record::default() });
+            let all = cost_series(&Record { points: vec![write, other], ..Record::default() });
             (all[0].rides, all[1].rides)
         };
         let (first, segment) = (("FirstBurstLength", "65536"), ("MaxRecvDataSegmentLength (target)", "8192"));
@@ -303,7 +308,7 @@ mod tests {
         let four = (4096.0, true);
         assert_eq!(of("nvme-tcp", &[("IOCCSZ", "4096 bytes of data")]), (four, four));
         assert_eq!(of("nvme-tcp", &[("IOCCSZ", "0 bytes of data")]).0, (0.0, true));
-        assert_eq!(of("nvme-tcp", &[]).0, (IN_CAPSULE, false));
+        assert_eq!(of("nvme-tcp", &[]).0, (IN_CAPSULE_BYTES_DEFAULT, false));
     }
 
     /// A target that polls uses its core whole however little there is to do.
@@ -315,7 +320,7 @@ mod tests {
         }
         let cost = |point: &Point| {
             let record = Record { points: vec![point.clone()], ..Record::default() };
-            series(&record)[0].target_costs.first().map(|cost| cost.rounds[0])
+            cost_series(&record)[0].target_costs.first().map(|cost| cost.rounds[0])
         };
         assert!((cost(&one).unwrap() - 0.1 / 10_000.0).abs() < 1e-12);
         for side in one.runs.iter_mut().filter_map(|run| run.target.as_mut()) {
@@ -338,7 +343,7 @@ mod tests {
             work(side, 1.5);
         }
         let mut record = Record { points: vec![one], ..Record::default() };
-        let cost = |record: &Record| series(record)[0].target_costs[0].rounds[0] * 10_000.0;
+        let cost = |record: &Record| cost_series(record)[0].target_costs[0].rounds[0] * 10_000.0;
         // The target's processes used 0.5 s, the initiator's 1 s: a third of the interrupts is the target's.
         assert!((cost(&record) - 0.6).abs() < 1e-9);
         // With cores of its own, what interrupts take there is its own.
@@ -365,7 +370,7 @@ mod tests {
             side.process = (0.5, 0.5);
         }
         let record = Record { points: vec![one], ..Record::default() };
-        let cost = series(&record)[0].target_costs[0].rounds[0] * 10_000.0;
+        let cost = cost_series(&record)[0].target_costs[0].rounds[0] * 10_000.0;
         assert!((cost - 1.0).abs() < 1e-9, "{cost}");
     }
 }

@@ -2,17 +2,17 @@
 
 use std::fmt::Write;
 
-use super::{ExportError, Map, Share, device, heading};
-use crate::fio::Direction;
-use crate::preset::{ExperimentKind, Preset, word};
+use super::{ExportError, HostShare, VolumeNames, example_device, heading_lines};
+use crate::fio::IoDirection;
+use crate::preset::{ExperimentKind, Preset, fio_rw_word};
 
 /// A name as fio takes it: its own colons marked.
-fn name(volume: &str) -> String {
+fn fio_filename(volume: &str) -> String {
     volume.replace(':', "\\:")
 }
 
-pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
-    let share = Share::of(preset, map, device)?;
+pub(super) fn fio_job_file(preset: &Preset, map: &VolumeNames) -> Result<String, ExportError> {
+    let share = HostShare::of(preset, map, example_device)?;
     let is_url = |volume: &String| volume.contains("://");
     let engine = match (share.volumes.iter().all(is_url), share.volumes.iter().any(is_url)) {
         (_, false) => "libaio",
@@ -30,7 +30,7 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
         }
     };
     let mut text = String::new();
-    for line in heading(preset, "A job file of fio") {
+    for line in heading_lines(preset, "A job file of fio") {
         let _ = writeln!(text, "# {line}");
     }
     let _ = write!(
@@ -59,12 +59,12 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
     if share.has_own_workers {
         text.push_str("numjobs=1\n");
     } else {
-        let all: Vec<String> = share.volumes.iter().map(|volume| name(volume)).collect();
+        let all: Vec<String> = share.volumes.iter().map(|volume| fio_filename(volume)).collect();
         let _ = write!(text, "numjobs={}\nfilename={}\n", preset.threads, all.join(":"));
     }
-    for load in preset.plain_loads() {
-        let rw = word(load.direction, load.is_random);
-        let mix = if let Direction::Mixed(reads) = load.direction {
+    for load in preset.loads_for_export() {
+        let rw = fio_rw_word(load.direction, load.is_random);
+        let mix = if let IoDirection::Mixed(reads) = load.direction {
             format!("rwmixread={reads}\n")
         } else {
             String::new()
@@ -78,7 +78,7 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
                     text,
                     "\n[{section}_v{at}]\n{wall}rw={rw}\n{mix}bs={}\nfilename={}\n",
                     load.bytes,
-                    name(volume)
+                    fio_filename(volume)
                 );
             }
         } else {
@@ -91,33 +91,33 @@ pub(super) fn jobs(preset: &Preset, map: &Map) -> Result<String, ExportError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fio::{Amount, parse_file};
+    use crate::fio::{JobSize, parse_file};
     use crate::preset::PRESETS;
 
     /// Our own reader of job files reads back what each preset is.
     #[test]
     fn what_is_written_reads_back_as_the_preset() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
-            let text = jobs(preset, &super::super::tests::all(preset)).unwrap();
+            let text = fio_job_file(preset, &super::super::tests::all(preset)).unwrap();
             let script =
                 parse_file("x.fio", &text).unwrap_or_else(|why| panic!("{}: {why:?}\n{text}", preset.id));
             let volumes = (preset.volumes.0 / preset.hosts) as usize;
             let is_own = volumes > 1 && preset.threads as usize == volumes;
             assert_eq!(
                 script.jobs.len(),
-                preset.plain_loads().len() * if is_own { volumes } else { 1 },
+                preset.loads_for_export().len() * if is_own { volumes } else { 1 },
                 "{}",
                 preset.id
             );
             let walls = script.jobs.iter().filter(|job| job.is_walled).count();
-            assert_eq!(walls, preset.plain_loads().len(), "{}", preset.id);
+            assert_eq!(walls, preset.loads_for_export().len(), "{}", preset.id);
             for job in &script.jobs {
                 assert_eq!((job.depth, job.runtime), (preset.depth, Some(preset.runtime)), "{}", preset.id);
                 assert_eq!(
                     job.threads * job.files.len() as u32,
                     if is_own { 1 } else { preset.threads * volumes as u32 }
                 );
-                assert_eq!(job.file_size, Some(Amount::Bytes(preset.volumes.1)));
+                assert_eq!(job.file_size, Some(JobSize::Bytes(preset.volumes.1)));
             }
         }
     }
@@ -126,11 +126,16 @@ mod tests {
     fn urls_are_for_fios_own_engine() {
         let quick = Preset::find("quick").unwrap();
         let map = |to: &str| [("v0".to_owned(), to.to_owned())];
-        let text = jobs(quick, &map("iscsi://127.0.0.1:3260/iqn.x:y/0")).unwrap();
+        let text = fio_job_file(quick, &map("iscsi://127.0.0.1:3260/iqn.x:y/0")).unwrap();
         assert!(
             text.contains("ioengine=libiscsi") && text.contains(r"iscsi\://127.0.0.1\:3260/iqn.x\:y/0"),
             "{text}"
         );
-        assert!(jobs(quick, &map("nvme+tcp://h/n/1")).unwrap_err().to_string().contains("attached device"));
+        assert!(
+            fio_job_file(quick, &map("nvme+tcp://h/n/1"))
+                .unwrap_err()
+                .to_string()
+                .contains("attached device")
+        );
     }
 }

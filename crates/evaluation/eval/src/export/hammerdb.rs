@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::{ExportError, heading};
+use super::{ExportError, heading_lines};
 use crate::preset::{ExperimentKind, Preset};
 
 /// Databases that a script is written for.
@@ -20,12 +20,12 @@ pub enum Database {
 /// Warehouses: the paper's databases were 260 GB, a warehouse takes about 100 MB.
 const WAREHOUSES: u32 = 2600;
 
-pub(super) fn script(preset: &Preset, database: Database) -> Result<String, ExportError> {
+pub(super) fn hammerdb_script(preset: &Preset, database: Database) -> Result<String, ExportError> {
     let ExperimentKind::Oltp { users, transactions, databases } = preset.kind else {
         return Err(ExportError::NoDatabase(preset.id));
     };
     let mut text = String::new();
-    for line in heading(preset, "A script of HammerDB") {
+    for line in heading_lines(preset, "A script of HammerDB") {
         let _ = writeln!(text, "# {line}");
     }
     let _ = write!(
@@ -113,7 +113,7 @@ mod tests {
         for (database, prefix) in
             [(Database::Mysql, "mysql"), (Database::Mariadb, "maria"), (Database::Postgresql, "pg")]
         {
-            let text = script(preset, database).unwrap();
+            let text = hammerdb_script(preset, database).unwrap();
             assert!(text.contains("vuset vu 70\n") && text.contains("_total_iterations 20000\n"), "{text}");
             for line in text.lines().map(str::trim).filter(|line| line.starts_with("diset ")) {
                 let words: Vec<&str> = line.split(' ').collect();

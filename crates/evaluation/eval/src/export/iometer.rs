@@ -3,13 +3,13 @@
 
 use std::fmt::Write;
 
-use super::{ExportError, Map, Share, heading};
-use crate::fio::Direction;
-use crate::preset::{Preset, word};
+use super::{ExportError, HostShare, VolumeNames, heading_lines};
+use crate::fio::IoDirection;
+use crate::preset::{Preset, fio_rw_word};
 
-pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, ExportError> {
+pub(super) fn iometer_configuration(preset: &Preset, map: &VolumeNames) -> Result<String, ExportError> {
     // Drives without a partition, as Iometer lists them: their number and what they say they are.
-    let share = Share::of(preset, map, |at| format!("{}: \"BLKWIRE VIRTUAL DISK\"", at + 1))?;
+    let share = HostShare::of(preset, map, |at| format!("{}: \"BLKWIRE VIRTUAL DISK\"", at + 1))?;
     if let Some(volume) = share.volumes.iter().find(|volume| volume.contains("://")) {
         return Err(ExportError::UnusableVolume(format!(
             "Iometer knows the drives of its machine, not {volume}: attach it and map it to its name there"
@@ -17,16 +17,16 @@ pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, Export
     }
     let per_volume = (preset.depth * preset.threads).div_ceil(share.volumes.len() as u32).max(1);
     let mut text = "Version 1.1.0 \n".to_owned();
-    setup(&mut text, preset);
-    text.push_str(DISPLAY);
+    push_test_setup(&mut text, preset);
+    text.push_str(RESULTS_DISPLAY);
     text.push_str("'ACCESS SPECIFICATIONS =========================================================\n");
     let mut names = Vec::new();
-    for load in preset.plain_loads() {
-        let name = format!("{} {} bytes", word(load.direction, load.is_random), load.bytes);
+    for load in preset.loads_for_export() {
+        let name = format!("{} {} bytes", fio_rw_word(load.direction, load.is_random), load.bytes);
         let reads = match load.direction {
-            Direction::Read => 100,
-            Direction::Mixed(reads) => reads,
-            Direction::Write | Direction::Trim => 0,
+            IoDirection::Read => 100,
+            IoDirection::Mixed(reads) => reads,
+            IoDirection::Write | IoDirection::Trim => 0,
         };
         let random = if load.is_random { 100 } else { 0 };
         let _ = write!(
@@ -65,10 +65,10 @@ pub(super) fn configuration(preset: &Preset, map: &Map) -> Result<String, Export
 }
 
 /// How long each access specification runs, and that nothing is cycled.
-fn setup(text: &mut String, preset: &Preset) {
+fn push_test_setup(text: &mut String, preset: &Preset) {
     let seconds = preset.runtime.as_secs();
     // The description is one line.
-    let about = heading(preset, "A configuration of Iometer").join(" | ");
+    let about = heading_lines(preset, "A configuration of Iometer").join(" | ");
     let _ = write!(
         text,
         "'TEST SETUP ====================================================================\n'Test Description\n\t{about}\n\
@@ -84,7 +84,7 @@ fn setup(text: &mut String, preset: &Preset) {
     );
 }
 
-const DISPLAY: &str = "\
+const RESULTS_DISPLAY: &str = "\
 'RESULTS DISPLAY ===============================================================
 'Record Last Update Results,Update Frequency,Update Type
 \tDISABLED,1,WHOLE_TEST
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_windows_papers_load_is_written_as_it_was_run() {
         let preset = Preset::find("windows-100g").unwrap();
-        let text = configuration(preset, &super::super::tests::all(preset)).unwrap();
+        let text = iometer_configuration(preset, &super::super::tests::all(preset)).unwrap();
         assert!(text.starts_with("Version 1.1.0 \n") && text.ends_with("Version 1.1.0 \n"));
         assert_eq!(behind(&text, "'Worker type"), ["DISK"; 16], "one worker for each of 16 LUNs");
         let key = "'Number of outstanding IOs,test connection rate,transactions per connection,use fixed seed,fixed seed value";
@@ -139,7 +139,7 @@ mod tests {
     #[test]
     fn sections_are_closed() {
         let preset = Preset::find("quick").unwrap();
-        let text = configuration(preset, &super::super::tests::all(preset)).unwrap();
+        let text = iometer_configuration(preset, &super::super::tests::all(preset)).unwrap();
         for (open, close) in [
             ("'TEST SETUP ", "'END test setup"),
             ("'RESULTS DISPLAY ", "'END results display"),

@@ -17,7 +17,7 @@ pub use hammerdb::Database;
 
 /// Tools that files are written for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Tool {
+pub enum ExportTool {
     /// A job file.
     Fio,
     /// A parameter file.
@@ -29,7 +29,7 @@ pub enum Tool {
 }
 
 /// How volumes are called where the tool runs: a name of the preset's (`v0`, `v1` …) and what stands for it.
-pub type Map = [(String, String)];
+pub type VolumeNames = [(String, String)];
 
 /// Why a tool gets no file of a preset. Its text says what to do instead.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +81,7 @@ impl fmt::Display for ExportError {
 impl std::error::Error for ExportError {}
 
 /// What one initiator machine does of a preset.
-struct Share {
+struct HostShare {
     /// Its volumes, as they are called there.
     volumes: Vec<String>,
     /// Whether each volume has a worker of its own, rather than all workers all volumes.
@@ -90,9 +90,13 @@ struct Share {
     bytes: u64,
 }
 
-impl Share {
+impl HostShare {
     /// A name that was guessed would be a disk that somebody uses: each volume is named.
-    fn of(preset: &Preset, map: &Map, example: impl Fn(usize) -> String) -> Result<Share, ExportError> {
+    fn of(
+        preset: &Preset,
+        map: &VolumeNames,
+        example: impl Fn(usize) -> String,
+    ) -> Result<HostShare, ExportError> {
         let count = (preset.volumes.0 / preset.hosts).max(1) as usize;
         let known = |name: &str| {
             name.strip_prefix('v').and_then(|n| n.parse::<usize>().ok()).is_some_and(|n| n < count)
@@ -113,7 +117,7 @@ impl Share {
         if !lacking.is_empty() {
             return Err(ExportError::UnnamedVolumes(preset.id, lacking.join(" ")));
         }
-        Ok(Share {
+        Ok(HostShare {
             volumes: (0..count).filter_map(named).collect(),
             has_own_workers: count > 1 && preset.threads as usize == count,
             bytes: preset.volumes.1,
@@ -122,10 +126,10 @@ impl Share {
 }
 
 /// What every file says at its top: what it is, where it is from, and what it leaves out.
-fn heading(preset: &Preset, what: &str) -> Vec<String> {
+fn heading_lines(preset: &Preset, what: &str) -> Vec<String> {
     let mut lines = vec![format!("{}: {}", preset.id, preset.title)];
     if let Some(paper) = preset.paper {
-        let paper = crate::published::published().papers.iter().find(|known| known.id == paper);
+        let paper = crate::published::published_data().papers.iter().find(|known| known.id == paper);
         lines.extend(paper.map(|paper| format!("after {}, {}; {}", paper.title, paper.by, preset.at)));
     }
     lines.push(format!("{what}, written by blockwire eval export"));
@@ -160,7 +164,7 @@ fn heading(preset: &Preset, what: &str) -> Vec<String> {
 }
 
 /// What a volume may be called on Linux.
-fn device(at: usize) -> String {
+fn example_device(at: usize) -> String {
     format!("/dev/nvme{}n1", at + 1)
 }
 
@@ -168,14 +172,19 @@ fn device(at: usize) -> String {
 ///
 /// # Errors
 /// If the tool cannot do what the preset is about, or a name of `map` is no volume of it.
-pub fn export(preset: &Preset, tool: Tool, map: &Map, database: Database) -> Result<String, ExportError> {
+pub fn export_preset(
+    preset: &Preset,
+    tool: ExportTool,
+    map: &VolumeNames,
+    database: Database,
+) -> Result<String, ExportError> {
     let is_database = matches!(preset.kind, ExperimentKind::Oltp { .. });
     match tool {
-        Tool::HammerDb => hammerdb::script(preset, database),
+        ExportTool::HammerDb => hammerdb::hammerdb_script(preset, database),
         _ if is_database => Err(ExportError::Database(preset.id)),
-        Tool::Fio => fio::jobs(preset, map),
-        Tool::Vdbench => vdbench::parameters(preset, map),
-        Tool::Iometer => iometer::configuration(preset, map),
+        ExportTool::Fio => fio::fio_job_file(preset, map),
+        ExportTool::Vdbench => vdbench::vdbench_parameters(preset, map),
+        ExportTool::Iometer => iometer::iometer_configuration(preset, map),
     }
 }
 
@@ -194,10 +203,10 @@ mod tests {
     #[test]
     fn a_volume_without_a_name_is_never_taken_for_a_disk() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
-            for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
+            for tool in [ExportTool::Fio, ExportTool::Vdbench, ExportTool::Iometer] {
                 let mut map = all(preset);
                 map.pop();
-                let why = export(preset, tool, &map, Database::Mysql).unwrap_err().to_string();
+                let why = export_preset(preset, tool, &map, Database::Mysql).unwrap_err().to_string();
                 assert!(why.contains("--map") && why.contains(&format!("v{}", map.len())), "{why}");
             }
         }
@@ -207,12 +216,12 @@ mod tests {
     #[test]
     fn every_preset_is_written_or_refused_with_a_reason() {
         for preset in PRESETS {
-            for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer, Tool::HammerDb] {
+            for tool in [ExportTool::Fio, ExportTool::Vdbench, ExportTool::Iometer, ExportTool::HammerDb] {
                 let is_database = matches!(preset.kind, ExperimentKind::Oltp { .. });
-                let written = export(preset, tool, &all(preset), Database::Mysql);
+                let written = export_preset(preset, tool, &all(preset), Database::Mysql);
                 assert_eq!(
                     written.is_ok(),
-                    is_database == (tool == Tool::HammerDb),
+                    is_database == (tool == ExportTool::HammerDb),
                     "{} {tool:?}",
                     preset.id
                 );
@@ -229,11 +238,14 @@ mod tests {
         let quick = Preset::find("quick").unwrap();
         let wrong = [("v1".to_owned(), "/dev/x".to_owned())];
         assert!(
-            export(quick, Tool::Fio, &wrong, Database::Mysql).unwrap_err().to_string().contains("v0 to v0")
+            export_preset(quick, ExportTool::Fio, &wrong, Database::Mysql)
+                .unwrap_err()
+                .to_string()
+                .contains("v0 to v0")
         );
         let right = [("v0".to_owned(), "/dev/x".to_owned())];
-        for tool in [Tool::Fio, Tool::Vdbench, Tool::Iometer] {
-            assert!(export(quick, tool, &right, Database::Mysql).unwrap().contains("/dev/x"));
+        for tool in [ExportTool::Fio, ExportTool::Vdbench, ExportTool::Iometer] {
+            assert!(export_preset(quick, tool, &right, Database::Mysql).unwrap().contains("/dev/x"));
         }
     }
 }

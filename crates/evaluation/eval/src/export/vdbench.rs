@@ -3,14 +3,14 @@
 
 use std::fmt::Write;
 
-use super::{ExportError, Map, Share, device, heading};
-use crate::fio::Direction;
-use crate::preset::{Preset, word};
+use super::{ExportError, HostShare, VolumeNames, example_device, heading_lines};
+use crate::fio::IoDirection;
+use crate::preset::{Preset, fio_rw_word};
 
-pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, ExportError> {
-    let share = Share::of(preset, map, device)?;
+pub(super) fn vdbench_parameters(preset: &Preset, map: &VolumeNames) -> Result<String, ExportError> {
+    let share = HostShare::of(preset, map, example_device)?;
     let mut text = String::new();
-    for line in heading(preset, "A parameter file of vdbench") {
+    for line in heading_lines(preset, "A parameter file of vdbench") {
         let _ = writeln!(text, "* {line}");
     }
     let in_flight = preset.depth * preset.threads;
@@ -38,27 +38,27 @@ pub(super) fn parameters(preset: &Preset, map: &Map) -> Result<String, ExportErr
         let _ = writeln!(text, "sd=sd{},lun={volume},size={}m,threads={threads}", at + 1, share.bytes >> 20);
     }
     text.push('\n');
-    for load in preset.plain_loads() {
+    for load in preset.loads_for_export() {
         let reads = match load.direction {
-            Direction::Read => 100,
-            Direction::Mixed(reads) => reads,
-            Direction::Write | Direction::Trim => 0,
+            IoDirection::Read => 100,
+            IoDirection::Mixed(reads) => reads,
+            IoDirection::Write | IoDirection::Trim => 0,
         };
         let seek = if load.is_random { 100 } else { 0 };
-        let name = name(&load);
+        let name = load_name(&load);
         let _ = writeln!(text, "wd=wd_{name},sd=sd*,xfersize={},rdpct={reads},seekpct={seek}", load.bytes);
     }
     let seconds = preset.runtime.as_secs().max(2);
     let _ = write!(text, "\nrd=default,iorate=max,elapsed={seconds},interval=1,warmup=1\n");
-    for load in preset.plain_loads() {
-        let name = name(&load);
+    for load in preset.loads_for_export() {
+        let name = load_name(&load);
         let _ = writeln!(text, "rd={name},wd=wd_{name}");
     }
     Ok(text)
 }
 
-fn name(load: &crate::preset::Load) -> String {
-    format!("{}_{}", word(load.direction, load.is_random), load.bytes)
+fn load_name(load: &crate::preset::PresetLoad) -> String {
+    format!("{}_{}", fio_rw_word(load.direction, load.is_random), load.bytes)
 }
 
 #[cfg(test)]
@@ -129,8 +129,8 @@ mod tests {
     #[test]
     fn files_keep_the_grammar_of_the_guide() {
         for preset in PRESETS.iter().filter(|preset| !matches!(preset.kind, ExperimentKind::Oltp { .. })) {
-            let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
-            assert_eq!(check(&text), Ok(preset.plain_loads().len()), "{text}");
+            let text = vdbench_parameters(preset, &super::super::tests::all(preset)).unwrap();
+            assert_eq!(check(&text), Ok(preset.loads_for_export().len()), "{text}");
         }
         // The check itself finds what is wrong.
         assert!(check("wd=a,sd=sd1\n").is_err() && check("rd=a,wd=b\nsd=c,lun=d\n").is_err());
@@ -140,7 +140,7 @@ mod tests {
     #[test]
     fn demarteks_file_is_what_the_paper_describes() {
         let preset = Preset::find("demartek-vdbench").unwrap();
-        let text = parameters(preset, &super::super::tests::all(preset)).unwrap();
+        let text = vdbench_parameters(preset, &super::super::tests::all(preset)).unwrap();
         assert_eq!(text.matches("lun=/dev/test").count(), 6, "six LUNs on each initiator");
         assert!(text.contains("xfersize=4096,rdpct=100") && text.contains("xfersize=4096,rdpct=0"), "{text}");
         assert!(text.contains("iorate=max") && text.contains("4 initiator machines"), "{text}");
@@ -150,7 +150,12 @@ mod tests {
     fn names_that_vdbench_cannot_read_are_refused() {
         let quick = Preset::find("quick").unwrap();
         for name in ["iscsi://h/t/0", "/dev/a,b"] {
-            assert!(parameters(quick, &[("v0".into(), name.into())]).unwrap_err().to_string().contains(name));
+            assert!(
+                vdbench_parameters(quick, &[("v0".into(), name.into())])
+                    .unwrap_err()
+                    .to_string()
+                    .contains(name)
+            );
         }
     }
 }

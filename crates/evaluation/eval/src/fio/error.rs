@@ -10,7 +10,7 @@ pub struct ScriptError {
     /// Which line, or argument, from 1; 0: the whole.
     pub position: usize,
     /// What is wrong.
-    pub reason: Reason,
+    pub reason: ScriptErrorReason,
 }
 
 impl fmt::Display for ScriptError {
@@ -28,7 +28,7 @@ impl std::error::Error for ScriptError {}
 
 /// What is wrong with a script. Its text says what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum ScriptErrorReason {
     /// A value is not of the form that its option takes: the value, and what is expected.
     BadValue(String, &'static str),
     /// A number is outside its range.
@@ -69,32 +69,38 @@ pub enum Reason {
     },
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for ScriptErrorReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::BadValue(text, expected) => write!(f, "\"{text}\" {expected}"),
-            Reason::OutOfRange { text, least, most } => {
+            ScriptErrorReason::BadValue(text, expected) => write!(f, "\"{text}\" {expected}"),
+            ScriptErrorReason::OutOfRange { text, least, most } => {
                 write!(f, "\"{text}\" is no number from {least} to {most}")
             }
-            Reason::ThirdValue => f.write_str("a third value is for trims, which have the writes' here"),
-            Reason::NoValue(option) => write!(f, "\"{option}\" needs a value"),
-            Reason::BadRange(text) => write!(
+            ScriptErrorReason::ThirdValue => {
+                f.write_str("a third value is for trims, which have the writes' here")
+            }
+            ScriptErrorReason::NoValue(option) => write!(f, "\"{option}\" needs a value"),
+            ScriptErrorReason::BadRange(text) => write!(
                 f,
                 "\"...\" in \"{text}\" must stand between two names that differ in their last letter"
             ),
-            Reason::UnknownVerify(method) => {
+            ScriptErrorReason::UnknownVerify(method) => {
                 write!(f, "verify={method} is not supported; write verify=crc32c")
             }
-            Reason::Unsupported(why) | Reason::BadLine(why) | Reason::NoJob(why) => f.write_str(why),
-            Reason::UnknownOption(option, Some(known)) => {
+            ScriptErrorReason::Unsupported(why)
+            | ScriptErrorReason::BadLine(why)
+            | ScriptErrorReason::NoJob(why) => f.write_str(why),
+            ScriptErrorReason::UnknownOption(option, Some(known)) => {
                 write!(f, "fio's \"{option}\" is not supported; did you mean \"{known}\"?")
             }
-            Reason::UnknownOption(option, None) => write!(f, "fio's \"{option}\" is not supported"),
-            Reason::NotAnOption(word) => {
+            ScriptErrorReason::UnknownOption(option, None) => {
+                write!(f, "fio's \"{option}\" is not supported")
+            }
+            ScriptErrorReason::NotAnOption(word) => {
                 write!(f, "\"{word}\": options begin with --; a job file stands alone")
             }
-            Reason::BadJob(name, why) => write!(f, "job \"{name}\" {why}"),
-            Reason::NotMapped { job, file } => {
+            ScriptErrorReason::BadJob(name, why) => write!(f, "job \"{name}\" {why}"),
+            ScriptErrorReason::NotMapped { job, file } => {
                 write!(f, "job \"{job}\" uses {file}: say which volume it is with --map {file}=URL")
             }
         }

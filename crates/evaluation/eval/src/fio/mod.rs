@@ -1,6 +1,6 @@
 //! fio's job files and command lines, as papers and users' scripts have them.
 //!
-//! Each option takes effect, or is reported as meaningless here ([`Note`]), or refused with its place
+//! Each option takes effect, or is reported as meaningless here ([`IgnoredWord`]), or refused with its place
 //! ([`ScriptError`]); none is ignored silently. Invariant: a [`Script`] can be run without further changes.
 
 mod error;
@@ -12,14 +12,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-pub use error::{Reason, ScriptError};
+pub use error::{ScriptError, ScriptErrorReason};
 pub use read::{parse_args, parse_file};
-pub(crate) use value::bytes;
+pub(crate) use value::parse_bytes;
 
 /// What to do with blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Direction {
+pub enum IoDirection {
     /// Read only.
     Read,
     /// Write only.
@@ -33,7 +33,7 @@ pub enum Direction {
 /// How far a job goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Amount {
+pub enum JobSize {
     /// So many bytes.
     Bytes(u64),
     /// So many percent of the volume.
@@ -56,7 +56,7 @@ pub struct Job {
     /// Its section's name.
     pub name: String,
     /// What it does.
-    pub direction: Direction,
+    pub direction: IoDirection,
     /// Whether in random order.
     pub is_random: bool,
     /// Bytes of a read, and of a write.
@@ -68,9 +68,9 @@ pub struct Job {
     /// The volumes (or what stands for them, before it is mapped), in turn.
     pub files: Vec<String>,
     /// How much is done, all files of a thread together; `None`: the whole of them.
-    pub size: Option<Amount>,
+    pub size: Option<JobSize>,
     /// How much of each file is used; `None`: as `size` and the volume allow.
-    pub file_size: Option<Amount>,
+    pub file_size: Option<JobSize>,
     /// Where in a file it begins, in bytes.
     pub offset: u64,
     /// How much is moved, if that differs from `size`.
@@ -112,7 +112,7 @@ impl Default for Job {
     fn default() -> Self {
         Job {
             name: String::new(),
-            direction: Direction::Read,
+            direction: IoDirection::Read,
             is_random: false,
             block: (4096, 4096),
             depth: 1,
@@ -143,7 +143,7 @@ impl Default for Job {
 
 /// A word that was understood and changes nothing here.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
+pub struct IgnoredWord {
     /// Where it stands: a line, or an argument, from 1.
     pub at: usize,
     /// The word.
@@ -158,7 +158,7 @@ pub struct Script {
     /// The jobs.
     pub jobs: Vec<Job>,
     /// Words that change nothing.
-    pub notes: Vec<Note>,
+    pub notes: Vec<IgnoredWord>,
 }
 
 impl Script {
@@ -172,7 +172,8 @@ impl Script {
                     Some(to) => to,
                     None if file.contains("://") => continue,
                     None => {
-                        let reason = Reason::NotMapped { job: job.name.clone(), file: file.clone() };
+                        let reason =
+                            ScriptErrorReason::NotMapped { job: job.name.clone(), file: file.clone() };
                         return Err(ScriptError { file: None, position: 0, reason });
                     }
                 };

@@ -1,10 +1,10 @@
 //! Job files and command lines, word by word.
 
-use super::word::{Taken, apply};
-use super::{Direction, Job, Note, Reason, Script, ScriptError};
+use super::word::{WordOutcome, apply_word};
+use super::{IgnoredWord, IoDirection, Job, Script, ScriptError, ScriptErrorReason};
 
 /// What is read so far.
-struct Reader {
+struct ScriptReader {
     file: Option<String>,
     /// What `[global]` sections, or options before the first `--name`, have set.
     global: Vec<(usize, String, Option<String>)>,
@@ -12,8 +12,8 @@ struct Reader {
     errors: Vec<ScriptError>,
 }
 
-impl Reader {
-    fn refuse(&mut self, position: usize, reason: Reason) {
+impl ScriptReader {
+    fn note_error(&mut self, position: usize, reason: ScriptErrorReason) {
         let error = ScriptError { file: self.file.clone(), position, reason };
         if !self.errors.contains(&error) {
             self.errors.push(error);
@@ -21,38 +21,38 @@ impl Reader {
     }
 
     /// A job of the words of the globals and its own. `rwmixread` counts wherever it stands.
-    fn job(&mut self, name: String, at: usize, own: Vec<(usize, String, Option<String>)>) {
+    fn add_job(&mut self, name: String, at: usize, own: Vec<(usize, String, Option<String>)>) {
         let mut job = Job { name, ..Job::default() };
         let mut words: Vec<_> = self.global.iter().cloned().chain(own).collect();
         words.sort_by_key(|(_, word, _)| word.starts_with("rwmix"));
         for (at, word, value) in words {
-            match apply(&mut job, &word, value.as_deref()) {
-                Ok(Taken::Done) => {}
-                Ok(Taken::Noted(why)) => {
-                    let note = Note { at, word, why };
+            match apply_word(&mut job, &word, value.as_deref()) {
+                Ok(WordOutcome::Done) => {}
+                Ok(WordOutcome::Noted(why)) => {
+                    let note = IgnoredWord { at, word, why };
                     if !self.script.notes.contains(&note) {
                         self.script.notes.push(note);
                     }
                 }
-                Err(reason) => self.refuse(at, reason),
+                Err(reason) => self.note_error(at, reason),
             }
         }
         let name = job.name.clone();
         if job.files.is_empty() {
-            self.refuse(at, Reason::BadJob(name.clone(), "names no volume: write filename="));
+            self.note_error(at, ScriptErrorReason::BadJob(name.clone(), "names no volume: write filename="));
         }
         if job.is_time_based && job.runtime.is_none() {
-            self.refuse(at, Reason::BadJob(name.clone(), "is time_based without a runtime"));
+            self.note_error(at, ScriptErrorReason::BadJob(name.clone(), "is time_based without a runtime"));
         }
-        if job.verifies && job.direction == Direction::Trim {
-            self.refuse(at, Reason::BadJob(name.clone(), "trims: there is nothing to verify"));
+        if job.verifies && job.direction == IoDirection::Trim {
+            self.note_error(at, ScriptErrorReason::BadJob(name.clone(), "trims: there is nothing to verify"));
         }
         self.script.jobs.push(job);
     }
 
-    fn end(mut self) -> Result<Script, Vec<ScriptError>> {
+    fn into_script(mut self) -> Result<Script, Vec<ScriptError>> {
         if self.script.jobs.is_empty() && self.errors.is_empty() {
-            self.refuse(0, Reason::NoJob("there is no job in it"));
+            self.note_error(0, ScriptErrorReason::NoJob("there is no job in it"));
         }
         if self.errors.is_empty() { Ok(self.script) } else { Err(self.errors) }
     }
@@ -61,7 +61,7 @@ impl Reader {
 /// Reads a job file. `name` is for messages.
 pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<ScriptError>> {
     let file = Some(name.to_owned());
-    let mut reader = Reader { file, global: Vec::new(), script: Script::default(), errors: Vec::new() };
+    let mut reader = ScriptReader { file, global: Vec::new(), script: Script::default(), errors: Vec::new() };
     let mut section: Option<(String, usize, Vec<_>)> = None;
     for (at, line) in text.lines().enumerate().map(|(at, line)| (at + 1, line.trim())) {
         if line.is_empty() || line.starts_with(['#', ';']) {
@@ -69,16 +69,19 @@ pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<ScriptError>> {
         }
         if let Some(name) = line.strip_prefix('[') {
             let Some((name, _)) = name.split_once(']') else {
-                reader.refuse(at, Reason::BadLine("a section's name ends with \"]\""));
+                reader.note_error(at, ScriptErrorReason::BadLine("a section's name ends with \"]\""));
                 continue;
             };
             if let Some((name, at, words)) = section.replace((name.trim().to_owned(), at, Vec::new())) {
-                close(&mut reader, name, at, words);
+                finish_job(&mut reader, name, at, words);
             }
             continue;
         }
         if line.starts_with("include ") {
-            reader.refuse(at, Reason::BadLine("include is not supported: put the files together"));
+            reader.note_error(
+                at,
+                ScriptErrorReason::BadLine("include is not supported: put the files together"),
+            );
             continue;
         }
         let (word, value) = match line.split_once('=') {
@@ -87,33 +90,39 @@ pub fn parse_file(name: &str, text: &str) -> Result<Script, Vec<ScriptError>> {
         };
         match &mut section {
             Some((_, _, words)) => words.push((at, word.to_owned(), value)),
-            None => reader.refuse(at, Reason::BadLine("a word before the first [section]")),
+            None => reader.note_error(at, ScriptErrorReason::BadLine("a word before the first [section]")),
         }
     }
     if let Some((name, at, words)) = section {
-        close(&mut reader, name, at, words);
+        finish_job(&mut reader, name, at, words);
     }
-    reader.end()
+    reader.into_script()
 }
 
-fn close(reader: &mut Reader, name: String, at: usize, words: Vec<(usize, String, Option<String>)>) {
+fn finish_job(
+    reader: &mut ScriptReader,
+    name: String,
+    at: usize,
+    words: Vec<(usize, String, Option<String>)>,
+) {
     if name == "global" {
         reader.global.extend(words);
     } else {
-        reader.job(name, at, words);
+        reader.add_job(name, at, words);
     }
 }
 
 /// Reads a command line, without the program's name: options before the first `--name` are for all jobs,
 /// each `--name` begins a job. `--section=` and job files beside options are refused.
 pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script, Vec<ScriptError>> {
-    let mut reader = Reader { file: None, global: Vec::new(), script: Script::default(), errors: Vec::new() };
+    let mut reader =
+        ScriptReader { file: None, global: Vec::new(), script: Script::default(), errors: Vec::new() };
     let mut job: Option<(String, usize, Vec<_>)> = None;
     let mut args = args.into_iter().enumerate().map(|(at, arg)| (at + 1, arg)).peekable();
     let mut before: Vec<(usize, String, Option<String>)> = Vec::new();
     while let Some((at, arg)) = args.next() {
         let Some(option) = arg.strip_prefix("--") else {
-            reader.refuse(at, Reason::NotAnOption(arg.to_owned()));
+            reader.note_error(at, ScriptErrorReason::NotAnOption(arg.to_owned()));
             continue;
         };
         let (word, value) = match option.split_once('=') {
@@ -126,7 +135,7 @@ pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script,
         if word == "name" {
             let name = value.unwrap_or_default();
             if let Some((name, at, words)) = job.replace((name, at, Vec::new())) {
-                reader.job(name, at, words);
+                reader.add_job(name, at, words);
             }
             continue;
         }
@@ -139,18 +148,18 @@ pub fn parse_args<'a>(args: impl IntoIterator<Item = &'a str>) -> Result<Script,
         }
     }
     match job {
-        Some((name, at, words)) => reader.job(name, at, words),
+        Some((name, at, words)) => reader.add_job(name, at, words),
         None if !before.is_empty() => {
-            reader.refuse(0, Reason::NoJob("there is no --name, so there is no job"))
+            reader.note_error(0, ScriptErrorReason::NoJob("there is no --name, so there is no job"))
         }
         None => {}
     }
-    reader.end()
+    reader.into_script()
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Amount, Rate};
+    use super::super::{JobSize, Rate};
     use super::*;
     use std::time::Duration;
 
@@ -164,11 +173,11 @@ mod tests {
         let job = &script.jobs[0];
         assert_eq!(
             (job.name.as_str(), job.direction, job.is_random),
-            ("random_read_4k", Direction::Read, true)
+            ("random_read_4k", IoDirection::Read, true)
         );
         assert_eq!((job.depth, job.threads, job.block), (64, 32, (4096, 4096)));
-        assert_eq!(job.size, Some(Amount::Bytes(32 << 30)));
-        assert_eq!(job.file_size, Some(Amount::Bytes(1 << 30)));
+        assert_eq!(job.size, Some(JobSize::Bytes(32 << 30)));
+        assert_eq!(job.file_size, Some(JobSize::Bytes(1 << 30)));
         assert_eq!((job.runtime, job.is_time_based), (Some(Duration::from_secs(60)), true));
         assert_eq!((job.cores.as_slice(), job.is_walled, job.is_grouped), ([0, 1].as_slice(), true, true));
         let noted: Vec<&str> = script.notes.iter().map(|note| note.word.as_str()).collect();
@@ -187,7 +196,7 @@ mod tests {
         let job = &script.jobs[0];
         assert_eq!(
             (job.direction, job.block.1, job.depth, job.threads),
-            (Direction::Write, 512 << 10, 32, 20)
+            (IoDirection::Write, 512 << 10, 32, 20)
         );
         assert_eq!(job.files, ["/dev/sdx", "/dev/sdy", "/dev/sdz"]);
         assert!(!job.covers && job.exits_all && job.flushes_at_end && job.is_time_based && job.is_random);
@@ -200,10 +209,10 @@ mod tests {
         let script = parse_file("x", text).unwrap();
         assert_eq!(script.jobs[0].block, (8192, 8192));
         assert_eq!(script.jobs[1].block, (16_384, 16_384));
-        assert_eq!(script.jobs[1].direction, Direction::Mixed(70));
+        assert_eq!(script.jobs[1].direction, IoDirection::Mixed(70));
         assert_eq!(script.jobs[1].rate, (Some(Rate::Iops(100)), Some(Rate::Iops(200))));
         let early = parse_args(["--rwmixread=70", "--rw=randrw", "--name=j", "--filename=a"]).unwrap();
-        assert_eq!(early.jobs[0].direction, Direction::Mixed(70));
+        assert_eq!(early.jobs[0].direction, IoDirection::Mixed(70));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::value::{amount, bytes, cores, files, pair, time};
-use super::{Direction, Job, Rate, Reason};
+use super::value::{parse_bytes, parse_cores, parse_files, parse_job_size, parse_pair, parse_time};
+use super::{IoDirection, Job, Rate, ScriptErrorReason};
 
 /// What became of a word.
-pub(super) enum Taken {
+pub(super) enum WordOutcome {
     /// It is done.
     Done,
     /// It changes nothing here, for this reason.
@@ -14,7 +14,7 @@ pub(super) enum Taken {
 }
 
 /// Words that are known, for those that are not.
-pub(super) const WORDS: &[&str] = &[
+pub(super) const KNOWN_WORDS: &[&str] = &[
     "blocksize",
     "bs",
     "buffered",
@@ -85,47 +85,50 @@ pub(super) const WORDS: &[&str] = &[
     "minimal",
 ];
 
-fn flag(value: Option<&str>) -> Result<bool, Reason> {
+fn parse_flag(value: Option<&str>) -> Result<bool, ScriptErrorReason> {
     match value.map(str::trim) {
         None | Some("" | "1" | "true") => Ok(true),
         Some("0" | "false") => Ok(false),
-        Some(other) => Err(Reason::BadValue(other.to_owned(), "is neither 0 nor 1")),
+        Some(other) => Err(ScriptErrorReason::BadValue(other.to_owned(), "is neither 0 nor 1")),
     }
 }
 
-fn number<T>(text: &str, least: T, most: T) -> Result<T, Reason>
+fn parse_number<T>(text: &str, least: T, most: T) -> Result<T, ScriptErrorReason>
 where
     T: std::str::FromStr + PartialOrd + std::fmt::Display,
 {
     let number = text.trim().parse().ok().filter(|number| *number >= least && *number <= most);
-    number.ok_or_else(|| Reason::OutOfRange {
+    number.ok_or_else(|| ScriptErrorReason::OutOfRange {
         text: text.to_owned(),
         least: least.to_string(),
         most: most.to_string(),
     })
 }
 
-fn block(text: &str) -> Result<u32, Reason> {
-    let size = bytes(text)?;
+fn parse_block_size(text: &str) -> Result<u32, ScriptErrorReason> {
+    let size = parse_bytes(text)?;
     let fits = u32::try_from(size).ok().filter(|size| *size >= 512 && size.is_multiple_of(512));
     fits.filter(|size| *size <= 64 << 20).ok_or_else(|| {
-        Reason::BadValue(text.to_owned(), "is no block size here: a multiple of 512 bytes, 64m at most")
+        ScriptErrorReason::BadValue(
+            text.to_owned(),
+            "is no block size here: a multiple of 512 bytes, 64m at most",
+        )
     })
 }
 
-fn direction(text: &str, mix: u8) -> Result<(Direction, bool), Reason> {
+fn parse_direction(text: &str, mix: u8) -> Result<(IoDirection, bool), ScriptErrorReason> {
     // "randread:8" repeats offsets, "rw:4k" skips: neither is in the papers.
     Ok(match text.trim() {
-        "read" => (Direction::Read, false),
-        "write" => (Direction::Write, false),
-        "randread" => (Direction::Read, true),
-        "randwrite" => (Direction::Write, true),
-        "rw" | "readwrite" => (Direction::Mixed(mix), false),
-        "randrw" => (Direction::Mixed(mix), true),
-        "trim" => (Direction::Trim, false),
-        "randtrim" => (Direction::Trim, true),
+        "read" => (IoDirection::Read, false),
+        "write" => (IoDirection::Write, false),
+        "randread" => (IoDirection::Read, true),
+        "randwrite" => (IoDirection::Write, true),
+        "rw" | "readwrite" => (IoDirection::Mixed(mix), false),
+        "randrw" => (IoDirection::Mixed(mix), true),
+        "trim" => (IoDirection::Trim, false),
+        "randtrim" => (IoDirection::Trim, true),
         other => {
-            return Err(Reason::BadValue(
+            return Err(ScriptErrorReason::BadValue(
                 other.to_owned(),
                 "is not supported; known: read, write, randread, randwrite, rw, randrw, trim, randtrim",
             ));
@@ -134,87 +137,98 @@ fn direction(text: &str, mix: u8) -> Result<(Direction, bool), Reason> {
 }
 
 /// `500`: of both; `500,`: of reads alone; `,500`: of writes alone. What is not named keeps the limit that it has.
-fn limit(of: &mut (Option<Rate>, Option<Rate>), text: &str, make: fn(u64) -> Rate) -> Result<(), Reason> {
+fn set_rate_limit(
+    of: &mut (Option<Rate>, Option<Rate>),
+    text: &str,
+    make: fn(u64) -> Rate,
+) -> Result<(), ScriptErrorReason> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     let (read, write) = match parts[..] {
         [both] => (both, both),
         [read, write] | [read, write, ""] => (read, write),
-        _ => return Err(Reason::ThirdValue),
+        _ => return Err(ScriptErrorReason::ThirdValue),
     };
     for (limit, text) in [(&mut of.0, read), (&mut of.1, write)] {
         if !text.is_empty() {
-            *limit = Some(bytes(text)?).filter(|limit| *limit > 0).map(make);
+            *limit = Some(parse_bytes(text)?).filter(|limit| *limit > 0).map(make);
         }
     }
     Ok(())
 }
 
 /// Does what a word says to a job, or says why not.
-pub(super) fn apply(job: &mut Job, word: &str, value: Option<&str>) -> Result<Taken, Reason> {
-    let needed = || value.filter(|v| !v.trim().is_empty()).ok_or_else(|| Reason::NoValue(word.to_owned()));
+pub(super) fn apply_word(
+    job: &mut Job,
+    word: &str,
+    value: Option<&str>,
+) -> Result<WordOutcome, ScriptErrorReason> {
+    let needed =
+        || value.filter(|v| !v.trim().is_empty()).ok_or_else(|| ScriptErrorReason::NoValue(word.to_owned()));
     let second = Duration::from_secs(1);
     match word {
         "name" => job.name = needed()?.trim().to_owned(),
         "rw" | "readwrite" => {
-            let mix = if let Direction::Mixed(mix) = job.direction { mix } else { 50 };
-            (job.direction, job.is_random) = direction(needed()?, mix)?;
+            let mix = if let IoDirection::Mixed(mix) = job.direction { mix } else { 50 };
+            (job.direction, job.is_random) = parse_direction(needed()?, mix)?;
         }
         "rwmixread" | "rwmixwrite" => {
-            let part: u8 = number(needed()?, 0, 100)?;
+            let part: u8 = parse_number(needed()?, 0, 100)?;
             let reads = if word == "rwmixread" { part } else { 100 - part };
-            if let Direction::Mixed(mix) = &mut job.direction {
+            if let IoDirection::Mixed(mix) = &mut job.direction {
                 *mix = reads;
             } else {
-                return Ok(Taken::Noted("the job does not mix reads and writes (or says so further down)"));
+                return Ok(WordOutcome::Noted(
+                    "the job does not mix reads and writes (or says so further down)",
+                ));
             }
         }
-        "bs" | "blocksize" => job.block = pair(needed()?, block)?,
-        "iodepth" => job.depth = number(needed()?, 1, 65_536)?,
-        "numjobs" => job.threads = number(needed()?, 1, 65_536)?,
-        "filename" => job.files = files(needed()?.trim())?,
-        "size" => job.size = Some(amount(needed()?)?),
-        "filesize" => job.file_size = Some(amount(needed()?)?),
-        "io_size" => job.io_size = Some(bytes(needed()?)?),
-        "offset" => job.offset = bytes(needed()?)?,
-        "runtime" | "timeout" => job.runtime = Some(time(needed()?, second)?),
-        "time_based" => job.is_time_based = flag(value)?,
-        "ramp_time" => job.ramp = time(needed()?, second)?,
-        "startdelay" => job.delay = time(needed()?, second)?,
-        "thinktime" => job.think = time(needed()?, Duration::from_micros(1))?,
-        "rate" => limit(&mut job.rate, needed()?, Rate::Bytes)?,
-        "rate_iops" => limit(&mut job.rate, needed()?, Rate::Iops)?,
-        "norandommap" => job.covers = !flag(value)?,
+        "bs" | "blocksize" => job.block = parse_pair(needed()?, parse_block_size)?,
+        "iodepth" => job.depth = parse_number(needed()?, 1, 65_536)?,
+        "numjobs" => job.threads = parse_number(needed()?, 1, 65_536)?,
+        "filename" => job.files = parse_files(needed()?.trim())?,
+        "size" => job.size = Some(parse_job_size(needed()?)?),
+        "filesize" => job.file_size = Some(parse_job_size(needed()?)?),
+        "io_size" => job.io_size = Some(parse_bytes(needed()?)?),
+        "offset" => job.offset = parse_bytes(needed()?)?,
+        "runtime" | "timeout" => job.runtime = Some(parse_time(needed()?, second)?),
+        "time_based" => job.is_time_based = parse_flag(value)?,
+        "ramp_time" => job.ramp = parse_time(needed()?, second)?,
+        "startdelay" => job.delay = parse_time(needed()?, second)?,
+        "thinktime" => job.think = parse_time(needed()?, Duration::from_micros(1))?,
+        "rate" => set_rate_limit(&mut job.rate, needed()?, Rate::Bytes)?,
+        "rate_iops" => set_rate_limit(&mut job.rate, needed()?, Rate::Iops)?,
+        "norandommap" => job.covers = !parse_flag(value)?,
         "verify" => match needed()?.trim() {
             "crc32c" | "crc32c-intel" | "crc32" | "crc64" | "md5" | "sha1" | "sha256" | "sha512"
             | "xxhash" | "meta" | "pattern" => job.verifies = true,
-            "null" => return Ok(Taken::Noted("nothing is verified by it")),
-            other => return Err(Reason::UnknownVerify(other.to_owned())),
+            "null" => return Ok(WordOutcome::Noted("nothing is verified by it")),
+            other => return Err(ScriptErrorReason::UnknownVerify(other.to_owned())),
         },
-        "stonewall" | "wait_for_previous" => job.is_walled = flag(value)?,
-        "exitall" => job.exits_all = flag(value)?,
-        "fsync_on_close" | "end_fsync" => job.flushes_at_end = flag(value)?,
-        "fsync" | "fdatasync" => job.flush_every = number(needed()?, 0, u32::MAX)?,
-        "cpus_allowed" => job.cores = cores(needed()?)?,
-        "randseed" => job.seed = number(needed()?, 0, u64::MAX)?,
-        "group_reporting" => job.is_grouped = flag(value)?,
-        "randrepeat" | "allrandrepeat" if !flag(value)? => {
-            return Err(Reason::Unsupported(
+        "stonewall" | "wait_for_previous" => job.is_walled = parse_flag(value)?,
+        "exitall" => job.exits_all = parse_flag(value)?,
+        "fsync_on_close" | "end_fsync" => job.flushes_at_end = parse_flag(value)?,
+        "fsync" | "fdatasync" => job.flush_every = parse_number(needed()?, 0, u32::MAX)?,
+        "cpus_allowed" => job.cores = parse_cores(needed()?)?,
+        "randseed" => job.seed = parse_number(needed()?, 0, u64::MAX)?,
+        "group_reporting" => job.is_grouped = parse_flag(value)?,
+        "randrepeat" | "allrandrepeat" if !parse_flag(value)? => {
+            return Err(ScriptErrorReason::Unsupported(
                 "runs are to be repeated with the same offsets here; give a randseed instead",
             ));
         }
-        _ => return noted(word, value),
+        _ => return ignored_word(word, value),
     }
-    Ok(Taken::Done)
+    Ok(WordOutcome::Done)
 }
 
 /// Words that are understood and change nothing here.
-fn noted(word: &str, value: Option<&str>) -> Result<Taken, Reason> {
-    Ok(Taken::Noted(match word {
+fn ignored_word(word: &str, value: Option<&str>) -> Result<WordOutcome, ScriptErrorReason> {
+    Ok(WordOutcome::Noted(match word {
         "ioengine" => "the initiator is chosen by --initiator",
-        "direct" if flag(value)? => "no page cache is in the way here",
-        "buffered" if !flag(value)? => "no page cache is in the way here",
+        "direct" if parse_flag(value)? => "no page cache is in the way here",
+        "buffered" if !parse_flag(value)? => "no page cache is in the way here",
         "direct" | "buffered" => {
-            return Err(Reason::Unsupported(
+            return Err(ScriptErrorReason::Unsupported(
                 "I/O through a page cache is not supported: attach the volume and use fio itself",
             ));
         }
@@ -248,15 +262,15 @@ fn noted(word: &str, value: Option<&str>) -> Result<Taken, Reason> {
         | "write_iops_log"
         | "write_lat_log"
         | "per_job_logs" => "reports have their own form here",
-        _ => return Err(unknown(word)),
+        _ => return Err(unknown_word(word)),
     }))
 }
 
-fn unknown(word: &str) -> Reason {
-    let near = WORDS
+fn unknown_word(word: &str) -> ScriptErrorReason {
+    let near = KNOWN_WORDS
         .iter()
         .map(|known| (strsim::jaro_winkler(word, known), *known))
         .filter(|(score, _)| *score >= 0.75)
         .max_by(|a, b| a.0.total_cmp(&b.0));
-    Reason::UnknownOption(word.to_owned(), near.map(|(_, known)| known))
+    ScriptErrorReason::UnknownOption(word.to_owned(), near.map(|(_, known)| known))
 }

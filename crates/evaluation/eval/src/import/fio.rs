@@ -6,21 +6,21 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::{About, IMPORTED, ImportError};
+use super::{IMPORTED, ImportContext, ImportError};
 use crate::Histogram;
 use crate::record::{EndUsage, Point, Run};
 
 #[derive(Deserialize)]
-struct Output {
+struct FioOutput {
     #[serde(rename = "fio version")]
     version: String,
     #[serde(default, rename = "global options")]
     global: BTreeMap<String, String>,
-    jobs: Vec<Job>,
+    jobs: Vec<FioJob>,
 }
 
 #[derive(Deserialize)]
-struct Job {
+struct FioJob {
     jobname: String,
     #[serde(default)]
     groupid: u64,
@@ -31,11 +31,11 @@ struct Job {
     #[serde(default, rename = "job options")]
     options: BTreeMap<String, String>,
     #[serde(default)]
-    read: Direction,
+    read: FioDirection,
     #[serde(default)]
-    write: Direction,
+    write: FioDirection,
     #[serde(default)]
-    trim: Direction,
+    trim: FioDirection,
     /// Milliseconds of all its threads together.
     #[serde(default)]
     job_runtime: f64,
@@ -46,7 +46,7 @@ struct Job {
 }
 
 #[derive(Default, Deserialize)]
-struct Direction {
+struct FioDirection {
     #[serde(default)]
     io_bytes: u64,
     #[serde(default)]
@@ -55,13 +55,13 @@ struct Direction {
     #[serde(default)]
     runtime: u64,
     #[serde(default)]
-    lat_ns: Latency,
+    lat_ns: FioLatency,
     #[serde(default)]
-    clat_ns: Latency,
+    clat_ns: FioLatency,
 }
 
 #[derive(Default, Deserialize)]
-struct Latency {
+struct FioLatency {
     #[serde(default)]
     min: f64,
     #[serde(default)]
@@ -78,7 +78,7 @@ struct Latency {
     bins: BTreeMap<String, u64>,
 }
 
-impl Latency {
+impl FioLatency {
     fn is_spread(&self) -> bool {
         !self.bins.is_empty() || !self.percentile.is_empty()
     }
@@ -102,29 +102,29 @@ impl Latency {
         } else {
             self.bins.iter().filter_map(|(ns, count)| Some((number(ns)? as u64, *count))).collect()
         };
-        Histogram::gathered(counts, (self.min as u64, self.max as u64), self.mean, self.stddev)
+        Histogram::from_counts(counts, (self.min as u64, self.max as u64), self.mean, self.stddev)
     }
 }
 
 /// The loads of an output, and what is to be said of them.
-pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
+pub(super) fn fio_points(about: &ImportContext, text: &str) -> Result<(Vec<Point>, String), ImportError> {
     // fio writes warnings of its own before the JSON, and may write more behind it.
     let (_, text) = text.split_at(text.find('{').ok_or(ImportError::NotJson(None))?);
-    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<Output>();
+    let mut stream = serde_json::Deserializer::from_str(text).into_iter::<FioOutput>();
     let output = stream
         .next()
         .ok_or(ImportError::NotJson(None))?
         .map_err(|why| ImportError::NotJson(Some(why.to_string())))?;
     let damaged = |job: &str, why: &str| ImportError::Damaged(Some(format!("job \"{job}\"")), why.to_owned());
-    let mut loads: Vec<((String, u64), Load)> = Vec::new();
+    let mut loads: Vec<((String, u64), JobGroup)> = Vec::new();
     for job in &output.jobs {
         let key = (job.jobname.clone(), job.groupid);
         let at = loads.iter().position(|(known, _)| *known == key).unwrap_or_else(|| {
-            loads.push((key, Load::default()));
+            loads.push((key, JobGroup::default()));
             loads.len() - 1
         });
         let Some((_, load)) = loads.get_mut(at) else { continue };
-        let taken = load.take(job, &output.global);
+        let taken = load.add_job(job, &output.global);
         taken.map_err(|why| damaged(&job.jobname, why))?;
     }
     // Of what took no whole millisecond no rate is known, which is another thing than none.
@@ -132,7 +132,7 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
         return Err(damaged(name, "it tells no time for its I/Os: let it run for longer"));
     }
     let is_completion = loads.iter().any(|(_, load)| load.is_completion);
-    let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.point(about)).collect();
+    let points: Vec<Point> = loads.into_iter().filter_map(|(_, load)| load.into_point(about)).collect();
     let mut note = format!(
         "{IMPORTED} {}. Processor time is that of fio; the target was not looked at.",
         output.version
@@ -147,7 +147,7 @@ pub(super) fn points(about: &About, text: &str) -> Result<(Vec<Point>, String), 
 
 /// What jobs of one name and group come to.
 #[derive(Default)]
-struct Load {
+struct JobGroup {
     rw: String,
     each: u64,
     entries: u64,
@@ -159,8 +159,8 @@ struct Load {
     run: Run,
 }
 
-impl Load {
-    fn take(&mut self, job: &Job, global: &BTreeMap<String, String>) -> Result<(), &'static str> {
+impl JobGroup {
+    fn add_job(&mut self, job: &FioJob, global: &BTreeMap<String, String>) -> Result<(), &'static str> {
         let option = |names: &[&str]| {
             let found = names.iter().find_map(|name| job.options.get(*name).or_else(|| global.get(*name)));
             found.map(String::as_str)
@@ -173,16 +173,16 @@ impl Load {
         // Jobs come one by one, or as one entry with the number of them among its options.
         self.entries += 1;
         self.jobs = count(&["numjobs"]);
-        self.block =
-            option(&["bs", "blocksize"]).and_then(|text| crate::fio::bytes(text.split(',').next()?).ok());
+        self.block = option(&["bs", "blocksize"])
+            .and_then(|text| crate::fio::parse_bytes(text.split(',').next()?).ok());
         self.is_rated = option(&["rate", "rate_iops"]).is_some();
         self.labels = vec![("job".to_owned(), job.jobname.clone())];
         let threads = job.job_runtime / 1e3;
         let side = self.run.initiator.get_or_insert_with(EndUsage::default);
         side.process.0 += job.usr_cpu / 100.0 * threads;
         side.process.1 += job.sys_cpu / 100.0 * threads;
-        const MANY: &str = "counts of its I/Os are more than 64 bits hold";
-        let sum = |all: u64, one: u64| all.checked_add(one).ok_or(MANY);
+        const COUNT_OVERFLOW: &str = "counts of its I/Os are more than 64 bits hold";
+        let sum = |all: u64, one: u64| all.checked_add(one).ok_or(COUNT_OVERFLOW);
         self.run.errors = sum(self.run.errors, job.total_err.max(u64::from(job.error != 0)))?;
         for direction in [&job.read, &job.write, &job.trim].into_iter().filter(|one| one.total_ios > 0) {
             self.run.ios = sum(self.run.ios, direction.total_ios)?;
@@ -195,7 +195,7 @@ impl Load {
         Ok(())
     }
 
-    fn point(mut self, about: &About) -> Option<Point> {
+    fn into_point(mut self, about: &ImportContext) -> Option<Point> {
         if self.run.ios == 0 {
             return None;
         }
@@ -210,7 +210,7 @@ impl Load {
             is_closed: !self.is_rated,
             labels: self.labels,
             runs: vec![self.run],
-            ..about.point()
+            ..about.empty_point()
         })
     }
 }
@@ -224,7 +224,7 @@ mod tests {
     #[test]
     fn percentiles_are_kept() {
         let text = include_str!("fio-json.json");
-        let (points, note) = points(&about(), text).unwrap();
+        let (points, note) = fio_points(&about(), text).unwrap();
         let value: serde_json::Value = serde_json::from_str(text).unwrap();
         let job = &value["jobs"][0];
         let ios = |rw: &str| job[rw]["total_ios"].as_u64().unwrap();
@@ -238,7 +238,8 @@ mod tests {
         assert!((point.runs[0].latency.mean() / mean - 1.0).abs() < 1e-3);
         assert!(point.runs[0].initiator.as_ref().unwrap().process.1 > 0.0);
         assert!(
-            point.runs[0].target.is_none() && point.effectiveness(crate::record::End::Initiator).is_none()
+            point.runs[0].target.is_none()
+                && point.effectiveness(crate::record::EndKind::Initiator).is_none()
         );
     }
 
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     fn bins_are_kept() {
         let text = include_str!("fio-json-plus.json");
-        let (points, _) = points(&about(), text).unwrap();
+        let (points, _) = fio_points(&about(), text).unwrap();
         let value: serde_json::Value = serde_json::from_str(text).unwrap();
         let clat = &value["jobs"][0]["read"]["clat_ns"];
         let latency = &points[0].runs[0].latency;
@@ -257,20 +258,20 @@ mod tests {
             let found = latency.percentile(percent) as f64;
             assert!((found / right - 1.0).abs() < 0.02, "p{percent}: {found} against {right}");
         }
-        assert!((latency.deviation() / clat["stddev"].as_f64().unwrap() - 1.0).abs() < 0.01);
+        assert!((latency.standard_deviation() / clat["stddev"].as_f64().unwrap() - 1.0).abs() < 0.01);
     }
 
     #[test]
     fn what_tells_no_time_is_never_a_rate_of_zero() {
         let text = "{ \"fio version\": \"fio-3.33\", \"jobs\": [ { \"jobname\": \"x\", \"read\": { \"total_ios\": 4, \
                     \"io_bytes\": 16384, \"runtime\": 0 } } ] }";
-        assert!(points(&about(), text).unwrap_err().to_string().contains("let it run for longer"));
-        assert!(points(&about(), &text.replace("\"runtime\": 0", "\"runtime\": 1")).is_ok());
+        assert!(fio_points(&about(), text).unwrap_err().to_string().contains("let it run for longer"));
+        assert!(fio_points(&about(), &text.replace("\"runtime\": 0", "\"runtime\": 1")).is_ok());
     }
 
     #[test]
     fn warnings_before_the_json_do_not_matter() {
         let text = format!("fio: a warning\n{}", include_str!("fio-json.json"));
-        assert_eq!(points(&about(), &text).unwrap().0.len(), 1);
+        assert_eq!(fio_points(&about(), &text).unwrap().0.len(), 1);
     }
 }

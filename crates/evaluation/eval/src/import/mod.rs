@@ -7,12 +7,12 @@ mod vdbench;
 
 use std::fmt;
 
-use crate::record::BadFigure;
+use crate::record::ImplausibleFigure;
 use crate::record::{Point, Record};
 
 /// What a file does not say itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct About {
+pub struct ImportContext {
     /// The target's name.
     pub target: String,
     /// The initiator's.
@@ -37,7 +37,7 @@ pub enum ImportError {
     /// Nothing in it did any I/O.
     NoRun,
     /// It has a figure that cannot be.
-    BadFigure(BadFigure),
+    BadFigure(ImplausibleFigure),
 }
 
 impl fmt::Display for ImportError {
@@ -68,14 +68,14 @@ pub(crate) const IMPORTED: &str = "Imported from";
 ///
 /// # Errors
 /// If the text is of none of the known forms, or breaks off; with the line where that can be said.
-pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), ImportError> {
+pub fn import(record: &mut Record, about: &ImportContext, text: &str) -> Result<(), ImportError> {
     let start = text.trim_start();
     let (points, note) = if start.starts_with('{') || start.starts_with("fio:") {
-        fio::points(about, start)?
+        fio::fio_points(about, start)?
     } else if vdbench::is_flat_file(text) {
-        vdbench::flat_file(about, text)?
+        vdbench::flat_file_points(about, text)?
     } else if vdbench::is_summary(text) {
-        vdbench::summary(about, text)?
+        vdbench::summary_points(about, text)?
     } else {
         return Err(ImportError::UnknownForm);
     };
@@ -84,9 +84,9 @@ pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), Impo
     }
     // Nothing of it is taken unless all of it can be written down.
     let all = Record { points, ..Record::default() };
-    all.check().map_err(ImportError::BadFigure)?;
+    all.check_figures().map_err(ImportError::BadFigure)?;
     for point in all.points {
-        add(record, point);
+        add_point(record, point);
     }
     if !record.notes.contains(&note) {
         record.notes.push(note);
@@ -95,7 +95,7 @@ pub fn import(record: &mut Record, about: &About, text: &str) -> Result<(), Impo
 }
 
 /// A load that is there already has one more run.
-fn add(record: &mut Record, mut fresh: Point) {
+fn add_point(record: &mut Record, mut fresh: Point) {
     let bare = |point: &Point| Point { runs: Vec::new(), ..point.clone() };
     match record.points.iter_mut().find(|point| bare(point) == bare(&fresh)) {
         Some(point) => point.runs.append(&mut fresh.runs),
@@ -103,8 +103,8 @@ fn add(record: &mut Record, mut fresh: Point) {
     }
 }
 
-impl About {
-    fn point(&self) -> Point {
+impl ImportContext {
+    fn empty_point(&self) -> Point {
         Point {
             target: self.target.clone(),
             initiator: self.initiator.clone(),
@@ -120,8 +120,8 @@ impl About {
 mod tests {
     use super::*;
 
-    pub(super) fn about() -> About {
-        About {
+    pub(super) fn about() -> ImportContext {
+        ImportContext {
             target: "tgt".into(),
             initiator: "kernel".into(),
             protocol: "iscsi".into(),
@@ -172,10 +172,11 @@ mod tests {
                         })
                         .collect();
                     assert_ne!(changed, text.lines().collect::<Vec<_>>(), "{name} is there");
-                    let mut record = Record { schema: crate::record::SCHEMA, ..Record::default() };
+                    let mut record =
+                        Record { schema: crate::record::RECORD_SCHEMA_VERSION, ..Record::default() };
                     if import(&mut record, &about(), &changed.join("\n")).is_ok() {
                         assert!(Record::parse(&record.to_text().unwrap()).is_ok(), "{name} {value}");
-                        assert!(!crate::report::html(&record).is_empty());
+                        assert!(!crate::report::render_html(&record).is_empty());
                         taken += 1;
                     } else {
                         assert!(record.points.is_empty(), "{name} {value}: it was refused and is there");

@@ -3,19 +3,19 @@
 //! Both give means, standard deviation and maximum of response times, in milliseconds, and no percentiles. A
 //! run's averages omit its first interval (`avg_2-60`).
 
-use super::{About, IMPORTED, ImportError};
-use crate::preset::word;
-use crate::record::{Point, Run, Summary};
+use super::{IMPORTED, ImportContext, ImportError};
+use crate::preset::fio_rw_word;
+use crate::record::{LatencySummary, Point, Run};
 
 const MIB: f64 = 1_048_576.0;
 
 /// Whether a text has the named columns of a flat file.
 pub(super) fn is_flat_file(text: &str) -> bool {
-    columns(text).is_some()
+    column_line(text).is_some()
 }
 
 /// The line that names the columns, split.
-fn columns(text: &str) -> Option<(usize, Vec<&str>)> {
+fn column_line(text: &str) -> Option<(usize, Vec<&str>)> {
     text.lines().enumerate().find_map(|(at, line)| {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
         let is_head = ["Run", "Interval", "rate", "MB/sec", "resp"].iter().all(|name| words.contains(name));
@@ -29,7 +29,7 @@ pub(super) fn is_summary(text: &str) -> bool {
 }
 
 /// What both forms tell of a run.
-struct Averages {
+struct RunAverages {
     label: String,
     seconds: f64,
     rate: f64,
@@ -43,17 +43,17 @@ struct Averages {
     is_random: bool,
 }
 
-impl Averages {
-    fn point(self, about: &About) -> Option<Point> {
+impl RunAverages {
+    fn into_point(self, about: &ImportContext) -> Option<Point> {
         if self.rate <= 0.0 || self.bytes <= 0.0 {
             return None;
         }
         let direction = match self.read_percent {
-            percent if percent >= 99.5 => crate::fio::Direction::Read,
-            percent if percent <= 0.5 => crate::fio::Direction::Write,
-            percent => crate::fio::Direction::Mixed(percent.round() as u8),
+            percent if percent >= 99.5 => crate::fio::IoDirection::Read,
+            percent if percent <= 0.5 => crate::fio::IoDirection::Write,
+            percent => crate::fio::IoDirection::Mixed(percent.round() as u8),
         };
-        let summary = Summary {
+        let summary = LatencySummary {
             mean: self.response_ms * 1e6,
             deviation: self.deviation_ms * 1e6,
             max: self.max_ms * 1e6,
@@ -66,19 +66,19 @@ impl Averages {
             ..Run::default()
         };
         Some(Point {
-            rw: word(direction, self.is_random).to_owned(),
+            rw: fio_rw_word(direction, self.is_random).to_owned(),
             bytes: self.bytes.round() as u64,
             depth: self.depth.round().max(1.0) as u32,
             labels: vec![("run".to_owned(), self.label)],
             // Whether a rate was asked for stands in the parameter file only.
             is_closed: false,
             runs: vec![run],
-            ..about.point()
+            ..about.empty_point()
         })
     }
 }
 
-fn note(form: &str) -> String {
+fn form_note(form: &str) -> String {
     format!(
         "{IMPORTED} vdbench's {form}: mean response times, their deviation and maximum; it keeps no percentiles, and \
          neither end's processors were looked at."
@@ -86,20 +86,20 @@ fn note(form: &str) -> String {
 }
 
 /// `2-60` of `avg_2-60`: how many intervals were averaged.
-fn intervals(word: &str) -> Option<f64> {
+fn averaged_intervals(word: &str) -> Option<f64> {
     let (from, to) = word.strip_prefix("avg_")?.split_once('-')?;
     let (from, to): (u32, u32) = (from.parse().ok()?, to.parse().ok()?);
     (to >= from).then(|| f64::from(to - from) + 1.0)
 }
 
 /// Seconds of the day of `12:34:56.789`.
-fn clock(text: &str) -> Option<f64> {
+fn parse_clock(text: &str) -> Option<f64> {
     let mut parts = text.split(':').map(|part| part.parse::<f64>().ok());
     Some(parts.next()?? * 3600.0 + parts.next()?? * 60.0 + parts.next()??)
 }
 
 /// How long an interval is: the middle one of the steps between times of day, to whole seconds.
-fn step(times: &[f64]) -> f64 {
+fn interval_length(times: &[f64]) -> f64 {
     let mut steps: Vec<f64> = times
         .iter()
         .zip(times.iter().skip(1))
@@ -110,7 +110,7 @@ fn step(times: &[f64]) -> f64 {
     steps.get(steps.len() / 2).map_or(1.0, |step| step.round().max(1.0))
 }
 
-fn lacks(what: &str) -> ImportError {
+fn missing_error(what: &str) -> ImportError {
     ImportError::Damaged(None, format!("vdbench's flat file has no {what}"))
 }
 
@@ -120,28 +120,31 @@ fn bad_line(index: usize, why: String) -> ImportError {
 }
 
 /// The runs of a flat file.
-pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
-    let (head, names) = columns(text).ok_or_else(|| lacks("line of column names"))?;
+pub(super) fn flat_file_points(
+    about: &ImportContext,
+    text: &str,
+) -> Result<(Vec<Point>, String), ImportError> {
+    let (head, names) = column_line(text).ok_or_else(|| missing_error("line of column names"))?;
     let place = |name: &str| names.iter().position(|known| *known == name);
     let run_at = place("Run").unwrap_or(0);
-    let interval_at = place("Interval").ok_or_else(|| lacks("column \"Interval\""))?;
+    let interval_at = place("Interval").ok_or_else(|| missing_error("column \"Interval\""))?;
     let (mut points, mut times) = (Vec::new(), Vec::new());
     for (at, line) in text.lines().enumerate().skip(head + 1) {
         let cells: Vec<&str> = line.split_ascii_whitespace().collect();
         let Some(interval) = cells.get(interval_at).filter(|_| cells.len() == names.len()) else { continue };
-        let Some(count) = intervals(interval) else {
-            times.extend(cells.first().and_then(|tod| clock(tod)));
+        let Some(count) = averaged_intervals(interval) else {
+            times.extend(cells.first().and_then(|tod| parse_clock(tod)));
             continue;
         };
         let figure = |name: &str| -> Result<f64, ImportError> {
             let cell = place(name).and_then(|at| cells.get(at));
-            let cell = cell.ok_or_else(|| lacks(&format!("column \"{name}\"")))?;
+            let cell = cell.ok_or_else(|| missing_error(&format!("column \"{name}\"")))?;
             let figure = cell.parse().ok().filter(|figure: &f64| figure.is_finite());
             figure.ok_or_else(|| bad_line(at, format!("\"{cell}\" is no figure of {name}")))
         };
-        let averages = Averages {
+        let averages = RunAverages {
             label: cells.get(run_at).copied().unwrap_or_default().to_owned(),
-            seconds: count * step(&times),
+            seconds: count * interval_length(&times),
             rate: figure("rate")?,
             mib: figure("MB/sec")?,
             bytes: figure("bytes/io")?,
@@ -154,14 +157,14 @@ pub(super) fn flat_file(about: &About, text: &str) -> Result<(Vec<Point>, String
             is_random: figure("seekpct").unwrap_or(100.0) > 50.0,
         };
         times.clear();
-        points.extend(averages.point(about));
+        points.extend(averages.into_point(about));
     }
-    Ok((points, note("flatfile.html")))
+    Ok((points, form_note("flatfile.html")))
 }
 
 /// The runs of a summary: columns as they have stood since 5.04, behind the time of day and the interval: rate,
 /// MB/s, bytes, read %, response, read and write response, their maxima, deviation, queue depth, processor.
-pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String), ImportError> {
+pub(super) fn summary_points(about: &ImportContext, text: &str) -> Result<(Vec<Point>, String), ImportError> {
     let (mut points, mut times, mut name) = (Vec::new(), Vec::new(), String::new());
     for (at, line) in text.lines().enumerate() {
         if let Some((_, rest)) = line.split_once("Starting RD=") {
@@ -170,8 +173,8 @@ pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String),
             continue;
         }
         let cells: Vec<&str> = line.split_ascii_whitespace().collect();
-        let Some(time) = cells.first().and_then(|cell| clock(cell)) else { continue };
-        let Some(count) = cells.get(1).and_then(|cell| intervals(cell)) else {
+        let Some(time) = cells.first().and_then(|cell| parse_clock(cell)) else { continue };
+        let Some(count) = cells.get(1).and_then(|cell| averaged_intervals(cell)) else {
             if cells.get(1).is_some_and(|cell| cell.parse::<u32>().is_ok()) {
                 times.push(time);
             }
@@ -182,9 +185,9 @@ pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String),
             let figure = cell.parse().ok().filter(|figure: &f64| figure.is_finite());
             figure.ok_or_else(|| bad_line(at, format!("\"{cell}\" is no figure")))
         };
-        let averages = Averages {
+        let averages = RunAverages {
             label: name.clone(),
-            seconds: count * step(&times),
+            seconds: count * interval_length(&times),
             rate: figure(2)?,
             mib: figure(3)?,
             bytes: figure(4)?,
@@ -198,10 +201,10 @@ pub(super) fn summary(about: &About, text: &str) -> Result<(Vec<Point>, String),
         };
         // Preparation of files is no run of the user's.
         if name != "SD_format" {
-            points.extend(averages.point(about));
+            points.extend(averages.into_point(about));
         }
     }
-    Ok((points, note("summary.html, which does not say whether offsets were random")))
+    Ok((points, form_note("summary.html, which does not say whether offsets were random")))
 }
 
 #[cfg(test)]
@@ -222,7 +225,7 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
 
     #[test]
     fn a_flat_files_averages_are_a_run() {
-        let (points, note) = flat_file(&about(), FLAT).unwrap();
+        let (points, note) = flat_file_points(&about(), FLAT).unwrap();
         assert_eq!(points.len(), 1);
         let point = &points[0];
         assert_eq!((point.rw.as_str(), point.bytes, point.depth), ("randread", 4096, 32));
@@ -231,7 +234,7 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
         assert_eq!(point.mean_latency().unwrap().median, 320.0);
         assert_eq!(point.jitter().unwrap().median, 250.0);
         assert_eq!(point.percentile(99.0), None, "it keeps no percentiles");
-        assert!(point.runs[0].discords(point).is_empty() && note.contains("no percentiles"));
+        assert!(point.runs[0].inconsistencies(point).is_empty() && note.contains("no percentiles"));
     }
 
     /// It was written as a record that nothing could read again.
@@ -245,7 +248,7 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
             assert!(why.to_string().contains("figure") && record.points.is_empty(), "{figure}: {why}");
         }
         for word in ["avg_-9223372036854775808-9223372036854775807", "avg_4-2", "avg_", "avg_0-4294967295"] {
-            let _ = flat_file(&about(), &FLAT.replace("avg_2-2", word));
+            let _ = flat_file_points(&about(), &FLAT.replace("avg_2-2", word));
         }
     }
 
@@ -253,16 +256,16 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
     fn a_figure_that_is_not_there_is_never_zero() {
         for (name, cells) in [("resp_std", " 0.25 0.25 0 4096"), ("resp_max", " 12.5 12.5 0 0.25")] {
             let damaged = FLAT.replace(cells, &cells.replacen(['0', '1'], "x", 1));
-            assert!(flat_file(&about(), &damaged).unwrap_err().to_string().contains(name), "{name}");
+            assert!(flat_file_points(&about(), &damaged).unwrap_err().to_string().contains(name), "{name}");
             let absent = FLAT.replace(name, "another");
-            assert!(flat_file(&about(), &absent).unwrap_err().to_string().contains(name), "{name}");
+            assert!(flat_file_points(&about(), &absent).unwrap_err().to_string().contains(name), "{name}");
         }
     }
 
     #[test]
     fn a_damaged_figure_is_named_by_line() {
         let damaged = FLAT.replace("avg_2-2 9999988 100000.0", "avg_2-2 9999988 many");
-        assert!(flat_file(&about(), &damaged).unwrap_err().to_string().contains("line 6: \"many\""));
+        assert!(flat_file_points(&about(), &damaged).unwrap_err().to_string().contains("line 6: \"many\""));
     }
 
     #[test]
@@ -271,11 +274,11 @@ cpu_used cpu_user cpu_kernel cpu_wait cpu_idle
 16:24:31.001 Starting RD=rd1; I/O rate: 100; elapsed=3; For loops: None
 16:24:34.020     avg_2-3      103.0     0.10    1024  51.95    0.012    0.011    0.014     0.05     0.02    0.005    0.0   4.2   0.8
 ";
-        assert_eq!(summary(&about(), text).unwrap().0[0].runs[0].ios, 206);
+        assert_eq!(summary_points(&about(), text).unwrap().0[0].runs[0].ios, 206);
         for (cell, name) in [("103.0", "rate"), (" 51.95", "read percentage"), ("  0.02", "maximum")] {
             for figure in ["NaN", "inf"] {
                 let text = text.replace(cell, &format!(" {figure}"));
-                let why = summary(&about(), &text).map(drop).unwrap_err();
+                let why = summary_points(&about(), &text).map(drop).unwrap_err();
                 assert!(why.to_string().contains(figure), "{name}: {why}");
             }
         }
@@ -295,7 +298,7 @@ Jan 24, 2019    interval        i/o   MB/sec   bytes   read     resp     read   
 16:24:34.020     avg_2-3      103.0     0.10    1024  51.95    0.012    0.011    0.014     0.05     0.02    0.005    0.0   4.2   0.8
 ";
         assert!(is_summary(text) && !is_flat_file(text));
-        let (points, _) = summary(&about(), text).unwrap();
+        let (points, _) = summary_points(&about(), text).unwrap();
         assert_eq!(points.len(), 1, "formatting is no run");
         assert_eq!(points[0].labels, [("run".to_owned(), "rd1".to_owned())]);
         assert_eq!((points[0].runs[0].seconds, points[0].runs[0].ios), (2.0, 206));

@@ -1,7 +1,7 @@
 //! Load without I/O: which I/O starts when, and how long it took.
 //!
 //! A [`Worker`] is one thread of a [`Job`]: its driver asks [`Worker::poll`] what to do and reports
-//! completions to [`Worker::done`]. Each call gets the time. Invariants:
+//! completions to [`Worker::finish_io`]. Each call gets the time. Invariants:
 //! - The same job, seed and volumes give the same I/Os in the same order, however long each takes.
 //! - With a rate, latency counts from the intended start of the I/O, so a stalled target is charged for all
 //!   that waited (no coordinated omission). I/Os start in the order of the mix: the intended start of one is
@@ -14,9 +14,9 @@ mod pattern;
 use std::collections::VecDeque;
 
 use crate::Histogram;
-use crate::fio::{Amount, Direction, Job, Rate};
-use offsets::{Mix, Offsets};
-pub use pattern::{Mismatch, fill, verify};
+use crate::fio::{IoDirection, Job, JobSize, Rate};
+use offsets::{Offsets, ReadWriteMix};
+pub use pattern::{Mismatch, fill_pattern, verify_pattern};
 
 /// A volume as a job must know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +38,7 @@ pub enum IoKind {
     Trim,
     /// Flush; it has no offset.
     Flush,
-    /// Read what was written, and compare ([`verify`]).
+    /// Read what was written, and compare ([`verify_pattern`]).
     Verify,
 }
 
@@ -59,7 +59,7 @@ pub struct IoRequest {
 
 /// What to do now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Poll {
+pub enum WorkerAction {
     /// Start this.
     Start(IoRequest),
     /// Nothing until something is done, or until this time.
@@ -98,7 +98,10 @@ impl std::fmt::Display for JobError {
                 write!(f, "{volume}: {bytes} bytes from offset {offset} hold no I/O of {largest}")
             }
             JobError::TooMuchVerified(writes) => {
-                write!(f, "it would verify {writes} writes; at most {WRITTEN_MAX}: give a smaller size")
+                write!(
+                    f,
+                    "it would verify {writes} writes; at most {REMEMBERED_WRITES_MAX}: give a smaller size"
+                )
             }
         }
     }
@@ -121,7 +124,7 @@ pub struct IoTotals {
 
 impl IoTotals {
     /// Adds an I/O.
-    fn count(&mut self, is_good: bool, len: u32, latency_ns: u64) {
+    fn add(&mut self, is_good: bool, len: u32, latency_ns: u64) {
         if is_good {
             self.ios += 1;
             self.bytes += u64::from(len);
@@ -142,7 +145,7 @@ impl IoTotals {
 
 /// Figures of a worker, those of its ramp left out.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tally {
+pub struct WorkerFigures {
     /// Reads.
     pub read: IoTotals,
     /// Writes.
@@ -165,9 +168,9 @@ pub struct Tally {
     pub unfinished_oldest: u64,
 }
 
-impl Tally {
+impl WorkerFigures {
     /// Adds another worker's: from the earlier begin to the later end.
-    pub fn merge(&mut self, other: &Tally) {
+    pub fn merge(&mut self, other: &WorkerFigures) {
         self.read.merge(&other.read);
         self.write.merge(&other.write);
         self.trim.merge(&other.trim);
@@ -185,7 +188,7 @@ impl Tally {
 
 /// What a worker is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum WorkerPhase {
     Load,
     /// It waits for what is out, then flushes or compares.
     Ending,
@@ -196,7 +199,7 @@ enum Phase {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Out {
+struct OutstandingIo {
     kind: IoKind,
     len: u32,
     /// From when on its latency counts.
@@ -205,15 +208,15 @@ struct Out {
 
 /// A limit of speed as a schedule: when the next may start.
 #[derive(Clone, Copy, Debug)]
-struct RateLimit {
+struct RateSchedule {
     rate: Option<Rate>,
     /// Units (I/Os or bytes) that were started.
     used: u64,
 }
 
-impl RateLimit {
+impl RateSchedule {
     /// When the next is meant to start.
-    fn due(&self, start: u64) -> Option<u64> {
+    fn next_start(&self, start: u64) -> Option<u64> {
         let per_second = match self.rate? {
             Rate::Iops(rate) | Rate::Bytes(rate) => rate,
         };
@@ -221,7 +224,7 @@ impl RateLimit {
         Some(start.saturating_add(u64::try_from(ns).unwrap_or(u64::MAX)))
     }
 
-    fn take(&mut self, bytes: u64) {
+    fn advance(&mut self, bytes: u64) {
         self.used += if let Some(Rate::Bytes(_)) = self.rate { bytes } else { 1 };
     }
 }
@@ -230,12 +233,12 @@ impl RateLimit {
 #[derive(Clone, Debug)]
 pub struct Worker {
     depth: usize,
-    mix: Mix,
+    mix: ReadWriteMix,
     block: (u32, u32),
     offsets: Vec<Offsets>,
     /// Which volume is next.
     turn: usize,
-    phase: Phase,
+    phase: WorkerPhase,
     start: u64,
     counts_from: u64,
     until: Option<u64>,
@@ -244,8 +247,8 @@ pub struct Worker {
     is_time_based: bool,
     /// Bytes to move; `None`: until time is over.
     left: Option<u64>,
-    read_pace: RateLimit,
-    write_pace: RateLimit,
+    read_pace: RateSchedule,
+    write_pace: RateSchedule,
     think: u64,
     not_before: u64,
     /// When the last one was meant to start.
@@ -256,7 +259,7 @@ pub struct Worker {
     has_written: bool,
     flush_every: u32,
     writes_since: u32,
-    out: Vec<Option<Out>>,
+    out: Vec<Option<OutstandingIo>>,
     free: Vec<u32>,
     /// An I/O that was chosen and waits for its time.
     chosen: Option<(IoKind, usize, u64, u32)>,
@@ -264,12 +267,12 @@ pub struct Worker {
     written: VecDeque<(usize, u64, u32)>,
     /// Volumes that are still to be flushed.
     to_flush: Vec<usize>,
-    tally: Tally,
+    tally: WorkerFigures,
     failed: u64,
 }
 
 /// Writes that a verifying worker remembers: 64 MiB of memory at most.
-const WRITTEN_MAX: u64 = 4 << 20;
+const REMEMBERED_WRITES_MAX: u64 = 4 << 20;
 
 impl Worker {
     /// Thread `number` of a job, which begins at `now`.
@@ -286,7 +289,7 @@ impl Worker {
             if !job.block.0.is_multiple_of(shape.block) || !job.block.1.is_multiple_of(shape.block) {
                 return Err(JobError::Block(name(), shape.block));
             }
-            let bytes = span(job, shape.bytes, volumes.len() as u64);
+            let bytes = used_span(job, shape.bytes, volumes.len() as u64);
             if bytes < u64::from(largest) {
                 return Err(JobError::TooSmall { volume: name(), bytes, offset: job.offset, largest });
             }
@@ -295,12 +298,12 @@ impl Worker {
             offsets.push(Offsets::new(job, bytes, largest, seed));
         }
         let left = match (job.io_size, job.size) {
-            (Some(bytes), _) | (None, Some(Amount::Bytes(bytes))) => bytes,
+            (Some(bytes), _) | (None, Some(JobSize::Bytes(bytes))) => bytes,
             (None, _) => whole,
         };
         let left = (!job.is_time_based).then_some(left);
         let moved = left.unwrap_or(whole) / u64::from(job.block.1);
-        if job.verifies && moved > WRITTEN_MAX {
+        if job.verifies && moved > REMEMBERED_WRITES_MAX {
             return Err(JobError::TooMuchVerified(moved));
         }
         let start = now + job.delay.as_nanos() as u64;
@@ -308,23 +311,23 @@ impl Worker {
         let until = job.runtime.map(|runtime| counts_from + runtime.as_nanos() as u64);
         Ok(Worker {
             depth: job.depth as usize,
-            mix: Mix::new(job.direction, job.seed ^ (u64::from(number) << 32)),
+            mix: ReadWriteMix::new(job.direction, job.seed ^ (u64::from(number) << 32)),
             block: job.block,
             offsets,
             turn: 0,
-            phase: Phase::Load,
+            phase: WorkerPhase::Load,
             start,
             counts_from,
             until,
             ceased: None,
             is_time_based: job.is_time_based,
             left,
-            read_pace: RateLimit { rate: job.rate.0, used: 0 },
-            write_pace: RateLimit { rate: job.rate.1, used: 0 },
+            read_pace: RateSchedule { rate: job.rate.0, used: 0 },
+            write_pace: RateSchedule { rate: job.rate.1, used: 0 },
             think: job.think.as_nanos() as u64,
             not_before: start,
             meant: start,
-            verifies: job.verifies && job.direction != Direction::Read,
+            verifies: job.verifies && job.direction != IoDirection::Read,
             flushes_at_end: job.flushes_at_end,
             has_written: false,
             flush_every: job.flush_every,
@@ -334,24 +337,24 @@ impl Worker {
             chosen: None,
             written: VecDeque::new(),
             to_flush: Vec::new(),
-            tally: Tally::default(),
+            tally: WorkerFigures::default(),
             failed: 0,
         })
     }
 
     /// Figures so far.
-    pub fn tally(&self) -> &Tally {
+    pub fn figures(&self) -> &WorkerFigures {
         &self.tally
     }
 
     /// I/Os that failed, those of the ramp included.
-    pub fn failed(&self) -> u64 {
+    pub fn failed_ios(&self) -> u64 {
         self.failed
     }
 
     /// Starts nothing new: what is out is waited for, nothing is flushed or compared.
     pub fn stop(&mut self) {
-        self.phase = if self.is_idle() { Phase::Over } else { Phase::Ending };
+        self.phase = if self.is_idle() { WorkerPhase::Over } else { WorkerPhase::Ending };
         (self.verifies, self.flushes_at_end) = (false, false);
     }
 
@@ -360,55 +363,59 @@ impl Worker {
     }
 
     /// What to do at this time.
-    pub fn poll(&mut self, now: u64) -> Poll {
-        if self.phase != Phase::Load {
-            self.cease(now);
+    pub fn poll(&mut self, now: u64) -> WorkerAction {
+        if self.phase != WorkerPhase::Load {
+            self.end_load(now);
         }
         loop {
             match self.phase {
-                Phase::Load => {
+                WorkerPhase::Load => {
                     if let Some(poll) = self.poll_load(now) {
                         return poll;
                     }
-                    self.phase = Phase::Ending;
-                    self.cease(now);
+                    self.phase = WorkerPhase::Ending;
+                    self.end_load(now);
                 }
-                Phase::Ending if !self.is_idle() => return Poll::Wait(None),
-                Phase::Ending => {
+                WorkerPhase::Ending if !self.is_idle() => return WorkerAction::Wait(None),
+                WorkerPhase::Ending => {
                     if self.flushes_at_end && (self.has_written || !self.written.is_empty()) {
                         self.to_flush = (0..self.offsets.len()).collect();
                     }
-                    self.phase = Phase::Flushing;
+                    self.phase = WorkerPhase::Flushing;
                 }
-                Phase::Flushing => match self.to_flush.pop() {
-                    Some(volume) => return self.start(IoKind::Flush, volume, 0, 0, now),
-                    None if !self.is_idle() => return Poll::Wait(None),
-                    None => self.phase = if self.verifies { Phase::Comparing } else { Phase::Over },
+                WorkerPhase::Flushing => match self.to_flush.pop() {
+                    Some(volume) => return self.start_io(IoKind::Flush, volume, 0, 0, now),
+                    None if !self.is_idle() => return WorkerAction::Wait(None),
+                    None => {
+                        self.phase = if self.verifies { WorkerPhase::Comparing } else { WorkerPhase::Over }
+                    }
                 },
-                Phase::Comparing => {
+                WorkerPhase::Comparing => {
                     if self.free.is_empty() {
-                        return Poll::Wait(None);
+                        return WorkerAction::Wait(None);
                     }
                     match self.written.pop_front() {
-                        Some((volume, at, len)) => return self.start(IoKind::Verify, volume, at, len, now),
-                        None if !self.is_idle() => return Poll::Wait(None),
-                        None => self.phase = Phase::Over,
+                        Some((volume, at, len)) => {
+                            return self.start_io(IoKind::Verify, volume, at, len, now);
+                        }
+                        None if !self.is_idle() => return WorkerAction::Wait(None),
+                        None => self.phase = WorkerPhase::Over,
                     }
                 }
-                Phase::Over => return Poll::Finished,
+                WorkerPhase::Over => return WorkerAction::Finished,
             }
         }
     }
 
     /// Nothing follows any more: since its time was over, or from now on.
-    fn cease(&mut self, now: u64) {
+    fn end_load(&mut self, now: u64) {
         if self.ceased.is_none() {
             let ceased = self.until.map_or(now, |until| until.min(now));
             self.ceased = Some(ceased);
             self.tally.refilled = ceased.saturating_sub(self.counts_from);
             if Some(ceased) == self.until {
                 self.tally.span = self.tally.span.map(|(begin, _)| (begin, ceased));
-                let is_counted = |out: &&Out| !matches!(out.kind, IoKind::Flush | IoKind::Verify);
+                let is_counted = |out: &&OutstandingIo| !matches!(out.kind, IoKind::Flush | IoKind::Verify);
                 for out in self.out.iter().flatten().filter(is_counted) {
                     self.tally.unfinished += 1;
                     let age = ceased.saturating_sub(out.from);
@@ -419,38 +426,38 @@ impl Worker {
     }
 
     /// How much of an I/O's latency lies before figures counted or after load had ceased.
-    fn outside(&self, from: u64, now: u64) -> i64 {
+    fn latency_outside_window(&self, from: u64, now: u64) -> i64 {
         let ceased = self.ceased.or(self.until).unwrap_or(now);
         let outside = self.counts_from.saturating_sub(from) + now.saturating_sub(ceased.max(from));
         i64::try_from(outside).unwrap_or(i64::MAX)
     }
 
     /// The next I/O of the load; `None` if there are no more.
-    fn poll_load(&mut self, now: u64) -> Option<Poll> {
+    fn poll_load(&mut self, now: u64) -> Option<WorkerAction> {
         if self.until.is_some_and(|until| now >= until) {
             return None;
         }
         if self.free.is_empty() {
-            return Some(Poll::Wait(self.until));
+            return Some(WorkerAction::Wait(self.until));
         }
         if now < self.not_before {
-            return Some(Poll::Wait(Some(self.not_before)));
+            return Some(WorkerAction::Wait(Some(self.not_before)));
         }
         if self.flush_every > 0 && self.writes_since >= self.flush_every {
             self.writes_since = 0;
-            return Some(self.start(IoKind::Flush, self.turn, 0, 0, now));
+            return Some(self.start_io(IoKind::Flush, self.turn, 0, 0, now));
         }
         let (kind, volume, offset, len) = match self.chosen.take() {
             Some(chosen) => chosen,
-            None => self.choose()?,
+            None => self.choose_io()?,
         };
         let timing = if kind == IoKind::Read { &mut self.read_pace } else { &mut self.write_pace };
-        let due = timing.due(self.start);
+        let due = timing.next_start(self.start);
         if let Some(due) = due.filter(|due| *due > now) {
             self.chosen = Some((kind, volume, offset, len));
-            return Some(Poll::Wait(Some(self.until.map_or(due, |until| until.min(due)))));
+            return Some(WorkerAction::Wait(Some(self.until.map_or(due, |until| until.min(due)))));
         }
-        timing.take(u64::from(len));
+        timing.advance(u64::from(len));
         if kind == IoKind::Write {
             self.writes_since += 1;
             if self.verifies {
@@ -459,10 +466,10 @@ impl Worker {
         }
         let thought = if self.think > 0 { self.not_before } else { 0 };
         self.meant = due.unwrap_or(now).max(self.meant).max(thought);
-        Some(self.start(kind, volume, offset, len, self.meant))
+        Some(self.start_io(kind, volume, offset, len, self.meant))
     }
 
-    fn choose(&mut self) -> Option<(IoKind, usize, u64, u32)> {
+    fn choose_io(&mut self) -> Option<(IoKind, usize, u64, u32)> {
         if self.left == Some(0) {
             return None;
         }
@@ -482,7 +489,7 @@ impl Worker {
         if !self.is_time_based && self.left.is_none() {
             return None;
         }
-        self.offsets.iter_mut().for_each(Offsets::again);
+        self.offsets.iter_mut().for_each(Offsets::restart);
         let volume = self.turn;
         let offset = self.offsets.get_mut(volume)?.next()?;
         if let Some(left) = &mut self.left {
@@ -491,19 +498,19 @@ impl Worker {
         Some((kind, volume, offset, len))
     }
 
-    fn start(&mut self, kind: IoKind, volume: usize, offset: u64, len: u32, from: u64) -> Poll {
-        let Some(slot) = self.free.pop() else { return Poll::Wait(None) };
+    fn start_io(&mut self, kind: IoKind, volume: usize, offset: u64, len: u32, from: u64) -> WorkerAction {
+        let Some(slot) = self.free.pop() else { return WorkerAction::Wait(None) };
         if let Some(out) = self.out.get_mut(slot as usize) {
-            *out = Some(Out { kind, len, from });
+            *out = Some(OutstandingIo { kind, len, from });
         }
-        Poll::Start(IoRequest { slot, volume, kind, offset, len })
+        WorkerAction::Start(IoRequest { slot, volume, kind, offset, len })
     }
 
     /// An I/O has ended, well or not. Of a slot that is not out nothing has, and nothing is counted.
-    pub fn done(&mut self, slot: u32, now: u64, is_good: bool) {
+    pub fn finish_io(&mut self, slot: u32, now: u64, is_good: bool) {
         // Nobody has asked since the time was over: this one was out by then.
         if self.until.is_some_and(|until| now > until) {
-            self.cease(now);
+            self.end_load(now);
         }
         let Some(out) = self.out.get_mut(slot as usize).and_then(Option::take) else { return };
         self.free.push(slot);
@@ -512,7 +519,7 @@ impl Worker {
         }
         self.failed += u64::from(!is_good);
         self.has_written |= is_good && matches!(out.kind, IoKind::Write | IoKind::Trim);
-        let outside = if out.kind == IoKind::Flush { 0 } else { self.outside(out.from, now) };
+        let outside = if out.kind == IoKind::Flush { 0 } else { self.latency_outside_window(out.from, now) };
         // I/Os and processor time are of the same window: what ends later is in neither.
         if let Some(until) = self.until.filter(|until| now > *until) {
             if is_good && !matches!(out.kind, IoKind::Flush | IoKind::Verify) {
@@ -521,7 +528,7 @@ impl Worker {
             }
             // The flush at the end is no I/O of the load; how long it took is told beside it.
             if out.kind == IoKind::Flush {
-                self.tally.flush.count(is_good, 0, now.saturating_sub(out.from));
+                self.tally.flush.add(is_good, 0, now.saturating_sub(out.from));
             }
             return;
         }
@@ -536,7 +543,7 @@ impl Worker {
         if now < self.counts_from {
             return;
         }
-        figures.count(is_good, out.len, now.saturating_sub(out.from));
+        figures.add(is_good, out.len, now.saturating_sub(out.from));
         if is_good {
             self.tally.outside += outside;
         }
@@ -546,16 +553,16 @@ impl Worker {
 }
 
 /// How much of a volume a job uses.
-fn span(job: &Job, bytes: u64, volumes: u64) -> u64 {
+fn used_span(job: &Job, bytes: u64, volumes: u64) -> u64 {
     let room = bytes.saturating_sub(job.offset);
     let part = |amount| match amount {
-        Amount::Bytes(bytes) => bytes,
-        Amount::Percent(percent) => (u128::from(bytes) * u128::from(percent) / 100) as u64,
+        JobSize::Bytes(bytes) => bytes,
+        JobSize::Percent(percent) => (u128::from(bytes) * u128::from(percent) / 100) as u64,
     };
     let wanted = match (job.file_size, job.size) {
         (Some(amount), _) => part(amount),
         // fio shares a job's size among its files.
-        (None, Some(Amount::Bytes(size))) => size / volumes,
+        (None, Some(JobSize::Bytes(size))) => size / volumes,
         (None, Some(amount)) => part(amount),
         (None, None) => room,
     };

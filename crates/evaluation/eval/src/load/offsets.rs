@@ -4,20 +4,20 @@
 //! [`Offsets::next`] reports that all have come.
 
 use super::IoKind;
-use crate::fio::{Direction, Job};
+use crate::fio::{IoDirection, Job};
 
 /// SplitMix64: every seed gives a sequence of full period.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Random(u64);
+pub(super) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(super) fn new(seed: u64) -> Self {
-        Random(seed)
+        SplitMix64(seed)
     }
 
     pub(super) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        scramble(self.0)
+        mix_bits(self.0)
     }
 
     /// Below `bound`, evenly (by multiplication; the bias is below 2^-32 for volumes that exist).
@@ -26,7 +26,7 @@ impl Random {
     }
 }
 
-fn scramble(mut z: u64) -> u64 {
+fn mix_bits(mut z: u64) -> u64 {
     z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     z ^ (z >> 31)
@@ -34,37 +34,37 @@ fn scramble(mut z: u64) -> u64 {
 
 /// Reads or writes, in the proportion that was asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Mix {
-    direction: Direction,
-    random: Random,
+pub(super) struct ReadWriteMix {
+    direction: IoDirection,
+    random: SplitMix64,
 }
 
-impl Mix {
-    pub(super) fn new(direction: Direction, seed: u64) -> Self {
-        Mix { direction, random: Random::new(scramble(seed ^ 0x6D69_7865)) }
+impl ReadWriteMix {
+    pub(super) fn new(direction: IoDirection, seed: u64) -> Self {
+        ReadWriteMix { direction, random: SplitMix64::new(mix_bits(seed ^ 0x6D69_7865)) }
     }
 
     pub(super) fn next(&mut self) -> IoKind {
         match self.direction {
-            Direction::Read => IoKind::Read,
-            Direction::Write => IoKind::Write,
-            Direction::Trim => IoKind::Trim,
-            Direction::Mixed(reads) if self.random.below(100) < u64::from(reads) => IoKind::Read,
-            Direction::Mixed(_) => IoKind::Write,
+            IoDirection::Read => IoKind::Read,
+            IoDirection::Write => IoKind::Write,
+            IoDirection::Trim => IoKind::Trim,
+            IoDirection::Mixed(reads) if self.random.below(100) < u64::from(reads) => IoKind::Read,
+            IoDirection::Mixed(_) => IoKind::Write,
         }
     }
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Order {
+enum OffsetOrder {
     Ascending {
         next: u64,
     },
-    Random(Random),
+    Random(SplitMix64),
     /// A random order in which every block comes once.
     Covering {
         next: u64,
-        shuffle: Shuffle,
+        shuffle: Permutation,
     },
 }
 
@@ -75,7 +75,7 @@ pub(super) struct Offsets {
     /// Bytes of a place; a shorter I/O stands at its start.
     place: u64,
     places: u64,
-    order: Order,
+    order: OffsetOrder,
     seed: u64,
     rounds: u64,
 }
@@ -85,9 +85,9 @@ impl Offsets {
         let place = u64::from(largest);
         let places = bytes / place;
         let order = match (job.is_random, job.covers) {
-            (false, _) => Order::Ascending { next: 0 },
-            (true, false) => Order::Random(Random::new(scramble(seed))),
-            (true, true) => Order::Covering { next: 0, shuffle: Shuffle::new(places, seed) },
+            (false, _) => OffsetOrder::Ascending { next: 0 },
+            (true, false) => OffsetOrder::Random(SplitMix64::new(mix_bits(seed))),
+            (true, true) => OffsetOrder::Covering { next: 0, shuffle: Permutation::new(places, seed) },
         };
         Offsets { first: job.offset, place, places, order, seed, rounds: 0 }
     }
@@ -95,29 +95,31 @@ impl Offsets {
     /// The next; `None` if all have come.
     pub(super) fn next(&mut self) -> Option<u64> {
         let at = match &mut self.order {
-            Order::Random(random) => random.below(self.places),
-            Order::Ascending { next } | Order::Covering { next, .. } if *next == self.places => return None,
-            Order::Ascending { next } => {
+            OffsetOrder::Random(random) => random.below(self.places),
+            OffsetOrder::Ascending { next } | OffsetOrder::Covering { next, .. } if *next == self.places => {
+                return None;
+            }
+            OffsetOrder::Ascending { next } => {
                 *next += 1;
                 *next - 1
             }
-            Order::Covering { next, shuffle } => {
+            OffsetOrder::Covering { next, shuffle } => {
                 *next += 1;
-                shuffle.place(*next - 1)
+                shuffle.permute(*next - 1)
             }
         };
         Some(self.first + at * self.place)
     }
 
     /// Begins again, in another order if the order is random.
-    pub(super) fn again(&mut self) {
+    pub(super) fn restart(&mut self) {
         self.rounds += 1;
         match &mut self.order {
-            Order::Random(_) => {}
-            Order::Ascending { next } => *next = 0,
-            Order::Covering { next, shuffle } => {
+            OffsetOrder::Random(_) => {}
+            OffsetOrder::Ascending { next } => *next = 0,
+            OffsetOrder::Covering { next, shuffle } => {
                 *next = 0;
-                *shuffle = Shuffle::new(self.places, self.seed.wrapping_add(scramble(self.rounds)));
+                *shuffle = Permutation::new(self.places, self.seed.wrapping_add(mix_bits(self.rounds)));
             }
         }
     }
@@ -126,27 +128,27 @@ impl Offsets {
 /// A permutation of the numbers below `count`: a Feistel network over the next power of four, walked
 /// until it lands inside (fewer than four steps on average).
 #[derive(Clone, Copy, Debug)]
-struct Shuffle {
+struct Permutation {
     count: u64,
     half: u32,
     keys: [u64; 4],
 }
 
-impl Shuffle {
+impl Permutation {
     fn new(count: u64, seed: u64) -> Self {
         let bits = 64 - count.max(2).saturating_sub(1).leading_zeros();
-        let mut random = Random::new(scramble(seed));
+        let mut random = SplitMix64::new(mix_bits(seed));
         let keys = std::array::from_fn(|_| random.next());
-        Shuffle { count, half: bits.div_ceil(2), keys }
+        Permutation { count, half: bits.div_ceil(2), keys }
     }
 
-    fn place(&self, at: u64) -> u64 {
+    fn permute(&self, at: u64) -> u64 {
         let mask = (1u64 << self.half) - 1;
         let mut at = at;
         loop {
             let (mut left, mut right) = (at >> self.half, at & mask);
             for key in self.keys {
-                (left, right) = (right, left ^ (scramble(right ^ key) & mask));
+                (left, right) = (right, left ^ (mix_bits(right ^ key) & mask));
             }
             at = left << self.half | right;
             if at < self.count {
@@ -164,8 +166,8 @@ mod tests {
     proptest! {
         #[test]
         fn a_shuffle_is_a_permutation(count in 1u64..3000, seed: u64) {
-            let shuffle = Shuffle::new(count, seed);
-            let mut all: Vec<u64> = (0..count).map(|at| shuffle.place(at)).collect();
+            let shuffle = Permutation::new(count, seed);
+            let mut all: Vec<u64> = (0..count).map(|at| shuffle.permute(at)).collect();
             all.sort_unstable();
             prop_assert!(all.into_iter().eq(0..count));
         }
@@ -186,7 +188,7 @@ mod tests {
 
     #[test]
     fn a_mix_is_as_asked() {
-        let mut mix = Mix::new(Direction::Mixed(70), 1);
+        let mut mix = ReadWriteMix::new(IoDirection::Mixed(70), 1);
         let reads = (0..100_000).filter(|_| mix.next() == IoKind::Read).count();
         assert!((69_000..71_000).contains(&reads), "{reads}");
     }

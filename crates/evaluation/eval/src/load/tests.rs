@@ -15,21 +15,21 @@ fn run(worker: &mut Worker, latency: impl Fn(u64) -> u64) -> Vec<(IoRequest, u64
     loop {
         let next = out.iter().copied().min();
         match worker.poll(now) {
-            Poll::Start(ask) => {
+            WorkerAction::Start(ask) => {
                 out.push((now + latency(asks.len() as u64), ask.slot));
                 asks.push((ask, now));
             }
-            Poll::Wait(until) => match (next, until) {
+            WorkerAction::Wait(until) => match (next, until) {
                 (Some((at, slot)), until) if until.is_none_or(|until| at <= until) => {
                     now = now.max(at);
                     out.retain(|one| *one != (at, slot));
-                    worker.done(slot, now, true);
+                    worker.finish_io(slot, now, true);
                 }
                 (_, Some(until)) => now = until,
                 (None, None) => unreachable!("a worker waits for nothing"),
                 (Some(_), None) => unreachable!("covered above"),
             },
-            Poll::Finished => {
+            WorkerAction::Finished => {
                 assert!(out.is_empty());
                 return asks;
             }
@@ -47,26 +47,26 @@ fn every_block_comes_once() {
         assert_eq!(offsets.is_sorted(), !is_random);
         offsets.sort_unstable();
         assert!(offsets.into_iter().eq((0..256).map(|at| at * 4096)));
-        assert_eq!((worker.tally().read.ios, worker.tally().read.bytes), (256, 1 << 20));
+        assert_eq!((worker.figures().read.ios, worker.figures().read.bytes), (256, 1 << 20));
         // 256 I/Os, four at a time, a microsecond each.
-        assert_eq!(worker.tally().span, Some((0, 64_000)));
+        assert_eq!(worker.figures().span, Some((0, 64_000)));
     }
 }
 
 /// A volume whose size no hundred divides had its last place left out, and its first one written twice.
 #[test]
 fn all_of_a_volume_is_all_of_it() {
-    let job = Job { size: Some(Amount::Percent(100)), direction: Direction::Write, ..job() };
+    let job = Job { size: Some(JobSize::Percent(100)), direction: IoDirection::Write, ..job() };
     let asks = run(&mut Worker::new(&job, 0, &[SHAPE], 0).unwrap(), |_| 1000);
     assert!(asks.iter().map(|(ask, _)| ask.offset).eq((0..256).map(|at| at * 4096)));
-    let half = Job { size: Some(Amount::Percent(50)), ..job };
+    let half = Job { size: Some(JobSize::Percent(50)), ..job };
     assert_eq!(run(&mut Worker::new(&half, 0, &[SHAPE], 0).unwrap(), |_| 1000).len(), 128);
 }
 
 #[test]
 fn volumes_take_turns_and_share_the_size() {
     let files = vec!["a".into(), "b".into()];
-    let job = Job { files, size: Some(Amount::Bytes(64 << 10)), ..job() };
+    let job = Job { files, size: Some(JobSize::Bytes(64 << 10)), ..job() };
     let asks = run(&mut Worker::new(&job, 0, &[SHAPE; 2], 0).unwrap(), |_| 10);
     let volumes: Vec<usize> = asks.iter().map(|(ask, _)| ask.volume).collect();
     assert_eq!(volumes, [0, 1].repeat(8));
@@ -80,9 +80,9 @@ fn time_ends_a_job_and_a_ramp_does_not_count() {
     let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut worker, |_| 1_000_000);
     assert_eq!(asks.len(), 8000, "four a millisecond for two seconds");
-    let read = &worker.tally().read;
+    let read = &worker.figures().read;
     assert!((4000..=4004).contains(&read.ios), "{}", read.ios);
-    assert_eq!(worker.tally().span, Some((1_000_000_000, 2_000_000_000)));
+    assert_eq!(worker.figures().span, Some((1_000_000_000, 2_000_000_000)));
 }
 
 /// I/Os that ended while the load drained were counted, and the processor time of the same moments was not.
@@ -91,10 +91,10 @@ fn what_ends_after_the_time_is_never_counted() {
     let time = Duration::from_nanos(100);
     let job =
         Job { is_random: true, is_time_based: true, runtime: Some(time), flushes_at_end: true, ..job() };
-    let job = Job { direction: Direction::Write, ..job };
+    let job = Job { direction: IoDirection::Write, ..job };
     let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut worker, |_| 30);
-    let tally = worker.tally();
+    let tally = worker.figures();
     // Four at a time end after 30, 60 and 90 ns, four more after 120.
     assert_eq!((asks.len(), tally.write.ios, tally.write.bytes), (17, 12, 12 * 4096));
     assert_eq!((tally.write.latency.count(), tally.flush.ios, tally.span), (12, 1, Some((0, 100))));
@@ -103,7 +103,7 @@ fn what_ends_after_the_time_is_never_counted() {
     // Though none of its writes is counted, what was written is flushed.
     let mut slow = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut slow, |_| 500);
-    assert_eq!((asks.last().unwrap().0.kind, slow.tally().write.ios), (IoKind::Flush, 0));
+    assert_eq!((asks.last().unwrap().0.kind, slow.figures().write.ios), (IoKind::Flush, 0));
 }
 
 /// What a target does not answer any more is in no latency: it is counted, with its age.
@@ -114,7 +114,7 @@ fn a_stall_at_the_end_is_told() {
     let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     // From 600 ns on nothing is answered until 400 ns after the end.
     run(&mut worker, |at| if at < 24 { 100 } else { 800 });
-    let tally = worker.tally();
+    let tally = worker.figures();
     assert_eq!((tally.read.ios, tally.read.latency.max(), tally.span), (24, 100, Some((0, 1_000))));
     assert_eq!((tally.unfinished, tally.unfinished_oldest), (4, 400));
     let mut both = tally.clone();
@@ -123,11 +123,11 @@ fn a_stall_at_the_end_is_told() {
     // A load that ends by its size leaves nothing out.
     let mut whole = Worker::new(&job_of_size(), 0, &[SHAPE], 0).unwrap();
     run(&mut whole, |_| 1_000);
-    assert_eq!((whole.tally().unfinished, whole.tally().unfinished_oldest), (0, 0));
+    assert_eq!((whole.figures().unfinished, whole.figures().unfinished_oldest), (0, 0));
 }
 
 fn job_of_size() -> Job {
-    Job { size: Some(Amount::Bytes(64 << 10)), ..job() }
+    Job { size: Some(JobSize::Bytes(64 << 10)), ..job() }
 }
 
 /// A target that stalls for a second under a thousand I/Os a second is charged for all that waited.
@@ -138,14 +138,14 @@ fn what_waits_is_charged_from_its_intended_start() {
         covers: false,
         depth: 1,
         rate: (Some(Rate::Iops(1000)), None),
-        size: Some(Amount::Bytes(3000 * 4096)),
-        file_size: Some(Amount::Bytes(1 << 20)),
+        size: Some(JobSize::Bytes(3000 * 4096)),
+        file_size: Some(JobSize::Bytes(1 << 20)),
         ..job()
     };
     let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
     let asks = run(&mut worker, |at| if at == 1000 { 1_000_000_000 } else { 10_000 });
     assert_eq!(asks.len(), 3000);
-    let latency = &worker.tally().read.latency;
+    let latency = &worker.figures().read.latency;
     // About a thousand waited, half a second on average.
     assert!(latency.percentile(80.0) > 300_000_000, "{}", latency.percentile(80.0));
     assert!(latency.percentile(50.0) < 20_000, "{}", latency.percentile(50.0));
@@ -162,7 +162,7 @@ fn an_idle_target_is_not_charged_for_the_mix_of_two_rates() {
     ];
     for (rate, think) in rates.into_iter().flat_map(|rate| [(rate, 0), (rate, 20)]) {
         let job = Job {
-            direction: Direction::Mixed(50),
+            direction: IoDirection::Mixed(50),
             is_random: true,
             covers: false,
             is_time_based: true,
@@ -173,7 +173,7 @@ fn an_idle_target_is_not_charged_for_the_mix_of_two_rates() {
         };
         let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
         run(&mut worker, |_| 100_000);
-        for figures in [&worker.tally().read, &worker.tally().write] {
+        for figures in [&worker.figures().read, &worker.figures().write] {
             assert!(figures.ios > 500, "{rate:?}: {}", figures.ios);
             // Those that catch up with their rate at once wait for one another, a few deep.
             let (half, most) = (figures.latency.percentile(50.0), figures.latency.percentile(100.0));
@@ -188,7 +188,7 @@ fn an_idle_target_is_not_charged_for_the_mix_of_two_rates() {
 #[test]
 fn writes_are_flushed_and_read_again() {
     let job = Job {
-        direction: Direction::Write,
+        direction: IoDirection::Write,
         is_random: true,
         verifies: true,
         flushes_at_end: true,
@@ -202,8 +202,8 @@ fn writes_are_flushed_and_read_again() {
     let last_write = asks.iter().rposition(|(ask, _)| ask.kind == IoKind::Write).unwrap();
     let first_look = asks.iter().position(|(ask, _)| ask.kind == IoKind::Verify).unwrap();
     assert!(last_write < first_look);
-    assert_eq!(worker.tally().write.ios, 256);
-    assert_eq!(worker.tally().read.ios, 0, "comparing is no load");
+    assert_eq!(worker.figures().write.ios, 256);
+    assert_eq!(worker.figures().read.ios, 0, "comparing is no load");
 }
 
 #[test]
@@ -218,12 +218,16 @@ fn a_job_that_does_not_fit_is_refused_in_words() {
 #[test]
 fn a_worker_that_is_stopped_waits_for_what_is_out() {
     let mut worker = Worker::new(&job(), 0, &[SHAPE], 0).unwrap();
-    let Poll::Start(ask) = worker.poll(0) else { panic!("there is work") };
+    let WorkerAction::Start(ask) = worker.poll(0) else { panic!("there is work") };
     worker.stop();
-    assert_eq!(worker.poll(1), Poll::Wait(None));
-    worker.done(ask.slot, 2, false);
-    assert_eq!((worker.poll(3), worker.failed()), (Poll::Finished, 1));
-    assert_eq!((worker.tally().refilled, worker.tally().outside), (1, 0), "load ceased when it was stopped");
+    assert_eq!(worker.poll(1), WorkerAction::Wait(None));
+    worker.finish_io(ask.slot, 2, false);
+    assert_eq!((worker.poll(3), worker.failed_ios()), (WorkerAction::Finished, 1));
+    assert_eq!(
+        (worker.figures().refilled, worker.figures().outside),
+        (1, 0),
+        "load ceased when it was stopped"
+    );
 }
 
 proptest! {
@@ -235,7 +239,7 @@ proptest! {
         let job = Job { is_random: true, covers: false, is_time_based: true, depth, ramp, runtime: Some(runtime), ..job() };
         let mut worker = Worker::new(&job, 0, &[SHAPE], 0).unwrap();
         run(&mut worker, |at| 1 + a * (1 + at % 3) * b);
-        let tally = worker.tally();
+        let tally = worker.figures();
         let inside = tally.read.latency.sum() as i128 - i128::from(tally.outside);
         prop_assert_eq!(tally.refilled, 7000);
         prop_assert_eq!(inside, i128::from(depth) * 7000);
@@ -246,7 +250,7 @@ proptest! {
     /// However long I/Os take, the same come in the same order.
     #[test]
     fn a_sequence_does_not_depend_on_latency(a in 1u64..5000, b in 1u64..5000, depth in 1u32..9, mix in 0u8..=100) {
-        let job = Job { is_random: true, depth, direction: Direction::Mixed(mix), ..job() };
+        let job = Job { is_random: true, depth, direction: IoDirection::Mixed(mix), ..job() };
         let order = |latency: u64| -> Vec<(IoKind, u64)> {
             let asks = run(&mut Worker::new(&job, 3, &[SHAPE], 0).unwrap(), |at| latency * (1 + at % 3));
             asks.iter().map(|(ask, _)| (ask.kind, ask.offset)).collect()
@@ -268,7 +272,7 @@ proptest! {
 /// A generator that has no time to start what could be started has fewer I/Os in flight than it was to have.
 #[test]
 fn a_generator_that_is_the_limit_has_too_few_in_flight() {
-    use crate::derived::{Edges, Inconsistency, Raw};
+    use crate::derived::{EdgeEffects, Inconsistency, RawFigures};
     let found = |own_ns: u64| {
         let time = Duration::from_micros(100);
         let job = Job { is_random: true, is_time_based: true, runtime: Some(time), ..job() };
@@ -277,34 +281,37 @@ fn a_generator_that_is_the_limit_has_too_few_in_flight() {
         // The target answers after 200 ns; the generator takes its time for each I/O that it starts.
         loop {
             match worker.poll(now) {
-                Poll::Start(ask) => {
+                WorkerAction::Start(ask) => {
                     out.push((now + 200, ask.slot));
                     now += own_ns;
                 }
                 // All that have ended are taken together, as they come from the network.
-                Poll::Wait(_) => {
+                WorkerAction::Wait(_) => {
                     now = now.max(out.iter().map(|(at, _)| *at).min().unwrap_or(now));
                     let (ended, left): (Vec<(u64, u32)>, _) = out.into_iter().partition(|(at, _)| *at <= now);
-                    ended.into_iter().for_each(|(_, slot)| worker.done(slot, now, true));
+                    ended.into_iter().for_each(|(_, slot)| worker.finish_io(slot, now, true));
                     out = left;
                 }
-                Poll::Finished => break,
+                WorkerAction::Finished => break,
             }
         }
-        let tally = worker.tally();
+        let tally = worker.figures();
         let seconds = 100e-6;
-        let raw = Raw {
+        let raw = RawFigures {
             iops: tally.read.ios as f64 / seconds,
-            latency_s: Some((tally.read.latency.mean() / 1e9, tally.read.latency.deviation() / 1e9)),
+            latency_s: Some((tally.read.latency.mean() / 1e9, tally.read.latency.standard_deviation() / 1e9)),
             seconds,
-            edges: Edges::Told { refilled: tally.refilled as f64 / 1e9, outside: tally.outside as f64 / 1e9 },
+            edges: EdgeEffects::Told {
+                refilled: tally.refilled as f64 / 1e9,
+                outside: tally.outside as f64 / 1e9,
+            },
             bytes: 4096.0,
             bandwidth: tally.read.bytes as f64 / seconds,
             depth: 4.0,
             is_closed: true,
             processor: (0.0, 1.0),
         };
-        raw.discords()
+        raw.inconsistencies()
     };
     assert_eq!(found(1), []);
     assert!(matches!(found(100)[..], [Inconsistency::TooFew { .. }]), "{:?}", found(100));

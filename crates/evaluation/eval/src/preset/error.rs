@@ -17,7 +17,7 @@ pub enum PlanError {
     /// It is about links that are held to a speed, and others were named.
     OwnLinks(&'static str),
     /// Its links cannot be made here.
-    NoLinks(&'static str, NoNamespaces),
+    NoLinks(&'static str, NetworkNamespaceError),
 }
 
 impl fmt::Display for PlanError {
@@ -46,7 +46,7 @@ impl std::error::Error for PlanError {}
 
 /// Why network namespaces cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoNamespaces {
+pub enum NetworkNamespaceError {
     /// The ends run on other machines, whose network is used as it is.
     OtherMachines,
     /// `ip` is not installed.
@@ -55,12 +55,12 @@ pub enum NoNamespaces {
     Refused(String),
 }
 
-impl fmt::Display for NoNamespaces {
+impl fmt::Display for NetworkNamespaceError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            NoNamespaces::OtherMachines => f.write_str("other machines are named"),
-            NoNamespaces::NoIp => f.write_str("ip(8) is missing: apt install iproute2"),
-            NoNamespaces::Refused(why) => write!(f, "{why}; it takes root"),
+            NetworkNamespaceError::OtherMachines => f.write_str("other machines are named"),
+            NetworkNamespaceError::NoIp => f.write_str("ip(8) is missing: apt install iproute2"),
+            NetworkNamespaceError::Refused(why) => write!(f, "{why}; it takes root"),
         }
     }
 }

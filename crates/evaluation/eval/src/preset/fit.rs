@@ -4,14 +4,16 @@ mod ceiling;
 
 use std::time::Duration;
 
-use self::ceiling::{Beside, ceiling};
-use super::error::{NoNamespaces, PlanError};
-use super::timing::{Combination, Timing, TurnOrder, around, ramp, round, thinned};
-use super::{
-    BARE, BARE_POLLING, EvaluationPlan, ExperimentKind, Load, Medium, Pairing, Preset, Protocol, Step, Wire,
-    word,
+use self::ceiling::{CeilingContext, ceiling_steps};
+use super::error::{NetworkNamespaceError, PlanError};
+use super::timing::{
+    StepTiming, SystemCombination, TurnOrder, every_second, ramp_time, round_steps, steps_overhead,
 };
-use crate::fio::{Amount, Direction, Job, Rate};
+use super::{
+    BARE_POLLING_SYSTEM, BARE_SYSTEM, EvaluationPlan, ExperimentKind, Preset, PresetLoad, Protocol, Step,
+    SystemPairing, VolumeMedium, Wire, fio_rw_word,
+};
+use crate::fio::{IoDirection, Job, JobSize, Rate};
 
 /// What the machine at hand has to give.
 #[derive(Clone, Debug, PartialEq)]
@@ -25,7 +27,7 @@ pub struct HostCapacity {
     /// Ports that connections to one address and port may come from.
     pub ports: u64,
     /// Whether network namespaces can be made; else why not.
-    pub namespaces: Result<(), NoNamespaces>,
+    pub namespaces: Result<(), NetworkNamespaceError>,
     /// Targets that can be started, and initiators.
     pub targets: Vec<String>,
     /// Initiators that are installed.
@@ -35,7 +37,7 @@ pub struct HostCapacity {
     /// How long all of it may take under [`Scale::Auto`], from the first start to the last end.
     pub time: Duration,
     /// What is known of how long starting and filling take.
-    pub timing: Timing,
+    pub timing: StepTiming,
 }
 
 /// How much of a preset's own size.
@@ -52,51 +54,51 @@ pub enum Scale {
 /// Shortest run that tells anything.
 const RUNTIME_MIN: Duration = Duration::from_millis(500);
 /// Rounds and time of each run from which on figures count (docs/eval.md).
-const ROUNDS_COUNT: u32 = 5;
-const RUNTIME_COUNTS: Duration = Duration::from_secs(10);
+const COUNTING_ROUNDS_MIN: u32 = 5;
+const COUNTING_RUNTIME_MIN: Duration = Duration::from_secs(10);
 /// Smallest volume: larger than a processor's caches.
-const VOLUME_MIN: u64 = 64 << 20;
+const VOLUME_BYTES_MIN: u64 = 64 << 20;
 /// Smallest of many volumes, which are larger than caches together.
-const VOLUME_OF_MANY_MIN: u64 = 16 << 20;
+const VOLUME_OF_MANY_BYTES_MIN: u64 = 16 << 20;
 /// Bytes of all volumes together under [`Scale::Auto`]: each start of a target fills them, which is to take
 /// a second or two; where the machine is slower than that, they are smaller.
-const FILLED_MAX: u64 = 2 << 30;
+const FILLED_BYTES_MAX: u64 = 2 << 30;
 const FILLING_SECONDS_MAX: f64 = 3.0;
 
 /// How long a load runs at the smallest scale.
-const RUNTIME_SMALLEST: Duration = Duration::from_millis(100);
+const SMALLEST_SCALE_RUNTIME: Duration = Duration::from_millis(100);
 /// What a process opens beside its connections, and ports that others may have.
-const FILES_BESIDE: u64 = 256;
-const PORTS_BESIDE: u64 = 512;
+const SPARE_DESCRIPTORS: u64 = 256;
+const SPARE_PORTS: u64 = 512;
 /// Links of a core of our target and of our initiator, and how many of them are kept free for links that are
 /// made again.
-const LINKS_OF_A_CORE: u64 = 16_384;
-const LINKS_ANEW: u64 = 128;
+const LINKS_PER_CORE: u64 = 16_384;
+const SPARE_LINKS: u64 = 128;
 /// Most connections at the smallest scale.
 const CONNECTIONS_SMALLEST: u32 = 64;
 /// Most volumes at the smallest scale.
 const VOLUMES_SMALLEST: u32 = 4;
 
 /// The part of a preset that the smallest scale stands for where a runner has nothing smaller of its own.
-const SMALLEST: f64 = 1e-4;
+const SMALLEST_PART: f64 = 1e-4;
 
 impl Scale {
     /// As runners that know only two kinds have it: to fit, or a part.
     #[must_use]
-    pub fn or_part(self) -> Option<f64> {
+    pub fn requested_part(self) -> Option<f64> {
         match self {
             Scale::Auto => None,
-            Scale::Smallest => Some(SMALLEST),
+            Scale::Smallest => Some(SMALLEST_PART),
             Scale::Part(part) => Some(part),
         }
     }
 }
 
-struct Fitting {
+struct FittingNotes {
     notes: Vec<String>,
 }
 
-impl Fitting {
+impl FittingNotes {
     fn note(&mut self, note: String) {
         if !self.notes.contains(&note) {
             self.notes.push(note);
@@ -108,7 +110,7 @@ impl Fitting {
 ///
 /// # Errors
 /// If nothing of it can be done here: why, and what to install or to change.
-pub fn plan(
+pub fn fit_plan(
     preset: &'static Preset,
     room: &HostCapacity,
     scale: Scale,
@@ -118,10 +120,10 @@ pub fn plan(
     if preset.kind != ExperimentKind::Block {
         return Err(PlanError::OtherRunner(preset.id));
     }
-    let mut fitting = Fitting { notes: Vec::new() };
-    let pairs = pairs(preset, room, targets, initiators, &mut fitting)?;
-    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
-    let volumes = volumes(preset, room, scale, &mut fitting);
+    let mut fitting = FittingNotes { notes: Vec::new() };
+    let pairs = system_pairs(preset, room, targets, initiators, &mut fitting)?;
+    let wires = ends_at_smallest_scale(fit_wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
+    let volumes = fit_volumes(preset, room, scale, &mut fitting);
     let cores = core_counts(preset, room, scale, &mut fitting);
     let mut combinations = Vec::new();
     for (target, initiator) in &pairs {
@@ -132,9 +134,9 @@ pub fn plan(
                 continue;
             }
             for &wire in wires.iter().take(if protocol == Protocol::Local { 1 } else { wires.len() }) {
-                for connections in connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
+                for connections in fit_connections(preset, protocol, room, scale, volumes.0, &mut fitting) {
                     for &medium in preset.media {
-                        combinations.extend(cores.iter().map(|&cores| Combination {
+                        combinations.extend(cores.iter().map(|&cores| SystemCombination {
                             target: target.clone(),
                             initiator: initiator.clone(),
                             protocol,
@@ -148,22 +150,26 @@ pub fn plan(
             }
         }
     }
-    let beside = Beside { pairs: &pairs, wires: &wires, volumes: volumes.0, cores: &cores };
-    combinations.extend(ceiling(preset, room, scale, &beside, &mut fitting));
-    let loads = loads(preset, scale, &mut fitting);
-    let around_of = |frame: &Frame| {
-        let steps = round(0, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
-        (around(steps.iter().map(|(_, combination)| *combination), volumes, &room.timing), steps.len())
+    let beside = CeilingContext { pairs: &pairs, wires: &wires, volumes: volumes.0, cores: &cores };
+    combinations.extend(ceiling_steps(preset, room, scale, &beside, &mut fitting));
+    let loads = fit_loads(preset, scale, &mut fitting);
+    let around_of = |frame: &PlanFrame| {
+        let steps =
+            round_steps(0, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out);
+        (
+            steps_overhead(steps.iter().map(|(_, combination)| *combination), volumes, &room.timing),
+            steps.len(),
+        )
     };
-    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
+    let frame = fit_frame(preset, room, scale, PlanFrame::of(preset, wires, loads), &around_of, &mut fitting);
     let mut steps = Vec::new();
     for number in 0..frame.rounds {
         for (load, combination) in
-            round(number, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
+            round_steps(number, &frame.wires, &frame.loads, &combinations, frame.turns, &room.timing.left_out)
         {
-            let Combination { target, initiator, protocol, wire, connections, medium, cores } =
+            let SystemCombination { target, initiator, protocol, wire, connections, medium, cores } =
                 combination.clone();
-            let (job, rate) = (job(preset, load, frame.runtime, volumes, connections), load.rate);
+            let (job, rate) = (load_job(preset, load, frame.runtime, volumes, connections), load.rate);
             let (round, job) = (number, Job { seed: round_seed(number), ..job });
             steps.push(Step {
                 target,
@@ -206,7 +212,7 @@ pub struct MixedTrafficPlan {
 /// How long a preset takes with our own systems on a machine where all of it fits: as its paper had it, and
 /// at least. `None`: it does a job instead of running for a time, or a machine boots; that is found out as
 /// it runs.
-pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
+pub fn preset_durations(preset: &'static Preset) -> Option<(Duration, Duration)> {
     let ours = vec!["blockwire".to_owned()];
     let room = HostCapacity {
         cores: 64,
@@ -214,20 +220,23 @@ pub fn takes(preset: &'static Preset) -> Option<(Duration, Duration)> {
         files: 1 << 20,
         ports: 1 << 20,
         namespaces: Ok(()),
-        targets: [ours.clone(), vec![BARE.to_owned()]].concat(),
-        initiators: [ours.clone(), vec![BARE.to_owned()]].concat(),
+        targets: [ours.clone(), vec![BARE_SYSTEM.to_owned()]].concat(),
+        initiators: [ours.clone(), vec![BARE_SYSTEM.to_owned()]].concat(),
         wires: Vec::new(),
         time: Duration::ZERO,
-        timing: Timing::default(),
+        timing: StepTiming::default(),
     };
     let at = |scale| match preset.kind {
-        ExperimentKind::Block => Some(plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.timing)),
+        ExperimentKind::Block => {
+            Some(fit_plan(preset, &room, scale, &ours, &ours).ok()?.duration(&room.timing))
+        }
         ExperimentKind::MixedTraffic => {
             let mixed = mixed_traffic_plan(preset, &room, scale).ok()?;
             let kinds = preset.protocols.len() as u32;
-            let job = |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.timing.load("", 1);
+            let job =
+                |job: &Job| job.ramp + job.runtime.unwrap_or_default() + room.timing.load_overhead("", 1);
             let loads = mixed.jobs.iter().map(job).sum::<Duration>() * mixed.rounds * (kinds + 1);
-            let starts = room.timing.start("", preset.volumes, Medium::Ram) * kinds;
+            let starts = room.timing.target_start_time("", preset.volumes, VolumeMedium::Ram) * kinds;
             Some((loads + starts) * mixed.wires.len() as u32)
         }
         ExperimentKind::Oltp { .. } | ExperimentKind::Machine => None,
@@ -244,44 +253,51 @@ pub fn mixed_traffic_plan(
     room: &HostCapacity,
     scale: Scale,
 ) -> Result<MixedTrafficPlan, PlanError> {
-    let mut fitting = Fitting { notes: Vec::new() };
-    let wires = ends(wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
-    let loads = loads(preset, scale, &mut fitting);
+    let mut fitting = FittingNotes { notes: Vec::new() };
+    let wires = ends_at_smallest_scale(fit_wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
+    let loads = fit_loads(preset, scale, &mut fitting);
     // Each protocol alone, and all at once; targets are started once for a link.
     let kinds = preset.protocols;
-    let around_of = |frame: &Frame| {
+    let around_of = |frame: &PlanFrame| {
         let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
         let medium = |kind: &Protocol| {
-            if *kind == Protocol::Stream { Medium::Null } else { Medium::Ram }
+            if *kind == Protocol::Stream { VolumeMedium::Null } else { VolumeMedium::Ram }
         };
-        let starts: Duration =
-            kinds.iter().map(|kind| room.timing.start(kind.name(), preset.volumes, medium(kind))).sum();
+        let starts: Duration = kinds
+            .iter()
+            .map(|kind| room.timing.target_start_time(kind.name(), preset.volumes, medium(kind)))
+            .sum();
         let starts = starts * frame.wires.len() as u32 / frame.rounds;
-        (starts + room.timing.load("", 1) * steps as u32, steps)
+        (starts + room.timing.load_overhead("", 1) * steps as u32, steps)
     };
-    let frame = frame(preset, room, scale, Frame::of(preset, wires, loads), &around_of, &mut fitting);
-    let jobs = frame.loads.iter().map(|load| job(preset, load, frame.runtime, preset.volumes, 1)).collect();
+    let frame = fit_frame(preset, room, scale, PlanFrame::of(preset, wires, loads), &around_of, &mut fitting);
+    let jobs =
+        frame.loads.iter().map(|load| load_job(preset, load, frame.runtime, preset.volumes, 1)).collect();
     Ok(MixedTrafficPlan { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
 }
 
 /// What is done, how often and how long.
 #[derive(Clone, Debug, PartialEq)]
-struct Frame {
+struct PlanFrame {
     wires: Vec<Wire>,
-    loads: Vec<Load>,
+    loads: Vec<PresetLoad>,
     turns: TurnOrder,
     rounds: u32,
     runtime: Duration,
 }
 
-impl Frame {
+impl PlanFrame {
     /// As the preset has it.
-    fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<Load>) -> Frame {
-        Frame { wires, loads, turns: TurnOrder::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
+    fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<PresetLoad>) -> PlanFrame {
+        PlanFrame { wires, loads, turns: TurnOrder::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
     }
 
     /// How long each load may run, so that all fits the time.
-    fn fitting(&self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Duration {
+    fn fitted_runtime(
+        &self,
+        room: &HostCapacity,
+        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
+    ) -> Duration {
         let (around, runs) = around(self);
         let left = room.time.saturating_sub(room.timing.spent) / self.rounds.max(1);
         // A ramp of a tenth goes before each.
@@ -290,14 +306,18 @@ impl Frame {
 
     /// The same, so that its runs count, with as many of its loads and links as there is time for; `None`: there is too
     /// little even for the least of them, or they were never meant to.
-    fn counting(&self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Option<Frame> {
-        if self.runtime < RUNTIME_COUNTS {
+    fn with_counting_runs(
+        &self,
+        room: &HostCapacity,
+        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
+    ) -> Option<PlanFrame> {
+        if self.runtime < COUNTING_RUNTIME_MIN {
             return None;
         }
-        let mut frame = Frame { rounds: self.rounds.max(ROUNDS_COUNT), ..self.clone() };
+        let mut frame = PlanFrame { rounds: self.rounds.max(COUNTING_ROUNDS_MIN), ..self.clone() };
         loop {
-            let fits = frame.fitting(room, around);
-            if fits >= RUNTIME_COUNTS {
+            let fits = frame.fitted_runtime(room, around);
+            if fits >= COUNTING_RUNTIME_MIN {
                 frame.runtime = frame.runtime.min(fits);
                 return Some(frame);
             }
@@ -308,18 +328,22 @@ impl Frame {
     }
 
     /// The same where nothing of it can count: rather all of the experiment, to see that it works.
-    fn smoke_test(mut self, room: &HostCapacity, around: &dyn Fn(&Frame) -> (Duration, usize)) -> Frame {
+    fn reduce_to_smoke_test(
+        mut self,
+        room: &HostCapacity,
+        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
+    ) -> PlanFrame {
         let rounds = self.rounds;
         // Under each load if there is time for three rounds of that.
         self.rounds = rounds.min(3);
-        if self.fitting(room, around) < RUNTIME_MIN * 2 {
+        if self.fitted_runtime(room, around) < RUNTIME_MIN * 2 {
             self.turns = TurnOrder::EachLink;
         }
         self.rounds = rounds;
         loop {
             // Rather less often than too short, and rather both than less of the experiment.
             let least = if self.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
-            if self.fitting(room, around) >= least {
+            if self.fitted_runtime(room, around) >= least {
                 break;
             }
             if self.rounds > 1 {
@@ -328,7 +352,7 @@ impl Frame {
                 break;
             }
         }
-        self.runtime = self.runtime.min(self.fitting(room, around)).max(RUNTIME_MIN);
+        self.runtime = self.runtime.min(self.fitted_runtime(room, around)).max(RUNTIME_MIN);
         self
     }
 
@@ -339,20 +363,20 @@ impl Frame {
         rates.sort_unstable();
         rates.dedup();
         if rates.len() > 2 {
-            let kept = thinned(&rates);
+            let kept = every_second(&rates);
             self.loads.retain(|load| load.rate.is_none_or(|rate| kept.contains(&rate)));
             return true;
         }
         let shapes = distinct(self.loads.iter().map(|load| (load.depth, load.threads)));
         if shapes.len() > 2 {
-            let kept = thinned(&shapes);
+            let kept = every_second(&shapes);
             self.loads.retain(|load| kept.contains(&(load.depth, load.threads)));
             return true;
         }
         let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
         sizes.dedup();
         if sizes.len() > 2 {
-            let kept = thinned(&sizes);
+            let kept = every_second(&sizes);
             self.loads.retain(|load| kept.contains(&load.bytes));
             return true;
         }
@@ -364,39 +388,39 @@ impl Frame {
     }
 }
 
-/// Makes what is done fit the scale. `around`: of a round, what its steps take beside their loads, and how
+/// Makes what is done fit the scale. `steps_overhead`: of a round, what its steps take beside their loads, and how
 /// many they are.
-fn frame(
+fn fit_frame(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    mut frame: Frame,
-    around: &dyn Fn(&Frame) -> (Duration, usize),
-    fitting: &mut Fitting,
-) -> Frame {
+    mut frame: PlanFrame,
+    around: &dyn Fn(&PlanFrame) -> (Duration, usize),
+    fitting: &mut FittingNotes,
+) -> PlanFrame {
     let all = frame.clone();
     match scale {
         Scale::Smallest => {
-            (frame.runtime, frame.rounds, frame.turns) = (RUNTIME_SMALLEST, 1, TurnOrder::EachLink);
+            (frame.runtime, frame.rounds, frame.turns) = (SMALLEST_SCALE_RUNTIME, 1, TurnOrder::EachLink);
         }
         Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
         Scale::Auto => {
-            let counting = frame.counting(room, around);
-            frame = counting.unwrap_or_else(|| frame.smoke_test(room, around));
+            let counting = frame.with_counting_runs(room, around);
+            frame = counting.unwrap_or_else(|| frame.reduce_to_smoke_test(room, around));
         }
     }
-    note_frame(preset, room, scale, (&all, &frame), around, fitting);
+    note_frame_changes(preset, room, scale, (&all, &frame), around, fitting);
     frame
 }
 
 /// Says what was changed.
-fn note_frame(
+fn note_frame_changes(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    (all, frame): (&Frame, &Frame),
-    around: &dyn Fn(&Frame) -> (Duration, usize),
-    fitting: &mut Fitting,
+    (all, frame): (&PlanFrame, &PlanFrame),
+    around: &dyn Fn(&PlanFrame) -> (Duration, usize),
+    fitting: &mut FittingNotes,
 ) {
     if (frame.runtime, frame.rounds) != (preset.runtime, preset.rounds) {
         fitting.note(format!(
@@ -407,13 +431,13 @@ fn note_frame(
             frame.rounds
         ));
     }
-    let rates = |frame: &Frame| -> Vec<u8> { distinct(frame.loads.iter().filter_map(|load| load.rate)) };
+    let rates = |frame: &PlanFrame| -> Vec<u8> { distinct(frame.loads.iter().filter_map(|load| load.rate)) };
     let (wanted, kept) = (rates(all), rates(frame));
     if kept.len() < wanted.len() {
         let kept: Vec<String> = kept.iter().map(|rate| format!("{rate} %")).collect();
         fitting.note(format!("not all rates are used, to keep to the time limit: {}", kept.join(", ")));
     }
-    let shapes = |frame: &Frame| distinct(frame.loads.iter().map(|load| (load.depth, load.threads)));
+    let shapes = |frame: &PlanFrame| distinct(frame.loads.iter().map(|load| (load.depth, load.threads)));
     let (wanted, kept) = (shapes(all), shapes(frame));
     if kept.len() < wanted.len() {
         let kept: Vec<String> = kept.iter().map(|(depth, threads)| format!("{depth} x {threads}")).collect();
@@ -422,7 +446,7 @@ fn note_frame(
             kept.join(", ")
         ));
     }
-    let sizes = |frame: &Frame| distinct(frame.loads.iter().map(|load| load.bytes)).len();
+    let sizes = |frame: &PlanFrame| distinct(frame.loads.iter().map(|load| load.bytes)).len();
     if sizes(frame) < sizes(all) {
         let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
         sizes.dedup();
@@ -431,7 +455,7 @@ fn note_frame(
     if frame.wires.len() < all.wires.len() {
         fitting.note("only the first link is used, to keep to the time limit".to_owned());
     }
-    let each_load = Frame { turns: TurnOrder::EachLoad, ..frame.clone() };
+    let each_load = PlanFrame { turns: TurnOrder::EachLoad, ..frame.clone() };
     if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
         fitting.note(format!(
             "systems take turns on each link of a round, not under each load: starting their targets for each \
@@ -440,8 +464,8 @@ fn note_frame(
         ));
     }
     let (around, runs) = around(frame);
-    let takes =
-        (around + (frame.runtime + ramp(frame.runtime)) * runs as u32) * frame.rounds + room.timing.spent;
+    let takes = (around + (frame.runtime + ramp_time(frame.runtime)) * runs as u32) * frame.rounds
+        + room.timing.spent;
     if scale == Scale::Auto && takes > room.time.mul_f64(1.05) {
         fitting.note(format!(
             "it takes about {:.0} s at least, longer than the {:.0} s that were given",
@@ -452,7 +476,12 @@ fn note_frame(
 }
 
 /// At the smallest scale, the first and the last of a range.
-fn ends<T: Copy + PartialEq>(all: Vec<T>, scale: Scale, what: &str, fitting: &mut Fitting) -> Vec<T> {
+fn ends_at_smallest_scale<T: Copy + PartialEq>(
+    all: Vec<T>,
+    scale: Scale,
+    what: &str,
+    fitting: &mut FittingNotes,
+) -> Vec<T> {
     if scale != Scale::Smallest || all.len() <= 2 {
         return all;
     }
@@ -461,10 +490,10 @@ fn ends<T: Copy + PartialEq>(all: Vec<T>, scale: Scale, what: &str, fitting: &mu
 }
 
 /// The loads, at the smallest scale those of the smallest and the largest I/O.
-fn loads(preset: &Preset, scale: Scale, fitting: &mut Fitting) -> Vec<Load> {
-    let sizes = ends(preset.sizes.to_vec(), scale, "I/O sizes", fitting);
-    let shapes = ends(preset.shapes.to_vec(), scale, "depths and threads", fitting);
-    let rates = ends(preset.rates.to_vec(), scale, "rates", fitting);
+fn fit_loads(preset: &Preset, scale: Scale, fitting: &mut FittingNotes) -> Vec<PresetLoad> {
+    let sizes = ends_at_smallest_scale(preset.sizes.to_vec(), scale, "I/O sizes", fitting);
+    let shapes = ends_at_smallest_scale(preset.shapes.to_vec(), scale, "depths and threads", fitting);
+    let rates = ends_at_smallest_scale(preset.rates.to_vec(), scale, "rates", fitting);
     let mut loads = preset.loads();
     loads.retain(|load| {
         sizes.contains(&load.bytes)
@@ -490,7 +519,7 @@ fn core_counts(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    fitting: &mut Fitting,
+    fitting: &mut FittingNotes,
 ) -> Vec<Option<u32>> {
     if !preset.scales_cores {
         return vec![None];
@@ -505,19 +534,19 @@ fn core_counts(
             (all / 2).max(1)
         ));
     }
-    ends(counts, scale, "numbers of processors", fitting).into_iter().map(Some).collect()
+    ends_at_smallest_scale(counts, scale, "numbers of processors", fitting).into_iter().map(Some).collect()
 }
 
 /// Our initiator, which sleeps when nothing comes, and the same polling first.
-const OURS: &str = "blockwire";
-const POLLING: &str = "blockwire-polling";
+const OWN_INITIATOR: &str = "blockwire";
+const OWN_POLLING_INITIATOR: &str = "blockwire-polling";
 
-fn pairs(
+fn system_pairs(
     preset: &Preset,
     room: &HostCapacity,
     targets: &[String],
     initiators: &[String],
-    fitting: &mut Fitting,
+    fitting: &mut FittingNotes,
 ) -> Result<Vec<(String, String)>, PlanError> {
     let mut known = |wanted: &[String], there: &[String], what: &str| -> Vec<String> {
         let missing = wanted.iter().filter(|name| !there.contains(name));
@@ -528,26 +557,30 @@ fn pairs(
     };
     // The ceiling is beside all pairs, and is none of them.
     let named = |names: &[String]| -> Vec<String> {
-        names.iter().filter(|name| ![BARE, BARE_POLLING].contains(&name.as_str())).cloned().collect()
+        names
+            .iter()
+            .filter(|name| ![BARE_SYSTEM, BARE_POLLING_SYSTEM].contains(&name.as_str()))
+            .cloned()
+            .collect()
     };
     let targets = known(&named(targets), &room.targets, "target");
     let mut initiators = known(&named(initiators), &room.initiators, "initiator");
     // With one I/O at a time waiting is what is measured: every target meets both ways to wait.
     let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
-    if preset.is_one_at_a_time()
-        && has(&initiators, OURS)
-        && !has(&initiators, POLLING)
-        && has(&room.initiators, POLLING)
+    if preset.is_queue_depth_one()
+        && has(&initiators, OWN_INITIATOR)
+        && !has(&initiators, OWN_POLLING_INITIATOR)
+        && has(&room.initiators, OWN_POLLING_INITIATOR)
     {
-        initiators.push(POLLING.to_owned());
+        initiators.push(OWN_POLLING_INITIATOR.to_owned());
     }
     let pairs: Vec<(String, String)> = match preset.pairing {
-        Pairing::All => {
+        SystemPairing::All => {
             targets.iter().flat_map(|t| initiators.iter().map(move |i| (t.clone(), i.clone()))).collect()
         }
-        Pairing::ThreeSetUps => {
-            let software = |all: &[String]| all.iter().find(|name| !name.starts_with(OURS)).cloned();
-            let ours = OURS.to_owned();
+        SystemPairing::ThreeSetUps => {
+            let software = |all: &[String]| all.iter().find(|name| !name.starts_with(OWN_INITIATOR)).cloned();
+            let ours = OWN_INITIATOR.to_owned();
             let mut pairs = Vec::new();
             pairs.extend(software(&targets).map(|target| (target, ours.clone())));
             pairs.extend(software(&initiators).map(|initiator| (ours.clone(), initiator)));
@@ -569,7 +602,11 @@ fn pairs(
     Ok(pairs)
 }
 
-fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<Vec<Wire>, PlanError> {
+fn fit_wires(
+    preset: &Preset,
+    room: &HostCapacity,
+    fitting: &mut FittingNotes,
+) -> Result<Vec<Wire>, PlanError> {
     let is_held = |wire: &Wire| matches!(wire, Wire::Limited { .. } | Wire::Congested { .. });
     if !room.wires.is_empty() && preset.wires.iter().any(is_held) {
         return Err(PlanError::OwnLinks(preset.id));
@@ -594,24 +631,24 @@ fn wires(preset: &Preset, room: &HostCapacity, fitting: &mut Fitting) -> Result<
     Ok(left)
 }
 
-fn volumes(preset: &Preset, room: &HostCapacity, scale: Scale, fitting: &mut Fitting) -> (u32, u64) {
+fn fit_volumes(preset: &Preset, room: &HostCapacity, scale: Scale, fitting: &mut FittingNotes) -> (u32, u64) {
     let (count, bytes) = preset.volumes;
-    if preset.media.iter().all(|medium| *medium == Medium::Null) {
+    if preset.media.iter().all(|medium| *medium == VolumeMedium::Null) {
         return (count, bytes);
     }
     // A target holds the volumes once, and other systems' targets run while it is torn down.
-    let most = (room.memory / 3).min(FILLED_MAX);
+    let most = (room.memory / 3).min(FILLED_BYTES_MAX);
     let most = most.min((room.timing.filled * FILLING_SECONDS_MAX) as u64);
-    let least = (VOLUME_MIN / u64::from(count)).max(VOLUME_OF_MANY_MIN);
+    let least = (VOLUME_BYTES_MIN / u64::from(count)).max(VOLUME_OF_MANY_BYTES_MIN);
     let (count, each) = match scale {
-        Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_MIN),
+        Scale::Smallest => (count.min(VOLUMES_SMALLEST), VOLUME_BYTES_MIN),
         Scale::Auto if u64::from(count) * bytes <= most => (count, bytes),
         Scale::Auto => {
             let each = (most / u64::from(count)).max(least);
             let fit = u32::try_from(room.memory / 3 / each).unwrap_or(count).clamp(1, count);
             (fit, each & !((1 << 20) - 1))
         }
-        Scale::Part(part) => (count, ((bytes as f64 * part) as u64).max(VOLUME_MIN) & !((1 << 20) - 1)),
+        Scale::Part(part) => (count, ((bytes as f64 * part) as u64).max(VOLUME_BYTES_MIN) & !((1 << 20) - 1)),
     };
     if (count, each) != preset.volumes {
         fitting.note(format!(
@@ -624,33 +661,33 @@ fn volumes(preset: &Preset, room: &HostCapacity, scale: Scale, fitting: &mut Fit
     (count, each)
 }
 
-fn connections(
+fn fit_connections(
     preset: &Preset,
     protocol: Protocol,
     room: &HostCapacity,
     scale: Scale,
     volumes: u32,
-    fitting: &mut Fitting,
+    fitting: &mut FittingNotes,
 ) -> Vec<u32> {
     if preset.connections.is_empty() {
         return vec![volumes];
     }
-    let (links, cores) = (u64::from(protocol.links().max(1)), (room.cores as u64 / 2).max(1));
+    let (links, cores) = (u64::from(protocol.links_per_connection().max(1)), (room.cores as u64 / 2).max(1));
     // Each link is a descriptor at either end, which may be one process's limit, a port at one, and has a place
     // on a core of ours; half of the cores are either end's. Links that are made again need some room.
-    let anew = LINKS_ANEW * (links - 1);
+    let anew = SPARE_LINKS * (links - 1);
     let limits = [
         (
-            room.files.saturating_sub(FILES_BESIDE),
+            room.files.saturating_sub(SPARE_DESCRIPTORS),
             format!("a process may open {} files (ulimit -n)", room.files),
         ),
         (
-            room.ports.saturating_sub(PORTS_BESIDE),
+            room.ports.saturating_sub(SPARE_PORTS),
             format!("there are {} ports to come from (sysctl net.ipv4.ip_local_port_range)", room.ports),
         ),
         (
-            LINKS_OF_A_CORE * cores - anew,
-            format!("each end has {cores} of the cores, and a core of ours carries {LINKS_OF_A_CORE} links"),
+            LINKS_PER_CORE * cores - anew,
+            format!("each end has {cores} of the cores, and a core of ours carries {LINKS_PER_CORE} links"),
         ),
     ];
     let (least, why) = limits.into_iter().min_by_key(|(limit, _)| *limit).unwrap_or_default();
@@ -674,8 +711,8 @@ fn connections(
 }
 
 /// What a load is called: its direction, its size, and what else tells it from others of the preset.
-fn name(preset: &Preset, load: &Load) -> String {
-    let mut name = format!("{}-{}", word(load.direction, load.is_random), load.bytes);
+fn load_name(preset: &Preset, load: &PresetLoad) -> String {
+    let mut name = format!("{}-{}", fio_rw_word(load.direction, load.is_random), load.bytes);
     if !preset.shapes.is_empty() {
         name += &format!("-{}x{}", load.depth, load.threads);
     }
@@ -683,27 +720,33 @@ fn name(preset: &Preset, load: &Load) -> String {
 }
 
 /// A load as a job. Where connections are what is varied, each has a thread of its own.
-fn job(preset: &Preset, load: &Load, runtime: Duration, volumes: (u32, u64), connections: u32) -> Job {
+fn load_job(
+    preset: &Preset,
+    load: &PresetLoad,
+    runtime: Duration,
+    volumes: (u32, u64),
+    connections: u32,
+) -> Job {
     // A rate that is not known yet tells those that know none.
     let rate = load.rate.map(|_| Rate::Iops(1));
     let rate = match load.direction {
-        Direction::Read => (rate, None),
-        Direction::Write | Direction::Trim => (None, rate),
-        Direction::Mixed(_) => (rate, rate),
+        IoDirection::Read => (rate, None),
+        IoDirection::Write | IoDirection::Trim => (None, rate),
+        IoDirection::Mixed(_) => (rate, rate),
     };
     let threads = if preset.connections.is_empty() { load.threads } else { load.threads.max(connections) };
     Job {
-        name: name(preset, load),
+        name: load_name(preset, load),
         rate,
         direction: load.direction,
         is_random: load.is_random,
         block: (load.bytes, load.bytes),
         depth: load.depth,
         threads: threads.max(1),
-        file_size: Some(Amount::Bytes(volumes.1)),
+        file_size: Some(JobSize::Bytes(volumes.1)),
         runtime: Some(runtime),
         is_time_based: true,
-        ramp: ramp(runtime),
+        ramp: ramp_time(runtime),
         covers: false,
         flushes_at_end: preset.paper == Some("t6-100g"),
         is_grouped: true,

@@ -12,17 +12,17 @@ use serde::{Deserialize, Serialize};
 use super::{EvaluationPlan, Preset, Step};
 
 /// Version of the form; another number is refused.
-pub const PLAN_SCHEMA: u32 = 1;
+pub const PLAN_SCHEMA_VERSION: u32 = 1;
 /// Most I/Os in flight of a load, and most connections.
 const IN_FLIGHT_MAX: u64 = 1 << 24;
 /// Most volumes of a target.
 const VOLUMES_MAX: u32 = 4096;
 /// Most bytes of each: a PiB.
-const VOLUME_MAX: u64 = 1 << 50;
+const VOLUME_BYTES_MAX: u64 = 1 << 50;
 /// Most processors of a target.
 const CORES_MAX: u32 = 65_536;
 /// Most bytes of an I/O.
-const BLOCK_MAX: u32 = 64 << 20;
+const IO_BYTES_MAX: u32 = 64 << 20;
 /// Longest ramp, and longest load.
 const TIME_MAX: Duration = Duration::from_secs(604_800);
 /// Most steps.
@@ -31,7 +31,7 @@ const STEPS_MAX: usize = 100_000;
 /// A plan that is kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FrozenPlan {
-    /// [`PLAN_SCHEMA`].
+    /// [`PLAN_SCHEMA_VERSION`].
     pub schema: u32,
     /// Of which preset.
     pub preset: String,
@@ -47,7 +47,7 @@ pub struct FrozenPlan {
 
 /// Why a text is no plan.
 #[derive(Debug)]
-pub enum BadPlan {
+pub enum PlanParseError {
     /// It is not the JSON of a plan.
     Json(serde_json::Error),
     /// It is of another version.
@@ -60,31 +60,31 @@ pub enum BadPlan {
     Steps(usize),
 }
 
-impl fmt::Display for BadPlan {
+impl fmt::Display for PlanParseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            BadPlan::Json(why) => write!(f, "not a plan file: {why}"),
-            BadPlan::Version(version) => {
-                write!(f, "this plan is of version {version}, and {PLAN_SCHEMA} is known here")
+            PlanParseError::Json(why) => write!(f, "not a plan file: {why}"),
+            PlanParseError::Version(version) => {
+                write!(f, "this plan is of version {version}, and {PLAN_SCHEMA_VERSION} is known here")
             }
-            BadPlan::Preset(name) => {
+            PlanParseError::Preset(name) => {
                 write!(f, "this plan is of {name}, which is no experiment here")
             }
-            BadPlan::Step(number, why) => write!(f, "step {number} of this plan {why}"),
-            BadPlan::Steps(count) => {
+            PlanParseError::Step(number, why) => write!(f, "step {number} of this plan {why}"),
+            PlanParseError::Steps(count) => {
                 write!(f, "this plan has {count} steps; 1 to {STEPS_MAX} can be")
             }
         }
     }
 }
 
-impl std::error::Error for BadPlan {}
+impl std::error::Error for PlanParseError {}
 
 impl FrozenPlan {
     /// A plan that runs on these processors.
     pub fn of(plan: &EvaluationPlan, target_cores: &[usize], initiator_cores: &[usize]) -> FrozenPlan {
         FrozenPlan {
-            schema: PLAN_SCHEMA,
+            schema: PLAN_SCHEMA_VERSION,
             preset: plan.preset.id.to_owned(),
             target_cores: target_cores.to_vec(),
             initiator_cores: initiator_cores.to_vec(),
@@ -97,18 +97,19 @@ impl FrozenPlan {
     ///
     /// # Errors
     /// If it is no plan, of another version, or cannot be run.
-    pub fn parse(text: &str) -> Result<FrozenPlan, BadPlan> {
-        let frozen: FrozenPlan = serde_json::from_str(text).map_err(BadPlan::Json)?;
-        if frozen.schema != PLAN_SCHEMA {
-            return Err(BadPlan::Version(frozen.schema));
+    pub fn parse(text: &str) -> Result<FrozenPlan, PlanParseError> {
+        let frozen: FrozenPlan = serde_json::from_str(text).map_err(PlanParseError::Json)?;
+        if frozen.schema != PLAN_SCHEMA_VERSION {
+            return Err(PlanParseError::Version(frozen.schema));
         }
         if frozen.steps.is_empty() || frozen.steps.len() > STEPS_MAX {
-            return Err(BadPlan::Steps(frozen.steps.len()));
+            return Err(PlanParseError::Steps(frozen.steps.len()));
         }
         let mut round = 0;
         for (at, step) in frozen.steps.iter().enumerate() {
-            let why = wrong(step).or((step.round < round).then_some("is of a round before that of the last"));
-            why.map_or(Ok(()), |why| Err(BadPlan::Step(at + 1, why)))?;
+            let why =
+                step_error(step).or((step.round < round).then_some("is of a round before that of the last"));
+            why.map_or(Ok(()), |why| Err(PlanParseError::Step(at + 1, why)))?;
             round = step.round;
         }
         frozen.preset()?;
@@ -119,15 +120,15 @@ impl FrozenPlan {
     ///
     /// # Errors
     /// If it is not known here.
-    pub fn preset(&self) -> Result<&'static Preset, BadPlan> {
-        Preset::find(&self.preset).ok_or_else(|| BadPlan::Preset(self.preset.clone()))
+    pub fn preset(&self) -> Result<&'static Preset, PlanParseError> {
+        Preset::find(&self.preset).ok_or_else(|| PlanParseError::Preset(self.preset.clone()))
     }
 
     /// The plan again: as long as it takes.
     ///
     /// # Errors
     /// If its preset is not known here.
-    pub fn plan(&self) -> Result<EvaluationPlan, BadPlan> {
+    pub fn to_plan(&self) -> Result<EvaluationPlan, PlanParseError> {
         let (steps, notes) = (self.steps.clone(), self.notes.clone());
         Ok(EvaluationPlan { preset: self.preset()?, steps, time: None, notes })
     }
@@ -147,9 +148,9 @@ impl FrozenPlan {
 }
 
 /// Why a step cannot be run.
-fn wrong(step: &Step) -> Option<&'static str> {
+fn step_error(step: &Step) -> Option<&'static str> {
     let job = &step.job;
-    let is_block = |bytes: u32| bytes > 0 && bytes <= BLOCK_MAX;
+    let is_block = |bytes: u32| bytes > 0 && bytes <= IO_BYTES_MAX;
     let in_flight = u64::from(job.depth) * u64::from(job.threads);
     match () {
         () if !is_block(job.block.0) || !is_block(job.block.1) => Some("moves blocks of no size that can be"),
@@ -160,7 +161,7 @@ fn wrong(step: &Step) -> Option<&'static str> {
         () if step.volumes.0 == 0 || step.volumes.0 > VOLUMES_MAX => {
             Some("has a number of volumes that cannot be")
         }
-        () if step.volumes.1 == 0 || step.volumes.1 > VOLUME_MAX => {
+        () if step.volumes.1 == 0 || step.volumes.1 > VOLUME_BYTES_MAX => {
             Some("has volumes of a size that cannot be")
         }
         () if step.cores.is_some_and(|cores| cores == 0 || cores > CORES_MAX) => {
@@ -182,7 +183,7 @@ fn wrong(step: &Step) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::{HostCapacity, Scale, Timing, plan};
+    use crate::preset::{HostCapacity, Scale, StepTiming, fit_plan};
 
     fn made() -> EvaluationPlan {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
@@ -196,10 +197,10 @@ mod tests {
             initiators: names(&["blockwire", "fio"]),
             wires: Vec::new(),
             time: Duration::from_secs(600),
-            timing: Timing::default(),
+            timing: StepTiming::default(),
         };
         let quick = Preset::find("quick").unwrap();
-        plan(quick, &room, Scale::Auto, &room.targets, &room.initiators).unwrap()
+        fit_plan(quick, &room, Scale::Auto, &room.targets, &room.initiators).unwrap()
     }
 
     /// A plan that a run wrote gives the same loads, in the same order, with the same seeds, in the next.
@@ -209,7 +210,7 @@ mod tests {
         let text = FrozenPlan::of(&plan, &[0], &[1]).to_text().unwrap();
         let again = FrozenPlan::parse(&text).unwrap();
         assert_eq!((&again.target_cores[..], &again.initiator_cores[..]), (&[0][..], &[1][..]));
-        let repeated = again.plan().unwrap();
+        let repeated = again.to_plan().unwrap();
         assert_eq!((&repeated.steps, &repeated.notes), (&plan.steps, &plan.notes));
         assert_eq!(repeated.time, None, "it is not made to fit anything");
         let seeds: Vec<u64> = repeated.steps.iter().map(|step| step.job.seed).collect();

@@ -1,6 +1,6 @@
 //! The experiments of the papers, as plans for this machine.
 //!
-//! A [`Preset`] describes what a paper did. [`plan`] scales it to this machine and reports every change;
+//! A [`Preset`] describes what a paper did. [`fit_plan`] scales it to this machine and reports every change;
 //! nothing is made smaller silently. Invariant: a plan's steps name the same load for every pair of systems,
 //! in an order in which the systems take turns.
 
@@ -14,18 +14,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::fio::{Direction, Job};
-use crate::published::{Figure, published};
-pub use error::{NoNamespaces, PlanError};
-pub use fit::{HostCapacity, MixedTrafficPlan, Scale, mixed_traffic_plan, plan, round_seed, takes};
-pub use frozen::{BadPlan, FrozenPlan, PLAN_SCHEMA};
+use crate::fio::{IoDirection, Job};
+use crate::published::{PublishedFigure, published_data};
+pub use error::{NetworkNamespaceError, PlanError};
+pub use fit::{
+    HostCapacity, MixedTrafficPlan, Scale, fit_plan, mixed_traffic_plan, preset_durations, round_seed,
+};
+pub use frozen::{FrozenPlan, PLAN_SCHEMA_VERSION, PlanParseError};
 pub use table::PRESETS;
-pub use timing::{LeftOut, Timing, thinned};
+pub use timing::{OmittedLoad, StepTiming, every_second};
 
 /// What volumes are made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Medium {
+pub enum VolumeMedium {
     /// Memory.
     Ram,
     /// Nothing: the cost of the protocol alone.
@@ -49,14 +51,14 @@ pub enum Protocol {
 }
 
 /// The bare responder, and the requester that sleeps when nothing comes.
-pub const BARE: &str = "bare";
+pub const BARE_SYSTEM: &str = "bare";
 /// The bare requester that polls first.
-pub const BARE_POLLING: &str = "bare-polling";
+pub const BARE_POLLING_SYSTEM: &str = "bare-polling";
 
 impl Protocol {
     /// Descriptors and ports that a connection of it takes: an NVMe host has one more to each controller, for its
     /// admin queue, and each connection of ours has a controller of its own.
-    pub fn links(self) -> u32 {
+    pub fn links_per_connection(self) -> u32 {
         match self {
             Protocol::NvmeTcp => 2,
             Protocol::Iscsi | Protocol::Stream | Protocol::Bare => 1,
@@ -78,7 +80,7 @@ impl Protocol {
 
 /// Which targets meet which initiators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pairing {
+pub enum SystemPairing {
     /// Every target with every initiator that was named.
     All,
     /// As Demartek paired them: a software target with our initiator, our target with a software
@@ -115,9 +117,9 @@ pub enum Wire {
 
 /// One load of a preset.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Load {
+pub struct PresetLoad {
     /// What it does.
-    pub direction: Direction,
+    pub direction: IoDirection,
     /// In random order.
     pub is_random: bool,
     /// Bytes of an I/O.
@@ -170,19 +172,19 @@ pub struct Preset {
     /// Over how many iSCSI targets they are divided; `None`: each has a target of its own.
     pub targets: Option<u32>,
     /// What they are made of.
-    pub media: &'static [Medium],
+    pub media: &'static [VolumeMedium],
     /// Initiators at once.
     pub hosts: u32,
     /// What carries it.
     pub protocols: &'static [Protocol],
     /// Who meets whom.
-    pub pairing: Pairing,
+    pub pairing: SystemPairing,
     /// What lies between.
     pub wires: &'static [Wire],
     /// Numbers of connections to be tried; empty: one for each volume.
     pub connections: &'static [u32],
     /// Directions, with the word of fio.
-    pub directions: &'static [Direction],
+    pub directions: &'static [IoDirection],
     /// Sizes of an I/O, in bytes.
     pub sizes: &'static [u32],
     /// Whether offsets are random, in turn.
@@ -210,18 +212,21 @@ impl Preset {
     }
 
     /// What its paper printed about it, in the paper's order.
-    pub fn published(&self) -> impl Iterator<Item = &'static Figure> {
+    pub fn published_figures(&self) -> impl Iterator<Item = &'static PublishedFigure> {
         let mine = self.figures;
-        published().figures.iter().filter(move |figure| mine.iter().any(|start| figure.id.starts_with(start)))
+        published_data()
+            .figures
+            .iter()
+            .filter(move |figure| mine.iter().any(|start| figure.id.starts_with(start)))
     }
 
     /// Whether one I/O at a time is out, so that how an initiator waits is what is measured.
-    pub fn is_one_at_a_time(&self) -> bool {
+    pub fn is_queue_depth_one(&self) -> bool {
         self.depth * self.threads * self.hosts == 1 && self.connections.is_empty()
     }
 
     /// Those of its loads that a file of another tool has: as much as goes, with its own depth and threads.
-    pub fn plain_loads(&self) -> Vec<Load> {
+    pub fn loads_for_export(&self) -> Vec<PresetLoad> {
         let mut loads = self.loads();
         loads.retain(|load| {
             load.rate.is_none() && load.depth == self.depth && load.threads == self.threads * self.hosts
@@ -230,7 +235,7 @@ impl Preset {
     }
 
     /// Its loads.
-    pub fn loads(&self) -> Vec<Load> {
+    pub fn loads(&self) -> Vec<PresetLoad> {
         let own = [(self.depth, self.threads)];
         let shapes = if self.shapes.is_empty() { &own[..] } else { self.shapes };
         // What a system does at most is known before a part of it is asked for.
@@ -241,7 +246,7 @@ impl Preset {
                 for &is_random in self.orders {
                     for &(depth, threads) in shapes {
                         let threads = threads * self.hosts;
-                        let load = |rate| Load { direction, is_random, bytes, depth, threads, rate };
+                        let load = |rate| PresetLoad { direction, is_random, bytes, depth, threads, rate };
                         loads.extend(rates().map(load));
                     }
                 }
@@ -265,7 +270,7 @@ pub struct Step {
     /// The volumes.
     pub volumes: (u32, u64),
     /// What they are made of.
-    pub medium: Medium,
+    pub medium: VolumeMedium,
     /// Connections.
     pub connections: u32,
     /// How many of the machine's processors the target has; `None`: all that are the target's.
@@ -295,14 +300,14 @@ pub struct EvaluationPlan {
 
 impl EvaluationPlan {
     /// How long it takes, with all starting and filling.
-    pub fn duration(&self, timing: &Timing) -> Duration {
-        timing.of_steps(self.steps.iter())
+    pub fn duration(&self, timing: &StepTiming) -> Duration {
+        timing.steps_duration(self.steps.iter())
     }
 }
 
 impl Step {
-    fn combination(&self) -> timing::Combination {
-        timing::Combination {
+    fn combination(&self) -> timing::SystemCombination {
+        timing::SystemCombination {
             target: self.target.clone(),
             initiator: self.initiator.clone(),
             protocol: self.protocol,
@@ -315,16 +320,16 @@ impl Step {
 }
 
 /// fio's word for a load.
-pub fn word(direction: Direction, is_random: bool) -> &'static str {
+pub fn fio_rw_word(direction: IoDirection, is_random: bool) -> &'static str {
     match (direction, is_random) {
-        (Direction::Read, false) => "read",
-        (Direction::Read, true) => "randread",
-        (Direction::Write, false) => "write",
-        (Direction::Write, true) => "randwrite",
-        (Direction::Mixed(_), false) => "rw",
-        (Direction::Mixed(_), true) => "randrw",
-        (Direction::Trim, false) => "trim",
-        (Direction::Trim, true) => "randtrim",
+        (IoDirection::Read, false) => "read",
+        (IoDirection::Read, true) => "randread",
+        (IoDirection::Write, false) => "write",
+        (IoDirection::Write, true) => "randwrite",
+        (IoDirection::Mixed(_), false) => "rw",
+        (IoDirection::Mixed(_), true) => "randrw",
+        (IoDirection::Trim, false) => "trim",
+        (IoDirection::Trim, true) => "randtrim",
     }
 }
 
@@ -335,20 +340,25 @@ mod tests {
     /// Every figure is shown with an experiment of its paper, and no name stands for nothing.
     #[test]
     fn every_published_figure_is_of_a_preset() {
-        for figure in &published().figures {
+        for figure in &published_data().figures {
             let shown = PRESETS.iter().any(|preset| {
-                preset.paper == Some(figure.paper()) && preset.published().any(|one| one.id == figure.id)
+                preset.paper == Some(figure.paper())
+                    && preset.published_figures().any(|one| one.id == figure.id)
             });
             assert!(shown, "{} is of no preset", figure.id);
         }
         for preset in PRESETS {
             for start in preset.figures {
                 assert!(
-                    preset.published().any(|figure| figure.id.starts_with(start)),
+                    preset.published_figures().any(|figure| figure.id.starts_with(start)),
                     "{start} stands for none"
                 );
             }
-            assert!(preset.published().all(|figure| preset.paper == Some(figure.paper())), "{}", preset.id);
+            assert!(
+                preset.published_figures().all(|figure| preset.paper == Some(figure.paper())),
+                "{}",
+                preset.id
+            );
         }
     }
 }

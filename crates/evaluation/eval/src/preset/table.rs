@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use super::{ExperimentKind, Medium, Pairing, Preset, Protocol, Wire};
-use crate::fio::Direction::{Mixed, Read, Write};
+use super::{ExperimentKind, Preset, Protocol, SystemPairing, VolumeMedium, Wire};
+use crate::fio::IoDirection::{Mixed, Read, Write};
 
 const KIB: u32 = 1024;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-const BOTH: &[Protocol] = &[Protocol::Iscsi, Protocol::NvmeTcp];
-const WIRES: &[Wire] = &[Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
-const LOOPBACK: &[Wire] = &[Wire::Loopback];
-const JUMBO: &[Wire] = &[Wire::Veth { mtu: 9000 }];
+const BOTH_PROTOCOLS: &[Protocol] = &[Protocol::Iscsi, Protocol::NvmeTcp];
+const ALL_WIRES: &[Wire] = &[Wire::Loopback, Wire::Veth { mtu: 1500 }, Wire::Veth { mtu: 9000 }];
+const LOOPBACK_ONLY: &[Wire] = &[Wire::Loopback];
+const JUMBO_VETH: &[Wire] = &[Wire::Veth { mtu: 9000 }];
 
 /// What all presets have unless they say otherwise.
-const BASE: Preset = Preset {
+const PRESET_DEFAULTS: Preset = Preset {
     id: "",
     title: "",
     paper: None,
@@ -24,11 +24,11 @@ const BASE: Preset = Preset {
     kind: ExperimentKind::Block,
     volumes: (1, 256 * MIB),
     targets: None,
-    media: &[Medium::Ram],
+    media: &[VolumeMedium::Ram],
     hosts: 1,
-    protocols: BOTH,
-    pairing: Pairing::All,
-    wires: LOOPBACK,
+    protocols: BOTH_PROTOCOLS,
+    pairing: SystemPairing::All,
+    wires: LOOPBACK_ONLY,
     connections: &[],
     directions: &[Read, Write],
     sizes: &[4 * KIB],
@@ -50,7 +50,7 @@ pub static PRESETS: &[Preset] = &[
         connections: &[1],
         runtime: Duration::from_secs(2),
         rounds: 3,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "t6-100g-sweep",
@@ -61,10 +61,10 @@ pub static PRESETS: &[Preset] = &[
         volumes: (18, 512 * MIB),
         hosts: 3,
         protocols: &[Protocol::Iscsi],
-        wires: WIRES,
+        wires: ALL_WIRES,
         sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB],
         threads: 20,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "demartek-vdbench",
@@ -91,10 +91,10 @@ pub static PRESETS: &[Preset] = &[
         volumes: (24, 256 * MIB),
         hosts: 4,
         protocols: &[Protocol::Iscsi],
-        pairing: Pairing::ThreeSetUps,
-        wires: JUMBO,
+        pairing: SystemPairing::ThreeSetUps,
+        wires: JUMBO_VETH,
         threads: 6,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "demartek-oltp",
@@ -114,11 +114,11 @@ pub static PRESETS: &[Preset] = &[
         volumes: (24, 44 * GIB),
         hosts: 4,
         protocols: &[Protocol::Iscsi],
-        pairing: Pairing::ThreeSetUps,
-        wires: JUMBO,
+        pairing: SystemPairing::ThreeSetUps,
+        wires: JUMBO_VETH,
         directions: &[],
         sizes: &[],
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "connections",
@@ -130,7 +130,7 @@ pub static PRESETS: &[Preset] = &[
         depth: 1,
         runtime: Duration::from_secs(30),
         rounds: 3,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "unified-wire",
@@ -143,7 +143,7 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[64 * KIB],
         depth: 8,
         runtime: Duration::from_secs(30),
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "t5-vm",
@@ -158,7 +158,7 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[4 * KIB, 8 * KIB, 16 * KIB, 32 * KIB, 64 * KIB],
         depth: 64,
         threads: 32,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "windows-100g",
@@ -169,7 +169,7 @@ pub static PRESETS: &[Preset] = &[
         volumes: (16, 600 * MIB),
         targets: Some(2),
         protocols: &[Protocol::Iscsi],
-        wires: WIRES,
+        wires: ALL_WIRES,
         sizes: &[
             512,
             KIB,
@@ -185,7 +185,7 @@ pub static PRESETS: &[Preset] = &[
         ],
         depth: 8,
         threads: 16,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "nvme-tcp-iops",
@@ -194,12 +194,12 @@ pub static PRESETS: &[Preset] = &[
         at: "NVMe/TCP (TOE), Target Bandwidth & IOPs",
         figures: &["sdc2021.iops", "sdc2021.throughput", "sdc2021.cpu"],
         volumes: (4, 256 * MIB),
-        media: &[Medium::Null, Medium::Ram],
+        media: &[VolumeMedium::Null, VolumeMedium::Ram],
         protocols: &[Protocol::NvmeTcp],
-        wires: WIRES,
+        wires: ALL_WIRES,
         sizes: &[4 * KIB, 16 * KIB, 64 * KIB, 256 * KIB],
         threads: 4,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "nvme-tcp-latency",
@@ -210,7 +210,7 @@ pub static PRESETS: &[Preset] = &[
         protocols: &[Protocol::Local, Protocol::NvmeTcp, Protocol::Iscsi],
         depth: 1,
         runtime: Duration::from_secs(30),
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "nvme-tcp-jitter",
@@ -218,14 +218,14 @@ pub static PRESETS: &[Preset] = &[
         paper: Some("sdc2021"),
         at: "TOE Jitter Handling",
         figures: &["sdc2021.jitter-"],
-        protocols: BOTH,
+        protocols: BOTH_PROTOCOLS,
         wires: &[
             Wire::Veth { mtu: 1500 },
             Wire::Congested { mtu: 1500, limit: 1_000_000_000 },
             Wire::Congested { mtu: 9000, limit: 1_000_000_000 },
         ],
         runtime: Duration::from_secs(30),
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "protocol-efficiency",
@@ -238,7 +238,7 @@ pub static PRESETS: &[Preset] = &[
         sizes: &[8 * KIB, 1 << 20],
         depth: 128,
         runtime: Duration::from_secs(30),
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "latency-load",
@@ -246,7 +246,7 @@ pub static PRESETS: &[Preset] = &[
         rates: &[10, 20, 30, 40, 50, 60, 70, 80, 90, 100],
         depth: 128,
         connections: &[1],
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "core-scaling",
@@ -254,7 +254,7 @@ pub static PRESETS: &[Preset] = &[
         volumes: (4, 256 * MIB),
         scales_cores: true,
         threads: 4,
-        ..BASE
+        ..PRESET_DEFAULTS
     },
     Preset {
         id: "mixes",
@@ -263,6 +263,6 @@ pub static PRESETS: &[Preset] = &[
         directions: &[Mixed(70), Read, Write],
         orders: &[true, false],
         shapes: &[(1, 1), (8, 1), (32, 1), (8, 4), (32, 4)],
-        ..BASE
+        ..PRESET_DEFAULTS
     },
 ];

@@ -1,8 +1,8 @@
 //! The figures of five papers, and whether they are consistent.
 //!
 //! The figures are data (`data/published.toml`), each with its place in the paper. A derived figure is not
-//! trusted: its relation to the others is data too, and [`check`] recomputes it over the range of the printed
-//! digits. A contradiction is a [`Slip`].
+//! trusted: its relation to the others is data too, and [`inconsistent_figures`] recomputes it over the range of the printed
+//! digits. A contradiction is a [`InconsistentFigures`].
 
 mod relation;
 
@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use serde::Deserialize;
 
 use crate::figure_range::FigureRange;
-pub use relation::{Relation, Slip, check};
+pub use relation::{FigureRelation, InconsistentFigures, inconsistent_figures};
 
 /// One paper.
 #[derive(Clone, Debug, Deserialize)]
@@ -50,7 +50,7 @@ pub enum Qualifier {
 /// One printed figure.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Figure {
+pub struct PublishedFigure {
     /// Its name: the paper's, a dot, and its own.
     pub id: String,
     /// What it is of, in words.
@@ -68,7 +68,7 @@ pub struct Figure {
     pub at: String,
 }
 
-impl std::fmt::Display for Figure {
+impl std::fmt::Display for PublishedFigure {
     /// As it was printed: "over 3.5x", "+43 %", "109.15 us".
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(match self.bound {
@@ -78,7 +78,7 @@ impl std::fmt::Display for Figure {
             Qualifier::UpTo => "up to ",
             Qualifier::SlightlyLess => "slightly less than ",
         })?;
-        let value = plain(self.value);
+        let value = printed_number(self.value);
         match self.unit.as_str() {
             "x" => write!(f, "{value}x"),
             "%" if self.value > 0.0 => write!(f, "+{value} %"),
@@ -90,7 +90,7 @@ impl std::fmt::Display for Figure {
 }
 
 /// All digits that were printed, with commas between thousands.
-fn plain(value: f64) -> String {
+fn printed_number(value: f64) -> String {
     let text = format!("{}", value.abs());
     let (whole, rest) =
         text.split_once('.').map_or((text.as_str(), None), |(whole, rest)| (whole, Some(rest)));
@@ -108,14 +108,14 @@ fn plain(value: f64) -> String {
     out
 }
 
-impl Figure {
+impl PublishedFigure {
     /// Which paper it is of.
     pub fn paper(&self) -> &str {
         self.id.split('.').next().unwrap_or_default()
     }
 
     /// All that it may stand for. A change in percent is taken as a ratio: +43 % is 1.43.
-    pub fn interval(&self) -> FigureRange {
+    pub fn value_range(&self) -> FigureRange {
         let as_ratio = |value: f64| if self.unit == "%" { 1.0 + value / 100.0 } else { value };
         let (low, high) = match self.bound {
             Qualifier::Exactly => (self.value - self.step / 2.0, self.value + self.step / 2.0),
@@ -140,20 +140,20 @@ pub struct Published {
     pub papers: Vec<Paper>,
     /// Their figures.
     #[serde(rename = "figure")]
-    pub figures: Vec<Figure>,
+    pub figures: Vec<PublishedFigure>,
     /// How figures depend on each other.
     #[serde(rename = "relation")]
-    pub relations: Vec<Relation>,
+    pub relations: Vec<FigureRelation>,
 }
 
 impl Published {
     /// The figure of this name.
-    pub fn figure(&self, id: &str) -> Option<&Figure> {
+    pub fn figure(&self, id: &str) -> Option<&PublishedFigure> {
         self.figures.iter().find(|figure| figure.id == id)
     }
 
     /// The figures of a paper, in its order.
-    pub fn of<'a>(&'a self, paper: &'a str) -> impl Iterator<Item = &'a Figure> {
+    pub fn figures_of<'a>(&'a self, paper: &'a str) -> impl Iterator<Item = &'a PublishedFigure> {
         self.figures.iter().filter(move |figure| figure.paper() == paper)
     }
 
@@ -165,7 +165,7 @@ impl Published {
         }
         let twice = seen.iter().filter(|(_, count)| **count > 1).map(|(id, _)| format!("{id}: stands twice"));
         let lost = self.figures.iter().filter(|figure| !self.papers.iter().any(|p| p.id == figure.paper()));
-        let named = self.relations.iter().flat_map(Relation::names);
+        let named = self.relations.iter().flat_map(FigureRelation::figure_ids);
         let unknown = named.filter(|id| self.figure(id).is_none()).map(|id| format!("{id}: is no figure"));
         twice.chain(lost.map(|figure| format!("{}: of no paper", figure.id))).chain(unknown).collect()
     }
@@ -173,7 +173,7 @@ impl Published {
 
 /// What was published.
 #[expect(clippy::expect_used, reason = "the data is part of the program, and a test reads all of it")]
-pub fn published() -> &'static Published {
+pub fn published_data() -> &'static Published {
     static DATA: OnceLock<Published> = OnceLock::new();
     DATA.get_or_init(|| {
         let data: Published = toml::from_str(include_str!("../../data/published.toml"))
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn figures_are_shown_as_they_were_printed() {
-        let shown = |id: &str| published().figure(id).unwrap().to_string();
+        let shown = |id: &str| published_data().figure(id).unwrap().to_string();
         assert_eq!(shown("demartek.target-read-effectiveness"), "over 3.5x");
         assert_eq!(shown("demartek.target-write-iops"), "+43 %");
         assert_eq!(shown("demartek.target-write-cpu"), "-49 %");

@@ -4,18 +4,18 @@ use std::fmt;
 
 use serde::Deserialize;
 
-use super::{Figure, Published};
+use super::{Published, PublishedFigure};
 use crate::figure_range::FigureRange;
 
 /// How far averages of one run may miss each other: they are not taken at the same instants.
-const RUN_SLACK: FigureRange = FigureRange::around_one(0.02);
+const RUN_TOLERANCE: FigureRange = FigureRange::around_one(0.02);
 /// How far rows of a table may differ in I/Os in flight.
-const LOAD_SLACK: FigureRange = FigureRange::around_one(0.005);
+const LOAD_TOLERANCE: FigureRange = FigureRange::around_one(0.005);
 
 /// A dependency. Fields name figures.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "kind", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Relation {
+pub enum FigureRelation {
     /// Processor effectiveness: the change of IOPS over the change of processor use.
     Effectiveness {
         /// The effectiveness's change.
@@ -111,7 +111,7 @@ pub enum Relation {
 
 /// Figures that cannot all be right.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Slip {
+pub struct InconsistentFigures {
     /// The derived figure.
     pub figure: String,
     /// What is printed.
@@ -122,72 +122,74 @@ pub struct Slip {
     pub because: String,
 }
 
-impl fmt::Display for Slip {
+impl fmt::Display for InconsistentFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Slip { figure, stated, follows, because } = self;
+        let InconsistentFigures { figure, stated, follows, because } = self;
         write!(f, "{figure}: printed {stated}, but {because} gives {follows}")
     }
 }
 
-impl Relation {
+impl FigureRelation {
     /// The figures that it names.
-    pub fn names(&self) -> Vec<&str> {
+    pub fn figure_ids(&self) -> Vec<&str> {
         match self {
-            Relation::Effectiveness { stated, iops, cpu } => vec![stated, iops, cpu],
-            Relation::Difference { stated, of, less } => vec![stated, of, less],
-            Relation::Change { stated, from, to } => vec![stated, from, to],
-            Relation::Bandwidth { stated, iops, .. }
-            | Relation::SameDepth { stated, iops }
-            | Relation::FixedJob { stated, iops } => vec![stated, iops],
-            Relation::OneDepth { stated, iops, other_iops, other_latency } => {
+            FigureRelation::Effectiveness { stated, iops, cpu } => vec![stated, iops, cpu],
+            FigureRelation::Difference { stated, of, less } => vec![stated, of, less],
+            FigureRelation::Change { stated, from, to } => vec![stated, from, to],
+            FigureRelation::Bandwidth { stated, iops, .. }
+            | FigureRelation::SameDepth { stated, iops }
+            | FigureRelation::FixedJob { stated, iops } => vec![stated, iops],
+            FigureRelation::OneDepth { stated, iops, other_iops, other_latency } => {
                 vec![stated, iops, other_iops, other_latency]
             }
-            Relation::LineRate { stated, .. } => vec![stated],
-            Relation::OneLoad { iops, latency } => iops.iter().chain(latency).map(String::as_str).collect(),
-            Relation::Same { stated, again } => vec![stated, again],
-            Relation::Product { stated, factors } => {
+            FigureRelation::LineRate { stated, .. } => vec![stated],
+            FigureRelation::OneLoad { iops, latency } => {
+                iops.iter().chain(latency).map(String::as_str).collect()
+            }
+            FigureRelation::Same { stated, again } => vec![stated, again],
+            FigureRelation::Product { stated, factors } => {
                 std::iter::once(stated).chain(factors).map(String::as_str).collect()
             }
         }
     }
 
     /// What the derived figure must be, and why, in the figures' own words.
-    fn follows(
+    fn derived_value(
         &self,
         of: &impl Fn(&str) -> FigureRange,
         words: &impl Fn(&str) -> String,
     ) -> Option<(FigureRange, String)> {
         let one = FigureRange::new(1.0, 1.0);
         Some(match self {
-            Relation::Effectiveness { iops, cpu, .. } => {
-                (of(iops).over(&of(cpu))?, format!("{} over {}", words(iops), words(cpu)))
+            FigureRelation::Effectiveness { iops, cpu, .. } => {
+                (of(iops).divided_by(&of(cpu))?, format!("{} over {}", words(iops), words(cpu)))
             }
-            Relation::Difference { of: greater, less, .. } => {
+            FigureRelation::Difference { of: greater, less, .. } => {
                 (of(greater).minus(&of(less)), format!("{} less {}", words(greater), words(less)))
             }
-            Relation::Change { from, to, .. } => {
-                (of(to).over(&of(from))?, format!("{} over {}", words(to), words(from)))
+            FigureRelation::Change { from, to, .. } => {
+                (of(to).divided_by(&of(from))?, format!("{} over {}", words(to), words(from)))
             }
-            Relation::Bandwidth { iops, bytes, .. } => {
+            FigureRelation::Bandwidth { iops, bytes, .. } => {
                 let each = bytes / f64::from(1 << 20);
                 (
                     of(iops).times(&FigureRange::new(each, each)),
                     format!("{} times {bytes} bytes", words(iops)),
                 )
             }
-            Relation::SameDepth { iops, .. } => (
-                one.over(&of(iops))?.times(&RUN_SLACK),
+            FigureRelation::SameDepth { iops, .. } => (
+                one.divided_by(&of(iops))?.times(&RUN_TOLERANCE),
                 format!("one over {} (Little's law at one depth)", words(iops)),
             ),
-            Relation::FixedJob { iops, .. } => (
-                one.over(&of(iops))?.times(&RUN_SLACK),
+            FigureRelation::FixedJob { iops, .. } => (
+                one.divided_by(&of(iops))?.times(&RUN_TOLERANCE),
                 format!("one over {}, for a fixed job,", words(iops)),
             ),
-            Relation::OneDepth { iops, other_iops, other_latency, .. } => {
+            FigureRelation::OneDepth { iops, other_iops, other_latency, .. } => {
                 let depth = of(other_iops).times(&of(other_latency));
                 let count = depth.middle() / 1e3;
                 (
-                    depth.over(&of(iops))?.times(&LOAD_SLACK),
+                    depth.divided_by(&of(iops))?.times(&LOAD_TOLERANCE),
                     format!(
                         "{} and {} are {count:.0} I/Os in flight, which",
                         words(other_iops),
@@ -195,51 +197,51 @@ impl Relation {
                     ),
                 )
             }
-            Relation::LineRate { link, mtu, .. } => (
-                FigureRange::new(f64::NEG_INFINITY, link * line_share(*mtu)),
+            FigureRelation::LineRate { link, mtu, .. } => (
+                FigureRange::new(f64::NEG_INFINITY, link * payload_share_of_link(*mtu)),
                 format!(
                     "what frames of {mtu} bytes leave of {link} Gb/s for payload (without headers of iSCSI or NVMe)"
                 ),
             ),
-            Relation::Same { again, .. } => (of(again), words(again)),
-            Relation::Product { factors, .. } => (
+            FigureRelation::Same { again, .. } => (of(again), words(again)),
+            FigureRelation::Product { factors, .. } => (
                 factors.iter().fold(one, |product, factor| product.times(&of(factor))),
                 factors.iter().map(|factor| words(factor)).collect::<Vec<_>>().join(" times "),
             ),
-            Relation::OneLoad { .. } => return None,
+            FigureRelation::OneLoad { .. } => return None,
         })
     }
 
-    fn stated(&self) -> Option<&str> {
+    fn derived_figure_id(&self) -> Option<&str> {
         match self {
-            Relation::OneLoad { .. } => None,
-            _ => self.names().first().copied(),
+            FigureRelation::OneLoad { .. } => None,
+            _ => self.figure_ids().first().copied(),
         }
     }
 }
 
 /// The part of a link that frames of an MTU leave for TCP's payload: IPv4 and TCP without options take 40 bytes of it,
 /// Ethernet 38 beside it.
-fn line_share(mtu: f64) -> f64 {
+fn payload_share_of_link(mtu: f64) -> f64 {
     (mtu - 40.0) / (mtu + 38.0)
 }
 
 /// Rows of a table under one load have IOPS times latency alike; the row whose depth none of the others
 /// shares is the slip.
-fn one_load(
+fn inconsistent_load_rows(
     iops: &[String],
     latency: &[String],
     of: &impl Fn(&str) -> FigureRange,
     words: &impl Fn(&str) -> String,
-) -> Vec<Slip> {
+) -> Vec<InconsistentFigures> {
     let milli = FigureRange::new(1e-3, 1e-3);
     let rows: Vec<FigureRange> = iops
         .iter()
         .zip(latency)
-        .map(|(iops, ms)| of(iops).times(&of(ms)).times(&milli).times(&LOAD_SLACK))
+        .map(|(iops, ms)| of(iops).times(&of(ms)).times(&milli).times(&LOAD_TOLERANCE))
         .collect();
     let lonely = |at: usize, one: &FigureRange| {
-        rows.iter().enumerate().all(|(other, row)| other == at || !row.meets(one))
+        rows.iter().enumerate().all(|(other, row)| other == at || !row.overlaps(one))
     };
     let each = iops.iter().zip(latency).zip(&rows).enumerate();
     let slips = each.filter(|(at, (_, row))| rows.len() > 2 && lonely(*at, row)).map(
@@ -249,7 +251,7 @@ fn one_load(
             let (low, high) = others.fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), row| {
                 (l.min(row.low()), h.max(row.high()))
             });
-            Slip {
+            InconsistentFigures {
                 figure: latency.clone(),
                 stated,
                 follows: FigureRange::new(low, high),
@@ -261,23 +263,25 @@ fn one_load(
 }
 
 /// Computes every derived figure again and names those that cannot be.
-pub fn check(published: &Published) -> Vec<Slip> {
-    let of = |id: &str| published.figure(id).map_or(FigureRange::new(0.0, 0.0), Figure::interval);
+pub fn inconsistent_figures(published: &Published) -> Vec<InconsistentFigures> {
+    let of = |id: &str| published.figure(id).map_or(FigureRange::new(0.0, 0.0), PublishedFigure::value_range);
     let words = |id: &str| {
         let figure = published.figure(id);
         figure.map_or_else(|| id.to_owned(), |figure| format!("{figure} ({})", figure.what))
     };
     let mut slips = Vec::new();
     for relation in &published.relations {
-        if let Relation::OneLoad { iops, latency } = relation {
-            slips.extend(one_load(iops, latency, &of, &words));
+        if let FigureRelation::OneLoad { iops, latency } = relation {
+            slips.extend(inconsistent_load_rows(iops, latency, &of, &words));
         }
-        let Some((stated, (follows, because))) = relation.stated().zip(relation.follows(&of, &words)) else {
+        let Some((stated, (follows, because))) =
+            relation.derived_figure_id().zip(relation.derived_value(&of, &words))
+        else {
             continue;
         };
         let printed = of(stated);
-        if !printed.meets(&follows) {
-            slips.push(Slip { figure: stated.to_owned(), stated: printed, follows, because });
+        if !printed.overlaps(&follows) {
+            slips.push(InconsistentFigures { figure: stated.to_owned(), stated: printed, follows, because });
         }
     }
     slips
@@ -285,13 +289,14 @@ pub fn check(published: &Published) -> Vec<Slip> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::published;
+    use super::super::published_data;
     use super::*;
 
     /// The papers' slips, no fewer and no more: each was looked at by hand.
     #[test]
     fn the_papers_slips_are_found() {
-        let found: Vec<String> = check(published()).into_iter().map(|slip| slip.figure).collect();
+        let found: Vec<String> =
+            inconsistent_figures(published_data()).into_iter().map(|slip| slip.figure).collect();
         let expected = [
             // 1.43 over 0.51 is 2.80.
             "demartek.target-write-effectiveness",
@@ -328,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_slip_says_what_was_to_be_expected() {
-        let slips = check(published());
+        let slips = inconsistent_figures(published_data());
         let slip = slips.iter().find(|slip| slip.figure.ends_with("oltp-effectiveness")).unwrap();
         assert!(slip.to_string().contains("gives 4.3"), "{slip}");
     }
@@ -336,35 +341,39 @@ mod tests {
     /// A reader of a report knows no names of this program.
     #[test]
     fn a_slip_is_told_in_words() {
-        for slip in check(published()) {
-            assert!(published().figures.iter().all(|figure| !slip.because.contains(&figure.id)), "{slip}");
+        for slip in inconsistent_figures(published_data()) {
+            assert!(
+                published_data().figures.iter().all(|figure| !slip.because.contains(&figure.id)),
+                "{slip}"
+            );
         }
-        let because =
-            |id: &str| check(published()).into_iter().find(|slip| slip.figure == id).unwrap().because;
+        let because = |id: &str| {
+            inconsistent_figures(published_data()).into_iter().find(|slip| slip.figure == id).unwrap().because
+        };
         assert!(because("sdc2021.sas-1m-response").contains("are 134 I/Os in flight"));
         assert!(because("sdc2021.headline-delta").starts_with("29.65 us (remote latency, write"));
-        let ceiling = 100.0 * line_share(9000.0);
+        let ceiling = 100.0 * payload_share_of_link(9000.0);
         assert!((99.1..99.2).contains(&ceiling), "{ceiling}");
     }
 
     #[test]
     fn the_other_baseline_mends_all_three() {
-        let mut mended = published().clone();
+        let mut mended = published_data().clone();
         for figure in &mut mended.figures {
             if figure.id == "sdc2021.spdk-write-local" {
                 figure.value = 20.80;
             }
         }
-        assert!(check(&mended).iter().all(|slip| !slip.figure.ends_with("write-delta")));
+        assert!(inconsistent_figures(&mended).iter().all(|slip| !slip.figure.ends_with("write-delta")));
     }
 
     #[test]
     fn every_figure_has_its_place() {
-        let data = published();
+        let data = published_data();
         assert!(data.figures.iter().all(|figure| !figure.at.is_empty() && figure.step >= 0.0));
         assert_eq!(data.papers.len(), 5);
         for paper in &data.papers {
-            assert!(data.of(&paper.id).next().is_some(), "{} has figures", paper.id);
+            assert!(data.figures_of(&paper.id).next().is_some(), "{} has figures", paper.id);
         }
     }
 }

@@ -5,31 +5,31 @@
 
 use super::{Metric, Point, Record};
 use crate::bootstrap::Ratio;
-use crate::preset::{BARE, BARE_POLLING};
+use crate::preset::{BARE_POLLING_SYSTEM, BARE_SYSTEM};
 
 /// Initiators that poll.
-const POLLING: [&str; 3] = ["blockwire-polling", "spdk", BARE_POLLING];
+const POLLING_INITIATORS: [&str; 3] = ["blockwire-polling", "spdk", BARE_POLLING_SYSTEM];
 
 impl Point {
     /// Whether it is the bare responder's.
     pub fn is_ceiling(&self) -> bool {
-        self.target == BARE
+        self.target == BARE_SYSTEM
     }
 
     /// Whether it is carried over a network by a system that can be held against others.
-    pub fn is_system(&self) -> bool {
+    pub fn is_networked_system(&self) -> bool {
         self.protocol != "local" && !self.is_ceiling()
     }
 }
 
 impl Record {
     /// What the bare responder did under a point's load; `None`: it was not measured, or the point is its own.
-    pub fn ceiling(&self, point: &Point) -> Option<&Point> {
-        if !point.is_system() {
+    pub fn ceiling_for(&self, point: &Point) -> Option<&Point> {
+        if !point.is_networked_system() {
             return None;
         }
         let load = |one: &Point| (one.rw.clone(), one.bytes, one.depth, one.connections, one.mtu);
-        let polls = |one: &Point| POLLING.contains(&one.initiator.as_str());
+        let polls = |one: &Point| POLLING_INITIATORS.contains(&one.initiator.as_str());
         let mut all = self.points.iter().filter(|one| one.is_ceiling());
         all.find(|one| {
             load(one) == load(point)
@@ -41,7 +41,7 @@ impl Record {
 
     /// A point's I/Os per second over those of the bare responder.
     pub fn share_of_ceiling(&self, point: &Point) -> Option<Ratio> {
-        point.ratio_to(self.ceiling(point)?, Metric::Iops)
+        point.ratio_to(self.ceiling_for(point)?, Metric::Iops)
     }
 
     /// Whether there is a ceiling at all.

@@ -4,20 +4,20 @@
 //! Invariant: a value that a run does not report is absent, not zero; a percentile is of all runs' latencies
 //! together.
 
-use super::{End, EndUsage, Point, Run, Unfinished};
+use super::{EndKind, EndUsage, OutstandingIos, Point, Run};
 use crate::Histogram;
-use crate::bootstrap::{Pairing, Ratio};
+use crate::bootstrap::{Ratio, RoundPairing};
 use crate::compare::{Comparison, Spread};
 use crate::derived;
 
 /// Seconds for which figures count at least.
-const SECONDS_LEAST: f64 = 10.0;
+const COUNTED_SECONDS_MIN: f64 = 10.0;
 /// Mean latencies that a run lasts at least: of fewer its begin and its end are too much.
-const LATENCIES_LEAST: f64 = 50.0;
+const MEAN_LATENCIES_MIN: f64 = 50.0;
 /// Most of a run's time in which load was not refilled, or that the oldest I/O was out for when it ended, as part of all.
-const DRAIN_MOST: f64 = 0.1;
+const DRAIN_PART_MAX: f64 = 0.1;
 /// Least age of an I/O that is out at the end to be called a stall, as part of a run's time.
-const STALL_LEAST: f64 = 0.01;
+const STALL_PART_MIN: f64 = 0.01;
 
 /// Why a load's runs are a smoke test: they show that it works, and win nothing.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -34,10 +34,14 @@ impl std::fmt::Display for SmokeTest {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             SmokeTest::Short(seconds) => {
-                write!(f, "{} s of at least {SECONDS_LEAST}", crate::figure_range::short(*seconds))
+                write!(
+                    f,
+                    "{} s of at least {COUNTED_SECONDS_MIN}",
+                    crate::figure_range::format_short(*seconds)
+                )
             }
             SmokeTest::FewLatencies(count) => {
-                write!(f, "{count:.0} mean latencies of at least {LATENCIES_LEAST}")
+                write!(f, "{count:.0} mean latencies of at least {MEAN_LATENCIES_MIN}")
             }
             SmokeTest::Drained(part) => {
                 write!(
@@ -64,13 +68,13 @@ pub enum Metric {
     /// 99th percentile of latency in microseconds, of each run for itself: for tests over runs alone.
     Latency99,
     /// How busy one end's machine was, in percent of all its cores.
-    Busy(End),
+    Busy(EndKind),
     /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
-    Effectiveness(End),
+    Effectiveness(EndKind),
     /// Processor seconds of the processes for a million I/Os.
-    CpuPerMillion(End),
+    CpuPerMillion(EndKind),
     /// I/Os for each processor second of the processes.
-    PerCore(End),
+    PerCore(EndKind),
     /// Seconds that a fixed job took.
     Finish,
     /// Mean latency of a fixed job's I/Os in microseconds, as the initiator's kernel counted it.
@@ -81,8 +85,8 @@ impl Run {
     /// A figure of this run.
     pub fn figure(&self, metric: Metric) -> Option<f64> {
         let side = |end| match end {
-            End::Target => self.target.as_ref(),
-            End::Initiator | End::Both => self.initiator.as_ref(),
+            EndKind::Target => self.target.as_ref(),
+            EndKind::Initiator | EndKind::Both => self.initiator.as_ref(),
         };
         let busy = |end| {
             let total = side(end)?.cores.total();
@@ -93,16 +97,16 @@ impl Run {
             Metric::Bandwidth => Some(self.bandwidth()),
             Metric::MeanLatency => Some(self.mean_and_deviation()?.0 / 1e3),
             Metric::Jitter => Some(self.mean_and_deviation()?.1 / 1e3),
-            Metric::Latency99 => self.latency.percentile_told(99.0).map(|ns| ns as f64 / 1e3),
+            Metric::Latency99 => self.latency.reliable_percentile(99.0).map(|ns| ns as f64 / 1e3),
             Metric::Busy(end) => busy(end),
-            Metric::Effectiveness(end) => derived::effectiveness(self.iops(), busy(end)?),
+            Metric::Effectiveness(end) => derived::cpu_effectiveness(self.iops(), busy(end)?),
             Metric::CpuPerMillion(end) => {
                 let used =
                     |side: &Option<EndUsage>| side.as_ref().map(|side| side.process.0 + side.process.1);
                 let used = match end {
-                    End::Target => used(&self.target)?,
-                    End::Initiator => used(&self.initiator)?,
-                    End::Both => used(&self.target)? + used(&self.initiator)?,
+                    EndKind::Target => used(&self.target)?,
+                    EndKind::Initiator => used(&self.initiator)?,
+                    EndKind::Both => used(&self.target)? + used(&self.initiator)?,
                 };
                 derived::cpu_per_million(self.iops(), used / self.seconds)
             }
@@ -118,9 +122,9 @@ impl Run {
 
 impl Run {
     /// I/Os that were out at its end and older than any that ended; `None`: there was no such stall, or it is not told.
-    pub fn stall(&self) -> Option<Unfinished> {
+    pub fn stalled_ios(&self) -> Option<OutstandingIos> {
         let longest = self.longest_ended_ns()? / 1e9;
-        self.unfinished.filter(|left| left.oldest > longest.max(self.seconds * STALL_LEAST))
+        self.unfinished.filter(|left| left.oldest > longest.max(self.seconds * STALL_PART_MIN))
     }
 
     /// The longest latency of an I/O that ended, in nanoseconds.
@@ -134,7 +138,7 @@ impl Run {
 
 impl Point {
     /// The longest that an I/O was seen to take in any run, in microseconds: until it ended, or until the run did.
-    pub fn longest_us(&self) -> Option<f64> {
+    pub fn longest_io_us(&self) -> Option<f64> {
         let longest = |run: &Run| {
             let left = run.unfinished.map_or(0.0, |left| left.oldest * 1e9);
             Some(run.longest_ended_ns()?.max(left) / 1e3)
@@ -155,7 +159,7 @@ impl Point {
 
     /// Runs of another load, each with the run of this one that was made beside it: in the same round, or, where rounds
     /// are not told and both have as many runs, in the same place. `None`: which belong together is not known.
-    fn beside<'a>(&'a self, base: &'a Point) -> Option<Vec<(&'a Run, &'a Run)>> {
+    fn paired_runs<'a>(&'a self, base: &'a Point) -> Option<Vec<(&'a Run, &'a Run)>> {
         let rounds = |point: &Point| {
             let mut rounds = point.runs.iter().map(|run| run.round).collect::<Option<Vec<u32>>>()?;
             rounds.sort_unstable();
@@ -173,7 +177,7 @@ impl Point {
 
     /// Figures of another load and of this one, and how they belong together. What one run of a pair does not tell
     /// takes the other's with it. Processor time that was counted in windows of different kinds is not held together.
-    pub(crate) fn figures_beside(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, Pairing) {
+    pub(crate) fn paired_figures(&self, base: &Point, metric: Metric) -> (Vec<f64>, Vec<f64>, RoundPairing) {
         let is_processor = match metric {
             Metric::Busy(_) | Metric::Effectiveness(_) | Metric::CpuPerMillion(_) | Metric::PerCore(_) => {
                 true
@@ -186,28 +190,28 @@ impl Point {
             | Metric::Finish
             | Metric::IoLatency => false,
         };
-        if is_processor && !self.has_window_of(base) {
-            return (Vec::new(), Vec::new(), Pairing::Apart);
+        if is_processor && !self.has_same_window(base) {
+            return (Vec::new(), Vec::new(), RoundPairing::Apart);
         }
-        let Some(pairs) = self.beside(base) else {
-            return (base.figures(metric), self.figures(metric), Pairing::Apart);
+        let Some(pairs) = self.paired_runs(base) else {
+            return (base.figures(metric), self.figures(metric), RoundPairing::Apart);
         };
         let told = pairs
             .into_iter()
             .filter_map(|(one, two)| Some((base.figure(one, metric)?, self.figure(two, metric)?)));
         let (first, second) = told.unzip();
-        (first, second, Pairing::Paired)
+        (first, second, RoundPairing::Paired)
     }
 
     /// Whether all runs of both whose window is told have windows of one kind.
-    pub(crate) fn has_window_of(&self, other: &Point) -> bool {
+    pub(crate) fn has_same_window(&self, other: &Point) -> bool {
         let mut kinds = self.runs.iter().chain(&other.runs).filter_map(|run| run.window);
         kinds.next().is_none_or(|first| kinds.all(|kind| kind == first))
     }
 
     /// How its figure compares with that of another load, round by round.
     pub fn compared_to(&self, base: &Point, metric: Metric) -> Option<Comparison> {
-        let (first, second, rounds) = self.figures_beside(base, metric);
+        let (first, second, rounds) = self.paired_figures(base, metric);
         Comparison::of(&first, &second, rounds)
     }
 
@@ -224,11 +228,11 @@ impl Point {
             let drained = run.unfinished.map_or(drained, |left| drained.max(left.oldest / run.seconds));
             let latency = run.mean_and_deviation().map_or(0.0, |(mean, _)| mean / 1e9);
             match () {
-                () if run.seconds < SECONDS_LEAST => Some(SmokeTest::Short(run.seconds)),
-                () if run.seconds < LATENCIES_LEAST * latency => {
+                () if run.seconds < COUNTED_SECONDS_MIN => Some(SmokeTest::Short(run.seconds)),
+                () if run.seconds < MEAN_LATENCIES_MIN * latency => {
                     Some(SmokeTest::FewLatencies(run.seconds / latency))
                 }
-                () if drained > DRAIN_MOST => Some(SmokeTest::Drained(drained)),
+                () if drained > DRAIN_PART_MAX => Some(SmokeTest::Drained(drained)),
                 () => None,
             }
         })
@@ -236,7 +240,7 @@ impl Point {
 
     /// Its figure over that of another load, round by round.
     pub fn ratio_to(&self, base: &Point, metric: Metric) -> Option<Ratio> {
-        let (first, second, rounds) = self.figures_beside(base, metric);
+        let (first, second, rounds) = self.paired_figures(base, metric);
         Ratio::of(&first, &second, rounds)
     }
 
@@ -244,12 +248,12 @@ impl Point {
     pub fn percentile_ratio_to(&self, base: &Point, percent: f64) -> Option<Ratio> {
         let told = |run: &Run| run.latency.count() > 0;
         let all = |point: &'_ Point| point.runs.iter().filter(|run| told(run)).cloned().collect::<Vec<Run>>();
-        let (runs, rounds) = match self.beside(base) {
+        let (runs, rounds) = match self.paired_runs(base) {
             Some(pairs) => {
                 let pairs = pairs.into_iter().filter(|(one, two)| told(one) && told(two));
-                (pairs.map(|(one, two)| (one.clone(), two.clone())).unzip(), Pairing::Paired)
+                (pairs.map(|(one, two)| (one.clone(), two.clone())).unzip(), RoundPairing::Paired)
             }
-            None => ((all(base), all(self)), Pairing::Apart),
+            None => ((all(base), all(self)), RoundPairing::Apart),
         };
         let latencies =
             |runs: &'_ [Run]| runs.iter().map(|run| run.latency.clone()).collect::<Vec<Histogram>>();
@@ -260,12 +264,12 @@ impl Point {
     }
 
     /// Seconds that its fixed job took.
-    pub fn finish(&self) -> Option<Spread> {
+    pub fn finish_seconds(&self) -> Option<Spread> {
         self.spread(Metric::Finish)
     }
 
     /// Mean latency of its fixed job's I/Os in microseconds, as the initiator's kernel counted it.
-    pub fn io_latency(&self) -> Option<Spread> {
+    pub fn kernel_io_latency(&self) -> Option<Spread> {
         self.spread(Metric::IoLatency)
     }
 
@@ -281,7 +285,7 @@ impl Point {
 
     /// A percentile of all runs' latencies together, in microseconds; `None`: not told, or too few lie beyond it.
     pub fn percentile(&self, percent: f64) -> Option<f64> {
-        self.latencies().percentile_told(percent).map(|ns| ns as f64 / 1e3)
+        self.latency_histogram().reliable_percentile(percent).map(|ns| ns as f64 / 1e3)
     }
 
     /// Mean latency in microseconds.
@@ -295,29 +299,29 @@ impl Point {
     }
 
     /// All runs' latencies in one.
-    pub fn latencies(&self) -> Histogram {
+    pub fn latency_histogram(&self) -> Histogram {
         let mut all = Histogram::default();
         self.runs.iter().for_each(|run| all.merge(&run.latency));
         all
     }
 
     /// Processor seconds of the processes for a million I/Os.
-    pub fn cpu_per_million(&self, end: End) -> Option<Spread> {
+    pub fn cpu_per_million(&self, end: EndKind) -> Option<Spread> {
         self.spread(Metric::CpuPerMillion(end))
     }
 
     /// I/Os for each processor second of the processes.
-    pub fn per_core(&self, end: End) -> Option<Spread> {
+    pub fn ios_per_cpu_second(&self, end: EndKind) -> Option<Spread> {
         self.spread(Metric::PerCore(end))
     }
 
     /// How busy one end's machine was, in percent of all its cores.
-    pub fn busy(&self, end: End) -> Option<Spread> {
+    pub fn busy_percent(&self, end: EndKind) -> Option<Spread> {
         self.spread(Metric::Busy(end))
     }
 
     /// Processor effectiveness of one end: IOPS for each percent of all its machine's cores.
-    pub fn effectiveness(&self, end: End) -> Option<Spread> {
+    pub fn effectiveness(&self, end: EndKind) -> Option<Spread> {
         self.spread(Metric::Effectiveness(end))
     }
 }
@@ -325,7 +329,7 @@ impl Point {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::{Window, tests::five};
+    use crate::record::{CountingWindow, tests::five};
 
     /// Five rounds in which both systems are slow together, so that their ratio is the same in each.
     fn rounds(target: &str, part: u64) -> Point {
@@ -372,7 +376,7 @@ mod tests {
             side.process = (side.process.0 * 2.0, side.process.1 * 2.0);
         }
         fast.runs[2].target = None;
-        let ratio = fast.ratio_to(&base, Metric::CpuPerMillion(End::Target)).unwrap();
+        let ratio = fast.ratio_to(&base, Metric::CpuPerMillion(EndKind::Target)).unwrap();
         assert!(ratio.is_above(1.99) && ratio.is_below(2.01), "{ratio:?}");
         fast.runs[2].latency = Histogram::default();
         assert!(fast.percentile_ratio_to(&base, 99.0).unwrap().interval.is_some());
@@ -386,13 +390,13 @@ mod tests {
     #[test]
     fn processor_time_of_unlike_windows_is_never_held_together() {
         let (mut base, mut fast) = (rounds("tgt", 1), rounds("blockwire", 2));
-        let cpu = Metric::CpuPerMillion(End::Target);
-        base.runs.iter_mut().for_each(|run| run.window = Some(Window::OwnClock));
+        let cpu = Metric::CpuPerMillion(EndKind::Target);
+        base.runs.iter_mut().for_each(|run| run.window = Some(CountingWindow::OwnClock));
         assert!(fast.ratio_to(&base, cpu).is_some(), "of an older record it is not known");
-        fast.runs.iter_mut().for_each(|run| run.window = Some(Window::Same));
+        fast.runs.iter_mut().for_each(|run| run.window = Some(CountingWindow::Same));
         assert_eq!((fast.ratio_to(&base, cpu), fast.compared_to(&base, cpu)), (None, None));
         assert!(fast.ratio_to(&base, Metric::Iops).is_some());
-        fast.runs.iter_mut().for_each(|run| run.window = Some(Window::OwnClock));
+        fast.runs.iter_mut().for_each(|run| run.window = Some(CountingWindow::OwnClock));
         assert!(fast.ratio_to(&base, cpu).is_some());
     }
 }

@@ -4,66 +4,71 @@
 
 use std::fmt::Write;
 
-use super::chart::{Bar, bars};
-use super::groups::{Names, protocol};
-use super::headline::{Headline, Measure, Rival, load_words};
-use super::limit::{Limit, limit};
-use super::markup::escaped;
-use super::paper::{is_another_figure, not_comparable, printed_beside, slip_beside};
-use super::text::{NOT_RECORDED, figure, smoke_tests, time, times};
+use super::chart::{Bar, bar_chart};
+use super::groups::{SystemNames, protocol_label};
+use super::headline::{Headline, HeadlineMeasure, RivalSystem, load_text};
+use super::limit::{ReportedLimit, limit_text};
+use super::markup::escape_html;
+use super::paper::{inconsistency_text, is_different_figure, not_comparable_text, printed_figure_text};
+use super::text::{NOT_RECORDED, format_figure, format_time, format_times, smoke_test_notice};
 use crate::import::IMPORTED;
 use crate::record::{Machine, Point, Record};
 
 /// The first screen.
-pub(super) fn answer(page: &mut String, record: &Record, names: &Names) {
+pub(super) fn write_answer(page: &mut String, record: &Record, names: &SystemNames) {
     page.push_str("<section id=\"answer\" class=\"first\">");
     let Some(headline) = Headline::of(record) else {
         page.push_str("<p class=\"lead\">Nothing was measured over a network.</p></section>");
         return;
     };
-    let _ = write!(page, "<p class=\"lead\">{}</p>", escaped(&sentence(record, &headline, names)));
-    if let Some(smoke) = smoke_tests(record) {
-        let _ = write!(page, "<p class=\"warn\"><b>Smoke test.</b> {}</p>", escaped(&smoke));
+    let _ =
+        write!(page, "<p class=\"lead\">{}</p>", escape_html(&headline_sentence(record, &headline, names)));
+    if let Some(smoke) = smoke_test_notice(record) {
+        let _ = write!(page, "<p class=\"warn\"><b>Smoke test.</b> {}</p>", escape_html(&smoke));
     }
-    chart(page, &headline, names);
-    questions(page, record, &headline, names);
+    write_headline_chart(page, &headline, names);
+    write_questions(page, record, &headline, names);
     page.push_str("</section>");
 }
 
 /// One sentence: the ratio, its interval, what limited, the paper's figure, length and rounds.
-fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
-    let load = load_words(one.best);
+fn headline_sentence(record: &Record, one: &Headline<'_>, names: &SystemNames) -> String {
+    let load = load_text(one.best);
     let (rounds, seconds) = one.rounds();
     let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
-    let rounds = format!("{rounds} of {}", time(seconds));
+    let rounds = format!("{rounds} of {}", format_time(seconds));
     let what = match one.measure {
         // Their units say it.
-        Measure::PerCore | Measure::Iops => String::new(),
-        Measure::Latency | Measure::Jitter | Measure::Finish => format!(", {}", one.measure.words().0),
+        HeadlineMeasure::PerCore | HeadlineMeasure::Iops => String::new(),
+        HeadlineMeasure::Latency | HeadlineMeasure::Jitter | HeadlineMeasure::Finish => {
+            format!(", {}", one.measure.name_and_unit().0)
+        }
     };
-    let each = format!("Under {load}{what}: {}", measured(one, names).join(", "));
+    let each = format!("Under {load}{what}: {}", measured_medians(one, names).join(", "));
     let mut text = match &one.rival {
         None => format!("{each} ({rounds}), with nothing beside it"),
-        Some(_) if one.smoke_test().is_some() => {
+        Some(_) if one.smoke_test_reason().is_some() => {
             format!("{each} ({rounds}); of a smoke test no ratio is claimed")
         }
-        Some(Rival { held: Err(why), .. }) => {
+        Some(RivalSystem { held: Err(why), .. }) => {
             format!("{each} ({rounds}); the two are not compared, as {why}")
         }
-        Some(Rival { point, held: Ok(held) }) => {
-            let against = one.measure.against(&times(held.comparison.ratio.ratio), &names.name(point));
+        Some(RivalSystem { point, held: Ok(held) }) => {
+            let against = one
+                .measure
+                .comparison_text(&format_times(held.comparison.ratio.ratio), &names.name_of(point));
             let [mine, theirs] = [held.means.0, held.means.1].map(|mean| one.measure.with_unit(mean));
-            let is_proven = if one.doubt().is_some() { "not proven" } else { "proven" };
+            let is_proven = if one.doubt_reason().is_some() { "not proven" } else { "proven" };
             format!(
                 "Under {load}, {} {against}: on average {mine} against {theirs} ({}; {rounds}; {is_proven})",
-                names.name(one.best),
-                interval(one)
+                names.name_of(one.best),
+                interval_text(one)
             )
         }
     };
-    let _ = write!(text, "; the limit: {}", Limit::of(one.best).words());
-    if let Some(paper) = printed_beside(record) {
-        let which = if is_another_figure(record, one) { "of another figure, " } else { "" };
+    let _ = write!(text, "; the limit: {}", ReportedLimit::of(one.best).as_text());
+    if let Some(paper) = printed_figure_text(record) {
+        let which = if is_different_figure(record, one) { "of another figure, " } else { "" };
         let _ = write!(text, "; {which}the paper prints {paper}");
     }
     text.push('.');
@@ -71,26 +76,26 @@ fn sentence(record: &Record, one: &Headline<'_>, names: &Names) -> String {
 }
 
 /// The best system and its rival, each with its median.
-fn measured(one: &Headline<'_>, names: &Names) -> Vec<String> {
-    let value = |point: &Point| one.measure.shown(point).unwrap_or_else(|| NOT_RECORDED.to_owned());
-    one.both().map(|point| format!("{} {}", names.name(point), value(point))).collect()
+fn measured_medians(one: &Headline<'_>, names: &SystemNames) -> Vec<String> {
+    let value = |point: &Point| one.measure.value_text(point).unwrap_or_else(|| NOT_RECORDED.to_owned());
+    one.best_and_rival().map(|point| format!("{} {}", names.name_of(point), value(point))).collect()
 }
 
-fn interval(one: &Headline<'_>) -> String {
+fn interval_text(one: &Headline<'_>) -> String {
     let held = one.rival.as_ref().and_then(|rival| rival.held.as_ref().ok());
     match held.map(|held| held.comparison.ratio.interval) {
-        Some(Some((low, high))) => format!("95 % interval {} to {}", times(low), times(high)),
+        Some(Some((low, high))) => format!("95 % interval {} to {}", format_times(low), format_times(high)),
         Some(None) => "no 95 % interval, which takes five rounds".to_owned(),
         None => "no 95 % interval".to_owned(),
     }
 }
 
 /// All systems under that load.
-fn chart(page: &mut String, one: &Headline<'_>, names: &Names) {
-    let (what, unit) = one.measure.words();
+fn write_headline_chart(page: &mut String, one: &Headline<'_>, names: &SystemNames) {
+    let (what, unit) = one.measure.name_and_unit();
     let shown = one.all.iter().filter_map(|point| {
         let spread = one.measure.spread(point)?;
-        let name = names.name(point);
+        let name = names.name_of(point);
         let colour = names.colour(&name);
         Some(Bar { name, colour, value: spread.median, low: spread.min, high: spread.max })
     });
@@ -99,92 +104,94 @@ fn chart(page: &mut String, one: &Headline<'_>, names: &Names) {
         return;
     }
     let better = if one.measure.is_more_better() { "more is better" } else { "less is better" };
-    let caption = format!("{what}, {} ({better}; median, lowest and highest round)", load_words(one.best));
-    let svg = bars(&caption, unit, &shown);
+    let caption = format!("{what}, {} ({better}; median, lowest and highest round)", load_text(one.best));
+    let svg = bar_chart(&caption, unit, &shown);
     let _ = write!(
         page,
         "<figure class=\"headline\"><figcaption>{}</figcaption>{svg}</figure>",
-        escaped(&caption)
+        escape_html(&caption)
     );
 }
 
 /// What a stranger asks, each with its answer.
-fn questions(page: &mut String, record: &Record, headline: &Headline<'_>, names: &Names) {
-    let (asked, said) = per_core(record, names);
+fn write_questions(page: &mut String, record: &Record, headline: &Headline<'_>, names: &SystemNames) {
+    let (asked, said) = per_core_answer(record, names);
     let rows = [
         (asked.as_str(), said),
-        ("How sure", how_sure(record, headline)),
-        ("Hardware and kernel", hardware(record)),
-        ("Limit", limits(headline, names)),
-        ("The paper's figure", papers(record, headline)),
-        ("Not comparable", not_comparable(record)),
-        ("99th percentile", percentiles(headline, names)),
-        ("Steady", steady(record)),
-        ("To repeat", repeat(record)),
-        ("Set up alike", alike(record, headline)),
+        ("How sure", confidence_answer(record, headline)),
+        ("Hardware and kernel", hardware_answer(record)),
+        ("Limit", limits_answer(headline, names)),
+        ("The paper's figure", papers_answer(record, headline)),
+        ("Not comparable", not_comparable_text(record)),
+        ("99th percentile", percentiles_answer(headline, names)),
+        ("Steady", steadiness_answer(record)),
+        ("To repeat", repeat_answer(record)),
+        ("Set up alike", comparability_answer(record, headline)),
     ];
     page.push_str("<dl class=\"questions\">");
     for (what, said) in rows {
-        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escaped(what), escaped(&said));
+        let _ = write!(page, "<div><dt>{}</dt><dd>{}</dd></div>", escape_html(what), escape_html(&said));
     }
     page.push_str("</dl>");
 }
 
-fn papers(record: &Record, headline: &Headline<'_>) -> String {
-    let Some(printed) = printed_beside(record) else { return "no paper stands beside this".to_owned() };
-    let slip = slip_beside(record).map_or(String::new(), |slip| format!("; that does not add up: {slip}"));
+fn papers_answer(record: &Record, headline: &Headline<'_>) -> String {
+    let Some(printed) = printed_figure_text(record) else { return "no paper stands beside this".to_owned() };
+    let slip =
+        inconsistency_text(record).map_or(String::new(), |slip| format!("; that does not add up: {slip}"));
     let another =
-        if is_another_figure(record, headline) { "; the first sentence is about another" } else { "" };
+        if is_different_figure(record, headline) { "; the first sentence is about another" } else { "" };
     format!("{printed}{another}{slip}")
 }
 
 /// Who does most per processor, asked of the load that there is, and the answer.
-fn per_core(record: &Record, names: &Names) -> (String, String) {
+fn per_core_answer(record: &Record, names: &SystemNames) -> (String, String) {
     let asked = "Who wins per CPU";
-    let Some(one) = Headline::by(record, Measure::PerCore) else {
+    let Some(one) = Headline::for_measure(record, HeadlineMeasure::PerCore) else {
         return (asked.to_owned(), format!("processor time of the target: {NOT_RECORDED}"));
     };
-    let each = measured(&one, names).join(", ");
-    let said = match (&one.rival, one.smoke_test()) {
+    let each = measured_medians(&one, names).join(", ");
+    let said = match (&one.rival, one.smoke_test_reason()) {
         (None, _) => format!("{each}, alone"),
         (Some(_), Some(smoke)) => format!("not told by {smoke}: {each}"),
-        (Some(Rival { held: Err(why), .. }), None) => format!("{each}; not compared: {why}"),
-        (Some(Rival { point, held: Ok(held) }), None) => {
-            let doubt = one.doubt().map_or(String::new(), |doubt| format!("; not proven, {doubt}"));
+        (Some(RivalSystem { held: Err(why), .. }), None) => format!("{each}; not compared: {why}"),
+        (Some(RivalSystem { point, held: Ok(held) }), None) => {
+            let doubt = one.doubt_reason().map_or(String::new(), |doubt| format!("; not proven, {doubt}"));
             format!(
                 "{}: on average {}, {} {}'s ({}){doubt}",
-                names.name(one.best),
+                names.name_of(one.best),
                 one.measure.with_unit(held.means.0),
-                times(held.comparison.ratio.ratio),
-                names.name(point),
-                interval(&one)
+                format_times(held.comparison.ratio.ratio),
+                names.name_of(point),
+                interval_text(&one)
             )
         }
     };
-    (format!("{asked}: {}", load_words(one.best)), said)
+    (format!("{asked}: {}", load_text(one.best)), said)
 }
 
-fn how_sure(record: &Record, headline: &Headline<'_>) -> String {
+fn confidence_answer(record: &Record, headline: &Headline<'_>) -> String {
     let (rounds, seconds) = headline.rounds();
     let rounds = if rounds == 1 { "one round".to_owned() } else { format!("{rounds} rounds") };
-    let doubt = headline.doubt().map_or_else(|| "proven".to_owned(), |doubt| format!("not proven, {doubt}"));
+    let doubt =
+        headline.doubt_reason().map_or_else(|| "proven".to_owned(), |doubt| format!("not proven, {doubt}"));
     let noise = record.points.iter().map(|point| point.noise().0).fold(0.0, f64::max);
     format!(
         "{doubt}; {}; {rounds} of {}; rounds of one load differ by up to {:.0} %",
-        interval(headline),
-        time(seconds),
+        interval_text(headline),
+        format_time(seconds),
         noise * 100.0
     )
 }
 
 /// A fact of the first machine that has it.
-fn fact<'a>(record: &'a Record, names: &[&str]) -> Option<&'a str> {
+fn machine_fact<'a>(record: &'a Record, names: &[&str]) -> Option<&'a str> {
     let facts = || record.environment.iter().flat_map(|machine| &machine.facts);
     names.iter().find_map(|name| facts().find(|(known, _)| known == name)).map(|(_, value)| value.as_str())
 }
 
 /// A fact of all machines: once if it is the same of all, else each with its role; `None`: no machine has it.
-fn of_each(record: &Record, names: &[&str]) -> Option<String> {
+fn fact_of_each_machine(record: &Record, names: &[&str]) -> Option<String> {
     let of = |machine: &'_ Machine| {
         let facts = || machine.facts.iter();
         let fact = names.iter().find_map(|name| facts().find(|(known, _)| known == name));
@@ -201,13 +208,13 @@ fn of_each(record: &Record, names: &[&str]) -> Option<String> {
     Some(each.collect::<Vec<_>>().join(", "))
 }
 
-fn hardware(record: &Record) -> String {
+fn hardware_answer(record: &Record) -> String {
     let of = |what: &str, names: &[&str]| {
-        format!("{what} {}", of_each(record, names).unwrap_or_else(|| NOT_RECORDED.to_owned()))
+        format!("{what} {}", fact_of_each_machine(record, names).unwrap_or_else(|| NOT_RECORDED.to_owned()))
     };
     let machines = match record.environment.len() {
         0 => "machines not recorded".to_owned(),
-        _ if record.is_one_machine() => "both ends on one machine".to_owned(),
+        _ if record.is_single_machine() => "both ends on one machine".to_owned(),
         many => format!("{many} machines"),
     };
     [
@@ -232,42 +239,45 @@ fn network_cards(record: &Record) -> String {
     format!("network cards {cards}")
 }
 
-fn limits(headline: &Headline<'_>, names: &Names) -> String {
-    let mut all: Vec<String> =
-        headline.both().map(|point| format!("{}: {}", names.name(point), limit(point))).collect();
-    if let Some(ceiling) = headline.ceiling.and_then(|point| headline.measure.shown(point)) {
+fn limits_answer(headline: &Headline<'_>, names: &SystemNames) -> String {
+    let mut all: Vec<String> = headline
+        .best_and_rival()
+        .map(|point| format!("{}: {}", names.name_of(point), limit_text(point)))
+        .collect();
+    if let Some(ceiling) = headline.ceiling.and_then(|point| headline.measure.value_text(point)) {
         all.push(format!("a responder without a protocol: {ceiling}"));
     }
     all.join("; ")
 }
 
-fn percentiles(headline: &Headline<'_>, names: &Names) -> String {
+fn percentiles_answer(headline: &Headline<'_>, names: &SystemNames) -> String {
     let of = |point: &Point| {
-        point.percentile(99.0).map_or(NOT_RECORDED.to_owned(), |us| format!("{} µs", figure(us)))
+        point.percentile(99.0).map_or(NOT_RECORDED.to_owned(), |us| format!("{} µs", format_figure(us)))
     };
     let all: Vec<String> =
-        headline.both().map(|point| format!("{}: {}", names.name(point), of(point))).collect();
-    format!("{} ({})", all.join("; "), load_words(headline.best))
+        headline.best_and_rival().map(|point| format!("{}: {}", names.name_of(point), of(point))).collect();
+    format!("{} ({})", all.join("; "), load_text(headline.best))
 }
 
-fn steady(record: &Record) -> String {
-    let looked = record.points.iter().filter(|point| point.runs.len() >= crate::steady::WINDOW).count();
+fn steadiness_answer(record: &Record) -> String {
+    let looked =
+        record.points.iter().filter(|point| point.runs.len() >= crate::steady::WINDOW_ROUNDS).count();
     let reached = record.points.iter().filter(|point| point.steady_after.is_some()).count();
     match looked {
-        0 => format!("{NOT_RECORDED}: it takes {} rounds of a load", crate::steady::WINDOW),
+        0 => format!("{NOT_RECORDED}: it takes {} rounds of a load", crate::steady::WINDOW_ROUNDS),
         _ => format!("{reached} of {} loads, over rounds, by SNIA's rule", record.points.len()),
     }
 }
 
-fn repeat(record: &Record) -> String {
+fn repeat_answer(record: &Record) -> String {
     let first = record.commands.first().map_or(NOT_RECORDED, String::as_str);
-    let commit = fact(record, &["commit"]).unwrap_or(NOT_RECORDED);
-    let flags = fact(record, &["build flags", "build"]).unwrap_or(NOT_RECORDED);
+    let commit = machine_fact(record, &["commit"]).unwrap_or(NOT_RECORDED);
+    let flags = machine_fact(record, &["build flags", "build"]).unwrap_or(NOT_RECORDED);
     format!("{first} (commit: {commit}; build flags: {flags}; all commands are at the end)")
 }
 
 /// How each target keeps its volumes where this program started it: then the record has its version.
-fn volumes(target: &str) -> &'static str {
+fn volume_storage(target: &str) -> &'static str {
     match target {
         "blockwire" => "volumes in its own memory",
         "tgt" => "volumes in files in memory, by its threads",
@@ -279,7 +289,7 @@ fn volumes(target: &str) -> &'static str {
     }
 }
 
-fn alike(record: &Record, headline: &Headline<'_>) -> String {
+fn comparability_answer(record: &Record, headline: &Headline<'_>) -> String {
     let mut targets: Vec<&Point> = Vec::new();
     for point in &headline.all {
         if !targets.iter().any(|known| known.target == point.target) {
@@ -289,17 +299,17 @@ fn alike(record: &Record, headline: &Headline<'_>) -> String {
     // What another tool's file holds was not started by this program, whatever was beside it.
     let is_imported = record.notes.iter().any(|note| note.starts_with(IMPORTED));
     let each = targets.iter().map(|point| {
-        let version = fact(record, &[&format!("target {}", point.target)]);
+        let version = machine_fact(record, &[&format!("target {}", point.target)]);
         let is_null = point.labels.iter().any(|(_, value)| value.contains("null"));
         let kept = match version {
             Some(_) if !is_imported && is_null => "null volumes",
-            Some(_) if !is_imported => volumes(&point.target),
+            Some(_) if !is_imported => volume_storage(&point.target),
             _ => "volumes not recorded",
         };
         let version = version.unwrap_or("version not recorded");
-        format!("{} {version}, {}, {kept}", point.target, protocol(&point.protocol))
+        format!("{} {version}, {}, {kept}", point.target, protocol_label(&point.protocol))
     });
-    let cores = match fact(record, &["target's cores"]) {
+    let cores = match machine_fact(record, &["target's cores"]) {
         Some(cores) => format!("the same load and link for all, and the same cores (target's: {cores})"),
         None => "the same load and link for all; cores not recorded".to_owned(),
     };
@@ -309,12 +319,12 @@ fn alike(record: &Record, headline: &Headline<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Window;
+    use crate::record::CountingWindow;
     use crate::record::tests::{five, point};
 
     fn page(record: &Record) -> String {
         let mut page = String::new();
-        answer(&mut page, record, &Names::of(record));
+        write_answer(&mut page, record, &SystemNames::of(record));
         page
     }
 
@@ -392,7 +402,7 @@ mod tests {
     fn systems_of_unlike_windows_stand_beside_each_other_without_a_ratio() {
         let mut points =
             vec![five("blockwire", "randread", 4096, 30_000), five("tgt", "randread", 4096, 10_000)];
-        for (point, window) in points.iter_mut().zip([Window::Same, Window::OwnClock]) {
+        for (point, window) in points.iter_mut().zip([CountingWindow::Same, CountingWindow::OwnClock]) {
             point.runs.iter_mut().for_each(|run| run.window = Some(window));
         }
         let page = page(&Record { points: points.clone(), ..Record::default() });

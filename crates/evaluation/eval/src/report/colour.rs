@@ -8,7 +8,7 @@ use crate::record::Point;
 const HUES: usize = 10;
 
 /// The hue of each target that is known; others have one by their name.
-const TARGETS: [(&str, usize); 8] = [
+const TARGET_HUES: [(&str, usize); 8] = [
     ("blockwire", 0),
     ("tgt", 1),
     ("istgt", 2),
@@ -19,10 +19,10 @@ const TARGETS: [(&str, usize); 8] = [
     ("bare", 7),
 ];
 /// What is local, without a network.
-const LOCAL: usize = 8;
+const LOCAL_HUE: usize = 8;
 
 /// The shade of each initiator.
-const INITIATORS: [(&str, usize); 7] = [
+const INITIATOR_SHADES: [(&str, usize); 7] = [
     ("blockwire", 0),
     ("blockwire-polling", 1),
     ("libiscsi", 2),
@@ -31,51 +31,51 @@ const INITIATORS: [(&str, usize); 7] = [
     ("bare", 0),
     ("bare-polling", 1),
 ];
-const OTHERS: usize = 4;
+const OTHER_SHADES: usize = 4;
 
 /// A system's colour: hue by its target, shade by its initiator, the shape of its marks by its protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Colour {
+pub(super) struct SystemColour {
     hue: usize,
     shade: usize,
     /// Whether its marks are square.
     pub(super) is_square: bool,
 }
 
-impl Colour {
+impl SystemColour {
     /// Of a point's system.
-    pub(super) fn of(point: &Point) -> Colour {
+    pub(super) fn of(point: &Point) -> SystemColour {
         if point.protocol == "local" {
-            return Colour { hue: LOCAL, shade: 0, is_square: false };
+            return SystemColour { hue: LOCAL_HUE, shade: 0, is_square: false };
         }
         let known = |list: &[(&str, usize)], name: &str| {
             list.iter().find(|(known, _)| *known == name).map(|(_, number)| *number)
         };
-        Colour {
-            hue: known(&TARGETS, &point.target).unwrap_or_else(|| hashed(&point.target)),
-            shade: known(&INITIATORS, &point.initiator).unwrap_or(OTHERS),
+        SystemColour {
+            hue: known(&TARGET_HUES, &point.target).unwrap_or_else(|| name_hash(&point.target)),
+            shade: known(&INITIATOR_SHADES, &point.initiator).unwrap_or(OTHER_SHADES),
             is_square: point.protocol == "nvme-tcp",
         }
     }
 
     /// Classes of a line.
-    pub(super) fn stroke(&self) -> String {
+    pub(super) fn stroke_classes(&self) -> String {
         format!("c{} v{}", self.hue, self.shade)
     }
 
     /// Classes of a shape that is filled.
-    pub(super) fn fill(&self) -> String {
+    pub(super) fn fill_classes(&self) -> String {
         format!("f{} v{}", self.hue, self.shade)
     }
 
     /// Classes of a shape whose border is drawn and whose inside is pale.
-    pub(super) fn shape(&self) -> String {
+    pub(super) fn outline_classes(&self) -> String {
         format!("c{0} shape s{0} v{1}", self.hue, self.shade)
     }
 }
 
 /// FNV-1a.
-fn hashed(name: &str) -> usize {
+fn name_hash(name: &str) -> usize {
     let hash =
         name.bytes().fold(0x811c_9dc5_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
     hash as usize % HUES
@@ -91,9 +91,10 @@ mod tests {
         let of = |target: &str, initiator: &str, protocol: &str| {
             let mut one = point(target, "randread", 4096, 1000);
             (one.initiator, one.protocol) = (initiator.into(), protocol.into());
-            Colour::of(&one)
+            SystemColour::of(&one)
         };
-        let mut all: Vec<Colour> = TARGETS.iter().map(|(name, _)| of(name, "blockwire", "iscsi")).collect();
+        let mut all: Vec<SystemColour> =
+            TARGET_HUES.iter().map(|(name, _)| of(name, "blockwire", "iscsi")).collect();
         all.push(of("", "blockwire", "local"));
         all.push(of("blockwire", "blockwire", "nvme-tcp"));
         all.extend(

@@ -2,15 +2,15 @@
 //!
 //! Invariant: which load that is follows from the record's loads, never from who wins it.
 
-use super::groups::kind;
-use super::text::{figure, size};
-use crate::bootstrap::ROUNDS_LEAST;
-use crate::compare::{Comparison, Spread, correct};
-use crate::record::{End, Metric, Point, Record};
+use super::groups::load_kind_name;
+use super::text::{format_figure, format_size};
+use crate::bootstrap::ROUNDS_MIN;
+use crate::compare::{Comparison, Spread, correct_holm};
+use crate::record::{EndKind, Metric, Point, Record};
 
 /// What systems are held against each other by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Measure {
+pub(super) enum HeadlineMeasure {
     /// I/Os for each processor second of the target.
     PerCore,
     /// I/Os per second, where no processor was looked at.
@@ -23,64 +23,68 @@ pub(super) enum Measure {
     Finish,
 }
 
-impl Measure {
+impl HeadlineMeasure {
     /// What a record is about.
-    fn of(record: &Record) -> Measure {
+    fn of(record: &Record) -> HeadlineMeasure {
         let points = || record.points.iter().filter(|point| point.protocol != "local");
         match () {
-            () if points().any(|point| point.work.is_some()) => Measure::Finish,
-            () if record.preset.ends_with("jitter") => Measure::Jitter,
-            () if record.preset.ends_with("latency") => Measure::Latency,
-            () if points().any(|point| point.per_core(End::Target).is_some()) => Measure::PerCore,
-            () => Measure::Iops,
+            () if points().any(|point| point.work.is_some()) => HeadlineMeasure::Finish,
+            () if record.preset.ends_with("jitter") => HeadlineMeasure::Jitter,
+            () if record.preset.ends_with("latency") => HeadlineMeasure::Latency,
+            () if points().any(|point| point.ios_per_cpu_second(EndKind::Target).is_some()) => {
+                HeadlineMeasure::PerCore
+            }
+            () => HeadlineMeasure::Iops,
         }
     }
 
     pub(super) fn metric(self) -> Metric {
         match self {
-            Measure::PerCore => Metric::PerCore(End::Target),
-            Measure::Iops => Metric::Iops,
-            Measure::Latency => Metric::MeanLatency,
-            Measure::Jitter => Metric::Jitter,
-            Measure::Finish => Metric::Finish,
+            HeadlineMeasure::PerCore => Metric::PerCore(EndKind::Target),
+            HeadlineMeasure::Iops => Metric::Iops,
+            HeadlineMeasure::Latency => Metric::MeanLatency,
+            HeadlineMeasure::Jitter => Metric::Jitter,
+            HeadlineMeasure::Finish => Metric::Finish,
         }
     }
 
     pub(super) fn is_more_better(self) -> bool {
-        matches!(self, Measure::PerCore | Measure::Iops)
+        matches!(self, HeadlineMeasure::PerCore | HeadlineMeasure::Iops)
     }
 
     /// What it is called, and its unit.
-    pub(super) fn words(self) -> (&'static str, &'static str) {
+    pub(super) fn name_and_unit(self) -> (&'static str, &'static str) {
         match self {
-            Measure::PerCore => ("I/Os for each processor second of the target", "I/Os per CPU second"),
-            Measure::Iops => ("I/Os per second", "IOPS"),
-            Measure::Latency => ("mean latency", "µs"),
-            Measure::Jitter => ("standard deviation of latency", "µs"),
-            Measure::Finish => ("time for the whole job", "s"),
+            HeadlineMeasure::PerCore => {
+                ("I/Os for each processor second of the target", "I/Os per CPU second")
+            }
+            HeadlineMeasure::Iops => ("I/Os per second", "IOPS"),
+            HeadlineMeasure::Latency => ("mean latency", "µs"),
+            HeadlineMeasure::Jitter => ("standard deviation of latency", "µs"),
+            HeadlineMeasure::Finish => ("time for the whole job", "s"),
         }
     }
 
     /// How the best stands to a rival, as `does 2.40x as many I/Os as tgt`.
-    pub(super) fn against(self, ratio: &str, rival: &str) -> String {
+    pub(super) fn comparison_text(self, ratio: &str, rival: &str) -> String {
         match self {
-            Measure::PerCore => {
+            HeadlineMeasure::PerCore => {
                 format!("does {ratio} as many I/Os as {rival} for each processor second of the target")
             }
-            Measure::Iops => format!("does {ratio} as many I/Os as {rival} in the same time"),
-            Measure::Latency => format!("takes {ratio} as long as {rival} on average"),
-            Measure::Jitter => format!("has {ratio} the standard deviation of latency of {rival}"),
-            Measure::Finish => format!("takes {ratio} as long as {rival} for the whole job"),
+            HeadlineMeasure::Iops => format!("does {ratio} as many I/Os as {rival} in the same time"),
+            HeadlineMeasure::Latency => format!("takes {ratio} as long as {rival} on average"),
+            HeadlineMeasure::Jitter => format!("has {ratio} the standard deviation of latency of {rival}"),
+            HeadlineMeasure::Finish => format!("takes {ratio} as long as {rival} for the whole job"),
         }
     }
 
     /// Its figure of a point, with its unit.
-    pub(super) fn shown(self, point: &Point) -> Option<String> {
+    pub(super) fn value_text(self, point: &Point) -> Option<String> {
         Some(self.with_unit(self.spread(point)?.median))
     }
 
     pub(super) fn with_unit(self, value: f64) -> String {
-        format!("{} {}", figure(value), self.words().1)
+        format!("{} {}", format_figure(value), self.name_and_unit().1)
     }
 
     pub(super) fn spread(self, point: &Point) -> Option<Spread> {
@@ -89,14 +93,14 @@ impl Measure {
 }
 
 /// The system that the best is held against.
-pub(super) struct Rival<'a> {
+pub(super) struct RivalSystem<'a> {
     pub(super) point: &'a Point,
     /// How the best stands to it, or why that cannot be said.
-    pub(super) held: Result<Held, &'static str>,
+    pub(super) held: Result<BestOverRival, &'static str>,
 }
 
 /// The best over its rival, in the runs of both that belong together.
-pub(super) struct Held {
+pub(super) struct BestOverRival {
     /// Corrected for all pairs of systems under that load: which of them it is about was seen from the figures.
     pub(super) comparison: Comparison,
     /// The mean of the best and that of its rival, whose quotient the ratio is.
@@ -107,14 +111,18 @@ pub(super) struct Held {
     pairs: usize,
 }
 
-impl Held {
-    fn of(systems: &[&Point], rival: &Point, measure: Measure) -> Result<Held, &'static str> {
+impl BestOverRival {
+    fn of(
+        systems: &[&Point],
+        rival: &Point,
+        measure: HeadlineMeasure,
+    ) -> Result<BestOverRival, &'static str> {
         let metric = measure.metric();
         let best = *systems.first().ok_or("nothing was measured")?;
-        if measure == Measure::PerCore && !best.has_window_of(rival) {
+        if measure == HeadlineMeasure::PerCore && !best.has_same_window(rival) {
             return Err("their processor time was counted in windows of different kinds");
         }
-        let (base, first, _) = best.figures_beside(rival, metric);
+        let (base, first, _) = best.paired_figures(rival, metric);
         let rounds = base.len().min(first.len());
         if rounds == 0 {
             return Err("they have no round in common");
@@ -125,54 +133,55 @@ impl Held {
             let asked = |other: &Point| at == 0 && std::ptr::eq(other, rival);
             pairs.extend(later(at).filter_map(|two| Some((asked(two), one.compared_to(two, metric)?))));
         }
-        correct(pairs.iter_mut().map(|(_, comparison)| comparison));
+        correct_holm(pairs.iter_mut().map(|(_, comparison)| comparison));
         let asked = pairs.iter().find(|(is_asked, _)| *is_asked);
         let comparison = asked.map(|(_, comparison)| *comparison).ok_or("the other's figure is zero")?;
         let mean = |figures: &[f64]| figures.iter().sum::<f64>() / figures.len() as f64;
-        Ok(Held { comparison, means: (mean(&first), mean(&base)), rounds, pairs: pairs.len() })
+        Ok(BestOverRival { comparison, means: (mean(&first), mean(&base)), rounds, pairs: pairs.len() })
     }
 }
 
 /// One load, and the systems that carried it.
 pub(super) struct Headline<'a> {
-    pub(super) measure: Measure,
+    pub(super) measure: HeadlineMeasure,
     /// All that carried it, the best first, with what is a ceiling and no system.
     pub(super) all: Vec<&'a Point>,
     /// The best system.
     pub(super) best: &'a Point,
     /// The best with another target; if all have the same, the best of the others.
-    pub(super) rival: Option<Rival<'a>>,
+    pub(super) rival: Option<RivalSystem<'a>>,
     /// What there can be at most.
     pub(super) ceiling: Option<&'a Point>,
 }
 
-fn load(point: &Point) -> (&str, u64, u32, u32, u32, &[(String, String)]) {
+fn load_key(point: &Point) -> (&str, u64, u32, u32, u32, &[(String, String)]) {
     (&point.rw, point.bytes, point.depth, point.connections, point.mtu, &point.labels)
 }
 
 /// A load's direction, size and link, as `random reads of 4K, loopback`.
-pub(super) fn load_words(point: &Point) -> String {
+pub(super) fn load_text(point: &Point) -> String {
     let labels: String = point.labels.iter().map(|(name, value)| format!(", {name} {value}")).collect();
-    let what = kind(&point.rw).to_lowercase();
+    let what = load_kind_name(&point.rw).to_lowercase();
     match point.bytes {
-        0 => format!("{what}, {}{labels}", point.link()),
-        bytes => format!("{what} of {}, {}{labels}", size(bytes), point.link()),
+        0 => format!("{what}, {}{labels}", point.link_name()),
+        bytes => format!("{what} of {}, {}{labels}", format_size(bytes), point.link_name()),
     }
 }
 
 impl<'a> Headline<'a> {
     /// Of a record; `None`: nothing was measured over a network.
     pub(super) fn of(record: &'a Record) -> Option<Headline<'a>> {
-        Headline::by(record, Measure::of(record))
+        Headline::for_measure(record, HeadlineMeasure::of(record))
     }
 
     /// Of deviation, a link held to a speed before others; then loads of several systems before those of one, random reads
     /// before others, 4K before others, and the first setting.
-    pub(super) fn by(record: &'a Record, measure: Measure) -> Option<Headline<'a>> {
+    pub(super) fn for_measure(record: &'a Record, measure: HeadlineMeasure) -> Option<Headline<'a>> {
         let known = |point: &&'a Point| point.protocol != "local" && measure.spread(point).is_some();
         let mut loads: Vec<Vec<&'a Point>> = Vec::new();
         for point in record.points.iter().filter(known) {
-            match loads.iter_mut().find(|all| all.first().is_some_and(|one| load(one) == load(point))) {
+            match loads.iter_mut().find(|all| all.first().is_some_and(|one| load_key(one) == load_key(point)))
+            {
                 Some(all) => all.push(point),
                 None => loads.push(vec![point]),
             }
@@ -186,7 +195,7 @@ impl<'a> Headline<'a> {
         let rank = |all: &Vec<&'a Point>| {
             let first = all.first()?;
             let is_alone = targets(all) < 2 && all.len() < 2;
-            let is_quiet = measure == Measure::Jitter && !is_held_to_a_speed(first);
+            let is_quiet = measure == HeadlineMeasure::Jitter && !is_rate_limited(first);
             Some((is_quiet, is_alone, first.rw != "randread", first.bytes.abs_diff(4096)))
         };
         // The first of those that rank alike.
@@ -200,35 +209,36 @@ impl<'a> Headline<'a> {
             all.iter().copied().partition(|point| point.is_ceiling());
         let (&best, others) = systems.split_first()?;
         let rival = others.iter().find(|point| point.target != best.target).or(others.first()).copied();
-        let rival = rival.map(|point| Rival { point, held: Held::of(&systems, point, measure) });
+        let rival =
+            rival.map(|point| RivalSystem { point, held: BestOverRival::of(&systems, point, measure) });
         Some(Headline { measure, best, rival, ceiling: ceilings.first().copied(), all })
     }
 
     /// The best and its rival.
-    pub(super) fn both(&self) -> impl Iterator<Item = &'a Point> {
+    pub(super) fn best_and_rival(&self) -> impl Iterator<Item = &'a Point> {
         std::iter::once(self.best).chain(self.rival.as_ref().map(|rival| rival.point))
     }
 
     /// Why it shows only that the systems work; `None`: its runs count.
-    pub(super) fn smoke_test(&self) -> Option<String> {
-        let why = self.both().find_map(Point::smoke_test)?;
+    pub(super) fn smoke_test_reason(&self) -> Option<String> {
+        let why = self.best_and_rival().find_map(Point::smoke_test)?;
         Some(format!("a smoke test ({why})"))
     }
 
     /// Why nothing is proven; `None`: it is.
-    pub(super) fn doubt(&self) -> Option<String> {
-        if let Some(smoke) = self.smoke_test() {
+    pub(super) fn doubt_reason(&self) -> Option<String> {
+        if let Some(smoke) = self.smoke_test_reason() {
             return Some(smoke);
         }
         let held = match &self.rival {
             None => return Some("nothing stands beside it".to_owned()),
-            Some(Rival { held: Err(why), .. }) => return Some(format!("not compared: {why}")),
-            Some(Rival { held: Ok(held), .. }) => held,
+            Some(RivalSystem { held: Err(why), .. }) => return Some(format!("not compared: {why}")),
+            Some(RivalSystem { held: Ok(held), .. }) => held,
         };
-        if held.rounds < ROUNDS_LEAST {
-            return Some(format!("too few rounds ({} of at least {ROUNDS_LEAST})", held.rounds));
+        if held.rounds < ROUNDS_MIN {
+            return Some(format!("too few rounds ({} of at least {ROUNDS_MIN})", held.rounds));
         }
-        if held.comparison.is_short() {
+        if held.comparison.has_too_few_runs() {
             return Some(format!("{} rounds are too few for {} pairs of systems", held.rounds, held.pairs));
         }
         (!held.comparison.is_significant()).then(|| "the rounds do not tell the two apart".to_owned())
@@ -237,21 +247,24 @@ impl<'a> Headline<'a> {
     /// How many rounds of which length were held together, or its systems had: the fewest, and the shortest.
     pub(super) fn rounds(&self) -> (usize, f64) {
         let rounds = match &self.rival {
-            Some(Rival { held: Ok(held), .. }) => held.rounds,
-            _ => self.both().map(|point| point.runs.len()).min().unwrap_or(0),
+            Some(RivalSystem { held: Ok(held), .. }) => held.rounds,
+            _ => self.best_and_rival().map(|point| point.runs.len()).min().unwrap_or(0),
         };
-        let seconds =
-            self.both().flat_map(|point| &point.runs).map(|run| run.seconds).fold(f64::INFINITY, f64::min);
+        let seconds = self
+            .best_and_rival()
+            .flat_map(|point| &point.runs)
+            .map(|run| run.seconds)
+            .fold(f64::INFINITY, f64::min);
         (rounds, if seconds.is_finite() { seconds } else { 0.0 })
     }
 
     /// Whether its link is held to a speed, which other traffic has its part of.
     pub(super) fn is_congested(&self) -> bool {
-        is_held_to_a_speed(self.best)
+        is_rate_limited(self.best)
     }
 }
 
-fn is_held_to_a_speed(point: &Point) -> bool {
+fn is_rate_limited(point: &Point) -> bool {
     point.labels.iter().any(|(name, _)| name == "limit")
 }
 
@@ -279,8 +292,8 @@ mod tests {
                 (one.best.target.as_str(), one.best.rw.as_str(), one.best.bytes),
                 (best, "randread", 4096)
             );
-            assert_eq!(one.measure, Measure::PerCore);
-            assert_eq!(one.doubt(), None);
+            assert_eq!(one.measure, HeadlineMeasure::PerCore);
+            assert_eq!(one.doubt_reason(), None);
             assert_eq!(one.rounds(), (5, 20.0));
         }
     }
@@ -310,7 +323,7 @@ mod tests {
         });
         let record = record(jobs.to_vec());
         let one = Headline::of(&record).unwrap();
-        assert_eq!((one.measure, one.best.target.as_str()), (Measure::Finish, "tgt"));
+        assert_eq!((one.measure, one.best.target.as_str()), (HeadlineMeasure::Finish, "tgt"));
     }
 
     /// Of the best and the third of three, with the same protocol, the second was in the chart alone.
@@ -341,7 +354,7 @@ mod tests {
         assert!(!Headline::of(&record).unwrap().is_congested());
         record.preset = "nvme-tcp-jitter".into();
         let one = Headline::of(&record).unwrap();
-        assert_eq!((one.measure, one.is_congested()), (Measure::Jitter, true));
+        assert_eq!((one.measure, one.is_congested()), (HeadlineMeasure::Jitter, true));
     }
 
     /// Of five rounds each, two systems that lie apart are told from each other; the best of six and the next are not: one
@@ -351,7 +364,7 @@ mod tests {
         let of = |count: u64| {
             let all =
                 (0..count).map(|at| five(&format!("system {at}"), "randread", 4096, 10_000 + 2_000 * at));
-            Headline::of(&record(all.collect())).unwrap().doubt()
+            Headline::of(&record(all.collect())).unwrap().doubt_reason()
         };
         assert_eq!(of(2), None);
         assert_eq!(of(6).as_deref(), Some("5 rounds are too few for 15 pairs of systems"));

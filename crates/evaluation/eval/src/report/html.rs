@@ -2,54 +2,54 @@
 
 use std::fmt::Write;
 
-use super::answer::answer;
-use super::charts::{CORES_LEAST, EndOf, busy_percent_per_core, charts};
-use super::groups::{Names, groups, kind};
-use super::markup::{details, escaped, table};
-use super::paper::paper;
-use super::summary::summary;
-use super::tables::{FINISH_COLUMNS, chance, finish_rows, of_ceiling, pairs};
-use super::text::{UNKNOWN, figure, format_ratio, size, time, with_spread};
+use super::answer::write_answer;
+use super::charts::{CHARTED_CORES_MIN, EndSelector, busy_percent_per_core, write_charts};
+use super::groups::{SystemNames, load_groups, load_kind_name};
+use super::markup::{escape_html, write_details, write_table};
+use super::paper::write_paper_section;
+use super::summary::write_summary;
+use super::tables::{FINISH_COLUMNS, ceiling_share_cell, chance_cell, compared_pairs, finish_rows};
+use super::text::{UNKNOWN_CELL, format_figure, format_ratio, format_size, format_time, with_spread};
 use crate::compare::Spread;
-use crate::derived::cores_at_least;
-use crate::interrupts::InterruptTime;
-use crate::record::{Configuration, End, EndUsage, Metric, Point, Record, Run};
+use crate::derived::count_busy_cores;
+use crate::interrupts::InterruptAccounting;
+use crate::record::{EndKind, EndUsage, Metric, Point, Record, Run, SystemConfiguration};
 
 const STYLE: &str = include_str!("report.css");
 
 /// The record as a page.
-pub fn html(record: &Record) -> String {
-    let names = Names::of(record);
+pub fn render_html(record: &Record) -> String {
+    let names = SystemNames::of(record);
     let mut page = format!(
         "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\"><meta name=\"color-scheme\" content=\"light dark\">\
          <title>{0}</title><style>{STYLE}</style></head><body><main>\
          <header><h1>{0}</h1><p class=\"sub\">{1} · took {2}</p></header>",
-        escaped(&record.title),
-        escaped(&record.started),
-        time(record.seconds)
+        escape_html(&record.title),
+        escape_html(&record.started),
+        format_time(record.seconds)
     );
-    answer(&mut page, record, &names);
+    write_answer(&mut page, record, &names);
     let mut body = String::new();
-    summary(&mut body, record, &names);
-    charts(&mut body, record, &names);
-    comparison(&mut body, record, &names);
-    results(&mut body, record, &names);
-    cores(&mut body, record, &names);
-    distance(&mut body, record, &names);
-    paper(&mut body, record, &names);
-    list(&mut body, "Notes", "notes", &record.notes);
-    list(&mut body, "What does not add up", "discords", &record.discords());
-    method(&mut body, record);
-    environment(&mut body, record);
-    contents(&mut page, &body);
+    write_summary(&mut body, record, &names);
+    write_charts(&mut body, record, &names);
+    write_comparison(&mut body, record, &names);
+    write_results(&mut body, record, &names);
+    write_busy_cores(&mut body, record, &names);
+    write_remote_minus_local_latency(&mut body, record, &names);
+    write_paper_section(&mut body, record, &names);
+    write_list(&mut body, "Notes", "notes", &record.notes);
+    write_list(&mut body, "What does not add up", "discords", &record.inconsistencies());
+    write_method(&mut body, record);
+    write_environment(&mut body, record);
+    write_contents(&mut page, &body);
     page.push_str(&body);
     page.push_str("</main></body></html>\n");
     page
 }
 
 /// Links to the sections that are there.
-fn contents(page: &mut String, body: &str) {
+fn write_contents(page: &mut String, body: &str) {
     page.push_str("<nav>");
     for section in body.split("<section id=\"").skip(1) {
         let (Some((id, _)), Some(title)) = (section.split_once('"'), section.split("</h2>").next()) else {
@@ -62,28 +62,28 @@ fn contents(page: &mut String, body: &str) {
 }
 
 /// Rows up to which a table is seen at once.
-const ROWS: usize = 6;
+const OPEN_ROWS_MAX: usize = 6;
 
 /// A table with its heading, which is shown when it is asked for if it is long.
-fn titled(page: &mut String, title: &str, head: &[&str], rows: Vec<Vec<String>>) {
-    if rows.len() <= ROWS {
-        let _ = write!(page, "<h3>{}</h3>", escaped(title));
-        table(page, head, rows.into_iter());
+fn write_titled_table(page: &mut String, title: &str, head: &[&str], rows: Vec<Vec<String>>) {
+    if rows.len() <= OPEN_ROWS_MAX {
+        let _ = write!(page, "<h3>{}</h3>", escape_html(title));
+        write_table(page, head, rows.into_iter());
     } else {
         let summary = format!("{title}: {} rows", rows.len());
-        details(page, &summary, |page| table(page, head, rows.into_iter()));
+        write_details(page, &summary, |page| write_table(page, head, rows.into_iter()));
     }
 }
 
-fn load(point: &Point, setting: &str) -> String {
+fn load_cell(point: &Point, setting: &str) -> String {
     let setting = if setting.is_empty() { String::new() } else { format!(", {setting}") };
-    format!("{} {}{setting}", kind(&point.rw), size(point.bytes))
+    format!("{} {}{setting}", load_kind_name(&point.rw), format_size(point.bytes))
 }
 
 /// All points with what sets them apart, in the order in which they are shown.
-fn in_order(record: &Record) -> Vec<(&Point, String)> {
+fn ordered_points(record: &Record) -> Vec<(&Point, String)> {
     let mut all = Vec::new();
-    for group in groups(record) {
+    for group in load_groups(record) {
         for bytes in &group.sizes {
             let points = group.points.iter().filter(|point| point.bytes == *bytes);
             all.extend(points.map(|point| (*point, group.setting.clone())));
@@ -92,17 +92,17 @@ fn in_order(record: &Record) -> Vec<(&Point, String)> {
     all
 }
 
-fn results(page: &mut String, record: &Record, names: &Names) {
+fn write_results(page: &mut String, record: &Record, names: &SystemNames) {
     page.push_str(
         "<section id=\"results\"><h2>Results</h2><p>Medians of the runs, and half of their range. <em>Of bare</em>: I/Os \
          per second as a part of those of the bare responder, which has no protocol.</p>",
     );
-    let all = in_order(record);
+    let all = ordered_points(record);
     let first = all.iter().map(|(point, setting)| {
-        let us = |percent| point.percentile(percent).map_or(UNKNOWN.to_owned(), figure);
+        let us = |percent| point.percentile(percent).map_or(UNKNOWN_CELL.to_owned(), format_figure);
         vec![
-            load(point, setting),
-            names.name(point),
+            load_cell(point, setting),
+            names.name_of(point),
             point.depth.to_string(),
             with_spread(point.iops(), 1.0),
             with_spread(point.bandwidth(), 1e-6),
@@ -113,8 +113,8 @@ fn results(page: &mut String, record: &Record, names: &Names) {
             us(99.0),
             us(99.9),
             us(99.99),
-            point.longest_us().map_or(UNKNOWN.to_owned(), figure),
-            of_ceiling(record, point),
+            point.longest_io_us().map_or(UNKNOWN_CELL.to_owned(), format_figure),
+            ceiling_share_cell(record, point),
             point.runs.iter().map(|run| run.errors).sum::<u64>().to_string(),
         ]
     });
@@ -135,24 +135,24 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "of bare %",
         "errors",
     ];
-    titled(page, "Rate and latency, as the initiator saw them", &head, first.collect());
+    write_titled_table(page, "Rate and latency, as the initiator saw them", &head, first.collect());
     let second = all.iter().map(|(point, setting)| {
         let counted = |of: fn(&Run) -> Option<f64>| {
             let figures: Vec<f64> = point.runs.iter().filter_map(of).collect();
             with_spread(Spread::of(&figures), 1.0)
         };
         vec![
-            load(point, setting),
-            names.name(point),
-            point.limit().map_or(UNKNOWN.to_owned(), |limit| limit.to_string()),
-            with_spread(point.cpu_per_million(End::Target), 1.0),
-            with_spread(point.cpu_per_million(End::Initiator), 1.0),
-            with_spread(point.busy(End::Target), 1.0),
-            with_spread(point.busy(End::Initiator), 1.0),
-            with_spread(point.effectiveness(End::Target), 1.0),
-            with_spread(point.effectiveness(End::Initiator), 1.0),
-            counted(|run| mebibytes(run.target.as_ref())),
-            counted(|run| mebibytes(run.initiator.as_ref())),
+            load_cell(point, setting),
+            names.name_of(point),
+            point.limit().map_or(UNKNOWN_CELL.to_owned(), |limit| limit.to_string()),
+            with_spread(point.cpu_per_million(EndKind::Target), 1.0),
+            with_spread(point.cpu_per_million(EndKind::Initiator), 1.0),
+            with_spread(point.busy_percent(EndKind::Target), 1.0),
+            with_spread(point.busy_percent(EndKind::Initiator), 1.0),
+            with_spread(point.effectiveness(EndKind::Target), 1.0),
+            with_spread(point.effectiveness(EndKind::Initiator), 1.0),
+            counted(|run| resident_mebibytes(run.target.as_ref())),
+            counted(|run| resident_mebibytes(run.initiator.as_ref())),
             counted(|run| Some(run.target.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| Some(run.initiator.as_ref()?.idle_polls? / run.seconds * 100.0)),
             counted(|run| {
@@ -180,30 +180,30 @@ fn results(page: &mut String, record: &Record, names: &Names) {
         "packets per I/O",
         "retransmits",
     ];
-    titled(page, "Processor, memory and network", &head, second.collect());
+    write_titled_table(page, "Processor, memory and network", &head, second.collect());
     if record.points.iter().any(|point| point.work.is_some()) {
-        finishes(page, &all, names);
+        write_finish_times(page, &all, names);
     }
     page.push_str("</section>");
 }
 
 /// Resident memory of an end's processes; `None`: it has none of its own, or had ended.
-fn mebibytes(side: Option<&EndUsage>) -> Option<f64> {
+fn resident_mebibytes(side: Option<&EndUsage>) -> Option<f64> {
     let resident = side?.resident;
     (resident > 0).then_some(resident as f64 / f64::from(1 << 20))
 }
 
-fn finishes(page: &mut String, all: &[(&Point, String)], names: &Names) {
-    let named = |(point, setting): &(&'_ Point, String)| load(point, setting);
+fn write_finish_times(page: &mut String, all: &[(&Point, String)], names: &SystemNames) {
+    let named = |(point, setting): &(&'_ Point, String)| load_cell(point, setting);
     let all: Vec<(&Point, String, String)> =
-        all.iter().map(|one| (one.0, named(one), names.name(one.0))).collect();
+        all.iter().map(|one| (one.0, named(one), names.name_of(one.0))).collect();
     // Every run is shown, also one that a rival wins.
     page.push_str("<h3>Time to finish a fixed job, every run</h3>");
-    table(page, FINISH_COLUMNS, finish_rows(&all).into_iter());
+    write_table(page, FINISH_COLUMNS, finish_rows(&all).into_iter());
 }
 
-fn comparison(page: &mut String, record: &Record, names: &Names) {
-    let pairs = pairs(record);
+fn write_comparison(page: &mut String, record: &Record, names: &SystemNames) {
+    let pairs = compared_pairs(record);
     if pairs.is_empty() {
         return;
     }
@@ -213,7 +213,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
          certainty (bootstrap over rounds, at least five). The last column is how likely such a difference of \
          IOPS comes by chance (Mann-Whitney, two-sided, corrected for all rows by Holm).</p>",
     );
-    let settings = in_order(record);
+    let settings = ordered_points(record);
     let setting = |point: &Point| {
         let found = settings.iter().find(|(other, _)| std::ptr::eq(*other, point));
         found.map_or(String::new(), |(_, setting)| setting.clone())
@@ -221,18 +221,18 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     let rows = pairs.iter().map(|(base, point, comparison)| {
         let of = |metric| format_ratio(point.ratio_to(base, metric));
         vec![
-            load(point, &setting(point)),
-            names.name(point),
-            names.name(base),
+            load_cell(point, &setting(point)),
+            names.name_of(point),
+            names.name_of(base),
             of(Metric::Iops),
             of(Metric::MeanLatency),
             format_ratio(point.percentile_ratio_to(base, 99.0)),
             of(Metric::Jitter),
-            of(Metric::Busy(End::Target)),
-            of(Metric::Effectiveness(End::Target)),
-            of(Metric::CpuPerMillion(End::Target)),
+            of(Metric::Busy(EndKind::Target)),
+            of(Metric::Effectiveness(EndKind::Target)),
+            of(Metric::CpuPerMillion(EndKind::Target)),
             of(Metric::Finish),
-            chance(base, point, comparison),
+            chance_cell(base, point, comparison),
         ]
     });
     let head = [
@@ -252,7 +252,7 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     let mut rows: Vec<Vec<String>> = rows.collect();
     // A column in which nothing is known says nothing.
     let known: Vec<bool> = (0..head.len())
-        .map(|at| rows.iter().any(|row| row.get(at).is_some_and(|cell| cell != UNKNOWN)))
+        .map(|at| rows.iter().any(|row| row.get(at).is_some_and(|cell| cell != UNKNOWN_CELL)))
         .collect();
     for row in &mut rows {
         let mut known = known.iter();
@@ -260,34 +260,35 @@ fn comparison(page: &mut String, record: &Record, names: &Names) {
     }
     let head: Vec<&str> =
         head.iter().zip(&known).filter(|(_, known)| **known).map(|(name, _)| *name).collect();
-    titled(page, "Ratios", &head, rows);
+    write_titled_table(page, "Ratios", &head, rows);
     page.push_str("</section>");
 }
 
 /// Cores at or above 90, 20 and 10 percent, as the papers count them.
-fn cores(page: &mut String, record: &Record, names: &Names) {
-    let count = |point: &Point, side: EndOf| -> Vec<String> {
+fn write_busy_cores(page: &mut String, record: &Record, names: &SystemNames) {
+    let count = |point: &Point, side: EndSelector| -> Vec<String> {
         let busy: Vec<f64> = busy_percent_per_core(point, side).into_iter().map(|(_, busy)| busy).collect();
         if busy.is_empty() {
-            return vec![UNKNOWN.to_owned(); 4];
+            return vec![UNKNOWN_CELL.to_owned(); 4];
         }
-        let of = |limit| cores_at_least(&busy, limit).to_string();
+        let of = |limit| count_busy_cores(&busy, limit).to_string();
         vec![of(90.0), of(20.0), of(10.0), busy.len().to_string()]
     };
-    let all = in_order(record);
-    let is_many = |point: &Point, side: EndOf| busy_percent_per_core(point, side).len() >= CORES_LEAST;
+    let all = ordered_points(record);
+    let is_many =
+        |point: &Point, side: EndSelector| busy_percent_per_core(point, side).len() >= CHARTED_CORES_MIN;
     let rows: Vec<Vec<String>> = all
         .iter()
         .filter(|(point, _)| {
             is_many(point, |run| run.target.as_ref()) || is_many(point, |run| run.initiator.as_ref())
         })
         .map(|(point, setting)| {
-            let mut row = vec![load(point, setting), names.name(point)];
+            let mut row = vec![load_cell(point, setting), names.name_of(point)];
             row.extend(count(point, |run| run.target.as_ref()));
             row.extend(count(point, |run| run.initiator.as_ref()));
             row
         })
-        .filter(|row| row.iter().skip(2).any(|cell| cell != UNKNOWN))
+        .filter(|row| row.iter().skip(2).any(|cell| cell != UNKNOWN_CELL))
         .collect();
     if rows.is_empty() {
         return;
@@ -308,13 +309,13 @@ fn cores(page: &mut String, record: &Record, names: &Names) {
         "≥ 10 %",
         "of",
     ];
-    titled(page, "Cores at or above a share of their time", &head, rows);
+    write_titled_table(page, "Cores at or above a share of their time", &head, rows);
     page.push_str("</section>");
 }
 
 /// Remote less local latency.
-fn distance(page: &mut String, record: &Record, names: &Names) {
-    let all = in_order(record);
+fn write_remote_minus_local_latency(page: &mut String, record: &Record, names: &SystemNames) {
+    let all = ordered_points(record);
     let local = |point: &Point| {
         let same = |other: &&(&Point, String)| {
             let other = other.0;
@@ -323,7 +324,7 @@ fn distance(page: &mut String, record: &Record, names: &Names) {
         };
         all.iter().find(same).map(|(point, _)| *point)
     };
-    let us = |value: Option<f64>| value.map_or(UNKNOWN.to_owned(), |us| format!("{us:.2}"));
+    let us = |value: Option<f64>| value.map_or(UNKNOWN_CELL.to_owned(), |us| format!("{us:.2}"));
     let rows: Vec<Vec<String>> = all
         .iter()
         .filter(|(point, _)| point.protocol != "local")
@@ -333,7 +334,7 @@ fn distance(page: &mut String, record: &Record, names: &Names) {
                 None => point.mean_latency().map(|spread| spread.median),
                 Some(percent) => point.percentile(percent),
             };
-            let mut row = vec![load(point, setting), names.name(point)];
+            let mut row = vec![load_cell(point, setting), names.name_of(point)];
             for percent in [None, Some(50.0), Some(99.0)] {
                 let (near, far) = (of(percent, near), of(percent, point));
                 row.extend([us(near), us(far), us(near.zip(far).map(|(near, far)| far - near))]);
@@ -361,38 +362,39 @@ fn distance(page: &mut String, record: &Record, names: &Names) {
         "remote",
         "delta",
     ];
-    titled(page, "Local and remote latency", &head, rows);
+    write_titled_table(page, "Local and remote latency", &head, rows);
     page.push_str("</section>");
 }
 
-fn list(page: &mut String, title: &str, id: &str, lines: &[String]) {
+fn write_list(page: &mut String, title: &str, id: &str, lines: &[String]) {
     if lines.is_empty() {
         return;
     }
-    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2>", escaped(title));
+    let _ = write!(page, "<section id=\"{id}\"><h2>{}</h2>", escape_html(title));
     let all = |page: &mut String| {
         page.push_str("<ul>");
         for line in lines {
-            let _ = write!(page, "<li>{}</li>", escaped(line));
+            let _ = write!(page, "<li>{}</li>", escape_html(line));
         }
         page.push_str("</ul>");
     };
-    if lines.len() <= ROWS {
+    if lines.len() <= OPEN_ROWS_MAX {
         all(page)
     } else {
-        details(page, &format!("{} lines", lines.len()), all)
+        write_details(page, &format!("{} lines", lines.len()), all)
     }
     page.push_str("</section>");
 }
 
-fn method(page: &mut String, record: &Record) {
+fn write_method(page: &mut String, record: &Record) {
     let reached = record.points.iter().filter(|point| point.steady_after.is_some()).count();
     let steady = if reached == 0 {
         String::new()
     } else {
         format!(" {reached} of {} loads were steady.", record.points.len())
     };
-    let [target, initiator] = [End::Target, End::Initiator].map(|end| InterruptTime::of(record, end));
+    let [target, initiator] =
+        [EndKind::Target, EndKind::Initiator].map(|end| InterruptAccounting::of(record, end));
     let interrupts = match target == initiator {
         true => target.sentence().to_owned(),
         false => format!("Of the target: {} Of the initiator: {}", target.sentence(), initiator.sentence()),
@@ -418,44 +420,45 @@ fn method(page: &mut String, record: &Record) {
     );
 }
 
-fn environment(page: &mut String, record: &Record) {
+fn write_environment(page: &mut String, record: &Record) {
     page.push_str("<section id=\"environment\"><h2>Environment and commands</h2>");
     for machine in &record.environment {
-        details(page, &format!("Machine: {}", machine.role), |page| {
+        write_details(page, &format!("Machine: {}", machine.role), |page| {
             page.push_str("<div class=\"wide\"><table class=\"facts\"><tbody>");
             for (name, value) in &machine.facts {
-                let _ = write!(page, "<tr><th>{}</th><td>{}</td></tr>", escaped(name), escaped(value));
+                let _ =
+                    write!(page, "<tr><th>{}</th><td>{}</td></tr>", escape_html(name), escape_html(value));
             }
             page.push_str("</tbody></table></div>");
         });
     }
     for pair in record.negotiated() {
-        details(page, &format!("Negotiated: {}", pair.name()), |page| {
+        write_details(page, &format!("Negotiated: {}", pair.name()), |page| {
             page.push_str("<div class=\"wide\"><table class=\"facts\"><tbody>");
             for (name, values) in &pair.terms {
-                let value = escaped(&values.join(", "));
-                let _ = write!(page, "<tr><th>{}</th><td>{value}</td></tr>", escaped(name));
+                let value = escape_html(&values.join(", "));
+                let _ = write!(page, "<tr><th>{}</th><td>{value}</td></tr>", escape_html(name));
             }
             page.push_str("</tbody></table></div>");
         });
     }
     let mut commands = record.commands.iter();
     if let Some(first) = commands.next() {
-        let _ = write!(page, "<h3>This repeats it</h3><pre>{}</pre>", escaped(first));
+        let _ = write!(page, "<h3>This repeats it</h3><pre>{}</pre>", escape_html(first));
     }
     let started: Vec<&str> = commands.map(String::as_str).collect();
     if !started.is_empty() {
         let summary = format!("What it started: {} commands", started.len());
-        details(page, &summary, |page| {
-            let _ = write!(page, "<pre>{}</pre>", escaped(&started.join("\n")));
+        write_details(page, &summary, |page| {
+            let _ = write!(page, "<pre>{}</pre>", escape_html(&started.join("\n")));
         });
     }
-    for Configuration { system, file, text } in &record.configurations {
-        let (system, file) = (escaped(system), escaped(file));
+    for SystemConfiguration { system, file, text } in &record.configurations {
+        let (system, file) = (escape_html(system), escape_html(file));
         let _ = write!(
             page,
             "<details><summary>Configuration of {system}: {file}</summary><pre>{}</pre></details>",
-            escaped(text)
+            escape_html(text)
         );
     }
     page.push_str("</section>");
@@ -484,7 +487,7 @@ mod tests {
 
     #[test]
     fn a_page_needs_nothing_else_and_shows_what_is_there() {
-        let page = html(&record());
+        let page = render_html(&record());
         for outside in ["http://", "https://", "<script", "<link", "@import", "url("] {
             assert!(!page.contains(outside), "{outside}");
         }
@@ -502,14 +505,17 @@ mod tests {
     #[test]
     fn pictures_of_cores_begin_with_four_and_wait_until_they_are_asked_for() {
         let mut record = record();
-        assert!(!html(&record).contains("How busy each core") && !html(&record).contains("id=\"cores\""));
+        assert!(
+            !render_html(&record).contains("How busy each core")
+                && !render_html(&record).contains("id=\"cores\"")
+        );
         for side in
             record.points.iter_mut().flat_map(|point| &mut point.runs).filter_map(|run| run.target.as_mut())
         {
             let kinds = side.cores.cores[0].1;
             side.cores.cores.extend([(2, kinds), (3, kinds)]);
         }
-        let page = html(&record);
+        let page = render_html(&record);
         let before = page.split("How busy each core").next().unwrap();
         assert!(page.contains("How busy each core") && page.contains("id=\"cores\""));
         assert!(before.matches("<details>").count() > before.matches("</details>").count());
@@ -529,7 +535,7 @@ mod tests {
             })
             .collect();
         record.points.extend(more);
-        let page = html(&record);
+        let page = render_html(&record);
         let mut seen = String::new();
         for part in page.split("<details>") {
             seen.push_str(
@@ -548,16 +554,16 @@ mod tests {
         for run in record.points.iter_mut().flat_map(|point| &mut point.runs) {
             (run.target, run.initiator) = (None, None);
         }
-        let page = html(&record);
+        let page = render_html(&record);
         assert!(page.contains("<td class=\"n\">–</td>") && !page.contains("NaN"));
-        assert!(super::super::markdown(&record).contains("| – |"));
-        assert!(super::super::csv(&record).lines().nth(1).unwrap().contains(",,"));
+        assert!(super::super::render_markdown(&record).contains("| – |"));
+        assert!(super::super::render_csv(&record).lines().nth(1).unwrap().contains(",,"));
     }
 
     #[test]
     fn tables_agree_over_all_forms() {
         let record = record();
-        let (markdown, csv) = (super::super::markdown(&record), super::super::csv(&record));
+        let (markdown, csv) = (super::super::render_markdown(&record), super::super::render_csv(&record));
         assert_eq!(csv.lines().count(), 1 + record.points.len());
         let columns = csv.lines().next().unwrap().split(',').count();
         assert!(csv.lines().all(|line| line.split(',').count() == columns));

@@ -5,13 +5,13 @@
 
 use std::fmt::Write;
 
-use super::charts::EndOf;
+use super::charts::EndSelector;
 use super::text::NOT_RECORDED;
-use crate::record::{self, Fullest, Point};
+use crate::record::{self, FullestCore, Point};
 
 /// What was the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Limit {
+pub(super) enum ReportedLimit {
     /// Both ends' processors.
     Both,
     /// The target's processor.
@@ -29,10 +29,10 @@ pub(super) enum Limit {
 }
 
 /// How busy the fullest core of an end was with work, in words.
-fn fullest(point: &Point, side: EndOf) -> Option<String> {
-    let all: Vec<Fullest> = point.runs.iter().filter_map(|run| side(run)?.fullest()).collect();
+fn fullest_core_text(point: &Point, side: EndSelector) -> Option<String> {
+    let all: Vec<FullestCore> = point.runs.iter().filter_map(|run| side(run)?.fullest_core()).collect();
     let mean =
-        |part: fn(&Fullest) -> f64| 100.0 * all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
+        |part: fn(&FullestCore) -> f64| 100.0 * all.iter().map(part).sum::<f64>() / all.len().max(1) as f64;
     let (low, high) = (mean(|one| one.low), mean(|one| one.high));
     (!all.is_empty()).then(|| match low.round() == high.round() {
         true => format!("{high:.0} % busy"),
@@ -41,44 +41,44 @@ fn fullest(point: &Point, side: EndOf) -> Option<String> {
     })
 }
 
-impl Limit {
+impl ReportedLimit {
     /// Of a load.
-    pub(super) fn of(point: &Point) -> Limit {
+    pub(super) fn of(point: &Point) -> ReportedLimit {
         match point.limit() {
-            Some(record::Limit::BothEnds) => Limit::Both,
-            Some(record::Limit::Target) => Limit::Target,
-            Some(record::Limit::Initiator) => Limit::Initiator,
-            Some(record::Limit::Link) => Limit::Link,
-            Some(record::Limit::Rate) => Limit::Rate,
-            Some(record::Limit::Latency) => Limit::Latency,
-            None => Limit::Untold,
+            Some(record::LoadLimit::BothEnds) => ReportedLimit::Both,
+            Some(record::LoadLimit::Target) => ReportedLimit::Target,
+            Some(record::LoadLimit::Initiator) => ReportedLimit::Initiator,
+            Some(record::LoadLimit::Link) => ReportedLimit::Link,
+            Some(record::LoadLimit::Rate) => ReportedLimit::Rate,
+            Some(record::LoadLimit::Latency) => ReportedLimit::Latency,
+            None => ReportedLimit::Untold,
         }
     }
 
     /// In a few words.
-    pub(super) fn words(self) -> &'static str {
+    pub(super) fn as_text(self) -> &'static str {
         match self {
-            Limit::Both => "the processors of both ends",
-            Limit::Target => "the target's processor",
-            Limit::Initiator => "the initiator's processor",
-            Limit::Link => "the link",
-            Limit::Rate => "the rate that was asked for",
-            Limit::Latency => "the time that one I/O takes (I/Os in flight over latency)",
-            Limit::Untold => NOT_RECORDED,
+            ReportedLimit::Both => "the processors of both ends",
+            ReportedLimit::Target => "the target's processor",
+            ReportedLimit::Initiator => "the initiator's processor",
+            ReportedLimit::Link => "the link",
+            ReportedLimit::Rate => "the rate that was asked for",
+            ReportedLimit::Latency => "the time that one I/O takes (I/Os in flight over latency)",
+            ReportedLimit::Untold => NOT_RECORDED,
         }
     }
 }
 
-fn ends(point: &Point) -> [Option<String>; 2] {
-    let target: EndOf = |run| run.target.as_ref();
-    let initiator: EndOf = |run| run.initiator.as_ref();
-    [fullest(point, target), fullest(point, initiator)]
+fn fullest_cores(point: &Point) -> [Option<String>; 2] {
+    let target: EndSelector = |run| run.target.as_ref();
+    let initiator: EndSelector = |run| run.initiator.as_ref();
+    [fullest_core_text(point, target), fullest_core_text(point, initiator)]
 }
 
 /// What limited a load, with what that was seen by.
-pub(super) fn limit(point: &Point) -> String {
-    let mut text = Limit::of(point).words().to_owned();
-    let [target, initiator] = ends(point);
+pub(super) fn limit_text(point: &Point) -> String {
+    let mut text = ReportedLimit::of(point).as_text().to_owned();
+    let [target, initiator] = fullest_cores(point);
     let mut seen = String::new();
     for (end, busy) in [("target", target), ("initiator", initiator)] {
         let Some(busy) = busy else { continue };
@@ -111,12 +111,12 @@ mod tests {
 
     #[test]
     fn a_full_core_is_the_limit() {
-        let of = |target, initiator| Limit::of(&busy(target, initiator));
-        assert_eq!(of(0.95, 0.5), Limit::Target);
-        assert_eq!(of(0.5, 0.95), Limit::Initiator);
-        assert_eq!(of(0.95, 0.95), Limit::Both);
-        assert_eq!(of(0.5, 0.5), Limit::Latency);
-        let said = limit(&busy(0.5, 0.95));
+        let of = |target, initiator| ReportedLimit::of(&busy(target, initiator));
+        assert_eq!(of(0.95, 0.5), ReportedLimit::Target);
+        assert_eq!(of(0.5, 0.95), ReportedLimit::Initiator);
+        assert_eq!(of(0.95, 0.95), ReportedLimit::Both);
+        assert_eq!(of(0.5, 0.5), ReportedLimit::Latency);
+        let said = limit_text(&busy(0.5, 0.95));
         assert_eq!(
             said,
             "the initiator's processor (fullest core of the target 50 % busy, of the initiator 95 % busy)"
@@ -129,26 +129,26 @@ mod tests {
         for run in &mut one.runs {
             run.target.as_mut().unwrap().idle_polls = Some(0.6);
         }
-        assert_eq!(Limit::of(&one), Limit::Latency);
-        assert!(limit(&one).contains("fullest core of the target 40 % busy"), "{}", limit(&one));
+        assert_eq!(ReportedLimit::of(&one), ReportedLimit::Latency);
+        assert!(limit_text(&one).contains("fullest core of the target 40 % busy"), "{}", limit_text(&one));
         for run in &mut one.runs {
             let cores = &mut run.target.as_mut().unwrap().cores.cores;
             cores.push((7, cores[0].1));
         }
-        let said = limit(&one);
+        let said = limit_text(&one);
         assert_eq!(
             said,
             "not recorded (fullest core of the target 70 to 100 % busy, of the initiator 50 % busy)"
         );
         one.runs.iter_mut().for_each(|run| run.target.as_mut().unwrap().cores.cores.truncate(1));
         one.is_closed = false;
-        assert_eq!(Limit::of(&one), Limit::Rate);
+        assert_eq!(ReportedLimit::of(&one), ReportedLimit::Rate);
     }
 
     #[test]
     fn of_an_end_that_was_not_seen_nothing_is_said() {
         let mut one = busy(0.5, 0.5);
         one.runs.iter_mut().for_each(|run| run.target = None);
-        assert_eq!(limit(&one), "not recorded (fullest core of the initiator 50 % busy)");
+        assert_eq!(limit_text(&one), "not recorded (fullest core of the initiator 50 % busy)");
     }
 }

@@ -3,15 +3,15 @@
 use std::fmt::Write;
 
 /// Text as HTML.
-pub(super) fn escaped(text: &str) -> String {
+pub(super) fn escape_html(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
 /// A table: figures stand at the right, words at the left.
-pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
+pub(super) fn write_table(page: &mut String, head: &[&str], rows: impl Iterator<Item = Vec<String>>) {
     page.push_str("<div class=\"wide\"><table><thead><tr>");
     for name in head {
-        let _ = write!(page, "<th>{}</th>", escaped(name));
+        let _ = write!(page, "<th>{}</th>", escape_html(name));
     }
     page.push_str("</tr></thead><tbody>");
     for row in rows {
@@ -19,7 +19,7 @@ pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item =
         for cell in row {
             let is_figure = cell.starts_with(|first: char| first.is_ascii_digit() || "–+-".contains(first));
             let class = if is_figure { " class=\"n\"" } else { "" };
-            let _ = write!(page, "<td{class}>{}</td>", escaped(&cell));
+            let _ = write!(page, "<td{class}>{}</td>", escape_html(&cell));
         }
         page.push_str("</tr>");
     }
@@ -27,8 +27,8 @@ pub(super) fn table(page: &mut String, head: &[&str], rows: impl Iterator<Item =
 }
 
 /// What is shown when it is asked for; all of it is printed.
-pub(super) fn details(page: &mut String, summary: &str, inside: impl FnOnce(&mut String)) {
-    let _ = write!(page, "<details><summary>{}</summary>", escaped(summary));
+pub(super) fn write_details(page: &mut String, summary: &str, inside: impl FnOnce(&mut String)) {
+    let _ = write!(page, "<details><summary>{}</summary>", escape_html(summary));
     inside(page);
     page.push_str("</details>");
 }

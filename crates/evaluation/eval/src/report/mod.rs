@@ -14,9 +14,9 @@ mod limit;
 mod markup;
 mod paper;
 mod summary;
+mod sweep_charts;
 mod tables;
 mod text;
-mod varied;
 
-pub use html::html;
-pub use tables::{csv, markdown};
+pub use html::render_html;
+pub use tables::{render_csv, render_markdown};

@@ -4,63 +4,76 @@
 
 use std::fmt::Write;
 
-use super::groups::{Group, Names, groups, kind};
-use super::headline::load_words;
-use super::markup::{details, escaped};
-use super::text::{figure, format_ratio, size, time, times};
+use super::groups::{LoadGroup, SystemNames, load_groups, load_kind_name};
+use super::headline::load_text;
+use super::markup::{escape_html, write_details};
+use super::text::{format_figure, format_ratio, format_size, format_time, format_times};
 use crate::bootstrap::Ratio;
 use crate::compare::{self, Comparison, Spread};
-use crate::record::{End, Metric, Point, Record};
+use crate::record::{EndKind, Metric, Point, Record};
 
 /// Settings up to which each has sentences of its own; beyond, the first of each kind of load speaks.
-const GROUPS: usize = 4;
+const SUMMARISED_GROUPS_MAX: usize = 4;
 
 /// The summary's section: the best figures, and what makes them less sure; load by load when it is asked for.
-pub(super) fn summary(page: &mut String, record: &Record, names: &Names) {
+pub(super) fn write_summary(page: &mut String, record: &Record, names: &SystemNames) {
     page.push_str("<section id=\"summary\"><h2>Summary</h2>");
-    let _ = write!(page, "<p>{}</p>", escaped(&what_was_done(record, names)));
-    tiles(page, record, names);
-    cautions(page, record);
-    let groups = groups(record);
+    let _ = write!(page, "<p>{}</p>", escape_html(&method_sentence(record, names)));
+    write_tiles(page, record, names);
+    write_cautions(page, record);
+    let groups = load_groups(record);
     let mut said: Vec<&str> = Vec::new();
     let mut findings = Vec::new();
     for group in &groups {
-        if groups.len() > GROUPS && said.contains(&group.rw) {
+        if groups.len() > SUMMARISED_GROUPS_MAX && said.contains(&group.rw) {
             continue;
         }
         said.push(group.rw);
-        findings.extend(group.ends().into_iter().filter_map(|bytes| Finding::of(record, group, bytes)));
+        findings.extend(
+            group
+                .smallest_and_largest()
+                .into_iter()
+                .filter_map(|bytes| LoadFinding::of(record, group, bytes)),
+        );
     }
-    compare::correct(findings.iter_mut().flat_map(|one| &mut one.others).map(|(_, comparison)| comparison));
-    details(page, &format!("Load by load: {}", count(findings.len(), "load", "loads")), |page| {
-        page.push_str("<ul class=\"findings\">");
-        for finding in &findings {
-            let _ = write!(page, "<li>{}</li>", finding.sentence(names));
-        }
-        if groups.len() > GROUPS {
-            page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
-        }
-        page.push_str("</ul>");
-    });
+    compare::correct_holm(
+        findings.iter_mut().flat_map(|one| &mut one.others).map(|(_, comparison)| comparison),
+    );
+    write_details(
+        page,
+        &format!("Load by load: {}", counted_noun(findings.len(), "load", "loads")),
+        |page| {
+            page.push_str("<ul class=\"findings\">");
+            for finding in &findings {
+                let _ = write!(page, "<li>{}</li>", finding.sentence(names));
+            }
+            if groups.len() > SUMMARISED_GROUPS_MAX {
+                page.push_str("<li class=\"dim\">Other settings are in the charts and tables below.</li>");
+            }
+            page.push_str("</ul>");
+        },
+    );
     page.push_str("</section>");
 }
 
-fn count(number: usize, one: &str, many: &str) -> String {
+fn counted_noun(number: usize, one: &str, many: &str) -> String {
     if number == 1 { format!("one {one}") } else { format!("{number} {many}") }
 }
 
-fn what_was_done(record: &Record, names: &Names) -> String {
+fn method_sentence(record: &Record, names: &SystemNames) -> String {
     let mut kinds: Vec<&str> = Vec::new();
     for point in &record.points {
         if !kinds.contains(&point.rw.as_str()) {
             kinds.push(&point.rw);
         }
     }
-    let kinds: Vec<String> = kinds.iter().map(|rw| kind(rw).to_lowercase()).collect();
+    let kinds: Vec<String> = kinds.iter().map(|rw| load_kind_name(rw).to_lowercase()).collect();
     let sizes = || record.points.iter().map(|point| point.bytes);
     let sizes = match (sizes().min(), sizes().max()) {
-        (Some(least), Some(most)) if least != most => format!("of {} to {}", size(least), size(most)),
-        (Some(least), _) => format!("of {}", size(least)),
+        (Some(least), Some(most)) if least != most => {
+            format!("of {} to {}", format_size(least), format_size(most))
+        }
+        (Some(least), _) => format!("of {}", format_size(least)),
         _ => String::new(),
     };
     let runs = record.points.iter().map(|point| point.runs.len()).max().unwrap_or(0);
@@ -71,46 +84,48 @@ fn what_was_done(record: &Record, names: &Names) -> String {
         1 => format!(" on one machine{}", cores.map(|n| format!(" with {n} cores")).unwrap_or_default()),
         more => format!(" on {more} machines"),
     };
-    let common = names.common(record);
+    let common = names.common_parts(record);
     let common = if common.is_empty() { String::new() } else { format!(" {}", common.join(" ")) };
     format!(
         "{} ({}){} carried {} {sizes}{common}{on}, {} of each load, in {}.",
-        count(names.all().len(), "system", "systems"),
-        names.all().join("; "),
+        counted_noun(names.list().len(), "system", "systems"),
+        names.list().join("; "),
         names.legend(),
         kinds.join(" and "),
-        count(runs, "run", "runs"),
-        time(record.seconds)
+        counted_noun(runs, "run", "runs"),
+        format_time(record.seconds)
     )
 }
 
 /// A figure of a point with the point itself.
-type Best<'a> = Option<(f64, &'a Point)>;
+type BestPoint<'a> = Option<(f64, &'a Point)>;
 
-type Shown = fn(f64) -> String;
+type ValueFormat = fn(f64) -> String;
 
 /// The best figures of all, as a manager wants them first.
-fn tiles(page: &mut String, record: &Record, names: &Names) {
-    let counts = |point: &&Point| point.is_system() && point.smoke_test().is_none();
+fn write_tiles(page: &mut String, record: &Record, names: &SystemNames) {
+    let counts = |point: &&Point| point.is_networked_system() && point.smoke_test().is_none();
     let remote = || record.points.iter().filter(counts);
     let median = |spread: Option<Spread>| spread.map(|spread| spread.median);
-    let most = |of: &dyn Fn(&Point) -> Option<f64>| -> Best<'_> {
+    let most = |of: &dyn Fn(&Point) -> Option<f64>| -> BestPoint<'_> {
         remote().filter_map(|point| Some((of(point)?, point))).max_by(|a, b| a.0.total_cmp(&b.0))
     };
-    let least = |of: &dyn Fn(&Point) -> Option<f64>| -> Best<'_> {
+    let least = |of: &dyn Fn(&Point) -> Option<f64>| -> BestPoint<'_> {
         remote().filter_map(|point| Some((of(point)?, point))).min_by(|a, b| a.0.total_cmp(&b.0))
     };
-    let tiles: [(&str, Best<'_>, Shown); 4] = [
-        ("Most I/Os per second", most(&|point| median(point.iops())), figure),
+    let tiles: [(&str, BestPoint<'_>, ValueFormat); 4] = [
+        ("Most I/Os per second", most(&|point| median(point.iops())), format_figure),
         ("Most throughput", most(&|point| median(point.bandwidth())), |rate| {
-            format!("{} Gb/s", figure(rate * 8e-9))
+            format!("{} Gb/s", format_figure(rate * 8e-9))
         }),
         ("Shortest 99th percentile", least(&|point| point.percentile(99.0)), |us| {
-            format!("{} µs", figure(us))
+            format!("{} µs", format_figure(us))
         }),
-        ("Least target processor", least(&|point| median(point.cpu_per_million(End::Target))), |seconds| {
-            format!("{} s per million I/Os", figure(seconds))
-        }),
+        (
+            "Least target processor",
+            least(&|point| median(point.cpu_per_million(EndKind::Target))),
+            |seconds| format!("{} s per million I/Os", format_figure(seconds)),
+        ),
     ];
     if tiles.iter().all(|(_, best, _)| best.is_none()) {
         return;
@@ -126,16 +141,16 @@ fn tiles(page: &mut String, record: &Record, names: &Names) {
             page,
             "<div class=\"tile\"><div class=\"what\">{what}</div><div class=\"number\">{number}<small> {unit}</small></div>\
              <div class=\"who\">{}<br>{}</div></div>",
-            escaped(&names.name(point)),
-            escaped(&load_words(point))
+            escape_html(&names.name_of(point)),
+            escape_html(&load_text(point))
         );
     }
     page.push_str("</div>");
 }
 
 /// One load: the best of the systems that carried it, and the next ones.
-struct Finding<'a> {
-    group: &'a Group<'a>,
+struct LoadFinding<'a> {
+    group: &'a LoadGroup<'a>,
     bytes: u64,
     best: &'a Point,
     /// Up to three others, each with the best over it.
@@ -145,10 +160,10 @@ struct Finding<'a> {
     of_ceiling: Option<Ratio>,
 }
 
-impl<'a> Finding<'a> {
-    fn of(record: &Record, group: &'a Group<'a>, bytes: u64) -> Option<Finding<'a>> {
+impl<'a> LoadFinding<'a> {
+    fn of(record: &Record, group: &'a LoadGroup<'a>, bytes: u64) -> Option<LoadFinding<'a>> {
         let mut points: Vec<(&Point, f64)> =
-            group.of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
+            group.points_of_size(bytes).filter_map(|point| Some((point, point.iops()?.median))).collect();
         points.retain(|(point, _)| !point.is_ceiling());
         points.sort_by(|a, b| b.1.total_cmp(&a.1));
         let (local, remote): (Vec<&Point>, Vec<&Point>) =
@@ -156,7 +171,7 @@ impl<'a> Finding<'a> {
         let (&best, others) = remote.split_first()?;
         let others =
             others.iter().take(3).filter_map(|other| Some((*other, best.compared_to(other, Metric::Iops)?)));
-        Some(Finding {
+        Some(LoadFinding {
             group,
             bytes,
             best,
@@ -167,36 +182,41 @@ impl<'a> Finding<'a> {
     }
 
     /// As HTML.
-    fn sentence(&self, names: &Names) -> String {
+    fn sentence(&self, names: &SystemNames) -> String {
         let best = self.best;
-        let name = escaped(&names.name(best));
-        let mut text = format!("<b>{}, {}:</b> ", escaped(&self.group.name()), size(self.bytes));
-        if let Some(finish) = best.finish() {
+        let name = escape_html(&names.name_of(best));
+        let mut text = format!("<b>{}, {}:</b> ", escape_html(&self.group.name()), format_size(self.bytes));
+        if let Some(finish) = best.finish_seconds() {
             let work = best.work.unwrap_or(0);
-            let _ = write!(text, "{name} took {} for {work} units of work", time(finish.median));
+            let _ = write!(text, "{name} took {} for {work} units of work", format_time(finish.median));
         } else {
             let rate = best.iops().map_or(0.0, |rate| rate.median);
             let gigabits = best.bandwidth().map_or(0.0, |rate| rate.median * 8e-9);
-            let _ = write!(text, "{name} did {} I/Os per second ({} Gb/s)", figure(rate), figure(gigabits));
+            let _ = write!(
+                text,
+                "{name} did {} I/Os per second ({} Gb/s)",
+                format_figure(rate),
+                format_figure(gigabits)
+            );
         }
         if let (Some(mean), Some(tail)) = (best.mean_latency(), best.percentile(99.0)) {
-            let (mean, tail) = (figure(mean.median), figure(tail));
+            let (mean, tail) = (format_figure(mean.median), format_figure(tail));
             let _ = write!(text, ", each in {mean} µs on average and 99 of 100 within {tail} µs");
         }
         text.push('.');
         for (other, comparison) in &self.others {
-            let _ = write!(text, " {}", against(best, other, comparison, names));
+            let _ = write!(text, " {}", comparison_sentence(best, other, comparison, names));
         }
         if let Some(Ratio { ratio, interval }) = self.of_ceiling {
             let within = interval.map_or(String::new(), |(low, high)| {
-                format!(" (95 % interval {} to {})", times(low), times(high))
+                format!(" (95 % interval {} to {})", format_times(low), format_times(high))
             });
-            let _ = write!(text, " It does {} of what the bare responder does{within}.", times(ratio));
+            let _ = write!(text, " It does {} of what the bare responder does{within}.", format_times(ratio));
         }
         if let Some(local) = self.local
             && let (Some(near), Some(far)) = (local.mean_latency(), best.mean_latency())
         {
-            let more = figure(far.median - near.median);
+            let more = format_figure(far.median - near.median);
             let _ = write!(text, " That is {more} µs more than the same I/O without a network.");
         }
         text
@@ -204,14 +224,14 @@ impl<'a> Finding<'a> {
 }
 
 /// The best system against another.
-fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) -> String {
-    let other_name = escaped(&names.name(other));
+fn comparison_sentence(best: &Point, other: &Point, comparison: &Comparison, names: &SystemNames) -> String {
+    let other_name = escape_html(&names.name_of(other));
     if best.smoke_test().or(other.smoke_test()).is_some() {
         return format!("A smoke test does not tell it from {other_name}.");
     }
     let Ratio { ratio, interval } = comparison.ratio;
-    if comparison.is_short() {
-        let (count, more) = (best.runs.len(), more(ratio));
+    if comparison.has_too_few_runs() {
+        let (count, more) = (best.runs.len(), ratio_phrase(ratio));
         let runs = if count == 1 { "one run".to_owned() } else { format!("{count} runs") };
         return format!(
             "In {runs} of each, that is {more} {other_name}: too few rounds to tell it from chance."
@@ -221,13 +241,13 @@ fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) 
         return format!("{other_name} did about as many: the runs do not tell the two apart.");
     }
     let (low, high) = interval.unwrap_or((ratio, ratio));
-    let (low, high) = (times(low), times(high));
-    let mut text = format!("That is {} {other_name} (95 % interval {low} to {high})", more(ratio));
+    let (low, high) = (format_times(low), format_times(high));
+    let mut text = format!("That is {} {other_name} (95 % interval {low} to {high})", ratio_phrase(ratio));
     let mut also = Vec::new();
     if let Some(ratio) = best.ratio_to(other, Metric::MeanLatency) {
         also.push(format!("{} the latency", format_ratio(Some(ratio))));
     }
-    if let Some(ratio) = best.ratio_to(other, Metric::CpuPerMillion(End::Target)) {
+    if let Some(ratio) = best.ratio_to(other, Metric::CpuPerMillion(EndKind::Target)) {
         also.push(format!("{} the target's processor time for each I/O", format_ratio(Some(ratio))));
     }
     if !also.is_empty() {
@@ -238,12 +258,12 @@ fn against(best: &Point, other: &Point, comparison: &Comparison, names: &Names) 
 }
 
 /// `2.40x as many as`.
-fn more(ratio: f64) -> String {
-    format!("{} as many as", times(ratio))
+fn ratio_phrase(ratio: f64) -> String {
+    format!("{} as many as", format_times(ratio))
 }
 
 /// What makes the figures less sure.
-fn cautions(page: &mut String, record: &Record) {
+fn write_cautions(page: &mut String, record: &Record) {
     let mut said = Vec::new();
     let noise = record.points.iter().map(Point::noise);
     let (range, steal) = noise.fold((0f64, 0f64), |a, b| (a.0.max(b.0), a.1.max(b.1)));
@@ -263,14 +283,14 @@ fn cautions(page: &mut String, record: &Record) {
             record.points.len()
         ));
     }
-    if record.is_one_machine() {
+    if record.is_single_machine() {
         said.push(
             "Target and initiator ran on the same machine: they share its memory, and no network card was in the way. \
              Figures between machines will differ."
                 .to_owned(),
         );
     }
-    let discords = record.discords().len();
+    let discords = record.inconsistencies().len();
     if discords > 0 {
         said.push(format!(
             "{} not add up; they are listed below.",
@@ -282,7 +302,7 @@ fn cautions(page: &mut String, record: &Record) {
         said.push(format!("{errors} I/Os failed."));
     }
     for caution in said {
-        let _ = write!(page, "<p class=\"warn\">{}</p>", escaped(&caution));
+        let _ = write!(page, "<p class=\"warn\">{}</p>", escape_html(&caution));
     }
 }
 
@@ -294,7 +314,7 @@ mod tests {
     fn summary_of(points: Vec<Point>) -> String {
         let record = Record { points, ..Record::default() };
         let mut page = String::new();
-        summary(&mut page, &record, &Names::of(&record));
+        write_summary(&mut page, &record, &SystemNames::of(&record));
         page
     }
 

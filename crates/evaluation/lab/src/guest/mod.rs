@@ -13,31 +13,33 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eval::preset::{HostCapacity, Load, Medium, Preset, Protocol, Scale, Wire, round_seed, word};
+use eval::preset::{
+    HostCapacity, Preset, PresetLoad, Protocol, Scale, VolumeMedium, Wire, fio_rw_word, round_seed,
+};
 use eval::record::{EndUsage, Point, Record, Run as LoadResult};
 
 use crate::Failure;
-use crate::allowance::Allowance;
-use crate::attach::{self, Attached, Wanted};
-use crate::block;
-use crate::ending;
-use crate::environment::machine;
+use crate::allowance::TimeBudget;
+use crate::attach::{self, AttachSpec, AttachedVolume};
+use crate::block_load;
+use crate::end_request;
+use crate::environment::machine_facts;
 use crate::initiator::fio;
 use crate::link::Link;
-use crate::place::Place;
-use crate::process::{Late, Process, ProcessSpec};
+use crate::place::CommandLocation;
+use crate::process::{LineTimeout, Process, ProcessSpec};
+use crate::process_watch::ProcessWatch;
 use crate::progress::StepProgress;
 use crate::recording;
+use crate::run_directory::RunDirectory;
 use crate::runner::{Runner, Testbed};
-use crate::scratch::Scratch;
-use crate::target::{Serving, TargetSetup};
-use crate::turns::turns;
-use crate::watch::Watch;
-use image::Kernel;
-use scale::Size;
+use crate::target::{ServingTarget, TargetSetup};
+use crate::turn_order::turn_order;
+use image::GuestKernel;
+use scale::GuestSize;
 
 /// How long a machine may take to boot, and a load to say something beyond its own time.
-const PATIENCE: Duration = Duration::from_secs(240);
+const BOOT_TIMEOUT: Duration = Duration::from_secs(240);
 
 /// How the machine reaches its volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +60,7 @@ impl GuestDisk {
         }
     }
 
-    fn initiator(self) -> &'static str {
+    fn initiator_name(self) -> &'static str {
         match self {
             GuestDisk::Tcp => "qemu",
             GuestDisk::SharedMemory => "blockwire",
@@ -74,20 +76,22 @@ impl GuestDisk {
 }
 
 /// What is missing for the experiment as a whole, and how it is installed.
-pub fn missing() -> Option<String> {
+pub fn missing_prerequisite() -> Option<String> {
     if std::env::consts::ARCH != "x86_64" {
         return Some("guests are supported on x86_64 only".to_owned());
     }
-    if !Place::Here.has(QEMU) {
-        return Some(format!("{QEMU} is missing: apt install --no-install-recommends qemu-system-x86"));
+    if !CommandLocation::Here.has_program(QEMU_PROGRAM) {
+        return Some(format!(
+            "{QEMU_PROGRAM} is missing: apt install --no-install-recommends qemu-system-x86"
+        ));
     }
-    image::missing().or_else(|| Kernel::find().err().map(|why| why.to_string()))
+    image::missing_prerequisite().or_else(|| GuestKernel::find().err().map(|why| why.to_string()))
 }
 
-const QEMU: &str = "qemu-system-x86_64";
+const QEMU_PROGRAM: &str = "qemu-system-x86_64";
 
 /// Whether the processor runs guests itself; else why it is emulated.
-fn is_emulated() -> Option<String> {
+fn emulation_reason() -> Option<String> {
     let cpu = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let flags = cpu.lines().find(|line| line.starts_with("flags")).unwrap_or_default();
     if !flags.split(' ').any(|flag| flag == "vmx" || flag == "svm") {
@@ -101,7 +105,7 @@ fn is_emulated() -> Option<String> {
 ///
 /// # Errors
 /// If nothing could be measured: why, and what to install.
-pub fn run(
+pub fn run_guests(
     runner: &mut Runner<'_>,
     preset: &'static Preset,
     room: &HostCapacity,
@@ -109,16 +113,16 @@ pub fn run(
     targets: &[String],
 ) -> Result<Record, Failure> {
     let cannot = |why: Failure| why.during(format!("{} cannot be run here", preset.id));
-    if let Some(why) = missing() {
+    if let Some(why) = missing_prerequisite() {
         return Err(cannot(Failure::new(why)));
     }
-    let kernel = Kernel::find().map_err(cannot)?;
-    let allowance = Allowance::begin((scale == Scale::Auto).then_some(room.time));
-    let emulated = is_emulated();
-    let mut notes = not_comparable(emulated.as_deref());
+    let kernel = GuestKernel::find().map_err(cannot)?;
+    let allowance = TimeBudget::start((scale == Scale::Auto).then_some(room.time));
+    let emulated = emulation_reason();
+    let mut notes = comparability_notes(emulated.as_deref());
     let mut pairs = Vec::new();
     for name in targets {
-        if name == "url" || !room.targets.contains(name) || !speaks(runner, name)? {
+        if name == "url" || !room.targets.contains(name) || !speaks_iscsi(runner, name)? {
             notes.push(format!(
                 "target {name} was left out: it is not here, or serves no volume made for it by iSCSI"
             ));
@@ -126,30 +130,30 @@ pub fn run(
         }
         pairs.extend(GuestDisk::ALL.map(|way| (name.clone(), way)));
     }
-    let size = scale::scale_to(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
-    let mut record = recording::begin(preset, &notes);
-    record.environment = vec![environment(runner, targets, &kernel)];
+    let size = scale::scale_to_host(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
+    let mut record = recording::begin_record(preset, &notes);
+    record.environment = vec![run_machine_facts(runner, targets, &kernel)];
     let all = pairs.len() * size.rounds as usize;
     let mut broken: Vec<usize> = Vec::new();
-    let mut round_began = allowance.passed();
+    let mut round_began = allowance.elapsed();
     for at in 0..all {
         let (round, place) = (at / pairs.len(), at % pairs.len());
-        let order = turns(pairs.len(), pairs.len(), round);
-        if ending::is_ending() {
+        let order = turn_order(pairs.len(), pairs.len(), round);
+        if end_request::is_ending() {
             record.notes.push(format!("interrupted after {at} of {all} machines"));
             break;
         }
         if place == 0 && round > 0 {
-            if !allowance.has_round(round_began) {
+            if !allowance.has_time_for_round(round_began) {
                 record.notes.push(format!(
                     "{round} of {} rounds were measured: the time limit was reached",
                     size.rounds
                 ));
                 break;
             }
-            round_began = allowance.passed();
+            round_began = allowance.elapsed();
         }
-        if !allowance.has_one_more(at) {
+        if !allowance.has_time_for_one_more(at) {
             let left = order.iter().skip(place).filter_map(|pair| pairs.get(*pair));
             let left: Vec<String> = left.map(|(target, way)| format!("{target} by {}", way.name())).collect();
             let left = left.join(", ");
@@ -163,7 +167,7 @@ pub fn run(
             continue;
         }
         let Some((target, way)) = pairs.get(pair) else { break };
-        let mut guest = Guest {
+        let mut guest = GuestRun {
             runner,
             kernel: &kernel,
             size: &size,
@@ -174,26 +178,26 @@ pub fn run(
         };
         let outcome = match way.missing() {
             Some(why) => Err(Failure::new(why)),
-            None => guest.measure(target, (at, all), &mut record),
+            None => guest.measure_loads(target, (at, all), &mut record),
         };
         if let Err(why) = outcome {
             record.notes.push(format!("{target} by {} ended early: {why}", way.name()));
             broken.push(pair);
         }
     }
-    runner.live.over();
-    recording::finish(&mut record, allowance.begun());
+    runner.live.finish();
+    recording::finish_record(&mut record, allowance.started_at());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
     Ok(record)
 }
 
-fn speaks(runner: &Runner<'_>, target: &str) -> Result<bool, Failure> {
+fn speaks_iscsi(runner: &Runner<'_>, target: &str) -> Result<bool, Failure> {
     Ok(runner.target(target)?.protocols().contains(&Protocol::Iscsi))
 }
 
-fn not_comparable(emulated: Option<&str>) -> Vec<String> {
+fn comparability_notes(emulated: Option<&str>) -> Vec<String> {
     let mut notes = vec![
         "The paper had both ends in machines of ESXi, an adapter whose switch carries their traffic, and an SSD. \
          Here the target runs on the host, its volume is memory, and no adapter is in the way: what compares is \
@@ -214,57 +218,57 @@ fn not_comparable(emulated: Option<&str>) -> Vec<String> {
     notes
 }
 
-fn environment(runner: &Runner<'_>, targets: &[String], kernel: &Kernel) -> eval::record::Machine {
-    let mut here = machine(&Place::Here, "target and initiator");
+fn run_machine_facts(runner: &Runner<'_>, targets: &[String], kernel: &GuestKernel) -> eval::record::Machine {
+    let mut here = machine_facts(&CommandLocation::Here, "target and initiator");
     for name in targets {
-        let version = runner.target(name).ok().and_then(|target| target.version(&Place::Here));
+        let version = runner.target(name).ok().and_then(|target| target.version(&CommandLocation::Here));
         here.facts.extend(version.map(|version| (format!("target {name}"), version)));
     }
     let first = |words: &[&str]| {
-        let said = Place::Here.run(words).ok()?;
+        let said = CommandLocation::Here.run(words).ok()?;
         said.lines().next().map(str::to_owned)
     };
-    here.facts.extend(first(&[QEMU, "--version"]).map(|said| ("QEMU".to_owned(), said)));
+    here.facts.extend(first(&[QEMU_PROGRAM, "--version"]).map(|said| ("QEMU".to_owned(), said)));
     here.facts.extend(first(&["fio", "--version"]).map(|said| ("fio in the guest".to_owned(), said)));
     here.facts.push(("kernel of the guest".to_owned(), kernel.version.clone()));
     here
 }
 
 /// One machine: a target, a way to it, all loads.
-struct Guest<'r, 'a> {
+struct GuestRun<'r, 'a> {
     runner: &'r mut Runner<'a>,
-    kernel: &'r Kernel,
-    size: &'r Size,
+    kernel: &'r GuestKernel,
+    size: &'r GuestSize,
     emulated: bool,
     way: GuestDisk,
     /// From 0.
     round: u32,
-    allowance: Allowance,
+    allowance: TimeBudget,
 }
 
-impl Guest<'_, '_> {
-    fn measure(
+impl GuestRun<'_, '_> {
+    fn measure_loads(
         &mut self,
         target: &str,
         (machine, machines): (usize, usize),
         record: &mut Record,
     ) -> Result<(), Failure> {
-        let link = Link::make(Wire::Loopback, 1)?;
+        let link = Link::create(Wire::Loopback, 1)?;
         let setup = TargetSetup {
-            place: link.target(),
-            listen: link.listen(),
+            place: link.target_place(),
+            listen: link.listen_address(),
             addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (1, self.size.volume),
             targets: None,
-            medium: Medium::Ram,
+            medium: VolumeMedium::Ram,
             connections: 1,
             cores: &self.runner.cores.target,
             dir: &self.runner.dir,
         };
         let serving = self.runner.target(target)?.start(&setup)?;
         let testbed = Testbed { serving, link };
-        block::fill(self.runner, &testbed)?;
+        block_load::fill_volumes(self.runner, &testbed)?;
         let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);
         let front = match self.way {
             GuestDisk::Tcp => None,
@@ -283,10 +287,11 @@ impl Guest<'_, '_> {
             Some((_, said)) => said.strip_prefix("failed ").map(|why| Err(why.to_owned())),
             None => None,
         };
-        qemu.wait_for(PATIENCE, ready)?.map_err(|why| qemu.failure(format!("the guest: {why}")))?;
+        qemu.wait_for_line(BOOT_TIMEOUT, ready)?
+            .map_err(|why| qemu.failure_with_output(format!("the guest: {why}")))?;
         let loads = self.size.loads.len();
         for at in 0..loads {
-            if at > 0 && self.allowance.is_over() {
+            if at > 0 && self.allowance.is_exhausted() {
                 let way = self.way.name();
                 record.notes.push(format!(
                     "machine {} of {machines} ({target} by {way}) was ended after {at} of {loads} loads: the time limit was reached",
@@ -294,13 +299,13 @@ impl Guest<'_, '_> {
                 ));
                 break;
             }
-            let moment = self.moment(target, (machine * loads + at, machines * loads));
-            self.runner.live.begins(&moment);
-            let outcome = self.load(at, &mut qemu, &testbed.serving, front.as_ref());
+            let moment = self.step_progress(target, (machine * loads + at, machines * loads));
+            self.runner.live.step_started(&moment);
+            let outcome = self.run_load(at, &mut qemu, &testbed.serving, front.as_ref());
             let told = outcome.as_ref().map(LoadResult::iops).map_err(ToString::to_string);
-            self.runner.live.ended(&moment, told.as_ref().copied().map_err(String::as_str));
+            self.runner.live.step_finished(&moment, told.as_ref().copied().map_err(String::as_str));
             let Some(load) = self.size.loads.get(at) else { break };
-            recording::join(record, self.point(target, load, outcome?));
+            recording::add_runs(record, self.empty_point(target, load, outcome?));
         }
         Ok(())
     }
@@ -313,13 +318,13 @@ impl Guest<'_, '_> {
             .loads
             .iter()
             .enumerate()
-            .map(|(at, load)| (format!("load{at}"), self.fio(load)))
+            .map(|(at, load)| (format!("load{at}"), self.fio_command_words(load)))
             .collect();
-        image::make(self.kernel, &loads, &initramfs)?;
+        image::write_initramfs(self.kernel, &loads, &initramfs)?;
         let gone = RemovedOnDrop(initramfs.clone());
         let memory = format!("{}M", self.size.memory >> 20);
         let mut words: Vec<String> =
-            [QEMU, "-M", "pc,usb=off,memory-backend=memory", "-smp", "2", "-m", &memory]
+            [QEMU_PROGRAM, "-M", "pc,usb=off,memory-backend=memory", "-smp", "2", "-m", &memory]
                 .map(str::to_owned)
                 .to_vec();
         words.push("-object".to_owned());
@@ -335,14 +340,14 @@ impl Guest<'_, '_> {
         words.extend(fixed.map(str::to_owned));
         words.extend(["-kernel".to_owned(), self.kernel.file.display().to_string()]);
         words.extend(["-initrd".to_owned(), initramfs.display().to_string()]);
-        words.extend(disk(url, front));
+        words.extend(disk_words(url, front));
         let line = "console=ttyS0 quiet panic=-1 mitigations=off nokaslr random.trust_cpu=on no_timer_check \
                     tsc=reliable";
         words.extend(["-append".to_owned(), line.to_owned()]);
         let name = format!("guest-{}", self.way.name());
         let process = Process::start(ProcessSpec {
             name: &name,
-            place: &Place::Here,
+            place: &CommandLocation::Here,
             cores: &self.runner.cores.initiator,
             words,
             dir: &self.runner.dir,
@@ -351,14 +356,14 @@ impl Guest<'_, '_> {
     }
 
     /// The paper's job in fio's words.
-    fn fio(&self, load: &Load) -> Vec<String> {
+    fn fio_command_words(&self, load: &PresetLoad) -> Vec<String> {
         vec![
             "--name=load".to_owned(),
             "--filename=/dev/vda".to_owned(),
             "--ioengine=libaio".to_owned(),
             "--direct=1".to_owned(),
             "--thread".to_owned(),
-            format!("--rw={}", word(load.direction, load.is_random)),
+            format!("--rw={}", fio_rw_word(load.direction, load.is_random)),
             format!("--bs={}", load.bytes),
             format!("--iodepth={}", load.depth),
             format!("--numjobs={}", load.threads),
@@ -374,31 +379,31 @@ impl Guest<'_, '_> {
         ]
     }
 
-    fn load(
+    fn run_load(
         &self,
         at: usize,
         qemu: &mut Process,
-        serving: &Serving,
+        serving: &ServingTarget,
         front: Option<&VhostUserDisk>,
     ) -> Result<LoadResult, Failure> {
         let name = format!("load{at}");
         let mut pids = vec![qemu.pid()];
         pids.extend(front.map(|front| front.attached.pid()));
-        let target =
-            Watch::new(Place::Here, serving.pids(), &self.runner.cores.target).asking(serving.polls.clone());
-        let initiator = Watch::new(Place::Here, pids, &self.runner.cores.initiator);
-        self.until(qemu, &format!("@@begin {name}"))?;
-        let before = (target.ask()?, initiator.look()?);
-        let end = self.until(qemu, &format!("@@end {name} "))?.0;
+        let target = ProcessWatch::new(CommandLocation::Here, serving.pids(), &self.runner.cores.target)
+            .with_poll_source(serving.polls.clone());
+        let initiator = ProcessWatch::new(CommandLocation::Here, pids, &self.runner.cores.initiator);
+        self.read_until_mark(qemu, &format!("@@begin {name}"))?;
+        let before = (target.sample_with_polling()?, initiator.sample()?);
+        let end = self.read_until_mark(qemu, &format!("@@end {name} "))?.0;
         let seen = (
-            target.since(&before.0, &target.ask()?).whole()?,
-            initiator.since(&before.1, &initiator.look()?).whole()?,
+            target.usage_since(&before.0, &target.sample_with_polling()?).require_complete()?,
+            initiator.usage_since(&before.1, &initiator.sample()?).require_complete()?,
         );
-        let (_, text) = self.until(qemu, &format!("@@told {name}"))?;
+        let (_, text) = self.read_until_mark(qemu, &format!("@@told {name}"))?;
         if !end.ends_with(" 0") {
             return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
         }
-        let told = fio::results(&text).map_err(|why| why.during("fio in the guest"))?;
+        let told = fio::parse_results(&text).map_err(|why| why.during("fio in the guest"))?;
         let scaled = |seconds: f64, side: EndUsage| {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
             EndUsage { process: (side.process.0 * scale, side.process.1 * scale), ..side }
@@ -414,13 +419,13 @@ impl Guest<'_, '_> {
             latency: told.latency,
             ..LoadResult::default()
         };
-        run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
+        run.check_figures().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
         Ok(run)
     }
 
     /// Reads on to a line that holds `mark`; gives it, and what came before it.
-    fn until(&self, qemu: &mut Process, mark: &str) -> Result<(String, String), Failure> {
-        let until = Instant::now() + PATIENCE + self.size.runtime;
+    fn read_until_mark(&self, qemu: &mut Process, mark: &str) -> Result<(String, String), Failure> {
+        let until = Instant::now() + BOOT_TIMEOUT + self.size.runtime;
         let mut text = String::new();
         loop {
             match qemu.next_line(until.saturating_duration_since(Instant::now())) {
@@ -429,21 +434,23 @@ impl Guest<'_, '_> {
                     text.push_str(&line);
                     text.push('\n');
                 }
-                Ok(None) => return Err(qemu.failure("the machine ended")),
-                Err(Late) => return Err(qemu.failure(format!("the guest did not reach {mark} in time"))),
+                Ok(None) => return Err(qemu.failure_with_output("the machine ended")),
+                Err(LineTimeout) => {
+                    return Err(qemu.failure_with_output(format!("the guest did not reach {mark} in time")));
+                }
             }
         }
     }
 
-    fn moment(&self, target: &str, (at, all): (usize, usize)) -> StepProgress {
+    fn step_progress(&self, target: &str, (at, all): (usize, usize)) -> StepProgress {
         let load = self.size.loads.get(at % self.size.loads.len().max(1));
-        let load = load.map(|load| format!("{} {}", word(load.direction, load.is_random), load.bytes));
-        let each = if at == 0 { self.size.runtime * 3 } else { self.allowance.passed().div_f64(at as f64) };
+        let load = load.map(|load| format!("{} {}", fio_rw_word(load.direction, load.is_random), load.bytes));
+        let each = if at == 0 { self.size.runtime * 3 } else { self.allowance.elapsed().div_f64(at as f64) };
         StepProgress {
             step: (at + 1, all),
             what: format!(
                 "{target} / {} ({}) {}",
-                self.way.initiator(),
+                self.way.initiator_name(),
                 self.way.name(),
                 load.unwrap_or_default()
             ),
@@ -452,13 +459,13 @@ impl Guest<'_, '_> {
         }
     }
 
-    fn point(&self, target: &str, load: &Load, run: LoadResult) -> Point {
+    fn empty_point(&self, target: &str, load: &PresetLoad, run: LoadResult) -> Point {
         let processor = if self.emulated { "emulated" } else { "kvm" };
         Point {
             target: target.to_owned(),
-            initiator: self.way.initiator().to_owned(),
+            initiator: self.way.initiator_name().to_owned(),
             protocol: Protocol::Iscsi.name().to_owned(),
-            rw: word(load.direction, load.is_random).to_owned(),
+            rw: fio_rw_word(load.direction, load.is_random).to_owned(),
             bytes: load.bytes.into(),
             depth: load.depth * load.threads,
             connections: 1,
@@ -475,7 +482,7 @@ impl Guest<'_, '_> {
 }
 
 /// The words for the machine's disk.
-fn disk(url: &str, front: Option<&VhostUserDisk>) -> Vec<String> {
+fn disk_words(url: &str, front: Option<&VhostUserDisk>) -> Vec<String> {
     let words = match front {
         None => [
             "-drive".to_owned(),
@@ -504,20 +511,20 @@ impl Drop for RemovedOnDrop {
 
 /// What serves a machine's queues.
 struct VhostUserDisk {
-    attached: Attached,
+    attached: AttachedVolume,
     socket: PathBuf,
     // Its directory lies in the run's, and goes with it.
-    _scratch: Arc<Scratch>,
+    _scratch: Arc<RunDirectory>,
 }
 
 impl VhostUserDisk {
     fn start(runner: &Runner<'_>, url: &str) -> Result<VhostUserDisk, Failure> {
-        let scratch = Scratch::current()?;
-        let dir = scratch.directory("vm")?;
+        let scratch = RunDirectory::current()?;
+        let dir = scratch.create_directory("vm")?;
         let binary = std::env::current_exe().map_err(Failure::new)?;
-        let attached = Attached::start(&Wanted {
+        let attached = AttachedVolume::start(&AttachSpec {
             binary: &binary,
-            place: &Place::Here,
+            place: &CommandLocation::Here,
             cores: &runner.cores.initiator,
             url,
             way: attach::AttachMethod::VhostUser,
@@ -525,7 +532,7 @@ impl VhostUserDisk {
             at: &dir,
             dir: &runner.dir,
         })?;
-        let socket = attached.said("socket").map(PathBuf::from);
+        let socket = attached.output_after("socket").map(PathBuf::from);
         let socket = socket.ok_or_else(|| Failure::new(format!("{url}: attach did not print its socket")))?;
         Ok(VhostUserDisk { attached, socket, _scratch: scratch })
     }

@@ -2,18 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
-use eval::fio::{Direction, Job, Rate};
-use eval::preset::{Protocol, word};
-use eval::record::Window;
+use eval::fio::{IoDirection, Job, Rate};
+use eval::preset::{Protocol, fio_rw_word};
+use eval::record::CountingWindow;
 
-use super::blockwire::{POLL_US, events, read};
-use super::{Event, Initiator, LoadResult, Task};
+use super::blockwire::{POLL_US, parse_figures, relay_events};
+use super::{Initiator, LoadEvent, LoadResult, LoadTask};
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 /// `blockwire eval bare --to`.
 #[derive(Debug)]
-pub(super) struct Bare {
+pub(super) struct BareInitiator {
     binary: PathBuf,
     name: &'static str,
     /// Microseconds for which it polls before it sleeps.
@@ -21,29 +21,29 @@ pub(super) struct Bare {
 }
 
 /// Bytes of the longest request.
-const REQUEST_MAX: u32 = 1 << 20;
+const REQUEST_BYTES_MAX: u32 = 1 << 20;
 
-impl Bare {
+impl BareInitiator {
     /// It sleeps when there is nothing to do.
-    pub(super) fn new(binary: &Path) -> Bare {
-        Bare { binary: binary.to_owned(), name: eval::preset::BARE, poll_us: 0 }
+    pub(super) fn new(binary: &Path) -> BareInitiator {
+        BareInitiator { binary: binary.to_owned(), name: eval::preset::BARE_SYSTEM, poll_us: 0 }
     }
 
     /// It polls first.
-    pub(super) fn polling(binary: &Path) -> Bare {
-        Bare { binary: binary.to_owned(), name: eval::preset::BARE_POLLING, poll_us: POLL_US }
+    pub(super) fn polling(binary: &Path) -> BareInitiator {
+        BareInitiator { binary: binary.to_owned(), name: eval::preset::BARE_POLLING_SYSTEM, poll_us: POLL_US }
     }
 
-    fn words(&self, task: &Task<'_>) -> Vec<String> {
+    fn command_words(&self, task: &LoadTask<'_>) -> Vec<String> {
         let job = task.job;
         let threads = task.cores.len().max(1).min(job.threads as usize);
         let own = threads * task.urls.len();
         let sessions = (task.connections as usize).div_ceil(own.max(1)).max(1);
         let ms = |time: std::time::Duration| time.as_millis().to_string();
-        let mut words = vec![task.place.binary(&self.binary), "eval".to_owned(), "bare".to_owned()];
+        let mut words = vec![task.place.binary_path(&self.binary), "eval".to_owned(), "bare".to_owned()];
         let mut pair = |name: &str, value: String| words.extend([format!("--{name}"), value]);
         pair("to", task.urls.join(","));
-        pair("rw", word(job.direction, job.is_random).to_owned());
+        pair("rw", fio_rw_word(job.direction, job.is_random).to_owned());
         pair("bs", job.block.0.to_string());
         pair("in-flight", (job.depth * job.threads).to_string());
         pair("threads", threads.to_string());
@@ -52,7 +52,7 @@ impl Bare {
         pair("ramp-ms", ms(job.ramp));
         pair("runtime-ms", ms(job.runtime.unwrap_or_default()));
         pair("seed", job.seed.to_string());
-        if let Direction::Mixed(reads) = job.direction {
+        if let IoDirection::Mixed(reads) = job.direction {
             pair("mix", reads.to_string());
         }
         let rates = [job.rate.0, job.rate.1].into_iter().flatten();
@@ -68,11 +68,11 @@ impl Bare {
     }
 }
 
-fn is_of_bytes(rate: Option<Rate>) -> bool {
+fn is_byte_rate(rate: Option<Rate>) -> bool {
     matches!(rate, Some(Rate::Bytes(_)))
 }
 
-impl Initiator for Bare {
+impl Initiator for BareInitiator {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -81,31 +81,31 @@ impl Initiator for Bare {
         &[Protocol::Bare]
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        place.lacks_binary(&self.binary)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        place.missing_binary(&self.binary)
     }
 
-    fn lacks(&self, job: &Job) -> Option<String> {
+    fn unsupported_reason(&self, job: &Job) -> Option<String> {
         let why = match job {
-            _ if job.direction == Direction::Trim => "it does not deallocate",
-            _ if is_of_bytes(job.rate.0) || is_of_bytes(job.rate.1) => "its rate is of I/Os",
+            _ if job.direction == IoDirection::Trim => "it does not deallocate",
+            _ if is_byte_rate(job.rate.0) || is_byte_rate(job.rate.1) => "its rate is of I/Os",
             _ if job.runtime.is_none() || !job.is_time_based => "it ends by time",
             _ if job.block.0 != job.block.1 => "reads and writes are of one size",
-            _ if job.block.0 > REQUEST_MAX => "a request has at most 1 MiB",
+            _ if job.block.0 > REQUEST_BYTES_MAX => "a request has at most 1 MiB",
             _ if job.verifies => "it does not verify",
             _ => return None,
         };
         Some(why.to_owned())
     }
 
-    fn window(&self) -> Window {
-        Window::Same
+    fn counting_window(&self) -> CountingWindow {
+        CountingWindow::Same
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
-        let mut process = task.start(self.words(task))?;
-        let text = events(&mut process, task.job, tell)?;
-        let mut figures = read(&text).map_err(|why| process.failure(why))?;
+    fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
+        let mut process = task.start_process(self.command_words(task))?;
+        let text = relay_events(&mut process, task.job, tell)?;
+        let mut figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
         process.command().clone_into(&mut figures.command);
         Ok(figures)
     }
@@ -120,35 +120,37 @@ mod tests {
     #[test]
     fn its_words_are_the_load() {
         let job = Job {
-            direction: Direction::Write,
+            direction: IoDirection::Write,
             depth: 8,
             threads: 4,
             runtime: Some(Duration::from_millis(200)),
             is_time_based: true,
             ..Job::default()
         };
-        let task = Task {
+        let task = LoadTask {
             name: "load".to_owned(),
-            place: &Place::Here,
+            place: &CommandLocation::Here,
             urls: vec!["bare://h:1/0+8".to_owned(), "bare://h:1/8+8".to_owned()],
             job: &job,
             cores: &[0, 1],
             connections: 7,
             dir: Path::new("."),
         };
-        let words = Bare::polling(Path::new("blockwire")).words(&task).join(" ");
+        let words = BareInitiator::polling(Path::new("blockwire")).command_words(&task).join(" ");
         for said in ["--in-flight 32", "--threads 2", "--sessions 2", "--poll 200", "--runtime-ms 200"] {
             assert!(words.contains(said), "{said}: {words}");
         }
-        assert_eq!(Bare::new(Path::new("blockwire")).lacks(&job), None);
+        assert_eq!(BareInitiator::new(Path::new("blockwire")).unsupported_reason(&job), None);
         let mixed = Job {
-            direction: Direction::Mixed(70),
+            direction: IoDirection::Mixed(70),
             rate: (Some(Rate::Iops(7)), Some(Rate::Iops(3))),
             ..job.clone()
         };
-        let words = Bare::new(Path::new("blockwire")).words(&Task { job: &mixed, ..task.clone() }).join(" ");
+        let words = BareInitiator::new(Path::new("blockwire"))
+            .command_words(&LoadTask { job: &mixed, ..task.clone() })
+            .join(" ");
         assert!(words.contains("--mix 70") && words.contains("--rate 40"), "{words}");
-        let trim = Job { direction: Direction::Trim, ..mixed };
-        assert!(Bare::new(Path::new("blockwire")).lacks(&trim).is_some());
+        let trim = Job { direction: IoDirection::Trim, ..mixed };
+        assert!(BareInitiator::new(Path::new("blockwire")).unsupported_reason(&trim).is_some());
     }
 }

@@ -6,18 +6,18 @@ use std::time::Instant;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::{Refilled, Unfinished, Window};
+use eval::record::{CountingWindow, FullLoadPeriod, OutstandingIos};
 use serde_json::Value;
 
-use super::fio_args::fio_words;
-use super::negotiated::of_path;
-use super::{Event, Initiator, LoadResult, Progress, Task, patience};
+use super::fio_args::fio_option_words;
+use super::negotiated::negotiated_from_path;
+use super::{Initiator, LoadEvent, LoadResult, LoadTask, ProgressCounts, load_timeout};
 use crate::Failure;
-use crate::place::Place;
-use crate::process::{Late, Process, Stream};
+use crate::place::CommandLocation;
+use crate::process::{LineTimeout, OutputStream, Process};
 
 #[derive(Debug)]
-pub(super) struct Ours {
+pub(super) struct BlockwireInitiator {
     binary: PathBuf,
     name: &'static str,
     /// Microseconds for which it polls before it sleeps.
@@ -27,20 +27,20 @@ pub(super) struct Ours {
 /// How long the one that polls does so: longer than a network and a target in memory take to answer.
 pub(super) const POLL_US: u32 = 200;
 
-impl Ours {
+impl BlockwireInitiator {
     /// It sleeps when there is nothing to do.
-    pub(super) fn new(binary: &Path) -> Ours {
-        Ours { binary: binary.to_owned(), name: "blockwire", poll_us: 0 }
+    pub(super) fn new(binary: &Path) -> BlockwireInitiator {
+        BlockwireInitiator { binary: binary.to_owned(), name: "blockwire", poll_us: 0 }
     }
 
     /// It polls first: the other way to wait.
-    pub(super) fn polling(binary: &Path) -> Ours {
-        Ours { binary: binary.to_owned(), name: "blockwire-polling", poll_us: POLL_US }
+    pub(super) fn polling(binary: &Path) -> BlockwireInitiator {
+        BlockwireInitiator { binary: binary.to_owned(), name: "blockwire-polling", poll_us: POLL_US }
     }
 
-    fn words(&self, task: &Task<'_>) -> Vec<String> {
-        let mut words = vec![task.place.binary(&self.binary), "bench".to_owned()];
-        words.extend(task.urls.iter().map(|url| patient(url, task.connections)));
+    fn command_words(&self, task: &LoadTask<'_>) -> Vec<String> {
+        let mut words = vec![task.place.binary_path(&self.binary), "bench".to_owned()];
+        words.extend(task.urls.iter().map(|url| with_keep_alive_for(url, task.connections)));
         words.extend(["--json", "--events"].map(str::to_owned));
         let threads = task.cores.len().max(1).min(task.job.threads as usize);
         words.extend(["--threads".to_owned(), threads.to_string()]);
@@ -53,12 +53,12 @@ impl Ours {
         if self.poll_us > 0 {
             words.extend(["--poll".to_owned(), self.poll_us.to_string()]);
         }
-        words.extend(fio_words(task.job));
+        words.extend(fio_option_words(task.job));
         words
     }
 }
 
-impl Initiator for Ours {
+impl Initiator for BlockwireInitiator {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -67,34 +67,34 @@ impl Initiator for Ours {
         &[Protocol::Iscsi, Protocol::NvmeTcp, Protocol::Local]
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        place.lacks_binary(&self.binary)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        place.missing_binary(&self.binary)
     }
 
-    fn version(&self, place: &Place) -> Option<String> {
-        let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
+    fn version(&self, place: &CommandLocation) -> Option<String> {
+        let said = place.run(&[&place.binary_path(&self.binary), "--version"]).ok()?;
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
-    fn window(&self) -> Window {
-        Window::Same
+    fn counting_window(&self) -> CountingWindow {
+        CountingWindow::Same
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
-        let mut process = task.start(self.words(task))?;
-        let text = events(&mut process, task.job, tell)?;
-        let mut figures = read(&text).map_err(|why| process.failure(why))?;
+    fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
+        let mut process = task.start_process(self.command_words(task))?;
+        let text = relay_events(&mut process, task.job, tell)?;
+        let mut figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
         process.command().clone_into(&mut figures.command);
         Ok(figures)
     }
 }
 
 /// Connections that take so long to be made and served in turn that the usual 5 s are no sign of a dead one.
-const MANY: u32 = 1000;
+const MANY_CONNECTIONS: u32 = 1000;
 
 /// A URL whose controllers have a Keep Alive Timeout for so many connections; sessions of iSCSI have none.
-fn patient(url: &str, connections: u32) -> String {
-    if connections <= MANY || !url.starts_with("nvme") || url.contains("keep_alive=") {
+fn with_keep_alive_for(url: &str, connections: u32) -> String {
+    if connections <= MANY_CONNECTIONS || !url.starts_with("nvme") || url.contains("keep_alive=") {
         return url.to_owned();
     }
     let mark = if url.contains('?') { '&' } else { '?' };
@@ -102,35 +102,39 @@ fn patient(url: &str, connections: u32) -> String {
 }
 
 /// Passes on what a process says with `--events` until it ends, and gives what it printed.
-pub(super) fn events(process: &mut Process, job: &Job, tell: &dyn Fn(Event)) -> Result<String, Failure> {
-    let until = Instant::now() + patience(job);
+pub(super) fn relay_events(
+    process: &mut Process,
+    job: &Job,
+    tell: &dyn Fn(LoadEvent),
+) -> Result<String, Failure> {
+    let until = Instant::now() + load_timeout(job);
     let mut text = String::new();
     loop {
         match process.next_line(until.saturating_duration_since(Instant::now())) {
-            Ok(Some((Stream::Err, line))) => {
+            Ok(Some((OutputStream::Err, line))) => {
                 if let Some(event) = parse_event(&line, process.pid()) {
                     tell(event);
                 }
             }
-            Ok(Some((Stream::Out, line))) => text.push_str(&line),
+            Ok(Some((OutputStream::Out, line))) => text.push_str(&line),
             Ok(None) => break,
-            Err(Late) => {
+            Err(LineTimeout) => {
                 process.stop();
-                return Err(process.failure("it did not end in time"));
+                return Err(process.failure_with_output("it did not end in time"));
             }
         }
     }
-    process.finish(patience(job))?;
+    process.wait_for_output(load_timeout(job))?;
     Ok(text)
 }
 
 /// A line that `--events` prints.
-fn parse_event(line: &str, pid: u32) -> Option<Event> {
+fn parse_event(line: &str, pid: u32) -> Option<LoadEvent> {
     let value: Value = serde_json::from_str(line).ok()?;
     match value.get("event")?.as_str()? {
-        "begin" => Some(Event::Began(vec![pid])),
-        "end" => Some(Event::Ended),
-        "progress" => Some(Event::Progress(Progress {
+        "begin" => Some(LoadEvent::Began(vec![pid])),
+        "end" => Some(LoadEvent::Ended),
+        "progress" => Some(LoadEvent::Progress(ProgressCounts {
             seconds: value.get("seconds")?.as_f64()?,
             ios: value.get("ios")?.as_u64()?,
             bytes: value.get("bytes")?.as_u64()?,
@@ -141,7 +145,7 @@ fn parse_event(line: &str, pid: u32) -> Option<Event> {
 }
 
 /// Figures of all jobs together.
-pub(super) fn read(text: &str) -> Result<LoadResult, Failure> {
+pub(super) fn parse_figures(text: &str) -> Result<LoadResult, Failure> {
     let value: Value =
         serde_json::from_str(text).map_err(|why| Failure::new(format!("its figures: {why}")))?;
     let jobs = value
@@ -162,9 +166,9 @@ pub(super) fn read(text: &str) -> Result<LoadResult, Failure> {
         let cpu = used("cpu_user_seconds").zip(used("cpu_system_seconds"));
         let polls = used("poll_seconds");
         let refilled = used("refilled_seconds").zip(used("latency_outside_seconds"));
-        let refilled = refilled.map(|(seconds, outside)| Refilled { seconds, outside });
+        let refilled = refilled.map(|(seconds, outside)| FullLoadPeriod { seconds, outside });
         let left = job.get("unfinished_ios").and_then(Value::as_u64).zip(used("unfinished_oldest_seconds"));
-        let unfinished = left.map(|(ios, oldest)| Unfinished { ios, oldest });
+        let unfinished = left.map(|(ios, oldest)| OutstandingIos { ios, oldest });
         let mut figures =
             LoadResult { seconds, errors, refilled, unfinished, cpu, polls, ..LoadResult::default() };
         for kind in ["read", "write", "trim"] {
@@ -182,7 +186,7 @@ pub(super) fn read(text: &str) -> Result<LoadResult, Failure> {
         }
         all.merge(&figures);
     }
-    all.negotiated = value.get("path").map(of_path).unwrap_or_default();
+    all.negotiated = value.get("path").map(negotiated_from_path).unwrap_or_default();
     Ok(all)
 }
 
@@ -200,35 +204,41 @@ mod tests {
                  \"read\":{{\"ios\":10,\"bytes\":40960}}}}"
             )
         };
-        let all = read(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
+        let all = parse_figures(&format!("{{\"jobs\":[{},{}]}}", job(0.125), job(0.25))).unwrap();
         assert_eq!((all.ios, all.errors, all.cpu, all.polls), (20, 2, Some((1.0, 0.5)), Some(0.375)));
-        assert_eq!(all.refilled, Some(Refilled { seconds: 1.5, outside: 0.5 }));
-        assert_eq!(all.unfinished, Some(Unfinished { ios: 6, oldest: 0.25 }));
+        assert_eq!(all.refilled, Some(FullLoadPeriod { seconds: 1.5, outside: 0.5 }));
+        assert_eq!(all.unfinished, Some(OutstandingIos { ios: 6, oldest: 0.25 }));
         for part in ["{\"ios\":10}", "{\"bytes\":1}", "{\"ios\":1,\"bytes\":1,\"histogram\":{}}"] {
             let text = format!("{{\"jobs\":[{{\"seconds\":1.0,\"errors\":0,\"read\":{part}}}]}}");
-            assert!(read(&text).is_err(), "{text}");
+            assert!(parse_figures(&text).is_err(), "{text}");
         }
         assert!(
-            read("{}").is_err()
-                && read("{\"jobs\":[{\"seconds\":1.0}]}").unwrap_err().to_string().contains("errors")
+            parse_figures("{}").is_err()
+                && parse_figures("{\"jobs\":[{\"seconds\":1.0}]}")
+                    .unwrap_err()
+                    .to_string()
+                    .contains("errors")
         );
     }
 
     #[test]
     fn thousands_of_controllers_are_waited_for() {
         let url = "nvme+tcp://h:4420/nqn.2026-11.io.example:v0/1";
-        assert_eq!(patient(url, 256), url);
-        assert_eq!(patient(url, 8_128), format!("{url}?keep_alive=120s"));
-        assert_eq!(patient("nvme+tcp://h/n?a=b", 8_128), "nvme+tcp://h/n?a=b&keep_alive=120s");
-        assert_eq!(patient("iscsi://h/iqn.2026-11.x:v0/0", 16_384), "iscsi://h/iqn.2026-11.x:v0/0");
+        assert_eq!(with_keep_alive_for(url, 256), url);
+        assert_eq!(with_keep_alive_for(url, 8_128), format!("{url}?keep_alive=120s"));
+        assert_eq!(with_keep_alive_for("nvme+tcp://h/n?a=b", 8_128), "nvme+tcp://h/n?a=b&keep_alive=120s");
+        assert_eq!(
+            with_keep_alive_for("iscsi://h/iqn.2026-11.x:v0/0", 16_384),
+            "iscsi://h/iqn.2026-11.x:v0/0"
+        );
     }
 
     #[test]
     fn events_are_read() {
-        assert_eq!(parse_event("{\"event\":\"begin\"}", 9), Some(Event::Began(vec![9])));
+        assert_eq!(parse_event("{\"event\":\"begin\"}", 9), Some(LoadEvent::Began(vec![9])));
         assert_eq!(parse_event("a message", 9), None);
         let line = "{\"event\":\"progress\",\"seconds\":1.0,\"ios\":5,\"bytes\":20480,\"latency_us\":3.5}";
-        let Some(Event::Progress(progress)) = parse_event(line, 9) else { panic!("{line}") };
+        let Some(LoadEvent::Progress(progress)) = parse_event(line, 9) else { panic!("{line}") };
         assert_eq!((progress.ios, progress.latency_us), (5, Some(3.5)));
     }
 }

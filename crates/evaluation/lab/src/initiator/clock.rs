@@ -4,16 +4,16 @@
 
 use std::time::{Duration, Instant};
 
-use super::Event;
+use super::LoadEvent;
 use crate::Failure;
-use crate::ending;
+use crate::end_request;
 use crate::process::Process;
 
 /// How often a program is looked after.
-const EACH: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How long before figures cease to count this is told: 1 part of 50, and time for a look.
-fn margin(lasts: Duration) -> Duration {
+fn announce_margin(lasts: Duration) -> Duration {
     (lasts / 50).max(Duration::from_millis(25)).min(lasts / 4)
 }
 
@@ -22,11 +22,11 @@ fn margin(lasts: Duration) -> Duration {
 ///
 /// # Errors
 /// If there is no time between the moments, or one of them ends before its time.
-pub(super) fn tell_time(
+pub(super) fn announce_window(
     processes: &mut [Process],
     pids: Vec<u32>,
     (begin, end): (Instant, Instant),
-    tell: &dyn Fn(Event),
+    tell: &dyn Fn(LoadEvent),
 ) -> Result<(), Failure> {
     let lasts = end.saturating_duration_since(begin);
     if lasts.is_zero() {
@@ -35,9 +35,9 @@ pub(super) fn tell_time(
         ));
     }
     sleep_until(begin, processes)?;
-    tell(Event::Began(pids));
-    sleep_until(end - margin(lasts), processes)?;
-    tell(Event::Ended);
+    tell(LoadEvent::Began(pids));
+    sleep_until(end - announce_margin(lasts), processes)?;
+    tell(LoadEvent::Ended);
     Ok(())
 }
 
@@ -49,28 +49,29 @@ fn sleep_until(moment: Instant, processes: &mut [Process]) -> Result<(), Failure
         }
         for process in processes.iter_mut() {
             if !process.is_alive() {
-                return Err(process.failure("it ended before its time"));
+                return Err(process.failure_with_output("it ended before its time"));
             }
         }
-        ending::pause(left.min(EACH))?;
+        end_request::sleep_unless_ending(left.min(POLL_INTERVAL))?;
     }
 }
 
 /// Whole seconds, rounded up: what some programs can be told.
-pub(super) fn whole_seconds(time: Duration) -> u64 {
+pub(super) fn whole_seconds_up(time: Duration) -> u64 {
     time.as_secs() + u64::from(time.subsec_nanos() > 0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::place::Place;
+    use crate::place::CommandLocation;
     use crate::process::ProcessSpec;
     use std::cell::RefCell;
 
     fn sleeper(dir: &std::path::Path, seconds: &str) -> Process {
         let words = ["sleep", seconds].map(str::to_owned).to_vec();
-        Process::start(ProcessSpec { name: "sleeper", place: &Place::Here, cores: &[], words, dir }).unwrap()
+        Process::start(ProcessSpec { name: "sleeper", place: &CommandLocation::Here, cores: &[], words, dir })
+            .unwrap()
     }
 
     #[test]
@@ -80,11 +81,11 @@ mod tests {
         let (start, told) = (Instant::now(), RefCell::new(Vec::new()));
         let tell = |event| told.borrow_mut().push((event, start.elapsed()));
         let (ramp, lasts) = (Duration::from_millis(100), Duration::from_millis(400));
-        tell_time(&mut processes, vec![7], (start + ramp, start + ramp + lasts), &tell).unwrap();
+        announce_window(&mut processes, vec![7], (start + ramp, start + ramp + lasts), &tell).unwrap();
         let told = told.into_inner();
-        assert_eq!(told[0].0, Event::Began(vec![7]));
+        assert_eq!(told[0].0, LoadEvent::Began(vec![7]));
         assert!(told[0].1 >= ramp);
-        assert_eq!(told[1].0, Event::Ended);
+        assert_eq!(told[1].0, LoadEvent::Ended);
         assert!(told[1].1 >= ramp + lasts / 2);
     }
 
@@ -94,14 +95,14 @@ mod tests {
         let mut processes = [sleeper(dir.path(), "0")];
         let now = Instant::now();
         let times = (now + Duration::from_secs(5), now + Duration::from_secs(10));
-        let why = tell_time(&mut processes, Vec::new(), times, &|_| ()).unwrap_err();
+        let why = announce_window(&mut processes, Vec::new(), times, &|_| ()).unwrap_err();
         assert!(why.to_string().contains("before its time"), "{why}");
-        let why = tell_time(&mut processes, Vec::new(), (times.1, times.0), &|_| ()).unwrap_err();
+        let why = announce_window(&mut processes, Vec::new(), (times.1, times.0), &|_| ()).unwrap_err();
         assert!(why.to_string().contains("never ran together"), "{why}");
     }
 
     #[test]
     fn seconds_are_rounded_up() {
-        assert_eq!([0, 1, 1000, 1001].map(|ms| whole_seconds(Duration::from_millis(ms))), [0, 1, 1, 2]);
+        assert_eq!([0, 1, 1000, 1001].map(|ms| whole_seconds_up(Duration::from_millis(ms))), [0, 1, 1, 2]);
     }
 }

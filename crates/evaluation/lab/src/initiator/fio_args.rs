@@ -1,12 +1,12 @@
 //! A load as fio options, which fio and `blockwire bench` both accept.
 
-use eval::fio::{Amount, Direction, Job, Rate};
-use eval::preset::word;
+use eval::fio::{IoDirection, Job, JobSize, Rate};
+use eval::preset::fio_rw_word;
 
 /// A load in fio's words.
-pub(super) fn fio_words(job: &Job) -> Vec<String> {
+pub(super) fn fio_option_words(job: &Job) -> Vec<String> {
     let mut words = vec![
-        format!("--rw={}", word(job.direction, job.is_random)),
+        format!("--rw={}", fio_rw_word(job.direction, job.is_random)),
         if job.block.0 == job.block.1 {
             format!("--bs={}", job.block.0)
         } else {
@@ -17,12 +17,12 @@ pub(super) fn fio_words(job: &Job) -> Vec<String> {
         format!("--randseed={}", job.seed),
         "--group_reporting".to_owned(),
     ];
-    if let Direction::Mixed(read) = job.direction {
+    if let IoDirection::Mixed(read) = job.direction {
         words.push(format!("--rwmixread={read}"));
     }
     match job.size {
-        Some(Amount::Bytes(bytes)) => words.push(format!("--size={bytes}")),
-        Some(Amount::Percent(part)) => words.push(format!("--size={part}%")),
+        Some(JobSize::Bytes(bytes)) => words.push(format!("--size={bytes}")),
+        Some(JobSize::Percent(part)) => words.push(format!("--size={part}%")),
         None => {}
     }
     if let Some(runtime) = job.runtime {
@@ -39,7 +39,7 @@ pub(super) fn fio_words(job: &Job) -> Vec<String> {
     ];
     words.extend(flags.iter().filter(|(is_on, _)| *is_on).map(|(_, word)| (*word).to_owned()));
     let parts = [job.rate.0, job.rate.1];
-    for (name, of) in [("rate_iops", iops as fn(Rate) -> Option<u64>), ("rate", bytes)] {
+    for (name, of) in [("rate_iops", iops_rate as fn(Rate) -> Option<u64>), ("rate", byte_rate)] {
         let [read, write] = parts.map(|rate| rate.and_then(of).map(|rate| rate.to_string()));
         if read.is_some() || write.is_some() {
             words.push(format!("--{name}={},{}", read.unwrap_or_default(), write.unwrap_or_default()));
@@ -48,11 +48,11 @@ pub(super) fn fio_words(job: &Job) -> Vec<String> {
     words
 }
 
-fn iops(rate: Rate) -> Option<u64> {
+fn iops_rate(rate: Rate) -> Option<u64> {
     if let Rate::Iops(rate) = rate { Some(rate) } else { None }
 }
 
-fn bytes(rate: Rate) -> Option<u64> {
+fn byte_rate(rate: Rate) -> Option<u64> {
     if let Rate::Bytes(rate) = rate { Some(rate) } else { None }
 }
 
@@ -68,12 +68,12 @@ mod tests {
         let job = Job {
             name: "bench".into(),
             files: vec!["-".into()],
-            direction: Direction::Mixed(70),
+            direction: IoDirection::Mixed(70),
             is_random: true,
             block: (4096, 8192),
             depth: 8,
             threads: 3,
-            size: Some(Amount::Percent(50)),
+            size: Some(JobSize::Percent(50)),
             runtime: Some(Duration::from_millis(1500)),
             is_time_based: true,
             ramp: Duration::from_millis(150),
@@ -85,7 +85,7 @@ mod tests {
             ..Job::default()
         };
         let mut words = vec!["--name=bench".to_owned(), "--filename=-".to_owned()];
-        words.extend(fio_words(&job));
+        words.extend(fio_option_words(&job));
         let script = parse_args(words.iter().map(String::as_str)).unwrap();
         assert_eq!(script.jobs[0], job);
     }
@@ -100,7 +100,7 @@ mod tests {
             (Some(Rate::Bytes(5 << 20)), Some(Rate::Iops(1000))),
         ];
         for rate in limits {
-            let words = fio_words(&Job { rate, ..Job::default() });
+            let words = fio_option_words(&Job { rate, ..Job::default() });
             let line = ["--name=x", "--filename=-"].into_iter().chain(words.iter().map(String::as_str));
             assert_eq!(parse_args(line).unwrap().jobs[0].rate, rate, "{words:?}");
         }

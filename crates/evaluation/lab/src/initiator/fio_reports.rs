@@ -7,78 +7,81 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-use super::fio::results;
-use super::{Event, LoadResult, Progress};
+use super::fio::parse_results;
+use super::{LoadEvent, LoadResult, ProgressCounts};
 use crate::Failure;
-use crate::process::{Late, Process, Stream};
+use crate::process::{LineTimeout, OutputStream, Process};
 
 /// How often it reports: a fifth of the load, within bounds.
-pub(super) fn each(runtime: Duration) -> Duration {
+pub(super) fn report_interval(runtime: Duration) -> Duration {
     (runtime / 5).clamp(Duration::from_millis(100), Duration::from_secs(1))
 }
 
 /// A report.
 #[derive(Clone, Debug)]
-struct Report {
+struct FioReport {
     /// When it was made, in milliseconds of fio's machine.
     at_ms: u64,
     figures: LoadResult,
 }
 
-impl Report {
-    fn read(text: &str) -> Option<Report> {
+impl FioReport {
+    fn parse(text: &str) -> Option<FioReport> {
         let value: Value = serde_json::from_str(text).ok()?;
-        Some(Report { at_ms: value.get("timestamp_ms")?.as_u64()?, figures: results(text).ok()? })
+        Some(FioReport { at_ms: value.get("timestamp_ms")?.as_u64()?, figures: parse_results(text).ok()? })
     }
 }
 
 /// How long a clock may be ahead of another's news.
-const SLACK: Duration = Duration::from_millis(50);
+const CLOCK_SLACK: Duration = Duration::from_millis(50);
 
 /// The time between two reports.
 #[derive(Debug)]
-pub(super) struct Counting {
+pub(super) struct FioCountingPeriod {
     /// When the ramp is over, about.
     begin: Instant,
     /// How long figures are to count.
     runtime: Duration,
     /// How long fio runs behind its ramp.
     longer: Duration,
-    first: Option<Report>,
+    first: Option<FioReport>,
     last: Option<LoadResult>,
 }
 
-impl Counting {
-    pub(super) fn new(begin: Instant, runtime: Duration, longer: Duration) -> Counting {
-        Counting { begin, runtime, longer, first: None, last: None }
+impl FioCountingPeriod {
+    pub(super) fn new(begin: Instant, runtime: Duration, longer: Duration) -> FioCountingPeriod {
+        FioCountingPeriod { begin, runtime, longer, first: None, last: None }
     }
 
     /// Takes a report that came at a moment; what it means, if anything.
-    fn hear(&mut self, text: &str, heard: Instant) -> Result<Vec<Event>, &'static str> {
-        let Some(report) = Report::read(text).filter(|_| self.last.is_none()) else { return Ok(Vec::new()) };
+    fn take_report(&mut self, text: &str, heard: Instant) -> Result<Vec<LoadEvent>, &'static str> {
+        let Some(report) = FioReport::parse(text).filter(|_| self.last.is_none()) else {
+            return Ok(Vec::new());
+        };
         let counted = report.figures.seconds;
         // The last of all is made when its counts have ended.
         if counted >= self.longer.as_secs_f64() {
             return Ok(Vec::new());
         }
         if self.first.is_none() {
-            let since = heard.saturating_duration_since(self.begin) + SLACK;
+            let since = heard.saturating_duration_since(self.begin) + CLOCK_SLACK;
             let is_of_load = heard >= self.begin && counted <= since.as_secs_f64();
             self.first = is_of_load.then_some(report);
             // Who does the work is known outside.
-            return Ok(if is_of_load { vec![Event::Began(Vec::new())] } else { Vec::new() });
+            return Ok(if is_of_load { vec![LoadEvent::Began(Vec::new())] } else { Vec::new() });
         }
         let Some(first) = &self.first else { return Ok(Vec::new()) };
         let ms = report.at_ms.saturating_sub(first.at_ms);
-        let figures = since(&report.figures, &first.figures, ms).ok_or("its counts went back as it ran")?;
-        let mut events = vec![Event::Progress(Progress {
+        let figures =
+            figures_since(&report.figures, &first.figures, ms).ok_or("its counts went back as it ran")?;
+        let mut events = vec![LoadEvent::Progress(ProgressCounts {
             seconds: figures.seconds,
             ios: figures.ios,
             bytes: figures.moved,
             latency_us: (figures.latency.count() > 0).then(|| figures.latency.mean() / 1e3),
         })];
         if u128::from(ms) >= self.runtime.as_millis() {
-            events.push(Event::Ended);
+            events.push(LoadEvent::Ended);
             self.last = Some(figures);
         }
         Ok(events)
@@ -86,7 +89,7 @@ impl Counting {
 }
 
 /// What was done between two reports, so many milliseconds apart.
-fn since(now: &LoadResult, then: &LoadResult, ms: u64) -> Option<LoadResult> {
+fn figures_since(now: &LoadResult, then: &LoadResult, ms: u64) -> Option<LoadResult> {
     Some(LoadResult {
         seconds: ms as f64 / 1e3,
         ios: now.ios.checked_sub(then.ios)?,
@@ -101,12 +104,12 @@ fn since(now: &LoadResult, then: &LoadResult, ms: u64) -> Option<LoadResult> {
 ///
 /// # Errors
 /// If it fails, or any I/O of it, or it reports too seldom.
-pub(super) fn results_until_end(
+pub(super) fn collect_results(
     process: &mut Process,
-    mut counting: Counting,
+    mut counting: FioCountingPeriod,
     pids: Vec<u32>,
     within: Duration,
-    tell: &dyn Fn(Event),
+    tell: &dyn Fn(LoadEvent),
 ) -> Result<LoadResult, Failure> {
     let until = Instant::now() + within;
     let mut text = String::new();
@@ -114,34 +117,42 @@ pub(super) fn results_until_end(
     let mut last = String::new();
     loop {
         match process.next_line(until.saturating_duration_since(Instant::now())) {
-            Ok(Some((Stream::Out, line))) => {
+            Ok(Some((OutputStream::Out, line))) => {
                 if line == "{" {
                     text.clear();
-                    begun = process.heard();
+                    begun = process.last_line_time();
                 }
                 text.push_str(&line);
                 text.push('\n');
                 if line == "}" {
-                    for event in counting.hear(&text, begun).map_err(|why| process.failure(why))? {
-                        tell(if let Event::Began(_) = event { Event::Began(pids.clone()) } else { event });
+                    for event in
+                        counting.take_report(&text, begun).map_err(|why| process.failure_with_output(why))?
+                    {
+                        tell(if let LoadEvent::Began(_) = event {
+                            LoadEvent::Began(pids.clone())
+                        } else {
+                            event
+                        });
                     }
                     last = std::mem::take(&mut text);
                 }
             }
-            Ok(Some((Stream::Err, _))) => {}
+            Ok(Some((OutputStream::Err, _))) => {}
             Ok(None) => break,
-            Err(Late) => {
+            Err(LineTimeout) => {
                 process.stop();
-                return Err(process.failure("it did not end in time"));
+                return Err(process.failure_with_output("it did not end in time"));
             }
         }
     }
-    process.finish(within)?;
-    let all = results(&last).map_err(|why| process.failure(why))?;
+    process.wait_for_output(within)?;
+    let all = parse_results(&last).map_err(|why| process.failure_with_output(why))?;
     if all.errors > 0 {
-        return Err(process.failure(format!("{} errors", all.errors)));
+        return Err(process.failure_with_output(format!("{} errors", all.errors)));
     }
-    counting.last.ok_or_else(|| process.failure("too few reports for a measurement: run it longer"))
+    counting
+        .last
+        .ok_or_else(|| process.failure_with_output("too few reports for a measurement: run it longer"))
 }
 
 #[cfg(test)]
@@ -149,7 +160,7 @@ mod tests {
     use std::cell::RefCell;
 
     use super::*;
-    use crate::place::Place;
+    use crate::place::CommandLocation;
     use crate::process::ProcessSpec;
 
     /// A report: when, for how long it counts, and I/Os of 1,496 ns.
@@ -167,18 +178,25 @@ mod tests {
     fn figures_are_those_between_two_reports() {
         let begin = Instant::now();
         let at = |ms| begin + Duration::from_millis(ms);
-        let mut counting = Counting::new(begin, Duration::from_secs(1), Duration::from_millis(1_600));
+        let mut counting =
+            FioCountingPeriod::new(begin, Duration::from_secs(1), Duration::from_millis(1_600));
         // Before the ramp is over, and just behind it with the counts of the ramp.
-        assert_eq!(counting.hear(&report(900, 300, 80), begin - Duration::from_millis(20)), Ok(Vec::new()));
-        assert_eq!(counting.hear(&report(1_010, 398, 90), at(20)), Ok(Vec::new()));
-        assert_eq!(counting.hear(&report(1_300, 290, 100), at(300)), Ok(vec![Event::Began(Vec::new())]));
-        let progress = counting.hear(&report(1_800, 790, 300), at(800)).unwrap();
-        let [Event::Progress(progress)] = progress[..] else { panic!("{progress:?}") };
+        assert_eq!(
+            counting.take_report(&report(900, 300, 80), begin - Duration::from_millis(20)),
+            Ok(Vec::new())
+        );
+        assert_eq!(counting.take_report(&report(1_010, 398, 90), at(20)), Ok(Vec::new()));
+        assert_eq!(
+            counting.take_report(&report(1_300, 290, 100), at(300)),
+            Ok(vec![LoadEvent::Began(Vec::new())])
+        );
+        let progress = counting.take_report(&report(1_800, 790, 300), at(800)).unwrap();
+        let [LoadEvent::Progress(progress)] = progress[..] else { panic!("{progress:?}") };
         assert_eq!((progress.seconds, progress.ios, progress.bytes), (0.5, 200, 200 * 4096));
-        let ended = counting.hear(&report(2_310, 1_300, 707), at(1_310)).unwrap();
-        assert_eq!((ended.len(), ended.last()), (2, Some(&Event::Ended)));
+        let ended = counting.take_report(&report(2_310, 1_300, 707), at(1_310)).unwrap();
+        assert_eq!((ended.len(), ended.last()), (2, Some(&LoadEvent::Ended)));
         // Its end is in no window.
-        assert_eq!(counting.hear(&report(2_700, 1_600, 900), at(1_700)), Ok(Vec::new()));
+        assert_eq!(counting.take_report(&report(2_700, 1_600, 900), at(1_700)), Ok(Vec::new()));
         let figures = counting.last.unwrap();
         assert_eq!((figures.seconds, figures.ios, figures.moved), (1.01, 607, 607 * 4096));
         assert_eq!((figures.latency.count(), figures.latency.mean()), (607, 1496.0));
@@ -187,42 +205,43 @@ mod tests {
     #[test]
     fn counts_that_go_back_and_reports_that_are_none_are_never_figures() {
         let begin = Instant::now();
-        let mut counting = Counting::new(begin, Duration::from_secs(1), Duration::from_secs(2));
-        assert_eq!(counting.hear("{}\n", begin), Ok(Vec::new()));
-        assert!(counting.hear(&report(1_000, 10, 100), begin).is_ok());
-        assert!(counting.hear(&report(1_500, 510, 99), begin).unwrap_err().contains("went back"));
+        let mut counting = FioCountingPeriod::new(begin, Duration::from_secs(1), Duration::from_secs(2));
+        assert_eq!(counting.take_report("{}\n", begin), Ok(Vec::new()));
+        assert!(counting.take_report(&report(1_000, 10, 100), begin).is_ok());
+        assert!(counting.take_report(&report(1_500, 510, 99), begin).unwrap_err().contains("went back"));
         // The last report of all ends nothing: its counts are older than it.
-        let mut late = Counting::new(begin, Duration::from_secs(1), Duration::from_secs(2));
-        assert!(late.hear(&report(1_000, 10, 100), begin).is_ok());
-        assert_eq!(late.hear(&report(3_200, 2_000, 900), begin), Ok(Vec::new()));
+        let mut late = FioCountingPeriod::new(begin, Duration::from_secs(1), Duration::from_secs(2));
+        assert!(late.take_report(&report(1_000, 10, 100), begin).is_ok());
+        assert_eq!(late.take_report(&report(3_200, 2_000, 900), begin), Ok(Vec::new()));
         assert!(late.last.is_none());
     }
 
     /// The program itself, where it is installed, without a volume.
     #[test]
     fn fio_reports_as_it_runs() {
-        if !Place::Here.has("fio") {
+        if !CommandLocation::Here.has_program("fio") {
             return;
         }
         let dir = tempfile::tempdir().unwrap();
         let line = "fio --status-interval=100ms --output-format=normal,json+ --lat_percentiles=1 --thread --name=eval \
                     --rw=randread --ioengine=null --size=64m --norandommap --time_based --ramp_time=200ms --runtime=900ms";
         let words = line.split_ascii_whitespace().map(str::to_owned).collect();
-        let run = ProcessSpec { name: "fio", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run =
+            ProcessSpec { name: "fio", place: &CommandLocation::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
         let second = Duration::from_secs(1);
-        process.wait_for(20 * second, |line| line.starts_with("Starting ").then_some(())).unwrap();
-        let begin = process.heard() + Duration::from_millis(200);
-        let counting = Counting::new(begin, Duration::from_millis(500), Duration::from_millis(900));
+        process.wait_for_line(20 * second, |line| line.starts_with("Starting ").then_some(())).unwrap();
+        let begin = process.last_line_time() + Duration::from_millis(200);
+        let counting = FioCountingPeriod::new(begin, Duration::from_millis(500), Duration::from_millis(900));
         let told = RefCell::new(Vec::new());
         let tell = |event| told.borrow_mut().push(event);
-        let figures = results_until_end(&mut process, counting, vec![7], 20 * second, &tell).unwrap();
+        let figures = collect_results(&mut process, counting, vec![7], 20 * second, &tell).unwrap();
         assert!(figures.seconds >= 0.5 && figures.ios > 0, "{figures:?}");
         // It reads its threads' counts while they count, one after the other.
         let (ios, latencies, blocks) = (figures.ios, figures.latency.count(), figures.moved / 4096);
         let is_near = |count: u64| count.abs_diff(ios) <= ios / 100;
         assert!(is_near(latencies) && is_near(blocks), "{ios} I/Os, {latencies} latencies, {blocks} blocks");
         let told = told.into_inner();
-        assert_eq!((told.first(), told.last()), (Some(&Event::Began(vec![7])), Some(&Event::Ended)));
+        assert_eq!((told.first(), told.last()), (Some(&LoadEvent::Began(vec![7])), Some(&LoadEvent::Ended)));
     }
 }

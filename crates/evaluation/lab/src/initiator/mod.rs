@@ -22,10 +22,10 @@ use std::time::Duration;
 use eval::Histogram;
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::{Refilled, Unfinished, Window};
+use eval::record::{CountingWindow, FullLoadPeriod, OutstandingIos};
 
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
 
 /// A system that uses volumes.
@@ -37,31 +37,31 @@ pub trait Initiator: Sync {
     fn protocols(&self) -> &[Protocol];
 
     /// What is missing in this place and how it is installed; `None`: it can be used.
-    fn missing(&self, place: &Place) -> Option<String>;
+    fn missing(&self, place: &CommandLocation) -> Option<String>;
 
     /// Why it cannot do this load; `None`: it can.
-    fn lacks(&self, job: &Job) -> Option<String> {
+    fn unsupported_reason(&self, job: &Job) -> Option<String> {
         let _ = job;
         None
     }
 
     /// Its version, as it says it; `None`: it has none of its own.
-    fn version(&self, _place: &Place) -> Option<String> {
+    fn version(&self, _place: &CommandLocation) -> Option<String> {
         None
     }
 
     /// Between which moments its I/Os are counted, and processors are looked at.
-    fn window(&self) -> Window {
-        Window::OwnClock
+    fn counting_window(&self) -> CountingWindow {
+        CountingWindow::OwnClock
     }
 
     /// Whether it polls and does not tell for how long.
-    fn polls_untold(&self) -> bool {
+    fn polls_without_report(&self) -> bool {
         false
     }
 
     /// How long a load takes beside its ramp and run time, about.
-    fn around(&self) -> Duration {
+    fn load_overhead(&self) -> Duration {
         Duration::from_millis(200)
     }
 
@@ -69,16 +69,16 @@ pub trait Initiator: Sync {
     ///
     /// # Errors
     /// If it cannot be run, or I/Os fail: what it said.
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure>;
+    fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure>;
 }
 
 /// What an initiator is to do.
 #[derive(Clone, Debug)]
-pub struct Task<'a> {
+pub struct LoadTask<'a> {
     /// What it is called in messages, and its log.
     pub name: String,
     /// Where it runs.
-    pub place: &'a Place,
+    pub place: &'a CommandLocation,
     /// Volumes, each used by all threads in turn.
     pub urls: Vec<String>,
     /// The load.
@@ -91,9 +91,9 @@ pub struct Task<'a> {
     pub dir: &'a Path,
 }
 
-impl Task<'_> {
+impl LoadTask<'_> {
     /// Starts a process of the initiator.
-    fn start(&self, words: Vec<String>) -> Result<Process, Failure> {
+    fn start_process(&self, words: Vec<String>) -> Result<Process, Failure> {
         Process::start(ProcessSpec {
             name: &self.name,
             place: self.place,
@@ -106,18 +106,18 @@ impl Task<'_> {
 
 /// What happens while a load runs.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum LoadEvent {
     /// From now on figures count; these processes do the work.
     Began(Vec<u32>),
     /// What was done since it began.
-    Progress(Progress),
+    Progress(ProgressCounts),
     /// Figures count no more.
     Ended,
 }
 
 /// How far a load is.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Progress {
+pub struct ProgressCounts {
     /// Seconds since it began.
     pub seconds: f64,
     /// I/Os since it began.
@@ -142,9 +142,9 @@ pub struct LoadResult {
     /// Latencies; empty: not told.
     pub latency: Histogram,
     /// How much of the time and of the latencies is of full load, where the initiator tells.
-    pub refilled: Option<Refilled>,
+    pub refilled: Option<FullLoadPeriod>,
     /// I/Os that were out when figures ceased to count, where the initiator tells.
-    pub unfinished: Option<Unfinished>,
+    pub unfinished: Option<OutstandingIos>,
     /// Processor seconds while figures counted, user and system, where the initiator itself tells.
     pub cpu: Option<(f64, f64)>,
     /// Seconds of them spent looking for work, where the initiator itself tells.
@@ -176,7 +176,7 @@ impl LoadResult {
             _ => None,
         };
         self.refilled = match (self.refilled, other.refilled) {
-            (Some(ours), Some(theirs)) => Some(Refilled {
+            (Some(ours), Some(theirs)) => Some(FullLoadPeriod {
                 seconds: ours.seconds.max(theirs.seconds),
                 outside: ours.outside + theirs.outside,
             }),
@@ -185,7 +185,7 @@ impl LoadResult {
         };
         self.unfinished = match (self.unfinished, other.unfinished) {
             (Some(ours), Some(theirs)) => {
-                Some(Unfinished { ios: ours.ios + theirs.ios, oldest: ours.oldest.max(theirs.oldest) })
+                Some(OutstandingIos { ios: ours.ios + theirs.ios, oldest: ours.oldest.max(theirs.oldest) })
             }
             (_, theirs) if is_first => theirs,
             _ => None,
@@ -199,7 +199,7 @@ impl LoadResult {
 }
 
 /// I/Os and bytes of a mean rate that a program tells; `None`: it cannot be.
-fn counted(rate: f64, seconds: u64, bytes: u32) -> Option<(u64, u64)> {
+fn counts_from_rate(rate: f64, seconds: u64, bytes: u32) -> Option<(u64, u64)> {
     let ios = rate * seconds as f64;
     // What 64 bits hold, and room to add some up.
     let is_count = ios.is_finite() && (0.0..=(1_u64 << 56) as f64).contains(&ios);
@@ -208,23 +208,23 @@ fn counted(rate: f64, seconds: u64, bytes: u32) -> Option<(u64, u64)> {
 }
 
 /// All initiators that are known. `binary`: this program.
-pub fn all(binary: &Path) -> Vec<Box<dyn Initiator>> {
+pub fn all_initiators(binary: &Path) -> Vec<Box<dyn Initiator>> {
     let mut all: Vec<Box<dyn Initiator>> = vec![
-        Box::new(blockwire::Ours::new(binary)),
-        Box::new(libiscsi::Libiscsi),
-        Box::new(spdk::Spdk),
-        Box::new(kernel::Kernel),
+        Box::new(blockwire::BlockwireInitiator::new(binary)),
+        Box::new(libiscsi::LibiscsiInitiator),
+        Box::new(spdk::SpdkPerfInitiator),
+        Box::new(kernel::KernelInitiator),
         Box::new(stream::StreamSender::new(binary)),
     ];
-    all.push(Box::new(blockwire::Ours::polling(binary)));
-    all.push(Box::new(bare::Bare::new(binary)));
-    all.push(Box::new(bare::Bare::polling(binary)));
-    all.extend(fio::Fio::all(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));
+    all.push(Box::new(blockwire::BlockwireInitiator::polling(binary)));
+    all.push(Box::new(bare::BareInitiator::new(binary)));
+    all.push(Box::new(bare::BareInitiator::polling(binary)));
+    all.extend(fio::FioInitiator::all_methods(binary).map(|fio| Box::new(fio) as Box<dyn Initiator>));
     all
 }
 
 /// How long a load may take at most, its start and end included.
-pub fn patience(job: &Job) -> Duration {
+pub fn load_timeout(job: &Job) -> Duration {
     let load = job.runtime.unwrap_or(Duration::from_secs(3600)) + job.ramp + job.delay;
     // Each thread may have a connection of its own to be made and ended.
     load + Duration::from_secs(60) + Duration::from_millis(10) * job.threads
@@ -241,9 +241,9 @@ mod tests {
         all.merge(&much);
         assert_eq!((all.ios, all.moved, all.errors), (u64::MAX, u64::MAX, u64::MAX));
         for text in ["NaN", "inf", "-1", "1e30"] {
-            assert_eq!(counted(text.parse().unwrap(), 1, 4096), None, "{text}");
+            assert_eq!(counts_from_rate(text.parse().unwrap(), 1, 4096), None, "{text}");
         }
-        assert_eq!(counted(586_123.4, 2, 4096), Some((1_172_246, 1_172_246 * 4096)));
+        assert_eq!(counts_from_rate(586_123.4, 2, 4096), Some((1_172_246, 1_172_246 * 4096)));
     }
 
     #[test]

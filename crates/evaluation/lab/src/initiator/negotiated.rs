@@ -7,7 +7,7 @@ use serde_json::Value;
 
 /// Keys of iSCSI (RFC 7143 §13), and the fields of NVMe/TCP that are their like. `queue depth`: commands that a
 /// session or queue may have in work at once.
-const TERMS: [&str; 19] = [
+const NEGOTIATED_KEYS: [&str; 19] = [
     "queue depth",
     "HeaderDigest",
     "DataDigest",
@@ -30,23 +30,27 @@ const TERMS: [&str; 19] = [
 ];
 
 /// What our initiator says of a path, in the form of `blockwire info --json`.
-pub(super) fn of_path(path: &Value) -> Vec<(String, String)> {
+pub(super) fn negotiated_from_path(path: &Value) -> Vec<(String, String)> {
     let named = |name: &str| match name {
         "queue depth" => path.get("depth")?.as_u64().map(|depth| depth.to_string()),
         _ => path.get("negotiated")?.get(name)?.as_str().map(str::to_owned),
     };
-    TERMS.iter().filter_map(|name| Some(((*name).to_owned(), named(name)?))).collect()
+    NEGOTIATED_KEYS.iter().filter_map(|name| Some(((*name).to_owned(), named(name)?))).collect()
 }
 
 /// The same of a whole answer of `blockwire info --json`: that of its first path.
-pub(super) fn of_info(text: &str) -> Vec<(String, String)> {
+pub(super) fn negotiated_from_info(text: &str) -> Vec<(String, String)> {
     let value: Option<Value> = serde_json::from_str(text).ok();
     let path = value.as_ref().and_then(|value| value.get("paths")?.get(0));
-    path.map(of_path).unwrap_or_default()
+    path.map(negotiated_from_path).unwrap_or_default()
 }
 
 /// What open-iscsi has negotiated for a target over an interface, in what `iscsiadm -m session -P 3` shows.
-pub(super) fn of_open_iscsi(shown: &str, target: &str, interface: &str) -> Vec<(String, String)> {
+pub(super) fn negotiated_from_open_iscsi(
+    shown: &str,
+    target: &str,
+    interface: &str,
+) -> Vec<(String, String)> {
     let (mut is_target, mut is_ours) = (false, false);
     let mut terms: Vec<(String, String)> = Vec::new();
     for line in shown.lines().map(str::trim) {
@@ -63,7 +67,7 @@ pub(super) fn of_open_iscsi(shown: &str, target: &str, interface: &str) -> Vec<(
             other => other,
         };
         let is_known = terms.iter().any(|(known, _)| known == name);
-        if is_target && is_ours && TERMS.contains(&name) && !is_known {
+        if is_target && is_ours && NEGOTIATED_KEYS.contains(&name) && !is_known {
             terms.push((name.to_owned(), value.to_owned()));
         }
     }
@@ -72,7 +76,7 @@ pub(super) fn of_open_iscsi(shown: &str, target: &str, interface: &str) -> Vec<(
 
 /// What a controller's Identify data (`nvme id-ctrl -o json`) says of data in a command's capsule. IOCCSZ counts units
 /// of 16 bytes, of which the entry itself takes 64 bytes (NVM Express Base 2.0 §5.17.2.1).
-pub(super) fn of_id_ctrl(text: &str) -> Vec<(String, String)> {
+pub(super) fn negotiated_from_id_ctrl(text: &str) -> Vec<(String, String)> {
     let value: Option<Value> = serde_json::from_str(text).ok();
     let units = value.as_ref().and_then(|value| value.get("ioccsz")?.as_u64());
     let data = units.and_then(|units| units.checked_mul(16)?.checked_sub(64));
@@ -92,9 +96,9 @@ mod tests {
         let text = "{\"paths\":[{\"depth\":128,\"negotiated\":{\"TSIH\":\"7\",\"FirstBurstLength\":\"16384\",\
                     \"DataDigest\":\"None\"}}]}";
         let expected = [("queue depth", "128"), ("DataDigest", "None"), ("FirstBurstLength", "16384")];
-        assert_eq!(pairs(&of_info(text)), expected);
+        assert_eq!(pairs(&negotiated_from_info(text)), expected);
         for text in ["", "{}", "{\"paths\":[]}", "{\"paths\":[{\"negotiated\":null}]}"] {
-            assert!(of_info(text).is_empty(), "{text}");
+            assert!(negotiated_from_info(text).is_empty(), "{text}");
         }
     }
 
@@ -120,15 +124,15 @@ mod tests {
             ("FirstBurstLength", "65536"),
             ("ImmediateData", "Yes"),
         ];
-        assert_eq!(pairs(&of_open_iscsi(&shown, "iqn.2026-11.x:t", "bw-1")), expected);
-        assert!(of_open_iscsi(&shown, "iqn.2026-11.x:none", "bw-1").is_empty());
+        assert_eq!(pairs(&negotiated_from_open_iscsi(&shown, "iqn.2026-11.x:t", "bw-1")), expected);
+        assert!(negotiated_from_open_iscsi(&shown, "iqn.2026-11.x:none", "bw-1").is_empty());
     }
 
     #[test]
     fn a_capsule_holds_what_is_left_behind_its_entry() {
-        assert_eq!(pairs(&of_id_ctrl("{\"ioccsz\":516}")), [("IOCCSZ", "8192 bytes of data")]);
+        assert_eq!(pairs(&negotiated_from_id_ctrl("{\"ioccsz\":516}")), [("IOCCSZ", "8192 bytes of data")]);
         for text in ["{\"ioccsz\":3}", "{}", "no JSON"] {
-            assert!(of_id_ctrl(text).is_empty(), "{text}");
+            assert!(negotiated_from_id_ctrl(text).is_empty(), "{text}");
         }
     }
 }

@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use eval::fio::Job;
 use eval::preset::Protocol;
-use eval::record::Window;
+use eval::record::CountingWindow;
 use serde_json::Value;
 
-use super::blockwire::events;
-use super::{Event, Initiator, LoadResult, Task};
+use super::blockwire::relay_events;
+use super::{Initiator, LoadEvent, LoadResult, LoadTask};
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 #[derive(Debug)]
 pub(super) struct StreamSender {
@@ -32,36 +32,36 @@ impl Initiator for StreamSender {
         &[Protocol::Stream]
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        place.lacks_binary(&self.binary)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        place.missing_binary(&self.binary)
     }
 
-    fn lacks(&self, job: &Job) -> Option<String> {
+    fn unsupported_reason(&self, job: &Job) -> Option<String> {
         job.runtime.is_none().then(|| "a stream runs for a time, and none is given".to_owned())
     }
 
-    fn window(&self) -> Window {
-        Window::Same
+    fn counting_window(&self) -> CountingWindow {
+        CountingWindow::Same
     }
 
-    fn run(&self, task: &Task<'_>, tell: &dyn Fn(Event)) -> Result<LoadResult, Failure> {
+    fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
         let url =
             task.urls.first().ok_or_else(|| Failure::new("the stream has no receiver: no URL was given"))?;
         let address = url.trim_start_matches("tcp://").to_owned();
         let ms = |time: std::time::Duration| time.as_millis().to_string();
-        let mut words = vec![task.place.binary(&self.binary)];
+        let mut words = vec![task.place.binary_path(&self.binary)];
         words.extend(["eval", "stream", "--to", &address].map(str::to_owned));
         words.extend(["--ramp-ms".to_owned(), ms(task.job.ramp)]);
         words.extend(["--runtime-ms".to_owned(), ms(task.job.runtime.unwrap_or_default())]);
-        let mut process = task.start(words)?;
-        let text = events(&mut process, task.job, tell)?;
-        let figures = read(&text).map_err(|why| process.failure(why))?;
+        let mut process = task.start_process(words)?;
+        let text = relay_events(&mut process, task.job, tell)?;
+        let figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
         Ok(LoadResult { command: process.command().to_owned(), ..figures })
     }
 }
 
 /// What it printed at its end.
-fn read(text: &str) -> Result<LoadResult, Failure> {
+fn parse_figures(text: &str) -> Result<LoadResult, Failure> {
     let value: Value =
         serde_json::from_str(text).map_err(|why| Failure::new(format!("its figures: {why}")))?;
     let lacks = |what: &str| Failure::new(format!("its figures hold no {what}"));
@@ -69,7 +69,7 @@ fn read(text: &str) -> Result<LoadResult, Failure> {
     let seconds = value.get("seconds").and_then(Value::as_f64).ok_or_else(|| lacks("time"))?;
     Ok(LoadResult {
         seconds,
-        ios: bytes / crate::stream::CHUNK as u64,
+        ios: bytes / crate::stream::CHUNK_BYTES as u64,
         moved: bytes,
         ..LoadResult::default()
     })
@@ -81,10 +81,10 @@ mod tests {
 
     #[test]
     fn a_figure_that_is_not_told_is_never_zero() {
-        let all = read("{\"bytes\":131072,\"seconds\":2.0}").unwrap();
+        let all = parse_figures("{\"bytes\":131072,\"seconds\":2.0}").unwrap();
         assert_eq!((all.ios, all.moved, all.seconds), (2, 131_072, 2.0));
         for text in ["{\"bytes\":131072}", "{\"seconds\":2.0}", "{}", ""] {
-            assert!(read(text).is_err(), "{text}");
+            assert!(parse_figures(text).is_err(), "{text}");
         }
     }
 }

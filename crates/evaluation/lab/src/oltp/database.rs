@@ -12,57 +12,57 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::Failure;
-use crate::ending;
-use crate::place::Place;
+use crate::end_request;
+use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
 
 /// How long a server may take to be ready, recovery included.
-const PATIENCE: Duration = Duration::from_secs(90);
+const READY_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// A kind of database server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Engine {
+pub(super) enum DatabaseEngine {
     /// MariaDB, with InnoDB.
     MariaDb,
     /// PostgreSQL.
     Postgres,
 }
 
-impl Engine {
-    pub(super) const ALL: [Engine; 2] = [Engine::MariaDb, Engine::Postgres];
+impl DatabaseEngine {
+    pub(super) const ALL: [DatabaseEngine; 2] = [DatabaseEngine::MariaDb, DatabaseEngine::Postgres];
 
     /// Its name in records.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Engine::MariaDb => "mariadb",
-            Engine::Postgres => "postgresql",
+            DatabaseEngine::MariaDb => "mariadb",
+            DatabaseEngine::Postgres => "postgresql",
         }
     }
 
     /// What is missing here, and how it is installed.
     pub(super) fn missing(self) -> Option<String> {
         let lacks = |programs: &[&str], packages: &str| {
-            let lacking = programs.iter().find(|program| !Place::Here.has(program))?;
+            let lacking = programs.iter().find(|program| !CommandLocation::Here.has_program(program))?;
             Some(format!("{lacking} is missing: apt install --no-install-recommends {packages}"))
         };
         match self {
-            Engine::MariaDb => lacks(
+            DatabaseEngine::MariaDb => lacks(
                 &["mariadbd", "mariadb-install-db", "mariadb"],
                 "mariadb-server-core mariadb-client-core",
             ),
-            Engine::Postgres if self.program("postgres").is_none() => {
+            DatabaseEngine::Postgres if self.program_path("postgres").is_none() => {
                 Some("postgres is missing: apt install postgresql".to_owned())
             }
-            Engine::Postgres if !user_exists("postgres") => Some(
+            DatabaseEngine::Postgres if !user_exists("postgres") => Some(
                 "there is no user postgres, and it does not run as root: apt install postgresql".to_owned(),
             ),
-            Engine::Postgres => None,
+            DatabaseEngine::Postgres => None,
         }
     }
 
     /// Where a program is: Debian keeps those of each PostgreSQL version in a directory of their own.
-    fn program(self, name: &str) -> Option<String> {
-        if self == Engine::Postgres {
+    fn program_path(self, name: &str) -> Option<String> {
+        if self == DatabaseEngine::Postgres {
             let versions = std::fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
             let mut found: Vec<(u32, PathBuf)> = versions
                 .filter_map(|entry| {
@@ -76,28 +76,28 @@ impl Engine {
                 return Some(path.display().to_string());
             }
         }
-        Place::Here.has(name).then(|| name.to_owned())
+        CommandLocation::Here.has_program(name).then(|| name.to_owned())
     }
 
     /// Lets the server's own user, and no other, pass through directories of ours to its socket and data.
-    pub(super) fn let_through(self, dirs: &[&Path]) -> Result<(), Failure> {
-        if self == Engine::MariaDb {
+    pub(super) fn grant_traversal(self, dirs: &[&Path]) -> Result<(), Failure> {
+        if self == DatabaseEngine::MariaDb {
             // It runs as root.
             return Ok(());
         }
         let dirs: Vec<String> = dirs.iter().map(|dir| dir.display().to_string()).collect();
         let dirs: Vec<&str> = dirs.iter().map(String::as_str).collect();
-        Place::Here.run(&[&["chgrp", "postgres"], &dirs[..]].concat())?;
-        Place::Here.run(&[&["chmod", "710"], &dirs[..]].concat()).map(drop)
+        CommandLocation::Here.run(&[&["chgrp", "postgres"], &dirs[..]].concat())?;
+        CommandLocation::Here.run(&[&["chmod", "710"], &dirs[..]].concat()).map(drop)
     }
 
     /// Its version, as it says it.
     pub(super) fn version(self) -> Option<String> {
         let program = match self {
-            Engine::MariaDb => "mariadbd".to_owned(),
-            Engine::Postgres => self.program("postgres")?,
+            DatabaseEngine::MariaDb => "mariadbd".to_owned(),
+            DatabaseEngine::Postgres => self.program_path("postgres")?,
         };
-        let said = Place::Here.run(&[&program, "--version"]).ok()?;
+        let said = CommandLocation::Here.run(&[&program, "--version"]).ok()?;
         let words: Vec<&str> = said.split_ascii_whitespace().collect();
         let at = words.iter().position(|word| matches!(*word, "Ver" | "(PostgreSQL)"))?;
         words.get(at + 1).map(|word| (*word).to_owned())
@@ -111,82 +111,90 @@ fn user_exists(name: &str) -> bool {
 
 /// The words that run a program as PostgreSQL's own user. The last end of its parent ends it, too: who
 /// changes users has to say so after that.
-const AS_POSTGRES: [&str; 6] =
+const RUN_AS_POSTGRES: [&str; 6] =
     ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups", "--pdeathsig", "KILL"];
 
 /// A server that runs.
 #[derive(Debug)]
-pub(super) struct Database {
-    engine: Engine,
+pub(super) struct DatabaseServer {
+    engine: DatabaseEngine,
     process: Process,
     /// The directory of its socket.
     run: PathBuf,
 }
 
-impl Database {
+impl DatabaseServer {
     /// Makes a data directory on a file system and starts a server on it. `run`: an empty directory for its
     /// socket, with a short name, which nobody else may enter; `cache`: bytes of memory for its own cache.
     pub(super) fn start(
-        engine: Engine,
+        engine: DatabaseEngine,
         mount: &Path,
         run: &Path,
         cache: u64,
         cores: &[usize],
         dir: &Path,
         name: &str,
-    ) -> Result<Database, Failure> {
+    ) -> Result<DatabaseServer, Failure> {
         let data = mount.join("data").display().to_string();
         let words = match engine {
-            Engine::MariaDb => maria(&data, run, cache)?,
-            Engine::Postgres => postgres(&data, mount, run, cache)?,
+            DatabaseEngine::MariaDb => mariadb_command(&data, run, cache)?,
+            DatabaseEngine::Postgres => postgres_command(&data, mount, run, cache)?,
         };
-        let process = Process::start(ProcessSpec { name, place: &Place::Here, cores, words, dir })?;
-        let mut database = Database { engine, process, run: run.to_owned() };
-        database.make_ready()?;
+        let process = Process::start(ProcessSpec { name, place: &CommandLocation::Here, cores, words, dir })?;
+        let mut database = DatabaseServer { engine, process, run: run.to_owned() };
+        database.wait_and_create_database()?;
         Ok(database)
     }
 
-    fn make_ready(&mut self) -> Result<(), Failure> {
-        let until = Instant::now() + PATIENCE;
-        while let Err(why) = self.sql("select 1") {
+    fn wait_and_create_database(&mut self) -> Result<(), Failure> {
+        let until = Instant::now() + READY_TIMEOUT;
+        while let Err(why) = self.run_sql("select 1") {
             if !self.process.is_alive() {
-                return Err(self.process.failure("the database server ended"));
+                return Err(self.process.failure_with_output("the database server ended"));
             }
             if Instant::now() > until {
                 return Err(why.during("the database server does not get ready"));
             }
-            ending::pause(Duration::from_millis(100))?;
+            end_request::sleep_unless_ending(Duration::from_millis(100))?;
         }
-        self.sql("create database bench").map(drop)
+        self.run_sql("create database bench").map(drop)
     }
 
     /// Asks it something.
-    pub(super) fn sql(&self, text: &str) -> Result<String, Failure> {
+    pub(super) fn run_sql(&self, text: &str) -> Result<String, Failure> {
         let run = self.run.display().to_string();
         match self.engine {
-            Engine::MariaDb => {
+            DatabaseEngine::MariaDb => {
                 let socket = format!("--socket={run}/socket");
-                Place::Here.run(&["mariadb", "--no-defaults", &socket, "--user=root", "-BN", "-e", text])
+                CommandLocation::Here.run(&[
+                    "mariadb",
+                    "--no-defaults",
+                    &socket,
+                    "--user=root",
+                    "-BN",
+                    "-e",
+                    text,
+                ])
             }
-            Engine::Postgres => {
-                let psql = self.engine.program("psql").unwrap_or_else(|| "psql".to_owned());
-                Place::Here
+            DatabaseEngine::Postgres => {
+                let psql = self.engine.program_path("psql").unwrap_or_else(|| "psql".to_owned());
+                CommandLocation::Here
                     .run(&[&psql, "-X", "-qAt", "-h", &run, "-U", "bench", "-d", "postgres", "-c", text])
             }
         }
     }
 
     /// How sysbench reaches it.
-    pub(super) fn client_words(&self) -> Vec<String> {
+    pub(super) fn sysbench_connection_words(&self) -> Vec<String> {
         let run = self.run.display();
         match self.engine {
-            Engine::MariaDb => vec![
+            DatabaseEngine::MariaDb => vec![
                 "--db-driver=mysql".to_owned(),
                 format!("--mysql-socket={run}/socket"),
                 "--mysql-user=root".to_owned(),
                 "--mysql-db=bench".to_owned(),
             ],
-            Engine::Postgres => vec![
+            DatabaseEngine::Postgres => vec![
                 "--db-driver=pgsql".to_owned(),
                 format!("--pgsql-host={run}"),
                 "--pgsql-user=bench".to_owned(),
@@ -207,9 +215,9 @@ impl Database {
 }
 
 /// MariaDB on a fresh data directory, writing through the page cache as MySQL 5.7 did.
-fn maria(data: &str, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
+fn mariadb_command(data: &str, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
     let datadir = format!("--datadir={data}");
-    Place::Here.run(&[
+    CommandLocation::Here.run(&[
         "mariadb-install-db",
         "--no-defaults",
         "--user=root",
@@ -236,9 +244,9 @@ fn maria(data: &str, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
     ])
 }
 
-fn postgres(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
+fn postgres_command(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<String>, Failure> {
     let program = |name: &str| {
-        let found = Engine::Postgres.program(name);
+        let found = DatabaseEngine::Postgres.program_path(name);
         found.ok_or_else(|| Failure::new(format!("{name} is missing: apt install postgresql")))
     };
     // Root is let in as `bench` because the kernel says that it is root, and nobody else is, the server's own
@@ -250,11 +258,11 @@ fn postgres(data: &str, mount: &Path, run: &Path, cache: u64) -> Result<Vec<Stri
         written.map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
     }
     let (mount, run) = (mount.display().to_string(), run.display().to_string());
-    Place::Here.run(&["chown", "postgres:postgres", &mount, &run])?;
+    CommandLocation::Here.run(&["chown", "postgres:postgres", &mount, &run])?;
     let (initdb, server) = (program("initdb")?, program("postgres")?);
     let made = ["-D", data, "-U", "bench", "-A", "peer", "-E", "UTF8", "--locale=C", "--no-instructions"];
-    Place::Here.run(&[&AS_POSTGRES[..], &[&initdb], &made].concat())?;
-    let mut words: Vec<String> = AS_POSTGRES.iter().map(|word| (*word).to_owned()).collect();
+    CommandLocation::Here.run(&[&RUN_AS_POSTGRES[..], &[&initdb], &made].concat())?;
+    let mut words: Vec<String> = RUN_AS_POSTGRES.iter().map(|word| (*word).to_owned()).collect();
     words.extend([server, "-D".to_owned(), data.to_owned(), "-k".to_owned(), run]);
     for setting in [
         "listen_addresses=".to_owned(),
@@ -278,27 +286,35 @@ mod tests {
     use super::*;
 
     /// Asks a database as another user of this machine, by its owner's name there.
-    fn asked_as(user: &str, database: &Database) -> Result<String, Failure> {
+    fn asked_as(user: &str, database: &DatabaseServer) -> Result<String, Failure> {
         let run = database.run.display();
         let client = match database.engine {
-            Engine::MariaDb => {
+            DatabaseEngine::MariaDb => {
                 format!("mariadb --no-defaults --socket={run}/socket --user=root -e 'select 1'")
             }
-            Engine::Postgres => {
-                let psql = Engine::Postgres.program("psql").unwrap();
+            DatabaseEngine::Postgres => {
+                let psql = DatabaseEngine::Postgres.program_path("psql").unwrap();
                 format!("{psql} -Xw -h {run} -U bench -d postgres -c 'select 1'")
             }
         };
         let group = if user == "nobody" { "nogroup" } else { user };
         let (user, group) = (format!("--reuid={user}"), format!("--regid={group}"));
-        Place::Here.run(&["setpriv", &user, &group, "--clear-groups", "sh", "-c", &format!("cd /; {client}")])
+        CommandLocation::Here.run(&[
+            "setpriv",
+            &user,
+            &group,
+            "--clear-groups",
+            "sh",
+            "-c",
+            &format!("cd /; {client}"),
+        ])
     }
 
     /// Anyone who is let in as the owner of all databases runs programs as the server's user.
-    fn other_users_are_never_let_in(database: &Database) {
+    fn other_users_are_never_let_in(database: &DatabaseServer) {
         let why = asked_as("nobody", database).unwrap_err().to_string();
         assert!(why.contains("ermission denied") || why.contains("(13)"), "{why}");
-        if database.engine == Engine::Postgres {
+        if database.engine == DatabaseEngine::Postgres {
             // Whom the directory does not stop the server itself refuses.
             let why = asked_as("postgres", database).unwrap_err().to_string();
             assert!(why.contains("eer authentication failed"), "{why}");
@@ -308,19 +324,20 @@ mod tests {
     /// A server on an ordinary directory: it comes up, answers, and is gone with its owner.
     #[test]
     fn a_server_comes_up_and_goes_with_its_owner() {
-        for engine in Engine::ALL {
-            if let Some(why) = engine.missing().or_else(crate::attached::missing) {
+        for engine in DatabaseEngine::ALL {
+            if let Some(why) = engine.missing().or_else(crate::block_devices::missing_prerequisite) {
                 eprintln!("not tried: {}: {why}", engine.name());
                 continue;
             }
             let dir = tempfile::tempdir().unwrap();
-            engine.let_through(&[dir.path()]).unwrap();
+            engine.grant_traversal(&[dir.path()]).unwrap();
             let (mount, run) = (dir.path().join("m"), dir.path().join("r"));
             std::fs::create_dir(&mount).unwrap();
             std::fs::DirBuilder::new().mode(0o700).create(&run).unwrap();
             let database =
-                Database::start(engine, &mount, &run, 32 << 20, &[], dir.path(), engine.name()).unwrap();
-            assert_eq!(database.sql("select 6*7").unwrap().trim(), "42");
+                DatabaseServer::start(engine, &mount, &run, 32 << 20, &[], dir.path(), engine.name())
+                    .unwrap();
+            assert_eq!(database.run_sql("select 6*7").unwrap().trim(), "42");
             other_users_are_never_let_in(&database);
             let pid = database.pid();
             drop(database);

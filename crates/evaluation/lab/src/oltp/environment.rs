@@ -9,36 +9,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use eval::preset::{Medium, Protocol, Wire};
+use eval::preset::{Protocol, VolumeMedium, Wire};
 
-use super::database::{Database, Engine};
+use super::database::{DatabaseEngine, DatabaseServer};
 use super::load;
-use super::scale::Size;
+use super::scale::OltpSize;
 use crate::Failure;
-use crate::attached::{Counted, Disk, Mounted, Raid};
+use crate::block_devices::{DeviceIoCounts, LocalStripe, LoopDisk, MountedExt4};
+use crate::directory_tree;
 use crate::link::Link;
-use crate::place::Place;
+use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
+use crate::run_directory::RunDirectory;
 use crate::runner::{Runner, Testbed};
-use crate::scratch::Scratch;
 use crate::target::TargetSetup;
-use crate::tree;
 
 /// How long filling a database may take.
-const FILLING: Duration = Duration::from_secs(3600);
+const FILL_TIMEOUT: Duration = Duration::from_secs(3600);
 
 /// One database with what it stands on.
-pub(super) struct Stand {
-    pub(super) database: Database,
-    pub(super) mounted: Mounted,
-    pub(super) disk: Disk,
-    raid: Option<Raid>,
+pub(super) struct DatabaseStack {
+    pub(super) database: DatabaseServer,
+    pub(super) mounted: MountedExt4,
+    pub(super) disk: LoopDisk,
+    raid: Option<LocalStripe>,
     _home: ShortDirectory,
 }
 
 /// A target and the databases on its volumes.
-pub(super) struct Environment {
-    pub(super) all: Vec<Stand>,
+pub(super) struct OltpEnvironment {
+    pub(super) all: Vec<DatabaseStack>,
     pub(super) testbed: Testbed,
     /// What users do.
     pub(super) script: PathBuf,
@@ -47,25 +47,25 @@ pub(super) struct Environment {
 /// A directory with a short name: the path of a socket has room for a hundred bytes.
 struct ShortDirectory {
     dir: PathBuf,
-    scratch: Arc<Scratch>,
+    scratch: Arc<RunDirectory>,
 }
 
 impl ShortDirectory {
-    fn make(engine: Engine) -> Result<ShortDirectory, Failure> {
-        let scratch = Scratch::current()?;
-        let home = ShortDirectory { dir: scratch.directory("db")?, scratch };
-        let run = home.run();
+    fn make(engine: DatabaseEngine) -> Result<ShortDirectory, Failure> {
+        let scratch = RunDirectory::current()?;
+        let home = ShortDirectory { dir: scratch.create_directory("db")?, scratch };
+        let run = home.socket_directory();
         let made = std::fs::DirBuilder::new().mode(0o700).create(&run);
         made.map_err(|why| Failure::new(format!("{}: {why}", run.display())))?;
-        engine.let_through(&[home.scratch.path(), &home.dir])?;
+        engine.grant_traversal(&[home.scratch.path(), &home.dir])?;
         Ok(home)
     }
 
-    fn run(&self) -> PathBuf {
+    fn socket_directory(&self) -> PathBuf {
         self.dir.join("run")
     }
 
-    fn mount(&self) -> PathBuf {
+    fn mount_point(&self) -> PathBuf {
         self.dir.join("mount")
     }
 }
@@ -74,76 +74,81 @@ impl Drop for ShortDirectory {
     fn drop(&mut self) {
         // Never what may still be mounted. What stays goes with the directory of the run.
         if let Some(name) = self.dir.file_name().and_then(|name| name.to_str()) {
-            let _ = tree::remove(self.scratch.path(), name);
+            let _ = directory_tree::remove_tree(self.scratch.path(), name);
         }
     }
 }
 
-impl Environment {
+impl OltpEnvironment {
     /// Starts all of it and fills the databases, which may take so long; `None`: an hour.
     pub(super) fn start(
         runner: &Runner<'_>,
         target: &str,
-        engine: Engine,
+        engine: DatabaseEngine,
         wire: Wire,
-        size: &Size,
+        size: &OltpSize,
         patience: Option<Duration>,
-    ) -> Result<Environment, Failure> {
-        let link = Link::make(wire, size.databases)?;
+    ) -> Result<OltpEnvironment, Failure> {
+        let link = Link::create(wire, size.databases)?;
         let setup = TargetSetup {
-            place: link.target(),
-            listen: link.listen(),
+            place: link.target_place(),
+            listen: link.listen_address(),
             addresses: link.addresses(),
             protocol: Protocol::Iscsi,
             volumes: (size.databases * size.luns, size.lun),
             targets: None,
-            medium: Medium::Ram,
+            medium: VolumeMedium::Ram,
             connections: size.databases * size.luns,
             cores: &runner.cores.target,
             dir: &runner.dir,
         };
         let serving = runner.target(target)?.start(&setup)?;
-        let script = load::script(&runner.dir)?;
-        let mut stands = Environment { all: Vec::new(), testbed: Testbed { serving, link }, script };
+        let script = load::write_script(&runner.dir)?;
+        let mut stands = OltpEnvironment { all: Vec::new(), testbed: Testbed { serving, link }, script };
         for at in 0..size.databases as usize {
             let Testbed { serving, link } = &stands.testbed;
             let urls = serving.urls(&link.address(at));
             let luns = size.luns as usize;
             let its_urls = urls.get(at * luns..(at + 1) * luns).unwrap_or_default();
-            let stand = (link.initiator(at))
-                .and_then(|place| Stand::make(runner, place, its_urls, engine, at, size))
+            let stand = (link.initiator_place(at))
+                .and_then(|place| DatabaseStack::make(runner, place, its_urls, engine, at, size))
                 .map_err(|why| why.during(format!("database {at}")))?;
             stands.all.push(stand);
         }
-        stands.fill(runner, size, patience.unwrap_or(FILLING))?;
+        stands.fill_databases(runner, size, patience.unwrap_or(FILL_TIMEOUT))?;
         Ok(stands)
     }
 
     /// Fills all databases at once.
-    fn fill(&self, runner: &Runner<'_>, size: &Size, patience: Duration) -> Result<(), Failure> {
+    fn fill_databases(
+        &self,
+        runner: &Runner<'_>,
+        size: &OltpSize,
+        patience: Duration,
+    ) -> Result<(), Failure> {
         let mut all = Vec::new();
         for (at, stand) in self.all.iter().enumerate() {
-            all.push(client(
+            all.push(start_database_client(
                 runner,
                 &format!("filling-{at}"),
-                load::prepare(&self.script, &stand.database, size),
+                load::prepare_command(&self.script, &stand.database, size),
             )?);
         }
-        all.iter_mut().try_for_each(|process| process.finish(patience).map(drop))
+        all.iter_mut().try_for_each(|process| process.wait_for_output(patience).map(drop))
     }
 
     /// Processes of the initiator's end: those that make devices, and servers with their users' processes.
     pub(super) fn initiator_pids(&self) -> Vec<u32> {
-        let own = |stand: &Stand| {
-            let raid = stand.raid.as_ref().map(Raid::pid);
+        let own = |stand: &DatabaseStack| {
+            let raid = stand.raid.as_ref().map(LocalStripe::pid);
             [Some(stand.disk.pid()), Some(stand.database.pid()), raid]
         };
         self.all.iter().flat_map(own).flatten().collect()
     }
 
     /// I/Os of all devices.
-    pub(super) fn counted(&self) -> Result<Counted, Failure> {
-        self.all.iter().try_fold(Counted::default(), |sum, stand| Ok(sum.and(stand.counted()?)))
+    pub(super) fn io_counts(&self) -> Result<DeviceIoCounts, Failure> {
+        self.all.iter().try_fold(DeviceIoCounts::default(), |sum, stand| Ok(sum.plus(stand.io_counts()?)))
     }
 
     /// What a person would type to have the same.
@@ -158,10 +163,10 @@ impl Environment {
     }
 
     /// After the work: no file system has seen an error, and every server still answers.
-    pub(super) fn check(&self) -> Result<(), Failure> {
+    pub(super) fn check_healthy(&self) -> Result<(), Failure> {
         for stand in &self.all {
-            stand.database.sql("select 1")?;
-            let probe = stand.mounted.at().join("probe");
+            stand.database.run_sql("select 1")?;
+            let probe = stand.mounted.mount_point().join("probe");
             std::fs::write(&probe, b"1")
                 .map_err(|why| Failure::new(format!("the file system has seen an error: {why}")))?;
         }
@@ -169,45 +174,54 @@ impl Environment {
     }
 }
 
-impl Stand {
+impl DatabaseStack {
     fn make(
         runner: &Runner<'_>,
-        place: &Place,
+        place: &CommandLocation,
         urls: &[String],
-        engine: Engine,
+        engine: DatabaseEngine,
         at: usize,
-        size: &Size,
-    ) -> Result<Stand, Failure> {
-        let (binary, cores, dir) = (binary()?, &runner.cores.initiator, &runner.dir);
+        size: &OltpSize,
+    ) -> Result<DatabaseStack, Failure> {
+        let (binary, cores, dir) = (own_binary()?, &runner.cores.initiator, &runner.dir);
         let (first, raid) = match urls {
             [] => return Err(Failure::new("the target serves no volume for it")),
             [one] => (one, None),
             [first, ..] => {
-                (first, Some(Raid::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?))
+                (first, Some(LocalStripe::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?))
             }
         };
-        let url = raid.as_ref().map_or(first, Raid::url);
+        let url = raid.as_ref().map_or(first, LocalStripe::url);
         let home = ShortDirectory::make(engine)?;
-        home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), Disk::KIND)?;
-        let disk = Disk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;
-        home.scratch.note_mount(&home.mount(), Mounted::KIND)?;
-        let mounted = Mounted::make(disk.device(), &home.mount())?;
+        home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), LoopDisk::MOUNT_TYPE)?;
+        let disk = LoopDisk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;
+        home.scratch.note_mount(&home.mount_point(), MountedExt4::MOUNT_TYPE)?;
+        let mounted = MountedExt4::make(disk.device(), &home.mount_point())?;
         let name = format!("{}-{at}", engine.name());
-        let (mount, run) = (home.mount(), home.run());
-        let database = Database::start(engine, &mount, &run, size.cache(), cores, dir, &name)?;
-        Ok(Stand { database, mounted, disk, raid, _home: home })
+        let (mount, run) = (home.mount_point(), home.socket_directory());
+        let database = DatabaseServer::start(engine, &mount, &run, size.cache_bytes(), cores, dir, &name)?;
+        Ok(DatabaseStack { database, mounted, disk, raid, _home: home })
     }
 }
 
 /// This program.
-fn binary() -> Result<PathBuf, Failure> {
+fn own_binary() -> Result<PathBuf, Failure> {
     std::env::current_exe()
         .map_err(|why| Failure::new(format!("cannot find this program's executable: {why}")))
 }
 
 /// A client of a database, on the initiators' processors.
-pub(super) fn client(runner: &Runner<'_>, name: &str, words: Vec<String>) -> Result<Process, Failure> {
-    let run =
-        ProcessSpec { name, place: &Place::Here, cores: &runner.cores.initiator, words, dir: &runner.dir };
+pub(super) fn start_database_client(
+    runner: &Runner<'_>,
+    name: &str,
+    words: Vec<String>,
+) -> Result<Process, Failure> {
+    let run = ProcessSpec {
+        name,
+        place: &CommandLocation::Here,
+        cores: &runner.cores.initiator,
+        words,
+        dir: &runner.dir,
+    };
     Process::start(run)
 }

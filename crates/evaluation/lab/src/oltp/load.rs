@@ -7,20 +7,21 @@ use std::path::{Path, PathBuf};
 
 use eval::Histogram;
 
-use super::database::Database;
-use super::scale::Size;
+use super::database::DatabaseServer;
+use super::scale::OltpSize;
 use crate::Failure;
 
 /// What users do, as sysbench runs it.
-const SCRIPT: &str = include_str!("orders.lua");
+const SYSBENCH_SCRIPT: &str = include_str!("orders.lua");
 /// Items, and customers of each district: a tenth of TPC-C's.
-const ITEMS: u32 = 10_000;
-const CUSTOMERS: u32 = 300;
+const WAREHOUSE_ITEMS: u32 = 10_000;
+const DISTRICT_CUSTOMERS: u32 = 300;
 
 /// Puts the script where sysbench finds it, and gives its path.
-pub(super) fn script(dir: &Path) -> Result<PathBuf, Failure> {
+pub(super) fn write_script(dir: &Path) -> Result<PathBuf, Failure> {
     let path = dir.join("orders.lua");
-    std::fs::write(&path, SCRIPT).map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
+    std::fs::write(&path, SYSBENCH_SCRIPT)
+        .map_err(|why| Failure::new(format!("{}: {why}", path.display())))?;
     Ok(path)
 }
 
@@ -37,45 +38,45 @@ pub(super) struct SysbenchResult {
     pub(super) latency: Histogram,
 }
 
-fn words(script: &Path, database: &Database, size: &Size, last: &[&str]) -> Vec<String> {
+fn sysbench_words(script: &Path, database: &DatabaseServer, size: &OltpSize, last: &[&str]) -> Vec<String> {
     let mut words = vec!["sysbench".to_owned(), script.display().to_string()];
-    words.extend(database.client_words());
+    words.extend(database.sysbench_connection_words());
     words.push(format!("--warehouses={}", size.warehouses));
-    words.push(format!("--items={ITEMS}"));
-    words.push(format!("--customers={CUSTOMERS}"));
+    words.push(format!("--items={WAREHOUSE_ITEMS}"));
+    words.push(format!("--customers={DISTRICT_CUSTOMERS}"));
     words.extend(last.iter().map(|word| (*word).to_owned()));
     words
 }
 
 /// The command that fills a database.
-pub(super) fn prepare(script: &Path, database: &Database, size: &Size) -> Vec<String> {
-    words(script, database, size, &["prepare"])
+pub(super) fn prepare_command(script: &Path, database: &DatabaseServer, size: &OltpSize) -> Vec<String> {
+    sysbench_words(script, database, size, &["prepare"])
 }
 
 /// The command that runs its users for a number of transactions in all, or for so many seconds; what they do follows from
 /// the seed.
-pub(super) fn run(
+pub(super) fn run_command(
     script: &Path,
-    database: &Database,
-    size: &Size,
-    (seed, until): (u32, Until),
+    database: &DatabaseServer,
+    size: &OltpSize,
+    (seed, until): (u32, RunLimit),
 ) -> Vec<String> {
     let until = match until {
         // Whichever comes first ends them in order; no seconds are no limit.
-        Until::Transactions(count, seconds) => {
+        RunLimit::Transactions(count, seconds) => {
             [format!("--time={}", seconds.unwrap_or(0)), format!("--events={count}")]
         }
-        Until::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
+        RunLimit::Seconds(seconds) => [format!("--time={seconds}"), "--events=0".to_owned()],
     };
     let users = format!("--threads={}", size.users);
     let seed = format!("--rand-seed={seed}");
     let last = [&users, &until[0], &until[1], &seed, "--histogram=on", "run"];
-    words(script, database, size, &last)
+    sysbench_words(script, database, size, &last)
 }
 
 /// How long users go on.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Until {
+pub(super) enum RunLimit {
     /// Until they have done so many together, or for so many seconds if that comes first.
     Transactions(u64, Option<u64>),
     /// For so long.
@@ -83,7 +84,7 @@ pub(super) enum Until {
 }
 
 /// Reads what a run prints.
-pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
+pub(super) fn parse_sysbench_output(text: &str) -> Result<SysbenchResult, Failure> {
     let mut told = SysbenchResult::default();
     let mut in_histogram = false;
     let mut seen = (false, false);
@@ -94,7 +95,7 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
             continue;
         }
         if in_histogram {
-            match bucket(line) {
+            match parse_bucket(line) {
                 Some((ns, count)) if told.latency.record_many(ns, count) => {}
                 Some(_) => return Err(Failure::new("sysbench counted more latencies than can be")),
                 None => in_histogram = false,
@@ -106,14 +107,14 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
         let bad = || Failure::new(format!("{name}: {value}"));
         match name {
             "transactions" => {
-                told.transactions = count(value).ok_or_else(bad)?;
+                told.transactions = parse_count(value).ok_or_else(bad)?;
                 seen.0 = true;
             }
             "total time" => {
-                told.seconds = figure(value.trim_end_matches('s')).ok_or_else(bad)?;
+                told.seconds = parse_figure(value.trim_end_matches('s')).ok_or_else(bad)?;
                 seen.1 = true;
             }
-            "ignored errors" | "reconnects" => told.errors += count(value).ok_or_else(bad)?,
+            "ignored errors" | "reconnects" => told.errors += parse_count(value).ok_or_else(bad)?,
             _ => {}
         }
     }
@@ -125,19 +126,19 @@ pub(super) fn read(text: &str) -> Result<SysbenchResult, Failure> {
 }
 
 /// A count; several of them can be added up.
-fn count(text: &str) -> Option<u64> {
+fn parse_count(text: &str) -> Option<u64> {
     text.parse().ok().filter(|count| *count <= u64::from(u32::MAX))
 }
 
 /// A figure that can be.
-fn figure(text: &str) -> Option<f64> {
+fn parse_figure(text: &str) -> Option<f64> {
     text.parse().ok().filter(|figure: &f64| figure.is_finite() && *figure >= 0.0)
 }
 
 /// A line of the histogram: `3.187 |****  2`, in milliseconds.
-fn bucket(line: &str) -> Option<(u64, u64)> {
+fn parse_bucket(line: &str) -> Option<(u64, u64)> {
     let (ms, rest) = line.split_once('|')?;
-    let ms = figure(ms.trim())?;
+    let ms = parse_figure(ms.trim())?;
     let count = rest.trim_start_matches('*').trim().parse().ok()?;
     Some(((ms * 1e6) as u64, count))
 }
@@ -167,7 +168,7 @@ General statistics:
 
     #[test]
     fn what_sysbench_prints_is_read() {
-        let told = read(SAID).unwrap();
+        let told = parse_sysbench_output(SAID).unwrap();
         assert_eq!((told.transactions, told.seconds, told.errors), (8, 0.2544, 2));
         assert_eq!((told.latency.count(), told.latency.max()), (8, 32_525_000));
         let middle = told.latency.percentile(50.0) as f64;
@@ -179,26 +180,29 @@ General statistics:
     fn counts_and_figures_that_cannot_be_never_keep_or_end_the_program() {
         let huge = u64::MAX.to_string();
         let many = SAID.replace("                 6\n", &format!("   {huge}\n"));
-        assert!(read(&many).unwrap_err().to_string().contains("latencies"));
+        assert!(parse_sysbench_output(&many).unwrap_err().to_string().contains("latencies"));
         let many = SAID.replace("                 6\n", "   1000000000000000\n");
-        assert_eq!(read(&many).unwrap().latency.count(), 1_000_000_000_000_002);
+        assert_eq!(parse_sysbench_output(&many).unwrap().latency.count(), 1_000_000_000_000_002);
         for (name, value) in
             [("transactions:                        8", &*huge), ("errors:                      2", &huge)]
         {
             let (start, _) = name.split_once(':').unwrap();
             let said = SAID.replace(name, &format!("{start}: {value}"));
-            assert!(read(&said).unwrap_err().to_string().contains(value), "{name}");
+            assert!(parse_sysbench_output(&said).unwrap_err().to_string().contains(value), "{name}");
         }
         for seconds in ["NaN", "inf", "-1", "1e999"] {
             let said = SAID.replace("0.2544s", seconds);
-            assert!(read(&said).unwrap_err().to_string().contains("total time"), "{seconds}");
+            assert!(
+                parse_sysbench_output(&said).unwrap_err().to_string().contains("total time"),
+                "{seconds}"
+            );
         }
     }
 
     #[test]
     fn what_is_missing_is_named() {
-        assert!(read("FATAL: no").unwrap_err().to_string().contains("transactions"));
+        assert!(parse_sysbench_output("FATAL: no").unwrap_err().to_string().contains("transactions"));
         let cut = SAID.replace("value ", "");
-        assert!(read(&cut).unwrap_err().to_string().contains("histogram"));
+        assert!(parse_sysbench_output(&cut).unwrap_err().to_string().contains("histogram"));
     }
 }

@@ -21,46 +21,46 @@ use eval::preset::{HostCapacity, Preset, Protocol, Scale, Wire};
 use eval::record::{EndUsage, Point, Record, Run};
 
 use crate::Failure;
-use crate::allowance::Allowance;
-use crate::attached::{self, Counted};
-use crate::ending;
-use crate::environment::machine;
-use crate::place::Place;
+use crate::allowance::TimeBudget;
+use crate::block_devices::{self, DeviceIoCounts};
+use crate::end_request;
+use crate::environment::machine_facts;
+use crate::place::CommandLocation;
 use crate::process::Process;
+use crate::process_watch::ProcessWatch;
 use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::Runner;
-use crate::turns::turns;
-use crate::watch::Watch;
-use database::Engine;
-use environment::{Environment, Stand};
-use load::{SysbenchResult, Until};
-use scale::Size;
+use crate::turn_order::turn_order;
+use database::DatabaseEngine;
+use environment::{DatabaseStack, OltpEnvironment};
+use load::{RunLimit, SysbenchResult};
+use scale::OltpSize;
 
 /// The initiator that makes block devices of volumes.
-const OURS: &str = "blockwire";
+const OWN_INITIATOR: &str = "blockwire";
 /// How long users work before figures count, so that caches are as they will be.
-const WARM: u64 = 5;
+const WARM_UP_SECONDS: u64 = 5;
 /// What users' choices follow from in the first round; in each further one it is one more.
-const SEED: u32 = 7;
+const SEED_BASE: u32 = 7;
 
 /// What is missing for the experiment as a whole, and how it is installed.
-pub fn missing() -> Option<String> {
-    if let Some(why) = attached::missing() {
+pub fn missing_prerequisite() -> Option<String> {
+    if let Some(why) = block_devices::missing_prerequisite() {
         return Some(why);
     }
-    if !Place::Here.has("sysbench") {
+    if !CommandLocation::Here.has_program("sysbench") {
         return Some("sysbench is missing: apt install sysbench".to_owned());
     }
-    let lacking: Vec<String> = Engine::ALL.into_iter().filter_map(Engine::missing).collect();
-    (lacking.len() == Engine::ALL.len()).then(|| lacking.join("; or "))
+    let lacking: Vec<String> = DatabaseEngine::ALL.into_iter().filter_map(DatabaseEngine::missing).collect();
+    (lacking.len() == DatabaseEngine::ALL.len()).then(|| lacking.join("; or "))
 }
 
 /// Runs the experiment: every target with every database server that is here.
 ///
 /// # Errors
 /// If nothing could be measured: why, and what to install.
-pub fn run(
+pub fn run_oltp(
     runner: &mut Runner<'_>,
     preset: &'static Preset,
     room: &HostCapacity,
@@ -68,27 +68,27 @@ pub fn run(
     targets: &[String],
     initiators: &[String],
 ) -> Result<Record, Failure> {
-    if let Some(why) = missing() {
+    if let Some(why) = missing_prerequisite() {
         return Err(Failure::new(format!("{} cannot be run here: {why}", preset.id)));
     }
-    let mut notes = not_comparable();
-    let engines = engines(&mut notes);
-    let pairs = pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
-    let size = scale::scale_to(preset, room, scale, pairs.len(), &mut notes)?;
-    let wire = wire(preset, room, &mut notes);
-    let mut record = recording::begin(preset, &notes);
-    record.environment = vec![environment(runner, &pairs)];
-    let mut progress = Progress {
-        allowance: Allowance::begin(size.time),
+    let mut notes = comparability_notes();
+    let engines = available_engines(&mut notes);
+    let pairs = system_pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
+    let size = scale::scale_to_host(preset, room, scale, pairs.len(), &mut notes)?;
+    let wire = choose_wire(preset, room, &mut notes);
+    let mut record = recording::begin_record(preset, &notes);
+    record.environment = vec![run_machine_facts(runner, &pairs)];
+    let mut progress = OltpProgress {
+        allowance: TimeBudget::start(size.time),
         wire,
         rounds: size.rounds,
         jobs: Vec::new(),
         pairs: pairs.len(),
         at: 0,
     };
-    rounds(runner, &pairs, &size, &mut progress, &mut record);
-    runner.live.over();
-    recording::finish(&mut record, progress.allowance.begun());
+    run_rounds(runner, &pairs, &size, &mut progress, &mut record);
+    runner.live.finish();
+    recording::finish_record(&mut record, progress.allowance.started_at());
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
@@ -96,13 +96,13 @@ pub fn run(
 }
 
 /// How the experiment goes.
-struct Progress {
-    allowance: Allowance,
+struct OltpProgress {
+    allowance: TimeBudget,
     wire: Wire,
     /// How many rounds are made.
     rounds: u32,
     /// Transactions of each user, by database server, as they were found out.
-    jobs: Vec<(Engine, u64)>,
+    jobs: Vec<(DatabaseEngine, u64)>,
     /// Pairs of systems in a round.
     pairs: usize,
     /// How many of all rounds were visited.
@@ -110,33 +110,33 @@ struct Progress {
 }
 
 /// All pairs in turn, round by round.
-fn rounds(
+fn run_rounds(
     runner: &mut Runner<'_>,
     pairs: &[SystemPair],
-    size: &Size,
-    progress: &mut Progress,
+    size: &OltpSize,
+    progress: &mut OltpProgress,
     record: &mut Record,
 ) {
     let mut broken: Vec<usize> = Vec::new();
-    let mut round_began = progress.allowance.passed();
+    let mut round_began = progress.allowance.elapsed();
     let named = |pair: &SystemPair| format!("{} on {}", pair.engine.name(), pair.target);
     // Pairs are in groups of one database server.
     let group =
         pairs.iter().filter(|pair| pairs.first().is_some_and(|first| first.engine == pair.engine)).count();
     while progress.at < pairs.len() * progress.rounds as usize {
         let (round, place) = (progress.at / pairs.len(), progress.at % pairs.len());
-        let order = turns(pairs.len(), group, round);
+        let order = turn_order(pairs.len(), group, round);
         if place == 0 && round > 0 {
-            if !progress.allowance.has_round(round_began) {
+            if !progress.allowance.has_time_for_round(round_began) {
                 let rounds = progress.rounds;
                 record
                     .notes
                     .push(format!("{round} of {rounds} rounds were measured: the time limit was reached"));
                 return;
             }
-            round_began = progress.allowance.passed();
+            round_began = progress.allowance.elapsed();
         }
-        if !progress.allowance.has_one_more(progress.at) {
+        if !progress.allowance.has_time_for_one_more(progress.at) {
             let left = order.iter().skip(place).filter_map(|number| pairs.get(*number));
             let left: Vec<String> = left.map(named).collect();
             let left = left.join(", ");
@@ -149,20 +149,22 @@ fn rounds(
             return;
         };
         if !broken.contains(&number) {
-            let moment = moment(pair, progress, size);
-            runner.live.begins(&moment);
-            match measure(runner, pair, size, progress, record) {
+            let moment = step_progress(pair, progress, size);
+            runner.live.step_started(&moment);
+            match measure_pair(runner, pair, size, progress, record) {
                 Ok(point) => {
-                    runner.live.ended(&moment, Ok(point.runs.first().map_or(0.0, eval::record::Run::iops)));
-                    recording::join(record, point);
+                    runner
+                        .live
+                        .step_finished(&moment, Ok(point.runs.first().map_or(0.0, eval::record::Run::iops)));
+                    recording::add_runs(record, point);
                 }
-                Err(_) if ending::is_ending() => {
+                Err(_) if end_request::is_ending() => {
                     let all = pairs.len() * progress.rounds as usize;
                     record.notes.push(format!("interrupted after {} of {all} runs", progress.at));
                     return;
                 }
                 Err(why) => {
-                    runner.live.ended(&moment, Err(&why.to_string()));
+                    runner.live.step_finished(&moment, Err(&why.to_string()));
                     record.notes.push(format!("{} was left out: {why}", moment.what));
                     broken.push(number);
                 }
@@ -176,11 +178,11 @@ fn rounds(
 #[derive(Clone, Debug)]
 struct SystemPair {
     target: String,
-    engine: Engine,
+    engine: DatabaseEngine,
 }
 
 /// What readers must know before they compare.
-fn not_comparable() -> Vec<String> {
+fn comparability_notes() -> Vec<String> {
     [
         "The paper's users were HammerDB's (TPC-C on MySQL 5.7.18). These are sysbench's, with the five \
          transactions of TPC-C in its mix on smaller tables, without TPC-C's waits and searches by name: neither \
@@ -195,24 +197,24 @@ fn not_comparable() -> Vec<String> {
     .to_vec()
 }
 
-fn engines(notes: &mut Vec<String>) -> Vec<Engine> {
-    let is_here = |engine: &Engine| match engine.missing() {
+fn available_engines(notes: &mut Vec<String>) -> Vec<DatabaseEngine> {
+    let is_here = |engine: &DatabaseEngine| match engine.missing() {
         None => true,
         Some(why) => {
             notes.push(format!("{} was left out: {why}", engine.name()));
             false
         }
     };
-    Engine::ALL.into_iter().filter(is_here).collect()
+    DatabaseEngine::ALL.into_iter().filter(is_here).collect()
 }
 
-fn pairs(
+fn system_pairs(
     runner: &Runner<'_>,
     room: &HostCapacity,
     preset: &Preset,
     targets: &[String],
     initiators: &[String],
-    engines: &[Engine],
+    engines: &[DatabaseEngine],
     notes: &mut Vec<String>,
 ) -> Result<Vec<SystemPair>, Failure> {
     let speaks = |protocols: &[Protocol]| preset.protocols.iter().any(|wanted| protocols.contains(wanted));
@@ -220,13 +222,15 @@ fn pairs(
         .initiators
         .iter()
         .filter(|it| {
-            it.name() != OURS && initiators.iter().any(|name| name == it.name()) && speaks(it.protocols())
+            it.name() != OWN_INITIATOR
+                && initiators.iter().any(|name| name == it.name())
+                && speaks(it.protocols())
         })
         .map(|it| it.name())
         .collect();
     if !others.is_empty() {
         notes.push(format!(
-            "left out as initiators: {}: a database needs block devices, and only {OURS} makes them here, so the \
+            "left out as initiators: {}: a database needs block devices, and only {OWN_INITIATOR} makes them here, so the \
              set-up with our target and a software initiator is not among these",
             others.join(", ")
         ));
@@ -263,7 +267,7 @@ fn pairs(
 }
 
 /// Virtual links as the preset wants them, or loopback.
-fn wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
+fn choose_wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
     match &room.namespaces {
         Ok(()) => preset.wires.first().copied().unwrap_or(Wire::Loopback),
         Err(why) => {
@@ -273,8 +277,8 @@ fn wire(preset: &Preset, room: &HostCapacity, notes: &mut Vec<String>) -> Wire {
     }
 }
 
-fn environment(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machine {
-    let mut here = machine(&Place::Here, "target and initiator");
+fn run_machine_facts(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machine {
+    let mut here = machine_facts(&CommandLocation::Here, "target and initiator");
     let mut fact = |name: String, value: Option<String>| {
         if let Some(value) = value
             && !here.facts.iter().any(|(known, _)| *known == name)
@@ -283,80 +287,89 @@ fn environment(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record::Machi
         }
     };
     for pair in pairs {
-        let version = runner.target(&pair.target).ok().and_then(|target| target.version(&Place::Here));
+        let version =
+            runner.target(&pair.target).ok().and_then(|target| target.version(&CommandLocation::Here));
         fact(format!("target {}", pair.target), version);
         fact(format!("database {}", pair.engine.name()), pair.engine.version());
     }
-    let sysbench = Place::Here.run(&["sysbench", "--version"]).ok();
+    let sysbench = CommandLocation::Here.run(&["sysbench", "--version"]).ok();
     fact("sysbench".to_owned(), sysbench.map(|said| said.trim().to_owned()));
     here
 }
 
-fn moment(pair: &SystemPair, progress: &Progress, size: &Size) -> StepProgress {
+fn step_progress(pair: &SystemPair, progress: &OltpProgress, size: &OltpSize) -> StepProgress {
     let (at, all) = (progress.at, progress.pairs * progress.rounds as usize);
     let left = match (at, size.time) {
         (0, Some(time)) => time,
         (0, None) => Duration::ZERO,
-        _ => progress.allowance.passed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
+        _ => progress.allowance.elapsed().div_f64(at as f64) * u32::try_from(all - at).unwrap_or(1),
     };
     StepProgress {
         step: (at + 1, all),
-        what: format!("{} / {OURS} (iscsi) {}", pair.target, pair.engine.name()),
+        what: format!("{} / {OWN_INITIATOR} (iscsi) {}", pair.target, pair.engine.name()),
         left,
         ..StepProgress::default()
     }
 }
 
 /// One pair of systems, from its start to its end.
-fn measure(
+fn measure_pair(
     runner: &mut Runner<'_>,
     pair: &SystemPair,
-    size: &Size,
-    progress: &mut Progress,
+    size: &OltpSize,
+    progress: &mut OltpProgress,
     record: &mut Record,
 ) -> Result<Point, Failure> {
-    let entered = progress.allowance.passed();
-    let stands = Environment::start(
+    let entered = progress.allowance.elapsed();
+    let stands = OltpEnvironment::start(
         runner,
         &pair.target,
         pair.engine,
         progress.wire,
         size,
-        progress.allowance.left(),
+        progress.allowance.remaining(),
     )?;
     stands.commands().iter().for_each(|command| recording::note_command(record, command));
     let round = u32::try_from(progress.at / progress.pairs).unwrap_or(u32::MAX);
-    let seed = SEED.saturating_add(round);
-    let warm = users(runner, &stands, size, (seed, Until::Seconds(WARM)))?;
+    let seed = SEED_BASE.saturating_add(round);
+    let warm = run_users(runner, &stands, size, (seed, RunLimit::Seconds(WARM_UP_SECONDS)))?;
     let done: u64 = warm.told.iter().map(|told| told.transactions).sum();
-    let (each, limit) = progress.job(pair.engine, size, entered, done as f64 / WARM as f64, record);
-    let until = Until::Transactions(each * u64::from(size.users), limit);
+    let (each, limit) =
+        progress.job_limits(pair.engine, size, entered, done as f64 / WARM_UP_SECONDS as f64, record);
+    let until = RunLimit::Transactions(each * u64::from(size.users), limit);
     let watches = (
-        Watch::new(stands.testbed.link.target().clone(), stands.testbed.serving.pids(), &runner.cores.target)
-            .asking(stands.testbed.serving.polls.clone()),
-        Watch::new(Place::Here, stands.initiator_pids(), &runner.cores.initiator),
+        ProcessWatch::new(
+            stands.testbed.link.target_place().clone(),
+            stands.testbed.serving.pids(),
+            &runner.cores.target,
+        )
+        .with_poll_source(stands.testbed.serving.polls.clone()),
+        ProcessWatch::new(CommandLocation::Here, stands.initiator_pids(), &runner.cores.initiator),
     );
-    let looks = (watches.0.ask()?, watches.1.look()?);
-    let before = stands.counted()?;
-    let mut dropper = Dropper::start();
-    let worked = users(runner, &stands, size, (seed, until))?;
+    let looks = (watches.0.sample_with_polling()?, watches.1.sample()?);
+    let before = stands.io_counts()?;
+    let mut dropper = CacheDropper::start();
+    let worked = run_users(runner, &stands, size, (seed, until))?;
     if let Some(why) = dropper.stop() {
         let note = format!("file system caches were not dropped every second: {why}");
         record.notes.extend((!record.notes.contains(&note)).then_some(note));
     }
     let seen = (
-        watches.0.since(&looks.0, &watches.0.ask()?).whole()?,
-        watches.1.since(&looks.1, &watches.1.look()?).whole()?,
+        watches.0.usage_since(&looks.0, &watches.0.sample_with_polling()?).require_complete()?,
+        watches.1.usage_since(&looks.1, &watches.1.sample()?).require_complete()?,
     );
-    let counted = stands.counted()?.since(before);
-    stands.check()?;
-    let sides = (worked.scaled(seen.0.seconds, seen.0.side), worked.scaled(seen.1.seconds, seen.1.side));
-    let run = figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
+    let counted = stands.io_counts()?.since(before);
+    stands.check_healthy()?;
+    let sides = (
+        worked.scale_to_window(seen.0.seconds, seen.0.side),
+        worked.scale_to_window(seen.1.seconds, seen.1.side),
+    );
+    let run = to_run_figures(&worked, counted, sides, (seen.0.retransmits, seen.0.packets));
     let run = Run { round: Some(round), seed: Some(u64::from(seed)), ..run };
-    run.check().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
-    let mut point = point(pair, &stands, size, &worked, run);
+    run.check_figures().map_err(|why| Failure::new(format!("impossible figures: {why}")))?;
+    let mut point = empty_point(pair, &stands, size, &worked, run);
     let wanted = each * u64::from(size.users * size.databases);
-    match limit.filter(|limit| worked.is_cut(*limit)) {
+    match limit.filter(|limit| worked.is_cut_by_limit(*limit)) {
         Some(limit) => {
             let done = point.work.unwrap_or(0);
             record.notes.push(format!(
@@ -373,35 +386,35 @@ fn measure(
     Ok(point)
 }
 
-impl Progress {
+impl OltpProgress {
     /// Transactions of each user on a database server, and after how many seconds the run is ended if they are
     /// not done by then. `entered`: what had passed when this run began to be started; `rate`: transactions
     /// that its users did in a second.
-    fn job(
+    fn job_limits(
         &mut self,
-        engine: Engine,
-        size: &Size,
+        engine: DatabaseEngine,
+        size: &OltpSize,
         entered: Duration,
         rate: f64,
         record: &mut Record,
     ) -> (u64, Option<u64>) {
-        let passed = self.allowance.passed();
+        let passed = self.allowance.elapsed();
         let starting = passed - entered;
-        let left = self.allowance.time().unwrap_or_default().saturating_sub(passed);
-        let runs = |progress: &Progress| progress.pairs * progress.rounds as usize - progress.at;
-        let mut seconds = timing::seconds(left, starting, runs(self));
+        let left = self.allowance.granted().unwrap_or_default().saturating_sub(passed);
+        let runs = |progress: &OltpProgress| progress.pairs * progress.rounds as usize - progress.at;
+        let mut seconds = timing::work_seconds(left, starting, runs(self));
         let known = self.jobs.iter().find(|(known, _)| *known == engine).map(|(_, each)| *each);
         let each = size.transactions.or(known).unwrap_or_else(|| {
             let wanted = self.rounds;
             // Once the first round is over the others have been counted on.
-            while seconds < timing::WORTH && self.rounds > 1 && self.at < self.pairs {
+            while seconds < timing::WORTHWHILE_SECONDS && self.rounds > 1 && self.at < self.pairs {
                 self.rounds -= 1;
-                seconds = timing::seconds(left, starting, runs(self));
+                seconds = timing::work_seconds(left, starting, runs(self));
             }
             if self.rounds < wanted {
                 record.notes.push(format!("of {wanted} rounds there is time for {}", self.rounds));
             }
-            let each = timing::transactions(size, rate, seconds);
+            let each = timing::transactions_per_user(size, rate, seconds);
             record.notes.push(format!(
                 "the paper's users did 20,000 transactions each; those of {} do {each} each, for which there is time",
                 engine.name()
@@ -414,63 +427,63 @@ impl Progress {
             Ok(0) | Err(_) => starting + Duration::from_secs_f64(seconds),
             Ok(done) => entered / done,
         };
-        (each, self.allowance.left().map(|left| timing::limit(left, others, one)))
+        (each, self.allowance.remaining().map(|left| timing::run_limit_seconds(left, others, one)))
     }
 }
 
 /// What all users did.
-struct Worked {
+struct WorkResult {
     told: Vec<SysbenchResult>,
     /// From the first start to the last end.
     seconds: f64,
 }
 
-impl Worked {
+impl WorkResult {
     /// Whether the users of a database were ended by their limit.
-    fn is_cut(&self, limit: u64) -> bool {
+    fn is_cut_by_limit(&self, limit: u64) -> bool {
         self.told.iter().any(|told| told.seconds >= limit as f64)
     }
 
     /// A side over the time of the figures.
-    fn scaled(&self, seconds: f64, side: EndUsage) -> EndUsage {
+    fn scale_to_window(&self, seconds: f64, side: EndUsage) -> EndUsage {
         let scale = if seconds > 0.0 { self.seconds / seconds } else { 1.0 };
         EndUsage { process: (side.process.0 * scale, side.process.1 * scale), ..side }
     }
 }
 
 /// Lets the users of all databases work at once.
-fn users(
+fn run_users(
     runner: &Runner<'_>,
-    stands: &Environment,
-    size: &Size,
-    (seed, until): (u32, Until),
-) -> Result<Worked, Failure> {
+    stands: &OltpEnvironment,
+    size: &OltpSize,
+    (seed, until): (u32, RunLimit),
+) -> Result<WorkResult, Failure> {
     let begun = Instant::now();
     let mut all: Vec<Process> = Vec::new();
     for (at, stand) in stands.all.iter().enumerate() {
-        let words = load::run(&stands.script, &stand.database, size, (seed, until));
-        all.push(environment::client(runner, &format!("users-{at}"), words)?);
+        let words = load::run_command(&stands.script, &stand.database, size, (seed, until));
+        all.push(environment::start_database_client(runner, &format!("users-{at}"), words)?);
     }
     // A target that stands still for long is to be seen as that, not waited for without end.
     let patience = Duration::from_secs(match until {
-        Until::Seconds(seconds) | Until::Transactions(_, Some(seconds)) => seconds + 120,
-        Until::Transactions(_, None) => 24 * 3600,
+        RunLimit::Seconds(seconds) | RunLimit::Transactions(_, Some(seconds)) => seconds + 120,
+        RunLimit::Transactions(_, None) => 24 * 3600,
     });
     let mut told = Vec::new();
     for process in &mut all {
-        let said = process.finish(patience)?;
-        told.push(load::read(&said).map_err(|why| process.failure(why))?);
+        let said = process.wait_for_output(patience)?;
+        told.push(load::parse_sysbench_output(&said).map_err(|why| process.failure_with_output(why))?);
     }
     // Starting users and reading what they say takes time that is not theirs.
     let longest = told.iter().map(|told| told.seconds).fold(0.0, f64::max);
     let seconds =
         if stands.all.len() == 1 { longest } else { begun.elapsed().as_secs_f64().min(longest * 1.1) };
-    Ok(Worked { told, seconds })
+    Ok(WorkResult { told, seconds })
 }
 
-fn figures(
-    worked: &Worked,
-    counted: Counted,
+fn to_run_figures(
+    worked: &WorkResult,
+    counted: DeviceIoCounts,
     sides: (EndUsage, EndUsage),
     net: (Option<u64>, Option<u64>),
 ) -> Run {
@@ -499,11 +512,17 @@ fn figures(
     }
 }
 
-fn point(pair: &SystemPair, stands: &Environment, size: &Size, worked: &Worked, run: Run) -> Point {
+fn empty_point(
+    pair: &SystemPair,
+    stands: &OltpEnvironment,
+    size: &OltpSize,
+    worked: &WorkResult,
+    run: Run,
+) -> Point {
     let label = |name: &str, value: &dyn std::fmt::Display| (name.to_owned(), value.to_string());
     Point {
         target: pair.target.clone(),
-        initiator: OURS.to_owned(),
+        initiator: OWN_INITIATOR.to_owned(),
         protocol: Protocol::Iscsi.name().to_owned(),
         rw: "oltp".to_owned(),
         bytes: 0,
@@ -523,13 +542,13 @@ fn point(pair: &SystemPair, stands: &Environment, size: &Size, worked: &Worked, 
 }
 
 /// Drops the kernel's caches of file systems every second, as the paper's script did.
-struct Dropper {
+struct CacheDropper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<Option<String>>>,
 }
 
-impl Dropper {
-    fn start() -> Dropper {
+impl CacheDropper {
+    fn start() -> CacheDropper {
         let stop = Arc::new(AtomicBool::new(false));
         let heard = Arc::clone(&stop);
         let thread = std::thread::spawn(move || {
@@ -545,7 +564,7 @@ impl Dropper {
             }
             None
         });
-        Dropper { stop, thread: Some(thread) }
+        CacheDropper { stop, thread: Some(thread) }
     }
 
     /// Ends it, and gives what was in its way.
@@ -555,15 +574,15 @@ impl Dropper {
     }
 }
 
-impl Drop for Dropper {
+impl Drop for CacheDropper {
     fn drop(&mut self) {
         // Users that failed leave caches to those who come next.
         self.stop();
     }
 }
 
-impl Stand {
-    fn counted(&self) -> Result<Counted, Failure> {
-        self.disk.counted()
+impl DatabaseStack {
+    fn io_counts(&self) -> Result<DeviceIoCounts, Failure> {
+        self.disk.io_counts()
     }
 }

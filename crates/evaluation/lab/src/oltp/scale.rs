@@ -9,22 +9,22 @@ use eval::preset::{ExperimentKind, HostCapacity, Preset, Scale};
 use crate::Failure;
 
 /// Bytes of a warehouse with all that belongs to it, indexes and free space in pages included, and its rows.
-const WAREHOUSE: u64 = 8 << 20;
-const ROWS: u64 = 32_000;
+const WAREHOUSE_BYTES: u64 = 8 << 20;
+const WAREHOUSE_ROWS: u64 = 32_000;
 /// Smallest LUN: six of them hold what a database server makes before there is any table.
-const LUN_MIN: u64 = 64 << 20;
+const LUN_BYTES_MIN: u64 = 64 << 20;
 /// Data of one database in the paper.
-const DATA: u64 = 260 << 30;
+const PAPER_DATA_BYTES: u64 = 260 << 30;
 /// Part of a volume, in percent, that tables may take: logs and growth need the rest.
-const FULL: u64 = 40;
+const TABLES_PERCENT_MAX: u64 = 40;
 /// Rows that are loaded in a second, as a guess that is rather low.
 const ROWS_PER_SECOND: f64 = 6_000.0;
 /// Seconds of a pair in a round below which it mostly starts, and is ended.
-const ROUND: f64 = 60.0;
+const ROUND_SECONDS_MIN: f64 = 60.0;
 
 /// How large it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Size {
+pub(super) struct OltpSize {
     /// Databases at once, each with users and volumes of its own.
     pub(super) databases: u32,
     /// Users of each.
@@ -44,46 +44,46 @@ pub(super) struct Size {
     pub(super) time: Option<Duration>,
 }
 
-impl Size {
+impl OltpSize {
     /// Bytes that tables take at first.
-    pub(super) fn data(&self) -> u64 {
-        self.warehouses * WAREHOUSE
+    pub(super) fn data_bytes(&self) -> u64 {
+        self.warehouses * WAREHOUSE_BYTES
     }
 
     /// Memory that a database server gives to its own cache: a 16th of its data.
-    pub(super) fn cache(&self) -> u64 {
-        (self.data() / 16).clamp(16 << 20, 1 << 30) & !((1 << 20) - 1)
+    pub(super) fn cache_bytes(&self) -> u64 {
+        (self.data_bytes() / 16).clamp(16 << 20, 1 << 30) & !((1 << 20) - 1)
     }
 }
 
 /// Makes of the preset what the machine can do with so many pairs of systems. Notes go to `notes`.
-pub(super) fn scale_to(
+pub(super) fn scale_to_host(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
     pairs: usize,
     notes: &mut Vec<String>,
-) -> Result<Size, Failure> {
+) -> Result<OltpSize, Failure> {
     let ExperimentKind::Oltp { users, transactions, databases } = preset.kind else {
         return Err(Failure::new(format!("{} has no database", preset.id)));
     };
     let luns = preset.volumes.0 / databases;
     let cores = u32::try_from(room.cores).unwrap_or(u32::MAX);
     let memory = room.memory / 3;
-    let size = match scale.or_part() {
+    let size = match scale.requested_part() {
         Some(part) => {
             let part_of = |all: u32, least: u32| ((f64::from(all) * part) as u32).clamp(least, all);
             let databases = part_of(databases, 1);
-            let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_MIN);
-            let warehouses = (DATA as f64 * part) as u64 / WAREHOUSE;
-            Size {
+            let lun = ((preset.volumes.1 as f64 * part) as u64).max(LUN_BYTES_MIN);
+            let warehouses = (PAPER_DATA_BYTES as f64 * part) as u64 / WAREHOUSE_BYTES;
+            OltpSize {
                 databases,
                 users: part_of(users, 2),
                 transactions: Some(u64::from(part_of(transactions, 20))),
                 rounds: 1,
                 luns,
                 lun,
-                warehouses: warehouses.clamp(1, most(lun, luns)),
+                warehouses: warehouses.clamp(1, warehouses_max(lun, luns)),
                 time: None,
             }
         }
@@ -91,25 +91,25 @@ pub(super) fn scale_to(
             // The paper had six cores for each database, beside those of its target.
             let databases = (cores / 6).clamp(2, databases);
             let each = memory / u64::from(databases * luns);
-            let lun = each.min(preset.volumes.1).clamp(LUN_MIN, 1 << 30);
-            let rounds = rounds(preset.rounds, room.time, pairs);
+            let lun = each.min(preset.volumes.1).clamp(LUN_BYTES_MIN, 1 << 30);
+            let rounds = affordable_rounds(preset.rounds, room.time, pairs);
             // A fifth of the time is for filling, in each round again.
             let fillings = pairs.max(1) as f64 * f64::from(rounds);
             let loading = room.time.mul_f64(0.2).as_secs_f64() / fillings;
-            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / ROWS;
-            Size {
+            let warehouses = (ROWS_PER_SECOND * loading) as u64 / u64::from(databases) / WAREHOUSE_ROWS;
+            OltpSize {
                 databases,
                 users: (users * cores / 24).clamp(4, users),
                 transactions: None,
                 rounds,
                 luns,
                 lun,
-                warehouses: warehouses.clamp(1, most(lun, luns)),
+                warehouses: warehouses.clamp(1, warehouses_max(lun, luns)),
                 time: Some(room.time),
             }
         }
     };
-    let size = Size { lun: size.lun & !((1 << 20) - 1), ..size };
+    let size = OltpSize { lun: size.lun & !((1 << 20) - 1), ..size };
     let wanted = u64::from(size.databases * size.luns) * size.lun;
     if wanted > room.memory * 3 / 4 {
         return Err(Failure::new(format!(
@@ -123,7 +123,7 @@ pub(super) fn scale_to(
     notes.push(format!(
         "the paper had {paper}; here are {} of {} MiB on {} LUNs of {} MiB, {} users each",
         size.databases,
-        size.data() >> 20,
+        size.data_bytes() >> 20,
         size.luns,
         size.lun >> 20,
         size.users
@@ -132,54 +132,54 @@ pub(super) fn scale_to(
 }
 
 /// Rounds for which there is time: rather two that are worth it than many that are not.
-fn rounds(wanted: u32, time: Duration, pairs: usize) -> u32 {
-    let fit = time.as_secs_f64() / (pairs.max(1) as f64 * ROUND);
+fn affordable_rounds(wanted: u32, time: Duration, pairs: usize) -> u32 {
+    let fit = time.as_secs_f64() / (pairs.max(1) as f64 * ROUND_SECONDS_MIN);
     (fit as u32).clamp(2, wanted.max(2))
 }
 
-fn most(lun: u64, luns: u32) -> u64 {
-    (lun * u64::from(luns) * FULL / 100 / WAREHOUSE).max(1)
+fn warehouses_max(lun: u64, luns: u32) -> u64 {
+    (lun * u64::from(luns) * TABLES_PERCENT_MAX / 100 / WAREHOUSE_BYTES).max(1)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host_capacity::example;
+    use crate::host_capacity::example_capacity;
 
-    fn made(room: &HostCapacity, scale: Scale) -> (Result<Size, Failure>, Vec<String>) {
+    fn made(room: &HostCapacity, scale: Scale) -> (Result<OltpSize, Failure>, Vec<String>) {
         let mut notes = Vec::new();
         let preset = Preset::find("demartek-oltp").unwrap();
-        (scale_to(preset, room, scale, 2, &mut notes), notes)
+        (scale_to_host(preset, room, scale, 2, &mut notes), notes)
     }
 
     #[test]
     fn a_small_machine_gets_a_small_database_and_is_told() {
-        let (size, notes) = made(&example(2, 20 << 30), Scale::Auto);
+        let (size, notes) = made(&example_capacity(2, 20 << 30), Scale::Auto);
         let size = size.unwrap();
         assert_eq!((size.databases, size.users, size.luns, size.rounds), (2, 5, 6, 5));
-        assert!(size.data() < u64::from(size.luns) * size.lun / 2);
+        assert!(size.data_bytes() < u64::from(size.luns) * size.lun / 2);
         assert!(notes[0].contains("4 databases of 260 GB") && notes[0].contains("here are 2"), "{notes:?}");
     }
 
     #[test]
     fn there_are_as_many_rounds_as_there_is_time_for() {
-        let of = |seconds, pairs| rounds(5, Duration::from_secs(seconds), pairs);
+        let of = |seconds, pairs| affordable_rounds(5, Duration::from_secs(seconds), pairs);
         assert_eq!([of(600, 2), of(600, 4), of(60, 4), of(6000, 4), of(600, 0)], [5, 2, 2, 5, 5]);
     }
 
     #[test]
     fn the_smallest_part_is_small_and_the_whole_does_not_fit() {
-        let (size, _) = made(&example(2, 20 << 30), Scale::Part(0.00002));
+        let (size, _) = made(&example_capacity(2, 20 << 30), Scale::Part(0.00002));
         let size = size.unwrap();
         assert_eq!((size.databases, size.users, size.transactions, size.warehouses), (1, 2, Some(20), 1));
-        assert_eq!(size.lun, LUN_MIN);
-        let (size, _) = made(&example(2, 20 << 30), Scale::Part(1.0));
+        assert_eq!(size.lun, LUN_BYTES_MIN);
+        let (size, _) = made(&example_capacity(2, 20 << 30), Scale::Part(1.0));
         assert!(size.unwrap_err().to_string().contains("--scale"));
     }
 
     #[test]
     fn a_large_machine_gets_what_the_paper_had() {
-        let (size, _) = made(&example(48, 4 << 40), Scale::Auto);
+        let (size, _) = made(&example_capacity(48, 4 << 40), Scale::Auto);
         let size = size.unwrap();
         assert_eq!((size.databases, size.users), (4, 70));
     }

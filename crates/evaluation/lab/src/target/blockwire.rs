@@ -4,26 +4,26 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::{Protocol, VolumeMedium};
 use serde_json::Value;
 
-use super::{Polls, Serving, Target, TargetSetup};
+use super::{IdlePolling, ServingTarget, Target, TargetSetup};
 use crate::Failure;
-use crate::place::{Place, quoted};
+use crate::place::{CommandLocation, shell_quoted};
 
 /// `blockwire serve`.
 #[derive(Debug)]
-pub(super) struct Ours {
+pub(super) struct BlockwireTarget {
     binary: PathBuf,
 }
 
-impl Ours {
-    pub(super) fn new(binary: &Path) -> Ours {
-        Ours { binary: binary.to_owned() }
+impl BlockwireTarget {
+    pub(super) fn new(binary: &Path) -> BlockwireTarget {
+        BlockwireTarget { binary: binary.to_owned() }
     }
 }
 
-impl Target for Ours {
+impl Target for BlockwireTarget {
     fn name(&self) -> &'static str {
         "blockwire"
     }
@@ -32,28 +32,28 @@ impl Target for Ours {
         &[Protocol::Iscsi, Protocol::NvmeTcp]
     }
 
-    fn divides(&self) -> bool {
+    fn supports_multi_lun(&self) -> bool {
         true
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        place.lacks_binary(&self.binary)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        place.missing_binary(&self.binary)
     }
 
-    fn version(&self, place: &Place) -> Option<String> {
-        let said = place.run(&[&place.binary(&self.binary), "--version"]).ok()?;
+    fn version(&self, place: &CommandLocation) -> Option<String> {
+        let said = place.run(&[&place.binary_path(&self.binary), "--version"]).ok()?;
         said.split_ascii_whitespace().nth(1).map(str::to_owned)
     }
 
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
         let (count, bytes) = setup.volumes;
         let kind = match setup.medium {
-            Medium::Ram => "ram",
-            Medium::Null => "null",
+            VolumeMedium::Ram => "ram",
+            VolumeMedium::Null => "null",
         };
-        let scratch = setup.place.scratch(setup.dir);
+        let scratch = setup.place.scratch_path(setup.dir);
         let name = setup.protocol.name();
-        let mut words = vec![setup.place.binary(&self.binary), "serve".to_owned()];
+        let mut words = vec![setup.place.binary_path(&self.binary), "serve".to_owned()];
         let (flag, word) = match setup.protocol {
             Protocol::NvmeTcp => ("--nvme", "nvme"),
             _ => ("--iscsi", "iscsi"),
@@ -62,11 +62,11 @@ impl Target for Ours {
         for number in 0..count {
             words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
         }
-        let config = config(setup);
+        let config = configuration_lines(setup);
         let path = format!("{scratch}/{name}.toml");
         if let Some(lines) = &config {
             let text = format!("{}\n", lines.join("\n"));
-            setup.place.run_with(&["sh", "-c", "cat > \"$1\"", "sh", &path], text.as_bytes())?;
+            setup.place.run_with_input(&["sh", "-c", "cat > \"$1\"", "sh", &path], text.as_bytes())?;
             words.extend(["--config".to_owned(), path.clone()]);
         }
         words.extend(["--state".to_owned(), format!("{scratch}/{name}-state")]);
@@ -79,28 +79,31 @@ impl Target for Ours {
         if setup.listen != "127.0.0.1" {
             words.push("--allow-anonymous".to_owned());
         }
-        let mut process = setup.start("blockwire-shard", words)?;
+        let mut process = setup.start_process("blockwire-shard", words)?;
         let start = format!("listening {word} ");
-        let port = process.wait_for(Duration::from_secs(30), |line| {
+        let port = process.wait_for_line(Duration::from_secs(30), |line| {
             line.strip_prefix(&start)?.rsplit(':').next()?.parse().ok()
         })?;
-        process.wait_for(Duration::from_secs(60), |line| (line == "ready").then_some(()))?;
+        process.wait_for_line(Duration::from_secs(60), |line| (line == "ready").then_some(()))?;
         let name = |number| match setup.protocol {
             Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:v{number}/1"),
             _ if setup.targets.is_some() => {
-                let (target, lun) = setup.place_of(number);
+                let (target, lun) = setup.target_and_lun(number);
                 format!("iqn.2026-11.io.blockwire:t{target}/{lun}")
             }
             _ => format!("iqn.2026-11.io.blockwire:v{number}/0"),
         };
-        let mut serving = Serving::new(setup.protocol, port, (0..count).map(name).collect());
-        let said = config.map(|lines| lines.iter().map(|line| quoted(line)).collect::<Vec<_>>().join(" "));
-        serving.commands.extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", quoted(&path))));
+        let mut serving = ServingTarget::new(setup.protocol, port, (0..count).map(name).collect());
+        let said =
+            config.map(|lines| lines.iter().map(|line| shell_quoted(line)).collect::<Vec<_>>().join(" "));
+        serving
+            .commands
+            .extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", shell_quoted(&path))));
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);
-        serving.polls = Some(Arc::new(Shards {
+        serving.polls = Some(Arc::new(ShardPolling {
             place: setup.place.clone(),
-            binary: setup.place.binary(&self.binary),
+            binary: setup.place.binary_path(&self.binary),
             control,
         }));
         Ok(serving)
@@ -108,17 +111,18 @@ impl Target for Ours {
 }
 
 /// Connections for which the daemon's usual limits do: it has 1,024 controllers for each volume.
-const USUAL: u32 = 1000;
+const DEFAULT_LIMIT_CONNECTIONS: u32 = 1000;
 /// What an admin queue and an I/O queue with capsules of 8 KiB reserve: two capsules each.
-const RESERVED: u64 = 4 * (8 << 10);
+const QUEUE_PAIR_RESERVED_BYTES: u64 = 4 * (8 << 10);
 /// The memory of a core unless it is told otherwise.
-const MEMORY: u64 = 128 << 20;
+const CORE_MEMORY_DEFAULT: u64 = 128 << 20;
 
 /// The configuration for iSCSI targets with several volumes, or for thousands of NVMe/TCP hosts, each with a controller
 /// of its own; `None`: none is needed.
-fn config(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
+fn configuration_lines(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
     if setup.protocol == Protocol::Iscsi && setup.targets.is_some() {
-        let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|volume| setup.place_of(volume)).collect();
+        let places: Vec<(u32, u32)> =
+            (0..setup.volumes.0).map(|volume| setup.target_and_lun(volume)).collect();
         let mut lines = Vec::new();
         for target in 0..=places.last()?.0 {
             let luns = (0u32..).zip(&places).filter(|(_, place)| place.0 == target);
@@ -129,13 +133,13 @@ fn config(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
         }
         return Some(lines);
     }
-    if setup.protocol != Protocol::NvmeTcp || setup.connections <= USUAL {
+    if setup.protocol != Protocol::NvmeTcp || setup.connections <= DEFAULT_LIMIT_CONNECTIONS {
         return None;
     }
     let connections = u64::from(setup.connections);
     let each = connections.div_ceil(setup.cores.len().max(1) as u64);
     // At most half of a core's memory may be promised.
-    let memory = (2 * each * RESERVED + MEMORY).next_multiple_of(1 << 20);
+    let memory = (2 * each * QUEUE_PAIR_RESERVED_BYTES + CORE_MEMORY_DEFAULT).next_multiple_of(1 << 20);
     let mut lines = vec!["[limits]".to_owned(), format!("memory = \"{}M\"", memory >> 20)];
     for number in 0..setup.volumes.0 {
         lines.push("[[subsystem]]".to_owned());
@@ -149,21 +153,21 @@ fn config(setup: &TargetSetup<'_>) -> Option<Vec<String>> {
 
 /// The daemon's shards, asked over its control socket.
 #[derive(Debug)]
-struct Shards {
-    place: Place,
+struct ShardPolling {
+    place: CommandLocation,
     binary: String,
     control: String,
 }
 
-impl Polls for Shards {
+impl IdlePolling for ShardPolling {
     fn idle_seconds(&self) -> Option<f64> {
         let words = [&self.binary, "shard", "list", "--json", "--control", &self.control];
-        idle(&self.place.run(&words).ok()?)
+        idle_poll_seconds(&self.place.run(&words).ok()?)
     }
 }
 
 /// Seconds in which all shards together polled, whether work came or not.
-fn idle(text: &str) -> Option<f64> {
+fn idle_poll_seconds(text: &str) -> Option<f64> {
     let shards: Value = serde_json::from_str(text).ok()?;
     let polled = |shard: &Value| shard.get("poll_ns")?.as_u64();
     Some(shards.as_array()?.iter().map(polled).sum::<Option<u64>>()? as f64 / 1e9)
@@ -179,11 +183,11 @@ mod tests {
             volumes: (1, 1 << 20),
             connections,
             cores: &[0, 1],
-            ..TargetSetup::example(protocol, Medium::Ram)
+            ..TargetSetup::example(protocol, VolumeMedium::Ram)
         };
-        assert_eq!(config(&setup(Protocol::Iscsi, 16_384)), None);
-        assert_eq!(config(&setup(Protocol::NvmeTcp, 256)), None);
-        let lines = config(&setup(Protocol::NvmeTcp, 16_384)).unwrap();
+        assert_eq!(configuration_lines(&setup(Protocol::Iscsi, 16_384)), None);
+        assert_eq!(configuration_lines(&setup(Protocol::NvmeTcp, 256)), None);
+        let lines = configuration_lines(&setup(Protocol::NvmeTcp, 16_384)).unwrap();
         // 8,192 hosts of a core have 256 MiB, which is half of what it has beside its usual memory.
         assert_eq!(lines[1], "memory = \"640M\"");
         assert_eq!(lines.last().unwrap(), "controllers = 16400");
@@ -194,9 +198,9 @@ mod tests {
         let setup = TargetSetup {
             volumes: (3, 1 << 20),
             targets: Some(2),
-            ..TargetSetup::example(Protocol::Iscsi, Medium::Ram)
+            ..TargetSetup::example(Protocol::Iscsi, VolumeMedium::Ram)
         };
-        let lines = config(&setup).unwrap();
+        let lines = configuration_lines(&setup).unwrap();
         assert_eq!(lines.iter().filter(|line| *line == "[[target]]").count(), 2);
         assert_eq!(lines[2], "luns = [{ lun = 0, volume = \"v0\" }, { lun = 1, volume = \"v1\" }]");
         assert_eq!(lines[5], "luns = [{ lun = 0, volume = \"v2\" }]");
@@ -204,7 +208,10 @@ mod tests {
 
     #[test]
     fn polling_is_that_of_all_shards() {
-        assert_eq!(idle("[{\"id\":0,\"poll_ns\":1500000000},{\"id\":1,\"poll_ns\":500000000}]"), Some(2.0));
-        assert_eq!(idle("[{\"id\":0}]"), None, "a daemon that does not tell");
+        assert_eq!(
+            idle_poll_seconds("[{\"id\":0,\"poll_ns\":1500000000},{\"id\":1,\"poll_ns\":500000000}]"),
+            Some(2.0)
+        );
+        assert_eq!(idle_poll_seconds("[{\"id\":0}]"), None, "a daemon that does not tell");
     }
 }

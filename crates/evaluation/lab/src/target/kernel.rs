@@ -5,40 +5,40 @@
 //! addresses of the experiment. What the scripts made they take away again, by names that nobody else has, and
 //! nothing else; what a killed run could not take away the next one does ([`remains`](crate::remains)).
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::{Protocol, VolumeMedium};
 
-use super::{Serving, Target, TargetSetup, free_port};
+use super::{ServingTarget, Target, TargetSetup, free_port};
 use crate::Failure;
-use crate::exports::{self, script};
-use crate::made::Made;
-use crate::place::Place;
-use crate::scratch::Scratch;
+use crate::created_resources::CreatedResource;
+use crate::exports::{self, shell_words};
+use crate::place::CommandLocation;
+use crate::run_directory::RunDirectory;
 
 /// One of the two.
 #[derive(Debug)]
-pub(super) struct Kernel {
+pub(super) struct KernelTarget {
     name: &'static str,
     protocol: [Protocol; 1],
     modules: &'static [&'static str],
     script: &'static str,
 }
 
-impl Kernel {
-    pub(super) fn lio() -> Kernel {
-        Kernel {
+impl KernelTarget {
+    pub(super) fn lio() -> KernelTarget {
+        KernelTarget {
             name: "lio",
             protocol: [Protocol::Iscsi],
             modules: &["target_core_mod", "iscsi_target_mod"],
-            script: exports::LIO,
+            script: exports::LIO_SCRIPT,
         }
     }
 
-    pub(super) fn nvmet() -> Kernel {
-        Kernel {
+    pub(super) fn nvmet() -> KernelTarget {
+        KernelTarget {
             name: "nvmet",
             protocol: [Protocol::NvmeTcp],
             modules: &["nvmet", "nvmet_tcp", "null_blk"],
-            script: exports::NVMET,
+            script: exports::NVMET_SCRIPT,
         }
     }
 
@@ -47,13 +47,13 @@ impl Kernel {
     }
 
     /// What its script is told: to start, and to stop.
-    fn arguments(&self, setup: &TargetSetup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
+    fn script_arguments(&self, setup: &TargetSetup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
         let (count, bytes) = (setup.volumes.0.to_string(), setup.volumes.1);
         let (size, kind) = match (self.is_nvme(), setup.medium) {
-            (true, Medium::Ram) => (bytes >> 20, "1"),
-            (true, Medium::Null) => (bytes >> 20, "0"),
-            (false, Medium::Ram) => (bytes, ""),
-            (false, Medium::Null) => (bytes, ",rd_nullio=1"),
+            (true, VolumeMedium::Ram) => (bytes >> 20, "1"),
+            (true, VolumeMedium::Null) => (bytes >> 20, "0"),
+            (false, VolumeMedium::Ram) => (bytes, ""),
+            (false, VolumeMedium::Null) => (bytes, ",rd_nullio=1"),
         };
         let (size, port) = (size.to_string(), port.to_string());
         let addresses = match setup.addresses {
@@ -67,19 +67,19 @@ impl Kernel {
             ["start", own, &addresses, &port, &count, &size, kind].map(str::to_owned)
         } else {
             let portals: Vec<String> = addresses.iter().map(|one| format!("{one}:{port}")).collect();
-            ["start", own, &adapter(own), &portals.join(","), &count, &size, kind].map(str::to_owned)
+            ["start", own, &ramdisk_adapter(own), &portals.join(","), &count, &size, kind].map(str::to_owned)
         };
         (start.to_vec(), vec!["stop".to_owned(), own.to_owned()])
     }
 }
 
 /// LIO's number of the adapter that holds ramdisks with these names: it numbers them, and names nothing else.
-fn adapter(own: &str) -> String {
+fn ramdisk_adapter(own: &str) -> String {
     let digits: String = own.chars().filter(char::is_ascii_hexdigit).take(8).collect();
     u32::from_str_radix(&digits, 16).unwrap_or(4242).to_string()
 }
 
-impl Target for Kernel {
+impl Target for KernelTarget {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -88,33 +88,39 @@ impl Target for Kernel {
         &self.protocol
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        if let Some(why) = self.modules.iter().find_map(|module| place.module(module)) {
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        if let Some(why) = self.modules.iter().find_map(|module| place.missing_kernel_module(module)) {
             return Some(why);
         }
         let is_root = place.run(&["id", "-u"]).is_ok_and(|said| said.trim() == "0");
-        (!is_root).then(|| format!("the kernel's targets: configuring them takes root on {}", place.name()))
+        (!is_root)
+            .then(|| format!("the kernel's targets: configuring them takes root on {}", place.display_name()))
     }
 
-    fn version(&self, place: &Place) -> Option<String> {
-        let kernel = place.read("/proc/sys/kernel/osrelease").ok()?;
+    fn version(&self, place: &CommandLocation) -> Option<String> {
+        let kernel = place.read_file("/proc/sys/kernel/osrelease").ok()?;
         Some(format!("Linux {}", kernel.trim()))
     }
 
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
         let port = free_port(setup.place)?;
-        let scratch = Scratch::current()?;
-        let own = format!("{}k{}", scratch.name("bw", ""), scratch.number());
+        let scratch = RunDirectory::current()?;
+        let own = format!("{}k{}", scratch.unique_name("bw", ""), scratch.next_number());
         if setup.place.is_local() {
-            let made = if self.is_nvme() { Made::Nvmet(own.clone()) } else { Made::Lio(own.clone()) };
-            scratch.note(&made)?;
+            let made = if self.is_nvme() {
+                CreatedResource::Nvmet(own.clone())
+            } else {
+                CreatedResource::Lio(own.clone())
+            };
+            scratch.note_resource(&made)?;
         }
-        let (start, stop) = self.arguments(setup, &own, port);
+        let (start, stop) = self.script_arguments(setup, &own, port);
         let name = |number: u32| match self.protocol[0] {
             Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:{own}-{number}/1"),
             _ => format!("iqn.2026-11.io.blockwire.eval:{own}-{number}/0"),
         };
-        let mut serving = Serving::new(self.protocol[0], port, (0..setup.volumes.0).map(name).collect());
+        let mut serving =
+            ServingTarget::new(self.protocol[0], port, (0..setup.volumes.0).map(name).collect());
         serving.commands.push(format!(
             "sh crates/evaluation/lab/src/target/{}.sh {}",
             self.name,
@@ -122,8 +128,8 @@ impl Target for Kernel {
         ));
         serving.scratch = Some(scratch);
         // Whatever was made until it fails is taken away, too.
-        serving.undo.push((setup.place.clone(), script(self.script, stop)));
-        let words = script(self.script, start);
+        serving.undo.push((setup.place.clone(), shell_words(self.script, stop)));
+        let words = shell_words(self.script, start);
         let words: Vec<&str> = words.iter().map(String::as_str).collect();
         // The script is long; what it said is what matters.
         let short = |why: Failure| match why.to_string().rsplit_once(": ") {
@@ -141,12 +147,18 @@ mod tests {
 
     #[test]
     fn scripts_are_told_sizes_in_their_units() {
-        let (start, stop) =
-            Kernel::nvmet().arguments(&TargetSetup::example(Protocol::NvmeTcp, Medium::Ram), "bw7", 4421);
+        let (start, stop) = KernelTarget::nvmet().script_arguments(
+            &TargetSetup::example(Protocol::NvmeTcp, VolumeMedium::Ram),
+            "bw7",
+            4421,
+        );
         assert_eq!(start.join(" "), "start bw7 127.0.0.1 4421 2 64 1");
         assert_eq!(stop.join(" "), "stop bw7");
-        let (start, _) =
-            Kernel::lio().arguments(&TargetSetup::example(Protocol::Iscsi, Medium::Null), "bw7", 3261);
+        let (start, _) = KernelTarget::lio().script_arguments(
+            &TargetSetup::example(Protocol::Iscsi, VolumeMedium::Null),
+            "bw7",
+            3261,
+        );
         assert_eq!(start.join(" "), "start bw7 183 127.0.0.1:3261 2 67108864 ,rd_nullio=1");
     }
 
@@ -154,32 +166,33 @@ mod tests {
     #[test]
     fn exports_are_never_open_on_addresses_that_nobody_asked_for() {
         let addresses = ["10.0.0.7".to_owned(), "[fd00::7]".to_owned()];
-        for target in [Kernel::lio(), Kernel::nvmet()] {
+        for target in [KernelTarget::lio(), KernelTarget::nvmet()] {
             let setup = TargetSetup {
                 listen: "0.0.0.0",
                 addresses: &addresses,
-                ..TargetSetup::example(target.protocol[0], Medium::Ram)
+                ..TargetSetup::example(target.protocol[0], VolumeMedium::Ram)
             };
-            let (start, _) = target.arguments(&setup, "bw7", 4421);
+            let (start, _) = target.script_arguments(&setup, "bw7", 4421);
             let said = start.join(" ");
             assert!(
                 !said.contains("0.0.0.0") && said.contains("10.0.0.7") && said.contains("fd00::7"),
                 "{said}"
             );
         }
-        let machines = crate::Machines { address: "10.0.0.7".to_owned(), ..crate::Machines::default() };
-        assert_eq!(crate::Link::between(&machines).listen(), "10.0.0.7");
+        let machines =
+            crate::RemoteMachines { address: "10.0.0.7".to_owned(), ..crate::RemoteMachines::default() };
+        assert_eq!(crate::Link::over_network(&machines).listen_address(), "10.0.0.7");
     }
 
     /// A shell takes both scripts. Where the kernel has what they need, a volume is served, and gone after.
     #[test]
     fn scripts_make_and_unmake() {
-        for target in [Kernel::lio(), Kernel::nvmet()] {
-            Place::Here.run(&["sh", "-n", "-c", target.script]).unwrap();
-            if target.missing(&Place::Here).is_some() {
+        for target in [KernelTarget::lio(), KernelTarget::nvmet()] {
+            CommandLocation::Here.run(&["sh", "-n", "-c", target.script]).unwrap();
+            if target.missing(&CommandLocation::Here).is_some() {
                 continue;
             }
-            let serving = target.start(&TargetSetup::example(target.protocol[0], Medium::Ram)).unwrap();
+            let serving = target.start(&TargetSetup::example(target.protocol[0], VolumeMedium::Ram)).unwrap();
             let address = format!("127.0.0.1:{}", serving.port);
             std::net::TcpStream::connect(&address).unwrap();
             drop(serving);

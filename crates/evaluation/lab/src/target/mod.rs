@@ -1,7 +1,7 @@
 //! Targets that the harness starts and stops, each with the same volumes on the same cores.
 //!
-//! A [`Target`] says what it lacks here, or starts and gives a [`Serving`]. Invariant: what a target
-//! started or changed is undone when its [`Serving`] is dropped.
+//! A [`Target`] says what it lacks here, or starts and gives a [`ServingTarget`]. Invariant: what a target
+//! started or changed is undone when its [`ServingTarget`] is dropped.
 
 mod bare;
 mod blockwire;
@@ -18,13 +18,13 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::{Protocol, VolumeMedium};
 
 use crate::Failure;
-use crate::ending;
-use crate::place::Place;
+use crate::end_request;
+use crate::place::CommandLocation;
 use crate::process::{Process, ProcessSpec};
-use crate::scratch::Scratch;
+use crate::run_directory::RunDirectory;
 
 /// A system that serves volumes.
 pub trait Target: Sync {
@@ -35,25 +35,25 @@ pub trait Target: Sync {
     fn protocols(&self) -> &[Protocol];
 
     /// What is missing in this place and how it is installed; `None`: it can be started.
-    fn missing(&self, place: &Place) -> Option<String>;
+    fn missing(&self, place: &CommandLocation) -> Option<String>;
 
     /// Whether its volumes can be made of this.
-    fn has(&self, _medium: Medium) -> bool {
+    fn supports_medium(&self, _medium: VolumeMedium) -> bool {
         true
     }
 
     /// Whether it can serve several volumes as logical units of one iSCSI target here.
-    fn divides(&self) -> bool {
+    fn supports_multi_lun(&self) -> bool {
         false
     }
 
     /// Its version, as it says it; `None`: it has none of its own.
-    fn version(&self, _place: &Place) -> Option<String> {
+    fn version(&self, _place: &CommandLocation) -> Option<String> {
         None
     }
 
     /// How long it takes to start and to end, about, without filling its volumes.
-    fn starting(&self) -> Duration {
+    fn start_duration(&self) -> Duration {
         Duration::from_millis(500)
     }
 
@@ -61,14 +61,14 @@ pub trait Target: Sync {
     ///
     /// # Errors
     /// If it does not come up: what it said.
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure>;
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure>;
 }
 
 /// What a target is started with: place, addresses, protocol, volumes, cores.
 #[derive(Clone, Copy, Debug)]
 pub struct TargetSetup<'a> {
     /// Where it runs.
-    pub place: &'a Place,
+    pub place: &'a CommandLocation,
     /// The address that it listens on; `0.0.0.0`: all that its namespace has, and the experiment alone is there.
     pub listen: &'a str,
     /// The addresses at which initiators reach it, for targets that answer at none that they were not told.
@@ -80,7 +80,7 @@ pub struct TargetSetup<'a> {
     /// Over how many iSCSI targets volumes are divided, the first ones on the first; `None`: each has a target of its own.
     pub targets: Option<u32>,
     /// What they are made of.
-    pub medium: Medium,
+    pub medium: VolumeMedium,
     /// Most connections, over all volumes, that it will have at once.
     pub connections: u32,
     /// Processors that it may use.
@@ -91,7 +91,7 @@ pub struct TargetSetup<'a> {
 
 impl TargetSetup<'_> {
     /// The iSCSI target of a volume, and its logical unit there, both from 0.
-    fn place_of(&self, volume: u32) -> (u32, u32) {
+    fn target_and_lun(&self, volume: u32) -> (u32, u32) {
         let targets = self.targets.filter(|_| self.protocol == Protocol::Iscsi);
         let targets = targets.unwrap_or(self.volumes.0).clamp(1, self.volumes.0.max(1));
         let each = self.volumes.0.div_ceil(targets).max(1);
@@ -99,15 +99,15 @@ impl TargetSetup<'_> {
     }
 
     /// Starts a process of the target.
-    fn start(&self, name: &str, words: Vec<String>) -> Result<Process, Failure> {
+    fn start_process(&self, name: &str, words: Vec<String>) -> Result<Process, Failure> {
         Process::start(ProcessSpec { name, place: self.place, cores: self.cores, words, dir: self.dir })
     }
 
     /// Two volumes of 64 MiB at a loopback address.
     #[cfg(test)]
-    fn example(protocol: Protocol, medium: Medium) -> TargetSetup<'static> {
+    fn example(protocol: Protocol, medium: VolumeMedium) -> TargetSetup<'static> {
         TargetSetup {
-            place: &Place::Here,
+            place: &CommandLocation::Here,
             listen: "127.0.0.1",
             addresses: &[],
             protocol,
@@ -122,14 +122,14 @@ impl TargetSetup<'_> {
 }
 
 /// A system that tells how long it has polled without work.
-pub trait Polls: Debug + Send + Sync {
+pub trait IdlePolling: Debug + Send + Sync {
     /// Seconds since it was started, over all its threads; `None`: it does not tell now.
     fn idle_seconds(&self) -> Option<f64>;
 }
 
 /// A target that serves.
 #[derive(Debug)]
-pub struct Serving {
+pub struct ServingTarget {
     /// Its processes; none: it lives in the kernel, or elsewhere.
     pub processes: Vec<Process>,
     /// What it speaks.
@@ -147,21 +147,21 @@ pub struct Serving {
     /// Where it is if not at the link's own address.
     pub fixed: Option<Vec<String>>,
     /// Commands that undo what was changed, in order.
-    pub undo: Vec<(Place, Vec<String>)>,
+    pub undo: Vec<(CommandLocation, Vec<String>)>,
     /// Where what it was given lies, for as long as it serves.
-    pub scratch: Option<Arc<Scratch>>,
+    pub scratch: Option<Arc<RunDirectory>>,
     /// Whether its processes do not end when asked.
     pub is_stubborn: bool,
     /// Whether it polls all the time.
     pub is_polling: bool,
     /// Who says how long it polled without work, if it tells.
-    pub polls: Option<Arc<dyn Polls>>,
+    pub polls: Option<Arc<dyn IdlePolling>>,
 }
 
-impl Serving {
+impl ServingTarget {
     /// A target with these processes.
-    pub fn new(protocol: Protocol, port: u16, volumes: Vec<String>) -> Serving {
-        Serving {
+    pub fn new(protocol: Protocol, port: u16, volumes: Vec<String>) -> ServingTarget {
+        ServingTarget {
             processes: Vec::new(),
             protocol,
             port,
@@ -201,7 +201,7 @@ impl Serving {
     }
 }
 
-impl Drop for Serving {
+impl Drop for ServingTarget {
     fn drop(&mut self) {
         for process in &mut self.processes {
             if self.is_stubborn {
@@ -218,17 +218,17 @@ impl Drop for Serving {
 }
 
 /// All targets that are known. `binary`: this program; `urls`: volumes that something else serves.
-pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
+pub fn all_targets(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
     let mut all: Vec<Box<dyn Target>> = vec![
-        Box::new(blockwire::Ours::new(binary)),
-        Box::new(tgt::Tgt),
-        Box::new(istgt::Istgt),
-        Box::new(kernel::Kernel::lio()),
-        Box::new(kernel::Kernel::nvmet()),
-        Box::new(spdk::Spdk::iscsi()),
-        Box::new(spdk::Spdk::nvmf()),
-        Box::new(stream::Receiver::new(binary)),
-        Box::new(bare::Bare::new(binary)),
+        Box::new(blockwire::BlockwireTarget::new(binary)),
+        Box::new(tgt::TgtTarget),
+        Box::new(istgt::IstgtTarget),
+        Box::new(kernel::KernelTarget::lio()),
+        Box::new(kernel::KernelTarget::nvmet()),
+        Box::new(spdk::SpdkTarget::iscsi()),
+        Box::new(spdk::SpdkTarget::nvmf()),
+        Box::new(stream::StreamReceiver::new(binary)),
+        Box::new(bare::BareTarget::new(binary)),
     ];
     if !urls.is_empty() {
         all.push(Box::new(url::UrlTarget::new(urls)));
@@ -240,65 +240,71 @@ pub fn all(binary: &Path, urls: &[String]) -> Vec<Box<dyn Target>> {
 ///
 /// # Errors
 /// If none can be had.
-pub fn free_port(place: &Place) -> Result<u16, Failure> {
+pub fn free_port(place: &CommandLocation) -> Result<u16, Failure> {
     match place {
-        Place::Here => {
+        CommandLocation::Here => {
             let listener = std::net::TcpListener::bind("127.0.0.1:0");
             let port = listener.and_then(|listener| listener.local_addr()).map(|address| address.port());
             port.map_err(|why| Failure::new(format!("no port is free: {why}")))
         }
         // Only other targets of the same experiment live there, one after the other.
-        Place::Namespace(_) => Ok(PORT),
-        Place::Ssh(_) => {
+        CommandLocation::Namespace(_) => Ok(ISCSI_PORT),
+        CommandLocation::Ssh(_) => {
             // What serves there already keeps its port, and must not be taken for ours.
             let script = "cat /proc/net/tcp && { cat /proc/net/tcp6 2>/dev/null || :; }";
             let sockets = place.run(&["sh", "-c", script])?;
-            let free = (PORT..u16::MAX).find(|port| !listens(&sockets, *port));
-            free.ok_or_else(|| Failure::new(format!("no port is free on {}", place.name())))
+            let free = (ISCSI_PORT..u16::MAX).find(|port| !has_listener(&sockets, *port));
+            free.ok_or_else(|| Failure::new(format!("no port is free on {}", place.display_name())))
         }
     }
 }
 
 /// The port of iSCSI, where it is free.
-const PORT: u16 = 3260;
+const ISCSI_PORT: u16 = 3260;
 
 /// What is missing of these programs, as name and Debian package.
-fn lacking(place: &Place, programs: &[(&str, &str)]) -> Option<String> {
-    let missing: Vec<&(&str, &str)> = programs.iter().filter(|(program, _)| !place.has(program)).collect();
+fn missing_programs(place: &CommandLocation, programs: &[(&str, &str)]) -> Option<String> {
+    let missing: Vec<&(&str, &str)> =
+        programs.iter().filter(|(program, _)| !place.has_program(program)).collect();
     let names: Vec<&str> = missing.iter().map(|(program, _)| *program).collect();
     let mut packages: Vec<&str> = missing.iter().map(|(_, package)| *package).collect();
     packages.dedup();
     (!missing.is_empty()).then(|| {
-        format!("{}: missing on {}: apt install {}", names.join(", "), place.name(), packages.join(" "))
+        format!(
+            "{}: missing on {}: apt install {}",
+            names.join(", "),
+            place.display_name(),
+            packages.join(" ")
+        )
     })
 }
 
 /// Files of so many bytes for a target's volumes, in a directory that nobody else may enter: in memory, if the
 /// place has a file system there.
-struct Images {
+struct VolumeImages {
     dir: PathBuf,
     paths: Vec<PathBuf>,
     /// Where they are here, the directory goes with the run's.
-    scratch: Option<Arc<Scratch>>,
+    scratch: Option<Arc<RunDirectory>>,
 }
 
-impl Images {
-    fn make(setup: &TargetSetup<'_>, name: &str) -> Result<Images, Failure> {
+impl VolumeImages {
+    fn make(setup: &TargetSetup<'_>, name: &str) -> Result<VolumeImages, Failure> {
         let mut images = if setup.place.is_local() {
-            let scratch = Scratch::current()?;
-            let dir = match scratch.memory()? {
-                Some(memory) => memory.join(format!("{name}{}", scratch.number())),
-                None => scratch.path().join(format!("{name}{}", scratch.number())),
+            let scratch = RunDirectory::current()?;
+            let dir = match scratch.memory_directory()? {
+                Some(memory) => memory.join(format!("{name}{}", scratch.next_number())),
+                None => scratch.path().join(format!("{name}{}", scratch.next_number())),
             };
             let made = std::fs::DirBuilder::new().mode(0o700).create(&dir);
             made.map_err(|why| Failure::new(format!("{}: {why}", dir.display())))?;
-            Images { dir, paths: Vec::new(), scratch: Some(scratch) }
+            VolumeImages { dir, paths: Vec::new(), scratch: Some(scratch) }
         } else {
             // The parent of a name is made by the kernel's own rules there: exclusively, mode 0700.
             let script = "[ -d /dev/shm ] && exec mktemp -d /dev/shm/blockwire-XXXXXXXXXX; exec mktemp -d \"$1/XXXXXX\"";
-            let far = setup.place.scratch(setup.dir);
+            let far = setup.place.scratch_path(setup.dir);
             let dir = setup.place.run(&["sh", "-c", script, "sh", &far])?;
-            Images { dir: PathBuf::from(dir.trim()), paths: Vec::new(), scratch: None }
+            VolumeImages { dir: PathBuf::from(dir.trim()), paths: Vec::new(), scratch: None }
         };
         let named = |number: u32| images.dir.join(format!("{name}-{number}"));
         images.paths = (0..setup.volumes.0).map(named).collect();
@@ -307,7 +313,7 @@ impl Images {
         let words: Vec<&str> =
             ["truncate", "-s", &bytes].into_iter().chain(texts.iter().map(String::as_str)).collect();
         if let Err(why) = setup.place.run(&words) {
-            let removal = images.removal();
+            let removal = images.removal_command();
             let _ = setup.place.run(&removal.iter().map(String::as_str).collect::<Vec<_>>());
             return Err(why);
         }
@@ -315,7 +321,7 @@ impl Images {
     }
 
     /// What tells a target that serves these from one whose volumes are memory of its own.
-    fn remark(&self, name: &str) -> String {
+    fn medium_note(&self, name: &str) -> String {
         let is_memory = self.dir.starts_with("/dev/shm");
         let medium = if is_memory { "in memory (/dev/shm)" } else { "on a disk" };
         format!(
@@ -325,7 +331,7 @@ impl Images {
     }
 
     /// The command that removes them: files that were made, by their names, and the directory if it is empty then.
-    fn removal(&self) -> Vec<String> {
+    fn removal_command(&self) -> Vec<String> {
         let script = "dir=$1; shift; rm -f -- \"$@\"; rmdir -- \"$dir\"";
         let paths = [&self.dir].into_iter().chain(&self.paths).map(|path| path.display().to_string());
         ["sh", "-c", script, "sh"].map(str::to_owned).into_iter().chain(paths).collect()
@@ -333,26 +339,31 @@ impl Images {
 }
 
 /// Waits until a port of a place is listened on, as its kernel's table of sockets says: nothing connects.
-fn wait_for_port(place: &Place, port: u16, process: &mut Process, within: Duration) -> Result<(), Failure> {
+fn wait_for_port(
+    place: &CommandLocation,
+    port: u16,
+    process: &mut Process,
+    within: Duration,
+) -> Result<(), Failure> {
     let until = Instant::now() + within;
     loop {
         // What listens there after its end is somebody else's.
         if !process.is_alive() {
-            return Err(process.failure("it ended before it listened"));
+            return Err(process.failure_with_output("it ended before it listened"));
         }
         let sockets = place.run(&["cat", "/proc/net/tcp"])?;
-        if listens(&sockets, port) {
+        if has_listener(&sockets, port) {
             return Ok(());
         }
         if Instant::now() > until {
-            return Err(process.failure(format!("it does not listen on port {port}")));
+            return Err(process.failure_with_output(format!("it does not listen on port {port}")));
         }
-        ending::pause(Duration::from_millis(50))?;
+        end_request::sleep_unless_ending(Duration::from_millis(50))?;
     }
 }
 
 /// Whether a table of `/proc/net/tcp` holds a socket that listens on a port.
-fn listens(sockets: &str, port: u16) -> bool {
+fn has_listener(sockets: &str, port: u16) -> bool {
     let local = format!(":{port:04X}");
     sockets.lines().any(|line| {
         let mut words = line.split_ascii_whitespace().skip(1);
@@ -372,9 +383,9 @@ mod tests {
             let setup = TargetSetup {
                 volumes: (volumes, 1 << 20),
                 targets,
-                ..TargetSetup::example(protocol, Medium::Ram)
+                ..TargetSetup::example(protocol, VolumeMedium::Ram)
             };
-            (0..volumes).map(|volume| setup.place_of(volume)).collect::<Vec<_>>()
+            (0..volumes).map(|volume| setup.target_and_lun(volume)).collect::<Vec<_>>()
         };
         assert_eq!(of(4, Some(2), Protocol::Iscsi), [(0, 0), (0, 1), (1, 0), (1, 1)]);
         assert_eq!(of(3, Some(2), Protocol::Iscsi), [(0, 0), (0, 1), (1, 0)]);
@@ -388,8 +399,8 @@ mod tests {
         let text = "  sl  local_address rem_address   st tx_queue\n\
             0: 0100007F:0CBC 00000000:0000 0A 00000000:00000000\n\
             1: 0100007F:1144 0100007F:9C40 01 00000000:00000000\n";
-        assert!(listens(text, 3260));
-        assert!(!listens(text, 4420) && !listens(text, 80));
+        assert!(has_listener(text, 3260));
+        assert!(!has_listener(text, 4420) && !has_listener(text, 80));
     }
 
     /// Its volumes would be taken for ours.
@@ -397,7 +408,8 @@ mod tests {
     fn a_port_that_another_machine_serves_at_is_never_taken() {
         let line = "0: 0100007F:0CBC 00000000:0000 0A 00000000:00000000";
         let ssh = ["sh", "-c", &format!("echo pid 1; echo '{line}'")].map(str::to_owned).to_vec();
-        let place = Place::Ssh(crate::place::Machine::new(ssh, "storage", std::path::Path::new("none")));
+        let place =
+            CommandLocation::Ssh(crate::place::SshMachine::new(ssh, "storage", std::path::Path::new("none")));
         assert_eq!(free_port(&place).unwrap(), 3261);
     }
 
@@ -406,19 +418,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let words = ["sh", "-c", "echo in use >&2; exit 1"].map(str::to_owned).to_vec();
-        let run = ProcessSpec { name: "t", place: &Place::Here, cores: &[], words, dir: dir.path() };
+        let run =
+            ProcessSpec { name: "t", place: &CommandLocation::Here, cores: &[], words, dir: dir.path() };
         let mut process = Process::start(run).unwrap();
-        process.finish(Duration::from_secs(10)).unwrap_err();
+        process.wait_for_output(Duration::from_secs(10)).unwrap_err();
         let port = listener.local_addr().unwrap().port();
-        let why = wait_for_port(&Place::Here, port, &mut process, Duration::from_secs(10)).unwrap_err();
+        let why =
+            wait_for_port(&CommandLocation::Here, port, &mut process, Duration::from_secs(10)).unwrap_err();
         assert!(why.to_string().contains("ended before it listened"), "{why}");
     }
 
     #[test]
     fn what_is_missing_is_named_with_its_package() {
         let programs = [("sh", "dash"), ("no-such-a", "tools"), ("no-such-b", "tools")];
-        let said = lacking(&Place::Here, &programs).unwrap();
+        let said = missing_programs(&CommandLocation::Here, &programs).unwrap();
         assert_eq!(said, "no-such-a, no-such-b: missing on here: apt install tools");
-        assert_eq!(lacking(&Place::Here, &programs[..1]), None);
+        assert_eq!(missing_programs(&CommandLocation::Here, &programs[..1]), None);
     }
 }

@@ -1,7 +1,7 @@
 //! SPDK's targets: `iscsi_tgt` and `nvmf_tgt`, configured by JSON as they start.
 //!
 //! They poll: each of their cores is used whole for as long as they run, and they say how much of that was
-//! idle ([`Polls`]). Memory is taken without huge pages, which need no set-up of the machine.
+//! idle ([`IdlePolling`]). Memory is taken without huge pages, which need no set-up of the machine.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -9,46 +9,46 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::{Protocol, VolumeMedium};
 use serde_json::{Value, json};
 
-use super::{Polls, Serving, Target, TargetSetup, free_port, wait_for_port};
+use super::{IdlePolling, ServingTarget, Target, TargetSetup, free_port, wait_for_port};
 use crate::Failure;
-use crate::ending;
-use crate::place::Place;
+use crate::end_request;
+use crate::place::CommandLocation;
 use crate::spdk;
 
 /// One of its targets.
 #[derive(Debug)]
-pub(super) struct Spdk {
+pub(super) struct SpdkTarget {
     name: &'static str,
     program: &'static str,
     protocol: [Protocol; 1],
 }
 
 /// Bytes of a block of its volumes: those of the other targets'.
-const BLOCK: u64 = 512;
+const BLOCK_BYTES: u64 = 512;
 /// MiB that it needs beside its volumes, for each core and for buffers.
 const MEMORY_MIB: u64 = 1024;
 
-impl Spdk {
-    pub(super) fn iscsi() -> Spdk {
-        Spdk { name: "spdk-iscsi", program: "iscsi_tgt", protocol: [Protocol::Iscsi] }
+impl SpdkTarget {
+    pub(super) fn iscsi() -> SpdkTarget {
+        SpdkTarget { name: "spdk-iscsi", program: "iscsi_tgt", protocol: [Protocol::Iscsi] }
     }
 
-    pub(super) fn nvmf() -> Spdk {
-        Spdk { name: "spdk-nvmf", program: "nvmf_tgt", protocol: [Protocol::NvmeTcp] }
+    pub(super) fn nvmf() -> SpdkTarget {
+        SpdkTarget { name: "spdk-nvmf", program: "nvmf_tgt", protocol: [Protocol::NvmeTcp] }
     }
 }
 
-fn name(protocol: Protocol, number: u32) -> String {
+fn export_name(protocol: Protocol, number: u32) -> String {
     match protocol {
         Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:spdk{number}"),
         _ => format!("iqn.2026-11.io.blockwire.eval:v{number}"),
     }
 }
 
-impl Target for Spdk {
+impl Target for SpdkTarget {
     fn name(&self) -> &'static str {
         self.name
     }
@@ -57,51 +57,51 @@ impl Target for Spdk {
         &self.protocol
     }
 
-    fn divides(&self) -> bool {
+    fn supports_multi_lun(&self) -> bool {
         self.protocol == [Protocol::Iscsi]
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        spdk::missing(place, self.program)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        spdk::missing_program(place, self.program)
     }
 
-    fn version(&self, place: &Place) -> Option<String> {
-        spdk::version(place, self.program)
+    fn version(&self, place: &CommandLocation) -> Option<String> {
+        spdk::target_version(place, self.program)
     }
 
-    fn starting(&self) -> Duration {
+    fn start_duration(&self) -> Duration {
         Duration::from_secs(3)
     }
 
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
         let port = free_port(setup.place)?;
-        let dir = PathBuf::from(setup.place.scratch(setup.dir));
+        let dir = PathBuf::from(setup.place.scratch_path(setup.dir));
         let (socket, file) =
             (dir.join(format!("{}.sock", self.name)), dir.join(format!("{}.json", self.name)));
-        let text = configuration(setup, port);
+        let text = startup_configuration(setup, port);
         let configuration = format!("{text:#}");
         let text = text.to_string();
         let path = file.display().to_string();
-        setup.place.run_with(&["sh", "-c", "cat >\"$1\"", "sh", &path], text.as_bytes())?;
+        setup.place.run_with_input(&["sh", "-c", "cat >\"$1\"", "sh", &path], text.as_bytes())?;
         let memory = match setup.medium {
-            Medium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
-            Medium::Null => 0,
+            VolumeMedium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
+            VolumeMedium::Null => 0,
         };
-        let mut words = spdk::program(self.program)?;
+        let mut words = spdk::program_words(self.program)?;
         let memory = (memory + MEMORY_MIB).to_string();
         words.extend(["--no-huge", "--no-pci", "--iova-mode", "va", "-s", &memory].map(str::to_owned));
-        words.extend(["-m".to_owned(), spdk::mask(setup.cores)]);
+        words.extend(["-m".to_owned(), spdk::core_mask(setup.cores)]);
         words.extend(["-r".to_owned(), socket.display().to_string(), "-c".to_owned(), path]);
-        let mut process = setup.start(self.name, words)?;
+        let mut process = setup.start_process(self.name, words)?;
         let listening = wait_for_port(setup.place, port, &mut process, Duration::from_secs(60));
         let volumes = (0..setup.volumes.0).map(|number| match setup.protocol {
-            Protocol::NvmeTcp => format!("{}/1", name(setup.protocol, number)),
+            Protocol::NvmeTcp => format!("{}/1", export_name(setup.protocol, number)),
             _ => {
-                let (target, lun) = setup.place_of(number);
-                format!("{}/{lun}", name(setup.protocol, target))
+                let (target, lun) = setup.target_and_lun(number);
+                format!("{}/{lun}", export_name(setup.protocol, target))
             }
         });
-        let mut serving = Serving::new(setup.protocol, port, volumes.collect());
+        let mut serving = ServingTarget::new(setup.protocol, port, volumes.collect());
         serving.is_polling = true;
         serving.commands.push(process.command().to_owned());
         serving.files.push((format!("{}.json", self.name), configuration));
@@ -113,10 +113,10 @@ impl Target for Spdk {
         listening?;
         if setup.place.is_local() {
             wait_for_volumes(setup, &socket)?;
-            serving.polls = Some(Arc::new(Reactors { socket }));
+            serving.polls = Some(Arc::new(ReactorPolling { socket }));
         } else {
             // Its socket is out of reach; what comes behind the first listener takes a moment.
-            ending::pause(Duration::from_secs(2))?;
+            end_request::sleep_unless_ending(Duration::from_secs(2))?;
         }
         Ok(serving)
     }
@@ -129,17 +129,17 @@ fn wait_for_volumes(setup: &TargetSetup<'_>, socket: &Path) -> Result<(), Failur
         Protocol::NvmeTcp => "nvmf_get_subsystems",
         _ => "iscsi_get_target_nodes",
     };
-    while asked(socket, method).is_none_or(|said| ready(setup, &said) < setup.volumes.0) {
+    while call_rpc(socket, method).is_none_or(|said| connectable_volumes(setup, &said) < setup.volumes.0) {
         if Instant::now() > until {
             return Err(Failure::new(format!("{method}: not all volumes appeared within 60 s")));
         }
-        ending::pause(Duration::from_millis(50))?;
+        end_request::sleep_unless_ending(Duration::from_millis(50))?;
     }
     Ok(())
 }
 
 /// How many volumes of ours hosts can connect to.
-fn ready(setup: &TargetSetup<'_>, said: &Value) -> u32 {
+fn connectable_volumes(setup: &TargetSetup<'_>, said: &Value) -> u32 {
     let all = said.as_array().map(Vec::as_slice).unwrap_or_default();
     let has = |one: &&Value| match setup.protocol {
         Protocol::NvmeTcp => {
@@ -153,18 +153,18 @@ fn ready(setup: &TargetSetup<'_>, said: &Value) -> u32 {
 }
 
 /// All that the target is told as it starts.
-fn configuration(setup: &TargetSetup<'_>, port: u16) -> Value {
+fn startup_configuration(setup: &TargetSetup<'_>, port: u16) -> Value {
     let (count, bytes) = setup.volumes;
     let call = |method: &str, params: Value| json!({ "method": method, "params": params });
     let create = match setup.medium {
-        Medium::Ram => "bdev_malloc_create",
-        Medium::Null => "bdev_null_create",
+        VolumeMedium::Ram => "bdev_malloc_create",
+        VolumeMedium::Null => "bdev_null_create",
     };
-    let volume = |number: u32| json!({ "name": format!("v{number}"), "num_blocks": bytes / BLOCK, "block_size": BLOCK });
+    let volume = |number: u32| json!({ "name": format!("v{number}"), "num_blocks": bytes / BLOCK_BYTES, "block_size": BLOCK_BYTES });
     let volumes: Vec<Value> = (0..count).map(|number| call(create, volume(number))).collect();
     let (subsystem, calls) = match setup.protocol {
-        Protocol::NvmeTcp => ("nvmf", nvmf(setup, port, call)),
-        _ => ("iscsi", iscsi(setup, port, call)),
+        Protocol::NvmeTcp => ("nvmf", nvmf_calls(setup, port, call)),
+        _ => ("iscsi", iscsi_calls(setup, port, call)),
     };
     json!({ "subsystems": [
         { "subsystem": "bdev", "config": volumes },
@@ -172,14 +172,14 @@ fn configuration(setup: &TargetSetup<'_>, port: u16) -> Value {
     ] })
 }
 
-fn nvmf(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+fn nvmf_calls(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
     // Commands of up to 1 MiB, as the other targets take them; its default is 128 KiB.
     let transport = json!({
         "trtype": "TCP", "in_capsule_data_size": 8192, "max_queue_depth": 256, "max_io_size": 1 << 20,
     });
     let mut calls = vec![call("nvmf_create_transport", transport)];
     for number in 0..setup.volumes.0 {
-        let nqn = name(Protocol::NvmeTcp, number);
+        let nqn = export_name(Protocol::NvmeTcp, number);
         let subsystem =
             json!({ "nqn": nqn, "allow_any_host": true, "serial_number": format!("SPDK{number}") });
         let namespace = json!({ "nsid": 1, "bdev_name": format!("v{number}") });
@@ -196,18 +196,18 @@ fn nvmf(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value)
     calls
 }
 
-fn iscsi(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
+fn iscsi_calls(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value) -> Vec<Value> {
     let portal = json!({ "host": setup.listen, "port": port.to_string() });
     let mut calls = vec![
         call("iscsi_create_portal_group", json!({ "tag": 1, "portals": [portal] })),
         call("iscsi_create_initiator_group", json!({ "tag": 1, "initiators": ["ANY"], "netmasks": ["ANY"] })),
     ];
-    let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|number| setup.place_of(number)).collect();
+    let places: Vec<(u32, u32)> = (0..setup.volumes.0).map(|number| setup.target_and_lun(number)).collect();
     for target in 0..=places.last().map_or(0, |place| place.0) {
         let luns = (0u32..).zip(&places).filter(|(_, place)| place.0 == target);
         let luns = luns.map(|(number, (_, lun))| json!({ "bdev_name": format!("v{number}"), "lun_id": lun }));
         let node = json!({
-            "name": name(Protocol::Iscsi, target), "alias_name": format!("v{target}"),
+            "name": export_name(Protocol::Iscsi, target), "alias_name": format!("v{target}"),
             "pg_ig_maps": [{ "pg_tag": 1, "ig_tag": 1 }],
             "luns": luns.collect::<Vec<_>>(),
             "queue_depth": 64, "disable_chap": true,
@@ -219,18 +219,18 @@ fn iscsi(setup: &TargetSetup<'_>, port: u16, call: impl Fn(&str, Value) -> Value
 
 /// Its reactors, asked over its control socket.
 #[derive(Debug)]
-struct Reactors {
+struct ReactorPolling {
     socket: PathBuf,
 }
 
-impl Polls for Reactors {
+impl IdlePolling for ReactorPolling {
     fn idle_seconds(&self) -> Option<f64> {
-        idle(&asked(&self.socket, "framework_get_reactors")?)
+        idle_poll_seconds(&call_rpc(&self.socket, "framework_get_reactors")?)
     }
 }
 
 /// Seconds in which all reactors together found nothing to do.
-fn idle(result: &Value) -> Option<f64> {
+fn idle_poll_seconds(result: &Value) -> Option<f64> {
     let rate = result.get("tick_rate")?.as_f64().filter(|rate| *rate > 0.0)?;
     let reactors = result.get("reactors")?.as_array()?;
     let idle = |reactor: &Value| reactor.get("idle")?.as_f64();
@@ -238,7 +238,7 @@ fn idle(result: &Value) -> Option<f64> {
 }
 
 /// The result of a call without parameters (JSON-RPC 2.0).
-fn asked(socket: &Path, method: &str) -> Option<Value> {
+fn call_rpc(socket: &Path, method: &str) -> Option<Value> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
     let request = json!({ "jsonrpc": "2.0", "id": 1, "method": method });
@@ -258,14 +258,14 @@ fn asked(socket: &Path, method: &str) -> Option<Value> {
 mod tests {
     use super::*;
 
-    fn setup(addresses: &[String], protocol: Protocol, medium: Medium) -> TargetSetup<'_> {
+    fn setup(addresses: &[String], protocol: Protocol, medium: VolumeMedium) -> TargetSetup<'_> {
         TargetSetup { listen: "0.0.0.0", addresses, ..TargetSetup::example(protocol, medium) }
     }
 
     #[test]
     fn the_configuration_names_all_volumes_and_the_port() {
         let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
-        let all = configuration(&setup(&addresses, Protocol::NvmeTcp, Medium::Ram), 4420);
+        let all = startup_configuration(&setup(&addresses, Protocol::NvmeTcp, VolumeMedium::Ram), 4420);
         assert_eq!(all["subsystems"][0]["config"][1]["params"]["num_blocks"], json!(131_072));
         // Each subsystem listens where each initiator machine connects.
         let calls = all["subsystems"][1]["config"].as_array().unwrap();
@@ -274,7 +274,7 @@ mod tests {
         let at: Vec<&str> = listens.iter().filter_map(|it| it["traddr"].as_str()).collect();
         assert_eq!(at, ["10.77.0.1", "10.77.1.1", "10.77.0.1", "10.77.1.1"]);
         assert!(listens.iter().all(|it| it["trsvcid"] == json!("4420")));
-        let all = configuration(&setup(&addresses, Protocol::Iscsi, Medium::Null), 3260);
+        let all = startup_configuration(&setup(&addresses, Protocol::Iscsi, VolumeMedium::Null), 3260);
         assert_eq!(all["subsystems"][0]["config"][0]["method"], json!("bdev_null_create"));
         assert_eq!(all["subsystems"][1]["config"][0]["params"]["portals"][0]["port"], json!("3260"));
         assert_eq!(all["subsystems"][1]["config"][3]["params"]["luns"][0]["bdev_name"], json!("v1"));
@@ -284,13 +284,13 @@ mod tests {
     #[test]
     fn volumes_are_ready_when_hosts_can_connect() {
         let addresses = ["10.77.0.1", "10.77.1.1"].map(str::to_owned);
-        let setup = setup(&addresses, Protocol::NvmeTcp, Medium::Ram);
+        let setup = setup(&addresses, Protocol::NvmeTcp, VolumeMedium::Ram);
         let one = |nqn: &str, count: usize| json!({ "nqn": nqn, "listen_addresses": vec![json!({}); count] });
-        let nqn = |number| name(Protocol::NvmeTcp, number);
+        let nqn = |number| export_name(Protocol::NvmeTcp, number);
         let discovery = one("nqn.2014-08.org.nvmexpress.discovery", 2);
-        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 1)])), 1);
-        assert_eq!(ready(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 2)])), 2);
-        assert_eq!(ready(&setup, &Value::Null), 0);
+        assert_eq!(connectable_volumes(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 1)])), 1);
+        assert_eq!(connectable_volumes(&setup, &json!([discovery, one(&nqn(0), 2), one(&nqn(1), 2)])), 2);
+        assert_eq!(connectable_volumes(&setup, &Value::Null), 0);
     }
 
     #[test]
@@ -299,9 +299,9 @@ mod tests {
             { "lcore": 0, "busy": 9_000_000_000_u64, "idle": 1_000_000_000_u64 },
             { "lcore": 1, "busy": 0, "idle": 4_000_000_000_u64 },
         ] });
-        assert_eq!(idle(&said), Some(2.5));
-        assert_eq!(idle(&json!({ "reactors": [] })), None);
+        assert_eq!(idle_poll_seconds(&said), Some(2.5));
+        assert_eq!(idle_poll_seconds(&json!({ "reactors": [] })), None);
         let one_told = json!({ "tick_rate": 1, "reactors": [{ "lcore": 0, "idle": 1 }, { "lcore": 1 }] });
-        assert_eq!(idle(&one_told), None, "what one does not tell is not none");
+        assert_eq!(idle_poll_seconds(&one_told), None, "what one does not tell is not none");
     }
 }

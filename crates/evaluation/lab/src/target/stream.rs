@@ -5,22 +5,22 @@ use std::time::Duration;
 
 use eval::preset::Protocol;
 
-use super::{Serving, Target, TargetSetup};
+use super::{ServingTarget, Target, TargetSetup};
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 #[derive(Debug)]
-pub(super) struct Receiver {
+pub(super) struct StreamReceiver {
     binary: PathBuf,
 }
 
-impl Receiver {
-    pub(super) fn new(binary: &Path) -> Receiver {
-        Receiver { binary: binary.to_owned() }
+impl StreamReceiver {
+    pub(super) fn new(binary: &Path) -> StreamReceiver {
+        StreamReceiver { binary: binary.to_owned() }
     }
 }
 
-impl Target for Receiver {
+impl Target for StreamReceiver {
     fn name(&self) -> &'static str {
         "stream"
     }
@@ -29,17 +29,17 @@ impl Target for Receiver {
         &[Protocol::Stream]
     }
 
-    fn missing(&self, place: &Place) -> Option<String> {
-        place.lacks_binary(&self.binary)
+    fn missing(&self, place: &CommandLocation) -> Option<String> {
+        place.missing_binary(&self.binary)
     }
 
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
-        let mut words = vec![setup.place.binary(&self.binary)];
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
+        let mut words = vec![setup.place.binary_path(&self.binary)];
         words.extend(["eval", "stream", "--listen", &format!("{}:0", setup.listen)].map(str::to_owned));
-        let mut process = setup.start("stream-target", words)?;
+        let mut process = setup.start_process("stream-target", words)?;
         let port = process
-            .wait_for(Duration::from_secs(10), |line| line.strip_prefix("listening ")?.parse().ok())?;
-        let mut serving = Serving::new(Protocol::Stream, port, vec![String::new()]);
+            .wait_for_line(Duration::from_secs(10), |line| line.strip_prefix("listening ")?.parse().ok())?;
+        let mut serving = ServingTarget::new(Protocol::Stream, port, vec![String::new()]);
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);
         Ok(serving)

@@ -1,10 +1,10 @@
 //! Volumes that something else serves already.
 
-use eval::preset::{Medium, Protocol};
+use eval::preset::{Protocol, VolumeMedium};
 
-use super::{Serving, Target, TargetSetup};
+use super::{ServingTarget, Target, TargetSetup};
 use crate::Failure;
-use crate::place::Place;
+use crate::place::CommandLocation;
 
 /// What was named by URLs.
 #[derive(Debug)]
@@ -13,13 +13,13 @@ pub(super) struct UrlTarget {
     protocols: Vec<Protocol>,
 }
 
-fn protocol(url: &str) -> Protocol {
+fn protocol_of_url(url: &str) -> Protocol {
     if url.starts_with("nvme") { Protocol::NvmeTcp } else { Protocol::Iscsi }
 }
 
 impl UrlTarget {
     pub(super) fn new(urls: &[String]) -> UrlTarget {
-        let mut protocols: Vec<Protocol> = urls.iter().map(|url| protocol(url)).collect();
+        let mut protocols: Vec<Protocol> = urls.iter().map(|url| protocol_of_url(url)).collect();
         protocols.sort_unstable();
         protocols.dedup();
         UrlTarget { urls: urls.to_vec(), protocols }
@@ -35,18 +35,18 @@ impl Target for UrlTarget {
         &self.protocols
     }
 
-    fn missing(&self, _place: &Place) -> Option<String> {
+    fn missing(&self, _place: &CommandLocation) -> Option<String> {
         None
     }
 
-    fn has(&self, medium: Medium) -> bool {
-        medium == Medium::Ram
+    fn supports_medium(&self, medium: VolumeMedium) -> bool {
+        medium == VolumeMedium::Ram
     }
 
-    fn start(&self, setup: &TargetSetup<'_>) -> Result<Serving, Failure> {
+    fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
         let urls: Vec<String> =
-            self.urls.iter().filter(|url| protocol(url) == setup.protocol).cloned().collect();
-        let mut serving = Serving::new(setup.protocol, 0, Vec::new());
+            self.urls.iter().filter(|url| protocol_of_url(url) == setup.protocol).cloned().collect();
+        let mut serving = ServingTarget::new(setup.protocol, 0, Vec::new());
         serving.fixed = Some(urls);
         Ok(serving)
     }

@@ -18,53 +18,55 @@ use volume::Geometry;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, opcode};
-use super::{FILE, LoopDevices, MountHandles, MountedFile, Ready as Called, Server};
+use super::{
+    BorrowedMount, LoopDevicePolicy, MOUNTED_FILE_NAME, MountedFile, ReadyCallback as Called, Server,
+};
 use crate::disk::Disk;
 use crate::event_loop::{EventHandler, StopMode};
+use crate::event_waiter::{EpollWaiter, EventKey, ReadyEvent, monotonic_now};
+use crate::io_vectors::{IoVectors, readv, writev};
 use crate::loop_device::LoopDevice;
 use crate::request_error::RequestError;
-use crate::requests::{Ended, Parts, Request, Requests, read_parts};
-use crate::vectors::{Vectors, read, write};
-use crate::wait::{EventKey, Ready, Waiter, now};
+use crate::requests::{EndedRequest, Request, RequestTable, WriteMemory, copy_from_parts};
 
-const FUSE: EventKey = EventKey(0);
-const LOOP: EventKey = EventKey(1);
+const FUSE_KEY: EventKey = EventKey(0);
+const LOOP_KEY: EventKey = EventKey(1);
 /// The file's number.
-const VOLUME: u64 = 2;
+const VOLUME_INODE: u64 = 2;
 /// In front of a write's payload: header and arguments.
-const HEAD: usize = 80;
+const WRITE_HEADER_LEN: usize = 80;
 /// Arguments of the other requests, as far as anybody looks.
-const ARGUMENTS_MAX: usize = 512;
+const ARGUMENTS_LEN_MAX: usize = 512;
 /// The least that the kernel wants to have room for (FUSE_MIN_READ_BUFFER).
-const BUFFER_MIN: usize = 8192;
-const PAGE: usize = 4096;
-const WRITE_MAX: usize = 1 << 20;
+const READ_BUFFER_MIN: usize = 8192;
+const PAGE_LEN: usize = 4096;
+const WRITE_LEN_MAX: usize = 1 << 20;
 /// Writes of up to so many bytes are copied to memory of their size; for longer ones the copy would cost
 /// more than the memory.
-const COPY_MAX: usize = 32 << 10;
+const COPIED_WRITE_MAX: usize = 32 << 10;
 /// Requests read before answers are given.
-const BATCH: usize = 64;
+const REQUESTS_PER_BATCH: usize = 64;
 /// How long nothing is read when the kernel had no memory for it.
-const PAUSE: Duration = Duration::from_millis(10);
+const READ_PAUSE: Duration = Duration::from_millis(10);
 /// How long until it is tried again to take a place away that something else is mounted over.
-const DETACH_AGAIN: Duration = Duration::from_millis(500);
+const DETACH_RETRY_INTERVAL: Duration = Duration::from_millis(500);
 /// How long until it is looked again whether the program has done that.
-const PROGRAM_AGAIN: Duration = Duration::from_millis(10);
+const PROGRAM_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long the kernel may remember names and sizes, in seconds; it is told when they change.
-const VALID: u64 = 3600;
+const CACHE_VALID_SECONDS: u64 = 3600;
 
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 
 /// The server's name for a request, and what to say when it has ended.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReplyTo {
+pub(super) struct PendingReply {
     unique: u64,
-    then: ReplyKind,
+    then: CompletionReply,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum ReplyKind {
+enum CompletionReply {
     Data,
     Written(u32),
     Zeroed,
@@ -78,8 +80,8 @@ enum ReplyKind {
 }
 
 /// What finds no room or memory now.
-enum Parked {
-    Request(Request<ReplyTo>),
+enum ParkedRequest {
+    Request(Request<PendingReply>),
     /// Its payload is in the buffer.
     Write {
         unique: u64,
@@ -90,12 +92,12 @@ enum Parked {
 }
 
 /// What the thread says that has to do with the loop device: its name, and a descriptor to be kept.
-type Report = io::Result<(PathBuf, OwnedFd)>;
+type LoopDeviceReport = io::Result<(PathBuf, OwnedFd)>;
 
 /// The thread that has to do with the loop device: its calls wait for us.
-struct LoopThread {
+struct LoopDeviceThread {
     resize: mpsc::Sender<()>,
-    report: mpsc::Receiver<Report>,
+    report: mpsc::Receiver<LoopDeviceReport>,
     wake: Arc<OwnedFd>,
 }
 
@@ -104,19 +106,19 @@ pub(super) struct FuseHandler<'a> {
     ready: Option<Called<'a>>,
     /// Somebody knows of the place, and sees to who serves it next.
     told: bool,
-    requests: Requests<ReplyTo>,
+    requests: RequestTable<PendingReply>,
     geometry: Geometry,
     read_only: bool,
     write_max: usize,
-    head: [u8; HEAD],
-    buffer: Option<Parts>,
-    parked: Option<Parked>,
+    head: [u8; WRITE_HEADER_LEN],
+    buffer: Option<WriteMemory>,
+    parked: Option<ParkedRequest>,
     /// Searches that go on.
-    later: Vec<Request<ReplyTo>>,
-    vectors: Vectors,
+    later: Vec<Request<PendingReply>>,
+    vectors: IoVectors,
     /// Whether the waiter tells of requests; `None`: it does not know the descriptor yet, or not any more.
     watched: Option<bool>,
-    loop_thread: Option<LoopThread>,
+    loop_thread: Option<LoopDeviceThread>,
     /// The loop device of the server before this one.
     inherited: Option<OwnedFd>,
     /// Whether the kernel has begun to ask.
@@ -150,13 +152,13 @@ pub(super) struct FuseHandler<'a> {
 impl<'a> FuseHandler<'a> {
     pub(super) fn new(server: &'a mut Server, disk: &dyn Disk, ready: Called<'a>) -> io::Result<Self> {
         let geometry = disk.geometry();
-        let most = (geometry.max_io as usize).min(WRITE_MAX) / PAGE * PAGE;
-        let requests = Requests::new(disk, server.settings.depth, server.statistics.clone());
+        let most = (geometry.max_io as usize).min(WRITE_LEN_MAX) / PAGE_LEN * PAGE_LEN;
+        let requests = RequestTable::new(disk, server.settings.depth, server.statistics.clone());
         let inherited = server.inherited.take();
         let recovers = inherited.is_some();
         let (inherited, write_max) = match inherited {
             Some((device, write_max)) => (device, write_max as usize),
-            None => (None, most.max(PAGE)),
+            None => (None, most.max(PAGE_LEN)),
         };
         Ok(FuseHandler {
             server,
@@ -166,11 +168,11 @@ impl<'a> FuseHandler<'a> {
             geometry,
             read_only: disk.is_read_only(),
             write_max,
-            head: [0; HEAD],
+            head: [0; WRITE_HEADER_LEN],
             buffer: None,
             parked: None,
             later: Vec::new(),
-            vectors: Vectors::default(),
+            vectors: IoVectors::default(),
             watched: None,
             loop_thread: None,
             inherited,
@@ -191,33 +193,35 @@ impl<'a> FuseHandler<'a> {
         })
     }
 
-    fn file(&self) -> PathBuf {
-        self.server.mount.dir().join(FILE)
+    fn mounted_file_path(&self) -> PathBuf {
+        self.server.mount.mount_dir().join(MOUNTED_FILE_NAME)
     }
 
     /// The kernel has begun: now a loop device can be had.
-    fn begin_loop_device(&mut self, waiter: &Waiter) -> io::Result<()> {
+    fn start_loop_device(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
         let inherited = self.inherited.take();
-        if self.server.settings.loop_devices == LoopDevices::Never && inherited.is_none() {
-            return self.tell_ready(Err(None));
+        if self.server.settings.loop_devices == LoopDevicePolicy::Never && inherited.is_none() {
+            return self.report_ready(Err(None));
         }
         let (resize, resizes) = mpsc::channel();
         let (reports, report) = mpsc::channel();
         let wake = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
-        waiter.add(wake.as_fd(), LOOP, true, false)?;
-        let (file, block, read_only) = (self.file(), self.geometry.logical, self.read_only);
-        let opener = self.server.mount.opener();
+        waiter.add_fd(wake.as_fd(), LOOP_KEY, true, false)?;
+        let (file, block, read_only) = (self.mounted_file_path(), self.geometry.logical, self.read_only);
+        let opener = self.server.mount.file_opener();
         let its_wake = wake.clone();
         std::thread::Builder::new().name("loop".into()).spawn(move || {
             let made = match inherited {
                 // Its size may have changed while nobody served it.
-                Some(device) => LoopDevice::inherited(device).inspect(|device| drop(device.resize())),
-                None => (opener.open(FILE, !read_only))
+                Some(device) => {
+                    LoopDevice::from_inherited(device).inspect(|device| drop(device.refresh_capacity()))
+                }
+                None => (opener.open(MOUNTED_FILE_NAME, !read_only))
                     .and_then(|backing| LoopDevice::new(&backing, &file, block, read_only)),
             };
             let (device, said) = match made {
                 Ok(device) => {
-                    let said = device.share().map(|kept| (device.path().to_owned(), kept));
+                    let said = device.try_clone_fd().map(|kept| (device.path().to_owned(), kept));
                     (Some(device), said)
                 }
                 Err(error) => (None, Err(error)),
@@ -228,38 +232,38 @@ impl<'a> FuseHandler<'a> {
             let Some(device) = device else { return };
             while resizes.recv().is_ok() {
                 // The next change tries again; the file has its size in any case.
-                let _ = device.resize();
+                let _ = device.refresh_capacity();
             }
         })?;
-        self.loop_thread = Some(LoopThread { resize, report, wake });
+        self.loop_thread = Some(LoopDeviceThread { resize, report, wake });
         Ok(())
     }
 
     /// What waits at a place that is recovered is asked for when it is known who serves it now, and not before.
-    fn tell_recovered(&mut self) -> io::Result<()> {
-        let inherited = self.inherited.as_ref().map(|device| LoopDevice::inherited(device.try_clone()?));
+    fn report_recovered(&mut self) -> io::Result<()> {
+        let inherited = self.inherited.as_ref().map(|device| LoopDevice::from_inherited(device.try_clone()?));
         let device = inherited.transpose()?;
         let device = match device {
-            Some(device) => Ok((device.path().to_owned(), device.share()?)),
+            Some(device) => Ok((device.path().to_owned(), device.try_clone_fd()?)),
             None => Err(None),
         };
-        self.tell_ready(device)
+        self.report_ready(device)
     }
 
     /// Whether somebody else may serve the users of a place whose server failed by itself.
-    pub(super) fn leaves_users(&self) -> bool {
+    pub(super) fn may_be_recovered(&self) -> bool {
         self.told && self.resends && !self.over && !self.leaves
     }
 
-    fn tell_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
-        let file = self.file();
+    fn report_ready(&mut self, device: Result<(PathBuf, OwnedFd), Option<io::Error>>) -> io::Result<()> {
+        let file = self.mounted_file_path();
         if let Some(ready) = self.ready.take() {
             let (device, why) = match device {
                 Ok(device) => (Some(device), None),
                 Err(why) => (None, why),
             };
-            let facts = self.server.mount.facts(self.write_max as u32);
-            let keep = MountHandles {
+            let facts = self.server.mount.handover(self.write_max as u32);
+            let keep = BorrowedMount {
                 fuse: self.server.fuse.as_fd(),
                 device: device.as_ref().map(|(_, kept)| kept.as_fd()),
                 facts,
@@ -278,18 +282,18 @@ impl<'a> FuseHandler<'a> {
     }
 
     /// Reads a request; false if there is none, or nothing to read it to.
-    fn read(&mut self, disk: &mut dyn Disk) -> io::Result<bool> {
-        self.fill_buffer(disk);
+    fn read_request(&mut self, disk: &mut dyn Disk) -> io::Result<bool> {
+        self.alloc_request_buffer(disk);
         let Some(buffer) = &mut self.buffer else { return Ok(false) };
         self.vectors.clear();
-        self.vectors.push_mut(&mut self.head);
+        self.vectors.push_buffer(&mut self.head);
         for part in buffer {
             let len = part.len();
-            part.slices_mut(0..len).for_each(|slice| self.vectors.push_mut(slice));
+            part.slices_mut(0..len).for_each(|slice| self.vectors.push_buffer(slice));
         }
         // SAFETY: the vectors were made above, of memory that this value owns alone and does not touch
         // before the call returns.
-        let n = match unsafe { read(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
+        let n = match unsafe { readv(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
             Ok(n) => n,
             Err(error) => match error.raw_os_error() {
                 Some(libc::EAGAIN) => return Ok(false),
@@ -300,13 +304,13 @@ impl<'a> FuseHandler<'a> {
                     return Ok(false);
                 }
                 Some(libc::ENOMEM) => {
-                    self.pause();
+                    self.pause_reading();
                     return Ok(false);
                 }
                 // Memory in more pieces than one call takes is no good: other memory may come.
                 None if error.kind() == io::ErrorKind::InvalidInput => {
                     self.buffer = None;
-                    self.pause();
+                    self.pause_reading();
                     return Ok(false);
                 }
                 _ => return Err(error),
@@ -316,56 +320,56 @@ impl<'a> FuseHandler<'a> {
         if n < size_of::<wire::InHeader>() || header.len as usize != n {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "the kernel sent no FUSE request"));
         }
-        let mut arguments = [0; ARGUMENTS_MAX];
-        let len = (n - size_of::<wire::InHeader>()).min(ARGUMENTS_MAX);
-        let near = len.min(HEAD - size_of::<wire::InHeader>());
+        let mut arguments = [0; ARGUMENTS_LEN_MAX];
+        let len = (n - size_of::<wire::InHeader>()).min(ARGUMENTS_LEN_MAX);
+        let near = len.min(WRITE_HEADER_LEN - size_of::<wire::InHeader>());
         arguments[..near].copy_from_slice(&self.head[size_of::<wire::InHeader>()..][..near]);
         if let Some(buffer) = self.buffer.as_ref().filter(|_| len > near && header.opcode != opcode::WRITE) {
-            read_parts(buffer, 0, &mut arguments[near..len]);
+            copy_from_parts(buffer, 0, &mut arguments[near..len]);
         }
-        self.dispatch(disk, &header, &arguments[..len])?;
+        self.dispatch_request(disk, &header, &arguments[..len])?;
         Ok(true)
     }
 
-    fn answer(&mut self, unique: u64, bytes: &[u8]) -> io::Result<()> {
-        self.say(unique, 0, bytes, &Sg::new())
+    fn reply(&mut self, unique: u64, bytes: &[u8]) -> io::Result<()> {
+        self.send_reply(unique, 0, bytes, &Sg::new())
     }
 
-    fn refuse(&mut self, unique: u64, errno: i32) -> io::Result<()> {
-        self.say(unique, -errno, &[], &Sg::new())
+    fn reply_error(&mut self, unique: u64, errno: i32) -> io::Result<()> {
+        self.send_reply(unique, -errno, &[], &Sg::new())
     }
 
     /// Says what could not be said. Nothing is read meanwhile, so that this is at most what was under way.
-    fn say_again(&mut self) -> io::Result<()> {
+    fn resend_unsent(&mut self) -> io::Result<()> {
         for (unique, error, bytes, data) in std::mem::take(&mut self.unsaid) {
-            self.say(unique, error, &bytes, &data)?;
+            self.send_reply(unique, error, &bytes, &data)?;
         }
         Ok(())
     }
 
-    fn pause(&mut self) {
-        self.paused_until = Some(now() + PAUSE);
+    fn pause_reading(&mut self) {
+        self.paused_until = Some(monotonic_now() + READ_PAUSE);
     }
 
-    fn say(&mut self, unique: u64, error_number: i32, bytes: &[u8], data: &Sg) -> io::Result<()> {
+    fn send_reply(&mut self, unique: u64, error_number: i32, bytes: &[u8], data: &Sg) -> io::Result<()> {
         let len = size_of::<wire::OutHeader>() + bytes.len() + data.len();
         let header = wire::OutHeader { len: len as u32, error: error_number, unique };
         self.vectors.clear();
-        self.vectors.push_from(header.as_bytes(), 0);
-        self.vectors.push_from(bytes, 0);
+        self.vectors.push_bytes(header.as_bytes(), 0);
+        self.vectors.push_bytes(bytes, 0);
         self.vectors.push_sg(data, 0);
         let mut copy = Vec::new();
-        if self.vectors.len() < len {
+        if self.vectors.len_bytes() < len {
             // The kernel takes an answer in one call, which takes only so many pieces.
             copy.resize(data.len(), 0);
             data.copy_to(0, &mut copy);
             self.vectors.clear();
-            self.vectors.push_from(header.as_bytes(), 0);
-            self.vectors.push_from(bytes, 0);
-            self.vectors.push_from(&copy, 0);
+            self.vectors.push_bytes(header.as_bytes(), 0);
+            self.vectors.push_bytes(bytes, 0);
+            self.vectors.push_bytes(&copy, 0);
         }
         // SAFETY: the vectors were made above, of memory that stays until the call returns.
-        match unsafe { write(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
+        match unsafe { writev(self.server.fuse.as_raw_fd(), &mut self.vectors) } {
             Ok(_) => Ok(()),
             Err(error) => match error.raw_os_error() {
                 // The one who asked is gone, or all of them are.
@@ -384,48 +388,49 @@ impl<'a> FuseHandler<'a> {
         }
     }
 
-    fn may_read(&self) -> bool {
+    fn may_read_request(&self) -> bool {
         let is_held_up = self.parked.is_some() || self.paused_until.is_some() || !self.unsaid.is_empty();
         !self.over && !self.leaves && !is_held_up
     }
 
     /// Memory for the next request. Without it none is read, and none is waited for.
-    fn fill_buffer(&mut self, disk: &mut dyn Disk) {
+    fn alloc_request_buffer(&mut self, disk: &mut dyn Disk) {
         if self.buffer.is_none() {
-            self.buffer = self.requests.memory(disk, 0, self.write_max.max(BUFFER_MIN) as u64);
+            self.buffer =
+                self.requests.alloc_write_memory(disk, 0, self.write_max.max(READ_BUFFER_MIN) as u64);
         }
     }
 
     /// Takes the place away from sight, as soon as nothing else is mounted over it. Users go on meanwhile; when it
     /// is known that there are none, nobody has to wait for that.
-    fn go_on_detaching(&mut self) {
-        if self.detach_due.is_none_or(|due| now() < due) {
+    fn advance_detach(&mut self) {
+        if self.detach_due.is_none_or(|due| monotonic_now() < due) {
             return;
         }
         let detached = self.server.mount.detach();
         if detached.as_ref().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock) {
             // The program that takes it away may ask for it: it is answered meanwhile.
-            self.detach_due = Some(now() + PROGRAM_AGAIN);
+            self.detach_due = Some(monotonic_now() + PROGRAM_POLL_INTERVAL);
             return;
         }
         let is_unused = self.opened == 0 && !self.has_old_users && self.requests.in_flight() == 0;
         self.over |= detached.is_err() && is_unused;
-        self.detach_due = (detached.is_err() && !self.over).then(|| now() + DETACH_AGAIN);
+        self.detach_due = (detached.is_err() && !self.over).then(|| monotonic_now() + DETACH_RETRY_INTERVAL);
     }
 
-    fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
+    fn update_watch(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
         if self.over {
             // That the connection has ended would be told again and again, whatever is waited for.
             return match self.watched.take() {
-                Some(_) => waiter.remove(self.server.fuse.as_fd()),
+                Some(_) => waiter.remove_fd(self.server.fuse.as_fd()),
                 None => Ok(()),
             };
         }
-        let wanted = self.may_read() && self.later.is_empty() && self.buffer.is_some();
+        let wanted = self.may_read_request() && self.later.is_empty() && self.buffer.is_some();
         match self.watched {
-            None => waiter.add(self.server.fuse.as_fd(), FUSE, wanted, false)?,
+            None => waiter.add_fd(self.server.fuse.as_fd(), FUSE_KEY, wanted, false)?,
             Some(watched) if watched != wanted => {
-                waiter.change(self.server.fuse.as_fd(), FUSE, wanted, false)?;
+                waiter.change_fd(self.server.fuse.as_fd(), FUSE_KEY, wanted, false)?;
             }
             Some(_) => {}
         }
@@ -435,61 +440,73 @@ impl<'a> FuseHandler<'a> {
 }
 
 impl EventHandler for FuseHandler<'_> {
-    type Token = ReplyTo;
+    type Token = PendingReply;
 
-    fn requests(&mut self) -> &mut Requests<ReplyTo> {
+    fn requests(&mut self) -> &mut RequestTable<PendingReply> {
         &mut self.requests
     }
 
-    fn handle_ready(&mut self, disk: &mut dyn Disk, _waiter: &Waiter, ready: Ready) -> io::Result<()> {
-        if ready.key == LOOP {
+    fn handle_ready(
+        &mut self,
+        disk: &mut dyn Disk,
+        _waiter: &EpollWaiter,
+        ready: ReadyEvent,
+    ) -> io::Result<()> {
+        if ready.key == LOOP_KEY {
             let Some(thread) = &self.loop_thread else { return Ok(()) };
             let _ = rustix::io::read(&thread.wake, &mut [0; 8]);
             if let Ok(report) = thread.report.try_recv() {
-                self.tell_ready(report.map_err(Some))?;
+                self.report_ready(report.map_err(Some))?;
             }
             return Ok(());
         }
-        for _ in 0..BATCH {
-            if !self.may_read() || !self.read(disk)? {
+        for _ in 0..REQUESTS_PER_BATCH {
+            if !self.may_read_request() || !self.read_request(disk)? {
                 break;
             }
         }
         // The kernel has ended the connection, and reading would say so; without a buffer nothing was read.
-        self.over |= ready.hung_up && (!self.may_read() || self.buffer.is_none());
+        self.over |= ready.hung_up && (!self.may_read_request() || self.buffer.is_none());
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<ReplyTo>) -> io::Result<()> {
-        let ReplyTo { unique, then } = ended.token;
+    fn handle_request_ended(&mut self, ended: EndedRequest<PendingReply>) -> io::Result<()> {
+        let PendingReply { unique, then } = ended.token;
         match then {
-            ReplyKind::Written(_) | ReplyKind::Zeroed => {
+            CompletionReply::Written(_) | CompletionReply::Zeroed => {
                 self.changing = self.changing.saturating_sub(1);
                 self.changed += 1;
             }
             // One that failed covers nothing: who closes next has it tried again.
-            ReplyKind::Flushed(covered) if ended.result.is_ok() => self.flushed = self.flushed.max(covered),
-            ReplyKind::Flushed(_) | ReplyKind::Data | ReplyKind::Seek { .. } | ReplyKind::Forget => {}
+            CompletionReply::Flushed(covered) if ended.result.is_ok() => {
+                self.flushed = self.flushed.max(covered)
+            }
+            CompletionReply::Flushed(_)
+            | CompletionReply::Data
+            | CompletionReply::Seek { .. }
+            | CompletionReply::Forget => {}
         }
         match (ended.result, then) {
-            (_, ReplyKind::Forget) => Ok(()),
-            (Err(RequestError::Unsupported), ReplyKind::Seek { .. }) => self.refuse(unique, libc::ENOSYS),
-            (Err(trouble), _) => self.refuse(unique, trouble.errno()),
-            (Ok(()), ReplyKind::Data) => self.say(unique, 0, &[], &ended.data),
-            (Ok(()), ReplyKind::Written(size)) => {
-                self.answer(unique, wire::WriteOut { size, padding: 0 }.as_bytes())
+            (_, CompletionReply::Forget) => Ok(()),
+            (Err(RequestError::Unsupported), CompletionReply::Seek { .. }) => {
+                self.reply_error(unique, libc::ENOSYS)
             }
-            (Ok(()), ReplyKind::Zeroed | ReplyKind::Flushed(_)) => self.answer(unique, &[]),
-            (Ok(()), ReplyKind::Seek { hole }) => self.handle_sought(&ended, hole),
+            (Err(trouble), _) => self.reply_error(unique, trouble.errno()),
+            (Ok(()), CompletionReply::Data) => self.send_reply(unique, 0, &[], &ended.data),
+            (Ok(()), CompletionReply::Written(size)) => {
+                self.reply(unique, wire::WriteOut { size, padding: 0 }.as_bytes())
+            }
+            (Ok(()), CompletionReply::Zeroed | CompletionReply::Flushed(_)) => self.reply(unique, &[]),
+            (Ok(()), CompletionReply::Seek { hole }) => self.handle_seek_extents(&ended, hole),
         }
     }
 
-    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
+    fn handle_geometry_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         self.geometry = disk.geometry();
         self.read_only = disk.is_read_only();
-        let notice = wire::InvalInode { ino: VOLUME, offset: -1, len: 0 };
+        let notice = wire::InvalInode { ino: VOLUME_INODE, offset: -1, len: 0 };
         // The kernel does not mind if it does not know the file yet (ENOENT).
-        self.say(0, wire::NOTIFY_INVAL_INODE, notice.as_bytes(), &Sg::new())?;
+        self.send_reply(0, wire::NOTIFY_INVAL_INODE, notice.as_bytes(), &Sg::new())?;
         if let Some(thread) = &self.loop_thread {
             // Where there is no device, nobody listens.
             let _ = thread.resize.send(());
@@ -497,19 +514,19 @@ impl EventHandler for FuseHandler<'_> {
         Ok(())
     }
 
-    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &EpollWaiter) -> io::Result<bool> {
         if std::mem::take(&mut self.resend_due) {
-            self.tell_recovered()?;
+            self.report_recovered()?;
             // What the server before this one had taken comes again, ahead of what waits.
-            self.say(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
+            self.send_reply(0, wire::NOTIFY_RESEND, &[], &Sg::new())?;
         }
         let begins = self.begun && self.loop_thread.is_none() && self.ready.is_some();
         if begins || self.inherited.is_some() {
-            self.begin_loop_device(waiter)?;
+            self.start_loop_device(waiter)?;
         }
         let mut started = false;
         while let Some(request) = self.later.pop() {
-            match self.requests.start(disk, request) {
+            match self.requests.start_request(disk, request) {
                 Ok(()) => started = true,
                 Err(request) => {
                     self.later.push(request);
@@ -517,12 +534,12 @@ impl EventHandler for FuseHandler<'_> {
                 }
             }
         }
-        started |= self.unpark(disk)?;
-        self.go_on_detaching();
-        self.say_again()?;
-        self.paused_until = self.paused_until.filter(|until| now() < *until);
-        self.fill_buffer(disk);
-        self.watch(waiter)?;
+        started |= self.retry_parked(disk)?;
+        self.advance_detach();
+        self.resend_unsent()?;
+        self.paused_until = self.paused_until.filter(|until| monotonic_now() < *until);
+        self.alloc_request_buffer(disk);
+        self.update_watch(waiter)?;
         Ok(started)
     }
 
@@ -530,16 +547,16 @@ impl EventHandler for FuseHandler<'_> {
         [self.detach_due, self.paused_until].into_iter().flatten().min()
     }
 
-    fn is_short(&self) -> bool {
+    fn waits_for_memory(&self) -> bool {
         let waits = self.parked.is_some() || !self.later.is_empty() || !self.unsaid.is_empty();
         !self.over && (waits || self.buffer.is_none())
     }
 
-    fn stop(&mut self, waiter: &Waiter, how: StopMode) -> bool {
+    fn start_stop(&mut self, waiter: &EpollWaiter, how: StopMode) -> bool {
         // The thread lets go of the loop device, which goes when nobody else has it; and none is made now.
         if let Some(thread) = self.loop_thread.take() {
             // What it still says would wake us until it has ended.
-            let _ = waiter.remove(thread.wake.as_fd());
+            let _ = waiter.remove_fd(thread.wake.as_fd());
         }
         self.ready = None;
         if !self.server.mount.settled {
@@ -548,12 +565,12 @@ impl EventHandler for FuseHandler<'_> {
             return false;
         }
         self.leaves |= how == StopMode::Now;
-        self.detach_due = Some(now());
-        self.go_on_detaching();
+        self.detach_due = Some(monotonic_now());
+        self.advance_detach();
         how == StopMode::WhenDone
     }
 
-    fn is_over(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.over || (self.leaves && self.unsaid.is_empty())
     }
 }

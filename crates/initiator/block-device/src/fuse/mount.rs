@@ -24,17 +24,17 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{MountHandover, wire};
 
 /// The program that mounts for users who may not.
-const PROGRAM: &str = "fusermount3";
+const FUSERMOUNT_PROGRAM: &str = "fusermount3";
 /// How long what is served no more waits for that program.
-const PARTING: Duration = Duration::from_secs(2);
+const UNMOUNT_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long a file system of ours may take to answer.
-const ANSWER: Duration = Duration::from_secs(5);
+const STATFS_TIMEOUT: Duration = Duration::from_secs(5);
 /// Between two looks at it, and at what the kernel asks.
-const PART_AGAIN: Duration = Duration::from_millis(5);
+const UNMOUNT_POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The longest request: a write of 1 MiB, and what stands before it.
-const REQUEST_MAX: usize = (1 << 20) + 4096;
+const REQUEST_LEN_MAX: usize = (1 << 20) + 4096;
 /// What the kernel calls our file systems.
-const KIND: &str = "fuse.blockwire";
+const FILESYSTEM_TYPE: &str = "fuse.blockwire";
 
 /// What a mount is told apart by from all others, ours and theirs, that may stand at its place later: the kernel
 /// gives numbers of mounts and devices again at once.
@@ -70,7 +70,7 @@ pub struct CreatedDir {
 impl CreatedDir {
     /// The directory that a descriptor means, or that is at a path from there. It is not asked of a file system
     /// that may answer nobody: the kernel says what it knows.
-    fn of(from: impl AsFd, path: &Path) -> io::Result<CreatedDir> {
+    fn from_directory(from: impl AsFd, path: &Path) -> io::Result<CreatedDir> {
         let flags = AtFlags::SYMLINK_NOFOLLOW
             | AtFlags::NO_AUTOMOUNT
             | AtFlags::EMPTY_PATH
@@ -82,8 +82,8 @@ impl CreatedDir {
     }
 
     /// Removes the directory, if it is this one, and empty.
-    pub fn remove(self, dir: &Path) {
-        if CreatedDir::of(rustix::fs::CWD, dir).is_ok_and(|now| now == self) {
+    pub fn remove_if_same(self, dir: &Path) {
+        if CreatedDir::from_directory(rustix::fs::CWD, dir).is_ok_and(|now| now == self) {
             let _ = std::fs::remove_dir(dir);
         }
     }
@@ -91,7 +91,7 @@ impl CreatedDir {
 
 /// A place where a file system of ours is mounted.
 #[derive(Debug)]
-pub(super) struct Mount {
+pub(super) struct FuseMount {
     dir: PathBuf,
     name: MountId,
     /// The directory, if it is ours to remove.
@@ -107,79 +107,88 @@ pub(super) struct Mount {
     pub(super) settled: bool,
 }
 
-impl Mount {
-    /// Mounts at `dir`, which is made if it is not there; gives the kernel's end.
-    pub(super) fn new(dir: &Path, allow_other: bool) -> io::Result<(Mount, OwnedFd)> {
+impl FuseMount {
+    /// Mounts at `mount_dir`, which is made if it is not there; gives the kernel's end.
+    pub(super) fn new(dir: &Path, allow_other: bool) -> io::Result<(FuseMount, OwnedFd)> {
         use std::os::unix::fs::DirBuilderExt;
-        clean(dir)?;
+        unmount_dead(dir)?;
         let is_new = match std::fs::DirBuilder::new().mode(0o700).create(dir) {
             Ok(()) => true,
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => false,
             Err(error) => return Err(error),
         };
-        let at = open(dir).map_err(|error| match error {
+        let at = open_directory(dir).map_err(|error| match error {
             Errno::NOTDIR | Errno::LOOP => {
                 io::Error::new(io::ErrorKind::NotADirectory, "it must be a directory, not a link")
             }
             other => other.into(),
         })?;
-        let made = is_new.then(|| CreatedDir::of(&at, Path::new(""))).transpose()?;
+        let made = is_new.then(|| CreatedDir::from_directory(&at, Path::new(""))).transpose()?;
         let (dir, name) = (std::path::absolute(dir)?, MountId::new()?);
-        let mut mount = Mount::of(dir, name, made);
+        let mut mount = FuseMount::mounted_at(dir, name, made);
         (mount.mounted, mount.settled) = (false, true);
-        let fuse = match mount.directly(&at, allow_other) {
+        let fuse = match mount.mount_directly(&at, allow_other) {
             Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
                 mount.by_program = true;
-                mount.through_program(allow_other)
+                mount.mount_by_fusermount(allow_other)
             }
             other => other,
         };
-        let fuse = fuse.inspect_err(|_| mount.remove_made())?;
+        let fuse = fuse.inspect_err(|_| mount.remove_created_dir())?;
         mount.mounted = true;
         rustix::io::ioctl_fionbio(&fuse, true)?;
         Ok((mount, fuse))
     }
 
     #[cfg(test)]
-    pub(super) fn is_by_program(&self) -> bool {
+    pub(super) fn uses_fusermount(&self) -> bool {
         self.by_program
     }
 
     #[cfg(test)]
-    pub(super) fn use_program(&mut self, program: &'static str) {
+    pub(super) fn set_fusermount(&mut self, program: &'static str) {
         (self.by_program, self.program) = (true, program);
     }
 
     /// A place that another process mounted, which is gone. Until it is `settled`, it stays as it is.
-    pub(super) fn inherited(dir: &Path, facts: &MountHandover) -> io::Result<Mount> {
+    pub(super) fn from_handover(dir: &Path, facts: &MountHandover) -> io::Result<FuseMount> {
         let MountHandover { name, made, by_program, .. } = *facts;
         let dir = std::path::absolute(dir)?;
-        let mut mount = Mount::of(dir, name, made);
+        let mut mount = FuseMount::mounted_at(dir, name, made);
         mount.by_program = by_program;
         Ok(mount)
     }
 
-    fn of(dir: PathBuf, name: MountId, made: Option<CreatedDir>) -> Mount {
+    fn mounted_at(dir: PathBuf, name: MountId, made: Option<CreatedDir>) -> FuseMount {
         let (by_program, at_work) = (false, None);
-        Mount { dir, name, made, by_program, mounted: true, program: PROGRAM, at_work, settled: false }
+        FuseMount {
+            dir,
+            name,
+            made,
+            by_program,
+            mounted: true,
+            program: FUSERMOUNT_PROGRAM,
+            at_work,
+            settled: false,
+        }
     }
 
     /// What another process must know that goes on with it.
-    pub(super) fn facts(&self, write_max: u32) -> MountHandover {
+    pub(super) fn handover(&self, write_max: u32) -> MountHandover {
         MountHandover { write_max, name: self.name, made: self.made, by_program: self.by_program }
     }
 
-    pub(super) fn dir(&self) -> &Path {
+    pub(super) fn mount_dir(&self) -> &Path {
         &self.dir
     }
 
     /// What opens a file of this very mount.
-    pub(super) fn opener(&self) -> Opener {
-        Opener { dir: self.dir.clone(), name: self.name }
+    pub(super) fn file_opener(&self) -> MountFileOpener {
+        MountFileOpener { dir: self.dir.clone(), name: self.name }
     }
 
     /// At the very directory that was opened, whatever its path means by now.
-    fn directly(&self, at: &OwnedFd, allow_other: bool) -> io::Result<OwnedFd> {
+    fn mount_directly(&self, at: &OwnedFd, allow_other: bool) -> io::Result<OwnedFd> {
         let flags = OFlags::RDWR | OFlags::CLOEXEC;
         let fuse = rustix::fs::open("/dev/fuse", flags, Mode::empty())?;
         let options = format!(
@@ -193,8 +202,8 @@ impl Mount {
         let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOATIME | MountFlags::NOEXEC;
         rustix::mount::mount(
             self.name.to_string(),
-            by_descriptor(at),
-            KIND,
+            proc_fd_path(at),
+            FILESYSTEM_TYPE,
             flags,
             Some(options.as_c_str()),
         )?;
@@ -202,11 +211,11 @@ impl Mount {
     }
 
     /// fusermount3 mounts for users who may not, and hands over the descriptor.
-    fn through_program(&self, allow_other: bool) -> io::Result<OwnedFd> {
+    fn mount_by_fusermount(&self, allow_other: bool) -> io::Result<OwnedFd> {
         let (ours, theirs) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
         let options = if allow_other { ",allow_other" } else { "" };
-        let mut command = Command::new(PROGRAM);
+        let mut command = Command::new(FUSERMOUNT_PROGRAM);
         command.arg("-o").arg(format!(
             "nosuid,nodev,noexec,default_permissions,fsname={},subtype=blockwire{options}",
             self.name
@@ -251,36 +260,36 @@ impl Mount {
                 return Err(io::Error::other(format!("{} -u failed", self.program)));
             }
         }
-        match TopMount::of(&self.dir)? {
-            Some(standing) if standing.is(self.name) && self.by_program => {
-                standing.refuse_busy(&self.dir)?;
-                self.at_work = Some(unmounting(self.program, &self.dir).spawn()?);
+        match TopMount::find_at(&self.dir)? {
+            Some(standing) if standing.has_id(self.name) && self.by_program => {
+                standing.refuse_if_mounted_over(&self.dir)?;
+                self.at_work = Some(unmount_command(self.program, &self.dir).spawn()?);
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            Some(standing) if standing.is(self.name) => standing.unmount(&self.dir)?,
-            Some(standing) if standing.covers(self.name) => return Err(busy(&self.dir)),
+            Some(standing) if standing.has_id(self.name) => standing.unmount_top(&self.dir)?,
+            Some(standing) if standing.lies_over(self.name) => return Err(mounted_over_error(&self.dir)),
             // Somebody else has taken it away.
             Some(_) | None => {}
         }
         self.mounted = false;
-        self.remove_made();
+        self.remove_created_dir();
         Ok(())
     }
 
     /// Takes the mount away when it is served no more. A program that does it may ask for it still: it and everybody
     /// else who asks is refused, for a while.
-    pub(super) fn part(&mut self, fuse: &OwnedFd) {
+    pub(super) fn unmount_answering(&mut self, fuse: &OwnedFd) {
         // As large as the largest write, or the kernel ends the connection's requests by itself.
         let mut request = Vec::new();
-        let until = Instant::now() + PARTING;
+        let until = Instant::now() + UNMOUNT_TIMEOUT;
         while self.detach().is_err_and(|why| why.kind() == io::ErrorKind::WouldBlock)
             && Instant::now() < until
         {
-            request.resize(REQUEST_MAX, 0);
+            request.resize(REQUEST_LEN_MAX, 0);
             let came = rustix::io::read(fuse, request.as_mut_slice());
             let header = came.ok().and_then(|n| wire::InHeader::read_from_prefix(request.get(..n)?).ok());
             let Some((wire::InHeader { unique, .. }, _)) = header else {
-                std::thread::sleep(PART_AGAIN);
+                std::thread::sleep(UNMOUNT_POLL_INTERVAL);
                 continue;
             };
             let refused =
@@ -289,40 +298,40 @@ impl Mount {
         }
     }
 
-    fn remove_made(&mut self) {
+    fn remove_created_dir(&mut self) {
         if let Some(made) = self.made.take() {
-            made.remove(&self.dir);
+            made.remove_if_same(&self.dir);
         }
     }
 }
 
 /// A way to the files of one mount that leads to no others.
 #[derive(Debug)]
-pub(super) struct Opener {
+pub(super) struct MountFileOpener {
     dir: PathBuf,
     name: MountId,
 }
 
-impl Opener {
+impl MountFileOpener {
     /// Opens a file of the mount: what stands at its place, or over the file, is not taken for it. It waits for the
     /// file system's server.
     ///
     /// # Errors
     /// `ResourceBusy` if something else stands there; what the system says.
     pub(super) fn open(&self, file: &str, is_written: bool) -> io::Result<File> {
-        let standing = TopMount::of(&self.dir)?.filter(|standing| standing.is(self.name));
-        let Some(standing) = standing else { return Err(busy(&self.dir)) };
+        let standing = TopMount::find_at(&self.dir)?.filter(|standing| standing.has_id(self.name));
+        let Some(standing) = standing else { return Err(mounted_over_error(&self.dir)) };
         let access = if is_written { OFlags::RDWR } else { OFlags::RDONLY };
         let only_here = ResolveFlags::NO_XDEV | ResolveFlags::NO_SYMLINKS;
         match rustix::fs::openat2(&standing.at, file, access | OFlags::CLOEXEC, Mode::empty(), only_here) {
             Ok(file) => Ok(file.into()),
-            Err(Errno::XDEV) => Err(busy(&self.dir.join(file))),
+            Err(Errno::XDEV) => Err(mounted_over_error(&self.dir.join(file))),
             Err(error) => Err(error.into()),
         }
     }
 }
 
-impl Drop for Mount {
+impl Drop for FuseMount {
     fn drop(&mut self) {
         // Nobody is left to hear of it.
         let _ = self.detach();
@@ -333,19 +342,19 @@ impl Drop for Mount {
     }
 }
 
-fn busy(dir: &Path) -> io::Error {
+fn mounted_over_error(dir: &Path) -> io::Error {
     let why = format!("something else is mounted over {}: unmount that first", dir.display());
     io::Error::new(io::ErrorKind::ResourceBusy, why)
 }
 
 /// A directory itself, without asking the file system in it: it may be one that answers nobody.
-fn open(dir: &Path) -> rustix::io::Result<OwnedFd> {
+fn open_directory(dir: &Path) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     rustix::fs::open(dir, flags, Mode::empty())
 }
 
 /// A name of what a descriptor means that follows no path.
-fn by_descriptor(at: &OwnedFd) -> String {
+fn proc_fd_path(at: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", at.as_raw_fd())
 }
 
@@ -364,8 +373,8 @@ struct TopMount {
 
 impl TopMount {
     /// `None`: there is no such directory.
-    fn of(dir: &Path) -> io::Result<Option<TopMount>> {
-        let at = match open(dir) {
+    fn find_at(dir: &Path) -> io::Result<Option<TopMount>> {
+        let at = match open_directory(dir) {
             Ok(at) => at,
             Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP) => return Ok(None),
             Err(error) => return Err(error.into()),
@@ -375,30 +384,31 @@ impl TopMount {
         let id = facts.lines().find_map(|line| line.strip_prefix("mnt_id:")).ok_or_else(unknown)?;
         let (id, table) = (id.trim().to_owned(), std::fs::read_to_string("/proc/self/mountinfo")?);
         let line = table.lines().find(|line| line.split(' ').next() == Some(&id)).ok_or_else(unknown)?;
-        let (kind, source, options) = described(line).ok_or_else(unknown)?;
+        let (kind, source, options) = parse_mountinfo_line(line).ok_or_else(unknown)?;
         let [kind, source, options] = [kind, source, options].map(str::to_owned);
         Ok(Some(TopMount { at, id, kind, source, options, table }))
     }
 
-    fn is(&self, name: MountId) -> bool {
-        self.kind == KIND && self.source == name.to_string()
+    fn has_id(&self, name: MountId) -> bool {
+        self.kind == FILESYSTEM_TYPE && self.source == name.to_string()
     }
 
     /// Whether it is one of this program's that this user mounted.
-    fn is_of_us(&self) -> bool {
+    fn is_own_mount(&self) -> bool {
         let user = format!("user_id={}", rustix::process::getuid().as_raw());
         let is_named = self.source == "blockwire" || self.source.starts_with("blockwire-");
-        self.kind == KIND && is_named && self.options.split(',').any(|option| option == user)
+        self.kind == FILESYSTEM_TYPE && is_named && self.options.split(',').any(|option| option == user)
     }
 
     /// Whether that mount lies under this one.
-    fn covers(&self, name: MountId) -> bool {
+    fn lies_over(&self, name: MountId) -> bool {
         let (mut id, source) = (self.id.clone(), name.to_string());
         // From each to the one that it is mounted on; there are no more than lines.
         for _ in self.table.lines() {
             let line = self.table.lines().find(|line| line.split(' ').next() == Some(&id));
             let Some(line) = line else { return false };
-            if described(line).is_some_and(|(kind, of, _)| kind == KIND && of == source) {
+            if parse_mountinfo_line(line).is_some_and(|(kind, of, _)| kind == FILESYSTEM_TYPE && of == source)
+            {
                 return true;
             }
             id = line.split(' ').nth(1).unwrap_or_default().to_owned();
@@ -407,17 +417,17 @@ impl TopMount {
     }
 
     /// Refuses to take away what others have mounted something in or over.
-    fn refuse_busy(&self, dir: &Path) -> io::Result<()> {
+    fn refuse_if_mounted_over(&self, dir: &Path) -> io::Result<()> {
         let is_busy = self.table.lines().any(|line| line.split(' ').nth(1) == Some(&self.id));
-        if is_busy { Err(busy(dir)) } else { Ok(()) }
+        if is_busy { Err(mounted_over_error(dir)) } else { Ok(()) }
     }
 
     /// Takes this very mount away, and nothing that others have mounted in or over it. A user who may not has a
     /// program do it, and waits: not to be called by who serves it, unless he may.
-    fn unmount(&self, dir: &Path) -> io::Result<()> {
-        self.refuse_busy(dir)?;
-        match rustix::mount::unmount(by_descriptor(&self.at), UnmountFlags::DETACH) {
-            Err(Errno::PERM) => match unmounting(PROGRAM, dir).status()?.success() {
+    fn unmount_top(&self, dir: &Path) -> io::Result<()> {
+        self.refuse_if_mounted_over(dir)?;
+        match rustix::mount::unmount(proc_fd_path(&self.at), UnmountFlags::DETACH) {
+            Err(Errno::PERM) => match unmount_command(FUSERMOUNT_PROGRAM, dir).status()?.success() {
                 true => Ok(()),
                 false => Err(io::Error::other("fusermount3 -u failed")),
             },
@@ -426,14 +436,14 @@ impl TopMount {
     }
 }
 
-fn unmounting(program: &str, dir: &Path) -> Command {
+fn unmount_command(program: &str, dir: &Path) -> Command {
     let mut command = Command::new(program);
     command.args(["-u", "-q", "-z", "--"]).arg(dir);
     command
 }
 
 /// Kind, source and options of the file system of a line of mountinfo (proc(5)).
-fn described(line: &str) -> Option<(&str, &str, &str)> {
+fn parse_mountinfo_line(line: &str) -> Option<(&str, &str, &str)> {
     let mut words = line.split_once(" - ")?.1.split(' ');
     Some((words.next()?, words.next()?, words.next()?))
 }
@@ -442,11 +452,14 @@ fn described(line: &str) -> Option<(&str, &str, &str)> {
 ///
 /// # Errors
 /// What is in the way.
-pub fn available() -> io::Result<()> {
-    crate::device_node::open("/dev/fuse", "the kernel has no FUSE, or this container has no access to it")?;
+pub fn check_available() -> io::Result<()> {
+    crate::device_node::check_openable(
+        "/dev/fuse",
+        "the kernel has no FUSE, or this container has no access to it",
+    )?;
     let program = std::env::var_os("PATH")
-        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(PROGRAM).exists()));
-    if program || may_mount()? {
+        .is_some_and(|path| std::env::split_paths(&path).any(|dir| dir.join(FUSERMOUNT_PROGRAM).exists()));
+    if program || has_cap_sys_admin()? {
         return Ok(());
     }
     let why = "mounting needs CAP_SYS_ADMIN or the program fusermount3 (package fuse3)";
@@ -454,7 +467,7 @@ pub fn available() -> io::Result<()> {
 }
 
 /// Whether the process has CAP_SYS_ADMIN.
-fn may_mount() -> io::Result<bool> {
+fn has_cap_sys_admin() -> io::Result<bool> {
     const CAP_SYS_ADMIN: u32 = 21;
     let status = std::fs::read_to_string("/proc/self/status")?;
     let set = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
@@ -462,40 +475,40 @@ fn may_mount() -> io::Result<bool> {
     Ok(set >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// Takes away what a killed process of ours left mounted at `dir`: its file answers every call with ENOTCONN.
+/// Takes away what a killed process of ours left mounted at `mount_dir`: its file answers every call with ENOTCONN.
 /// Says whether there was anything. Others' file systems stay, dead ones too.
 ///
 /// # Errors
 /// What the system says, as when the caller may not unmount.
-pub fn clean(dir: &Path) -> io::Result<bool> {
-    clean_if(dir, TopMount::is_of_us)
+pub fn unmount_dead(dir: &Path) -> io::Result<bool> {
+    unmount_dead_if(dir, TopMount::is_own_mount)
 }
 
 /// The same for one mount only.
 ///
 /// # Errors
-/// As [`clean`].
-pub fn clean_named(dir: &Path, name: MountId) -> io::Result<bool> {
-    clean_if(dir, |standing| standing.is(name))
+/// As [`unmount_dead`].
+pub fn unmount_dead_id(dir: &Path, name: MountId) -> io::Result<bool> {
+    unmount_dead_if(dir, |standing| standing.has_id(name))
 }
 
-fn clean_if(dir: &Path, is_meant: impl FnOnce(&TopMount) -> bool) -> io::Result<bool> {
-    let Some(standing) = TopMount::of(dir)?.filter(is_meant) else { return Ok(false) };
-    match asked(standing.at.try_clone()?)? {
-        Err(Errno::NOTCONN) => standing.unmount(dir).map(|()| true),
+fn unmount_dead_if(dir: &Path, is_meant: impl FnOnce(&TopMount) -> bool) -> io::Result<bool> {
+    let Some(standing) = TopMount::find_at(dir)?.filter(is_meant) else { return Ok(false) };
+    match statfs_with_timeout(standing.at.try_clone()?)? {
+        Err(Errno::NOTCONN) => standing.unmount_top(dir).map(|()| true),
         _ => Ok(false),
     }
 }
 
 /// What a file system answers whose kernel's end somebody may hold who serves nobody: then the question waits as long
 /// as that, and nobody waits with it.
-fn asked(at: OwnedFd) -> io::Result<rustix::io::Result<()>> {
+fn statfs_with_timeout(at: OwnedFd) -> io::Result<rustix::io::Result<()>> {
     let (say, said) = std::sync::mpsc::channel();
     std::thread::Builder::new().name("statfs".into()).spawn(move || {
         // The kernel may still know what stat says; this it always asks.
         let _ = say.send(rustix::fs::fstatfs(&at).map(drop));
     })?;
-    said.recv_timeout(ANSWER).map_err(|_| {
+    said.recv_timeout(STATFS_TIMEOUT).map_err(|_| {
         let why =
             "the file system there does not respond: its server hangs, or was killed and a guardian holds it";
         io::Error::new(io::ErrorKind::TimedOut, why)

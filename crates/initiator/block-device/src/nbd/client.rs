@@ -1,6 +1,6 @@
 //! One client of an NBD server: its socket, received bytes not yet parsed, replies to send.
 //!
-//! Invariant: a client holds at most [`HELD_MAX`] bytes of payload and [`DEPTH`] requests, counting those
+//! Invariant: a client holds at most [`HELD_BYTES_MAX`] bytes of payload and [`REQUESTS_PER_CLIENT_MAX`] requests, counting those
 //! taken, in flight and not yet sent; beyond that, nothing more is read from it. While the
 //! client negotiates, no further option is handled before the replies to the last ones are sent.
 
@@ -10,29 +10,31 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use buf::{Sg, Time};
 
-use super::replies::{Reply, ReplyTo, chunk_data, chunk_error, chunk_status, number, simple};
-use super::session::{CommandKind, Export, OPTION_MAX, Request, Session, SessionEvent};
+use super::replies::{
+    EncodedReply, PendingReply, block_status_chunk, data_chunk, error_chunk, error_number, simple_reply,
+};
+use super::session::{CommandKind, Export, OPTION_LEN_MAX, Request, Session, SessionEvent};
 use super::wire::error;
-use crate::disk::{Disk, REQUEST_MAX};
+use crate::disk::{Disk, REQUEST_LEN_MAX};
+use crate::event_waiter::{EpollWaiter, EventKey, ReadyEvent, monotonic_now};
+use crate::io_vectors::{IoVectors, recvmsg, sendmsg};
 use crate::request_error::RequestError;
-use crate::requests::{Ended, Parts, RequestKind, Requests};
-use crate::vectors::{Vectors, receive, send};
-use crate::wait::{EventKey, Ready, Waiter, now};
+use crate::requests::{EndedRequest, RequestKind, RequestTable, WriteMemory};
 
 /// What is received at a time beside payload that has its place: any option fits.
-const STAGE: usize = 2 * OPTION_MAX;
+const STAGING_LEN: usize = 2 * OPTION_LEN_MAX;
 /// Payload of one client that is held, in bytes: one of the longest requests, and as much beside it.
-const HELD_MAX: u64 = 2 * REQUEST_MAX as u64;
+const HELD_BYTES_MAX: u64 = 2 * REQUEST_LEN_MAX as u64;
 /// Requests of one client.
-const DEPTH: usize = 128;
+const REQUESTS_PER_CLIENT_MAX: usize = 128;
 /// Replies that one system call sends.
-const BATCH: usize = 64;
+const REPLIES_PER_SEND: usize = 64;
 
 /// A payload that is being received.
 #[derive(Debug)]
-struct Incoming {
+struct IncomingWrite {
     request: Request,
-    data: Parts,
+    data: WriteMemory,
     filled: u64,
 }
 
@@ -47,14 +49,14 @@ pub(super) struct Client {
     /// What of the stage is not understood yet.
     start: usize,
     end: usize,
-    incoming: Option<Incoming>,
+    incoming: Option<IncomingWrite>,
     /// Payload of a refused write that is still to come, and the answer for then.
     skip: Option<(u32, Request)>,
     /// A write without memory, or a request without room.
-    parked: Option<Parked>,
+    parked: Option<ParkedRequest>,
     /// What negotiation has to say.
     words: Vec<u8>,
-    out: VecDeque<Reply>,
+    out: VecDeque<EncodedReply>,
     /// How much of the first of `out` (or of `words`) is sent.
     sent: usize,
     held: u64,
@@ -72,10 +74,10 @@ pub(super) struct Client {
 }
 
 #[derive(Debug)]
-enum Parked {
+enum ParkedRequest {
     /// Its payload follows in the stream.
     Write(Request),
-    Ready(crate::requests::Request<ReplyTo>),
+    Ready(crate::requests::Request<PendingReply>),
 }
 
 impl Client {
@@ -88,20 +90,20 @@ impl Client {
             index,
             generation,
             session,
-            stage: vec![0; STAGE].into(),
+            stage: vec![0; STAGING_LEN].into(),
             start: 0,
             end: 0,
             incoming: None,
             skip: None,
             parked: None,
             words,
-            out: VecDeque::with_capacity(DEPTH),
+            out: VecDeque::with_capacity(REQUESTS_PER_CLIENT_MAX),
             sent: 0,
             held: 0,
             in_flight: 0,
             closing: false,
             broken: false,
-            owing_since: now(),
+            owing_since: monotonic_now(),
             interest: Some((true, false)),
             touched: true,
         }
@@ -112,44 +114,45 @@ impl Client {
     }
 
     /// Whether nothing is left to do, so that it may go.
-    pub(super) fn is_over(&self) -> bool {
-        self.in_flight == 0 && (self.broken || (self.closing && self.has_said_all()))
+    pub(super) fn is_finished(&self) -> bool {
+        self.in_flight == 0 && (self.broken || (self.closing && self.is_output_drained()))
     }
 
-    pub(super) fn has_said_all(&self) -> bool {
+    pub(super) fn is_output_drained(&self) -> bool {
         self.broken || (self.words.is_empty() && self.out.is_empty())
     }
 
     /// Since when it has kept others waiting; `None`: it owes nothing.
-    pub(super) fn owes_since(&self) -> Option<Time> {
-        let owes = !self.session.is_ready()
+    pub(super) fn stalled_since(&self) -> Option<Time> {
+        let owes = !self.session.is_transmission()
             || self.incoming.is_some()
             || self.skip.is_some()
             || self.end > self.start && self.parked.is_none()
-            || !self.has_said_all();
-        (owes && !self.is_held_up()).then_some(self.owing_since)
+            || !self.is_output_drained();
+        (owes && !self.is_blocked_by_server()).then_some(self.owing_since)
     }
 
     /// Whether it waits for memory or room.
-    pub(super) fn is_parked(&self) -> bool {
+    pub(super) fn has_parked_request(&self) -> bool {
         self.parked.is_some()
     }
 
     /// Whether it is we who keep it waiting: for memory or room, or for the end of what it asked before.
-    fn is_held_up(&self) -> bool {
-        let is_full = self.session.is_ready() && self.incoming.is_none() && !self.may_take(0);
-        (self.parked.is_some() || is_full) && self.has_said_all()
+    fn is_blocked_by_server(&self) -> bool {
+        let is_full =
+            self.session.is_transmission() && self.incoming.is_none() && !self.may_accept_payload(0);
+        (self.parked.is_some() || is_full) && self.is_output_drained()
     }
 
     /// Before anything changes: as long as we keep it waiting its time does not run.
-    fn excuse(&mut self) {
-        if self.is_held_up() {
-            self.owing_since = now();
+    fn reset_stall_timer(&mut self) {
+        if self.is_blocked_by_server() {
+            self.owing_since = monotonic_now();
         }
     }
 
     /// Takes no more requests.
-    pub(super) fn stop(&mut self) {
+    pub(super) fn stop_receiving(&mut self) {
         self.touched = true;
         self.closing = true;
         self.incoming = None;
@@ -158,20 +161,25 @@ impl Client {
     }
 
     /// Ends the connection at once.
-    pub(super) fn cut(&mut self) {
+    pub(super) fn abort_connection(&mut self) {
         self.touched = true;
         self.broken = true;
         self.words.clear();
         self.out.clear();
-        self.stop();
+        self.stop_receiving();
     }
 
     /// Something happened at the socket: receives once, straight to a payload's place first.
-    pub(super) fn handle_ready(&mut self, ready: Ready, requests: &Requests<ReplyTo>, vectors: &mut Vectors) {
+    pub(super) fn handle_ready(
+        &mut self,
+        ready: ReadyEvent,
+        requests: &RequestTable<PendingReply>,
+        vectors: &mut IoVectors,
+    ) {
         self.touched = true;
         if ready.hung_up && (self.closing || self.parked.is_some()) {
             // Nobody will hear the answer.
-            self.cut();
+            self.abort_connection();
         }
         if !ready.readable || self.closing || self.broken {
             return;
@@ -184,25 +192,27 @@ impl Client {
         if let Some(incoming) = self.incoming.as_mut().filter(|_| self.end == 0) {
             let (at, len) = (incoming.request.at, u64::from(incoming.request.len));
             direct = (len - incoming.filled) as usize;
-            requests.slices(&mut incoming.data, at, incoming.filled, len, |slice| vectors.push_mut(slice));
+            requests.for_each_slice(&mut incoming.data, at, incoming.filled, len, |slice| {
+                vectors.push_buffer(slice)
+            });
         }
-        vectors.push_mut(&mut self.stage[self.end..]);
-        if vectors.len() == 0 {
+        vectors.push_buffer(&mut self.stage[self.end..]);
+        if vectors.len_bytes() == 0 {
             if ready.hung_up {
                 // It is told of that again and again, and there is no room to read how it ends.
-                self.cut();
+                self.abort_connection();
             }
             return;
         }
         // SAFETY: the vectors were made above, of memory that this client owns alone and that nobody
         // touches before the call returns.
-        match unsafe { receive(self.fd.as_raw_fd(), vectors) } {
+        match unsafe { recvmsg(self.fd.as_raw_fd(), vectors) } {
             Ok(0) => {
                 // Nobody will hear an answer: what is out ends, and that is all.
-                self.cut();
+                self.abort_connection();
             }
             Ok(n) => {
-                self.owing_since = now();
+                self.owing_since = monotonic_now();
                 let placed = n.min(direct);
                 if let Some(incoming) = &mut self.incoming {
                     incoming.filled += placed as u64;
@@ -210,27 +220,33 @@ impl Client {
                 self.end += n - placed;
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.cut(),
+            Err(_) => self.abort_connection(),
         }
     }
 
-    fn may_take(&self, len: u64) -> bool {
-        self.in_flight + self.out.len() < DEPTH && (self.held == 0 || self.held + len <= HELD_MAX)
+    fn may_accept_payload(&self, len: u64) -> bool {
+        self.in_flight + self.out.len() < REQUESTS_PER_CLIENT_MAX
+            && (self.held == 0 || self.held + len <= HELD_BYTES_MAX)
     }
 
     /// Understands what was received, and starts what it asks. True if anything was started.
-    fn parse(&mut self, disk: &mut dyn Disk, requests: &mut Requests<ReplyTo>, export: &Export) -> bool {
+    fn parse_received(
+        &mut self,
+        disk: &mut dyn Disk,
+        requests: &mut RequestTable<PendingReply>,
+        export: &Export,
+    ) -> bool {
         let mut started = false;
         while !self.broken && !self.closing {
             if let Some(parked) = self.parked.take() {
-                if !self.unpark(disk, requests, parked) {
+                if !self.start_or_repark(disk, requests, parked) {
                     break;
                 }
                 started = true;
                 continue;
             }
             if self.incoming.is_some() {
-                if !self.fill(requests) {
+                if !self.fill_incoming(requests) {
                     break;
                 }
                 started = true;
@@ -243,28 +259,32 @@ impl Client {
                     self.skip = Some((left - now as u32, request));
                     break;
                 }
-                self.refuse(&request, request.kind.err().unwrap_or(error::INVAL));
+                self.reply_error(&request, request.kind.err().unwrap_or(error::INVAL));
                 continue;
             }
-            let is_held = if self.session.is_ready() { !self.may_take(0) } else { !self.words.is_empty() };
+            let is_held = if self.session.is_transmission() {
+                !self.may_accept_payload(0)
+            } else {
+                !self.words.is_empty()
+            };
             if is_held {
                 break;
             }
             let input = &self.stage[self.start..self.end];
-            let (used, step) = self.session.handle(input, export, &mut self.words);
+            let (used, step) = self.session.handle_input(input, export, &mut self.words);
             self.start += used;
             match step {
                 SessionEvent::More => break,
                 SessionEvent::Close => self.closing = true,
-                SessionEvent::Request(request) => self.take(request),
+                SessionEvent::Request(request) => self.accept_request(request),
             }
         }
         started
     }
 
     /// A request has come; its payload has not.
-    fn take(&mut self, request: Request) {
-        let token = ReplyTo {
+    fn accept_request(&mut self, request: Request) {
+        let token = PendingReply {
             client: self.index,
             generation: self.generation,
             cookie: request.cookie,
@@ -276,13 +296,13 @@ impl Client {
                 self.skip = Some((request.payload, request));
                 return;
             }
-            Err(number) => return self.refuse(&request, number),
+            Err(number) => return self.reply_error(&request, number),
             Ok(CommandKind::Disconnect) => {
                 self.closing = true;
                 return;
             }
             Ok(CommandKind::Write { .. }) => {
-                self.parked = Some(Parked::Write(request));
+                self.parked = Some(ParkedRequest::Write(request));
                 return;
             }
             Ok(CommandKind::Read) => RequestKind::Read,
@@ -295,46 +315,56 @@ impl Client {
             Ok(CommandKind::BlockStatus { .. }) => RequestKind::Extents,
         };
         let request = crate::requests::Request::new(token, ask, request.at, request.len.into());
-        self.parked = Some(Parked::Ready(request));
+        self.parked = Some(ParkedRequest::Ready(request));
     }
 
     /// Starts what is parked, or parks it again and says false.
-    fn unpark(&mut self, disk: &mut dyn Disk, requests: &mut Requests<ReplyTo>, parked: Parked) -> bool {
+    fn start_or_repark(
+        &mut self,
+        disk: &mut dyn Disk,
+        requests: &mut RequestTable<PendingReply>,
+        parked: ParkedRequest,
+    ) -> bool {
         match parked {
-            Parked::Write(request) => {
+            ParkedRequest::Write(request) => {
                 // Only what is within the volume gets memory; the rest is told later, after its payload.
                 let len = u64::from(request.len);
-                let fits = request.at.checked_add(len).is_some_and(|end| end <= disk.geometry().bytes());
+                let fits =
+                    request.at.checked_add(len).is_some_and(|end| end <= disk.geometry().capacity_bytes());
                 if !fits {
                     let request = Request { kind: Err(error::NOSPC), ..request };
                     self.skip = Some((request.payload, request));
                     return true;
                 }
-                let memory = if self.may_take(len) { requests.memory(disk, request.at, len) } else { None };
+                let memory = if self.may_accept_payload(len) {
+                    requests.alloc_write_memory(disk, request.at, len)
+                } else {
+                    None
+                };
                 let Some(data) = memory else {
-                    self.parked = Some(Parked::Write(request));
+                    self.parked = Some(ParkedRequest::Write(request));
                     return false;
                 };
                 self.held += len;
-                self.owing_since = now();
-                self.incoming = Some(Incoming { request, data, filled: 0 });
+                self.owing_since = monotonic_now();
+                self.incoming = Some(IncomingWrite { request, data, filled: 0 });
                 true
             }
-            Parked::Ready(request) => {
+            ParkedRequest::Ready(request) => {
                 let is_held = matches!(request.ask, RequestKind::Write { .. });
                 let adds = if matches!(request.ask, RequestKind::Read) { request.len } else { 0 };
-                if !is_held && !self.may_take(adds) {
-                    self.parked = Some(Parked::Ready(request));
+                if !is_held && !self.may_accept_payload(adds) {
+                    self.parked = Some(ParkedRequest::Ready(request));
                     return false;
                 }
-                match requests.start(disk, request) {
+                match requests.start_request(disk, request) {
                     Ok(()) => {
                         self.held += adds;
                         self.in_flight += 1;
                         true
                     }
                     Err(request) => {
-                        self.parked = Some(Parked::Ready(request));
+                        self.parked = Some(ParkedRequest::Ready(request));
                         false
                     }
                 }
@@ -343,13 +373,13 @@ impl Client {
     }
 
     /// Moves what was received to the payload's place. True if it is complete.
-    fn fill(&mut self, requests: &Requests<ReplyTo>) -> bool {
+    fn fill_incoming(&mut self, requests: &RequestTable<PendingReply>) -> bool {
         let Some(incoming) = &mut self.incoming else { return false };
         let len = u64::from(incoming.request.len);
         let mut from = &self.stage[self.start..self.end];
         let now = (len - incoming.filled).min(from.len() as u64);
         let (first, last) = (incoming.filled, incoming.filled + now);
-        requests.slices(&mut incoming.data, incoming.request.at, first, last, |slice| {
+        requests.for_each_slice(&mut incoming.data, incoming.request.at, first, last, |slice| {
             // cannot fail: the slices together are as long as what is moved, which is not more than there is.
             let (here, later) = from.split_at(slice.len());
             slice.copy_from_slice(here);
@@ -360,8 +390,8 @@ impl Client {
         if incoming.filled < len {
             return false;
         }
-        let Some(Incoming { request, data, .. }) = self.incoming.take() else { return false };
-        let token = ReplyTo {
+        let Some(IncomingWrite { request, data, .. }) = self.incoming.take() else { return false };
+        let token = PendingReply {
             client: self.index,
             generation: self.generation,
             cookie: request.cookie,
@@ -370,30 +400,30 @@ impl Client {
         };
         let stable = request.kind == Ok(CommandKind::Write { fua: true });
         self.parked =
-            Some(Parked::Ready(crate::requests::Request::write(token, stable, request.at, len, data)));
+            Some(ParkedRequest::Ready(crate::requests::Request::write(token, stable, request.at, len, data)));
         true
     }
 
-    fn refuse(&mut self, request: &Request, number: u32) {
+    fn reply_error(&mut self, request: &Request, number: u32) {
         let reply = if request.structured {
-            chunk_error(request.cookie, number)
+            error_chunk(request.cookie, number)
         } else {
-            simple(request.cookie, number, Sg::new())
+            simple_reply(request.cookie, number, Sg::new())
         };
-        self.push(reply);
+        self.push_reply(reply);
     }
 
-    fn push(&mut self, reply: Reply) {
-        if self.has_said_all() {
-            self.owing_since = now();
+    fn push_reply(&mut self, reply: EncodedReply) {
+        if self.is_output_drained() {
+            self.owing_since = monotonic_now();
         }
         self.out.push_back(reply);
     }
 
     /// A request of this client has ended.
-    pub(super) fn handle_ended(&mut self, mut ended: Ended<ReplyTo>, export: &Export) {
+    pub(super) fn handle_request_ended(&mut self, mut ended: EndedRequest<PendingReply>, export: &Export) {
         self.touched = true;
-        self.excuse();
+        self.reset_stall_timer();
         // cannot fail, here and with `held`: each request that was started ends once, and what was held for it
         // was counted by the same length.
         self.in_flight -= 1;
@@ -414,23 +444,23 @@ impl Client {
         }
         let cookie = ended.token.cookie;
         let reply = match (ended.result, ended.ask) {
-            (Err(trouble), _) if ended.token.structured => chunk_error(cookie, number(trouble)),
-            (Err(trouble), _) => simple(cookie, number(trouble), Sg::new()),
-            (Ok(()), RequestKind::Read) if ended.token.structured => chunk_data(cookie, ended.at, ended.data),
-            (Ok(()), RequestKind::Extents) => chunk_status(&ended, export),
-            (Ok(()), _) => simple(cookie, 0, ended.data),
+            (Err(trouble), _) if ended.token.structured => error_chunk(cookie, error_number(trouble)),
+            (Err(trouble), _) => simple_reply(cookie, error_number(trouble), Sg::new()),
+            (Ok(()), RequestKind::Read) if ended.token.structured => data_chunk(cookie, ended.at, ended.data),
+            (Ok(()), RequestKind::Extents) => block_status_chunk(&ended, export),
+            (Ok(()), _) => simple_reply(cookie, 0, ended.data),
         };
-        self.push(reply);
+        self.push_reply(reply);
     }
 
     /// Sends what can be sent.
-    fn send(&mut self, vectors: &mut Vectors) {
-        while !self.has_said_all() {
+    fn send_pending(&mut self, vectors: &mut IoVectors) {
+        while !self.is_output_drained() {
             vectors.clear();
             if self.words.is_empty() {
                 let mut skip = self.sent;
-                for reply in self.out.iter().take(BATCH) {
-                    vectors.push_from(&reply.head, skip);
+                for reply in self.out.iter().take(REPLIES_PER_SEND) {
+                    vectors.push_bytes(&reply.head, skip);
                     skip = skip.saturating_sub(reply.head.len());
                     vectors.push_sg(&reply.data, skip);
                     skip = 0;
@@ -439,16 +469,16 @@ impl Client {
                     }
                 }
             } else {
-                vectors.push_from(&self.words, self.sent);
+                vectors.push_bytes(&self.words, self.sent);
             }
             // SAFETY: the vectors were made above, of replies that stay in place until the call returns.
-            match unsafe { send(self.fd.as_raw_fd(), vectors) } {
+            match unsafe { sendmsg(self.fd.as_raw_fd(), vectors) } {
                 Ok(n) => {
-                    self.owing_since = now();
+                    self.owing_since = monotonic_now();
                     self.handle_sent(n);
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(_) => self.cut(),
+                Err(_) => self.abort_connection(),
             }
         }
     }
@@ -471,23 +501,23 @@ impl Client {
     }
 
     /// Sends and starts all that can be. True if anything was started.
-    pub(super) fn advance(
+    pub(super) fn send_and_start(
         &mut self,
         disk: &mut dyn Disk,
-        requests: &mut Requests<ReplyTo>,
+        requests: &mut RequestTable<PendingReply>,
         export: &Export,
-        vectors: &mut Vectors,
+        vectors: &mut IoVectors,
     ) -> bool {
         let mut started = false;
-        self.excuse();
+        self.reset_stall_timer();
         loop {
-            self.send(vectors);
+            self.send_pending(vectors);
             let before = self.end - self.start;
-            started |= self.parse(disk, requests, export);
+            started |= self.parse_received(disk, requests, export);
             // Answers may have filled the queue, and what was sent makes room for more.
             if self.end - self.start == before || self.out.is_empty() {
                 let held = !self.words.is_empty();
-                self.send(vectors);
+                self.send_pending(vectors);
                 // An option waits until the answers before it are sent: now they are.
                 if held && self.words.is_empty() && self.end > self.start && !self.broken {
                     continue;
@@ -498,17 +528,17 @@ impl Client {
     }
 
     /// Tells the waiter what this client waits for now.
-    pub(super) fn watch(&mut self, waiter: &Waiter) -> io::Result<()> {
+    pub(super) fn update_watch(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
         let Some(interest) = self.interest else { return Ok(()) };
-        if self.broken || self.is_over() {
+        if self.broken || self.is_finished() {
             self.interest = None;
-            return waiter.remove(self.fd.as_fd());
+            return waiter.remove_fd(self.fd.as_fd());
         }
         let read = !self.closing && self.parked.is_none() && self.end - self.start < self.stage.len();
-        let now = (read, !self.has_said_all());
+        let now = (read, !self.is_output_drained());
         if interest != now {
             self.interest = Some(now);
-            waiter.change(self.fd.as_fd(), self.key, now.0, now.1)?;
+            waiter.change_fd(self.fd.as_fd(), self.key, now.0, now.1)?;
         }
         Ok(())
     }
@@ -541,10 +571,10 @@ mod tests {
         peer.set_nonblocking(true).unwrap();
         let ram = std::sync::Arc::new(volume::RamDisk::new(64, 64, 512, 4096));
         let mut disk = RamVolume::new(ram, Behaviour::default());
-        let mut requests = Requests::new(&disk, 4, std::sync::Arc::default());
-        let mut vectors = Vectors::default();
+        let mut requests = RequestTable::new(&disk, 4, std::sync::Arc::default());
+        let mut vectors = IoVectors::default();
         let mut client = Client::new(ours.into(), 0, 1, EventKey(1));
-        let wishes = (OPTION_MAX - 6) / 2;
+        let wishes = (OPTION_LEN_MAX - 6) / 2;
         let mut bytes = 3_u32.to_be_bytes().to_vec();
         for _ in 0..100 {
             bytes.extend(b"IHAVEOPT");
@@ -557,9 +587,9 @@ mod tests {
         let (mut sent, mut most) = (0, 0);
         for _ in 0..1000 {
             sent += peer.write(&bytes[sent..]).unwrap_or(0);
-            let ready = Ready { key: EventKey(1), readable: true, hung_up: false };
+            let ready = ReadyEvent { key: EventKey(1), readable: true, hung_up: false };
             client.handle_ready(ready, &requests, &mut vectors);
-            client.advance(&mut disk, &mut requests, &export, &mut vectors);
+            client.send_and_start(&mut disk, &mut requests, &export, &mut vectors);
             most = most.max(client.words.len());
         }
         // All of what one stage asks for, and no more.

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 use volume::Extent;
 use zerocopy::IntoBytes;
 
-use super::session::{CONTEXT, Export};
+use super::session::{Export, META_CONTEXT_ID};
 use super::wire::{self, chunk, error};
 use crate::request_error::RequestError;
-use crate::requests::Ended;
+use crate::requests::EndedRequest;
 
 /// The server's name for a request: whose it is, and how to answer.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ReplyTo {
+pub(super) struct PendingReply {
     pub(super) client: u32,
     pub(super) generation: u32,
     pub(super) cookie: u64,
@@ -25,19 +25,19 @@ pub(super) struct ReplyTo {
 
 /// A reply that is being sent.
 #[derive(Debug)]
-pub(super) struct Reply {
+pub(super) struct EncodedReply {
     pub(super) head: SmallVec<[u8; 48]>,
     pub(super) data: Sg,
 }
 
-impl Reply {
+impl EncodedReply {
     pub(super) fn len(&self) -> usize {
         self.head.len() + self.data.len()
     }
 }
 
 /// The protocol's number for a failure.
-pub(super) fn number(trouble: RequestError) -> u32 {
+pub(super) fn error_number(trouble: RequestError) -> u32 {
     match trouble {
         RequestError::Io | RequestError::Gone | RequestError::Conflict => error::IO,
         RequestError::NoSpace => error::NOSPC,
@@ -47,16 +47,16 @@ pub(super) fn number(trouble: RequestError) -> u32 {
     }
 }
 
-pub(super) fn simple(cookie: u64, number: u32, data: Sg) -> Reply {
+pub(super) fn simple_reply(cookie: u64, number: u32, data: Sg) -> EncodedReply {
     let head = wire::SimpleReply {
         magic: wire::SIMPLE_REPLY_MAGIC.into(),
         error: number.into(),
         cookie: cookie.into(),
     };
-    Reply { head: SmallVec::from_slice(head.as_bytes()), data }
+    EncodedReply { head: SmallVec::from_slice(head.as_bytes()), data }
 }
 
-fn chunk(cookie: u64, kind: u16, len: usize) -> SmallVec<[u8; 48]> {
+fn chunk_header(cookie: u64, kind: u16, len: usize) -> SmallVec<[u8; 48]> {
     let head = wire::ChunkHeader {
         magic: wire::STRUCTURED_REPLY_MAGIC.into(),
         flags: chunk::DONE.into(),
@@ -67,34 +67,34 @@ fn chunk(cookie: u64, kind: u16, len: usize) -> SmallVec<[u8; 48]> {
     SmallVec::from_slice(head.as_bytes())
 }
 
-pub(super) fn chunk_data(cookie: u64, at: u64, data: Sg) -> Reply {
-    let mut head = chunk(cookie, chunk::OFFSET_DATA, 8 + data.len());
+pub(super) fn data_chunk(cookie: u64, at: u64, data: Sg) -> EncodedReply {
+    let mut head = chunk_header(cookie, chunk::OFFSET_DATA, 8 + data.len());
     head.extend_from_slice(&at.to_be_bytes());
-    Reply { head, data }
+    EncodedReply { head, data }
 }
 
-pub(super) fn chunk_error(cookie: u64, number: u32) -> Reply {
-    let mut head = chunk(cookie, chunk::ERROR, 6);
+pub(super) fn error_chunk(cookie: u64, number: u32) -> EncodedReply {
+    let mut head = chunk_header(cookie, chunk::ERROR, 6);
     head.extend_from_slice(&number.to_be_bytes());
     head.extend_from_slice(&[0; 2]);
-    Reply { head, data: Sg::new() }
+    EncodedReply { head, data: Sg::new() }
 }
 
 /// The extents of a request, in bytes, none past its end; at least one.
-pub(super) fn chunk_status(ended: &Ended<ReplyTo>, export: &Export) -> Reply {
-    let states = states(&ended.extents, ended.at, ended.len, export);
+pub(super) fn block_status_chunk(ended: &EndedRequest<PendingReply>, export: &Export) -> EncodedReply {
+    let states = block_states(&ended.extents, ended.at, ended.len, export);
     // cannot fail: there is at least one.
     let states = if ended.token.one { &states[..1] } else { &states[..] };
-    let mut head = chunk(ended.token.cookie, chunk::BLOCK_STATUS, 4 + 8 * states.len());
-    head.extend_from_slice(&CONTEXT.to_be_bytes());
+    let mut head = chunk_header(ended.token.cookie, chunk::BLOCK_STATUS, 4 + 8 * states.len());
+    head.extend_from_slice(&META_CONTEXT_ID.to_be_bytes());
     for (len, state) in states {
         head.extend_from_slice(&len.to_be_bytes());
         head.extend_from_slice(&state.to_be_bytes());
     }
-    Reply { head, data: Sg::new() }
+    EncodedReply { head, data: Sg::new() }
 }
 
-fn states(extents: &[Extent], at: u64, len: u64, export: &Export) -> SmallVec<[(u32, u32); 4]> {
+fn block_states(extents: &[Extent], at: u64, len: u64, export: &Export) -> SmallVec<[(u32, u32); 4]> {
     let block = u64::from(export.minimum);
     let end = at + len;
     let mut states: SmallVec<[(u32, u32); 4]> = SmallVec::new();

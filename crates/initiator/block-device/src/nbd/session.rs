@@ -1,27 +1,27 @@
 //! The protocol of an NBD server, without a socket: fixed newstyle negotiation, then requests.
 //!
 //! Invariants: for any input, a call consumes at most what it was given and answers with a bounded number of
-//! bytes; an option is parsed only when all of it has been received, and is at most [`OPTION_MAX`] bytes;
+//! bytes; an option is parsed only when all of it has been received, and is at most [`OPTION_LEN_MAX`] bytes;
 //! more than [`OPTIONS_MAX`] options end the connection.
 
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::wire::{self, command, command_flag, error, flag, info, option, reply};
-use crate::disk::REQUEST_MAX;
+use crate::disk::REQUEST_LEN_MAX;
 
 /// The longest option that is looked at, in bytes; a longer one is skipped and refused. Names are at most
 /// 4,096 bytes.
-pub const OPTION_MAX: usize = 8 << 10;
+pub const OPTION_LEN_MAX: usize = 8 << 10;
 /// The longest option that is skipped; a longer one ends the connection.
-const OPTION_SKIPPED_MAX: u32 = 1 << 20;
+const SKIPPED_OPTION_LEN_MAX: u32 = 1 << 20;
 /// How many options a client may send.
 pub const OPTIONS_MAX: u32 = 128;
 /// The longest name, in bytes (NBD, "Values").
-const NAME_MAX: usize = 4096;
+const NAME_LEN_MAX: usize = 4096;
 /// The context that is offered.
 const BASE_ALLOCATION: &[u8] = b"base:allocation";
 /// Its number.
-pub(super) const CONTEXT: u32 = 1;
+pub(super) const META_CONTEXT_ID: u32 = 1;
 
 /// What is exported, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +45,11 @@ pub struct Export {
 }
 
 impl Export {
-    fn is_named(&self, name: &[u8]) -> bool {
+    fn matches_name(&self, name: &[u8]) -> bool {
         name.is_empty() || name == self.name.as_bytes()
     }
 
-    fn flags(&self) -> u16 {
+    fn transmission_flags(&self) -> u16 {
         // Several connections are coherent: all requests go to one disk, whose flush covers every write
         // that was answered, by whichever connection.
         let mut flags =
@@ -127,7 +127,7 @@ pub enum SessionEvent {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SessionState {
     Flags,
     Options,
     /// So many bytes of an option that is too long; then it is answered.
@@ -139,7 +139,7 @@ enum State {
 /// One client's connection.
 #[derive(Clone, Debug)]
 pub struct Session {
-    state: State,
+    state: SessionState,
     no_zeroes: bool,
     structured: bool,
     /// Whether base:allocation was chosen for the export.
@@ -156,119 +156,136 @@ impl Session {
             flags: (wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES).into(),
         };
         out.extend_from_slice(greeting.as_bytes());
-        Session { state: State::Flags, no_zeroes: false, structured: false, allocation: false, options: 0 }
+        Session {
+            state: SessionState::Flags,
+            no_zeroes: false,
+            structured: false,
+            allocation: false,
+            options: 0,
+        }
     }
 
     /// Whether negotiation is over.
-    pub fn is_ready(&self) -> bool {
-        self.state == State::Transmission
+    pub fn is_transmission(&self) -> bool {
+        self.state == SessionState::Transmission
     }
 
     /// Takes bytes from the server of `input`; says how many, and what came of them. Call it until it
-    /// says [`SessionEvent::More`]; in negotiation it needs room for [`OPTION_MAX`] bytes and a header.
-    pub fn handle(&mut self, input: &[u8], export: &Export, out: &mut Vec<u8>) -> (usize, SessionEvent) {
+    /// says [`SessionEvent::More`]; in negotiation it needs room for [`OPTION_LEN_MAX`] bytes and a header.
+    pub fn handle_input(
+        &mut self,
+        input: &[u8],
+        export: &Export,
+        out: &mut Vec<u8>,
+    ) -> (usize, SessionEvent) {
         let mut used = 0;
         loop {
             let rest = &input[used..];
             let now = match self.state {
-                State::Flags => self.client_flags(rest),
-                State::Options => self.option(rest, export, out),
-                State::Skipping(option, left) => self.skip(rest, option, left, out),
-                State::Transmission => {
+                SessionState::Flags => self.take_client_flags(rest),
+                SessionState::Options => self.take_option(rest, export, out),
+                SessionState::Skipping(option, left) => self.skip_option(rest, option, left, out),
+                SessionState::Transmission => {
                     let Some((header, _)) = wire::RequestHeader::ref_from_prefix(rest).ok() else {
                         return (used, SessionEvent::More);
                     };
-                    let step = self.request(header, export);
+                    let step = self.parse_request(header, export);
                     return (used + size_of::<wire::RequestHeader>(), step);
                 }
-                State::Closed => return (input.len(), SessionEvent::Close),
+                SessionState::Closed => return (input.len(), SessionEvent::Close),
             };
             match now {
-                0 if self.state != State::Closed => return (used, SessionEvent::More),
+                0 if self.state != SessionState::Closed => return (used, SessionEvent::More),
                 _ => used += now,
             }
         }
     }
 
-    fn client_flags(&mut self, input: &[u8]) -> usize {
+    fn take_client_flags(&mut self, input: &[u8]) -> usize {
         let Some(bytes) = input.first_chunk::<4>() else { return 0 };
         let flags = u32::from_be_bytes(*bytes);
         let known = u32::from(wire::FLAG_FIXED_NEWSTYLE | wire::FLAG_NO_ZEROES);
         self.no_zeroes = flags & u32::from(wire::FLAG_NO_ZEROES) != 0;
-        self.state = if flags & !known == 0 { State::Options } else { State::Closed };
+        self.state = if flags & !known == 0 { SessionState::Options } else { SessionState::Closed };
         4
     }
 
-    fn skip(&mut self, input: &[u8], option: u32, left: u32, out: &mut Vec<u8>) -> usize {
+    fn skip_option(&mut self, input: &[u8], option: u32, left: u32, out: &mut Vec<u8>) -> usize {
         let now = input.len().min(left as usize);
         let left = left - now as u32;
-        self.state = State::Skipping(option, left);
+        self.state = SessionState::Skipping(option, left);
         if left == 0 {
-            answer(out, option, reply::ERR_TOO_BIG, b"the option is too long");
-            self.state = State::Options;
+            push_option_reply(out, option, reply::ERR_TOO_BIG, b"the option is too long");
+            self.state = SessionState::Options;
         }
         now
     }
 
-    fn option(&mut self, input: &[u8], export: &Export, out: &mut Vec<u8>) -> usize {
+    fn take_option(&mut self, input: &[u8], export: &Export, out: &mut Vec<u8>) -> usize {
         let Ok((header, rest)) = wire::OptionHeader::ref_from_prefix(input) else { return 0 };
         let (option, len) = (header.option.get(), header.len.get());
-        if header.magic.get() != wire::IHAVEOPT || len > OPTION_SKIPPED_MAX || self.options >= OPTIONS_MAX {
-            self.state = State::Closed;
+        if header.magic.get() != wire::IHAVEOPT || len > SKIPPED_OPTION_LEN_MAX || self.options >= OPTIONS_MAX
+        {
+            self.state = SessionState::Closed;
             return input.len();
         }
         let head = size_of::<wire::OptionHeader>();
-        if len as usize > OPTION_MAX {
+        if len as usize > OPTION_LEN_MAX {
             self.options += 1;
-            self.state = State::Skipping(option, len);
+            self.state = SessionState::Skipping(option, len);
             return head;
         }
         let Some(data) = rest.get(..len as usize) else { return 0 };
         self.options += 1;
         match option {
-            option::EXPORT_NAME => self.export_name(data, export, out),
+            option::EXPORT_NAME => self.answer_export_name(data, export, out),
             option::ABORT => {
-                answer(out, option, reply::ACK, &[]);
-                self.state = State::Closed;
+                push_option_reply(out, option, reply::ACK, &[]);
+                self.state = SessionState::Closed;
             }
-            option::LIST if data.is_empty() => list(export, out),
-            option::INFO | option::GO => self.info(option, data, export, out),
+            option::LIST if data.is_empty() => answer_list(export, out),
+            option::INFO | option::GO => self.answer_info_or_go(option, data, export, out),
             option::STRUCTURED_REPLY if data.is_empty() => {
                 self.structured = true;
-                answer(out, option, reply::ACK, &[]);
+                push_option_reply(out, option, reply::ACK, &[]);
             }
             option::LIST | option::STRUCTURED_REPLY => {
-                answer(out, option, reply::ERR_INVALID, b"the option takes no data");
+                push_option_reply(out, option, reply::ERR_INVALID, b"the option takes no data");
             }
             option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
-                self.meta_context(option, data, export, out);
+                self.answer_meta_context(option, data, export, out);
             }
-            _ => answer(out, option, reply::ERR_UNSUP, &[]),
+            _ => push_option_reply(out, option, reply::ERR_UNSUP, &[]),
         }
         head + data.len()
     }
 
-    fn export_name(&mut self, name: &[u8], export: &Export, out: &mut Vec<u8>) {
-        if !export.is_named(name) {
+    fn answer_export_name(&mut self, name: &[u8], export: &Export, out: &mut Vec<u8>) {
+        if !export.matches_name(name) {
             // There is no way to say why.
-            self.state = State::Closed;
+            self.state = SessionState::Closed;
             return;
         }
-        let head = wire::ExportName { size: export.size.into(), flags: export.flags().into() };
+        let head = wire::ExportName { size: export.size.into(), flags: export.transmission_flags().into() };
         out.extend_from_slice(head.as_bytes());
         if !self.no_zeroes {
             out.extend_from_slice(&[0; 124]);
         }
-        self.state = State::Transmission;
+        self.state = SessionState::Transmission;
     }
 
-    fn info(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) {
-        let Some((name, wishes)) = parse_info(data) else {
-            answer(out, option, reply::ERR_INVALID, b"name and information requests do not fit the length");
+    fn answer_info_or_go(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) {
+        let Some((name, wishes)) = parse_info_option(data) else {
+            push_option_reply(
+                out,
+                option,
+                reply::ERR_INVALID,
+                b"name and information requests do not fit the length",
+            );
             return;
         };
-        if !export.is_named(name) {
-            answer(out, option, reply::ERR_UNKNOWN, b"no export of this name");
+        if !export.matches_name(name) {
+            push_option_reply(out, option, reply::ERR_UNKNOWN, b"no export of this name");
             return;
         }
         for wish in wishes.chunks_exact(2).map(|wish| u16::from_be_bytes([wish[0], wish[1]])) {
@@ -277,7 +294,7 @@ impl Session {
                 info::DESCRIPTION if !export.description.is_empty() => export.description.as_bytes(),
                 _ => continue,
             };
-            answer_in_two(out, option, reply::INFO, &wish.to_be_bytes(), text);
+            push_option_reply_parts(out, option, reply::INFO, &wish.to_be_bytes(), text);
         }
         let sizes = wire::InfoBlockSize {
             kind: info::BLOCK_SIZE.into(),
@@ -285,55 +302,55 @@ impl Session {
             // cheap.
             minimum: export.minimum.into(),
             preferred: export.preferred.max(export.minimum).max(4096).into(),
-            payload_max: (REQUEST_MAX as u32).into(),
+            payload_max: (REQUEST_LEN_MAX as u32).into(),
         };
-        answer(out, option, reply::INFO, sizes.as_bytes());
+        push_option_reply(out, option, reply::INFO, sizes.as_bytes());
         let body = wire::InfoExport {
             kind: info::EXPORT.into(),
             size: export.size.into(),
-            flags: export.flags().into(),
+            flags: export.transmission_flags().into(),
         };
-        answer(out, option, reply::INFO, body.as_bytes());
-        answer(out, option, reply::ACK, &[]);
+        push_option_reply(out, option, reply::INFO, body.as_bytes());
+        push_option_reply(out, option, reply::ACK, &[]);
         if option == option::GO {
-            self.state = State::Transmission;
+            self.state = SessionState::Transmission;
         }
     }
 
-    fn meta_context(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) {
+    fn answer_meta_context(&mut self, option: u32, data: &[u8], export: &Export, out: &mut Vec<u8>) {
         let set = option == option::SET_META_CONTEXT;
         if set {
             self.allocation = false;
         }
         if !self.structured {
-            answer(out, option, reply::ERR_INVALID, b"structured replies come first");
+            push_option_reply(out, option, reply::ERR_INVALID, b"structured replies come first");
             return;
         }
-        let Some((name, queries)) = parse_queries(data) else {
-            answer(out, option, reply::ERR_INVALID, b"name and queries do not fit the length");
+        let Some((name, queries)) = parse_meta_context_option(data) else {
+            push_option_reply(out, option, reply::ERR_INVALID, b"name and queries do not fit the length");
             return;
         };
-        if !export.is_named(name) {
-            answer(out, option, reply::ERR_UNKNOWN, b"no export of this name");
+        if !export.matches_name(name) {
+            push_option_reply(out, option, reply::ERR_UNKNOWN, b"no export of this name");
             return;
         }
         let mut is_empty = true;
         let mut found = false;
-        for query in Queries(queries) {
+        for query in QueryIter(queries) {
             is_empty = false;
             found |= query == BASE_ALLOCATION || (!set && query == b"base:");
         }
         if found || (is_empty && !set) {
-            let number = if set { CONTEXT } else { 0 };
-            answer_in_two(out, option, reply::META_CONTEXT, &number.to_be_bytes(), BASE_ALLOCATION);
+            let number = if set { META_CONTEXT_ID } else { 0 };
+            push_option_reply_parts(out, option, reply::META_CONTEXT, &number.to_be_bytes(), BASE_ALLOCATION);
         }
         self.allocation |= set && found;
-        answer(out, option, reply::ACK, &[]);
+        push_option_reply(out, option, reply::ACK, &[]);
     }
 
-    fn request(&mut self, header: &wire::RequestHeader, export: &Export) -> SessionEvent {
+    fn parse_request(&mut self, header: &wire::RequestHeader, export: &Export) -> SessionEvent {
         if header.magic.get() != wire::REQUEST_MAGIC {
-            self.state = State::Closed;
+            self.state = SessionState::Closed;
             return SessionEvent::Close;
         }
         let (flags, len) = (header.flags.get(), header.len.get());
@@ -342,7 +359,7 @@ impl Session {
             command::READ => (CommandKind::Read, command_flag::FUA | command_flag::DF),
             command::WRITE => (CommandKind::Write { fua }, command_flag::FUA),
             command::DISC => {
-                self.state = State::Closed;
+                self.state = SessionState::Closed;
                 (CommandKind::Disconnect, u16::MAX)
             }
             command::FLUSH => (CommandKind::Flush, command_flag::FUA),
@@ -361,7 +378,7 @@ impl Session {
         let is_known = header.command.get() <= command::BLOCK_STATUS;
         let refused = match kind {
             _ if !is_known || flags & !allowed != 0 => Some(error::INVAL),
-            CommandKind::Read | CommandKind::Write { .. } if len as usize > REQUEST_MAX => {
+            CommandKind::Read | CommandKind::Write { .. } if len as usize > REQUEST_LEN_MAX => {
                 Some(error::OVERFLOW)
             }
             CommandKind::Write { .. } | CommandKind::Trim { .. } | CommandKind::WriteZeroes { .. }
@@ -392,17 +409,17 @@ impl Session {
     }
 }
 
-fn list(export: &Export, out: &mut Vec<u8>) {
+fn answer_list(export: &Export, out: &mut Vec<u8>) {
     let name = export.name.as_bytes();
-    answer_in_two(out, option::LIST, reply::SERVER, &(name.len() as u32).to_be_bytes(), name);
-    answer(out, option::LIST, reply::ACK, &[]);
+    push_option_reply_parts(out, option::LIST, reply::SERVER, &(name.len() as u32).to_be_bytes(), name);
+    push_option_reply(out, option::LIST, reply::ACK, &[]);
 }
 
-fn answer(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
-    answer_in_two(out, option, kind, data, &[]);
+fn push_option_reply(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8]) {
+    push_option_reply_parts(out, option, kind, data, &[]);
 }
 
-fn answer_in_two(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8], more: &[u8]) {
+fn push_option_reply_parts(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8], more: &[u8]) {
     let head = wire::OptionReply {
         magic: wire::OPTION_REPLY_MAGIC.into(),
         option: option.into(),
@@ -415,43 +432,43 @@ fn answer_in_two(out: &mut Vec<u8>, option: u32, kind: u32, data: &[u8], more: &
 }
 
 /// A number of four bytes, and what follows it.
-fn number(data: &[u8]) -> Option<(usize, &[u8])> {
+fn parse_u32(data: &[u8]) -> Option<(usize, &[u8])> {
     let (bytes, rest) = data.split_first_chunk::<4>()?;
     Some((u32::from_be_bytes(*bytes) as usize, rest))
 }
 
-fn name(data: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (len, rest) = number(data)?;
-    if len > NAME_MAX {
+fn parse_name(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (len, rest) = parse_u32(data)?;
+    if len > NAME_LEN_MAX {
         return None;
     }
     rest.split_at_checked(len)
 }
 
 /// The name, and the numbers of what is asked, two bytes each.
-fn parse_info(data: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (name, rest) = name(data)?;
+fn parse_info_option(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, rest) = parse_name(data)?;
     let (count, wishes) = rest.split_first_chunk::<2>()?;
     (wishes.len() == 2 * usize::from(u16::from_be_bytes(*count))).then_some((name, wishes))
 }
 
 /// The name, and the queries, whose lengths were checked.
-fn parse_queries(data: &[u8]) -> Option<(&[u8], &[u8])> {
-    let (name, rest) = name(data)?;
-    let (count, queries) = number(rest)?;
-    let mut left = Queries(queries);
+fn parse_meta_context_option(data: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (name, rest) = parse_name(data)?;
+    let (count, queries) = parse_u32(rest)?;
+    let mut left = QueryIter(queries);
     let found = left.by_ref().count();
     (left.0.is_empty() && found == count).then_some((name, queries))
 }
 
 /// Strings with their lengths before them.
-struct Queries<'a>(&'a [u8]);
+struct QueryIter<'a>(&'a [u8]);
 
-impl<'a> Iterator for Queries<'a> {
+impl<'a> Iterator for QueryIter<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
-        let (query, rest) = name(self.0)?;
+        let (query, rest) = parse_name(self.0)?;
         self.0 = rest;
         Some(query)
     }

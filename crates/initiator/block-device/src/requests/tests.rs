@@ -31,7 +31,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![3 => (ask, place).prop_map(|(ask, (at, len))| Step::RequestKind(ask, at, len)), 1 => Just(Step::Drive)]
 }
 
-fn turn<T>(disk: &mut RamVolume, requests: &mut Requests<T>) {
+fn turn<T>(disk: &mut RamVolume, requests: &mut RequestTable<T>) {
     disk.drive(Some(std::time::Duration::ZERO)).unwrap();
     while let Some(done) = disk.poll_done() {
         requests.handle_done(disk, done);
@@ -72,7 +72,7 @@ proptest! {
         let ram = Arc::new(RamDisk::new(SIZE / u64::from(logical), SIZE / u64::from(logical), logical, 4096));
         let mood = Behaviour { shuffle: Some(seed), never_lends, max_io: Some(max_io), ..Behaviour::default() };
         let mut disk = RamVolume::new(ram, mood);
-        let mut requests = Requests::new(&disk, 16, Arc::default());
+        let mut requests = RequestTable::new(&disk, 16, Arc::default());
         let mut model = Model { settled: vec![0; SIZE as usize], open: Vec::new() };
         // Writes that ended since each read began.
         let mut reads: Vec<(usize, Vec<Written>)> = Vec::new();
@@ -86,13 +86,13 @@ proptest! {
                 let skip = matches!(ask, RequestKind::Unmap { .. }) || (ask.is_write() && overlaps);
                 if !skip {
                     let byte = if matches!(ask, RequestKind::Zero { .. }) { 0 } else { (n % 255) as u8 + 1 };
-                    let mut data = Parts::new();
+                    let mut data = WriteMemory::new();
                     if matches!(ask, RequestKind::Write { .. }) && at + len <= SIZE && len > 0 {
-                        data = requests.memory(&mut disk, at, len).unwrap();
-                        requests.slices(&mut data, at, 0, len, |slice| slice.fill(byte));
+                        data = requests.alloc_write_memory(&mut disk, at, len).unwrap();
+                        requests.for_each_slice(&mut data, at, 0, len, |slice| slice.fill(byte));
                     }
                     let request = Request { data, ..Request::new(n, ask, at, len) };
-                    if requests.start(&mut disk, request).is_ok() {
+                    if requests.start_request(&mut disk, request).is_ok() {
                         asked[n] = true;
                         if ask.is_write() && at + len <= SIZE {
                             model.open.push((n, at, len, byte));
@@ -141,7 +141,7 @@ proptest! {
         }
         // In the end, all of it.
         requests
-            .start(&mut disk, Request::new(0, RequestKind::Read, 0, SIZE))
+            .start_request(&mut disk, Request::new(0, RequestKind::Read, 0, SIZE))
             .unwrap();
         let ended = loop {
             turn(&mut disk, &mut requests);
@@ -159,13 +159,13 @@ proptest! {
 fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
     let mut disk = RamVolume::new(ram, Behaviour { shuffle: Some(1), ..Behaviour::default() });
-    let mut requests = Requests::new(&disk, 4, Arc::default());
+    let mut requests = RequestTable::new(&disk, 4, Arc::default());
     for token in 0..4 {
-        requests.start(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
+        requests.start_request(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
     }
     let full = Request::new(4, RequestKind::Flush, 0, 0);
-    assert!(requests.start(&mut disk, full).is_err());
-    requests.give_up();
+    assert!(requests.start_request(&mut disk, full).is_err());
+    requests.fail_all();
     let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();
     ends.sort_by_key(|ended| ended.token);
     assert!(ends.iter().enumerate().all(|(n, e)| e.token == n && e.result == Err(RequestError::Gone)));
@@ -184,11 +184,11 @@ fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
     let ram = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let mood = Behaviour { never_lends: true, max_io: Some(512), ..Behaviour::default() };
     let mut disk = RamVolume::new(ram, mood);
-    let mut requests = Requests::new(&disk, 4, Arc::default());
+    let mut requests = RequestTable::new(&disk, 4, Arc::default());
     let len = (BLOCKS - 2) * 512;
     for token in 0..2 {
         // Ragged at both ends: one more block than 16 bits have numbers.
-        requests.start(&mut disk, Request::new(token, RequestKind::Read, 100, len)).unwrap();
+        requests.start_request(&mut disk, Request::new(token, RequestKind::Read, 100, len)).unwrap();
     }
     let mut ends = Vec::new();
     for _ in 0..1000 {
@@ -204,9 +204,11 @@ fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
 
 #[test]
 fn names_keep_what_they_are_made_of() {
-    for (generation, index, part) in [(0, 0, 0), (GENERATION, u16::MAX, PARTS_MAX - 1), (7, 1, 1 << 16)] {
+    for (generation, index, part) in
+        [(0, 0, 0), (GENERATION_MASK, u16::MAX, PARTS_PER_REQUEST_MAX - 1), (7, 1, 1 << 16)]
+    {
         let name = OperationId { generation, index, part };
-        assert_eq!(OperationId::unpack(name.pack()), name);
+        assert_eq!(OperationId::from_io_id(name.to_io_id()), name);
     }
 }
 
@@ -215,14 +217,14 @@ fn names_keep_what_they_are_made_of() {
 fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
     let ram = Arc::new(RamDisk::new(64, 64, 4096, 4096));
     let mut disk = RamVolume::new(ram, Behaviour::default());
-    let mut requests = Requests::new(&disk, 4, Arc::default());
+    let mut requests = RequestTable::new(&disk, 4, Arc::default());
     for (at, len) in [(0, 4096), (0, 8192), (1, 4096), (512, 512), (4095, 2)] {
         let ask = RequestKind::Write { stable: false };
-        requests.start(&mut disk, Request::new((), ask, at, len)).unwrap();
+        requests.start_request(&mut disk, Request::new((), ask, at, len)).unwrap();
         // Of another request, which is shorter.
-        let some = requests.memory(&mut disk, 0, len).unwrap();
+        let some = requests.alloc_write_memory(&mut disk, 0, len).unwrap();
         let longer = Request::write((), false, at, len + 8192, some);
-        requests.start(&mut disk, longer).unwrap();
+        requests.start_request(&mut disk, longer).unwrap();
         turn(&mut disk, &mut requests);
         for _ in 0..2 {
             assert_eq!(requests.poll_ended().unwrap().result, Err(RequestError::Io), "{len} bytes at {at}");
@@ -236,7 +238,7 @@ fn protection_is_looked_at_for_each_request() {
     let ram = Arc::new(RamDisk::new(64, 64, 512, 4096));
     let mood = Behaviour::default();
     let mut disk = RamVolume::new(ram, mood.clone());
-    let mut requests = Requests::new(&disk, 4, Arc::default());
+    let mut requests = RequestTable::new(&disk, 4, Arc::default());
     for protected in [true, false, true] {
         mood.protected.store(protected, std::sync::atomic::Ordering::Relaxed);
         for ask in [
@@ -245,10 +247,10 @@ fn protection_is_looked_at_for_each_request() {
             RequestKind::Unmap { stable: false },
         ] {
             let data = match ask {
-                RequestKind::Write { .. } => requests.memory(&mut disk, 0, 512).unwrap(),
-                _ => Parts::new(),
+                RequestKind::Write { .. } => requests.alloc_write_memory(&mut disk, 0, 512).unwrap(),
+                _ => WriteMemory::new(),
             };
-            requests.start(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
+            requests.start_request(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
             turn(&mut disk, &mut requests);
             let expected = if protected { Err(RequestError::ReadOnly) } else { Ok(()) };
             assert_eq!(requests.poll_ended().map(|ended| ended.result), Some(expected), "{ask:?}");
@@ -265,12 +267,12 @@ fn however_many_wait_for_one_write_their_end_does_not_exhaust_the_stack() {
         let mood = Behaviour { shuffle: Some(1), ..Behaviour::default() };
         mood.stuck.store(true, std::sync::atomic::Ordering::Relaxed);
         let mut disk = RamVolume::new(ram, mood.clone());
-        let mut requests = Requests::new(&disk, COUNT + 1, Arc::default());
-        let data = requests.memory(&mut disk, 1, 1).unwrap();
-        requests.start(&mut disk, Request::write((), false, 1, 1, data)).unwrap();
+        let mut requests = RequestTable::new(&disk, COUNT + 1, Arc::default());
+        let data = requests.alloc_write_memory(&mut disk, 1, 1).unwrap();
+        requests.start_request(&mut disk, Request::write((), false, 1, 1, data)).unwrap();
         for _ in 0..COUNT {
             let ask = RequestKind::Unmap { stable: false };
-            requests.start(&mut disk, Request::new((), ask, 512, 512)).unwrap();
+            requests.start_request(&mut disk, Request::new((), ask, 512, 512)).unwrap();
         }
         assert_eq!(requests.in_flight(), usize::from(COUNT) + 1);
         mood.stuck.store(false, std::sync::atomic::Ordering::Relaxed);

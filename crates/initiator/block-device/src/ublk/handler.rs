@@ -6,23 +6,23 @@ use std::time::Duration;
 use buf::Time;
 use volume::Geometry;
 
-use super::driver::{Command, Driver};
+use super::driver::{DriverCommand, UblkDriver};
 use super::queue::SlotEvent;
 use super::wire::{self, Descriptor, op};
-use super::{IO_MAX, RANGE_MAX, Ready as Called, Server, block_path};
+use super::{RANGE_SECTORS_MAX, REQUEST_LEN_MAX, ReadyCallback as Called, Server, device_path};
 use crate::disk::Disk;
 use crate::event_loop::{self, EventHandler, StopMode};
-use crate::requests::{Ended, Parts, Request, RequestKind, Requests};
-use crate::vectors::Vectors;
-use crate::wait::{EventKey, Ready, Stop, Waiter, now};
+use crate::event_waiter::{EpollWaiter, EventKey, ReadyEvent, ServerStop, monotonic_now};
+use crate::io_vectors::IoVectors;
+use crate::requests::{EndedRequest, Request, RequestKind, RequestTable, WriteMemory};
 
-const QUEUE: EventKey = EventKey(0);
-const CONTROL: EventKey = EventKey(1);
-const USE_CHECKED: EventKey = EventKey(2);
-const SECTOR: u64 = 512;
-const RANGE_MAX_BYTES: u64 = RANGE_MAX as u64 * SECTOR;
+const QUEUE_KEY: EventKey = EventKey(0);
+const CONTROL_KEY: EventKey = EventKey(1);
+const USE_CHECK_KEY: EventKey = EventKey(2);
+const SECTOR_LEN: u64 = 512;
+const RANGE_MAX_BYTES: u64 = RANGE_SECTORS_MAX as u64 * SECTOR_LEN;
 /// Interval of the check whether a device that is to stop is still in use.
-const LOOK: Duration = Duration::from_millis(200);
+const USE_CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
 pub(super) struct UblkHandler<'a, D> {
     server: &'a Server,
@@ -30,12 +30,12 @@ pub(super) struct UblkHandler<'a, D> {
     /// The device was reported as ready.
     told: bool,
     driver: D,
-    requests: Requests<u16>,
+    requests: RequestTable<u16>,
     geometry: Geometry,
-    vectors: Vectors,
+    vectors: IoVectors,
     watched: bool,
     /// The control command that is out.
-    command: Option<Command>,
+    command: Option<DriverCommand>,
     resize_wanted: bool,
     /// Requests without room or memory.
     parked: Vec<(u16, Descriptor)>,
@@ -49,9 +49,9 @@ pub(super) struct UblkHandler<'a, D> {
     is_unsent: bool,
 }
 
-impl<'a, D: Driver> UblkHandler<'a, D> {
+impl<'a, D: UblkDriver> UblkHandler<'a, D> {
     pub(super) fn new(server: &'a Server, driver: D, disk: &dyn Disk, ready: Called<'a>) -> Self {
-        let requests = Requests::new(disk, driver.depth(), server.statistics.clone());
+        let requests = RequestTable::new(disk, driver.queue_depth(), server.statistics.clone());
         UblkHandler {
             server,
             ready: Some(ready),
@@ -59,7 +59,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
             driver,
             requests,
             geometry: disk.geometry(),
-            vectors: Vectors::default(),
+            vectors: IoVectors::default(),
             watched: false,
             command: None,
             resize_wanted: false,
@@ -73,94 +73,95 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
         }
     }
 
-    fn begin(&mut self, command: Command) -> io::Result<()> {
-        self.driver.begin(command)?;
+    fn start_command(&mut self, command: DriverCommand) -> io::Result<()> {
+        self.driver.start_command(command)?;
         self.command = Some(command);
         Ok(())
     }
 
     /// Reports the device as ready, once.
-    fn tell(&mut self) -> io::Result<()> {
+    fn report_ready(&mut self) -> io::Result<()> {
         if let Some(ready) = self.ready.take() {
-            ready(&block_path(self.server.info.device))?;
+            ready(&device_path(self.server.info.device))?;
             self.told = true;
         }
         Ok(())
     }
 
     /// Serves until the end. If it fails and the device may be recovered, all its operations have completed.
-    pub(super) fn run(&mut self, disk: &mut dyn Disk, stop: &Stop) -> io::Result<()> {
-        let result = event_loop::run(self, disk, stop);
-        if result.is_err() && !self.is_done_with() {
-            event_loop::drain(&mut self.requests, disk, stop);
+    pub(super) fn run_to_end(&mut self, disk: &mut dyn Disk, stop: &ServerStop) -> io::Result<()> {
+        let result = event_loop::run_event_loop(self, disk, stop);
+        if result.is_err() && !self.is_unrecoverable() {
+            event_loop::drain_operations(&mut self.requests, disk, stop);
         }
         result
     }
 
     /// Whether the device was stopped, or never became ready: then it is not to be recovered.
-    pub(super) fn is_done_with(&self) -> bool {
+    pub(super) fn is_unrecoverable(&self) -> bool {
         self.stop_sent || self.stop == Some(StopMode::Now) || !self.told
     }
 
-    fn handle_control(&mut self) -> io::Result<()> {
+    fn handle_command_ended(&mut self) -> io::Result<()> {
         let Some(result) = self.driver.poll_command() else { return Ok(()) };
         match self.command.take() {
-            Some(Command::Start) => {
+            Some(DriverCommand::Start) => {
                 result?;
-                self.tell()?;
+                self.report_ready()?;
             }
             // Nothing is lost but the new size: the old one still holds.
-            Some(Command::Resize(_)) | None => {}
-            Some(Command::Stop) => result?,
+            Some(DriverCommand::Resize(_)) | None => {}
+            Some(DriverCommand::Stop) => result?,
         }
         Ok(())
     }
 
     /// Starts a request, or parks it.
-    fn take(&mut self, disk: &mut dyn Disk, tag: u16, descriptor: Descriptor) {
-        let (ask, at, len) = match understood(&descriptor) {
+    fn start_or_park(&mut self, disk: &mut dyn Disk, tag: u16, descriptor: Descriptor) {
+        let (ask, at, len) = match parse_descriptor(&descriptor) {
             Ok(asked) => asked,
-            Err(errno) => return self.commit(tag, -errno),
+            Err(errno) => return self.commit_result(tag, -errno),
         };
-        let mut data = Parts::new();
-        // A request that will be refused needs no memory: `start` makes the same check.
-        if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
-            let Some(memory) = self.requests.memory(disk, at, len) else {
+        let mut data = WriteMemory::new();
+        // A request that will be refused needs no memory: `start_request` makes the same check.
+        if matches!(ask, RequestKind::Write { .. }) && self.requests.check_request(disk, ask, at, len).is_ok()
+        {
+            let Some(memory) = self.requests.alloc_write_memory(disk, at, len) else {
                 return self.parked.push((tag, descriptor));
             };
             data = memory;
             self.vectors.clear();
-            self.requests.slices(&mut data, at, 0, len, |slice| self.vectors.push_mut(slice));
+            self.requests.for_each_slice(&mut data, at, 0, len, |slice| self.vectors.push_buffer(slice));
             // SAFETY: the vectors were made above, of memory that `data` alone owns and that nobody
             // touches before the call returns.
-            if unsafe { self.driver.read_data(tag, &mut self.vectors) }.is_err() {
-                return self.commit(tag, -libc::EIO);
+            if unsafe { self.driver.copy_write_data(tag, &mut self.vectors) }.is_err() {
+                return self.commit_result(tag, -libc::EIO);
             }
         }
         let request = Request { data, ..Request::new(tag, ask, at, len) };
-        if self.requests.start(disk, request).is_err() {
+        if self.requests.start_request(disk, request).is_err() {
             self.parked.push((tag, descriptor));
         }
     }
 
-    fn commit(&mut self, tag: u16, result: i32) {
-        self.driver.commit(tag, result);
+    fn commit_result(&mut self, tag: u16, result: i32) {
+        self.driver.commit_result(tag, result);
         self.committed = true;
     }
 
     /// Stops the device when it has no users. Another thread checks that, because the check may wait for this thread.
-    fn go_on_stopping(&mut self) -> io::Result<()> {
+    fn advance_stop(&mut self) -> io::Result<()> {
         let Some(how) = self.stop else { return Ok(()) };
         if self.stop_sent || self.command.is_some() {
             return Ok(());
         }
-        if how == StopMode::Now || self.driver.poll_unused() == Some(true) {
+        if how == StopMode::Now || self.driver.poll_use_check() == Some(true) {
             self.stop_sent = true;
-            return self.begin(Command::Stop);
+            return self.start_command(DriverCommand::Stop);
         }
-        if now() >= self.look_at {
-            self.look_at = now() + LOOK;
-            self.driver.check_use();
+        if monotonic_now() >= self.look_at {
+            self.look_at = monotonic_now() + USE_CHECK_INTERVAL;
+            self.driver.start_use_check();
         }
         Ok(())
     }
@@ -170,7 +171,7 @@ impl<'a, D: Driver> UblkHandler<'a, D> {
 ///
 /// # Errors
 /// The error number that it is answered with.
-fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
+fn parse_descriptor(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
     let Descriptor { op_flags, sectors, sector, .. } = *descriptor;
     let stable = op_flags & wire::IO_FUA != 0;
     let ask = match op_flags as u8 {
@@ -185,46 +186,51 @@ fn understood(descriptor: &Descriptor) -> Result<(RequestKind, u64, u64), i32> {
     if ask == RequestKind::Flush {
         return Ok((ask, 0, 0));
     }
-    let at = sector.checked_mul(SECTOR).ok_or(libc::EIO)?;
-    let len = u64::from(sectors) * SECTOR;
+    let at = sector.checked_mul(SECTOR_LEN).ok_or(libc::EIO)?;
+    let len = u64::from(sectors) * SECTOR_LEN;
     // The kernel stays within the limits that it was told. A larger request would wait for memory forever.
     let most = if matches!(ask, RequestKind::Read | RequestKind::Write { .. }) {
-        IO_MAX.into()
+        REQUEST_LEN_MAX.into()
     } else {
         RANGE_MAX_BYTES
     };
     if len > most { Err(libc::EIO) } else { Ok((ask, at, len)) }
 }
 
-impl<D: Driver> EventHandler for UblkHandler<'_, D> {
+impl<D: UblkDriver> EventHandler for UblkHandler<'_, D> {
     type Token = u16;
 
-    fn requests(&mut self) -> &mut Requests<u16> {
+    fn requests(&mut self) -> &mut RequestTable<u16> {
         &mut self.requests
     }
 
-    fn handle_ready(&mut self, disk: &mut dyn Disk, _waiter: &Waiter, ready: Ready) -> io::Result<()> {
-        if ready.key == USE_CHECKED {
+    fn handle_ready(
+        &mut self,
+        disk: &mut dyn Disk,
+        _waiter: &EpollWaiter,
+        ready: ReadyEvent,
+    ) -> io::Result<()> {
+        if ready.key == USE_CHECK_KEY {
             // `advance` asks what was found.
             return Ok(());
         }
-        if ready.key == CONTROL {
-            return self.handle_control();
+        if ready.key == CONTROL_KEY {
+            return self.handle_command_ended();
         }
-        while let Some(event) = self.driver.poll() {
+        while let Some(event) = self.driver.poll_slot_event() {
             match event? {
-                SlotEvent::Request(tag, descriptor) => self.take(disk, tag, descriptor),
+                SlotEvent::Request(tag, descriptor) => self.start_or_park(disk, tag, descriptor),
                 SlotEvent::Aborted => self.aborted += 1,
             }
         }
         Ok(())
     }
 
-    fn handle_ended(&mut self, ended: Ended<u16>) -> io::Result<()> {
+    fn handle_request_ended(&mut self, ended: EndedRequest<u16>) -> io::Result<()> {
         let result = match ended.result {
             Err(trouble) => -trouble.errno(),
             Ok(()) if ended.ask == RequestKind::Read => {
-                match self.driver.write_data(ended.token, &ended.data, &mut self.vectors) {
+                match self.driver.copy_read_data(ended.token, &ended.data, &mut self.vectors) {
                     Ok(()) => ended.len as i32,
                     Err(_) => -libc::EIO,
                 }
@@ -232,41 +238,41 @@ impl<D: Driver> EventHandler for UblkHandler<'_, D> {
             // cannot fail, here and above: no request is longer than RANGE_MAX_BYTES, 1 GiB.
             Ok(()) => ended.len as i32,
         };
-        self.commit(ended.token, result);
+        self.commit_result(ended.token, result);
         Ok(())
     }
 
-    fn handle_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
+    fn handle_geometry_change(&mut self, disk: &mut dyn Disk) -> io::Result<()> {
         self.geometry = disk.geometry();
         self.resize_wanted = self.server.features & wire::flag::UPDATE_SIZE != 0;
         Ok(())
     }
 
-    fn advance(&mut self, disk: &mut dyn Disk, waiter: &Waiter) -> io::Result<bool> {
+    fn advance(&mut self, disk: &mut dyn Disk, waiter: &EpollWaiter) -> io::Result<bool> {
         if !self.watched {
             self.watched = true;
-            let [queue, control, looked] = self.driver.events();
-            waiter.add(queue, QUEUE, true, false)?;
-            waiter.add(control, CONTROL, true, false)?;
-            waiter.add(looked, USE_CHECKED, true, false)?;
+            let [queue, control, looked] = self.driver.event_fds();
+            waiter.add_fd(queue, QUEUE_KEY, true, false)?;
+            waiter.add_fd(control, CONTROL_KEY, true, false)?;
+            waiter.add_fd(looked, USE_CHECK_KEY, true, false)?;
             // The driver resends the requests of the previous server as soon as it may.
             if self.server.recovers {
-                self.tell()?;
+                self.report_ready()?;
             }
-            self.begin(Command::Start)?;
+            self.start_command(DriverCommand::Start)?;
         }
         let before = self.requests.in_flight();
         for (tag, descriptor) in std::mem::take(&mut self.parked) {
-            self.take(disk, tag, descriptor);
+            self.start_or_park(disk, tag, descriptor);
         }
         if self.command.is_none() && std::mem::take(&mut self.resize_wanted) {
-            self.begin(Command::Resize(self.geometry.bytes() / SECTOR))?;
+            self.start_command(DriverCommand::Resize(self.geometry.capacity_bytes() / SECTOR_LEN))?;
         }
-        self.go_on_stopping()?;
+        self.advance_stop()?;
         if std::mem::take(&mut self.committed) || self.is_unsent {
-            self.driver.submit()?;
+            self.driver.submit_pending()?;
         }
-        self.is_unsent = self.driver.is_unsent();
+        self.is_unsent = self.driver.has_unsubmitted();
         Ok(self.requests.in_flight() > before)
     }
 
@@ -275,17 +281,17 @@ impl<D: Driver> EventHandler for UblkHandler<'_, D> {
         looks.then_some(self.look_at)
     }
 
-    fn is_short(&self) -> bool {
+    fn waits_for_memory(&self) -> bool {
         !self.parked.is_empty() || self.is_unsent
     }
 
-    fn stop(&mut self, _waiter: &Waiter, how: StopMode) -> bool {
+    fn start_stop(&mut self, _waiter: &EpollWaiter, how: StopMode) -> bool {
         self.stop = Some(how);
         how == StopMode::WhenDone
     }
 
-    fn is_over(&self) -> bool {
-        self.aborted == self.driver.depth() && self.command.is_none()
+    fn is_finished(&self) -> bool {
+        self.aborted == self.driver.queue_depth() && self.command.is_none()
     }
 }
 

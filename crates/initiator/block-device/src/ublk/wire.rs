@@ -5,27 +5,27 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 use crate::wire::wire;
 
 /// _IOC(READ or both, 'u', number, size).
-const fn command(both: bool, number: u32, size: usize) -> u32 {
+const fn ioctl_number(both: bool, number: u32, size: usize) -> u32 {
     (if both { 3 } else { 2 }) << 30 | (size as u32) << 16 | (b'u' as u32) << 8 | number
 }
 
-const fn control(both: bool, number: u32) -> u32 {
-    command(both, number, size_of::<Control>())
+const fn control_ioctl_number(both: bool, number: u32) -> u32 {
+    ioctl_number(both, number, size_of::<Control>())
 }
 
-pub(super) const GET_DEV_INFO: u32 = control(false, 0x02);
-pub(super) const ADD_DEV: u32 = control(true, 0x04);
-pub(super) const DEL_DEV: u32 = control(true, 0x05);
-pub(super) const START_DEV: u32 = control(true, 0x06);
-pub(super) const STOP_DEV: u32 = control(true, 0x07);
-pub(super) const SET_PARAMS: u32 = control(true, 0x08);
-pub(super) const START_USER_RECOVERY: u32 = control(true, 0x10);
-pub(super) const END_USER_RECOVERY: u32 = control(true, 0x11);
-pub(super) const GET_FEATURES: u32 = control(false, 0x13);
-pub(super) const UPDATE_SIZE: u32 = control(true, 0x15);
+pub(super) const GET_DEV_INFO: u32 = control_ioctl_number(false, 0x02);
+pub(super) const ADD_DEV: u32 = control_ioctl_number(true, 0x04);
+pub(super) const DEL_DEV: u32 = control_ioctl_number(true, 0x05);
+pub(super) const START_DEV: u32 = control_ioctl_number(true, 0x06);
+pub(super) const STOP_DEV: u32 = control_ioctl_number(true, 0x07);
+pub(super) const SET_PARAMS: u32 = control_ioctl_number(true, 0x08);
+pub(super) const START_USER_RECOVERY: u32 = control_ioctl_number(true, 0x10);
+pub(super) const END_USER_RECOVERY: u32 = control_ioctl_number(true, 0x11);
+pub(super) const GET_FEATURES: u32 = control_ioctl_number(false, 0x13);
+pub(super) const UPDATE_SIZE: u32 = control_ioctl_number(true, 0x15);
 
-pub(super) const FETCH_REQ: u32 = command(true, 0x20, size_of::<IoCommand>());
-pub(super) const COMMIT_AND_FETCH_REQ: u32 = command(true, 0x21, size_of::<IoCommand>());
+pub(super) const FETCH_REQ: u32 = ioctl_number(true, 0x20, size_of::<IoCommand>());
+pub(super) const COMMIT_AND_FETCH_REQ: u32 = ioctl_number(true, 0x21, size_of::<IoCommand>());
 
 pub(super) mod flag {
     pub(in crate::ublk) const USER_RECOVERY: u64 = 1 << 3;
@@ -45,12 +45,12 @@ pub(super) const RESULT_ABORT: i32 = -libc::ENODEV;
 pub(super) const QUEUE_DEPTH_MAX: u16 = 4096;
 
 /// Where a request's data is in the character device: this, and its slot above so many bits.
-const DATA: u64 = 0x8000_0000;
+const DATA_OFFSET_BASE: u64 = 0x8000_0000;
 const TAG_SHIFT: u32 = 25;
 
 /// Where the data of a slot of the first queue begins.
-pub(super) fn data_at(tag: u16) -> u64 {
-    DATA + (u64::from(tag) << TAG_SHIFT)
+pub(super) fn data_offset(tag: u16) -> u64 {
+    DATA_OFFSET_BASE + (u64::from(tag) << TAG_SHIFT)
 }
 
 pub(super) mod op {

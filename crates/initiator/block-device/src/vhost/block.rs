@@ -19,22 +19,22 @@ pub(super) mod feature {
     pub(in crate::vhost) const WRITE_ZEROES: u64 = 1 << 14;
 }
 
-const SECTOR: u64 = 512;
+const SECTOR_LEN: u64 = 512;
 /// Segments of a request (the smallest usual queue, 128, less header and status), and bytes of each:
-/// together less than [`REQUEST_MAX`](crate::REQUEST_MAX).
-const SEGMENTS_MAX: u32 = 126;
-const SEGMENT_MAX: u32 = 256 << 10;
-const _: () = assert!(SEGMENTS_MAX as usize * SEGMENT_MAX as usize <= crate::REQUEST_MAX);
+/// together less than [`REQUEST_LEN_MAX`](crate::REQUEST_MAX).
+const SEGMENTS_PER_REQUEST_MAX: u32 = 126;
+const SEGMENT_LEN_MAX: u32 = 256 << 10;
+const _: () = assert!(SEGMENTS_PER_REQUEST_MAX as usize * SEGMENT_LEN_MAX as usize <= crate::REQUEST_LEN_MAX);
 /// Sectors that one discard, or write of zeroes, may name: 1 GiB.
-const RANGE_MAX: u32 = 1 << 21;
+const RANGE_SECTORS_MAX: u32 = 1 << 21;
 
 /// Where the driver may write in the configuration.
-pub(super) const WCE: u32 = 32;
+pub(super) const WCE_OFFSET: u32 = 32;
 
 /// struct virtio_blk_config.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable, Unaligned)]
 #[repr(C)]
-pub(super) struct Config {
+pub(super) struct BlockConfig {
     capacity: U64,
     size_max: U32,
     seg_max: U32,
@@ -56,16 +56,17 @@ pub(super) struct Config {
     unused1: [u8; 3],
 }
 
-const _: () = assert!(size_of::<Config>() == 60 && std::mem::offset_of!(Config, wce) == WCE as usize);
+const _: () =
+    assert!(size_of::<BlockConfig>() == 60 && std::mem::offset_of!(BlockConfig, wce) == WCE_OFFSET as usize);
 
-impl Config {
+impl BlockConfig {
     pub(super) fn new(geometry: &Geometry, queues: u16, write_back: bool) -> Self {
         // Whatever the far side says, a physical block has at least one logical block.
         let per_physical = (geometry.physical / geometry.logical.max(1)).max(1);
-        Config {
-            capacity: (geometry.bytes() / SECTOR).into(),
-            size_max: SEGMENT_MAX.into(),
-            seg_max: SEGMENTS_MAX.into(),
+        BlockConfig {
+            capacity: (geometry.capacity_bytes() / SECTOR_LEN).into(),
+            size_max: SEGMENT_LEN_MAX.into(),
+            seg_max: SEGMENTS_PER_REQUEST_MAX.into(),
             geometry: [0; 4],
             blk_size: geometry.logical.into(),
             physical_block_exp: per_physical.ilog2() as u8,
@@ -75,10 +76,10 @@ impl Config {
             wce: write_back.into(),
             unused: 0,
             num_queues: queues.into(),
-            max_discard_sectors: RANGE_MAX.into(),
+            max_discard_sectors: RANGE_SECTORS_MAX.into(),
             max_discard_seg: 1.into(),
-            discard_sector_alignment: (geometry.physical / SECTOR as u32).into(),
-            max_write_zeroes_sectors: RANGE_MAX.into(),
+            discard_sector_alignment: (geometry.physical / SECTOR_LEN as u32).into(),
+            max_write_zeroes_sectors: RANGE_SECTORS_MAX.into(),
             max_write_zeroes_seg: 1.into(),
             write_zeroes_may_unmap: 1,
             unused1: [0; 3],
@@ -86,7 +87,7 @@ impl Config {
     }
 }
 
-pub(super) fn features(read_only: bool) -> u64 {
+pub(super) fn offered_features(read_only: bool) -> u64 {
     use feature::*;
     let both = SIZE_MAX | SEG_MAX | BLK_SIZE | FLUSH | TOPOLOGY | CONFIG_WCE | MQ;
     both | if read_only { RO } else { DISCARD | WRITE_ZEROES }
@@ -94,7 +95,7 @@ pub(super) fn features(read_only: bool) -> u64 {
 
 /// How a request ended, for the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum RequestStatus {
     Ok = 0,
     Failed = 1,
     Unsupported = 2,
@@ -109,18 +110,18 @@ pub(super) struct RequestHeader {
     sector: U64,
 }
 
-pub(super) const HEADER: usize = size_of::<RequestHeader>();
+pub(super) const REQUEST_HEADER_LEN: usize = size_of::<RequestHeader>();
 
 /// The range of a discard, or of a write of zeroes.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub(super) struct Range {
+pub(super) struct DiscardRange {
     sector: U64,
     sectors: U32,
     flags: U32,
 }
 
-pub(super) const RANGE: usize = size_of::<Range>();
+pub(super) const DISCARD_RANGE_LEN: usize = size_of::<DiscardRange>();
 const RANGE_UNMAP: u32 = 1;
 
 /// What a request wants.
@@ -132,47 +133,51 @@ pub(super) enum BlockRequest {
     Discard,
     WriteZeroes,
     Identify,
-    Refuse(Status),
+    Refuse(RequestStatus),
 }
 
 impl RequestHeader {
     /// `payload` bytes stand behind it, and `room` bytes are there for an answer.
-    pub(super) fn request(&self, payload: usize, room: usize, stable: bool) -> BlockRequest {
-        let at = |len: usize| match self.sector.get().checked_mul(SECTOR) {
-            Some(at) if (len as u64).is_multiple_of(SECTOR) && len <= crate::REQUEST_MAX => {
+    pub(super) fn parse_request(&self, payload: usize, room: usize, stable: bool) -> BlockRequest {
+        let at = |len: usize| match self.sector.get().checked_mul(SECTOR_LEN) {
+            Some(at) if (len as u64).is_multiple_of(SECTOR_LEN) && len <= crate::REQUEST_LEN_MAX => {
                 Some((at, len as u64))
             }
             _ => None,
         };
         match self.kind.get() {
-            0 => at(room).map_or(BlockRequest::Refuse(Status::Failed), |(at, len)| {
+            0 => at(room).map_or(BlockRequest::Refuse(RequestStatus::Failed), |(at, len)| {
                 BlockRequest::Do(RequestKind::Read, at, len)
             }),
-            1 => at(payload).map_or(BlockRequest::Refuse(Status::Failed), |(at, len)| {
+            1 => at(payload).map_or(BlockRequest::Refuse(RequestStatus::Failed), |(at, len)| {
                 BlockRequest::Do(RequestKind::Write { stable }, at, len)
             }),
             4 => BlockRequest::Do(RequestKind::Flush, 0, 0),
             8 => BlockRequest::Identify,
-            11 if payload == RANGE => BlockRequest::Discard,
-            13 if payload == RANGE => BlockRequest::WriteZeroes,
-            11 | 13 => BlockRequest::Refuse(Status::Failed),
-            _ => BlockRequest::Refuse(Status::Unsupported),
+            11 if payload == DISCARD_RANGE_LEN => BlockRequest::Discard,
+            13 if payload == DISCARD_RANGE_LEN => BlockRequest::WriteZeroes,
+            11 | 13 => BlockRequest::Refuse(RequestStatus::Failed),
+            _ => BlockRequest::Refuse(RequestStatus::Unsupported),
         }
     }
 }
 
-impl Range {
+impl DiscardRange {
     /// `None`: flags that mean nothing here (virtio 1.2 §5.2.6.2).
-    pub(super) fn request(&self, discard: bool, stable: bool) -> Result<(RequestKind, u64, u64), Status> {
+    pub(super) fn to_request(
+        self,
+        discard: bool,
+        stable: bool,
+    ) -> Result<(RequestKind, u64, u64), RequestStatus> {
         let flags = self.flags.get();
         if flags & !RANGE_UNMAP != 0 || (discard && flags != 0) {
-            return Err(Status::Unsupported);
+            return Err(RequestStatus::Unsupported);
         }
-        let at = self.sector.get().checked_mul(SECTOR).ok_or(Status::Failed)?;
-        if self.sectors.get() > RANGE_MAX {
-            return Err(Status::Failed);
+        let at = self.sector.get().checked_mul(SECTOR_LEN).ok_or(RequestStatus::Failed)?;
+        if self.sectors.get() > RANGE_SECTORS_MAX {
+            return Err(RequestStatus::Failed);
         }
-        let len = u64::from(self.sectors.get()) * SECTOR;
+        let len = u64::from(self.sectors.get()) * SECTOR_LEN;
         let ask = if discard {
             RequestKind::Unmap { stable }
         } else {

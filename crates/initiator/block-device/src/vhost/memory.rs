@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use buf::{Region, RegionHandle, Sg};
 
-use super::message::RegionAt;
+use super::message::MemoryRegion;
 
 /// Regions that may be there at a time.
 pub(super) const REGIONS_MAX: usize = 64;
@@ -20,48 +20,49 @@ pub(super) const REGIONS_MAX: usize = 64;
 pub(super) struct UnmappedAddress;
 
 #[derive(Debug)]
-struct Mapped {
-    at: RegionAt,
+struct MappedRegion {
+    at: MemoryRegion,
     memory: RegionHandle,
 }
 
 /// The memory that was shared.
 #[derive(Debug, Default)]
-pub(super) struct Memory {
-    regions: Vec<Mapped>,
+pub(super) struct GuestMemory {
+    regions: Vec<MappedRegion>,
 }
 
 /// A stretch of one region.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MappedSlice<'a> {
+pub(super) struct GuestSlice<'a> {
     pub(super) memory: &'a RegionHandle,
     pub(super) at: usize,
     pub(super) len: usize,
 }
 
-impl Memory {
+impl GuestMemory {
     /// Maps one more region.
-    pub(super) fn add(&mut self, at: RegionAt, file: OwnedFd) -> io::Result<()> {
+    pub(super) fn map_region(&mut self, at: MemoryRegion, file: OwnedFd) -> io::Result<()> {
         let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
         let ends = [at.guest, at.user, at.offset].map(|start| start.checked_add(at.size));
         if at.size == 0 || ends.contains(&None) || self.regions.len() >= REGIONS_MAX {
             return Err(invalid());
         }
         // cannot fail, here and below: no region is taken whose ends are no 64-bit numbers.
-        let clashes =
-            |other: &Mapped| at.guest < other.at.guest + other.at.size && other.at.guest < at.guest + at.size;
+        let clashes = |other: &MappedRegion| {
+            at.guest < other.at.guest + other.at.size && other.at.guest < at.guest + at.size
+        };
         if self.regions.iter().any(clashes) {
             return Err(invalid());
         }
         // From the file's start: its pages may be larger than an offset is aligned.
         let len = usize::try_from(at.offset + at.size).map_err(|_| invalid())?;
-        let memory = RegionHandle::new(Arc::new(Region::of_file(file.as_fd(), len)?));
-        self.regions.push(Mapped { at, memory });
+        let memory = RegionHandle::new(Arc::new(Region::map_file(file.as_fd(), len)?));
+        self.regions.push(MappedRegion { at, memory });
         Ok(())
     }
 
     /// Forgets a region; operations that use it keep it mapped until they have ended.
-    pub(super) fn remove(&mut self, at: RegionAt) -> bool {
+    pub(super) fn remove_region(&mut self, at: MemoryRegion) -> bool {
         let before = self.regions.len();
         self.regions.retain(|region| {
             (region.at.guest, region.at.user, region.at.size) != (at.guest, at.user, at.size)
@@ -73,28 +74,29 @@ impl Memory {
         self.regions.clear();
     }
 
-    /// The first stretch of guest memory from `address` on, at most `len` bytes.
-    fn stretch(&self, address: u64, len: usize) -> Result<MappedSlice<'_>, UnmappedAddress> {
-        let holds = |region: &&Mapped| (region.at.guest..region.at.guest + region.at.size).contains(&address);
+    /// The first stretch of guest memory from `address` on, at most `len_bytes` bytes.
+    fn first_slice(&self, address: u64, len: usize) -> Result<GuestSlice<'_>, UnmappedAddress> {
+        let holds =
+            |region: &&MappedRegion| (region.at.guest..region.at.guest + region.at.size).contains(&address);
         let region = self.regions.iter().find(holds).ok_or(UnmappedAddress)?;
         let within = address - region.at.guest;
         let left = usize::try_from(region.at.size - within).unwrap_or(usize::MAX);
-        Ok(MappedSlice {
+        Ok(GuestSlice {
             memory: &region.memory,
             at: (region.at.offset + within) as usize,
             len: len.min(left),
         })
     }
 
-    /// All stretches that make up `len` bytes from `address` on.
-    pub(super) fn each<'a>(
+    /// All stretches that make up `len_bytes` bytes from `address` on.
+    pub(super) fn for_each_slice<'a>(
         &'a self,
         mut address: u64,
         mut len: usize,
-        mut each: impl FnMut(MappedSlice<'a>),
+        mut each: impl FnMut(GuestSlice<'a>),
     ) -> Result<(), UnmappedAddress> {
         while len > 0 {
-            let stretch = self.stretch(address, len)?;
+            let stretch = self.first_slice(address, len)?;
             len -= stretch.len;
             if len > 0 {
                 address = address.checked_add(stretch.len as u64).ok_or(UnmappedAddress)?;
@@ -106,16 +108,21 @@ impl Memory {
 
     pub(super) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), UnmappedAddress> {
         let mut done = 0;
-        self.each(address, into.len(), |stretch| {
+        self.for_each_slice(address, into.len(), |stretch| {
             // cannot fail: the stretches together are as long as `into`, and each lies in its region.
             stretch.memory.region().read(stretch.at, &mut into[done..done + stretch.len]);
             done += stretch.len;
         })
     }
 
-    /// Where `len` bytes are that the front end calls `address`: in one region, or nowhere.
-    pub(super) fn ring(&self, address: u64, len: usize) -> Result<(RegionHandle, usize), UnmappedAddress> {
-        let holds = |region: &&Mapped| (region.at.user..region.at.user + region.at.size).contains(&address);
+    /// Where `len_bytes` bytes are that the front end calls `address`: in one region, or nowhere.
+    pub(super) fn resolve_user_address(
+        &self,
+        address: u64,
+        len: usize,
+    ) -> Result<(RegionHandle, usize), UnmappedAddress> {
+        let holds =
+            |region: &&MappedRegion| (region.at.user..region.at.user + region.at.size).contains(&address);
         let region = self.regions.iter().find(holds).ok_or(UnmappedAddress)?;
         let within = address - region.at.user;
         if region.at.size - within < len as u64 {
@@ -127,12 +134,12 @@ impl Memory {
 
 /// Pieces of guest memory, one behind the other: one direction of a chain of descriptors.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Stream {
+pub(super) struct GuestPieces {
     pieces: Vec<(u64, u32)>,
     len: usize,
 }
 
-impl Stream {
+impl GuestPieces {
     pub(super) fn clear(&mut self) {
         self.pieces.clear();
         self.len = 0;
@@ -144,17 +151,17 @@ impl Stream {
     }
 
     /// Length in bytes.
-    pub(super) fn len(&self) -> usize {
+    pub(super) fn len_bytes(&self) -> usize {
         self.len
     }
 
-    /// The stretches of memory that hold `len` bytes from byte `from` on.
-    pub(super) fn each<'a>(
+    /// The stretches of memory that hold `len_bytes` bytes from byte `from` on.
+    pub(super) fn for_each_slice<'a>(
         &self,
-        memory: &'a Memory,
+        memory: &'a GuestMemory,
         from: usize,
         len: usize,
-        mut each: impl FnMut(MappedSlice<'a>),
+        mut each: impl FnMut(GuestSlice<'a>),
     ) -> Result<(), UnmappedAddress> {
         let (mut base, mut left) = (0, len);
         for &(address, piece) in &self.pieces {
@@ -163,7 +170,7 @@ impl Stream {
             if left > 0 && skip < piece {
                 let now = (piece - skip).min(left);
                 let address = address.checked_add(skip as u64).ok_or(UnmappedAddress)?;
-                memory.each(address, now, &mut each)?;
+                memory.for_each_slice(address, now, &mut each)?;
                 left -= now;
             }
             base += piece;
@@ -171,28 +178,33 @@ impl Stream {
         if left == 0 { Ok(()) } else { Err(UnmappedAddress) }
     }
 
-    pub(super) fn read(&self, memory: &Memory, from: usize, into: &mut [u8]) -> Result<(), UnmappedAddress> {
+    pub(super) fn read(
+        &self,
+        memory: &GuestMemory,
+        from: usize,
+        into: &mut [u8],
+    ) -> Result<(), UnmappedAddress> {
         let mut done = 0;
-        self.each(memory, from, into.len(), |stretch| {
+        self.for_each_slice(memory, from, into.len(), |stretch| {
             stretch.memory.region().read(stretch.at, &mut into[done..done + stretch.len]);
             done += stretch.len;
         })
     }
 
-    pub(super) fn write(&self, memory: &Memory, at: usize, from: &[u8]) -> Result<(), UnmappedAddress> {
+    pub(super) fn write(&self, memory: &GuestMemory, at: usize, from: &[u8]) -> Result<(), UnmappedAddress> {
         let mut done = 0;
-        self.each(memory, at, from.len(), |stretch| {
+        self.for_each_slice(memory, at, from.len(), |stretch| {
             stretch.memory.region().write(stretch.at, &from[done..done + stretch.len]);
             done += stretch.len;
         })
     }
 
     /// Copies a payload there.
-    pub(super) fn write_sg(&self, memory: &Memory, at: usize, from: &Sg) -> Result<(), UnmappedAddress> {
+    pub(super) fn write_sg(&self, memory: &GuestMemory, at: usize, from: &Sg) -> Result<(), UnmappedAddress> {
         let mut done = 0;
-        self.each(memory, at, from.len(), |stretch| {
+        self.for_each_slice(memory, at, from.len(), |stretch| {
             let mut to = stretch.at;
-            from.for_each(done..done + stretch.len, |piece, within| {
+            from.for_each_piece(done..done + stretch.len, |piece, within| {
                 let len = within.len();
                 stretch.memory.region().write_buf(to, &piece.slice(within));
                 to += len;

@@ -13,11 +13,11 @@ pub(super) const CONFIG_MAX: usize = 256;
 
 const VERSION: u32 = 1;
 const VERSION_MASK: u32 = 3;
-const REPLY: u32 = 4;
-const NEED_REPLY: u32 = 8;
+const REPLY_FLAG: u32 = 4;
+const NEED_REPLY_FLAG: u32 = 8;
 
 /// Of the payload of messages that bring a descriptor: none comes.
-const NO_DESCRIPTOR: u64 = 0x100;
+const NO_FD_FLAG: u64 = 0x100;
 const INDEX_MASK: u64 = 0xff;
 
 pub(super) mod feature {
@@ -77,12 +77,12 @@ pub(super) struct Header {
     pub(super) size: u32,
 }
 
-pub(super) const HEADER: usize = size_of::<Header>();
+pub(super) const HEADER_LEN: usize = size_of::<Header>();
 
 /// Where a piece of the machine's memory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct RegionAt {
+pub struct MemoryRegion {
     /// Its address as the guest knows it.
     pub guest: u64,
     /// Bytes.
@@ -95,7 +95,7 @@ pub struct RegionAt {
 
 /// Where a ring's three parts are, as the front end knows addresses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RingAt {
+pub struct RingLayout {
     /// The descriptors.
     pub descriptors: u64,
     /// What was used.
@@ -107,7 +107,7 @@ pub struct RingAt {
 /// What the memory for requests in flight is like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct InflightAt {
+pub struct InflightLayout {
     /// Bytes.
     pub size: u64,
     /// Where in the file.
@@ -141,7 +141,7 @@ struct RingAddresses {
 /// In front of configuration bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct ConfigAt {
+pub struct ConfigHeader {
     /// First byte.
     pub offset: u32,
     /// How many.
@@ -162,17 +162,17 @@ pub enum Message {
     /// A session ends: all rings stop.
     Reset,
     /// The whole memory; a descriptor for each region.
-    SetMemory(SmallVec<[RegionAt; 1]>),
+    SetMemory(SmallVec<[MemoryRegion; 1]>),
     /// One more region, with its descriptor.
-    AddRegion(RegionAt),
+    AddRegion(MemoryRegion),
     /// One region less.
-    RemoveRegion(RegionAt),
+    RemoveRegion(MemoryRegion),
     /// How many regions may be added.
     GetRegionsMax,
     /// A ring's length.
     SetRingSize(u32, u32),
     /// A ring's place.
-    SetRingAt(u32, RingAt),
+    SetRingAt(u32, RingLayout),
     /// Where in the available ring to begin.
     SetRingBase(u32, u32),
     /// Stop a ring; say where it was.
@@ -194,13 +194,13 @@ pub enum Message {
     /// The socket for messages in the other direction.
     SetBackendSocket,
     /// Bytes of the configuration.
-    GetConfig(ConfigAt),
+    GetConfig(ConfigHeader),
     /// Bytes for the configuration.
-    SetConfig(ConfigAt, SmallVec<[u8; 64]>),
+    SetConfig(ConfigHeader, SmallVec<[u8; 64]>),
     /// Memory for requests in flight is wanted.
-    GetInflight(InflightAt),
+    GetInflight(InflightLayout),
     /// Memory of requests in flight, from before.
-    SetInflight(InflightAt),
+    SetInflight(InflightLayout),
     /// Something else.
     Unknown(u32),
 }
@@ -221,70 +221,78 @@ pub struct ReceivedMessage {
 pub struct Malformed;
 
 /// Takes a message from the server of `input`: how many bytes it has, or `None` if it is not all there.
-pub fn parse(input: &[u8]) -> Result<Option<(usize, ReceivedMessage)>, Malformed> {
+pub fn parse_input(input: &[u8]) -> Result<Option<(usize, ReceivedMessage)>, Malformed> {
     let Ok((header, rest)) = Header::read_from_prefix(input) else { return Ok(None) };
     if header.flags & VERSION_MASK != VERSION
-        || header.flags & REPLY != 0
+        || header.flags & REPLY_FLAG != 0
         || header.size as usize > PAYLOAD_MAX
     {
         return Err(Malformed);
     }
     let Some(payload) = rest.get(..header.size as usize) else { return Ok(None) };
     let envelope = ReceivedMessage {
-        message: message(header.request, payload)?,
+        message: parse_message(header.request, payload)?,
         request: header.request,
-        need_reply: header.flags & NEED_REPLY != 0,
+        need_reply: header.flags & NEED_REPLY_FLAG != 0,
     };
-    Ok(Some((HEADER + payload.len(), envelope)))
+    Ok(Some((HEADER_LEN + payload.len(), envelope)))
 }
 
 /// The payload as one value, which it must fill.
-fn whole<T: FromBytes>(payload: &[u8]) -> Result<T, Malformed> {
+fn parse_exact<T: FromBytes>(payload: &[u8]) -> Result<T, Malformed> {
     T::read_from_bytes(payload).map_err(|_| Malformed)
 }
 
 /// A number whose upper bits say whether a descriptor comes.
-fn with_descriptor(payload: &[u8]) -> Result<(u32, bool), Malformed> {
-    let number: u64 = whole(payload)?;
-    Ok(((number & INDEX_MASK) as u32, number & NO_DESCRIPTOR == 0))
+fn parse_index_and_fd_flag(payload: &[u8]) -> Result<(u32, bool), Malformed> {
+    let number: u64 = parse_exact(payload)?;
+    Ok(((number & INDEX_MASK) as u32, number & NO_FD_FLAG == 0))
 }
 
-fn message(request: u32, payload: &[u8]) -> Result<Message, Malformed> {
-    let state = || whole::<RingState>(payload).map(|state| (state.index, state.number));
+fn parse_message(request: u32, payload: &[u8]) -> Result<Message, Malformed> {
+    let state = || parse_exact::<RingState>(payload).map(|state| (state.index, state.number));
     Ok(match request {
         request::GET_FEATURES => Message::GetFeatures,
-        request::SET_FEATURES => Message::SetFeatures(whole(payload)?),
+        request::SET_FEATURES => Message::SetFeatures(parse_exact(payload)?),
         request::SET_OWNER => Message::SetOwner,
         request::RESET_OWNER | request::RESET_DEVICE => Message::Reset,
-        request::SET_MEM_TABLE => Message::SetMemory(memory_table(payload)?),
-        request::ADD_MEM_REG => Message::AddRegion(one_region(payload)?),
-        request::REM_MEM_REG => Message::RemoveRegion(one_region(payload)?),
+        request::SET_MEM_TABLE => Message::SetMemory(parse_memory_table(payload)?),
+        request::ADD_MEM_REG => Message::AddRegion(parse_memory_region(payload)?),
+        request::REM_MEM_REG => Message::RemoveRegion(parse_memory_region(payload)?),
         request::GET_MAX_MEM_SLOTS => Message::GetRegionsMax,
         request::SET_VRING_NUM => state().map(|(index, size)| Message::SetRingSize(index, size))?,
         request::SET_VRING_ADDR => {
-            let at: RingAddresses = whole(payload)?;
+            let at: RingAddresses = parse_exact(payload)?;
             let RingAddresses { descriptors, used, available, .. } = at;
-            Message::SetRingAt(at.index, RingAt { descriptors, used, available })
+            Message::SetRingAt(at.index, RingLayout { descriptors, used, available })
         }
         request::SET_VRING_BASE => state().map(|(index, base)| Message::SetRingBase(index, base))?,
         request::GET_VRING_BASE => state().map(|(index, _)| Message::GetRingBase(index))?,
-        request::SET_VRING_KICK => with_descriptor(payload).map(|(index, fd)| Message::SetKick(index, fd))?,
-        request::SET_VRING_CALL => with_descriptor(payload).map(|(index, fd)| Message::SetCall(index, fd))?,
-        request::SET_VRING_ERR => with_descriptor(payload).map(|(index, fd)| Message::SetError(index, fd))?,
+        request::SET_VRING_KICK => {
+            parse_index_and_fd_flag(payload).map(|(index, fd)| Message::SetKick(index, fd))?
+        }
+        request::SET_VRING_CALL => {
+            parse_index_and_fd_flag(payload).map(|(index, fd)| Message::SetCall(index, fd))?
+        }
+        request::SET_VRING_ERR => {
+            parse_index_and_fd_flag(payload).map(|(index, fd)| Message::SetError(index, fd))?
+        }
         request::GET_PROTOCOL_FEATURES => Message::GetProtocolFeatures,
-        request::SET_PROTOCOL_FEATURES => Message::SetProtocolFeatures(whole(payload)?),
+        request::SET_PROTOCOL_FEATURES => Message::SetProtocolFeatures(parse_exact(payload)?),
         request::GET_QUEUE_NUM => Message::GetQueueCount,
         request::SET_VRING_ENABLE => state().map(|(index, on)| Message::SetRingEnabled(index, on != 0))?,
         request::SET_BACKEND_REQ_FD => Message::SetBackendSocket,
-        request::GET_CONFIG => config(payload).map(|(at, _)| Message::GetConfig(at))?,
-        request::SET_CONFIG => config(payload).map(|(at, bytes)| Message::SetConfig(at, bytes.into()))?,
-        request::GET_INFLIGHT_FD => Message::GetInflight(whole(payload)?),
-        request::SET_INFLIGHT_FD => Message::SetInflight(whole(payload)?),
+        request::GET_CONFIG => parse_config(payload).map(|(at, _)| Message::GetConfig(at))?,
+        request::SET_CONFIG => {
+            parse_config(payload).map(|(at, bytes)| Message::SetConfig(at, bytes.into()))?
+        }
+        request::GET_INFLIGHT_FD => Message::GetInflight(parse_exact(payload)?),
+        request::SET_INFLIGHT_FD => Message::SetInflight(parse_exact(payload)?),
         other => Message::Unknown(other),
     })
 }
 
-fn memory_table(payload: &[u8]) -> Result<SmallVec<[RegionAt; 1]>, Malformed> {
+fn parse_memory_table(payload: &[u8]) -> Result<SmallVec<[MemoryRegion; 1]>, Malformed> {
     let (head, mut rest) = payload.split_first_chunk::<8>().ok_or(Malformed)?;
     let [a, b, c, d, ..] = *head;
     let count = u32::from_ne_bytes([a, b, c, d]) as usize;
@@ -293,7 +301,7 @@ fn memory_table(payload: &[u8]) -> Result<SmallVec<[RegionAt; 1]>, Malformed> {
     }
     let mut regions = SmallVec::new();
     for _ in 0..count {
-        let (region, behind) = RegionAt::read_from_prefix(rest).map_err(|_| Malformed)?;
+        let (region, behind) = MemoryRegion::read_from_prefix(rest).map_err(|_| Malformed)?;
         regions.push(region);
         rest = behind;
     }
@@ -301,12 +309,12 @@ fn memory_table(payload: &[u8]) -> Result<SmallVec<[RegionAt; 1]>, Malformed> {
 }
 
 /// One region, behind eight bytes of padding.
-fn one_region(payload: &[u8]) -> Result<RegionAt, Malformed> {
-    whole(payload.get(8..).ok_or(Malformed)?)
+fn parse_memory_region(payload: &[u8]) -> Result<MemoryRegion, Malformed> {
+    parse_exact(payload.get(8..).ok_or(Malformed)?)
 }
 
-fn config(payload: &[u8]) -> Result<(ConfigAt, &[u8]), Malformed> {
-    let (at, bytes) = ConfigAt::read_from_prefix(payload).map_err(|_| Malformed)?;
+fn parse_config(payload: &[u8]) -> Result<(ConfigHeader, &[u8]), Malformed> {
+    let (at, bytes) = ConfigHeader::read_from_prefix(payload).map_err(|_| Malformed)?;
     let end = at.offset.checked_add(at.size).ok_or(Malformed)?;
     if end as usize > CONFIG_MAX || bytes.len() != at.size as usize {
         return Err(Malformed);
@@ -315,13 +323,13 @@ fn config(payload: &[u8]) -> Result<(ConfigAt, &[u8]), Malformed> {
 }
 
 /// An answer, appended to `out`.
-pub(super) fn reply(out: &mut Vec<u8>, request: u32, parts: &[&[u8]]) {
+pub(super) fn append_reply(out: &mut Vec<u8>, request: u32, parts: &[&[u8]]) {
     let size = parts.iter().map(|part| part.len()).sum::<usize>() as u32;
-    out.extend_from_slice(Header { request, flags: VERSION | REPLY, size }.as_bytes());
+    out.extend_from_slice(Header { request, flags: VERSION | REPLY_FLAG, size }.as_bytes());
     parts.iter().for_each(|part| out.extend_from_slice(part));
 }
 
 /// A message in the other direction that wants no answer.
-pub(super) fn backend_message(request: u32) -> [u8; HEADER] {
+pub(super) fn backend_message(request: u32) -> [u8; HEADER_LEN] {
     zerocopy::transmute!(Header { request, flags: VERSION, size: 0 })
 }

@@ -2,11 +2,11 @@
 //! arbitrary bytes.
 
 use proptest::prelude::*;
-use testkit::corpus::Body;
+use testkit::corpus::FuzzBody;
 use testkit::fuzz::local as bodies;
 
 /// Every body, with the folder of its seeds.
-const BODIES: [(&str, Body); 2] = [("nbd", bodies::nbd), ("vhost", bodies::vhost)];
+const BODIES: [(&str, FuzzBody); 2] = [("nbd", bodies::nbd), ("vhost", bodies::vhost)];
 
 #[test]
 fn stored_seeds() {

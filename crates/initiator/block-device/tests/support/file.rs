@@ -8,15 +8,15 @@ use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
 use blockwire_block_device::Disk;
-use buf::{Class, Payload, Pool, SgMut, Time};
+use buf::{MemoryClass, Payload, Pool, SgMut, Time};
 use rustix::event::{EventfdFlags, eventfd};
-use volume::{Done, Fault, Geometry, Io, Op, Outcome, Span};
+use volume::{Fault, Geometry, Io, IoCompletion, Op, Outcome, Span};
 
 pub struct FileVolume {
     file: File,
     geometry: Geometry,
     pool: Pool,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
     wake: OwnedFd,
 }
 
@@ -92,21 +92,21 @@ impl Disk for FileVolume {
         false
     }
 
-    fn memory(&mut self, len: usize) -> Option<SgMut> {
-        self.pool.take_sg(Class::Solicited, len)
+    fn alloc_payload(&mut self, len: usize) -> Option<SgMut> {
+        self.pool.take_sg(MemoryClass::Solicited, len)
     }
 
     fn submit(&mut self, io: Io) {
         let Io { id, op, mut payload, .. } = io;
         let result = self.carry_out(&op, &mut payload).map_err(|_| Fault::Internal.into());
-        self.done.push_back(Done { id, result, payload });
+        self.done.push_back(IoCompletion { id, result, payload });
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 
-    fn has_changed(&mut self) -> bool {
+    fn has_geometry_changed(&mut self) -> bool {
         false
     }
 
@@ -114,7 +114,7 @@ impl Disk for FileVolume {
         Ok(())
     }
 
-    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+    fn wake_source(&self) -> (BorrowedFd<'_>, Option<Time>) {
         (self.wake.as_fd(), None)
     }
 }

@@ -10,9 +10,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use blockwire_block_device::Disk;
-use buf::{Class, Cx, Entropy, Pool, SgMut, Time};
+use buf::{Cx, Entropy, MemoryClass, Pool, SgMut, Time};
 use rustix::event::{EventfdFlags, eventfd};
-use volume::{Backend, Done, Fault, Geometry, Io, Op, Ram, RamDisk};
+use volume::{Backend, Fault, Geometry, Io, IoCompletion, Op, RamBackend, RamDisk};
 
 /// How a disk behaves.
 #[derive(Clone, Debug, Default)]
@@ -58,13 +58,13 @@ pub fn behaviours() -> [(u32, Behaviour); 3] {
 
 pub struct RamVolume {
     disk: Arc<RamDisk>,
-    ram: Ram,
+    ram: RamBackend,
     pool: Pool,
     entropy: Entropy,
     mood: Behaviour,
-    late: Vec<Done>,
+    late: Vec<IoCompletion>,
     lost: Vec<Io>,
-    done: VecDeque<Done>,
+    done: VecDeque<IoCompletion>,
     blocks: u64,
     wake: OwnedFd,
     pub flushes: u64,
@@ -73,7 +73,7 @@ pub struct RamVolume {
 impl RamVolume {
     pub fn new(disk: Arc<RamDisk>, mood: Behaviour) -> Self {
         RamVolume {
-            ram: Ram::new(disk.clone()),
+            ram: RamBackend::new(disk.clone()),
             blocks: disk.geometry().blocks,
             disk,
             pool: Pool::new(mood.memory.unwrap_or(128 << 20)),
@@ -108,9 +108,9 @@ impl Disk for RamVolume {
         self.mood.read_only || self.mood.protected.load(Ordering::Relaxed)
     }
 
-    fn memory(&mut self, len: usize) -> Option<SgMut> {
+    fn alloc_payload(&mut self, len: usize) -> Option<SgMut> {
         assert!(len <= self.geometry().max_io as usize, "memory for no operation");
-        self.pool.take_sg(Class::Solicited, len)
+        self.pool.take_sg(MemoryClass::Solicited, len)
     }
 
     fn submit(&mut self, io: Io) {
@@ -137,7 +137,11 @@ impl Disk for RamVolume {
             return self.lost.push(io);
         }
         if self.mood.fails.load(Ordering::Relaxed) {
-            self.done.push_back(Done { id: io.id, result: Err(Fault::PathLost.into()), payload: io.payload });
+            self.done.push_back(IoCompletion {
+                id: io.id,
+                result: Err(Fault::PathLost.into()),
+                payload: io.payload,
+            });
             return;
         }
         let mut cx = Cx { now: Time(0), pool: &self.pool, entropy: &mut self.entropy };
@@ -153,11 +157,11 @@ impl Disk for RamVolume {
         }
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.pop_front()
     }
 
-    fn has_changed(&mut self) -> bool {
+    fn has_geometry_changed(&mut self) -> bool {
         std::mem::replace(&mut self.blocks, self.disk.geometry().blocks) != self.blocks
     }
 
@@ -181,7 +185,7 @@ impl Disk for RamVolume {
         Ok(())
     }
 
-    fn wake(&self) -> (BorrowedFd<'_>, Option<Time>) {
+    fn wake_source(&self) -> (BorrowedFd<'_>, Option<Time>) {
         (self.wake.as_fd(), None)
     }
 }

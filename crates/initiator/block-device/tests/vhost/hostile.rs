@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::machine::*;
 use crate::support::{Behaviour, Mutator};
-use testkit::seeds::seeds;
+use testkit::seeds::seed_range;
 
 /// A message: request, flags, payload, and how many descriptors go with it.
 type Message = (u32, u32, Vec<u8>, usize);
@@ -140,7 +140,7 @@ fn sessions_of_hostile_front_ends_end_and_the_next_machine_is_served() {
             ..Behaviour::default()
         };
         let server = Server::start(512, mood);
-        for seed in seeds(100) {
+        for seed in seed_range(100) {
             let noise = &mut Mutator::new(seed);
             play(&server, noise);
             let mut machine = Machine::start(&server, FEATURES);

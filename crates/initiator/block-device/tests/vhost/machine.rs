@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use blockwire_block_device::{Statistics, Stop, vhost};
+use blockwire_block_device::{ServerStop, Statistics, vhost};
 use buf::Region;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags};
@@ -42,7 +42,7 @@ pub struct Server {
     pub dir: PathBuf,
     pub socket: PathBuf,
     pub disk: Arc<RamDisk>,
-    pub stop: Stop,
+    pub stop: ServerStop,
     pub statistics: Arc<Statistics>,
     pub thread: Option<JoinHandle<io::Result<()>>>,
 }
@@ -65,7 +65,7 @@ impl Server {
         let socket = dir.join("sock");
         let blocks = 8 * MIB / u64::from(logical);
         let disk = Arc::new(RamDisk::new(blocks, 2 * blocks, logical, 4096));
-        let stop = Stop::new().unwrap();
+        let stop = ServerStop::new().unwrap();
         let settings =
             vhost::Settings { id: "a-serial-number-too-long".into(), ..vhost::Settings::new(&socket) };
         let mut server = vhost::Backend::new(settings).unwrap();
@@ -81,8 +81,8 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.stop();
-        self.stop.stop();
+        self.stop.request_stop();
+        self.stop.request_stop();
         let ended = self.thread.take().unwrap().join();
         let _ = std::fs::remove_dir_all(&self.dir);
         if !std::thread::panicking() {
@@ -114,7 +114,7 @@ impl Machine {
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         let file = rustix::fs::memfd_create("guest", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, MEMORY as u64).unwrap();
-        let memory = Region::of_file(file.as_fd(), MEMORY).unwrap();
+        let memory = Region::map_file(file.as_fd(), MEMORY).unwrap();
         let (kick, call, error) = (event(), event(), event());
         Machine { stream, file, memory, kick, call, error, available: 0, used: 0 }
     }

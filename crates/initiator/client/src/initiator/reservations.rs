@@ -1,40 +1,44 @@
 //! Reservations of volumes: reported and changed.
 
-use multipath::{Handle, ReservationOp, Reservations, VolumeSettings};
+use multipath::{ReservationOp, Reservations, VolumeHandle, VolumeSettings};
 
 use super::Initiator;
 use crate::error::{Error, ErrorKind};
-use crate::name::Name;
+use crate::volume_name::VolumeLocator;
 
 impl Initiator {
     /// The reservations of a volume that is open by this name; of a stripe, those of each of its legs. None
     /// for a target that knows no reservations.
     ///
     /// # Errors
-    /// As [`Initiator::request_reservation`]; of a stripe, as [`Initiator::open`] too.
-    pub fn reservations(&mut self, volume: Handle, name: &str) -> Result<Vec<Reservations>, Error> {
-        let name = Name::parse(name)?;
+    /// As [`Initiator::run_reservation_op`]; of a stripe, as [`Initiator::open`] too.
+    pub fn read_reservations(
+        &mut self,
+        volume: VolumeHandle,
+        name: &str,
+    ) -> Result<Vec<Reservations>, Error> {
+        let name = VolumeLocator::parse(name)?;
         if name.chunk.is_none() {
-            return Ok(self.report(volume)?.into_iter().collect());
+            return Ok(self.report_reservations(volume)?.into_iter().collect());
         }
         let mut all = Vec::new();
         for urls in &name.legs {
             let first = urls.first().ok_or_else(|| Error::usage("a leg of the stripe names no volume"))?;
-            let ((paths, _), terms) = (self.paths_of(urls)?, VolumeSettings::of(&first.options));
-            let leg = self.inline.with(|client, cx| client.open(cx, paths, terms));
+            let ((paths, _), terms) = (self.make_paths(urls)?, VolumeSettings::from_options(&first.options));
+            let leg = self.inline.with_endpoint(|client, cx| client.open(cx, paths, terms));
             let leg = leg.ok_or_else(|| Error::new(ErrorKind::Failed, "too many volumes are open"))?;
             let shown: Vec<String> = urls.iter().map(ToString::to_string).collect();
-            let leg = self.finish(leg, &shown.join(","))?;
-            let report = self.report(leg);
+            let leg = self.finish_open(leg, &shown.join(","))?;
+            let report = self.report_reservations(leg);
             self.close(leg)?;
             all.extend(report?);
         }
         Ok(all)
     }
 
-    fn report(&mut self, volume: Handle) -> Result<Option<Reservations>, Error> {
+    fn report_reservations(&mut self, volume: VolumeHandle) -> Result<Option<Reservations>, Error> {
         use volume::{Failure::Refused, Refusal::Unsupported};
-        match self.request_reservation(volume, ReservationOp::Report) {
+        match self.run_reservation_op(volume, ReservationOp::Report) {
             Err(Error { failure: Some(Refused(Unsupported)), .. }) => Ok(None),
             other => other,
         }
@@ -52,24 +56,25 @@ impl Initiator {
     ///
     /// # Errors
     /// What the target refused; no answer in time.
-    pub fn request_reservation(
+    pub fn run_reservation_op(
         &mut self,
-        volume: Handle,
+        volume: VolumeHandle,
         request: ReservationOp,
     ) -> Result<Option<Reservations>, Error> {
-        let id = self.fresh_id();
+        let id = self.next_io_id();
         let acts = matches!(request, ReservationOp::Change(_));
-        if !self.inline.with(|client, cx| client.request_reservation(cx, volume, id, request)) {
+        if !self.inline.with_endpoint(|client, cx| client.submit_reservation_op(cx, volume, id, request)) {
             return Err(Error::new(ErrorKind::Failed, "too many reservation requests are in flight"));
         }
         loop {
-            if let Some((of, how)) = self.inline.take(|client| client.poll_reservation_reply(volume))
+            if let Some((of, how)) =
+                self.inline.take_from_endpoint(|client| client.poll_reservation_reply(volume))
                 && of == id
             {
                 return how.map_err(|failure| {
-                    let error = self.failed(volume, failure, "reservation");
+                    let error = self.operation_error(volume, failure, "reservation");
                     let is_unknown = acts && failure == volume::Failure::Failed(volume::Fault::PathLost);
-                    if is_unknown { error.in_doubt() } else { error }
+                    if is_unknown { error.with_doubt_advice() } else { error }
                 });
             }
             self.turn(None);

@@ -5,28 +5,29 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, DialId, Dialled, LinkId, Sockets};
+use endpoint::{CloseMode, DialId, Dialled, LinkId, OutboundSockets};
 use iscsi::discovery::SendTargets;
 use iscsi::initiator::{
-    Credentials, Failure, InitiatorSession, LoginConfig, NoAnswer, Notice, Request, Response, Targets,
+    Credentials, DiscoveredTargets, InitiatorSession, LoginConfig, LoginFailure, NoAnswer, Notice, Request,
+    Response,
 };
 use iscsi::name::IscsiName;
-use iscsi::negotiate::Limits;
+use iscsi::negotiate::NegotiationLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
-use stream::{Close, Connection, Host, HostEvent, Received, RecvOp, SendOp};
+use stream::{Connection, ConnectionClose, HostConnection, HostEvent, Received, RecvOp, SendOp};
 
 use super::login;
-use super::sessions::{Sessions, SocketRequests, WiredSession, by_sessions};
+use super::sessions::{SessionWithSockets, Sessions, SocketRequests, by_sessions};
 use super::settings::{Settings, Timeouts};
-use super::tracing::{self, Texts};
+use super::tracing::{self, PartialLoginTexts};
 use crate::{DownReason, Trace};
 
 /// How long the logout after the answer may take.
-const GRACE: Duration = Duration::from_secs(2);
+const LOGOUT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What is asked of whom.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct DiscoverySettings {
     /// Where a target or a discovery service listens.
     pub portal: SocketAddr,
     /// Our name.
@@ -53,7 +54,7 @@ enum DiscoveryPhase {
 /// See the module. Begins with [`Discovery::start`], ends with [`Discovery::poll_outcome`].
 #[derive(Debug)]
 pub struct Discovery {
-    question: Question,
+    question: DiscoverySettings,
     phase: DiscoveryPhase,
     sockets: SocketRequests,
     sessions: Sessions,
@@ -61,17 +62,17 @@ pub struct Discovery {
     address: SocketAddr,
     hops: Vec<SocketAddr>,
     /// The answer, until the logout is over.
-    targets: Option<Targets>,
-    outcome: Option<Result<Targets, DownReason>>,
+    targets: Option<DiscoveredTargets>,
+    outcome: Option<Result<DiscoveredTargets, DownReason>>,
     trace: Trace,
-    texts: Texts,
+    texts: PartialLoginTexts,
     touched: bool,
 }
 
 impl Discovery {
     /// One that has not begun.
     #[must_use]
-    pub fn new(question: Question) -> Self {
+    pub fn new(question: DiscoverySettings) -> Self {
         Discovery {
             phase: DiscoveryPhase::Over,
             sockets: SocketRequests::default(),
@@ -81,8 +82,8 @@ impl Discovery {
             hops: Vec::new(),
             targets: None,
             outcome: None,
-            trace: Trace::off(),
-            texts: Texts::default(),
+            trace: Trace::disabled(),
+            texts: PartialLoginTexts::default(),
             touched: false,
             question,
         }
@@ -91,12 +92,12 @@ impl Discovery {
     /// Begins. An outcome follows in bounded time. To be called once, or after an outcome.
     pub fn start(&mut self, cx: &mut Cx<'_>) {
         self.hops.clear();
-        self.dial_to(cx, self.question.portal);
+        self.dial_address(cx, self.question.portal);
     }
 
     /// The targets, or why there is no answer: once.
     #[must_use]
-    pub fn poll_outcome(&mut self) -> Option<Result<Targets, DownReason>> {
+    pub fn poll_outcome(&mut self) -> Option<Result<DiscoveredTargets, DownReason>> {
         self.outcome.take()
     }
 
@@ -105,13 +106,13 @@ impl Discovery {
         &mut self.trace
     }
 
-    fn dial_to(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
+    fn dial_address(&mut self, cx: &mut Cx<'_>, address: SocketAddr) {
         (self.phase, self.address, self.touched) = (DiscoveryPhase::Dialling, address, true);
-        self.dial = Some(self.sockets.dial(address, cx.now + self.question.timeouts.dial));
-        tracing::dialling(&mut self.trace, cx.now, 0, address);
+        self.dial = Some(self.sockets.request_dial(address, cx.now + self.question.timeouts.dial));
+        tracing::trace_dialling(&mut self.trace, cx.now, 0, address);
     }
 
-    fn log_in(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
+    fn start_login(&mut self, cx: &mut Cx<'_>, socket: LinkId) {
         let question = &self.question;
         let wanted = LoginConfig {
             initiator_name: question.initiator.clone(),
@@ -121,7 +122,7 @@ impl Discovery {
             tsih: Tsih::NONE,
             cid: Cid::new(0),
             cmd_sn: Sn::new(cx.entropy.next_u64() as u32),
-            limits: Limits { max_connections: 1, ..Limits::default() },
+            limits: NegotiationLimits { max_connections: 1, ..NegotiationLimits::default() },
             credentials: question.credentials.clone(),
         };
         let timeouts = question.timeouts.clone();
@@ -129,56 +130,56 @@ impl Discovery {
             timeouts,
             ..Settings::new(Vec::new(), String::new(), 0, String::new(), question.isid)
         };
-        match InitiatorSession::new(cx, wanted, settings.session_limits(self.trace.is_on())) {
+        match InitiatorSession::new(cx, wanted, settings.session_limits(self.trace.is_enabled())) {
             Ok(session) => {
-                self.sessions.current = Some(WiredSession::new(session, socket, self.address));
+                self.sessions.current = Some(SessionWithSockets::new(session, socket, self.address));
                 self.phase = DiscoveryPhase::LoggingIn;
             }
             Err(failure) => {
-                self.sockets.leave(socket, CloseMode::Abort);
-                self.fail(DownReason::Refused(failure.to_string()));
+                self.sockets.request_close(socket, CloseMode::Abort);
+                self.finish_failed(DownReason::Refused(failure.to_string()));
             }
         }
     }
 
-    fn fail(&mut self, why: DownReason) {
+    fn finish_failed(&mut self, why: DownReason) {
         if self.phase != DiscoveryPhase::Over {
             self.phase = DiscoveryPhase::Over;
             self.outcome = Some(Err(why));
         }
     }
 
-    fn drain(&mut self, cx: &mut Cx<'_>) {
+    fn drain_session_events(&mut self, cx: &mut Cx<'_>) {
         loop {
             self.take_session_events(cx);
             let Some(wired) = &mut self.sessions.current else { break };
             // A violation ends the session, which is seen below. What was received and not parsed for want of
             // room may hold the answer; each round takes PDUs out of it, so it ends.
-            let _ = wired.session.resume(cx);
-            if !wired.session.has_news() {
+            let _ = wired.session.resume_parsing(cx);
+            if !wired.session.has_pending_events() {
                 break;
             }
         }
         if let Some(wired) = &mut self.sessions.current {
-            wired.pass_leaves(&mut self.sockets);
+            wired.close_finished_sockets(&mut self.sockets);
             if wired.session.is_over() {
-                self.over();
+                self.handle_session_over();
             }
         }
         for old in &mut self.sessions.old {
-            old.pass_leaves(&mut self.sockets);
+            old.close_finished_sockets(&mut self.sockets);
         }
-        self.sessions.old.retain(|old| !old.session.is_gone());
+        self.sessions.old.retain(|old| !old.session.is_fully_closed());
     }
 
     fn take_session_events(&mut self, cx: &mut Cx<'_>) {
         while let Some(wired) = &mut self.sessions.current {
             if let Some(step) = wired.session.poll_login_step() {
-                self.texts.take(&mut self.trace, cx.now, &step);
+                self.texts.trace_login_step(&mut self.trace, cx.now, &step);
             } else if let Some(event) = wired.session.poll_event() {
-                self.take_event(cx, event);
+                self.handle_session_event(cx, event);
             } else if let Some(notice) = wired.session.poll_notice() {
-                self.take_notice(cx, notice);
+                self.handle_notice(cx, notice);
             } else {
                 break;
             }
@@ -186,7 +187,7 @@ impl Discovery {
     }
 
     /// The session has ended, as it was to, or not.
-    fn over(&mut self) {
+    fn handle_session_over(&mut self) {
         self.sessions.old.extend(self.sessions.current.take());
         match (self.targets.take(), self.phase) {
             (_, DiscoveryPhase::Over | DiscoveryPhase::Dialling) => {}
@@ -195,20 +196,22 @@ impl Discovery {
                 self.outcome = Some(Ok(targets));
             }
             (None, _) => {
-                self.fail(DownReason::Lost("the connection was lost; look into the target's log".to_owned()));
+                self.finish_failed(DownReason::Lost(
+                    "the connection was lost; look into the target's log".to_owned(),
+                ));
             }
         }
     }
 
-    fn take_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
+    fn handle_session_event(&mut self, cx: &mut Cx<'_>, event: HostEvent<Response>) {
         let Some(wired) = &mut self.sessions.current else { return };
         match event {
             HostEvent::Ready => {
-                self.trace.ends(cx.now, 0, tracing::LOGIN);
+                self.trace.stage_succeeded(cx.now, 0, tracing::LOGIN_STAGE);
                 let question = self.question.target.clone().map_or(SendTargets::All, SendTargets::Named);
                 self.phase = DiscoveryPhase::Asking;
                 if wired.session.submit(cx, Request::SendTargets(question), Payload::None).is_err() {
-                    wired.session.close(cx, Close::Now);
+                    wired.session.close(cx, ConnectionClose::Now);
                 }
             }
             HostEvent::Completed { response, .. } => {
@@ -227,42 +230,44 @@ impl Discovery {
                     }
                 }
                 wired.polite = true;
-                wired.session.close(cx, Close::AfterLogout(cx.now + GRACE));
+                wired.session.close(cx, ConnectionClose::AfterLogout(cx.now + LOGOUT_TIMEOUT));
             }
             HostEvent::Closed => {}
         }
     }
 
-    fn take_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
+    fn handle_notice(&mut self, cx: &mut Cx<'_>, notice: Notice) {
         let Notice::LoginFailed(_, failure) = notice else { return };
-        tracing::login_failed(&mut self.trace, cx.now, 0, &failure);
+        tracing::trace_login_failed(&mut self.trace, cx.now, 0, &failure);
         if let Some(mut wired) = self.sessions.current.take() {
-            wired.pass_leaves(&mut self.sockets);
+            wired.close_finished_sockets(&mut self.sockets);
             self.sessions.old.push(wired);
         }
-        let Failure::Moved(_, to) = &failure else { return self.fail(login::why(&failure).0) };
-        match login::redirect(&mut self.hops, self.address, to) {
-            Ok(address) => self.dial_to(cx, address),
-            Err(complaint) => self.fail(DownReason::Refused(complaint)),
+        let LoginFailure::Moved(_, to) = &failure else {
+            return self.finish_failed(login::login_failure_reason(&failure).0);
+        };
+        match login::redirect_address(&mut self.hops, self.address, to) {
+            Ok(address) => self.dial_address(cx, address),
+            Err(complaint) => self.finish_failed(DownReason::Refused(complaint)),
         }
     }
 }
 
-impl Sockets for Discovery {
+impl OutboundSockets for Discovery {
     by_sessions!();
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         self.touched = true;
         match how {
             Ok(dialled) if self.dial.take_if(|dial| *dial == id).is_some() => {
-                self.trace.ends(cx.now, 0, tracing::DIAL);
-                self.log_in(cx, dialled.link);
+                self.trace.stage_succeeded(cx.now, 0, tracing::DIAL_STAGE);
+                self.start_login(cx, dialled.link);
             }
-            Ok(dialled) => self.sockets.leave(dialled.link, CloseMode::Abort),
+            Ok(dialled) => self.sockets.request_close(dialled.link, CloseMode::Abort),
             Err(errno) => {
-                tracing::unreachable(&mut self.trace, cx.now, 0, errno);
+                tracing::trace_unreachable(&mut self.trace, cx.now, 0, errno);
                 self.dial = None;
-                self.fail(DownReason::Unreachable(errno));
+                self.finish_failed(DownReason::Unreachable(errno));
             }
         }
     }
@@ -270,7 +275,7 @@ impl Sockets for Discovery {
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
         // A violation ends the session, which is told by itself.
-        let _ = self.sessions.received(cx, link, op, came);
+        let _ = self.sessions.handle_recv(cx, link, op, came);
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
@@ -281,8 +286,8 @@ impl Sockets for Discovery {
         if !std::mem::take(&mut self.touched) {
             return false;
         }
-        self.drain(cx);
-        self.sessions.list(&mut self.sockets);
+        self.drain_session_events(cx);
+        self.sessions.mark_sockets_ready(&mut self.sockets);
         true
     }
 

@@ -2,41 +2,42 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use iscsi::initiator::Failure;
+use iscsi::initiator::LoginFailure;
 use iscsi::name::TargetAddress;
 use iscsi::wire::LoginStatus;
 
 use crate::DownReason;
 
 /// How many redirections one attempt follows.
-const HOPS_MAX: usize = 4;
+const REDIRECTS_MAX: usize = 4;
 
 /// Why there is no session, and whether another address would be no better.
-pub(super) fn why(failure: &Failure) -> (DownReason, bool) {
+pub(super) fn login_failure_reason(failure: &LoginFailure) -> (DownReason, bool) {
     let text = failure.to_string();
     match failure {
-        Failure::Authentication | Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
+        LoginFailure::Authentication | LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
             (DownReason::Unproven(text), true)
         }
-        Failure::Refused(LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED) => {
+        LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED) => {
             (DownReason::Absent(text), false)
         }
-        Failure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (DownReason::Refused(text), true),
-        Failure::CutShort => (DownReason::CutShort(text), false),
-        Failure::TimedOut => (DownReason::Silent(text), false),
-        Failure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
+        LoginFailure::Refused(LoginStatus::AUTHORIZATION_FAILURE) => (DownReason::Refused(text), true),
+        LoginFailure::CutShort => (DownReason::CutShort(text), false),
+        LoginFailure::TimedOut => (DownReason::Silent(text), false),
+        LoginFailure::Refused(LoginStatus::SERVICE_UNAVAILABLE | LoginStatus::OUT_OF_RESOURCES) => {
             (DownReason::Lost(text), false)
         }
-        Failure::Refused(_) | Failure::Moved(..) | Failure::Unexpected(_) | Failure::Malformed => {
-            (DownReason::Refused(text), false)
-        }
-        Failure::Violation(_) | Failure::TooManyRequests => (DownReason::Refused(text), false),
+        LoginFailure::Refused(_)
+        | LoginFailure::Moved(..)
+        | LoginFailure::Unexpected(_)
+        | LoginFailure::Malformed => (DownReason::Refused(text), false),
+        LoginFailure::Violation(_) | LoginFailure::TooManyRequests => (DownReason::Refused(text), false),
     }
 }
 
 /// Where a redirection leads (RFC 7143 §11.13.5): nowhere twice, and not for ever. Names are not resolved
 /// here: the complaint names the way.
-pub(super) fn redirect(
+pub(super) fn redirect_address(
     hops: &mut Vec<SocketAddr>,
     from: SocketAddr,
     to: &TargetAddress,
@@ -46,7 +47,7 @@ pub(super) fn redirect(
     };
     let address = SocketAddr::new(host, to.port());
     hops.push(from);
-    if hops.contains(&address) || hops.len() > HOPS_MAX {
+    if hops.contains(&address) || hops.len() > REDIRECTS_MAX {
         let count = hops.len();
         return Err(format!(
             "the target sends us round and round ({count} redirections, now to {to}); mend its redirections"
@@ -67,9 +68,9 @@ mod tests {
             (LoginStatus::SERVICE_UNAVAILABLE, false),
             (LoginStatus::AUTHORIZATION_FAILURE, false),
         ] {
-            let (why, _) = why(&Failure::Refused(status));
+            let (why, _) = login_failure_reason(&LoginFailure::Refused(status));
             assert_eq!(matches!(why, DownReason::Absent(_)), absent, "{status:?}: {why:?}");
         }
-        assert!(matches!(why(&Failure::CutShort), (DownReason::CutShort(_), false)));
+        assert!(matches!(login_failure_reason(&LoginFailure::CutShort), (DownReason::CutShort(_), false)));
     }
 }

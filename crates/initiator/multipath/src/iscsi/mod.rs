@@ -7,7 +7,7 @@
 //! Every login is a reinstatement: with the same ISID and a TSIH of 0 it ends the previous session, and the
 //! Login Response is sent after that session's tasks have ended (RFC 7143 §6.3.5). So a login to the same
 //! target portal group is also a fence, through any portal of the group. If the path's own portals are out of
-//! reach, it uses those of other paths to the same target ([`Path::fence_by`]), and logs out again. If none
+//! reach, it uses those of other paths to the same target ([`Path::set_fence_portals`]), and logs out again. If none
 //! works, it waits ([`Timeouts::fence`]).
 
 mod connecting;
@@ -16,9 +16,9 @@ mod disposition;
 mod escalation;
 mod login;
 mod operations;
+mod path_probe;
 mod plan;
 mod probe;
-mod probing;
 mod reservation;
 mod sessions;
 mod settings;
@@ -31,26 +31,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Errno, Payload, Time};
-use endpoint::{CloseMode, DialId, Dialled, LinkId, Sockets};
-use scsi::lun::{Address, Lun};
+use endpoint::{CloseMode, DialId, Dialled, LinkId, OutboundSockets};
+use scsi::lun::{Lun, LunAddress};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::{IoId, Op};
 
-use crate::{DownReason, Event, Path, Protocol, ReservationOp, Trace, VolumeInfo};
-use connecting::{Attempt, LostSession, PathPhase};
-pub use discovery::{Discovery, Question};
-use disposition::Refresh;
+use crate::{DownReason, Path, PathEvent, Protocol, ReservationOp, Trace, VolumeInfo};
+use connecting::{LoginAttempt, LostSession, PathPhase};
+pub use discovery::{Discovery, DiscoverySettings};
+use disposition::FactsRefresh;
 use operations::Operations;
 use probe::Probe;
-use reservation::{PendingRequest, REQUESTS_MAX};
+use reservation::{RESERVATION_REQUESTS_MAX, ReservationRequest};
 use sessions::{Sessions, SocketRequests, by_sessions};
-pub use settings::{COMMANDS_MAX, Settings, Timeouts};
-use tracing::Texts;
-use unit_facts::{Abilities, UnitFacts};
+pub use settings::{PATH_COMMANDS_MAX, Settings, Timeouts};
+use tracing::PartialLoginTexts;
+use unit_facts::{UnitCapabilities, UnitFacts};
 
 /// Whose a request of the session is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
+enum RequestOwner {
     Nobody,
     /// An operation's command.
     Operation(Tag),
@@ -68,34 +68,34 @@ enum Owner {
 #[derive(Debug, Default)]
 struct RequestOwners {
     /// By the request's slot.
-    slots: Vec<(Tag, Owner)>,
+    slots: Vec<(Tag, RequestOwner)>,
     /// Those whose slot was given away before their end was drained: at most one per command.
-    ended: Vec<(Tag, Owner)>,
+    ended: Vec<(Tag, RequestOwner)>,
 }
 
 impl RequestOwners {
     /// Notes whose a request is. The session may give a request the slot of one that has ended, but whose
     /// end is still to be drained.
-    fn note(&mut self, tag: Tag, owner: Owner) {
+    fn insert_owner(&mut self, tag: Tag, owner: RequestOwner) {
         if self.slots.len() <= tag.slot() {
-            self.slots.resize(tag.slot() + 1, (tag, Owner::Nobody));
+            self.slots.resize(tag.slot() + 1, (tag, RequestOwner::Nobody));
         }
         let Some(slot) = self.slots.get_mut(tag.slot()) else { return };
         let before = std::mem::replace(slot, (tag, owner));
-        if before.1 != Owner::Nobody {
+        if before.1 != RequestOwner::Nobody {
             self.ended.push(before);
         }
     }
 
     /// Takes the note.
-    fn take(&mut self, tag: Tag) -> Owner {
+    fn take_owner(&mut self, tag: Tag) -> RequestOwner {
         if let Some((at, owner)) = self.slots.get_mut(tag.slot())
             && *at == tag
         {
-            return std::mem::replace(owner, Owner::Nobody);
+            return std::mem::replace(owner, RequestOwner::Nobody);
         }
         let ended = self.ended.iter().position(|(at, _)| *at == tag);
-        ended.map_or(Owner::Nobody, |at| self.ended.swap_remove(at).1)
+        ended.map_or(RequestOwner::Nobody, |at| self.ended.swap_remove(at).1)
     }
 }
 
@@ -107,7 +107,7 @@ pub struct IscsiPath {
     sockets: SocketRequests,
     sessions: Sessions,
     phase: PathPhase,
-    attempt: Attempt,
+    attempt: LoginAttempt,
     /// Connections that are asked for: the leading one, or one more.
     dial: Option<DialId>,
     more: Option<DialId>,
@@ -131,7 +131,7 @@ pub struct IscsiPath {
     /// The session that serves has left a command's fate open.
     unknown: bool,
     operations: Operations,
-    requests: Slab<PendingRequest>,
+    requests: Slab<ReservationRequest>,
     owners: RequestOwners,
     /// A logical unit reset is under way, since then.
     resetting: Option<Time>,
@@ -141,15 +141,15 @@ pub struct IscsiPath {
     /// What the logical unit is, once known.
     facts: Option<UnitFacts>,
     /// What it can do, once that is known.
-    can: Option<Abilities>,
+    can: Option<UnitCapabilities>,
     info: Option<Arc<VolumeInfo>>,
-    to_refresh: Refresh,
+    to_refresh: FactsRefresh,
     /// When a path that does not serve is looked at again.
     look_again: Option<Time>,
     look_after: Duration,
-    events: VecDeque<Event>,
+    events: VecDeque<PathEvent>,
     trace: Trace,
-    texts: Texts,
+    texts: PartialLoginTexts,
     /// The session may have something to tell, or to do.
     touched: bool,
     /// A batch was made, which can end a request too.
@@ -166,9 +166,10 @@ impl IscsiPath {
             return Err("a path needs at least one portal address");
         }
         let lun = Lun::new(settings.lun).ok_or("a logical unit number is below 2^24")?;
-        let (attempt, operations) = (Attempt::default(), Operations::new(usize::from(settings.commands())));
+        let (attempt, operations) =
+            (LoginAttempt::default(), Operations::new(usize::from(settings.commands_max())));
         Ok(IscsiPath {
-            lun: Address::Unit(lun).encode(),
+            lun: LunAddress::Unit(lun).encode(),
             sockets: SocketRequests::default(),
             sessions: Sessions::default(),
             phase: PathPhase::Down,
@@ -181,12 +182,12 @@ impl IscsiPath {
             wanted_next: false,
             owes_down: false,
             lost: Vec::new(),
-            retained: connecting::wished(&settings),
+            retained: connecting::requested_task_retention(&settings),
             elsewhere: Vec::new(),
             fencing: None,
             unknown: false,
             operations,
-            requests: Slab::new(REQUESTS_MAX),
+            requests: Slab::new(RESERVATION_REQUESTS_MAX),
             owners: RequestOwners::default(),
             resetting: None,
             probe: None,
@@ -194,12 +195,12 @@ impl IscsiPath {
             facts: None,
             can: None,
             info: None,
-            to_refresh: Refresh::Nothing,
+            to_refresh: FactsRefresh::Nothing,
             look_again: None,
-            look_after: probing::LOOK_AGAIN,
+            look_after: path_probe::ACCESS_RECHECK_DELAY,
             events: VecDeque::new(),
-            trace: Trace::off(),
-            texts: Texts::default(),
+            trace: Trace::disabled(),
+            texts: PartialLoginTexts::default(),
             touched: false,
             stirred: false,
             settings,
@@ -223,61 +224,61 @@ impl Path for IscsiPath {
     }
 
     fn connect(&mut self, cx: &mut Cx<'_>) {
-        self.want(cx);
+        self.start_connect(cx);
     }
 
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
-        self.begin(cx, id, op, payload)
+        self.start_operation(cx, id, op, payload)
     }
 
-    fn request_reservation(
+    fn submit_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
-        self.begin_request(cx, id, request)
+        self.start_reservation_op(cx, id, request)
     }
 
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
-        self.abandon(cx, id);
+        self.cancel_operation(cx, id);
     }
 
     fn fence(&mut self, cx: &mut Cx<'_>) {
-        self.begin_fence(cx);
+        self.start_fence(cx);
     }
 
-    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+    fn target_portals(&self) -> Option<(&str, &[SocketAddr])> {
         Some((&self.settings.target, &self.settings.portals))
     }
 
-    fn fence_by(&mut self, portals: Vec<SocketAddr>) {
+    fn set_fence_portals(&mut self, portals: Vec<SocketAddr>) {
         self.elsewhere = portals;
     }
 
-    fn lands_for(&self) -> Duration {
+    fn lost_command_lifetime(&self) -> Duration {
         // As long as this path itself would wait before it took what it lost for over.
         self.settings.timeouts.fence.max(self.retained)
     }
 
-    fn look_now(&mut self) {
+    fn recheck_access(&mut self) {
         if self.look_again.take().is_some() && self.is_up() {
-            self.look_after = probing::LOOK_AGAIN;
-            self.refresh(Refresh::Identity);
+            self.look_after = path_probe::ACCESS_RECHECK_DELAY;
+            self.request_refresh(FactsRefresh::Identity);
             self.touched = true;
         }
     }
 
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
-        self.part(cx, grace);
+        self.start_disconnect(cx, grace);
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<PathEvent> {
         self.events.pop_front()
     }
 }
 
-impl Sockets for IscsiPath {
+impl OutboundSockets for IscsiPath {
     by_sessions!();
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
@@ -286,30 +287,30 @@ impl Sockets for IscsiPath {
             self.dial = None;
             match how {
                 Ok(dialled) => {
-                    self.trace.ends(cx.now, 0, tracing::DIAL);
-                    self.log_in(cx, dialled.link);
+                    self.trace.stage_succeeded(cx.now, 0, tracing::DIAL_STAGE);
+                    self.start_login(cx, dialled.link);
                 }
                 Err(errno) => {
-                    tracing::unreachable(&mut self.trace, cx.now, 0, errno);
-                    self.attempt_failed(cx, DownReason::Unreachable(errno), false);
+                    tracing::trace_unreachable(&mut self.trace, cx.now, 0, errno);
+                    self.handle_attempt_failed(cx, DownReason::Unreachable(errno), false);
                 }
             }
         } else if self.more == Some(id) {
             self.more = None;
             match how {
-                Ok(dialled) => self.join(cx, dialled.link),
+                Ok(dialled) => self.add_session_link(cx, dialled.link),
                 Err(_) => self.links_complete = true,
             }
         } else if let Ok(dialled) = how {
             // Nobody waits for it any more.
-            self.sockets.leave(dialled.link, CloseMode::Abort);
+            self.sockets.request_close(dialled.link, CloseMode::Abort);
         }
     }
 
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
         self.touched = true;
-        if let Err(violation) = self.sessions.received(cx, link, op, came) {
-            self.violated(violation);
+        if let Err(violation) = self.sessions.handle_recv(cx, link, op, came) {
+            self.handle_protocol_violation(violation);
         }
     }
 
@@ -324,11 +325,11 @@ impl Sockets for IscsiPath {
         if !touched && !stirred {
             return false;
         }
-        let drained = self.drain(cx);
-        self.tidy(cx);
+        let drained = self.drain_session_events(cx);
+        self.handle_session_ends(cx);
         let more = std::mem::take(&mut self.touched) || drained || touched;
         if more {
-            self.sessions.list(&mut self.sockets);
+            self.sessions.mark_sockets_ready(&mut self.sockets);
         }
         more
     }
@@ -339,6 +340,6 @@ impl Sockets for IscsiPath {
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.touched = true;
-        self.look_at_clocks(cx);
+        self.check_deadlines(cx);
     }
 }

@@ -4,15 +4,15 @@
 //! divided here. Reads, writes and atomic operations keep the length that the caller gave them.
 
 use scsi::Command;
-use scsi::cdb::{ByteCheck, Extent, Transfer, Verify, WriteAtomic, WriteSame};
+use scsi::cdb::{BlockExtent, BlockTransfer, ByteCheck, Verify, WriteAtomic, WriteSame};
 use scsi::provisioning::BlockRange;
 use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span};
 
-use super::unit_facts::{Abilities, TRANSFER_MAX};
+use super::unit_facts::{DEFAULT_TRANSFER_MAX, UnitCapabilities};
 
-/// Forms of commands that a target may turn out not to know; each a bit of [`Abilities::unknown`].
+/// Forms of commands that a target may turn out not to know; each a bit of [`UnitCapabilities::unknown`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum CommandForm {
     /// READ, WRITE: known, or nothing works.
     Plain = 0,
     /// FUA.
@@ -31,14 +31,14 @@ pub(super) enum Form {
     Extents = 12,
 }
 
-impl Abilities {
-    pub(super) fn knows(&self, form: Form) -> bool {
+impl UnitCapabilities {
+    pub(super) fn supports_form(&self, form: CommandForm) -> bool {
         self.unknown & (1 << form as u16) == 0
     }
 
     /// The target does not know it. False: it had been told before.
-    pub(super) fn forget(&mut self, form: Form) -> bool {
-        let known = self.knows(form);
+    pub(super) fn note_unknown_form(&mut self, form: CommandForm) -> bool {
+        let known = self.supports_form(form);
         self.unknown |= 1 << form as u16;
         known
     }
@@ -46,7 +46,7 @@ impl Abilities {
 
 /// The memory that a command moves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Data {
+pub(super) enum CommandMemory {
     None,
     /// The caller's.
     Caller,
@@ -60,7 +60,7 @@ pub(super) enum Data {
 
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cursor {
+pub(super) struct OperationProgress {
     /// Which span of a list.
     list: usize,
     /// Blocks of it that are done.
@@ -75,23 +75,23 @@ pub(super) struct Cursor {
 #[derive(Debug)]
 pub(super) enum NextCommand {
     /// This command, which does so many blocks.
-    Send { command: Command, long: bool, data: Data, form: Form, blocks: u64 },
+    Send { command: Command, long: bool, data: CommandMemory, form: CommandForm, blocks: u64 },
     /// Nothing: it is done.
     Done(Outcome),
     /// It cannot be done.
     Refused(Failure),
 }
 
-fn refused(refusal: Refusal) -> NextCommand {
+fn refused_command(refusal: Refusal) -> NextCommand {
     NextCommand::Refused(Failure::Refused(refusal))
 }
 
-fn send(command: Command, data: Data, form: Form, blocks: u64) -> NextCommand {
+fn send_command(command: Command, data: CommandMemory, form: CommandForm, blocks: u64) -> NextCommand {
     NextCommand::Send { command, long: false, data, form, blocks }
 }
 
 /// The payload that an operation must come with: whether it is to be filled, and its length in bytes.
-fn payload_of(op: &Op, block: u32) -> Option<(bool, u64)> {
+fn required_payload(op: &Op, block: u32) -> Option<(bool, u64)> {
     let bytes = |blocks: u64| blocks.checked_mul(block.into());
     Some(match op {
         Op::Read(span) => (true, bytes(span.blocks)?),
@@ -106,7 +106,7 @@ fn payload_of(op: &Op, block: u32) -> Option<(bool, u64)> {
 }
 
 /// The blocks that an operation, or the part of it that is next, is about.
-pub(super) fn span_of(op: &Op, at: &Cursor) -> Span {
+pub(super) fn current_span(op: &Op, at: &OperationProgress) -> Span {
     match op {
         Op::Read(span) | Op::Write(span, _) | Op::WriteAtomic(span) | Op::Compare(span) => *span,
         Op::CompareAndWrite(span) | Op::WriteSame(span) | Op::Or(span) | Op::Verify(span) => *span,
@@ -117,13 +117,18 @@ pub(super) fn span_of(op: &Op, at: &Cursor) -> Span {
 }
 
 /// Judges an operation before anything of it is sent.
-pub(super) fn admit(op: &Op, can: &Abilities, filled: bool, len: usize) -> Result<(), Failure> {
+pub(super) fn check_operation(
+    op: &Op,
+    can: &UnitCapabilities,
+    filled: bool,
+    len: usize,
+) -> Result<(), Failure> {
     // Where the volume ends is for the target to say: it may have grown, and we have not heard of it.
     let within = |span: &Span| span.end().is_some();
     let fits = match op {
         Op::Unmap(spans) => spans.iter().all(within),
         Op::Flush | Op::Sanitize(_) => true,
-        other => within(&span_of(other, &Cursor::default())),
+        other => within(&current_span(other, &OperationProgress::default())),
     };
     if !fits {
         return Err(Failure::Refused(Refusal::OutOfRange));
@@ -140,82 +145,110 @@ pub(super) fn admit(op: &Op, can: &Abilities, filled: bool, len: usize) -> Resul
         return Err(Failure::Refused(Refusal::AtomicUnit));
     }
     // A payload that does not fit its operation is the caller's mistake.
-    match payload_of(op, can.block) {
+    match required_payload(op, can.block) {
         Some((fills, bytes)) if bytes == len as u64 && (fills == filled || len == 0) => Ok(()),
         Some(_) | None => Err(Failure::Failed(Fault::Internal)),
     }
 }
 
-fn transfer(span: Span, fua: bool) -> Transfer {
-    // `admit` bounds what is not cut.
-    Transfer { lba: span.lba, blocks: span.blocks as u32, dpo: false, fua, group: 0 }
+fn transfer_fields(span: Span, fua: bool) -> BlockTransfer {
+    // `check_operation` bounds what is not cut.
+    BlockTransfer { lba: span.lba, blocks: span.blocks as u32, dpo: false, fua, group: 0 }
 }
 
 /// The next command of an operation.
-pub(super) fn next(op: &Op, at: &mut Cursor, can: &Abilities) -> NextCommand {
-    let span = span_of(op, at);
+pub(super) fn next_command(op: &Op, at: &mut OperationProgress, can: &UnitCapabilities) -> NextCommand {
+    let span = current_span(op, at);
     let rest = Span { lba: span.lba + at.done, blocks: span.blocks - at.done };
     let idle = rest.blocks == 0;
     let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
     let complete = NextCommand::Done(Outcome::Complete);
     match op {
-        Op::Write(_, durability) => write(rest, span, *durability, at, can),
-        Op::Unmap(spans) => unmap(spans, at, can),
+        Op::Write(_, durability) => plan_write(rest, span, *durability, at, can),
+        Op::Unmap(spans) => plan_unmap(spans, at, can),
         Op::Flush if at.flushed => complete,
-        Op::Flush => flush(Span { lba: 0, blocks: 0 }, can),
-        Op::Extents(_) => extents(span, can),
+        Op::Flush => plan_flush(Span { lba: 0, blocks: 0 }, can),
+        Op::Extents(_) => plan_extents(span, can),
         _ if idle => complete,
-        Op::Read(_) => send(Command::Read(transfer(rest, false)), Data::Caller, Form::Plain, rest.blocks),
-        Op::WriteAtomic(_) if rest.blocks == 1 => {
-            send(Command::Write(transfer(rest, false)), Data::Caller, Form::Plain, 1)
+        Op::Read(_) => send_command(
+            Command::Read(transfer_fields(rest, false)),
+            CommandMemory::Caller,
+            CommandForm::Plain,
+            rest.blocks,
+        ),
+        Op::WriteAtomic(_) if rest.blocks == 1 => send_command(
+            Command::Write(transfer_fields(rest, false)),
+            CommandMemory::Caller,
+            CommandForm::Plain,
+            1,
+        ),
+        Op::WriteAtomic(_) if can.supports_form(CommandForm::Atomic) => {
+            let command =
+                Command::WriteAtomic(WriteAtomic { transfer: transfer_fields(rest, false), boundary: 0 });
+            send_command(command, CommandMemory::Caller, CommandForm::Atomic, rest.blocks)
         }
-        Op::WriteAtomic(_) if can.knows(Form::Atomic) => {
-            let command = Command::WriteAtomic(WriteAtomic { transfer: transfer(rest, false), boundary: 0 });
-            send(command, Data::Caller, Form::Atomic, rest.blocks)
-        }
-        Op::Compare(_) if can.knows(Form::Compare) => {
-            send(verify(rest, ByteCheck::Compare), Data::Caller, Form::Compare, rest.blocks)
-        }
+        Op::Compare(_) if can.supports_form(CommandForm::Compare) => send_command(
+            verify_command(rest, ByteCheck::Compare),
+            CommandMemory::Caller,
+            CommandForm::Compare,
+            rest.blocks,
+        ),
         // The target compares nothing: what stands there is fetched.
         Op::Compare(_) => {
             let len = rest.blocks as usize * can.block as usize;
-            send(Command::Read(transfer(rest, false)), Data::In(len), Form::Plain, rest.blocks)
+            send_command(
+                Command::Read(transfer_fields(rest, false)),
+                CommandMemory::In(len),
+                CommandForm::Plain,
+                rest.blocks,
+            )
         }
-        Op::CompareAndWrite(_) if can.knows(Form::CompareAndWrite) => {
-            let command = Command::CompareAndWrite(transfer(rest, false));
-            send(command, Data::Caller, Form::CompareAndWrite, rest.blocks)
+        Op::CompareAndWrite(_) if can.supports_form(CommandForm::CompareAndWrite) => {
+            let command = Command::CompareAndWrite(transfer_fields(rest, false));
+            send_command(command, CommandMemory::Caller, CommandForm::CompareAndWrite, rest.blocks)
         }
-        Op::Or(_) if can.knows(Form::Or) => {
-            send(Command::OrWrite(transfer(rest, false)), Data::Caller, Form::Or, rest.blocks)
+        Op::Or(_) if can.supports_form(CommandForm::Or) => send_command(
+            Command::OrWrite(transfer_fields(rest, false)),
+            CommandMemory::Caller,
+            CommandForm::Or,
+            rest.blocks,
+        ),
+        Op::WriteSame(_) if can.supports_form(CommandForm::WriteSame) => {
+            plan_write_same(cut(can.same_max), false, CommandMemory::Caller, can)
         }
-        Op::WriteSame(_) if can.knows(Form::WriteSame) => same(cut(can.same_max), false, Data::Caller, can),
-        Op::WriteZeroes { unmap, .. } => zeroes(rest, *unmap, can),
-        Op::Verify(_) if can.knows(Form::Verify) => {
+        Op::WriteZeroes { unmap, .. } => plan_write_zeroes(rest, *unmap, can),
+        Op::Verify(_) if can.supports_form(CommandForm::Verify) => {
             let part = cut(can.same_max);
-            send(verify(part, ByteCheck::None), Data::None, Form::Verify, part.blocks)
+            send_command(
+                verify_command(part, ByteCheck::None),
+                CommandMemory::None,
+                CommandForm::Verify,
+                part.blocks,
+            )
         }
-        Op::Prefetch(_) if can.knows(Form::Prefetch) => {
+        Op::Prefetch(_) if can.supports_form(CommandForm::Prefetch) => {
             let part = cut(can.prefetch_max);
-            let command = Command::PreFetch(Extent {
+            let command = Command::PreFetch(BlockExtent {
                 lba: part.lba,
                 blocks: part.blocks as u32,
                 immediate: true,
                 group: 0,
             });
-            send(command, Data::None, Form::Prefetch, part.blocks)
+            send_command(command, CommandMemory::None, CommandForm::Prefetch, part.blocks)
         }
         // A hint that cannot be given is given.
         Op::Prefetch(_) => complete,
         Op::WriteAtomic(_) | Op::CompareAndWrite(_) | Op::Or(_) | Op::WriteSame(_) => {
-            refused(Refusal::Unsupported)
+            refused_command(Refusal::Unsupported)
         }
-        Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => refused(Refusal::Unsupported),
+        Op::Verify(_) | Op::MarkBad(_) | Op::Sanitize(_) => refused_command(Refusal::Unsupported),
     }
 }
 
 /// Whether an operation ends with SYNCHRONIZE CACHE, or may: it vouches for what was written before.
-pub(super) fn vouches_for_writes(op: &Op, can: Option<&Abilities>) -> bool {
-    let by_bit = |can: &Abilities| !can.write_cache || can.fua && can.knows(Form::Stable);
+pub(super) fn confirms_earlier_writes(op: &Op, can: Option<&UnitCapabilities>) -> bool {
+    let by_bit =
+        |can: &UnitCapabilities| !can.write_cache || can.fua && can.supports_form(CommandForm::Stable);
     match op {
         Op::Flush => true,
         Op::Write(_, Durability::Stable) => !can.is_some_and(by_bit),
@@ -223,37 +256,44 @@ pub(super) fn vouches_for_writes(op: &Op, can: Option<&Abilities>) -> bool {
     }
 }
 
-fn write(rest: Span, whole: Span, durability: Durability, at: &mut Cursor, can: &Abilities) -> NextCommand {
+fn plan_write(
+    rest: Span,
+    whole: Span,
+    durability: Durability,
+    at: &mut OperationProgress,
+    can: &UnitCapabilities,
+) -> NextCommand {
     let durable = durability == Durability::Stable && can.write_cache;
     if rest.blocks == 0 {
         let behind = durable && !at.stable && !at.flushed && whole.blocks > 0;
-        return if behind { flush(whole, can) } else { NextCommand::Done(Outcome::Complete) };
+        return if behind { plan_flush(whole, can) } else { NextCommand::Done(Outcome::Complete) };
     }
-    let fua = durable && can.fua && can.knows(Form::Stable);
+    let fua = durable && can.fua && can.supports_form(CommandForm::Stable);
     at.stable = fua;
-    let form = if fua { Form::Stable } else { Form::Plain };
-    send(Command::Write(transfer(rest, fua)), Data::Caller, form, rest.blocks)
+    let form = if fua { CommandForm::Stable } else { CommandForm::Plain };
+    send_command(Command::Write(transfer_fields(rest, fua)), CommandMemory::Caller, form, rest.blocks)
 }
 
-fn flush(span: Span, can: &Abilities) -> NextCommand {
-    if !can.knows(Form::Flush) {
+fn plan_flush(span: Span, can: &UnitCapabilities) -> NextCommand {
+    if !can.supports_form(CommandForm::Flush) {
         // Who has no volatile cache need not know how to flush it.
         return if can.write_cache {
-            refused(Refusal::Unsupported)
+            refused_command(Refusal::Unsupported)
         } else {
             NextCommand::Done(Outcome::Complete)
         };
     }
     let blocks = span.blocks as u32;
-    let command = Command::SynchronizeCache(Extent { lba: span.lba, blocks, immediate: false, group: 0 });
-    send(command, Data::None, Form::Flush, 0)
+    let command =
+        Command::SynchronizeCache(BlockExtent { lba: span.lba, blocks, immediate: false, group: 0 });
+    send_command(command, CommandMemory::None, CommandForm::Flush, 0)
 }
 
-fn verify(span: Span, check: ByteCheck) -> Command {
+fn verify_command(span: Span, check: ByteCheck) -> Command {
     Command::Verify(Verify { lba: span.lba, blocks: span.blocks as u32, dpo: false, check, group: 0 })
 }
 
-fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> NextCommand {
+fn plan_write_same(part: Span, unmap: bool, data: CommandMemory, can: &UnitCapabilities) -> NextCommand {
     let command = Command::WriteSame(WriteSame {
         lba: part.lba,
         blocks: part.blocks as u32,
@@ -262,30 +302,34 @@ fn same(part: Span, unmap: bool, data: Data, can: &Abilities) -> NextCommand {
         no_data: false,
         group: 0,
     });
-    let form = if unmap { Form::WriteSameUnmap } else { Form::WriteSame };
+    let form = if unmap { CommandForm::WriteSameUnmap } else { CommandForm::WriteSame };
     let long = unmap && !can.same_10_unmaps;
     NextCommand::Send { command, long, data, form, blocks: part.blocks }
 }
 
-fn zeroes(rest: Span, unmap: bool, can: &Abilities) -> NextCommand {
+fn plan_write_zeroes(rest: Span, unmap: bool, can: &UnitCapabilities) -> NextCommand {
     let cut = |most: u32| Span { blocks: rest.blocks.min(u64::from(most.max(1))), ..rest };
-    let block = Data::Zeroes(can.block as usize);
-    if unmap && can.same_unmaps && can.reads_zeros && can.knows(Form::WriteSameUnmap) {
-        return same(cut(can.same_max), true, block, can);
+    let block = CommandMemory::Zeroes(can.block as usize);
+    if unmap && can.same_unmaps && can.reads_zeros && can.supports_form(CommandForm::WriteSameUnmap) {
+        return plan_write_same(cut(can.same_max), true, block, can);
     }
-    if can.knows(Form::WriteSame) {
-        return same(cut(can.same_max), false, block, can);
+    if can.supports_form(CommandForm::WriteSame) {
+        return plan_write_same(cut(can.same_max), false, block, can);
     }
-    let part = cut(can.transfer_max.min(ZEROES_MAX / can.block));
-    let data = Data::Zeroes(part.blocks as usize * can.block as usize);
-    send(Command::Write(transfer(part, false)), data, Form::Plain, part.blocks)
+    let part = cut(can.transfer_max.min(ZERO_BYTES_MAX / can.block));
+    let data = CommandMemory::Zeroes(part.blocks as usize * can.block as usize);
+    send_command(Command::Write(transfer_fields(part, false)), data, CommandForm::Plain, part.blocks)
 }
 
 /// The most zero bytes that are sent at once.
-const ZEROES_MAX: u32 = TRANSFER_MAX / 4;
+const ZERO_BYTES_MAX: u32 = DEFAULT_TRANSFER_MAX / 4;
 
 /// The descriptors of the next UNMAP: as many as the target takes, with no more blocks than it takes.
-pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl Iterator<Item = BlockRange> {
+pub(super) fn unmap_descriptors(
+    spans: &[Span],
+    at: OperationProgress,
+    can: &UnitCapabilities,
+) -> impl Iterator<Item = BlockRange> {
     let (mut left, descriptors) = can.unmap.unwrap_or((0, 0));
     let mut at = at;
     let parts = std::iter::from_fn(move || {
@@ -293,7 +337,7 @@ pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl It
             let span = spans.get(at.list)?;
             let rest = span.blocks.saturating_sub(at.done);
             if rest == 0 {
-                at = Cursor { list: at.list + 1, done: 0, ..at };
+                at = OperationProgress { list: at.list + 1, done: 0, ..at };
                 continue;
             }
             let blocks = u32::try_from(rest).unwrap_or(u32::MAX).min(left);
@@ -309,42 +353,42 @@ pub(super) fn unmap_list(spans: &[Span], at: Cursor, can: &Abilities) -> impl It
     parts.take(descriptors as usize)
 }
 
-fn unmap(spans: &[Span], at: &mut Cursor, can: &Abilities) -> NextCommand {
+fn plan_unmap(spans: &[Span], at: &mut OperationProgress, can: &UnitCapabilities) -> NextCommand {
     while spans.get(at.list).is_some_and(|span| at.done == span.blocks) {
-        *at = Cursor { list: at.list + 1, done: 0, ..*at };
+        *at = OperationProgress { list: at.list + 1, done: 0, ..*at };
     }
     let Some(span) = spans.get(at.list) else { return NextCommand::Done(Outcome::Complete) };
-    if can.unmap.is_some() && can.knows(Form::Unmap) {
-        let (count, blocks) = unmap_list(spans, *at, can)
+    if can.unmap.is_some() && can.supports_form(CommandForm::Unmap) {
+        let (count, blocks) = unmap_descriptors(spans, *at, can)
             .fold((0, 0), |(count, blocks), part| (count + 1, blocks + u64::from(part.blocks)));
         let command = Command::Unmap { anchor: false, group: 0, list_len: 8 + 16 * count as u16 };
-        return send(command, Data::UnmapList(count), Form::Unmap, blocks);
+        return send_command(command, CommandMemory::UnmapList(count), CommandForm::Unmap, blocks);
     }
-    if can.same_unmaps && can.knows(Form::WriteSameUnmap) {
+    if can.same_unmaps && can.supports_form(CommandForm::WriteSameUnmap) {
         let rest = span.blocks - at.done;
         let part = Span { lba: span.lba + at.done, blocks: rest.min(u64::from(can.same_max)) };
-        return same(part, true, Data::Zeroes(can.block as usize), can);
+        return plan_write_same(part, true, CommandMemory::Zeroes(can.block as usize), can);
     }
-    refused(Refusal::Unsupported)
+    refused_command(Refusal::Unsupported)
 }
 
 /// Bytes of GET LBA STATUS data that are asked for: 255 descriptors.
-const STATUS_LEN: u32 = 8 + 255 * 16;
+const LBA_STATUS_LEN: u32 = 8 + 255 * 16;
 
-fn extents(span: Span, can: &Abilities) -> NextCommand {
+fn plan_extents(span: Span, can: &UnitCapabilities) -> NextCommand {
     let thin = can.unmap.is_some() || can.same_unmaps;
-    if span.blocks == 0 || !thin || !can.knows(Form::Extents) {
+    if span.blocks == 0 || !thin || !can.supports_form(CommandForm::Extents) {
         // Who maps all blocks for good need not tell.
         return NextCommand::Done(Outcome::Extents(vec![volume::Extent { span, mapped: true }]));
     }
-    let command = Command::GetLbaStatus { lba: span.lba, allocation: STATUS_LEN };
-    send(command, Data::In(STATUS_LEN as usize), Form::Extents, 0)
+    let command = Command::GetLbaStatus { lba: span.lba, allocation: LBA_STATUS_LEN };
+    send_command(command, CommandMemory::In(LBA_STATUS_LEN as usize), CommandForm::Extents, 0)
 }
 
-impl Cursor {
+impl OperationProgress {
     /// A command that did so many blocks has ended well.
-    pub(super) fn advance(&mut self, op: &Op, form: Form, blocks: u64) {
-        self.flushed |= form == Form::Flush;
+    pub(super) fn note_blocks_done(&mut self, op: &Op, form: CommandForm, blocks: u64) {
+        self.flushed |= form == CommandForm::Flush;
         let Op::Unmap(spans) = op else {
             self.done += blocks;
             return;
@@ -362,7 +406,7 @@ impl Cursor {
 }
 
 /// What GET LBA STATUS data says of a span: from its start on, without gaps; `None`: nothing sound.
-pub(super) fn read_extents(data: &[u8], span: Span) -> Option<Outcome> {
+pub(super) fn parse_lba_status(data: &[u8], span: Span) -> Option<Outcome> {
     use scsi::provisioning::{ProvisioningStatus, decode_lba_status};
     let end = span.end()?;
     let mut extents: Vec<volume::Extent> = Vec::new();

@@ -10,25 +10,25 @@ use buf::Time;
 use iscsi::wire::ScsiStatus;
 use scsi::Command;
 use scsi::cdb::{Inquiry, ModeForm, ModeSense, PageControl};
-use scsi::lun::Address;
+use scsi::lun::LunAddress;
 use scsi::{mode, report, vpd};
-use volume::{Access, Failure, Refusal, Span, UnservableReason as NotReady};
+use volume::{Failure, PathAccess, Refusal, Span, UnservableReason as NotReady};
 
-use super::disposition::{self, Disposition, Refresh};
-use super::unit_facts::{Complaint, UnitFacts};
+use super::disposition::{self, CommandDisposition, FactsRefresh};
+use super::unit_facts::{UnitFacts, UnusableReason};
 
 /// How often one step is repeated because of unit attentions: more than one nexus can have waiting.
-const ATTENTIONS_MAX: u32 = 32;
+const UNIT_ATTENTIONS_MAX: u32 = 32;
 /// How often a target that puts a step off is asked again before [`Probe`] goes on to wait in peace.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Allocation length of vital product data: devices that look at its low byte only give 252 bytes.
-const PAGE_LEN: u16 = 0x0ffc;
+const VPD_ALLOCATION_LEN: u16 = 0x0ffc;
 /// The most logical unit numbers that a complaint lists.
-const LISTED_MAX: usize = 8;
+const LISTED_LUNS_MAX: usize = 8;
 
 /// One question.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ProbeStep {
     Inquiry,
     Luns,
     Ready,
@@ -45,24 +45,24 @@ pub(super) enum Step {
     PortGroups,
 }
 
-impl Step {
+impl ProbeStep {
     /// The command, as people know it.
-    pub(super) const fn name(self) -> &'static str {
+    pub(super) const fn command_name(self) -> &'static str {
         match self {
-            Step::Inquiry => "INQUIRY",
-            Step::Luns => "REPORT LUNS",
-            Step::Ready => "TEST UNIT READY",
-            Step::Pages => "INQUIRY page 00h (supported pages)",
-            Step::Serial => "INQUIRY page 80h (serial number)",
-            Step::Identification => "INQUIRY page 83h (identification)",
-            Step::Limits => "INQUIRY page B0h (block limits)",
-            Step::Characteristics => "INQUIRY page B1h (characteristics)",
-            Step::Provisioning => "INQUIRY page B2h (provisioning)",
-            Step::Capacity16 => "READ CAPACITY(16)",
-            Step::Capacity10 => "READ CAPACITY(10)",
-            Step::Caching => "MODE SENSE page 08h (caching)",
-            Step::AllModes => "MODE SENSE page 3Fh (all)",
-            Step::PortGroups => "REPORT TARGET PORT GROUPS",
+            ProbeStep::Inquiry => "INQUIRY",
+            ProbeStep::Luns => "REPORT LUNS",
+            ProbeStep::Ready => "TEST UNIT READY",
+            ProbeStep::Pages => "INQUIRY page 00h (supported pages)",
+            ProbeStep::Serial => "INQUIRY page 80h (serial number)",
+            ProbeStep::Identification => "INQUIRY page 83h (identification)",
+            ProbeStep::Limits => "INQUIRY page B0h (block limits)",
+            ProbeStep::Characteristics => "INQUIRY page B1h (characteristics)",
+            ProbeStep::Provisioning => "INQUIRY page B2h (provisioning)",
+            ProbeStep::Capacity16 => "READ CAPACITY(16)",
+            ProbeStep::Capacity10 => "READ CAPACITY(10)",
+            ProbeStep::Caching => "MODE SENSE page 08h (caching)",
+            ProbeStep::AllModes => "MODE SENSE page 3Fh (all)",
+            ProbeStep::PortGroups => "REPORT TARGET PORT GROUPS",
         }
     }
 }
@@ -70,9 +70,9 @@ impl Step {
 /// A probe under way.
 #[derive(Debug)]
 pub(super) struct Probe {
-    pub(super) step: Step,
+    pub(super) step: ProbeStep,
     /// What made it necessary.
-    pub(super) scope: Refresh,
+    pub(super) scope: FactsRefresh,
     pub(super) facts: UnitFacts,
     /// The path is up: who it led to is known.
     again: bool,
@@ -94,15 +94,15 @@ pub(super) enum ProbeProgress {
     /// All is known.
     Known,
     /// The logical unit cannot be used.
-    Refused(Complaint),
+    Refused(UnusableReason),
 }
 
 impl Probe {
     /// Of everything.
-    pub(super) fn whole(now: Time, until: Time) -> Self {
+    pub(super) fn full(now: Time, until: Time) -> Self {
         Probe {
-            step: Step::Inquiry,
-            scope: Refresh::Identity,
+            step: ProbeStep::Inquiry,
+            scope: FactsRefresh::Identity,
             facts: UnitFacts::new(),
             again: false,
             unready: false,
@@ -114,19 +114,22 @@ impl Probe {
     }
 
     /// Of what may have changed, from what is known.
-    pub(super) fn again(scope: Refresh, facts: UnitFacts, now: Time, until: Time) -> Self {
+    pub(super) fn reprobe(scope: FactsRefresh, facts: UnitFacts, now: Time, until: Time) -> Self {
         let step = match scope {
-            Refresh::Identity => Step::Inquiry,
-            Refresh::Access => Step::PortGroups,
-            Refresh::Medium | Refresh::Nothing | Refresh::WriteLost => Step::Ready,
+            FactsRefresh::Identity => ProbeStep::Inquiry,
+            FactsRefresh::Access => ProbeStep::PortGroups,
+            FactsRefresh::Medium | FactsRefresh::Nothing | FactsRefresh::WriteLost => ProbeStep::Ready,
         };
-        Probe { step, scope, facts, again: true, ..Probe::whole(now, until) }
+        Probe { step, scope, facts, again: true, ..Probe::full(now, until) }
     }
 
     /// The question, and how many bytes it may answer.
-    pub(super) fn question(&self) -> (Command, usize) {
+    pub(super) fn next_command(&self) -> (Command, usize) {
         let page = |page| {
-            (Command::Inquiry(Inquiry { page: Some(page), allocation: PAGE_LEN }), usize::from(PAGE_LEN))
+            (
+                Command::Inquiry(Inquiry { page: Some(page), allocation: VPD_ALLOCATION_LEN }),
+                usize::from(VPD_ALLOCATION_LEN),
+            )
         };
         let modes = |page| {
             let command = Command::ModeSense(ModeSense {
@@ -141,202 +144,217 @@ impl Probe {
             (command, 192)
         };
         match self.step {
-            Step::Inquiry => (Command::Inquiry(Inquiry { page: None, allocation: 96 }), 96),
-            Step::Luns => (Command::ReportLuns { select: 0, allocation: 4096 }, 4096),
-            Step::Ready => (Command::TestUnitReady, 0),
-            Step::Pages => page(vpd::SUPPORTED),
-            Step::Serial => page(vpd::SERIAL),
-            Step::Identification => page(vpd::IDENTIFICATION),
-            Step::Limits => page(vpd::BLOCK_LIMITS),
-            Step::Characteristics => page(vpd::CHARACTERISTICS),
-            Step::Provisioning => page(vpd::PROVISIONING),
-            Step::Capacity16 => (Command::ReadCapacity16 { allocation: 32 }, 32),
-            Step::Capacity10 => (Command::ReadCapacity10, 8),
-            Step::Caching => modes(mode::CACHING),
-            Step::AllModes => modes(mode::ALL_PAGES),
-            Step::PortGroups => (Command::ReportTargetPortGroups { extended: false, allocation: 4096 }, 4096),
+            ProbeStep::Inquiry => (Command::Inquiry(Inquiry { page: None, allocation: 96 }), 96),
+            ProbeStep::Luns => (Command::ReportLuns { select: 0, allocation: 4096 }, 4096),
+            ProbeStep::Ready => (Command::TestUnitReady, 0),
+            ProbeStep::Pages => page(vpd::SUPPORTED_PAGES),
+            ProbeStep::Serial => page(vpd::UNIT_SERIAL_NUMBER),
+            ProbeStep::Identification => page(vpd::DEVICE_IDENTIFICATION),
+            ProbeStep::Limits => page(vpd::BLOCK_LIMITS),
+            ProbeStep::Characteristics => page(vpd::BLOCK_DEVICE_CHARACTERISTICS),
+            ProbeStep::Provisioning => page(vpd::PROVISIONING),
+            ProbeStep::Capacity16 => (Command::ReadCapacity16 { allocation: 32 }, 32),
+            ProbeStep::Capacity10 => (Command::ReadCapacity10, 8),
+            ProbeStep::Caching => modes(mode::CACHING),
+            ProbeStep::AllModes => modes(mode::ALL_PAGES),
+            ProbeStep::PortGroups => {
+                (Command::ReportTargetPortGroups { extended: false, allocation: 4096 }, 4096)
+            }
         }
     }
 
     /// Whether something was asked already that has changed since. Who the unit is is asked again by itself.
-    pub(super) fn misses(&self, refresh: Refresh) -> bool {
+    pub(super) fn is_outdated_by(&self, refresh: FactsRefresh) -> bool {
         let before = matches!(
             self.step,
-            Step::Inquiry | Step::Luns | Step::Ready | Step::Pages | Step::Serial | Step::Identification
+            ProbeStep::Inquiry
+                | ProbeStep::Luns
+                | ProbeStep::Ready
+                | ProbeStep::Pages
+                | ProbeStep::Serial
+                | ProbeStep::Identification
         );
-        refresh == Refresh::Medium && (self.unready || !before)
+        refresh == FactsRefresh::Medium && (self.unready || !before)
     }
 
     /// Takes a status with its sense data, and what came before it.
-    pub(super) fn take(&mut self, status: ScsiStatus, sense: &[u8], data: &[u8]) -> ProbeProgress {
-        let classified = disposition::classify(status, sense, Span { lba: 0, blocks: 0 });
+    pub(super) fn handle_answer(&mut self, status: ScsiStatus, sense: &[u8], data: &[u8]) -> ProbeProgress {
+        let classified = disposition::classify_status(status, sense, Span { lba: 0, blocks: 0 });
         match classified.disposition {
-            Disposition::Done => self.take_data(data),
-            Disposition::Retry(_) if self.asks_who_it_is() && disposition::is_unready(status, sense) => {
+            CommandDisposition::Done => self.handle_step_data(data),
+            CommandDisposition::Retry(_)
+                if self.checks_identity_readiness() && disposition::is_not_ready(status, sense) =>
+            {
                 self.unready = true;
-                self.go_on()
+                self.start_next_step()
             }
-            Disposition::Retry(after) => {
+            CommandDisposition::Retry(after) => {
                 let attention = after.is_zero();
                 let count = if attention { &mut self.attentions } else { &mut self.waits };
                 *count += 1;
-                if attention && *count > ATTENTIONS_MAX {
+                if attention && *count > UNIT_ATTENTIONS_MAX {
                     return ProbeProgress::Refused(
                         "the target answers with unit attentions without end; look into the target"
                             .to_owned(),
                     );
                 }
-                if classified.refresh == Refresh::Identity {
+                if classified.refresh == FactsRefresh::Identity {
                     // What was told so far may be of the unit before.
-                    (self.scope, self.unready) = (Refresh::Identity, false);
-                    return self.go(Step::Inquiry);
+                    (self.scope, self.unready) = (FactsRefresh::Identity, false);
+                    return self.start_step(ProbeStep::Inquiry);
                 }
                 let busy = after * self.waits.min(64);
-                ProbeProgress::Ask(if attention { after } else { busy.min(WAIT_MAX) })
+                ProbeProgress::Ask(if attention { after } else { busy.min(RETRY_DELAY_MAX) })
             }
-            Disposition::OtherPath(_) if classified.refresh == Refresh::Identity => self.take_absence(),
+            CommandDisposition::OtherPath(_) if classified.refresh == FactsRefresh::Identity => {
+                self.handle_unit_absent()
+            }
             // The path's state is known; what else there is to know answers in every state.
-            Disposition::OtherPath(_) if classified.refresh == Refresh::Access => {
-                self.facts.refused(sense);
-                self.take_refusal()
+            CommandDisposition::OtherPath(_) if classified.refresh == FactsRefresh::Access => {
+                self.facts.note_access_refused(sense);
+                self.handle_step_refused()
             }
-            Disposition::OtherPath(after) => ProbeProgress::Ask(after),
-            Disposition::Failed(Failure::Refused(Refusal::NotReady(why))) if self.step == Step::Ready => {
-                if !self.asks_who_it_is() {
-                    return ProbeProgress::Refused(unready(why));
+            CommandDisposition::OtherPath(after) => ProbeProgress::Ask(after),
+            CommandDisposition::Failed(Failure::Refused(Refusal::NotReady(why)))
+                if self.step == ProbeStep::Ready =>
+            {
+                if !self.checks_identity_readiness() {
+                    return ProbeProgress::Refused(not_ready_complaint(why));
                 }
                 self.unready = true;
-                self.go_on()
+                self.start_next_step()
             }
-            Disposition::Failed(_) | Disposition::Unsupported => self.take_refusal(),
+            CommandDisposition::Failed(_) | CommandDisposition::Unsupported => self.handle_step_refused(),
         }
     }
 
     /// Whether it is asked if another unit stands there by now, and whether it is ready: it need not be to tell.
-    fn asks_who_it_is(&self) -> bool {
-        self.again && self.scope == Refresh::Identity && self.step == Step::Ready
+    fn checks_identity_readiness(&self) -> bool {
+        self.again && self.scope == FactsRefresh::Identity && self.step == ProbeStep::Ready
     }
 
     /// The step has no answer.
-    fn take_refusal(&mut self) -> ProbeProgress {
+    fn handle_step_refused(&mut self) -> ProbeProgress {
         let refused = |what: &str| {
             ProbeProgress::Refused(format!("the target does not answer {what}; look into its log"))
         };
         match self.step {
-            Step::Inquiry => refused("INQUIRY"),
-            Step::Luns => self.take_absence(),
-            Step::Pages => {
-                self.facts.take_pages(&[]);
-                self.facts.forget_untold();
-                self.go_on()
+            ProbeStep::Inquiry => refused("INQUIRY"),
+            ProbeStep::Luns => self.handle_unit_absent(),
+            ProbeStep::Pages => {
+                self.facts.parse_supported_pages(&[]);
+                self.facts.clear_unsupported_pages();
+                self.start_next_step()
             }
             // A name that it does not tell any more is no name of it.
-            Step::Serial => {
-                self.facts.take_serial(&[]);
-                self.go_on()
+            ProbeStep::Serial => {
+                self.facts.parse_serial(&[]);
+                self.start_next_step()
             }
-            Step::Identification => {
-                self.facts.take_identification(&[]);
-                self.go_on()
+            ProbeStep::Identification => {
+                self.facts.parse_device_identification(&[]);
+                self.start_next_step()
             }
-            Step::Capacity16 => self.go(Step::Capacity10),
+            ProbeStep::Capacity16 => self.start_step(ProbeStep::Capacity10),
             // A path that does not serve need not tell: another one will.
-            Step::Capacity10 if !self.facts.serves() => self.go_on(),
-            Step::Capacity10 => refused("READ CAPACITY"),
-            Step::Caching => self.go(Step::AllModes),
+            ProbeStep::Capacity10 if !self.facts.serves() => self.start_next_step(),
+            ProbeStep::Capacity10 => refused("READ CAPACITY"),
+            ProbeStep::Caching => self.start_step(ProbeStep::AllModes),
             // A reservation of another host may forbid it, and nothing depends on it.
-            Step::Ready | Step::AllModes | Step::PortGroups => self.go_on(),
-            Step::Limits | Step::Characteristics | Step::Provisioning => self.go_on(),
+            ProbeStep::Ready | ProbeStep::AllModes | ProbeStep::PortGroups => self.start_next_step(),
+            ProbeStep::Limits | ProbeStep::Characteristics | ProbeStep::Provisioning => {
+                self.start_next_step()
+            }
         }
     }
 
-    fn take_absence(&mut self) -> ProbeProgress {
-        if self.step == Step::Luns {
+    fn handle_unit_absent(&mut self) -> ProbeProgress {
+        if self.step == ProbeStep::Luns {
             return ProbeProgress::Refused("the target has no logical unit of this number".to_owned());
         }
-        self.go(Step::Luns)
+        self.start_step(ProbeStep::Luns)
     }
 
-    fn take_data(&mut self, data: &[u8]) -> ProbeProgress {
+    fn handle_step_data(&mut self, data: &[u8]) -> ProbeProgress {
         let facts = &mut self.facts;
         match self.step {
-            Step::Inquiry => match facts.take_inquiry(data) {
+            ProbeStep::Inquiry => match facts.parse_inquiry(data) {
                 Ok(true) => {}
-                Ok(false) => return self.go(Step::Luns),
+                Ok(false) => return self.start_step(ProbeStep::Luns),
                 Err(complaint) => return ProbeProgress::Refused(complaint),
             },
-            Step::Luns => return ProbeProgress::Refused(list_units_instead(data)),
-            Step::Capacity16 | Step::Capacity10 => {
-                let long = self.step == Step::Capacity16;
-                let taken = if long { facts.take_capacity_16(data) } else { facts.take_capacity_10(data) };
+            ProbeStep::Luns => return ProbeProgress::Refused(other_luns_complaint(data)),
+            ProbeStep::Capacity16 | ProbeStep::Capacity10 => {
+                let long = self.step == ProbeStep::Capacity16;
+                let taken = if long { facts.parse_capacity_16(data) } else { facts.parse_capacity_10(data) };
                 if let Err(complaint) = taken {
                     return ProbeProgress::Refused(complaint);
                 }
             }
-            Step::Caching => {
-                if !facts.take_mode(data) {
-                    return self.go(Step::AllModes);
+            ProbeStep::Caching => {
+                if !facts.parse_mode_sense(data) {
+                    return self.start_step(ProbeStep::AllModes);
                 }
             }
-            Step::AllModes => _ = facts.take_mode(data),
+            ProbeStep::AllModes => _ = facts.parse_mode_sense(data),
             // What serves, serves; port groups say more.
-            Step::Ready => facts.set_access(Access::Optimized),
-            Step::Pages => {
-                facts.take_pages(data);
-                facts.forget_untold();
+            ProbeStep::Ready => facts.set_access(PathAccess::Optimized),
+            ProbeStep::Pages => {
+                facts.parse_supported_pages(data);
+                facts.clear_unsupported_pages();
             }
-            Step::Serial => facts.take_serial(data),
-            Step::Identification => facts.take_identification(data),
-            Step::Limits => facts.take_limits(data),
-            Step::Characteristics => facts.take_characteristics(data),
-            Step::Provisioning => facts.take_provisioning(data),
-            Step::PortGroups => facts.take_port_groups(data),
+            ProbeStep::Serial => facts.parse_serial(data),
+            ProbeStep::Identification => facts.parse_device_identification(data),
+            ProbeStep::Limits => facts.parse_block_limits(data),
+            ProbeStep::Characteristics => facts.parse_block_characteristics(data),
+            ProbeStep::Provisioning => facts.parse_logical_provisioning(data),
+            ProbeStep::PortGroups => facts.parse_target_port_groups(data),
         }
-        self.go_on()
+        self.start_next_step()
     }
 
-    fn go(&mut self, step: Step) -> ProbeProgress {
+    fn start_step(&mut self, step: ProbeStep) -> ProbeProgress {
         (self.step, self.waits) = (step, 0);
         ProbeProgress::Ask(Duration::ZERO)
     }
 
     /// The question behind this one that concerns the logical unit.
-    fn go_on(&mut self) -> ProbeProgress {
+    fn start_next_step(&mut self) -> ProbeProgress {
         loop {
-            let identity = self.scope == Refresh::Identity;
+            let identity = self.scope == FactsRefresh::Identity;
             let next = match self.step {
-                Step::Inquiry => Step::Ready,
-                Step::Ready if identity => Step::Pages,
-                Step::Ready => Step::Limits,
-                Step::Pages => Step::Serial,
-                Step::Serial => Step::Identification,
-                Step::Identification if self.unready => return ProbeProgress::Known,
-                Step::Identification => Step::Limits,
-                Step::Limits => Step::Characteristics,
-                Step::Characteristics => Step::Provisioning,
-                Step::Provisioning => Step::Capacity16,
-                Step::Capacity16 | Step::Capacity10 => Step::Caching,
-                Step::Caching | Step::AllModes => Step::PortGroups,
-                Step::PortGroups | Step::Luns => return ProbeProgress::Known,
+                ProbeStep::Inquiry => ProbeStep::Ready,
+                ProbeStep::Ready if identity => ProbeStep::Pages,
+                ProbeStep::Ready => ProbeStep::Limits,
+                ProbeStep::Pages => ProbeStep::Serial,
+                ProbeStep::Serial => ProbeStep::Identification,
+                ProbeStep::Identification if self.unready => return ProbeProgress::Known,
+                ProbeStep::Identification => ProbeStep::Limits,
+                ProbeStep::Limits => ProbeStep::Characteristics,
+                ProbeStep::Characteristics => ProbeStep::Provisioning,
+                ProbeStep::Provisioning => ProbeStep::Capacity16,
+                ProbeStep::Capacity16 | ProbeStep::Capacity10 => ProbeStep::Caching,
+                ProbeStep::Caching | ProbeStep::AllModes => ProbeStep::PortGroups,
+                ProbeStep::PortGroups | ProbeStep::Luns => return ProbeProgress::Known,
             };
             self.step = next;
             let asked = match next {
-                Step::Serial => self.facts.has_page(vpd::SERIAL),
-                Step::Identification => self.facts.has_page(vpd::IDENTIFICATION),
-                Step::Limits => self.facts.has_page(vpd::BLOCK_LIMITS),
-                Step::Characteristics => self.facts.has_page(vpd::CHARACTERISTICS),
-                Step::Provisioning => self.facts.has_page(vpd::PROVISIONING),
-                Step::PortGroups => self.facts.has_port_groups(),
+                ProbeStep::Serial => self.facts.has_vpd_page(vpd::UNIT_SERIAL_NUMBER),
+                ProbeStep::Identification => self.facts.has_vpd_page(vpd::DEVICE_IDENTIFICATION),
+                ProbeStep::Limits => self.facts.has_vpd_page(vpd::BLOCK_LIMITS),
+                ProbeStep::Characteristics => self.facts.has_vpd_page(vpd::BLOCK_DEVICE_CHARACTERISTICS),
+                ProbeStep::Provisioning => self.facts.has_vpd_page(vpd::PROVISIONING),
+                ProbeStep::PortGroups => self.facts.supports_port_groups(),
                 _ => true,
             };
             if asked {
-                return self.go(next);
+                return self.start_step(next);
             }
         }
     }
 }
 
-fn unready(why: NotReady) -> Complaint {
+fn not_ready_complaint(why: NotReady) -> UnusableReason {
     let text = match why {
         NotReady::Stopped => "the logical unit is stopped; start it at the target",
         NotReady::NoMedium => "the logical unit has no medium; load one at the target",
@@ -350,17 +368,17 @@ fn unready(why: NotReady) -> Complaint {
 }
 
 /// Which logical units there are instead.
-fn list_units_instead(data: &[u8]) -> Complaint {
+fn other_luns_complaint(data: &[u8]) -> UnusableReason {
     let numbers: Vec<String> = report::decode_luns(data)
         .filter_map(|address| match address {
-            Address::Unit(lun) => Some(lun.number().to_string()),
-            Address::WellKnown(_) => None,
+            LunAddress::Unit(lun) => Some(lun.number().to_string()),
+            LunAddress::WellKnown(_) => None,
         })
-        .take(LISTED_MAX + 1)
+        .take(LISTED_LUNS_MAX + 1)
         .collect();
     match numbers.as_slice() {
         [] => "the target shows us no logical unit; let its access rules give us one".to_owned(),
-        [some @ .., _more] if some.len() >= LISTED_MAX => {
+        [some @ .., _more] if some.len() >= LISTED_LUNS_MAX => {
             format!("the target has no logical unit of this number, but {} and more", some.join(", "))
         }
         some => format!("the target has no logical unit of this number, but {}", some.join(", ")),

@@ -3,38 +3,39 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use buf::{Class, Cx, Payload, SgMut, Time};
+use buf::{Cx, MemoryClass, Payload, SgMut, Time};
 use iscsi::initiator::{NoAnswer, Response};
 use iscsi::wire::ScsiStatus;
 use scsi::cdb::{PrInAction, PrOutAction, ReserveOut};
-use scsi::pr::{self, MoveParameters, ReserveOutParameters};
+use scsi::persistent_reservation::{self, RegisterAndMoveParameters, ReserveOutParameters};
 use scsi::transport_id::TransportId;
 use scsi::{Command, Sense, Writer};
 use stream::Tag;
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{Failure, Fault, Identity, IoId, PortId, Refusal, Span};
 
-use super::disposition::{self, Disposition};
-use super::{IscsiPath, Owner};
-use crate::{Event, IoError, Registration, ReservationOp, Reservations};
+use super::disposition::{self, CommandDisposition};
+use super::{IscsiPath, RequestOwner};
+use crate::{IoError, PathEvent, Registration, ReservationOp, Reservations};
 
 /// Most requests in work at once; with the probe's question they fit the path's own commands.
-pub(super) const REQUESTS_MAX: usize = 4;
+pub(super) const RESERVATION_REQUESTS_MAX: usize = 4;
 /// The most data of a report that is taken, in bytes.
-const REPORT_LEN: u16 = 0x8000;
+const REPORT_LEN_MAX: u16 = 0x8000;
 /// The longest parameter list: one TransportID.
-const LIST_LEN: usize = pr::LIST_LEN + scsi::transport_id::LEN_MAX;
+const PARAMETER_LIST_LEN_MAX: usize =
+    persistent_reservation::PARAMETER_LIST_LEN + scsi::transport_id::LEN_MAX;
 /// How often a command is repeated because of unit attentions, or because the target is busy.
-const ATTEMPTS_MAX: u32 = 64;
-const RETRY: Duration = Duration::from_millis(1);
-const PAUSE_MAX: Duration = Duration::from_secs(1);
+const COMMAND_ATTEMPTS_MAX: u32 = 64;
+const RETRY_DELAY_MIN: Duration = Duration::from_millis(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 
 /// A request in work.
 #[derive(Debug)]
-pub(super) struct PendingRequest {
+pub(super) struct ReservationRequest {
     id: IoId,
     request: ReservationOp,
-    step: Step,
+    step: ReservationStep,
     report: Reservations,
     begun: Time,
     /// When its next command is to be sent; `None`: it is sent.
@@ -44,7 +45,7 @@ pub(super) struct PendingRequest {
 
 /// What is asked next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum ReservationStep {
     Act,
     FullStatus,
     /// Of a target that knows no full status.
@@ -55,18 +56,18 @@ enum Step {
 
 impl IscsiPath {
     /// Takes a request on, or gives it back.
-    pub(super) fn begin_request(
+    pub(super) fn start_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
-        if !self.is_up() || self.is_unsure() || self.requests.len() >= REQUESTS_MAX {
+        if !self.is_up() || self.is_identity_in_doubt() || self.requests.len() >= RESERVATION_REQUESTS_MAX {
             return Err(request);
         }
         let step = match request {
-            ReservationOp::Change(_) => Step::Act,
-            ReservationOp::Report => Step::FullStatus,
+            ReservationOp::Change(_) => ReservationStep::Act,
+            ReservationOp::Report => ReservationStep::FullStatus,
         };
         let report = Reservations {
             generation: 0,
@@ -77,38 +78,40 @@ impl IscsiPath {
             whole: true,
         };
         let pending =
-            PendingRequest { id, request, step, report, begun: cx.now, due: Some(cx.now), attempts: 0 };
+            ReservationRequest { id, request, step, report, begun: cx.now, due: Some(cx.now), attempts: 0 };
         if let Ok(tag) = self.requests.insert(pending) {
-            self.send_request(cx, tag);
+            self.send_reservation_command(cx, tag);
         }
         Ok(())
     }
 
     /// Nothing is sent before it is known whether another volume stands there by now.
-    fn send_request(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        let (unsure, limit) = (self.is_unsure(), self.settings.timeouts.retry);
+    fn send_reservation_command(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        let (unsure, limit) = (self.is_identity_in_doubt(), self.settings.timeouts.retry);
         let Some(pending) = self.requests.get_mut(tag) else { return };
         if unsure && cx.now > pending.begun + limit {
-            return self.finish_request(tag, Err(IoError::NotDone(PAUSE_MAX)));
+            return self.finish_reservation_op(tag, Err(IoError::NotDone(RETRY_DELAY_MAX)));
         }
-        pending.due = Some(cx.now + RETRY);
+        pending.due = Some(cx.now + RETRY_DELAY_MIN);
         self.operations.look_at = stream::earliest(self.operations.look_at, pending.due);
         if unsure {
             return;
         }
-        let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN };
+        let read = |action| Command::ReserveIn { action, allocation: REPORT_LEN_MAX };
         let (command, list) = match (pending.step, &pending.request) {
-            (Step::Act, ReservationOp::Change(action)) => match command_of(action) {
+            (ReservationStep::Act, ReservationOp::Change(action)) => match command_of_action(action) {
                 Ok(made) => made,
-                Err(refusal) => return self.finish_request(tag, Err(IoError::Failed(refusal.into()))),
+                Err(refusal) => return self.finish_reservation_op(tag, Err(IoError::Failed(refusal.into()))),
             },
-            (Step::Act | Step::FullStatus, _) => (read(PrInAction::ReadFullStatus), None),
-            (Step::Keys, _) => (read(PrInAction::ReadKeys), None),
-            (Step::Reservation, _) => (read(PrInAction::ReadReservation), None),
-            (Step::Capabilities, _) => (read(PrInAction::ReportCapabilities), None),
+            (ReservationStep::Act | ReservationStep::FullStatus, _) => {
+                (read(PrInAction::ReadFullStatus), None)
+            }
+            (ReservationStep::Keys, _) => (read(PrInAction::ReadKeys), None),
+            (ReservationStep::Reservation, _) => (read(PrInAction::ReadReservation), None),
+            (ReservationStep::Capabilities, _) => (read(PrInAction::ReportCapabilities), None),
         };
         let payload = match (&command, list) {
-            (_, Some(list)) => match cx.pool.take(Class::Wire, list.len()) {
+            (_, Some(list)) => match cx.pool.take(MemoryClass::Wire, list.len()) {
                 Some(mut memory) => {
                     memory.copy_from_slice(&list);
                     Payload::Out(SgMut::from(memory).freeze())
@@ -116,15 +119,15 @@ impl IscsiPath {
                 None => return,
             },
             (Command::ReserveIn { .. }, None) => {
-                match cx.pool.take_sg(Class::Solicited, usize::from(REPORT_LEN)) {
+                match cx.pool.take_sg(MemoryClass::Solicited, usize::from(REPORT_LEN_MAX)) {
                     Some(memory) => Payload::In(memory),
                     None => return,
                 }
             }
             (_, None) => Payload::None,
         };
-        if let Ok(at) = self.offer(cx, &command, false, payload) {
-            self.owners.note(at, Owner::ReservationOp(tag));
+        if let Ok(at) = self.submit_command(cx, &command, false, payload) {
+            self.owners.insert_owner(at, RequestOwner::ReservationOp(tag));
             if let Some(pending) = self.requests.get_mut(tag) {
                 pending.due = None;
             }
@@ -132,38 +135,44 @@ impl IscsiPath {
     }
 
     /// Sends what is due.
-    pub(super) fn send_due_requests(&mut self, cx: &mut Cx<'_>) {
-        let due = |pending: &PendingRequest| pending.due.is_some_and(|due| due <= cx.now);
+    pub(super) fn send_due_reservation_ops(&mut self, cx: &mut Cx<'_>) {
+        let due = |pending: &ReservationRequest| pending.due.is_some_and(|due| due <= cx.now);
         let all: Vec<Tag> =
             self.requests.iter().filter(|(_, pending)| due(pending)).map(|(tag, _)| tag).collect();
         for tag in all {
-            self.send_request(cx, tag);
+            self.send_reservation_command(cx, tag);
         }
         let next = self.requests.iter().filter_map(|(_, pending)| pending.due).min();
         self.operations.look_at = stream::earliest(self.operations.look_at, next);
     }
 
     /// Ends what no session has.
-    pub(super) fn finish_due_requests(&mut self) {
+    pub(super) fn fail_unsent_reservation_ops(&mut self) {
         let all: Vec<Tag> =
             self.requests.iter().filter(|(_, pending)| pending.due.is_some()).map(|(tag, _)| tag).collect();
         for tag in all {
-            self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
+            self.finish_reservation_op(tag, Err(IoError::NotDone(Duration::ZERO)));
         }
     }
 
-    fn finish_request(&mut self, tag: Tag, how: Result<Option<Reservations>, IoError>) {
-        if let Some(PendingRequest { id, .. }) = self.requests.remove(tag) {
+    fn finish_reservation_op(&mut self, tag: Tag, how: Result<Option<Reservations>, IoError>) {
+        if let Some(ReservationRequest { id, .. }) = self.requests.remove(tag) {
             self.unknown |= matches!(how, Err(IoError::InDoubt));
-            self.events.push_back(Event::ReservationReply { id, how });
+            self.events.push_back(PathEvent::ReservationReply { id, how });
         }
     }
 
     /// A request's command has ended.
-    pub(super) fn request_ended(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Response, payload: Payload) {
+    pub(super) fn handle_reservation_ended(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tag: Tag,
+        response: Response,
+        payload: Payload,
+    ) {
         let Some(pending) = self.requests.get_mut(tag) else { return };
         pending.due = Some(cx.now);
-        let acts = pending.step == Step::Act;
+        let acts = pending.step == ReservationStep::Act;
         match response {
             Response::Scsi(answer) => {
                 let mut data = Vec::new();
@@ -171,130 +180,146 @@ impl IscsiPath {
                     data.resize(memory.len().min(answer.transferred as usize), 0);
                     memory.freeze().copy_to(0, &mut data);
                 }
-                self.request_answered(cx, tag, answer.status, &answer.sense, &data);
+                self.handle_reservation_answer(cx, tag, answer.status, &answer.sense, &data);
             }
             Response::Lost(NoAnswer::NotSent | NoAnswer::Rejected(_)) => {
-                self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
+                self.finish_reservation_op(tag, Err(IoError::NotDone(Duration::ZERO)));
             }
             Response::Lost(_) | Response::TargetFailure if acts => {
-                self.finish_request(tag, Err(IoError::InDoubt));
+                self.finish_reservation_op(tag, Err(IoError::InDoubt));
             }
             Response::Lost(_) | Response::TargetFailure => {
-                self.finish_request(tag, Err(IoError::NotDone(Duration::ZERO)));
+                self.finish_reservation_op(tag, Err(IoError::NotDone(Duration::ZERO)));
             }
             // The session gives a SCSI command a SCSI answer. What became of any other is not known.
-            Response::Task(_) | Response::Targets(_) => self.finish_request(tag, Err(IoError::InDoubt)),
+            Response::Task(_) | Response::Targets(_) => {
+                self.finish_reservation_op(tag, Err(IoError::InDoubt))
+            }
         }
     }
 
-    fn request_answered(&mut self, cx: &mut Cx<'_>, tag: Tag, status: ScsiStatus, sense: &[u8], data: &[u8]) {
-        let classified = disposition::classify(status, sense, Span { lba: 0, blocks: 0 });
-        self.refresh(classified.refresh);
+    fn handle_reservation_answer(
+        &mut self,
+        cx: &mut Cx<'_>,
+        tag: Tag,
+        status: ScsiStatus,
+        sense: &[u8],
+        data: &[u8],
+    ) {
+        let classified = disposition::classify_status(status, sense, Span { lba: 0, blocks: 0 });
+        self.request_refresh(classified.refresh);
         let Some(pending) = self.requests.get_mut(tag) else { return };
         match classified.disposition {
-            Disposition::Done => self.request_done(cx, tag, data),
-            Disposition::Retry(after) => {
+            CommandDisposition::Done => self.finish_reservation_step(cx, tag, data),
+            CommandDisposition::Retry(after) => {
                 pending.attempts += 1;
-                if pending.attempts > ATTEMPTS_MAX {
-                    return self.finish_request(tag, Err(IoError::NotDone(PAUSE_MAX)));
+                if pending.attempts > COMMAND_ATTEMPTS_MAX {
+                    return self.finish_reservation_op(tag, Err(IoError::NotDone(RETRY_DELAY_MAX)));
                 }
-                let pause = after.saturating_mul(pending.attempts).min(PAUSE_MAX);
+                let pause = after.saturating_mul(pending.attempts).min(RETRY_DELAY_MAX);
                 pending.due = Some(cx.now + pause);
                 self.operations.look_at = stream::earliest(self.operations.look_at, Some(cx.now + pause));
                 if pause.is_zero() {
-                    self.send_request(cx, tag);
+                    self.send_reservation_command(cx, tag);
                 }
             }
-            Disposition::OtherPath(after) => self.finish_request(tag, Err(IoError::NotDone(after))),
-            Disposition::Failed(_) | Disposition::Unsupported if pending.step == Step::FullStatus => {
-                pending.step = Step::Keys;
-                self.send_request(cx, tag);
+            CommandDisposition::OtherPath(after) => {
+                self.finish_reservation_op(tag, Err(IoError::NotDone(after)))
             }
-            Disposition::Failed(_) | Disposition::Unsupported if pending.step == Step::Capabilities => {
+            CommandDisposition::Failed(_) | CommandDisposition::Unsupported
+                if pending.step == ReservationStep::FullStatus =>
+            {
+                pending.step = ReservationStep::Keys;
+                self.send_reservation_command(cx, tag);
+            }
+            CommandDisposition::Failed(_) | CommandDisposition::Unsupported
+                if pending.step == ReservationStep::Capabilities =>
+            {
                 let report = pending.report.clone();
-                self.finish_request(tag, Ok(Some(report)));
+                self.finish_reservation_op(tag, Ok(Some(report)));
             }
-            Disposition::Failed(failure) => {
+            CommandDisposition::Failed(failure) => {
                 let failure = match (failure, &pending.request) {
                     (Failure::Refused(Refusal::Conflict), ReservationOp::Change(action)) => {
-                        conflict(action).into()
+                        conflict_refusal(action).into()
                     }
                     (other, _) => other,
                 };
-                self.finish_request(tag, Err(IoError::Failed(failure)));
+                self.finish_reservation_op(tag, Err(IoError::Failed(failure)));
             }
-            Disposition::Unsupported => {
-                let refusal = refusal_of(sense);
-                self.finish_request(tag, Err(IoError::Failed(refusal.into())));
+            CommandDisposition::Unsupported => {
+                let refusal = refusal_of_sense(sense);
+                self.finish_reservation_op(tag, Err(IoError::Failed(refusal.into())));
             }
         }
     }
 
-    fn request_done(&mut self, cx: &mut Cx<'_>, tag: Tag, data: &[u8]) {
+    fn finish_reservation_step(&mut self, cx: &mut Cx<'_>, tag: Tag, data: &[u8]) {
         let (ours, isid) = (self.settings.initiator.to_lowercase(), self.settings.isid.0);
         let port = self.facts.as_ref().and_then(|facts| facts.relative_port());
         let Some(pending) = self.requests.get_mut(tag) else { return };
         let report = &mut pending.report;
         let sound = match pending.step {
-            Step::Act => return self.finish_request(tag, Ok(None)),
+            ReservationStep::Act => return self.finish_reservation_op(tag, Ok(None)),
             // More registrations than one answer carries: the keys of all of them fit.
-            Step::FullStatus if is_cut(data) => {
-                pending.step = Step::Keys;
+            ReservationStep::FullStatus if is_truncated(data) => {
+                pending.step = ReservationStep::Keys;
                 Some(())
             }
-            Step::FullStatus => {
-                pending.step = Step::Capabilities;
-                read_full_status(data, report, &ours, |id, at| {
+            ReservationStep::FullStatus => {
+                pending.step = ReservationStep::Capabilities;
+                parse_full_status(data, report, &ours, |id, at| {
                     id.isid == Some(isid) && (at.is_none() || port.is_none() || at == port)
                 })
             }
-            Step::Keys => {
-                pending.step = Step::Reservation;
-                read_keys(data, report)
+            ReservationStep::Keys => {
+                pending.step = ReservationStep::Reservation;
+                parse_keys(data, report)
             }
-            Step::Reservation => {
-                pending.step = Step::Capabilities;
-                read_reservation(data, report)
+            ReservationStep::Reservation => {
+                pending.step = ReservationStep::Capabilities;
+                parse_reservation(data, report)
             }
-            Step::Capabilities => {
-                report.persists = pr::Capabilities::decode(data).map(|can| can.persist_active);
+            ReservationStep::Capabilities => {
+                report.persists =
+                    persistent_reservation::Capabilities::decode(data).map(|can| can.persist_active);
                 let report = report.clone();
-                return self.finish_request(tag, Ok(Some(report)));
+                return self.finish_reservation_op(tag, Ok(Some(report)));
             }
         };
         match sound {
-            Some(()) => self.send_request(cx, tag),
-            None => self.finish_request(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal)))),
+            Some(()) => self.send_reservation_command(cx, tag),
+            None => self.finish_reservation_op(tag, Err(IoError::Failed(Failure::Failed(Fault::Internal)))),
         }
     }
 }
 
 /// An initiator that the target does not name, or not in iSCSI's way.
-fn mismatch() -> Identity {
+fn unknown_initiator() -> Identity {
     Identity::Initiator { name: Arc::from("unknown"), isid: [0; 6], port: PortId(0) }
 }
 
 /// Whether the data end before what their head announces (SPC-4 §6.15: ADDITIONAL LENGTH is of all).
-fn is_cut(data: &[u8]) -> bool {
+fn is_truncated(data: &[u8]) -> bool {
     let announced = data.get(4..8).and_then(|len| Some(u32::from_be_bytes(*len.first_chunk()?)));
     announced.is_some_and(|len| data.len().saturating_sub(8) < len as usize)
 }
 
 /// `name` is the initiator's; `port` says whether a port of it is this path's.
-fn read_full_status(
+fn parse_full_status(
     data: &[u8],
     report: &mut Reservations,
     name: &str,
     port: impl Fn(&TransportId<'_>, Option<u16>) -> bool,
 ) -> Option<()> {
-    let (generation, entries) = pr::decode_full_status(data)?;
+    let (generation, entries) = persistent_reservation::decode_full_status(data)?;
     report.generation = generation;
     for entry in entries {
         let at = entry.relative_port;
         // An NVMe host has another name, and may be this machine.
         let kin = entry.initiator.filter(|id| !id.name.starts_with("nqn.")).map(|id| id.name == name);
         let ours = kin == Some(true) && entry.initiator.is_some_and(|id| port(&id, at));
-        let identity = entry.initiator.map_or_else(mismatch, |id| Identity::Initiator {
+        let identity = entry.initiator.map_or_else(unknown_initiator, |id| Identity::Initiator {
             name: Arc::from(id.name),
             isid: id.isid.unwrap_or_default(),
             port: PortId(at.unwrap_or(0)),
@@ -309,17 +334,22 @@ fn read_full_status(
     Some(())
 }
 
-fn read_keys(data: &[u8], report: &mut Reservations) -> Option<()> {
-    let (generation, keys) = pr::decode_keys(data)?;
-    (report.generation, report.named, report.whole) = (generation, false, !is_cut(data));
-    let registration =
-        |key| Registration { identity: mismatch(), key: Key(key), holds: false, ours: false, kin: None };
+fn parse_keys(data: &[u8], report: &mut Reservations) -> Option<()> {
+    let (generation, keys) = persistent_reservation::decode_keys(data)?;
+    (report.generation, report.named, report.whole) = (generation, false, !is_truncated(data));
+    let registration = |key| Registration {
+        identity: unknown_initiator(),
+        key: Key(key),
+        holds: false,
+        ours: false,
+        kin: None,
+    };
     report.registrations = keys.map(registration).collect();
     Some(())
 }
 
-fn read_reservation(data: &[u8], report: &mut Reservations) -> Option<()> {
-    let (_, held) = pr::decode_reservation(data)?;
+fn parse_reservation(data: &[u8], report: &mut Reservations) -> Option<()> {
+    let (_, held) = persistent_reservation::decode_reservation(data)?;
     let Some(held) = held else { return Some(()) };
     report.held = Some(ReservationType::from_scsi(held.kind.0)?);
     let all = report.held.is_some_and(ReservationType::is_all_registrants);
@@ -331,7 +361,7 @@ fn read_reservation(data: &[u8], report: &mut Reservations) -> Option<()> {
 
 /// What RESERVATION CONFLICT means for an action (SPC-4 §5.13.5, §6.16): only reserving can meet another's
 /// reservation, all else a key that is not ours.
-fn conflict(action: &Action) -> Refusal {
+fn conflict_refusal(action: &Action) -> Refusal {
     match action {
         Action::Reserve { .. } | Action::LegacyReserve | Action::LegacyRelease => Refusal::Conflict,
         Action::Register(_) | Action::Move { .. } | Action::Release { .. } => Refusal::NotRegistered,
@@ -340,7 +370,7 @@ fn conflict(action: &Action) -> Refusal {
     }
 }
 
-fn refusal_of(sense: &[u8]) -> Refusal {
+fn refusal_of_sense(sense: &[u8]) -> Refusal {
     match Sense::decode(sense).map(|decoded| decoded.sense.code) {
         Some(code) if code == Sense::INVALID_RELEASE_OF_PERSISTENT_RESERVATION.code => {
             Refusal::InvalidRelease
@@ -351,7 +381,7 @@ fn refusal_of(sense: &[u8]) -> Refusal {
 }
 
 /// The command of an action, and its parameter list; what SCSI cannot say is refused.
-fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
+fn command_of_action(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
     let plain = |key: Option<Key>, action_key: Key| {
         let Some(key) = key else { return Err(Refusal::Unsupported) };
         Ok(ReserveOutParameters {
@@ -364,11 +394,11 @@ fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
     };
     let (act, kind, list) = match action {
         Action::Register(register) => {
-            let (act, list) = registration(register)?;
+            let (act, list) = register_parameters(register)?;
             (act, None, list)
         }
         Action::Move { key, new, to, unregister, persist } => {
-            return moving(*key, *new, to, *unregister, *persist);
+            return register_and_move_command(*key, *new, to, *unregister, *persist);
         }
         Action::Reserve { key, kind } => (PrOutAction::Reserve, Some(kind), plain(*key, Key::NONE)?),
         Action::Release { key, kind } => (PrOutAction::Release, Some(kind), plain(*key, Key::NONE)?),
@@ -382,24 +412,26 @@ fn command_of(action: &Action) -> Result<(Command, Option<Vec<u8>>), Refusal> {
         Action::LegacyReserve => return Ok((Command::Reserve, None)),
         Action::LegacyRelease => return Ok((Command::Release, None)),
     };
-    let kind = kind.map_or(0, |kind| kind.scsi());
-    Ok(reserve_out(act, kind, |w| list.encode(w)))
+    let kind = kind.map_or(0, |kind| kind.to_scsi());
+    Ok(reserve_out_command(act, kind, |w| list.encode(w)))
 }
 
-fn reserve_out(
+fn reserve_out_command(
     action: PrOutAction,
     kind: u8,
     encode: impl Fn(&mut Writer<'_>),
 ) -> (Command, Option<Vec<u8>>) {
-    let mut list = vec![0; LIST_LEN];
+    let mut list = vec![0; PARAMETER_LIST_LEN_MAX];
     let mut w = Writer::new(&mut list);
     encode(&mut w);
-    let len = w.written();
+    let len = w.written_len();
     list.truncate(len);
     (Command::ReserveOut(ReserveOut { action, scope: 0, kind, list_len: len as u32 }), Some(list))
 }
 
-fn registration(register: &Register) -> Result<(PrOutAction, ReserveOutParameters<'static>), Refusal> {
+fn register_parameters(
+    register: &RegistrationRequest,
+) -> Result<(PrOutAction, ReserveOutParameters<'static>), Refusal> {
     // Others are registered by themselves, or by Move.
     if !register.also.is_empty() {
         return Err(Refusal::Unsupported);
@@ -424,7 +456,7 @@ fn registration(register: &Register) -> Result<(PrOutAction, ReserveOutParameter
     Ok((act, list))
 }
 
-fn moving(
+fn register_and_move_command(
     key: Key,
     new: Key,
     to: &Identity,
@@ -435,7 +467,7 @@ fn moving(
     if name.is_empty() || name.len() > scsi::transport_id::NAME_LEN_MAX {
         return Err(Refusal::InvalidAction);
     }
-    let list = MoveParameters {
+    let list = RegisterAndMoveParameters {
         key: key.0,
         action_key: new.0,
         unregister,
@@ -443,5 +475,5 @@ fn moving(
         relative_port: port.0,
         initiator: TransportId { name, isid: Some(*isid) },
     };
-    Ok(reserve_out(PrOutAction::RegisterAndMove, 0, |w| list.encode(w)))
+    Ok(reserve_out_command(PrOutAction::RegisterAndMove, 0, |w| list.encode(w)))
 }

@@ -4,13 +4,13 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use iscsi::initiator::{Credentials, InitiatorLimits, LoginConfig};
-use iscsi::negotiate::Limits;
+use iscsi::negotiate::NegotiationLimits;
 use iscsi::wire::{Cid, Isid, Sn, Tsih};
 
 /// Most commands of one path.
-pub const COMMANDS_MAX: u16 = 4096 - OWN_COMMANDS;
+pub const PATH_COMMANDS_MAX: u16 = 4096 - INTERNAL_COMMANDS;
 /// Commands of the path's own beside those of its owner: a probe, a reservation, and room for retries.
-pub(super) const OWN_COMMANDS: u16 = 8;
+pub(super) const INTERNAL_COMMANDS: u16 = 8;
 
 /// How long a path waits for what. Every wait has an end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub struct Timeouts {
 
 impl Timeouts {
     /// How long a command may take.
-    pub(super) fn command(&self) -> Duration {
+    pub(super) fn command_timeout(&self) -> Duration {
         if self.command.is_zero() { Duration::MAX } else { self.command }
     }
 }
@@ -88,10 +88,10 @@ pub struct Settings {
     /// What is offered and accepted: digests, immediate data, InitialR2T, bursts, R2Ts, times, level. What
     /// the session cannot do at all is not offered, whatever stands here
     /// ([`InitiatorSession::new`](iscsi::initiator::InitiatorSession::new)).
-    pub negotiation: Limits,
+    pub negotiation: NegotiationLimits,
     /// TCP connections of the session, as far as the target allows: 1 to 16.
     pub links: u16,
-    /// Commands of the owner in work at once: 1 to [`COMMANDS_MAX`].
+    /// Commands of the owner in work at once: 1 to [`PATH_COMMANDS_MAX`].
     pub commands: u16,
     /// How long to wait for what.
     pub timeouts: Timeouts,
@@ -109,23 +109,23 @@ impl Settings {
             alias: None,
             isid,
             credentials: None,
-            negotiation: Limits { max_connections: 1, ..Limits::default() },
+            negotiation: NegotiationLimits { max_connections: 1, ..NegotiationLimits::default() },
             links: 1,
             commands: 128,
             timeouts: Timeouts::default(),
         }
     }
 
-    pub(super) fn links(&self) -> u16 {
+    pub(super) fn links_max(&self) -> u16 {
         self.links.clamp(1, 16)
     }
 
-    pub(super) fn commands(&self) -> u16 {
-        self.commands.clamp(1, COMMANDS_MAX)
+    pub(super) fn commands_max(&self) -> u16 {
+        self.commands.clamp(1, PATH_COMMANDS_MAX)
     }
 
     /// The leading login; CmdSN begins anywhere.
-    pub(super) fn wanted(&self, cmd_sn: u32) -> LoginConfig {
+    pub(super) fn login_config(&self, cmd_sn: u32) -> LoginConfig {
         LoginConfig {
             initiator_name: self.initiator.clone(),
             alias: self.alias.clone(),
@@ -134,7 +134,10 @@ impl Settings {
             tsih: Tsih::NONE,
             cid: Cid::new(0),
             cmd_sn: Sn::new(cmd_sn),
-            limits: Limits { max_connections: self.links().into(), ..self.negotiation.clone() },
+            limits: NegotiationLimits {
+                max_connections: self.links_max().into(),
+                ..self.negotiation.clone()
+            },
             credentials: self.credentials.clone(),
         }
     }
@@ -144,7 +147,7 @@ impl Settings {
     pub(super) fn session_limits(&self, trace: bool) -> InitiatorLimits {
         let t = &self.timeouts;
         InitiatorLimits {
-            commands: self.commands() + OWN_COMMANDS,
+            commands: self.commands_max() + INTERNAL_COMMANDS,
             login_timeout: t.login,
             nop_interval: (!t.ping.is_zero()).then_some(t.ping),
             nop_timeout: t.pong,

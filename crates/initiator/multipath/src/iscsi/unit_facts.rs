@@ -14,18 +14,20 @@ use scsi::capacity::Capacity;
 use scsi::cdb::ModeForm;
 use scsi::inquiry::{PortGroupSupport, StandardInquiry};
 use scsi::mode;
-use scsi::vpd::{self, Association, BlockLimits, Designator, DesignatorType, Provisioning, ProvisioningType};
-use volume::{Access, Geometry, Uuid};
+use scsi::vpd::{
+    self, Association, BlockLimits, Designator, DesignatorType, LogicalBlockProvisioning, ProvisioningType,
+};
+use volume::{Geometry, PathAccess, Uuid};
 
 use super::disposition;
 use crate::VolumeInfo;
 
 /// The longest transfer of one command where the target states no shorter one, in bytes.
-pub(super) const TRANSFER_MAX: u32 = 1 << 20;
+pub(super) const DEFAULT_TRANSFER_MAX: u32 = 1 << 20;
 /// The largest physical block that is believed, in bytes.
-const PHYSICAL_MAX: u32 = 1 << 20;
+const PHYSICAL_BLOCK_MAX: u32 = 1 << 20;
 /// The most names of one logical unit that are kept.
-const NAMES_MAX: usize = 16;
+const UNIT_NAMES_MAX: usize = 16;
 
 /// Everything that was asked of a logical unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,17 +45,17 @@ pub(super) struct UnitFacts {
     pages: Vec<u8>,
     limits: BlockLimits,
     rotation: u16,
-    provisioning: Provisioning,
+    provisioning: LogicalBlockProvisioning,
     /// `None`: the path is in a state in which it does not tell.
     capacity: Option<Capacity>,
     write_protected: bool,
     fua: bool,
     write_cache: bool,
-    access: Access,
+    access: PathAccess,
 }
 
 /// Why a logical unit cannot be used, and what to do.
-pub(super) type Complaint = String;
+pub(super) type UnusableReason = String;
 
 impl UnitFacts {
     /// Nothing is known yet.
@@ -69,7 +71,7 @@ impl UnitFacts {
             pages: Vec::new(),
             limits: BlockLimits::default(),
             rotation: 0,
-            provisioning: Provisioning {
+            provisioning: LogicalBlockProvisioning {
                 threshold_exponent: 0,
                 unmap: false,
                 write_same_16: false,
@@ -83,12 +85,12 @@ impl UnitFacts {
             fua: false,
             // Until the target says otherwise, what it has answered may be lost with its power.
             write_cache: true,
-            access: Access::Optimized,
+            access: PathAccess::Optimized,
         }
     }
 
     /// Standard INQUIRY data. `Ok(false)`: no logical unit has this number.
-    pub(super) fn take_inquiry(&mut self, data: &[u8]) -> Result<bool, Complaint> {
+    pub(super) fn parse_inquiry(&mut self, data: &[u8]) -> Result<bool, UnusableReason> {
         let inquiry = StandardInquiry::decode(data)
             .ok_or("the target's INQUIRY data is too short; it is no usable logical unit")?;
         let kind = inquiry.peripheral.device_type();
@@ -101,80 +103,87 @@ impl UnitFacts {
                 "the logical unit is no disk (device type {kind:02x}h); choose another number"
             ));
         }
-        let parts = [inquiry.vendor, inquiry.product, inquiry.revision].map(printable);
+        let parts = [inquiry.vendor, inquiry.product, inquiry.revision].map(printable_ascii);
         self.product = parts.join(" ").trim().to_owned();
         self.port_groups = inquiry.port_groups;
         Ok(true)
     }
 
     /// The list of vital product data pages.
-    pub(super) fn take_pages(&mut self, data: &[u8]) {
-        self.pages = vpd::body(vpd::SUPPORTED, data).unwrap_or(&[]).to_vec();
+    pub(super) fn parse_supported_pages(&mut self, data: &[u8]) {
+        self.pages = vpd::page_body(vpd::SUPPORTED_PAGES, data).unwrap_or(&[]).to_vec();
     }
 
     /// What it has no page for any more it does not tell: another unit is not taken for the one before.
-    pub(super) fn forget_untold(&mut self) {
-        if !self.has_page(vpd::SERIAL) {
+    pub(super) fn clear_unsupported_pages(&mut self) {
+        if !self.has_vpd_page(vpd::UNIT_SERIAL_NUMBER) {
             self.serial.clear();
         }
-        if !self.has_page(vpd::IDENTIFICATION) {
-            self.take_identification(&[]);
+        if !self.has_vpd_page(vpd::DEVICE_IDENTIFICATION) {
+            self.parse_device_identification(&[]);
         }
     }
 
-    pub(super) fn has_page(&self, page: u8) -> bool {
+    pub(super) fn has_vpd_page(&self, page: u8) -> bool {
         self.pages.contains(&page)
     }
 
-    pub(super) fn has_port_groups(&self) -> bool {
+    pub(super) fn supports_port_groups(&self) -> bool {
         self.port_groups != PortGroupSupport::None
     }
 
-    pub(super) fn take_serial(&mut self, data: &[u8]) {
-        self.serial =
-            vpd::body(vpd::SERIAL, data).map(|text| printable(text).trim().to_owned()).unwrap_or_default();
+    pub(super) fn parse_serial(&mut self, data: &[u8]) {
+        self.serial = vpd::page_body(vpd::UNIT_SERIAL_NUMBER, data)
+            .map(|text| printable_ascii(text).trim().to_owned())
+            .unwrap_or_default();
     }
 
-    pub(super) fn take_identification(&mut self, data: &[u8]) {
+    pub(super) fn parse_device_identification(&mut self, data: &[u8]) {
         (self.uuid, self.group, self.port) = (None, None, None);
         self.names.clear();
-        for designator in vpd::designators(vpd::body(vpd::IDENTIFICATION, data).unwrap_or(&[])) {
+        for designator in
+            vpd::decode_designators(vpd::page_body(vpd::DEVICE_IDENTIFICATION, data).unwrap_or(&[]))
+        {
             match (designator.association, designator.kind) {
                 (Association::UNIT, DesignatorType::UUID) => {
                     self.uuid = self.uuid.or_else(|| designator.uuid().map(Uuid));
                 }
-                (Association::UNIT, _) if self.names.len() < NAMES_MAX => {
-                    self.names.extend(name(&designator))
+                (Association::UNIT, _) if self.names.len() < UNIT_NAMES_MAX => {
+                    self.names.extend(designator_name(&designator))
                 }
-                (Association::PORT, DesignatorType::RELATIVE_PORT) => self.port = designator.number(),
-                (Association::PORT, DesignatorType::PORT_GROUP) => self.group = designator.number(),
+                (Association::PORT, DesignatorType::RELATIVE_PORT) => {
+                    self.port = designator.port_or_group_number()
+                }
+                (Association::PORT, DesignatorType::PORT_GROUP) => {
+                    self.group = designator.port_or_group_number()
+                }
                 _ => {}
             }
         }
     }
 
-    pub(super) fn take_limits(&mut self, data: &[u8]) {
+    pub(super) fn parse_block_limits(&mut self, data: &[u8]) {
         self.limits = BlockLimits::decode(data).unwrap_or_default();
     }
 
-    pub(super) fn take_characteristics(&mut self, data: &[u8]) {
-        self.rotation = vpd::Characteristics::decode(data).map_or(0, |page| page.rotation_rate);
+    pub(super) fn parse_block_characteristics(&mut self, data: &[u8]) {
+        self.rotation = vpd::BlockDeviceCharacteristics::decode(data).map_or(0, |page| page.rotation_rate);
     }
 
-    pub(super) fn take_provisioning(&mut self, data: &[u8]) {
-        if let Some(page) = Provisioning::decode(data) {
+    pub(super) fn parse_logical_provisioning(&mut self, data: &[u8]) {
+        if let Some(page) = LogicalBlockProvisioning::decode(data) {
             self.provisioning = page;
         }
     }
 
     /// READ CAPACITY(16) data.
-    pub(super) fn take_capacity_16(&mut self, data: &[u8]) -> Result<(), Complaint> {
-        self.take_capacity(Capacity::decode_16(data).ok_or_else(short_capacity)?)
+    pub(super) fn parse_capacity_16(&mut self, data: &[u8]) -> Result<(), UnusableReason> {
+        self.set_capacity(Capacity::decode_16(data).ok_or_else(short_capacity_data)?)
     }
 
     /// READ CAPACITY(10) data, of a target that has no other.
-    pub(super) fn take_capacity_10(&mut self, data: &[u8]) -> Result<(), Complaint> {
-        let capacity = Capacity::decode_10(data).ok_or_else(short_capacity)?;
+    pub(super) fn parse_capacity_10(&mut self, data: &[u8]) -> Result<(), UnusableReason> {
+        let capacity = Capacity::decode_10(data).ok_or_else(short_capacity_data)?;
         if capacity.last_lba == u64::from(u32::MAX) {
             return Err(
                 "the volume has more blocks than READ CAPACITY(10) can say, and the target knows no \
@@ -182,10 +191,10 @@ impl UnitFacts {
                     .to_owned(),
             );
         }
-        self.take_capacity(capacity)
+        self.set_capacity(capacity)
     }
 
-    fn take_capacity(&mut self, capacity: Capacity) -> Result<(), Complaint> {
+    fn set_capacity(&mut self, capacity: Capacity) -> Result<(), UnusableReason> {
         let block = capacity.block_len;
         if !matches!(block, 512 | 4096) {
             return Err(format!(
@@ -205,40 +214,40 @@ impl UnitFacts {
     }
 
     /// MODE SENSE(6) data; false: no caching page is in it.
-    pub(super) fn take_mode(&mut self, data: &[u8]) -> bool {
-        let Some(decoded) = mode::decode(ModeForm::Six, data) else { return false };
+    pub(super) fn parse_mode_sense(&mut self, data: &[u8]) -> bool {
+        let Some(decoded) = mode::decode_mode_sense(ModeForm::Six, data) else { return false };
         (self.write_protected, self.fua) = (decoded.write_protected, decoded.dpo_fua);
-        let caching = mode::find_page(decoded.pages, mode::CACHING, 0).and_then(mode::write_cache);
+        let caching = mode::find_page(decoded.pages, mode::CACHING, 0).and_then(mode::write_cache_enabled);
         self.write_cache = caching.unwrap_or(true);
         caching.is_some()
     }
 
     /// REPORT TARGET PORT GROUPS data. A target that does not list our group tells nothing.
-    pub(super) fn take_port_groups(&mut self, data: &[u8]) {
-        let ours = |group: &alua::DecodedGroup<'_>| match (self.group, self.port) {
+    pub(super) fn parse_target_port_groups(&mut self, data: &[u8]) {
+        let ours = |group: &alua::DecodedPortGroup<'_>| match (self.group, self.port) {
             (Some(id), _) => group.id == id,
             (None, Some(port)) => group.ports().any(|at| at == port),
             (None, None) => false,
         };
-        if let Some(group) = alua::decode(data).find(ours) {
-            self.access = disposition::access(group.state);
+        if let Some(group) = alua::decode_port_groups(data).find(ours) {
+            self.access = disposition::access_of_alua_state(group.state);
         }
     }
 
     /// The state of the path, as a sense code told it.
     /// A command was refused because of the path's state: what the sense data says of it.
-    pub(super) fn refused(&mut self, sense: &[u8]) {
+    pub(super) fn note_access_refused(&mut self, sense: &[u8]) {
         let decoded = scsi::Sense::decode(sense);
         let is_transition = decoded.is_some_and(|it| it.sense.code == scsi::Sense::ALUA_TRANSITION.code);
-        self.access = if is_transition { Access::Transition } else { Access::Inaccessible };
+        self.access = if is_transition { PathAccess::Transition } else { PathAccess::Inaccessible };
     }
 
     /// The state of the path.
-    pub(super) fn access(&self) -> Access {
+    pub(super) fn access(&self) -> PathAccess {
         self.access
     }
 
-    pub(super) fn set_access(&mut self, access: Access) {
+    pub(super) fn set_access(&mut self, access: PathAccess) {
         self.access = access;
     }
 
@@ -249,16 +258,16 @@ impl UnitFacts {
 
     /// Whether blocks can be read and written by the path, as far as is known.
     pub(super) fn serves(&self) -> bool {
-        self.access.serves()
+        self.access.allows_io()
     }
 
     /// Whether the two can be one logical unit.
-    pub(super) fn is_same_unit(&self, other: &UnitFacts) -> bool {
+    pub(super) fn may_be_same_unit(&self, other: &UnitFacts) -> bool {
         self.uuid == other.uuid && self.names == other.names && self.serial == other.serial
     }
 
     /// Whether a name that both tell is another one: they are certainly two.
-    pub(super) fn is_other_unit(&self, other: &UnitFacts) -> bool {
+    pub(super) fn is_certainly_other_unit(&self, other: &UnitFacts) -> bool {
         let differ = |one: &str, other: &str| !one.is_empty() && !other.is_empty() && one != other;
         self.uuid.zip(other.uuid).is_some_and(|(one, other)| one != other)
             || !self.names.is_empty() && !other.names.is_empty() && self.names != other.names
@@ -271,24 +280,28 @@ impl UnitFacts {
     }
 
     /// `None`: nothing is known of its blocks.
-    pub(super) fn abilities(&self) -> Option<Abilities> {
+    pub(super) fn unit_capabilities(&self) -> Option<UnitCapabilities> {
         let capacity = self.capacity?;
         let block = capacity.block_len;
-        let most = TRANSFER_MAX / block;
+        let most = DEFAULT_TRANSFER_MAX / block;
         let limits = &self.limits;
         let or_none = |limit: u32, most: u32| if limit == 0 { most } else { limit.min(most) };
         let unmap =
             self.provisioning.unmap && limits.unmap_blocks_max > 0 && limits.unmap_descriptors_max > 0;
         let aligned = limits.atomic_alignment <= 1 && limits.atomic_granularity <= 1;
-        Some(Abilities {
+        Some(UnitCapabilities {
             block,
             transfer_max: or_none(limits.transfer_max, most),
-            same_max: u32::try_from(limits.write_same_max).map_or(SAME_MAX, |limit| or_none(limit, SAME_MAX)),
-            prefetch_max: or_none(limits.prefetch_max, SAME_MAX),
-            unmap: unmap.then_some((limits.unmap_blocks_max, limits.unmap_descriptors_max.min(UNMAPS_MAX))),
+            same_max: u32::try_from(limits.write_same_max)
+                .map_or(DEFAULT_WRITE_SAME_MAX, |limit| or_none(limit, DEFAULT_WRITE_SAME_MAX)),
+            prefetch_max: or_none(limits.prefetch_max, DEFAULT_WRITE_SAME_MAX),
+            unmap: unmap.then_some((
+                limits.unmap_blocks_max,
+                limits.unmap_descriptors_max.min(UNMAP_DESCRIPTORS_MAX),
+            )),
             same_unmaps: self.provisioning.write_same_16,
             same_10_unmaps: self.provisioning.write_same_10,
-            reads_zeros: self.reads_zeros(),
+            reads_zeros: self.unmapped_reads_zeros(),
             caw_max: u32::from(limits.compare_and_write_max),
             atomic_max: if aligned { limits.atomic_max.min(most) } else { 0 },
             fua: self.fua,
@@ -297,20 +310,22 @@ impl UnitFacts {
         })
     }
 
-    fn reads_zeros(&self) -> bool {
+    fn unmapped_reads_zeros(&self) -> bool {
         let zeros = |capacity: Capacity| capacity.provisioned && capacity.reads_zeros;
         self.capacity.is_some_and(zeros) || self.provisioning.reads_zeros
     }
 
     fn geometry(&self) -> Option<Geometry> {
-        let (abilities, capacity) = (self.abilities()?, self.capacity?);
+        let (abilities, capacity) = (self.unit_capabilities()?, self.capacity?);
         let logical = capacity.block_len;
         let physical = logical.checked_mul(1 << capacity.physical_exponent);
         Some(Geometry {
-            // `take_capacity` has seen that they can be counted.
+            // `set_capacity` has seen that they can be counted.
             blocks: capacity.last_lba + 1,
             logical,
-            physical: physical.filter(|bytes| *bytes >= logical && *bytes <= PHYSICAL_MAX).unwrap_or(logical),
+            physical: physical
+                .filter(|bytes| *bytes >= logical && *bytes <= PHYSICAL_BLOCK_MAX)
+                .unwrap_or(logical),
             dio_align: logical,
             max_io: abilities.transfer_max * logical,
             thin: self.provisioning.kind == ProvisioningType::THIN,
@@ -318,13 +333,18 @@ impl UnitFacts {
             atomic: abilities.atomic_max.max(1),
             atomic_powerfail: 1,
             caw_max: abilities.caw_max,
-            dealloc_reads_zero: self.reads_zeros(),
+            dealloc_reads_zero: self.unmapped_reads_zeros(),
             lends: false,
         })
     }
 
     /// What there is to tell of the path by which `session` goes.
-    pub(super) fn info(&self, session: &InitiatorSession, address: SocketAddr, depth: u32) -> VolumeInfo {
+    pub(super) fn volume_info(
+        &self,
+        session: &InitiatorSession,
+        address: SocketAddr,
+        depth: u32,
+    ) -> VolumeInfo {
         VolumeInfo {
             uuid: self.uuid,
             geometry: self.geometry(),
@@ -333,11 +353,11 @@ impl UnitFacts {
             product: self.product.clone(),
             serial: self.serial.clone(),
             depth,
-            terms: self.terms(session, address),
+            terms: self.session_terms(session, address),
         }
     }
 
-    fn terms(&self, session: &InitiatorSession, address: SocketAddr) -> Vec<(String, String)> {
+    fn session_terms(&self, session: &InitiatorSession, address: SocketAddr) -> Vec<(String, String)> {
         let params = session.params();
         let yes = |on: bool| if on { "Yes" } else { "No" }.to_owned();
         let digest = |digest: Digest| if digest == Digest::Crc32c { "CRC32C" } else { "None" }.to_owned();
@@ -384,13 +404,13 @@ impl UnitFacts {
 }
 
 /// The most blocks of WRITE SAME, VERIFY and the like where the target states no fewer.
-pub(super) const SAME_MAX: u32 = 0xffff;
+pub(super) const DEFAULT_WRITE_SAME_MAX: u32 = 0xffff;
 /// The most descriptors of one UNMAP.
-pub(super) const UNMAPS_MAX: u32 = 255;
+pub(super) const UNMAP_DESCRIPTORS_MAX: u32 = 255;
 
 /// What a logical unit can do; lengths in blocks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Abilities {
+pub(super) struct UnitCapabilities {
     pub(super) block: u32,
     pub(super) transfer_max: u32,
     pub(super) same_max: u32,
@@ -408,21 +428,25 @@ pub(super) struct Abilities {
     pub(super) unknown: u16,
 }
 
-fn short_capacity() -> Complaint {
+fn short_capacity_data() -> UnusableReason {
     "the target's READ CAPACITY data is too short; look into the target".to_owned()
 }
 
 /// A target's text: what is not printable ASCII becomes a space.
-fn printable(text: &[u8]) -> String {
+fn printable_ascii(text: &[u8]) -> String {
     text.iter().map(|byte| if (0x20..0x7f).contains(byte) { char::from(*byte) } else { ' ' }).collect()
 }
 
-fn name(designator: &Designator<'_>) -> Option<(&'static str, String)> {
+fn designator_name(designator: &Designator<'_>) -> Option<(&'static str, String)> {
     let kind = match designator.kind {
         DesignatorType::NAA => "NAA",
         DesignatorType::EUI_64 => "EUI-64",
-        DesignatorType::T10 => return Some(("T10 vendor ID", printable(designator.bytes).trim().to_owned())),
-        DesignatorType::NAME => return Some(("SCSI name", printable(designator.bytes).trim().to_owned())),
+        DesignatorType::T10 => {
+            return Some(("T10 vendor ID", printable_ascii(designator.bytes).trim().to_owned()));
+        }
+        DesignatorType::NAME => {
+            return Some(("SCSI name", printable_ascii(designator.bytes).trim().to_owned()));
+        }
         _ => return None,
     };
     let hex = designator.bytes.iter().fold(String::new(), |mut hex, byte| {

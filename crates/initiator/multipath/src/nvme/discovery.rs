@@ -13,44 +13,44 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{CloseMode, Sockets};
+use endpoint::{CloseMode, OutboundSockets};
 use nvme::fabrics::{Connect, ConnectData, Property, PropertyAccess};
-use nvme::log::Lid;
-use nvme::log::discovery::{Header, RECORD, Record};
-use nvme::property::{Configuration, ControllerStatus};
+use nvme::log::LogPageId;
+use nvme::log::discovery::{DiscoveryLogHeader, DiscoveryRecord, RECORD_LEN};
+use nvme::property::{ControllerConfiguration, ControllerStatus};
 use nvme::{Cqe, Nqn, Sqe};
 use stream::earliest;
 
-use super::admin_commands::{AdminCommands, log_page};
-use super::fence::POLL;
-use super::links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
-use super::queue_setup::{Progress, QueueSetup};
+use super::admin_commands::{PendingAdminCommands, log_page_command};
+use super::association_start::generated_context;
+use super::fence::CSTS_POLL_INTERVAL;
+use super::queue_links::{LinkEvent, LinkLoss, QueueId, QueueLinks, by_links};
+use super::queue_setup::{QueueSetup, SetupProgress};
 use super::settings::Settings;
-use super::start::generated_context;
-use super::{RETRY, context, reasons};
+use super::{RETRY_DELAY, down_reasons, setup_context};
 use crate::DownReason;
-use crate::trace::{Side, Stage, Trace};
+use crate::trace::{Speaker, StageName, Trace};
 
 /// Records of one log that are read.
 pub const RECORDS_MAX: u64 = 4096;
 /// Controllers that are asked, the first among them.
 pub const CONTROLLERS_MAX: usize = 64;
 /// How far referrals are followed.
-pub const HOPS_MAX: u8 = 4;
+pub const REFERRAL_HOPS_MAX: u8 = 4;
 /// Readings of one log that changes again and again.
-const READINGS_MAX: u8 = 8;
+const LOG_REREADS_MAX: u8 = 8;
 /// All of it.
-const PATIENCE: Duration = Duration::from_secs(60);
+const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(60);
 /// Records per command: 4 KiB, which no MDTS forbids.
-const PIECE: u64 = 4;
-const ADMIN_CAPSULE_MAX: u32 = 8192;
+const RECORDS_PER_COMMAND: u64 = 4;
+const ADMIN_CAPSULE_DATA_MAX: u32 = 8192;
 
-const LOG: Stage = "Discovery log";
-const TCP: Stage = "TCP";
+const LOG_STAGE: StageName = "Discovery log";
+const TCP_STAGE: StageName = "TCP";
 
 /// A subsystem that was found.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Discovered {
+pub struct DiscoveredSubsystem {
     /// Its name.
     pub subsystem: Nqn,
     /// Where a controller of it is.
@@ -67,7 +67,7 @@ pub struct Discovered {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct DiscoveryReport {
     /// The subsystems, in the order in which they were told; none twice at one address.
-    pub subsystems: Vec<Discovered>,
+    pub subsystems: Vec<DiscoveredSubsystem>,
     /// Controllers that were referred to and could not be asked, and why.
     pub troubles: Vec<(SocketAddr, DownReason)>,
     /// Records that name no TCP address or no subsystem, or that were too many.
@@ -75,7 +75,7 @@ pub struct DiscoveryReport {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Step {
+enum LogReadStep {
     Enable,
     Ready,
     /// The log's header.
@@ -88,16 +88,16 @@ enum Step {
 
 /// A controller that is asked.
 #[derive(Debug)]
-struct LogReading {
+struct LogRead {
     at: SocketAddr,
     hops: u8,
     generation: u64,
     records: u64,
     readings: u8,
     /// What this reading has found.
-    found: Vec<Record>,
+    found: Vec<DiscoveryRecord>,
     /// A step that waits, and until when.
-    waiting: Option<(Step, Time)>,
+    waiting: Option<(LogReadStep, Time)>,
     /// When the controller must be ready.
     ready: Time,
 }
@@ -106,11 +106,11 @@ struct LogReading {
 #[derive(Debug)]
 pub struct Discovery {
     settings: Settings,
-    links: Links,
+    links: QueueLinks,
     trace: Trace,
-    admin_commands: AdminCommands<Step>,
+    admin_commands: PendingAdminCommands<LogReadStep>,
     setup: Option<QueueSetup>,
-    reading: Option<LogReading>,
+    reading: Option<LogRead>,
     /// Those that are still to be asked, and after how many referrals.
     next: VecDeque<(SocketAddr, u8)>,
     seen: Vec<SocketAddr>,
@@ -130,10 +130,10 @@ impl Discovery {
     /// discovery unless it is that of another discovery subsystem; NSID, queues and depth say nothing.
     pub fn new(settings: Settings) -> Self {
         Discovery {
-            settings: settings.sane(),
-            links: Links::default(),
-            trace: Trace::off(),
-            admin_commands: AdminCommands::new(),
+            settings: settings.clamped(),
+            links: QueueLinks::default(),
+            trace: Trace::disabled(),
+            admin_commands: PendingAdminCommands::new(),
             setup: None,
             reading: None,
             next: VecDeque::new(),
@@ -161,8 +161,8 @@ impl Discovery {
         self.seen.clear();
         self.told = false;
         self.next = self.settings.addresses.iter().map(|&at| (at, 0)).collect();
-        self.until = Some(cx.now + PATIENCE);
-        self.ask_next(cx);
+        self.until = Some(cx.now + DISCOVERY_TIMEOUT);
+        self.dial_next_controller(cx);
     }
 
     /// What came of it, once.
@@ -171,11 +171,11 @@ impl Discovery {
         self.outcome.take()
     }
 
-    fn who(&self) -> QueueId {
+    fn admin_queue(&self) -> QueueId {
         QueueId { association: self.association, qid: 0 }
     }
 
-    fn ask_next(&mut self, cx: &mut Cx<'_>) {
+    fn dial_next_controller(&mut self, cx: &mut Cx<'_>) {
         let Some((at, hops)) = self.next.pop_front() else {
             self.until = None;
             let report = std::mem::take(&mut self.report);
@@ -187,7 +187,7 @@ impl Discovery {
             self.outcome = Some(outcome);
             return;
         };
-        let reading = LogReading {
+        let reading = LogRead {
             at,
             hops,
             generation: 0,
@@ -206,59 +206,63 @@ impl Discovery {
     fn dial(&mut self, cx: &mut Cx<'_>) {
         let Some(at) = self.reading.as_ref().map(|reading| reading.at) else { return };
         self.association = self.association.wrapping_add(1);
-        self.trace.begins(cx.now, 0, TCP);
-        self.trace.field(cx.now, (0, TCP), Side::Us, "address", || at.to_string());
-        self.links.dial(self.who(), at, cx.now + self.settings.times.dial);
+        self.trace.stage_started(cx.now, 0, TCP_STAGE);
+        self.trace.trace_field(cx.now, (0, TCP_STAGE), Speaker::Us, "address", || at.to_string());
+        self.links.request_dial(self.admin_queue(), at, cx.now + self.settings.times.dial);
     }
 
     /// This controller could not be asked.
-    fn fail(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+    fn handle_controller_failed(&mut self, cx: &mut Cx<'_>, why: DownReason) {
         let Some(reading) = self.reading.take() else { return };
-        let stage = if self.setup.is_some() { TCP } else { LOG };
+        let stage = if self.setup.is_some() { TCP_STAGE } else { LOG_STAGE };
         if self.setup.is_none() {
-            let (what, advice) = reasons::split(&why);
-            self.trace.fails(cx.now, (0, stage), what, advice);
+            let (what, advice) = down_reasons::text_and_advice(&why);
+            self.trace.stage_failed(cx.now, (0, stage), what, advice);
         }
         self.report.troubles.push((reading.at, why));
-        self.leave(cx);
+        self.finish_controller(cx);
     }
 
     /// Goes on to the next one.
-    fn leave(&mut self, cx: &mut Cx<'_>) {
-        let who = self.who();
+    fn finish_controller(&mut self, cx: &mut Cx<'_>) {
+        let who = self.admin_queue();
         self.setup = None;
-        self.admin_commands.forget(who);
-        self.links.close(cx, who, CloseMode::Close);
-        self.ask_next(cx);
+        self.admin_commands.forget_queue(who);
+        self.links.close_link(cx, who, CloseMode::Close);
+        self.dial_next_controller(cx);
     }
 
     fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
-        if who != self.who() {
+        if who != self.admin_queue() {
             // Of one before.
             return;
         }
         match event {
-            LinkEvent::Dialled(_) if self.reading.is_some() => self.dialled(cx),
+            LinkEvent::Dialled(_) if self.reading.is_some() => self.handle_dialled_queue(cx),
             LinkEvent::Dialled(_) => {}
-            LinkEvent::NotDialled(errno) => self.fail(cx, DownReason::Unreachable(errno)),
-            LinkEvent::Ready => self.join(cx, |setup, cx, context| setup.ready(cx, context)),
-            LinkEvent::Completed(tag, cqe, payload) => match self.admin_commands.ended(who, tag) {
-                Some(step) => self.ended(cx, step, cqe, &payload),
-                None => self.join(cx, |setup, cx, context| setup.completed(cx, context, (tag, cqe, payload))),
+            LinkEvent::NotDialled(errno) => self.handle_controller_failed(cx, DownReason::Unreachable(errno)),
+            LinkEvent::Ready => {
+                self.advance_setup(cx, |setup, cx, context| setup.handle_transport_ready(cx, context))
+            }
+            LinkEvent::Completed(tag, cqe, payload) => match self.admin_commands.take_purpose(who, tag) {
+                Some(step) => self.handle_step_ended(cx, step, cqe, &payload),
+                None => self.advance_setup(cx, |setup, cx, context| {
+                    setup.handle_completed(cx, context, (tag, cqe, payload))
+                }),
             },
             LinkEvent::Broken(how) => {
                 let why = match &self.setup {
-                    Some(setup) => setup.cut(cx, &mut self.trace, how),
-                    None => reasons::broken(how),
+                    Some(setup) => setup.trace_link_lost(cx, &mut self.trace, how),
+                    None => down_reasons::link_lost(how),
                 };
-                self.fail(cx, why);
+                self.handle_controller_failed(cx, why);
             }
-            LinkEvent::Closed => self.fail(cx, reasons::broken(LinkLoss::Closed)),
+            LinkEvent::Closed => self.handle_controller_failed(cx, down_reasons::link_lost(LinkLoss::Closed)),
         }
     }
 
-    fn dialled(&mut self, cx: &mut Cx<'_>) {
-        self.trace.ends(cx.now, 0, TCP);
+    fn handle_dialled_queue(&mut self, cx: &mut Cx<'_>) {
+        self.trace.stage_succeeded(cx.now, 0, TCP_STAGE);
         let connect = Connect {
             qid: 0,
             entries: Connect::ADMIN_ENTRIES_MIN,
@@ -267,20 +271,21 @@ impl Discovery {
             kato_ms: 0,
         };
         let until = cx.now + self.settings.times.join;
-        let setup = QueueSetup::new(self.who(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_MAX, until);
-        setup.dialled(cx, context(&self.settings, &mut self.links, &mut self.trace));
+        let setup =
+            QueueSetup::new(self.admin_queue(), connect, ConnectData::DYNAMIC, ADMIN_CAPSULE_DATA_MAX, until);
+        setup.handle_dialled(cx, setup_context(&self.settings, &mut self.links, &mut self.trace));
         self.setup = Some(setup);
     }
 
-    fn join(
+    fn advance_setup(
         &mut self,
         cx: &mut Cx<'_>,
-        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> Progress,
+        act: impl FnOnce(&mut QueueSetup, &mut Cx<'_>, super::SetupContext<'_>) -> SetupProgress,
     ) {
         let Some(setup) = &mut self.setup else { return };
-        match act(setup, cx, context(&self.settings, &mut self.links, &mut self.trace)) {
-            Progress::Going => self.retry = setup.is_short().then_some(cx.now + RETRY),
-            Progress::Up(_) => {
+        match act(setup, cx, setup_context(&self.settings, &mut self.links, &mut self.trace)) {
+            SetupProgress::Going => self.retry = setup.waits_for_memory().then_some(cx.now + RETRY_DELAY),
+            SetupProgress::Up(_) => {
                 self.setup = None;
                 if let Some(reading) = &mut self.reading {
                     reading.ready = cx.now + self.settings.times.ready_max;
@@ -291,116 +296,131 @@ impl Discovery {
                         self.next.clear();
                     }
                 }
-                self.step(cx, Step::Enable);
+                self.start_step(cx, LogReadStep::Enable);
             }
-            Progress::Generated(psk) => match generated_context(&psk, &self.settings) {
+            SetupProgress::Generated(psk) => match generated_context(&psk, &self.settings) {
                 Ok(context) => {
-                    self.links.close(cx, self.who(), CloseMode::Close);
+                    self.links.close_link(cx, self.admin_queue(), CloseMode::Close);
                     self.links.generated = Some(context);
                     self.setup = None;
                     self.dial(cx);
                 }
-                Err(why) => self.fail(cx, why),
+                Err(why) => self.handle_controller_failed(cx, why),
             },
-            Progress::Failed(why) => self.fail(cx, why),
+            SetupProgress::Failed(why) => self.handle_controller_failed(cx, why),
         }
     }
 
-    fn step(&mut self, cx: &mut Cx<'_>, step: Step) {
-        let log = |offset, len: u64| log_page(Lid::DISCOVERY, 0, 0, offset, len as usize);
-        let size = RECORD as u64;
+    fn start_step(&mut self, cx: &mut Cx<'_>, step: LogReadStep) {
+        let log = |offset, len: u64| log_page_command(LogPageId::DISCOVERY, 0, 0, offset, len as usize);
+        let size = RECORD_LEN as u64;
         let records = self.reading.as_ref().map_or(0, |reading| reading.records);
         let command: (Sqe, usize) = match step {
-            Step::Enable => (PropertyAccess::set_sqe(Property::CC, Configuration::ENABLE.0), 0),
-            Step::Ready => (PropertyAccess::get_sqe(Property::CSTS, 4), 0),
-            Step::Header | Step::Again => log(0, size),
-            Step::Records(from) => log((from + 1) * size, (records - from).min(PIECE) * size),
+            LogReadStep::Enable => {
+                (PropertyAccess::property_set_sqe(Property::CC, ControllerConfiguration::ENABLE.0), 0)
+            }
+            LogReadStep::Ready => (PropertyAccess::property_get_sqe(Property::CSTS, 4), 0),
+            LogReadStep::Header | LogReadStep::Again => log(0, size),
+            LogReadStep::Records(from) => {
+                log((from + 1) * size, (records - from).min(RECORDS_PER_COMMAND) * size)
+            }
         };
-        if matches!(step, Step::Header) {
-            self.trace.begins(cx.now, 0, LOG);
+        if matches!(step, LogReadStep::Header) {
+            self.trace.stage_started(cx.now, 0, LOG_STAGE);
         }
         let until = Some(cx.now + self.settings.times.command);
-        let who = self.who();
-        let sent = self.admin_commands.send(cx, &mut self.links, who, command, (step, until));
+        let who = self.admin_queue();
+        let sent = self.admin_commands.send_command(cx, &mut self.links, who, command, (step, until));
         if let (Some(reading), false) = (&mut self.reading, sent) {
-            reading.waiting = Some((step, cx.now + RETRY));
+            reading.waiting = Some((step, cx.now + RETRY_DELAY));
         }
     }
 
-    fn ended(&mut self, cx: &mut Cx<'_>, step: Step, cqe: Cqe, payload: &Payload) {
+    fn handle_step_ended(&mut self, cx: &mut Cx<'_>, step: LogReadStep, cqe: Cqe, payload: &Payload) {
         let end = cqe.completion();
         let Some(reading) = &mut self.reading else { return };
         if !end.status.is_success() {
-            let why = format!("the discovery log cannot be read: {}", reasons::status(end.status));
-            return self.fail(cx, DownReason::Refused(why));
+            let why = format!("the discovery log cannot be read: {}", down_reasons::status_text(end.status));
+            return self.handle_controller_failed(cx, DownReason::Refused(why));
         }
         match step {
-            Step::Enable => self.step(cx, Step::Ready),
-            Step::Ready => {
+            LogReadStep::Enable => self.start_step(cx, LogReadStep::Ready),
+            LogReadStep::Ready => {
                 let status = ControllerStatus::parse(end.result);
                 if status.ready && !status.fatal {
-                    return self.step(cx, Step::Header);
+                    return self.start_step(cx, LogReadStep::Header);
                 }
                 if status.fatal || reading.ready <= cx.now {
-                    return self
-                        .fail(cx, DownReason::Lost("the discovery controller does not become ready".into()));
+                    return self.handle_controller_failed(
+                        cx,
+                        DownReason::Lost("the discovery controller does not become ready".into()),
+                    );
                 }
-                reading.waiting = Some((Step::Ready, cx.now + POLL));
+                reading.waiting = Some((LogReadStep::Ready, cx.now + CSTS_POLL_INTERVAL));
             }
-            Step::Header => self.header(cx, payload),
-            Step::Records(from) => self.records(cx, from, payload),
-            Step::Again => self.again(cx, payload),
+            LogReadStep::Header => self.handle_log_header(cx, payload),
+            LogReadStep::Records(from) => self.handle_log_records(cx, from, payload),
+            LogReadStep::Again => self.recheck_log_generation(cx, payload),
         }
     }
 
-    fn header(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
-        let (Some(reading), [header, ..]) = (&mut self.reading, &pieces(payload)[..]) else {
-            return self.fail(cx, reasons::lie("the discovery log has no header".into()));
+    fn handle_log_header(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
+        let (Some(reading), [header, ..]) = (&mut self.reading, &log_chunks(payload)[..]) else {
+            return self.handle_controller_failed(
+                cx,
+                down_reasons::standard_violated("the discovery log has no header".into()),
+            );
         };
-        let header = Header::parse(header);
+        let header = DiscoveryLogHeader::parse(header);
         if header.format.get() != 0 {
-            return self.fail(cx, reasons::lie("the discovery log's format is not 0".into()));
+            return self.handle_controller_failed(
+                cx,
+                down_reasons::standard_violated("the discovery log's format is not 0".into()),
+            );
         }
         let (generation, records) = (header.generation.get(), header.records.get());
-        self.trace.field(cx.now, (0, LOG), Side::Target, "GENCTR", || generation.to_string());
-        self.trace.field(cx.now, (0, LOG), Side::Target, "NUMREC", || records.to_string());
+        self.trace.trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "GENCTR", || generation.to_string());
+        self.trace.trace_field(cx.now, (0, LOG_STAGE), Speaker::Target, "NUMREC", || records.to_string());
         reading.found.clear();
         (reading.generation, reading.records) = (generation, records.min(RECORDS_MAX));
         reading.readings += 1;
         self.report.skipped = self.report.skipped.saturating_add(records.saturating_sub(RECORDS_MAX));
         let empty = reading.records == 0;
-        self.step(cx, if empty { Step::Again } else { Step::Records(0) });
+        self.start_step(cx, if empty { LogReadStep::Again } else { LogReadStep::Records(0) });
     }
 
-    fn records(&mut self, cx: &mut Cx<'_>, from: u64, payload: &Payload) {
+    fn handle_log_records(&mut self, cx: &mut Cx<'_>, from: u64, payload: &Payload) {
         let Some(reading) = &mut self.reading else { return };
-        reading.found.extend(pieces(payload).iter().map(Record::parse));
-        let next = from + PIECE;
+        reading.found.extend(log_chunks(payload).iter().map(DiscoveryRecord::parse));
+        let next = from + RECORDS_PER_COMMAND;
         let more = next < reading.records;
-        self.step(cx, if more { Step::Records(next) } else { Step::Again });
+        self.start_step(cx, if more { LogReadStep::Records(next) } else { LogReadStep::Again });
     }
 
-    fn again(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
-        let (Some(reading), [header, ..]) = (&mut self.reading, &pieces(payload)[..]) else {
-            return self.fail(cx, reasons::lie("the discovery log has no header".into()));
+    fn recheck_log_generation(&mut self, cx: &mut Cx<'_>, payload: &Payload) {
+        let (Some(reading), [header, ..]) = (&mut self.reading, &log_chunks(payload)[..]) else {
+            return self.handle_controller_failed(
+                cx,
+                down_reasons::standard_violated("the discovery log has no header".into()),
+            );
         };
-        if Header::parse(header).generation.get() != reading.generation {
-            if reading.readings >= READINGS_MAX {
+        if DiscoveryLogHeader::parse(header).generation.get() != reading.generation {
+            if reading.readings >= LOG_REREADS_MAX {
                 let why = "the discovery log changes whenever it is read; try again later";
-                return self.fail(cx, DownReason::Lost(why.to_owned()));
+                return self.handle_controller_failed(cx, DownReason::Lost(why.to_owned()));
             }
-            return self.step(cx, Step::Header);
+            return self.start_step(cx, LogReadStep::Header);
         }
-        self.trace.ends(cx.now, 0, LOG);
+        self.trace.stage_succeeded(cx.now, 0, LOG_STAGE);
         if let Some(reading) = self.reading.take() {
             self.told = true;
-            self.take(reading);
+            self.take_log_records(reading);
         }
-        self.leave(cx);
+        self.finish_controller(cx);
     }
 
     /// Takes what a log says.
-    fn take(&mut self, reading: LogReading) {
+    fn take_log_records(&mut self, reading: LogRead) {
         for record in &reading.found {
             // An address of nobody in particular is that of who says so.
             let address = record.tcp_address().map(|mut at| {
@@ -409,11 +429,13 @@ impl Discovery {
                 }
                 at
             });
-            match (record.subtype, address, record.name()) {
-                (Record::NVM, Some(address), Ok(subsystem)) => {
-                    let known = |found: &Discovered| found.address == address && found.subsystem == subsystem;
+            match (record.subtype, address, record.subsystem_nqn()) {
+                (DiscoveryRecord::SUBTYPE_NVM, Some(address), Ok(subsystem)) => {
+                    let known = |found: &DiscoveredSubsystem| {
+                        found.address == address && found.subsystem == subsystem
+                    };
                     if !self.report.subsystems.iter().any(known) {
-                        self.report.subsystems.push(Discovered {
+                        self.report.subsystems.push(DiscoveredSubsystem {
                             subsystem,
                             address,
                             port: record.port.get(),
@@ -422,22 +444,24 @@ impl Discovery {
                         });
                     }
                 }
-                (Record::REFERRAL, Some(address), _) => self.refer(address, reading.hops + 1),
+                (DiscoveryRecord::SUBTYPE_REFERRAL, Some(address), _) => {
+                    self.queue_referral(address, reading.hops + 1)
+                }
                 // This service itself.
-                (Record::CURRENT, ..) => {}
+                (DiscoveryRecord::SUBTYPE_CURRENT_DISCOVERY, ..) => {}
                 _ => self.report.skipped += 1,
             }
         }
     }
 
-    fn refer(&mut self, to: SocketAddr, hops: u8) {
+    fn queue_referral(&mut self, to: SocketAddr, hops: u8) {
         let known = self.seen.contains(&to) || self.next.iter().any(|(next, _)| *next == to);
         let tried = self.report.troubles.iter().any(|(tried, _)| *tried == to);
         if known || tried {
             return;
         }
         let full = self.seen.len() + self.next.len() + self.report.troubles.len() >= CONTROLLERS_MAX;
-        if hops > HOPS_MAX || full {
+        if hops > REFERRAL_HOPS_MAX || full {
             self.report.skipped += 1;
             return;
         }
@@ -445,22 +469,22 @@ impl Discovery {
     }
 
     /// What was computed for the queue that comes up.
-    fn take_answers(&mut self, cx: &mut Cx<'_>) {
-        if self.setup.as_ref().is_some_and(QueueSetup::is_answered) {
-            self.join(cx, |setup, cx, context| setup.computed(cx, context));
+    fn take_computed(&mut self, cx: &mut Cx<'_>) {
+        if self.setup.as_ref().is_some_and(QueueSetup::is_computation_done) {
+            self.advance_setup(cx, |setup, cx, context| setup.handle_computed(cx, context));
         }
     }
 
-    fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+    fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         if self.until.is_some_and(|until| until <= now) {
             self.next.clear();
-            self.fail(cx, DownReason::Silent("discovery took too long".to_owned()));
+            self.handle_controller_failed(cx, DownReason::Silent("discovery took too long".to_owned()));
         }
         let late = self.setup.as_ref().is_some_and(|setup| setup.until <= now);
-        if late || self.admin_commands.overdue(now).is_some() {
+        if late || self.admin_commands.find_overdue(now).is_some() {
             let why = DownReason::Silent("the discovery controller does not answer".to_owned());
-            self.fail(cx, why);
+            self.handle_controller_failed(cx, why);
         }
         if let Some((step, at)) = self.reading.as_ref().and_then(|reading| reading.waiting)
             && at <= now
@@ -468,32 +492,32 @@ impl Discovery {
             if let Some(reading) = &mut self.reading {
                 reading.waiting = None;
             }
-            self.step(cx, step);
+            self.start_step(cx, step);
         }
         if self.retry.take_if(|retry| *retry <= now).is_some()
-            && self.setup.as_ref().is_some_and(QueueSetup::is_short)
+            && self.setup.as_ref().is_some_and(QueueSetup::waits_for_memory)
         {
-            self.join(cx, |setup, cx, context| setup.go(cx, context));
+            self.advance_setup(cx, |setup, cx, context| setup.send_pending(cx, context));
         }
     }
 }
 
 /// The pieces of a log that came whole, each as long as a record.
-fn pieces(payload: &Payload) -> Vec<[u8; RECORD]> {
+fn log_chunks(payload: &Payload) -> Vec<[u8; RECORD_LEN]> {
     let Payload::In(memory) = payload else { return Vec::new() };
     let mut bytes = Vec::with_capacity(memory.len());
     memory.pieces().iter().for_each(|piece| bytes.extend_from_slice(piece));
     bytes.as_chunks().0.to_vec()
 }
 
-impl Sockets for Discovery {
+impl OutboundSockets for Discovery {
     by_links!();
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some((who, event)) = self.links.poll(cx) {
+        while let Some((who, event)) = self.links.poll_link_event(cx) {
             self.handle_link_event(cx, who, event);
         }
-        self.take_answers(cx);
+        self.take_computed(cx);
         false
     }
 
@@ -513,6 +537,6 @@ impl Sockets for Discovery {
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.links.handle_timeout(cx);
-        self.look_at_clocks(cx);
+        self.check_deadlines(cx);
     }
 }

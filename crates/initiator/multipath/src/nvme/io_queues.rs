@@ -7,7 +7,7 @@
 
 use stream::Tag;
 
-use super::links::QueueId;
+use super::queue_links::QueueId;
 
 /// An I/O queue.
 #[derive(Debug)]
@@ -25,14 +25,14 @@ impl IoQueue {
         IoQueue { who, window, busy: 0, operations: vec![None; window.max(1)].into() }
     }
 
-    fn room(&self) -> usize {
+    fn free_entries(&self) -> usize {
         self.window - self.busy
     }
 
     /// A command was started for an operation.
-    pub(super) fn put(&mut self, command: Tag, operation: Tag) {
+    pub(super) fn note_command_sent(&mut self, command: Tag, operation: Tag) {
         // There are no more commands than the window.
-        let free = self.places(command).find(|&at| self.operations.get(at).is_some_and(Option::is_none));
+        let free = self.probe_order(command).find(|&at| self.operations.get(at).is_some_and(Option::is_none));
         if let Some(place) = free.and_then(|at| self.operations.get_mut(at)) {
             *place = Some((command, operation));
             self.busy += 1;
@@ -40,22 +40,22 @@ impl IoQueue {
     }
 
     /// The operation of a command that has ended.
-    pub(super) fn take(&mut self, command: Tag) -> Option<Tag> {
+    pub(super) fn take_operation(&mut self, command: Tag) -> Option<Tag> {
         let is = |at: &usize| matches!(self.operations.get(*at), Some(Some((of, _))) if *of == command);
-        let at = self.places(command).find(is)?;
+        let at = self.probe_order(command).find(is)?;
         let (_, operation) = self.operations.get_mut(at)?.take()?;
         self.busy -= 1;
         Some(operation)
     }
 
     /// Where a command may stand, its own place first.
-    fn places(&self, command: Tag) -> impl Iterator<Item = usize> + use<> {
+    fn probe_order(&self, command: Tag) -> impl Iterator<Item = usize> + use<> {
         let count = self.operations.len();
         (0..count).map(move |step| (command.slot() + step) % count)
     }
 
     /// The commands of an operation.
-    pub(super) fn commands(&self, operation: Tag) -> impl Iterator<Item = Tag> {
+    pub(super) fn commands_of(&self, operation: Tag) -> impl Iterator<Item = Tag> {
         self.operations.iter().flatten().filter(move |(_, of)| *of == operation).map(|(command, _)| *command)
     }
 }
@@ -68,31 +68,32 @@ pub(super) struct IoQueues {
 }
 
 impl IoQueues {
-    /// The queue with the fewest commands in work that has room for `commands` more; of several the next
+    /// The queue with the fewest commands in work that has room for `commands_of` more; of several the next
     /// in turn.
-    pub(super) fn choose(&mut self, commands: usize) -> Option<&mut IoQueue> {
+    pub(super) fn choose_queue(&mut self, commands: usize) -> Option<&mut IoQueue> {
         let count = self.list.len();
         // There may have been more before.
         let turn = self.next.checked_rem(count)?;
         let (before, behind) = self.list.split_at_checked(turn)?;
         let in_turn = behind.iter().zip(turn..).chain(before.iter().zip(0..));
-        let (_, at) =
-            in_turn.filter(|(queue, _)| queue.room() >= commands).min_by_key(|(queue, _)| queue.busy)?;
+        let (_, at) = in_turn
+            .filter(|(queue, _)| queue.free_entries() >= commands)
+            .min_by_key(|(queue, _)| queue.busy)?;
         self.next = (at + 1) % count;
         self.list.get_mut(at)
     }
 
-    pub(super) fn find(&mut self, who: QueueId) -> Option<&mut IoQueue> {
+    pub(super) fn find_queue(&mut self, who: QueueId) -> Option<&mut IoQueue> {
         self.list.iter_mut().find(|queue| queue.who == who)
     }
 
     /// Whether any queue can ever have so many commands in work at once.
-    pub(super) fn carries(&self, commands: usize) -> bool {
+    pub(super) fn can_carry(&self, commands: usize) -> bool {
         self.list.iter().any(|queue| queue.window >= commands)
     }
 
     /// Commands that may be in work at once.
-    pub(super) fn window(&self) -> usize {
+    pub(super) fn command_window(&self) -> usize {
         self.list.iter().map(|queue| queue.window).sum()
     }
 }
@@ -107,21 +108,24 @@ mod tests {
         let mut io_queues = IoQueues { list: vec![IoQueue::new(id(1), 2), IoQueue::new(id(2), 3)], next: 0 };
         let mut went = Vec::new();
         for n in 0..5 {
-            let queue = io_queues.choose(1).unwrap();
+            let queue = io_queues.choose_queue(1).unwrap();
             went.push(queue.who.qid);
-            queue.put(Tag::from_bits(queue.busy as u64), Tag::from_bits(n));
+            queue.note_command_sent(Tag::from_bits(queue.busy as u64), Tag::from_bits(n));
         }
         assert_eq!(went, [1, 2, 1, 2, 2]);
-        assert!(io_queues.choose(1).is_none());
-        assert_eq!(io_queues.find(id(2)).unwrap().take(Tag::from_bits(1)), Some(Tag::from_bits(3)));
-        assert_eq!(io_queues.find(id(2)).unwrap().take(Tag::from_bits(1)), None);
-        assert!(io_queues.choose(2).is_none() && io_queues.choose(1).is_some());
+        assert!(io_queues.choose_queue(1).is_none());
+        assert_eq!(
+            io_queues.find_queue(id(2)).unwrap().take_operation(Tag::from_bits(1)),
+            Some(Tag::from_bits(3))
+        );
+        assert_eq!(io_queues.find_queue(id(2)).unwrap().take_operation(Tag::from_bits(1)), None);
+        assert!(io_queues.choose_queue(2).is_none() && io_queues.choose_queue(1).is_some());
         // The place of a command whose end was not heard yet is given to another one.
         let again = Tag::from_bits(1 << 32);
-        let queue = io_queues.find(id(2)).unwrap();
-        queue.put(again, Tag::from_bits(9));
-        assert_eq!(queue.take(Tag::from_bits(0)), Some(Tag::from_bits(1)));
-        assert_eq!(queue.take(again), Some(Tag::from_bits(9)));
-        assert_eq!(io_queues.window(), 5);
+        let queue = io_queues.find_queue(id(2)).unwrap();
+        queue.note_command_sent(again, Tag::from_bits(9));
+        assert_eq!(queue.take_operation(Tag::from_bits(0)), Some(Tag::from_bits(1)));
+        assert_eq!(queue.take_operation(again), Some(Tag::from_bits(9)));
+        assert_eq!(io_queues.command_window(), 5);
     }
 }

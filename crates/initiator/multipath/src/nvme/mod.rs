@@ -5,7 +5,7 @@
 //! the caller's memory; once a path is up, reads and writes allocate nothing.
 //!
 //! Everything a controller sends is checked (`requests`, and the transport below), and every wait ends
-//! ([`Times`]).
+//! ([`Timeouts`]).
 //!
 //! **Loss.** When a connection is lost, or a command is not answered even after Abort, the path is down. All
 //! its queues are closed with a reset, so that nothing left in our socket reaches the controller later. If
@@ -17,25 +17,25 @@
 //! controller may be late in reading its sockets.
 //!
 //! Invariants:
-//! - Each operation ends once; [`Event::Down`] follows the last of them.
+//! - Each operation ends once; [`PathEvent::Down`] follows the last of them.
 //! - A queue is used for operations only while the path is up.
 
 mod admin_commands;
+mod association_start;
 mod bringup;
+mod controller_watch;
 mod discovery;
+mod down_reasons;
 mod facts;
 mod fence;
 mod io_queues;
-mod links;
 mod operation;
 mod operations;
+mod queue_links;
 mod queue_setup;
-mod reasons;
 mod reservation;
 mod settings;
-mod start;
 mod status;
-mod watch;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -43,34 +43,36 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Payload, Time};
-use endpoint::{CloseMode, Sockets};
+use endpoint::{CloseMode, OutboundSockets};
 use nvme::Cqe;
 use stream::{Slab, Tag, earliest};
 use volume::{IoId, Op};
 
 use crate::trace::Trace;
-use crate::{DownReason, Event, Path, Protocol, ReservationOp, VolumeInfo};
+use crate::{DownReason, Path, PathEvent, Protocol, ReservationOp, VolumeInfo};
 
-pub use discovery::{CONTROLLERS_MAX, Discovered, Discovery, DiscoveryReport, HOPS_MAX, RECORDS_MAX};
-pub use settings::{DEPTH_MAX, QUEUES_MAX, Settings, Times};
+pub use discovery::{
+    CONTROLLERS_MAX, DiscoveredSubsystem, Discovery, DiscoveryReport, RECORDS_MAX, REFERRAL_HOPS_MAX,
+};
+pub use settings::{IO_QUEUES_MAX, QUEUE_DEPTH_MAX, Settings, Timeouts};
 
-use admin_commands::AdminCommands;
-use bringup::{Bringup, Step};
-use fence::Fence;
+use admin_commands::PendingAdminCommands;
+use bringup::{BringupState, BringupStep};
+use controller_watch::{ControllerWatch, Recheck};
+use fence::ControllerFence;
 use io_queues::IoQueues;
-use links::{LinkEvent, LinkLoss, Links, QueueId, by_links};
-use operation::{Operation, PathFacts};
+use operation::{PathFacts, PendingOperation};
+use queue_links::{LinkEvent, LinkLoss, QueueId, QueueLinks, by_links};
 use queue_setup::{QueueSetup, SetupContext};
-use watch::{ControllerWatch, Recheck};
 
 /// How long it takes until memory or room is asked for again.
-const RETRY: Duration = Duration::from_millis(1);
+const RETRY_DELAY: Duration = Duration::from_millis(1);
 
 /// What an admin command is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum AdminPurpose {
     /// A step of the start.
-    Step(Step),
+    Step(BringupStep),
     /// Something is looked at again.
     Recheck(Recheck),
     /// Told when something happens.
@@ -91,7 +93,7 @@ enum AdminPurpose {
 
 /// The life of a path.
 #[derive(Debug)]
-enum State {
+enum PathPhase {
     Down,
     /// It is coming up.
     Starting,
@@ -110,21 +112,21 @@ enum State {
 #[derive(Debug)]
 pub struct NvmePath {
     settings: Settings,
-    links: Links,
+    links: QueueLinks,
     trace: Trace,
-    events: VecDeque<Event>,
-    state: State,
+    events: VecDeque<PathEvent>,
+    state: PathPhase,
     /// Counts associations; of the current one if there is one.
     association: u32,
     /// Which of the addresses is tried.
     address: usize,
     setups: Vec<QueueSetup>,
-    admin_commands: AdminCommands<AdminPurpose>,
-    bringup: Bringup,
+    admin_commands: PendingAdminCommands<AdminPurpose>,
+    bringup: BringupState,
     known: Option<PathFacts>,
     info: Option<Arc<VolumeInfo>>,
     io_queues: IoQueues,
-    operations: Slab<Operation>,
+    operations: Slab<PendingOperation>,
     /// Operations that wait for memory or for room.
     parked: VecDeque<Tag>,
     /// When operations are looked over for those that take too long.
@@ -132,23 +134,23 @@ pub struct NvmePath {
     /// When something is tried again for which memory or time was short.
     retry: Option<Time>,
     watch: ControllerWatch,
-    fence: Fence,
+    fence: ControllerFence,
 }
 
 impl NvmePath {
     /// A path that is down.
     pub fn new(settings: Settings) -> Self {
         NvmePath {
-            settings: settings.sane(),
-            links: Links::default(),
-            trace: Trace::off(),
+            settings: settings.clamped(),
+            links: QueueLinks::default(),
+            trace: Trace::disabled(),
             events: VecDeque::new(),
-            state: State::Down,
+            state: PathPhase::Down,
             association: 0,
             address: 0,
             setups: Vec::new(),
-            admin_commands: AdminCommands::new(),
-            bringup: Bringup::default(),
+            admin_commands: PendingAdminCommands::new(),
+            bringup: BringupState::default(),
             known: None,
             info: None,
             io_queues: IoQueues::default(),
@@ -157,7 +159,7 @@ impl NvmePath {
             scan: None,
             retry: None,
             watch: ControllerWatch::default(),
-            fence: Fence::default(),
+            fence: ControllerFence::default(),
         }
     }
 
@@ -171,59 +173,74 @@ impl NvmePath {
         &mut self.trace
     }
 
-    fn admin(&self) -> QueueId {
+    fn admin_queue(&self) -> QueueId {
         QueueId { association: self.association, qid: 0 }
     }
 
-    fn retry_at(&mut self, at: Time) {
+    fn schedule_retry(&mut self, at: Time) {
         self.retry = earliest(self.retry, Some(at));
     }
 
     /// Takes what happened on a connection.
     fn handle_link_event(&mut self, cx: &mut Cx<'_>, who: QueueId, event: LinkEvent) {
         match event {
-            LinkEvent::Dialled(dialled) => self.dialled(cx, who, dialled),
-            LinkEvent::NotDialled(errno) => self.not_dialled(cx, who, errno),
-            LinkEvent::Ready => self.join(cx, who, |setup, cx, context| setup.ready(cx, context)),
-            LinkEvent::Completed(tag, cqe, payload) => self.completed(cx, who, tag, cqe, payload),
-            LinkEvent::Broken(how) => self.broken(cx, who, how),
-            LinkEvent::Closed => self.closed(cx, who),
+            LinkEvent::Dialled(dialled) => self.handle_dialled_queue(cx, who, dialled),
+            LinkEvent::NotDialled(errno) => self.handle_dial_failed(cx, who, errno),
+            LinkEvent::Ready => {
+                self.advance_setup(cx, who, |setup, cx, context| setup.handle_transport_ready(cx, context))
+            }
+            LinkEvent::Completed(tag, cqe, payload) => self.handle_completed(cx, who, tag, cqe, payload),
+            LinkEvent::Broken(how) => self.handle_link_lost(cx, who, how),
+            LinkEvent::Closed => self.handle_link_closed(cx, who),
         }
     }
 
-    fn completed(&mut self, cx: &mut Cx<'_>, who: QueueId, tag: Tag, cqe: Cqe, payload: Payload) {
-        if let Some(operation) = self.io_queues.find(who).and_then(|queue| queue.take(tag)) {
+    fn handle_completed(&mut self, cx: &mut Cx<'_>, who: QueueId, tag: Tag, cqe: Cqe, payload: Payload) {
+        if let Some(operation) = self.io_queues.find_queue(who).and_then(|queue| queue.take_operation(tag)) {
             self.watch.heard = true;
-            return self.command_ended(cx, operation, cqe, payload);
+            return self.handle_operation_ended(cx, operation, cqe, payload);
         }
-        if let Some(purpose) = self.admin_commands.ended(who, tag) {
-            return self.ran(cx, who, purpose, cqe, payload);
+        if let Some(purpose) = self.admin_commands.take_purpose(who, tag) {
+            return self.handle_admin_command_ended(cx, who, purpose, cqe, payload);
         }
         if who.association == self.association {
-            self.join(cx, who, |setup, cx, context| setup.completed(cx, context, (tag, cqe, payload)));
+            self.advance_setup(cx, who, |setup, cx, context| {
+                setup.handle_completed(cx, context, (tag, cqe, payload))
+            });
         }
     }
 
     /// An admin command has ended.
-    fn ran(&mut self, cx: &mut Cx<'_>, who: QueueId, purpose: AdminPurpose, cqe: Cqe, payload: Payload) {
+    fn handle_admin_command_ended(
+        &mut self,
+        cx: &mut Cx<'_>,
+        who: QueueId,
+        purpose: AdminPurpose,
+        cqe: Cqe,
+        payload: Payload,
+    ) {
         match purpose {
-            AdminPurpose::Disable | AdminPurpose::Disabled => self.reset_ran(cx, who, purpose, cqe),
+            AdminPurpose::Disable | AdminPurpose::Disabled => {
+                self.handle_reset_command_ended(cx, who, purpose, cqe)
+            }
             _ if who.association != self.association => {}
-            AdminPurpose::Step(step) => self.step_ended(cx, step, cqe, payload),
-            AdminPurpose::Recheck(recheck) => self.rechecked(cx, recheck, cqe, payload),
-            AdminPurpose::Event => self.event(cx, cqe),
-            AdminPurpose::KeepAlive => self.kept_alive(cx, cqe),
+            AdminPurpose::Step(step) => self.handle_step_ended(cx, step, cqe, payload),
+            AdminPurpose::Recheck(recheck) => self.handle_recheck_ended(cx, recheck, cqe, payload),
+            AdminPurpose::Event => self.handle_async_event(cx, cqe),
+            AdminPurpose::KeepAlive => self.handle_keep_alive_ended(cx, cqe),
             // What it was for ends by itself, or by the next time-out.
             AdminPurpose::Abort => {}
-            AdminPurpose::Shutdown | AdminPurpose::ShutDown => self.shutdown_ran(cx, purpose, cqe),
+            AdminPurpose::Shutdown | AdminPurpose::ShutDown => {
+                self.handle_shutdown_command_ended(cx, purpose, cqe)
+            }
         }
     }
 
-    fn broken(&mut self, cx: &mut Cx<'_>, who: QueueId, how: LinkLoss) {
-        self.fence.broken(who, &how);
-        let lost = self.fence.resets(who);
+    fn handle_link_lost(&mut self, cx: &mut Cx<'_>, who: QueueId, how: LinkLoss) {
+        self.fence.note_link_lost(who, &how);
+        let lost = self.fence.is_resetting_by(who);
         if lost {
-            self.reset_failed(cx);
+            self.handle_reset_failed(cx);
         }
         if who.association != self.association || lost {
             return;
@@ -231,19 +248,19 @@ impl NvmePath {
         let setup = self.setups.iter().find(|setup| setup.who == who);
         let why = match (&self.state, setup) {
             // A controller that is shut down lets go of its queues.
-            (State::Ending { told: true, .. }, _) if !who.is_admin() => return,
-            (State::Ending { told: true, .. }, _) => DownReason::Ended,
-            (_, Some(setup)) => setup.cut(cx, &mut self.trace, how),
-            (_, None) => reasons::broken(how),
+            (PathPhase::Ending { told: true, .. }, _) if !who.is_admin() => return,
+            (PathPhase::Ending { told: true, .. }, _) => DownReason::Ended,
+            (_, Some(setup)) => setup.trace_link_lost(cx, &mut self.trace, how),
+            (_, None) => down_reasons::link_lost(how),
         };
-        self.end(cx, why);
+        self.end_association(cx, why);
     }
 
     /// Nothing is left of a connection.
-    fn closed(&mut self, cx: &mut Cx<'_>, who: QueueId) {
+    fn handle_link_closed(&mut self, cx: &mut Cx<'_>, who: QueueId) {
         // Ours are closed when the path has fallen, others when they broke: this is told before.
-        if who.association == self.association && matches!(self.state, State::Starting | State::Up) {
-            self.end(cx, reasons::broken(LinkLoss::Closed));
+        if who.association == self.association && matches!(self.state, PathPhase::Starting | PathPhase::Up) {
+            self.end_association(cx, down_reasons::link_lost(LinkLoss::Closed));
         }
     }
 
@@ -252,105 +269,108 @@ impl NvmePath {
         if !self.operations.is_empty() {
             return;
         }
-        if let State::Closing(why) = &mut self.state {
+        if let PathPhase::Closing(why) = &mut self.state {
             let why = std::mem::replace(why, DownReason::Ended);
-            self.state = State::Down;
+            self.state = PathPhase::Down;
             self.scan = None;
-            self.events.push_back(Event::Down(why));
+            self.events.push_back(PathEvent::Down(why));
         }
     }
 
     /// The association is over, in bad order or in good.
-    fn end(&mut self, cx: &mut Cx<'_>, why: DownReason) {
-        if matches!(self.state, State::Down | State::Closing(_)) {
+    fn end_association(&mut self, cx: &mut Cx<'_>, why: DownReason) {
+        if matches!(self.state, PathPhase::Down | PathPhase::Closing(_)) {
             return;
         }
-        self.state = State::Closing(why);
-        let admin = self.admin();
+        self.state = PathPhase::Closing(why);
+        let admin = self.admin_queue();
         for qid in 1..=self.settings.queues {
-            self.links.close(cx, QueueId { qid, ..admin }, CloseMode::Abort);
+            self.links.close_link(cx, QueueId { qid, ..admin }, CloseMode::Abort);
         }
         self.setups.clear();
-        self.admin_commands.forget(admin);
+        self.admin_commands.forget_queue(admin);
         self.watch = ControllerWatch::default();
         self.retry = None;
-        self.lost(cx);
+        self.start_controller_reset(cx);
         // What waits has not been sent.
         while let Some(tag) = self.parked.pop_front() {
-            self.unpark(tag);
+            self.drop_parked_command(tag);
         }
         self.finish_closing();
     }
 
     /// Does what is due by the clock.
-    fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+    fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         if self.retry.is_some_and(|retry| retry <= now) {
             self.retry = None;
-            self.try_again(cx);
+            self.retry_short(cx);
         }
         if let Some(setup) = self.setups.iter().find(|setup| setup.until <= now) {
             let why =
                 DownReason::Silent("the controller does not answer; is it an NVMe/TCP port?".to_owned());
-            let why = setup.broke(cx, &mut self.trace, why);
-            self.end(cx, why);
+            let why = setup.trace_failure(cx, &mut self.trace, why);
+            self.end_association(cx, why);
         }
-        if let Some((who, purpose)) = self.admin_commands.overdue(now) {
+        if let Some((who, purpose)) = self.admin_commands.find_overdue(now) {
             let resets = matches!(purpose, AdminPurpose::Disable | AdminPurpose::Disabled);
-            self.admin_commands.forget(who);
+            self.admin_commands.forget_queue(who);
             if resets {
-                self.reset_failed(cx);
+                self.handle_reset_failed(cx);
             } else if who.association == self.association {
-                self.end(
+                self.end_association(
                     cx,
                     DownReason::Silent("the controller does not answer a command of the admin queue".into()),
                 );
             }
         }
-        self.start_clock(cx);
-        self.ending_clock(cx);
-        self.watch_clock(cx);
-        self.scan_clock(cx);
-        self.fence_clock(cx);
+        self.run_bringup_timers(cx);
+        self.run_shutdown_timers(cx);
+        self.run_watch_timers(cx);
+        self.check_operation_timeouts(cx);
+        self.run_fence_timers(cx);
     }
 
     /// What was computed for queues that come up.
-    fn take_answers(&mut self, cx: &mut Cx<'_>) {
-        while let Some(who) = self.setups.iter().find(|setup| setup.is_answered()).map(|setup| setup.who) {
-            self.join(cx, who, |setup, cx, context| setup.computed(cx, context));
+    fn take_computed(&mut self, cx: &mut Cx<'_>) {
+        while let Some(who) =
+            self.setups.iter().find(|setup| setup.is_computation_done()).map(|setup| setup.who)
+        {
+            self.advance_setup(cx, who, |setup, cx, context| setup.handle_computed(cx, context));
         }
     }
 
     /// Memory, or a place, was short.
-    fn try_again(&mut self, cx: &mut Cx<'_>) {
+    fn retry_short(&mut self, cx: &mut Cx<'_>) {
         let short: Vec<QueueId> =
-            self.setups.iter().filter(|setup| setup.is_short()).map(|setup| setup.who).collect();
+            self.setups.iter().filter(|setup| setup.waits_for_memory()).map(|setup| setup.who).collect();
         for who in short {
-            self.join(cx, who, |setup, cx, context| setup.go(cx, context));
+            self.advance_setup(cx, who, |setup, cx, context| setup.send_pending(cx, context));
         }
-        self.step_again(cx);
-        self.recheck_again(cx);
+        self.retry_step(cx);
+        self.retry_rechecks(cx);
     }
 }
 
-impl Sockets for NvmePath {
+impl OutboundSockets for NvmePath {
     by_links!();
 
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        while let Some((who, event)) = self.links.poll(cx) {
+        while let Some((who, event)) = self.links.poll_link_event(cx) {
             self.handle_link_event(cx, who, event);
         }
-        self.take_answers(cx);
+        self.take_computed(cx);
         self.resume_parked(cx);
         false
     }
 
     fn poll_timeout(&self) -> Option<Time> {
         let ending = match self.state {
-            State::Ending { until, next, .. } => Some(next.map_or(until, |next| next.min(until))),
-            State::Down | State::Starting | State::Up | State::Closing(_) => None,
+            PathPhase::Ending { until, next, .. } => Some(next.map_or(until, |next| next.min(until))),
+            PathPhase::Down | PathPhase::Starting | PathPhase::Up | PathPhase::Closing(_) => None,
         };
-        let (up, closing) = (matches!(self.state, State::Up), matches!(self.state, State::Closing(_)));
+        let (up, closing) =
+            (matches!(self.state, PathPhase::Up), matches!(self.state, PathPhase::Closing(_)));
         let setups = self.setups.iter().map(|setup| setup.until).min();
         let clocks = [
             self.links.poll_timeout(),
@@ -368,7 +388,7 @@ impl Sockets for NvmePath {
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
         self.links.handle_timeout(cx);
-        self.look_at_clocks(cx);
+        self.check_deadlines(cx);
     }
 }
 
@@ -378,22 +398,22 @@ impl Path for NvmePath {
     }
 
     fn connect(&mut self, cx: &mut Cx<'_>) {
-        if matches!(self.state, State::Down) {
-            self.begin(cx);
+        if matches!(self.state, PathPhase::Down) {
+            self.start_association(cx);
         }
     }
 
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
-        self.operate(cx, id, op, payload)
+        self.start_operation(cx, id, op, payload)
     }
 
-    fn request_reservation(
+    fn submit_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
-        self.ask(cx, id, request)
+        self.start_reservation_op(cx, id, request)
     }
 
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
@@ -402,33 +422,37 @@ impl Path for NvmePath {
 
     fn fence(&mut self, cx: &mut Cx<'_>) {
         self.fence.asked = true;
-        self.fence_clock(cx);
+        self.run_fence_timers(cx);
     }
 
     /// A controller belongs to its association, and no other one ends it.
-    fn portals(&self) -> Option<(&str, &[SocketAddr])> {
+    fn target_portals(&self) -> Option<(&str, &[SocketAddr])> {
         None
     }
 
-    fn fence_by(&mut self, _portals: Vec<SocketAddr>) {}
+    fn set_fence_portals(&mut self, _portals: Vec<SocketAddr>) {}
 
     /// The controller tells, and where it does not, it is asked with each keep-alive.
-    fn look_now(&mut self) {}
+    fn recheck_access(&mut self) {}
 
-    fn lands_for(&self) -> Duration {
-        self.bringup.patience(&self.settings, self.known.map(|facts| facts.controller), false)
+    fn lost_command_lifetime(&self) -> Duration {
+        self.bringup.lost_command_lifetime(&self.settings, self.known.map(|facts| facts.controller), false)
     }
 
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
-        self.shut_down(cx, grace);
+        self.start_shutdown(cx, grace);
     }
 
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<PathEvent> {
         self.events.pop_front()
     }
 }
 
 /// Gives a joining queue its surroundings.
-fn context<'a>(settings: &'a Settings, links: &'a mut Links, trace: &'a mut Trace) -> SetupContext<'a> {
+fn setup_context<'a>(
+    settings: &'a Settings,
+    links: &'a mut QueueLinks,
+    trace: &'a mut Trace,
+) -> SetupContext<'a> {
     SetupContext { settings, links, trace }
 }

@@ -1,23 +1,23 @@
 //! An operation in flight: its commands, one after another if one cannot carry it, and their results.
 
-use buf::{Class, Cx, Payload, Sg, Time};
-use nvme::identify::Controller;
-use nvme::io::{DatasetManagement, Transfer};
+use buf::{Cx, MemoryClass, Payload, Sg, Time};
+use nvme::identify::IdentifyController;
+use nvme::io::{BlockTransfer, DatasetManagement};
 use nvme::{Opcode, Sqe, admin};
 use volume::{Durability, Failure, Fault, IoId, Op, Refusal, Span};
 
-use super::facts::{BlockFormat, COMMAND_BLOCKS_MAX, ControllerFacts, Limits, NamespaceFacts};
+use super::facts::{BLOCKS_PER_COMMAND_MAX, BlockFormat, CommandLimits, ControllerFacts, NamespaceFacts};
 use super::reservation::ReservationCommand;
 use crate::IoError;
 
 /// FUSE of the first and of the second command of a pair.
-const FUSED: [u8; 2] = [1, 2];
+const FUSED_FLAGS: [u8; 2] = [1, 2];
 
 /// An operation in work.
 #[derive(Debug)]
-pub(super) struct Operation {
+pub(super) struct PendingOperation {
     pub(super) id: IoId,
-    pub(super) remaining: Remaining,
+    pub(super) remaining: RemainingCommands,
     /// Memory of an operation whose commands have their own, or none.
     pub(super) payload: Payload,
     /// The memory of a pair: what is compared, then what is written.
@@ -35,9 +35,9 @@ pub(super) struct Operation {
     pub(super) parked: bool,
 }
 
-impl Operation {
+impl PendingOperation {
     /// Its next command has until then, however long those before took.
-    pub(super) fn begin_command(&mut self, until: Time) {
+    pub(super) fn start_command_timer(&mut self, until: Time) {
         self.until = until;
         if let AbortStage::Late | AbortStage::Aborting { wanted: false } = self.stage {
             // An Abort is for the command before, which has ended.
@@ -67,7 +67,7 @@ impl AbortStage {
 
 /// What is left to do.
 #[derive(Debug)]
-pub(super) enum Remaining {
+pub(super) enum RemainingCommands {
     /// One command, or a pair, and nothing behind it.
     Last,
     /// A command without data over blocks, cut to `most`.
@@ -84,7 +84,7 @@ pub(super) struct PathFacts {
     pub(super) nsid: u32,
     pub(super) controller: ControllerFacts,
     pub(super) namespace: NamespaceFacts,
-    pub(super) limits: Limits,
+    pub(super) limits: CommandLimits,
 }
 
 /// The commands that an operation begins with.
@@ -93,8 +93,8 @@ pub(super) enum OperationPlan {
     One(Sqe, Payload),
     /// This pair, and what each writes; the memory of both.
     Pair([(Sqe, Payload); 2], Sg),
-    /// Commands as [`Operation::remaining`] makes them.
-    Remaining(Remaining),
+    /// Commands as [`PendingOperation::remaining`] makes them.
+    Remaining(RemainingCommands),
     /// Nothing has to be done.
     Nothing(Payload),
     /// It cannot be done.
@@ -102,63 +102,72 @@ pub(super) enum OperationPlan {
 }
 
 impl PathFacts {
-    fn sqe(&self, opcode: Opcode) -> Sqe {
-        let mut sqe = admin::keep_alive();
+    fn namespace_sqe(&self, opcode: Opcode) -> Sqe {
+        let mut sqe = admin::keep_alive_sqe();
         sqe.opcode = opcode;
         sqe.nsid = self.nsid.into();
         sqe
     }
 
-    fn transfer(&self, opcode: Opcode, lba: u64, blocks: u32, flags: u32) -> Sqe {
-        let mut sqe = self.sqe(opcode);
-        Transfer { lba, blocks, flags }.put(&mut sqe);
+    fn transfer_sqe(&self, opcode: Opcode, lba: u64, blocks: u32, flags: u32) -> Sqe {
+        let mut sqe = self.namespace_sqe(opcode);
+        BlockTransfer { lba, blocks, flags }.write_to_sqe(&mut sqe);
         sqe
     }
 
     /// How to carry an operation out on blocks of this shape. Where the namespace ends is for the controller to
     /// say: it may have grown, and we have not heard of it.
-    pub(super) fn plan(&self, format: &BlockFormat, op: &mut Op, payload: Payload) -> OperationPlan {
-        let can = |bit| self.controller.can(bit);
+    pub(super) fn plan_operation(
+        &self,
+        format: &BlockFormat,
+        op: &mut Op,
+        payload: Payload,
+    ) -> OperationPlan {
+        let can = |bit| self.controller.supports(bit);
         match op {
-            Op::Read(span) => self.data(format, Opcode::READ, *span, 0, payload),
+            Op::Read(span) => self.plan_transfer(format, Opcode::READ, *span, 0, payload),
             Op::Write(span, durability) => {
-                let fua = if *durability == Durability::Stable { Transfer::FUA } else { 0 };
-                self.data(format, Opcode::WRITE, *span, fua, payload)
+                let fua = if *durability == Durability::Stable { BlockTransfer::FUA } else { 0 };
+                self.plan_transfer(format, Opcode::WRITE, *span, fua, payload)
             }
             Op::WriteAtomic(span) if span.blocks > u64::from(format.geometry.atomic) => {
                 OperationPlan::Refused(Refusal::AtomicUnit.into(), payload)
             }
-            Op::WriteAtomic(span) => self.data(format, Opcode::WRITE, *span, 0, payload),
-            Op::Compare(span) if can(Controller::ONCS_COMPARE) => {
-                self.data(format, Opcode::COMPARE, *span, 0, payload)
+            Op::WriteAtomic(span) => self.plan_transfer(format, Opcode::WRITE, *span, 0, payload),
+            Op::Compare(span) if can(IdentifyController::ONCS_COMPARE) => {
+                self.plan_transfer(format, Opcode::COMPARE, *span, 0, payload)
             }
-            Op::CompareAndWrite(span) => self.pair(format, *span, payload),
+            Op::CompareAndWrite(span) => self.plan_compare_and_write(format, *span, payload),
             Op::Flush if !self.controller.write_cache => OperationPlan::Nothing(payload),
-            Op::Flush => OperationPlan::One(self.sqe(Opcode::FLUSH), payload),
-            Op::WriteZeroes { span, unmap } if can(Controller::ONCS_WRITE_ZEROES) => {
+            Op::Flush => OperationPlan::One(self.namespace_sqe(Opcode::FLUSH), payload),
+            Op::WriteZeroes { span, unmap } if can(IdentifyController::ONCS_WRITE_ZEROES) => {
                 let unmap = *unmap && self.namespace.zeroes_deallocate;
-                let flags = if unmap { Transfer::DEALLOCATE } else { 0 };
-                self.range(Opcode::WRITE_ZEROES, *span, flags, self.limits.write_zeroes, payload)
+                let flags = if unmap { BlockTransfer::DEALLOCATE } else { 0 };
+                self.plan_range(Opcode::WRITE_ZEROES, *span, flags, self.limits.write_zeroes, payload)
             }
-            Op::Verify(span) if can(Controller::ONCS_VERIFY) => {
-                self.range(Opcode::VERIFY, *span, 0, self.limits.verify, payload)
+            Op::Verify(span) if can(IdentifyController::ONCS_VERIFY) => {
+                self.plan_range(Opcode::VERIFY, *span, 0, self.limits.verify, payload)
             }
-            Op::MarkBad(span) if can(Controller::ONCS_WRITE_UNCORRECTABLE) => {
+            Op::MarkBad(span) if can(IdentifyController::ONCS_WRITE_UNCORRECTABLE) => {
                 let most = self.limits.write_uncorrectable;
-                self.range(Opcode::WRITE_UNCORRECTABLE, *span, 0, most, payload)
+                self.plan_range(Opcode::WRITE_UNCORRECTABLE, *span, 0, most, payload)
             }
-            Op::Unmap(spans) if can(Controller::ONCS_DATASET_MANAGEMENT) => {
-                if spans.iter().any(|span| !can_be(*span)) {
+            Op::Unmap(spans) if can(IdentifyController::ONCS_DATASET_MANAGEMENT) => {
+                if spans.iter().any(|span| !is_range_valid(*span)) {
                     return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
                 }
                 spans.retain(|span| span.blocks > 0);
                 if spans.is_empty() {
                     return OperationPlan::Nothing(payload);
                 }
-                OperationPlan::Remaining(Remaining::Unmap { spans: std::mem::take(spans), at: 0, done: 0 })
+                OperationPlan::Remaining(RemainingCommands::Unmap {
+                    spans: std::mem::take(spans),
+                    at: 0,
+                    done: 0,
+                })
             }
             // A hint; NVMe has no command that reads ahead and keeps nothing else from being read.
-            Op::Prefetch(span) if can_be(*span) => OperationPlan::Nothing(payload),
+            Op::Prefetch(span) if is_range_valid(*span) => OperationPlan::Nothing(payload),
             Op::Prefetch(_) => OperationPlan::Refused(Refusal::OutOfRange.into(), payload),
             Op::Compare(_)
             | Op::WriteZeroes { .. }
@@ -172,7 +181,7 @@ impl PathFacts {
         }
     }
 
-    fn data(
+    fn plan_transfer(
         &self,
         format: &BlockFormat,
         opcode: Opcode,
@@ -180,7 +189,7 @@ impl PathFacts {
         flags: u32,
         payload: Payload,
     ) -> OperationPlan {
-        if !can_be(span) {
+        if !is_range_valid(span) {
             return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let right = matches!((&payload, opcode), (Payload::In(_), Opcode::READ))
@@ -195,15 +204,15 @@ impl PathFacts {
         if !right || payload.len() as u64 != span.blocks << format.shift {
             return OperationPlan::Refused(Fault::Internal.into(), payload);
         }
-        OperationPlan::One(self.transfer(opcode, span.lba, span.blocks as u32, flags), payload)
+        OperationPlan::One(self.transfer_sqe(opcode, span.lba, span.blocks as u32, flags), payload)
     }
 
-    fn pair(&self, format: &BlockFormat, span: Span, payload: Payload) -> OperationPlan {
+    fn plan_compare_and_write(&self, format: &BlockFormat, span: Span, payload: Payload) -> OperationPlan {
         let most = u64::from(format.geometry.caw_max);
         if most == 0 || span.blocks > most {
             return OperationPlan::Refused(Refusal::Unsupported.into(), payload);
         }
-        if !can_be(span) {
+        if !is_range_valid(span) {
             return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         let half = (span.blocks << format.shift) as usize;
@@ -213,25 +222,32 @@ impl PathFacts {
         if both.len() != 2 * half {
             return OperationPlan::Refused(Fault::Internal.into(), payload);
         }
-        let [first, second] = FUSED;
+        let [first, second] = FUSED_FLAGS;
         let parts = [(Opcode::COMPARE, first, 0..half), (Opcode::WRITE, second, half..2 * half)];
         let pair = parts.map(|(opcode, fused, part)| {
-            let mut sqe = self.transfer(opcode, span.lba, span.blocks as u32, 0);
+            let mut sqe = self.transfer_sqe(opcode, span.lba, span.blocks as u32, 0);
             sqe.flags = fused;
             (sqe, Payload::Out(both.slice(part)))
         });
         OperationPlan::Pair(pair, both.clone())
     }
 
-    fn range(&self, opcode: Opcode, span: Span, flags: u32, most: u32, payload: Payload) -> OperationPlan {
-        if !can_be(span) {
+    fn plan_range(
+        &self,
+        opcode: Opcode,
+        span: Span,
+        flags: u32,
+        most: u32,
+        payload: Payload,
+    ) -> OperationPlan {
+        if !is_range_valid(span) {
             return OperationPlan::Refused(Refusal::OutOfRange.into(), payload);
         }
         if span.blocks == 0 {
             return OperationPlan::Nothing(payload);
         }
-        let most = most.clamp(1, COMMAND_BLOCKS_MAX);
-        OperationPlan::Remaining(Remaining::Range {
+        let most = most.clamp(1, BLOCKS_PER_COMMAND_MAX);
+        OperationPlan::Remaining(RemainingCommands::Range {
             opcode,
             flags,
             next: span.lba,
@@ -241,78 +257,85 @@ impl PathFacts {
     }
 
     /// The next command of what is left; `None`: memory is short now.
-    pub(super) fn next(&self, cx: &mut Cx<'_>, remaining: &Remaining) -> Option<(Sqe, Payload, Advance)> {
+    pub(super) fn next_command(
+        &self,
+        cx: &mut Cx<'_>,
+        remaining: &RemainingCommands,
+    ) -> Option<(Sqe, Payload, CommandProgress)> {
         match remaining {
-            Remaining::Last => None,
-            Remaining::Range { opcode, flags, next, end, most } => {
+            RemainingCommands::Last => None,
+            RemainingCommands::Range { opcode, flags, next, end, most } => {
                 let blocks = u64::from(*most).min(end - next);
-                let sqe = self.transfer(*opcode, *next, blocks as u32, *flags);
-                Some((sqe, Payload::None, Advance::Blocks(blocks)))
+                let sqe = self.transfer_sqe(*opcode, *next, blocks as u32, *flags);
+                Some((sqe, Payload::None, CommandProgress::Blocks(blocks)))
             }
-            Remaining::Unmap { spans, at, done } => self.unmap(cx, spans, (*at, *done)),
-            Remaining::ReservationOp(reservation) => {
-                let (sqe, payload) = reservation.command(cx, self.sqe(Opcode::RESERVATION_REPORT))?;
-                Some((sqe, payload, Advance::All))
+            RemainingCommands::Unmap { spans, at, done } => self.unmap_command(cx, spans, (*at, *done)),
+            RemainingCommands::ReservationOp(reservation) => {
+                let (sqe, payload) =
+                    reservation.next_command(cx, self.namespace_sqe(Opcode::RESERVATION_REPORT))?;
+                Some((sqe, payload, CommandProgress::All))
             }
         }
     }
 
     /// As many ranges as one command takes.
-    fn unmap(
+    fn unmap_command(
         &self,
         cx: &mut Cx<'_>,
         spans: &[Span],
         (mut at, mut done): (usize, u64),
-    ) -> Option<(Sqe, Payload, Advance)> {
-        const RANGE: usize = 16;
+    ) -> Option<(Sqe, Payload, CommandProgress)> {
+        const DSM_RANGE_LEN: usize = 16;
         let limits = self.limits;
         let room = usize::from(limits.ranges).min(spans.len() - at + 1);
         // Long spans take several ranges, so ask for what there may be, and cut what is not used.
         let wanted =
             spans.iter().skip(at).map(|span| span.blocks.div_ceil(limits.range_blocks.into())).sum::<u64>();
         let room = usize::from(limits.ranges).min(usize::try_from(wanted).unwrap_or(room).max(1));
-        let mut list = cx.pool.take_sg(Class::Wire, room * RANGE)?;
+        let mut list = cx.pool.take_sg(MemoryClass::Wire, room * DSM_RANGE_LEN)?;
         let (mut ranges, mut left) = (0, limits.blocks);
         while ranges < room && left > 0 {
             let Some(span) = spans.get(at) else { break };
             let blocks = (span.blocks - done).min(limits.range_blocks.into()).min(left);
-            let mut range = [0; RANGE];
+            let mut range = [0; DSM_RANGE_LEN];
             range[4..8].copy_from_slice(&(blocks as u32).to_le_bytes());
             range[8..].copy_from_slice(&(span.lba + done).to_le_bytes());
-            list.copy_from(ranges * RANGE, &range);
+            list.copy_from(ranges * DSM_RANGE_LEN, &range);
             ranges += 1;
             (done, left) = (done + blocks, left - blocks);
             if done == span.blocks {
                 (at, done) = (at + 1, 0);
             }
         }
-        list.truncate(ranges * RANGE);
-        let mut sqe = self.sqe(Opcode::DATASET_MANAGEMENT);
-        DatasetManagement { ranges: ranges as u16, deallocate: true }.put(&mut sqe);
-        Some((sqe, Payload::Out(list.freeze()), Advance::Spans(at, done)))
+        list.truncate(ranges * DSM_RANGE_LEN);
+        let mut sqe = self.namespace_sqe(Opcode::DATASET_MANAGEMENT);
+        DatasetManagement { ranges: ranges as u16, deallocate: true }.write_to_sqe(&mut sqe);
+        Some((sqe, Payload::Out(list.freeze()), CommandProgress::Spans(at, done)))
     }
 }
 
 /// Whether blocks can have these numbers.
-fn can_be(span: Span) -> bool {
+fn is_range_valid(span: Span) -> bool {
     span.end().is_some()
 }
 
 /// How far a command brings an operation.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Advance {
+pub(super) enum CommandProgress {
     Blocks(u64),
     Spans(usize, u64),
     All,
 }
 
-impl Remaining {
+impl RemainingCommands {
     /// A command was sent.
-    pub(super) fn advance(&mut self, by: Advance) {
+    pub(super) fn note_command_sent(&mut self, by: CommandProgress) {
         match (&mut *self, by) {
-            (Remaining::Range { next, .. }, Advance::Blocks(blocks)) => *next += blocks,
-            (Remaining::Unmap { at, done, .. }, Advance::Spans(to, of)) => (*at, *done) = (to, of),
-            (Remaining::ReservationOp(reservation), Advance::All) => reservation.sent = true,
+            (RemainingCommands::Range { next, .. }, CommandProgress::Blocks(blocks)) => *next += blocks,
+            (RemainingCommands::Unmap { at, done, .. }, CommandProgress::Spans(to, of)) => {
+                (*at, *done) = (to, of)
+            }
+            (RemainingCommands::ReservationOp(reservation), CommandProgress::All) => reservation.sent = true,
             _ => {}
         }
     }
@@ -320,17 +343,17 @@ impl Remaining {
     /// Whether no command is left to be sent.
     pub(super) fn is_done(&self) -> bool {
         match self {
-            Remaining::Last => true,
-            Remaining::Range { next, end, .. } => next >= end,
-            Remaining::Unmap { spans, at, .. } => *at >= spans.len(),
-            Remaining::ReservationOp(reservation) => reservation.sent,
+            RemainingCommands::Last => true,
+            RemainingCommands::Range { next, end, .. } => next >= end,
+            RemainingCommands::Unmap { spans, at, .. } => *at >= spans.len(),
+            RemainingCommands::ReservationOp(reservation) => reservation.sent,
         }
     }
 }
 
 /// The worse of two fates: what was not compared equal was certainly not written; else what is unknown
 /// outweighs what failed, and that what may be tried again.
-pub(super) fn worse(a: Option<IoError>, b: IoError) -> IoError {
+pub(super) fn worse_error(a: Option<IoError>, b: IoError) -> IoError {
     let rank = |error: &IoError| match error {
         IoError::Failed(Failure::Failed(Fault::Miscompare(_))) => 3,
         IoError::InDoubt => 2,

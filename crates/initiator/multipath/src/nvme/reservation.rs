@@ -1,7 +1,7 @@
 //! Reservations over NVMe (NVMe Base §7.2 to §7.5, NVM Command Set §8.19): the volume's actions as commands,
 //! and the report in the volume's terms.
 
-use buf::{Class, Cx, Payload, SgMut};
+use buf::{Cx, MemoryClass, Payload, SgMut};
 use nvme::reservation::{
     Acquire, AcquireAction, Register, RegisterAction, Release, ReleaseAction, Report, decode_status,
 };
@@ -12,9 +12,9 @@ use volume::reservation::{Action, Key, RegisterMode, ReservationType};
 use crate::{Registration, ReservationOp, Reservations};
 
 /// Room of the first report: its head and 63 registrants.
-const REPORT: usize = 4096;
+const FIRST_REPORT_LEN: usize = 4096;
 /// Room of the longest: more registrants than any volume here has.
-const REPORT_MAX: usize = 64 + 64 * (volume::reservation::REGISTRANTS_MAX + 1);
+const REPORT_LEN_MAX: usize = 64 + 64 * (volume::reservation::REGISTRANTS_MAX + 1);
 
 /// What was asked, and how it is said.
 #[derive(Debug)]
@@ -39,42 +39,47 @@ impl ReservationCommand {
     /// `None`: NVMe has no words for it.
     pub(super) fn new(request: &ReservationOp) -> Option<ReservationCommand> {
         if let ReservationOp::Change(action) = request {
-            fields_of(action)?;
+            command_fields(action)?;
         }
-        Some(ReservationCommand { request: request.clone(), room: REPORT, sent: false, report: None })
+        Some(ReservationCommand {
+            request: request.clone(),
+            room: FIRST_REPORT_LEN,
+            sent: false,
+            report: None,
+        })
     }
 
     /// Whether the command changes anything.
-    pub(super) fn acts(&self) -> bool {
+    pub(super) fn is_change(&self) -> bool {
         matches!(self.request, ReservationOp::Change(_))
     }
 
     /// The command, made of an empty one of the namespace; `None` while memory is short.
-    pub(super) fn command(&self, cx: &mut Cx<'_>, mut sqe: Sqe) -> Option<(Sqe, Payload)> {
+    pub(super) fn next_command(&self, cx: &mut Cx<'_>, mut sqe: Sqe) -> Option<(Sqe, Payload)> {
         let (fields, keys) = match &self.request {
             ReservationOp::Report => {
                 sqe.opcode = Opcode::RESERVATION_REPORT;
-                Report { len: self.room as u64, extended: true }.put(&mut sqe);
-                return Some((sqe, Payload::In(cx.pool.take_sg(Class::Wire, self.room)?)));
+                Report { len: self.room as u64, extended: true }.write_to_sqe(&mut sqe);
+                return Some((sqe, Payload::In(cx.pool.take_sg(MemoryClass::Wire, self.room)?)));
             }
-            ReservationOp::Change(action) => fields_of(action)?,
+            ReservationOp::Change(action) => command_fields(action)?,
         };
         match fields {
             CommandFields::Register(register) => {
                 sqe.opcode = Opcode::RESERVATION_REGISTER;
-                register.put(&mut sqe);
+                register.write_to_sqe(&mut sqe);
             }
             CommandFields::Acquire(acquire) => {
                 sqe.opcode = Opcode::RESERVATION_ACQUIRE;
-                acquire.put(&mut sqe);
+                acquire.write_to_sqe(&mut sqe);
             }
             CommandFields::Release(release) => {
                 sqe.opcode = Opcode::RESERVATION_RELEASE;
-                release.put(&mut sqe);
+                release.write_to_sqe(&mut sqe);
             }
         }
         let has_both = !matches!(sqe.opcode, Opcode::RESERVATION_RELEASE);
-        let mut memory = cx.pool.take_sg(Class::Wire, if has_both { 16 } else { 8 })?;
+        let mut memory = cx.pool.take_sg(MemoryClass::Wire, if has_both { 16 } else { 8 })?;
         let [first, second] = keys;
         memory.copy_from(0, &first.to_le_bytes());
         if has_both {
@@ -84,7 +89,7 @@ impl ReservationCommand {
     }
 
     /// Takes a report in. False: it was longer than the room for it, and is asked for again.
-    pub(super) fn reported(&mut self, bytes: SgMut, us: [u8; 16]) -> bool {
+    pub(super) fn parse_report(&mut self, bytes: SgMut, us: [u8; 16]) -> bool {
         let bytes = bytes.freeze();
         let mut flat = vec![0; bytes.len()];
         bytes.copy_to(0, &mut flat);
@@ -94,8 +99,8 @@ impl ReservationCommand {
             // Something is held that we have no word for: that is not nothing.
             return true;
         }
-        if registrants.len() < count && self.room < REPORT_MAX {
-            self.room = REPORT_MAX;
+        if registrants.len() < count && self.room < REPORT_LEN_MAX {
+            self.room = REPORT_LEN_MAX;
             self.sent = false;
             return false;
         }
@@ -119,7 +124,7 @@ impl ReservationCommand {
     }
 }
 
-fn fields_of(action: &Action) -> Option<(CommandFields, [u64; 2])> {
+fn command_fields(action: &Action) -> Option<(CommandFields, [u64; 2])> {
     let key = |key: &Option<Key>| key.map_or(0, |key| key.0);
     Some(match action {
         Action::Register(register) => {
@@ -141,17 +146,17 @@ fn fields_of(action: &Action) -> Option<(CommandFields, [u64; 2])> {
         }
         Action::Reserve { key: current, kind } => {
             let ignore_key = current.is_none();
-            let fields = Acquire { action: AcquireAction::Acquire, ignore_key, kind: kind.nvme() };
+            let fields = Acquire { action: AcquireAction::Acquire, ignore_key, kind: kind.to_nvme() };
             (CommandFields::Acquire(fields), [key(current), 0])
         }
         Action::Preempt { key: current, victim, kind, abort } => {
             let action = if *abort { AcquireAction::PreemptAndAbort } else { AcquireAction::Preempt };
-            let fields = Acquire { action, ignore_key: current.is_none(), kind: kind.nvme() };
+            let fields = Acquire { action, ignore_key: current.is_none(), kind: kind.to_nvme() };
             (CommandFields::Acquire(fields), [key(current), victim.0])
         }
         Action::Release { key: current, kind } => {
             let ignore_key = current.is_none();
-            let fields = Release { action: ReleaseAction::Release, ignore_key, kind: kind.nvme() };
+            let fields = Release { action: ReleaseAction::Release, ignore_key, kind: kind.to_nvme() };
             (CommandFields::Release(fields), [key(current), 0])
         }
         Action::Clear { key: current } => {

@@ -3,16 +3,16 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use nvme::auth::{Policy, Secret};
+use nvme::auth::{DhchapPolicy, DhchapSecret};
 use nvme::{HostId, Nqn};
 use nvme_tcp::HostQueueSettings;
 
 /// Most I/O queues of one path: its tables are walked, and a path lives on one core.
-pub const QUEUES_MAX: u16 = 64;
+pub const IO_QUEUES_MAX: u16 = 64;
 /// The longest Keep Alive Timeout that is asked for, or believed.
 pub(super) const KEEP_ALIVE_MAX: Duration = Duration::from_secs(3600);
 /// Most commands in work per queue.
-pub const DEPTH_MAX: u32 = 1023;
+pub const QUEUE_DEPTH_MAX: u32 = 1023;
 
 /// A namespace at a controller, and how to reach it.
 #[derive(Clone, Debug)]
@@ -29,23 +29,23 @@ pub struct Settings {
     /// reservations go by it.
     pub host_id: HostId,
     /// Our secret, with which we prove who we are where the controller asks for it.
-    pub secret: Option<Secret>,
+    pub secret: Option<DhchapSecret>,
     /// The controller's secret: if there is one, the controller must prove that it has it.
-    pub controller_secret: Option<Secret>,
+    pub controller_secret: Option<DhchapSecret>,
     /// Our key for TLS, and the identity that it is offered under; `None`: no TLS.
     pub tls: Option<tls::ClientContext>,
     /// Secure channel concatenation: our secret generates a key for TLS with the controller, another one for each association.
     /// Then `tls` is `None`.
     pub concatenation: bool,
     /// Hashes and groups that may be used for authentication.
-    pub policy: Policy,
+    pub policy: DhchapPolicy,
     /// CRC32C behind headers. A controller that does without is refused.
     pub header_digest: bool,
     /// CRC32C behind data. A controller that does without is refused.
     pub data_digest: bool,
-    /// I/O queues, each on a connection of its own; 1 to [`QUEUES_MAX`].
+    /// I/O queues, each on a connection of its own; 1 to [`IO_QUEUES_MAX`].
     pub queues: u16,
-    /// Commands in work per I/O queue; 1 to [`DEPTH_MAX`], and what the controller allows.
+    /// Commands in work per I/O queue; 1 to [`QUEUE_DEPTH_MAX`], and what the controller allows.
     pub depth: u32,
     /// R2Ts of one command that the controller may have outstanding; 1 to 16.
     pub r2ts: u32,
@@ -58,7 +58,7 @@ pub struct Settings {
     /// The longest command that is offered to those above, in bytes; MDTS may lower it.
     pub transfer_max: u32,
     /// How long things may take.
-    pub times: Times,
+    pub times: Timeouts,
 }
 
 impl Settings {
@@ -74,7 +74,7 @@ impl Settings {
             controller_secret: None,
             tls: None,
             concatenation: false,
-            policy: Policy::default(),
+            policy: DhchapPolicy::default(),
             header_digest: false,
             data_digest: false,
             queues: 1,
@@ -83,14 +83,14 @@ impl Settings {
             hpda: 0,
             flow_control: false,
             transfer_max: 1 << 20,
-            times: Times::default(),
+            times: Timeouts::default(),
         }
     }
 
     /// The same with numbers brought into their ranges.
-    pub(super) fn sane(mut self) -> Self {
-        self.queues = self.queues.clamp(1, QUEUES_MAX);
-        self.depth = self.depth.clamp(1, DEPTH_MAX);
+    pub(super) fn clamped(mut self) -> Self {
+        self.queues = self.queues.clamp(1, IO_QUEUES_MAX);
+        self.depth = self.depth.clamp(1, QUEUE_DEPTH_MAX);
         self.transfer_max = self.transfer_max.max(4096);
         (self.r2ts, self.hpda) = (self.r2ts.clamp(1, 16), self.hpda.min(31));
         let second = Duration::from_secs(1);
@@ -99,7 +99,7 @@ impl Settings {
     }
 
     /// What a connection's transport is told.
-    pub(super) fn limits(&self) -> HostQueueSettings {
+    pub(super) fn host_queue_settings(&self) -> HostQueueSettings {
         HostQueueSettings {
             header_digest: self.header_digest,
             data_digest: self.data_digest,
@@ -115,7 +115,7 @@ impl Settings {
 
 /// How long things may take. Each wait of a path ends by one of these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct Timeouts {
     /// For one address, until TCP stands.
     pub dial: Duration,
     /// For one queue, from TCP until it may be used: ICReq, Connect, authentication.
@@ -137,9 +137,9 @@ pub struct Times {
     pub lost_least: Duration,
 }
 
-impl Default for Times {
+impl Default for Timeouts {
     fn default() -> Self {
-        Times {
+        Timeouts {
             dial: Duration::from_secs(5),
             join: Duration::from_secs(10),
             command: Duration::from_secs(10),

@@ -8,14 +8,14 @@
 use std::time::Duration;
 
 use nvme::Status;
-use volume::{Access, Failure, Fault, Refusal, UnservableReason};
+use volume::{Failure, Fault, PathAccess, Refusal, UnservableReason};
 
 use crate::IoError;
 
 /// The longest Command Retry Delay that is heeded.
-const DELAY_MAX: Duration = Duration::from_secs(60);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
 /// Before a command is tried again that the controller could not do now, and named no delay for.
-const BUSY: Duration = Duration::from_millis(20);
+const DEFAULT_RETRY_DELAY: Duration = Duration::from_millis(20);
 
 /// What must be known of a command to judge its status.
 #[derive(Clone, Copy, Debug)]
@@ -34,26 +34,26 @@ pub(super) struct CommandContext {
 
 /// What a status means that is not success, of a command that the controller has answered; `None` if
 /// the answer is ours: the connection was lost.
-pub(super) fn of(status: Option<Status>, how: CommandContext) -> IoError {
+pub(super) fn error_of_status(status: Option<Status>, how: CommandContext) -> IoError {
     let Some(status) = status else {
         return match (how.writes, how.cancelled) {
             (true, _) => IoError::InDoubt,
-            (false, true) => failed(Fault::Aborted),
+            (false, true) => failed_error(Fault::Aborted),
             (false, false) => IoError::NotDone(Duration::ZERO),
         };
     };
-    if how.once && !how.cancelled && !is_untouched(status) && may_be_repeated(status) {
+    if how.once && !how.cancelled && !is_surely_unexecuted(status) && is_retryable(status) {
         // The controller does not say that nothing was written.
-        return failed(Fault::PathLost);
+        return failed_error(Fault::PathLost);
     }
-    let again = || IoError::NotDone(delay(status, how.retry_delays));
-    let retry_unless_final = |otherwise: IoError| if status.is_final() { otherwise } else { again() };
-    match status.plain() {
+    let again = || IoError::NotDone(retry_delay(status, how.retry_delays));
+    let retry_unless_final = |otherwise: IoError| if status.is_do_not_retry() { otherwise } else { again() };
+    match status.without_retry_hints() {
         // Of a pair the abort may have met the one half only, and then nothing is written.
         Status::ABORT_REQUESTED | Status::ABORTED_FAILED_FUSED | Status::ABORTED_MISSING_FUSED
             if how.cancelled =>
         {
-            failed(Fault::Aborted)
+            failed_error(Fault::Aborted)
         }
         Status::ABORT_REQUESTED
         | Status::ABORTED_SQ_DELETION
@@ -66,33 +66,35 @@ pub(super) fn of(status: Option<Status>, how: CommandContext) -> IoError {
         | Status::ANA_INACCESSIBLE
         | Status::ANA_TRANSITION => IoError::NotDone(Duration::ZERO),
         Status::COMMAND_INTERRUPTED | Status::TRANSIENT_TRANSPORT_ERROR => again(),
-        Status::PREEMPT_ABORT | Status::RESERVATION_CONFLICT => refused(Refusal::Conflict),
-        Status::NAMESPACE_WRITE_PROTECTED | Status::WRITE_TO_READ_ONLY_RANGE => refused(Refusal::ReadOnly),
-        Status::LBA_OUT_OF_RANGE => refused(Refusal::OutOfRange),
-        Status::CAPACITY_EXCEEDED => failed(Fault::NoSpace),
-        Status::SANITIZE_IN_PROGRESS => refused(Refusal::NotReady(UnservableReason::Sanitizing(0))),
-        Status::SANITIZE_FAILED => refused(Refusal::NotReady(UnservableReason::SanitizeFailed)),
-        Status::NAMESPACE_NOT_READY => {
-            retry_unless_final(refused(Refusal::NotReady(UnservableReason::Stopped)))
+        Status::PREEMPT_ABORT | Status::RESERVATION_CONFLICT => refused_error(Refusal::Conflict),
+        Status::NAMESPACE_WRITE_PROTECTED | Status::WRITE_TO_READ_ONLY_RANGE => {
+            refused_error(Refusal::ReadOnly)
         }
-        Status::INVALID_NAMESPACE => refused(Refusal::NotReady(UnservableReason::Removed)),
-        Status::INVALID_OPCODE => refused(Refusal::Unsupported),
+        Status::LBA_OUT_OF_RANGE => refused_error(Refusal::OutOfRange),
+        Status::CAPACITY_EXCEEDED => failed_error(Fault::NoSpace),
+        Status::SANITIZE_IN_PROGRESS => refused_error(Refusal::NotReady(UnservableReason::Sanitizing(0))),
+        Status::SANITIZE_FAILED => refused_error(Refusal::NotReady(UnservableReason::SanitizeFailed)),
+        Status::NAMESPACE_NOT_READY => {
+            retry_unless_final(refused_error(Refusal::NotReady(UnservableReason::Stopped)))
+        }
+        Status::INVALID_NAMESPACE => refused_error(Refusal::NotReady(UnservableReason::Removed)),
+        Status::INVALID_OPCODE => refused_error(Refusal::Unsupported),
         Status::COMMAND_SIZE_LIMIT_EXCEEDED | Status::ATOMIC_WRITE_UNIT_EXCEEDED => {
-            refused(Refusal::AtomicUnit)
+            refused_error(Refusal::AtomicUnit)
         }
         Status::WRITE_FAULT | Status::UNRECOVERED_READ_ERROR | Status::UNWRITTEN_BLOCK => {
-            failed(Fault::Medium(how.lba))
+            failed_error(Fault::Medium(how.lba))
         }
         // The standard does not say which byte differs.
-        Status::COMPARE_FAILURE => failed(Fault::Miscompare(0)),
-        _ => retry_unless_final(failed(Fault::Internal)),
+        Status::COMPARE_FAILURE => failed_error(Fault::Miscompare(0)),
+        _ => retry_unless_final(failed_error(Fault::Internal)),
     }
 }
 
 /// Whether a command that ended so has changed nothing, whatever the controller.
-fn is_untouched(status: Status) -> bool {
+fn is_surely_unexecuted(status: Status) -> bool {
     matches!(
-        status.plain(),
+        status.without_retry_hints(),
         Status::ABORTED_FAILED_FUSED
             | Status::ABORTED_MISSING_FUSED
             | Status::ANA_PERSISTENT_LOSS
@@ -103,7 +105,7 @@ fn is_untouched(status: Status) -> bool {
 }
 
 /// Whether a plain command that ended so is tried again.
-fn may_be_repeated(status: Status) -> bool {
+fn is_retryable(status: Status) -> bool {
     let plain = CommandContext {
         writes: true,
         cancelled: false,
@@ -111,32 +113,34 @@ fn may_be_repeated(status: Status) -> bool {
         lba: 0,
         retry_delays: [Duration::ZERO; 3],
     };
-    matches!(of(Some(status), plain), IoError::NotDone(_))
+    matches!(error_of_status(Some(status), plain), IoError::NotDone(_))
 }
 
 /// What a path-related status says of the path.
-pub(super) fn access(status: Status) -> Option<Access> {
-    match status.plain() {
-        Status::ANA_PERSISTENT_LOSS => Some(Access::PersistentLoss),
-        Status::ANA_INACCESSIBLE => Some(Access::Inaccessible),
-        Status::ANA_TRANSITION => Some(Access::Transition),
+pub(super) fn access_of_status(status: Status) -> Option<PathAccess> {
+    match status.without_retry_hints() {
+        Status::ANA_PERSISTENT_LOSS => Some(PathAccess::PersistentLoss),
+        Status::ANA_INACCESSIBLE => Some(PathAccess::Inaccessible),
+        Status::ANA_TRANSITION => Some(PathAccess::Transition),
         _ => None,
     }
 }
 
 /// How long to wait before a retry: what the controller wants (CRD).
-fn delay(status: Status, delays: [Duration; 3]) -> Duration {
+fn retry_delay(status: Status, delays: [Duration; 3]) -> Duration {
     match status.retry_delay() {
-        0 => BUSY,
-        number => delays.get(usize::from(number) - 1).copied().unwrap_or(BUSY).min(DELAY_MAX),
+        0 => DEFAULT_RETRY_DELAY,
+        number => {
+            delays.get(usize::from(number) - 1).copied().unwrap_or(DEFAULT_RETRY_DELAY).min(RETRY_DELAY_MAX)
+        }
     }
 }
 
-fn failed(fault: Fault) -> IoError {
+fn failed_error(fault: Fault) -> IoError {
     IoError::Failed(Failure::Failed(fault))
 }
 
-fn refused(refusal: Refusal) -> IoError {
+fn refused_error(refusal: Refusal) -> IoError {
     IoError::Failed(Failure::Refused(refusal))
 }
 
@@ -153,7 +157,7 @@ mod tests {
     };
 
     fn told(status: Status) -> String {
-        format!("{:?}", of(Some(status), HOW))
+        format!("{:?}", error_of_status(Some(status), HOW))
     }
 
     #[test]
@@ -161,11 +165,14 @@ mod tests {
         for bits in 1..0x8000_u16 {
             let status = Status(bits);
             if !status.is_success() {
-                assert!(!matches!(of(Some(status), HOW), IoError::InDoubt), "{bits:04x}");
+                assert!(!matches!(error_of_status(Some(status), HOW), IoError::InDoubt), "{bits:04x}");
             }
         }
-        assert!(matches!(of(None, HOW), IoError::InDoubt));
-        assert!(matches!(of(None, CommandContext { writes: false, ..HOW }), IoError::NotDone(_)));
+        assert!(matches!(error_of_status(None, HOW), IoError::InDoubt));
+        assert!(matches!(
+            error_of_status(None, CommandContext { writes: false, ..HOW }),
+            IoError::NotDone(_)
+        ));
     }
 
     #[test]
@@ -179,14 +186,14 @@ mod tests {
             Status::COMMAND_INTERRUPTED,
             Status::HOST_PATH_ERROR,
         ] {
-            assert!(matches!(of(Some(status), HOW), IoError::NotDone(_)), "{status:?}");
-            let error = format!("{:?}", of(Some(status), pair));
+            assert!(matches!(error_of_status(Some(status), HOW), IoError::NotDone(_)), "{status:?}");
+            let error = format!("{:?}", error_of_status(Some(status), pair));
             assert_eq!(error, "Failed(Failed(PathLost))", "{status:?}");
         }
         for status in [Status::ANA_INACCESSIBLE, Status::ABORTED_MISSING_FUSED, Status::NAMESPACE_NOT_READY] {
-            assert!(matches!(of(Some(status), pair), IoError::NotDone(_)), "{status:?}");
+            assert!(matches!(error_of_status(Some(status), pair), IoError::NotDone(_)), "{status:?}");
         }
-        assert!(matches!(of(None, pair), IoError::InDoubt));
+        assert!(matches!(error_of_status(None, pair), IoError::InDoubt));
     }
 
     #[test]
@@ -194,24 +201,25 @@ mod tests {
         let rows = [
             (Status::ANA_INACCESSIBLE, "NotDone(0ns)"),
             (Status::INTERNAL_ERROR, "NotDone(20ms)"),
-            (Status::INTERNAL_ERROR.final_(), "Failed(Failed(Internal))"),
+            (Status::INTERNAL_ERROR.with_do_not_retry(), "Failed(Failed(Internal))"),
             (Status::RESERVATION_CONFLICT, "Failed(Refused(Conflict))"),
-            (Status::CAPACITY_EXCEEDED.final_(), "Failed(Failed(NoSpace))"),
-            (Status::UNRECOVERED_READ_ERROR.final_(), "Failed(Failed(Medium(7)))"),
+            (Status::CAPACITY_EXCEEDED.with_do_not_retry(), "Failed(Failed(NoSpace))"),
+            (Status::UNRECOVERED_READ_ERROR.with_do_not_retry(), "Failed(Failed(Medium(7)))"),
             (Status::COMPARE_FAILURE, "Failed(Failed(Miscompare(0)))"),
             (Status::ABORT_REQUESTED, "NotDone(0ns)"),
             (Status(Status::COMMAND_INTERRUPTED.0 | 1 << 11), "NotDone(100ms)"),
             (Status(Status::COMMAND_INTERRUPTED.0 | 2 << 11), "NotDone(60s)"),
             (Status::NAMESPACE_NOT_READY, "NotDone(20ms)"),
-            (Status::NAMESPACE_NOT_READY.final_(), "Failed(Refused(NotReady(Stopped)))"),
+            (Status::NAMESPACE_NOT_READY.with_do_not_retry(), "Failed(Refused(NotReady(Stopped)))"),
         ];
         for (status, error) in rows {
             assert_eq!(told(status), error, "{status:?}");
         }
-        let cancelled = of(Some(Status::ABORT_REQUESTED), CommandContext { cancelled: true, ..HOW });
+        let cancelled =
+            error_of_status(Some(Status::ABORT_REQUESTED), CommandContext { cancelled: true, ..HOW });
         assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
-        let half = Status::ABORTED_MISSING_FUSED.final_();
-        let cancelled = of(Some(half), CommandContext { cancelled: true, ..HOW });
+        let half = Status::ABORTED_MISSING_FUSED.with_do_not_retry();
+        let cancelled = error_of_status(Some(half), CommandContext { cancelled: true, ..HOW });
         assert_eq!(format!("{cancelled:?}"), "Failed(Failed(Aborted))");
     }
 }

@@ -14,15 +14,14 @@
 //!   (NVMe Base: a flush covers what its own controller completed), and at least one path has.
 //!
 //! Bounds: at most [`VolumeSettings::in_work`] operations are held, in all queues together, and as many results not
-//! yet taken; at most [`REQUESTS_MAX`] requests; [`PATHS_MAX`] paths. On the fast path nothing is allocated.
+//! yet taken; at most [`RESERVATION_OPS_MAX`] requests; [`PATHS_MAX`] paths. On the fast path nothing is allocated.
 //!
 //! [`Backend::poll_done`]: volume::Backend::poll_done
 
 mod dispatch;
-mod order;
+mod path_registering;
 mod path_slot;
 mod paths;
-mod registering;
 mod registration;
 mod report;
 mod reservation;
@@ -33,6 +32,7 @@ mod tasks;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod write_overlap;
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -44,14 +44,14 @@ use endpoint::{DialId, LinkId};
 use smallvec::SmallVec;
 use volume::{Failure, Fault, Geometry, Time, Uuid};
 
-pub use report::{PathCounts, PathInfo, PathProblem, PathState, VolumeEvent, VolumeMismatch};
-pub use reservation::{REQUESTS_MAX, ReservationReply};
-pub use settings::{Expected, IN_WORK_MAX, PATHS_MAX, VolumeSettings, is_same_serial};
+pub use report::{PathCounters, PathInfo, PathProblem, PathState, VolumeEvent, VolumeMismatch};
+pub use reservation::{RESERVATION_OPS_MAX, ReservationReply};
+pub use settings::{ExpectedVolume, IN_WORK_MAX, PATHS_MAX, VolumeSettings, matches_serial};
 
 use crate::path::{Path, VolumeInfo};
+use path_registering::HostRegistrations;
 use path_slot::{PathSlot, PathSlots};
-use registering::Registrations;
-use reservation::PendingRequest;
+use reservation::PendingReservationOp;
 use tasks::{TaskState, Tasks};
 
 /// What the volume did to it.
@@ -60,14 +60,14 @@ const ABORTED: Failure = Failure::Failed(Fault::Aborted);
 
 /// What a path was asked it has at least so long to answer, however soon what waits for a path fails: it may do it
 /// still, and its caller would be told that it failed.
-const ANSWER_LEAST: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT_MIN: Duration = Duration::from_secs(30);
 
 /// A time that never comes.
 const NEVER: Time = Time(u64::MAX);
 
 /// What all paths must have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Identity {
+enum VolumeIdentity {
     /// This UUID.
     Uuid(Uuid),
     /// Only this path, and while its serial number stays.
@@ -75,7 +75,7 @@ enum Identity {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
+enum VolumeStage {
     Opening,
     Open,
     /// No path could be opened; what connects is being closed.
@@ -88,8 +88,8 @@ enum Stage {
 #[derive(Debug)]
 pub struct RemoteVolume<P> {
     settings: VolumeSettings,
-    stage: Stage,
-    identity: Option<Identity>,
+    stage: VolumeStage,
+    identity: Option<VolumeIdentity>,
     /// What the volume is like, of the path that told something new of it last; its geometry is known.
     info: Option<Arc<VolumeInfo>>,
     slots: PathSlots<P>,
@@ -98,8 +98,8 @@ pub struct RemoteVolume<P> {
     numbers: u64,
     /// Cached writes that have ended so far.
     cached: u64,
-    requests: Vec<PendingRequest>,
-    registrations: Registrations,
+    requests: Vec<PendingReservationOp>,
+    registrations: HostRegistrations,
     replies: VecDeque<ReservationReply>,
     /// Sockets and connections that are wanted, and whose they are.
     links: SmallVec<[(LinkId, u8); 4]>,
@@ -124,17 +124,17 @@ struct PendingEvents {
     failed: bool,
     changed: bool,
     closed: bool,
-    /// Told to the backend's user by [`RemoteVolume::has_changed`].
+    /// Told to the backend's user by [`RemoteVolume::has_geometry_changed`].
     geometry: bool,
-    /// Told by [`RemoteVolume::has_landing_changed`].
+    /// Told by [`RemoteVolume::has_lost_command_lifetime_changed`].
     landing: bool,
 }
 
 /// Tells each path by which portals others reach its target.
-fn introduce<P: Path>(paths: &mut [P]) {
+fn exchange_fence_portals<P: Path>(paths: &mut [P]) {
     let elsewhere = |path: &P| {
-        let (target, own) = path.portals()?;
-        let others = paths.iter().filter_map(Path::portals).filter(|(name, _)| *name == target);
+        let (target, own) = path.target_portals()?;
+        let others = paths.iter().filter_map(Path::target_portals).filter(|(name, _)| *name == target);
         let mut elsewhere: Vec<SocketAddr> = others.flat_map(|(_, portals)| portals).copied().collect();
         elsewhere.retain(|portal| !own.contains(portal));
         elsewhere.dedup();
@@ -143,7 +143,7 @@ fn introduce<P: Path>(paths: &mut [P]) {
     let known: Vec<_> = paths.iter().map(elsewhere).collect();
     for (path, elsewhere) in paths.iter_mut().zip(known) {
         if let Some(elsewhere) = elsewhere {
-            path.fence_by(elsewhere);
+            path.set_fence_portals(elsewhere);
         }
     }
 }
@@ -155,12 +155,12 @@ impl<P: Path> RemoteVolume<P> {
         assert!((1..=PATHS_MAX).contains(&paths.len()), "a volume has 1 to {PATHS_MAX} paths");
         let in_work = settings.in_work.clamp(1, IN_WORK_MAX);
         let mut paths = paths;
-        introduce(&mut paths);
+        exchange_fence_portals(&mut paths);
         let slots = PathSlots::new(paths.into_iter().map(|path| PathSlot::new(path, cx.now)).collect());
         let tasks = Tasks::new(in_work, settings.queue_timeout, settings.certain);
         let mut volume = RemoteVolume {
             settings,
-            stage: Stage::Opening,
+            stage: VolumeStage::Opening,
             identity: None,
             info: None,
             slots,
@@ -168,7 +168,7 @@ impl<P: Path> RemoteVolume<P> {
             numbers: 0,
             cached: 0,
             requests: Vec::new(),
-            registrations: Registrations::default(),
+            registrations: HostRegistrations::default(),
             replies: VecDeque::new(),
             links: SmallVec::new(),
             dials: SmallVec::new(),
@@ -184,7 +184,7 @@ impl<P: Path> RemoteVolume<P> {
         for slot in volume.slots.iter_mut() {
             slot.path.connect(cx);
         }
-        volume.set_wake();
+        volume.schedule_wake();
         volume
     }
 
@@ -204,19 +204,19 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Whether the geometry or the protection has changed since this was last asked.
-    pub fn has_changed(&mut self) -> bool {
+    pub fn has_geometry_changed(&mut self) -> bool {
         std::mem::take(&mut self.events.geometry)
     }
 
     /// Whether [`PathInfo::lands_for`] of a path has grown, or is told by its target for the first time, since this was
     /// last asked: who keeps a record of it for the time after this process writes it again.
-    pub fn has_landing_changed(&mut self) -> bool {
+    pub fn has_lost_command_lifetime_changed(&mut self) -> bool {
         std::mem::take(&mut self.events.landing)
     }
 
     /// Whether operations may be submitted with the hope that they are done.
     pub fn is_open(&self) -> bool {
-        self.stage == Stage::Open
+        self.stage == VolumeStage::Open
     }
 
     /// How it is to be used.
@@ -225,7 +225,7 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// How many paths it has.
-    pub fn paths(&self) -> usize {
+    pub fn path_count(&self) -> usize {
         self.slots.len()
     }
 
@@ -272,15 +272,15 @@ impl<P: Path> RemoteVolume<P> {
     /// Ends it: paths have `grace` to finish what they have, the rest ends as aborted. [`VolumeEvent::Closed`]
     /// follows.
     pub fn close(&mut self, cx: &mut Cx<'_>, grace: Duration) {
-        if matches!(self.stage, Stage::Closing | Stage::Closed) {
+        if matches!(self.stage, VolumeStage::Closing | VolumeStage::Closed) {
             return;
         }
-        self.stage = Stage::Closing;
-        self.tasks.fail_waiting(ABORTED);
+        self.stage = VolumeStage::Closing;
+        self.tasks.fail_all_waiting(ABORTED);
         self.disconnect_all(cx, grace);
     }
 
-    fn touch(&mut self, slot: usize) {
-        self.slots.touch(slot);
+    fn mark_pending(&mut self, slot: usize) {
+        self.slots.mark_pending(slot);
     }
 }

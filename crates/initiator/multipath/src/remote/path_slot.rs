@@ -6,21 +6,21 @@ use std::time::Duration;
 
 use buf::Cx;
 use smallvec::SmallVec;
-use volume::reservation::{Key, Register};
-use volume::{Access, OperatorNotice, Time};
+use volume::reservation::{Key, RegistrationRequest};
+use volume::{OperatorNotice, PathAccess, Time};
 
-use super::registration::Registering;
-use super::report::{PathCounts, PathInfo, PathProblem, PathState};
+use super::registration::PathRegistering;
+use super::report::{PathCounters, PathInfo, PathProblem, PathState};
 use super::settings::{PATHS_MAX, VolumeSettings};
 use crate::path::{Path, Protocol, VolumeInfo};
 use crate::url::PathPolicy;
 
 /// After how long a path that stays down for the same reason is said to be down again.
-const SAID_AGAIN: Duration = Duration::from_secs(60);
+const DOWN_NOTICE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Where a path stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum SlotState {
     Connecting,
     Up,
     /// Down; to be connected then.
@@ -32,7 +32,7 @@ pub(super) enum State {
 }
 
 /// How long a path that is in transition while the volume is opened may be.
-const TRANSITION_MAX: Duration = Duration::from_secs(30);
+const TRANSITION_WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// A volume's paths, each by its number. Invariant: they are as many as when the volume was opened, and whatever names
 /// one (bits, `best`, links, dials) has its number from here.
@@ -55,7 +55,7 @@ impl<P> PathSlots<P> {
     }
 
     /// A path is to be looked at.
-    pub(super) fn touch(&mut self, index: usize) {
+    pub(super) fn mark_pending(&mut self, index: usize) {
         self.touched |= 1 << index;
         self.ready |= 1 << index;
     }
@@ -76,7 +76,7 @@ impl<P> PathSlots<P> {
 impl<P: Path> PathSlots<P> {
     /// A path among the best that has room.
     #[inline]
-    pub(super) fn choose(&mut self, policy: PathPolicy) -> Option<u8> {
+    pub(super) fn choose_path(&mut self, policy: PathPolicy) -> Option<u8> {
         if let [only] = self.best[..] {
             return self[usize::from(only)].has_room().then_some(only);
         }
@@ -105,7 +105,7 @@ impl<P: Path> PathSlots<P> {
     }
 
     /// These are the paths to use from now on.
-    pub(super) fn use_best(&mut self, best: SmallVec<[u8; 8]>) {
+    pub(super) fn set_best(&mut self, best: SmallVec<[u8; 8]>) {
         (self.best, self.turn) = (best, 0);
     }
 
@@ -123,8 +123,8 @@ impl<P: Path> PathSlots<P> {
     }
 
     /// Who has nothing in work takes as much as it said, for all that is known.
-    pub(super) fn reopen_windows(&mut self) {
-        for slot in self.list.iter_mut().filter(|slot| slot.in_work == 0 && slot.state == State::Up) {
+    pub(super) fn reset_idle_depths(&mut self) {
+        for slot in self.list.iter_mut().filter(|slot| slot.in_work == 0 && slot.state == SlotState::Up) {
             slot.depth = slot.window;
         }
     }
@@ -134,9 +134,9 @@ impl<P: Path> PathSlots<P> {
     }
 
     /// When a path that waits has to be looked at.
-    pub(super) fn next_attempt(&self, loss: Duration) -> Option<Time> {
+    pub(super) fn next_deadline(&self, loss: Duration) -> Option<Time> {
         let next = self.iter().filter_map(|slot| match slot.state {
-            State::Waiting(time) => Some(time.min(slot.down_since + loss)),
+            SlotState::Waiting(time) => Some(time.min(slot.down_since + loss)),
             _ => None,
         });
         next.min()
@@ -164,7 +164,7 @@ impl<P> IndexMut<usize> for PathSlots<P> {
 #[derive(Debug)]
 pub(super) struct PathSlot<P> {
     pub(super) path: P,
-    pub(super) state: State,
+    pub(super) state: SlotState,
     pub(super) info: Option<Arc<VolumeInfo>>,
     /// Operations that the path has.
     pub(super) in_work: u32,
@@ -178,9 +178,9 @@ pub(super) struct PathSlot<P> {
     /// Something was lost since the last fence was asked for.
     pub(super) wants_fence: bool,
     /// It has to be registered before it is used.
-    pub(super) registering: Option<Registering>,
+    pub(super) registering: Option<PathRegistering>,
     /// What it was registered with while it joined, and it is not confirmed that nobody had preempted us by then.
-    pub(super) unconfirmed: Option<Register>,
+    pub(super) unconfirmed: Option<RegistrationRequest>,
     /// PathCounts fences that were asked for; a doubt notes the count at its time.
     pub(super) generation: u32,
     /// Connections that failed, or served for too short a time, since one last served for long enough.
@@ -206,7 +206,7 @@ pub(super) struct PathSlot<P> {
     pub(super) last: Option<(Time, PathProblem)>,
     /// What it found is not our volume: the reason for its next `Down`.
     pub(super) expelled: Option<PathProblem>,
-    pub(super) counts: PathCounts,
+    pub(super) counts: PathCounters,
     /// How long after its loss its commands may be carried out, by the longest settings that it has had.
     lands_for: Option<Duration>,
     /// Its state has changed since that was last told.
@@ -215,7 +215,7 @@ pub(super) struct PathSlot<P> {
 
 impl<P: Path> PathSlot<P> {
     /// Whether it may be registered with this key without our knowing.
-    pub(super) fn is_unconfirmed(&self, key: Key) -> bool {
+    pub(super) fn is_registration_unconfirmed(&self, key: Key) -> bool {
         self.unconfirmed.as_ref().is_some_and(|register| register.new == key)
     }
 
@@ -223,7 +223,7 @@ impl<P: Path> PathSlot<P> {
         PathSlot {
             lands_for: None,
             path,
-            state: State::Connecting,
+            state: SlotState::Connecting,
             info: None,
             in_work: 0,
             depth: 0,
@@ -246,46 +246,46 @@ impl<P: Path> PathSlot<P> {
             flushed: 0,
             last: None,
             expelled: None,
-            counts: PathCounts::default(),
+            counts: PathCounters::default(),
             state_changed: false,
         }
     }
 
     /// The state of the path at the target, if it may be used.
-    pub(super) fn access(&self) -> Option<Access> {
-        let up = self.state == State::Up && self.expelled.is_none() && self.registering.is_none();
+    pub(super) fn access(&self) -> Option<PathAccess> {
+        let up = self.state == SlotState::Up && self.expelled.is_none() && self.registering.is_none();
         let up = up && !self.fencing && !self.wants_fence;
         let info = self.info.as_ref()?;
-        (up && info.access.serves() && info.geometry.is_some()).then_some(info.access)
+        (up && info.access.allows_io() && info.geometry.is_some()).then_some(info.access)
     }
 
     /// Until when it is hoped that a path will tell what it does not tell yet: the state of one that is in
     /// transition is about to be another.
-    pub(super) fn untold_until(&self) -> Option<Time> {
-        let is_transition = self.info.as_ref().is_some_and(|it| it.access == Access::Transition);
-        self.untold.map(|since| if is_transition { since + TRANSITION_MAX } else { since })
+    pub(super) fn access_report_deadline(&self) -> Option<Time> {
+        let is_transition = self.info.as_ref().is_some_and(|it| it.access == PathAccess::Transition);
+        self.untold.map(|since| if is_transition { since + TRANSITION_WAIT_MAX } else { since })
     }
 
     /// Whether what it was opened for has been tried once.
-    pub(super) fn is_tried(&self, now: Time) -> bool {
-        self.tried || self.untold_until().is_some_and(|until| now >= until)
+    pub(super) fn is_first_attempt_over(&self, now: Time) -> bool {
+        self.tried || self.access_report_deadline().is_some_and(|until| now >= until)
     }
 
     /// Whether its registration is being settled; that of a path that does not serve waits until it does.
-    fn registers(&self) -> bool {
+    fn is_registering(&self) -> bool {
         self.registering.is_some() && self.serves()
     }
 
     /// Whether nothing has to be done about it.
-    pub(super) fn is_calm(&self) -> bool {
-        !self.fencing && !self.wants_fence && !self.registers()
+    pub(super) fn is_settled(&self) -> bool {
+        !self.fencing && !self.wants_fence && !self.is_registering()
     }
 
     /// Whether it is up and the target serves by it, though it may have to be fenced first.
     pub(super) fn serves(&self) -> bool {
-        let serves = |info: &Arc<VolumeInfo>| info.access.serves() && info.geometry.is_some();
+        let serves = |info: &Arc<VolumeInfo>| info.access.allows_io() && info.geometry.is_some();
         let serves = self.info.as_ref().is_some_and(serves);
-        self.state == State::Up && self.expelled.is_none() && serves
+        self.state == SlotState::Up && self.expelled.is_none() && serves
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -293,14 +293,19 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// Whether writes that it carried are not flushed.
-    pub(super) fn is_dirty(&self) -> bool {
+    pub(super) fn has_unflushed_writes(&self) -> bool {
         self.written > self.flushed
     }
 
     /// When it is tried next: twice as long each time, with a quarter more or less by chance, so that
     /// many hosts do not come at once. A path that comes up and fails at once is not up: the delay begins
     /// at the shortest again after it was up for as long as the longest.
-    pub(super) fn next_attempt(&mut self, cx: &mut Cx<'_>, settings: &VolumeSettings, slowly: bool) -> Time {
+    pub(super) fn schedule_reconnect(
+        &mut self,
+        cx: &mut Cx<'_>,
+        settings: &VolumeSettings,
+        slowly: bool,
+    ) -> Time {
         if self.up_since.take().is_some_and(|since| cx.now.since(since) >= settings.reconnect_delay_max) {
             self.attempts = 0;
         }
@@ -312,7 +317,7 @@ impl<P: Path> PathSlot<P> {
         cx.now + (delay - delay / 4) + Duration::from_nanos(cx.entropy.next_u64() % (2 * nanos + 1).max(1))
     }
 
-    pub(super) fn path_up(&mut self, now: Time) {
+    pub(super) fn note_up(&mut self, now: Time) {
         self.up_since = Some(now);
         if self.said.take().is_some() {
             self.remark = Some(None);
@@ -320,21 +325,23 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// What the path says while it connects is not yet of its target, and what it lost may be of longer settings.
-    fn lands_for(&self) -> Duration {
-        self.path.lands_for().max(self.lands_for.unwrap_or_default())
+    fn lost_command_lifetime(&self) -> Duration {
+        self.path.lost_command_lifetime().max(self.lands_for.unwrap_or_default())
     }
 
     /// It was connected: whether its commands may be carried out for longer after its loss than before.
-    pub(super) fn lands_longer(&mut self) -> bool {
-        let before = self.lands_for.replace(self.lands_for());
+    pub(super) fn update_lost_command_lifetime(&mut self) -> bool {
+        let before = self.lands_for.replace(self.lost_command_lifetime());
         self.lands_for > before
     }
 
     /// It is down: that is said once for each reason, and again from time to time.
-    pub(super) fn say_down(&mut self, now: Time, was_up: bool, why: &PathProblem) {
+    pub(super) fn note_down(&mut self, now: Time, was_up: bool, why: &PathProblem) {
         let why = why.to_string();
-        let known =
-            self.said.as_ref().is_some_and(|(time, said)| *said == why && now.since(*time) < SAID_AGAIN);
+        let known = self
+            .said
+            .as_ref()
+            .is_some_and(|(time, said)| *said == why && now.since(*time) < DOWN_NOTICE_INTERVAL);
         if was_up || !known {
             self.said = Some((now, why.clone()));
             self.remark = Some(Some(why));
@@ -342,7 +349,7 @@ impl<P: Path> PathSlot<P> {
     }
 
     /// What is to be said of it.
-    pub(super) fn poll_remark(&mut self, index: usize) -> Option<OperatorNotice> {
+    pub(super) fn poll_notice(&mut self, index: usize) -> Option<OperatorNotice> {
         let path = (None, index);
         Some(match self.remark.take()? {
             Some(why) => OperatorNotice::PathDown { path, why },
@@ -352,13 +359,13 @@ impl<P: Path> PathSlot<P> {
 
     pub(super) fn path_info(&self) -> PathInfo {
         let state = match self.state {
-            State::Connecting => PathState::Connecting,
-            State::Up if self.fencing || self.wants_fence => PathState::Fencing,
-            State::Up if self.registers() => PathState::Registering,
-            State::Up => PathState::Up,
-            State::Waiting(until) => PathState::Waiting(until),
-            State::GivenUp => PathState::GivenUp,
-            State::Closing | State::Closed => PathState::Closed,
+            SlotState::Connecting => PathState::Connecting,
+            SlotState::Up if self.fencing || self.wants_fence => PathState::Fencing,
+            SlotState::Up if self.is_registering() => PathState::Registering,
+            SlotState::Up => PathState::Up,
+            SlotState::Waiting(until) => PathState::Waiting(until),
+            SlotState::GivenUp => PathState::GivenUp,
+            SlotState::Closing | SlotState::Closed => PathState::Closed,
         };
         PathInfo {
             protocol: self.path.protocol(),
@@ -367,7 +374,7 @@ impl<P: Path> PathSlot<P> {
             last: self.last.clone(),
             in_work: self.in_work,
             counts: self.counts,
-            lands_for: self.lands_for(),
+            lands_for: self.lost_command_lifetime(),
         }
     }
 }

@@ -5,17 +5,17 @@ use std::time::Duration;
 
 use buf::Cx;
 use stream::Tag;
-use volume::{Access, Geometry, Op, Time};
+use volume::{Geometry, Op, PathAccess, Time};
 
-use super::path_slot::State;
+use super::path_slot::SlotState;
 use super::report::{PathProblem, VolumeMismatch};
-use super::settings::is_same_serial;
-use super::{Identity, PATH_LOST, RemoteVolume, Stage, TaskState};
-use crate::path::{DownReason, Event, Path, VolumeInfo};
+use super::settings::matches_serial;
+use super::{PATH_LOST, RemoteVolume, TaskState, VolumeIdentity, VolumeStage};
+use crate::path::{DownReason, Path, PathEvent, VolumeInfo};
 
 impl<P: Path> RemoteVolume<P> {
     /// Looks at the paths that were touched, and does what follows. True if there may be more.
-    pub(super) fn poll_paths(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn process_pending_paths(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut more = false;
         let mut touched = std::mem::take(&mut self.slots.touched);
         while touched != 0 {
@@ -27,31 +27,31 @@ impl<P: Path> RemoteVolume<P> {
             }
             self.slots.ready |= 1 << index;
             while let Some(event) = self.slots[index].path.poll_event() {
-                self.handle_event(cx, index, event);
+                self.handle_path_event(cx, index, event);
             }
         }
         if self.has_work {
-            self.run_pending(cx);
+            self.run_pending_work(cx);
             more |= self.slots.touched != 0;
         }
         more
     }
 
     #[inline]
-    fn handle_event(&mut self, cx: &mut Cx<'_>, index: usize, event: Event) {
+    fn handle_path_event(&mut self, cx: &mut Cx<'_>, index: usize, event: PathEvent) {
         match event {
-            Event::Done { id, how, payload } => self.ended(cx, index, id, how, payload),
-            Event::Up(info) => self.path_up(cx, index, info),
-            Event::Changed(info) => self.path_changed(cx, index, info),
-            Event::ReservationsChanged => self.events.changed = true,
-            Event::Fenced => self.path_fenced(cx, index),
-            Event::ReservationReply { id, how } => self.request_ended(cx, index, id, how),
-            Event::Down(why) => self.path_down(cx, index, why),
+            PathEvent::Done { id, how, payload } => self.handle_operation_ended(cx, index, id, how, payload),
+            PathEvent::Up(info) => self.handle_path_up(cx, index, info),
+            PathEvent::Changed(info) => self.handle_path_changed(cx, index, info),
+            PathEvent::ReservationsChanged => self.events.changed = true,
+            PathEvent::Fenced => self.handle_path_fenced(cx, index),
+            PathEvent::ReservationReply { id, how } => self.handle_reservation_ended(cx, index, id, how),
+            PathEvent::Down(why) => self.handle_path_down(cx, index, why),
         }
     }
 
     /// What is not plain: queues, fences, cancels.
-    fn run_pending(&mut self, cx: &mut Cx<'_>) {
+    fn run_pending_work(&mut self, cx: &mut Cx<'_>) {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             if slot.wants_fence && !slot.fencing {
@@ -60,100 +60,100 @@ impl<P: Path> RemoteVolume<P> {
                 slot.counts.fences += 1;
                 slot.state_changed = true;
                 slot.path.fence(cx);
-                self.touch(index);
+                self.mark_pending(index);
             }
         }
-        self.run_cancels(cx);
-        self.tasks.release_held();
-        self.drain_queue(cx);
-        self.send_flushes(cx);
-        self.send_registrations(cx);
-        self.send_requests(cx);
-        if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
-            self.tasks.fail_waiting(PATH_LOST);
-            self.fail_waiting_requests(cx.now);
+        self.process_cancels(cx);
+        self.tasks.release_held_writes();
+        self.dispatch_queued(cx);
+        self.send_pending_flushes(cx);
+        self.send_registering_commands(cx);
+        self.send_reservation_ops(cx);
+        if self.unserved_since.is_some() && self.should_fail_fast(cx.now) {
+            self.tasks.fail_all_waiting(PATH_LOST);
+            self.fail_waiting_reservation_ops(cx.now);
         }
-        let calm = self.tasks.is_calm()
+        let calm = self.tasks.is_settled()
             && self.requests.is_empty()
-            && self.stage == Stage::Open
-            && self.slots.iter().all(|slot| slot.state == State::Up && slot.is_calm());
+            && self.stage == VolumeStage::Open
+            && self.slots.iter().all(|slot| slot.state == SlotState::Up && slot.is_settled());
         self.has_work = !calm || self.unserved_since.is_some();
-        self.set_wake();
+        self.schedule_wake();
     }
 
-    pub(super) fn connect(&mut self, cx: &mut Cx<'_>, index: usize) {
+    pub(super) fn connect_path(&mut self, cx: &mut Cx<'_>, index: usize) {
         let slot = &mut self.slots[index];
-        slot.state = State::Connecting;
+        slot.state = SlotState::Connecting;
         slot.state_changed = true;
         slot.path.connect(cx);
         self.has_work = true;
-        self.touch(index);
+        self.mark_pending(index);
     }
 
-    fn path_up(&mut self, cx: &mut Cx<'_>, index: usize, info: Arc<VolumeInfo>) {
+    fn handle_path_up(&mut self, cx: &mut Cx<'_>, index: usize, info: Arc<VolumeInfo>) {
         self.has_work = true;
         let slot = &mut self.slots[index];
         slot.state_changed = true;
-        if slot.state != State::Connecting {
+        if slot.state != SlotState::Connecting {
             // It was told to disconnect, and did not know it yet.
             return;
         }
-        slot.state = State::Up;
+        slot.state = SlotState::Up;
         slot.counts.connects += 1;
-        if self.stage == Stage::Failed {
-            return self.expel(cx, index, PathProblem::Down(DownReason::Ended));
+        if self.stage == VolumeStage::Failed {
+            return self.expel_path(cx, index, PathProblem::Down(DownReason::Ended));
         }
-        if let Err(mismatch) = self.accept(index, &info) {
+        if let Err(mismatch) = self.check_identity(index, &info) {
             self.slots[index].info = Some(info);
-            return self.expel(cx, index, PathProblem::VolumeMismatch(mismatch));
+            return self.expel_path(cx, index, PathProblem::VolumeMismatch(mismatch));
         }
         let slot = &mut self.slots[index];
         slot.known = true;
-        slot.path_up(cx.now);
-        self.events.landing |= slot.lands_longer();
+        slot.note_up(cx.now);
+        self.events.landing |= slot.update_lost_command_lifetime();
         let slot = &mut self.slots[index];
         self.remarks = true;
         (slot.window, slot.depth) = (info.depth.max(1), info.depth.max(1));
         slot.info = None;
-        self.adopt(cx.now, index, info);
-        self.begin_registering(cx.now, index);
-        self.choose_best(cx.now);
-        self.look_whether_open(cx);
+        self.adopt_volume_info(cx.now, index, info);
+        self.start_registering(cx.now, index);
+        self.choose_best_paths(cx.now);
+        self.check_opened(cx);
     }
 
     /// A volume is open when a path has told what it is like. One that is reached by paths that do not serve is
     /// there, and nothing is known of it.
-    fn look_whether_open(&mut self, cx: &mut Cx<'_>) {
-        if self.stage == Stage::Opening && self.info.is_some() {
-            self.stage = Stage::Open;
+    fn check_opened(&mut self, cx: &mut Cx<'_>) {
+        if self.stage == VolumeStage::Opening && self.info.is_some() {
+            self.stage = VolumeStage::Open;
             self.events.open = true;
         }
-        self.look_whether_over(cx);
+        self.check_failed_or_closed(cx);
     }
 
-    fn path_changed(&mut self, cx: &mut Cx<'_>, index: usize, info: Arc<VolumeInfo>) {
+    fn handle_path_changed(&mut self, cx: &mut Cx<'_>, index: usize, info: Arc<VolumeInfo>) {
         self.has_work = true;
         self.slots[index].state_changed = true;
-        if self.slots[index].state != State::Up || self.slots[index].expelled.is_some() {
+        if self.slots[index].state != SlotState::Up || self.slots[index].expelled.is_some() {
             return;
         }
-        if let Err(mismatch) = self.accept(index, &info) {
-            return self.expel(cx, index, PathProblem::VolumeMismatch(mismatch));
+        if let Err(mismatch) = self.check_identity(index, &info) {
+            return self.expel_path(cx, index, PathProblem::VolumeMismatch(mismatch));
         }
-        let lost = info.access == Access::PersistentLoss;
+        let lost = info.access == PathAccess::PersistentLoss;
         self.slots[index].window = info.depth.max(1);
         let served = self.slots[index].serves();
-        self.adopt(cx.now, index, info);
+        self.adopt_volume_info(cx.now, index, info);
         if self.slots[index].serves() != served {
-            self.turn_registering(cx.now, index);
+            self.handle_serving_changed(cx.now, index);
         }
-        self.choose_best(cx.now);
-        self.look_whether_open(cx);
+        self.choose_best_paths(cx.now);
+        self.check_opened(cx);
         if !self.slots[index].serves() {
-            self.drop_legs(cx, index);
+            self.drop_path_flushes(cx, index);
         }
         if lost && self.slots[index].in_work == 0 {
-            self.expel(
+            self.expel_path(
                 cx,
                 index,
                 PathProblem::Down(DownReason::Refused("the target lost this path for good".into())),
@@ -162,27 +162,27 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Whether what a path found is our volume.
-    fn accept(&mut self, index: usize, info: &VolumeInfo) -> Result<(), VolumeMismatch> {
+    fn check_identity(&mut self, index: usize, info: &VolumeInfo) -> Result<(), VolumeMismatch> {
         if let Some(expected) = &self.settings.expected {
-            expected.accept(info)?;
+            expected.check_volume(info)?;
         }
         match (&mut self.identity, info.uuid) {
-            (None, Some(uuid)) => self.identity = Some(Identity::Uuid(uuid)),
-            (None, None) => self.identity = Some(Identity::Alone(index as u8, info.serial.clone())),
-            (Some(Identity::Uuid(volume)), Some(path)) if *volume != path => {
+            (None, Some(uuid)) => self.identity = Some(VolumeIdentity::Uuid(uuid)),
+            (None, None) => self.identity = Some(VolumeIdentity::Alone(index as u8, info.serial.clone())),
+            (Some(VolumeIdentity::Uuid(volume)), Some(path)) if *volume != path => {
                 return Err(VolumeMismatch::OtherUuid { volume: *volume, path });
             }
-            (Some(Identity::Uuid(_)), Some(_)) => {}
-            (Some(Identity::Uuid(_)), None) => return Err(VolumeMismatch::NoUuid),
-            (Some(Identity::Alone(only, serial)), None) if usize::from(*only) == index => {
-                if !is_same_serial(serial, info) {
+            (Some(VolumeIdentity::Uuid(_)), Some(_)) => {}
+            (Some(VolumeIdentity::Uuid(_)), None) => return Err(VolumeMismatch::NoUuid),
+            (Some(VolumeIdentity::Alone(only, serial)), None) if usize::from(*only) == index => {
+                if !matches_serial(serial, info) {
                     return Err(VolumeMismatch::OtherSerial);
                 }
                 if serial.len() < info.serial.len() {
                     *serial = info.serial.clone();
                 }
             }
-            (Some(Identity::Alone(..)), _) => return Err(VolumeMismatch::NoUuid),
+            (Some(VolumeIdentity::Alone(..)), _) => return Err(VolumeMismatch::NoUuid),
         }
         let logical = |info: &VolumeInfo| info.geometry.map(|geometry| geometry.logical);
         let ours = self.info.as_deref().and_then(logical);
@@ -194,7 +194,7 @@ impl<P: Path> RemoteVolume<P> {
 
     /// Takes over what a path says of the volume, where it says something new: what it had said before may be
     /// older than what another path has said since. The longest operation is what all paths carry.
-    fn adopt(&mut self, now: Time, index: usize, info: Arc<VolumeInfo>) {
+    fn adopt_volume_info(&mut self, now: Time, index: usize, info: Arc<VolumeInfo>) {
         let slot = &mut self.slots[index];
         let before = slot.info.replace(info.clone());
         let Some(said) = info.geometry else {
@@ -231,15 +231,15 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Ends a path that is up and not to be used.
-    pub(super) fn expel(&mut self, cx: &mut Cx<'_>, index: usize, problem: PathProblem) {
+    pub(super) fn expel_path(&mut self, cx: &mut Cx<'_>, index: usize, problem: PathProblem) {
         let slot = &mut self.slots[index];
         slot.expelled = Some(problem);
         slot.path.disconnect(cx, Duration::ZERO);
-        self.touch(index);
-        self.choose_best(cx.now);
+        self.mark_pending(index);
+        self.choose_best_paths(cx.now);
     }
 
-    fn path_down(&mut self, cx: &mut Cx<'_>, index: usize, why: DownReason) {
+    fn handle_path_down(&mut self, cx: &mut Cx<'_>, index: usize, why: DownReason) {
         self.has_work = true;
         let now = cx.now;
         let slot = &mut self.slots[index];
@@ -248,58 +248,60 @@ impl<P: Path> RemoteVolume<P> {
         slot.tried = true;
         slot.depth = 0;
         (slot.registering, slot.untold) = (None, None);
-        if slot.state == State::Up {
+        if slot.state == SlotState::Up {
             slot.down_since = now;
             slot.counts.losses += u64::from(slot.expelled.is_none());
         }
         let expelled = slot.expelled.take();
         // What nothing but somebody's doing can change is tried again only if it has worked before.
         let refused = matches!(why, DownReason::Refused(_) | DownReason::Absent(_));
-        let lost = slot.info.as_ref().is_some_and(|info| info.access == Access::PersistentLoss);
+        let lost = slot.info.as_ref().is_some_and(|info| info.access == PathAccess::PersistentLoss);
         let firm = expelled.is_some() || refused || matches!(why, DownReason::Unproven(_)) || lost;
         // A target that is just starting may not know yet what it is to serve.
         let starting = refused && now < self.opened_at + self.settings.open_timeout;
         // What is expected was found before, so it has worked for others.
         let worked = slot.known || self.settings.expected.is_some();
-        let closing = matches!(slot.state, State::Closing | State::Closed);
+        let closing = matches!(slot.state, SlotState::Closing | SlotState::Closed);
         let problem = expelled.unwrap_or(PathProblem::Down(why));
-        if !closing && matches!(self.stage, Stage::Opening | Stage::Open) {
-            slot.say_down(now, slot.state == State::Up, &problem);
+        if !closing && matches!(self.stage, VolumeStage::Opening | VolumeStage::Open) {
+            slot.note_down(now, slot.state == SlotState::Up, &problem);
             self.remarks = true;
         }
         slot.last = Some((now, problem));
         slot.state = match self.stage {
-            _ if closing => State::Closed,
-            Stage::Failed | Stage::Closing | Stage::Closed => State::Closed,
-            Stage::Opening | Stage::Open if firm && !worked && !starting => State::GivenUp,
-            Stage::Opening | Stage::Open => State::Waiting(slot.next_attempt(cx, &self.settings, firm)),
+            _ if closing => SlotState::Closed,
+            VolumeStage::Failed | VolumeStage::Closing | VolumeStage::Closed => SlotState::Closed,
+            VolumeStage::Opening | VolumeStage::Open if firm && !worked && !starting => SlotState::GivenUp,
+            VolumeStage::Opening | VolumeStage::Open => {
+                SlotState::Waiting(slot.schedule_reconnect(cx, &self.settings, firm))
+            }
         };
-        self.drop_legs(cx, index);
-        self.drop_requests(index);
-        self.choose_best(now);
-        self.look_whether_over(cx);
+        self.drop_path_flushes(cx, index);
+        self.drop_path_reservation_ops(index);
+        self.choose_best_paths(now);
+        self.check_failed_or_closed(cx);
     }
 
     /// What follows from the end of a path for the volume as a whole.
-    fn look_whether_over(&mut self, cx: &mut Cx<'_>) {
-        let over = |state| matches!(state, State::GivenUp | State::Closed);
+    fn check_failed_or_closed(&mut self, cx: &mut Cx<'_>) {
+        let over = |state| matches!(state, SlotState::GivenUp | SlotState::Closed);
         match self.stage {
-            Stage::Opening => {
+            VolumeStage::Opening => {
                 let hopeless = self.slots.iter().all(|slot| over(slot.state));
-                let tried = self.slots.iter().all(|slot| slot.is_tried(cx.now));
+                let tried = self.slots.iter().all(|slot| slot.is_first_attempt_over(cx.now));
                 if hopeless || tried && cx.now >= self.opened_at + self.settings.open_timeout {
-                    self.stage = Stage::Failed;
+                    self.stage = VolumeStage::Failed;
                     self.events.failed = true;
-                    self.tasks.fail_waiting(PATH_LOST);
-                    self.fail_requests(cx.now);
+                    self.tasks.fail_all_waiting(PATH_LOST);
+                    self.fail_reservation_ops(cx.now);
                     self.disconnect_all(cx, Duration::ZERO);
                 }
             }
-            Stage::Closing if self.slots.iter().all(|slot| slot.state == State::Closed) => {
-                self.stage = Stage::Closed;
+            VolumeStage::Closing if self.slots.iter().all(|slot| slot.state == SlotState::Closed) => {
+                self.stage = VolumeStage::Closed;
                 self.events.closed = true;
             }
-            Stage::Open | Stage::Failed | Stage::Closing | Stage::Closed => {}
+            VolumeStage::Open | VolumeStage::Failed | VolumeStage::Closing | VolumeStage::Closed => {}
         }
     }
 
@@ -309,21 +311,21 @@ impl<P: Path> RemoteVolume<P> {
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
             match slot.state {
-                State::Connecting | State::Up => {
-                    slot.state = State::Closing;
+                SlotState::Connecting | SlotState::Up => {
+                    slot.state = SlotState::Closing;
                     slot.path.disconnect(cx, grace);
-                    self.touch(index);
+                    self.mark_pending(index);
                 }
-                State::Waiting(_) | State::GivenUp => slot.state = State::Closed,
-                State::Closing | State::Closed => {}
+                SlotState::Waiting(_) | SlotState::GivenUp => slot.state = SlotState::Closed,
+                SlotState::Closing | SlotState::Closed => {}
             }
         }
-        self.choose_best(cx.now);
-        self.look_whether_over(cx);
+        self.choose_best_paths(cx.now);
+        self.check_failed_or_closed(cx);
     }
 
     /// What a path lost can land no more.
-    fn path_fenced(&mut self, cx: &mut Cx<'_>, index: usize) {
+    fn handle_path_fenced(&mut self, cx: &mut Cx<'_>, index: usize) {
         let slot = &mut self.slots[index];
         if !std::mem::take(&mut slot.fencing) {
             return;
@@ -348,47 +350,47 @@ impl<P: Path> RemoteVolume<P> {
             let once = matches!(task.op, Op::CompareAndWrite(_));
             task.state = TaskState::Queued;
             #[cfg(test)]
-            if self.tasks.has(super::tasks::Bug::Lose) {
+            if self.tasks.has_planted_bug(super::tasks::PlantedBug::Lose) {
                 continue;
             }
             #[cfg(test)]
-            let once = once && !self.tasks.has(super::tasks::Bug::RepeatSwap);
+            let once = once && !self.tasks.has_planted_bug(super::tasks::PlantedBug::RepeatSwap);
             if once {
                 // Done again, it would find its own data and say that they differ.
-                self.tasks.finish(tag, Err(PATH_LOST), payload);
+                self.tasks.finish_task(tag, Err(PATH_LOST), payload);
             } else {
-                self.retry(cx, tag, payload, Duration::ZERO);
+                self.requeue_task(cx, tag, payload, Duration::ZERO);
             }
         }
         let mut index = 0;
         while let Some(write) = self.tasks.in_doubt.get(index) {
             if covered(write.path, write.generation) {
                 let write = self.tasks.in_doubt.swap_remove(index);
-                self.tasks.order.leave(&write.op);
+                self.tasks.order.remove_write(&write.op);
                 self.tasks.release = true;
             } else {
                 index += 1;
             }
         }
-        self.choose_best(cx.now);
+        self.choose_best_paths(cx.now);
     }
 
     /// Whether paths can be given up, connected, or the volume with them.
-    pub(super) fn check_slots(&mut self, cx: &mut Cx<'_>) {
-        if !matches!(self.stage, Stage::Opening | Stage::Open) {
+    pub(super) fn check_reconnects(&mut self, cx: &mut Cx<'_>) {
+        if !matches!(self.stage, VolumeStage::Opening | VolumeStage::Open) {
             return;
         }
         for index in 0..self.slots.len() {
             let slot = &mut self.slots[index];
-            let State::Waiting(next) = slot.state else { continue };
+            let SlotState::Waiting(next) = slot.state else { continue };
             if cx.now >= slot.down_since + self.settings.loss_timeout {
-                slot.state = State::GivenUp;
+                slot.state = SlotState::GivenUp;
                 slot.state_changed = true;
                 self.has_work = true;
             } else if cx.now >= next {
-                self.connect(cx, index);
+                self.connect_path(cx, index);
             }
         }
-        self.look_whether_over(cx);
+        self.check_failed_or_closed(cx);
     }
 }

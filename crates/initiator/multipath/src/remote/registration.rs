@@ -5,8 +5,8 @@ use volume::{IoId, Time};
 
 /// How far it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Registering {
-    pub(super) step: Step,
+pub(super) struct PathRegistering {
+    pub(super) step: RegisteringStep,
     /// When it is used as it is; `NEVER` while it does not serve.
     pub(super) until: Time,
     /// The question that is out has as long as this to be answered.
@@ -25,16 +25,16 @@ pub(super) struct Registering {
     pub(super) is_outdated: bool,
 }
 
-impl Registering {
+impl PathRegistering {
     /// When the path is used as it is. What the target was asked it may do still, so a question that is out has
     /// its time, however soon `until` is.
     pub(super) fn expires_at(&self) -> Time {
-        if self.step.name().is_some() { self.until.max(self.asked_until) } else { self.until }
+        if self.step.outstanding_request().is_some() { self.until.max(self.asked_until) } else { self.until }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum RegisteringStep {
     /// A report is to be asked for.
     Look,
     Looking(IoId),
@@ -51,12 +51,14 @@ pub(super) enum Step {
     Removing(IoId),
 }
 
-impl Step {
+impl RegisteringStep {
     /// The question that is out.
-    pub(super) fn name(self) -> Option<IoId> {
+    pub(super) fn outstanding_request(self) -> Option<IoId> {
         match self {
-            Step::Looking(name) | Step::Registering { name, .. } | Step::Removing(name) => Some(name),
-            Step::Look | Step::Register(_) | Step::Remove => None,
+            RegisteringStep::Looking(name)
+            | RegisteringStep::Registering { name, .. }
+            | RegisteringStep::Removing(name) => Some(name),
+            RegisteringStep::Look | RegisteringStep::Register(_) | RegisteringStep::Remove => None,
         }
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::{Access, Time};
+use volume::{PathAccess, Time};
 
 use crate::path::{DownReason, Protocol, VolumeInfo};
 
@@ -58,7 +58,7 @@ pub struct PathInfo {
     /// Operations on it now.
     pub in_work: u32,
     /// What it has done.
-    pub counts: PathCounts,
+    pub counts: PathCounters,
     /// How long after its loss its commands may still be carried out.
     pub lands_for: Duration,
 }
@@ -71,7 +71,7 @@ pub enum PathProblem {
     /// What stands at its other end is not this volume.
     VolumeMismatch(VolumeMismatch),
     /// It is up and does not serve, and the target tells nothing of the volume by a path in this state.
-    Untold(Access),
+    Untold(PathAccess),
     /// It is used as it is, without a registration: another host has taken this host's away.
     Preempted,
 }
@@ -162,10 +162,10 @@ impl std::fmt::Display for PathProblem {
                 "the target does not serve the volume by this path, which is {}, and does not tell its size by \
                  it: add a path that serves, or change the path's state at the target",
                 match access {
-                    Access::Optimized | Access::NonOptimized => "about to change",
-                    Access::Inaccessible => "inaccessible",
-                    Access::Transition => "in transition",
-                    Access::PersistentLoss => "lost for good",
+                    PathAccess::Optimized | PathAccess::NonOptimized => "about to change",
+                    PathAccess::Inaccessible => "inaccessible",
+                    PathAccess::Transition => "in transition",
+                    PathAccess::PersistentLoss => "lost for good",
                 }
             ),
         }
@@ -174,7 +174,7 @@ impl std::fmt::Display for PathProblem {
 
 /// What a path has done since the volume was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PathCounts {
+pub struct PathCounters {
     /// Operations that ended well.
     pub done: u64,
     /// Operations that the target refused or failed at.

@@ -12,16 +12,16 @@ use buf::Cx;
 use volume::reservation::{Action, Key, RegisterMode};
 use volume::{Failure, IoId, Refusal, Time};
 
-use super::registering::pause;
-use super::{ABORTED, ANSWER_LEAST, PATH_LOST, RemoteVolume, Stage};
+use super::path_registering::retry_pause;
+use super::{ABORTED, ANSWER_TIMEOUT_MIN, PATH_LOST, RemoteVolume, VolumeStage};
 use crate::path::{IoError, Path, Protocol, ReservationOp, Reservations};
 
 /// Most requests in work on a volume.
-pub const REQUESTS_MAX: usize = 16;
+pub const RESERVATION_OPS_MAX: usize = 16;
 
 /// A request that was taken on.
 #[derive(Debug)]
-pub(super) struct PendingRequest {
+pub(super) struct PendingReservationOp {
     id: IoId,
     request: ReservationOp,
     /// The name that paths know it by.
@@ -44,22 +44,22 @@ pub(super) struct PendingRequest {
     absent: Option<Failure>,
 }
 
-impl PendingRequest {
+impl PendingReservationOp {
     /// When it has waited long enough: for a path, or for the answer of the path that it was given to.
-    fn until(&self) -> Time {
+    fn deadline(&self) -> Time {
         if self.path.is_some() { self.deadline.max(self.asked_until) } else { self.deadline }
     }
 
     /// No path has it.
-    pub(super) fn waits_for_path(&self) -> bool {
+    pub(super) fn is_waiting_for_path(&self) -> bool {
         self.path.is_none()
     }
 
-    fn registers(&self) -> bool {
+    fn is_register(&self) -> bool {
         matches!(self.request, ReservationOp::Change(Action::Register(_)))
     }
 
-    fn unregisters(&self) -> bool {
+    fn is_unregister(&self) -> bool {
         matches!(&self.request, ReservationOp::Change(Action::Register(register))
             if register.mode == RegisterMode::Remove || register.new == Key::NONE)
     }
@@ -72,14 +72,14 @@ impl<P: Path> RemoteVolume<P> {
     /// Asks something about the volume's reservations; it ends by [`RemoteVolume::poll_reservation_reply`]. `false`: too
     /// many are in work already. What has waited for `queue_timeout` fails, and so does a change whose path
     /// was lost: whether it was made is not known.
-    pub fn request_reservation(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationOp) -> bool {
-        if self.requests.len() >= REQUESTS_MAX {
+    pub fn submit_reservation_op(&mut self, cx: &mut Cx<'_>, id: IoId, request: ReservationOp) -> bool {
+        if self.requests.len() >= RESERVATION_OPS_MAX {
             return false;
         }
         let failure = match self.stage {
-            Stage::Opening | Stage::Open => None,
-            Stage::Failed => Some(PATH_LOST),
-            Stage::Closing | Stage::Closed => Some(ABORTED),
+            VolumeStage::Opening | VolumeStage::Open => None,
+            VolumeStage::Failed => Some(PATH_LOST),
+            VolumeStage::Closing | VolumeStage::Closed => Some(ABORTED),
         };
         if let Some(failure) = failure {
             self.replies.push_back((id, Err(failure)));
@@ -89,7 +89,7 @@ impl<P: Path> RemoteVolume<P> {
         let name = IoId(u64::MAX - self.numbers);
         self.numbers += 1;
         let deadline = cx.now + self.settings.queue_timeout;
-        self.requests.push(PendingRequest {
+        self.requests.push(PendingReservationOp {
             id,
             request,
             name,
@@ -117,7 +117,7 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Sends what waits; one request at a time, in order.
-    pub(super) fn send_requests(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn send_reservation_ops(&mut self, cx: &mut Cx<'_>) {
         let Some(first) = self.requests.first() else { return };
         if first.path.is_some() || self.slots.best.is_empty() {
             return;
@@ -129,8 +129,8 @@ impl<P: Path> RemoteVolume<P> {
         }
         let todo = match first.begun {
             true => Some(first.todo),
-            false if first.registers() => Some(self.registering() & !first.done),
-            false => self.acting(),
+            false if first.is_register() => Some(self.paths_for_register() & !first.done),
+            false => self.path_for_action(),
         };
         // The path that holds the reservation is down.
         let (Some(todo), Some(first)) = (todo, self.requests.first_mut()) else { return };
@@ -139,22 +139,22 @@ impl<P: Path> RemoteVolume<P> {
             // The paths that were left are down: those that have done it suffice, and they join when they are up.
             let lost = first.absent.unwrap_or(PATH_LOST);
             let result = if first.done != 0 { Ok(first.found.take()) } else { Err(lost) };
-            return self.end_request(cx.now, 0, result);
+            return self.finish_reservation_op(cx.now, 0, result);
         }
         let index = first.todo.trailing_zeros() as usize;
-        if self.slots[index].path.request_reservation(cx, first.name, first.request.clone()).is_ok() {
-            (first.path, first.asked_until) = (Some(index as u8), cx.now + ANSWER_LEAST);
-            self.touch(index);
+        if self.slots[index].path.submit_reservation_op(cx, first.name, first.request.clone()).is_ok() {
+            (first.path, first.asked_until) = (Some(index as u8), cx.now + ANSWER_TIMEOUT_MIN);
+            self.mark_pending(index);
         } else {
             // One that takes none for now keeps nothing from going by another that is as good.
-            first.begun = first.registers();
+            first.begun = first.is_register();
             first.skips = first.skips.wrapping_add(1);
-            self.ask_again_soon(cx.now);
+            self.schedule_retry(cx.now);
         }
     }
 
     /// The paths that a registration goes to.
-    fn registering(&self) -> u32 {
+    fn paths_for_register(&self) -> u32 {
         let (mut slots, mut nvme) = (0, false);
         for (index, slot) in self.slots.iter().enumerate() {
             let is_nvme = slot.path.protocol() == Protocol::Nvme;
@@ -167,7 +167,7 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// The path that anything else goes to; `None`: none of those that it has to go by is up.
-    fn acting(&self) -> Option<u32> {
+    fn path_for_action(&self) -> Option<u32> {
         let request = self.requests.first()?;
         let turn = usize::from(request.skips).checked_rem(self.slots.best.len())?;
         let best = self.slots.best.get(turn).map(|&index| usize::from(index))?;
@@ -197,22 +197,27 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Ends a request. Of a registration that some paths have made it is remembered, however it ends.
-    fn end_request(&mut self, now: Time, index: usize, result: Result<Option<Reservations>, Failure>) {
+    fn finish_reservation_op(
+        &mut self,
+        now: Time,
+        index: usize,
+        result: Result<Option<Reservations>, Failure>,
+    ) {
         let request = self.requests.remove(index);
-        if result.is_ok() || request.done != 0 && request.registers() && !request.unregisters() {
-            self.acted(now, &request.request, request.done);
+        if result.is_ok() || request.done != 0 && request.is_register() && !request.is_unregister() {
+            self.note_reservation_change(now, &request.request, request.done);
         }
         self.replies.push_back((request.id, result));
     }
 
-    pub(super) fn request_ended(
+    pub(super) fn handle_reservation_ended(
         &mut self,
         cx: &mut Cx<'_>,
         index: usize,
         name: IoId,
         how: Result<Option<Reservations>, IoError>,
     ) {
-        if self.registering_ended(cx, index, name, &how) {
+        if self.handle_registering_ended(cx, index, name, &how) {
             return;
         }
         let Some(first) = self.requests.first_mut() else { return };
@@ -249,7 +254,7 @@ impl<P: Path> RemoteVolume<P> {
             }
             // What is to be removed is not there by this path; by another one it may be.
             Err(IoError::Failed(failure @ Failure::Refused(Refusal::NotRegistered | Refusal::Conflict)))
-                if first.unregisters() =>
+                if first.is_unregister() =>
             {
                 first.todo &= !(1 << index);
                 first.absent = Some(failure);
@@ -261,54 +266,54 @@ impl<P: Path> RemoteVolume<P> {
             Err(IoError::Failed(failure)) => Err(failure),
             Err(error @ IoError::NotDone(_)) => {
                 // Elsewhere, or here again; at the deadline it is over.
-                first.not_before = cx.now + pause(&error, first.pauses);
+                first.not_before = cx.now + retry_pause(&error, first.pauses);
                 first.pauses = first.pauses.saturating_add(1);
                 first.begun = first.todo.count_ones() > 1;
                 return;
             }
             Err(error @ IoError::InDoubt) if report => {
-                first.not_before = cx.now + pause(&error, first.pauses);
+                first.not_before = cx.now + retry_pause(&error, first.pauses);
                 first.pauses = first.pauses.saturating_add(1);
                 first.begun = false;
                 return;
             }
             Err(IoError::InDoubt) => Err(PATH_LOST),
         };
-        self.end_request(cx.now, 0, result);
-        self.send_requests(cx);
+        self.finish_reservation_op(cx.now, 0, result);
+        self.send_reservation_ops(cx);
     }
 
     /// A path is not up any more.
-    pub(super) fn drop_requests(&mut self, index: usize) {
+    pub(super) fn drop_path_reservation_ops(&mut self, index: usize) {
         for request in &mut self.requests {
             request.todo &= !(1 << index);
-            if request.todo == 0 && request.path.is_none() && !request.registers() {
+            if request.todo == 0 && request.path.is_none() && !request.is_register() {
                 request.begun = false;
             }
         }
     }
 
     /// Ends all requests.
-    pub(super) fn fail_requests(&mut self, now: Time) {
+    pub(super) fn fail_reservation_ops(&mut self, now: Time) {
         while !self.requests.is_empty() {
-            self.end_request(now, 0, Err(PATH_LOST));
+            self.finish_reservation_op(now, 0, Err(PATH_LOST));
         }
     }
 
     /// Ends the requests that wait for a path. One that a path has been given may be carried out still: its path
     /// ends it, or the time that it has for its answer.
-    pub(super) fn fail_waiting_requests(&mut self, now: Time) {
-        while let Some(index) = self.requests.iter().position(PendingRequest::waits_for_path) {
-            self.end_request(now, index, Err(PATH_LOST));
+    pub(super) fn fail_waiting_reservation_ops(&mut self, now: Time) {
+        while let Some(index) = self.requests.iter().position(PendingReservationOp::is_waiting_for_path) {
+            self.finish_reservation_op(now, index, Err(PATH_LOST));
         }
     }
 
-    pub(super) fn expire_requests(&mut self, now: Time) {
+    pub(super) fn expire_reservation_ops(&mut self, now: Time) {
         let mut index = 0;
         while let Some(request) = self.requests.get(index) {
-            let until = request.until();
+            let until = request.deadline();
             if until <= now {
-                self.end_request(now, index, Err(PATH_LOST));
+                self.finish_reservation_op(now, index, Err(PATH_LOST));
             } else {
                 self.tasks.expiry = self.tasks.expiry.min(until);
                 index += 1;

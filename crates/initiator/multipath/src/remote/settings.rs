@@ -14,7 +14,7 @@ pub const IN_WORK_MAX: usize = 16_384;
 
 /// Which volume is meant: what was found of it before, perhaps by others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedVolume {
     /// Its UUID, if its target gives one.
     pub uuid: Option<volume::Uuid>,
     /// Its serial number, by which it is known where there is no UUID.
@@ -26,7 +26,7 @@ pub struct Expected {
 /// Whether a volume without a UUID that was known by this serial number is the one that a path found. Where either
 /// lacks the namespace's own name that follows the number (records of older versions; a path that tells nothing of
 /// the volume in its state), the number decides. A stripe's is those of its legs, joined by `+`.
-pub fn is_same_serial(known: &str, found: &VolumeInfo) -> bool {
+pub fn matches_serial(known: &str, found: &VolumeInfo) -> bool {
     let named = |rest: &str| rest.starts_with(" NGUID ") || rest.starts_with(" EUI64 ");
     let is_same = |known: &str, told: &str| {
         known == told
@@ -37,18 +37,18 @@ pub fn is_same_serial(known: &str, found: &VolumeInfo) -> bool {
     legs.clone().count() == told.clone().count() && legs.zip(told).all(|(one, other)| is_same(one, other))
 }
 
-impl Expected {
+impl ExpectedVolume {
     /// Whether what a path found is that volume.
     ///
     /// # Errors
     /// What each of both is known by.
-    pub fn accept(&self, found: &VolumeInfo) -> Result<(), VolumeMismatch> {
+    pub fn check_volume(&self, found: &VolumeInfo) -> Result<(), VolumeMismatch> {
         match (self.uuid, found.uuid) {
             (Some(volume), Some(path)) if volume != path => {
                 return Err(VolumeMismatch::OtherUuid { volume, path });
             }
             (Some(_), Some(_)) => {}
-            (None, None) if is_same_serial(&self.serial, found) => {}
+            (None, None) if matches_serial(&self.serial, found) => {}
             (volume, path) => {
                 let name = |uuid: Option<volume::Uuid>, serial: &str| match uuid {
                     Some(uuid) => format!("the UUID {uuid}"),
@@ -94,7 +94,7 @@ pub struct VolumeSettings {
     /// another way.
     pub certain: bool,
     /// Which volume it must be; `None`: what the first path finds.
-    pub expected: Option<Expected>,
+    pub expected: Option<ExpectedVolume>,
     /// What one operation carries is this, in bytes, however little a path carries: what is longer goes in
     /// pieces. `None`: what every path carries. For who has told others already.
     pub max_io: Option<u32>,
@@ -124,7 +124,7 @@ impl Default for VolumeSettings {
 
 impl VolumeSettings {
     /// The defaults, but for what a URL says.
-    pub fn of(options: &Options) -> VolumeSettings {
+    pub fn from_options(options: &Options) -> VolumeSettings {
         let (said, plain) = (&options.volume, VolumeSettings::default());
         let reconnect_delay = said.reconnect_delay.unwrap_or(plain.reconnect_delay);
         VolumeSettings {

@@ -3,23 +3,23 @@
 use std::time::Duration;
 
 use buf::{Cx, Errno};
-use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, Sockets};
+use endpoint::{CloseMode, Computation, Dial, DialId, Dialled, LinkId, OutboundSockets};
 use stream::{Received, RecvOp, SendOp, earliest};
-use volume::{Backend, Done, Geometry, Io, IoId, OperatorNotice, Time};
+use volume::{Backend, Geometry, Io, IoCompletion, IoId, OperatorNotice, Time};
 
-use super::{RemoteVolume, Stage};
+use super::{RemoteVolume, VolumeStage};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
     /// Whose socket it is. A link that was left stays known until what is out has come back, and longer: names
     /// are never used again.
     #[inline]
-    fn slot_of(&self, link: LinkId) -> Option<usize> {
+    fn path_of_link(&self, link: LinkId) -> Option<usize> {
         self.links.iter().find(|(known, _)| *known == link).map(|(_, slot)| usize::from(*slot))
     }
 
     /// The first path that answers, of those that may have something to say.
-    fn ask<T>(&mut self, mut ask: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<T> {
+    fn find_map_path<T>(&mut self, mut ask: impl FnMut(&mut Self, usize) -> Option<T>) -> Option<T> {
         (0..self.slots.len()).find_map(|index| ask(self, index))
     }
 }
@@ -35,7 +35,7 @@ impl<P: Path> Backend for RemoteVolume<P> {
 
     #[inline]
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
-        self.take(cx, io);
+        self.accept_io(cx, io);
     }
 
     fn cancel(&mut self, id: IoId) {
@@ -44,14 +44,14 @@ impl<P: Path> Backend for RemoteVolume<P> {
     }
 
     #[inline]
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.tasks.done.pop_front()
     }
 }
 
-impl<P: Path> Sockets for RemoteVolume<P> {
+impl<P: Path> OutboundSockets for RemoteVolume<P> {
     fn poll_dial(&mut self) -> Option<Dial> {
-        self.ask(|this, index| {
+        self.find_map_path(|this, index| {
             let dial = this.slots[index].path.poll_dial()?;
             let id = DialId(this.next_dial);
             this.next_dial += 1;
@@ -70,28 +70,28 @@ impl<P: Path> Sockets for RemoteVolume<P> {
             self.links.insert(0, (dialled.link, slot));
         }
         self.slots[usize::from(slot)].path.handle_dialled(cx, inner, how);
-        self.touch(usize::from(slot));
+        self.mark_pending(usize::from(slot));
     }
 
     #[inline]
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        let Some(slot) = self.slot_of(link) else { return };
+        let Some(slot) = self.path_of_link(link) else { return };
         self.slots[slot].path.handle_recv(cx, link, op, came);
-        self.touch(slot);
+        self.mark_pending(slot);
     }
 
     #[inline]
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        let Some(slot) = self.slot_of(link) else { return };
+        let Some(slot) = self.path_of_link(link) else { return };
         self.slots[slot].path.handle_written(cx, link, how);
-        self.touch(slot);
+        self.mark_pending(slot);
     }
 
     #[inline]
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        let Some(slot) = self.slot_of(link) else { return };
-        self.slots[slot].path.handle_sent(cx, link, op);
-        self.touch(slot);
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        let Some(slot) = self.path_of_link(link) else { return };
+        self.slots[slot].path.handle_send_released(cx, link, op);
+        self.mark_pending(slot);
     }
 
     #[inline]
@@ -108,35 +108,35 @@ impl<P: Path> Sockets for RemoteVolume<P> {
 
     #[inline]
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        let slot = self.slot_of(link)?;
+        let slot = self.path_of_link(link)?;
         self.slots[slot].path.poll_recv(cx, link)
     }
 
     #[inline]
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        let slot = self.slot_of(link)?;
+        let slot = self.path_of_link(link)?;
         self.slots[slot].path.poll_send(cx, link)
     }
 
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        self.ask(|this, index| this.slots[index].path.poll_leave())
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
+        self.find_map_path(|this, index| this.slots[index].path.poll_link_close())
     }
 
     fn poll_computation(&mut self) -> Option<Computation> {
-        self.ask(|this, index| this.slots[index].path.poll_computation())
+        self.find_map_path(|this, index| this.slots[index].path.poll_computation())
     }
 
     /// Whose it was is not told: it happens when a connection comes up, and a look costs little.
     fn handle_computed(&mut self) {
         for index in 0..self.slots.len() {
             self.slots[index].path.handle_computed();
-            self.touch(index);
+            self.mark_pending(index);
         }
     }
 
     #[inline]
     fn turn(&mut self, cx: &mut Cx<'_>) -> bool {
-        self.poll_paths(cx)
+        self.process_pending_paths(cx)
     }
 
     fn poll_timeout(&self) -> Option<Time> {
@@ -147,7 +147,7 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         for index in 0..self.slots.len() {
             if self.slots[index].path.poll_timeout().is_some_and(|time| time <= cx.now) {
                 self.slots[index].path.handle_timeout(cx);
-                self.touch(index);
+                self.mark_pending(index);
             }
         }
         self.run_timers(cx);
@@ -157,16 +157,16 @@ impl<P: Path> Sockets for RemoteVolume<P> {
         RemoteVolume::close(self, cx, grace);
     }
 
-    fn poll_remark(&mut self) -> Option<OperatorNotice> {
+    fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         if !self.remarks {
             return None;
         }
-        let remark = self.slots.iter_mut().enumerate().find_map(|(index, slot)| slot.poll_remark(index));
+        let remark = self.slots.iter_mut().enumerate().find_map(|(index, slot)| slot.poll_notice(index));
         self.remarks = remark.is_some();
         remark
     }
 
     fn is_closed(&self) -> bool {
-        self.stage == Stage::Closed
+        self.stage == VolumeStage::Closed
     }
 }

@@ -12,7 +12,7 @@ use volume::{Failure, Fault, Op, Span};
 
 /// How far an operation is.
 #[derive(Debug, Default)]
-pub(super) struct SplitOp {
+pub(super) struct SplitProgress {
     /// Blocks that are done, and of the piece that is in work.
     done: u64,
     piece: u64,
@@ -24,10 +24,15 @@ pub(super) struct SplitOp {
     whole: Payload,
 }
 
-impl SplitOp {
+impl SplitProgress {
     /// The next piece of an operation with this memory, of at most so many bytes. What cannot be cut is given
     /// as it is: who cannot carry it will say so.
-    pub(super) fn cut(of: &mut Option<Box<Self>>, op: &Op, most: u64, payload: Payload) -> (Op, Payload) {
+    pub(super) fn next_piece(
+        of: &mut Option<Box<Self>>,
+        op: &Op,
+        most: u64,
+        payload: Payload,
+    ) -> (Op, Payload) {
         let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span)) = *op else {
             return (op.clone(), payload);
         };
@@ -63,7 +68,7 @@ impl SplitOp {
     }
 
     /// A path has given a piece back: the memory of all of it.
-    pub(super) fn mend(of: &mut Option<Box<Self>>, piece: Payload) -> Payload {
+    pub(super) fn restore_payload(of: &mut Option<Box<Self>>, piece: Payload) -> Payload {
         let Some(split) = of else { return piece };
         match (piece, mem::take(&mut split.whole)) {
             (Payload::In(piece), _) => {
@@ -77,7 +82,7 @@ impl SplitOp {
     }
 
     /// A piece is done: whether there is another.
-    pub(super) fn goes_on(of: &mut Option<Box<Self>>, op: &Op) -> bool {
+    pub(super) fn finish_piece(of: &mut Option<Box<Self>>, op: &Op) -> bool {
         let (Op::Read(span) | Op::Write(span, _) | Op::Compare(span) | Op::Or(span), Some(split)) = (op, of)
         else {
             return false;
@@ -87,7 +92,7 @@ impl SplitOp {
     }
 
     /// A piece has failed: where that is in the whole.
-    pub(super) fn placed(of: Option<&Self>, failure: Failure) -> Failure {
+    pub(super) fn failure_in_whole(of: Option<&Self>, failure: Failure) -> Failure {
         match (failure, of) {
             (Failure::Failed(Fault::Miscompare(at)), Some(split)) => {
                 let at = u64::from(at).saturating_add(split.done * split.block);

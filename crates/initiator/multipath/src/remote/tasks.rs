@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use buf::Payload;
 use stream::{Slab, Tag};
-use volume::{Done, Failure, IoId, Op, Outcome, Refusal, Time};
+use volume::{Failure, IoCompletion, IoId, Op, Outcome, Refusal, Time};
 
-use super::order::{Order, overlap};
-use super::split::SplitOp;
+use super::split::SplitProgress;
+use super::write_overlap::{WriteOverlapFilter, writes_overlap};
 use super::{ABORTED, NEVER};
 
 /// Where an operation is.
@@ -56,7 +56,7 @@ pub(super) struct Task {
     pub(super) declined: bool,
     pub(super) failure: Option<Failure>,
     /// What no path carries at once: how far it is.
-    pub(super) split: Option<Box<SplitOp>>,
+    pub(super) split: Option<Box<SplitProgress>>,
 }
 
 /// A write that ended without a certain answer, and may land until its path is fenced.
@@ -72,7 +72,7 @@ pub(super) struct InDoubtWrite {
 #[derive(Debug)]
 pub(super) struct Tasks {
     pub(super) slab: Slab<Task>,
-    pub(super) order: Order,
+    pub(super) order: WriteOverlapFilter,
     pub(super) in_doubt: Vec<InDoubtWrite>,
     pub(super) queue: VecDeque<Tag>,
     /// Writes behind others, in order; whether one of those has ended.
@@ -82,20 +82,20 @@ pub(super) struct Tasks {
     /// Flushes that have legs left to send.
     pub(super) flushes: Vec<Tag>,
     pub(super) cancels: Vec<IoId>,
-    pub(super) done: VecDeque<Done>,
+    pub(super) done: VecDeque<IoCompletion>,
     /// The earliest deadline of what waits, or earlier.
     pub(super) expiry: Time,
     /// What an operation may wait, and whether one in doubt waits however long that takes.
     queue_timeout: Duration,
     certain: bool,
     #[cfg(test)]
-    pub(super) bug: Option<Bug>,
+    pub(super) bug: Option<PlantedBug>,
 }
 
 /// A bug that a test plants: who does not notice it proves nothing.
 #[cfg(test)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Bug {
+pub(super) enum PlantedBug {
     /// A write of unknown fate is repeated without a fence.
     NoFence,
     /// Writes that overlap go at once.
@@ -114,7 +114,7 @@ impl Tasks {
     pub(super) fn new(in_work: usize, queue_timeout: Duration, certain: bool) -> Self {
         Tasks {
             slab: Slab::new(in_work),
-            order: Order::new(),
+            order: WriteOverlapFilter::new(),
             in_doubt: Vec::new(),
             queue: VecDeque::new(),
             held: VecDeque::new(),
@@ -132,12 +132,12 @@ impl Tasks {
     }
 
     #[cfg(test)]
-    pub(super) fn has(&self, bug: Bug) -> bool {
+    pub(super) fn has_planted_bug(&self, bug: PlantedBug) -> bool {
         self.bug == Some(bug)
     }
 
     /// Whether nothing waits, nor may land still.
-    pub(super) fn is_calm(&self) -> bool {
+    pub(super) fn is_settled(&self) -> bool {
         self.queue.is_empty()
             && self.held.is_empty()
             && self.later.is_empty()
@@ -147,11 +147,11 @@ impl Tasks {
 
     /// The caller has looked for room, so this is for the compiler.
     #[cold]
-    pub(super) fn no_room(&mut self, task: Task, payload: Payload) {
+    pub(super) fn reject_busy(&mut self, task: Task, payload: Payload) {
         if task.op.is_write() {
-            self.order.leave(&task.op);
+            self.order.remove_write(&task.op);
         }
-        self.done.push_back(Done { id: task.id, result: Err(Refusal::Busy.into()), payload });
+        self.done.push_back(IoCompletion { id: task.id, result: Err(Refusal::Busy.into()), payload });
     }
 
     pub(super) fn postpone(&mut self, until: Time, tag: Tag) {
@@ -161,25 +161,26 @@ impl Tasks {
     }
 
     /// Whether an earlier write, in work or in doubt, overlaps this one.
-    pub(super) fn is_blocked(&self, tag: Tag) -> bool {
+    pub(super) fn is_blocked_by_overlap(&self, tag: Tag) -> bool {
         #[cfg(test)]
-        if self.has(Bug::NoOrder) {
+        if self.has_planted_bug(PlantedBug::NoOrder) {
             return false;
         }
         let Some(task) = self.slab.get(tag) else { return false };
-        let mine = |number: u64, op: &Op| number < task.number && op.is_write() && overlap(op, &task.op);
+        let mine =
+            |number: u64, op: &Op| number < task.number && op.is_write() && writes_overlap(op, &task.op);
         self.in_doubt.iter().any(|write| mine(write.number, &write.op))
             || self.slab.iter().any(|(_, other)| mine(other.number, &other.op))
     }
 
     /// Lets writes go whose way is free.
-    pub(super) fn release_held(&mut self) {
+    pub(super) fn release_held_writes(&mut self) {
         if !std::mem::take(&mut self.release) {
             return;
         }
         for _ in 0..self.held.len() {
             let Some(tag) = self.held.pop_front() else { break };
-            let is_blocked = self.is_blocked(tag);
+            let is_blocked = self.is_blocked_by_overlap(tag);
             let Some(task) = self.slab.get_mut(tag) else { continue };
             debug_assert_eq!(task.state, TaskState::Held);
             if is_blocked {
@@ -192,7 +193,7 @@ impl Tasks {
     }
 
     /// From the first time that something went wrong, an operation has `queue_timeout`.
-    pub(super) fn set_deadline(&mut self, now: Time, tag: Tag) {
+    pub(super) fn start_queue_timeout(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.slab.get_mut(tag) else { return };
         if task.deadline == NEVER {
             task.deadline = now + self.queue_timeout;
@@ -201,7 +202,7 @@ impl Tasks {
     }
 
     /// Ends an operation that no path has.
-    pub(super) fn give_up(&mut self, tag: Tag, failure: Failure) {
+    pub(super) fn fail_unassigned(&mut self, tag: Tag, failure: Failure) {
         let Some(task) = self.slab.get_mut(tag) else { return };
         let payload = std::mem::take(&mut task.payload);
         let waited = matches!(task.state, TaskState::Queued | TaskState::Later);
@@ -209,16 +210,16 @@ impl Tasks {
             // It may still land: what overlaps it goes on waiting.
             let Some(task) = self.slab.remove(tag) else { return };
             self.in_doubt.push(InDoubtWrite { path, generation, number: task.number, op: task.op });
-            return self.done.push_back(Done { id: task.id, result: Err(failure), payload });
+            return self.done.push_back(IoCompletion { id: task.id, result: Err(failure), payload });
         }
-        self.finish(tag, Err(failure), payload);
+        self.finish_task(tag, Err(failure), payload);
         if waited {
-            self.sweep();
+            self.purge_stale_tags();
         }
     }
 
     /// Forgets the names of operations that have ended where they waited, once they are the most of all.
-    fn sweep(&mut self) {
+    fn purge_stale_tags(&mut self) {
         let most = 64 + 2 * self.slab.len();
         if self.queue.len() > most {
             let tasks = &self.slab;
@@ -232,18 +233,18 @@ impl Tasks {
 
     /// Ends an operation.
     #[inline]
-    pub(super) fn finish(&mut self, tag: Tag, result: Result<Outcome, Failure>, payload: Payload) {
+    pub(super) fn finish_task(&mut self, tag: Tag, result: Result<Outcome, Failure>, payload: Payload) {
         let Some(task) = self.slab.remove(tag) else { return };
         if task.op.is_write() {
-            self.order.leave(&task.op);
+            self.order.remove_write(&task.op);
             self.release |= !self.held.is_empty();
         }
-        self.done.push_back(Done { id: task.id, result, payload });
+        self.done.push_back(IoCompletion { id: task.id, result, payload });
     }
 
     /// Whether an operation ends where nobody waits for a path any more. What a path has ends with that path;
     /// what waits for its fence only, where it must be certain, waits on.
-    pub(super) fn ends_lost(&self, state: TaskState) -> bool {
+    pub(super) fn fails_without_paths(&self, state: TaskState) -> bool {
         match state {
             TaskState::Doubt(..) => !self.certain,
             TaskState::Queued | TaskState::Held | TaskState::Later => true,
@@ -252,12 +253,12 @@ impl Tasks {
     }
 
     /// Ends what no path has.
-    pub(super) fn fail_waiting(&mut self, failure: Failure) {
+    pub(super) fn fail_all_waiting(&mut self, failure: Failure) {
         let waits = |state: TaskState| {
-            self.ends_lost(state) || failure == ABORTED && matches!(state, TaskState::Doubt(..))
+            self.fails_without_paths(state) || failure == ABORTED && matches!(state, TaskState::Doubt(..))
         };
         let tags: Vec<Tag> =
             self.slab.iter().filter(|(_, task)| waits(task.state)).map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.give_up(tag, failure));
+        tags.into_iter().for_each(|tag| self.fail_unassigned(tag, failure));
     }
 }

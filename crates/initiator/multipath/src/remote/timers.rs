@@ -6,8 +6,8 @@ use stream::{Tag, earliest};
 use volume::Time;
 
 use super::path_slot::PathSlot;
-use super::reservation::PendingRequest;
-use super::{NEVER, PATH_LOST, RemoteVolume, Stage, TaskState};
+use super::reservation::PendingReservationOp;
+use super::{NEVER, PATH_LOST, RemoteVolume, TaskState, VolumeStage};
 use crate::path::Path;
 
 impl<P: Path> RemoteVolume<P> {
@@ -31,25 +31,25 @@ impl<P: Path> RemoteVolume<P> {
         }
         if cx.now >= self.ask_again {
             self.ask_again = NEVER;
-            self.slots.reopen_windows();
+            self.slots.reset_idle_depths();
         }
         if cx.now >= self.tasks.expiry {
-            self.expire(cx);
+            self.expire_waiting(cx);
         }
-        self.check_slots(cx);
-        if self.unserved_since.is_some() && self.is_hopeless(cx.now) {
-            self.tasks.fail_waiting(PATH_LOST);
-            self.fail_waiting_requests(cx.now);
+        self.check_reconnects(cx);
+        if self.unserved_since.is_some() && self.should_fail_fast(cx.now) {
+            self.tasks.fail_all_waiting(PATH_LOST);
+            self.fail_waiting_reservation_ops(cx.now);
         }
-        self.set_wake();
+        self.schedule_wake();
     }
 
     /// Ends what has waited long enough.
-    fn expire(&mut self, cx: &mut Cx<'_>) {
+    fn expire_waiting(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         self.tasks.expiry = NEVER;
         let dark = self.slots.best.is_empty() || self.slots.is_stalled();
-        let (fencing, certain) = (self.is_fencing(), self.settings.certain);
+        let (fencing, certain) = (self.may_lost_write_land(), self.settings.certain);
         let mut over = Vec::new();
         for (tag, task) in self.tasks.slab.iter_mut() {
             if certain && matches!(task.state, TaskState::Doubt(..)) {
@@ -78,15 +78,15 @@ impl<P: Path> RemoteVolume<P> {
         for (_, tag) in over {
             match self.tasks.slab.get(tag).map(|task| task.state) {
                 Some(TaskState::Flush { .. }) => self.expire_flush(cx, tag),
-                _ => self.tasks.give_up(tag, PATH_LOST),
+                _ => self.tasks.fail_unassigned(tag, PATH_LOST),
             }
         }
-        self.expire_requests(now);
+        self.expire_reservation_ops(now);
         self.expire_registering(cx);
     }
 
     /// Finds when the volume has something to do next.
-    pub(super) fn set_wake(&mut self) {
+    pub(super) fn schedule_wake(&mut self) {
         let registers = self.slots.iter().any(|slot| slot.registering.is_some());
         let waits = !self.tasks.slab.is_empty() || !self.requests.is_empty() || registers;
         if !waits {
@@ -100,19 +100,21 @@ impl<P: Path> RemoteVolume<P> {
         };
         also(self.tasks.expiry);
         also(self.ask_again);
-        if let Some(next) = self.slots.next_attempt(self.settings.loss_timeout) {
+        if let Some(next) = self.slots.next_deadline(self.settings.loss_timeout) {
             also(next);
         }
         // Once that time is over nothing is left that it ends, so it is never a time that has passed.
         if let Some(since) = self.unserved_since
             && waits
-            && (self.requests.iter().any(PendingRequest::waits_for_path)
-                || self.tasks.slab.iter().any(|(_, task)| self.tasks.ends_lost(task.state)))
+            && (self.requests.iter().any(PendingReservationOp::is_waiting_for_path)
+                || self.tasks.slab.iter().any(|(_, task)| self.tasks.fails_without_paths(task.state)))
         {
             also(since + self.settings.fast_fail);
         }
-        if self.stage == Stage::Opening && self.slots.iter().all(|slot| slot.tried || slot.untold.is_some()) {
-            let untold = self.slots.iter().filter_map(PathSlot::untold_until).max();
+        if self.stage == VolumeStage::Opening
+            && self.slots.iter().all(|slot| slot.tried || slot.untold.is_some())
+        {
+            let untold = self.slots.iter().filter_map(PathSlot::access_report_deadline).max();
             let until = self.opened_at + self.settings.open_timeout;
             also(untold.map_or(until, |untold| untold.max(until)));
         }

@@ -6,7 +6,7 @@ use super::Protocol;
 
 /// A part of a URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum UrlPart {
     /// All of it.
     Whole,
     /// In front of `://`.
@@ -29,7 +29,7 @@ pub enum Part {
 
 /// What is wrong with a part. What a user wrote is shown only where it cannot be a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
+pub enum UrlProblem {
     /// It is not there.
     Missing,
     /// No scheme of ours.
@@ -70,71 +70,77 @@ pub struct UrlError {
     /// Whose rules it breaks; `None`: the protocol is not known.
     pub protocol: Option<Protocol>,
     /// Where.
-    pub part: Part,
+    pub part: UrlPart,
     /// What.
-    pub wrong: Wrong,
+    pub wrong: UrlProblem,
 }
 
 impl UrlError {
-    fn subject(&self) -> &str {
+    fn part_description(&self) -> &str {
         let nvme = self.protocol == Some(Protocol::Nvme);
         match &self.part {
-            Part::Whole => "the URL",
-            Part::Scheme => "the scheme in front of ://",
-            Part::User => "the user before @",
-            Part::Password => "the password behind the user's %",
-            Part::Host => "the host",
-            Part::Port => "the port",
-            Part::Target if nvme => "the subsystem's name",
-            Part::Target => "the target's name",
-            Part::Unit if nvme => "the namespace's number",
-            Part::Unit => "the logical unit's number",
-            Part::Option(key) => key,
+            UrlPart::Whole => "the URL",
+            UrlPart::Scheme => "the scheme in front of ://",
+            UrlPart::User => "the user before @",
+            UrlPart::Password => "the password behind the user's %",
+            UrlPart::Host => "the host",
+            UrlPart::Port => "the port",
+            UrlPart::Target if nvme => "the subsystem's name",
+            UrlPart::Target => "the target's name",
+            UrlPart::Unit if nvme => "the namespace's number",
+            UrlPart::Unit => "the logical unit's number",
+            UrlPart::Option(key) => key,
         }
     }
 }
 
 impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let subject = self.subject();
+        let subject = self.part_description();
         match &self.wrong {
-            Wrong::Missing => write!(f, "{subject} is missing")?,
-            Wrong::Scheme(found) => write!(f, "{subject} is \"{found}\", not iscsi or nvme+tcp")?,
-            Wrong::Long(most) => write!(f, "{subject} has more than {most} bytes")?,
-            Wrong::TooMany(most) => write!(f, "more than {most} URLs for one volume")?,
-            Wrong::Character => write!(f, "{subject} contains a character that is not allowed there")?,
-            Wrong::Escape => {
+            UrlProblem::Missing => write!(f, "{subject} is missing")?,
+            UrlProblem::Scheme(found) => write!(f, "{subject} is \"{found}\", not iscsi or nvme+tcp")?,
+            UrlProblem::Long(most) => write!(f, "{subject} has more than {most} bytes")?,
+            UrlProblem::TooMany(most) => write!(f, "more than {most} URLs for one volume")?,
+            UrlProblem::Character => write!(f, "{subject} contains a character that is not allowed there")?,
+            UrlProblem::Escape => {
                 write!(f, "{subject} contains a % without two hexadecimal digits after it; write %25 for %")?
             }
-            Wrong::Slash => write!(f, "{subject} holds a slash; write %2F")?,
-            Wrong::Bracket => write!(f, "{subject} is no IPv6 address in brackets, as in [fe80::1]:3260")?,
-            Wrong::Range(least, most) => write!(f, "{subject} is no number from {least} to {most}")?,
-            Wrong::Name if self.protocol == Some(Protocol::Nvme) => {
+            UrlProblem::Slash => write!(f, "{subject} holds a slash; write %2F")?,
+            UrlProblem::Bracket => {
+                write!(f, "{subject} is no IPv6 address in brackets, as in [fe80::1]:3260")?
+            }
+            UrlProblem::Range(least, most) => write!(f, "{subject} is no number from {least} to {most}")?,
+            UrlProblem::Name if self.protocol == Some(Protocol::Nvme) => {
                 write!(f, "{subject} is no NQN: nqn.yyyy-mm.reversed.domain:anything")?
             }
-            Wrong::Name => write!(f, "{subject} is no iSCSI name: iqn.yyyy-mm.reversed.domain:anything")?,
-            Wrong::NotHere => match (&self.part, self.protocol) {
-                (Part::User, _) => write!(
+            UrlProblem::Name => {
+                write!(f, "{subject} is no iSCSI name: iqn.yyyy-mm.reversed.domain:anything")?
+            }
+            UrlProblem::NotHere => match (&self.part, self.protocol) {
+                (UrlPart::User, _) => write!(
                     f,
                     "NVMe/TCP has no user before @; its secrets are options: secret_file or secret_env"
                 )?,
                 (_, Some(Protocol::Nvme)) => write!(f, "the option {subject} is of iSCSI")?,
                 _ => write!(f, "the option {subject} is of NVMe/TCP")?,
             },
-            Wrong::Unknown(Some(near)) => {
+            UrlProblem::Unknown(Some(near)) => {
                 write!(f, "the option \"{subject}\" is not known; did you mean \"{near}\"?")?
             }
-            Wrong::Unknown(None) => write!(f, "the option \"{subject}\" is not known")?,
-            Wrong::Value(want) => write!(f, "the option {subject} must be {want}")?,
-            Wrong::Twice => write!(f, "the option {subject} is given twice, and not alike")?,
-            Wrong::Clashes(other) => write!(f, "the option {subject} says the same as {other}: give one")?,
-            Wrong::Needs(other) => write!(f, "the option {subject} needs {other}")?,
+            UrlProblem::Unknown(None) => write!(f, "the option \"{subject}\" is not known")?,
+            UrlProblem::Value(want) => write!(f, "the option {subject} must be {want}")?,
+            UrlProblem::Twice => write!(f, "the option {subject} is given twice, and not alike")?,
+            UrlProblem::Clashes(other) => {
+                write!(f, "the option {subject} says the same as {other}: give one")?
+            }
+            UrlProblem::Needs(other) => write!(f, "the option {subject} needs {other}")?,
         }
         match (&self.part, self.protocol) {
-            (Part::Option(_), _) => Ok(()),
-            (_, Some(protocol)) => write!(f, "; a right one: {}", protocol.example()),
+            (UrlPart::Option(_), _) => Ok(()),
+            (_, Some(protocol)) => write!(f, "; a right one: {}", protocol.example_url()),
             (_, None) => {
-                write!(f, "; right ones: {}, {}", Protocol::Iscsi.example(), Protocol::Nvme.example())
+                write!(f, "; right ones: {}, {}", Protocol::Iscsi.example_url(), Protocol::Nvme.example_url())
             }
         }
     }

@@ -25,8 +25,8 @@ use nvme::Nqn;
 
 use crate::path::Protocol;
 use crate::secret::Secret;
-pub use error::{Part, UrlError, Wrong};
-pub use option::{Digests, Options, PathPolicy, SecretAt, time};
+pub use error::{UrlError, UrlPart, UrlProblem};
+pub use option::{DigestOptions, Options, PathPolicy, SecretSource, parse_time};
 
 /// Most URLs that may be joined: as many as a volume has paths.
 pub const URLS_MAX: usize = crate::remote::PATHS_MAX;
@@ -42,7 +42,7 @@ const LUN_MAX: u32 = 16_383;
 
 /// The machine, as it was written.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Machine {
+pub enum UrlHost {
     /// An address.
     Address(IpAddr),
     /// A name that somebody must resolve; or an IPv6 address with a zone.
@@ -51,7 +51,7 @@ pub enum Machine {
 
 /// What is meant there.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Target {
+pub enum TargetSelector {
     /// The discovery service.
     Discovery,
     /// An iSCSI target, and its logical unit if one is named: 0 to 16383.
@@ -62,7 +62,7 @@ pub enum Target {
 
 /// A user and what stood behind its name.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct User {
+pub struct UserInfo {
     /// CHAP_N.
     pub name: String,
     /// The password, if the URL holds one.
@@ -75,13 +75,13 @@ pub struct Url {
     /// Over which protocol.
     pub protocol: Protocol,
     /// Who we are (iSCSI only).
-    pub user: Option<User>,
+    pub user: Option<UserInfo>,
     /// Where.
-    pub machine: Machine,
+    pub machine: UrlHost,
     /// Which TCP port; the protocol's default if none was written.
     pub port: u16,
     /// What.
-    pub target: Target,
+    pub target: TargetSelector,
     /// How.
     pub options: Options,
 }
@@ -96,7 +96,7 @@ impl Protocol {
     }
 
     /// A URL to take as a pattern.
-    fn example(self) -> &'static str {
+    fn example_url(self) -> &'static str {
         match self {
             Protocol::Iscsi => "iscsi://10.0.0.1:3260/iqn.2026-11.io.blockwire:disk/0",
             Protocol::Nvme => "nvme+tcp://10.0.0.1:4420/nqn.2026-11.io.blockwire:disk/1",
@@ -106,19 +106,19 @@ impl Protocol {
 
 impl Url {
     /// Whether `text` means to be one: it begins with a scheme of ours.
-    pub fn is_meant(text: &str) -> bool {
-        [Protocol::Iscsi, Protocol::Nvme].iter().any(|protocol| after_scheme(text, *protocol).is_some())
+    pub fn has_known_scheme(text: &str) -> bool {
+        [Protocol::Iscsi, Protocol::Nvme].iter().any(|protocol| strip_scheme(text, *protocol).is_some())
     }
 
     /// Reads one URL.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
-        let (protocol, rest) = scheme(text)?;
+        let (protocol, rest) = parse_scheme(text)?;
         let wrong = |part, wrong| UrlError { protocol: Some(protocol), part, wrong };
         if text.len() > URL_LEN_MAX {
-            return Err(wrong(Part::Whole, Wrong::Long(URL_LEN_MAX)));
+            return Err(wrong(UrlPart::Whole, UrlProblem::Long(URL_LEN_MAX)));
         }
         if rest.contains(|c: char| c.is_control() || c == '#') {
-            return Err(wrong(Part::Whole, Wrong::Character));
+            return Err(wrong(UrlPart::Whole, UrlProblem::Character));
         }
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -126,21 +126,21 @@ impl Url {
             Some((user, place)) => (Some(user), place),
             // A slash in a password would make a host of its beginning.
             None if authority.contains('%') && !authority.starts_with('[') && rest.contains('@') => {
-                return Err(wrong(Part::Password, Wrong::Slash));
+                return Err(wrong(UrlPart::Password, UrlProblem::Slash));
             }
             None => (None, authority),
         };
-        let user = user.map(|user| self::user(protocol, user)).transpose()?;
-        let (machine, port) = place_of(protocol, place)?;
-        let target = target(protocol, path)?;
-        let discovery = target == Target::Discovery;
+        let user = user.map(|user| self::parse_user(protocol, user)).transpose()?;
+        let (machine, port) = parse_host_port(protocol, place)?;
+        let target = parse_target_selector(protocol, path)?;
+        let discovery = target == TargetSelector::Discovery;
         let port = port.unwrap_or(match (protocol, discovery) {
             (Protocol::Iscsi, _) => 3260,
             (Protocol::Nvme, false) => 4420,
             (Protocol::Nvme, true) => 8009,
         });
         let options = Options::parse(protocol, query)?;
-        options.agree_with(protocol, user.as_ref())?;
+        options.check_consistency(protocol, user.as_ref())?;
         Ok(Url { protocol, user, machine, port, target, options })
     }
 
@@ -153,29 +153,29 @@ impl Url {
             // A comma that is followed by anything else belongs to the URL.
             let mut commas =
                 rest.match_indices(',').filter_map(|(at, _)| rest.get(..at).zip(rest.get(at + 1..)));
-            let (one, after) = commas.find(|(_, after)| scheme(after).is_ok()).unwrap_or((rest, ""));
+            let (one, after) = commas.find(|(_, after)| parse_scheme(after).is_ok()).unwrap_or((rest, ""));
             urls.push(Url::parse(one)?);
             rest = after;
         }
-        let whole = |wrong| UrlError { protocol: None, part: Part::Whole, wrong };
+        let whole = |wrong| UrlError { protocol: None, part: UrlPart::Whole, wrong };
         match urls.len() {
-            0 => return Err(whole(Wrong::Missing)),
+            0 => return Err(whole(UrlProblem::Missing)),
             1..=URLS_MAX => {}
-            _ => return Err(whole(Wrong::TooMany(URLS_MAX))),
+            _ => return Err(whole(UrlProblem::TooMany(URLS_MAX))),
         }
-        Options::unite(&mut urls)?;
+        Options::merge_volume_options(&mut urls)?;
         Ok(urls)
     }
 
     /// Whether it names one volume: a logical unit or a namespace.
-    pub fn names_volume(&self) -> bool {
-        matches!(self.target, Target::Iscsi(_, Some(_)) | Target::Nvme(_, Some(_)))
+    pub fn has_volume(&self) -> bool {
+        matches!(self.target, TargetSelector::Iscsi(_, Some(_)) | TargetSelector::Nvme(_, Some(_)))
     }
 
     /// What to say to who gave a URL that names no volume where one is needed.
-    pub fn lacks_volume(&self) -> UrlError {
-        let part = if self.target == Target::Discovery { Part::Target } else { Part::Unit };
-        UrlError { protocol: Some(self.protocol), part, wrong: Wrong::Missing }
+    pub fn missing_volume_error(&self) -> UrlError {
+        let part = if self.target == TargetSelector::Discovery { UrlPart::Target } else { UrlPart::Unit };
+        UrlError { protocol: Some(self.protocol), part, wrong: UrlProblem::Missing }
     }
 }
 
@@ -187,19 +187,19 @@ impl fmt::Display for Url {
             write!(f, "{}@", user.name)?;
         }
         match &self.machine {
-            Machine::Address(IpAddr::V4(address)) => write!(f, "{address}")?,
-            Machine::Address(IpAddr::V6(address)) => write!(f, "[{address}]")?,
-            Machine::Name(name) if name.contains(':') => write!(f, "[{name}]")?,
-            Machine::Name(name) => f.write_str(name)?,
+            UrlHost::Address(IpAddr::V4(address)) => write!(f, "{address}")?,
+            UrlHost::Address(IpAddr::V6(address)) => write!(f, "[{address}]")?,
+            UrlHost::Name(name) if name.contains(':') => write!(f, "[{name}]")?,
+            UrlHost::Name(name) => f.write_str(name)?,
         }
         write!(f, ":{}", self.port)?;
         let unit = match &self.target {
-            Target::Discovery => return Ok(()),
-            Target::Iscsi(name, lun) => {
+            TargetSelector::Discovery => return Ok(()),
+            TargetSelector::Iscsi(name, lun) => {
                 write!(f, "/{}", name.as_str())?;
                 lun.map(u32::from)
             }
-            Target::Nvme(name, nsid) => {
+            TargetSelector::Nvme(name, nsid) => {
                 f.write_str("/")?;
                 // What would end the part, or begin the next.
                 for c in name.as_str().chars() {
@@ -216,132 +216,132 @@ impl fmt::Display for Url {
 }
 
 /// What stands behind the scheme of this protocol.
-fn after_scheme(text: &str, protocol: Protocol) -> Option<&str> {
+fn strip_scheme(text: &str, protocol: Protocol) -> Option<&str> {
     let scheme = protocol.scheme();
     let (start, rest) = text.split_at_checked(scheme.len())?;
     rest.strip_prefix("://").filter(|_| start.eq_ignore_ascii_case(scheme))
 }
 
-fn scheme(text: &str) -> Result<(Protocol, &str), UrlError> {
+fn parse_scheme(text: &str) -> Result<(Protocol, &str), UrlError> {
     for protocol in [Protocol::Iscsi, Protocol::Nvme] {
-        if let Some(rest) = after_scheme(text, protocol) {
+        if let Some(rest) = strip_scheme(text, protocol) {
             return Ok((protocol, rest));
         }
     }
     let wrong = match text.split_once("://") {
         Some((scheme, _)) if scheme.len() < 16 && scheme.chars().all(|c| c.is_ascii_graphic()) => {
-            Wrong::Scheme(scheme.to_owned())
+            UrlProblem::Scheme(scheme.to_owned())
         }
-        Some(_) | None => Wrong::Missing,
+        Some(_) | None => UrlProblem::Missing,
     };
-    Err(UrlError { protocol: None, part: Part::Scheme, wrong })
+    Err(UrlError { protocol: None, part: UrlPart::Scheme, wrong })
 }
 
-fn user(protocol: Protocol, text: &str) -> Result<User, UrlError> {
+fn parse_user(protocol: Protocol, text: &str) -> Result<UserInfo, UrlError> {
     let wrong = |part, wrong| Err(UrlError { protocol: Some(protocol), part, wrong });
     if protocol == Protocol::Nvme {
-        return wrong(Part::User, Wrong::NotHere);
+        return wrong(UrlPart::User, UrlProblem::NotHere);
     }
     let (name, secret) = match text.split_once('%') {
         Some((name, secret)) => (name, Some(secret)),
         None => (text, None),
     };
     if name.is_empty() {
-        return wrong(Part::User, Wrong::Missing);
+        return wrong(UrlPart::User, UrlProblem::Missing);
     }
     if name.len() > CHAP_LEN_MAX {
-        return wrong(Part::User, Wrong::Long(CHAP_LEN_MAX));
+        return wrong(UrlPart::User, UrlProblem::Long(CHAP_LEN_MAX));
     }
-    let secret = match secret.map(decode) {
+    let secret = match secret.map(percent_decode) {
         None => None,
-        Some(None) => return wrong(Part::Password, Wrong::Escape),
+        Some(None) => return wrong(UrlPart::Password, UrlProblem::Escape),
         Some(Some(bytes)) => Some(Secret::new(bytes)),
     };
     match secret.as_ref().map_or(1, |secret| secret.expose().len()) {
-        0 => return wrong(Part::Password, Wrong::Missing),
+        0 => return wrong(UrlPart::Password, UrlProblem::Missing),
         1..=CHAP_LEN_MAX => {}
-        _ => return wrong(Part::Password, Wrong::Long(CHAP_LEN_MAX)),
+        _ => return wrong(UrlPart::Password, UrlProblem::Long(CHAP_LEN_MAX)),
     }
-    Ok(User { name: name.to_owned(), secret })
+    Ok(UserInfo { name: name.to_owned(), secret })
 }
 
-fn place_of(protocol: Protocol, text: &str) -> Result<(Machine, Option<u16>), UrlError> {
+fn parse_host_port(protocol: Protocol, text: &str) -> Result<(UrlHost, Option<u16>), UrlError> {
     let wrong = |part, wrong| UrlError { protocol: Some(protocol), part, wrong };
     let (host, port) = if let Some(rest) = text.strip_prefix('[') {
-        let (inside, after) = rest.split_once(']').ok_or(wrong(Part::Host, Wrong::Bracket))?;
+        let (inside, after) = rest.split_once(']').ok_or(wrong(UrlPart::Host, UrlProblem::Bracket))?;
         let port = match after.strip_prefix(':') {
             Some(port) => Some(port),
             None if after.is_empty() => None,
-            None => return Err(wrong(Part::Host, Wrong::Bracket)),
+            None => return Err(wrong(UrlPart::Host, UrlProblem::Bracket)),
         };
         let (address, zone) = inside.split_once('%').map_or((inside, ""), |(address, zone)| (address, zone));
-        let address: Ipv6Addr = address.parse().map_err(|_| wrong(Part::Host, Wrong::Bracket))?;
+        let address: Ipv6Addr = address.parse().map_err(|_| wrong(UrlPart::Host, UrlProblem::Bracket))?;
         // RFC 6874 writes the zone's sign as %25.
         let zone = zone.strip_prefix("25").unwrap_or(zone);
         let machine = if inside.contains('%') {
-            Machine::Name(format!("{address}%{zone}"))
+            UrlHost::Name(format!("{address}%{zone}"))
         } else {
-            Machine::Address(IpAddr::V6(address))
+            UrlHost::Address(IpAddr::V6(address))
         };
         (machine, port)
     } else {
         let (host, port) = match text.split_once(':') {
-            Some((_, port)) if port.contains(':') => return Err(wrong(Part::Host, Wrong::Bracket)),
+            Some((_, port)) if port.contains(':') => return Err(wrong(UrlPart::Host, UrlProblem::Bracket)),
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
         };
         if host.is_empty() {
-            return Err(wrong(Part::Host, Wrong::Missing));
+            return Err(wrong(UrlPart::Host, UrlProblem::Missing));
         }
         let good = |c: char| c.is_alphanumeric() || matches!(c, '-' | '.' | '_');
         if !host.chars().all(good) || host.len() > 255 {
-            return Err(wrong(Part::Host, Wrong::Character));
+            return Err(wrong(UrlPart::Host, UrlProblem::Character));
         }
-        (host.parse().map_or_else(|_| Machine::Name(host.to_owned()), Machine::Address), port)
+        (host.parse().map_or_else(|_| UrlHost::Name(host.to_owned()), UrlHost::Address), port)
     };
     let port = match port.map(str::parse::<u16>) {
         None => None,
         Some(Ok(port)) if port > 0 => Some(port),
-        Some(_) => return Err(wrong(Part::Port, Wrong::Range(1, 65_535))),
+        Some(_) => return Err(wrong(UrlPart::Port, UrlProblem::Range(1, 65_535))),
     };
     Ok((host, port))
 }
 
-fn target(protocol: Protocol, path: &str) -> Result<Target, UrlError> {
+fn parse_target_selector(protocol: Protocol, path: &str) -> Result<TargetSelector, UrlError> {
     let wrong = |part, wrong| UrlError { protocol: Some(protocol), part, wrong };
     let path = path.strip_suffix('/').unwrap_or(path);
     if path.is_empty() {
-        return Ok(Target::Discovery);
+        return Ok(TargetSelector::Discovery);
     }
     let (name, unit) = match path.split_once('/') {
         Some((name, unit)) => (name, Some(unit)),
         None => (path, None),
     };
-    let name = decode(name)
+    let name = percent_decode(name)
         .and_then(|bytes| String::from_utf8(bytes).ok())
-        .ok_or(wrong(Part::Target, Wrong::Escape))?;
+        .ok_or(wrong(UrlPart::Target, UrlProblem::Escape))?;
     let number = |least: u32, most: u32| match unit.map(str::parse::<u32>) {
         None => Ok(None),
         Some(Ok(unit)) if (least..=most).contains(&unit) => Ok(Some(unit)),
-        Some(_) => Err(wrong(Part::Unit, Wrong::Range(least, most))),
+        Some(_) => Err(wrong(UrlPart::Unit, UrlProblem::Range(least, most))),
     };
     match protocol {
         Protocol::Iscsi => {
-            let name = IscsiName::parse(&name).map_err(|_| wrong(Part::Target, Wrong::Name))?;
-            Ok(Target::Iscsi(name, number(0, LUN_MAX)?.map(|lun| lun as u16)))
+            let name = IscsiName::parse(&name).map_err(|_| wrong(UrlPart::Target, UrlProblem::Name))?;
+            Ok(TargetSelector::Iscsi(name, number(0, LUN_MAX)?.map(|lun| lun as u16)))
         }
         Protocol::Nvme => {
-            let name = Nqn::parse(&name).map_err(|_| wrong(Part::Target, Wrong::Name))?;
-            if name.is_discovery() && unit.is_none() {
-                return Ok(Target::Discovery);
+            let name = Nqn::parse(&name).map_err(|_| wrong(UrlPart::Target, UrlProblem::Name))?;
+            if name.is_discovery_service() && unit.is_none() {
+                return Ok(TargetSelector::Discovery);
             }
-            Ok(Target::Nvme(name, number(1, u32::MAX - 1)?))
+            Ok(TargetSelector::Nvme(name, number(1, u32::MAX - 1)?))
         }
     }
 }
 
 /// Undoes percent escapes.
-fn decode(text: &str) -> Option<Vec<u8>> {
+fn percent_decode(text: &str) -> Option<Vec<u8>> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
     while let [first, after @ ..] = rest {

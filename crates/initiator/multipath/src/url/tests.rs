@@ -22,20 +22,20 @@ fn refused(text: &str) -> String {
 fn plain_ones_are_read() {
     let url = parse(&format!("iscsi://10.0.0.1/{DISK}/3"));
     assert_eq!(url.protocol, Protocol::Iscsi);
-    assert_eq!((url.port, url.machine), (3260, Machine::Address([10, 0, 0, 1].into())));
-    assert_eq!(url.target, Target::Iscsi(IscsiName::parse(DISK).unwrap(), Some(3)));
+    assert_eq!((url.port, url.machine), (3260, UrlHost::Address([10, 0, 0, 1].into())));
+    assert_eq!(url.target, TargetSelector::Iscsi(IscsiName::parse(DISK).unwrap(), Some(3)));
     let url = parse(&format!("NVMe+TCP://store-7.example:4421/{SUBSYSTEM}/12"));
-    assert_eq!((url.port, &url.machine), (4421, &Machine::Name("store-7.example".into())));
-    assert_eq!(url.target, Target::Nvme(Nqn::parse(SUBSYSTEM).unwrap(), Some(12)));
-    assert!(url.names_volume());
+    assert_eq!((url.port, &url.machine), (4421, &UrlHost::Name("store-7.example".into())));
+    assert_eq!(url.target, TargetSelector::Nvme(Nqn::parse(SUBSYSTEM).unwrap(), Some(12)));
+    assert!(url.has_volume());
 }
 
 #[test]
 fn addresses_of_six_stand_in_brackets() {
     let url = parse("iscsi://[fe80::1]:860/");
-    assert_eq!((url.port, &url.machine), (860, &Machine::Address("fe80::1".parse().unwrap())));
+    assert_eq!((url.port, &url.machine), (860, &UrlHost::Address("fe80::1".parse().unwrap())));
     for text in ["nvme+tcp://[fe80::1%eth0]", "nvme+tcp://[fe80::1%25eth0]"] {
-        assert_eq!(parse(text).machine, Machine::Name("fe80::1%eth0".into()));
+        assert_eq!(parse(text).machine, UrlHost::Name("fe80::1%eth0".into()));
     }
     for text in ["iscsi://fe80::1/", "iscsi://[fe80::1", "iscsi://[fe80::1]860", "iscsi://[10.0.0.1]"] {
         assert!(refused(text).contains("brackets"), "{text}");
@@ -51,13 +51,13 @@ fn without_a_target_it_is_discovery() {
         ("nvme+tcp://h/nqn.2014-08.org.nvmexpress.discovery", 8009),
     ] {
         let url = parse(text);
-        assert_eq!((&url.target, url.port), (&Target::Discovery, port), "{text}");
-        assert!(!url.names_volume());
+        assert_eq!((&url.target, url.port), (&TargetSelector::Discovery, port), "{text}");
+        assert!(!url.has_volume());
     }
     let url = parse(&format!("nvme+tcp://h/{SUBSYSTEM}"));
-    assert_eq!((url.port, &url.target), (4420, &Target::Nvme(Nqn::parse(SUBSYSTEM).unwrap(), None)));
+    assert_eq!((url.port, &url.target), (4420, &TargetSelector::Nvme(Nqn::parse(SUBSYSTEM).unwrap(), None)));
     assert_eq!(
-        url.lacks_volume().to_string(),
+        url.missing_volume_error().to_string(),
         "the namespace's number is missing; a right one: \
          nvme+tcp://10.0.0.1:4420/nqn.2026-11.io.blockwire:disk/1"
     );
@@ -126,10 +126,10 @@ fn options_are_typed() {
          loss_timeout=never&policy=round-robin&mutual_user=t&mutual_secret_file=%2Fetc%2Fs&ro=yes"
     ));
     let options = &url.options;
-    assert_eq!(options.digests, Some(Digests { header: true, data: true }));
+    assert_eq!(options.digests, Some(DigestOptions { header: true, data: true }));
     assert_eq!((options.commands, options.connections), (Some(64), Some(4)));
-    assert_eq!(options.secret, Some(SecretAt::Environment("PW".into())));
-    assert_eq!(options.mutual_secret, Some(SecretAt::File("/etc/s".into())));
+    assert_eq!(options.secret, Some(SecretSource::Environment("PW".into())));
+    assert_eq!(options.mutual_secret, Some(SecretSource::File("/etc/s".into())));
     assert_eq!(options.chap, Some(vec![Algorithm::SHA256, Algorithm::MD5]));
     assert_eq!((options.first_burst, options.max_burst), (Some(65_536), Some(1 << 20)));
     assert_eq!((options.immediate, options.initial_r2t, options.read_only), (Some(false), None, Some(true)));
@@ -246,10 +246,13 @@ fn a_volume_that_any_of_its_urls_calls_read_only_is_not_written() {
     };
     for options in [["?ro=yes", ""], ["", "?ro=yes"], ["?ro=yes", "?ro=yes"]] {
         let urls = joined(options).unwrap();
-        assert!(urls.iter().all(|url| crate::VolumeSettings::of(&url.options).read_only), "{options:?}");
+        assert!(
+            urls.iter().all(|url| crate::VolumeSettings::from_options(&url.options).read_only),
+            "{options:?}"
+        );
     }
     assert!(joined(["?ro=yes", "?ro=no"]).is_err(), "the two contradict each other");
-    assert!(!crate::VolumeSettings::of(&joined(["", "?ro=no"]).unwrap()[0].options).read_only);
+    assert!(!crate::VolumeSettings::from_options(&joined(["", "?ro=no"]).unwrap()[0].options).read_only);
 }
 
 /// No text makes it panic, and what is taken is shown in a form that is taken.

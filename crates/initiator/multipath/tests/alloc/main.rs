@@ -13,20 +13,20 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings};
-use blockwire_multipath::{Event, Path};
-use buf::{Class, Payload, Time};
-use endpoint::{CloseMode, LinkId, ShardId, Sockets};
+use blockwire_multipath::{Path, PathEvent};
+use buf::{MemoryClass, Payload, Time};
+use endpoint::{CloseMode, LinkId, OutboundSockets, ShardId};
 use iscsi::negotiate::Digest;
 use iscsi::session::SessionLimits;
 use iscsi::wire::Isid;
-use shard::{Control, Message, Shard};
-use testkit::alloc::{self, count_allocations};
+use shard::{ControlRequest, Message, Shard};
+use testkit::counting_alloc::{self, count_allocations};
 use testkit::target;
-use volume::{Backend, DiskId, Durability, IoId, Op, Ram, RamDisk, Span};
+use volume::{Backend, DiskId, Durability, IoId, Op, RamBackend, RamDisk, Span};
 use world::World;
 
 #[global_allocator]
-static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
+static ALLOCATOR: testkit::counting_alloc::CountingAllocator = testkit::counting_alloc::CountingAllocator;
 
 const BLOCKS: u64 = 1 << 15;
 const DEPTH: u64 = 16;
@@ -41,10 +41,10 @@ macro_rules! inner {
     }};
 }
 
-impl Sockets for Counted {
+impl OutboundSockets for Counted {
     testkit::forward_links!(inner);
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        count_allocations(|| self.0.poll_leave())
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
+        count_allocations(|| self.0.poll_link_close())
     }
     fn poll_timeout(&self) -> Option<Time> {
         count_allocations(|| self.0.poll_timeout())
@@ -55,23 +55,21 @@ fn up(digest: Digest) -> World<Counted> {
     let isid = Isid::random([1, 2, 3], 4);
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
     let mut settings =
-        Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
+        Settings::new(portals, target::TARGET_NAME.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid);
     settings.negotiation.header_digest = vec![digest];
     settings.negotiation.data_digest = vec![digest];
     let terms = target::TargetLimits { limits: SessionLimits::default(), ..target::TargetLimits::default() };
-    let shard = Shard::new(ShardId(0), 1, target::exports(&terms));
+    let shard = Shard::new(ShardId(0), 1, target::build_exports(&terms));
     let mut world = World::new(Counted(IscsiPath::new(settings).unwrap()), shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let make = move |_| Ram::new(disk.clone());
-    for spec in target::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
-        world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+    let make = move |_| RamBackend::new(disk.clone());
+    for spec in target::volume_specs(1, make(0).geometry(), &[DiskId(0)], None, make) {
+        world.tell(Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
     }
     world.with(|path, cx| path.0.connect(cx));
-    assert!(
-        world.run(Duration::from_secs(10), |world| {
-            matches!(world.path.0.poll_event(), Some(Event::Up(_)))
-        })
-    );
+    assert!(world.run(Duration::from_secs(10), |world| {
+        matches!(world.path.0.poll_event(), Some(PathEvent::Up(_)))
+    }));
     world
 }
 
@@ -90,7 +88,7 @@ fn round(world: &mut World<Counted>, len: usize) {
     let mut waiting = VecDeque::new();
     for write in [true, false] {
         for slot in 0..DEPTH {
-            let memory = world.pool.take_sg(Class::Solicited, len).expect("there is memory");
+            let memory = world.pool.take_sg(MemoryClass::Solicited, len).expect("there is memory");
             let span = Span { lba: slot * blocks, blocks };
             let (op, payload) = match write {
                 true => (Op::Write(span, Durability::Cached), Payload::Out(memory.freeze())),
@@ -103,7 +101,7 @@ fn round(world: &mut World<Counted>, len: usize) {
         submit(world, &mut waiting);
         world.run(Duration::from_secs(10), |world| {
             while let Some(event) = count_allocations(|| world.path.0.poll_event()) {
-                assert!(matches!(event, Event::Done { how: Ok(_), .. }), "{event:?}");
+                assert!(matches!(event, PathEvent::Done { how: Ok(_), .. }), "{event:?}");
                 left -= 1;
             }
             submit(world, &mut waiting);
@@ -119,11 +117,16 @@ fn reads_and_writes_by_a_path_over_iscsi_allocate_nothing() {
         let mut world = up(digest);
         for len in [4096, 65_536] {
             (0..12).for_each(|_| round(&mut world, len));
-            alloc::take_count();
+            counting_alloc::take_allocation_count();
             let before = world.pool.usage();
             (0..16).for_each(|_| round(&mut world, len));
-            let count = alloc::take_count();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::first_site());
+            let count = counting_alloc::take_allocation_count();
+            assert_eq!(
+                count.calls,
+                0,
+                "{len} bytes: {count:?}; {:?}",
+                counting_alloc::first_allocation_site()
+            );
             assert_eq!(world.pool.usage(), before, "all memory came back");
         }
     }

@@ -7,15 +7,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::{
-    AnyPath, Client, Handle, HostIdentity, RemoteVolume, Secrets, Url, VolumeEvent, VolumeSettings,
+    AnyPath, Client, HostIdentity, RemoteVolume, Url, UrlSecrets, VolumeEvent, VolumeHandle, VolumeSettings,
 };
-use buf::{Class, Cx, Errno, Payload, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ListenerId, ShardId};
+use buf::{Cx, Errno, MemoryClass, Payload, Time};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
 use nvme::{HostId, Nqn};
-use shard::{BackendFactory, Control, Message, Shard};
-use sim::{Config, LineFaults, Reach, World};
+use shard::{BackendFactory, ControlRequest, Message, Shard};
+use sim::{Config, ConnectionFaults, Reachability, World};
 use testkit::target;
-use volume::{Backend, DiskOp, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Ram, RamDisk, Span};
+use volume::{
+    Backend, DiskOp, Durability, Epoch, Failure, Fault, Io, IoCompletion, IoId, Op, RamBackend, RamDisk, Span,
+};
 
 const BLOCKS: u64 = 1 << 14;
 const FAR: [u8; 4] = [10, 0, 0, 1];
@@ -39,7 +41,7 @@ macro_rules! each {
 impl Node {
     fn world(&self, shard: ShardId) -> ShardId {
         match self {
-            Node::Daemon(base, _) if shard != ShardId::CONTROL => ShardId(base + shard.0),
+            Node::Daemon(base, _) if shard != ShardId::CONTROL_PLANE => ShardId(base + shard.0),
             Node::Daemon(..) | Node::Host(_) => shard,
         }
     }
@@ -56,7 +58,7 @@ impl Endpoint for Node {
     type Message = Message;
     testkit::forward_links!(each);
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
         match self {
             Node::Daemon(_, shard) => shard.handle_arrival(cx, link, how),
             Node::Host(_) => panic!("a host is not called"),
@@ -74,20 +76,22 @@ impl Endpoint for Node {
     fn poll_disk(&mut self) -> Option<DiskOp> {
         each!(self, end => end.poll_disk())
     }
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Message>)> {
         let (link, how) = match self {
             Node::Daemon(_, shard) => shard.poll_departure()?,
             Node::Host(client) => {
                 let (link, how) = client.poll_departure()?;
                 let how = match how {
-                    Departure::Close => Departure::Close,
-                    Departure::Abort | Departure::Move { .. } => Departure::Abort,
+                    LinkDeparture::Close => LinkDeparture::Close,
+                    LinkDeparture::Abort | LinkDeparture::Move { .. } => LinkDeparture::Abort,
                 };
                 (link, how)
             }
         };
         Some(match how {
-            Departure::Move { to, message } => (link, Departure::Move { to: self.world(to), message }),
+            LinkDeparture::Move { to, message } => {
+                (link, LinkDeparture::Move { to: self.world(to), message })
+            }
             how => (link, how),
         })
     }
@@ -118,8 +122,8 @@ fn portal(machine: [u8; 4], over: Over) -> SocketAddr {
 
 fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
     let url = match over {
-        Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), target::TARGET),
-        Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), target::SUBSYSTEM),
+        Over::Iscsi => format!("iscsi://{}/{}/0", portal(machine, over), target::TARGET_NAME),
+        Over::Nvme => format!("nvme+tcp://{}/{}/1", portal(machine, over), target::SUBSYSTEM_NQN),
     };
     let who = HostIdentity {
         initiator: format!("iqn.2026-11.test:host{number}"),
@@ -128,7 +132,7 @@ fn path(machine: [u8; 4], over: Over, number: u8) -> AnyPath {
         isid: [number; 3],
     };
     let addresses = vec![portal(machine, over)];
-    AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &Secrets::default(), 0).unwrap()
+    AnyPath::from_url(&Url::parse(&url).unwrap(), addresses, &who, &UrlSecrets::default(), 0).unwrap()
 }
 
 /// What the volumes' users wait for at most.
@@ -139,32 +143,32 @@ fn terms(seconds: u64) -> VolumeSettings {
 struct Scene {
     world: World<Node>,
     disk: Arc<RamDisk>,
-    volume: Handle,
+    volume: VolumeHandle,
     next: u64,
 }
 
 fn far(disk: &Arc<RamDisk>) -> Vec<shard::VolumeSpec> {
-    let geometry = Ram::new(disk.clone()).geometry();
+    let geometry = RamBackend::new(disk.clone()).geometry();
     let disk = disk.clone();
-    target::volume(1, geometry, &[], None, move |_| Ram::new(disk.clone()))
+    target::volume_specs(1, geometry, &[], None, move |_| RamBackend::new(disk.clone()))
 }
 
 impl Scene {
     /// A host that speaks `front` to a gateway that speaks `back` to the volume's daemon.
-    fn new(seed: u64, front: Over, back: Over, lines: LineFaults) -> Scene {
+    fn new(seed: u64, front: Over, back: Over, lines: ConnectionFaults) -> Scene {
         let config = Config { shards: 3, pool_bytes: 64 << 20, lines, ..Config::new(seed) };
-        let exports = || target::exports(&target::TargetLimits::default());
+        let exports = || target::build_exports(&target::TargetLimits::default());
         let mut world = World::new(config, |id, _| match id.0 {
             2 => Node::Host(Box::default()),
             base => Node::Daemon(base, Box::new(Shard::new(ShardId(0), 1, exports()))),
         });
         for (machine, shard) in [(FAR, 0), (NEAR, 1)] {
-            world.listen(portal(machine, Over::Iscsi), ListenerId(0), shard..shard + 1);
-            world.listen(portal(machine, Over::Nvme), ListenerId(1), shard..shard + 1);
+            world.add_listener(portal(machine, Over::Iscsi), ListenerId(0), shard..shard + 1);
+            world.add_listener(portal(machine, Over::Nvme), ListenerId(1), shard..shard + 1);
         }
         let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
         for spec in far(&disk) {
-            world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
+            world.send_message(ShardId(0), Message::Control(1, ControlRequest::AddVolume(Box::new(spec))));
         }
         let make = move |cx: &mut Cx<'_>| {
             // As a daemon's: the far one may be away when this one starts.
@@ -174,15 +178,15 @@ impl Scene {
         };
         for mut spec in far(&disk) {
             spec.make = BackendFactory::Network(Box::new(make));
-            world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
+            world.send_message(ShardId(1), Message::Control(1, ControlRequest::AddVolume(Box::new(spec))));
         }
-        let volume = world.act(ShardId(2), |node, cx| {
+        let volume = world.with_endpoint(ShardId(2), |node, cx| {
             node.client().open(cx, vec![path(NEAR, front, 9)], terms(60)).unwrap()
         });
         let mut scene = Scene { world, disk, volume, next: 0 };
         scene.until("open volume", |scene| {
             let volume = scene.volume;
-            let news = scene.world.act(ShardId(2), |node, _| node.client().poll_event(volume));
+            let news = scene.world.with_endpoint(ShardId(2), |node, _| node.client().poll_event(volume));
             assert_ne!(news, Some(VolumeEvent::Failed));
             (news == Some(VolumeEvent::Open)).then_some(())
         });
@@ -202,13 +206,13 @@ impl Scene {
     fn start(&mut self, op: Op, bytes: Option<&[u8]>) -> IoId {
         let (id, volume) = (IoId(self.next), self.volume);
         self.next += 1;
-        self.world.act(ShardId(2), |node, cx| {
+        self.world.with_endpoint(ShardId(2), |node, cx| {
             let payload = match (&op, bytes) {
                 (Op::Read(span), _) => {
-                    Payload::In(cx.pool.take_sg(Class::Solicited, span.blocks as usize * 512).unwrap())
+                    Payload::In(cx.pool.take_sg(MemoryClass::Solicited, span.blocks as usize * 512).unwrap())
                 }
                 (_, Some(bytes)) => {
-                    let mut sg = cx.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                    let mut sg = cx.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
                     sg.copy_from(0, bytes);
                     Payload::Out(sg.freeze())
                 }
@@ -219,16 +223,16 @@ impl Scene {
         id
     }
 
-    fn end(&mut self, id: IoId) -> Done {
+    fn end(&mut self, id: IoId) -> IoCompletion {
         let done = self.until("end of an operation", |scene| {
             let volume = scene.volume;
-            scene.world.act(ShardId(2), |node, _| node.client().poll_done(volume))
+            scene.world.with_endpoint(ShardId(2), |node, _| node.client().poll_done(volume))
         });
         assert_eq!(done.id, id);
         done
     }
 
-    fn run(&mut self, op: Op, bytes: Option<&[u8]>) -> Done {
+    fn run(&mut self, op: Op, bytes: Option<&[u8]>) -> IoCompletion {
         let id = self.start(op, bytes);
         self.end(id)
     }
@@ -238,7 +242,7 @@ fn span(lba: u64, blocks: u64) -> Span {
     Span { lba, blocks }
 }
 
-fn bytes(done: Done) -> Vec<u8> {
+fn bytes(done: IoCompletion) -> Vec<u8> {
     done.result.unwrap();
     let sg = done.payload.into_sg();
     let mut bytes = vec![0; sg.len()];
@@ -260,33 +264,35 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
     const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
     let config = Config { shards: 2, pool_bytes: 64 << 20, ..Config::new(1) };
     let mut world = World::new(config, |id, _| {
-        let mut exports = shard::Exports::clone(&target::exports(&target::TargetLimits::default()));
+        let mut exports = shard::Exports::clone(&target::build_exports(&target::TargetLimits::default()));
         if id.0 == 0 {
             for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
-                let secret = nvme::auth::Secret::parse(SECRET).unwrap();
+                let secret = nvme::auth::DhchapSecret::parse(SECRET).unwrap();
                 rule.auth = shard::HostAuth::Required(Arc::new(secret));
             }
         }
         Node::Daemon(id.0, Box::new(Shard::new(ShardId(0), 1, Arc::new(exports))))
     });
-    world.listen(portal(FAR, Over::Nvme), ListenerId(1), 0..1);
+    world.add_listener(portal(FAR, Over::Nvme), ListenerId(1), 0..1);
     let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
     for spec in far(&disk) {
-        world.tell(ShardId(0), Message::Control(1, Control::AddVolume(Box::new(spec))));
+        world.send_message(ShardId(0), Message::Control(1, ControlRequest::AddVolume(Box::new(spec))));
     }
     for mut spec in far(&disk) {
         spec.make = BackendFactory::Network(Box::new(|cx: &mut Cx<'_>| {
-            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM);
+            let url = format!("nvme+tcp://{}/{}/1", portal(FAR, Over::Nvme), target::SUBSYSTEM_NQN);
             let who = HostIdentity {
                 initiator: "iqn.2026-11.test:host7".into(),
                 host: Nqn::parse("nqn.2026-11.test:host7").unwrap(),
                 host_id: HostId::new([7; 16]).unwrap(),
                 isid: [7; 3],
             };
-            let secrets =
-                Secrets { ours: Some(blockwire_multipath::Secret::new(SECRET.into())), ..Secrets::default() };
+            let secrets = UrlSecrets {
+                ours: Some(blockwire_multipath::Secret::new(SECRET.into())),
+                ..UrlSecrets::default()
+            };
             let addresses = vec![portal(FAR, Over::Nvme)];
-            let path = AnyPath::of(&Url::parse(&url).unwrap(), addresses, &who, &secrets, 0).unwrap();
+            let path = AnyPath::from_url(&Url::parse(&url).unwrap(), addresses, &who, &secrets, 0).unwrap();
             let remote = RemoteVolume::open(
                 cx,
                 vec![path],
@@ -294,35 +300,35 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
             );
             Box::new(remote) as Box<dyn endpoint::NetworkBackend>
         }));
-        world.tell(ShardId(1), Message::Control(1, Control::AddVolume(Box::new(spec))));
+        world.send_message(ShardId(1), Message::Control(1, ControlRequest::AddVolume(Box::new(spec))));
     }
     let (mut asked, mut up) = (0, false);
     for round in 0..20_000 {
         world.run_for(Duration::from_millis(1));
-        for (_, message) in world.heard() {
+        for (_, message) in world.take_control_messages() {
             match message {
                 Message::Nvme(shard::NvmeMessage::Compute(_, id, _, work)) => {
                     let computed = shard::NvmeMessage::Computed(id, Box::new(work.run()));
-                    world.tell(ShardId(0), Message::Nvme(computed));
+                    world.send_message(ShardId(0), Message::Nvme(computed));
                 }
                 Message::Compute(_, remote, work) => {
                     asked += 1;
                     assert_eq!(work.peer(), portal(FAR, Over::Nvme).ip());
                     if asked == 1 {
                         // Nothing has been computed on the shard, and it answers others.
-                        world.tell(ShardId(1), Message::Barrier(ShardId::CONTROL, 7));
+                        world.send_message(ShardId(1), Message::Barrier(ShardId::CONTROL_PLANE, 7));
                         world.run_for(Duration::from_millis(100));
                         let settled =
                             |(_, message): &(_, Message)| matches!(message, Message::BarrierReached(7));
-                        assert!(world.heard().iter().any(settled) && work.is_wanted());
+                        assert!(world.take_control_messages().iter().any(settled) && work.is_wanted());
                     }
                     work.run();
-                    world.tell(ShardId(1), Message::Computed(remote));
+                    world.send_message(ShardId(1), Message::Computed(remote));
                 }
                 _ => {}
             }
         }
-        up = up || world.connections(portal(FAR, Over::Nvme)).len() > 1 && asked > 1;
+        up = up || world.connections_via(portal(FAR, Over::Nvme)).len() > 1 && asked > 1;
         if up && round > 1000 {
             break;
         }
@@ -333,20 +339,21 @@ fn a_gateways_shard_serves_while_powers_for_a_far_controller_are_computed() {
 #[test]
 fn bytes_pass_from_either_protocol_to_either() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        let mut scene = Scene::new(seed as u64, front, back, ConnectionFaults::default());
         for (at, blocks) in [(0, 1), (100, 8), (1000, 512), (BLOCKS - 3, 3)] {
             let wrote: Vec<u8> = (0..blocks * 512).map(|i| (i % 251 + at) as u8).collect();
             scene.run(Op::Write(span(at, blocks), Durability::Cached), Some(&wrote)).result.unwrap();
             assert!(bytes(scene.run(Op::Read(span(at, blocks)), None)) == wrote, "{front:?} {back:?}");
             // It is the far daemon's disk that has them.
-            let far = Ram::new(scene.disk.clone()).lend(span(at, blocks)).unwrap();
+            let far = RamBackend::new(scene.disk.clone()).lend_memory(span(at, blocks)).unwrap();
             let mut there = vec![0; wrote.len()];
             far.copy_to(0, &mut there);
             assert!(there == wrote, "{front:?} {back:?}");
         }
         scene.run(Op::Flush, None).result.unwrap();
         let geometry =
-            { scene.world.act(ShardId(2), |node, _| node.client().geometry(scene.volume)) }.unwrap();
+            { scene.world.with_endpoint(ShardId(2), |node, _| node.client().geometry(scene.volume)) }
+                .unwrap();
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
     }
 }
@@ -354,16 +361,16 @@ fn bytes_pass_from_either_protocol_to_either() {
 #[test]
 fn a_far_daemon_that_is_away_for_a_while_is_waited_for() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
-        scene.world.set_reach(portal(FAR, back), Reach::Refused);
-        for peer in scene.world.connections(portal(FAR, back)) {
+        let mut scene = Scene::new(seed as u64, front, back, ConnectionFaults::default());
+        scene.world.set_reachability(portal(FAR, back), Reachability::Refused);
+        for peer in scene.world.connections_via(portal(FAR, back)) {
             scene.world.reset(peer);
         }
         // What is on its way when they break is in doubt, and waits for its fence; this is about what comes later.
         scene.world.run_for(Duration::from_millis(50));
         let id = scene.start(Op::Write(span(5, 1), Durability::Cached), Some(&[9; 512]));
         scene.world.run_for(Duration::from_secs(1));
-        scene.world.set_reach(portal(FAR, back), Reach::Open);
+        scene.world.set_reachability(portal(FAR, back), Reachability::Open);
         scene.end(id).result.unwrap();
         assert_eq!(bytes(scene.run(Op::Read(span(5, 1)), None)), [9; 512]);
     }
@@ -372,8 +379,8 @@ fn a_far_daemon_that_is_away_for_a_while_is_waited_for() {
 #[test]
 fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
-        scene.world.set_reach(portal(FAR, back), Reach::Silent);
+        let mut scene = Scene::new(seed as u64, front, back, ConnectionFaults::default());
+        scene.world.set_reachability(portal(FAR, back), Reachability::Silent);
         let before = scene.world.now();
         let done = scene.run(Op::Read(span(5, 1)), None);
         let took = scene.world.now().since(before);
@@ -384,7 +391,7 @@ fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
             "{front:?} {back:?}: {done:?}"
         );
         // It serves again as soon as there is somebody to serve.
-        scene.world.set_reach(portal(FAR, back), Reach::Open);
+        scene.world.set_reachability(portal(FAR, back), Reachability::Open);
         scene.until("service", |scene| scene.run(Op::Read(span(5, 1)), None).result.ok());
     }
 }
@@ -392,15 +399,20 @@ fn a_far_daemon_that_stays_away_is_an_error_in_time_and_no_hang() {
 #[test]
 fn a_size_passes_through() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
+        let mut scene = Scene::new(seed as u64, front, back, ConnectionFaults::default());
         assert!(scene.disk.resize(BLOCKS + 1024));
         let ask = volume::VolumeRequest::Resize(scene.disk.geometry());
-        scene.world.tell(ShardId(0), Message::Control(2, Control::VolumeRequest(volume::VolumeId(0), ask)));
+        scene.world.send_message(
+            ShardId(0),
+            Message::Control(2, ControlRequest::VolumeRequest(volume::VolumeId(0), ask)),
+        );
         scene.until("new size", |scene| {
             // A host may hear of it with its next command only.
             let _ = scene.run(Op::Read(span(0, 1)), None);
-            let geometry =
-                scene.world.act(ShardId(2), |node, _| node.client().geometry(scene.volume)).unwrap();
+            let geometry = scene
+                .world
+                .with_endpoint(ShardId(2), |node, _| node.client().geometry(scene.volume))
+                .unwrap();
             (geometry.blocks == BLOCKS + 1024).then_some(())
         });
         scene
@@ -413,15 +425,18 @@ fn a_size_passes_through() {
 #[test]
 fn a_volume_that_is_dropped_parts_from_its_peer() {
     for (seed, (front, back)) in WAYS.into_iter().enumerate() {
-        let mut scene = Scene::new(seed as u64, front, back, LineFaults::default());
-        assert!(!scene.world.connections(portal(FAR, back)).is_empty());
-        scene.world.tell(ShardId(1), Message::Control(3, Control::Stop { grace: Duration::from_secs(1) }));
+        let mut scene = Scene::new(seed as u64, front, back, ConnectionFaults::default());
+        assert!(!scene.world.connections_via(portal(FAR, back)).is_empty());
+        scene.world.send_message(
+            ShardId(1),
+            Message::Control(3, ControlRequest::Stop { grace: Duration::from_secs(1) }),
+        );
         scene.until("report of the stop", |scene| {
-            let heard = scene.world.heard();
+            let heard = scene.world.take_control_messages();
             heard.iter().any(|(_, message)| matches!(message, Message::Report(3, _))).then_some(())
         });
         scene.world.run_for(Duration::from_secs(1));
-        assert_eq!(scene.world.connections(portal(FAR, back)), [], "{front:?} {back:?}");
-        assert_eq!(scene.world.links(ShardId(1)), 0, "{front:?} {back:?}");
+        assert_eq!(scene.world.connections_via(portal(FAR, back)), [], "{front:?} {back:?}");
+        assert_eq!(scene.world.link_count(ShardId(1)), 0, "{front:?} {back:?}");
     }
 }

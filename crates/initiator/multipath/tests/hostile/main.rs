@@ -11,7 +11,7 @@ use world::{Session, Tally};
 /// Sessions with one protocol: `many` of them.
 fn play(protocol: Protocol, name: &str, many: u64) {
     let test = format!("blockwire-multipath --test hostile {name}");
-    let (total, runs) = seeds::play(many, &test, |seed| Session::new(seed, protocol).play());
+    let (total, runs) = seeds::run_all_seeds(many, &test, |seed| Session::new(seed, protocol).play());
     let Tally { well, failed, connections, changed } = total;
     let eventful = well > 500 && failed > 50 && changed > 100 && connections > 100;
     assert!(runs < 50 || eventful, "nothing much happens: {total:?}");

@@ -61,7 +61,7 @@ impl Mangler {
             if self.seen.len() > SEEN_MAX {
                 self.seen.pop_front();
             }
-            if chance.permille(self.permille) {
+            if chance.chance_permille(self.permille) {
                 self.changed += 1;
                 self.change(pdu, &mut said, chance);
             } else {
@@ -170,7 +170,7 @@ impl Mangler {
             }
             12 => {
                 said.push(burst(self.protocol, &other, chance));
-                if chance.permille(500) {
+                if chance.chance_permille(500) {
                     said.push(pdu);
                     pdu = (0..48).map(|_| chance.below(256) as u8).collect();
                 }

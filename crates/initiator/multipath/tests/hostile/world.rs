@@ -10,18 +10,21 @@ use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings};
 use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings};
-use blockwire_multipath::{AnyPath, Client, Handle, NoMessage, ReservationOp, VolumeEvent, VolumeSettings};
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Time};
+use blockwire_multipath::{
+    AnyPath, Client, NoShardMessage, ReservationOp, VolumeEvent, VolumeHandle, VolumeSettings,
+};
+use buf::{Cx, Entropy, Errno, MemoryClass, Payload, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, Departure, Dial, Dialled, Driver, Endpoint, LinkId, ListenerId, ShardId, pump,
+    AcceptedSocket, Dial, Dialled, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId,
+    ShardId, pump,
 };
 use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
-use shard::{Control, Message, NvmeMessage, Shard};
+use shard::{ControlRequest, Message, NvmeMessage, Shard};
 use sim::SimRng;
 use stream::{Received, RecvOp, SendOp};
-use volume::reservation::{Action, Key, Register};
-use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, Ram, RamDisk, Span};
+use volume::reservation::{Action, Key, RegistrationRequest};
+use volume::{Backend, DiskId, DiskOp, Durability, Epoch, Io, IoId, Op, RamBackend, RamDisk, Span};
 
 use crate::mangle::{Mangler, Protocol};
 use testkit::target;
@@ -63,23 +66,23 @@ impl<M> Default for Hands<M> {
     }
 }
 
-impl<M> Driver<M> for Hands<M> {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl<M> IoDriver<M> for Hands<M> {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         self.recvs.push((link, op));
     }
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         self.sends.push((link, op));
     }
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("nobody here has a disk: {op:?}")
     }
-    fn depart(&mut self, link: LinkId, _how: Departure<M>) {
+    fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<M>) {
         self.departed.push(link);
     }
-    fn post(&mut self, _to: ShardId, message: M) {
+    fn post_message(&mut self, _to: ShardId, message: M) {
         self.posted.push(message);
     }
-    fn dial(&mut self, dial: Dial) {
+    fn start_dial(&mut self, dial: Dial) {
         self.dials.push(dial);
     }
 }
@@ -89,9 +92,9 @@ pub struct Session {
     protocol: Protocol,
     chance: SimRng,
     client: Client<AnyPath>,
-    volume: Handle,
+    volume: VolumeHandle,
     shard: Shard,
-    host_hands: Hands<NoMessage>,
+    host_hands: Hands<NoShardMessage>,
     target_hands: Hands<Message>,
     wires: Vec<Wire>,
     pool: Pool,
@@ -128,7 +131,7 @@ impl Session {
             open_timeout: Duration::MAX,
             loss_timeout: Duration::MAX,
             queue_timeout: Duration::from_secs(60),
-            certain: chance.permille(300),
+            certain: chance.chance_permille(300),
             ..VolumeSettings::default()
         };
         let mut client = Client::new();
@@ -136,13 +139,13 @@ impl Session {
         let volume = client.open(&mut cx, vec![path], terms).unwrap();
         let mut session = Session {
             permille: *chance.pick(&[5, 20, 60, 200]),
-            loans: chance.permille(500),
+            loans: chance.chance_permille(500),
             seed,
             protocol,
             chance,
             client,
             volume,
-            shard: Shard::new(ShardId(0), 1, target::exports(&target::TargetLimits::default())),
+            shard: Shard::new(ShardId(0), 1, target::build_exports(&target::TargetLimits::default())),
             host_hands: Hands::default(),
             target_hands: Hands::default(),
             wires: Vec::new(),
@@ -156,10 +159,12 @@ impl Session {
             tally: Tally::default(),
         };
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-        let geometry = Ram::new(disk.clone()).geometry();
-        for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
+        let geometry = RamBackend::new(disk.clone()).geometry();
+        for spec in
+            target::volume_specs(1, geometry, &[DiskId(0)], None, move |_| RamBackend::new(disk.clone()))
+        {
             session.target(|shard, cx| {
-                shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+                shard.handle_message(cx, Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
             });
         }
         session
@@ -198,7 +203,7 @@ impl Session {
         });
         assert!(closed, "seed {seed}: the volume does not close");
         self.run(until, |_| false);
-        self.client.forget(volume);
+        self.client.drop_volume(volume);
         assert_eq!(self.pool.usage().lent, 0, "seed {seed}: memory does not come back");
         self.tally.changed = self.wires.iter().map(|wire| wire.mangler.changed).sum();
         self.tally
@@ -224,7 +229,7 @@ impl Session {
         let span = Span { lba: self.chance.below(BLOCKS - blocks), blocks };
         let len = blocks as usize * 512;
         let (op, payload) = match self.chance.below(16) {
-            0..5 => (Op::Read(span), self.pool.take_sg(Class::Solicited, len).map(Payload::In)),
+            0..5 => (Op::Read(span), self.pool.take_sg(MemoryClass::Solicited, len).map(Payload::In)),
             5..10 => (Op::Write(span, Durability::Cached), self.data(len, id as u8)),
             10 => (Op::Flush, Some(Payload::None)),
             11 => (Op::WriteZeroes { span, unmap: true }, Some(Payload::None)),
@@ -238,28 +243,28 @@ impl Session {
         let volume = self.volume;
         if self.host(|client, cx| client.submit(cx, volume, io)).is_ok() {
             self.open.insert(id);
-            if self.chance.permille(50) {
+            if self.chance.chance_permille(50) {
                 self.host(|client, _| client.cancel(volume, IoId(id)));
             }
         }
     }
 
     fn request_reservation(&mut self, id: u64) {
-        let register = Register::new(None, Key(id));
-        let request = if self.chance.permille(500) {
+        let register = RegistrationRequest::new(None, Key(id));
+        let request = if self.chance.chance_permille(500) {
             ReservationOp::Report
         } else {
             ReservationOp::Change(Action::Register(register))
         };
         let volume = self.volume;
-        if self.host(|client, cx| client.request_reservation(cx, volume, IoId(id), request)) {
+        if self.host(|client, cx| client.submit_reservation_op(cx, volume, IoId(id), request)) {
             self.requests.insert(id);
         }
     }
 
     /// Memory to be sent: all of it is what the caller put there.
     fn data(&self, len: usize, byte: u8) -> Option<Payload> {
-        let mut memory = self.pool.take_sg(Class::Solicited, len)?;
+        let mut memory = self.pool.take_sg(MemoryClass::Solicited, len)?;
         memory.slices_mut(0..len).for_each(|slice| slice.fill(byte));
         Some(Payload::Out(memory.freeze()))
     }
@@ -386,14 +391,14 @@ impl Session {
         self.tally.connections += 1;
         let local = "127.0.0.1:50000".parse().unwrap();
         let listener = ListenerId(u16::from(self.protocol == Protocol::Nvme));
-        let accepted = Accepted { listener, local: dial.to, peer: local, cpu: None };
-        self.target(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener, local: dial.to, peer: local, cpu: None };
+        self.target(|shard, cx| shard.handle_arrival(cx, link, LinkArrival::Accepted(accepted)));
         let dialled = Dialled { link, local, peer: dial.to };
         self.host(|client, cx| client.handle_dialled(cx, dial.id, Ok(dialled)));
     }
 
     fn host_sends(&mut self, link: LinkId, op: SendOp) {
-        let bytes = testkit::delivery::sent(&op);
+        let bytes = testkit::delivery::send_op_bytes(&op);
         assert!(!has_mark(&bytes), "seed {}: memory leaves that nobody asked for", self.seed);
         let wire = &mut self.wires[link.0 as usize];
         let gone = wire.host.left || wire.target.left;
@@ -403,12 +408,12 @@ impl Session {
         let how = if gone { Err(RESET) } else { Ok(()) };
         self.host(|client, cx| {
             client.handle_written(cx, link, how);
-            client.handle_sent(cx, link, op);
+            client.handle_send_released(cx, link, op);
         });
     }
 
     fn target_sends(&mut self, link: LinkId, op: SendOp) {
-        let bytes = testkit::delivery::sent(&op);
+        let bytes = testkit::delivery::send_op_bytes(&op);
         let wire = &mut self.wires[link.0 as usize];
         let gone = wire.host.left || wire.target.left;
         if !gone {
@@ -418,7 +423,7 @@ impl Session {
         let how = if gone { Err(RESET) } else { Ok(()) };
         self.target(|shard, cx| {
             shard.handle_written(cx, link, how);
-            shard.handle_sent(cx, link, op);
+            shard.handle_send_released(cx, link, op);
         });
     }
 
@@ -452,7 +457,7 @@ fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvO
     let mut op = end.recv.take()?;
     if loans {
         let len = segment.len().min(8192);
-        let mut pages = pool.take_sg(Class::Wire, len).expect("there is memory");
+        let mut pages = pool.take_sg(MemoryClass::Wire, len).expect("there is memory");
         pages.copy_from(0, &segment[..len]);
         segment.drain(..len);
         end.inbox.pop_front_if_empty();
@@ -471,7 +476,7 @@ fn receive(pool: &Pool, end: &mut End, over: bool, loans: bool) -> Option<(RecvO
     let full = op.direct.as_ref().is_none_or(|direct| taken == direct.want.len());
     let rest = (segment.len() - taken).min(op.stage_len);
     if full && rest > 0 {
-        let mut stage = pool.take(Class::Wire, op.stage_len).expect("there is memory");
+        let mut stage = pool.take(MemoryClass::Wire, op.stage_len).expect("there is memory");
         stage.set_len(rest);
         stage.copy_from_slice(&segment[taken..taken + rest]);
         op.stage = Some(stage);
@@ -498,7 +503,7 @@ impl PopEmpty for VecDeque<Vec<u8>> {
 fn mark(pool: &Pool) {
     let mut all = Vec::new();
     for size in [1 << 20, 1 << 16, 1 << 12, 512] {
-        while let Some(mut memory) = pool.take_sg(Class::Wire, size) {
+        while let Some(mut memory) = pool.take_sg(MemoryClass::Wire, size) {
             memory.slices_mut(0..size).for_each(|slice| {
                 slice.chunks_mut(MARK.len()).for_each(|chunk| chunk.copy_from_slice(&MARK[..chunk.len()]));
             });
@@ -514,7 +519,7 @@ fn has_mark(bytes: &[u8]) -> bool {
 fn iscsi_settings() -> IscsiSettings {
     let isid = Isid::random([1, 2, 3], 4);
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
-    IscsiSettings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
+    IscsiSettings::new(portals, target::TARGET_NAME.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
 }
 
 fn nvme_settings() -> NvmeSettings {
@@ -522,7 +527,7 @@ fn nvme_settings() -> NvmeSettings {
     let addresses = vec!["127.0.0.1:4420".parse().unwrap()];
     NvmeSettings::new(
         addresses,
-        Nqn::parse(target::SUBSYSTEM).unwrap(),
+        Nqn::parse(target::SUBSYSTEM_NQN).unwrap(),
         1,
         host,
         HostId::new([1; 16]).unwrap(),

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use blockwire_multipath::iscsi::{IscsiPath, Settings, Timeouts};
-use blockwire_multipath::{Event, IoError, Path};
+use blockwire_multipath::{IoError, Path, PathEvent};
 use buf::Payload;
 use endpoint::CloseMode;
 use volume::{Durability, IoId, Op, Outcome};
@@ -12,7 +12,7 @@ use volume::{Durability, IoId, Op, Outcome};
 use crate::world::World;
 use crate::{next, run, settings, span, up};
 use testkit::delivery;
-use testkit::iscsi_target::{Answer, Script, honest};
+use testkit::scripted_iscsi_target::{ScriptedAnswer, ScriptedTarget, honest_answer};
 use testkit::target;
 
 const OWN: &str = "127.0.0.1:3260";
@@ -32,12 +32,12 @@ fn patient() -> target::TargetLimits {
 /// A path whose session falls silent with a write on its way; the world between keeps that.
 fn silent(elsewhere: &[SocketAddr], timeouts: Timeouts) -> World<IscsiPath> {
     let mut world = crate::world(Settings { timeouts, ..settings() }, &patient());
-    world.path.fence_by(elsewhere.to_vec());
+    world.path.set_fence_portals(elsewhere.to_vec());
     up(&mut world);
-    let old = delivery::filled(&world.pool, &[1; 512]);
+    let old = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     assert_eq!(run(&mut world, Op::Write(span(8, 1), Durability::Cached), old).0, Ok(Outcome::Complete));
     world.hold();
-    let stale = delivery::filled(&world.pool, &[2; 512]);
+    let stale = delivery::payload_with_bytes(&world.pool, &[2; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(9), Op::Write(span(8, 1), Durability::Cached), stale))
         .unwrap();
@@ -45,8 +45,8 @@ fn silent(elsewhere: &[SocketAddr], timeouts: Timeouts) -> World<IscsiPath> {
     world.deaf.push(address(OWN));
     loop {
         match next(&mut world) {
-            Event::Done { id: IoId(9), how: Err(IoError::InDoubt), .. } => {}
-            Event::Down(_) => return world,
+            PathEvent::Done { id: IoId(9), how: Err(IoError::InDoubt), .. } => {}
+            PathEvent::Down(_) => return world,
             other => panic!("{other:?}"),
         }
     }
@@ -58,8 +58,8 @@ fn fenced(world: &mut World<IscsiPath>) -> Duration {
     world.with(|path, cx| path.fence(cx));
     loop {
         match next(world) {
-            Event::Fenced => return world.now.since(begun),
-            Event::Down(_) => {}
+            PathEvent::Fenced => return world.now.since(begun),
+            PathEvent::Down(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -69,10 +69,10 @@ fn fenced(world: &mut World<IscsiPath>) -> Duration {
 fn content(world: &mut World<IscsiPath>) -> u8 {
     world.deaf.clear();
     up(world);
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     let (how, payload) = run(world, Op::Read(span(8, 1)), room);
     assert_eq!(how, Ok(Outcome::Complete));
-    delivery::bytes_of(payload)[0]
+    delivery::payload_bytes(payload)[0]
 }
 
 #[test]
@@ -96,8 +96,8 @@ fn a_login_elsewhere_is_for_the_fence_only() {
     let (mut is_fenced, mut is_down) = (false, false);
     while !is_fenced || !is_down {
         match next(&mut world) {
-            Event::Fenced => is_fenced = true,
-            Event::Down(why) => {
+            PathEvent::Fenced => is_fenced = true,
+            PathEvent::Down(why) => {
                 is_down = {
                     assert!(format!("{why:?}").contains("Unreachable"), "{why:?}");
                     true
@@ -110,7 +110,7 @@ fn a_login_elsewhere_is_for_the_fence_only() {
     assert_eq!(world.dialled.iter().filter(|to| **to == address(OTHER)).count(), 1);
     // With nothing in doubt it goes by its own portals alone.
     world.with(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Down(_)));
+    assert!(matches!(next(&mut world), PathEvent::Down(_)));
     assert_eq!(world.dialled.iter().filter(|to| **to == address(OTHER)).count(), 1);
 }
 
@@ -131,20 +131,25 @@ fn without_another_way_to_the_target_the_stated_time_is_waited() {
 #[test]
 fn a_socket_that_may_hold_a_write_in_doubt_is_reset_however_politely_it_was_to_end() {
     let mut world = crate::world(settings(), &target::TargetLimits::default());
-    world.script = Some(Script::new(|cdb| if cdb[0] == 0x2a { Answer::Silence } else { honest(cdb) }));
+    world.script =
+        Some(ScriptedTarget::new(
+            |cdb| if cdb[0] == 0x2a { ScriptedAnswer::Silence } else { honest_answer(cdb) },
+        ));
     up(&mut world);
-    let data = delivery::filled(&world.pool, &[1; 512]);
+    let data = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     world.with(|path, cx| path.submit(cx, IoId(9), Op::Write(span(0, 1), Durability::Cached), data)).unwrap();
     world.settle();
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
-    let Event::Done { how: Err(IoError::InDoubt), .. } = next(&mut world) else { panic!("it is in doubt") };
-    assert!(matches!(next(&mut world), Event::Down(_)));
+    let PathEvent::Done { how: Err(IoError::InDoubt), .. } = next(&mut world) else {
+        panic!("it is in doubt")
+    };
+    assert!(matches!(next(&mut world), PathEvent::Down(_)));
     assert_eq!(world.left(), [CloseMode::Abort]);
     // In good order it is not.
     let mut world = crate::world(settings(), &target::TargetLimits::default());
     up(&mut world);
     world.with(|path, cx| path.disconnect(cx, Duration::from_secs(1)));
-    assert!(matches!(next(&mut world), Event::Down(_)));
+    assert!(matches!(next(&mut world), PathEvent::Down(_)));
     assert_eq!(world.left(), [CloseMode::Close]);
     let _ = Payload::None;
 }

@@ -4,49 +4,49 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Timeouts};
-use blockwire_multipath::{DownReason, Event, Path, ReservationOp};
+use blockwire_multipath::iscsi::{Discovery, DiscoverySettings, IscsiPath, Timeouts};
+use blockwire_multipath::{DownReason, Path, PathEvent, ReservationOp};
 use buf::Payload;
 use iscsi::name::TargetAddress;
 use iscsi::wire::{AsyncEvent, AsyncMessage, Isid, Itt, NopIn, Pdu, TmfResponseCode, Ttt};
-use volume::{Access, Durability, Extent, IoId, Op, Outcome};
+use volume::{Durability, Extent, IoId, Op, Outcome, PathAccess};
 
 use crate::world::World;
 use crate::{next, run, settings, span, up};
 use testkit::delivery;
-use testkit::iscsi_target::{Answer, Script, honest};
+use testkit::scripted_iscsi_target::{ScriptedAnswer, ScriptedTarget, honest_answer};
 use testkit::target;
 
-fn against(script: Script) -> World<IscsiPath> {
+fn against(script: ScriptedTarget) -> World<IscsiPath> {
     let mut world = crate::world(settings(), &target::TargetLimits::default());
     world.script = Some(script);
     world
 }
 
 /// An honest target but for one command.
-fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: Answer) -> World<IscsiPath> {
-    against(Script::new(move |cdb| {
+fn but_for(opcode: u8, second: Option<u8>, third: Option<u8>, answer: ScriptedAnswer) -> World<IscsiPath> {
+    against(ScriptedTarget::new(move |cdb| {
         let hit =
             cdb[0] == opcode && second.is_none_or(|at| cdb[1] == at) && third.is_none_or(|at| cdb[2] == at);
-        if hit { answer.clone() } else { honest(cdb) }
+        if hit { answer.clone() } else { honest_answer(cdb) }
     }))
 }
 
 #[test]
 fn an_honest_target_is_believed() {
-    let mut world = against(Script::new(honest));
+    let mut world = against(ScriptedTarget::new(honest_answer));
     let info = up(&mut world);
     let geometry = info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.max_io), (1000, 64 * 512));
     assert_eq!(info.uuid.map(|uuid| uuid.0), Some([9; 16]));
     assert!(geometry.thin && geometry.write_cache && !info.read_only);
-    assert_eq!(info.access, Access::Optimized);
+    assert_eq!(info.access, PathAccess::Optimized);
 }
 
 #[test]
 fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
-    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
-    let long = |head: &[u8]| Answer::Good([head, &[0xff; 300][..]].concat());
+    let good = |bytes: &[u8]| ScriptedAnswer::Good(bytes.to_vec());
+    let long = |head: &[u8]| ScriptedAnswer::Good([head, &[0xff; 300][..]].concat());
     let cases = [
         // The list of pages: longer than it is, of another code, of no byte.
         (0x12, Some(1), Some(0x00), good(&[0, 0, 0xff, 0xff, 0, 0x83])),
@@ -84,12 +84,13 @@ fn attack_88_vital_product_data_and_mode_data_that_lie_about_their_lengths() {
 
 #[test]
 fn attack_88_units_and_sizes_that_cannot_be() {
-    let good = |bytes: &[u8]| Answer::Good(bytes.to_vec());
-    let size =
-        |last: [u8; 8], block: [u8; 4]| Answer::Good([&last[..], &block[..], &[0xff; 20][..]].concat());
+    let good = |bytes: &[u8]| ScriptedAnswer::Good(bytes.to_vec());
+    let size = |last: [u8; 8], block: [u8; 4]| {
+        ScriptedAnswer::Good([&last[..], &block[..], &[0xff; 20][..]].concat())
+    };
     let cases = [
         (0x12, Some(0), good(&[0; 35]), "too short"),
-        (0x12, Some(0), Answer::Good([&[0x01][..], &[0; 40][..]].concat()), "no disk"),
+        (0x12, Some(0), ScriptedAnswer::Good([&[0x01][..], &[0; 40][..]].concat()), "no disk"),
         (0x9e, None, size([0xff; 8], [0, 0, 2, 0]), "beyond 2^63"),
         (0x9e, None, size([0x7f, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff], [0, 0, 2, 0]), "beyond 2^63"),
         (0x9e, None, size([0, 0, 0, 0, 0, 0, 0, 9], [0; 4]), "blocks of 0 bytes"),
@@ -101,7 +102,9 @@ fn attack_88_units_and_sizes_that_cannot_be() {
         let mut world = but_for(opcode, second, None, answer.clone());
         world.with(|path, cx| path.connect(cx));
         match next(&mut world) {
-            Event::Down(DownReason::Refused(text)) => assert!(text.contains(complaint), "{answer:?}: {text}"),
+            PathEvent::Down(DownReason::Refused(text)) => {
+                assert!(text.contains(complaint), "{answer:?}: {text}")
+            }
             other => panic!("{answer:?}: {other:?}"),
         }
     }
@@ -109,15 +112,15 @@ fn attack_88_units_and_sizes_that_cannot_be() {
     for (luns, complaint) in [
         (good(&[0xff, 0xff, 0xff, 0xff, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 5]), "but 3"),
         (good(&[0, 0, 0, 8]), "no logical unit"),
-        (Answer::Good([&[0, 0, 0x10, 0, 0, 0, 0, 0][..], &[0; 4000][..]].concat()), "and more"),
+        (ScriptedAnswer::Good([&[0, 0, 0x10, 0, 0, 0, 0, 0][..], &[0; 4000][..]].concat()), "and more"),
     ] {
-        let mut world = against(Script::new(move |cdb| match cdb[0] {
-            0x12 => Answer::Good([&[0x7f][..], &[0; 40][..]].concat()),
+        let mut world = against(ScriptedTarget::new(move |cdb| match cdb[0] {
+            0x12 => ScriptedAnswer::Good([&[0x7f][..], &[0; 40][..]].concat()),
             0xa0 => luns.clone(),
-            _ => honest(cdb),
+            _ => honest_answer(cdb),
         }));
         world.with(|path, cx| path.connect(cx));
-        let Event::Down(DownReason::Absent(text)) = next(&mut world) else { panic!() };
+        let PathEvent::Down(DownReason::Absent(text)) = next(&mut world) else { panic!() };
         assert!(text.contains(complaint), "{text}");
     }
 }
@@ -128,7 +131,7 @@ fn attack_88_extents_and_registrations_that_lie() {
         [&lba.to_be_bytes()[..], &blocks.to_be_bytes()[..], &[status, 0, 0, 0][..]].concat()
     };
     let list = |len: u32, parts: &[Vec<u8>]| {
-        Answer::Good([&len.to_be_bytes()[..], &[0; 4][..], &parts.concat()[..]].concat())
+        ScriptedAnswer::Good([&len.to_be_bytes()[..], &[0; 4][..], &parts.concat()[..]].concat())
     };
     let mapped = |lba, blocks, mapped| Extent { span: span(lba, blocks), mapped };
     let cases = [
@@ -144,7 +147,7 @@ fn attack_88_extents_and_registrations_that_lie() {
         (list(20, &[descriptor(u64::MAX, u32::MAX, 0)]), None),
         (list(20, &[descriptor(10, 0, 0)]), None),
         (list(20, &[]), None),
-        (Answer::Good(vec![0xff; 7]), None),
+        (ScriptedAnswer::Good(vec![0xff; 7]), None),
     ];
     for (answer, expected) in cases {
         let mut world = but_for(0x9e, Some(0x12), None, answer.clone());
@@ -156,10 +159,10 @@ fn attack_88_extents_and_registrations_that_lie() {
         }
     }
     for status in [vec![0xff; 40], vec![0, 0, 0, 1, 0xff, 0xff, 0xff, 0xff], vec![0, 0, 0, 1, 0, 0, 0, 24]] {
-        let mut world = but_for(0x5e, Some(3), None, Answer::Good(status));
+        let mut world = but_for(0x5e, Some(3), None, ScriptedAnswer::Good(status));
         up(&mut world);
-        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationOp::Report)).unwrap();
-        let Event::ReservationReply { how: Err(how), .. } = next(&mut world) else {
+        world.with(|path, cx| path.submit_reservation_op(cx, IoId(1), ReservationOp::Report)).unwrap();
+        let PathEvent::ReservationReply { how: Err(how), .. } = next(&mut world) else {
             panic!("nothing is known by it")
         };
         assert_eq!(format!("{how:?}"), "Failed(Failed(Internal))");
@@ -169,16 +172,16 @@ fn attack_88_extents_and_registrations_that_lie() {
 #[test]
 fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_type_is_not_nothing() {
     let report = |status: Vec<u8>, held: Vec<u8>| {
-        let mut world = against(Script::new(move |cdb| match (cdb[0], cdb[1]) {
-            (0x5e, 3) => Answer::Good(status.clone()),
-            (0x5e, 0) => Answer::Good([&[0, 0, 0, 1, 0, 0, 0, 16], &[7; 16][..]].concat()),
-            (0x5e, 1) => Answer::Good(held.clone()),
-            _ => honest(cdb),
+        let mut world = against(ScriptedTarget::new(move |cdb| match (cdb[0], cdb[1]) {
+            (0x5e, 3) => ScriptedAnswer::Good(status.clone()),
+            (0x5e, 0) => ScriptedAnswer::Good([&[0, 0, 0, 1, 0, 0, 0, 16], &[7; 16][..]].concat()),
+            (0x5e, 1) => ScriptedAnswer::Good(held.clone()),
+            _ => honest_answer(cdb),
         }));
         up(&mut world);
-        world.with(|path, cx| path.request_reservation(cx, IoId(1), ReservationOp::Report)).unwrap();
+        world.with(|path, cx| path.submit_reservation_op(cx, IoId(1), ReservationOp::Report)).unwrap();
         match next(&mut world) {
-            Event::ReservationReply { how, .. } => {
+            PathEvent::ReservationReply { how, .. } => {
                 how.map(Option::unwrap).map_err(|error| format!("{error:?}"))
             }
             other => panic!("{other:?}"),
@@ -195,17 +198,17 @@ fn registrations_that_are_cut_off_are_asked_for_by_their_keys_and_an_unknown_typ
 #[test]
 fn attention_and_waiting_without_end_come_to_an_end() {
     for (answer, complaint) in [
-        (Answer::Check(6, 0x2900), "unit attentions"),
-        (Answer::Check(6, 0x3f0e), "unit attentions"),
-        (Answer::Status(0x08), "does not get ready"),
-        (Answer::Check(2, 0x0401), "does not get ready"),
-        (Answer::Check(2, 0x0402), "stopped"),
-        (Answer::Check(2, 0x3a00), "no medium"),
+        (ScriptedAnswer::Check(6, 0x2900), "unit attentions"),
+        (ScriptedAnswer::Check(6, 0x3f0e), "unit attentions"),
+        (ScriptedAnswer::Status(0x08), "does not get ready"),
+        (ScriptedAnswer::Check(2, 0x0401), "does not get ready"),
+        (ScriptedAnswer::Check(2, 0x0402), "stopped"),
+        (ScriptedAnswer::Check(2, 0x3a00), "no medium"),
     ] {
         let mut world = but_for(0x00, None, None, answer.clone());
         let before = world.now;
         world.with(|path, cx| path.connect(cx));
-        let Event::Down(DownReason::Refused(text) | DownReason::Lost(text)) = next(&mut world) else {
+        let PathEvent::Down(DownReason::Refused(text) | DownReason::Lost(text)) = next(&mut world) else {
             panic!()
         };
         assert!(text.contains(complaint), "{answer:?}: {text}");
@@ -213,45 +216,48 @@ fn attention_and_waiting_without_end_come_to_an_end() {
     }
     // What comes up answers reads so.
     for (answer, error) in [
-        (Answer::Check(6, 0x2900), "NotDone(1s)"),
-        (Answer::Status(0x28), "NotDone(1s)"),
-        (Answer::Check(0xb, 0), "NotDone(1s)"),
-        (Answer::Status(0x18), "Failed(Refused(Conflict))"),
-        (Answer::Status(0x77), "Failed(Failed(Internal))"),
-        (Answer::Check(2, 0x040c), "NotDone(0ns)"),
-        (Answer::Check(3, 0x1100), "Failed(Failed(Medium(4)))"),
-        (Answer::Check(5, 0x2100), "Failed(Refused(OutOfRange))"),
-        (Answer::Check(7, 0x2700), "Failed(Refused(ReadOnly))"),
-        (Answer::Check(7, 0x2707), "Failed(Failed(NoSpace))"),
+        (ScriptedAnswer::Check(6, 0x2900), "NotDone(1s)"),
+        (ScriptedAnswer::Status(0x28), "NotDone(1s)"),
+        (ScriptedAnswer::Check(0xb, 0), "NotDone(1s)"),
+        (ScriptedAnswer::Status(0x18), "Failed(Refused(Conflict))"),
+        (ScriptedAnswer::Status(0x77), "Failed(Failed(Internal))"),
+        (ScriptedAnswer::Check(2, 0x040c), "NotDone(0ns)"),
+        (ScriptedAnswer::Check(3, 0x1100), "Failed(Failed(Medium(4)))"),
+        (ScriptedAnswer::Check(5, 0x2100), "Failed(Refused(OutOfRange))"),
+        (ScriptedAnswer::Check(7, 0x2700), "Failed(Refused(ReadOnly))"),
+        (ScriptedAnswer::Check(7, 0x2707), "Failed(Failed(NoSpace))"),
         (
-            Answer::Sense(vec![0xf0, 0, 3, 0xff, 0xff, 0xff, 0xff, 10, 0, 0, 0, 0, 0x11, 0]),
+            ScriptedAnswer::Sense(vec![0xf0, 0, 3, 0xff, 0xff, 0xff, 0xff, 10, 0, 0, 0, 0, 0x11, 0]),
             "Failed(Failed(Medium(4)))",
         ),
-        (Answer::Sense(vec![0xf0, 0, 3, 0, 0, 0, 5, 10, 0, 0, 0, 0, 0x11, 0]), "Failed(Failed(Medium(5)))"),
-        (Answer::Sense(vec![0x55]), "Failed(Failed(Internal))"),
+        (
+            ScriptedAnswer::Sense(vec![0xf0, 0, 3, 0, 0, 0, 5, 10, 0, 0, 0, 0, 0x11, 0]),
+            "Failed(Failed(Medium(5)))",
+        ),
+        (ScriptedAnswer::Sense(vec![0x55]), "Failed(Failed(Internal))"),
         // GOOD, without the data.
-        (Answer::Good(vec![]), "Failed(Failed(Internal))"),
+        (ScriptedAnswer::Good(vec![]), "Failed(Failed(Internal))"),
     ] {
         let mut world = but_for(0x28, None, None, answer.clone());
         up(&mut world);
-        let room = delivery::room(&world.pool, 1024);
+        let room = delivery::payload_for_read(&world.pool, 1024);
         let (how, payload) = run(&mut world, Op::Read(span(4, 2)), room);
         assert_eq!(how, Err(error.to_owned()), "{answer:?}");
-        assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
+        assert!(delivery::payload_bytes(payload).iter().all(|byte| *byte == 0), "no byte that did not come");
     }
 }
 
 /// What a path that is closed refuses need not wait on another one, which must not find this one open.
 #[test]
 fn a_closed_path_says_so_before_its_operations_end() {
-    for (sense, access) in [(0x040c, Access::Inaccessible), (0x040a, Access::Transition)] {
-        let mut world = but_for(0x28, None, None, Answer::Check(2, sense));
+    for (sense, access) in [(0x040c, PathAccess::Inaccessible), (0x040a, PathAccess::Transition)] {
+        let mut world = but_for(0x28, None, None, ScriptedAnswer::Check(2, sense));
         up(&mut world);
-        let room = delivery::room(&world.pool, 512);
+        let room = delivery::payload_for_read(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
-        let Event::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let PathEvent::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
         assert_eq!(info.access, access);
-        let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
+        let PathEvent::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
         assert_eq!(format!("{error:?}"), "NotDone(0ns)");
     }
 }
@@ -262,36 +268,36 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
     for sense in [0x040c, 0x040b, 0x040a] {
         let state = Rc::new(Cell::new(false));
         let serves = state.clone();
-        let mut world = against(Script::new(move |cdb| match (cdb[0], honest(cdb)) {
-            (0x00 | 0x28 | 0x9e | 0x25 | 0x1a, _) if !serves.get() => Answer::Check(2, sense),
-            (0xa3, Answer::Good(mut data)) if !serves.get() => {
+        let mut world = against(ScriptedTarget::new(move |cdb| match (cdb[0], honest_answer(cdb)) {
+            (0x00 | 0x28 | 0x9e | 0x25 | 0x1a, _) if !serves.get() => ScriptedAnswer::Check(2, sense),
+            (0xa3, ScriptedAnswer::Good(mut data)) if !serves.get() => {
                 data[4] = if sense == 0x040a { 0x0f } else { 0x03 };
-                Answer::Good(data)
+                ScriptedAnswer::Good(data)
             }
             // Blocks of 4,096 bytes.
-            (0x9e, Answer::Good(mut data)) => {
+            (0x9e, ScriptedAnswer::Good(mut data)) => {
                 data[10] = 0x10;
-                Answer::Good(data)
+                ScriptedAnswer::Good(data)
             }
             (_, answer) => answer,
         }));
         let info = up(&mut world);
-        assert_eq!((info.geometry, info.access.serves()), (None, false), "{sense:x}");
+        assert_eq!((info.geometry, info.access.allows_io()), (None, false), "{sense:x}");
         assert!(info.uuid.is_some(), "whose path it is, is known");
         world.with(|path, cx| path.submit(cx, IoId(1), Op::Flush, Payload::None)).unwrap();
-        let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
+        let PathEvent::Done { how: Err(error), .. } = next(&mut world) else { panic!("{sense:x}") };
         assert!(format!("{error:?}").starts_with("NotDone"), "{error:?}");
         state.set(true);
-        let Event::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
+        let PathEvent::Changed(info) = next(&mut world) else { panic!("{sense:x}: it is not told") };
         let geometry = info.geometry.unwrap();
-        assert_eq!((geometry.blocks, geometry.logical, info.access), (1000, 4096, Access::Optimized));
+        assert_eq!((geometry.blocks, geometry.logical, info.access), (1000, 4096, PathAccess::Optimized));
         // What it does not tell any more is as it was.
         state.set(false);
-        let room = delivery::room(&world.pool, 4096);
+        let room = delivery::payload_for_read(&world.pool, 4096);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
         for _ in 0..2 {
-            if let Event::Changed(info) = next(&mut world) {
-                assert_eq!((info.geometry, info.access.serves()), (Some(geometry), false));
+            if let PathEvent::Changed(info) = next(&mut world) {
+                assert_eq!((info.geometry, info.access.allows_io()), (Some(geometry), false));
             }
         }
     }
@@ -300,11 +306,11 @@ fn a_path_whose_capacity_is_not_told_does_not_show_a_volume_of_no_blocks() {
 /// Where the volume ends is the target's to say.
 #[test]
 fn a_path_that_has_not_heard_of_a_growth_asks_the_target() {
-    let mut world = against(Script::new(honest));
+    let mut world = against(ScriptedTarget::new(honest_answer));
     up(&mut world);
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     assert_eq!(run(&mut world, Op::Read(span(1500, 1)), room).0, Ok(Outcome::Complete));
-    let room = delivery::room(&world.pool, 1024);
+    let room = delivery::payload_for_read(&world.pool, 1024);
     let how = run(&mut world, Op::Read(span(u64::MAX, 2)), room).0;
     assert_eq!(how, Err("Failed(Refused(OutOfRange))".to_owned()));
 }
@@ -314,31 +320,32 @@ fn a_path_that_has_not_heard_of_a_growth_asks_the_target() {
 fn a_closed_path_is_looked_at_when_no_other_serves() {
     let open = Rc::new(RefCell::new(true));
     let state = open.clone();
-    let mut world = against(Script::new(move |cdb| match cdb[0] {
-        0x00 | 0x28 if !*state.borrow() => Answer::Check(2, 0x040c),
-        _ => honest(cdb),
+    let mut world = against(ScriptedTarget::new(move |cdb| match cdb[0] {
+        0x00 | 0x28 if !*state.borrow() => ScriptedAnswer::Check(2, 0x040c),
+        _ => honest_answer(cdb),
     }));
     up(&mut world);
     *open.borrow_mut() = false;
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     assert!(run(&mut world, Op::Read(span(0, 1)), room).0.is_err());
     world.run(Duration::from_secs(60), |_| false);
     *open.borrow_mut() = true;
     let before = world.now;
-    world.with(|path, _| path.look_now());
-    let Event::Changed(info) = next(&mut world) else { panic!("it does not look") };
-    assert!(info.access.serves() && world.now.since(before) < Duration::from_millis(50));
+    world.with(|path, _| path.recheck_access());
+    let PathEvent::Changed(info) = next(&mut world) else { panic!("it does not look") };
+    assert!(info.access.allows_io() && world.now.since(before) < Duration::from_millis(50));
 }
 
 #[test]
 fn an_answered_write_that_was_lost_fails_the_next_flush() {
-    let deferred = RefCell::new(Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0])));
-    let mut world = against(Script::new(move |cdb| match cdb[0] {
-        0x28 => deferred.take().unwrap_or_else(|| honest(cdb)),
-        _ => honest(cdb),
+    let deferred =
+        RefCell::new(Some(ScriptedAnswer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0])));
+    let mut world = against(ScriptedTarget::new(move |cdb| match cdb[0] {
+        0x28 => deferred.take().unwrap_or_else(|| honest_answer(cdb)),
+        _ => honest_answer(cdb),
     }));
     up(&mut world);
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     assert_eq!(run(&mut world, Op::Read(span(0, 1)), room).0, Ok(Outcome::Complete));
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
@@ -348,24 +355,25 @@ fn an_answered_write_that_was_lost_fails_the_next_flush() {
 fn a_lost_write_that_is_told_to_a_question_of_ours_fails_the_next_flush_too() {
     let deferred = Rc::new(RefCell::new(None));
     let told = deferred.clone();
-    let mut world = against(Script::new(move |cdb| match cdb[0] {
+    let mut world = against(ScriptedTarget::new(move |cdb| match cdb[0] {
         // TEST UNIT READY, which follows the news of another size.
-        0x00 => told.borrow_mut().take().unwrap_or_else(|| honest(cdb)),
-        0x28 if told.borrow().is_some() && cdb[5] == 1 => Answer::Check(6, 0x2a09),
-        _ => honest(cdb),
+        0x00 => told.borrow_mut().take().unwrap_or_else(|| honest_answer(cdb)),
+        0x28 if told.borrow().is_some() && cdb[5] == 1 => ScriptedAnswer::Check(6, 0x2a09),
+        _ => honest_answer(cdb),
     }));
     up(&mut world);
-    *deferred.borrow_mut() = Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
-    let room = delivery::room(&world.pool, 512);
+    *deferred.borrow_mut() =
+        Some(ScriptedAnswer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
+    let room = delivery::payload_for_read(&world.pool, 512);
     while deferred.borrow().is_some() {
-        let room = delivery::room(&world.pool, 512);
+        let room = delivery::payload_for_read(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(1, 1)), room)).ok();
         world.settle();
     }
     drop(room);
     world.settle();
     while let Some(event) = world.with(|path, _| path.poll_event()) {
-        assert!(matches!(event, Event::Done { .. } | Event::Changed(_)), "{event:?}");
+        assert!(matches!(event, PathEvent::Done { .. } | PathEvent::Changed(_)), "{event:?}");
     }
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Err("Failed(Failed(Sync))".to_owned()));
     assert_eq!(run(&mut world, Op::Flush, Payload::None).0, Ok(Outcome::Complete));
@@ -376,18 +384,18 @@ fn a_lost_write_is_told_to_every_flush_that_was_in_work_and_to_a_stable_write_th
     let script = || {
         let deferred = Rc::new(RefCell::new(None));
         let told = deferred.clone();
-        let world = against(Script::new(move |cdb| match (cdb[0], honest(cdb)) {
+        let world = against(ScriptedTarget::new(move |cdb| match (cdb[0], honest_answer(cdb)) {
             (0x35 | 0x91, _) if told.borrow().is_some() => told.borrow_mut().take().unwrap(),
             // No FUA.
-            (0x1a, Answer::Good(mut data)) => {
+            (0x1a, ScriptedAnswer::Good(mut data)) => {
                 data[2] = 0;
-                Answer::Good(data)
+                ScriptedAnswer::Good(data)
             }
             (_, answer) => answer,
         }));
         (world, deferred)
     };
-    let sense = || Some(Answer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
+    let sense = || Some(ScriptedAnswer::Sense(vec![0x71, 0, 3, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x0c, 0]));
     let (mut world, deferred) = script();
     up(&mut world);
     *deferred.borrow_mut() = sense();
@@ -395,7 +403,7 @@ fn a_lost_write_is_told_to_every_flush_that_was_in_work_and_to_a_stable_write_th
         world.with(|path, cx| path.submit(cx, IoId(id), Op::Flush, Payload::None)).unwrap();
     }
     for _ in [1, 2] {
-        let Event::Done { how: Err(how), .. } = next(&mut world) else {
+        let PathEvent::Done { how: Err(how), .. } = next(&mut world) else {
             panic!("a flush that covers it is good")
         };
         assert_eq!(format!("{how:?}"), "Failed(Failed(Sync))");
@@ -404,14 +412,14 @@ fn a_lost_write_is_told_to_every_flush_that_was_in_work_and_to_a_stable_write_th
     let (mut world, deferred) = script();
     up(&mut world);
     *deferred.borrow_mut() = sense();
-    let payload = delivery::filled(&world.pool, &[1; 512]);
+    let payload = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Stable), payload);
     assert_eq!(how, Err("Failed(Failed(Sync))".to_owned()));
 }
 
 #[test]
 fn a_write_of_which_the_target_means_more_blocks_than_we_do_is_not_done() {
-    let mut world = against(Script::new(honest));
+    let mut world = against(ScriptedTarget::new(honest_answer));
     up(&mut world);
     let script = world.script.as_mut().unwrap();
     // SCSI Response with a residual overflow of 3,584 bytes: its blocks have 4,096 bytes by now.
@@ -421,25 +429,25 @@ fn a_write_of_which_the_target_means_more_blocks_than_we_do_is_not_done() {
             pdu[44..48].copy_from_slice(&3584_u32.to_be_bytes());
         }
     }));
-    let payload = delivery::filled(&world.pool, &[1; 512]);
+    let payload = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     let (how, _) = run(&mut world, Op::Write(span(0, 1), Durability::Cached), payload);
     assert_eq!(how, Err("Failed(Failed(Internal))".to_owned()));
 }
 
 #[test]
 fn a_compare_and_write_that_was_ended_amid_its_work_is_not_done_again() {
-    for answer in [Answer::Status(0x40), Answer::Check(0xb, 0)] {
+    for answer in [ScriptedAnswer::Status(0x40), ScriptedAnswer::Check(0xb, 0)] {
         let count = Rc::new(RefCell::new(0));
         let (seen, say) = (count.clone(), answer.clone());
-        let mut world = against(Script::new(move |cdb| match cdb[0] {
+        let mut world = against(ScriptedTarget::new(move |cdb| match cdb[0] {
             0x89 => {
                 *seen.borrow_mut() += 1;
                 say.clone()
             }
-            _ => honest(cdb),
+            _ => honest_answer(cdb),
         }));
         up(&mut world);
-        let payload = delivery::filled(&world.pool, &[1; 1024]);
+        let payload = delivery::payload_with_bytes(&world.pool, &[1; 1024]);
         let (how, _) = run(&mut world, Op::CompareAndWrite(span(0, 1)), payload);
         if how == Err("Failed(Refused(Unsupported))".to_owned()) {
             panic!("the target can");
@@ -452,39 +460,40 @@ fn a_compare_and_write_that_was_ended_amid_its_work_is_not_done_again() {
 fn a_port_that_is_offline_is_looked_at_again_and_others_are_used() {
     let offline = Rc::new(RefCell::new(false));
     let seen = offline.clone();
-    let mut world = against(Script::new(move |cdb| match (cdb[0], *seen.borrow(), honest(cdb)) {
-        (0x28, true, _) => Answer::Check(2, 0x0412),
-        (0xa3, true, Answer::Good(mut data)) => {
-            data[4] = 0x0e;
-            Answer::Good(data)
-        }
-        (.., answer) => answer,
-    }));
+    let mut world =
+        against(ScriptedTarget::new(move |cdb| match (cdb[0], *seen.borrow(), honest_answer(cdb)) {
+            (0x28, true, _) => ScriptedAnswer::Check(2, 0x0412),
+            (0xa3, true, ScriptedAnswer::Good(mut data)) => {
+                data[4] = 0x0e;
+                ScriptedAnswer::Good(data)
+            }
+            (.., answer) => answer,
+        }));
     up(&mut world);
     *offline.borrow_mut() = true;
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     let mut undone = false;
     while !undone {
         match next(&mut world) {
-            Event::Done { how, .. } => {
+            PathEvent::Done { how, .. } => {
                 undone = {
                     assert!(matches!(how, Err(blockwire_multipath::IoError::NotDone(_))), "{how:?}");
                     true
                 }
             }
-            Event::Changed(info) => assert_eq!(info.access, Access::Inaccessible),
+            PathEvent::Changed(info) => assert_eq!(info.access, PathAccess::Inaccessible),
             other => panic!("{other:?}"),
         }
     }
     *offline.borrow_mut() = false;
-    while !matches!(next(&mut world), Event::Changed(info) if info.access.serves()) {}
+    while !matches!(next(&mut world), PathEvent::Changed(info) if info.access.allows_io()) {}
 }
 
 #[test]
 fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
     let write = |world: &mut World<IscsiPath>| {
-        let payload = delivery::filled(&world.pool, &[1; 512]);
+        let payload = delivery::payload_with_bytes(&world.pool, &[1; 512]);
         world
             .with(|path, cx| path.submit(cx, IoId(7), Op::Write(span(0, 1), Durability::Cached), payload))
             .unwrap();
@@ -496,26 +505,26 @@ fn a_command_that_takes_too_long_is_aborted_then_reset_then_given_up() {
         (Some(TmfResponseCode::REJECTED), vec![1, 5], "InDoubt", 30),
         (None, vec![1, 5], "InDoubt", 55),
     ] {
-        let mut world = but_for(0x2a, None, None, Answer::Silence);
+        let mut world = but_for(0x2a, None, None, ScriptedAnswer::Silence);
         up(&mut world);
         world.script.as_mut().unwrap().managed = managed;
         let before = write(&mut world);
-        let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+        let PathEvent::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
         assert_eq!(format!("{how:?}"), error, "{managed:?}");
         let took = world.now.since(before).as_secs();
         assert!((seconds..seconds + 2).contains(&took), "{managed:?}: {took} s");
         assert_eq!(world.script.as_ref().unwrap().functions, functions);
         let down = functions.len() == 2;
         if down {
-            assert!(matches!(next(&mut world), Event::Down(DownReason::Lost(_))));
+            assert!(matches!(next(&mut world), PathEvent::Down(DownReason::Lost(_))));
         }
         // Whatever is open is fenced by a login that reinstates the session.
         let sessions = world.dialled.len();
         world.with(|path, cx| path.fence(cx));
         loop {
             match next(&mut world) {
-                Event::Fenced => break,
-                Event::Down(_) => {}
+                PathEvent::Fenced => break,
+                PathEvent::Down(_) => {}
                 other => panic!("{other:?}"),
             }
         }
@@ -528,13 +537,16 @@ fn who_waits_for_ever_waits_on() {
     let mut settings = settings();
     (settings.timeouts.command, settings.timeouts.ping) = (Duration::ZERO, Duration::ZERO);
     let mut world = crate::world(settings, &target::TargetLimits::default());
-    world.script = Some(Script::new(|cdb| if cdb[0] == 0x28 { Answer::Silence } else { honest(cdb) }));
+    world.script =
+        Some(ScriptedTarget::new(
+            |cdb| if cdb[0] == 0x28 { ScriptedAnswer::Silence } else { honest_answer(cdb) },
+        ));
     up(&mut world);
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     assert!(!world.run(Duration::from_secs(100_000), |world| world.path.poll_event().is_some()));
     world.with(|path, cx| path.cancel(cx, IoId(7)));
-    let Event::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
+    let PathEvent::Done { how: Err(how), .. } = next(&mut world) else { panic!() };
     assert_eq!(format!("{how:?}"), "Failed(Failed(Aborted))");
 }
 
@@ -549,15 +561,15 @@ fn redirections_are_followed_but_not_for_ever() {
         (vec![to("elsewhere.example:3260")], Some("connect to that address")),
     ];
     for (moves, complaint) in cases {
-        let mut script = Script::new(honest);
+        let mut script = ScriptedTarget::new(honest_answer);
         script.moves = moves.into();
         let mut world = against(script);
         world.with(|path, cx| path.connect(cx));
         match (next(&mut world), complaint) {
-            (Event::Up(info), None) => {
+            (PathEvent::Up(info), None) => {
                 assert_eq!(info.terms[0], ("TargetAddress".to_owned(), "[::1]:3262".to_owned()));
             }
-            (Event::Down(DownReason::Refused(text)), Some(complaint)) => {
+            (PathEvent::Down(DownReason::Refused(text)), Some(complaint)) => {
                 assert!(text.contains(complaint), "{text}")
             }
             other => panic!("{other:?}"),
@@ -570,45 +582,47 @@ fn redirections_are_followed_but_not_for_ever() {
 fn a_change_is_told_and_another_volume_ends_the_path() {
     let state = Rc::new(RefCell::new((false, 9u8, 0xe7u8)));
     let seen = state.clone();
-    let mut world = against(Script::new(move |cdb| {
+    let mut world = against(ScriptedTarget::new(move |cdb| {
         let mut state = seen.borrow_mut();
-        match (cdb[0], cdb[1], cdb[2], honest(cdb)) {
-            (0x28, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x2a09),
-            (0x2a, ..) if std::mem::take(&mut state.0) => Answer::Check(6, 0x3f0e),
-            (0x12, 1, 0x83, Answer::Good(mut data)) => {
+        match (cdb[0], cdb[1], cdb[2], honest_answer(cdb)) {
+            (0x28, ..) if std::mem::take(&mut state.0) => ScriptedAnswer::Check(6, 0x2a09),
+            (0x2a, ..) if std::mem::take(&mut state.0) => ScriptedAnswer::Check(6, 0x3f0e),
+            (0x12, 1, 0x83, ScriptedAnswer::Good(mut data)) => {
                 data[10..26].fill(state.1);
-                Answer::Good(data)
+                ScriptedAnswer::Good(data)
             }
-            (0x9e, 0x10, _, Answer::Good(mut data)) => {
+            (0x9e, 0x10, _, ScriptedAnswer::Good(mut data)) => {
                 data[7] = state.2;
-                Answer::Good(data)
+                ScriptedAnswer::Good(data)
             }
             (.., answer) => answer,
         }
     }));
     up(&mut world);
     *state.borrow_mut() = (true, 9, 0xff);
-    let room = delivery::room(&world.pool, 512);
+    let room = delivery::payload_for_read(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(7), Op::Read(span(0, 1)), room)).unwrap();
     let (mut told, mut read) = (false, false);
     while !told || !read {
         match next(&mut world) {
-            Event::Changed(info) => told = info.geometry.unwrap().blocks == 1024,
-            Event::Done { how: Ok(_), .. } => read = true,
+            PathEvent::Changed(info) => told = info.geometry.unwrap().blocks == 1024,
+            PathEvent::Done { how: Ok(_), .. } => read = true,
             other => panic!("{other:?}"),
         }
     }
     *state.borrow_mut() = (true, 8, 0xff);
-    let payload = delivery::filled(&world.pool, &[1; 512]);
+    let payload = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(8), Op::Write(span(0, 1), Durability::Cached), payload))
         .unwrap();
     loop {
         match next(&mut world) {
-            Event::Done { how: Err(how), .. } => {
+            PathEvent::Done { how: Err(how), .. } => {
                 assert_eq!(format!("{how:?}"), "NotDone(0ns)", "it does not go to the other volume");
             }
-            Event::Down(DownReason::Lost(text)) => break assert!(text.contains("another volume"), "{text}"),
+            PathEvent::Down(DownReason::Lost(text)) => {
+                break assert!(text.contains("another volume"), "{text}");
+            }
             other => panic!("{other:?}"),
         }
     }
@@ -628,7 +642,7 @@ fn burst(kind: u8) -> Vec<u8> {
 fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_lose_the_operation() {
     for kind in [0, 1] {
         for bad in [0x3e, 0x20, 0x25] {
-            let mut script = Script::new(honest);
+            let mut script = ScriptedTarget::new(honest_answer);
             script.mangle = Some(Box::new(move |said| {
                 if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x25 && pdu.len() == 48 + 512) {
                     said.insert(0, burst(kind));
@@ -639,12 +653,12 @@ fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_los
             }));
             let mut world = against(script);
             up(&mut world);
-            let room = delivery::room(&world.pool, 512);
+            let room = delivery::payload_for_read(&world.pool, 512);
             let (how, payload) = run(&mut world, Op::Read(span(0, 1)), room);
             assert_eq!(how, Ok(Outcome::Complete), "the answer had come: {kind} {bad:x}");
-            assert!(delivery::bytes_of(payload).iter().all(|byte| *byte == 0x5a));
+            assert!(delivery::payload_bytes(payload).iter().all(|byte| *byte == 0x5a));
 
-            let Event::Down(DownReason::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
+            let PathEvent::Down(DownReason::Lost(_)) = next(&mut world) else { panic!("{kind} {bad:x}") };
             up(&mut world);
         }
     }
@@ -653,14 +667,14 @@ fn a_burst_an_answer_and_a_bad_pdu_in_one_segment_do_not_end_the_process_nor_los
 #[test]
 fn a_list_of_targets_behind_a_burst_and_before_a_bad_pdu_is_not_lost() {
     for kind in [0, 1] {
-        let mut script = Script::new(honest);
+        let mut script = ScriptedTarget::new(honest_answer);
         script.mangle = Some(Box::new(move |said| {
             if said.first().is_some_and(|pdu| pdu[0] & 0x3f == 0x24) {
                 said.insert(0, burst(kind));
                 said.push(vec![0x3e; 48]);
             }
         }));
-        let question = Question {
+        let question = DiscoverySettings {
             portal: "127.0.0.1:3260".parse().unwrap(),
             initiator: "iqn.2026-11.test:host".to_owned(),
             isid: Isid::random([1, 2, 3], 4),

@@ -9,19 +9,19 @@ mod world;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_multipath::iscsi::{Discovery, IscsiPath, Question, Settings, Timeouts};
-use blockwire_multipath::trace::{LineEvent, Side};
-use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationOp, Reservations, VolumeInfo};
+use blockwire_multipath::iscsi::{Discovery, DiscoverySettings, IscsiPath, Settings, Timeouts};
+use blockwire_multipath::trace::{Speaker, TraceEvent};
+use blockwire_multipath::{DownReason, IoError, Path, PathEvent, ReservationOp, Reservations, VolumeInfo};
 use buf::Payload;
-use endpoint::{ShardId, Sockets};
+use endpoint::{OutboundSockets, ShardId};
 use iscsi::wire::Isid;
-use shard::{Control, Message, Shard};
+use shard::{ControlRequest, Message, Shard};
 use testkit::delivery;
 use testkit::target;
-use volume::reservation::{Action, Key, Register, ReservationType};
+use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{
-    Access, Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, Ram, RamDisk, Refusal,
-    Span, Uuid,
+    Backend, DiskId, Durability, Extent, Failure, Fault, IoId, Op, Outcome, PathAccess, RamBackend, RamDisk,
+    Refusal, Span, Uuid,
 };
 use world::World;
 
@@ -31,28 +31,28 @@ const SOON: Duration = Duration::from_secs(20);
 fn settings() -> Settings {
     let portals = vec!["127.0.0.1:3260".parse().unwrap()];
     let isid = Isid::random([1, 2, 3], 4);
-    Settings::new(portals, target::TARGET.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
+    Settings::new(portals, target::TARGET_NAME.to_owned(), 0, "iqn.2026-11.test:host".to_owned(), isid)
 }
 
 fn world(settings: Settings, terms: &target::TargetLimits) -> World<IscsiPath> {
     world_of(IscsiPath::new(settings).unwrap(), terms)
 }
 
-fn world_of<S: Sockets>(path: S, terms: &target::TargetLimits) -> World<S> {
-    let shard = Shard::new(ShardId(0), 1, target::exports(terms));
+fn world_of<S: OutboundSockets>(path: S, terms: &target::TargetLimits) -> World<S> {
+    let shard = Shard::new(ShardId(0), 1, target::build_exports(terms));
     let mut world = World::new(path, shard);
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let make = move |_| Ram::new(disk.clone());
+    let make = move |_| RamBackend::new(disk.clone());
     let geometry = make(0).geometry();
-    for spec in target::volume(1, geometry, &[DiskId(0)], None, make) {
-        world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+    for spec in target::volume_specs(1, geometry, &[DiskId(0)], None, make) {
+        world.tell(Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
     }
     world
 }
 
 /// Lets things happen until the path says something.
 #[track_caller]
-fn next(world: &mut World<IscsiPath>) -> Event {
+fn next(world: &mut World<IscsiPath>) -> PathEvent {
     let mut event = None;
     world.run(Duration::from_secs(300), |world| {
         event = world.path.poll_event();
@@ -65,7 +65,7 @@ fn next(world: &mut World<IscsiPath>) -> Event {
 fn up(world: &mut World<IscsiPath>) -> Arc<VolumeInfo> {
     world.with(|path, cx| path.connect(cx));
     match next(world) {
-        Event::Up(info) => info,
+        PathEvent::Up(info) => info,
         other => panic!("{other:?}"),
     }
 }
@@ -76,10 +76,10 @@ fn run(world: &mut World<IscsiPath>, op: Op, payload: Payload) -> (Result<Outcom
     world.with(|path, cx| path.submit(cx, IoId(7), op, payload)).expect("there is room");
     loop {
         match next(world) {
-            Event::Done { id: IoId(7), how, payload } => {
+            PathEvent::Done { id: IoId(7), how, payload } => {
                 return (how.map_err(|error| format!("{error:?}")), payload);
             }
-            Event::Changed(_) => {}
+            PathEvent::Changed(_) => {}
             other => panic!("{other:?}"),
         }
     }
@@ -96,11 +96,11 @@ fn a_path_comes_up_and_tells_what_it_found() {
     assert_eq!(info.uuid, Some(Uuid([7; 16])));
     let geometry = info.geometry.unwrap();
     assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-    assert_eq!((geometry.physical, info.access), (4096, Access::Optimized));
+    assert_eq!((geometry.physical, info.access), (4096, PathAccess::Optimized));
     assert_eq!(info.product, "BLOCKWIR Volume 0");
     assert!(!info.read_only && info.depth == 128);
     world.with(|path, cx| path.disconnect(cx, SOON));
-    assert!(matches!(next(&mut world), Event::Down(DownReason::Ended)));
+    assert!(matches!(next(&mut world), PathEvent::Down(DownReason::Ended)));
     world.settle();
     assert_eq!(world.open(), 0);
     up(&mut world);
@@ -114,14 +114,14 @@ fn what_is_written_is_read() {
         [(0, 1, Durability::Cached), (8, 8, Durability::Stable), (100, 2048, Durability::Cached)]
     {
         let content: Vec<u8> = (0..blocks * 512).map(|at| (at * 7 + lba) as u8).collect();
-        let payload = delivery::filled(&world.pool, &content);
+        let payload = delivery::payload_with_bytes(&world.pool, &content);
         let (how, payload) = run(&mut world, Op::Write(span(lba, blocks), durability), payload);
         assert_eq!(how, Ok(Outcome::Complete));
         assert_eq!(payload.len(), content.len());
-        let room = delivery::room(&world.pool, content.len());
+        let room = delivery::payload_for_read(&world.pool, content.len());
         let (how, payload) = run(&mut world, Op::Read(span(lba, blocks)), room);
         assert_eq!(how, Ok(Outcome::Complete));
-        assert!(delivery::bytes_of(payload) == content);
+        assert!(delivery::payload_bytes(payload) == content);
     }
     let (how, _) = run(&mut world, Op::Flush, Payload::None);
     assert_eq!(how, Ok(Outcome::Complete));
@@ -133,7 +133,7 @@ fn every_operation_has_its_command() {
     up(&mut world);
     let full = vec![0xa5; 16 * 512];
     let mut go = |op: Op, content: Option<&[u8]>| {
-        let payload = content.map_or(Payload::None, |bytes| delivery::filled(&world.pool, bytes));
+        let payload = content.map_or(Payload::None, |bytes| delivery::payload_with_bytes(&world.pool, bytes));
         run(&mut world, op, payload).0
     };
     let done = Ok(Outcome::Complete);
@@ -175,9 +175,9 @@ fn every_operation_has_its_command() {
 
 /// Asks about reservations.
 fn request(world: &mut World<IscsiPath>, request: ReservationOp) -> Result<Option<Reservations>, String> {
-    world.with(|path, cx| path.request_reservation(cx, IoId(9), request)).expect("there is room");
+    world.with(|path, cx| path.submit_reservation_op(cx, IoId(9), request)).expect("there is room");
     match next(world) {
-        Event::ReservationReply { id: IoId(9), how } => how.map_err(|error| format!("{error:?}")),
+        PathEvent::ReservationReply { id: IoId(9), how } => how.map_err(|error| format!("{error:?}")),
         other => panic!("{other:?}"),
     }
 }
@@ -187,7 +187,7 @@ fn reservations_are_taken_and_told() {
     let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let act = |action| ReservationOp::Change(action);
-    let register = |current, new| act(Action::Register(Register::new(current, new)));
+    let register = |current, new| act(Action::Register(RegistrationRequest::new(current, new)));
     let empty = request(&mut world, ReservationOp::Report).unwrap().unwrap();
     assert_eq!((empty.held, empty.registrations.len()), (None, 0));
     let kind = ReservationType::WriteExclusiveRegistrants;
@@ -213,11 +213,11 @@ fn reservations_are_taken_and_told() {
 fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
     let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
-    let payload = delivery::filled(&world.pool, &[1; 65_536]);
+    let payload = delivery::payload_with_bytes(&world.pool, &[1; 65_536]);
     world
         .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 128), Durability::Cached), payload))
         .unwrap();
-    let payload = delivery::room(&world.pool, 512);
+    let payload = delivery::payload_for_read(&world.pool, 512);
     world.with(|path, cx| path.submit(cx, IoId(2), Op::Read(span(0, 1)), payload)).unwrap();
     // The write's first bytes leave, then the connection breaks.
     world.send_only();
@@ -225,10 +225,10 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
     let mut errors = Vec::new();
     loop {
         match next(&mut world) {
-            Event::Done { id, how: Err(error), payload } => {
+            PathEvent::Done { id, how: Err(error), payload } => {
                 errors.push((id, format!("{error:?}"), payload.len()))
             }
-            Event::Down(why) => break assert!(matches!(why, DownReason::Lost(_)), "{why:?}"),
+            PathEvent::Down(why) => break assert!(matches!(why, DownReason::Lost(_)), "{why:?}"),
             other => panic!("{other:?}"),
         }
     }
@@ -238,34 +238,34 @@ fn a_write_lost_with_its_connection_is_fenced_by_the_next_login() {
     assert_eq!(world.open(), 0);
     world.with(|path, cx| path.fence(cx));
     let before = world.now;
-    assert!(matches!(next(&mut world), Event::Fenced));
+    assert!(matches!(next(&mut world), PathEvent::Fenced));
     assert!(world.now.since(before) < Duration::from_secs(1), "by a login, not by time");
     assert_eq!(world.open(), 1);
     up(&mut world);
     assert_eq!(world.open(), 1, "the fence's session serves");
     world.with(|path, cx| path.fence(cx));
-    assert!(matches!(next(&mut world), Event::Fenced), "nothing is open");
+    assert!(matches!(next(&mut world), PathEvent::Fenced), "nothing is open");
 }
 
 #[test]
 fn a_fence_that_no_login_brings_comes_by_time() {
     let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
-    let payload = delivery::filled(&world.pool, &[1; 512]);
+    let payload = delivery::payload_with_bytes(&world.pool, &[1; 512]);
     world
         .with(|path, cx| path.submit(cx, IoId(1), Op::Write(span(0, 1), Durability::Cached), payload))
         .unwrap();
     world.send_only();
     world.cut();
-    while !matches!(next(&mut world), Event::Down(_)) {}
+    while !matches!(next(&mut world), PathEvent::Down(_)) {}
     world.shut = settings().portals;
     let before = world.now;
     world.with(|path, cx| path.fence(cx));
-    assert!(matches!(next(&mut world), Event::Fenced));
+    assert!(matches!(next(&mut world), PathEvent::Fenced));
     let took = world.now.since(before);
     assert!((95..=105).contains(&took.as_secs()), "{took:?}");
     world.with(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Down(DownReason::Unreachable(_))));
+    assert!(matches!(next(&mut world), PathEvent::Down(DownReason::Unreachable(_))));
     world.shut.clear();
     up(&mut world);
 }
@@ -282,7 +282,7 @@ fn many_operations_are_in_work_at_once() {
     let (mut begun, mut left, mut most) = (0, 96, 0);
     while left > 0 {
         while begun < 96 {
-            let payload = delivery::room(&world.pool, 4096);
+            let payload = delivery::payload_for_read(&world.pool, 4096);
             let op = Op::Read(span(begun * 8, 8));
             if world.with(|path, cx| path.submit(cx, IoId(begun), op, payload)).is_err() {
                 break;
@@ -291,7 +291,7 @@ fn many_operations_are_in_work_at_once() {
         }
         most = most.max(begun + left - 96);
         match next(&mut world) {
-            Event::Done { how: Ok(_), .. } => left -= 1,
+            PathEvent::Done { how: Ok(_), .. } => left -= 1,
             other => panic!("{left} left: {other:?}"),
         }
     }
@@ -303,7 +303,7 @@ fn what_is_submitted_before_ends_are_drained_ends_too() {
     let mut world = world(settings(), &target::TargetLimits::default());
     up(&mut world);
     let submit = |world: &mut World<IscsiPath>, id| {
-        let payload = delivery::room(&world.pool, 512);
+        let payload = delivery::payload_for_read(&world.pool, 512);
         world.with(|path, cx| path.submit(cx, IoId(id), Op::Read(span(id, 1)), payload)).unwrap();
     };
     (0..8).for_each(|id| submit(&mut world, id));
@@ -312,17 +312,17 @@ fn what_is_submitted_before_ends_are_drained_ends_too() {
         // Each receive is followed by a submission at once, which gets the slot that has just become free.
         world.step_received(|world| submit(world, id));
         while let Some(event) = world.path.poll_event() {
-            let Event::Done { id, how: Ok(_), .. } = event else { panic!("{event:?}") };
+            let PathEvent::Done { id, how: Ok(_), .. } = event else { panic!("{event:?}") };
             assert!(ended.insert(id));
         }
     }
     while ended.len() < 64 {
-        let Event::Done { id, how: Ok(_), .. } = next(&mut world) else { panic!() };
+        let PathEvent::Done { id, how: Ok(_), .. } = next(&mut world) else { panic!() };
         assert!(ended.insert(id));
     }
 }
 
-fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, DownReason> {
+fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::DiscoveredTargets, DownReason> {
     world.with(|discovery, cx| discovery.start(cx));
     let mut outcome = None;
     world.run(Duration::from_secs(100), |world| {
@@ -332,8 +332,8 @@ fn discovery(world: &mut World<Discovery>) -> Result<iscsi::initiator::Targets, 
     outcome.expect("a discovery ends")
 }
 
-fn question() -> Question {
-    Question {
+fn question() -> DiscoverySettings {
+    DiscoverySettings {
         portal: "127.0.0.1:3260".parse().unwrap(),
         initiator: "iqn.2026-11.test:host".to_owned(),
         isid: Isid::random([1, 2, 3], 5),
@@ -345,14 +345,14 @@ fn question() -> Question {
 
 #[test]
 fn targets_are_discovered() {
-    let shard = Shard::new(ShardId(0), 1, target::exports(&target::TargetLimits::default()));
+    let shard = Shard::new(ShardId(0), 1, target::build_exports(&target::TargetLimits::default()));
     let mut world = World::new(Discovery::new(question()), shard);
-    for name in [None, Some(target::TARGET)] {
+    for name in [None, Some(target::TARGET_NAME)] {
         let target = name.map(|name| iscsi::name::IscsiName::parse(name).unwrap());
-        world.path = Discovery::new(Question { target, ..question() });
+        world.path = Discovery::new(DiscoverySettings { target, ..question() });
         let targets = discovery(&mut world).unwrap();
         assert_eq!(targets.records.len(), 1);
-        assert_eq!(targets.records[0].name.as_str(), target::TARGET);
+        assert_eq!(targets.records[0].name.as_str(), target::TARGET_NAME);
         assert_eq!(targets.records[0].addresses[0].to_string(), "127.0.0.1:3260,1");
         world.settle();
         assert_eq!(world.open(), 0);
@@ -364,15 +364,15 @@ fn targets_are_discovered() {
 #[test]
 fn a_trace_tells_each_step_and_no_secret() {
     use iscsi::chap::{Algorithm, ChapAccount, Secret};
-    use iscsi::login::{AuthPolicy, Chap};
+    use iscsi::login::{AuthPolicy, ChapAccounts};
     let account = |name: &str, secret: &str| ChapAccount {
         name: name.to_owned(),
         secret: Secret::new(secret.as_bytes().to_vec()),
     };
     for algorithm in Algorithm::ALL {
         for right in [true, false] {
-            let mut exports = (*target::exports(&target::TargetLimits::default())).clone();
-            exports.targets[0].rules[0].auth = AuthPolicy::Required(Chap {
+            let mut exports = (*target::build_exports(&target::TargetLimits::default())).clone();
+            exports.targets[0].rules[0].auth = AuthPolicy::Required(ChapAccounts {
                 accounts: vec![account("alice", "our secret of length")],
                 mutual: Some(account("disk", "the target's own one")),
                 demands_mutual: false,
@@ -389,36 +389,36 @@ fn a_trace_tells_each_step_and_no_secret() {
             (settings.credentials, settings.alias) = (Some(credentials), Some("probe".to_owned()));
             let mut world = World::new(IscsiPath::new(settings).unwrap(), shard);
             let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-            let make = move |_| Ram::new(disk.clone());
-            for spec in target::volume(1, make(0).geometry(), &[DiskId(0)], None, make) {
-                world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+            let make = move |_| RamBackend::new(disk.clone());
+            for spec in target::volume_specs(1, make(0).geometry(), &[DiskId(0)], None, make) {
+                world.tell(Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
             }
-            world.path.trace().turn(true);
+            world.path.trace().set_enabled(true);
             world.with(|path, cx| path.connect(cx));
             match next(&mut world) {
-                Event::Up(_) => assert!(right),
-                Event::Down(DownReason::Unproven(text)) => {
+                PathEvent::Up(_) => assert!(right),
+                PathEvent::Down(DownReason::Unproven(text)) => {
                     assert!(!right && text.contains("secret"), "{text}")
                 }
                 other => panic!("{other:?}"),
             }
-            let lines: Vec<_> = std::iter::from_fn(|| world.path.trace().poll()).collect();
-            let said = |name: &str, side: Side| {
+            let lines: Vec<_> = std::iter::from_fn(|| world.path.trace().poll_line()).collect();
+            let said = |name: &str, side: Speaker| {
                 lines.iter().find_map(|line| match &line.event {
-                    LineEvent::Field { by, name: at, value } if *by == side && at == name => {
+                    TraceEvent::Field { by, name: at, value } if *by == side && at == name => {
                         Some(value.clone())
                     }
                     _ => None,
                 })
             };
-            assert_eq!(said("InitiatorAlias", Side::Us).as_deref(), Some("probe"));
-            assert_eq!(said("CHAP_A", Side::Target), Some(algorithm.0.to_string()));
-            for side in [Side::Us, Side::Target] {
+            assert_eq!(said("InitiatorAlias", Speaker::Us).as_deref(), Some("probe"));
+            assert_eq!(said("CHAP_A", Speaker::Target), Some(algorithm.0.to_string()));
+            for side in [Speaker::Us, Speaker::Target] {
                 assert_eq!(said("CHAP_C", side).as_deref(), Some("(not shown)"));
             }
-            assert_eq!(said("CHAP_R", Side::Us).as_deref(), Some("(not shown)"));
-            assert_eq!(said("MaxBurstLength", Side::Target).is_some(), right);
-            let failed = lines.iter().any(|line| matches!(line.event, LineEvent::Fails { .. }));
+            assert_eq!(said("CHAP_R", Speaker::Us).as_deref(), Some("(not shown)"));
+            assert_eq!(said("MaxBurstLength", Speaker::Target).is_some(), right);
+            let failed = lines.iter().any(|line| matches!(line.event, TraceEvent::Fails { .. }));
             let surveyed = lines.iter().any(|line| line.stage == "READ CAPACITY(16)");
             assert_eq!((failed, surveyed), (!right, right));
             assert!(!format!("{lines:?}").contains("0x"), "no challenge and no response: {lines:?}");

@@ -1,8 +1,8 @@
 //! Negotiation: each option of a URL reaches the session, and a target that supports more than we do agrees
 //! on what we support.
 
-use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
-use iscsi::negotiate::{Digest, Limits, TaskReporting};
+use blockwire_multipath::{AnyPath, HostIdentity, Url, UrlSecrets};
+use iscsi::negotiate::{Digest, NegotiationLimits, TaskReporting};
 use volume::{Durability, Op, Outcome};
 
 use super::{IscsiPath, run, settings, span, up, world_of};
@@ -11,14 +11,14 @@ use testkit::target;
 
 /// The path that a URL with these options makes.
 fn path(query: &str) -> IscsiPath {
-    let url = Url::parse(&format!("iscsi://127.0.0.1/{}/0?{query}", target::TARGET)).unwrap();
+    let url = Url::parse(&format!("iscsi://127.0.0.1/{}/0?{query}", target::TARGET_NAME)).unwrap();
     let who = HostIdentity {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: nvme::Nqn::parse("nqn.2026-11.test:host").unwrap(),
         host_id: nvme::HostId::new([1; 16]).unwrap(),
         isid: [1, 2, 3],
     };
-    match AnyPath::of(&url, settings().portals, &who, &Secrets::default(), 4).unwrap() {
+    match AnyPath::from_url(&url, settings().portals, &who, &UrlSecrets::default(), 4).unwrap() {
         AnyPath::Iscsi(path) => *path,
         AnyPath::Nvme(_) => unreachable!("the URL says iscsi"),
     }
@@ -30,15 +30,15 @@ fn agreed(path: IscsiPath, terms: &target::TargetLimits) -> Vec<(String, String)
     let info = up(&mut world);
     let content: Vec<u8> = (0..300 << 10).map(|at| (at * 11 + at / 512) as u8).collect();
     let blocks = content.len() as u64 / 512;
-    let payload = delivery::filled(&world.pool, &content);
+    let payload = delivery::payload_with_bytes(&world.pool, &content);
     assert_eq!(
         run(&mut world, Op::Write(span(3, blocks), Durability::Cached), payload).0,
         Ok(Outcome::Complete)
     );
-    let room = delivery::room(&world.pool, content.len());
+    let room = delivery::payload_for_read(&world.pool, content.len());
     let (how, payload) = run(&mut world, Op::Read(span(3, blocks)), room);
     assert_eq!(how, Ok(Outcome::Complete));
-    assert!(delivery::bytes_of(payload) == content, "what is read is not what was written");
+    assert!(delivery::payload_bytes(payload) == content, "what is read is not what was written");
     info.terms.clone()
 }
 
@@ -49,7 +49,7 @@ fn value<'a>(terms: &'a [(String, String)], key: &str) -> &'a str {
 /// A target that agrees to everything.
 fn generous() -> target::TargetLimits {
     let digests = vec![Digest::None, Digest::Crc32c];
-    let negotiation = Limits {
+    let negotiation = NegotiationLimits {
         header_digest: digests.clone(),
         data_digest: digests,
         mrdsl: 262_144,
@@ -60,7 +60,7 @@ fn generous() -> target::TargetLimits {
         time2retain: 3600,
         max_outstanding_r2t: 65_535,
         protocol_level: 31,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     target::TargetLimits { negotiation, ..target::TargetLimits::default() }
 }
@@ -99,7 +99,7 @@ fn each_option_reaches_the_session() {
 /// do, and whatever an owner asks of the session.
 #[test]
 fn a_target_that_wants_more_gets_what_we_can() {
-    let more = Limits {
+    let more = NegotiationLimits {
         max_connections: 65_535,
         time2wait: 7,
         data_pdu_in_order: false,
@@ -130,7 +130,7 @@ fn a_target_that_wants_more_gets_what_we_can() {
 /// And one that allows less has its way: the session is what both can do.
 #[test]
 fn a_target_that_allows_less_has_its_way() {
-    let less = Limits {
+    let less = NegotiationLimits {
         header_digest: vec![Digest::None],
         data_digest: vec![Digest::None],
         mrdsl: 512,
@@ -144,7 +144,7 @@ fn a_target_that_allows_less_has_its_way() {
         max_outstanding_r2t: 1,
         task_reporting: vec![TaskReporting::Rfc3720],
         protocol_level: 0,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     let target = target::TargetLimits { negotiation: less, ..target::TargetLimits::default() };
     let all =

@@ -7,14 +7,15 @@ use std::time::Duration;
 
 use buf::{Cx, Entropy, Errno, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, CloseMode, Departure, Dialled, Driver, Endpoint, LinkId, ListenerId, Sockets, pump,
+    AcceptedSocket, CloseMode, Dialled, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId,
+    OutboundSockets, pump,
 };
 use shard::{Message, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::DiskOp;
 
-use testkit::delivery::Delivery;
-use testkit::iscsi_target::Script;
+use testkit::delivery::RecvDelivery;
+use testkit::scripted_iscsi_target::ScriptedTarget;
 
 /// One end of a socket.
 #[derive(Default)]
@@ -50,23 +51,23 @@ struct Hands {
     departed: Vec<usize>,
 }
 
-impl Driver<Message> for Hands {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl IoDriver<Message> for Hands {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         assert!(self.wires[link.0 as usize].theirs.recv.replace(op).is_none());
     }
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         assert!(self.wires[link.0 as usize].theirs.send.replace(op).is_none());
     }
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("a RAM volume has no disk: {op:?}")
     }
-    fn depart(&mut self, link: LinkId, _how: Departure<Message>) {
+    fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<Message>) {
         self.departed.push(link.0 as usize);
     }
-    fn dial(&mut self, dial: endpoint::Dial) {
+    fn start_dial(&mut self, dial: endpoint::Dial) {
         unreachable!("a target dials nobody: {dial:?}")
     }
-    fn post(&mut self, _to: endpoint::ShardId, message: Message) {
+    fn post_message(&mut self, _to: endpoint::ShardId, message: Message) {
         assert!(matches!(message, Message::Report(..)), "{message:?}");
         self.reports += 1;
     }
@@ -76,7 +77,7 @@ pub struct World<S> {
     pub path: S,
     pub shard: Shard,
     /// What answers instead of the shard.
-    pub script: Option<Script>,
+    pub script: Option<ScriptedTarget>,
     pub pool: Pool,
     their_pool: Pool,
     entropy: Entropy,
@@ -93,7 +94,7 @@ pub struct World<S> {
     left: Vec<CloseMode>,
 }
 
-impl<S: Sockets> World<S> {
+impl<S: OutboundSockets> World<S> {
     pub fn new(path: S, shard: Shard) -> Self {
         World {
             path,
@@ -211,7 +212,7 @@ impl<S: Sockets> World<S> {
                 assert!(ours.send.replace(op).is_none(), "one batch is out");
             }
         }
-        while let Some((link, how)) = self.path.poll_leave() {
+        while let Some((link, how)) = self.path.poll_link_close() {
             any = true;
             self.left.push(how);
             self.hands.wires[link.0 as usize].ours.left = true;
@@ -244,7 +245,7 @@ impl<S: Sockets> World<S> {
             let Some(op) = self.with(|path, cx| path.poll_send(cx, link)) else { continue };
             self.with(|path, cx| {
                 path.handle_written(cx, link, Ok(()));
-                path.handle_sent(cx, link, op);
+                path.handle_send_released(cx, link, op);
             });
         }
     }
@@ -257,8 +258,8 @@ impl<S: Sockets> World<S> {
         if self.script.is_some() {
             return Dialled { link, local: peer, peer: to };
         }
-        let accepted = Accepted { listener: ListenerId(0), local: to, peer, cpu: None };
-        self.serve(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener: ListenerId(0), local: to, peer, cpu: None };
+        self.serve(|shard, cx| shard.handle_arrival(cx, link, LinkArrival::Accepted(accepted)));
         Dialled { link, local: peer, peer: to }
     }
 
@@ -270,7 +271,7 @@ impl<S: Sockets> World<S> {
             any = true;
             let how = if gone || wire.theirs.left && !wire.held { Err(RESET) } else { Ok(()) };
             if how.is_ok() {
-                let bytes = testkit::delivery::sent(&op);
+                let bytes = testkit::delivery::send_op_bytes(&op);
                 if wire.held {
                     wire.kept.extend(bytes);
                 } else {
@@ -279,7 +280,7 @@ impl<S: Sockets> World<S> {
             }
             self.with(|path, cx| {
                 path.handle_written(cx, link, how);
-                path.handle_sent(cx, link, op);
+                path.handle_send_released(cx, link, op);
             });
         }
         let wire = &mut self.hands.wires[at];
@@ -298,7 +299,7 @@ impl<S: Sockets> World<S> {
             if came.is_empty() {
                 return false;
             }
-            wire.ours.inbox.extend(script.take(at, &came));
+            wire.ours.inbox.extend(script.handle_bytes(at, &came));
             return true;
         }
         let (pool, wire, link) = (self.their_pool.clone(), &mut self.hands.wires[at], LinkId(at as u64));
@@ -308,12 +309,12 @@ impl<S: Sockets> World<S> {
             any = true;
             let how = if gone || wire.ours.left && !wire.held { Err(RESET) } else { Ok(()) };
             if how.is_ok() && !wire.held {
-                let bytes = testkit::delivery::sent(&op);
+                let bytes = testkit::delivery::send_op_bytes(&op);
                 wire.ours.inbox.extend(bytes);
             }
             self.serve(|shard, cx| {
                 shard.handle_written(cx, link, how);
-                shard.handle_sent(cx, link, op);
+                shard.handle_send_released(cx, link, op);
             });
         }
         let wire = &mut self.hands.wires[at];
@@ -338,5 +339,5 @@ fn receive(pool: &Pool, end: &mut End, gone: bool, over: bool) -> Option<(RecvOp
     if end.inbox.is_empty() {
         return Some((op, Received::End));
     }
-    Some(Delivery::long_stages().fill(pool, op, &mut end.inbox))
+    Some(RecvDelivery::long_stages().fill_recv(pool, op, &mut end.inbox))
 }

@@ -9,11 +9,11 @@ use shard::{Exports, Referral};
 
 use crate::world::{REFUSED, World};
 use crate::{exports, settings};
-use testkit::target::SUBSYSTEM;
+use testkit::target::SUBSYSTEM_NQN;
 
 fn discover(addresses: &[&str], exports: Arc<Exports>) -> Result<DiscoveryReport, DownReason> {
     let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-    let settings = Settings { addresses, subsystem: Nqn::discovery(), ..settings() };
+    let settings = Settings { addresses, subsystem: Nqn::discovery_service(), ..settings() };
     let mut world = World::new(Discovery::new(settings), exports);
     world.host(|discovery, cx| discovery.start(cx));
     for _ in 0..10_000 {
@@ -32,7 +32,7 @@ fn subsystems_are_found_by_either_port_and_none_twice() {
         let survey = discover(&[port], exports()).unwrap();
         assert_eq!(survey.subsystems.len(), 1, "{survey:?}");
         let found = &survey.subsystems[0];
-        assert_eq!((found.subsystem.as_str(), found.address.port()), (SUBSYSTEM, 4420));
+        assert_eq!((found.subsystem.as_str(), found.address.port()), (SUBSYSTEM_NQN, 4420));
         assert!(!found.tls && found.told_by == port.parse().unwrap());
         assert!(survey.troubles.is_empty() && survey.skipped == 0);
     }

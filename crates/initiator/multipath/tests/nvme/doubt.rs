@@ -6,8 +6,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::NvmePath;
-use blockwire_multipath::{DownReason, Event, IoError, Path, ReservationOp};
-use buf::{Class, Payload, SgMut};
+use blockwire_multipath::{DownReason, IoError, Path, PathEvent, ReservationOp};
+use buf::{MemoryClass, Payload, SgMut};
 use volume::{Durability, IoId, Op, Span};
 
 use crate::hostile::{Answer, BROKEN, NOT_NOW, World, flood};
@@ -85,7 +85,7 @@ fn rigged() -> (Rc<Controller>, World<NvmePath>) {
     let asked = controller.clone();
     let mut world = World::new(NvmePath::new(settings()), move |sqe| asked.answer(sqe));
     world.host(|path, cx| path.connect(cx));
-    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, Event::Up(_)).then_some(()));
+    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, PathEvent::Up(_)).then_some(()));
     steps(&mut world);
     (controller, world)
 }
@@ -96,7 +96,7 @@ fn steps(world: &mut World<NvmePath>) {
 }
 
 fn memory(world: &World<NvmePath>, len: usize) -> SgMut {
-    let mut memory = world.pool.take_sg(Class::Solicited, len).unwrap();
+    let mut memory = world.pool.take_sg(MemoryClass::Solicited, len).unwrap();
     memory.zero(0..len);
     memory
 }
@@ -117,8 +117,8 @@ fn reads(world: &mut World<NvmePath>) {
 #[track_caller]
 fn ends_well(world: &mut World<NvmePath>) {
     let how = world.until(Duration::from_millis(100), |path| match path.poll_event()? {
-        Event::Done { how, .. } => Some(how),
-        Event::Changed(_) => None,
+        PathEvent::Done { how, .. } => Some(how),
+        PathEvent::Changed(_) => None,
         other => panic!("{other:?}"),
     });
     assert!(how.is_ok(), "{how:?}");
@@ -129,8 +129,8 @@ fn ends_well(world: &mut World<NvmePath>) {
 fn ends(world: &mut World<NvmePath>) -> (String, Duration) {
     let begun = world.now;
     let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
-        Event::Down(why) => Some(why),
-        Event::Done { how: Err(IoError::NotDone(_)), .. } | Event::Changed(_) => None,
+        PathEvent::Down(why) => Some(why),
+        PathEvent::Done { how: Err(IoError::NotDone(_)), .. } | PathEvent::Changed(_) => None,
         other => panic!("{other:?}"),
     });
     let DownReason::Lost(text) = why else { panic!("{why:?}") };
@@ -148,7 +148,9 @@ fn nothing_is_written_before_it_is_told_which_namespace_stands_there() {
     steps(&mut world);
     for _ in 0..3 {
         assert!(writes(&mut world).is_err());
-        assert!(world.host(|path, cx| path.request_reservation(cx, IoId(3), ReservationOp::Report)).is_err());
+        assert!(
+            world.host(|path, cx| path.submit_reservation_op(cx, IoId(3), ReservationOp::Report)).is_err()
+        );
         reads(&mut world);
     }
     // It is the same: all goes on.
@@ -269,7 +271,7 @@ fn names_that_are_not_ready_at_the_start_are_not_done_without() {
     let mut world = World::new(NvmePath::new(settings()), move |sqe| asked.answer(sqe));
     world.host(|path, cx| path.connect(cx));
     let event = world.until(Duration::from_secs(20), |path| path.poll_event());
-    assert!(matches!(event, Event::Down(DownReason::Lost(_))), "{event:?}");
+    assert!(matches!(event, PathEvent::Down(DownReason::Lost(_))), "{event:?}");
 }
 
 #[test]
@@ -302,7 +304,7 @@ fn what_a_doubt_holds_does_not_hold_up_the_end_of_the_path() {
     let begun = world.now;
     world.host(|path, cx| path.disconnect(cx, Duration::from_secs(60)));
     world.until(Duration::from_secs(61), |path| match path.poll_event()? {
-        Event::Done { how: Err(IoError::NotDone(_)), .. } => Some(()),
+        PathEvent::Done { how: Err(IoError::NotDone(_)), .. } => Some(()),
         other => panic!("{other:?}"),
     });
     assert!(world.now.since(begun) < Duration::from_secs(1), "it is told at once");

@@ -7,9 +7,9 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::{Discovery, DiscoveryReport, NvmePath, Settings};
-use blockwire_multipath::{DownReason, Event, Path};
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
-use endpoint::{Dialled, LinkId, Sockets};
+use blockwire_multipath::{DownReason, Path, PathEvent};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
+use endpoint::{Dialled, LinkId, OutboundSockets};
 use nvme::Nqn;
 use stream::{Received, RecvOp};
 use volume::{IoId, Op, Span};
@@ -48,7 +48,7 @@ pub struct World<P> {
     answer: Answers,
 }
 
-impl<P: Sockets> World<P> {
+impl<P: OutboundSockets> World<P> {
     pub fn new(path: P, answer: impl FnMut(&[u8]) -> Answer + 'static) -> Self {
         let (pool, entropy) = (Pool::new(8 << 20), Entropy::new([5; 32]));
         let now = Time(1_000_000_000);
@@ -82,7 +82,7 @@ impl<P: Sockets> World<P> {
             let dialled = Dialled { link, local: "127.0.0.1:50000".parse().unwrap(), peer: dial.to };
             self.host(|path, cx| path.handle_dialled(cx, dial.id, Ok(dialled)));
         }
-        while let Some((link, _)) = self.path.poll_leave() {
+        while let Some((link, _)) = self.path.poll_link_close() {
             (moved, self.wires[link.0 as usize].is_open) = (true, false);
             if let Some(op) = self.wires[link.0 as usize].recv.take() {
                 self.host(|path, cx| path.handle_recv(cx, link, op, Received::Cancelled));
@@ -107,10 +107,10 @@ impl<P: Sockets> World<P> {
         }
         while let Some(op) = self.host(|path, cx| path.poll_send(cx, link)) {
             moved = true;
-            self.wires[at].came.extend(testkit::delivery::sent(&op));
+            self.wires[at].came.extend(testkit::delivery::send_op_bytes(&op));
             self.host(|path, cx| {
                 path.handle_written(cx, link, Ok(()));
-                path.handle_sent(cx, link, op);
+                path.handle_send_released(cx, link, op);
             });
         }
         if self.closes && moved {
@@ -124,7 +124,7 @@ impl<P: Sockets> World<P> {
             return moved;
         }
         let bytes = std::mem::take(&mut self.wires[at].goes);
-        let mut page = self.pool.take_sg(Class::Wire, bytes.len()).unwrap();
+        let mut page = self.pool.take_sg(MemoryClass::Wire, bytes.len()).unwrap();
         page.copy_from(0, &bytes);
         let op = self.wires[at].recv.take().unwrap();
         self.host(|path, cx| path.handle_recv(cx, link, op, Received::Loaned(page.freeze())));
@@ -271,7 +271,7 @@ type Discovered = (Result<DiscoveryReport, DownReason>, usize, usize);
 
 fn discover(log: impl FnMut(u64, usize) -> Vec<u8> + 'static) -> Discovered {
     let mut log = log;
-    let settings = Settings { subsystem: Nqn::discovery(), ..settings() };
+    let settings = Settings { subsystem: Nqn::discovery_service(), ..settings() };
     let mut world = World::new(Discovery::new(settings), move |sqe| {
         if sqe[0] != 2 {
             return property(sqe, 1);
@@ -340,7 +340,7 @@ fn attack_110_controllers_that_are_never_ready_or_fall_silent() {
         world.host(|path, cx| path.connect(cx));
         let begun = world.now;
         let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
-            Event::Down(why) => Some(why),
+            PathEvent::Down(why) => Some(why),
             other => panic!("{other:?}"),
         });
         (why, world.now.since(begun))
@@ -375,18 +375,18 @@ fn attack_110_events_without_end_cost_one_look_after_another() {
     world.host(|path, cx| path.connect(cx));
     world.until(Duration::from_secs(5), |path| {
         let event = path.poll_event()?;
-        assert!(matches!(event, Event::Up(_)), "{event:?}");
+        assert!(matches!(event, PathEvent::Up(_)), "{event:?}");
         Some(())
     });
     let (before, begun) = (looks.get(), world.now);
     while world.now.since(begun) < Duration::from_secs(1) {
-        let mut data = world.pool.take_sg(Class::Solicited, 4096).unwrap();
+        let mut data = world.pool.take_sg(MemoryClass::Solicited, 4096).unwrap();
         data.copy_from(0, &[0; 4096]);
         let op = Op::Read(Span { lba: 0, blocks: 8 });
         world.host(|path, cx| path.submit(cx, IoId(1), op, Payload::In(data))).unwrap();
         let how = world.until(Duration::from_millis(10), |path| match path.poll_event()? {
-            Event::Done { how, .. } => Some(how),
-            Event::Changed(_) => None,
+            PathEvent::Done { how, .. } => Some(how),
+            PathEvent::Changed(_) => None,
             other => panic!("{other:?}"),
         });
         assert!(how.is_ok(), "{how:?}");
@@ -408,7 +408,7 @@ fn attack_110_a_thousand_resets_leave_nothing_behind() {
     for _ in 0..1000 {
         world.host(|path, cx| path.connect(cx));
         let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
-            Event::Down(why) => Some(why),
+            PathEvent::Down(why) => Some(why),
             other => panic!("{other:?}"),
         });
         assert!(matches!(why, DownReason::Lost(_)), "{why:?}");
@@ -420,7 +420,7 @@ fn attack_110_a_thousand_resets_leave_nothing_behind() {
 #[test]
 fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_has_not() {
     let secret = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
-    let secret = || Some(nvme::auth::Secret::parse(secret).unwrap());
+    let secret = || Some(nvme::auth::DhchapSecret::parse(secret).unwrap());
     for proves in [true, false] {
         let asked = Rc::new(Cell::new(false));
         let seen = asked.clone();
@@ -445,7 +445,7 @@ fn a_controller_that_closes_amid_authentication_may_have_refused_and_before_it_h
             world.host(|path, cx| path.handle_recv(cx, LinkId(0), op, Received::End));
         }
         let why = world.until(Duration::from_secs(60), |path| match path.poll_event()? {
-            Event::Down(why) => Some(why),
+            PathEvent::Down(why) => Some(why),
             other => panic!("{other:?}"),
         });
         match why {
@@ -470,12 +470,12 @@ fn a_long_zeroing_of_many_commands_does_not_end_the_path() {
     });
     world.zeroes = Duration::from_secs(20);
     world.host(|path, cx| path.connect(cx));
-    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, Event::Up(_)).then_some(()));
+    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, PathEvent::Up(_)).then_some(()));
     let op = Op::WriteZeroes { span: Span { lba: 0, blocks: 1024 }, unmap: false };
     let begun = world.now;
     world.host(|path, cx| path.submit(cx, IoId(1), op, Payload::None)).unwrap();
     let how = world.until(Duration::from_secs(200), |path| match path.poll_event()? {
-        Event::Done { how, .. } => Some(how),
+        PathEvent::Done { how, .. } => Some(how),
         other => panic!("{other:?}"),
     });
     assert!(how.is_ok(), "{how:?}");
@@ -486,7 +486,7 @@ fn a_long_zeroing_of_many_commands_does_not_end_the_path() {
     world.host(|path, cx| path.submit(cx, IoId(2), op, Payload::None)).unwrap();
     let begun = world.now;
     let why = world.until(Duration::from_secs(200), |path| match path.poll_event()? {
-        Event::Down(why) => Some(why),
+        PathEvent::Down(why) => Some(why),
         _ => None,
     });
     assert!(matches!(&why, DownReason::Lost(text) if text.contains("not answered in time")), "{why:?}");
@@ -511,10 +511,10 @@ fn a_look_that_is_refused_for_now_is_taken_again() {
         _ => flood(sqe),
     });
     world.host(|path, cx| path.connect(cx));
-    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, Event::Up(_)).then_some(()));
+    world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, PathEvent::Up(_)).then_some(()));
     let begun = world.now;
     let why = world.until(Duration::from_secs(10), |path| match path.poll_event()? {
-        Event::Down(why) => Some(why),
+        PathEvent::Down(why) => Some(why),
         other => panic!("{other:?}"),
     });
     assert!(matches!(&why, DownReason::Lost(text) if text.contains("another volume")), "{why:?}");
@@ -548,9 +548,11 @@ fn another_volume_behind_the_namespace_identifier_is_not_written_as_if_it_were_t
             _ => flood(sqe),
         });
         world.host(|path, cx| path.connect(cx));
-        world.until(Duration::from_secs(5), |path| matches!(path.poll_event()?, Event::Up(_)).then_some(()));
+        world.until(Duration::from_secs(5), |path| {
+            matches!(path.poll_event()?, PathEvent::Up(_)).then_some(())
+        });
         let why = world.until(Duration::from_secs(5), |path| match path.poll_event()? {
-            Event::Down(why) => Some(why),
+            PathEvent::Down(why) => Some(why),
             other => panic!("descriptor {kind}: {other:?}"),
         });
         assert!(matches!(&why, DownReason::Lost(text) if text.contains("another volume")), "{kind}: {why:?}");

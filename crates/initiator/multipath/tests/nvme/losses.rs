@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use blockwire_multipath::nvme::{NvmePath, Settings};
-use blockwire_multipath::{DownReason, Event, IoError, Path};
+use blockwire_multipath::{DownReason, IoError, Path, PathEvent};
 use buf::Payload;
 use volume::{Durability, Op, Span};
 
 use crate::world::{REFUSED, World};
 use crate::{exports, settings, up};
-use testkit::delivery::bytes_of;
+use testkit::delivery::payload_bytes;
 
 const SPAN: Span = Span { lba: 0, blocks: 8 };
 
@@ -22,7 +22,7 @@ fn read(world: &mut World<NvmePath>) -> Vec<u8> {
     let room = world.room(4096);
     let (how, payload) = world.run(Op::Read(SPAN), room);
     how.unwrap();
-    bytes_of(payload)
+    payload_bytes(payload)
 }
 
 /// How long until what was asked for is fenced.
@@ -30,7 +30,7 @@ fn fence(world: &mut World<NvmePath>) -> Duration {
     let begun = world.now;
     world.host(|path, cx| path.fence(cx));
     world.until("fence", |events| {
-        let at = events.iter().position(|event| matches!(event, Event::Fenced))?;
+        let at = events.iter().position(|event| matches!(event, PathEvent::Fenced))?;
         events.remove(at);
         Some(())
     });

@@ -26,7 +26,7 @@ const HOST: &str = "nqn.2026-11.test:host";
 fn settings() -> Settings {
     Settings::new(
         vec!["127.0.0.1:4420".parse().unwrap()],
-        Nqn::parse(target::SUBSYSTEM).unwrap(),
+        Nqn::parse(target::SUBSYSTEM_NQN).unwrap(),
         1,
         Nqn::parse(HOST).unwrap(),
         HostId::new([1; 16]).unwrap(),
@@ -34,7 +34,7 @@ fn settings() -> Settings {
 }
 
 fn exports() -> Arc<Exports> {
-    target::exports(&target::TargetLimits::default())
+    target::build_exports(&target::TargetLimits::default())
 }
 
 /// A world whose path is up.

@@ -5,11 +5,11 @@ use std::time::Duration;
 use blockwire_multipath::nvme::Settings;
 use blockwire_multipath::{DownReason, IoError, Path};
 use buf::Payload;
-use volume::{Access, Durability, Failure, Fault, Op, Outcome, Refusal, Span, Uuid};
+use volume::{Durability, Failure, Fault, Op, Outcome, PathAccess, Refusal, Span, Uuid};
 
 use crate::world::BLOCKS;
 use crate::{settings, up};
-use testkit::delivery::bytes_of;
+use testkit::delivery::payload_bytes;
 
 fn pattern(lba: u64, blocks: u64, mark: u8) -> Vec<u8> {
     (0..blocks * 512).map(|at| (lba * 512 + at) as u8 ^ (at >> 8) as u8 ^ mark).collect()
@@ -28,7 +28,7 @@ fn a_path_identifies_reads_writes_and_flushes() {
         assert_eq!(info.uuid, Some(Uuid([7; 16])));
         let geometry = info.geometry.unwrap();
         assert_eq!((geometry.blocks, geometry.logical), (BLOCKS, 512));
-        assert!(info.access == Access::Optimized && !info.read_only);
+        assert!(info.access == PathAccess::Optimized && !info.read_only);
         assert_eq!(info.depth, u32::from(queues) * 31);
         assert_eq!((info.product.as_str(), info.serial.as_str()), ("Blockwire 0", "7"));
         for (lba, blocks) in [(0, 1), (7, 16), (100, 1024), (BLOCKS - 5, 5)] {
@@ -41,7 +41,7 @@ fn a_path_identifies_reads_writes_and_flushes() {
             let room = world.room(data.len());
             let (how, payload) = world.run(Op::Read(span(lba, blocks)), room);
             assert!(matches!(how, Ok(Outcome::Complete)), "{how:?}");
-            assert!(bytes_of(payload) == data, "{lba} {blocks}");
+            assert!(payload_bytes(payload) == data, "{lba} {blocks}");
         }
         assert!(world.run(Op::Flush, Payload::None).0.is_ok());
         world.host(|path, cx| path.disconnect(cx, Duration::from_secs(5)));
@@ -62,7 +62,7 @@ fn commands_without_data_are_cut_to_what_the_controller_takes() {
     world.run(Op::WriteZeroes { span: span(64, BLOCKS - 64), unmap: false }, Payload::None).0.unwrap();
     world.run(Op::Prefetch(span(0, 8)), Payload::None).0.unwrap();
     let room = world.room(64 * 512);
-    let read = bytes_of(world.run(Op::Read(span(0, 64)), room).1);
+    let read = payload_bytes(world.run(Op::Read(span(0, 64)), room).1);
     let mut wanted = pattern(0, 64, 9);
     for (from, to) in [(8, 16), (20, 24), (40, 48)] {
         wanted[from * 512..to * 512].fill(0);
@@ -88,11 +88,11 @@ fn compare_and_write_is_one_step_and_comes_back_whole() {
     let out = world.out(&both);
     let (how, payload) = world.run(Op::CompareAndWrite(span(5, 4)), out);
     assert!(how.is_ok(), "{how:?}");
-    assert!(bytes_of(payload) == both);
+    assert!(payload_bytes(payload) == both);
     let out = world.out(&both);
     let (how, payload) = world.run(Op::CompareAndWrite(span(5, 4)), out);
     assert!(matches!(how, Err(IoError::Failed(Failure::Failed(Fault::Miscompare(_))))), "{how:?}");
-    assert!(bytes_of(payload) == both);
+    assert!(payload_bytes(payload) == both);
     let out = world.out(&new);
     world.run(Op::Compare(span(5, 4)), out).0.unwrap();
     let out = world.out(&old);

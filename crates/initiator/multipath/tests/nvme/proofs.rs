@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::{NvmePath, Settings};
-use blockwire_multipath::trace::LineEvent;
-use blockwire_multipath::{DownReason, Event, Path};
-use endpoint::Sockets;
-use nvme::auth::{Group, Hash, Policy, Secret};
+use blockwire_multipath::trace::TraceEvent;
+use blockwire_multipath::{DownReason, Path, PathEvent};
+use endpoint::OutboundSockets;
+use nvme::auth::{DhGroup, DhchapPolicy, DhchapSecret, Hash};
 use shard::{Exports, HostAuth};
 
 use crate::world::World;
@@ -16,8 +16,8 @@ use crate::{exports, settings};
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
-fn secret(text: &str) -> Secret {
-    Secret::parse(text).unwrap()
+fn secret(text: &str) -> DhchapSecret {
+    DhchapSecret::parse(text).unwrap()
 }
 
 fn guarded() -> Arc<Exports> {
@@ -34,10 +34,10 @@ fn connect(settings: Settings) -> (Result<(), DownReason>, String) {
 
 fn connect_to(settings: Settings, exports: Arc<Exports>) -> (Result<(), DownReason>, String) {
     let mut world = World::new(NvmePath::new(settings), exports);
-    world.path.trace().turn(true);
+    world.path.trace().set_enabled(true);
     let how = world.connect().map(|_| ());
     let mut told = String::new();
-    while let Some(line) = world.path.trace().poll() {
+    while let Some(line) = world.path.trace().poll_line() {
         told += &format!("{} {} {:?}\n", line.connection, line.stage, line.event);
     }
     (how, told)
@@ -46,9 +46,9 @@ fn connect_to(settings: Settings, exports: Arc<Exports>) -> (Result<(), DownReas
 #[test]
 fn every_hash_and_group_gets_in_and_the_trace_shows_no_secret() {
     let hashes = [Hash::Sha256, Hash::Sha384, Hash::Sha512];
-    let groups = [Group::Null, Group::Ffdhe2048, Group::Ffdhe3072];
+    let groups = [DhGroup::Null, DhGroup::Ffdhe2048, DhGroup::Ffdhe3072];
     for (hash, group) in hashes.into_iter().zip(groups) {
-        let policy = Policy { hashes: vec![hash], groups: vec![group] };
+        let policy = DhchapPolicy { hashes: vec![hash], groups: vec![group] };
         let (how, told) = connect(Settings { secret: Some(secret(SECRET)), policy, queues: 2, ..settings() });
         assert_eq!(how, Ok(()), "{hash:?} {group:?}\n{told}");
         for words in ["SUBNQN", "DH-HMAC-CHAP_Challenge", "CNTLID", "MAXH2CDATA", "Identify Namespace"] {
@@ -61,7 +61,7 @@ fn every_hash_and_group_gets_in_and_the_trace_shows_no_secret() {
 
 /// A path on its way up, whose powers nobody has computed yet.
 fn computing() -> World<NvmePath> {
-    let policy = Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Ffdhe8192] };
+    let policy = DhchapPolicy { hashes: vec![Hash::Sha256], groups: vec![DhGroup::Ffdhe8192] };
     let wanted = Settings { secret: Some(secret(SECRET)), policy, queues: 1, ..settings() };
     let mut world = World::new(NvmePath::new(wanted), guarded());
     world.holds = true;
@@ -81,7 +81,7 @@ fn powers_of_the_controllers_choosing_keep_nobody_waiting() {
     world.compute();
     world.holds = false;
     let up = world.until("connection", |events| events.pop());
-    assert!(matches!(up, Event::Up(_)), "{up:?}");
+    assert!(matches!(up, PathEvent::Up(_)), "{up:?}");
 }
 
 #[test]
@@ -89,7 +89,7 @@ fn an_answer_that_comes_after_the_path_has_gone_is_dropped_and_nothing_is_comput
     let mut world = computing();
     world.host(|path, cx| path.disconnect(cx, Duration::ZERO));
     let down = world.until("end", |events| events.pop());
-    assert!(matches!(down, Event::Down(_)), "{down:?}");
+    assert!(matches!(down, PathEvent::Down(_)), "{down:?}");
     assert!(!world.work[0].is_wanted());
     world.compute();
     while world.step() {}
@@ -104,10 +104,10 @@ fn a_worker_that_refuses_or_never_answers_ends_the_attempt_in_time() {
     world.work.clear();
     world.path.handle_computed();
     let down = world.until("end", |events| events.pop());
-    assert!(matches!(down, Event::Down(DownReason::Lost(_))), "{down:?}");
+    assert!(matches!(down, PathEvent::Down(DownReason::Lost(_))), "{down:?}");
     let mut world = computing();
     let down = world.until("end", |events| events.pop());
-    assert!(matches!(down, Event::Down(DownReason::Silent(_))), "{down:?}");
+    assert!(matches!(down, PathEvent::Down(DownReason::Silent(_))), "{down:?}");
 }
 
 #[test]
@@ -151,12 +151,12 @@ fn a_host_that_is_not_let_in_and_a_subsystem_that_is_not_there_are_told_with_adv
     let mut wanted = settings();
     wanted.subsystem = nvme::Nqn::parse("nqn.2026-11.io.blockwire:nothing").unwrap();
     let mut world = World::new(NvmePath::new(wanted), exports());
-    world.path.trace().turn(true);
+    world.path.trace().set_enabled(true);
     let how = world.connect();
     let Err(DownReason::Absent(why)) = how else { panic!("{how:?}") };
     assert!(why.contains("discover"), "{why}");
-    let failed = std::iter::from_fn(|| world.path.trace().poll())
-        .any(|line| line.stage == "Connect" && matches!(line.event, LineEvent::Fails { .. }));
+    let failed = std::iter::from_fn(|| world.path.trace().poll_line())
+        .any(|line| line.stage == "Connect" && matches!(line.event, TraceEvent::Fails { .. }));
     assert!(failed);
     let wanted = Settings { nsid: 9, ..settings() };
     let how = World::new(NvmePath::new(wanted), exports()).connect();

@@ -1,16 +1,21 @@
 //! Reservations in the volume's terms.
 
 use blockwire_multipath::nvme::Settings;
-use blockwire_multipath::{Event, IoError, ReservationOp};
+use blockwire_multipath::{IoError, PathEvent, ReservationOp};
 use nvme::HostId;
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 use volume::{Durability, Failure, Identity, Op, Refusal, Span};
 
 use crate::{settings, up};
 
 fn register(mode: RegisterMode, current: Option<Key>, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationOp::Change(Action::Register(Register { mode, also, ports, ..Register::new(current, new) }))
+    ReservationOp::Change(Action::Register(RegistrationRequest {
+        mode,
+        also,
+        ports,
+        ..RegistrationRequest::new(current, new)
+    }))
 }
 
 #[test]
@@ -73,5 +78,5 @@ fn a_host_that_lost_its_reservation_is_told_and_its_writes_conflict() {
     world.request_reservation(ReservationOp::Change(preempt)).unwrap();
     let out = world.out(&[0; 512]);
     assert!(world.run(Op::Write(Span { lba: 0, blocks: 1 }, Durability::Cached), out).0.is_ok());
-    assert!(!world.events.iter().any(|event| matches!(event, Event::ReservationsChanged)));
+    assert!(!world.events.iter().any(|event| matches!(event, PathEvent::ReservationsChanged)));
 }

@@ -5,8 +5,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use blockwire_multipath::nvme::NvmePath;
-use blockwire_multipath::{DownReason, Event, Path};
-use volume::{Access, Failure, IoId, Op, Refusal, Span};
+use blockwire_multipath::{DownReason, Path, PathEvent};
+use volume::{Failure, IoId, Op, PathAccess, Refusal, Span};
 
 use crate::hostile::{Answer, World, property};
 use crate::settings;
@@ -52,7 +52,7 @@ fn controller(access: Rc<Cell<u8>>, tells: Rc<Cell<bool>>) -> impl FnMut(&[u8]) 
     }
 }
 
-fn next(world: &mut World<NvmePath>) -> Event {
+fn next(world: &mut World<NvmePath>) -> PathEvent {
     world.until(Duration::from_secs(30), Path::poll_event)
 }
 
@@ -61,22 +61,22 @@ fn a_path_that_is_inaccessible_and_tells_no_size_is_up_and_not_given_up() {
     let (access, tells) = (Rc::new(Cell::new(3)), Rc::new(Cell::new(false)));
     let mut world = World::new(NvmePath::new(settings()), controller(access.clone(), tells.clone()));
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(info) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((info.geometry, info.access), (None, Access::Inaccessible));
+    let PathEvent::Up(info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((info.geometry, info.access), (None, PathAccess::Inaccessible));
     // Nothing goes by it, and nothing that is submitted fails for good.
     world.host(|path, cx| path.submit(cx, IoId(1), Op::Flush, buf::Payload::None)).unwrap();
-    let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
+    let PathEvent::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
     assert!(format!("{error:?}").starts_with("NotDone"), "{error:?}");
     // It serves again: all of it is asked again.
     access.set(1);
     tells.set(true);
     match next(&mut world) {
-        Event::Down(DownReason::Lost(why)) => assert!(why.contains("identified again"), "{why}"),
+        PathEvent::Down(DownReason::Lost(why)) => assert!(why.contains("identified again"), "{why}"),
         other => panic!("{other:?}"),
     }
     world.host(|path, cx| path.connect(cx));
-    let Event::Up(info) = next(&mut world) else { panic!("it comes up") };
-    assert_eq!((info.geometry.unwrap().blocks, info.access), (1024, Access::Optimized));
+    let PathEvent::Up(info) = next(&mut world) else { panic!("it comes up") };
+    assert_eq!((info.geometry.unwrap().blocks, info.access), (1024, PathAccess::Optimized));
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_namespace_without_a_size_in_no_group_is_not_there() {
         if (sqe[0], sqe[40]) == (6, 0) { Some((0, vec![0; 4096])) } else { answer }
     });
     world.host(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Down(DownReason::Absent(_))));
+    assert!(matches!(next(&mut world), PathEvent::Down(DownReason::Absent(_))));
 }
 
 #[test]
@@ -96,16 +96,16 @@ fn a_path_asks_the_controller_where_the_namespace_ends() {
     let (access, tells) = (Rc::new(Cell::new(1)), Rc::new(Cell::new(true)));
     let mut world = World::new(NvmePath::new(settings()), controller(access, tells));
     world.host(|path, cx| path.connect(cx));
-    assert!(matches!(next(&mut world), Event::Up(_)));
+    assert!(matches!(next(&mut world), PathEvent::Up(_)));
     // The namespace has grown beyond the 1,024 blocks that this path has heard of.
-    let room = buf::Payload::In(world.pool.take_sg(buf::Class::Solicited, 512).unwrap());
+    let room = buf::Payload::In(world.pool.take_sg(buf::MemoryClass::Solicited, 512).unwrap());
     let op = Op::Read(Span { lba: 1500, blocks: 1 });
     world.host(|path, cx| path.submit(cx, IoId(1), op, room)).unwrap();
-    assert!(matches!(next(&mut world), Event::Done { how: Ok(_), .. }));
+    assert!(matches!(next(&mut world), PathEvent::Done { how: Ok(_), .. }));
     // Numbers that no block can have are our own to refuse.
-    let room = buf::Payload::In(world.pool.take_sg(buf::Class::Solicited, 1024).unwrap());
+    let room = buf::Payload::In(world.pool.take_sg(buf::MemoryClass::Solicited, 1024).unwrap());
     let op = Op::Read(Span { lba: u64::MAX, blocks: 2 });
     world.host(|path, cx| path.submit(cx, IoId(2), op, room)).unwrap();
-    let Event::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
+    let PathEvent::Done { how: Err(error), .. } = next(&mut world) else { panic!("it ends") };
     assert!(matches!(error, blockwire_multipath::IoError::Failed(Failure::Refused(Refusal::OutOfRange))));
 }

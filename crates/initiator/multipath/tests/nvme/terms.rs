@@ -1,23 +1,23 @@
 //! Each option of a URL reaches the Connect, and data is the same under all of them.
 
-use blockwire_multipath::{AnyPath, HostIdentity, Secrets, Url};
+use blockwire_multipath::{AnyPath, HostIdentity, Url, UrlSecrets};
 use nvme::{HostId, Nqn};
 use volume::{Durability, Op, Span};
 
 use crate::world::World;
 use crate::{HOST, NvmePath, exports, settings};
-use testkit::delivery::bytes_of;
+use testkit::delivery::payload_bytes;
 use testkit::target;
 
 fn path(query: &str) -> NvmePath {
-    let url = Url::parse(&format!("nvme+tcp://127.0.0.1/{}/1?{query}", target::SUBSYSTEM)).unwrap();
+    let url = Url::parse(&format!("nvme+tcp://127.0.0.1/{}/1?{query}", target::SUBSYSTEM_NQN)).unwrap();
     let who = HostIdentity {
         initiator: "iqn.2026-11.test:host".to_owned(),
         host: Nqn::parse(HOST).unwrap(),
         host_id: HostId::new([1; 16]).unwrap(),
         isid: [1, 2, 3],
     };
-    match AnyPath::of(&url, settings().addresses, &who, &Secrets::default(), 0).unwrap() {
+    match AnyPath::from_url(&url, settings().addresses, &who, &UrlSecrets::default(), 0).unwrap() {
         AnyPath::Nvme(path) => *path,
         AnyPath::Iscsi(_) => unreachable!("the URL says nvme+tcp"),
     }
@@ -54,7 +54,7 @@ fn each_option_reaches_the_connect() {
             let room = world.room(content.len());
             let (how, payload) = world.run(Op::Read(span), room);
             how.unwrap();
-            assert!(bytes_of(payload) == content, "{query}: {blocks} blocks");
+            assert!(payload_bytes(payload) == content, "{query}: {blocks} blocks");
         }
     }
 }

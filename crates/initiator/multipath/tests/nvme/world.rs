@@ -6,17 +6,17 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_multipath::{Event, Path};
+use blockwire_multipath::{Path, PathEvent};
 use buf::{Cx, Entropy, Errno, Payload, Pool, Time};
 use endpoint::{
-    Accepted, Arrival, CloseMode, Computation, Departure, DialId, Dialled, Driver, Endpoint, LinkId,
-    ListenerId, ShardId, Sockets, pump,
+    AcceptedSocket, CloseMode, Computation, DialId, Dialled, Endpoint, IoDriver, LinkArrival, LinkDeparture,
+    LinkId, ListenerId, OutboundSockets, ShardId, pump,
 };
-use shard::{Control, Exports, Message, NvmeMessage, Shard};
+use shard::{ControlRequest, Exports, Message, NvmeMessage, Shard};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Backend, DiskId, DiskOp, IoId, Op, Ram, RamDisk};
+use volume::{Backend, DiskId, DiskOp, IoId, Op, RamBackend, RamDisk};
 
-use testkit::delivery::{self, Delivery};
+use testkit::delivery::{self, RecvDelivery};
 use testkit::target;
 
 /// Blocks of the volume.
@@ -55,40 +55,40 @@ pub struct Hands {
     moved: bool,
 }
 
-impl Driver<Message> for Hands {
-    fn dial(&mut self, _dial: endpoint::Dial) {
+impl IoDriver<Message> for Hands {
+    fn start_dial(&mut self, _dial: endpoint::Dial) {
         unreachable!("a target dials nobody")
     }
 
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         self.wires[link.0 as usize].target.recv = Some(op);
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         let wire = &mut self.wires[link.0 as usize];
         if !wire.cut && !wire.host.gone {
-            wire.host.inbox.extend(delivery::sent(&op));
+            wire.host.inbox.extend(delivery::send_op_bytes(&op));
         }
         self.written.push((link, op));
         self.moved = true;
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         self.disk.push_back(op);
     }
 
-    fn depart(&mut self, link: LinkId, how: Departure<Message>) {
+    fn remove_link(&mut self, link: LinkId, how: LinkDeparture<Message>) {
         let wire = &mut self.wires[link.0 as usize];
         wire.target.gone = true;
-        let how = if matches!(how, Departure::Abort) { Err(RESET) } else { Ok(()) };
+        let how = if matches!(how, LinkDeparture::Abort) { Err(RESET) } else { Ok(()) };
         if !wire.cut {
             wire.host.over.get_or_insert(how);
         }
         self.moved = true;
     }
 
-    fn post(&mut self, to: ShardId, message: Message) {
-        assert_eq!(to, ShardId::CONTROL, "{message:?}");
+    fn post_message(&mut self, to: ShardId, message: Message) {
+        assert_eq!(to, ShardId::CONTROL_PLANE, "{message:?}");
         self.posted.push_back(message);
     }
 }
@@ -106,7 +106,7 @@ impl End {
             return Some((op, how.map_or_else(Received::Failed, |()| Received::End)));
         }
         let op = self.recv.take()?;
-        Some(Delivery::long_stages().fill(pool, op, &mut self.inbox))
+        Some(RecvDelivery::long_stages().fill_recv(pool, op, &mut self.inbox))
     }
 }
 
@@ -120,7 +120,7 @@ pub struct World<P> {
     pub hands: Hands,
     /// Ports that answer.
     pub ports: Vec<(SocketAddr, ListenerId)>,
-    pub events: Vec<Event>,
+    pub events: Vec<PathEvent>,
     next: u64,
     /// Whether nobody computes what the path gives away: it is kept here.
     pub holds: bool,
@@ -129,7 +129,7 @@ pub struct World<P> {
     pub around: fn(&mut dyn FnMut()),
 }
 
-impl<P: Sockets> World<P> {
+impl<P: OutboundSockets> World<P> {
     pub fn new(path: P, exports: Arc<Exports>) -> Self {
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let mut world = World {
@@ -150,9 +150,11 @@ impl<P: Sockets> World<P> {
             work: Vec::new(),
             around: |act| act(),
         };
-        let geometry = Ram::new(disk.clone()).geometry();
-        for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone())) {
-            world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+        let geometry = RamBackend::new(disk.clone()).geometry();
+        for spec in
+            target::volume_specs(1, geometry, &[DiskId(0)], None, move |_| RamBackend::new(disk.clone()))
+        {
+            world.tell(Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
         }
         world
     }
@@ -169,7 +171,7 @@ impl<P: Sockets> World<P> {
         while pump(target, &mut cx, hands) {}
         while let Some((link, op)) = hands.written.pop() {
             target.handle_written(&mut cx, link, Ok(()));
-            target.handle_sent(&mut cx, link, op);
+            target.handle_send_released(&mut cx, link, op);
             while pump(target, &mut cx, hands) {}
         }
     }
@@ -194,7 +196,7 @@ impl<P: Sockets> World<P> {
         while let Some(link) = self.path.poll_ready() {
             self.exchange(link);
         }
-        while let Some((link, how)) = self.path.poll_leave() {
+        while let Some((link, how)) = self.path.poll_link_close() {
             self.leave(link, how);
         }
         while let Some(work) = self.path.poll_computation() {
@@ -226,8 +228,8 @@ impl<P: Sockets> World<P> {
         let link = LinkId(self.hands.wires.len() as u64);
         self.hands.wires.push(Wire::default());
         let local: SocketAddr = "127.0.0.1:50000".parse().unwrap();
-        let accepted = Accepted { listener, local: peer, peer: local, cpu: None };
-        self.target(|shard, cx| shard.handle_arrival(cx, link, Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener, local: peer, peer: local, cpu: None };
+        self.target(|shard, cx| shard.handle_arrival(cx, link, LinkArrival::Accepted(accepted)));
         self.host(|path, cx| path.handle_dialled(cx, id, Ok(Dialled { link, local, peer })));
     }
 
@@ -240,11 +242,11 @@ impl<P: Sockets> World<P> {
         if let Some(op) = send {
             self.hands.moved = true;
             if !wire.cut && !wire.target.gone {
-                wire.target.inbox.extend(delivery::sent(&op));
+                wire.target.inbox.extend(delivery::send_op_bytes(&op));
             }
             self.host(|path, cx| {
                 path.handle_written(cx, link, Ok(()));
-                path.handle_sent(cx, link, op);
+                path.handle_send_released(cx, link, op);
             });
         }
     }
@@ -349,12 +351,12 @@ impl<P: Sockets> World<P> {
 
     /// Memory with these bytes.
     pub fn out(&self, bytes: &[u8]) -> Payload {
-        delivery::filled(&self.host_pool, bytes)
+        delivery::payload_with_bytes(&self.host_pool, bytes)
     }
 
     /// Memory to be filled, that held something else.
     pub fn room(&self, len: usize) -> Payload {
-        delivery::room(&self.host_pool, len)
+        delivery::payload_for_read(&self.host_pool, len)
     }
 
     #[allow(dead_code)] // Who counts memory asks.
@@ -365,7 +367,7 @@ impl<P: Sockets> World<P> {
 
 impl<P: Path> World<P> {
     /// Goes on until `done` finds what it looks for among the events, which it takes.
-    pub fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Vec<Event>) -> Option<R>) -> R {
+    pub fn until<R>(&mut self, what: &str, mut done: impl FnMut(&mut Vec<PathEvent>) -> Option<R>) -> R {
         let patience = self.now + Duration::from_secs(600);
         while self.now < patience {
             while self.step() {}
@@ -386,10 +388,11 @@ impl<P: Path> World<P> {
     ) -> Result<Arc<blockwire_multipath::VolumeInfo>, blockwire_multipath::DownReason> {
         self.host(|path, cx| path.connect(cx));
         self.until("connection", |events| {
-            let at = events.iter().position(|event| matches!(event, Event::Up(_) | Event::Down(_)))?;
+            let at =
+                events.iter().position(|event| matches!(event, PathEvent::Up(_) | PathEvent::Down(_)))?;
             match events.remove(at) {
-                Event::Up(info) => Some(Ok(info)),
-                Event::Down(why) => Some(Err(why)),
+                PathEvent::Up(info) => Some(Ok(info)),
+                PathEvent::Down(why) => Some(Err(why)),
                 _ => None,
             }
         })
@@ -407,10 +410,10 @@ impl<P: Path> World<P> {
     /// How an operation ended.
     pub fn wait(&mut self, id: IoId) -> (Result<volume::Outcome, blockwire_multipath::IoError>, Payload) {
         self.until("end", |events| {
-            let of = |event: &Event| matches!(event, Event::Done { id: done, .. } if *done == id);
+            let of = |event: &PathEvent| matches!(event, PathEvent::Done { id: done, .. } if *done == id);
             let at = events.iter().position(of)?;
             match events.remove(at) {
-                Event::Done { how, payload, .. } => Some((how, payload)),
+                PathEvent::Done { how, payload, .. } => Some((how, payload)),
                 _ => None,
             }
         })
@@ -433,12 +436,12 @@ impl<P: Path> World<P> {
     ) -> Result<Option<blockwire_multipath::Reservations>, blockwire_multipath::IoError> {
         let id = IoId(self.next);
         self.next += 1;
-        self.host(|path, cx| path.request_reservation(cx, id, request)).expect("the path has room");
+        self.host(|path, cx| path.submit_reservation_op(cx, id, request)).expect("the path has room");
         self.until("report", |events| {
-            let of = |event: &Event| matches!(event, Event::ReservationReply { id: done, .. } if *done == id);
+            let of = |event: &PathEvent| matches!(event, PathEvent::ReservationReply { id: done, .. } if *done == id);
             let at = events.iter().position(of)?;
             match events.remove(at) {
-                Event::ReservationReply { how, .. } => Some(how),
+                PathEvent::ReservationReply { how, .. } => Some(how),
                 _ => None,
             }
         })
@@ -447,9 +450,9 @@ impl<P: Path> World<P> {
     /// Why the path went down.
     pub fn down(&mut self) -> blockwire_multipath::DownReason {
         self.until("end of the path", |events| {
-            let at = events.iter().position(|event| matches!(event, Event::Down(_)))?;
+            let at = events.iter().position(|event| matches!(event, PathEvent::Down(_)))?;
             match events.remove(at) {
-                Event::Down(why) => Some(why),
+                PathEvent::Down(why) => Some(why),
                 _ => None,
             }
         })

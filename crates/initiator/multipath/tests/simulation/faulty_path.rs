@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use blockwire_multipath::{AnyPath, Event, Path, Protocol, ReservationOp};
+use blockwire_multipath::{AnyPath, Path, PathEvent, Protocol, ReservationOp};
 use buf::{Cx, Payload, Time};
-use endpoint::{CloseMode, LinkId, Sockets};
+use endpoint::{CloseMode, LinkId, OutboundSockets};
 use volume::{IoId, Op};
 
 /// The defect.
@@ -49,10 +49,10 @@ macro_rules! inner {
     }};
 }
 
-impl Sockets for FaultyPath {
+impl OutboundSockets for FaultyPath {
     testkit::forward_links!(inner);
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
-        self.inner.poll_leave()
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
+        self.inner.poll_link_close()
     }
     fn poll_timeout(&self) -> Option<Time> {
         self.inner.poll_timeout()
@@ -69,13 +69,13 @@ impl Path for FaultyPath {
     fn submit(&mut self, cx: &mut Cx<'_>, id: IoId, op: Op, payload: Payload) -> Result<(), (Op, Payload)> {
         self.inner.submit(cx, id, op, payload)
     }
-    fn request_reservation(
+    fn submit_reservation_op(
         &mut self,
         cx: &mut Cx<'_>,
         id: IoId,
         request: ReservationOp,
     ) -> Result<(), ReservationOp> {
-        self.inner.request_reservation(cx, id, request)
+        self.inner.submit_reservation_op(cx, id, request)
     }
     fn cancel(&mut self, cx: &mut Cx<'_>, id: IoId) {
         self.inner.cancel(cx, id);
@@ -84,38 +84,38 @@ impl Path for FaultyPath {
         self.inner.fence(cx);
         self.early |= self.defect == Some(Defect::FencedEarly);
     }
-    fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
-        self.inner.portals()
+    fn target_portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
+        self.inner.target_portals()
     }
-    fn fence_by(&mut self, portals: Vec<std::net::SocketAddr>) {
-        self.inner.fence_by(portals);
+    fn set_fence_portals(&mut self, portals: Vec<std::net::SocketAddr>) {
+        self.inner.set_fence_portals(portals);
     }
-    fn look_now(&mut self) {
-        self.inner.look_now();
+    fn recheck_access(&mut self) {
+        self.inner.recheck_access();
     }
-    fn lands_for(&self) -> Duration {
-        self.inner.lands_for()
+    fn lost_command_lifetime(&self) -> Duration {
+        self.inner.lost_command_lifetime()
     }
     fn disconnect(&mut self, cx: &mut Cx<'_>, grace: Duration) {
         self.inner.disconnect(cx, grace);
     }
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<PathEvent> {
         if std::mem::take(&mut self.early) {
             self.told += 1;
-            return Some(Event::Fenced);
+            return Some(PathEvent::Fenced);
         }
         Some(match (self.defect, self.inner.poll_event()?) {
-            (Some(Defect::FencedEarly), Event::Fenced) if self.told > 0 => {
+            (Some(Defect::FencedEarly), PathEvent::Fenced) if self.told > 0 => {
                 self.told -= 1;
                 return self.poll_event();
             }
-            (Some(Defect::Lost), Event::Done { .. }) if self.strikes() => return self.poll_event(),
-            (Some(Defect::Hollow), Event::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
+            (Some(Defect::Lost), PathEvent::Done { .. }) if self.strikes() => return self.poll_event(),
+            (Some(Defect::Hollow), PathEvent::Done { id, how: Ok(how), payload: Payload::In(mut sg) })
                 if self.strikes() =>
             {
                 let len = sg.len();
                 sg.slices_mut(0..len).for_each(|slice| slice.fill(0xee));
-                Event::Done { id, how: Ok(how), payload: Payload::In(sg) }
+                PathEvent::Done { id, how: Ok(how), payload: Payload::In(sg) }
             }
             (_, event) => event,
         })

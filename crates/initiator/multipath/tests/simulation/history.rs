@@ -6,15 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_multipath::{Handle, VolumeEvent};
-use buf::{Class, Payload, Time};
-use endpoint::{Endpoint, ShardId, Sockets};
-use shard::{Control, Message};
-use sim::linear::{Operation, Stamp, Verdict, What};
-use sim::{Reach, SimRng, World};
+use blockwire_multipath::{VolumeEvent, VolumeHandle};
+use buf::{MemoryClass, Payload, Time};
+use endpoint::{Endpoint, OutboundSockets, ShardId};
+use shard::{ControlRequest, Message};
+use sim::linearizability::{Operation, OperationKind, Stamp, Verdict};
+use sim::{Reachability, SimRng, World};
 use volume::{
-    Access, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, PortId, RamDisk, Span, VolumeId,
-    VolumeRequest,
+    Durability, Epoch, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, PathAccess, PortId, RamDisk,
+    Span, VolumeId, VolumeRequest,
 };
 
 use crate::faulty_path::FaultyPath;
@@ -54,10 +54,10 @@ pub struct History {
     chance: SimRng,
     world: World<Node<FaultyPath>>,
     disk: Arc<RamDisk>,
-    volumes: Vec<Handle>,
+    volumes: Vec<VolumeHandle>,
     flights: Vec<BTreeMap<u64, Flight>>,
     seen: Vec<Stamp>,
-    history: sim::linear::History,
+    history: sim::linearizability::History,
     moment: u64,
     /// Steps since the clock last moved.
     idle: u32,
@@ -70,7 +70,8 @@ impl History {
         let disk = Arc::new(RamDisk::new(SPAN, SPAN, 512, 4096));
         let mut world = plan.world(&disk);
         world.run_for(Duration::from_millis(1));
-        let volumes: Vec<Handle> = (0..plan.hosts.len()).map(|host| plan.open(&mut world, host)).collect();
+        let volumes: Vec<VolumeHandle> =
+            (0..plan.hosts.len()).map(|host| plan.open(&mut world, host)).collect();
         for (host, volume) in volumes.iter().enumerate() {
             while world.endpoint_mut(plan.host(host)).client().poll_event(*volume) != Some(VolumeEvent::Open)
             {
@@ -86,7 +87,7 @@ impl History {
             disk,
             volumes,
             seen: vec![0; SPAN as usize],
-            history: sim::linear::History::new(0),
+            history: sim::linearizability::History::new(0),
             moment: 0,
             idle: 0,
             shut: vec![],
@@ -124,7 +125,7 @@ impl History {
         let pool = self.world.pool(shard).clone();
         let payload = match &op {
             Op::Read(span) => {
-                Payload::In(pool.take_sg(Class::Solicited, span.blocks as usize * 512).unwrap())
+                Payload::In(pool.take_sg(MemoryClass::Solicited, span.blocks as usize * 512).unwrap())
             }
             Op::Write(span, _) => stamps(&pool, &vec![began; span.blocks as usize]),
             Op::CompareAndWrite(_) => stamps(&pool, &[expected, began]),
@@ -134,7 +135,9 @@ impl History {
         self.flights[host].insert(began, flight);
         let io = Io { id: IoId(began), epoch: Epoch(0), op, payload };
         let volume = self.volumes[host];
-        self.world.act(shard, |node, cx| node.client().submit(cx, volume, io)).expect("there is room");
+        self.world
+            .with_endpoint(shard, |node, cx| node.client().submit(cx, volume, io))
+            .expect("there is room");
     }
 
     /// Lets the next thing happen. A clock that stands still is somebody's timer that does nothing.
@@ -155,14 +158,16 @@ impl History {
         let timers = |shard: usize| {
             let node = self.world.endpoint(ShardId(shard as u16));
             let remote = match node {
-                Node::Host(client) => client.remote(self.volumes[shard - usize::from(self.plan.shards)]),
+                Node::Host(client) => {
+                    client.remote_volume(self.volumes[shard - usize::from(self.plan.shards)])
+                }
                 Node::Target(_) => None,
             };
-            let paths = remote.map_or(0, |remote| remote.paths());
-            let path = |at| remote.and_then(|remote| remote.path(at)).and_then(Sockets::poll_timeout);
+            let paths = remote.map_or(0, |remote| remote.path_count());
+            let path = |at| remote.and_then(|remote| remote.path(at)).and_then(OutboundSockets::poll_timeout);
             (shard, node.poll_timeout(), (0..paths).map(path).collect())
         };
-        (0..self.world.shards()).map(timers).collect()
+        (0..self.world.shard_count()).map(timers).collect()
     }
 
     /// Takes what has ended.
@@ -175,8 +180,8 @@ impl History {
         }
     }
 
-    fn ended(&mut self, host: usize, done: Done) {
-        let Done { id, result, payload } = done;
+    fn ended(&mut self, host: usize, done: IoCompletion) {
+        let IoCompletion { id, result, payload } = done;
         let (seed, end, now) = (self.plan.seed, self.tick(), self.world.now());
         let Some(flight) = self.flights[host].remove(&id.0) else { panic!("seed {seed}: {id:?} ends twice") };
         let waited = now.since(flight.since);
@@ -195,16 +200,17 @@ impl History {
         let client = host as u32 * 100;
         let sure = result.is_ok().then_some(end);
         let mut note =
-            |lba: u64, what, end| self.history.note(lba, Operation { client, begin: began, end, what });
+            |lba: u64, what, end| self.history.record(lba, Operation { client, begin: began, end, what });
         match op {
             Op::Read(span) if sure.is_some() => {
                 for (lba, found) in (span.lba..).zip(stamps_of(seed, span, payload)) {
-                    note(lba, What::Read(found), sure);
+                    note(lba, OperationKind::Read(found), sure);
                     self.seen[lba as usize] = found;
                 }
             }
             Op::Write(span, _) => {
-                (span.lba..span.lba + span.blocks).for_each(|lba| note(lba, What::Write(began), sure));
+                (span.lba..span.lba + span.blocks)
+                    .for_each(|lba| note(lba, OperationKind::Write(began), sure));
             }
             Op::CompareAndWrite(span) => {
                 let (swapped, end) = match result {
@@ -213,7 +219,7 @@ impl History {
                     _ => (true, None),
                 };
                 self.tally.swapped += u64::from(swapped && end.is_some());
-                note(span.lba, What::CompareAndWrite { expected, new: began, swapped }, end);
+                note(span.lba, OperationKind::CompareAndWrite { expected, new: began, swapped }, end);
             }
             _ => {}
         }
@@ -223,53 +229,62 @@ impl History {
     fn problem(&mut self) {
         let plan = self.plan.clone();
         let door = self.chance.below(DOORS.len() as u64) as usize;
-        if self.chance.permille(plan.lose_permille) {
-            let silent = self.chance.permille(300);
-            let connections = self.world.connections(address(door));
+        if self.chance.chance_permille(plan.lose_permille) {
+            let silent = self.chance.chance_permille(300);
+            let connections = self.world.connections_via(address(door));
             if !connections.is_empty() {
                 let peer = *self.chance.pick(&connections);
-                if silent { self.world.silence(peer) } else { self.world.reset(peer) }
+                if silent { self.world.lose_silently(peer) } else { self.world.reset(peer) }
             }
         }
-        if self.chance.permille(plan.silence_permille + plan.close_permille) {
-            let silent = self.chance.permille(500);
-            self.world.set_reach(address(door), if silent { Reach::Silent } else { Reach::Refused });
+        if self.chance.chance_permille(plan.silence_permille + plan.close_permille) {
+            let silent = self.chance.chance_permille(500);
+            self.world.set_reachability(
+                address(door),
+                if silent { Reachability::Silent } else { Reachability::Refused },
+            );
             if !silent {
-                let connections = self.world.connections(address(door));
+                let connections = self.world.connections_via(address(door));
                 connections.into_iter().for_each(|peer| self.world.reset(peer));
             }
             self.shut.push(door);
         }
-        if !self.shut.is_empty() && self.chance.permille(60) {
-            self.world.set_reach(address(self.shut.pop().expect("not empty")), Reach::Open);
+        if !self.shut.is_empty() && self.chance.chance_permille(60) {
+            self.world.set_reachability(address(self.shut.pop().expect("not empty")), Reachability::Open);
         }
-        if self.chance.permille(plan.restart_permille) {
+        if self.chance.chance_permille(plan.restart_permille) {
             self.tally.restarts += 1;
             let pause = Duration::from_millis(self.chance.below(3_000));
-            self.world.restart(plan.target(), |id, _| plan.shard(id));
+            self.world.restart_shards(plan.target(), |id, _| plan.shard(id));
             self.world.run_for(pause);
             plan.serve(&mut self.world, &self.disk, None);
         }
-        if self.chance.permille(plan.access_permille) {
-            let states = [Access::Optimized, Access::NonOptimized, Access::Inaccessible, Access::Transition];
+        if self.chance.chance_permille(plan.access_permille) {
+            let states = [
+                PathAccess::Optimized,
+                PathAccess::NonOptimized,
+                PathAccess::Inaccessible,
+                PathAccess::Transition,
+            ];
             let to = *self.chance.pick(&states);
             self.set_access(door, to);
         }
-        if self.chance.permille(plan.cancel_permille) {
+        if self.chance.chance_permille(plan.cancel_permille) {
             let ids: Vec<u64> = self.flights[0].keys().copied().collect();
             if !ids.is_empty() {
                 let id = *self.chance.pick(&ids);
                 self.flights[0].get_mut(&id).expect("it is there").cancelled = true;
                 let volume = self.volumes[0];
-                self.world.act(plan.host(0), |node, _| node.client().cancel(volume, IoId(id)));
+                self.world.with_endpoint(plan.host(0), |node, _| node.client().cancel(volume, IoId(id)));
             }
         }
     }
 
-    fn set_access(&mut self, door: usize, to: Access) {
+    fn set_access(&mut self, door: usize, to: PathAccess) {
         self.tally.changes += 1;
         let ask = VolumeRequest::SetAccess { ports: vec![PortId(door as u16 + 1)], to, by: None };
-        self.world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), ask)));
+        self.world
+            .send_message(ShardId(0), Message::Control(5, ControlRequest::VolumeRequest(VolumeId(0), ask)));
     }
 
     fn run(&mut self) {
@@ -285,15 +300,15 @@ impl History {
                 self.step(Duration::from_millis(200));
             }
             self.take();
-            self.world.heard();
+            self.world.take_control_messages();
         }
     }
 
     /// Everything heals, and what is left ends in time.
     fn heal(&mut self) {
         for door in 0..DOORS.len() {
-            self.world.set_reach(address(door), Reach::Open);
-            self.set_access(door, Access::Optimized);
+            self.world.set_reachability(address(door), Reachability::Open);
+            self.set_access(door, PathAccess::Optimized);
         }
         self.wait("what is in work", |history| history.flights.iter().all(BTreeMap::is_empty));
         for host in 0..self.volumes.len() {
@@ -309,7 +324,7 @@ impl History {
             assert!(now < until, "seed {seed}: waited too long for {what}: {:?}", self.flights);
             self.step(Duration::from_millis(500));
             self.take();
-            self.world.heard();
+            self.world.take_control_messages();
         }
     }
 
@@ -320,15 +335,16 @@ impl History {
             let (shard, volume) = (self.plan.host(host), self.volumes[host]);
             let remote = self.world.endpoint(shard);
             let Node::Host(client) = remote else { panic!("a host") };
-            let remote = client.remote(volume).expect("it is there");
-            for path in 0..remote.paths() {
+            let remote = client.remote_volume(volume).expect("it is there");
+            for path in 0..remote.path_count() {
                 let counts = remote.path_info(path).expect("it is there").counts;
                 self.tally.losses += counts.losses;
                 self.tally.retried += counts.retried;
                 self.tally.unknown += counts.lost;
                 self.tally.fences += counts.fences;
             }
-            self.world.act(shard, |node, cx| node.client().close(cx, volume, Duration::from_secs(5)));
+            self.world
+                .with_endpoint(shard, |node, cx| node.client().close(cx, volume, Duration::from_secs(5)));
             let until = self.world.now() + Duration::from_secs(120);
             loop {
                 let news = self.world.endpoint_mut(shard).client().poll_event(volume);
@@ -342,9 +358,9 @@ impl History {
                 }
             }
             // A path may still be about to fence: it is cut.
-            self.world.act(shard, |node, _| node.client().forget(volume));
+            self.world.with_endpoint(shard, |node, _| node.client().drop_volume(volume));
             self.world.run_for(Duration::from_secs(1));
-            assert_eq!(self.world.links(shard), 0, "seed {seed}: every socket is closed");
+            assert_eq!(self.world.link_count(shard), 0, "seed {seed}: every socket is closed");
             let usage = self.world.pool(shard).usage();
             assert_eq!(usage.lent, 0, "seed {seed}: all memory came back");
         }
@@ -354,7 +370,7 @@ impl History {
         self.run();
         self.heal();
         self.close();
-        match self.history.check() {
+        match self.history.check_linearizable() {
             Ok(verdict) => self.tally.undecided += u64::from(verdict == Verdict::Undecided),
             Err(violation) => panic!("seed {}: {violation}", self.plan.seed),
         }
@@ -367,7 +383,7 @@ fn stamps(pool: &buf::Pool, stamps: &[Stamp]) -> Payload {
     for stamp in stamps {
         (0..64).for_each(|_| bytes.extend_from_slice(&stamp.to_le_bytes()));
     }
-    let mut sg = pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+    let mut sg = pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
     let mut at = 0;
     for slice in sg.slices_mut(0..bytes.len()) {
         slice.copy_from_slice(&bytes[at..at + slice.len()]);

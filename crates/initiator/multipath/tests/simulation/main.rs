@@ -14,7 +14,7 @@ use testkit::seeds::{self, Tally as _};
 #[test]
 fn histories_over_many_paths_agree_with_one_volume() {
     let test = "blockwire-multipath --test simulation histories";
-    let (total, runs) = seeds::play(200, test, |seed| History::new(Plan::of(seed)).play());
+    let (total, runs) = seeds::run_all_seeds(200, test, |seed| History::new(Plan::of(seed)).play());
     assert!(runs < 100 || total.is_eventful(), "nothing much happens: {total:?}");
 }
 
@@ -45,7 +45,7 @@ fn histories_over_a_slow_disk_agree_with_one_volume() {
 #[test]
 fn a_fence_that_is_over_too_early_is_noticed() {
     let plan = |seed| Plan { defect: Some(Defect::FencedEarly), ..Plan::slow(seed) };
-    seeds::is_noticed(Defect::FencedEarly, 1000, |seed| History::new(plan(seed)).play());
+    seeds::assert_some_seed_fails(Defect::FencedEarly, 1000, |seed| History::new(plan(seed)).play());
 }
 
 /// Paths with a planted bug: each kind is noticed within a few histories.
@@ -53,6 +53,6 @@ fn a_fence_that_is_over_too_early_is_noticed() {
 fn planted_bugs_are_caught() {
     for defect in faulty_path::DEFECTS {
         let plan = |seed| Plan { defect: Some(defect), ..Plan::of(seed) };
-        seeds::is_noticed(defect, 300, |seed| History::new(plan(seed)).play());
+        seeds::assert_some_seed_fails(defect, 300, |seed| History::new(plan(seed)).play());
     }
 }

@@ -2,7 +2,7 @@
 
 use blockwire_multipath::{Client, Path};
 use buf::{Cx, Errno, Time};
-use endpoint::{Arrival, Departure, Endpoint, LinkId, ShardId};
+use endpoint::{Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use shard::{Message, Shard};
 use volume::DiskOp;
 
@@ -34,7 +34,7 @@ impl<P: Path> Endpoint for Node<P> {
     type Message = Message;
     testkit::forward_links!(either);
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
         match self {
             Node::Target(shard) => shard.handle_arrival(cx, link, how),
             Node::Host(_) => panic!("nobody connects to a host"),
@@ -52,13 +52,13 @@ impl<P: Path> Endpoint for Node<P> {
     fn poll_disk(&mut self) -> Option<DiskOp> {
         either!(self, end => end.poll_disk())
     }
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Message>)> {
         match self {
             Node::Target(shard) => shard.poll_departure(),
             Node::Host(client) => client.poll_departure().map(|(link, how)| match how {
-                Departure::Close => (link, Departure::Close),
-                Departure::Abort => (link, Departure::Abort),
-                Departure::Move { message, .. } => match message {},
+                LinkDeparture::Close => (link, LinkDeparture::Close),
+                LinkDeparture::Abort => (link, LinkDeparture::Abort),
+                LinkDeparture::Move { message, .. } => match message {},
             }),
         }
     }

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
-use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings, Timeouts};
-use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings, Times};
+use backends::{FileBackend, FileDisk, FileFacts};
+use blockwire_multipath::iscsi::{IscsiPath, Settings as IscsiSettings, Timeouts as IscsiTimeouts};
+use blockwire_multipath::nvme::{NvmePath, Settings as NvmeSettings, Timeouts as NvmeTimeouts};
 use blockwire_multipath::url::PathPolicy;
 use blockwire_multipath::{AnyPath, Client, Protocol, VolumeSettings};
 use buf::Cx;
@@ -15,9 +15,9 @@ use endpoint::{ListenerId, ShardId};
 use iscsi::negotiate::Digest;
 use iscsi::wire::Isid;
 use nvme::{HostId, Nqn};
-use shard::{Control, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
+use shard::{ControlRequest, Exports, Message, NvmePortal, Portal, Shard, VolumeSpec};
 use sim::{Config, SimRng, World};
-use volume::{DiskId, Geometry, PortId, Ram, RamDisk, Uuid, VolumeFacts, VolumeOwner};
+use volume::{DiskId, Geometry, PortId, RamBackend, RamDisk, Uuid, VolumeFacts, VolumeOwner};
 
 use crate::faulty_path::{Defect, FaultyPath};
 use crate::node::Node;
@@ -80,7 +80,7 @@ pub struct Plan {
 impl Plan {
     pub fn of(seed: u64) -> Plan {
         let mut chance = SimRng::new(seed ^ 0x1057);
-        let calm = chance.permille(150);
+        let calm = chance.chance_permille(150);
         let problem = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         let hosts = (0..chance.between(1, 2)).map(|_| {
             let paths = chance.between(1, 4);
@@ -91,7 +91,7 @@ impl Plan {
             hosts: hosts.collect(),
             shards: chance.between(1, 3) as u16,
             policy: *chance.pick(&[PathPolicy::LeastQueue, PathPolicy::RoundRobin]),
-            digests: chance.permille(300),
+            digests: chance.chance_permille(300),
             links: chance.between(1, 2) as u16,
             queues: chance.between(1, 3) as u16,
             window: *chance.pick(&[600, 16 << 10, 1 << 20]),
@@ -134,7 +134,7 @@ impl Plan {
     fn exports(&self) -> Arc<Exports> {
         let mut terms = target::TargetLimits::default();
         terms.negotiation.max_connections = 2;
-        let mut exports = (*target::exports(&terms)).clone();
+        let mut exports = (*target::build_exports(&terms)).clone();
         let iscsi: Portal = exports.portals[0].clone();
         let nvme: NvmePortal = exports.nvme.portals[0].clone();
         (exports.portals, exports.nvme.portals) = (vec![], vec![]);
@@ -171,7 +171,7 @@ impl Plan {
             false => Node::Host(Box::new(Client::new())),
         });
         for (at, _) in DOORS.iter().enumerate() {
-            world.listen(address(at), ListenerId(at as u16), self.target());
+            world.add_listener(address(at), ListenerId(at as u16), self.target());
         }
         self.serve(&mut world, disk, None);
         world
@@ -181,14 +181,17 @@ impl Plan {
     pub fn serve(&self, world: &mut World<Node<FaultyPath>>, disk: &Arc<RamDisk>, uuid: Option<Uuid>) {
         let (geometry, disk) = (disk.geometry(), disk.clone());
         let specs = match self.disk_delay_max {
-            None => target::volume(self.shards, geometry, &[], None, move |_| Ram::new(disk.clone())),
+            None => {
+                target::volume_specs(self.shards, geometry, &[], None, move |_| RamBackend::new(disk.clone()))
+            }
             Some(_) => self.file(),
         };
         for (shard, mut spec) in (0..).zip(specs) {
             if let Some(uuid) = uuid {
                 spec = renamed(spec, geometry, self.shards, uuid);
             }
-            world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+            world
+                .send_message(ShardId(shard), Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
         }
     }
 
@@ -196,7 +199,9 @@ impl Plan {
         let facts = FileFacts { direct: false, offset_align: 0, ..FileFacts::new(SPAN * 512) };
         let file = Arc::new(FileDisk::new(DISK, &facts, self.shards).expect("a file can be served"));
         let geometry = file.geometry();
-        target::volume(self.shards, geometry, &[DISK], None, move |shard| File::new(file.clone(), shard))
+        target::volume_specs(self.shards, geometry, &[DISK], None, move |shard| {
+            FileBackend::new(file.clone(), shard)
+        })
     }
 
     /// The paths of a host. Every session and every host has a name of its own.
@@ -206,24 +211,24 @@ impl Plan {
                 let isid = Isid::random([1, 2, host as u8], at as u16);
                 let name = format!("iqn.2026-11.test:host{host}");
                 let mut settings =
-                    IscsiSettings::new(vec![address(door)], target::TARGET.to_owned(), 0, name, isid);
+                    IscsiSettings::new(vec![address(door)], target::TARGET_NAME.to_owned(), 0, name, isid);
                 if self.digests {
                     settings.negotiation.header_digest = vec![Digest::Crc32c];
                     settings.negotiation.data_digest = vec![Digest::Crc32c];
                 }
                 settings.links = self.links;
                 let second = Duration::from_secs(1);
-                settings.timeouts = Timeouts { fence: 20 * second, ..Timeouts::default() };
+                settings.timeouts = IscsiTimeouts { fence: 20 * second, ..IscsiTimeouts::default() };
                 AnyPath::Iscsi(Box::new(IscsiPath::new(settings).unwrap()))
             }
             Protocol::Nvme => {
                 let nqn = Nqn::parse(&format!("nqn.2026-11.test:host{host}")).unwrap();
                 let id = HostId::new([host as u8 + 1; 16]).unwrap();
-                let subsystem = Nqn::parse(target::SUBSYSTEM).unwrap();
+                let subsystem = Nqn::parse(target::SUBSYSTEM_NQN).unwrap();
                 let mut settings = NvmeSettings::new(vec![address(door)], subsystem, 1, nqn, id);
                 (settings.header_digest, settings.data_digest) = (self.digests, self.digests);
                 settings.queues = self.queues;
-                settings.times = Times::default();
+                settings.times = NvmeTimeouts::default();
                 AnyPath::Nvme(Box::new(NvmePath::new(settings)))
             }
         };
@@ -240,10 +245,14 @@ impl Plan {
         }
     }
 
-    pub fn open(&self, world: &mut World<Node<FaultyPath>>, host: usize) -> blockwire_multipath::Handle {
+    pub fn open(
+        &self,
+        world: &mut World<Node<FaultyPath>>,
+        host: usize,
+    ) -> blockwire_multipath::VolumeHandle {
         let (paths, terms) = (self.paths(host), self.terms());
         let open = |node: &mut Node<FaultyPath>, cx: &mut Cx<'_>| node.client().open(cx, paths, terms);
-        world.act(self.host(host), open).expect("there is room")
+        world.with_endpoint(self.host(host), open).expect("there is room")
     }
 }
 

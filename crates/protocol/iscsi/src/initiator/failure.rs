@@ -2,14 +2,14 @@
 
 use crate::chap::ChapFailed;
 use crate::name::TargetAddress;
-use crate::negotiate::Violation;
+use crate::negotiate::NegotiationViolation;
 use crate::text::TextError;
 use crate::wire::{LoginStatus, Opcode};
 use core::fmt;
 
 /// Why a login failed. The connection is closed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Failure {
+pub enum LoginFailure {
     /// The target said no.
     Refused(LoginStatus),
     /// The target is elsewhere.
@@ -19,7 +19,7 @@ pub enum Failure {
     /// A response with another tag, a wrong length, or an unasked or overlong transition.
     Malformed,
     /// Malformed text or a broken rule of negotiation.
-    Violation(Violation),
+    Violation(NegotiationViolation),
     /// The target did not prove itself, or chose what we did not offer.
     Authentication,
     /// No end after as many requests as a target would take.
@@ -31,54 +31,54 @@ pub enum Failure {
     CutShort,
 }
 
-impl From<Violation> for Failure {
-    fn from(violation: Violation) -> Self {
-        Failure::Violation(violation)
+impl From<NegotiationViolation> for LoginFailure {
+    fn from(violation: NegotiationViolation) -> Self {
+        LoginFailure::Violation(violation)
     }
 }
 
-impl From<TextError> for Failure {
+impl From<TextError> for LoginFailure {
     fn from(error: TextError) -> Self {
-        Failure::Violation(Violation::Text(error))
+        LoginFailure::Violation(NegotiationViolation::Text(error))
     }
 }
 
-impl From<ChapFailed> for Failure {
+impl From<ChapFailed> for LoginFailure {
     fn from(_: ChapFailed) -> Self {
-        Failure::Authentication
+        LoginFailure::Authentication
     }
 }
 
-impl Failure {
+impl LoginFailure {
     /// What to do next.
     #[must_use]
     pub fn advice(&self) -> &'static str {
         match self {
-            Failure::Refused(status) => advice_on(*status),
-            Failure::Moved(..) => "log in at the address that the target named",
-            Failure::Authentication => {
+            LoginFailure::Refused(status) => status_advice(*status),
+            LoginFailure::Moved(..) => "log in at the address that the target named",
+            LoginFailure::Authentication => {
                 "check that both sides require CHAP, share an algorithm, and have the same secret for the target"
             }
-            Failure::Violation(Violation::NoAgreement(_)) => {
+            LoginFailure::Violation(NegotiationViolation::NoAgreement(_)) => {
                 "allow another value of this key, here or at the target"
             }
-            Failure::Unexpected(_)
-            | Failure::Malformed
-            | Failure::Violation(_)
-            | Failure::TooManyRequests => {
+            LoginFailure::Unexpected(_)
+            | LoginFailure::Malformed
+            | LoginFailure::Violation(_)
+            | LoginFailure::TooManyRequests => {
                 "check that an iSCSI target listens at this address, and its version"
             }
-            Failure::CutShort => {
+            LoginFailure::CutShort => {
                 "compare the CHAP names and secrets of both sides, and look into the target's log"
             }
-            Failure::TimedOut => {
+            LoginFailure::TimedOut => {
                 "check that the target is up, and that this is an iSCSI port, or allow more time"
             }
         }
     }
 }
 
-fn advice_on(status: LoginStatus) -> &'static str {
+fn status_advice(status: LoginStatus) -> &'static str {
     match status {
         LoginStatus::AUTHENTICATION_FAILURE => "check the CHAP user name and secret that this side sends",
         LoginStatus::AUTHORIZATION_FAILURE => "let the target's access rules admit this initiator name",
@@ -98,25 +98,25 @@ fn advice_on(status: LoginStatus) -> &'static str {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for LoginFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Refused(status) => {
+            LoginFailure::Refused(status) => {
                 write!(f, "the target refused the login ({:02x}{:02x}h)", status.class, status.detail)?;
             }
-            Failure::Moved(_, address) => write!(f, "the target has moved to {address}")?,
-            Failure::Unexpected(opcode) => {
+            LoginFailure::Moved(_, address) => write!(f, "the target has moved to {address}")?,
+            LoginFailure::Unexpected(opcode) => {
                 write!(f, "the target answered with a PDU of opcode {:02x}h", opcode.0)?
             }
-            Failure::Malformed => f.write_str("the target sent a login response that makes no sense")?,
-            Failure::Violation(violation) => write!(f, "negotiation failed: {violation}")?,
-            Failure::Authentication => f.write_str("the target and this side did not authenticate")?,
-            Failure::TooManyRequests => f.write_str("the target does not end the login")?,
-            Failure::TimedOut => f.write_str("the login took too long")?,
-            Failure::CutShort => f.write_str("the target closed the connection amid authentication")?,
+            LoginFailure::Malformed => f.write_str("the target sent a login response that makes no sense")?,
+            LoginFailure::Violation(violation) => write!(f, "negotiation failed: {violation}")?,
+            LoginFailure::Authentication => f.write_str("the target and this side did not authenticate")?,
+            LoginFailure::TooManyRequests => f.write_str("the target does not end the login")?,
+            LoginFailure::TimedOut => f.write_str("the login took too long")?,
+            LoginFailure::CutShort => f.write_str("the target closed the connection amid authentication")?,
         }
         write!(f, "; {}", self.advice())
     }
 }
 
-impl core::error::Error for Failure {}
+impl core::error::Error for LoginFailure {}

@@ -9,22 +9,22 @@ mod failure;
 mod security;
 mod session;
 
-pub use failure::Failure;
+pub use failure::LoginFailure;
 pub use session::{
-    ADDRESSES_MAX, AddError, Fault, InitiatorLimits, InitiatorSession, LinkFault, LoginStep, NoAnswer,
-    Notice, Request, Residual, Response, STEPS_MAX, ScsiAnswer, ScsiCommand, TARGETS_MAX, TargetRecord,
-    Targets, TaskManagement,
+    ADDRESSES_MAX, AddLinkError, DiscoveredTargets, Fault, InitiatorLimits, InitiatorSession,
+    LOGIN_STEPS_MAX, LinkFault, LoginStep, NoAnswer, Notice, Request, Residual, Response, ScsiAnswer,
+    ScsiCommand, TARGETS_MAX, TargetRecord, TaskManagement,
 };
 
 #[cfg(test)]
 mod tests;
 
-use crate::chap::{Algorithm, ChapAccount, value_of};
+use crate::chap::{Algorithm, ChapAccount, find_value};
 use crate::keys::{Role, TextPhase};
 use crate::login::{LOGIN_REQUESTS_MAX, LOGIN_SEGMENT_LEN_MAX, LoginPdu};
 use crate::name::TargetAddress;
-use crate::negotiate::{Limits, LoginKind, Negotiation, Params, SessionType};
-use crate::text::{self, Reassembly, TextBuf};
+use crate::negotiate::{LoginKind, Negotiation, NegotiationLimits, Params, SessionType};
+use crate::text::{self, TextBuf, TextReassembly};
 use crate::wire::{
     Bhs, Cid, Isid, Itt, LoginFlags, LoginRequest, LoginResponse, LoginStatus, Opcode, Pdu, Sn, Stage, Tsih,
 };
@@ -49,7 +49,7 @@ pub struct LoginConfig {
     /// CmdSN that the first command will carry; on an added connection the session's current one.
     pub cmd_sn: Sn,
     /// What we offer and accept.
-    pub limits: Limits,
+    pub limits: NegotiationLimits,
     /// How we prove ourselves; the account of the target, if it must prove itself too.
     pub credentials: Option<Credentials>,
 }
@@ -67,16 +67,16 @@ pub struct Credentials {
 
 /// What follows from a response.
 #[derive(Debug)]
-pub enum Progress {
+pub enum LoginProgress {
     /// Send the request; its response is awaited.
     Send(LoginPdu),
     /// The connection is in full feature phase.
-    Established(Box<LoggedIn>),
+    Established(Box<LoggedInConnection>),
 }
 
 /// A connection in full feature phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct LoggedIn {
+pub struct LoggedInConnection {
     /// The session's handle.
     pub tsih: Tsih,
     /// What was negotiated.
@@ -102,7 +102,7 @@ pub struct InitiatorLogin {
     keys: Negotiation,
     /// Whether our operational keys were proposed.
     proposed: bool,
-    incoming: Reassembly,
+    incoming: TextReassembly,
     outgoing: TextBuf,
     /// The transition that the last piece of `outgoing` asks for, and that a response may grant.
     asks: Option<Stage>,
@@ -115,7 +115,7 @@ const ITT: Itt = Itt::new(0);
 
 impl InitiatorLogin {
     /// Begins a login: gives the first request.
-    pub fn start(wanted: LoginConfig) -> Result<(Self, LoginPdu), Failure> {
+    pub fn start(wanted: LoginConfig) -> Result<(Self, LoginPdu), LoginFailure> {
         let connection = if wanted.tsih.is_none() { LoginKind::Leading } else { LoginKind::Added };
         let session_type = match wanted.target_name {
             Some(_) => SessionType::Normal,
@@ -127,7 +127,7 @@ impl InitiatorLogin {
             security: SecurityState::new(),
             keys,
             proposed: false,
-            incoming: Reassembly::default(),
+            incoming: TextReassembly::default(),
             outgoing: TextBuf::new(),
             asks: None,
             requests: 0,
@@ -144,8 +144,9 @@ impl InitiatorLogin {
         }
         let word = if session_type == SessionType::Normal { "Normal" } else { "Discovery" };
         login.outgoing.push("SessionType", word)?;
-        login.asks = login.security.offer(login.wanted.credentials.as_ref(), &mut login.outgoing)?;
-        let first = login.request()?;
+        login.asks =
+            login.security.offer_auth_method(login.wanted.credentials.as_ref(), &mut login.outgoing)?;
+        let first = login.next_request()?;
         Ok((login, first))
     }
 
@@ -155,22 +156,22 @@ impl InitiatorLogin {
         bhs: &Bhs,
         data: &[u8],
         entropy: &mut Entropy,
-    ) -> Result<Progress, Failure> {
+    ) -> Result<LoginProgress, LoginFailure> {
         if bhs.opcode() != Opcode::LOGIN_RESPONSE {
-            return Err(Failure::Unexpected(bhs.opcode()));
+            return Err(LoginFailure::Unexpected(bhs.opcode()));
         }
         let response = LoginResponse::from_bhs(bhs);
         let too_long = bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() != 0;
         if too_long || response.itt != ITT {
-            return Err(Failure::Malformed);
+            return Err(LoginFailure::Malformed);
         }
         // A refusal counts without the ISID: targets in the field (tgt) leave it zero there, and its status
         // is what the user must hear.
         if response.status.class > 1 {
-            return Err(Failure::Refused(response.status));
+            return Err(LoginFailure::Refused(response.status));
         }
         if response.isid != self.wanted.isid {
-            return Err(Failure::Malformed);
+            return Err(LoginFailure::Malformed);
         }
         self.check_status(response.status, data)?;
         self.exp_stat_sn = response.stat_sn.next();
@@ -178,36 +179,36 @@ impl InitiatorLogin {
         if !self.outgoing.is_empty() {
             // Our text is not out yet: an answer to a part of it must be empty.
             return if data.is_empty() {
-                Ok(Progress::Send(self.request()?))
+                Ok(LoginProgress::Send(self.next_request()?))
             } else {
-                Err(Failure::Malformed)
+                Err(LoginFailure::Malformed)
             };
         }
         self.incoming.add(data)?;
         if response.flags.contains(LoginFlags::CONTINUE) {
-            return Ok(Progress::Send(self.request()?));
+            return Ok(LoginProgress::Send(self.next_request()?));
         }
-        let text = self.incoming.take();
+        let text = self.incoming.take_text();
         self.handle_text(&text, granted, response, entropy)
     }
 
-    fn check_status(&self, status: LoginStatus, data: &[u8]) -> Result<(), Failure> {
+    fn check_status(&self, status: LoginStatus, data: &[u8]) -> Result<(), LoginFailure> {
         match status.class {
             0 => Ok(()),
             1 => {
                 let pairs = text::parse(data)?;
                 let address =
-                    value_of(&pairs, "TargetAddress").and_then(|text| TargetAddress::parse(text).ok());
-                Err(Failure::Moved(status, address.ok_or(Failure::Malformed)?))
+                    find_value(&pairs, "TargetAddress").and_then(|text| TargetAddress::parse(text).ok());
+                Err(LoginFailure::Moved(status, address.ok_or(LoginFailure::Malformed)?))
             }
-            _ => Err(Failure::Refused(status)),
+            _ => Err(LoginFailure::Refused(status)),
         }
     }
 
     /// Gives the stage that the response grants; it may not lie behind the one that was asked for.
-    fn check_flags(&self, flags: LoginFlags) -> Result<Option<Stage>, Failure> {
+    fn check_flags(&self, flags: LoginFlags) -> Result<Option<Stage>, LoginFailure> {
         if flags.current() != self.stage {
-            return Err(Failure::Malformed);
+            return Err(LoginFailure::Malformed);
         }
         if !flags.contains(LoginFlags::TRANSIT) {
             return Ok(None);
@@ -217,13 +218,13 @@ impl InitiatorLogin {
             next == Stage::FULL_FEATURE || next == Stage::OPERATIONAL && self.stage == Stage::SECURITY;
         let asked = self.asks.is_some_and(|asked| next.0 <= asked.0);
         if !forward || !asked || flags.contains(LoginFlags::CONTINUE) || !self.outgoing.is_empty() {
-            return Err(Failure::Malformed);
+            return Err(LoginFailure::Malformed);
         }
         Ok(Some(next))
     }
 
     /// Whether both sides have agreed to prove themselves, and are not done with that.
-    fn is_proving(&self) -> bool {
+    fn is_authenticating(&self) -> bool {
         self.stage == Stage::SECURITY && self.wanted.credentials.is_some() && self.security.has_begun()
     }
 
@@ -233,23 +234,23 @@ impl InitiatorLogin {
         granted: Option<Stage>,
         response: &LoginResponse,
         entropy: &mut Entropy,
-    ) -> Result<Progress, Failure> {
+    ) -> Result<LoginProgress, LoginFailure> {
         let pairs = text::parse(text)?;
         let security = self.stage == Stage::SECURITY;
         let phase = if security { TextPhase::Security } else { TextPhase::Operational };
         let mut out = TextBuf::new();
-        self.keys.handle(&pairs, phase, &mut out)?;
-        if let Some(tag) = value_of(&pairs, "TargetPortalGroupTag") {
-            let tag = text::number(tag).ok().and_then(|tag| u16::try_from(tag).ok());
-            self.portal_group_tag = Some(tag.ok_or(Failure::Malformed)?);
+        self.keys.handle_text(&pairs, phase, &mut out)?;
+        if let Some(tag) = find_value(&pairs, "TargetPortalGroupTag") {
+            let tag = text::parse_number(tag).ok().and_then(|tag| u16::try_from(tag).ok());
+            self.portal_group_tag = Some(tag.ok_or(LoginFailure::Malformed)?);
         }
         let mut asks = Some(Stage::FULL_FEATURE);
         if security {
             let credentials = self.wanted.credentials.as_ref();
-            asks = self.security.handle(credentials, &pairs, entropy, &mut out)?;
+            asks = self.security.handle_text(credentials, &pairs, entropy, &mut out)?;
         }
         match granted {
-            Some(_) if security && !self.security.is_done() => return Err(Failure::Authentication),
+            Some(_) if security && !self.security.is_done() => return Err(LoginFailure::Authentication),
             Some(Stage::FULL_FEATURE) => return self.finish(&out, response),
             Some(stage) => {
                 self.stage = stage;
@@ -262,16 +263,16 @@ impl InitiatorLogin {
             self.keys.propose_all(&mut out)?;
         }
         (self.outgoing, self.asks) = (out, asks);
-        Ok(Progress::Send(self.request()?))
+        Ok(LoginProgress::Send(self.next_request()?))
     }
 
-    fn finish(&mut self, out: &TextBuf, response: &LoginResponse) -> Result<Progress, Failure> {
+    fn finish(&mut self, out: &TextBuf, response: &LoginResponse) -> Result<LoginProgress, LoginFailure> {
         // A target that has questions may not end the login.
         if !out.is_empty() || response.tsih.is_none() {
-            return Err(Failure::Malformed);
+            return Err(LoginFailure::Malformed);
         }
         self.keys.finish()?;
-        Ok(Progress::Established(Box::new(LoggedIn {
+        Ok(LoginProgress::Established(Box::new(LoggedInConnection {
             tsih: response.tsih,
             params: self.keys.params().clone(),
             portal_group_tag: self.portal_group_tag,
@@ -283,12 +284,12 @@ impl InitiatorLogin {
     }
 
     /// The next piece of our text as a request.
-    fn request(&mut self) -> Result<LoginPdu, Failure> {
+    fn next_request(&mut self) -> Result<LoginPdu, LoginFailure> {
         self.requests += 1;
         if self.requests > LOGIN_REQUESTS_MAX {
-            return Err(Failure::TooManyRequests);
+            return Err(LoginFailure::TooManyRequests);
         }
-        let text = self.outgoing.split_piece(LOGIN_SEGMENT_LEN_MAX);
+        let text = self.outgoing.take_piece(LOGIN_SEGMENT_LEN_MAX);
         let mut request = LoginRequest::new();
         request.flags = match self.asks {
             _ if !self.outgoing.is_empty() => LoginFlags::CONTINUE.with_stages(self.stage, Stage(0)),

@@ -1,7 +1,7 @@
 //! The initiator's security stage: the target must authenticate as required (RFC 7143 §12.1).
 
-use super::{Credentials, Failure};
-use crate::chap::{Algorithm, Challenge, ChapFailed, answer_text, value_of};
+use super::{Credentials, LoginFailure};
+use crate::chap::{Algorithm, Challenge, ChapFailed, answer_text_challenge, find_value};
 use crate::text::{self, KeyValue, TextBuf};
 use crate::wire::Stage;
 use stream::Entropy;
@@ -34,11 +34,11 @@ impl SecurityState {
     }
 
     /// Offers exactly what is wanted; gives the transition to ask for.
-    pub(super) fn offer(
+    pub(super) fn offer_auth_method(
         &mut self,
         wanted: Option<&Credentials>,
         out: &mut TextBuf,
-    ) -> Result<Option<Stage>, Failure> {
+    ) -> Result<Option<Stage>, LoginFailure> {
         match wanted {
             Some(_) => {
                 out.push("AuthMethod", "CHAP")?;
@@ -52,24 +52,24 @@ impl SecurityState {
     }
 
     /// Takes one text of the stage; gives the transition to ask for next.
-    pub(super) fn handle(
+    pub(super) fn handle_text(
         &mut self,
         wanted: Option<&Credentials>,
         pairs: &[KeyValue<'_>],
         entropy: &mut Entropy,
         out: &mut TextBuf,
-    ) -> Result<Option<Stage>, Failure> {
+    ) -> Result<Option<Stage>, LoginFailure> {
         let next = match (&self, wanted) {
             (SecurityState::AwaitMethod, None) => {
                 // A target without authentication may leave the key unanswered.
-                if value_of(pairs, "AuthMethod").is_some_and(|method| method != "None") {
-                    return Err(Failure::Authentication);
+                if find_value(pairs, "AuthMethod").is_some_and(|method| method != "None") {
+                    return Err(LoginFailure::Authentication);
                 }
                 SecurityState::Done
             }
             (SecurityState::AwaitMethod, Some(credentials)) => {
-                if value_of(pairs, "AuthMethod") != Some("CHAP") {
-                    return Err(Failure::Authentication);
+                if find_value(pairs, "AuthMethod") != Some("CHAP") {
+                    return Err(LoginFailure::Authentication);
                 }
                 let algorithms: Vec<_> = credentials.algorithms.iter().map(|a| a.0.to_string()).collect();
                 out.push("CHAP_A", &algorithms.join(","))?;
@@ -79,14 +79,14 @@ impl SecurityState {
                 answer_challenge(credentials, pairs, entropy, out)?
             }
             (SecurityState::AwaitProof(challenge), Some(credentials)) => {
-                let (name, proof) = (value_of(pairs, "CHAP_N"), value_of(pairs, "CHAP_R"));
+                let (name, proof) = (find_value(pairs, "CHAP_N"), find_value(pairs, "CHAP_R"));
                 let target = credentials.target.as_ref().filter(|target| Some(target.name.as_str()) == name);
                 challenge.verify(target, Some(&credentials.ours), proof.ok_or(ChapFailed)?)?;
                 SecurityState::Done
             }
             (SecurityState::Done, _) => SecurityState::Done,
             (SecurityState::AwaitChallenge | SecurityState::AwaitProof(_), None) => {
-                return Err(Failure::Authentication);
+                return Err(LoginFailure::Authentication);
             }
         };
         *self = next;
@@ -102,15 +102,15 @@ fn answer_challenge(
     pairs: &[KeyValue<'_>],
     entropy: &mut Entropy,
     out: &mut TextBuf,
-) -> Result<SecurityState, Failure> {
-    let algorithm = value_of(pairs, "CHAP_A").and_then(|a| text::number(a).ok()).ok_or(ChapFailed)?;
+) -> Result<SecurityState, LoginFailure> {
+    let algorithm = find_value(pairs, "CHAP_A").and_then(|a| text::parse_number(a).ok()).ok_or(ChapFailed)?;
     let algorithm = u8::try_from(algorithm).map(Algorithm).map_err(|_| ChapFailed)?;
     if !credentials.algorithms.contains(&algorithm) {
-        return Err(Failure::Authentication);
+        return Err(LoginFailure::Authentication);
     }
-    let identifier = value_of(pairs, "CHAP_I").ok_or(ChapFailed)?;
-    let challenge = value_of(pairs, "CHAP_C").ok_or(ChapFailed)?;
-    answer_text(algorithm, &credentials.ours, identifier, challenge, out)?;
+    let identifier = find_value(pairs, "CHAP_I").ok_or(ChapFailed)?;
+    let challenge = find_value(pairs, "CHAP_C").ok_or(ChapFailed)?;
+    answer_text_challenge(algorithm, &credentials.ours, identifier, challenge, out)?;
     if credentials.target.is_none() {
         return Ok(SecurityState::Done);
     }

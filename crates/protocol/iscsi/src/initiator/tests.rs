@@ -3,9 +3,10 @@
 use super::*;
 use crate::chap::Secret;
 use crate::login::{
-    AuthPolicy, Authorization, Chap, Completion, Established, Login, LoginAction, LoginPolicy,
+    AuthPolicy, Authorization, ChapAccounts, EstablishedConnection, Login, LoginAction, LoginCompletion,
+    LoginPolicy,
 };
-use crate::negotiate::{Digest, Violation};
+use crate::negotiate::{Digest, NegotiationViolation};
 
 fn account(name: &str, secret: &[u8]) -> ChapAccount {
     ChapAccount { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
@@ -20,7 +21,7 @@ fn wanted(credentials: Option<Credentials>) -> LoginConfig {
         tsih: Tsih::NONE,
         cid: Cid::new(0),
         cmd_sn: Sn::new(u32::MAX),
-        limits: Limits::default(),
+        limits: NegotiationLimits::default(),
         credentials,
     }
 }
@@ -36,14 +37,14 @@ fn credentials(target: Option<ChapAccount>) -> Option<Credentials> {
 fn access(auth: AuthPolicy) -> LoginPolicy {
     LoginPolicy {
         auth,
-        limits: Limits::default(),
+        limits: NegotiationLimits::default(),
         portal_group_tag: 7,
         target_alias: Some("the disk".to_owned()),
     }
 }
 
-fn chap() -> Chap {
-    Chap {
+fn chap() -> ChapAccounts {
+    ChapAccounts {
         accounts: vec![account("alice", b"our secret of length")],
         mutual: Some(account("disk", b"the target's own one")),
         demands_mutual: false,
@@ -52,7 +53,10 @@ fn chap() -> Chap {
 }
 
 /// Lets both ends talk until one of them is done.
-fn run(wanted: LoginConfig, access: LoginPolicy) -> Result<(LoggedIn, Established), Failure> {
+fn run(
+    wanted: LoginConfig,
+    access: LoginPolicy,
+) -> Result<(LoggedInConnection, EstablishedConnection), LoginFailure> {
     let (mut ours, mut theirs) = (Entropy::new([1; 32]), Entropy::new([2; 32]));
     let (mut initiator, mut request) = InitiatorLogin::start(wanted)?;
     let mut target = Login::new();
@@ -66,7 +70,7 @@ fn run(wanted: LoginConfig, access: LoginPolicy) -> Result<(LoggedIn, Establishe
                     step = target.authorize(Authorization::Granted(Box::new(access.clone())), &mut theirs);
                 }
                 LoginAction::Complete(_) => {
-                    step = target.complete(Completion::NewSession { tsih: Tsih::new(3), window: 64 });
+                    step = target.complete(LoginCompletion::NewSession { tsih: Tsih::new(3), window: 64 });
                 }
                 LoginAction::Send(pdu) | LoginAction::Refuse(pdu, _) => break pdu,
                 LoginAction::Established(pdu, end) => {
@@ -77,8 +81,8 @@ fn run(wanted: LoginConfig, access: LoginPolicy) -> Result<(LoggedIn, Establishe
             }
         };
         match initiator.handle_response(&response.bhs, &response.text, &mut ours)? {
-            Progress::Send(next) => request = next,
-            Progress::Established(logged_in) => return Ok((*logged_in, established.unwrap())),
+            LoginProgress::Send(next) => request = next,
+            LoginProgress::Established(logged_in) => return Ok((*logged_in, established.unwrap())),
         }
     }
 }
@@ -119,13 +123,13 @@ fn chap_in_both_directions() {
     }
     let wrong = Some(account("disk", b"not the right secret"));
     let refused = run(wanted(credentials(wrong)), access(AuthPolicy::Required(chap())));
-    assert_eq!(refused.unwrap_err(), Failure::Authentication);
+    assert_eq!(refused.unwrap_err(), LoginFailure::Authentication);
     let refused = run(wanted(None), access(AuthPolicy::Required(chap())));
-    assert_eq!(refused.unwrap_err(), Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    assert_eq!(refused.unwrap_err(), LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
     let mut mallory = credentials(None);
     mallory.as_mut().unwrap().ours.secret = Secret::new(b"a wrong one".to_vec());
     let refused = run(wanted(mallory), access(AuthPolicy::Required(chap())));
-    assert_eq!(refused.unwrap_err(), Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    assert_eq!(refused.unwrap_err(), LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
 }
 
 #[test]
@@ -147,10 +151,10 @@ pub fn respond(flags: u8, tsih: u16, text: &str) -> LoginPdu {
 }
 
 /// What the initiator makes of a target's responses.
-fn against(credentials: Option<Credentials>, responses: &[LoginPdu]) -> Result<Progress, Failure> {
+fn against(credentials: Option<Credentials>, responses: &[LoginPdu]) -> Result<LoginProgress, LoginFailure> {
     let mut entropy = Entropy::new([1; 32]);
     let (mut login, first) = InitiatorLogin::start(wanted(credentials)).unwrap();
-    let mut last = Ok(Progress::Send(first));
+    let mut last = Ok(LoginProgress::Send(first));
     for response in responses {
         last = login.handle_response(&response.bhs, &response.text, &mut entropy);
     }
@@ -166,33 +170,33 @@ fn a_refusal_is_heard_without_an_isid() {
     let refusal = |bytes: &[u8]| LoginPdu { bhs: *Bhs::from_prefix(bytes).unwrap(), text: Vec::new() };
     assert_eq!(
         against(None, &[refusal(&bytes)]).unwrap_err(),
-        Failure::Refused(LoginStatus::TARGET_NOT_FOUND)
+        LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND)
     );
     // Success without it is none.
     (bytes[36], bytes[37]) = (0, 0);
-    assert_eq!(against(None, &[refusal(&bytes)]).unwrap_err(), Failure::Malformed);
+    assert_eq!(against(None, &[refusal(&bytes)]).unwrap_err(), LoginFailure::Malformed);
 }
 
 #[test]
 fn attack_90_targets_that_skip_and_downgrade() {
     let secured = || credentials(None);
     let cases = [
-        (secured(), vec![respond(0x81, 0, "AuthMethod=CHAP")], Failure::Malformed),
-        (secured(), vec![respond(0x83, 1, "")], Failure::Malformed),
-        (secured(), vec![respond(0, 0, "AuthMethod=None")], Failure::Authentication),
-        (secured(), vec![respond(0, 0, "")], Failure::Authentication),
-        (None, vec![respond(0x83, 1, "AuthMethod=None")], Failure::Malformed),
-        (None, vec![respond(0, 0, "AuthMethod=CHAP")], Failure::Authentication),
-        (None, vec![respond(0x81, 0, ""), respond(0x87, 0, "")], Failure::Malformed),
+        (secured(), vec![respond(0x81, 0, "AuthMethod=CHAP")], LoginFailure::Malformed),
+        (secured(), vec![respond(0x83, 1, "")], LoginFailure::Malformed),
+        (secured(), vec![respond(0, 0, "AuthMethod=None")], LoginFailure::Authentication),
+        (secured(), vec![respond(0, 0, "")], LoginFailure::Authentication),
+        (None, vec![respond(0x83, 1, "AuthMethod=None")], LoginFailure::Malformed),
+        (None, vec![respond(0, 0, "AuthMethod=CHAP")], LoginFailure::Authentication),
+        (None, vec![respond(0x81, 0, ""), respond(0x87, 0, "")], LoginFailure::Malformed),
         (
             None,
             vec![respond(0x81, 0, ""), respond(0x87, 1, "MaxBurstLength=16777215")],
-            Failure::Violation(Violation::Value(crate::keys::Key::MaxBurstLength)),
+            LoginFailure::Violation(NegotiationViolation::Value(crate::keys::Key::MaxBurstLength)),
         ),
         (
             None,
             vec![respond(0x81, 0, ""), respond(0x87, 1, "HeaderDigest=MD5")],
-            Failure::Violation(Violation::Value(crate::keys::Key::HeaderDigest)),
+            LoginFailure::Violation(NegotiationViolation::Value(crate::keys::Key::HeaderDigest)),
         ),
     ];
     for (credentials, responses, failure) in cases {
@@ -219,7 +223,7 @@ fn attack_90_answers_beyond_the_offer() {
         ("MaxRecvDataSegmentLength=511", Key::MaxRecvDataSegmentLength),
     ] {
         let responses = [respond(0x81, 0, ""), respond(0x87, 1, answer)];
-        let failure = Failure::Violation(Violation::Value(key));
+        let failure = LoginFailure::Violation(NegotiationViolation::Value(key));
         assert_eq!(against(None, &responses).unwrap_err(), failure, "{answer}");
     }
 }
@@ -234,14 +238,14 @@ fn attack_91_challenges_that_were_not_offered() {
         "CHAP_A=5 CHAP_I=1 CHAP_C=0x123",
     ] {
         let failed = against(credentials(None), &[begun.clone(), respond(0, 0, text)]);
-        assert_eq!(failed.unwrap_err(), Failure::Authentication, "{text}");
+        assert_eq!(failed.unwrap_err(), LoginFailure::Authentication, "{text}");
     }
     assert!(against(credentials(None), &[begun.clone(), respond(0, 0, &long)]).is_err());
     // An algorithm that we know and did not offer: a downgrade.
     let mut strong = credentials(None);
     strong.as_mut().unwrap().algorithms = vec![Algorithm::SHA256];
     let failed = against(strong, &[begun, respond(0, 0, "CHAP_A=5 CHAP_I=1 CHAP_C=0x0102")]);
-    assert_eq!(failed.unwrap_err(), Failure::Authentication);
+    assert_eq!(failed.unwrap_err(), LoginFailure::Authentication);
 }
 
 #[test]
@@ -254,7 +258,7 @@ fn attack_91_our_own_challenge_reflected() {
         let (mut login, _) = InitiatorLogin::start(wanted(same.clone())).unwrap();
         login.handle_response(&begun.bhs, &begun.text, &mut entropy).unwrap();
         let pdu = respond(0, 0, challenge);
-        let Ok(Progress::Send(answer)) = login.handle_response(&pdu.bhs, &pdu.text, &mut entropy) else {
+        let Ok(LoginProgress::Send(answer)) = login.handle_response(&pdu.bhs, &pdu.text, &mut entropy) else {
             panic!()
         };
         let text = String::from_utf8(answer.text).unwrap();
@@ -268,7 +272,7 @@ fn attack_91_our_own_challenge_reflected() {
     let (_, _, _, proof) = challenged(&format!("CHAP_A=5 CHAP_I={identifier} CHAP_C={challenge}"));
     let pdu = respond(0x81, 0, &format!("CHAP_N=disk CHAP_R={proof}"));
     let outcome = first.handle_response(&pdu.bhs, &pdu.text, &mut Entropy::new([9; 32]));
-    assert_eq!(outcome.unwrap_err(), Failure::Authentication);
+    assert_eq!(outcome.unwrap_err(), LoginFailure::Authentication);
 }
 
 #[test]
@@ -277,7 +281,7 @@ fn attack_92_a_target_that_does_not_prove_itself() {
     let begun = [respond(0, 0, "AuthMethod=CHAP"), respond(0, 0, "CHAP_A=5 CHAP_I=1 CHAP_C=0x0102")];
     for proof in ["", "CHAP_N=disk CHAP_R=0x00", "CHAP_N=disk"] {
         let responses = [&begun[..], &[respond(0x81, 0, proof)]].concat();
-        assert_eq!(against(mutual(), &responses).unwrap_err(), Failure::Authentication, "{proof}");
+        assert_eq!(against(mutual(), &responses).unwrap_err(), LoginFailure::Authentication, "{proof}");
     }
 }
 
@@ -285,9 +289,9 @@ fn attack_92_a_target_that_does_not_prove_itself() {
 fn redirections_are_parsed() {
     let mut moved = respond(0, 0, "TargetAddress=[::1]:3261");
     moved.bhs.rest[16..18].copy_from_slice(&[1, 1]);
-    let Err(Failure::Moved(status, address)) = against(None, &[moved]) else { panic!() };
+    let Err(LoginFailure::Moved(status, address)) = against(None, &[moved]) else { panic!() };
     assert_eq!((status, address.to_string().as_str()), (LoginStatus::MOVED_TEMPORARILY, "[::1]:3261"));
     let mut nowhere = respond(0, 0, "TargetAddress=host:0");
     nowhere.bhs.rest[16..18].copy_from_slice(&[1, 1]);
-    assert_eq!(against(None, &[nowhere]).unwrap_err(), Failure::Malformed);
+    assert_eq!(against(None, &[nowhere]).unwrap_err(), LoginFailure::Malformed);
 }

@@ -2,8 +2,8 @@
 //!
 //! A step without the required key is a failure: once a method is chosen, it cannot be skipped.
 
-use super::{AuthPolicy, Cause, Chap};
-use crate::chap::{Algorithm, Challenge, ChapFailed, value_of};
+use super::{AuthPolicy, ChapAccounts, LoginEndCause};
+use crate::chap::{Algorithm, Challenge, ChapFailed, find_value};
 use crate::text::{self, KeyValue, TextBuf};
 use stream::Entropy;
 
@@ -40,18 +40,18 @@ struct SecurityKeys<'a> {
 }
 
 impl<'a> SecurityKeys<'a> {
-    fn find(pairs: &[KeyValue<'a>]) -> Self {
+    fn from_pairs(pairs: &[KeyValue<'a>]) -> Self {
         Self {
-            method: value_of(pairs, "AuthMethod"),
-            algorithms: value_of(pairs, "CHAP_A"),
-            identifier: value_of(pairs, "CHAP_I"),
-            challenge: value_of(pairs, "CHAP_C"),
-            name: value_of(pairs, "CHAP_N"),
-            response: value_of(pairs, "CHAP_R"),
+            method: find_value(pairs, "AuthMethod"),
+            algorithms: find_value(pairs, "CHAP_A"),
+            identifier: find_value(pairs, "CHAP_I"),
+            challenge: find_value(pairs, "CHAP_C"),
+            name: find_value(pairs, "CHAP_N"),
+            response: find_value(pairs, "CHAP_R"),
         }
     }
 
-    fn has_exchange(&self) -> bool {
+    fn has_chap_response_keys(&self) -> bool {
         self.identifier.is_some()
             || self.challenge.is_some()
             || self.name.is_some()
@@ -81,33 +81,40 @@ impl AuthState {
     }
 
     /// Takes one text of the security stage.
-    pub(super) fn handle(
+    pub(super) fn handle_text(
         &mut self,
         policy: &AuthPolicy,
         pairs: &[KeyValue<'_>],
         entropy: &mut Entropy,
         out: &mut TextBuf,
-    ) -> Result<(), Cause> {
-        let offered = SecurityKeys::find(pairs);
+    ) -> Result<(), LoginEndCause> {
+        let offered = SecurityKeys::from_pairs(pairs);
         let next = match self {
             AuthState::AwaitMethod => {
-                if offered.algorithms.is_some() || offered.has_exchange() {
+                if offered.algorithms.is_some() || offered.has_chap_response_keys() {
                     return Err(ChapFailed.into());
                 }
                 let Some(methods) = offered.method else { return Ok(()) };
                 choose_method(policy, methods, out)?
             }
             AuthState::AwaitAlgorithm => {
-                if offered.has_exchange() {
+                if offered.has_chap_response_keys() {
                     return Err(ChapFailed.into());
                 }
-                choose_algorithm(chap_of(policy)?, offered.algorithms.ok_or(ChapFailed)?, entropy, out)?
+                choose_algorithm(
+                    policy_accounts(policy)?,
+                    offered.algorithms.ok_or(ChapFailed)?,
+                    entropy,
+                    out,
+                )?
             }
             AuthState::AwaitResponse(challenge) => {
-                AuthState::Done(Some(check_response(chap_of(policy)?, challenge, &offered, out)?))
+                AuthState::Done(Some(check_response(policy_accounts(policy)?, challenge, &offered, out)?))
             }
             AuthState::Done(_)
-                if offered.method.is_some() || offered.algorithms.is_some() || offered.has_exchange() =>
+                if offered.method.is_some()
+                    || offered.algorithms.is_some()
+                    || offered.has_chap_response_keys() =>
             {
                 return Err(ChapFailed.into());
             }
@@ -118,21 +125,21 @@ impl AuthState {
     }
 }
 
-fn chap_of(policy: &AuthPolicy) -> Result<&Chap, ChapFailed> {
+fn policy_accounts(policy: &AuthPolicy) -> Result<&ChapAccounts, ChapFailed> {
     match policy {
         AuthPolicy::None => Err(ChapFailed),
         AuthPolicy::Optional(chap) | AuthPolicy::Dispensable(chap) | AuthPolicy::Required(chap) => Ok(chap),
     }
 }
 
-fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<AuthState, Cause> {
+fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Result<AuthState, LoginEndCause> {
     let allowed: &[&str] = match policy {
         AuthPolicy::None => &["None"],
         AuthPolicy::Optional(_) => &["CHAP", "None"],
         AuthPolicy::Dispensable(_) => &["None", "CHAP"],
         AuthPolicy::Required(_) => &["CHAP"],
     };
-    let offers = |method: &&str| text::list(methods).any(|offered| offered == *method);
+    let offers = |method: &&str| text::split_list(methods).any(|offered| offered == *method);
     let chosen = allowed.iter().copied().find(offers).ok_or(ChapFailed)?;
     out.push("AuthMethod", chosen)?;
     Ok(if chosen == "CHAP" { AuthState::AwaitAlgorithm } else { AuthState::Done(None) })
@@ -140,12 +147,14 @@ fn choose_method(policy: &AuthPolicy, methods: &str, out: &mut TextBuf) -> Resul
 
 /// Our order decides, so that the strongest algorithm that both have is taken.
 fn choose_algorithm(
-    chap: &Chap,
+    chap: &ChapAccounts,
     offer: &str,
     entropy: &mut Entropy,
     out: &mut TextBuf,
-) -> Result<AuthState, Cause> {
-    let offers = |algorithm: &Algorithm| text::list(offer).any(|a| text::number(a) == Ok(algorithm.0.into()));
+) -> Result<AuthState, LoginEndCause> {
+    let offers = |algorithm: &Algorithm| {
+        text::split_list(offer).any(|a| text::parse_number(a) == Ok(algorithm.0.into()))
+    };
     let algorithm = chap.algorithms.iter().copied().find(offers).ok_or(ChapFailed)?;
     let challenge = Challenge::new(algorithm, entropy)?;
     out.push_number("CHAP_A", algorithm.0.into())?;
@@ -154,11 +163,11 @@ fn choose_algorithm(
 }
 
 fn check_response(
-    chap: &Chap,
+    chap: &ChapAccounts,
     challenge: &Challenge,
     offered: &SecurityKeys<'_>,
     out: &mut TextBuf,
-) -> Result<AuthenticatedUser, Cause> {
+) -> Result<AuthenticatedUser, LoginEndCause> {
     if offered.algorithms.is_some() {
         return Err(ChapFailed.into());
     }
@@ -169,7 +178,12 @@ fn check_response(
         (None, None) if chap.demands_mutual => return Err(ChapFailed.into()),
         (None, None) => {}
         (Some(identifier), Some(theirs)) => {
-            challenge.answer_peer(chap.mutual.as_ref().ok_or(ChapFailed)?, identifier, theirs, out)?;
+            challenge.answer_peer_challenge(
+                chap.mutual.as_ref().ok_or(ChapFailed)?,
+                identifier,
+                theirs,
+                out,
+            )?;
         }
         (Some(_), None) | (None, Some(_)) => return Err(ChapFailed.into()),
     }

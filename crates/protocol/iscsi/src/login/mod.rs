@@ -19,7 +19,7 @@ pub use machine::Login;
 use crate::chap::{Algorithm, ChapAccount};
 use crate::keys::Key;
 use crate::name::{IscsiName, TargetAddress};
-use crate::negotiate::{Limits, Params, SessionType, Violation};
+use crate::negotiate::{NegotiationLimits, NegotiationViolation, Params, SessionType};
 use crate::text::{CHAP_VALUE_LEN_MAX, KeyValue, PAIRS_MAX, TEXT_LEN_MAX, TextError};
 use crate::wire::{Bhs, Cid, Isid, LoginStatus, Opcode, Sn, Tsih};
 
@@ -58,11 +58,11 @@ pub enum LoginAction {
     /// Ask which session this becomes, then call [`Login::complete`]. No request is read until then.
     Complete(Box<SessionQuestion>),
     /// Send the response, close the connection: no login.
-    Refuse(LoginPdu, Cause),
+    Refuse(LoginPdu, LoginEndCause),
     /// Close the connection without a word: what came is no login.
-    Drop(Cause),
+    Drop(LoginEndCause),
     /// Send the response: the connection is in full feature phase.
-    Established(LoginPdu, Box<Established>),
+    Established(LoginPdu, Box<EstablishedConnection>),
 }
 
 /// Who logs in to what, as the first request says it.
@@ -101,7 +101,7 @@ pub struct LoginPolicy {
     /// How the initiator must prove itself.
     pub auth: AuthPolicy,
     /// What can be negotiated.
-    pub limits: Limits,
+    pub limits: NegotiationLimits,
     /// Tag of the portal group that the connection came to.
     pub portal_group_tag: u16,
     /// Alias of the target, at most 255 bytes.
@@ -115,16 +115,16 @@ pub enum AuthPolicy {
     /// No authentication is asked for.
     None,
     /// CHAP if the initiator offers it, else nothing at all.
-    Optional(Chap),
+    Optional(ChapAccounts),
     /// Nothing at all if the initiator offers that, else CHAP.
-    Dispensable(Chap),
+    Dispensable(ChapAccounts),
     /// CHAP.
-    Required(Chap),
+    Required(ChapAccounts),
 }
 
 /// Accounts of a CHAP exchange.
 #[derive(Clone, Debug)]
-pub struct Chap {
+pub struct ChapAccounts {
     /// Who may log in.
     pub accounts: Vec<ChapAccount>,
     /// How we prove ourselves, if an initiator asks. Its secret must differ from those of `accounts`.
@@ -150,7 +150,7 @@ pub struct SessionQuestion {
 
 /// The answer to [`SessionQuestion`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Completion {
+pub enum LoginCompletion {
     /// A new session, also where it replaces an old one.
     NewSession {
         /// Its handle, not 0.
@@ -171,7 +171,7 @@ pub enum Completion {
 
 /// A connection in full feature phase.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Established {
+pub struct EstablishedConnection {
     /// Names, ISID, requested TSIH, CID.
     pub identity: LoginIdentity,
     /// The session's handle.
@@ -194,9 +194,9 @@ pub struct Established {
     pub stat_sn: Sn,
 }
 
-/// Why a login ended. [`Cause::status`] says what the peer is told.
+/// Why a login ended. [`LoginEndCause::login_status`] says what the peer is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum LoginEndCause {
     /// The first PDU is no Login Request: some other protocol.
     NotLogin(Opcode),
     /// A PDU of full feature phase during the login.
@@ -226,7 +226,7 @@ pub enum Cause {
     /// A session type that does not exist.
     SessionType,
     /// Malformed text or a broken rule of negotiation.
-    Violation(Violation),
+    Violation(NegotiationViolation),
     /// Authentication failed, or was evaded.
     Authentication,
     /// Said from above.
@@ -235,70 +235,72 @@ pub enum Cause {
     OutOfTurn,
 }
 
-impl Cause {
+impl LoginEndCause {
     /// What the peer is told.
     #[must_use]
-    pub const fn status(self) -> LoginStatus {
+    pub const fn login_status(self) -> LoginStatus {
         match self {
-            Cause::NotLogin(_) | Cause::WrongPdu(_) => LoginStatus::INVALID_DURING_LOGIN,
-            Cause::Version => LoginStatus::UNSUPPORTED_VERSION,
-            Cause::Missing(_) => LoginStatus::MISSING_PARAMETER,
-            Cause::TargetName => LoginStatus::TARGET_NOT_FOUND,
-            Cause::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
-            Cause::Authentication => LoginStatus::AUTHENTICATION_FAILURE,
-            Cause::Refused(status) => status,
-            Cause::OutOfTurn => LoginStatus::TARGET_ERROR,
-            Cause::SegmentTooLong
-            | Cause::Header
-            | Cause::Changed
-            | Cause::Stage
-            | Cause::Unasked
-            | Cause::Overtaken
-            | Cause::TooManyRequests
-            | Cause::InitiatorName
-            | Cause::Violation(_) => LoginStatus::INITIATOR_ERROR,
+            LoginEndCause::NotLogin(_) | LoginEndCause::WrongPdu(_) => LoginStatus::INVALID_DURING_LOGIN,
+            LoginEndCause::Version => LoginStatus::UNSUPPORTED_VERSION,
+            LoginEndCause::Missing(_) => LoginStatus::MISSING_PARAMETER,
+            LoginEndCause::TargetName => LoginStatus::TARGET_NOT_FOUND,
+            LoginEndCause::SessionType => LoginStatus::SESSION_TYPE_NOT_SUPPORTED,
+            LoginEndCause::Authentication => LoginStatus::AUTHENTICATION_FAILURE,
+            LoginEndCause::Refused(status) => status,
+            LoginEndCause::OutOfTurn => LoginStatus::TARGET_ERROR,
+            LoginEndCause::SegmentTooLong
+            | LoginEndCause::Header
+            | LoginEndCause::Changed
+            | LoginEndCause::Stage
+            | LoginEndCause::Unasked
+            | LoginEndCause::Overtaken
+            | LoginEndCause::TooManyRequests
+            | LoginEndCause::InitiatorName
+            | LoginEndCause::Violation(_) => LoginStatus::INITIATOR_ERROR,
         }
     }
 }
 
 /// In words, with what to do about it where the operator can.
-impl core::fmt::Display for Cause {
+impl core::fmt::Display for LoginEndCause {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let text = match self {
-            Cause::NotLogin(_) => {
+            LoginEndCause::NotLogin(_) => {
                 "what came first is no iSCSI login: another protocol is spoken to this port"
             }
-            Cause::WrongPdu(_) => "the initiator sent a request of a session before its login was over",
-            Cause::SegmentTooLong => "the initiator sent more than 8192 bytes of text at once",
-            Cause::Header => "a login request of the initiator has a header that none may have",
-            Cause::Version => "the initiator speaks no version 0 of iSCSI",
-            Cause::Changed => {
+            LoginEndCause::WrongPdu(_) => {
+                "the initiator sent a request of a session before its login was over"
+            }
+            LoginEndCause::SegmentTooLong => "the initiator sent more than 8192 bytes of text at once",
+            LoginEndCause::Header => "a login request of the initiator has a header that none may have",
+            LoginEndCause::Version => "the initiator speaks no version 0 of iSCSI",
+            LoginEndCause::Changed => {
                 "the initiator changed its tags, its ISID or its CID in the middle of the login"
             }
-            Cause::Stage => "the initiator asked for a stage of the login that there is not",
-            Cause::Unasked => "the initiator sent text where none was due",
-            Cause::Overtaken => "the initiator sent a request before the last was answered",
-            Cause::TooManyRequests => "the initiator does not come to the end of its login",
-            Cause::Missing(key) => return write!(f, "the initiator did not send {}", key.name()),
-            Cause::InitiatorName => {
+            LoginEndCause::Stage => "the initiator asked for a stage of the login that there is not",
+            LoginEndCause::Unasked => "the initiator sent text where none was due",
+            LoginEndCause::Overtaken => "the initiator sent a request before the last was answered",
+            LoginEndCause::TooManyRequests => "the initiator does not come to the end of its login",
+            LoginEndCause::Missing(key) => return write!(f, "the initiator did not send {}", key.name()),
+            LoginEndCause::InitiatorName => {
                 "the initiator's name is not an iSCSI name: use one that begins with iqn., eui. or naa."
             }
-            Cause::TargetName => {
+            LoginEndCause::TargetName => {
                 "the requested target name is not an iSCSI name: check the initiator's configuration"
             }
-            Cause::SessionType => "the initiator asked for a type of session that there is not",
-            Cause::Violation(violation) => return write!(f, "{violation}"),
-            Cause::Authentication => {
+            LoginEndCause::SessionType => "the initiator asked for a type of session that there is not",
+            LoginEndCause::Violation(violation) => return write!(f, "{violation}"),
+            LoginEndCause::Authentication => {
                 "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
             }
-            Cause::Refused(status) => return refused(*status, f),
-            Cause::OutOfTurn => "internal error of this target: the login is out of order",
+            LoginEndCause::Refused(status) => return fmt_refusal(*status, f),
+            LoginEndCause::OutOfTurn => "internal error of this target: the login is out of order",
         };
         f.write_str(text)
     }
 }
 
-fn refused(status: LoginStatus, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+fn fmt_refusal(status: LoginStatus, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
     let text = match status {
         LoginStatus::AUTHENTICATION_FAILURE => {
             "the initiator did not authenticate: compare its CHAP names and secrets with those configured here"
@@ -324,20 +326,20 @@ fn refused(status: LoginStatus, f: &mut core::fmt::Formatter<'_>) -> core::fmt::
     f.write_str(text)
 }
 
-impl From<Violation> for Cause {
-    fn from(violation: Violation) -> Self {
-        Cause::Violation(violation)
+impl From<NegotiationViolation> for LoginEndCause {
+    fn from(violation: NegotiationViolation) -> Self {
+        LoginEndCause::Violation(violation)
     }
 }
 
-impl From<TextError> for Cause {
+impl From<TextError> for LoginEndCause {
     fn from(error: TextError) -> Self {
-        Cause::Violation(Violation::Text(error))
+        LoginEndCause::Violation(NegotiationViolation::Text(error))
     }
 }
 
-impl From<crate::chap::ChapFailed> for Cause {
+impl From<crate::chap::ChapFailed> for LoginEndCause {
     fn from(_: crate::chap::ChapFailed) -> Self {
-        Cause::Authentication
+        LoginEndCause::Authentication
     }
 }

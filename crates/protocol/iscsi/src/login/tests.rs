@@ -42,8 +42,8 @@ fn account(name: &str, secret: &[u8]) -> ChapAccount {
     ChapAccount { name: name.to_owned(), secret: Secret::new(secret.to_vec()) }
 }
 
-fn chap() -> Chap {
-    Chap {
+fn chap() -> ChapAccounts {
+    ChapAccounts {
         accounts: vec![account("alice", SECRET)],
         mutual: Some(account("disk", MUTUAL)),
         demands_mutual: false,
@@ -60,7 +60,12 @@ struct Target {
 
 impl Target {
     fn new(auth: AuthPolicy) -> Self {
-        let policy = LoginPolicy { auth, limits: Limits::default(), portal_group_tag: 1, target_alias: None };
+        let policy = LoginPolicy {
+            auth,
+            limits: NegotiationLimits::default(),
+            portal_group_tag: 1,
+            target_alias: None,
+        };
         Self { login: Login::new(), entropy: Entropy::new([1; 32]), policy }
     }
 
@@ -74,7 +79,7 @@ impl Target {
         let data = bytes(text);
         let step = self.raw(header(flags, data.len()), &data);
         let LoginAction::Complete(_) = step else { return step };
-        self.login.complete(Completion::NewSession { tsih: Tsih::new(0x77), window: 32 })
+        self.login.complete(LoginCompletion::NewSession { tsih: Tsih::new(0x77), window: 32 })
     }
 
     /// The text of the response that lets the login go on, and its flags.
@@ -97,7 +102,7 @@ fn refusal(step: LoginAction) -> LoginStatus {
     match step {
         LoginAction::Refuse(pdu, cause) => {
             let status = LoginResponse::from_bhs(&pdu.bhs).status;
-            assert_eq!(status, cause.status());
+            assert_eq!(status, cause.login_status());
             assert!(status.class > 0 && pdu.bhs.flags & 0x80 == 0);
             status
         }
@@ -165,9 +170,9 @@ fn challenge(t: &mut Target, algorithms: &str) -> (Algorithm, u8, Vec<u8>) {
     assert_eq!(flags, S);
     let data = bytes(&text);
     let pairs = parse(&data).unwrap();
-    let value = |key| crate::chap::value_of(&pairs, key).unwrap();
+    let value = |key| crate::chap::find_value(&pairs, key).unwrap();
     let algorithm = Algorithm(value("CHAP_A").parse().unwrap());
-    (algorithm, value("CHAP_I").parse().unwrap(), crate::text::binary(value("CHAP_C"), 1024).unwrap())
+    (algorithm, value("CHAP_I").parse().unwrap(), crate::text::parse_binary(value("CHAP_C"), 1024).unwrap())
 }
 
 fn response_to((algorithm, identifier, challenge): &(Algorithm, u8, Vec<u8>), secret: &[u8]) -> String {
@@ -382,7 +387,7 @@ proptest! {
 fn an_answer_that_the_login_did_not_ask_for_lets_nobody_in() {
     const TARGET_ERROR: LoginStatus = LoginStatus { class: 3, detail: 0 };
     let granted = |t: &Target| Authorization::Granted(Box::new(t.policy.clone()));
-    let session = Completion::NewSession { tsih: Tsih::new(0x77), window: 32 };
+    let session = LoginCompletion::NewSession { tsih: Tsih::new(0x77), window: 32 };
     let text = bytes(INITIATOR);
     // Before the first request.
     let mut t = Target::new(AuthPolicy::None);

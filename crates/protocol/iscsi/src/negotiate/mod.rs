@@ -1,11 +1,11 @@
 //! Negotiation of operational keys by the rules of [`keys`](crate::keys) (RFC 7143 §6.2, §13).
 //!
 //! One [`Negotiation`] serves either role: it answers the peer's offers, makes proposals, and handles the
-//! peer's answers. No outcome lies outside our [`Limits`]: where a default would exceed them, we propose a
+//! peer's answers. No outcome lies outside our [`NegotiationLimits`]: where a default would exceed them, we propose a
 //! value, and if the peer does not agree, the login fails.
 
-use crate::keys::{Key, KeyForm, KeyRule, KeySet, RULES, ResultFunction, Role, TextPhase, rule_of};
-pub use crate::params::{Digest, Limits, Params, SessionType, TaskReporting};
+use crate::keys::{KEY_RULES, Key, KeyForm, KeyRule, KeySet, ResultFunction, Role, TextPhase, find_key_rule};
+pub use crate::params::{Digest, NegotiationLimits, Params, SessionType, TaskReporting};
 use crate::text::{self, KeyValue, TextBuf, TextError};
 use crate::wire::SEGMENT_LEN_MAX;
 
@@ -24,7 +24,7 @@ pub enum LoginKind {
 /// What the peer did wrong. In a login the answer is 0200h; in full feature phase the exchange ends and the old
 /// values stay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Violation {
+pub enum NegotiationViolation {
     /// The text is malformed, or the answer to it would be too long.
     Text(TextError),
     /// A key that this end of the connection may not send.
@@ -42,29 +42,33 @@ pub enum Violation {
 }
 
 /// In words.
-impl core::fmt::Display for Violation {
+impl core::fmt::Display for NegotiationViolation {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         match self {
-            Violation::Text(error) => write!(f, "{error}"),
-            Violation::Sender(key) => write!(f, "the peer sent {}, which is not its to send", key.name()),
-            Violation::Phase(key) => {
+            NegotiationViolation::Text(error) => write!(f, "{error}"),
+            NegotiationViolation::Sender(key) => {
+                write!(f, "the peer sent {}, which is not its to send", key.name())
+            }
+            NegotiationViolation::Phase(key) => {
                 write!(f, "the peer sent {} in a phase where it has no place", key.name())
             }
-            Violation::LeadingOnly(key) => {
+            NegotiationViolation::LeadingOnly(key) => {
                 write!(f, "the peer sent {} on a connection that is not its session's first", key.name())
             }
-            Violation::Redeclared(key) => write!(f, "the peer sent {} twice", key.name()),
-            Violation::Value(key) => {
+            NegotiationViolation::Redeclared(key) => write!(f, "the peer sent {} twice", key.name()),
+            NegotiationViolation::Value(key) => {
                 write!(f, "the peer sent a value of {} that it may not have", key.name())
             }
-            Violation::NoAgreement(key) => write!(f, "no value of {} suits both sides", key.name()),
+            NegotiationViolation::NoAgreement(key) => {
+                write!(f, "no value of {} suits both sides", key.name())
+            }
         }
     }
 }
 
-impl From<TextError> for Violation {
+impl From<TextError> for NegotiationViolation {
     fn from(error: TextError) -> Self {
-        Violation::Text(error)
+        NegotiationViolation::Text(error)
     }
 }
 
@@ -73,7 +77,7 @@ impl From<TextError> for Violation {
 pub struct Negotiation {
     role: Role,
     login: LoginKind,
-    limits: Limits,
+    limits: NegotiationLimits,
     params: Params,
     /// Keys that the peer has sent.
     seen: KeySet,
@@ -86,7 +90,7 @@ pub struct Negotiation {
 impl Negotiation {
     /// Begins with the default values. `role` is our own.
     #[must_use]
-    pub fn new(role: Role, login: LoginKind, session_type: SessionType, limits: Limits) -> Self {
+    pub fn new(role: Role, login: LoginKind, session_type: SessionType, limits: NegotiationLimits) -> Self {
         let params = Params::defaults(session_type);
         let (seen, proposed) = (KeySet::default(), KeySet::default());
         Self { role, login, limits, params, seen, proposed, declared: false }
@@ -94,7 +98,7 @@ impl Negotiation {
 
     /// Begins with values in force, for a text exchange of the full feature phase.
     #[must_use]
-    pub fn resume(role: Role, params: Params, limits: Limits) -> Self {
+    pub fn resume(role: Role, params: Params, limits: NegotiationLimits) -> Self {
         let (seen, proposed) = (KeySet::default(), KeySet::default());
         Self { role, login: LoginKind::Leading, limits, params, seen, proposed, declared: true }
     }
@@ -107,12 +111,12 @@ impl Negotiation {
 
     /// Takes a text of the peer, appends our answers. Authentication and declared keys pass through the same
     /// checks of sender, phase and repetition; their values are the caller's affair.
-    pub fn handle(
+    pub fn handle_text(
         &mut self,
         pairs: &[KeyValue<'_>],
         phase: TextPhase,
         out: &mut TextBuf,
-    ) -> Result<(), Violation> {
+    ) -> Result<(), NegotiationViolation> {
         // FirstBurstLength is bounded by MaxBurstLength, in whatever order they come.
         let is_first_burst = |pair: &&KeyValue<'_>| pair.key == "FirstBurstLength";
         let (last, first): (Vec<_>, Vec<_>) = pairs.iter().partition(is_first_burst);
@@ -124,8 +128,8 @@ impl Negotiation {
         pair: &KeyValue<'_>,
         phase: TextPhase,
         out: &mut TextBuf,
-    ) -> Result<(), Violation> {
-        let Some(rule) = rule_of(pair.key) else {
+    ) -> Result<(), NegotiationViolation> {
+        let Some(rule) = find_key_rule(pair.key) else {
             // An answer is not answered, or two ends would never stop.
             if pair.value != text::NOT_UNDERSTOOD {
                 out.push(pair.key, text::NOT_UNDERSTOOD)?;
@@ -133,32 +137,37 @@ impl Negotiation {
             return Ok(());
         };
         if rule.sender == Some(self.role) {
-            return Err(Violation::Sender(rule.key));
+            return Err(NegotiationViolation::Sender(rule.key));
         }
         if !rule.when.contains(phase) {
-            return Err(Violation::Phase(rule.key));
+            return Err(NegotiationViolation::Phase(rule.key));
         }
         if rule.leading_only && self.login == LoginKind::Added {
-            return Err(Violation::LeadingOnly(rule.key));
+            return Err(NegotiationViolation::LeadingOnly(rule.key));
         }
         // TargetAddress may stand several times in one text (RFC 7143 §13.8).
         if self.seen.insert(rule.key) && rule.key != Key::TargetAddress {
-            return Err(Violation::Redeclared(rule.key));
+            return Err(NegotiationViolation::Redeclared(rule.key));
         }
         if self.proposed.remove(rule.key) {
-            return self.accept(rule, pair.value);
+            return self.accept_answer(rule, pair.value);
         }
-        self.answer(rule, pair.value, out)
+        self.answer_offer(rule, pair.value, out)
     }
 
     /// Answers an offer. The value in force changes only with an answer that agrees.
-    fn answer(&mut self, rule: &KeyRule, value: &str, out: &mut TextBuf) -> Result<(), Violation> {
+    fn answer_offer(
+        &mut self,
+        rule: &KeyRule,
+        value: &str,
+        out: &mut TextBuf,
+    ) -> Result<(), NegotiationViolation> {
         if rule.normal_only && self.params.session_type == SessionType::Discovery {
             return Ok(out.push(rule.name, text::IRRELEVANT)?);
         }
         let agreed = match rule.kind {
             KeyForm::Auth | KeyForm::Declared => return Ok(()),
-            KeyForm::SegmentLength => return self.take_segment_length(value),
+            KeyForm::SegmentLength => return self.set_peer_segment_len(value),
             KeyForm::Number { low, high, combine, param, .. } => {
                 number_within(value, low, high).map(|offer| {
                     let ours = self.number_limit(rule);
@@ -168,7 +177,7 @@ impl Negotiation {
                     agreed.to_string()
                 })
             }
-            KeyForm::Boolean { combine, param, limit } => text::boolean(value).ok().map(|offer| {
+            KeyForm::Boolean { combine, param, limit } => text::parse_boolean(value).ok().map(|offer| {
                 let ours = limit(&self.limits);
                 let agreed = if combine == ResultFunction::Min { offer && ours } else { offer || ours };
                 *param(&mut self.params) = agreed;
@@ -191,9 +200,9 @@ impl Negotiation {
         Ok(out.push(rule.name, agreed.as_deref().unwrap_or(text::REJECT))?)
     }
 
-    fn take_segment_length(&mut self, value: &str) -> Result<(), Violation> {
+    fn set_peer_segment_len(&mut self, value: &str) -> Result<(), NegotiationViolation> {
         let len = number_within(value, 512, SEGMENT_LEN_MAX);
-        let len = len.ok_or(Violation::Value(Key::MaxRecvDataSegmentLength))?;
+        let len = len.ok_or(NegotiationViolation::Value(Key::MaxRecvDataSegmentLength))?;
         match self.role {
             Role::Initiator => self.params.target_mrdsl = len,
             Role::Target => self.params.initiator_mrdsl = len,
@@ -221,7 +230,7 @@ impl Negotiation {
     /// Takes the peer's answer to our proposal; it must lie within the proposal. A refusal leaves the default,
     /// and so does a peer that does not know the key: TaskReporting and iSCSIProtocolLevel are younger than
     /// many a peer.
-    fn accept(&mut self, rule: &KeyRule, value: &str) -> Result<(), Violation> {
+    fn accept_answer(&mut self, rule: &KeyRule, value: &str) -> Result<(), NegotiationViolation> {
         if [text::REJECT, text::IRRELEVANT, text::NOT_UNDERSTOOD].contains(&value) {
             // Who does not know of levels has none: that is no reason against the one that we offered.
             if rule.key == Key::ProtocolLevel {
@@ -230,7 +239,7 @@ impl Negotiation {
             }
             return Ok(());
         }
-        let wrong = Violation::Value(rule.key);
+        let wrong = NegotiationViolation::Value(rule.key);
         match rule.kind {
             // We never propose these: a declaration of the peer is no answer.
             KeyForm::Auth | KeyForm::Declared | KeyForm::Obsolete(_) | KeyForm::SegmentLength => {
@@ -242,7 +251,7 @@ impl Negotiation {
                 *param(&mut self.params) = number_within(value, low, high).ok_or(wrong)?;
             }
             KeyForm::Boolean { combine, param, limit } => {
-                let answer = text::boolean(value).map_err(|_| wrong)?;
+                let answer = text::parse_boolean(value).map_err(|_| wrong)?;
                 let ours = limit(&self.limits);
                 // The result function already decides when we said the word that wins.
                 if ours == (combine == ResultFunction::Max) && answer != ours {
@@ -263,7 +272,7 @@ impl Negotiation {
     }
 
     /// Declares our MaxRecvDataSegmentLength, once per connection.
-    pub fn declare(&mut self, out: &mut TextBuf) -> Result<(), Violation> {
+    pub fn declare_recv_segment_len(&mut self, out: &mut TextBuf) -> Result<(), NegotiationViolation> {
         if !self.declared {
             self.declared = true;
             out.push_number("MaxRecvDataSegmentLength", self.limits.mrdsl.into())?;
@@ -276,19 +285,19 @@ impl Negotiation {
     }
 
     /// Proposes every operational key, as an initiator does in its first operational text.
-    pub fn propose_all(&mut self, out: &mut TextBuf) -> Result<(), Violation> {
-        self.declare(out)?;
-        self.proposable().try_for_each(|rule| self.propose(rule, out))
+    pub fn propose_all(&mut self, out: &mut TextBuf) -> Result<(), NegotiationViolation> {
+        self.declare_recv_segment_len(out)?;
+        self.proposable_keys().try_for_each(|rule| self.propose(rule, out))
     }
 
     /// Proposes what the peer did not, where the default lies outside our limits; tells whether anything was. What was
     /// proposed and not answered is not proposed again.
-    pub fn propose_needed(&mut self, out: &mut TextBuf) -> Result<bool, Violation> {
+    pub fn propose_needed(&mut self, out: &mut TextBuf) -> Result<bool, NegotiationViolation> {
         if !self.proposed.is_empty() {
             return Ok(false);
         }
         let mut any = false;
-        for rule in self.proposable() {
+        for rule in self.proposable_keys() {
             if !self.seen.contains(rule.key) && !self.is_within_limits(rule) {
                 self.propose(rule, out)?;
                 any = true;
@@ -299,23 +308,23 @@ impl Negotiation {
 
     /// Whether the values in force keep our limits without a proposal.
     #[must_use]
-    pub fn is_acceptable(&self) -> bool {
-        self.proposable().all(|rule| self.is_within_limits(rule))
+    pub fn values_within_limits(&self) -> bool {
+        self.proposable_keys().all(|rule| self.is_within_limits(rule))
     }
 
     /// Ends the negotiation: every proposal that has more than one result must be answered, every value within
     /// our limits, and the keys consistent with each other.
-    pub fn finish(&mut self) -> Result<(), Violation> {
-        for rule in self.proposable() {
+    pub fn finish(&mut self) -> Result<(), NegotiationViolation> {
+        for rule in self.proposable_keys() {
             let unanswered = self.proposed.contains(rule.key) && !self.is_settled_by_offer(rule);
             if unanswered || !self.is_within_limits(rule) {
-                return Err(Violation::NoAgreement(rule.key));
+                return Err(NegotiationViolation::NoAgreement(rule.key));
             }
         }
         let p = &self.params;
         // RFC 7143 §13.19: with recovery, sequences in order allow one R2T only.
         if p.erl > 0 && p.data_sequence_in_order && p.max_outstanding_r2t > 1 {
-            return Err(Violation::NoAgreement(Key::MaxOutstandingR2T));
+            return Err(NegotiationViolation::NoAgreement(Key::MaxOutstandingR2T));
         }
         // The rule above excepts sessions without unsolicited data; there the number must still be sane.
         self.params.first_burst = self.params.first_burst.min(self.params.max_burst);
@@ -335,9 +344,9 @@ impl Negotiation {
     }
 
     /// The negotiated keys that mean something in this session and on this connection.
-    fn proposable(&self) -> impl Iterator<Item = &'static KeyRule> + use<> {
+    fn proposable_keys(&self) -> impl Iterator<Item = &'static KeyRule> + use<> {
         let (session_type, login) = (self.params.session_type, self.login);
-        RULES.iter().filter(move |rule| {
+        KEY_RULES.iter().filter(move |rule| {
             let relevant = !rule.normal_only || session_type == SessionType::Normal;
             let allowed = !rule.leading_only || login == LoginKind::Leading;
             let negotiated = match rule.kind {
@@ -351,12 +360,12 @@ impl Negotiation {
         })
     }
 
-    fn propose(&mut self, rule: &KeyRule, out: &mut TextBuf) -> Result<(), Violation> {
+    fn propose(&mut self, rule: &KeyRule, out: &mut TextBuf) -> Result<(), NegotiationViolation> {
         let value = match rule.kind {
             KeyForm::Number { .. } => self.number_limit(rule).to_string(),
             KeyForm::Boolean { limit, .. } => text::yes_no(limit(&self.limits)).to_owned(),
-            KeyForm::Digest { limit, .. } => join(limit(&self.limits), Digest::name),
-            KeyForm::Reporting { limit, .. } => join(limit(&self.limits), TaskReporting::name),
+            KeyForm::Digest { limit, .. } => join_names(limit(&self.limits), Digest::name),
+            KeyForm::Reporting { limit, .. } => join_names(limit(&self.limits), TaskReporting::name),
             KeyForm::Auth | KeyForm::Declared | KeyForm::SegmentLength | KeyForm::Obsolete(_) => {
                 return Ok(());
             }
@@ -372,7 +381,7 @@ impl Negotiation {
             // The default in force is never above MaxBurstLength: only our own limit needs a proposal.
             KeyForm::Number { limit, .. } if rule.key == Key::FirstBurstLength => {
                 let burst = params.first_burst.min(params.max_burst);
-                !self.takes_unsolicited() || burst <= limit(&self.limits)
+                !self.allows_unsolicited_data() || burst <= limit(&self.limits)
             }
             // Advice on reconnecting binds no memory of ours: not worth a round trip, or a refusal.
             KeyForm::Number { .. } if matches!(rule.key, Key::DefaultTime2Wait | Key::DefaultTime2Retain) => {
@@ -392,20 +401,20 @@ impl Negotiation {
         }
     }
 
-    fn takes_unsolicited(&self) -> bool {
+    fn allows_unsolicited_data(&self) -> bool {
         self.params.immediate_data || !self.params.initial_r2t
     }
 }
 
 fn number_within(value: &str, low: u32, high: u32) -> Option<u32> {
-    let number = u32::try_from(text::number(value).ok()?).ok()?;
+    let number = u32::try_from(text::parse_number(value).ok()?).ok()?;
     (low..=high).contains(&number).then_some(number)
 }
 
 fn first_common<T: Copy>(offer: &str, ours: &[T], name: fn(T) -> &'static str) -> Option<T> {
-    text::list(offer).find_map(|word| ours.iter().copied().find(|value| name(*value) == word))
+    text::split_list(offer).find_map(|word| ours.iter().copied().find(|value| name(*value) == word))
 }
 
-fn join<T: Copy>(values: &[T], name: fn(T) -> &'static str) -> String {
+fn join_names<T: Copy>(values: &[T], name: fn(T) -> &'static str) -> String {
     values.iter().map(|value| name(*value)).collect::<Vec<_>>().join(",")
 }

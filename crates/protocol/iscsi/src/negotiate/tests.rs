@@ -4,14 +4,14 @@ use super::*;
 use crate::text::parse;
 use proptest::prelude::*;
 
-fn target(limits: Limits) -> Negotiation {
+fn target(limits: NegotiationLimits) -> Negotiation {
     Negotiation::new(Role::Target, LoginKind::Leading, SessionType::Normal, limits)
 }
 
-fn say(n: &mut Negotiation, text: &str) -> Result<String, Violation> {
+fn say(n: &mut Negotiation, text: &str) -> Result<String, NegotiationViolation> {
     let bytes = text.replace(' ', "\0") + "\0";
     let mut out = TextBuf::new();
-    n.handle(&parse(bytes.as_bytes()).unwrap(), TextPhase::Operational, &mut out)?;
+    n.handle_text(&parse(bytes.as_bytes()).unwrap(), TextPhase::Operational, &mut out)?;
     Ok(String::from_utf8(out.as_bytes().to_vec()).unwrap().trim_end_matches('\0').replace('\0', " "))
 }
 
@@ -52,47 +52,63 @@ fn each_key_is_answered_by_its_function() {
         ("InitiatorAlias=me", ""),
     ];
     for (offer, answer) in rows {
-        assert_eq!(say(&mut target(Limits::default()), offer).as_deref(), Ok(answer), "{offer}");
+        assert_eq!(say(&mut target(NegotiationLimits::default()), offer).as_deref(), Ok(answer), "{offer}");
     }
 }
 
 #[test]
 fn violations_are_named() {
     let rows = [
-        ("TargetAlias=x", Violation::Sender(Key::TargetAlias)),
-        ("TargetPortalGroupTag=1", Violation::Sender(Key::TargetPortalGroupTag)),
-        ("SendTargets=All", Violation::Phase(Key::SendTargets)),
-        ("CHAP_A=5", Violation::Phase(Key::ChapA)),
-        ("ErrorRecoveryLevel=0 ErrorRecoveryLevel=0", Violation::Redeclared(Key::ErrorRecoveryLevel)),
-        ("FirstBurstLength=512 FirstBurstLength=512", Violation::Redeclared(Key::FirstBurstLength)),
+        ("TargetAlias=x", NegotiationViolation::Sender(Key::TargetAlias)),
+        ("TargetPortalGroupTag=1", NegotiationViolation::Sender(Key::TargetPortalGroupTag)),
+        ("SendTargets=All", NegotiationViolation::Phase(Key::SendTargets)),
+        ("CHAP_A=5", NegotiationViolation::Phase(Key::ChapA)),
+        (
+            "ErrorRecoveryLevel=0 ErrorRecoveryLevel=0",
+            NegotiationViolation::Redeclared(Key::ErrorRecoveryLevel),
+        ),
+        (
+            "FirstBurstLength=512 FirstBurstLength=512",
+            NegotiationViolation::Redeclared(Key::FirstBurstLength),
+        ),
     ];
     for (offer, violation) in rows {
-        assert_eq!(say(&mut target(Limits::default()), offer), Err(violation), "{offer}");
+        assert_eq!(say(&mut target(NegotiationLimits::default()), offer), Err(violation), "{offer}");
     }
-    let mut added = Negotiation::new(Role::Target, LoginKind::Added, SessionType::Normal, Limits::default());
+    let mut added =
+        Negotiation::new(Role::Target, LoginKind::Added, SessionType::Normal, NegotiationLimits::default());
     assert_eq!(say(&mut added, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=None"));
-    assert_eq!(say(&mut added, "MaxBurstLength=512"), Err(Violation::LeadingOnly(Key::MaxBurstLength)));
+    assert_eq!(
+        say(&mut added, "MaxBurstLength=512"),
+        Err(NegotiationViolation::LeadingOnly(Key::MaxBurstLength))
+    );
     let mut out = TextBuf::new();
     let operational = [KeyValue { key: "MaxBurstLength", value: "512" }];
-    let refused = target(Limits::default()).handle(&operational, TextPhase::Security, &mut out);
-    assert_eq!(refused, Err(Violation::Phase(Key::MaxBurstLength)));
+    let refused =
+        target(NegotiationLimits::default()).handle_text(&operational, TextPhase::Security, &mut out);
+    assert_eq!(refused, Err(NegotiationViolation::Phase(Key::MaxBurstLength)));
 }
 
 #[test]
 fn attack_20_segment_lengths_out_of_range() {
     for value in ["0", "511", "16777216", "18446744073709551616", "8192abc", "-1", "0x", ""] {
         let offer = format!("MaxRecvDataSegmentLength={value}");
-        let refused = say(&mut target(Limits::default()), &offer);
-        assert_eq!(refused, Err(Violation::Value(Key::MaxRecvDataSegmentLength)), "{offer}");
+        let refused = say(&mut target(NegotiationLimits::default()), &offer);
+        assert_eq!(refused, Err(NegotiationViolation::Value(Key::MaxRecvDataSegmentLength)), "{offer}");
     }
-    let mut n = target(Limits::default());
+    let mut n = target(NegotiationLimits::default());
     say(&mut n, "MaxRecvDataSegmentLength=16777215").unwrap();
     assert_eq!(n.params().initiator_mrdsl, 16_777_215);
 }
 
 #[test]
 fn discovery_makes_data_keys_irrelevant() {
-    let mut n = Negotiation::new(Role::Target, LoginKind::Leading, SessionType::Discovery, Limits::default());
+    let mut n = Negotiation::new(
+        Role::Target,
+        LoginKind::Leading,
+        SessionType::Discovery,
+        NegotiationLimits::default(),
+    );
     let offer = "MaxBurstLength=512 ErrorRecoveryLevel=1 DefaultTime2Wait=2 InitialR2T=No HeaderDigest=None";
     let answer = "MaxBurstLength=Irrelevant ErrorRecoveryLevel=0 DefaultTime2Wait=2 InitialR2T=Irrelevant HeaderDigest=None";
     assert_eq!(say(&mut n, offer).as_deref(), Ok(answer));
@@ -103,7 +119,7 @@ fn discovery_makes_data_keys_irrelevant() {
 fn first_burst_never_exceeds_max_burst_in_either_order() {
     for offer in ["FirstBurstLength=65536 MaxBurstLength=4096", "MaxBurstLength=4096 FirstBurstLength=65536"]
     {
-        let mut n = target(Limits::default());
+        let mut n = target(NegotiationLimits::default());
         assert_eq!(say(&mut n, offer).as_deref(), Ok("MaxBurstLength=4096 FirstBurstLength=4096"));
         n.finish_after_proposals();
         assert_eq!(n.params().first_burst, 4096);
@@ -120,24 +136,24 @@ impl Negotiation {
 
 #[test]
 fn what_the_defaults_would_give_away_is_proposed() {
-    let limits = Limits {
+    let limits = NegotiationLimits {
         immediate_data: false,
         first_burst: 8192,
         initial_r2t: false,
         data_digest: vec![Digest::Crc32c],
         max_burst: 65_536,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     let mut n = target(limits.clone());
     let mut out = TextBuf::new();
-    assert!(!n.is_acceptable());
+    assert!(!n.values_within_limits());
     assert_eq!(n.propose_needed(&mut out), Ok(true));
     assert_eq!(
         out.as_bytes(),
         b"DataDigest=CRC32C\0ImmediateData=No\0MaxBurstLength=65536\0FirstBurstLength=8192\0"
     );
-    assert_eq!(n.finish(), Err(Violation::NoAgreement(Key::DataDigest)), "unanswered");
-    assert_eq!(say(&mut n, "ImmediateData=Yes"), Err(Violation::Value(Key::ImmediateData)));
+    assert_eq!(n.finish(), Err(NegotiationViolation::NoAgreement(Key::DataDigest)), "unanswered");
+    assert_eq!(say(&mut n, "ImmediateData=Yes"), Err(NegotiationViolation::Value(Key::ImmediateData)));
     let mut n = target(limits);
     n.propose_needed(&mut TextBuf::new()).unwrap();
     let answers = "DataDigest=CRC32C ImmediateData=No MaxBurstLength=65536 FirstBurstLength=4096";
@@ -148,7 +164,7 @@ fn what_the_defaults_would_give_away_is_proposed() {
 
 #[test]
 fn a_default_above_max_burst_needs_no_round_trip() {
-    let mut n = target(Limits::default());
+    let mut n = target(NegotiationLimits::default());
     assert_eq!(say(&mut n, "MaxBurstLength=4096").as_deref(), Ok("MaxBurstLength=4096"));
     assert_eq!(n.propose_needed(&mut TextBuf::new()), Ok(false));
     assert_eq!(n.finish(), Ok(()));
@@ -157,17 +173,19 @@ fn a_default_above_max_burst_needs_no_round_trip() {
 
 #[test]
 fn a_rejected_digest_that_we_require_ends_the_login() {
-    let mut n = target(Limits { header_digest: vec![Digest::Crc32c], ..Limits::default() });
+    let mut n =
+        target(NegotiationLimits { header_digest: vec![Digest::Crc32c], ..NegotiationLimits::default() });
     assert_eq!(say(&mut n, "HeaderDigest=None").as_deref(), Ok("HeaderDigest=Reject"));
     n.propose_needed(&mut TextBuf::new()).unwrap();
     n.proposed = KeySet::default();
-    assert_eq!(n.finish(), Err(Violation::NoAgreement(Key::HeaderDigest)));
+    assert_eq!(n.finish(), Err(NegotiationViolation::NoAgreement(Key::HeaderDigest)));
 }
 
 /// Targets that are older than RFC 5048 and RFC 7144.
 #[test]
 fn a_peer_that_does_not_know_a_key_gets_its_default() {
-    let limits = Limits { task_reporting: vec![TaskReporting::Rfc3720], ..Limits::default() };
+    let limits =
+        NegotiationLimits { task_reporting: vec![TaskReporting::Rfc3720], ..NegotiationLimits::default() };
     let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
     n.propose_all(&mut TextBuf::new()).unwrap();
     n.proposed = KeySet::default();
@@ -184,7 +202,7 @@ fn a_peer_that_does_not_know_a_key_gets_its_default() {
 /// Such a target is no reason against a level below the default.
 #[test]
 fn who_knows_no_levels_has_none() {
-    let limits = Limits { protocol_level: 0, ..Limits::default() };
+    let limits = NegotiationLimits { protocol_level: 0, ..NegotiationLimits::default() };
     let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
     n.proposed.insert(Key::ProtocolLevel);
     assert_eq!(say(&mut n, "iSCSIProtocolLevel=NotUnderstood").as_deref(), Ok(""));
@@ -195,15 +213,15 @@ fn who_knows_no_levels_has_none() {
 /// LIO answers neither order once it is offered Yes.
 #[test]
 fn an_offer_with_one_result_needs_no_answer() {
-    let limits = Limits {
+    let limits = NegotiationLimits {
         initial_r2t: true,
         immediate_data: false,
         data_pdu_in_order: true,
         data_sequence_in_order: true,
-        ..Limits::default()
+        ..NegotiationLimits::default()
     };
     let all = [Key::InitialR2T, Key::ImmediateData, Key::DataPduInOrder, Key::DataSequenceInOrder];
-    let unanswered = |limits: Limits| {
+    let unanswered = |limits: NegotiationLimits| {
         let mut n = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, limits);
         n.propose_all(&mut TextBuf::new()).unwrap();
         n.proposed = KeySet::default();
@@ -219,16 +237,16 @@ fn an_offer_with_one_result_needs_no_answer() {
     let p = n.params();
     assert!(p.initial_r2t && !p.immediate_data && p.data_pdu_in_order && p.data_sequence_in_order);
     for (other, key) in [
-        (Limits { initial_r2t: false, ..limits.clone() }, Key::InitialR2T),
-        (Limits { immediate_data: true, ..limits.clone() }, Key::ImmediateData),
-        (Limits { data_pdu_in_order: false, ..limits.clone() }, Key::DataPduInOrder),
-        (Limits { data_sequence_in_order: false, ..limits }, Key::DataSequenceInOrder),
+        (NegotiationLimits { initial_r2t: false, ..limits.clone() }, Key::InitialR2T),
+        (NegotiationLimits { immediate_data: true, ..limits.clone() }, Key::ImmediateData),
+        (NegotiationLimits { data_pdu_in_order: false, ..limits.clone() }, Key::DataPduInOrder),
+        (NegotiationLimits { data_sequence_in_order: false, ..limits }, Key::DataSequenceInOrder),
     ] {
-        assert_eq!(unanswered(other).finish(), Err(Violation::NoAgreement(key)));
+        assert_eq!(unanswered(other).finish(), Err(NegotiationViolation::NoAgreement(key)));
     }
 }
 
-fn any_limits() -> impl Strategy<Value = Limits> {
+fn any_limits() -> impl Strategy<Value = NegotiationLimits> {
     let digests = prop_oneof![
         Just(vec![Digest::None]),
         Just(vec![Digest::None, Digest::Crc32c]),
@@ -247,7 +265,7 @@ fn any_limits() -> impl Strategy<Value = Limits> {
     )
         .prop_map(
             |(header_digest, data_digest, [mrdsl, max_burst, first], count, time2wait, time2retain, b)| {
-                Limits {
+                NegotiationLimits {
                     header_digest,
                     data_digest,
                     mrdsl,
@@ -261,7 +279,7 @@ fn any_limits() -> impl Strategy<Value = Limits> {
                     immediate_data: b[1],
                     data_pdu_in_order: b[2],
                     data_sequence_in_order: b[3],
-                    ..Limits::default()
+                    ..NegotiationLimits::default()
                 }
             },
         )
@@ -277,10 +295,10 @@ proptest! {
         let mut i = Negotiation::new(Role::Initiator, LoginKind::Leading, SessionType::Normal, theirs);
         let (mut offer, mut answer, mut rest) = (TextBuf::new(), TextBuf::new(), TextBuf::new());
         i.propose_all(&mut offer).unwrap();
-        t.handle(&parse(offer.as_bytes()).unwrap(), TextPhase::Operational, &mut answer).unwrap();
-        t.declare(&mut answer).unwrap();
+        t.handle_text(&parse(offer.as_bytes()).unwrap(), TextPhase::Operational, &mut answer).unwrap();
+        t.declare_recv_segment_len(&mut answer).unwrap();
         t.propose_needed(&mut answer).unwrap();
-        i.handle(&parse(answer.as_bytes()).unwrap(), TextPhase::Operational, &mut rest).unwrap();
+        i.handle_text(&parse(answer.as_bytes()).unwrap(), TextPhase::Operational, &mut rest).unwrap();
         prop_assert!(rest.is_empty());
         prop_assert_eq!(t.finish(), Ok(()));
         prop_assert_eq!(i.finish(), Ok(()));
@@ -289,12 +307,12 @@ proptest! {
     }
 
     #[test]
-    fn any_value_is_answered_or_refused(row in 0..RULES.len(), value in "[ -~]{0,20}") {
-        let mut n = target(Limits::default());
+    fn any_value_is_answered_or_refused(row in 0..KEY_RULES.len(), value in "[ -~]{0,20}") {
+        let mut n = target(NegotiationLimits::default());
         let before = n.params().clone();
-        let pair = [KeyValue { key: RULES[row].name, value: &value }];
+        let pair = [KeyValue { key: KEY_RULES[row].name, value: &value }];
         let mut out = TextBuf::new();
-        if n.handle(&pair, TextPhase::Operational, &mut out).is_err() {
+        if n.handle_text(&pair, TextPhase::Operational, &mut out).is_err() {
             prop_assert_eq!(n.params(), &before);
         }
     }

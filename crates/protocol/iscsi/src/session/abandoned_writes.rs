@@ -32,11 +32,11 @@ impl AbandonedWrites {
         self.known.is_empty()
     }
 
-    pub(super) fn has(&self, itt: Itt, link: LinkIndex) -> bool {
+    pub(super) fn contains(&self, itt: Itt, link: LinkIndex) -> bool {
         self.known.contains_key(&(itt.value(), link))
     }
 
-    pub(super) fn put(&mut self, itt: Itt, link: LinkIndex) {
+    pub(super) fn insert(&mut self, itt: Itt, link: LinkIndex) {
         let key = (itt.value(), link);
         let AbandonedWrites { known, order, count, most } = self;
         if order.len() >= 2 * *most {
@@ -53,12 +53,12 @@ impl AbandonedWrites {
         }
     }
 
-    pub(super) fn take(&mut self, itt: Itt, link: LinkIndex) {
+    pub(super) fn remove(&mut self, itt: Itt, link: LinkIndex) {
         self.known.remove(&(itt.value(), link));
     }
 
     /// A link is gone.
-    pub(super) fn forget(&mut self, link: LinkIndex) {
+    pub(super) fn remove_link(&mut self, link: LinkIndex) {
         self.known.retain(|(_, of), _| *of != link);
         self.order.retain(|((_, of), _)| *of != link);
     }
@@ -74,20 +74,20 @@ mod tests {
         let (first, second) = (links.push(()), links.push(()));
         let mut abandoned = AbandonedWrites::new(4);
         for round in 0..100 {
-            abandoned.put(Itt::new(round), first);
-            abandoned.put(Itt::new(round), first);
-            let kept: Vec<_> = (0..=round).filter(|itt| abandoned.has(Itt::new(*itt), first)).collect();
+            abandoned.insert(Itt::new(round), first);
+            abandoned.insert(Itt::new(round), first);
+            let kept: Vec<_> = (0..=round).filter(|itt| abandoned.contains(Itt::new(*itt), first)).collect();
             assert_eq!(kept, (0..=round).skip((round as usize + 1).saturating_sub(4)).collect::<Vec<_>>());
             assert!(abandoned.order.len() <= 8);
         }
-        abandoned.take(Itt::new(98), first);
-        assert!(!abandoned.has(Itt::new(98), first) && !abandoned.has(Itt::new(99), second));
+        abandoned.remove(Itt::new(98), first);
+        assert!(!abandoned.contains(Itt::new(98), first) && !abandoned.contains(Itt::new(99), second));
         for _ in 0..100 {
-            abandoned.put(Itt::new(1), second);
-            abandoned.take(Itt::new(1), second);
+            abandoned.insert(Itt::new(1), second);
+            abandoned.remove(Itt::new(1), second);
             assert!(abandoned.order.len() <= 8);
         }
-        abandoned.forget(first);
+        abandoned.remove_link(first);
         assert!(abandoned.is_empty());
     }
 }

@@ -7,17 +7,17 @@
 //! before the session is reported as closed. So no observer of either finds any of it left.
 
 use super::TargetSession;
-use super::control::Logout;
+use super::control::PendingLogout;
 use super::link::{LinkPhase, LinkState};
 use super::outgoing::OutgoingPdu;
 use super::request::{Fault, LinkFault};
 use super::task::TaskKind;
-use super::tasks::{SessionTasks, links_to_keep};
+use super::tasks::{SessionTasks, open_or_expected_links};
 use crate::links::LinkIndex;
 use crate::wire::{AsyncEvent, LogoutResponseCode};
 use buf::{Cx, Time};
 use std::time::Duration;
-use stream::{Close, TargetEvent, earliest};
+use stream::{ConnectionClose, TargetEvent, earliest};
 
 /// Most violations kept for [`TargetSession::poll_link_fault`].
 const VIOLATIONS_MAX: usize = 16;
@@ -28,7 +28,7 @@ pub(super) const NEXUS_END_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// How far the server is with the end of the session's nexus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NexusEnd {
+pub(super) enum NexusEndState {
     /// The session goes on, or has tasks still.
     No,
     /// They are to be asked: [`TargetSession::poll_nexus_end`].
@@ -39,51 +39,51 @@ pub(super) enum NexusEnd {
     Done,
 }
 
-impl NexusEnd {
+impl NexusEndState {
     /// When the server must be done.
     fn deadline(self) -> Option<Time> {
         match self {
-            NexusEnd::Due { until } | NexusEnd::Asked { until } => Some(until),
-            NexusEnd::No | NexusEnd::Done => None,
+            NexusEndState::Due { until } | NexusEndState::Asked { until } => Some(until),
+            NexusEndState::No | NexusEndState::Done => None,
         }
     }
 }
 
 impl TargetSession {
     /// Whether the session is ending and all its tasks have ended: what lasts as long as its nexus is to be
-    /// ended now, and [`nexus_ended`](Self::nexus_ended) to be called when that is done. Says so once. Until
+    /// ended now, and [`handle_nexus_ended`](Self::handle_nexus_ended) to be called when that is done. Says so once. Until
     /// then, or until 5 s have gone, its logout is not answered and it is not told as closed.
     #[must_use]
     pub fn poll_nexus_end(&mut self) -> bool {
-        let NexusEnd::Due { until } = self.nexus_end else { return false };
-        self.nexus_end = NexusEnd::Asked { until };
+        let NexusEndState::Due { until } = self.nexus_end else { return false };
+        self.nexus_end = NexusEndState::Asked { until };
         true
     }
 
     /// Nothing is left of the session's nexus.
-    pub fn nexus_ended(&mut self, cx: &mut Cx<'_>) {
-        if let NexusEnd::Due { .. } | NexusEnd::Asked { .. } = self.nexus_end {
-            self.nexus_end = NexusEnd::Done;
+    pub fn handle_nexus_ended(&mut self, cx: &mut Cx<'_>) {
+        if let NexusEndState::Due { .. } | NexusEndState::Asked { .. } = self.nexus_end {
+            self.nexus_end = NexusEndState::Done;
             self.tasks.unsettled = true;
-            self.tidy(cx.now);
+            self.finish_closing(cx.now);
         }
     }
 
     /// Whether the session takes no further links.
     pub(super) fn is_ending(&self) -> bool {
         let logs_out = self.logout.is_some_and(|logout| logout.scope.is_none());
-        self.closing || logs_out || self.nexus_end != NexusEnd::No
+        self.closing || logs_out || self.nexus_end != NexusEndState::No
     }
 
     /// Whether nothing is left of the nexus; asks the server first.
-    fn is_nexus_ended(&mut self, now: Time) -> bool {
+    fn check_nexus_ended(&mut self, now: Time) -> bool {
         match self.nexus_end {
             // A discovery session has no nexus.
-            NexusEnd::No if self.tasks.params.discovery => self.nexus_end = NexusEnd::Done,
-            NexusEnd::No => self.nexus_end = NexusEnd::Due { until: now + NEXUS_END_TIMEOUT },
-            NexusEnd::Due { .. } | NexusEnd::Asked { .. } | NexusEnd::Done => {}
+            NexusEndState::No if self.tasks.params.discovery => self.nexus_end = NexusEndState::Done,
+            NexusEndState::No => self.nexus_end = NexusEndState::Due { until: now + NEXUS_END_TIMEOUT },
+            NexusEndState::Due { .. } | NexusEndState::Asked { .. } | NexusEndState::Done => {}
         }
-        self.nexus_end == NexusEnd::Done
+        self.nexus_end == NexusEndState::Done
     }
 
     /// Ends a link at once.
@@ -94,15 +94,15 @@ impl TargetSession {
         }
         link.phase = LinkPhase::Dead;
         link.rx.receive_buffer.clear();
-        link.rx.drop_collected();
+        link.rx.drop_collected_data();
         link.tx.clear();
         link.text = None;
         self.shut.push_back(index.into());
         self.tasks.unsettled = true;
-        self.tasks.abandoned.forget(index);
-        self.tasks.fences.forget_link(index);
-        self.note_cleared(index);
-        self.tasks.terminate_tasks_of(now, index);
+        self.tasks.abandoned.remove_link(index);
+        self.tasks.fences.remove_link(index);
+        self.note_cleared_units(index);
+        self.tasks.terminate_link_tasks(now, index);
         if self.logout.as_ref().is_some_and(|logout| logout.index == index) {
             let whole_session = self.logout.take().is_some_and(|logout| logout.scope.is_none());
             if whole_session {
@@ -111,14 +111,14 @@ impl TargetSession {
         }
         // What was told of the window may have died with the link.
         self.tasks.window.opened = true;
-        let lives = self.tasks.links.iter().any(LinkState::is_alive);
+        let lives = self.tasks.links.iter().any(LinkState::is_open_or_sending);
         if !lives && self.tasks.expected.is_empty() {
             self.end_session();
         }
     }
 
     /// Notes of which logical units a lost link takes tasks with it.
-    fn note_cleared(&mut self, index: LinkIndex) {
+    fn note_cleared_units(&mut self, index: LinkIndex) {
         if self.closing {
             return;
         }
@@ -145,18 +145,18 @@ impl TargetSession {
         self.cleared.clear();
         self.functions.clear();
         self.tasks.fences.clear();
-        self.tasks.window.drain().for_each(drop);
+        self.tasks.window.drain_held().for_each(drop);
     }
 
     /// Brings to an end what is ending.
-    pub(super) fn tidy(&mut self, now: Time) {
+    pub(super) fn finish_closing(&mut self, now: Time) {
         self.skip_aborted_cmd_sn(now);
         self.functions.forget_ended(&self.tasks);
-        self.tasks.window.note_gap(now, !self.functions.is_empty());
+        self.tasks.window.note_cmd_sn_gap(now, !self.functions.is_empty());
         if !self.tasks.fences.is_empty() {
             self.tasks.step_fences(now);
         }
-        if self.tasks.window.takes_opened()
+        if self.tasks.window.take_reopened()
             && let Some(link) = self.tasks.links.iter_mut().find(|link| link.is_open())
         {
             link.tx.push_window_update();
@@ -165,27 +165,28 @@ impl TargetSession {
             return;
         }
         self.tasks.unsettled = false;
-        self.tidy_logout(now);
+        self.finish_logout(now);
         for index in self.tasks.links.indices() {
-            if self.has_said_all(index) {
+            if self.has_sent_all(index) {
                 self.fail_link(now, index);
             }
             let link = &mut self.tasks.links[index];
-            if link.phase == LinkPhase::Dead && link.is_quiet() && link.tasks == 0 {
+            if link.phase == LinkPhase::Dead && link.has_no_io_in_flight() && link.tasks == 0 {
                 link.phase = LinkPhase::Gone;
             }
             self.tasks.unsettled |= matches!(link.phase, LinkPhase::Finishing | LinkPhase::Dead);
         }
         self.tasks.unsettled |= self.logout.is_some();
         let gone = self.tasks.links.iter().all(|link| link.phase == LinkPhase::Gone);
-        if self.closing && gone && self.tasks.table.is_empty() && !self.closed && self.is_nexus_ended(now) {
+        if self.closing && gone && self.tasks.table.is_empty() && !self.closed && self.check_nexus_ended(now)
+        {
             self.closed = true;
             self.tasks.events.push_back(TargetEvent::Closed);
         }
     }
 
-    fn tidy_logout(&mut self, now: Time) {
-        let Some(Logout { itt, index, scope }) = self.logout else { return };
+    fn finish_logout(&mut self, now: Time) {
+        let Some(PendingLogout { itt, index, scope }) = self.logout else { return };
         let in_scope = |index: LinkIndex| scope.is_none_or(|scope| scope == index);
         let busy = |(index, link): (LinkIndex, &LinkState)| in_scope(index) && link.tasks > 0;
         if self.tasks.links.enumerate().any(busy) {
@@ -194,7 +195,7 @@ impl TargetSession {
         let stays = |(index, link): (LinkIndex, &LinkState)| link.is_open() && !in_scope(index);
         let goes_on = !self.tasks.expected.is_empty() || self.tasks.links.enumerate().any(stays);
         let ends = !goes_on || self.is_ending();
-        if ends && !(self.tasks.table.is_empty() && self.is_nexus_ended(now)) {
+        if ends && !(self.tasks.table.is_empty() && self.check_nexus_ended(now)) {
             return;
         }
         self.logout = None;
@@ -202,7 +203,7 @@ impl TargetSession {
     }
 
     /// Whether a finishing link has nothing left to send.
-    fn has_said_all(&self, index: LinkIndex) -> bool {
+    fn has_sent_all(&self, index: LinkIndex) -> bool {
         let link = &self.tasks.links[index];
         let waits = match &self.logout {
             Some(logout) => logout.index == index || logout.scope.is_none(),
@@ -211,10 +212,10 @@ impl TargetSession {
         link.phase == LinkPhase::Finishing && !waits && link.tasks == 0 && link.tx.is_idle()
     }
 
-    pub(super) fn begin_close(&mut self, now: Time, how: Close) {
+    pub(super) fn begin_close(&mut self, now: Time, how: ConnectionClose) {
         match how {
-            Close::Now => self.fail_session(now),
-            Close::AfterLogout(until) => {
+            ConnectionClose::Now => self.fail_session(now),
+            ConnectionClose::AfterLogout(until) => {
                 // A second request gives no more time.
                 let until = self.close_at.map_or(until, |first| first.min(until));
                 let left = until.since(now).as_secs().min(u64::from(u16::MAX)) as u16;
@@ -232,66 +233,66 @@ impl TargetSession {
 
     /// When the clocks want to be looked at.
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        let links = self.tasks.links.iter().filter(|link| link.is_alive());
+        let links = self.tasks.links.iter().filter(|link| link.is_open_or_sending());
         let expected = self.tasks.expected.iter().map(|(_, until)| *until).min();
-        let first = earliest(earliest(self.close_at, expected), self.tasks.fences.deadline());
-        let first = earliest(earliest(first, self.nexus_end.deadline()), self.gap_deadline());
+        let first = earliest(earliest(self.close_at, expected), self.tasks.fences.acknowledgment_deadline());
+        let first = earliest(earliest(first, self.nexus_end.deadline()), self.cmd_sn_gap_deadline());
         links.fold(first, |first, link| earliest(first, link.next_deadline(&self.tasks.limits)))
     }
 
     /// When a command must have come that others wait for: over links that live nothing gets lost.
-    fn gap_deadline(&self) -> Option<Time> {
+    fn cmd_sn_gap_deadline(&self) -> Option<Time> {
         self.tasks
             .window
-            .gap_since()
+            .cmd_sn_gap_since()
             .filter(|_| !self.closing)
             .map(|since| since + self.tasks.limits.data_out_timeout)
     }
 
-    pub(super) fn look_at_clocks(&mut self, now: Time) {
+    pub(super) fn check_deadlines(&mut self, now: Time) {
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.close_at) {
             self.close_at = None;
             return self.fail_session(now);
         }
         if due(self.nexus_end.deadline()) {
-            self.nexus_end = NexusEnd::Done;
+            self.nexus_end = NexusEndState::Done;
             self.tasks.unsettled = true;
         }
         let before = self.tasks.expected.len();
         self.tasks.expected.retain(|(_, until)| *until > now);
-        let lives = self.tasks.links.iter().any(LinkState::is_alive);
+        let lives = self.tasks.links.iter().any(LinkState::is_open_or_sending);
         if self.tasks.expected.is_empty() && before > 0 && !lives {
             return self.fail_session(now);
         }
-        if due(self.tasks.fences.deadline()) {
-            for index in self.tasks.fences.silent_links() {
+        if due(self.tasks.fences.acknowledgment_deadline()) {
+            for index in self.tasks.fences.awaited_links() {
                 if self.tasks.links[index].is_open() {
-                    self.report(index, Fault::Unacknowledged);
+                    self.report_fault(index, Fault::Unacknowledged);
                     self.fail_link(now, index);
                 }
             }
         }
-        if due(self.gap_deadline()) {
+        if due(self.cmd_sn_gap_deadline()) {
             if let Some(index) = self.tasks.links.position(LinkState::is_open) {
-                self.report(index, Fault::CommandMissing);
+                self.report_fault(index, Fault::CommandMissing);
             }
             return self.fail_session(now);
         }
         for index in self.tasks.links.indices() {
             let (link, limits) = (&self.tasks.links[index], &self.tasks.limits);
-            if !link.is_alive() {
+            if !link.is_open_or_sending() {
                 continue;
             }
-            if due(link.stall_deadline(limits)) || due(link.owed_deadline(limits)) {
-                self.report(index, Fault::Stalled);
+            if due(link.stall_deadline(limits)) || due(link.owed_data_deadline(limits)) {
+                self.report_fault(index, Fault::Stalled);
                 self.fail_link(now, index);
-            } else if due(link.idle_deadline(limits)) {
-                if link.pings.since().is_some() {
-                    self.report(index, Fault::PingUnanswered);
+            } else if due(link.ping_deadline(limits)) {
+                if link.pings.unanswered_since().is_some() {
+                    self.report_fault(index, Fault::PingUnanswered);
                     self.fail_link(now, index);
                 } else {
-                    self.tasks.ping(now, index);
+                    self.tasks.send_ping(now, index);
                 }
             }
             let link = &mut self.tasks.links[index];
@@ -300,10 +301,10 @@ impl TargetSession {
             }
         }
         let SessionTasks { window, links, expected, .. } = &mut self.tasks;
-        window.secure(links_to_keep(links, expected));
+        window.secure_min_memory(open_or_expected_links(links, expected));
     }
 
-    pub(super) fn report(&mut self, index: LinkIndex, fault: Fault) {
+    pub(super) fn report_fault(&mut self, index: LinkIndex, fault: Fault) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(LinkFault { link: index.into(), fault });
         }

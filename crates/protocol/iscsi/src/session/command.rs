@@ -1,7 +1,7 @@
 //! SCSI Commands (RFC 7143 §11.3) and the order in which requests are delivered.
 
 use super::TargetSession;
-use super::link::Segment;
+use super::link::SegmentPurpose;
 use super::params::SessionParams;
 use super::request::{Cdb, ScsiCommand};
 use super::task::{AdditionalSense, TaskKind, TaskState, Transfer};
@@ -12,28 +12,34 @@ use crate::wire::{self, Bhs, CommandFlags, Opcode, Pdu, RejectReason};
 use buf::{Sg, Time};
 
 /// Bytes of pings and texts that may wait for their turn: more than any initiator sends ahead of it.
-const HELD_MAX: usize = 64 << 10;
+const HELD_BYTES_MAX: usize = 64 << 10;
 
 impl TargetSession {
     /// Acts on a SCSI Command's header; says what its immediate data is for.
-    pub(super) fn begin_command(&mut self, now: Time, index: LinkIndex, bhs: &Bhs, ahs: &[u8]) -> Segment {
+    pub(super) fn begin_command(
+        &mut self,
+        now: Time,
+        index: LinkIndex,
+        bhs: &Bhs,
+        ahs: &[u8],
+    ) -> SegmentPurpose {
         let pdu = wire::ScsiCommand::from_bhs(bhs);
-        let order = self.tasks.window.order_of(bhs);
+        let order = self.tasks.window.request_order(bhs);
         if order == CmdSnOrder::Outside {
-            return Segment::Skip;
+            return SegmentPurpose::Skip;
         }
         let parsed = self.admit_command(pdu).and_then(|()| {
             let extensions = AdditionalHeaders::parse(ahs).map_err(|error| error.reject_reason())?;
-            Ok((cdb_of(pdu, extensions)?, extensions.bidi_read_len.unwrap_or(0)))
+            Ok((assemble_cdb(pdu, extensions)?, extensions.bidi_read_len.unwrap_or(0)))
         });
         let (cdb, bidi_read_len) = match parsed {
             Ok(parsed) => parsed,
             Err(reason) => {
-                self.tasks.links[index].reject(bhs, reason);
-                return Segment::Skip;
+                self.tasks.links[index].queue_reject(bhs, reason);
+                return SegmentPurpose::Skip;
             }
         };
-        let (transfer, wrong) = Transfer::announced(pdu, bidi_read_len, &self.tasks.params);
+        let (transfer, wrong) = Transfer::from_command_header(pdu, bidi_read_len, &self.tasks.params);
         let command = ScsiCommand {
             lun: pdu.lun.0,
             cdb,
@@ -50,26 +56,30 @@ impl TargetSession {
             None => TaskState::Held,
             Some(sense) => TaskState::Invalid(sense),
         };
-        let Some(tag) = self.tasks.begin(index, bhs, TaskKind::Scsi(transfer), state) else {
-            self.tasks.links[index].reject(bhs, RejectReason::TOO_MANY_IMMEDIATE);
-            return Segment::Skip;
+        let Some(tag) = self.tasks.begin_task(index, bhs, TaskKind::Scsi(transfer), state) else {
+            self.tasks.links[index].queue_reject(bhs, RejectReason::TOO_MANY_IMMEDIATE);
+            return SegmentPurpose::Skip;
         };
-        self.tasks.note_owed(now, tag);
+        self.tasks.update_data_owed(now, tag);
         match order {
-            CmdSnOrder::Ahead => self.tasks.window.hold(pdu.cmd_sn, HeldRequest::Scsi(tag, command)),
+            CmdSnOrder::Ahead => self.tasks.window.hold_request(pdu.cmd_sn, HeldRequest::Scsi(tag, command)),
             CmdSnOrder::Next if bhs.is_immediate() => self.tasks.deliver_command(now, tag, command),
             CmdSnOrder::Next | CmdSnOrder::Outside => {
                 // As `deliver_in_order` does, without a place to hold it.
-                let next = self.tasks.window.advance();
+                let next = self.tasks.window.advance_exp_cmd_sn();
                 self.tasks.deliver_command(now, tag, command);
-                self.tasks.window.open();
+                self.tasks.window.open_to_limit();
                 match next {
                     Some(next) => self.deliver_in_order(now, next),
                     None => self.functions.deliver_due(&mut self.tasks),
                 }
             }
         }
-        if bhs.data_len() == 0 { Segment::Skip } else { Segment::Write { tag, sequence: false } }
+        if bhs.data_len() == 0 {
+            SegmentPurpose::Skip
+        } else {
+            SegmentPurpose::Write { tag, sequence: false }
+        }
     }
 
     /// The checks that make a command refused as a PDU.
@@ -92,31 +102,34 @@ impl TargetSession {
     }
 
     /// A request other than a SCSI Command or Data-Out, whole with its data.
-    pub(super) fn request(&mut self, now: Time, index: LinkIndex, bhs: Bhs, data: Sg) {
+    pub(super) fn handle_request(&mut self, now: Time, index: LinkIndex, bhs: Bhs, data: Sg) {
         let link = index;
         if bhs.opcode() == Opcode::NOP_OUT {
             // Without a task tag it carries no CmdSN of its own, and wants no answer (RFC 7143 §11.18.1).
             let wants = !bhs.itt.is_none();
-            let is_new = !wants || self.tasks.window.order_of(&bhs) != CmdSnOrder::Outside;
+            let is_new = !wants || self.tasks.window.request_order(&bhs) != CmdSnOrder::Outside;
             if !is_new || !self.tasks.links[index].admit_nop(&bhs) || !wants {
                 return;
             }
         }
-        match self.tasks.window.order_of(&bhs) {
+        match self.tasks.window.request_order(&bhs) {
             CmdSnOrder::Outside => {}
             CmdSnOrder::Ahead => {
                 // No memory was set aside for it, and the gap may stay for ever.
-                let is_too_much = !data.is_empty() && self.tasks.window.held_bytes() + data.len() > HELD_MAX;
+                let is_too_much =
+                    !data.is_empty() && self.tasks.window.held_bytes() + data.len() > HELD_BYTES_MAX;
                 let held =
                     if is_too_much { HeldRequest::Skipped } else { HeldRequest::Other { link, bhs, data } };
-                self.tasks.window.hold(cmd_sn_of(&bhs), held);
+                self.tasks.window.hold_request(cmd_sn_of(&bhs), held);
                 if is_too_much {
-                    self.tasks.links[index].reject(&bhs, RejectReason::LONG_OPERATION);
+                    self.tasks.links[index].queue_reject(&bhs, RejectReason::LONG_OPERATION);
                 }
             }
             CmdSnOrder::Next => match self.admit_request(index, &bhs) {
-                Err(reason) => self.tasks.links[index].reject(&bhs, reason),
-                Ok(()) if bhs.is_immediate() => self.deliver(now, HeldRequest::Other { link, bhs, data }),
+                Err(reason) => self.tasks.links[index].queue_reject(&bhs, reason),
+                Ok(()) if bhs.is_immediate() => {
+                    self.deliver_request(now, HeldRequest::Other { link, bhs, data })
+                }
                 Ok(()) => self.deliver_in_order(now, HeldRequest::Other { link, bhs, data }),
             },
         }
@@ -127,17 +140,17 @@ impl TargetSession {
         let mut next = Some(first);
         while let Some(held) = next {
             // The order is stepped over first: what is delivered sees itself as received.
-            next = self.tasks.window.advance();
-            self.deliver(now, held);
-            self.tasks.window.open();
+            next = self.tasks.window.advance_exp_cmd_sn();
+            self.deliver_request(now, held);
+            self.tasks.window.open_to_limit();
         }
         self.functions.deliver_due(&mut self.tasks);
     }
 
-    fn deliver(&mut self, now: Time, held: HeldRequest) {
+    fn deliver_request(&mut self, now: Time, held: HeldRequest) {
         match held {
             HeldRequest::Skipped => {}
-            HeldRequest::Other { link, bhs, data } => self.perform(now, link, &bhs, data),
+            HeldRequest::Other { link, bhs, data } => self.execute_request(now, link, &bhs, data),
             HeldRequest::Scsi(tag, command) => self.tasks.deliver_command(now, tag, command),
         }
     }
@@ -146,7 +159,7 @@ impl TargetSession {
 impl Transfer {
     /// What the header says of the data, and whether that breaks what was negotiated.
     #[inline]
-    fn announced(
+    fn from_command_header(
         pdu: &wire::ScsiCommand,
         bidi_read_len: u32,
         params: &SessionParams,
@@ -166,9 +179,9 @@ impl Transfer {
         let segment = if params.initial_r2t { params.segment_max } else { u32::MAX };
         let most = transfer.edtl.min(params.first_burst).min(segment);
         let wrong = if immediate > 0 && !params.immediate_data {
-            Some(AdditionalSense::UNEXPECTED_UNSOLICITED)
+            Some(AdditionalSense::UNEXPECTED_UNSOLICITED_DATA)
         } else if immediate > most {
-            Some(AdditionalSense::WRONG_AMOUNT)
+            Some(AdditionalSense::INCORRECT_AMOUNT_OF_DATA)
         } else {
             None
         };
@@ -181,7 +194,7 @@ impl Transfer {
 }
 
 #[inline]
-fn cdb_of(pdu: &wire::ScsiCommand, extensions: AdditionalHeaders<'_>) -> Result<Cdb, RejectReason> {
+fn assemble_cdb(pdu: &wire::ScsiCommand, extensions: AdditionalHeaders<'_>) -> Result<Cdb, RejectReason> {
     /// Variable-length CDBs carry their own length (SPC-4 §4.2.3).
     const VARIABLE_LENGTH: u8 = 0x7f;
     if extensions.cdb_tail.is_none() && pdu.cdb[0] != VARIABLE_LENGTH {

@@ -11,7 +11,7 @@ use buf::{Sg, Time};
 
 /// A logout that waits for the tasks it ends.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Logout {
+pub(super) struct PendingLogout {
     pub(super) itt: Itt,
     /// The link that asked.
     pub(super) index: LinkIndex,
@@ -26,7 +26,7 @@ impl TargetSession {
             return Err(RejectReason::INVALID_PDU_FIELD);
         }
         let continues_text =
-            self.tasks.links[index].text.as_ref().and_then(|text| text.open()) == Some(bhs.itt);
+            self.tasks.links[index].text.as_ref().and_then(|text| text.open_task()) == Some(bhs.itt);
         if self.tasks.index.find(bhs.itt.value()).is_some()
             && !(bhs.opcode() == Opcode::TEXT_REQUEST && continues_text)
         {
@@ -34,7 +34,7 @@ impl TargetSession {
         }
         match bhs.opcode() {
             Opcode::TMF_REQUEST if self.tasks.params.discovery => Err(RejectReason::PROTOCOL_ERROR),
-            Opcode::TMF_REQUEST if bhs.is_immediate() && self.tasks.is_full_of_immediates() => {
+            Opcode::TMF_REQUEST if bhs.is_immediate() && self.tasks.has_max_immediate_tasks() => {
                 Err(RejectReason::TOO_MANY_IMMEDIATE)
             }
             Opcode::TEXT_REQUEST => self.tasks.links[index].admit_text(bhs),
@@ -44,21 +44,21 @@ impl TargetSession {
     }
 
     /// Carries out a request whose turn has come.
-    pub(super) fn perform(&mut self, now: Time, index: LinkIndex, bhs: &Bhs, data: Sg) {
+    pub(super) fn execute_request(&mut self, now: Time, index: LinkIndex, bhs: &Bhs, data: Sg) {
         if !self.tasks.links[index].is_open() {
             return;
         }
         if let Err(reason) = self.admit_request(index, bhs) {
-            return self.tasks.links[index].reject(bhs, reason);
+            return self.tasks.links[index].queue_reject(bhs, reason);
         }
         match bhs.opcode() {
             Opcode::NOP_OUT => {
                 self.tasks.links[index].tx.push_nop(bhs.itt, Ttt::NONE, data);
             }
-            Opcode::TMF_REQUEST => self.functions.begin(&mut self.tasks, index, bhs),
-            Opcode::TEXT_REQUEST => self.text(index, bhs, &data),
+            Opcode::TMF_REQUEST => self.functions.begin_function(&mut self.tasks, index, bhs),
+            Opcode::TEXT_REQUEST => self.handle_text_request(index, bhs, &data),
             Opcode::LOGOUT_REQUEST => self.begin_logout(now, index, bhs),
-            _other => self.tasks.links[index].reject(bhs, RejectReason::COMMAND_NOT_SUPPORTED),
+            _other => self.tasks.links[index].queue_reject(bhs, RejectReason::COMMAND_NOT_SUPPORTED),
         }
     }
 
@@ -85,15 +85,15 @@ impl TargetSession {
             LogoutReason::REMOVE_FOR_RECOVERY => {
                 return self.tasks.answer_logout(index, bhs.itt, LogoutResponseCode::RECOVERY_NOT_SUPPORTED);
             }
-            _other => return self.tasks.links[index].reject(bhs, RejectReason::INVALID_PDU_FIELD),
+            _other => return self.tasks.links[index].queue_reject(bhs, RejectReason::INVALID_PDU_FIELD),
         };
-        self.logout = Some(Logout { itt: bhs.itt, index, scope });
+        self.logout = Some(PendingLogout { itt: bhs.itt, index, scope });
         self.tasks.unsettled = true;
         for leaving in self.tasks.links.indices().filter(|link| scope.is_none_or(|scope| scope == *link)) {
             if self.tasks.links[leaving].is_open() {
                 self.tasks.links[leaving].phase = LinkPhase::Finishing;
-                self.tasks.fences.forget_link(leaving);
-                self.tasks.terminate_tasks_of(now, leaving);
+                self.tasks.fences.remove_link(leaving);
+                self.tasks.terminate_link_tasks(now, leaving);
             }
         }
     }

@@ -1,6 +1,6 @@
 //! Write data: Data-Out PDUs (RFC 7143 §11.7), their buffers, and R2Ts (§11.8).
 
-use super::link::Segment;
+use super::link::SegmentPurpose;
 use super::outgoing::OutgoingPdu;
 use super::task::{AdditionalSense, OutstandingR2t, Task, TaskKind, TaskState, Termination, Transfer};
 use super::tasks::SessionTasks;
@@ -9,7 +9,7 @@ use crate::links::LinkIndex;
 use crate::wire::{Bhs, DataOut, DataOutFlags, Pdu, RejectReason, Ttt, pad_len};
 use buf::crc32c::Crc32c;
 use buf::{SgMut, Time};
-use stream::{Place, Tag, TargetEvent};
+use stream::{PayloadBuffer, Tag, TargetEvent};
 
 /// What is wrong with a Data-Out.
 enum DataOutError {
@@ -21,36 +21,36 @@ enum DataOutError {
 
 impl SessionTasks {
     /// Acts on a Data-Out's header; says what its data is for.
-    pub(super) fn begin_data_out(&mut self, now: Time, index: LinkIndex, bhs: &Bhs) -> Segment {
+    pub(super) fn begin_data_out(&mut self, now: Time, index: LinkIndex, bhs: &Bhs) -> SegmentPurpose {
         let pdu = DataOut::from_bhs(bhs);
         let found = self.index.find(pdu.itt.value());
-        let Some(tag) = found.filter(|tag| self.is_write_on(*tag, index)) else {
-            if !self.abandoned.has(pdu.itt, index) || found.is_some() {
-                self.links[index].reject(bhs, RejectReason::INVALID_PDU_FIELD);
+        let Some(tag) = found.filter(|tag| self.is_write_on_link(*tag, index)) else {
+            if !self.abandoned.contains(pdu.itt, index) || found.is_some() {
+                self.links[index].queue_reject(bhs, RejectReason::INVALID_PDU_FIELD);
             }
-            return Segment::Skip;
+            return SegmentPurpose::Skip;
         };
-        let Some(task) = self.table.get_mut(tag) else { return Segment::Skip };
-        match check(task, pdu, self.params.initial_r2t) {
+        let Some(task) = self.table.get_mut(tag) else { return SegmentPurpose::Skip };
+        match check_data_out(task, pdu, self.params.initial_r2t) {
             Ok(()) => {}
             Err(DataOutError::Pdu) => {
-                self.links[index].reject(bhs, RejectReason::INVALID_PDU_FIELD);
-                return Segment::Skip;
+                self.links[index].queue_reject(bhs, RejectReason::INVALID_PDU_FIELD);
+                return SegmentPurpose::Skip;
             }
-            Err(DataOutError::Task(sense)) => self.terminate(now, tag, Termination::Sense(sense)),
+            Err(DataOutError::Task(sense)) => self.terminate_task(now, tag, Termination::Sense(sense)),
         }
-        Segment::Write { tag, sequence: true }
+        SegmentPurpose::Write { tag, sequence: true }
     }
 
-    fn is_write_on(&mut self, tag: Tag, index: LinkIndex) -> bool {
-        self.table
-            .get_mut(tag)
-            .is_some_and(|task| task.link == index && task.transfer().is_some_and(|transfer| transfer.write))
+    fn is_write_on_link(&mut self, tag: Tag, index: LinkIndex) -> bool {
+        self.table.get_mut(tag).is_some_and(|task| {
+            task.link == index && task.transfer_mut().is_some_and(|transfer| transfer.write)
+        })
     }
 
     /// A PDU with write data is whole.
     #[inline]
-    pub(super) fn end_write_pdu(
+    pub(super) fn finish_write_pdu(
         &mut self,
         now: Time,
         index: LinkIndex,
@@ -61,7 +61,7 @@ impl SessionTasks {
     ) {
         let Some(task) = self.table.get_mut(tag) else { return };
         let wanted = task.wants_data();
-        let Some(transfer) = task.transfer() else { return };
+        let Some(transfer) = task.transfer_mut() else { return };
         let owed = (transfer.unsolicited_open, transfer.r2ts.len());
         let wrong = if sequence { end_sequence(transfer, DataOut::from_bhs(bhs)) } else { None };
         if owed != (transfer.unsolicited_open, transfer.r2ts.len()) {
@@ -70,21 +70,22 @@ impl SessionTasks {
         }
         transfer.whole = transfer.got;
         if wanted && !good {
-            self.links[index].reject(bhs, RejectReason::DATA_DIGEST_ERROR);
-            self.terminate(now, tag, Termination::Sense(AdditionalSense::CRC));
+            self.links[index].queue_reject(bhs, RejectReason::DATA_DIGEST_ERROR);
+            self.terminate_task(now, tag, Termination::Sense(AdditionalSense::PROTOCOL_SERVICE_CRC_ERROR));
         } else if let (true, Some(sense)) = (wanted, wrong) {
-            self.terminate(now, tag, Termination::Sense(sense));
+            self.terminate_task(now, tag, Termination::Sense(sense));
         }
         self.advance_task(now, tag);
     }
 
     /// The immediate data of a task that has no other, if all of it lies in the stage and its digest is
     /// right.
-    pub(super) fn whole_payload(&self, tag: Tag) -> Option<&[u8]> {
+    pub(super) fn contiguous_immediate_data(&self, tag: Tag) -> Option<&[u8]> {
         let task = self.table.get(tag)?;
         let TaskKind::Scsi(transfer) = &task.kind else { return None };
         let link = &self.links[task.link];
-        let ReceiveState::Data { left, segment: Segment::Write { tag: receiving, .. }, .. } = &link.rx.state
+        let ReceiveState::Data { left, segment: SegmentPurpose::Write { tag: receiving, .. }, .. } =
+            &link.rx.state
         else {
             return None;
         };
@@ -94,23 +95,23 @@ impl SessionTasks {
         }
         let len = *left as usize;
         if !link.framing.data_digest {
-            return link.rx.receive_buffer.peek(len);
+            return link.rx.receive_buffer.peek_contiguous(len);
         }
         let padded = len + pad_len(len);
-        let (data, sum) = link.rx.receive_buffer.peek(padded + 4)?.split_at(padded);
+        let (data, sum) = link.rx.receive_buffer.peek_contiguous(padded + 4)?.split_at(padded);
         let mut crc = Crc32c::new();
         crc.update(data);
-        if crc.wire() == sum { data.get(..len) } else { None }
+        if crc.to_wire_bytes() == sum { data.get(..len) } else { None }
     }
 
     /// The server places data of a task.
-    pub(super) fn add_place(&mut self, now: Time, tag: Tag, offset: u32, into: SgMut) {
+    pub(super) fn add_payload_buffer(&mut self, now: Time, tag: Tag, offset: u32, into: SgMut) {
         let Some(task) = self.table.get_mut(tag) else { return };
         if !task.wants_data() {
             return;
         }
-        let Some(transfer) = task.transfer() else { return };
-        let Some(place) = Place::new(offset, into, transfer.edtl) else { return };
+        let Some(transfer) = task.transfer_mut() else { return };
+        let Some(place) = PayloadBuffer::new(offset, into, transfer.edtl) else { return };
         transfer.places.push(place);
         self.advance_task(now, tag);
     }
@@ -119,20 +120,20 @@ impl SessionTasks {
     pub(super) fn advance_task(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.table.get_mut(tag) else { return };
         if matches!(task.state, TaskState::Live) {
-            self.give_full_places(tag);
-            self.ask(tag);
+            self.return_complete_buffers(tag);
+            self.send_due_r2ts(tag);
         }
-        self.note_owed(now, tag);
-        self.finish(now, tag);
+        self.update_data_owed(now, tag);
+        self.finish_task(now, tag);
     }
 
-    fn give_full_places(&mut self, tag: Tag) {
+    fn return_complete_buffers(&mut self, tag: Tag) {
         let Some(task) = self.table.get_mut(tag) else { return };
         let (link, reserved) = (task.link, task.write_reserved);
-        let Some(transfer) = task.transfer() else { return };
-        transfer.spill();
+        let Some(transfer) = task.transfer_mut() else { return };
+        transfer.place_held_data();
         let mut came = 0;
-        while let Some((offset, data)) = transfer.full_place() {
+        while let Some((offset, data)) = transfer.take_complete_buffer() {
             came += data.len() as u32;
             self.events.push_back(TargetEvent::DataReceived { tag, at: offset, data: data.freeze() });
         }
@@ -143,13 +144,13 @@ impl SessionTasks {
     }
 
     /// Sends the R2Ts that are due.
-    fn ask(&mut self, tag: Tag) {
+    fn send_due_r2ts(&mut self, tag: Tag) {
         let most = usize::from(self.params.max_outstanding_r2t.max(1));
         let Some(task) = self.table.get_mut(tag) else { return };
         let (itt, lun, link) = (task.itt, task.lun, task.link);
-        let Some(transfer) = task.transfer() else { return };
+        let Some(transfer) = task.transfer_mut() else { return };
         while let Some((offset, end)) = transfer.next_r2t(most, self.params.max_burst) {
-            let ttt = self.ttts.fresh();
+            let ttt = self.ttts.next_tag();
             let sn = transfer.data_sn;
             transfer.data_sn = sn.wrapping_add(1);
             transfer.r2ts.push(OutstandingR2t { ttt, offset, end });
@@ -160,9 +161,9 @@ impl SessionTasks {
 
     /// Keeps the link's count of tasks that the peer owes data for.
     #[inline]
-    pub(super) fn note_owed(&mut self, now: Time, tag: Tag) {
+    pub(super) fn update_data_owed(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.table.get_mut(tag) else { return };
-        let owes = task.is_owed();
+        let owes = task.is_data_owed();
         if owes == task.owing {
             return;
         }
@@ -180,23 +181,23 @@ impl SessionTasks {
 }
 
 /// Checks a Data-Out against its task, and moves on to its sequence.
-fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOutError> {
+fn check_data_out(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOutError> {
     let (lun, wanted) = (task.lun, task.wants_data());
-    let Some(transfer) = task.transfer() else { return Err(DataOutError::Pdu) };
+    let Some(transfer) = task.transfer_mut() else { return Err(DataOutError::Pdu) };
     let end = if pdu.ttt.is_none() {
         if !transfer.unsolicited_open {
             // Nothing tells how much follows: the answer waits for this sequence to end.
             transfer.unsolicited_open = true;
             let sense = if initial_r2t {
-                AdditionalSense::UNEXPECTED_UNSOLICITED
+                AdditionalSense::UNEXPECTED_UNSOLICITED_DATA
             } else {
-                AdditionalSense::WRONG_AMOUNT
+                AdditionalSense::INCORRECT_AMOUNT_OF_DATA
             };
             return if wanted { Err(DataOutError::Task(sense)) } else { Ok(()) };
         }
         transfer.unsolicited
     } else if pdu.lun == lun {
-        solicited_end(transfer, pdu.ttt)?
+        solicited_sequence_end(transfer, pdu.ttt)?
     } else {
         return Err(DataOutError::Pdu);
     };
@@ -206,25 +207,25 @@ fn check(task: &mut Task, pdu: &DataOut, initial_r2t: bool) -> Result<(), DataOu
     let sn = transfer.sequence_sn;
     transfer.sequence_sn = sn.wrapping_add(1);
     if pdu.data_sn.value() != sn {
-        return Err(DataOutError::Task(AdditionalSense::CRC));
+        return Err(DataOutError::Task(AdditionalSense::PROTOCOL_SERVICE_CRC_ERROR));
     }
     let offset = pdu.buffer_offset.get();
     let past = u64::from(offset) + u64::from(pdu.data_segment_len.value());
     if offset != transfer.got || past > u64::from(end) {
-        return Err(DataOutError::Task(AdditionalSense::WRONG_AMOUNT));
+        return Err(DataOutError::Task(AdditionalSense::INCORRECT_AMOUNT_OF_DATA));
     }
     Ok(())
 }
 
 /// The end of the sequence that `ttt` names: sequences are fulfilled in the order they were asked for.
-fn solicited_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, DataOutError> {
+fn solicited_sequence_end(transfer: &mut Transfer, ttt: Ttt) -> Result<u32, DataOutError> {
     match transfer.r2ts.first() {
         Some(asked) if asked.ttt == ttt => {
             transfer.got = transfer.got.max(asked.offset);
             Ok(asked.end)
         }
         Some(_) | None if transfer.last_ttt == Some(ttt) => {
-            Err(DataOutError::Task(AdditionalSense::WRONG_AMOUNT))
+            Err(DataOutError::Task(AdditionalSense::INCORRECT_AMOUNT_OF_DATA))
         }
         Some(_) | None => Err(DataOutError::Pdu),
     }
@@ -249,5 +250,5 @@ fn end_sequence(transfer: &mut Transfer, pdu: &DataOut) -> Option<AdditionalSens
         end
     };
     transfer.sequence_sn = 0;
-    (transfer.got != end).then_some(AdditionalSense::WRONG_AMOUNT)
+    (transfer.got != end).then_some(AdditionalSense::INCORRECT_AMOUNT_OF_DATA)
 }

@@ -18,8 +18,6 @@ mod closing;
 mod command;
 mod control;
 mod data_out;
-mod fence;
-mod functions;
 mod link;
 mod memory_promise;
 mod outgoing;
@@ -29,7 +27,9 @@ mod placing;
 mod receive;
 mod request;
 mod respond;
+mod response_fence;
 mod task;
+mod task_functions;
 mod tasks;
 mod text;
 mod window;
@@ -38,19 +38,22 @@ mod window;
 mod tests;
 
 use buf::{Cx, Errno, Pool, Sg, SgMut, Time};
-use closing::NexusEnd;
-use control::Logout;
-use functions::WaitingFunctions;
+use closing::NexusEndState;
+use control::PendingLogout;
 use link::{LinkPhase, LinkState};
-pub use memory_promise::{MemoryPromise, WINDOW_START};
+pub use memory_promise::{INITIAL_WINDOW, MemoryPromise};
 pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, LinkFault, Request, Residual, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
 use std::collections::VecDeque;
-use stream::{AnswerRun, Close, Connection, Link, Received, RecvOp, SendOp, Tag, Target, TargetEvent};
+use stream::{
+    Connection, ConnectionClose, LabelledResponses, LinkNumber, Received, RecvOp, SendOp, Tag,
+    TargetConnection, TargetEvent,
+};
 pub use task::R2T_MAX;
-use tasks::{SessionTasks, links_to_keep};
+use task_functions::WaitingTaskFunctions;
+use tasks::{SessionTasks, open_or_expected_links};
 
 use crate::wire::{Cid, Lun, Sn};
 
@@ -76,24 +79,24 @@ pub enum AttachError {
 #[derive(Debug)]
 pub struct TargetSession {
     tasks: SessionTasks,
-    functions: WaitingFunctions,
-    shut: VecDeque<Link>,
+    functions: WaitingTaskFunctions,
+    shut: VecDeque<LinkNumber>,
     violations: Vec<LinkFault>,
-    logout: Option<Logout>,
+    logout: Option<PendingLogout>,
     close_at: Option<Time>,
     /// Logical units whose tasks a lost link took with it.
     cleared: Vec<Lun>,
     closing: bool,
     /// How far the end of its nexus is.
-    nexus_end: NexusEnd,
+    nexus_end: NexusEndState,
     closed: bool,
 }
 
 impl TargetSession {
-    /// Begins a session with what memory can be had; [`TargetSession::attach`] gives it its links.
+    /// Begins a session with what memory can be had; [`TargetSession::attach_link`] gives it its links.
     pub fn new(cx: &mut Cx<'_>, params: SessionParams, limits: SessionLimits) -> Result<Self, AttachError> {
         let commands = limits.commands.clamp(1, COMMANDS_MAX);
-        let promise = MemoryPromise::new(cx.pool, params.unsolicited(), u32::from(commands));
+        let promise = MemoryPromise::new(cx.pool, params.unsolicited_burst_len(), u32::from(commands));
         Ok(Self::with_memory(cx, params, limits, promise.ok_or(AttachError::NoMemory)?))
     }
 
@@ -108,19 +111,22 @@ impl TargetSession {
         limits: SessionLimits,
         promise: MemoryPromise,
     ) -> Self {
-        assert!(promise.is_for(params.unsolicited()), "memory is set aside for what was negotiated");
+        assert!(
+            promise.is_for_burst_len(params.unsolicited_burst_len()),
+            "memory is set aside for what was negotiated"
+        );
         let immediate = limits.immediate.clamp(2, 256);
         let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
         TargetSession {
             tasks: SessionTasks::new(cx, params, limits, promise),
-            functions: WaitingFunctions::default(),
+            functions: WaitingTaskFunctions::default(),
             shut: VecDeque::new(),
             violations: Vec::new(),
             logout: None,
             close_at: None,
             cleared: Vec::new(),
             closing: false,
-            nexus_end: NexusEnd::No,
+            nexus_end: NexusEndState::No,
             closed: false,
         }
     }
@@ -128,12 +134,12 @@ impl TargetSession {
     /// Adds a link whose login is over: its final Login Response is written, and `leftover` is what
     /// came behind its last request. A link with the same CID is closed first (connection
     /// reinstatement, RFC 7143 §6.3.4).
-    pub fn attach(
+    pub fn attach_link(
         &mut self,
         cx: &mut Cx<'_>,
         params: LinkParams,
         leftover: &[u8],
-    ) -> Result<Link, AttachError> {
+    ) -> Result<LinkNumber, AttachError> {
         if self.is_ending() {
             return Err(AttachError::Closing);
         }
@@ -163,7 +169,7 @@ impl TargetSession {
         };
         if let Some(old) = reinstated.filter(|old| *old != index) {
             self.fail_link(cx.now, old);
-            self.tidy(cx.now);
+            self.finish_closing(cx.now);
         }
         Ok(index.into())
     }
@@ -177,8 +183,8 @@ impl TargetSession {
     /// A connection with this CID is about to be attached: one that bears the CID already ends now, and
     /// the session waits until `until` for the new one, even if it has no other link (connection
     /// reinstatement, RFC 7143 §6.3.4).
-    pub fn reinstate(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
-        let bears = |link: &LinkState| link.cid == cid && link.is_alive();
+    pub fn reinstate_connection(&mut self, cx: &mut Cx<'_>, cid: Cid, until: Time) {
+        let bears = |link: &LinkState| link.cid == cid && link.is_open_or_sending();
         let old = self.tasks.links.position(bears);
         // Also where none bears it: the last link may die while the new one is on its way.
         if !self.is_ending() {
@@ -187,17 +193,17 @@ impl TargetSession {
         }
         let Some(index) = old else { return };
         self.fail_link(cx.now, index);
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 
-    /// Keeps a place for a connection that [`reinstate`](Self::reinstate) expects and whose login is about
+    /// Keeps a place for a connection that [`reinstate_connection`](Self::reinstate_connection) expects and whose login is about
     /// to be answered, with memory for a burst of its own; or says why it must be refused.
-    pub fn keep_place(&mut self, cid: Cid) -> Result<(), AttachError> {
+    pub fn reserve_connection_slot(&mut self, cid: Cid) -> Result<(), AttachError> {
         if self.is_ending() || !self.tasks.expected.iter().any(|(expected, _)| *expected == cid) {
             return Err(AttachError::Closing);
         }
         let most = usize::from(self.tasks.params.max_connections.max(1));
-        let kept = links_to_keep(&self.tasks.links, &self.tasks.expected);
+        let kept = open_or_expected_links(&self.tasks.links, &self.tasks.expected);
         // Links that are ending keep their places for a while.
         let taken = self.tasks.links.iter().filter(|link| link.phase != LinkPhase::Gone).count();
         let places = 2 * most.min(usize::from(u16::MAX) / 2);
@@ -208,20 +214,20 @@ impl TargetSession {
     }
 
     /// A connection that was expected does not come.
-    pub fn expect_no_more(&mut self, cx: &mut Cx<'_>, cid: Cid) {
+    pub fn cancel_expected_connection(&mut self, cx: &mut Cx<'_>, cid: Cid) {
         let before = self.tasks.expected.len();
         self.tasks.expected.retain(|(expected, _)| *expected != cid);
-        let lives = self.tasks.links.iter().any(|link| link.is_alive());
+        let lives = self.tasks.links.iter().any(|link| link.is_open_or_sending());
         if before > 0 && self.tasks.expected.is_empty() && !lives {
             self.fail_session(cx.now);
         }
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 
     /// Whether no link with this CID is in use, nor any task of one left: the login that reinstates it
     /// may be answered.
     #[must_use]
-    pub fn is_clear_of(&self, cid: Cid) -> bool {
+    pub fn is_connection_cleared(&self, cid: Cid) -> bool {
         let lives = |link: &LinkState| {
             let ended = matches!(link.phase, LinkPhase::Dead | LinkPhase::Gone);
             link.cid == cid && !(ended && link.tasks == 0)
@@ -232,16 +238,19 @@ impl TargetSession {
     /// A logical unit of whose tasks some ended with a link that was lost, while the session goes on:
     /// its next command is to be told so (unit attention 47h/7Fh, RFC 7143 §11.14.5).
     #[must_use]
-    pub fn poll_cleared(&mut self) -> Option<[u8; 8]> {
+    pub fn poll_cleared_unit(&mut self) -> Option<[u8; 8]> {
         self.cleared.pop().map(|lun| lun.0)
     }
 
     /// Copies read data that waits to be sent and lies in memory that others may write. What is in batches is not
     /// touched. Gives the links that have some left, for want of memory.
     #[must_use]
-    pub fn copy_lent(&mut self, pool: &Pool) -> Vec<Link> {
+    pub fn copy_lent_data(&mut self, pool: &Pool) -> Vec<LinkNumber> {
         let indices = self.tasks.links.indices();
-        indices.filter(|index| !self.tasks.links[*index].tx.copy_lent(pool)).map(Link::from).collect()
+        indices
+            .filter(|index| !self.tasks.links[*index].tx.copy_lent_data(pool))
+            .map(LinkNumber::from)
+            .collect()
     }
 
     /// What the session was made from.
@@ -254,13 +263,13 @@ impl TargetSession {
     /// most.
     #[must_use]
     pub fn command_window(&self) -> u32 {
-        self.tasks.window.limit()
+        self.tasks.window.command_limit()
     }
 
     /// ExpCmdSN and MaxCmdSN as they stand, for the final Login Response of a further link.
     #[must_use]
     pub fn command_numbers(&self) -> (Sn, Sn) {
-        let numbers = self.tasks.window.numbers();
+        let numbers = self.tasks.window.command_numbers();
         (numbers.exp_cmd_sn, numbers.max_cmd_sn)
     }
 
@@ -281,63 +290,63 @@ impl Connection for TargetSession {
     type Event = TargetEvent<Request>;
     type LinkFault = LinkFault;
 
-    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
+    fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkNumber) -> Option<RecvOp> {
         self.next_recv(cx, self.tasks.links.index_of(link)?)
     }
 
     fn handle_recv(
         &mut self,
         cx: &mut Cx<'_>,
-        link: Link,
+        link: LinkNumber,
         op: RecvOp,
         received: Received,
     ) -> Result<(), Self::LinkFault> {
         let Some(index) = self.tasks.links.index_of(link) else { return Ok(()) };
-        let result = self.received(cx, index, op, received);
-        self.tidy(cx.now);
+        let result = self.finish_receive(cx, index, op, received);
+        self.finish_closing(cx.now);
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
+    fn resume_parsing(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
         for index in self.tasks.links.indices() {
             let link = &self.tasks.links[index];
             if !link.rx.receive_buffer.is_empty() && link.retry.is_none_or(|retry| retry <= cx.now) {
                 self.tasks.links[index].retry = None;
-                result = result.and(self.parse(cx, index, true));
+                result = result.and(self.parse_received(cx, index, true));
             }
         }
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
         result
     }
 
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        let numbers = self.tasks.window.numbers();
-        let has_grown = self.tasks.window.has_grown();
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkNumber) -> Option<SendOp> {
+        let numbers = self.tasks.window.command_numbers();
+        let has_grown = self.tasks.window.has_unannounced_room();
         let link = self.tasks.links.get_mut(link)?;
         if has_grown && link.is_open() && link.tx.is_idle() {
             // The window grew, and no answer is there to tell of it.
             link.tx.push_window_update();
         }
-        let op = link.gather(numbers, cx)?;
-        self.tasks.window.told();
+        let op = link.build_send_batch(numbers, cx)?;
+        self.tasks.window.note_window_sent();
         Some(op)
     }
 
-    fn handle_written(&mut self, cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
+    fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkNumber, how: Result<(), Errno>) {
         let Some(index) = self.tasks.links.index_of(link) else { return };
-        self.tasks.links[index].tx.transmit_queue.written();
+        self.tasks.links[index].tx.transmit_queue.handle_written();
         if how.is_err() {
             self.fail_link(cx.now, index);
         }
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: Link, op: SendOp) {
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkNumber, op: SendOp) {
         if let Some(link) = self.tasks.links.get_mut(link) {
-            link.tx.sent(op);
+            link.tx.handle_send_released(op);
         }
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
@@ -349,63 +358,63 @@ impl Connection for TargetSession {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.look_at_clocks(cx.now);
-        self.tidy(cx.now);
+        self.check_deadlines(cx.now);
+        self.finish_closing(cx.now);
     }
 
-    fn poll_shut(&mut self) -> Option<Link> {
+    fn poll_link_to_close(&mut self) -> Option<LinkNumber> {
         self.shut.pop_front()
     }
 
-    fn close(&mut self, cx: &mut Cx<'_>, how: Close) {
+    fn close(&mut self, cx: &mut Cx<'_>, how: ConnectionClose) {
         self.begin_close(cx.now, how);
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 }
 
-impl Target for TargetSession {
+impl TargetConnection for TargetSession {
     type Command = Request;
     type Response = Response;
 
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, offset: u32, into: SgMut) {
-        self.tasks.add_place(cx.now, tag, offset, into);
+        self.tasks.add_payload_buffer(cx.now, tag, offset, into);
     }
 
-    fn data_at_hand(&self, tag: Tag) -> Option<&[u8]> {
-        self.tasks.whole_payload(tag)
+    fn contiguous_payload(&self, tag: Tag) -> Option<&[u8]> {
+        self.tasks.contiguous_immediate_data(tag)
     }
 
     fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
         self.tasks.queue_data(tag, offset, data);
     }
 
-    fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
-        self.tasks.allow_read(tag, len)
+    fn reserve_send_window(&mut self, tag: Tag, len: u32) -> bool {
+        self.tasks.reserve_send_window(tag, len)
     }
 
-    fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
-        self.tasks.allow_write(tag, len)
+    fn reserve_receive_window(&mut self, tag: Tag, len: u32) -> bool {
+        self.tasks.reserve_receive_window(tag, len)
     }
 
     #[inline]
-    fn label_answer(&mut self, label: u64) {
+    fn label_next_response(&mut self, label: u64) {
         self.tasks.answer_stamp.1 = label;
     }
 
     #[inline]
-    fn poll_written(&mut self, link: Link) -> Option<AnswerRun> {
-        self.tasks.links.get_mut(link)?.tx.answer_times.poll_written()
+    fn poll_written_responses(&mut self, link: LinkNumber) -> Option<LabelledResponses> {
+        self.tasks.links.get_mut(link)?.tx.answer_times.poll_written_responses()
     }
 
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
         self.tasks.answer_stamp.0 = cx.now;
-        self.tasks.take_response(cx.now, tag, response);
+        self.tasks.handle_response(cx.now, tag, response);
         self.tasks.answer_stamp.1 = 0;
-        self.tidy(cx.now);
+        self.finish_closing(cx.now);
     }
 
-    fn retire(&mut self, cx: &mut Cx<'_>, tag: Tag) {
-        self.tasks.let_go(cx.now, tag);
-        self.tidy(cx.now);
+    fn end_without_response(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+        self.tasks.end_task_without_response(cx.now, tag);
+        self.finish_closing(cx.now);
     }
 }

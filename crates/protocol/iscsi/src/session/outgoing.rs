@@ -5,26 +5,26 @@
 
 use super::request::{Residual, ScsiResult};
 use super::task::Answer;
-use crate::framing::{FRAME_LEN, Framing, PduWriter};
+use crate::framing::{Framing, PDU_OVERHEAD_MAX, PduWriter};
 use crate::wire::{
     self, AsyncEvent, Bhs, DataInFlags, Itt, LogoutResponseCode, Lun, Pdu, RejectReason, ResponseFlags,
     ScsiResponseCode, ScsiStatus, Sn, TextFlags, TmfResponseCode, Ttt,
 };
-use buf::{Class, Cx, Pool, Sg, Time};
+use buf::{Cx, MemoryClass, Pool, Sg, Time};
 use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{AnswerTimes, SendOp, SendOpBuilder, TransmitQueue};
+use stream::{ResponseTimes, SendOp, SendOpBuilder, TransmitQueue};
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
 /// peer sends without a window (pings, refused PDUs) stay bounded.
-const WAITING_MAX: usize = 512;
+const QUEUED_PDUS_MAX: usize = 512;
 /// Likewise for bytes without a reservation: those of pings, and of answers such as INQUIRY's.
-const UNRESERVED_MAX: u64 = 128 << 10;
+const UNRESERVED_BYTES_MAX: u64 = 128 << 10;
 /// Likewise on the link of a discovery session, which strangers may have many of.
-const DISCOVERY_UNRESERVED_MAX: u64 = 16 << 10;
+const DISCOVERY_UNRESERVED_BYTES_MAX: u64 = 16 << 10;
 /// A PDU that is all head is at most so long: a response with 252 bytes of sense.
-const SMALL_MAX: usize = FRAME_LEN + 256;
+const HEAD_ONLY_PDU_LEN_MAX: usize = PDU_OVERHEAD_MAX + 256;
 
 /// A PDU, or a run of Data-In PDUs.
 #[derive(Debug)]
@@ -111,7 +111,7 @@ pub(super) struct FullResponse {
 
 impl DataInRun {
     /// How many PDUs the whole stretch makes.
-    pub(super) fn count(len: u32, segment: u32, burst: u32) -> u32 {
+    pub(super) fn pdu_count(len: u32, segment: u32, burst: u32) -> u32 {
         if (1..=segment.min(burst)).contains(&len) {
             return 1;
         }
@@ -119,7 +119,7 @@ impl DataInRun {
     }
 
     /// The next PDU's range of `data`, and whether it ends a sequence.
-    fn next(&self) -> (Range<usize>, bool) {
+    fn next_pdu(&self) -> (Range<usize>, bool) {
         let len = self.data.len() as u32;
         if self.done == 0 && len <= self.segment.min(self.burst) {
             return (0..len as usize, true);
@@ -137,28 +137,30 @@ impl OutgoingPdu {
             OutgoingPdu::DataIn(run) => {
                 let left = run.data.len() - run.done as usize;
                 let segment = (run.segment as usize).min(left.max(1));
-                let copied = SendOpBuilder::head_need(&run.data, segment, digest) > 0;
+                let copied = SendOpBuilder::head_len_for(&run.data, segment, digest) > 0;
                 let pdus = if left <= segment { 1 } else { left.div_ceil(segment) };
-                pdus * FRAME_LEN + if copied { left } else { 0 }
+                pdus * PDU_OVERHEAD_MAX + if copied { left } else { 0 }
             }
-            OutgoingPdu::NopIn { data, .. } => FRAME_LEN + SendOpBuilder::head_need(data, data.len(), digest),
-            OutgoingPdu::Text { data, .. } => FRAME_LEN + data.len(),
-            OutgoingPdu::Scsi(_) => SMALL_MAX,
+            OutgoingPdu::NopIn { data, .. } => {
+                PDU_OVERHEAD_MAX + SendOpBuilder::head_len_for(data, data.len(), digest)
+            }
+            OutgoingPdu::Text { data, .. } => PDU_OVERHEAD_MAX + data.len(),
+            OutgoingPdu::Scsi(_) => HEAD_ONLY_PDU_LEN_MAX,
             OutgoingPdu::Good { .. }
             | OutgoingPdu::R2t { .. }
             | OutgoingPdu::Tmf { .. }
             | OutgoingPdu::Logout { .. }
-            | OutgoingPdu::Async { .. } => FRAME_LEN,
-            OutgoingPdu::Reject { .. } => FRAME_LEN + wire::BHS_LEN,
+            | OutgoingPdu::Async { .. } => PDU_OVERHEAD_MAX,
+            OutgoingPdu::Reject { .. } => PDU_OVERHEAD_MAX + wire::BHS_LEN,
         }
     }
 
     /// Bytes of head that the next PDU needs at most.
-    fn head_least(&self, digest: bool) -> usize {
+    fn next_head_len_max(&self, digest: bool) -> usize {
         match self {
             OutgoingPdu::DataIn(run) => {
-                let (range, _) = run.next();
-                FRAME_LEN + SendOpBuilder::head_need(&run.data, range.len(), digest)
+                let (range, _) = run.next_pdu();
+                PDU_OVERHEAD_MAX + SendOpBuilder::head_len_for(&run.data, range.len(), digest)
             }
             other => other.head_estimate(digest),
         }
@@ -208,7 +210,7 @@ pub(super) struct LinkSender {
     /// Bytes that wait to be sent and were not reserved.
     unreserved_bytes: u64,
     /// Since when answers wait.
-    pub(super) answer_times: AnswerTimes,
+    pub(super) answer_times: ResponseTimes,
 }
 
 impl LinkSender {
@@ -220,14 +222,14 @@ impl LinkSender {
             read_bytes: 0,
             kernel_bytes: 0,
             unreserved_bytes: 0,
-            answer_times: AnswerTimes::default(),
+            answer_times: ResponseTimes::default(),
         }
     }
 
     /// Notes since when the last of what waits, which is an answer or has one, does so.
     #[inline]
-    pub(super) fn note_answer(&mut self, (now, label): (Time, u64)) {
-        self.answer_times.note(now, label, self.waiting.len());
+    pub(super) fn note_queued_response(&mut self, (now, label): (Time, u64)) {
+        self.answer_times.note_response(now, label, self.waiting.len());
     }
 
     #[inline]
@@ -243,20 +245,20 @@ impl LinkSender {
 
     /// Whether nothing waits, and no batch is on its way to the socket.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.transmit_queue.is_free()
+        self.waiting.is_empty() && self.transmit_queue.can_start_batch()
     }
 
     /// Whether so much waits that no more is parsed.
     #[inline]
     pub(super) fn is_full(&self, discovery: bool) -> bool {
-        let unreserved_max = if discovery { DISCOVERY_UNRESERVED_MAX } else { UNRESERVED_MAX };
-        self.waiting.len() >= WAITING_MAX || self.unreserved_bytes >= unreserved_max
+        let unreserved_max = if discovery { DISCOVERY_UNRESERVED_BYTES_MAX } else { UNRESERVED_BYTES_MAX };
+        self.waiting.len() >= QUEUED_PDUS_MAX || self.unreserved_bytes >= unreserved_max
     }
 
     /// Allows `len` bytes of a read, of which `reserved` were allowed before, where no more than `most` are on their
     /// way: one I/O always.
     #[inline]
-    pub(super) fn allow_read(&mut self, reserved: &mut u32, len: u32, most: u32) -> bool {
+    pub(super) fn reserve_send_window(&mut self, reserved: &mut u32, len: u32, most: u32) -> bool {
         // A task that asks again keeps what it was allowed, which counts once.
         let more = len.saturating_sub(*reserved);
         let outstanding = self.read_bytes + self.kernel_bytes;
@@ -270,13 +272,13 @@ impl LinkSender {
 
     /// Takes an allowance back that was not used.
     #[inline]
-    pub(super) fn disallow_read(&mut self, reserved: u32) {
+    pub(super) fn release_send_window(&mut self, reserved: u32) {
         self.read_bytes = self.read_bytes.saturating_sub(u64::from(reserved));
     }
 
     /// Queues read data, of which so many bytes were allowed.
     #[inline]
-    pub(super) fn push_data(&mut self, run: DataInRun, reserved: u32) {
+    pub(super) fn push_data_in(&mut self, run: DataInRun, reserved: u32) {
         let len = run.data.len() as u64;
         self.read_bytes = (self.read_bytes + len).saturating_sub(u64::from(reserved));
         self.unreserved_bytes += u64::from(run.unreserved);
@@ -297,14 +299,14 @@ impl LinkSender {
     /// Queues a status without sense: it rides on the last of the data (RFC 7143 §11.7.3), or is a
     /// response by itself, which must then be GOOD.
     pub(super) fn push_status(&mut self, itt: Itt, status: ScsiStatus, exp_data_sn: u32, residual: Residual) {
-        match self.last_data(itt) {
+        match self.last_queued_data_in(itt) {
             Some(run) => run.status = Some((status, residual)),
             None => self.waiting.push_back(OutgoingPdu::Good { itt, exp_data_sn, residual }),
         }
     }
 
     /// The last of what waits, if it is data of this task without status.
-    pub(super) fn last_data(&mut self, itt: Itt) -> Option<&mut DataInRun> {
+    pub(super) fn last_queued_data_in(&mut self, itt: Itt) -> Option<&mut DataInRun> {
         match self.waiting.back_mut() {
             Some(OutgoingPdu::DataIn(run)) if run.itt == itt && run.status.is_none() => Some(run),
             Some(_) | None => None,
@@ -312,16 +314,16 @@ impl LinkSender {
     }
 
     /// The ExpStatSN that acknowledges all that is sent and waits to be sent.
-    pub(super) fn all_sent(&self) -> Sn {
+    pub(super) fn exp_stat_sn_after_queue(&self) -> Sn {
         let statuses = self.waiting.iter().filter(|pdu| pdu.takes_stat_sn()).count();
         self.stat_sn.add(statuses as u32)
     }
 
     /// Copies read data that waits to be sent and that others may write. False: some is left, for want of memory.
-    pub(super) fn copy_lent(&mut self, pool: &Pool) -> bool {
+    pub(super) fn copy_lent_data(&mut self, pool: &Pool) -> bool {
         self.waiting.iter_mut().all(|pdu| match pdu {
             OutgoingPdu::DataIn(run) if !run.data.is_stable() => {
-                match pool.copy_of(Class::Solicited, &run.data) {
+                match pool.copy_sg(MemoryClass::Solicited, &run.data) {
                     Some(copy) => {
                         run.data = copy;
                         true
@@ -334,28 +336,28 @@ impl LinkSender {
     }
 
     /// Makes one batch of all that waits.
-    pub(super) fn gather(
+    pub(super) fn build_send_batch(
         &mut self,
         framing: Framing,
         numbers: CommandNumbers,
         cx: &mut Cx<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
         let digest = framing.data_digest;
-        let Some(first) = self.waiting.front().filter(|_| self.transmit_queue.is_free()) else {
+        let Some(first) = self.waiting.front().filter(|_| self.transmit_queue.can_start_batch()) else {
             return Ok(None);
         };
-        let least = first.head_least(digest);
+        let least = first.next_head_len_max(digest);
         let estimates = self.waiting.iter().map(|pdu| pdu.head_estimate(digest));
-        let pdus =
-            PduWriter::open(&mut self.transmit_queue, cx.pool, framing, least, estimates).ok_or(NoMemory)?;
+        let pdus = PduWriter::start_batch(&mut self.transmit_queue, cx.pool, framing, least, estimates)
+            .ok_or(NoMemory)?;
         let mut writer =
             ResponseWriter { pdus, numbers, stat_sn: self.stat_sn, read_bytes: 0, unreserved_bytes: 0 };
         while let Some(pdu) = self.waiting.front_mut() {
-            if !writer.pdus.batch.fits(pdu.head_least(digest), pdu.data().unwrap_or(&Sg::new())) {
+            if !writer.pdus.batch.has_room(pdu.next_head_len_max(digest), pdu.data().unwrap_or(&Sg::new())) {
                 break;
             }
-            if writer.put(pdu) {
-                self.answer_times.take();
+            if writer.put_pdu(pdu) {
+                self.answer_times.begin_batch();
                 if let Some(OutgoingPdu::DataIn(run)) = self.waiting.pop_front() {
                     writer.unreserved_bytes += u64::from(run.unreserved);
                 }
@@ -364,15 +366,15 @@ impl LinkSender {
         self.stat_sn = writer.stat_sn;
         self.read_bytes = self.read_bytes.saturating_sub(writer.read_bytes);
         self.unreserved_bytes = self.unreserved_bytes.saturating_sub(writer.unreserved_bytes);
-        let op = self.transmit_queue.close(writer.pdus.batch, cx.now);
+        let op = self.transmit_queue.finish_batch(writer.pdus.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
     }
 
     /// A batch's memory came back.
-    pub(super) fn sent(&mut self, op: SendOp) {
+    pub(super) fn handle_send_released(&mut self, op: SendOp) {
         self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
-        self.transmit_queue.sent(op);
+        self.transmit_queue.handle_send_released(op);
     }
 }
 
@@ -402,44 +404,46 @@ macro_rules! stamp {
 
 impl ResponseWriter {
     /// Puts one PDU into the batch; true if `out` is done with.
-    fn put(&mut self, out: &mut OutgoingPdu) -> bool {
+    fn put_pdu(&mut self, out: &mut OutgoingPdu) -> bool {
         match out {
-            OutgoingPdu::DataIn(run) => return self.data_in(run),
-            OutgoingPdu::Scsi(response) => self.scsi(response),
-            OutgoingPdu::Good { itt, exp_data_sn, residual } => self.good(*itt, *exp_data_sn, *residual),
+            OutgoingPdu::DataIn(run) => return self.put_data_in(run),
+            OutgoingPdu::Scsi(response) => self.put_scsi_response(response),
+            OutgoingPdu::Good { itt, exp_data_sn, residual } => {
+                self.put_good_response(*itt, *exp_data_sn, *residual)
+            }
             OutgoingPdu::R2t { itt, lun, ttt, sn, offset, end } => {
                 let mut pdu = wire::R2t::new();
                 stamp!(self, pdu, self.stat_sn);
                 (pdu.itt, pdu.lun, pdu.ttt, pdu.r2t_sn) = (*itt, *lun, *ttt, Sn::new(*sn));
                 pdu.buffer_offset = U32::new(*offset);
                 pdu.desired_len = U32::new(*end - *offset);
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
             OutgoingPdu::Tmf { itt, response } => {
                 let mut pdu = wire::TmfResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
-            OutgoingPdu::NopIn { itt, ttt, data } => self.nop_in(*itt, *ttt, data),
+            OutgoingPdu::NopIn { itt, ttt, data } => self.put_nop_in(*itt, *ttt, data),
             OutgoingPdu::Text { itt, ttt, flags, lun, data } => {
                 let mut pdu = wire::TextResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.ttt, pdu.flags, pdu.lun) = (*itt, *ttt, *flags, *lun);
-                self.pdus.put(&mut pdu, data);
+                self.pdus.put_pdu(&mut pdu, data);
             }
             OutgoingPdu::Logout { itt, response, time2wait, time2retain } => {
                 let mut pdu = wire::LogoutResponse::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 (pdu.itt, pdu.response) = (*itt, *response);
                 (pdu.time2wait, pdu.time2retain) = (U16::new(*time2wait), U16::new(*time2retain));
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
             OutgoingPdu::Reject { reason, bhs } => {
                 let mut pdu = wire::Reject::new();
                 stamp!(self, pdu, self.stat_sn.take());
                 pdu.reason = *reason;
-                self.pdus.put(&mut pdu, bhs.bytes());
+                self.pdus.put_pdu(&mut pdu, bhs.bytes());
             }
             OutgoingPdu::Async { event, parameters: [one, two, three] } => {
                 let mut pdu = wire::AsyncMessage::new();
@@ -447,14 +451,14 @@ impl ResponseWriter {
                 pdu.event = *event;
                 (pdu.parameter1, pdu.parameter2) = (U16::new(*one), U16::new(*two));
                 pdu.parameter3 = U16::new(*three);
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
         }
         true
     }
 
-    fn data_in(&mut self, run: &mut DataInRun) -> bool {
-        let (range, ends_sequence) = run.next();
+    fn put_data_in(&mut self, run: &mut DataInRun) -> bool {
+        let (range, ends_sequence) = run.next_pdu();
         let last = range.end == run.data.len();
         let mut pdu = wire::DataIn::new();
         stamp!(self, pdu, Sn::new(0));
@@ -477,28 +481,28 @@ impl ResponseWriter {
         self.read_bytes += range.len() as u64;
         run.done = range.end as u32;
         run.sn = run.sn.wrapping_add(1);
-        self.pdus.put_payload(&mut pdu, &[], &run.data, range);
+        self.pdus.put_pdu_with_payload(&mut pdu, &[], &run.data, range);
         last
     }
 
-    fn good(&mut self, itt: Itt, exp_data_sn: u32, residual: Residual) {
+    fn put_good_response(&mut self, itt: Itt, exp_data_sn: u32, residual: Residual) {
         let mut pdu = wire::ScsiResponse::new();
         stamp!(self, pdu, self.stat_sn.take());
         pdu.itt = itt;
         pdu.exp_data_sn = Sn::new(exp_data_sn);
         pdu.residual = U32::new(residual.count());
         pdu.flags = pdu.flags.with(residual_flag(residual));
-        self.pdus.put(&mut pdu, &[]);
+        self.pdus.put_pdu(&mut pdu, &[]);
     }
 
-    fn scsi(&mut self, response: &FullResponse) {
+    fn put_scsi_response(&mut self, response: &FullResponse) {
         let mut pdu = wire::ScsiResponse::new();
         stamp!(self, pdu, self.stat_sn.take());
         pdu.itt = response.itt;
         match &response.answer {
             Answer::Failure | Answer::Function(_) => {
                 pdu.response = ScsiResponseCode::TARGET_FAILURE;
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
             Answer::Result(ScsiResult { status, qualifier, sense, .. }) => {
                 pdu.status = *status;
@@ -518,18 +522,18 @@ impl ResponseWriter {
                 [*high, *low] = (len as u16).to_be_bytes();
                 bytes.iter_mut().zip(sense).for_each(|(to, byte)| *to = *byte);
                 let len = if sense.is_empty() { 0 } else { 2 + len };
-                self.pdus.put(&mut pdu, segment.get(..len).unwrap_or(&segment));
+                self.pdus.put_pdu(&mut pdu, segment.get(..len).unwrap_or(&segment));
             }
         }
     }
 
-    fn nop_in(&mut self, itt: Itt, ttt: Ttt, data: &Sg) {
+    fn put_nop_in(&mut self, itt: Itt, ttt: Ttt, data: &Sg) {
         let mut pdu = wire::NopIn::new();
         let stat_sn = if itt.is_none() { self.stat_sn } else { self.stat_sn.take() };
         stamp!(self, pdu, stat_sn);
         (pdu.itt, pdu.ttt) = (itt, ttt);
         self.unreserved_bytes += data.len() as u64;
-        self.pdus.put_payload(&mut pdu, &[], data, 0..data.len());
+        self.pdus.put_pdu_with_payload(&mut pdu, &[], data, 0..data.len());
     }
 }
 

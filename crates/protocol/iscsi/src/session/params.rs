@@ -42,7 +42,7 @@ impl SessionParams {
     /// What the leading login negotiated, and the identity that it was given. `cmd_sn` is that of the
     /// login.
     #[must_use]
-    pub fn negotiated(params: &Params, isid: Isid, tsih: Tsih, cmd_sn: Sn) -> Self {
+    pub fn from_negotiated(params: &Params, isid: Isid, tsih: Tsih, cmd_sn: Sn) -> Self {
         let short = |value: u32| u16::try_from(value).unwrap_or(u16::MAX);
         SessionParams {
             isid,
@@ -65,7 +65,7 @@ impl SessionParams {
     /// Bytes of one whole unsolicited burst, as the initiator may send it; 0 if it may send none. Where
     /// every Data-Out is asked for, it is what rides on the command: one data segment.
     #[must_use]
-    pub fn unsolicited(&self) -> u32 {
+    pub fn unsolicited_burst_len(&self) -> u32 {
         match (self.initial_r2t, self.immediate_data) {
             _ if self.discovery => 0,
             (true, false) => 0,
@@ -95,7 +95,7 @@ pub struct LinkParams {
 impl LinkParams {
     /// What the login of this link negotiated. `stat_sn` is that of the next response.
     #[must_use]
-    pub fn negotiated(params: &Params, cid: Cid, stat_sn: Sn) -> Self {
+    pub fn from_negotiated(params: &Params, cid: Cid, stat_sn: Sn) -> Self {
         LinkParams {
             cid,
             header_digest: params.header_digest == Digest::Crc32c,
@@ -175,12 +175,16 @@ mod tests {
             protocol_level: 1,
             cmd_sn: Sn::new(1),
         };
-        assert_eq!(params(true, false, 65_536, 8192).unsolicited(), 0);
-        assert_eq!(params(true, true, 65_536, 8192).unsolicited(), 8192, "one segment with the command");
-        assert_eq!(params(true, true, 4096, 8192).unsolicited(), 4096);
-        assert_eq!(params(false, true, 65_536, 8192).unsolicited(), 65_536, "Data-Outs follow");
-        assert_eq!(params(false, false, 65_536, 8192).unsolicited(), 65_536);
+        assert_eq!(params(true, false, 65_536, 8192).unsolicited_burst_len(), 0);
+        assert_eq!(
+            params(true, true, 65_536, 8192).unsolicited_burst_len(),
+            8192,
+            "one segment with the command"
+        );
+        assert_eq!(params(true, true, 4096, 8192).unsolicited_burst_len(), 4096);
+        assert_eq!(params(false, true, 65_536, 8192).unsolicited_burst_len(), 65_536, "Data-Outs follow");
+        assert_eq!(params(false, false, 65_536, 8192).unsolicited_burst_len(), 65_536);
         let looking = SessionParams { discovery: true, ..params(false, true, 65_536, 8192) };
-        assert_eq!(looking.unsolicited(), 0);
+        assert_eq!(looking.unsolicited_burst_len(), 0);
     }
 }

@@ -8,10 +8,10 @@ use buf::Time;
 use std::collections::VecDeque;
 
 /// How many are kept. More go out only where a peer acknowledges by other requests and answers none.
-const KEPT_MAX: usize = 64;
+const OUTSTANDING_PINGS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
-pub(super) struct Pings {
+pub(super) struct OutstandingPings {
     unanswered: VecDeque<Ttt>,
     /// Some were given up: their answers cannot be told from made-up ones.
     forgot: bool,
@@ -19,10 +19,10 @@ pub(super) struct Pings {
     since: Option<Time>,
 }
 
-impl Pings {
+impl OutstandingPings {
     /// One goes out under this transfer tag.
-    pub(super) fn send(&mut self, ttt: Ttt, now: Time) {
-        if self.unanswered.len() == KEPT_MAX {
+    pub(super) fn note_sent(&mut self, ttt: Ttt, now: Time) {
+        if self.unanswered.len() == OUTSTANDING_PINGS_MAX {
             self.unanswered.pop_front();
             self.forgot = true;
         }
@@ -31,7 +31,7 @@ impl Pings {
     }
 
     /// An answer has come. False: to nothing that was asked.
-    pub(super) fn answer(&mut self, ttt: Ttt) -> bool {
+    pub(super) fn handle_answer(&mut self, ttt: Ttt) -> bool {
         let Some(index) = self.unanswered.iter().position(|asked| *asked == ttt) else { return self.forgot };
         if index + 1 == self.unanswered.len() {
             self.since = None;
@@ -41,7 +41,7 @@ impl Pings {
     }
 
     /// Since when the last is unanswered.
-    pub(super) fn since(&self) -> Option<Time> {
+    pub(super) fn unanswered_since(&self) -> Option<Time> {
         self.since
     }
 }

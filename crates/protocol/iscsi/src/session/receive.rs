@@ -4,13 +4,13 @@
 //! the server's buffer. Data for which the server has given no buffer by then goes to memory reserved for it.
 
 use super::TargetSession;
-use super::link::{LinkPhase, Segment};
+use super::link::{LinkPhase, SegmentPurpose};
 use super::request::{Fault, LinkFault};
-use crate::framing::{Parsing, PduReceiver, RETRY, ReceiveState};
+use crate::framing::{MEMORY_RETRY_INTERVAL, ParseStatus, PduReceiver, ReceiveState};
 use crate::links::LinkIndex;
 use crate::text::TEXT_LEN_MAX;
 use crate::wire::{BHS_LEN, Bhs, Opcode, RejectReason, pad_len};
-use buf::{Class, Cx, Sg, SgMut};
+use buf::{Cx, MemoryClass, Sg, SgMut};
 use stream::{Received, RecvOp};
 
 impl TargetSession {
@@ -18,23 +18,23 @@ impl TargetSession {
     pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<RecvOp> {
         let link = &self.tasks.links[index];
         let phase = link.phase;
-        if !link.rx.may_receive() || matches!(phase, LinkPhase::Dead | LinkPhase::Gone) {
+        if !link.rx.can_start_receive() || matches!(phase, LinkPhase::Dead | LinkPhase::Gone) {
             return None;
         }
         let direct = match &link.rx.state {
             _ if phase == LinkPhase::Finishing => None,
-            ReceiveState::Data { left, segment: Segment::Write { tag, .. }, .. } if *left > 0 => {
+            ReceiveState::Data { left, segment: SegmentPurpose::Write { tag, .. }, .. } if *left > 0 => {
                 let (tag, left) = (*tag, *left);
-                self.tasks.direct(cx, index, tag, left)?
+                self.tasks.lend_direct_buffer(cx, index, tag, left)?
             }
             ReceiveState::Data { .. } => None,
-            ReceiveState::Header => self.tasks.links[index].rx.receive_buffer.fill_up(),
+            ReceiveState::Header => self.tasks.links[index].rx.receive_buffer.lend_partial_command(),
         };
-        Some(self.tasks.links[index].rx.receive(direct))
+        Some(self.tasks.links[index].rx.start_receive(direct))
     }
 
     /// Takes a receive back.
-    pub(super) fn received(
+    pub(super) fn finish_receive(
         &mut self,
         cx: &mut Cx<'_>,
         index: LinkIndex,
@@ -44,19 +44,19 @@ impl TargetSession {
         let link = &mut self.tasks.links[index];
         link.rx.is_out = false;
         let bytes = received.bytes();
-        let placed = op.direct.map_or(0, |direct| self.tasks.take_back(index, direct, bytes));
+        let placed = op.direct.map_or(0, |direct| self.tasks.return_direct_buffer(index, direct, bytes));
         let link = &mut self.tasks.links[index];
-        if !link.rx.receive_buffer.take(received, op.stage, placed) {
+        if !link.rx.receive_buffer.take_received(received, op.stage, placed) {
             self.fail_link(cx.now, index);
             return Ok(());
         }
-        self.parse(cx, index, false)
+        self.parse_received(cx, index, false)
     }
 
     /// Parses all that is here. `placing`: the server has had its chance to place the data that the
     /// stream stands in. Data of commands that are announced meanwhile waits for the next call, so
     /// that it is copied once, to its place.
-    pub(super) fn parse(
+    pub(super) fn parse_received(
         &mut self,
         cx: &mut Cx<'_>,
         index: LinkIndex,
@@ -74,30 +74,30 @@ impl TargetSession {
                 ReceiveState::Data { left: 0, .. } => self.parse_trailer(cx, index),
                 ReceiveState::Data { .. } => self.parse_data(cx, index, placing),
             };
-            if parsing == Parsing::Wait {
+            if parsing == ParseStatus::Wait {
                 return Ok(());
             }
             placing &= self.tasks.events.len() == told;
         }
     }
 
-    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<Parsing, LinkFault> {
+    fn parse_header(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Result<ParseStatus, LinkFault> {
         let discovery = self.tasks.params.discovery;
         let link = &mut self.tasks.links[index];
         if link.tx.is_full(discovery) {
-            return Ok(Parsing::Wait);
+            return Ok(ParseStatus::Wait);
         }
         let violation = |fault| LinkFault { link: index.into(), fault };
-        let Some(bhs) = link.rx.next_bhs() else { return Ok(Parsing::Wait) };
+        let Some(bhs) = link.rx.next_bhs() else { return Ok(ParseStatus::Wait) };
         if bhs.opcode() == Opcode::SCSI_COMMAND && bhs.data_len() > 0 {
             let trailer = pad_len(bhs.data_len()) + if link.framing.data_digest { 4 } else { 0 };
             let header = BHS_LEN + bhs.ahs_len() + if link.framing.header_digest { 4 } else { 0 };
-            if link.rx.receive_buffer.keep_whole(header + bhs.data_len() + trailer, cx.pool) {
-                return Ok(Parsing::Wait);
+            if link.rx.receive_buffer.keep_command_whole(header + bhs.data_len() + trailer, cx.pool) {
+                return Ok(ParseStatus::Wait);
             }
         }
         let ahs = match link.rx.take_header(&bhs, link.framing.header_digest) {
-            None => return Ok(Parsing::Wait),
+            None => return Ok(ParseStatus::Wait),
             Some(Ok(ahs)) => ahs,
             Some(Err(_wrong)) => {
                 self.fail_link(cx.now, index);
@@ -113,56 +113,56 @@ impl TargetSession {
             self.fail_session(cx.now);
             return Err(violation(Fault::UnexpectedAhs));
         }
-        link.acknowledge(&bhs);
-        let segment = self.begin(cx, index, &bhs, &ahs);
+        link.handle_exp_stat_sn(&bhs);
+        let segment = self.begin_pdu(cx, index, &bhs, &ahs);
         if bhs.data_len() == 0 {
-            self.end_pdu(cx, index, &bhs, segment, true);
+            self.finish_pdu(cx, index, &bhs, segment, true);
         } else {
             self.tasks.links[index].rx.begin_data(&bhs, segment);
         }
-        Ok(Parsing::Continue)
+        Ok(ParseStatus::Continue)
     }
 
     /// Acts on a header; says what its data segment is for.
-    fn begin(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, ahs: &[u8]) -> Segment {
+    fn begin_pdu(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, ahs: &[u8]) -> SegmentPurpose {
         match bhs.opcode() {
             Opcode::SCSI_COMMAND => self.begin_command(cx.now, index, bhs, ahs),
             Opcode::DATA_OUT => self.tasks.begin_data_out(cx.now, index, bhs),
             Opcode::NOP_OUT => {
                 let most = self.tasks.links[index].framing.peer_mrdsl as usize;
-                Segment::collect(bhs.data_len().min(most))
+                SegmentPurpose::new_collect(bhs.data_len().min(most))
             }
-            Opcode::TEXT_REQUEST => Segment::collect(bhs.data_len().min(TEXT_LEN_MAX + 1)),
-            Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => Segment::collect(0),
+            Opcode::TEXT_REQUEST => SegmentPurpose::new_collect(bhs.data_len().min(TEXT_LEN_MAX + 1)),
+            Opcode::TMF_REQUEST | Opcode::LOGOUT_REQUEST => SegmentPurpose::new_collect(0),
             // A SNACK has no place at ErrorRecoveryLevel 0 (RFC 7143 §11.16), nor a login after login.
             Opcode::SNACK | Opcode::LOGIN_REQUEST => {
-                self.tasks.links[index].reject(bhs, RejectReason::PROTOCOL_ERROR);
-                Segment::Skip
+                self.tasks.links[index].queue_reject(bhs, RejectReason::PROTOCOL_ERROR);
+                SegmentPurpose::Skip
             }
             _unknown => {
-                self.tasks.links[index].reject(bhs, RejectReason::COMMAND_NOT_SUPPORTED);
-                Segment::Skip
+                self.tasks.links[index].queue_reject(bhs, RejectReason::COMMAND_NOT_SUPPORTED);
+                SegmentPurpose::Skip
             }
         }
     }
 
-    fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> Parsing {
+    fn parse_data(&mut self, cx: &mut Cx<'_>, index: LinkIndex, placing: bool) -> ParseStatus {
         let link = &mut self.tasks.links[index];
         let digest = link.framing.data_digest;
         let PduReceiver { receive_buffer, state, crc, .. } = &mut link.rx;
-        let ReceiveState::Data { left, segment } = state else { return Parsing::Continue };
+        let ReceiveState::Data { left, segment } = state else { return ParseStatus::Continue };
         if receive_buffer.is_empty() {
-            return Parsing::Wait;
+            return ParseStatus::Wait;
         }
         match segment {
-            Segment::Skip => *left -= receive_buffer.skip(*left as usize) as u32,
-            Segment::Collect { data, want, filled } => {
+            SegmentPurpose::Skip => *left -= receive_buffer.skip(*left as usize) as u32,
+            SegmentPurpose::Collect { data, want, filled } => {
                 if data.is_empty() && *want > 0 {
-                    match cx.pool.take_sg(Class::Wire, *want) {
+                    match cx.pool.take_sg(MemoryClass::Wire, *want) {
                         Some(memory) => *data = memory,
                         None => {
-                            link.retry = Some(cx.now + RETRY);
-                            return Parsing::Wait;
+                            link.retry = Some(cx.now + MEMORY_RETRY_INTERVAL);
+                            return ParseStatus::Wait;
                         }
                     }
                 }
@@ -171,71 +171,82 @@ impl TargetSession {
                 *filled += n;
                 *left -= n as u32;
                 if digest {
-                    data.digest(range.start..range.start + n, crc);
+                    data.update_crc(range.start..range.start + n, crc);
                 }
                 if range.is_empty() {
                     // Data beyond what is kept cannot be checked, and is not used.
                     *left -= receive_buffer.skip(*left as usize) as u32;
                 }
             }
-            Segment::Write { tag, .. } => {
+            SegmentPurpose::Write { tag, .. } => {
                 let (tag, left) = (*tag, *left);
-                return self.tasks.place(cx, index, tag, left, placing);
+                return self.tasks.place_received_data(cx, index, tag, left, placing);
             }
         }
-        Parsing::Continue
+        ParseStatus::Continue
     }
 
-    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Parsing {
+    fn parse_trailer(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> ParseStatus {
         let link = &mut self.tasks.links[index];
-        let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return Parsing::Wait };
+        let Some(good) = link.rx.take_trailer(link.framing.data_digest) else { return ParseStatus::Wait };
         let bhs = link.rx.bhs;
-        let ReceiveState::Data { segment, .. } = &mut link.rx.state else { return Parsing::Continue };
-        let segment = segment.take();
+        let ReceiveState::Data { segment, .. } = &mut link.rx.state else { return ParseStatus::Continue };
+        let segment = segment.take_purpose();
         link.rx.state = ReceiveState::Header;
-        self.end_pdu(cx, index, &bhs, segment, good);
-        Parsing::Continue
+        self.finish_pdu(cx, index, &bhs, segment, good);
+        ParseStatus::Continue
     }
 
     /// A PDU is whole; `good`: its data digest is right.
-    fn end_pdu(&mut self, cx: &mut Cx<'_>, index: LinkIndex, bhs: &Bhs, segment: Segment, good: bool) {
+    fn finish_pdu(
+        &mut self,
+        cx: &mut Cx<'_>,
+        index: LinkIndex,
+        bhs: &Bhs,
+        segment: SegmentPurpose,
+        good: bool,
+    ) {
         match segment {
-            Segment::Write { tag, sequence } => {
-                self.tasks.end_write_pdu(cx.now, index, bhs, tag, sequence, good)
+            SegmentPurpose::Write { tag, sequence } => {
+                self.tasks.finish_write_pdu(cx.now, index, bhs, tag, sequence, good)
             }
-            Segment::Collect { .. } if bhs.data_len() > 0 && !good && !segment.is_cut(bhs) => {
-                self.tasks.links[index].reject(bhs, RejectReason::DATA_DIGEST_ERROR);
+            SegmentPurpose::Collect { .. } if bhs.data_len() > 0 && !good && !segment.is_truncated(bhs) => {
+                self.tasks.links[index].queue_reject(bhs, RejectReason::DATA_DIGEST_ERROR);
             }
-            Segment::Collect { mut data, filled, .. } => {
+            SegmentPurpose::Collect { mut data, filled, .. } => {
                 data.truncate(filled);
                 let data = if data.is_empty() { Sg::new() } else { data.freeze() };
-                self.request(cx.now, index, *bhs, data);
+                self.handle_request(cx.now, index, *bhs, data);
             }
-            Segment::Skip => {}
+            SegmentPurpose::Skip => {}
         }
     }
 }
 
-impl Segment {
-    fn collect(want: usize) -> Self {
-        Segment::Collect { data: SgMut::new(), want, filled: 0 }
+impl SegmentPurpose {
+    fn new_collect(want: usize) -> Self {
+        SegmentPurpose::Collect { data: SgMut::new(), want, filled: 0 }
     }
 
     /// Moves it out, piece by piece: a move of the whole state would wait for all stores before the last
     /// to it, a write's payload into cold memory among them.
     #[inline]
-    fn take(&mut self) -> Segment {
+    fn take_purpose(&mut self) -> SegmentPurpose {
         match self {
-            Segment::Write { tag, sequence } => Segment::Write { tag: *tag, sequence: *sequence },
-            Segment::Collect { .. } | Segment::Skip => std::mem::replace(self, Segment::Skip),
+            SegmentPurpose::Write { tag, sequence } => {
+                SegmentPurpose::Write { tag: *tag, sequence: *sequence }
+            }
+            SegmentPurpose::Collect { .. } | SegmentPurpose::Skip => {
+                std::mem::replace(self, SegmentPurpose::Skip)
+            }
         }
     }
 
     /// Whether less is kept than came, so that the digest cannot be checked.
-    fn is_cut(&self, bhs: &Bhs) -> bool {
+    fn is_truncated(&self, bhs: &Bhs) -> bool {
         match self {
-            Segment::Collect { want, .. } => *want < bhs.data_len(),
-            Segment::Write { .. } | Segment::Skip => true,
+            SegmentPurpose::Collect { want, .. } => *want < bhs.data_len(),
+            SegmentPurpose::Write { .. } | SegmentPurpose::Skip => true,
         }
     }
 }

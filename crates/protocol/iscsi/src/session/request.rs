@@ -3,7 +3,7 @@
 use crate::discovery::SendTargets;
 use crate::wire::{ScsiStatus, TaskAttribute, TmfFunction, TmfResponseCode};
 use smallvec::SmallVec;
-use stream::{Link, Tag};
+use stream::{LinkNumber, Tag};
 
 /// A CDB as it came: 16 bytes, or up to 260 with an extended header segment (RFC 7143 §11.2.2.3).
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub struct ScsiCommand {
     /// a command moves no data here: it is to be refused.
     pub bidi_read_len: u32,
     /// The link that the command came by, and stays allegiant to.
-    pub link: Link,
+    pub link: LinkNumber,
 }
 
 /// A task management function (RFC 7143 §11.5, RFC 7144).
@@ -137,7 +137,7 @@ pub enum Residual {
 }
 
 impl Residual {
-    pub(super) fn of(edtl: u32, transferred: u64) -> Self {
+    pub(super) fn from_lengths(edtl: u32, transferred: u64) -> Self {
         match u64::from(edtl).checked_sub(transferred) {
             Some(0) => Residual::None,
             Some(less) => Residual::Underflow(less as u32),
@@ -158,7 +158,7 @@ impl Residual {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFault {
     /// Where it came.
-    pub link: Link,
+    pub link: LinkNumber,
     /// What it was.
     pub fault: Fault,
 }

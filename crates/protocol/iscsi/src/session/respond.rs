@@ -1,10 +1,10 @@
 //! Answers: read data and status (RFC 7143 §11.4, §11.7), and how tasks end.
 
-use super::fence::{Acknowledgment, FenceState, ResponseFence};
-use super::functions::ends_many;
 use super::outgoing::{DataInRun, FullResponse, OutgoingPdu};
 use super::request::{Residual, Response, ScsiResult};
+use super::response_fence::{Acknowledgment, FenceState, FencedResponse};
 use super::task::{Answer, Task, TaskKind, TaskState, Termination, Transfer};
+use super::task_functions::ends_unnamed_tasks;
 use super::tasks::SessionTasks;
 use crate::links::LinkIndex;
 use crate::wire::{Lun, ScsiStatus, TmfFunction, TmfResponseCode};
@@ -13,12 +13,12 @@ use smallvec::SmallVec;
 use stream::{Tag, TargetEvent};
 
 impl SessionTasks {
-    pub(super) fn allow_read(&mut self, tag: Tag, len: u32) -> bool {
+    pub(super) fn reserve_send_window(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.table.get_mut(tag) else { return true };
-        self.links[task.link].tx.allow_read(&mut task.read_reserved, len, self.limits.read_bytes)
+        self.links[task.link].tx.reserve_send_window(&mut task.read_reserved, len, self.limits.read_bytes)
     }
 
-    pub(super) fn allow_write(&mut self, tag: Tag, len: u32) -> bool {
+    pub(super) fn reserve_receive_window(&mut self, tag: Tag, len: u32) -> bool {
         let Some(task) = self.table.get_mut(tag) else { return true };
         let link = &mut self.links[task.link];
         let outstanding = link.write_bytes;
@@ -44,38 +44,40 @@ impl SessionTasks {
         }
         let link = &mut self.links[index];
         task.read_reserved -= reserved;
-        let (segment, burst) = (link.framing.segment_max(), self.params.max_burst);
+        let (segment, burst) = (link.framing.send_segment_len_max(), self.params.max_burst);
         let sn = transfer.data_sn;
-        transfer.data_sn = sn.wrapping_add(DataInRun::count(len as u32, segment, burst));
+        transfer.data_sn = sn.wrapping_add(DataInRun::pdu_count(len as u32, segment, burst));
         transfer.sent = offset.saturating_add(len as u32);
         let data = if len < data.len() { data.slice(0..len) } else { data };
         let unreserved = (len as u32).saturating_sub(reserved);
         let run = DataInRun { itt, offset, data, unreserved, done: 0, sn, segment, burst, status: None };
-        link.tx.push_data(run, reserved);
+        link.tx.push_data_in(run, reserved);
     }
 
     /// The server answers.
-    pub(super) fn take_response(&mut self, now: Time, tag: Tag, response: Response) {
+    pub(super) fn handle_response(&mut self, now: Time, tag: Tag, response: Response) {
         let Some(task) = self.table.get_mut(tag) else { return };
         match (&mut task.state, &task.kind) {
             (TaskState::Live, TaskKind::Scsi(transfer))
-                if !transfer.is_owed() && is_good(transfer, &response) && self.fences.is_empty() =>
+                if !transfer.is_data_owed()
+                    && is_good_response(transfer, &response)
+                    && self.fences.is_empty() =>
             {
                 let Response::Scsi(result) = response else { return };
-                let residual = Residual::of(transfer.edtl, result.transferred);
+                let residual = Residual::from_lengths(transfer.edtl, result.transferred);
                 let (index, itt, exp_data_sn) = (task.link, task.itt, transfer.data_sn);
-                self.uncount(tag);
+                self.remove_from_counts(tag);
                 self.table.discard(tag);
                 let tx = &mut self.links[index].tx;
                 tx.push_status(itt, ScsiStatus::GOOD, exp_data_sn, residual);
-                tx.note_answer(self.answer_stamp);
+                tx.note_queued_response(self.answer_stamp);
             }
             (TaskState::Live, TaskKind::Scsi(_)) => {
                 task.answer_stamp = self.answer_stamp;
-                let answer = Answer::of(response).unwrap_or(Answer::Failure);
-                if task.is_owed() {
+                let answer = Answer::from_response(response).unwrap_or(Answer::Failure);
+                if task.is_data_owed() {
                     task.state = TaskState::Answered(Box::new(answer));
-                    if let Some(transfer) = task.transfer() {
+                    if let Some(transfer) = task.transfer_mut() {
                         transfer.drop_memory();
                     }
                 } else {
@@ -90,7 +92,8 @@ impl SessionTasks {
                         TmfResponseCode::REJECTED
                     }
                 };
-                let code = referenced.map_or(code, |named| self.answer_of_referenced(named, function, code));
+                let code =
+                    referenced.map_or(code, |named| self.referenced_task_answer(named, function, code));
                 self.answer_task_management(now, tag, function, code);
             }
             (TaskState::Live, TaskKind::Text) => {
@@ -99,26 +102,26 @@ impl SessionTasks {
                     Response::Scsi(_) | Response::TargetFailure | Response::Task(_) => Box::default(),
                 };
                 if let Some(task) = self.remove(tag) {
-                    let fresh = self.ttts.fresh();
-                    self.links[task.link].answer_targets(records, self.params.discovery, fresh);
+                    let fresh = self.ttts.next_tag();
+                    self.links[task.link].answer_send_targets(records, self.params.discovery, fresh);
                 }
             }
             (TaskState::Terminating { acked, .. }, _) => {
                 *acked = true;
-                self.finish(now, tag);
+                self.finish_task(now, tag);
             }
             (TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_), _) => {}
         }
     }
 
     /// The server lets go of a task without an answer.
-    pub(super) fn let_go(&mut self, now: Time, tag: Tag) {
+    pub(super) fn end_task_without_response(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.table.get_mut(tag) else { return };
         match &mut task.state {
-            TaskState::Live => self.end_silently(tag),
+            TaskState::Live => self.end_task_silently(tag),
             TaskState::Terminating { acked, .. } => {
                 *acked = true;
-                self.finish(now, tag);
+                self.finish_task(now, tag);
             }
             TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_) => {}
         }
@@ -126,7 +129,7 @@ impl SessionTasks {
 
     /// What a function on one task comes to, as the initiator sees that task: the server may have answered
     /// it, and the answer be withheld still. It must not follow the function's.
-    fn answer_of_referenced(
+    fn referenced_task_answer(
         &mut self,
         named: Tag,
         function: TmfFunction,
@@ -137,7 +140,7 @@ impl SessionTasks {
             return code;
         }
         if function == TmfFunction::ABORT_TASK {
-            self.end_silently(named);
+            self.end_task_silently(named);
             TmfResponseCode::COMPLETE
         } else {
             TmfResponseCode::SUCCEEDED
@@ -152,7 +155,7 @@ impl SessionTasks {
         response: TmfResponseCode,
     ) {
         let answer = Answer::Function(response);
-        if response != TmfResponseCode::COMPLETE || !ends_many(function) {
+        if response != TmfResponseCode::COMPLETE || !ends_unnamed_tasks(function) {
             if let Some(task) = self.remove(tag) {
                 self.send_answer(task, answer);
             }
@@ -169,20 +172,22 @@ impl SessionTasks {
         };
         let gone: Vec<Tag> =
             self.table.iter().filter(|(_, task)| affected(task)).map(|(tag, _)| tag).collect();
-        gone.into_iter().for_each(|tag| self.end_silently(tag));
-        self.put_fence(now, tag, answer, lun);
+        gone.into_iter().for_each(|tag| self.end_task_silently(tag));
+        self.fence_answer(now, tag, answer, lun);
     }
 
     /// Ends a task that waits for nothing more.
-    pub(super) fn finish(&mut self, now: Time, tag: Tag) {
+    pub(super) fn finish_task(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.table.get(tag) else { return };
         match &task.state {
-            TaskState::Terminating { how: Termination::Silent, acked: true } => self.end_silently(tag),
-            TaskState::Terminating { how: Termination::Sense(sense), acked: true } if !task.is_owed() => {
-                let result = ScsiResult::check_condition(&sense.sense(), 0);
+            TaskState::Terminating { how: Termination::Silent, acked: true } => self.end_task_silently(tag),
+            TaskState::Terminating { how: Termination::Sense(sense), acked: true }
+                if !task.is_data_owed() =>
+            {
+                let result = ScsiResult::check_condition(&sense.to_sense_data(), 0);
                 self.answer_in_order(now, tag, Answer::Result(result));
             }
-            TaskState::Answered(_) if !task.is_owed() => {
+            TaskState::Answered(_) if !task.is_data_owed() => {
                 let Some(task) = self.table.get_mut(tag) else { return };
                 if let TaskState::Answered(answer) = std::mem::replace(&mut task.state, TaskState::Live) {
                     self.answer_in_order(now, tag, *answer);
@@ -197,7 +202,7 @@ impl SessionTasks {
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn terminate(&mut self, now: Time, tag: Tag, how: Termination) {
+    pub(super) fn terminate_task(&mut self, now: Time, tag: Tag, how: Termination) {
         let Some(task) = self.table.get_mut(tag) else { return };
         if let TaskKind::Scsi(transfer) = &mut task.kind {
             transfer.drop_memory();
@@ -208,7 +213,7 @@ impl SessionTasks {
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
             TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_) => match how {
-                Termination::Silent => self.end_silently(tag),
+                Termination::Silent => self.end_task_silently(tag),
                 Termination::Sense(sense) if matches!(task.state, TaskState::Held) => {
                     task.state = TaskState::Invalid(sense)
                 }
@@ -218,23 +223,23 @@ impl SessionTasks {
                 if how == Termination::Silent {
                     *before = how;
                 }
-                self.finish(now, tag);
+                self.finish_task(now, tag);
             }
         }
     }
 
-    pub(super) fn terminate_tasks_of(&mut self, now: Time, index: LinkIndex) {
+    pub(super) fn terminate_link_tasks(&mut self, now: Time, index: LinkIndex) {
         let tags: Vec<Tag> =
             self.table.iter().filter(|(_, task)| task.link == index).map(|(tag, _)| tag).collect();
-        tags.into_iter().for_each(|tag| self.terminate(now, tag, Termination::Silent));
+        tags.into_iter().for_each(|tag| self.terminate_task(now, tag, Termination::Silent));
     }
 
     /// Ends a task with no word; data that the peer still sends for it is skipped.
-    pub(super) fn end_silently(&mut self, tag: Tag) {
+    pub(super) fn end_task_silently(&mut self, tag: Tag) {
         let was_closed = self.window.is_closed();
         let Some(task) = self.remove(tag) else { return };
-        if task.is_owed() && self.links[task.link].is_open() {
-            self.abandoned.put(task.itt, task.link);
+        if task.is_data_owed() && self.links[task.link].is_open() {
+            self.abandoned.insert(task.itt, task.link);
         }
         if was_closed {
             // Nothing that is sent for this task tells of the open window.
@@ -253,14 +258,14 @@ impl SessionTasks {
             Answer::Result(result) => result.transferred,
             Answer::Failure | Answer::Function(_) => 0,
         };
-        let residual = Residual::of(transfer.edtl, transferred);
+        let residual = Residual::from_lengths(transfer.edtl, transferred);
         let status = match &answer {
-            Answer::Result(result) if is_plain(&transfer, result) => Some(result.status),
+            Answer::Result(result) if is_status_only(&transfer, result) => Some(result.status),
             Answer::Result(_) | Answer::Failure | Answer::Function(_) => None,
         };
         match status {
             Some(status @ ScsiStatus::GOOD) => link.tx.push_status(itt, status, exp_data_sn, residual),
-            Some(status @ ScsiStatus::CONDITION_MET) if link.tx.last_data(itt).is_some() => {
+            Some(status @ ScsiStatus::CONDITION_MET) if link.tx.last_queued_data_in(itt).is_some() => {
                 link.tx.push_status(itt, status, exp_data_sn, residual);
             }
             _other => link.tx.push(OutgoingPdu::Scsi(Box::new(FullResponse {
@@ -272,7 +277,7 @@ impl SessionTasks {
                 with_qualifier: self.params.protocol_level >= 2,
             }))),
         }
-        link.tx.note_answer(task.answer_stamp);
+        link.tx.note_queued_response(task.answer_stamp);
     }
 
     /// Sends a task's answer, or keeps it with the task while a fence stands, or until it is through its
@@ -281,26 +286,26 @@ impl SessionTasks {
         let Some(task) = self.table.get_mut(tag) else { return };
         let lun = task.lun;
         let fences = matches!(&answer, Answer::Result(result) if result.fence);
-        if self.fences.holds(lun) {
-            self.keep(tag, answer);
+        if self.fences.holds_unit(lun) {
+            self.keep_answer(tag, answer);
         } else if fences && self.needs_fence() {
-            self.put_fence(now, tag, answer, Some(lun));
+            self.fence_answer(now, tag, answer, Some(lun));
         } else if let Some(task) = self.remove(tag) {
             self.send_answer(task, answer);
         }
     }
 
     /// Keeps a task's answer until it is through the fence; `lun`: the unit whose responses it orders.
-    pub(super) fn put_fence(&mut self, now: Time, tag: Tag, answer: Answer, lun: Option<Lun>) {
-        self.keep(tag, answer);
+    pub(super) fn fence_answer(&mut self, now: Time, tag: Tag, answer: Answer, lun: Option<Lun>) {
+        self.keep_answer(tag, answer);
         self.fences.push(tag, lun);
         self.step_fences(now);
     }
 
-    fn keep(&mut self, tag: Tag, answer: Answer) {
+    fn keep_answer(&mut self, tag: Tag, answer: Answer) {
         let Some(task) = self.table.get_mut(tag) else { return };
         task.state = TaskState::Answered(Box::new(answer));
-        if let Some(transfer) = task.transfer() {
+        if let Some(transfer) = task.transfer_mut() {
             transfer.drop_memory();
         }
     }
@@ -315,14 +320,14 @@ impl SessionTasks {
         while let Some(mut fence) = self.fences.take_first() {
             self.step_fence(now, &mut fence);
             if !matches!(fence.state, FenceState::Over) {
-                self.fences.put_first(fence);
+                self.fences.put_back_first(fence);
                 return;
             }
-            self.release(now);
+            self.release_fenced(now);
         }
     }
 
-    fn step_fence(&mut self, now: Time, fence: &mut ResponseFence) {
+    fn step_fence(&mut self, now: Time, fence: &mut FencedResponse) {
         let until = now + self.limits.nop_timeout;
         let kept = |task: &Task| matches!(task.state, TaskState::Answered(_));
         let wanted = self.table.get(fence.tag).is_some_and(kept);
@@ -334,10 +339,10 @@ impl SessionTasks {
             let mut marks = SmallVec::new();
             if self.needs_fence() {
                 for index in self.links.indices() {
-                    let mark = (index, self.links[index].tx.all_sent());
+                    let mark = (index, self.links[index].tx.exp_stat_sn_after_queue());
                     if self.links[index].is_open() && !self.is_acknowledged(mark) {
                         marks.push(mark);
-                        self.ping(now, index);
+                        self.send_ping(now, index);
                     }
                 }
             }
@@ -349,8 +354,8 @@ impl SessionTasks {
                 let sent = self.send_fenced(fence.tag).filter(|_| self.needs_fence());
                 fence.state = match sent {
                     Some(index) => {
-                        let mark = (index, self.links[index].tx.all_sent());
-                        self.ping(now, index);
+                        let mark = (index, self.links[index].tx.exp_stat_sn_after_queue());
+                        self.send_ping(now, index);
                         FenceState::After(mark, until)
                     }
                     None => FenceState::Over,
@@ -379,26 +384,26 @@ impl SessionTasks {
     }
 
     /// Sends what waited behind a fence that is down, or begins the next.
-    fn release(&mut self, now: Time) {
-        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_)) && !task.is_owed();
+    fn release_fenced(&mut self, now: Time) {
+        let kept = |task: &Task| matches!(task.state, TaskState::Answered(_)) && !task.is_data_owed();
         let tags: Vec<Tag> = self.table.iter().filter(|(_, task)| kept(task)).map(|(tag, _)| tag).collect();
         for tag in tags {
-            if !self.fences.has(tag) {
-                self.finish(now, tag);
+            if !self.fences.contains_task(tag) {
+                self.finish_task(now, tag);
             }
         }
     }
 }
 
 /// Whether a result is a status and nothing else.
-fn is_plain(transfer: &Transfer, result: &ScsiResult) -> bool {
+fn is_status_only(transfer: &Transfer, result: &ScsiResult) -> bool {
     result.sense.is_empty() && result.qualifier == 0 && transfer.bidi_read_len == 0
 }
 
-fn is_good(transfer: &Transfer, response: &Response) -> bool {
+fn is_good_response(transfer: &Transfer, response: &Response) -> bool {
     match response {
         Response::Scsi(result) => {
-            result.status == ScsiStatus::GOOD && !result.fence && is_plain(transfer, result)
+            result.status == ScsiStatus::GOOD && !result.fence && is_status_only(transfer, result)
         }
         Response::TargetFailure | Response::Task(_) | Response::Targets(_) => false,
     }

@@ -12,7 +12,7 @@ use buf::crc32c::Crc32c;
 use buf::{SgMut, Time};
 use smallvec::SmallVec;
 use std::ops::Range;
-use stream::{Place, ReceiveBuffer, Tag};
+use stream::{PayloadBuffer, ReceiveBuffer, Tag};
 
 /// Most R2Ts outstanding per task.
 pub const R2T_MAX: usize = 4;
@@ -86,12 +86,12 @@ pub(super) enum Termination {
 pub(super) struct AdditionalSense(pub(super) u8, pub(super) u8);
 
 impl AdditionalSense {
-    pub(super) const UNEXPECTED_UNSOLICITED: Self = Self(0x0c, 0x0c);
-    pub(super) const WRONG_AMOUNT: Self = Self(0x0c, 0x0d);
-    pub(super) const CRC: Self = Self(0x47, 0x05);
+    pub(super) const UNEXPECTED_UNSOLICITED_DATA: Self = Self(0x0c, 0x0c);
+    pub(super) const INCORRECT_AMOUNT_OF_DATA: Self = Self(0x0c, 0x0d);
+    pub(super) const PROTOCOL_SERVICE_CRC_ERROR: Self = Self(0x47, 0x05);
 
     /// Fixed format sense data with sense key ABORTED COMMAND (SPC-4 §4.5.3).
-    pub(super) fn sense(self) -> [u8; 18] {
+    pub(super) fn to_sense_data(self) -> [u8; 18] {
         let mut sense = [0; 18];
         sense[0] = 0x70;
         sense[2] = 0x0b;
@@ -130,7 +130,7 @@ pub(super) struct Transfer {
     /// Transfer tag of the last sequence that ended.
     pub(super) last_ttt: Option<Ttt>,
     /// The server's buffers that are not full, in order.
-    pub(super) places: SmallVec<[Place; 1]>,
+    pub(super) places: SmallVec<[PayloadBuffer; 1]>,
     pub(super) hold: Option<HeldData>,
 }
 
@@ -181,13 +181,14 @@ impl TaskKind {
 
 impl Transfer {
     /// Where the next at most `left` bytes go.
-    pub(super) fn destination(&self, left: u32) -> Destination {
-        if let Some((index, place)) = self.places.iter().enumerate().find(|(_, place)| self.got < place.end())
+    pub(super) fn next_destination(&self, left: u32) -> Destination {
+        if let Some((index, place)) =
+            self.places.iter().enumerate().find(|(_, place)| self.got < place.data_end())
         {
-            if self.got < place.at() {
-                return Destination::Skip(left.min(place.at() - self.got));
+            if self.got < place.data_offset() {
+                return Destination::Skip(left.min(place.data_offset() - self.got));
             }
-            return Destination::Place(index, left.min(place.end() - self.got));
+            return Destination::Place(index, left.min(place.data_end() - self.got));
         }
         match &self.hold {
             None => Destination::NeedHold,
@@ -200,30 +201,33 @@ impl Transfer {
     }
 
     /// How large a hold is needed: the rest of the unsolicited data.
-    pub(super) fn hold_len(&self, left: u32) -> u32 {
+    pub(super) fn hold_buffer_len(&self, left: u32) -> u32 {
         self.unsolicited.saturating_sub(self.got).max(left)
     }
 
-    pub(super) fn set_hold(&mut self, data: SgMut) {
+    pub(super) fn set_hold_buffer(&mut self, data: SgMut) {
         let end = self.got.saturating_add(data.len() as u32);
         self.hold = Some(HeldData { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
     }
 
-    /// Gives the memory that `destination` names to a receive, with the part of it that is to be filled.
-    pub(super) fn lend(&mut self, destination: &Destination) -> Option<(SgMut, Range<usize>)> {
+    /// Gives the memory that `next_destination` names to a receive, with the part of it that is to be filled.
+    pub(super) fn lend_destination_buffer(
+        &mut self,
+        destination: &Destination,
+    ) -> Option<(SgMut, Range<usize>)> {
         match destination {
-            Destination::Place(index, len) => self.places.get_mut(*index)?.lend(self.got, *len),
+            Destination::Place(index, len) => self.places.get_mut(*index)?.lend_to_recv(self.got, *len),
             Destination::Hold(range) => Some((self.hold.as_mut()?.data.take()?, range.clone())),
             Destination::NeedHold | Destination::Skip(_) => None,
         }
     }
 
     /// Takes it back from a receive that has put `n` bytes in.
-    pub(super) fn take_back(&mut self, destination: &Destination, data: SgMut, n: u32) {
+    pub(super) fn return_destination_buffer(&mut self, destination: &Destination, data: SgMut, n: u32) {
         match destination {
             Destination::Place(index, _) => {
                 let Some(place) = self.places.get_mut(*index) else { return };
-                place.take_back(data, n as usize);
+                place.return_from_recv(data, n as usize);
             }
             Destination::Hold(_) => {
                 let Some(hold) = &mut self.hold else { return };
@@ -235,9 +239,9 @@ impl Transfer {
         self.got = self.got.saturating_add(n);
     }
 
-    /// Moves what is here of the stream to where `destination` says, and digests it where that is wanted; gives how
+    /// Moves what is here of the stream to where `next_destination` says, and digests it where that is wanted; gives how
     /// many bytes that were. `None` while that memory is out.
-    pub(super) fn fill(
+    pub(super) fn copy_to_destination(
         &mut self,
         destination: &Destination,
         receive_buffer: &mut ReceiveBuffer,
@@ -245,7 +249,7 @@ impl Transfer {
     ) -> Option<u32> {
         let n = match destination {
             Destination::Place(index, len) => {
-                self.places.get_mut(*index)?.fill(receive_buffer, self.got, *len, crc)?
+                self.places.get_mut(*index)?.fill_from_stream(receive_buffer, self.got, *len, crc)?
             }
             Destination::Hold(range) => {
                 let hold = self.hold.as_mut()?;
@@ -267,34 +271,34 @@ impl Transfer {
     }
 
     /// Copies held bytes on into the places that want them, and frees the hold when it is empty.
-    pub(super) fn spill(&mut self) {
+    pub(super) fn place_held_data(&mut self) {
         let Some(hold) = &mut self.hold else { return };
         let Some(held) = &mut hold.data else { return };
         for place in &mut self.places {
-            let from = hold.from.max(place.at());
-            let to = hold.came.min(place.end());
+            let from = hold.from.max(place.data_offset());
+            let to = hold.came.min(place.data_end());
             if from >= to {
                 continue;
             }
-            if !place.copy_in(from, held, (from - hold.base) as usize..(to - hold.base) as usize) {
+            if !place.copy_from_received(from, held, (from - hold.base) as usize..(to - hold.base) as usize) {
                 return;
             }
             hold.from = to;
         }
-        let later_bytes_have_a_place = self.places.iter().any(|place| place.end() > self.got);
+        let later_bytes_have_a_place = self.places.iter().any(|place| place.data_end() > self.got);
         if hold.from >= hold.end || (hold.from >= self.got && later_bytes_have_a_place) {
             self.hold = None;
         }
     }
 
     /// Takes the next buffer out that is full of whole data.
-    pub(super) fn full_place(&mut self) -> Option<(u32, SgMut)> {
+    pub(super) fn take_complete_buffer(&mut self) -> Option<(u32, SgMut)> {
         let first = self.places.first_mut()?;
-        if first.end() > self.whole {
+        if first.data_end() > self.whole {
             return None;
         }
-        first.confirm();
-        if first.is_full() { self.places.remove(0).into_full() } else { None }
+        first.confirm_received();
+        if first.is_complete() { self.places.remove(0).into_complete() } else { None }
     }
 
     /// The next sequence to ask for, of at most `burst` bytes.
@@ -303,14 +307,14 @@ impl Transfer {
             return None;
         }
         let asked = self.asked.max(self.whole);
-        let place = self.places.iter().find(|place| place.end() > asked)?;
-        let offset = asked.max(place.at());
-        let end = place.end().min(self.edtl).min(offset.saturating_add(burst));
+        let place = self.places.iter().find(|place| place.data_end() > asked)?;
+        let offset = asked.max(place.data_offset());
+        let end = place.data_end().min(self.edtl).min(offset.saturating_add(burst));
         (offset < end).then_some((offset, end))
     }
 
     /// Whether the peer still owes data that it announced or was asked for.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(super) fn is_data_owed(&self) -> bool {
         self.unsolicited_open || !self.r2ts.is_empty()
     }
 
@@ -322,7 +326,7 @@ impl Transfer {
 }
 
 impl Task {
-    pub(super) fn transfer(&mut self) -> Option<&mut Transfer> {
+    pub(super) fn transfer_mut(&mut self) -> Option<&mut Transfer> {
         match &mut self.kind {
             TaskKind::Scsi(transfer) => Some(transfer),
             TaskKind::Tmf(..) | TaskKind::Text => None,
@@ -330,9 +334,9 @@ impl Task {
     }
 
     /// Whether the peer still owes data.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(super) fn is_data_owed(&self) -> bool {
         match &self.kind {
-            TaskKind::Scsi(transfer) => transfer.is_owed(),
+            TaskKind::Scsi(transfer) => transfer.is_data_owed(),
             TaskKind::Tmf(..) | TaskKind::Text => false,
         }
     }
@@ -344,7 +348,7 @@ impl Task {
 }
 
 impl Answer {
-    pub(super) fn of(response: Response) -> Option<Self> {
+    pub(super) fn from_response(response: Response) -> Option<Self> {
         match response {
             Response::Scsi(result) => Some(Answer::Result(result)),
             Response::TargetFailure => Some(Answer::Failure),
@@ -356,12 +360,16 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use buf::{Class, Pool};
+    use buf::{MemoryClass, Pool};
 
     fn write(edtl: u32, offset: u32, len: usize) -> Transfer {
-        let pool = Pool::poisoned(1 << 20);
+        let pool = Pool::new_poisoned(1 << 20);
         let mut transfer = Transfer { write: true, edtl, asked: edtl, ..Transfer::default() };
-        transfer.places.extend(Place::new(offset, pool.take_sg(Class::Solicited, len).unwrap(), edtl));
+        transfer.places.extend(PayloadBuffer::new(
+            offset,
+            pool.take_sg(MemoryClass::Solicited, len).unwrap(),
+            edtl,
+        ));
         transfer
     }
 
@@ -371,38 +379,42 @@ mod tests {
         // All is said to have come, and nothing was put in.
         let mut transfer = write(4096, 0, 4096);
         (transfer.got, transfer.whole) = (4096, 4096);
-        assert!(transfer.full_place().is_none());
+        assert!(transfer.take_complete_buffer().is_none());
         // It begins where bytes were skipped that nobody wanted.
         let mut transfer = write(4096, 512, 512);
         let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 4096]);
         while transfer.got < 4096 {
-            let destination = transfer.destination(4096 - transfer.got);
+            let destination = transfer.next_destination(4096 - transfer.got);
             let destination =
                 if destination == Destination::NeedHold { Destination::Skip(4096) } else { destination };
-            transfer.fill(&destination, &mut receive_buffer, None).unwrap();
+            transfer.copy_to_destination(&destination, &mut receive_buffer, None).unwrap();
         }
         transfer.whole = 4096;
-        assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((512, 512)));
+        assert_eq!(transfer.take_complete_buffer().map(|(at, data)| (at, data.len())), Some((512, 512)));
         // It is longer than the data, or lies behind it.
         let mut transfer = write(512, 0, 4096);
         let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 512]);
-        transfer.fill(&transfer.destination(512), &mut receive_buffer, None).unwrap();
+        transfer.copy_to_destination(&transfer.next_destination(512), &mut receive_buffer, None).unwrap();
         transfer.whole = 512;
-        assert_eq!(transfer.full_place().map(|(at, data)| (at, data.len())), Some((0, 512)));
+        assert_eq!(transfer.take_complete_buffer().map(|(at, data)| (at, data.len())), Some((0, 512)));
         assert!(write(512, 512, 512).places.is_empty());
     }
 
     #[test]
     fn a_hold_gives_no_more_than_came_into_it() {
-        let pool = Pool::poisoned(1 << 20);
+        let pool = Pool::new_poisoned(1 << 20);
         let mut transfer = Transfer { write: true, edtl: 1024, unsolicited: 1024, ..Transfer::default() };
-        transfer.set_hold(pool.take_sg(Class::Unsolicited, 1024).unwrap());
+        transfer.set_hold_buffer(pool.take_sg(MemoryClass::Unsolicited, 1024).unwrap());
         let mut receive_buffer = ReceiveBuffer::with_bytes(&[7; 100]);
-        transfer.fill(&transfer.destination(1024), &mut receive_buffer, None).unwrap();
+        transfer.copy_to_destination(&transfer.next_destination(1024), &mut receive_buffer, None).unwrap();
         // What is said to have come and did not.
         (transfer.got, transfer.whole) = (1024, 1024);
-        transfer.places.extend(Place::new(0, pool.take_sg(Class::Solicited, 1024).unwrap(), 1024));
-        transfer.spill();
-        assert!(transfer.full_place().is_none());
+        transfer.places.extend(PayloadBuffer::new(
+            0,
+            pool.take_sg(MemoryClass::Solicited, 1024).unwrap(),
+            1024,
+        ));
+        transfer.place_held_data();
+        assert!(transfer.take_complete_buffer().is_none());
     }
 }

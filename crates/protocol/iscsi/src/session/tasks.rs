@@ -6,12 +6,12 @@
 //! delivered, and when links and the session end.
 
 use super::abandoned_writes::AbandonedWrites;
-use super::fence::Fences;
 use super::link::LinkState;
 use super::memory_promise::MemoryPromise;
 use super::outgoing::OutgoingPdu;
 use super::params::{SessionLimits, SessionParams};
 use super::request::{Request, ScsiCommand, TaskManagement};
+use super::response_fence::FencedResponses;
 use super::task::{Task, TaskKind, TaskState, Termination};
 use super::window::{CommandWindow, cmd_sn_of};
 use crate::links::{LinkIndex, Links};
@@ -39,7 +39,7 @@ pub(super) struct SessionTasks {
     /// Connections that are on their way, and how long they are waited for.
     pub(super) expected: Vec<(Cid, Time)>,
     /// Responses that wait for acknowledgments, in order.
-    pub(super) fences: Fences,
+    pub(super) fences: FencedResponses,
     pub(super) events: VecDeque<TargetEvent<Request>>,
     pub(super) ttts: TransferTags,
     /// A link or the session is ending, and something of it has ended.
@@ -67,7 +67,7 @@ impl SessionTasks {
             window: CommandWindow::new(params.cmd_sn, commands, promise, cx.now),
             links: Links::new(),
             expected: Vec::new(),
-            fences: Fences::default(),
+            fences: FencedResponses::default(),
             events: VecDeque::new(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
             ttts: TransferTags((cx.entropy.next_u64() >> 33) as u32),
@@ -78,7 +78,7 @@ impl SessionTasks {
     }
 
     /// Enters a task; `None` if too many are in work.
-    pub(super) fn begin(
+    pub(super) fn begin_task(
         &mut self,
         index: LinkIndex,
         bhs: &Bhs,
@@ -87,7 +87,7 @@ impl SessionTasks {
     ) -> Option<Tag> {
         let immediate = bhs.is_immediate();
         let bursts = immediate && kind.has_unsolicited();
-        if immediate && self.is_full_of_immediates() || bursts && self.immediate_burst {
+        if immediate && self.has_max_immediate_tasks() || bursts && self.immediate_burst {
             return None;
         }
         let task = Task {
@@ -110,21 +110,21 @@ impl SessionTasks {
         self.immediate_burst |= bursts;
         if !self.abandoned.is_empty() {
             // The tag lives again: what comes for it now is meant for this task.
-            self.abandoned.take(bhs.itt, index);
+            self.abandoned.remove(bhs.itt, index);
         }
         self.immediates += u32::from(immediate);
         Some(tag)
     }
 
-    pub(super) fn is_full_of_immediates(&self) -> bool {
+    pub(super) fn has_max_immediate_tasks(&self) -> bool {
         self.immediates >= u32::from(self.limits.immediate)
     }
 
     /// Tells the server of a SCSI command whose turn has come.
     pub(super) fn deliver_command(&mut self, now: Time, tag: Tag, command: ScsiCommand) {
-        if self.count_in(tag) {
+        if self.count_in_window(tag) {
             let SessionTasks { window, links, expected, .. } = self;
-            window.follow_demand(now, || links_to_keep(links, expected));
+            window.resize_to_demand(now, || open_or_expected_links(links, expected));
         }
         let Some(task) = self.table.get_mut(tag) else { return };
         match &mut task.state {
@@ -136,7 +136,7 @@ impl SessionTasks {
             }
             TaskState::Invalid(sense) => {
                 task.state = TaskState::Terminating { how: Termination::Sense(*sense), acked: true };
-                self.finish(now, tag);
+                self.finish_task(now, tag);
             }
             TaskState::Live | TaskState::Terminating { .. } | TaskState::Answered(_) => {}
         }
@@ -152,29 +152,29 @@ impl SessionTasks {
 
     /// Counts a task of the command window as in work. False: it is none, or counted already.
     #[inline]
-    pub(super) fn count_in(&mut self, tag: Tag) -> bool {
+    pub(super) fn count_in_window(&mut self, tag: Tag) -> bool {
         let Some(task) = self.table.get_mut(tag) else { return false };
         if task.immediate || task.counted {
             return false;
         }
         task.counted = true;
-        self.window.begin();
+        self.window.note_command_begun();
         true
     }
 
     /// Takes a task out of every count.
     pub(super) fn remove(&mut self, tag: Tag) -> Option<Task> {
-        self.uncount(tag);
+        self.remove_from_counts(tag);
         self.table.remove(tag)
     }
 
     /// Takes a task that is about to go out of every count.
-    pub(super) fn uncount(&mut self, tag: Tag) {
+    pub(super) fn remove_from_counts(&mut self, tag: Tag) {
         let Some(task) = self.table.get(tag) else { return };
         self.index.remove(task.itt.value());
         if task.counted {
             let SessionTasks { window, links, expected, .. } = self;
-            window.end(|| links_to_keep(links, expected));
+            window.note_command_ended(|| open_or_expected_links(links, expected));
         }
         self.immediates -= u32::from(task.immediate);
         if task.immediate && task.kind.has_unsolicited() {
@@ -183,7 +183,7 @@ impl SessionTasks {
         let link = &mut self.links[task.link];
         link.tasks -= 1;
         link.owed -= usize::from(task.owing);
-        link.tx.disallow_read(task.read_reserved);
+        link.tx.release_send_window(task.read_reserved);
         link.write_bytes = link.write_bytes.saturating_sub(u64::from(task.write_reserved));
         self.unsettled |= !link.is_open();
     }
@@ -194,9 +194,9 @@ impl SessionTasks {
     }
 
     /// Pings the initiator.
-    pub(super) fn ping(&mut self, now: Time, index: LinkIndex) {
-        let ttt = self.ttts.fresh();
-        self.links[index].ping(now, ttt);
+    pub(super) fn send_ping(&mut self, now: Time, index: LinkIndex) {
+        let ttt = self.ttts.next_tag();
+        self.links[index].send_ping(now, ttt);
     }
 }
 
@@ -205,7 +205,7 @@ impl SessionTasks {
 pub(super) struct TransferTags(u32);
 
 impl TransferTags {
-    pub(super) fn fresh(&mut self) -> Ttt {
+    pub(super) fn next_tag(&mut self) -> Ttt {
         let ttt = Ttt::new(self.0);
         self.0 = match self.0.wrapping_add(1) {
             u32::MAX => 0,
@@ -216,6 +216,6 @@ impl TransferTags {
 }
 
 /// Links that are open or on their way.
-pub(super) fn links_to_keep(links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
+pub(super) fn open_or_expected_links(links: &Links<LinkState>, expected: &[(Cid, Time)]) -> u32 {
     (links.iter().filter(|link| link.is_open()).count() + expected.len()) as u32
 }

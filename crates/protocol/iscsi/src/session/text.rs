@@ -1,4 +1,4 @@
-//! Text exchanges of the session's links: [`exchange`](crate::exchange) has their rules. This module places
+//! Text exchanges of the session's links: [`text_exchange`](crate::exchange) has their rules. This module places
 //! them in the order of commands, and gets the list of targets from above.
 
 use super::TargetSession;
@@ -7,43 +7,46 @@ use super::outgoing::OutgoingPdu;
 use super::request::Request;
 use super::task::{TaskKind, TaskState};
 use crate::discovery::SendTargets;
-use crate::exchange::{TextAnswer, TextExchange, TextStep};
 use crate::links::LinkIndex;
-use crate::negotiate::{Limits, Params, SessionType};
+use crate::negotiate::{NegotiationLimits, Params, SessionType};
 use crate::text;
+use crate::text_exchange::{TextAnswer, TextExchange, TextStep};
 use crate::wire::{Bhs, Pdu, RejectReason, TextRequest, Ttt};
 use buf::Sg;
 use stream::TargetEvent;
 
 impl TargetSession {
     /// A Text Request that was admitted.
-    pub(super) fn text(&mut self, index: LinkIndex, bhs: &Bhs, data: &Sg) {
+    pub(super) fn handle_text_request(&mut self, index: LinkIndex, bhs: &Bhs, data: &Sg) {
         let mut piece = vec![0; data.len()];
         data.copy_to(0, &mut piece);
-        let (fresh, discovery) = (self.tasks.ttts.fresh(), self.tasks.params.discovery);
+        let (fresh, discovery) = (self.tasks.ttts.next_tag(), self.tasks.params.discovery);
         let link = &mut self.tasks.links[index];
         let params = link.text_params(discovery);
         let mut exchange = link.text.take().unwrap_or_else(|| {
-            Box::new(TextExchange::new(Limits { mrdsl: params.target_mrdsl, ..Limits::default() }))
+            Box::new(TextExchange::new(NegotiationLimits {
+                mrdsl: params.target_mrdsl,
+                ..NegotiationLimits::default()
+            }))
         });
         let step = exchange.handle_request(TextRequest::from_bhs(bhs), &piece, &params, fresh);
-        if exchange.open().is_some() {
+        if exchange.open_task().is_some() {
             link.text = Some(exchange);
         }
         match step {
-            Err(reason) => link.reject(bhs, reason),
-            Ok(TextStep::Send(answer)) => link.send_text(*answer),
-            Ok(TextStep::AskTargets(which)) => self.ask_targets(index, bhs, which),
+            Err(reason) => link.queue_reject(bhs, reason),
+            Ok(TextStep::Send(answer)) => link.queue_text_response(*answer),
+            Ok(TextStep::AskTargets(which)) => self.request_target_list(index, bhs, which),
         }
     }
 
-    fn ask_targets(&mut self, index: LinkIndex, bhs: &Bhs, which: SendTargets) {
-        let Some(tag) = self.tasks.begin(index, bhs, TaskKind::Text, TaskState::Live) else {
+    fn request_target_list(&mut self, index: LinkIndex, bhs: &Bhs, which: SendTargets) {
+        let Some(tag) = self.tasks.begin_task(index, bhs, TaskKind::Text, TaskState::Live) else {
             let link = &mut self.tasks.links[index];
             link.text = None;
-            return link.reject(bhs, RejectReason::TOO_MANY_IMMEDIATE);
+            return link.queue_reject(bhs, RejectReason::TOO_MANY_IMMEDIATE);
         };
-        self.tasks.count_in(tag);
+        self.tasks.count_in_window(tag);
         let command = Request::SendTargets(which);
         self.tasks.events.push_back(TargetEvent::Command { tag, command, data_out: 0 });
     }
@@ -55,7 +58,7 @@ impl LinkState {
         if bhs.data_len() > text::TEXT_LEN_MAX {
             return Err(RejectReason::PROTOCOL_ERROR);
         }
-        TextExchange::admit(self.text.as_deref(), TextRequest::from_bhs(bhs))
+        TextExchange::admit_request(self.text.as_deref(), TextRequest::from_bhs(bhs))
     }
 
     /// What a text of the full feature phase may depend on; the other values are those of the login.
@@ -69,17 +72,17 @@ impl LinkState {
     }
 
     /// The server's list of targets is here.
-    pub(super) fn answer_targets(&mut self, records: Box<[u8]>, discovery: bool, fresh: Ttt) {
+    pub(super) fn answer_send_targets(&mut self, records: Box<[u8]>, discovery: bool, fresh: Ttt) {
         let params = self.text_params(discovery);
         let Some(exchange) = self.text.as_mut() else { return };
-        let Some(answer) = exchange.answer_targets(records, &params, fresh) else { return };
-        if exchange.open().is_none() {
+        let Some(answer) = exchange.answer_send_targets(records, &params, fresh) else { return };
+        if exchange.open_task().is_none() {
             self.text = None;
         }
-        self.send_text(*answer);
+        self.queue_text_response(*answer);
     }
 
-    fn send_text(&mut self, answer: TextAnswer) {
+    fn queue_text_response(&mut self, answer: TextAnswer) {
         let TextAnswer { response, text, initiator_mrdsl } = answer;
         let (itt, ttt, flags, lun) = (response.itt, response.ttt, response.flags, response.lun);
         self.tx.push(OutgoingPdu::Text { itt, ttt, flags, lun, data: text.into() });

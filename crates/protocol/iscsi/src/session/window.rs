@@ -2,12 +2,12 @@
 //! their unsolicited data.
 //!
 //! Invariant: commands delivered and not yet ended, and those that the open window still admits, are never
-//! more than `limit`, and each of them has its unit of memory. MaxCmdSN never moves backwards.
+//! more than `command_limit`, and each of them has its unit of memory. MaxCmdSN never moves backwards.
 //!
 //! The window follows its use. An offer cannot be taken back: a window shrinks as commands use up the larger
 //! one, and each unit is returned when no offered command needs it.
 
-use super::memory_promise::{MemoryPromise, WINDOW_START};
+use super::memory_promise::{INITIAL_WINDOW, MemoryPromise};
 use super::outgoing::CommandNumbers;
 use super::request::ScsiCommand;
 use crate::links::LinkIndex;
@@ -18,7 +18,7 @@ use std::time::Duration;
 use stream::Tag;
 
 /// How long a session must have used less than a quarter of its window before it is halved.
-const REVIEW: Duration = Duration::from_secs(1);
+const USAGE_REVIEW_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A request that came before its turn.
 #[derive(Debug)]
@@ -73,7 +73,7 @@ pub(super) struct CommandWindow {
 
 impl CommandWindow {
     pub(super) fn new(exp: Sn, most: u32, promise: MemoryPromise, now: Time) -> Self {
-        let limit = promise.commands(most);
+        let limit = promise.commands_covered(most);
         let max = exp.add(limit - 1);
         CommandWindow {
             exp,
@@ -86,7 +86,7 @@ impl CommandWindow {
             most,
             promise,
             peak: 0,
-            review: now + REVIEW,
+            review: now + USAGE_REVIEW_INTERVAL,
             gap: None,
             skips_next: false,
             opened: false,
@@ -94,13 +94,13 @@ impl CommandWindow {
     }
 
     #[inline]
-    pub(super) fn exp(&self) -> Sn {
+    pub(super) fn exp_cmd_sn(&self) -> Sn {
         self.exp
     }
 
     /// What every PDU tells of it.
     #[inline]
-    pub(super) fn numbers(&self) -> CommandNumbers {
+    pub(super) fn command_numbers(&self) -> CommandNumbers {
         CommandNumbers { exp_cmd_sn: self.exp, max_cmd_sn: self.max }
     }
 
@@ -111,52 +111,52 @@ impl CommandWindow {
 
     /// Whether the initiator has used up all that it knows of, though more is open.
     #[inline]
-    pub(super) fn has_grown(&self) -> bool {
+    pub(super) fn has_unannounced_room(&self) -> bool {
         self.told.lt(self.exp) && !self.is_closed()
     }
 
     /// What is open now was sent.
     #[inline]
-    pub(super) fn told(&mut self) {
-        (self.told, self.offered) = (self.max, self.promised());
+    pub(super) fn note_window_sent(&mut self) {
+        (self.told, self.offered) = (self.max, self.commands_promised());
     }
 
     /// Commands that the initiator has in work as far as it knows: with those whose answers are not sent.
     #[inline]
-    fn used(&self) -> u32 {
-        let left = if self.told.lt(self.exp) { 0 } else { self.told.since(self.exp) + 1 };
+    fn commands_in_use(&self) -> u32 {
+        let left = if self.told.lt(self.exp) { 0 } else { self.told.steps_since(self.exp) + 1 };
         self.offered.saturating_sub(left)
     }
 
     /// Sets how many commands may be in work from now on.
     fn set_limit(&mut self, limit: u32) {
         self.limit = limit.max(1);
-        self.open();
+        self.open_to_limit();
     }
 
     #[inline]
-    pub(super) fn limit(&self) -> u32 {
+    pub(super) fn command_limit(&self) -> u32 {
         self.limit
     }
 
     /// Commands in work, and all that may come by what was offered.
-    fn promised(&self) -> u32 {
-        let open = if self.is_closed() { 0 } else { self.max.since(self.exp) + 1 };
+    fn commands_promised(&self) -> u32 {
+        let open = if self.is_closed() { 0 } else { self.max.steps_since(self.exp) + 1 };
         self.in_work + open
     }
 
     /// When a request is to be delivered; immediate ones at once.
     #[inline]
-    pub(super) fn order_of(&self, bhs: &Bhs) -> CmdSnOrder {
-        if bhs.is_immediate() { CmdSnOrder::Next } else { self.order(cmd_sn_of(bhs)) }
+    pub(super) fn request_order(&self, bhs: &Bhs) -> CmdSnOrder {
+        if bhs.is_immediate() { CmdSnOrder::Next } else { self.cmd_sn_order(cmd_sn_of(bhs)) }
     }
 
     #[inline]
-    pub(super) fn order(&self, sn: Sn) -> CmdSnOrder {
+    pub(super) fn cmd_sn_order(&self, sn: Sn) -> CmdSnOrder {
         if !sn.le(self.max) || sn.lt(self.exp) {
             return CmdSnOrder::Outside;
         }
-        match sn.since(self.exp) {
+        match sn.steps_since(self.exp) {
             0 => CmdSnOrder::Next,
             ahead => match self.held.get(ahead as usize - 1) {
                 Some(Some(_)) => CmdSnOrder::Outside,
@@ -166,8 +166,8 @@ impl CommandWindow {
     }
 
     /// Keeps a request whose turn is [`CmdSnOrder::Ahead`].
-    pub(super) fn hold(&mut self, sn: Sn, held: HeldRequest) {
-        let place = sn.since(self.exp) as usize - 1;
+    pub(super) fn hold_request(&mut self, sn: Sn, held: HeldRequest) {
+        let place = sn.steps_since(self.exp) as usize - 1;
         while self.held.len() <= place {
             self.held.push_back(None);
         }
@@ -185,61 +185,61 @@ impl CommandWindow {
         self.held.iter().flatten().map(bytes).sum()
     }
 
-    /// Steps over `exp`; gives what was held for the number that is next now.
+    /// Steps over `exp_cmd_sn`; gives what was held for the number that is next now.
     #[inline]
-    pub(super) fn advance(&mut self) -> Option<HeldRequest> {
+    pub(super) fn advance_exp_cmd_sn(&mut self) -> Option<HeldRequest> {
         self.exp = self.exp.next();
         self.held.pop_front().flatten()
     }
 
     /// A command of this window was delivered.
     #[inline]
-    pub(super) fn begin(&mut self) {
+    pub(super) fn note_command_begun(&mut self) {
         self.in_work += 1;
     }
 
     /// A command of this window has ended. What no command can need any more goes back, but for one unit for
     /// each of `links` links.
     #[inline]
-    pub(super) fn end(&mut self, links: impl FnOnce() -> u32) {
+    pub(super) fn note_command_ended(&mut self, links: impl FnOnce() -> u32) {
         self.in_work -= 1;
-        self.open();
-        if self.promise.exceeds(self.limit) {
-            let commands = self.promised().max(self.limit).max(links());
+        self.open_to_limit();
+        if self.promise.exceeds_commands(self.limit) {
+            let commands = self.commands_promised().max(self.limit).max(links());
             self.promise.shrink(commands);
         }
     }
 
     /// The window follows what is used of it, when a command was delivered.
     #[inline]
-    pub(super) fn follow_demand(&mut self, now: Time, links: impl FnOnce() -> u32) {
-        if !self.promise.binds() {
+    pub(super) fn resize_to_demand(&mut self, now: Time, links: impl FnOnce() -> u32) {
+        if !self.promise.limits_window() {
             return;
         }
-        let (used, limit) = (self.used(), self.limit);
+        let (used, limit) = (self.commands_in_use(), self.limit);
         self.peak = self.peak.max(used);
         if used > limit / 2 && limit < self.most {
-            self.promise.grow(self.most.min(limit.saturating_mul(2)));
-            self.set_limit(self.promise.commands(self.most).max(limit));
+            self.promise.grow_leaving_spare(self.most.min(limit.saturating_mul(2)));
+            self.set_limit(self.promise.commands_covered(self.most).max(limit));
         } else if now >= self.review {
             if self.peak < limit / 4 {
-                self.set_limit((limit / 2).max(self.least(links())).min(limit));
+                self.set_limit((limit / 2).max(self.commands_min(links())).min(limit));
             }
-            (self.peak, self.review) = (used, now + REVIEW);
+            (self.peak, self.review) = (used, now + USAGE_REVIEW_INTERVAL);
         }
     }
 
     /// Commands that the window admits in any case: one for each link at least.
-    fn least(&self, links: u32) -> u32 {
-        links.max(u32::from(WINDOW_START)).min(self.most)
+    fn commands_min(&self, links: u32) -> u32 {
+        links.max(u32::from(INITIAL_WINDOW)).min(self.most)
     }
 
     /// Sets more memory aside, where less than a session of `links` links begins with could be.
-    pub(super) fn secure(&mut self, links: u32) {
-        let least = self.least(links);
+    pub(super) fn secure_min_memory(&mut self, links: u32) {
+        let least = self.commands_min(links);
         if self.limit < least {
-            self.promise.secure(least);
-            self.set_limit(self.promise.commands(self.most));
+            self.promise.grow_to(least);
+            self.set_limit(self.promise.commands_covered(self.most));
         }
     }
 
@@ -249,7 +249,7 @@ impl CommandWindow {
     }
 
     /// Notes since when requests have waited for the one whose turn it is; `others`: also such as are not held here.
-    pub(super) fn note_gap(&mut self, now: Time, others: bool) {
+    pub(super) fn note_cmd_sn_gap(&mut self, now: Time, others: bool) {
         self.gap = match self.gap {
             // The last place is never empty.
             _ if self.held.is_empty() && !others => None,
@@ -259,18 +259,18 @@ impl CommandWindow {
     }
 
     /// Since when requests have waited for one before them.
-    pub(super) fn gap_since(&self) -> Option<Time> {
+    pub(super) fn cmd_sn_gap_since(&self) -> Option<Time> {
         self.gap.map(|(_, since)| since)
     }
 
     /// Whether the initiator is to be told that the window is open, once.
-    pub(super) fn takes_opened(&mut self) -> bool {
+    pub(super) fn take_reopened(&mut self) -> bool {
         std::mem::take(&mut self.opened) && !self.is_closed()
     }
 
     /// Opens the window as far as the limit allows.
     #[inline]
-    pub(super) fn open(&mut self) {
+    pub(super) fn open_to_limit(&mut self) {
         let free = self.limit.saturating_sub(self.in_work);
         let max = self.exp.add(free).sub(1);
         if self.max.lt(max) {
@@ -279,13 +279,13 @@ impl CommandWindow {
     }
 
     /// Takes all that is held out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = HeldRequest> + '_ {
+    pub(super) fn drain_held(&mut self) -> impl Iterator<Item = HeldRequest> + '_ {
         self.held.drain(..).flatten()
     }
 
     /// How many requests wait for their turn.
     #[cfg(test)]
-    pub(super) fn held_len(&self) -> usize {
+    pub(super) fn held_count(&self) -> usize {
         self.held.iter().flatten().count()
     }
 }
@@ -310,20 +310,20 @@ mod tests {
     fn the_window_never_holds_more_than_its_limit() {
         let mut window = free(u32::MAX, 4);
         assert_eq!(window.max, Sn::new(2));
-        assert_eq!(window.order(Sn::new(u32::MAX)), CmdSnOrder::Next);
-        assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Ahead);
-        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
-        assert_eq!(window.order(Sn::new(u32::MAX - 1)), CmdSnOrder::Outside);
+        assert_eq!(window.cmd_sn_order(Sn::new(u32::MAX)), CmdSnOrder::Next);
+        assert_eq!(window.cmd_sn_order(Sn::new(2)), CmdSnOrder::Ahead);
+        assert_eq!(window.cmd_sn_order(Sn::new(3)), CmdSnOrder::Outside);
+        assert_eq!(window.cmd_sn_order(Sn::new(u32::MAX - 1)), CmdSnOrder::Outside);
         for _ in 0..4 {
-            window.begin();
-            assert!(window.advance().is_none());
-            window.open();
+            window.note_command_begun();
+            assert!(window.advance_exp_cmd_sn().is_none());
+            window.open_to_limit();
         }
         assert!(window.is_closed());
-        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Outside);
-        window.end(|| 1);
+        assert_eq!(window.cmd_sn_order(Sn::new(3)), CmdSnOrder::Outside);
+        window.note_command_ended(|| 1);
         assert_eq!(window.max, Sn::new(3));
-        assert_eq!(window.order(Sn::new(3)), CmdSnOrder::Next);
+        assert_eq!(window.cmd_sn_order(Sn::new(3)), CmdSnOrder::Next);
     }
 
     #[test]
@@ -332,22 +332,22 @@ mod tests {
         window.set_limit(2);
         assert_eq!(window.max, Sn::new(17));
         for _ in 0..7 {
-            window.advance();
-            window.open();
+            window.advance_exp_cmd_sn();
+            window.open_to_limit();
         }
-        assert_eq!((window.exp(), window.max), (Sn::new(17), Sn::new(18)));
+        assert_eq!((window.exp_cmd_sn(), window.max), (Sn::new(17), Sn::new(18)));
     }
 
     #[test]
     fn what_is_held_comes_in_turn_and_once() {
         let mut window = free(0, 8);
-        window.hold(Sn::new(2), HeldRequest::Skipped);
-        assert_eq!(window.order(Sn::new(2)), CmdSnOrder::Outside);
-        assert_eq!(window.order(Sn::new(1)), CmdSnOrder::Ahead);
-        assert!(window.advance().is_none());
-        assert!(matches!(window.advance(), Some(HeldRequest::Skipped)));
-        assert_eq!(window.exp(), Sn::new(2));
-        assert_eq!(window.held_len(), 0);
+        window.hold_request(Sn::new(2), HeldRequest::Skipped);
+        assert_eq!(window.cmd_sn_order(Sn::new(2)), CmdSnOrder::Outside);
+        assert_eq!(window.cmd_sn_order(Sn::new(1)), CmdSnOrder::Ahead);
+        assert!(window.advance_exp_cmd_sn().is_none());
+        assert!(matches!(window.advance_exp_cmd_sn(), Some(HeldRequest::Skipped)));
+        assert_eq!(window.exp_cmd_sn(), Sn::new(2));
+        assert_eq!(window.held_count(), 0);
     }
 
     /// A session's window without the session.
@@ -372,10 +372,10 @@ mod tests {
         fn begin(&mut self, most: u32) -> u32 {
             let mut begun = 0;
             while begun < most && self.knows_more() {
-                self.window.advance();
-                self.window.begin();
-                self.window.follow_demand(self.now, || 1);
-                self.window.open();
+                self.window.advance_exp_cmd_sn();
+                self.window.note_command_begun();
+                self.window.resize_to_demand(self.now, || 1);
+                self.window.open_to_limit();
                 self.check();
                 begun += 1;
             }
@@ -384,23 +384,26 @@ mod tests {
 
         /// Whether the initiator knows that it may send one more; it is told if it knows too little.
         fn knows_more(&mut self) -> bool {
-            if self.window.has_grown() {
-                self.window.told();
+            if self.window.has_unannounced_room() {
+                self.window.note_window_sent();
             }
             !self.window.is_closed()
         }
 
         fn end(&mut self, count: u32) {
             for _ in 0..count {
-                self.window.end(|| 1);
-                self.window.told();
+                self.window.note_command_ended(|| 1);
+                self.window.note_window_sent();
                 self.check();
             }
         }
 
         /// The law: whatever may come has its unit.
         fn check(&self) {
-            assert!(self.window.promise.exceeds(self.window.promised().saturating_sub(1)), "{self:?}");
+            assert!(
+                self.window.promise.exceeds_commands(self.window.commands_promised().saturating_sub(1)),
+                "{self:?}"
+            );
         }
     }
 
@@ -408,13 +411,13 @@ mod tests {
     fn a_window_follows_what_is_used_of_it() {
         let pool = Pool::new(128 << 20);
         let mut alone = Alone::new(&pool, 128);
-        assert_eq!((alone.window.limit(), pool.usage().reserved), (8, 9 * 16_384));
+        assert_eq!((alone.window.command_limit(), pool.usage().reserved), (8, 9 * 16_384));
         // One command at a time needs no more.
         for _ in 0..100 {
             assert_eq!(alone.begin(1), 1);
             alone.end(1);
         }
-        assert_eq!(alone.window.limit(), 8);
+        assert_eq!(alone.window.command_limit(), 8);
         // A host that sends all it may has the whole window by the time that it is closed.
         assert_eq!(alone.begin(1000), 128);
         assert_eq!(pool.usage().reserved, 129 * 16_384);
@@ -426,7 +429,7 @@ mod tests {
             assert_eq!(alone.begin(1), 1);
             alone.end(1);
         }
-        assert_eq!((alone.window.limit(), pool.usage().reserved), (8, 9 * 16_384));
+        assert_eq!((alone.window.command_limit(), pool.usage().reserved), (8, 9 * 16_384));
         drop(alone);
         assert_eq!(pool.usage().reserved, 0);
     }
@@ -435,9 +438,9 @@ mod tests {
     fn a_window_of_2048_has_room_in_256_mebibytes_where_one_segment_rides_on_a_command() {
         let pool = Pool::new(256 << 20);
         let mut alone = Alone::of(&pool, 8192, 2048);
-        assert_eq!(alone.window.limit(), 8);
+        assert_eq!(alone.window.command_limit(), 8);
         assert_eq!(alone.begin(5000), 2048);
-        assert_eq!((alone.window.limit(), pool.usage().reserved), (2048, 2049 * 8192));
+        assert_eq!((alone.window.command_limit(), pool.usage().reserved), (2048, 2049 * 8192));
     }
 
     #[test]
@@ -450,18 +453,21 @@ mod tests {
                 alone
             })
             .collect();
-        assert!(busy[..20].iter().all(|alone| alone.window.limit() == 128));
-        assert!(busy.iter().all(|alone| alone.window.limit() >= 8), "and all have what they began with");
+        assert!(busy[..20].iter().all(|alone| alone.window.command_limit() == 128));
+        assert!(
+            busy.iter().all(|alone| alone.window.command_limit() >= 8),
+            "and all have what they began with"
+        );
         // Who ends gives others room to grow.
         busy.drain(..10);
         let last = busy.last_mut().unwrap();
-        let before = last.window.limit();
+        let before = last.window.command_limit();
         last.end(1);
         last.begin(1000);
-        assert!(last.window.limit() > before, "{before}");
+        assert!(last.window.command_limit() > before, "{before}");
         drop(busy);
         // At rest there is room for many.
         let quiet: Vec<Alone> = (0..450).map(|_| Alone::new(&pool, 128)).collect();
-        assert!(quiet.iter().all(|alone| alone.window.limit() == 8));
+        assert!(quiet.iter().all(|alone| alone.window.command_limit() == 8));
     }
 }

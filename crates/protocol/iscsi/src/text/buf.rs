@@ -2,10 +2,10 @@
 
 use super::{TEXT_LEN_MAX, TextError};
 
-const _: () = assert!(TEXT_LEN_MAX.is_multiple_of(STEP));
+const _: () = assert!(TEXT_LEN_MAX.is_multiple_of(GROWTH_STEP));
 
 /// Growth of a text in bytes: no doubling, so that the bound of the text is the bound of its memory.
-const STEP: usize = 2048;
+const GROWTH_STEP: usize = 2048;
 
 /// A text being composed; at most [`TEXT_LEN_MAX`] bytes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ impl TextBuf {
             return Err(TextError::TooLong);
         }
         if len > self.0.capacity() {
-            self.0.reserve_exact(len.next_multiple_of(STEP) - self.0.len());
+            self.0.reserve_exact(len.next_multiple_of(GROWTH_STEP) - self.0.len());
         }
         self.0.extend_from_slice(key.as_bytes());
         self.0.push(b'=');
@@ -54,7 +54,7 @@ impl TextBuf {
     /// Cuts off the first piece of at most `limit` bytes; what remains is for later PDUs. A cut may fall inside
     /// a pair, so every piece but the last goes out with the C bit.
     #[must_use]
-    pub fn split_piece(&mut self, limit: usize) -> Vec<u8> {
+    pub fn take_piece(&mut self, limit: usize) -> Vec<u8> {
         let rest = self.0.split_off(self.0.len().min(limit));
         core::mem::replace(&mut self.0, rest)
     }
@@ -73,7 +73,7 @@ mod tests {
         let whole = text.as_bytes().to_vec();
         let mut joined = Vec::new();
         while !text.is_empty() {
-            let piece = text.split_piece(512);
+            let piece = text.take_piece(512);
             assert!(!piece.is_empty() && piece.len() <= 512);
             joined.extend(piece);
         }

@@ -8,8 +8,10 @@ mod reassembly;
 mod value;
 
 pub use buf::TextBuf;
-pub use reassembly::Reassembly;
-pub use value::{ValueError, binary, boolean, encode_hex, list, number, range, yes_no};
+pub use reassembly::TextReassembly;
+pub use value::{
+    ValueError, encode_hex, parse_binary, parse_boolean, parse_number, parse_range, split_list, yes_no,
+};
 
 /// Longest text of one exchange, over all its PDUs, in bytes: twice the 8192 that every implementation takes
 /// (RFC 7143 §6.2), so that nothing that conforms is refused, and small enough to be kept per stranger.

@@ -4,9 +4,9 @@ use super::{TEXT_LEN_MAX, TextError};
 
 /// Pieces received so far; at most [`TEXT_LEN_MAX`] bytes.
 #[derive(Clone, Debug, Default)]
-pub struct Reassembly(Vec<u8>);
+pub struct TextReassembly(Vec<u8>);
 
-impl Reassembly {
+impl TextReassembly {
     /// Adds a piece.
     pub fn add(&mut self, piece: &[u8]) -> Result<(), TextError> {
         if self.0.len() + piece.len() > TEXT_LEN_MAX {
@@ -21,7 +21,7 @@ impl Reassembly {
 
     /// The whole text; what follows begins again.
     #[must_use]
-    pub fn take(&mut self) -> Vec<u8> {
+    pub fn take_text(&mut self) -> Vec<u8> {
         core::mem::take(&mut self.0)
     }
 
@@ -38,10 +38,10 @@ mod tests {
 
     #[test]
     fn attack_06_a_megabyte_over_many_pieces_stops_at_the_bound() {
-        let mut text = Reassembly::default();
+        let mut text = TextReassembly::default();
         let accepted = (0..1024).take_while(|_| text.add(&[b'K'; 1024]).is_ok()).count();
         assert_eq!(accepted, TEXT_LEN_MAX / 1024);
-        let mut uneven = Reassembly::default();
+        let mut uneven = TextReassembly::default();
         while uneven.add(&[b'K'; 1300]).is_ok() {
             assert!(uneven.0.capacity() <= TEXT_LEN_MAX, "the bound is of memory, not of text");
         }
@@ -50,10 +50,10 @@ mod tests {
 
     #[test]
     fn pieces_join() {
-        let mut text = Reassembly::default();
+        let mut text = TextReassembly::default();
         text.add(b"Initia").unwrap();
         text.add(b"torName=x\0").unwrap();
-        assert_eq!(text.take(), b"InitiatorName=x\0");
+        assert_eq!(text.take_text(), b"InitiatorName=x\0");
         assert!(text.is_empty());
     }
 }

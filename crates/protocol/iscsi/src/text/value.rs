@@ -6,7 +6,7 @@
 pub struct ValueError;
 
 /// A decimal (without leading zeros) or `0x` hexadecimal number below 2^64.
-pub fn number(text: &str) -> Result<u64, ValueError> {
+pub fn parse_number(text: &str) -> Result<u64, ValueError> {
     if let Some(digits) = strip_hex(text) {
         let well_formed = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_hexdigit());
         return well_formed.then(|| u64::from_str_radix(digits, 16).ok()).flatten().ok_or(ValueError);
@@ -19,7 +19,7 @@ pub fn number(text: &str) -> Result<u64, ValueError> {
 }
 
 /// `Yes` or `No`.
-pub fn boolean(text: &str) -> Result<bool, ValueError> {
+pub fn parse_boolean(text: &str) -> Result<bool, ValueError> {
     match text {
         "Yes" => Ok(true),
         "No" => Ok(false),
@@ -34,28 +34,28 @@ pub const fn yes_no(value: bool) -> &'static str {
 }
 
 /// The items of a comma-separated list, in the sender's order of preference.
-pub fn list(text: &str) -> impl Iterator<Item = &str> {
+pub fn split_list(text: &str) -> impl Iterator<Item = &str> {
     text.split(',')
 }
 
 /// `low~high`, where low does not exceed high.
-pub fn range(text: &str) -> Result<(u64, u64), ValueError> {
+pub fn parse_range(text: &str) -> Result<(u64, u64), ValueError> {
     let (low, high) = text.split_once('~').ok_or(ValueError)?;
-    let (low, high) = (number(low)?, number(high)?);
+    let (low, high) = (parse_number(low)?, parse_number(high)?);
     if low <= high { Ok((low, high)) } else { Err(ValueError) }
 }
 
 /// Binary data of at most `len_max` bytes: `0x` hexadecimal, `0b` base64, or a decimal number below 2^64.
 ///
 /// The length is checked on the text, before anything is decoded or allocated.
-pub fn binary(text: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
+pub fn parse_binary(text: &str, len_max: usize) -> Result<Vec<u8>, ValueError> {
     if let Some(digits) = strip_hex(text) {
         return decode_hex(digits, len_max);
     }
     if let Some(digits) = text.strip_prefix("0b").or_else(|| text.strip_prefix("0B")) {
         return decode_base64(digits, len_max);
     }
-    let value = number(text)?.to_be_bytes();
+    let value = parse_number(text)?.to_be_bytes();
     let zeros = value.iter().take_while(|b| **b == 0).count().min(7);
     let bytes = value.get(zeros..).unwrap_or(&value);
     if bytes.len() <= len_max { Ok(bytes.to_vec()) } else { Err(ValueError) }
@@ -145,7 +145,7 @@ mod tests {
         let good =
             [("0", 0), ("8192", 8192), ("0x2000", 8192), ("0XfF", 255), ("18446744073709551615", u64::MAX)];
         for (text, want) in good {
-            assert_eq!(number(text), Ok(want), "{text}");
+            assert_eq!(parse_number(text), Ok(want), "{text}");
         }
         let bad = [
             "",
@@ -164,29 +164,32 @@ mod tests {
             "1~2",
         ];
         for text in bad {
-            assert_eq!(number(text), Err(ValueError), "{text}");
+            assert_eq!(parse_number(text), Err(ValueError), "{text}");
         }
     }
 
     #[test]
     fn words_lists_and_ranges() {
-        assert_eq!((boolean("Yes"), boolean("No"), boolean("yes")), (Ok(true), Ok(false), Err(ValueError)));
-        assert_eq!(list("CRC32C,None").collect::<Vec<_>>(), ["CRC32C", "None"]);
         assert_eq!(
-            (range("512~0x400"), range("5~4"), range("5")),
+            (parse_boolean("Yes"), parse_boolean("No"), parse_boolean("yes")),
+            (Ok(true), Ok(false), Err(ValueError))
+        );
+        assert_eq!(split_list("CRC32C,None").collect::<Vec<_>>(), ["CRC32C", "None"]);
+        assert_eq!(
+            (parse_range("512~0x400"), parse_range("5~4"), parse_range("5")),
             (Ok((512, 1024)), Err(ValueError), Err(ValueError))
         );
     }
 
     #[test]
     fn attack_12_binary_junk_is_refused_before_decoding() {
-        assert_eq!(binary("0xABCDEF", 3), Ok(vec![0xab, 0xcd, 0xef]));
-        assert_eq!(binary("0xABCDE", 3), Ok(vec![0x0a, 0xbc, 0xde]));
-        assert_eq!(binary("0bTWFu", 3), Ok(b"Man".to_vec()));
-        assert_eq!(binary("0BTWE=", 3), Ok(b"Ma".to_vec()));
-        assert_eq!(binary("0bTQ==", 3), Ok(b"M".to_vec()));
-        assert_eq!(binary("258", 8), Ok(vec![1, 2]));
-        assert_eq!(binary("0", 8), Ok(vec![0]));
+        assert_eq!(parse_binary("0xABCDEF", 3), Ok(vec![0xab, 0xcd, 0xef]));
+        assert_eq!(parse_binary("0xABCDE", 3), Ok(vec![0x0a, 0xbc, 0xde]));
+        assert_eq!(parse_binary("0bTWFu", 3), Ok(b"Man".to_vec()));
+        assert_eq!(parse_binary("0BTWE=", 3), Ok(b"Ma".to_vec()));
+        assert_eq!(parse_binary("0bTQ==", 3), Ok(b"M".to_vec()));
+        assert_eq!(parse_binary("258", 8), Ok(vec![1, 2]));
+        assert_eq!(parse_binary("0", 8), Ok(vec![0]));
         let bad = [
             "0x",
             "0b",
@@ -205,21 +208,21 @@ mod tests {
             "16777216",
         ];
         for text in bad {
-            assert_eq!(binary(text, 3), Err(ValueError), "{text}");
+            assert_eq!(parse_binary(text, 3), Err(ValueError), "{text}");
         }
-        assert_eq!(binary(&format!("0b{}", "A".repeat(2000)), 32), Err(ValueError));
+        assert_eq!(parse_binary(&format!("0b{}", "A".repeat(2000)), 32), Err(ValueError));
     }
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(128))]
         #[test]
         fn hex_reads_back(bytes in proptest::collection::vec(any::<u8>(), 1..64)) {
-            prop_assert_eq!(binary(&encode_hex(&bytes), 64), Ok(bytes));
+            prop_assert_eq!(parse_binary(&encode_hex(&bytes), 64), Ok(bytes));
         }
 
         #[test]
         fn any_value_decodes_within_its_bound(text in "(0x|0b|)[0-9a-fA-F+/=]{0,40}") {
-            if let Ok(bytes) = binary(&text, 16) {
+            if let Ok(bytes) = parse_binary(&text, 16) {
                 prop_assert!(bytes.len() <= 16);
             }
         }

@@ -11,7 +11,7 @@ pub const CDB_LEN_MAX: usize = 260;
 const TYPE_EXTENDED_CDB: u8 = 1;
 const TYPE_BIDI_READ_LEN: u8 = 2;
 /// SPC variable-length and extended CDBs; every other standard opcode fixes a length of at most 16 bytes.
-const OPCODES_LONG: [u8; 2] = [0x7e, 0x7f];
+const VARIABLE_LENGTH_OPCODES: [u8; 2] = [0x7e, 0x7f];
 
 /// What is wrong with the chain, or with the CDB that it extends. The command is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,14 +60,14 @@ impl<'a> AdditionalHeaders<'a> {
                 return Err(AhsError::Truncated);
             }
             let body = rest.get(..len).ok_or(AhsError::Truncated)?;
-            found.put(*kind, body)?;
+            found.set_segment(*kind, body)?;
             let whole = super::padded_len(3 + len).ok_or(AhsError::Truncated)?;
             bytes = bytes.get(whole..).ok_or(AhsError::Truncated)?;
         }
         Ok(found)
     }
 
-    fn put(&mut self, kind: u8, body: &'a [u8]) -> Result<(), AhsError> {
+    fn set_segment(&mut self, kind: u8, body: &'a [u8]) -> Result<(), AhsError> {
         match kind {
             TYPE_EXTENDED_CDB => {
                 // The first byte is reserved; a tail of no bytes would say that the CDB is not long.
@@ -104,7 +104,7 @@ impl Cdb {
     /// Joins the header's 16 bytes and the extension; refuses an extension that the CDB's opcode excludes.
     pub fn assemble(head: &[u8; 16], tail: Option<&[u8]>) -> Result<Self, AhsError> {
         let tail = tail.unwrap_or(&[]);
-        if !tail.is_empty() && !OPCODES_LONG.contains(&head[0]) && !is_vendor(head[0]) {
+        if !tail.is_empty() && !VARIABLE_LENGTH_OPCODES.contains(&head[0]) && !is_vendor_specific(head[0]) {
             return Err(AhsError::CdbNotLong);
         }
         let len = 16 + tail.len();
@@ -132,7 +132,7 @@ impl core::fmt::Debug for Cdb {
 }
 
 /// Groups 6 and 7 (C0h to FFh): a vendor may give them any length.
-const fn is_vendor(opcode: u8) -> bool {
+const fn is_vendor_specific(opcode: u8) -> bool {
     opcode >= 0xc0
 }
 

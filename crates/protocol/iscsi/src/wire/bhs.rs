@@ -73,7 +73,7 @@ impl OpByte {
 
     /// The same opcode, marked for immediate delivery.
     #[must_use]
-    pub const fn immediate(self) -> Self {
+    pub const fn with_immediate(self) -> Self {
         Self(self.0 | Self::IMMEDIATE)
     }
 

@@ -48,7 +48,7 @@ impl LoginFlags {
 
 pdu! {
     /// Login Request (RFC 7143 §11.12).
-    pub struct LoginRequest: Opcode::LOGIN_REQUEST, |p| p.op = p.op.immediate();
+    pub struct LoginRequest: Opcode::LOGIN_REQUEST, |p| p.op = p.op.with_immediate();
     1..4 {
         /// Transit and continue bits, stages.
         pub flags: LoginFlags,

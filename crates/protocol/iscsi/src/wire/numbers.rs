@@ -124,7 +124,7 @@ impl Sn {
     /// How many steps lead from `earlier` to this number, modulo 2^32.
     #[must_use]
     #[inline]
-    pub const fn since(self, earlier: Self) -> u32 {
+    pub const fn steps_since(self, earlier: Self) -> u32 {
         self.value().wrapping_sub(earlier.value())
     }
 
@@ -132,7 +132,7 @@ impl Sn {
     #[must_use]
     #[inline]
     pub const fn lt(self, other: Self) -> bool {
-        let ahead = other.since(self);
+        let ahead = other.steps_since(self);
         ahead != 0 && ahead < 1 << 31
     }
 
@@ -140,7 +140,7 @@ impl Sn {
     #[must_use]
     #[inline]
     pub const fn le(self, other: Self) -> bool {
-        other.since(self) < 1 << 31
+        other.steps_since(self) < 1 << 31
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         assert!(last.lt(zero) && last.le(zero) && !zero.lt(last) && !zero.le(last));
         assert!(!zero.lt(zero) && zero.le(zero));
         assert_eq!(last.next(), zero);
-        assert_eq!(zero.since(last), 1);
+        assert_eq!(zero.steps_since(last), 1);
         assert_eq!(zero.sub(1), last);
         assert_eq!(Sn::new(0xffff_fff0).add(0x20), Sn::new(0x10));
     }

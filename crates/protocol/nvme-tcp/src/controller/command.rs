@@ -3,12 +3,12 @@
 
 use super::outgoing::OutgoingPdu;
 use super::receive::{DataPurpose, PduData};
-use super::task::{DataSource, EndedBy, Task};
+use super::task::{DataSource, Task, TaskEnding};
 use super::{ControllerQueue, DigestPolicy};
 use crate::LinkFault;
-use crate::queue::Phase;
-use crate::wire::{CommonHeader, FatalError, IcReq, alignment};
-use nvme::{Descriptor, Direction, FabricsType, Fuse, Opcode, Sqe, Status};
+use crate::queue::QueuePhase;
+use crate::wire::{CommonHeader, FatalError, IcReq, alignment_bytes};
+use nvme::{Direction, FabricsType, Fuse, Opcode, SglDescriptor, Sqe, Status};
 use stream::TargetEvent;
 
 /// Where DGST stands in ICReq.
@@ -27,19 +27,19 @@ struct SglData {
 
 impl ControllerQueue {
     /// Answers ICReq.
-    pub(super) fn begin_terms(&mut self, request: &IcReq) -> Result<(), FatalError> {
+    pub(super) fn handle_ic_req(&mut self, request: &IcReq) -> Result<(), FatalError> {
         request.check()?;
         let negotiate = |asked: bool, policy: DigestPolicy| match policy {
             DigestPolicy::IfAsked => Ok(asked),
             DigestPolicy::Never => Ok(false),
             DigestPolicy::Required if asked => Ok(true),
-            DigestPolicy::Required => Err(FatalError::unsupported(AT_DGST)),
+            DigestPolicy::Required => Err(FatalError::unsupported_parameter(AT_DGST)),
         };
         self.parameters.header_digest = negotiate(request.header_digest(), self.role.limits.header_digest)?;
         self.parameters.data_digest = negotiate(request.data_digest(), self.role.limits.data_digest)?;
-        self.parameters.host_alignment = alignment(request.hpda);
+        self.parameters.host_alignment = alignment_bytes(request.hpda);
         self.parameters.r2ts = request.maxr2t.get().saturating_add(1);
-        self.phase = Phase::Connect;
+        self.phase = QueuePhase::Connect;
         self.out.push(OutgoingPdu::Init(self.parameters));
         Ok(())
     }
@@ -51,35 +51,35 @@ impl ControllerQueue {
             return Err(LinkFault::TooManyCommands);
         }
         let fabrics = sqe.opcode == Opcode::FABRICS;
-        if !fabrics && self.phase != Phase::Connect && data > self.size.in_capsule_max {
-            return Err(LinkFault::Fatal(FatalError::field(CommonHeader::AT_PLEN)));
+        if !fabrics && self.phase != QueuePhase::Connect && data > self.size.in_capsule_max {
+            return Err(LinkFault::Fatal(FatalError::invalid_field(CommonHeader::AT_PLEN)));
         }
         let cid = sqe.cid.get();
         if is_property_access(sqe) {
-            self.take_from_event_request(cid);
+            self.reuse_event_request_cid(cid);
         }
-        let payload = if self.phase == Phase::Draining {
+        let payload = if self.phase == QueuePhase::Draining {
             Err(Status::ABORTED_SQ_DELETION)
         } else if self.role.tasks.find(cid).is_some() {
-            Err(Status::COMMAND_ID_CONFLICT.final_())
+            Err(Status::COMMAND_ID_CONFLICT.with_do_not_retry())
         } else if self.role.refused && sqe.fuse() == Fuse::Second {
             // Halves of a pair stand next to each other (NVMe Base §3.4.2).
-            Err(Status::ABORTED_MISSING_FUSED.final_())
+            Err(Status::ABORTED_MISSING_FUSED.with_do_not_retry())
         } else {
-            payload_of(sqe, data)
+            parse_sgl(sqe, data)
         };
         self.role.refused = payload.is_err();
         let payload = match payload {
             Ok(payload) => payload,
             Err(status) => {
-                self.end_half(sqe.fuse());
+                self.abort_fused_half(sqe.fuse());
                 return Ok(Some(PduData::skip(data, DataPurpose::Refuse(cid, status))));
             }
         };
         let mut task = Task::new(cid, payload.source, payload.len);
         // Fabrics commands, and what comes in the place of Connect, are few: nothing is set aside.
-        if payload.source == DataSource::Capsule && !fabrics && self.phase != Phase::Connect {
-            if !self.role.tasks.capsules.take() {
+        if payload.source == DataSource::Capsule && !fabrics && self.phase != QueuePhase::Connect {
+            if !self.role.tasks.capsules.take_unit() {
                 return Ok(None);
             }
             task.capsule = true;
@@ -88,7 +88,7 @@ impl ControllerQueue {
         task.event_request = self.role.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
         let Some(tag) = self.role.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
         self.role.half = (sqe.fuse() == Fuse::First).then_some(tag);
-        if self.phase == Phase::Connect {
+        if self.phase == QueuePhase::Connect {
             self.role.connect = Some((tag, *sqe));
         }
         let data_out = match payload.source {
@@ -113,31 +113,31 @@ impl ControllerQueue {
     /// Some hosts give up their outstanding Asynchronous Event Requests as they detach, without a word, and
     /// name the commands that shut the controller down by the identifiers of those (SPDK does). Neither moves
     /// data, so nothing can be mixed up: the request ends without an answer, and its name is free.
-    fn take_from_event_request(&mut self, cid: u16) {
+    fn reuse_event_request_cid(&mut self, cid: u16) {
         let Some(tag) = self.role.tasks.find(cid) else { return };
         if self.role.tasks.get(tag).is_some_and(|task| task.event_request) {
             self.role.tasks.free_cid(cid);
-            self.abort_task(tag, EndedBy::Silent);
+            self.abort_task(tag, TaskEnding::Silent);
         }
     }
 
     /// The command behind the first half of a pair is refused here, where the server does not hear of it:
     /// so the half ends here too.
-    fn end_half(&mut self, behind: Fuse) {
+    fn abort_fused_half(&mut self, behind: Fuse) {
         let Some(half) = self.role.half.take() else { return };
         let status = match behind {
             Fuse::Second => Status::ABORTED_FAILED_FUSED,
             Fuse::No | Fuse::First | Fuse::Reserved => Status::ABORTED_MISSING_FUSED,
         };
-        self.abort_task(half, EndedBy::Status(status.final_()));
+        self.abort_task(half, TaskEnding::Status(status.with_do_not_retry()));
     }
 }
 
 /// Reads the SGL of a command, which `data` bytes of capsule data follow.
-fn payload_of(sqe: &Sqe, data: u32) -> Result<SglData, Status> {
+fn parse_sgl(sqe: &Sqe, data: u32) -> Result<SglData, Status> {
     let none = SglData { source: DataSource::None, len: 0, offset: 0 };
     if sqe.psdt() != PSDT_SGL {
-        return Err(Status::INVALID_FIELD.final_());
+        return Err(Status::INVALID_FIELD.with_do_not_retry());
     }
     let (sgl, len) = (&sqe.dptr, sqe.dptr.length.get());
     match sqe.direction() {
@@ -147,21 +147,21 @@ fn payload_of(sqe: &Sqe, data: u32) -> Result<SglData, Status> {
         Direction::ToController => match sgl.identifier {
             // Data has one source. A capsule that brings some, and says that it goes by data PDUs,
             // contradicts itself: which bytes are meant cannot be known.
-            Descriptor::TRANSPORT if data > 0 => Err(Status::SGL_TYPE_INVALID.final_()),
-            Descriptor::TRANSPORT => Ok(SglData { source: DataSource::Host, len, offset: 0 }),
-            Descriptor::IN_CAPSULE => {
+            SglDescriptor::TRANSPORT if data > 0 => Err(Status::SGL_TYPE_INVALID.with_do_not_retry()),
+            SglDescriptor::TRANSPORT => Ok(SglData { source: DataSource::Host, len, offset: 0 }),
+            SglDescriptor::IN_CAPSULE => {
                 let offset = u32::try_from(sgl.address.get()).ok().filter(|offset| *offset <= data);
-                let offset = offset.ok_or(Status::SGL_OFFSET_INVALID.final_())?;
+                let offset = offset.ok_or(Status::SGL_OFFSET_INVALID.with_do_not_retry())?;
                 if len > data - offset {
-                    return Err(Status::SGL_LENGTH_INVALID.final_());
+                    return Err(Status::SGL_LENGTH_INVALID.with_do_not_retry());
                 }
                 Ok(SglData { source: DataSource::Capsule, len, offset })
             }
-            _other => Err(Status::SGL_TYPE_INVALID.final_()),
+            _other => Err(Status::SGL_TYPE_INVALID.with_do_not_retry()),
         },
         Direction::ToHost => match sgl.identifier {
-            Descriptor::TRANSPORT => Ok(SglData { source: DataSource::Server, len, offset: 0 }),
-            _other => Err(Status::SGL_TYPE_INVALID.final_()),
+            SglDescriptor::TRANSPORT => Ok(SglData { source: DataSource::Server, len, offset: 0 }),
+            _other => Err(Status::SGL_TYPE_INVALID.with_do_not_retry()),
         },
     }
 }

@@ -1,7 +1,7 @@
 //! A queue on the controller's side (NVMe-TCP §3), without I/O.
 //!
 //! A [`ControllerQueue`] is one TCP connection from its first byte on. It negotiates (ICReq, ICResp) and
-//! reports the Connect. After [`ControllerQueue::open`] has passed it the results of the Connect, it turns
+//! reports the Connect. After [`ControllerQueue::finish_connect`] has passed it the results of the Connect, it turns
 //! capsules into commands and answers into bytes. It uses lengths and directions of data, but does not
 //! interpret commands.
 //!
@@ -10,12 +10,12 @@
 //!
 //! Invariants:
 //! - A command is announced before its data is received. Data without a buffer stays in the stream;
-//!   in-capsule data is only received while memory is reserved for it (`capsules`).
+//!   in-capsule data is only received while memory is reserved for it (`capsule_memory`).
 //! - Every task ends exactly once: answered, or released by the server after [`TargetEvent::Aborted`]. It
 //!   keeps its entry while the host still sends data for it.
 //! - Numbers of the host are looked up or compared, never used as an index.
 
-mod capsules;
+mod capsule_memory;
 mod command;
 mod data;
 mod outgoing;
@@ -24,18 +24,18 @@ mod respond;
 mod task;
 mod task_table;
 
-pub use crate::limits::{DigestPolicy, ENTRIES_MAX, QueueHandoff, QueueLimits, QueueSize};
-use crate::queue::{Phase, Queue, Role, Timeouts};
-use crate::receiver::Term;
+pub use crate::limits::{ConnectedQueueSize, DigestPolicy, QUEUE_ENTRIES_MAX, QueueHandoff, QueueLimits};
+use crate::pdu_receiver::TermReqContents;
+use crate::queue::{PeerTimeouts, Queue, QueuePhase, Role};
 use crate::tls_link::TlsLink;
 use crate::wire::ConnectionParameters;
-use buf::{Class, Cx, Sg, SgMut, Time};
-use capsules::Capsules;
+use buf::{Cx, MemoryClass, Sg, SgMut, Time};
+use capsule_memory::CapsuleMemory;
 use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
 use receive::PduData;
 use std::time::Duration;
-use stream::{AnswerRun, Link, ReceiveBuffer, Tag, Target, TargetEvent};
+use stream::{LabelledResponses, LinkNumber, ReceiveBuffer, Tag, TargetConnection, TargetEvent};
 pub use task::R2T_MAX;
 use task::{DataSource, Task};
 use task_table::TaskTable;
@@ -46,9 +46,9 @@ mod tests;
 /// How many capsules' data a queue always has memory for: the two commands of a fused pair, of which
 /// the first waits for the second. So `2 × round(in-capsule data)` is what an open queue costs a pool's
 /// promise.
-pub const CAPSULES_KEPT: u32 = 2;
+pub const CAPSULES_RESERVED: u32 = 2;
 /// The least that a pool lends.
-const BLOCK: u32 = 512;
+const POOL_BLOCK_MIN: u32 = 512;
 
 /// Longest wait for the host to close after a C2HTermReq (NVMe-TCP §3.5).
 const TERM_TIMEOUT_MAX: Duration = Duration::from_secs(30);
@@ -83,9 +83,9 @@ impl Role for ControllerRole {
     type PduData = PduData;
     type Pdu = OutgoingPdu;
     type Event = TargetEvent<Sqe>;
-    const CLOSED: Self::Event = TargetEvent::Closed;
+    const CLOSED_EVENT: Self::Event = TargetEvent::Closed;
 
-    fn term(term: Box<Term>) -> OutgoingPdu {
+    fn term_req_pdu(term: Box<TermReqContents>) -> OutgoingPdu {
         OutgoingPdu::Term(term)
     }
 }
@@ -98,20 +98,20 @@ impl ControllerQueue {
             header_digest: false,
             data_digest: false,
             host_alignment: 4,
-            controller_alignment: crate::wire::alignment(limits.cpda),
+            controller_alignment: crate::wire::alignment_bytes(limits.cpda),
             r2ts: 1,
             max_h2c_data,
         };
-        Self::begin(cx, limits, parameters, ReceiveBuffer::new())
+        Self::with_parameters(cx, limits, parameters, ReceiveBuffer::new())
     }
 
-    fn begin(
+    fn with_parameters(
         cx: &mut Cx<'_>,
         limits: QueueLimits,
         parameters: ConnectionParameters,
         receive_buffer: ReceiveBuffer,
     ) -> Self {
-        let timeouts = Timeouts {
+        let timeouts = PeerTimeouts {
             handshake: limits.handshake_timeout,
             pdu: limits.pdu_timeout,
             stall: limits.stall_timeout,
@@ -131,19 +131,19 @@ impl ControllerQueue {
             unasked_bytes: 0,
             answer_stamp: (cx.now, 0),
         };
-        let size = QueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
-        Queue::with(cx, role, timeouts, parameters, size, receive_buffer)
+        let size = ConnectedQueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };
+        Queue::with_role(cx, role, timeouts, parameters, size, receive_buffer)
     }
 
     /// Whether [`ControllerQueue::hand_off`] would succeed: a Connect and all its data have come, it is
     /// unanswered, and nothing is out.
     pub fn can_hand_off(&self) -> bool {
-        self.phase == Phase::Connect
-            && self.is_at_connect()
+        self.phase == QueuePhase::Connect
+            && self.awaits_connect_answer()
             && self.role.tasks.len() == 1
             && self.events.is_empty()
             && self.out.is_empty()
-            && self.is_quiet()
+            && self.has_no_io_in_flight()
             && self.tls.as_ref().is_none_or(|link| link.can_hand_off())
     }
 
@@ -157,7 +157,7 @@ impl ControllerQueue {
         Some(QueueHandoff {
             parameters: self.parameters,
             connect,
-            left: self.rx.receive_buffer.left_over().into(),
+            left: self.rx.receive_buffer.unconsumed_bytes().into(),
             tls: self.tls.and_then(|link| link.into_channel()),
         })
     }
@@ -165,9 +165,10 @@ impl ControllerQueue {
     /// Goes on with a queue that was handed off. The tag is that of its Connect, which is still to be
     /// answered.
     pub fn from_handoff(cx: &mut Cx<'_>, limits: QueueLimits, handoff: QueueHandoff) -> (Self, Tag) {
-        let mut queue = Self::begin(cx, limits, handoff.parameters, ReceiveBuffer::with_bytes(&handoff.left));
-        queue.phase = Phase::Connect;
-        queue.tls = handoff.tls.map(TlsLink::resumed);
+        let mut queue =
+            Self::with_parameters(cx, limits, handoff.parameters, ReceiveBuffer::with_bytes(&handoff.left));
+        queue.phase = QueuePhase::Connect;
+        queue.tls = handoff.tls.map(TlsLink::from_channel);
         let cid = handoff.connect.cid.get();
         #[expect(clippy::unreachable, reason = "the table is new")]
         let Some(tag) = queue.role.tasks.insert(Task::new(cid, DataSource::None, 0)) else {
@@ -178,43 +179,43 @@ impl ControllerQueue {
     }
 
     /// Connect will be answered with success: the queue takes its size. Memory for in-capsule data is
-    /// set aside for [`CAPSULES_KEPT`] capsules; more is borrowed while commands are in work, and what
+    /// set aside for [`CAPSULES_RESERVED`] capsules; more is borrowed while commands are in work, and what
     /// finds none waits in the stream. False, and the Connect is to be refused (Controller Busy), if
     /// there is no memory, or the queue has no Connect to answer.
     #[must_use]
-    pub fn open(&mut self, cx: &mut Cx<'_>, size: QueueSize) -> bool {
-        let entries = size.entries.clamp(2, ENTRIES_MAX);
-        if self.phase != Phase::Connect {
+    pub fn finish_connect(&mut self, cx: &mut Cx<'_>, size: ConnectedQueueSize) -> bool {
+        let entries = size.entries.clamp(2, QUEUE_ENTRIES_MAX);
+        if self.phase != QueuePhase::Connect {
             return false;
         }
         let Some((_, connect)) = self.role.connect else { return false };
-        let mut capsules = Capsules::none(cx.pool);
-        if !capsules.set_aside(size.in_capsule_max, CAPSULES_KEPT) {
+        let mut capsules = CapsuleMemory::empty(cx.pool);
+        if !capsules.reserve_capsules(size.in_capsule_max, CAPSULES_RESERVED) {
             return false;
         }
         self.role.tasks.capsules = capsules;
-        self.size = QueueSize { entries, ..size };
+        self.size = ConnectedQueueSize { entries, ..size };
         self.role.tasks.grow(entries);
-        self.role.admin = nvme::fabrics::Connect::names_admin_queue(&connect);
-        self.phase = Phase::Open;
+        self.role.admin = nvme::fabrics::Connect::is_for_admin_queue(&connect);
+        self.phase = QueuePhase::Open;
         self.deadline = None;
         true
     }
 
     /// What Connect settled, once the queue is open.
-    pub fn size(&self) -> QueueSize {
+    pub fn size(&self) -> ConnectedQueueSize {
         self.size
     }
 
     /// Which memory the data of a write is to be taken from, so that no two wait for each other: what
     /// stands in the stream already comes from what was set aside for it when the queue was opened, and
     /// must not wait behind data that is still to be asked for.
-    pub fn memory_class(&self, tag: Tag) -> Class {
+    pub fn write_memory_class(&self, tag: Tag) -> MemoryClass {
         match self.role.tasks.get(tag) {
-            Some(task) if task.capsule => Class::Unsolicited,
+            Some(task) if task.capsule => MemoryClass::Unsolicited,
             // Connect and the like: nothing was set aside for them.
-            Some(task) if task.source == DataSource::Capsule => Class::Wire,
-            Some(_) | None => Class::Solicited,
+            Some(task) if task.source == DataSource::Capsule => MemoryClass::Wire,
+            Some(_) | None => MemoryClass::Solicited,
         }
     }
 
@@ -230,49 +231,49 @@ impl ControllerQueue {
     }
 }
 
-impl Target for ControllerQueue {
+impl TargetConnection for ControllerQueue {
     type Command = Sqe;
     type Response = Completion;
 
     fn recv_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, into: SgMut) {
-        self.add_place(cx, tag, at, into);
+        self.add_payload_buffer(cx, tag, at, into);
     }
 
-    fn data_at_hand(&self, tag: Tag) -> Option<&[u8]> {
-        self.whole_payload(tag)
+    fn contiguous_payload(&self, tag: Tag) -> Option<&[u8]> {
+        self.contiguous_capsule_data(tag)
     }
 
     fn send_data(&mut self, _cx: &mut Cx<'_>, tag: Tag, offset: u32, data: Sg) {
         self.queue_data(tag, offset, data);
     }
 
-    fn reserve_read(&mut self, tag: Tag, len: u32) -> bool {
-        self.role.tasks.allow_read(tag, len, self.out.kernel_bytes(), self.role.limits.read_bytes)
+    fn reserve_send_window(&mut self, tag: Tag, len: u32) -> bool {
+        self.role.tasks.reserve_send_window(tag, len, self.out.kernel_bytes(), self.role.limits.read_bytes)
     }
 
-    fn reserve_write(&mut self, tag: Tag, len: u32) -> bool {
-        self.role.tasks.allow_write(tag, len, self.role.limits.write_bytes)
+    fn reserve_receive_window(&mut self, tag: Tag, len: u32) -> bool {
+        self.role.tasks.reserve_receive_window(tag, len, self.role.limits.write_bytes)
     }
 
     #[inline]
-    fn label_answer(&mut self, label: u64) {
+    fn label_next_response(&mut self, label: u64) {
         self.role.answer_stamp.1 = label;
     }
 
     #[inline]
-    fn poll_written(&mut self, _link: Link) -> Option<AnswerRun> {
-        self.out.answer_times.poll_written()
+    fn poll_written_responses(&mut self, _link: LinkNumber) -> Option<LabelledResponses> {
+        self.out.answer_times.poll_written_responses()
     }
 
     fn respond(&mut self, cx: &mut Cx<'_>, tag: Tag, response: Self::Response) {
         self.role.answer_stamp.0 = cx.now;
-        self.take_response(tag, response);
+        self.handle_response(tag, response);
         self.role.answer_stamp.1 = 0;
-        self.advance_closing();
+        self.finish_closing();
     }
 
-    fn retire(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
-        self.retire_task(tag);
-        self.advance_closing();
+    fn end_without_response(&mut self, _cx: &mut Cx<'_>, tag: Tag) {
+        self.end_task_without_response(tag);
+        self.finish_closing();
     }
 }

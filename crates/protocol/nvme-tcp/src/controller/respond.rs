@@ -2,7 +2,7 @@
 
 use super::ControllerQueue;
 use super::outgoing::ReadData;
-use super::task::{DataSource, EndedBy, TaskState};
+use super::task::{DataSource, TaskEnding, TaskState};
 use buf::Sg;
 use nvme::Completion;
 use stream::{Tag, TargetEvent};
@@ -22,14 +22,14 @@ impl ControllerQueue {
             (self.role.tasks.read_bytes + len as u64).saturating_sub(u64::from(reserved));
         let data = if len < data.len() { data.slice(0..len) } else { data };
         // Counted as the pool counts: an answer of a few bytes holds a block.
-        let unasked = (len as u32).saturating_sub(reserved).next_multiple_of(super::BLOCK);
-        self.push_data(ReadData { cid, ends, offset, unasked, done: 0, data, completion: None });
+        let unasked = (len as u32).saturating_sub(reserved).next_multiple_of(super::POOL_BLOCK_MIN);
+        self.push_read_data(ReadData { cid, ends, offset, unasked, done: 0, data, completion: None });
     }
 
     /// The server answers.
-    pub(super) fn take_response(&mut self, tag: Tag, completion: Completion) {
+    pub(super) fn handle_response(&mut self, tag: Tag, completion: Completion) {
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
-        let owed = task.is_owed();
+        let owed = task.is_data_owed();
         match &mut task.state {
             TaskState::Live if owed => {
                 task.state = TaskState::Answered(completion);
@@ -37,48 +37,48 @@ impl ControllerQueue {
                 task.places.clear();
                 self.role.awaits_place = false;
             }
-            TaskState::Live => self.answer(tag, completion),
+            TaskState::Live => self.send_completion(tag, completion),
             TaskState::Ending { acked, .. } => {
                 *acked = true;
-                self.finish(tag);
+                self.finish_task(tag);
             }
             TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
     /// The server lets go of a task without an answer.
-    pub(super) fn retire_task(&mut self, tag: Tag) {
+    pub(super) fn end_task_without_response(&mut self, tag: Tag) {
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
         match &mut task.state {
             TaskState::Live => {
                 task.state = TaskState::Abandoned;
                 task.places.clear();
                 self.role.awaits_place = false;
-                self.finish(tag);
+                self.finish_task(tag);
             }
             TaskState::Ending { acked, .. } => {
                 *acked = true;
-                self.finish(tag);
+                self.finish_task(tag);
             }
             TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
     /// Ends a task that waits for nothing more.
-    pub(super) fn finish(&mut self, tag: Tag) {
+    pub(super) fn finish_task(&mut self, tag: Tag) {
         let Some(task) = self.role.tasks.get(tag) else { return };
         // Of a connection that is gone, nothing more will come.
-        let owed = task.is_owed() && !self.is_over();
+        let owed = task.is_data_owed() && !self.is_over();
         match task.state {
-            TaskState::Ending { how: EndedBy::Silent, acked: true } => {
+            TaskState::Ending { how: TaskEnding::Silent, acked: true } => {
                 self.role.tasks.remove(tag);
             }
-            TaskState::Ending { how: EndedBy::Status(status), acked: true } if !owed => {
-                self.answer(tag, status.into());
+            TaskState::Ending { how: TaskEnding::Status(status), acked: true } if !owed => {
+                self.send_completion(tag, status.into());
             }
             TaskState::Answered(completion) if !owed => {
                 self.role.answer_stamp = task.answer_stamp;
-                self.answer(tag, completion);
+                self.send_completion(tag, completion);
                 self.role.answer_stamp.1 = 0;
             }
             TaskState::Abandoned if !owed => {
@@ -89,7 +89,7 @@ impl ControllerQueue {
     }
 
     /// A task is to end without the server's answer.
-    pub(super) fn abort_task(&mut self, tag: Tag, how: EndedBy) {
+    pub(super) fn abort_task(&mut self, tag: Tag, how: TaskEnding) {
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
         task.places.clear();
         match &mut task.state {
@@ -98,13 +98,13 @@ impl ControllerQueue {
                 self.events.push_back(TargetEvent::Aborted { tag });
             }
             TaskState::Ending { how: before, .. } => {
-                if how == EndedBy::Silent {
+                if how == TaskEnding::Silent {
                     *before = how;
                 }
-                self.finish(tag);
+                self.finish_task(tag);
             }
             // Its answer, or its silence, is settled already.
-            TaskState::Answered(_) | TaskState::Abandoned if how == EndedBy::Silent => {
+            TaskState::Answered(_) | TaskState::Abandoned if how == TaskEnding::Silent => {
                 self.role.tasks.remove(tag);
             }
             TaskState::Answered(_) | TaskState::Abandoned => {}
@@ -119,16 +119,16 @@ impl ControllerQueue {
             .is_some_and(|task| matches!(task.state, TaskState::Ending { acked: false, .. }))
     }
 
-    pub(super) fn abort_all(&mut self) {
-        self.role.tasks.tags().into_iter().for_each(|tag| self.abort_task(tag, EndedBy::Silent));
+    pub(super) fn abort_all_tasks(&mut self) {
+        self.role.tasks.tags().into_iter().for_each(|tag| self.abort_task(tag, TaskEnding::Silent));
     }
 
-    fn answer(&mut self, tag: Tag, completion: Completion) {
+    fn send_completion(&mut self, tag: Tag, completion: Completion) {
         let Some(cid) = self.role.tasks.remove(tag) else { return };
         let connect = self.role.connect.take_if(|(connect, _)| *connect == tag).is_some();
         if self.is_over() {
             return;
         }
-        self.push_answer(cid, completion, connect);
+        self.push_completion(cid, completion, connect);
     }
 }

@@ -7,7 +7,7 @@ use buf::{SgMut, Time};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Status};
 use smallvec::SmallVec;
-use stream::Place;
+use stream::PayloadBuffer;
 
 /// Most R2Ts outstanding per task, however many the host offers.
 pub const R2T_MAX: usize = 4;
@@ -39,7 +39,7 @@ pub(super) struct Task {
     /// Stretches asked for and not whole, in the order of asking.
     pub(super) r2ts: SmallVec<[SolicitedRange; R2T_MAX]>,
     /// The server's buffers that are not full, in order.
-    pub(super) places: SmallVec<[Place; 1]>,
+    pub(super) places: SmallVec<[PayloadBuffer; 1]>,
 }
 
 /// Where a command's data is.
@@ -61,7 +61,7 @@ pub(super) enum TaskState {
     /// With the server.
     Live,
     /// It ends without the server's answer. `acked`: the server has let go of it.
-    Ending { how: EndedBy, acked: bool },
+    Ending { how: TaskEnding, acked: bool },
     /// Answered, but the host still sends data: the answer follows the last of it.
     Answered(Completion),
     /// Ended without an answer, but the host still sends data, which is skipped.
@@ -70,7 +70,7 @@ pub(super) enum TaskState {
 
 /// How a dying task ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EndedBy {
+pub(super) enum TaskEnding {
     /// With this status.
     Status(Status),
     /// With no word.
@@ -112,38 +112,38 @@ impl Task {
     }
 
     /// Whether the host still sends data that it was asked for, or began to send.
-    pub(super) fn is_owed(&self) -> bool {
+    pub(super) fn is_data_owed(&self) -> bool {
         self.arriving || !self.r2ts.is_empty()
     }
 
-    /// The buffer that the byte at `at`, or one behind it, is for.
-    pub(super) fn place_of(&mut self, at: u32) -> Option<&mut Place> {
-        self.places.iter_mut().find(|place| at < place.end())
+    /// The buffer that the byte at `data_offset`, or one behind it, is for.
+    pub(super) fn buffer_for_offset(&mut self, at: u32) -> Option<&mut PayloadBuffer> {
+        self.places.iter_mut().find(|place| at < place.data_end())
     }
 
     /// A PDU with data of it is whole.
-    pub(super) fn confirm(&mut self) {
+    pub(super) fn confirm_received(&mut self) {
         if is_on(Failpoint::DataMisplaced) {
-            self.make_up(16);
+            self.fake_received_bytes(16);
         }
         if is_on(Failpoint::DataMadeUp) {
-            self.make_up(usize::MAX);
+            self.fake_received_bytes(usize::MAX);
         }
-        self.places.iter_mut().for_each(Place::confirm);
+        self.places.iter_mut().for_each(PayloadBuffer::confirm_received);
     }
 
     /// What a failpoint does: bytes of the first buffer count that never came.
-    fn make_up(&mut self, len: usize) {
+    fn fake_received_bytes(&mut self, len: usize) {
         let Some(place) = self.places.first_mut() else { return };
-        if let Some((data, _)) = place.lend(0, 0) {
-            place.take_back(data, len);
+        if let Some((data, _)) = place.lend_to_recv(0, 0) {
+            place.return_from_recv(data, len);
         }
     }
 
     /// Takes the next buffer out that is full of whole data.
-    pub(super) fn full_place(&mut self) -> Option<(u32, SgMut)> {
-        let at = self.places.iter().position(Place::is_full)?;
-        self.places.remove(at).into_full()
+    pub(super) fn take_complete_buffer(&mut self) -> Option<(u32, SgMut)> {
+        let at = self.places.iter().position(PayloadBuffer::is_complete)?;
+        self.places.remove(at).into_complete()
     }
 
     /// The next stretch to ask for, of at most `len_max` bytes, if fewer than `most` are outstanding.
@@ -152,9 +152,9 @@ impl Task {
             return None;
         }
         let asked = self.asked;
-        let place = self.places.iter().find(|place| place.end() > asked)?;
-        let next = asked.max(place.at());
-        let end = place.end().min(self.len).min(next.saturating_add(len_max));
+        let place = self.places.iter().find(|place| place.data_end() > asked)?;
+        let next = asked.max(place.data_offset());
+        let end = place.data_end().min(self.len).min(next.saturating_add(len_max));
         if next >= end {
             return None;
         }

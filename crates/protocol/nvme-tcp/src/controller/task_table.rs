@@ -1,8 +1,8 @@
 //! The tasks of a queue by tag and by CID, and their total memory.
 
-use super::capsules::Capsules;
+use super::capsule_memory::CapsuleMemory;
 use super::task::Task;
-use crate::limits::ENTRIES_MAX;
+use crate::limits::QUEUE_ENTRIES_MAX;
 use buf::{Pool, Time};
 use stream::{Slab, Tag, TagIndex};
 
@@ -10,7 +10,7 @@ use stream::{Slab, Tag, TagIndex};
 pub(super) struct TaskTable {
     tasks: Slab<Task>,
     index: TagIndex,
-    pub(super) capsules: Capsules,
+    pub(super) capsules: CapsuleMemory,
     /// Read bytes that were allowed, and are not in a batch yet.
     pub(super) read_bytes: u64,
     /// Write bytes that were allowed, and have not come yet.
@@ -24,9 +24,9 @@ pub(super) struct TaskTable {
 impl TaskTable {
     pub(super) fn new(pool: &Pool, now: Time) -> Self {
         TaskTable {
-            tasks: Slab::new(usize::from(ENTRIES_MAX)),
+            tasks: Slab::new(usize::from(QUEUE_ENTRIES_MAX)),
             index: TagIndex::new(1),
-            capsules: Capsules::none(pool),
+            capsules: CapsuleMemory::empty(pool),
             read_bytes: 0,
             write_bytes: 0,
             owed: 0,
@@ -86,7 +86,7 @@ impl TaskTable {
             self.index.remove(cid.into());
         }
         if task.capsule {
-            self.capsules.give();
+            self.capsules.release_unit();
         }
         self.owed -= usize::from(task.owing);
         self.read_bytes = self.read_bytes.saturating_sub(u64::from(task.read_reserved));
@@ -97,7 +97,7 @@ impl TaskTable {
 
     /// Whether a task may read `len` bytes, of `most` in all that are read or on their way.
     #[inline]
-    pub(super) fn allow_read(&mut self, tag: Tag, len: u32, kernel_bytes: u64, most: u32) -> bool {
+    pub(super) fn reserve_send_window(&mut self, tag: Tag, len: u32, kernel_bytes: u64, most: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         // Who asks again (its answer found no memory) keeps what it was allowed, and that counts once.
         let kept = task.read_reserved;
@@ -113,7 +113,7 @@ impl TaskTable {
 
     /// Whether a task may ask for `len` bytes, of `most` in all that have not come.
     #[inline]
-    pub(super) fn allow_write(&mut self, tag: Tag, len: u32, most: u32) -> bool {
+    pub(super) fn reserve_receive_window(&mut self, tag: Tag, len: u32, most: u32) -> bool {
         let Some(task) = self.tasks.get_mut(tag) else { return true };
         let outstanding = self.write_bytes;
         let allowed = outstanding == 0 || outstanding + u64::from(len) <= u64::from(most);
@@ -126,7 +126,7 @@ impl TaskTable {
 
     /// Keeps the count of tasks that the host owes data for.
     #[inline]
-    pub(super) fn note_owed(&mut self, now: Time, tag: Tag) {
+    pub(super) fn update_data_owed(&mut self, now: Time, tag: Tag) {
         let Some(task) = self.tasks.get_mut(tag) else { return };
         let owes = !task.r2ts.is_empty();
         if owes == task.owing {
@@ -150,7 +150,7 @@ impl TaskTable {
     }
 
     /// Since when the host has owed data, if it owes any.
-    pub(super) fn owed_since(&self) -> Option<Time> {
+    pub(super) fn data_owed_since(&self) -> Option<Time> {
         (self.owed > 0).then_some(self.owed_since)
     }
 }

@@ -1,10 +1,10 @@
 //! One command: from its submission to its completion.
 
 use super::{HostQueue, OutgoingPdu};
-use crate::queue::Phase;
+use crate::queue::QueuePhase;
 use crate::wire::{ADMIN_CAPSULE_MAX, C2hData, FatalError, FatalStatus, Flags, PduFrame, R2t};
 use buf::{Payload, Sg, SgMut};
-use nvme::{Completion, Cqe, Descriptor, Opcode, Sqe, Status};
+use nvme::{Completion, Cqe, Opcode, SglDescriptor, Sqe, Status};
 use stream::{HostEvent, Tag};
 use zerocopy::little_endian::{U16, U32, U64};
 
@@ -47,9 +47,10 @@ pub(super) enum CommandData {
 impl HostQueue {
     /// Starts a command; gives it back if it may not be in work now. CID, PSDT and the data pointer
     /// are set here.
-    pub(super) fn start(&mut self, mut sqe: Sqe, payload: Payload) -> Result<Tag, (Sqe, Payload)> {
+    pub(super) fn start_command(&mut self, mut sqe: Sqe, payload: Payload) -> Result<Tag, (Sqe, Payload)> {
         let Ok(len) = u32::try_from(payload.len()) else { return Err((sqe, payload)) };
-        if !matches!(self.phase, Phase::Connect | Phase::Open) || self.role.commands.len() >= self.role.window
+        if !matches!(self.phase, QueuePhase::Connect | QueuePhase::Open)
+            || self.role.commands.len() >= self.role.window
         {
             return Err((sqe, payload));
         }
@@ -68,11 +69,11 @@ impl HostQueue {
         let in_capsule = matches!(data, CommandData::Out { in_capsule: true, .. }) && len > 0;
         sqe.cid = U16::new(cid);
         sqe.flags = sqe.flags & 0x3f | 0x40;
-        sqe.dptr = Descriptor {
+        sqe.dptr = SglDescriptor {
             address: U64::ZERO,
             length: U32::new(len),
             reserved: [0; 3],
-            identifier: if in_capsule { Descriptor::IN_CAPSULE } else { Descriptor::TRANSPORT },
+            identifier: if in_capsule { SglDescriptor::IN_CAPSULE } else { SglDescriptor::TRANSPORT },
         };
         let command =
             Command { sqe, data, len, next: 0, r2ts: 0, sent: false, last: false, digest_failed: false };
@@ -86,12 +87,12 @@ impl HostQueue {
     }
 
     /// Judges a C2HData by its header; gives the command that its data is for.
-    pub(super) fn check_data(&mut self, pdu: &C2hData, frame: PduFrame) -> Result<Tag, FatalError> {
-        let out_of_range = FatalError::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence(AT_CCCID))?;
-        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence(AT_CCCID))?;
+    pub(super) fn check_c2h_data(&mut self, pdu: &C2hData, frame: PduFrame) -> Result<Tag, FatalError> {
+        let out_of_range = FatalError::without_fei(FatalStatus::OUT_OF_RANGE);
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence_error(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence_error(AT_CCCID))?;
         if !command.sent || command.last || !matches!(command.data, CommandData::In(_)) {
-            return Err(FatalError::sequence(AT_CCCID));
+            return Err(FatalError::sequence_error(AT_CCCID));
         }
         let (at, len) = (pdu.datao.get(), pdu.datal.get());
         at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
@@ -100,31 +101,31 @@ impl HostQueue {
         }
         let (last, success) = (frame.flags.contains(Flags::LAST), frame.flags.contains(Flags::SUCCESS));
         if success && (!last || self.size.flow_control) {
-            return Err(FatalError::field(1));
+            return Err(FatalError::invalid_field(1));
         }
         command.last = last;
         Ok(tag)
     }
 
     /// A C2HData is whole, up to `end` of the command's data; `good`: its data digest is right.
-    pub(super) fn end_data(&mut self, tag: Tag, flags: Flags, end: u32, good: bool) {
+    pub(super) fn finish_c2h_data(&mut self, tag: Tag, flags: Flags, end: u32, good: bool) {
         let Some(command) = self.role.commands.get_mut(tag) else { return };
         command.next = end;
         command.digest_failed |= !good;
         if flags.contains(Flags::SUCCESS) {
             let cqe = Cqe::new(Completion::SUCCESS, command.sqe.cid.get(), 0);
-            self.complete(tag, cqe);
+            self.complete_command(tag, cqe);
         }
     }
 
     /// A stretch of a write is asked for.
-    pub(super) fn take_r2t(&mut self, pdu: &R2t) -> Result<(), FatalError> {
-        let out_of_range = FatalError::plain(FatalStatus::OUT_OF_RANGE);
-        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence(AT_CCCID))?;
+    pub(super) fn handle_r2t(&mut self, pdu: &R2t) -> Result<(), FatalError> {
+        let out_of_range = FatalError::without_fei(FatalStatus::OUT_OF_RANGE);
+        let tag = self.role.index.find(pdu.cccid.get().into()).ok_or(FatalError::sequence_error(AT_CCCID))?;
         let most = self.parameters.r2ts;
-        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence(AT_CCCID))?;
+        let command = self.role.commands.get_mut(tag).ok_or(FatalError::sequence_error(AT_CCCID))?;
         if !command.sent || !matches!(command.data, CommandData::Out { in_capsule: false, .. }) {
-            return Err(FatalError::sequence(AT_CCCID));
+            return Err(FatalError::sequence_error(AT_CCCID));
         }
         let (at, len) = (pdu.r2to.get(), pdu.r2tl.get());
         let end = at.checked_add(len).filter(|end| *end <= command.len).ok_or(out_of_range)?;
@@ -132,7 +133,7 @@ impl HostQueue {
             return Err(out_of_range);
         }
         if command.r2ts >= most {
-            return Err(FatalError::plain(FatalStatus::LIMIT_EXCEEDED));
+            return Err(FatalError::without_fei(FatalStatus::LIMIT_EXCEEDED));
         }
         command.r2ts += 1;
         command.next = end;
@@ -142,24 +143,24 @@ impl HostQueue {
 
     /// A completion came. Success of a write before all of its data has left ends the connection, and leaves the
     /// write in doubt: it may be the answer to another.
-    pub(super) fn take_completion(&mut self, cqe: Cqe) -> Result<(), FatalError> {
-        let unknown = FatalError::sequence(AT_CID);
+    pub(super) fn handle_completion(&mut self, cqe: Cqe) -> Result<(), FatalError> {
+        let unknown = FatalError::sequence_error(AT_CID);
         let tag = self.role.index.find(cqe.cid.get().into()).ok_or(unknown)?;
         let command = self.role.commands.get(tag).filter(|command| command.sent).ok_or(unknown)?;
         let success = cqe.completion().status.is_success();
         if success && matches!(command.data, CommandData::In(_)) && command.next > 0 && !command.last {
-            return Err(FatalError::sequence(0));
+            return Err(FatalError::sequence_error(0));
         }
         let is_asked_for = matches!(command.data, CommandData::Out { in_capsule: false, .. });
         if success && is_asked_for && (command.next < command.len || command.r2ts > 0) {
-            return Err(FatalError::sequence(AT_CID));
+            return Err(FatalError::sequence_error(AT_CID));
         }
-        self.complete(tag, cqe);
+        self.complete_command(tag, cqe);
         Ok(())
     }
 
     /// Ends a command.
-    fn complete(&mut self, tag: Tag, mut cqe: Cqe) {
+    fn complete_command(&mut self, tag: Tag, mut cqe: Cqe) {
         let Some(command) = self.role.commands.remove(tag) else { return };
         let cid = command.sqe.cid.get();
         self.role.index.remove(cid.into());
@@ -189,7 +190,7 @@ impl HostQueue {
     }
 
     /// Ends all commands whose memory is here: the connection is gone.
-    pub(super) fn complete_all(&mut self) {
+    pub(super) fn complete_all_commands(&mut self) {
         let here = |(_, command): &(Tag, &Command)| !matches!(command.data, CommandData::In(None));
         let ended: Vec<(Tag, u16)> = self
             .role
@@ -199,7 +200,7 @@ impl HostQueue {
             .map(|(tag, command)| (tag, command.sqe.cid.get()))
             .collect();
         for (tag, cid) in ended {
-            self.complete(tag, Cqe::new(Status::HOST_PATH_ERROR.into(), cid, 0));
+            self.complete_command(tag, Cqe::new(Status::HOST_PATH_ERROR.into(), cid, 0));
         }
     }
 }

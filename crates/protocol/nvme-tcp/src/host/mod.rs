@@ -14,17 +14,17 @@ mod command;
 mod outgoing;
 mod receive;
 
-use crate::limits::{ENTRIES_MAX, QueueSize};
+use crate::limits::{ConnectedQueueSize, QUEUE_ENTRIES_MAX};
+use crate::pdu_receiver::TermReqContents;
 use crate::pdu_writer::DIGEST_SEGMENT_MAX;
-use crate::queue::{Phase, Queue, Role, Timeouts};
-use crate::receiver::Term;
+use crate::queue::{PeerTimeouts, Queue, QueuePhase, Role};
 use crate::wire::{ADMIN_CAPSULE_MAX, ConnectionParameters, IcReq};
 use buf::{Cx, Payload};
 use command::Command;
 use nvme::{Cqe, Sqe};
 use receive::PduData;
 use std::time::Duration;
-use stream::{Host, HostEvent, ReceiveBuffer, Slab, Tag, TagIndex};
+use stream::{HostConnection, HostEvent, ReceiveBuffer, Slab, Tag, TagIndex};
 
 #[cfg(test)]
 mod tests;
@@ -85,7 +85,7 @@ pub enum OutgoingPdu {
         end: u32,
     },
     /// Last words.
-    Term(Box<Term>),
+    Term(Box<TermReqContents>),
 }
 
 /// An NVMe/TCP queue on the host's side.
@@ -106,9 +106,9 @@ impl Role for HostRole {
     type PduData = PduData;
     type Pdu = OutgoingPdu;
     type Event = HostEvent<Cqe>;
-    const CLOSED: Self::Event = HostEvent::Closed;
+    const CLOSED_EVENT: Self::Event = HostEvent::Closed;
 
-    fn term(term: Box<Term>) -> OutgoingPdu {
+    fn term_req_pdu(term: Box<TermReqContents>) -> OutgoingPdu {
         OutgoingPdu::Term(term)
     }
 }
@@ -121,11 +121,11 @@ impl HostQueue {
         let role = HostRole {
             asked: IcReq::new(limits.hpda, limits.header_digest, limits.data_digest, r2ts),
             window: 1,
-            commands: Slab::new(usize::from(ENTRIES_MAX)),
+            commands: Slab::new(usize::from(QUEUE_ENTRIES_MAX)),
             index: TagIndex::new(1),
             next_cid: 0,
         };
-        let timeouts = Timeouts {
+        let timeouts = PeerTimeouts {
             handshake: limits.handshake_timeout,
             pdu: limits.pdu_timeout,
             stall: limits.stall_timeout,
@@ -139,24 +139,24 @@ impl HostQueue {
             r2ts,
             max_h2c_data: crate::wire::MAX_H2C_DATA_LEAST,
         };
-        let size = QueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX };
-        let mut queue = Queue::with(cx, role, timeouts, parameters, size, ReceiveBuffer::new());
+        let size = ConnectedQueueSize { entries: 2, flow_control: true, in_capsule_max: ADMIN_CAPSULE_MAX };
+        let mut queue = Queue::with_role(cx, role, timeouts, parameters, size, ReceiveBuffer::new());
         queue.out.push(OutgoingPdu::Init);
         queue
     }
 
     /// Connect has succeeded: so many commands may be in work from now on (one less than entries, as a
     /// full submission queue has it), and so much data in a capsule.
-    pub fn open(&mut self, size: QueueSize) {
-        let entries = size.entries.clamp(2, ENTRIES_MAX);
+    pub fn finish_connect(&mut self, size: ConnectedQueueSize) {
+        let entries = size.entries.clamp(2, QUEUE_ENTRIES_MAX);
         // A capsule is one PDU, whose data may have to be copied to be digested: what is longer is asked for, whatever
         // the controller says that it takes.
         let in_capsule_max = size.in_capsule_max.min(DIGEST_SEGMENT_MAX);
-        self.size = QueueSize { entries, in_capsule_max, ..size };
+        self.size = ConnectedQueueSize { entries, in_capsule_max, ..size };
         self.role.window = usize::from(entries) - 1;
         self.role.index.grow(self.role.window);
-        if self.phase == Phase::Connect {
-            self.phase = Phase::Open;
+        if self.phase == QueuePhase::Connect {
+            self.phase = QueuePhase::Open;
         }
     }
 
@@ -166,7 +166,7 @@ impl HostQueue {
     }
 
     /// What a command in work is called on the wire (CID), for an Abort of it.
-    pub fn cid(&self, tag: Tag) -> Option<u16> {
+    pub fn command_id(&self, tag: Tag) -> Option<u16> {
         self.role.commands.get(tag).map(|command| command.sqe.cid.get())
     }
 }
@@ -174,7 +174,7 @@ impl HostQueue {
 /// Most R2Ts per command that are offered: what waits to be sent is bounded by this times the window.
 const R2TS_MAX: u32 = 16;
 
-impl Host for HostQueue {
+impl HostConnection for HostQueue {
     type Command = Sqe;
     type Response = Cqe;
 
@@ -184,6 +184,6 @@ impl Host for HostQueue {
         command: Self::Command,
         payload: Payload,
     ) -> Result<Tag, (Self::Command, Payload)> {
-        self.start(command, payload)
+        self.start_command(command, payload)
     }
 }

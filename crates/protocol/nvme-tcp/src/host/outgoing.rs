@@ -2,7 +2,7 @@
 
 use super::OutgoingPdu;
 use super::command::{Command, CommandData};
-use crate::pdu_writer::{DIGEST_SEGMENT_MAX, FRAME, PduWriter};
+use crate::pdu_writer::{DIGEST_SEGMENT_MAX, PDU_OVERHEAD_MAX, PduWriter};
 use crate::send_queue;
 use crate::wire::{CapsuleCmd, ConnectionParameters, H2cData, IcReq, PduType, TermReq};
 use buf::Sg;
@@ -11,14 +11,14 @@ use stream::{SendOpBuilder, Slab};
 use zerocopy::IntoBytes;
 
 /// What PDUs of a host are made from.
-pub struct Context<'a> {
+pub struct PduContext<'a> {
     pub(super) commands: &'a mut Slab<Command>,
     pub(super) asked: &'a IcReq,
 }
 
 impl OutgoingPdu {
     /// The bytes that the next PDU carries.
-    fn payload<'a>(
+    fn next_pdu_payload<'a>(
         &self,
         commands: &'a Slab<Command>,
         parameters: &ConnectionParameters,
@@ -47,37 +47,45 @@ impl OutgoingPdu {
 }
 
 impl send_queue::OutgoingPdu for OutgoingPdu {
-    type Context<'a> = Context<'a>;
+    type Context<'a> = PduContext<'a>;
 
-    fn head_estimate(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
-        self.head_least(parameters, context)
+    fn head_estimate(&self, parameters: &ConnectionParameters, context: &PduContext<'_>) -> usize {
+        self.next_head_len_max(parameters, context)
     }
 
-    fn head_least(&self, parameters: &ConnectionParameters, context: &Context<'_>) -> usize {
-        match self.payload(context.commands, parameters) {
+    fn next_head_len_max(&self, parameters: &ConnectionParameters, context: &PduContext<'_>) -> usize {
+        match self.next_pdu_payload(context.commands, parameters) {
             Some((data, range)) => {
-                FRAME + SendOpBuilder::head_need(data, range.len(), parameters.data_digest)
+                PDU_OVERHEAD_MAX + SendOpBuilder::head_len_for(data, range.len(), parameters.data_digest)
             }
             None => match self {
                 OutgoingPdu::Init => IcReq::LEN,
-                OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => FRAME,
+                OutgoingPdu::Capsule(_) | OutgoingPdu::Data { .. } => PDU_OVERHEAD_MAX,
                 OutgoingPdu::Term(term) => TermReq::LEN + term.header.len(),
             },
         }
     }
 
-    fn pieces<'a>(&'a self, parameters: &ConnectionParameters, context: &'a Context<'_>) -> Option<&'a Sg> {
-        self.payload(context.commands, parameters).map(|(data, _)| data)
+    fn data_pieces<'a>(
+        &'a self,
+        parameters: &ConnectionParameters,
+        context: &'a PduContext<'_>,
+    ) -> Option<&'a Sg> {
+        self.next_pdu_payload(context.commands, parameters).map(|(data, _)| data)
     }
 
     /// What belongs to a command that has ended meanwhile is left out.
-    fn put(&mut self, writer: &mut PduWriter<'_>, Context { commands, asked }: &mut Context<'_>) -> bool {
-        let carried = self.payload(commands, writer.parameters);
+    fn put_next_pdu(
+        &mut self,
+        writer: &mut PduWriter<'_>,
+        PduContext { commands, asked }: &mut PduContext<'_>,
+    ) -> bool {
+        let carried = self.next_pdu_payload(commands, writer.parameters);
         match self {
-            OutgoingPdu::Init => writer.batch.put(asked.as_bytes()),
+            OutgoingPdu::Init => writer.batch.push_bytes(asked.as_bytes()),
             OutgoingPdu::Capsule(tag) => {
                 if let Some(command) = commands.get(*tag) {
-                    writer.put(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
+                    writer.put_pdu(CapsuleCmd::new(command.sqe).as_mut_bytes(), carried);
                 }
                 if let Some(command) = commands.get_mut(*tag) {
                     command.sent = true;
@@ -89,14 +97,14 @@ impl send_queue::OutgoingPdu for OutgoingPdu {
                 let (to, cid) = (range.end as u32, command.sqe.cid.get());
                 let last = to == *end;
                 let mut header = H2cData::new(cid, *ttag, *at, range.len() as u32, last);
-                writer.put(header.as_mut_bytes(), Some((data, range)));
+                writer.put_pdu(header.as_mut_bytes(), Some((data, range)));
                 *at = to;
                 if let (Some(command), true) = (commands.get_mut(*tag), last) {
                     command.r2ts -= 1;
                 }
                 return last;
             }
-            OutgoingPdu::Term(term) => writer.put_term(PduType::H2C_TERM_REQ, term),
+            OutgoingPdu::Term(term) => writer.put_term_req(PduType::H2C_TERM_REQ, term),
         }
         true
     }

@@ -4,12 +4,12 @@ use super::*;
 use crate::LinkFault;
 use crate::controller::{ControllerQueue, QueueLimits};
 use crate::queue::LINK;
-use buf::{Class, Entropy, Pool, Sg, Time};
+use buf::{Entropy, MemoryClass, Pool, Sg, Time};
 use nvme::{Completion, FabricsType, Opcode, Status};
 use proptest::prelude::*;
 use std::collections::VecDeque;
-use stream::{Close, Connection, Received, RecvOp, Target, TargetEvent};
-use testkit::delivery::Delivery;
+use stream::{Connection, ConnectionClose, Received, RecvOp, TargetConnection, TargetEvent};
+use testkit::delivery::RecvDelivery;
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
@@ -22,7 +22,7 @@ struct Side<Q> {
     queue: Q,
     op: Option<RecvOp>,
     inbox: VecDeque<u8>,
-    delivery: Delivery,
+    delivery: RecvDelivery,
     violation: Option<LinkFault>,
     shut: bool,
 }
@@ -33,7 +33,7 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
             queue,
             op: None,
             inbox: VecDeque::new(),
-            delivery: Delivery::whole(),
+            delivery: RecvDelivery::unlimited(),
             violation: None,
             shut: false,
         }
@@ -43,21 +43,21 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
     fn turn(&mut self, cx: &mut Cx<'_>) -> (Vec<u8>, bool) {
         let mut moved = false;
         // What was placed meanwhile may make room for the next receive.
-        self.note(|queue| queue.resume(cx));
+        self.note(|queue| queue.resume_parsing(cx));
         if self.op.is_none() && !self.shut {
             self.op = self.queue.poll_recv(cx, LINK);
         }
         if let (Some(op), false) = (self.op.take_if(|_| !self.inbox.is_empty()), self.shut) {
-            let (op, received) = self.delivery.fill(cx.pool, op, &mut self.inbox);
+            let (op, received) = self.delivery.fill_recv(cx.pool, op, &mut self.inbox);
             self.note(|queue| queue.handle_recv(cx, LINK, op, received));
             moved = true;
         }
-        self.note(|queue| queue.resume(cx));
+        self.note(|queue| queue.resume_parsing(cx));
         let mut bytes = Vec::new();
         if let Some(op) = self.queue.poll_send(cx, LINK) {
-            bytes = testkit::delivery::sent(&op);
+            bytes = testkit::delivery::send_op_bytes(&op);
             self.queue.handle_written(cx, LINK, Ok(()));
-            self.queue.handle_sent(cx, LINK, op);
+            self.queue.handle_send_released(cx, LINK, op);
             moved = true;
         }
         self.take_shut(cx);
@@ -65,7 +65,7 @@ impl<Q: Connection<LinkFault = LinkFault>> Side<Q> {
     }
 
     fn take_shut(&mut self, cx: &mut Cx<'_>) {
-        if self.queue.poll_shut().is_some() {
+        if self.queue.poll_link_to_close().is_some() {
             self.shut = true;
             if let Some(op) = self.op.take() {
                 self.note(|queue| queue.handle_recv(cx, LINK, op, Received::Cancelled));
@@ -120,7 +120,7 @@ fn sqe(opcode: Opcode, offset: u32) -> Sqe {
 
 impl Wire {
     fn new(host: HostQueueSettings, controller: QueueLimits) -> Self {
-        let pool = Pool::poisoned(32 << 20);
+        let pool = Pool::new_poisoned(32 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1);
         let cx = &mut Cx { now, pool: &pool, entropy: &mut entropy };
@@ -141,13 +141,13 @@ impl Wire {
     }
 
     /// As far as an open queue.
-    fn open(host: HostQueueSettings, controller: QueueLimits, size: QueueSize) -> Self {
+    fn open(host: HostQueueSettings, controller: QueueLimits, size: ConnectedQueueSize) -> Self {
         let mut wire = Wire::new(host, controller);
         wire.establish(size);
         wire
     }
 
-    fn establish(&mut self, size: QueueSize) {
+    fn establish(&mut self, size: ConnectedQueueSize) {
         let wire = self;
         wire.run();
         assert!(wire.ready, "{:?} {:?}", wire.host.violation, wire.controller.violation);
@@ -160,10 +160,10 @@ impl Wire {
         wire.run();
         let (_, cqe, _) = wire.ended.pop().unwrap();
         assert_eq!(cqe.completion(), Completion::SUCCESS);
-        wire.host.queue.open(size);
+        wire.host.queue.finish_connect(size);
     }
 
-    fn controller_size(&mut self, size: QueueSize) {
+    fn controller_size(&mut self, size: ConnectedQueueSize) {
         // The server learns what Connect would have said.
         self.writes.push((Tag::from_bits(u64::MAX), u32::from(size.entries)));
         self.writes.push((Tag::from_bits(u64::MAX), size.in_capsule_max));
@@ -171,13 +171,13 @@ impl Wire {
     }
 
     fn out(&self, bytes: &[u8]) -> Payload {
-        let mut data = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        let mut data = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
         data.copy_from(0, bytes);
         Payload::Out(data.freeze())
     }
 
     fn room(&self, len: usize) -> Payload {
-        let mut data = self.pool.take_sg(Class::Solicited, len).unwrap();
+        let mut data = self.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         data.copy_from(0, &vec![0xdd; len]);
         Payload::In(data)
     }
@@ -223,7 +223,7 @@ impl Wire {
             match event {
                 TargetEvent::Command { tag, command, data_out } => self.command(tag, &command, data_out),
                 TargetEvent::DataReceived { tag, at, data } => self.written(tag, at, &data),
-                TargetEvent::Aborted { tag } => self.controller.queue.retire(cx!(self), tag),
+                TargetEvent::Aborted { tag } => self.controller.queue.end_without_response(cx!(self), tag),
                 TargetEvent::Closed => self.closed.1 = true,
             }
         }
@@ -234,11 +234,11 @@ impl Wire {
         let (offset, len) = (command.cdw(10), command.dptr.length.get());
         if data_out > 0 {
             self.writes.push((tag, offset));
-            let memory = self.pool.take_sg(Class::Solicited, data_out as usize).unwrap();
+            let memory = self.pool.take_sg(MemoryClass::Solicited, data_out as usize).unwrap();
             return self.controller.queue.recv_data(cx!(self), tag, 0, memory);
         }
         let from = offset as usize;
-        let mut data = self.pool.take_sg(Class::Solicited, len as usize).unwrap();
+        let mut data = self.pool.take_sg(MemoryClass::Solicited, len as usize).unwrap();
         data.copy_from(0, &self.disk[from..from + len as usize]);
         self.controller.queue.send_data(cx!(self), tag, 0, data.freeze());
         self.controller.queue.respond(cx!(self), tag, Completion::SUCCESS);
@@ -250,8 +250,8 @@ impl Wire {
         if self.controller.queue.size().entries == 1 {
             let flow_control = self.writes.pop().unwrap().1 == 1;
             let (in_capsule_max, entries) = (self.writes.pop().unwrap().1, self.writes.pop().unwrap().1);
-            let size = QueueSize { entries: entries as u16, flow_control, in_capsule_max };
-            assert!(self.controller.queue.open(cx!(self), size));
+            let size = ConnectedQueueSize { entries: entries as u16, flow_control, in_capsule_max };
+            assert!(self.controller.queue.finish_connect(cx!(self), size));
         } else {
             let from = (offset + at) as usize;
             data.copy_to(0, &mut self.disk[from..from + data.len()]);
@@ -261,7 +261,7 @@ impl Wire {
 
     /// Both sides go; everything comes back.
     fn end(mut self) {
-        self.host.queue.close(cx!(self), Close::AfterLogout(self.now + Duration::from_secs(1)));
+        self.host.queue.close(cx!(self), ConnectionClose::AfterLogout(self.now + Duration::from_secs(1)));
         self.run();
         self.controller.hang_up(cx!(self));
         self.serve();
@@ -272,7 +272,7 @@ impl Wire {
     }
 }
 
-const SIZE: QueueSize = QueueSize { entries: 16, flow_control: true, in_capsule_max: 8192 };
+const SIZE: ConnectedQueueSize = ConnectedQueueSize { entries: 16, flow_control: true, in_capsule_max: 8192 };
 
 #[derive(Clone, Debug)]
 struct Act {
@@ -295,12 +295,12 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     )
 }
 
-fn deliveries() -> impl Strategy<Value = Delivery> {
+fn deliveries() -> impl Strategy<Value = RecvDelivery> {
     let chunk = prop_oneof![1usize..9, 20usize..100, 500usize..70_000, Just(usize::MAX)];
-    (prop::collection::vec(chunk, 1..6), any::<bool>()).prop_map(|(chunks, loaned)| Delivery {
+    (prop::collection::vec(chunk, 1..6), any::<bool>()).prop_map(|(chunks, loaned)| RecvDelivery {
         chunks,
         loaned,
-        ..Delivery::whole()
+        ..RecvDelivery::unlimited()
     })
 }
 
@@ -327,7 +327,7 @@ proptest! {
         let controller = QueueLimits {
             cpda: paddings.1, max_h2c_data: limits.0, r2t_len_max: limits.1, ..QueueLimits::default()
         };
-        let size = QueueSize { entries: 8, flow_control, in_capsule_max: capsule };
+        let size = ConnectedQueueSize { entries: 8, flow_control, in_capsule_max: capsule };
         let mut wire = Wire::new(host, controller);
         (wire.host.delivery, wire.controller.delivery) = (to_host, to_controller);
         if over_tls {
@@ -382,7 +382,7 @@ fn the_window_is_one_less_than_the_entries() {
 #[test]
 fn a_long_write_is_asked_for_whatever_the_controller_says_that_its_capsules_take() {
     let mut wire = Wire::open(HostQueueSettings::default(), QueueLimits::default(), SIZE);
-    wire.host.queue.open(QueueSize { in_capsule_max: u32::MAX, ..SIZE });
+    wire.host.queue.finish_connect(ConnectedQueueSize { in_capsule_max: u32::MAX, ..SIZE });
     let data = wire.out(&[5; 200_000]);
     assert!(wire.submit(sqe(WRITE, 0), data).is_some());
     wire.run();

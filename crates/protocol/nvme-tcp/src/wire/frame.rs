@@ -50,13 +50,13 @@ pub struct PduFrame {
 }
 
 /// What is known of a type.
-struct Shape {
+struct PduShape {
     header: u8,
-    data: Data,
+    data: DataPresence,
     digests: bool,
 }
 
-enum Data {
+enum DataPresence {
     None,
     /// In a capsule, within its limit.
     Capsule,
@@ -66,20 +66,20 @@ enum Data {
     Term,
 }
 
-impl Shape {
-    fn of(pdu_type: PduType, from: Sender) -> Option<Shape> {
+impl PduShape {
+    fn for_pdu_type(pdu_type: PduType, from: Sender) -> Option<PduShape> {
         let host = from == Sender::Host;
-        let shape = |header, data, digests| Some(Shape { header, data, digests });
+        let shape = |header, data, digests| Some(PduShape { header, data, digests });
         match pdu_type {
-            PduType::IC_REQ if host => shape(128, Data::None, false),
-            PduType::IC_RESP if !host => shape(128, Data::None, false),
-            PduType::H2C_TERM_REQ if host => shape(24, Data::Term, false),
-            PduType::C2H_TERM_REQ if !host => shape(24, Data::Term, false),
-            PduType::CAPSULE_CMD if host => shape(72, Data::Capsule, true),
-            PduType::CAPSULE_RESP if !host => shape(24, Data::None, true),
-            PduType::H2C_DATA if host => shape(24, Data::Own, true),
-            PduType::C2H_DATA if !host => shape(24, Data::Own, true),
-            PduType::R2T if !host => shape(24, Data::None, true),
+            PduType::IC_REQ if host => shape(128, DataPresence::None, false),
+            PduType::IC_RESP if !host => shape(128, DataPresence::None, false),
+            PduType::H2C_TERM_REQ if host => shape(24, DataPresence::Term, false),
+            PduType::C2H_TERM_REQ if !host => shape(24, DataPresence::Term, false),
+            PduType::CAPSULE_CMD if host => shape(72, DataPresence::Capsule, true),
+            PduType::CAPSULE_RESP if !host => shape(24, DataPresence::None, true),
+            PduType::H2C_DATA if host => shape(24, DataPresence::Own, true),
+            PduType::C2H_DATA if !host => shape(24, DataPresence::Own, true),
+            PduType::R2T if !host => shape(24, DataPresence::None, true),
             _unknown => None,
         }
     }
@@ -88,15 +88,15 @@ impl Shape {
 impl PduFrame {
     /// Judges a common header.
     pub fn parse(common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
-        let Some(shape) = Shape::of(common.pdu_type, limits.from) else {
-            return Err(FatalError::field(CommonHeader::AT_TYPE));
+        let Some(shape) = PduShape::for_pdu_type(common.pdu_type, limits.from) else {
+            return Err(FatalError::invalid_field(CommonHeader::AT_TYPE));
         };
         if common.hlen != shape.header {
-            return Err(FatalError::field(CommonHeader::AT_HLEN));
+            return Err(FatalError::invalid_field(CommonHeader::AT_HLEN));
         }
         let header_digest = shape.digests && limits.header_digest;
         if common.flags.contains(Flags::HEADER_DIGEST) != header_digest {
-            return Err(FatalError::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::invalid_field(CommonHeader::AT_FLAGS));
         }
         let end = shape.header + if header_digest { DIGEST_LEN as u8 } else { 0 };
         let frame = PduFrame {
@@ -107,58 +107,62 @@ impl PduFrame {
             data: 0,
         };
         let Some(rest) = common.plen.get().checked_sub(u32::from(end)) else {
-            return Err(FatalError::field(CommonHeader::AT_PLEN));
+            return Err(FatalError::invalid_field(CommonHeader::AT_PLEN));
         };
         // Told before PDO, which makes no sense either if no such PDU can be.
         let most = match shape.data {
-            Data::None => 0,
-            Data::Capsule => limits.capsule_max.saturating_add(PDO_MAX + DIGEST_LEN as u32),
-            Data::Own => DATA_PDU_MAX,
-            Data::Term => TERM_DATA_MAX as u32,
+            DataPresence::None => 0,
+            DataPresence::Capsule => limits.capsule_max.saturating_add(PDO_MAX + DIGEST_LEN as u32),
+            DataPresence::Own => DATA_PDU_MAX,
+            DataPresence::Term => TERM_DATA_MAX as u32,
         };
         if rest > most {
-            return Err(FatalError::field(CommonHeader::AT_PLEN));
+            return Err(FatalError::invalid_field(CommonHeader::AT_PLEN));
         }
         match shape.data {
-            Data::None => frame.without_data(common, limits),
-            Data::Term => Ok(PduFrame { data: rest, ..frame }),
-            Data::Capsule | Data::Own if rest == 0 => frame.without_data(common, limits),
-            Data::Own => frame.with_data(common, limits),
-            Data::Capsule => match frame.with_data(common, limits)? {
-                frame if frame.data > limits.capsule_max => Err(FatalError::field(CommonHeader::AT_PLEN)),
+            DataPresence::None => frame.check_without_data(common, limits),
+            DataPresence::Term => Ok(PduFrame { data: rest, ..frame }),
+            DataPresence::Capsule | DataPresence::Own if rest == 0 => {
+                frame.check_without_data(common, limits)
+            }
+            DataPresence::Own => frame.check_with_data(common, limits),
+            DataPresence::Capsule => match frame.check_with_data(common, limits)? {
+                frame if frame.data > limits.capsule_max => {
+                    Err(FatalError::invalid_field(CommonHeader::AT_PLEN))
+                }
                 frame => Ok(frame),
             },
         }
     }
 
-    fn without_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
+    fn check_without_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
         let stray = common.flags.contains(Flags::DATA_DIGEST) && !limits.data_digest;
         if stray {
-            return Err(FatalError::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::invalid_field(CommonHeader::AT_FLAGS));
         }
         // It means nothing here, and hosts differ in what they leave there; but it points into the PDU.
         if u32::from(common.pdo) > common.plen.get() {
-            return Err(FatalError::field(CommonHeader::AT_PDO));
+            return Err(FatalError::invalid_field(CommonHeader::AT_PDO));
         }
         Ok(self)
     }
 
-    fn with_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
+    fn check_with_data(self, common: &CommonHeader, limits: &PduLimits) -> Result<PduFrame, FatalError> {
         if common.flags.contains(Flags::DATA_DIGEST) != limits.data_digest {
-            return Err(FatalError::field(CommonHeader::AT_FLAGS));
+            return Err(FatalError::invalid_field(CommonHeader::AT_FLAGS));
         }
         let pdo = common.pdo;
         if pdo < self.head
             || !pdo.is_multiple_of(limits.alignment.max(1))
             || u32::from(pdo) > common.plen.get()
         {
-            return Err(FatalError::field(CommonHeader::AT_PDO));
+            return Err(FatalError::invalid_field(CommonHeader::AT_PDO));
         }
         let digest = if limits.data_digest { DIGEST_LEN as u32 } else { 0 };
         let data = (common.plen.get() - u32::from(pdo)).checked_sub(digest);
         match data {
             Some(data) if data > 0 => Ok(PduFrame { head: pdo, data, ..self }),
-            Some(_) | None => Err(FatalError::field(CommonHeader::AT_PLEN)),
+            Some(_) | None => Err(FatalError::invalid_field(CommonHeader::AT_PLEN)),
         }
     }
 }

@@ -78,10 +78,10 @@ impl IcReq {
     /// An offer; `r2ts` is 1 and more.
     pub fn new(hpda: u8, header_digest: bool, data_digest: bool, r2ts: u32) -> Self {
         IcReq {
-            common: CommonHeader::bare(PduType::IC_REQ, Self::LEN),
+            common: CommonHeader::header_only(PduType::IC_REQ, Self::LEN),
             pfv: U16::ZERO,
             hpda,
-            dgst: dgst(header_digest, data_digest),
+            dgst: digest_flags(header_digest, data_digest),
             maxr2t: U32::new(r2ts.saturating_sub(1)),
             reserved: [0; 112],
         }
@@ -95,10 +95,10 @@ impl IcReq {
     /// Whether what it offers can be met.
     pub fn check(&self) -> Result<(), FatalError> {
         if self.pfv.get() != 0 {
-            return Err(FatalError::unsupported(Self::AT_PFV));
+            return Err(FatalError::unsupported_parameter(Self::AT_PFV));
         }
         if self.hpda > HPDA_MAX {
-            return Err(FatalError::field(Self::AT_HPDA));
+            return Err(FatalError::invalid_field(Self::AT_HPDA));
         }
         Ok(())
     }
@@ -126,10 +126,10 @@ impl IcResp {
     /// What is granted.
     pub fn new(parameters: &ConnectionParameters) -> Self {
         IcResp {
-            common: CommonHeader::bare(PduType::IC_RESP, Self::LEN),
+            common: CommonHeader::header_only(PduType::IC_RESP, Self::LEN),
             pfv: U16::ZERO,
             cpda: parameters.controller_alignment / 4 - 1,
-            dgst: dgst(parameters.header_digest, parameters.data_digest),
+            dgst: digest_flags(parameters.header_digest, parameters.data_digest),
             maxh2cdata: U32::new(parameters.max_h2c_data),
             reserved: [0; 112],
         }
@@ -143,23 +143,23 @@ impl IcResp {
     /// What it grants to `asked`; refused if that is more than was asked for, or makes no sense.
     pub fn parameters(&self, asked: &IcReq) -> Result<ConnectionParameters, FatalError> {
         if self.pfv.get() != 0 {
-            return Err(FatalError::unsupported(Self::AT_PFV));
+            return Err(FatalError::unsupported_parameter(Self::AT_PFV));
         }
         if self.cpda > HPDA_MAX {
-            return Err(FatalError::field(Self::AT_CPDA));
+            return Err(FatalError::invalid_field(Self::AT_CPDA));
         }
         if self.dgst & !asked.dgst != 0 {
-            return Err(FatalError::field(Self::AT_DGST));
+            return Err(FatalError::invalid_field(Self::AT_DGST));
         }
         let most = self.maxh2cdata.get();
         if most < MAX_H2C_DATA_LEAST || !most.is_multiple_of(4) {
-            return Err(FatalError::field(Self::AT_MAXH2CDATA));
+            return Err(FatalError::invalid_field(Self::AT_MAXH2CDATA));
         }
         Ok(ConnectionParameters {
             header_digest: self.dgst & DGST_HEADER != 0,
             data_digest: self.dgst & DGST_DATA != 0,
-            host_alignment: alignment(asked.hpda),
-            controller_alignment: alignment(self.cpda),
+            host_alignment: alignment_bytes(asked.hpda),
+            controller_alignment: alignment_bytes(self.cpda),
             r2ts: asked.maxr2t.get().saturating_add(1),
             max_h2c_data: most,
         })
@@ -167,11 +167,11 @@ impl IcResp {
 }
 
 /// Bytes of the alignment that HPDA or CPDA stands for.
-pub(crate) fn alignment(pda: u8) -> u8 {
+pub(crate) fn alignment_bytes(pda: u8) -> u8 {
     (pda.min(HPDA_MAX) + 1) * 4
 }
 
-fn dgst(header: bool, data: bool) -> u8 {
+fn digest_flags(header: bool, data: bool) -> u8 {
     if header && data {
         DGST_HEADER | DGST_DATA
     } else if header {

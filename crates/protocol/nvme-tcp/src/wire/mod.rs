@@ -12,7 +12,7 @@ mod term;
 mod tests;
 
 pub use frame::{PduFrame, PduLimits, Sender};
-pub(crate) use init::alignment;
+pub(crate) use init::alignment_bytes;
 pub use init::{ConnectionParameters, HPDA_MAX, IcReq, IcResp, MAX_H2C_DATA_LEAST};
 pub use pdus::{C2hData, CapsuleCmd, CapsuleResp, H2cData, R2t};
 pub use term::{FatalError, FatalStatus, TERM_DATA_MAX, TermReq};
@@ -116,7 +116,7 @@ impl CommonHeader {
     pub const AT_PLEN: u32 = 4;
 
     /// Of a PDU that is a header and nothing else.
-    pub(crate) fn bare(pdu_type: PduType, hlen: usize) -> Self {
+    pub(crate) fn header_only(pdu_type: PduType, hlen: usize) -> Self {
         CommonHeader { pdu_type, flags: Flags(0), hlen: hlen as u8, pdo: 0, plen: U32::new(hlen as u32) }
     }
 }
@@ -130,8 +130,8 @@ pub(crate) fn padding(len: usize) -> &'static [u8] {
 }
 
 /// The digest of `bytes` as it stands on the wire.
-pub fn digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
+pub fn crc32c_digest(bytes: &[u8]) -> [u8; DIGEST_LEN] {
     let mut crc = Crc32c::new();
     crc.update(bytes);
-    crc.wire()
+    crc.to_wire_bytes()
 }

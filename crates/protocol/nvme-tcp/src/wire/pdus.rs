@@ -117,21 +117,21 @@ header!(R2t, 24, PduType::R2T);
 impl CapsuleCmd {
     /// A command without data.
     pub fn new(sqe: Sqe) -> Self {
-        CapsuleCmd { common: CommonHeader::bare(Self::TYPE, Self::LEN), sqe }
+        CapsuleCmd { common: CommonHeader::header_only(Self::TYPE, Self::LEN), sqe }
     }
 }
 
 impl CapsuleResp {
     /// A completion.
     pub fn new(cqe: Cqe) -> Self {
-        CapsuleResp { common: CommonHeader::bare(Self::TYPE, Self::LEN), cqe }
+        CapsuleResp { common: CommonHeader::header_only(Self::TYPE, Self::LEN), cqe }
     }
 }
 
 impl H2cData {
     /// `datal` bytes from `datao` on; `last` of what the R2T asked for.
     pub fn new(cccid: u16, ttag: u16, datao: u32, datal: u32, last: bool) -> Self {
-        let mut common = CommonHeader::bare(Self::TYPE, Self::LEN);
+        let mut common = CommonHeader::header_only(Self::TYPE, Self::LEN);
         common.flags = Flags(0).with(Flags::LAST, last);
         H2cData {
             common,
@@ -147,7 +147,7 @@ impl H2cData {
 impl C2hData {
     /// `datal` bytes from `datao` on.
     pub fn new(cccid: u16, datao: u32, datal: u32, flags: Flags) -> Self {
-        let mut common = CommonHeader::bare(Self::TYPE, Self::LEN);
+        let mut common = CommonHeader::header_only(Self::TYPE, Self::LEN);
         common.flags = flags;
         C2hData {
             common,
@@ -164,7 +164,7 @@ impl R2t {
     /// Asks for `r2tl` bytes from `r2to` on.
     pub fn new(cccid: u16, ttag: u16, r2to: u32, r2tl: u32) -> Self {
         R2t {
-            common: CommonHeader::bare(Self::TYPE, Self::LEN),
+            common: CommonHeader::header_only(Self::TYPE, Self::LEN),
             cccid: U16::new(cccid),
             ttag: U16::new(ttag),
             r2to: U32::new(r2to),

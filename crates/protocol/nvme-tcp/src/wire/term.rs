@@ -38,27 +38,27 @@ pub struct FatalError {
 
 impl FatalError {
     /// The field at this offset is wrong.
-    pub const fn field(at: u32) -> Self {
+    pub const fn invalid_field(at: u32) -> Self {
         FatalError { fes: FatalStatus::INVALID_FIELD, fei: at }
     }
 
     /// The parameter at this offset is not supported.
-    pub const fn unsupported(at: u32) -> Self {
+    pub const fn unsupported_parameter(at: u32) -> Self {
         FatalError { fes: FatalStatus::UNSUPPORTED, fei: at }
     }
 
     /// It may not come now; `at` is the field that shows it.
-    pub const fn sequence(at: u32) -> Self {
+    pub const fn sequence_error(at: u32) -> Self {
         FatalError { fes: FatalStatus::SEQUENCE, fei: at }
     }
 
     /// An error that FEI says nothing of.
-    pub const fn plain(fes: FatalStatus) -> Self {
+    pub const fn without_fei(fes: FatalStatus) -> Self {
         FatalError { fes, fei: 0 }
     }
 
     /// This header digest was received, and is wrong.
-    pub const fn header_digest(received: [u8; 4]) -> Self {
+    pub const fn header_digest_error(received: [u8; 4]) -> Self {
         FatalError { fes: FatalStatus::HEADER_DIGEST, fei: u32::from_le_bytes(received) }
     }
 }
@@ -89,7 +89,7 @@ impl TermReq {
     /// If those are more than [`TERM_DATA_MAX`].
     pub fn new(pdu_type: PduType, fatal: FatalError, data: usize) -> Self {
         assert!(data <= TERM_DATA_MAX, "a TermReq repeats a header");
-        let mut common = CommonHeader::bare(pdu_type, Self::LEN);
+        let mut common = CommonHeader::header_only(pdu_type, Self::LEN);
         common.plen = U32::new((Self::LEN + data) as u32);
         TermReq { common, fes: U16::new(fatal.fes.0), fei: U32::new(fatal.fei), reserved: [0; 10] }
     }
@@ -100,7 +100,7 @@ impl TermReq {
     }
 
     /// What it says.
-    pub fn fatal(&self) -> FatalError {
+    pub fn fatal_error(&self) -> FatalError {
         FatalError { fes: FatalStatus(self.fes.get()), fei: self.fei.get() }
     }
 }

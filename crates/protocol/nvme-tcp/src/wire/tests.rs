@@ -105,19 +105,19 @@ fn data_and_r2t() {
 fn term_reqs() {
     // FEI stands at 10, unaligned.
     let bytes = hex("03 00 18 00 20000000  0100 04000000 00000000000000000000");
-    assert_eq!(TermReq::new(PduType::C2H_TERM_REQ, FatalError::field(4), 8).as_bytes(), bytes);
+    assert_eq!(TermReq::new(PduType::C2H_TERM_REQ, FatalError::invalid_field(4), 8).as_bytes(), bytes);
     let bytes = hex("02 00 18 00 60000000  0300 78563412 00000000000000000000");
-    let fatal = FatalError::header_digest([0x78, 0x56, 0x34, 0x12]);
+    let fatal = FatalError::header_digest_error([0x78, 0x56, 0x34, 0x12]);
     assert_eq!(TermReq::new(PduType::H2C_TERM_REQ, fatal, 72).as_bytes(), bytes);
-    assert_eq!(TermReq::from_prefix(&bytes).unwrap().fatal(), fatal);
+    assert_eq!(TermReq::from_prefix(&bytes).unwrap().fatal_error(), fatal);
 }
 
 #[test]
 fn digests_go_least_significant_byte_first() {
     // RFC 7143 appendix B.4 (32 bytes of zeroes): the same CRC.
-    assert_eq!(digest(&[0; 32]), [0xaa, 0x36, 0x91, 0x8a]);
+    assert_eq!(crc32c_digest(&[0; 32]), [0xaa, 0x36, 0x91, 0x8a]);
     let r2t = R2t::new(1, 2, 3, 4);
-    assert_eq!(digest(r2t.as_bytes()), crc_by_bits(r2t.as_bytes()));
+    assert_eq!(crc32c_digest(r2t.as_bytes()), crc_by_bits(r2t.as_bytes()));
 }
 
 fn limits(header_digest: bool, data_digest: bool) -> PduLimits {
@@ -148,37 +148,37 @@ fn lengths_are_told_apart() {
 fn each_wrong_field_is_named() {
     let (plain, both) = (limits(false, false), limits(true, true));
     for (bytes, limits, fatal) in [
-        ("08 00 18 00 18000000", &plain, FatalError::field(0)),
-        ("05 00 18 00 18000000", &plain, FatalError::field(0)),
-        ("04 00 47 00 48000000", &plain, FatalError::field(2)),
-        ("04 01 48 00 4c000000", &plain, FatalError::field(1)),
-        ("04 02 48 00 48000000", &plain, FatalError::field(1)),
-        ("04 00 48 00 48000000", &both, FatalError::field(1)),
-        ("04 01 48 4c 50000000", &both, FatalError::field(1)),
-        ("04 01 48 00 48000000", &both, FatalError::field(4)),
-        ("04 00 48 44 50000000", &plain, FatalError::field(3)),
-        ("04 00 48 4a 50000000", &plain, FatalError::field(3)),
-        ("04 00 48 58 50000000", &plain, FatalError::field(3)),
-        ("04 00 48 50 50000000", &plain, FatalError::field(4)),
-        ("04 03 48 4c 50000000", &both, FatalError::field(4)),
-        ("04 00 48 48 49200000", &plain, FatalError::field(4)),
-        ("02 00 18 00 99000000", &plain, FatalError::field(4)),
-        ("00 00 80 00 81000000", &plain, FatalError::field(4)),
+        ("08 00 18 00 18000000", &plain, FatalError::invalid_field(0)),
+        ("05 00 18 00 18000000", &plain, FatalError::invalid_field(0)),
+        ("04 00 47 00 48000000", &plain, FatalError::invalid_field(2)),
+        ("04 01 48 00 4c000000", &plain, FatalError::invalid_field(1)),
+        ("04 02 48 00 48000000", &plain, FatalError::invalid_field(1)),
+        ("04 00 48 00 48000000", &both, FatalError::invalid_field(1)),
+        ("04 01 48 4c 50000000", &both, FatalError::invalid_field(1)),
+        ("04 01 48 00 48000000", &both, FatalError::invalid_field(4)),
+        ("04 00 48 44 50000000", &plain, FatalError::invalid_field(3)),
+        ("04 00 48 4a 50000000", &plain, FatalError::invalid_field(3)),
+        ("04 00 48 58 50000000", &plain, FatalError::invalid_field(3)),
+        ("04 00 48 50 50000000", &plain, FatalError::invalid_field(4)),
+        ("04 03 48 4c 50000000", &both, FatalError::invalid_field(4)),
+        ("04 00 48 48 49200000", &plain, FatalError::invalid_field(4)),
+        ("02 00 18 00 99000000", &plain, FatalError::invalid_field(4)),
+        ("00 00 80 00 81000000", &plain, FatalError::invalid_field(4)),
         // Without data PDO means nothing, but it cannot point out of the PDU.
-        ("04 00 48 49 48000000", &plain, FatalError::field(3)),
-        ("04 03 48 4d 4c000000", &both, FatalError::field(3)),
-        ("06 04 18 ff 18000000", &plain, FatalError::field(3)),
-        ("00 00 80 81 80000000", &plain, FatalError::field(3)),
+        ("04 00 48 49 48000000", &plain, FatalError::invalid_field(3)),
+        ("04 03 48 4d 4c000000", &both, FatalError::invalid_field(3)),
+        ("06 04 18 ff 18000000", &plain, FatalError::invalid_field(3)),
+        ("00 00 80 81 80000000", &plain, FatalError::invalid_field(3)),
     ] {
         assert_eq!(judge(bytes, limits), Err(fatal), "{bytes}");
     }
     // A controller's PDU without data names no place outside of itself.
     let from = PduLimits { from: Sender::Controller, ..plain };
-    assert_eq!(judge("05 00 18 19 18000000", &from), Err(FatalError::field(3)));
-    assert_eq!(judge("07 04 18 ff 18000000", &from), Err(FatalError::field(3)));
+    assert_eq!(judge("05 00 18 19 18000000", &from), Err(FatalError::invalid_field(3)));
+    assert_eq!(judge("07 04 18 ff 18000000", &from), Err(FatalError::invalid_field(3)));
     assert!(judge("05 00 18 18 18000000", &from).is_ok());
     let coarse = PduLimits { alignment: 16, ..plain };
-    assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(FatalError::field(3)));
+    assert_eq!(judge("04 00 48 48 00100000", &coarse), Err(FatalError::invalid_field(3)));
     assert!(judge("04 00 48 50 00100000", &coarse).is_ok());
 }
 
@@ -186,11 +186,11 @@ fn each_wrong_field_is_named() {
 fn terms_that_were_not_asked_for_are_refused() {
     let asked = IcReq::new(0, false, true, 1);
     for (bytes, fatal) in [
-        ("01 00 80 00 80000000  0100 00 00 00000200", FatalError::unsupported(8)),
-        ("01 00 80 00 80000000  0000 20 00 00000200", FatalError::field(10)),
-        ("01 00 80 00 80000000  0000 00 01 00000200", FatalError::field(11)),
-        ("01 00 80 00 80000000  0000 00 00 ff0f0000", FatalError::field(12)),
-        ("01 00 80 00 80000000  0000 00 00 02100000", FatalError::field(12)),
+        ("01 00 80 00 80000000  0100 00 00 00000200", FatalError::unsupported_parameter(8)),
+        ("01 00 80 00 80000000  0000 20 00 00000200", FatalError::invalid_field(10)),
+        ("01 00 80 00 80000000  0000 00 01 00000200", FatalError::invalid_field(11)),
+        ("01 00 80 00 80000000  0000 00 00 ff0f0000", FatalError::invalid_field(12)),
+        ("01 00 80 00 80000000  0000 00 00 02100000", FatalError::invalid_field(12)),
     ] {
         let bytes = padded(bytes, 128);
         assert_eq!(IcResp::from_prefix(&bytes).unwrap().parameters(&asked), Err(fatal));

@@ -2,11 +2,11 @@
 //! stored seed and arbitrary bytes.
 
 use proptest::prelude::*;
-use testkit::corpus::Body;
+use testkit::corpus::FuzzBody;
 use testkit::fuzz::nvme_tcp as bodies;
 
 /// Every body, with the folder of its seeds.
-const BODIES: [(&str, Body); 2] = [("capsules", bodies::capsules), ("pdus", bodies::pdus)];
+const BODIES: [(&str, FuzzBody); 2] = [("capsules", bodies::capsules), ("pdus", bodies::pdus)];
 
 #[test]
 fn stored_seeds() {

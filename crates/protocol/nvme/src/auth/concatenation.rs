@@ -4,7 +4,7 @@
 //! Invariant: a PSK is generated only from a Diffie-Hellman exchange, and only where both sides have said so: SC_C is
 //! part of what both responses are computed over.
 
-use super::{Explanation, Group, Hash, Policy};
+use super::{DhGroup, DhchapPolicy, FailureExplanation, Hash};
 
 /// Which PSK an authentication generates (SC_C).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,8 +60,8 @@ pub enum ConcatenationPolicy {
 
 impl ConcatenationPolicy {
     /// What SC_C asks for, if this takes part in it.
-    pub(super) fn judge(self, id: u8) -> Result<Concatenation, Explanation> {
-        let asked = Concatenation::from_id(id).ok_or(Explanation::CONCATENATION)?;
+    pub(super) fn judge(self, id: u8) -> Result<Concatenation, FailureExplanation> {
+        let asked = Concatenation::from_id(id).ok_or(FailureExplanation::CONCATENATION)?;
         let takes_part = match (self, asked) {
             (Self::Refused | Self::Allowed | Self::Replacement, Concatenation::None)
             | (Self::Allowed | Self::Required, Concatenation::NewPsk)
@@ -70,18 +70,18 @@ impl ConcatenationPolicy {
             | (Self::Refused | Self::Replacement, Concatenation::NewPsk)
             | (Self::Refused | Self::Allowed | Self::Required, Concatenation::ReplacePsk) => false,
         };
-        if takes_part { Ok(asked) } else { Err(Explanation::CONCATENATION) }
+        if takes_part { Ok(asked) } else { Err(FailureExplanation::CONCATENATION) }
     }
 }
 
-impl Policy {
+impl DhchapPolicy {
     /// What of it can be used for a concatenation: a PSK needs a session key, so a group; and its hash is that of a
     /// cipher suite.
-    pub(super) fn for_concatenation(&self, concatenation: Concatenation) -> Policy {
+    pub(super) fn for_concatenation(&self, concatenation: Concatenation) -> DhchapPolicy {
         let mut policy = self.clone();
         if concatenation.generates_psk() {
             policy.hashes.retain(|hash| *hash != Hash::Sha512);
-            policy.groups.retain(|group| *group != Group::Null);
+            policy.groups.retain(|group| *group != DhGroup::Null);
         }
         policy
     }

@@ -6,12 +6,12 @@
 
 use core::fmt;
 
-use super::computation::{DhComputation, DhResult, Private};
-use super::group::Group;
-use super::message::{self, Challenge, Explanation, FAILURE_LEN, MessageHeader, MessageType, Reply};
+use super::dh_computation::{DhComputation, DhResult, PrivateExponent};
+use super::dh_group::DhGroup;
+use super::message::{self, Challenge, FAILURE_LEN, FailureExplanation, MessageHeader, MessageType, Reply};
 use super::response::{Hash, HashBytes};
-use super::secret::Key;
-use super::{Concatenation, ConcatenationPolicy, Credentials, FillRandom, Policy};
+use super::secret::DhchapKey;
+use super::{Concatenation, ConcatenationPolicy, Credentials, DhchapPolicy, FillRandom};
 use crate::status::Status;
 use crate::tls::GeneratedPsk;
 
@@ -20,12 +20,12 @@ use crate::tls::GeneratedPsk;
 pub enum ControllerProgress {
     /// Answer it with success.
     Answer,
-    /// Answer it later, as [`Controller::computed`] says once this was done.
+    /// Answer it later, as [`ControllerAuthenticator::handle_computed`] says once this was done.
     Compute(DhComputation),
     /// Answer it with success; the host has authenticated.
     Authenticated,
     /// Answer it with success, then end the association: the host gave up.
-    End(Explanation),
+    End(FailureExplanation),
 }
 
 /// The message for an Authentication Receive.
@@ -45,7 +45,7 @@ pub enum AuthOutcome {
     /// The host has authenticated.
     Authenticated,
     /// End the association: authentication failed.
-    End(Explanation),
+    End(FailureExplanation),
 }
 
 /// What an authentication failed for, for the log of the controller's side.
@@ -56,7 +56,7 @@ pub enum AuthFailure {
     /// The host proved it, and requested authentication of the controller, which has no key.
     NoControllerKey,
     /// The host ended it (AUTH_Failure2): it does not accept the controller.
-    RefusedByHost(Explanation),
+    RefusedByHost(FailureExplanation),
 }
 
 /// How far a queue is, for its owner's deadline and rules.
@@ -73,9 +73,9 @@ pub enum AuthState {
 }
 
 /// The controller's side of one queue.
-pub struct Controller {
+pub struct ControllerAuthenticator {
     credentials: Credentials,
-    policy: Policy,
+    policy: DhchapPolicy,
     /// The last S1; 0 before the first.
     sequence: u32,
     /// The last S2 that a host used; 0 before the first.
@@ -84,7 +84,7 @@ pub struct Controller {
     number: u32,
     authenticated: bool,
     /// By what the host answered rightly last.
-    method: Option<(Hash, Group)>,
+    method: Option<(Hash, DhGroup)>,
     /// What the last failure was about, unless it was [`AuthFailure::Host`].
     failure: Option<AuthFailure>,
     /// Which PSKs may be generated, and the last one that was.
@@ -106,13 +106,13 @@ enum TransactionState {
     /// The reply is to come.
     Asked(Transaction),
     /// The session key is being computed.
-    Deriving(Transaction, Replied),
+    Deriving(Transaction, ReplyValues),
     /// Success1 is to be fetched, with R2 if the host asked for it.
     Accepting(Transaction, Option<HashBytes>),
     /// Success2 is to come.
     Proving(Transaction),
     /// Failure1 is to be fetched.
-    Refusing { transaction: u16, explanation: Explanation },
+    Refusing { transaction: u16, explanation: FailureExplanation },
     /// It is over.
     Over,
 }
@@ -121,27 +121,27 @@ struct Transaction {
     id: u16,
     concatenation: Concatenation,
     hash: Hash,
-    group: Group,
+    group: DhGroup,
     /// C1.
     challenge: HashBytes,
     /// S1.
     sequence: u32,
-    private: Private,
+    private: PrivateExponent,
     public: Vec<u8>,
     /// What a host without a key is measured with, so that it costs the same.
-    decoy: Key,
+    decoy: DhchapKey,
 }
 
 /// What a reply said.
-struct Replied {
+struct ReplyValues {
     response: HashBytes,
     challenge: Option<(HashBytes, u32)>,
 }
 
-impl Controller {
+impl ControllerAuthenticator {
     /// A queue whose host is still to authenticate.
-    pub fn new(credentials: Credentials, policy: Policy) -> Controller {
-        Controller {
+    pub fn new(credentials: Credentials, policy: DhchapPolicy) -> ControllerAuthenticator {
+        ControllerAuthenticator {
             credentials,
             policy,
             sequence: 0,
@@ -159,14 +159,14 @@ impl Controller {
 
     /// The same where the host may, or must, have a PSK generated.
     #[must_use]
-    pub fn with_concatenation(mut self, concatenation: ConcatenationPolicy) -> Controller {
+    pub fn with_concatenation(mut self, concatenation: ConcatenationPolicy) -> ControllerAuthenticator {
         self.concatenation = concatenation;
         self
     }
 
     /// The same for a queue whose host has proved who it is otherwise: by the PSK of its TLS. It may authenticate again.
     #[must_use]
-    pub fn proven(mut self) -> Controller {
+    pub fn proven(mut self) -> ControllerAuthenticator {
         self.authenticated = true;
         self
     }
@@ -189,7 +189,7 @@ impl Controller {
     }
 
     /// By which hash and group the host has authenticated, if it has.
-    pub fn method(&self) -> Option<(Hash, Group)> {
+    pub fn negotiated_method(&self) -> Option<(Hash, DhGroup)> {
         self.method.filter(|_| self.authenticated)
     }
 
@@ -209,14 +209,14 @@ impl Controller {
     }
 
     /// Takes the message of an Authentication Send.
-    pub fn send(&mut self, message: &[u8], fill: FillRandom<'_>) -> ControllerProgress {
+    pub fn handle_send(&mut self, message: &[u8], fill: FillRandom<'_>) -> ControllerProgress {
         let step = std::mem::replace(&mut self.state, TransactionState::Over);
         let head = match MessageHeader::parse(message) {
             Ok(head) => head,
-            Err(explanation) => return self.refuse(0, explanation),
+            Err(explanation) => return self.refuse_transaction(0, explanation),
         };
         match (step, head.kind) {
-            (TransactionState::Over, _) => ControllerProgress::End(Explanation::MESSAGE),
+            (TransactionState::Over, _) => ControllerProgress::End(FailureExplanation::MESSAGE),
             (_, MessageType::FAILURE2) => {
                 let explanation = message::parse_failure(message);
                 self.authenticated = false;
@@ -224,36 +224,36 @@ impl Controller {
                 ControllerProgress::End(explanation)
             }
             (TransactionState::Idle, MessageType::NEGOTIATE) => {
-                match self.begin(head.transaction, message, fill) {
+                match self.begin_challenge(head.transaction, message, fill) {
                     Ok(progress) => progress,
-                    Err(explanation) => self.refuse(head.transaction, explanation),
+                    Err(explanation) => self.refuse_transaction(head.transaction, explanation),
                 }
             }
             (TransactionState::Asked(transaction), MessageType::REPLY)
                 if transaction.id == head.transaction =>
             {
                 let id = transaction.id;
-                match self.reply(transaction, message) {
+                match self.handle_reply(transaction, message) {
                     Ok(progress) => progress,
-                    Err(explanation) => self.refuse(id, explanation),
+                    Err(explanation) => self.refuse_transaction(id, explanation),
                 }
             }
             (TransactionState::Proving(transaction), MessageType::SUCCESS2)
-                if transaction.id == head.transaction && message::is_success2(message) =>
+                if transaction.id == head.transaction && message::is_valid_success2(message) =>
             {
-                self.finish(transaction.concatenation);
+                self.set_authenticated(transaction.concatenation);
                 ControllerProgress::Authenticated
             }
-            (_, MessageType::SUCCESS2) if !message::is_success2(message) => {
-                self.refuse(head.transaction, Explanation::PAYLOAD)
+            (_, MessageType::SUCCESS2) if !message::is_valid_success2(message) => {
+                self.refuse_transaction(head.transaction, FailureExplanation::PAYLOAD)
             }
-            _ => self.refuse(head.transaction, Explanation::MESSAGE),
+            _ => self.refuse_transaction(head.transaction, FailureExplanation::MESSAGE),
         }
     }
 
     /// Takes what came of [`ControllerProgress::Compute`]: what becomes of the command that waited for it. If the
     /// transaction has failed in the meantime, it is answered all the same.
-    pub fn computed(&mut self, outcome: DhResult) -> ControllerProgress {
+    pub fn handle_computed(&mut self, outcome: DhResult) -> ControllerProgress {
         if outcome.number != self.number {
             return ControllerProgress::Answer;
         }
@@ -264,7 +264,7 @@ impl Controller {
                 ControllerProgress::Answer
             }
             TransactionState::Deriving(transaction, replied) => {
-                self.judge(transaction, replied, outcome.session_key.as_ref())
+                self.verify_response(transaction, replied, outcome.session_key.as_ref())
             }
             other => {
                 self.state = other;
@@ -275,21 +275,21 @@ impl Controller {
 
     /// Gives the message for an Authentication Receive with room for `room` bytes. Less than a
     /// failure needs is an invalid field, and ends the association when it is answered.
-    pub fn receive(&mut self, room: u32) -> Result<AuthMessage, Status> {
+    pub fn handle_receive(&mut self, room: u32) -> Result<AuthMessage, Status> {
         let room = room as usize;
         if room < FAILURE_LEN {
             self.authenticated = false;
             self.state = TransactionState::Over;
-            return Err(Status::INVALID_FIELD.final_());
+            return Err(Status::INVALID_FIELD.with_do_not_retry());
         }
-        let id = self.state.transaction();
+        let id = self.state.transaction_id();
         let mut concatenation = Concatenation::None;
         let (given, next) = match std::mem::replace(&mut self.state, TransactionState::Over) {
             TransactionState::Challenging(transaction) => {
                 (transaction.challenge_message(), TransactionState::Asked(transaction))
             }
             TransactionState::Accepting(transaction, response) => {
-                let message = message::success1(transaction.id, transaction.hash, response.as_ref());
+                let message = message::encode_success1(transaction.id, transaction.hash, response.as_ref());
                 concatenation = transaction.concatenation;
                 let next = if response.is_some() {
                     TransactionState::Proving(transaction)
@@ -299,15 +299,15 @@ impl Controller {
                 (message, next)
             }
             TransactionState::Refusing { transaction, explanation } => {
-                return Ok(self.give_up(transaction, explanation));
+                return Ok(self.fail_transaction(transaction, explanation));
             }
-            _ => return Ok(self.give_up(id, Explanation::MESSAGE)),
+            _ => return Ok(self.fail_transaction(id, FailureExplanation::MESSAGE)),
         };
         if given.len() > room {
-            return Ok(self.give_up(id, Explanation::PAYLOAD));
+            return Ok(self.fail_transaction(id, FailureExplanation::PAYLOAD));
         }
         let outcome = if matches!(next, TransactionState::Idle) {
-            self.finish(concatenation);
+            self.set_authenticated(concatenation);
             AuthOutcome::Authenticated
         } else {
             self.state = next;
@@ -317,13 +317,14 @@ impl Controller {
     }
 
     /// Negotiate: a fresh challenge, and where there is a group a fresh exponent.
-    fn begin(
+    fn begin_challenge(
         &mut self,
         id: u16,
         message: &[u8],
         fill: FillRandom<'_>,
-    ) -> Result<ControllerProgress, Explanation> {
-        let (concatenation, hash, group) = message::choose(message, &self.policy, self.concatenation)?;
+    ) -> Result<ControllerProgress, FailureExplanation> {
+        let (concatenation, hash, group) =
+            message::choose_from_negotiate(message, &self.policy, self.concatenation)?;
         if self.sequence == 0 {
             let mut first = [0; 4];
             fill(&mut first);
@@ -338,59 +339,64 @@ impl Controller {
             group,
             challenge: HashBytes::random(hash.len(), fill),
             sequence: self.sequence,
-            private: Private::new([0; super::group::PRIVATE_LEN]),
+            private: PrivateExponent::new([0; super::dh_group::PRIVATE_EXPONENT_LEN]),
             public: Vec::new(),
-            decoy: Key::decoy(fill),
+            decoy: DhchapKey::decoy(fill),
         };
-        if group == Group::Null {
+        if group == DhGroup::Null {
             self.state = TransactionState::Challenging(transaction);
             return Ok(ControllerProgress::Answer);
         }
         fill(&mut *transaction.private);
-        let work = transaction.work(self.next_number(), None);
+        let work = transaction.dh_computation(self.next_sequence_number(), None);
         self.state = TransactionState::Publishing(transaction);
         Ok(ControllerProgress::Compute(work))
     }
 
-    fn reply(&mut self, transaction: Transaction, message: &[u8]) -> Result<ControllerProgress, Explanation> {
+    fn handle_reply(
+        &mut self,
+        transaction: Transaction,
+        message: &[u8],
+    ) -> Result<ControllerProgress, FailureExplanation> {
         let terms = (transaction.hash, transaction.group);
         let reply = Reply::parse(message, transaction.concatenation, terms)?;
         if let Some((challenge, sequence)) = reply.challenge {
             // Our own challenge, or a sequence number of before, is not answered. 0 is none.
             let is_old = sequence != 0 && sequence == self.host_sequence;
-            if transaction.challenge.is_same(challenge) || is_old {
-                return Err(Explanation::FAILED);
+            if transaction.challenge.constant_time_eq(challenge) || is_old {
+                return Err(FailureExplanation::FAILED);
             }
             if sequence != 0 {
                 self.host_sequence = sequence;
             }
         }
-        let replied = Replied {
+        let replied = ReplyValues {
             response: HashBytes::new(reply.response),
             challenge: reply.challenge.map(|(challenge, sequence)| (HashBytes::new(challenge), sequence)),
         };
-        if transaction.group == Group::Null {
-            return Ok(self.judge(transaction, replied, None));
+        if transaction.group == DhGroup::Null {
+            return Ok(self.verify_response(transaction, replied, None));
         }
-        let work = transaction.work(self.next_number(), Some(reply.public.to_vec()));
+        let work = transaction.dh_computation(self.next_sequence_number(), Some(reply.public.to_vec()));
         self.state = TransactionState::Deriving(transaction, replied);
         Ok(ControllerProgress::Compute(work))
     }
 
     /// Compares R1, computes R2 if it is wanted, and generates a PSK if one is.
-    fn judge(
+    fn verify_response(
         &mut self,
         transaction: Transaction,
-        replied: Replied,
+        replied: ReplyValues,
         session: Option<&HashBytes>,
     ) -> ControllerProgress {
         let (hash, challenge) = (transaction.hash, transaction.challenge.as_slice());
         let terms = (transaction.id, transaction.concatenation);
-        let question = self.credentials.question(hash, (challenge, transaction.sequence), session, terms);
+        let question =
+            self.credentials.response_input(hash, (challenge, transaction.sequence), session, terms);
         let key = self.credentials.host.as_ref().unwrap_or(&transaction.decoy);
-        let right = question.host_response(key.bytes()).is_same(replied.response.as_slice());
+        let right = question.host_response(key.bytes()).constant_time_eq(replied.response.as_slice());
         if !right || self.credentials.host.is_none() {
-            return self.refuse(transaction.id, Explanation::FAILED);
+            return self.refuse_transaction(transaction.id, FailureExplanation::FAILED);
         }
         let requested = replied.challenge.as_ref().filter(|(_, sequence)| *sequence != 0);
         let response = match (requested, &self.credentials.controller) {
@@ -398,11 +404,11 @@ impl Controller {
             // The host requests a response that this controller cannot give.
             (Some(_), None) => {
                 self.failure = Some(AuthFailure::NoControllerKey);
-                return self.refuse(transaction.id, Explanation::FAILED);
+                return self.refuse_transaction(transaction.id, FailureExplanation::FAILED);
             }
             (Some((second, sequence)), Some(key)) => {
                 let question =
-                    self.credentials.question(hash, (second.as_slice(), *sequence), session, terms);
+                    self.credentials.response_input(hash, (second.as_slice(), *sequence), session, terms);
                 Some(question.controller_response(key.bytes()))
             }
         };
@@ -413,7 +419,9 @@ impl Controller {
                 }
                 _ => None,
             };
-            let Some(psk) = psk else { return self.refuse(transaction.id, Explanation::HASH) };
+            let Some(psk) = psk else {
+                return self.refuse_transaction(transaction.id, FailureExplanation::HASH);
+            };
             self.psk = Some((transaction.concatenation, psk));
         }
         self.method = Some((transaction.hash, transaction.group));
@@ -421,29 +429,33 @@ impl Controller {
         ControllerProgress::Answer
     }
 
-    fn next_number(&mut self) -> u32 {
+    fn next_sequence_number(&mut self) -> u32 {
         self.number = self.number.wrapping_add(1);
         self.number
     }
 
-    fn finish(&mut self, concatenation: Concatenation) {
+    fn set_authenticated(&mut self, concatenation: Concatenation) {
         self.awaits_tls |= concatenation == Concatenation::NewPsk;
         self.authenticated = true;
         self.state = TransactionState::Idle;
     }
 
     /// The command is answered, and the failure fetched by the next.
-    fn refuse(&mut self, transaction: u16, explanation: Explanation) -> ControllerProgress {
+    fn refuse_transaction(
+        &mut self,
+        transaction: u16,
+        explanation: FailureExplanation,
+    ) -> ControllerProgress {
         self.authenticated = false;
         self.state = TransactionState::Refusing { transaction, explanation };
         ControllerProgress::Answer
     }
 
-    fn give_up(&mut self, transaction: u16, explanation: Explanation) -> AuthMessage {
+    fn fail_transaction(&mut self, transaction: u16, explanation: FailureExplanation) -> AuthMessage {
         self.authenticated = false;
         self.state = TransactionState::Over;
         AuthMessage {
-            message: message::failure(MessageType::FAILURE1, transaction, explanation),
+            message: message::encode_failure(MessageType::FAILURE1, transaction, explanation),
             outcome: AuthOutcome::End(explanation),
         }
     }
@@ -451,7 +463,7 @@ impl Controller {
 
 impl TransactionState {
     /// T_ID, 0 where there is none.
-    fn transaction(&self) -> u16 {
+    fn transaction_id(&self) -> u16 {
         match self {
             TransactionState::Idle | TransactionState::Over => 0,
             TransactionState::Publishing(transaction)
@@ -474,10 +486,10 @@ impl Transaction {
             challenge: self.challenge.as_slice(),
             public: &self.public,
         };
-        challenge.message(self.id)
+        challenge.encode(self.id)
     }
 
-    fn work(&self, number: u32, peer: Option<Vec<u8>>) -> DhComputation {
+    fn dh_computation(&self, number: u32, peer: Option<Vec<u8>>) -> DhComputation {
         DhComputation {
             number,
             hash: self.hash,
@@ -489,7 +501,7 @@ impl Transaction {
     }
 }
 
-impl fmt::Debug for Controller {
+impl fmt::Debug for ControllerAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Controller({:?})", self.state())
     }

@@ -5,21 +5,21 @@
 
 use core::fmt;
 
-use super::computation::{DhComputation, DhResult, Private};
-use super::group::{Group, PRIVATE_LEN};
-use super::message::{self, Challenge, Explanation, MessageHeader, MessageType, Reply};
+use super::dh_computation::{DhComputation, DhResult, PrivateExponent};
+use super::dh_group::{DhGroup, PRIVATE_EXPONENT_LEN};
+use super::message::{self, Challenge, FailureExplanation, MessageHeader, MessageType, Reply};
 use super::response::{HASH_LEN_MAX, Hash, HashBytes};
-use super::{Concatenation, Credentials, FillRandom, Policy};
+use super::{Concatenation, Credentials, DhchapPolicy, FillRandom};
 use crate::tls::GeneratedPsk;
 
 /// What the host does next.
 #[derive(Debug)]
 pub enum HostProgress {
-    /// Carry this by Authentication Send; [`Host::sent`] follows once it is answered.
+    /// Carry this by Authentication Send; [`HostAuthenticator::handle_sent`] follows once it is answered.
     Send(Vec<u8>),
-    /// Fetch a message with room for [`super::MESSAGE_LEN_MAX`]; [`Host::receive`] follows.
+    /// Fetch a message with room for [`super::MESSAGE_LEN_MAX`]; [`HostAuthenticator::handle_message`] follows.
     Receive,
-    /// Compute; [`Host::computed`] follows.
+    /// Compute; [`HostAuthenticator::handle_computed`] follows.
     Compute(DhComputation),
     /// Both sides are content.
     Authenticated,
@@ -31,9 +31,9 @@ pub enum HostProgress {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostFault {
     /// The controller refuses the host, or gives up.
-    Refused(Explanation),
+    Refused(FailureExplanation),
     /// The host refuses the controller: what came is wrong, or it is not whom it says.
-    Wrong(Explanation),
+    Wrong(FailureExplanation),
 }
 
 impl fmt::Display for HostFault {
@@ -48,9 +48,9 @@ impl fmt::Display for HostFault {
 impl std::error::Error for HostFault {}
 
 /// The host's side of one queue, for one transaction.
-pub struct Host {
+pub struct HostAuthenticator {
     credentials: Credentials,
-    policy: Policy,
+    policy: DhchapPolicy,
     transaction: u16,
     concatenation: Concatenation,
     /// The PSK that this generates; of use once the controller has accepted the host.
@@ -58,7 +58,7 @@ pub struct Host {
     /// C2, as long as the longest hash, and S2.
     challenge: HashBytes,
     sequence: u32,
-    private: Private,
+    private: PrivateExponent,
     state: HostState,
 }
 
@@ -68,11 +68,11 @@ enum HostState {
     /// The challenge is to come.
     Waiting,
     /// The values of the group are being computed.
-    Computing(Asked),
+    Computing(ReceivedChallenge),
     /// The reply is to be answered.
-    Replying(Proof),
+    Replying(ExpectedResponse),
     /// Success1 is to come.
-    Judged(Proof),
+    Judged(ExpectedResponse),
     /// Success2 is to be answered.
     Closing,
     /// Failure2 is to be answered.
@@ -81,45 +81,45 @@ enum HostState {
 }
 
 /// A challenge of the controller.
-struct Asked {
+struct ReceivedChallenge {
     hash: Hash,
     challenge: HashBytes,
     sequence: u32,
 }
 
 /// What Success1 has to bring.
-struct Proof {
+struct ExpectedResponse {
     hash: Hash,
     /// R2, if the host asked for it.
     response: Option<HashBytes>,
 }
 
-impl Host {
+impl HostAuthenticator {
     /// Begins a transaction; `transaction` (T_ID) is not that of another one of this controller. The
     /// message is to be carried by Authentication Send. Where `credentials` have a key of the
     /// controller it must prove that it has it.
     pub fn start(
         credentials: Credentials,
-        policy: Policy,
+        policy: DhchapPolicy,
         transaction: u16,
         fill: FillRandom<'_>,
-    ) -> (Host, Vec<u8>) {
-        Host::start_concatenation(credentials, policy, (transaction, Concatenation::None), fill)
+    ) -> (HostAuthenticator, Vec<u8>) {
+        HostAuthenticator::start_concatenation(credentials, policy, (transaction, Concatenation::None), fill)
     }
 
-    /// The same, and a PSK is generated: [`Host::take_psk`]. Of `policy`, SHA-512 and the null group are not used.
+    /// The same, and a PSK is generated: [`HostAuthenticator::take_psk`]. Of `policy`, SHA-512 and the null group are not used.
     pub fn start_concatenation(
         credentials: Credentials,
-        policy: Policy,
+        policy: DhchapPolicy,
         (transaction, concatenation): (u16, Concatenation),
         fill: FillRandom<'_>,
-    ) -> (Host, Vec<u8>) {
+    ) -> (HostAuthenticator, Vec<u8>) {
         let policy = policy.for_concatenation(concatenation);
-        let negotiate = message::negotiate(transaction, &policy, concatenation);
-        let (mut sequence, mut private) = ([0; 4], Private::new([0; PRIVATE_LEN]));
+        let negotiate = message::encode_negotiate(transaction, &policy, concatenation);
+        let (mut sequence, mut private) = ([0; 4], PrivateExponent::new([0; PRIVATE_EXPONENT_LEN]));
         fill(&mut sequence);
         fill(&mut *private);
-        let host = Host {
+        let host = HostAuthenticator {
             credentials,
             policy,
             transaction,
@@ -140,7 +140,7 @@ impl Host {
     }
 
     /// The message of the last [`HostProgress::Send`] was taken.
-    pub fn sent(&mut self) -> HostProgress {
+    pub fn handle_sent(&mut self) -> HostProgress {
         match std::mem::replace(&mut self.state, HostState::Over) {
             HostState::Negotiating => {
                 self.state = HostState::Waiting;
@@ -153,51 +153,51 @@ impl Host {
             HostState::Closing => HostProgress::Authenticated,
             HostState::GivingUp(fault) => HostProgress::Failed(fault),
             HostState::Waiting | HostState::Computing(_) | HostState::Judged(_) | HostState::Over => {
-                HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE))
+                HostProgress::Failed(HostFault::Wrong(FailureExplanation::MESSAGE))
             }
         }
     }
 
     /// Takes the message of an Authentication Receive.
-    pub fn receive(&mut self, message: &[u8]) -> HostProgress {
+    pub fn handle_message(&mut self, message: &[u8]) -> HostProgress {
         let step = std::mem::replace(&mut self.state, HostState::Over);
         let taken = match MessageHeader::parse(message) {
             Ok(head) if head.kind == MessageType::FAILURE1 => {
                 return HostProgress::Failed(HostFault::Refused(message::parse_failure(message)));
             }
-            Ok(head) if head.transaction != self.transaction => Err(Explanation::MESSAGE),
+            Ok(head) if head.transaction != self.transaction => Err(FailureExplanation::MESSAGE),
             Ok(head) => match (step, head.kind) {
-                (HostState::Waiting, MessageType::CHALLENGE) => self.challenged(message),
-                (HostState::Judged(proof), MessageType::SUCCESS1) => self.accepted(&proof, message),
-                _ => Err(Explanation::MESSAGE),
+                (HostState::Waiting, MessageType::CHALLENGE) => self.handle_challenge(message),
+                (HostState::Judged(proof), MessageType::SUCCESS1) => self.handle_success1(&proof, message),
+                _ => Err(FailureExplanation::MESSAGE),
             },
             Err(explanation) => Err(explanation),
         };
-        taken.unwrap_or_else(|explanation| self.refuse(explanation))
+        taken.unwrap_or_else(|explanation| self.refuse_transaction(explanation))
     }
 
     /// Takes what came of [`HostProgress::Compute`].
-    pub fn computed(&mut self, outcome: DhResult) -> HostProgress {
+    pub fn handle_computed(&mut self, outcome: DhResult) -> HostProgress {
         match std::mem::replace(&mut self.state, HostState::Over) {
             HostState::Computing(asked) => self
-                .reply(&asked, &outcome.public, outcome.session_key.as_ref())
-                .unwrap_or_else(|explanation| self.refuse(explanation)),
-            _ => HostProgress::Failed(HostFault::Wrong(Explanation::MESSAGE)),
+                .send_reply(&asked, &outcome.public, outcome.session_key.as_ref())
+                .unwrap_or_else(|explanation| self.refuse_transaction(explanation)),
+            _ => HostProgress::Failed(HostFault::Wrong(FailureExplanation::MESSAGE)),
         }
     }
 
-    fn challenged(&mut self, message: &[u8]) -> Result<HostProgress, Explanation> {
+    fn handle_challenge(&mut self, message: &[u8]) -> Result<HostProgress, FailureExplanation> {
         let challenge = Challenge::parse(message, &self.policy)?;
-        let asked = Asked {
+        let asked = ReceivedChallenge {
             hash: challenge.hash,
             challenge: HashBytes::new(challenge.challenge),
             sequence: challenge.sequence,
         };
         if challenge.sequence == 0 {
-            return Err(Explanation::PAYLOAD);
+            return Err(FailureExplanation::PAYLOAD);
         }
-        if challenge.group == Group::Null {
-            return self.reply(&asked, &[], None);
+        if challenge.group == DhGroup::Null {
+            return self.send_reply(&asked, &[], None);
         }
         let work = DhComputation {
             number: 0,
@@ -211,21 +211,21 @@ impl Host {
         Ok(HostProgress::Compute(work))
     }
 
-    fn reply(
+    fn send_reply(
         &mut self,
-        asked: &Asked,
+        asked: &ReceivedChallenge,
         public: &[u8],
         session: Option<&HashBytes>,
-    ) -> Result<HostProgress, Explanation> {
-        let key = self.credentials.host.as_ref().ok_or(Explanation::FAILED)?;
+    ) -> Result<HostProgress, FailureExplanation> {
+        let key = self.credentials.host.as_ref().ok_or(FailureExplanation::FAILED)?;
         let first = (asked.challenge.as_slice(), asked.sequence);
         let terms = (self.transaction, self.concatenation);
-        let response = self.credentials.question(asked.hash, first, session, terms);
+        let response = self.credentials.response_input(asked.hash, first, session, terms);
         let response = response.host_response(key.bytes());
-        let challenge = self.challenge.first(asked.hash.len());
+        let challenge = self.challenge.prefix(asked.hash.len());
         let second = (challenge, self.sequence);
         let wanted = self.credentials.controller.as_ref().map(|key| {
-            let question = self.credentials.question(asked.hash, second, session, terms);
+            let question = self.credentials.response_input(asked.hash, second, session, terms);
             question.controller_response(key.bytes())
         });
         let generates = self.concatenation.generates_psk();
@@ -233,37 +233,41 @@ impl Host {
             GeneratedPsk::generate(asked.hash, session, asked.challenge.as_slice(), challenge)
         });
         if generates && psk.is_none() {
-            return Err(Explanation::HASH);
+            return Err(FailureExplanation::HASH);
         }
         // S2 is 0: the challenge is for the PSK only.
         let challenge = wanted.as_ref().map(|_| second).or(generates.then_some((challenge, 0)));
         let reply = Reply { response: response.as_slice(), challenge, public };
-        let message = reply.message(self.transaction);
+        let message = reply.encode(self.transaction);
         self.psk = psk;
-        self.state = HostState::Replying(Proof { hash: asked.hash, response: wanted });
+        self.state = HostState::Replying(ExpectedResponse { hash: asked.hash, response: wanted });
         Ok(HostProgress::Send(message))
     }
 
-    fn accepted(&mut self, proof: &Proof, message: &[u8]) -> Result<HostProgress, Explanation> {
+    fn handle_success1(
+        &mut self,
+        proof: &ExpectedResponse,
+        message: &[u8],
+    ) -> Result<HostProgress, FailureExplanation> {
         let response = message::parse_success1(message, proof.hash)?;
         match (&proof.response, response) {
             (None, _) => Ok(HostProgress::Authenticated),
-            (Some(wanted), Some(response)) if wanted.is_same(response) => {
+            (Some(wanted), Some(response)) if wanted.constant_time_eq(response) => {
                 self.state = HostState::Closing;
-                Ok(HostProgress::Send(message::success2(self.transaction)))
+                Ok(HostProgress::Send(message::encode_success2(self.transaction)))
             }
-            (Some(_), _) => Err(Explanation::FAILED),
+            (Some(_), _) => Err(FailureExplanation::FAILED),
         }
     }
 
     /// Tells the controller why this ends.
-    fn refuse(&mut self, explanation: Explanation) -> HostProgress {
+    fn refuse_transaction(&mut self, explanation: FailureExplanation) -> HostProgress {
         self.state = HostState::GivingUp(HostFault::Wrong(explanation));
-        HostProgress::Send(message::failure(MessageType::FAILURE2, self.transaction, explanation))
+        HostProgress::Send(message::encode_failure(MessageType::FAILURE2, self.transaction, explanation))
     }
 }
 
-impl fmt::Debug for Host {
+impl fmt::Debug for HostAuthenticator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Host(..)")
     }

@@ -89,16 +89,16 @@ impl HashBytes {
     }
 
     pub(crate) fn as_slice(&self) -> &[u8] {
-        self.first(self.len)
+        self.prefix(self.len)
     }
 
     /// The first so many bytes; there are as many as the longest hash has.
-    pub(super) fn first(&self, len: usize) -> &[u8] {
+    pub(super) fn prefix(&self, len: usize) -> &[u8] {
         self.bytes.get(..len).unwrap_or(&*self.bytes)
     }
 
     /// Compares in constant time; only a difference in length shows.
-    pub(super) fn is_same(&self, other: &[u8]) -> bool {
+    pub(super) fn constant_time_eq(&self, other: &[u8]) -> bool {
         self.as_slice().ct_eq(other).into()
     }
 }
@@ -112,14 +112,14 @@ impl fmt::Debug for HashBytes {
 /// HMAC over parts (RFC 2104).
 pub(crate) fn hmac(hash: Hash, key: &[u8], parts: &[&[u8]]) -> HashBytes {
     match hash {
-        Hash::Sha256 => mac::<Hmac<sha2::Sha256>>(key, parts),
-        Hash::Sha384 => mac::<Hmac<sha2::Sha384>>(key, parts),
-        Hash::Sha512 => mac::<Hmac<sha2::Sha512>>(key, parts),
+        Hash::Sha256 => hmac_with::<Hmac<sha2::Sha256>>(key, parts),
+        Hash::Sha384 => hmac_with::<Hmac<sha2::Sha384>>(key, parts),
+        Hash::Sha512 => hmac_with::<Hmac<sha2::Sha512>>(key, parts),
     }
 }
 
 #[expect(clippy::unreachable, reason = "HMAC takes keys of any length (RFC 2104)")]
-fn mac<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> HashBytes {
+fn hmac_with<M: Mac + KeyInit>(key: &[u8], parts: &[&[u8]]) -> HashBytes {
     let Ok(mut mac) = <M as KeyInit>::new_from_slice(key) else {
         unreachable!("HMAC takes keys of any length")
     };
@@ -155,15 +155,15 @@ pub(super) struct ResponseInput<'a> {
 impl ResponseInput<'_> {
     /// R1: what the host answers.
     pub(super) fn host_response(&self, key: &[u8]) -> HashBytes {
-        self.respond(key, b"HostHost", self.host_nqn, self.subsystem_nqn)
+        self.compute_response(key, b"HostHost", self.host_nqn, self.subsystem_nqn)
     }
 
     /// R2: what the controller answers.
     pub(super) fn controller_response(&self, key: &[u8]) -> HashBytes {
-        self.respond(key, b"Controller", self.subsystem_nqn, self.host_nqn)
+        self.compute_response(key, b"Controller", self.subsystem_nqn, self.host_nqn)
     }
 
-    fn respond(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> HashBytes {
+    fn compute_response(&self, key: &[u8], role: &[u8], own: &str, other: &str) -> HashBytes {
         let challenge = match self.session_key {
             None => HashBytes::new(self.challenge),
             Some(session) => hmac(self.hash, session.as_slice(), &[self.challenge]),

@@ -5,18 +5,18 @@
 
 use super::FillRandom;
 use super::response::{Hash, hmac};
-use crate::interchange::{self, Flaw};
+use crate::key_interchange::{self, KeyTextError};
 use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 const PREFIX: &str = "DHHC-1:";
 /// What is hashed behind the owner's name.
-const SEED: &[u8] = b"NVMe-over-Fabrics";
+const TRANSFORM_SUFFIX: &[u8] = b"NVMe-over-Fabrics";
 
 /// A secret of 32, 48 or 64 bytes, and the hash that makes it a key of its owner.
 #[derive(Clone, PartialEq, Eq)]
-pub struct Secret {
+pub struct DhchapSecret {
     transform: Option<Hash>,
     bytes: Zeroizing<Vec<u8>>,
 }
@@ -55,37 +55,37 @@ impl fmt::Display for SecretError {
 
 impl std::error::Error for SecretError {}
 
-impl From<Flaw> for SecretError {
-    fn from(flaw: Flaw) -> Self {
+impl From<KeyTextError> for SecretError {
+    fn from(flaw: KeyTextError) -> Self {
         match flaw {
-            Flaw::Prefix => Self::Prefix,
-            Flaw::Transform => Self::Transform,
-            Flaw::Colon => Self::Colon,
-            Flaw::Base64 => Self::Base64,
-            Flaw::Length(len) => Self::Length(len),
-            Flaw::Checksum => Self::Checksum,
+            KeyTextError::Prefix => Self::Prefix,
+            KeyTextError::Transform => Self::Transform,
+            KeyTextError::Colon => Self::Colon,
+            KeyTextError::Base64 => Self::Base64,
+            KeyTextError::Length(len) => Self::Length(len),
+            KeyTextError::Checksum => Self::Checksum,
         }
     }
 }
 
-impl Secret {
+impl DhchapSecret {
     /// Reads a secret's text; white space around it is not counted.
-    pub fn parse(text: &str) -> Result<Secret, SecretError> {
-        let (transform, bytes) = interchange::parse(text, PREFIX, 3, &[32, 48, 64])?;
-        Ok(Secret { transform: Hash::from_id(transform), bytes })
+    pub fn parse(text: &str) -> Result<DhchapSecret, SecretError> {
+        let (transform, bytes) = key_interchange::parse_key_text(text, PREFIX, 3, &[32, 48, 64])?;
+        Ok(DhchapSecret { transform: Hash::from_id(transform), bytes })
     }
 
     /// Draws a secret for a hash, as long as what the hash gives; without one 32 bytes that are used
     /// as they are.
-    pub fn generate(transform: Option<Hash>, fill: FillRandom<'_>) -> Secret {
+    pub fn generate(transform: Option<Hash>, fill: FillRandom<'_>) -> DhchapSecret {
         let mut bytes = Zeroizing::new(vec![0; transform.map_or(32, Hash::len)]);
         fill(&mut bytes);
-        Secret { transform, bytes }
+        DhchapSecret { transform, bytes }
     }
 
     /// The text of the secret: to be kept as one.
     pub fn to_text(&self) -> Zeroizing<String> {
-        interchange::format(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
+        key_interchange::format_key_text(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
     }
 
     /// The hash that makes it a key; `None`: it is one.
@@ -100,23 +100,23 @@ impl Secret {
     }
 
     /// Whether it is the same secret as another one, whatever hash they are used with.
-    pub fn is_same(&self, other: &Secret) -> bool {
+    pub fn constant_time_eq(&self, other: &DhchapSecret) -> bool {
         self.bytes.ct_eq(&other.bytes).into()
     }
 
     /// The key that the secret is for its owner, the host or the subsystem of this NQN.
-    pub fn key(&self, owner_nqn: &str) -> Key {
+    pub fn derive_key(&self, owner_nqn: &str) -> DhchapKey {
         match self.transform {
-            None => Key(self.bytes.clone()),
+            None => DhchapKey(self.bytes.clone()),
             Some(hash) => {
-                let key = hmac(hash, &self.bytes, &[owner_nqn.as_bytes(), SEED]);
-                Key(Zeroizing::new(key.as_slice().to_vec()))
+                let key = hmac(hash, &self.bytes, &[owner_nqn.as_bytes(), TRANSFORM_SUFFIX]);
+                DhchapKey(Zeroizing::new(key.as_slice().to_vec()))
             }
         }
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for DhchapSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Secret(..)")
     }
@@ -124,23 +124,23 @@ impl fmt::Debug for Secret {
 
 /// A key that responses are computed with.
 #[derive(Clone)]
-pub struct Key(Zeroizing<Vec<u8>>);
+pub struct DhchapKey(Zeroizing<Vec<u8>>);
 
-impl Key {
+impl DhchapKey {
     /// Its bytes, for responses and nothing else.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
 
     /// A random key, with which a host without a secret is checked.
-    pub(super) fn decoy(fill: FillRandom<'_>) -> Key {
+    pub(super) fn decoy(fill: FillRandom<'_>) -> DhchapKey {
         let mut bytes = Zeroizing::new(vec![0; 32]);
         fill(&mut bytes);
-        Key(bytes)
+        DhchapKey(bytes)
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for DhchapKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key(..)")
     }
@@ -158,12 +158,12 @@ mod tests {
     fn the_example_is_read_with_every_transform_and_written_again() {
         for hh in ["00", "01", "02", "03"] {
             let text = EXAMPLE.replace(":00:", &format!(":{hh}:"));
-            let secret = Secret::parse(&format!(" {text}\n")).unwrap();
+            let secret = DhchapSecret::parse(&format!(" {text}\n")).unwrap();
             assert_eq!(*secret.to_text(), text);
         }
         // Keys computed by Python's hmac.
         let key = |hh: &str| {
-            let key = Secret::parse(&EXAMPLE.replace(":00:", hh)).unwrap().key(OWNER);
+            let key = DhchapSecret::parse(&EXAMPLE.replace(":00:", hh)).unwrap().derive_key(OWNER);
             key.bytes().iter().map(|byte| format!("{byte:02x}")).collect::<String>()
         };
         assert_eq!(key(":00:"), "89aeb31a874eaf84841b46736b0dfdf2ba58d30aa2a545a3e235a3521e07594c");
@@ -184,13 +184,13 @@ mod tests {
             [(None, 32), (Some(Hash::Sha256), 32), (Some(Hash::Sha384), 48), (Some(Hash::Sha512), 64)]
         {
             let mut next = 0u8;
-            let secret = Secret::generate(transform, &mut |bytes| {
+            let secret = DhchapSecret::generate(transform, &mut |bytes| {
                 bytes.fill_with(|| {
                     next = next.wrapping_add(7);
                     next
                 });
             });
-            let again = Secret::parse(&secret.to_text()).unwrap();
+            let again = DhchapSecret::parse(&secret.to_text()).unwrap();
             assert_eq!((again.bytes.len(), again.transform), (len, transform));
             assert_eq!(again.bytes, secret.bytes);
         }
@@ -217,10 +217,10 @@ mod tests {
             (&EXAMPLE.replace("aQ2n", "aQ2m"), SecretError::Checksum),
         ];
         for (text, error) in rows {
-            assert_eq!(Secret::parse(text).unwrap_err(), error, "{text}");
+            assert_eq!(DhchapSecret::parse(text).unwrap_err(), error, "{text}");
             assert!(!error.to_string().contains("a6z"));
         }
-        let secret = Secret::parse(EXAMPLE).unwrap();
-        assert_eq!(format!("{secret:?} {:?}", secret.key(OWNER)), "Secret(..) Key(..)");
+        let secret = DhchapSecret::parse(EXAMPLE).unwrap();
+        assert_eq!(format!("{secret:?} {:?}", secret.derive_key(OWNER)), "Secret(..) Key(..)");
     }
 }

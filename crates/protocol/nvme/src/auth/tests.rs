@@ -18,11 +18,11 @@ fn counter() -> impl FnMut(&mut [u8]) {
     }
 }
 
-fn key(owner: &str) -> Key {
-    Secret::parse(SECRET).unwrap().key(owner)
+fn key(owner: &str) -> DhchapKey {
+    DhchapSecret::parse(SECRET).unwrap().derive_key(owner)
 }
 
-fn credentials(controller: Option<Key>) -> Credentials {
+fn credentials(controller: Option<DhchapKey>) -> Credentials {
     Credentials {
         host_nqn: HOST.to_owned(),
         subsystem_nqn: SUBSYSTEM.to_owned(),
@@ -31,25 +31,25 @@ fn credentials(controller: Option<Key>) -> Credentials {
     }
 }
 
-fn only(hash: Hash, group: Group) -> Policy {
-    Policy { hashes: vec![hash], groups: vec![group] }
+fn only(hash: Hash, group: DhGroup) -> DhchapPolicy {
+    DhchapPolicy { hashes: vec![hash], groups: vec![group] }
 }
 
 /// An Authentication Send and all the work that it needs.
-fn send(controller: &mut Controller, message: &[u8]) -> ControllerProgress {
-    let progress = controller.send(message, &mut counter());
+fn send(controller: &mut ControllerAuthenticator, message: &[u8]) -> ControllerProgress {
+    let progress = controller.handle_send(message, &mut counter());
     match progress {
-        ControllerProgress::Compute(work) => controller.computed(work.run()),
+        ControllerProgress::Compute(work) => controller.handle_computed(work.run()),
         other => other,
     }
 }
 
 /// Carries a whole transaction; how it ended at the host and at the controller.
 fn carry(
-    host: (Credentials, Policy),
-    controller: &mut Controller,
-) -> (Result<(), HostFault>, Option<Explanation>) {
-    let (mut host, first) = Host::start(host.0, host.1, 0x1234, &mut counter());
+    host: (Credentials, DhchapPolicy),
+    controller: &mut ControllerAuthenticator,
+) -> (Result<(), HostFault>, Option<FailureExplanation>) {
+    let (mut host, first) = HostAuthenticator::start(host.0, host.1, 0x1234, &mut counter());
     let mut progress = HostProgress::Send(first);
     let mut ended = None;
     loop {
@@ -59,16 +59,16 @@ fn carry(
                 if let ControllerProgress::End(explanation) = send(controller, &message) {
                     ended = Some(explanation);
                 }
-                host.sent()
+                host.handle_sent()
             }
             HostProgress::Receive => {
-                let given = controller.receive(MESSAGE_LEN_MAX as u32).unwrap();
+                let given = controller.handle_receive(MESSAGE_LEN_MAX as u32).unwrap();
                 if let AuthOutcome::End(explanation) = given.outcome {
                     ended = Some(explanation);
                 }
-                host.receive(&given.message)
+                host.handle_message(&given.message)
             }
-            HostProgress::Compute(work) => host.computed(work.run()),
+            HostProgress::Compute(work) => host.handle_computed(work.run()),
             HostProgress::Authenticated => return (Ok(()), ended),
             HostProgress::Failed(fault) => return (Err(fault), ended),
         };
@@ -77,11 +77,12 @@ fn carry(
 
 #[test]
 fn both_ends_agree_with_every_hash_and_group() {
-    let groups = Policy::default().groups;
+    let groups = DhchapPolicy::default().groups;
     for (n, group) in groups.into_iter().enumerate() {
         let hash = [Hash::Sha256, Hash::Sha384, Hash::Sha512][n % 3];
         for proof in [None, Some(key(SUBSYSTEM))] {
-            let mut controller = Controller::new(credentials(proof.clone()), Policy::default());
+            let mut controller =
+                ControllerAuthenticator::new(credentials(proof.clone()), DhchapPolicy::default());
             assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Pending, false));
             let ended = carry((credentials(proof), only(hash, group)), &mut controller);
             assert_eq!(ended, (Ok(()), None), "{hash:?} {group:?}");
@@ -92,41 +93,44 @@ fn both_ends_agree_with_every_hash_and_group() {
 
 #[test]
 fn a_host_may_authenticate_again_and_loses_the_queue_if_it_fails() {
-    let mut controller = Controller::new(credentials(None), Policy::default());
-    let policy = only(Hash::Sha256, Group::Null);
+    let mut controller = ControllerAuthenticator::new(credentials(None), DhchapPolicy::default());
+    let policy = only(Hash::Sha256, DhGroup::Null);
     assert_eq!(carry((credentials(None), policy.clone()), &mut controller).0, Ok(()));
-    let again = message::negotiate(9, &policy, Concatenation::None);
+    let again = message::encode_negotiate(9, &policy, Concatenation::None);
     assert!(matches!(send(&mut controller, &again), ControllerProgress::Answer));
     assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Reauthenticating, true));
-    controller.receive(4096).unwrap();
+    controller.handle_receive(4096).unwrap();
     assert!(matches!(send(&mut controller, &again), ControllerProgress::Answer));
     assert_eq!((controller.state(), controller.is_authenticated()), (AuthState::Failed, false));
 }
 
 #[test]
 fn wrong_keys_are_refused_on_both_sides() {
-    let wrong = Secret::generate(Some(Hash::Sha384), &mut counter());
-    let refused = (Err(HostFault::Refused(Explanation::FAILED)), Some(Explanation::FAILED));
-    for group in [Group::Null, Group::Ffdhe2048] {
+    let wrong = DhchapSecret::generate(Some(Hash::Sha384), &mut counter());
+    let refused = (Err(HostFault::Refused(FailureExplanation::FAILED)), Some(FailureExplanation::FAILED));
+    for group in [DhGroup::Null, DhGroup::Ffdhe2048] {
         let policy = only(Hash::Sha384, group);
         // A host with another key, and a host that the controller has no key of.
-        let other = Credentials { host: Some(wrong.key(HOST)), ..credentials(None) };
-        let mut controller = Controller::new(credentials(None), Policy::default());
+        let other = Credentials { host: Some(wrong.derive_key(HOST)), ..credentials(None) };
+        let mut controller = ControllerAuthenticator::new(credentials(None), DhchapPolicy::default());
         assert_eq!(carry((other, policy.clone()), &mut controller), refused);
         assert_eq!(controller.state(), AuthState::Failed);
         let decoy = Credentials { host: None, ..credentials(None) };
-        let mut controller = Controller::new(decoy, Policy::default());
+        let mut controller = ControllerAuthenticator::new(decoy, DhchapPolicy::default());
         assert_eq!(carry((credentials(None), policy.clone()), &mut controller), refused);
         assert_eq!(controller.failure(), AuthFailure::Host);
         // A controller that is to prove itself and has no key, or another.
-        let mut controller = Controller::new(credentials(None), Policy::default());
+        let mut controller = ControllerAuthenticator::new(credentials(None), DhchapPolicy::default());
         let host = || (credentials(Some(key(SUBSYSTEM))), policy.clone());
         assert_eq!(carry(host(), &mut controller), refused);
         assert_eq!(controller.failure(), AuthFailure::NoControllerKey);
-        let mut controller = Controller::new(credentials(Some(wrong.key(SUBSYSTEM))), Policy::default());
-        let ended = (Err(HostFault::Wrong(Explanation::FAILED)), Some(Explanation::FAILED));
+        let mut controller = ControllerAuthenticator::new(
+            credentials(Some(wrong.derive_key(SUBSYSTEM))),
+            DhchapPolicy::default(),
+        );
+        let ended = (Err(HostFault::Wrong(FailureExplanation::FAILED)), Some(FailureExplanation::FAILED));
         assert_eq!(carry(host(), &mut controller), ended);
-        assert_eq!(controller.failure(), AuthFailure::RefusedByHost(Explanation::FAILED));
+        assert_eq!(controller.failure(), AuthFailure::RefusedByHost(FailureExplanation::FAILED));
         assert!(!controller.is_authenticated());
     }
 }
@@ -134,12 +138,12 @@ fn wrong_keys_are_refused_on_both_sides() {
 #[test]
 fn nothing_in_common_is_said_by_name() {
     let rows = [
-        (Hash::Sha256, Group::Null, Explanation::HASH),
-        (Hash::Sha512, Group::Ffdhe8192, Explanation::GROUP),
+        (Hash::Sha256, DhGroup::Null, FailureExplanation::HASH),
+        (Hash::Sha512, DhGroup::Ffdhe8192, FailureExplanation::GROUP),
     ];
     for (hash, group, explanation) in rows {
-        let policy = only(Hash::Sha512, Group::Null);
-        let mut controller = Controller::new(credentials(None), policy);
+        let policy = only(Hash::Sha512, DhGroup::Null);
+        let mut controller = ControllerAuthenticator::new(credentials(None), policy);
         let ended = carry((credentials(None), only(hash, group)), &mut controller);
         assert_eq!(ended, (Err(HostFault::Refused(explanation)), Some(explanation)));
     }
@@ -148,52 +152,55 @@ fn nothing_in_common_is_said_by_name() {
 /// The responses were computed by Python's hmac and hashlib from the fields of NVMe Base §8.3.5.5.
 #[test]
 fn golden_bytes_without_a_group() {
-    let mut controller = Controller::new(credentials(Some(key(SUBSYSTEM))), only(Hash::Sha256, Group::Null));
+    let mut controller =
+        ControllerAuthenticator::new(credentials(Some(key(SUBSYSTEM))), only(Hash::Sha256, DhGroup::Null));
     let host = credentials(Some(key(SUBSYSTEM)));
-    let policy = Policy { hashes: vec![Hash::Sha256, Hash::Sha512], groups: vec![Group::Null] };
-    let (mut host, first) = Host::start(host, policy, 0x1234, &mut counter());
+    let policy = DhchapPolicy { hashes: vec![Hash::Sha256, Hash::Sha512], groups: vec![DhGroup::Null] };
+    let (mut host, first) = HostAuthenticator::start(host, policy, 0x1234, &mut counter());
     let mut negotiate = vec![0, 0, 0, 0, 0x34, 0x12, 0, 1, 1, 0, 2, 1, 1, 3];
     negotiate.resize(8 + 64, 0);
     assert_eq!(first, negotiate);
     assert!(matches!(send(&mut controller, &first), ControllerProgress::Answer));
-    assert!(matches!(host.sent(), HostProgress::Receive));
+    assert!(matches!(host.handle_sent(), HostProgress::Receive));
 
-    let challenge = controller.receive(48).unwrap();
+    let challenge = controller.handle_receive(48).unwrap();
     let mut want = vec![1, 1, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 1, 1, 2, 3];
     want.extend(4..36);
     assert_eq!((challenge.message.clone(), challenge.outcome), (want, AuthOutcome::Continue));
 
-    let HostProgress::Send(reply) = host.receive(&challenge.message) else { panic!("a reply") };
+    let HostProgress::Send(reply) = host.handle_message(&challenge.message) else { panic!("a reply") };
     let mut want = vec![1, 2, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 1, 2, 3];
     want.extend(hex(R1));
     want.extend(68..100);
     assert_eq!(reply, want);
     assert!(matches!(send(&mut controller, &reply), ControllerProgress::Answer));
-    assert!(matches!(host.sent(), HostProgress::Receive));
+    assert!(matches!(host.handle_sent(), HostProgress::Receive));
 
-    let success = controller.receive(48).unwrap();
+    let success = controller.handle_receive(48).unwrap();
     let mut want = vec![1, 3, 0, 0, 0x34, 0x12, 32, 0, 1, 0, 0, 0, 0, 0, 0, 0];
     want.extend(hex(R2));
     assert_eq!((success.message.clone(), success.outcome), (want, AuthOutcome::Continue));
     assert!(!controller.is_authenticated());
-    let HostProgress::Send(success2) = host.receive(&success.message) else { panic!("success 2") };
+    let HostProgress::Send(success2) = host.handle_message(&success.message) else { panic!("success 2") };
     assert_eq!(success2, [1, 4, 0, 0, 0x34, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert!(matches!(send(&mut controller, &success2), ControllerProgress::Authenticated));
-    assert!(matches!(host.sent(), HostProgress::Authenticated));
+    assert!(matches!(host.handle_sent(), HostProgress::Authenticated));
 }
 
 /// The same with ffdhe2048 and SHA-512: what the host's response is, by Python.
 #[test]
 fn golden_response_with_a_group() {
-    let mut controller = Controller::new(credentials(None), only(Hash::Sha512, Group::Ffdhe2048));
-    let (mut host, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
+    let mut controller =
+        ControllerAuthenticator::new(credentials(None), only(Hash::Sha512, DhGroup::Ffdhe2048));
+    let (mut host, first) =
+        HostAuthenticator::start(credentials(None), DhchapPolicy::default(), 7, &mut counter());
     send(&mut controller, &first);
-    host.sent();
-    let challenge = controller.receive(4096).unwrap().message;
+    host.handle_sent();
+    let challenge = controller.handle_receive(4096).unwrap().message;
     assert_eq!(challenge.len(), 16 + 64 + 256);
-    let HostProgress::Compute(work) = host.receive(&challenge) else { panic!("work") };
+    let HostProgress::Compute(work) = host.handle_message(&challenge) else { panic!("work") };
     assert_eq!(format!("{work:?}"), "DhComputation(Ffdhe2048, ..)");
-    let HostProgress::Send(reply) = host.computed(work.run()) else { panic!("a reply") };
+    let HostProgress::Send(reply) = host.handle_computed(work.run()) else { panic!("a reply") };
     assert_eq!(reply.len(), 16 + 2 * 64 + 256);
     assert_eq!(reply[16..80], hex(R1_GROUP));
 }
@@ -208,23 +215,25 @@ fn hex(text: &str) -> Vec<u8> {
 
 #[test]
 fn the_commands_say_what_they_carry() {
-    let sqe = auth_command(FabricsType::AUTHENTICATION_SEND, 72);
+    let sqe = auth_sqe(FabricsType::AUTHENTICATION_SEND, 72);
     assert_eq!((transfer_len(&sqe), sqe.direction()), (Ok(72), Direction::ToController));
     assert_eq!(sqe.as_bytes()[40..48], [0, 1, 1, 0xe9, 72, 0, 0, 0]);
-    let receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    let receive = auth_sqe(FabricsType::AUTHENTICATION_RECEIVE, 4096);
     assert_eq!(receive.direction(), Direction::ToHost);
     for (at, value) in [(41, 0), (42, 2), (43, 0xe8), (44, 0)] {
         let mut bytes = sqe;
         bytes.as_mut_bytes()[at] = value;
-        assert_eq!(transfer_len(&bytes), Err(Status::INVALID_FIELD.final_()));
+        assert_eq!(transfer_len(&bytes), Err(Status::INVALID_FIELD.with_do_not_retry()));
     }
 }
 
 #[test]
 fn nothing_secret_is_shown() {
-    let mut controller = Controller::new(credentials(None), only(Hash::Sha256, Group::Ffdhe2048));
-    let (host, first) = Host::start(credentials(None), Policy::default(), 7, &mut counter());
-    let progress = controller.send(&first, &mut counter());
+    let mut controller =
+        ControllerAuthenticator::new(credentials(None), only(Hash::Sha256, DhGroup::Ffdhe2048));
+    let (host, first) =
+        HostAuthenticator::start(credentials(None), DhchapPolicy::default(), 7, &mut counter());
+    let progress = controller.handle_send(&first, &mut counter());
     let shown = format!("{controller:?} {host:?} {progress:?} {:?}", credentials(None).host);
     assert_eq!(shown, "Controller(Pending) Host(..) Compute(DhComputation(Ffdhe2048, ..)) Some(Key(..))");
     let ControllerProgress::Compute(work) = progress else { panic!("work") };
@@ -236,7 +245,7 @@ const _: () = {
     const fn is_send<T: Send + 'static>() {}
     is_send::<DhComputation>();
     is_send::<DhResult>();
-    is_send::<Controller>();
+    is_send::<ControllerAuthenticator>();
     is_send::<Credentials>();
 };
 

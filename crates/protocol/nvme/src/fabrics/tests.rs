@@ -20,7 +20,7 @@ fn connect_is_cut_at_its_offsets() {
     let expected =
         Connect { qid: 0x103, entries: 128, flow_control: false, individual_deletion: true, kato_ms: 5000 };
     assert_eq!(connect, expected);
-    assert_eq!(connect.sqe().as_bytes(), io.as_bytes());
+    assert_eq!(connect.to_sqe().as_bytes(), io.as_bytes());
     assert_eq!(io.fabrics_type(), FabricsType::CONNECT);
 }
 
@@ -28,7 +28,7 @@ fn connect_is_cut_at_its_offsets() {
 fn the_largest_queue_has_65536_entries() {
     let connect = Connect::parse(&sqe(&[(4, 1), (42, 1), (44, 0xff), (45, 0xff)])).unwrap();
     assert_eq!(connect.entries, 65_536);
-    assert_eq!(Connect::parse(&connect.sqe()), Ok(connect));
+    assert_eq!(Connect::parse(&connect.to_sqe()), Ok(connect));
 }
 
 #[test]
@@ -124,12 +124,12 @@ fn refusals_are_told_in_words() {
 #[test]
 fn success_names_the_controller_and_asks_for_authentication() {
     for (authenticate, secure_channel, result) in [(true, false, 0x0002_1234), (false, true, 0x0004_1234)] {
-        let connected = Connected { cntlid: 0x1234, authenticate, secure_channel };
+        let connected = ConnectResult { cntlid: 0x1234, authenticate, secure_channel };
         let completion = Completion::from(connected);
         assert_eq!((completion.result, completion.status), (result, Status::SUCCESS));
-        assert_eq!(Connected::parse(completion.result), connected);
+        assert_eq!(ConnectResult::parse(completion.result), connected);
     }
-    assert!(!Connected::parse(5).authenticate);
+    assert!(!ConnectResult::parse(5).authenticate);
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn properties_are_named_by_offset_and_size() {
     let get = sqe(&[(4, 4), (40, 1)]);
     let cap = PropertyAccess { property: Property::CAP, len: 8, value: 0 };
     assert_eq!(PropertyAccess::parse(&get), Some(cap));
-    assert_eq!(PropertyAccess::get_sqe(Property::CAP, 8).as_bytes(), get.as_bytes());
+    assert_eq!(PropertyAccess::property_get_sqe(Property::CAP, 8).as_bytes(), get.as_bytes());
     let set = sqe(&[(4, 0), (44, 0x14), (48, 0x01), (50, 0x46)]);
     let cc = PropertyAccess { property: Property::CC, len: 4, value: 0x0046_0001 };
     assert_eq!(PropertyAccess::parse(&set), Some(cc));
-    assert_eq!(PropertyAccess::set_sqe(Property::CC, 0x0046_0001).as_bytes(), set.as_bytes());
+    assert_eq!(PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001).as_bytes(), set.as_bytes());
     assert_eq!(PropertyAccess::parse(&sqe(&[(4, 4), (40, 2)])), None);
 }
 

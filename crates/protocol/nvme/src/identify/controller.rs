@@ -3,14 +3,14 @@
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::LEN;
+use super::IDENTIFY_LEN;
 
 /// Identify Controller as it is on the wire: 4096 bytes. The names are the standard's, in lower case;
 /// what fabrics controllers never use stands in `reserved_…`.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct Controller {
+pub struct IdentifyController {
     pub vid: U16,
     pub ssvid: U16,
     pub sn: [u8; 20],
@@ -81,17 +81,17 @@ pub struct Controller {
     pub reserved_1807: [u8; 2289],
 }
 
-const _: () = assert!(size_of::<Controller>() == LEN);
+const _: () = assert!(size_of::<IdentifyController>() == IDENTIFY_LEN);
 
-impl Controller {
+impl IdentifyController {
     /// Reads the structure, for a host.
-    pub fn parse(bytes: &[u8; LEN]) -> Controller {
+    pub fn parse(bytes: &[u8; IDENTIFY_LEN]) -> IdentifyController {
         zerocopy::transmute!(*bytes)
     }
 }
 
 #[allow(missing_docs)] // The names are the standard's.
-impl Controller {
+impl IdentifyController {
     pub const CMIC_PORTS: u8 = 1;
     pub const CMIC_CONTROLLERS: u8 = 1 << 1;
     pub const CMIC_ANA: u8 = 1 << 3;
@@ -133,7 +133,7 @@ impl Controller {
 /// least page size as a power of two, 0 for none.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct NvmController {
+pub struct IdentifyNvmController {
     /// VSL: Verify.
     pub verify: u8,
     /// WZSL: Write Zeroes.
@@ -147,14 +147,14 @@ pub struct NvmController {
     /// DMSL: blocks of all ranges; 0 for no limit.
     pub blocks: [U32; 2],
     /// Reserved.
-    pub reserved: [u8; LEN - 16],
+    pub reserved: [u8; IDENTIFY_LEN - 16],
 }
 
-const _: () = assert!(size_of::<NvmController>() == LEN);
+const _: () = assert!(size_of::<IdentifyNvmController>() == IDENTIFY_LEN);
 
-impl NvmController {
+impl IdentifyNvmController {
     /// Reads the structure, for a host.
-    pub fn parse(bytes: &[u8; LEN]) -> NvmController {
+    pub fn parse(bytes: &[u8; IDENTIFY_LEN]) -> IdentifyNvmController {
         zerocopy::transmute!(*bytes)
     }
 }

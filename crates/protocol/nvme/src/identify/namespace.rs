@@ -3,7 +3,7 @@
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use super::LEN;
+use super::IDENTIFY_LEN;
 
 /// A format of blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
@@ -21,7 +21,7 @@ pub struct LbaFormat {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct Namespace {
+pub struct IdentifyNamespace {
     pub nsze: U64,
     pub ncap: U64,
     pub nuse: U64,
@@ -63,10 +63,10 @@ pub struct Namespace {
     pub reserved_384: [u8; 3712],
 }
 
-const _: () = assert!(size_of::<Namespace>() == LEN);
+const _: () = assert!(size_of::<IdentifyNamespace>() == IDENTIFY_LEN);
 
 #[allow(missing_docs)] // The names are the standard's.
-impl Namespace {
+impl IdentifyNamespace {
     pub const NSFEAT_THIN: u8 = 1;
     /// NAWUN, NAWUPF and NACWU are the namespace's own.
     pub const NSFEAT_ATOMICS: u8 = 1 << 1;
@@ -86,7 +86,7 @@ impl Namespace {
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 #[allow(missing_docs)]
-pub struct IndependentNamespace {
+pub struct IdentifyIndependentNamespace {
     pub nsfeat: u8,
     pub nmic: u8,
     pub rescap: u8,
@@ -100,9 +100,9 @@ pub struct IndependentNamespace {
     pub reserved_15: [u8; 4081],
 }
 
-const _: () = assert!(size_of::<IndependentNamespace>() == LEN);
+const _: () = assert!(size_of::<IdentifyIndependentNamespace>() == IDENTIFY_LEN);
 
-impl IndependentNamespace {
+impl IdentifyIndependentNamespace {
     /// VWCNP: the namespace has no volatile write cache, whatever the controller's VWC says.
     pub const NSFEAT_NO_CACHE: u8 = 1 << 5;
     /// The namespace is ready.
@@ -111,40 +111,40 @@ impl IndependentNamespace {
 
 /// Namespace identification descriptors (CNS 03h), one after another.
 #[derive(Clone, Debug)]
-pub struct Descriptors {
-    bytes: [u8; LEN],
+pub struct IdentificationDescriptors {
+    bytes: [u8; IDENTIFY_LEN],
     at: usize,
 }
 
-impl Default for Descriptors {
+impl Default for IdentificationDescriptors {
     fn default() -> Self {
-        Descriptors { bytes: [0; LEN], at: 0 }
+        IdentificationDescriptors { bytes: [0; IDENTIFY_LEN], at: 0 }
     }
 }
 
-impl Descriptors {
+impl IdentificationDescriptors {
     /// An EUI-64.
-    pub fn eui64(&mut self, id: [u8; 8]) {
-        self.push(1, &id);
+    pub fn push_eui64(&mut self, id: [u8; 8]) {
+        self.push_descriptor(1, &id);
     }
 
     /// An NGUID.
-    pub fn nguid(&mut self, id: [u8; 16]) {
-        self.push(2, &id);
+    pub fn push_nguid(&mut self, id: [u8; 16]) {
+        self.push_descriptor(2, &id);
     }
 
     /// A UUID.
-    pub fn uuid(&mut self, id: [u8; 16]) {
-        self.push(3, &id);
+    pub fn push_uuid(&mut self, id: [u8; 16]) {
+        self.push_descriptor(3, &id);
     }
 
     /// The command set.
-    pub fn command_set(&mut self, csi: u8) {
-        self.push(4, &[csi]);
+    pub fn push_command_set(&mut self, csi: u8) {
+        self.push_descriptor(4, &[csi]);
     }
 
     /// One of each kind takes 57 bytes: more than once each is our own mistake.
-    fn push(&mut self, kind: u8, id: &[u8]) {
+    fn push_descriptor(&mut self, kind: u8, id: &[u8]) {
         let header = [kind, id.len() as u8, 0, 0];
         let places = self.bytes.iter_mut().skip(self.at);
         places.zip(header.iter().chain(id)).for_each(|(place, byte)| *place = *byte);
@@ -152,7 +152,7 @@ impl Descriptors {
     }
 
     /// The structure; what follows the last descriptor is zero.
-    pub fn bytes(&self) -> &[u8; LEN] {
+    pub fn bytes(&self) -> &[u8; IDENTIFY_LEN] {
         &self.bytes
     }
 }
@@ -160,7 +160,7 @@ impl Descriptors {
 /// What a list of descriptors says, for a host. What does not fit what its type needs is left out; the
 /// list ends with the first length of zero, or where the bytes end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Identifiers {
+pub struct NamespaceIdentifiers {
     /// EUI-64.
     pub eui64: Option<[u8; 8]>,
     /// NGUID.
@@ -171,10 +171,10 @@ pub struct Identifiers {
     pub command_set: Option<u8>,
 }
 
-impl Identifiers {
+impl NamespaceIdentifiers {
     /// Reads a list.
-    pub fn parse(bytes: &[u8; LEN]) -> Identifiers {
-        let mut found = Identifiers::default();
+    pub fn parse(bytes: &[u8; IDENTIFY_LEN]) -> NamespaceIdentifiers {
+        let mut found = NamespaceIdentifiers::default();
         let mut rest = &bytes[..];
         while let Some((&[kind, len, _, _], behind)) = rest.split_first_chunk::<4>() {
             let Some((id, behind)) = behind.split_at_checked(len.into()) else { break };
@@ -194,14 +194,14 @@ impl Identifiers {
     }
 }
 
-impl Namespace {
+impl IdentifyNamespace {
     /// Reads the structure, for a host.
-    pub fn parse(bytes: &[u8; LEN]) -> Namespace {
+    pub fn parse(bytes: &[u8; IDENTIFY_LEN]) -> IdentifyNamespace {
         zerocopy::transmute!(*bytes)
     }
 
     /// The format in use, if FLBAS names one that there is.
-    pub fn format(&self) -> Option<LbaFormat> {
+    pub fn current_lba_format(&self) -> Option<LbaFormat> {
         // Bits 6:5 are the number's upper half where there may be more than 16 formats.
         let high = if self.nlbaf > 15 { self.flbas >> 1 & 0x30 } else { 0 };
         let number = self.flbas & 15 | high;
@@ -212,16 +212,16 @@ impl Namespace {
     }
 }
 
-impl IndependentNamespace {
+impl IdentifyIndependentNamespace {
     /// Reads the structure, for a host.
-    pub fn parse(bytes: &[u8; LEN]) -> IndependentNamespace {
+    pub fn parse(bytes: &[u8; IDENTIFY_LEN]) -> IdentifyIndependentNamespace {
         zerocopy::transmute!(*bytes)
     }
 }
 
 /// The EUI-64 and the NGUID of a volume, from its OUI and the digits of its UUID (NVMe Base §4.5.1.1):
 /// 40 and 64 bits of the UUID behind an OUI, and a vendor's extension in the NGUID before it.
-pub fn with_oui(oui: [u8; 3], uuid: [u8; 16]) -> ([u8; 8], [u8; 16]) {
+pub fn identifiers_from_oui(oui: [u8; 3], uuid: [u8; 16]) -> ([u8; 8], [u8; 16]) {
     let mut eui64 = [0; 8];
     eui64[..3].copy_from_slice(&oui);
     eui64[3..].copy_from_slice(&uuid[11..]);

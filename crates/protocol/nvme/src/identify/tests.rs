@@ -6,14 +6,14 @@ use std::mem::offset_of;
 
 use zerocopy::{FromBytes, FromZeros};
 
-use super::controller::NvmController;
+use super::controller::IdentifyNvmController;
 use super::*;
 
 #[test]
 fn the_controller_structure_has_its_fields_at_their_offsets() {
     macro_rules! at {
         ($($field:ident $offset:literal),+ $(,)?) => {
-            $(assert_eq!(offset_of!(Controller, $field), $offset, stringify!($field));)+
+            $(assert_eq!(offset_of!(IdentifyController, $field), $offset, stringify!($field));)+
         };
     }
     at!(vid 0, ssvid 2, sn 4, mn 24, fr 64, rab 72, ieee 73, cmic 76, mdts 77, cntlid 78, ver 80);
@@ -32,12 +32,12 @@ fn the_namespace_structures_have_their_fields_at_their_offsets() {
             $(assert_eq!(offset_of!($kind, $field), $offset, stringify!($field));)+
         };
     }
-    at!(Namespace: nsze 0, ncap 8, nuse 16, nsfeat 24, nlbaf 25, flbas 26, mc 27, dpc 28, dps 29, nmic 30);
-    at!(Namespace: rescap 31, fpi 32, dlfeat 33, nawun 34, nawupf 36, nacwu 38, noiob 46, nvmcap 48);
-    at!(Namespace: npwg 64, npwa 66, npdg 68, npda 70, nows 72, mssrl 74, mcl 76, msrc 80, anagrpid 92);
-    at!(Namespace: nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128);
-    at!(IndependentNamespace: nsfeat 0, nmic 1, rescap 2, fpi 3, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
-    at!(NvmController: verify 0, write_zeroes 1, write_uncorrectable 2, ranges 3, range_blocks 4, blocks 8);
+    at!(IdentifyNamespace: nsze 0, ncap 8, nuse 16, nsfeat 24, nlbaf 25, flbas 26, mc 27, dpc 28, dps 29, nmic 30);
+    at!(IdentifyNamespace: rescap 31, fpi 32, dlfeat 33, nawun 34, nawupf 36, nacwu 38, noiob 46, nvmcap 48);
+    at!(IdentifyNamespace: npwg 64, npwa 66, npdg 68, npda 70, nows 72, mssrl 74, mcl 76, msrc 80, anagrpid 92);
+    at!(IdentifyNamespace: nsattr 99, nvmsetid 100, endgid 102, nguid 104, eui64 120, lbaf 128);
+    at!(IdentifyIndependentNamespace: nsfeat 0, nmic 1, rescap 2, fpi 3, anagrpid 4, nsattr 8, nvmsetid 10, endgid 12, nstat 14);
+    at!(IdentifyNvmController: verify 0, write_zeroes 1, write_uncorrectable 2, ranges 3, range_blocks 4, blocks 8);
     at!(LbaFormat: metadata 0, shift 2, performance 3);
 }
 
@@ -52,25 +52,25 @@ fn the_command_is_cut_at_its_offsets() {
 
 #[test]
 fn lists_begin_behind_the_number_asked_for() {
-    let list = namespace_list([1, 2, 5, 9].into_iter(), 2);
+    let list = encode_namespace_list([1, 2, 5, 9].into_iter(), 2);
     assert_eq!(list[..12], [5, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
-    let full = namespace_list(1..=2000, 0);
+    let full = encode_namespace_list(1..=2000, 0);
     assert_eq!(full[4092..], 1024_u32.to_le_bytes());
-    let controllers = controller_list([1, 3, 0x102].into_iter(), 3);
+    let controllers = encode_controller_list([1, 3, 0x102].into_iter(), 3);
     assert_eq!(controllers[..8], [2, 0, 3, 0, 2, 1, 0, 0]);
-    let full = controller_list(1..=3000, 0);
+    let full = encode_controller_list(1..=3000, 0);
     assert_eq!((full[..2].to_vec(), full[4094..].to_vec()), (vec![0xff, 0x07], vec![0xff, 0x07]));
-    let sets = command_sets();
+    let sets = encode_command_sets();
     assert_eq!((sets[0], sets[1..].iter().any(|&byte| byte != 0)), (1, false));
 }
 
 #[test]
 fn descriptors_follow_one_another_and_end_with_zeroes() {
-    let mut descriptors = Descriptors::default();
-    descriptors.eui64([0xe1; 8]);
-    descriptors.nguid([0xe2; 16]);
-    descriptors.uuid([0xe3; 16]);
-    descriptors.command_set(0);
+    let mut descriptors = IdentificationDescriptors::default();
+    descriptors.push_eui64([0xe1; 8]);
+    descriptors.push_nguid([0xe2; 16]);
+    descriptors.push_uuid([0xe3; 16]);
+    descriptors.push_command_set(0);
     let bytes = descriptors.bytes();
     assert_eq!(bytes[..5], [1, 8, 0, 0, 0xe1]);
     assert_eq!(bytes[11..17], [0xe1, 2, 16, 0, 0, 0xe2]);
@@ -82,43 +82,47 @@ fn descriptors_follow_one_another_and_end_with_zeroes() {
 #[test]
 fn designators_embed_the_oui_where_the_standard_wants_it() {
     let uuid = *b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66";
-    let (eui64, nguid) = namespace::with_oui([0xaa, 0xbb, 0xcc], uuid);
+    let (eui64, nguid) = namespace::identifiers_from_oui([0xaa, 0xbb, 0xcc], uuid);
     assert_eq!(eui64, *b"\xaa\xbb\xcc\x22\x33\x44\x55\x66");
     assert_eq!(nguid, *b"\x01\x23\x45\x67\x89\xab\x4c\xde\xaa\xbb\xcc\x22\x33\x44\x55\x66");
 }
 
 #[test]
 fn identifiers_are_read_as_they_were_written_and_lengths_that_lie_end_the_list() {
-    let mut list = Descriptors::default();
-    list.eui64([1; 8]);
-    list.nguid([2; 16]);
-    list.uuid([3; 16]);
-    list.command_set(0);
-    let all =
-        Identifiers { eui64: Some([1; 8]), nguid: Some([2; 16]), uuid: Some([3; 16]), command_set: Some(0) };
-    assert_eq!(Identifiers::parse(list.bytes()), all);
-    assert_eq!(Identifiers::parse(&[0; LEN]), Identifiers::default());
+    let mut list = IdentificationDescriptors::default();
+    list.push_eui64([1; 8]);
+    list.push_nguid([2; 16]);
+    list.push_uuid([3; 16]);
+    list.push_command_set(0);
+    let all = NamespaceIdentifiers {
+        eui64: Some([1; 8]),
+        nguid: Some([2; 16]),
+        uuid: Some([3; 16]),
+        command_set: Some(0),
+    };
+    assert_eq!(NamespaceIdentifiers::parse(list.bytes()), all);
+    assert_eq!(NamespaceIdentifiers::parse(&[0; IDENTIFY_LEN]), NamespaceIdentifiers::default());
     let mut short = *list.bytes();
     short[1] = 7;
-    assert_eq!(Identifiers::parse(&short).eui64, None);
-    assert_eq!(Identifiers::parse(&[0xff; LEN]), Identifiers::default());
-    let mut last = [0; LEN];
+    assert_eq!(NamespaceIdentifiers::parse(&short).eui64, None);
+    assert_eq!(NamespaceIdentifiers::parse(&[0xff; IDENTIFY_LEN]), NamespaceIdentifiers::default());
+    let mut last = [0; IDENTIFY_LEN];
     for chunk in last.chunks_exact_mut(32) {
         (chunk[0], chunk[1]) = (9, 28);
     }
-    (last[LEN - 32], last[LEN - 31]) = (3, 29);
-    assert_eq!(Identifiers::parse(&last).uuid, None);
+    (last[IDENTIFY_LEN - 32], last[IDENTIFY_LEN - 31]) = (3, 29);
+    assert_eq!(NamespaceIdentifiers::parse(&last).uuid, None);
 }
 
 #[test]
 fn the_format_in_use_is_one_that_there_is() {
-    let mut namespace = Namespace::new_zeroed();
+    let mut namespace = IdentifyNamespace::new_zeroed();
     namespace.lbaf[2].shift = 12;
     namespace.lbaf[17].shift = 9;
     for (nlbaf, flbas, shift) in [(2, 2, Some(12)), (1, 2, None), (63, 0x21, Some(9)), (0, 0x61, None)] {
         (namespace.nlbaf, namespace.flbas) = (nlbaf, flbas);
-        assert_eq!(namespace.format().map(|format| format.shift), shift, "{nlbaf} {flbas:#x}");
+        assert_eq!(namespace.current_lba_format().map(|format| format.shift), shift, "{nlbaf} {flbas:#x}");
     }
     (namespace.nlbaf, namespace.flbas) = (255, 0x6f);
-    assert_eq!(namespace.format().map(|format| format.shift), Some(0));
+    assert_eq!(namespace.current_lba_format().map(|format| format.shift), Some(0));
 }

@@ -3,7 +3,7 @@
 /// The state of a group's paths by one port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
-pub enum State {
+pub enum AnaState {
     /// Best.
     Optimized = 1,
     /// Works, at a price.
@@ -16,38 +16,38 @@ pub enum State {
     Change = 15,
 }
 
-impl State {
+impl AnaState {
     /// Reads the low four bits of a descriptor's byte 16.
-    pub const fn from_code(code: u8) -> Option<State> {
+    pub const fn from_code(code: u8) -> Option<AnaState> {
         match code & 15 {
-            1 => Some(State::Optimized),
-            2 => Some(State::NonOptimized),
-            3 => Some(State::Inaccessible),
-            4 => Some(State::PersistentLoss),
-            15 => Some(State::Change),
+            1 => Some(AnaState::Optimized),
+            2 => Some(AnaState::NonOptimized),
+            3 => Some(AnaState::Inaccessible),
+            4 => Some(AnaState::PersistentLoss),
+            15 => Some(AnaState::Change),
             _ => None,
         }
     }
 }
 
 /// Bytes of a page's header.
-pub const HEADER: usize = 16;
+pub const HEADER_LEN: usize = 16;
 /// Bytes of a group's descriptor without its namespaces.
-pub const DESCRIPTOR: usize = 32;
+pub const DESCRIPTOR_LEN: usize = 32;
 
 /// What a page says of a group, for a host: its state, if the group is in what `page` holds of it and
 /// the state is one that there is. Lengths in the page are believed no further than its end.
-pub fn state_of(page: &[u8], group: u32) -> Option<State> {
+pub fn find_group_state(page: &[u8], group: u32) -> Option<AnaState> {
     let word = |bytes: &[u8], at: usize| {
         let field: &[u8; 4] = bytes.get(at..)?.first_chunk()?;
         Some(u32::from_le_bytes(*field))
     };
     let count = word(page, 8)? as u16;
-    let mut rest = page.get(HEADER..)?;
+    let mut rest = page.get(HEADER_LEN..)?;
     for _ in 0..count {
-        let (descriptor, behind) = rest.split_at_checked(DESCRIPTOR)?;
+        let (descriptor, behind) = rest.split_at_checked(DESCRIPTOR_LEN)?;
         if word(descriptor, 0)? == group {
-            return State::from_code(*descriptor.get(16)?);
+            return AnaState::from_code(*descriptor.get(16)?);
         }
         let namespaces = usize::try_from(word(descriptor, 4)?).ok()?.checked_mul(4)?;
         rest = behind.get(namespaces..)?;
@@ -57,19 +57,19 @@ pub fn state_of(page: &[u8], group: u32) -> Option<State> {
 
 /// A group.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct AnaGroup {
     /// Its number: 1 up.
     pub id: u32,
     /// Counts the changes of its descriptor.
     pub changes: u64,
     /// Its state.
-    pub state: State,
+    pub state: AnaState,
     /// Its namespaces, ascending.
     pub nsids: Vec<u32>,
 }
 
 /// The page, of groups that ascend. `groups_only` (LSP bit 0) leaves the namespaces out.
-pub fn encode_page(changes: u64, groups: &[Group], groups_only: bool) -> Vec<u8> {
+pub fn encode_page(changes: u64, groups: &[AnaGroup], groups_only: bool) -> Vec<u8> {
     let mut page = Vec::with_capacity(16 + groups.len() * 64);
     page.extend_from_slice(&changes.to_le_bytes());
     page.extend_from_slice(&(groups.len() as u16).to_le_bytes());
@@ -92,21 +92,21 @@ mod tests {
 
     #[test]
     fn a_group_is_found_behind_others_and_lengths_that_lie_end_the_search() {
-        let group = |id, state| Group { id, changes: 1, state, nsids: vec![id, id + 1] };
-        let groups = [group(1, State::Optimized), group(5, State::Inaccessible)];
+        let group = |id, state| AnaGroup { id, changes: 1, state, nsids: vec![id, id + 1] };
+        let groups = [group(1, AnaState::Optimized), group(5, AnaState::Inaccessible)];
         for groups_only in [false, true] {
             let page = encode_page(9, &groups, groups_only);
-            assert_eq!(state_of(&page, 5), Some(State::Inaccessible));
-            assert_eq!(state_of(&page, 1), Some(State::Optimized));
-            assert_eq!(state_of(&page, 2), None);
+            assert_eq!(find_group_state(&page, 5), Some(AnaState::Inaccessible));
+            assert_eq!(find_group_state(&page, 1), Some(AnaState::Optimized));
+            assert_eq!(find_group_state(&page, 2), None);
             for len in 0..page.len() {
-                let _ = state_of(&page[..len], 2);
+                let _ = find_group_state(&page[..len], 2);
             }
         }
         let mut lies = encode_page(9, &groups, true);
-        lies[HEADER + 4..HEADER + 8].fill(0xff);
-        assert_eq!(state_of(&lies, 5), None);
-        lies[HEADER + 16] = 7;
-        assert_eq!(state_of(&lies, 1), None);
+        lies[HEADER_LEN + 4..HEADER_LEN + 8].fill(0xff);
+        assert_eq!(find_group_state(&lies, 5), None);
+        lies[HEADER_LEN + 16] = 7;
+        assert_eq!(find_group_state(&lies, 1), None);
     }
 }

@@ -5,15 +5,15 @@ use std::net::{IpAddr, SocketAddr};
 use zerocopy::little_endian::{U16, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-use crate::name::{NQN_FIELD, Nqn, NqnError};
+use crate::name::{NQN_FIELD_LEN, Nqn, NqnError};
 
 /// Bytes of the header, and of a record.
-pub const RECORD: usize = 1024;
+pub const RECORD_LEN: usize = 1024;
 
 /// The header: 1024 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Header {
+pub struct DiscoveryLogHeader {
     /// GENCTR: counts the changes of the log.
     pub generation: U64,
     /// NUMREC: how many records follow.
@@ -24,12 +24,12 @@ pub struct Header {
     pub reserved: [u8; 1006],
 }
 
-const _: () = assert!(size_of::<Header>() == RECORD);
+const _: () = assert!(size_of::<DiscoveryLogHeader>() == RECORD_LEN);
 
 /// A record: 1024 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Record {
+pub struct DiscoveryRecord {
     /// TRTYPE: 3 for TCP.
     pub transport: u8,
     /// ADRFAM: 1 for IPv4, 2 for IPv6.
@@ -54,38 +54,38 @@ pub struct Record {
     /// Reserved.
     pub reserved_64: [u8; 192],
     /// SUBNQN.
-    pub subsystem: [u8; NQN_FIELD],
+    pub subsystem: [u8; NQN_FIELD_LEN],
     /// TRADDR: the IP address in ASCII, filled with spaces.
     pub address: [u8; 256],
     /// TSAS: byte 0 is SECTYPE, 0 for no security.
     pub specific: [u8; 256],
 }
 
-const _: () = assert!(size_of::<Record>() == RECORD);
+const _: () = assert!(size_of::<DiscoveryRecord>() == RECORD_LEN);
 
-impl Header {
+impl DiscoveryLogHeader {
     /// Reads it, for a host.
-    pub fn parse(bytes: &[u8; RECORD]) -> Header {
+    pub fn parse(bytes: &[u8; RECORD_LEN]) -> DiscoveryLogHeader {
         zerocopy::transmute!(*bytes)
     }
 }
 
-impl Record {
+impl DiscoveryRecord {
     /// Reads one, for a host.
-    pub fn parse(bytes: &[u8; RECORD]) -> Record {
+    pub fn parse(bytes: &[u8; RECORD_LEN]) -> DiscoveryRecord {
         zerocopy::transmute!(*bytes)
     }
 
     /// The address, if it is one of TCP over IP and of digits: names and scopes are nobody's here.
     pub fn tcp_address(&self) -> Option<SocketAddr> {
-        let address: IpAddr = text(&self.address)?.parse().ok()?;
+        let address: IpAddr = trim_text(&self.address)?.parse().ok()?;
         let fits = matches!((self.family, address), (1, IpAddr::V4(_)) | (2, IpAddr::V6(_)));
-        let port = text(&self.service)?.parse().ok().filter(|&port| port != 0)?;
+        let port = trim_text(&self.service)?.parse().ok().filter(|&port| port != 0)?;
         (self.transport == 3 && fits).then_some(SocketAddr::new(address, port))
     }
 
     /// The subsystem.
-    pub fn name(&self) -> Result<Nqn, NqnError> {
+    pub fn subsystem_nqn(&self) -> Result<Nqn, NqnError> {
         Nqn::from_field(&self.subsystem)
     }
 
@@ -99,7 +99,7 @@ impl Record {
     }
 
     /// Says whether hosts use TLS 1.3 (TREQ and SECTYPE): must, or may. Where nothing is said, there is none.
-    pub fn offer_tls(&mut self, is_required: bool) {
+    pub fn set_tls_requirement(&mut self, is_required: bool) {
         self.requirements |= if is_required { 1 } else { 2 };
         if let Some(sectype) = self.specific.first_mut() {
             *sectype = 2;
@@ -107,19 +107,25 @@ impl Record {
     }
 
     /// SUBTYPE of another discovery service.
-    pub const REFERRAL: u8 = 1;
+    pub const SUBTYPE_REFERRAL: u8 = 1;
     /// SUBTYPE of an NVM subsystem.
-    pub const NVM: u8 = 2;
+    pub const SUBTYPE_NVM: u8 = 2;
     /// SUBTYPE of this discovery service.
-    pub const CURRENT: u8 = 3;
+    pub const SUBTYPE_CURRENT_DISCOVERY: u8 = 3;
     /// EFLAGS: other ports tell the same.
-    pub const DUPLICATE: u16 = 1;
+    pub const EFLAGS_DUPLICATE: u16 = 1;
     /// EFLAGS: a Connect with a Keep Alive Timeout makes a persistent connection.
-    pub const PERSISTENT: u16 = 2;
+    pub const EFLAGS_PERSISTENT: u16 = 2;
 
     /// A subsystem of the dynamic controller model at a TCP address.
-    pub fn tcp(subtype: u8, subsystem: &Nqn, at: SocketAddr, port: u16, admin_entries: u16) -> Record {
-        let mut record = Record::new_zeroed();
+    pub fn new_tcp(
+        subtype: u8,
+        subsystem: &Nqn,
+        at: SocketAddr,
+        port: u16,
+        admin_entries: u16,
+    ) -> DiscoveryRecord {
+        let mut record = DiscoveryRecord::new_zeroed();
         record.transport = 3;
         record.family = if at.is_ipv4() { 1 } else { 2 };
         record.subtype = subtype;
@@ -127,21 +133,21 @@ impl Record {
         record.port = U16::new(port);
         record.cntlid = U16::new(0xffff);
         record.admin_entries = U16::new(admin_entries);
-        fill(&mut record.service, at.port().to_string().as_bytes());
-        record.subsystem = subsystem.field();
-        fill(&mut record.address, at.ip().to_string().as_bytes());
+        fill_padded(&mut record.service, at.port().to_string().as_bytes());
+        record.subsystem = subsystem.to_field();
+        fill_padded(&mut record.address, at.ip().to_string().as_bytes());
         record
     }
 }
 
 /// Text filled with spaces. No address and no port is longer than its field.
-fn fill(field: &mut [u8], text: &[u8]) {
+fn fill_padded(field: &mut [u8], text: &[u8]) {
     let spaces = std::iter::repeat(&b' ');
     field.iter_mut().zip(text.iter().chain(spaces)).for_each(|(to, from)| *to = *from);
 }
 
 /// A text field, without what fills it: spaces, or NULs as some write them.
-fn text(field: &[u8]) -> Option<&str> {
+fn trim_text(field: &[u8]) -> Option<&str> {
     let text = field.split(|&byte| byte == 0).next().unwrap_or(field);
     std::str::from_utf8(text).ok().map(str::trim)
 }
@@ -155,13 +161,13 @@ mod tests {
         let name = Nqn::parse("nqn.2026-11.test:a").unwrap();
         for at in ["10.0.0.1:4420", "[2001:db8::1]:8009"] {
             let at: SocketAddr = at.parse().unwrap();
-            let record = Record::tcp(Record::NVM, &name, at, 3, 32);
-            let mut bytes = [0; RECORD];
+            let record = DiscoveryRecord::new_tcp(DiscoveryRecord::SUBTYPE_NVM, &name, at, 3, 32);
+            let mut bytes = [0; RECORD_LEN];
             bytes.copy_from_slice(record.as_bytes());
-            let read = Record::parse(&bytes);
-            assert_eq!((read.tcp_address(), read.name()), (Some(at), Ok(name.clone())));
+            let read = DiscoveryRecord::parse(&bytes);
+            assert_eq!((read.tcp_address(), read.subsystem_nqn()), (Some(at), Ok(name.clone())));
             assert!(!read.wants_tls());
-            let wrong: [fn(&mut Record); 6] = [
+            let wrong: [fn(&mut DiscoveryRecord); 6] = [
                 |record| record.transport = 1,
                 |record| record.family ^= 3,
                 |record| record.service.fill(b' '),

@@ -2,19 +2,19 @@
 
 /// The effects of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Effects(pub u32);
+pub struct CommandEffects(pub u32);
 
-impl Effects {
+impl CommandEffects {
     /// The command is there, and changes nothing but what it says.
-    pub const SUPPORTED: Effects = Effects(1);
+    pub const SUPPORTED: CommandEffects = CommandEffects(1);
     /// It may change contents of blocks (LBCC).
-    pub const WRITES: Effects = Effects(1 | 1 << 1);
+    pub const WRITES: CommandEffects = CommandEffects(1 | 1 << 1);
     /// It may change what a namespace can do (NCC).
-    pub const NAMESPACE: Effects = Effects(1 | 1 << 2);
+    pub const NAMESPACE: CommandEffects = CommandEffects(1 | 1 << 2);
 }
 
 /// The page: 4096 bytes, admin commands at 0, I/O commands at 1024.
-pub fn commands(admin: &[(u8, Effects)], io: &[(u8, Effects)]) -> [u8; 4096] {
+pub fn encode_command_effects(admin: &[(u8, CommandEffects)], io: &[(u8, CommandEffects)]) -> [u8; 4096] {
     let mut page = [0; 4096];
     let (entries, _) = page.as_chunks_mut::<4>();
     let (admins, ios) = entries.split_at_mut(256);
@@ -39,7 +39,9 @@ pub enum FeatureScope {
 }
 
 /// The page of features: 1024 bytes. `changes`: setting it may change what a namespace can do.
-pub fn features(features: impl Iterator<Item = (crate::feature::Fid, FeatureScope, bool)>) -> [u8; 1024] {
+pub fn encode_feature_effects(
+    features: impl Iterator<Item = (crate::feature::FeatureId, FeatureScope, bool)>,
+) -> [u8; 1024] {
     let mut page = [0; 1024];
     for (fid, scope, changes) in features {
         let entry = 1 | u32::from(changes) << 2 | (scope as u32) << 20;

@@ -24,7 +24,7 @@ impl From<u64> for U128 {
 /// The page as it is on the wire: 512 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
-pub struct Health {
+pub struct SmartHealthLog {
     /// Bit 0 spare is low, 1 temperature, 2 reliability, 3 media are read only, 4 backup, 5 memory region.
     pub critical: u8,
     /// The composite temperature in kelvins.
@@ -67,9 +67,9 @@ pub struct Health {
     pub reserved_200: [u8; 312],
 }
 
-const _: () = assert!(size_of::<Health>() == 512);
+const _: () = assert!(size_of::<SmartHealthLog>() == 512);
 
 /// Bytes in the unit of the page: thousands of 512, rounded up.
-pub fn data_units(bytes: u64) -> U128 {
+pub fn to_data_units(bytes: u64) -> U128 {
     bytes.div_ceil(512 * 1000).into()
 }

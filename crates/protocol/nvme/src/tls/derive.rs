@@ -4,20 +4,20 @@ use core::fmt;
 
 use zeroize::Zeroizing;
 
-use super::identity::{Identity, IdentityVersion, PskKind};
+use super::identity::{IdentityVersion, PskIdentity, PskKind};
 use super::{CipherSuite, ConfiguredPsk};
 use crate::Nqn;
 use crate::auth::{Hash, HashBytes, hmac};
-use crate::interchange::encode_base64;
+use crate::key_interchange::encode_base64;
 
 /// What is hashed behind the names of a digest.
-const SEED: &[u8] = b"NVMe-over-Fabrics";
+const DIGEST_SUFFIX: &[u8] = b"NVMe-over-Fabrics";
 const RETAINED_LABEL: &str = "tls13 HostNQN";
 const TLS_LABEL: &str = "tls13 nvme-tls-psk";
 
 /// How HKDF-Expand-Label's argument is laid out. Both are in use, and give different keys.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Derivation {
+pub enum HkdfLabelFormat {
     /// As RFC 8446 §7.1 says: a length in network order, then label and context, each behind its length. The
     /// standard, SPDK, and libnvme from 1.16 on.
     #[default]
@@ -27,31 +27,33 @@ pub enum Derivation {
     Compat,
 }
 
-impl Derivation {
+impl HkdfLabelFormat {
     /// The argument of HKDF-Expand; `None`: a part is longer than its length field can say.
-    fn info(self, len: usize, label: &str, context: &str) -> Option<Vec<u8>> {
+    fn expand_info(self, len: usize, label: &str, context: &str) -> Option<Vec<u8>> {
         let len = u16::try_from(len).ok()?;
         Some(match self {
-            Derivation::Standard => {
+            HkdfLabelFormat::Standard => {
                 let lengths = [u8::try_from(label.len()).ok()?, u8::try_from(context.len()).ok()?];
                 let [label_len, context_len] = lengths.map(|len| [len]);
                 let parts: [&[u8]; 5] =
                     [&len.to_be_bytes(), &label_len, label.as_bytes(), &context_len, context.as_bytes()];
                 parts.concat()
             }
-            Derivation::Compat => [&len.to_le_bytes()[..], label.as_bytes(), context.as_bytes()].concat(),
+            HkdfLabelFormat::Compat => {
+                [&len.to_le_bytes()[..], label.as_bytes(), context.as_bytes()].concat()
+            }
         })
     }
 
     /// HKDF-Expand-Label(HKDF-Extract(0, key), label, context, len).
-    fn expand(
+    fn extract_and_expand(
         self,
         hash: Hash,
         key: &[u8],
         (label, context): (&str, &str),
         len: usize,
     ) -> Option<Zeroizing<Vec<u8>>> {
-        let info = self.info(len, label, context)?;
+        let info = self.expand_info(len, label, context)?;
         // A key of zeroes and none are the same to HMAC (RFC 5869 §2.2, RFC 2104 §2).
         let prk = hmac(hash, &[], &[key]);
         let mut out = Zeroizing::new(Vec::with_capacity(len + hash.len()));
@@ -74,7 +76,7 @@ impl Derivation {
 #[derive(Clone)]
 struct InputPsk {
     bytes: Zeroizing<Vec<u8>>,
-    derivation: Derivation,
+    derivation: HkdfLabelFormat,
 }
 
 /// A PSK of one host that an administrator configured.
@@ -91,10 +93,15 @@ pub struct GeneratedPsk {
 
 impl ConfiguredPsk {
     /// The retained PSK that it is for a host (§3.6.1.3).
-    pub fn retain(&self, host: &Nqn, derivation: Derivation) -> RetainedPsk {
+    pub fn derive_retained(&self, host: &Nqn, derivation: HkdfLabelFormat) -> RetainedPsk {
         let bytes = self.transform.and_then(|hash| {
             // Never `None`: a name is at most 223 bytes long.
-            derivation.expand(hash, &self.bytes, (RETAINED_LABEL, host.as_str()), self.bytes.len())
+            derivation.extract_and_expand(
+                hash,
+                &self.bytes,
+                (RETAINED_LABEL, host.as_str()),
+                self.bytes.len(),
+            )
         });
         RetainedPsk(InputPsk { bytes: bytes.unwrap_or_else(|| self.bytes.clone()), derivation })
     }
@@ -103,20 +110,20 @@ impl ConfiguredPsk {
 impl RetainedPsk {
     /// The identity under which the host offers it to a subsystem. `None`: a name holds a space, or the names are
     /// so long that no key can be derived (version 0 only).
-    pub fn identity(
+    pub fn psk_identity(
         &self,
         version: IdentityVersion,
         suite: CipherSuite,
         host: &Nqn,
         subsystem: &Nqn,
-    ) -> Option<Identity> {
+    ) -> Option<PskIdentity> {
         let names = (host, subsystem);
         self.0.identity(PskKind::Retained, version, suite, names)
     }
 
     /// The key that TLS uses under an identity; `None`: the identity is of another key, or too long for one to be
     /// derived.
-    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+    pub fn tls_psk(&self, identity: &PskIdentity) -> Option<TlsPsk> {
         self.0.tls_psk(identity)
     }
 }
@@ -129,19 +136,19 @@ impl GeneratedPsk {
         first: &[u8],
         second: &[u8],
     ) -> Option<GeneratedPsk> {
-        let suite = CipherSuite::of_hash_id(hash.id())?;
+        let suite = CipherSuite::from_hash_id(hash.id())?;
         let bytes = hmac(hash, session_key.as_slice(), &[first, second]);
         let bytes = Zeroizing::new(bytes.as_slice().to_vec());
-        Some(GeneratedPsk { input: InputPsk { bytes, derivation: Derivation::Standard }, suite })
+        Some(GeneratedPsk { input: InputPsk { bytes, derivation: HkdfLabelFormat::Standard }, suite })
     }
 
     /// The identity under which the host offers it to the subsystem: version 1. `None`: a name holds a space.
-    pub fn identity(&self, host: &Nqn, subsystem: &Nqn) -> Option<Identity> {
+    pub fn identity(&self, host: &Nqn, subsystem: &Nqn) -> Option<PskIdentity> {
         self.input.identity(PskKind::Generated, IdentityVersion::One, self.suite, (host, subsystem))
     }
 
     /// The key that TLS uses under an identity; `None`: the identity is of another key.
-    pub fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+    pub fn tls_psk(&self, identity: &PskIdentity) -> Option<TlsPsk> {
         (identity.kind == PskKind::Generated).then(|| self.input.tls_psk(identity)).flatten()
     }
 }
@@ -153,37 +160,38 @@ impl InputPsk {
         version: IdentityVersion,
         suite: CipherSuite,
         (host, subsystem): (&Nqn, &Nqn),
-    ) -> Option<Identity> {
+    ) -> Option<PskIdentity> {
         let digest = match version {
             IdentityVersion::Zero => None,
-            IdentityVersion::One => Some(self.digest(suite, host, subsystem)),
+            IdentityVersion::One => Some(self.identity_digest(suite, host, subsystem)),
         };
-        let identity = Identity { kind, suite, host: host.clone(), subsystem: subsystem.clone(), digest };
+        let identity = PskIdentity { kind, suite, host: host.clone(), subsystem: subsystem.clone(), digest };
         (identity.is_unambiguous() && self.tls_psk(&identity).is_some()).then_some(identity)
     }
 
     /// The digest of version 1: HMAC(PSK, host, " ", subsystem, " NVMe-over-Fabrics") in base64.
-    fn digest(&self, suite: CipherSuite, host: &Nqn, subsystem: &Nqn) -> String {
+    fn identity_digest(&self, suite: CipherSuite, host: &Nqn, subsystem: &Nqn) -> String {
         let (host, subsystem) = (host.as_str().as_bytes(), subsystem.as_str().as_bytes());
-        let mac = hmac(suite.hash(), &self.bytes, &[host, b" ", subsystem, b" ", SEED]);
+        let mac = hmac(suite.hash(), &self.bytes, &[host, b" ", subsystem, b" ", DIGEST_SUFFIX]);
         let mut text = String::new();
         encode_base64(mac.as_slice(), &mut text);
         text
     }
 
-    fn tls_psk(&self, identity: &Identity) -> Option<TlsPsk> {
+    fn tls_psk(&self, identity: &PskIdentity) -> Option<TlsPsk> {
         let suite = identity.suite;
         let context = match &identity.digest {
             None => identity.to_string(),
             Some(digest) => {
-                if *digest != self.digest(suite, &identity.host, &identity.subsystem) {
+                if *digest != self.identity_digest(suite, &identity.host, &identity.subsystem) {
                     return None;
                 }
                 format!("{:02} {digest}", suite.hash().id())
             }
         };
         let hash = suite.hash();
-        let bytes = self.derivation.expand(hash, &self.bytes, (TLS_LABEL, &context), hash.len())?;
+        let bytes =
+            self.derivation.extract_and_expand(hash, &self.bytes, (TLS_LABEL, &context), hash.len())?;
         Some(TlsPsk { suite, bytes })
     }
 }

@@ -1,12 +1,12 @@
 //! PSK identities (NVMe/TCP Transport 1.1 §3.6.1.3): `NVMe0R01 HOST SUBSYSTEM`, and in version 1 a digest of
 //! the key behind that.
 //!
-//! Invariant: an [`Identity`] prints as it was read, and no other text is read as it.
+//! Invariant: an [`PskIdentity`] prints as it was read, and no other text is read as it.
 
 use core::fmt;
 
 use super::CipherSuite;
-use crate::{Nqn, name::NQN_MAX};
+use crate::{Nqn, name::NQN_LEN_MAX};
 
 /// The version of an identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum PskKind {
 
 /// Whose key it is, for which subsystem and which suite. Not a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
+pub struct PskIdentity {
     /// Where the key comes from.
     pub kind: PskKind,
     /// The suite that it is for.
@@ -69,11 +69,11 @@ const FORM_LEN: usize = 8;
 /// The longest digest: 48 bytes in base64.
 const DIGEST_MAX: usize = 64;
 /// The longest identity: form, two names, a digest, three spaces.
-const IDENTITY_MAX: usize = FORM_LEN + 2 * NQN_MAX + DIGEST_MAX + 3;
+const IDENTITY_MAX: usize = FORM_LEN + 2 * NQN_LEN_MAX + DIGEST_MAX + 3;
 
-impl Identity {
+impl PskIdentity {
     /// Reads what a host offers.
-    pub fn parse(bytes: &[u8]) -> Result<Identity, IdentityError> {
+    pub fn parse(bytes: &[u8]) -> Result<PskIdentity, IdentityError> {
         if bytes.len() > IDENTITY_MAX {
             return Err(IdentityError::Text);
         }
@@ -88,7 +88,7 @@ impl Identity {
             b'G' => PskKind::Generated,
             _ => return Err(IdentityError::Form),
         };
-        let suite = id.checked_sub(b'0').and_then(CipherSuite::of_hash_id).ok_or(IdentityError::Form)?;
+        let suite = id.checked_sub(b'0').and_then(CipherSuite::from_hash_id).ok_or(IdentityError::Form)?;
         let mut name = || words.next().and_then(|word| Nqn::parse(word).ok()).ok_or(IdentityError::Names);
         let (host, subsystem) = (name()?, name()?);
         let digest = words.next();
@@ -99,7 +99,7 @@ impl Identity {
             (b'0' | b'1', _) => return Err(IdentityError::Names),
             _ => return Err(IdentityError::Form),
         };
-        Ok(Identity { kind, suite, host, subsystem, digest })
+        Ok(PskIdentity { kind, suite, host, subsystem, digest })
     }
 
     /// Its version.
@@ -122,7 +122,7 @@ fn is_digest(text: &str) -> bool {
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/' | b'='))
 }
 
-impl fmt::Display for Identity {
+impl fmt::Display for PskIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let kind = match self.kind {
             PskKind::Retained => 'R',

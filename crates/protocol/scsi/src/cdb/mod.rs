@@ -2,21 +2,21 @@
 //!
 //! [`Command::parse`] is the one place that validates CDB bytes: its result has no reserved bit set and
 //! requests no protection information. Later code checks only what depends on the logical unit (capacity,
-//! limits, which pages exist). The [`table`] of usage bitmaps drives both the refusal of reserved bits and
+//! limits, which pages exist). The [`command_table`] of usage bitmaps drives both the refusal of reserved bits and
 //! REPORT SUPPORTED OPERATION CODES, so the two cannot disagree.
 //!
 //! The form of a command (6, 10, 12, 16 bytes) is kept only where the answer depends on it.
 
-mod conflict;
+pub mod command_table;
 mod encode;
 mod parse;
-pub mod table;
+mod reservation_conflict;
 #[cfg(test)]
 mod tests;
 
 use crate::sense::Sense;
-pub use conflict::Conflicts;
-pub use table::{CommandDescriptor, CommandSet};
+pub use command_table::{CommandDescriptor, CommandSet};
+pub use reservation_conflict::ConflictClass;
 
 /// Longest CDB that this crate knows, in bytes.
 pub const CDB_LEN_MAX: usize = 16;
@@ -47,16 +47,16 @@ impl CdbError {
     pub fn sense(self) -> Sense {
         match self {
             CdbError::UnknownOpcode => Sense::INVALID_OPCODE,
-            CdbError::UnknownServiceAction => Sense::cdb_field(1, Some(4)),
+            CdbError::UnknownServiceAction => Sense::invalid_cdb_field(1, Some(4)),
             CdbError::Truncated => Sense::INVALID_FIELD_IN_CDB,
-            CdbError::Field { byte, bit } => Sense::cdb_field(u16::from(byte), bit),
+            CdbError::Field { byte, bit } => Sense::invalid_cdb_field(u16::from(byte), bit),
         }
     }
 }
 
 /// A span of blocks to read or write. Obsolete FUA_NV is accepted and means nothing (SBC-3).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Transfer {
+pub struct BlockTransfer {
     /// First block.
     pub lba: u64,
     /// Blocks; 0 transfers nothing (READ(6) and WRITE(6) give 256 for their 0).
@@ -71,7 +71,7 @@ pub struct Transfer {
 
 /// A span of blocks without data transfer options: caching commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Extent {
+pub struct BlockExtent {
     /// First block.
     pub lba: u64,
     /// Blocks; 0 means up to the last block.
@@ -129,7 +129,7 @@ pub struct WriteSame {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct WriteAtomic {
     /// What to write.
-    pub transfer: Transfer,
+    pub transfer: BlockTransfer,
     /// ATOMIC BOUNDARY in blocks; 0: the whole write is one atomic unit.
     pub boundary: u16,
 }
@@ -264,7 +264,7 @@ pub enum OpcodeSelect {
     Any(u8, u16),
 }
 
-/// PERSISTENT RESERVE OUT; the parameter list is in [`crate::pr`].
+/// PERSISTENT RESERVE OUT; the parameter list is in [`crate::persistent_reservation`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ReserveOut {
     /// What to do.
@@ -313,7 +313,7 @@ pub enum PrInAction {
 
 /// Service actions of RECEIVE COPY RESULTS (SPC-3 §6.18).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum CopyResults {
+pub enum CopyResultsAction {
     /// 00h: how far a copy is.
     Status,
     /// 01h: data that the copy held.
@@ -394,17 +394,17 @@ pub enum Command {
     /// INQUIRY (12h).
     Inquiry(Inquiry),
     /// READ(6), (10), (12), (16).
-    Read(Transfer),
+    Read(BlockTransfer),
     /// WRITE(6), (10), (12), (16).
-    Write(Transfer),
+    Write(BlockTransfer),
     /// WRITE AND VERIFY(10), (12), (16); with `ByteCheck::None` the medium is only read back.
     WriteAndVerify(Verify),
     /// VERIFY(10), (12), (16).
     Verify(Verify),
     /// COMPARE AND WRITE (89h); `blocks` of compare data and as many to write.
-    CompareAndWrite(Transfer),
+    CompareAndWrite(BlockTransfer),
     /// ORWRITE(16) (8Bh).
-    OrWrite(Transfer),
+    OrWrite(BlockTransfer),
     /// WRITE ATOMIC(16) (9Ch).
     WriteAtomic(WriteAtomic),
     /// WRITE SAME(10), (16).
@@ -426,9 +426,9 @@ pub enum Command {
         allocation: u32,
     },
     /// PRE-FETCH(10), (16).
-    PreFetch(Extent),
+    PreFetch(BlockExtent),
     /// SYNCHRONIZE CACHE(10), (16).
-    SynchronizeCache(Extent),
+    SynchronizeCache(BlockExtent),
     /// READ CAPACITY(10).
     ReadCapacity10,
     /// READ CAPACITY(16) (9Eh/10h).
@@ -490,7 +490,7 @@ pub enum Command {
     Reserve,
     /// RELEASE(6), (10) of SPC-2.
     Release,
-    /// EXTENDED COPY(LID1) (83h/00h); the list is in [`crate::copy`].
+    /// EXTENDED COPY(LID1) (83h/00h); the list is in [`crate::extended_copy`].
     ExtendedCopy {
         /// PARAMETER LIST LENGTH in bytes; 0 copies nothing.
         list_len: u32,
@@ -498,7 +498,7 @@ pub enum Command {
     /// RECEIVE COPY RESULTS (84h).
     CopyResults {
         /// What to report.
-        action: CopyResults,
+        action: CopyResultsAction,
         /// LIST IDENTIFIER of the copy.
         list_id: u8,
         /// Bytes that the initiator takes.
@@ -518,7 +518,7 @@ pub enum Command {
 
 /// Bytes that a command moves, as its CDB says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Data {
+pub enum DataTransfer {
     /// None.
     None,
     /// At most so many to the initiator: an allocation length, or blocks.
@@ -535,7 +535,7 @@ impl Command {
     }
 
     /// Direction and length of the data, for blocks of `block_len` bytes.
-    pub fn data(&self, block_len: u32) -> Data {
+    pub fn data_transfer(&self, block_len: u32) -> DataTransfer {
         let span = |blocks: u32| u64::from(blocks) * u64::from(block_len);
         match *self {
             Command::TestUnitReady
@@ -545,25 +545,25 @@ impl Command {
             | Command::PreventAllow { .. }
             | Command::Reserve
             | Command::Release
-            | Command::SendDiagnostic(_) => Data::None,
-            Command::Read(t) => Data::In(span(t.blocks)),
-            Command::Write(t) | Command::OrWrite(t) => Data::Out(span(t.blocks)),
-            Command::WriteAtomic(w) => Data::Out(span(w.transfer.blocks)),
-            Command::CompareAndWrite(t) => Data::Out(2 * span(t.blocks)),
-            Command::WriteAndVerify(v) => Data::Out(span(v.blocks)),
+            | Command::SendDiagnostic(_) => DataTransfer::None,
+            Command::Read(t) => DataTransfer::In(span(t.blocks)),
+            Command::Write(t) | Command::OrWrite(t) => DataTransfer::Out(span(t.blocks)),
+            Command::WriteAtomic(w) => DataTransfer::Out(span(w.transfer.blocks)),
+            Command::CompareAndWrite(t) => DataTransfer::Out(2 * span(t.blocks)),
+            Command::WriteAndVerify(v) => DataTransfer::Out(span(v.blocks)),
             Command::Verify(v) => match v.check {
-                ByteCheck::None => Data::None,
-                ByteCheck::Compare => Data::Out(span(v.blocks)),
-                ByteCheck::CompareOne => Data::Out(span(v.blocks.min(1))),
+                ByteCheck::None => DataTransfer::None,
+                ByteCheck::Compare => DataTransfer::Out(span(v.blocks)),
+                ByteCheck::CompareOne => DataTransfer::Out(span(v.blocks.min(1))),
             },
-            Command::WriteSame(w) if w.no_data => Data::None,
-            Command::WriteSame(_) => Data::Out(span(1)),
+            Command::WriteSame(w) if w.no_data => DataTransfer::None,
+            Command::WriteSame(_) => DataTransfer::Out(span(1)),
             Command::Inquiry(Inquiry { allocation, .. })
             | Command::ModeSense(ModeSense { allocation, .. })
             | Command::LogSense(LogSense { allocation, .. })
-            | Command::ReserveIn { allocation, .. } => Data::In(u64::from(allocation)),
-            Command::RequestSense { allocation, .. } => Data::In(u64::from(allocation)),
-            Command::ReadCapacity10 => Data::In(8),
+            | Command::ReserveIn { allocation, .. } => DataTransfer::In(u64::from(allocation)),
+            Command::RequestSense { allocation, .. } => DataTransfer::In(u64::from(allocation)),
+            Command::ReadCapacity10 => DataTransfer::In(8),
             Command::ReadCapacity16 { allocation }
             | Command::GetLbaStatus { allocation, .. }
             | Command::ReportLuns { allocation, .. }
@@ -571,18 +571,18 @@ impl Command {
             | Command::ReportTaskManagement { allocation, .. }
             | Command::ReportTargetPortGroups { allocation, .. }
             | Command::CopyResults { allocation, .. }
-            | Command::ReadDefects(ReadDefects { allocation, .. }) => Data::In(u64::from(allocation)),
-            Command::ReadBuffer(b) => Data::In(u64::from(b.len)),
-            Command::WriteBuffer(b) => Data::Out(u64::from(b.len)),
+            | Command::ReadDefects(ReadDefects { allocation, .. }) => DataTransfer::In(u64::from(allocation)),
+            Command::ReadBuffer(b) => DataTransfer::In(u64::from(b.len)),
+            Command::WriteBuffer(b) => DataTransfer::Out(u64::from(b.len)),
             Command::ModeSelect(ModeSelect { list_len, .. }) | Command::Unmap { list_len, .. } => {
-                Data::Out(u64::from(list_len))
+                DataTransfer::Out(u64::from(list_len))
             }
             Command::SetTargetPortGroups { list_len }
             | Command::ExtendedCopy { list_len }
-            | Command::ReserveOut(ReserveOut { list_len, .. }) => Data::Out(u64::from(list_len)),
+            | Command::ReserveOut(ReserveOut { list_len, .. }) => DataTransfer::Out(u64::from(list_len)),
             Command::Sanitize(s) => match s.action {
-                SanitizeAction::Overwrite { list_len } => Data::Out(u64::from(list_len)),
-                SanitizeAction::BlockErase | SanitizeAction::ExitFailureMode => Data::None,
+                SanitizeAction::Overwrite { list_len } => DataTransfer::Out(u64::from(list_len)),
+                SanitizeAction::BlockErase | SanitizeAction::ExitFailureMode => DataTransfer::None,
             },
         }
     }

@@ -7,28 +7,29 @@ fn cdb(bytes: &[u8]) -> [u8; 16] {
     cdb
 }
 
-const SPAN: Transfer = Transfer { lba: 0x0102_0304, blocks: 0x0506, dpo: false, fua: false, group: 0 };
+const SPAN: BlockTransfer =
+    BlockTransfer { lba: 0x0102_0304, blocks: 0x0506, dpo: false, fua: false, group: 0 };
 
 #[test]
 fn block_command_vectors() {
     let long =
-        Transfer { lba: 0x0102_0304_0506_0708, blocks: 0x090a_0b0c, dpo: true, fua: true, group: 0x15 };
+        BlockTransfer { lba: 0x0102_0304_0506_0708, blocks: 0x090a_0b0c, dpo: true, fua: true, group: 0x15 };
     let verify = Verify { lba: 0x0102_0304, blocks: 0x0506, dpo: true, check: ByteCheck::None, group: 0 };
-    let extent = Extent { lba: 0x0102_0304, blocks: 0x0506, immediate: true, group: 3 };
+    let extent = BlockExtent { lba: 0x0102_0304, blocks: 0x0506, immediate: true, group: 3 };
     let same = WriteSame { lba: 1, blocks: 2, unmap: true, anchor: false, no_data: false, group: 0 };
     #[rustfmt::skip]
     let cases: &[(&[u8], Command)] = &[
-        (&[0x08, 0x1f, 2, 3, 0, 0], Command::Read(Transfer { lba: 0x1f_0203, blocks: 256, ..SPAN })),
-        (&[0x0a, 0, 0, 3, 1, 0], Command::Write(Transfer { lba: 3, blocks: 1, ..SPAN })),
+        (&[0x08, 0x1f, 2, 3, 0, 0], Command::Read(BlockTransfer { lba: 0x1f_0203, blocks: 256, ..SPAN })),
+        (&[0x0a, 0, 0, 3, 1, 0], Command::Write(BlockTransfer { lba: 3, blocks: 1, ..SPAN })),
         (&[0x28, 0, 1, 2, 3, 4, 0, 5, 6, 0], Command::Read(SPAN)),
-        (&[0x2a, 0x08, 1, 2, 3, 4, 0, 5, 6, 0], Command::Write(Transfer { fua: true, ..SPAN })),
+        (&[0x2a, 0x08, 1, 2, 3, 4, 0, 5, 6, 0], Command::Write(BlockTransfer { fua: true, ..SPAN })),
         (&[0x2a, 0x02, 1, 2, 3, 4, 0, 5, 6, 0], Command::Write(SPAN)),
-        (&[0xa8, 0x10, 1, 2, 3, 4, 0, 0, 5, 6, 0, 0], Command::Read(Transfer { dpo: true, ..SPAN })),
-        (&[0xaa, 0, 1, 2, 3, 4, 0, 0, 5, 6, 0x3f, 0], Command::Write(Transfer { group: 63, ..SPAN })),
+        (&[0xa8, 0x10, 1, 2, 3, 4, 0, 0, 5, 6, 0, 0], Command::Read(BlockTransfer { dpo: true, ..SPAN })),
+        (&[0xaa, 0, 1, 2, 3, 4, 0, 0, 5, 6, 0x3f, 0], Command::Write(BlockTransfer { group: 63, ..SPAN })),
         (&[0x88, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x15, 0], Command::Read(long)),
         (&[0x8b, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x15, 0], Command::OrWrite(long)),
-        (&[0x89, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 12, 0x15, 0], Command::CompareAndWrite(Transfer { blocks: 12, ..long })),
-        (&[0x9c, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x15, 0], Command::WriteAtomic(WriteAtomic { transfer: Transfer { blocks: 0x0b0c, ..long }, boundary: 0x090a })),
+        (&[0x89, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 12, 0x15, 0], Command::CompareAndWrite(BlockTransfer { blocks: 12, ..long })),
+        (&[0x9c, 0x18, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 0x15, 0], Command::WriteAtomic(WriteAtomic { transfer: BlockTransfer { blocks: 0x0b0c, ..long }, boundary: 0x090a })),
         (&[0x2f, 0x10, 1, 2, 3, 4, 0, 5, 6, 0], Command::Verify(verify)),
         (&[0x2f, 0x12, 1, 2, 3, 4, 0, 5, 6, 0], Command::Verify(Verify { check: ByteCheck::Compare, ..verify })),
         (&[0x2f, 0x16, 1, 2, 3, 4, 0, 5, 6, 0], Command::Verify(Verify { check: ByteCheck::CompareOne, ..verify })),
@@ -86,7 +87,7 @@ fn primary_command_vectors() {
         (&[0x5e, 3, 0, 0, 0, 0, 0, 0x40, 0, 0], Command::ReserveIn { action: PrInAction::ReadFullStatus, allocation: 16384 }),
         (&[0x5f, 1, 0x05, 0, 0, 0, 0, 0, 24, 0], Command::ReserveOut(ReserveOut { action: PrOutAction::Reserve, scope: 0, kind: 5, list_len: 24 })),
         (&[0x83, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 76, 0, 0], Command::ExtendedCopy { list_len: 76 }),
-        (&[0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], Command::CopyResults { action: CopyResults::OperatingParameters, list_id: 0, allocation: 1024 }),
+        (&[0x84, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0], Command::CopyResults { action: CopyResultsAction::OperatingParameters, list_id: 0, allocation: 1024 }),
         (&[0x3b, 0x0a, 0, 0, 0, 0, 0, 1, 0, 0], Command::WriteBuffer(BufferAccess { mode: 10, id: 0, offset: 0, len: 256 })),
         (&[0x3c, 0x0a, 0, 0, 1, 0, 0, 1, 0, 0], Command::ReadBuffer(BufferAccess { mode: 10, id: 0, offset: 256, len: 256 })),
     ];
@@ -145,8 +146,8 @@ fn refusals() {
 #[test]
 fn refusals_as_sense() {
     assert_eq!(CdbError::UnknownOpcode.sense(), Sense::INVALID_OPCODE);
-    assert_eq!(CdbError::UnknownServiceAction.sense(), Sense::cdb_field(1, Some(4)));
-    assert_eq!(CdbError::Field { byte: 7, bit: None }.sense(), Sense::cdb_field(7, None));
+    assert_eq!(CdbError::UnknownServiceAction.sense(), Sense::invalid_cdb_field(1, Some(4)));
+    assert_eq!(CdbError::Field { byte: 7, bit: None }.sense(), Sense::invalid_cdb_field(7, None));
     assert_eq!(CdbError::Truncated.sense(), Sense::INVALID_FIELD_IN_CDB);
 }
 
@@ -164,7 +165,7 @@ fn a_command_set_hides_commands() {
 #[test]
 fn the_table_is_in_order_and_sound() {
     let mut last = None;
-    for entry in CommandSet::ALL.entries() {
+    for entry in CommandSet::ALL.descriptors() {
         let at = (entry.opcode(), entry.action);
         assert!(last < Some(at), "{} is out of order", entry.name);
         last = Some(at);
@@ -176,7 +177,7 @@ fn the_table_is_in_order_and_sound() {
             group => panic!("{}: group {group} has no fixed length", entry.name),
         };
         assert_eq!(entry.len(), len, "{}", entry.name);
-        let usage: Vec<u8> = entry.usage().collect();
+        let usage: Vec<u8> = entry.cdb_usage_data().collect();
         assert_eq!(usage[0], entry.opcode());
         assert_eq!(usage[len - 1], 0, "{}: CONTROL", entry.name);
         // Each bit outside the map is refused with a pointer to it; none inside it as reserved.
@@ -199,19 +200,22 @@ fn the_table_is_in_order_and_sound() {
 
 #[test]
 fn data_lengths() {
-    let data = |bytes: &[u8]| Command::parse(&cdb(bytes)).unwrap().data(512);
-    assert_eq!(data(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8]), Data::In(4096));
-    assert_eq!(data(&[0x08, 0, 0, 0, 0]), Data::In(131_072));
-    assert_eq!(data(&[0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]), Data::In(0xffff_ffff * 512));
-    assert_eq!(data(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]), Data::Out(2048));
-    assert_eq!(data(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 8]), Data::None);
-    assert_eq!(data(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 8]), Data::Out(4096));
-    assert_eq!(data(&[0x2f, 6, 0, 0, 0, 0, 0, 0, 8]), Data::Out(512));
-    assert_eq!(data(&[0x2f, 6, 0, 0, 0, 0, 0, 0, 0]), Data::Out(0));
-    assert_eq!(data(&[0x41, 0, 0, 0, 0, 0, 0, 0, 8]), Data::Out(512));
-    assert_eq!(data(&[0x93, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), Data::None);
-    assert_eq!(data(&[0x5f, 0, 0, 0, 0, 0, 0, 0, 24]), Data::Out(24));
-    assert_eq!(data(&[0x48, 2]), Data::None);
+    let data = |bytes: &[u8]| Command::parse(&cdb(bytes)).unwrap().data_transfer(512);
+    assert_eq!(data(&[0x28, 0, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::In(4096));
+    assert_eq!(data(&[0x08, 0, 0, 0, 0]), DataTransfer::In(131_072));
+    assert_eq!(
+        data(&[0x88, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff]),
+        DataTransfer::In(0xffff_ffff * 512)
+    );
+    assert_eq!(data(&[0x89, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]), DataTransfer::Out(2048));
+    assert_eq!(data(&[0x2f, 0, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::None);
+    assert_eq!(data(&[0x2f, 2, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::Out(4096));
+    assert_eq!(data(&[0x2f, 6, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::Out(512));
+    assert_eq!(data(&[0x2f, 6, 0, 0, 0, 0, 0, 0, 0]), DataTransfer::Out(0));
+    assert_eq!(data(&[0x41, 0, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::Out(512));
+    assert_eq!(data(&[0x93, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 8]), DataTransfer::None);
+    assert_eq!(data(&[0x5f, 0, 0, 0, 0, 0, 0, 0, 24]), DataTransfer::Out(24));
+    assert_eq!(data(&[0x48, 2]), DataTransfer::None);
 }
 
 proptest! {
@@ -225,10 +229,10 @@ proptest! {
 
     /// The same with reserved bits cleared, so that most CDBs are accepted.
     #[test]
-    fn parse_inverts_encode(row in 0..CommandSet::ALL.entries().count(), noise: [u8; 16]) {
-        let entry = CommandSet::ALL.entries().nth(row).unwrap();
+    fn parse_inverts_encode(row in 0..CommandSet::ALL.descriptors().count(), noise: [u8; 16]) {
+        let entry = CommandSet::ALL.descriptors().nth(row).unwrap();
         let mut bytes = noise;
-        let usage: Vec<u8> = entry.usage().collect();
+        let usage: Vec<u8> = entry.cdb_usage_data().collect();
         for (at, byte) in bytes.iter_mut().enumerate() {
             *byte = match usage.get(at) {
                 Some(_) if at == 0 => entry.opcode(),
@@ -243,7 +247,7 @@ proptest! {
 
 fn check_any(bytes: &[u8]) {
     let Ok(command) = Command::parse(bytes) else { return };
-    let _ = command.data(4096);
+    let _ = command.data_transfer(4096);
     let mut out = [0xee; 16];
     let len = command.encode(&mut out);
     assert_eq!(Command::parse(&out[..len]), Ok(command), "{out:02x?}");

@@ -11,9 +11,9 @@ mod tests;
 
 use crate::cdb::{ModeForm, ModeSense, PageControl};
 use crate::sense::Sense;
-use crate::wire::{Writer, be24, be32, be64, flag};
-use pages::{PAGES, PageImage};
-pub use select::select;
+use crate::wire::{Writer, be24, be32, be64, flag_bit};
+use pages::{PageImage, SUPPORTED_PAGES};
+pub use select::parse_mode_select;
 
 /// Read-write error recovery.
 pub const ERROR_RECOVERY: u8 = 0x01;
@@ -22,7 +22,7 @@ pub const CACHING: u8 = 0x08;
 /// Control; subpage 01h is control extension.
 pub const CONTROL: u8 = 0x0a;
 /// Informational exceptions control.
-pub const EXCEPTIONS: u8 = 0x1c;
+pub const INFORMATIONAL_EXCEPTIONS: u8 = 0x1c;
 /// All pages.
 pub const ALL_PAGES: u8 = 0x3f;
 /// All subpages.
@@ -55,7 +55,7 @@ pub struct ModeHeader {
 }
 
 /// Writes MODE SENSE data. Refused: saved values, and pages that do not exist.
-pub fn sense(
+pub fn encode_mode_sense(
     request: &ModeSense,
     device: &ModeHeader,
     current: &ModeParameters,
@@ -64,15 +64,15 @@ pub fn sense(
 ) -> Result<(), Sense> {
     check_page(request)?;
     let image = |page, subpage| match request.control {
-        PageControl::Current => Ok(PageImage::of(page, subpage, current)),
-        PageControl::Changeable => Ok(PageImage::changeable(page, subpage)),
-        PageControl::Default => Ok(PageImage::of(page, subpage, default)),
+        PageControl::Current => Ok(PageImage::current_values(page, subpage, current)),
+        PageControl::Changeable => Ok(PageImage::changeable_mask(page, subpage)),
+        PageControl::Default => Ok(PageImage::current_values(page, subpage, default)),
         PageControl::Saved => Err(Sense::SAVING_PARAMETERS_NOT_SUPPORTED),
     };
     let write_protected = device.write_protected || current.write_protect;
     let start = w.len();
     put_header(request, device, write_protected, w);
-    for &(page, subpage) in PAGES.iter().filter(|at| wanted(request, **at)) {
+    for &(page, subpage) in SUPPORTED_PAGES.iter().filter(|at| is_page_requested(request, **at)) {
         if let Some(image) = image(page, subpage)? {
             w.put(image.bytes());
         }
@@ -80,28 +80,29 @@ pub fn sense(
     match request.form {
         // All pages together are far below 255 bytes, which the tests hold.
         ModeForm::Six => w.patch(start, &[(w.len() - start - 1) as u8]),
-        ModeForm::Ten => w.close_u16(start),
+        ModeForm::Ten => w.patch_length_u16(start),
     }
     Ok(())
 }
 
-fn wanted(request: &ModeSense, (page, subpage): (u8, u8)) -> bool {
+fn is_page_requested(request: &ModeSense, (page, subpage): (u8, u8)) -> bool {
     (request.page == ALL_PAGES || request.page == page)
         && (request.subpage == ALL_SUBPAGES || request.subpage == subpage)
 }
 
 fn check_page(request: &ModeSense) -> Result<(), Sense> {
-    if PAGES.iter().any(|at| wanted(request, *at)) {
+    if SUPPORTED_PAGES.iter().any(|at| is_page_requested(request, *at)) {
         return Ok(());
     }
-    let page_exists = request.page == ALL_PAGES || PAGES.iter().any(|(page, _)| *page == request.page);
-    Err(if page_exists { Sense::cdb_field(3, Some(7)) } else { Sense::cdb_field(2, Some(5)) })
+    let page_exists =
+        request.page == ALL_PAGES || SUPPORTED_PAGES.iter().any(|(page, _)| *page == request.page);
+    Err(if page_exists { Sense::invalid_cdb_field(3, Some(7)) } else { Sense::invalid_cdb_field(2, Some(5)) })
 }
 
 /// The mode parameter header with its length still 0, and the block descriptor (SBC-3 §6.4.2).
 fn put_header(request: &ModeSense, device: &ModeHeader, write_protected: bool, w: &mut Writer<'_>) {
     // WP and DPOFUA: DPO and FUA are understood by every command that has them.
-    let specific = flag(write_protected, 7) | flag(true, 4);
+    let specific = flag_bit(write_protected, 7) | flag_bit(true, 4);
     let long = request.long_lba && request.form == ModeForm::Ten;
     let descriptor_len = match (request.disable_block_descriptors, long) {
         (true, _) => 0,
@@ -111,7 +112,7 @@ fn put_header(request: &ModeSense, device: &ModeHeader, write_protected: bool, w
     match request.form {
         ModeForm::Six => w.put(&[0, MEDIUM_TYPE, specific, descriptor_len as u8]),
         ModeForm::Ten => {
-            w.put(&[0, 0, MEDIUM_TYPE, specific, flag(long && descriptor_len != 0, 0), 0]);
+            w.put(&[0, 0, MEDIUM_TYPE, specific, flag_bit(long && descriptor_len != 0, 0), 0]);
             w.u16(descriptor_len as u16);
         }
     }
@@ -122,7 +123,7 @@ fn put_header(request: &ModeSense, device: &ModeHeader, write_protected: bool, w
             w.u32(device.block_len);
         }
         SHORT_DESCRIPTOR_LEN => {
-            w.u32(short_blocks(device));
+            w.u32(block_count_u32(device));
             w.u8(0);
             w.u24(device.block_len);
         }
@@ -131,7 +132,7 @@ fn put_header(request: &ModeSense, device: &ModeHeader, write_protected: bool, w
 }
 
 /// More blocks than 32 bits can say are FFFFFFFFh.
-fn short_blocks(device: &ModeHeader) -> u32 {
+fn block_count_u32(device: &ModeHeader) -> u32 {
     u32::try_from(device.blocks).unwrap_or(u32::MAX)
 }
 
@@ -153,8 +154,8 @@ pub struct DecodedModeSense<'a> {
 }
 
 /// Cuts MODE SENSE data; `None`: too short for what its header says.
-pub fn decode(form: ModeForm, data: &[u8]) -> Option<DecodedModeSense<'_>> {
-    let header = select::Header::parse(form, data).ok()?;
+pub fn decode_mode_sense(form: ModeForm, data: &[u8]) -> Option<DecodedModeSense<'_>> {
+    let header = select::ModeListHeader::parse(form, data).ok()?;
     let (descriptor, pages) = data.get(header.len..)?.split_at_checked(header.descriptor_len)?;
     let blocks = match (descriptor.len(), header.long_lba) {
         (LONG_DESCRIPTOR_LEN, true) => Some((be64(descriptor, 0), be32(descriptor, 12))),
@@ -167,7 +168,7 @@ pub fn decode(form: ModeForm, data: &[u8]) -> Option<DecodedModeSense<'_>> {
 }
 
 /// WCE of a caching page as [`find_page`] gives it; `None`: too short.
-pub fn write_cache(caching: &[u8]) -> Option<bool> {
+pub fn write_cache_enabled(caching: &[u8]) -> Option<bool> {
     caching.get(2).map(|byte| crate::wire::bit(*byte, 2))
 }
 

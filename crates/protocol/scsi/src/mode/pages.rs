@@ -1,17 +1,22 @@
 //! Images of the mode pages, for values and for the mask of what MODE SELECT may change.
 
-use super::{CACHING, CONTROL, ERROR_RECOVERY, EXCEPTIONS, ModeParameters};
-use crate::wire::{bit, flag, place};
+use super::{CACHING, CONTROL, ERROR_RECOVERY, INFORMATIONAL_EXCEPTIONS, ModeParameters};
+use crate::wire::{bit, flag_bit, place_bits};
 
 /// Pages and subpages in the order of MODE SENSE.
-pub(super) const PAGES: [(u8, u8); 5] =
-    [(ERROR_RECOVERY, 0), (CACHING, 0), (CONTROL, 0), (CONTROL, CONTROL_EXTENSION), (EXCEPTIONS, 0)];
+pub(super) const SUPPORTED_PAGES: [(u8, u8); 5] = [
+    (ERROR_RECOVERY, 0),
+    (CACHING, 0),
+    (CONTROL, 0),
+    (CONTROL, CONTROL_EXTENSION),
+    (INFORMATIONAL_EXCEPTIONS, 0),
+];
 
 /// Subpage code of control extension.
 pub(super) const CONTROL_EXTENSION: u8 = 0x01;
 
 /// Longest page: control extension.
-const LEN_MAX: usize = 32;
+const PAGE_LEN_MAX: usize = 32;
 
 const D_SENSE: u8 = 2;
 const SWP: u8 = 3;
@@ -22,7 +27,7 @@ const UNRESTRICTED_REORDERING: u8 = 1;
 
 /// The bytes of one page, header included.
 pub(super) struct PageImage {
-    bytes: [u8; LEN_MAX],
+    bytes: [u8; PAGE_LEN_MAX],
     len: usize,
 }
 
@@ -32,14 +37,14 @@ impl PageImage {
     }
 
     /// The header and zeros. PS is 0: pages cannot be saved.
-    fn blank(page: u8, subpage: u8) -> Option<PageImage> {
-        let mut bytes = [0; LEN_MAX];
+    fn header_only(page: u8, subpage: u8) -> Option<PageImage> {
+        let mut bytes = [0; PAGE_LEN_MAX];
         bytes[0] = page;
         let len = match (page, subpage) {
-            (ERROR_RECOVERY | CONTROL | EXCEPTIONS, 0) => 12,
+            (ERROR_RECOVERY | CONTROL | INFORMATIONAL_EXCEPTIONS, 0) => 12,
             (CACHING, 0) => 20,
             (CONTROL, CONTROL_EXTENSION) => {
-                bytes[0] |= flag(true, 6);
+                bytes[0] |= flag_bit(true, 6);
                 bytes[1] = subpage;
                 bytes[3] = 32 - 4;
                 return Some(PageImage { bytes, len: 32 });
@@ -51,35 +56,35 @@ impl PageImage {
     }
 
     /// The values of a page; `None`: there is no such page.
-    pub(super) fn of(page: u8, subpage: u8, p: &ModeParameters) -> Option<PageImage> {
-        let mut image = PageImage::blank(page, subpage)?;
+    pub(super) fn current_values(page: u8, subpage: u8, p: &ModeParameters) -> Option<PageImage> {
+        let mut image = PageImage::header_only(page, subpage)?;
         let b = &mut image.bytes;
         match (page, subpage) {
-            (CACHING, 0) => b[2] = flag(p.write_cache, WCE),
+            (CACHING, 0) => b[2] = flag_bit(p.write_cache, WCE),
             (CONTROL, 0) => {
                 // GLTSD: log parameters are not saved by the device server.
-                b[2] = flag(p.descriptor_sense, D_SENSE) | flag(true, 1);
-                b[3] = place(UNRESTRICTED_REORDERING, 7, 4);
-                b[4] = flag(p.write_protect, SWP);
-                b[5] = flag(p.task_aborted_status, TAS);
+                b[2] = flag_bit(p.descriptor_sense, D_SENSE) | flag_bit(true, 1);
+                b[3] = place_bits(UNRESTRICTED_REORDERING, 7, 4);
+                b[4] = flag_bit(p.write_protect, SWP);
+                b[5] = flag_bit(p.task_aborted_status, TAS);
                 // BUSY TIMEOUT PERIOD: unlimited.
                 b[8..10].fill(0xff);
             }
-            (CONTROL, CONTROL_EXTENSION) => b[4] = flag(p.implicit_access, 0),
+            (CONTROL, CONTROL_EXTENSION) => b[4] = flag_bit(p.implicit_access, 0),
             // DEXCPT: informational exceptions are not reported.
-            (EXCEPTIONS, 0) => b[2] = flag(true, 3),
+            (INFORMATIONAL_EXCEPTIONS, 0) => b[2] = flag_bit(true, 3),
             _ => {}
         }
         Some(image)
     }
 
     /// Ones where MODE SELECT may change a bit; the header as in the values.
-    pub(super) fn changeable(page: u8, subpage: u8) -> Option<PageImage> {
-        let mut image = PageImage::blank(page, subpage)?;
+    pub(super) fn changeable_mask(page: u8, subpage: u8) -> Option<PageImage> {
+        let mut image = PageImage::header_only(page, subpage)?;
         if (page, subpage) == (CONTROL, 0) {
-            image.bytes[2] = flag(true, D_SENSE);
-            image.bytes[4] = flag(true, SWP);
-            image.bytes[5] = flag(true, TAS);
+            image.bytes[2] = flag_bit(true, D_SENSE);
+            image.bytes[4] = flag_bit(true, SWP);
+            image.bytes[5] = flag_bit(true, TAS);
         }
         Some(image)
     }
@@ -87,7 +92,7 @@ impl PageImage {
 
 impl ModeParameters {
     /// Takes over the changeable bits of a page that was already checked.
-    pub(super) fn apply(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
+    pub(super) fn apply_page(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
         if let ((CONTROL, 0), [_, _, sense, _, protect, aborted, ..]) = ((page, subpage), bytes) {
             self.descriptor_sense = bit(*sense, D_SENSE);
             self.write_protect = bit(*protect, SWP);

@@ -23,8 +23,8 @@ const SIX: ModeSense = ModeSense {
 fn sensed(request: &ModeSense, device: &ModeHeader) -> Result<Vec<u8>, Sense> {
     let mut out = [0xee; 512];
     let mut w = Writer::new(&mut out);
-    sense(request, device, &PARAMETERS, &PARAMETERS, &mut w)?;
-    let len = w.written();
+    encode_mode_sense(request, device, &PARAMETERS, &PARAMETERS, &mut w)?;
+    let len = w.written_len();
     Ok(out[..len].to_vec())
 }
 
@@ -41,7 +41,7 @@ fn header_and_one_page() {
     assert_eq!(control[..8], [0, 34, 0, 0x90, 1, 0, 0, 16]);
     assert_eq!(control[8..24], [0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x10, 0]);
     assert_eq!(control[24..], [0x0a, 0x0a, 0x02, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0]);
-    let decoded = decode(ModeForm::Ten, &control).unwrap();
+    let decoded = decode_mode_sense(ModeForm::Ten, &control).unwrap();
     assert_eq!(decoded.blocks, Some((1 << 33, 4096)));
     assert!(decoded.write_protected && decoded.dpo_fua);
 
@@ -56,8 +56,8 @@ fn all_pages_and_subpages() {
         let all = sensed(&request, &DEVICE).unwrap();
         assert_eq!(all.len(), len);
         assert_eq!(usize::from(all[0]), len - 1);
-        let pages = decode(ModeForm::Six, &all).unwrap().pages;
-        for page in [ERROR_RECOVERY, CACHING, CONTROL, EXCEPTIONS] {
+        let pages = decode_mode_sense(ModeForm::Six, &all).unwrap().pages;
+        for page in [ERROR_RECOVERY, CACHING, CONTROL, INFORMATIONAL_EXCEPTIONS] {
             let alone = sensed(&ModeSense { page, ..request }, &DEVICE).unwrap();
             assert_eq!(find_page(pages, page, 0), find_page(&alone[4..], page, 0));
         }
@@ -79,11 +79,11 @@ fn page_control() {
 #[test]
 fn pages_that_do_not_exist() {
     for (page, subpage, refusal) in [
-        (0x02, 0, Sense::cdb_field(2, Some(5))),
-        (0x02, 0xff, Sense::cdb_field(2, Some(5))),
-        (CACHING, 1, Sense::cdb_field(3, Some(7))),
-        (CONTROL, 2, Sense::cdb_field(3, Some(7))),
-        (ALL_PAGES, 2, Sense::cdb_field(3, Some(7))),
+        (0x02, 0, Sense::invalid_cdb_field(2, Some(5))),
+        (0x02, 0xff, Sense::invalid_cdb_field(2, Some(5))),
+        (CACHING, 1, Sense::invalid_cdb_field(3, Some(7))),
+        (CONTROL, 2, Sense::invalid_cdb_field(3, Some(7))),
+        (ALL_PAGES, 2, Sense::invalid_cdb_field(3, Some(7))),
     ] {
         assert_eq!(sensed(&ModeSense { page, subpage, ..SIX }, &DEVICE), Err(refusal));
     }
@@ -91,7 +91,7 @@ fn pages_that_do_not_exist() {
 
 fn selected(form: ModeForm, list: &[u8]) -> Result<ModeParameters, Sense> {
     let command = ModeSelect { form, page_format: true, save: false, list_len: list.len() as u16 };
-    select(&command, list, &DEVICE, &PARAMETERS)
+    parse_mode_select(&command, list, &DEVICE, &PARAMETERS)
 }
 
 #[test]
@@ -133,30 +133,30 @@ fn select_refuses() {
     #[rustfmt::skip]
     let cases: &[(&[u8], Sense)] = &[
         (&[0, 0, 0], Sense::PARAMETER_LIST_LENGTH_ERROR),
-        (&[0, 1, 0, 0], Sense::list_field(1, None)),
+        (&[0, 1, 0, 0], Sense::invalid_list_field(1, None)),
         (&[0, 0, 0, 8, 0, 0], Sense::PARAMETER_LIST_LENGTH_ERROR),
-        (&[0, 0, 0, 4, 0, 0, 0, 0], Sense::list_field(3, None)),
-        (&[0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 2, 0], Sense::list_field(4, None)),
-        (&[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0], Sense::list_field(9, None)),
+        (&[0, 0, 0, 4, 0, 0, 0, 0], Sense::invalid_list_field(3, None)),
+        (&[0, 0, 0, 8, 0, 0, 0, 9, 0, 0, 2, 0], Sense::invalid_list_field(4, None)),
+        (&[0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 4, 0], Sense::invalid_list_field(9, None)),
         (&[0, 0, 0, 0, 0x0a], Sense::PARAMETER_LIST_LENGTH_ERROR),
         (&[0, 0, 0, 0, 0x0a, 0x0a, 0], Sense::PARAMETER_LIST_LENGTH_ERROR),
-        (&[0, 0, 0, 0, 0x0a, 0x0b, 0], Sense::list_field(5, None)),
-        (&[0, 0, 0, 0, 0x02, 0x00], Sense::list_field(4, Some(5))),
-        (&[0, 0, 0, 0, 0x4a, 0x01, 0xff, 0xff], Sense::list_field(6, None)),
+        (&[0, 0, 0, 0, 0x0a, 0x0b, 0], Sense::invalid_list_field(5, None)),
+        (&[0, 0, 0, 0, 0x02, 0x00], Sense::invalid_list_field(4, Some(5))),
+        (&[0, 0, 0, 0, 0x4a, 0x01, 0xff, 0xff], Sense::invalid_list_field(6, None)),
         // WCE is not changeable; nor is TST.
-        (&[0, 0, 0, 0, 0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Sense::list_field(6, Some(2))),
-        (&[0, 0, 0, 0, 0x0a, 0x0a, 0x22, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0], Sense::list_field(6, Some(5))),
+        (&[0, 0, 0, 0, 0x08, 0x12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0], Sense::invalid_list_field(6, Some(2))),
+        (&[0, 0, 0, 0, 0x0a, 0x0a, 0x22, 0x10, 0, 0, 0, 0, 0xff, 0xff, 0, 0], Sense::invalid_list_field(6, Some(5))),
     ];
     for (list, refusal) in cases {
         assert_eq!(selected(ModeForm::Six, list), Err(*refusal), "{list:02x?}");
     }
     let command = ModeSelect { form: ModeForm::Six, page_format: true, save: false, list_len: 0 };
-    let select = |command: ModeSelect| select(&command, &[], &DEVICE, &PARAMETERS);
+    let select = |command: ModeSelect| parse_mode_select(&command, &[], &DEVICE, &PARAMETERS);
     assert_eq!(select(command), Ok(PARAMETERS));
-    assert_eq!(select(ModeSelect { save: true, ..command }), Err(Sense::cdb_field(1, Some(0))));
+    assert_eq!(select(ModeSelect { save: true, ..command }), Err(Sense::invalid_cdb_field(1, Some(0))));
     assert_eq!(
         select(ModeSelect { page_format: false, list_len: 4, ..command }),
-        Err(Sense::cdb_field(1, Some(4)))
+        Err(Sense::invalid_cdb_field(1, Some(4)))
     );
     assert_eq!(select(ModeSelect { list_len: 4, ..command }), Err(Sense::PARAMETER_LIST_LENGTH_ERROR));
 }
@@ -168,7 +168,7 @@ proptest! {
     fn any_list_has_an_answer(list in proptest::collection::vec(any::<u8>(), 0..80), ten: bool) {
         let form = if ten { ModeForm::Ten } else { ModeForm::Six };
         let _ = selected(form, &list);
-        if let Some(decoded) = decode(form, &list) {
+        if let Some(decoded) = decode_mode_sense(form, &list) {
             let _ = find_page(decoded.pages, CONTROL, 1);
         }
     }
@@ -176,9 +176,9 @@ proptest! {
     #[test]
     fn never_beyond_the_allocation(allocation in 0usize..80) {
         let mut out = [0xee; 80];
-        let mut w = Writer::limited(&mut out, allocation);
-        sense(&SIX, &DEVICE, &PARAMETERS, &PARAMETERS, &mut w).unwrap();
-        let (len, written) = (w.len(), w.written());
+        let mut w = Writer::with_allocation_length(&mut out, allocation);
+        encode_mode_sense(&SIX, &DEVICE, &PARAMETERS, &PARAMETERS, &mut w).unwrap();
+        let (len, written) = (w.len(), w.written_len());
         prop_assert_eq!(written, len.min(allocation));
         prop_assert!(out[written..].iter().all(|b| *b == 0xee));
         prop_assert!(allocation == 0 || usize::from(out[0]) == len - 1);

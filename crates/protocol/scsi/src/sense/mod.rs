@@ -8,7 +8,7 @@ mod codes;
 #[cfg(test)]
 mod tests;
 
-use crate::wire::{Writer, be16, be32, be64, bit, bits, copy, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, copy_truncated, flag_bit, place_bits};
 
 /// Sense key (SPC-4 §4.5.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
@@ -147,12 +147,12 @@ impl Sense {
     }
 
     /// INVALID FIELD IN CDB with its pointer.
-    pub const fn cdb_field(byte: u16, bit: Option<u8>) -> Sense {
+    pub const fn invalid_cdb_field(byte: u16, bit: Option<u8>) -> Sense {
         Sense::INVALID_FIELD_IN_CDB.with_cdb_field(byte, bit)
     }
 
     /// INVALID FIELD IN PARAMETER LIST with its pointer; an offset beyond the pointer's 16 bits is left out.
-    pub fn list_field(byte: usize, bit: Option<u8>) -> Sense {
+    pub fn invalid_list_field(byte: usize, bit: Option<u8>) -> Sense {
         match u16::try_from(byte) {
             Ok(byte) => Sense::INVALID_FIELD_IN_PARAMETER_LIST.with_list_field(byte, bit),
             Err(_) => Sense::INVALID_FIELD_IN_PARAMETER_LIST,
@@ -167,7 +167,7 @@ impl Sense {
         let mut data = [0; Sense::LEN_MAX];
         let len = if descriptor { self.put_descriptors(&mut data) } else { self.put_fixed(&mut data) };
         let len = len.min(out.len());
-        copy(out, data.get(..len).unwrap_or(&data));
+        copy_truncated(out, data.get(..len).unwrap_or(&data));
         len
     }
 
@@ -183,8 +183,8 @@ impl Sense {
 
     fn put_fixed(&self, data: &mut [u8; Sense::LEN_MAX]) -> usize {
         let information = self.information.and_then(|i| u32::try_from(i).ok());
-        data[0] = 0x70 | flag(information.is_some(), 7);
-        data[2] = place(self.key.0, 3, 0);
+        data[0] = 0x70 | flag_bit(information.is_some(), 7);
+        data[2] = place_bits(self.key.0, 3, 0);
         data[3..7].copy_from_slice(&information.unwrap_or(0).to_be_bytes());
         data[7] = (FIXED_LEN - 8) as u8;
         data[12] = self.code.code();
@@ -195,7 +195,7 @@ impl Sense {
 
     fn put_descriptors(&self, data: &mut [u8; Sense::LEN_MAX]) -> usize {
         let mut w = Writer::new(data);
-        w.put(&[0x72, place(self.key.0, 3, 0), self.code.code(), self.code.qualifier()]);
+        w.put(&[0x72, place_bits(self.key.0, 3, 0), self.code.code(), self.code.qualifier()]);
         w.zeros(DESCRIPTOR_HEADER_LEN - 4);
         if let Some(information) = self.information {
             w.put(&[0x00, 0x0a, 0x80, 0]);
@@ -262,8 +262,10 @@ impl SenseKeySpecific {
             SenseKeySpecific::None => return [0; 3],
             SenseKeySpecific::Other(bytes) => return bytes,
             SenseKeySpecific::Field(f) => {
-                pointer =
-                    0x80 | flag(f.in_cdb, 6) | flag(f.bit.is_some(), 3) | place(f.bit.unwrap_or(0), 2, 0);
+                pointer = 0x80
+                    | flag_bit(f.in_cdb, 6)
+                    | flag_bit(f.bit.is_some(), 3)
+                    | place_bits(f.bit.unwrap_or(0), 2, 0);
                 [high, low] = f.byte.to_be_bytes();
             }
             SenseKeySpecific::Progress(progress) => {
@@ -271,7 +273,7 @@ impl SenseKeySpecific {
                 [high, low] = progress.to_be_bytes();
             }
             SenseKeySpecific::Segment { in_segment, byte } => {
-                pointer = 0x80 | flag(in_segment, 5);
+                pointer = 0x80 | flag_bit(in_segment, 5);
                 [high, low] = byte.to_be_bytes();
             }
         }

@@ -12,9 +12,18 @@ fn encoded(sense: Sense, descriptor: bool) -> Vec<u8> {
 fn fixed_format_vectors() {
     let cases: &[(Sense, [u8; 18])] = &[
         (Sense::INVALID_OPCODE, [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0]),
-        (Sense::cdb_field(1, Some(6)), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xce, 0, 1]),
-        (Sense::cdb_field(258, None), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 1, 2]),
-        (Sense::list_field(4, None), [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x26, 0, 0, 0x80, 0, 4]),
+        (
+            Sense::invalid_cdb_field(1, Some(6)),
+            [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xce, 0, 1],
+        ),
+        (
+            Sense::invalid_cdb_field(258, None),
+            [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x24, 0, 0, 0xc0, 1, 2],
+        ),
+        (
+            Sense::invalid_list_field(4, None),
+            [0x70, 0, 5, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0x26, 0, 0, 0x80, 0, 4],
+        ),
         (
             Sense::MISCOMPARE_DURING_VERIFY.with_information(513),
             [0xf0, 0, 0xe, 0, 0, 2, 1, 10, 0, 0, 0, 0, 0x1d, 0, 0, 0, 0, 0],
@@ -41,7 +50,7 @@ fn descriptor_format_vectors() {
         [0x72, 3, 0x11, 0, 0, 0, 0, 12, 0, 10, 0x80, 0, 0, 0, 0, 1, 0, 0, 0, 2]
     );
     assert_eq!(
-        encoded(Sense::cdb_field(9, Some(2)), true),
+        encoded(Sense::invalid_cdb_field(9, Some(2)), true),
         [0x72, 5, 0x24, 0, 0, 0, 0, 8, 2, 6, 0, 0, 0xca, 0, 9, 0]
     );
 }

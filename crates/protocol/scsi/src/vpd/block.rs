@@ -1,9 +1,9 @@
 //! Pages B0h block limits, B1h block device characteristics, B2h logical block provisioning (SBC-3 §6.6,
 //! SBC-4 for the atomic limits).
 
-use super::{BLOCK_LIMITS, CHARACTERISTICS, PROVISIONING, body, write_page};
+use super::{BLOCK_DEVICE_CHARACTERISTICS, BLOCK_LIMITS, PROVISIONING, page_body, write_page};
 use crate::inquiry::Peripheral;
-use crate::wire::{Writer, be16, be32, be64, bit, bits, copy, flag, place};
+use crate::wire::{Writer, be16, be32, be64, bit, bits, copy_truncated, flag_bit, place_bits};
 
 /// Length of pages B0h and B1h after the header.
 const BLOCK_PAGE_LEN: usize = 0x3c;
@@ -49,7 +49,7 @@ impl BlockLimits {
     /// Writes the page.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
         write_page(peripheral, BLOCK_LIMITS, w, |w| {
-            w.u8(flag(self.write_same_non_zero, 0));
+            w.u8(flag_bit(self.write_same_non_zero, 0));
             w.u8(self.compare_and_write_max);
             w.u16(self.granularity);
             w.u32(self.transfer_max);
@@ -71,7 +71,7 @@ impl BlockLimits {
     /// Reads the page; fields that an older or shorter page lacks are 0.
     pub fn decode(data: &[u8]) -> Option<BlockLimits> {
         let mut d = [0; BLOCK_PAGE_LEN];
-        copy(&mut d, body(BLOCK_LIMITS, data)?);
+        copy_truncated(&mut d, page_body(BLOCK_LIMITS, data)?);
         let alignment = be32(&d, 28);
         Some(BlockLimits {
             write_same_non_zero: bit(d[0], 0),
@@ -111,7 +111,7 @@ impl ReadAfterErase {
 
 /// Page B1h.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Characteristics {
+pub struct BlockDeviceCharacteristics {
     /// MEDIUM ROTATION RATE: 0 not reported, 1 not rotating, else revolutions per minute.
     pub rotation_rate: u16,
     /// WABEREQ.
@@ -124,22 +124,22 @@ pub struct Characteristics {
     pub verify_unmapped: bool,
 }
 
-impl Characteristics {
+impl BlockDeviceCharacteristics {
     /// Writes the page.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
-        write_page(peripheral, CHARACTERISTICS, w, |w| {
+        write_page(peripheral, BLOCK_DEVICE_CHARACTERISTICS, w, |w| {
             w.u16(self.rotation_rate);
             w.u8(0);
-            w.u8(place(self.after_block_erase.0, 7, 6) | place(self.form_factor, 3, 0));
-            w.u8(flag(self.fua_behavior, 1) | flag(self.verify_unmapped, 0));
+            w.u8(place_bits(self.after_block_erase.0, 7, 6) | place_bits(self.form_factor, 3, 0));
+            w.u8(flag_bit(self.fua_behavior, 1) | flag_bit(self.verify_unmapped, 0));
             w.zeros(BLOCK_PAGE_LEN - 5);
         });
     }
 
     /// Reads the page; `None`: too short.
-    pub fn decode(data: &[u8]) -> Option<Characteristics> {
-        let d: &[u8; 5] = body(CHARACTERISTICS, data)?.first_chunk()?;
-        Some(Characteristics {
+    pub fn decode(data: &[u8]) -> Option<BlockDeviceCharacteristics> {
+        let d: &[u8; 5] = page_body(BLOCK_DEVICE_CHARACTERISTICS, data)?.first_chunk()?;
+        Some(BlockDeviceCharacteristics {
             rotation_rate: be16(d, 0),
             after_block_erase: ReadAfterErase(bits(d[3], 7, 6)),
             form_factor: bits(d[3], 3, 0),
@@ -164,7 +164,7 @@ impl ProvisioningType {
 
 /// Page B2h.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Provisioning {
+pub struct LogicalBlockProvisioning {
     /// THRESHOLD EXPONENT; 0: no thresholds.
     pub threshold_exponent: u8,
     /// LBPU: UNMAP is supported.
@@ -181,25 +181,25 @@ pub struct Provisioning {
     pub kind: ProvisioningType,
 }
 
-impl Provisioning {
+impl LogicalBlockProvisioning {
     /// Writes the page, without a provisioning group descriptor.
     pub fn encode(&self, peripheral: Peripheral, w: &mut Writer<'_>) {
         write_page(peripheral, PROVISIONING, w, |w| {
             w.u8(self.threshold_exponent);
-            w.u8(flag(self.unmap, 7)
-                | flag(self.write_same_16, 6)
-                | flag(self.write_same_10, 5)
-                | flag(self.reads_zeros, 2)
-                | flag(self.anchor, 1));
-            w.u8(place(self.kind.0, 2, 0));
+            w.u8(flag_bit(self.unmap, 7)
+                | flag_bit(self.write_same_16, 6)
+                | flag_bit(self.write_same_10, 5)
+                | flag_bit(self.reads_zeros, 2)
+                | flag_bit(self.anchor, 1));
+            w.u8(place_bits(self.kind.0, 2, 0));
             w.u8(0);
         });
     }
 
     /// Reads the page; `None`: too short.
-    pub fn decode(data: &[u8]) -> Option<Provisioning> {
-        let d: &[u8; 3] = body(PROVISIONING, data)?.first_chunk()?;
-        Some(Provisioning {
+    pub fn decode(data: &[u8]) -> Option<LogicalBlockProvisioning> {
+        let d: &[u8; 3] = page_body(PROVISIONING, data)?.first_chunk()?;
+        Some(LogicalBlockProvisioning {
             threshold_exponent: d[0],
             unmap: bit(d[1], 7),
             write_same_16: bit(d[1], 6),

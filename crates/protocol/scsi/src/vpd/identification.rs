@@ -4,9 +4,9 @@
 //! designator folded from it, and a T10 vendor designator with its text. So tools, and EXTENDED COPY, can
 //! tell that it is one disk.
 
-use super::{IDENTIFICATION, write_page};
+use super::{DEVICE_IDENTIFICATION, write_page};
 use crate::inquiry::Peripheral;
-use crate::wire::{Writer, bits, flag, hex, place};
+use crate::wire::{Writer, bits, flag_bit, hex_digit, place_bits};
 
 /// How the bytes of a designator are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -70,7 +70,7 @@ pub struct Designator<'a> {
 
 /// The names of a logical unit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Unit<'a> {
+pub struct UnitNames<'a> {
     /// The volume's UUID.
     pub uuid: [u8; 16],
     /// T10 VENDOR IDENTIFICATION, at most 8 bytes.
@@ -94,13 +94,13 @@ pub struct TargetPort<'a> {
 ///
 /// Folding keeps what tells UUIDs of every version apart: the random bits of version 4, time and node of
 /// version 1.
-pub fn naa_local(uuid: &[u8; 16]) -> [u8; 8] {
+pub fn naa_locally_assigned(uuid: &[u8; 16]) -> [u8; 8] {
     let mut naa = [0; 8];
     let (high, low) = uuid.split_at(8);
     for ((byte, high), low) in naa.iter_mut().zip(high).zip(low) {
         *byte = high ^ low;
     }
-    naa[0] = place(NAA_LOCAL, 7, 4) | bits(naa[0], 3, 0);
+    naa[0] = place_bits(NAA_LOCAL, 7, 4) | bits(naa[0], 3, 0);
     naa
 }
 
@@ -112,13 +112,13 @@ const ISCSI: u8 = 5;
 const T10_LEN: usize = 8 + 32;
 const UUID_LEN: usize = 18;
 
-impl Unit<'_> {
-    fn t10(&self) -> [u8; T10_LEN] {
+impl UnitNames<'_> {
+    fn t10_designator(&self) -> [u8; T10_LEN] {
         let mut name = [0; T10_LEN];
         let mut w = Writer::new(&mut name);
-        w.ascii(self.vendor, 8);
+        w.padded_ascii(self.vendor, 8);
         for byte in self.uuid {
-            w.put(&[hex(bits(byte, 7, 4)), hex(bits(byte, 3, 0))]);
+            w.put(&[hex_digit(bits(byte, 7, 4)), hex_digit(bits(byte, 3, 0))]);
         }
         name
     }
@@ -130,19 +130,19 @@ impl Unit<'_> {
         name
     }
 
-    fn each(&self, mut f: impl FnMut(Designator<'_>)) {
+    fn for_each_designator(&self, mut f: impl FnMut(Designator<'_>)) {
         let mut unit = |code_set, kind, bytes: &[u8]| {
             f(Designator { code_set, association: Association::UNIT, kind, bytes });
         };
-        unit(CodeSet::ASCII, DesignatorType::T10, &self.t10());
-        unit(CodeSet::BINARY, DesignatorType::NAA, &naa_local(&self.uuid));
+        unit(CodeSet::ASCII, DesignatorType::T10, &self.t10_designator());
+        unit(CodeSet::BINARY, DesignatorType::NAA, &naa_locally_assigned(&self.uuid));
         unit(CodeSet::BINARY, DesignatorType::UUID, &self.uuid_designator());
     }
 
     /// Whether a designator (of a copy target descriptor) names this logical unit.
     pub fn is_named_by(&self, designator: &Designator<'_>) -> bool {
         let mut named = false;
-        self.each(|own| named |= own == *designator);
+        self.for_each_designator(|own| named |= own == *designator);
         named
     }
 }
@@ -150,8 +150,8 @@ impl Unit<'_> {
 impl Designator<'_> {
     /// Writes the designator, which names no protocol.
     fn put(&self, w: &mut Writer<'_>) {
-        w.u8(place(self.code_set.0, 3, 0));
-        w.u8(place(self.association.0, 5, 4) | place(self.kind.0, 3, 0));
+        w.u8(place_bits(self.code_set.0, 3, 0));
+        w.u8(place_bits(self.association.0, 5, 4) | place_bits(self.kind.0, 3, 0));
         w.u8(0);
         w.u8(self.bytes.len() as u8);
         w.put(self.bytes);
@@ -162,12 +162,12 @@ impl Designator<'_> {
 const ISCSI_NAME_LEN_MAX: usize = 223;
 
 /// Writes a SCSI name string designator: a name and its end, NUL terminated and padded to a multiple of four.
-fn put_name(association: Association, [name, end]: [&[u8]; 2], w: &mut Writer<'_>) {
+fn put_name_designator(association: Association, [name, end]: [&[u8]; 2], w: &mut Writer<'_>) {
     let name = name.get(..ISCSI_NAME_LEN_MAX).unwrap_or(name);
     let len = name.len() + end.len() + 1;
     let padded = len.next_multiple_of(4);
-    w.u8(place(ISCSI, 7, 4) | CodeSet::UTF_8.0);
-    w.u8(flag(true, 7) | place(association.0, 5, 4) | DesignatorType::NAME.0);
+    w.u8(place_bits(ISCSI, 7, 4) | CodeSet::UTF_8.0);
+    w.u8(flag_bit(true, 7) | place_bits(association.0, 5, 4) | DesignatorType::NAME.0);
     w.u8(0);
     w.u8(padded as u8);
     w.put(name);
@@ -183,12 +183,12 @@ impl TargetPort<'_> {
         for (digit, nibble) in
             tag[5..].iter_mut().zip([bits(high, 7, 4), bits(high, 3, 0), bits(low, 7, 4), bits(low, 3, 0)])
         {
-            *digit = hex(nibble);
+            *digit = hex_digit(nibble);
         }
-        put_name(Association::PORT, [self.target.as_bytes(), &tag], w);
+        put_name_designator(Association::PORT, [self.target.as_bytes(), &tag], w);
     }
 
-    fn put(&self, w: &mut Writer<'_>) {
+    fn put_designators(&self, w: &mut Writer<'_>) {
         for (kind, value) in
             [(DesignatorType::RELATIVE_PORT, self.relative), (DesignatorType::PORT_GROUP, self.group)]
         {
@@ -197,27 +197,27 @@ impl TargetPort<'_> {
             Designator { code_set: CodeSet::BINARY, association: Association::PORT, kind, bytes }.put(w);
         }
         self.put_name(w);
-        put_name(Association::DEVICE, [self.target.as_bytes(), b""], w);
+        put_name_designator(Association::DEVICE, [self.target.as_bytes(), b""], w);
     }
 }
 
 /// Writes page 83h: the unit's names, then those of the port that received the command and of its target.
-pub fn identification(
+pub fn encode_identification(
     peripheral: Peripheral,
-    unit: Option<&Unit<'_>>,
+    unit: Option<&UnitNames<'_>>,
     port: &TargetPort<'_>,
     w: &mut Writer<'_>,
 ) {
-    write_page(peripheral, IDENTIFICATION, w, |w| {
+    write_page(peripheral, DEVICE_IDENTIFICATION, w, |w| {
         if let Some(unit) = unit {
-            unit.each(|designator| designator.put(w));
+            unit.for_each_designator(|designator| designator.put(w));
         }
-        port.put(w);
+        port.put_designators(w);
     });
 }
 
 /// The designators in the body of a page 83h; stops at one that is cut.
-pub fn designators(body: &[u8]) -> impl Iterator<Item = Designator<'_>> {
+pub fn decode_designators(body: &[u8]) -> impl Iterator<Item = Designator<'_>> {
     let mut rest = body;
     std::iter::from_fn(move || {
         let (head, tail) = rest.split_first_chunk::<4>()?;
@@ -246,7 +246,7 @@ impl<'a> Designator<'a> {
     }
 
     /// The number that a relative target port or target port group designator holds.
-    pub fn number(&self) -> Option<u16> {
+    pub fn port_or_group_number(&self) -> Option<u16> {
         let known = matches!(self.kind, DesignatorType::RELATIVE_PORT | DesignatorType::PORT_GROUP);
         match self.bytes {
             [_, _, high, low] if known => Some(u16::from_be_bytes([*high, *low])),

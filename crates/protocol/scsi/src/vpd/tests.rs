@@ -1,9 +1,9 @@
 use super::*;
-use crate::copy::Limits;
+use crate::extended_copy::CopyLimits;
 
 const UUID: [u8; 16] =
     [0x6b, 0x1f, 0x0c, 0x54, 0x9a, 0x3e, 0x4d, 0x21, 0x8f, 0x60, 0x12, 0x34, 0x56, 0x78, 0x9a, 0xbc];
-const UNIT: Unit<'static> = Unit { uuid: UUID, vendor: b"BLOCKWIR" };
+const UNIT: UnitNames<'static> = UnitNames { uuid: UUID, vendor: b"BLOCKWIR" };
 const PORT: TargetPort<'static> =
     TargetPort { target: "iqn.2026-11.io.blockwire:demo", portal_group: 0x1a, relative: 3, group: 7 };
 
@@ -11,12 +11,12 @@ fn written(f: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
     let mut out = [0xee; 1024];
     let mut w = Writer::new(&mut out);
     f(&mut w);
-    let len = w.written();
+    let len = w.written_len();
     for allocation in 0..len {
         let mut cut = [0xee; 1024];
-        let mut w = Writer::limited(&mut cut, allocation);
+        let mut w = Writer::with_allocation_length(&mut cut, allocation);
         f(&mut w);
-        assert_eq!((w.len(), w.written()), (len, allocation));
+        assert_eq!((w.len(), w.written_len()), (len, allocation));
         assert_eq!(cut[..allocation], out[..allocation], "a cut page is the beginning of the whole");
         assert!(cut[allocation..].iter().all(|b| *b == 0xee));
     }
@@ -26,22 +26,32 @@ fn written(f: impl Fn(&mut Writer<'_>)) -> Vec<u8> {
 
 #[test]
 fn supported_and_serial() {
-    let codes = [SUPPORTED, SERIAL, IDENTIFICATION, BLOCK_LIMITS];
-    assert_eq!(written(|w| supported(Peripheral::DISK, &codes, w)), [0, 0, 0, 4, 0, 0x80, 0x83, 0xb0]);
-    assert_eq!(written(|w| serial(Peripheral::DISK, b"ab1", w)), [0, 0x80, 0, 3, b'a', b'b', b'1']);
+    let codes = [SUPPORTED_PAGES, UNIT_SERIAL_NUMBER, DEVICE_IDENTIFICATION, BLOCK_LIMITS];
+    assert_eq!(
+        written(|w| encode_supported_pages(Peripheral::DISK, &codes, w)),
+        [0, 0, 0, 4, 0, 0x80, 0x83, 0xb0]
+    );
+    assert_eq!(
+        written(|w| encode_serial_number(Peripheral::DISK, b"ab1", w)),
+        [0, 0x80, 0, 3, b'a', b'b', b'1']
+    );
 }
 
 #[test]
 #[should_panic(expected = "page codes ascend")]
 fn page_codes_ascend() {
     let mut out = [0; 16];
-    supported(Peripheral::DISK, &[SERIAL, SUPPORTED], &mut Writer::new(&mut out));
+    encode_supported_pages(
+        Peripheral::DISK,
+        &[UNIT_SERIAL_NUMBER, SUPPORTED_PAGES],
+        &mut Writer::new(&mut out),
+    );
 }
 
 #[test]
 fn identification_page() {
-    let data = written(|w| identification(Peripheral::DISK, Some(&UNIT), &PORT, w));
-    let found: Vec<_> = designators(body(IDENTIFICATION, &data).unwrap()).collect();
+    let data = written(|w| encode_identification(Peripheral::DISK, Some(&UNIT), &PORT, w));
+    let found: Vec<_> = decode_designators(page_body(DEVICE_IDENTIFICATION, &data).unwrap()).collect();
     let expected: &[(CodeSet, Association, DesignatorType, &[u8])] = &[
         (CodeSet::ASCII, Association::UNIT, DesignatorType::T10, b"BLOCKWIR6b1f0c549a3e4d218f60123456789abc"),
         (
@@ -80,24 +90,27 @@ fn identification_page() {
     assert_eq!(data[at..at + 4], [1, 0x14, 0, 4]);
     assert_eq!(data[at + 16..at + 20], [0x53, 0x98, 0, 40]);
 
-    let without = written(|w| identification(Peripheral::WELL_KNOWN, None, &PORT, w));
-    assert_eq!(designators(body(IDENTIFICATION, &without).unwrap()).count(), 4);
-    let uuids: Vec<_> = designators(body(IDENTIFICATION, &data).unwrap()).filter_map(|d| d.uuid()).collect();
+    let without = written(|w| encode_identification(Peripheral::WELL_KNOWN, None, &PORT, w));
+    assert_eq!(decode_designators(page_body(DEVICE_IDENTIFICATION, &without).unwrap()).count(), 4);
+    let uuids: Vec<_> = decode_designators(page_body(DEVICE_IDENTIFICATION, &data).unwrap())
+        .filter_map(|d| d.uuid())
+        .collect();
     assert_eq!(uuids, [UUID]);
-    let numbers: Vec<_> =
-        designators(body(IDENTIFICATION, &data).unwrap()).filter_map(|d| d.number()).collect();
+    let numbers: Vec<_> = decode_designators(page_body(DEVICE_IDENTIFICATION, &data).unwrap())
+        .filter_map(|d| d.port_or_group_number())
+        .collect();
     assert_eq!(numbers, [PORT.relative, PORT.group]);
-    let other = Unit { uuid: [0; 16], ..UNIT };
+    let other = UnitNames { uuid: [0; 16], ..UNIT };
     assert!(found.iter().all(|designator| !other.is_named_by(designator)));
 }
 
 #[test]
 fn lying_lengths_of_designators_are_bounded() {
-    assert_eq!(designators(&[1, 3, 0, 8, 1, 2, 3]).count(), 0);
-    assert_eq!(designators(&[1, 3, 0, 1, 1, 1, 3]).count(), 1);
-    assert_eq!(body(IDENTIFICATION, &[0, 0x83, 0xff, 0xff, 9]), Some(&[9][..]));
-    assert_eq!(body(SERIAL, &[0, 0x83, 0, 0]), None);
-    assert_eq!(body(SERIAL, &[0, 0x80]), None);
+    assert_eq!(decode_designators(&[1, 3, 0, 8, 1, 2, 3]).count(), 0);
+    assert_eq!(decode_designators(&[1, 3, 0, 1, 1, 1, 3]).count(), 1);
+    assert_eq!(page_body(DEVICE_IDENTIFICATION, &[0, 0x83, 0xff, 0xff, 9]), Some(&[9][..]));
+    assert_eq!(page_body(UNIT_SERIAL_NUMBER, &[0, 0x83, 0, 0]), None);
+    assert_eq!(page_body(UNIT_SERIAL_NUMBER, &[0, 0x80]), None);
 }
 
 #[test]
@@ -106,8 +119,8 @@ fn extended_policy_and_ports() {
     let data = written(|w| extended.encode(Peripheral::DISK, w));
     assert_eq!((data.len(), data[3]), (64, 0x3c));
     assert_eq!(data[4..14], [0, 7, 1, 0, 0, 0, 0, 0, 0, 28]);
-    assert_eq!(written(|w| mode_page_policy(Peripheral::DISK, w)), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
-    let data = written(|w| ports(Peripheral::DISK, [PORT, PORT].into_iter(), w));
+    assert_eq!(written(|w| encode_mode_page_policy(Peripheral::DISK, w)), [0, 0x87, 0, 4, 0x3f, 0xff, 0, 0]);
+    let data = written(|w| encode_scsi_ports(Peripheral::DISK, [PORT, PORT].into_iter(), w));
     assert_eq!(data.len(), 4 + 2 * (12 + 44));
     assert_eq!(data[4..20], [0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 44, 0x53, 0x98, 0, 40]);
 }
@@ -149,7 +162,7 @@ fn block_limits() {
 
 #[test]
 fn characteristics_and_provisioning() {
-    let ssd = Characteristics {
+    let ssd = BlockDeviceCharacteristics {
         rotation_rate: 1,
         after_block_erase: ReadAfterErase::READABLE,
         form_factor: 0,
@@ -158,9 +171,9 @@ fn characteristics_and_provisioning() {
     };
     let data = written(|w| ssd.encode(Peripheral::DISK, w));
     assert_eq!((data.len(), &data[..10]), (64, &[0, 0xb1, 0, 0x3c, 0, 1, 0, 0x40, 2, 0][..]));
-    assert_eq!(Characteristics::decode(&data), Some(ssd));
+    assert_eq!(BlockDeviceCharacteristics::decode(&data), Some(ssd));
 
-    let thin = Provisioning {
+    let thin = LogicalBlockProvisioning {
         threshold_exponent: 1,
         unmap: true,
         write_same_16: true,
@@ -171,12 +184,12 @@ fn characteristics_and_provisioning() {
     };
     let data = written(|w| thin.encode(Peripheral::DISK, w));
     assert_eq!(data, [0, 0xb2, 0, 4, 1, 0xe4, 2, 0]);
-    assert_eq!(Provisioning::decode(&data), Some(thin));
+    assert_eq!(LogicalBlockProvisioning::decode(&data), Some(thin));
 }
 
 #[test]
 fn third_party_copy_page() {
-    let limits = Limits {
+    let limits = CopyLimits {
         targets: 2,
         segments: 16,
         descriptors_len: 1024,
@@ -184,7 +197,7 @@ fn third_party_copy_page() {
         concurrent: 4,
         granularity: 9,
     };
-    let data = written(|w| third_party_copy(Peripheral::DISK, &limits, w));
+    let data = written(|w| encode_third_party_copy(Peripheral::DISK, &limits, w));
     #[rustfmt::skip]
     assert_eq!(data[..24], [
         0, 0x8f, 0, 92, 0, 1, 0, 12, 9, 0x83, 1, 0, 0x84, 4, 0, 1, 3, 4, 0, 0, 0, 4, 0, 28,

@@ -13,29 +13,29 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Dial, Dialled, Driver, LinkId, ListenerId, ShardId};
+use endpoint::{Dial, Dialled, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
-use crate::base::Base;
 use crate::blocking::last_errno;
 use crate::disk::IOV_MAX;
-use crate::event::Event;
-use crate::event_loop::{link_of, tag_of};
-use crate::mail::Incoming;
-use crate::recv;
+use crate::endpoint_event::EndpointEvent;
+use crate::event_loop::{link_from_tag, tag_from_link};
+use crate::mailbox::IncomingLink;
+use crate::recv_memory;
 use crate::socket;
-use crate::world::{Wait, World};
+use crate::world::{WaitLimit, World};
+use crate::world_state::WorldState;
 
 use poll::Poll;
 
 /// The names of what is watched that is no link; a link's name is its tag, whose generation never
 /// comes that far.
-const BELL: u64 = u64::MAX;
-const LISTENER: u64 = u64::MAX - 0x1_0000;
+const WAKER_TOKEN: u64 = u64::MAX;
+const LISTENER_TOKEN: u64 = u64::MAX - 0x1_0000;
 
 pub(crate) struct Epoll<M> {
-    base: Base<M>,
+    base: WorldState<M>,
     poll: Poll,
     links: Slab<Link<M>>,
     /// Links that have a receive to do and bytes to do it with.
@@ -54,7 +54,7 @@ struct Link<M> {
     /// The peer has ended or failed: a short read is not the last.
     hung_up: bool,
     is_due: bool,
-    phase: Phase<M>,
+    phase: LinkPhase<M>,
     /// It counts among those that close.
     closes: bool,
 }
@@ -69,7 +69,7 @@ impl<M> Link<M> {
             writable: true,
             hung_up: false,
             is_due: false,
-            phase: Phase::Open,
+            phase: LinkPhase::Open,
             closes: false,
         }
     }
@@ -80,49 +80,49 @@ struct Sending {
     at: usize,
 }
 
-enum Phase<M> {
+enum LinkPhase<M> {
     /// It is being connected.
     Dialling(Dial),
     Open,
     /// It leaves when its send is written.
-    Leaving(Departure<M>),
+    Leaving(LinkDeparture<M>),
     /// We have ended, the peer has not.
     Draining,
 }
 
 impl<M> Epoll<M> {
-    pub(crate) fn new(base: Base<M>) -> io::Result<Self> {
+    pub(crate) fn new(base: WorldState<M>) -> io::Result<Self> {
         let poll = Poll::new()?;
-        poll.watch_edges(base.bell.fd(), BELL, libc::EPOLLIN)?;
+        poll.watch_edges(base.bell.fd(), WAKER_TOKEN, libc::EPOLLIN)?;
         for (at, listener) in base.listeners.iter().flatten().enumerate() {
-            poll.watch_level(listener.socket.as_raw_fd(), LISTENER + at as u64)?;
+            poll.watch_level(listener.socket.as_raw_fd(), LISTENER_TOKEN + at as u64)?;
         }
         let links = Slab::new(base.links_max);
         Ok(Epoll { base, poll, links, due: VecDeque::new(), starved: Vec::new(), iov: Vec::new() })
     }
 
-    fn handle(&mut self, name: u64, events: u32) {
+    fn handle_event(&mut self, name: u64, events: u32) {
         match name {
-            BELL => {}
-            LISTENER.. => {
-                let at = (name - LISTENER) as usize;
-                self.base.accept(at);
-                self.rest(at);
+            WAKER_TOKEN => {}
+            LISTENER_TOKEN.. => {
+                let at = (name - LISTENER_TOKEN) as usize;
+                self.base.accept_waiting(at);
+                self.pause_listener(at);
             }
-            _ => self.edge(Tag::from_bits(name), events),
+            _ => self.handle_link_event(Tag::from_bits(name), events),
         }
     }
 
     /// Stops watching a listener while accepting is pointless.
-    fn rest(&mut self, at: usize) {
+    fn pause_listener(&mut self, at: usize) {
         if let Some(listener) = self.base.listener(at)
             && listener.rests_until.is_some()
         {
-            self.poll.forget(listener.socket.as_raw_fd());
+            self.poll.unwatch(listener.socket.as_raw_fd());
         }
     }
 
-    fn wake_listeners(&mut self) {
+    fn resume_listeners(&mut self) {
         for at in self.base.rested() {
             self.watch_listener(at);
         }
@@ -131,71 +131,71 @@ impl<M> Epoll<M> {
     fn watch_listener(&mut self, at: usize) {
         let Some(listener) = self.base.listener(at) else { return };
         // If the kernel has no room for it now, it is tried again when memory may be there.
-        if self.poll.watch_level(listener.socket.as_raw_fd(), LISTENER + at as u64).is_err() {
-            self.base.rest(at, std::time::Duration::from_secs(1));
+        if self.poll.watch_level(listener.socket.as_raw_fd(), LISTENER_TOKEN + at as u64).is_err() {
+            self.base.pause_accepting(at, std::time::Duration::from_secs(1));
         }
     }
 
-    fn edge(&mut self, tag: Tag, events: u32) {
+    fn handle_link_event(&mut self, tag: Tag, events: u32) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let ended = (libc::EPOLLRDHUP | libc::EPOLLHUP | libc::EPOLLERR) as u32;
         link.hung_up |= events & ended != 0;
         if events & (libc::EPOLLIN as u32 | ended) != 0 {
             link.readable = true;
-            if let Phase::Draining = link.phase {
-                return self.drain(tag);
+            if let LinkPhase::Draining = link.phase {
+                return self.drain_link(tag);
             }
-            self.receive_soon(tag);
+            self.queue_recv(tag);
         }
         if events & (libc::EPOLLOUT as u32 | ended) != 0 {
             let Some(link) = self.links.get_mut(tag) else { return };
             link.writable = true;
-            if let Phase::Dialling(dial) = link.phase {
-                let how = socket::connected(&link.fd, dial.to);
-                return self.dialled(tag, how);
+            if let LinkPhase::Dialling(dial) = link.phase {
+                let how = socket::finish_connect(&link.fd, dial.to);
+                return self.finish_dial(tag, how);
             }
             if link.send.is_some() {
-                self.send_on(tag);
+                self.continue_send(tag);
             }
         }
     }
 
-    fn start_dial(&mut self, dial: Dial) -> Result<(), Errno> {
+    fn try_start_dial(&mut self, dial: Dial) -> Result<(), Errno> {
         if self.links.len() >= self.base.links_max {
             return Err(Errno(libc::EMFILE));
         }
-        let fd = self.base.start_dial(&dial)?;
+        let fd = self.base.start_connect(&dial)?;
         let raw = fd.as_raw_fd();
-        let link = Link { phase: Phase::Dialling(dial), writable: false, ..Link::new(fd) };
+        let link = Link { phase: LinkPhase::Dialling(dial), writable: false, ..Link::new(fd) };
         let Ok(tag) = self.links.insert(link) else { return Err(Errno(libc::EMFILE)) };
-        self.base.dials(tag, &dial);
-        if let Err(e) = self.watch(raw, tag) {
-            self.base.dialled(tag, &dial);
-            self.remove(tag);
+        self.base.note_dialling(tag, &dial);
+        if let Err(e) = self.watch_link(raw, tag) {
+            self.base.note_dial_ended(tag, &dial);
+            self.take_link_fd(tag);
             return Err(Errno(e.raw_os_error().unwrap_or(libc::ENOMEM)));
         }
         Ok(())
     }
 
     /// A link's connection stands, or failed.
-    fn dialled(&mut self, tag: Tag, how: Result<SocketAddr, Errno>) {
+    fn finish_dial(&mut self, tag: Tag, how: Result<SocketAddr, Errno>) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        let Phase::Dialling(dial) = link.phase else { return };
-        link.phase = Phase::Open;
-        self.base.dialled(tag, &dial);
-        let how = how.map(|local| Dialled { link: link_of(tag), local, peer: dial.to });
+        let LinkPhase::Dialling(dial) = link.phase else { return };
+        link.phase = LinkPhase::Open;
+        self.base.note_dial_ended(tag, &dial);
+        let how = how.map(|local| Dialled { link: link_from_tag(tag), local, peer: dial.to });
         if how.is_err() {
-            self.remove(tag);
+            self.take_link_fd(tag);
         }
-        self.base.events.push_back(Event::Dialled(dial.id, how));
+        self.base.events.push_back(EndpointEvent::Dialled(dial.id, how));
     }
 
-    fn watch(&self, fd: RawFd, tag: Tag) -> io::Result<()> {
+    fn watch_link(&self, fd: RawFd, tag: Tag) -> io::Result<()> {
         let both = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLRDHUP;
         self.poll.watch_edges(fd, tag.to_bits(), both)
     }
 
-    fn receive_soon(&mut self, tag: Tag) {
+    fn queue_recv(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         if link.readable && link.recv.is_some() && !link.is_due {
             link.is_due = true;
@@ -203,22 +203,22 @@ impl<M> Epoll<M> {
         }
     }
 
-    fn receive_due(&mut self) {
+    fn run_queued_recvs(&mut self) {
         for tag in std::mem::take(&mut self.starved) {
-            self.receive_soon(tag);
+            self.queue_recv(tag);
         }
         // One call per link and turn, so that none starves the others.
         for _ in 0..self.due.len() {
             let Some(tag) = self.due.pop_front() else { return };
-            self.receive(tag);
+            self.recv_available(tag);
         }
     }
 
-    fn receive(&mut self, tag: Tag) {
+    fn recv_available(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         link.is_due = false;
         let Some(mut op) = link.recv.take() else { return };
-        let room = recv::list(&self.base, &mut self.iov, &mut op);
+        let room = recv_memory::fill_iovecs(&self.base, &mut self.iov, &mut op);
         if room == 0 {
             link.recv = Some(op);
             self.base.counters.recvs_starved.add(1);
@@ -231,7 +231,7 @@ impl<M> Epoll<M> {
                 if got < room && !link.hung_up {
                     link.readable = false;
                 }
-                recv::finish(&mut self.base, tag, op, got);
+                recv_memory::finish_recv(&mut self.base, tag, op, got);
             }
             Err(Errno(libc::EAGAIN)) => {
                 link.readable = false;
@@ -241,13 +241,13 @@ impl<M> Epoll<M> {
             }
             Err(e) => {
                 op.stage = None;
-                self.base.events.push_back(Event::Recv(link_of(tag), op, Received::Failed(e)));
+                self.base.events.push_back(EndpointEvent::Recv(link_from_tag(tag), op, Received::Failed(e)));
             }
         }
     }
 
     /// Sends as much of what is out as the socket takes.
-    fn send_on(&mut self, tag: Tag) {
+    fn continue_send(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let Some(sending) = &mut link.send else { return };
         let counters = &self.base.counters;
@@ -258,7 +258,7 @@ impl<M> Epoll<M> {
             self.iov.clear();
             let iov = &mut self.iov;
             let mut asked = 0;
-            sending.op.for_each(sending.at, |at, len| {
+            sending.op.for_each_piece(sending.at, |at, len| {
                 if iov.len() < IOV_MAX {
                     iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
                     asked += len;
@@ -278,184 +278,184 @@ impl<M> Epoll<M> {
                 Err(e) => break Err(e),
             }
         };
-        self.sent(tag, how);
+        self.finish_send(tag, how);
     }
 
-    fn sent(&mut self, tag: Tag, how: Result<(), Errno>) {
+    fn finish_send(&mut self, tag: Tag, how: Result<(), Errno>) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let Some(Sending { op, .. }) = link.send.take() else { return };
         if how.is_ok() {
             self.base.counters.sends.add(1);
             self.base.counters.send_bytes.add(op.len as u64);
         }
-        self.base.events.push_back(Event::Written(link_of(tag), how));
-        self.base.events.push_back(Event::Sent(link_of(tag), op));
-        if let Phase::Leaving(_) = link.phase {
-            self.leave(tag);
+        self.base.events.push_back(EndpointEvent::Written(link_from_tag(tag), how));
+        self.base.events.push_back(EndpointEvent::Sent(link_from_tag(tag), op));
+        if let LinkPhase::Leaving(_) = link.phase {
+            self.finish_link_close(tag);
         }
     }
 
     /// Nothing of the link is out any more: it goes.
-    fn leave(&mut self, tag: Tag) {
+    fn finish_link_close(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        match std::mem::replace(&mut link.phase, Phase::Draining) {
-            Phase::Dialling(_) | Phase::Open | Phase::Draining => {}
-            Phase::Leaving(Departure::Close) => {
+        match std::mem::replace(&mut link.phase, LinkPhase::Draining) {
+            LinkPhase::Dialling(_) | LinkPhase::Open | LinkPhase::Draining => {}
+            LinkPhase::Leaving(LinkDeparture::Close) => {
                 socket::shutdown_write(&link.fd);
-                self.drain(tag);
+                self.drain_link(tag);
             }
-            Phase::Leaving(Departure::Abort) => {
+            LinkPhase::Leaving(LinkDeparture::Abort) => {
                 socket::reset_on_close(&link.fd);
-                self.remove(tag);
+                self.take_link_fd(tag);
             }
-            Phase::Leaving(Departure::Move { to, message }) => {
-                self.poll.forget(link.fd.as_raw_fd());
-                if let Some(fd) = self.remove(tag) {
-                    self.base.post_link(to, fd, Incoming::Moved(message));
+            LinkPhase::Leaving(LinkDeparture::Move { to, message }) => {
+                self.poll.unwatch(link.fd.as_raw_fd());
+                if let Some(fd) = self.take_link_fd(tag) {
+                    self.base.post_link(to, fd, IncomingLink::Moved(message));
                 }
             }
         }
     }
 
-    fn drain(&mut self, tag: Tag) {
+    fn drain_link(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        if socket::drain(link.fd.as_raw_fd()) {
-            self.remove(tag);
+        if socket::discard_received(link.fd.as_raw_fd()) {
+            self.take_link_fd(tag);
         }
     }
 
-    fn remove(&mut self, tag: Tag) -> Option<OwnedFd> {
+    fn take_link_fd(&mut self, tag: Tag) -> Option<OwnedFd> {
         let link = self.links.remove(tag)?;
         assert!(link.recv.is_none() && link.send.is_none(), "a link goes when nothing of it is out");
         if link.closes {
-            self.base.has_closed();
+            self.base.note_closed();
         }
-        self.base.unload();
+        self.base.count_link_removed();
         Some(link.fd)
     }
 
     /// Gives back what is out, and drops the link with a reset.
-    fn abort(&mut self, tag: Tag) {
+    fn abort_link(&mut self, tag: Tag) {
         let Some(link) = self.links.get_mut(tag) else { return };
-        link.phase = Phase::Leaving(Departure::Abort);
+        link.phase = LinkPhase::Leaving(LinkDeparture::Abort);
         if std::mem::take(&mut link.closes) {
-            self.base.has_closed();
+            self.base.note_closed();
         }
         if let Some(op) = link.recv.take() {
-            self.base.events.push_back(Event::Recv(link_of(tag), op, Received::Cancelled));
+            self.base.events.push_back(EndpointEvent::Recv(link_from_tag(tag), op, Received::Cancelled));
         }
         if link.send.is_some() {
-            self.sent(tag, Err(Errno(libc::ECANCELED)));
+            self.finish_send(tag, Err(Errno(libc::ECANCELED)));
         } else {
-            self.leave(tag);
+            self.finish_link_close(tag);
         }
     }
 }
 
-impl<M> Driver<M> for Epoll<M> {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
-        let tag = tag_of(link);
+impl<M> IoDriver<M> for Epoll<M> {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
+        let tag = tag_from_link(link);
         match self.links.get_mut(tag) {
-            Some(at) if matches!(at.phase, Phase::Open) => {
+            Some(at) if matches!(at.phase, LinkPhase::Open) => {
                 assert!(at.recv.is_none(), "one receive at a time per link");
                 at.recv = Some(op);
-                self.receive_soon(tag);
+                self.queue_recv(tag);
             }
-            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Received::Cancelled)),
+            Some(_) | None => self.base.events.push_back(EndpointEvent::Recv(link, op, Received::Cancelled)),
         }
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
-        let tag = tag_of(link);
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
+        let tag = tag_from_link(link);
         match self.links.get_mut(tag) {
-            Some(at) if matches!(at.phase, Phase::Open) => {
+            Some(at) if matches!(at.phase, LinkPhase::Open) => {
                 assert!(at.send.is_none(), "one send at a time per link");
                 at.send = Some(Sending { op, at: 0 });
-                self.send_on(tag);
+                self.continue_send(tag);
             }
             Some(_) | None => {
-                self.base.events.push_back(Event::Written(link, Err(Errno(libc::ECANCELED))));
-                self.base.events.push_back(Event::Sent(link, op));
+                self.base.events.push_back(EndpointEvent::Written(link, Err(Errno(libc::ECANCELED))));
+                self.base.events.push_back(EndpointEvent::Sent(link, op));
             }
         }
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         let disk = op.disk;
         if let Some((slot, call)) = self.base.start_disk_call(op) {
-            self.base.block_on(disk, slot, call);
+            self.base.submit_blocking(disk, slot, call);
         }
     }
 
-    fn depart(&mut self, link: LinkId, how: Departure<M>) {
-        let tag = tag_of(link);
+    fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>) {
+        let tag = tag_from_link(link);
         let Some(at) = self.links.get_mut(tag) else { return };
-        if !matches!(at.phase, Phase::Open) {
+        if !matches!(at.phase, LinkPhase::Open) {
             return;
         }
-        if let Departure::Abort = how {
-            return self.abort(tag);
+        if let LinkDeparture::Abort = how {
+            return self.abort_link(tag);
         }
         let recv = at.recv.take();
         let at_rest = at.send.is_none();
-        at.phase = Phase::Leaving(how);
+        at.phase = LinkPhase::Leaving(how);
         at.closes = true;
         if let Some(op) = recv {
-            self.base.events.push_back(Event::Recv(link, op, Received::Cancelled));
+            self.base.events.push_back(EndpointEvent::Recv(link, op, Received::Cancelled));
         }
-        self.base.closes(tag);
+        self.base.note_closing(tag);
         if at_rest {
-            self.leave(tag);
+            self.finish_link_close(tag);
         }
     }
 
-    fn post(&mut self, to: ShardId, message: M) {
+    fn post_message(&mut self, to: ShardId, message: M) {
         self.base.post_message(to, message);
     }
 
-    fn dial(&mut self, dial: Dial) {
-        if let Err(e) = self.start_dial(dial) {
-            self.base.events.push_back(Event::Dialled(dial.id, Err(e)));
+    fn start_dial(&mut self, dial: Dial) {
+        if let Err(e) = self.try_start_dial(dial) {
+            self.base.events.push_back(EndpointEvent::Dialled(dial.id, Err(e)));
         }
     }
 }
 
 impl<M> World<M> for Epoll<M> {
-    fn base(&mut self) -> &mut Base<M> {
+    fn world_state(&mut self) -> &mut WorldState<M> {
         &mut self.base
     }
 
-    fn gather(&mut self, wait: Wait) {
-        while let Some(tag) = self.base.overdue() {
-            self.abort(tag);
+    fn collect_events(&mut self, wait: WaitLimit) {
+        while let Some(tag) = self.base.poll_overdue_close() {
+            self.abort_link(tag);
         }
-        while let Some(tag) = self.base.given_up() {
-            self.dialled(tag, Err(Errno(libc::ETIMEDOUT)));
+        while let Some(tag) = self.base.poll_timed_out_dial() {
+            self.finish_dial(tag, Err(Errno(libc::ETIMEDOUT)));
         }
-        self.wake_listeners();
-        let wait = if self.due.is_empty() && self.base.events.is_empty() { wait } else { Wait::No };
+        self.resume_listeners();
+        let wait = if self.due.is_empty() && self.base.events.is_empty() { wait } else { WaitLimit::No };
         let wait = match wait {
-            Wait::Until(until) if !self.starved.is_empty() => {
-                let retry = self.base.retry_at();
-                Wait::Until(Some(until.map_or(retry, |until: Time| until.min(retry))))
+            WaitLimit::Until(until) if !self.starved.is_empty() => {
+                let retry = self.base.retry_time();
+                WaitLimit::Until(Some(until.map_or(retry, |until: Time| until.min(retry))))
             }
             wait => wait,
         };
         self.base.counters.syscalls.add(1);
         let count = self.poll.wait(wait);
         for at in 0..count {
-            let (name, events) = self.poll.event(at);
-            self.handle(name, events);
+            let (name, events) = self.poll.event_at(at);
+            self.handle_event(name, events);
         }
-        self.receive_due();
+        self.run_queued_recvs();
     }
 
-    fn peek(&mut self) -> bool {
-        // Looking costs a call, which `gather` makes anyway.
+    fn has_events(&mut self) -> bool {
+        // Looking costs a call, which `collect_events` makes anyway.
         true
     }
 
-    fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
+    fn install_link(&mut self, fd: OwnedFd, how: LinkArrival<M>) {
         let raw = fd.as_raw_fd();
         let tag = match self.links.insert(Link::new(fd)) {
             Ok(tag) => tag,
@@ -464,13 +464,13 @@ impl<M> World<M> for Epoll<M> {
                 return self.base.refuse_link(how);
             }
         };
-        if self.watch(raw, tag).is_err() {
+        if self.watch_link(raw, tag).is_err() {
             if let Some(link) = self.links.remove(tag) {
                 socket::reset_on_close(&link.fd);
             }
             return self.base.refuse_link(how);
         }
-        self.base.events.push_back(Event::Arrival(link_of(tag), how));
+        self.base.events.push_back(EndpointEvent::Arrival(link_from_tag(tag), how));
     }
 
     fn open_listener(&mut self, id: ListenerId, socket: TcpListener) {
@@ -490,23 +490,23 @@ impl<M> World<M> for Epoll<M> {
         self.base.take_listeners().for_each(drop);
     }
 
-    fn abort_all(&mut self) {
+    fn abort_all_links(&mut self) {
         let tags: Vec<Tag> = self.links.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             match self.links.get(tag) {
-                Some(Link { phase: Phase::Draining, fd, .. }) => {
+                Some(Link { phase: LinkPhase::Draining, fd, .. }) => {
                     socket::reset_on_close(fd);
-                    self.remove(tag);
+                    self.take_link_fd(tag);
                 }
-                Some(Link { phase: Phase::Dialling(_), .. }) => {
-                    self.dialled(tag, Err(Errno(libc::ECANCELED)));
+                Some(Link { phase: LinkPhase::Dialling(_), .. }) => {
+                    self.finish_dial(tag, Err(Errno(libc::ECANCELED)));
                 }
-                Some(_) | None => self.abort(tag),
+                Some(_) | None => self.abort_link(tag),
             }
         }
     }
 
-    fn links(&self) -> usize {
+    fn link_count(&self) -> usize {
         self.links.len()
     }
 
@@ -514,16 +514,16 @@ impl<M> World<M> for Epoll<M> {
         self.poll.fd()
     }
 
-    fn due(&mut self) -> Option<Time> {
+    fn next_deadline(&mut self) -> Option<Time> {
         if !self.due.is_empty() {
             return Some(self.base.now);
         }
-        let retry = (!self.starved.is_empty()).then(|| self.base.retry_at());
-        [self.base.timer(), retry].into_iter().flatten().min()
+        let retry = (!self.starved.is_empty()).then(|| self.base.retry_time());
+        [self.base.next_deadline(), retry].into_iter().flatten().min()
     }
 
-    fn out(&mut self) -> usize {
-        self.links.len() + self.base.disk_calls.out()
+    fn ops_in_flight(&mut self) -> usize {
+        self.links.len() + self.base.disk_calls.in_use()
     }
 }
 
@@ -533,7 +533,7 @@ fn recv_once(fd: &OwnedFd, iov: &mut [libc::iovec]) -> Result<usize, Errno> {
             // SAFETY: the address is of memory that the operation owns and that is `iov_len` long.
             unsafe { libc::recv(fd.as_raw_fd(), only.iov_base, only.iov_len, libc::MSG_DONTWAIT) }
         } else {
-            let mut header = message(iov);
+            let mut header = msghdr_for(iov);
             // SAFETY: the header names a list of such addresses, all valid during the call.
             unsafe { libc::recvmsg(fd.as_raw_fd(), &mut header, libc::MSG_DONTWAIT) }
         };
@@ -547,7 +547,7 @@ fn recv_once(fd: &OwnedFd, iov: &mut [libc::iovec]) -> Result<usize, Errno> {
 
 fn send_once(fd: &OwnedFd, iov: &mut [libc::iovec], more: bool) -> Result<usize, Errno> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL | if more { libc::MSG_MORE } else { 0 };
-    let header = message(iov);
+    let header = msghdr_for(iov);
     loop {
         // SAFETY: the header names a list of memory that the operation owns, all valid during the call.
         match unsafe { libc::sendmsg(fd.as_raw_fd(), &header, flags) } {
@@ -558,7 +558,7 @@ fn send_once(fd: &OwnedFd, iov: &mut [libc::iovec], more: bool) -> Result<usize,
     }
 }
 
-fn message(iov: &mut [libc::iovec]) -> libc::msghdr {
+fn msghdr_for(iov: &mut [libc::iovec]) -> libc::msghdr {
     // SAFETY: a msghdr is plain numbers and pointers, for which zero means "none".
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = iov.as_mut_ptr();

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 use crate::clock;
-use crate::world::Wait;
+use crate::world::WaitLimit;
 
 /// Events taken by one call.
 const EVENTS_MAX: usize = 256;
@@ -37,21 +37,21 @@ impl Poll {
 
     /// Watches for changes of `which`.
     pub(crate) fn watch_edges(&self, fd: RawFd, name: u64, which: libc::c_int) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, name, which | libc::EPOLLET)
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, name, which | libc::EPOLLET)
     }
 
     /// Watches for being readable.
     pub(crate) fn watch_level(&self, fd: RawFd, name: u64) -> io::Result<()> {
-        self.control(libc::EPOLL_CTL_ADD, fd, name, libc::EPOLLIN)
+        self.epoll_ctl(libc::EPOLL_CTL_ADD, fd, name, libc::EPOLLIN)
     }
 
     /// Watches no longer.
-    pub(crate) fn forget(&self, fd: RawFd) {
+    pub(crate) fn unwatch(&self, fd: RawFd) {
         // It fails only if the descriptor was not watched, which is what is wanted.
-        let _ = self.control(libc::EPOLL_CTL_DEL, fd, 0, 0);
+        let _ = self.epoll_ctl(libc::EPOLL_CTL_DEL, fd, 0, 0);
     }
 
-    fn control(&self, op: libc::c_int, fd: RawFd, name: u64, which: libc::c_int) -> io::Result<()> {
+    fn epoll_ctl(&self, op: libc::c_int, fd: RawFd, name: u64, which: libc::c_int) -> io::Result<()> {
         let mut event = libc::epoll_event { events: which as u32, u64: name };
         // SAFETY: the event is valid for the call to read.
         let rc = unsafe { libc::epoll_ctl(self.fd.as_raw_fd(), op, fd, &mut event) };
@@ -60,11 +60,11 @@ impl Poll {
 
     /// Waits for events; gives how many there are.
     #[expect(clippy::panic, reason = "only a descriptor or memory that is not ours fails so, which is a bug")]
-    pub(crate) fn wait(&mut self, wait: Wait) -> usize {
+    pub(crate) fn wait(&mut self, wait: WaitLimit) -> usize {
         let timeout = match wait {
-            Wait::No => Some(0),
-            Wait::Until(None) => None,
-            Wait::Until(Some(until)) => Some(until.since(clock::now()).as_nanos() as u64),
+            WaitLimit::No => Some(0),
+            WaitLimit::Until(None) => None,
+            WaitLimit::Until(Some(until)) => Some(until.since(clock::now()).as_nanos() as u64),
         };
         let fd = self.fd.as_raw_fd();
         let at = self.events.as_mut_ptr();
@@ -110,7 +110,7 @@ impl Poll {
     }
 
     /// The name and the events of the event at `at`, below what [`Poll::wait`] gave.
-    pub(crate) fn event(&self, at: usize) -> (u64, u32) {
+    pub(crate) fn event_at(&self, at: usize) -> (u64, u32) {
         self.events.get(at).map_or((0, 0), |event| (event.u64, event.events))
     }
 }
@@ -118,17 +118,17 @@ impl Poll {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::denied;
+    use crate::denied_syscalls;
     use std::time::{Duration, Instant};
 
     #[test]
     fn a_filter_that_refuses_epoll_pwait2_does_not_end_the_world() {
         for errno in [libc::EPERM, libc::ENOSYS, libc::EACCES] {
-            denied::on_a_thread(&[libc::SYS_epoll_pwait2], errno, || {
+            denied_syscalls::run_with_denied(&[libc::SYS_epoll_pwait2], errno, || {
                 let mut poll = Poll::new().unwrap();
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_millis(20) {
-                    assert_eq!(poll.wait(Wait::Until(Some(clock::now() + Duration::from_millis(5)))), 0);
+                    assert_eq!(poll.wait(WaitLimit::Until(Some(clock::now() + Duration::from_millis(5)))), 0);
                 }
                 assert!(!poll.has_nanoseconds.get());
             });

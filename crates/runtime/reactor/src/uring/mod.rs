@@ -2,20 +2,20 @@
 //!
 //! One ring per shard, used by its thread only. A turn takes every completion first, then gathers the
 //! endpoint's work, then submits all of it and waits with one system call. A receive without a payload of its
-//! own selects a stage when data arrives ([`stages`]); one with a payload is a single recvmsg into it and a
+//! own selects a stage when data arrives ([`provided_buffers`]); one with a payload is a single recvmsg into it and a
 //! stage behind it. Disk reads, writes and syncs use the ring; calls that the kernel would only pass to its
 //! own thread go to ours.
 //!
 //! Invariant: operations are in flight slots until their completion has arrived. The world is dropped before
 //! its ring, and operations still in flight then are never freed.
 
-mod depth;
 mod dial;
-mod leave;
+mod disk_queue;
+mod link_close;
+mod provided_buffers;
 mod receive;
 mod ring;
 mod send;
-mod stages;
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,33 +23,33 @@ use std::net::TcpListener;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use buf::{Errno, Time};
-use endpoint::{Arrival, Departure, Dial, Driver, LinkId, ListenerId, ShardId};
+use endpoint::{Dial, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId};
 use io_uring::squeue::Entry;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, cqueue, opcode, squeue};
 use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::DiskOp;
 
-use crate::base::Base;
 use crate::clock;
-use crate::disk::{CallKind, DiskSyscall};
-use crate::event::Event;
-use crate::event_loop::{link_of, tag_of};
-use crate::flight::Flights;
+use crate::disk::{DiskSyscall, SyscallKind};
+use crate::endpoint_event::EndpointEvent;
+use crate::event_loop::{link_from_tag, tag_from_link};
+use crate::slot_table::SlotTable;
 use crate::socket;
-use crate::world::{Wait, World};
+use crate::world::{WaitLimit, World};
+use crate::world_state::WorldState;
 
-use depth::Depths;
-pub(crate) use ring::make;
+use disk_queue::DiskQueues;
+use provided_buffers::ProvidedBuffers;
+pub(crate) use ring::create_ring;
 use ring::{Completion, Ring};
-use stages::Stages;
 
 /// What a completion is of: the upper byte of its name; the rest is a slot.
 mod kind {
     pub(super) const RECV: u64 = 1;
     pub(super) const SEND: u64 = 2;
     pub(super) const DISK: u64 = 3;
-    pub(super) const BELL: u64 = 4;
+    pub(super) const WAKER: u64 = 4;
     pub(super) const LISTENER: u64 = 5;
     pub(super) const CANCEL: u64 = 6;
     pub(super) const DIAL: u64 = 7;
@@ -57,30 +57,30 @@ mod kind {
 
 const SLOT_BITS: u32 = 56;
 
-fn name(kind: u64, slot: u32) -> u64 {
+fn user_data(kind: u64, slot: u32) -> u64 {
     kind << SLOT_BITS | u64::from(slot)
 }
 
 /// Whether this kernel, and a filter of system calls before it, lets us have all that the world needs: each of
 /// io_uring's three calls is tried.
 pub(crate) fn probe() -> io::Result<()> {
-    let mut ring = make()?;
+    let mut ring = create_ring()?;
     // SAFETY: nothing is pointed to.
     unsafe { ring.submission().push(&opcode::Nop::new().build()) }.map_err(io::Error::other)?;
     ring.submit_and_wait(1)?;
     let ring = Ring::new(&mut ring);
-    Stages::new(&ring.submitter)?.unregister(&ring.submitter);
+    ProvidedBuffers::new(&ring.submitter)?.unregister(&ring.submitter);
     Ok(())
 }
 
 pub(crate) struct Uring<'r, M> {
-    base: Base<M>,
+    base: WorldState<M>,
     ring: Ring<'r>,
     links: Slab<Link<M>>,
-    recvs: Flights<RecvFlight>,
-    sends: Flights<SendFlight>,
-    stages: Option<Stages>,
-    depths: Depths,
+    recvs: SlotTable<RecvFlight>,
+    sends: SlotTable<SendFlight>,
+    stages: Option<ProvidedBuffers>,
+    depths: DiskQueues,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
     /// When such were tried last, none could be started.
@@ -89,22 +89,22 @@ pub(crate) struct Uring<'r, M> {
 
 struct Link<M> {
     fd: OwnedFd,
-    recv: Receiving,
+    recv: RecvState,
     send: Option<u32>,
     /// The last receive left bytes in the socket.
     has_more: bool,
-    phase: Phase<M>,
+    phase: LinkPhase<M>,
     /// It counts among those that close.
     closes: bool,
 }
 
 impl<M> Link<M> {
-    fn new(fd: OwnedFd, phase: Phase<M>) -> Self {
-        Link { fd, recv: Receiving::Nothing, send: None, has_more: false, phase, closes: false }
+    fn new(fd: OwnedFd, phase: LinkPhase<M>) -> Self {
+        Link { fd, recv: RecvState::Nothing, send: None, has_more: false, phase, closes: false }
     }
 }
 
-enum Receiving {
+enum RecvState {
     Nothing,
     /// In this slot.
     Out(u32),
@@ -112,12 +112,12 @@ enum Receiving {
     Starved(RecvOp),
 }
 
-impl Receiving {
+impl RecvState {
     /// Takes the receive that waits for memory, if one does. What is out stays: the kernel has it, and its
     /// completion must find its link.
     fn take_starved(&mut self) -> Option<RecvOp> {
-        match std::mem::replace(self, Receiving::Nothing) {
-            Receiving::Starved(op) => Some(op),
+        match std::mem::replace(self, RecvState::Nothing) {
+            RecvState::Starved(op) => Some(op),
             other => {
                 *self = other;
                 None
@@ -126,12 +126,12 @@ impl Receiving {
     }
 }
 
-enum Phase<M> {
+enum LinkPhase<M> {
     /// It is being connected: watched for being writable, in a slot of the receives.
-    Dialling(dial::Dialling),
+    Dialling(dial::PendingDial),
     Open,
     /// It leaves when nothing of it is out.
-    Leaving(Departure<M>),
+    Leaving(LinkDeparture<M>),
     /// We have ended, the peer has not.
     Draining,
 }
@@ -141,7 +141,7 @@ enum Phase<M> {
 struct RecvFlight {
     link: Option<Tag>,
     op: Option<RecvOp>,
-    message: Message,
+    message: MsgHeader,
 }
 
 /// A send that is out.
@@ -151,25 +151,25 @@ struct SendFlight {
     op: Option<SendOp>,
     /// Bytes written.
     at: usize,
-    message: Message,
+    message: MsgHeader,
 }
 
 /// A header and its list, which keep their places while a slot's operation is out.
-struct Message {
+struct MsgHeader {
     header: Box<libc::msghdr>,
     iov: Vec<libc::iovec>,
 }
 
-impl Default for Message {
+impl Default for MsgHeader {
     fn default() -> Self {
         // SAFETY: a msghdr is plain numbers and pointers, for which zero means "none".
-        Message { header: Box::new(unsafe { std::mem::zeroed() }), iov: Vec::new() }
+        MsgHeader { header: Box::new(unsafe { std::mem::zeroed() }), iov: Vec::new() }
     }
 }
 
-impl Message {
+impl MsgHeader {
     /// The header, naming the list as it is now.
-    fn header(&mut self) -> *mut libc::msghdr {
+    fn header_ptr(&mut self) -> *mut libc::msghdr {
         self.header.msg_iov = self.iov.as_mut_ptr();
         self.header.msg_iovlen = self.iov.len();
         &raw mut *self.header
@@ -177,22 +177,22 @@ impl Message {
 }
 
 impl<'r, M> Uring<'r, M> {
-    pub(crate) fn new(base: Base<M>, ring: &'r mut IoUring) -> io::Result<Self> {
+    pub(crate) fn new(base: WorldState<M>, ring: &'r mut IoUring) -> io::Result<Self> {
         let ring = Ring::new(ring);
-        let stages = Some(Stages::new(&ring.submitter)?);
+        let stages = Some(ProvidedBuffers::new(&ring.submitter)?);
         let links = Slab::new(base.links_max);
         let mut world = Uring {
             base,
             ring,
             links,
-            recvs: Flights::new(),
-            sends: Flights::new(),
+            recvs: SlotTable::new(),
+            sends: SlotTable::new(),
             stages,
-            depths: Depths::default(),
+            depths: DiskQueues::default(),
             starved: VecDeque::new(),
             in_vain: false,
         };
-        world.watch_bell();
+        world.watch_waker();
         for at in 0..world.base.listeners.len() {
             world.watch_listener(at);
         }
@@ -200,19 +200,19 @@ impl<'r, M> Uring<'r, M> {
     }
 
     fn push(&mut self, kind: u64, slot: u32, entry: Entry) {
-        let entry = entry.user_data(name(kind, slot));
+        let entry = entry.user_data(user_data(kind, slot));
         // SAFETY: what an entry of ours points to stands in the slot that it is named by, or belongs
-        // to the operation there, until `complete` gives the slot back.
+        // to the operation there, until `handle_completion` gives the slot back.
         unsafe { self.ring.push(&entry) };
     }
 
     fn cancel(&mut self, kind: u64, slot: u32) {
-        self.push(kind::CANCEL, 0, opcode::AsyncCancel::new(name(kind, slot)).build());
+        self.push(kind::CANCEL, 0, opcode::AsyncCancel::new(user_data(kind, slot)).build());
     }
 
-    fn watch_bell(&mut self) {
+    fn watch_waker(&mut self) {
         let poll = opcode::PollAdd::new(Fd(self.base.bell.fd()), libc::POLLIN as u32).multi(true);
-        self.push(kind::BELL, 0, poll.build());
+        self.push(kind::WAKER, 0, poll.build());
     }
 
     fn watch_listener(&mut self, at: usize) {
@@ -221,7 +221,7 @@ impl<'r, M> Uring<'r, M> {
         self.push(kind::LISTENER, at as u32, opcode::PollAdd::new(fd, libc::POLLIN as u32).build());
     }
 
-    fn wake_listeners(&mut self) {
+    fn resume_listeners(&mut self) {
         for at in self.base.rested() {
             self.watch_listener(at);
         }
@@ -234,30 +234,30 @@ impl<'r, M> Uring<'r, M> {
             drop(self.base.take_listener(at));
             return;
         }
-        self.base.accept(at);
+        self.base.accept_waiting(at);
         if self.base.listener(at).is_some_and(|listener| listener.rests_until.is_none()) {
             self.watch_listener(at);
         }
     }
 
-    fn complete(&mut self, of: Completion) {
+    fn handle_completion(&mut self, of: Completion) {
         let slot = of.name as u32;
         match of.name >> SLOT_BITS {
-            kind::RECV => self.received(slot, of),
-            kind::SEND => self.sent(slot, of.result),
-            kind::DISK => self.disk_ended(slot, of.result),
-            kind::BELL if !cqueue::more(of.flags) => self.watch_bell(),
+            kind::RECV => self.handle_recv_completion(slot, of),
+            kind::SEND => self.handle_send_completion(slot, of.result),
+            kind::DISK => self.handle_disk_completion(slot, of.result),
+            kind::WAKER if !cqueue::more(of.flags) => self.watch_waker(),
             kind::LISTENER => self.listener_ready(slot as usize),
-            kind::DIAL => self.dial_ended(slot),
+            kind::DIAL => self.handle_dial_ended(slot),
             // A bell that goes on; a cancellation, of which the operation itself says how it ended.
             _ => {}
         }
     }
 
-    fn disk_ended(&mut self, slot: u32, result: i32) {
-        let disk = self.base.disk_calls.at(slot).disk();
-        self.base.finish_disk_call(slot, came(result), None);
-        if let Some((slot, call)) = disk.and_then(|disk| self.depths.end(disk))
+    fn handle_disk_completion(&mut self, slot: u32, result: i32) {
+        let disk = self.base.disk_calls.slot_mut(slot).disk();
+        self.base.finish_disk_call(slot, completion_result(result), None);
+        if let Some((slot, call)) = disk.and_then(|disk| self.depths.finish_call(disk))
             && let Some(entry) = disk_entry(call)
         {
             self.push(kind::DISK, slot, entry);
@@ -266,42 +266,42 @@ impl<'r, M> Uring<'r, M> {
 
     /// When receives that wait for memory are tried: at once, unless none of those that were tried last found
     /// any.
-    fn retry(&self) -> Option<Time> {
-        let at = if self.in_vain { self.base.retry_at() } else { self.base.now };
+    fn recv_retry_time(&self) -> Option<Time> {
+        let at = if self.in_vain { self.base.retry_time() } else { self.base.now };
         (!self.starved.is_empty()).then_some(at)
     }
 
     fn is_open(&self, tag: Tag) -> bool {
-        self.links.get(tag).is_some_and(|link| matches!(link.phase, Phase::Open))
+        self.links.get(tag).is_some_and(|link| matches!(link.phase, LinkPhase::Open))
     }
 }
 
 /// A result as the kernel gives it.
-fn came(result: i32) -> Result<usize, Errno> {
+fn completion_result(result: i32) -> Result<usize, Errno> {
     usize::try_from(result).map_err(|_| Errno(-result))
 }
 
-impl<M> Driver<M> for Uring<'_, M> {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
-        let tag = tag_of(link);
+impl<M> IoDriver<M> for Uring<'_, M> {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
+        let tag = tag_from_link(link);
         match self.links.get(tag) {
-            Some(at) if matches!(at.phase, Phase::Open) => {
-                assert!(matches!(at.recv, Receiving::Nothing), "one receive at a time per link");
-                self.receive(tag, op);
+            Some(at) if matches!(at.phase, LinkPhase::Open) => {
+                assert!(matches!(at.recv, RecvState::Nothing), "one receive at a time per link");
+                self.submit_recv(tag, op);
             }
-            Some(_) | None => self.base.events.push_back(Event::Recv(link, op, Received::Cancelled)),
+            Some(_) | None => self.base.events.push_back(EndpointEvent::Recv(link, op, Received::Cancelled)),
         }
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
-        let tag = tag_of(link);
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
+        let tag = tag_from_link(link);
         if !self.is_open(tag) {
-            self.base.events.push_back(Event::Written(link, Err(Errno(libc::ECANCELED))));
-            self.base.events.push_back(Event::Sent(link, op));
+            self.base.events.push_back(EndpointEvent::Written(link, Err(Errno(libc::ECANCELED))));
+            self.base.events.push_back(EndpointEvent::Sent(link, op));
             return;
         }
-        let slot = self.sends.take();
-        let flight = self.sends.at(slot);
+        let slot = self.sends.allocate();
+        let flight = self.sends.slot_mut(slot);
         flight.link = Some(tag);
         flight.op = Some(op);
         flight.at = 0;
@@ -309,45 +309,45 @@ impl<M> Driver<M> for Uring<'_, M> {
             assert!(at.send.is_none(), "one send at a time per link");
             at.send = Some(slot);
         }
-        self.send_on(slot);
+        self.continue_send(slot);
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         let disk = op.disk;
         let Some((slot, call)) = self.base.start_disk_call(op) else { return };
         match disk_entry(call) {
-            Some(entry) if self.depths.start(&self.ring.submitter, disk, slot, call) => {
+            Some(entry) if self.depths.try_start_call(&self.ring.submitter, disk, slot, call) => {
                 self.push(kind::DISK, slot, entry);
             }
             Some(_) => {}
-            None => self.base.block_on(disk, slot, call),
+            None => self.base.submit_blocking(disk, slot, call),
         }
     }
 
-    fn depart(&mut self, link: LinkId, how: Departure<M>) {
-        let tag = tag_of(link);
+    fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>) {
+        let tag = tag_from_link(link);
         if !self.is_open(tag) {
             return;
         }
-        if let Departure::Abort = how {
-            return self.abort(tag);
+        if let LinkDeparture::Abort = how {
+            return self.abort_link(tag);
         }
         if let Some(at) = self.links.get_mut(tag) {
-            at.phase = Phase::Leaving(how);
+            at.phase = LinkPhase::Leaving(how);
             at.closes = true;
         }
-        self.base.closes(tag);
+        self.base.note_closing(tag);
         self.cancel_recv(tag);
-        self.finish_leaving(tag);
+        self.finish_link_close(tag);
     }
 
-    fn post(&mut self, to: ShardId, message: M) {
+    fn post_message(&mut self, to: ShardId, message: M) {
         self.base.post_message(to, message);
     }
 
-    fn dial(&mut self, dial: Dial) {
-        if let Err(e) = self.start_dial(dial) {
-            self.base.events.push_back(Event::Dialled(dial.id, Err(e)));
+    fn start_dial(&mut self, dial: Dial) {
+        if let Err(e) = self.try_start_dial(dial) {
+            self.base.events.push_back(EndpointEvent::Dialled(dial.id, Err(e)));
         }
     }
 }
@@ -356,16 +356,16 @@ impl<M> Driver<M> for Uring<'_, M> {
 fn disk_entry(call: DiskSyscall) -> Option<Entry> {
     let fd = Fd(call.fd);
     let entry = match call.kind {
-        CallKind::Read { iov, count, offset } => opcode::Readv::new(fd, iov, count).offset(offset).build(),
-        CallKind::Write { iov, count, offset, durable } => {
+        SyscallKind::Read { iov, count, offset } => opcode::Readv::new(fd, iov, count).offset(offset).build(),
+        SyscallKind::Write { iov, count, offset, durable } => {
             let flags = if durable { libc::RWF_DSYNC } else { 0 };
             opcode::Writev::new(fd, iov, count).offset(offset).rw_flags(flags).build()
         }
-        CallKind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
-        CallKind::Punch { .. }
-        | CallKind::Zero { .. }
-        | CallKind::NextData { .. }
-        | CallKind::Prefetch { .. } => {
+        SyscallKind::Sync => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+        SyscallKind::Punch { .. }
+        | SyscallKind::Zero { .. }
+        | SyscallKind::NextData { .. }
+        | SyscallKind::Prefetch { .. } => {
             return None;
         }
     };
@@ -374,44 +374,44 @@ fn disk_entry(call: DiskSyscall) -> Option<Entry> {
 }
 
 impl<M> World<M> for Uring<'_, M> {
-    fn base(&mut self) -> &mut Base<M> {
+    fn world_state(&mut self) -> &mut WorldState<M> {
         &mut self.base
     }
 
-    fn gather(&mut self, wait: Wait) {
-        while let Some(tag) = self.base.overdue() {
-            self.abort(tag);
+    fn collect_events(&mut self, wait: WaitLimit) {
+        while let Some(tag) = self.base.poll_overdue_close() {
+            self.abort_link(tag);
         }
-        while let Some(tag) = self.base.given_up() {
-            self.give_up(tag, Errno(libc::ETIMEDOUT));
+        while let Some(tag) = self.base.poll_timed_out_dial() {
+            self.fail_dial(tag, Errno(libc::ETIMEDOUT));
         }
-        self.wake_listeners();
-        self.feed();
+        self.resume_listeners();
+        self.retry_starved_recvs();
         let wait = match wait {
-            Wait::Until(until) if self.base.events.is_empty() => {
-                let until = [until, self.retry()].into_iter().flatten().min();
+            WaitLimit::Until(until) if self.base.events.is_empty() => {
+                let until = [until, self.recv_retry_time()].into_iter().flatten().min();
                 Some(until.map(|until: Time| until.since(clock::now())))
             }
-            Wait::Until(_) | Wait::No => None,
+            WaitLimit::Until(_) | WaitLimit::No => None,
         };
         self.ring.submit(wait);
-        self.ring.calm();
-        self.ring.look();
-        while let Some(completion) = self.ring.next() {
-            self.complete(completion);
+        self.ring.clear_eventfd();
+        self.ring.sync_completions();
+        while let Some(completion) = self.ring.next_completion() {
+            self.handle_completion(completion);
         }
-        self.ring.look();
-        self.base.kept = self.stages.as_ref().map_or(0, Stages::bytes);
+        self.ring.sync_completions();
+        self.base.kept = self.stages.as_ref().map_or(0, ProvidedBuffers::memory_bytes);
         self.base.counters.syscalls.set(self.ring.enters);
     }
 
-    fn peek(&mut self) -> bool {
-        self.ring.peek()
+    fn has_events(&mut self) -> bool {
+        self.ring.has_pending_work()
     }
 
-    fn install(&mut self, fd: OwnedFd, how: Arrival<M>) {
-        match self.links.insert(Link::new(fd, Phase::Open)) {
-            Ok(tag) => self.base.events.push_back(Event::Arrival(link_of(tag), how)),
+    fn install_link(&mut self, fd: OwnedFd, how: LinkArrival<M>) {
+        match self.links.insert(Link::new(fd, LinkPhase::Open)) {
+            Ok(tag) => self.base.events.push_back(EndpointEvent::Arrival(link_from_tag(tag), how)),
             Err(link) => {
                 socket::reset_on_close(&link.fd);
                 self.base.refuse_link(how);
@@ -443,14 +443,14 @@ impl<M> World<M> for Uring<'_, M> {
         }
     }
 
-    fn abort_all(&mut self) {
+    fn abort_all_links(&mut self) {
         let tags: Vec<Tag> = self.links.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
-            self.abort(tag);
+            self.abort_link(tag);
         }
     }
 
-    fn links(&self) -> usize {
+    fn link_count(&self) -> usize {
         self.links.len()
     }
 
@@ -458,40 +458,40 @@ impl<M> World<M> for Uring<'_, M> {
         self.ring.fd(&self.base.bell)
     }
 
-    fn due(&mut self) -> Option<Time> {
-        if self.ring.has_unsubmitted() || self.ring.peek() {
+    fn next_deadline(&mut self) -> Option<Time> {
+        if self.ring.has_unsubmitted() || self.ring.has_pending_work() {
             return Some(self.base.now);
         }
-        [self.base.timer(), self.retry()].into_iter().flatten().min()
+        [self.base.next_deadline(), self.recv_retry_time()].into_iter().flatten().min()
     }
 
-    fn out(&mut self) -> usize {
-        self.links.len() + self.base.disk_calls.out()
+    fn ops_in_flight(&mut self) -> usize {
+        self.links.len() + self.base.disk_calls.in_use()
     }
 }
 
 impl<M> Drop for Uring<'_, M> {
     fn drop(&mut self) {
         let Some(stages) = self.stages.take() else { return };
-        if self.recvs.out() == 0 && self.sends.out() == 0 && self.base.disk_calls.out() == 0 {
+        if self.recvs.in_use() == 0 && self.sends.in_use() == 0 && self.base.disk_calls.in_use() == 0 {
             return stages.unregister(&self.ring.submitter);
         }
         // Only a panic brings us here with operations out. The kernel may still write to their memory (of
         // disk operations the base takes care).
         std::mem::forget(stages);
-        std::mem::forget(std::mem::replace(&mut self.recvs, Flights::new()));
-        std::mem::forget(std::mem::replace(&mut self.sends, Flights::new()));
+        std::mem::forget(std::mem::replace(&mut self.recvs, SlotTable::new()));
+        std::mem::forget(std::mem::replace(&mut self.sends, SlotTable::new()));
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::denied;
+    use crate::denied_syscalls;
 
     #[test]
     fn a_filter_that_refuses_one_call_of_io_uring_is_seen_before_a_shard_starts() {
         for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_register, libc::SYS_io_uring_enter] {
-            denied::on_a_thread(&[call], libc::EPERM, || {
+            denied_syscalls::run_with_denied(&[call], libc::EPERM, || {
                 assert!(super::probe().is_err(), "system call {call} is refused");
             });
         }

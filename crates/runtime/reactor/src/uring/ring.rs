@@ -10,7 +10,7 @@ use io_uring::squeue::Entry;
 use io_uring::types::{SubmitArgs, Timespec};
 use io_uring::{CompletionQueue, EnterFlags, IoUring, SubmissionQueue, Submitter};
 
-use crate::mail::{Bell, signal};
+use crate::mailbox::{ShardWaker, signal_eventfd};
 
 /// Submissions that fit before they must be handed over.
 const SQ_ENTRIES: u32 = 1024;
@@ -18,7 +18,7 @@ const SQ_ENTRIES: u32 = 1024;
 const CQ_ENTRIES: u32 = 8192;
 
 /// Makes a ring for the calling thread, which must be the only one to use it.
-pub(crate) fn make() -> io::Result<IoUring> {
+pub(crate) fn create_ring() -> io::Result<IoUring> {
     let mut last = None;
     // Newest first: NO_SQARRAY is of Linux 6.6, DEFER_TASKRUN of 6.1, COOP_TASKRUN of 5.19.
     for step in 0..3 {
@@ -42,7 +42,7 @@ pub(crate) fn make() -> io::Result<IoUring> {
     Err(last.unwrap_or_else(|| io::ErrorKind::Unsupported.into()))
 }
 
-fn event() -> io::Result<OwnedFd> {
+fn create_eventfd() -> io::Result<OwnedFd> {
     // SAFETY: no memory is involved.
     let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
     if fd < 0 {
@@ -98,21 +98,21 @@ impl<'r> Ring<'r> {
     ///
     /// It is readable when it is made: what completed between the caller's last look and this call has
     /// signalled nobody.
-    pub(crate) fn fd(&self, bell: &Bell) -> BorrowedFd<'_> {
+    pub(crate) fn fd(&self, bell: &ShardWaker) -> BorrowedFd<'_> {
         if self.watch.get().is_none()
-            && let Ok(event) = event().map(Arc::new)
+            && let Ok(event) = create_eventfd().map(Arc::new)
             && self.submitter.register_eventfd(event.as_raw_fd()).is_ok()
         {
-            bell.signal_too(event.clone());
-            signal(&event);
+            bell.add_eventfd(event.clone());
+            signal_eventfd(&event);
             let _ = self.watch.set(event);
         }
         self.watch.get().map_or(self.fd, |event| event.as_fd())
     }
 
     /// What was signalled so far has been looked at. What comes later signals again; what came between
-    /// is seen by [`Ring::peek`].
-    pub(crate) fn calm(&self) {
+    /// is seen by [`Ring::has_pending_work`].
+    pub(crate) fn clear_eventfd(&self) {
         if let Some(event) = self.watch.get() {
             let mut count = 0u64;
             // SAFETY: eight bytes of our own; nothing to read is as good.
@@ -180,17 +180,17 @@ impl<'r> Ring<'r> {
     }
 
     /// Whether ring memory says that there is something to take or to run.
-    pub(crate) fn peek(&mut self) -> bool {
+    pub(crate) fn has_pending_work(&mut self) -> bool {
         self.cq.sync();
         !self.cq.is_empty() || self.sq.taskrun()
     }
 
-    /// Sees what has completed; [`Ring::next`] gives it.
-    pub(crate) fn look(&mut self) {
+    /// Sees what has completed; [`Ring::next_completion`] gives it.
+    pub(crate) fn sync_completions(&mut self) {
         self.cq.sync();
     }
 
-    pub(crate) fn next(&mut self) -> Option<Completion> {
+    pub(crate) fn next_completion(&mut self) -> Option<Completion> {
         let entry = self.cq.next()?;
         Some(Completion { name: entry.user_data(), result: entry.result(), flags: entry.flags() })
     }

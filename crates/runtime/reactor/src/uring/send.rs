@@ -3,25 +3,25 @@
 use std::os::fd::AsRawFd;
 
 use buf::Errno;
-use endpoint::Departure;
+use endpoint::LinkDeparture;
 use io_uring::opcode;
 use io_uring::types::Fd;
 
-use super::{Phase, Uring, came, kind};
+use super::{LinkPhase, Uring, completion_result, kind};
 use crate::disk::IOV_MAX;
-use crate::event::Event;
-use crate::event_loop::link_of;
+use crate::endpoint_event::EndpointEvent;
+use crate::event_loop::link_from_tag;
 
 impl<M> Uring<'_, M> {
     /// Sends on from where the flight stands.
-    pub(super) fn send_on(&mut self, slot: u32) {
-        let flight = self.sends.at(slot);
+    pub(super) fn continue_send(&mut self, slot: u32) {
+        let flight = self.sends.slot_mut(slot);
         let Some(link) = flight.link.and_then(|tag| self.links.get(tag)) else { return };
         let Some(op) = flight.op.as_mut() else { return };
         let iov = &mut flight.message.iov;
         iov.clear();
         let mut asked = 0;
-        op.for_each(flight.at, |at, len| {
+        op.for_each_piece(flight.at, |at, len| {
             if iov.len() < IOV_MAX {
                 iov.push(libc::iovec { iov_base: at.cast_mut().cast(), iov_len: len });
                 asked += len;
@@ -36,40 +36,40 @@ impl<M> Uring<'_, M> {
             [piece] => {
                 opcode::Send::new(fd, piece.iov_base.cast(), piece.iov_len as u32).flags(flags).build()
             }
-            _ => opcode::SendMsg::new(fd, flight.message.header()).flags(flags as u32).build(),
+            _ => opcode::SendMsg::new(fd, flight.message.header_ptr()).flags(flags as u32).build(),
         };
         self.push(kind::SEND, slot, entry);
     }
 
-    pub(super) fn sent(&mut self, slot: u32, result: i32) {
-        let flight = self.sends.at(slot);
+    pub(super) fn handle_send_completion(&mut self, slot: u32, result: i32) {
+        let flight = self.sends.slot_mut(slot);
         // A link stays while anything of it is out.
         let Some(tag) = flight.link else { return };
         let Some(link) = self.links.get_mut(tag) else { return };
-        let is_aborted = matches!(link.phase, Phase::Leaving(Departure::Abort));
+        let is_aborted = matches!(link.phase, LinkPhase::Leaving(LinkDeparture::Abort));
         let len = flight.op.as_ref().map_or(0, |op| op.len);
-        let how = match came(result) {
+        let how = match completion_result(result) {
             Ok(n) => {
                 flight.at += n;
                 if flight.at < len && !is_aborted {
                     self.base.counters.sends_partial.add(1);
-                    return self.send_on(slot);
+                    return self.continue_send(slot);
                 }
                 if flight.at < len { Err(Errno(libc::ECANCELED)) } else { Ok(()) }
             }
-            Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.send_on(slot),
+            Err(Errno(libc::EINTR | libc::EAGAIN)) if !is_aborted => return self.continue_send(slot),
             Err(e) => Err(e),
         };
         link.send = None;
         flight.link = None;
         let Some(op) = flight.op.take() else { return };
-        self.sends.give(slot);
+        self.sends.release(slot);
         if how.is_ok() {
             self.base.counters.sends.add(1);
             self.base.counters.send_bytes.add(op.len as u64);
         }
-        self.base.events.push_back(Event::Written(link_of(tag), how));
-        self.base.events.push_back(Event::Sent(link_of(tag), op));
-        self.finish_leaving(tag);
+        self.base.events.push_back(EndpointEvent::Written(link_from_tag(tag), how));
+        self.base.events.push_back(EndpointEvent::Sent(link_from_tag(tag), op));
+        self.finish_link_close(tag);
     }
 }

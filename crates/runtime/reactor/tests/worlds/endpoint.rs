@@ -8,8 +8,8 @@ use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use buf::{Buf, BufMut, Class, Cx, Errno, Sg, SgMut, Time};
-use endpoint::{Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use buf::{Buf, BufMut, Cx, Errno, MemoryClass, Sg, SgMut, Time};
+use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
 use smallvec::SmallVec;
 use stream::{DirectBuffer, Received, RecvOp, SendOp, SendPiece, Slab};
 use volume::{DiskId, DiskKind, DiskOp, DiskTicket};
@@ -77,7 +77,7 @@ struct Conn {
     send_out: bool,
     sends_held: usize,
     ended: bool,
-    then: Option<Departure<Msg>>,
+    then: Option<LinkDeparture<Msg>>,
     gone: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct TestEnd {
     me: ShardId,
     links: HashMap<LinkId, Conn>,
     ready: VecDeque<LinkId>,
-    departures: VecDeque<(LinkId, Departure<Msg>)>,
+    departures: VecDeque<(LinkId, LinkDeparture<Msg>)>,
     mail: VecDeque<(ShardId, Msg)>,
     disks: VecDeque<DiskOp>,
     waiting: Slab<Sender<Result<Vec<u8>, i32>>>,
@@ -141,18 +141,18 @@ impl TestEnd {
             conn.staged.drain(..8);
             match op {
                 ECHO => {
-                    let sg = cx.pool.take_sg(Class::Solicited, arg).expect("memory for a payload");
+                    let sg = cx.pool.take_sg(MemoryClass::Solicited, arg).expect("memory for a payload");
                     conn.payload = Some((sg, 0));
                 }
-                CLOSE => conn.then = Some(Departure::Close),
-                ABORT => conn.then = Some(Departure::Abort),
+                CLOSE => conn.then = Some(LinkDeparture::Close),
+                ABORT => conn.then = Some(LinkDeparture::Abort),
                 MOVE => {
                     let message = Msg::Moved(std::mem::take(&mut conn.staged));
-                    conn.then = Some(Departure::Move { to: ShardId(arg as u16), message });
+                    conn.then = Some(LinkDeparture::Move { to: ShardId(arg as u16), message });
                 }
                 WHERE => conn.out.push_back(small(cx, &u32::from(me.0).to_le_bytes()).into()),
                 SOURCE => {
-                    let mut sg = cx.pool.take_sg(Class::Solicited, arg).expect("memory for a source");
+                    let mut sg = cx.pool.take_sg(MemoryClass::Solicited, arg).expect("memory for a source");
                     let mut at = 0;
                     for slice in sg.slices_mut(0..arg) {
                         slice.iter_mut().enumerate().for_each(|(i, byte)| *byte = pattern(at + i));
@@ -161,13 +161,13 @@ impl TestEnd {
                     // Many small pieces, so that lists are long.
                     let sg = sg.freeze();
                     let mut cut = Sg::new();
-                    sg.for_each(0..arg, |piece, _| {
+                    sg.for_each_piece(0..arg, |piece, _| {
                         for start in (0..piece.len()).step_by(700) {
                             cut.push(piece.slice(start..(start + 700).min(piece.len())));
                         }
                     });
                     conn.out.push_back(cut);
-                    conn.then = Some(Departure::Close);
+                    conn.then = Some(LinkDeparture::Close);
                 }
                 other => panic!("unknown operation {other}"),
             }
@@ -179,10 +179,10 @@ impl TestEnd {
     fn settle(&mut self, link: LinkId) {
         let conn = self.links.get_mut(&link).unwrap();
         if conn.ended && conn.then.is_none() {
-            conn.then = Some(Departure::Close);
+            conn.then = Some(LinkDeparture::Close);
         }
         let at_rest = conn.out.is_empty() && !conn.send_out && !conn.gone;
-        let moves = matches!(conn.then, Some(Departure::Move { .. }));
+        let moves = matches!(conn.then, Some(LinkDeparture::Move { .. }));
         if at_rest
             && (!moves || !conn.recv_out)
             && let Some(how) = conn.then.take()
@@ -195,7 +195,7 @@ impl TestEnd {
         self.forget(link);
     }
 
-    fn depart_all(&mut self, how: impl Fn() -> Departure<Msg>) {
+    fn depart_all(&mut self, how: impl Fn() -> LinkDeparture<Msg>) {
         for (link, conn) in &mut self.links {
             if !conn.gone {
                 conn.gone = true;
@@ -214,7 +214,7 @@ impl TestEnd {
 }
 
 fn small(cx: &mut Cx<'_>, bytes: &[u8]) -> Buf {
-    let mut buf = cx.pool.take(Class::Wire, bytes.len()).unwrap();
+    let mut buf = cx.pool.take(MemoryClass::Wire, bytes.len()).unwrap();
     buf.copy_from_slice(bytes);
     buf.freeze()
 }
@@ -239,15 +239,15 @@ impl Drop for TestEnd {
 impl Endpoint for TestEnd {
     type Message = Msg;
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Msg>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Msg>) {
         let mut conn = Conn::default();
         match how {
-            Arrival::Accepted(_) => {}
-            Arrival::Moved(Msg::Moved(staged)) => {
+            LinkArrival::Accepted(_) => {}
+            LinkArrival::Moved(Msg::Moved(staged)) => {
                 conn.staged = staged;
                 conn.out.push_back(small(cx, &u32::from(self.me.0).to_le_bytes()).into());
             }
-            Arrival::Moved(_) => panic!("a link comes with its state"),
+            LinkArrival::Moved(_) => panic!("a link comes with its state"),
         }
         assert!(self.links.insert(link, conn).is_none(), "a link's name is never used again");
         self.advance(cx, link);
@@ -261,9 +261,13 @@ impl Endpoint for TestEnd {
             }
             Msg::Relay(shard, to) => self.mail.push_back((shard, Msg::Ping(to))),
             Msg::Alarm(after, to) => self.alarms.push((cx.now + after, to)),
-            Msg::Report(count) => self.mail.extend((0..count).map(|i| (ShardId::CONTROL, Msg::Reported(i)))),
+            Msg::Report(count) => {
+                self.mail.extend((0..count).map(|i| (ShardId::CONTROL_PLANE, Msg::Reported(i))))
+            }
             // Its link could not become one of this shard's.
-            Msg::Moved(staged) => self.mail.push_back((ShardId::CONTROL, Msg::Reported(staged.len() as u32))),
+            Msg::Moved(staged) => {
+                self.mail.push_back((ShardId::CONTROL_PLANE, Msg::Reported(staged.len() as u32)))
+            }
             Msg::Reported(_) => panic!("not for a shard"),
             Msg::Dial(to, within, tell) => {
                 let id = DialId(self.dialled);
@@ -271,24 +275,24 @@ impl Endpoint for TestEnd {
                 self.dials.push_back(Dial { id, to, until: cx.now + within });
                 self.dialling.insert(id, tell);
             }
-            Msg::AbortAll => self.depart_all(|| Departure::Abort),
-            Msg::CloseAll => self.depart_all(|| Departure::Close),
+            Msg::AbortAll => self.depart_all(|| LinkDeparture::Abort),
+            Msg::CloseAll => self.depart_all(|| LinkDeparture::Close),
             Msg::Hoard(false) => self.hoard = None,
             Msg::Hoard(true) => {
                 let hoard = self.hoard.insert(Vec::new());
                 for len in [1 << 20, 64 << 10, 4096, 512] {
-                    hoard.extend(std::iter::from_fn(|| cx.pool.take(Class::Wire, len)));
+                    hoard.extend(std::iter::from_fn(|| cx.pool.take(MemoryClass::Wire, len)));
                 }
             }
             Msg::Disk(disk, step, to) => {
                 let kind = match step {
                     Step::Write(offset, bytes, durable) => {
-                        let mut into = cx.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                        let mut into = cx.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
                         into.copy_from(0, &bytes);
                         DiskKind::Write { offset, from: into.freeze(), skip: 0, durable }
                     }
                     Step::Read(offset, len) => {
-                        let into = cx.pool.take_sg(Class::Solicited, len).unwrap();
+                        let into = cx.pool.take_sg(MemoryClass::Solicited, len).unwrap();
                         DiskKind::Read { offset, into, skip: 0 }
                     }
                     Step::Sync => DiskKind::Sync,
@@ -337,7 +341,7 @@ impl Endpoint for TestEnd {
             Received::Failed(_) => {
                 conn.ended = true;
                 conn.out.clear();
-                conn.then = Some(Departure::Abort);
+                conn.then = Some(LinkDeparture::Abort);
             }
         }
         if conn.gone {
@@ -352,11 +356,11 @@ impl Endpoint for TestEnd {
         if how.is_err() {
             conn.ended = true;
             conn.out.clear();
-            conn.then = Some(Departure::Abort);
+            conn.then = Some(LinkDeparture::Abort);
         }
     }
 
-    fn handle_sent(&mut self, _: &mut Cx<'_>, link: LinkId, _: SendOp) {
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, link: LinkId, _: SendOp) {
         let conn = self.links.get_mut(&link).expect("a link that is known");
         assert!(!conn.send_out, "memory comes back after it was written");
         conn.sends_held = conn.sends_held.checked_sub(1).expect("a send came back twice");
@@ -424,7 +428,7 @@ impl Endpoint for TestEnd {
         for sg in conn.out.drain(..) {
             let mut from = 0;
             if head.is_none() && sg.len() > 1 {
-                let mut first = cx.pool.take(Class::Wire, 1).unwrap();
+                let mut first = cx.pool.take(MemoryClass::Wire, 1).unwrap();
                 sg.copy_to(0, &mut first);
                 head = Some(first);
                 pieces.push(SendPiece::Head(0..1));
@@ -448,7 +452,7 @@ impl Endpoint for TestEnd {
         self.disks.pop_front()
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Msg>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Msg>)> {
         let (link, how) = self.departures.pop_front()?;
         self.forget(link);
         Some((link, how))

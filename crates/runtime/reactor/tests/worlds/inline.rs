@@ -10,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use ::endpoint::{Dialled, Endpoint, ShardId};
-use blockwire_reactor::{Config, InlineReactor, IoChoice, Roaming, SpawnError};
+use blockwire_reactor::{Config, InlineReactor, IoChoice, SendableReactor, SpawnError};
 
 use crate::endpoint::*;
 use crate::{echo_random, frame, temp_file, word};
@@ -22,7 +22,7 @@ fn make(io: IoChoice) -> Own {
 }
 
 fn tell(own: &mut Own, message: Msg) {
-    own.with(|end, cx| end.handle_message(cx, message));
+    own.with_endpoint(|end, cx| end.handle_message(cx, message));
 }
 
 /// Asks for a connection to a listener of the test's.
@@ -105,7 +105,7 @@ pub fn a_descriptor_says_when_to_turn(io: IoChoice) {
     assert_eq!(own.wait_max(), None);
     assert!(!is_readable(&own, Duration::from_millis(50)));
     // Who only takes what has ended need not turn for that.
-    own.take(|_| ());
+    own.take_from_endpoint(|_| ());
     assert_eq!(own.wait_max(), None);
     for _ in 0..20 {
         stream.write_all(&frame(WHERE, 0)).unwrap();
@@ -250,7 +250,7 @@ fn it_goes_from_thread_to_thread() {
     let mut own = make(IoChoice::Epoll);
     let told = dial(&mut own, &listener);
     // SAFETY: all memory of the pool is in the endpoint, whose answers go through channels.
-    let roaming = Arc::new(Mutex::new(unsafe { Roaming::new(own) }.unwrap()));
+    let roaming = Arc::new(Mutex::new(unsafe { SendableReactor::new(own) }.unwrap()));
     let peer = thread::spawn(move || echo_random(listener.accept().unwrap().0, 8, 60, 100_000));
     let turners: Vec<_> = (0..3)
         .map(|_| {
@@ -259,8 +259,8 @@ fn it_goes_from_thread_to_thread() {
                 let start = Instant::now();
                 while start.elapsed() < Duration::from_secs(20) {
                     let mut roaming = roaming.lock().unwrap();
-                    roaming.inline().turn(Some(Duration::from_millis(2)));
-                    let stats = roaming.inline().stats();
+                    roaming.reactor_mut().turn(Some(Duration::from_millis(2)));
+                    let stats = roaming.reactor_mut().stats();
                     if stats.recvs > 0 && stats.links == 0 {
                         return;
                     }
@@ -278,7 +278,7 @@ fn it_goes_from_thread_to_thread() {
 fn a_ring_stays_on_its_thread() {
     if !crate::is_known_to_be_forbidden() {
         // SAFETY: it does not move.
-        assert!(unsafe { Roaming::new(make(IoChoice::Uring)) }.is_err());
+        assert!(unsafe { SendableReactor::new(make(IoChoice::Uring)) }.is_err());
     }
 }
 

@@ -3,8 +3,8 @@
 //! If the kernel forbids io_uring its half fails, unless BLOCKWIRE_NO_URING is set to confirm that this is
 //! known.
 
-#[path = "../../src/denied.rs"]
-mod denied;
+#[path = "../../src/denied_syscalls.rs"]
+mod denied_syscalls;
 mod endpoint;
 mod hang;
 mod inline;
@@ -20,7 +20,7 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 use ::endpoint::ShardId;
-use blockwire_reactor::{Config, IoChoice, Listen, Reactor, ReactorHandle, ShardStats, SpawnError};
+use blockwire_reactor::{Config, IoChoice, ListenConfig, Reactor, ReactorHandle, ShardStats, SpawnError};
 use buf::Entropy;
 
 use endpoint::*;
@@ -33,7 +33,7 @@ use storm::*;
 type World = ReactorHandle<Msg>;
 
 fn config(io: IoChoice) -> Config {
-    let listen = Listen::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
+    let listen = ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap());
     Config { io, listeners: vec![listen], linger: Duration::from_secs(1), ..Config::default() }
 }
 
@@ -289,7 +289,7 @@ fn messages_wake_sleepers(io: IoChoice) {
     }
     eprintln!("{io:?}: message latency mean {:?}, worst {worst:?}", sum / 40);
     assert!(sum / 40 < Duration::from_millis(200));
-    let inbox = world.take_inbox().unwrap();
+    let inbox = world.take_control_inbox().unwrap();
     // A flood arrives whole and in order.
     for _ in 0..10 {
         assert!(world.post(ShardId(1), Msg::Report(1000)));
@@ -512,7 +512,7 @@ fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
 
 /// Accepting that fails for want of memory, not of a descriptor, is not helped by giving one up: it rests.
 fn accepting_that_fails_keeps_no_processor_busy(io: IoChoice) {
-    denied::on_a_thread(&[libc::SYS_accept4], libc::ENOMEM, || {
+    denied_syscalls::run_with_denied(&[libc::SYS_accept4], libc::ENOMEM, || {
         let world = spawn(config(io));
         let exhausted = || {
             world.post(ShardId(0), Msg::Ping(channel().0));
@@ -544,7 +544,7 @@ fn links_beyond_the_limit_are_reset(io: IoChoice) {
 /// Where a shard has no room for a link that another shard hands over, only its message arrives.
 fn a_message_is_not_lost_with_the_link_that_it_comes_with(io: IoChoice) {
     let mut world = spawn(Config { links_max: 1, ..two(io) });
-    let inbox = world.take_inbox().unwrap();
+    let inbox = world.take_control_inbox().unwrap();
     let (mut one, mut other) = (connect(&world), connect(&world));
     for stream in [&mut one, &mut other] {
         stream.write_all(&frame(WHERE, 0)).unwrap();

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
 
-use blockwire_reactor::{IoChoice, KeepAlive, Listen, TcpOptions};
+use blockwire_reactor::{IoChoice, ListenConfig, TcpKeepAlive, TcpOptions};
 
 use crate::endpoint::*;
 use crate::{config, end, frame, spawn, word};
@@ -14,7 +14,7 @@ pub fn all_options() -> TcpOptions {
         send_buffer: Some(100_000),
         recv_buffer: Some(200_000),
         dscp: Some(10),
-        keep_alive: Some(KeepAlive { idle_s: 30, interval_s: 5, count: 3 }),
+        keep_alive: Some(TcpKeepAlive { idle_s: 30, interval_s: 5, count: 3 }),
     }
 }
 
@@ -52,7 +52,9 @@ pub fn assert_options(peer: SocketAddr, is_ipv4: bool) {
 pub fn tcp_options_are_inherited(io: IoChoice) {
     let mut config = config(io);
     config.listeners[0].tcp = all_options();
-    config.listeners.push(Listen { address: "[::1]:0".parse().unwrap(), ..config.listeners[0].clone() });
+    config
+        .listeners
+        .push(ListenConfig { address: "[::1]:0".parse().unwrap(), ..config.listeners[0].clone() });
     let world = spawn(config);
     for address in world.addresses() {
         let mut stream = TcpStream::connect(address).unwrap();

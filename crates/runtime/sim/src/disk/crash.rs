@@ -21,7 +21,7 @@ pub struct CrashBounds {
 
 impl Disk {
     /// Calls that were carried out: reads, writes, syncs and the rest.
-    pub fn calls(&self) -> u64 {
+    pub fn call_count(&self) -> u64 {
         self.calls
     }
 
@@ -29,17 +29,21 @@ impl Disk {
     /// for each of the newest writes all but that one, and only that one; and some that are drawn.
     pub fn crash_states(&self, bounds: CrashBounds, chance: &mut SimRng) -> Vec<Disk> {
         let newest = |versions: &[(u64, Sector)]| versions.len().checked_sub(1);
-        let mut states = vec![self.left(|_| None), self.left(newest)];
+        let mut states = vec![self.with_chosen_versions(|_| None), self.with_chosen_versions(newest)];
         let writes: BTreeSet<u64> = self.cached.values().flatten().map(|(write, _)| *write).collect();
         for &one in writes.iter().rev().take(bounds.writes_max) {
-            states.push(self.left(|versions| versions.iter().rposition(|(write, _)| *write != one)));
-            states.push(self.left(|versions| versions.iter().rposition(|(write, _)| *write == one)));
+            states.push(
+                self.with_chosen_versions(|versions| versions.iter().rposition(|(write, _)| *write != one)),
+            );
+            states.push(
+                self.with_chosen_versions(|versions| versions.iter().rposition(|(write, _)| *write == one)),
+            );
         }
         for _ in 0..bounds.drawn {
             let drawn = |versions: &[(u64, Sector)]| {
                 (chance.below(versions.len() as u64 + 1) as usize).checked_sub(1)
             };
-            states.push(self.left(drawn));
+            states.push(self.with_chosen_versions(drawn));
         }
         let mut seen = BTreeSet::new();
         states.retain(|state| seen.insert(state.stable.clone()));
@@ -47,8 +51,9 @@ impl Disk {
     }
 
     /// The disk with, of each sector, the version that is chosen, or what is stable.
-    fn left(&self, mut choose: impl FnMut(&[(u64, Sector)]) -> Option<usize>) -> Disk {
-        let mut left = Disk { stable: self.stable.clone(), ..Disk::of_sectors(self.sector, self.faults) };
+    fn with_chosen_versions(&self, mut choose: impl FnMut(&[(u64, Sector)]) -> Option<usize>) -> Disk {
+        let mut left =
+            Disk { stable: self.stable.clone(), ..Disk::with_sector_len(self.sector, self.faults) };
         for (sector, versions) in &self.cached {
             if let Some((_, data)) = choose(versions).and_then(|at| versions.get(at)) {
                 left.stable.insert(*sector, data.clone());
@@ -79,7 +84,7 @@ impl Disk {
 }
 
 /// The states of several disks together: each state of each of them is in one at least.
-pub fn combine(
+pub fn combine_crash_states(
     disks: &BTreeMap<volume::DiskId, Disk>,
     bounds: CrashBounds,
     chance: &mut SimRng,

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use endpoint::{Accepted, Departure, Dial, Driver, LinkId, ListenerId, ShardId};
+use endpoint::{AcceptedSocket, Dial, IoDriver, LinkDeparture, LinkId, ListenerId, ShardId};
 use stream::{RecvOp, SendOp};
 use volume::{DiskId, DiskOp};
 
 use crate::config::Config;
+use crate::connection::{Peer, PeerEnd};
 use crate::disk::Disk;
-use crate::net::{Peer, PeerEnd};
-use crate::network::{Network, address};
-use crate::schedule::{Event, Schedule};
+use crate::network::{Network, peer_address};
+use crate::schedule::{Schedule, SimEvent};
 
 /// Everything that the world starts for a shard during a pump.
 pub(super) struct ShardDriver<'a, M> {
@@ -32,68 +32,75 @@ impl<M> ShardDriver<'_, M> {
         *self.links.get(&link).expect("a link of this shard")
     }
 
-    fn deliver(&mut self, to: ShardId, what: Event<M>) {
-        self.schedule.deliver((self.shard, to), self.config.message_delay_max, what);
+    fn schedule_delivery(&mut self, to: ShardId, what: SimEvent<M>) {
+        self.schedule.push_in_order((self.shard, to), self.config.message_delay_max, what);
     }
 }
 
-impl<M> Driver<M> for ShardDriver<'_, M> {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl<M> IoDriver<M> for ShardDriver<'_, M> {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         let peer = self.peer(link);
         let wire = &mut self.net[peer];
         assert!(wire.recv.is_none(), "one receive is out at a time");
         wire.recv = Some(op);
-        self.schedule.push_soon(self.config.wire_delay_max, Event::Receive(peer));
+        self.schedule.push_within(self.config.wire_delay_max, SimEvent::Receive(peer));
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         let peer = self.peer(link);
         assert!(op.len > 0, "a batch is not empty");
-        crate::filled::check_send(&op);
+        crate::unfilled_check::assert_send_filled(&op);
         let wire = &mut self.net[peer];
         assert!(wire.send.is_none(), "one send is out at a time");
         wire.send = Some((op, 0));
-        self.schedule.push_soon(self.config.wire_delay_max, Event::Transmit(peer));
+        self.schedule.push_within(self.config.wire_delay_max, SimEvent::Transmit(peer));
     }
 
-    fn disk(&mut self, op: DiskOp) {
-        crate::filled::check_disk(&op);
-        let begun = self.disks.entry(op.disk).or_default().writes();
-        self.schedule.push_soon(self.config.disk_delay_max, Event::Disk(self.shard, op, begun));
+    fn start_disk_op(&mut self, op: DiskOp) {
+        crate::unfilled_check::assert_disk_op_filled(&op);
+        let begun = self.disks.entry(op.disk).or_default().write_count();
+        self.schedule.push_within(self.config.disk_delay_max, SimEvent::Disk(self.shard, op, begun));
     }
 
-    fn depart(&mut self, link: LinkId, how: Departure<M>) {
+    fn remove_link(&mut self, link: LinkId, how: LinkDeparture<M>) {
         let peer = self.peer(link);
         let wire = &mut self.net[peer];
         match how {
-            Departure::Close | Departure::Abort => {
-                let reset = matches!(how, Departure::Abort) || !wire.to_shard.is_empty();
+            LinkDeparture::Close | LinkDeparture::Abort => {
+                let reset = matches!(how, LinkDeparture::Abort) || !wire.to_shard.is_empty();
                 wire.departed = true;
                 wire.end = if reset { PeerEnd::Reset } else { PeerEnd::Closed };
-                self.schedule.push_now(Event::Release(peer));
+                self.schedule.push_now(SimEvent::Release(peer));
             }
-            Departure::Move { to, message } => {
+            LinkDeparture::Move { to, message } => {
                 let nothing = wire.recv.is_none() && wire.send.is_none() && wire.held.is_empty();
                 assert!(nothing, "a link moves with nothing out");
                 self.links.remove(&link);
                 wire.home = None;
-                let accepted =
-                    Accepted { listener: ListenerId(0), local: address(0), peer: address(peer.0), cpu: None };
-                self.deliver(to, Event::Arrive(to, peer, Some(message), accepted));
+                let accepted = AcceptedSocket {
+                    listener: ListenerId(0),
+                    local: peer_address(0),
+                    peer: peer_address(peer.0),
+                    cpu: None,
+                };
+                self.schedule_delivery(to, SimEvent::Arrive(to, peer, Some(message), accepted));
             }
         }
     }
 
-    fn post(&mut self, to: ShardId, message: M) {
+    fn post_message(&mut self, to: ShardId, message: M) {
         if to.0 < self.config.shards {
-            self.deliver(to, Event::Message(to, message));
+            self.schedule_delivery(to, SimEvent::Message(to, message));
         } else {
             self.outside.push((to, message));
         }
     }
 
-    fn dial(&mut self, dial: Dial) {
-        let at = self.schedule.soon(self.config.dial_delay_max).min(dial.until.max(self.schedule.now));
-        self.schedule.push(at, Event::Dial(self.shard, dial));
+    fn start_dial(&mut self, dial: Dial) {
+        let at = self
+            .schedule
+            .random_time_within(self.config.dial_delay_max)
+            .min(dial.until.max(self.schedule.now));
+        self.schedule.push(at, SimEvent::Dial(self.shard, dial));
     }
 }

@@ -8,31 +8,31 @@ use std::time::Duration;
 
 use buf::Entropy;
 use endpoint::{ListenerId, ShardId};
-use iscsi::initiator::{InitiatorLogin, Progress};
+use iscsi::initiator::{InitiatorLogin, LoginProgress};
 use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, Itt, LoginFlags, LoginRequest, Lun, NopIn, NopOut, OpByte, Opcode, Pdu,
     ScsiCommand, ScsiResponse, Sn, Stage, Ttt, padded_len,
 };
 use shard::{Message, Shard};
 use sim::{Config, Peer, PeerEnd, World};
-use volume::{Ram, RamDisk};
+use volume::{RamBackend, RamDisk};
 
 use crate::target::{self, TargetLimits};
 
 const BLOCKS: u64 = 512;
 /// Stands for a Reject where a status is awaited: no status is so.
-const REJECTED: u8 = 0xff;
+const REJECT_STATUS: u8 = 0xff;
 /// Longer inputs show nothing new.
 pub const INPUT_MAX: usize = 64 << 10;
 
 /// A target, and a host that must not notice anything.
-pub struct Scene {
+pub struct FuzzScene {
     pub world: World<Shard>,
-    witness: Session,
+    witness: RawSession,
 }
 
 /// A session as bytes: it keeps only its own numbers.
-pub struct Session {
+pub struct RawSession {
     pub peer: Peer,
     pub cmd_sn: Sn,
     max_cmd_sn: Sn,
@@ -46,56 +46,56 @@ pub struct Session {
     pub managed: u32,
 }
 
-impl Scene {
+impl FuzzScene {
     pub fn new(seed: u64) -> Self {
         let mut config = Config::new(seed);
         config.shards = 1 + (seed % 2) as u16;
         config.pool_bytes = 4 << 20;
         config.loaned_permille = if seed.is_multiple_of(3) { 300 } else { 0 };
-        Self::with(config)
+        Self::with_config(config)
     }
 
-    pub fn with(config: Config) -> Self {
+    pub fn with_config(config: Config) -> Self {
         let shards = config.shards;
-        let exports = target::exports(&TargetLimits::default());
+        let exports = target::build_exports(&TargetLimits::default());
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
         let geometry = disk.geometry();
-        let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
-        target::serve(&mut world, specs);
-        let witness = Session::log_in(&mut world, 99);
-        Scene { world, witness }
+        let specs = target::volume_specs(shards, geometry, &[], None, move |_| RamBackend::new(disk.clone()));
+        target::serve_volume(&mut world, specs);
+        let witness = RawSession::log_in(&mut world, 99);
+        FuzzScene { world, witness }
     }
 
     /// Lets time pass, and keeps what the target wants kept.
-    pub fn run(&mut self, time: Duration) {
+    pub fn run_for(&mut self, time: Duration) {
         self.world.run_for(time / 2);
-        self.keep();
+        self.store_volume_records();
         self.world.run_for(time / 2);
-        self.keep();
+        self.store_volume_records();
     }
 
     /// Lets the host that must not notice anything answer pings.
-    pub fn tend(&mut self) {
+    pub fn poll_bystander(&mut self) {
         self.witness.poll(&mut self.world);
     }
 
     /// Bytes that are lent to anyone.
-    pub fn lent(&self) -> usize {
-        let shards = (0..self.world.shards()).map(|shard| ShardId(shard as u16));
+    pub fn lent_bytes(&self) -> usize {
+        let shards = (0..self.world.shard_count()).map(|shard| ShardId(shard as u16));
         shards.map(|shard| self.world.pool(shard).usage().lent).sum()
     }
 
-    fn keep(&mut self) {
-        for (_, message) in self.world.heard() {
+    fn store_volume_records(&mut self) {
+        for (_, message) in self.world.take_control_messages() {
             if let Message::Store(volume, op) = message {
-                self.world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
+                self.world.send_message(ShardId(0), Message::Stored(volume, op.ticket, true));
             }
         }
     }
 
     /// Sends a command and waits for its status; `None`: the connection has ended.
-    pub fn ask(&mut self, session: &mut Session, command: &Asked<'_>) -> Option<u8> {
+    pub fn run_command(&mut self, session: &mut RawSession, command: &RawCommand<'_>) -> Option<u8> {
         let itt = session.send(&mut self.world, command);
         let rejects = session.rejects;
         for _ in 0..100_000 {
@@ -109,66 +109,66 @@ impl Scene {
                 // A CDB that says it is longer than what came is rejected as a PDU; its number counts as
                 // not received, so the next command takes it (RFC 7143 §11.17.1).
                 session.cmd_sn = session.cmd_sn.sub(1);
-                return Some(REJECTED);
+                return Some(REJECT_STATUS);
             }
             if self.world.peer_end(session.peer) != PeerEnd::Open {
                 return None;
             }
             let until = self.world.now() + Duration::from_millis(5);
             self.world.step(until);
-            self.keep();
+            self.store_volume_records();
         }
         panic!("a command is never answered: {:02x?}", command.cdb);
     }
 
     /// The host that must not notice anything is served; then everybody goes, and nothing is left.
-    pub fn end(mut self, hostile: &[Peer]) {
-        let mut witness = std::mem::replace(&mut self.witness, Session::nobody());
-        let ready = self.ask(&mut witness, &Asked::cdb(&[0; 6]));
+    pub fn finish_and_check(mut self, hostile: &[Peer]) {
+        let mut witness = std::mem::replace(&mut self.witness, RawSession::unconnected());
+        let ready = self.run_command(&mut witness, &RawCommand::from_cdb(&[0; 6]));
         assert!(ready.is_some(), "another host's session has ended");
         for peer in hostile.iter().chain([&witness.peer]) {
             let _ = self.world.receive(*peer);
-            self.world.shut(*peer);
+            self.world.shutdown_write(*peer);
         }
         // Longer than any deadline.
         for _ in 0..40 {
-            self.run(Duration::from_secs(5));
+            self.run_for(Duration::from_secs(5));
             for peer in hostile.iter().chain([&witness.peer]) {
                 let _ = self.world.receive(*peer);
             }
         }
         for shard in [ShardId(0), ShardId(1)] {
-            if usize::from(shard.0) < self.shards() {
-                assert_eq!(self.world.links(shard), 0, "every socket is closed");
+            if usize::from(shard.0) < self.shard_count() {
+                assert_eq!(self.world.link_count(shard), 0, "every socket is closed");
                 let usage = self.world.pool(shard).usage();
                 assert_eq!((usage.lent, usage.reserved), (0, 0), "all memory came back");
             }
         }
     }
 
-    fn shards(&self) -> usize {
-        self.world.shards()
+    fn shard_count(&self) -> usize {
+        self.world.shard_count()
     }
 }
 
 /// A command of a well-formed session.
 #[derive(Clone, Debug)]
-pub struct Asked<'a> {
+pub struct RawCommand<'a> {
     pub lun: Lun,
     pub cdb: &'a [u8],
     pub out: &'a [u8],
     pub read: u32,
 }
 
-impl<'a> Asked<'a> {
-    pub fn cdb(cdb: &'a [u8]) -> Self {
-        Asked { lun: Lun::default(), cdb, out: &[], read: 0 }
+impl<'a> RawCommand<'a> {
+    pub fn from_cdb(cdb: &'a [u8]) -> Self {
+        RawCommand { lun: Lun::default(), cdb, out: &[], read: 0 }
     }
 }
 
-impl Session {
-    fn nobody() -> Self {
-        Session {
+impl RawSession {
+    fn unconnected() -> Self {
+        RawSession {
             peer: Peer(0),
             cmd_sn: Sn::new(0),
             max_cmd_sn: Sn::new(0),
@@ -184,7 +184,7 @@ impl Session {
     /// Logs in without digests, and takes the unit attention of a new nexus.
     pub fn log_in(world: &mut World<Shard>, isid: u16) -> Self {
         let peer = world.connect(ListenerId(0));
-        let mut wanted = target::wanted(isid);
+        let mut wanted = target::login_config(isid);
         // Whatever fits comes with the command.
         wanted.limits.mrdsl = 65_536;
         let (mut login, mut pdu) = InitiatorLogin::start(wanted).unwrap();
@@ -205,17 +205,17 @@ impl Session {
                 assert_eq!(world.peer_end(peer), PeerEnd::Open, "a login goes through");
             };
             match login.handle_response(&bhs, &text, &mut entropy).unwrap() {
-                Progress::Send(next) => pdu = next,
-                Progress::Established(logged) => {
-                    let mut session = Session {
+                LoginProgress::Send(next) => pdu = next,
+                LoginProgress::Established(logged) => {
+                    let mut session = RawSession {
                         peer,
                         cmd_sn: logged.cmd_sn,
                         max_cmd_sn: logged.max_cmd_sn,
                         exp_stat_sn: logged.exp_stat_sn,
                         inbox,
-                        ..Session::nobody()
+                        ..RawSession::unconnected()
                     };
-                    session.send(world, &Asked::cdb(&[0; 6]));
+                    session.send(world, &RawCommand::from_cdb(&[0; 6]));
                     while session.ended.is_empty() {
                         let until = world.now() + Duration::from_millis(1);
                         world.step(until);
@@ -228,7 +228,7 @@ impl Session {
     }
 
     /// The next command's header.
-    pub fn header(&mut self, asked: &Asked<'_>) -> ScsiCommand {
+    pub fn next_header(&mut self, asked: &RawCommand<'_>) -> ScsiCommand {
         let mut pdu = ScsiCommand::new();
         pdu.lun = asked.lun;
         pdu.itt = Itt::new(self.next_itt);
@@ -249,14 +249,14 @@ impl Session {
     }
 
     /// Sends a command with all of its data, at most 8 KiB, at once. Gives its tag.
-    pub fn send(&mut self, world: &mut World<Shard>, asked: &Asked<'_>) -> u32 {
+    pub fn send(&mut self, world: &mut World<Shard>, asked: &RawCommand<'_>) -> u32 {
         assert!(asked.out.len() <= 8_192, "what fits one immediate segment");
         while self.max_cmd_sn.lt(self.cmd_sn) && world.peer_end(self.peer) == PeerEnd::Open {
             let until = world.now() + Duration::from_millis(5);
             world.step(until);
             self.poll(world);
         }
-        let mut pdu = self.header(asked);
+        let mut pdu = self.next_header(asked);
         pdu.set_data_len(asked.out.len());
         let mut bytes = pdu.as_bhs().bytes().to_vec();
         bytes.extend(asked.out);
@@ -270,7 +270,7 @@ impl Session {
             return;
         }
         let mut answer = NopOut::new();
-        answer.op = OpByte::new(Opcode::NOP_OUT).immediate();
+        answer.op = OpByte::new(Opcode::NOP_OUT).with_immediate();
         (answer.lun, answer.itt, answer.ttt) = (ping.lun, Itt::NONE, ping.ttt);
         (answer.cmd_sn, answer.exp_stat_sn) = (self.cmd_sn, self.exp_stat_sn);
         world.send(self.peer, answer.as_bhs().bytes());
@@ -320,7 +320,7 @@ fn take_pdu(inbox: &mut Vec<u8>) -> Option<(Bhs, Vec<u8>)> {
 }
 
 /// The first bytes choose how the stream is cut.
-fn split(data: &[u8]) -> (u64, &[u8]) {
+fn split_seed(data: &[u8]) -> (u64, &[u8]) {
     match data.split_first_chunk::<2>() {
         Some((head, rest)) => (u64::from(u16::from_le_bytes(*head)), &rest[..rest.len().min(INPUT_MAX)]),
         None => (0, data),
@@ -329,21 +329,21 @@ fn split(data: &[u8]) -> (u64, &[u8]) {
 
 /// Bytes on a fresh connection.
 pub fn login(data: &[u8]) {
-    let (seed, bytes) = split(data);
-    let mut scene = Scene::new(seed);
+    let (seed, bytes) = split_seed(data);
+    let mut scene = FuzzScene::new(seed);
     let peer = scene.world.connect(ListenerId(0));
     for part in bytes.chunks(1 + seed as usize % 4096) {
         scene.world.send(peer, part);
-        scene.run(Duration::from_millis(1));
+        scene.run_for(Duration::from_millis(1));
     }
-    scene.end(&[peer]);
+    scene.finish_and_check(&[peer]);
 }
 
 /// A well-formed login request whose text is the bytes: keys and values, both stages.
 pub fn text(data: &[u8]) {
-    let (seed, text) = split(data);
+    let (seed, text) = split_seed(data);
     let text = &text[..text.len().min(8_192)];
-    let mut scene = Scene::new(seed);
+    let mut scene = FuzzScene::new(seed);
     let peer = scene.world.connect(ListenerId(0));
     let mut pdu = LoginRequest::new();
     let stage = if seed & 4 == 0 { Stage::OPERATIONAL } else { Stage::SECURITY };
@@ -352,9 +352,9 @@ pub fn text(data: &[u8]) {
     } else {
         LoginFlags::default().with_stages(stage, stage)
     };
-    pdu.isid = target::wanted(5).isid;
+    pdu.isid = target::login_config(5).isid;
     pdu.itt = Itt::new(1);
-    let names = format!("InitiatorName=iqn.2026-11.test:fuzz\0TargetName={}\0", target::TARGET);
+    let names = format!("InitiatorName=iqn.2026-11.test:fuzz\0TargetName={}\0", target::TARGET_NAME);
     let mut bytes = if seed & 16 == 0 { names.into_bytes() } else { vec![] };
     bytes.extend(text);
     bytes.truncate(8_192);
@@ -362,29 +362,29 @@ pub fn text(data: &[u8]) {
     bytes.resize(bytes.len().next_multiple_of(4), 0);
     scene.world.send(peer, pdu.as_bhs().bytes());
     scene.world.send(peer, &bytes);
-    scene.run(Duration::from_millis(5));
-    scene.end(&[peer]);
+    scene.run_for(Duration::from_millis(5));
+    scene.finish_and_check(&[peer]);
 }
 
 /// Bytes in the full feature phase.
 pub fn session(data: &[u8]) {
-    let (seed, bytes) = split(data);
-    let mut scene = Scene::new(seed);
-    let session = Session::log_in(&mut scene.world, 1);
+    let (seed, bytes) = split_seed(data);
+    let mut scene = FuzzScene::new(seed);
+    let session = RawSession::log_in(&mut scene.world, 1);
     for part in bytes.chunks(1 + seed as usize % 4096) {
         scene.world.send(session.peer, part);
-        scene.run(Duration::from_millis(1));
+        scene.run_for(Duration::from_millis(1));
         let _ = scene.world.receive(session.peer);
     }
-    scene.end(&[session.peer]);
+    scene.finish_and_check(&[session.peer]);
 }
 
 /// Headers in the full feature phase, made of the bytes but with numbers that let them in: 40 bytes
 /// each, then as much data as the 41st and 42nd say, modulo 600.
 pub fn headers(data: &[u8]) {
-    let (seed, mut bytes) = split(data);
-    let mut scene = Scene::new(seed);
-    let mut session = Session::log_in(&mut scene.world, 1);
+    let (seed, mut bytes) = split_seed(data);
+    let mut scene = FuzzScene::new(seed);
+    let mut session = RawSession::log_in(&mut scene.world, 1);
     let mut count = 0;
     while let Some((head, rest)) = bytes.split_first_chunk::<42>()
         && count < 64
@@ -413,19 +413,19 @@ pub fn headers(data: &[u8]) {
         out.resize(out.len().next_multiple_of(4), 0);
         scene.world.send(session.peer, &out);
         if count % 4 == 0 {
-            scene.run(Duration::from_millis(1));
+            scene.run_for(Duration::from_millis(1));
             session.inbox.clear();
             let _ = scene.world.receive(session.peer);
         }
     }
-    scene.end(&[session.peer]);
+    scene.finish_and_check(&[session.peer]);
 }
 
 /// Commands with the bytes as CDB, direction and data; each must be answered, whatever it is.
 pub fn cdb(data: &[u8]) {
-    let (seed, mut bytes) = split(data);
-    let mut scene = Scene::new(seed);
-    let mut session = Session::log_in(&mut scene.world, 1);
+    let (seed, mut bytes) = split_seed(data);
+    let mut scene = FuzzScene::new(seed);
+    let mut session = RawSession::log_in(&mut scene.world, 1);
     let mut count = 0;
     while let Some((head, rest)) = bytes.split_first_chunk::<20>()
         && count < 32
@@ -439,18 +439,18 @@ pub fn cdb(data: &[u8]) {
             lun = Lun([head[19], head[18], 0, 0, 0, 0, 0, 0]);
         }
         let read = if head[18] & 2 == 0 { 0 } else { len as u32 };
-        if scene.ask(&mut session, &Asked { lun, cdb: &head[..16], out, read }).is_none() {
+        if scene.run_command(&mut session, &RawCommand { lun, cdb: &head[..16], out, read }).is_none() {
             break;
         }
     }
-    scene.end(&[session.peer]);
+    scene.finish_and_check(&[session.peer]);
 }
 
 /// PERSISTENT RESERVE OUT with the bytes as service action, type and parameter list.
 pub fn reservations(data: &[u8]) {
-    let (seed, mut bytes) = split(data);
-    let mut scene = Scene::new(seed);
-    let mut session = Session::log_in(&mut scene.world, 1);
+    let (seed, mut bytes) = split_seed(data);
+    let mut scene = FuzzScene::new(seed);
+    let mut session = RawSession::log_in(&mut scene.world, 1);
     let mut count = 0;
     while let Some((head, rest)) = bytes.split_first_chunk::<4>()
         && count < 32
@@ -461,17 +461,17 @@ pub fn reservations(data: &[u8]) {
         let said = if head[3] == 0 { list.len() as u32 } else { u32::from(head[3]) };
         let [a, b, c, d] = said.to_be_bytes();
         let cdb = [0x5f, head[0] & 0x1f, head[1], 0, 0, a, b, c, d, 0];
-        let asked = Asked { lun: Lun::default(), cdb: &cdb, out: list, read: 0 };
-        if scene.ask(&mut session, &asked).is_none() {
+        let asked = RawCommand { lun: Lun::default(), cdb: &cdb, out: list, read: 0 };
+        if scene.run_command(&mut session, &asked).is_none() {
             break;
         }
         for action in 0..4 {
             let cdb = [0x5e, action, 0, 0, 0, 0, 0, 4, 0, 0];
-            let asked = Asked { lun: Lun::default(), cdb: &cdb, out: &[], read: 1_024 };
-            if scene.ask(&mut session, &asked) == Some(2) && action < 2 {
+            let asked = RawCommand { lun: Lun::default(), cdb: &cdb, out: &[], read: 1_024 };
+            if scene.run_command(&mut session, &asked) == Some(2) && action < 2 {
                 panic!("keys and reservations can always be read");
             }
         }
     }
-    scene.end(&[session.peer]);
+    scene.finish_and_check(&[session.peer]);
 }

@@ -1,7 +1,7 @@
 //! Fuzz functions for local servers and parsers: each takes arbitrary bytes and panics if an invariant does
 //! not hold.
 
-use block_device::nbd::{CommandKind, Export, OPTION_MAX, Session, SessionEvent};
+use block_device::nbd::{CommandKind, Export, OPTION_LEN_MAX, Session, SessionEvent};
 use block_device::vhost;
 
 /// A client of the NBD server. The first byte says in which pieces the others arrive.
@@ -33,17 +33,17 @@ pub fn nbd(data: &[u8]) {
             if payload > 0 {
                 break;
             }
-            let (used, step) = session.handle(&stage, &export, &mut out);
+            let (used, step) = session.handle_input(&stage, &export, &mut out);
             assert!(used <= stage.len(), "used more than there was");
             stage.drain(..used);
             match step {
                 SessionEvent::More => {
-                    assert!(stage.len() < OPTION_MAX + 16, "waits with {} bytes at hand", stage.len());
+                    assert!(stage.len() < OPTION_LEN_MAX + 16, "waits with {} bytes at hand", stage.len());
                     break;
                 }
                 SessionEvent::Close => return,
                 SessionEvent::Request(request) => {
-                    assert!(session.is_ready() || request.kind == Ok(CommandKind::Disconnect));
+                    assert!(session.is_transmission() || request.kind == Ok(CommandKind::Disconnect));
                     assert!(
                         !matches!(request.kind, Ok(CommandKind::Write { .. }))
                             || request.payload == request.len
@@ -62,7 +62,7 @@ pub fn nbd(data: &[u8]) {
 /// is shorter than the longest message; a list has no more entries than a message has room for.
 pub fn vhost(mut data: &[u8]) {
     loop {
-        match vhost::parse(data) {
+        match vhost::parse_input(data) {
             Err(vhost::Malformed) => return,
             Ok(None) => {
                 assert!(data.len() < 12 + vhost::PAYLOAD_MAX, "waits with {} bytes at hand", data.len());

@@ -4,21 +4,21 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
-use buf::{Class, Cx, Entropy, Errno, Pool, Time};
+use buf::{Cx, Entropy, Errno, MemoryClass, Pool, Time};
 use nvme::{Completion, Opcode, Sqe, Status};
 use nvme_tcp::wire::{
-    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, digest,
+    C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, crc32c_digest,
 };
-use nvme_tcp::{ControllerQueue, QueueLimits, QueueSize};
-use stream::{Connection, Link, Received, RecvOp, Tag, Target, TargetEvent};
+use nvme_tcp::{ConnectedQueueSize, ControllerQueue, QueueLimits};
+use stream::{Connection, LinkNumber, Received, RecvOp, Tag, TargetConnection, TargetEvent};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::delivery::Delivery;
+use crate::delivery::RecvDelivery;
 
 /// Longer inputs show nothing new.
 const INPUT_MAX: usize = 64 << 10;
-const LINK: Link = Link(0);
+const LINK: LinkNumber = LinkNumber(0);
 /// Longest data that the server takes or gives.
 const DATA_MAX: u32 = 64 << 10;
 
@@ -29,7 +29,7 @@ pub struct RunCounts {
     pub received: usize,
 }
 
-struct Scene {
+struct FuzzScene {
     pool: Pool,
     entropy: Entropy,
     now: Time,
@@ -37,7 +37,7 @@ struct Scene {
     op: Option<RecvOp>,
     inbox: VecDeque<u8>,
     sent: Vec<u8>,
-    delivery: Delivery,
+    delivery: RecvDelivery,
     shut: bool,
     closed: bool,
     /// Commands that have not ended.
@@ -49,14 +49,14 @@ struct Scene {
     reached: RunCounts,
 }
 
-impl Scene {
+impl FuzzScene {
     fn new(seed: u64) -> Self {
         let pool = Pool::new(4 << 20);
         let mut entropy = Entropy::new([9; 32]);
         let now = Time(1);
         let limits = QueueLimits { max_h2c_data: 8192, r2t_len_max: 16384, ..QueueLimits::default() };
         let queue = ControllerQueue::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, limits);
-        Scene {
+        FuzzScene {
             pool,
             entropy,
             now,
@@ -64,10 +64,10 @@ impl Scene {
             op: None,
             inbox: VecDeque::new(),
             sent: Vec::new(),
-            delivery: Delivery {
+            delivery: RecvDelivery {
                 chunks: vec![1 + (seed >> 4) as usize * 37 % 9000],
                 loaned: seed & 4 != 0,
-                ..Delivery::whole()
+                ..RecvDelivery::unlimited()
             },
             shut: false,
             closed: false,
@@ -79,20 +79,20 @@ impl Scene {
     }
 
     /// An open queue with the digests that the seed chooses.
-    fn open(seed: u64) -> Self {
+    fn with_open_queue(seed: u64) -> Self {
         let mut scene = Self::new(seed);
-        scene.feed(IcReq::new((seed >> 3) as u8 % 8, seed & 1 != 0, seed & 2 != 0, 3).as_bytes());
+        scene.receive_bytes(IcReq::new((seed >> 3) as u8 % 8, seed & 1 != 0, seed & 2 != 0, 3).as_bytes());
         let mut connect = Sqe::new_zeroed();
         connect.opcode = Opcode::FABRICS;
         connect.flags = 0x40;
         connect.nsid = U32::new(1);
         scene.mood = 3;
-        let bytes = scene.pdu(CapsuleCmd::new(connect).as_bytes(), &[]);
-        scene.feed(&bytes);
+        let bytes = scene.encode_pdu(CapsuleCmd::new(connect).as_bytes(), &[]);
+        scene.receive_bytes(&bytes);
         let tag = scene.kept.pop_front().expect("a Connect");
-        let size = QueueSize { entries: 16, flow_control: seed & 8 == 0, in_capsule_max: 8192 };
-        assert!(scene.with(|queue, cx| queue.open(cx, size)));
-        scene.answer(tag, Completion::SUCCESS);
+        let size = ConnectedQueueSize { entries: 16, flow_control: seed & 8 == 0, in_capsule_max: 8192 };
+        assert!(scene.with_queue(|queue, cx| queue.finish_connect(cx, size)));
+        scene.send_answer(tag, Completion::SUCCESS);
         scene.pump();
         scene.sent.clear();
         scene.mood = 0;
@@ -100,7 +100,7 @@ impl Scene {
     }
 
     /// A PDU of a host that keeps to the terms.
-    fn pdu(&self, header: &[u8], data: &[u8]) -> Vec<u8> {
+    fn encode_pdu(&self, header: &[u8], data: &[u8]) -> Vec<u8> {
         let terms = self.queue.parameters();
         let mut bytes = header.to_vec();
         let end = header.len() + if terms.header_digest { 4 } else { 0 };
@@ -110,22 +110,22 @@ impl Scene {
         bytes[3] = if data.is_empty() { 0 } else { end as u8 };
         bytes[4..8].copy_from_slice(&((end + data.len() + tail) as u32).to_le_bytes());
         if terms.header_digest {
-            let sum = digest(&bytes);
+            let sum = crc32c_digest(&bytes);
             bytes.extend(sum);
         }
         bytes.extend(data);
         if tail > 0 {
-            bytes.extend(digest(data));
+            bytes.extend(crc32c_digest(data));
         }
         bytes
     }
 
-    fn with<T>(&mut self, act: impl FnOnce(&mut ControllerQueue, &mut Cx<'_>) -> T) -> T {
+    fn with_queue<T>(&mut self, act: impl FnOnce(&mut ControllerQueue, &mut Cx<'_>) -> T) -> T {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         act(&mut self.queue, &mut cx)
     }
 
-    fn feed(&mut self, bytes: &[u8]) {
+    fn receive_bytes(&mut self, bytes: &[u8]) {
         if !self.shut {
             self.inbox.extend(bytes);
         }
@@ -134,53 +134,54 @@ impl Scene {
 
     fn pump(&mut self) {
         loop {
-            let mut moved = self.receive();
-            moved |= self.serve();
-            let _ = self.with(|queue, cx| queue.resume(cx));
-            moved |= self.serve();
-            if let Some(op) = self.with(|queue, cx| queue.poll_send(cx, LINK)) {
+            let mut moved = self.run_receive();
+            moved |= self.serve_events();
+            let _ = self.with_queue(|queue, cx| queue.resume_parsing(cx));
+            moved |= self.serve_events();
+            if let Some(op) = self.with_queue(|queue, cx| queue.poll_send(cx, LINK)) {
                 let from = self.sent.len();
                 self.sent.resize(from + op.len, 0);
                 assert_eq!(op.copy_to(0, &mut self.sent[from..]), op.len);
-                self.with(|queue, cx| {
+                self.with_queue(|queue, cx| {
                     queue.handle_written(cx, LINK, Ok(()));
-                    queue.handle_sent(cx, LINK, op);
+                    queue.handle_send_released(cx, LINK, op);
                 });
                 moved = true;
             }
-            self.take_shut();
-            if !moved && !self.receive() {
+            self.handle_shut();
+            if !moved && !self.run_receive() {
                 return;
             }
         }
     }
 
-    fn receive(&mut self) -> bool {
+    fn run_receive(&mut self) -> bool {
         if self.op.is_none() && !self.shut {
-            self.op = self.with(|queue, cx| queue.poll_recv(cx, LINK));
+            self.op = self.with_queue(|queue, cx| queue.poll_recv(cx, LINK));
         }
         if self.inbox.is_empty() || self.op.is_none() {
             return false;
         }
         let Some(op) = self.op.take() else { return false };
-        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.inbox);
-        let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, came));
+        let (op, came) = self.delivery.fill_recv(&self.pool, op, &mut self.inbox);
+        let _ = self.with_queue(|queue, cx| queue.handle_recv(cx, LINK, op, came));
         true
     }
 
-    fn take_shut(&mut self) {
-        if self.queue.poll_shut().is_some() {
+    fn handle_shut(&mut self) {
+        if self.queue.poll_link_to_close().is_some() {
             assert!(!self.shut, "a link is named once");
             self.shut = true;
             self.inbox.clear();
             if let Some(op) = self.op.take() {
-                let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Received::Failed(Errno(104))));
+                let _ = self
+                    .with_queue(|queue, cx| queue.handle_recv(cx, LINK, op, Received::Failed(Errno(104))));
             }
-            self.serve();
+            self.serve_events();
         }
     }
 
-    fn serve(&mut self) -> bool {
+    fn serve_events(&mut self) -> bool {
         let mut any = false;
         while let Some(event) = self.queue.poll_event() {
             any = true;
@@ -189,13 +190,13 @@ impl Scene {
                     assert!(self.live.insert(tag), "a tag names one command");
                     assert!(self.live.len() <= 16, "no more commands than entries");
                     self.reached.commands += 1;
-                    self.command(tag, &command, data_out);
+                    self.handle_command(tag, &command, data_out);
                 }
                 TargetEvent::DataReceived { tag, .. } => {
                     self.reached.received += 1;
-                    self.answer(tag, Completion::SUCCESS);
+                    self.send_answer(tag, Completion::SUCCESS);
                 }
-                TargetEvent::Aborted { tag } => self.retire(tag),
+                TargetEvent::Aborted { tag } => self.retire_task(tag),
                 TargetEvent::Closed => {
                     assert!(!self.closed, "closed once");
                     self.closed = true;
@@ -205,43 +206,43 @@ impl Scene {
         any
     }
 
-    fn command(&mut self, tag: Tag, command: &Sqe, data_out: u32) {
+    fn handle_command(&mut self, tag: Tag, command: &Sqe, data_out: u32) {
         let mood = self.mood.wrapping_add(command.cdw(15) as u8);
         let len = command.dptr.length.get();
         if len > DATA_MAX {
-            return self.answer(tag, Status::SGL_LENGTH_INVALID.into());
+            return self.send_answer(tag, Status::SGL_LENGTH_INVALID.into());
         }
         match mood % 8 {
-            0 => self.answer(tag, Status::LBA_OUT_OF_RANGE.into()),
-            1 => self.retire(tag),
+            0 => self.send_answer(tag, Status::LBA_OUT_OF_RANGE.into()),
+            1 => self.retire_task(tag),
             2 | 3 => self.kept.push_back(tag),
             _ if data_out > 0 => {
-                let class = self.queue.memory_class(tag);
+                let class = self.queue.write_memory_class(tag);
                 let Some(memory) = self.pool.take_sg(class, data_out as usize) else {
-                    return self.answer(tag, Status::INTERNAL_ERROR.into());
+                    return self.send_answer(tag, Status::INTERNAL_ERROR.into());
                 };
-                self.with(|queue, cx| queue.recv_data(cx, tag, 0, memory));
+                self.with_queue(|queue, cx| queue.recv_data(cx, tag, 0, memory));
             }
             _ => {
-                let Some(data) = self.pool.take_sg(Class::Solicited, len as usize) else {
-                    return self.answer(tag, Status::INTERNAL_ERROR.into());
+                let Some(data) = self.pool.take_sg(MemoryClass::Solicited, len as usize) else {
+                    return self.send_answer(tag, Status::INTERNAL_ERROR.into());
                 };
-                self.with(|queue, cx| queue.send_data(cx, tag, 0, data.freeze()));
-                self.answer(tag, Completion::SUCCESS);
+                self.with_queue(|queue, cx| queue.send_data(cx, tag, 0, data.freeze()));
+                self.send_answer(tag, Completion::SUCCESS);
             }
         }
     }
 
-    fn answer(&mut self, tag: Tag, completion: Completion) {
+    fn send_answer(&mut self, tag: Tag, completion: Completion) {
         assert!(self.live.remove(&tag), "a command ends once");
         self.kept.retain(|kept| *kept != tag);
-        self.with(|queue, cx| queue.respond(cx, tag, completion));
+        self.with_queue(|queue, cx| queue.respond(cx, tag, completion));
     }
 
-    fn retire(&mut self, tag: Tag) {
+    fn retire_task(&mut self, tag: Tag) {
         assert!(self.live.remove(&tag), "a command ends once");
         self.kept.retain(|kept| *kept != tag);
-        self.with(|queue, cx| queue.retire(cx, tag));
+        self.with_queue(|queue, cx| queue.end_without_response(cx, tag));
     }
 
     /// R2Ts among what was sent, which is forgotten.
@@ -262,29 +263,29 @@ impl Scene {
     }
 
     /// Time passes until everything has ended.
-    fn end(mut self) -> RunCounts {
+    fn finish_and_check(mut self) -> RunCounts {
         while let Some(tag) = self.kept.pop_front() {
-            self.answer(tag, Completion::SUCCESS);
+            self.send_answer(tag, Completion::SUCCESS);
         }
         self.pump();
         if !self.shut {
-            let op = self.op.take().or_else(|| self.with(|queue, cx| queue.poll_recv(cx, LINK)));
+            let op = self.op.take().or_else(|| self.with_queue(|queue, cx| queue.poll_recv(cx, LINK)));
             match op {
                 Some(op) => {
-                    let _ = self.with(|queue, cx| queue.handle_recv(cx, LINK, op, Received::End));
+                    let _ = self.with_queue(|queue, cx| queue.handle_recv(cx, LINK, op, Received::End));
                 }
                 // It waits for a place: the server never gives one, so the connection is closed.
-                None => self.with(|queue, cx| queue.close(cx, stream::Close::Now)),
+                None => self.with_queue(|queue, cx| queue.close(cx, stream::ConnectionClose::Now)),
             }
             self.pump();
         }
         for _ in 0..4 {
             self.now = self.now + Duration::from_secs(60);
-            self.with(|queue, cx| queue.handle_timeout(cx));
+            self.with_queue(|queue, cx| queue.handle_timeout(cx));
             self.pump();
         }
         assert!(self.closed && self.live.is_empty());
-        let Scene { queue, pool, reached, .. } = self;
+        let FuzzScene { queue, pool, reached, .. } = self;
         drop(queue);
         assert_eq!((pool.usage().lent, pool.usage().reserved), (0, 0), "all memory came back");
         reached
@@ -292,7 +293,7 @@ impl Scene {
 }
 
 /// The first bytes choose the terms, and how the stream is cut.
-fn split(data: &[u8]) -> (u64, &[u8]) {
+fn split_seed(data: &[u8]) -> (u64, &[u8]) {
     match data.split_first_chunk::<2>() {
         Some((head, rest)) => (u64::from(u16::from_le_bytes(*head)), &rest[..rest.len().min(INPUT_MAX)]),
         None => (0, data),
@@ -301,11 +302,11 @@ fn split(data: &[u8]) -> (u64, &[u8]) {
 
 /// Bytes on a fresh connection, or on an open queue.
 pub fn capsules(data: &[u8]) {
-    let (seed, bytes) = split(data);
-    let mut scene = if seed & 8 == 0 { Scene::new(seed) } else { Scene::open(seed) };
+    let (seed, bytes) = split_seed(data);
+    let mut scene = if seed & 8 == 0 { FuzzScene::new(seed) } else { FuzzScene::with_open_queue(seed) };
     scene.mood = 4;
-    scene.feed(bytes);
-    scene.end();
+    scene.receive_bytes(bytes);
+    scene.finish_and_check();
 }
 
 /// PDUs made of the bytes, with lengths and digests that let them in.
@@ -315,8 +316,8 @@ pub fn pdus(data: &[u8]) {
 
 /// Eight bytes make a PDU: a command, data for an R2T that came, or an answer of the server's.
 pub fn run_pdus(data: &[u8]) -> RunCounts {
-    let (seed, bytes) = split(data);
-    let mut scene = Scene::open(seed);
+    let (seed, bytes) = split_seed(data);
+    let mut scene = FuzzScene::with_open_queue(seed);
     let mut asked: Vec<R2t> = Vec::new();
     for part in bytes.chunks_exact(8).take(256) {
         let [kind, cid, a, b, c, d, e, f] = *part else { unreachable!("eight bytes") };
@@ -333,7 +334,7 @@ pub fn run_pdus(data: &[u8]) -> RunCounts {
                 sqe.dptr.identifier = if d % 2 == 0 { 0x5a } else { 0x01 };
                 sqe.cdw10[5] = U32::new(u32::from(f));
                 let carried = if d % 2 == 0 { 0 } else { (len as usize).min(8192) };
-                scene.pdu(CapsuleCmd::new(sqe).as_bytes(), &vec![e; carried])
+                scene.encode_pdu(CapsuleCmd::new(sqe).as_bytes(), &vec![e; carried])
             }
             2 if !asked.is_empty() => {
                 let r2t = asked.remove(usize::from(cid) % asked.len());
@@ -345,19 +346,19 @@ pub fn run_pdus(data: &[u8]) -> RunCounts {
                     let skew = u32::from(c == 0);
                     let header =
                         H2cData::new(r2t.cccid.get(), r2t.ttag.get(), at + skew, len, at + len == end);
-                    all.extend(scene.pdu(header.as_bytes(), &vec![e; len as usize]));
+                    all.extend(scene.encode_pdu(header.as_bytes(), &vec![e; len as usize]));
                     at += len;
                 }
                 all
             }
             _ => {
                 if let Some(tag) = scene.kept.pop_front() {
-                    scene.answer(tag, Completion::SUCCESS);
+                    scene.send_answer(tag, Completion::SUCCESS);
                 }
                 Vec::new()
             }
         };
-        scene.feed(&bytes);
+        scene.receive_bytes(&bytes);
     }
-    scene.end()
+    scene.finish_and_check()
 }

@@ -2,30 +2,30 @@
 //! meanwhile.
 //!
 //! Invariant: a queue whose host has not authenticated serves Authentication Send and Receive, one at a time,
-//! and nothing else. Long computations leave by [`ControllerStep::Compute`] and come back by [`Server::computed`],
+//! and nothing else. Long computations leave by [`ControllerStep::Compute`] and come back by [`Server::handle_computed`],
 //! under a number that no other computation of this shard has.
 
 use buf::{Cx, Sg};
 use nvme::auth::{
-    AuthFailure, AuthOutcome, AuthState, ControllerProgress, DhResult, Group, Hash, MESSAGE_LEN_MAX,
+    AuthFailure, AuthOutcome, AuthState, ControllerProgress, DhGroup, DhResult, Hash, MESSAGE_LEN_MAX,
     transfer_len,
 };
-use nvme::feature::Fid;
+use nvme::feature::FeatureId;
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 
-use super::memory;
+use super::copy_to_pool;
 use crate::authentication::{AuthWait, QueueAuthentication};
-use crate::controller::TimerOf;
+use crate::controller::ControllerTimer;
 use crate::queue_message::{CommandFailure, ControllerEvent};
 use crate::server::Server;
 use crate::step::{CommandKey, ComputeId, ControllerEnd, ControllerStep, QueueKey, Step};
 
 /// A message is given with zeroes behind it up to the room there is, since a host may count bytes; up to
 /// this much, which no message reaches.
-const ROOM_MAX: u32 = 4096;
+const AUTH_RECEIVE_LEN_MAX: u32 = 4096;
 
 /// Whether it is a command of authentication.
-pub(crate) fn is_authentication(sqe: &Sqe) -> bool {
+pub(crate) fn is_auth_command(sqe: &Sqe) -> bool {
     let kinds = [FabricsType::AUTHENTICATION_SEND, FabricsType::AUTHENTICATION_RECEIVE];
     sqe.opcode == Opcode::FABRICS && kinds.contains(&sqe.fabrics_type())
 }
@@ -44,12 +44,12 @@ fn may_go_before_tls(sqe: &Sqe) -> bool {
         | Opcode::KEEP_ALIVE => true,
         Opcode::SET_FEATURES => {
             let own = [
-                Fid::NUMBER_OF_QUEUES,
-                Fid::ASYNC_EVENT_CONFIGURATION,
-                Fid::KEEP_ALIVE_TIMER,
-                Fid::HOST_BEHAVIOR,
+                FeatureId::NUMBER_OF_QUEUES,
+                FeatureId::ASYNC_EVENT_CONFIGURATION,
+                FeatureId::KEEP_ALIVE_TIMER,
+                FeatureId::HOST_BEHAVIOR,
             ];
-            own.contains(&Fid(sqe.cdw(10) as u8))
+            own.contains(&FeatureId(sqe.cdw(10) as u8))
         }
         _ => false,
     }
@@ -58,25 +58,25 @@ fn may_go_before_tls(sqe: &Sqe) -> bool {
 impl Server {
     /// Whether the host has still to prove to this queue who it is.
     pub fn must_authenticate(&self, key: QueueKey) -> bool {
-        self.context.queues.get(key).guard.as_ref().is_some_and(|guard| !guard.is_open())
+        self.context.queues.get(key).guard.as_ref().is_some_and(|guard| !guard.is_authenticated())
     }
 
     /// By which hash and group the host of a queue has authenticated; `None`: it has not, or need not.
-    pub fn authenticated_by(&self, key: QueueKey) -> Option<(Hash, Group)> {
-        self.context.queues.get(key).guard.as_ref().and_then(|guard| guard.machine.method())
+    pub fn dhchap_parameters(&self, key: QueueKey) -> Option<(Hash, DhGroup)> {
+        self.context.queues.get(key).guard.as_ref().and_then(|guard| guard.machine.negotiated_method())
     }
 
     /// A queue has opened that must authenticate: it has until its deadline.
     pub(crate) fn start_authentication(&mut self, key: QueueKey) {
         let now = self.context.now;
         if let Some(guard) = &mut self.context.queues.get_mut(key).guard {
-            guard.watch(now);
+            guard.update_deadline(now);
         }
-        self.arm_queue(key);
+        self.schedule_queue_deadline(key);
     }
 
     /// A command has come to a queue with a guard: whether it was dealt with here.
-    pub(crate) fn authenticate_first(
+    pub(crate) fn handle_auth_or_refuse(
         &mut self,
         cx: &mut Cx<'_>,
         key: CommandKey,
@@ -84,21 +84,21 @@ impl Server {
         data_out: u32,
     ) -> bool {
         let Some(guard) = &self.context.queues.get(key.queue).guard else { return false };
-        if is_authentication(sqe) {
-            self.authenticate(cx, key, sqe, data_out);
+        if is_auth_command(sqe) {
+            self.execute_auth_command(cx, key, sqe, data_out);
             return true;
         }
-        let refused = match (guard.is_open(), guard.machine.awaits_tls()) {
+        let refused = match (guard.is_authenticated(), guard.machine.awaits_tls()) {
             (true, true) if !may_go_before_tls(sqe) => Status::OPERATION_DENIED,
             (true, _) => return false,
             (false, _) => Status::AUTHENTICATION_REQUIRED,
         };
         let cid = sqe.cid.get();
-        self.answer_authentication(key, cid, refused.final_().into());
+        self.complete_auth_command(key, cid, refused.with_do_not_retry().into());
         true
     }
 
-    fn answer_authentication(&mut self, command: CommandKey, cid: u16, completion: Completion) {
+    fn complete_auth_command(&mut self, command: CommandKey, cid: u16, completion: Completion) {
         if !completion.status.is_success() {
             let failure =
                 CommandFailure { at: self.context.now, cid, status: completion.status, lba: 0, nsid: 0 };
@@ -107,7 +107,7 @@ impl Server {
         self.context.steps.push_back(Step::Respond { command, reply: completion });
     }
 
-    fn authenticate(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+    fn execute_auth_command(&mut self, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
         let cid = sqe.cid.get();
         let refused = match transfer_len(sqe) {
             Err(status) => status,
@@ -120,13 +120,13 @@ impl Server {
                     .as_ref()
                     .is_some_and(|guard| guard.waiting.is_some()) =>
             {
-                Status::COMMAND_SEQUENCE_ERROR.final_()
+                Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()
             }
             Ok(len) if sqe.fabrics_type() == FabricsType::AUTHENTICATION_RECEIVE => {
-                return self.give(cx, key, cid, len, sqe.dptr.length.get());
+                return self.send_auth_message(cx, key, cid, len, sqe.dptr.length.get());
             }
-            Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.final_(),
-            Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.final_(),
+            Ok(len) if len as usize > MESSAGE_LEN_MAX => Status::INVALID_FIELD.with_do_not_retry(),
+            Ok(len) if len != data_out => Status::SGL_LENGTH_INVALID.with_do_not_retry(),
             Ok(len) => {
                 if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
                     guard.waiting = Some((key, cid, AuthWait::Data));
@@ -134,50 +134,54 @@ impl Server {
                 return self.context.steps.push_back(Step::Receive { command: key, at: 0, len });
             }
         };
-        self.answer_authentication(key, cid, refused.into());
+        self.complete_auth_command(key, cid, refused.into());
     }
 
     /// Authentication Receive.
-    fn give(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
+    fn send_auth_message(&mut self, cx: &mut Cx<'_>, key: CommandKey, cid: u16, len: u32, room: u32) {
         let now = self.context.now;
         let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard else { return };
         if room < len {
-            return self.answer_authentication(key, cid, Status::SGL_LENGTH_INVALID.final_().into());
+            return self.complete_auth_command(
+                key,
+                cid,
+                Status::SGL_LENGTH_INVALID.with_do_not_retry().into(),
+            );
         }
-        let len = len.min(ROOM_MAX);
+        let len = len.min(AUTH_RECEIVE_LEN_MAX);
         if !super::has_memory(cx.pool, len) {
             guard.waiting = Some((key, cid, AuthWait::Memory { len, room }));
             return self.context.await_memory(key, len);
         }
-        let given = guard.machine.receive(len).map(|mut given| {
+        let given = guard.machine.handle_receive(len).map(|mut given| {
             given.message.resize(len as usize, 0);
             given
         });
-        guard.watch(now);
+        guard.update_deadline(now);
         let (completion, outcome) = match given {
-            Err(status) => (status.into(), AuthOutcome::End(nvme::auth::Explanation::PAYLOAD)),
-            Ok(given) => match memory(cx.pool, &given.message) {
+            Err(status) => (status.into(), AuthOutcome::End(nvme::auth::FailureExplanation::PAYLOAD)),
+            Ok(given) => match copy_to_pool(cx.pool, &given.message) {
                 Some(data) => {
                     self.context.steps.push_back(Step::Send { command: key, at: 0, data });
                     (Completion::SUCCESS, given.outcome)
                 }
                 // Memory was looked for before.
                 None => {
-                    let failed = nvme::auth::Explanation::PAYLOAD;
+                    let failed = nvme::auth::FailureExplanation::PAYLOAD;
                     (Status::COMMAND_INTERRUPTED.into(), AuthOutcome::End(failed))
                 }
             },
         };
-        self.answer_authentication(key, cid, completion);
+        self.complete_auth_command(key, cid, completion);
         match outcome {
-            AuthOutcome::Continue => self.arm_queue(key.queue),
+            AuthOutcome::Continue => self.schedule_queue_deadline(key.queue),
             AuthOutcome::Authenticated => self.admit_host(key.queue),
             AuthOutcome::End(_) => self.reject_host(key.queue),
         }
     }
 
     /// There may be memory for an Authentication Receive. Whether it was one.
-    pub(crate) fn retry_authentication(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
+    pub(crate) fn retry_auth_receive(&mut self, cx: &mut Cx<'_>, key: CommandKey) -> bool {
         let Some(guard) = self.context.queues.find_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
@@ -187,13 +191,13 @@ impl Server {
         };
         let Some((_, cid, on)) = guard.waiting.take_if(waits) else { return false };
         if let AuthWait::Memory { len, room } = on {
-            self.give(cx, key, cid, len, room);
+            self.send_auth_message(cx, key, cid, len, room);
         }
         true
     }
 
     /// The data of an Authentication Send is here. Whether it was one.
-    pub(crate) fn authentication_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
+    pub(crate) fn handle_auth_data(&mut self, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) -> bool {
         let Some(queue) = self.context.queues.find_mut(key.queue) else { return false };
         let Some(guard) = &mut queue.guard else { return false };
         let Some((_, cid, _)) =
@@ -204,13 +208,13 @@ impl Server {
         let mut message = vec![0; data.len()];
         data.copy_to(0, &mut message);
         let entropy = &mut *cx.entropy;
-        let progress = guard.machine.send(&message, &mut |bytes| entropy.fill(bytes));
-        self.proceed(key, cid, progress);
+        let progress = guard.machine.handle_send(&message, &mut |bytes| entropy.fill(bytes));
+        self.apply_auth_progress(key, cid, progress);
         true
     }
 
     /// What [`ControllerStep::Compute`](crate::ControllerStep::Compute) gave out is done.
-    pub fn computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
+    pub fn handle_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId, outcome: DhResult) {
         self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
         let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
@@ -219,13 +223,13 @@ impl Server {
         let Some((key, cid, _)) = guard.waiting.take_if(|(_, _, on)| *on == AuthWait::Computation(id)) else {
             return;
         };
-        let progress = guard.machine.computed(outcome);
-        self.proceed(key, cid, progress);
+        let progress = guard.machine.handle_computed(outcome);
+        self.apply_auth_progress(key, cid, progress);
     }
 
     /// What [`ControllerStep::Compute`](crate::ControllerStep::Compute) gave out is not done, since too much else waits: the queue ends, and its host may
     /// come again.
-    pub fn not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
+    pub fn handle_not_computed(&mut self, cx: &mut Cx<'_>, id: ComputeId) {
         self.context.now = cx.now;
         let Some(queue) = self.computing.remove(&id) else { return };
         let Some(guard) = self.context.queues.find_mut(queue).and_then(|queue| queue.guard.as_mut()) else {
@@ -236,14 +240,14 @@ impl Server {
         };
         // Nobody is to be blamed for what was not done.
         guard.cost = false;
-        self.answer_authentication(key, cid, Status::INTERNAL_ERROR.into());
+        self.complete_auth_command(key, cid, Status::INTERNAL_ERROR.into());
         self.end_unauthenticated(key.queue, ControllerEnd::Overloaded);
     }
 
-    fn proceed(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
+    fn apply_auth_progress(&mut self, key: CommandKey, cid: u16, progress: ControllerProgress) {
         let now = self.context.now;
         if let Some(guard) = &mut self.context.queues.get_mut(key.queue).guard {
-            guard.watch(now);
+            guard.update_deadline(now);
             if let Some((_, psk)) = guard.machine.take_psk() {
                 let (queue, psk) = (key.queue, Box::new(psk));
                 self.context.steps.push_back(Step::Other(ControllerStep::PskGenerated { queue, psk }));
@@ -251,8 +255,8 @@ impl Server {
         }
         match progress {
             ControllerProgress::Answer => {
-                self.answer_authentication(key, cid, Completion::SUCCESS);
-                self.arm_queue(key.queue);
+                self.complete_auth_command(key, cid, Completion::SUCCESS);
+                self.schedule_queue_deadline(key.queue);
             }
             ControllerProgress::Compute(work) => {
                 self.computations += 1;
@@ -269,11 +273,11 @@ impl Server {
                 }));
             }
             ControllerProgress::Authenticated => {
-                self.answer_authentication(key, cid, Completion::SUCCESS);
+                self.complete_auth_command(key, cid, Completion::SUCCESS);
                 self.admit_host(key.queue);
             }
             ControllerProgress::End(_) => {
-                self.answer_authentication(key, cid, Completion::SUCCESS);
+                self.complete_auth_command(key, cid, Completion::SUCCESS);
                 self.reject_host(key.queue);
             }
         }
@@ -284,10 +288,10 @@ impl Server {
         let now = self.context.now;
         let queue = self.context.queues.get_mut(key);
         if let Some(guard) = &mut queue.guard {
-            guard.watch(now);
+            guard.update_deadline(now);
             guard.proven = true;
         }
-        self.arm_queue(key);
+        self.schedule_queue_deadline(key);
         self.context.steps.push_back(Step::Other(ControllerStep::HostAuthenticated { queue: key }));
         if self.context.queues.get(key).spec.qid != 0 {
             self.context.send_to_controller(key, ControllerEvent::Proven);
@@ -316,14 +320,14 @@ impl Server {
     }
 
     /// A command of authentication that waits must end without an answer. Whether it was one.
-    pub(crate) fn retire_authentication(&mut self, key: CommandKey) -> bool {
+    pub(crate) fn retire_auth_command(&mut self, key: CommandKey) -> bool {
         let Some(guard) = self.context.queues.find_mut(key.queue).and_then(|queue| queue.guard.as_mut())
         else {
             return false;
         };
         let Some((_, _, on)) = guard.waiting.take_if(|(command, _, _)| *command == key) else { return false };
         if let AuthWait::Computation(id) = on {
-            self.forget(id);
+            self.discard_computation(id);
         }
         self.context.steps.push_back(Step::Retire { command: key });
         true
@@ -344,25 +348,25 @@ impl Server {
         }
         if let Some((command, _, on)) = waiting {
             if let AuthWait::Computation(id) = on {
-                self.forget(id);
+                self.discard_computation(id);
             }
             self.context.steps.push_back(Step::Retire { command });
         }
-        self.arm_queue(key);
+        self.schedule_queue_deadline(key);
     }
 
     /// What was to be computed is of no use any more.
-    fn forget(&mut self, id: ComputeId) {
+    fn discard_computation(&mut self, id: ComputeId) {
         if self.computing.remove(&id).is_some() {
             self.context.steps.push_back(Step::Other(ControllerStep::CancelCompute { id }));
         }
     }
 
     /// Puts a queue's deadline among the timers.
-    fn arm_queue(&mut self, key: QueueKey) {
+    fn schedule_queue_deadline(&mut self, key: QueueKey) {
         let queue = self.context.queues.get_mut(key);
         let deadline = queue.guard.as_ref().and_then(QueueAuthentication::deadline);
         let old = std::mem::replace(&mut queue.armed, deadline);
-        self.controllers.rearm(TimerOf::Queue(key), old, deadline);
+        self.controllers.move_timer(ControllerTimer::Queue(key), old, deadline);
     }
 }

@@ -12,15 +12,15 @@ use nvme::identify::{self, Cns, Identify};
 use super::{AdminOutcome, answer_unless_later, has_memory, wait_for_memory};
 use crate::controller::{AdminWait, WaitingCommand};
 use crate::server::Server;
-use crate::step::{CommandKey, ControllerList, ControllerStep, Step};
+use crate::step::{CommandKey, ControllerListQuery, ControllerStep, Step};
 
 /// Whether a list of controllers is asked for.
-pub(super) fn is_asked(identify: Identify) -> bool {
+pub(super) fn is_controller_list(identify: Identify) -> bool {
     matches!(identify.cns, Cns::CONTROLLERS | Cns::ATTACHED_CONTROLLERS)
 }
 
 /// Identify asks for a list.
-pub(super) fn call(
+pub(super) fn start_list(
     server: &mut Server,
     cntlid: u16,
     (key, cid): (CommandKey, u16),
@@ -29,17 +29,17 @@ pub(super) fn call(
 ) -> Result<AdminOutcome, Status> {
     let controller = server.controllers.find(cntlid).ok_or(Status::INTERNAL_ERROR)?;
     if controller.is_discovery() {
-        return Err(Status::INVALID_FIELD.final_());
+        return Err(Status::INVALID_FIELD.with_do_not_retry());
     }
     let nsid = (identify.cns == Cns::ATTACHED_CONTROLLERS).then_some(identify.nsid);
     if let Some(nsid) = nsid {
-        super::identify::must_be(server, controller, nsid)?;
+        super::identify::require_namespace(server, controller, nsid)?;
     }
-    if (room as usize) < identify::LEN {
-        return Err(Status::SGL_LENGTH_INVALID.final_());
+    if (room as usize) < identify::IDENTIFY_LEN {
+        return Err(Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
-    let of = ControllerList { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
-    let id = server.controllers.next_list();
+    let of = ControllerListQuery { subsystem: controller.spec.subsystem.nqn.clone(), nsid };
+    let id = server.controllers.next_list_id();
     let on = AdminWait::ControllerList { id, from: identify.controller, answers: 0, found: Vec::new() };
     if let Some(controller) = server.controllers.find_mut(cntlid) {
         controller.waiting.push(WaitingCommand { key, cid, on });
@@ -51,8 +51,8 @@ pub(super) fn call(
 impl Server {
     /// The controllers of this shard that are asked for.
     #[must_use]
-    pub fn controllers_here(&self, of: &ControllerList) -> Vec<u16> {
-        let proven = |key| !self.must_authenticate(key) || self.authenticated_by(key).is_some();
+    pub fn local_controllers(&self, of: &ControllerListQuery) -> Vec<u16> {
+        let proven = |key| !self.must_authenticate(key) || self.dhchap_parameters(key).is_some();
         let asked = self.controllers.iter().filter(|one| {
             let meant = !one.is_discovery() && one.spec.subsystem.nqn == of.subsystem;
             let attached = of.nsid.is_none_or(|nsid| one.namespace(nsid).is_some());
@@ -62,36 +62,37 @@ impl Server {
     }
 
     /// One of so many shards has said which controllers it has ([`ControllerStep::ListControllers`](crate::ControllerStep::ListControllers)).
-    pub fn handle_controllers(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
+    pub fn handle_shard_controllers(&mut self, cx: &mut Cx<'_>, id: u64, shards: u16, here: &[u16]) {
         let is_meant =
             |on: &AdminWait| matches!(on, AdminWait::ControllerList { id: asked, .. } if *asked == id);
         let mut here = Some(here);
-        let whole = super::take(self, |waiting| is_meant(&waiting.on)).and_then(|(cntlid, mut waiting)| {
-            if let (AdminWait::ControllerList { answers, found, .. }, Some(here)) =
-                (&mut waiting.on, here.take())
-            {
-                *answers += 1;
-                found.extend(here);
-                if *answers < shards {
-                    self.controllers.find_mut(cntlid)?.waiting.push(waiting);
-                    return None;
+        let whole =
+            super::take_waiting(self, |waiting| is_meant(&waiting.on)).and_then(|(cntlid, mut waiting)| {
+                if let (AdminWait::ControllerList { answers, found, .. }, Some(here)) =
+                    (&mut waiting.on, here.take())
+                {
+                    *answers += 1;
+                    found.extend(here);
+                    if *answers < shards {
+                        self.controllers.find_mut(cntlid)?.waiting.push(waiting);
+                        return None;
+                    }
                 }
-            }
-            Some((cntlid, waiting))
-        });
+                Some((cntlid, waiting))
+            });
         if let Some((
             cntlid,
             WaitingCommand { key, cid, on: AdminWait::ControllerList { from, mut found, .. } },
         )) = whole
         {
             found.sort_unstable();
-            give(self, cx, cntlid, (key, cid), found, from);
+            send_list(self, cx, cntlid, (key, cid), found, from);
         }
     }
 }
 
 /// Answers with the list once there is memory for it.
-pub(super) fn give(
+pub(super) fn send_list(
     server: &mut Server,
     cx: &mut Cx<'_>,
     cntlid: u16,
@@ -99,7 +100,7 @@ pub(super) fn give(
     found: Vec<u16>,
     from: u16,
 ) {
-    let len = identify::LEN as u32;
+    let len = identify::IDENTIFY_LEN as u32;
     if !has_memory(cx.pool, len) {
         return wait_for_memory(
             server,
@@ -108,6 +109,6 @@ pub(super) fn give(
             len,
         );
     }
-    let list = identify::controller_list(found.into_iter(), from);
-    answer_unless_later(server, cx.pool, key, cid, Ok(AdminOutcome::bytes(list)));
+    let list = identify::encode_controller_list(found.into_iter(), from);
+    answer_unless_later(server, cx.pool, key, cid, Ok(AdminOutcome::with_data(list)));
 }

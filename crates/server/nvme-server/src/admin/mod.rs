@@ -11,15 +11,15 @@ pub(crate) mod features;
 mod identify;
 pub(crate) mod logs;
 
-use buf::{Class, Cx, Pool, Sg};
+use buf::{Cx, MemoryClass, Pool, Sg};
 use nvme::feature::{GetFeatures, SetFeatures};
 use nvme::identify::Identify;
 use nvme::log::GetLogPage;
 use nvme::{Completion, Opcode, Sqe, Status};
 use volume::{Refusal, RequestId};
 
-use crate::context::class_of;
-use crate::controller::events::EVENTS_MAX;
+use crate::context::memory_class;
+use crate::controller::async_events::EVENT_REQUESTS_MAX;
 use crate::controller::{AdminWait, WaitingCommand};
 use crate::queue_message::CommandFailure;
 use crate::server::Server;
@@ -40,25 +40,31 @@ impl AdminOutcome {
     pub(crate) const SUCCESS: AdminOutcome = AdminOutcome::Done(Completion::SUCCESS);
 
     /// These bytes, and success.
-    fn bytes(bytes: impl Into<Vec<u8>>) -> AdminOutcome {
+    fn with_data(bytes: impl Into<Vec<u8>>) -> AdminOutcome {
         AdminOutcome::Data(bytes.into(), Completion::SUCCESS)
     }
 
     /// Success with this result.
-    fn result(result: u32) -> AdminOutcome {
+    fn with_result(result: u32) -> AdminOutcome {
         AdminOutcome::Done(Completion { result: result.into(), ..Completion::SUCCESS })
     }
 }
 
 /// A command of an admin queue has come.
-pub(crate) fn start(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, sqe: &Sqe, data_out: u32) {
+pub(crate) fn start_admin_command(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+) {
     let cntlid = server.context.queues.get(key.queue).spec.cntlid;
     server.controllers.note_host_alive(cntlid, cx.now);
-    begin(server, cx, cntlid, key, sqe, Some(data_out));
+    execute_or_wait(server, cx, cntlid, key, sqe, Some(data_out));
 }
 
 /// `data_out`: `None` if it has waited for room.
-fn begin(
+fn execute_or_wait(
     server: &mut Server,
     cx: &mut Cx<'_>,
     cntlid: u16,
@@ -71,9 +77,10 @@ fn begin(
     let transfer_max = controller.map_or(0, |controller| controller.spec.limits.transfer.bytes());
     // One that is longer than a transfer may be is refused at once. A long one asks for room in any case: a host
     // that does not read what it asked for must not have all of it.
-    if let Some(len) = answer_len(sqe).filter(|len| *len <= u64::from(transfer_max))
+    if let Some(len) = answer_len_max(sqe).filter(|len| *len <= u64::from(transfer_max))
         && let len = len as u32
-        && (data_out.is_some() && class_of(len as usize) == Class::Solicited || !has_memory(cx.pool, len))
+        && (data_out.is_some() && memory_class(len as usize) == MemoryClass::Solicited
+            || !has_memory(cx.pool, len))
     {
         return wait_for_memory(
             server,
@@ -83,9 +90,9 @@ fn begin(
         );
     }
     let outcome = if sqe.opcode == Opcode::FABRICS {
-        fabrics::on_admin_queue(server, cntlid, sqe)
+        fabrics::execute_on_admin_queue(server, cntlid, sqe)
     } else {
-        execute(server, cx, cntlid, key, sqe, data_out.unwrap_or(0))
+        execute_admin_command(server, cx, cntlid, key, sqe, data_out.unwrap_or(0))
     };
     answer_unless_later(server, cx.pool, key, cid, outcome);
     // What was read may have more behind it.
@@ -93,18 +100,18 @@ fn begin(
 }
 
 /// The longest data that the answer to a command may have, if it has any.
-fn answer_len(sqe: &Sqe) -> Option<u64> {
+fn answer_len_max(sqe: &Sqe) -> Option<u64> {
     match sqe.opcode {
-        Opcode::IDENTIFY => Some(nvme::identify::LEN as u64),
+        Opcode::IDENTIFY => Some(nvme::identify::IDENTIFY_LEN as u64),
         Opcode::GET_LOG_PAGE => Some(GetLogPage::parse(sqe).len),
         Opcode::GET_FEATURES => Some(features::DATA_LEN_MAX as u64),
         _ => None,
     }
 }
 
-/// Whether [`memory`] has so much now: within one call nothing else takes it.
+/// Whether [`copy_to_pool`] has so much now: within one call nothing else takes it.
 pub(crate) fn has_memory(pool: &Pool, len: u32) -> bool {
-    pool.take_sg(class_of(len as usize), len as usize).is_some()
+    pool.take_sg(memory_class(len as usize), len as usize).is_some()
 }
 
 /// Lets a command wait for memory.
@@ -116,8 +123,8 @@ pub(crate) fn wait_for_memory(server: &mut Server, cntlid: u16, waiting: Waiting
 }
 
 /// There may be memory for a command that waits for it.
-pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
-    if server.retry_authentication(cx, key) {
+pub(crate) fn retry_waiting(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
+    if server.retry_auth_receive(cx, key) {
         return;
     }
     let waits = |waiting: &WaitingCommand| {
@@ -127,15 +134,15 @@ pub(crate) fn retry(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey) {
                 AdminWait::Memory(_) | AdminWait::MemoryForPage(_) | AdminWait::MemoryForList(..)
             )
     };
-    let Some((cntlid, WaitingCommand { cid, on, .. })) = take(server, waits) else { return };
+    let Some((cntlid, WaitingCommand { cid, on, .. })) = take_waiting(server, waits) else { return };
     match on {
-        AdminWait::Memory(sqe) => begin(server, cx, cntlid, key, &sqe, None),
+        AdminWait::Memory(sqe) => execute_or_wait(server, cx, cntlid, key, &sqe, None),
         AdminWait::MemoryForPage(page) => {
-            logs::gathered(server, cx, cntlid, key, cid, page);
+            logs::handle_reports_gathered(server, cx, cntlid, key, cid, page);
             server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
         }
         AdminWait::MemoryForList(found, from) => {
-            controller_list::give(server, cx, cntlid, (key, cid), found, from)
+            controller_list::send_list(server, cx, cntlid, (key, cid), found, from)
         }
         // None of these waits for memory.
         AdminWait::Event
@@ -160,7 +167,7 @@ pub(crate) fn answer_unless_later(
     let completion = match outcome {
         Ok(AdminOutcome::Later) => return,
         Ok(AdminOutcome::Done(completion)) => completion,
-        Ok(AdminOutcome::Data(bytes, completion)) => match memory(pool, &bytes) {
+        Ok(AdminOutcome::Data(bytes, completion)) => match copy_to_pool(pool, &bytes) {
             Some(data) => {
                 server.context.steps.push_back(Step::Send { command, at: 0, data });
                 completion
@@ -177,18 +184,18 @@ pub(crate) fn answer_unless_later(
             CommandFailure { at, cid, status: completion.status, lba: 0, nsid: 0 },
         );
     }
-    let completion = status::delayed(completion, || server.delays_retries(command.queue));
+    let completion = status::with_retry_delay(completion, || server.supports_retry_delay(command.queue));
     server.context.steps.push_back(Step::Respond { command, reply: completion });
 }
 
 /// Bytes in memory that can be sent.
-fn memory(pool: &Pool, bytes: &[u8]) -> Option<Sg> {
-    let mut memory = pool.take_sg(class_of(bytes.len()), bytes.len())?;
+fn copy_to_pool(pool: &Pool, bytes: &[u8]) -> Option<Sg> {
+    let mut memory = pool.take_sg(memory_class(bytes.len()), bytes.len())?;
     memory.copy_from(0, bytes);
     Some(memory.freeze())
 }
 
-fn execute(
+fn execute_admin_command(
     server: &mut Server,
     cx: &mut Cx<'_>,
     cntlid: u16,
@@ -200,25 +207,27 @@ fn execute(
         return Err(Status::COMMAND_SEQUENCE_ERROR);
     };
     if !controller.configuration.is_enabled() || !controller.status.ready {
-        return Err(Status::COMMAND_SEQUENCE_ERROR.final_());
+        return Err(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry());
     }
     if sqe.flags & 3 != 0 {
-        return Err(Status::INVALID_FIELD.final_());
+        return Err(Status::INVALID_FIELD.with_do_not_retry());
     }
     let cid = sqe.cid.get();
     let room = sqe.dptr.length.get();
     match sqe.opcode {
-        Opcode::IDENTIFY if controller_list::is_asked(Identify::parse(sqe)) => {
-            controller_list::call(server, cntlid, (key, cid), Identify::parse(sqe), room)
+        Opcode::IDENTIFY if controller_list::is_controller_list(Identify::parse(sqe)) => {
+            controller_list::start_list(server, cntlid, (key, cid), Identify::parse(sqe), room)
         }
-        Opcode::IDENTIFY => identify::execute(server, cntlid, Identify::parse(sqe), room),
-        Opcode::GET_LOG_PAGE => logs::execute(server, cntlid, key, cid, GetLogPage::parse(sqe), room),
+        Opcode::IDENTIFY => identify::execute_identify(server, cntlid, Identify::parse(sqe), room),
+        Opcode::GET_LOG_PAGE => {
+            logs::execute_get_log_page(server, cntlid, key, cid, GetLogPage::parse(sqe), room)
+        }
         Opcode::GET_FEATURES => {
-            let get = GetFeatures::parse(sqe).ok_or(Status::INVALID_FIELD.final_())?;
-            features::get(server, cx.now, cntlid, get, room)
+            let get = GetFeatures::parse(sqe).ok_or(Status::INVALID_FIELD.with_do_not_retry())?;
+            features::get_features(server, cx.now, cntlid, get, room)
         }
         Opcode::SET_FEATURES => {
-            features::set(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out)
+            features::set_features(server, cx.now, cntlid, key, cid, SetFeatures::parse(sqe), data_out)
         }
         Opcode::ABORT if !controller.is_discovery() => {
             let done = controller.start_abort(&mut server.context.steps, key, cid, sqe.cdw(10))?;
@@ -226,27 +235,29 @@ fn execute(
         }
         Opcode::ASYNC_EVENT_REQUEST => {
             let events = controller.waiting.iter().filter(|waiting| matches!(waiting.on, AdminWait::Event));
-            if events.count() >= EVENTS_MAX {
-                return Err(Status::AER_LIMIT_EXCEEDED.final_());
+            if events.count() >= EVENT_REQUESTS_MAX {
+                return Err(Status::AER_LIMIT_EXCEEDED.with_do_not_retry());
             }
             controller.waiting.push(WaitingCommand { key, cid, on: AdminWait::Event });
             server.controllers.complete_event_requests(&mut server.context.steps, cntlid);
             Ok(AdminOutcome::Later)
         }
-        Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => Err(Status::KEEP_ALIVE_INVALID.final_()),
+        Opcode::KEEP_ALIVE if controller.kato_ms() == 0 => {
+            Err(Status::KEEP_ALIVE_INVALID.with_do_not_retry())
+        }
         Opcode::KEEP_ALIVE => Ok(AdminOutcome::SUCCESS),
-        _ => Err(Status::INVALID_OPCODE.final_()),
+        _ => Err(Status::INVALID_OPCODE.with_do_not_retry()),
     }
 }
 
 /// Payload is here of a command that is not executed on a volume.
-pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
-    if server.authentication_data(cx, key, data) {
+pub(crate) fn handle_data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: &Sg) {
+    if server.handle_auth_data(cx, key, data) {
         return;
     }
-    let Some((cntlid, waiting)) = take(server, |waiting| waiting.key == key) else { return };
+    let Some((cntlid, waiting)) = take_waiting(server, |waiting| waiting.key == key) else { return };
     let outcome = match waiting.on {
-        AdminWait::Feature(set) => features::data(server, cx.now, cntlid, set, data),
+        AdminWait::Feature(set) => features::handle_feature_data(server, cx.now, cntlid, set, data),
         // Only features ask for data.
         AdminWait::Event
         | AdminWait::VolumeRequest(_)
@@ -261,25 +272,33 @@ pub(crate) fn data(server: &mut Server, cx: &mut Cx<'_>, key: CommandKey, data: 
 }
 
 /// The home of a volume has answered an admin command.
-pub(crate) fn answered(server: &mut Server, cx: &mut Cx<'_>, id: RequestId, result: Result<(), Refusal>) {
+pub(crate) fn handle_volume_answer(
+    server: &mut Server,
+    cx: &mut Cx<'_>,
+    id: RequestId,
+    result: Result<(), Refusal>,
+) {
     let asked =
         |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::VolumeRequest(asked) if asked == id);
-    let Some((_, waiting)) = take(server, asked) else { return };
-    let outcome = result.map(|()| AdminOutcome::SUCCESS).map_err(status::refused);
+    let Some((_, waiting)) = take_waiting(server, asked) else { return };
+    let outcome = result.map(|()| AdminOutcome::SUCCESS).map_err(status::for_refusal);
     answer_unless_later(server, cx.pool, waiting.key, waiting.cid, outcome);
 }
 
 /// A command that is not executed on a volume must end without an answer. Whether there was such a one.
-pub(crate) fn retire(server: &mut Server, key: CommandKey) -> bool {
-    if server.retire_authentication(key) {
+pub(crate) fn retire_waiting(server: &mut Server, key: CommandKey) -> bool {
+    if server.retire_auth_command(key) {
         return true;
     }
-    let Some((_, waiting)) = take(server, |waiting| waiting.key == key) else { return false };
+    let Some((_, waiting)) = take_waiting(server, |waiting| waiting.key == key) else { return false };
     server.context.steps.push_back(Step::Retire { command: waiting.key });
     true
 }
 
-fn take(server: &mut Server, which: impl Fn(&WaitingCommand) -> bool) -> Option<(u16, WaitingCommand)> {
+fn take_waiting(
+    server: &mut Server,
+    which: impl Fn(&WaitingCommand) -> bool,
+) -> Option<(u16, WaitingCommand)> {
     let found =
         |(cntlid, waiting): (u16, &Vec<WaitingCommand>)| Some((cntlid, waiting.iter().position(&which)?));
     let (cntlid, at) = server

@@ -31,18 +31,18 @@ impl Controller {
         }
         let (qid, victim) = (argument as u16, (argument >> 16) as u16);
         if qid == 0 {
-            let aborted = self.take_waiting(victim);
+            let aborted = self.take_abortable(victim);
             let done = aborted.is_some();
             if let Some(waiting) = aborted {
                 let completion = Status::ABORT_REQUESTED.into();
                 steps.push_back(Step::Respond { command: waiting.key, reply: completion });
             }
-            return Ok(Some(answer(done)));
+            return Ok(Some(abort_completion(done)));
         }
         let Some(member) =
             self.members.iter().find(|member| member.qid == qid && member.open && member.proven)
         else {
-            return Ok(Some(answer(false)));
+            return Ok(Some(abort_completion(false)));
         };
         let (to, queue_slot) = (member.shard, member.queue_slot);
         // Its queue slot rides along, so that its end answers for it.
@@ -59,17 +59,17 @@ impl Controller {
     }
 
     /// A queue has answered.
-    pub(super) fn abort_answered(&mut self, steps: &mut VecDeque<Step>, ticket: u64, aborted: bool) {
+    pub(super) fn handle_abort_answer(&mut self, steps: &mut VecDeque<Step>, ticket: u64, aborted: bool) {
         let asked = |waiting: &WaitingCommand| matches!(waiting.on, AdminWait::Abort { ticket: asked } if asked == ticket);
         if let Some(at) = self.waiting.iter().position(asked) {
             let command = self.waiting.remove(at).key;
-            steps.push_back(Step::Respond { command, reply: answer(aborted) });
+            steps.push_back(Step::Respond { command, reply: abort_completion(aborted) });
         }
     }
 
     /// An admin command of this identifier that can be aborted. A volume's home cannot be stopped,
     /// and an Abort is not aborted.
-    fn take_waiting(&mut self, cid: u16) -> Option<WaitingCommand> {
+    fn take_abortable(&mut self, cid: u16) -> Option<WaitingCommand> {
         let can = |waiting: &WaitingCommand| {
             let stoppable = matches!(
                 waiting.on,
@@ -88,6 +88,6 @@ impl Controller {
     }
 }
 
-fn answer(aborted: bool) -> Completion {
+fn abort_completion(aborted: bool) -> Completion {
     Completion { result: if aborted { 0 } else { NOT_ABORTED }, status: Status::SUCCESS }
 }

@@ -3,8 +3,8 @@
 //! A volume is in one access group. One command changes a group, volume by volume. While its volumes differ,
 //! a group is reported as usable only if all of them are.
 
-use nvme::log::ana::{Group, State};
-use volume::{Access, PortId, VolumeId};
+use nvme::log::ana::{AnaGroup, AnaState};
+use volume::{PathAccess, PortId, VolumeId};
 
 use crate::context::ExecContext;
 use crate::spec::NamespaceEntry;
@@ -16,12 +16,12 @@ pub(crate) const TRANSITION_SECONDS: u8 = 10;
 #[derive(Debug, Default)]
 pub(crate) struct AnaGroups {
     changes: u64,
-    groups: Vec<Group>,
+    groups: Vec<AnaGroup>,
 }
 
 impl AnaGroups {
     /// Takes the groups of now over. Whether anything has changed.
-    pub(crate) fn follow(&mut self, states: Vec<Group>) -> bool {
+    pub(crate) fn update(&mut self, states: Vec<AnaGroup>) -> bool {
         let mut changed = self.groups.len() != states.len();
         let old = std::mem::take(&mut self.groups);
         let next = self.changes + 1;
@@ -39,52 +39,56 @@ impl AnaGroups {
     }
 
     /// The log page.
-    pub(crate) fn page(&self, groups_only: bool) -> Vec<u8> {
+    pub(crate) fn log_page(&self, groups_only: bool) -> Vec<u8> {
         nvme::log::ana::encode_page(self.changes, &self.groups, groups_only)
     }
 }
 
 /// The state as NVMe names it.
-fn state(access: Access) -> State {
+fn ana_state(access: PathAccess) -> AnaState {
     match access {
-        Access::Optimized => State::Optimized,
-        Access::NonOptimized => State::NonOptimized,
-        Access::Inaccessible => State::Inaccessible,
-        Access::PersistentLoss => State::PersistentLoss,
-        Access::Transition => State::Change,
+        PathAccess::Optimized => AnaState::Optimized,
+        PathAccess::NonOptimized => AnaState::NonOptimized,
+        PathAccess::Inaccessible => AnaState::Inaccessible,
+        PathAccess::PersistentLoss => AnaState::PersistentLoss,
+        PathAccess::Transition => AnaState::Change,
     }
 }
 
 /// What a group shows of two volumes that differ.
-fn together(one: State, other: State) -> State {
-    let serves = |state| matches!(state, State::Optimized | State::NonOptimized);
+fn merged_state(one: AnaState, other: AnaState) -> AnaState {
+    let serves = |state| matches!(state, AnaState::Optimized | AnaState::NonOptimized);
     match (one, other) {
         _ if one == other => one,
-        (State::Change, _) | (_, State::Change) => State::Change,
-        _ if serves(one) && serves(other) => State::NonOptimized,
-        _ => State::Inaccessible,
+        (AnaState::Change, _) | (_, AnaState::Change) => AnaState::Change,
+        _ if serves(one) && serves(other) => AnaState::NonOptimized,
+        _ => AnaState::Inaccessible,
     }
 }
 
 /// The groups of these namespaces as they are seen by a port, ascending.
-pub(super) fn groups_of(context: &ExecContext, namespaces: &[NamespaceEntry], port: PortId) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+pub(super) fn ana_groups(
+    context: &ExecContext,
+    namespaces: &[NamespaceEntry],
+    port: PortId,
+) -> Vec<AnaGroup> {
+    let mut groups: Vec<AnaGroup> = Vec::new();
     for entry in namespaces {
         let state = match context.volumes.get(entry.volume) {
-            Some(volume) => state(volume.view.access(port)),
+            Some(volume) => ana_state(volume.view.path_access(port)),
             // The path is not to blame, nor are others of its group.
-            None if entry.volume == VolumeId::AWAY => State::Optimized,
+            None if entry.volume == VolumeId::UNAVAILABLE => AnaState::Optimized,
             None => continue,
         };
         match groups.binary_search_by_key(&entry.ana_group, |group| group.id) {
             Ok(at) => {
                 if let Some(group) = groups.get_mut(at) {
-                    group.state = together(group.state, state);
+                    group.state = merged_state(group.state, state);
                     group.nsids.push(entry.nsid);
                 }
             }
             Err(at) => {
-                let group = Group { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };
+                let group = AnaGroup { id: entry.ana_group, changes: 0, state, nsids: vec![entry.nsid] };
                 groups.insert(at, group);
             }
         }

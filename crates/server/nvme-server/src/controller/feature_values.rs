@@ -7,7 +7,7 @@ use nvme::log::ReservationNotice;
 pub(crate) const HOST_BEHAVIOR_LEN: usize = 512;
 pub(crate) const TIMESTAMP_LEN: usize = 8;
 /// The composite temperature: no other is measured.
-pub(crate) const THRESHOLD_OVER: u32 = 0xffff;
+pub(crate) const OVER_THRESHOLD_DEFAULT: u32 = 0xffff;
 
 /// The values of a controller's features, as a reset leaves them at first.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ impl Default for FeatureValues {
         FeatureValues {
             arbitration: 0,
             power: 0,
-            thresholds: [THRESHOLD_OVER, 0],
+            thresholds: [OVER_THRESHOLD_DEFAULT, 0],
             error_recovery: 0,
             atomicity: 0,
             timestamp: None,
@@ -42,27 +42,27 @@ impl Default for FeatureValues {
 
 impl FeatureValues {
     /// Whether this temperature, in kelvins, is at or beyond a threshold.
-    pub(crate) fn warns_of(&self, kelvins: u16) -> bool {
+    pub(crate) fn is_beyond_threshold(&self, kelvins: u16) -> bool {
         let [over, under] = self.thresholds;
         u32::from(kelvins) >= over || u32::from(kelvins) <= under
     }
 
     /// Whether the host wants not to hear of such a notice.
-    pub(crate) fn masks(&self, nsid: u32, what: ReservationNotice) -> bool {
-        self.mask(nsid) >> (what as u8) & 1 != 0
+    pub(crate) fn masks_notice(&self, nsid: u32, what: ReservationNotice) -> bool {
+        self.reservation_mask(nsid) >> (what as u8) & 1 != 0
     }
 
     /// Whether the host waits before it tries a command again for as long as its status says (ACRE).
-    pub(crate) fn delays_retries(&self) -> bool {
+    pub(crate) fn supports_retry_delay(&self) -> bool {
         self.behavior.first() == Some(&1)
     }
 
-    pub(crate) fn mask(&self, nsid: u32) -> u8 {
+    pub(crate) fn reservation_mask(&self, nsid: u32) -> u8 {
         let place = self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid);
         place.ok().and_then(|at| self.masks.get(at)).map_or(0, |(_, mask)| *mask)
     }
 
-    pub(crate) fn set_mask(&mut self, nsid: u32, mask: u8) {
+    pub(crate) fn set_reservation_mask(&mut self, nsid: u32, mask: u8) {
         match self.masks.binary_search_by_key(&nsid, |(nsid, _)| *nsid) {
             Ok(at) => {
                 if let Some((_, known)) = self.masks.get_mut(at) {

@@ -8,20 +8,20 @@
 
 pub(crate) mod abort;
 pub(crate) mod ana;
-pub(crate) mod errors;
-pub(crate) mod events;
+pub(crate) mod async_events;
+pub(crate) mod error_log;
 pub(crate) mod feature_values;
-mod life;
-pub(crate) mod notices;
-mod open;
+mod lifecycle;
+mod open_controller;
 mod queue_messages;
+pub(crate) mod reservation_notices;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use buf::Time;
-use nvme::property::{Configuration, ControllerStatus};
+use nvme::property::{ControllerConfiguration, ControllerStatus};
 use volume::{IdSpace, RequestId, ShardId};
 
 use crate::discovery::DiscoveryEntries;
@@ -30,8 +30,8 @@ use crate::spec::{ControllerSpec, NamespaceEntry, QUEUES_MAX, QueueSpec};
 use crate::step::{CommandKey, ControllerEnd, QueueKey};
 
 use ana::AnaGroups;
-use errors::ErrorLog;
-use events::Events;
+use async_events::AsyncEvents;
+use error_log::ErrorLog;
 use feature_values::FeatureValues;
 
 /// The command retry delay (CRDT1) in units of 100 ms: after so long what kept a command from being
@@ -46,7 +46,7 @@ pub(crate) struct Controller {
     pub(crate) admin: QueueKey,
     /// Ascending by NSID, each once.
     pub(crate) namespaces: Arc<[NamespaceEntry]>,
-    pub(crate) configuration: Configuration,
+    pub(crate) configuration: ControllerConfiguration,
     pub(crate) status: ControllerStatus,
     /// How many I/O queues may be connected.
     pub(crate) granted: u16,
@@ -71,18 +71,18 @@ pub(crate) struct Controller {
     pub(crate) ending: Option<ControllerEnd>,
     /// The admin queue is gone.
     admin_gone: bool,
-    pub(crate) events: Events,
+    pub(crate) events: AsyncEvents,
     pub(crate) errors: ErrorLog,
     pub(crate) features: FeatureValues,
     pub(crate) ana: AnaGroups,
-    pub(crate) notices: notices::Notices,
+    pub(crate) notices: reservation_notices::ReservationNoticeLog,
     /// The discovery log as it was last begun to be read.
     pub(crate) snapshot: Option<Arc<DiscoveryEntries>>,
 }
 
 /// How many queues a controller knows at most, those that prove nothing among them: eight for each
 /// identifier. The composition lets far fewer strangers in.
-const MEMBERS_MAX: usize = 8 * QUEUES_MAX as usize;
+const KNOWN_QUEUES_MAX: usize = 8 * QUEUES_MAX as usize;
 
 /// An I/O queue of a controller.
 #[derive(Clone, Copy, Debug)]
@@ -135,7 +135,7 @@ pub(crate) enum AdminWait {
 #[derive(Debug, Default)]
 pub(crate) struct Controllers {
     here: HashMap<u16, Controller>,
-    timers: BTreeSet<(Time, TimerOf)>,
+    timers: BTreeSet<(Time, ControllerTimer)>,
     associations: u64,
     requests: u64,
     lists: u64,
@@ -143,7 +143,7 @@ pub(crate) struct Controllers {
 
 /// What a timer is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum TimerOf {
+pub(crate) enum ControllerTimer {
     /// A controller's deadline.
     Controller(u16),
     /// A queue's, to authenticate.
@@ -152,13 +152,13 @@ pub(crate) enum TimerOf {
 
 impl Controllers {
     /// A number for a question to all shards.
-    pub(crate) fn next_list(&mut self) -> u64 {
+    pub(crate) fn next_list_id(&mut self) -> u64 {
         self.lists += 1;
         self.lists
     }
 
     /// Moves a timer.
-    pub(crate) fn rearm(&mut self, due: TimerOf, from: Option<Time>, to: Option<Time>) {
+    pub(crate) fn move_timer(&mut self, due: ControllerTimer, from: Option<Time>, to: Option<Time>) {
         if from == to {
             return;
         }
@@ -183,9 +183,9 @@ impl Controllers {
     }
 
     /// A name for a request of an admin command. Bit 61 tells it from those of I/O commands.
-    pub(crate) fn next_request(&mut self) -> RequestId {
+    pub(crate) fn next_request_id(&mut self) -> RequestId {
         self.requests += 1;
-        RequestId::of(IdSpace::Nvme, 1 << 61 | self.requests)
+        RequestId::in_space(IdSpace::Nvme, 1 << 61 | self.requests)
     }
 }
 
@@ -203,7 +203,7 @@ impl Controller {
     /// A slot for a queue that has still to prove something. They go round, so that a late message finds
     /// nobody rather than another.
     fn free_queue_slot(&mut self) -> Option<u16> {
-        if self.members.len() >= MEMBERS_MAX {
+        if self.members.len() >= KNOWN_QUEUES_MAX {
             return None;
         }
         loop {
@@ -222,11 +222,11 @@ impl Controller {
     /// The sum of what the I/O queues have reported, queues that have ended included. The admin queue's counters
     /// are in its entry of `context.queues`.
     pub(crate) fn counters(&self) -> QueueCounters {
-        self.members.iter().fold(self.past, |sum, member| sum.plus(member.counters))
+        self.members.iter().fold(self.past, |sum, member| sum.sum(member.counters))
     }
 
     /// How often its I/O queues are to tell of commands at most: each quarter of the timeout.
-    pub(crate) fn traffic_ms(&self) -> u32 {
+    pub(crate) fn traffic_notice_interval_ms(&self) -> u32 {
         self.keep_alive_timeout.map_or(0, |keep_alive_timeout| keep_alive_timeout.as_millis() as u32 / 4)
     }
 
@@ -240,7 +240,7 @@ impl Controller {
     pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) -> bool {
         let Some(granted) = self.spec.keep_alive.granted(kato_ms) else { return false };
         self.spec.kato_ms = granted;
-        let idle = self.is_discovery().then_some(life::DISCOVERY_TIMEOUT);
+        let idle = self.is_discovery().then_some(lifecycle::DISCOVERY_TIMEOUT);
         let asked = Duration::from_millis(self.spec.kato_ms.into());
         self.keep_alive_timeout = if asked.is_zero() { idle } else { Some(asked) };
         self.last_heard = now;
@@ -263,8 +263,8 @@ impl Controller {
             nexus: self.spec.nexus.clone(),
             namespaces: self.namespaces.clone(),
             transfer_max: self.spec.limits.transfer.bytes(),
-            traffic_ms: if qid == 0 { 0 } else { self.traffic_ms() },
-            delays_retries: self.features.delays_retries(),
+            traffic_ms: if qid == 0 { 0 } else { self.traffic_notice_interval_ms() },
+            delays_retries: self.features.supports_retry_delay(),
             auth: self.spec.auth.clone(),
         }
     }

@@ -45,8 +45,8 @@ impl Server {
         };
         match event {
             ControllerEvent::Opened { at } => {
-                let stays = controller.keeps_queues();
-                let settings = controller.settings();
+                let stays = controller.may_keep_queues();
+                let settings = controller.settings_event();
                 if let Some(member) =
                     controller.members.iter_mut().find(|member| member.queue_slot == queue_slot)
                 {
@@ -64,15 +64,15 @@ impl Server {
                     self.context.steps.push_back(Step::Other(ControllerStep::QueueMessage { to: at, message }));
                 }
             }
-            ControllerEvent::Gone { lost, report } => self.member_gone(cx, cntlid, queue_slot, lost, *report),
-            ControllerEvent::Proven => self.controllers.queue_proven(&mut self.context.steps, cntlid, queue_slot),
+            ControllerEvent::Gone { lost, report } => self.handle_queue_gone(cx, cntlid, queue_slot, lost, *report),
+            ControllerEvent::Proven => self.controllers.handle_queue_authenticated(&mut self.context.steps, cntlid, queue_slot),
             ControllerEvent::Traffic => self.controllers.note_host_alive(cntlid, cx.now),
             ControllerEvent::Report { ticket, report } => {
-                controller.take_report(queue_slot, *report);
-                self.reported(cx, cntlid, queue_slot, Some(ticket));
+                controller.merge_report(queue_slot, *report);
+                self.handle_queue_report(cx, cntlid, queue_slot, Some(ticket));
             }
             ControllerEvent::Aborted { ticket, aborted } => {
-                controller.abort_answered(&mut self.context.steps, ticket, aborted);
+                controller.handle_abort_answer(&mut self.context.steps, ticket, aborted);
             },
             ControllerEvent::End
             | ControllerEvent::Abort { .. }
@@ -83,7 +83,7 @@ impl Server {
         }
     }
 
-    fn member_gone(
+    fn handle_queue_gone(
         &mut self,
         cx: &mut Cx<'_>,
         cntlid: u16,
@@ -92,12 +92,12 @@ impl Server {
         report: QueueReport,
     ) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        controller.take_report(queue_slot, report);
+        controller.merge_report(queue_slot, report);
         if let Some(at) = controller.members.iter().position(|member| member.queue_slot == queue_slot) {
             let member = controller.members.swap_remove(at);
-            controller.past = controller.past.plus(member.counters);
+            controller.past = controller.past.sum(member.counters);
         }
-        let spared = controller.spec.individual_deletion || !controller.keeps_queues();
+        let spared = controller.spec.individual_deletion || !controller.may_keep_queues();
         if lost && !spared && controller.lost.is_none() {
             controller.lost = Some(cx.now);
         }
@@ -111,15 +111,15 @@ impl Server {
             })
             .collect();
         for ticket in orphans {
-            controller.abort_answered(&mut self.context.steps, ticket, false);
+            controller.handle_abort_answer(&mut self.context.steps, ticket, false);
         }
-        self.reported(cx, cntlid, queue_slot, None);
-        self.controllers.arm(cntlid);
+        self.handle_queue_report(cx, cntlid, queue_slot, None);
+        self.controllers.schedule_deadline(cntlid);
         self.controllers.end_if_queues_gone(&mut self.context.steps, cntlid);
     }
 
     /// A queue has reported, or never will: log pages that waited for it may be answered.
-    fn reported(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, answer: Option<u64>) {
+    fn handle_queue_report(&mut self, cx: &mut Cx<'_>, cntlid: u16, queue_slot: u16, answer: Option<u64>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         for waiting in &mut controller.waiting {
             if let AdminWait::Reports { ticket, from, .. } = &mut waiting.on
@@ -137,7 +137,7 @@ impl Server {
         {
             let waiting = controller.waiting.remove(at);
             if let AdminWait::Reports { page, .. } = waiting.on {
-                admin::logs::gathered(self, cx, cntlid, waiting.key, waiting.cid, page);
+                admin::logs::handle_reports_gathered(self, cx, cntlid, waiting.key, waiting.cid, page);
             }
         }
     }
@@ -147,7 +147,7 @@ impl Server {
     pub fn change_namespaces(&mut self, cntlid: u16, namespaces: Vec<NamespaceEntry>) {
         let Some(controller) = self.controllers.find_mut(cntlid) else { return };
         let fresh = sort_and_dedup_by_nsid(namespaces);
-        let changed = differences(&controller.namespaces, &fresh);
+        let changed = changed_nsids(&controller.namespaces, &fresh);
         if changed.is_empty() {
             return;
         }
@@ -168,15 +168,15 @@ impl Server {
         if !controller.admin_gone {
             self.context.queues.get_mut(admin).spec.namespaces = fresh;
         }
-        self.controllers.namespaces_changed(&mut self.context.steps, cntlid, &changed);
-        self.controllers.follow_ana(&mut self.context, cntlid);
+        self.controllers.notify_namespaces_changed(&mut self.context.steps, cntlid, &changed);
+        self.controllers.refresh_ana_groups(&mut self.context, cntlid);
     }
 }
 
 impl Controllers {
     /// A queue's host has proved who it is: the queue's identifier is its own from now on, unless another
     /// had proved it before, and who has proved nothing under it goes.
-    fn queue_proven(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, queue_slot: u16) {
+    fn handle_queue_authenticated(&mut self, steps: &mut VecDeque<Step>, cntlid: u16, queue_slot: u16) {
         let Some(controller) = self.find_mut(cntlid) else { return };
         let association = controller.association;
         let Some(qid) =
@@ -208,15 +208,15 @@ impl Controllers {
 }
 
 impl Controller {
-    fn settings(&self) -> ControllerEvent {
-        let delays_retries = self.features.delays_retries();
-        ControllerEvent::Settings { traffic_ms: self.traffic_ms(), delays_retries }
+    fn settings_event(&self) -> ControllerEvent {
+        let delays_retries = self.features.supports_retry_delay();
+        ControllerEvent::Settings { traffic_ms: self.traffic_notice_interval_ms(), delays_retries }
     }
 
     /// Messages that tell its I/O queues how often it wants to hear of commands, and how its host tries
     /// them again.
     pub(crate) fn settings_messages(&self) -> Vec<Step> {
-        let event = self.settings();
+        let event = self.settings_event();
         let (cntlid, association) = (self.spec.cntlid, self.association);
         let message = |queue_slot| QueueMessage { cntlid, association, queue_slot, event: event.clone() };
         self.members
@@ -231,23 +231,23 @@ impl Controller {
     }
 
     /// Whether its I/O queues may stay: it neither stops, nor shuts down, nor ends.
-    fn keeps_queues(&self) -> bool {
+    fn may_keep_queues(&self) -> bool {
         let stops = !self.configuration.is_enabled();
-        !stops && self.ending.is_none() && self.status.shutdown == nvme::property::Shutdown::No
+        !stops && self.ending.is_none() && self.status.shutdown == nvme::property::ShutdownStatus::No
     }
 
     /// Takes a queue's report over.
-    fn take_report(&mut self, queue_slot: u16, report: QueueReport) {
+    fn merge_report(&mut self, queue_slot: u16, report: QueueReport) {
         let member = self.members.iter_mut().find(|member| member.queue_slot == queue_slot);
         let Some(JoinedQueue { qid, counters, .. }) = member else { return };
         *counters = report.counters;
         let qid = *qid;
-        self.errors.add(qid, report.failures, report.failed);
+        self.errors.add_failures(qid, report.failures, report.failed);
     }
 }
 
 /// The NSIDs whose entries differ, ascending.
-fn differences(old: &Arc<[NamespaceEntry]>, new: &Arc<[NamespaceEntry]>) -> Vec<u32> {
+fn changed_nsids(old: &Arc<[NamespaceEntry]>, new: &Arc<[NamespaceEntry]>) -> Vec<u32> {
     let lone = |of: &[NamespaceEntry], other: &[NamespaceEntry]| -> Vec<u32> {
         of.iter().filter(|entry| !other.contains(entry)).map(|entry| entry.nsid).collect()
     };

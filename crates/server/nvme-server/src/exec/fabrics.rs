@@ -7,10 +7,14 @@ use crate::context::ExecContext;
 use crate::step::{CommandKey, ControllerStep, Step};
 
 /// A fabrics command of an I/O queue.
-pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe) -> Result<(), Status> {
+pub(super) fn execute_on_io_queue(
+    ctx: &mut ExecContext,
+    command: CommandKey,
+    sqe: &Sqe,
+) -> Result<(), Status> {
     match sqe.fabrics_type() {
         FabricsType::DISCONNECT if !disconnect_is_valid(sqe) => {
-            Err(Status::CONNECT_INCOMPATIBLE_FORMAT.final_())
+            Err(Status::CONNECT_INCOMPATIBLE_FORMAT.with_do_not_retry())
         }
         FabricsType::DISCONNECT => {
             let queue = ctx.queues.get_mut(command.queue);
@@ -19,10 +23,12 @@ pub(super) fn on_io_queue(ctx: &mut ExecContext, command: CommandKey, sqe: &Sqe)
             ctx.steps.push_back(Step::Other(ControllerStep::EndQueue { queue: command.queue }));
             Ok(())
         }
-        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => Err(Status::INVALID_QUEUE_TYPE.final_()),
-        FabricsType::CONNECT | FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
-            Err(Status::COMMAND_SEQUENCE_ERROR.final_())
+        FabricsType::PROPERTY_GET | FabricsType::PROPERTY_SET => {
+            Err(Status::INVALID_QUEUE_TYPE.with_do_not_retry())
         }
-        _ => Err(Status::INVALID_FIELD.final_()),
+        FabricsType::CONNECT | FabricsType::AUTHENTICATION_SEND | FabricsType::AUTHENTICATION_RECEIVE => {
+            Err(Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry())
+        }
+        _ => Err(Status::INVALID_FIELD.with_do_not_retry()),
     }
 }

@@ -6,7 +6,7 @@ use nvme::io::NSID_ALL;
 use nvme::{Completion, Sqe, Status};
 use volume::{Failure, Op, Outcome, Refusal, UnservableReason, VolumeId};
 
-use super::place;
+use super::resolve_namespace;
 use crate::after_wait::{AfterWait, FlushAll};
 use crate::context::ExecContext;
 use crate::spec::NamespaceEntry;
@@ -17,13 +17,13 @@ pub(super) fn flush(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result
     if sqe.nsid.get() == NSID_ALL {
         return flush_all(ctx, key, sqe);
     }
-    let (entry, _) = place(ctx, key.queue, sqe.nsid.get())?;
-    let slot = ctx.open(key, sqe, &entry, 0, AfterWait::Plain)?;
+    let (entry, _) = resolve_namespace(ctx, key.queue, sqe.nsid.get())?;
+    let slot = ctx.insert_task(key, sqe, &entry, 0, AfterWait::Plain)?;
     if is_on(Failpoint::FlushForgotten) {
-        ctx.complete(slot, Completion::SUCCESS);
+        ctx.complete_task(slot, Completion::SUCCESS);
         return Ok(());
     }
-    ctx.submit(slot, Op::Flush, Payload::None, 0);
+    ctx.submit_op(slot, Op::Flush, Payload::None, 0);
     Ok(())
 }
 
@@ -38,15 +38,15 @@ fn flush_all(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe) -> Result<(), St
     // It is on no namespace: that one goes does not end it.
     let nowhere = NamespaceEntry { nsid: 0, volume, read_only: false, ana_group: 0 };
     let all = Box::new(FlushAll { volume, rest, failed: None });
-    let slot = ctx.open(key, sqe, &nowhere, 0, AfterWait::FlushAll(all))?;
-    ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
+    let slot = ctx.insert_task(key, sqe, &nowhere, 0, AfterWait::FlushAll(all))?;
+    ctx.submit_op_on(slot, volume, Op::Flush, Payload::None, 0, false);
     Ok(())
 }
 
 /// One volume of a Flush of all is flushed.
-pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
+pub(super) fn handle_volume_flushed(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
     let AfterWait::FlushAll(all) = &mut ctx.tasks.get_mut(slot).job else {
-        return ctx.complete(slot, Status::INTERNAL_ERROR.into());
+        return ctx.complete_task(slot, Status::INTERNAL_ERROR.into());
     };
     match result {
         // It went while its turn had not come: there is nothing to flush any more.
@@ -58,17 +58,18 @@ pub(super) fn next(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Fai
     match all.rest.pop() {
         Some(volume) => {
             all.volume = volume;
-            ctx.submit_on(slot, volume, Op::Flush, Payload::None, 0, false);
+            ctx.submit_op_on(slot, volume, Op::Flush, Payload::None, 0, false);
         }
         None => {
-            let completion = all.failed.map_or(Completion::SUCCESS, |failure| status::of(failure).into());
-            ctx.complete(slot, completion);
+            let completion =
+                all.failed.map_or(Completion::SUCCESS, |failure| status::for_failure(failure).into());
+            ctx.complete_task(slot, completion);
         }
     }
 }
 
 /// What a command wrote must be stable before it is answered (FUA).
-pub(super) fn make_stable(ctx: &mut ExecContext, slot: u32) {
+pub(super) fn flush_after_write(ctx: &mut ExecContext, slot: u32) {
     ctx.tasks.get_mut(slot).job = AfterWait::Plain;
-    ctx.submit(slot, Op::Flush, Payload::None, 0);
+    ctx.submit_op(slot, Op::Flush, Payload::None, 0);
 }

@@ -10,134 +10,140 @@ mod fabrics;
 pub(crate) mod fast_path;
 pub(crate) mod flush;
 pub(crate) mod fused;
-mod list;
-mod reserve;
+mod parameter_list;
+mod reservation;
 
 pub use block::UNCORRECTABLE_MAX_POWER;
 pub use copy::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX};
 
 use buf::{Payload, Sg};
 use nvme::{Completion, Opcode, Sqe, Status};
-use volume::{Done, Op};
+use volume::{IoCompletion, Op};
 
 use crate::after_wait::AfterWait;
-use crate::context::{ExecContext, Volume};
+use crate::context::{ExecContext, ServedVolume};
 use crate::spec::NamespaceEntry;
 use crate::status;
 use crate::step::{CommandKey, QueueKey};
 
 /// Executes a command that is no part of a pair.
 #[inline]
-pub(crate) fn start(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) {
+pub(crate) fn start_command(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) {
     let result = match sqe.opcode {
         Opcode::READ => block::read(ctx, key, sqe),
         Opcode::WRITE => block::write(ctx, key, sqe, data_out),
-        _ => start_other(ctx, key, sqe, data_out),
+        _ => start_other_command(ctx, key, sqe, data_out),
     };
     if let Err(status) = result {
-        ctx.refuse(key, sqe, status);
+        ctx.refuse_command(key, sqe, status);
     }
 }
 
-fn start_other(ctx: &mut ExecContext, key: CommandKey, sqe: &Sqe, data_out: u32) -> Result<(), Status> {
+fn start_other_command(
+    ctx: &mut ExecContext,
+    key: CommandKey,
+    sqe: &Sqe,
+    data_out: u32,
+) -> Result<(), Status> {
     match sqe.opcode {
         Opcode::FLUSH => flush::flush(ctx, key, sqe),
         Opcode::COMPARE => block::compare(ctx, key, sqe, data_out),
         Opcode::WRITE_ZEROES => block::write_zeroes(ctx, key, sqe),
         Opcode::WRITE_UNCORRECTABLE => block::write_uncorrectable(ctx, key, sqe),
         Opcode::VERIFY => block::verify(ctx, key, sqe),
-        Opcode::DATASET_MANAGEMENT => dataset::start(ctx, key, sqe, data_out),
-        Opcode::COPY => copy::start(ctx, key, sqe, data_out),
+        Opcode::DATASET_MANAGEMENT => dataset::start_dataset_management(ctx, key, sqe, data_out),
+        Opcode::COPY => copy::start_copy(ctx, key, sqe, data_out),
         Opcode::RESERVATION_REGISTER | Opcode::RESERVATION_ACQUIRE | Opcode::RESERVATION_RELEASE => {
-            reserve::start(ctx, key, sqe, data_out)
+            reservation::start_reservation_command(ctx, key, sqe, data_out)
         }
-        Opcode::RESERVATION_REPORT => reserve::report(ctx, key, sqe),
-        Opcode::FABRICS => fabrics::on_io_queue(ctx, key, sqe),
-        _ => Err(Status::INVALID_OPCODE.final_()),
+        Opcode::RESERVATION_REPORT => reservation::start_report(ctx, key, sqe),
+        Opcode::FABRICS => fabrics::execute_on_io_queue(ctx, key, sqe),
+        _ => Err(Status::INVALID_OPCODE.with_do_not_retry()),
     }
 }
 
 /// The namespace that a command names, and its volume.
 #[inline]
-pub(crate) fn place(
+pub(crate) fn resolve_namespace(
     ctx: &ExecContext,
     queue: QueueKey,
     nsid: u32,
-) -> Result<(NamespaceEntry, &Volume), Status> {
-    let entry = ctx.queues.get(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.final_())?;
-    let volume = ctx.volumes.get(entry.volume).ok_or_else(|| status::not_here(entry.volume))?;
+) -> Result<(NamespaceEntry, &ServedVolume), Status> {
+    let entry =
+        ctx.queues.get(queue).spec.namespace(nsid).ok_or(Status::INVALID_NAMESPACE.with_do_not_retry())?;
+    let volume = ctx.volumes.get(entry.volume).ok_or_else(|| status::volume_absent(entry.volume))?;
     Ok((*entry, volume))
 }
 
 /// Payload of a command is here.
 #[inline]
-pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
+pub(crate) fn handle_data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     let task = ctx.tasks.get_mut(slot);
     match std::mem::replace(&mut task.job, AfterWait::Plain) {
         AfterWait::Payload(op, stable) => {
             if stable {
                 task.job = AfterWait::Flush;
             }
-            ctx.submit(slot, op, Payload::Out(data), 0);
+            ctx.submit_op(slot, op, Payload::Out(data), 0);
         }
         job => {
             task.job = job;
-            data_of_other(ctx, slot, data);
+            handle_other_data(ctx, slot, data);
         }
     }
 }
 
-fn data_of_other(ctx: &mut ExecContext, slot: u32, data: Sg) {
+fn handle_other_data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     let sqe = match &ctx.tasks.get(slot).job {
-        AfterWait::Half(_) => return fused::data(ctx, slot, data),
+        AfterWait::Half(_) => return fused::handle_half_data(ctx, slot, data),
         AfterWait::List(sqe) => **sqe,
         // No other asks for data.
-        _ => return ctx.complete(slot, Status::INTERNAL_ERROR.into()),
+        _ => return ctx.complete_task(slot, Status::INTERNAL_ERROR.into()),
     };
     match sqe.opcode {
-        Opcode::DATASET_MANAGEMENT => dataset::ranges(ctx, slot, &sqe, &data),
-        Opcode::COPY => copy::ranges(ctx, slot, &sqe, &data),
-        _ => reserve::keys(ctx, slot, &sqe, &data),
+        Opcode::DATASET_MANAGEMENT => dataset::handle_ranges(ctx, slot, &sqe, &data),
+        Opcode::COPY => copy::handle_source_ranges(ctx, slot, &sqe, &data),
+        _ => reservation::handle_keys(ctx, slot, &sqe, &data),
     }
 }
 
 /// There may be memory for a command's answer.
-pub(crate) fn retry(ctx: &mut ExecContext, slot: u32) {
+pub(crate) fn retry_answer(ctx: &mut ExecContext, slot: u32) {
     if matches!(ctx.tasks.get(slot).job, AfterWait::Report) {
-        reserve::give(ctx, slot);
+        reservation::send_report(ctx, slot);
     }
 }
 
 /// A command's operation has ended.
 #[inline]
-pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
+pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletion) {
     match (&ctx.tasks.get(slot).job, &done.result) {
         (AfterWait::Read, Ok(_)) => block::finish_read(ctx, slot, done.payload),
-        (AfterWait::Plain, Ok(_)) => ctx.complete(slot, Completion::SUCCESS),
-        _ => done_other(ctx, slot, done),
+        (AfterWait::Plain, Ok(_)) => ctx.complete_task(slot, Completion::SUCCESS),
+        _ => handle_other_io_done(ctx, slot, done),
     }
 }
 
-fn done_other(ctx: &mut ExecContext, slot: u32, done: Done) {
-    let Done { result, payload, .. } = done;
+fn handle_other_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletion) {
+    let IoCompletion { result, payload, .. } = done;
     match (&ctx.tasks.get(slot).job, result) {
-        (AfterWait::Copy(_), result) => copy::done(ctx, slot, result, payload),
-        (AfterWait::Half(_), result) => fused::done(ctx, slot, result),
-        (AfterWait::FlushAll(_), result) => flush::next(ctx, slot, result),
-        (AfterWait::Flush, Ok(_)) => flush::make_stable(ctx, slot),
+        (AfterWait::Copy(_), result) => copy::handle_io_done(ctx, slot, result, payload),
+        (AfterWait::Half(_), result) => fused::handle_pair_done(ctx, slot, result),
+        (AfterWait::FlushAll(_), result) => flush::handle_volume_flushed(ctx, slot, result),
+        (AfterWait::Flush, Ok(_)) => flush::flush_after_write(ctx, slot),
         (AfterWait::ReadStable(_), Ok(_)) => block::finish_stable_read(ctx, slot, payload),
         (_, Err(failure)) => {
-            ctx.complete(slot, status::of(failure).into());
+            ctx.complete_task(slot, status::for_failure(failure).into());
         }
         // All others have no operation, or an answer of their own.
-        (_, Ok(_)) => ctx.complete(slot, Status::INTERNAL_ERROR.into()),
+        (_, Ok(_)) => ctx.complete_task(slot, Status::INTERNAL_ERROR.into()),
     }
 }
 
 /// Starts an operation without payload that ends a command; `stable`: with a flush after it (FUA).
-fn submit(ctx: &mut ExecContext, slot: u32, op: Op, stable: bool) {
+fn submit_final_op(ctx: &mut ExecContext, slot: u32, op: Op, stable: bool) {
     if stable {
         ctx.tasks.get_mut(slot).job = AfterWait::Flush;
     }
-    ctx.submit(slot, op, Payload::None, 0);
+    ctx.submit_op(slot, op, Payload::None, 0);
 }

@@ -8,7 +8,7 @@ use crate::{COPY_BLOCKS_MAX, COPY_RANGE_BLOCKS_MAX, COPY_RANGES_MAX};
 
 fn copy(lba: u64, ranges: usize) -> Sqe {
     let mut sqe = sqe(Opcode::COPY);
-    Copy { lba, ranges: ranges as u16, format: 0, fua: false, protects: false }.put(&mut sqe);
+    Copy { lba, ranges: ranges as u16, format: 0, fua: false, protects: false }.write_to_sqe(&mut sqe);
     sqe
 }
 
@@ -29,7 +29,7 @@ fn ranges_become_one() {
     assert_eq!(run(&mut world, host, 100, &[(6, 2), (0, 1), (3, 2)]), Status::SUCCESS);
     let expected = [7, 8, 1, 4, 5, 0].map(block).concat();
     assert_eq!(world.read(host, 100, 6), expected);
-    let counters = world.server(host).context.report(host.key).counters;
+    let counters = world.server(host).context.take_queue_report(host.key).counters;
     assert_eq!((counters.reads, counters.writes), (1, 8), "a copy moves nothing of the host's");
     assert_eq!(world.lent(), 0);
 }
@@ -57,7 +57,7 @@ fn long_copies_go_piece_by_piece() {
     world.disks.kinds.borrow_mut().clear();
     let stable = {
         let mut sqe = copy(100_000, 2);
-        sqe.cdw10[2] = U32::new(sqe.cdw(12) | Transfer::FUA);
+        sqe.cdw10[2] = U32::new(sqe.cdw(12) | BlockTransfer::FUA);
         sqe
     };
     world.good(host, &stable, &list(&[(0, 32_768), (32_768, 32_768)]));
@@ -77,7 +77,7 @@ fn limits_are_what_identify_shows() {
     let mut world = World::new(1);
     world.add(200_000, |_| {});
     let host = world.host(0, 1, &[0]);
-    let limit = Status::COMMAND_SIZE_LIMIT_EXCEEDED.final_();
+    let limit = Status::COMMAND_SIZE_LIMIT_EXCEEDED.with_do_not_retry();
     let many = vec![(0, 1); usize::from(COPY_RANGES_MAX)];
     assert_eq!(run(&mut world, host, 1000, &many), Status::SUCCESS);
     let more = vec![(0, 1); usize::from(COPY_RANGES_MAX) + 1];
@@ -99,23 +99,32 @@ fn attack_75_copies_that_lie() {
     world.write(host, 0, &block(1));
     for format in 1..16 {
         let mut sqe = sqe(Opcode::COPY);
-        Copy { lba: 100, ranges: 1, format, fua: false, protects: false }.put(&mut sqe);
-        assert_eq!(world.command(host, &sqe, &list(&[(0, 1)])), Status::INVALID_FIELD.final_());
+        Copy { lba: 100, ranges: 1, format, fua: false, protects: false }.write_to_sqe(&mut sqe);
+        assert_eq!(world.command(host, &sqe, &list(&[(0, 1)])), Status::INVALID_FIELD.with_do_not_retry());
     }
     for len in [0, 31, 33, 64] {
         let bytes = vec![0; len];
-        assert_eq!(world.command(host, &copy(100, 1), &bytes), Status::SGL_LENGTH_INVALID.final_());
+        assert_eq!(
+            world.command(host, &copy(100, 1), &bytes),
+            Status::SGL_LENGTH_INVALID.with_do_not_retry()
+        );
     }
-    let out_of_range = Status::LBA_OUT_OF_RANGE.final_();
+    let out_of_range = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
     for (lba, source) in [(100, (32768, 1)), (100, (u64::MAX, 2)), (32767, (0, 2)), (u64::MAX, (0, 2))] {
         assert_eq!(run(&mut world, host, lba, &[source]), out_of_range, "{lba} {source:?}");
     }
     for (lba, source) in [(0, (0, 1)), (1, (0, 2)), (5, (6, 4))] {
-        assert_eq!(run(&mut world, host, lba, &[(100, 1), source]), Status::OVERLAPPING_RANGE.final_());
+        assert_eq!(
+            run(&mut world, host, lba, &[(100, 1), source]),
+            Status::OVERLAPPING_RANGE.with_do_not_retry()
+        );
     }
     let mut protected = copy(100, 1);
     protected.cdw10[2] = U32::new(1 << 29);
-    assert_eq!(world.command(host, &protected, &list(&[(0, 1)])), Status::INVALID_PROTECTION_INFO.final_());
+    assert_eq!(
+        world.command(host, &protected, &list(&[(0, 1)])),
+        Status::INVALID_PROTECTION_INFO.with_do_not_retry()
+    );
     assert_eq!(world.read(host, 100, 1), block(0));
     assert_eq!(world.lent(), 0);
 }
@@ -126,13 +135,13 @@ fn a_range_that_fails_is_named() {
     world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 50, 1), &[]);
     let started = world.start(host, &copy(100, 3), &list(&[(0, 1), (50, 1), (2, 1)]));
     world.run();
-    let status = Status::UNRECOVERED_READ_ERROR.final_();
+    let status = Status::UNRECOVERED_READ_ERROR.with_do_not_retry();
     assert_eq!(world.end(started), Some(End::Completion(Completion { result: 1, status })));
     // What cannot be written is another fault.
     world.disks.unwritable.set(Some(101));
     let started = world.start(host, &copy(100, 2), &list(&[(0, 1), (2, 1)]));
     world.run();
-    let status = Status::WRITE_FAULT.final_();
+    let status = Status::WRITE_FAULT.with_do_not_retry();
     assert_eq!(world.end(started), Some(End::Completion(Completion { result: 1, status })));
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 101, 1), &block(1)), status);
     assert_eq!(world.lent(), 0);

@@ -9,7 +9,7 @@ use super::*;
 
 fn dsm(ranges: u16, deallocate: bool) -> Sqe {
     let mut sqe = sqe(Opcode::DATASET_MANAGEMENT);
-    DatasetManagement { ranges, deallocate }.put(&mut sqe);
+    DatasetManagement { ranges, deallocate }.write_to_sqe(&mut sqe);
     sqe
 }
 
@@ -49,7 +49,7 @@ fn a_list_may_be_longer_than_its_ranges() {
     assert_eq!(world.read(host, 7, 2), [block(1), block(0)].concat());
     for len in [0, 15, 4097] {
         let started = world.start(host, &dsm(1, true), &vec![0; len]);
-        assert_eq!(world.status(started), Status::SGL_LENGTH_INVALID.final_(), "{len}");
+        assert_eq!(world.status(started), Status::SGL_LENGTH_INVALID.with_do_not_retry(), "{len}");
     }
 }
 
@@ -64,7 +64,7 @@ fn hints_change_nothing() {
     world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     world.good(host, &dsm(1, false), &list(&[(0, 8)]));
     let started = world.start(host, &dsm(1, true), &list(&[(0, 8)]));
-    assert_eq!(world.status(started), Status::NAMESPACE_WRITE_PROTECTED.final_());
+    assert_eq!(world.status(started), Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry());
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn a_volume_that_is_not_thin_keeps_its_blocks() {
 fn attack_75_dataset_ranges_beyond_the_capacity() {
     let (mut world, host) = disk();
     world.write(host, 0, &block(1));
-    let out_of_range = Status::LBA_OUT_OF_RANGE.final_();
+    let out_of_range = Status::LBA_OUT_OF_RANGE.with_do_not_retry();
     let behind = [(32768, 1), (32767, 2), (u64::MAX, 1), (u64::MAX, u32::MAX), (0, 32769), (1 << 63, 8)];
     for bad in behind {
         for deallocate in [false, true] {

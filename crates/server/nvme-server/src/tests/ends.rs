@@ -66,7 +66,7 @@ fn the_transport_may_abort_what_is_answered_already() {
     let (mut world, host) = disk();
     world.withhold = true;
     let write = world.start(host, &transfer(Opcode::WRITE, 0, 1), &block(1));
-    world.server(host).abort(write.key);
+    world.server(host).abort_command(write.key);
     world.run();
     assert_eq!(world.end(write), Some(End::Retired));
 }
@@ -83,19 +83,22 @@ fn namespaces_go_and_turn_read_only() {
     let key = host.key;
     world.server(host).context.change_queue_namespaces(key, [entry(0, true)].into());
     world.run();
-    assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.final_(), None));
+    assert_eq!((world.status(goes), world.end(stays)), (Status::INVALID_NAMESPACE.with_do_not_retry(), None));
     world.feed(stays);
-    assert_eq!(world.status(stays), Status::NAMESPACE_WRITE_PROTECTED.final_());
-    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    assert_eq!(world.status(stays), Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry());
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry();
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(1)), protected);
     assert_eq!(world.command(host, &transfer(Opcode::WRITE_ZEROES, 0, 1), &[]), protected);
     world.good(host, &transfer(Opcode::READ, 0, 1), &[]);
     assert_eq!(
         world.command(host, &on(transfer(Opcode::READ, 0, 1), 2), &[]),
-        Status::INVALID_NAMESPACE.final_()
+        Status::INVALID_NAMESPACE.with_do_not_retry()
     );
     world.server(host).remove_volume(VolumeId(0));
-    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(
+        world.command(host, &transfer(Opcode::READ, 0, 1), &[]),
+        Status::INVALID_NAMESPACE.with_do_not_retry()
+    );
 }
 
 #[test]
@@ -103,10 +106,10 @@ fn states_of_path_and_volume_are_told_apart() {
     let (mut world, host) = disk();
     let ports = || vec![PortId(1)];
     for (access, status) in [
-        (volume::Access::Inaccessible, Status::ANA_INACCESSIBLE),
-        (volume::Access::PersistentLoss, Status::ANA_PERSISTENT_LOSS),
-        (volume::Access::Transition, Status::ANA_TRANSITION),
-        (volume::Access::NonOptimized, Status::SUCCESS),
+        (volume::PathAccess::Inaccessible, Status::ANA_INACCESSIBLE),
+        (volume::PathAccess::PersistentLoss, Status::ANA_PERSISTENT_LOSS),
+        (volume::PathAccess::Transition, Status::ANA_TRANSITION),
+        (volume::PathAccess::NonOptimized, Status::SUCCESS),
     ] {
         world.request(0, VolumeRequest::SetAccess { ports: ports(), to: access, by: None }).unwrap();
         assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), status);
@@ -114,7 +117,7 @@ fn states_of_path_and_volume_are_told_apart() {
         assert_eq!(world.command(host, &sqe(Opcode::FLUSH), &[]), status);
     }
     world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
-    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry();
     assert_eq!(world.command(host, &transfer(Opcode::WRITE, 0, 1), &block(0)), protected);
     world.request(0, VolumeRequest::WriteProtect(false)).unwrap();
     world.request(0, VolumeRequest::Stop).unwrap();
@@ -123,5 +126,8 @@ fn states_of_path_and_volume_are_told_apart() {
     world.request(0, VolumeRequest::SanitizeStart).unwrap();
     assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_IN_PROGRESS);
     world.request(0, VolumeRequest::SanitizeEnd { done: false }).unwrap();
-    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 1), &[]), Status::SANITIZE_FAILED.final_());
+    assert_eq!(
+        world.command(host, &transfer(Opcode::READ, 0, 1), &[]),
+        Status::SANITIZE_FAILED.with_do_not_retry()
+    );
 }

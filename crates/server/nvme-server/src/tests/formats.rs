@@ -60,12 +60,12 @@ fn blocks_are_counted_in_the_format_s_own_length() {
         let zeroes = format.of_blocks(Opcode::WRITE_ZEROES, 11, 1, 0);
         format.world.good(format.host, &zeroes, &[]);
         let mut dsm = sqe(Opcode::DATASET_MANAGEMENT);
-        DatasetManagement { ranges: 1, deallocate: true }.put(&mut dsm);
+        DatasetManagement { ranges: 1, deallocate: true }.write_to_sqe(&mut dsm);
         let range = DatasetRange { attributes: U32::ZERO, blocks: U32::new(1), lba: U64::new(13) };
         format.world.good(format.host, &dsm, range.as_bytes());
         assert_eq!(format.read(10, 4), [7, 0, 7, 0]);
         let mut copy = sqe(Opcode::COPY);
-        Copy { lba: 1020, ranges: 1, format: 0, fua: false, protects: false }.put(&mut copy);
+        Copy { lba: 1020, ranges: 1, format: 0, fua: false, protects: false }.write_to_sqe(&mut copy);
         format.world.good(format.host, &copy, CopyRange::new(10, 4).as_bytes());
         assert_eq!(format.read(1020, 4), [7, 0, 7, 0]);
         let verify = format.of_blocks(Opcode::VERIFY, 0, 1024, 0);
@@ -80,7 +80,7 @@ fn pairs_compare_and_write_whole_blocks() {
         format.write(3, 1, 1);
         let compare = format.of_blocks(Opcode::COMPARE, 3, 1, 1);
         let write = format.of_blocks(Opcode::WRITE, 3, 1, 2);
-        for (expected, status) in [(1, Status::SUCCESS), (1, Status::COMPARE_FAILURE.final_())] {
+        for (expected, status) in [(1, Status::SUCCESS), (1, Status::COMPARE_FAILURE.with_do_not_retry())] {
             let (old, new) = (format.filled(1, expected), format.filled(1, 2));
             let first = format.world.start(format.host, &compare, &old);
             format.world.start(format.host, &write, &new);
@@ -98,5 +98,8 @@ fn the_longest_transfer_is_the_shorter_of_both_limits() {
     world.add(4096, |geometry| geometry.max_io = 64 << 10);
     let host = world.host(0, 1, &[0]);
     assert_eq!(world.read(host, 0, 128).len(), 64 << 10);
-    assert_eq!(world.command(host, &transfer(Opcode::READ, 0, 129), &[]), Status::INVALID_FIELD.final_());
+    assert_eq!(
+        world.command(host, &transfer(Opcode::READ, 0, 129), &[]),
+        Status::INVALID_FIELD.with_do_not_retry()
+    );
 }

@@ -20,7 +20,7 @@ fn attack_62_an_sgl_of_4_gib_takes_no_memory() {
         let sqe = Sqe::read_from_bytes(&bytes).unwrap();
         let data_out = if opcode & 1 == 1 { u32::MAX } else { 0 };
         let started = world.start_with(host, &sqe, &[], data_out);
-        assert_eq!(world.status(started), Status::SGL_LENGTH_INVALID.final_(), "{opcode:02x}");
+        assert_eq!(world.status(started), Status::SGL_LENGTH_INVALID.with_do_not_retry(), "{opcode:02x}");
         assert!(!world.solicited(started));
         assert_eq!(world.lent(), 0);
     }
@@ -37,7 +37,11 @@ fn attack_63_lengths_that_do_not_agree() {
             sqe.dptr.length = U32::new(len);
             let started = world.start_with(host, &sqe, &[], if opcode == Opcode::READ { 0 } else { len });
             world.run();
-            assert_eq!(world.status(started), Status::SGL_LENGTH_INVALID.final_(), "{blocks} {len}");
+            assert_eq!(
+                world.status(started),
+                Status::SGL_LENGTH_INVALID.with_do_not_retry(),
+                "{blocks} {len}"
+            );
             assert!(world.bytes(started).is_empty() && !world.solicited(started));
         }
     }
@@ -46,7 +50,7 @@ fn attack_63_lengths_that_do_not_agree() {
         for opcode in [Opcode::READ, Opcode::WRITE, Opcode::COMPARE] {
             let sqe = transfer(opcode, 0, blocks);
             let started = world.start_with(host, &sqe, &[], sqe.dptr.length.get());
-            assert_eq!(world.status(started), Status::INVALID_FIELD.final_());
+            assert_eq!(world.status(started), Status::INVALID_FIELD.with_do_not_retry());
         }
     }
     assert_eq!(world.read(host, 0, 2048).len(), 1 << 20);
@@ -59,9 +63,9 @@ fn attack_75_write_zeroes_that_wraps() {
     let (mut world, host) = disk();
     world.write(host, 0, &block(1));
     for (lba, blocks) in [(u64::MAX, 65536), (u64::MAX - 65535, 65536), (32767, 2), (1 << 63, 1)] {
-        for flags in [0, Transfer::DEALLOCATE, Transfer::FUA] {
+        for flags in [0, BlockTransfer::DEALLOCATE, BlockTransfer::FUA] {
             let status = world.command(host, &transfer_with(Opcode::WRITE_ZEROES, lba, blocks, flags), &[]);
-            assert_eq!(status, Status::LBA_OUT_OF_RANGE.final_());
+            assert_eq!(status, Status::LBA_OUT_OF_RANGE.with_do_not_retry());
         }
     }
     assert_eq!(world.read(host, 0, 1), block(1));

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use nvme::auth::{ConcatenationPolicy, Credentials, Group, Hash, Policy, Secret, auth_command};
+use nvme::auth::{ConcatenationPolicy, Credentials, DhGroup, DhchapPolicy, DhchapSecret, Hash, auth_sqe};
 use nvme::reservation::{Register, RegisterAction, RegisterKeys, Report};
 use nvme::{FabricsType, fabrics::Property};
 use volume::reservation::{Action, Key, ReservationType};
@@ -11,14 +11,14 @@ use zerocopy::little_endian::U64;
 
 use super::controllers::{admin, entry, event_request, get_feature, get_log, host, join, spec, subsystem};
 use super::*;
-use crate::{Authentication, ControllerSpec};
+use crate::{ControllerSpec, RequiredAuthentication};
 
 /// All that there is of the memory for headers, and so of any.
 fn take_all(world: &World) -> Vec<buf::SgMut> {
     let sizes = [1 << 20, 64 << 10, 4096, 512];
     sizes
         .into_iter()
-        .flat_map(|len| std::iter::from_fn(move || world.pool.take_sg(Class::Wire, len)))
+        .flat_map(|len| std::iter::from_fn(move || world.pool.take_sg(MemoryClass::Wire, len)))
         .collect()
 }
 
@@ -101,11 +101,11 @@ fn no_notice_is_lost_for_want_of_memory() {
 fn a_reservation_report_waits_for_memory() {
     let (mut world, host) = disk();
     let mut set = sqe(Opcode::RESERVATION_REGISTER);
-    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut set);
+    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.write_to_sqe(&mut set);
     let keys = RegisterKeys { current: U64::ZERO, new: U64::new(0x11) };
     assert_eq!(world.command(host, &set, keys.as_bytes()), Status::SUCCESS);
     let mut sqe = sqe(Opcode::RESERVATION_REPORT);
-    Report { len: 4096, extended: true }.put(&mut sqe);
+    Report { len: 4096, extended: true }.write_to_sqe(&mut sqe);
     sqe.dptr.length = U32::new(4096);
     let all = take_all(&world);
     let reports = [1, 2, 3].map(|cid| world.start(host, &with_cid(sqe, cid), &[]));
@@ -136,29 +136,30 @@ fn a_reservation_report_waits_for_memory() {
 fn a_message_of_authentication_waits_for_memory() {
     let mut world = World::new(1);
     world.add(4096, |_| {});
-    let secret = Secret::parse("DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:").unwrap();
+    let secret = DhchapSecret::parse("DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:").unwrap();
     let host_nqn = host(1).nqn.as_str().to_owned();
-    let key = Some(secret.key(&host_nqn));
+    let key = Some(secret.derive_key(&host_nqn));
     let subsystem_nqn = subsystem().nqn.as_str().to_owned();
     let credentials = Credentials { host_nqn, subsystem_nqn, host: key, controller: None };
-    let policy = Policy { hashes: vec![Hash::Sha256], groups: vec![Group::Null] };
-    let auth = Authentication {
+    let policy = DhchapPolicy { hashes: vec![Hash::Sha256], groups: vec![DhGroup::Null] };
+    let auth = RequiredAuthentication {
         credentials: credentials.clone(),
         policy: policy.clone(),
         concatenation: ConcatenationPolicy::Refused,
     };
     let queue = world.open(ControllerSpec { auth: Some(Arc::new(auth)), ..spec(2, 1, vec![entry(0)]) });
-    let (_, first) = nvme::auth::Host::start(credentials, policy, 7, &mut |bytes| bytes.fill(0x5a));
-    let send = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+    let (_, first) =
+        nvme::auth::HostAuthenticator::start(credentials, policy, 7, &mut |bytes| bytes.fill(0x5a));
+    let send = auth_sqe(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
     assert_eq!(world.ends(queue, &send, &first).status, Status::SUCCESS);
-    let mut receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, 4096);
+    let mut receive = auth_sqe(FabricsType::AUTHENTICATION_RECEIVE, 4096);
     receive.dptr.length = U32::new(4096);
     let all = take_all(&world);
     let waiting = world.start(queue, &receive, &[]);
     world.run();
     assert_eq!(world.end(waiting), None);
     let second = world.ends(queue, &receive, &[]);
-    assert_eq!(second.status, Status::COMMAND_SEQUENCE_ERROR.final_(), "one at a time");
+    assert_eq!(second.status, Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry(), "one at a time");
     drop(all);
     world.run();
     assert_eq!((world.status(waiting), world.bytes(waiting).len()), (Status::SUCCESS, 4096));
@@ -184,7 +185,7 @@ fn who_knows_of_delays_is_told_to_come_again_after_one() {
         );
     }
     let mut set = sqe(Opcode::RESERVATION_REGISTER);
-    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut set);
+    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.write_to_sqe(&mut set);
     let keys = RegisterKeys { current: U64::ZERO, new: U64::new(0x11) };
     let protect = admin(0x09, 1, &[0x84, 1], 0);
     assert_eq!(world.command(early, &set, keys.as_bytes()), Status::COMMAND_INTERRUPTED);

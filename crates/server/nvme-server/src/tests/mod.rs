@@ -15,13 +15,13 @@ mod reservations;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
-use nvme::io::Transfer;
-use nvme::{Completion, Descriptor, HostId, Nqn, Opcode, Sqe, Status};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
+use nvme::io::BlockTransfer;
+use nvme::{Completion, HostId, Nqn, Opcode, SglDescriptor, Sqe, Status};
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Gate, Geometry, Identity, PortId, Ram, RamDisk, RequestId, Requester, ShardId, Shared, Uuid,
-    ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, PortId, RamBackend, RamDisk, RequestId, Requester, ShardId,
+    SharedGateState, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 use zerocopy::FromBytes;
 use zerocopy::little_endian::{U16, U32};
@@ -97,7 +97,7 @@ pub(super) struct World {
     /// Controllers that are gone.
     pub(super) gone: Vec<(u16, crate::ControllerEnd)>,
     /// Commands whose answers wait for memory: how much of which class.
-    pub(super) hungry: Vec<(Started, Class, u32)>,
+    pub(super) hungry: Vec<(Started, MemoryClass, u32)>,
     /// Queues whose hosts failed to prove who they are.
     pub(super) unproven: Vec<QueueKey>,
     /// Queues that a PSK was generated on.
@@ -155,11 +155,11 @@ impl World {
         let facts =
             VolumeFacts { revision: "1".into(), ..VolumeFacts::new(id, "v", Uuid([id.0 as u8 + 1; 16])) };
         let shards = self.cores.len() as u16;
-        let shared = Shared::new(shards);
-        shared.set_gauge(disk.gauge());
+        let shared = SharedGateState::new(shards);
+        shared.set_allocation_gauge(disk.allocation_gauge());
         let home = VolumeOwner::restore(facts.clone(), geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
+            let backend = FakeBackend::new(RamBackend::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             core.gates.push(Gate::new(ShardId(at as u16), shared.clone(), view.clone(), Box::new(backend)));
             core.server
@@ -226,7 +226,7 @@ impl World {
     /// What this name was given to is not computed.
     pub(super) fn not_computed(&mut self, host: Host, id: crate::ComputeId) {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[host.shard].server.not_computed(&mut cx, id);
+        self.cores[host.shard].server.handle_not_computed(&mut cx, id);
         self.steps(host.shard);
     }
 
@@ -255,7 +255,7 @@ impl World {
         let started = Started { shard: host.shard, key: CommandKey { queue: host.key, tag } };
         self.moving.insert(started, Moving { out: out.to_vec(), ..Moving::default() });
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[host.shard].server.start(&mut cx, started.key, sqe, data_out);
+        self.cores[host.shard].server.start_command(&mut cx, started.key, sqe, data_out);
         self.steps(host.shard);
         started
     }
@@ -313,10 +313,10 @@ impl World {
     /// Sends the data that was withheld of a command that waits for all of it, and runs.
     pub(super) fn feed(&mut self, started: Started) {
         let bytes = self.moving[&started].out.clone();
-        let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
         memory.copy_from(0, &bytes);
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[started.shard].server.data(&mut cx, started.key, 0, memory.freeze());
+        self.cores[started.shard].server.handle_data(&mut cx, started.key, 0, memory.freeze());
         self.run();
     }
 
@@ -339,9 +339,9 @@ impl World {
                     return;
                 }
                 let bytes = &moving.out[at as usize..(at + len) as usize];
-                let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
                 memory.copy_from(0, bytes);
-                core.server.data(&mut cx, command, at, memory.freeze());
+                core.server.handle_data(&mut cx, command, at, memory.freeze());
             }
             Step::AwaitMemory { command, class, len } => {
                 assert!(len > 0);
@@ -365,7 +365,8 @@ impl World {
                 }
                 assert!(io.id.0 >> 63 == 1 && io.id.0 != u64::MAX, "operations bear the server's mark");
                 if want > 0 {
-                    io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
+                    io.payload =
+                        Payload::In(self.pool.take_sg(MemoryClass::Solicited, want as usize).unwrap());
                 }
                 let who = core.server.nexus(command.queue).clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
@@ -376,11 +377,11 @@ impl World {
             }
             Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
-                    self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
+                    self.cores.iter().map(|core| core.server.local_controllers(&of)).collect();
                 let shards = here.len() as u16;
                 for here in here {
                     let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                    self.cores[shard].server.handle_controllers(&mut cx, id, shards, &here);
+                    self.cores[shard].server.handle_shard_controllers(&mut cx, id, shards, &here);
                 }
             }
             Step::Other(ControllerStep::QueueMessage { to, message }) if self.linked => {
@@ -391,7 +392,7 @@ impl World {
                 core.server.close_queue(&mut cx, queue);
             }
             Step::Other(ControllerStep::Compute { id, work, .. }) if self.computes => {
-                core.server.computed(&mut cx, id, work.run())
+                core.server.handle_computed(&mut cx, id, work.run())
             }
             Step::Other(ControllerStep::Compute { id, .. }) => self.uncomputed.push(id),
             Step::Other(ControllerStep::CancelCompute { id }) => {
@@ -446,10 +447,10 @@ impl World {
             .into_iter()
             .partition(|(_, class, len)| pool.take_sg(*class, *len as usize).is_some());
         self.hungry = hungry;
-        let fed: Vec<(Started, Class, u32)> = fed;
+        let fed: Vec<(Started, MemoryClass, u32)> = fed;
         for (Started { shard, key }, ..) in &fed {
             let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-            self.cores[*shard].server.retry(&mut cx, *key);
+            self.cores[*shard].server.retry_answer(&mut cx, *key);
             self.steps(*shard);
         }
         !fed.is_empty()
@@ -463,14 +464,14 @@ impl World {
             let more = core.gates[at].resume(&mut cx);
             let done = core.gates[at].poll_done();
             if let Some(done) = done {
-                core.server.done(&mut cx, done);
+                core.server.handle_io_done(&mut cx, done);
                 self.steps(shard);
                 moved = true;
             } else if !more {
                 break;
             }
         }
-        while let Some(woken) = self.cores[shard].gates[at].poll_wake() {
+        while let Some(woken) = self.cores[shard].gates[at].poll_shard_to_wake() {
             self.cores[usize::from(woken.0)].gates[at].handle_wake();
             moved = true;
         }
@@ -502,16 +503,16 @@ impl World {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
                 self.run_home(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.space() == volume::IdSpace::Gate => {
+            Mail::Answer(volume, answer) if answer.id.id_space() == volume::IdSpace::Gate => {
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
                 let gate = &mut self.cores[usize::from(answer.to.0)].gates[volume.0 as usize];
-                gate.answered(&mut cx, answer.id, answer.result);
+                gate.handle_answer(&mut cx, answer.id, answer.result);
             }
             Mail::Answer(_, answer) if answer.id.0 >> 63 == 0 => self.answers.push(answer),
             Mail::Answer(_, answer) => {
                 let shard = usize::from(answer.to.0);
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.answered(&mut cx, answer.id, answer.result);
+                self.cores[shard].server.handle_volume_answer(&mut cx, answer.id, answer.result);
                 self.steps(shard);
             }
             Mail::ViewUpdate(shard, volume, update) => {
@@ -524,7 +525,7 @@ impl World {
 
     fn run_home(&mut self, volume: VolumeId) {
         let home = &mut self.homes[volume.0 as usize];
-        while let Some(store) = home.poll_store() {
+        while let Some(store) = home.poll_store_op() {
             home.handle_stored(self.now, store.ticket, true);
         }
         while let Some(update) = home.poll_view_update() {
@@ -542,7 +543,7 @@ impl World {
     pub(super) fn lent(&mut self) -> usize {
         for core in &mut self.cores {
             for home in &self.homes {
-                core.server.context.keep_report(home.facts().id, None);
+                core.server.context.cache_reservation_report(home.facts().id, None);
             }
         }
         self.pool.usage().lent
@@ -559,7 +560,7 @@ pub(super) fn sqe(opcode: Opcode) -> Sqe {
     sqe.opcode = opcode;
     sqe.flags = 1 << 6;
     sqe.nsid = U32::new(1);
-    sqe.dptr.identifier = Descriptor::TRANSPORT;
+    sqe.dptr.identifier = SglDescriptor::TRANSPORT;
     sqe
 }
 
@@ -570,7 +571,7 @@ pub(super) fn transfer(opcode: Opcode, lba: u64, blocks: u32) -> Sqe {
 
 pub(super) fn transfer_with(opcode: Opcode, lba: u64, blocks: u32, flags: u32) -> Sqe {
     let mut sqe = sqe(opcode);
-    Transfer { lba, blocks, flags }.put(&mut sqe);
+    BlockTransfer { lba, blocks, flags }.write_to_sqe(&mut sqe);
     sqe.dptr.length = U32::new(blocks * 512);
     sqe
 }

@@ -1,6 +1,6 @@
 //! Fused Compare and Write: whole, split, mismatched, aborted.
 
-use volume::{Access, Fault};
+use volume::{Fault, PathAccess};
 
 use super::*;
 
@@ -34,7 +34,8 @@ fn a_pair_compares_and_writes() {
     let (mut world, host) = disk();
     assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
     assert_eq!(world.read(host, 3, 1), block(1));
-    let miscompared = (Status::COMPARE_FAILURE.final_(), Status::ABORTED_FAILED_FUSED.final_());
+    let miscompared =
+        (Status::COMPARE_FAILURE.with_do_not_retry(), Status::ABORTED_FAILED_FUSED.with_do_not_retry());
     assert_eq!(pair(&mut world, host, 0, 2), miscompared);
     assert_eq!(world.read(host, 3, 1), block(1));
     assert_eq!(pair(&mut world, host, 1, 2), (Status::SUCCESS, Status::SUCCESS));
@@ -45,13 +46,13 @@ fn a_pair_compares_and_writes() {
 #[test]
 fn a_pair_on_blocks_that_cannot_be_read_or_written() {
     let (mut world, host) = disk();
-    let failed = Status::ABORTED_FAILED_FUSED.final_();
+    let failed = Status::ABORTED_FAILED_FUSED.with_do_not_retry();
     world.good(host, &transfer(Opcode::WRITE_UNCORRECTABLE, 3, 1), &[]);
-    assert_eq!(pair(&mut world, host, 0, 1), (Status::UNRECOVERED_READ_ERROR.final_(), failed));
+    assert_eq!(pair(&mut world, host, 0, 1), (Status::UNRECOVERED_READ_ERROR.with_do_not_retry(), failed));
     world.write(host, 3, &block(0));
     world.disks.unwritable.set(Some(3));
-    assert_eq!(pair(&mut world, host, 0, 1), (failed, Status::WRITE_FAULT.final_()));
-    let miscompared = Status::COMPARE_FAILURE.final_();
+    assert_eq!(pair(&mut world, host, 0, 1), (failed, Status::WRITE_FAULT.with_do_not_retry()));
+    let miscompared = Status::COMPARE_FAILURE.with_do_not_retry();
     assert_eq!(pair(&mut world, host, 9, 1), (miscompared, failed), "nothing was to be written");
     world.disks.unwritable.set(None);
     assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
@@ -68,7 +69,7 @@ fn a_pair_that_may_have_been_done_is_not_asked_for_again() {
         (Fault::Internal, Status::INTERNAL_ERROR),
     ] {
         world.disks.writes_end.set(Some(fault));
-        assert_eq!(pair(&mut world, host, 0, 1), (status.final_(), status.final_()));
+        assert_eq!(pair(&mut world, host, 0, 1), (status.with_do_not_retry(), status.with_do_not_retry()));
     }
     world.disks.writes_end.set(None);
     assert_eq!(pair(&mut world, host, 0, 1), (Status::SUCCESS, Status::SUCCESS));
@@ -78,7 +79,7 @@ fn a_pair_that_may_have_been_done_is_not_asked_for_again() {
 #[test]
 fn a_pair_whose_flush_fails_is_not_asked_for_again() {
     let mut stable = second(3, 1);
-    stable.cdw10[2] = U32::new(Transfer::FUA);
+    stable.cdw10[2] = U32::new(BlockTransfer::FUA);
     for fault in [Fault::PathLost, Fault::Aborted, Fault::Internal, Fault::Sync, Fault::NoSpace] {
         let (mut world, host) = disk();
         world.disks.flushes_end.set(Some(fault));
@@ -86,7 +87,7 @@ fn a_pair_whose_flush_fails_is_not_asked_for_again() {
         let b = world.start(host, &stable, &block(1));
         world.run();
         for status in [world.status(a), world.status(b)] {
-            assert_eq!(status, status.final_(), "{fault:?}");
+            assert_eq!(status, status.with_do_not_retry(), "{fault:?}");
         }
         world.disks.flushes_end.set(None);
         assert_eq!(world.read(host, 3, 1), block(1));
@@ -99,11 +100,11 @@ fn a_pair_whose_flush_fails_is_not_asked_for_again() {
     world.run();
     world.request_later(
         0,
-        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None },
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::Transition, by: None },
     );
     world.disks.hold_writes.set(false);
     world.run();
-    let transition = Status::ANA_TRANSITION.final_();
+    let transition = Status::ANA_TRANSITION.with_do_not_retry();
     assert_eq!((world.status(a), world.status(b)), (transition, transition));
 }
 
@@ -112,7 +113,7 @@ fn a_stable_pair_is_flushed() {
     let (mut world, host) = disk();
     let a = world.start(host, &first(3, 1), &block(0));
     let mut stable = second(3, 1);
-    stable.cdw10[2] = U32::new(Transfer::FUA);
+    stable.cdw10[2] = U32::new(BlockTransfer::FUA);
     let b = world.start(host, &stable, &block(1));
     world.run();
     assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
@@ -123,7 +124,7 @@ fn a_stable_pair_is_flushed() {
 fn data_in_the_first_capsule_is_taken_at_once() {
     let (mut world, host) = disk();
     let mut a = first(3, 1);
-    a.dptr.identifier = Descriptor::IN_CAPSULE;
+    a.dptr.identifier = SglDescriptor::IN_CAPSULE;
     let a = world.start(host, &a, &block(0));
     assert!(world.solicited(a));
     assert_eq!(world.end(a), None);
@@ -135,7 +136,7 @@ fn data_in_the_first_capsule_is_taken_at_once() {
 
 #[test]
 fn another_command_between_the_halves_ends_both() {
-    let missing = Status::ABORTED_MISSING_FUSED.final_();
+    let missing = Status::ABORTED_MISSING_FUSED.with_do_not_retry();
     for between in [transfer(Opcode::READ, 0, 1), sqe(Opcode::FLUSH), sqe(Opcode(0x7d))] {
         let (mut world, host) = disk();
         let a = world.start(host, &first(3, 1), &block(0));
@@ -155,7 +156,7 @@ fn first_halves_in_a_row() {
     let (mut world, host) = disk();
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &first(4, 1), &block(0));
-    assert_eq!((world.status(a), world.end(b)), (Status::ABORTED_MISSING_FUSED.final_(), None));
+    assert_eq!((world.status(a), world.end(b)), (Status::ABORTED_MISSING_FUSED.with_do_not_retry(), None));
     let c = world.start(host, &second(4, 1), &block(1));
     world.run();
     assert_eq!((world.status(b), world.status(c)), (Status::SUCCESS, Status::SUCCESS));
@@ -169,7 +170,7 @@ fn halves_of_other_queues_are_not_between() {
     let a = world.start(host, &first(3, 1), &block(0));
     world.read(other, 0, 1);
     let lone = world.start(other, &second(3, 1), &block(1));
-    assert_eq!(world.status(lone), Status::ABORTED_MISSING_FUSED.final_());
+    assert_eq!(world.status(lone), Status::ABORTED_MISSING_FUSED.with_do_not_retry());
     let b = world.start(host, &second(3, 1), &block(2));
     world.run();
     assert_eq!((world.status(a), world.status(b)), (Status::SUCCESS, Status::SUCCESS));
@@ -178,7 +179,7 @@ fn halves_of_other_queues_are_not_between() {
 #[test]
 fn halves_that_do_not_fit() {
     let (mut world, host) = disk();
-    let invalid = Status::INVALID_FIELD.final_();
+    let invalid = Status::INVALID_FIELD.with_do_not_retry();
     let seconds = [
         second(4, 1),
         second(3, 2),
@@ -200,26 +201,30 @@ fn halves_that_do_not_fit() {
     // An SGL that does not agree: each half for itself.
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start_with(host, &second(3, 1), &block(1), 1024);
-    assert_eq!(world.status(a), Status::ABORTED_FAILED_FUSED.final_());
-    assert_eq!(world.status(b), Status::SGL_LENGTH_INVALID.final_());
+    assert_eq!(world.status(a), Status::ABORTED_FAILED_FUSED.with_do_not_retry());
+    assert_eq!(world.status(b), Status::SGL_LENGTH_INVALID.with_do_not_retry());
     // Longer than can be one step.
     let max = world.home(0).view().geometry.caw_max;
     let data = vec![0; (max as usize + 1) * 512];
     let a = world.start(host, &first(0, max + 1), &data);
     let b = world.start(host, &second(0, max + 1), &data);
-    let exceeded = Status::ATOMIC_WRITE_UNIT_EXCEEDED.final_();
+    let exceeded = Status::ATOMIC_WRITE_UNIT_EXCEEDED.with_do_not_retry();
     assert_eq!((world.status(a), world.status(b)), (exceeded, exceeded));
     assert_eq!(world.read(host, 3, 1), block(0));
 }
 
 #[test]
 fn a_half_that_is_aborted_takes_the_other_along() {
-    let failed = Status::ABORTED_FAILED_FUSED.final_();
+    let failed = Status::ABORTED_FAILED_FUSED.with_do_not_retry();
     for (cid, aborted) in [(1, (Status::ABORT_REQUESTED, failed)), (2, (failed, Status::ABORT_REQUESTED))] {
         // While they wait for data, and while the disk has them.
         for on_disk in [false, true] {
             // What the disk had may be done: it must not be sent again.
-            let expected = if on_disk { (aborted.0.final_(), aborted.1.final_()) } else { aborted };
+            let expected = if on_disk {
+                (aborted.0.with_do_not_retry(), aborted.1.with_do_not_retry())
+            } else {
+                aborted
+            };
             let (mut world, host) = disk();
             world.withhold = !on_disk;
             world.disks.hold.set(on_disk);
@@ -245,7 +250,7 @@ fn a_lone_half_can_be_aborted_and_its_queue_closed() {
     world.run();
     assert_eq!(world.status(a), Status::ABORT_REQUESTED);
     let b = world.start(host, &second(3, 1), &block(1));
-    assert_eq!(world.status(b), Status::ABORTED_MISSING_FUSED.final_());
+    assert_eq!(world.status(b), Status::ABORTED_MISSING_FUSED.with_do_not_retry());
     world.withhold = true;
     let a = world.start(host, &first(3, 1), &block(0));
     let b = world.start(host, &second(3, 1), &block(1));
@@ -260,7 +265,7 @@ fn a_lone_half_can_be_aborted_and_its_queue_closed() {
 fn a_pair_writes_only_what_may_be_written() {
     let (mut world, host) = disk();
     world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
-    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry();
     assert_eq!(pair(&mut world, host, 0, 1), (protected, protected));
     world.request(0, VolumeRequest::WriteProtect(false)).unwrap();
     world.withhold = true;

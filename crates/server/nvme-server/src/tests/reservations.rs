@@ -3,7 +3,7 @@
 use nvme::io::{Copy, CopyRange, DatasetManagement, DatasetRange};
 use nvme::reservation::{
     Acquire, AcquireAction, AcquireKeys, Register, RegisterAction, RegisterKeys, Registrant, Release,
-    ReleaseAction, Report, Summary, decode_status,
+    ReleaseAction, Report, ReservationSummary, decode_status,
 };
 use volume::CommandClass;
 use volume::reservation::{Action, Key, ReservationRole, ReservationType};
@@ -12,11 +12,11 @@ use zerocopy::little_endian::U64;
 
 use super::*;
 
-const CONFLICT: Status = Status::RESERVATION_CONFLICT.final_();
+const CONFLICT: Status = Status::RESERVATION_CONFLICT.with_do_not_retry();
 
 fn register_with(world: &mut World, host: Host, words: Register, current: u64, new: u64) -> Status {
     let mut sqe = sqe(Opcode::RESERVATION_REGISTER);
-    words.put(&mut sqe);
+    words.write_to_sqe(&mut sqe);
     let keys = RegisterKeys { current: U64::new(current), new: U64::new(new) };
     world.command(host, &sqe, keys.as_bytes())
 }
@@ -41,25 +41,25 @@ fn start_acquire(
     victim: u64,
 ) -> Started {
     let mut sqe = sqe(Opcode::RESERVATION_ACQUIRE);
-    Acquire { action, ignore_key: false, kind }.put(&mut sqe);
+    Acquire { action, ignore_key: false, kind }.write_to_sqe(&mut sqe);
     let keys = AcquireKeys { current: U64::new(key), preempted: U64::new(victim) };
     world.start(host, &sqe, keys.as_bytes())
 }
 
 fn release(world: &mut World, host: Host, action: ReleaseAction, kind: u8, key: u64) -> Status {
     let mut sqe = sqe(Opcode::RESERVATION_RELEASE);
-    Release { action, ignore_key: false, kind }.put(&mut sqe);
+    Release { action, ignore_key: false, kind }.write_to_sqe(&mut sqe);
     world.command(host, &sqe, &key.to_le_bytes())
 }
 
 fn report_sqe(len: u64, extended: bool) -> Sqe {
     let mut sqe = sqe(Opcode::RESERVATION_REPORT);
-    Report { len, extended }.put(&mut sqe);
+    Report { len, extended }.write_to_sqe(&mut sqe);
     sqe.dptr.length = U32::new(len as u32);
     sqe
 }
 
-fn report(world: &mut World, host: Host) -> (Summary, Vec<Registrant>) {
+fn report(world: &mut World, host: Host) -> (ReservationSummary, Vec<Registrant>) {
     let bytes = world.good(host, &report_sqe(4096, true), &[]);
     let (summary, count, registrants) = decode_status(&bytes, true).unwrap();
     assert_eq!(count, registrants.len());
@@ -78,12 +78,12 @@ fn three() -> (World, [Host; 3]) {
 fn commands() -> Vec<(Sqe, Vec<u8>, CommandClass)> {
     let data = block(0).to_vec();
     let mut dsm = sqe(Opcode::DATASET_MANAGEMENT);
-    DatasetManagement { ranges: 1, deallocate: true }.put(&mut dsm);
+    DatasetManagement { ranges: 1, deallocate: true }.write_to_sqe(&mut dsm);
     let mut hint = dsm;
-    DatasetManagement { ranges: 1, deallocate: false }.put(&mut hint);
+    DatasetManagement { ranges: 1, deallocate: false }.write_to_sqe(&mut hint);
     let range = DatasetRange { attributes: U32::ZERO, blocks: U32::new(8), lba: U64::new(8) };
     let mut copy = sqe(Opcode::COPY);
-    Copy { lba: 100, ranges: 1, format: 0, fua: false, protects: false }.put(&mut copy);
+    Copy { lba: 100, ranges: 1, format: 0, fua: false, protects: false }.write_to_sqe(&mut copy);
     vec![
         (transfer(Opcode::READ, 0, 1), Vec::new(), CommandClass::Read),
         (transfer(Opcode::COMPARE, 0, 1), data.clone(), CommandClass::Read),
@@ -108,7 +108,7 @@ fn every_kind_admits_whom_it_says() {
         let [a, b, _] = hosts;
         register(&mut world, a, 1);
         register(&mut world, b, 2);
-        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.nvme(), 1, 0), Status::SUCCESS);
+        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.to_nvme(), 1, 0), Status::SUCCESS);
         let second =
             if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
         for (host, rank) in
@@ -124,7 +124,7 @@ fn every_kind_admits_whom_it_says() {
             }
         }
         // NVMe Base 2.0, figure 467: type, registrant reads and writes, stranger reads and writes.
-        let (reads, writes) = match kind.nvme() {
+        let (reads, writes) = match kind.to_nvme() {
             1 => ([true, true], [false, false]),
             2 => ([false, false], [false, false]),
             3 | 5 => ([true, true], [true, false]),
@@ -137,7 +137,7 @@ fn every_kind_admits_whom_it_says() {
             assert_eq!((read, write).1 == Status::SUCCESS, writes[at], "{kind:?}");
         }
         let (summary, registrants) = report(&mut world, hosts[2]);
-        assert_eq!((summary.kind, registrants.len()), (kind.nvme(), 2));
+        assert_eq!((summary.kind, registrants.len()), (kind.to_nvme(), 2));
         assert_eq!(
             registrants.iter().map(|one| one.holds).collect::<Vec<_>>(),
             [true, kind.is_all_registrants()]
@@ -145,7 +145,7 @@ fn every_kind_admits_whom_it_says() {
         // The holder leaves: all-registrants reservations stay, the others go.
         let words = Register { action: RegisterAction::Unregister, ignore_key: false, persist: None };
         assert_eq!(register_with(&mut world, a, words, 1, 0), Status::SUCCESS);
-        assert_eq!(report(&mut world, a).0.kind == kind.nvme(), kind.is_all_registrants());
+        assert_eq!(report(&mut world, a).0.kind == kind.to_nvme(), kind.is_all_registrants());
     }
 }
 
@@ -157,7 +157,7 @@ fn a_fused_pair_conflicts_as_a_pair() {
         let [a, b, _] = hosts;
         register(&mut world, a, 1);
         register(&mut world, b, 2);
-        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.nvme(), 1, 0), Status::SUCCESS);
+        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.to_nvme(), 1, 0), Status::SUCCESS);
         let second =
             if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
         for (host, rank) in
@@ -178,7 +178,7 @@ fn a_fused_pair_conflicts_as_a_pair() {
 fn registering() {
     let (mut world, [a, b, c]) = three();
     let words = |action, ignore_key| Register { action, ignore_key, persist: None };
-    let invalid = Status::INVALID_FIELD.final_();
+    let invalid = Status::INVALID_FIELD.with_do_not_retry();
     // A key of zero is none; to replace by it is to leave, for those who are there.
     assert_eq!(register_with(&mut world, a, words(RegisterAction::Register, false), 0, 0), invalid);
     assert_eq!(register_with(&mut world, a, words(RegisterAction::Replace, true), 0, 0), CONFLICT);
@@ -218,9 +218,9 @@ fn linux_is_not_kept_from_releasing_clearing_or_unregistering() {
     let (mut world, [a, b, _]) = three();
     let sixteen = |key: u64| [key.to_le_bytes(), [0xff; 8]].concat();
     let mut given_up = sqe(Opcode::RESERVATION_RELEASE);
-    Release { action: ReleaseAction::Release, ignore_key: false, kind: 1 }.put(&mut given_up);
+    Release { action: ReleaseAction::Release, ignore_key: false, kind: 1 }.write_to_sqe(&mut given_up);
     let mut cleared = given_up;
-    Release { action: ReleaseAction::Clear, ignore_key: false, kind: 0 }.put(&mut cleared);
+    Release { action: ReleaseAction::Clear, ignore_key: false, kind: 0 }.write_to_sqe(&mut cleared);
     register(&mut world, a, 1);
     register(&mut world, b, 2);
     for sqe in [given_up, cleared] {
@@ -266,7 +266,7 @@ fn the_nqn_of_a_registrant_is_kept() {
 #[test]
 fn acquiring_and_releasing() {
     let (mut world, [a, b, c]) = three();
-    let invalid = Status::INVALID_FIELD.final_();
+    let invalid = Status::INVALID_FIELD.with_do_not_retry();
     register(&mut world, a, 1);
     register(&mut world, b, 2);
     assert_eq!(acquire(&mut world, c, AcquireAction::Acquire, 1, 0, 0), CONFLICT);
@@ -293,7 +293,7 @@ fn acquiring_and_releasing() {
 #[test]
 fn words_that_are_not_defined() {
     let (mut world, [a, ..]) = three();
-    let invalid = Status::INVALID_FIELD.final_();
+    let invalid = Status::INVALID_FIELD.with_do_not_retry();
     for (opcode, dwords, len) in [
         (Opcode::RESERVATION_REGISTER, [3, 7, 1 << 30], 16),
         // IEKEY has no place in Acquire and Release.
@@ -308,7 +308,7 @@ fn words_that_are_not_defined() {
         sqe.cdw10[0] = U32::new(0x100);
         for wrong in [0, len - 1, 8193] {
             let status = world.command(a, &sqe, &vec![1; wrong]);
-            assert_eq!(status, Status::SGL_LENGTH_INVALID.final_(), "{opcode:?} {wrong}");
+            assert_eq!(status, Status::SGL_LENGTH_INVALID.with_do_not_retry(), "{opcode:?} {wrong}");
         }
     }
 }
@@ -322,7 +322,10 @@ fn preempting() {
     assert_eq!(acquire(&mut world, b, AcquireAction::Acquire, 1, 2, 0), Status::SUCCESS);
     // Nobody has this key, and zero is nobody's while one host holds.
     assert_eq!(acquire(&mut world, a, AcquireAction::Preempt, 1, 1, 7), CONFLICT);
-    assert_eq!(acquire(&mut world, a, AcquireAction::Preempt, 1, 1, 0), Status::INVALID_FIELD.final_());
+    assert_eq!(
+        acquire(&mut world, a, AcquireAction::Preempt, 1, 1, 0),
+        Status::INVALID_FIELD.with_do_not_retry()
+    );
     assert_eq!(acquire(&mut world, a, AcquireAction::Preempt, 4, 1, 2), Status::SUCCESS);
     let (summary, registrants) = report(&mut world, b);
     assert_eq!((summary.kind, registrants.len()), (4, 1));
@@ -364,7 +367,7 @@ fn preempt_and_abort_ends_the_victims_commands_everywhere() {
         world.disks.hold.set(false);
         world.run();
         assert_eq!(world.status(preempt), Status::SUCCESS);
-        let aborted = Status::PREEMPT_ABORT.final_();
+        let aborted = Status::PREEMPT_ABORT.with_do_not_retry();
         assert_eq!(world.status(runs), if abort { aborted } else { Status::SUCCESS });
         assert_eq!(world.end(elsewhere), None, "another volume's commands go on");
         if abort {
@@ -404,10 +407,13 @@ fn reports_are_cut_and_filled() {
     }
     let mut short = report_sqe(4096, true);
     short.dptr.length = U32::new(64);
-    assert_eq!(world.command(a, &short, &[]), Status::SGL_LENGTH_INVALID.final_());
-    assert_eq!(world.command(a, &report_sqe(4 << 20, true), &[]), Status::INVALID_FIELD.final_());
+    assert_eq!(world.command(a, &short, &[]), Status::SGL_LENGTH_INVALID.with_do_not_retry());
+    assert_eq!(world.command(a, &report_sqe(4 << 20, true), &[]), Status::INVALID_FIELD.with_do_not_retry());
     // Identifiers of 128 bits do not fit the short form.
-    assert_eq!(world.command(a, &report_sqe(4096, false), &[]), Status::HOST_ID_INCONSISTENT.final_());
+    assert_eq!(
+        world.command(a, &report_sqe(4096, false), &[]),
+        Status::HOST_ID_INCONSISTENT.with_do_not_retry()
+    );
     assert_eq!(world.lent(), 0);
 }
 
@@ -422,9 +428,9 @@ fn scsi(world: &mut World, who: &Requester, action: Action) -> Result<(), volume
 }
 
 fn scsi_register(world: &mut World, who: &Requester, key: u64) {
-    let register = volume::reservation::Register {
+    let register = volume::reservation::RegistrationRequest {
         persist: Some(false),
-        ..volume::reservation::Register::new(None, Key(key))
+        ..volume::reservation::RegistrationRequest::new(None, Key(key))
     };
     scsi(world, who, Action::Register(register)).unwrap();
 }
@@ -457,7 +463,7 @@ fn registrants_of_both_protocols_see_each_other() {
     let preempt =
         Action::Preempt { key: None, victim: Key(1), kind: ReservationType::WriteExclusive, abort: true };
     scsi(&mut world, &disk, preempt).unwrap();
-    assert_eq!(world.status(write), Status::PREEMPT_ABORT.final_());
+    assert_eq!(world.status(write), Status::PREEMPT_ABORT.with_do_not_retry());
     assert_eq!(world.command(a, &transfer(Opcode::WRITE, 0, 1), &block(2)), CONFLICT);
     assert_eq!(world.read(a, 0, 1), block(1));
 }
@@ -499,7 +505,7 @@ fn what_the_home_has_is_not_aborted() {
     let (mut world, [a, ..]) = three();
     world.hold_mail = true;
     let mut sqe = with_cid(sqe(Opcode::RESERVATION_REGISTER), 9);
-    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.put(&mut sqe);
+    Register { action: RegisterAction::Register, ignore_key: false, persist: None }.write_to_sqe(&mut sqe);
     let started = world.start(a, &sqe, RegisterKeys { current: U64::ZERO, new: U64::new(1) }.as_bytes());
     assert!(!world.server(a).context.abort_cid(a.key, 9));
     world.hold_mail = false;
@@ -517,7 +523,7 @@ fn readers_register_and_no_more() {
     let reader = world.host_on(0, 1, 1, [entry(0, true)].into());
     register(&mut world, writer, 0x22);
     register(&mut world, reader, 0x11);
-    let protected = Status::NAMESPACE_WRITE_PROTECTED.final_();
+    let protected = Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry();
     for action in [AcquireAction::Acquire, AcquireAction::Preempt, AcquireAction::PreemptAndAbort] {
         assert_eq!(acquire(&mut world, reader, action, 2, 0x11, 0x22), protected);
     }

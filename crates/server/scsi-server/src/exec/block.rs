@@ -4,41 +4,41 @@
 //! residual reports the difference. A write that would end within a block is refused.
 
 use buf::{Payload, Sg};
-use scsi::cdb::{ByteCheck, Transfer, Verify, WriteAtomic};
+use scsi::cdb::{BlockTransfer, ByteCheck, Verify, WriteAtomic};
 use scsi::sense::Sense;
 use volume::{Durability, Op, Refusal, Span};
 
-use super::{fail, good};
+use super::{fail_task, respond_good};
 use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
 use crate::step::Reply;
 
-pub(crate) fn to_span(transfer: Transfer) -> Span {
+pub(crate) fn transfer_span(transfer: BlockTransfer) -> Span {
     Span { lba: transfer.lba, blocks: u64::from(transfer.blocks) }
 }
 
 /// Asks the view, on arrival, whether the operation may go on: so that no data is solicited for one
 /// that may not. The gate asks again, bindingly.
-pub(crate) fn admit(ctx: &ExecContext, slot: u32, op: &Op) -> Result<(), Refusal> {
+pub(crate) fn admit_on_arrival(ctx: &ExecContext, slot: u32, op: &Op) -> Result<(), Refusal> {
     let task = ctx.tasks.get(slot);
     if task.read_only && op.is_write() {
         return Err(Refusal::ReadOnly);
     }
-    ctx.unit_of(slot).view.admit(&ctx.nexus_of(slot).nexus, op)
+    ctx.logical_unit_of(slot).view.admit(&ctx.nexus_of(slot).nexus, op)
 }
 
 /// Admits an operation that moves `blocks` blocks, and gives their bytes. `None`: it was refused.
 pub(crate) fn admit_transfer(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: u32) -> Option<u64> {
-    let geometry = &ctx.unit_of(slot).view.geometry;
+    let geometry = &ctx.logical_unit_of(slot).view.geometry;
     let (logical, max_io) = (u64::from(geometry.logical), u64::from(geometry.max_io));
     let bytes = u64::from(blocks) * logical;
-    match admit(ctx, slot, op) {
+    match admit_on_arrival(ctx, slot, op) {
         Err(refusal) => {
-            ctx.refuse(slot, refusal);
+            ctx.respond_refused(slot, refusal);
             None
         }
         Ok(()) if bytes > max_io => {
-            ctx.check(slot, Sense::INVALID_FIELD_IN_CDB);
+            ctx.respond_check_condition(slot, Sense::INVALID_FIELD_IN_CDB);
             None
         }
         Ok(()) => Some(bytes),
@@ -46,37 +46,37 @@ pub(crate) fn admit_transfer(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: 
 }
 
 /// The expected length does not fit: nothing was done, and the residual says how much was meant.
-pub(crate) fn length_mismatch(ctx: &mut ExecContext, slot: u32, transferred: u64) {
+pub(crate) fn respond_length_mismatch(ctx: &mut ExecContext, slot: u32, transferred: u64) {
     let sense = Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT;
-    ctx.respond(slot, Reply { transferred, ..Reply::check(sense) });
+    ctx.complete_task(slot, Reply { transferred, ..Reply::check_condition(sense) });
 }
 
 /// READ.
-pub(crate) fn read(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    let whole = Op::Read(to_span(transfer));
+pub(crate) fn read(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer) {
+    let whole = Op::Read(transfer_span(transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &whole, transfer.blocks) else { return };
     let wanted = bytes.min(u64::from(ctx.tasks.get(slot).data_in));
     if wanted == 0 {
-        return ctx.respond(slot, Reply::good(bytes));
+        return ctx.complete_task(slot, Reply::good(bytes));
     }
-    let geometry = &ctx.unit_of(slot).view.geometry;
+    let geometry = &ctx.logical_unit_of(slot).view.geometry;
     let logical = u64::from(geometry.logical);
     let blocks = wanted.div_ceil(logical);
     // Bounded by the longest operation, which fits 32 bits.
     let want = if geometry.lends { 0 } else { (blocks * logical) as u32 };
-    ctx.submit(slot, Op::Read(Span { lba: transfer.lba, blocks }), Payload::None, want);
+    ctx.submit_op(slot, Op::Read(Span { lba: transfer.lba, blocks }), Payload::None, want);
 }
 
 /// READ has read. With FUA what it has read may stand in the cache only, and must be stable before anybody
 /// is told of it (SBC-3 §5.12); who may not flush, because another has reserved writing, is told what is
 /// there.
-pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, payload: Payload) {
-    let cached = ctx.unit_of(slot).view.geometry.write_cache;
-    if transfer.fua && cached && admit(ctx, slot, &Op::Flush).is_ok() {
+pub(crate) fn finish_read(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer, payload: Payload) {
+    let cached = ctx.logical_unit_of(slot).view.geometry.write_cache;
+    if transfer.fua && cached && admit_on_arrival(ctx, slot, &Op::Flush).is_ok() {
         ctx.tasks.get_mut(slot).job = AfterOperation::FlushAfterRead(Box::new(payload.into_sg()));
-        return ctx.submit(slot, Op::Flush, Payload::None, 0);
+        return ctx.submit_op(slot, Op::Flush, Payload::None, 0);
     }
-    give_read(ctx, slot, transfer, payload.into_sg());
+    send_read_data(ctx, slot, transfer, payload.into_sg());
 }
 
 /// What READ with FUA has read is stable.
@@ -84,135 +84,135 @@ pub(crate) fn finish_fua_read(ctx: &mut ExecContext, slot: u32) {
     let task = ctx.tasks.get_mut(slot);
     match (std::mem::replace(&mut task.job, AfterOperation::Plain), task.command) {
         (AfterOperation::FlushAfterRead(data), scsi::Command::Read(transfer)) => {
-            give_read(ctx, slot, transfer, *data)
+            send_read_data(ctx, slot, transfer, *data)
         }
         // Only READ has such a job.
-        _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        _ => ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
-fn give_read(ctx: &mut ExecContext, slot: u32, transfer: Transfer, data: Sg) {
-    let logical = ctx.unit_of(slot).view.geometry.logical;
+fn send_read_data(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer, data: Sg) {
+    let logical = ctx.logical_unit_of(slot).view.geometry.logical;
     let task = ctx.tasks.get(slot);
     let (key, data_in) = (task.key, task.data_in);
-    ctx.send(key, data_in, data);
-    ctx.respond(slot, Reply::good(u64::from(transfer.blocks) * u64::from(logical)));
+    ctx.send_data_in(key, data_in, data);
+    ctx.complete_task(slot, Reply::good(u64::from(transfer.blocks) * u64::from(logical)));
 }
 
 /// WRITE: payload first.
-pub(crate) fn write(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    solicit(ctx, slot, &write_op(transfer, None), transfer.blocks);
+pub(crate) fn write(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer) {
+    admit_and_request_data(ctx, slot, &write_op(transfer, None), transfer.blocks);
 }
 
 /// Admits a write, and asks for its data.
-fn solicit(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: u32) {
+fn admit_and_request_data(ctx: &mut ExecContext, slot: u32, op: &Op, blocks: u32) {
     let Some(bytes) = admit_transfer(ctx, slot, op, blocks) else { return };
-    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
+    let logical = u64::from(ctx.logical_unit_of(slot).view.geometry.logical);
     let len = bytes.min(u64::from(ctx.tasks.get(slot).data_out));
     if len == 0 {
-        ctx.respond(slot, Reply::good(bytes));
+        ctx.complete_task(slot, Reply::good(bytes));
     } else if !len.is_multiple_of(logical) {
-        length_mismatch(ctx, slot, bytes);
+        respond_length_mismatch(ctx, slot, bytes);
     } else {
-        ctx.receive(slot, len as u32);
+        ctx.request_payload(slot, len as u32);
     }
 }
 
 /// The write of a WRITE: of all its blocks, or of those that `data` has.
-fn write_op(transfer: Transfer, blocks: Option<u64>) -> Op {
+fn write_op(transfer: BlockTransfer, blocks: Option<u64>) -> Op {
     let blocks = blocks.unwrap_or(u64::from(transfer.blocks));
-    Op::Write(Span { lba: transfer.lba, blocks }, durability(transfer))
+    Op::Write(Span { lba: transfer.lba, blocks }, transfer_durability(transfer))
 }
 
-pub(crate) fn durability(transfer: Transfer) -> Durability {
+pub(crate) fn transfer_durability(transfer: BlockTransfer) -> Durability {
     if transfer.fua { Durability::Stable } else { Durability::Cached }
 }
 
 /// The payload of a WRITE is here.
-pub(crate) fn submit_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer, data: Sg) {
-    let op = write_op(transfer, Some(blocks_of(ctx, slot, &data)));
-    ctx.submit(slot, op, Payload::Out(data), 0);
+pub(crate) fn submit_write(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer, data: Sg) {
+    let op = write_op(transfer, Some(payload_blocks(ctx, slot, &data)));
+    ctx.submit_op(slot, op, Payload::Out(data), 0);
 }
 
-fn blocks_of(ctx: &ExecContext, slot: u32, data: &Sg) -> u64 {
-    data.len() as u64 / u64::from(ctx.unit_of(slot).view.geometry.logical)
+fn payload_blocks(ctx: &ExecContext, slot: u32, data: &Sg) -> u64 {
+    data.len() as u64 / u64::from(ctx.logical_unit_of(slot).view.geometry.logical)
 }
 
-fn verify_write(verify: Verify) -> Transfer {
+fn transfer_of_verify(verify: Verify) -> BlockTransfer {
     // It is looked at on the medium afterwards, so that is where it must be.
-    Transfer { lba: verify.lba, blocks: verify.blocks, dpo: verify.dpo, fua: true, group: verify.group }
+    BlockTransfer { lba: verify.lba, blocks: verify.blocks, dpo: verify.dpo, fua: true, group: verify.group }
 }
 
 /// WRITE AND VERIFY.
 pub(crate) fn write_and_verify(ctx: &mut ExecContext, slot: u32, verify: Verify) {
-    solicit(ctx, slot, &write_op(verify_write(verify), None), verify.blocks);
+    admit_and_request_data(ctx, slot, &write_op(transfer_of_verify(verify), None), verify.blocks);
 }
 
 /// The payload of a WRITE AND VERIFY is here.
-pub(crate) fn verified_write(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
-    let op = write_op(verify_write(verify), Some(blocks_of(ctx, slot, &data)));
+pub(crate) fn submit_write_and_verify(ctx: &mut ExecContext, slot: u32, verify: Verify, data: Sg) {
+    let op = write_op(transfer_of_verify(verify), Some(payload_blocks(ctx, slot, &data)));
     ctx.tasks.get_mut(slot).job = AfterOperation::VerifyAfterWrite;
-    ctx.submit(slot, op, Payload::Out(data), 0);
+    ctx.submit_op(slot, op, Payload::Out(data), 0);
 }
 
 /// WRITE AND VERIFY has written: verifies what stands there now.
 pub(crate) fn verify_after_write(ctx: &mut ExecContext, slot: u32, payload: Payload) {
     let scsi::Command::WriteAndVerify(verify) = ctx.tasks.get(slot).command else {
         // Only WRITE AND VERIFY verifies what it wrote.
-        return ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE);
+        return ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE);
     };
     let data = payload.into_sg();
-    let span = Span { lba: verify.lba, blocks: blocks_of(ctx, slot, &data) };
+    let span = Span { lba: verify.lba, blocks: payload_blocks(ctx, slot, &data) };
     ctx.tasks.get_mut(slot).job = AfterOperation::Plain;
     match verify.check {
-        ByteCheck::None => ctx.submit(slot, Op::Verify(span), Payload::None, 0),
+        ByteCheck::None => ctx.submit_op(slot, Op::Verify(span), Payload::None, 0),
         ByteCheck::Compare | ByteCheck::CompareOne => {
-            ctx.submit(slot, Op::Compare(span), Payload::Out(data), 0);
+            ctx.submit_op(slot, Op::Compare(span), Payload::Out(data), 0);
         }
     }
 }
 
 /// Asks for exactly what an operation needs, and lets a flush follow if FUA asks for one.
-pub(crate) fn receive_exactly(ctx: &mut ExecContext, slot: u32, bytes: u64, fua: bool) {
+pub(crate) fn request_exact_payload(ctx: &mut ExecContext, slot: u32, bytes: u64, fua: bool) {
     if bytes == 0 {
-        return good(ctx, slot);
+        return respond_good(ctx, slot);
     }
     if u64::from(ctx.tasks.get(slot).data_out) < bytes {
-        return length_mismatch(ctx, slot, bytes);
+        return respond_length_mismatch(ctx, slot, bytes);
     }
-    if fua && ctx.unit_of(slot).view.geometry.write_cache {
+    if fua && ctx.logical_unit_of(slot).view.geometry.write_cache {
         ctx.tasks.get_mut(slot).job = AfterOperation::Flush;
     }
-    ctx.receive(slot, bytes as u32);
+    ctx.request_payload(slot, bytes as u32);
 }
 
 /// What was written by an operation without an option for it is made stable.
-pub(crate) fn make_stable(ctx: &mut ExecContext, slot: u32) {
+pub(crate) fn flush_after_write(ctx: &mut ExecContext, slot: u32) {
     ctx.tasks.get_mut(slot).job = AfterOperation::LastFlush;
-    ctx.submit(slot, Op::Flush, Payload::None, 0);
+    ctx.submit_op(slot, Op::Flush, Payload::None, 0);
 }
 
 /// ORWRITE.
-pub(crate) fn or_write(ctx: &mut ExecContext, slot: u32, transfer: Transfer) {
-    let op = Op::Or(to_span(transfer));
+pub(crate) fn or_write(ctx: &mut ExecContext, slot: u32, transfer: BlockTransfer) {
+    let op = Op::Or(transfer_span(transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &op, transfer.blocks) else { return };
-    receive_exactly(ctx, slot, bytes, transfer.fua);
+    request_exact_payload(ctx, slot, bytes, transfer.fua);
 }
 
 /// WRITE ATOMIC: without boundaries, which VPD B0h says.
 pub(crate) fn write_atomic(ctx: &mut ExecContext, slot: u32, write: WriteAtomic) {
-    let op = Op::WriteAtomic(to_span(write.transfer));
+    let op = Op::WriteAtomic(transfer_span(write.transfer));
     let Some(bytes) = admit_transfer(ctx, slot, &op, write.transfer.blocks) else { return };
     if write.boundary != 0 {
-        return ctx.check(slot, Sense::cdb_field(10, None));
+        return ctx.respond_check_condition(slot, Sense::invalid_cdb_field(10, None));
     }
-    receive_exactly(ctx, slot, bytes, write.transfer.fua);
+    request_exact_payload(ctx, slot, bytes, write.transfer.fua);
 }
 
 /// Submits what needs no payload, if it is admitted.
-pub(crate) fn submit_admitted(ctx: &mut ExecContext, slot: u32, op: Op) {
-    match admit(ctx, slot, &op) {
-        Err(refusal) => fail(ctx, slot, refusal.into()),
-        Ok(()) => ctx.submit(slot, op, Payload::None, 0),
+pub(crate) fn admit_and_submit(ctx: &mut ExecContext, slot: u32, op: Op) {
+    match admit_on_arrival(ctx, slot, &op) {
+        Err(refusal) => fail_task(ctx, slot, refusal.into()),
+        Ok(()) => ctx.submit_op(slot, op, Payload::None, 0),
     }
 }

@@ -9,13 +9,13 @@
 //! and refuses every later write or flush.
 
 use buf::Payload;
-use scsi::cdb::Extent;
+use scsi::cdb::BlockExtent;
 use scsi::sense::Sense;
 use volume::{Failure, Op, Refusal, Span};
 
-use super::block::{admit, submit_admitted};
-use super::good;
-use crate::after_operation::{AfterOperation, Background};
+use super::block::{admit_and_submit, admit_on_arrival};
+use super::respond_good;
+use crate::after_operation::{AfterOperation, BackgroundOp};
 use crate::context::ExecContext;
 use crate::status;
 
@@ -26,8 +26,8 @@ const BACKGROUND_MAX: u8 = 4;
 const PREFETCH_MAX: u64 = 16 << 20;
 
 /// The blocks of a caching command; 0 are all up to the end.
-fn reach(ctx: &ExecContext, slot: u32, extent: Extent) -> Result<Span, Refusal> {
-    let total = ctx.unit_of(slot).view.geometry.blocks;
+fn caching_span(ctx: &ExecContext, slot: u32, extent: BlockExtent) -> Result<Span, Refusal> {
+    let total = ctx.logical_unit_of(slot).view.geometry.blocks;
     let span = Span { lba: extent.lba, blocks: u64::from(extent.blocks) };
     match span.end() {
         Some(end) if end <= total => {}
@@ -37,27 +37,27 @@ fn reach(ctx: &ExecContext, slot: u32, extent: Extent) -> Result<Span, Refusal> 
 }
 
 /// PRE-FETCH: GOOD, never CONDITION MET, since nobody knows how much of it stays in a cache.
-pub(crate) fn prefetch(ctx: &mut ExecContext, slot: u32, extent: Extent) {
-    let logical = u64::from(ctx.unit_of(slot).view.geometry.logical);
-    match reach(ctx, slot, extent) {
-        Err(refusal) => ctx.refuse(slot, refusal),
+pub(crate) fn prefetch(ctx: &mut ExecContext, slot: u32, extent: BlockExtent) {
+    let logical = u64::from(ctx.logical_unit_of(slot).view.geometry.logical);
+    match caching_span(ctx, slot, extent) {
+        Err(refusal) => ctx.respond_refused(slot, refusal),
         Ok(span) => {
             let span = Span { blocks: span.blocks.min(PREFETCH_MAX / logical), ..span };
             let op = Op::Prefetch(span);
             if extent.immediate && start_background(ctx, slot, &op) {
-                return good(ctx, slot);
+                return respond_good(ctx, slot);
             }
-            submit_admitted(ctx, slot, op);
+            admit_and_submit(ctx, slot, op);
         }
     }
 }
 
 /// SYNCHRONIZE CACHE: of everything, whatever blocks it names.
-pub(crate) fn synchronize(ctx: &mut ExecContext, slot: u32, extent: Extent) {
-    match reach(ctx, slot, extent) {
-        Err(refusal) => ctx.refuse(slot, refusal),
-        Ok(_) if extent.immediate && start_background(ctx, slot, &Op::Flush) => good(ctx, slot),
-        Ok(_) => submit_admitted(ctx, slot, Op::Flush),
+pub(crate) fn synchronize_cache(ctx: &mut ExecContext, slot: u32, extent: BlockExtent) {
+    match caching_span(ctx, slot, extent) {
+        Err(refusal) => ctx.respond_refused(slot, refusal),
+        Ok(_) if extent.immediate && start_background(ctx, slot, &Op::Flush) => respond_good(ctx, slot),
+        Ok(_) => admit_and_submit(ctx, slot, Op::Flush),
     }
 }
 
@@ -68,40 +68,40 @@ pub(crate) fn start_background(ctx: &mut ExecContext, slot: u32, op: &Op) -> boo
         (task.key, task.lun, task.serial)
     };
     let has_room = |ctx: &mut ExecContext| {
-        let state = ctx.state_mut(key.nexus).lun(lun, serial);
+        let state = ctx.nexus_state_mut(key.nexus).lun_state_mut(lun, serial);
         state.is_some_and(|state| state.flushes < BACKGROUND_MAX)
     };
     let hint = matches!(op, Op::Prefetch(_));
-    let unsynced = !hint && ctx.unit_of(slot).spec.shared.sync_failed();
-    let refused = admit(ctx, slot, op).is_err() || unsynced;
+    let unsynced = !hint && ctx.logical_unit_of(slot).spec.shared.has_sync_failed();
+    let refused = admit_on_arrival(ctx, slot, op).is_err() || unsynced;
     if refused || !has_room(ctx) {
         return false;
     }
-    let background = Background { nexus: key.nexus, lun, serial, hint };
+    let background = BackgroundOp { nexus: key.nexus, lun, serial, hint };
     let Some(own) = ctx.open_internal_task(slot, AfterOperation::Background(Box::new(background))) else {
         return false;
     };
-    if let Some(state) = ctx.state_mut(key.nexus).lun(lun, serial) {
+    if let Some(state) = ctx.nexus_state_mut(key.nexus).lun_state_mut(lun, serial) {
         state.flushes += 1;
     }
-    ctx.submit(own, op.clone(), Payload::None, 0);
+    ctx.submit_op(own, op.clone(), Payload::None, 0);
     true
 }
 
 /// An operation in the background has ended.
-pub(crate) fn ended(ctx: &mut ExecContext, slot: u32, failure: Option<Failure>) {
+pub(crate) fn handle_background_ended(ctx: &mut ExecContext, slot: u32, failure: Option<Failure>) {
     let AfterOperation::Background(background) = ctx.close_internal_task(slot) else {
         // No other job comes here.
         return;
     };
-    let Background { nexus, lun, serial, hint } = *background;
+    let BackgroundOp { nexus, lun, serial, hint } = *background;
     let Some(state) = ctx.lun_if_open(nexus, lun, serial) else { return };
     state.flushes -= 1;
     if let Some(failure) = failure
         && !hint
     {
         // What has no sense data of its own (a path lost, a reservation meanwhile) left things unflushed.
-        let sense = status::reply(failure).sense.unwrap_or(Sense::INTERNAL_TARGET_FAILURE);
+        let sense = status::reply_for_failure(failure).sense.unwrap_or(Sense::INTERNAL_TARGET_FAILURE);
         state.deferred.get_or_insert(sense);
     }
 }

@@ -6,23 +6,25 @@
 //! may begin and end within blocks. Such a block of the destination is read and written back with a
 //! compare-and-write, so that no concurrent write to its other bytes is lost.
 
-use buf::{Class, Payload, Sg};
+use buf::{MemoryClass, Payload, Sg};
 use scsi::Status;
-use scsi::cdb::CopyResults;
-use scsi::copy::{self, CopyLen, CopyList, CopyState, CopyStatus, CopyTarget, Limits, ListIdUsage, Segment};
+use scsi::cdb::CopyResultsAction;
+use scsi::extended_copy::{
+    self, CopyLen, CopyLimits, CopyParameterList, CopySegment, CopyState, CopyStatus, CopyTarget, ListIdUsage,
+};
 use scsi::sense::Sense;
 use volume::{Durability, Failure, Fault, Op, Outcome, Refusal, Span, VolumeId};
 
-use super::good;
-use super::parameter::contiguous;
-use crate::after_operation::{AfterOperation, CopyRun, CopyStage, Copying};
+use super::parameter_data::contiguous_bytes;
+use super::respond_good;
+use crate::after_operation::{AfterOperation, CheckedSegment, CopyJob, CopyStage};
 use crate::context::ExecContext;
 use crate::nexus::{COPY_RECORDS_MAX, CopyRecord};
 use crate::status;
 use crate::step::{NexusKey, Reply, TaskKey};
 
 /// What the copy manager takes.
-pub(crate) const LIMITS: Limits = Limits {
+pub(crate) const COPY_LIMITS: CopyLimits = CopyLimits {
     targets: 8,
     segments: 64,
     descriptors_len: 4096,
@@ -32,62 +34,63 @@ pub(crate) const LIMITS: Limits = Limits {
 };
 
 /// Bytes that are read and written at a time; a multiple of every block length.
-const CHUNK: u64 = 256 << 10;
+const COPY_CHUNK_BYTES: u64 = 256 << 10;
 
 /// How often a block that others write is read and swapped again before the copy gives up.
-const SWAPS_MAX: u32 = 1000;
+const SWAP_ATTEMPTS_MAX: u32 = 1000;
 
 /// EXTENDED COPY. Whether there is room for one more copy is asked here, so that no list is received for nothing,
 /// and again when the list has come, bindingly: any number of them may be on their way at once.
-pub(crate) fn start(ctx: &mut ExecContext, slot: u32, list_len: u32) {
+pub(crate) fn start_extended_copy(ctx: &mut ExecContext, slot: u32, list_len: u32) {
     if list_len == 0 {
-        good(ctx, slot);
-    } else if is_full(ctx) {
-        ctx.respond(slot, Reply::plain(Status::BUSY));
+        respond_good(ctx, slot);
+    } else if is_copy_limit_reached(ctx) {
+        ctx.complete_task(slot, Reply::with_status(Status::BUSY));
     } else {
-        ctx.receive_list(slot, list_len, LIMITS.list_len_max());
+        ctx.request_parameter_list(slot, list_len, COPY_LIMITS.list_len_max());
     }
 }
 
 /// Whether as many copies are under way as may be.
-fn is_full(ctx: &ExecContext) -> bool {
-    ctx.copies >= LIMITS.concurrent
+fn is_copy_limit_reached(ctx: &ExecContext) -> bool {
+    ctx.copies >= COPY_LIMITS.concurrent
 }
 
 /// The list of an EXTENDED COPY is here.
 pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, data: &Sg) {
-    if is_full(ctx) {
-        return ctx.respond(slot, Reply::plain(Status::BUSY));
+    if is_copy_limit_reached(ctx) {
+        return ctx.complete_task(slot, Reply::with_status(Status::BUSY));
     }
-    let bytes = contiguous(data);
-    let list = match CopyList::parse(&bytes, &LIMITS) {
+    let bytes = contiguous_bytes(data);
+    let list = match CopyParameterList::parse(&bytes, &COPY_LIMITS) {
         Ok(list) => list,
-        Err(sense) => return ctx.check(slot, sense),
+        Err(sense) => return ctx.respond_check_condition(slot, sense),
     };
     let nexus = ctx.tasks.get(slot).key.nexus;
     let id = (list.usage == ListIdUsage::Hold).then_some(list.id);
-    if id.and_then(|id| ctx.state_mut(nexus).copy(id)).is_some_and(is_running) {
-        return ctx.check(slot, Sense::list_field(0, None));
+    if id.and_then(|id| ctx.nexus_state_mut(nexus).copy_record_mut(id)).is_some_and(is_running) {
+        return ctx.respond_check_condition(slot, Sense::invalid_list_field(0, None));
     }
-    let runs = list.segments().map(|segment| run(ctx, nexus, &list, segment)).collect::<Result<_, _>>();
+    let runs =
+        list.segments().map(|segment| validate_segment(ctx, nexus, &list, segment)).collect::<Result<_, _>>();
     let runs = match runs {
         Ok(runs) => runs,
         Err(reply) => {
-            remember(ctx, nexus, id, (CopyState::Failed, 0, 0), Some(&reply));
-            return ctx.respond(slot, reply);
+            record_copy(ctx, nexus, id, (CopyState::Failed, 0, 0), Some(&reply));
+            return ctx.complete_task(slot, reply);
         }
     };
-    let internal_nexus = match ctx.state(nexus).internal_nexus {
+    let internal_nexus = match ctx.nexus_state(nexus).internal_nexus {
         Some(internal_nexus) => internal_nexus,
         None => ctx.open_internal_nexus(nexus),
     };
-    ctx.state_mut(nexus).internal_nexus = Some(internal_nexus);
+    ctx.nexus_state_mut(nexus).internal_nexus = Some(internal_nexus);
     let name = TaskKey { nexus: internal_nexus, tag: u64::from(slot) };
     let copying =
-        Copying { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
+        CopyJob { id, runs, index: 0, done: 0, bytes: 0, chunk: 0, stage: CopyStage::Read, swaps: 0, name };
     ctx.tasks.get_mut(slot).job = AfterOperation::Copy(Box::new(copying));
     ctx.copies += 1;
-    next(ctx, slot);
+    read_next_chunk(ctx, slot);
 }
 
 fn is_running(copy: &mut CopyRecord) -> bool {
@@ -95,24 +98,35 @@ fn is_running(copy: &mut CopyRecord) -> bool {
 }
 
 /// The volume that a descriptor names, if the nexus reaches it.
-fn resolve(ctx: &ExecContext, nexus: NexusKey, target: &CopyTarget<'_>) -> Result<VolumeId, Reply> {
+fn resolve_target_volume(
+    ctx: &ExecContext,
+    nexus: NexusKey,
+    target: &CopyTarget<'_>,
+) -> Result<VolumeId, Reply> {
     let spec = ctx.nexus(nexus);
     let named = spec.luns.iter().find_map(|entry| {
-        let unit = ctx.unit(entry.volume)?;
-        unit.names(spec).is_named_by(&target.designator).then_some((entry.volume, unit))
+        let unit = ctx.logical_unit(entry.volume)?;
+        unit.device_names(spec).is_named_by(&target.designator).then_some((entry.volume, unit))
     });
-    let Some((volume, unit)) = named else { return Err(Reply::check(Sense::COPY_TARGET_NOT_REACHABLE)) };
+    let Some((volume, unit)) = named else {
+        return Err(Reply::check_condition(Sense::COPY_TARGET_NOT_REACHABLE));
+    };
     if target.block_len != 0 && target.block_len != unit.view.geometry.logical {
-        return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+        return Err(Reply::check_condition(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     }
     Ok(volume)
 }
 
-fn run(ctx: &ExecContext, nexus: NexusKey, list: &CopyList<'_>, segment: Segment) -> Result<CopyRun, Reply> {
-    let end = |index| list.target(index).map_err(Reply::check);
-    let source = resolve(ctx, nexus, &end(segment.source)?)?;
-    let destination = resolve(ctx, nexus, &end(segment.destination)?)?;
-    let (from, to) = (logical(ctx, source), logical(ctx, destination));
+fn validate_segment(
+    ctx: &ExecContext,
+    nexus: NexusKey,
+    list: &CopyParameterList<'_>,
+    segment: CopySegment,
+) -> Result<CheckedSegment, Reply> {
+    let end = |index| list.target(index).map_err(Reply::check_condition);
+    let source = resolve_target_volume(ctx, nexus, &end(segment.source)?)?;
+    let destination = resolve_target_volume(ctx, nexus, &end(segment.destination)?)?;
+    let (from, to) = (logical_block_len(ctx, source), logical_block_len(ctx, destination));
     let (bytes, skip, lead) = match segment.len {
         CopyLen::Blocks { count, destination: true } => (u64::from(count) * to, 0, 0),
         CopyLen::Blocks { count, destination: false } => (u64::from(count) * from, 0, 0),
@@ -120,39 +134,39 @@ fn run(ctx: &ExecContext, nexus: NexusKey, list: &CopyList<'_>, segment: Segment
             (u64::from(count), u64::from(source_offset), u64::from(destination_offset))
         }
     };
-    if bytes > u64::from(LIMITS.segment_len) {
-        return Err(Reply::check(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
+    if bytes > u64::from(COPY_LIMITS.segment_len) {
+        return Err(Reply::check_condition(Sense::INVALID_FIELD_IN_PARAMETER_LIST));
     }
     // Neither PAD nor CAT says what becomes of half a block that is counted in blocks.
     let in_blocks = matches!(segment.len, CopyLen::Blocks { .. });
     if in_blocks && (!bytes.is_multiple_of(from) || !bytes.is_multiple_of(to)) {
-        return Err(Reply::check(Segment::refused(8)));
+        return Err(Reply::check_condition(CopySegment::failure_sense(8)));
     }
     // The offsets stand within the first blocks.
     for (offset, block, byte) in [(skip, from, 28), (lead, to, 30)] {
         if offset >= block {
-            return Err(Reply::check(Segment::refused(byte)));
+            return Err(Reply::check_condition(CopySegment::failure_sense(byte)));
         }
     }
     let place = |lba: u64, block: u64, offset: u64, byte| {
         let at = lba.checked_mul(block).and_then(|at| at.checked_add(offset));
         at.filter(|at| at.checked_add(bytes).is_some())
-            .ok_or_else(|| status::copy_refused(Refusal::OutOfRange, byte))
+            .ok_or_else(|| status::copy_refusal_reply(Refusal::OutOfRange, byte))
     };
     let source_at = place(segment.source_lba, from, skip, SOURCE_FIELD)?;
     let destination_at = place(segment.destination_lba, to, lead, DESTINATION_FIELD)?;
-    let run = CopyRun { source, source_at, destination, destination_at, bytes };
+    let run = CheckedSegment { source, source_at, destination, destination_at, bytes };
     // Half a block of the destination must be swapped.
     let odd = !destination_at.is_multiple_of(to) || !bytes.is_multiple_of(to);
-    if odd && ctx.unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
-        return Err(Reply::check(Segment::refused(8)));
+    if odd && ctx.logical_unit(destination).is_some_and(|unit| unit.view.geometry.caw_max == 0) {
+        return Err(Reply::check_condition(CopySegment::failure_sense(8)));
     }
-    judge(ctx, nexus, &run, 0, bytes)?;
+    check_chunk_admitted(ctx, nexus, &run, 0, bytes)?;
     Ok(run)
 }
 
-fn logical(ctx: &ExecContext, volume: VolumeId) -> u64 {
-    ctx.unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
+fn logical_block_len(ctx: &ExecContext, volume: VolumeId) -> u64 {
+    ctx.logical_unit(volume).map_or(512, |unit| u64::from(unit.view.geometry.logical))
 }
 
 /// SOURCE and DESTINATION LOGICAL BLOCK ADDRESS in a segment descriptor.
@@ -160,43 +174,49 @@ const SOURCE_FIELD: u16 = 12;
 const DESTINATION_FIELD: u16 = 20;
 
 /// All blocks that these bytes touch.
-fn blocks_of(at: u64, len: u64, block: u64) -> Span {
+fn covering_span(at: u64, len: u64, block: u64) -> Span {
     let lba = at / block;
     Span { lba, blocks: (at + len).div_ceil(block) - lba }
 }
 
 /// The spans of a part of a run: what is read and what is written.
-fn spans(ctx: &ExecContext, run: &CopyRun, done: u64, len: u64) -> (Span, Span) {
-    let (from, to) = (logical(ctx, run.source), logical(ctx, run.destination));
-    (blocks_of(run.source_at + done, len, from), blocks_of(run.destination_at + done, len, to))
+fn chunk_spans(ctx: &ExecContext, run: &CheckedSegment, done: u64, len: u64) -> (Span, Span) {
+    let (from, to) = (logical_block_len(ctx, run.source), logical_block_len(ctx, run.destination));
+    (covering_span(run.source_at + done, len, from), covering_span(run.destination_at + done, len, to))
 }
 
 /// How many bytes are copied next: whole blocks of the destination, or what ends within one.
-fn chunk_len(ctx: &ExecContext, run: &CopyRun, done: u64) -> u64 {
-    let to = logical(ctx, run.destination);
+fn chunk_len(ctx: &ExecContext, run: &CheckedSegment, done: u64) -> u64 {
+    let to = logical_block_len(ctx, run.destination);
     let (lead, rest) = ((run.destination_at + done) % to, run.bytes - done);
     if lead > 0 || rest < to {
         rest.min(to - lead)
     } else {
-        let len = rest.min(CHUNK);
+        let len = rest.min(COPY_CHUNK_BYTES);
         len - len % to
     }
 }
 
 /// Whether the nexus may still copy this part.
-fn judge(ctx: &ExecContext, nexus: NexusKey, run: &CopyRun, done: u64, len: u64) -> Result<(), Reply> {
-    let (source, destination) = spans(ctx, run, done, len);
+fn check_chunk_admitted(
+    ctx: &ExecContext,
+    nexus: NexusKey,
+    run: &CheckedSegment,
+    done: u64,
+    len: u64,
+) -> Result<(), Reply> {
+    let (source, destination) = chunk_spans(ctx, run, done, len);
     let write = Op::Write(destination, Durability::Cached);
-    admit(ctx, nexus, run.source, &Op::Read(source))
-        .map_err(|refusal| status::copy_refused(refusal, SOURCE_FIELD))?;
-    admit(ctx, nexus, run.destination, &write)
-        .map_err(|refusal| status::copy_refused(refusal, DESTINATION_FIELD))
+    admit_for_nexus(ctx, nexus, run.source, &Op::Read(source))
+        .map_err(|refusal| status::copy_refusal_reply(refusal, SOURCE_FIELD))?;
+    admit_for_nexus(ctx, nexus, run.destination, &write)
+        .map_err(|refusal| status::copy_refusal_reply(refusal, DESTINATION_FIELD))
 }
 
-fn admit(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
+fn admit_for_nexus(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Result<(), Refusal> {
     let spec = ctx.nexus(nexus);
     let mut ways = spec.luns.iter().filter(|entry| entry.volume == volume).peekable();
-    let Some(unit) = ctx.unit(volume).filter(|_| ways.peek().is_some()) else {
+    let Some(unit) = ctx.logical_unit(volume).filter(|_| ways.peek().is_some()) else {
         return Err(Refusal::NotReady(volume::UnservableReason::Removed));
     };
     if op.is_write() && ways.all(|entry| entry.read_only) {
@@ -206,7 +226,7 @@ fn admit(ctx: &ExecContext, nexus: NexusKey, volume: VolumeId, op: &Op) -> Resul
 }
 
 #[expect(clippy::unreachable, reason = "only a copy's own steps ask, and its task stays one until it ends")]
-fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
+fn copy_job_mut(ctx: &mut ExecContext, slot: u32) -> &mut CopyJob {
     match &mut ctx.tasks.get_mut(slot).job {
         AfterOperation::Copy(copying) => copying,
         _ => unreachable!("an EXTENDED COPY is under way"),
@@ -214,80 +234,87 @@ fn copying(ctx: &mut ExecContext, slot: u32) -> &mut Copying {
 }
 
 /// Reads the next chunk, or ends.
-fn next(ctx: &mut ExecContext, slot: u32) {
+fn read_next_chunk(ctx: &mut ExecContext, slot: u32) {
     let nexus = ctx.tasks.get(slot).key.nexus;
-    let copy = copying(ctx, slot);
+    let copy = copy_job_mut(ctx, slot);
     while copy.runs.get(copy.index).is_some_and(|run| copy.done >= run.bytes) {
         copy.index += 1;
         copy.done = 0;
     }
     let (id, index, bytes, done) = (copy.id, copy.index, copy.bytes, copy.done);
     let Some(run) = copy.runs.get(index).copied() else {
-        remember(ctx, nexus, id, (CopyState::Done, index, bytes), None);
-        return good(ctx, slot);
+        record_copy(ctx, nexus, id, (CopyState::Done, index, bytes), None);
+        return respond_good(ctx, slot);
     };
-    remember(ctx, nexus, id, (CopyState::InProgress, index, bytes), None);
+    record_copy(ctx, nexus, id, (CopyState::InProgress, index, bytes), None);
     let chunk = chunk_len(ctx, &run, done);
-    let name = copying(ctx, slot).name;
-    if let Err(reply) = judge(ctx, nexus, &run, done, chunk) {
-        return fail(ctx, slot, reply);
+    let name = copy_job_mut(ctx, slot).name;
+    if let Err(reply) = check_chunk_admitted(ctx, nexus, &run, done, chunk) {
+        return fail_copy(ctx, slot, reply);
     }
-    let (source, _) = spans(ctx, &run, done, chunk);
-    let want = source.blocks * logical(ctx, run.source);
-    let copy = copying(ctx, slot);
+    let (source, _) = chunk_spans(ctx, &run, done, chunk);
+    let want = source.blocks * logical_block_len(ctx, run.source);
+    let copy = copy_job_mut(ctx, slot);
     (copy.chunk, copy.stage, copy.swaps) = (chunk, CopyStage::Read, 0);
     // Memory of its own, never the volume's: source and destination may overlap.
-    ctx.submit_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
+    ctx.submit_op_as(slot, name, run.source, Op::Read(source), Payload::None, want as u32);
 }
 
 /// A read or a write of a copy has ended.
-pub(crate) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
+pub(crate) fn handle_io_done(
+    ctx: &mut ExecContext,
+    slot: u32,
+    result: Result<Outcome, Failure>,
+    payload: Payload,
+) {
     let nexus = ctx.tasks.get(slot).key.nexus;
-    let copy = copying(ctx, slot);
+    let copy = copy_job_mut(ctx, slot);
     let (run, done, chunk) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk);
-    let Some(run) = run else { return lost(ctx, slot) };
+    let Some(run) = run else { return fail_without_run(ctx, slot) };
     match (std::mem::replace(&mut copy.stage, CopyStage::Read), result) {
-        (CopyStage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_)))) if copy.swaps < SWAPS_MAX => {
+        (CopyStage::Swap(part), Err(Failure::Failed(Fault::Miscompare(_))))
+            if copy.swaps < SWAP_ATTEMPTS_MAX =>
+        {
             copy.swaps += 1;
-            read_old(ctx, slot, part);
+            read_partial_block(ctx, slot, part);
         }
-        (_, Err(failure)) => fail(ctx, slot, status::copy_failed(failure)),
+        (_, Err(failure)) => fail_copy(ctx, slot, status::copy_failure_reply(failure)),
         (CopyStage::Write | CopyStage::Swap(_), Ok(_)) => {
             copy.done += chunk;
             copy.bytes += chunk;
-            next(ctx, slot);
+            read_next_chunk(ctx, slot);
         }
-        (stage, Ok(_)) => match (judge(ctx, nexus, &run, done, chunk), stage) {
-            (Err(reply), _) => fail(ctx, slot, reply),
-            (Ok(()), CopyStage::Old(part)) => swap(ctx, slot, part, &payload.into_sg()),
-            (Ok(()), _) => write(ctx, slot, payload.into_sg()),
+        (stage, Ok(_)) => match (check_chunk_admitted(ctx, nexus, &run, done, chunk), stage) {
+            (Err(reply), _) => fail_copy(ctx, slot, reply),
+            (Ok(()), CopyStage::Old(part)) => compare_and_write_block(ctx, slot, part, &payload.into_sg()),
+            (Ok(()), _) => write_chunk(ctx, slot, payload.into_sg()),
         },
     }
 }
 
 /// The source is read: the destination follows.
-fn write(ctx: &mut ExecContext, slot: u32, data: Sg) {
-    let copy = copying(ctx, slot);
+fn write_chunk(ctx: &mut ExecContext, slot: u32, data: Sg) {
+    let copy = copy_job_mut(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
-    let Some(run) = run else { return lost(ctx, slot) };
-    let skip = (run.source_at + done) % logical(ctx, run.source);
-    let (_, span) = spans(ctx, &run, done, chunk);
-    if span.blocks * logical(ctx, run.destination) != chunk {
+    let Some(run) = run else { return fail_without_run(ctx, slot) };
+    let skip = (run.source_at + done) % logical_block_len(ctx, run.source);
+    let (_, span) = chunk_spans(ctx, &run, done, chunk);
+    if span.blocks * logical_block_len(ctx, run.destination) != chunk {
         let mut part = vec![0; chunk as usize];
         data.copy_to(skip as usize, &mut part);
-        return read_old(ctx, slot, part);
+        return read_partial_block(ctx, slot, part);
     }
     // Memory of which a part is written would stand askew for some disks.
-    let data = if data.len() as u64 == chunk { Some(data) } else { moved(ctx, &data, skip, chunk) };
-    let Some(data) = data else { return fail(ctx, slot, Reply::plain(Status::BUSY)) };
-    copying(ctx, slot).stage = CopyStage::Write;
+    let data = if data.len() as u64 == chunk { Some(data) } else { copy_part(ctx, &data, skip, chunk) };
+    let Some(data) = data else { return fail_copy(ctx, slot, Reply::with_status(Status::BUSY)) };
+    copy_job_mut(ctx, slot).stage = CopyStage::Write;
     let op = Op::Write(span, Durability::Cached);
-    ctx.submit_as(slot, name, run.destination, op, Payload::Out(data), 0);
+    ctx.submit_op_as(slot, name, run.destination, op, Payload::Out(data), 0);
 }
 
 /// A part of these bytes in memory of its own.
-fn moved(ctx: &ExecContext, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
-    let mut place = ctx.pool().take_sg(Class::Solicited, len as usize)?;
+fn copy_part(ctx: &ExecContext, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
+    let mut place = ctx.pool().take_sg(MemoryClass::Solicited, len as usize)?;
     let mut at = skip as usize;
     for piece in place.slices_mut(0..len as usize) {
         data.copy_to(at, piece);
@@ -297,51 +324,51 @@ fn moved(ctx: &ExecContext, data: &Sg, skip: u64, len: u64) -> Option<Sg> {
 }
 
 /// Reads the block that a part is to change.
-fn read_old(ctx: &mut ExecContext, slot: u32, part: Vec<u8>) {
-    let copy = copying(ctx, slot);
+fn read_partial_block(ctx: &mut ExecContext, slot: u32, part: Vec<u8>) {
+    let copy = copy_job_mut(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
     copy.stage = CopyStage::Old(part);
-    let Some(run) = run else { return lost(ctx, slot) };
-    let (_, span) = spans(ctx, &run, done, chunk);
-    let want = logical(ctx, run.destination) as u32;
-    ctx.submit_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
+    let Some(run) = run else { return fail_without_run(ctx, slot) };
+    let (_, span) = chunk_spans(ctx, &run, done, chunk);
+    let want = logical_block_len(ctx, run.destination) as u32;
+    ctx.submit_op_as(slot, name, run.destination, Op::Read(span), Payload::None, want);
 }
 
 /// Swaps the block for what it becomes, if it is still the same.
-fn swap(ctx: &mut ExecContext, slot: u32, part: Vec<u8>, old: &Sg) {
-    let copy = copying(ctx, slot);
+fn compare_and_write_block(ctx: &mut ExecContext, slot: u32, part: Vec<u8>, old: &Sg) {
+    let copy = copy_job_mut(ctx, slot);
     let (run, done, chunk, name) = (copy.runs.get(copy.index).copied(), copy.done, copy.chunk, copy.name);
-    let Some(run) = run else { return lost(ctx, slot) };
-    let block = logical(ctx, run.destination);
+    let Some(run) = run else { return fail_without_run(ctx, slot) };
+    let block = logical_block_len(ctx, run.destination);
     let lead = ((run.destination_at + done) % block) as usize;
-    let Some(mut both) = ctx.pool().take(Class::Solicited, 2 * block as usize) else {
-        return fail(ctx, slot, Reply::plain(Status::BUSY));
+    let Some(mut both) = ctx.pool().take(MemoryClass::Solicited, 2 * block as usize) else {
+        return fail_copy(ctx, slot, Reply::with_status(Status::BUSY));
     };
     let (before, after) = both.split_at_mut(block as usize);
     old.copy_to(0, before);
     after.copy_from_slice(before);
     after.iter_mut().skip(lead).zip(&part).for_each(|(to, byte)| *to = *byte);
-    let (_, span) = spans(ctx, &run, done, chunk);
-    copying(ctx, slot).stage = CopyStage::Swap(part);
+    let (_, span) = chunk_spans(ctx, &run, done, chunk);
+    copy_job_mut(ctx, slot).stage = CopyStage::Swap(part);
     let payload = Payload::Out(both.freeze().into());
-    ctx.submit_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
+    ctx.submit_op_as(slot, name, run.destination, Op::CompareAndWrite(span), payload, 0);
 }
 
 /// A copy is at no run, which never is while a chunk is under way.
-fn lost(ctx: &mut ExecContext, slot: u32) {
-    fail(ctx, slot, Reply::check(Sense::INTERNAL_TARGET_FAILURE));
+fn fail_without_run(ctx: &mut ExecContext, slot: u32) {
+    fail_copy(ctx, slot, Reply::check_condition(Sense::INTERNAL_TARGET_FAILURE));
 }
 
-fn fail(ctx: &mut ExecContext, slot: u32, reply: Reply) {
+fn fail_copy(ctx: &mut ExecContext, slot: u32, reply: Reply) {
     let nexus = ctx.tasks.get(slot).key.nexus;
-    let copy = copying(ctx, slot);
+    let copy = copy_job_mut(ctx, slot);
     let (id, index, bytes) = (copy.id, copy.index, copy.bytes);
-    remember(ctx, nexus, id, (CopyState::Failed, index, bytes), Some(&reply));
-    ctx.respond(slot, reply);
+    record_copy(ctx, nexus, id, (CopyState::Failed, index, bytes), Some(&reply));
+    ctx.complete_task(slot, reply);
 }
 
 /// Keeps what RECEIVE COPY RESULTS may ask for.
-fn remember(
+fn record_copy(
     ctx: &mut ExecContext,
     nexus: NexusKey,
     id: Option<u8>,
@@ -351,7 +378,7 @@ fn remember(
     let Some(id) = id else { return };
     let failure = failed.map(|reply| (reply.status, reply.sense.unwrap_or(Sense::NO_SENSE)));
     let status = CopyStatus { state, segments: segments as u16, bytes };
-    let copies = &mut ctx.state_mut(nexus).copies;
+    let copies = &mut ctx.nexus_state_mut(nexus).copies;
     match copies.iter_mut().find(|copy| copy.id == id) {
         Some(known) => *known = CopyRecord { id, status, failure },
         None => {
@@ -364,18 +391,27 @@ fn remember(
 }
 
 /// RECEIVE COPY RESULTS.
-pub(crate) fn results(ctx: &mut ExecContext, slot: u32, action: CopyResults, list_id: u8, allocation: u32) {
+pub(crate) fn receive_copy_results(
+    ctx: &mut ExecContext,
+    slot: u32,
+    action: CopyResultsAction,
+    list_id: u8,
+    allocation: u32,
+) {
     let nexus = ctx.tasks.get(slot).key.nexus;
-    let known = ctx.state_mut(nexus).copy(list_id).map(|copy| *copy);
-    let known = known.ok_or(Sense::cdb_field(2, None));
-    ctx.report(slot, allocation as usize, |_, w| {
+    let known = ctx.nexus_state_mut(nexus).copy_record_mut(list_id).map(|copy| *copy);
+    let known = known.ok_or(Sense::invalid_cdb_field(2, None));
+    ctx.respond_with_parameter_data(slot, allocation as usize, |_, w| {
         match action {
-            CopyResults::OperatingParameters => LIMITS.encode(w),
-            CopyResults::Status => known?.status.encode(w),
-            CopyResults::ReceiveData => known.map(|_| copy::encode_no_data(w))?,
-            CopyResults::FailedSegment => {
+            CopyResultsAction::OperatingParameters => COPY_LIMITS.encode(w),
+            CopyResultsAction::Status => known?.status.encode(w),
+            CopyResultsAction::ReceiveData => known.map(|_| extended_copy::encode_no_held_data(w))?,
+            CopyResultsAction::FailedSegment => {
                 let failure = known?.failure;
-                copy::encode_failure(failure.as_ref().map(|(status, sense)| (*status, sense)), w);
+                extended_copy::encode_failed_segment_details(
+                    failure.as_ref().map(|(status, sense)| (*status, sense)),
+                    w,
+                );
             }
         }
         Ok(())

@@ -4,40 +4,46 @@
 //! Invariant: a command that does not qualify is left to [`Server::start`](crate::Server::start), which
 //! checks it again and reports any error.
 
-use scsi::lun::Address;
+use scsi::lun::LunAddress;
 use scsi::{Command, CommandSet};
 use volume::InlineIo;
 
 use super::block;
 use crate::context::ExecContext;
-use crate::order::Attribute;
 use crate::step::NexusKey;
 use crate::task::IncomingCommand;
+use crate::task_set::ExecutedAttribute;
 
-/// See [`Server::fast_path`](crate::Server::fast_path).
-pub(crate) fn fast_path(
+/// See [`Server::inline_io_for`](crate::Server::fast_path).
+pub(crate) fn inline_io_for(
     ctx: &ExecContext,
     nexus: NexusKey,
     arrived: &IncomingCommand<'_>,
 ) -> Option<InlineIo> {
-    let state = ctx.state(nexus);
-    let Some(Address::Unit(lun)) = Address::parse(&arrived.lun) else { return None };
-    let at = state.find(u16::try_from(lun.number()).ok()?)?;
+    let state = ctx.nexus_state(nexus);
+    let Some(LunAddress::Unit(lun)) = LunAddress::parse(&arrived.lun) else { return None };
+    let at = state.lun_index(u16::try_from(lun.number()).ok()?)?;
     let (entry, lun) = (state.spec.luns.get(at)?, state.luns.get(at)?);
-    let simple = Attribute::parse(arrived.attr) == Some(Attribute::Simple);
-    if !simple || !lun.order.is_open() || lun.attentions.first().is_some() || lun.deferred.is_some() {
+    let simple = ExecutedAttribute::from_task_attribute(arrived.attr) == Some(ExecutedAttribute::Simple);
+    if !simple
+        || !lun.order.accepts_simple()
+        || lun.attentions.peek_oldest().is_some()
+        || lun.deferred.is_some()
+    {
         return None;
     }
     let (transfer, write) = match CommandSet::BASIC.parse(arrived.cdb) {
         Ok(Command::Read(transfer)) => (transfer, None),
-        Ok(Command::Write(transfer)) if !entry.read_only => (transfer, Some(block::durability(transfer))),
+        Ok(Command::Write(transfer)) if !entry.read_only => {
+            (transfer, Some(block::transfer_durability(transfer)))
+        }
         Ok(_) | Err(_) => return None,
     };
-    let geometry = &ctx.unit(entry.volume)?.view.geometry;
+    let geometry = &ctx.logical_unit(entry.volume)?.view.geometry;
     let bytes = transfer.blocks.checked_mul(geometry.logical)?;
     let expected = if write.is_some() { arrived.data_out } else { arrived.data_in };
     let fits = bytes > 0 && bytes == expected && bytes <= geometry.max_io;
     // A read that is to be made stable first takes two steps.
     let fits = fits && !(write.is_none() && transfer.fua && geometry.write_cache);
-    fits.then(|| InlineIo { volume: entry.volume, span: block::to_span(transfer), bytes, write })
+    fits.then(|| InlineIo { volume: entry.volume, span: block::transfer_span(transfer), bytes, write })
 }

@@ -5,7 +5,7 @@ use scsi::capacity::Capacity;
 use scsi::cdb::Inquiry;
 use scsi::inquiry::{Peripheral, PortGroupSupport, StandardInquiry};
 use scsi::lun::Lun;
-use scsi::report::{LunSelect, luns as encode_luns};
+use scsi::report::{LunSelect, encode_luns};
 use scsi::sense::Sense;
 use scsi::{Command, Writer};
 
@@ -17,11 +17,11 @@ use crate::task::IncomingCommand;
 
 /// INQUIRY of a logical unit.
 pub(crate) fn inquiry(ctx: &mut ExecContext, slot: u32, inquiry: Inquiry) {
-    ctx.report(slot, usize::from(inquiry.allocation), |ctx, w| {
-        let (nexus, unit) = (ctx.nexus_of(slot), ctx.unit_of(slot));
+    ctx.respond_with_parameter_data(slot, usize::from(inquiry.allocation), |ctx, w| {
+        let (nexus, unit) = (ctx.nexus_of(slot), ctx.logical_unit_of(slot));
         match inquiry.page {
             None => {
-                standard(nexus, Peripheral::DISK, unit.spec.removable, w);
+                write_standard_inquiry(nexus, Peripheral::DISK, unit.spec.removable, w);
                 Ok(())
             }
             Some(page) => vpd::write_page(nexus, unit, page, w),
@@ -29,7 +29,7 @@ pub(crate) fn inquiry(ctx: &mut ExecContext, slot: u32, inquiry: Inquiry) {
     });
 }
 
-fn standard(nexus: &NexusSpec, peripheral: Peripheral, removable: bool, w: &mut Writer<'_>) {
+fn write_standard_inquiry(nexus: &NexusSpec, peripheral: Peripheral, removable: bool, w: &mut Writer<'_>) {
     let product = &nexus.product;
     let is_disk = peripheral == Peripheral::DISK;
     let port_groups = match (is_disk, nexus.explicit_alua) {
@@ -51,10 +51,10 @@ fn standard(nexus: &NexusSpec, peripheral: Peripheral, removable: bool, w: &mut 
 }
 
 /// READ CAPACITY(10), or (16) with an allocation length.
-pub(crate) fn capacity(ctx: &mut ExecContext, slot: u32, sixteen: Option<u32>) {
+pub(crate) fn read_capacity(ctx: &mut ExecContext, slot: u32, sixteen: Option<u32>) {
     let allocation = sixteen.map_or(8, |allocation| allocation as usize);
-    ctx.report(slot, allocation, |ctx, w| {
-        let geometry = &ctx.unit_of(slot).view.geometry;
+    ctx.respond_with_parameter_data(slot, allocation, |ctx, w| {
+        let geometry = &ctx.logical_unit_of(slot).view.geometry;
         let capacity = Capacity {
             last_lba: geometry.blocks.saturating_sub(1),
             block_len: geometry.logical,
@@ -74,20 +74,22 @@ pub(crate) fn capacity(ctx: &mut ExecContext, slot: u32, sixteen: Option<u32>) {
 /// REPORT LUNS: who reads the inventory need not be told any more that it has changed.
 pub(crate) fn report_luns(ctx: &mut ExecContext, slot: u32, select: u8, allocation: u32) {
     let nexus = ctx.tasks.get(slot).key.nexus;
-    if ctx.report(slot, allocation as usize, |ctx, w| luns(ctx, nexus, select, w)) {
-        forget_inventory(ctx, nexus);
+    if ctx.respond_with_parameter_data(slot, allocation as usize, |ctx, w| {
+        write_lun_list(ctx, nexus, select, w)
+    }) {
+        withdraw_inventory_attention(ctx, nexus);
     }
 }
 
-fn luns(ctx: &ExecContext, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
+fn write_lun_list(ctx: &ExecContext, nexus: NexusKey, select: u8, w: &mut Writer<'_>) -> Result<(), Sense> {
     let select = LunSelect::parse(select)?;
     let units = ctx.nexus(nexus).luns.iter().filter_map(|entry| Lun::new(u32::from(entry.lun)));
     encode_luns(select, units, w);
     Ok(())
 }
 
-fn forget_inventory(ctx: &mut ExecContext, nexus: NexusKey) {
-    for lun in &mut ctx.state_mut(nexus).luns {
+fn withdraw_inventory_attention(ctx: &mut ExecContext, nexus: NexusKey) {
+    for lun in &mut ctx.nexus_state_mut(nexus).luns {
         lun.attentions.withdraw(Sense::REPORTED_LUNS_DATA_HAS_CHANGED.code);
     }
 }
@@ -110,24 +112,26 @@ pub(crate) fn answer_without_volume(
     };
     let data = match command {
         Command::Inquiry(Inquiry { page, allocation }) => {
-            ctx.parameters(usize::from(allocation), |ctx, w| match page {
+            ctx.encode_parameter_data(usize::from(allocation), |ctx, w| match page {
                 None => {
-                    standard(ctx.nexus(key.nexus), peripheral, false, w);
+                    write_standard_inquiry(ctx.nexus(key.nexus), peripheral, false, w);
                     Ok(())
                 }
-                Some(page) => vpd::page_without_volume(ctx.nexus(key.nexus), peripheral, page, w),
+                Some(page) => vpd::write_page_without_volume(ctx.nexus(key.nexus), peripheral, page, w),
             })
         }
         Command::ReportLuns { select, allocation } => {
-            let data = ctx.parameters(allocation as usize, |ctx, w| luns(ctx, key.nexus, select, w));
+            let data = ctx.encode_parameter_data(allocation as usize, |ctx, w| {
+                write_lun_list(ctx, key.nexus, select, w)
+            });
             if data.is_ok() {
-                forget_inventory(ctx, key.nexus);
+                withdraw_inventory_attention(ctx, key.nexus);
             }
             data
         }
         Command::RequestSense { descriptor, allocation } => {
-            ctx.parameters(usize::from(allocation), |_, w| {
-                put_sense(&sense, descriptor, w);
+            ctx.encode_parameter_data(usize::from(allocation), |_, w| {
+                write_sense_data(&sense, descriptor, w);
                 Ok(())
             })
         }
@@ -136,15 +140,15 @@ pub(crate) fn answer_without_volume(
     match data {
         Ok(data) => {
             let transferred = data.len() as u64;
-            ctx.send(key, arrived.data_in, data);
-            ctx.answer(key, Reply::good(transferred));
+            ctx.send_data_in(key, arrived.data_in, data);
+            ctx.push_response(key, Reply::good(transferred));
         }
-        Err(reply) => ctx.answer(key, reply),
+        Err(reply) => ctx.push_response(key, reply),
     }
 }
 
 /// Sense data as parameter data.
-pub(crate) fn put_sense(sense: &Sense, descriptor: bool, w: &mut Writer<'_>) {
+pub(crate) fn write_sense_data(sense: &Sense, descriptor: bool, w: &mut Writer<'_>) {
     let mut bytes = [0; Sense::LEN_MAX];
     let len = sense.encode(descriptor, &mut bytes);
     w.put(bytes.get(..len).unwrap_or(&bytes));

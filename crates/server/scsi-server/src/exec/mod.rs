@@ -3,43 +3,43 @@
 //!
 //! A command is executed when its turn in the task set has come: [`start`] checks path, reservation and
 //! medium, in this order, and calls its family. Payload, completed operations and answers from the volume's
-//! home arrive at [`data`], [`done`] and [`answered`].
+//! home arrive at [`data`], [`handle_io_done`] and [`handle_volume_answer`].
 
-mod access;
+mod alua;
 mod block;
 pub(crate) mod cache;
+mod command_admission;
 pub(crate) mod compare;
 pub(crate) mod copy;
 pub(crate) mod fast_path;
 pub(crate) mod identify;
-mod judge;
-pub(crate) mod log;
-mod mode;
-mod parameter;
+pub(crate) mod log_pages;
+mod mode_pages;
+mod parameter_data;
 mod power;
 mod provision;
 mod report;
-mod reserve;
+mod reservation;
 pub(crate) mod sanitize;
 mod vpd;
 
 use buf::Sg;
-use scsi::lun::{Address, REPORT_LUNS};
+use scsi::lun::{LunAddress, REPORT_LUNS_WLUN};
 use scsi::sense::{Sense, SenseKey};
-use scsi::{Command, CommandSet, Data};
-use volume::{Done, Failure, Op, Payload, Refusal, VolumeId};
+use scsi::{Command, CommandSet, DataTransfer};
+use volume::{Failure, IoCompletion, Op, Payload, Refusal, VolumeId};
 
 use crate::after_operation::AfterOperation;
 use crate::context::ExecContext;
-use crate::order::Attribute;
 use crate::status;
 use crate::step::{Reply, TaskKey};
 use crate::task::IncomingCommand;
+use crate::task_set::ExecutedAttribute;
 
 /// Where a command goes.
 pub(crate) enum Route {
     /// To the logical unit at this place of the nexus' list.
-    Unit { command: Command, at: usize, attribute: Attribute },
+    Unit { command: Command, at: usize, attribute: ExecutedAttribute },
     /// To the REPORT LUNS well known logical unit, to one whose volume is away, or to where no logical unit
     /// is: some commands have an answer even there.
     WithoutVolume { command: Command, lun: LunWithoutVolume },
@@ -60,44 +60,45 @@ pub(crate) enum LunWithoutVolume {
 
 /// Finds the logical unit, and judges what can be judged before the command is a task.
 pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &IncomingCommand<'_>) -> Route {
-    let address = Address::parse(&arrived.lun);
-    let state = ctx.state(key.nexus);
+    let address = LunAddress::parse(&arrived.lun);
+    let state = ctx.nexus_state(key.nexus);
     let index = match address {
-        Some(Address::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.find(lun)),
-        Some(Address::WellKnown(_)) | None => None,
+        Some(LunAddress::Unit(lun)) => u16::try_from(lun.number()).ok().and_then(|lun| state.lun_index(lun)),
+        Some(LunAddress::WellKnown(_)) | None => None,
     };
-    let unit = index.and_then(|at| Some((at, ctx.unit(state.spec.luns.get(at)?.volume)?)));
+    let unit = index.and_then(|at| Some((at, ctx.logical_unit(state.spec.luns.get(at)?.volume)?)));
     let Some((at, unit)) = unit else {
-        let is_away =
-            index.and_then(|at| state.spec.luns.get(at)).is_some_and(|entry| entry.volume == VolumeId::AWAY);
+        let is_away = index
+            .and_then(|at| state.spec.luns.get(at))
+            .is_some_and(|entry| entry.volume == VolumeId::UNAVAILABLE);
         return match address {
-            Some(Address::WellKnown(REPORT_LUNS)) => {
+            Some(LunAddress::WellKnown(REPORT_LUNS_WLUN)) => {
                 route_without_volume(arrived.cdb, LunWithoutVolume::WellKnown)
             }
             _ if is_away => route_without_volume(arrived.cdb, LunWithoutVolume::Away),
             _ => route_without_volume(arrived.cdb, LunWithoutVolume::NoUnit),
         };
     };
-    let parsed = unit.commands(state.spec.explicit_alua).parse(arrived.cdb);
-    let (descriptor, logical) = (unit.descriptor_sense(), unit.view.geometry.logical);
-    let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check(sense) });
+    let parsed = unit.command_set(state.spec.explicit_alua).parse(arrived.cdb);
+    let (descriptor, logical) = (unit.uses_descriptor_sense(), unit.view.geometry.logical);
+    let refused = |sense| Route::Refused(Reply { descriptor, ..Reply::check_condition(sense) });
     // SAM-5 §5.14: INQUIRY, REPORT LUNS and REQUEST SENSE report no unit attention.
     let exempt = matches!(arrived.cdb.first(), Some(0x03 | 0x12 | 0xa0));
-    let lun = if exempt { None } else { ctx.state_mut(key.nexus).luns.get_mut(at) };
-    if let Some(code) = lun.and_then(|lun| lun.attentions.take()) {
+    let lun = if exempt { None } else { ctx.nexus_state_mut(key.nexus).luns.get_mut(at) };
+    if let Some(code) = lun.and_then(|lun| lun.attentions.take_oldest()) {
         // It may tell of tasks that others have ended: no answer of one of them may come behind it.
-        let reply = Reply::check(Sense::new(SenseKey::UNIT_ATTENTION, code));
+        let reply = Reply::check_condition(Sense::new(SenseKey::UNIT_ATTENTION, code));
         return Route::Refused(Reply { descriptor, fence: true, ..reply });
     }
     // Likewise of deferred errors (SPC-4 §4.5.5); what is refused by one is not executed.
-    let lun = if exempt { None } else { ctx.state_mut(key.nexus).luns.get_mut(at) };
+    let lun = if exempt { None } else { ctx.nexus_state_mut(key.nexus).luns.get_mut(at) };
     if let Some(sense) = lun.and_then(|lun| lun.deferred.take()) {
-        return Route::Refused(Reply { descriptor, deferred: true, ..Reply::check(sense) });
+        return Route::Refused(Reply { descriptor, deferred: true, ..Reply::check_condition(sense) });
     }
-    match (parsed, Attribute::parse(arrived.attr)) {
+    match (parsed, ExecutedAttribute::from_task_attribute(arrived.attr)) {
         (Err(error), _) => refused(error.sense()),
         (Ok(_), None) => refused(Sense::INVALID_MESSAGE_ERROR),
-        (Ok(command), Some(_)) if goes_the_other_way(command.data(logical), arrived) => {
+        (Ok(command), Some(_)) if is_wrong_direction(command.data_transfer(logical), arrived) => {
             refused(Sense::INVALID_FIELD_IN_COMMAND_INFORMATION_UNIT)
         }
         (Ok(command), Some(attribute)) => Route::Unit { command, at, attribute },
@@ -107,15 +108,15 @@ pub(crate) fn route(ctx: &mut ExecContext, key: TaskKey, arrived: &IncomingComma
 /// Whether the initiator takes where the command would have it send: then the command may not end as if its
 /// data had been moved. Less than it names, none included, is told by the residual; so is what a READ cannot
 /// send to an initiator that says it sends.
-fn goes_the_other_way(data: Data, arrived: &IncomingCommand<'_>) -> bool {
+fn is_wrong_direction(data: DataTransfer, arrived: &IncomingCommand<'_>) -> bool {
     match data {
-        Data::Out(len) => len > 0 && arrived.data_out == 0 && arrived.data_in > 0,
-        Data::In(_) | Data::None => false,
+        DataTransfer::Out(len) => len > 0 && arrived.data_out == 0 && arrived.data_in > 0,
+        DataTransfer::In(_) | DataTransfer::None => false,
     }
 }
 
 fn route_without_volume(cdb: &[u8], lun: LunWithoutVolume) -> Route {
-    let refused = |sense| Route::Refused(Reply::check(sense));
+    let refused = |sense| Route::Refused(Reply::check_condition(sense));
     match (CommandSet::BASIC.parse(cdb), lun) {
         (
             Ok(command @ (Command::Inquiry(_) | Command::ReportLuns { .. } | Command::RequestSense { .. })),
@@ -133,157 +134,163 @@ fn route_without_volume(cdb: &[u8], lun: LunWithoutVolume) -> Route {
 }
 
 /// Executes a task whose turn has come.
-pub(crate) fn start(ctx: &mut ExecContext, slot: u32) {
-    if let Err(refusal) = judge::judge(ctx, slot) {
-        return ctx.refuse(slot, refusal);
+pub(crate) fn start_task(ctx: &mut ExecContext, slot: u32) {
+    if let Err(refusal) = command_admission::check_admission(ctx, slot) {
+        return ctx.respond_refused(slot, refusal);
     }
     let command = ctx.tasks.get(slot).command;
     match command {
-        Command::TestUnitReady => ctx.respond(slot, Reply::good(0)),
+        Command::TestUnitReady => ctx.complete_task(slot, Reply::good(0)),
         Command::Read(transfer) => block::read(ctx, slot, transfer),
         Command::Write(transfer) => block::write(ctx, slot, transfer),
         Command::WriteAndVerify(verify) => block::write_and_verify(ctx, slot, verify),
         Command::OrWrite(transfer) => block::or_write(ctx, slot, transfer),
         Command::WriteAtomic(write) => block::write_atomic(ctx, slot, write),
         Command::PreFetch(extent) => cache::prefetch(ctx, slot, extent),
-        Command::SynchronizeCache(extent) => cache::synchronize(ctx, slot, extent),
-        Command::Verify(verify) => compare::verify(ctx, slot, verify),
+        Command::SynchronizeCache(extent) => cache::synchronize_cache(ctx, slot, extent),
+        Command::Verify(verify) => compare::start_verify(ctx, slot, verify),
         Command::CompareAndWrite(transfer) => compare::compare_and_write(ctx, slot, transfer),
         Command::WriteSame(same) => provision::write_same(ctx, slot, same),
         Command::Unmap { anchor, list_len, .. } => provision::unmap(ctx, slot, anchor, list_len),
-        Command::GetLbaStatus { lba, .. } => provision::lba_status(ctx, slot, lba),
+        Command::GetLbaStatus { lba, .. } => provision::get_lba_status(ctx, slot, lba),
         Command::Inquiry(inquiry) => identify::inquiry(ctx, slot, inquiry),
-        Command::ReadCapacity10 => identify::capacity(ctx, slot, None),
-        Command::ReadCapacity16 { allocation } => identify::capacity(ctx, slot, Some(allocation)),
+        Command::ReadCapacity10 => identify::read_capacity(ctx, slot, None),
+        Command::ReadCapacity16 { allocation } => identify::read_capacity(ctx, slot, Some(allocation)),
         Command::ReportLuns { select, allocation } => identify::report_luns(ctx, slot, select, allocation),
         Command::RequestSense { descriptor, allocation } => {
             report::request_sense(ctx, slot, descriptor, allocation);
         }
-        Command::ModeSense(request) => mode::sense(ctx, slot, request),
-        Command::ModeSelect(select) => mode::select(ctx, slot, select),
-        Command::LogSense(request) => log::sense(ctx, slot, request),
-        Command::ReportOpcodes(request) => report::opcodes(ctx, slot, request),
+        Command::ModeSense(request) => mode_pages::mode_sense(ctx, slot, request),
+        Command::ModeSelect(select) => mode_pages::mode_select(ctx, slot, select),
+        Command::LogSense(request) => log_pages::log_sense(ctx, slot, request),
+        Command::ReportOpcodes(request) => report::report_opcodes(ctx, slot, request),
         Command::ReportTaskManagement { extended, allocation } => {
-            report::task_management(ctx, slot, extended, allocation);
+            report::report_task_management(ctx, slot, extended, allocation);
         }
-        Command::ReadDefects(request) => report::defects(ctx, slot, request),
+        Command::ReadDefects(request) => report::read_defect_data(ctx, slot, request),
         Command::ReadBuffer(access) => report::read_buffer(ctx, slot, access),
         Command::WriteBuffer(access) => report::write_buffer(ctx, slot, access),
         // The self-test is whether the logical unit answers at all, and it does.
-        Command::SendDiagnostic(_) => ctx.respond(slot, Reply::good(0)),
-        Command::StartStop(what) => power::start_stop(ctx, slot, what),
-        Command::PreventAllow { prevent } => power::prevent(ctx, slot, prevent),
+        Command::SendDiagnostic(_) => ctx.complete_task(slot, Reply::good(0)),
+        Command::StartStop(what) => power::start_stop_unit(ctx, slot, what),
+        Command::PreventAllow { prevent } => power::prevent_allow_medium_removal(ctx, slot, prevent),
         Command::ReportTargetPortGroups { extended, allocation } => {
-            access::report(ctx, slot, extended, allocation);
+            alua::report_target_port_groups(ctx, slot, extended, allocation);
         }
-        Command::SetTargetPortGroups { list_len } => access::set(ctx, slot, list_len),
-        Command::ReserveIn { action, allocation } => reserve::report(ctx, slot, action, allocation),
-        Command::ReserveOut(out) => reserve::out(ctx, slot, out),
-        Command::Reserve => reserve::legacy(ctx, slot, true),
-        Command::Release => reserve::legacy(ctx, slot, false),
-        Command::ExtendedCopy { list_len } => copy::start(ctx, slot, list_len),
+        Command::SetTargetPortGroups { list_len } => alua::set_target_port_groups(ctx, slot, list_len),
+        Command::ReserveIn { action, allocation } => {
+            reservation::persistent_reserve_in(ctx, slot, action, allocation)
+        }
+        Command::ReserveOut(out) => reservation::persistent_reserve_out(ctx, slot, out),
+        Command::Reserve => reservation::spc2_reserve_release(ctx, slot, true),
+        Command::Release => reservation::spc2_reserve_release(ctx, slot, false),
+        Command::ExtendedCopy { list_len } => copy::start_extended_copy(ctx, slot, list_len),
         Command::CopyResults { action, list_id, allocation } => {
-            copy::results(ctx, slot, action, list_id, allocation);
+            copy::receive_copy_results(ctx, slot, action, list_id, allocation);
         }
-        Command::Sanitize(sanitize) => sanitize::start(ctx, slot, sanitize),
+        Command::Sanitize(sanitize) => sanitize::start_sanitize(ctx, slot, sanitize),
     }
 }
 
 /// Payload of a task is here.
-pub(crate) fn data(ctx: &mut ExecContext, slot: u32, data: Sg) {
+pub(crate) fn handle_data(ctx: &mut ExecContext, slot: u32, data: Sg) {
     match ctx.tasks.get(slot).command {
         Command::Write(transfer) => block::submit_write(ctx, slot, transfer, data),
-        Command::WriteAndVerify(verify) => block::verified_write(ctx, slot, verify, data),
+        Command::WriteAndVerify(verify) => block::submit_write_and_verify(ctx, slot, verify, data),
         Command::OrWrite(transfer) => {
-            ctx.submit(slot, Op::Or(block::to_span(transfer)), Payload::Out(data), 0);
+            ctx.submit_op(slot, Op::Or(block::transfer_span(transfer)), Payload::Out(data), 0);
         }
         Command::WriteAtomic(write) => {
-            ctx.submit(slot, Op::WriteAtomic(block::to_span(write.transfer)), Payload::Out(data), 0);
+            ctx.submit_op(slot, Op::WriteAtomic(block::transfer_span(write.transfer)), Payload::Out(data), 0);
         }
         Command::CompareAndWrite(transfer) => {
-            ctx.submit(slot, Op::CompareAndWrite(block::to_span(transfer)), Payload::Out(data), 0);
+            ctx.submit_op(slot, Op::CompareAndWrite(block::transfer_span(transfer)), Payload::Out(data), 0);
         }
-        Command::Verify(verify) => compare::data(ctx, slot, verify, data),
-        Command::WriteSame(same) => provision::same_data(ctx, slot, same, data),
-        Command::Unmap { .. } => provision::unmap_list(ctx, slot, &data),
-        Command::ModeSelect(select) => mode::apply_parameter_list(ctx, slot, select, &data),
-        Command::WriteBuffer(_) => report::echo(ctx, slot, &data),
-        Command::SetTargetPortGroups { .. } => access::apply_parameter_list(ctx, slot, &data),
-        Command::ReserveOut(out) => reserve::apply_parameter_list(ctx, slot, out, &data),
+        Command::Verify(verify) => compare::handle_verify_data(ctx, slot, verify, data),
+        Command::WriteSame(same) => provision::handle_write_same_data(ctx, slot, same, data),
+        Command::Unmap { .. } => provision::handle_unmap_list(ctx, slot, &data),
+        Command::ModeSelect(select) => mode_pages::apply_parameter_list(ctx, slot, select, &data),
+        Command::WriteBuffer(_) => report::store_echo_buffer(ctx, slot, &data),
+        Command::SetTargetPortGroups { .. } => alua::apply_parameter_list(ctx, slot, &data),
+        Command::ReserveOut(out) => reservation::apply_parameter_list(ctx, slot, out, &data),
         Command::ExtendedCopy { .. } => copy::apply_parameter_list(ctx, slot, &data),
         Command::Sanitize(sanitize) => sanitize::apply_parameter_list(ctx, slot, sanitize, &data),
         // No other asks for data.
-        _ => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        _ => ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// A task's operation has ended.
-pub(crate) fn done(ctx: &mut ExecContext, slot: u32, done: Done) {
-    let Done { result, payload, .. } = done;
+pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, done: IoCompletion) {
+    let IoCompletion { result, payload, .. } = done;
     match (&ctx.tasks.get(slot).job, result) {
-        (AfterOperation::Copy(_), result) => copy::done(ctx, slot, result, payload),
-        (AfterOperation::Sanitize(_), result) => sanitize::done(ctx, slot, result),
-        (AfterOperation::Background(_), result) => cache::ended(ctx, slot, result.err()),
-        (_, Err(failure)) => fail(ctx, slot, failure),
+        (AfterOperation::Copy(_), result) => copy::handle_io_done(ctx, slot, result, payload),
+        (AfterOperation::Sanitize(_), result) => sanitize::handle_io_done(ctx, slot, result),
+        (AfterOperation::Background(_), result) => cache::handle_background_ended(ctx, slot, result.err()),
+        (_, Err(failure)) => fail_task(ctx, slot, failure),
         (AfterOperation::Plain, Ok(outcome)) => match ctx.tasks.get(slot).command {
             Command::Read(transfer) => block::finish_read(ctx, slot, transfer, payload),
             Command::GetLbaStatus { allocation, .. } => {
                 provision::finish_lba_status(ctx, slot, allocation, outcome);
             }
-            _ => good(ctx, slot),
+            _ => respond_good(ctx, slot),
         },
-        (AfterOperation::Flush, Ok(_)) => block::make_stable(ctx, slot),
-        (AfterOperation::LastFlush, Ok(_)) => good(ctx, slot),
+        (AfterOperation::Flush, Ok(_)) => block::flush_after_write(ctx, slot),
+        (AfterOperation::LastFlush, Ok(_)) => respond_good(ctx, slot),
         (AfterOperation::VerifyAfterWrite, Ok(_)) => block::verify_after_write(ctx, slot, payload),
         (AfterOperation::FlushAfterRead(_), Ok(_)) => block::finish_fua_read(ctx, slot),
-        (AfterOperation::CompareOne(_), Ok(_)) => compare::next(ctx, slot, payload),
-        (AfterOperation::MappedBlockCount(_), Ok(outcome)) => log::counted(ctx, slot, outcome),
-        (AfterOperation::Eject, Ok(_)) => power::eject(ctx, slot),
+        (AfterOperation::CompareOne(_), Ok(_)) => compare::compare_next_blocks(ctx, slot, payload),
+        (AfterOperation::MappedBlockCount(_), Ok(outcome)) => {
+            log_pages::handle_extents_counted(ctx, slot, outcome)
+        }
+        (AfterOperation::Eject, Ok(_)) => power::eject_medium(ctx, slot),
         // Asks are no operations.
-        (AfterOperation::Requests(_), Ok(_)) => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        (AfterOperation::Requests(_), Ok(_)) => {
+            ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE)
+        }
     }
 }
 
 /// Ends a task of the server's own whose volume is served no more.
-pub(crate) fn end_own(ctx: &mut ExecContext, slot: u32) {
+pub(crate) fn end_internal_task(ctx: &mut ExecContext, slot: u32) {
     match ctx.tasks.get(slot).job {
-        AfterOperation::Background(_) => cache::ended(ctx, slot, None),
-        _ => sanitize::end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
+        AfterOperation::Background(_) => cache::handle_background_ended(ctx, slot, None),
+        _ => sanitize::finish_sanitize(ctx, slot, Err(Sense::SANITIZE_FAILED)),
     }
 }
 
-fn fail(ctx: &mut ExecContext, slot: u32, failure: Failure) {
+fn fail_task(ctx: &mut ExecContext, slot: u32, failure: Failure) {
     let task = ctx.tasks.get(slot);
     let reply = match task.command {
         Command::CompareAndWrite(_) if matches!(task.job, AfterOperation::LastFlush) => {
-            status::done_swap_reply(failure)
+            status::reply_for_flush_after_swap(failure)
         }
-        Command::CompareAndWrite(_) => status::swap_reply(failure),
-        _ => status::reply(failure),
+        Command::CompareAndWrite(_) => status::compare_and_write_reply(failure),
+        _ => status::reply_for_failure(failure),
     };
-    ctx.respond(slot, reply);
+    ctx.complete_task(slot, reply);
 }
 
 /// The volume's home has answered a task.
-pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
+pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
     let task = ctx.tasks.get_mut(slot);
     match (&mut task.job, result) {
-        (AfterOperation::Sanitize(_), result) => sanitize::answered(ctx, slot, result),
-        (_, Err(refusal)) => ctx.refuse(slot, refusal),
+        (AfterOperation::Sanitize(_), result) => sanitize::handle_volume_answer(ctx, slot, result),
+        (_, Err(refusal)) => ctx.respond_refused(slot, refusal),
         (AfterOperation::Requests(requests), Ok(())) => match requests.pop_front() {
-            Some(request) => ctx.request(slot, request),
-            None => good(ctx, slot),
+            Some(request) => ctx.request_volume_change(slot, request),
+            None => respond_good(ctx, slot),
         },
-        (_, Ok(())) => good(ctx, slot),
+        (_, Ok(())) => respond_good(ctx, slot),
     }
 }
 
 /// Ends a task that moved what its CDB says, or nothing to the initiator.
-pub(crate) fn good(ctx: &mut ExecContext, slot: u32) {
-    let logical = ctx.unit_of(slot).view.geometry.logical;
-    let transferred = match ctx.tasks.get(slot).command.data(logical) {
-        Data::None | Data::In(_) => 0,
-        Data::Out(len) => len,
+pub(crate) fn respond_good(ctx: &mut ExecContext, slot: u32) {
+    let logical = ctx.logical_unit_of(slot).view.geometry.logical;
+    let transferred = match ctx.tasks.get(slot).command.data_transfer(logical) {
+        DataTransfer::None | DataTransfer::In(_) => 0,
+        DataTransfer::Out(len) => len,
     };
-    ctx.respond(slot, Reply::good(transferred));
+    ctx.complete_task(slot, Reply::good(transferred));
 }

@@ -10,73 +10,75 @@ use std::sync::Arc;
 use buf::{Payload, Sg};
 use scsi::Status;
 use scsi::cdb::{Sanitize, SanitizeAction};
-use scsi::sanitize::Overwrite;
+use scsi::sanitize::OverwriteParameters;
 use scsi::sense::Sense;
 use volume::{Failure, IoId, Op, Outcome, Refusal, SanitizeKind, UnservableReason, VolumeRequest};
 
-use super::block::admit;
-use super::good;
-use super::parameter::contiguous;
-use crate::after_operation::{AfterOperation, SanitizeStage, Sanitizing};
+use super::block::admit_on_arrival;
+use super::parameter_data::contiguous_bytes;
+use super::respond_good;
+use crate::after_operation::{AfterOperation, SanitizeJob, SanitizeStage};
 use crate::context::ExecContext;
 use crate::status;
 use crate::step::Reply;
-use crate::task::Phase;
+use crate::task::TaskPhase;
 
 /// SANITIZE.
-pub(crate) fn start(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize) {
+pub(crate) fn start_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize) {
     if sanitize.action == SanitizeAction::ExitFailureMode {
-        return exit_failure(ctx, slot);
+        return exit_failure_mode(ctx, slot);
     }
-    if let Err(refusal) = admit(ctx, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
-        return ctx.refuse(slot, refusal);
+    if let Err(refusal) = admit_on_arrival(ctx, slot, &Op::Sanitize(SanitizeKind::BlockErase)) {
+        return ctx.respond_refused(slot, refusal);
     }
     match sanitize.action {
-        SanitizeAction::BlockErase => begin(ctx, slot, sanitize, SanitizeKind::BlockErase),
+        SanitizeAction::BlockErase => begin_sanitize(ctx, slot, sanitize, SanitizeKind::BlockErase),
         SanitizeAction::Overwrite { list_len } => {
-            let block_len = ctx.unit_of(slot).view.geometry.logical;
-            match Overwrite::check_len(list_len, block_len) {
-                Err(sense) => ctx.check(slot, sense),
-                Ok(()) => {
-                    ctx.receive_list(slot, u32::from(list_len), Overwrite::list_len_max(block_len) as usize)
-                }
+            let block_len = ctx.logical_unit_of(slot).view.geometry.logical;
+            match OverwriteParameters::check_len(list_len, block_len) {
+                Err(sense) => ctx.respond_check_condition(slot, sense),
+                Ok(()) => ctx.request_parameter_list(
+                    slot,
+                    u32::from(list_len),
+                    OverwriteParameters::list_len_max(block_len) as usize,
+                ),
             }
         }
         // It was handled above.
-        SanitizeAction::ExitFailureMode => ctx.check(slot, Sense::INTERNAL_TARGET_FAILURE),
+        SanitizeAction::ExitFailureMode => ctx.respond_check_condition(slot, Sense::INTERNAL_TARGET_FAILURE),
     }
 }
 
 /// EXIT FAILURE MODE, where the failed sanitize allowed it (AUSE).
-fn exit_failure(ctx: &mut ExecContext, slot: u32) {
-    let unit = ctx.unit_of(slot);
+fn exit_failure_mode(ctx: &mut ExecContext, slot: u32) {
+    let unit = ctx.logical_unit_of(slot);
     let failed = unit.view.not_ready == Some(UnservableReason::SanitizeFailed);
     if !failed {
-        good(ctx, slot);
-    } else if unit.spec.shared.sanitize_exit_restricted() {
-        ctx.check(slot, Sense::cdb_field(1, Some(4)));
+        respond_good(ctx, slot);
+    } else if unit.spec.shared.is_sanitize_exit_restricted() {
+        ctx.respond_check_condition(slot, Sense::invalid_cdb_field(1, Some(4)));
     } else {
-        ctx.request(slot, VolumeRequest::SanitizeForgive);
+        ctx.request_volume_change(slot, VolumeRequest::SanitizeForgive);
     }
 }
 
 /// The list of an overwrite is here.
 pub(crate) fn apply_parameter_list(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, data: &Sg) {
-    let block_len = ctx.unit_of(slot).view.geometry.logical;
-    let kind = match Overwrite::parse(&contiguous(data), block_len) {
-        Err(sense) => return ctx.check(slot, sense),
+    let block_len = ctx.logical_unit_of(slot).view.geometry.logical;
+    let kind = match OverwriteParameters::parse(&contiguous_bytes(data), block_len) {
+        Err(sense) => return ctx.respond_check_condition(slot, sense),
         Ok(overwrite) => SanitizeKind::Overwrite {
             pattern: Arc::from(overwrite.pattern),
             passes: overwrite.passes,
             invert: overwrite.invert,
         },
     };
-    begin(ctx, slot, sanitize, kind);
+    begin_sanitize(ctx, slot, sanitize, kind);
 }
 
-fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
+fn begin_sanitize(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKind) {
     let asker = ctx.tasks.io_id(slot);
-    let job = AfterOperation::Sanitize(Box::new(Sanitizing {
+    let job = AfterOperation::Sanitize(Box::new(SanitizeJob {
         asker,
         sanitize,
         kind,
@@ -84,10 +86,10 @@ fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKin
     }));
     match ctx.open_internal_task(slot, job) {
         Some(own) => {
-            ctx.tasks.get_mut(slot).phase = Phase::Sanitize;
-            ctx.request(own, VolumeRequest::SanitizeStart);
+            ctx.tasks.get_mut(slot).phase = TaskPhase::Sanitize;
+            ctx.request_volume_change(own, VolumeRequest::SanitizeStart);
         }
-        None => ctx.respond(slot, Reply::plain(Status::TASK_SET_FULL)),
+        None => ctx.complete_task(slot, Reply::with_status(Status::TASK_SET_FULL)),
     }
 }
 
@@ -95,7 +97,7 @@ fn begin(ctx: &mut ExecContext, slot: u32, sanitize: Sanitize, kind: SanitizeKin
     clippy::unreachable,
     reason = "only a sanitize's own steps ask, and its task stays one until it ends"
 )]
-fn sanitizing(ctx: &mut ExecContext, slot: u32) -> &mut Sanitizing {
+fn sanitize_job_mut(ctx: &mut ExecContext, slot: u32) -> &mut SanitizeJob {
     match &mut ctx.tasks.get_mut(slot).job {
         AfterOperation::Sanitize(sanitizing) => sanitizing,
         _ => unreachable!("a sanitize is under way"),
@@ -103,76 +105,80 @@ fn sanitizing(ctx: &mut ExecContext, slot: u32) -> &mut Sanitizing {
 }
 
 /// The home has closed the volume, or opened it.
-pub(crate) fn answered(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
-    let Sanitizing { asker, sanitize, kind, stage } = sanitizing(ctx, slot);
+pub(crate) fn handle_volume_answer(ctx: &mut ExecContext, slot: u32, result: Result<(), Refusal>) {
+    let SanitizeJob { asker, sanitize, kind, stage } = sanitize_job_mut(ctx, slot);
     let (asker, sanitize, kind) = (*asker, *sanitize, kind.clone());
     match (*stage, result) {
         // The volume is closed for it, though not everything that was under way has ended: nobody would open it.
-        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => open(ctx, slot, false),
-        (SanitizeStage::Closing, Err(refusal)) => close(ctx, slot, status::refused(refusal)),
+        (SanitizeStage::Closing, Err(Refusal::NotFenced)) => request_sanitize_end(ctx, slot, false),
+        (SanitizeStage::Closing, Err(refusal)) => {
+            close_internal_task_with(ctx, slot, status::reply_for_refusal(refusal))
+        }
         (SanitizeStage::Closing, Ok(())) => {
-            sanitizing(ctx, slot).stage = SanitizeStage::Running;
-            ctx.unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
+            sanitize_job_mut(ctx, slot).stage = SanitizeStage::Running;
+            ctx.logical_unit_of(slot).spec.shared.restrict_sanitize_exit(!sanitize.allow_exit);
             if sanitize.immediate
-                && let Some(asker) = waiting(ctx, asker)
+                && let Some(asker) = waiting_command_slot(ctx, asker)
             {
-                good(ctx, asker);
+                respond_good(ctx, asker);
             }
             let name = ctx.tasks.get(slot).key;
             let volume = ctx.tasks.get(slot).volume;
-            ctx.submit_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
+            ctx.submit_op_as(slot, name, volume, Op::Sanitize(kind), Payload::None, 0);
         }
-        (SanitizeStage::Opening { well: true }, Ok(())) => end(ctx, slot, Ok(())),
+        (SanitizeStage::Opening { well: true }, Ok(())) => finish_sanitize(ctx, slot, Ok(())),
         // That it has ended well cannot be recorded, and what is recorded is that it has not.
-        (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => open(ctx, slot, false),
+        (SanitizeStage::Opening { well: true }, Err(Refusal::NotDurable)) => {
+            request_sanitize_end(ctx, slot, false)
+        }
         // It has ended well and that stands; only a shard is late, or the volume goes.
         (
             SanitizeStage::Opening { well: true },
             Err(refusal @ (Refusal::NotFenced | Refusal::NotReady(_))),
         ) => {
-            close(ctx, slot, status::refused(refusal));
+            close_internal_task_with(ctx, slot, status::reply_for_refusal(refusal));
         }
-        (SanitizeStage::Opening { .. }, _) => end(ctx, slot, Err(Sense::SANITIZE_FAILED)),
+        (SanitizeStage::Opening { .. }, _) => finish_sanitize(ctx, slot, Err(Sense::SANITIZE_FAILED)),
         // Nothing is asked while it runs.
         (SanitizeStage::Running, _) => {}
     }
 }
 
 /// The blocks are unreadable, or that failed.
-pub(crate) fn done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
-    open(ctx, slot, result.is_ok());
+pub(crate) fn handle_io_done(ctx: &mut ExecContext, slot: u32, result: Result<Outcome, Failure>) {
+    request_sanitize_end(ctx, slot, result.is_ok());
 }
 
 /// Asks the home to open the volume, or to say that its sanitize has failed.
-fn open(ctx: &mut ExecContext, slot: u32, well: bool) {
-    sanitizing(ctx, slot).stage = SanitizeStage::Opening { well };
-    ctx.request(slot, VolumeRequest::SanitizeEnd { done: well });
+fn request_sanitize_end(ctx: &mut ExecContext, slot: u32, well: bool) {
+    sanitize_job_mut(ctx, slot).stage = SanitizeStage::Opening { well };
+    ctx.request_volume_change(slot, VolumeRequest::SanitizeEnd { done: well });
 }
 
 /// It is over.
-pub(crate) fn end(ctx: &mut ExecContext, slot: u32, result: Result<(), Sense>) {
+pub(crate) fn finish_sanitize(ctx: &mut ExecContext, slot: u32, result: Result<(), Sense>) {
     match result {
         Ok(()) => {
-            let asker = sanitizing(ctx, slot).asker;
-            if let Some(asker) = waiting(ctx, asker) {
-                good(ctx, asker);
+            let asker = sanitize_job_mut(ctx, slot).asker;
+            if let Some(asker) = waiting_command_slot(ctx, asker) {
+                respond_good(ctx, asker);
             }
             ctx.close_internal_task(slot);
         }
-        Err(sense) => close(ctx, slot, Reply::check(sense)),
+        Err(sense) => close_internal_task_with(ctx, slot, Reply::check_condition(sense)),
     }
 }
 
-fn close(ctx: &mut ExecContext, slot: u32, reply: Reply) {
-    let asker = sanitizing(ctx, slot).asker;
-    if let Some(asker) = waiting(ctx, asker) {
-        ctx.respond(asker, reply);
+fn close_internal_task_with(ctx: &mut ExecContext, slot: u32, reply: Reply) {
+    let asker = sanitize_job_mut(ctx, slot).asker;
+    if let Some(asker) = waiting_command_slot(ctx, asker) {
+        ctx.complete_task(asker, reply);
     }
     ctx.close_internal_task(slot);
 }
 
 /// The command that began it, if it still waits.
-fn waiting(ctx: &ExecContext, asker: IoId) -> Option<u32> {
-    let slot = ctx.tasks.find_io(asker)?;
-    (ctx.tasks.get(slot).phase == Phase::Sanitize).then_some(slot)
+fn waiting_command_slot(ctx: &ExecContext, asker: IoId) -> Option<u32> {
+    let slot = ctx.tasks.slot_of_io(asker)?;
+    (ctx.tasks.get(slot).phase == TaskPhase::Sanitize).then_some(slot)
 }

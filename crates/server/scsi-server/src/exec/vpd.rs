@@ -5,30 +5,30 @@ use scsi::Writer;
 use scsi::inquiry::Peripheral;
 use scsi::sense::Sense;
 use scsi::vpd::{
-    self, BlockLimits, Characteristics, ExtendedInquiry, Provisioning, ProvisioningType, ReadAfterErase,
-    TargetPort,
+    self, BlockDeviceCharacteristics, BlockLimits, ExtendedInquiry, LogicalBlockProvisioning,
+    ProvisioningType, ReadAfterErase, TargetPort,
 };
 use volume::Geometry;
 
-use super::{copy, log, provision};
+use super::{copy, log_pages, provision};
 use crate::nexus::NexusSpec;
 use crate::unit::LogicalUnit;
 
-const PAGES: [u8; 10] = [
-    vpd::SUPPORTED,
-    vpd::SERIAL,
-    vpd::IDENTIFICATION,
-    vpd::EXTENDED,
+const SUPPORTED_PAGES: [u8; 10] = [
+    vpd::SUPPORTED_PAGES,
+    vpd::UNIT_SERIAL_NUMBER,
+    vpd::DEVICE_IDENTIFICATION,
+    vpd::EXTENDED_INQUIRY,
     vpd::MODE_PAGE_POLICY,
-    vpd::PORTS,
+    vpd::SCSI_PORTS,
     vpd::THIRD_PARTY_COPY,
     vpd::BLOCK_LIMITS,
-    vpd::CHARACTERISTICS,
+    vpd::BLOCK_DEVICE_CHARACTERISTICS,
     vpd::PROVISIONING,
 ];
 
 /// What a nexus that wants no more per command reads or writes at a time, in bytes.
-const OPTIMAL_LEN: u32 = 1 << 20;
+const OPTIMAL_TRANSFER_LEN: u32 = 1 << 20;
 
 /// Writes one page of a logical unit.
 pub(crate) fn write_page(
@@ -40,47 +40,53 @@ pub(crate) fn write_page(
     let disk = Peripheral::DISK;
     let geometry = &unit.view.geometry;
     match page {
-        vpd::SUPPORTED => vpd::supported(disk, &PAGES, w),
-        vpd::SERIAL => vpd::serial(disk, &unit.spec.uuid.serial(), w),
-        vpd::IDENTIFICATION => vpd::identification(disk, Some(&unit.names(nexus)), &own_port(nexus), w),
-        vpd::EXTENDED => {
+        vpd::SUPPORTED_PAGES => vpd::encode_supported_pages(disk, &SUPPORTED_PAGES, w),
+        vpd::UNIT_SERIAL_NUMBER => vpd::encode_serial_number(disk, &unit.spec.uuid.serial_number(), w),
+        vpd::DEVICE_IDENTIFICATION => {
+            vpd::encode_identification(disk, Some(&unit.device_names(nexus)), &nexus_target_port(nexus), w)
+        }
+        vpd::EXTENDED_INQUIRY => {
             let page =
                 ExtendedInquiry { volatile_cache: geometry.write_cache, sense_len_max: Sense::LEN_MAX as u8 };
             page.encode(disk, w);
         }
-        vpd::MODE_PAGE_POLICY => vpd::mode_page_policy(disk, w),
-        vpd::PORTS => vpd::ports(disk, ports(nexus), w),
-        vpd::THIRD_PARTY_COPY => vpd::third_party_copy(disk, &copy::LIMITS, w),
+        vpd::MODE_PAGE_POLICY => vpd::encode_mode_page_policy(disk, w),
+        vpd::SCSI_PORTS => vpd::encode_scsi_ports(disk, target_ports(nexus), w),
+        vpd::THIRD_PARTY_COPY => vpd::encode_third_party_copy(disk, &copy::COPY_LIMITS, w),
         vpd::BLOCK_LIMITS => block_limits(geometry).encode(disk, w),
-        vpd::CHARACTERISTICS => characteristics(unit).encode(disk, w),
-        vpd::PROVISIONING => provisioning(geometry).encode(disk, w),
-        _ => return Err(Sense::cdb_field(2, None)),
+        vpd::BLOCK_DEVICE_CHARACTERISTICS => block_characteristics(unit).encode(disk, w),
+        vpd::PROVISIONING => logical_block_provisioning(geometry).encode(disk, w),
+        _ => return Err(Sense::invalid_cdb_field(2, None)),
     }
     Ok(())
 }
 
 /// Writes one page of the REPORT LUNS well known logical unit, or of one that is not there: only what
 /// names the target.
-pub(crate) fn page_without_volume(
+pub(crate) fn write_page_without_volume(
     nexus: &NexusSpec,
     peripheral: Peripheral,
     page: u8,
     w: &mut Writer<'_>,
 ) -> Result<(), Sense> {
     match page {
-        vpd::SUPPORTED => vpd::supported(peripheral, &[vpd::SUPPORTED, vpd::IDENTIFICATION], w),
-        vpd::IDENTIFICATION => vpd::identification(peripheral, None, &own_port(nexus), w),
-        _ => return Err(Sense::cdb_field(2, None)),
+        vpd::SUPPORTED_PAGES => {
+            vpd::encode_supported_pages(peripheral, &[vpd::SUPPORTED_PAGES, vpd::DEVICE_IDENTIFICATION], w)
+        }
+        vpd::DEVICE_IDENTIFICATION => {
+            vpd::encode_identification(peripheral, None, &nexus_target_port(nexus), w)
+        }
+        _ => return Err(Sense::invalid_cdb_field(2, None)),
     }
     Ok(())
 }
 
-fn own_port(nexus: &NexusSpec) -> TargetPort<'_> {
+fn nexus_target_port(nexus: &NexusSpec) -> TargetPort<'_> {
     let port = nexus.nexus.port.0;
     TargetPort { target: &nexus.target, portal_group: nexus.portal_group, relative: port, group: port }
 }
 
-fn ports(nexus: &NexusSpec) -> impl Iterator<Item = TargetPort<'_>> {
+fn target_ports(nexus: &NexusSpec) -> impl Iterator<Item = TargetPort<'_>> {
     nexus.ports.iter().map(|port| TargetPort {
         target: &nexus.target,
         portal_group: port.portal_group,
@@ -98,7 +104,7 @@ fn block_limits(geometry: &Geometry) -> BlockLimits {
         compare_and_write_max: geometry.caw_max.min(255) as u8,
         granularity: u16::try_from(per_physical).unwrap_or(0),
         transfer_max,
-        transfer_optimal: transfer_max.min(OPTIMAL_LEN / geometry.logical),
+        transfer_optimal: transfer_max.min(OPTIMAL_TRANSFER_LEN / geometry.logical),
         prefetch_max: 0,
         unmap_blocks_max: thin(provision::UNMAP_BLOCKS_MAX),
         unmap_descriptors_max: thin(provision::UNMAP_DESCRIPTORS_MAX),
@@ -114,11 +120,11 @@ fn block_limits(geometry: &Geometry) -> BlockLimits {
     }
 }
 
-fn characteristics(unit: &LogicalUnit) -> Characteristics {
+fn block_characteristics(unit: &LogicalUnit) -> BlockDeviceCharacteristics {
     // Without BLOCK ERASE, WABEREQ must be 0.
     let after_block_erase =
         if unit.view.geometry.thin { ReadAfterErase::READABLE } else { ReadAfterErase::UNSPECIFIED };
-    Characteristics {
+    BlockDeviceCharacteristics {
         rotation_rate: if unit.spec.rpm == 0 { 1 } else { unit.spec.rpm },
         after_block_erase,
         form_factor: 0,
@@ -127,9 +133,9 @@ fn characteristics(unit: &LogicalUnit) -> Characteristics {
     }
 }
 
-fn provisioning(geometry: &Geometry) -> Provisioning {
-    Provisioning {
-        threshold_exponent: if geometry.thin { log::set_exponent(geometry) } else { 0 },
+fn logical_block_provisioning(geometry: &Geometry) -> LogicalBlockProvisioning {
+    LogicalBlockProvisioning {
+        threshold_exponent: if geometry.thin { log_pages::threshold_exponent(geometry) } else { 0 },
         unmap: geometry.thin,
         write_same_16: geometry.thin,
         write_same_10: geometry.thin,

@@ -164,7 +164,7 @@ fn attack_44_write_same_is_bounded() {
     world.disks.hold.set(true);
     let long = world.start(host, &same(0, 0, 32768), &block(5), 0);
     world.run();
-    let abort = world.manage(host, Management::AbortTask { tag: Some(long.key.tag) });
+    let abort = world.manage(host, ManagementFunction::AbortTask { tag: Some(long.key.tag) });
     world.disks.hold.set(false);
     world.run();
     assert_eq!(world.end(long), Some(End::Retired));

@@ -1,7 +1,7 @@
 //! VERIFY, WRITE AND VERIFY and COMPARE AND WRITE.
 
 use scsi::Status;
-use volume::{Access, Fault};
+use volume::{Fault, PathAccess};
 
 use super::*;
 
@@ -144,7 +144,7 @@ fn a_compare_and_write_whose_flush_fails_is_not_asked_for_again() {
     world.run();
     world.request(
         VolumeId(0),
-        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: Access::Transition, by: None },
+        VolumeRequest::SetAccess { ports: vec![PortId(1)], to: PathAccess::Transition, by: None },
     );
     world.disks.hold_writes.set(false);
     world.run();

@@ -2,13 +2,13 @@
 
 use scsi::Status;
 use scsi::Writer;
-use scsi::copy::{CopyLen, CopyTarget, ListIdUsage, Segment, encode_list};
-use scsi::vpd::{Association, CodeSet, Designator, DesignatorType, naa_local};
+use scsi::extended_copy::{CopyLen, CopySegment, CopyTarget, ListIdUsage, encode_list};
+use scsi::vpd::{Association, CodeSet, Designator, DesignatorType, naa_locally_assigned};
 
 use super::*;
 
-fn list(id: u8, volumes: &[u8], segments: &[Segment]) -> Vec<u8> {
-    let names: Vec<[u8; 8]> = volumes.iter().map(|volume| naa_local(&uuid(*volume))).collect();
+fn list(id: u8, volumes: &[u8], segments: &[CopySegment]) -> Vec<u8> {
+    let names: Vec<[u8; 8]> = volumes.iter().map(|volume| naa_locally_assigned(&uuid(*volume))).collect();
     let targets = names.iter().map(|name| CopyTarget {
         designator: Designator {
             code_set: CodeSet::BINARY,
@@ -21,14 +21,14 @@ fn list(id: u8, volumes: &[u8], segments: &[Segment]) -> Vec<u8> {
     let mut bytes = vec![0; 8192];
     let mut w = Writer::new(&mut bytes);
     encode_list(id, ListIdUsage::Hold, targets, segments.iter().copied(), &mut w);
-    let len = w.written();
+    let len = w.written_len();
     bytes.truncate(len);
     bytes
 }
 
-fn segment(source: u16, destination: u16, from: u64, to: u64, count: u16) -> Segment {
+fn segment(source: u16, destination: u16, from: u64, to: u64, count: u16) -> CopySegment {
     let len = CopyLen::Blocks { count, destination: false };
-    Segment { source, destination, source_lba: from, destination_lba: to, len }
+    CopySegment { source, destination, source_lba: from, destination_lba: to, len }
 }
 
 fn copy_cdb(len: usize) -> [u8; 16] {
@@ -89,7 +89,8 @@ fn bytes_are_copied_from_and_to_the_middle_of_blocks() {
     ] {
         world.write(host, 4096, &old);
         let len_of = CopyLen::Bytes { count: len, source_offset: skip, destination_offset: lead };
-        let bytes = Segment { source: 0, destination: 0, source_lba: 3, destination_lba: 4100, len: len_of };
+        let bytes =
+            CopySegment { source: 0, destination: 0, source_lba: 3, destination_lba: 4100, len: len_of };
         let parameters = list(1, &[0], &[bytes]);
         world.good(host, &copy_cdb(parameters.len()), &parameters, 0);
         let mut expected = old.clone();
@@ -102,7 +103,7 @@ fn bytes_are_copied_from_and_to_the_middle_of_blocks() {
     // An offset beyond its block; bytes beyond the end, of either side.
     for (skip, lead, from, to) in [(512, 0, 0, 0), (0, 512, 0, 0), (1, 0, 8191, 0), (0, 1, 0, 8191)] {
         let len = CopyLen::Bytes { count: 512, source_offset: skip, destination_offset: lead };
-        let bytes = Segment { source: 0, destination: 0, source_lba: from, destination_lba: to, len };
+        let bytes = CopySegment { source: 0, destination: 0, source_lba: from, destination_lba: to, len };
         let parameters = list(2, &[0], &[bytes]);
         world.refused(host, &copy_cdb(parameters.len()), &parameters, 0, 0x0a_0000);
     }
@@ -117,10 +118,10 @@ fn parts_of_one_block_are_copied_by_two_hosts() {
     let (a, b) = (world.host(0, "iqn.a", &[0]), world.host(0, "iqn.b", &[0]));
     world.write(a, 0, &[block(1), block(2)].concat());
     let half = |id, from, offset| {
-        let segments: Vec<Segment> = (0..32)
+        let segments: Vec<CopySegment> = (0..32)
             .map(|at| {
                 let len = CopyLen::Bytes { count: 256, source_offset: offset, destination_offset: offset };
-                Segment { source: 0, destination: 0, source_lba: from, destination_lba: 100 + at, len }
+                CopySegment { source: 0, destination: 0, source_lba: from, destination_lba: 100 + at, len }
             })
             .collect();
         list(id, &[0], &segments)
@@ -246,7 +247,7 @@ fn a_copy_can_be_aborted_and_leaves_room() {
     world.run();
     assert_eq!(world.good(host, &results(0, 1), &[], 255)[4], 0x80);
     world.refused(host, &copy_cdb(long.len()), &long, 0, 0x05_2600);
-    let abort = world.manage(host, Management::AbortTask { tag: Some(copy.key.tag) });
+    let abort = world.manage(host, ManagementFunction::AbortTask { tag: Some(copy.key.tag) });
     world.run();
     assert_eq!(world.end(abort), None);
     world.disks.hold.set(false);

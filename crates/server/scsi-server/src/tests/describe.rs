@@ -2,7 +2,7 @@
 
 use scsi::Status;
 use scsi::inquiry::StandardInquiry;
-use scsi::vpd::{self, BlockLimits, Characteristics, Provisioning, ProvisioningType};
+use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
 
 use super::*;
 
@@ -51,10 +51,10 @@ fn the_limits_are_those_of_the_volume() {
     assert!(limits.write_same_max >= 256 && limits.write_same_max < 65536 && !limits.write_same_non_zero);
     assert!(limits.unmap_blocks_max >= 8 && limits.unmap_blocks_max <= 1 << 20);
     assert!(limits.unmap_descriptors_max >= 256 && limits.unmap_granularity == 8);
-    let thin = Provisioning::decode(&world.good(host, &page(0xb2), &[], 255)).unwrap();
+    let thin = LogicalBlockProvisioning::decode(&world.good(host, &page(0xb2), &[], 255)).unwrap();
     assert!(thin.unmap && thin.write_same_10 && thin.write_same_16 && thin.reads_zeros && !thin.anchor);
     assert_eq!(thin.kind, ProvisioningType::THIN);
-    let kind = Characteristics::decode(&world.good(host, &page(0xb1), &[], 255)).unwrap();
+    let kind = BlockDeviceCharacteristics::decode(&world.good(host, &page(0xb1), &[], 255)).unwrap();
     assert_eq!((kind.rotation_rate, kind.after_block_erase.0), (1, 1));
 
     let mut world = World::new(1);
@@ -62,7 +62,7 @@ fn the_limits_are_those_of_the_volume() {
     let host = world.host(0, "iqn.a", &[0]);
     let limits = BlockLimits::decode(&world.good(host, &page(0xb0), &[], 255)).unwrap();
     assert_eq!((limits.unmap_blocks_max, limits.unmap_descriptors_max, limits.atomic_max), (0, 0, 0));
-    let kind = Characteristics::decode(&world.good(host, &page(0xb1), &[], 255)).unwrap();
+    let kind = BlockDeviceCharacteristics::decode(&world.good(host, &page(0xb1), &[], 255)).unwrap();
     assert_eq!(kind.after_block_erase.0, 0);
     // Without provisioning there is no block erase, and without atomic writes no WRITE ATOMIC.
     world.refused(host, &[0x48, 2, 0, 0, 0, 0, 0, 0, 0, 0], &[], 0, 0x05_2400);
@@ -73,13 +73,14 @@ fn the_limits_are_those_of_the_volume() {
 fn names_come_from_the_uuid_and_the_port() {
     let (mut world, host) = disk();
     let data = world.good(host, &page(0x83), &[], 255);
-    let all: Vec<_> = vpd::designators(vpd::body(0x83, &data).unwrap())
+    let all: Vec<_> = vpd::decode_designators(vpd::page_body(0x83, &data).unwrap())
         .map(|one| (one.association.0, one.kind.0, one.bytes.len()))
         .collect();
     // T10, NAA, UUID of the unit; relative port, group and name of the port; name of the target.
     assert_eq!(all[..5], [(0, 1, 40), (0, 3, 8), (0, 10, 18), (1, 4, 4), (1, 5, 4)]);
     assert_eq!([(all[5].0, all[5].1), (all[6].0, all[6].1)], [(1, 8), (2, 8)]);
-    let naa = vpd::designators(vpd::body(0x83, &data).unwrap()).find(|one| one.kind.0 == 3).unwrap();
+    let naa =
+        vpd::decode_designators(vpd::page_body(0x83, &data).unwrap()).find(|one| one.kind.0 == 3).unwrap();
     assert_eq!(naa.bytes, Uuid(uuid(0)).naa_local());
     let serial = world.good(host, &page(0x80), &[], 255);
     assert_eq!(&serial[4..], b"0123456789ab4cde8f00112233445500");
@@ -187,8 +188,9 @@ fn log_pages_count_what_is_mapped() {
         world.write(host, lba, &block(1));
     }
     let data = world.good(host, &request(0x0c), &[], 255);
-    let counts: Vec<_> =
-        scsi::log::parameters(&data).map(|(code, value)| (code, scsi::log::count(value).unwrap())).collect();
+    let counts: Vec<_> = scsi::log::decode_parameters(&data)
+        .map(|(code, value)| (code, scsi::log::decode_count(value).unwrap()))
+        .collect();
     // 384 times 4 KiB are 1.5 MiB: two sets of 1 MiB of sixteen.
     assert_eq!(counts, [(1, 14), (2, 2)]);
     world.good(host, &request(0x0d), &[], 255);

@@ -1,7 +1,7 @@
 //! Removable media, read-only LUNs, paths and resizing.
 
 use scsi::Status;
-use volume::{Access, UnservableReason};
+use volume::{PathAccess, UnservableReason};
 
 use super::*;
 
@@ -96,7 +96,7 @@ fn one_nexus_prevents_the_removal_for_all_until_it_ends() {
     // A reset ends it, and so does the loss of the nexus.
     world.refused(a, &TUR, &[], 0, 0x06_2800);
     world.good(a, &prevent(1), &[], 0);
-    assert_eq!(world.managed(b, Management::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(b, ManagementFunction::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
     for host in [a, b] {
         world.refused(host, &TUR, &[], 0, 0x06_2903);
     }
@@ -175,8 +175,9 @@ fn paths_serve_by_their_state() {
         world.refused(host, &TUR, &[], 0, 0x06_2900);
     }
     let rtpg = [0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 0, 255, 0, 0];
-    let states =
-        |data: &[u8]| -> Vec<_> { scsi::alua::decode(data).map(|group| (group.id, group.state.0)).collect() };
+    let states = |data: &[u8]| -> Vec<_> {
+        scsi::alua::decode_port_groups(data).map(|group| (group.id, group.state.0)).collect()
+    };
     assert_eq!(states(&world.good(a, &rtpg, &[], 255)), [(1, 0), (2, 0)]);
     // Host a moves port 2 away.
     let list = [0, 0, 0, 0, 3, 0, 0, 2];
@@ -195,7 +196,7 @@ fn paths_serve_by_their_state() {
     assert_eq!(states(&world.good(b, &rtpg, &[], 255)), [(1, 0), (2, 3)]);
     world.request(
         VolumeId(0),
-        VolumeRequest::SetAccess { ports: vec![PortId(2)], to: Access::Transition, by: None },
+        VolumeRequest::SetAccess { ports: vec![PortId(2)], to: PathAccess::Transition, by: None },
     );
     world.refused(a, &TUR, &[], 0, 0x06_2a06);
     world.refused(b, &TUR, &[], 0, 0x06_2a06);
@@ -317,7 +318,7 @@ fn a_request_sense_that_fails_takes_no_attention_away() {
     let pool = world.pool.clone();
     let all: Vec<_> = [1 << 20, 1 << 10, 18, 1]
         .into_iter()
-        .flat_map(|len| std::iter::from_fn(|| pool.take(Class::Wire, len)).collect::<Vec<_>>())
+        .flat_map(|len| std::iter::from_fn(|| pool.take(MemoryClass::Wire, len)).collect::<Vec<_>>())
         .collect();
     assert_eq!(world.command(host, &sense, &[], 252).status, Status::BUSY);
     drop(all);
@@ -350,7 +351,7 @@ fn a_stop_by_one_host_keeps_nobody_out() {
 fn a_logical_unit_whose_volume_is_away_is_not_taken_for_none() {
     let (mut world, host) = disk();
     let entry = |lun, volume| LunEntry { lun, volume, read_only: false };
-    let luns = vec![entry(0, VolumeId(0)), entry(5, VolumeId::AWAY)];
+    let luns = vec![entry(0, VolumeId(0)), entry(5, VolumeId::UNAVAILABLE)];
     world.server(host).change_luns(host.key, luns);
     let got = world.command_on(host, 0, &[0; 6], &[], 0);
     assert_eq!(got.code(), 0x06_3f0e);
@@ -375,7 +376,7 @@ fn a_host_hears_that_a_volume_is_there_that_was_away_when_it_logged_in() {
     let standard = |world: &mut World| world.command_on(host, 0, &[0x12, 0, 0, 0, 96, 0], &[], 96).data;
     let there = standard(&mut world);
     let entry = |volume| vec![LunEntry { lun: 0, volume, read_only: false }];
-    world.server(host).change_luns(host.key, entry(VolumeId::AWAY));
+    world.server(host).change_luns(host.key, entry(VolumeId::UNAVAILABLE));
     assert_eq!(standard(&mut world), there, "what Linux reads once");
     assert_eq!(world.command_on(host, 0, &TUR, &[], 0).code(), 0x02_0401);
     world.server(host).change_luns(host.key, entry(VolumeId(0)));
@@ -391,8 +392,8 @@ fn a_reset_of_the_target_is_not_refused_because_a_volume_is_away() {
     world.add(4096, |_| {});
     let host = world.host(0, "iqn.host", &[0]);
     let entry = |lun, volume| LunEntry { lun, volume, read_only: false };
-    world.server(host).change_luns(host.key, vec![entry(0, VolumeId(0)), entry(5, VolumeId::AWAY)]);
-    for what in [Management::TargetReset, Management::NexusReset] {
+    world.server(host).change_luns(host.key, vec![entry(0, VolumeId(0)), entry(5, VolumeId::UNAVAILABLE)]);
+    for what in [ManagementFunction::TargetReset, ManagementFunction::NexusReset] {
         assert_eq!(world.managed(host, what), ManagementOutcome::Complete, "{what:?}");
     }
 }

@@ -73,7 +73,7 @@ fn flushes_in_the_background_are_bounded_per_nexus_and_unit() {
     assert_eq!(ended, [true, true, true, true, false, false, false], "beyond four, at the end");
     assert_eq!(world.outcome(of_b).status, Status::GOOD, "another nexus has its own");
     // An abort ends what waits, and nothing in the background.
-    assert_eq!(world.managed(b, Management::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(b, ManagementFunction::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
     world.disks.hold.set(false);
     world.run();
     assert!(of_a.iter().all(|flush| world.outcome(*flush).status == Status::GOOD));
@@ -92,7 +92,7 @@ fn a_failed_flush_in_the_background_is_told_and_sticks() {
     world.disks.sync_fails.set(true);
     world.good(a, &IMMED, &[], 0);
     // Neither an abort of everything nor a reset takes it back.
-    assert_eq!(world.managed(a, Management::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
     for host in [a, b] {
         world.refused(host, &[0; 6], &[], 0, 0x06_2903);
     }

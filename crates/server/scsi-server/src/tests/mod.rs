@@ -16,17 +16,19 @@ mod tasks;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use scsi::Status;
 use scsi::sense::Sense;
 use testkit::{FakeBackend, FakeControls};
 use volume::{
-    Ack, Gate, Geometry, Identity, PortId, Ram, RamDisk, Refusal, RequestId, Requester, ShardId, Shared,
-    Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Gate, Geometry, Identity, PortId, RamBackend, RamDisk, Refusal, RequestId, Requester, ShardId,
+    SharedGateState, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
 };
 
-use crate::step::{Management, ManagementEnd, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
-use crate::{IncomingCommand, LunEntry, NexusSpec, Product, Server, TargetPort, TaskAttribute, UnitSpec};
+use crate::step::{ManagementEnd, ManagementFunction, ManagementOutcome, NexusKey, Reply, Step, TaskKey};
+use crate::{
+    IncomingCommand, InquiryProduct, LunEntry, NexusSpec, Server, TargetPort, TaskAttribute, UnitSpec,
+};
 
 /// How a task ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +97,7 @@ pub(super) struct World {
     pub(super) now: Time,
     cores: Vec<Core>,
     homes: Vec<VolumeOwner>,
-    pub(super) shared: Vec<Shared>,
+    pub(super) shared: Vec<SharedGateState>,
     mail: VecDeque<Mail>,
     transfers: HashMap<Started, Transfer>,
     tag: u64,
@@ -151,10 +153,10 @@ impl World {
         let uuid = Uuid(uuid(id.0 as u8));
         let facts = VolumeFacts { removable, revision: "1".into(), ..VolumeFacts::new(id, "v", uuid) };
         let shards = self.cores.len() as u16;
-        let shared = Shared::new(shards);
+        let shared = SharedGateState::new(shards);
         let home = VolumeOwner::restore(facts, geometry, shards, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let backend = FakeBackend::new(Ram::new(disk.clone()), geometry, self.disks.clone());
+            let backend = FakeBackend::new(RamBackend::new(disk.clone()), geometry, self.disks.clone());
             let view = home.view().clone();
             let gate = Gate::new(ShardId(at as u16), shared.clone(), view.clone(), Box::new(backend));
             core.gates.push(gate);
@@ -196,7 +198,7 @@ impl World {
             portal_group: port,
             ports: [1, 2].map(|port| TargetPort { port: PortId(port), portal_group: port }).into(),
             luns: volumes.iter().map(entry).collect(),
-            product: Arc::new(Product {
+            product: Arc::new(InquiryProduct {
                 vendor: "BLOCKWIR".into(),
                 product: "Volume".into(),
                 revision: "1.0".into(),
@@ -223,7 +225,7 @@ impl World {
             .map(|(task, _)| *task)
             .collect();
         for task in live {
-            self.server(host).abort(task.key);
+            self.server(host).abort_command(task.key);
         }
         self.run();
         self.server(host).close_nexus(host.key);
@@ -259,24 +261,24 @@ impl World {
         self.transfers.insert(started, Transfer { out: out.to_vec(), ..Transfer::default() });
         let arrived = IncomingCommand { lun: *lun, cdb, attr, data_in, data_out: out.len() as u32 };
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[host.shard].server.start(&mut cx, started.key, arrived);
+        self.cores[host.shard].server.start_command(&mut cx, started.key, arrived);
         self.steps(host.shard);
         started
     }
 
     /// Starts a task management function.
-    pub(super) fn manage(&mut self, host: Host, what: Management) -> Started {
+    pub(super) fn manage(&mut self, host: Host, what: ManagementFunction) -> Started {
         self.tag += 1;
         let tag = (self.tag << 32) | (self.tag % 256);
         let started = Started { shard: host.shard, key: TaskKey { nexus: host.key, tag } };
         self.transfers.insert(started, Transfer::default());
-        self.cores[host.shard].server.manage(started.key, what);
+        self.cores[host.shard].server.start_management(started.key, what);
         self.steps(host.shard);
         started
     }
 
     /// Runs a task management function to its end.
-    pub(super) fn managed(&mut self, host: Host, what: Management) -> ManagementOutcome {
+    pub(super) fn managed(&mut self, host: Host, what: ManagementFunction) -> ManagementOutcome {
         let started = self.manage(host, what);
         self.run();
         match self.end(started) {
@@ -353,10 +355,10 @@ impl World {
     /// Sends the data that was withheld of a task that waits for all of it, and runs.
     pub(super) fn feed(&mut self, task: Started) {
         let bytes = self.transfers[&task].out.clone();
-        let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
         memory.copy_from(0, &bytes);
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-        self.cores[task.shard].server.data(&mut cx, task.key, 0, memory.freeze());
+        self.cores[task.shard].server.handle_data(&mut cx, task.key, 0, memory.freeze());
         self.run();
     }
 
@@ -378,9 +380,9 @@ impl World {
                 }
                 let transfer = &self.transfers[&Started { shard, key: task }];
                 let bytes = &transfer.out[at as usize..(at + len) as usize];
-                let mut memory = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+                let mut memory = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
                 memory.copy_from(0, bytes);
-                core.server.data(&mut cx, task, at, memory.freeze());
+                core.server.handle_data(&mut cx, task, at, memory.freeze());
             }
             Step::Send { command: task, at, data } => {
                 let transfer = self.transfers.get_mut(&Started { shard, key: task }).unwrap();
@@ -394,7 +396,8 @@ impl World {
             Step::Other(ManagementEnd { task, outcome }) => self.ended(shard, task, End::Managed(outcome)),
             Step::Io { command: task, volume, mut io, want, .. } => {
                 if want > 0 {
-                    io.payload = Payload::In(self.pool.take_sg(Class::Solicited, want as usize).unwrap());
+                    io.payload =
+                        Payload::In(self.pool.take_sg(MemoryClass::Solicited, want as usize).unwrap());
                 }
                 let who = core.server.nexus(task.nexus).nexus.clone();
                 core.gates[volume.0 as usize].submit(&mut cx, &who, io);
@@ -460,14 +463,14 @@ impl World {
             let more = core.gates[at].resume(&mut cx);
             let done = core.gates[at].poll_done();
             if let Some(done) = done {
-                core.server.done(&mut cx, done);
+                core.server.handle_io_done(&mut cx, done);
                 self.steps(shard);
                 moved = true;
             } else if !more {
                 break;
             }
         }
-        while let Some(woken) = self.cores[shard].gates[at].poll_wake() {
+        while let Some(woken) = self.cores[shard].gates[at].poll_shard_to_wake() {
             self.cores[usize::from(woken.0)].gates[at].handle_wake();
             moved = true;
         }
@@ -495,7 +498,7 @@ impl World {
                 let late = self.fences_late && answer.result.is_ok();
                 let result = if late { Err(Refusal::NotFenced) } else { answer.result };
                 let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
-                self.cores[shard].server.answered(&mut cx, answer.id, result);
+                self.cores[shard].server.handle_volume_answer(&mut cx, answer.id, result);
                 self.steps(shard);
             }
             Mail::ViewUpdate(shard, volume, update) => {
@@ -508,7 +511,7 @@ impl World {
 
     fn run_home(&mut self, volume: VolumeId) {
         let home = &mut self.homes[volume.0 as usize];
-        while let Some(store) = home.poll_store() {
+        while let Some(store) = home.poll_store_op() {
             home.handle_stored(self.now, store.ticket, !self.stores_fail);
         }
         while let Some(update) = home.poll_view_update() {

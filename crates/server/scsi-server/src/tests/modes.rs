@@ -68,7 +68,7 @@ fn sense_data_follows_d_sense_on_every_shard() {
     assert_eq!((told.code(), told.reply.descriptor), (0x06_2a01, true));
     assert_eq!(control_page(&mut world, a)[2] & 4, 4);
     // A reset brings the default back.
-    assert_eq!(world.managed(b, Management::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(b, ManagementFunction::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
     world.refused(a, &TUR, &[], 0, 0x06_2903);
     assert_eq!(control_page(&mut world, a)[2] & 4, 0);
 }

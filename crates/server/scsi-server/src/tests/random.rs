@@ -27,7 +27,7 @@ fn attack_51_random_cdbs_always_end_once() {
     world.add(4096, |geometry| (geometry.lends, geometry.write_cache) = (false, true));
     let hosts = [world.host(0, "iqn.a", &[0, 1]), world.host(1, "iqn.b", &[0, 1])];
     let known: Vec<u8> =
-        (0..=255).filter(|op| scsi::CommandSet::ALL.with_opcode(*op).next().is_some()).collect();
+        (0..=255).filter(|op| scsi::CommandSet::ALL.descriptors_with_opcode(*op).next().is_some()).collect();
     let mut chance = Chance(51);
     let zeros = vec![0; 70_000];
     for round in 0..65_536u32 {
@@ -87,10 +87,10 @@ fn everything_ends_under_aborts_and_resets() {
                 3 => world.start_as(host, &[0; 8], TaskAttribute::HEAD_OF_QUEUE, &[0; 6], &[], 0),
                 4 => {
                     let tag = tasks.last().map(|task: &Started| task.key.tag);
-                    world.manage(host, Management::AbortTask { tag })
+                    world.manage(host, ManagementFunction::AbortTask { tag })
                 }
-                5 => world.manage(host, Management::ClearTaskSet([0; 8])),
-                6 => world.manage(host, Management::LogicalUnitReset([0; 8])),
+                5 => world.manage(host, ManagementFunction::ClearTaskSet([0; 8])),
+                6 => world.manage(host, ManagementFunction::LogicalUnitReset([0; 8])),
                 _ => world.start(host, &write_10(lba, 8), &[7; 4096], 0),
             };
             tasks.push(task);
@@ -102,7 +102,10 @@ fn everything_ends_under_aborts_and_resets() {
         world.run();
         // Writes whose data never came are aborted with their set.
         for host in hosts {
-            assert_eq!(world.managed(host, Management::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
+            assert_eq!(
+                world.managed(host, ManagementFunction::AbortTaskSet([0; 8])),
+                ManagementOutcome::Complete
+            );
         }
         world.run();
         let open: Vec<_> = tasks.iter().filter(|task| world.end(**task).is_none()).collect();

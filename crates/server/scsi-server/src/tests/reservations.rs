@@ -36,7 +36,7 @@ fn report(world: &mut World, host: Host, action: u8) -> Vec<u8> {
 
 fn keys(world: &mut World, host: Host) -> (u32, Vec<u64>) {
     let data = report(world, host, 0);
-    let (generation, keys) = scsi::pr::decode_keys(&data).unwrap();
+    let (generation, keys) = scsi::persistent_reservation::decode_keys(&data).unwrap();
     (generation, keys.collect())
 }
 
@@ -77,12 +77,13 @@ fn every_type_admits_whom_it_says() {
             let sense = world.command(host, &[0x1a, 0, 0x3f, 0, 255, 0], &[], 255).status;
             assert_eq!(sense == Status::GOOD, writes);
         }
-        let shown = scsi::pr::decode_reservation(&report(&mut world, c, 1)).unwrap().1.unwrap();
+        let shown =
+            scsi::persistent_reservation::decode_reservation(&report(&mut world, c, 1)).unwrap().1.unwrap();
         assert_eq!((shown.kind.0, shown.key), (kind, if kind > 6 { 0 } else { 1 }));
         // The holder leaves: all-registrants reservations stay, the others go.
         good(&mut world, a, 0, 0, 1, 0);
         world.good(a, &TUR, &[], 0);
-        let left = scsi::pr::decode_reservation(&report(&mut world, c, 1)).unwrap().1;
+        let left = scsi::persistent_reservation::decode_reservation(&report(&mut world, c, 1)).unwrap().1;
         assert_eq!(left.is_some(), kind > 6);
         match kind {
             5 | 6 => world.refused(b, &TUR, &[], 0, 0x06_2a04),
@@ -91,7 +92,9 @@ fn every_type_admits_whom_it_says() {
         if kind > 6 {
             good(&mut world, b, 2, kind, 2, 0);
         }
-        assert!(scsi::pr::decode_reservation(&report(&mut world, c, 1)).unwrap().1.is_none());
+        assert!(
+            scsi::persistent_reservation::decode_reservation(&report(&mut world, c, 1)).unwrap().1.is_none()
+        );
         world.write(c, 0, &block(2));
     }
 }
@@ -147,7 +150,7 @@ fn lists_and_codes_that_are_wrong() {
         let mut id = [0; 64];
         let mut w = scsi::Writer::new(&mut id);
         TransportId { name: "iqn.B", isid }.encode(&mut w);
-        let len = w.written();
+        let len = w.written_len();
         parameters.extend((len as u32).to_be_bytes());
         parameters.extend(&id[..len]);
         let got = world.command(a, &cdb(0, 0, parameters.len()), &parameters, 0);
@@ -219,7 +222,7 @@ fn attack_45_a_reservation_moves_to_a_nexus_that_goes() {
         let mut id = [0; 64];
         let mut w = scsi::Writer::new(&mut id);
         TransportId { name, isid }.encode(&mut w);
-        let len = w.written();
+        let len = w.written_len();
         parameters[20..24].copy_from_slice(&(len as u32).to_be_bytes());
         parameters.extend(&id[..len]);
         parameters
@@ -265,7 +268,7 @@ fn attack_46_registrations_are_bounded() {
             let mut id = [0; 64];
             let mut w = scsi::Writer::new(&mut id);
             TransportId { name: &name, isid }.encode(&mut w);
-            let len = w.written();
+            let len = w.written_len();
             ids.extend_from_slice(&id[..len]);
         }
         good(&mut world, a, 6, 0, 0, 0);
@@ -314,7 +317,7 @@ fn reserve_and_release_of_old() {
     world.close(b);
     world.good(a, &reserve, &[], 0);
     let b = world.host(1, "iqn.b", &[0]);
-    for what in [Management::LogicalUnitReset([0; 8]), Management::TargetReset] {
+    for what in [ManagementFunction::LogicalUnitReset([0; 8]), ManagementFunction::TargetReset] {
         world.conflicts(b, &TUR, &[], 0);
         assert_eq!(world.managed(b, what), ManagementOutcome::Complete);
         for host in [a, b] {
@@ -323,7 +326,7 @@ fn reserve_and_release_of_old() {
         world.good(b, &TUR, &[], 0);
         world.good(a, &reserve, &[], 0);
     }
-    assert_eq!(world.managed(a, Management::NexusReset), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::NexusReset), ManagementOutcome::Complete);
     world.refused(a, &TUR, &[], 0, 0x06_2907);
     world.good(b, &reserve, &[], 0);
 }
@@ -331,15 +334,15 @@ fn reserve_and_release_of_old() {
 /// An NVMe host that is registered on the same volume is seen, by its name.
 #[test]
 fn a_host_of_the_other_protocol_is_shown_and_preempted() {
-    use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
+    use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
 
     let (mut world, a, ..) = three();
     let identity = std::sync::Arc::new(volume::Identity::Host([7; 16]));
     let who = volume::Requester { identity, port: volume::PortId(1), read_only: false };
-    let register = Register {
+    let register = RegistrationRequest {
         mode: RegisterMode::Add,
         nqn: Some("nqn.2026-11.example:host".into()),
-        ..Register::new(None, Key(0x77))
+        ..RegistrationRequest::new(None, Key(0x77))
     };
     let reserve = Action::Reserve { key: Some(Key(0x77)), kind: ReservationType::ExclusiveAccess };
     for action in [Action::Register(register), reserve] {

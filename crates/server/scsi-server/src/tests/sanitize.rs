@@ -87,11 +87,11 @@ fn a_running_sanitize_survives_everything() {
         assert_eq!((sense[2], sense[12], sense[13]), (2, 4, 0x1b));
     }
     let tag = Some(sanitize.key.tag);
-    assert_eq!(world.managed(a, Management::AbortTask { tag }), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::AbortTask { tag }), ManagementOutcome::Complete);
     assert_eq!(world.end(sanitize), Some(End::Retired));
-    assert_eq!(world.managed(a, Management::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
-    assert_eq!(world.managed(a, Management::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
-    assert_eq!(world.managed(b, Management::TargetReset), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::AbortTaskSet([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::LogicalUnitReset([0; 8])), ManagementOutcome::Complete);
+    assert_eq!(world.managed(b, ManagementFunction::TargetReset), ManagementOutcome::Complete);
     world.close(a);
     world.refused(b, &TUR, &[], 0, 0x06_2903);
     world.refused(b, &TUR, &[], 0, 0x02_041b);

@@ -16,7 +16,7 @@ fn two() -> (World, Host, Host) {
 
 #[test]
 fn a_reset_is_answered_when_every_shard_has_ended_its_tasks() {
-    for what in [Management::LogicalUnitReset(UNIT), Management::TargetReset] {
+    for what in [ManagementFunction::LogicalUnitReset(UNIT), ManagementFunction::TargetReset] {
         let (mut world, a, b) = two();
         world.disks.hold.set(true);
         let (mine, other) =
@@ -47,7 +47,7 @@ fn clearing_a_task_set_leaves_no_command_of_another_without_an_answer() {
         [world.start(b, &write_10(1, 1), &block(1), 0), world.start(c, &read_10(0, 1), &[], 512), queued];
     let own = world.start(a, &write_10(2, 1), &block(1), 0);
     world.run();
-    let clear = world.manage(a, Management::ClearTaskSet(UNIT));
+    let clear = world.manage(a, ManagementFunction::ClearTaskSet(UNIT));
     world.run();
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
@@ -74,7 +74,7 @@ fn a_reset_ends_commands_as_tas_was_and_takes_it_back() {
         world.disks.hold.set(true);
         let other = world.start(b, &write_10(1, 1), &block(1), 0);
         world.run();
-        let reset = world.manage(a, Management::LogicalUnitReset(UNIT));
+        let reset = world.manage(a, ManagementFunction::LogicalUnitReset(UNIT));
         world.run();
         world.disks.hold.set(false);
         world.run();
@@ -107,7 +107,7 @@ fn without_tas_clearing_a_task_set_is_told_by_attentions_to_whose_tasks_it_ended
     let other = world.start(b, &write_10(1, 1), &block(1), 0);
     let own = world.start(a, &write_10(2, 1), &block(1), 0);
     world.run();
-    let clear = world.manage(a, Management::ClearTaskSet(UNIT));
+    let clear = world.manage(a, ManagementFunction::ClearTaskSet(UNIT));
     world.run();
     assert_eq!(world.end(clear), None);
     world.disks.hold.set(false);
@@ -126,7 +126,7 @@ fn abort_task_set_touches_no_other_nexus() {
     let own = [world.start(a, &write_10(0, 1), &block(1), 0), world.start(a, &read_10(0, 1), &[], 512)];
     let other = world.start(b, &write_10(1, 1), &block(1), 0);
     world.run();
-    let abort = world.manage(a, Management::AbortTaskSet(UNIT));
+    let abort = world.manage(a, ManagementFunction::AbortTaskSet(UNIT));
     world.run();
     assert_eq!(world.end(abort), None);
     world.disks.hold.set(false);
@@ -143,27 +143,27 @@ fn queries_and_functions_on_nothing() {
     let done = world.start(a, &TUR, &[], 0);
     world.run();
     let tag = Some(done.key.tag);
-    assert_eq!(world.managed(a, Management::AbortTask { tag }), ManagementOutcome::NoTask);
-    assert_eq!(world.managed(a, Management::AbortTask { tag: None }), ManagementOutcome::NoTask);
-    assert_eq!(world.managed(a, Management::QueryTask { tag }), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::AbortTask { tag }), ManagementOutcome::NoTask);
+    assert_eq!(world.managed(a, ManagementFunction::AbortTask { tag: None }), ManagementOutcome::NoTask);
+    assert_eq!(world.managed(a, ManagementFunction::QueryTask { tag }), ManagementOutcome::Complete);
     world.disks.hold.set(true);
     let live = world.start(a, &read_10(0, 1), &[], 512);
     world.run();
     let tag = Some(live.key.tag);
-    assert_eq!(world.managed(a, Management::QueryTask { tag }), ManagementOutcome::Succeeded);
-    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), ManagementOutcome::Succeeded);
+    assert_eq!(world.managed(a, ManagementFunction::QueryTask { tag }), ManagementOutcome::Succeeded);
+    assert_eq!(world.managed(a, ManagementFunction::QueryTaskSet(UNIT)), ManagementOutcome::Succeeded);
     world.disks.hold.set(false);
     world.run();
-    assert_eq!(world.managed(a, Management::QueryTaskSet(UNIT)), ManagementOutcome::Complete);
-    assert_eq!(world.managed(a, Management::ClearAca(UNIT)), ManagementOutcome::NotSupported);
-    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), ManagementOutcome::Complete);
-    assert_eq!(world.managed(a, Management::NexusReset), ManagementOutcome::Complete);
-    assert_eq!(world.managed(a, Management::QueryAsyncEvent(UNIT)), ManagementOutcome::Succeeded);
+    assert_eq!(world.managed(a, ManagementFunction::QueryTaskSet(UNIT)), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::ClearAca(UNIT)), ManagementOutcome::NotSupported);
+    assert_eq!(world.managed(a, ManagementFunction::QueryAsyncEvent(UNIT)), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::NexusReset), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::QueryAsyncEvent(UNIT)), ManagementOutcome::Succeeded);
     for what in [
-        Management::AbortTaskSet([0, 9, 0, 0, 0, 0, 0, 0]),
-        Management::LogicalUnitReset([0xff; 8]),
-        Management::ClearTaskSet([0xc1, 1, 0, 0, 0, 0, 0, 0]),
-        Management::QueryTaskSet([0, 0, 0, 1, 0, 0, 0, 0]),
+        ManagementFunction::AbortTaskSet([0, 9, 0, 0, 0, 0, 0, 0]),
+        ManagementFunction::LogicalUnitReset([0xff; 8]),
+        ManagementFunction::ClearTaskSet([0xc1, 1, 0, 0, 0, 0, 0, 0]),
+        ManagementFunction::QueryTaskSet([0, 0, 0, 1, 0, 0, 0, 0]),
     ] {
         assert_eq!(world.managed(a, what), ManagementOutcome::NoUnit);
     }
@@ -198,7 +198,7 @@ fn ordered_tasks_keep_their_order() {
     world.run();
     assert_eq!(world.end(third), None);
     let tag = Some(second.key.tag);
-    assert_eq!(world.managed(a, Management::AbortTask { tag }), ManagementOutcome::Complete);
+    assert_eq!(world.managed(a, ManagementFunction::AbortTask { tag }), ManagementOutcome::Complete);
     assert_eq!(world.end(second), Some(End::Retired));
     assert_eq!(world.outcome(third).status, Status::GOOD);
     assert_eq!(world.end(first), None);
@@ -246,7 +246,7 @@ fn attentions_are_told_once_and_by_whatever_asks() {
 #[test]
 fn what_a_reset_ends_is_not_carried_out_behind_it() {
     let (mut world, a, b) = two();
-    let reset = world.manage(a, Management::LogicalUnitReset(UNIT));
+    let reset = world.manage(a, ManagementFunction::LogicalUnitReset(UNIT));
     let mut list = [0; 24];
     list[15] = 9;
     let register = world.start(b, &[0x5f, 0, 0, 0, 0, 0, 0, 0, 24, 0], &list, 0);
@@ -275,13 +275,13 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
         data_out,
     };
     let (read, write): (&'static [u8], &'static [u8]) = (Vec::from(read).leak(), Vec::from(write).leak());
-    let plain = world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).expect("a plain read");
+    let plain = world.server(host).inline_io_for(host.key, &arrived(read, 1024, 0)).expect("a plain read");
     assert_eq!((plain.volume, plain.bytes, plain.write), (VolumeId(0), 1024, None));
     assert_eq!(plain.span, volume::Span { lba: 8, blocks: 2 });
-    let plain = world.server(host).fast_path(host.key, &arrived(write, 0, 1024)).expect("a plain write");
+    let plain = world.server(host).inline_io_for(host.key, &arrived(write, 0, 1024)).expect("a plain write");
     assert_eq!((plain.bytes, plain.write), (1024, Some(volume::Durability::Cached)));
     let fua: &'static [u8] = &[0x2a, 0x08, 0, 0, 0, 8, 0, 0, 2, 0];
-    let plain = world.server(host).fast_path(host.key, &arrived(fua, 0, 1024)).expect("a plain write");
+    let plain = world.server(host).inline_io_for(host.key, &arrived(fua, 0, 1024)).expect("a plain write");
     assert_eq!(plain.write, Some(volume::Durability::Stable));
     let none: &'static [u8] = &[0x28, 0, 0, 0, 0, 8, 0, 0, 0, 0];
     let reserved: &'static [u8] = &[0x28, 0x20, 0, 0, 0, 8, 0, 0, 2, 0];
@@ -296,33 +296,33 @@ fn only_what_is_plain_in_every_respect_is_done_at_once() {
         IncomingCommand { attr: TaskAttribute(5), ..arrived(read, 1024, 0) },
         IncomingCommand { lun: [0, 1, 0, 0, 0, 0, 0, 0], ..arrived(read, 1024, 0) },
     ] {
-        assert_eq!(world.server(host).fast_path(host.key, &refused), None, "{refused:?}");
+        assert_eq!(world.server(host).inline_io_for(host.key, &refused), None, "{refused:?}");
     }
     // A unit attention is told first.
-    assert_eq!(world.server(fresh).fast_path(fresh.key, &arrived(read, 1024, 0)), None);
+    assert_eq!(world.server(fresh).inline_io_for(fresh.key, &arrived(read, 1024, 0)), None);
     // So long as an ORDERED task is at work, others wait for their turn.
     world.disks.hold.set(true);
     world.start_as(host, &UNIT, TaskAttribute::ORDERED, write, &[2; 1024], 0);
     world.run();
-    assert_eq!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)), None);
+    assert_eq!(world.server(host).inline_io_for(host.key, &arrived(read, 1024, 0)), None);
     world.disks.hold.set(false);
     world.run();
-    assert!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).is_some());
+    assert!(world.server(host).inline_io_for(host.key, &arrived(read, 1024, 0)).is_some());
     // Who may only read writes nothing.
     let luns = vec![LunEntry { lun: 0, volume: VolumeId(0), read_only: true }];
     world.server(host).change_luns(host.key, luns);
     world.refused(host, &TUR, &[], 0, 0x06_3f0e);
-    assert_eq!(world.server(host).fast_path(host.key, &arrived(write, 0, 1024)), None);
-    assert!(world.server(host).fast_path(host.key, &arrived(read, 1024, 0)).is_some());
+    assert_eq!(world.server(host).inline_io_for(host.key, &arrived(write, 0, 1024)), None);
+    assert!(world.server(host).inline_io_for(host.key, &arrived(read, 1024, 0)).is_some());
 }
 
 #[test]
 fn a_unit_whose_commands_died_with_a_connection_tells_so() {
     let (mut world, a, b) = two();
-    world.server(a).commands_cleared(a.key, [0, 9, 0, 0, 0, 0, 0, 0]);
+    world.server(a).handle_commands_cleared(a.key, [0, 9, 0, 0, 0, 0, 0, 0]);
     world.good(a, &TUR, &[], 0);
-    world.server(a).commands_cleared(a.key, UNIT);
-    world.server(a).commands_cleared(a.key, UNIT);
+    world.server(a).handle_commands_cleared(a.key, UNIT);
+    world.server(a).handle_commands_cleared(a.key, UNIT);
     world.refused(a, &TUR, &[], 0, 0x06_477f);
     world.good(a, &TUR, &[], 0);
     world.good(b, &TUR, &[], 0);

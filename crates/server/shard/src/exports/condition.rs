@@ -5,7 +5,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use endpoint::Accepted;
+use endpoint::AcceptedSocket;
 
 use super::Network;
 
@@ -75,24 +75,24 @@ pub enum Comparison {
 
 impl Condition {
     /// Whether it holds for a connection.
-    pub fn holds(&self, by: &Accepted) -> bool {
+    pub fn matches(&self, by: &AcceptedSocket) -> bool {
         match self {
             Condition::Always => true,
-            Condition::Not(other) => !other.holds(by),
-            Condition::All(list) => list.iter().all(|one| one.holds(by)),
-            Condition::Any(list) => list.iter().any(|one| one.holds(by)),
+            Condition::Not(other) => !other.matches(by),
+            Condition::All(list) => list.iter().all(|one| one.matches(by)),
+            Condition::Any(list) => list.iter().any(|one| one.matches(by)),
             Condition::IfElse(three) => {
                 let [when, then, otherwise] = &**three;
-                if when.holds(by) { then.holds(by) } else { otherwise.holds(by) }
+                if when.matches(by) { then.matches(by) } else { otherwise.matches(by) }
             }
-            Condition::Near(end, network) => network.contains(end.of(by).ip()),
-            Condition::Number { of, mask, order, value } => order.holds(of.of(by) & mask, *value),
+            Condition::Near(end, network) => network.contains(end.socket_addr_of(by).ip()),
+            Condition::Number { of, mask, order, value } => order.compare(of.value_of(by) & mask, *value),
         }
     }
 }
 
 impl ConnectionEnd {
-    fn of(self, by: &Accepted) -> SocketAddr {
+    fn socket_addr_of(self, by: &AcceptedSocket) -> SocketAddr {
         match self {
             ConnectionEnd::Source => by.peer,
             ConnectionEnd::Destination => by.local,
@@ -101,9 +101,9 @@ impl ConnectionEnd {
 }
 
 impl ConnectionNumber {
-    fn of(self, by: &Accepted) -> u32 {
+    fn value_of(self, by: &AcceptedSocket) -> u32 {
         match self {
-            ConnectionNumber::Port(end) => end.of(by).port().into(),
+            ConnectionNumber::Port(end) => end.socket_addr_of(by).port().into(),
             ConnectionNumber::IpVersion => match by.peer.ip().to_canonical() {
                 IpAddr::V4(_) => 4,
                 IpAddr::V6(_) => 6,
@@ -113,7 +113,7 @@ impl ConnectionNumber {
 }
 
 impl Comparison {
-    fn holds(self, number: u32, value: u32) -> bool {
+    fn compare(self, number: u32, value: u32) -> bool {
         match self {
             Comparison::Equal => number == value,
             Comparison::Unequal => number != value,
@@ -131,8 +131,8 @@ mod tests {
 
     use super::*;
 
-    fn by(peer: &str, local: &str) -> Accepted {
-        Accepted {
+    fn by(peer: &str, local: &str) -> AcceptedSocket {
+        AcceptedSocket {
             listener: ListenerId(0),
             peer: peer.parse().unwrap(),
             local: local.parse().unwrap(),
@@ -177,7 +177,7 @@ mod tests {
                 [true, true, false],
             ),
         ] {
-            let said = [&here, &mapped, &six].map(|by| condition.holds(by));
+            let said = [&here, &mapped, &six].map(|by| condition.matches(by));
             assert_eq!(said, holds, "{condition:?}");
         }
     }
@@ -192,7 +192,7 @@ mod tests {
             (Comparison::Greater, [false, false, true]),
             (Comparison::AtLeast, [false, true, true]),
         ] {
-            assert_eq!([9, 10, 11].map(|number| order.holds(number, 10)), holds, "{order:?}");
+            assert_eq!([9, 10, 11].map(|number| order.compare(number, 10)), holds, "{order:?}");
         }
         let low = Condition::Number {
             of: ConnectionNumber::Port(ConnectionEnd::Source),
@@ -200,19 +200,21 @@ mod tests {
             order: Comparison::Equal,
             value: 0,
         };
-        assert!(low.holds(&by("10.0.0.1:1023", "10.0.0.2:1")));
-        assert!(!low.holds(&by("10.0.0.1:1024", "10.0.0.2:1")));
+        assert!(low.matches(&by("10.0.0.1:1023", "10.0.0.2:1")));
+        assert!(!low.matches(&by("10.0.0.1:1024", "10.0.0.2:1")));
     }
 
     #[test]
     fn combinations() {
         let (yes, no) = (|| Condition::Always, || Condition::Any(Vec::new()));
         let here = by("10.1.2.3:1", "10.1.2.4:2");
-        let choice = |a, b, c| Condition::IfElse(Box::new([a, b, c])).holds(&here);
+        let choice = |a, b, c| Condition::IfElse(Box::new([a, b, c])).matches(&here);
         assert!(choice(yes(), yes(), no()) && choice(no(), no(), yes()));
         assert!(!choice(yes(), no(), yes()) && !choice(no(), yes(), no()));
-        assert!(Condition::All(vec![yes(), yes()]).holds(&here) && Condition::All(vec![]).holds(&here));
-        assert!(!Condition::All(vec![yes(), no()]).holds(&here));
-        assert!(Condition::Any(vec![no(), yes()]).holds(&here) && !Condition::Any(vec![no()]).holds(&here));
+        assert!(Condition::All(vec![yes(), yes()]).matches(&here) && Condition::All(vec![]).matches(&here));
+        assert!(!Condition::All(vec![yes(), no()]).matches(&here));
+        assert!(
+            Condition::Any(vec![no(), yes()]).matches(&here) && !Condition::Any(vec![no()]).matches(&here)
+        );
     }
 }

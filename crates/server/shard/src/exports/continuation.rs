@@ -2,8 +2,8 @@
 //!
 //! Invariant: this says what a shard does then (`Control::Exports`), so that it can be known before.
 
-use endpoint::Accepted;
-use nvme::{fabrics::ConnectNames, tls::Identity};
+use endpoint::AcceptedSocket;
+use nvme::{fabrics::ConnectNames, tls::PskIdentity};
 use nvme_server::NamespaceEntry;
 use scsi_server::LunEntry;
 
@@ -36,13 +36,13 @@ impl Exports {
         target: Option<&str>,
         initiator: &str,
         proved: bool,
-        links: &[Accepted],
+        links: &[AcceptedSocket],
     ) -> Result<Vec<LunEntry>, EndCause> {
         let Some(target) = target else {
             return if self.may_discover(proved) { Ok(Vec::new()) } else { Err(EndCause::Unproved) };
         };
-        let reached = |accepted: &Accepted| {
-            self.reached(target, initiator, proved, accepted)
+        let reached = |accepted: &AcceptedSocket| {
+            self.reachable_luns(target, initiator, proved, accepted)
                 .ok_or_else(|| self.why_unreached(target, initiator, accepted))
         };
         let mut all = links.iter().map(reached);
@@ -53,10 +53,10 @@ impl Exports {
         }
     }
 
-    fn why_unreached(&self, target: &str, initiator: &str, accepted: &Accepted) -> EndCause {
+    fn why_unreached(&self, target: &str, initiator: &str, accepted: &AcceptedSocket) -> EndCause {
         let Some(portal) = self.portal(accepted.listener) else { return EndCause::NoPortal };
         let Some(target) = self.target(target, portal) else { return EndCause::NoTarget };
-        if target.rule(initiator, accepted).is_some() { EndCause::Unproved } else { EndCause::NotGranted }
+        if target.rule_for(initiator, accepted).is_some() { EndCause::Unproved } else { EndCause::NotGranted }
     }
 
     /// The namespaces that an NVMe controller has by these exports; none of a discovery controller. `links` are its
@@ -67,18 +67,25 @@ impl Exports {
     pub fn keep_controller(
         &self,
         names: &ConnectNames,
-        (proved, identity): (HostAuthentication, Option<&Identity>),
-        links: &[Accepted],
+        (proved, identity): (HostAuthentication, Option<&PskIdentity>),
+        links: &[AcceptedSocket],
     ) -> Result<Vec<NamespaceEntry>, EndCause> {
         let admin = links.first().ok_or(EndCause::NoPortal)?;
         let portal = self.nvme.portal(admin.listener).ok_or(EndCause::NoPortal)?;
-        let (namespaces, demanded) = if names.subsystem.is_discovery() {
-            (Vec::new(), self.discovery_proof(names, (admin, identity)).ok_or(EndCause::NotGranted)?)
+        let (namespaces, demanded) = if names.subsystem.is_discovery_service() {
+            (
+                Vec::new(),
+                self.required_discovery_authentication(names, (admin, identity))
+                    .ok_or(EndCause::NotGranted)?,
+            )
         } else {
             let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let export = export.ok_or(EndCause::NoTarget)?;
-            let seen = self.namespaces(export, names, admin).ok_or(EndCause::NotGranted)?;
-            (seen, self.proof(export, names, (admin, identity)).ok_or(EndCause::NotGranted)?)
+            let seen = self.namespaces_of_subsystem(export, names, admin).ok_or(EndCause::NotGranted)?;
+            (
+                seen,
+                self.required_authentication(export, names, (admin, identity)).ok_or(EndCause::NotGranted)?,
+            )
         };
         match proved {
             HostAuthentication::Pending => return Err(EndCause::Unproved),
@@ -87,7 +94,7 @@ impl Exports {
             }
             HostAuthentication::NotRequired | HostAuthentication::Done(..) => {}
         }
-        let is_discovery = names.subsystem.is_discovery();
+        let is_discovery = names.subsystem.is_discovery_service();
         match links.iter().all(|link| is_discovery || self.have_same_rule(names, link, admin)) {
             true => Ok(namespaces),
             false => Err(EndCause::Divided),

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use endpoint::Accepted;
+use endpoint::AcceptedSocket;
 use iscsi::discovery::TargetList;
 use iscsi::login::AuthPolicy;
 use iscsi::name::TargetAddress;
@@ -13,22 +13,22 @@ use super::{Exports, LunExport, TargetExport};
 impl Exports {
     /// What an initiator reaches of a target by the exports of now that came like this; `None`: nothing. Who must prove
     /// now who it is, and never did, comes again and does.
-    pub(crate) fn reached(
+    pub(crate) fn reachable_luns(
         &self,
         target: &str,
         initiator: &str,
         proved: bool,
-        accepted: &Accepted,
+        accepted: &AcceptedSocket,
     ) -> Option<Vec<LunEntry>> {
         let target = self.target(target, self.portal(accepted.listener)?)?;
-        let rule = target.rule(initiator, accepted)?;
+        let rule = target.rule_for(initiator, accepted)?;
         let may = proved || !matches!(rule.auth, AuthPolicy::Required(_));
         let entry = |(export, read_only): (LunExport, bool)| LunEntry {
             lun: export.lun,
             volume: export.volume,
             read_only,
         };
-        may.then(|| target.visible(rule).map(entry).collect())
+        may.then(|| target.visible_luns(rule).map(entry).collect())
     }
 
     /// The same for discovery.
@@ -37,29 +37,34 @@ impl Exports {
     }
 
     /// What discovery tells an initiator: the targets that it may reach, and where.
-    pub(crate) fn targets_text(
+    pub(crate) fn send_targets_text(
         &self,
         initiator: &str,
-        accepted: &Accepted,
+        accepted: &AcceptedSocket,
         which: Option<&str>,
     ) -> Box<[u8]> {
         let listing = self.targets.iter().filter(|target| {
-            which.is_none_or(|name| &*target.name == name) && target.rule(initiator, accepted).is_some()
+            which.is_none_or(|name| &*target.name == name) && target.rule_for(initiator, accepted).is_some()
         });
         let mut list = TargetList::default();
         for target in listing {
-            let mut addresses = self.addresses(target, accepted.local.ip()).peekable();
+            let mut addresses = self.portal_addresses(target, accepted.local.ip()).peekable();
             // Where no address follows, initiators take the one that they asked (RFC 7143 Appendix C).
             if addresses.peek().is_some() {
-                list.target(&target.name);
+                list.push_target(&target.name);
             }
-            addresses.for_each(|(address, group)| list.address(&TargetAddress::of_portal(address, group)));
+            addresses
+                .for_each(|(address, group)| list.push_address(&TargetAddress::of_portal(address, group)));
         }
         list.into_text()
     }
 
-    fn addresses(&self, target: &TargetExport, local: IpAddr) -> impl Iterator<Item = (SocketAddr, u16)> {
+    fn portal_addresses(
+        &self,
+        target: &TargetExport,
+        local: IpAddr,
+    ) -> impl Iterator<Item = (SocketAddr, u16)> {
         let portals = self.portals.iter().filter(|portal| target.is_reached_by(portal));
-        portals.filter_map(move |portal| Some((portal.shown(local)?, portal.group)))
+        portals.filter_map(move |portal| Some((portal.advertised_address(local)?, portal.group)))
     }
 }

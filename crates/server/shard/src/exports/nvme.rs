@@ -4,7 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use endpoint::ListenerId;
-use nvme::auth::{Policy, Secret};
+use nvme::auth::{DhchapPolicy, DhchapSecret};
 use nvme::{HostId, TransferMax};
 use nvme_server::KeepAliveLimits;
 use nvme_tcp::QueueLimits;
@@ -31,7 +31,7 @@ pub struct NvmeExports {
     /// `None`: as many as there are.
     pub discovery_per_source: Option<u16>,
     /// By what hosts may prove themselves that must.
-    pub proofs: Policy,
+    pub proofs: DhchapPolicy,
     /// The keys of hosts that use TLS; `None`: there are none, and no TLS.
     pub tls: Option<tls::ServerContext>,
     /// What keep-alive timeouts may be.
@@ -179,7 +179,7 @@ impl SubsystemExport {
             ports: Vec::new(),
             namespaces: (1..).zip(volumes).map(namespace).collect(),
             is_away: false,
-            rules: vec![HostRule::any()],
+            rules: vec![HostRule::allow_any()],
             limits: ControllerLimits::default(),
             tls: TlsMode::Allow,
         }
@@ -216,7 +216,7 @@ pub struct HostRule {
 
 impl HostRule {
     /// Any host, from anywhere, without authentication, reads and writes all namespaces.
-    pub fn any() -> Self {
+    pub fn allow_any() -> Self {
         HostRule {
             hosts: Vec::new(),
             id: None,
@@ -233,19 +233,19 @@ pub enum HostAuth {
     /// It does not.
     None,
     /// By DH-HMAC-CHAP (NVMe Base §8.3.5.5), with this secret.
-    Required(Arc<Secret>),
+    Required(Arc<DhchapSecret>),
     /// Likewise; and if the host requests it, the controller proves itself with a secret of its own.
     Mutual {
         /// The host's.
-        host: Arc<Secret>,
+        host: Arc<DhchapSecret>,
         /// The controller's.
-        controller: Arc<Secret>,
+        controller: Arc<DhchapSecret>,
     },
 }
 
 impl HostAuth {
     /// The host's secret; `None`: it does not prove who it is.
-    pub fn host(&self) -> Option<&Secret> {
+    pub fn host(&self) -> Option<&DhchapSecret> {
         match self {
             HostAuth::None => None,
             HostAuth::Required(host) | HostAuth::Mutual { host, .. } => Some(host),
@@ -253,7 +253,7 @@ impl HostAuth {
     }
 
     /// The controller's secret, if it has one for this host.
-    pub fn controller(&self) -> Option<&Secret> {
+    pub fn controller(&self) -> Option<&DhchapSecret> {
         match self {
             HostAuth::None | HostAuth::Required(_) => None,
             HostAuth::Mutual { controller, .. } => Some(controller),
@@ -295,7 +295,7 @@ impl Default for ControllerLimits {
             queues: 128,
             entries: 1024,
             in_capsule_max: 8192,
-            transfer_max: TransferMax::MOST,
+            transfer_max: TransferMax::MAX,
         }
     }
 }
@@ -319,33 +319,36 @@ impl NvmeExports {
         source: IpAddr,
     ) -> Result<Option<&HostRule>, HostNotAllowed> {
         let Some(rules) = &self.discovery else { return Ok(None) };
-        rules.iter().find(|rule| rule.fits(host, id, source)).map(Some).ok_or(HostNotAllowed)
+        rules.iter().find(|rule| rule.matches(host, id, source)).map(Some).ok_or(HostNotAllowed)
     }
 
     /// The subsystem of this name, if it is reached by this port.
     pub fn subsystem(&self, nqn: &str, port: PortId) -> Option<&SubsystemExport> {
-        self.subsystems.iter().find(|subsystem| &*subsystem.nqn == nqn && subsystem.on_port(port))
+        self.subsystems.iter().find(|subsystem| &*subsystem.nqn == nqn && subsystem.is_on_port(port))
     }
 }
 
 impl SubsystemExport {
     /// Whether it is reached by this port.
-    pub fn on_port(&self, port: PortId) -> bool {
+    pub fn is_on_port(&self, port: PortId) -> bool {
         self.ports.is_empty() || self.ports.contains(&port)
     }
 
     /// The rule for a host of this name and identifier that comes from an address.
-    pub fn rule(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
-        self.rule_at(host, id, source).and_then(|at| self.rules.get(at))
+    pub fn rule_for(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
+        self.rule_index_for(host, id, source).and_then(|at| self.rules.get(at))
     }
 
     /// Its place among the rules.
-    pub fn rule_at(&self, host: &str, id: HostId, source: IpAddr) -> Option<usize> {
-        self.rules.iter().position(|rule| rule.fits(host, id, source))
+    pub fn rule_index_for(&self, host: &str, id: HostId, source: IpAddr) -> Option<usize> {
+        self.rules.iter().position(|rule| rule.matches(host, id, source))
     }
 
     /// What a rule shows of this subsystem's namespaces; `read_only` holds for the rule's hosts.
-    pub fn visible<'a>(&'a self, rule: &'a HostRule) -> impl Iterator<Item = NamespaceExport> + 'a {
+    pub fn visible_namespaces<'a>(
+        &'a self,
+        rule: &'a HostRule,
+    ) -> impl Iterator<Item = NamespaceExport> + 'a {
         self.namespaces.iter().filter_map(|export| {
             let read_only = match &rule.namespaces {
                 NamespaceMask::All { read_only } => *read_only,
@@ -358,7 +361,7 @@ impl SubsystemExport {
 
 impl HostRule {
     /// Whether it is for a host of this name and identifier that comes from an address.
-    pub fn fits(&self, host: &str, id: HostId, source: IpAddr) -> bool {
+    pub fn matches(&self, host: &str, id: HostId, source: IpAddr) -> bool {
         let named = self.hosts.is_empty() || self.hosts.iter().any(|name| &**name == host);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
         named && near && self.id.is_none_or(|wanted| wanted == id)
@@ -406,8 +409,13 @@ mod tests {
         let subsystem = subsystem();
         let near = "192.0.2.1".parse().unwrap();
         let seen = |host: &str| {
-            let rule = subsystem.rule(host, id(1), near)?;
-            Some(subsystem.visible(rule).map(|seen| (seen.nsid, seen.read_only)).collect::<Vec<_>>())
+            let rule = subsystem.rule_for(host, id(1), near)?;
+            Some(
+                subsystem
+                    .visible_namespaces(rule)
+                    .map(|seen| (seen.nsid, seen.read_only))
+                    .collect::<Vec<_>>(),
+            )
         };
         assert_eq!(seen("nqn.2026-11.test:a"), Some(vec![(2, true), (7, true)]));
         assert_eq!(seen("nqn.2026-11.test:b"), Some(vec![(1, false), (2, true), (7, false)]));
@@ -418,7 +426,8 @@ mod tests {
     fn a_rule_with_an_identifier_is_for_no_other() {
         let mut subsystem = subsystem();
         subsystem.rules[1].id = Some(id(7));
-        let seen = |one| subsystem.rule("nqn.2026-11.test:b", one, "192.0.2.1".parse().unwrap()).is_some();
+        let seen =
+            |one| subsystem.rule_for("nqn.2026-11.test:b", one, "192.0.2.1".parse().unwrap()).is_some();
         assert_eq!((seen(id(7)), seen(id(8))), (true, false));
     }
 

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use endpoint::Accepted;
+use endpoint::AcceptedSocket;
 use nvme::Nqn;
-use nvme::auth::{ConcatenationPolicy, Credentials, Policy};
+use nvme::auth::{ConcatenationPolicy, Credentials, DhchapPolicy};
 use nvme::fabrics::ConnectNames;
-use nvme::tls::{Identity, PskKind};
+use nvme::tls::{PskIdentity, PskKind};
 use nvme_server::discovery::{DiscoveryEntries, DiscoveryEntry, EntryKind, EntryTls, VisibleTo};
-use nvme_server::{Authentication, NamespaceEntry};
+use nvme_server::{NamespaceEntry, RequiredAuthentication};
 use nvme_tcp::QueueLimits;
 use nvme_tcp::controller::DigestPolicy;
 use volume::PortId;
@@ -19,7 +19,7 @@ use super::{
 
 impl Exports {
     /// What is granted to a connection that came like this.
-    pub(crate) fn queue_limits(&self, accepted: &Accepted) -> QueueLimits {
+    pub(crate) fn queue_limits(&self, accepted: &AcceptedSocket) -> QueueLimits {
         let policy = |granted: bool| if granted { DigestPolicy::IfAsked } else { DigestPolicy::Never };
         let portal = self.nvme.portal(accepted.listener);
         let granted = |of: fn(&NvmePortal) -> bool| policy(portal.is_none_or(of));
@@ -38,70 +38,79 @@ impl Exports {
     /// Whether one rule lets a host in by both ways. A controller has the authentication and the namespaces of
     /// the rule that its admin queue came under, so it is for queues of that rule and no others: else a host
     /// would pass the secret or the bounds that a rule asks of its address by joining one that came by another.
-    pub(crate) fn have_same_rule(&self, names: &ConnectNames, one: &Accepted, other: &Accepted) -> bool {
+    pub(crate) fn have_same_rule(
+        &self,
+        names: &ConnectNames,
+        one: &AcceptedSocket,
+        other: &AcceptedSocket,
+    ) -> bool {
         let nvme = &self.nvme;
-        let rule = |accepted: &Accepted| {
+        let rule = |accepted: &AcceptedSocket| {
             let portal = nvme.portal(accepted.listener)?;
             let subsystem = nvme.subsystem(names.subsystem.as_str(), portal.port)?;
-            subsystem.rule_at(names.host.as_str(), names.host_id, accepted.peer.ip())
+            subsystem.rule_index_for(names.host.as_str(), names.host_id, accepted.peer.ip())
         };
         rule(one).is_some_and(|at| rule(other) == Some(at))
     }
 
     /// What a host sees that came by an address; `None`: nothing, it is not let in.
-    pub(crate) fn visible_namespaces(
+    pub(crate) fn namespaces_by_portal(
         &self,
         names: &ConnectNames,
-        accepted: &Accepted,
+        accepted: &AcceptedSocket,
     ) -> Option<Vec<NamespaceEntry>> {
         let portal = self.nvme.portal(accepted.listener)?;
         let export = self.nvme.subsystem(names.subsystem.as_str(), portal.port)?;
-        self.namespaces(export, names, accepted)
+        self.namespaces_of_subsystem(export, names, accepted)
     }
 
     /// What a host sees of a subsystem; `None`: nothing, it is not let in.
-    pub(crate) fn namespaces(
+    pub(crate) fn namespaces_of_subsystem(
         &self,
         export: &SubsystemExport,
         names: &ConnectNames,
-        accepted: &Accepted,
+        accepted: &AcceptedSocket,
     ) -> Option<Vec<NamespaceEntry>> {
-        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
+        let rule = export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip())?;
         let entry = |seen: NamespaceExport| NamespaceEntry {
             nsid: seen.nsid,
             volume: seen.volume,
             read_only: seen.read_only,
             ana_group: seen.ana_group,
         };
-        Some(export.visible(rule).map(entry).collect())
+        Some(export.visible_namespaces(rule).map(entry).collect())
     }
 
     /// What a host must prove to a subsystem, if anything; `None`: it is not let in.
-    pub(crate) fn proof(
+    pub(crate) fn required_authentication(
         &self,
         export: &SubsystemExport,
         names: &ConnectNames,
-        (accepted, identity): (&Accepted, Option<&Identity>),
-    ) -> Option<Option<Arc<Authentication>>> {
-        let rule = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip())?;
+        (accepted, identity): (&AcceptedSocket, Option<&PskIdentity>),
+    ) -> Option<Option<Arc<RequiredAuthentication>>> {
+        let rule = export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip())?;
         let concatenation = self.nvme.concatenation(accepted, export.tls, identity);
-        Some(authentication(rule, names, &self.nvme.proofs, concatenation))
+        Some(authentication_of_rule(rule, names, &self.nvme.proofs, concatenation))
     }
 
     /// The same for the discovery service.
-    pub(crate) fn discovery_proof(
+    pub(crate) fn required_discovery_authentication(
         &self,
         names: &ConnectNames,
-        (accepted, identity): (&Accepted, Option<&Identity>),
-    ) -> Option<Option<Arc<Authentication>>> {
+        (accepted, identity): (&AcceptedSocket, Option<&PskIdentity>),
+    ) -> Option<Option<Arc<RequiredAuthentication>>> {
         let nvme = &self.nvme;
         let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
         let concatenation = nvme.concatenation(accepted, TlsMode::Allow, identity);
-        Some(rule.and_then(|rule| authentication(rule, names, &nvme.proofs, concatenation)))
+        Some(rule.and_then(|rule| authentication_of_rule(rule, names, &nvme.proofs, concatenation)))
     }
 
     /// What a host may discover that came from an address.
-    pub(crate) fn discovery_entries(&self, names: &ConnectNames, accepted: &Accepted) -> DiscoveryEntries {
+    pub(crate) fn discovery_entries(
+        &self,
+        names: &ConnectNames,
+        accepted: &AcceptedSocket,
+    ) -> DiscoveryEntries {
         let nvme = &self.nvme;
         let mut entries = Vec::new();
         for portal in &nvme.portals {
@@ -110,13 +119,17 @@ impl Exports {
                 entries.push(DiscoveryEntry { kind, subsystem, address, port, hosts: VisibleTo::All, tls });
             };
             if portal.service == NvmeService::Discovery {
-                put(EntryKind::Current, Nqn::discovery(), entry_tls(portal.tls, TlsMode::Allow));
+                put(
+                    EntryKind::Current,
+                    Nqn::discovery_service(),
+                    discovery_entry_tls(portal.tls, TlsMode::Allow),
+                );
                 continue;
             }
-            for export in nvme.subsystems.iter().filter(|export| export.on_port(portal.port)) {
-                let seen = export.rule(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
+            for export in nvme.subsystems.iter().filter(|export| export.is_on_port(portal.port)) {
+                let seen = export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip()).is_some();
                 if let (true, Ok(name)) = (seen, Nqn::parse(&export.nqn)) {
-                    put(EntryKind::Nvm, name, entry_tls(portal.tls, export.tls));
+                    put(EntryKind::Nvm, name, discovery_entry_tls(portal.tls, export.tls));
                 }
             }
         }
@@ -145,9 +158,9 @@ impl NvmeExports {
     /// Which PSKs a host that authenticates may generate on an admin queue that came like this.
     fn concatenation(
         &self,
-        accepted: &Accepted,
+        accepted: &AcceptedSocket,
         subsystem: TlsMode,
-        identity: Option<&Identity>,
+        identity: Option<&PskIdentity>,
     ) -> ConcatenationPolicy {
         let offers = self.portal(accepted.listener).is_some_and(|portal| self.offers_concatenation(portal));
         match (identity.map(|identity| identity.kind), subsystem) {
@@ -160,7 +173,7 @@ impl NvmeExports {
 }
 
 /// Whether hosts of a subsystem use TLS at an address. What they cannot do is not offered either.
-fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
+fn discovery_entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
     match (portal, subsystem) {
         (TlsMode::Off, _) | (_, TlsMode::Off) => EntryTls::None,
         (TlsMode::Require, _) | (_, TlsMode::Require) => EntryTls::Required,
@@ -169,18 +182,18 @@ fn entry_tls(portal: TlsMode, subsystem: TlsMode) -> EntryTls {
 }
 
 /// How a host authenticates, if it does.
-fn authentication(
+fn authentication_of_rule(
     rule: &HostRule,
     names: &ConnectNames,
-    policy: &Policy,
+    policy: &DhchapPolicy,
     concatenation: ConcatenationPolicy,
-) -> Option<Arc<Authentication>> {
+) -> Option<Arc<RequiredAuthentication>> {
     let secret = rule.auth.host()?;
     let credentials = Credentials {
         host_nqn: names.host.as_str().to_owned(),
         subsystem_nqn: names.subsystem.as_str().to_owned(),
-        host: Some(secret.key(names.host.as_str())),
-        controller: rule.auth.controller().map(|secret| secret.key(names.subsystem.as_str())),
+        host: Some(secret.derive_key(names.host.as_str())),
+        controller: rule.auth.controller().map(|secret| secret.derive_key(names.subsystem.as_str())),
     };
-    Some(Arc::new(Authentication { credentials, policy: policy.clone(), concatenation }))
+    Some(Arc::new(RequiredAuthentication { credentials, policy: policy.clone(), concatenation }))
 }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use endpoint::{Accepted, ListenerId, ShardId};
+use endpoint::{AcceptedSocket, ListenerId, ShardId};
 
 use super::{Condition, Exports, Network};
 
@@ -48,7 +48,7 @@ pub struct PlacementRule {
 #[derive(Clone, Copy, Debug)]
 pub struct PlacementQuery<'a> {
     /// By which connection.
-    pub by: &'a Accepted,
+    pub by: &'a AcceptedSocket,
     /// The initiator's or host's name.
     pub peer: &'a str,
     /// The target's or subsystem's name; empty for iSCSI discovery.
@@ -56,7 +56,7 @@ pub struct PlacementQuery<'a> {
 }
 
 impl PlacementRule {
-    fn fits(&self, query: &PlacementQuery<'_>) -> bool {
+    fn matches(&self, query: &PlacementQuery<'_>) -> bool {
         let named = |names: &Option<Vec<Arc<str>>>, name: &str| {
             names.as_ref().is_none_or(|names| names.iter().any(|known| &**known == name))
         };
@@ -64,7 +64,7 @@ impl PlacementRule {
             && (self.sources.is_empty() || self.sources.iter().any(|one| one.contains(query.by.peer.ip())))
             && named(&self.peers, query.peer)
             && named(&self.destinations, query.destination)
-            && self.when.holds(query.by)
+            && self.when.matches(query.by)
     }
 }
 
@@ -86,7 +86,7 @@ impl ShardPreference {
 
     /// The shards that may, the best first, where each carries as much as `load` says. Of those that carry the
     /// same the one with the least `rank` comes first.
-    pub(crate) fn order(&self, load: &[u32], rank: impl Fn(ShardId) -> u32) -> Vec<ShardId> {
+    pub(crate) fn ordered_shards(&self, load: &[u32], rank: impl Fn(ShardId) -> u32) -> Vec<ShardId> {
         let carries = |shard: ShardId| load.get(usize::from(shard.0)).copied().unwrap_or(0);
         let all = (0..load.len() as u16).map(ShardId);
         let mut order: Vec<ShardId> = all.filter(|shard| self.allows(*shard)).collect();
@@ -102,7 +102,7 @@ impl ShardPreference {
 
     /// On how many shards, at least, so many things lie evenly if `shards` may carry them: what goes where its
     /// queue is may burden one more than others.
-    pub(crate) fn breadth(&self, shards: u16) -> u16 {
+    pub(crate) fn effective_shard_count(&self, shards: u16) -> u16 {
         match (self.queue, self.strict) {
             (None, _) => shards,
             (Some(_), true) => 1,
@@ -144,24 +144,24 @@ impl PlacementQuery<'_> {
 
 impl Exports {
     /// Which rule decides where this one is served: the first that fits.
-    pub fn placement(&self, query: &PlacementQuery<'_>) -> Option<usize> {
-        self.placement.iter().position(|rule| rule.fits(query))
+    pub fn matching_rule_index(&self, query: &PlacementQuery<'_>) -> Option<usize> {
+        self.placement.iter().position(|rule| rule.matches(query))
     }
 
-    fn bind(&self, rule: Option<usize>) -> PlacementPolicy {
+    fn policy_of_rule(&self, rule: Option<usize>) -> PlacementPolicy {
         rule.and_then(|at| self.placement.get(at)).map_or(PlacementPolicy::default(), |rule| rule.bind)
     }
 
     /// Where somebody may be served, and where best, given a random number.
-    pub(crate) fn preference(&self, query: &PlacementQuery<'_>, draw: u64) -> ShardPreference {
-        let rule = self.placement(query);
+    pub(crate) fn shard_preference(&self, query: &PlacementQuery<'_>, draw: u64) -> ShardPreference {
+        let rule = self.matching_rule_index(query);
         let among = rule.and_then(|at| self.placement.get(at)).map(|rule| rule.shards.clone());
         let mut preference = ShardPreference { among, ..ShardPreference::default() };
         let queue = || {
             let at = self.cores.iter().position(|core| Some(*core) == query.by.cpu)?;
             Some(ShardId(at as u16)).filter(|shard| preference.allows(*shard))
         };
-        match self.bind(rule) {
+        match self.policy_of_rule(rule) {
             PlacementPolicy::LeastLoaded => {}
             PlacementPolicy::Queue => (preference.queue, preference.strict) = (queue(), true),
             PlacementPolicy::Balanced if query.is_local() => {}
@@ -179,9 +179,9 @@ impl Exports {
     }
 
     /// How it came to be served on this shard.
-    pub(crate) fn placed(&self, query: &PlacementQuery<'_>, here: ShardId) -> PlacementOutcome {
-        let rule = self.placement(query);
-        let choice = match (self.bind(rule), self.preference(query, 0).queue) {
+    pub(crate) fn placement_outcome(&self, query: &PlacementQuery<'_>, here: ShardId) -> PlacementOutcome {
+        let rule = self.matching_rule_index(query);
+        let choice = match (self.policy_of_rule(rule), self.shard_preference(query, 0).queue) {
             (PlacementPolicy::Random, _) => PlacementReason::Random,
             (_, Some(queue)) if queue == here => PlacementReason::Queue,
             (_, Some(_)) => PlacementReason::NotQueue,
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_rule_fits_when_all_of_it_does() {
-        let by = Accepted {
+        let by = AcceptedSocket {
             listener: ListenerId(2),
             peer: "10.1.2.3:40000".parse().unwrap(),
             local: "10.1.2.4:3260".parse().unwrap(),
@@ -217,7 +217,7 @@ mod tests {
         };
         let query =
             PlacementQuery { by: &by, peer: "iqn.2026-11.test:a", destination: "iqn.2026-11.test:disk" };
-        assert!(rule().fits(&query));
+        assert!(rule().matches(&query));
         let network = |address: &str| Network { address: address.parse().unwrap(), prefix: 8 };
         let all = PlacementRule {
             listeners: Some(vec![ListenerId(2)]),
@@ -226,13 +226,13 @@ mod tests {
             destinations: Some(vec!["iqn.2026-11.test:disk".into()]),
             ..rule()
         };
-        assert!(all.fits(&query));
-        assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.fits(&query));
-        assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.fits(&query));
+        assert!(all.matches(&query));
+        assert!(!PlacementRule { listeners: Some(vec![ListenerId(0)]), ..all.clone() }.matches(&query));
+        assert!(!PlacementRule { sources: vec![network("11.0.0.0")], ..all.clone() }.matches(&query));
         let never = Condition::Any(Vec::new());
-        assert!(!PlacementRule { when: never, ..all.clone() }.fits(&query));
-        assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.fits(&query));
-        assert!(!all.fits(&PlacementQuery { destination: "", ..query }));
+        assert!(!PlacementRule { when: never, ..all.clone() }.matches(&query));
+        assert!(!PlacementRule { peers: Some(vec![]), ..all.clone() }.matches(&query));
+        assert!(!all.matches(&PlacementQuery { destination: "", ..query }));
     }
 
     fn exports(rules: Vec<PlacementRule>) -> Exports {
@@ -247,17 +247,17 @@ mod tests {
         }
     }
 
-    fn by(peer: &str, cpu: Option<u32>) -> Accepted {
+    fn by(peer: &str, cpu: Option<u32>) -> AcceptedSocket {
         let end = |ip: &str| std::net::SocketAddr::new(ip.parse().unwrap(), 3260);
-        Accepted { listener: ListenerId(0), peer: end(peer), local: end("10.1.2.4"), cpu }
+        AcceptedSocket { listener: ListenerId(0), peer: end(peer), local: end("10.1.2.4"), cpu }
     }
 
-    fn preference(exports: &Exports, by: &Accepted, draw: u64) -> ShardPreference {
-        exports.preference(&PlacementQuery { by, peer: "", destination: "" }, draw)
+    fn preference(exports: &Exports, by: &AcceptedSocket, draw: u64) -> ShardPreference {
+        exports.shard_preference(&PlacementQuery { by, peer: "", destination: "" }, draw)
     }
 
-    fn placed(exports: &Exports, by: &Accepted, here: u16) -> PlacementOutcome {
-        exports.placed(&PlacementQuery { by, peer: "", destination: "" }, ShardId(here))
+    fn placed(exports: &Exports, by: &AcceptedSocket, here: u16) -> PlacementOutcome {
+        exports.placement_outcome(&PlacementQuery { by, peer: "", destination: "" }, ShardId(here))
     }
 
     #[test]
@@ -295,22 +295,29 @@ mod tests {
     fn the_queue_s_shard_is_taken_while_balance_is_kept() {
         let mut preference = ShardPreference { queue: Some(ShardId(1)), ..ShardPreference::default() };
         let first = |preference: &ShardPreference, load: &[u32]| {
-            preference.order(load, |shard| u32::from(shard.0))[0].0
+            preference.ordered_shards(load, |shard| u32::from(shard.0))[0].0
         };
         assert_eq!(first(&preference, &[0, 0, 0]), 1);
         assert_eq!(first(&preference, &[1, 1, 0]), 2, "an idle one goes before");
         assert_eq!(first(&preference, &[2, 3, 2]), 1, "half as much again");
         assert_eq!(first(&preference, &[2, 4, 2]), 0);
-        assert_eq!(preference.order(&[2, 3, 1], |_| 0), [2, 0, 1].map(ShardId));
-        assert_eq!((preference.breadth(1), preference.breadth(2), preference.breadth(4)), (1, 1, 3));
+        assert_eq!(preference.ordered_shards(&[2, 3, 1], |_| 0), [2, 0, 1].map(ShardId));
+        assert_eq!(
+            (
+                preference.effective_shard_count(1),
+                preference.effective_shard_count(2),
+                preference.effective_shard_count(4)
+            ),
+            (1, 1, 3)
+        );
         preference.strict = true;
-        assert_eq!(preference.order(&[2, 9, 1], |_| 0), [1, 2, 0].map(ShardId));
-        assert_eq!(preference.breadth(4), 1);
+        assert_eq!(preference.ordered_shards(&[2, 9, 1], |_| 0), [1, 2, 0].map(ShardId));
+        assert_eq!(preference.effective_shard_count(4), 1);
         preference = ShardPreference {
             among: Some(Arc::from([ShardId(0), ShardId(2)])),
             ..ShardPreference::default()
         };
-        assert_eq!(preference.order(&[5, 0, 7], |_| 0), [0, 2].map(ShardId));
+        assert_eq!(preference.ordered_shards(&[5, 0, 7], |_| 0), [0, 2].map(ShardId));
         // All of one queue, and nothing else: the others are filled before it has twice as much.
         let (mut load, preference) =
             ([0; 4], ShardPreference { queue: Some(ShardId(3)), ..ShardPreference::default() });

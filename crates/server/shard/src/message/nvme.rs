@@ -3,19 +3,19 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use endpoint::{Accepted, Computation, ShardId};
-use nvme::auth::{DhComputation, DhResult, Group, Hash};
+use endpoint::{AcceptedSocket, Computation, ShardId};
+use nvme::auth::{DhComputation, DhGroup, DhResult, Hash};
 use nvme::fabrics::{Connect, ConnectNames, ConnectRefusal};
-use nvme::tls::Identity;
+use nvme::tls::PskIdentity;
 use nvme::{HostId, Nqn};
-use nvme_server::{ComputeId, ControllerList, IoQueueConnect, QueueCounters, QueueMessage, QueueSpec};
+use nvme_server::{ComputeId, ControllerListQuery, IoQueueConnect, QueueCounters, QueueMessage, QueueSpec};
 use nvme_tcp::QueueHandoff;
 use tls::Psk;
 
-use crate::controllers::{ControllerReply, ControllerRequest};
+use crate::controller_directory::{ControllerReply, ControllerRequest};
 use crate::exports::{PlacementOutcome, ShardPreference};
-use crate::latency::Latency;
-use crate::links::LinkTraffic;
+use crate::latency::CommandLatency;
+use crate::link_table::LinkTraffic;
 
 /// One message of the NVMe side.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub enum NvmeMessage {
     /// With a socket: its Connect is granted and not answered yet.
     Link(Box<NvmeLinkHandoff>),
     /// To every shard: which controllers does it have of these? The question's number is the asking shard's.
-    ListControllers(ShardId, u64, Box<ControllerList>),
+    ListControllers(ShardId, u64, Box<ControllerListQuery>),
     /// The answer.
     ControllersListed(u64, Vec<u16>),
     /// From a controller to its queue, or back.
@@ -52,9 +52,9 @@ pub enum NvmeMessage {
     /// From it: that is done, or was dropped.
     HandshakeComputed(u64),
     /// To it: a host may use TLS by this PSK, which it has generated.
-    PskGenerated(Box<(Identity, Psk)>),
+    PskGenerated(Box<(PskIdentity, Psk)>),
     /// To it: it may not any more, for connections to come.
-    PskRevoked(Box<Identity>),
+    PskRevoked(Box<PskIdentity>),
     /// To it: of no use any more.
     Forget(ShardId, ComputeId),
     /// From it.
@@ -69,7 +69,7 @@ pub struct NvmeLinkHandoff {
     /// The connection as it stands.
     pub parked: QueueHandoff,
     /// Where it was accepted.
-    pub accepted: Accepted,
+    pub accepted: AcceptedSocket,
     /// What its Connect asks.
     pub connect: Connect,
     /// Who connects to whom.
@@ -88,9 +88,9 @@ pub struct QueueRequest {
     /// Who connects to whom.
     pub names: ConnectNames,
     /// From where, and by which address.
-    pub accepted: Accepted,
+    pub accepted: AcceptedSocket,
     /// The identity of its TLS; `None`: it has none.
-    pub tls: Option<Identity>,
+    pub tls: Option<PskIdentity>,
 }
 
 /// An I/O queue that its controller has let in.
@@ -100,7 +100,7 @@ pub struct AdmittedQueue {
     pub spec: QueueSpec,
     /// Where its controller's admin queue was accepted: the same rule must hold for both as long as the queue
     /// lives.
-    pub admin: Accepted,
+    pub admin: AcceptedSocket,
 }
 
 /// Why an I/O queue may not join a controller.
@@ -147,7 +147,7 @@ pub enum HostAuthentication {
     /// It has still to.
     Pending,
     /// It has, by this hash and in this group.
-    Done(Hash, Group),
+    Done(Hash, DhGroup),
 }
 
 /// A queue of an NVMe controller, with its connection.
@@ -164,9 +164,9 @@ pub struct QueueEntry {
     /// The host's identifier.
     pub host_id: HostId,
     /// How it came.
-    pub accepted: Accepted,
+    pub accepted: AcceptedSocket,
     /// The identity of the key that its TLS goes by; `None`: it has none.
-    pub tls: Option<nvme::tls::Identity>,
+    pub tls: Option<nvme::tls::PskIdentity>,
     /// CRC32C behind headers, and behind data.
     pub digests: (bool, bool),
     /// Entries of the queue.
@@ -186,5 +186,5 @@ pub struct QueueEntry {
     /// Bytes of its socket.
     pub traffic: LinkTraffic,
     /// How long its commands took.
-    pub latency: Latency,
+    pub latency: CommandLatency,
 }

@@ -5,25 +5,25 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::Departure;
-use stream::{Close, Connection, Tag};
+use endpoint::LinkDeparture;
+use stream::{Connection, ConnectionClose, Tag};
 use volume::{
     IdSpace, OperatorNotice, Refusal, RequestId, UnservableReason, VolumeAnswer, VolumeId, VolumeRequest,
 };
 
 use super::Shard;
-use super::conns::ConnKind;
-use super::front::Front;
+use super::connections::ConnKind;
 use super::iscsi::control::session_entries;
-use super::nvme::control::{end_queues, queues_ended, stop_queue};
+use super::nvme::control::{all_queues_ended, end_queues, stop_queue};
 use super::outbox::Outbox;
+use super::protocol_front::ProtocolFront;
 use crate::exports::Exports;
 use crate::log::LogLine;
-use crate::message::{Control, Listing, Message, Report};
+use crate::message::{ControlReport, ControlRequest, Message, ShardListing};
 
 /// A stop that is under way.
 #[derive(Debug)]
-pub(super) struct Stopping {
+pub(super) struct StopProgress {
     request: u64,
     deadline: Time,
     /// Volumes whose flush is out; `None`: sessions have not ended yet.
@@ -46,54 +46,54 @@ pub(super) struct PendingRequests {
 }
 
 impl PendingRequests {
-    fn number_request(&mut self, control: Option<u64>) -> RequestId {
+    fn next_request_id(&mut self, control: Option<u64>) -> RequestId {
         self.made += 1;
-        let number = RequestId::of(IdSpace::Shard, self.made);
+        let number = RequestId::in_space(IdSpace::Shard, self.made);
         self.waiting.insert(number, control);
         number
     }
 
     /// Whether an answer was for the control plane.
-    pub(super) fn answered(&mut self, outbox: &mut Outbox, answer: &VolumeAnswer) -> bool {
+    pub(super) fn handle_answer(&mut self, outbox: &mut Outbox, answer: &VolumeAnswer) -> bool {
         let Some(id) = self.waiting.remove(&answer.id) else { return false };
         let Some(id) = id else { return true };
         let report = match answer.result {
-            Ok(()) => Report::Done,
-            Err(refusal) => Report::Refused(refusal),
+            Ok(()) => ControlReport::Done,
+            Err(refusal) => ControlReport::Refused(refusal),
         };
-        outbox.report(id, report);
+        outbox.send_report(id, report);
         true
     }
 
-    pub(super) fn barrier_reached(&mut self, outbox: &mut Outbox, id: u64) {
+    pub(super) fn handle_barrier_reached(&mut self, outbox: &mut Outbox, id: u64) {
         let Some(at) = self.barriers.iter().position(|(known, _)| *known == id) else { return };
         let Some((_, left)) = self.barriers.get_mut(at) else { return };
         *left = left.saturating_sub(1);
         if *left == 0 {
             self.barriers.remove(at);
-            outbox.report(id, Report::Done);
+            outbox.send_report(id, ControlReport::Done);
         }
     }
 }
 
 impl Shard {
-    pub(super) fn control(&mut self, cx: &mut Cx<'_>, id: u64, control: Control) {
+    pub(super) fn handle_control_request(&mut self, cx: &mut Cx<'_>, id: u64, control: ControlRequest) {
         let report = match control {
             // A place is given again only when every shard has let go who had it.
-            Control::AddVolume(spec) if !self.parts.volumes.is_free_for(spec.facts.id) => {
-                Report::Refused(Refusal::Busy)
+            ControlRequest::AddVolume(spec) if !self.parts.volumes.is_free_for(spec.facts.id) => {
+                ControlReport::Refused(Refusal::Busy)
             }
-            Control::AddVolume(mut spec) => {
+            ControlRequest::AddVolume(mut spec) => {
                 if let Some(view) = self.parts.volumes.take_early_view(spec.facts.id, &spec.view) {
                     spec.view = view;
                 }
                 let view = spec.view.clone();
-                self.iscsi.server.add_unit(spec.unit(), view.clone());
-                self.nvme.server.add_volume(spec.namespace(), view);
-                self.parts.volumes.add(cx, &mut self.remotes, *spec);
-                Report::Done
+                self.iscsi.server.add_unit(spec.unit_spec(), view.clone());
+                self.nvme.server.add_volume(spec.volume_info(), view);
+                self.parts.volumes.insert(cx, &mut self.remotes, *spec);
+                ControlReport::Done
             }
-            Control::DropVolume(volume) => {
+            ControlRequest::DropVolume(volume) => {
                 self.iscsi.server.remove_unit(volume);
                 self.nvme.server.remove_volume(volume);
                 // Who asked before has lost patience, or would not ask again.
@@ -101,51 +101,58 @@ impl Shard {
                 self.requests.drops.push((id, volume));
                 return;
             }
-            Control::VolumeRequest(volume, request) => {
+            ControlRequest::VolumeRequest(volume, request) => {
                 return self.request_for_control(cx, id, volume, request);
             }
-            Control::Exports(exports) => {
-                let old = self.change_exports(cx, exports);
-                return self.recall_withdrawn(cx, &old, id);
+            ControlRequest::Exports(exports) => {
+                let old = self.replace_exports(cx, exports);
+                return self.recall_for_exports(cx, &old, id);
             }
-            Control::List => Report::Listing(Box::new(self.listing(cx))),
-            Control::Stop { grace } => return self.stop(cx, id, grace),
+            ControlRequest::List => ControlReport::Listing(Box::new(self.make_listing(cx))),
+            ControlRequest::Stop { grace } => return self.start_stop(cx, id, grace),
         };
-        self.parts.outbox.report(id, report);
+        self.parts.outbox.send_report(id, report);
     }
 
     fn request_for_control(&mut self, cx: &mut Cx<'_>, id: u64, volume: VolumeId, request: VolumeRequest) {
         if self.parts.volumes.get(volume).is_none() {
-            return self.parts.outbox.report(id, Report::NoVolume);
+            return self.parts.outbox.send_report(id, ControlReport::NoVolume);
         }
-        self.request_here(cx, Some(id), volume, request);
+        self.request_from_local_owner(cx, Some(id), volume, request);
     }
 
     /// Asks a volume's home for something that nobody waits for.
-    pub(super) fn request_unawaited(&mut self, cx: &mut Cx<'_>, volume: VolumeId, request: VolumeRequest) {
+    pub(super) fn request_without_reply(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volume: VolumeId,
+        request: VolumeRequest,
+    ) {
         let home = self.parts.volumes.home_of(volume);
         if home == self.parts.id {
-            return self.request_here(cx, None, volume, request);
+            return self.request_from_local_owner(cx, None, volume, request);
         }
-        let number = self.requests.number_request(None);
+        let number = self.requests.next_request_id(None);
         self.parts.outbox.post(home, Message::VolumeRequest(volume, self.parts.id, number, request));
     }
 
-    fn request_here(
+    fn request_from_local_owner(
         &mut self,
         cx: &mut Cx<'_>,
         control: Option<u64>,
         volume: VolumeId,
         request: VolumeRequest,
     ) {
-        let number = self.requests.number_request(control);
-        if let Some(answer) = self.parts.volumes.request(cx, volume, self.parts.id, number, request) {
-            self.requests.answered(&mut self.parts.outbox, &answer);
+        let number = self.requests.next_request_id(control);
+        if let Some(answer) =
+            self.parts.volumes.request_from_owner(cx, volume, self.parts.id, number, request)
+        {
+            self.requests.handle_answer(&mut self.parts.outbox, &answer);
         }
     }
 
     /// Lets volumes go on which nothing is in flight any more; true if one went.
-    pub(super) fn drop_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn drop_idle_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
         if self.requests.drops.is_empty() {
             return false;
         }
@@ -159,7 +166,7 @@ impl Shard {
             for answer in answers {
                 self.parts.outbox.post(answer.to, Message::Answer(volume, answer));
             }
-            self.parts.outbox.report(id, Report::Done);
+            self.parts.outbox.send_report(id, ControlReport::Done);
             dropped = true;
         }
         dropped
@@ -175,42 +182,44 @@ impl Shard {
     }
 
     /// Takes other exports over, and gives those of before.
-    fn change_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) -> Arc<Exports> {
+    fn replace_exports(&mut self, cx: &mut Cx<'_>, exports: Arc<Exports>) -> Arc<Exports> {
         let old = std::mem::replace(&mut self.parts.exports, exports);
-        self.nvme.change_controllers(cx, &mut self.parts);
-        self.iscsi.change_sessions(cx, &mut self.parts);
+        self.nvme.apply_exports_to_controllers(cx, &mut self.parts);
+        self.iscsi.apply_exports_to_sessions(cx, &mut self.parts);
         old
     }
 
-    fn listing(&self, cx: &mut Cx<'_>) -> Listing {
+    fn make_listing(&self, cx: &mut Cx<'_>) -> ShardListing {
         let usage = cx.pool.usage();
-        Listing {
+        ShardListing {
             sessions: session_entries(&self.parts.conns),
             queues: self.nvme.queue_entries(&self.parts),
-            volumes: self.parts.volumes.entries(cx.now),
+            volumes: self.parts.volumes.volume_entries(cx.now),
             memory: (usage.capacity, usage.lent, usage.reserved),
             logins: self.parts.admission.logins,
-            refusals: self.parts.log.refusals().to_vec(),
-            delayed: self.parts.admission.backoff.held(cx.now).collect(),
+            refusals: self.parts.log.refusal_counts().to_vec(),
+            delayed: self.parts.admission.backoff.delayed_sources(cx.now).collect(),
         }
     }
 
-    fn stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
+    fn start_stop(&mut self, cx: &mut Cx<'_>, id: u64, grace: Duration) {
         let deadline = cx.now + grace;
         self.parts.stopping =
-            Some(Stopping { request: id, deadline, flushing: None, in_doubt: false, told: false });
+            Some(StopProgress { request: id, deadline, flushing: None, in_doubt: false, told: false });
         let tags: Vec<Tag> = self.parts.conns.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             match self.parts.conns.get_mut(tag).map(|conn| &mut conn.kind) {
-                Some(ConnKind::Session(session)) => session.proto.close(cx, Close::AfterLogout(deadline)),
+                Some(ConnKind::Session(session)) => {
+                    session.proto.close(cx, ConnectionClose::AfterLogout(deadline))
+                }
                 Some(ConnKind::Login(pending_login)) => {
                     let link = pending_login.id;
-                    self.iscsi.depart(&mut self.parts, link, Departure::Close);
+                    self.iscsi.depart_link(&mut self.parts, link, LinkDeparture::Close);
                 }
                 Some(ConnKind::Queue(_)) => stop_queue(cx, &mut self.parts.conns, tag, deadline),
                 None => {}
             }
-            self.parts.conns.touch(tag);
+            self.parts.conns.mark_pending(tag);
         }
     }
 
@@ -218,34 +227,34 @@ impl Shard {
         self.parts.stopping.as_ref().filter(|stop| stop.flushing.is_none()).map(|stop| stop.deadline)
     }
 
-    pub(super) fn stop_timeout(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn handle_stop_timeout(&mut self, cx: &mut Cx<'_>) {
         if self.stop_deadline().is_none_or(|deadline| deadline > cx.now) {
             return;
         }
         let tags: Vec<Tag> = self.iscsi.sessions.values().copied().collect();
         for tag in tags {
-            if let Some(session) = self.parts.conns.session(tag) {
-                session.proto.close(cx, Close::Now);
+            if let Some(session) = self.parts.conns.session_mut(tag) {
+                session.proto.close(cx, ConnectionClose::Now);
             }
-            self.parts.conns.touch(tag);
+            self.parts.conns.mark_pending(tag);
         }
         end_queues(cx, &mut self.parts.conns);
-        self.flush_all(cx);
+        self.start_stop_flushes(cx);
     }
 
     /// When all sessions have ended, flushes; when all is flushed, says so. True if it did either.
-    pub(super) fn stop_progress(&mut self, cx: &mut Cx<'_>) -> bool {
-        if self.drop_volumes(cx) || self.parts.stopping.is_some() && self.nvme.end_controllers() {
+    pub(super) fn advance_stop(&mut self, cx: &mut Cx<'_>) -> bool {
+        if self.drop_idle_volumes(cx) || self.parts.stopping.is_some() && self.nvme.end_idle_controllers() {
             return true;
         }
         let over = self.iscsi.sessions.is_empty()
-            && (self.parts.stopping.is_none() || queues_ended(&self.parts.conns));
+            && (self.parts.stopping.is_none() || all_queues_ended(&self.parts.conns));
         match &mut self.parts.stopping {
-            Some(Stopping { flushing: None, .. }) if over => {
-                self.flush_all(cx);
+            Some(StopProgress { flushing: None, .. }) if over => {
+                self.start_stop_flushes(cx);
                 true
             }
-            Some(Stopping { flushing: Some(left), told, request, in_doubt, .. })
+            Some(StopProgress { flushing: Some(left), told, request, in_doubt, .. })
                 if left.is_empty() && !*told =>
             {
                 // What was flushed is safe; now peers that hold volumes of ours are parted from.
@@ -254,28 +263,28 @@ impl Shard {
                 }
                 *told = true;
                 let (id, safe) = (*request, !*in_doubt);
-                let refused = Report::Refused(Refusal::NotReady(UnservableReason::SyncFailed));
-                self.parts.outbox.report(id, if safe { Report::Done } else { refused });
+                let refused = ControlReport::Refused(Refusal::NotReady(UnservableReason::SyncFailed));
+                self.parts.outbox.send_report(id, if safe { ControlReport::Done } else { refused });
                 true
             }
             Some(_) | None => false,
         }
     }
 
-    fn flush_all(&mut self, cx: &mut Cx<'_>) {
-        let volumes = self.parts.volumes.unflushed();
+    fn start_stop_flushes(&mut self, cx: &mut Cx<'_>) {
+        let volumes = self.parts.volumes.volumes_to_flush();
         if let Some(stopping) = &mut self.parts.stopping {
             stopping.flushing = Some(volumes.clone());
         }
         for volume in volumes {
-            self.parts.volumes.flush(cx, volume);
+            self.parts.volumes.start_stop_flush(cx, volume);
         }
     }
 
     /// A flush of the stop has ended. After a sync that failed a later one says nothing of what was lost.
-    pub(super) fn flushed(&mut self, volume: VolumeId, well: bool) {
-        let failed = self.parts.volumes.get(volume).is_some_and(|local| local.gate.sync_failed());
-        if let Some(Stopping { flushing: Some(left), in_doubt, .. }) = &mut self.parts.stopping {
+    pub(super) fn handle_stop_flush_done(&mut self, volume: VolumeId, well: bool) {
+        let failed = self.parts.volumes.get(volume).is_some_and(|local| local.gate.has_sync_failed());
+        if let Some(StopProgress { flushing: Some(left), in_doubt, .. }) = &mut self.parts.stopping {
             left.retain(|known| *known != volume);
             *in_doubt |= !well || failed;
         }

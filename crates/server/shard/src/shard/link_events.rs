@@ -5,18 +5,18 @@ use endpoint::LinkId;
 use stream::{Connection, Received, RecvOp, SendOp, Tag};
 
 use super::Shard;
-use super::conns::ConnKind;
-use super::front::Front;
+use super::connections::ConnKind;
+use super::protocol_front::ProtocolFront;
 use crate::log::LogLine;
 
 impl Shard {
-    pub(super) fn conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
+    pub(super) fn handle_conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
         let bytes = match &came {
             Received::Bytes(bytes) => *bytes,
             Received::Loaned(sg) => sg.len(),
             Received::End | Received::Cancelled | Received::Failed(_) => 0,
         };
-        let Some(owner) = self.parts.conns.links.recv_back(id, bytes) else {
+        let Some(owner) = self.parts.conns.links.note_recv_finished(id, bytes) else {
             return self.remotes.handle_recv(cx, id, op, came);
         };
         let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
@@ -32,41 +32,41 @@ impl Shard {
             ConnKind::Queue(queue) => {
                 queue.times.received = cx.now;
                 if let Err(violation) = queue.proto.handle_recv(cx, owner.link, op, came) {
-                    self.nvme.queue_protocol_error(cx, &mut self.parts, owner.conn, violation);
+                    self.nvme.handle_protocol_error(cx, &mut self.parts, owner.conn, violation);
                 }
             }
         }
-        self.parts.conns.touch(owner.conn);
+        self.parts.conns.mark_pending(owner.conn);
         self.forget_if_drained(id);
     }
 
-    pub(super) fn conn_sent(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
-        let Some(owner) = self.parts.conns.links.send_back(id, op.len, !op.is_stable()) else {
-            return self.remotes.handle_sent(cx, id, op);
+    pub(super) fn handle_conn_send_released(&mut self, cx: &mut Cx<'_>, id: LinkId, op: SendOp) {
+        let Some(owner) = self.parts.conns.links.note_send_released(id, op.len, !op.is_stable()) else {
+            return self.remotes.handle_send_released(cx, id, op);
         };
         let Some(conn) = self.parts.conns.get_mut(owner.conn) else { return };
         match &mut conn.kind {
             ConnKind::Login(pending_login) => {
                 drop(op);
-                pending_login.login.handle_sent();
+                pending_login.login.handle_send_released();
             }
-            ConnKind::Session(session) => session.proto.handle_sent(cx, owner.link, op),
-            ConnKind::Queue(queue) => queue.proto.handle_sent(cx, owner.link, op),
+            ConnKind::Session(session) => session.proto.handle_send_released(cx, owner.link, op),
+            ConnKind::Queue(queue) => queue.proto.handle_send_released(cx, owner.link, op),
         }
-        self.parts.conns.touch(owner.conn);
+        self.parts.conns.mark_pending(owner.conn);
         self.forget_if_drained(id);
     }
 
     /// Hears what a connection has to say.
-    pub(super) fn run_conn(&mut self, cx: &mut Cx<'_>, tag: Tag) {
+    pub(super) fn run_conn_events(&mut self, cx: &mut Cx<'_>, tag: Tag) {
         let Some(conn) = self.parts.conns.get_mut(tag) else { return };
         conn.touched = false;
         match conn.kind {
-            ConnKind::Login(_) => self.iscsi.run_login(cx, &mut self.parts, tag),
-            ConnKind::Session(_) => self.iscsi.run_session(cx, &mut self.parts, tag),
-            ConnKind::Queue(_) => self.nvme.run_queue(cx, &mut self.parts, tag),
+            ConnKind::Login(_) => self.iscsi.run_login_events(cx, &mut self.parts, tag),
+            ConnKind::Session(_) => self.iscsi.run_session_events(cx, &mut self.parts, tag),
+            ConnKind::Queue(_) => self.nvme.run_queue_events(cx, &mut self.parts, tag),
         }
-        self.parts.conns.note_timeout(tag);
+        self.parts.conns.update_timer(tag);
     }
 
     /// Forgets a link that has departed and has nothing out, and a connection that has no link.

@@ -5,28 +5,30 @@
 //! steps; this repeats until there are none. Invariant: each active connection or volume is in a queue once
 //! (`touched`, `scheduled`, `ready`), so the cost of a turn depends on activity, not on what exists.
 
-mod admission;
-mod conns;
+mod command_times;
+mod connections;
 mod control;
-mod deferred;
-mod front;
+mod deferred_steps;
 mod iscsi;
-mod lent;
 mod link_events;
-mod memory;
+mod loan_recalls;
+mod local_volumes;
+mod memory_waiters;
+mod network_backends;
 mod nvme;
 mod operations;
 mod outbox;
 mod payload_step;
-mod remotes;
-mod times;
+mod protocol_front;
+mod unauthenticated_conns;
 mod volume_events;
-mod volumes;
 
 use std::sync::Arc;
 
 use buf::{Cx, Errno, Time};
-use endpoint::{Accepted, Arrival, Departure, Dial, DialId, Dialled, Endpoint, LinkId, ShardId};
+use endpoint::{
+    AcceptedSocket, Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId,
+};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, RequestId, VolumeId, VolumeRequest};
 
@@ -34,57 +36,57 @@ use crate::exports::{Exports, LOGINS_MAX, SESSIONS_MAX};
 use crate::log::{Log, LogLine};
 use crate::message::{Message, NvmeMessage};
 
-use admission::Admission;
-use conns::{Connections, JoinRequest};
-use control::{PendingRequests, Stopping};
-use deferred::DeferredSteps;
-use front::Front;
+use connections::{Connections, JoinRequest};
+use control::{PendingRequests, StopProgress};
+use deferred_steps::DeferredSteps;
 use iscsi::IscsiFront;
-use lent::LoanRecalls;
-use memory::MemoryWaiters;
+use loan_recalls::LoanRecalls;
+use local_volumes::LocalVolumes;
+pub use local_volumes::home_of;
+use memory_waiters::MemoryWaiters;
+use network_backends::RemoteBackends;
 use nvme::NvmeFront;
 use outbox::Outbox;
-use remotes::Remotes;
-use volumes::LocalVolumes;
-pub use volumes::home_of;
+use protocol_front::ProtocolFront;
+use unauthenticated_conns::UnauthenticatedConns;
 
 /// The shard that keeps the directory of sessions.
-const DIRECTORY: ShardId = ShardId(0);
+const DIRECTORY_SHARD: ShardId = ShardId(0);
 /// Beyond `AdmissionLimits::logins` each new login costs the oldest one that owes a request its place, so that
 /// strangers who are silent keep nobody out. Those on their way out are at most as many again.
-const LOGINS_ROOM: usize = 2 * LOGINS_MAX;
+const LOGIN_CONNS_MAX: usize = 2 * LOGINS_MAX;
 
 /// How many NVMe queues a shard carries at most. A Connect beyond it is refused, or its link closed.
 const QUEUES_MAX: usize = 65_536;
 
 /// One part in so many of what a pool may promise is kept for either protocol, where both are served.
-const PROTOCOL_SHARE: usize = 4;
+const PROTOCOL_SHARE_DIVISOR: usize = 4;
 /// One shard of the target. See the module.
 pub struct Shard {
-    parts: Parts,
+    parts: SharedParts,
     iscsi: IscsiFront,
     nvme: NvmeFront,
-    remotes: Remotes,
+    remotes: RemoteBackends,
     recalls: LoanRecalls,
     requests: PendingRequests,
 }
 
 /// What both fronts work with.
-struct Parts {
+struct SharedParts {
     id: ShardId,
     shards: u16,
     exports: Arc<Exports>,
     conns: Connections,
-    admission: Admission,
+    admission: UnauthenticatedConns,
     volumes: LocalVolumes,
     memory_waiters: MemoryWaiters,
     deferred: DeferredSteps,
     outbox: Outbox,
-    stopping: Option<Stopping>,
+    stopping: Option<StopProgress>,
     log: Log,
 }
 
-impl Parts {
+impl SharedParts {
     /// Asks a volume's home for what a server wants of it.
     fn post_request(&mut self, volume: VolumeId, id: RequestId, request: VolumeRequest) {
         let home = self.volumes.home_of(volume);
@@ -97,12 +99,12 @@ impl Shard {
     pub fn new(id: ShardId, shards: u16, exports: Arc<Exports>) -> Self {
         assert!(id.0 < shards, "a shard is one of the daemon's");
         let iscsi = IscsiFront::new(id, shards, exports.admission.sessions);
-        let parts = Parts {
+        let parts = SharedParts {
             id,
             shards,
             exports,
-            conns: Connections::new(SESSIONS_MAX + LOGINS_ROOM + QUEUES_MAX),
-            admission: Admission::default(),
+            conns: Connections::new(SESSIONS_MAX + LOGIN_CONNS_MAX + QUEUES_MAX),
+            admission: UnauthenticatedConns::default(),
             volumes: LocalVolumes::new(id, shards),
             memory_waiters: MemoryWaiters::default(),
             deferred: DeferredSteps::default(),
@@ -114,7 +116,7 @@ impl Shard {
             parts,
             iscsi,
             nvme: NvmeFront::new(id, shards),
-            remotes: Remotes::new(),
+            remotes: RemoteBackends::new(),
             recalls: LoanRecalls::default(),
             requests: PendingRequests::default(),
         }
@@ -122,39 +124,39 @@ impl Shard {
 
     /// Something for the log, oldest first. Bounded: what is not fetched in time is counted, not kept.
     pub fn poll_log(&mut self) -> Option<LogLine> {
-        self.parts.log.poll()
+        self.parts.log.poll_line()
     }
 
-    fn accept(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: Accepted) {
+    fn accept_link(&mut self, cx: &mut Cx<'_>, id: LinkId, accepted: AcceptedSocket) {
         if !self.parts.exports.portals.is_empty() && !self.parts.exports.nvme.portals.is_empty() {
-            cx.pool.share_between_accounts(PROTOCOL_SHARE);
+            cx.pool.set_account_share(PROTOCOL_SHARE_DIVISOR);
         }
         let logins = self.parts.exports.admission.logins.clamp(1, LOGINS_MAX);
         if self.parts.admission.logins >= 2 * logins || self.parts.stopping.is_some() {
-            self.parts.conns.departures.push_back((id, Departure::Abort));
+            self.parts.conns.departures.push_back((id, LinkDeparture::Abort));
             return;
         }
         if self.parts.admission.logins >= logins {
             self.parts.admission.evict_oldest(cx, &mut self.parts.conns);
         }
         if self.parts.exports.nvme.portal(accepted.listener).is_some() {
-            return self.nvme.accept(cx, &mut self.parts, id, accepted);
+            return self.nvme.accept_host(cx, &mut self.parts, id, accepted);
         }
-        self.iscsi.accept(cx, &mut self.parts, id, accepted);
+        self.iscsi.accept_login(cx, &mut self.parts, id, accepted);
     }
 
-    fn take_message(&mut self, cx: &mut Cx<'_>, message: Message) {
+    fn handle_shard_message(&mut self, cx: &mut Cx<'_>, message: Message) {
         match message {
-            Message::AdmissionRequest(request) => self.iscsi.admit(&mut self.parts, request),
+            Message::AdmissionRequest(request) => self.iscsi.admit_to_directory(&mut self.parts, request),
             Message::AdmissionReply(token, reply) => {
-                self.iscsi.admission_reply(&mut self.parts, token, reply)
+                self.iscsi.handle_admission_reply(&mut self.parts, token, reply)
             }
             Message::JoinSession(tsih, cid, from, token) => {
-                self.iscsi.join_session(cx, &mut self.parts, tsih, JoinRequest { cid, from, token });
+                self.iscsi.handle_join_request(cx, &mut self.parts, tsih, JoinRequest { cid, from, token });
             }
-            Message::JoinReply(token, result) => self.iscsi.join_reply(&mut self.parts, token, result),
+            Message::JoinReply(token, result) => self.iscsi.handle_join_reply(&mut self.parts, token, result),
             Message::JoinAborted(tsih, cid, from, token) => {
-                self.iscsi.join_aborted(
+                self.iscsi.handle_join_aborted(
                     cx,
                     (&mut self.parts.conns, &mut self.parts.outbox),
                     tsih,
@@ -165,46 +167,48 @@ impl Shard {
                 self.iscsi.reserve_memory(cx, &mut self.parts, tsih, wanted, (from, token))
             }
             Message::MemoryReserved(token, result) => {
-                self.iscsi.memory_reserved(&mut self.parts, token, result)
+                self.iscsi.handle_memory_reserved(&mut self.parts, token, result)
             }
             Message::PlaceElsewhere(tsih, from, token) => {
-                self.iscsi.directory_change(&mut self.parts, |directory, actions| {
-                    directory.place_elsewhere(tsih, (from, token), actions)
+                self.iscsi.update_directory(&mut self.parts, |directory, actions| {
+                    directory.retry_on_other_shard(tsih, (from, token), actions)
                 });
             }
-            Message::LoginAborted(tsih) => self.iscsi.login_aborted(cx, &mut self.parts, tsih),
+            Message::LoginAborted(tsih) => self.iscsi.handle_login_aborted(cx, &mut self.parts, tsih),
             Message::EndSession(tsih) => self.iscsi.end_session(cx, &mut self.parts, tsih),
-            Message::ColdReset(target) => self.iscsi.end_sessions_of(cx, &mut self.parts, &target),
-            Message::SessionGone(tsih) => self
-                .iscsi
-                .directory_change(&mut self.parts, |directory, actions| directory.gone(tsih, actions)),
+            Message::ColdReset(target) => self.iscsi.end_target_sessions(cx, &mut self.parts, &target),
+            Message::SessionGone(tsih) => {
+                self.iscsi.update_directory(&mut self.parts, |directory, actions| {
+                    directory.remove_session(tsih, actions)
+                })
+            }
             Message::ConnectionGone(tsih, cid) => {
                 self.iscsi
-                    .directory_change(&mut self.parts, |directory, _| directory.connection_gone(tsih, cid));
+                    .update_directory(&mut self.parts, |directory, _| directory.remove_connection(tsih, cid));
             }
-            Message::AuthenticationFailed(from) => self.parts.admission.backoff.failed(cx.now, from),
+            Message::AuthenticationFailed(from) => self.parts.admission.backoff.note_failure(cx.now, from),
             // Comes with a socket, by `handle_arrival`.
             Message::Link(handoff) => self.iscsi.handoff_without_link(cx, &mut self.parts, &handoff),
             Message::Nvme(message) => self.nvme.handle_message(cx, &mut self.parts, message),
             Message::Computed(remote) => self.remotes.handle_computed(remote),
             Message::VolumeRequest(volume, from, id, request) => {
-                if let Some(answer) = self.parts.volumes.request(cx, volume, from, id, request) {
+                if let Some(answer) = self.parts.volumes.request_from_owner(cx, volume, from, id, request) {
                     self.parts.outbox.post(from, Message::Answer(volume, answer));
                 }
             }
-            Message::Answer(volume, answer) => self.answered(cx, volume, answer),
+            Message::Answer(volume, answer) => self.handle_volume_answer(cx, volume, answer),
             Message::ViewUpdate(volume, update) => self.update_view(cx, volume, &update),
-            Message::Ack(volume, ack) => self.parts.volumes.ack(cx, volume, ack),
-            Message::Wake(volume) => self.parts.volumes.wake(volume),
-            Message::Control(id, control) => self.control(cx, id, control),
+            Message::Ack(volume, ack) => self.parts.volumes.handle_ack(cx, volume, ack),
+            Message::Wake(volume) => self.parts.volumes.handle_wake(volume),
+            Message::Control(id, control) => self.handle_control_request(cx, id, control),
             Message::Barrier(from, id) => {
                 // What is to be answered to its earlier messages goes before.
                 self.nvme.run_steps(cx, &mut self.parts);
                 self.parts.outbox.post(from, Message::BarrierReached(id));
             }
-            Message::BarrierReached(id) => self.requests.barrier_reached(&mut self.parts.outbox, id),
+            Message::BarrierReached(id) => self.requests.handle_barrier_reached(&mut self.parts.outbox, id),
             Message::Stored(volume, ticket, durable) => {
-                self.parts.volumes.stored(cx, volume, ticket, durable)
+                self.parts.volumes.handle_stored(cx, volume, ticket, durable)
             }
             // For the control plane only.
             Message::Store(..) | Message::Report(..) | Message::Compute(..) => {}
@@ -225,34 +229,36 @@ fn set_slot<T>(table: &mut Vec<Option<T>>, at: usize, value: T) {
 impl Endpoint for Shard {
     type Message = Message;
 
-    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Arrival<Message>) {
+    fn handle_arrival(&mut self, cx: &mut Cx<'_>, link: LinkId, how: LinkArrival<Message>) {
         match how {
-            Arrival::Accepted(accepted) => self.accept(cx, link, accepted),
-            Arrival::Moved(Message::Link(handoff)) => self.iscsi.attach(cx, &mut self.parts, link, *handoff),
-            Arrival::Moved(Message::Nvme(NvmeMessage::Link(handoff))) => {
+            LinkArrival::Accepted(accepted) => self.accept_link(cx, link, accepted),
+            LinkArrival::Moved(Message::Link(handoff)) => {
+                self.iscsi.attach_link(cx, &mut self.parts, link, *handoff)
+            }
+            LinkArrival::Moved(Message::Nvme(NvmeMessage::Link(handoff))) => {
                 self.nvme.attach_queue(cx, &mut self.parts, link, *handoff);
             }
-            Arrival::Moved(_) => self.parts.conns.departures.push_back((link, Departure::Close)),
+            LinkArrival::Moved(_) => self.parts.conns.departures.push_back((link, LinkDeparture::Close)),
         }
     }
 
     fn handle_message(&mut self, cx: &mut Cx<'_>, message: Message) {
-        self.take_message(cx, message);
+        self.handle_shard_message(cx, message);
     }
 
     fn handle_recv(&mut self, cx: &mut Cx<'_>, link: LinkId, op: RecvOp, came: Received) {
-        self.conn_recv(cx, link, op, came);
+        self.handle_conn_recv(cx, link, op, came);
     }
 
     fn handle_written(&mut self, cx: &mut Cx<'_>, link: LinkId, how: Result<(), Errno>) {
-        let Parts { conns, volumes, .. } = &mut self.parts;
+        let SharedParts { conns, volumes, .. } = &mut self.parts;
         if !conns.handle_written(cx, volumes, link, how) {
             self.remotes.handle_written(cx, link, how);
         }
     }
 
-    fn handle_sent(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
-        self.conn_sent(cx, link, op);
+    fn handle_send_released(&mut self, cx: &mut Cx<'_>, link: LinkId, op: SendOp) {
+        self.handle_conn_send_released(cx, link, op);
     }
 
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
@@ -264,8 +270,8 @@ impl Endpoint for Shard {
         self.parts.volumes.handle_timeout(cx);
         self.remotes.handle_timeout(cx);
         self.nvme.server.handle_timeout(cx);
-        self.iscsi.pending_sessions_timeout(cx, &mut self.parts);
-        self.stop_timeout(cx);
+        self.iscsi.handle_pending_sessions_timeout(cx, &mut self.parts);
+        self.handle_stop_timeout(cx);
         self.resume_deferred(cx);
     }
 
@@ -274,22 +280,22 @@ impl Endpoint for Shard {
         let mut worked = false;
         loop {
             let mut more = false;
-            worked |= self.run_remotes(cx);
-            while let Some(message) = self.parts.outbox.poll_own() {
-                self.take_message(cx, message);
+            worked |= self.run_pending_remotes(cx);
+            while let Some(message) = self.parts.outbox.poll_message_to_self() {
+                self.handle_shard_message(cx, message);
                 more = true;
             }
             while let Some(tag) = self.parts.conns.touched.pop_front() {
-                self.run_conn(cx, tag);
+                self.run_conn_events(cx, tag);
                 more = true;
             }
             more |= self.resume_memory_waiters(cx);
             more |= self.iscsi.run_steps(cx, &mut self.parts);
             more |= self.nvme.run_steps(cx, &mut self.parts);
             more |= self.nvme.run_pending_connects(cx, &mut self.parts);
-            more |= self.run_volumes(cx);
+            more |= self.run_pending_volumes(cx);
             more |= self.run_recalls(cx);
-            more |= self.stop_progress(cx);
+            more |= self.advance_stop(cx);
             if !more {
                 break;
             }
@@ -300,19 +306,19 @@ impl Endpoint for Shard {
 
     fn poll_ready(&mut self) -> Option<LinkId> {
         let link = self.parts.conns.ready.pop_front()?;
-        self.parts.conns.links.unready(link);
+        self.parts.conns.links.clear_ready(link);
         Some(link)
     }
 
     fn poll_recv(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<RecvOp> {
-        match self.parts.conns.links.get(link) {
+        match self.parts.conns.links.owner_if_active(link) {
             Some(owner) => self.parts.conns.poll_recv(cx, link, owner),
             None => self.remotes.poll_recv(cx, link),
         }
     }
 
     fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkId) -> Option<SendOp> {
-        match self.parts.conns.links.get(link) {
+        match self.parts.conns.links.owner_if_active(link) {
             Some(owner) => self.parts.conns.poll_send(cx, link, owner),
             None => self.remotes.poll_send(cx, link),
         }
@@ -322,12 +328,12 @@ impl Endpoint for Shard {
         self.parts.volumes.poll_disk()
     }
 
-    fn poll_departure(&mut self) -> Option<(LinkId, Departure<Message>)> {
+    fn poll_departure(&mut self) -> Option<(LinkId, LinkDeparture<Message>)> {
         self.parts.conns.departures.pop_front()
     }
 
     fn poll_message(&mut self) -> Option<(ShardId, Message)> {
-        self.parts.outbox.poll()
+        self.parts.outbox.poll_message()
     }
 
     fn poll_dial(&mut self) -> Option<Dial> {
@@ -336,20 +342,20 @@ impl Endpoint for Shard {
 
     fn handle_dialled(&mut self, cx: &mut Cx<'_>, id: DialId, how: Result<Dialled, Errno>) {
         if let Some(link) = self.remotes.handle_dialled(cx, id, how) {
-            self.parts.conns.departures.push_back((link, Departure::Abort));
+            self.parts.conns.departures.push_back((link, LinkDeparture::Abort));
         }
     }
 
     fn poll_timeout(&self) -> Option<Time> {
-        if self.parts.volumes.has_long() || !self.parts.deferred.is_empty() {
+        if self.parts.volumes.has_long_ops() || !self.parts.deferred.is_empty() {
             // It has come: what gives way goes on as soon as the world has had its turn.
             return Some(Time(0));
         }
         let own =
             [self.stop_deadline(), self.iscsi.pending_sessions.poll_timeout(), self.remotes.poll_timeout()];
-        let own = own.into_iter().chain([self.nvme.pending_connects_timeout(), self.recalls.poll_timeout()]);
+        let own = own.into_iter().chain([self.nvme.pending_connects_deadline(), self.recalls.poll_timeout()]);
         let times = [
-            self.parts.conns.timers.next(),
+            self.parts.conns.timers.next_time(),
             self.parts.volumes.poll_timeout(),
             self.nvme.server.poll_timeout(),
         ];

@@ -5,19 +5,19 @@ use volume::IoId;
 /// By the place of the server's task, which is the low half of an operation's name: as long as the most tasks that one
 /// server of this shard ever had.
 #[derive(Debug)]
-pub(super) struct Operations<C> {
+pub(super) struct OperationCommands<C> {
     slots: Vec<Option<(IoId, C)>>,
 }
 
-impl<C> Default for Operations<C> {
+impl<C> Default for OperationCommands<C> {
     fn default() -> Self {
-        Operations { slots: Vec::new() }
+        OperationCommands { slots: Vec::new() }
     }
 }
 
-impl<C: Copy> Operations<C> {
+impl<C: Copy> OperationCommands<C> {
     /// An operation goes to its volume.
-    pub(super) fn put(&mut self, id: IoId, command: C) {
+    pub(super) fn insert(&mut self, id: IoId, command: C) {
         let at = id.0 as u32 as usize;
         if self.slots.len() <= at {
             self.slots.resize(at + 1, None);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use endpoint::ShardId;
 
-use crate::message::{CONTROL, Message, Report};
+use crate::message::{CONTROL_PLANE, ControlReport, Message};
 
 /// See the module.
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Of shard `id` of `shards`.
+    /// Of shard `shard_id` of `shard_count`.
     pub(super) fn new(id: ShardId, shards: u16) -> Self {
         Outbox { id, shards, to_others: VecDeque::new(), to_self: VecDeque::new() }
     }
@@ -31,18 +31,18 @@ impl Outbox {
     }
 
     /// This shard.
-    pub(super) fn id(&self) -> ShardId {
+    pub(super) fn shard_id(&self) -> ShardId {
         self.id
     }
 
     /// How many shards there are.
-    pub(super) fn shards(&self) -> u16 {
+    pub(super) fn shard_count(&self) -> u16 {
         self.shards
     }
 
     /// Answers a request of the control plane.
-    pub(super) fn report(&mut self, request: u64, report: Report) {
-        self.post(CONTROL, Message::Report(request, report));
+    pub(super) fn send_report(&mut self, request: u64, report: ControlReport) {
+        self.post(CONTROL_PLANE, Message::Report(request, report));
     }
 
     /// Sends a message to every shard, this one too.
@@ -53,12 +53,12 @@ impl Outbox {
     }
 
     /// One of this shard to itself.
-    pub(super) fn poll_own(&mut self) -> Option<Message> {
+    pub(super) fn poll_message_to_self(&mut self) -> Option<Message> {
         self.to_self.pop_front()
     }
 
     /// One for another shard.
-    pub(super) fn poll(&mut self) -> Option<(ShardId, Message)> {
+    pub(super) fn poll_message(&mut self) -> Option<(ShardId, Message)> {
         self.to_others.pop_front()
     }
 }

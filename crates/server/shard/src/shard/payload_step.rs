@@ -3,18 +3,18 @@
 
 use std::collections::VecDeque;
 
-use buf::{Class, Cx, Errno, Sg, SgMut};
+use buf::{Cx, Errno, MemoryClass, Sg, SgMut};
 use nvme_server::CommandKey;
 use scsi_server::TaskKey;
-use stream::{Connection, Link, Tag, Target};
+use stream::{Connection, LinkNumber, Tag, TargetConnection};
 use volume::{Io, IoId, VolumeId};
 
-use super::times::CommandTimes;
-use super::volumes::LocalVolumes;
+use super::command_times::CommandTimes;
+use super::local_volumes::LocalVolumes;
 
 /// The peer is to send `len` bytes of a command's payload, from `at` on.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Receive<C> {
+pub(super) struct ReceiveStep<C> {
     pub(super) command: C,
     pub(super) at: u32,
     pub(super) len: u32,
@@ -34,18 +34,18 @@ pub(super) struct IoStep<C> {
 
 /// The server is to make an answer for which it found no memory.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retry<C> {
+pub(super) struct RetryStep<C> {
     pub(super) command: C,
-    pub(super) class: Class,
+    pub(super) class: MemoryClass,
     pub(super) len: u32,
 }
 
 /// A step that moves payload.
 #[derive(Debug)]
 pub(super) enum PayloadStep<C> {
-    Receive(Receive<C>),
+    Receive(ReceiveStep<C>),
     Io(IoStep<C>),
-    Retry(Retry<C>),
+    Retry(RetryStep<C>),
 }
 
 impl<C: Copy> PayloadStep<C> {
@@ -91,7 +91,7 @@ pub(super) struct ParkedSteps<C> {
     /// Reads and long answers: until it has read what was sent.
     pub(super) reads: VecDeque<PayloadStep<C>>,
     /// Writes: until it has sent what it was asked for.
-    pub(super) writes: VecDeque<Receive<C>>,
+    pub(super) writes: VecDeque<ReceiveStep<C>>,
 }
 
 impl<C> Default for ParkedSteps<C> {
@@ -121,22 +121,28 @@ pub(super) trait CommandConn {
     /// Names a command at its server.
     type Command: Copy + PartialEq;
     /// What speaks with the peer.
-    type Proto: Target;
+    type PeerConnection: TargetConnection;
 
     /// The protocol, and what waits for the peer.
-    fn split(&mut self) -> (&mut Self::Proto, &mut ParkedSteps<Self::Command>);
+    fn protocol_and_parked(&mut self) -> (&mut Self::PeerConnection, &mut ParkedSteps<Self::Command>);
 
     /// How long its commands took and take.
-    fn times(&mut self) -> &mut CommandTimes;
+    fn times_mut(&mut self) -> &mut CommandTimes;
 
     /// The socket has taken a batch, and with it answers.
-    fn written(&mut self, cx: &mut Cx<'_>, volumes: &mut LocalVolumes, link: Link, how: Result<(), Errno>) {
-        self.split().0.handle_written(cx, link, how);
+    fn handle_written(
+        &mut self,
+        cx: &mut Cx<'_>,
+        volumes: &mut LocalVolumes,
+        link: LinkNumber,
+        how: Result<(), Errno>,
+    ) {
+        self.protocol_and_parked().0.handle_written(cx, link, how);
         if how.is_err() {
             return;
         }
-        while let Some(run) = self.split().0.poll_written(link) {
-            self.times().sent(cx.now, run, volumes);
+        while let Some(run) = self.protocol_and_parked().0.poll_written_responses(link) {
+            self.times_mut().count_written(cx.now, run, volumes);
         }
     }
 
@@ -144,7 +150,7 @@ pub(super) trait CommandConn {
     fn has_read_reserved(&self, tag: Tag, len: u32) -> bool;
 
     /// Which memory the data of a write is to be taken from.
-    fn memory_class(&self, tag: Tag) -> Class;
+    fn memory_class(&self, tag: Tag) -> MemoryClass;
 
     /// Sends bytes of a command's data.
     fn send_data(&mut self, cx: &mut Cx<'_>, tag: Tag, at: u32, data: Sg);

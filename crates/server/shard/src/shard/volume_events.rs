@@ -2,16 +2,16 @@
 //! come from homes go to them.
 
 use buf::Cx;
-use volume::{Ack, Done, IdSpace, OperationTimes, ViewUpdate, VolumeAnswer, VolumeId};
+use volume::{Ack, IdSpace, IoCompletion, OperationTimes, ViewUpdate, VolumeAnswer, VolumeId};
 
 use super::Shard;
-use super::front::Front;
-use super::volumes::FLUSH;
+use super::local_volumes::STOP_FLUSH_ID;
+use super::protocol_front::ProtocolFront;
 use crate::message::Message;
 
 impl Shard {
     /// Takes from gates and homes what they have to give.
-    pub(super) fn run_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
+    pub(super) fn run_pending_volumes(&mut self, cx: &mut Cx<'_>) -> bool {
         let mut worked = false;
         while let Some(done) = self.parts.volumes.orphans.pop_front() {
             worked = true;
@@ -23,28 +23,28 @@ impl Shard {
             if let Some(local) = self.parts.volumes.get_mut(volume) {
                 local.scheduled = false;
             }
-            self.run_gate(cx, volume);
+            self.run_gate_completions(cx, volume);
             if let Some(tag) = self.parts.volumes.get(volume).and_then(|local| local.remote) {
-                self.remotes.touch(tag);
+                self.remotes.mark_pending(tag);
             }
-            self.parts.volumes.poll_home(volume, &mut self.parts.outbox, &mut self.parts.log);
-            self.parts.volumes.note_timeout(volume);
+            self.parts.volumes.forward_owner_outputs(volume, &mut self.parts.outbox, &mut self.parts.log);
+            self.parts.volumes.update_timer(volume);
         }
         worked
     }
 
     /// An operation has ended: its server hears of it, and may want another one.
-    fn finish_io(&mut self, cx: &mut Cx<'_>, done: Done, times: OperationTimes) {
+    fn finish_io(&mut self, cx: &mut Cx<'_>, done: IoCompletion, times: OperationTimes) {
         self.parts.deferred.follows = true;
-        match done.id.space() {
+        match done.id.id_space() {
             IdSpace::Scsi => {
                 self.iscsi.note_done(cx.now, &mut self.parts.conns, &done, times);
-                self.iscsi.server.done(cx, done);
+                self.iscsi.server.handle_io_done(cx, done);
                 self.iscsi.run_steps(cx, &mut self.parts);
             }
             IdSpace::Nvme => {
                 self.nvme.note_done(cx.now, &mut self.parts.conns, &done, times);
-                self.nvme.server.done(cx, done);
+                self.nvme.server.handle_io_done(cx, done);
                 self.nvme.run_steps(cx, &mut self.parts);
             }
             // Those of the shard are told apart before, and those of gates end below them.
@@ -53,15 +53,15 @@ impl Shard {
         self.parts.deferred.follows = false;
     }
 
-    fn run_gate(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
+    fn run_gate_completions(&mut self, cx: &mut Cx<'_>, volume: VolumeId) {
         loop {
             let Some(local) = self.parts.volumes.get_mut(volume) else { return };
             let more = local.gate.resume(cx);
             let mut ended = false;
             while let Some((done, times)) = self.parts.volumes.poll_done(volume) {
                 ended = true;
-                if done.id == FLUSH {
-                    self.flushed(volume, done.result.is_ok());
+                if done.id == STOP_FLUSH_ID {
+                    self.handle_stop_flush_done(volume, done.result.is_ok());
                 } else {
                     self.finish_io(cx, done, times);
                 }
@@ -75,9 +75,9 @@ impl Shard {
                 break;
             }
         }
-        self.parts.volumes.poll_gate(volume, &mut self.parts.outbox, &mut self.parts.log);
+        self.parts.volumes.forward_gate_outputs(volume, &mut self.parts.outbox, &mut self.parts.log);
         while let Some(ack) = self.parts.volumes.get_mut(volume).and_then(|local| local.gate.poll_ack()) {
-            self.acknowledge(cx, volume, ack);
+            self.acknowledge_view_change(cx, volume, ack);
         }
     }
 
@@ -96,20 +96,20 @@ impl Shard {
                 self.parts.outbox.post(self.parts.volumes.home_of(volume), Message::Ack(volume, ack));
             }
         }
-        self.parts.volumes.schedule(volume);
+        self.parts.volumes.mark_pending(volume);
     }
 
     /// A volume's home has answered.
-    pub(super) fn answered(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: VolumeAnswer) {
+    pub(super) fn handle_volume_answer(&mut self, cx: &mut Cx<'_>, volume: VolumeId, answer: VolumeAnswer) {
         debug_assert_eq!(answer.to, self.parts.id);
         let (id, result) = (answer.id, answer.result);
-        match id.space() {
-            IdSpace::Scsi => self.iscsi.server.answered(cx, id, result),
-            IdSpace::Nvme => self.nvme.server.answered(cx, id, result),
-            IdSpace::Gate => self.parts.volumes.gate_answered(cx, volume, &answer),
+        match id.id_space() {
+            IdSpace::Scsi => self.iscsi.server.handle_volume_answer(cx, id, result),
+            IdSpace::Nvme => self.nvme.server.handle_volume_answer(cx, id, result),
+            IdSpace::Gate => self.parts.volumes.handle_gate_answer(cx, volume, &answer),
             IdSpace::Shard => {
-                if !self.iscsi.nexus_end_answered(cx, &mut self.parts, id) {
-                    self.requests.answered(&mut self.parts.outbox, &answer);
+                if !self.iscsi.handle_nexus_end_answer(cx, &mut self.parts, id) {
+                    self.requests.handle_answer(&mut self.parts.outbox, &answer);
                 }
             }
         }

@@ -1,17 +1,17 @@
 //! The same for the initiator: a warm `InitiatorSession` allocates nothing per command.
 
-use buf::{Class, Cx, Entropy, Payload};
+use buf::{Cx, Entropy, MemoryClass, Payload};
 use iscsi::initiator::{InitiatorLimits, InitiatorSession, Request, Response, ScsiCommand};
 use iscsi::negotiate::Digest;
 use iscsi::session::Cdb;
 use iscsi::wire::{ScsiStatus, TaskAttribute};
-use stream::{Connection, Host, HostEvent, Link, Received};
+use stream::{Connection, HostConnection, HostEvent, LinkNumber, Received};
 
 use crate::world::World;
-use testkit::alloc;
+use testkit::counting_alloc;
 use testkit::target;
 
-const LINK: Link = Link(0);
+const LINK: LinkNumber = LinkNumber(0);
 const DEPTH: usize = 8;
 
 struct Side {
@@ -26,7 +26,7 @@ struct Side {
 impl Side {
     fn log_in(world: &mut World, digest: Digest) -> Self {
         let at = world.connect();
-        let mut wanted = target::wanted(7);
+        let mut wanted = target::login_config(7);
         (wanted.limits.header_digest, wanted.limits.data_digest) = (vec![digest], vec![digest]);
         let mut entropy = Entropy::new([1; 32]);
         let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut entropy };
@@ -44,7 +44,7 @@ impl Side {
     fn turn(&mut self, world: &mut World) {
         world.hands.wires[self.at].to_peer.reserve(1 << 20);
         std::mem::swap(&mut self.inbox, &mut world.hands.wires[self.at].to_peer);
-        alloc::count_allocations(|| {
+        counting_alloc::count_allocations(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
             let mut at = 0;
             while at < self.inbox.len() {
@@ -59,13 +59,13 @@ impl Side {
                 }
                 let rest = op.stage_len.min(self.inbox.len() - at);
                 if rest > 0 {
-                    let mut stage = world.pool.take(Class::Wire, rest).unwrap();
+                    let mut stage = world.pool.take(MemoryClass::Wire, rest).unwrap();
                     stage[..rest].copy_from_slice(&self.inbox[at..at + rest]);
                     op.stage = Some(stage);
                     at += rest;
                 }
                 self.session.handle_recv(cx, LINK, op, Received::Bytes(at - from)).unwrap();
-                self.session.resume(cx).unwrap();
+                self.session.resume_parsing(cx).unwrap();
             }
             while let Some(event) = self.session.poll_event() {
                 if let HostEvent::Completed { response, .. } = event {
@@ -80,7 +80,7 @@ impl Side {
                 self.outbox.resize(from + op.len, 0);
                 op.copy_to(0, &mut self.outbox[from..]);
                 self.session.handle_written(cx, LINK, Ok(()));
-                self.session.handle_sent(cx, LINK, op);
+                self.session.handle_send_released(cx, LINK, op);
             }
         });
         self.inbox.clear();
@@ -89,9 +89,9 @@ impl Side {
     }
 
     fn submit(&mut self, world: &World, cdb: [u8; 16], write: bool, len: usize) {
-        alloc::count_allocations(|| {
+        counting_alloc::count_allocations(|| {
             let cx = &mut Cx { now: world.now, pool: &world.pool, entropy: &mut self.entropy };
-            let payload = match (world.pool.take_sg(Class::Solicited, len), write) {
+            let payload = match (world.pool.take_sg(MemoryClass::Solicited, len), write) {
                 (Some(data), true) => Payload::Out(data.freeze()),
                 (Some(data), false) => Payload::In(data),
                 (None, _) => Payload::None,
@@ -131,12 +131,17 @@ fn an_initiators_reads_and_writes_allocate_nothing() {
             for _ in 0..64 {
                 side.round(&mut world, len);
             }
-            alloc::take_count();
+            counting_alloc::take_allocation_count();
             for _ in 0..200 {
                 side.round(&mut world, len);
             }
-            let count = alloc::take_count();
-            assert_eq!(count.calls, 0, "{len} bytes: {count:?}; {:?}", alloc::first_site());
+            let count = counting_alloc::take_allocation_count();
+            assert_eq!(
+                count.calls,
+                0,
+                "{len} bytes: {count:?}; {:?}",
+                counting_alloc::first_allocation_site()
+            );
         }
     }
 }

@@ -7,53 +7,58 @@ mod world;
 
 use std::sync::Arc;
 
-use backends::{File, FileDisk, FileFacts, Null};
-use blockwire_shard::{Control, Message, Shard};
+use backends::{FileBackend, FileDisk, FileFacts, NullBackend};
+use blockwire_shard::{ControlRequest, Message, Shard};
 use buf::Entropy;
 use endpoint::ShardId;
-use iscsi::initiator::{InitiatorLogin, LoggedIn, Progress};
-use iscsi::negotiate::{Digest, Limits};
+use iscsi::initiator::{InitiatorLogin, LoggedInConnection, LoginProgress};
+use iscsi::negotiate::{Digest, NegotiationLimits};
 use iscsi::session::SessionLimits;
 use iscsi::wire::{
     BHS_LEN, Bhs, CommandFlags, DataIn, DataInFlags, DataOut, DataOutFlags, Itt, Opcode, Pdu, R2t,
     ScsiCommand, ScsiResponse, Sn, padded_len,
 };
-use testkit::alloc;
+use testkit::counting_alloc;
 use testkit::target::{self, TargetLimits};
-use volume::{Backend, DiskId, Ram, RamDisk};
+use volume::{Backend, DiskId, RamBackend, RamDisk};
 use world::World;
 
 #[global_allocator]
-static ALLOCATOR: testkit::alloc::Counting = testkit::alloc::Counting;
+static ALLOCATOR: testkit::counting_alloc::CountingAllocator = testkit::counting_alloc::CountingAllocator;
 
 const BLOCKS: u64 = 1 << 16;
 
 fn terms() -> TargetLimits {
-    let negotiation = Limits { mrdsl: 65_536, first_burst: 65_536, max_burst: 262_144, ..Limits::default() };
+    let negotiation = NegotiationLimits {
+        mrdsl: 65_536,
+        first_burst: 65_536,
+        max_burst: 262_144,
+        ..NegotiationLimits::default()
+    };
     TargetLimits { negotiation, limits: SessionLimits::default() }
 }
 
 fn world<B: Backend + 'static>(pool: usize, disk: impl Fn() -> B + Clone + Send + 'static) -> World {
-    let shard = Shard::new(ShardId(0), 1, target::exports(&terms()));
+    let shard = Shard::new(ShardId(0), 1, target::build_exports(&terms()));
     let mut world = World::new(shard, pool);
     let geometry = disk().geometry();
-    for spec in target::volume(1, geometry, &[DiskId(0)], None, move |_| disk()) {
-        world.tell(Message::Control(0, Control::AddVolume(Box::new(spec))));
+    for spec in target::volume_specs(1, geometry, &[DiskId(0)], None, move |_| disk()) {
+        world.tell(Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
     }
     assert_eq!(world.hands.reports, 1);
     world
 }
 
 /// A RAM volume.
-fn ram() -> impl Fn() -> Ram + Clone + Send {
+fn ram() -> impl Fn() -> RamBackend + Clone + Send {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    move || Ram::new(disk.clone())
+    move || RamBackend::new(disk.clone())
 }
 
 /// The other end: it keeps the rules and allocates nothing that matters.
 struct Client {
     at: usize,
-    logged: LoggedIn,
+    logged: LoggedInConnection,
     cmd_sn: Sn,
     max_cmd_sn: Sn,
     exp_stat_sn: Sn,
@@ -64,7 +69,7 @@ struct Client {
 impl Client {
     fn log_in(world: &mut World, isid: u16, digests: bool) -> Self {
         let at = world.connect();
-        let mut wanted = target::wanted(isid);
+        let mut wanted = target::login_config(isid);
         wanted.limits.mrdsl = 262_144;
         wanted.limits.initial_r2t = true;
         if digests {
@@ -84,8 +89,8 @@ impl Client {
             let bhs = *Bhs::from_prefix(&came).expect("the target answers");
             let text = &came[BHS_LEN..BHS_LEN + bhs.data_len()];
             match login.handle_response(&bhs, text, &mut entropy).unwrap() {
-                Progress::Send(next) => pdu = next,
-                Progress::Established(logged) => {
+                LoginProgress::Send(next) => pdu = next,
+                LoginProgress::Established(logged) => {
                     let (cmd_sn, max_cmd_sn) = (logged.cmd_sn, logged.max_cmd_sn);
                     let exp_stat_sn = logged.exp_stat_sn;
                     world.hands.wires[at].to_peer.reserve(1 << 20);
@@ -230,17 +235,17 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
             let depth = if number < 4 { DEPTH / 2 } else { DEPTH };
             round(&mut world, &mut client, &data, depth, number);
         }
-        alloc::take_count();
+        counting_alloc::take_allocation_count();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut client, &data, DEPTH, number);
         }
-        let count = alloc::take_count();
+        let count = counting_alloc::take_allocation_count();
         assert_eq!(
             count.calls,
             0,
             "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
-            alloc::first_site()
+            counting_alloc::first_allocation_site()
         );
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }
@@ -260,12 +265,12 @@ fn reads_and_writes_with_digests_allocate_nothing() {
 fn reads_and_writes_of_a_file_allocate_nothing() {
     let facts = FileFacts::new(BLOCKS * 512);
     let disk = Arc::new(FileDisk::new(DiskId(0), &facts, 1).unwrap());
-    allocates_nothing(move || File::new(disk.clone(), 0), false);
+    allocates_nothing(move || FileBackend::new(disk.clone(), 0), false);
 }
 
 #[test]
 fn reads_and_writes_of_nothing_allocate_nothing() {
-    allocates_nothing(|| Null::new(BLOCKS, 512), false);
+    allocates_nothing(|| NullBackend::new(BLOCKS, 512), false);
 }
 
 /// Bytes on the heap of an idle session, its connection, its nexus and its entry in the directory.
@@ -277,7 +282,7 @@ const HEAP_PER_SESSION_MAX: i64 = 16 << 10;
 fn two_thousand_idle_sessions_cost_little() {
     const SESSIONS: u16 = 2_000;
     let mut world = world(64 << 20, ram());
-    alloc::take_count();
+    counting_alloc::take_allocation_count();
     let mut clients: Vec<Client> = (0..SESSIONS)
         .map(|isid| {
             let mut client = Client::log_in(&mut world, isid, false);
@@ -287,7 +292,7 @@ fn two_thousand_idle_sessions_cost_little() {
             client
         })
         .collect();
-    let count = alloc::take_count();
+    let count = counting_alloc::take_allocation_count();
     let heap = count.bytes / i64::from(SESSIONS);
     let usage = world.pool.usage();
     println!("{SESSIONS} idle sessions: {heap} bytes of heap each (limit {HEAP_PER_SESSION_MAX}),");
@@ -306,10 +311,16 @@ fn two_thousand_idle_sessions_cost_little() {
 
 #[test]
 fn the_counter_counts() {
-    alloc::take_count();
-    let boxed = alloc::count_allocations(|| Box::new(5u64));
-    assert_eq!(alloc::take_count(), alloc::Count { calls: 1, bytes: 8 });
-    alloc::count_allocations(|| drop(boxed));
-    assert_eq!(alloc::take_count(), alloc::Count { calls: 0, bytes: -8 });
-    assert!(alloc::first_site().is_some());
+    counting_alloc::take_allocation_count();
+    let boxed = counting_alloc::count_allocations(|| Box::new(5u64));
+    assert_eq!(
+        counting_alloc::take_allocation_count(),
+        counting_alloc::AllocationCount { calls: 1, bytes: 8 }
+    );
+    counting_alloc::count_allocations(|| drop(boxed));
+    assert_eq!(
+        counting_alloc::take_allocation_count(),
+        counting_alloc::AllocationCount { calls: 0, bytes: -8 }
+    );
+    assert!(counting_alloc::first_allocation_site().is_some());
 }

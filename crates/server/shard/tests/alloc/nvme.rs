@@ -1,6 +1,6 @@
 //! The same over NVMe/TCP.
 
-use ::nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
+use ::nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectResult, Property, PropertyAccess};
 use ::nvme::{HostId, Nqn, Opcode, Sqe};
 use endpoint::ListenerId;
 use volume::Backend;
@@ -9,25 +9,25 @@ use zerocopy::little_endian::U32;
 
 use crate::world::World;
 use crate::{BLOCKS, ram, world};
-use testkit::alloc;
-use testkit::nvme_host::{Carrier, Ended, Pipe};
-use testkit::target::SUBSYSTEM;
+use testkit::counting_alloc;
+use testkit::nvme_host::{CommandResult, TestQueue, TestTransport};
+use testkit::target::SUBSYSTEM_NQN;
 
-impl Carrier for World {
+impl TestTransport for World {
     fn open(&mut self, listener: ListenerId) -> usize {
         self.connect_to(listener)
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn send_bytes(&mut self, at: usize, bytes: &[u8]) {
         self.hands.wires[at].to_shard.extend(bytes);
     }
 
-    fn take(&mut self, at: usize) -> Vec<u8> {
+    fn take_received(&mut self, at: usize) -> Vec<u8> {
         std::mem::replace(&mut self.hands.wires[at].to_peer, Vec::with_capacity(1 << 20))
     }
 }
 
-fn finish(world: &mut World, pipe: &mut Pipe) {
+fn finish(world: &mut World, pipe: &mut TestQueue) {
     while !pipe.is_idle() {
         assert!(!world.hands.wires[pipe.at].gone, "the queue lives");
         world.settle(pipe.at);
@@ -35,39 +35,43 @@ fn finish(world: &mut World, pipe: &mut Pipe) {
     }
 }
 
-fn ask(world: &mut World, pipe: &mut Pipe, act: impl FnOnce(&mut Pipe, &mut World) -> u16) -> Ended {
+fn ask(
+    world: &mut World,
+    pipe: &mut TestQueue,
+    act: impl FnOnce(&mut TestQueue, &mut World) -> u16,
+) -> CommandResult {
     world.settle(pipe.at);
     pipe.poll(world);
     let cid = act(pipe, world);
     finish(world, pipe);
-    let ended = pipe.take_ended(cid).unwrap();
+    let ended = pipe.take_result(cid).unwrap();
     assert!(ended.status.is_success(), "{ended:?}");
     ended
 }
 
-fn connect(world: &mut World, qid: u16, cntlid: u16, digests: bool) -> (Pipe, u16) {
-    let mut pipe = Pipe::open(world, ListenerId(1), (digests, digests));
+fn connect(world: &mut World, qid: u16, cntlid: u16, digests: bool) -> (TestQueue, u16) {
+    let mut pipe = TestQueue::open_connection(world, ListenerId(1), (digests, digests));
     let connect = Connect { qid, entries: 32, flow_control: false, individual_deletion: false, kato_ms: 0 };
     let names = ConnectNames {
         host_id: HostId::new([1; 16]).unwrap(),
         cntlid,
-        subsystem: Nqn::parse(SUBSYSTEM).unwrap(),
+        subsystem: Nqn::parse(SUBSYSTEM_NQN).unwrap(),
         host: Nqn::parse("nqn.2026-11.test:host").unwrap(),
     };
-    let ended = ask(world, &mut pipe, |pipe, world| pipe.connect(world, &connect, &names));
-    (pipe, Connected::parse(ended.result).cntlid)
+    let ended = ask(world, &mut pipe, |pipe, world| pipe.send_connect(world, &connect, &names));
+    (pipe, ConnectResult::parse(ended.result).cntlid)
 }
 
 /// A controller's I/O queue.
-fn queue(world: &mut World, digests: bool) -> (Pipe, Pipe) {
+fn queue(world: &mut World, digests: bool) -> (TestQueue, TestQueue) {
     let (mut admin, cntlid) = connect(world, 0, ConnectData::DYNAMIC, digests);
-    let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
-    ask(world, &mut admin, |pipe, world| pipe.command(world, enable, &[], false, 0));
+    let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
+    ask(world, &mut admin, |pipe, world| pipe.send_command(world, enable, &[], false, 0));
     let (io, _) = connect(world, 1, cntlid, digests);
     (admin, io)
 }
 
-fn round(world: &mut World, pipe: &mut Pipe, data: &[u8], depth: usize, number: usize) {
+fn round(world: &mut World, pipe: &mut TestQueue, data: &[u8], depth: usize, number: usize) {
     let blocks = (data.len() / 512) as u64;
     for opcode in [1, 2] {
         for slot in 0..depth {
@@ -76,8 +80,8 @@ fn round(world: &mut World, pipe: &mut Pipe, data: &[u8], depth: usize, number: 
             (sqe.opcode, sqe.nsid) = (Opcode(opcode), U32::new(1));
             (sqe.cdw10[0], sqe.cdw10[2]) = (U32::new(lba as u32), U32::new(blocks as u32 - 1));
             match opcode {
-                1 => pipe.command(world, sqe, data, data.len() <= 4096, 0),
-                _ => pipe.command(world, sqe, &[], false, data.len()),
+                1 => pipe.send_command(world, sqe, data, data.len() <= 4096, 0),
+                _ => pipe.send_command(world, sqe, &[], false, data.len()),
             };
         }
         finish(world, pipe);
@@ -95,17 +99,17 @@ fn allocates_nothing<B: Backend + 'static>(disk: impl Fn() -> B + Clone + Send +
         for number in 0..64 {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        alloc::take_count();
+        counting_alloc::take_allocation_count();
         let before = world.pool.usage();
         for number in 0..10_000 / DEPTH {
             round(&mut world, &mut io, &data, DEPTH, number);
         }
-        let count = alloc::take_count();
+        let count = counting_alloc::take_allocation_count();
         assert_eq!(
             count.calls,
             0,
             "{len} bytes: {count:?} in 10,000 reads and writes; {:?}",
-            alloc::first_site()
+            counting_alloc::first_allocation_site()
         );
         assert_eq!(world.pool.usage(), before, "all memory came back");
     }

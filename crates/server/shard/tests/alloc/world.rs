@@ -6,12 +6,14 @@ use std::net::SocketAddr;
 
 use blockwire_shard::{Message, Shard};
 use buf::{Cx, Entropy, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use endpoint::{
+    AcceptedSocket, Dial, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId, pump,
+};
 use stream::{RecvOp, SendOp};
 use volume::{DiskKind, DiskOp};
 
-use testkit::alloc::count_allocations;
-use testkit::delivery::Delivery;
+use testkit::counting_alloc::count_allocations;
+use testkit::delivery::RecvDelivery;
 
 /// One socket.
 #[derive(Default)]
@@ -37,29 +39,29 @@ impl Wire {
     }
 }
 
-impl Driver<Message> for Hands {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl IoDriver<Message> for Hands {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         self.wires[link.0 as usize].recv = Some(op);
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         self.wires[link.0 as usize].send = Some(op);
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         self.disk.push_back(op);
     }
 
-    fn depart(&mut self, link: LinkId, _how: Departure<Message>) {
+    fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<Message>) {
         self.wires[link.0 as usize].gone = true;
     }
 
-    fn post(&mut self, _to: ShardId, message: Message) {
+    fn post_message(&mut self, _to: ShardId, message: Message) {
         assert!(matches!(message, Message::Report(..)), "{message:?}");
         self.reports += 1;
     }
 
-    fn dial(&mut self, dial: Dial) {
+    fn start_dial(&mut self, dial: Dial) {
         unreachable!("a target's shard without remotes dials nobody: {dial:?}");
     }
 }
@@ -112,8 +114,8 @@ impl World {
             ..Wire::default()
         });
         let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
-        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener, local: address, peer: address, cpu: None };
+        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), LinkArrival::Accepted(accepted)));
         at
     }
 
@@ -143,7 +145,7 @@ impl World {
         let link = LinkId(at as u64);
         self.with(|shard, cx| {
             shard.handle_written(cx, link, Ok(()));
-            shard.handle_sent(cx, link, op);
+            shard.handle_send_released(cx, link, op);
         });
         true
     }
@@ -154,7 +156,7 @@ impl World {
             return false;
         }
         let Some(op) = wire.recv.take() else { return false };
-        let (op, came) = Delivery::long_stages().fill(&self.pool, op, &mut wire.to_shard);
+        let (op, came) = RecvDelivery::long_stages().fill_recv(&self.pool, op, &mut wire.to_shard);
         let link = LinkId(at as u64);
         self.with(|shard, cx| shard.handle_recv(cx, link, op, came));
         true

@@ -4,11 +4,11 @@
 mod attacks;
 
 use proptest::prelude::*;
-use testkit::corpus::Body;
+use testkit::corpus::FuzzBody;
 use testkit::fuzz::iscsi as bodies;
 
 /// Every body, with the folder of its seeds.
-const BODIES: [(&str, Body); 6] = [
+const BODIES: [(&str, FuzzBody); 6] = [
     ("login", bodies::login),
     ("text", bodies::text),
     ("session", bodies::session),

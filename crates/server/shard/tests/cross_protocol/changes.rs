@@ -5,11 +5,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, Message, Report};
+use blockwire_shard::{ControlReport, ControlRequest, Exports, Message};
 use endpoint::ShardId;
 use nvme::{Opcode, Status};
 use testkit::seeds;
-use volume::{Access, Geometry, PortId, VolumeId, VolumeRequest};
+use volume::{Geometry, PathAccess, PortId, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::command::sqe;
@@ -116,10 +116,10 @@ impl History {
         self.reports.clear();
         let id = VolumeId(volume as u64);
         let home = ShardId(volume as u16 % self.plan.shards);
-        self.world.tell(home, Message::Control(5, Control::VolumeRequest(id, ask.clone())));
+        self.world.send_message(home, Message::Control(5, ControlRequest::VolumeRequest(id, ask.clone())));
         self.wait("a change", |history| !history.reports.is_empty());
         assert!(
-            matches!(self.reports[..], [Report::Done]),
+            matches!(self.reports[..], [ControlReport::Done]),
             "seed {}: {ask:?}: {:?}",
             self.plan.seed,
             self.reports
@@ -130,7 +130,8 @@ impl History {
         self.reports.clear();
         let exports = Arc::new(exports);
         for shard in 0..self.plan.shards {
-            self.world.tell(ShardId(shard), Message::Control(6, Control::Exports(exports.clone())));
+            self.world
+                .send_message(ShardId(shard), Message::Control(6, ControlRequest::Exports(exports.clone())));
         }
         let shards = usize::from(self.plan.shards);
         self.wait("other exports", |history| history.reports.len() == shards);
@@ -181,8 +182,8 @@ impl History {
         match self.chance.below(6) {
             0 => self.change_size(volume),
             1 => self.protect(volume),
-            2 => self.change_paths(volume, Access::NonOptimized),
-            3 => self.change_paths(volume, Access::Inaccessible),
+            2 => self.change_paths(volume, PathAccess::NonOptimized),
+            3 => self.change_paths(volume, PathAccess::Inaccessible),
             4 => self.take_away(volume),
             _ => self.fall_silent(),
         }
@@ -193,14 +194,14 @@ impl History {
         for _ in 0..self.chance.between(1, 8) {
             let host = self.chance.below(self.hosts.len() as u64) as usize;
             (0..3).for_each(|_| self.command(host));
-            if self.chance.permille(300) && matches!(self.hosts[host].side, Side::Nvme(_)) {
+            if self.chance.chance_permille(300) && matches!(self.hosts[host].side, Side::Nvme(_)) {
                 self.abort_request(host);
             }
             for _ in 0..self.chance.below(60) {
                 self.poll();
                 self.step();
             }
-            if self.chance.permille(100) && matches!(self.hosts[host].side, Side::Nvme(_)) {
+            if self.chance.chance_permille(100) && matches!(self.hosts[host].side, Side::Nvme(_)) {
                 self.disconnect(host);
             }
         }
@@ -245,12 +246,12 @@ impl History {
         self.all_are_told(volume, CHANGED_NAMESPACES, Some([0x2a, 0x01]));
     }
 
-    fn change_paths(&mut self, volume: usize, to: Access) {
+    fn change_paths(&mut self, volume: usize, to: PathAccess) {
         let ports = vec![PortId(1), PortId(2)];
-        for to in [to, Access::Optimized] {
+        for to in [to, PathAccess::Optimized] {
             self.forget_told();
             self.ask(volume, VolumeRequest::SetAccess { ports: ports.clone(), to, by: None });
-            if to == Access::Inaccessible {
+            if to == PathAccess::Inaccessible {
                 self.protected = Some((volume, self.tick()));
             }
             self.work();
@@ -297,6 +298,6 @@ impl History {
 #[test]
 fn changes_under_load_are_told_to_both_protocols() {
     let test = "blockwire-shard --test cross_protocol changes";
-    let (total, runs) = seeds::play(16, test, |seed| History::new(Plan::changing(seed)).play());
+    let (total, runs) = seeds::run_all_seeds(16, test, |seed| History::new(Plan::changing(seed)).play());
     assert!(runs < 16 || (total.changes > 100 && total.refused > 100), "nothing much happens: {total:?}");
 }

@@ -1,8 +1,8 @@
 //! Commands of the hosts in a history, in either protocol.
 
-use nvme::io::{Copy, CopyRange, DatasetManagement, DatasetRange, Transfer};
+use nvme::io::{BlockTransfer, Copy, CopyRange, DatasetManagement, DatasetRange};
 use nvme::{Opcode, Sqe};
-use sim::linear::{Stamp, What};
+use sim::linearizability::{OperationKind, Stamp};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromZeros, IntoBytes};
 
@@ -82,12 +82,12 @@ impl Flight {
     }
 
     /// What it does to its block of this number, if it changes them.
-    pub fn what(&self, number: usize, swapped: bool) -> Option<What> {
+    pub fn what(&self, number: usize, swapped: bool) -> Option<OperationKind> {
         match self.action {
             Action::Swap { expected, stamp, .. } => {
-                Some(What::CompareAndWrite { expected, new: stamp, swapped })
+                Some(OperationKind::CompareAndWrite { expected, new: stamp, swapped })
             }
-            _ => self.puts(number).map(What::Write),
+            _ => self.puts(number).map(OperationKind::Write),
         }
     }
 
@@ -135,10 +135,10 @@ impl Flight {
         let transfer = |opcode: Opcode, fuse: u8, flags: u32| {
             let mut sqe = sqe(opcode);
             (sqe.flags, sqe.nsid) = (fuse, nsid);
-            Transfer { lba: lba as u64, blocks: blocks as u32, flags }.put(&mut sqe);
+            BlockTransfer { lba: lba as u64, blocks: blocks as u32, flags }.write_to_sqe(&mut sqe);
             sqe
         };
-        let stable = |fua| if fua { Transfer::FUA } else { 0 };
+        let stable = |fua| if fua { BlockTransfer::FUA } else { 0 };
         let data = |stamp| fill_all(lba, blocks, stamp, block);
         let half = |first, stamp| {
             let (opcode, fuse) = if first { (Opcode::COMPARE, 1) } else { (Opcode::WRITE, 2) };
@@ -152,12 +152,12 @@ impl Flight {
                 vec![(transfer(Opcode::WRITE_ZEROES, 0, stable(fua)), vec![], 0)]
             }
             Action::Zero { how: 1, fua } => {
-                vec![(transfer(Opcode::WRITE_ZEROES, 0, Transfer::DEALLOCATE | stable(fua)), vec![], 0)]
+                vec![(transfer(Opcode::WRITE_ZEROES, 0, BlockTransfer::DEALLOCATE | stable(fua)), vec![], 0)]
             }
             Action::Zero { .. } => {
                 let mut sqe = sqe(Opcode::DATASET_MANAGEMENT);
                 sqe.nsid = nsid;
-                DatasetManagement { ranges: 1, deallocate: true }.put(&mut sqe);
+                DatasetManagement { ranges: 1, deallocate: true }.write_to_sqe(&mut sqe);
                 let range = DatasetRange {
                     attributes: U32::ZERO,
                     blocks: U32::new(blocks as u32),
@@ -176,7 +176,7 @@ impl Flight {
                 sqe.nsid = nsid;
                 let copy =
                     Copy { lba: lba as u64, ranges: ranges.len() as u16, format: 0, fua, protects: false };
-                copy.put(&mut sqe);
+                copy.write_to_sqe(&mut sqe);
                 vec![(sqe, ranges.as_bytes().to_vec(), 0)]
             }
             Action::Spoil => vec![(transfer(Opcode::WRITE_UNCORRECTABLE, 0, 0), vec![], 0)],

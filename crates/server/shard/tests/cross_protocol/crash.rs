@@ -15,10 +15,10 @@ use nvme::reservation::{
     Report, decode_status,
 };
 use nvme::{Opcode, Sqe, Status};
-use sim::linear::Stamp;
+use sim::linearizability::Stamp;
 use sim::{CrashBounds, Disk, SimRng};
 use testkit::seeds;
-use volume::{Access, DiskId, PortId, StoreOp, VolumeId, VolumeRequest};
+use volume::{DiskId, PathAccess, PortId, StoreOp, VolumeId, VolumeRequest};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
@@ -97,7 +97,7 @@ pub struct Crashes {
     storing: VecDeque<Storing>,
     stored: u64,
     claims: Vec<Kept<Claims>>,
-    paths: Vec<Kept<Access>>,
+    paths: Vec<Kept<PathAccess>>,
 }
 
 impl Crashes {
@@ -109,7 +109,7 @@ impl Crashes {
             storing: VecDeque::new(),
             stored: 0,
             claims: (0..plan.volumes).map(|_| Kept::new(Claims::default())).collect(),
-            paths: (0..plan.volumes).map(|_| Kept::new(Access::Optimized)).collect(),
+            paths: (0..plan.volumes).map(|_| Kept::new(PathAccess::Optimized)).collect(),
         }
     }
 }
@@ -141,7 +141,7 @@ impl History {
 
     fn tell_stored(&mut self, volume: VolumeId, ticket: u64) {
         let home = home_of(volume, self.plan.shards);
-        self.world.tell(home, Message::Stored(volume, ticket, true));
+        self.world.send_message(home, Message::Stored(volume, ticket, true));
     }
 
     /// Records that have become durable.
@@ -161,13 +161,13 @@ impl History {
     pub fn crash(&mut self) {
         self.end_stores();
         let calls =
-            (0..self.plan.volumes).filter_map(|volume| self.world.disk(disk(volume)).map(|d| d.calls()));
+            (0..self.plan.volumes).filter_map(|volume| self.world.disk(disk(volume)).map(|d| d.call_count()));
         let calls = calls.sum();
         let moment = (self.now, calls, self.crashes.storing.len(), self.crashes.stored);
         if !self.crashes.begun || std::mem::replace(&mut self.crashes.last, moment) == moment {
             return;
         }
-        if !self.crashes.chance.permille(self.plan.crash_permille) {
+        if !self.crashes.chance.chance_permille(self.plan.crash_permille) {
             return;
         }
         self.tally.crash_points += 1;
@@ -196,7 +196,7 @@ impl History {
 
     /// A daemon is started on this.
     fn restart(&mut self, mut disks: BTreeMap<DiskId, Disk>) {
-        let scsi = self.crashes.chance.permille(500);
+        let scsi = self.crashes.chance.chance_permille(500);
         let plan = self.plan.restarted(scsi);
         let kept = (0..plan.volumes).map(|volume| {
             let contents = disks.remove(&disk(volume)).expect("a file has a disk");
@@ -315,7 +315,7 @@ impl History {
             (keys.chunks(8).map(key).collect(), reservation.first_chunk::<8>().map(|bytes| key(bytes)))
         } else {
             let mut report = of_namespace(Opcode::RESERVATION_REPORT, volume);
-            Report { len: 1024, extended: true }.put(&mut report);
+            Report { len: 1024, extended: true }.write_to_sqe(&mut report);
             let ended = self.errand(0, 1, report, vec![], 1024);
             assert!(ended.status.is_success(), "{ended:?}");
             let (_, _, registrants) = decode_status(&ended.data, true).expect("a report has a head");
@@ -327,7 +327,7 @@ impl History {
     }
 
     /// The state of the path: REPORT TARGET PORT GROUPS, or the log of asymmetric namespace access.
-    fn path(&mut self, volume: usize) -> Access {
+    fn path(&mut self, volume: usize) -> PathAccess {
         let state = if self.is_scsi(0) {
             let cdb = [0xa3, 0x0a, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0];
             let ended = self.scsi_errand((0, volume), &cdb, &[], 1024);
@@ -343,23 +343,23 @@ impl History {
             ana_state(&ended.data, volume as u32 + 1)
         };
         match state {
-            1 => Access::Optimized,
-            2 => Access::NonOptimized,
+            1 => PathAccess::Optimized,
+            2 => PathAccess::NonOptimized,
             other => panic!("seed {}: a path's state is {other}", self.plan.seed),
         }
     }
 
     /// Now and then something changes that the record keeps.
     pub fn change_record(&mut self, host: usize) {
-        if !self.crashes.chance.permille(500) {
+        if !self.crashes.chance.chance_permille(500) {
             return;
         }
         let volume = self.crashes.chance.below(self.plan.volumes as u64) as usize;
         match self.crashes.chance.below(4) {
             0 => {
                 let paths = &mut self.crashes.paths[volume];
-                let optimized = paths.told == Access::Optimized;
-                let to = if optimized { Access::NonOptimized } else { Access::Optimized };
+                let optimized = paths.told == PathAccess::Optimized;
+                let to = if optimized { PathAccess::NonOptimized } else { PathAccess::Optimized };
                 paths.next = Some(to);
                 let ports = vec![PortId(1), PortId(2)];
                 self.ask(volume, VolumeRequest::SetAccess { ports, to, by: None });
@@ -381,7 +381,7 @@ impl History {
         };
         claims.next = Some(next);
         let mut command = of_namespace(Opcode::RESERVATION_REGISTER, volume);
-        Register { action, ignore_key: true, persist: Some(true) }.put(&mut command);
+        Register { action, ignore_key: true, persist: Some(true) }.write_to_sqe(&mut command);
         let keys = RegisterKeys { current: U64::ZERO, new: U64::new(key) };
         // REGISTER AND IGNORE EXISTING KEY, with APTPL.
         let list = [&[0; 8][..], &key.to_be_bytes(), &[0, 0, 0, 0, 1, 0, 0, 0]].concat();
@@ -401,7 +401,7 @@ impl History {
                 claims.next = Some(next);
                 let mut command = of_namespace(Opcode::RESERVATION_RELEASE, volume);
                 let (action, kind) = (ReleaseAction::Release, KIND.1);
-                Release { action, ignore_key: false, kind }.put(&mut command);
+                Release { action, ignore_key: false, kind }.write_to_sqe(&mut command);
                 self.reserve_out((host, volume), (2, KIND.0, &list), (command, &key.to_le_bytes()));
             }
             None => {
@@ -409,7 +409,7 @@ impl History {
                 claims.next = Some(next);
                 let mut command = of_namespace(Opcode::RESERVATION_ACQUIRE, volume);
                 let (action, kind) = (AcquireAction::Acquire, KIND.1);
-                Acquire { action, ignore_key: false, kind }.put(&mut command);
+                Acquire { action, ignore_key: false, kind }.write_to_sqe(&mut command);
                 let keys = AcquireKeys { current: U64::new(key), preempted: U64::ZERO };
                 self.reserve_out((host, volume), (1, KIND.0, &list), (command, keys.as_bytes()));
             }
@@ -470,7 +470,7 @@ fn what_was_stable_is_there_after_every_crash_point() {
     let test = "blockwire-shard --test cross_protocol crash_point";
     let permille = permille();
     let (total, runs) =
-        seeds::play(16, test, |seed| History::new(Plan::crashing(seed, permille)).crash_play());
+        seeds::run_all_seeds(16, test, |seed| History::new(Plan::crashing(seed, permille)).crash_play());
     let Tally { crash_states, crash_torn, crash_old, crash_old_records, .. } = total;
     let met = [crash_torn, crash_old, crash_old_records].iter().all(|count| *count > 20);
     assert!(runs < 16 || (crash_states >= 2_000 && met), "hardly anything is in doubt: {total:?}");
@@ -480,6 +480,6 @@ fn what_was_stable_is_there_after_every_crash_point() {
 fn planted_bugs_of_what_survives_a_crash_are_caught() {
     for bug in [Bug::FlushUnsynced, Bug::FuaForgotten, Bug::RecordEarly, Bug::RecordInPlace] {
         let plan = |seed| Plan { bug: Some(bug), ..Plan::crashing(seed, 100) };
-        seeds::is_noticed(bug, 20, |seed| History::new(plan(seed)).crash_play());
+        seeds::assert_some_seed_fails(bug, 20, |seed| History::new(plan(seed)).crash_play());
     }
 }

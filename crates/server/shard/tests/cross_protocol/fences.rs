@@ -79,7 +79,7 @@ impl History {
             AcquireAction::PreemptAndAbort => 5,
         };
         let mut command = sqe(Opcode::RESERVATION_ACQUIRE);
-        Acquire { action, ignore_key: false, kind: kind.1 }.put(&mut command);
+        Acquire { action, ignore_key: false, kind: kind.1 }.write_to_sqe(&mut command);
         let word = command.cdw10[0].get();
         self.reserve(at, (scsi, kind.0), (Opcode::RESERVATION_ACQUIRE, word), keys);
     }
@@ -180,12 +180,12 @@ fn fence(plan: Plan) -> Met {
     let writers = if all { victims.clone() } else { vec![holder] };
     for _ in 0..36 {
         let host = *chance.pick(&writers);
-        let other = volumes > 1 && chance.permille(200);
+        let other = volumes > 1 && chance.chance_permille(200);
         history.write((host, if other { 1 - fenced } else { fenced }));
     }
     let until = history.world.now() + Duration::from_micros(chance.below(6_000));
     // Some are not there to send the data that is asked for, nor to read what is answered.
-    history.deaf = victims.iter().copied().filter(|_| chance.permille(300)).collect();
+    history.deaf = victims.iter().copied().filter(|_| chance.chance_permille(300)).collect();
     while history.world.now() < until {
         history.poll();
         history.step();
@@ -205,7 +205,11 @@ fn fence(plan: Plan) -> Met {
     let mut met = Met::default();
     for host in victims {
         if let Side::Scsi(session) = &mut history.hosts[host].side {
-            assert_eq!(session.initiator.in_flight(), [], "seed {seed}: what was aborted is answered, too");
+            assert_eq!(
+                session.initiator.tasks_in_flight(),
+                [],
+                "seed {seed}: what was aborted is answered, too"
+            );
         }
         history.count(host, &mut met);
         (0..volumes).for_each(|volume| history.is_shut_out((host, volume), volume == fenced));
@@ -220,7 +224,7 @@ fn fence(plan: Plan) -> Met {
 #[test]
 fn fences_hold_over_both_protocols() {
     let test = "blockwire-shard --test cross_protocol fences";
-    let (total, runs) = seeds::play(60, test, |seed| fence(Plan::slow(seed)));
+    let (total, runs) = seeds::run_all_seeds(60, test, |seed| fence(Plan::slow(seed)));
     assert!(total.done > runs && total.refused > runs, "fences met hardly any write: {total:?}");
     assert!(runs < 20 || total.pieces > runs, "hardly any write goes in pieces: {total:?}");
 }
@@ -228,5 +232,5 @@ fn fences_hold_over_both_protocols() {
 #[test]
 fn a_fence_that_is_not_awaited_is_noticed() {
     let plan = |seed| Plan { bug: Some(Bug::FenceNotAwaited), ..Plan::slow(seed) };
-    seeds::is_noticed(Bug::FenceNotAwaited, 60, |seed| fence(plan(seed)));
+    seeds::assert_some_seed_fails(Bug::FenceNotAwaited, 60, |seed| fence(plan(seed)));
 }

@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Message, NvmeMessage, Report, Shard};
+use blockwire_shard::{ControlReport, Message, NvmeMessage, Shard};
 use buf::Pool;
 use endpoint::ShardId;
-use sim::linear::Verdict;
+use sim::linearizability::Verdict;
 use sim::{PeerEnd, SimRng, World};
 
 use volume::RamDisk;
@@ -89,7 +89,7 @@ pub struct History {
     /// The disks, if they are no files.
     pub rams: Vec<Arc<RamDisk>>,
     /// What shards have reported.
-    pub reports: Vec<Report>,
+    pub reports: Vec<ControlReport>,
     /// Since when nobody may write, and to which volume.
     pub protected: Option<(usize, Moment)>,
     pub tally: Tally,
@@ -166,13 +166,13 @@ impl History {
         }
         let until = self.world.now() + Duration::from_millis(1);
         self.world.step(until);
-        for (_, message) in self.world.heard() {
+        for (_, message) in self.world.take_control_messages() {
             match message {
                 Message::Store(volume, op) if self.plan.crash_permille > 0 => self.begin_store(volume, op),
                 Message::Store(volume, op) => {
                     self.records[volume.0 as usize] = Some(op.bytes);
                     let home = blockwire_shard::home_of(volume, self.plan.shards);
-                    self.world.tell(home, Message::Stored(volume, op.ticket, true));
+                    self.world.send_message(home, Message::Stored(volume, op.ticket, true));
                 }
                 Message::Nvme(NvmeMessage::Compute(..)) => unreachable!("nobody authenticates"),
                 Message::Report(_, report) => self.reports.push(report),
@@ -240,8 +240,8 @@ impl History {
         let volume =
             if self.plan.volumes > 1 { self.chance.below(self.plan.volumes as u64) as usize } else { 0 };
         let (action, blocks) = match self.chance.below(40) {
-            _ if self.plan.wide && self.chance.permille(250) => self.choose_wide(nvme, blocks),
-            0..11 => (Action::Write { stamp, fua: self.chance.permille(200) }, blocks),
+            _ if self.plan.wide && self.chance.chance_permille(250) => self.choose_wide(nvme, blocks),
+            0..11 => (Action::Write { stamp, fua: self.chance.chance_permille(200) }, blocks),
             11..22 => (Action::Read, *self.chance.pick(&[1, blocks])),
             22..34 => {
                 (Action::Swap { expected: 0, stamp, fua: self.stable() }, *self.chance.pick(&[1, 1, 1, 2]))
@@ -253,7 +253,7 @@ impl History {
             _ => (Action::Read, 1),
         };
         // A few blocks are in everybody's way.
-        let last = if self.chance.permille(500) { 8 } else { SPAN };
+        let last = if self.chance.chance_permille(500) { 8 } else { SPAN };
         let lba = self.chance.below((last - blocks) as u64 + 1) as usize;
         // Mostly what was last seen there: so hosts race for the same block.
         let seen = &self.ledgers[volume].seen[lba..lba + blocks];
@@ -270,7 +270,7 @@ impl History {
 
     /// Whether what is written shall be stable at once.
     fn stable(&mut self) -> bool {
-        self.plan.wide && self.chance.permille(200)
+        self.plan.wide && self.chance.chance_permille(200)
     }
 
     /// Chooses a command that only wide histories have.
@@ -282,7 +282,7 @@ impl History {
                 let cut = self.chance.below(blocks as u64 + 1) as usize;
                 (Action::Copy { first, second, cut, fua: self.stable() }, blocks)
             }
-            0..6 => (Action::Flush { all: nvme && self.chance.permille(300) }, 1),
+            0..6 => (Action::Flush { all: nvme && self.chance.chance_permille(300) }, 1),
             _ => (Action::Verify, *self.chance.pick(&[1, 1, blocks])),
         }
     }
@@ -308,7 +308,8 @@ impl History {
             Side::Scsi(session) => {
                 let (cdb, out, read) = flight.cdb(self.plan.block).expect("a command of SCSI");
                 session.initiator.next_conn = self.chance.below(8) as usize;
-                let itt = session.initiator.command(&mut self.world, flight.volume as u16, &cdb, &out, read);
+                let itt =
+                    session.initiator.send_command(&mut self.world, flight.volume as u16, &cdb, &out, read);
                 host.flights.insert(itt.into(), flight);
             }
             Side::Nvme(controller) => {
@@ -359,7 +360,7 @@ impl History {
             }
             self.set_noise(0);
             self.mend();
-            if self.plan.change_permille > 0 && self.chance.permille(self.plan.change_permille) {
+            if self.plan.change_permille > 0 && self.chance.chance_permille(self.plan.change_permille) {
                 self.change();
             }
             if self.plan.crash_permille > 0 {
@@ -367,20 +368,20 @@ impl History {
             }
             let Plan { abort_permille, lose_permille, reset_permille, unit_reset_permille, .. } = self.plan;
             let nvme = matches!(self.hosts[host].side, Side::Nvme(_));
-            if nvme && self.chance.permille(40) {
+            if nvme && self.chance.chance_permille(40) {
                 self.part(host);
             }
-            if self.chance.permille(abort_permille) {
+            if self.chance.chance_permille(abort_permille) {
                 if nvme { self.abort_command(host) } else { self.abort_task(host) }
             }
-            if self.chance.permille(lose_permille) {
+            if self.chance.chance_permille(lose_permille) {
                 self.tally.lost_links += 1;
                 if nvme { self.lose_link(host) } else { self.reinstate(host) }
             }
-            if nvme && self.chance.permille(reset_permille) {
+            if nvme && self.chance.chance_permille(reset_permille) {
                 self.reset_controller(host);
             }
-            if !nvme && self.chance.permille(unit_reset_permille) {
+            if !nvme && self.chance.chance_permille(unit_reset_permille) {
                 self.reset_unit(host);
             }
         }
@@ -425,7 +426,7 @@ impl History {
     fn end(&mut self) {
         for host in &mut self.hosts {
             match &mut host.side {
-                Side::Scsi(session) => session.initiator.log_out(&mut self.world),
+                Side::Scsi(session) => session.initiator.send_logout(&mut self.world),
                 Side::Nvme(controller) => {
                     for queue in &mut controller.queues {
                         queue.hang_up(&mut self.world, self.plan.seed.is_multiple_of(2));
@@ -445,7 +446,7 @@ impl History {
             }
         }
         for shard in 0..self.plan.shards {
-            assert_eq!(self.world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            assert_eq!(self.world.link_count(ShardId(shard)), 0, "seed {seed}: every socket is closed");
             let usage = self.world.pool(ShardId(shard)).usage();
             assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
         }

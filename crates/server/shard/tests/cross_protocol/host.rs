@@ -7,7 +7,7 @@ use nvme::Status;
 
 use crate::command::Flight;
 use crate::queue::{Ended, Queue};
-use testkit::iscsi_host::{self, Initiator};
+use testkit::iscsi_initiator::{self, TestInitiator};
 
 pub struct Host {
     pub flights: BTreeMap<u64, Flight>,
@@ -22,11 +22,11 @@ pub enum Side {
 /// A session of iSCSI.
 pub struct Session {
     pub isid: u16,
-    pub initiator: Initiator,
+    pub initiator: TestInitiator,
     /// Task management under way, with the task that it is for; `None`: a reset of the unit.
     pub managing: BTreeMap<u32, Option<u32>>,
     /// How commands ended that are no part of the history.
-    pub answers: Vec<iscsi_host::Ended>,
+    pub answers: Vec<iscsi_initiator::CommandResult>,
     /// Unit attentions: codes and qualifiers.
     pub told: Vec<[u8; 2]>,
 }

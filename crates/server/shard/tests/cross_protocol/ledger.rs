@@ -2,9 +2,9 @@
 //!
 //! There are two checks. When a read ends: its data may be there, given which writes are known to be over (so
 //! a write that was given up does not land later). At the end: each block's operations are linearizable (see
-//! [`sim::linear`]).
+//! [`sim::linearizability`]).
 
-use sim::linear::{History, Operation, Stamp, Verdict, What};
+use sim::linearizability::{History, Operation, OperationKind, Stamp, Verdict};
 
 /// Moments are numbered in the order in which the hosts saw them.
 pub type Moment = u64;
@@ -47,8 +47,8 @@ impl Ledger {
         Ledger { seed, seen: vec![ZERO; blocks.len()], blocks, history: History::new(ZERO) }
     }
 
-    fn note(&mut self, client: u32, lba: usize, (begin, end): (Moment, Option<Moment>), what: What) {
-        self.history.note(lba as u64, Operation { client, begin, end, what });
+    fn note(&mut self, client: u32, lba: usize, (begin, end): (Moment, Option<Moment>), what: OperationKind) {
+        self.history.record(lba as u64, Operation { client, begin, end, what });
     }
 
     /// A write of this stamp was sent.
@@ -72,7 +72,7 @@ impl Ledger {
         blocks: usize,
         began: Moment,
         now: Moment,
-        what: What,
+        what: OperationKind,
     ) {
         self.change(lba, blocks, began, |put| (put.ended, put.sure) = (now, true));
         (lba..lba + blocks).for_each(|lba| self.note(client, lba, (began, Some(now)), what));
@@ -91,7 +91,7 @@ impl Ledger {
     }
 
     /// The write that began then has happened or not.
-    pub fn doubt(&mut self, client: u32, lba: usize, blocks: usize, began: Moment, what: What) {
+    pub fn doubt(&mut self, client: u32, lba: usize, blocks: usize, began: Moment, what: OperationKind) {
         (lba..lba + blocks).for_each(|lba| self.note(client, lba, (began, None), what));
     }
 
@@ -107,7 +107,7 @@ impl Ledger {
         lba: usize,
         blocks: usize,
         began: Moment,
-        refused: Option<(Moment, What)>,
+        refused: Option<(Moment, OperationKind)>,
     ) {
         for block in &mut self.blocks[lba..lba + blocks] {
             block.retain(|put| put.began != began);
@@ -130,7 +130,7 @@ impl Ledger {
         let may = puts.iter().any(|put| put.stamp == stamp && put.ended >= floor);
         assert!(may, "seed {}: block {lba} was {stamp} for a read from {began} on, of {puts:?}", self.seed);
         self.seen[lba] = stamp;
-        self.note(client, lba, (began, Some(now)), What::Read(stamp));
+        self.note(client, lba, (began, Some(now)), OperationKind::Read(stamp));
     }
 
     /// Whether a block may have been written since that moment.
@@ -177,13 +177,15 @@ impl Ledger {
             );
             self.blocks[lba] = vec![Put { stamp, began: now, ended: now, sure: true, durable: true }];
             self.seen[lba] = stamp;
-            self.note(u32::MAX, lba, (now, Some(now)), What::Write(stamp));
+            self.note(u32::MAX, lba, (now, Some(now)), OperationKind::Write(stamp));
         }
     }
 
     /// Whether one order explains it all, or that could not be decided.
     pub fn check(&self) -> Verdict {
-        self.history.check().unwrap_or_else(|violation| panic!("seed {}: {violation}", self.seed))
+        self.history
+            .check_linearizable()
+            .unwrap_or_else(|violation| panic!("seed {}: {violation}", self.seed))
     }
 }
 
@@ -221,10 +223,10 @@ mod tests {
         for (late, passes) in [(7, false), (8, true)] {
             let mut ledger = Ledger::new(0, 1);
             ledger.begin(0, 1, 7, 1);
-            ledger.doubt(1, 0, 1, 1, What::Write(7));
+            ledger.doubt(1, 0, 1, 1, OperationKind::Write(7));
             ledger.over(0, 1, 1, 2);
             ledger.begin(0, 1, 8, 3);
-            ledger.succeed(1, 0, 1, 3, 4, What::Write(8));
+            ledger.succeed(1, 0, 1, 3, 4, OperationKind::Write(8));
             let read = std::panic::AssertUnwindSafe(|| ledger.read(1, 0, late, 5, 6));
             assert_eq!(std::panic::catch_unwind(read).is_ok(), passes);
         }
@@ -245,7 +247,7 @@ mod tests {
         for (flush, found, passes) in [(5, 7, true), (5, ZERO, false), (4, ZERO, true), (5, 8, true)] {
             let mut ledger = Ledger::new(0, 1);
             ledger.begin(0, 1, 7, 1);
-            ledger.succeed(1, 0, 1, 1, 4, What::Write(7));
+            ledger.succeed(1, 0, 1, 1, 4, OperationKind::Write(7));
             ledger.begin(0, 1, 8, 6);
             ledger.flushed(flush);
             let survived = std::panic::AssertUnwindSafe(|| ledger.survived(&[found], 9));

@@ -22,7 +22,7 @@ use testkit::seeds;
 /// Gives what happened, and whether there were enough to say that something must have.
 fn play(test: &str, many: u64, plan: fn(u64) -> Plan) -> (Tally, bool) {
     let test = format!("blockwire-shard --test cross_protocol {test}");
-    let (total, runs) = seeds::play(many, &test, |seed| History::new(plan(seed)).play());
+    let (total, runs) = seeds::run_all_seeds(many, &test, |seed| History::new(plan(seed)).play());
     (total, runs >= 100)
 }
 
@@ -61,6 +61,6 @@ fn histories_that_found_something_pass() {
 fn planted_bugs_are_caught() {
     for bug in [Bug::GuardsApart, Bug::PairsApart, Bug::DataOfAnother, Bug::NothingDeallocated] {
         let plan = |seed| Plan { bug: Some(bug), shards: 3, ..Plan::of(seed) };
-        seeds::is_noticed(bug, 200, |seed| History::new(plan(seed)).play());
+        seeds::assert_some_seed_fails(bug, 200, |seed| History::new(plan(seed)).play());
     }
 }

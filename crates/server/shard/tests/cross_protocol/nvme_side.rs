@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectResult, Property, PropertyAccess};
 use nvme::{FabricsType, HostId, Nqn, Opcode, Sqe, Status};
-use nvme_tcp::{HostQueueSettings, QueueSize};
+use nvme_tcp::{ConnectedQueueSize, HostQueueSettings};
 use sim::PeerEnd;
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -13,10 +13,11 @@ use crate::command::{Action, Flight, sqe};
 use crate::history::History;
 use crate::host::Side;
 use crate::queue::{Ended, Queue};
-use testkit::target::SUBSYSTEM;
+use testkit::target::SUBSYSTEM_NQN;
 
 const HOST: &str = "nqn.2026-11.test:host";
-const ADMIN: QueueSize = QueueSize { entries: 32, flow_control: true, in_capsule_max: 8192 };
+const ADMIN: ConnectedQueueSize =
+    ConnectedQueueSize { entries: 32, flow_control: true, in_capsule_max: 8192 };
 
 impl History {
     /// Sends a command that is no part of the history to a queue, and waits for its end.
@@ -51,7 +52,7 @@ impl History {
                 continue;
             }
             assert!(ended.status.is_success(), "seed {}: {ended:?}", self.plan.seed);
-            self.hosts[host].controller().cntlid = Connected::parse(ended.result).cntlid;
+            self.hosts[host].controller().cntlid = ConnectResult::parse(ended.result).cntlid;
             if self.enable(host) {
                 return;
             }
@@ -93,7 +94,8 @@ impl History {
         controller.queues.push(queue);
         let at = controller.queues.len() - 1;
         let in_capsule_max = pieces.map_or(ADMIN.in_capsule_max, |pieces| pieces.in_capsule);
-        let size = if qid == 0 { ADMIN } else { QueueSize { entries, flow_control, in_capsule_max } };
+        let size =
+            if qid == 0 { ADMIN } else { ConnectedQueueSize { entries, flow_control, in_capsule_max } };
         let connect = Connect {
             qid,
             entries: size.entries.into(),
@@ -104,11 +106,11 @@ impl History {
         let names = ConnectNames {
             host_id: HostId::new([controller.host_id; 16]).expect("an identifier is not zero"),
             cntlid: controller.cntlid,
-            subsystem: Nqn::parse(SUBSYSTEM).unwrap(),
+            subsystem: Nqn::parse(SUBSYSTEM_NQN).unwrap(),
             host: Nqn::parse(HOST).unwrap(),
         };
         let data = ConnectData::new(&names).as_bytes().to_vec();
-        let ended = self.errand(host, at, connect.sqe(), data, 0);
+        let ended = self.errand(host, at, connect.to_sqe(), data, 0);
         if ended.status.is_success() {
             self.hosts[host].controller().queues[at].opened(size);
         }
@@ -117,7 +119,7 @@ impl History {
 
     /// False: a shard has no room for one of its queues.
     fn enable(&mut self, host: usize) -> bool {
-        let on = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
+        let on = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
         assert!(self.errand(host, 0, on, vec![], 0).status.is_success());
         self.wait_ready(host, true);
         for qid in 1..=self.plan.queues {
@@ -140,7 +142,7 @@ impl History {
     /// Waits until CSTS.RDY is so.
     fn wait_ready(&mut self, host: usize, ready: bool) {
         for _ in 0..10_000 {
-            let get = PropertyAccess::get_sqe(Property::CSTS, 4);
+            let get = PropertyAccess::property_get_sqe(Property::CSTS, 4);
             let ended = self.errand(host, 0, get, vec![], 0);
             assert!(ended.status.is_success(), "{ended:?}");
             if (ended.result & 1 != 0) == ready {
@@ -247,7 +249,7 @@ impl History {
     /// A link breaks: the association ends, and the host connects again.
     pub fn lose_link(&mut self, host: usize) {
         self.hosts[host].controller().enabled = false;
-        let reset = self.chance.permille(500);
+        let reset = self.chance.chance_permille(500);
         let queues = self.hosts[host].controller().queues.len() as u64;
         let at = self.chance.below(queues) as usize;
         self.hosts[host].controller().queues[at].hang_up(&mut self.world, reset);
@@ -301,7 +303,7 @@ impl History {
     pub fn reset_controller(&mut self, host: usize) {
         self.tally.resets += 1;
         self.hosts[host].controller().enabled = false;
-        let off = PropertyAccess::set_sqe(Property::CC, 0x0046_0000);
+        let off = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0000);
         assert!(self.errand(host, 0, off, vec![], 0).status.is_success());
         if !self.plan.wide {
             self.wait_for_the_end(host);

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
+use backends::{FileBackend, FileDisk, FileFacts};
 use blockwire_shard::{
-    Control, Exports, H2cDataLimits, LunExport, Message, NamespaceExport, Shard, VolumeSpec,
+    ControlRequest, Exports, H2cDataLimits, LunExport, Message, NamespaceExport, Shard, VolumeSpec,
 };
 use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
-use volume::{DiskId, Ram, RamDisk, Shared, VolumeId};
+use volume::{DiskId, RamBackend, RamDisk, SharedGateState, VolumeId};
 
 use testkit::target::{self, TargetLimits};
 use testkit::{Defect, FaultyBackend};
@@ -135,9 +135,9 @@ pub struct Plan {
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut chance = SimRng::new(seed ^ 0x0ae);
-        let calm = chance.permille(200);
-        let file = chance.permille(600);
-        let faulty = file && chance.permille(300);
+        let calm = chance.chance_permille(200);
+        let file = chance.chance_permille(600);
+        let faulty = file && chance.chance_permille(300);
         // Of its own, so that the rest of a history stays what it was.
         let mut hitches = SimRng::new(seed ^ 0x4177);
         let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
@@ -152,8 +152,8 @@ impl Plan {
             connections: chance.between(1, 2) as u16,
             queues: chance.between(1, 3) as u16,
             entries: chance.between(3, 32) as u16,
-            flow_control: chance.permille(500),
-            digests: (chance.permille(400), chance.permille(400)),
+            flow_control: chance.chance_permille(500),
+            digests: (chance.chance_permille(400), chance.chance_permille(400)),
             r2ts: chance.between(1, 4) as u32,
             file,
             direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
@@ -164,9 +164,9 @@ impl Plan {
                 sync_permille: 0,
                 lost_permille: 0,
                 torn_permille: if file { hitches.below(300) as u32 } else { 0 },
-                no_holes: file && hitches.permille(200),
+                no_holes: file && hitches.chance_permille(200),
             },
-            shard_faults: ShardFaults::of(&mut hitches),
+            shard_faults: ShardFaults::random(&mut hitches),
             abort_permille: trouble(&mut chance, 100),
             lose_permille: trouble(&mut chance, 15),
             reset_permille: trouble(&mut chance, 20),
@@ -193,13 +193,13 @@ impl Plan {
         let plan = Plan::of(seed);
         let mut chance = SimRng::new(seed ^ 0x31de);
         // Of its own, so that the rest of a history stays what it was.
-        let loses = plan.file && SimRng::new(seed ^ 0x105e).permille(200);
-        let noise_permille = if chance.permille(300) { chance.between(2, 20) as u32 } else { 0 };
+        let loses = plan.file && SimRng::new(seed ^ 0x105e).chance_permille(200);
+        let noise_permille = if chance.chance_permille(300) { chance.between(2, 20) as u32 } else { 0 };
         Plan {
             block: *chance.pick(&[512, 4096]),
             volumes: chance.between(1, 2) as usize,
             wide: true,
-            power_loss: plan.file && chance.permille(700),
+            power_loss: plan.file && chance.chance_permille(700),
             faults: DiskFaults { lost_permille: if loses { 4 } else { 0 }, ..plan.faults },
             noise_permille,
             // Without digests noise is what is read.
@@ -259,7 +259,7 @@ impl Plan {
     #[must_use]
     pub fn in_pieces(self) -> Self {
         let mut chance = SimRng::new(self.seed ^ 0x9ece5);
-        if chance.permille(500) {
+        if chance.chance_permille(500) {
             return self;
         }
         let pages = |chance: &mut SimRng, most| chance.between(1, most) as u32 * 4096;
@@ -272,7 +272,7 @@ impl Plan {
             in_capsule: *chance.pick(&[0, 512, 4096]),
             hpda: *chance.pick(&[0, 0, 3, 31]),
             bursts: *chance.pick(&[(512, 512), (512, 2048), (4096, 4096), (4096, 8192)]),
-            unasked: (chance.permille(500), chance.permille(500)),
+            unasked: (chance.chance_permille(500), chance.chance_permille(500)),
             outstanding: chance.between(1, 4) as u32,
         };
         let block = if self.wide { self.block } else { *chance.pick(&[512, 4096, 4096]) };
@@ -341,8 +341,8 @@ impl Plan {
         let id = VolumeId(volume as u64);
         if !self.file {
             let (geometry, ram) = (ram.geometry(), ram.clone());
-            return target::numbered(id, self.shards, geometry, &[], saved, move |_| {
-                FaultyBackend::new(Ram::new(ram.clone()), defect)
+            return target::numbered_volume_specs(id, self.shards, geometry, &[], saved, move |_| {
+                FaultyBackend::new(RamBackend::new(ram.clone()), defect)
             });
         }
         let facts = FileFacts {
@@ -353,15 +353,15 @@ impl Plan {
         };
         let file = Arc::new(FileDisk::new(disk(volume), &facts, self.shards).unwrap());
         let geometry = file.geometry();
-        target::numbered(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
-            FaultyBackend::new(File::new(file.clone(), shard), defect)
+        target::numbered_volume_specs(id, self.shards, geometry, &[disk(volume)], saved, move |shard| {
+            FaultyBackend::new(FileBackend::new(file.clone(), shard), defect)
         })
     }
 
     pub fn exports(&self) -> Exports {
         let mut terms = TargetLimits::default();
         terms.negotiation.max_connections = 4;
-        let mut exports = (*target::exports(&terms)).clone();
+        let mut exports = (*target::build_exports(&terms)).clone();
         if let Some(pieces) = self.pieces {
             exports.nvme.portals.iter_mut().for_each(|portal| portal.data = pieces.data);
         }
@@ -379,7 +379,7 @@ impl Plan {
     /// A world that nothing was kept for.
     pub fn world(&self, rams: &[Arc<RamDisk>]) -> World<Shard> {
         let sector = self.sector.unwrap_or(self.block);
-        let fresh = (0..self.volumes).map(|_| (Disk::of_sectors(sector, self.faults), None)).collect();
+        let fresh = (0..self.volumes).map(|_| (Disk::with_sector_len(sector, self.faults), None)).collect();
         self.world_of(rams, fresh, 0)
     }
 
@@ -404,13 +404,16 @@ impl Plan {
             let specs = self.specs(volume, &rams[volume], saved.as_deref());
             for (shard, mut spec) in (0..).zip(specs) {
                 if self.bug == Some(Bug::GuardsApart) {
-                    spec.shared = Shared::new(shards);
+                    spec.shared = SharedGateState::new(shards);
                 }
-                world.tell(ShardId(shard), Message::Control(0, Control::AddVolume(Box::new(spec))));
+                world.send_message(
+                    ShardId(shard),
+                    Message::Control(0, ControlRequest::AddVolume(Box::new(spec))),
+                );
             }
         }
         world.run_for(Duration::from_millis(1));
-        assert_eq!(world.heard().len(), usize::from(shards) * self.volumes);
+        assert_eq!(world.take_control_messages().len(), usize::from(shards) * self.volumes);
         world.set_shard_faults(self.shard_faults);
         world
     }

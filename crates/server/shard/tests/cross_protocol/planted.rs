@@ -36,7 +36,7 @@ fn plan(bug: Failpoint, seed: u64) -> Plan {
 /// Whether what ended a history is what shall notice this bug. Memory that nobody has filled shall be seen
 /// where it leaves, not where somebody happens to read it later.
 fn is_meant(bug: Failpoint, why: Option<&String>) -> bool {
-    bug != Failpoint::DataMadeUp || why.is_some_and(|why| why.contains(sim::UNFILLED))
+    bug != Failpoint::DataMadeUp || why.is_some_and(|why| why.contains(sim::UNFILLED_PANIC))
 }
 
 /// The histories with a bug, in the process that it is planted in.

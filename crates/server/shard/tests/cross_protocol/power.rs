@@ -3,7 +3,7 @@
 
 use nvme::Status;
 use sim::DiskFaults;
-use sim::linear::Stamp;
+use sim::linearizability::Stamp;
 
 use crate::command::{Action, Flight};
 use crate::history::History;
@@ -66,7 +66,7 @@ impl History {
         self.plan.faults =
             DiskFaults { short_permille: self.plan.faults.short_permille, ..DiskFaults::default() };
         let blank = self.plan.world(&self.rams);
-        let mut disks = std::mem::replace(&mut self.world, blank).kill();
+        let mut disks = std::mem::replace(&mut self.world, blank).lose_power();
         let kept = std::mem::take(&mut self.records).into_iter().enumerate().map(|(volume, record)| {
             let mut contents = disks.remove(&disk(volume)).expect("a file has a disk");
             contents.faults = self.plan.faults;

@@ -5,14 +5,16 @@ use std::collections::VecDeque;
 use std::io::Read;
 
 use blockwire_shard::Shard;
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use endpoint::ListenerId;
 use nvme::{Sqe, Status};
-use nvme_tcp::{HostQueue, HostQueueSettings, LinkFault, QueueSize};
+use nvme_tcp::{ConnectedQueueSize, HostQueue, HostQueueSettings, LinkFault};
 use sim::{Peer, PeerEnd, SimRng, World};
-use stream::{Close, Connection, DirectBuffer, Host, HostEvent, Link, Received, RecvOp, Tag};
+use stream::{
+    Connection, ConnectionClose, DirectBuffer, HostConnection, HostEvent, LinkNumber, Received, RecvOp, Tag,
+};
 
-const LINK: Link = Link(0);
+const LINK: LinkNumber = LinkNumber(0);
 
 /// How a command ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,9 +125,9 @@ impl Queue {
     }
 
     /// Its Connect has succeeded.
-    pub fn opened(&mut self, size: QueueSize) {
+    pub fn opened(&mut self, size: ConnectedQueueSize) {
         self.window = usize::from(size.entries) - 1;
-        self.queue.open(size);
+        self.queue.finish_connect(size);
     }
 
     /// Sends a command when there is room for it, behind all that were sent before.
@@ -145,7 +147,7 @@ impl Queue {
 
     /// Commands on the wire: their names on it.
     pub fn cids(&self) -> Vec<u16> {
-        self.in_work.iter().filter_map(|(tag, _)| self.queue.cid(*tag)).collect()
+        self.in_work.iter().filter_map(|(tag, _)| self.queue.command_id(*tag)).collect()
     }
 
     /// Closes the connection without a word.
@@ -153,9 +155,9 @@ impl Queue {
         if reset {
             world.reset(self.peer);
         } else {
-            world.shut(self.peer);
+            world.shutdown_write(self.peer);
         }
-        self.with(world.now(), |queue, cx| queue.close(cx, Close::Now));
+        self.with(world.now(), |queue, cx| queue.close(cx, ConnectionClose::Now));
         self.poll(world);
     }
 
@@ -192,14 +194,14 @@ impl Queue {
             }
         }
         if std::mem::take(&mut self.wants_shut) && self.was_noisy {
-            world.shut(self.peer);
+            world.shutdown_write(self.peer);
         }
     }
 
     /// One of the bits turns over, perhaps, once the queue's digests are agreed.
     fn disturb(&mut self, bytes: &mut [u8]) {
         let noisy = self.ready && self.noise_permille > 0 && !bytes.is_empty();
-        if noisy && self.chance.permille(self.noise_permille) {
+        if noisy && self.chance.chance_permille(self.noise_permille) {
             let at = self.chance.below(bytes.len() as u64) as usize;
             bytes[at] ^= 1 << self.chance.below(8);
             self.noises += 1;
@@ -214,11 +216,12 @@ impl Queue {
         let Some(request) = self.waiting.pop_front() else { return false };
         let Request { id, sqe, out, read } = request;
         let payload = if !out.is_empty() {
-            let mut memory = self.pool.take_sg(Class::Solicited, out.len()).expect("the host has memory");
+            let mut memory =
+                self.pool.take_sg(MemoryClass::Solicited, out.len()).expect("the host has memory");
             memory.copy_from(0, &out);
             Payload::Out(memory.freeze())
         } else if read > 0 {
-            Payload::In(self.pool.take_sg(Class::Solicited, read).expect("the host has memory"))
+            Payload::In(self.pool.take_sg(MemoryClass::Solicited, read).expect("the host has memory"))
         } else {
             Payload::None
         };
@@ -235,9 +238,9 @@ impl Queue {
     }
 
     fn receive(&mut self, now: Time, over: bool) -> bool {
-        let result = self.with(now, |queue, cx| queue.resume(cx));
+        let result = self.with(now, |queue, cx| queue.resume_parsing(cx));
         self.judge(result);
-        if self.queue.poll_shut().is_some() {
+        if self.queue.poll_link_to_close().is_some() {
             self.wants_shut = true;
             self.inbox.clear();
             if let Some(op) = self.op.take() {
@@ -280,7 +283,7 @@ impl Queue {
         let full = op.direct.as_ref().is_none_or(|direct| took == direct.want.len());
         let rest = (most - took).min(op.stage_len);
         if full && rest > 0 {
-            let mut stage = self.pool.take(Class::Wire, rest).expect("the host has memory");
+            let mut stage = self.pool.take(MemoryClass::Wire, rest).expect("the host has memory");
             let rest = rest.min(stage.capacity());
             stage.set_len(rest);
             self.inbox.read_exact(&mut stage[..rest]).expect("it was counted");
@@ -292,13 +295,13 @@ impl Queue {
 
     fn transmit(&mut self, world: &mut World<Shard>, now: Time) -> bool {
         let Some(op) = self.with(now, |queue, cx| queue.poll_send(cx, LINK)) else { return false };
-        let mut bytes = testkit::delivery::sent(&op);
+        let mut bytes = testkit::delivery::send_op_bytes(&op);
         self.watches[0].see(&bytes);
         self.disturb(&mut bytes);
         world.send(self.peer, &bytes);
         self.with(now, |queue, cx| {
             queue.handle_written(cx, LINK, Ok(()));
-            queue.handle_sent(cx, LINK, op);
+            queue.handle_send_released(cx, LINK, op);
         });
         true
     }

@@ -10,13 +10,13 @@ use sim::{Peer, PeerEnd};
 use crate::command::Flight;
 use crate::history::{History, PATIENCE};
 use crate::host::Side;
-use testkit::iscsi_host::{Ended, Initiator};
+use testkit::iscsi_initiator::{CommandResult, TestInitiator};
 use testkit::target;
 
 impl History {
     /// Logs in, again as long as the shard of the new session has no room for its first connection. It has none for
     /// others that join: then the session goes on without them.
-    pub fn log_in(&mut self, isid: u16) -> Initiator {
+    pub fn log_in(&mut self, isid: u16) -> TestInitiator {
         loop {
             if let Some(initiator) = self.try_log_in(isid) {
                 return initiator;
@@ -24,8 +24,8 @@ impl History {
         }
     }
 
-    fn try_log_in(&mut self, isid: u16) -> Option<Initiator> {
-        let mut wanted = target::wanted(isid);
+    fn try_log_in(&mut self, isid: u16) -> Option<TestInitiator> {
+        let mut wanted = target::login_config(isid);
         if self.plan.digests.0 {
             wanted.limits.header_digest = vec![Digest::Crc32c];
         }
@@ -37,13 +37,13 @@ impl History {
             (wanted.limits.initial_r2t, wanted.limits.immediate_data) = (!pieces.unasked.0, pieces.unasked.1);
             wanted.limits.max_outstanding_r2t = pieces.outstanding;
         }
-        let mut initiator = Initiator::connect(&mut self.world, wanted);
+        let mut initiator = TestInitiator::connect(&mut self.world, wanted);
         for cid in 0..self.plan.connections {
             if cid > 0 {
-                initiator.join(&mut self.world, cid);
+                initiator.add_connection(&mut self.world, cid);
             }
             let limit = self.world.now() + PATIENCE;
-            while !initiator.is_in() {
+            while !initiator.is_logged_in() {
                 assert_eq!(initiator.failure(), None, "seed {}", self.plan.seed);
                 assert!(self.world.now() < limit, "seed {}: no login: {initiator:?}", self.plan.seed);
                 initiator.poll(&mut self.world);
@@ -55,7 +55,7 @@ impl History {
                 if cid == 0 {
                     return None;
                 }
-                initiator.kill(&mut self.world, conn, true);
+                initiator.break_connection(&mut self.world, conn, true);
             }
         }
         Some(initiator)
@@ -78,7 +78,7 @@ impl History {
 
     /// Sends a command that is no part of the history, and waits for its end; unit attentions are taken
     /// before.
-    pub fn scsi_errand(&mut self, at: (usize, usize), cdb: &[u8], out: &[u8], read: usize) -> Ended {
+    pub fn scsi_errand(&mut self, at: (usize, usize), cdb: &[u8], out: &[u8], read: usize) -> CommandResult {
         loop {
             let initiator = &mut self.hosts[at.0].session().initiator;
             initiator.next_conn = 0;
@@ -97,12 +97,12 @@ impl History {
         cdb: &[u8],
         out: &[u8],
         read: usize,
-    ) -> Ended {
+    ) -> CommandResult {
         let session = match &mut self.hosts[host].side {
             Side::Scsi(session) => session,
             Side::Nvme(_) => unreachable!("this host speaks NVMe"),
         };
-        let itt = session.initiator.command(&mut self.world, volume as u16, cdb, out, read);
+        let itt = session.initiator.send_command(&mut self.world, volume as u16, cdb, out, read);
         let mut answer = None;
         self.wait("an answer to an initiator", |history| {
             let answers = &mut history.hosts[host].session().answers;
@@ -133,7 +133,7 @@ impl History {
             // 0: done; 1: there is no such task any more.
             let known = response == 0 || (response == 1 && of.is_some());
             if let Some(task) = of {
-                session.initiator.forget(task);
+                session.initiator.forget_task(task);
                 if let Some(flight) = self.hosts[host].flights.remove(&task.into()) {
                     self.tally.aborted += 1;
                     self.give_up(flight, true);
@@ -145,15 +145,16 @@ impl History {
 
     pub fn abort_task(&mut self, host: usize) {
         let session = self.hosts[host].session();
-        let sent = |itt: &u32| !session.initiator.is_waiting(*itt);
-        let tasks: Vec<u32> = session.initiator.in_flight().into_iter().filter(sent).collect();
+        let sent = |itt: &u32| !session.initiator.is_command_queued(*itt);
+        let tasks: Vec<u32> = session.initiator.tasks_in_flight().into_iter().filter(sent).collect();
         if tasks.is_empty() {
             return;
         }
         let task = *self.chance.pick(&tasks);
         let lun = self.hosts[host].flights.get(&task.into()).map_or(0, |flight| flight.volume as u16);
         let session = self.hosts[host].session();
-        let (itt, _) = session.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, lun, task);
+        let (itt, _) =
+            session.initiator.send_task_management(&mut self.world, TmfFunction::ABORT_TASK, lun, task);
         session.managing.insert(itt, Some(task));
     }
 
@@ -164,7 +165,8 @@ impl History {
             if self.plan.volumes > 1 { self.chance.below(self.plan.volumes as u64) as usize } else { 0 };
         let session = self.hosts[host].session();
         let function = TmfFunction::LOGICAL_UNIT_RESET;
-        let (itt, _) = session.initiator.manage(&mut self.world, function, volume as u16, u32::MAX);
+        let (itt, _) =
+            session.initiator.send_task_management(&mut self.world, function, volume as u16, u32::MAX);
         session.managing.insert(itt, None);
         self.wait("the reset of a unit", |history| {
             history.hosts[host].session().managing.values().all(Option::is_some)
@@ -189,7 +191,7 @@ impl History {
             *flights = others;
             let ended: BTreeMap<u64, Flight> = ended;
             for (task, flight) in ended {
-                self.hosts[host].session().initiator.forget(task as u32);
+                self.hosts[host].session().initiator.forget_task(task as u32);
                 self.give_up(flight, true);
             }
         }
@@ -197,10 +199,10 @@ impl History {
 
     /// The same host logs in again. When it is in, nothing of the old session may happen any more.
     pub fn reinstate(&mut self, host: usize) {
-        if self.chance.permille(500) {
+        if self.chance.chance_permille(500) {
             let session = self.hosts[host].session();
-            for conn in session.initiator.living() {
-                session.initiator.kill(&mut self.world, conn, conn % 2 == 0);
+            for conn in session.initiator.live_connections() {
+                session.initiator.break_connection(&mut self.world, conn, conn % 2 == 0);
             }
         }
         let isid = self.hosts[host].session().isid;
@@ -212,7 +214,7 @@ impl History {
             self.give_up(flight, true);
         }
         self.wait("the old session's connections to close", |history| {
-            old.living().iter().all(|conn| history.is_closed(old.peer_of(*conn)))
+            old.live_connections().iter().all(|conn| history.is_closed(old.peer_of(*conn)))
         });
     }
 }

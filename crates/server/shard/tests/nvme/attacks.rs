@@ -11,7 +11,7 @@ use sim::{SimRng, World};
 use crate::host::{Host, IO, Wanted, is_dead, reset, run, sqe, transfer, wait};
 use crate::queues::listings;
 use crate::{pattern, world};
-use testkit::nvme_host::{Ended, Pipe};
+use testkit::nvme_host::{CommandResult, TestQueue};
 
 /// ICReq as a host without wishes sends it.
 fn ic_req() -> [u8; 128] {
@@ -20,7 +20,7 @@ fn ic_req() -> [u8; 128] {
     bytes
 }
 
-fn is_refused(ended: &Ended, refusal: ConnectRefusal) {
+fn is_refused(ended: &CommandResult, refusal: ConnectRefusal) {
     let expected = Completion::from(refusal);
     assert_eq!((ended.status, ended.result), (expected.status, expected.result));
 }
@@ -47,7 +47,7 @@ fn attack_54_icreq_and_gone() {
             while world.step(until) {}
         }
         if round % 3 == 0 {
-            world.shut(peer)
+            world.shutdown_write(peer)
         } else {
             world.reset(peer)
         }
@@ -113,7 +113,7 @@ fn attack_61_a_host_that_does_not_send_takes_no_memory_from_others() {
     let mut config = sim::Config::new(61);
     (config.shards, config.pool_bytes) = (1, 32 << 20);
     let mut world =
-        crate::world_of(config, &testkit::target::exports(&testkit::target::TargetLimits::default()));
+        crate::world_of(config, &testkit::target::build_exports(&testkit::target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let other = Wanted { host: "nqn.2026-11.test:other", host_id: 2, queues: 1, ..Wanted::default() };
     let mut other = Host::connect(&mut world, other);
@@ -215,19 +215,19 @@ fn attack_68_queues_that_cannot_be() {
     }
     // SQSIZE 0, and a record format that is not known.
     for (word, value, refusal) in [(1, 0, ConnectRefusal::SQSIZE), (0, 3 << 16 | 1, ConnectRefusal::Format)] {
-        let mut pipe = Pipe::open(&mut world, IO, (false, false));
-        let mut command = host.wanted.connect(3).sqe();
+        let mut pipe = TestQueue::open_connection(&mut world, IO, (false, false));
+        let mut command = host.wanted.connect(3).to_sqe();
         command.cdw10[word] = value.into();
         let data = ConnectData::new(&names);
-        let cid = pipe.command(&mut world, command, zerocopy::IntoBytes::as_bytes(&data), true, 0);
+        let cid = pipe.send_command(&mut world, command, zerocopy::IntoBytes::as_bytes(&data), true, 0);
         is_refused(&wait(&mut world, &mut pipe, cid), refusal);
     }
     // An admin queue is not joined to a controller that is there, and comes once per connection.
-    let mut pipe = Pipe::open(&mut world, IO, (false, false));
-    let cid = pipe.connect(&mut world, &host.wanted.connect(0), &names);
+    let mut pipe = TestQueue::open_connection(&mut world, IO, (false, false));
+    let cid = pipe.send_connect(&mut world, &host.wanted.connect(0), &names);
     is_refused(&wait(&mut world, &mut pipe, cid), ConnectRefusal::CNTLID);
     for at in [0, 1] {
-        let cid = host.pipes[at].connect(&mut world, &host.wanted.connect(at as u16), &names);
+        let cid = host.pipes[at].send_connect(&mut world, &host.wanted.connect(at as u16), &names);
         let ended = wait(&mut world, &mut host.pipes[at], cid);
         assert_eq!(ended.status.0 & 0x7ff, Status::COMMAND_SEQUENCE_ERROR.0, "{ended:?}");
     }
@@ -240,16 +240,16 @@ fn attack_69_connect_data_that_is_short() {
     let mut world = world(5, 2);
     let wanted = Wanted::default();
     for len in [0usize, 4, 256, 1020] {
-        let mut pipe = Pipe::open(&mut world, IO, (false, false));
-        let cid = pipe.command(&mut world, wanted.connect(0).sqe(), &vec![0x41; len], true, 0);
+        let mut pipe = TestQueue::open_connection(&mut world, IO, (false, false));
+        let cid = pipe.send_command(&mut world, wanted.connect(0).to_sqe(), &vec![0x41; len], true, 0);
         let ended = wait(&mut world, &mut pipe, cid);
         assert_eq!(ended.status.0 & 0x7ff, Status::SGL_LENGTH_INVALID.0, "{len} bytes");
     }
     // Asked for by R2T it is as good as in the capsule.
-    let mut pipe = Pipe::open(&mut world, IO, (true, true));
+    let mut pipe = TestQueue::open_connection(&mut world, IO, (true, true));
     let data = ConnectData::new(&wanted.names(ConnectData::DYNAMIC));
     let bytes = zerocopy::IntoBytes::as_bytes(&data);
-    let cid = pipe.command(&mut world, wanted.connect(0).sqe(), bytes, false, 0);
+    let cid = pipe.send_command(&mut world, wanted.connect(0).to_sqe(), bytes, false, 0);
     assert!(wait(&mut world, &mut pipe, cid).status.is_success());
     assert_eq!(pipe.solicited, 1024);
 }
@@ -257,9 +257,11 @@ fn attack_69_connect_data_that_is_short() {
 #[test]
 fn attack_70_commands_before_their_time() {
     let mut world = world(6, 2);
-    for command in [sqe(0x06), transfer(2, 0, 1), PropertyAccess::get_sqe(Property::CAP, 8), sqe(0x7f)] {
-        let mut pipe = Pipe::open(&mut world, IO, (false, false));
-        let cid = pipe.command(&mut world, command, &[], false, 0);
+    for command in
+        [sqe(0x06), transfer(2, 0, 1), PropertyAccess::property_get_sqe(Property::CAP, 8), sqe(0x7f)]
+    {
+        let mut pipe = TestQueue::open_connection(&mut world, IO, (false, false));
+        let cid = pipe.send_command(&mut world, command, &[], false, 0);
         let ended = wait(&mut world, &mut pipe, cid);
         assert_eq!(ended.status.0 & 0x7ff, Status::COMMAND_SEQUENCE_ERROR.0, "{ended:?}");
         // Who begins so is not waited for any longer.
@@ -282,8 +284,8 @@ fn attack_78_a_link_lost_between_two_shards() {
         let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
         let mut chance = SimRng::new(!seed);
         for _ in 0..8 {
-            let mut pipe = Pipe::open(&mut world, IO, (false, false));
-            pipe.connect(&mut world, &host.wanted.connect(2), &host.wanted.names(host.cntlid));
+            let mut pipe = TestQueue::open_connection(&mut world, IO, (false, false));
+            pipe.send_connect(&mut world, &host.wanted.connect(2), &host.wanted.names(host.cntlid));
             let cut = world.now() + Duration::from_micros(chance.below(400));
             while world.step(cut) {
                 pipe.poll(&mut world);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use blockwire_shard::{Exports, HostAuth, LogLine, NvmeLogLine, Shard, TlsMode};
 use endpoint::ShardId;
 use nvme::auth::{
-    self, Concatenation, Credentials, HostFault, HostProgress, MESSAGE_LEN_MAX, Policy, Secret,
+    self, Concatenation, Credentials, DhchapPolicy, DhchapSecret, HostFault, HostProgress, MESSAGE_LEN_MAX,
 };
-use nvme::fabrics::{ConnectData, Connected};
-use nvme::tls::{GeneratedPsk, Identity};
+use nvme::fabrics::{ConnectData, ConnectResult};
+use nvme::tls::{GeneratedPsk, PskIdentity};
 use nvme::{FabricsType, Nqn, Status};
 use nvme_server::ControllerEnd;
 use sim::{Peer, World};
@@ -18,16 +18,16 @@ use sim::{Peer, World};
 use crate::host::{HOST, Host, PSKS, Wanted, heed, is_dead, run, transfer, wait};
 use crate::queues::listings;
 use crate::{pattern, world_with};
-use testkit::nvme_host::Pipe;
-use testkit::target::{self, SUBSYSTEM, TargetLimits};
+use testkit::nvme_host::TestQueue;
+use testkit::target::{self, SUBSYSTEM_NQN, TargetLimits};
 
 const SECRET: &str = "DHHC-1:01:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 const CONTROLLER: &str = "DHHC-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:";
 const OTHER: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
 
 fn exports() -> Arc<Exports> {
-    let mut exports = Exports::clone(&target::exports(&TargetLimits::default()));
-    let secret = Secret::parse(SECRET).unwrap();
+    let mut exports = Exports::clone(&target::build_exports(&TargetLimits::default()));
+    let secret = DhchapSecret::parse(SECRET).unwrap();
     for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
         rule.auth = HostAuth::Required(Arc::new(secret.clone()));
     }
@@ -37,7 +37,7 @@ fn exports() -> Arc<Exports> {
 /// The same, with a key by which controllers prove themselves.
 fn mutual() -> Arc<Exports> {
     let mut exports = Exports::clone(&exports());
-    let secrets = [SECRET, CONTROLLER].map(|text| Arc::new(Secret::parse(text).unwrap()));
+    let secrets = [SECRET, CONTROLLER].map(|text| Arc::new(DhchapSecret::parse(text).unwrap()));
     for rule in exports.nvme.subsystems.iter_mut().flat_map(|subsystem| &mut subsystem.rules) {
         let [host, controller] = secrets.clone();
         rule.auth = HostAuth::Mutual { host, controller };
@@ -48,25 +48,29 @@ fn mutual() -> Arc<Exports> {
 fn credentials(secret: &str, controller: Option<&str>) -> Credentials {
     Credentials {
         host_nqn: HOST.to_owned(),
-        subsystem_nqn: SUBSYSTEM.to_owned(),
-        host: Some(Secret::parse(secret).unwrap().key(HOST)),
-        controller: controller.map(|secret| Secret::parse(secret).unwrap().key(SUBSYSTEM)),
+        subsystem_nqn: SUBSYSTEM_NQN.to_owned(),
+        host: Some(DhchapSecret::parse(secret).unwrap().derive_key(HOST)),
+        controller: controller.map(|secret| DhchapSecret::parse(secret).unwrap().derive_key(SUBSYSTEM_NQN)),
     }
 }
 
 /// Authenticates on a queue that has just connected.
-fn enter(world: &mut World<Shard>, pipe: &mut Pipe, secret: &str) -> Result<(), HostFault> {
+fn enter(world: &mut World<Shard>, pipe: &mut TestQueue, secret: &str) -> Result<(), HostFault> {
     enter_with(world, pipe, credentials(secret, None))
 }
 
-fn enter_with(world: &mut World<Shard>, pipe: &mut Pipe, credentials: Credentials) -> Result<(), HostFault> {
+fn enter_with(
+    world: &mut World<Shard>,
+    pipe: &mut TestQueue,
+    credentials: Credentials,
+) -> Result<(), HostFault> {
     enter_for(world, pipe, credentials, Concatenation::None).map(|_| ())
 }
 
 /// The same, and the PSK that it generates.
 fn enter_for(
     world: &mut World<Shard>,
-    pipe: &mut Pipe,
+    pipe: &mut TestQueue,
     credentials: Credentials,
     concatenation: Concatenation,
 ) -> Result<Option<GeneratedPsk>, HostFault> {
@@ -78,24 +82,25 @@ fn enter_for(
         });
     };
     let terms = (9, concatenation);
-    let (mut side, first) = auth::Host::start_concatenation(credentials, Policy::default(), terms, &mut fill);
+    let (mut side, first) =
+        auth::HostAuthenticator::start_concatenation(credentials, DhchapPolicy::default(), terms, &mut fill);
     let mut progress = HostProgress::Send(first);
     loop {
         progress = match progress {
             HostProgress::Send(message) => {
-                let sqe = auth::auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
-                let cid = pipe.command(world, sqe, &message, true, 0);
+                let sqe = auth::auth_sqe(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let cid = pipe.send_command(world, sqe, &message, true, 0);
                 assert_eq!(wait(world, pipe, cid).status, Status::SUCCESS);
-                side.sent()
+                side.handle_sent()
             }
             HostProgress::Receive => {
-                let sqe = auth::auth_command(FabricsType::AUTHENTICATION_RECEIVE, MESSAGE_LEN_MAX as u32);
-                let cid = pipe.command(world, sqe, &[], false, MESSAGE_LEN_MAX);
+                let sqe = auth::auth_sqe(FabricsType::AUTHENTICATION_RECEIVE, MESSAGE_LEN_MAX as u32);
+                let cid = pipe.send_command(world, sqe, &[], false, MESSAGE_LEN_MAX);
                 let ended = wait(world, pipe, cid);
                 assert_eq!(ended.status, Status::SUCCESS);
-                side.receive(&ended.data)
+                side.handle_message(&ended.data)
             }
-            HostProgress::Compute(work) => side.computed(work.run()),
+            HostProgress::Compute(work) => side.handle_computed(work.run()),
             HostProgress::Authenticated => return Ok(side.take_psk()),
             HostProgress::Failed(fault) => return Err(fault),
         };
@@ -105,9 +110,9 @@ fn enter_for(
 /// Connects an admin queue, whose answer wants authentication.
 fn admin(world: &mut World<Shard>) -> Host {
     let wanted = Wanted::default();
-    let mut pipe = Pipe::open(world, wanted.listener, wanted.digests);
-    let cid = pipe.connect(world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
-    let connected = Connected::parse(wait(world, &mut pipe, cid).result);
+    let mut pipe = TestQueue::open_connection(world, wanted.listener, wanted.digests);
+    let cid = pipe.send_connect(world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+    let connected = ConnectResult::parse(wait(world, &mut pipe, cid).result);
     assert!(connected.authenticate);
     Host { wanted, pipes: vec![pipe], cntlid: connected.cntlid }
 }
@@ -121,10 +126,10 @@ fn every_queue_authenticates_wherever_it_lives() {
         host.enable(&mut world);
         for qid in 1..=3 {
             let ended = host.join(&mut world, qid);
-            assert!(Connected::parse(ended.result).authenticate, "queue {qid}");
+            assert!(ConnectResult::parse(ended.result).authenticate, "queue {qid}");
             let at = usize::from(qid);
             let refused = host.ask(&mut world, at, transfer(2, 0, 1), &[], 512);
-            assert_eq!(refused.status, Status::AUTHENTICATION_REQUIRED.final_());
+            assert_eq!(refused.status, Status::AUTHENTICATION_REQUIRED.with_do_not_retry());
             enter(&mut world, &mut host.pipes[at], SECRET).unwrap();
         }
         assert_eq!(host.write(&mut world, 1, 5, &pattern(5, 8, 1)), Status::SUCCESS);
@@ -138,7 +143,7 @@ fn a_wrong_secret_is_refused_and_the_link_closed() {
         let mut world = world_with(seed, 2, &exports());
         let mut host = admin(&mut world);
         let fault = enter(&mut world, &mut host.pipes[0], OTHER).unwrap_err();
-        assert_eq!(fault, HostFault::Refused(auth::Explanation::FAILED));
+        assert_eq!(fault, HostFault::Refused(auth::FailureExplanation::FAILED));
         run(&mut world, &mut [&mut host.pipes[0]], |world, pipes| is_dead(world, pipes[0]));
         world.run_for(Duration::from_secs(1));
         assert!(listings(&mut world).iter().all(|listing| listing.queues.is_empty()));
@@ -153,7 +158,7 @@ fn ended(world: &mut World<Shard>) -> Vec<ControllerEnd> {
         })
         .filter_map(|line| match line {
             LogLine::Nvme(NvmeLogLine::Disconnected { why, host, subsystem, .. }) => {
-                assert_eq!((host.as_str(), subsystem.as_str()), (HOST, SUBSYSTEM));
+                assert_eq!((host.as_str(), subsystem.as_str()), (HOST, SUBSYSTEM_NQN));
                 Some(why)
             }
             _ => None,
@@ -181,9 +186,9 @@ fn a_controller_proves_itself_on_every_queue_where_it_has_a_key() {
 #[test]
 fn a_controller_that_cannot_prove_itself_is_refused_and_the_log_says_why() {
     // No key; another key, of which only the host can tell.
-    let refused = HostFault::Refused(auth::Explanation::FAILED);
-    let wrong = HostFault::Wrong(auth::Explanation::FAILED);
-    let by_host = ControllerEnd::RefusedByHost(auth::Explanation::FAILED);
+    let refused = HostFault::Refused(auth::FailureExplanation::FAILED);
+    let wrong = HostFault::Wrong(auth::FailureExplanation::FAILED);
+    let by_host = ControllerEnd::RefusedByHost(auth::FailureExplanation::FAILED);
     let rows =
         [(exports(), CONTROLLER, refused, ControllerEnd::NoControllerKey), (mutual(), OTHER, wrong, by_host)];
     for (exports, controller, fault, end) in rows {
@@ -200,7 +205,7 @@ fn a_controller_that_cannot_prove_itself_is_refused_and_the_log_says_why() {
 struct NoKeys;
 
 impl tls::PskLookup for NoKeys {
-    fn find(&self, _: &[u8]) -> Option<tls::Psk> {
+    fn find_psk(&self, _: &[u8]) -> Option<tls::Psk> {
         None
     }
 }
@@ -215,7 +220,7 @@ fn concatenating(mode: TlsMode) -> Arc<Exports> {
 }
 
 /// What the control plane was told of PSKs: identities, and whether each holds now.
-fn told(world: &mut World<Shard>) -> Vec<(Identity, bool)> {
+fn told(world: &mut World<Shard>) -> Vec<(PskIdentity, bool)> {
     heed(world, &mut Vec::new());
     PSKS.take()
 }
@@ -227,19 +232,19 @@ fn the_control_plane_hears_of_a_generated_psk_before_its_host_has_its_answer() {
     {
         let mut world = world_with(3, 2, &concatenating(mode));
         let wanted = Wanted::default();
-        let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
-        let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
-        let connected = Connected::parse(wait(&mut world, &mut pipe, cid).result);
+        let mut pipe = TestQueue::open_connection(&mut world, wanted.listener, wanted.digests);
+        let cid = pipe.send_connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+        let connected = ConnectResult::parse(wait(&mut world, &mut pipe, cid).result);
         let required = mode == TlsMode::Require;
         assert_eq!((connected.authenticate, connected.secure_channel), (!required, required));
         told(&mut world);
         let new = Concatenation::NewPsk;
         let psk = enter_for(&mut world, &mut pipe, credentials(SECRET, controller), new).unwrap().unwrap();
-        let (host, subsystem) = (Nqn::parse(HOST).unwrap(), Nqn::parse(SUBSYSTEM).unwrap());
+        let (host, subsystem) = (Nqn::parse(HOST).unwrap(), Nqn::parse(SUBSYSTEM_NQN).unwrap());
         let identity = psk.identity(&host, &subsystem).unwrap();
         assert_eq!(told(&mut world), [(identity, true)]);
         // It holds when the host has gone: it comes again with it.
-        world.shut(Peer(pipe.at));
+        world.shutdown_write(Peer(pipe.at));
         world.run_for(Duration::from_secs(1));
         assert_eq!(told(&mut world), []);
     }
@@ -265,5 +270,5 @@ fn without_tls_at_the_address_no_psk_is_generated() {
     let new = Concatenation::NewPsk;
     let fault =
         enter_for(&mut world, &mut host.pipes[0], credentials(SECRET, None), new).map(|_| ()).unwrap_err();
-    assert_eq!(fault, HostFault::Refused(auth::Explanation::CONCATENATION));
+    assert_eq!(fault, HostFault::Refused(auth::FailureExplanation::CONCATENATION));
 }

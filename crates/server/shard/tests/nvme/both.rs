@@ -3,28 +3,28 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{Control, Message, Report, Shard};
+use backends::{FileBackend, FileDisk, FileFacts};
+use blockwire_shard::{ControlReport, ControlRequest, Message, Shard};
 use endpoint::ShardId;
 use nvme::Status;
 use sim::{Config, Disk, DiskFaults, SimRng, World};
-use volume::{Access, DiskId, Geometry, PortId, VolumeId, VolumeRequest};
+use volume::{DiskId, Geometry, PathAccess, PortId, VolumeId, VolumeRequest};
 use zerocopy::little_endian::U32;
 
 use crate::host::{Host, Wanted, heed, keys, reserve, sqe, transfer};
 use crate::{BLOCKS, pattern, world, world_of};
-use testkit::iscsi_host::{Ended, Initiator};
-use testkit::target::{self, TargetLimits, wanted};
+use testkit::iscsi_initiator::{CommandResult, TestInitiator};
+use testkit::target::{self, TargetLimits, login_config};
 
 const CONFLICT: u8 = 0x18;
 
 /// Lets the world go on until `done`.
 pub fn run(
     world: &mut World<Shard>,
-    scsi: &mut Initiator,
+    scsi: &mut TestInitiator,
     nvme: &mut Host,
-    mut done: impl FnMut(&Initiator, &Host) -> bool,
-) -> Vec<Report> {
+    mut done: impl FnMut(&TestInitiator, &Host) -> bool,
+) -> Vec<ControlReport> {
     let mut reports = Vec::new();
     for _ in 0..400_000 {
         scsi.poll(world);
@@ -39,10 +39,10 @@ pub fn run(
     panic!("it does not come to an end: {world:?}");
 }
 
-pub fn both(world: &mut World<Shard>) -> (Initiator, Host) {
+pub fn both(world: &mut World<Shard>) -> (TestInitiator, Host) {
     let mut nvme = Host::connect(world, Wanted::default());
-    let mut scsi = Initiator::connect(world, wanted(1));
-    run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_in());
+    let mut scsi = TestInitiator::connect(world, login_config(1));
+    run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_logged_in());
     // The unit attention of a new nexus.
     ask(world, &mut scsi, &mut nvme, &[0; 6], &[], 0);
     (scsi, nvme)
@@ -50,13 +50,13 @@ pub fn both(world: &mut World<Shard>) -> (Initiator, Host) {
 
 pub fn ask(
     world: &mut World<Shard>,
-    scsi: &mut Initiator,
+    scsi: &mut TestInitiator,
     nvme: &mut Host,
     cdb: &[u8],
     out: &[u8],
     read: usize,
-) -> Ended {
-    let itt = scsi.command(world, 0, cdb, out, read);
+) -> CommandResult {
+    let itt = scsi.send_command(world, 0, cdb, out, read);
     run(world, scsi, nvme, |scsi, _| scsi.ended.iter().any(|ended| ended.itt == itt));
     let at = scsi.ended.iter().position(|ended| ended.itt == itt).unwrap();
     scsi.ended.remove(at)
@@ -64,7 +64,7 @@ pub fn ask(
 
 pub fn scsi_read(
     world: &mut World<Shard>,
-    scsi: &mut Initiator,
+    scsi: &mut TestInitiator,
     nvme: &mut Host,
     lba: u8,
     blocks: u8,
@@ -137,17 +137,17 @@ fn a_reservation_of_one_holds_for_the_other_and_a_preempt_unseats_it() {
 #[test]
 fn idle_sessions_of_one_initiator_shut_no_other_host_out() {
     let config = Config { pool_bytes: 8 << 20, ..Config::new(11) };
-    let mut exports = (*target::exports(&TargetLimits::default())).clone();
+    let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems.iter_mut().for_each(|subsystem| subsystem.limits.controllers = 64);
     let mut world = world_of(config, &Arc::new(exports));
     let mut nvme = Host::connect(&mut world, Wanted::default());
     let mut log_in = |world: &mut World<Shard>, name: &str, isid| {
-        let asked = iscsi::initiator::LoginConfig { initiator_name: name.into(), ..wanted(isid) };
-        let mut scsi = Initiator::connect(world, asked);
-        run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_in());
+        let asked = iscsi::initiator::LoginConfig { initiator_name: name.into(), ..login_config(isid) };
+        let mut scsi = TestInitiator::connect(world, asked);
+        run(world, &mut scsi, &mut nvme, |scsi, _| scsi.is_logged_in());
         scsi
     };
-    let mut idle: Vec<Initiator> =
+    let mut idle: Vec<TestInitiator> =
         (0..100).map(|isid| log_in(&mut world, "iqn.2026-11.test:many", isid)).collect();
     let reserved = world.pool(ShardId(0)).usage().reserved;
     // Beside those of the NVMe host.
@@ -167,15 +167,16 @@ pub fn slow(seed: u64, shards: u16) -> World<Shard> {
     };
     let file = Arc::new(FileDisk::new(DiskId(1), &facts, shards).unwrap());
     let geometry = file.geometry();
-    let specs =
-        target::volume(shards, geometry, &[DiskId(1)], None, move |shard| File::new(file.clone(), shard));
+    let specs = target::volume_specs(shards, geometry, &[DiskId(1)], None, move |shard| {
+        FileBackend::new(file.clone(), shard)
+    });
     let mut config = Config::new(seed);
     config.shards = shards;
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = target::exports(&TargetLimits::default());
+    let exports = target::build_exports(&TargetLimits::default());
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
-    target::serve(&mut world, specs);
+    target::serve_volume(&mut world, specs);
     world
 }
 
@@ -216,7 +217,7 @@ fn no_write_of_the_other_protocol_lands_after_preempt_and_abort() {
                 nvme.start(&mut world, 1 + usize::from(value) % 2, transfer(1, lba, blocks), &data, 0);
             } else {
                 let cdb = [0x2a, 0, 0, 0, 0, lba as u8, 0, 0, blocks as u8, 0];
-                scsi.command(&mut world, 0, &cdb, &data, 0);
+                scsi.send_command(&mut world, 0, &cdb, &data, 0);
             }
         }
         let until = world.now() + Duration::from_micros(chance.below(8_000));
@@ -233,7 +234,7 @@ fn no_write_of_the_other_protocol_lands_after_preempt_and_abort() {
             run(&mut world, &mut scsi, &mut nvme, |_, nvme| {
                 nvme.pipes[1].ended.iter().any(|ended| ended.cid == cid)
             });
-            let ended = nvme.pipes[1].take_ended(cid).unwrap();
+            let ended = nvme.pipes[1].take_result(cid).unwrap();
             assert_eq!(ended.status, Status::SUCCESS, "seed {seed}: {ended:?}");
         }
         let first = stands(&mut world, &mut nvme);
@@ -250,12 +251,12 @@ fn no_write_of_the_other_protocol_lands_after_preempt_and_abort() {
     assert!(refused > 20, "the change met hardly any write: {refused}");
 }
 
-fn tell(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &mut Host, ask: VolumeRequest) {
-    world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), ask)));
+fn tell(world: &mut World<Shard>, scsi: &mut TestInitiator, nvme: &mut Host, ask: VolumeRequest) {
+    world.send_message(ShardId(0), Message::Control(5, ControlRequest::VolumeRequest(VolumeId(0), ask)));
     let mut done = false;
     while !done {
         let reports = run(world, scsi, nvme, |_, _| true);
-        done = reports.iter().any(|report| matches!(report, Report::Done));
+        done = reports.iter().any(|report| matches!(report, ControlReport::Done));
         let until = world.now() + Duration::from_millis(1);
         world.step(until);
     }
@@ -275,7 +276,7 @@ fn a_resize_and_a_path_state_are_told_to_both() {
         (
             VolumeRequest::SetAccess {
                 ports: vec![PortId(1), PortId(2)],
-                to: Access::NonOptimized,
+                to: PathAccess::NonOptimized,
                 by: None,
             },
             0x0c,
@@ -295,6 +296,6 @@ fn a_resize_and_a_path_state_are_told_to_both() {
 }
 
 fn geometry() -> Geometry {
-    use volume::{Backend, Ram, RamDisk};
-    Ram::new(Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096))).geometry()
+    use volume::{Backend, RamBackend, RamDisk};
+    RamBackend::new(Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096))).geometry()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, Message, Report};
+use blockwire_shard::{ControlReport, ControlRequest, Exports, Message};
 use endpoint::ShardId;
 use nvme::fabrics::{Property, PropertyAccess};
 use nvme::{FabricsType, Opcode, Status};
@@ -12,7 +12,7 @@ use zerocopy::little_endian::U32;
 use crate::host::{Host, Wanted, heed, is_dead, reset, run, sqe, transfer};
 use crate::queues::listings;
 use crate::{pattern, world};
-use testkit::nvme_host::Pipe;
+use testkit::nvme_host::TestQueue;
 use testkit::target::{self, TargetLimits};
 
 fn nobody_is_left(world: &mut sim::World<blockwire_shard::Shard>) {
@@ -33,7 +33,7 @@ fn a_lost_link_ends_the_association() {
         }
         reset(&mut world, &host.pipes[lost]);
         host.pipes.remove(lost);
-        let mut pipes: Vec<&mut Pipe> = host.pipes.iter_mut().collect();
+        let mut pipes: Vec<&mut TestQueue> = host.pipes.iter_mut().collect();
         run(&mut world, &mut pipes, |world, pipes| pipes.iter().all(|pipe| is_dead(world, pipe)));
         nobody_is_left(&mut world);
         // The host comes back and finds the volume as it should.
@@ -55,10 +55,10 @@ fn a_reset_under_load_drops_the_queues_and_they_come_back() {
             }
             let until = world.now() + Duration::from_micros(u64::from(round) * 50);
             while world.step(until) {}
-            let off = PropertyAccess::set_sqe(Property::CC, 0x0046_0000);
+            let off = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0000);
             assert!(host.ask(&mut world, 0, off, &[], 0).status.is_success());
             let mut dropped = host.pipes.split_off(1);
-            let mut pipes: Vec<&mut Pipe> = dropped.iter_mut().collect();
+            let mut pipes: Vec<&mut TestQueue> = dropped.iter_mut().collect();
             run(&mut world, &mut pipes, |world, pipes| pipes.iter().all(|pipe| is_dead(world, pipe)));
             while host.status(&mut world) & 1 != 0 {
                 world.run_for(Duration::from_millis(1));
@@ -83,7 +83,7 @@ fn a_disconnected_queue_goes_alone() {
     let ended = host.ask(&mut world, 2, disconnect, &[], 0);
     assert!(ended.status.is_success(), "{ended:?}");
     let mut gone = host.pipes.remove(2);
-    world.shut(sim::Peer(gone.at));
+    world.shutdown_write(sim::Peer(gone.at));
     run(&mut world, &mut [&mut gone], |world, pipes| is_dead(world, pipes[0]));
     world.run_for(Duration::from_secs(10));
     assert!(host.pipes.iter().all(|pipe| !is_dead(&world, pipe)));
@@ -119,8 +119,8 @@ fn a_stop_answers_what_is_in_work_and_flushes() {
         // What was sent has come.
         world.run_for(Duration::from_millis(3));
         for shard in 0..2 {
-            let stop = Control::Stop { grace: Duration::from_secs(10) };
-            world.tell(ShardId(shard), Message::Control(7, stop));
+            let stop = ControlRequest::Stop { grace: Duration::from_secs(10) };
+            world.send_message(ShardId(shard), Message::Control(7, stop));
         }
         let began = world.now();
         let mut reports = Vec::new();
@@ -130,7 +130,7 @@ fn a_stop_answers_what_is_in_work_and_flushes() {
             let until = world.now() + Duration::from_millis(1);
             world.step(until);
         }
-        assert!(reports.iter().all(|report| matches!(report, Report::Done)));
+        assert!(reports.iter().all(|report| matches!(report, ControlReport::Done)));
         assert!(world.now() < began + Duration::from_secs(9), "seed {seed}: it did not wait for nothing");
         host.pipes.iter_mut().for_each(|pipe| pipe.poll(&mut world));
         assert!(host.is_dead(&world));
@@ -152,8 +152,8 @@ fn a_stop_waits_for_queues_on_all_shards() {
         }
         world.run_for(Duration::from_micros(500));
         for shard in 0..shards {
-            let stop = Control::Stop { grace: Duration::from_secs(10) };
-            world.tell(ShardId(shard), Message::Control(7, stop));
+            let stop = ControlRequest::Stop { grace: Duration::from_secs(10) };
+            world.send_message(ShardId(shard), Message::Control(7, stop));
         }
         let mut reports = Vec::new();
         while reports.len() < usize::from(shards) {
@@ -171,9 +171,9 @@ fn a_stop_waits_for_queues_on_all_shards() {
 
 fn change(world: &mut sim::World<blockwire_shard::Shard>, exports: Exports) {
     let exports = Arc::new(exports);
-    for shard in 0..world.shards() {
-        let control = Control::Exports(exports.clone());
-        world.tell(ShardId(shard as u16), Message::Control(8, control));
+    for shard in 0..world.shard_count() {
+        let control = ControlRequest::Exports(exports.clone());
+        world.send_message(ShardId(shard as u16), Message::Control(8, control));
     }
 }
 
@@ -187,7 +187,7 @@ fn attack_78_a_subsystem_or_listener_removed_during_io() {
         }
         let until = world.now() + Duration::from_micros(seed * 40);
         while world.step(until) {}
-        let mut exports = (*target::exports(&TargetLimits::default())).clone();
+        let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
         if seed % 2 == 0 {
             exports.nvme.subsystems.clear()
         } else {
@@ -195,18 +195,18 @@ fn attack_78_a_subsystem_or_listener_removed_during_io() {
         }
         // One connects just then.
         let late = Wanted { host_id: 2, ..Wanted::default() };
-        let mut pipe = Pipe::open(&mut world, late.listener, (false, false));
-        let cid = pipe.connect(&mut world, &late.connect(0), &late.names(0xffff));
+        let mut pipe = TestQueue::open_connection(&mut world, late.listener, (false, false));
+        let cid = pipe.send_connect(&mut world, &late.connect(0), &late.names(0xffff));
         let until = world.now() + Duration::from_micros(seed * 30);
         while world.step(until) {}
         change(&mut world, exports);
         run(&mut world, &mut [&mut pipe], |world, pipes| {
             is_dead(world, pipes[0]) || pipes[0].ended.iter().any(|ended| ended.cid == cid)
         });
-        let mut pipes: Vec<&mut Pipe> = host.pipes.iter_mut().chain([&mut pipe]).collect();
+        let mut pipes: Vec<&mut TestQueue> = host.pipes.iter_mut().chain([&mut pipe]).collect();
         run(&mut world, &mut pipes, |world, pipes| pipes.iter().all(|pipe| is_dead(world, pipe)));
         nobody_is_left(&mut world);
-        change(&mut world, (*target::exports(&TargetLimits::default())).clone());
+        change(&mut world, (*target::build_exports(&TargetLimits::default())).clone());
         world.run_for(Duration::from_millis(5));
         let mut again = Host::connect(&mut world, Wanted::default());
         assert_eq!(again.write(&mut world, 1, 0, &pattern(0, 8, 2)), Status::SUCCESS);
@@ -228,7 +228,7 @@ fn attack_78_a_namespace_removed_during_io_is_told_and_refused() {
         }
         let until = world.now() + Duration::from_micros(seed * 40);
         while world.step(until) {}
-        let mut exports = (*target::exports(&TargetLimits::default())).clone();
+        let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
         exports.nvme.subsystems[0].namespaces.clear();
         change(&mut world, exports);
         host.settle_but(&mut world, event);

@@ -6,24 +6,24 @@ use blockwire_shard::Shard;
 use nvme::Status;
 use nvme::io::{DatasetManagement, DatasetRange};
 use sim::{Config, World};
-use volume::{Backend, Geometry, Ram, RamDisk};
+use volume::{Backend, Geometry, RamBackend, RamDisk};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::{U32, U64};
 
 use crate::both::{ask, both, scsi_read};
 use crate::host::{Host, sqe};
 use crate::{BLOCKS, pattern, world, world_on};
-use testkit::iscsi_host::Initiator;
+use testkit::iscsi_initiator::TestInitiator;
 use testkit::target::{self, TargetLimits};
 
 /// A volume with this geometry.
 fn bent(block: u32, bend: impl Fn(&mut Geometry)) -> World<Shard> {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, block, 4096));
-    let mut geometry = Ram::new(disk.clone()).geometry();
+    let mut geometry = RamBackend::new(disk.clone()).geometry();
     bend(&mut geometry);
     let mut config = Config::new(u64::from(block));
     config.shards = 2;
-    world_on(config, &target::exports(&TargetLimits::default()), disk, geometry)
+    world_on(config, &target::build_exports(&TargetLimits::default()), disk, geometry)
 }
 
 fn identify(world: &mut World<Shard>, nvme: &mut Host, cns: u32, nsid: u32) -> Vec<u8> {
@@ -50,7 +50,7 @@ struct Said {
     descriptors: Vec<u8>,
 }
 
-fn said(world: &mut World<Shard>, scsi: &mut Initiator, nvme: &mut Host) -> Said {
+fn said(world: &mut World<Shard>, scsi: &mut TestInitiator, nvme: &mut Host) -> Said {
     let mut scsi_in = |cdb: &[u8], len| {
         let ended = ask(world, scsi, nvme, cdb, &[], len);
         assert_eq!(ended.status, 0, "{cdb:02x?}: {ended:?}");
@@ -146,7 +146,7 @@ fn no_host_of_either_protocol_changes_the_write_cache() {
         let select = [0x15, 0x10, 0, 0, list.len() as u8, 0];
         let ended = ask(&mut world, &mut scsi, &mut nvme, &select, &list, 0);
         assert_eq!((ended.status, ended.sense[2] & 15), (2, 5), "{ended:?}");
-        for (on, status) in [(0, Status::FEATURE_NOT_CHANGEABLE.final_()), (1, Status::SUCCESS)] {
+        for (on, status) in [(0, Status::FEATURE_NOT_CHANGEABLE.with_do_not_retry()), (1, Status::SUCCESS)] {
             let mut set = sqe(9);
             (set.cdw10[0], set.cdw10[1]) = (U32::new(6), U32::new(on));
             assert_eq!(nvme.ask(&mut world, 0, set, &[], 0).status, status);
@@ -175,7 +175,7 @@ fn what_one_deallocates_reads_zero_to_the_other() {
     // Dataset Management over NVMe: from amid one physical block to amid another.
     let mut command = sqe(9);
     command.nsid = U32::new(1);
-    DatasetManagement { ranges: 1, deallocate: true }.put(&mut command);
+    DatasetManagement { ranges: 1, deallocate: true }.write_to_sqe(&mut command);
     let range = DatasetRange { attributes: U32::ZERO, blocks: U32::new(14), lba: U64::new(3) };
     assert_eq!(nvme.ask(&mut world, 1, command, range.as_bytes(), 0).status, Status::SUCCESS);
     expected[3 * 512..17 * 512].fill(0);

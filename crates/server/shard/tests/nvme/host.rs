@@ -2,16 +2,16 @@
 
 use std::time::Duration;
 
-use blockwire_shard::{Message, NvmeMessage, Report, Shard};
+use blockwire_shard::{ControlReport, Message, NvmeMessage, Shard};
 use endpoint::{ListenerId, ShardId};
-use nvme::fabrics::{Connect, ConnectData, ConnectNames, Connected, Property, PropertyAccess};
+use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectResult, Property, PropertyAccess};
 use nvme::{HostId, Nqn, Opcode, Sqe, Status};
 use sim::{Peer, PeerEnd, World};
 use zerocopy::FromZeros;
 use zerocopy::little_endian::U32;
 
-use testkit::nvme_host::{Ended, Pipe};
-use testkit::target::SUBSYSTEM;
+use testkit::nvme_host::{CommandResult, TestQueue};
+use testkit::target::SUBSYSTEM_NQN;
 
 pub const HOST: &str = "nqn.2026-11.test:host";
 /// The listener for subsystems.
@@ -38,7 +38,7 @@ impl Default for Wanted {
         Wanted {
             host: HOST,
             host_id: 1,
-            subsystem: SUBSYSTEM,
+            subsystem: SUBSYSTEM_NQN,
             listener: IO,
             digests: (false, false),
             kato_ms: 0,
@@ -73,26 +73,26 @@ impl Wanted {
 /// A controller and its queues: the admin queue is the first.
 pub struct Host {
     pub wanted: Wanted,
-    pub pipes: Vec<Pipe>,
+    pub pipes: Vec<TestQueue>,
     pub cntlid: u16,
 }
 
 /// Whether the controller has closed a connection.
-pub fn is_dead(world: &World<Shard>, pipe: &Pipe) -> bool {
+pub fn is_dead(world: &World<Shard>, pipe: &TestQueue) -> bool {
     world.peer_end(Peer(pipe.at)) != PeerEnd::Open
 }
 
 /// Breaks a connection.
-pub fn reset(world: &mut World<Shard>, pipe: &Pipe) {
+pub fn reset(world: &mut World<Shard>, pipe: &TestQueue) {
     world.reset(Peer(pipe.at));
 }
 
 /// Lets the world go on until `done`; what the target wants kept is kept.
 pub fn run(
     world: &mut World<Shard>,
-    pipes: &mut [&mut Pipe],
-    mut done: impl FnMut(&World<Shard>, &[&mut Pipe]) -> bool,
-) -> Vec<Report> {
+    pipes: &mut [&mut TestQueue],
+    mut done: impl FnMut(&World<Shard>, &[&mut TestQueue]) -> bool,
+) -> Vec<ControlReport> {
     let mut reports = Vec::new();
     for _ in 0..400_000 {
         for pipe in pipes.iter_mut() {
@@ -111,19 +111,19 @@ pub fn run(
 
 thread_local! {
     /// PSKs that the control plane was told of, in order: whether each holds from then on.
-    pub static PSKS: std::cell::RefCell<Vec<(nvme::tls::Identity, bool)>> = const { std::cell::RefCell::new(Vec::new()) };
+    pub static PSKS: std::cell::RefCell<Vec<(nvme::tls::PskIdentity, bool)>> = const { std::cell::RefCell::new(Vec::new()) };
 }
 
 /// What the control plane does.
-pub fn heed(world: &mut World<Shard>, reports: &mut Vec<Report>) {
-    for (_, message) in world.heard() {
+pub fn heed(world: &mut World<Shard>, reports: &mut Vec<ControlReport>) {
+    for (_, message) in world.take_control_messages() {
         match message {
             Message::Store(volume, op) => {
-                world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
+                world.send_message(ShardId(0), Message::Stored(volume, op.ticket, true));
             }
             Message::Nvme(NvmeMessage::Compute(shard, id, _, work)) => {
                 let outcome = Box::new(work.run());
-                world.tell(shard, Message::Nvme(NvmeMessage::Computed(id, outcome)));
+                world.send_message(shard, Message::Nvme(NvmeMessage::Computed(id, outcome)));
             }
             Message::Nvme(NvmeMessage::Forget(..)) => {}
             Message::Nvme(NvmeMessage::PskGenerated(psk)) => {
@@ -139,9 +139,9 @@ pub fn heed(world: &mut World<Shard>, reports: &mut Vec<Report>) {
 }
 
 /// Runs a command of one connection to its end.
-pub fn wait(world: &mut World<Shard>, pipe: &mut Pipe, cid: u16) -> Ended {
+pub fn wait(world: &mut World<Shard>, pipe: &mut TestQueue, cid: u16) -> CommandResult {
     run(world, &mut [pipe], |_, pipes| pipes[0].ended.iter().any(|ended| ended.cid == cid));
-    pipe.take_ended(cid).unwrap()
+    pipe.take_result(cid).unwrap()
 }
 
 pub fn sqe(opcode: u8) -> Sqe {
@@ -177,14 +177,14 @@ pub fn keys(current: u64, other: u64) -> [u8; 16] {
 
 impl Host {
     /// Connects the admin queue; the refusal if there is one.
-    pub fn admin(world: &mut World<Shard>, wanted: Wanted) -> Result<Host, Ended> {
-        let mut pipe = Pipe::open(world, wanted.listener, wanted.digests);
-        let cid = pipe.connect(world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+    pub fn admin(world: &mut World<Shard>, wanted: Wanted) -> Result<Host, CommandResult> {
+        let mut pipe = TestQueue::open_connection(world, wanted.listener, wanted.digests);
+        let cid = pipe.send_connect(world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
         let ended = wait(world, &mut pipe, cid);
         if !ended.status.is_success() {
             return Err(ended);
         }
-        let connected = Connected::parse(ended.result);
+        let connected = ConnectResult::parse(ended.result);
         assert!(!connected.authenticate);
         Ok(Host { wanted, pipes: vec![pipe], cntlid: connected.cntlid })
     }
@@ -202,7 +202,7 @@ impl Host {
 
     /// Enables the controller and waits until it is ready.
     pub fn enable(&mut self, world: &mut World<Shard>) {
-        let set = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
+        let set = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
         assert!(self.ask(world, 0, set, &[], 0).status.is_success());
         while self.status(world) & 1 == 0 {
             world.run_for(Duration::from_millis(1));
@@ -211,21 +211,26 @@ impl Host {
 
     /// CSTS.
     pub fn status(&mut self, world: &mut World<Shard>) -> u64 {
-        let ended = self.ask(world, 0, PropertyAccess::get_sqe(Property::CSTS, 4), &[], 0);
+        let ended = self.ask(world, 0, PropertyAccess::property_get_sqe(Property::CSTS, 4), &[], 0);
         assert!(ended.status.is_success());
         ended.result
     }
 
     /// Connects an I/O queue; it is kept if that succeeds.
-    pub fn join(&mut self, world: &mut World<Shard>, qid: u16) -> Ended {
+    pub fn join(&mut self, world: &mut World<Shard>, qid: u16) -> CommandResult {
         let connect = self.wanted.connect(qid);
         let names = self.wanted.names(self.cntlid);
         self.join_as(world, &connect, &names)
     }
 
-    pub fn join_as(&mut self, world: &mut World<Shard>, connect: &Connect, names: &ConnectNames) -> Ended {
-        let mut pipe = Pipe::open(world, self.wanted.listener, self.wanted.digests);
-        let cid = pipe.connect(world, connect, names);
+    pub fn join_as(
+        &mut self,
+        world: &mut World<Shard>,
+        connect: &Connect,
+        names: &ConnectNames,
+    ) -> CommandResult {
+        let mut pipe = TestQueue::open_connection(world, self.wanted.listener, self.wanted.digests);
+        let cid = pipe.send_connect(world, connect, names);
         let ended = wait(world, &mut pipe, cid);
         if ended.status.is_success() {
             self.pipes.push(pipe);
@@ -234,25 +239,32 @@ impl Host {
     }
 
     /// Sends a command to a queue and waits for its end.
-    pub fn ask(&mut self, world: &mut World<Shard>, at: usize, sqe: Sqe, out: &[u8], read: usize) -> Ended {
+    pub fn ask(
+        &mut self,
+        world: &mut World<Shard>,
+        at: usize,
+        sqe: Sqe,
+        out: &[u8],
+        read: usize,
+    ) -> CommandResult {
         let cid = self.start(world, at, sqe, out, read);
         wait(world, &mut self.pipes[at], cid)
     }
 
     /// Sends a command to a queue; up to 4 KiB go in its capsule.
     pub fn start(&mut self, world: &mut World<Shard>, at: usize, sqe: Sqe, out: &[u8], read: usize) -> u16 {
-        self.pipes[at].command(world, sqe, out, out.len() <= 4096, read)
+        self.pipes[at].send_command(world, sqe, out, out.len() <= 4096, read)
     }
 
     /// Runs all commands to their ends.
     pub fn settle(&mut self, world: &mut World<Shard>) {
-        let mut pipes: Vec<&mut Pipe> = self.pipes.iter_mut().collect();
+        let mut pipes: Vec<&mut TestQueue> = self.pipes.iter_mut().collect();
         run(world, &mut pipes, |_, pipes| pipes.iter().all(|pipe| pipe.is_idle()));
     }
 
     /// Runs all commands of the I/O queues to their ends, while this one waits at the admin queue.
     pub fn settle_but(&mut self, world: &mut World<Shard>, waits: u16) {
-        let mut pipes: Vec<&mut Pipe> = self.pipes.iter_mut().collect();
+        let mut pipes: Vec<&mut TestQueue> = self.pipes.iter_mut().collect();
         run(world, &mut pipes, |_, pipes| {
             let told = pipes[0].is_idle() || pipes[0].ended.iter().any(|ended| ended.cid == waits);
             told && pipes[1..].iter().all(|pipe| pipe.is_idle())

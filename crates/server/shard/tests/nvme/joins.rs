@@ -5,20 +5,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use blockwire_shard::{
-    Control, Exports, HostAuth, HostRule, InitiatorRule, LunMask, Message, NamespaceMask, Network, Shard,
+    ControlRequest, Exports, HostAuth, HostRule, InitiatorRule, LunMask, Message, NamespaceMask, Network,
+    Shard,
 };
 use endpoint::ShardId;
 use iscsi::chap::{self, Algorithm, ChapAccount};
-use iscsi::login::{AuthPolicy, Chap};
-use nvme::auth::Secret;
+use iscsi::login::{AuthPolicy, ChapAccounts};
+use nvme::auth::DhchapSecret;
 use nvme::fabrics::ConnectRefusal;
 use nvme::{Completion, Status};
 use sim::World;
 
 use crate::host::{Host, Wanted, is_dead, run, transfer};
 use crate::{pattern, world_with};
-use testkit::iscsi_host::Initiator;
-use testkit::target::{self, TargetLimits, wanted};
+use testkit::iscsi_initiator::TestInitiator;
+use testkit::target::{self, TargetLimits, login_config};
 
 const NEAR: &str = "192.0.2.1";
 const NEAR_TOO: &str = "192.0.2.77";
@@ -45,11 +46,12 @@ fn network(address: &str) -> Network {
 fn exports(near: Way, far: Way) -> Arc<Exports> {
     let mut terms = TargetLimits::default();
     terms.negotiation.max_connections = 4;
-    let mut exports = Exports::clone(&target::exports(&terms));
-    let secret = Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(1)));
+    let mut exports = Exports::clone(&target::build_exports(&terms));
+    let secret = Arc::new(DhchapSecret::generate(None, &mut |bytes| bytes.fill(1)));
     let accounts = vec![ChapAccount { name: "alice".into(), secret: chap::Secret::new(vec![b'a'; 16]) }];
     let algorithms = Algorithm::ALL.to_vec();
-    let chap = AuthPolicy::Required(Chap { accounts, mutual: None, demands_mutual: false, algorithms });
+    let chap =
+        AuthPolicy::Required(ChapAccounts { accounts, mutual: None, demands_mutual: false, algorithms });
     let (mut rules, mut host_rules) = (Vec::new(), Vec::new());
     for (way, address) in [(near, NEAR), (far, FAR)] {
         let read_only = way == Way::ReadOnly;
@@ -77,7 +79,7 @@ fn exports(near: Way, far: Way) -> Arc<Exports> {
 }
 
 fn from(world: &mut World<Shard>, address: &str) {
-    world.set_comers(address.parse::<IpAddr>().unwrap(), 0);
+    world.set_peer_origin(address.parse::<IpAddr>().unwrap(), 0);
 }
 
 /// Whether an I/O queue from `second` may join a controller whose admin queue came from `first`.
@@ -100,22 +102,22 @@ fn joins_controller(world: &mut World<Shard>, first: &str, second: &str) -> bool
 
 /// Whether a connection from `second` may join a session whose first came from `first`.
 fn joins_session(world: &mut World<Shard>, first: &str, second: &str) -> bool {
-    let mut asked = wanted(1);
+    let mut asked = login_config(1);
     asked.limits.max_connections = 4;
     from(world, first);
-    let mut initiator = Initiator::connect(world, asked);
+    let mut initiator = TestInitiator::connect(world, asked);
     settle(world, &mut initiator, 0);
-    assert!(initiator.is_in(), "{:?}", initiator.failure());
+    assert!(initiator.is_logged_in(), "{:?}", initiator.failure());
     from(world, second);
-    initiator.join(world, 1);
+    initiator.add_connection(world, 1);
     settle(world, &mut initiator, 1);
-    initiator.living().contains(&1)
+    initiator.live_connections().contains(&1)
 }
 
-fn settle(world: &mut World<Shard>, initiator: &mut Initiator, conn: usize) {
+fn settle(world: &mut World<Shard>, initiator: &mut TestInitiator, conn: usize) {
     for _ in 0..100_000 {
         initiator.poll(world);
-        if initiator.living().contains(&conn) || initiator.failure().is_some() {
+        if initiator.live_connections().contains(&conn) || initiator.failure().is_some() {
             return;
         }
         let until = world.now() + std::time::Duration::from_millis(1);
@@ -160,14 +162,14 @@ fn a_reload_that_parts_the_addresses_of_a_controller_ends_its_stray_queues() {
         rules.insert(0, HostRule { sources: vec![own], namespaces: read_only, ..rules[0].clone() });
         let changed = Arc::new(changed);
         for shard in 0..shards {
-            world.tell(ShardId(shard), Message::Control(9, Control::Exports(changed.clone())));
+            world.send_message(ShardId(shard), Message::Control(9, ControlRequest::Exports(changed.clone())));
         }
         world.run_for(std::time::Duration::from_millis(10));
         let cid = host.start(&mut world, 1, transfer(1, 0, 1), &pattern(0, 1, 9), 0);
         run(&mut world, &mut [&mut host.pipes[1]], |world, pipes| {
             is_dead(world, pipes[0]) || pipes[0].ended.iter().any(|ended| ended.cid == cid)
         });
-        let ended = host.pipes[1].take_ended(cid);
+        let ended = host.pipes[1].take_result(cid);
         assert!(ended.is_none_or(|ended| !ended.status.is_success()), "{shards} shards: it is written");
     }
 }

@@ -4,20 +4,24 @@ use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use blockwire_shard::{Control, ControllerReply, Message, NvmeMessage, Report, Shard, VolumeSpec};
-use buf::{Class, Cx, Entropy, Errno, Pool, Time};
-use endpoint::{Accepted, Arrival, Departure, Dial, Driver, Endpoint, LinkId, ListenerId, ShardId, pump};
+use blockwire_shard::{
+    ControlReport, ControlRequest, ControllerReply, Message, NvmeMessage, Shard, VolumeSpec,
+};
+use buf::{Cx, Entropy, Errno, MemoryClass, Pool, Time};
+use endpoint::{
+    AcceptedSocket, Dial, Endpoint, IoDriver, LinkArrival, LinkDeparture, LinkId, ListenerId, ShardId, pump,
+};
 use nvme::fabrics::{ConnectData, Property, PropertyAccess};
 use stream::{Received, RecvOp, SendOp};
 use volume::{
-    AbortScope, Backend, ChangeId, DiskId, DiskOp, Epoch, Ram, RamDisk, RequestId, View, ViewUpdate,
+    AbortScope, Backend, ChangeId, DiskId, DiskOp, Epoch, RamBackend, RamDisk, RequestId, View, ViewUpdate,
     VolumeAnswer, VolumeId, VolumeState,
 };
 
 use crate::BLOCKS;
 use crate::host::{IO, Wanted, keys, reserve, transfer};
-use testkit::delivery::Delivery;
-use testkit::nvme_host::{Carrier, Ended, Pipe};
+use testkit::delivery::RecvDelivery;
+use testkit::nvme_host::{CommandResult, TestQueue, TestTransport};
 use testkit::target;
 
 #[derive(Default)]
@@ -35,28 +39,28 @@ struct Hands {
     posted: Vec<(ShardId, Message)>,
 }
 
-impl Driver<Message> for Hands {
-    fn recv(&mut self, link: LinkId, op: RecvOp) {
+impl IoDriver<Message> for Hands {
+    fn start_recv(&mut self, link: LinkId, op: RecvOp) {
         self.wires[link.0 as usize].recv = Some(op);
     }
 
-    fn send(&mut self, link: LinkId, op: SendOp) {
+    fn start_send(&mut self, link: LinkId, op: SendOp) {
         self.wires[link.0 as usize].send = Some(op);
     }
 
-    fn disk(&mut self, op: DiskOp) {
+    fn start_disk_op(&mut self, op: DiskOp) {
         unreachable!("memory has no disk: {op:?}");
     }
 
-    fn depart(&mut self, link: LinkId, _how: Departure<Message>) {
+    fn remove_link(&mut self, link: LinkId, _how: LinkDeparture<Message>) {
         self.wires[link.0 as usize].gone = true;
     }
 
-    fn post(&mut self, to: ShardId, message: Message) {
+    fn post_message(&mut self, to: ShardId, message: Message) {
         self.posted.push((to, message));
     }
 
-    fn dial(&mut self, dial: Dial) {
+    fn start_dial(&mut self, dial: Dial) {
         unreachable!("a shard without remotes dials nobody: {dial:?}");
     }
 }
@@ -81,14 +85,14 @@ impl Alone {
 
     fn add(&mut self, spec: VolumeSpec) {
         self.with(|shard, cx| {
-            shard.handle_message(cx, Message::Control(0, Control::AddVolume(Box::new(spec))));
+            shard.handle_message(cx, Message::Control(0, ControlRequest::AddVolume(Box::new(spec))));
         });
         self.hands.posted.clear();
     }
 
     /// The shard, and the volume that it has not heard of.
     fn without_volume() -> (Self, VolumeSpec) {
-        let exports = target::exports(&target::TargetLimits::default());
+        let exports = target::build_exports(&target::TargetLimits::default());
         let alone = Alone {
             shard: Shard::new(SELF, 2, exports),
             pool: Pool::new(16 << 20),
@@ -97,8 +101,9 @@ impl Alone {
             hands: Hands::default(),
         };
         let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-        let geometry = Ram::new(disk.clone()).geometry();
-        let specs = target::volume(2, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
+        let geometry = RamBackend::new(disk.clone()).geometry();
+        let specs =
+            target::volume_specs(2, geometry, &[DiskId(0)], None, move |_| RamBackend::new(disk.clone()));
         let spec = specs.into_iter().nth(usize::from(SELF.0)).unwrap();
         (alone, spec)
     }
@@ -120,7 +125,7 @@ impl Alone {
         let wire = &mut self.hands.wires[at];
         let (bytes, mut op) =
             (std::mem::take(&mut wire.to_shard), wire.recv.take().expect("a receive is out"));
-        let mut stage = self.pool.take(Class::Wire, op.stage_len).expect("there is memory");
+        let mut stage = self.pool.take(MemoryClass::Wire, op.stage_len).expect("there is memory");
         stage.set_len(bytes.len());
         bytes.iter().zip(stage.iter_mut()).for_each(|(byte, place)| *place = *byte);
         op.stage = Some(stage);
@@ -143,10 +148,10 @@ impl Alone {
 
     fn write_out(&mut self, at: usize) -> bool {
         let Some(op) = self.hands.wires[at].send.take() else { return false };
-        self.hands.wires[at].to_peer.extend(testkit::delivery::sent(&op));
+        self.hands.wires[at].to_peer.extend(testkit::delivery::send_op_bytes(&op));
         self.with(|shard, cx| {
             shard.handle_written(cx, LinkId(at as u64), Ok(()));
-            shard.handle_sent(cx, LinkId(at as u64), op);
+            shard.handle_send_released(cx, LinkId(at as u64), op);
         });
         true
     }
@@ -157,7 +162,7 @@ impl Alone {
             return false;
         }
         let Some(op) = wire.recv.take() else { return false };
-        let (op, came) = Delivery::long_stages().fill(&self.pool, op, &mut wire.to_shard);
+        let (op, came) = RecvDelivery::long_stages().fill_recv(&self.pool, op, &mut wire.to_shard);
         self.with(|shard, cx| shard.handle_recv(cx, LinkId(at as u64), op, came));
         true
     }
@@ -169,11 +174,11 @@ impl Alone {
         assert!(self.hands.wires[at].gone);
     }
 
-    fn finish(&mut self, pipe: &mut Pipe, cid: u16) -> Ended {
+    fn finish(&mut self, pipe: &mut TestQueue, cid: u16) -> CommandResult {
         loop {
             self.settle(pipe.at);
             pipe.poll(self);
-            if let Some(ended) = pipe.take_ended(cid) {
+            if let Some(ended) = pipe.take_result(cid) {
                 assert!(ended.status.is_success(), "{ended:?}");
                 return ended;
             }
@@ -183,11 +188,11 @@ impl Alone {
     }
 
     /// Offers terms and sends a Connect.
-    fn connect(&mut self, wanted: &Wanted, qid: u16, cntlid: u16) -> (Pipe, u16) {
-        let mut pipe = Pipe::open(self, IO, (false, false));
+    fn connect(&mut self, wanted: &Wanted, qid: u16, cntlid: u16) -> (TestQueue, u16) {
+        let mut pipe = TestQueue::open_connection(self, IO, (false, false));
         self.settle(pipe.at);
         pipe.poll(self);
-        let cid = pipe.connect(self, &wanted.connect(qid), &wanted.names(cntlid));
+        let cid = pipe.send_connect(self, &wanted.connect(qid), &wanted.names(cntlid));
         self.settle(pipe.at);
         (pipe, cid)
     }
@@ -220,21 +225,21 @@ fn granted(token: u64, cntlid: u16) -> Message {
     Message::Nvme(NvmeMessage::ControllerReply(token, reply))
 }
 
-impl Carrier for Alone {
+impl TestTransport for Alone {
     fn open(&mut self, listener: ListenerId) -> usize {
         let at = self.hands.wires.len();
         self.hands.wires.push(Wire::default());
         let address = SocketAddr::from(([127, 0, 0, 1], 4420));
-        let accepted = Accepted { listener, local: address, peer: address, cpu: None };
-        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), Arrival::Accepted(accepted)));
+        let accepted = AcceptedSocket { listener, local: address, peer: address, cpu: None };
+        self.with(|shard, cx| shard.handle_arrival(cx, LinkId(at as u64), LinkArrival::Accepted(accepted)));
         at
     }
 
-    fn put(&mut self, at: usize, bytes: &[u8]) {
+    fn send_bytes(&mut self, at: usize, bytes: &[u8]) {
         self.hands.wires[at].to_shard.extend(bytes);
     }
 
-    fn take(&mut self, at: usize) -> Vec<u8> {
+    fn take_received(&mut self, at: usize) -> Vec<u8> {
         std::mem::take(&mut self.hands.wires[at].to_peer)
     }
 }
@@ -249,15 +254,15 @@ fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
     let token = alone.claimed();
     alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
     alone.finish(&mut admin, cid);
-    let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
-    let cid = admin.command(&mut alone, enable, &[], false, 0);
+    let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
+    let cid = admin.send_command(&mut alone, enable, &[], false, 0);
     alone.finish(&mut admin, cid);
     // Queue 2 of controller 1 lives on this shard.
     let (mut queue, cid) = alone.connect(&wanted, 2, 1);
     alone.finish(&mut queue, cid);
     let with_both = alone.pool.usage().reserved;
     // Its last command waits for the volume's home when the connection is lost.
-    queue.command(&mut alone, reserve(0x0d, 0, 0), &keys(0, 0xb), true, 0);
+    queue.send_command(&mut alone, reserve(0x0d, 0, 0), &keys(0, 0xb), true, 0);
     alone.settle(queue.at);
     let (volume, id) = alone.asked();
     alone.reset(queue.at);
@@ -285,14 +290,14 @@ fn one_long_command_does_not_keep_its_shard_from_everybody_else() {
     let token = alone.claimed();
     alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
     alone.finish(&mut admin, cid);
-    let enable = PropertyAccess::set_sqe(Property::CC, 0x0046_0001);
-    let cid = admin.command(&mut alone, enable, &[], false, 0);
+    let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
+    let cid = admin.send_command(&mut alone, enable, &[], false, 0);
     alone.finish(&mut admin, cid);
     let (mut queue, cid) = alone.connect(&wanted, 2, 1);
     alone.finish(&mut queue, cid);
     // Verify of 2 MiB, in parts of 256 KiB.
     let verify = transfer(0x0c, 0, BLOCKS as usize);
-    let cid = queue.command(&mut alone, verify, &[], false, 0);
+    let cid = queue.send_command(&mut alone, verify, &[], false, 0);
     let times = alone.gives_way(queue.at);
     assert!(times >= 7, "2 MiB at a go, but for {times} times");
     alone.with(|_, _| {});
@@ -305,7 +310,7 @@ fn one_long_command_does_not_keep_its_shard_from_everybody_else() {
             range
         })
         .collect();
-    let cid = queue.command(&mut alone, transfer(0x19, 2048, 64), &ranges, true, 0);
+    let cid = queue.send_command(&mut alone, transfer(0x19, 2048, 64), &ranges, true, 0);
     let times = alone.gives_way(queue.at);
     assert!(times >= 128 / 32 - 1, "128 operations at a go, but for {times} times");
     alone.with(|_, _| {});
@@ -343,9 +348,9 @@ fn a_change_that_overtakes_its_volume_is_acknowledged_and_not_forgotten() {
         }
     }
     alone.add(spec);
-    alone.with(|shard, cx| shard.handle_message(cx, Message::Control(1, Control::List)));
+    alone.with(|shard, cx| shard.handle_message(cx, Message::Control(1, ControlRequest::List)));
     match alone.hands.posted.pop() {
-        Some((_, Message::Report(1, Report::Listing(listing)))) => {
+        Some((_, Message::Report(1, ControlReport::Listing(listing)))) => {
             let view = &listing.volumes[0].view;
             assert_eq!((view.epoch, view.backing_read_only), (Epoch(2), true));
         }

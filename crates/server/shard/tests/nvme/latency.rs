@@ -5,17 +5,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use blockwire_shard::{
-    CommandClass, Control, Histogram, Latency, Listing, Message, Report, Shard, Stage, StageHistograms,
+    CommandLatency, ControlReport, ControlRequest, Histogram, LatencyClass, LatencyStage, Message, Shard,
+    ShardListing, StageHistograms,
 };
 use buf::Cx;
 use endpoint::ShardId;
 use sim::{Config, World};
-use volume::{Backend, Done, Geometry, Io, IoId, Op, Ram, RamDisk, VolumeId};
+use volume::{Backend, Geometry, Io, IoCompletion, IoId, Op, RamBackend, RamDisk, VolumeId};
 
 use crate::both::{both, run};
 use crate::host::{Host, heed, transfer};
 use crate::{BLOCKS, pattern};
-use testkit::iscsi_host::Initiator;
+use testkit::iscsi_initiator::TestInitiator;
 use testkit::target::{self, TargetLimits};
 
 const MIB: usize = 1 << 20;
@@ -25,7 +26,7 @@ const SHORT: Duration = Duration::from_millis(10);
 
 /// Memory that lends nothing, and keeps reads and writes while it is told to; an exclusive operation too.
 struct Slow {
-    inner: Ram,
+    inner: RamBackend,
     holds: Arc<AtomicBool>,
     held: Vec<Io>,
 }
@@ -47,7 +48,7 @@ impl Backend for Slow {
         self.inner.cancel(id);
     }
 
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         if !self.holds.load(Ordering::Relaxed) {
             let pool = buf::Pool::new(1 << 20);
             let mut entropy = buf::Entropy::new([9; 32]);
@@ -61,7 +62,7 @@ impl Backend for Slow {
 /// One shard, both protocols, and a host of each.
 struct Case {
     world: World<Shard>,
-    scsi: Initiator,
+    scsi: TestInitiator,
     nvme: Host,
     holds: Arc<AtomicBool>,
 }
@@ -69,24 +70,24 @@ struct Case {
 impl Case {
     /// On memory that can be told to keep what it is given, or on memory that is lent.
     fn new(seed: u64, slow: bool) -> Case {
-        let exports = target::exports(&TargetLimits::default());
+        let exports = target::build_exports(&TargetLimits::default());
         let config = Config { window: 64 << 10, pool_bytes: 16 << 20, shards: 1, ..Config::new(seed) };
         let shards = config.shards;
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         let (disk, holds) = (Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096)), Arc::default());
         let specs = if slow {
             let make = |disk: &Arc<RamDisk>, holds: &Arc<AtomicBool>| Slow {
-                inner: Ram::new(disk.clone()),
+                inner: RamBackend::new(disk.clone()),
                 holds: holds.clone(),
                 held: Vec::new(),
             };
             let geometry = make(&disk, &holds).geometry();
             let kept: Arc<AtomicBool> = Arc::clone(&holds);
-            target::volume(shards, geometry, &[], None, move |_| make(&disk, &kept))
+            target::volume_specs(shards, geometry, &[], None, move |_| make(&disk, &kept))
         } else {
-            target::volume(shards, disk.geometry(), &[], None, move |_| Ram::new(disk.clone()))
+            target::volume_specs(shards, disk.geometry(), &[], None, move |_| RamBackend::new(disk.clone()))
         };
-        target::serve(&mut world, specs);
+        target::serve_volume(&mut world, specs);
         let (scsi, nvme) = both(&mut world);
         Case { world, scsi, nvme, holds }
     }
@@ -113,7 +114,7 @@ impl Case {
 
     fn release(&mut self) {
         self.holds.store(false, Ordering::Relaxed);
-        self.world.tell(ShardId(0), Message::Wake(VolumeId(0)));
+        self.world.send_message(ShardId(0), Message::Wake(VolumeId(0)));
     }
 
     /// All commands come to their ends.
@@ -126,23 +127,23 @@ impl Case {
         self.world.run_for(SHORT);
     }
 
-    fn listing(&mut self) -> Listing {
-        self.world.tell(ShardId(0), Message::Control(7, Control::List));
+    fn listing(&mut self) -> ShardListing {
+        self.world.send_message(ShardId(0), Message::Control(7, ControlRequest::List));
         self.world.run_for(Duration::from_millis(1));
         let mut reports = Vec::new();
         heed(&mut self.world, &mut reports);
         let found = reports.into_iter().find_map(|report| match report {
-            Report::Listing(listing) => Some(*listing),
-            Report::Done | Report::Refused(_) | Report::NoVolume => None,
+            ControlReport::Listing(listing) => Some(*listing),
+            ControlReport::Done | ControlReport::Refused(_) | ControlReport::NoVolume => None,
         });
         found.expect("the shard answers")
     }
 
     /// The histograms of a class: of the volume, of the SCSI session, of the first I/O queue. What the volume counts is
     /// what its connections count together.
-    fn histograms(&mut self, class: CommandClass) -> [Option<StageHistograms>; 2] {
+    fn histograms(&mut self, class: LatencyClass) -> [Option<StageHistograms>; 2] {
         let listing = self.listing();
-        let of = |latency: &Latency| latency.class(class);
+        let of = |latency: &CommandLatency| latency.class_histograms(class);
         let session = of(&listing.sessions[0].latency);
         let queue = of(&listing.queues.iter().find(|queue| queue.qid == 1).unwrap().latency);
         let mut both = StageHistograms::default();
@@ -161,9 +162,9 @@ fn long(histogram: &Histogram, than: Duration) -> u64 {
 }
 
 /// One command, which spent its time in one stage.
-fn only(stages: &StageHistograms, stage: Stage) {
-    for (at, histogram) in Stage::ALL.into_iter().zip(stages) {
-        assert_eq!(histogram.total(), 1, "{at:?} {histogram:?}");
+fn only(stages: &StageHistograms, stage: LatencyStage) {
+    for (at, histogram) in LatencyStage::ALL.into_iter().zip(stages) {
+        assert_eq!(histogram.total_count(), 1, "{at:?} {histogram:?}");
         let took = Duration::from_nanos(histogram.sum_ns);
         if at == stage {
             assert!(took >= DELAY && took < 2 * DELAY, "{at:?} {took:?}");
@@ -184,21 +185,21 @@ fn a_slow_disk_is_seen_in_the_backend_stage() {
         case.hold();
         let data = pattern(8, 8, 1);
         if is_write {
-            case.scsi.command(&mut case.world, 0, &WRITE, &data, 0);
+            case.scsi.send_command(&mut case.world, 0, &WRITE, &data, 0);
             case.nvme.start(&mut case.world, 1, transfer(1, 64, 8), &data, 0);
         } else {
-            case.scsi.command(&mut case.world, 0, &READ, &[], 4096);
+            case.scsi.send_command(&mut case.world, 0, &READ, &[], 4096);
             case.nvme.start(&mut case.world, 1, transfer(2, 64, 8), &[], 4096);
         }
         // R2Ts are followed meanwhile.
         case.go_on(DELAY + SHORT);
         case.release();
         case.finish();
-        let class = if is_write { CommandClass::Write } else { CommandClass::Read };
+        let class = if is_write { LatencyClass::Write } else { LatencyClass::Read };
         for stages in case.histograms(class) {
-            only(&stages.unwrap(), Stage::Backend);
+            only(&stages.unwrap(), LatencyStage::Backend);
         }
-        let other = if is_write { CommandClass::Read } else { CommandClass::Write };
+        let other = if is_write { LatencyClass::Read } else { LatencyClass::Write };
         assert_eq!(case.histograms(other), [None, None]);
     }
 }
@@ -214,11 +215,11 @@ fn a_short_pool_is_seen_in_the_stage_of_waiting() {
     case.pass(DELAY + SHORT);
     case.release();
     case.finish();
-    let [_, queue] = case.histograms(CommandClass::Read);
+    let [_, queue] = case.histograms(LatencyClass::Read);
     let [receive, wait, queued, backend, _] = queue.unwrap();
     let (waited, carried) = (long(&wait, DELAY), long(&backend, DELAY));
     assert!(waited > 0 && carried > 0, "{waited} {carried}");
-    assert_eq!((wait.total(), waited + carried), (24, 24), "each spent the time in one of the two");
+    assert_eq!((wait.total_count(), waited + carried), (24, 24), "each spent the time in one of the two");
     assert_eq!((long(&receive, SHORT), long(&queued, SHORT)), (0, 0));
 }
 
@@ -228,15 +229,15 @@ fn an_operation_that_another_one_excludes_is_seen_in_the_queue() {
     case.hold();
     // COMPARE AND WRITE of block 8 begins with a read, which is held.
     let cdb = [0x89, 0, 0, 0, 0, 0, 0, 0, 0, 8, 0, 0, 0, 1, 0, 0];
-    case.scsi.command(&mut case.world, 0, &cdb, &[0; 1024], 0);
+    case.scsi.send_command(&mut case.world, 0, &cdb, &[0; 1024], 0);
     case.go_on(SHORT);
     case.nvme.start(&mut case.world, 1, transfer(1, 8, 8), &pattern(8, 8, 1), 0);
     case.pass(DELAY + SHORT);
     case.release();
     case.finish();
-    let [_, queue] = case.histograms(CommandClass::Write);
-    only(&queue.unwrap(), Stage::Queue);
-    let [session, _] = case.histograms(CommandClass::Other);
+    let [_, queue] = case.histograms(LatencyClass::Write);
+    only(&queue.unwrap(), LatencyStage::Queue);
+    let [session, _] = case.histograms(LatencyClass::Other);
     let [.., backend, _] = session.unwrap();
     assert_eq!(long(&backend, DELAY), 1, "the other one was with the disk");
 }
@@ -246,12 +247,12 @@ fn a_host_that_does_not_read_is_seen_in_the_stage_of_sending() {
     for slow in [false, true] {
         let mut case = Case::new(6, slow);
         // More than the window of the connection.
-        case.scsi.command(&mut case.world, 0, &[0x28, 0, 0, 0, 0, 0, 0, 2, 0, 0], &[], 512 * 512);
+        case.scsi.send_command(&mut case.world, 0, &[0x28, 0, 0, 0, 0, 0, 0, 2, 0, 0], &[], 512 * 512);
         case.nvme.start(&mut case.world, 1, transfer(2, 0, 512), &[], 512 * 512);
         case.pass(DELAY + SHORT);
         case.finish();
-        for stages in case.histograms(CommandClass::Read) {
-            only(&stages.unwrap(), Stage::Send);
+        for stages in case.histograms(LatencyClass::Read) {
+            only(&stages.unwrap(), LatencyStage::Send);
         }
     }
 }
@@ -264,23 +265,25 @@ fn what_memory_carries_out_at_once_is_in_the_first_bucket_of_each_stage_but_send
         case.nvme.start(&mut case.world, 1, transfer(1, at * 8, 8), &pattern(8, 8, 1), 0);
     }
     case.finish();
-    assert_eq!(case.histograms(CommandClass::Read)[0], None, "nothing is kept of a connection at rest");
+    assert_eq!(case.histograms(LatencyClass::Read)[0], None, "nothing is kept of a connection at rest");
     for at in 0..16 {
         let [read, write] = [0x28, 0x2a].map(|opcode| [opcode, 0, 0, 0, 0, at * 8, 0, 0, 8, 0]);
-        case.scsi.command(&mut case.world, 0, &read, &[], 4096);
+        case.scsi.send_command(&mut case.world, 0, &read, &[], 4096);
         case.finish();
-        case.scsi.command(&mut case.world, 0, &write, &pattern(8, 8, 1), 0);
+        case.scsi.send_command(&mut case.world, 0, &write, &pattern(8, 8, 1), 0);
         case.finish();
     }
-    for class in [CommandClass::Read, CommandClass::Write] {
+    for class in [LatencyClass::Read, LatencyClass::Write] {
         let connections = case.histograms(class).map(Option::unwrap);
-        for (stage, histogram) in connections.iter().flat_map(|stages| Stage::ALL.into_iter().zip(stages)) {
-            assert_eq!(histogram.total(), 16, "{stage:?}");
+        for (stage, histogram) in
+            connections.iter().flat_map(|stages| LatencyStage::ALL.into_iter().zip(stages))
+        {
+            assert_eq!(histogram.total_count(), 16, "{stage:?}");
             // The data of a write may come a moment after its header.
             let at_once = match stage {
-                Stage::Receive | Stage::Queue | Stage::Backend => true,
-                Stage::Wait => class == CommandClass::Read,
-                Stage::Send => false,
+                LatencyStage::Receive | LatencyStage::Queue | LatencyStage::Backend => true,
+                LatencyStage::Wait => class == LatencyClass::Read,
+                LatencyStage::Send => false,
             };
             assert!(!at_once || histogram.counts[0] == 16, "{stage:?} {histogram:?}");
         }

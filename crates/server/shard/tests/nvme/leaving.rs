@@ -4,8 +4,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{CONTROL, Control, Exports, Message, NamespaceExport, Report, Shard, VolumeSpec};
+use backends::{FileBackend, FileDisk, FileFacts};
+use blockwire_shard::{
+    CONTROL_PLANE, ControlReport, ControlRequest, Exports, Message, NamespaceExport, Shard, VolumeSpec,
+};
 use endpoint::ShardId;
 use nvme::Status;
 use sim::{Config, Disk, DiskFaults, World};
@@ -23,12 +25,14 @@ fn file(id: VolumeId, disk: DiskId) -> Vec<VolumeSpec> {
     let facts = FileFacts::new(BLOCKS * 512);
     let file = Arc::new(FileDisk::new(disk, &facts, SHARDS).unwrap());
     let geometry = file.geometry();
-    target::numbered(id, SHARDS, geometry, &[disk], None, move |shard| File::new(file.clone(), shard))
+    target::numbered_volume_specs(id, SHARDS, geometry, &[disk], None, move |shard| {
+        FileBackend::new(file.clone(), shard)
+    })
 }
 
 /// Exports that show these volumes as namespaces from 1 up.
 fn exports(volumes: &[VolumeId]) -> Arc<Exports> {
-    let mut exports = Arc::unwrap_or_clone(target::exports(&TargetLimits::default()));
+    let mut exports = Arc::unwrap_or_clone(target::build_exports(&TargetLimits::default()));
     exports.targets.clear();
     let namespace = |(nsid, volume)| NamespaceExport { nsid, volume, read_only: false, ana_group: 1 };
     exports.nvme.subsystems[0].namespaces = (1..).zip(volumes.iter().copied()).map(namespace).collect();
@@ -36,26 +40,26 @@ fn exports(volumes: &[VolumeId]) -> Arc<Exports> {
 }
 
 /// Tells every shard of a volume; what they answer.
-fn add(world: &mut World<Shard>, id: VolumeId, disk: DiskId) -> Vec<Report> {
+fn add(world: &mut World<Shard>, id: VolumeId, disk: DiskId) -> Vec<ControlReport> {
     for (shard, spec) in (0..).zip(file(id, disk)) {
-        world.tell(ShardId(shard), Message::Control(1, Control::AddVolume(Box::new(spec))));
+        world.send_message(ShardId(shard), Message::Control(1, ControlRequest::AddVolume(Box::new(spec))));
     }
     world.run_for(Duration::from_millis(1));
     reports(world)
 }
 
-fn reports(world: &mut World<Shard>) -> Vec<Report> {
-    let heard = world.heard().into_iter();
+fn reports(world: &mut World<Shard>) -> Vec<ControlReport> {
+    let heard = world.take_control_messages().into_iter();
     let report = |(to, message)| match message {
-        Message::Report(_, report) if to == CONTROL => Some(report),
+        Message::Report(_, report) if to == CONTROL_PLANE => Some(report),
         _ => None,
     };
     heard.filter_map(report).collect()
 }
 
-fn tell_all(world: &mut World<Shard>, control: impl Fn() -> Control) {
+fn tell_all(world: &mut World<Shard>, control: impl Fn() -> ControlRequest) {
     for shard in 0..SHARDS {
-        world.tell(ShardId(shard), Message::Control(2, control()));
+        world.send_message(ShardId(shard), Message::Control(2, control()));
     }
 }
 
@@ -87,7 +91,7 @@ fn a_flush_of_all_does_not_wait_for_ever_for_a_volume_that_went() {
         let cid = host.start(&mut world, 1, flush, &[], 0);
         // The flush of the last namespace is out; the first one's turn comes behind it.
         world.run_for(Duration::from_micros(100 * (seed + 1)));
-        tell_all(&mut world, || Control::DropVolume(volumes[0]));
+        tell_all(&mut world, || ControlRequest::DropVolume(volumes[0]));
         let ended = wait(&mut world, &mut host.pipes[1], cid);
         assert!(ended.status.is_success(), "seed {seed}: {ended:?}");
     }
@@ -106,26 +110,27 @@ fn nobody_gets_the_place_of_a_volume_whose_operations_are_out() {
             host.start(&mut world, 1 + lba as usize % 2, transfer(1, lba, 1), &pattern(lba, 1, 3), 0);
         }
         world.run_for(Duration::from_micros(200));
-        tell_all(&mut world, || Control::DropVolume(old));
+        tell_all(&mut world, || ControlRequest::DropVolume(old));
         world.add_disk(DiskId(9), Disk::new(DiskFaults::default()));
         let mut added = add(&mut world, new, DiskId(9));
-        while !added.iter().filter(|one| matches!(one, Report::Refused(Refusal::Busy))).count().eq(&0) {
+        while !added.iter().filter(|one| matches!(one, ControlReport::Refused(Refusal::Busy))).count().eq(&0)
+        {
             refused += 1;
             world.run_for(Duration::from_millis(20));
             reports(&mut world);
             // One that took it and one that did not: it goes from both, as the control plane does it.
-            tell_all(&mut world, || Control::DropVolume(new));
+            tell_all(&mut world, || ControlRequest::DropVolume(new));
             world.run_for(Duration::from_millis(20));
             reports(&mut world);
             added = add(&mut world, new, DiskId(9));
         }
-        tell_all(&mut world, || Control::Exports(exports(&[new])));
+        tell_all(&mut world, || ControlRequest::Exports(exports(&[new])));
         // What is late for the old volume: an ask, an adoption's like, and the end of a store.
-        world.tell(
+        world.send_message(
             ShardId(0),
             Message::VolumeRequest(old, ShardId(1), volume::RequestId(77), VolumeRequest::Remove),
         );
-        world.tell(ShardId(0), Message::Stored(old, 1, true));
+        world.send_message(ShardId(0), Message::Stored(old, 1, true));
         world.run_for(Duration::from_millis(20));
         host.settle(&mut world);
         let mut host = Host::connect(&mut world, Wanted::default());

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use blockwire_shard::{Exports, Shard};
 use sim::{Config, World};
-use volume::{Backend, DiskId, Geometry, Ram, RamDisk};
+use volume::{Backend, DiskId, Geometry, RamBackend, RamDisk};
 
 use testkit::target::{self, TargetLimits};
 
@@ -28,7 +28,7 @@ pub const BLOCKS: u64 = 4096;
 
 /// A world of so many shards that serves a RAM volume.
 pub fn world(seed: u64, shards: u16) -> World<Shard> {
-    world_with(seed, shards, &target::exports(&TargetLimits::default()))
+    world_with(seed, shards, &target::build_exports(&TargetLimits::default()))
 }
 
 /// The same with other exports.
@@ -41,7 +41,7 @@ pub fn world_with(seed: u64, shards: u16, exports: &Arc<Exports>) -> World<Shard
 /// The same as configured.
 pub fn world_of(config: Config, exports: &Arc<Exports>) -> World<Shard> {
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
-    let geometry = Ram::new(disk.clone()).geometry();
+    let geometry = RamBackend::new(disk.clone()).geometry();
     world_on(config, exports, disk, geometry)
 }
 
@@ -54,8 +54,9 @@ pub fn world_on(
 ) -> World<Shard> {
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
-    let specs = target::volume(shards, geometry, &[DiskId(0)], None, move |_| Ram::new(disk.clone()));
-    target::serve(&mut world, specs);
+    let specs =
+        target::volume_specs(shards, geometry, &[DiskId(0)], None, move |_| RamBackend::new(disk.clone()));
+    target::serve_volume(&mut world, specs);
     world
 }
 

@@ -7,87 +7,87 @@ use std::time::Duration;
 use blockwire_shard::{ComputeId, HostAuth, LogLine, Message, NvmeMessage, Shard};
 use endpoint::ShardId;
 use iscsi::chap::{self, Algorithm, ChapAccount};
-use iscsi::initiator::{Credentials, Failure};
-use iscsi::login::{AuthPolicy, Chap};
+use iscsi::initiator::{Credentials, LoginFailure};
+use iscsi::login::{AuthPolicy, ChapAccounts};
 use iscsi::wire::LoginStatus;
-use nvme::auth::{Host as Prover, HostProgress, Policy, Secret, auth_command};
-use nvme::fabrics::{ConnectData, Connected, Property, PropertyAccess};
+use nvme::auth::{DhchapPolicy, DhchapSecret, HostAuthenticator as Prover, HostProgress, auth_sqe};
+use nvme::fabrics::{ConnectData, ConnectResult, Property, PropertyAccess};
 use nvme::{FabricsType, Status};
 use sim::World;
 
 use crate::host::{Host, Wanted, is_dead, run, sqe, wait};
 use crate::{pattern, world_with};
-use testkit::iscsi_host::Initiator;
-use testkit::nvme_host::Pipe;
+use testkit::iscsi_initiator::TestInitiator;
+use testkit::nvme_host::TestQueue;
 use testkit::target::{self, TargetLimits};
 
-fn secret(byte: u8) -> Arc<Secret> {
-    Arc::new(Secret::generate(None, &mut |bytes| bytes.fill(byte)))
+fn secret(byte: u8) -> Arc<DhchapSecret> {
+    Arc::new(DhchapSecret::generate(None, &mut |bytes| bytes.fill(byte)))
 }
 
 /// A world whose subsystem wants proof of `secret(1)`.
 fn guarded(seed: u64) -> World<Shard> {
-    let mut exports = (*target::exports(&TargetLimits::default())).clone();
+    let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
     world_with(seed, 2, &Arc::new(exports))
 }
 
 /// Connects a queue, which must then authenticate.
-fn connect(world: &mut World<Shard>, wanted: &Wanted, qid: u16, cntlid: u16) -> (Pipe, u16) {
-    let mut pipe = Pipe::open(world, wanted.listener, wanted.digests);
-    let cid = pipe.connect(world, &wanted.connect(qid), &wanted.names(cntlid));
+fn connect(world: &mut World<Shard>, wanted: &Wanted, qid: u16, cntlid: u16) -> (TestQueue, u16) {
+    let mut pipe = TestQueue::open_connection(world, wanted.listener, wanted.digests);
+    let cid = pipe.send_connect(world, &wanted.connect(qid), &wanted.names(cntlid));
     let ended = wait(world, &mut pipe, cid);
     assert!(ended.status.is_success(), "{ended:?}");
-    let connected = Connected::parse(ended.result);
+    let connected = ConnectResult::parse(ended.result);
     assert!(connected.authenticate);
     (pipe, connected.cntlid)
 }
 
 /// Proves the host to a queue; false if it is refused, or the queue ends.
-fn prove(world: &mut World<Shard>, wanted: &Wanted, pipe: &mut Pipe, secret: &Secret) -> bool {
+fn prove(world: &mut World<Shard>, wanted: &Wanted, pipe: &mut TestQueue, secret: &DhchapSecret) -> bool {
     let credentials = nvme::auth::Credentials {
         host_nqn: wanted.host.to_owned(),
         subsystem_nqn: wanted.subsystem.to_owned(),
-        host: Some(secret.key(wanted.host)),
+        host: Some(secret.derive_key(wanted.host)),
         controller: None,
     };
     // The smallest group: what is tried here is the way, not the arithmetic.
-    let policy = Policy { groups: vec![nvme::auth::Group::Ffdhe2048], ..Policy::default() };
+    let policy = DhchapPolicy { groups: vec![nvme::auth::DhGroup::Ffdhe2048], ..DhchapPolicy::default() };
     let (mut prover, first) = Prover::start(credentials, policy, 7, &mut |bytes| bytes.fill(9));
     let mut next = HostProgress::Send(first);
     loop {
         next = match next {
             HostProgress::Send(message) => {
-                let send = auth_command(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
-                let cid = pipe.command(world, send, &message, true, 0);
+                let send = auth_sqe(FabricsType::AUTHENTICATION_SEND, message.len() as u32);
+                let cid = pipe.send_command(world, send, &message, true, 0);
                 if !ask(world, pipe, cid) {
                     return false;
                 }
-                prover.sent()
+                prover.handle_sent()
             }
             HostProgress::Receive => {
                 const ROOM: usize = nvme::auth::MESSAGE_LEN_MAX;
-                let receive = auth_command(FabricsType::AUTHENTICATION_RECEIVE, ROOM as u32);
-                let cid = pipe.command(world, receive, &[], false, ROOM);
+                let receive = auth_sqe(FabricsType::AUTHENTICATION_RECEIVE, ROOM as u32);
+                let cid = pipe.send_command(world, receive, &[], false, ROOM);
                 run(world, &mut [pipe], |world, pipes| over(world, pipes[0], cid));
-                let Some(ended) = pipe.take_ended(cid) else { return false };
-                prover.receive(&ended.data)
+                let Some(ended) = pipe.take_result(cid) else { return false };
+                prover.handle_message(&ended.data)
             }
-            HostProgress::Compute(work) => prover.computed(work.run()),
+            HostProgress::Compute(work) => prover.handle_computed(work.run()),
             HostProgress::Authenticated => return true,
             HostProgress::Failed(_) => return false,
         }
     }
 }
 
-fn over(world: &World<Shard>, pipe: &Pipe, cid: u16) -> bool {
+fn over(world: &World<Shard>, pipe: &TestQueue, cid: u16) -> bool {
     is_dead(world, pipe) || pipe.ended.iter().any(|ended| ended.cid == cid)
 }
 
 /// Whether a command succeeds, and its queue lives.
-fn ask(world: &mut World<Shard>, pipe: &mut Pipe, cid: u16) -> bool {
+fn ask(world: &mut World<Shard>, pipe: &mut TestQueue, cid: u16) -> bool {
     run(world, &mut [pipe], |world, pipes| over(world, pipes[0], cid));
-    pipe.take_ended(cid).is_some_and(|ended| ended.status.is_success())
+    pipe.take_result(cid).is_some_and(|ended| ended.status.is_success())
 }
 
 #[test]
@@ -129,10 +129,10 @@ fn attack_70_commands_before_the_proof() {
     let (mut admin, cntlid) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
     for early in [
         sqe(0x06),
-        PropertyAccess::get_sqe(Property::CAP, 8),
-        PropertyAccess::set_sqe(Property::CC, 0x0046_0001),
+        PropertyAccess::property_get_sqe(Property::CAP, 8),
+        PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001),
     ] {
-        let cid = admin.command(&mut world, early, &[], false, 0);
+        let cid = admin.send_command(&mut world, early, &[], false, 0);
         let ended = wait(&mut world, &mut admin, cid);
         assert_eq!(ended.status.0 & 0x7ff, Status::AUTHENTICATION_REQUIRED.0, "{ended:?}");
     }
@@ -155,8 +155,8 @@ fn attack_77_silence_instead_of_a_proof() {
         if began {
             // Negotiate, and go while the controller computes.
             let message = [0; 16];
-            let send = auth_command(FabricsType::AUTHENTICATION_SEND, 16);
-            admin.command(&mut world, send, &message, true, 0);
+            let send = auth_sqe(FabricsType::AUTHENTICATION_SEND, 16);
+            admin.send_command(&mut world, send, &message, true, 0);
             world.step(world.now() + Duration::from_micros(50));
         }
         world.run_for(Duration::from_secs(40));
@@ -174,7 +174,7 @@ fn attack_77_silence_instead_of_a_proof() {
 
 /// Guarded exports that something is changed of.
 fn guarded_with(seed: u64, alter: impl FnOnce(&mut blockwire_shard::NvmeExports)) -> World<Shard> {
-    let mut exports = (*target::exports(&TargetLimits::default())).clone();
+    let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
     exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
     alter(&mut exports.nvme);
     world_with(seed, 2, &Arc::new(exports))
@@ -183,14 +183,14 @@ fn guarded_with(seed: u64, alter: impl FnOnce(&mut blockwire_shard::NvmeExports)
 #[test]
 fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
     use blockwire_shard::HostAuthentication;
-    use nvme::auth::{Group, Hash};
+    use nvme::auth::{DhGroup, Hash};
     // The host offers all hashes, and one group.
     for (hashes, groups, expected) in [
-        (vec![Hash::Sha256, Hash::Sha512], vec![Group::Ffdhe2048], Some(Hash::Sha256)),
-        (vec![Hash::Sha384], vec![Group::Ffdhe4096, Group::Ffdhe2048], Some(Hash::Sha384)),
-        (vec![Hash::Sha384], vec![Group::Ffdhe4096], None),
+        (vec![Hash::Sha256, Hash::Sha512], vec![DhGroup::Ffdhe2048], Some(Hash::Sha256)),
+        (vec![Hash::Sha384], vec![DhGroup::Ffdhe4096, DhGroup::Ffdhe2048], Some(Hash::Sha384)),
+        (vec![Hash::Sha384], vec![DhGroup::Ffdhe4096], None),
     ] {
-        let mut world = guarded_with(3, |nvme| nvme.proofs = Policy { hashes, groups });
+        let mut world = guarded_with(3, |nvme| nvme.proofs = DhchapPolicy { hashes, groups });
         let wanted = Wanted::default();
         let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
         let proof = |world: &mut World<Shard>| {
@@ -201,14 +201,14 @@ fn the_hash_and_the_group_are_those_that_are_wanted_most_and_shown() {
         let proved = prove(&mut world, &wanted, &mut admin, &secret(1));
         assert_eq!(proved, expected.is_some());
         if let Some(hash) = expected {
-            assert_eq!(proof(&mut world), Some(HostAuthentication::Done(hash, Group::Ffdhe2048)));
+            assert_eq!(proof(&mut world), Some(HostAuthentication::Done(hash, DhGroup::Ffdhe2048)));
         }
     }
 }
 
 #[test]
 fn the_discovery_service_asks_for_proofs_of_its_own() {
-    let host = target::exports(&TargetLimits::default()).nvme.subsystems[0].rules[0].clone();
+    let host = target::build_exports(&TargetLimits::default()).nvme.subsystems[0].rules[0].clone();
     let rule = |name: &str, byte| blockwire_shard::HostRule {
         hosts: vec![name.into()],
         auth: HostAuth::Required(secret(byte)),
@@ -220,7 +220,7 @@ fn the_discovery_service_asks_for_proofs_of_its_own() {
     for (byte, right) in [(1, false), (2, true)] {
         let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
         let log = sqe(0x02);
-        let cid = admin.command(&mut world, log, &[], false, 0);
+        let cid = admin.send_command(&mut world, log, &[], false, 0);
         let early = wait(&mut world, &mut admin, cid).status;
         assert_eq!(early.0 & 0x7ff, Status::AUTHENTICATION_REQUIRED.0);
         assert_eq!(prove(&mut world, &wanted, &mut admin, &secret(byte)), right);
@@ -256,7 +256,7 @@ fn keep_alive_timeouts_are_bounded() {
     });
     for kato_ms in [0, 20_001] {
         let refused = Host::admin(&mut world, Wanted { kato_ms, ..Wanted::default() }).err().unwrap();
-        assert_eq!(refused.status, Status::KEEP_ALIVE_INVALID.final_(), "{kato_ms}");
+        assert_eq!(refused.status, Status::KEEP_ALIVE_INVALID.with_do_not_retry(), "{kato_ms}");
     }
     for (kato_ms, granted) in [(1, 5000), (5000, 5000), (6001, 7000), (20_000, 20_000)] {
         let mut host = Host::admin(&mut world, Wanted { kato_ms, ..Wanted::default() }).unwrap();
@@ -266,7 +266,10 @@ fn keep_alive_timeouts_are_bounded() {
         assert_eq!(host.ask(&mut world, 0, get, &[], 0).result, granted, "{kato_ms}");
         let mut set = sqe(0x09);
         (set.cdw10[0], set.cdw10[1]) = (0x0f.into(), 0.into());
-        assert_eq!(host.ask(&mut world, 0, set, &[], 0).status, Status::KEEP_ALIVE_INVALID.final_());
+        assert_eq!(
+            host.ask(&mut world, 0, set, &[], 0).status,
+            Status::KEEP_ALIVE_INVALID.with_do_not_retry()
+        );
         assert_eq!(host.ask(&mut world, 0, get, &[], 0).result, granted, "it stays as it was");
     }
 }
@@ -280,7 +283,8 @@ fn attack_77_silent_queues_keep_no_identifier_from_their_host() {
     assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
     let mut host = Host { wanted: wanted.clone(), pipes: vec![admin], cntlid };
     host.enable(&mut world);
-    let silent: Vec<Pipe> = (0..8).map(|at| connect(&mut world, &wanted, 1 + at % 2, cntlid).0).collect();
+    let silent: Vec<TestQueue> =
+        (0..8).map(|at| connect(&mut world, &wanted, 1 + at % 2, cntlid).0).collect();
     for qid in 1..=2 {
         let (mut pipe, _) = connect(&mut world, &wanted, qid, cntlid);
         assert!(prove(&mut world, &wanted, &mut pipe, &secret(1)), "queue {qid}");
@@ -299,7 +303,7 @@ fn attack_77_silent_queues_keep_no_identifier_from_their_host() {
 /// What a shard counts among strangers, and what it promised them, over all shards.
 fn strangers(world: &mut World<Shard>) -> (usize, usize) {
     let logins = crate::queues::listings(world).iter().map(|listing| listing.logins).sum();
-    let shards = 0..world.shards() as u16;
+    let shards = 0..world.shard_count() as u16;
     let reserved = shards.map(|shard| world.pool(endpoint::ShardId(shard)).usage().reserved).sum();
     (logins, reserved)
 }
@@ -308,7 +312,7 @@ fn strangers(world: &mut World<Shard>) -> (usize, usize) {
 fn attack_77_hosts_that_prove_nothing_are_strangers_and_give_way() {
     let mut world = guarded(7);
     let wanted = Wanted::default();
-    let mut silent: Vec<Pipe> = Vec::new();
+    let mut silent: Vec<TestQueue> = Vec::new();
     for id in 0..600 {
         let wanted = Wanted { host_id: id as u8 | 1, ..wanted.clone() };
         silent.push(connect(&mut world, &wanted, 0, ConnectData::DYNAMIC).0);
@@ -321,7 +325,7 @@ fn attack_77_hosts_that_prove_nothing_are_strangers_and_give_way() {
     for shard in 0..2 {
         // The log has no line of them that is not counted as one that anybody can cause.
         while let Some(line) = world.endpoint_mut(endpoint::ShardId(shard)).poll_log() {
-            assert!(matches!(&line, LogLine::Nvme(line) if line.is_strangers()), "{line:?}");
+            assert!(matches!(&line, LogLine::Nvme(line) if line.is_from_unauthenticated()), "{line:?}");
         }
     }
     // None of them binds the identifier that they all use.
@@ -338,8 +342,8 @@ fn attack_15_wrong_keys_are_put_off_on_every_shard() {
     let wanted = Wanted::default();
     let mut put_off = 0;
     for _ in 0..40 {
-        let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
-        let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+        let mut pipe = TestQueue::open_connection(&mut world, wanted.listener, wanted.digests);
+        let cid = pipe.send_connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
         let ended = wait(&mut world, &mut pipe, cid);
         if ended.status.is_success() {
             assert!(!prove(&mut world, &wanted, &mut pipe, &secret(2)));
@@ -358,7 +362,7 @@ fn attack_15_wrong_keys_are_put_off_on_every_shard() {
 
 #[test]
 fn a_host_that_must_prove_now_who_it_is_begins_anew() {
-    let exports = (*target::exports(&TargetLimits::default())).clone();
+    let exports = (*target::build_exports(&TargetLimits::default())).clone();
     let mut world = world_with(9, 2, &Arc::new(exports.clone()));
     let host = Host::connect(&mut world, Wanted::default());
     let change = |world: &mut World<Shard>, auth| {
@@ -366,8 +370,8 @@ fn a_host_that_must_prove_now_who_it_is_begins_anew() {
         exports.nvme.subsystems[0].rules[0].auth = auth;
         let exports = Arc::new(exports);
         for shard in 0..2 {
-            let control = blockwire_shard::Control::Exports(exports.clone());
-            world.tell(endpoint::ShardId(shard), blockwire_shard::Message::Control(8, control));
+            let control = blockwire_shard::ControlRequest::Exports(exports.clone());
+            world.send_message(endpoint::ShardId(shard), blockwire_shard::Message::Control(8, control));
         }
         world.run_for(Duration::from_millis(50));
         crate::host::heed(world, &mut Vec::new());
@@ -390,7 +394,7 @@ fn a_host_that_must_prove_now_who_it_is_begins_anew() {
 
 /// What the control plane has been asked to compute and has not begun.
 fn note_work(world: &mut World<Shard>, waiting: &mut Vec<(ShardId, ComputeId, IpAddr)>) {
-    for (_, message) in world.heard() {
+    for (_, message) in world.take_control_messages() {
         match message {
             Message::Nvme(NvmeMessage::Compute(shard, id, source, _)) => waiting.push((shard, id, source)),
             Message::Nvme(NvmeMessage::Forget(shard, id)) => {
@@ -409,26 +413,27 @@ fn note_work(world: &mut World<Shard>, waiting: &mut Vec<(ShardId, ComputeId, Ip
 fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
     const CROWD: usize = 150;
     for shards in [1, 2] {
-        let mut exports = (*target::exports(&TargetLimits::default())).clone();
+        let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
         exports.nvme.subsystems[0].rules[0].auth = HostAuth::Required(secret(1));
         let mut world = world_with(11, shards, &Arc::new(exports));
         let wanted = Wanted::default();
         let crowd = "192.0.2.9".parse().unwrap();
-        world.set_comers(crowd, 0);
+        world.set_peer_origin(crowd, 0);
         let mut waiting = Vec::new();
-        let pipes: Vec<Pipe> = (0..CROWD)
+        let pipes: Vec<TestQueue> = (0..CROWD)
             .map(|_| {
                 let (mut pipe, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
                 let credentials = nvme::auth::Credentials {
                     host_nqn: wanted.host.to_owned(),
                     subsystem_nqn: wanted.subsystem.to_owned(),
-                    host: Some(secret(2).key(wanted.host)),
+                    host: Some(secret(2).derive_key(wanted.host)),
                     controller: None,
                 };
-                let longest = Policy { groups: vec![nvme::auth::Group::Ffdhe8192], ..Policy::default() };
+                let longest =
+                    DhchapPolicy { groups: vec![nvme::auth::DhGroup::Ffdhe8192], ..DhchapPolicy::default() };
                 let (_, first) = Prover::start(credentials, longest, 7, &mut |bytes| bytes.fill(9));
-                let send = auth_command(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
-                pipe.command(&mut world, send, &first, true, 0);
+                let send = auth_sqe(FabricsType::AUTHENTICATION_SEND, first.len() as u32);
+                pipe.send_command(&mut world, send, &first, true, 0);
                 world.run_for(Duration::from_millis(2));
                 note_work(&mut world, &mut waiting);
                 pipe
@@ -437,19 +442,23 @@ fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
         assert_eq!(waiting.len(), CROWD);
         assert!(waiting.iter().all(|(_, _, source)| *source == crowd));
         for (at, pipe) in pipes.iter().enumerate() {
-            if at % 2 == 0 { crate::host::reset(&mut world, pipe) } else { world.shut(sim::Peer(pipe.at)) }
+            if at % 2 == 0 {
+                crate::host::reset(&mut world, pipe)
+            } else {
+                world.shutdown_write(sim::Peer(pipe.at))
+            }
         }
         world.run_for(Duration::from_millis(50));
         note_work(&mut world, &mut waiting);
         assert_eq!(waiting, [], "{shards} shards: nothing is computed for who has gone");
         // The next of them have to wait before anything is computed for them.
         for _ in 0..10 {
-            let mut pipe = Pipe::open(&mut world, wanted.listener, wanted.digests);
-            let cid = pipe.connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
+            let mut pipe = TestQueue::open_connection(&mut world, wanted.listener, wanted.digests);
+            let cid = pipe.send_connect(&mut world, &wanted.connect(0), &wanted.names(ConnectData::DYNAMIC));
             assert_eq!(wait(&mut world, &mut pipe, cid).status, Status::CONTROLLER_BUSY);
         }
         // Another host comes in at once.
-        world.set_comers("198.51.100.9".parse().unwrap(), 0);
+        world.set_peer_origin("198.51.100.9".parse().unwrap(), 0);
         let began = world.now();
         let (mut admin, _) = connect(&mut world, &wanted, 0, ConnectData::DYNAMIC);
         assert!(prove(&mut world, &wanted, &mut admin, &secret(1)));
@@ -461,19 +470,19 @@ fn attack_77_powers_for_connections_that_closed_keep_no_host_waiting() {
 fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
     let account =
         |secret: &[u8]| ChapAccount { name: "alice".into(), secret: chap::Secret::new(secret.to_vec()) };
-    let mut exports = (*target::exports(&TargetLimits::default())).clone();
+    let mut exports = (*target::build_exports(&TargetLimits::default())).clone();
     let accounts = vec![account(b"the right secret")];
     let algorithms = Algorithm::ALL.to_vec();
-    let chap = Chap { accounts, mutual: None, demands_mutual: false, algorithms: algorithms.clone() };
+    let chap = ChapAccounts { accounts, mutual: None, demands_mutual: false, algorithms: algorithms.clone() };
     exports.targets[0].rules[0].auth = AuthPolicy::Required(chap);
     let mut world = world_with(9, 3, &Arc::new(exports));
     let mut answers = Vec::new();
     for isid in 0..40 {
         let ours = account(b"a wrong secret!!");
         let credentials = Some(Credentials { ours, target: None, algorithms: algorithms.clone() });
-        let mut guess = Initiator::connect(
+        let mut guess = TestInitiator::connect(
             &mut world,
-            iscsi::initiator::LoginConfig { credentials, ..target::wanted(isid) },
+            iscsi::initiator::LoginConfig { credentials, ..target::login_config(isid) },
         );
         while guess.failure().is_none() {
             guess.poll(&mut world);
@@ -481,7 +490,7 @@ fn attack_15_wrong_passwords_are_put_off_on_every_shard() {
             world.step(until);
         }
         match guess.failure() {
-            Some(Failure::Refused(status)) => answers.push(*status),
+            Some(LoginFailure::Refused(status)) => answers.push(*status),
             other => panic!("{other:?}"),
         }
     }

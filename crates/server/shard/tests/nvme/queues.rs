@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockwire_shard::{
-    Control, ControllerLimits, Exports, HostRule, Listing, Message, NamespaceMask, PlacementReason, Report,
-    Shard,
+    ControlReport, ControlRequest, ControllerLimits, Exports, HostRule, Message, NamespaceMask,
+    PlacementReason, Shard, ShardListing,
 };
 use endpoint::ShardId;
 use nvme::fabrics::{ConnectData, ConnectRefusal};
@@ -16,15 +16,15 @@ use crate::host::{DISCOVERY, Host, Wanted, heed, keys, reserve, reset, sqe, tran
 use crate::{BLOCKS, pattern, world, world_of, world_with};
 use testkit::target;
 
-pub fn listings(world: &mut World<Shard>) -> Vec<Listing> {
-    for shard in 0..world.shards() {
-        world.tell(ShardId(shard as u16), Message::Control(9, Control::List));
+pub fn listings(world: &mut World<Shard>) -> Vec<ShardListing> {
+    for shard in 0..world.shard_count() {
+        world.send_message(ShardId(shard as u16), Message::Control(9, ControlRequest::List));
     }
     world.run_for(Duration::from_millis(1));
     let mut reports = Vec::new();
     heed(world, &mut reports);
     let listing = |report| match report {
-        Report::Listing(listing) => Some(*listing),
+        ControlReport::Listing(listing) => Some(*listing),
         _ => None,
     };
     reports.into_iter().filter_map(listing).collect()
@@ -104,7 +104,7 @@ fn a_queue_that_is_connected_anew_waits_for_the_end_of_the_old_one() {
 #[test]
 fn queues_go_where_the_network_card_hands_their_bytes_over_while_balance_is_kept() {
     let mut world = world(3, 3);
-    world.set_comers("192.0.2.7".parse().unwrap(), 1);
+    world.set_peer_origin("192.0.2.7".parse().unwrap(), 1);
     let mut host = Host::connect(&mut world, Wanted { queues: 4, ..Wanted::default() });
     for at in 1..=4 {
         assert!(host.read(&mut world, at, 0, 8).len() == 4096);
@@ -157,7 +157,7 @@ fn controllers(world: &mut World<Shard>, host: &mut Host, cns: u32, from: u16) -
 #[test]
 fn every_controller_of_a_subsystem_is_listed_whatever_its_shard() {
     let other = "nqn.2026-11.test:other";
-    let mut exports = Exports::clone(&target::exports(&target::TargetLimits::default()));
+    let mut exports = Exports::clone(&target::build_exports(&target::TargetLimits::default()));
     let rules = &mut exports.nvme.subsystems[0].rules;
     let blind =
         HostRule { hosts: vec![other.into()], namespaces: NamespaceMask::Some(vec![]), ..rules[0].clone() };
@@ -201,7 +201,7 @@ fn in_capsule(world: &mut World<Shard>, host: &mut Host) -> usize {
 
 /// A world of one shard, with so much memory, that lets hosts have as many queues as there may be.
 fn roomy(seed: u64, pool_bytes: usize) -> World<Shard> {
-    let mut exports = Exports::clone(&target::exports(&target::TargetLimits::default()));
+    let mut exports = Exports::clone(&target::build_exports(&target::TargetLimits::default()));
     exports.nvme.subsystems[0].limits = ControllerLimits { controllers: 64, ..ControllerLimits::default() };
     let mut config = Config::new(seed);
     (config.shards, config.pool_bytes) = (1, pool_bytes);
@@ -257,7 +257,7 @@ fn controllers_are_offered_less_as_memory_grows_short_and_none_is_refused() {
             assert!(ended.status.is_success(), "queue {qid} of {queues}, {most}: {ended:?}");
         }
         let data = pattern(8, 4, queues as u8);
-        let cid = host.pipes[1].command(&mut world, transfer(1, 8, 4), &data, most >= 2048, 0);
+        let cid = host.pipes[1].send_command(&mut world, transfer(1, 8, 4), &data, most >= 2048, 0);
         let ended = crate::host::wait(&mut world, &mut host.pipes[1], cid);
         assert!(ended.status.is_success());
         assert_eq!(host.pipes[1].solicited, if most == 0 { 2048 } else { 0 });
@@ -350,7 +350,7 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
         let mut config = Config::new(seed);
         config.shards = 1;
         config.pool_bytes = 4 << 20;
-        let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
+        let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
         let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
         // More than the pool has for solicited data; what it asks for stands behind the small ones.
         for slot in 0..16u64 {
@@ -375,12 +375,12 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
 fn answers_wait_for_memory_as_payload_does() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
+    let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
     for len in [64 << 10, 4096, 512] {
-        all.extend(std::iter::from_fn(|| pool.take_sg(buf::Class::Solicited, len)));
+        all.extend(std::iter::from_fn(|| pool.take_sg(buf::MemoryClass::Solicited, len)));
     }
     let mut report = reserve(0x0e, 4096 / 4 - 1, 0);
     report.cdw10[1] = 1.into();
@@ -411,12 +411,12 @@ fn answers_wait_for_memory_as_payload_does() {
 fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 64 << 20);
-    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
+    let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
     for len in [1 << 20, 64 << 10, 4096, 512] {
-        all.extend(std::iter::from_fn(|| pool.take_sg(buf::Class::Solicited, len)));
+        all.extend(std::iter::from_fn(|| pool.take_sg(buf::MemoryClass::Solicited, len)));
     }
     let mut log = sqe(0x02);
     log.nsid = 0xffff_ffff.into();
@@ -441,12 +441,12 @@ fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
 fn an_aborted_write_does_not_go_on_waiting_for_memory() {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
+    let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
     let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
     for len in [64 << 10, 4096, 512] {
-        all.extend(std::iter::from_fn(|| pool.take_sg(buf::Class::Solicited, len)));
+        all.extend(std::iter::from_fn(|| pool.take_sg(buf::MemoryClass::Solicited, len)));
     }
     let great = host.start(&mut world, 1, transfer(1, 0, 500), &pattern(0, 500, 1), 0);
     world.run_for(Duration::from_millis(50));
@@ -457,7 +457,7 @@ fn an_aborted_write_does_not_go_on_waiting_for_memory() {
     assert_eq!(crate::host::wait(&mut world, &mut host.pipes[1], great).status, Status::ABORT_REQUESTED);
     // There is room for a small one, and none for what was to be written.
     all.swap_remove(0);
-    let small = host.pipes[1].command(&mut world, transfer(1, 0, 16), &pattern(0, 16, 1), false, 0);
+    let small = host.pipes[1].send_command(&mut world, transfer(1, 0, 16), &pattern(0, 16, 1), false, 0);
     let ended = crate::host::wait(&mut world, &mut host.pipes[1], small);
     assert!(ended.status.is_success(), "{ended:?}");
     assert_eq!(host.pipes[1].solicited, 16 * 512);
@@ -470,7 +470,7 @@ fn an_offer_looks_at_the_memory_of_all_shards() {
     for (poor, taken, offered) in [(0, 0, 8192), (0, most, 4096), (1, most, 4096), (2, 64 << 20, 0)] {
         let mut config = Config::new(6);
         (config.shards, config.pool_bytes) = (3, 128 << 20);
-        let mut world = world_of(config, &target::exports(&target::TargetLimits::default()));
+        let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
         assert!(world.pool(ShardId(poor)).reserve(buf::PoolAccount::NvmeTcp, taken));
         // It is told when something is done there, and with hysteresis.
         listings(&mut world);

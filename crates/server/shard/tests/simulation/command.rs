@@ -2,7 +2,7 @@
 
 use crate::model::{COPIED, Moment, Value, fill};
 use crate::plan::SPAN;
-use testkit::target::UUID;
+use testkit::target::VOLUME_UUID;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandKind {
@@ -111,7 +111,7 @@ fn copy_list(page: Value, lba: usize, blocks: usize) -> Vec<u8> {
     let mut target = vec![0; 32];
     (target[0], target[4], target[5], target[7]) = (0xe4, 1, 0x0a, 18);
     target[8] = 0x10;
-    target[10..26].copy_from_slice(&UUID.0);
+    target[10..26].copy_from_slice(&VOLUME_UUID.0);
     target[30] = 2;
     [list, target, segments].concat()
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
+use backends::{FileBackend, FileDisk, FileFacts};
 use iscsi::wire::TmfFunction;
 use sim::SimRng;
 use volume::DiskId;
@@ -25,8 +25,8 @@ fn nothing_of_a_copy_lands_after_its_end() {
         };
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
-        let make = move |shard| File::new(file.clone(), shard);
-        let mut world = fences::world(seed, target::volume(2, geometry, &[DiskId(1)], None, make));
+        let make = move |shard| FileBackend::new(file.clone(), shard);
+        let mut world = fences::world(seed, target::volume_specs(2, geometry, &[DiskId(1)], None, make));
         let mut keeper = log_in(&mut world, 1);
         let mut copier = log_in(&mut world, 2);
         let page: Vec<u8> = (0..BLOCKS).flat_map(|lba| fill(lba, COPIED)).collect();
@@ -34,7 +34,7 @@ fn nothing_of_a_copy_lands_after_its_end() {
         assert_eq!(ask(&mut world, &mut keeper, &behind, &page, 0).status, 0);
         let kind = CommandKind::Copy { by: 1, page: 0 };
         let (cdb, list, _) = request(Flight { host: 0, kind, lba: 0, blocks: BLOCKS, began: 0 });
-        let copy = copier.command(&mut world, 0, &cdb, &list, 0);
+        let copy = copier.send_command(&mut world, 0, &cdb, &list, 0);
         let mut chance = SimRng::new(!seed);
         let until = world.now() + Duration::from_micros(chance.below(20_000));
         while world.step(until) {
@@ -42,18 +42,18 @@ fn nothing_of_a_copy_lands_after_its_end() {
         }
         match seed % 3 {
             0 => {
-                copier.manage(&mut world, TmfFunction::ABORT_TASK, 0, copy);
+                copier.send_task_management(&mut world, TmfFunction::ABORT_TASK, 0, copy);
                 run(&mut world, &mut [&mut copier], |all| !all[0].managed.is_empty());
             }
             1 => {
-                keeper.manage(&mut world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
+                keeper.send_task_management(&mut world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
                 run(&mut world, &mut [&mut keeper], |all| !all[0].managed.is_empty());
                 // TASK ABORTED, if it had not ended yet.
                 run(&mut world, &mut [&mut copier], |all| all[0].ended.iter().any(|ended| ended.itt == copy));
             }
             _ => copier = log_in(&mut world, 2),
         }
-        copier.forget(copy);
+        copier.forget_task(copy);
         // It hears of the reset.
         ask(&mut world, &mut keeper, &[0; 6], &[], 0);
         let first = read_all(&mut world, &mut keeper);

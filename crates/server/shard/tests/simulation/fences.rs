@@ -4,15 +4,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{Control, Message, Report, Shard};
+use backends::{FileBackend, FileDisk, FileFacts};
+use blockwire_shard::{ControlReport, ControlRequest, Message, Shard};
 use endpoint::ShardId;
 use sim::{Config, Disk, DiskFaults, SimRng, World};
-use volume::{DiskId, Geometry, Ram, RamDisk, VolumeId, VolumeRequest};
+use volume::{DiskId, Geometry, RamBackend, RamDisk, VolumeId, VolumeRequest};
 
 use crate::model::{Value, fill, value_of};
-use testkit::iscsi_host::{Ended, Initiator};
-use testkit::target::{self, TargetLimits, wanted};
+use testkit::iscsi_initiator::{CommandResult, TestInitiator};
+use testkit::target::{self, TargetLimits, login_config};
 
 pub const BLOCKS: usize = 64;
 const CONFLICT: u8 = 0x18;
@@ -23,29 +23,29 @@ pub fn world(seed: u64, specs: Vec<blockwire_shard::VolumeSpec>) -> World<Shard>
     config.shards = specs.len() as u16;
     // A slow disk, so that much is in flight.
     config.disk_delay_max = Duration::from_millis(5);
-    let exports = target::exports(&TargetLimits::default());
+    let exports = target::build_exports(&TargetLimits::default());
     let shards = config.shards;
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     world.add_disk(DiskId(1), Disk::new(DiskFaults { short_permille: 100, ..DiskFaults::default() }));
-    target::serve(&mut world, specs);
+    target::serve_volume(&mut world, specs);
     world
 }
 
 /// Lets the world go on until `done`; keeps what the target wants kept.
 pub fn run(
     world: &mut World<Shard>,
-    hosts: &mut [&mut Initiator],
-    mut done: impl FnMut(&[&mut Initiator]) -> bool,
-) -> Vec<Report> {
+    hosts: &mut [&mut TestInitiator],
+    mut done: impl FnMut(&[&mut TestInitiator]) -> bool,
+) -> Vec<ControlReport> {
     let mut reports = Vec::new();
     for _ in 0..200_000 {
         for host in hosts.iter_mut() {
             host.poll(world);
         }
-        for (_, message) in world.heard() {
+        for (_, message) in world.take_control_messages() {
             match message {
                 Message::Store(volume, op) => {
-                    world.tell(ShardId(0), Message::Stored(volume, op.ticket, true));
+                    world.send_message(ShardId(0), Message::Stored(volume, op.ticket, true));
                 }
                 Message::Report(_, report) => reports.push(report),
                 other => panic!("unexpected: {other:?}"),
@@ -60,19 +60,25 @@ pub fn run(
     panic!("it does not come to an end: {world:?}");
 }
 
-pub fn log_in(world: &mut World<Shard>, isid: u16) -> Initiator {
-    let mut host = Initiator::connect(world, wanted(isid));
-    run(world, &mut [&mut host], |all| all[0].is_in());
+pub fn log_in(world: &mut World<Shard>, isid: u16) -> TestInitiator {
+    let mut host = TestInitiator::connect(world, login_config(isid));
+    run(world, &mut [&mut host], |all| all[0].is_logged_in());
     // The unit attention of a new nexus.
-    host.command(world, 0, &[0; 6], &[], 0);
+    host.send_command(world, 0, &[0; 6], &[], 0);
     run(world, &mut [&mut host], |all| all[0].is_idle());
     host.ended.clear();
     host
 }
 
-pub fn ask(world: &mut World<Shard>, host: &mut Initiator, cdb: &[u8], out: &[u8], read: usize) -> Ended {
-    let itt = host.command(world, 0, cdb, out, read);
-    let ended = |host: &Initiator| host.ended.iter().position(|ended| ended.itt == itt);
+pub fn ask(
+    world: &mut World<Shard>,
+    host: &mut TestInitiator,
+    cdb: &[u8],
+    out: &[u8],
+    read: usize,
+) -> CommandResult {
+    let itt = host.send_command(world, 0, cdb, out, read);
+    let ended = |host: &TestInitiator| host.ended.iter().position(|ended| ended.itt == itt);
     run(world, &mut [host], |all| ended(all[0]).is_some());
     let at = ended(host).unwrap();
     host.ended.remove(at)
@@ -86,12 +92,18 @@ fn reserve_out(action: u8, kind: u8, key: u64, other: u64) -> ([u8; 10], [u8; 24
     (cdb, list)
 }
 
-pub fn write(world: &mut World<Shard>, host: &mut Initiator, lba: usize, blocks: usize, value: Value) -> u32 {
+pub fn write(
+    world: &mut World<Shard>,
+    host: &mut TestInitiator,
+    lba: usize,
+    blocks: usize,
+    value: Value,
+) -> u32 {
     let data: Vec<u8> = (lba..lba + blocks).flat_map(|lba| fill(lba, value)).collect();
-    host.command(world, 0, &[0x2a, 0, 0, 0, 0, lba as u8, 0, 0, blocks as u8, 0], &data, 0)
+    host.send_command(world, 0, &[0x2a, 0, 0, 0, 0, lba as u8, 0, 0, blocks as u8, 0], &data, 0)
 }
 
-pub fn read_all(world: &mut World<Shard>, host: &mut Initiator) -> Vec<Value> {
+pub fn read_all(world: &mut World<Shard>, host: &mut TestInitiator) -> Vec<Value> {
     let cdb = [0x28, 0, 0, 0, 0, 0, 0, 0, BLOCKS as u8, 0];
     let ended = ask(world, host, &cdb, &[], BLOCKS * 512);
     assert_eq!(ended.status, 0, "{ended:?}");
@@ -111,8 +123,8 @@ fn no_write_lands_after_preempt_and_abort() {
         };
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
-        let make = move |shard| File::new(file.clone(), shard);
-        let mut world = world(seed, target::volume(2, geometry, &[DiskId(1)], None, make));
+        let make = move |shard| FileBackend::new(file.clone(), shard);
+        let mut world = world(seed, target::volume_specs(2, geometry, &[DiskId(1)], None, make));
         let mut keeper = log_in(&mut world, 1);
         let mut victim = log_in(&mut world, 2);
         for (host, key) in [(&mut keeper, 0xa), (&mut victim, 0xb)] {
@@ -135,7 +147,7 @@ fn no_write_lands_after_preempt_and_abort() {
             victim.poll(&mut world);
         }
         let (cdb, list) = reserve_out(5, 5, 0xa, 0xb);
-        let itt = keeper.command(&mut world, 0, &cdb, &list, 0);
+        let itt = keeper.send_command(&mut world, 0, &cdb, &list, 0);
         run(&mut world, &mut [&mut keeper, &mut victim], |all| {
             all[0].ended.iter().any(|ended| ended.itt == itt)
         });
@@ -150,7 +162,7 @@ fn no_write_lands_after_preempt_and_abort() {
         // What came after the change is refused; what it ended is told so.
         refused += victim.ended.iter().filter(|ended| ended.status == CONFLICT).count();
         aborted += victim.ended.iter().filter(|ended| ended.status == TASK_ABORTED).count();
-        assert_eq!(victim.in_flight(), [], "seed {seed}: a command has no answer");
+        assert_eq!(victim.tasks_in_flight(), [], "seed {seed}: a command has no answer");
         // One attention, then the refusal.
         ask(&mut world, &mut victim, &[0; 6], &[], 0);
         let data = fill(0, 99);
@@ -169,7 +181,7 @@ fn attack_53_resized_during_io() {
         let disk = Arc::new(RamDisk::new(BLOCKS as u64, 2 * BLOCKS as u64, 512, 4096));
         let geometry = disk.geometry();
         let ram = disk.clone();
-        let specs = target::volume(2, geometry, &[], None, move |_| Ram::new(ram.clone()));
+        let specs = target::volume_specs(2, geometry, &[], None, move |_| RamBackend::new(ram.clone()));
         let mut world = world(seed, specs);
         let mut first = log_in(&mut world, 1);
         let mut second = log_in(&mut world, 2);
@@ -189,11 +201,14 @@ fn attack_53_resized_during_io() {
                 assert!(disk.resize(blocks));
             }
             let resize = VolumeRequest::Resize(Geometry { blocks, ..geometry });
-            world.tell(ShardId(0), Message::Control(5, Control::VolumeRequest(VolumeId(0), resize)));
+            world.send_message(
+                ShardId(0),
+                Message::Control(5, ControlRequest::VolumeRequest(VolumeId(0), resize)),
+            );
             let mut done = false;
             while !done {
                 let reports = run(&mut world, &mut [&mut first, &mut second], |_| true);
-                done = reports.iter().any(|report| matches!(report, Report::Done));
+                done = reports.iter().any(|report| matches!(report, ControlReport::Done));
                 let until = world.now() + Duration::from_millis(1);
                 world.step(until);
             }

@@ -11,13 +11,13 @@ use blockwire_shard::Shard;
 use endpoint::ShardId;
 use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
-use sim::linear::{self, Operation, Verdict, What};
+use sim::linearizability::{self, Operation, OperationKind, Verdict};
 use sim::{DiskFaults, Peer, PeerEnd, SimRng, World};
 
 use crate::command::{CommandKind, Flight, request};
 use crate::model::{ALIKE, Model, Moment, Value, value_of};
 use crate::plan::{PAGES, Plan, SPAN};
-use testkit::iscsi_host::Initiator;
+use testkit::iscsi_initiator::TestInitiator;
 use testkit::target;
 
 /// Simulated time after which something that was promised has not come.
@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(100);
 
 struct Host {
     isid: u16,
-    initiator: Initiator,
+    initiator: TestInitiator,
     flights: BTreeMap<u32, Flight>,
     /// Aborts under way, with the task that each is for; `None`: a reset of the unit.
     managing: BTreeMap<u32, (usize, Option<u32>)>,
@@ -66,7 +66,7 @@ pub struct History {
     /// What was last read in each block.
     seen: Vec<Value>,
     /// What everybody did to each block since the power came.
-    done: linear::History,
+    done: linearizability::History,
     pub tally: Tally,
 }
 
@@ -84,7 +84,7 @@ impl History {
             now: 1,
             last_value: 0,
             seen: vec![0; SPAN],
-            done: linear::History::new(0),
+            done: linearizability::History::new(0),
             tally: Tally::default(),
         };
         for isid in 1..=history.plan.hosts as u16 {
@@ -133,7 +133,7 @@ impl History {
     }
 
     fn try_log_in(&mut self, isid: u16) -> Option<Host> {
-        let mut wanted = target::wanted(isid);
+        let mut wanted = target::login_config(isid);
         if self.plan.digests {
             wanted.limits.header_digest = vec![Digest::Crc32c];
             wanted.limits.data_digest = vec![Digest::Crc32c];
@@ -144,13 +144,13 @@ impl History {
             (wanted.limits.first_burst, wanted.limits.max_burst) = (first, all);
             wanted.limits.max_outstanding_r2t = outstanding;
         }
-        let mut initiator = Initiator::connect(&mut self.world, wanted);
+        let mut initiator = TestInitiator::connect(&mut self.world, wanted);
         for cid in 0..self.plan.connections {
             if cid > 0 {
-                initiator.join(&mut self.world, cid);
+                initiator.add_connection(&mut self.world, cid);
             }
             let limit = self.world.now() + PATIENCE;
-            while !initiator.is_in() {
+            while !initiator.is_logged_in() {
                 assert_eq!(initiator.failure(), None, "seed {}", self.plan.seed);
                 let seed = self.plan.seed;
                 assert!(self.world.now() < limit, "seed {seed}: no login: {initiator:?}");
@@ -164,7 +164,7 @@ impl History {
                 if cid == 0 {
                     return None;
                 }
-                initiator.kill(&mut self.world, conn, true);
+                initiator.break_connection(&mut self.world, conn, true);
             }
         }
         let (flights, managing, orphans) = (BTreeMap::new(), BTreeMap::new(), vec![]);
@@ -247,23 +247,23 @@ impl History {
         let Some((_, value)) = flight.kind.writes() else { return };
         let what = match flight.kind {
             CommandKind::Swap { expected, .. } => {
-                What::CompareAndWrite { expected: expected.into(), new: value.into(), swapped }
+                OperationKind::CompareAndWrite { expected: expected.into(), new: value.into(), swapped }
             }
-            _ => What::Write(value.into()),
+            _ => OperationKind::Write(value.into()),
         };
         for lba in flight.lba..flight.lba + flight.blocks {
             self.note_one(flight, lba, end, what);
         }
     }
 
-    fn note_one(&mut self, flight: Flight, lba: usize, end: Option<Moment>, what: What) {
+    fn note_one(&mut self, flight: Flight, lba: usize, end: Option<Moment>, what: OperationKind) {
         let (client, begin) = (flight.host as u32, flight.began);
-        self.done.note(lba as u64, Operation { client, begin, end, what });
+        self.done.record(lba as u64, Operation { client, begin, end, what });
     }
 
     /// Each block's reads, writes and swaps can have happened one after the other.
     fn check_order(&mut self) {
-        match self.done.check() {
+        match self.done.check_linearizable() {
             Ok(Verdict::Holds) => self.tally.ordered += 1,
             Ok(Verdict::Undecided) => self.tally.undecided += 1,
             Err(violation) => panic!("seed {}: {violation}", self.plan.seed),
@@ -309,12 +309,12 @@ impl History {
                 self.model.describe(lba)
             );
             self.seen[lba] = value;
-            self.note_one(flight, lba, Some(now), What::Read(value.into()));
+            self.note_one(flight, lba, Some(now), OperationKind::Read(value.into()));
         }
     }
 
     fn ended_by_abort(&mut self, host: usize, task: u32, now: Moment) {
-        self.hosts[host].initiator.forget(task);
+        self.hosts[host].initiator.forget_task(task);
         if let Some(flight) = self.hosts[host].flights.remove(&task) {
             self.tally.aborted += 1;
             self.give_up(flight, now);
@@ -332,7 +332,7 @@ impl History {
         let began = self.tick();
         let kinds = if self.plan.copies { 27 } else { 24 };
         let kind = match self.chance.below(kinds) {
-            0..9 => CommandKind::Write { value: self.next_value(), fua: self.chance.permille(200) },
+            0..9 => CommandKind::Write { value: self.next_value(), fua: self.chance.chance_permille(200) },
             9..18 => CommandKind::Read,
             18 => CommandKind::Flush,
             19 => CommandKind::Same { value: self.next_value() | ALIKE },
@@ -360,7 +360,7 @@ impl History {
         let (cdb, out, read) = request(flight);
         let host = &mut self.hosts[host];
         host.initiator.next_conn = self.chance.below(8) as usize;
-        let itt = host.initiator.command(&mut self.world, 0, &cdb, &out, read);
+        let itt = host.initiator.send_command(&mut self.world, 0, &cdb, &out, read);
         host.flights.insert(itt, flight);
     }
 
@@ -371,20 +371,22 @@ impl History {
 
     fn abort(&mut self, host: usize) {
         let host = &mut self.hosts[host];
-        let sent = |itt: &u32| !host.initiator.is_waiting(*itt);
-        let tasks: Vec<u32> = host.initiator.in_flight().into_iter().filter(sent).collect();
+        let sent = |itt: &u32| !host.initiator.is_command_queued(*itt);
+        let tasks: Vec<u32> = host.initiator.tasks_in_flight().into_iter().filter(sent).collect();
         if tasks.is_empty() {
             return;
         }
         let task = *self.chance.pick(&tasks);
-        let (itt, conn) = host.initiator.manage(&mut self.world, TmfFunction::ABORT_TASK, 0, task);
+        let (itt, conn) =
+            host.initiator.send_task_management(&mut self.world, TmfFunction::ABORT_TASK, 0, task);
         host.managing.insert(itt, (conn, Some(task)));
     }
 
     /// Resets the unit. What is in flight, of any host, is answered or has silently ended soon after.
     fn reset_unit(&mut self, host: usize) {
         let one = &mut self.hosts[host];
-        let (itt, conn) = one.initiator.manage(&mut self.world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
+        let (itt, conn) =
+            one.initiator.send_task_management(&mut self.world, TmfFunction::LOGICAL_UNIT_RESET, 0, u32::MAX);
         one.managing.insert(itt, (conn, None));
         self.wait("the reset of a unit", |history| {
             history.hosts[host].managing.values().all(|(_, task)| task.is_some())
@@ -398,7 +400,7 @@ impl History {
         for host in 0..self.hosts.len() {
             for (task, flight) in std::mem::take(&mut self.hosts[host].flights) {
                 self.tally.lost += 1;
-                self.hosts[host].initiator.forget(task);
+                self.hosts[host].initiator.forget_task(task);
                 self.give_up(flight, now);
             }
         }
@@ -406,23 +408,23 @@ impl History {
 
     /// A connection dies. The session goes on over the others, if there are any.
     fn kill_connection(&mut self, host: usize) {
-        let living = self.hosts[host].initiator.living();
+        let living = self.hosts[host].initiator.live_connections();
         if living.len() < 2 {
             return self.reinstate(host);
         }
         self.tally.kills += 1;
         let conn = *self.chance.pick(&living);
-        let reset = self.chance.permille(500);
+        let reset = self.chance.chance_permille(500);
         self.lose(host, conn, reset);
-        if self.chance.permille(500) {
+        if self.chance.chance_permille(500) {
             let cid = self.hosts[host].initiator.cid_of(conn);
             if cid != 0 {
-                self.hosts[host].initiator.join(&mut self.world, cid);
+                self.hosts[host].initiator.add_connection(&mut self.world, cid);
                 self.wait("a connection to be reinstated", |history| {
                     assert_eq!(history.hosts[host].initiator.failure(), None);
-                    history.hosts[host].initiator.is_in()
+                    history.hosts[host].initiator.is_logged_in()
                 });
-                let latest = *self.hosts[host].initiator.living().last().expect("it has joined");
+                let latest = *self.hosts[host].initiator.live_connections().last().expect("it has joined");
                 if self.is_turned_away(self.hosts[host].initiator.peer_of(latest)) {
                     self.lose(host, latest, true);
                 }
@@ -433,7 +435,7 @@ impl History {
     /// What was sent over a connection is answered no more.
     fn lose(&mut self, host: usize, conn: usize, reset: bool) {
         let one = &mut self.hosts[host];
-        let lost = one.initiator.kill(&mut self.world, conn, reset);
+        let lost = one.initiator.break_connection(&mut self.world, conn, reset);
         for task in lost {
             one.orphans.extend(one.flights.remove(&task));
         }
@@ -441,16 +443,16 @@ impl History {
         let until = self.world.now() + Duration::from_millis(5);
         while self.world.step(until) {}
         self.poll();
-        self.hosts[host].initiator.fill_holes(&mut self.world);
+        self.hosts[host].initiator.fill_cmd_sn_gaps(&mut self.world);
     }
 
     /// The same host logs in again. When it is in, nothing of the old session may happen any more.
     fn reinstate(&mut self, host: usize) {
         self.tally.reinstated += 1;
-        if self.chance.permille(500) {
-            for conn in self.hosts[host].initiator.living() {
-                let reset = self.chance.permille(500);
-                self.hosts[host].initiator.kill(&mut self.world, conn, reset);
+        if self.chance.chance_permille(500) {
+            for conn in self.hosts[host].initiator.live_connections() {
+                let reset = self.chance.chance_permille(500);
+                self.hosts[host].initiator.break_connection(&mut self.world, conn, reset);
             }
         }
         let isid = self.hosts[host].isid;
@@ -462,7 +464,7 @@ impl History {
         }
         self.wait("the old session's connections to close", |history| {
             let open = |conn: &usize| history.world.peer_end(old.initiator.peer_of(*conn)) == PeerEnd::Open;
-            !old.initiator.living().iter().any(open)
+            !old.initiator.live_connections().iter().any(open)
         });
     }
 
@@ -483,16 +485,16 @@ impl History {
                 }
                 self.step();
             }
-            if self.chance.permille(self.plan.abort_permille) {
+            if self.chance.chance_permille(self.plan.abort_permille) {
                 self.abort(host);
             }
-            if self.chance.permille(self.plan.kill_permille) {
+            if self.chance.chance_permille(self.plan.kill_permille) {
                 self.kill_connection(host);
             }
-            if self.chance.permille(self.plan.reinstate_permille) {
+            if self.chance.chance_permille(self.plan.reinstate_permille) {
                 self.reinstate(host);
             }
-            if self.chance.permille(self.plan.reset_permille) {
+            if self.chance.chance_permille(self.plan.reset_permille) {
                 self.reset_unit(host);
             }
         }
@@ -513,7 +515,7 @@ impl History {
                 let began = self.tick();
                 let cdb = [0x28, 0, 0, 0, 0, lba as u8, 0, 0, 8, 0];
                 let host = &mut self.hosts[0];
-                let itt = host.initiator.command(&mut self.world, 0, &cdb, &[], 8 * 512);
+                let itt = host.initiator.send_command(&mut self.world, 0, &cdb, &[], 8 * 512);
                 host.flights.insert(itt, Flight { host: 0, kind: CommandKind::Read, lba, blocks: 8, began });
                 let good = self.tally.good;
                 self.quiesce();
@@ -529,7 +531,7 @@ impl History {
     /// Everybody logs out: sockets are closed, and all memory is back.
     fn end(&mut self) {
         for host in &mut self.hosts {
-            host.initiator.log_out(&mut self.world);
+            host.initiator.send_logout(&mut self.world);
         }
         self.wait("everybody to be logged out", |history| {
             history.hosts.iter().all(|host| host.initiator.logged_out)
@@ -537,7 +539,7 @@ impl History {
         self.world.run_for(PATIENCE);
         for shard in 0..self.plan.shards {
             let seed = self.plan.seed;
-            assert_eq!(self.world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            assert_eq!(self.world.link_count(ShardId(shard)), 0, "seed {seed}: every socket is closed");
             let usage = self.world.pool(ShardId(shard)).usage();
             assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
         }
@@ -548,7 +550,7 @@ impl History {
         self.run();
         if self.plan.crash {
             self.crash();
-            if !self.plan.power_loss || self.chance.permille(500) {
+            if !self.plan.power_loss || self.chance.chance_permille(500) {
                 self.run();
             }
         }

@@ -24,15 +24,15 @@ use iscsi::negotiate::Digest;
 use iscsi::wire::TmfFunction;
 use plan::Plan;
 use sim::{Config, PeerEnd, World};
-use testkit::iscsi_host::Initiator;
-use testkit::target::{self, TargetLimits, wanted};
-use testkit::{Defect, faulty, seeds};
-use volume::{Ram, RamDisk};
+use testkit::iscsi_initiator::TestInitiator;
+use testkit::target::{self, TargetLimits, login_config};
+use testkit::{Defect, faulty_backend, seeds};
+use volume::{RamBackend, RamDisk};
 
 const BLOCKS: u64 = 4096;
 
 fn world(config: Config) -> World<Shard> {
-    world_with(config, target::exports(&TargetLimits::default()))
+    world_with(config, target::build_exports(&TargetLimits::default()))
 }
 
 fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
@@ -40,15 +40,15 @@ fn world_with(config: Config, exports: Arc<Exports>) -> World<Shard> {
     let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
     let disk = Arc::new(RamDisk::new(BLOCKS, BLOCKS, 512, 4096));
     let geometry = disk.geometry();
-    let specs = target::volume(shards, geometry, &[], None, move |_| Ram::new(disk.clone()));
-    target::serve(&mut world, specs);
+    let specs = target::volume_specs(shards, geometry, &[], None, move |_| RamBackend::new(disk.clone()));
+    target::serve_volume(&mut world, specs);
     world
 }
 
 fn run_until(
     world: &mut World<Shard>,
-    initiators: &mut [&mut Initiator],
-    done: impl Fn(&[&mut Initiator]) -> bool,
+    initiators: &mut [&mut TestInitiator],
+    done: impl Fn(&[&mut TestInitiator]) -> bool,
 ) {
     for _ in 0..200_000 {
         for initiator in initiators.iter_mut() {
@@ -63,12 +63,12 @@ fn run_until(
     panic!("it does not come to an end: {world:?}");
 }
 
-fn log_in(world: &mut World<Shard>, wanted: LoginConfig) -> Initiator {
-    let mut initiator = Initiator::connect(world, wanted);
-    run_until(world, &mut [&mut initiator], |all| all[0].is_in() || all[0].failure().is_some());
+fn log_in(world: &mut World<Shard>, wanted: LoginConfig) -> TestInitiator {
+    let mut initiator = TestInitiator::connect(world, wanted);
+    run_until(world, &mut [&mut initiator], |all| all[0].is_logged_in() || all[0].failure().is_some());
     assert_eq!(initiator.failure(), None);
     // The first command reports POWER ON.
-    let itt = initiator.command(world, 0, &[0; 6], &[], 0);
+    let itt = initiator.send_command(world, 0, &[0; 6], &[], 0);
     run_until(world, &mut [&mut initiator], |all| all[0].is_idle());
     let ended = initiator.ended.pop().unwrap();
     assert_eq!((ended.itt, ended.status), (itt, 2));
@@ -94,7 +94,7 @@ fn what_is_written_is_read_back() {
         let mut config = Config::new(seed);
         config.loaned_permille = if seed % 2 == 0 { 0 } else { 500 };
         let mut world = world(config);
-        let mut asked = wanted(1);
+        let mut asked = login_config(1);
         if seed % 3 == 0 {
             asked.limits.header_digest = vec![Digest::Crc32c];
             asked.limits.data_digest = vec![Digest::Crc32c];
@@ -105,21 +105,21 @@ fn what_is_written_is_read_back() {
         for blocks in [1u16, 8, 31, 256] {
             let data: Vec<u8> =
                 (0..usize::from(blocks) * 512).map(|at| (at * 7 + seed as usize) as u8).collect();
-            initiator.command(&mut world, 0, &write10(5, blocks), &data, 0);
+            initiator.send_command(&mut world, 0, &write10(5, blocks), &data, 0);
             run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
             let ended = initiator.ended.pop().unwrap();
             assert_eq!((ended.status, ended.residual), (0, 0), "seed {seed}, {blocks} blocks: {ended:?}");
-            initiator.command(&mut world, 0, &read10(5, blocks), &[], data.len());
+            initiator.send_command(&mut world, 0, &read10(5, blocks), &[], data.len());
             run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
             let ended = initiator.ended.pop().unwrap();
             assert_eq!((ended.status, ended.residual), (0, 0));
             assert!(ended.data == data, "seed {seed}: {blocks} blocks are read as written");
         }
-        initiator.log_out(&mut world);
+        initiator.send_logout(&mut world);
         run_until(&mut world, &mut [&mut initiator], |all| all[0].logged_out);
         world.run_for(Duration::from_secs(20));
         for shard in 0..2 {
-            assert_eq!(world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            assert_eq!(world.link_count(ShardId(shard)), 0, "seed {seed}: every socket is closed");
             let usage = world.pool(ShardId(shard)).usage();
             assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
         }
@@ -130,7 +130,8 @@ fn what_is_written_is_read_back() {
 #[test]
 fn histories_agree_with_a_disk() {
     let test = "blockwire-shard --test simulation histories";
-    let (total, runs) = seeds::play(200, test, |seed| History::new(Plan::of(seed).in_pieces()).play());
+    let (total, runs) =
+        seeds::run_all_seeds(200, test, |seed| History::new(Plan::of(seed).in_pieces()).play());
     assert!(runs < 100 || total.is_eventful(), "nothing much happens: {total:?}");
 }
 
@@ -148,39 +149,39 @@ fn histories_that_found_something_pass() {
 /// Backends with a planted bug: each kind is noticed within a few histories.
 #[test]
 fn planted_bugs_are_caught() {
-    faulty::DEFECTS.into_iter().for_each(is_caught);
+    faulty_backend::READ_WRITE_DEFECTS.into_iter().for_each(is_caught);
 }
 
 /// The same for what is said to be stable and is not.
 #[test]
 fn planted_bugs_of_what_is_stable_are_caught() {
-    faulty::DEFECTS_OF_SYNCS.into_iter().for_each(is_caught);
+    faulty_backend::SYNC_DEFECTS.into_iter().for_each(is_caught);
 }
 
 fn is_caught(defect: Defect) {
-    seeds::is_noticed(defect, 200, |seed| History::new(Plan::of(seed).with(defect)).play());
+    seeds::assert_some_seed_fails(defect, 200, |seed| History::new(Plan::of(seed).with(defect)).play());
 }
 
 #[test]
 fn a_session_is_reinstated_and_its_tasks_end_once() {
     for seed in 0..20 {
         let mut world = world(Config::new(seed));
-        let mut old = log_in(&mut world, wanted(1));
+        let mut old = log_in(&mut world, login_config(1));
         for lba in 0..8 {
-            old.command(&mut world, 0, &write10(lba * 64, 64), &[1; 64 * 512], 0);
+            old.send_command(&mut world, 0, &write10(lba * 64, 64), &[1; 64 * 512], 0);
         }
-        let steps = world.chance().below(200);
+        let steps = world.rng().below(200);
         for _ in 0..steps {
             old.poll(&mut world);
             let until = world.now() + Duration::from_micros(20);
             world.step(until);
         }
-        let mut new = log_in(&mut world, wanted(1));
-        new.command(&mut world, 0, &read10(0, 1), &[], 512);
+        let mut new = log_in(&mut world, login_config(1));
+        new.send_command(&mut world, 0, &read10(0, 1), &[], 512);
         run_until(&mut world, &mut [&mut new], |all| all[0].is_idle());
         assert_eq!(new.ended.pop().unwrap().status, 0);
         old.poll(&mut world);
-        assert_ne!(old.end(&world), PeerEnd::Open, "seed {seed}: the old connection is gone");
+        assert_ne!(old.peer_end(&world), PeerEnd::Open, "seed {seed}: the old connection is gone");
     }
 }
 
@@ -188,29 +189,29 @@ fn a_session_is_reinstated_and_its_tasks_end_once() {
 fn resets_at_any_moment_leak_nothing() {
     for seed in 0..40 {
         let mut world = world(Config::new(seed));
-        let mut initiator = log_in(&mut world, wanted(1));
+        let mut initiator = log_in(&mut world, login_config(1));
         for lba in 0..6 {
-            initiator.command(&mut world, 0, &write10(lba * 64, 64), &[2; 64 * 512], 0);
-            initiator.command(&mut world, 0, &read10(lba * 64, 64), &[], 64 * 512);
+            initiator.send_command(&mut world, 0, &write10(lba * 64, 64), &[2; 64 * 512], 0);
+            initiator.send_command(&mut world, 0, &read10(lba * 64, 64), &[], 64 * 512);
         }
-        let steps = world.chance().below(300);
+        let steps = world.rng().below(300);
         for _ in 0..steps {
             initiator.poll(&mut world);
             let until = world.now() + Duration::from_micros(20);
             world.step(until);
         }
         if seed % 2 == 0 {
-            world.reset(initiator.peer());
+            world.reset(initiator.leading_peer());
         } else {
-            world.shut(initiator.peer());
-            let _ = world.receive(initiator.peer());
+            world.shutdown_write(initiator.leading_peer());
+            let _ = world.receive(initiator.leading_peer());
         }
         for _ in 0..40 {
             world.run_for(Duration::from_secs(5));
-            let _ = world.receive(initiator.peer());
+            let _ = world.receive(initiator.leading_peer());
         }
         for shard in 0..2 {
-            assert_eq!(world.links(ShardId(shard)), 0, "seed {seed}: every socket is closed");
+            assert_eq!(world.link_count(ShardId(shard)), 0, "seed {seed}: every socket is closed");
             let usage = world.pool(ShardId(shard)).usage();
             assert_eq!((usage.lent, usage.reserved), (0, 0), "seed {seed}: all memory came back");
         }
@@ -221,18 +222,18 @@ fn resets_at_any_moment_leak_nothing() {
 fn a_task_management_function_is_answered_after_its_tasks() {
     for seed in 0..20 {
         let mut world = world(Config::new(seed));
-        let mut initiator = log_in(&mut world, wanted(1));
-        let itt = initiator.command(&mut world, 0, &write10(0, 128), &[3; 128 * 512], 0);
-        let (function, _) = initiator.manage(&mut world, TmfFunction::ABORT_TASK, 0, itt);
+        let mut initiator = log_in(&mut world, login_config(1));
+        let itt = initiator.send_command(&mut world, 0, &write10(0, 128), &[3; 128 * 512], 0);
+        let (function, _) = initiator.send_task_management(&mut world, TmfFunction::ABORT_TASK, 0, itt);
         run_until(&mut world, &mut [&mut initiator], |all| !all[0].managed.is_empty());
         let (answered, response) = initiator.managed.pop().unwrap();
         assert_eq!(answered, function);
         let before = initiator.ended.len();
         // 0: it was aborted and nothing more is said of it; 1: it had ended before.
         assert!(response == 0 || before == 1, "seed {seed}: response {response}");
-        initiator.forget(itt);
+        initiator.forget_task(itt);
         world.run_for(Duration::from_millis(10));
-        initiator.command(&mut world, 0, &read10(0, 1), &[], 512);
+        initiator.send_command(&mut world, 0, &read10(0, 1), &[], 512);
         run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
     }
 }
@@ -241,15 +242,15 @@ fn a_task_management_function_is_answered_after_its_tasks() {
 #[test]
 fn a_command_both_ways_is_refused_and_the_session_goes_on() {
     let mut world = world(Config::new(1));
-    let mut initiator = log_in(&mut world, wanted(1));
+    let mut initiator = log_in(&mut world, login_config(1));
     for data in [&[][..], &[7; 512]] {
         // XDWRITEREAD(10), which is one.
-        initiator.both_ways(&mut world, &[0x53, 0, 0, 0, 0, 0, 0, 0, 1, 0], data, 512);
+        initiator.send_bidirectional_command(&mut world, &[0x53, 0, 0, 0, 0, 0, 0, 0, 1, 0], data, 512);
         run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
         let ended = initiator.ended.pop().unwrap();
         assert_eq!((ended.status, ended.sense[2] & 0xf, &ended.sense[12..14]), (2, 5, &[0x20, 0][..]));
         assert_eq!((ended.data.len(), ended.residual), (0, data.len() as i64));
-        initiator.command(&mut world, 0, &read10(0, 1), &[], 512);
+        initiator.send_command(&mut world, 0, &read10(0, 1), &[], 512);
         run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
         assert_eq!(initiator.ended.pop().unwrap().status, 0);
     }

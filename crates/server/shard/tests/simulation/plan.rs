@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
+use backends::{FileBackend, FileDisk, FileFacts};
 use blockwire_shard::Shard;
 use sim::{Config, Disk, DiskFaults, ShardFaults, SimRng, World};
-use volume::{DiskId, Ram, RamDisk};
+use volume::{DiskId, RamBackend, RamDisk};
 
 use crate::model::{COPIED, Value, fill};
 use testkit::target::{self, TargetLimits};
@@ -60,13 +60,13 @@ pub struct Plan {
 impl Plan {
     pub fn of(seed: u64) -> Self {
         let mut chance = SimRng::new(seed ^ 0x5eed);
-        let calm = chance.permille(200);
-        let file = chance.permille(700);
-        let faulty = file && chance.permille(400);
+        let calm = chance.chance_permille(200);
+        let file = chance.chance_permille(700);
+        let faulty = file && chance.chance_permille(400);
         let trouble = |chance: &mut SimRng, most| if calm { 0 } else { chance.below(most) as u32 };
         // Of its own, so that the rest of a history stays what it was.
         let mut unsafe_disk = SimRng::new(seed ^ 0xd15c);
-        let loses = file && unsafe_disk.permille(200);
+        let loses = file && unsafe_disk.chance_permille(200);
         let mut hitches = SimRng::new(seed ^ 0x4177);
         Plan {
             seed,
@@ -78,28 +78,28 @@ impl Plan {
             hosts: chance.between(1, 3) as usize,
             connections: chance.between(1, 4) as u16,
             file,
-            write_cache: chance.permille(700),
+            write_cache: chance.chance_permille(700),
             direct_align: *chance.pick(&[None, Some(512), Some(4096)]),
             faults: DiskFaults {
                 short_permille: if file { chance.below(300) as u32 } else { 0 },
                 error_permille: if faulty { chance.below(40) as u32 } else { 0 },
                 full_permille: if faulty { chance.below(40) as u32 } else { 0 },
-                sync_permille: if faulty && chance.permille(300) { 200 } else { 0 },
+                sync_permille: if faulty && chance.chance_permille(300) { 200 } else { 0 },
                 lost_permille: if loses { unsafe_disk.between(1, 10) as u32 } else { 0 },
                 torn_permille: if file { hitches.below(300) as u32 } else { 0 },
-                no_holes: file && hitches.permille(200),
+                no_holes: file && hitches.chance_permille(200),
             },
-            shard_faults: ShardFaults::of(&mut hitches),
+            shard_faults: ShardFaults::random(&mut hitches),
             kill_permille: trouble(&mut chance, 25),
             reinstate_permille: trouble(&mut chance, 15),
             abort_permille: trouble(&mut chance, 60),
             reset_permille: trouble(&mut chance, 20),
-            digests: chance.permille(300),
-            unsolicited: chance.permille(600),
+            digests: chance.chance_permille(300),
+            unsolicited: chance.chance_permille(600),
             bursts: None,
-            power_loss: file && chance.permille(600),
-            crash: file && unsafe_disk.permille(500),
-            tell_delay_max: Duration::from_micros(if unsafe_disk.permille(500) { 300 } else { 0 }),
+            power_loss: file && chance.chance_permille(600),
+            crash: file && unsafe_disk.chance_permille(500),
+            tell_delay_max: Duration::from_micros(if unsafe_disk.chance_permille(500) { 300 } else { 0 }),
             copies: file && seed % 3 == 1,
             steps: 100,
             defect: None,
@@ -111,7 +111,7 @@ impl Plan {
     #[must_use]
     pub fn in_pieces(self) -> Self {
         let mut chance = SimRng::new(self.seed ^ 0x9ece5);
-        if chance.permille(500) {
+        if chance.chance_permille(500) {
             return self;
         }
         let (first, all) = *chance.pick(&[(512, 512), (512, 2048), (1024, 8192), (4096, 4096)]);
@@ -166,7 +166,7 @@ impl Plan {
         let shards = self.shards;
         let mut terms = TargetLimits::default();
         terms.negotiation.max_connections = 4;
-        let exports = target::exports(&terms);
+        let exports = target::build_exports(&terms);
         let mut world = World::new(config, |id, _| Shard::new(id, shards, exports.clone()));
         world.add_disk(DISK, disk.unwrap_or_else(|| self.disk()));
         let specs = if self.file {
@@ -179,22 +179,22 @@ impl Plan {
             let file = Arc::new(FileDisk::new(DISK, &facts, shards).unwrap());
             let geometry = file.geometry();
             let (defect, written) = (self.defect, Arc::default());
-            target::volume(shards, geometry, &[DISK], None, move |shard| {
+            target::volume_specs(shards, geometry, &[DISK], None, move |shard| {
                 let file = match defect {
                     Some(Defect::DisksApart) => Arc::new(FileDisk::new(DISK, &facts, shards).unwrap()),
                     _ => file.clone(),
                 };
-                FaultyBackend::sharing(File::new(file, shard), defect, Arc::clone(&written))
+                FaultyBackend::with_shared_state(FileBackend::new(file, shard), defect, Arc::clone(&written))
             })
         } else {
             let ram = Arc::new(RamDisk::new(SPAN as u64, SPAN as u64, 512, 4096));
             let geometry = ram.geometry();
             let defect = self.defect;
-            target::volume(shards, geometry, &[], None, move |_| {
-                FaultyBackend::new(Ram::new(ram.clone()), defect)
+            target::volume_specs(shards, geometry, &[], None, move |_| {
+                FaultyBackend::new(RamBackend::new(ram.clone()), defect)
             })
         };
-        target::serve(&mut world, specs);
+        target::serve_volume(&mut world, specs);
         world.set_shard_faults(self.shard_faults);
         world
     }

@@ -4,23 +4,25 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockwire_shard::{Control, Exports, InitiatorRule, LunMask, Message, Network, Report, Shard};
+use blockwire_shard::{
+    ControlReport, ControlRequest, Exports, InitiatorRule, LunMask, Message, Network, Shard,
+};
 use endpoint::ShardId;
 use iscsi::chap::{Algorithm, ChapAccount, Secret};
 use iscsi::initiator::LoginConfig;
-use iscsi::login::{AuthPolicy, Chap};
+use iscsi::login::{AuthPolicy, ChapAccounts};
 use sim::{Config, PeerEnd, World};
 
 use super::{log_in, run_until, world_with, write10};
-use testkit::iscsi_host::Initiator;
-use testkit::target::{self, TargetLimits, wanted};
+use testkit::iscsi_initiator::TestInitiator;
+use testkit::target::{self, TargetLimits, login_config};
 
 const SHARDS: u16 = 3;
 
 fn exports(change: impl FnOnce(&mut Exports)) -> Arc<Exports> {
     let mut terms = TargetLimits::default();
     terms.negotiation.max_connections = 4;
-    let mut exports = (*target::exports(&terms)).clone();
+    let mut exports = (*target::build_exports(&terms)).clone();
     change(&mut exports);
     Arc::new(exports)
 }
@@ -32,7 +34,7 @@ fn world(seed: u64) -> World<Shard> {
 }
 
 fn asked() -> LoginConfig {
-    let mut asked = wanted(1);
+    let mut asked = login_config(1);
     asked.limits.max_connections = 4;
     asked
 }
@@ -40,7 +42,7 @@ fn asked() -> LoginConfig {
 /// Begins to change the exports; the number of the change is 9.
 fn change(world: &mut World<Shard>, exports: &Arc<Exports>) {
     for shard in 0..SHARDS {
-        world.tell(ShardId(shard), Message::Control(9, Control::Exports(exports.clone())));
+        world.send_message(ShardId(shard), Message::Control(9, ControlRequest::Exports(exports.clone())));
     }
 }
 
@@ -48,12 +50,12 @@ fn change(world: &mut World<Shard>, exports: &Arc<Exports>) {
 fn change_all(world: &mut World<Shard>, exports: &Arc<Exports>) {
     change(world, exports);
     world.run_for(Duration::from_millis(10));
-    let done = |(_, message): &(ShardId, Message)| matches!(message, Message::Report(9, Report::Done));
-    assert_eq!(world.heard().iter().filter(|heard| done(heard)).count(), usize::from(SHARDS));
+    let done = |(_, message): &(ShardId, Message)| matches!(message, Message::Report(9, ControlReport::Done));
+    assert_eq!(world.take_control_messages().iter().filter(|heard| done(heard)).count(), usize::from(SHARDS));
 }
 
-fn steps(world: &mut World<Shard>, initiator: &mut Initiator, most: u64) {
-    for _ in 0..world.chance().below(most) {
+fn steps(world: &mut World<Shard>, initiator: &mut TestInitiator, most: u64) {
+    for _ in 0..world.rng().below(most) {
         initiator.poll(world);
         let until = world.now() + Duration::from_micros(20);
         world.step(until);
@@ -63,7 +65,7 @@ fn steps(world: &mut World<Shard>, initiator: &mut Initiator, most: u64) {
 fn chap() -> AuthPolicy {
     let accounts = vec![ChapAccount { name: "alice".into(), secret: Secret::new(vec![b'a'; 16]) }];
     let algorithms = vec![Algorithm::SHA3_256];
-    AuthPolicy::Required(Chap { accounts, mutual: None, demands_mutual: false, algorithms })
+    AuthPolicy::Required(ChapAccounts { accounts, mutual: None, demands_mutual: false, algorithms })
 }
 
 /// Who is asked nothing and is on its way when CHAP is turned on does not get in behind it.
@@ -72,14 +74,18 @@ fn a_login_judged_before_chap_was_turned_on_does_not_get_in_after_it() {
     let guarded = exports(|exports| exports.targets[0].rules[0].auth = chap());
     for seed in 0..100 {
         let mut world = world(seed);
-        let mut initiator = Initiator::connect(&mut world, asked());
+        let mut initiator = TestInitiator::connect(&mut world, asked());
         steps(&mut world, &mut initiator, 200);
         change(&mut world, &guarded);
         for _ in 0..60 {
             initiator.poll(&mut world);
             world.run_for(Duration::from_millis(100));
         }
-        assert_ne!(initiator.end(&world), PeerEnd::Open, "seed {seed}: it is in, and has proved nothing");
+        assert_ne!(
+            initiator.peer_end(&world),
+            PeerEnd::Open,
+            "seed {seed}: it is in, and has proved nothing"
+        );
     }
 }
 
@@ -89,14 +95,18 @@ fn a_discovery_session_that_proved_nothing_ends_when_chap_is_turned_on() {
     let guarded = exports(|exports| exports.discovery_auth = chap());
     for seed in 0..40 {
         let mut world = world(seed);
-        let mut initiator = Initiator::connect(&mut world, LoginConfig { target_name: None, ..asked() });
+        let mut initiator = TestInitiator::connect(&mut world, LoginConfig { target_name: None, ..asked() });
         steps(&mut world, &mut initiator, 200);
         change(&mut world, &guarded);
         for _ in 0..60 {
             initiator.poll(&mut world);
             world.run_for(Duration::from_millis(100));
         }
-        assert_ne!(initiator.end(&world), PeerEnd::Open, "seed {seed}: it is in, and has proved nothing");
+        assert_ne!(
+            initiator.peer_end(&world),
+            PeerEnd::Open,
+            "seed {seed}: it is in, and has proved nothing"
+        );
     }
 }
 
@@ -111,7 +121,7 @@ fn a_session_between_two_links_does_not_keep_its_old_luns() {
     for seed in 0..60 {
         let mut world = world(seed);
         let mut initiator = log_in(&mut world, asked());
-        initiator.join(&mut world, 0);
+        initiator.add_connection(&mut world, 0);
         steps(&mut world, &mut initiator, 120);
         change(&mut world, &protected);
         for _ in 0..200 {
@@ -119,16 +129,16 @@ fn a_session_between_two_links_does_not_keep_its_old_luns() {
             world.run_for(Duration::from_millis(1));
         }
         let open = |conn: &usize| world.peer_end(initiator.peer_of(*conn)) == PeerEnd::Open;
-        let Some(conn) = initiator.living().into_iter().find(open) else { continue };
+        let Some(conn) = initiator.live_connections().into_iter().find(open) else { continue };
         lived += 1;
         initiator.next_conn = conn;
         // What there is to report takes a command each.
         for _ in 0..3 {
-            initiator.command(&mut world, 0, &[0; 6], &[], 0);
+            initiator.send_command(&mut world, 0, &[0; 6], &[], 0);
             run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
         }
         initiator.ended.clear();
-        initiator.command(&mut world, 0, &write10(0, 1), &[7; 512], 0);
+        initiator.send_command(&mut world, 0, &write10(0, 1), &[7; 512], 0);
         run_until(&mut world, &mut [&mut initiator], |all| all[0].is_idle());
         let ended = initiator.ended.pop().unwrap();
         assert_eq!(ended.status, 2, "seed {seed}: it may only read");
@@ -164,12 +174,12 @@ fn a_session_ends_whose_connections_may_do_different_things_from_now_on() {
         (LunMask::Some(vec![]), false),
     ] {
         let mut world = world(3);
-        world.set_comers(from(1), 0);
+        world.set_peer_origin(from(1), 0);
         let mut initiator = log_in(&mut world, asked());
-        world.set_comers(from(2), 0);
-        initiator.join(&mut world, 1);
-        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_in());
-        assert_eq!(initiator.living().len(), 2);
+        world.set_peer_origin(from(2), 0);
+        initiator.add_connection(&mut world, 1);
+        run_until(&mut world, &mut [&mut initiator], |all| all[0].is_logged_in());
+        assert_eq!(initiator.live_connections().len(), 2);
         world.run_for(Duration::from_millis(10));
         change_all(&mut world, &of_both(second.clone()));
         for _ in 0..60 {
@@ -195,12 +205,12 @@ fn a_rule_put_before_a_hosts_own_does_not_keep_the_host_out() {
         let mut world = world(seed);
         let old = log_in(&mut world, asked());
         change_all(&mut world, &before);
-        assert_eq!(old.end(&world), PeerEnd::Open);
+        assert_eq!(old.peer_end(&world), PeerEnd::Open);
         let mut more = log_in(&mut world, asked());
-        assert_ne!(old.end(&world), PeerEnd::Open, "seed {seed}: it is reinstated");
+        assert_ne!(old.peer_end(&world), PeerEnd::Open, "seed {seed}: it is reinstated");
         change_all(&mut world, &exports(|_| {}));
-        more.join(&mut world, 1);
-        run_until(&mut world, &mut [&mut more], |all| all[0].is_in() || all[0].failure().is_some());
+        more.add_connection(&mut world, 1);
+        run_until(&mut world, &mut [&mut more], |all| all[0].is_logged_in() || all[0].failure().is_some());
         assert_eq!(more.failure(), None, "seed {seed}: and joined");
     }
 }

@@ -3,33 +3,33 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backends::{File, FileDisk, FileFacts};
-use blockwire_shard::{CONTROL, Control, LogLine, Message, Report};
+use backends::{FileBackend, FileDisk, FileFacts};
+use blockwire_shard::{CONTROL_PLANE, ControlReport, ControlRequest, LogLine, Message};
 use endpoint::ShardId;
 use iscsi::wire::TmfFunction;
 use sim::{Config, PeerEnd};
 use volume::{DiskId, OperatorNotice, Refusal, UnservableReason};
 
 use crate::{fences, log_in, run_until, world};
-use testkit::iscsi_host::Initiator;
-use testkit::target::{self, wanted};
+use testkit::iscsi_initiator::TestInitiator;
+use testkit::target::{self, login_config};
 
 #[test]
 fn the_stop_asks_initiators_to_log_out() {
     let mut world = world(Config::new(1));
-    let mut initiator = log_in(&mut world, wanted(1));
+    let mut initiator = log_in(&mut world, login_config(1));
     for shard in 0..2 {
-        let stop = Control::Stop { grace: Duration::from_secs(3) };
-        world.tell(ShardId(shard), Message::Control(77, stop));
+        let stop = ControlRequest::Stop { grace: Duration::from_secs(3) };
+        world.send_message(ShardId(shard), Message::Control(77, stop));
     }
     run_until(&mut world, &mut [&mut initiator], |all| all[0].asked_to_log_out);
-    initiator.log_out(&mut world);
+    initiator.send_logout(&mut world);
     run_until(&mut world, &mut [&mut initiator], |all| all[0].logged_out);
     world.run_for(Duration::from_secs(1));
-    let heard = world.heard();
-    let done = heard
-        .iter()
-        .filter(|(to, message)| *to == CONTROL && matches!(message, Message::Report(77, Report::Done)));
+    let heard = world.take_control_messages();
+    let done = heard.iter().filter(|(to, message)| {
+        *to == CONTROL_PLANE && matches!(message, Message::Report(77, ControlReport::Done))
+    });
     assert_eq!(done.count(), 2, "{heard:?}");
 }
 
@@ -40,8 +40,8 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
         let facts = FileFacts::new(64 * 512);
         let file = Arc::new(FileDisk::new(DiskId(1), &facts, 2).unwrap());
         let geometry = file.geometry();
-        let make = move |shard| File::new(file.clone(), shard);
-        let mut world = fences::world(1, target::volume(2, geometry, &[DiskId(1)], None, make));
+        let make = move |shard| FileBackend::new(file.clone(), shard);
+        let mut world = fences::world(1, target::volume_specs(2, geometry, &[DiskId(1)], None, make));
         let mut host = fences::log_in(&mut world, 1);
         fences::write(&mut world, &mut host, 0, 8, 7);
         fences::run(&mut world, &mut [&mut host], |all| all[0].is_idle());
@@ -50,16 +50,16 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
             world.disk(DiskId(1)).unwrap().faults.sync_permille = 1000;
         }
         for shard in 0..2 {
-            let stop = Control::Stop { grace: Duration::from_secs(3) };
-            world.tell(ShardId(shard), Message::Control(77, stop));
+            let stop = ControlRequest::Stop { grace: Duration::from_secs(3) };
+            world.send_message(ShardId(shard), Message::Control(77, stop));
         }
         let mut reports = fences::run(&mut world, &mut [&mut host], |all| all[0].asked_to_log_out);
-        host.log_out(&mut world);
+        host.send_logout(&mut world);
         reports.extend(fences::run(&mut world, &mut [&mut host], |all| all[0].logged_out));
         world.run_for(Duration::from_secs(1));
         reports.extend(fences::run(&mut world, &mut [], |_| true));
-        let in_doubt = |report: &&Report| {
-            matches!(report, Report::Refused(Refusal::NotReady(UnservableReason::SyncFailed)))
+        let in_doubt = |report: &&ControlReport| {
+            matches!(report, ControlReport::Refused(Refusal::NotReady(UnservableReason::SyncFailed)))
         };
         assert_eq!(reports.len(), 2, "{reports:?}");
         assert_eq!(reports.iter().any(|report| in_doubt(&report)), fails, "{reports:?}");
@@ -79,8 +79,9 @@ fn a_sync_that_fails_is_told_and_the_stop_says_so() {
 fn a_cold_reset_is_answered_and_ends_all_sessions() {
     for function in [TmfFunction::TARGET_WARM_RESET, TmfFunction::TARGET_COLD_RESET] {
         let mut world = world(Config::new(1));
-        let mut hosts: Vec<Initiator> = (1..=4).map(|isid| log_in(&mut world, wanted(isid))).collect();
-        let (asked, _) = hosts[0].manage(&mut world, function, 0, u32::MAX);
+        let mut hosts: Vec<TestInitiator> =
+            (1..=4).map(|isid| log_in(&mut world, login_config(isid))).collect();
+        let (asked, _) = hosts[0].send_task_management(&mut world, function, 0, u32::MAX);
         let [asker, others @ ..] = &mut hosts[..] else { unreachable!("there are four") };
         run_until(&mut world, &mut [asker], |all| !all[0].managed.is_empty());
         assert_eq!(asker.managed, [(asked, 0)]);
@@ -90,17 +91,17 @@ fn a_cold_reset_is_answered_and_ends_all_sessions() {
         let cold = function == TmfFunction::TARGET_COLD_RESET;
         assert_eq!(others[0].asked_to_log_out, cold);
         if cold {
-            others[0].log_out(&mut world);
+            others[0].send_logout(&mut world);
             run_until(&mut world, &mut [&mut others[0]], |all| all[0].logged_out);
         }
         world.run_for(Duration::from_secs(3));
         for host in &mut hosts {
             host.poll(&mut world);
-            assert_eq!(host.end(&world) != PeerEnd::Open, cold, "{function:?}");
+            assert_eq!(host.peer_end(&world) != PeerEnd::Open, cold, "{function:?}");
         }
         // Who comes again is served, and hears of the reset or of the power.
         if cold {
-            log_in(&mut world, wanted(1));
+            log_in(&mut world, login_config(1));
         }
     }
 }

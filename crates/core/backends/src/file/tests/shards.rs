@@ -11,13 +11,13 @@ struct Shards {
     pool: Pool,
     entropy: Entropy,
     disk: Arc<FileDisk>,
-    files: [File; 2],
+    files: [FileBackend; 2],
 }
 
 impl Shards {
     fn new(facts: FileFacts) -> Self {
         let disk = Arc::new(FileDisk::new(DiskId(3), &facts, 2).unwrap());
-        let files = [0, 1].map(|shard| File::new(disk.clone(), shard));
+        let files = [0, 1].map(|shard| FileBackend::new(disk.clone(), shard));
         Shards { pool: Pool::new(1 << 20), entropy: Entropy::new([0; 32]), disk, files }
     }
 
@@ -34,7 +34,7 @@ impl Shards {
     }
 
     fn write(&mut self, shard: usize, id: u64, durability: Durability) {
-        let payload = Payload::Out(self.pool.take_sg(Class::Wire, 512).unwrap().freeze());
+        let payload = Payload::Out(self.pool.take_sg(MemoryClass::Wire, 512).unwrap().freeze());
         self.start(shard, id, Op::Write(Span { lba: 0, blocks: 1 }, durability), payload);
     }
 
@@ -67,7 +67,7 @@ impl Shards {
     /// A shard goes, and its backend with it.
     fn end(&mut self, shard: usize) {
         let other = FileDisk::new(DiskId(4), &facts(true, 512, true), 2).unwrap();
-        self.files[shard] = File::new(Arc::new(other), shard as u16);
+        self.files[shard] = FileBackend::new(Arc::new(other), shard as u16);
     }
 
     fn ended(&mut self, shard: usize) -> Vec<(u64, Result<Outcome, Failure>)> {
@@ -77,7 +77,7 @@ impl Shards {
     /// Wakes whom a shard names.
     fn wake(&mut self, by: usize) -> Vec<u16> {
         let woken: Vec<u16> =
-            std::iter::from_fn(|| self.files[by].poll_wake()).map(|shard| shard.0).collect();
+            std::iter::from_fn(|| self.files[by].poll_shard_to_wake()).map(|shard| shard.0).collect();
         woken.iter().for_each(|shard| self.files[usize::from(*shard)].handle_wake());
         woken
     }
@@ -148,7 +148,7 @@ fn probing(shards: &mut Shards, store: &Told) {
     assert_eq!(store.take(), 0);
     shards.write(0, 1, Durability::Cached);
     shards.call(0, Err(EIO));
-    assert!(!shards.disk.sync_failures().any_unforgiven());
+    assert!(!shards.disk.sync_failures().has_unacknowledged());
 }
 
 #[test]
@@ -159,8 +159,8 @@ fn an_abort_does_not_hide_a_failed_flush() {
     shards.files[0].cancel(IoId(1));
     assert_eq!(shards.ended(0), [], "it is not known yet what has failed");
     shards.call(0, Ok(512));
-    assert!(shards.disk.sync_failures().any_unforgiven());
-    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
+    assert!(shards.disk.sync_failures().has_unacknowledged());
+    shards.disk.sync_failures().note_recorded(shards.disk.sync_failures().failure_count());
     shards.files[0].handle_wake();
     assert_eq!(shards.ended(0), [(1, LOST)]);
 }
@@ -179,7 +179,7 @@ fn only_an_error_that_tells_of_bad_blocks_clears_a_flush_that_may_have_failed() 
         }
         let expected = if fails { LOST } else { Err(Fault::Unwritable(0).into()) };
         assert_eq!(shards.ended(0), [(1, expected)], "{came:?}");
-        assert_eq!(shards.disk.sync_failures().any_unforgiven(), fails, "{came:?}");
+        assert_eq!(shards.disk.sync_failures().has_unacknowledged(), fails, "{came:?}");
     }
 }
 
@@ -189,7 +189,7 @@ fn a_shard_that_ends_before_it_knows_what_has_failed_leaves_a_doubt() {
     settle_at_start(&mut shards);
     probing(&mut shards, &told);
     shards.end(0);
-    assert!(shards.disk.sync_failures().any_unforgiven() && told.take() > 0);
+    assert!(shards.disk.sync_failures().has_unacknowledged() && told.take() > 0);
 }
 
 /// At its end a shard takes back what is out, and asks the disk for nothing more.
@@ -204,7 +204,7 @@ fn a_shard_that_ends_with_calls_that_never_left_leaves_no_doubt() {
     assert!(shards.asked(1).is_none(), "the other one has the turn");
     // The sync that makes it stable was never asked for.
     shards.end(0);
-    assert_eq!((shards.disk.sync_failures().any_unforgiven(), told.take()), (false, 0));
+    assert_eq!((shards.disk.sync_failures().has_unacknowledged(), told.take()), (false, 0));
     assert!(told.took_wake(), "who waited for it goes on");
     shards.files[1].handle_wake();
     shards.sync(1, Ok(0));
@@ -218,14 +218,14 @@ fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
     shards.write(0, 1, Durability::Cached);
     shards.call(0, Ok(512));
     // Half of one that is stable by itself has been done.
-    let two = Payload::Out(shards.pool.take_sg(Class::Solicited, 1024).unwrap().freeze());
+    let two = Payload::Out(shards.pool.take_sg(MemoryClass::Solicited, 1024).unwrap().freeze());
     shards.start(1, 2, Op::Write(Span { lba: 0, blocks: 2 }, Durability::Stable), two);
     shards.call(1, Ok(512));
     shards.flush(0, 3);
     shards.sync(0, Ok(0));
     assert_eq!(shards.ended(0), [(1, OK)]);
     shards.end(1);
-    assert_eq!((shards.disk.sync_failures().any_unforgiven(), told.take()), (false, 0));
+    assert_eq!((shards.disk.sync_failures().has_unacknowledged(), told.take()), (false, 0));
     assert!(told.took_wake());
     shards.files[0].handle_wake();
     assert_eq!(shards.ended(0), [(3, OK)]);
@@ -233,7 +233,7 @@ fn a_shard_that_ends_with_writes_that_never_left_leaves_no_doubt() {
     shards.write(0, 4, Durability::Stable);
     let _out = shards.asked(0).unwrap();
     shards.end(0);
-    assert!(shards.disk.sync_failures().any_unforgiven() && told.take() > 0);
+    assert!(shards.disk.sync_failures().has_unacknowledged() && told.take() > 0);
 }
 
 /// A shard has one stable write out, and a flush of the other one has failed: the operator takes note of that.
@@ -246,7 +246,7 @@ fn forgiven(fail: impl FnOnce(&mut Shards)) -> (Shards, DiskOp) {
     shards.flush(0, 3);
     fail(&mut shards);
     assert_eq!(shards.ended(0), [(1, OK), (3, LOST)]);
-    shards.disk.forgive(shards.disk.sync_failures().failures());
+    shards.disk.acknowledge_sync_failures(shards.disk.sync_failures().failure_count());
     shards.flush(0, 4);
     shards.sync(0, Ok(0));
     (shards, older)
@@ -283,7 +283,7 @@ fn a_failure_beside_a_sync_is_not_forgotten_with_the_operators_word() {
     shards.flush(0, 4);
     shards.sync(0, Ok(0));
     shards.came(1, first, Err(EIO));
-    shards.disk.forgive(shards.disk.sync_failures().failures());
+    shards.disk.acknowledge_sync_failures(shards.disk.sync_failures().failure_count());
     shards.came(1, second, Ok(512));
     shards.wake(1);
     assert_eq!(shards.ended(0), [(1, OK), (4, LOST)]);
@@ -294,11 +294,11 @@ fn a_failure_beside_a_sync_is_not_forgotten_with_the_operators_word() {
 struct Told(std::sync::atomic::AtomicU32, std::sync::atomic::AtomicBool);
 
 impl SyncFailureStore for Told {
-    fn record(&self, _doubt: &Arc<SyncFailures>) {
+    fn record_failures(&self, _doubt: &Arc<SyncFailures>) {
         self.0.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     }
 
-    fn wake(&self) {
+    fn wake_shards(&self) {
         self.1.store(true, std::sync::atomic::Ordering::SeqCst);
     }
 }
@@ -322,8 +322,8 @@ fn settle_at_start(shards: &mut Shards) {
 
 fn recorded(facts: FileFacts) -> (Shards, Arc<Told>) {
     let told = Arc::new(Told::default());
-    let disk = Arc::new(FileDisk::new(DiskId(3), &facts, 2).unwrap().recorded_by(told.clone()));
-    let files = [0, 1].map(|shard| File::new(disk.clone(), shard));
+    let disk = Arc::new(FileDisk::new(DiskId(3), &facts, 2).unwrap().with_failure_store(told.clone()));
+    let files = [0, 1].map(|shard| FileBackend::new(disk.clone(), shard));
     (Shards { disk, files, ..Shards::new(facts) }, told)
 }
 
@@ -336,7 +336,7 @@ fn no_host_hears_of_a_failed_sync_before_that_is_durable() {
     shards.start(1, 3, Op::WriteZeroes { span: Span { lba: 0, blocks: 1 }, unmap: true }, Payload::None);
     shards.files.iter_mut().for_each(Backend::handle_wake);
     assert_eq!((shards.ended(0), shards.ended(1), told.take()), (vec![], vec![], 1));
-    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
+    shards.disk.sync_failures().note_recorded(shards.disk.sync_failures().failure_count());
     shards.files.iter_mut().for_each(Backend::handle_wake);
     assert_eq!((shards.ended(0), shards.ended(1)), (vec![(1, LOST)], vec![(2, LOST), (3, LOST)]));
     shards.flush(1, 4);
@@ -347,21 +347,21 @@ fn no_host_hears_of_a_failed_sync_before_that_is_durable() {
 fn what_the_operator_forgives_is_no_failure_that_came_later() {
     let (mut shards, told) = recorded(facts(true, 512, true));
     let failed = |shards: &mut Shards| {
-        shards.disk.sync_failed();
-        shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
-        shards.disk.sync_failures().failures()
+        shards.disk.note_external_sync_failure();
+        shards.disk.sync_failures().note_recorded(shards.disk.sync_failures().failure_count());
+        shards.disk.sync_failures().failure_count()
     };
     let first = failed(&mut shards);
     let second = failed(&mut shards);
     assert_eq!(told.take(), 1);
-    shards.disk.forgive(first);
+    shards.disk.acknowledge_sync_failures(first);
     assert_eq!(
-        (shards.disk.sync_failures().any_unforgiven(), told.take()),
+        (shards.disk.sync_failures().has_unacknowledged(), told.take()),
         (true, 1),
         "it is written down again"
     );
-    shards.disk.forgive(second);
-    assert!(!shards.disk.sync_failures().any_unforgiven());
+    shards.disk.acknowledge_sync_failures(second);
+    assert!(!shards.disk.sync_failures().has_unacknowledged());
     shards.flush(0, 1);
     shards.sync(0, Ok(0));
     assert_eq!(shards.ended(0), [(1, OK)]);
@@ -377,10 +377,10 @@ fn a_flush_that_waits_for_a_shard_which_goes_does_not_wait_for_ever() {
     shards.flush(0, 1);
     let _out = shards.asked(0).unwrap();
     shards.flush(1, 2);
-    shards.disk.sync_failures().recorded(0);
+    shards.disk.sync_failures().note_recorded(0);
     shards.end(0);
     assert!(told.take() > 0, "who keeps the doubt wakes all");
-    shards.disk.sync_failures().recorded(shards.disk.sync_failures().failures());
+    shards.disk.sync_failures().note_recorded(shards.disk.sync_failures().failure_count());
     shards.files[1].handle_wake();
     assert_eq!(shards.ended(1), [(2, LOST)]);
 }
@@ -480,7 +480,7 @@ fn through_the_page_cache_a_stable_write_is_written_and_then_synced() {
 #[test]
 fn a_sync_that_failed_elsewhere_is_not_forgotten() {
     let mut shards = Shards::clean(facts(true, 512, true));
-    shards.disk.sync_failed();
+    shards.disk.note_external_sync_failure();
     for shard in [0, 1] {
         shards.flush(shard, 1);
         shards.write(shard, 2, Durability::Cached);
@@ -491,7 +491,7 @@ fn a_sync_that_failed_elsewhere_is_not_forgotten() {
 #[test]
 fn a_new_length_is_not_taken_for_stable() {
     let mut shards = Shards::clean(facts(true, 512, true));
-    shards.disk.resized(BLOCKS * 1024);
+    shards.disk.note_resize(BLOCKS * 1024);
     shards.flush(0, 1);
     shards.sync(0, Ok(0));
     assert_eq!(shards.ended(0), [(1, OK)]);
@@ -500,7 +500,7 @@ fn a_new_length_is_not_taken_for_stable() {
 #[test]
 fn a_read_at_an_unaligned_end_of_the_file_does_not_loop() {
     let mut shards = Shards::clean(facts(true, 4096, true));
-    let room = Payload::In(shards.pool.take_sg(Class::Wire, 8192).unwrap());
+    let room = Payload::In(shards.pool.take_sg(MemoryClass::Wire, 8192).unwrap());
     shards.start(0, 1, Op::Read(Span { lba: 8, blocks: 16 }), room);
     // The file ends 512 bytes behind its second page.
     let mut calls = 0;
@@ -517,7 +517,7 @@ fn a_read_at_an_unaligned_end_of_the_file_does_not_loop() {
 #[test]
 fn a_disk_that_always_says_come_again_is_not_asked_for_ever() {
     let mut shards = Shards::clean(facts(true, 512, true));
-    let room = Payload::In(shards.pool.take_sg(Class::Wire, 512).unwrap());
+    let room = Payload::In(shards.pool.take_sg(MemoryClass::Wire, 512).unwrap());
     let span = Span { lba: 8, blocks: 1 };
     shards.start(0, 1, Op::Read(span), room);
     shards.write(0, 2, Durability::Cached);
@@ -557,14 +557,14 @@ fn a_stable_write_is_told_to_be_in_the_page_cache_before_its_sync_ends() {
     for direct in [false, true] {
         let mut shards = Shards::clean(facts(direct, 512, true));
         shards.write(0, 1, Durability::Stable);
-        assert_eq!(shards.files[0].poll_written(), None);
+        assert_eq!(shards.files[0].poll_unsynced_write(), None);
         shards.call(0, Ok(512));
-        let written = shards.files[0].poll_written();
+        let written = shards.files[0].poll_unsynced_write();
         assert_eq!(written, (!direct).then_some(IoId(1)));
         if !direct {
             assert_eq!(shards.ended(0), []);
             shards.sync(0, Ok(0));
         }
-        assert_eq!((shards.ended(0), shards.files[0].poll_written()), (vec![(1, OK)], None));
+        assert_eq!((shards.ended(0), shards.files[0].poll_unsynced_write()), (vec![(1, OK)], None));
     }
 }

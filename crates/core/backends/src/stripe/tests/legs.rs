@@ -25,15 +25,15 @@ pub(super) struct Hand {
 pub(super) struct Slow {
     pub(super) hand: Rc<RefCell<Hand>>,
     pub(super) geometry: Geometry,
-    pub(super) done: Rc<RefCell<VecDeque<Done>>>,
+    pub(super) done: Rc<RefCell<VecDeque<IoCompletion>>>,
 }
 
 impl Hand {
     /// Ends one of those that wait.
-    pub(super) fn end(&mut self, at: usize) -> Done {
+    pub(super) fn end(&mut self, at: usize) -> IoCompletion {
         let Io { id, op, mut payload, .. } = self.waiting.swap_remove(at);
         let result = if self.lost { Err(Fault::PathLost.into()) } else { self.carry_out(&op, &mut payload) };
-        Done { id, result, payload }
+        IoCompletion { id, result, payload }
     }
 
     fn carry_out(&mut self, op: &Op, payload: &mut Payload) -> Result<Outcome, Failure> {
@@ -117,19 +117,19 @@ impl Backend for Slow {
     fn cancel(&mut self, id: IoId) {
         self.hand.borrow_mut().cancelled.push(id);
     }
-    fn poll_done(&mut self) -> Option<Done> {
+    fn poll_done(&mut self) -> Option<IoCompletion> {
         self.done.borrow_mut().pop_front()
     }
 }
 
-impl Sockets for Slow {
+impl OutboundSockets for Slow {
     fn poll_dial(&mut self) -> Option<Dial> {
         None
     }
     fn handle_dialled(&mut self, _cx: &mut Cx<'_>, _id: DialId, _how: Result<Dialled, Errno>) {}
     fn handle_recv(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: RecvOp, _came: Received) {}
     fn handle_written(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _how: Result<(), Errno>) {}
-    fn handle_sent(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: SendOp) {}
+    fn handle_send_released(&mut self, _cx: &mut Cx<'_>, _link: LinkId, _op: SendOp) {}
     fn poll_ready(&mut self) -> Option<LinkId> {
         None
     }
@@ -139,7 +139,7 @@ impl Sockets for Slow {
     fn poll_send(&mut self, _cx: &mut Cx<'_>, _link: LinkId) -> Option<SendOp> {
         None
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
         None
     }
     fn turn(&mut self, _cx: &mut Cx<'_>) -> bool {
@@ -149,7 +149,7 @@ impl Sockets for Slow {
         None
     }
     fn handle_timeout(&mut self, _cx: &mut Cx<'_>) {}
-    fn poll_remark(&mut self) -> Option<OperatorNotice> {
+    fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         self.hand.borrow_mut().remark.take()
     }
 }

@@ -5,16 +5,16 @@ use super::*;
 #[test]
 fn a_failed_sync_is_shown_and_acknowledged_by_a_retry() {
     let Fixture { engine, daemon, .. } = fixture();
-    let retry = || daemon.answer(Request::VolumeRetry { name: "demo".into() });
+    let retry = || daemon.handle_request(Request::VolumeRetry { name: "demo".into() });
     assert!(retry().unwrap_err().message.contains("has not failed"));
     *engine.in_doubt.lock().unwrap() = Some("demo".into());
-    let failed = || match daemon.answer(Request::Status) {
+    let failed = || match daemon.handle_request(Request::Status) {
         Ok(Answer::Status(status)) => status.failed.len(),
         other => panic!("{other:?}"),
     };
     assert_eq!(failed(), 1);
     let Ok(Answer::Volume(shown)) =
-        daemon.answer(Request::VolumeShow { name: "demo".into(), latency: false })
+        daemon.handle_request(Request::VolumeShow { name: "demo".into(), latency: false })
     else {
         panic!()
     };
@@ -31,7 +31,7 @@ fn a_failed_sync_that_was_acknowledged_is_not_told_again_by_a_resize() {
         let path = root.path().join("x.img");
         create(&daemon, "x", format!("file:{},size=1M", path.display())).unwrap();
         let in_doubt = |value: Option<bool>| {
-            let mut served = daemon.volumes.served();
+            let mut served = daemon.volumes.lock_served();
             let store = served.stores.iter_mut().find(|store| store.volume.name.as_str() == "x").unwrap();
             store.in_doubt = value.unwrap_or(store.in_doubt);
             store.in_doubt
@@ -39,35 +39,39 @@ fn a_failed_sync_that_was_acknowledged_is_not_told_again_by_a_resize() {
         in_doubt(Some(true));
         *engine.in_doubt.lock().unwrap() = Some("x".into());
         if acknowledged {
-            daemon.answer(Request::VolumeRetry { name: "x".into() }).unwrap();
+            daemon.handle_request(Request::VolumeRetry { name: "x".into() }).unwrap();
         }
         engine.take();
         for (mib, shrink) in [(4, false), (2, true)] {
             let size_bytes = mib << 20;
-            daemon.answer(Request::VolumeResize { name: "x".into(), size_bytes, shrink }).unwrap();
+            daemon.handle_request(Request::VolumeResize { name: "x".into(), size_bytes, shrink }).unwrap();
             assert_eq!(engine.take(), [format!("resize x {size_bytes}")]);
         }
         assert_eq!(in_doubt(None), !acknowledged);
     }
 }
 
-/// What must go on while a disk does not answer that `volume` lies on.
+/// What must go on while a disk does not answer that `volume_report` lies on.
 fn goes_on_without(daemon: &Daemon, volume: &str) {
-    let Answer::Status(_) = daemon.answer(Request::Status).unwrap() else { panic!() };
-    let Answer::Volumes(_) = daemon.answer(Request::VolumeList).unwrap() else { panic!() };
-    let Answer::Stopping { .. } = daemon.answer(Request::Stop { now: true }).unwrap() else { panic!() };
+    let Answer::Status(_) = daemon.handle_request(Request::Status).unwrap() else { panic!() };
+    let Answer::Volumes(_) = daemon.handle_request(Request::VolumeList).unwrap() else { panic!() };
+    let Answer::Stopping { .. } = daemon.handle_request(Request::Stop { now: true }).unwrap() else {
+        panic!()
+    };
     create(daemon, "well", "ram:1M".into()).unwrap();
-    daemon.answer(Request::VolumeResize { name: "well".into(), size_bytes: 2 << 20, shrink: false }).unwrap();
-    daemon.answer(Request::VolumeDelete { name: "well".into(), force: true }).unwrap();
-    assert!(!switched(daemon.answer(Request::TargetStart { names: None }).unwrap()).is_empty());
+    daemon
+        .handle_request(Request::VolumeResize { name: "well".into(), size_bytes: 2 << 20, shrink: false })
+        .unwrap();
+    daemon.handle_request(Request::VolumeDelete { name: "well".into(), force: true }).unwrap();
+    assert!(!switched(daemon.handle_request(Request::TargetStart { names: None }).unwrap()).is_empty());
     // Only this one nobody else changes.
     let delete = Request::VolumeDelete { name: volume.into(), force: true };
     let retry = Request::VolumeRetry { name: volume.into() };
     for request in [delete, retry] {
-        let why = daemon.answer(request).unwrap_err();
-        assert!(why.code == Code::Conflict && why.message.contains("already"), "{why:?}");
+        let why = daemon.handle_request(request).unwrap_err();
+        assert!(why.code == RefusalCode::Conflict && why.message.contains("already"), "{why:?}");
     }
-    assert_eq!(code(create(daemon, volume, "ram:1M".into())), Code::Conflict);
+    assert_eq!(code(create(daemon, volume, "ram:1M".into())), RefusalCode::Conflict);
 }
 
 /// Waits until another thread has come to the disk.
@@ -85,7 +89,7 @@ fn a_retry_whose_disk_does_not_answer_keeps_nobody_from_anything_else() {
     *engine.in_doubt.lock().unwrap() = Some("demo".into());
     std::thread::scope(|scope| {
         let silent = engine.silent.lock().unwrap();
-        let retry = scope.spawn(|| daemon.answer(Request::VolumeRetry { name: "demo".into() }));
+        let retry = scope.spawn(|| daemon.handle_request(Request::VolumeRetry { name: "demo".into() }));
         wait_until(|| !daemon.volumes.held.lock().unwrap().is_empty());
         goes_on_without(&daemon, "demo");
         drop(silent);
@@ -110,19 +114,19 @@ fn a_disk_that_does_not_answer_keeps_nobody_from_anything_else() {
         made.join().unwrap().unwrap();
         let silent = disk.lock().unwrap();
         let delete = Request::VolumeDelete { name: "silent".into(), force: false };
-        let deleted = scope.spawn(|| daemon.answer(delete));
-        let shown = || daemon.volumes.served().volume("silent").unwrap().failed;
+        let deleted = scope.spawn(|| daemon.handle_request(delete));
+        let shown = || daemon.volumes.lock_served().volume_report("silent").unwrap().failed;
         wait_until(|| shown().is_some());
         goes_on_without(&daemon, "silent");
         // Its file is nobody else's, and it does not come back.
-        assert_eq!(code(create(&daemon, "other", spec.clone())), Code::Failed);
-        assert!(volumes::load(&daemon.volumes.state).unwrap().is_empty());
+        assert_eq!(code(create(&daemon, "other", spec.clone())), RefusalCode::Failed);
+        assert!(volumes::load_volumes(&daemon.volumes.state).unwrap().is_empty());
         drop(silent);
         deleted.join().unwrap().unwrap();
     });
     assert_eq!(
-        code(daemon.answer(Request::VolumeShow { name: "silent".into(), latency: false })),
-        Code::NotFound
+        code(daemon.handle_request(Request::VolumeShow { name: "silent".into(), latency: false })),
+        RefusalCode::NotFound
     );
     create(&daemon, "other", spec).unwrap();
 }
@@ -134,11 +138,11 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
     let path = root.path().join("x.img");
     let spec = format!("file:{},size=1M", path.display());
     create(&daemon, "x", spec.clone()).unwrap();
-    let shown = || daemon.volumes.served().volume("x").unwrap().failed;
+    let shown = || daemon.volumes.lock_served().volume_report("x").unwrap().failed;
     std::thread::scope(|scope| {
         let busy = engine.busy.lock().unwrap();
         let delete = Request::VolumeDelete { name: "x".into(), force: true };
-        let deleted = scope.spawn(|| daemon.answer(delete));
+        let deleted = scope.spawn(|| daemon.handle_request(delete));
         wait_until(|| shown().is_some());
         drop_while_held(&daemon, "x", busy);
         deleted.join().unwrap().unwrap();
@@ -147,12 +151,12 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
     let volume = Volume {
         name: VolumeName::parse("x").unwrap(),
         spec: spec::parse(&spec).unwrap(),
-        origin: Origin::Configured,
+        origin: VolumeOrigin::Configured,
     };
-    daemon.volumes.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
-    let retry = || daemon.answer(Request::VolumeRetry { name: "x".into() });
+    daemon.volumes.lock_served().unserved.push(FailedVolume::open_failed(&volume, "it was not there"));
+    let retry = || daemon.handle_request(Request::VolumeRetry { name: "x".into() });
     *engine.comes.lock().unwrap() = Some(EngineError::TimedOut);
-    assert_eq!(code(retry()), Code::TimedOut);
+    assert_eq!(code(retry()), RefusalCode::TimedOut);
     std::thread::scope(|scope| {
         engine.take();
         let busy = engine.busy.lock().unwrap();
@@ -168,11 +172,11 @@ fn a_volume_whose_operations_do_not_end_keeps_nobody_from_anything_else() {
 fn drop_while_held(daemon: &Daemon, volume: &str, busy: std::sync::MutexGuard<'_, ()>) {
     create(daemon, "beside", "ram:1M".into()).unwrap();
     let resize = Request::VolumeResize { name: "beside".into(), size_bytes: 2 << 20, shrink: false };
-    daemon.answer(resize).unwrap();
+    daemon.handle_request(resize).unwrap();
     let retry = Request::VolumeRetry { name: volume.into() };
-    assert_eq!(code(daemon.answer(retry)), Code::Conflict);
+    assert_eq!(code(daemon.handle_request(retry)), RefusalCode::Conflict);
     drop(busy);
-    daemon.answer(Request::VolumeDelete { name: "beside".into(), force: true }).unwrap();
+    daemon.handle_request(Request::VolumeDelete { name: "beside".into(), force: true }).unwrap();
 }
 
 /// What the engine refuses is undone by whatever program asked: its file is read, cut and closed.
@@ -186,7 +190,7 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
     let volume = Volume {
         name: VolumeName::parse("refused").unwrap(),
         spec: spec::parse(&spec).unwrap(),
-        origin: Origin::Configured,
+        origin: VolumeOrigin::Configured,
     };
     std::thread::scope(|scope| {
         let silent = disk.lock().unwrap();
@@ -195,22 +199,22 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
         wait_until(|| engine.told.lock().unwrap().iter().any(|told| told.starts_with("add refused")));
         goes_on_without(&daemon, "refused");
         drop(silent);
-        assert_eq!(code(made.join().unwrap()), Code::Conflict);
+        assert_eq!(code(made.join().unwrap()), RefusalCode::Conflict);
         assert!(!path.exists(), "it is undone all the same");
         engine.take();
         // Likewise one that could not be served before.
-        daemon.volumes.served().unserved.push(FailedVolume::of(&volume, "it was not there"));
+        daemon.volumes.lock_served().unserved.push(FailedVolume::open_failed(&volume, "it was not there"));
         let silent = disk.lock().unwrap();
         *engine.comes.lock().unwrap() = Some(EngineError::InUse { sessions: 1 });
         let retry = Request::VolumeRetry { name: "refused".into() };
-        let retried = scope.spawn(|| daemon.answer(retry));
+        let retried = scope.spawn(|| daemon.handle_request(retry));
         wait_until(|| engine.told.lock().unwrap().iter().any(|told| told.starts_with("add refused")));
         goes_on_without(&daemon, "refused");
         drop(silent);
-        assert_eq!(code(retried.join().unwrap()), Code::Conflict);
+        assert_eq!(code(retried.join().unwrap()), RefusalCode::Conflict);
         assert!(!path.exists());
         // And one that turns out to be another that came meanwhile.
-        daemon.volumes.served().unserved.clear();
+        daemon.volumes.lock_served().unserved.clear();
         let silent = disk.lock().unwrap();
         let uuid = "11111111-2222-4333-8444-555555555555";
         create(&daemon, "taken", format!("ram:1M,uuid={uuid}")).unwrap();
@@ -219,7 +223,7 @@ fn a_refused_volume_whose_disk_does_not_answer_keeps_nobody_from_anything_else()
         wait_until(|| path.exists());
         goes_on_without(daemon, "refused");
         drop(silent);
-        assert_eq!(code(made.join().unwrap()), Code::Failed);
+        assert_eq!(code(made.join().unwrap()), RefusalCode::Failed);
         assert!(!path.exists());
     });
 }
@@ -235,14 +239,18 @@ fn a_volume_that_has_come_and_whose_disk_does_not_answer_keeps_no_other_away() {
         let path = root.path().join(format!("{name}.img"));
         std::fs::write(&path, [0; 4096]).unwrap();
         let spec = spec::parse(&format!("file:{}", path.display())).unwrap();
-        let volume = Volume { name: name.clone(), spec, origin: Origin::Configured };
-        daemon.volumes.served().unserved.push(FailedVolume::absent(&volume, "its machine did not answer"));
+        let volume = Volume { name: name.clone(), spec, origin: VolumeOrigin::Configured };
+        daemon
+            .volumes
+            .lock_served()
+            .unserved
+            .push(FailedVolume::remote_absent(&volume, "its machine did not answer"));
     }
     let daemon = Arc::new(daemon);
-    let is_served = |name: &VolumeName| daemon.volumes.served().store(name.as_str()).is_some();
+    let is_served = |name: &VolumeName| daemon.volumes.lock_served().store_mut(name.as_str()).is_some();
     let silent = disk.lock().unwrap();
-    let probes = absent::RemoteProbes::start(names.len()).unwrap();
-    absent::RepeatedProbe::of(probes, 0, names.to_vec()).begin(&daemon).unwrap();
+    let probes = absent_volumes::RemoteProbes::start(names.len()).unwrap();
+    absent_volumes::RepeatedProbe::of(probes, 0, names.to_vec()).spawn(&daemon).unwrap();
     wait_until(|| is_served(&names[1]));
     assert!(!is_served(&names[0]));
     drop(silent);

@@ -9,7 +9,7 @@ use crate::state::volumes;
 use config::name::VolumeName;
 use config::{
     check,
-    plan::{Origin, Volume},
+    plan::{Volume, VolumeOrigin},
     spec,
 };
 
@@ -58,8 +58,8 @@ impl Engine for Memory {
     fn shards(&self) -> Result<Vec<control::report::ShardReport>, EngineError> {
         Ok(Vec::new())
     }
-    fn standings(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
-        let path = |port: u16, protocol: &str, group| control::report::PathReport {
+    fn volume_states(&self) -> Result<Vec<control::report::VolumeStateReport>, EngineError> {
+        let path = |port: u16, protocol: &str, group| control::report::VolumePathReport {
             volume: "demo".into(),
             port,
             protocol: protocol.into(),
@@ -84,13 +84,13 @@ impl Engine for Memory {
         };
         Ok(vec![standing])
     }
-    fn set_access(&self, name: &str, ports: &[u16], to: volume::Access) -> Result<(), EngineError> {
+    fn set_path_access(&self, name: &str, ports: &[u16], to: volume::PathAccess) -> Result<(), EngineError> {
         self.tell(format!("paths {name} {ports:?} {to:?}"))
     }
-    fn protect_volume(&self, name: &str, on: bool) -> Result<(), EngineError> {
+    fn set_write_protection(&self, name: &str, on: bool) -> Result<(), EngineError> {
         self.tell(format!("protect {name} {on}"))
     }
-    fn add_volume(&self, volume: &Store, ways: &ServedNames) -> Result<(), EngineError> {
+    fn add_volume(&self, volume: &Store, ways: &ExportPlan) -> Result<(), EngineError> {
         let targets = ways.targets.iter().map(|target| target.name.as_str());
         let names: Vec<&str> = targets.chain(ways.subsystems.iter().map(|one| one.nqn.as_str())).collect();
         self.tell(format!("add {} as {}", volume.volume.name, names.join(" and ")))
@@ -103,20 +103,20 @@ impl Engine for Memory {
         self.lingers.lock().unwrap().take().map_or(Ok(()), Err)?;
         self.tell(format!("drain {name}"))
     }
-    fn set_ways(&self, ways: &ServedNames) -> Result<(), EngineError> {
+    fn set_exports(&self, ways: &ExportPlan) -> Result<(), EngineError> {
         let names: Vec<&str> = ways.targets.iter().map(|target| target.name.as_str()).collect();
         self.tell(format!("ways {}", names.join(" ")))
     }
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
         self.tell(format!("end session {id} on {shard}"))
     }
-    fn sync_failed(&self, name: &str) {
+    fn note_sync_failure(&self, name: &str) {
         let _ = self.tell(format!("sync of {name} failed"));
     }
-    fn is_in_doubt(&self, name: &str) -> bool {
+    fn has_sync_failure(&self, name: &str) -> bool {
         self.in_doubt.lock().unwrap().as_deref() == Some(name)
     }
-    fn acknowledge(&self, volume: &Store) -> Result<(), EngineError> {
+    fn acknowledge_sync_failure(&self, volume: &Store) -> Result<(), EngineError> {
         drop(self.silent.lock().unwrap());
         *self.in_doubt.lock().unwrap() = None;
         self.tell(format!("acknowledge {}", volume.volume.name))
@@ -124,7 +124,7 @@ impl Engine for Memory {
     fn resize_volume(&self, name: &str, bytes: u64) -> Result<(), EngineError> {
         self.tell(format!("resize {name} {bytes}"))
     }
-    fn stop(&self, how: Stop) -> bool {
+    fn stop(&self, how: StopMode) -> bool {
         self.tell(format!("stop {how:?}")).is_ok()
     }
 }
@@ -147,7 +147,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
     let volume = Volume {
         name: VolumeName::parse("demo").unwrap(),
         spec: spec::parse("ram:1M").unwrap(),
-        origin: Origin::Configured,
+        origin: VolumeOrigin::Configured,
     };
     let mut identities = Identities::default();
     let store = Store::open(&volume, &mut identities, [].iter()).unwrap();
@@ -166,16 +166,16 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         http: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
-        ways: ServedNames { targets: vec![target], subsystems: vec![subsystem] },
+        ways: ExportPlan { targets: vec![target], subsystems: vec![subsystem] },
         referrals: Vec::new(),
         oui: None,
         hosts: Vec::new(),
         auth: config::plan::Auth::default(),
         allow_anonymous: false,
-        limits: config::plan::Limits::default(),
+        limits: config::plan::DaemonLimits::default(),
         placement: Vec::new(),
         cores: Vec::new(),
-        io: config::plan::IoWorld::Auto,
+        io: config::plan::IoEngine::Auto,
     };
     change(&mut plan);
     let ending = Arc::new(StopSignal::default());
@@ -191,11 +191,11 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
     Fixture { root, engine, daemon }
 }
 
-fn create(daemon: &Daemon, name: &str, spec: String) -> Result<Answer, Refused> {
-    daemon.answer(Request::VolumeCreate { name: name.into(), spec })
+fn create(daemon: &Daemon, name: &str, spec: String) -> Result<Answer, RequestRefusal> {
+    daemon.handle_request(Request::VolumeCreate { name: name.into(), spec })
 }
 
-fn code(answer: Result<Answer, Refused>) -> Code {
+fn code(answer: Result<Answer, RequestRefusal>) -> RefusalCode {
     answer.unwrap_err().code
 }
 

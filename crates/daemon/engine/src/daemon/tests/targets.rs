@@ -5,14 +5,15 @@ use super::*;
 #[test]
 fn targets_are_found_by_the_end_of_their_name() {
     let Fixture { root: _root, daemon, .. } = fixture();
-    let Answer::Target(target) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+    let Answer::Target(target) = daemon.handle_request(Request::TargetShow { name: "demo".into() }).unwrap()
+    else {
         panic!()
     };
     assert_eq!(target.name, "iqn.2026-11.io.blockwire:demo");
     assert_eq!(target.portals[0].address.port(), 43121);
-    let why = daemon.answer(Request::TargetShow { name: "dem".into() }).unwrap_err();
-    assert_eq!(why.code, Code::NotFound);
-    let why = daemon.answer(Request::VolumeShow { name: "demi".into(), latency: false }).unwrap_err();
+    let why = daemon.handle_request(Request::TargetShow { name: "dem".into() }).unwrap_err();
+    assert_eq!(why.code, RefusalCode::NotFound);
+    let why = daemon.handle_request(Request::VolumeShow { name: "demi".into(), latency: false }).unwrap_err();
     assert_eq!(why.message, "there is no volume \"demi\"; did you mean \"demo\"?");
 }
 
@@ -21,7 +22,7 @@ fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
     let Fixture { engine, daemon, .. } = fixture();
     let set = |port, group, state: &str| {
         let request = Request::PathSet { name: "demo".into(), port, group, state: state.into() };
-        daemon.answer(request)
+        daemon.handle_request(request)
     };
     let Answer::Paths(_) = set(None, Some(1), "inaccessible").unwrap() else { panic!() };
     set(Some(2), None, "non-optimized").unwrap();
@@ -30,17 +31,23 @@ fn paths_are_set_by_port_by_group_over_both_protocols_or_all() {
         ["paths demo [1, 3] Inaccessible", "paths demo [2] NonOptimized", "paths demo [1, 2, 3] Optimized"];
     assert_eq!(engine.take(), told);
     let why = set(None, Some(9), "optimized").unwrap_err();
-    assert!(why.code == Code::NotFound && why.message.contains("port 3 (group 1)"), "{why:?}");
+    assert!(why.code == RefusalCode::NotFound && why.message.contains("port 3 (group 1)"), "{why:?}");
     let why = set(None, None, "optimised").unwrap_err();
-    assert!(why.code == Code::Invalid && why.message.contains("did you mean \"optimized\""), "{why:?}");
-    assert_eq!(code(daemon.answer(Request::PathList { name: Some("demp".into()) })), Code::NotFound);
+    assert!(
+        why.code == RefusalCode::Invalid && why.message.contains("did you mean \"optimized\""),
+        "{why:?}"
+    );
+    assert_eq!(
+        code(daemon.handle_request(Request::PathList { name: Some("demp".into()) })),
+        RefusalCode::NotFound
+    );
 }
 
 #[test]
 fn a_volume_is_shown_with_both_protocols_and_its_truth() {
     let Fixture { engine, daemon, .. } = fixture();
     let Answer::Volume(shown) =
-        daemon.answer(Request::VolumeShow { name: "demo".into(), latency: false }).unwrap()
+        daemon.handle_request(Request::VolumeShow { name: "demo".into(), latency: false }).unwrap()
     else {
         panic!()
     };
@@ -53,7 +60,8 @@ fn a_volume_is_shown_with_both_protocols_and_its_truth() {
     let standing = shown.standing.unwrap();
     assert_eq!(standing.reservation.holder.as_deref(), Some("nqn.2026-11.io:h"));
     assert_eq!((standing.paths[2].protocol.as_str(), standing.paths[2].group), ("nvme", 1));
-    let Answer::Subsystem(one) = daemon.answer(Request::SubsystemShow { name: "demo".into() }).unwrap()
+    let Answer::Subsystem(one) =
+        daemon.handle_request(Request::SubsystemShow { name: "demo".into() }).unwrap()
     else {
         panic!()
     };
@@ -61,17 +69,19 @@ fn a_volume_is_shown_with_both_protocols_and_its_truth() {
         (one.nqn.as_str(), one.namespaces[0].volume.as_str()),
         ("nqn.2026-11.io.blockwire:demo", "demo")
     );
-    let Answer::Reservation(held) = daemon.answer(Request::ReservationShow { name: "demo".into() }).unwrap()
+    let Answer::Reservation(held) =
+        daemon.handle_request(Request::ReservationShow { name: "demo".into() }).unwrap()
     else {
         panic!()
     };
     assert_eq!(held.generation, 3);
-    let Answer::Volume(_) = daemon.answer(Request::VolumeProtect { name: "demo".into(), on: true }).unwrap()
+    let Answer::Volume(_) =
+        daemon.handle_request(Request::VolumeProtect { name: "demo".into(), on: true }).unwrap()
     else {
         panic!()
     };
     assert_eq!(engine.take(), ["protect demo true"]);
-    assert_eq!(code(daemon.answer(Request::HostShow { name: "h".into() })), Code::NotFound);
+    assert_eq!(code(daemon.handle_request(Request::HostShow { name: "h".into() })), RefusalCode::NotFound);
 }
 
 #[test]
@@ -80,29 +90,31 @@ fn targets_are_stopped_and_started_and_keep_their_name_meanwhile() {
     let demo = "iqn.2026-11.io.blockwire:demo".to_owned();
     let stop = |names: &[&str]| {
         let names = names.iter().map(|name| (*name).to_owned()).collect();
-        daemon.answer(Request::TargetStop { names })
+        daemon.handle_request(Request::TargetStop { names })
     };
-    let start = |names: Option<Vec<String>>| daemon.answer(Request::TargetStart { names });
+    let start = |names: Option<Vec<String>>| daemon.handle_request(Request::TargetStart { names });
     assert_eq!(switched(stop(&[]).unwrap()), [(demo.clone(), "stopped".to_owned())]);
     assert_eq!(engine.take(), ["ways "]);
-    let Answer::Target(shown) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+    let Answer::Target(shown) = daemon.handle_request(Request::TargetShow { name: "demo".into() }).unwrap()
+    else {
         panic!()
     };
     assert!(shown.stopped);
     assert_eq!(switched(stop(&[demo.as_str()]).unwrap()), [(demo.clone(), "stopped before".to_owned())]);
     engine.take();
     // Its name and its volume are still taken.
-    assert_eq!(code(create(&daemon, "demo", "ram:1M".into())), Code::Conflict);
+    assert_eq!(code(create(&daemon, "demo", "ram:1M".into())), RefusalCode::Conflict);
     assert_eq!(switched(start(None).unwrap()), [], "without a name only those that run are meant");
     assert_eq!(switched(start(Some(vec![])).unwrap()), [(demo.clone(), "started".to_owned())]);
     assert_eq!(engine.take(), ["ways ".to_owned(), format!("ways {demo}")]);
     assert_eq!(switched(start(Some(vec![demo.clone()])).unwrap()), [(demo.clone(), "running".to_owned())]);
     let why = stop(&["iqn.2026-11.io.blockwire:demp"]).unwrap_err();
-    assert!(why.code == Code::NotFound && why.message.contains("did you mean"), "{why:?}");
+    assert!(why.code == RefusalCode::NotFound && why.message.contains("did you mean"), "{why:?}");
     // What the engine refuses has not happened.
     *engine.refuse.lock().unwrap() = true;
-    assert_eq!(code(stop(&[])), Code::Conflict);
-    let Answer::Target(shown) = daemon.answer(Request::TargetShow { name: "demo".into() }).unwrap() else {
+    assert_eq!(code(stop(&[])), RefusalCode::Conflict);
+    let Answer::Target(shown) = daemon.handle_request(Request::TargetShow { name: "demo".into() }).unwrap()
+    else {
         panic!()
     };
     assert!(!shown.stopped);
@@ -111,10 +123,13 @@ fn targets_are_stopped_and_started_and_keep_their_name_meanwhile() {
 #[test]
 fn a_stopped_target_goes_with_its_volume() {
     let Fixture { root: _root, daemon, .. } = fixture();
-    daemon.answer(Request::TargetStop { names: Vec::new() }).unwrap();
-    daemon.answer(Request::VolumeDelete { name: "demo".into(), force: false }).unwrap();
-    assert_eq!(code(daemon.answer(Request::TargetShow { name: "demo".into() })), Code::NotFound);
-    assert_eq!(switched(daemon.answer(Request::TargetStart { names: Some(vec![]) }).unwrap()), []);
+    daemon.handle_request(Request::TargetStop { names: Vec::new() }).unwrap();
+    daemon.handle_request(Request::VolumeDelete { name: "demo".into(), force: false }).unwrap();
+    assert_eq!(
+        code(daemon.handle_request(Request::TargetShow { name: "demo".into() })),
+        RefusalCode::NotFound
+    );
+    assert_eq!(switched(daemon.handle_request(Request::TargetStart { names: Some(vec![]) }).unwrap()), []);
 }
 
 #[test]
@@ -126,13 +141,14 @@ fn files_that_are_read_again_change_targets_and_nothing_else() {
         assert!(created.is_empty());
         Ok((seen.lock().unwrap().clone(), Vec::new()))
     });
-    let daemon = daemon.of_files(Vec::new(), Some(again));
-    let start = |names: Option<Vec<String>>| daemon.answer(Request::TargetStart { names });
+    let daemon = daemon.with_files(Vec::new(), Some(again));
+    let start = |names: Option<Vec<String>>| daemon.handle_request(Request::TargetStart { names });
     let demo = "iqn.2026-11.io.blockwire:demo".to_owned();
     assert_eq!(switched(start(None).unwrap()), [(demo.clone(), "running".to_owned())]);
     plan.lock().unwrap().ways.targets[0].negotiation.max_connections = 7;
     assert_eq!(switched(start(None).unwrap()), [(demo.clone(), "reloaded".to_owned())]);
-    let Answer::Settings(shown) = daemon.answer(Request::TargetSettings { names: vec![] }).unwrap() else {
+    let Answer::Settings(shown) = daemon.handle_request(Request::TargetSettings { names: vec![] }).unwrap()
+    else {
         panic!()
     };
     let value = |key: &str| shown[0].settings.iter().find(|one| one.key == key).map(|one| one.value.clone());
@@ -154,6 +170,6 @@ fn files_that_are_read_again_change_targets_and_nothing_else() {
     engine.take();
     plan.lock().unwrap().limits.login_timeout += Duration::from_secs(1);
     let why = start(Some(vec![])).unwrap_err();
-    assert!(why.code == Code::Conflict && why.message.starts_with("a limit"), "{why:?}");
+    assert!(why.code == RefusalCode::Conflict && why.message.starts_with("a limit"), "{why:?}");
     assert_eq!(engine.take(), Vec::<String>::new(), "nothing of it is done");
 }

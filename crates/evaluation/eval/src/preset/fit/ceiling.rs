@@ -3,11 +3,14 @@
 //! Invariant: it has the same loads, links and volumes as they, and a requester for each way in which their initiators
 //! wait.
 
-use super::super::timing::Combination;
-use super::{BARE, BARE_POLLING, Fitting, HostCapacity, POLLING, Preset, Protocol, Scale, Wire, connections};
+use super::super::timing::SystemCombination;
+use super::{
+    BARE_POLLING_SYSTEM, BARE_SYSTEM, FittingNotes, HostCapacity, OWN_POLLING_INITIATOR, Preset, Protocol,
+    Scale, Wire, fit_connections,
+};
 
 /// What it is measured beside.
-pub(super) struct Beside<'a> {
+pub(super) struct CeilingContext<'a> {
     /// Targets and initiators.
     pub(super) pairs: &'a [(String, String)],
     /// Links.
@@ -23,29 +26,30 @@ const CONNECTIONS_BARE: u32 = 1000;
 
 /// The bare responder and requester under the same loads, where something is carried over a network: the requester that
 /// sleeps beside initiators that sleep, and the one that polls beside those that poll.
-pub(super) fn ceiling(
+pub(super) fn ceiling_steps(
     preset: &Preset,
     room: &HostCapacity,
     scale: Scale,
-    beside: &Beside<'_>,
-    fitting: &mut Fitting,
-) -> Vec<Combination> {
-    let Beside { pairs, wires, volumes, cores } = *beside;
+    beside: &CeilingContext<'_>,
+    fitting: &mut FittingNotes,
+) -> Vec<SystemCombination> {
+    let CeilingContext { pairs, wires, volumes, cores } = *beside;
     let has = |names: &[String], name: &str| names.iter().any(|one| one == name);
     let is_remote = preset.protocols.iter().any(|protocol| *protocol != Protocol::Local);
-    if !is_remote || !has(&room.targets, BARE) {
+    if !is_remote || !has(&room.targets, BARE_SYSTEM) {
         return Vec::new();
     }
-    let polls = |initiator: &str| initiator == POLLING || initiator == "spdk";
+    let polls = |initiator: &str| initiator == OWN_POLLING_INITIATOR || initiator == "spdk";
     let mut requesters = Vec::new();
-    for (name, is_polling) in [(BARE, false), (BARE_POLLING, true)] {
+    for (name, is_polling) in [(BARE_SYSTEM, false), (BARE_POLLING_SYSTEM, true)] {
         let is_beside = pairs.iter().any(|(_, initiator)| polls(initiator) == is_polling);
         requesters.extend((is_beside && has(&room.initiators, name)).then_some(name));
     }
-    let mut counts = connections(preset, Protocol::Bare, room, scale, volumes, fitting);
+    let mut counts = fit_connections(preset, Protocol::Bare, room, scale, volumes, fitting);
     if counts.iter().any(|count| *count > CONNECTIONS_BARE) {
-        fitting
-            .note(format!("{BARE} has at most {CONNECTIONS_BARE} connections: left out of loads with more"));
+        fitting.note(format!(
+            "{BARE_SYSTEM} has at most {CONNECTIONS_BARE} connections: left out of loads with more"
+        ));
         counts.retain(|count| *count <= CONNECTIONS_BARE);
     }
     let mut all = Vec::new();
@@ -53,8 +57,8 @@ pub(super) fn ceiling(
         for &wire in wires {
             for &connections in &counts {
                 for &medium in preset.media {
-                    all.extend(cores.iter().map(|&cores| Combination {
-                        target: BARE.to_owned(),
+                    all.extend(cores.iter().map(|&cores| SystemCombination {
+                        target: BARE_SYSTEM.to_owned(),
                         initiator: initiator.to_owned(),
                         protocol: Protocol::Bare,
                         wire,
@@ -72,25 +76,25 @@ pub(super) fn ceiling(
 #[cfg(test)]
 mod tests {
     use super::super::tests::{names, room};
-    use super::super::{Scale, plan};
+    use super::super::{Scale, fit_plan};
     use super::*;
 
     fn steps(id: &str, targets: &[&str]) -> Vec<(String, Protocol)> {
-        let initiators = names(&["blockwire", "blockwire-polling", BARE, BARE_POLLING]);
+        let initiators = names(&["blockwire", "blockwire-polling", BARE_SYSTEM, BARE_POLLING_SYSTEM]);
         let targets = names(targets);
         let room = HostCapacity { targets: targets.clone(), initiators, ..room() };
         let preset = Preset::find(id).unwrap();
-        let plan = plan(preset, &room, Scale::Smallest, &targets, &names(&["blockwire"])).unwrap();
-        let all = plan.steps.into_iter().filter(|step| step.target == BARE);
+        let plan = fit_plan(preset, &room, Scale::Smallest, &targets, &names(&["blockwire"])).unwrap();
+        let all = plan.steps.into_iter().filter(|step| step.target == BARE_SYSTEM);
         all.map(|step| (step.initiator, step.protocol)).collect()
     }
 
     #[test]
     fn the_ceiling_has_the_loads_of_the_systems() {
-        let quick = steps("quick", &["blockwire", BARE]);
-        assert_eq!(quick, vec![(BARE.to_owned(), Protocol::Bare); 2], "reads and writes, sleeping");
+        let quick = steps("quick", &["blockwire", BARE_SYSTEM]);
+        assert_eq!(quick, vec![(BARE_SYSTEM.to_owned(), Protocol::Bare); 2], "reads and writes, sleeping");
         assert!(steps("quick", &["blockwire"]).is_empty());
-        let latency = steps("nvme-tcp-latency", &["blockwire", BARE]);
-        assert!(latency.iter().any(|(initiator, _)| initiator == BARE_POLLING), "{latency:?}");
+        let latency = steps("nvme-tcp-latency", &["blockwire", BARE_SYSTEM]);
+        assert!(latency.iter().any(|(initiator, _)| initiator == BARE_POLLING_SYSTEM), "{latency:?}");
     }
 }

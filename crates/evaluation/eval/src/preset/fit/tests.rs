@@ -2,7 +2,7 @@
 
 use super::super::PRESETS;
 use super::*;
-use crate::published::published;
+use crate::published::published_data;
 
 pub(super) fn room() -> HostCapacity {
     HostCapacity {
@@ -15,7 +15,7 @@ pub(super) fn room() -> HostCapacity {
         initiators: vec!["blockwire".into(), "libiscsi".into()],
         wires: Vec::new(),
         time: Duration::from_secs(600),
-        timing: Timing::default(),
+        timing: StepTiming::default(),
     }
 }
 
@@ -30,7 +30,7 @@ fn every_preset_is_of_a_paper_that_is_there() {
     ids.dedup();
     assert_eq!(ids.len(), PRESETS.len());
     for preset in PRESETS {
-        let known = |id: &str| published().papers.iter().any(|paper| paper.id == id);
+        let known = |id: &str| published_data().papers.iter().any(|paper| paper.id == id);
         assert!(preset.paper.is_none_or(known), "{}", preset.id);
     }
 }
@@ -39,7 +39,7 @@ fn every_preset_is_of_a_paper_that_is_there() {
 fn systems_take_turns_under_one_load() {
     let quick = Preset::find("quick").unwrap();
     let both = names(&["blockwire", "tgt"]);
-    let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
+    let plan = fit_plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
     // Two directions, two protocols, two targets, three rounds.
     assert_eq!(plan.steps.len(), 24);
     assert_eq!(plan.notes, Vec::<String>::new());
@@ -51,19 +51,23 @@ fn systems_take_turns_under_one_load() {
 #[test]
 fn what_does_not_fit_is_made_smaller_and_said() {
     let sweep = Preset::find("t6-100g-sweep").unwrap();
-    let small =
-        HostCapacity { memory: 6 << 30, namespaces: Err(NoNamespaces::Refused("not root".into())), ..room() };
-    let plan = plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
-        .unwrap();
+    let small = HostCapacity {
+        memory: 6 << 30,
+        namespaces: Err(NetworkNamespaceError::Refused("not root".into())),
+        ..room()
+    };
+    let plan =
+        fit_plan(sweep, &small, Scale::Auto, &names(&["blockwire", "spdk-iscsi"]), &names(&["blockwire"]))
+            .unwrap();
     let said = plan.notes.join("\n");
     for word in ["spdk-iscsi is not installed", "not root", "18 of 113 MiB", "rounds"] {
         assert!(said.contains(word), "{word}: {said}");
     }
     assert!(plan.steps.iter().all(|step| step.wire == Wire::Loopback && step.volumes.0 == 18));
     assert!(
-        plan.duration(&Timing::default()) < Duration::from_secs(800),
+        plan.duration(&StepTiming::default()) < Duration::from_secs(800),
         "{:?}",
-        plan.duration(&Timing::default())
+        plan.duration(&StepTiming::default())
     );
     assert_eq!(plan.steps[0].job.threads, 60);
 }
@@ -75,11 +79,12 @@ fn what_starting_takes_is_in_the_time() {
     for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
         for (seconds, filled, start) in [(60, 1e9, 500), (120, 1e9, 500), (120, 2e8, 1500), (600, 5e9, 100)] {
             let starts = both.iter().map(|name| (name.clone(), Duration::from_millis(start))).collect();
-            let timing = Timing { starts, filled, spent: Duration::from_secs(5), ..Timing::default() };
+            let timing =
+                StepTiming { starts, filled, spent: Duration::from_secs(5), ..StepTiming::default() };
             let time = Duration::from_secs(seconds);
             let room =
                 HostCapacity { time, files: 1 << 20, ports: 1 << 20, timing: timing.clone(), ..room() };
-            let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+            let plan = fit_plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
             let takes = plan.duration(&timing) + timing.spent;
             let said = plan.notes.iter().any(|note| note.contains("longer than"));
             let is_whole = plan.steps[0].job.runtime == Some(preset.runtime);
@@ -97,7 +102,7 @@ fn systems_take_turns_on_links_where_starts_are_dear() {
     let sweep = Preset::find("t6-100g-sweep").unwrap();
     let room = HostCapacity { time: Duration::from_secs(120), ..room() };
     let both = names(&["blockwire", "tgt"]);
-    let plan = plan(sweep, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+    let plan = fit_plan(sweep, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
     let changes = plan.steps.windows(2).filter(|pair| pair[0].target != pair[1].target).count();
     assert!(changes < 6 * plan.steps.last().unwrap().round as usize + 6, "{changes}");
     assert!(plan.notes.iter().any(|note| note.contains("take turns on each link")), "{:?}", plan.notes);
@@ -107,7 +112,7 @@ fn systems_take_turns_on_links_where_starts_are_dear() {
 fn demartek_pairs_as_it_did() {
     let preset = Preset::find("demartek-vdbench").unwrap();
     let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
-    let plan = plan(preset, &room(), Scale::Auto, &both.0, &both.1).unwrap();
+    let plan = fit_plan(preset, &room(), Scale::Auto, &both.0, &both.1).unwrap();
     let mut pairs: Vec<(&str, &str)> =
         plan.steps.iter().map(|step| (step.target.as_str(), step.initiator.as_str())).collect();
     pairs.sort_unstable();
@@ -118,7 +123,8 @@ fn demartek_pairs_as_it_did() {
 #[test]
 fn connections_stop_at_the_limit_of_files() {
     let preset = Preset::find("connections").unwrap();
-    let plan = plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+    let plan =
+        fit_plan(preset, &room(), Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
     let most = |plan: &EvaluationPlan, protocol: Protocol| {
         plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
     };
@@ -139,7 +145,8 @@ fn connections_stop_at_ports_and_at_links_of_cores() {
         (2, 1 << 20, 8_128, "each end has 1 of the cores, and a core of ours carries 16384 links"),
     ] {
         let room = HostCapacity { files: 1 << 20, ports, cores, ..room() };
-        let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+        let plan =
+            fit_plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
         let most = |protocol| {
             plan.steps.iter().filter(|step| step.protocol == protocol).map(|step| step.connections).max()
         };
@@ -152,7 +159,7 @@ fn connections_stop_at_ports_and_at_links_of_cores() {
 fn each_connection_has_work() {
     let preset = Preset::find("connections").unwrap();
     let room = HostCapacity { files: 1 << 20, ports: 1 << 20, ..room() };
-    let plan = plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
+    let plan = fit_plan(preset, &room, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"])).unwrap();
     for count in [1, 256, 8_128, 16_384] {
         let step = plan.steps.iter().find(|step| step.connections == count).unwrap();
         assert_eq!(step.job.threads, count);
@@ -174,13 +181,15 @@ fn links_can_be_asked_for() {
     for preset in
         PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block && preset.id != "nvme-tcp-jitter")
     {
-        let plan = plan(preset, &room, Scale::Part(0.1), &ours, &ours).unwrap();
+        let plan = fit_plan(preset, &room, Scale::Part(0.1), &ours, &ours).unwrap();
         for wire in &wires {
             assert!(plan.steps.iter().any(|step| step.wire == *wire), "{}: {wire:?}", preset.id);
         }
     }
     let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-    assert!(plan(jitter, &room, Scale::Auto, &ours, &ours).unwrap_err().to_string().contains("has its own"));
+    assert!(
+        fit_plan(jitter, &room, Scale::Auto, &ours, &ours).unwrap_err().to_string().contains("has its own")
+    );
 }
 
 /// As the papers had it takes longer than at least, and that is about what a plan says for such a time.
@@ -188,8 +197,8 @@ fn links_can_be_asked_for() {
 fn what_a_preset_takes_is_said() {
     for preset in PRESETS {
         let has_time = matches!(preset.kind, ExperimentKind::Block | ExperimentKind::MixedTraffic);
-        assert_eq!(takes(preset).is_some(), has_time, "{}", preset.id);
-        let Some((whole, least)) = takes(preset) else { continue };
+        assert_eq!(preset_durations(preset).is_some(), has_time, "{}", preset.id);
+        let Some((whole, least)) = preset_durations(preset) else { continue };
         assert!(least < whole && least < Duration::from_secs(120), "{}: {least:?} of {whole:?}", preset.id);
         // All loads of all rounds, one after the other, and not much more.
         let loads = preset.loads().len() as u32 * preset.rounds * preset.wires.len() as u32;
@@ -201,14 +210,14 @@ fn what_a_preset_takes_is_said() {
 fn the_smallest_scale_takes_seconds() {
     for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
         let both = (names(&["blockwire", "tgt"]), names(&["blockwire", "libiscsi"]));
-        let mut plan = plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
+        let mut plan = fit_plan(preset, &room(), Scale::Smallest, &both.0, &both.1).unwrap();
         // It takes longer the more systems are named; of our own it takes seconds.
         plan.steps.retain(|step| step.target == "blockwire" && step.initiator == "blockwire");
         assert!(
-            plan.duration(&Timing::default()) < Duration::from_secs(20),
+            plan.duration(&StepTiming::default()) < Duration::from_secs(20),
             "{}: {:?}",
             preset.id,
-            plan.duration(&Timing::default())
+            plan.duration(&StepTiming::default())
         );
         assert!(plan.notes.iter().any(|note| note.contains("it runs for 0.1 s in 1")), "{:?}", plan.notes);
     }
@@ -217,12 +226,13 @@ fn the_smallest_scale_takes_seconds() {
 #[test]
 fn nothing_is_left_out_in_silence() {
     let quick = Preset::find("quick").unwrap();
-    let why =
-        plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"])).unwrap_err().to_string();
+    let why = fit_plan(quick, &room(), Scale::Auto, &names(&["lio"]), &names(&["blockwire"]))
+        .unwrap_err()
+        .to_string();
     assert!(why.contains("blockwire, tgt"), "{why}");
     let jitter = Preset::find("nvme-tcp-jitter").unwrap();
-    let alone = HostCapacity { namespaces: Err(NoNamespaces::Refused("not root".into())), ..room() };
-    let why = plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"]))
+    let alone = HostCapacity { namespaces: Err(NetworkNamespaceError::Refused("not root".into())), ..room() };
+    let why = fit_plan(jitter, &alone, Scale::Auto, &names(&["blockwire"]), &names(&["blockwire"]))
         .unwrap_err()
         .to_string();
     assert!(why.contains("congested") && why.contains("not root"), "{why}");
@@ -233,7 +243,7 @@ fn nothing_is_left_out_in_silence() {
 fn each_round_has_offsets_and_an_order_of_its_own() {
     let quick = Preset::find("quick").unwrap();
     let both = names(&["blockwire", "tgt"]);
-    let plan = plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
+    let plan = fit_plan(quick, &room(), Scale::Part(1.0), &both, &names(&["blockwire"])).unwrap();
     let rounds: Vec<Vec<&Step>> =
         (0..3).map(|round| plan.steps.iter().filter(|step| step.round == round).collect()).collect();
     let who = |step: &Step| (step.target.clone(), step.protocol);
@@ -252,7 +262,7 @@ fn what_has_the_time_counts() {
     let both = names(&["blockwire", "tgt"]);
     for preset in PRESETS.iter().filter(|preset| preset.kind == ExperimentKind::Block) {
         let room = HostCapacity { time: Duration::from_secs(3600), files: 1 << 20, ports: 1 << 20, ..room() };
-        let plan = plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
+        let plan = fit_plan(preset, &room, Scale::Auto, &both, &names(&["blockwire"])).unwrap();
         let is_first_look = preset.id == "quick";
         let counts = plan.steps.iter().all(|step| step.job.runtime >= Some(Duration::from_secs(10)));
         let rounds = plan.steps.iter().map(|step| step.round).max().unwrap() + 1;
@@ -277,7 +287,7 @@ fn one_at_a_time_is_measured_by_sleeping_and_by_polling_clients() {
     let both = names(&["blockwire", "tgt"]);
     let room = HostCapacity { initiators: names(&["blockwire", "blockwire-polling"]), ..room() };
     let clients = |preset, target: &str| {
-        let plan = plan(preset, &room, Scale::Part(0.1), &both, &names(&["blockwire"])).unwrap();
+        let plan = fit_plan(preset, &room, Scale::Part(0.1), &both, &names(&["blockwire"])).unwrap();
         let of = |step: &&Step| step.target == target && step.protocol != Protocol::Local;
         let mut clients: Vec<String> =
             plan.steps.iter().filter(of).map(|step| step.initiator.clone()).collect();

@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use super::super::colour::Colour;
-use super::super::markup::escaped;
-use super::{DECADE, WIDTH, fitted, mark, open, powers, step};
-use crate::figure_range::short;
+use super::super::colour::SystemColour;
+use super::super::markup::escape_html;
+use super::{DECADE, WIDTH, fit_text, log_marks, mark_label, mark_step, open_svg};
+use crate::figure_range::format_short;
 
 const HEIGHT: f64 = 270.0;
 const SIDE: f64 = 52.0;
@@ -14,11 +14,11 @@ const BOTTOM: f64 = 40.0;
 const LEGEND: f64 = 19.0;
 
 /// One line of a chart.
-pub(in super::super) struct Series {
+pub(in super::super) struct LineSeries {
     /// What it is.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: Colour,
+    pub(in super::super) colour: SystemColour,
     /// A value for each place of the x axis.
     pub(in super::super) values: Vec<Option<f64>>,
     /// Whether it is drawn against the right axis, dashed. Then it has no line of its own in the legend.
@@ -38,10 +38,15 @@ pub(in super::super) struct Axis {
 }
 
 /// Draws them.
-pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, series: &[Series]) -> String {
+pub(in super::super) fn line_chart(
+    title: &str,
+    places: &[String],
+    axis: &Axis,
+    series: &[LineSeries],
+) -> String {
     let points = series.iter().map(|one| one.values.iter().flatten().count()).sum();
-    let named: Vec<&Series> = series.iter().filter(|one| !one.on_right).collect();
-    let mut svg = open(title, points, HEIGHT + LEGEND * named.len() as f64 + 4.0);
+    let named: Vec<&LineSeries> = series.iter().filter(|one| !one.on_right).collect();
+    let mut svg = open_svg(title, points, HEIGHT + LEGEND * named.len() as f64 + 4.0);
     let right = if axis.right.is_empty() { 14.0 } else { SIDE };
     let (plot_w, plot_h) = (WIDTH - SIDE - right, HEIGHT - TOP - BOTTOM);
     let x = |at: usize| SIDE + plot_w * (at as f64 + 0.5) / places.len().max(1) as f64;
@@ -57,14 +62,14 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
         let least = least.fold(most, f64::min);
         let is_here_log = !on_right && (axis.is_log || most / least >= DECADE);
         is_log |= is_here_log;
-        let (marks, low, top) = if is_here_log { powers(least, most) } else { even(most) };
+        let (marks, low, top) = if is_here_log { log_marks(least, most) } else { even_marks(most) };
         let y = |value: f64| {
             let part = if low > 0.0 { (value.max(low) / low).ln() / (top / low).ln() } else { value / top };
             TOP + plot_h * (1.0 - part)
         };
-        scale(&mut svg, on_right, &marks, right, &y);
+        draw_axis(&mut svg, on_right, &marks, right, &y);
         for one in series.iter().filter(|one| one.on_right == on_right) {
-            line(&mut svg, one, &x, y);
+            draw_line(&mut svg, one, &x, y);
         }
     }
     let said = if is_log { ", logarithmic" } else { "" };
@@ -75,7 +80,7 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
             write!(svg, "<text class=\"unit\" x=\"{at}\" y=\"14\" text-anchor=\"end\">{}</text>", axis.right);
     }
     for (at, place) in places.iter().enumerate() {
-        let (x, y, place) = (x(at), HEIGHT - BOTTOM + 16.0, escaped(place));
+        let (x, y, place) = (x(at), HEIGHT - BOTTOM + 16.0, escape_html(place));
         let _ = write!(svg, "<text x=\"{x:.1}\" y=\"{y}\" text-anchor=\"middle\">{place}</text>");
     }
     let _ = write!(
@@ -85,20 +90,20 @@ pub(in super::super) fn lines(title: &str, places: &[String], axis: &Axis, serie
         HEIGHT - BOTTOM + 33.0,
         axis.below
     );
-    legend(&mut svg, &named);
+    draw_legend(&mut svg, &named);
     svg.push_str("</svg>");
     svg
 }
 
 /// Marks in even steps, from 0.
-fn even(most: f64) -> (Vec<f64>, f64, f64) {
-    let step = step(most);
+fn even_marks(most: f64) -> (Vec<f64>, f64, f64) {
+    let step = mark_step(most);
     let count = (most / step).ceil();
     ((0..=count as usize).map(|at| step * at as f64).collect(), 0.0, step * count)
 }
 
 /// Marks of an axis, and grid lines of the left one.
-fn scale(svg: &mut String, on_right: bool, marks: &[f64], right: f64, y: &impl Fn(f64) -> f64) {
+fn draw_axis(svg: &mut String, on_right: bool, marks: &[f64], right: f64, y: &impl Fn(f64) -> f64) {
     let (at, anchor) = if on_right { (WIDTH - right + 6.0, "start") } else { (SIDE - 6.0, "end") };
     for value in marks.iter().copied() {
         let y = y(value);
@@ -111,26 +116,26 @@ fn scale(svg: &mut String, on_right: bool, marks: &[f64], right: f64, y: &impl F
             svg,
             "<text x=\"{at}\" y=\"{:.1}\" text-anchor=\"{anchor}\">{}</text>",
             y + 4.5,
-            mark(value)
+            mark_label(value)
         );
     }
 }
 
-fn legend(svg: &mut String, named: &[&Series]) {
+fn draw_legend(svg: &mut String, named: &[&LineSeries]) {
     for (number, one) in named.iter().enumerate() {
         let y = HEIGHT + 10.0 + LEGEND * number as f64;
         let _ = write!(
             svg,
             "<line class=\"{0}\" x1=\"8\" x2=\"30\" y1=\"{1}\" y2=\"{1}\"/><text x=\"38\" y=\"{y}\"{2}>{3}</text>",
-            one.colour.stroke(),
+            one.colour.stroke_classes(),
             y - 4.5,
-            fitted(&one.name, WIDTH - 42.0),
-            escaped(&one.name)
+            fit_text(&one.name, WIDTH - 42.0),
+            escape_html(&one.name)
         );
     }
 }
 
-fn line(svg: &mut String, one: &Series, x: &impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) {
+fn draw_line(svg: &mut String, one: &LineSeries, x: &impl Fn(usize) -> f64, y: impl Fn(f64) -> f64) {
     let (mut path, mut dots) = (String::new(), String::new());
     let mut is_down = false;
     for (at, value) in one.values.iter().enumerate() {
@@ -141,17 +146,17 @@ fn line(svg: &mut String, one: &Series, x: &impl Fn(usize) -> f64, y: impl Fn(f6
         let (x, y) = (x(at), y(*value));
         let _ = write!(path, "{}{x:.1} {y:.1}", if is_down { "L" } else { "M" });
         is_down = true;
-        let (fill, r) = (one.colour.fill(), if one.on_right { 2.5 } else { 3.5 });
+        let (fill, r) = (one.colour.fill_classes(), if one.on_right { 2.5 } else { 3.5 });
         let (tag, place) = if one.colour.is_square {
             ("rect", format!("x=\"{:.1}\" y=\"{:.1}\" width=\"{2}\" height=\"{2}\"", x - r, y - r, 2.0 * r))
         } else {
             ("circle", format!("cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{r}\""))
         };
-        let said = format!("{}: {}", escaped(&one.name), short(*value));
+        let said = format!("{}: {}", escape_html(&one.name), format_short(*value));
         let _ = write!(dots, "<{tag} class=\"{fill}\" {place}><title>{said}</title></{tag}>");
     }
     let dash = if one.on_right { " dashed" } else { "" };
-    let _ = write!(svg, "<path class=\"{}{dash}\" d=\"{path}\"/>{dots}", one.colour.stroke());
+    let _ = write!(svg, "<path class=\"{}{dash}\" d=\"{path}\"/>{dots}", one.colour.stroke_classes());
 }
 
 #[cfg(test)]
@@ -159,16 +164,16 @@ mod tests {
     use super::*;
     use crate::record::tests::point;
 
-    fn colour() -> Colour {
-        Colour::of(&point("tgt", "randread", 4096, 1000))
+    fn colour() -> SystemColour {
+        SystemColour::of(&point("tgt", "randread", 4096, 1000))
     }
 
     #[test]
     fn gaps_stay_gaps() {
         let values = vec![Some(1.0), None, Some(3.0)];
-        let series = [Series { name: "a<b".into(), colour: colour(), values, on_right: false }];
+        let series = [LineSeries { name: "a<b".into(), colour: colour(), values, on_right: false }];
         let axis = Axis { left: "IOPS", right: "", below: "size", is_log: false };
-        let svg = lines("t", &["4K".into(), "8K".into(), "16K".into()], &axis, &series);
+        let svg = line_chart("t", &["4K".into(), "8K".into(), "16K".into()], &axis, &series);
         assert!(svg.contains("data-points=\"2\"") && svg.contains("a&lt;b") && !svg.contains("a<b"));
         let path = svg.split(" d=\"").nth(1).unwrap().split('"').next().unwrap();
         assert_eq!((path.matches('M').count(), path.matches('L').count()), (2, 0));
@@ -178,9 +183,9 @@ mod tests {
     fn values_that_span_decades_have_a_logarithmic_axis() {
         let drawn = |values: [f64; 2]| {
             let values = values.map(Some).to_vec();
-            let series = [Series { name: "a".into(), colour: colour(), values, on_right: false }];
+            let series = [LineSeries { name: "a".into(), colour: colour(), values, on_right: false }];
             let axis = Axis { left: "IOPS", right: "", below: "size", is_log: false };
-            lines("t", &["4K".into(), "8K".into()], &axis, &series)
+            line_chart("t", &["4K".into(), "8K".into()], &axis, &series)
         };
         assert!(
             drawn([10.0, 200.0]).contains("IOPS, logarithmic")

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use super::super::colour::Colour;
-use super::super::markup::escaped;
-use super::{DECADE, WIDTH, fitted, mark, open, powers};
+use super::super::colour::SystemColour;
+use super::super::markup::escape_html;
+use super::{DECADE, WIDTH, fit_text, log_marks, mark_label, open_svg};
 use crate::Histogram;
-use crate::figure_range::short;
+use crate::figure_range::format_short;
 
 const LEFT: f64 = 8.0;
 
@@ -15,7 +15,7 @@ pub(in super::super) struct Bar {
     /// What it is of.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: Colour,
+    pub(in super::super) colour: SystemColour,
     /// The median.
     pub(in super::super) value: f64,
     /// The lowest of the runs.
@@ -26,18 +26,18 @@ pub(in super::super) struct Bar {
 
 /// Bars, one below the other, each with its lowest and highest value; where they span decades, on a logarithmic axis,
 /// which is said.
-pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
+pub(in super::super) fn bar_chart(title: &str, unit: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 42.0;
     let most = bars.iter().map(|bar| bar.high).fold(0.0, f64::max).max(f64::MIN_POSITIVE);
     let least = bars.iter().map(|bar| bar.low).filter(|low| *low > 0.0).fold(most, f64::min);
     let is_log = most / least >= DECADE;
     let height = ROW * bars.len() as f64 + if is_log { 24.0 } else { 6.0 };
-    let mut svg = open(title, bars.len(), height);
-    let label = |bar: &Bar| format!("{} {unit}", super::super::text::figure(bar.value));
+    let mut svg = open_svg(title, bars.len(), height);
+    let label = |bar: &Bar| format!("{} {unit}", super::super::text::format_figure(bar.value));
     // So that the longest figure still stands in the picture: a bold letter is at most 9.6 wide, on phones.
     let letters = bars.iter().map(|bar| label(bar).chars().count()).max().unwrap_or(0);
     let room = WIDTH - LEFT - 16.0 - 9.6 * letters as f64;
-    let (marks, low, top) = if is_log { powers(least * 0.8, most) } else { (Vec::new(), 0.0, most) };
+    let (marks, low, top) = if is_log { log_marks(least * 0.8, most) } else { (Vec::new(), 0.0, most) };
     let wide = |value: f64| {
         let part = if is_log { (value.max(low) / low).ln() / (top / low).ln() } else { value / most };
         room * part.clamp(0.0, 1.0)
@@ -49,8 +49,8 @@ pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
             "<line class=\"grid\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"0\" y2=\"{bottom}\"/>\
              <text class=\"unit\" x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
             bottom + 14.0,
-            anchor(x),
-            mark(value)
+            text_anchor(x),
+            mark_label(value)
         );
     }
     if is_log {
@@ -71,16 +71,16 @@ pub(in super::super) fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
              <line class=\"whisker\" x1=\"{:.1}\" x2=\"{:.1}\" y1=\"{middle}\" y2=\"{middle}\"/>\
              <text class=\"value\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
             y + 14.0,
-            fitted(&bar.name, WIDTH - 2.0 * LEFT),
-            escaped(&bar.name),
-            bar.colour.fill(),
+            fit_text(&bar.name, WIDTH - 2.0 * LEFT),
+            escape_html(&bar.name),
+            bar.colour.fill_classes(),
             y + 20.0,
             wide(bar.value),
             LEFT + wide(bar.low),
             LEFT + wide(bar.high),
             LEFT + wide(bar.high) + 8.0,
             y + 33.0,
-            escaped(&label(bar)),
+            escape_html(&label(bar)),
         );
     }
     svg.push_str("</svg>");
@@ -92,18 +92,18 @@ pub(in super::super) struct Distribution {
     /// What it is of.
     pub(in super::super) name: String,
     /// Its colour.
-    pub(in super::super) colour: Colour,
+    pub(in super::super) colour: SystemColour,
     /// Latencies.
     pub(in super::super) latencies: Histogram,
 }
 
 /// Shapes of distributions over one logarithmic axis of microseconds, each with its mean, standard
 /// deviation and 99th percentile.
-pub(in super::super) fn distributions(title: &str, distributions: &[Distribution]) -> String {
+pub(in super::super) fn distribution_chart(title: &str, distributions: &[Distribution]) -> String {
     const ROW: f64 = 90.0;
     const BINS: usize = 72;
     let height = ROW * distributions.len() as f64 + 34.0;
-    let mut svg = open(title, distributions.len() * BINS, height);
+    let mut svg = open_svg(title, distributions.len() * BINS, height);
     let all = || distributions.iter().map(|shape| &shape.latencies).filter(|one| one.count() > 0);
     let low = all().map(|one| one.percentile(0.1)).min().unwrap_or(1).max(1) as f64 * 0.8;
     let high = all().map(|one| one.percentile(99.9)).max().unwrap_or(10).max(10) as f64 * 1.3;
@@ -128,12 +128,12 @@ pub(in super::super) fn distributions(title: &str, distributions: &[Distribution
         }
         let _ = write!(path, "L{:.1} {bottom}Z", LEFT + room);
         let one = &shape.latencies;
-        let us = |ns: f64| short(ns / 1e3);
+        let us = |ns: f64| format_short(ns / 1e3);
         let tail = LEFT + room * part(one.percentile(99.0) as f64);
         let said = format!(
             "mean {}, σ {}, p99 {} µs",
             us(one.mean()),
-            us(one.deviation()),
+            us(one.standard_deviation()),
             us(one.percentile(99.0) as f64)
         );
         let _ = write!(
@@ -142,21 +142,21 @@ pub(in super::super) fn distributions(title: &str, distributions: &[Distribution
              <line class=\"whisker\" x1=\"{tail:.1}\" x2=\"{tail:.1}\" y1=\"{1:.1}\" y2=\"{bottom}\"/>\
              <text x=\"{LEFT}\" y=\"{2:.1}\"{3}>{4}</text>\
              <text class=\"unit\" x=\"{LEFT}\" y=\"{5:.1}\">{said}</text>",
-            shape.colour.shape(),
+            shape.colour.outline_classes(),
             bottom - 24.0,
             bottom - 68.0,
-            fitted(&shape.name, room),
-            escaped(&shape.name),
+            fit_text(&shape.name, room),
+            escape_html(&shape.name),
             bottom - 52.0,
         );
     }
-    axis(&mut svg, (low, high), height, part);
+    draw_log_axis(&mut svg, (low, high), height, part);
     svg.push_str("</svg>");
     svg
 }
 
 /// On which side of a place its mark stands, so that none is cut off.
-fn anchor(x: f64) -> &'static str {
+fn text_anchor(x: f64) -> &'static str {
     match x {
         ..24.0 => "start",
         _ if x > WIDTH - 24.0 => "end",
@@ -165,7 +165,7 @@ fn anchor(x: f64) -> &'static str {
 }
 
 /// Marks at 1, 2 and 5 of each power of ten.
-fn axis(svg: &mut String, (low, high): (f64, f64), height: f64, part: impl Fn(f64) -> f64) {
+fn draw_log_axis(svg: &mut String, (low, high): (f64, f64), height: f64, part: impl Fn(f64) -> f64) {
     let room = WIDTH - 2.0 * LEFT;
     let wide = (high / low).log10();
     let steps: &[f64] = if wide > 3.5 { &[1.0] } else { &[1.0, 2.0, 5.0] };
@@ -182,8 +182,8 @@ fn axis(svg: &mut String, (low, high): (f64, f64), height: f64, part: impl Fn(f6
                  <text x=\"{x:.1}\" y=\"{:.1}\" text-anchor=\"{}\">{}</text>",
                 height - 32.0,
                 height - 17.0,
-                anchor(x),
-                mark(ns / 1e3)
+                text_anchor(x),
+                mark_label(ns / 1e3)
             );
         }
     }
@@ -203,11 +203,11 @@ mod tests {
     #[test]
     fn bars_that_span_decades_have_a_logarithmic_axis_and_long_names_stay_within() {
         let bar = |name: &str, value: f64| {
-            let colour = Colour::of(&point("tgt", "randread", 4096, 1000));
+            let colour = SystemColour::of(&point("tgt", "randread", 4096, 1000));
             Bar { name: name.into(), colour, value, low: value * 0.9, high: value * 1.1 }
         };
-        let near = bars("t", "IOPS", &[bar("a", 100.0), bar("b", 500.0)]);
-        let far = bars("t", "IOPS", &[bar("a", 100.0), bar(&"b".repeat(80), 50_000.0)]);
+        let near = bar_chart("t", "IOPS", &[bar("a", 100.0), bar("b", 500.0)]);
+        let far = bar_chart("t", "IOPS", &[bar("a", 100.0), bar(&"b".repeat(80), 50_000.0)]);
         assert!(!near.contains("logarithmic") && far.contains("logarithmic"));
         assert_eq!((near.matches("textLength").count(), far.matches("textLength").count()), (0, 1));
     }

@@ -8,15 +8,16 @@ use smallvec::SmallVec;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::{
-    COPY_MAX, FuseHandler, HEAD, PAGE, Parked, ReplyKind, ReplyTo, SEEK_DATA, SEEK_HOLE, VALID, VOLUME,
+    CACHE_VALID_SECONDS, COPIED_WRITE_MAX, CompletionReply, FuseHandler, PAGE_LEN, ParkedRequest,
+    PendingReply, SEEK_DATA, SEEK_HOLE, VOLUME_INODE, WRITE_HEADER_LEN,
 };
 use crate::disk::Disk;
-use crate::fuse::FILE;
+use crate::fuse::MOUNTED_FILE_NAME;
 use crate::fuse::wire::{self, init, opcode};
-use crate::requests::{Ended, Request, RequestKind, read_parts, truncate_parts};
+use crate::requests::{EndedRequest, Request, RequestKind, copy_from_parts, truncate_parts};
 
 impl FuseHandler<'_> {
-    pub(super) fn dispatch(
+    pub(super) fn dispatch_request(
         &mut self,
         disk: &mut dyn Disk,
         header: &wire::InHeader,
@@ -24,41 +25,48 @@ impl FuseHandler<'_> {
     ) -> io::Result<()> {
         let unique = header.unique;
         match header.opcode {
-            opcode::INIT => self.init(unique, arguments),
-            opcode::LOOKUP => self.look_up(header, arguments),
+            opcode::INIT => self.handle_init(unique, arguments),
+            opcode::LOOKUP => self.handle_lookup(header, arguments),
             opcode::FORGET | opcode::BATCH_FORGET | opcode::DESTROY => Ok(()),
-            opcode::GETATTR => self.answer(unique, self.attributes_out(header.node).as_bytes()),
-            opcode::SETATTR => self.set_attributes(header, arguments),
-            opcode::STATFS => self.answer(unique, self.statfs().as_bytes()),
-            opcode::ACCESS | opcode::FSYNCDIR => self.answer(unique, &[]),
-            opcode::OPEN => self.open(header, arguments),
-            opcode::OPENDIR => self.answer(unique, wire::OpenOut::default().as_bytes()),
-            opcode::RELEASEDIR => self.answer(unique, &[]),
+            opcode::GETATTR => self.reply(unique, self.attributes_out(header.node).as_bytes()),
+            opcode::SETATTR => self.handle_setattr(header, arguments),
+            opcode::STATFS => self.reply(unique, self.statfs_out().as_bytes()),
+            opcode::ACCESS | opcode::FSYNCDIR => self.reply(unique, &[]),
+            opcode::OPEN => self.handle_open(header, arguments),
+            opcode::OPENDIR => self.reply(unique, wire::OpenOut::default().as_bytes()),
+            opcode::RELEASEDIR => self.reply(unique, &[]),
             opcode::RELEASE => {
                 self.opened = self.opened.saturating_sub(1);
-                self.server.statistics.clients(self.opened);
-                self.answer(unique, &[])
+                self.server.statistics.set_clients(self.opened);
+                self.reply(unique, &[])
             }
-            opcode::READDIR => self.read_directory(unique, arguments),
-            opcode::READ | opcode::WRITE => self.transfer(disk, header, arguments),
-            opcode::FLUSH if self.changing == 0 && self.flushed == self.changed => self.answer(unique, &[]),
+            opcode::READDIR => self.handle_readdir(unique, arguments),
+            opcode::READ | opcode::WRITE => self.start_read_or_write(disk, header, arguments),
+            opcode::FLUSH if self.changing == 0 && self.flushed == self.changed => self.reply(unique, &[]),
             opcode::FLUSH | opcode::FSYNC => {
                 // What ends later may not be in it.
-                self.start(disk, unique, ReplyKind::Flushed(self.changed), RequestKind::Flush, 0, 0)
+                self.start_request(
+                    disk,
+                    unique,
+                    CompletionReply::Flushed(self.changed),
+                    RequestKind::Flush,
+                    0,
+                    0,
+                )
             }
-            opcode::FALLOCATE => self.fallocate(disk, unique, arguments),
-            opcode::LSEEK => self.seek(disk, unique, arguments),
-            opcode::INTERRUPT => self.interrupt(arguments),
-            _ => self.refuse(unique, libc::ENOSYS),
+            opcode::FALLOCATE => self.start_fallocate(disk, unique, arguments),
+            opcode::LSEEK => self.start_lseek(disk, unique, arguments),
+            opcode::INTERRUPT => self.handle_interrupt(arguments),
+            _ => self.reply_error(unique, libc::ENOSYS),
         }
     }
 
-    fn init(&mut self, unique: u64, arguments: &[u8]) -> io::Result<()> {
+    fn handle_init(&mut self, unique: u64, arguments: &[u8]) -> io::Result<()> {
         let Ok((asked, _)) = wire::InitIn::read_from_prefix(arguments) else {
-            return self.refuse(unique, libc::EPROTO);
+            return self.reply_error(unique, libc::EPROTO);
         };
         if asked.major != wire::MAJOR || asked.minor < wire::MINOR_MIN {
-            self.refuse(unique, libc::EPROTO)?;
+            self.reply_error(unique, libc::EPROTO)?;
             return Err(io::Error::new(
                 io::ErrorKind::Unsupported,
                 format!("the kernel speaks FUSE {}.{}; 7.28 is needed", asked.major, asked.minor),
@@ -84,13 +92,13 @@ impl FuseHandler<'_> {
             congestion_threshold: depth / 4 * 3,
             max_write: self.write_max as u32,
             time_gran: 1,
-            max_pages: (self.write_max / PAGE) as u16,
+            max_pages: (self.write_max / PAGE_LEN) as u16,
             flags2: (flags >> 32) as u32,
             ..wire::InitOut::default()
         };
         self.begun = true;
         self.resends = flags & init::HAS_RESEND != 0;
-        self.answer(unique, out.as_bytes())
+        self.reply(unique, out.as_bytes())
     }
 
     fn attributes(&self, node: u64) -> wire::Attributes {
@@ -98,7 +106,7 @@ impl FuseHandler<'_> {
             ino: node,
             uid: rustix::process::getuid().as_raw(),
             gid: rustix::process::getgid().as_raw(),
-            blksize: self.geometry.physical.max(PAGE as u32),
+            blksize: self.geometry.physical.max(PAGE_LEN as u32),
             ..wire::Attributes::default()
         };
         if node == wire::ROOT {
@@ -106,32 +114,32 @@ impl FuseHandler<'_> {
             return wire::Attributes { mode: libc::S_IFDIR | search, nlink: 2, ..common };
         }
         let mode = self.server.settings.mode & if self.read_only { 0o444 } else { 0o666 };
-        let size = self.geometry.bytes();
+        let size = self.geometry.capacity_bytes();
         wire::Attributes { mode: libc::S_IFREG | mode, nlink: 1, size, blocks: size / 512, ..common }
     }
 
     fn attributes_out(&self, node: u64) -> wire::AttributesOut {
         let attributes = self.attributes(node);
-        wire::AttributesOut { valid: VALID, valid_nsec: 0, dummy: 0, attributes }
+        wire::AttributesOut { valid: CACHE_VALID_SECONDS, valid_nsec: 0, dummy: 0, attributes }
     }
 
-    fn look_up(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
+    fn handle_lookup(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
         let name = arguments.split(|&byte| byte == 0).next().unwrap_or_default();
-        if header.node != wire::ROOT || name != FILE.as_bytes() {
-            return self.refuse(header.unique, libc::ENOENT);
+        if header.node != wire::ROOT || name != MOUNTED_FILE_NAME.as_bytes() {
+            return self.reply_error(header.unique, libc::ENOENT);
         }
         let out = wire::EntryOut {
-            node: VOLUME,
-            entry_valid: VALID,
-            attr_valid: VALID,
-            attributes: self.attributes(VOLUME),
+            node: VOLUME_INODE,
+            entry_valid: CACHE_VALID_SECONDS,
+            attr_valid: CACHE_VALID_SECONDS,
+            attributes: self.attributes(VOLUME_INODE),
             ..wire::EntryOut::default()
         };
-        self.answer(header.unique, out.as_bytes())
+        self.reply(header.unique, out.as_bytes())
     }
 
     /// The size stays, as that of a block device does when it is opened with O_TRUNC.
-    fn set_attributes(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
+    fn handle_setattr(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
         let granted = wire::FATTR_SIZE
             | wire::FATTR_TIMES
             | wire::FATTR_FH
@@ -139,17 +147,17 @@ impl FuseHandler<'_> {
             | wire::FATTR_KILL_SUIDGID;
         match wire::SetAttributesIn::read_from_prefix(arguments) {
             Ok((asked, _)) if asked.valid & !granted == 0 => {
-                self.answer(header.unique, self.attributes_out(header.node).as_bytes())
+                self.reply(header.unique, self.attributes_out(header.node).as_bytes())
             }
-            _ => self.refuse(header.unique, libc::EPERM),
+            _ => self.reply_error(header.unique, libc::EPERM),
         }
     }
 
-    fn statfs(&self) -> wire::StatfsOut {
+    fn statfs_out(&self) -> wire::StatfsOut {
         // A loop device takes its discards' granularity from here.
         let bsize = self.geometry.physical.max(512);
         wire::StatfsOut {
-            blocks: self.geometry.bytes() / u64::from(bsize),
+            blocks: self.geometry.capacity_bytes() / u64::from(bsize),
             files: 2,
             bsize,
             frsize: bsize,
@@ -158,25 +166,26 @@ impl FuseHandler<'_> {
         }
     }
 
-    fn open(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
+    fn handle_open(&mut self, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
         let flags = arguments.first_chunk::<4>().map_or(0, |bytes| i32::from_ne_bytes(*bytes));
-        if header.node != VOLUME {
-            return self.refuse(header.unique, libc::EISDIR);
+        if header.node != VOLUME_INODE {
+            return self.reply_error(header.unique, libc::EISDIR);
         }
         if self.read_only && flags & libc::O_ACCMODE != libc::O_RDONLY {
-            return self.refuse(header.unique, libc::EROFS);
+            return self.reply_error(header.unique, libc::EROFS);
         }
         self.opened += 1;
-        self.server.statistics.clients(self.opened);
+        self.server.statistics.set_clients(self.opened);
         let open_flags = wire::FOPEN_DIRECT_IO | wire::FOPEN_PARALLEL_DIRECT_WRITES;
-        self.answer(header.unique, wire::OpenOut { open_flags, ..wire::OpenOut::default() }.as_bytes())
+        self.reply(header.unique, wire::OpenOut { open_flags, ..wire::OpenOut::default() }.as_bytes())
     }
 
-    fn read_directory(&mut self, unique: u64, arguments: &[u8]) -> io::Result<()> {
+    fn handle_readdir(&mut self, unique: u64, arguments: &[u8]) -> io::Result<()> {
         let Ok((asked, _)) = wire::TransferIn::read_from_prefix(arguments) else {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         };
-        let entries: [(u64, &str, u32); 3] = [(wire::ROOT, ".", 4), (wire::ROOT, "..", 4), (VOLUME, FILE, 8)];
+        let entries: [(u64, &str, u32); 3] =
+            [(wire::ROOT, ".", 4), (wire::ROOT, "..", 4), (VOLUME_INODE, MOUNTED_FILE_NAME, 8)];
         let mut out: SmallVec<[u8; 128]> = SmallVec::new();
         for (n, (ino, name, kind)) in entries.into_iter().enumerate().skip(asked.offset.min(3) as usize) {
             let entry = wire::Dirent { ino, offset: n as u64 + 1, namelen: name.len() as u32, kind };
@@ -188,53 +197,72 @@ impl FuseHandler<'_> {
             out.extend_from_slice(name.as_bytes());
             out.resize(out.len().next_multiple_of(8), 0);
         }
-        self.answer(unique, &out)
+        self.reply(unique, &out)
     }
 
     /// READ and WRITE: what is behind the end is cut off, as of a block device.
-    fn transfer(&mut self, disk: &mut dyn Disk, header: &wire::InHeader, arguments: &[u8]) -> io::Result<()> {
+    fn start_read_or_write(
+        &mut self,
+        disk: &mut dyn Disk,
+        header: &wire::InHeader,
+        arguments: &[u8],
+    ) -> io::Result<()> {
         let unique = header.unique;
         let Ok((asked, _)) = wire::TransferIn::read_from_prefix(arguments) else {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         };
-        if header.node != VOLUME {
-            return self.refuse(unique, libc::EISDIR);
+        if header.node != VOLUME_INODE {
+            return self.reply_error(unique, libc::EISDIR);
         }
-        let left = self.geometry.bytes().saturating_sub(asked.offset);
+        let left = self.geometry.capacity_bytes().saturating_sub(asked.offset);
         let len = u64::from(asked.size).min(left) as u32;
         if header.opcode == opcode::READ {
             if len == 0 {
-                return self.answer(unique, &[]);
+                return self.reply(unique, &[]);
             }
-            return self.start(disk, unique, ReplyKind::Data, RequestKind::Read, asked.offset, len.into());
+            return self.start_request(
+                disk,
+                unique,
+                CompletionReply::Data,
+                RequestKind::Read,
+                asked.offset,
+                len.into(),
+            );
         }
-        let came = (header.len as usize).saturating_sub(HEAD);
+        let came = (header.len as usize).saturating_sub(WRITE_HEADER_LEN);
         if asked.size as usize > self.write_max || came < asked.size as usize {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         }
         if len == 0 && asked.size > 0 {
-            return self.refuse(unique, libc::ENOSPC);
+            return self.reply_error(unique, libc::ENOSPC);
         }
         self.changing += 1;
         // A direct write is not followed by FSYNC if the file is O_DSYNC: it says so itself.
         let stable = asked.flags as i32 & libc::O_DSYNC != 0;
-        self.write(disk, unique, asked.offset, len, stable)
+        self.start_write(disk, unique, asked.offset, len, stable)
     }
 
     /// Starts a write whose payload is in the buffer, or parks it.
-    fn write(&mut self, disk: &mut dyn Disk, unique: u64, at: u64, len: u32, stable: bool) -> io::Result<()> {
+    fn start_write(
+        &mut self,
+        disk: &mut dyn Disk,
+        unique: u64,
+        at: u64,
+        len: u32,
+        stable: bool,
+    ) -> io::Result<()> {
         let block = u64::from(self.geometry.logical);
         let is_whole = at.is_multiple_of(block) && u64::from(len).is_multiple_of(block);
-        let copied = if is_whole && len as usize > COPY_MAX {
+        let copied = if is_whole && len as usize > COPIED_WRITE_MAX {
             None
         } else {
-            self.requests.memory(disk, at, len.into())
+            self.requests.alloc_write_memory(disk, at, len.into())
         };
         let data = match (copied, self.buffer.take()) {
             (Some(mut data), Some(buffer)) => {
                 let mut from = 0;
-                self.requests.slices(&mut data, at, 0, len.into(), |slice| {
-                    read_parts(&buffer, from, slice);
+                self.requests.for_each_slice(&mut data, at, 0, len.into(), |slice| {
+                    copy_from_parts(&buffer, from, slice);
                     from += slice.len();
                 });
                 self.buffer = Some(buffer);
@@ -246,53 +274,60 @@ impl FuseHandler<'_> {
             }
             (_, buffer) => {
                 self.buffer = buffer;
-                self.parked = Some(Parked::Write { unique, at, len, stable });
+                self.parked = Some(ParkedRequest::Write { unique, at, len, stable });
                 return Ok(());
             }
         };
-        let token = ReplyTo { unique, then: ReplyKind::Written(len) };
-        self.submit(disk, Request::write(token, stable, at, len.into(), data));
+        let token = PendingReply { unique, then: CompletionReply::Written(len) };
+        self.start_or_park(disk, Request::write(token, stable, at, len.into(), data));
         Ok(())
     }
 
-    fn fallocate(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
+    fn start_fallocate(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
         let Ok((asked, _)) = wire::FallocateIn::read_from_prefix(arguments) else {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         };
         let keep = libc::FALLOC_FL_KEEP_SIZE as u32;
-        let left = self.geometry.bytes().saturating_sub(asked.offset);
+        let left = self.geometry.capacity_bytes().saturating_sub(asked.offset);
         let unmap = asked.mode & !keep == libc::FALLOC_FL_PUNCH_HOLE as u32;
         if !unmap && asked.mode & !keep != libc::FALLOC_FL_ZERO_RANGE as u32 {
             // Space that is promised cannot be had of a volume.
-            return self.refuse(unique, libc::EOPNOTSUPP);
+            return self.reply_error(unique, libc::EOPNOTSUPP);
         }
         if !unmap && asked.length > left {
-            return self.refuse(unique, libc::ENOSPC);
+            return self.reply_error(unique, libc::ENOSPC);
         }
         let (at, len) = (asked.offset, asked.length.min(left));
         if len == 0 {
-            return self.answer(unique, &[]);
+            return self.reply(unique, &[]);
         }
         self.changing += 1;
-        self.start(disk, unique, ReplyKind::Zeroed, RequestKind::Zero { unmap, stable: false }, at, len)
+        self.start_request(
+            disk,
+            unique,
+            CompletionReply::Zeroed,
+            RequestKind::Zero { unmap, stable: false },
+            at,
+            len,
+        )
     }
 
-    fn seek(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
+    fn start_lseek(&mut self, disk: &mut dyn Disk, unique: u64, arguments: &[u8]) -> io::Result<()> {
         let Ok((asked, _)) = wire::LseekIn::read_from_prefix(arguments) else {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         };
         let hole = asked.whence == SEEK_HOLE;
         if !hole && asked.whence != SEEK_DATA {
-            return self.refuse(unique, libc::EINVAL);
+            return self.reply_error(unique, libc::EINVAL);
         }
-        let size = self.geometry.bytes();
+        let size = self.geometry.capacity_bytes();
         if asked.offset >= size {
-            return self.refuse(unique, libc::ENXIO);
+            return self.reply_error(unique, libc::ENXIO);
         }
-        self.start(
+        self.start_request(
             disk,
             unique,
-            ReplyKind::Seek { hole },
+            CompletionReply::Seek { hole },
             RequestKind::Extents,
             asked.offset,
             size - asked.offset,
@@ -300,54 +335,58 @@ impl FuseHandler<'_> {
     }
 
     /// Whose user was killed need not wait for its data. Writes go on: nobody knows how far they are.
-    fn interrupt(&mut self, arguments: &[u8]) -> io::Result<()> {
+    fn handle_interrupt(&mut self, arguments: &[u8]) -> io::Result<()> {
         let Ok((asked, _)) = wire::InterruptIn::read_from_prefix(arguments) else { return Ok(()) };
         let parked = self.parked.take_if(|parked| match parked {
-            Parked::Request(request) => {
-                request.token.unique == asked.unique && request.token.then == ReplyKind::Data
+            ParkedRequest::Request(request) => {
+                request.token.unique == asked.unique && request.token.then == CompletionReply::Data
             }
-            Parked::Write { .. } => false,
+            ParkedRequest::Write { .. } => false,
         });
-        let found = self.requests.find(|token| token.unique == asked.unique && token.then == ReplyKind::Data);
+        let found = self
+            .requests
+            .find_token(|token| token.unique == asked.unique && token.then == CompletionReply::Data);
         match (found, parked) {
-            (Some(token), _) => token.then = ReplyKind::Forget,
+            (Some(token), _) => token.then = CompletionReply::Forget,
             (None, Some(_)) => {}
             (None, None) => return Ok(()),
         }
-        self.refuse(asked.unique, libc::EINTR)
+        self.reply_error(asked.unique, libc::EINTR)
     }
 
-    fn start(
+    fn start_request(
         &mut self,
         disk: &mut dyn Disk,
         unique: u64,
-        then: ReplyKind,
+        then: CompletionReply,
         ask: RequestKind,
         at: u64,
         len: u64,
     ) -> io::Result<()> {
-        self.submit(disk, Request::new(ReplyTo { unique, then }, ask, at, len));
+        self.start_or_park(disk, Request::new(PendingReply { unique, then }, ask, at, len));
         Ok(())
     }
 
-    fn submit(&mut self, disk: &mut dyn Disk, request: Request<ReplyTo>) {
-        if let Err(request) = self.requests.start(disk, request) {
-            self.parked = Some(Parked::Request(request));
+    fn start_or_park(&mut self, disk: &mut dyn Disk, request: Request<PendingReply>) {
+        if let Err(request) = self.requests.start_request(disk, request) {
+            self.parked = Some(ParkedRequest::Request(request));
         }
     }
 
     /// Tries again what was parked. True if it is on its way.
-    pub(super) fn unpark(&mut self, disk: &mut dyn Disk) -> io::Result<bool> {
+    pub(super) fn retry_parked(&mut self, disk: &mut dyn Disk) -> io::Result<bool> {
         match self.parked.take() {
             None => return Ok(false),
-            Some(Parked::Request(request)) => self.submit(disk, request),
-            Some(Parked::Write { unique, at, len, stable }) => self.write(disk, unique, at, len, stable)?,
+            Some(ParkedRequest::Request(request)) => self.start_or_park(disk, request),
+            Some(ParkedRequest::Write { unique, at, len, stable }) => {
+                self.start_write(disk, unique, at, len, stable)?
+            }
         }
         Ok(self.parked.is_none())
     }
 
     /// Where data or a hole begins, if these extents tell; else from where on to ask.
-    fn sought(&self, ended: &Ended<ReplyTo>, hole: bool) -> Result<u64, u64> {
+    fn find_seek_offset(&self, ended: &EndedRequest<PendingReply>, hole: bool) -> Result<u64, u64> {
         let block = u64::from(self.geometry.logical);
         // A hole reads as zeroes, or it is none.
         let is_hole = |mapped: bool| !mapped && self.geometry.dealloc_reads_zero;
@@ -361,17 +400,21 @@ impl FuseHandler<'_> {
         if reached > ended.at { Err(reached) } else { Ok(ended.at) }
     }
 
-    pub(super) fn handle_sought(&mut self, ended: &Ended<ReplyTo>, hole: bool) -> io::Result<()> {
+    pub(super) fn handle_seek_extents(
+        &mut self,
+        ended: &EndedRequest<PendingReply>,
+        hole: bool,
+    ) -> io::Result<()> {
         let unique = ended.token.unique;
-        let size = self.geometry.bytes();
-        match self.sought(ended, hole) {
-            Ok(at) => self.answer(unique, wire::LseekOut { offset: at }.as_bytes()),
+        let size = self.geometry.capacity_bytes();
+        match self.find_seek_offset(ended, hole) {
+            Ok(at) => self.reply(unique, wire::LseekOut { offset: at }.as_bytes()),
             Err(at) if at < size => {
                 self.later.push(Request::new(ended.token, RequestKind::Extents, at, size - at));
                 Ok(())
             }
-            Err(_) if hole => self.answer(unique, wire::LseekOut { offset: size }.as_bytes()),
-            Err(_) => self.refuse(unique, libc::ENXIO),
+            Err(_) if hole => self.reply(unique, wire::LseekOut { offset: size }.as_bytes()),
+            Err(_) => self.reply_error(unique, libc::ENXIO),
         }
     }
 }

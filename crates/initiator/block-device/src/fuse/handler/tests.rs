@@ -1,10 +1,10 @@
-use testkit::seeds::seeds;
+use testkit::seeds::seed_range;
 use volume::RamDisk;
 
 use super::*;
+use crate::event_waiter::ServerStop;
 use crate::fuse::{InheritedMount, MountHandover, MountId, Settings};
 use crate::test_disk::{Behaviour, Mutator, RamVolume};
-use crate::wait::Stop;
 
 /// A server whose kernel is a socket that we have the other end of.
 fn server(dir: &std::path::Path, write_max: u32) -> (Server, OwnedFd) {
@@ -14,7 +14,8 @@ fn server(dir: &std::path::Path, write_max: u32) -> (Server, OwnedFd) {
     let facts = MountHandover { write_max, name: MountId(1), made: None, by_program: false };
     let kept = InheritedMount { fuse: theirs, device: None, facts };
     (
-        Server::recover(Settings { loop_devices: LoopDevices::Never, ..Settings::new(dir) }, kept).unwrap(),
+        Server::recover(Settings { loop_devices: LoopDevicePolicy::Never, ..Settings::new(dir) }, kept)
+            .unwrap(),
         ours,
     )
 }
@@ -32,15 +33,15 @@ fn without_memory_for_a_request_nobody_is_kept_awake() {
     let (mut server, peer) = server(&dir, 1 << 20);
     let mood = Behaviour { memory: Some(64 << 10), ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     // A request that cannot be read.
     let header = wire::InHeader { len: 40, opcode: opcode::STATFS, unique: 7, ..wire::InHeader::default() };
     rustix::io::write(&peer, header.as_bytes()).unwrap();
     let its_stop = stop.clone();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(400));
-        its_stop.stop();
-        its_stop.stop();
+        its_stop.request_stop();
+        its_stop.request_stop();
     });
     let before = processor_time();
     server.run(&mut disk, &stop, &mut |_| Ok(())).unwrap();
@@ -56,14 +57,14 @@ fn a_connection_that_ends_while_there_is_no_memory_keeps_nobody_awake() {
     let (mut server, peer) = server(&dir, 1 << 20);
     let mood = Behaviour { memory: Some(64 << 10), ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let its_stop = stop.clone();
     let stopper = std::thread::spawn(move || {
         std::thread::sleep(Duration::from_millis(100));
         drop(peer);
         std::thread::sleep(Duration::from_millis(400));
-        its_stop.stop();
-        its_stop.stop();
+        its_stop.request_stop();
+        its_stop.request_stop();
     });
     let before = processor_time();
     let _ = server.run(&mut disk, &stop, &mut |_| Ok(()));
@@ -80,7 +81,7 @@ fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
     server.settings.depth = 4;
     let mood = Behaviour { silent: true, ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let its_stop = stop.clone();
     let request = wire::TransferIn { size: 4096, ..wire::TransferIn::default() };
     // The last one waits for room.
@@ -89,7 +90,7 @@ fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
             len: 80,
             opcode: opcode::READ,
             unique,
-            node: VOLUME,
+            node: VOLUME_INODE,
             ..wire::InHeader::default()
         };
         rustix::io::write(&peer, &[header.as_bytes(), request.as_bytes()].concat()).unwrap();
@@ -98,8 +99,8 @@ fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
         std::thread::sleep(Duration::from_millis(100));
         drop(peer);
         std::thread::sleep(Duration::from_millis(400));
-        its_stop.stop();
-        its_stop.stop();
+        its_stop.request_stop();
+        its_stop.request_stop();
     });
     let before = processor_time();
     // A socket whose peer is gone refuses answers, which the kernel's end does not.
@@ -117,12 +118,12 @@ fn asked_twice_it_ends_under_load() {
     let mood = Behaviour { shuffle: Some(3), never_lends: true, ..Behaviour::default() };
     mood.stuck.store(true, std::sync::atomic::Ordering::Relaxed);
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let its_stop = stop.clone();
     let stopper = std::thread::spawn(move || {
         for _ in 0..2 {
             std::thread::sleep(Duration::from_millis(50));
-            its_stop.stop();
+            its_stop.request_stop();
         }
     });
     let asker = std::thread::spawn(move || {
@@ -133,7 +134,7 @@ fn asked_twice_it_ends_under_load() {
                 len: 80,
                 opcode: opcode::READ,
                 unique,
-                node: VOLUME,
+                node: VOLUME_INODE,
                 ..wire::InHeader::default()
             };
             let sent = rustix::io::write(&peer, &[header.as_bytes(), request.as_bytes()].concat());
@@ -163,13 +164,13 @@ fn a_polite_stop_does_not_cut_users_when_something_is_mounted_over_it() {
         return;
     }
     let disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
-    let waiter = Waiter::new(&disk, &Stop::new().unwrap()).unwrap();
+    let waiter = EpollWaiter::new(&disk, &ServerStop::new().unwrap()).unwrap();
     let mut ready = |_: MountedFile<'_>| Ok(());
     for (opened, is_over) in [(1, false), (0, true)] {
         let mut handler = FuseHandler::new(&mut server, &disk, &mut ready).unwrap();
         handler.opened = opened;
-        assert!(handler.stop(&waiter, StopMode::WhenDone), "they are given a time");
-        assert_eq!((handler.is_over(), handler.poll_timeout().is_some()), (is_over, !is_over));
+        assert!(handler.start_stop(&waiter, StopMode::WhenDone), "they are given a time");
+        assert_eq!((handler.is_finished(), handler.poll_timeout().is_some()), (is_over, !is_over));
     }
     unmount(&dir, UnmountFlags::DETACH).unwrap();
     drop(server);
@@ -185,7 +186,7 @@ fn nothing_that_waits_at_a_recovered_place_is_taken_before_it_is_known_who_serve
     rustix::io::write(&peer, header.as_bytes()).unwrap();
     rustix::io::ioctl_fionbio(&peer, true).unwrap();
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
-    let stop = Stop::new().unwrap();
+    let stop = ServerStop::new().unwrap();
     let why = server.run(&mut disk, &stop, &mut |place| {
         assert!(place.kept.is_some(), "who recovers it next needs the kernel's end");
         assert!(rustix::io::read(&peer, &mut [0; 64]).is_err(), "the kernel was told to ask again");
@@ -203,7 +204,7 @@ fn a_front_that_fails_by_itself_does_not_take_the_place_from_under_its_users() {
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
     let mut was_told = false;
     rustix::io::write(&peer, &[0xff; 50]).unwrap();
-    let ran = server.run(&mut disk, &Stop::new().unwrap(), &mut |_| {
+    let ran = server.run(&mut disk, &ServerStop::new().unwrap(), &mut |_| {
         was_told = true;
         Ok(())
     });
@@ -223,8 +224,8 @@ fn a_new_place_of_which_nobody_could_be_told_does_not_stay_as_a_dead_mount() {
             |_: MountedFile<'_>| if is_told { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) };
         let mut handler = FuseHandler::new(&mut server, &disk, &mut ready).unwrap();
         handler.resends = true;
-        assert_eq!(handler.tell_ready(Err(None)).is_ok(), is_told);
-        assert_eq!(handler.leaves_users(), leaves_users);
+        assert_eq!(handler.report_ready(Err(None)).is_ok(), is_told);
+        assert_eq!(handler.may_be_recovered(), leaves_users);
     }
 }
 
@@ -234,22 +235,22 @@ fn a_program_that_takes_the_place_away_is_not_waited_for_by_who_must_answer_it()
     use std::os::unix::fs::PermissionsExt;
     for times in [1, 2] {
         let dir = std::env::temp_dir().join(format!("attach-fuse-{}-program-{times}", std::process::id()));
-        let settings = Settings { loop_devices: LoopDevices::Never, ..Settings::new(&dir) };
+        let settings = Settings { loop_devices: LoopDevicePolicy::Never, ..Settings::new(&dir) };
         let Ok(mut server) = Server::new(settings) else { return };
-        if server.mount.is_by_program() {
+        if server.mount.uses_fusermount() {
             return;
         }
         let script = dir.with_extension("sh");
         // What it asks for is known by nobody beforehand.
         std::fs::write(&script, "#!/bin/sh\nstat -f \"$5\" >/dev/null 2>&1\numount -l \"$5\"\n").unwrap();
         std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o700)).unwrap();
-        server.mount.use_program(script.to_str().unwrap().to_owned().leak());
-        let stop = Stop::new().unwrap();
+        server.mount.set_fusermount(script.to_str().unwrap().to_owned().leak());
+        let stop = ServerStop::new().unwrap();
         let (its_stop, (say, said)) = (stop.clone(), mpsc::channel());
         std::thread::spawn(move || {
             let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), Behaviour::default());
             let ran = server.run(&mut disk, &its_stop, &mut |_| {
-                (0..times).for_each(|_| its_stop.stop());
+                (0..times).for_each(|_| its_stop.request_stop());
                 Ok(())
             });
             drop(server);
@@ -307,7 +308,7 @@ fn draw_request(noise: &mut Mutator, unique: u64) -> (wire::InHeader, Vec<u8>) {
         let keep = noise.draw(bytes.len() as u64 + 1) as usize;
         bytes.truncate(keep);
     }
-    let node = [VOLUME, VOLUME, VOLUME, wire::ROOT, noise.odd()][noise.draw(5) as usize];
+    let node = [VOLUME_INODE, VOLUME_INODE, VOLUME_INODE, wire::ROOT, noise.odd()][noise.draw(5) as usize];
     let len = 40 + bytes.len() as u32;
     (wire::InHeader { len, opcode, unique, node, ..wire::InHeader::default() }, bytes)
 }
@@ -368,7 +369,7 @@ fn ask(peer: &OwnedFd, header: &wire::InHeader, arguments: &[u8], seed: u64) -> 
 /// there, and who asks sensibly afterwards is served.
 #[test]
 fn requests_of_hostile_seeds_are_answered_and_harm_nobody() {
-    for seed in seeds(100) {
+    for seed in seed_range(100) {
         let noise = &mut Mutator::new(seed);
         let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
         let (mut server, peer) = server(&dir, 8192);
@@ -383,7 +384,7 @@ fn requests_of_hostile_seeds_are_answered_and_harm_nobody() {
         let thread = std::thread::spawn(move || {
             let blocks = SIZE / u64::from(logical);
             let mut disk = RamVolume::new(Arc::new(RamDisk::new(blocks, blocks, logical, 4096)), mood);
-            let stop = Stop::new().unwrap();
+            let stop = ServerStop::new().unwrap();
             server.run(&mut disk, &stop, &mut |_| Ok(()))
         });
         let mut model = Model(vec![0; SIZE as usize]);
@@ -400,7 +401,7 @@ fn requests_of_hostile_seeds_are_answered_and_harm_nobody() {
             unique += 1;
             let opcode = opcode::READ;
             let header =
-                wire::InHeader { len: 80, opcode, unique, node: VOLUME, ..wire::InHeader::default() };
+                wire::InHeader { len: 80, opcode, unique, node: VOLUME_INODE, ..wire::InHeader::default() };
             let asked = wire::TransferIn { offset: at, size: size as u32, ..wire::TransferIn::default() };
             let (error, said) = ask(&peer, &header, asked.as_bytes(), seed).unwrap();
             assert_eq!(error, 0, "seed {seed}");
@@ -423,13 +424,13 @@ fn a_close_is_not_answered_as_flushed_before_a_flush_covers_what_was_written() {
     let its_mood = mood.clone();
     let thread = std::thread::spawn(move || {
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), its_mood);
-        server.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
+        server.run(&mut disk, &ServerStop::new().unwrap(), &mut |_| Ok(()))
     });
     let mut unique = 0;
     let mut message = |opcode, arguments: &[u8]| {
         unique += 1;
         let len = 40 + arguments.len() as u32;
-        let header = wire::InHeader { len, opcode, unique, node: VOLUME, ..wire::InHeader::default() };
+        let header = wire::InHeader { len, opcode, unique, node: VOLUME_INODE, ..wire::InHeader::default() };
         [header.as_bytes(), arguments].concat()
     };
     let answer = || {
@@ -456,7 +457,7 @@ fn a_close_is_not_answered_as_flushed_before_a_flush_covers_what_was_written() {
     write.extend([7; 512]);
     let request = |opcode, unique, arguments: &[u8]| {
         let len = 40 + arguments.len() as u32;
-        let header = wire::InHeader { len, opcode, unique, node: VOLUME, ..wire::InHeader::default() };
+        let header = wire::InHeader { len, opcode, unique, node: VOLUME_INODE, ..wire::InHeader::default() };
         [header.as_bytes(), arguments].concat()
     };
     // A write is at the disk when somebody else closes.
@@ -494,7 +495,7 @@ fn answers_that_the_kernel_had_no_memory_for_are_given_later() {
     let mood = Behaviour { never_lends: true, ..Behaviour::default() };
     let thread = std::thread::spawn(move || {
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
-        server.run(&mut disk, &Stop::new().unwrap(), &mut |_| Ok(()))
+        server.run(&mut disk, &ServerStop::new().unwrap(), &mut |_| Ok(()))
     });
     let asked = wire::TransferIn { size: 8192, ..wire::TransferIn::default() };
     for unique in 1..=COUNT {
@@ -502,7 +503,7 @@ fn answers_that_the_kernel_had_no_memory_for_are_given_later() {
             len: 80,
             opcode: opcode::READ,
             unique,
-            node: VOLUME,
+            node: VOLUME_INODE,
             ..wire::InHeader::default()
         };
         rustix::io::write(&peer, &[header.as_bytes(), asked.as_bytes()].concat()).unwrap();

@@ -39,7 +39,7 @@ fn converse(bytes: &[u8], cuts: &[usize]) -> (Vec<u8>, Vec<SessionEvent>) {
             if payload > 0 {
                 break;
             }
-            let (used, step) = session.handle(&stage, &export(), &mut out);
+            let (used, step) = session.handle_input(&stage, &export(), &mut out);
             assert!(used <= stage.len());
             stage.drain(..used);
             match step {

@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use buf::Sg;
 use rustix::event::{EventfdFlags, eventfd};
-use testkit::seeds::seeds;
+use testkit::seeds::seed_range;
 use volume::RamDisk;
 
 use super::*;
+use crate::event_waiter::ServerStop;
 use crate::test_disk::{Behaviour, Mutator, RamVolume};
-use crate::ublk::Device;
+use crate::ublk::OwnedDevice;
 use crate::ublk::driver::UseCheck;
 use crate::ublk::wire::DeviceInfo;
-use crate::wait::Stop;
 
 const DEPTH: u16 = 8;
 
@@ -25,7 +25,7 @@ const DEPTH: u16 = 8;
 #[derive(Default)]
 struct DriverLog {
     to_come: VecDeque<io::Result<SlotEvent>>,
-    commands: Vec<Command>,
+    commands: Vec<DriverCommand>,
     ended: VecDeque<io::Result<()>>,
     /// Results by slot, in order.
     results: Vec<(u16, i32)>,
@@ -47,7 +47,7 @@ struct FakeDriver {
     looks: LookAt,
     flushed: Arc<AtomicBool>,
     /// Asked when nothing is out any more.
-    stop: Option<Stop>,
+    stop: Option<ServerStop>,
 }
 
 impl FakeDriver {
@@ -58,16 +58,16 @@ impl FakeDriver {
     }
 }
 
-impl Driver for FakeDriver {
-    fn depth(&self) -> u16 {
+impl UblkDriver for FakeDriver {
+    fn queue_depth(&self) -> u16 {
         DEPTH
     }
 
-    fn events(&self) -> [BorrowedFd<'_>; 3] {
-        [self.ready[0].as_fd(), self.ready[1].as_fd(), self.look.event()]
+    fn event_fds(&self) -> [BorrowedFd<'_>; 3] {
+        [self.ready[0].as_fd(), self.ready[1].as_fd(), self.look.event_fd()]
     }
 
-    fn poll(&mut self) -> Option<io::Result<SlotEvent>> {
+    fn poll_slot_event(&mut self) -> Option<io::Result<SlotEvent>> {
         let mut heard = self.heard.borrow_mut();
         let event = heard.to_come.pop_front()?;
         if let Ok(SlotEvent::Request(tag, _)) = event {
@@ -77,43 +77,43 @@ impl Driver for FakeDriver {
         Some(event)
     }
 
-    fn commit(&mut self, tag: u16, result: i32) {
+    fn commit_result(&mut self, tag: u16, result: i32) {
         let mut heard = self.heard.borrow_mut();
         let place = heard.out.iter().position(|out| *out == tag).expect("a slot is answered once");
         heard.out.swap_remove(place);
         heard.results.push((tag, result));
         self.flushed.store(true, Ordering::Release);
         if let Some(stop) = self.stop.as_ref().filter(|_| heard.out.is_empty() && heard.to_come.is_empty()) {
-            stop.stop();
+            stop.request_stop();
         }
     }
 
-    fn submit(&mut self) -> io::Result<()> {
+    fn submit_pending(&mut self) -> io::Result<()> {
         Ok(())
     }
 
-    fn is_unsent(&mut self) -> bool {
+    fn has_unsubmitted(&mut self) -> bool {
         let mut heard = self.heard.borrow_mut();
         heard.unsent_for = heard.unsent_for.saturating_sub(1);
         heard.unsent_for > 0
     }
 
-    unsafe fn read_data(&self, _tag: u16, _vectors: &mut Vectors) -> io::Result<()> {
+    unsafe fn copy_write_data(&self, _tag: u16, _vectors: &mut IoVectors) -> io::Result<()> {
         Ok(())
     }
 
-    fn write_data(&self, _tag: u16, data: &Sg, _vectors: &mut Vectors) -> io::Result<()> {
+    fn copy_read_data(&self, _tag: u16, data: &Sg, _vectors: &mut IoVectors) -> io::Result<()> {
         let mut bytes = vec![1; data.len()];
         data.copy_to(0, &mut bytes);
         assert!(bytes.iter().all(|byte| *byte == 0), "it was never written");
         Ok(())
     }
 
-    fn begin(&mut self, command: Command) -> io::Result<()> {
+    fn start_command(&mut self, command: DriverCommand) -> io::Result<()> {
         let mut heard = self.heard.borrow_mut();
         heard.commands.push(command);
         heard.ended.push_back(Ok(()));
-        if command == Command::Stop {
+        if command == DriverCommand::Stop {
             heard.to_come.extend((0..DEPTH).map(|_| Ok(SlotEvent::Aborted)));
         }
         Ok(())
@@ -123,22 +123,22 @@ impl Driver for FakeDriver {
         self.heard.borrow_mut().ended.pop_front()
     }
 
-    fn check_use(&mut self) {
+    fn start_use_check(&mut self) {
         let mut heard = self.heard.borrow_mut();
         let behind = std::mem::take(&mut heard.behind_look);
         heard.to_come.extend(behind);
         drop(heard);
-        self.look.begin((self.looks)());
+        self.look.start_check((self.looks)());
     }
 
-    fn poll_unused(&mut self) -> Option<bool> {
-        self.look.poll()
+    fn poll_use_check(&mut self) -> Option<bool> {
+        self.look.poll_is_unused()
     }
 }
 
 fn server() -> Server {
     let info = DeviceInfo { depth: DEPTH, ..DeviceInfo::default() };
-    let device = Device { number: 0, stays: true, delete: |_| Ok(()) };
+    let device = OwnedDevice { number: 0, stays: true, delete: |_| Ok(()) };
     Server { info, features: 0, recovers: false, statistics: Arc::default(), device }
 }
 
@@ -167,27 +167,27 @@ fn a_polite_stop_never_waits_for_a_look_at_the_device() {
             flushed.load(Ordering::Acquire)
         })
     });
-    let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
+    let (server, mut disk, stop) = (server(), disk(), ServerStop::new().unwrap());
     let flush = request(op::FLUSH.into(), u64::MAX, 0);
     heard.borrow_mut().behind_look.push_back(Ok(SlotEvent::Request(3, flush)));
     let mut ready = |_: &std::path::Path| {
-        stop.stop();
+        stop.request_stop();
         Ok(())
     };
     let mut handler = UblkHandler::new(&server, FakeDriver::new(&heard, looks, &flushed), &disk, &mut ready);
     let begun = std::time::Instant::now();
-    handler.run(&mut disk, &stop).unwrap();
+    handler.run_to_end(&mut disk, &stop).unwrap();
     assert!(begun.elapsed() < Duration::from_secs(4), "it waited for what only itself could do");
-    assert!(handler.is_done_with());
+    assert!(handler.is_unrecoverable());
     assert_eq!(heard.borrow().results, [(3, 0)]);
-    assert_eq!(heard.borrow().commands, [Command::Start, Command::Stop]);
+    assert_eq!(heard.borrow().commands, [DriverCommand::Start, DriverCommand::Stop]);
 }
 
 #[test]
 fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
     for (is_used, is_left) in [(true, true), (false, false)] {
         let heard = Rc::new(RefCell::new(DriverLog::default()));
-        let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
+        let (server, mut disk, stop) = (server(), disk(), ServerStop::new().unwrap());
         let its_heard = heard.clone();
         let mut ready = move |_: &std::path::Path| {
             its_heard.borrow_mut().to_come.push_back(Err(io::Error::from_raw_os_error(libc::EIO)));
@@ -195,8 +195,8 @@ fn an_error_of_the_driver_does_not_take_a_device_in_use_away() {
         };
         let driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| false)), &Arc::default());
         let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
-        assert!(handler.run(&mut disk, &stop).is_err());
-        assert_eq!(!handler.is_done_with(), is_left);
+        assert!(handler.run_to_end(&mut disk, &stop).is_err());
+        assert_eq!(!handler.is_unrecoverable(), is_left);
     }
 }
 
@@ -208,7 +208,7 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
     let (stuck, taken) = (mood.stuck.clone(), mood.taken.clone());
     stuck.store(true, Ordering::Relaxed);
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-    let (server, stop) = (server(), Stop::new().unwrap());
+    let (server, stop) = (server(), ServerStop::new().unwrap());
     let its_heard = heard.clone();
     let mut ready = move |_: &std::path::Path| {
         let mut heard = its_heard.borrow_mut();
@@ -224,7 +224,7 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
         std::thread::sleep(Duration::from_millis(100));
         stuck.store(false, Ordering::Relaxed);
     });
-    assert!(handler.run(&mut disk, &stop).is_err() && !handler.is_done_with());
+    assert!(handler.run_to_end(&mut disk, &stop).is_err() && !handler.is_unrecoverable());
     freed.join().unwrap();
     assert!(taken.load(Ordering::Relaxed) > 0);
     assert_eq!((handler.requests.in_flight(), disk.out()), (0, 0));
@@ -234,12 +234,12 @@ fn a_driver_that_fails_leaves_nothing_of_its_front_at_the_disk() {
 /// behind it is served.
 #[test]
 fn descriptors_of_hostile_seeds_are_each_answered_once() {
-    for seed in seeds(100) {
+    for seed in seed_range(100) {
         let heard = Rc::new(RefCell::new(DriverLog::default()));
         let mut noise = Mutator::new(seed);
         let mood = Behaviour { shuffle: Some(seed), never_lends: seed % 2 == 0, ..Behaviour::default() };
         let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-        let (server, stop) = (server(), Stop::new().unwrap());
+        let (server, stop) = (server(), ServerStop::new().unwrap());
         let mut draw = |n: u64| noise.draw(n);
         let mut asked = 0;
         for tag in 0..DEPTH - 1 {
@@ -259,7 +259,7 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
         let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
         let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
-        handler.run(&mut disk, &stop).unwrap();
+        handler.run_to_end(&mut disk, &stop).unwrap();
         let heard = heard.borrow();
         assert_eq!((heard.results.len(), heard.out.len()), (asked + 1, 0), "seed {seed}");
         assert!(heard.results.contains(&(DEPTH - 1, 4096)), "seed {seed}: {:?}", heard.results);
@@ -271,7 +271,8 @@ fn descriptors_of_hostile_seeds_are_each_answered_once() {
 fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
     for fails in [true, false] {
         let heard = Rc::new(RefCell::new(DriverLog::default()));
-        let (server, mut disk, stop) = (Server { recovers: true, ..server() }, disk(), Stop::new().unwrap());
+        let (server, mut disk, stop) =
+            (Server { recovers: true, ..server() }, disk(), ServerStop::new().unwrap());
         heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(0, request(op::FLUSH.into(), 0, 0))));
         let its_heard = heard.clone();
         let mut ready = |_: &std::path::Path| {
@@ -281,10 +282,10 @@ fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
         let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
         driver.stop = Some(stop.clone());
         let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
-        let ran = handler.run(&mut disk, &stop);
+        let ran = handler.run_to_end(&mut disk, &stop);
         assert_eq!(ran.is_err(), fails);
         assert_eq!(heard.borrow().results.len(), usize::from(!fails));
-        assert_eq!(heard.borrow().commands.first(), (!fails).then_some(&Command::Start));
+        assert_eq!(heard.borrow().commands.first(), (!fails).then_some(&DriverCommand::Start));
     }
 }
 
@@ -292,7 +293,7 @@ fn nothing_of_a_recovered_device_is_taken_before_it_is_known_who_serves_it() {
 fn a_device_that_another_process_serves_by_now_is_not_deleted() {
     let served_by = |server| DeviceInfo { server, ..DeviceInfo::default() };
     for (server, is_of_another) in [(7, false), (8, true), (0, false), (-1, false)] {
-        assert_eq!(crate::ublk::is_of_another(&served_by(server), 7), is_of_another, "{server}");
+        assert_eq!(crate::ublk::is_served_by_other(&served_by(server), 7), is_of_another, "{server}");
     }
 }
 
@@ -305,30 +306,30 @@ fn a_device_that_never_came_to_be_served_is_deleted() {
         DELETED.fetch_add(number, Ordering::Relaxed);
         Ok(())
     };
-    drop(Server { device: Device { number: 1, stays: false, delete }, ..server() });
+    drop(Server { device: OwnedDevice { number: 1, stays: false, delete }, ..server() });
     assert_eq!(DELETED.load(Ordering::Relaxed), 1);
-    drop(Server { device: Device { number: 10, stays: true, delete }, ..server() });
-    Device { number: 100, stays: false, delete }.delete().unwrap();
+    drop(Server { device: OwnedDevice { number: 10, stays: true, delete }, ..server() });
+    OwnedDevice { number: 100, stays: false, delete }.delete_now().unwrap();
     assert_eq!(DELETED.load(Ordering::Relaxed), 101, "once, and not what is to stay");
 }
 
 #[test]
 fn what_the_system_has_no_memory_for_is_handed_over_again() {
     let heard = Rc::new(RefCell::new(DriverLog { unsent_for: 4, ..DriverLog::default() }));
-    let (server, mut disk, stop) = (server(), disk(), Stop::new().unwrap());
+    let (server, mut disk, stop) = (server(), disk(), ServerStop::new().unwrap());
     heard.borrow_mut().to_come.push_back(Ok(SlotEvent::Request(3, request(op::FLUSH.into(), 0, 0))));
     let mut ready = |_: &std::path::Path| Ok(());
     let mut driver = FakeDriver::new(&heard, Box::new(|| Box::new(|| true)), &Arc::default());
     driver.stop = Some(stop.clone());
     let mut handler = UblkHandler::new(&server, driver, &disk, &mut ready);
-    handler.run(&mut disk, &stop).unwrap();
-    assert!(!handler.is_short());
+    handler.run_to_end(&mut disk, &stop).unwrap();
+    assert!(!handler.waits_for_memory());
     assert_eq!((heard.borrow().unsent_for, heard.borrow().results.len()), (0, 1));
     // It is no error of the ring, while others are.
-    use crate::ublk::queue::is_short;
+    use crate::ublk::queue::is_out_of_memory;
     for (number, waits) in
         [(libc::EAGAIN, true), (libc::EBUSY, true), (libc::ENOMEM, true), (libc::EIO, false)]
     {
-        assert_eq!(is_short(&io::Error::from_raw_os_error(number)), waits);
+        assert_eq!(is_out_of_memory(&io::Error::from_raw_os_error(number)), waits);
     }
 }

@@ -10,31 +10,33 @@ use buf::Sg;
 use smallvec::SmallVec;
 use volume::Geometry;
 
-use super::{Queue, ReplyTo, VhostHandler};
+use super::{PendingReply, VhostHandler, VhostQueue};
 use crate::disk::Disk;
-use crate::requests::{Parts, Request, RequestKind, Requests};
-use crate::vhost::ID_MAX;
-use crate::vhost::block::{self, BlockRequest, HEADER, RANGE, Range, RequestHeader, Status};
-use crate::vhost::memory::Memory;
+use crate::event_waiter::EpollWaiter;
+use crate::requests::{Request, RequestKind, RequestTable, WriteMemory};
+use crate::vhost::DEVICE_ID_LEN;
+use crate::vhost::block::{
+    self, BlockRequest, DISCARD_RANGE_LEN, DiscardRange, REQUEST_HEADER_LEN, RequestHeader, RequestStatus,
+};
+use crate::vhost::memory::GuestMemory;
 use crate::vhost::message::feature;
-use crate::vhost::ring::{BrokenQueue, Chain, SIZE_MAX};
-use crate::wait::Waiter;
+use crate::vhost::ring::{BrokenQueue, DescriptorChain, RING_SIZE_MAX};
 
 impl VhostHandler<'_> {
     /// Takes what is in a ring, at most as much as a ring holds: a driver that goes on adding keeps nobody else
     /// waiting. True if anything was started.
-    pub(super) fn serve(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
+    pub(super) fn serve_queue(&mut self, disk: &mut dyn Disk, index: u16) -> bool {
         let mut started = false;
-        for _ in 0..SIZE_MAX {
-            let Some(head) = self.next(index) else { break };
-            match self.begin(disk, index, head) {
+        for _ in 0..RING_SIZE_MAX {
+            let Some(head) = self.next_chain(index) else { break };
+            match self.start_chain(disk, index, head) {
                 Ok(true) => started = true,
                 Ok(false) => break,
                 Err(BrokenQueue) => {
                     let queue = self.peer.as_mut().and_then(|peer| peer.queues.get_mut(usize::from(index)));
                     if let Some(queue) = queue {
                         queue.ring.mark_returned(head);
-                        queue.break_down();
+                        queue.mark_broken();
                     }
                     break;
                 }
@@ -44,13 +46,13 @@ impl VhostHandler<'_> {
     }
 
     /// The next chain of a ring that is to be carried out.
-    fn next(&mut self, index: u16) -> Option<u16> {
+    fn next_chain(&mut self, index: u16) -> Option<u16> {
         let has_room = self.requests.has_room();
         let peer = self.peer.as_mut()?;
         let needs_enabling = peer.features & feature::PROTOCOL_FEATURES != 0;
         let is_stopping = peer.stopping.is_some_and(|(stopping, _)| stopping == u32::from(index));
         let queue = peer.queues.get_mut(usize::from(index))?;
-        let may = queue.kick.is_some() && queue.ring.is_placed() && !queue.broken && !is_stopping;
+        let may = queue.kick.is_some() && queue.ring.is_mapped() && !queue.broken && !is_stopping;
         if !may || !has_room || (needs_enabling && !queue.enabled) {
             return None;
         }
@@ -60,17 +62,17 @@ impl VhostHandler<'_> {
         if !queue.kicked {
             return None;
         }
-        let taken = queue.ring.pop(&peer.memory).and_then(|head| match head {
+        let taken = queue.ring.pop_available(&peer.memory).and_then(|head| match head {
             Some(head) => Ok(Some(head)),
             None => {
-                queue.ring.want_kicks()?;
-                queue.ring.pop(&peer.memory)
+                queue.ring.enable_kicks()?;
+                queue.ring.pop_available(&peer.memory)
             }
         });
         match taken {
             Ok(Some(head)) => {
                 if let Some(inflight) = &mut queue.inflight {
-                    inflight.taken(head);
+                    inflight.record_taken(head);
                 }
                 Some(head)
             }
@@ -79,51 +81,55 @@ impl VhostHandler<'_> {
                 None
             }
             Err(BrokenQueue) => {
-                queue.break_down();
+                queue.mark_broken();
                 None
             }
         }
     }
 
     /// Starts what a chain asks; false if it is parked.
-    fn begin(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, BrokenQueue> {
+    fn start_chain(&mut self, disk: &mut dyn Disk, index: u16, head: u16) -> Result<bool, BrokenQueue> {
         let Some(peer) = &mut self.peer else { return Ok(false) };
         let stable = !peer.write_back || peer.features & block::feature::FLUSH == 0;
         let queue = peer.queues.get_mut(usize::from(index)).ok_or(BrokenQueue)?;
-        let chain = queue.ring.chain(head)?;
-        let (payload, room) = (chain.readable.len().checked_sub(HEADER), chain.writable.len().checked_sub(1));
+        let chain = queue.ring.taken_chain(head)?;
+        let (payload, room) = (
+            chain.readable.len_bytes().checked_sub(REQUEST_HEADER_LEN),
+            chain.writable.len_bytes().checked_sub(1),
+        );
         let (Some(payload), Some(room)) = (payload, room) else { return Err(BrokenQueue) };
-        let mut bytes = [0; HEADER];
+        let mut bytes = [0; REQUEST_HEADER_LEN];
         chain.readable.read(&peer.memory, 0, &mut bytes)?;
         let header: RequestHeader = zerocopy::transmute!(bytes);
-        let request = header.request(payload, room, stable);
+        let request = header.parse_request(payload, room, stable);
         let (ask, at, len) = match request {
             BlockRequest::Do(ask, at, len) => (ask, at, len),
             BlockRequest::Discard | BlockRequest::WriteZeroes => {
-                let mut bytes = [0; RANGE];
-                chain.readable.read(&peer.memory, HEADER, &mut bytes)?;
-                let range: Range = zerocopy::transmute!(bytes);
-                match range.request(request == BlockRequest::Discard, stable) {
+                let mut bytes = [0; DISCARD_RANGE_LEN];
+                chain.readable.read(&peer.memory, REQUEST_HEADER_LEN, &mut bytes)?;
+                let range: DiscardRange = zerocopy::transmute!(bytes);
+                match range.to_request(request == BlockRequest::Discard, stable) {
                     Ok(ask) => ask,
-                    Err(status) => return queue.finish(&peer.memory, head, status, 0).map(|()| true),
+                    Err(status) => return queue.finish_chain(&peer.memory, head, status, 0).map(|()| true),
                 }
             }
             BlockRequest::Identify => {
-                let len = room.min(ID_MAX);
-                chain.writable.write(&peer.memory, 0, &self.server.id()[..len])?;
-                return queue.finish(&peer.memory, head, Status::Ok, len).map(|()| true);
+                let len = room.min(DEVICE_ID_LEN);
+                chain.writable.write(&peer.memory, 0, &self.server.device_id()[..len])?;
+                return queue.finish_chain(&peer.memory, head, RequestStatus::Ok, len).map(|()| true);
             }
             BlockRequest::Refuse(status) => {
-                return queue.finish(&peer.memory, head, status, 0).map(|()| true);
+                return queue.finish_chain(&peer.memory, head, status, 0).map(|()| true);
             }
         };
-        let token = ReplyTo { session: self.session, queue: index, head };
+        let token = PendingReply { session: self.session, queue: index, head };
         let mut request = Request::new(token, ask, at, len);
-        // What is refused anyhow needs no memory: `start` refuses it by the same facts.
-        if matches!(ask, RequestKind::Write { .. }) && self.requests.judge(disk, ask, at, len).is_ok() {
-            match payload_of(&peer.memory, &self.geometry, chain, at, len)? {
+        // What is refused anyhow needs no memory: `start_request` refuses it by the same facts.
+        if matches!(ask, RequestKind::Write { .. }) && self.requests.check_request(disk, ask, at, len).is_ok()
+        {
+            match lent_payload(&peer.memory, &self.geometry, chain, at, len)? {
                 Some(lent) => request.lent = lent,
-                None => match self.requests.memory(disk, at, len) {
+                None => match self.requests.alloc_write_memory(disk, at, len) {
                     Some(data) => request.data = data,
                     None => {
                         queue.parked = Some(head);
@@ -132,10 +138,10 @@ impl VhostHandler<'_> {
                 },
             }
             if request.lent.is_empty() {
-                copy_in(&self.requests, &peer.memory, chain, at, len, &mut request.data)?;
+                copy_payload_from_guest(&self.requests, &peer.memory, chain, at, len, &mut request.data)?;
             }
         }
-        if self.requests.start(disk, request).is_err() {
+        if self.requests.start_request(disk, request).is_err() {
             queue.parked = Some(head);
             return Ok(false);
         }
@@ -144,10 +150,10 @@ impl VhostHandler<'_> {
 }
 
 /// A write's payload where the guest has it, if the disk can take it as it lies there.
-fn payload_of(
-    memory: &Memory,
+fn lent_payload(
+    memory: &GuestMemory,
     geometry: &Geometry,
-    chain: &Chain,
+    chain: &DescriptorChain,
     at: u64,
     len: u64,
 ) -> Result<Option<Sg>, BrokenQueue> {
@@ -155,7 +161,7 @@ fn payload_of(
     let align = (geometry.dio_align as usize).max(1);
     let mut is_fit = len > 0 && at.is_multiple_of(block) && len.is_multiple_of(block);
     let mut lent = Sg::new();
-    chain.readable.each(memory, HEADER, len as usize, |stretch| {
+    chain.readable.for_each_slice(memory, REQUEST_HEADER_LEN, len as usize, |stretch| {
         if is_fit {
             let piece = stretch.memory.view(stretch.at, stretch.len);
             is_fit = piece.as_ptr().addr() % align == 0 && stretch.len % align == 0;
@@ -165,16 +171,16 @@ fn payload_of(
     Ok(is_fit.then_some(lent))
 }
 
-fn copy_in(
-    requests: &Requests<ReplyTo>,
-    memory: &Memory,
-    chain: &Chain,
+fn copy_payload_from_guest(
+    requests: &RequestTable<PendingReply>,
+    memory: &GuestMemory,
+    chain: &DescriptorChain,
     at: u64,
     len: u64,
-    data: &mut Parts,
+    data: &mut WriteMemory,
 ) -> Result<(), BrokenQueue> {
-    let (mut from, mut result) = (HEADER, Ok(()));
-    requests.slices(data, at, 0, len, |slice| {
+    let (mut from, mut result) = (REQUEST_HEADER_LEN, Ok(()));
+    requests.for_each_slice(data, at, 0, len, |slice| {
         if result.is_ok() {
             result = chain.readable.read(memory, from, slice);
         }
@@ -183,17 +189,17 @@ fn copy_in(
     Ok(result?)
 }
 
-impl Queue {
-    pub(super) fn forget_kick(&mut self, waiter: &Waiter) -> io::Result<()> {
+impl VhostQueue {
+    pub(super) fn remove_kick(&mut self, waiter: &EpollWaiter) -> io::Result<()> {
         match self.kick.take() {
             // The front end has it too, so closing it would not end what the waiter knows.
-            Some(kick) => waiter.remove(kick.as_fd()),
+            Some(kick) => waiter.remove_fd(kick.as_fd()),
             None => Ok(()),
         }
     }
 
     /// Gives back to the driver's side what was taken last and not begun.
-    pub(super) fn put_back(&mut self) {
+    pub(super) fn return_unstarted(&mut self) {
         let waiting = self.parked.take().into_iter().chain(self.again.drain(..));
         for head in waiting.collect::<SmallVec<[u16; 4]>>() {
             self.ring.mark_returned(head);
@@ -204,30 +210,30 @@ impl Queue {
     }
 
     /// Gives a chain back with its status.
-    pub(super) fn finish(
+    pub(super) fn finish_chain(
         &mut self,
-        memory: &Memory,
+        memory: &GuestMemory,
         head: u16,
-        status: Status,
+        status: RequestStatus,
         written: usize,
     ) -> Result<(), BrokenQueue> {
         self.ring.mark_returned(head);
-        let chain = self.ring.chain(head)?;
-        let last = chain.writable.len().checked_sub(1).ok_or(BrokenQueue)?;
+        let chain = self.ring.taken_chain(head)?;
+        let last = chain.writable.len_bytes().checked_sub(1).ok_or(BrokenQueue)?;
         chain.writable.write(memory, last, &[status as u8])?;
         if let Some(inflight) = &self.inflight {
-            inflight.giving_back(head);
+            inflight.record_returning(head);
         }
-        self.ring.push(head, u32::try_from(written + 1).unwrap_or(u32::MAX))?;
+        self.ring.push_used(head, u32::try_from(written + 1).unwrap_or(u32::MAX))?;
         if let Some(inflight) = &self.inflight {
-            inflight.given_back(head, self.ring.next_used());
+            inflight.record_returned(head, self.ring.next_used_index());
         }
         self.given_back = true;
         Ok(())
     }
 
     /// The driver broke the rules: says so, and does no more.
-    pub(super) fn break_down(&mut self) {
+    pub(super) fn mark_broken(&mut self) {
         self.broken = true;
         if let Some(error) = &self.error {
             // It fails only when the count is full, and then it is readable too.
@@ -235,8 +241,8 @@ impl Queue {
         }
     }
 
-    pub(super) fn call(&mut self) {
-        let wanted = std::mem::take(&mut self.given_back) && self.ring.wants_call().unwrap_or(false);
+    pub(super) fn call_driver(&mut self) {
+        let wanted = std::mem::take(&mut self.given_back) && self.ring.needs_call().unwrap_or(false);
         if let Some(call) = self.call.as_ref().filter(|_| wanted) {
             // It fails only when the count is full, and then it is readable too.
             let _ = rustix::io::write(call, &1_u64.to_ne_bytes());

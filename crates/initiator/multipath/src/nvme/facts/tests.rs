@@ -5,7 +5,7 @@ use nvme::{HostId, Nqn};
 
 use super::*;
 
-const LEN: usize = nvme::identify::LEN;
+const LEN: usize = nvme::identify::IDENTIFY_LEN;
 
 /// A controller with nothing wrong.
 fn controller() -> [u8; LEN] {
@@ -33,10 +33,10 @@ fn namespace() -> [u8; LEN] {
     bytes
 }
 
-fn judge(change: impl FnOnce(&mut [u8; LEN])) -> Result<ControllerFacts, Refused> {
+fn judge(change: impl FnOnce(&mut [u8; LEN])) -> Result<ControllerFacts, UnusableFacts> {
     let mut bytes = controller();
     change(&mut bytes);
-    ControllerFacts::judge(&Controller::parse(&bytes), 7, 1)
+    ControllerFacts::from_identify(&IdentifyController::parse(&bytes), 7, 1)
 }
 
 fn settings() -> Settings {
@@ -44,17 +44,17 @@ fn settings() -> Settings {
     Settings::new(vec![], name.clone(), 1, name, HostId::new([1; 16]).unwrap())
 }
 
-fn judge_namespace(change: impl FnOnce(&mut [u8; LEN])) -> Result<NamespaceFacts, Refused> {
+fn judge_namespace(change: impl FnOnce(&mut [u8; LEN])) -> Result<NamespaceFacts, UnusableFacts> {
     let mut bytes = namespace();
     change(&mut bytes);
-    NamespaceFacts::judge(&Namespace::parse(&bytes), &judge(|_| ()).unwrap(), &settings())
+    NamespaceFacts::from_identify(&IdentifyNamespace::parse(&bytes), &judge(|_| ()).unwrap(), &settings())
 }
 
 #[test]
 fn attack_105_identify_shows_another_controller() {
     assert!(judge(|_| ()).is_ok());
-    assert!(matches!(judge(|bytes| bytes[78] = 8), Err(Refused::Lie(_))));
-    assert!(matches!(judge(|bytes| bytes[79] = 0xff), Err(Refused::Lie(_))));
+    assert!(matches!(judge(|bytes| bytes[78] = 8), Err(UnusableFacts::Lie(_))));
+    assert!(matches!(judge(|bytes| bytes[79] = 0xff), Err(UnusableFacts::Lie(_))));
 }
 
 #[test]
@@ -75,9 +75,9 @@ fn attack_106_controllers_that_cannot_be() {
         |bytes| bytes[76] = 8,
     ];
     for (at, lie) in lies.into_iter().enumerate() {
-        assert!(matches!(judge(lie), Err(Refused::Lie(_))), "{at}");
+        assert!(matches!(judge(lie), Err(UnusableFacts::Lie(_))), "{at}");
     }
-    assert!(matches!(judge(|bytes| bytes[111] = 2), Err(Refused::Foreign(_))));
+    assert!(matches!(judge(|bytes| bytes[111] = 2), Err(UnusableFacts::Foreign(_))));
     // What may be large is believed no further than what it is for.
     let facts = judge(|bytes| {
         bytes[77] = 255;
@@ -90,8 +90,9 @@ fn attack_106_controllers_that_cannot_be() {
     .unwrap();
     assert_eq!(facts.transfer_max, Some(u64::MAX));
     assert_eq!(facts.ana_log_len(), Some(16 + 32 * ANA_GROUPS_MAX as usize));
-    assert_eq!(text(&facts.serial), "?".repeat(20));
-    let namespace = NamespaceFacts::judge(&Namespace::parse(&namespace()), &facts, &settings()).unwrap();
+    assert_eq!(ascii_field_text(&facts.serial), "?".repeat(20));
+    let namespace =
+        NamespaceFacts::from_identify(&IdentifyNamespace::parse(&namespace()), &facts, &settings()).unwrap();
     assert_eq!(namespace.format.unwrap().geometry.max_io, settings().transfer_max);
 }
 
@@ -108,12 +109,12 @@ fn attack_107_namespaces_that_cannot_be() {
         |bytes| bytes[29] = 1,
     ];
     for (at, lie) in lies.into_iter().enumerate() {
-        assert!(matches!(judge_namespace(lie), Err(Refused::Lie(_))), "{at}");
+        assert!(matches!(judge_namespace(lie), Err(UnusableFacts::Lie(_))), "{at}");
     }
-    assert!(matches!(judge_namespace(|bytes| bytes.fill(0)), Err(Refused::Absent(_))));
+    assert!(matches!(judge_namespace(|bytes| bytes.fill(0)), Err(UnusableFacts::Absent(_))));
     let foreign: [fn(&mut [u8; LEN]); 2] = [|bytes| bytes[128] = 8, |bytes| bytes[130] = 13];
     for (at, change) in foreign.into_iter().enumerate() {
-        assert!(matches!(judge_namespace(change), Err(Refused::Foreign(_))), "{at}");
+        assert!(matches!(judge_namespace(change), Err(UnusableFacts::Foreign(_))), "{at}");
     }
     // NOIOB says nothing that matters here, whatever it is.
     assert!(judge_namespace(|bytes| bytes[46..48].fill(0xff)).is_ok());
@@ -124,13 +125,14 @@ fn attack_107_namespaces_that_cannot_be() {
 
 #[test]
 fn a_log_of_more_groups_than_there_are_says_nothing() {
-    let groups = [1, 2].map(|id| ana::Group { id, changes: 1, state: ana::State::Optimized, nsids: vec![] });
+    let groups =
+        [1, 2].map(|id| ana::AnaGroup { id, changes: 1, state: ana::AnaState::Optimized, nsids: vec![] });
     let mut log = ana::encode_page(1, &groups, true);
-    assert_eq!(access(&log, 2, 2), Access::Optimized);
-    assert_eq!(access(&log, 2, 1), Access::Inaccessible);
+    assert_eq!(ana_group_access(&log, 2, 2), PathAccess::Optimized);
+    assert_eq!(ana_group_access(&log, 2, 1), PathAccess::Inaccessible);
     log[8..10].copy_from_slice(&0xffff_u16.to_le_bytes());
-    assert_eq!(access(&log, 1, 2), Access::Inaccessible, "it lies about its count");
+    assert_eq!(ana_group_access(&log, 1, 2), PathAccess::Inaccessible, "it lies about its count");
     // Of those that are read of very many it is not known how many there are.
-    assert_eq!(access(&log, 1, ANA_GROUPS_MAX), Access::Optimized);
-    assert_eq!(access(&[], 1, 2), Access::Inaccessible);
+    assert_eq!(ana_group_access(&log, 1, ANA_GROUPS_MAX), PathAccess::Optimized);
+    assert_eq!(ana_group_access(&[], 1, 2), PathAccess::Inaccessible);
 }

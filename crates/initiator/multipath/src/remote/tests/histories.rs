@@ -8,16 +8,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use buf::{Class, Payload};
+use buf::{MemoryClass, Payload};
 use sim::SimRng;
-use sim::linear::{History, Operation, Stamp, Verdict, What};
+use sim::linearizability::{History, Operation, OperationKind, Stamp, Verdict};
 use testkit::seeds;
-use volume::{Access, Backend, Done, Durability, Epoch, Failure, Fault, Io, IoId, Op, Outcome, Span};
+use volume::{
+    Backend, Durability, Epoch, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, PathAccess, Span,
+};
 
 use super::script::{Scene, info};
-use crate::path::{DownReason, Event, IoError, VolumeInfo};
+use crate::path::{DownReason, IoError, PathEvent, VolumeInfo};
 use crate::remote::VolumeSettings;
-use crate::remote::tasks::Bug;
+use crate::remote::tasks::PlantedBug;
 use crate::url::PathPolicy;
 
 /// Blocks that everybody is after.
@@ -78,7 +80,7 @@ testkit::tally! {
 }
 
 impl Play {
-    fn new(seed: u64, bug: Option<Bug>) -> Play {
+    fn new(seed: u64, bug: Option<PlantedBug>) -> Play {
         let mut chance = SimRng::new(seed ^ 0x9a7);
         let settings = VolumeSettings {
             policy: *chance.pick(&[PathPolicy::RoundRobin, PathPolicy::LeastQueue]),
@@ -139,9 +141,12 @@ impl Play {
             _ => 0,
         };
         let covers = if matches!(op, Op::Flush) { self.answered.clone() } else { BTreeSet::new() };
-        let blocks = super::super::order::spans(&op).first().map_or(0, |span| span.blocks) as usize;
+        let blocks =
+            super::super::write_overlap::spans_of(&op).first().map_or(0, |span| span.blocks) as usize;
         let payload = match &op {
-            Op::Read(_) => Payload::In(self.scene.pool.take_sg(Class::Solicited, blocks * 512).unwrap()),
+            Op::Read(_) => {
+                Payload::In(self.scene.pool.take_sg(MemoryClass::Solicited, blocks * 512).unwrap())
+            }
             Op::Write(..) => self.stamps(&vec![stamp; blocks]),
             Op::CompareAndWrite(_) => self.stamps(&[expected, stamp]),
             _ => Payload::None,
@@ -153,7 +158,7 @@ impl Play {
     }
 
     fn stamps(&self, stamps: &[Stamp]) -> Payload {
-        let mut sg = self.scene.pool.take_sg(Class::Solicited, stamps.len() * 512).unwrap();
+        let mut sg = self.scene.pool.take_sg(MemoryClass::Solicited, stamps.len() * 512).unwrap();
         for (at, stamp) in stamps.iter().enumerate() {
             let mut bytes = stamp.to_le_bytes().into_iter();
             for slice in sg.slices_mut(at * 512..at * 512 + 8) {
@@ -213,12 +218,12 @@ impl Play {
             None if !self.lines[path].serves => {
                 let (id, _, payload) = self.scene.paths[path].0.borrow_mut().given.remove(at).unwrap();
                 let how = Err(IoError::NotDone(Duration::from_millis(20)));
-                return self.scene.say(path, Event::Done { id, how, payload });
+                return self.scene.say(path, PathEvent::Done { id, how, payload });
             }
             None => {
                 let how = self.execute(path, &op, &stamps);
                 // Reads are answered in the moment in which they are done.
-                if self.chance.permille(500) && !matches!(op, Op::Read(_)) {
+                if self.chance.chance_permille(500) && !matches!(op, Op::Read(_)) {
                     self.lines[path].executed.insert(id, how);
                     return;
                 }
@@ -231,7 +236,7 @@ impl Play {
             payload = self.stamps(&found);
         }
         let how = how.map(|()| Outcome::Complete).map_err(IoError::Failed);
-        self.scene.say(path, Event::Done { id, how, payload });
+        self.scene.say(path, PathEvent::Done { id, how, payload });
     }
 
     /// A path loses an operation, or all with its connection.
@@ -243,11 +248,12 @@ impl Play {
                 0 if !done => IoError::NotDone(Duration::from_millis(self.chance.below(3) * 20)),
                 _ => IoError::InDoubt,
             };
-            if matches!(error, IoError::InDoubt) && !done && op.is_write() && self.chance.permille(700) {
+            if matches!(error, IoError::InDoubt) && !done && op.is_write() && self.chance.chance_permille(700)
+            {
                 self.lines[path].zombies.push(Zombie { op, stamps });
             }
             self.tally.lost += u64::from(matches!(error, IoError::InDoubt));
-            self.scene.paths[path].0.borrow_mut().says.push_back(Event::Done {
+            self.scene.paths[path].0.borrow_mut().says.push_back(PathEvent::Done {
                 id,
                 how: Err(error),
                 payload,
@@ -260,7 +266,7 @@ impl Play {
             self.lines[path].up = false;
             // The target takes its cache over.
             self.lines[path].cached.clear();
-            self.scene.say(path, Event::Down(DownReason::Lost("chance".into())));
+            self.scene.say(path, PathEvent::Down(DownReason::Lost("chance".into())));
         } else {
             self.scene.with(|_, _| ());
         }
@@ -283,14 +289,14 @@ impl Play {
             let script = self.scene.paths[path].0.borrow();
             (script.connects, script.fences, script.disconnects)
         };
-        if fences > self.lines[path].fences && (kindly || self.chance.permille(300)) {
+        if fences > self.lines[path].fences && (kindly || self.chance.chance_permille(300)) {
             self.lines[path].fences += 1;
-            while !self.lines[path].zombies.is_empty() && self.chance.permille(500) {
+            while !self.lines[path].zombies.is_empty() && self.chance.chance_permille(500) {
                 self.land(path);
             }
             self.lines[path].zombies.clear();
             self.tally.fences += 1;
-            self.scene.say(path, Event::Fenced);
+            self.scene.say(path, PathEvent::Fenced);
         }
         let line = &mut self.lines[path];
         if disconnects > line.disconnects {
@@ -299,33 +305,33 @@ impl Play {
             if line.up || connects > 0 {
                 self.lose(path, true);
             }
-        } else if connects > line.connects && (kindly || self.chance.permille(300)) {
+        } else if connects > line.connects && (kindly || self.chance.chance_permille(300)) {
             line.connects = connects;
-            if kindly || self.chance.permille(600) {
+            if kindly || self.chance.chance_permille(600) {
                 line.up = true;
-                let access = if kindly { Access::Optimized } else { self.access() };
-                self.lines[path].serves = access.serves();
-                self.scene.say(path, Event::Up(Arc::new(VolumeInfo { access, ..info() })));
+                let access = if kindly { PathAccess::Optimized } else { self.access() };
+                self.lines[path].serves = access.allows_io();
+                self.scene.say(path, PathEvent::Up(Arc::new(VolumeInfo { access, ..info() })));
             } else {
-                self.scene.say(path, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+                self.scene.say(path, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
             }
         }
     }
 
-    fn access(&mut self) -> Access {
+    fn access(&mut self) -> PathAccess {
         *self.chance.pick(&[
-            Access::Optimized,
-            Access::Optimized,
-            Access::NonOptimized,
-            Access::Inaccessible,
-            Access::Transition,
+            PathAccess::Optimized,
+            PathAccess::Optimized,
+            PathAccess::NonOptimized,
+            PathAccess::Inaccessible,
+            PathAccess::Transition,
         ])
     }
 
     /// Takes what has ended.
     fn take(&mut self) {
         for done in std::mem::take(&mut self.scene.ended) {
-            let Done { id, result, payload } = done;
+            let IoCompletion { id, result, payload } = done;
             let seed = self.seed;
             let Some(flight) = self.flights.remove(&id.0) else {
                 panic!("seed {seed}: {id:?} ends twice");
@@ -342,22 +348,23 @@ impl Play {
     fn judge(&mut self, flight: Flight, result: Result<Outcome, Failure>, payload: &Payload, end: u64) {
         let Flight { op, stamp, expected, began, client, covers } = flight;
         let mut note = |lba: u64, what, end| {
-            self.history.note(lba, Operation { client, begin: began, end, what });
+            self.history.record(lba, Operation { client, begin: began, end, what });
         };
         let sure = result.is_ok().then_some(end);
         match op {
             Op::Read(span) if sure.is_some() => {
                 let found = Self::stamps_of(payload);
-                (span.lba..).zip(found).for_each(|(lba, stamp)| note(lba, What::Read(stamp), sure));
+                (span.lba..).zip(found).for_each(|(lba, stamp)| note(lba, OperationKind::Read(stamp), sure));
             }
             Op::Read(_) => {}
             Op::Write(span, durability) => {
-                (span.lba..span.lba + span.blocks).for_each(|lba| note(lba, What::Write(stamp), sure));
+                (span.lba..span.lba + span.blocks)
+                    .for_each(|lba| note(lba, OperationKind::Write(stamp), sure));
                 if sure.is_some() && durability == Durability::Cached {
                     self.answered.insert(stamp);
                 }
             }
-            Op::WriteZeroes { span, .. } => note(span.lba, What::Write(0), sure),
+            Op::WriteZeroes { span, .. } => note(span.lba, OperationKind::Write(0), sure),
             Op::CompareAndWrite(span) => {
                 let swapped = match result {
                     Ok(_) => true,
@@ -365,13 +372,13 @@ impl Play {
                     Err(_) => {
                         return note(
                             span.lba,
-                            What::CompareAndWrite { expected, new: stamp, swapped: true },
+                            OperationKind::CompareAndWrite { expected, new: stamp, swapped: true },
                             None,
                         );
                     }
                 };
                 self.tally.swapped += u64::from(swapped);
-                note(span.lba, What::CompareAndWrite { expected, new: stamp, swapped }, Some(end));
+                note(span.lba, OperationKind::CompareAndWrite { expected, new: stamp, swapped }, Some(end));
             }
             Op::Flush if sure.is_some() => {
                 self.tally.flushed += 1;
@@ -400,12 +407,12 @@ impl Play {
             90..92 => {
                 let access = self.access();
                 if self.lines[path].up {
-                    if !access.serves() {
+                    if !access.allows_io() {
                         self.lines[path].cached.clear();
                     }
-                    self.lines[path].serves = access.serves();
+                    self.lines[path].serves = access.allows_io();
                     let info = VolumeInfo { access, ..info() };
-                    self.scene.say(path, Event::Changed(Arc::new(info)));
+                    self.scene.say(path, PathEvent::Changed(Arc::new(info)));
                 }
             }
             92 => {
@@ -451,7 +458,7 @@ impl Play {
             "seed {}",
             self.seed
         );
-        let verdict = match self.history.check() {
+        let verdict = match self.history.check_linearizable() {
             Ok(verdict) => verdict,
             Err(violation) => panic!("seed {}: {violation}", self.seed),
         };
@@ -464,7 +471,7 @@ impl Play {
             self.obey(path, true);
             if self.lines[path].up {
                 self.lines[path].serves = true;
-                self.scene.say(path, Event::Changed(Arc::new(info())));
+                self.scene.say(path, PathEvent::Changed(Arc::new(info())));
             }
             (0..4).for_each(|_| self.work(path));
         }
@@ -476,7 +483,7 @@ impl Play {
 #[test]
 fn random_histories_have_an_order() {
     let test = "blockwire-multipath --lib random_histories";
-    let (all, runs) = seeds::play(1000, test, |seed| Play::new(seed, None).play());
+    let (all, runs) = seeds::run_all_seeds(1000, test, |seed| Play::new(seed, None).play());
     let Tally { well, failed, lost, late, flushed, swapped, fences, .. } = all;
     let is_eventful = well > 5_000 && [failed, lost, late, flushed, swapped, fences].iter().all(|n| *n > 100);
     assert!(runs < 100 || is_eventful, "nothing much happens: {all:?}");
@@ -485,7 +492,14 @@ fn random_histories_have_an_order() {
 /// Bugs that the volume could have: each is noticed.
 #[test]
 fn planted_bugs_are_noticed() {
-    for bug in [Bug::NoFence, Bug::NoOrder, Bug::FlushOne, Bug::Lose, Bug::Double, Bug::RepeatSwap] {
-        seeds::is_noticed(bug, 400, |seed| Play::new(seed, Some(bug)).play());
+    for bug in [
+        PlantedBug::NoFence,
+        PlantedBug::NoOrder,
+        PlantedBug::FlushOne,
+        PlantedBug::Lose,
+        PlantedBug::Double,
+        PlantedBug::RepeatSwap,
+    ] {
+        seeds::assert_some_seed_fails(bug, 400, |seed| Play::new(seed, Some(bug)).play());
     }
 }

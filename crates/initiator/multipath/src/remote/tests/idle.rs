@@ -69,7 +69,7 @@ fn a_flush_that_an_idle_path_did_not_take_does_not_hang() {
 fn a_claim_that_an_idle_path_did_not_take_does_not_hang() {
     let mut scene = Scene::up(1, VolumeSettings::default());
     shut(&mut scene, 0);
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(77), ReservationOp::Report)));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(77), ReservationOp::Report)));
     scene.pass(SECOND);
     open(&mut scene, 0);
     scene.pass(SECOND);

@@ -11,12 +11,12 @@ mod unknown;
 use std::sync::Arc;
 use std::time::Duration;
 
-use endpoint::Sockets;
-use volume::reservation::{Action, Key, Register};
-use volume::{Access, Failure, Fault, Geometry, IoId, Op, OperatorNotice, Span, Uuid};
+use endpoint::OutboundSockets;
+use volume::reservation::{Action, Key, RegistrationRequest};
+use volume::{Failure, Fault, Geometry, IoId, Op, OperatorNotice, PathAccess, Span, Uuid};
 
 use super::{PathProblem, PathState, VolumeEvent, VolumeMismatch, VolumeSettings};
-use crate::path::{DownReason, Event, IoError, Protocol, ReservationOp, VolumeInfo};
+use crate::path::{DownReason, IoError, PathEvent, Protocol, ReservationOp, VolumeInfo};
 use crate::url::PathPolicy;
 use script::{Scene, geometry, info, read, write};
 
@@ -29,12 +29,12 @@ fn robin() -> VolumeSettings {
 #[test]
 fn operations_go_round_the_optimized_paths() {
     let mut scene = Scene::up(3, robin());
-    scene.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..info() })));
+    scene.say(1, PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::NonOptimized, ..info() })));
     (0..4).for_each(|lba| _ = scene.submit(read(lba * 8)));
     assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [2, 0, 2]);
     // Nothing better is left.
-    scene.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() })));
-    scene.say(2, Event::Changed(Arc::new(VolumeInfo { access: Access::Transition, ..info() })));
+    scene.say(0, PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::Inaccessible, ..info() })));
+    scene.say(2, PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::Transition, ..info() })));
     scene.submit(read(0));
     assert_eq!([scene.given(0), scene.given(1), scene.given(2)], [2, 1, 2]);
 }
@@ -107,7 +107,7 @@ fn a_write_of_unknown_fate_waits_for_the_fence_and_so_does_what_overlaps_it() {
     scene.submit(read(4));
     assert_eq!(scene.given(1), 2, "what does not overlap, and reads");
     assert_eq!((scene.end_well(1), scene.end_well(1)), (write(16), read(4)));
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.given(1), 1);
     assert_eq!(scene.end_well(1), write(0), "the repetition first, alone");
     assert_eq!(scene.end_well(1), write(4));
@@ -137,7 +137,7 @@ fn a_compare_and_write_of_unknown_fate_is_not_repeated() {
     scene.submit(Op::CompareAndWrite(Span { lba: 0, blocks: 1 }));
     scene.lose(0);
     assert_eq!(scene.ends(), []);
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!((scene.given(1), scene.ends()), (0, vec![(1, false)]));
 }
 
@@ -159,7 +159,7 @@ fn a_write_that_is_given_up_in_doubt_still_holds_back_what_overlaps_it() {
     assert_eq!(scene.ends(), []);
     scene.pass(Duration::from_nanos(1));
     assert_eq!(scene.ends(), [(2, false)], "it waited for the fence since the third second");
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.end_well(1), write(2));
     assert_eq!(scene.ends(), [(3, true)]);
     assert_eq!(scene.volume.tasks.order.len(), 0);
@@ -173,10 +173,10 @@ fn a_fence_covers_what_was_lost_before_it_was_asked_for() {
     scene.end(0, Err(IoError::InDoubt));
     assert_eq!(scene.count(0, |path| path.fences), 1);
     scene.end(0, Err(IoError::InDoubt));
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.count(0, |path| path.fences), 2);
     assert_eq!(scene.given(1), 3, "the first goes elsewhere, the second waits");
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.given(0) + scene.given(1), 4);
 }
 
@@ -191,7 +191,7 @@ fn a_path_that_fences_carries_nothing() {
     assert_eq!(scene.volume.path_info(0).unwrap().state, PathState::Fencing);
     scene.submit(read(0));
     assert_eq!(scene.given(0), 0);
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.given(0), 2);
 }
 
@@ -254,14 +254,14 @@ fn a_flush_that_a_path_does_not_take_does_not_wait_for_ever() {
 #[test]
 fn that_a_path_lands_longer_than_was_told_does_not_remain_unsaid() {
     let mut scene = Scene::up(1, robin());
-    assert!(scene.volume.has_landing_changed(), "the target has told");
-    assert!(!scene.volume.has_landing_changed());
+    assert!(scene.volume.has_lost_command_lifetime_changed(), "the target has told");
+    assert!(!scene.volume.has_lost_command_lifetime_changed());
     for (longer, is_told) in [(0, false), (30, true), (30, false), (10, false), (31, true)] {
         scene.lose(0);
         scene.paths[0].0.borrow_mut().lands_longer = longer * SECOND;
         scene.pass(60 * SECOND);
         scene.raise(0);
-        assert_eq!(scene.volume.has_landing_changed(), is_told, "{longer}");
+        assert_eq!(scene.volume.has_lost_command_lifetime_changed(), is_told, "{longer}");
     }
     // What the path says while it connects is not of its target.
     scene.lose(0);
@@ -321,13 +321,13 @@ fn paths_of_another_volume_are_refused() {
     scene.raise(0);
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Open));
     let other = Uuid([9; 16]);
-    scene.say(1, Event::Up(Arc::new(VolumeInfo { uuid: Some(other), ..info() })));
-    scene.say(2, Event::Up(Arc::new(VolumeInfo { uuid: None, ..info() })));
+    scene.say(1, PathEvent::Up(Arc::new(VolumeInfo { uuid: Some(other), ..info() })));
+    scene.say(2, PathEvent::Up(Arc::new(VolumeInfo { uuid: None, ..info() })));
     for (path, why) in
         [(1, VolumeMismatch::OtherUuid { volume: script::UUID, path: other }), (2, VolumeMismatch::NoUuid)]
     {
         assert_eq!(scene.count(path, |path| path.disconnects), 1);
-        scene.say(path, Event::Down(DownReason::Ended));
+        scene.say(path, PathEvent::Down(DownReason::Ended));
         let info = scene.volume.path_info(path).unwrap();
         assert_eq!(info.state, PathState::GivenUp);
         assert_eq!(info.last.unwrap().1, PathProblem::VolumeMismatch(why));
@@ -340,17 +340,17 @@ fn paths_of_another_volume_are_refused() {
 fn a_path_without_a_uuid_stands_alone() {
     let mut scene = Scene::new(2, robin());
     let alone = VolumeInfo { uuid: None, ..info() };
-    scene.say(1, Event::Up(Arc::new(alone.clone())));
+    scene.say(1, PathEvent::Up(Arc::new(alone.clone())));
     scene.raise(0);
     assert_eq!(scene.count(0, |path| path.disconnects), 1);
     scene.lose(1);
     scene.pass(SECOND);
     let replaced = VolumeInfo { serial: "2".into(), ..alone.clone() };
-    scene.say(1, Event::Up(Arc::new(replaced)));
+    scene.say(1, PathEvent::Up(Arc::new(replaced)));
     assert_eq!(scene.count(1, |path| path.disconnects), 1, "another disk");
-    scene.say(1, Event::Down(DownReason::Ended));
+    scene.say(1, PathEvent::Down(DownReason::Ended));
     scene.pass(20 * SECOND);
-    scene.say(1, Event::Up(Arc::new(alone)));
+    scene.say(1, PathEvent::Up(Arc::new(alone)));
     scene.submit(read(0));
     assert_eq!(scene.given(1), 1);
 }
@@ -362,10 +362,10 @@ fn a_target_that_forgot_its_volume_is_not_written_to() {
     scene.submit(write(0));
     scene.lose(0);
     scene.pass(SECOND);
-    scene.say(0, Event::Up(Arc::new(VolumeInfo { uuid: Some(Uuid([9; 16])), ..info() })));
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Up(Arc::new(VolumeInfo { uuid: Some(Uuid([9; 16])), ..info() })));
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.given(0), 0);
-    scene.say(0, Event::Down(DownReason::Ended));
+    scene.say(0, PathEvent::Down(DownReason::Ended));
     scene.pass(29 * SECOND);
     assert_eq!(scene.ends(), [(1, false)]);
     assert!(scene.count(0, |path| path.connects) > 2, "it is tried on, since it was ours once");
@@ -384,7 +384,7 @@ fn reconnects_come_ever_later() {
             scene.pass(next.since(scene.now));
         }
         waited.push(scene.now.since(before).as_secs_f64());
-        scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+        scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
     }
     for (at, waited) in waited.iter().enumerate() {
         let wanted = (0.1 * f64::from(1 << at)).min(10.0);
@@ -403,7 +403,7 @@ fn a_path_is_given_up_at_its_time_and_then_nobody_waits() {
         let next = scene.volume.poll_timeout().expect("it is not for ever");
         scene.pass(next.since(scene.now));
         if scene.volume.path_info(0).unwrap().state == PathState::Connecting {
-            scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+            scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
         }
     }
     assert_eq!(scene.now.since(start), 30 * SECOND);
@@ -459,37 +459,37 @@ fn an_operation_waits_for_its_own_time_only() {
 fn a_volume_that_cannot_be_opened_says_so() {
     let mut scene = Scene::new(2, robin());
     scene.submit(read(0));
-    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Path(0)));
-    scene.say(1, Event::Down(DownReason::Refused("no such target".into())));
+    scene.say(1, PathEvent::Down(DownReason::Refused("no such target".into())));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Failed));
     assert_eq!(scene.ends(), [(1, false)]);
     assert_eq!(scene.volume.poll_timeout(), None);
     // With time to wait, what can change is tried again.
     let mut scene = Scene::new(1, VolumeSettings { open_timeout: 5 * SECOND, ..robin() });
-    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Path(0)));
     scene.pass(SECOND);
     scene.raise(0);
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Open));
     let mut scene = Scene::new(1, VolumeSettings { open_timeout: 5 * SECOND, ..robin() });
-    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
+    scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
     scene.pass(SECOND);
-    scene.say(0, Event::Down(DownReason::Unproven("wrong secret".into())));
+    scene.say(0, PathEvent::Down(DownReason::Unproven("wrong secret".into())));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Failed));
 }
 
 #[test]
 fn changes_are_told() {
     let mut scene = Scene::up(2, robin());
-    assert!(scene.volume.has_changed() && !scene.volume.has_changed());
+    assert!(scene.volume.has_geometry_changed() && !scene.volume.has_geometry_changed());
     let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..info() };
-    scene.say(0, Event::Changed(Arc::new(grown.clone())));
+    scene.say(0, PathEvent::Changed(Arc::new(grown.clone())));
     assert_eq!(scene.volume.poll_event(), Some(VolumeEvent::Changed));
-    assert!(scene.volume.has_changed());
+    assert!(scene.volume.has_geometry_changed());
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
-    scene.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..grown })));
-    assert!(scene.volume.is_read_only() && scene.volume.has_changed(), "protection is a change");
+    scene.say(1, PathEvent::Changed(Arc::new(VolumeInfo { read_only: true, ..grown })));
+    assert!(scene.volume.is_read_only() && scene.volume.has_geometry_changed(), "protection is a change");
     scene.submit(write(0));
     assert_eq!(scene.ends(), [(1, false)]);
 }
@@ -520,7 +520,7 @@ fn a_volume_is_closed_when_its_paths_are() {
     assert_eq!([0, 1].map(|path| scene.count(path, |path| path.disconnects)), [1, 0]);
     scene.end_well(0);
     assert_eq!(scene.ends(), [(1, true)]);
-    scene.say(0, Event::Down(DownReason::Ended));
+    scene.say(0, PathEvent::Down(DownReason::Ended));
     while let Some(news) = scene.volume.poll_event() {
         if news == VolumeEvent::Closed {
             assert_eq!(scene.volume.poll_timeout(), None);
@@ -543,10 +543,10 @@ fn more_than_is_held_is_refused() {
 
 #[test]
 fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
-    let register = ReservationOp::Change(Action::Register(Register::new(None, Key(7))));
+    let register = ReservationOp::Change(Action::Register(RegistrationRequest::new(None, Key(7))));
     let mut scene = Scene::up(4, robin());
     (0..2).for_each(|path| scene.paths[path].0.borrow_mut().protocol = Some(Protocol::Iscsi));
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register.clone())));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register.clone())));
     let asked = |scene: &Scene| [0, 1, 2, 3].map(|path| scene.count(path, |path| path.requests.len() as u32));
     assert_eq!(asked(&scene), [1, 0, 0, 0], "one after the other");
     assert_eq!(scene.replies(0, Ok(None)), register);
@@ -559,7 +559,7 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
     for (request, again) in
         [(ReservationOp::Report, true), (ReservationOp::Change(Action::Clear { key: None }), false)]
     {
-        assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), request.clone())));
+        assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(2), request.clone())));
         assert_eq!(asked(&scene), [1, 0, 0, 0]);
         assert_eq!(scene.replies(0, Err(IoError::InDoubt)), request);
         assert_eq!(asked(&scene)[0], u32::from(again));
@@ -571,7 +571,7 @@ fn a_registration_goes_to_every_path_that_is_a_nexus_of_its_own() {
     }
     // Nobody waits for ever.
     (0..4).for_each(|path| scene.lose(path));
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(3), ReservationOp::Report)));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(3), ReservationOp::Report)));
     scene.pass(120 * SECOND);
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(3), Err(Failure::Failed(Fault::PathLost)))));
 }
@@ -583,7 +583,8 @@ fn after_fast_fail_nothing_is_due_that_does_nothing() {
     for (op, certain) in [(read(0), false), (write(0), true), (Op::Flush, false)] {
         let mut scene = Scene::up(2, VolumeSettings { fast_fail: 5 * SECOND, certain, ..robin() });
         scene.submit(op);
-        let closed = || Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() }));
+        let closed =
+            || PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::Inaccessible, ..info() }));
         scene.say(0, closed());
         scene.say(1, closed());
         scene.submit(read(64));
@@ -646,7 +647,8 @@ fn a_path_that_comes_up_and_fails_at_once_is_not_tried_without_end() {
 #[test]
 fn what_becomes_of_paths_is_said_once_for_each_reason() {
     let mut scene = Scene::up(2, robin());
-    let said = |scene: &mut Scene| std::iter::from_fn(|| scene.volume.poll_remark()).collect::<Vec<_>>();
+    let said =
+        |scene: &mut Scene| std::iter::from_fn(|| scene.volume.poll_operator_notice()).collect::<Vec<_>>();
     assert_eq!(said(&mut scene), []);
     let down = |why: &str| OperatorNotice::PathDown { path: (None, 1), why: why.into() };
     scene.lose(1);
@@ -656,7 +658,7 @@ fn what_becomes_of_paths_is_said_once_for_each_reason() {
     while scene.now.since(begun) < 600 * SECOND {
         scene.pass(15 * SECOND);
         if scene.volume.path_info(1).unwrap().state == PathState::Connecting {
-            scene.say(1, Event::Down(DownReason::Silent("no answer".into())));
+            scene.say(1, PathEvent::Down(DownReason::Silent("no answer".into())));
         }
         lines += said(&mut scene).len();
     }
@@ -667,7 +669,7 @@ fn what_becomes_of_paths_is_said_once_for_each_reason() {
         assert_eq!(said(&mut scene), [OperatorNotice::PathUp { path: (None, 1) }]);
     }
     scene.with(|volume, cx| volume.close(cx, SECOND));
-    scene.say(0, Event::Down(DownReason::Ended));
-    scene.say(1, Event::Down(DownReason::Ended));
+    scene.say(0, PathEvent::Down(DownReason::Ended));
+    scene.say(1, PathEvent::Down(DownReason::Ended));
     assert_eq!(said(&mut scene), [], "what is closed is no news");
 }

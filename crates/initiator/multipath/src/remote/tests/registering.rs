@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::reservation::{Action, Key, Register, RegisterMode};
-use volume::{Access, Identity, IoId, Refusal};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest};
+use volume::{Identity, IoId, PathAccess, Refusal};
 
 use super::script::{Scene, info, read, write};
 use super::*;
 use crate::path::{
-    DownReason, Event, IoError, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
+    DownReason, IoError, PathEvent, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
 };
 
 const KEY: Key = Key(7);
@@ -17,7 +17,7 @@ const KEY: Key = Key(7);
 fn register(new: Key, persist: Option<bool>) -> ReservationOp {
     let mode = RegisterMode::Set;
     let (also, ports) = (vec![], vec![]);
-    ReservationOp::Change(Action::Register(Register {
+    ReservationOp::Change(Action::Register(RegistrationRequest {
         mode,
         current: None,
         new,
@@ -55,7 +55,7 @@ fn leaves(key: Key) -> ReservationOp {
 
 fn with(request: ReservationOp, mode: RegisterMode, current: Key) -> ReservationOp {
     let ReservationOp::Change(Action::Register(register)) = request else { panic!("a registration") };
-    ReservationOp::Change(Action::Register(Register { mode, current: Some(current), ..register }))
+    ReservationOp::Change(Action::Register(RegistrationRequest { mode, current: Some(current), ..register }))
 }
 
 /// Two iSCSI paths, the second one down, and this host registered by the first.
@@ -73,7 +73,7 @@ fn registered_with(others: Protocol, paths: usize, settings: VolumeSettings) -> 
     scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(others));
     scene.paths[0].0.borrow_mut().protocol = Some(Protocol::Iscsi);
     (1..paths).for_each(|path| scene.lose(path));
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register(KEY, Some(true)))));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register(KEY, Some(true)))));
     scene.replies(0, Ok(None));
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(1), Ok(None))));
     scene.pass(Duration::from_secs(1));
@@ -163,12 +163,12 @@ fn who_was_preempted_meanwhile_does_not_come_back() {
 fn who_has_unregistered_registers_no_path() {
     let mut scene = registered();
     for request in [register(Key::NONE, None), ReservationOp::Change(Action::Clear { key: Some(KEY) })] {
-        assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), request.clone())));
+        assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(2), request.clone())));
         scene.replies(0, Ok(None));
         scene.raise(1);
         assert_eq!(asked(&scene, 1), 0, "{request:?}");
         assert!(uses(&mut scene, 1));
-        assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(3), register(KEY, None))));
+        assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(3), register(KEY, None))));
         scene.replies(0, Ok(None));
         scene.replies(1, Ok(None));
         scene.lose(1);
@@ -191,7 +191,7 @@ fn a_path_waits_for_its_registration_no_longer_than_for_anything() {
     assert_eq!(asked(&scene, 1), 1);
     scene.pass(Duration::from_secs(120));
     assert!(uses(&mut scene, 1), "nobody answers: it is used as it is");
-    scene.say(1, Event::Down(DownReason::Ended));
+    scene.say(1, PathEvent::Down(DownReason::Ended));
 }
 
 #[test]
@@ -434,7 +434,7 @@ fn a_question_that_is_put_off_is_not_asked_without_a_pause() {
     }
     assert!((8..30).contains(&asks), "{asks} in ten seconds");
     // Nor is a request of the user's.
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(5), ReservationOp::Report)));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(5), ReservationOp::Report)));
     let (begun, mut asks) = (scene.now, 0);
     while scene.now.since(begun) < Duration::from_secs(10) {
         while asked(&scene, 0) > 0 {
@@ -449,12 +449,12 @@ fn a_question_that_is_put_off_is_not_asked_without_a_pause() {
 #[test]
 fn a_path_that_does_not_serve_is_asked_when_it_does() {
     let mut scene = registered();
-    let standby = VolumeInfo { access: volume::Access::Inaccessible, ..super::script::info() };
-    scene.say(1, Event::Up(std::sync::Arc::new(standby)));
+    let standby = VolumeInfo { access: volume::PathAccess::Inaccessible, ..super::script::info() };
+    scene.say(1, PathEvent::Up(std::sync::Arc::new(standby)));
     assert_eq!(asked(&scene, 1), 0);
     scene.pass(Duration::from_secs(300));
     assert_eq!(asked(&scene, 1), 0);
-    scene.say(1, Event::Changed(std::sync::Arc::new(super::script::info())));
+    scene.say(1, PathEvent::Changed(std::sync::Arc::new(super::script::info())));
     assert_eq!(scene.replies(1, report(&[(KEY, false)])), ReservationOp::Report);
     assert_eq!(scene.replies(1, Ok(None)), registers(KEY, Some(true)), "before it is used");
 }
@@ -475,26 +475,26 @@ fn a_registration_that_was_put_off_is_no_try() {
 }
 
 fn standby() -> Arc<VolumeInfo> {
-    Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() })
+    Arc::new(VolumeInfo { access: PathAccess::Inaccessible, ..info() })
 }
 
 #[test]
 fn a_path_that_does_not_serve_is_not_asked_and_does_not_meet_our_reservation_later() {
     let mut scene = registered();
-    scene.say(1, Event::Up(standby()));
+    scene.say(1, PathEvent::Up(standby()));
     scene.pass(Duration::from_secs(500));
     assert_eq!(asked(&scene, 1), 0);
     assert_eq!(scene.volume.path_info(1).unwrap().state, PathState::Up);
     assert!(!scene.volume.has_work, "there is nothing to be done");
-    scene.say(1, Event::Changed(Arc::new(info())));
+    scene.say(1, PathEvent::Changed(Arc::new(info())));
     assert!(!uses(&mut scene, 1));
     scene.replies(1, report(&[(KEY, false)]));
     // It serves no more for a while: it is asked nothing meanwhile, and its time is counted again.
-    scene.say(1, Event::Changed(standby()));
+    scene.say(1, PathEvent::Changed(standby()));
     assert_eq!(scene.replies(1, Err(IoError::NotDone(Duration::ZERO))), registers(KEY, Some(true)));
     scene.pass(Duration::from_secs(500));
     assert_eq!(asked(&scene, 1), 0);
-    scene.say(1, Event::Changed(Arc::new(info())));
+    scene.say(1, PathEvent::Changed(Arc::new(info())));
     scene.pass(Duration::from_secs(119));
     assert!(!uses(&mut scene, 1));
     scene.replies(1, report(&[(KEY, false)]));
@@ -507,11 +507,11 @@ fn a_path_that_does_not_serve_is_not_asked_and_does_not_meet_our_reservation_lat
 fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() {
     let mut scene = Scene::up(2, robin());
     scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(Protocol::Iscsi));
-    scene.say(1, Event::Changed(standby()));
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register(KEY, Some(true)))));
+    scene.say(1, PathEvent::Changed(standby()));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register(KEY, Some(true)))));
     scene.replies(0, Ok(None));
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(1), Ok(None))));
-    scene.say(1, Event::Changed(Arc::new(info())));
+    scene.say(1, PathEvent::Changed(Arc::new(info())));
     assert!(!uses(&mut scene, 1));
     scene.replies(1, report(&[(KEY, false)]));
     assert_eq!(scene.replies(1, Ok(None)), registers(KEY, Some(true)));
@@ -521,7 +521,7 @@ fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() 
 
 /// This host is registered again by its first path, with another key.
 fn changes_key(scene: &mut Scene, new: Key) {
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), register(new, Some(true)))));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(2), register(new, Some(true)))));
     scene.replies(0, Ok(None));
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(2), Ok(None))));
 }
@@ -600,10 +600,10 @@ fn a_path_that_was_being_fenced_when_this_host_was_registered_does_not_meet_our_
     let other = 1 - lost;
     scene.end(lost, Err(IoError::InDoubt));
     assert_eq!(scene.volume.path_info(lost).unwrap().state, PathState::Fencing);
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register(KEY, Some(true)))));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register(KEY, Some(true)))));
     scene.replies(other, Ok(None));
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(1), Ok(None))));
-    scene.say(lost, Event::Fenced);
+    scene.say(lost, PathEvent::Fenced);
     assert_eq!(scene.volume.path_info(lost).unwrap().state, PathState::Registering);
     scene.replies(lost, report(&[(KEY, false)]));
     assert_eq!(scene.replies(lost, Ok(None)), registers(KEY, Some(true)));
@@ -616,7 +616,7 @@ fn a_path_that_comes_up_while_this_host_is_being_registered_is_registered_too() 
     let mut scene = Scene::up(2, robin());
     scene.paths.iter().for_each(|path| path.0.borrow_mut().protocol = Some(Protocol::Iscsi));
     scene.lose(1);
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register(KEY, Some(true)))));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register(KEY, Some(true)))));
     scene.pass(Duration::from_secs(1));
     scene.raise(1);
     assert_eq!(asked(&scene, 1), 0, "it is not known yet whether there is anything to join");
@@ -629,7 +629,7 @@ fn a_path_that_comes_up_while_this_host_is_being_registered_is_registered_too() 
 #[test]
 fn of_nvme_paths_one_is_registered_for_all() {
     let mut scene = Scene::up(2, robin());
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), register(KEY, Some(true)))));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), register(KEY, Some(true)))));
     scene.replies(0, Ok(None));
     assert_eq!(asked(&scene, 1), 0);
     assert!(uses(&mut scene, 1));

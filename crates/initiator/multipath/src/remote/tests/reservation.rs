@@ -3,19 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
-use volume::{Access, Failure, Fault, IoId, Refusal};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
+use volume::{Failure, Fault, IoId, PathAccess, Refusal};
 
 use super::script::{Scene, info};
 use super::*;
-use crate::path::{Event, IoError, Protocol, ReservationOp, Reservations, VolumeInfo};
+use crate::path::{IoError, PathEvent, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 const KEY: Option<Key> = Some(Key(7));
 const KIND: ReservationType = ReservationType::WriteExclusive;
 
 fn register(mode: RegisterMode, new: Key) -> ReservationOp {
     let (also, ports) = (vec![], vec![]);
-    ReservationOp::Change(Action::Register(Register { mode, also, ports, ..Register::new(KEY, new) }))
+    ReservationOp::Change(Action::Register(RegistrationRequest {
+        mode,
+        also,
+        ports,
+        ..RegistrationRequest::new(KEY, new)
+    }))
 }
 
 fn up(protocol: Protocol) -> Scene {
@@ -25,7 +30,7 @@ fn up(protocol: Protocol) -> Scene {
 }
 
 fn begin(scene: &mut Scene, request: &ReservationOp) {
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(1), request.clone())));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(1), request.clone())));
 }
 
 fn end(scene: &mut Scene) -> Option<Result<Option<Reservations>, Failure>> {
@@ -65,10 +70,10 @@ fn what_a_path_was_asked_is_not_told_to_have_failed_when_fast_fail_is_over() {
     let reserve = ReservationOp::Change(Action::Reserve { key: KEY, kind: KIND });
     let mut scene = Scene::up(1, VolumeSettings { fast_fail: Duration::from_secs(5), ..robin() });
     begin(&mut scene, &reserve);
-    let inaccessible = VolumeInfo { access: Access::Inaccessible, ..info() };
-    scene.say(0, Event::Changed(Arc::new(inaccessible)));
+    let inaccessible = VolumeInfo { access: PathAccess::Inaccessible, ..info() };
+    scene.say(0, PathEvent::Changed(Arc::new(inaccessible)));
     // The second one no path has.
-    assert!(scene.with(|volume, cx| volume.request_reservation(cx, IoId(2), ReservationOp::Report)));
+    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(2), ReservationOp::Report)));
     scene.pass(Duration::from_secs(6));
     let lost = Err(Failure::Failed(Fault::PathLost));
     assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(2), lost.clone())));
@@ -82,9 +87,9 @@ fn what_a_path_was_asked_is_not_told_to_have_failed_when_fast_fail_is_over() {
     // A path that never answers does not keep it for ever.
     begin(&mut scene, &reserve);
     assert_eq!(end(&mut scene), Some(lost.clone()), "no path serves: it is not asked");
-    scene.say(0, Event::Changed(Arc::new(info())));
+    scene.say(0, PathEvent::Changed(Arc::new(info())));
     begin(&mut scene, &reserve);
-    scene.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::Inaccessible, ..info() })));
+    scene.say(0, PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::Inaccessible, ..info() })));
     scene.pass(Duration::from_secs(29));
     assert_eq!(end(&mut scene), None);
     scene.pass(Duration::from_secs(120));

@@ -6,13 +6,15 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use buf::{Class, Cx, Entropy, Errno, Payload, Pool, Sg};
-use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, Sockets};
+use buf::{Cx, Entropy, Errno, MemoryClass, Payload, Pool, Sg};
+use endpoint::{CloseMode, Dial, DialId, Dialled, LinkId, OutboundSockets};
 use stream::{Received, RecvOp, SendOp};
-use volume::{Access, Backend, Done, Durability, Epoch, Geometry, Io, IoId, Op, Outcome, Span, Time, Uuid};
+use volume::{
+    Backend, Durability, Epoch, Geometry, Io, IoCompletion, IoId, Op, Outcome, PathAccess, Span, Time, Uuid,
+};
 
 use super::super::{RemoteVolume, VolumeSettings};
-use crate::path::{DownReason, Event, IoError, Path, Protocol, ReservationOp, Reservations, VolumeInfo};
+use crate::path::{DownReason, IoError, Path, PathEvent, Protocol, ReservationOp, Reservations, VolumeInfo};
 
 /// What a path was given, and what it will say.
 #[derive(Default)]
@@ -24,7 +26,7 @@ pub struct Script {
     /// It has no room for questions about reservations.
     pub claims_refused: bool,
     pub requests: VecDeque<(IoId, ReservationOp)>,
-    pub says: VecDeque<Event>,
+    pub says: VecDeque<PathEvent>,
     pub connects: u32,
     pub fences: u32,
     pub disconnects: u32,
@@ -40,14 +42,14 @@ pub struct Script {
 #[derive(Clone, Default)]
 pub struct Scripted(pub Rc<RefCell<Script>>);
 
-impl Sockets for Scripted {
+impl OutboundSockets for Scripted {
     fn poll_dial(&mut self) -> Option<Dial> {
         None
     }
     fn handle_dialled(&mut self, _: &mut Cx<'_>, _: DialId, _: Result<Dialled, Errno>) {}
     fn handle_recv(&mut self, _: &mut Cx<'_>, _: LinkId, _: RecvOp, _: Received) {}
     fn handle_written(&mut self, _: &mut Cx<'_>, _: LinkId, _: Result<(), Errno>) {}
-    fn handle_sent(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
+    fn handle_send_released(&mut self, _: &mut Cx<'_>, _: LinkId, _: SendOp) {}
     fn poll_ready(&mut self) -> Option<LinkId> {
         None
     }
@@ -57,7 +59,7 @@ impl Sockets for Scripted {
     fn poll_send(&mut self, _: &mut Cx<'_>, _: LinkId) -> Option<SendOp> {
         None
     }
-    fn poll_leave(&mut self) -> Option<(LinkId, CloseMode)> {
+    fn poll_link_close(&mut self) -> Option<(LinkId, CloseMode)> {
         None
     }
     fn turn(&mut self, _: &mut Cx<'_>) -> bool {
@@ -86,7 +88,7 @@ impl Path for Scripted {
         script.given.push_back((id, op, payload));
         Ok(())
     }
-    fn request_reservation(
+    fn submit_reservation_op(
         &mut self,
         _: &mut Cx<'_>,
         id: IoId,
@@ -105,18 +107,18 @@ impl Path for Scripted {
     fn fence(&mut self, _: &mut Cx<'_>) {
         self.0.borrow_mut().fences += 1;
     }
-    fn portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
+    fn target_portals(&self) -> Option<(&str, &[std::net::SocketAddr])> {
         None
     }
-    fn fence_by(&mut self, _: Vec<std::net::SocketAddr>) {}
-    fn look_now(&mut self) {}
-    fn lands_for(&self) -> Duration {
+    fn set_fence_portals(&mut self, _: Vec<std::net::SocketAddr>) {}
+    fn recheck_access(&mut self) {}
+    fn lost_command_lifetime(&self) -> Duration {
         Duration::from_secs(60) + self.0.borrow().lands_longer
     }
     fn disconnect(&mut self, _: &mut Cx<'_>, _: Duration) {
         self.0.borrow_mut().disconnects += 1;
     }
-    fn poll_event(&mut self) -> Option<Event> {
+    fn poll_event(&mut self) -> Option<PathEvent> {
         self.0.borrow_mut().says.pop_front()
     }
 }
@@ -145,7 +147,7 @@ pub fn info() -> VolumeInfo {
         uuid: Some(UUID),
         geometry: Some(geometry()),
         read_only: false,
-        access: Access::Optimized,
+        access: PathAccess::Optimized,
         product: "scripted".into(),
         serial: "1".into(),
         depth: 4,
@@ -160,7 +162,7 @@ pub struct Scene {
     pub pool: Pool,
     pub entropy: Entropy,
     pub now: Time,
-    pub ended: Vec<Done>,
+    pub ended: Vec<IoCompletion>,
     next: u64,
 }
 
@@ -180,7 +182,7 @@ impl Scene {
     pub fn up(paths: usize, settings: VolumeSettings) -> Scene {
         let mut scene = Scene::new(paths, settings);
         for at in 0..paths {
-            scene.say(at, Event::Up(Arc::new(info())));
+            scene.say(at, PathEvent::Up(Arc::new(info())));
         }
         while scene.volume.poll_event().is_some() {}
         scene
@@ -190,7 +192,7 @@ impl Scene {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         let result = act(&mut self.volume, &mut cx);
         for at in 0..self.paths.len() {
-            self.volume.touch(at);
+            self.volume.mark_pending(at);
         }
         while self.volume.turn(&mut cx) {}
         while let Some(done) = self.volume.poll_done() {
@@ -200,7 +202,7 @@ impl Scene {
     }
 
     /// A path says something.
-    pub fn say(&mut self, path: usize, event: Event) {
+    pub fn say(&mut self, path: usize, event: PathEvent) {
         self.paths[path].0.borrow_mut().says.push_back(event);
         self.with(|_, _| ());
     }
@@ -226,7 +228,7 @@ impl Scene {
             _ => 0,
         };
         let payload = match &op {
-            Op::Read(_) => Payload::In(self.pool.take_sg(Class::Solicited, len).unwrap()),
+            Op::Read(_) => Payload::In(self.pool.take_sg(MemoryClass::Solicited, len).unwrap()),
             _ if len > 0 => Payload::Out(self.bytes(len, id.0 as u8)),
             _ => Payload::None,
         };
@@ -235,7 +237,7 @@ impl Scene {
     }
 
     fn bytes(&self, len: usize, byte: u8) -> Sg {
-        let mut sg = self.pool.take_sg(Class::Solicited, len).unwrap();
+        let mut sg = self.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         sg.slices_mut(0..len).for_each(|slice| slice.fill(byte));
         sg.freeze()
     }
@@ -244,7 +246,7 @@ impl Scene {
     pub fn end(&mut self, path: usize, how: Result<Outcome, IoError>) -> Op {
         let (id, op, payload) =
             self.paths[path].0.borrow_mut().given.pop_front().expect("something is given");
-        self.say(path, Event::Done { id, how, payload });
+        self.say(path, PathEvent::Done { id, how, payload });
         op
     }
 
@@ -266,11 +268,11 @@ impl Scene {
         while self.given(path) > 0 {
             self.end(path, Err(IoError::InDoubt));
         }
-        self.say(path, Event::Down(DownReason::Lost("the wire is cut".into())));
+        self.say(path, PathEvent::Down(DownReason::Lost("the wire is cut".into())));
     }
 
     pub fn raise(&mut self, path: usize) {
-        self.say(path, Event::Up(Arc::new(info())));
+        self.say(path, PathEvent::Up(Arc::new(info())));
     }
 
     /// What has ended since this was last asked: names and whether well.
@@ -281,7 +283,7 @@ impl Scene {
     pub fn replies(&mut self, path: usize, how: Result<Option<Reservations>, IoError>) -> ReservationOp {
         let (id, request) =
             self.paths[path].0.borrow_mut().requests.pop_front().expect("something is claimed");
-        self.say(path, Event::ReservationReply { id, how });
+        self.say(path, PathEvent::ReservationReply { id, how });
         request
     }
 }

@@ -8,14 +8,14 @@ use volume::{Durability, Failure, Fault, Geometry, Op, Span};
 
 use super::script::{Scene, geometry, info, read, write};
 use super::*;
-use crate::path::{DownReason, Event, IoError, VolumeInfo};
+use crate::path::{DownReason, IoError, PathEvent, VolumeInfo};
 
 /// Paths that carry so many blocks at once.
 fn scene(most: &[u32], settings: VolumeSettings) -> Scene {
     let mut scene = Scene::new(most.len(), settings);
     for (path, blocks) in most.iter().enumerate() {
         let geometry = Some(Geometry { max_io: blocks * 512, ..geometry() });
-        scene.say(path, Event::Up(Arc::new(VolumeInfo { geometry, ..info() })));
+        scene.say(path, PathEvent::Up(Arc::new(VolumeInfo { geometry, ..info() })));
     }
     while scene.volume.poll_event().is_some() {}
     scene
@@ -115,13 +115,13 @@ fn a_long_operation_says_where_it_failed_and_what_is_in_doubt() {
     scene.pass(Duration::from_secs(1));
     scene.say(
         0,
-        Event::Up(Arc::new(VolumeInfo {
+        PathEvent::Up(Arc::new(VolumeInfo {
             geometry: Some(Geometry { max_io: 8 * 512, ..geometry() }),
             ..info()
         })),
     );
     assert_eq!(scene.given(0), 0);
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.end_well(0), Op::Write(span(8, 8), Durability::Cached), "it goes on where it was");
     assert_eq!(scene.end_well(0), Op::Write(span(16, 4), Durability::Cached));
     assert_eq!(scene.end_well(0), write(0));
@@ -149,7 +149,7 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
         scene.lose(0);
         scene.pass(Duration::from_secs(20));
         assert_eq!(scene.ends(), [(2, false), (3, false)], "what was not done fails in its time");
-        scene.say(0, Event::Fenced);
+        scene.say(0, PathEvent::Fenced);
         scene.pass(Duration::ZERO);
         assert_eq!(scene.ends(), [(1, false)], "now it can land no more");
         assert_eq!((scene.volume.tasks.order.len(), scene.volume.tasks.in_doubt.len()), (0, 0));
@@ -160,7 +160,7 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
     scene.lose(0);
     scene.pass(Duration::from_secs(20));
     assert_eq!(scene.ends(), []);
-    scene.say(0, Event::Fenced);
+    scene.say(0, PathEvent::Fenced);
     assert_eq!(scene.end_well(1), write(0));
     assert_eq!(scene.ends(), [(1, true)]);
     // A volume that is closed holds nothing.
@@ -169,5 +169,5 @@ fn where_fates_are_to_be_certain_a_write_in_doubt_ends_with_its_fence() {
     scene.end(0, Err(IoError::InDoubt));
     scene.with(|volume, cx| volume.close(cx, Duration::ZERO));
     assert_eq!(scene.ends(), [(1, false)]);
-    scene.say(0, Event::Down(DownReason::Ended));
+    scene.say(0, PathEvent::Down(DownReason::Ended));
 }

@@ -2,27 +2,27 @@
 
 use std::sync::Arc;
 
-use volume::{Access, Backend, Geometry};
+use volume::{Backend, Geometry, PathAccess};
 
 use super::script::{Scene, geometry, info, read, write};
 use super::*;
-use crate::path::{DownReason, Event, VolumeInfo};
-use crate::remote::{Expected, is_same_serial};
+use crate::path::{DownReason, PathEvent, VolumeInfo};
+use crate::remote::{ExpectedVolume, matches_serial};
 
 /// What a path says that is up, in a state in which its target tells nothing.
-fn silent(access: Access) -> Event {
-    Event::Up(Arc::new(VolumeInfo { geometry: None, access, ..info() }))
+fn silent(access: PathAccess) -> PathEvent {
+    PathEvent::Up(Arc::new(VolumeInfo { geometry: None, access, ..info() }))
 }
 
 #[test]
 fn a_path_that_does_not_tell_its_size_does_not_open_an_empty_volume() {
     let mut scene = Scene::new(1, VolumeSettings { open_timeout: 60 * SECOND, ..VolumeSettings::default() });
-    scene.say(0, silent(Access::Inaccessible));
+    scene.say(0, silent(PathAccess::Inaccessible));
     scene.submit(read(0));
     scene.pass(SECOND);
     assert_eq!((scene.volume.known_geometry(), scene.volume.is_open()), (None, false));
     assert_eq!((scene.given(0), scene.ends()), (0, vec![]));
-    scene.say(0, Event::Changed(Arc::new(info())));
+    scene.say(0, PathEvent::Changed(Arc::new(info())));
     assert_eq!(scene.volume.known_geometry(), Some(geometry()));
     assert!(scene.volume.is_open());
     assert_eq!(scene.given(0), 1);
@@ -31,9 +31,9 @@ fn a_path_that_does_not_tell_its_size_does_not_open_an_empty_volume() {
 #[test]
 fn a_path_that_the_target_lost_for_good_is_tried_again_all_the_same() {
     let mut scene = Scene::up(2, robin());
-    scene.say(1, Event::Changed(Arc::new(VolumeInfo { access: Access::PersistentLoss, ..info() })));
+    scene.say(1, PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::PersistentLoss, ..info() })));
     assert_eq!(scene.count(1, |path| path.disconnects), 1);
-    scene.say(1, Event::Down(DownReason::Ended));
+    scene.say(1, PathEvent::Down(DownReason::Ended));
     assert!(
         matches!(scene.volume.path_info(1).unwrap().state, PathState::Waiting(_)),
         "a target takes that back"
@@ -45,14 +45,14 @@ fn a_path_that_the_target_lost_for_good_is_tried_again_all_the_same() {
 #[test]
 fn a_volume_of_which_nobody_tells_anything_is_not_waited_for_in_silence() {
     let mut scene = Scene::new(2, VolumeSettings::default());
-    scene.say(0, Event::Down(DownReason::Unreachable(buf::Errno(111))));
-    scene.say(1, silent(Access::Inaccessible));
+    scene.say(0, PathEvent::Down(DownReason::Unreachable(buf::Errno(111))));
+    scene.say(1, silent(PathAccess::Inaccessible));
     assert!(std::iter::from_fn(|| scene.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
     let last = scene.volume.path_info(1).unwrap().last.unwrap().1;
     assert!(last.to_string().contains("inaccessible"), "{last}");
     // What is in transition is about to tell.
     let mut scene = Scene::new(1, VolumeSettings::default());
-    scene.say(0, silent(Access::Transition));
+    scene.say(0, silent(PathAccess::Transition));
     scene.pass(29 * SECOND);
     assert!(!std::iter::from_fn(|| scene.volume.poll_event()).any(|news| news == VolumeEvent::Failed));
     scene.pass(SECOND);
@@ -62,16 +62,16 @@ fn a_volume_of_which_nobody_tells_anything_is_not_waited_for_in_silence() {
 #[test]
 fn a_volume_does_not_shrink_to_nothing_when_its_path_stops_telling_its_size() {
     let mut scene = Scene::up(2, VolumeSettings::default());
-    assert!(scene.volume.has_changed());
+    assert!(scene.volume.has_geometry_changed());
     for slot in [0, 1] {
         scene.lose(slot);
         scene.pass(SECOND);
-        scene.say(slot, silent(Access::Inaccessible));
+        scene.say(slot, silent(PathAccess::Inaccessible));
     }
-    assert_eq!((scene.volume.geometry(), scene.volume.has_changed()), (geometry(), false));
+    assert_eq!((scene.volume.geometry(), scene.volume.has_geometry_changed()), (geometry(), false));
     scene.submit(read(0));
     assert_eq!([scene.given(0), scene.given(1)], [0, 0]);
-    scene.say(1, Event::Changed(Arc::new(info())));
+    scene.say(1, PathEvent::Changed(Arc::new(info())));
     assert_eq!([scene.given(0), scene.given(1)], [0, 1]);
 }
 
@@ -79,14 +79,14 @@ fn a_volume_does_not_shrink_to_nothing_when_its_path_stops_telling_its_size() {
 fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
     let split = VolumeInfo { geometry: Some(Geometry { logical: 4096, ..geometry() }), ..info() };
     let mut scene = Scene::new(2, VolumeSettings::default());
-    scene.say(0, Event::Up(Arc::new(split.clone())));
-    scene.say(1, silent(Access::Inaccessible));
+    scene.say(0, PathEvent::Up(Arc::new(split.clone())));
+    scene.say(1, silent(PathAccess::Inaccessible));
     assert_eq!(scene.volume.path_info(1).unwrap().state, PathState::Up);
     scene.lose(0);
-    scene.say(1, Event::Changed(Arc::new(split)));
+    scene.say(1, PathEvent::Changed(Arc::new(split)));
     let op = read(0);
     scene.with(|volume, cx| {
-        let payload = buf::Payload::In(cx.pool.take_sg(buf::Class::Solicited, 8 * 4096).unwrap());
+        let payload = buf::Payload::In(cx.pool.take_sg(buf::MemoryClass::Solicited, 8 * 4096).unwrap());
         volume.submit(cx, volume::Io { id: IoId(1), epoch: volume::Epoch(0), op, payload });
     });
     assert_eq!(scene.given(1), 1);
@@ -100,19 +100,22 @@ fn a_standby_path_of_a_volume_with_long_blocks_is_not_given_up() {
 fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
     let mut scene = Scene::up(2, VolumeSettings::default());
     let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..info() };
-    scene.say(0, Event::Changed(Arc::new(grown.clone())));
+    scene.say(0, PathEvent::Changed(Arc::new(grown.clone())));
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
     // The other one tells of its state only: its size is what it had told before.
-    let other = VolumeInfo { access: Access::NonOptimized, ..info() };
-    scene.say(1, Event::Changed(Arc::new(other.clone())));
+    let other = VolumeInfo { access: PathAccess::NonOptimized, ..info() };
+    scene.say(1, PathEvent::Changed(Arc::new(other.clone())));
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
-    scene.say(1, Event::Changed(Arc::new(VolumeInfo { read_only: true, ..other.clone() })));
+    scene.say(1, PathEvent::Changed(Arc::new(VolumeInfo { read_only: true, ..other.clone() })));
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
     assert!(scene.volume.is_read_only(), "which is new");
-    scene.say(0, Event::Changed(Arc::new(VolumeInfo { access: Access::NonOptimized, ..grown.clone() })));
+    scene.say(
+        0,
+        PathEvent::Changed(Arc::new(VolumeInfo { access: PathAccess::NonOptimized, ..grown.clone() })),
+    );
     assert!(scene.volume.is_read_only(), "the first path has said nothing new of it");
     // What it says again is so.
-    scene.say(1, Event::Changed(Arc::new(VolumeInfo { geometry: grown.geometry, ..other })));
+    scene.say(1, PathEvent::Changed(Arc::new(VolumeInfo { geometry: grown.geometry, ..other })));
     assert_eq!(scene.volume.known_geometry().unwrap().blocks, 2000);
     assert!(!scene.volume.is_read_only());
 }
@@ -121,7 +124,7 @@ fn a_path_that_has_not_heard_of_a_growth_does_not_take_it_back() {
 fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_volume_has_grown() {
     let mut scene = Scene::up(2, robin());
     let grown = VolumeInfo { geometry: Some(Geometry { blocks: 2000, ..geometry() }), ..info() };
-    scene.say(0, Event::Changed(Arc::new(grown)));
+    scene.say(0, PathEvent::Changed(Arc::new(grown)));
     scene.submit(read(0));
     let id = scene.submit(write(1500));
     assert_eq!([scene.given(0), scene.given(1)], [1, 1]);
@@ -157,17 +160,17 @@ fn a_write_beyond_the_end_that_a_path_knows_is_not_refused_for_good_where_the_vo
 
 #[test]
 fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_start() {
-    let expected = |uuid| Expected { uuid, serial: "1".into(), logical: 512 };
-    let expelled = |expected: Expected, found: VolumeInfo| {
+    let expected = |uuid| ExpectedVolume { uuid, serial: "1".into(), logical: 512 };
+    let expelled = |expected: ExpectedVolume, found: VolumeInfo| {
         let settings = VolumeSettings {
             expected: Some(expected),
             open_timeout: Duration::MAX,
             ..VolumeSettings::default()
         };
         let mut scene = Scene::new(1, settings);
-        scene.say(0, Event::Up(Arc::new(found)));
+        scene.say(0, PathEvent::Up(Arc::new(found)));
         let last = (scene.count(0, |path| path.disconnects) > 0).then(|| {
-            scene.say(0, Event::Down(DownReason::Ended));
+            scene.say(0, PathEvent::Down(DownReason::Ended));
             scene.volume.path_info(0).unwrap()
         });
         assert_eq!(scene.volume.known_geometry().is_none(), last.is_some());
@@ -196,7 +199,7 @@ fn a_shard_does_not_serve_another_volume_than_the_one_that_was_found_at_the_star
 fn what_hosts_were_told_that_they_may_move_at_once_is_not_taken_back_for_a_path_that_carries_less() {
     let mut scene = Scene::new(1, VolumeSettings { max_io: Some(1 << 20), ..VolumeSettings::default() });
     let small = Some(Geometry { max_io: 2 * 512, ..geometry() });
-    scene.say(0, Event::Up(Arc::new(VolumeInfo { geometry: small, ..info() })));
+    scene.say(0, PathEvent::Up(Arc::new(VolumeInfo { geometry: small, ..info() })));
     assert_eq!(scene.volume.known_geometry().unwrap().max_io, 1 << 20);
     scene.submit(read(0));
     for lba in [0, 2, 4, 6] {
@@ -227,20 +230,22 @@ fn another_namespace_of_the_same_controller_is_not_taken_for_the_volume() {
     let named = |serial: &str| VolumeInfo { uuid: None, serial: serial.into(), ..info() };
     let (a, b) = (named("SN1 NGUID 01"), named("SN1 NGUID 02"));
     let mut scene = Scene::new(1, robin());
-    scene.say(0, Event::Up(Arc::new(a.clone())));
+    scene.say(0, PathEvent::Up(Arc::new(a.clone())));
     scene.lose(0);
     scene.pass(Duration::from_secs(1));
-    scene.say(0, Event::Up(Arc::new(b.clone())));
+    scene.say(0, PathEvent::Up(Arc::new(b.clone())));
     assert_eq!(scene.count(0, |path| path.disconnects), 1, "it was deleted, and its number given away");
-    let expects = |serial: &str| Expected { uuid: None, serial: serial.into(), logical: 512 };
-    assert!(expects("SN1 NGUID 01").accept(&a).is_ok() && expects("SN1 NGUID 01").accept(&b).is_err());
-    assert!(expects("SN1").accept(&a).is_ok(), "as an older version wrote it down");
-    assert!(expects("SN1 NGUID 01").accept(&named("SN1")).is_err());
+    let expects = |serial: &str| ExpectedVolume { uuid: None, serial: serial.into(), logical: 512 };
+    assert!(
+        expects("SN1 NGUID 01").check_volume(&a).is_ok() && expects("SN1 NGUID 01").check_volume(&b).is_err()
+    );
+    assert!(expects("SN1").check_volume(&a).is_ok(), "as an older version wrote it down");
+    assert!(expects("SN1 NGUID 01").check_volume(&named("SN1")).is_err());
     let silent = VolumeInfo { geometry: None, ..named("SN1") };
-    assert!(expects("SN1 NGUID 01").accept(&silent).is_ok(), "a standby path does not tell it");
+    assert!(expects("SN1 NGUID 01").check_volume(&silent).is_ok(), "a standby path does not tell it");
     let stripe = named("65536+SN1 NGUID 01+SN2");
-    assert!(is_same_serial("65536+SN1+SN2", &stripe), "each leg as an older version wrote it down");
+    assert!(matches_serial("65536+SN1+SN2", &stripe), "each leg as an older version wrote it down");
     for other in ["65536+SN2+SN1", "65536+SN1", "65536+SN1 NGUID 02+SN2", "4096+SN1+SN2"] {
-        assert!(!is_same_serial(other, &stripe), "{other}");
+        assert!(!matches_serial(other, &stripe), "{other}");
     }
 }

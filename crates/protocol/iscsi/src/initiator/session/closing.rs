@@ -3,14 +3,14 @@
 use super::link::{LinkPhase, LinkState, OutgoingPdu};
 use super::request::{Fault, LinkFault};
 use super::{InitiatorSession, SessionState};
-use crate::initiator::Failure;
+use crate::initiator::LoginFailure;
 use crate::links::LinkIndex;
 use buf::{Cx, Time};
-use stream::{Close, HostEvent, Link, earliest};
+use stream::{ConnectionClose, HostEvent, LinkNumber, earliest};
 
 impl InitiatorSession {
     /// A link is gone. If it had logged in, or nothing else has, the session is over.
-    pub(super) fn lose_link(&mut self, index: LinkIndex) {
+    pub(super) fn handle_link_lost(&mut self, index: LinkIndex) {
         let link = &self.commands.links[index];
         if link.is_over() {
             return;
@@ -18,7 +18,7 @@ impl InitiatorSession {
         let matters = link.is_open() || self.state == SessionState::Starting;
         self.drop_link(index);
         if matters {
-            self.fail();
+            self.fail_session();
         }
     }
 
@@ -35,7 +35,7 @@ impl InitiatorSession {
     }
 
     /// Ends all links at once; every request is given back.
-    pub(super) fn fail(&mut self) {
+    pub(super) fn fail_session(&mut self) {
         if self.is_over() {
             return;
         }
@@ -44,30 +44,32 @@ impl InitiatorSession {
         for index in self.commands.links.indices() {
             self.drop_link(index);
         }
-        self.commands.lose_all();
+        self.commands.end_all_unanswered();
     }
 
-    pub(super) fn begin_close(&mut self, how: Close) {
+    pub(super) fn begin_close(&mut self, how: ConnectionClose) {
         match (how, self.state) {
-            (Close::Now, _) | (Close::AfterLogout(_), SessionState::Starting) => self.fail(),
-            (Close::AfterLogout(until), SessionState::Ready) => {
+            (ConnectionClose::Now, _) | (ConnectionClose::AfterLogout(_), SessionState::Starting) => {
+                self.fail_session()
+            }
+            (ConnectionClose::AfterLogout(until), SessionState::Ready) => {
                 self.state = SessionState::Draining;
                 self.deadline = Some(until);
             }
-            (Close::AfterLogout(until), SessionState::Draining | SessionState::LoggingOut) => {
+            (ConnectionClose::AfterLogout(until), SessionState::Draining | SessionState::LoggingOut) => {
                 self.deadline = self.deadline.map(|deadline| deadline.min(until));
             }
-            (Close::AfterLogout(_), SessionState::Dead | SessionState::Gone) => {}
+            (ConnectionClose::AfterLogout(_), SessionState::Dead | SessionState::Gone) => {}
         }
     }
 
     /// Brings to an end what is ending.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn finish_closing(&mut self) {
         if self.state == SessionState::Draining && self.commands.table.is_empty() {
-            self.log_out();
+            self.send_logout();
         }
         for link in self.commands.links.iter_mut() {
-            if link.phase == LinkPhase::Dead && link.is_quiet() {
+            if link.phase == LinkPhase::Dead && link.has_no_io_in_flight() {
                 link.phase = LinkPhase::Gone;
             }
         }
@@ -79,10 +81,12 @@ impl InitiatorSession {
     }
 
     /// Asks to close the session (RFC 7143 §11.14).
-    fn log_out(&mut self) {
-        let Some(index) = self.commands.links.position(LinkState::is_open) else { return self.fail() };
+    fn send_logout(&mut self) {
+        let Some(index) = self.commands.links.position(LinkState::is_open) else {
+            return self.fail_session();
+        };
         self.state = SessionState::LoggingOut;
-        let itt = self.commands.fresh_itt();
+        let itt = self.commands.next_itt();
         self.logout = Some((index, itt));
         self.commands.links[index].out.push_back(OutgoingPdu::Logout(itt));
     }
@@ -94,7 +98,7 @@ impl InitiatorSession {
         }
         let session = [self.deadline, self.look_at, self.window_deadline()].into_iter().fold(None, earliest);
         self.commands.links.iter().filter(|link| !link.is_over()).fold(session, |first, link| {
-            let (stalled, idle) = (self.stall_deadline(link), self.idle_deadline(link));
+            let (stalled, idle) = (self.stall_deadline(link), self.ping_deadline(link));
             [stalled, idle, link.deadline, link.retry].into_iter().fold(first, earliest)
         })
     }
@@ -108,7 +112,7 @@ impl InitiatorSession {
     }
 
     /// When the next ping is due, or the answer to the last one.
-    fn idle_deadline(&self, link: &LinkState) -> Option<Time> {
+    fn ping_deadline(&self, link: &LinkState) -> Option<Time> {
         match link.ping {
             Some((_, since)) => Some(since + self.limits.nop_timeout),
             None if link.is_open() => self.limits.nop_interval.map(|interval| link.heard + interval),
@@ -116,19 +120,19 @@ impl InitiatorSession {
         }
     }
 
-    pub(super) fn look_at_clocks(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn check_deadlines(&mut self, cx: &mut Cx<'_>) {
         let now = cx.now;
         let due = |deadline: Option<Time>| deadline.is_some_and(|deadline| deadline <= now);
         if due(self.deadline) {
-            return self.fail();
+            return self.fail_session();
         }
         if due(self.window_deadline()) {
-            return self.give_up(Link(0), Fault::WindowClosed);
+            return self.fail_with_fault(LinkNumber(0), Fault::WindowClosed);
         }
         if due(self.look_at)
-            && let Some(index) = self.overdue(now)
+            && let Some(index) = self.overdue_command_link(now)
         {
-            return self.give_up(index.into(), Fault::CommandTimeout);
+            return self.fail_with_fault(index.into(), Fault::CommandTimeout);
         }
         for index in self.commands.links.indices() {
             let link = &mut self.commands.links[index];
@@ -140,21 +144,21 @@ impl InitiatorSession {
             }
             let link = &self.commands.links[index];
             if due(self.stall_deadline(link)) {
-                self.give_up(index.into(), Fault::Stalled);
+                self.fail_with_fault(index.into(), Fault::Stalled);
             } else if due(link.deadline) {
-                self.fail_login(index, Failure::TimedOut);
-            } else if due(self.idle_deadline(link)) {
+                self.handle_login_failure(index, LoginFailure::TimedOut);
+            } else if due(self.ping_deadline(link)) {
                 if link.ping.is_some() {
-                    self.give_up(index.into(), Fault::PingUnanswered);
+                    self.fail_with_fault(index.into(), Fault::PingUnanswered);
                 } else {
-                    self.ping(index, now);
+                    self.send_ping(index, now);
                 }
             }
         }
     }
 
     /// The link of a command that has taken too long; else notes when to look again.
-    fn overdue(&mut self, now: Time) -> Option<LinkIndex> {
+    fn overdue_command_link(&mut self, now: Time) -> Option<LinkIndex> {
         let timeout = self.limits.command_timeout?;
         let (_, oldest) =
             self.commands.table.iter().min_by_key(|(_, command)| command.since).or_else(|| {
@@ -169,15 +173,15 @@ impl InitiatorSession {
         None
     }
 
-    fn ping(&mut self, index: LinkIndex, now: Time) {
-        let itt = self.commands.fresh_itt();
+    fn send_ping(&mut self, index: LinkIndex, now: Time) {
+        let itt = self.commands.next_itt();
         let link = &mut self.commands.links[index];
         link.ping = Some((itt, now));
         link.out.push_back(OutgoingPdu::Ping(itt));
     }
 
-    fn give_up(&mut self, link: Link, fault: Fault) {
+    fn fail_with_fault(&mut self, link: LinkNumber, fault: Fault) {
         self.violation.get_or_insert(LinkFault { link, fault });
-        self.fail();
+        self.fail_session();
     }
 }

@@ -1,7 +1,7 @@
 //! The state of one request between its submission and its end.
 
+use super::discovered_targets::DiscoveredTargetsReader;
 use super::request::{Fault, NoAnswer, ScsiCommand};
-use super::targets::TargetsReader;
 use crate::discovery::SendTargets;
 use crate::links::LinkIndex;
 use crate::session::Residual;
@@ -46,7 +46,7 @@ pub(super) enum RequestKind {
     },
     Text {
         question: SendTargets,
-        reader: Box<TargetsReader>,
+        reader: Box<DiscoveredTargetsReader>,
         /// The transfer tag that the next piece is asked for with.
         ttt: Ttt,
     },
@@ -66,12 +66,12 @@ pub(super) enum CommandData {
 }
 
 /// O and U of a Data-In.
-pub(super) fn data_in_flags(flags: DataInFlags) -> (bool, bool) {
+pub(super) fn data_in_residual_flags(flags: DataInFlags) -> (bool, bool) {
     (flags.contains(DataInFlags::OVERFLOW), flags.contains(DataInFlags::UNDERFLOW))
 }
 
 /// The residual of a command of `len` bytes.
-pub(super) fn residual((over, under): (bool, bool), count: u32, len: u32) -> Result<Residual, Fault> {
+pub(super) fn parse_residual((over, under): (bool, bool), count: u32, len: u32) -> Result<Residual, Fault> {
     match (over, under) {
         (true, true) => Err(Fault::Residual),
         (false, true) if count > len => Err(Fault::Residual),

@@ -1,8 +1,8 @@
 //! The requests of a session from their submission to their end, and their shared state: the links that carry
 //! them and the target's command window.
 
-use super::IMMEDIATE_MAX;
-use super::command::{Command, CommandData, RequestKind, data_in_flags, residual};
+use super::IMMEDIATE_REQUESTS_MAX;
+use super::command::{Command, CommandData, RequestKind, data_in_residual_flags, parse_residual};
 use super::link::{LinkState, OutgoingPdu};
 use super::request::{Fault, NoAnswer, Request, Response, ScsiAnswer};
 use crate::links::{LinkIndex, Links};
@@ -29,12 +29,12 @@ pub(super) struct CommandWindow {
 
 impl CommandWindow {
     /// How many more commands may be numbered.
-    pub(super) fn room(&self) -> usize {
-        if self.next.le(self.max) { self.max.since(self.next) as usize + 1 } else { 0 }
+    pub(super) fn available_commands(&self) -> usize {
+        if self.next.le(self.max) { self.max.steps_since(self.next) as usize + 1 } else { 0 }
     }
 
     /// Takes ExpCmdSN and MaxCmdSN; numbers that cannot be are ignored.
-    pub(super) fn take(&mut self, exp: Sn, max: Sn) {
+    pub(super) fn update_window(&mut self, exp: Sn, max: Sn) {
         if !exp.sub(1).le(max) {
             return;
         }
@@ -71,7 +71,7 @@ pub(super) struct Commands {
 
 impl Commands {
     pub(super) fn new(kind: SessionType, cmd_sn: Sn, scsi_max: u16) -> Self {
-        let most = usize::from(scsi_max) + IMMEDIATE_MAX;
+        let most = usize::from(scsi_max) + IMMEDIATE_REQUESTS_MAX;
         Commands {
             params: Params::defaults(kind),
             window: CommandWindow { next: cmd_sn, exp: cmd_sn, max: cmd_sn },
@@ -89,19 +89,19 @@ impl Commands {
     }
 
     /// Starts a request; gives it back if it may not be in work now.
-    pub(super) fn start(
+    pub(super) fn start_request(
         &mut self,
         now: Time,
         request: Request,
         payload: Payload,
     ) -> Result<Tag, (Request, Payload)> {
-        if !self.admits(now, &request, &payload) {
+        if !self.admits_request(now, &request, &payload) {
             return Err((request, payload));
         }
-        let Some(link) = self.link_for(&request) else { return Err((request, payload)) };
+        let Some(link) = self.choose_link(&request) else { return Err((request, payload)) };
         let len = u32::try_from(payload.len()).unwrap_or(u32::MAX);
         let (immediate, unsolicited) = match &payload {
-            Payload::Out(_) => self.unsolicited(link, len),
+            Payload::Out(_) => self.unsolicited_lens(link, len),
             Payload::None | Payload::In(_) => (0, 0),
         };
         let data = match payload {
@@ -118,7 +118,7 @@ impl Commands {
                 (RequestKind::Text { question, reader: Box::default(), ttt: Ttt::NONE }, false)
             }
         };
-        let itt = self.fresh_itt();
+        let itt = self.next_itt();
         let command = Command {
             itt,
             link,
@@ -160,7 +160,7 @@ impl Commands {
     }
 
     /// Whether the request may be in work now.
-    fn admits(&mut self, now: Time, request: &Request, payload: &Payload) -> bool {
+    fn admits_request(&mut self, now: Time, request: &Request, payload: &Payload) -> bool {
         let discovery = self.params.session_type == SessionType::Discovery;
         match request {
             Request::Scsi(command) => {
@@ -169,7 +169,7 @@ impl Commands {
                 if discovery || !fits || self.scsi >= self.scsi_max {
                     return false;
                 }
-                let open = self.window.room() > self.waiting;
+                let open = self.window.available_commands() > self.waiting;
                 if !open && self.refused.is_none() {
                     self.refused = Some(now);
                 }
@@ -178,14 +178,14 @@ impl Commands {
             Request::Task(_) | Request::SendTargets(_) => {
                 let others = self.table.len() - self.scsi;
                 let allowed = !discovery || matches!(request, Request::SendTargets(_));
-                allowed && payload.is_empty() && others < IMMEDIATE_MAX
+                allowed && payload.is_empty() && others < IMMEDIATE_REQUESTS_MAX
             }
         }
     }
 
     /// The open link with the fewest commands; for a function that names a command, that of the command
     /// (RFC 7143 §11.5.1).
-    fn link_for(&self, request: &Request) -> Option<LinkIndex> {
+    fn choose_link(&self, request: &Request) -> Option<LinkIndex> {
         if let Request::Task(TaskManagement { referenced: Some(tag), .. }) = request
             && let Some(command) = self.table.get(*tag)
         {
@@ -197,14 +197,15 @@ impl Commands {
 
     /// How much of a write goes with its command, and how much unsolicited with and behind it (RFC 7143 §13.10,
     /// §13.11, §13.14).
-    fn unsolicited(&self, link: LinkIndex, len: u32) -> (u32, u32) {
+    fn unsolicited_lens(&self, link: LinkIndex, len: u32) -> (u32, u32) {
         let framing = self.links[link].framing;
         let burst = self.params.first_burst.min(len);
-        let immediate = if self.params.immediate_data { burst.min(framing.segment_max()) } else { 0 };
+        let immediate =
+            if self.params.immediate_data { burst.min(framing.send_segment_len_max()) } else { 0 };
         (immediate, if self.params.initial_r2t { immediate } else { burst })
     }
 
-    pub(super) fn fresh_itt(&mut self) -> Itt {
+    pub(super) fn next_itt(&mut self) -> Itt {
         loop {
             let itt = Itt::new(self.next_itt);
             self.next_itt = self.next_itt.wrapping_add(1);
@@ -215,7 +216,12 @@ impl Commands {
     }
 
     /// The command that a PDU names; `None` if it has ended and what comes for it is skipped.
-    pub(super) fn find(&self, index: LinkIndex, itt: Itt, opcode: Opcode) -> Result<Option<Tag>, Fault> {
+    pub(super) fn find_command(
+        &self,
+        index: LinkIndex,
+        itt: Itt,
+        opcode: Opcode,
+    ) -> Result<Option<Tag>, Fault> {
         match self.index.find(itt.value()) {
             Some(tag) => {
                 let mine = |command: &&Command| command.sent.is_some() && command.link == index;
@@ -229,8 +235,8 @@ impl Commands {
     }
 
     /// Judges a Data-In by its header; gives the command that its data is for.
-    pub(super) fn check_data(&mut self, index: LinkIndex, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(index, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
+    pub(super) fn check_data_in(&mut self, index: LinkIndex, pdu: &DataIn) -> Result<Option<Tag>, Fault> {
+        let Some(tag) = self.find_command(index, pdu.itt, Opcode::DATA_IN)? else { return Ok(None) };
         let Some(command) = self.table.get_mut(tag) else { return Ok(None) };
         if !matches!(command.data, CommandData::In(_)) {
             return Err(Fault::WrongTask(Opcode::DATA_IN));
@@ -248,27 +254,28 @@ impl Commands {
             if needs_sense || !pdu.flags.contains(DataInFlags::FINAL) {
                 return Err(Fault::Status);
             }
-            residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
+            parse_residual(data_in_residual_flags(pdu.flags), pdu.residual.get(), command.len)?;
         }
         Ok(Some(tag))
     }
 
     /// A Data-In is whole; `good`: its data digest is right.
-    pub(super) fn end_data(&mut self, tag: Tag, pdu: &DataIn, good: bool) -> Result<(), Fault> {
+    pub(super) fn finish_data_in(&mut self, tag: Tag, pdu: &DataIn, good: bool) -> Result<(), Fault> {
         let Some(command) = self.table.get_mut(tag) else { return Ok(()) };
         command.next += pdu.data_segment_len.value();
         command.sn = command.sn.wrapping_add(1);
         command.digest_failed |= !good;
         if pdu.flags.contains(DataInFlags::STATUS) {
-            let residual = residual(data_in_flags(pdu.flags), pdu.residual.get(), command.len)?;
-            self.finish(tag, pdu.status, SenseBytes::new(), residual)?;
+            let residual =
+                parse_residual(data_in_residual_flags(pdu.flags), pdu.residual.get(), command.len)?;
+            self.finish_scsi_command(tag, pdu.status, SenseBytes::new(), residual)?;
         }
         Ok(())
     }
 
     /// A stretch of a write is asked for.
-    pub(super) fn take_r2t(&mut self, index: LinkIndex, pdu: &R2t) -> Result<(), Fault> {
-        let Some(tag) = self.find(index, pdu.itt, Opcode::R2T)? else { return Ok(()) };
+    pub(super) fn handle_r2t(&mut self, index: LinkIndex, pdu: &R2t) -> Result<(), Fault> {
+        let Some(tag) = self.find_command(index, pdu.itt, Opcode::R2T)? else { return Ok(()) };
         let (burst, most) = (self.params.max_burst, self.params.max_outstanding_r2t);
         let Some(command) = self.table.get_mut(tag) else { return Ok(()) };
         if !matches!(command.data, CommandData::Out { .. }) {
@@ -293,7 +300,7 @@ impl Commands {
 
     /// Ends a SCSI command with its status. A write that is answered GOOD before all of its data has left is not
     /// ended: it may be the answer to another.
-    pub(super) fn finish(
+    pub(super) fn finish_scsi_command(
         &mut self,
         tag: Tag,
         status: ScsiStatus,
@@ -319,12 +326,12 @@ impl Commands {
         } else {
             Response::Scsi(ScsiAnswer { status, sense, residual, transferred })
         };
-        self.complete(tag, response);
+        self.complete_request(tag, response);
         Ok(())
     }
 
     /// Ends a request. Its memory must be here.
-    pub(super) fn complete(&mut self, tag: Tag, response: Response) {
+    pub(super) fn complete_request(&mut self, tag: Tag, response: Response) {
         let Some(command) = self.table.remove(tag) else { return };
         self.index.remove(command.itt.value());
         self.links[command.link].commands -= 1;
@@ -353,32 +360,32 @@ impl Commands {
     }
 
     /// Ends a request that gets no answer; later, if its memory is out. What still comes for it is skipped.
-    pub(super) fn lose(&mut self, tag: Tag, why: NoAnswer) {
+    pub(super) fn end_unanswered(&mut self, tag: Tag, why: NoAnswer) {
         let Some(command) = self.table.get_mut(tag) else { return };
         if command.lost.is_none() && command.sent.is_some() {
             let itt = command.itt;
-            self.abandon(itt);
+            self.abandon_tag(itt);
         }
         let Some(command) = self.table.get_mut(tag) else { return };
         if matches!(command.data, CommandData::In(None)) {
             command.lost.get_or_insert(why);
         } else {
             let why = command.lost.unwrap_or(why);
-            self.complete(tag, Response::Lost(why));
+            self.complete_request(tag, Response::Lost(why));
         }
     }
 
     /// Skips what comes for this tag.
-    fn abandon(&mut self, itt: Itt) {
+    fn abandon_tag(&mut self, itt: Itt) {
         // No more than commands may be in work.
-        if self.abandoned.len() >= self.scsi_max + IMMEDIATE_MAX {
+        if self.abandoned.len() >= self.scsi_max + IMMEDIATE_REQUESTS_MAX {
             self.abandoned.pop_front();
         }
         self.abandoned.push_back(itt);
     }
 
     /// Whether this tag was abandoned: its answer is here, and nothing else comes for it.
-    pub(super) fn forget_abandoned(&mut self, itt: Itt) -> bool {
+    pub(super) fn remove_abandoned(&mut self, itt: Itt) -> bool {
         let before = self.abandoned.len();
         self.abandoned.retain(|abandoned| *abandoned != itt);
         self.abandoned.len() < before
@@ -386,42 +393,42 @@ impl Commands {
 
     /// Ends a request that the target refused. The number of a command counts as not received (RFC 7143 §7.3), unless
     /// the target says otherwise: a NOP-Out takes it, since all that are numbered behind it wait for it.
-    pub(super) fn end_refused(&mut self, index: LinkIndex, tag: Tag, reason: RejectReason) {
+    pub(super) fn end_rejected(&mut self, index: LinkIndex, tag: Tag, reason: RejectReason) {
         let command = self.table.get(tag).filter(|command| matches!(command.kind, RequestKind::Scsi(_)));
         let missing = command.and_then(|command| command.sent).filter(|sn| self.window.exp.le(*sn));
         if let Some(cmd_sn) = missing {
-            let itt = self.fresh_itt();
-            self.abandon(itt);
+            let itt = self.next_itt();
+            self.abandon_tag(itt);
             self.links[index].out.push_back(OutgoingPdu::GapFiller { itt, cmd_sn });
         }
-        self.lose(tag, NoAnswer::Rejected(reason));
+        self.end_unanswered(tag, NoAnswer::Rejected(reason));
     }
 
     /// Ends all requests whose memory is here: the session is over.
-    pub(super) fn lose_all(&mut self) {
+    pub(super) fn end_all_unanswered(&mut self) {
         let tags: Vec<Tag> = self.table.iter().map(|(tag, _)| tag).collect();
         for tag in tags {
             let sent = self.table.get(tag).is_some_and(|command| command.sent.is_some());
-            self.lose(tag, if sent { NoAnswer::Unknown } else { NoAnswer::NotSent });
+            self.end_unanswered(tag, if sent { NoAnswer::Unknown } else { NoAnswer::NotSent });
         }
         self.abandoned.clear();
     }
 
     /// The request that an answer is for, which must be of its kind; `None` if it has ended.
-    pub(super) fn expect(
+    pub(super) fn find_answered_request(
         &self,
         index: LinkIndex,
         bhs: &Bhs,
         is: impl Fn(&RequestKind) -> bool,
     ) -> Result<Option<Tag>, Fault> {
-        let Some(tag) = self.find(index, bhs.itt, bhs.opcode())? else { return Ok(None) };
+        let Some(tag) = self.find_command(index, bhs.itt, bhs.opcode())? else { return Ok(None) };
         let right = self.table.get(tag).is_some_and(|command| is(&command.kind));
         if right { Ok(Some(tag)) } else { Err(Fault::WrongTask(bhs.opcode())) }
     }
 
     /// Takes the numbers that every PDU of a target carries at the same places. StatSN counts with what
     /// has a status only; one that is behind is ignored.
-    pub(super) fn take_numbers(&mut self, index: LinkIndex, bhs: &Bhs) -> Result<(), Fault> {
+    pub(super) fn handle_sequence_numbers(&mut self, index: LinkIndex, bhs: &Bhs) -> Result<(), Fault> {
         let pdu = DataIn::from_bhs(bhs);
         let counts = match bhs.opcode() {
             Opcode::DATA_IN => pdu.flags.contains(DataInFlags::STATUS),
@@ -431,19 +438,19 @@ impl Commands {
         };
         let link = &mut self.links[index];
         if counts && link.exp_stat_sn.le(pdu.stat_sn) {
-            if pdu.stat_sn.since(link.exp_stat_sn) > STAT_SN_AHEAD_MAX {
+            if pdu.stat_sn.steps_since(link.exp_stat_sn) > STAT_SN_AHEAD_MAX {
                 return Err(Fault::StatSn);
             }
             link.exp_stat_sn = pdu.stat_sn.next();
         }
-        self.window.take(pdu.exp_cmd_sn, pdu.max_cmd_sn);
-        if self.window.room() > self.waiting {
+        self.window.update_window(pdu.exp_cmd_sn, pdu.max_cmd_sn);
+        if self.window.available_commands() > self.waiting {
             self.refused = None;
         }
         Ok(())
     }
 
-    pub(super) fn memory(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
+    pub(super) fn memory_mut(&mut self, tag: Tag) -> Option<&mut Option<SgMut>> {
         match &mut self.table.get_mut(tag)?.data {
             CommandData::In(data) => Some(data),
             CommandData::None | CommandData::Out { .. } => None,

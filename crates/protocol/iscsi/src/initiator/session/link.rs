@@ -1,6 +1,6 @@
 //! One TCP connection of the session: its login, its receive state, its send queue, its timers.
 
-use super::{Failure, InitiatorLimits};
+use super::{InitiatorLimits, LoginFailure};
 use crate::framing::{Framing, PduReceiver};
 use crate::initiator::{InitiatorLogin, LoginConfig};
 use crate::login::LoginPdu;
@@ -11,18 +11,18 @@ use stream::{ReceiveBuffer, Tag, TransmitQueue};
 
 /// Longest part of a data segment that is kept by itself: 252 bytes of sense and their length, or the
 /// header that a Reject carries.
-pub(super) const SMALL_MAX: usize = 256;
+pub(super) const SMALL_SEGMENT_LEN_MAX: usize = 256;
 /// A link with so much to send parses nothing more until some of it has left: our answers to the target's
 /// pings stay bounded. Beyond it only what was submitted waits, which the window bounds.
-pub(super) const PONGS_MAX: usize = 64;
+pub(super) const QUEUED_PING_ANSWERS_MAX: usize = 64;
 
 #[derive(Debug)]
 pub(super) struct LinkState {
     pub(super) cid: Cid,
     pub(super) phase: LinkPhase,
-    pub(super) rx: PduReceiver<Segment>,
+    pub(super) rx: PduReceiver<SegmentPurpose>,
     /// The beginning of a small data segment.
-    pub(super) small: [u8; SMALL_MAX],
+    pub(super) small: [u8; SMALL_SEGMENT_LEN_MAX],
     pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) transmit_queue: TransmitQueue,
     pub(super) framing: Framing,
@@ -61,7 +61,7 @@ impl PartialEq for LinkPhase {
 
 /// What a data segment is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Segment {
+pub(super) enum SegmentPurpose {
     /// Data of a read, from `offset` of it on.
     Read { tag: Tag, offset: u32 },
     /// Sense data, or a rejected header; `filled` bytes of it are kept.
@@ -100,13 +100,17 @@ pub(super) enum OutgoingPdu {
 
 impl LinkState {
     /// Begins the login.
-    pub(super) fn new(cx: &Cx<'_>, wanted: &LoginConfig, limits: &InitiatorLimits) -> Result<Self, Failure> {
+    pub(super) fn new(
+        cx: &Cx<'_>,
+        wanted: &LoginConfig,
+        limits: &InitiatorLimits,
+    ) -> Result<Self, LoginFailure> {
         let (login, first) = InitiatorLogin::start(wanted.clone())?;
         Ok(LinkState {
             cid: wanted.cid,
             phase: LinkPhase::Login(Box::new(login)),
             rx: PduReceiver::new(ReceiveBuffer::new()),
-            small: [0; SMALL_MAX],
+            small: [0; SMALL_SEGMENT_LEN_MAX],
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
             transmit_queue: TransmitQueue::new(),
             framing: Framing::LOGIN,
@@ -129,7 +133,7 @@ impl LinkState {
     }
 
     /// Whether the world holds nothing of this link.
-    pub(super) fn is_quiet(&self) -> bool {
+    pub(super) fn has_no_io_in_flight(&self) -> bool {
         !self.rx.is_out && self.transmit_queue.is_idle()
     }
 }

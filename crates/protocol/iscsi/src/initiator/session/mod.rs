@@ -18,37 +18,39 @@ mod answers;
 mod closing;
 mod command;
 mod commands;
+mod discovered_targets;
 mod link;
 mod logging_in;
 mod outgoing;
 mod receive;
 mod request;
-mod targets;
 
 #[cfg(test)]
 mod tests;
 
-use super::{Failure, LoginConfig};
+use super::{LoginConfig, LoginFailure};
 use crate::links::LinkIndex;
 use crate::negotiate::{Params, SessionType, TaskReporting};
 pub use crate::session::{Residual, TaskManagement};
 use crate::wire::{Cid, Itt, Tsih};
 use buf::{Cx, Errno, Payload, Time};
 use commands::Commands;
+pub use discovered_targets::{ADDRESSES_MAX, DiscoveredTargets, TARGETS_MAX, TargetRecord};
 use link::{LinkPhase, LinkState};
 pub use request::{
     Fault, LinkFault, LoginStep, NoAnswer, Notice, Request, Response, ScsiAnswer, ScsiCommand,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
-use stream::{Close, Connection, Host, HostEvent, Link, Received, RecvOp, SendOp, Tag};
-pub use targets::{ADDRESSES_MAX, TARGETS_MAX, TargetRecord, Targets};
+use stream::{
+    Connection, ConnectionClose, HostConnection, HostEvent, LinkNumber, Received, RecvOp, SendOp, Tag,
+};
 
 /// Requests other than SCSI commands that may be in work at once.
-const IMMEDIATE_MAX: usize = 16;
+const IMMEDIATE_REQUESTS_MAX: usize = 16;
 
 /// Most PDUs of logins that are kept for who wants them told.
-pub const STEPS_MAX: usize = 128;
+pub const LOGIN_STEPS_MAX: usize = 128;
 
 /// How much an initiator has in work, and how long it waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,7 +105,7 @@ enum SessionState {
 
 /// Why a link cannot be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AddError {
+pub enum AddLinkError {
     /// The session is not in full feature phase.
     NotReady,
     /// All the links that were negotiated are in use.
@@ -122,7 +124,7 @@ pub struct InitiatorSession {
     tsih: Tsih,
     portal_group_tag: Option<u16>,
     notices: VecDeque<Notice>,
-    shut: VecDeque<Link>,
+    shut: VecDeque<LinkNumber>,
     violation: Option<LinkFault>,
     /// The link and tag of the logout.
     logout: Option<(LinkIndex, Itt)>,
@@ -140,7 +142,11 @@ impl InitiatorSession {
     ///
     /// What this end cannot do is not offered, whatever `wanted` allows: recovery levels above 0, data out
     /// of order, other task reporting than RFC 3720's. A name that is too long for a text is refused.
-    pub fn new(cx: &mut Cx<'_>, mut wanted: LoginConfig, limits: InitiatorLimits) -> Result<Self, Failure> {
+    pub fn new(
+        cx: &mut Cx<'_>,
+        mut wanted: LoginConfig,
+        limits: InitiatorLimits,
+    ) -> Result<Self, LoginFailure> {
         let commands = limits.commands.clamp(1, 4096);
         let limits = InitiatorLimits { commands, ..limits };
         wanted.limits.erl = 0;
@@ -164,26 +170,26 @@ impl InitiatorSession {
             steps: VecDeque::new(),
             wanted,
         };
-        session.trace_first(leading);
+        session.trace_first_request(leading);
         Ok(session)
     }
 
     /// Adds a link to the session, on a socket that is connected to a portal of the same group (RFC 7143
     /// §4.2.6). [`Notice::LinkReady`] follows, or [`Notice::LoginFailed`], which leaves the session as it is.
-    pub fn add_link(&mut self, cx: &mut Cx<'_>, cid: Cid) -> Result<Link, AddError> {
+    pub fn add_link(&mut self, cx: &mut Cx<'_>, cid: Cid) -> Result<LinkNumber, AddLinkError> {
         if self.state != SessionState::Ready || self.commands.params.session_type == SessionType::Discovery {
-            return Err(AddError::NotReady);
+            return Err(AddLinkError::NotReady);
         }
         let used = |link: &&LinkState| link.phase != LinkPhase::Gone;
         if self.commands.links.iter().filter(used).count() >= self.commands.params.max_connections as usize {
-            return Err(AddError::TooManyLinks);
+            return Err(AddLinkError::TooManyLinks);
         }
         if self.commands.links.iter().filter(used).any(|link| link.cid == cid) {
-            return Err(AddError::CidInUse);
+            return Err(AddLinkError::CidInUse);
         }
         let cmd_sn = self.commands.window.next;
         let wanted = LoginConfig { tsih: self.tsih, cid, cmd_sn, ..self.wanted.clone() };
-        let link = LinkState::new(cx, &wanted, &self.limits).map_err(|_| AddError::NotReady)?;
+        let link = LinkState::new(cx, &wanted, &self.limits).map_err(|_| AddLinkError::NotReady)?;
         let index = match self.commands.links.position(|link| link.phase == LinkPhase::Gone) {
             Some(index) => {
                 self.commands.links[index] = link;
@@ -191,12 +197,12 @@ impl InitiatorSession {
             }
             None => self.commands.links.push(link),
         };
-        self.trace_first(index);
+        self.trace_first_request(index);
         Ok(index.into())
     }
 
     /// A PDU of a login, oldest first; none unless [`InitiatorLimits::trace`] is set. At most
-    /// [`STEPS_MAX`] are kept: the oldest are lost first.
+    /// [`LOGIN_STEPS_MAX`] are kept: the oldest are lost first.
     #[must_use]
     pub fn poll_login_step(&mut self) -> Option<LoginStep> {
         self.steps.pop_front()
@@ -239,9 +245,9 @@ impl InitiatorSession {
     }
 
     /// Whether something waits to be taken: an event, a notice, a violation. What was received is parsed only
-    /// as far as there is room for what it tells, so `resume` may bring more as long as this was true before it.
+    /// as far as there is room for what it tells, so `resume_parsing` may bring more as long as this was true before it.
     #[must_use]
-    pub fn has_news(&self) -> bool {
+    pub fn has_pending_events(&self) -> bool {
         !self.commands.events.is_empty() || !self.notices.is_empty() || self.violation.is_some()
     }
 
@@ -253,7 +259,7 @@ impl InitiatorSession {
 
     /// Whether everything that was out has come back: [`HostEvent::Closed`] was told, or waits to be.
     #[must_use]
-    pub fn is_gone(&self) -> bool {
+    pub fn is_fully_closed(&self) -> bool {
         self.state == SessionState::Gone
     }
 }
@@ -262,53 +268,53 @@ impl Connection for InitiatorSession {
     type Event = HostEvent<Response>;
     type LinkFault = LinkFault;
 
-    fn poll_recv(&mut self, _cx: &mut Cx<'_>, link: Link) -> Option<RecvOp> {
+    fn poll_recv(&mut self, _cx: &mut Cx<'_>, link: LinkNumber) -> Option<RecvOp> {
         self.next_recv(self.commands.links.index_of(link)?)
     }
 
     fn handle_recv(
         &mut self,
         cx: &mut Cx<'_>,
-        link: Link,
+        link: LinkNumber,
         op: RecvOp,
         received: Received,
     ) -> Result<(), Self::LinkFault> {
         let Some(index) = self.commands.links.index_of(link) else { return Ok(()) };
-        let result = self.received(cx, index, op, received);
-        self.tidy();
+        let result = self.finish_receive(cx, index, op, received);
+        self.finish_closing();
         result
     }
 
-    fn resume(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
+    fn resume_parsing(&mut self, cx: &mut Cx<'_>) -> Result<(), Self::LinkFault> {
         let mut result = Ok(());
         for index in self.commands.links.indices() {
             if !self.commands.links[index].rx.receive_buffer.is_empty() {
-                result = result.and(self.parse(cx, index));
+                result = result.and(self.parse_received(cx, index));
             }
         }
-        self.tidy();
+        self.finish_closing();
         result
     }
 
-    fn poll_send(&mut self, cx: &mut Cx<'_>, link: Link) -> Option<SendOp> {
-        self.gather(cx, self.commands.links.index_of(link)?)
+    fn poll_send(&mut self, cx: &mut Cx<'_>, link: LinkNumber) -> Option<SendOp> {
+        self.build_send_batch(cx, self.commands.links.index_of(link)?)
     }
 
-    fn handle_written(&mut self, _cx: &mut Cx<'_>, link: Link, how: Result<(), Errno>) {
+    fn handle_written(&mut self, _cx: &mut Cx<'_>, link: LinkNumber, how: Result<(), Errno>) {
         if let Some(index) = self.commands.links.index_of(link) {
-            self.commands.links[index].transmit_queue.written();
+            self.commands.links[index].transmit_queue.handle_written();
             if how.is_err() {
-                self.lose_link(index);
+                self.handle_link_lost(index);
             }
         }
-        self.tidy();
+        self.finish_closing();
     }
 
-    fn handle_sent(&mut self, _cx: &mut Cx<'_>, link: Link, op: SendOp) {
+    fn handle_send_released(&mut self, _cx: &mut Cx<'_>, link: LinkNumber, op: SendOp) {
         if let Some(link) = self.commands.links.get_mut(link) {
-            link.transmit_queue.sent(op);
+            link.transmit_queue.handle_send_released(op);
         }
-        self.tidy();
+        self.finish_closing();
     }
 
     fn poll_event(&mut self) -> Option<Self::Event> {
@@ -320,21 +326,21 @@ impl Connection for InitiatorSession {
     }
 
     fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.look_at_clocks(cx);
-        self.tidy();
+        self.check_deadlines(cx);
+        self.finish_closing();
     }
 
-    fn poll_shut(&mut self) -> Option<Link> {
+    fn poll_link_to_close(&mut self) -> Option<LinkNumber> {
         self.shut.pop_front()
     }
 
-    fn close(&mut self, _cx: &mut Cx<'_>, how: Close) {
+    fn close(&mut self, _cx: &mut Cx<'_>, how: ConnectionClose) {
         self.begin_close(how);
-        self.tidy();
+        self.finish_closing();
     }
 }
 
-impl Host for InitiatorSession {
+impl HostConnection for InitiatorSession {
     type Command = Request;
     type Response = Response;
 
@@ -347,7 +353,7 @@ impl Host for InitiatorSession {
         if self.state != SessionState::Ready {
             return Err((command, payload));
         }
-        let tag = self.commands.start(cx.now, command, payload)?;
+        let tag = self.commands.start_request(cx.now, command, payload)?;
         if let (None, Some(timeout)) = (self.look_at, self.limits.command_timeout) {
             self.look_at = Some(cx.now + timeout);
         }

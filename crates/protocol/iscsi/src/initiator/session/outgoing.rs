@@ -9,7 +9,7 @@ use super::commands::CommandWindow;
 use super::link::{LinkState, OutgoingPdu};
 use super::request::Response;
 use crate::discovery::SendTargets;
-use crate::framing::{FRAME_LEN, Framing, PduWriter, RETRY};
+use crate::framing::{Framing, MEMORY_RETRY_INTERVAL, PDU_OVERHEAD_MAX, PduWriter};
 use crate::links::LinkIndex;
 use crate::wire::{
     self, BHS_LEN, Cid, CommandFlags, DataOutFlags, Itt, LogoutReason, Lun, Pdu, Sn, TextFlags,
@@ -21,14 +21,14 @@ use stream::{SendOp, SendOpBuilder, Slab, Tag};
 use zerocopy::byteorder::big_endian::U32;
 
 /// Longest extended CDB segment: its header, and 244 bytes of CDB.
-const AHS_MAX: usize = 4 + 244;
+const AHS_LEN_MAX: usize = 4 + 244;
 /// A PDU with an extended CDB, beside its data.
-const FRAME: usize = FRAME_LEN + AHS_MAX;
+const PDU_OVERHEAD_WITH_AHS_MAX: usize = PDU_OVERHEAD_MAX + AHS_LEN_MAX;
 /// `SendTargets=`, an iSCSI name of 223 bytes, and a zero byte.
-const TEXT_MAX: usize = 240;
+const SEND_TARGETS_TEXT_LEN_MAX: usize = 240;
 
 /// The write data that the next PDU carries.
-fn payload<'a>(
+fn next_pdu_payload<'a>(
     out: &OutgoingPdu,
     commands: &'a Slab<Command>,
     framing: Framing,
@@ -44,31 +44,34 @@ fn payload<'a>(
     };
     let CommandData::Out { data, immediate } = &commands.get(*tag)?.data else { return None };
     let (offset, end) = range.unwrap_or((0, *immediate));
-    let len = (end - offset).min(framing.segment_max());
+    let len = (end - offset).min(framing.send_segment_len_max());
     (len > 0).then_some((data, offset as usize..(offset + len) as usize))
 }
 
 /// Bytes of head that the next PDU needs at most.
-fn head_least(out: &OutgoingPdu, commands: &Slab<Command>, framing: Framing) -> usize {
-    match (out, payload(out, commands, framing)) {
+fn next_head_len_max(out: &OutgoingPdu, commands: &Slab<Command>, framing: Framing) -> usize {
+    match (out, next_pdu_payload(out, commands, framing)) {
         (OutgoingPdu::Login(pdu), _) => BHS_LEN + pdu.text.len() + 3,
-        (_, Some((data, range))) => FRAME + SendOpBuilder::head_need(data, range.len(), framing.data_digest),
-        (_, None) => FRAME + TEXT_MAX,
+        (_, Some((data, range))) => {
+            PDU_OVERHEAD_WITH_AHS_MAX + SendOpBuilder::head_len_for(data, range.len(), framing.data_digest)
+        }
+        (_, None) => PDU_OVERHEAD_WITH_AHS_MAX + SEND_TARGETS_TEXT_LEN_MAX,
     }
 }
 
 impl InitiatorSession {
     /// Makes one batch of all that waits on a link.
-    pub(super) fn gather(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<SendOp> {
+    pub(super) fn build_send_batch(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<SendOp> {
         let link = &mut self.commands.links[index];
         let framing = link.framing;
-        let least = head_least(link.out.front()?, &self.commands.table, framing);
-        if !link.transmit_queue.is_free() {
+        let least = next_head_len_max(link.out.front()?, &self.commands.table, framing);
+        if !link.transmit_queue.can_start_batch() {
             return None;
         }
-        let estimates = link.out.iter().map(|out| head_least(out, &self.commands.table, framing));
-        let Some(pdus) = PduWriter::open(&mut link.transmit_queue, cx.pool, framing, least, estimates) else {
-            link.retry = Some(cx.now + RETRY);
+        let estimates = link.out.iter().map(|out| next_head_len_max(out, &self.commands.table, framing));
+        let Some(pdus) = PduWriter::start_batch(&mut link.transmit_queue, cx.pool, framing, least, estimates)
+        else {
+            link.retry = Some(cx.now + MEMORY_RETRY_INTERVAL);
             return None;
         };
         let LinkState { out: queue, exp_stat_sn, cid, pongs, .. } = link;
@@ -84,21 +87,21 @@ impl InitiatorSession {
         };
         let none = Sg::new();
         while let Some(out) = queue.front_mut() {
-            let head = head_least(out, &self.commands.table, framing);
-            let pieces = payload(out, &self.commands.table, framing).map_or(&none, |(data, _)| data);
-            if writer.answered.is_some() || !writer.pdus.batch.fits(head, pieces) {
+            let head = next_head_len_max(out, &self.commands.table, framing);
+            let pieces = next_pdu_payload(out, &self.commands.table, framing).map_or(&none, |(data, _)| data);
+            if writer.answered.is_some() || !writer.pdus.batch.has_room(head, pieces) {
                 break;
             }
             *pongs -= usize::from(matches!(out, OutgoingPdu::Pong { .. }));
-            if writer.put(out, &mut self.commands.table) {
+            if writer.put_pdu(out, &mut self.commands.table) {
                 queue.pop_front();
             }
         }
         let (batch, answered) = (writer.pdus.batch, writer.answered);
-        let op = link.transmit_queue.close(batch, cx.now);
+        let op = link.transmit_queue.finish_batch(batch, cx.now);
         if let Some(tag) = answered {
-            self.commands.complete(tag, Response::Task(TmfResponseCode::NO_TASK));
-            self.tidy();
+            self.commands.complete_request(tag, Response::Task(TmfResponseCode::NO_TASK));
+            self.finish_closing();
         }
         op
     }
@@ -120,17 +123,17 @@ struct RequestWriter<'a> {
 impl RequestWriter<'_> {
     /// Puts one PDU into the batch; true if `out` is done with. What belongs to a request that has ended
     /// meanwhile is left out.
-    fn put(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
+    fn put_pdu(&mut self, out: &mut OutgoingPdu, commands: &mut Slab<Command>) -> bool {
         match out {
             OutgoingPdu::Login(pdu) => {
                 // Its length is in the header, and it has no digests.
-                self.pdus.batch.put(pdu.bhs.bytes());
-                self.pdus.batch.put(&pdu.text);
-                self.pdus.batch.put(padding(pdu.text.len()));
+                self.pdus.batch.push_bytes(pdu.bhs.bytes());
+                self.pdus.batch.push_bytes(&pdu.text);
+                self.pdus.batch.push_bytes(padding(pdu.text.len()));
             }
-            OutgoingPdu::Request(tag) => self.request(*tag, commands),
+            OutgoingPdu::Request(tag) => self.put_request(*tag, commands),
             &mut OutgoingPdu::Data { tag, ttt, end, .. } => {
-                let (command, carried) = (commands.get(tag), payload(out, commands, self.framing));
+                let (command, carried) = (commands.get(tag), next_pdu_payload(out, commands, self.framing));
                 let (Some(command), Some((data, range))) = (command, carried) else { return true };
                 let RequestKind::Scsi(scsi) = &command.kind else { return true };
                 let OutgoingPdu::Data { offset, sn, .. } = out else { return true };
@@ -141,7 +144,7 @@ impl RequestWriter<'_> {
                 (pdu.lun, pdu.itt, pdu.ttt) = (Lun(scsi.lun), command.itt, ttt);
                 (pdu.exp_stat_sn, pdu.data_sn) = (self.exp_stat_sn, Sn::new(*sn));
                 pdu.buffer_offset = U32::new(*offset);
-                self.pdus.put_payload(&mut pdu, &[], data, range);
+                self.pdus.put_pdu_with_payload(&mut pdu, &[], data, range);
                 (*offset, *sn) = (to, sn.wrapping_add(1));
                 if let Some(command) = commands.get_mut(tag) {
                     command.unsent -= len;
@@ -149,31 +152,31 @@ impl RequestWriter<'_> {
                 }
                 return last;
             }
-            OutgoingPdu::Ping(itt) => self.nop(*itt, Ttt::NONE, Lun::default()),
-            OutgoingPdu::Pong { ttt, lun } => self.nop(Itt::NONE, *ttt, *lun),
+            OutgoingPdu::Ping(itt) => self.put_nop_out(*itt, Ttt::NONE, Lun::default()),
+            OutgoingPdu::Pong { ttt, lun } => self.put_nop_out(Itt::NONE, *ttt, *lun),
             OutgoingPdu::GapFiller { itt, cmd_sn } => {
                 let mut pdu = wire::NopOut::new();
                 (pdu.itt, pdu.cmd_sn, pdu.exp_stat_sn) = (*itt, *cmd_sn, self.exp_stat_sn);
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
             OutgoingPdu::Logout(itt) => {
                 let mut pdu = wire::LogoutRequest::new();
-                pdu.op = pdu.op.immediate();
+                pdu.op = pdu.op.with_immediate();
                 pdu.set_reason(LogoutReason::CLOSE_SESSION);
                 (pdu.itt, pdu.cid) = (*itt, self.cid);
                 (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
-                self.pdus.put(&mut pdu, &[]);
+                self.pdus.put_pdu(&mut pdu, &[]);
             }
         }
         true
     }
 
-    fn request(&mut self, tag: Tag, commands: &mut Slab<Command>) {
+    fn put_request(&mut self, tag: Tag, commands: &mut Slab<Command>) {
         let Some(command) = commands.get(tag) else { return };
         let sn = match &command.kind {
             RequestKind::Scsi(_) => {
                 *self.waiting -= 1;
-                self.scsi(tag, commands)
+                self.put_scsi_command(tag, commands)
             }
             RequestKind::Task { referenced, .. } => {
                 let named = referenced.map(|tag| commands.get(tag).map(|named| (named.itt, named.sent)));
@@ -181,11 +184,11 @@ impl RequestWriter<'_> {
                     self.answered = Some(tag);
                     return;
                 }
-                self.task(command, named.flatten());
+                self.put_task_management(command, named.flatten());
                 self.window.next
             }
             RequestKind::Text { question, ttt, .. } => {
-                self.text(command.itt, question, *ttt);
+                self.put_text_request(command.itt, question, *ttt);
                 self.window.next
             }
         };
@@ -194,11 +197,11 @@ impl RequestWriter<'_> {
         }
     }
 
-    fn scsi(&mut self, tag: Tag, commands: &Slab<Command>) -> Sn {
+    fn put_scsi_command(&mut self, tag: Tag, commands: &Slab<Command>) -> Sn {
         let sn = self.window.next.take();
         let Some(command) = commands.get(tag) else { return sn };
         let RequestKind::Scsi(scsi) = &command.kind else { return sn };
-        let carried = payload(&OutgoingPdu::Request(tag), commands, self.framing);
+        let carried = next_pdu_payload(&OutgoingPdu::Request(tag), commands, self.framing);
         let mut pdu = wire::ScsiCommand::new();
         let mut flags = CommandFlags(0).with_attribute(scsi.attr);
         flags = match &command.data {
@@ -223,20 +226,20 @@ impl RequestWriter<'_> {
             pdu.cdb.iter_mut().zip(cdb).for_each(|(to, byte)| *to = *byte);
             &[]
         };
-        let mut ahs = [0; AHS_MAX];
-        let ahs = extended_cdb(tail, &mut ahs);
+        let mut ahs = [0; AHS_LEN_MAX];
+        let ahs = encode_extended_cdb(tail, &mut ahs);
         pdu.ahs_words = (ahs.len() / 4) as u8;
         match carried {
-            Some((data, range)) => self.pdus.put_payload(&mut pdu, ahs, data, range),
-            None => self.pdus.put_payload(&mut pdu, ahs, &Sg::new(), 0..0),
+            Some((data, range)) => self.pdus.put_pdu_with_payload(&mut pdu, ahs, data, range),
+            None => self.pdus.put_pdu_with_payload(&mut pdu, ahs, &Sg::new(), 0..0),
         }
         sn
     }
 
-    fn task(&mut self, command: &Command, named: Option<(Itt, Option<Sn>)>) {
+    fn put_task_management(&mut self, command: &Command, named: Option<(Itt, Option<Sn>)>) {
         let RequestKind::Task { function, lun, .. } = &command.kind else { return };
         let mut pdu = wire::TmfRequest::new();
-        pdu.op = pdu.op.immediate();
+        pdu.op = pdu.op.with_immediate();
         pdu.set_function(*function);
         (pdu.lun, pdu.itt) = (*lun, command.itt);
         (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
@@ -244,13 +247,13 @@ impl RequestWriter<'_> {
             pdu.referenced_tag = itt;
             pdu.ref_cmd_sn = sn.unwrap_or(self.window.next);
         }
-        self.pdus.put(&mut pdu, &[]);
+        self.pdus.put_pdu(&mut pdu, &[]);
     }
 
     /// The question, or the request for the next piece of its answer.
-    fn text(&mut self, itt: Itt, question: &SendTargets, ttt: Ttt) {
+    fn put_text_request(&mut self, itt: Itt, question: &SendTargets, ttt: Ttt) {
         let mut pdu = wire::TextRequest::new();
-        pdu.op = pdu.op.immediate();
+        pdu.op = pdu.op.with_immediate();
         pdu.flags = TextFlags::FINAL;
         (pdu.itt, pdu.ttt) = (itt, ttt);
         (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
@@ -261,20 +264,20 @@ impl RequestWriter<'_> {
         };
         let parts = if ttt.is_none() { ["SendTargets=", name, "\0"] } else { [""; 3] };
         let text = parts.concat();
-        self.pdus.put(&mut pdu, text.as_bytes());
+        self.pdus.put_pdu(&mut pdu, text.as_bytes());
     }
 
-    fn nop(&mut self, itt: Itt, ttt: Ttt, lun: Lun) {
+    fn put_nop_out(&mut self, itt: Itt, ttt: Ttt, lun: Lun) {
         let mut pdu = wire::NopOut::new();
-        pdu.op = pdu.op.immediate();
+        pdu.op = pdu.op.with_immediate();
         (pdu.itt, pdu.ttt, pdu.lun) = (itt, ttt, lun);
         (pdu.cmd_sn, pdu.exp_stat_sn) = (self.window.next, self.exp_stat_sn);
-        self.pdus.put(&mut pdu, &[]);
+        self.pdus.put_pdu(&mut pdu, &[]);
     }
 }
 
 /// Writes the bytes of a CDB from the 17th on as an additional segment (RFC 7143 §11.2.2.3), if there are any.
-fn extended_cdb<'a>(tail: &[u8], into: &'a mut [u8; AHS_MAX]) -> &'a [u8] {
+fn encode_extended_cdb<'a>(tail: &[u8], into: &'a mut [u8; AHS_LEN_MAX]) -> &'a [u8] {
     if tail.is_empty() {
         return &[];
     }

@@ -1,15 +1,15 @@
 //! Requests of an owner to its session, and the session's events.
 
-use super::targets::Targets;
+use super::discovered_targets::DiscoveredTargets;
 use crate::discovery::SendTargets;
-use crate::initiator::Failure;
+use crate::initiator::LoginFailure;
 use crate::session::{Cdb, Residual, SenseBytes, TaskManagement};
 use crate::wire::{
     AsyncEvent, Cid, LoginFlags, LoginStatus, LogoutResponseCode, Opcode, RejectReason, ScsiStatus,
     TaskAttribute, TmfResponseCode,
 };
 use std::time::Duration;
-use stream::Link;
+use stream::LinkNumber;
 
 /// What can be submitted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub enum Response {
     /// back.
     Task(TmfResponseCode),
     /// The targets.
-    Targets(Targets),
+    Targets(DiscoveredTargets),
     /// There is no answer.
     Lost(NoAnswer),
 }
@@ -87,10 +87,10 @@ pub enum NoAnswer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// A link that was added is in use.
-    LinkReady(Link),
+    LinkReady(LinkNumber),
     /// The login of a link failed; of the leading one: the session ends. Redirection is
-    /// [`Failure::Moved`]; how often it is followed is the caller's choice.
-    LoginFailed(Link, Failure),
+    /// [`LoginFailure::Moved`]; how often it is followed is the caller's choice.
+    LoginFailed(LinkNumber, LoginFailure),
     /// The target wants us to log out, or to negotiate again: the session drains and logs out within this
     /// time, and may be begun again.
     LogoutRequested {
@@ -121,7 +121,7 @@ pub enum Notice {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoginStep {
     /// The link.
-    pub link: Link,
+    pub link: LinkNumber,
     /// Its connection ID.
     pub cid: Cid,
     /// The target's answer, or our request.
@@ -138,7 +138,7 @@ pub struct LoginStep {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkFault {
     /// Where it came.
-    pub link: Link,
+    pub link: LinkNumber,
     /// What it was.
     pub fault: Fault,
 }

@@ -9,7 +9,7 @@ fn attack_03_other_protocols_get_no_word() {
     for first in [hello, http] {
         let mut login = Login::new();
         let step = login.handle_header(Bhs::from_prefix(&first).unwrap()).unwrap_err();
-        assert!(matches!(*step, LoginAction::Drop(Cause::NotLogin(_))), "{step:?}");
+        assert!(matches!(*step, LoginAction::Drop(LoginEndCause::NotLogin(_))), "{step:?}");
     }
 }
 
@@ -80,7 +80,8 @@ fn attack_08_answers_beyond_8_kib_are_split() {
     let data = bytes(&keys.join(" "));
     // The session is asked for before the answer goes out.
     let LoginAction::Complete(_) = t.raw(header(O_TO_F, data.len()), &data) else { panic!() };
-    let LoginAction::Send(first) = t.login.complete(Completion::NewSession { tsih: Tsih::new(9), window: 1 })
+    let LoginAction::Send(first) =
+        t.login.complete(LoginCompletion::NewSession { tsih: Tsih::new(9), window: 1 })
     else {
         panic!()
     };
@@ -196,13 +197,15 @@ fn attack_13_and_14_mutual_chap_with_bad_challenges() {
     let text = format!("CHAP_N=alice CHAP_R={} CHAP_I=1 CHAP_C={junk}", response_to(&c, SECRET));
     assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::INITIATOR_ERROR, "longer than the text may be");
     // The response that our own secret gives, sent back as the initiator's.
-    let mut t =
-        Target::new(AuthPolicy::Required(Chap { accounts: vec![account("alice", MUTUAL)], ..chap() }));
+    let mut t = Target::new(AuthPolicy::Required(ChapAccounts {
+        accounts: vec![account("alice", MUTUAL)],
+        ..chap()
+    }));
     let c = challenge(&mut t, "5");
     let text = format!("CHAP_N=alice CHAP_R={}", response_to(&c, MUTUAL));
     assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
     // One-way only, where the target wants to prove itself too: the right secret alone does not do.
-    let demanding = Chap { demands_mutual: true, ..chap() };
+    let demanding = ChapAccounts { demands_mutual: true, ..chap() };
     for policy in [AuthPolicy::Required(demanding.clone()), AuthPolicy::Optional(demanding)] {
         let mut t = Target::new(policy.clone());
         let c = challenge(&mut t, "5");
@@ -214,7 +217,7 @@ fn attack_13_and_14_mutual_chap_with_bad_challenges() {
         assert!(t.answer(S_TO_O, &both).1.contains("CHAP_N=disk"), "with both directions it goes on");
     }
     // Mutual authentication without a secret of ours.
-    let mut t = Target::new(AuthPolicy::Required(Chap { mutual: None, ..chap() }));
+    let mut t = Target::new(AuthPolicy::Required(ChapAccounts { mutual: None, ..chap() }));
     let c = challenge(&mut t, "5");
     let text = format!("CHAP_N=alice CHAP_R={} CHAP_I=1 CHAP_C=0x0102", response_to(&c, SECRET));
     assert_eq!(t.refusal(S_TO_O, &text), LoginStatus::AUTHENTICATION_FAILURE);
@@ -225,7 +228,7 @@ fn attack_16_accounts_that_change_during_a_login() {
     let mut t = Target::new(AuthPolicy::Required(chap()));
     let challenge = challenge(&mut t, "7");
     // The configuration forgets the account; the login goes on by what it was granted, and owns it.
-    t.policy.auth = AuthPolicy::Required(Chap { accounts: Vec::new(), ..chap() });
+    t.policy.auth = AuthPolicy::Required(ChapAccounts { accounts: Vec::new(), ..chap() });
     let text = format!("CHAP_N=alice CHAP_R={}", response_to(&challenge, SECRET));
     assert_eq!(t.answer(S_TO_O, &text), (S_TO_O, String::new()));
 }
@@ -245,14 +248,14 @@ fn attack_17_and_19_the_session_is_judged_by_name_and_isid() {
     for status in [LoginStatus::SESSION_DOES_NOT_EXIST, LoginStatus::TOO_MANY_CONNECTIONS] {
         let mut t = Target::new(AuthPolicy::None);
         let LoginAction::Complete(_) = t.raw(request, &data) else { panic!() };
-        assert_eq!(refusal(t.login.complete(Completion::Refused(status))), status);
+        assert_eq!(refusal(t.login.complete(LoginCompletion::Refused(status))), status);
         let mut t = Target::new(AuthPolicy::None);
         t.login.handle_request(request.as_bhs(), &data, &mut t.entropy);
         assert_eq!(refusal(t.login.authorize(Authorization::Refused(status), &mut t.entropy)), status);
     }
     let mut t = Target::new(AuthPolicy::None);
     t.raw(request, &data);
-    let join = Completion::Join { exp_cmd_sn: Sn::new(500), max_cmd_sn: Sn::new(563) };
+    let join = LoginCompletion::Join { exp_cmd_sn: Sn::new(500), max_cmd_sn: Sn::new(563) };
     let LoginAction::Established(pdu, established) = t.login.complete(join) else { panic!() };
     let response = LoginResponse::from_bhs(&pdu.bhs);
     assert_eq!(

@@ -4,7 +4,7 @@
 use super::super::*;
 use super::scripted_initiator::*;
 use crate::wire::*;
-use buf::Class;
+use buf::MemoryClass;
 
 const CRC: [u8; 3] = [0x0b, 0x47, 0x05];
 const UNEXPECTED: [u8; 3] = [0x0b, 0x0c, 0x0c];
@@ -131,18 +131,18 @@ fn attack_27_what_is_asked_for_and_does_not_come_is_bounded() {
     peer.mode = ServerMode::Keep;
     peer.feed(0, &[0, 1, 2].map(|n| pdu(&write(n, 0, 4096), &[])).concat());
     let (first, second, third) = (peer.kept[0].0, peer.kept[1].0, peer.kept[2].0);
-    assert!(peer.session.reserve_write(first, 4096), "one is always allowed");
-    assert!(!peer.session.reserve_write(second, 512));
-    let memory = peer.pool.take_sg(Class::Solicited, 4096).unwrap();
+    assert!(peer.session.reserve_receive_window(first, 4096), "one is always allowed");
+    assert!(!peer.session.reserve_receive_window(second, 512));
+    let memory = peer.pool.take_sg(MemoryClass::Solicited, 4096).unwrap();
     peer.writes.push((first, 0, 4096));
     peer.with_cx(|session, cx| session.recv_data(cx, first, 0, memory));
     peer.pump();
     let ttt = peer.take(0)[0].as_pdu::<R2t>().ttt;
     peer.feed(0, &pdu(&data_out(0, ttt, 0, 0, true), &pattern(4096)));
-    assert!(peer.session.reserve_write(second, 512));
-    assert!(!peer.session.reserve_write(third, 4096));
-    peer.with_cx(|session, cx| session.retire(cx, second));
-    assert!(peer.session.reserve_write(third, 4096));
+    assert!(peer.session.reserve_receive_window(second, 512));
+    assert!(!peer.session.reserve_receive_window(third, 4096));
+    peer.with_cx(|session, cx| session.end_without_response(cx, second));
+    assert!(peer.session.reserve_receive_window(third, 4096));
 }
 
 #[test]
@@ -151,7 +151,7 @@ fn attack_27_data_after_the_last_of_a_sequence() {
     let data = pattern(8192);
     peer.feed(0, &pdu(&write(0, 0, 32768), &[]));
     let (tag, _) = peer.kept[0];
-    let memory = peer.pool.take_sg(Class::Solicited, 32768).unwrap();
+    let memory = peer.pool.take_sg(MemoryClass::Solicited, 32768).unwrap();
     peer.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
     peer.pump();
     let asked: Vec<R2t> = peer.take(0).iter().map(ReceivedPdu::as_pdu).collect();
@@ -283,7 +283,7 @@ fn attack_31_a_hole_kept_open() {
         bytes.extend(pdu(&read(n, 0, 512), &[]));
     }
     let mut ping = nop(0, 7000);
-    ping.op = ping.op.immediate();
+    ping.op = ping.op.with_immediate();
     bytes.extend(pdu(&ping, b"there?"));
     let got = peer.talk(&bytes);
     assert_eq!((got.len(), got[0].op(), &got[0].data[..]), (1, Opcode::NOP_IN, &b"there?"[..]));
@@ -308,7 +308,7 @@ fn attack_31_a_hole_kept_open_for_ever_ends_the_session() {
     assert!(!peer.closed && peer.violations.is_empty());
     let kept = peer.kept.clone();
     peer.pass(Duration::from_secs(20));
-    kept.iter().for_each(|(tag, _)| peer.with_cx(|session, cx| session.retire(cx, *tag)));
+    kept.iter().for_each(|(tag, _)| peer.with_cx(|session, cx| session.end_without_response(cx, *tag)));
     peer.pump();
     assert_eq!(peer.violations, [Fault::CommandMissing]);
     assert!(peer.closed);
@@ -340,7 +340,7 @@ fn attack_32_immediate_commands_without_end() {
     let mut bytes = Vec::new();
     for n in 0..1000 {
         let mut command = read(0, 0, 512);
-        command.op = command.op.immediate();
+        command.op = command.op.with_immediate();
         command.itt = Itt::new(n);
         bytes.extend(pdu(&command, &[]));
     }
@@ -364,7 +364,7 @@ fn attack_32_immediate_commands_with_unsolicited_data_share_one_burst() {
     let mut bytes = Vec::new();
     for n in 0..3 {
         let mut command = write(0, 0, 8192);
-        command.op = command.op.immediate();
+        command.op = command.op.with_immediate();
         command.itt = Itt::new(n);
         bytes.extend(pdu(&command, &pattern(8192)));
     }
@@ -375,7 +375,7 @@ fn attack_32_immediate_commands_with_unsolicited_data_share_one_burst() {
     let tag = peer.kept[0].0;
     peer.answer(tag, Response::Scsi(ScsiResult::check_condition(&[0x70, 0, 5], 0)));
     let mut again = write(0, 0, 512);
-    (again.op, again.itt) = (again.op.immediate(), Itt::new(9));
+    (again.op, again.itt) = (again.op.with_immediate(), Itt::new(9));
     peer.feed(0, &pdu(&again, &pattern(512)));
     assert_eq!(peer.kept.len(), 1);
 }

@@ -8,7 +8,7 @@ use crate::wire::*;
 fn tmf(n: u32, itt: u32, function: TmfFunction, referenced: u32) -> TmfRequest {
     let mut pdu = TmfRequest::new();
     pdu.set_function(function);
-    pdu.op = pdu.op.immediate();
+    pdu.op = pdu.op.with_immediate();
     (pdu.lun, pdu.itt, pdu.cmd_sn) = (lun(), Itt::new(itt), sn(n));
     pdu.referenced_tag = Itt::new(referenced);
     pdu.ref_cmd_sn = sn(referenced);
@@ -73,7 +73,7 @@ fn nop_outs_that_answer_nothing_are_refused() {
     let mut peer = ScriptedInitiator::new();
     let immediate = |itt| {
         let mut pong = nop(0, itt);
-        pong.op = pong.op.immediate();
+        pong.op = pong.op.with_immediate();
         pong
     };
     let refused = |got: Vec<ReceivedPdu>| {
@@ -105,7 +105,7 @@ fn a_ping_that_answers_ours_is_not_taken_for_silence() {
         let mut peer = ScriptedInitiator::new();
         peer.pass(Duration::from_secs(15));
         let mut both = nop(0, 77);
-        both.op = if is_immediate { both.op.immediate() } else { both.op };
+        both.op = if is_immediate { both.op.with_immediate() } else { both.op };
         both.ttt = peer.take(0)[0].as_pdu::<NopIn>().ttt;
         let got = peer.talk(&pdu(&both, b"hello"));
         assert_eq!((got[0].as_pdu::<NopIn>().itt, &got[0].data[..]), (Itt::new(77), &b"hello"[..]));
@@ -137,7 +137,7 @@ fn attack_34_resets_in_a_loop() {
         bytes.extend(pdu(&tmf(n + 1, 900, TmfFunction::LOGICAL_UNIT_RESET, u32::MAX), &[]));
         peer.feed(0, &bytes);
         let (write, reset) = (peer.kept[0].0, peer.kept[1].0);
-        peer.with_cx(|session, cx| session.retire(cx, write));
+        peer.with_cx(|session, cx| session.end_without_response(cx, write));
         peer.answer(reset, Response::Task(TmfResponseCode::COMPLETE));
         peer.kept.clear();
         peer.pump();
@@ -225,7 +225,7 @@ fn attack_37_a_peer_that_never_reads() {
         .clone()
         .into_iter()
         .map(|(tag, _)| {
-            let allowed = peer.session.reserve_read(tag, 128 << 10);
+            let allowed = peer.session.reserve_send_window(tag, 128 << 10);
             if allowed {
                 peer.send_read(tag, 0, 128 << 10);
             }
@@ -235,7 +235,7 @@ fn attack_37_a_peer_that_never_reads() {
     assert_eq!(allowed.iter().filter(|allowed| **allowed).count(), 2);
     // Pings without end: the session stops reading instead of answering.
     let mut ping = nop(8, 7000);
-    ping.op = ping.op.immediate();
+    ping.op = ping.op.with_immediate();
     for _ in 0..10_000 {
         peer.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
     }
@@ -257,7 +257,7 @@ fn attack_37_a_discovery_session_that_reads_nothing_holds_little() {
     peer.ends[0].deaf = true;
     for n in 0..100 {
         let mut ping = nop(0, 7000 + n);
-        ping.op = ping.op.immediate();
+        ping.op = ping.op.with_immediate();
         peer.ends[0].inbox.extend(pdu(&ping, &[0; 4096]));
     }
     peer.pump();
@@ -272,13 +272,13 @@ fn attack_37_one_read_is_always_allowed() {
     peer.mode = ServerMode::Keep;
     peer.feed(0, &[pdu(&read(0, 0, 4096), &[]), pdu(&read(1, 0, 4096), &[])].concat());
     let (first, second) = (peer.kept[0].0, peer.kept[1].0);
-    assert!(peer.session.reserve_read(first, 4096));
-    assert!(!peer.session.reserve_read(second, 4096));
+    assert!(peer.session.reserve_send_window(first, 4096));
+    assert!(!peer.session.reserve_send_window(second, 4096));
     peer.send_read(first, 0, 4096);
-    assert!(!peer.session.reserve_read(second, 4096));
+    assert!(!peer.session.reserve_send_window(second, 4096));
     peer.pump();
-    assert!(peer.session.reserve_read(second, 4096));
-    peer.with_cx(|session, cx| session.retire(cx, second));
+    assert!(peer.session.reserve_send_window(second, 4096));
+    peer.with_cx(|session, cx| session.end_without_response(cx, second));
     assert_eq!(peer.link_state(0).tx.read_bytes, 0);
 }
 

@@ -102,7 +102,7 @@ fn residuals_compare_the_scsi_length_with_the_expected_one() {
     for (n, transferred) in [(0, 600), (1, 512), (2, 100)] {
         peer.feed(0, &pdu(&read(n, 0, 512), &[]));
         let (tag, _) = peer.kept.pop().unwrap();
-        let mut data = peer.pool.take_sg(buf::Class::Solicited, transferred as usize).unwrap();
+        let mut data = peer.pool.take_sg(buf::MemoryClass::Solicited, transferred as usize).unwrap();
         data.zero(0..transferred as usize);
         peer.with_cx(|session, cx| {
             session.send_data(cx, tag, 0, data.freeze());
@@ -171,7 +171,7 @@ fn pings_are_echoed_and_ours_are_answered() {
     let echo: NopIn = got[0].as_pdu();
     assert_eq!((echo.itt, echo.ttt, &got[0].data[..]), (Itt::new(77), Ttt::NONE, &b"hello"[..]));
     assert_eq!((echo.stat_sn, echo.exp_cmd_sn), (Sn::new(100), sn(1)));
-    ping.op = ping.op.immediate();
+    ping.op = ping.op.with_immediate();
     ping.cmd_sn = sn(1);
     let echo: NopIn = peer.talk(&pdu(&ping, &[]))[0].as_pdu();
     assert_eq!((echo.stat_sn, echo.exp_cmd_sn), (Sn::new(101), sn(1)));
@@ -180,7 +180,7 @@ fn pings_are_echoed_and_ours_are_answered() {
     assert_eq!((ours.itt, ours.stat_sn), (Itt::NONE, Sn::new(102)));
     assert!(!ours.ttt.is_none());
     let mut pong = nop(1, u32::MAX);
-    pong.op = pong.op.immediate();
+    pong.op = pong.op.with_immediate();
     pong.ttt = ours.ttt;
     assert_eq!(peer.talk(&pdu(&pong, &[])), []);
     peer.pass(Duration::from_secs(10));
@@ -217,9 +217,9 @@ fn logout_is_not_answered_before_nothing_is_left_of_the_nexus() {
     assert_eq!(peer.talk(&logout_request(9, 0)), []);
     assert_eq!((peer.leavings, peer.closed), (1, false));
     // Nor does anything come to it meanwhile.
-    let late = peer.with_cx(|session, cx| session.attach(cx, link_params(1), &[]));
+    let late = peer.with_cx(|session, cx| session.attach_link(cx, link_params(1), &[]));
     assert_eq!(late, Err(AttachError::Closing));
-    peer.with_cx(|session, cx| session.nexus_ended(cx));
+    peer.with_cx(|session, cx| session.handle_nexus_ended(cx));
     peer.pump();
     assert_eq!(peer.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
     assert!(peer.closed && peer.ends[0].shut);
@@ -241,7 +241,7 @@ fn a_nexus_that_does_not_end_does_not_hold_a_logout_for_ever() {
     assert_eq!(peer.take(0)[0].as_pdu::<LogoutResponse>().response, LogoutResponseCode::CLOSED);
     assert!(peer.closed);
     // What comes too late changes nothing.
-    peer.with_cx(|session, cx| session.nexus_ended(cx));
+    peer.with_cx(|session, cx| session.handle_nexus_ended(cx));
 }
 
 /// A session that is reinstated gives its name to the next only then.
@@ -250,13 +250,13 @@ fn a_session_that_is_cut_off_is_not_told_as_closed_before_nothing_is_left_of_its
     for late in [false, true] {
         let mut peer = ScriptedInitiator::new();
         peer.keeps_nexus = true;
-        peer.with_cx(|session, cx| session.close(cx, Close::Now));
+        peer.with_cx(|session, cx| session.close(cx, ConnectionClose::Now));
         peer.pump();
         assert_eq!((peer.leavings, peer.closed), (1, false));
         if late {
             peer.pass(Duration::from_secs(5));
         } else {
-            peer.with_cx(|session, cx| session.nexus_ended(cx));
+            peer.with_cx(|session, cx| session.handle_nexus_ended(cx));
             peer.pump();
         }
         assert!(peer.closed, "{late}");
@@ -333,7 +333,7 @@ fn declared_segment_length_takes_effect() {
 fn close_after_logout_asks_and_then_ends() {
     let mut peer = ScriptedInitiator::new();
     let until = peer.now + Duration::from_secs(5);
-    peer.with_cx(|session, cx| session.close(cx, Close::AfterLogout(until)));
+    peer.with_cx(|session, cx| session.close(cx, ConnectionClose::AfterLogout(until)));
     peer.pump();
     let message: wire::AsyncMessage = peer.take(0)[0].as_pdu();
     assert_eq!((message.event, message.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 5));
@@ -342,7 +342,7 @@ fn close_after_logout_asks_and_then_ends() {
     // Who is asked again gets no more time.
     peer.pass(Duration::from_secs(3));
     let until = peer.now + Duration::from_secs(5);
-    peer.with_cx(|session, cx| session.close(cx, Close::AfterLogout(until)));
+    peer.with_cx(|session, cx| session.close(cx, ConnectionClose::AfterLogout(until)));
     peer.pump();
     let message: wire::AsyncMessage = peer.take(0)[0].as_pdu();
     assert_eq!((message.event, message.parameter3.get()), (AsyncEvent::LOGOUT_REQUEST, 2));

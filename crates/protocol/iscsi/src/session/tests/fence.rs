@@ -18,7 +18,7 @@ fn two_links() -> (ScriptedInitiator, usize) {
 fn reset(n: u32, itt: u32) -> TmfRequest {
     let mut pdu = TmfRequest::new();
     pdu.set_function(TmfFunction::LOGICAL_UNIT_RESET);
-    pdu.op = pdu.op.immediate();
+    pdu.op = pdu.op.with_immediate();
     (pdu.lun, pdu.itt, pdu.cmd_sn) = (lun(), Itt::new(itt), sn(n));
     (pdu.exp_stat_sn, pdu.referenced_tag) = (Sn::new(100), Itt::NONE);
     pdu
@@ -41,7 +41,7 @@ fn pong(got: &[ReceivedPdu], exp: u32) -> Vec<u8> {
     let ping: NopIn = got.last().unwrap().as_pdu();
     assert!(ping.itt.is_none() && !ping.ttt.is_none());
     let mut pong = nop(0, 0);
-    pong.op = pong.op.immediate();
+    pong.op = pong.op.with_immediate();
     (pong.itt, pong.ttt, pong.exp_stat_sn) = (Itt::NONE, ping.ttt, Sn::new(exp));
     pdu(&pong, &[])
 }
@@ -51,7 +51,7 @@ fn one_link_needs_no_fence() {
     let mut peer = ScriptedInitiator::keeping();
     reset_done(&mut peer, 0, 900);
     assert_eq!(ops(&peer.take(0)), [Opcode::TMF_RESPONSE]);
-    assert_eq!(peer.session.tasks.fences.deadline(), None);
+    assert_eq!(peer.session.tasks.fences.acknowledgment_deadline(), None);
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn the_end_of_a_reset_follows_every_acknowledgment_and_goes_before_what_follows(
     peer.feed(0, &pong(&got, 102));
     assert_eq!(peer.take(second)[0].bhs.itt, Itt::new(2));
     assert_eq!((peer.session.tasks_in_work(), peer.violations.len()), (0, 0));
-    assert_eq!(peer.session.tasks.fences.deadline(), None);
+    assert_eq!(peer.session.tasks.fences.acknowledgment_deadline(), None);
 }
 
 #[test]
@@ -127,7 +127,7 @@ fn a_link_that_acknowledges_nothing_is_dropped() {
         assert!(peer.ends[second].shut && !peer.ends[0].shut);
         let got = peer.take(0);
         assert!(ops(&got).contains(&Opcode::TMF_RESPONSE), "{got:?}");
-        assert_eq!(peer.session.tasks.fences.deadline(), None, "one link is left");
+        assert_eq!(peer.session.tasks.fences.acknowledgment_deadline(), None, "one link is left");
     }
 }
 
@@ -203,7 +203,10 @@ fn functions_go_through_one_after_the_other() {
     let got = peer.take(0);
     assert_eq!(ops(&got), [Opcode::TMF_RESPONSE, Opcode::NOP_IN], "all else is acknowledged");
     peer.feed(0, &pong(&got, 103));
-    assert_eq!((peer.session.tasks.fences.deadline(), peer.session.tasks_in_work()), (None, 0));
+    assert_eq!(
+        (peer.session.tasks.fences.acknowledgment_deadline(), peer.session.tasks_in_work()),
+        (None, 0)
+    );
 }
 
 #[test]
@@ -221,7 +224,7 @@ fn a_fence_ends_with_its_link_and_lets_others_go_on() {
         if logout {
             let mut leave = LogoutRequest::new();
             leave.set_reason(LogoutReason::CLOSE_CONNECTION);
-            leave.op = leave.op.immediate();
+            leave.op = leave.op.with_immediate();
             (leave.itt, leave.cmd_sn, leave.cid) = (Itt::new(9), sn(3), Cid::new(0));
             peer.feed(0, &pdu(&leave, &[]));
             assert_eq!(ops(&peer.take(0)).last(), Some(&Opcode::LOGOUT_RESPONSE));

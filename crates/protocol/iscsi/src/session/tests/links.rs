@@ -52,7 +52,7 @@ fn a_write_out_of_turn_keeps_its_data_until_it_is_due() {
 
 fn nop_immediate(n: u32, itt: u32) -> NopOut {
     let mut ping = nop(n, itt);
-    ping.op = ping.op.immediate();
+    ping.op = ping.op.with_immediate();
     ping
 }
 
@@ -71,7 +71,7 @@ fn a_lost_link_takes_its_own_tasks_with_it() {
     peer.pump();
     assert_eq!(peer.take(second).len(), 1);
     // Its place may be taken again.
-    assert_eq!(peer.attach(link_params(0)), Link(0));
+    assert_eq!(peer.attach(link_params(0)), LinkNumber(0));
     peer.hang_up(0);
     peer.hang_up(second);
     assert!(peer.closed);
@@ -82,7 +82,7 @@ fn attack_18_connection_reinstatement_during_io() {
     let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&write(0, 0, 4096), &[]));
     let tag = peer.kept[0].0;
-    let memory = peer.pool.take_sg(buf::Class::Solicited, 4096).unwrap();
+    let memory = peer.pool.take_sg(buf::MemoryClass::Solicited, 4096).unwrap();
     peer.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
     peer.pump();
     let ttt = peer.take(0)[0].as_pdu::<R2t>().ttt;
@@ -108,7 +108,7 @@ fn attack_19_more_links_than_agreed() {
     let mut peer = ScriptedInitiator::with(params, link_params(0), limits());
     peer.attach(link_params(1));
     for cid in 2..100 {
-        let result = peer.with_cx(|session, cx| session.attach(cx, link_params(cid), &[]));
+        let result = peer.with_cx(|session, cx| session.attach_link(cx, link_params(cid), &[]));
         assert_eq!(result, Err(AttachError::TooManyLinks));
     }
     assert!(peer.session.has_connection(Cid::new(1)) && !peer.session.has_connection(Cid::new(2)));
@@ -119,41 +119,45 @@ fn a_connection_is_let_in_only_where_a_place_is_kept_for_it() {
     let params =
         SessionParams { max_connections: 4, first_burst: 65_536, max_burst: 65_536, ..session_params() };
     let mut peer = ScriptedInitiator::with(params, link_params(0), SessionLimits { commands: 2, ..limits() });
-    let whole = peer.pool.usage().promise_max();
+    let whole = peer.pool.usage().reservable_max();
     let others = whole - peer.pool.usage().reserved - 65_536;
     assert!(peer.pool.reserve(buf::PoolAccount::Iscsi, others));
     let until = Time(1 << 40);
     let keep = |peer: &mut ScriptedInitiator, cid| {
         peer.with_cx(|session, cx| {
-            session.reinstate(cx, Cid::new(cid), until);
-            session.keep_place(Cid::new(cid))
+            session.reinstate_connection(cx, Cid::new(cid), until);
+            session.reserve_connection_slot(Cid::new(cid))
         })
     };
     // Two commands and an immediate one have a burst each: enough for two links; and there is one more.
     assert_eq!((keep(&mut peer, 1), keep(&mut peer, 2)), (Ok(()), Ok(())));
     assert_eq!(keep(&mut peer, 3), Err(AttachError::NoMemory));
-    peer.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(3)));
+    peer.with_cx(|session, cx| session.cancel_expected_connection(cx, Cid::new(3)));
     // Commands that end give nothing of it back.
     peer.talk(&pdu(&read(0, 0, 8), &[]));
-    assert_eq!(peer.pool.left_to_promise(buf::PoolAccount::Iscsi), 0);
+    assert_eq!(peer.pool.reservable_bytes(buf::PoolAccount::Iscsi), 0);
     peer.attach(link_params(2));
     peer.attach(link_params(1));
     // With memory enough, the number that was negotiated bounds them.
     peer.pool.unreserve(buf::PoolAccount::Iscsi, others);
     assert_eq!((keep(&mut peer, 3), keep(&mut peer, 4)), (Ok(()), Err(AttachError::TooManyLinks)));
-    assert_eq!(peer.session.keep_place(Cid::new(5)), Err(AttachError::Closing), "nobody expects it");
+    assert_eq!(
+        peer.session.reserve_connection_slot(Cid::new(5)),
+        Err(AttachError::Closing),
+        "nobody expects it"
+    );
 }
 
 #[test]
 fn a_session_ends_when_its_only_connection_does_not_come() {
     let mut peer = ScriptedInitiator::new();
-    peer.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), Time(1 << 40)));
+    peer.with_cx(|session, cx| session.reinstate_connection(cx, Cid::new(0), Time(1 << 40)));
     peer.pump();
     assert!(!peer.closed, "it waits for the new one");
-    peer.with_cx(|session, cx| session.expect_no_more(cx, Cid::new(0)));
+    peer.with_cx(|session, cx| session.cancel_expected_connection(cx, Cid::new(0)));
     peer.pump();
     assert!(peer.closed);
-    assert_eq!(peer.session.keep_place(Cid::new(0)), Err(AttachError::Closing));
+    assert_eq!(peer.session.reserve_connection_slot(Cid::new(0)), Err(AttachError::Closing));
 }
 
 #[test]
@@ -178,8 +182,9 @@ fn one_link_can_log_another_out() {
 fn leftover_bytes_of_the_login_are_parsed_first() {
     let mut peer = ScriptedInitiator::new();
     let bytes = pdu(&read(0, 512, 512), &[]);
-    let link = peer.with_cx(|session, cx| session.attach(cx, link_params(1), &bytes[..60.min(bytes.len())]));
-    assert_eq!(link, Ok(Link(1)));
+    let link =
+        peer.with_cx(|session, cx| session.attach_link(cx, link_params(1), &bytes[..60.min(bytes.len())]));
+    assert_eq!(link, Ok(LinkNumber(1)));
     peer.ends.push(WireEnd::default());
     peer.pump();
     assert_eq!(peer.take(1)[0].data, peer.disk[512..1024]);
@@ -232,7 +237,7 @@ fn a_closed_window_that_opens_without_an_answer_is_told() {
     peer.mode = ServerMode::Keep;
     peer.feed(0, &pdu(&read(0, 0, 8), &[]));
     let tag = peer.kept[0].0;
-    peer.with_cx(|session, cx| session.retire(cx, tag));
+    peer.with_cx(|session, cx| session.end_without_response(cx, tag));
     peer.pump();
     let news: NopIn = peer.take(0)[0].as_pdu();
     assert_eq!((news.itt, news.ttt), (Itt::NONE, Ttt::NONE));
@@ -257,22 +262,22 @@ fn a_lost_link_tells_which_units_lost_commands_and_where_the_window_stands() {
     let mut peer = ScriptedInitiator::keeping();
     let second = usize::from(peer.attach(link_params(1)).0);
     peer.feed(second, &[pdu(&read(0, 0, 8), &[]), pdu(&read(1, 1, 8), &[])].concat());
-    assert_eq!(peer.session.poll_cleared(), None);
+    assert_eq!(peer.session.poll_cleared_unit(), None);
     // One is answered, and the answer is lost with the link.
     peer.ends[second].deaf = true;
     let tag = peer.kept[0].0;
     peer.send_read(tag, 0, 8);
     peer.pump();
     peer.hang_up(second);
-    assert_eq!(peer.session.poll_cleared(), Some(UNIT));
-    assert_eq!(peer.session.poll_cleared(), None, "a unit is told once");
+    assert_eq!(peer.session.poll_cleared_unit(), Some(UNIT));
+    assert_eq!(peer.session.poll_cleared_unit(), None, "a unit is told once");
     let news: NopIn = peer.take(0)[0].as_pdu();
     assert_eq!((news.itt, news.exp_cmd_sn), (Itt::NONE, sn(2)));
     assert_eq!(news.max_cmd_sn, peer.session.command_numbers().1);
     // A link that is logged out tells its initiator itself what becomes of its tasks.
     peer.feed(0, &pdu(&read(2, 2, 8), &[]));
     peer.hang_up(0);
-    assert_eq!(peer.session.poll_cleared(), None, "nobody is left to be told");
+    assert_eq!(peer.session.poll_cleared_unit(), None, "nobody is left to be told");
     assert!(peer.closed);
 }
 
@@ -283,27 +288,27 @@ fn a_connection_is_reinstated_when_its_old_tasks_have_ended() {
     let tag = peer.kept[0].0;
     // The server is slow to let go.
     let until = peer.now + Duration::from_secs(15);
-    peer.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), until));
-    assert!(!peer.session.has_connection(Cid::new(0)) && !peer.session.is_clear_of(Cid::new(0)));
+    peer.with_cx(|session, cx| session.reinstate_connection(cx, Cid::new(0), until));
+    assert!(!peer.session.has_connection(Cid::new(0)) && !peer.session.is_connection_cleared(Cid::new(0)));
     peer.pump();
     assert_eq!(peer.aborted, [tag]);
-    assert!(peer.session.is_clear_of(Cid::new(0)), "now the login may be answered");
+    assert!(peer.session.is_connection_cleared(Cid::new(0)), "now the login may be answered");
     assert!(!peer.closed, "the session waits, though it has no link");
     let link = usize::from(peer.attach(link_params(0)).0);
-    assert_eq!(peer.session.poll_cleared(), Some(UNIT));
+    assert_eq!(peer.session.poll_cleared_unit(), Some(UNIT));
     peer.mode = ServerMode::Serve;
     peer.feed(link, &pdu(&read(1, 0, 8), &[]));
     assert!(peer.take(link).iter().any(|got| got.op() == Opcode::DATA_IN));
     // A CID that nobody bears ends nothing.
-    peer.with_cx(|session, cx| session.reinstate(cx, Cid::new(9), until));
-    assert!(peer.session.has_connection(Cid::new(0)) && peer.session.is_clear_of(Cid::new(9)));
+    peer.with_cx(|session, cx| session.reinstate_connection(cx, Cid::new(9), until));
+    assert!(peer.session.has_connection(Cid::new(0)) && peer.session.is_connection_cleared(Cid::new(9)));
 }
 
 #[test]
 fn a_reinstatement_that_never_comes_ends_the_session() {
     let mut peer = ScriptedInitiator::new();
     let until = peer.now + Duration::from_secs(15);
-    peer.with_cx(|session, cx| session.reinstate(cx, Cid::new(0), until));
+    peer.with_cx(|session, cx| session.reinstate_connection(cx, Cid::new(0), until));
     peer.pump();
     assert!(!peer.closed);
     assert_eq!(peer.session.poll_timeout(), Some(until));
@@ -320,7 +325,7 @@ fn a_session_waits_for_a_connection_on_its_way_when_its_last_one_dies() {
     peer.hang_up(second);
     // Its CID is to be borne again; nothing is left that bears it.
     let until = peer.now + Duration::from_secs(15);
-    peer.with_cx(|session, cx| session.reinstate(cx, Cid::new(1), until));
+    peer.with_cx(|session, cx| session.reinstate_connection(cx, Cid::new(1), until));
     peer.hang_up(0);
     assert!(!peer.closed, "its login may be answered already");
     let third = usize::from(peer.attach(link_params(1)).0);

@@ -5,10 +5,10 @@ use crate::wire::{
     self, BHS_LEN, Bhs, Cid, Isid, Itt, Lun, Opcode, Pdu, Sn, TmfResponseCode, Tsih, padded_len,
 };
 use buf::crc32c::crc32c;
-use buf::{Class, Entropy, Pool};
+use buf::{Entropy, MemoryClass, Pool};
 use std::sync::LazyLock;
 pub use std::time::Duration;
-use testkit::delivery::Delivery;
+use testkit::delivery::RecvDelivery;
 
 pub const DISK_LEN: usize = 1 << 20;
 /// What stands on each disk at first: to make it again for each test would take longer than most of them.
@@ -73,7 +73,7 @@ pub struct ScriptedInitiator {
     /// Writes being received, with where they go.
     pub writes: Vec<(Tag, u32, u32)>,
     /// How bytes come.
-    pub delivery: Delivery,
+    pub delivery: RecvDelivery,
     /// Places are given this late: after so many turns.
     pub place_late: bool,
     late: Vec<(Tag, u32)>,
@@ -140,12 +140,12 @@ impl ScriptedInitiator {
     }
 
     pub fn with(params: SessionParams, link: LinkParams, limits: SessionLimits) -> Self {
-        let pool = Pool::poisoned(32 << 20);
+        let pool = Pool::new_poisoned(32 << 20);
         let mut entropy = Entropy::new([7; 32]);
         let now = Time(1_000_000_000);
         let mut cx = Cx { now, pool: &pool, entropy: &mut entropy };
         let mut session = TargetSession::new(&mut cx, params, limits).unwrap();
-        session.attach(&mut cx, link, &[]).unwrap();
+        session.attach_link(&mut cx, link, &[]).unwrap();
         ScriptedInitiator {
             pool,
             entropy,
@@ -160,7 +160,7 @@ impl ScriptedInitiator {
             closed: false,
             violations: Vec::new(),
             writes: Vec::new(),
-            delivery: Delivery::whole(),
+            delivery: RecvDelivery::unlimited(),
             place_late: false,
             late: Vec::new(),
             at_hand: false,
@@ -172,8 +172,8 @@ impl ScriptedInitiator {
         }
     }
 
-    pub fn attach(&mut self, params: LinkParams) -> Link {
-        let link = self.with_cx(|session, cx| session.attach(cx, params, &[]).unwrap());
+    pub fn attach(&mut self, params: LinkParams) -> LinkNumber {
+        let link = self.with_cx(|session, cx| session.attach_link(cx, params, &[]).unwrap());
         let index = usize::from(link.0);
         if index == self.ends.len() {
             self.ends.push(WireEnd::default());
@@ -206,7 +206,7 @@ impl ScriptedInitiator {
             for index in 0..self.ends.len() {
                 moved |= self.receive(index);
                 moved |= self.serve();
-                let result = self.with_cx(|session, cx| session.resume(cx));
+                let result = self.with_cx(|session, cx| session.resume_parsing(cx));
                 self.note(result);
                 moved |= self.serve();
                 moved |= self.send(index);
@@ -222,7 +222,7 @@ impl ScriptedInitiator {
     /// Receives and sends, with the server asleep.
     pub fn pump_without_serving(&mut self) {
         while self.receive(0) {
-            let result = self.with_cx(|session, cx| session.resume(cx));
+            let result = self.with_cx(|session, cx| session.resume_parsing(cx));
             self.note(result);
         }
     }
@@ -237,7 +237,7 @@ impl ScriptedInitiator {
     }
 
     fn receive(&mut self, index: usize) -> bool {
-        let link = Link(index as u16);
+        let link = LinkNumber(index as u16);
         if self.ends[index].op.is_none() {
             self.ends[index].op = self.with_cx(|session, cx| session.poll_recv(cx, link));
         }
@@ -245,31 +245,31 @@ impl ScriptedInitiator {
             return false;
         }
         let Some(op) = self.ends[index].op.take() else { return false };
-        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.ends[index].inbox);
+        let (op, came) = self.delivery.fill_recv(&self.pool, op, &mut self.ends[index].inbox);
         let result = self.with_cx(|session, cx| session.handle_recv(cx, link, op, came));
         self.note(result);
         true
     }
 
     fn send(&mut self, index: usize) -> bool {
-        let link = Link(index as u16);
+        let link = LinkNumber(index as u16);
         let Some(op) = self.with_cx(|session, cx| session.poll_send(cx, link)) else { return false };
         if self.ends[index].deaf {
             self.ends[index].stuck.push(op);
             return true;
         }
-        let bytes = testkit::delivery::sent(&op);
+        let bytes = testkit::delivery::send_op_bytes(&op);
         assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.ends[index].sent.extend(bytes);
         self.with_cx(|session, cx| {
             session.handle_written(cx, link, Ok(()));
-            session.handle_sent(cx, link, op);
+            session.handle_send_released(cx, link, op);
         });
         true
     }
 
     fn take_shut(&mut self) {
-        while let Some(link) = self.session.poll_shut() {
+        while let Some(link) = self.session.poll_link_to_close() {
             let end = &mut self.ends[usize::from(link.0)];
             assert!(!end.shut, "a link is named once");
             end.shut = true;
@@ -281,7 +281,7 @@ impl ScriptedInitiator {
                 }
                 for op in stuck {
                     session.handle_written(cx, link, Err(Errno(32)));
-                    session.handle_sent(cx, link, op);
+                    session.handle_send_released(cx, link, op);
                 }
             });
             self.serve();
@@ -290,7 +290,7 @@ impl ScriptedInitiator {
 
     /// The peer's TCP connection is gone.
     pub fn hang_up(&mut self, index: usize) {
-        let link = Link(index as u16);
+        let link = LinkNumber(index as u16);
         let op =
             self.ends[index].op.take().or_else(|| self.with_cx(|session, cx| session.poll_recv(cx, link)));
         if let Some(op) = op {
@@ -312,7 +312,7 @@ impl ScriptedInitiator {
     fn serve(&mut self) -> bool {
         let mut any = false;
         for (tag, len) in std::mem::take(&mut self.late) {
-            let memory = self.pool.take_sg(Class::Solicited, len as usize).unwrap();
+            let memory = self.pool.take_sg(MemoryClass::Solicited, len as usize).unwrap();
             self.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
             any = true;
         }
@@ -320,7 +320,7 @@ impl ScriptedInitiator {
             self.leavings += 1;
             assert_eq!(self.session.tasks_in_work(), 0, "a task could make something that lasts");
             if !self.keeps_nexus {
-                self.with_cx(|session, cx| session.nexus_ended(cx));
+                self.with_cx(|session, cx| session.handle_nexus_ended(cx));
             }
             any = true;
         }
@@ -333,7 +333,7 @@ impl ScriptedInitiator {
                     self.log.push("aborted".into());
                     self.aborted.push(tag);
                     self.kept.retain(|(kept, _)| *kept != tag);
-                    self.with_cx(|session, cx| session.retire(cx, tag));
+                    self.with_cx(|session, cx| session.end_without_response(cx, tag));
                 }
                 TargetEvent::Closed => {
                     assert!(!self.closed, "closed once");
@@ -353,7 +353,7 @@ impl ScriptedInitiator {
                 if self.bounded && (end > DISK_LEN as u64 || (scsi.read && scsi.write)) {
                     let refusal = ScsiResult::check_condition(&[0x70, 0, 5], 0);
                     self.answer(tag, Response::Scsi(refusal));
-                } else if let Some(data) = self.session.data_at_hand(tag).filter(|_| self.at_hand) {
+                } else if let Some(data) = self.session.contiguous_payload(tag).filter(|_| self.at_hand) {
                     assert_eq!(data.len(), data_out as usize);
                     self.disk[offset as usize..end as usize].copy_from_slice(data);
                     self.hands += 1;
@@ -364,7 +364,7 @@ impl ScriptedInitiator {
                     if self.place_late {
                         self.late.push((tag, data_out));
                     } else {
-                        let memory = self.pool.take_sg(Class::Solicited, data_out as usize).unwrap();
+                        let memory = self.pool.take_sg(MemoryClass::Solicited, data_out as usize).unwrap();
                         self.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
                     }
                 } else {
@@ -378,7 +378,7 @@ impl ScriptedInitiator {
             (Request::Scsi(_) | Request::Task(_), ServerMode::Keep) => self.kept.push((tag, command)),
             (Request::Task(task), ServerMode::Serve) => {
                 if let Some(referenced) = task.referenced {
-                    self.with_cx(|session, cx| session.retire(cx, referenced));
+                    self.with_cx(|session, cx| session.end_without_response(cx, referenced));
                 }
                 self.answer(tag, Response::Task(TmfResponseCode::COMPLETE));
             }
@@ -403,7 +403,7 @@ impl ScriptedInitiator {
 
     /// Sends read data and GOOD.
     pub fn send_read(&mut self, tag: Tag, offset: usize, len: usize) {
-        let mut memory = self.pool.take_sg(Class::Solicited, len).unwrap();
+        let mut memory = self.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         memory.copy_from(0, &self.disk[offset..offset + len]);
         let data = memory.freeze();
         self.with_cx(|session, cx| {
@@ -420,7 +420,7 @@ impl ScriptedInitiator {
     }
 
     pub fn link_state(&self, index: usize) -> &LinkState {
-        let index = self.session.tasks.links.index_of(Link(index as u16)).unwrap();
+        let index = self.session.tasks.links.index_of(LinkNumber(index as u16)).unwrap();
         &self.session.tasks.links[index]
     }
 }

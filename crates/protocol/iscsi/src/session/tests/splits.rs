@@ -133,7 +133,7 @@ proptest! {
     ) {
         let outcome = run(&script(false), false, &chunks, usize::MAX, false, true);
         let mut next = Sn::new(100);
-        let mut max = sn(u32::from(WINDOW_START) - 1);
+        let mut max = sn(u32::from(INITIAL_WINDOW) - 1);
         for got in &outcome.sent {
             let pdu = *DataIn::from_bhs(&got.bhs);
             let counts = match got.op() {

@@ -3,7 +3,7 @@
 use super::super::*;
 use super::scripted_initiator::*;
 use crate::wire::*;
-use buf::{Class, Region, RegionHandle};
+use buf::{MemoryClass, Region, RegionHandle};
 use std::sync::Arc;
 
 fn digests() -> LinkParams {
@@ -42,8 +42,8 @@ fn a_digest_holds_though_the_volume_changes_before_the_bytes_leave() {
         session.respond(cx, tag, Response::Scsi(ScsiResult::good(600_000)));
         let mut ops = Vec::new();
         let mut bytes = Vec::new();
-        while let Some(op) = session.poll_send(cx, Link(0)) {
-            session.handle_written(cx, Link(0), Ok(()));
+        while let Some(op) = session.poll_send(cx, LinkNumber(0)) {
+            session.handle_written(cx, LinkNumber(0), Ok(()));
             ops.push(op);
         }
         // The kernel reads the memory only now.
@@ -52,7 +52,7 @@ fn a_digest_holds_though_the_volume_changes_before_the_bytes_leave() {
             let at = bytes.len();
             bytes.resize(at + op.len, 0);
             op.copy_to(0, &mut bytes[at..]);
-            session.handle_sent(cx, Link(0), op);
+            session.handle_send_released(cx, LinkNumber(0), op);
         }
         let got = parse(&bytes, true, true);
         assert!(got.len() >= 5 && got.last().unwrap().as_pdu::<DataIn>().flags.contains(DataInFlags::STATUS));
@@ -105,7 +105,7 @@ fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
     // Placed in three stretches, with one left out.
     let tag = peer.kept[0].0;
     for (at, len) in [(0, 5000), (6000, 4000), (10_000, 10_000)] {
-        let memory = peer.pool.take_sg(Class::Solicited, len).unwrap();
+        let memory = peer.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         peer.with_cx(|session, cx| session.recv_data(cx, tag, at, memory));
     }
     let TargetEvent::DataReceived { at: 0, data: first, .. } = peer.session.poll_event().unwrap() else {
@@ -115,8 +115,8 @@ fn data_that_nobody_placed_in_time_waits_in_memory_set_aside() {
     first.copy_to(0, &mut got);
     assert_eq!(got, data[..5000]);
     assert!(peer.session.poll_event().is_none());
-    let op = peer.with_cx(|session, cx| session.poll_send(cx, Link(0))).unwrap();
-    let wire = testkit::delivery::sent(&op);
+    let op = peer.with_cx(|session, cx| session.poll_send(cx, LinkNumber(0))).unwrap();
+    let wire = testkit::delivery::send_op_bytes(&op);
     let r2ts: Vec<_> = parse(&wire, false, false)
         .iter()
         .map(|got| got.as_pdu::<R2t>())
@@ -176,7 +176,7 @@ fn a_task_that_dies_while_its_buffer_is_out_gets_it_back_later() {
     let mut peer = ScriptedInitiator::keeping();
     peer.feed(0, &pdu(&write(0, 0, 8192), &[]));
     let tag = peer.kept[0].0;
-    let memory = peer.pool.take_sg(Class::Solicited, 8192).unwrap();
+    let memory = peer.pool.take_sg(MemoryClass::Solicited, 8192).unwrap();
     peer.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
     peer.pump();
     let ttt = peer.take(0)[0].as_pdu::<R2t>().ttt;
@@ -184,7 +184,7 @@ fn a_task_that_dies_while_its_buffer_is_out_gets_it_back_later() {
     // The receive into the server's buffer is out when the task ends.
     peer.feed(0, &bytes[..1000]);
     assert!(peer.pool.usage().lent >= 8192);
-    peer.with_cx(|session, cx| session.retire(cx, tag));
+    peer.with_cx(|session, cx| session.end_without_response(cx, tag));
     assert_eq!(peer.session.tasks_in_work(), 0);
     assert!(peer.pool.usage().lent >= 8192, "the world still writes there");
     let mut rest = bytes[1000..].to_vec();
@@ -203,7 +203,7 @@ fn a_place_given_while_the_hold_is_out_gets_what_came() {
     peer.feed(0, &bytes[500..1000]);
     // A receive into the hold is out now.
     let tag = peer.kept[0].0;
-    let memory = peer.pool.take_sg(Class::Solicited, 8192).unwrap();
+    let memory = peer.pool.take_sg(MemoryClass::Solicited, 8192).unwrap();
     peer.with_cx(|session, cx| session.recv_data(cx, tag, 0, memory));
     peer.ends[0].inbox.extend(&bytes[1000..3000]);
     peer.delivery.chunks = vec![700];

@@ -5,8 +5,8 @@ use super::pair::*;
 use crate::LinkFault;
 use crate::queue::LINK;
 use crate::wire::{CapsuleCmd, FatalError, FatalStatus, Flags, IcReq, PduType, TermReq};
-use buf::{Class, Entropy, Errno, Pool, Time};
-use nvme::{Completion, Descriptor, FabricsType, Opcode, Sqe, Status};
+use buf::{Entropy, Errno, MemoryClass, Pool, Time};
+use nvme::{Completion, FabricsType, Opcode, SglDescriptor, Sqe, Status};
 use stream::{Connection, Received};
 use zerocopy::IntoBytes;
 use zerocopy::little_endian::U32;
@@ -47,7 +47,7 @@ fn attack_54_ten_thousand_handshakes_that_go_at_once() {
         let mut cx = Cx { now: Time(round), pool: &pool, entropy: &mut entropy };
         let mut queue = ControllerQueue::new(&mut cx, QueueLimits::default());
         let mut op = queue.poll_recv(&mut cx, LINK).unwrap();
-        let mut stage = pool.take(Class::Wire, 128).unwrap();
+        let mut stage = pool.take(MemoryClass::Wire, 128).unwrap();
         stage.copy_from_slice(request.as_bytes());
         op.stage = Some(stage);
         queue.handle_recv(&mut cx, LINK, op, Received::Bytes(128)).unwrap();
@@ -61,11 +61,11 @@ fn attack_54_ten_thousand_handshakes_that_go_at_once() {
             queue.handle_recv(&mut cx, LINK, op, Received::End).unwrap();
             queue.handle_written(&mut cx, LINK, Ok(()));
         }
-        assert_eq!(queue.poll_shut(), Some(LINK));
+        assert_eq!(queue.poll_link_to_close(), Some(LINK));
         assert!(queue.poll_event().is_none(), "the batch is not back");
-        queue.handle_sent(&mut cx, LINK, answer);
+        queue.handle_send_released(&mut cx, LINK, answer);
         assert!(matches!(queue.poll_event(), Some(TargetEvent::Closed)));
-        assert!(queue.poll_shut().is_none() && queue.poll_event().is_none(), "one teardown");
+        assert!(queue.poll_link_to_close().is_none() && queue.poll_event().is_none(), "one teardown");
     }
     assert_eq!(pool.usage().lent, 0);
 }
@@ -78,7 +78,7 @@ fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_to
     request.hpda = 0xff;
     pair.feed(&request.as_bytes()[..64]);
     pair.feed(&request.as_bytes()[64..]);
-    let wrong = LinkFault::Fatal(FatalError::field(10));
+    let wrong = LinkFault::Fatal(FatalError::invalid_field(10));
     assert_eq!(pair.violations, std::slice::from_ref(&wrong));
     pair.pass(Duration::from_secs(2));
     assert_eq!((&pair.violations[..], pair.shut), (&[wrong][..], false));
@@ -114,20 +114,28 @@ fn attack_54_icreqs_that_make_no_sense() {
     let good = IcReq::new(0, false, false, 1);
     let mut version = good;
     version.pfv.set(1);
-    assert_fatal(Pair::fresh(limits()), version.as_bytes(), FatalError::unsupported(8));
-    assert_fatal(Pair::fresh(limits()), IcReq::new(32, false, false, 1).as_bytes(), FatalError::field(10));
+    assert_fatal(Pair::fresh(limits()), version.as_bytes(), FatalError::unsupported_parameter(8));
+    assert_fatal(
+        Pair::fresh(limits()),
+        IcReq::new(32, false, false, 1).as_bytes(),
+        FatalError::invalid_field(10),
+    );
     // Another PDU first, and a second ICReq.
     let early = PLAIN.capsule(&connect(1), &[0; 1024]);
-    assert_fatal(Pair::fresh(limits()), &early, FatalError::sequence(0));
-    assert_fatal(Pair::plain(), good.as_bytes(), FatalError::sequence(0));
+    assert_fatal(Pair::fresh(limits()), &early, FatalError::sequence_error(0));
+    assert_fatal(Pair::plain(), good.as_bytes(), FatalError::sequence_error(0));
 }
 
 #[test]
 fn attack_55_a_header_length_of_255() {
-    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 255]), FatalError::field(2));
-    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 0]), FatalError::field(2));
-    assert_fatal(both(), &bent(both().dialect(), &[6, 1, 72]), FatalError::field(2));
-    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 72, 0, 128, 0, 0, 0], FatalError::field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 255]), FatalError::invalid_field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[4, 1, 0]), FatalError::invalid_field(2));
+    assert_fatal(both(), &bent(both().dialect(), &[6, 1, 72]), FatalError::invalid_field(2));
+    assert_fatal(
+        Pair::fresh(QueueLimits::default()),
+        &[0, 0, 72, 0, 128, 0, 0, 0],
+        FatalError::invalid_field(2),
+    );
 }
 
 #[test]
@@ -135,14 +143,14 @@ fn attack_56_pdu_lengths_that_cannot_be() {
     for plen in [0u32, 1, 71, 72 + 8192 + 260, u32::MAX] {
         let mut begin = vec![4, 0, 72, 0];
         begin.extend(plen.to_le_bytes());
-        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::field(4));
+        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::invalid_field(4));
         begin[3] = 72;
-        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::field(4));
+        assert_fatal(Pair::plain(), &bent(PLAIN, &begin), FatalError::invalid_field(4));
     }
     // More in-capsule data than was granted: 8192 for fabrics commands, less for others.
-    let small = QueueSize { in_capsule_max: 4096, ..SIZE };
+    let small = ConnectedQueueSize { in_capsule_max: 4096, ..SIZE };
     let pair = || Pair::open(IcReq::new(0, false, false, 1), small);
-    assert_fatal(pair(), &PLAIN.capsule(&write_here(1, 0, 4100), &[0; 4100]), FatalError::field(4));
+    assert_fatal(pair(), &PLAIN.capsule(&write_here(1, 0, 4100), &[0; 4100]), FatalError::invalid_field(4));
     let mut pair = pair();
     pair.mode = Mode::Keep;
     let mut fabrics = connect(1);
@@ -153,25 +161,29 @@ fn attack_56_pdu_lengths_that_cannot_be() {
         let mut bytes = vec![6, 0, 24, 24];
         bytes.extend(plen.to_le_bytes());
         bytes.resize(24, 0);
-        assert_fatal(Pair::plain(), &bytes, FatalError::field(4));
+        assert_fatal(Pair::plain(), &bytes, FatalError::invalid_field(4));
     }
-    assert_fatal(Pair::fresh(QueueLimits::default()), &[0, 0, 128, 0, 127, 0, 0, 0], FatalError::field(4));
+    assert_fatal(
+        Pair::fresh(QueueLimits::default()),
+        &[0, 0, 128, 0, 127, 0, 0, 0],
+        FatalError::invalid_field(4),
+    );
 }
 
 #[test]
 fn attack_57_digest_flags_that_were_not_agreed() {
     let dialect = both().dialect();
-    assert_fatal(Pair::plain(), &bent(PLAIN, &[4, 1]), FatalError::field(1));
-    assert_fatal(both(), &bent(dialect, &[4, 0]), FatalError::field(1));
+    assert_fatal(Pair::plain(), &bent(PLAIN, &[4, 1]), FatalError::invalid_field(1));
+    assert_fatal(both(), &bent(dialect, &[4, 0]), FatalError::invalid_field(1));
     let mut data = dialect.capsule(&write_here(1, 0, 512), &[0; 512]);
     data[1] = 1;
-    assert_fatal(both(), &data, FatalError::field(1));
+    assert_fatal(both(), &data, FatalError::invalid_field(1));
     let mut data = PLAIN.capsule(&write_here(1, 0, 512), &[0; 512]);
     data[1] = 2;
-    assert_fatal(Pair::plain(), &data, FatalError::field(1));
+    assert_fatal(Pair::plain(), &data, FatalError::invalid_field(1));
     let mut request = IcReq::new(0, true, true, 1);
     request.common.flags = Flags::HEADER_DIGEST;
-    assert_fatal(Pair::fresh(QueueLimits::default()), request.as_bytes(), FatalError::field(1));
+    assert_fatal(Pair::fresh(QueueLimits::default()), request.as_bytes(), FatalError::invalid_field(1));
 }
 
 #[test]
@@ -220,11 +232,11 @@ fn attack_62_an_sgl_of_four_gib_takes_no_memory() {
     let lent = pair.pool.usage();
     for command in [write(1, 0, u32::MAX), read(2, 0, u32::MAX)] {
         let got = pair.command(&command, &[]);
-        assert_eq!(got[0].status(), Status::SGL_LENGTH_INVALID.final_());
+        assert_eq!(got[0].status(), Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
     // In a capsule it cannot be.
     let got = pair.command(&write_here(3, 0, u32::MAX), &[1; 512]);
-    assert_eq!(got[0].status(), Status::SGL_LENGTH_INVALID.final_());
+    assert_eq!(got[0].status(), Status::SGL_LENGTH_INVALID.with_do_not_retry());
     assert_eq!((pair.pool.usage(), pair.log.len()), (lent, 2), "the last one is not even announced");
 }
 
@@ -241,10 +253,10 @@ fn attack_62_sgls_of_every_form() {
             let r2t = got[0].r2t();
             assert_eq!(pair.talk(&PLAIN.h2c(&r2t, 0, &data, true))[0].status(), Status::SUCCESS);
         } else {
-            assert_eq!(got[0].status(), Status::SGL_TYPE_INVALID.final_(), "{identifier:02x}");
+            assert_eq!(got[0].status(), Status::SGL_TYPE_INVALID.with_do_not_retry(), "{identifier:02x}");
         }
         let got = pair.command(&sqe(READ, 1, 0, identifier, 512), &[]);
-        let want = if there { Status::SUCCESS } else { Status::SGL_TYPE_INVALID.final_() };
+        let want = if there { Status::SUCCESS } else { Status::SGL_TYPE_INVALID.with_do_not_retry() };
         assert_eq!(got.last().unwrap().status(), want, "{identifier:02x}");
     }
     for (offset, len, status) in [
@@ -256,12 +268,12 @@ fn attack_62_sgls_of_every_form() {
     ] {
         let mut command = write_here(1, 0, len);
         command.dptr.address.set(offset);
-        assert_eq!(pair.command(&command, &data)[0].status(), status.final_(), "{offset} {len}");
+        assert_eq!(pair.command(&command, &data)[0].status(), status.with_do_not_retry(), "{offset} {len}");
     }
     for psdt in [0u8, 2, 3] {
         let mut command = read(1, 0, 512);
         command.flags = psdt << 6;
-        assert_eq!(pair.command(&command, &[])[0].status(), Status::INVALID_FIELD.final_());
+        assert_eq!(pair.command(&command, &[])[0].status(), Status::INVALID_FIELD.with_do_not_retry());
     }
     assert!(pair.violations.is_empty());
 }
@@ -273,20 +285,23 @@ fn attack_64_types_that_are_none() {
         assert_fatal(
             Pair::fresh(QueueLimits::default()),
             &[pdu_type, 0, 24, 0, 24, 0, 0, 0],
-            FatalError::field(0),
+            FatalError::invalid_field(0),
         );
     }
     for pdu_type in [1, 8, 9, 0xff] {
-        assert_fatal(Pair::plain(), &[pdu_type, 0, 24, 0, 24, 0, 0, 0], FatalError::field(0));
+        assert_fatal(Pair::plain(), &[pdu_type, 0, 24, 0, 24, 0, 0, 0], FatalError::invalid_field(0));
     }
 }
 
 #[test]
 fn attack_64_a_term_req_is_never_answered() {
     let told = FatalError { fes: FatalStatus::LIMIT_EXCEEDED, fei: 0 };
-    for (plen, fatal) in
-        [(24u32, told), (152, told), (153, FatalError::field(4)), (1 << 20, FatalError::field(4))]
-    {
+    for (plen, fatal) in [
+        (24u32, told),
+        (152, told),
+        (153, FatalError::invalid_field(4)),
+        (1 << 20, FatalError::invalid_field(4)),
+    ] {
         for fresh in [false, true] {
             let mut pair = if fresh { Pair::fresh(QueueLimits::default()) } else { Pair::plain() };
             let mut bytes = TermReq::new(PduType::H2C_TERM_REQ, told, 0);
@@ -307,7 +322,7 @@ fn attack_65_more_commands_than_entries() {
     }
     assert_eq!((pair.kept.len(), pair.violations.len()), (8, 0));
     let got = pair.command(&read(99, 0, 512), &[]);
-    assert_eq!(got[0].term(), FatalError::sequence(0));
+    assert_eq!(got[0].term(), FatalError::sequence_error(0));
     assert_eq!(got[0].data, CapsuleCmd::new(read(99, 0, 512)).as_bytes());
     assert_eq!(pair.violations, [LinkFault::TooManyCommands]);
     assert_eq!(pair.aborted.len(), 8);
@@ -321,7 +336,7 @@ fn attack_65_the_same_identifier_twice() {
     pair.mode = Mode::Keep;
     pair.command(&read(7, 0, 512), &[]);
     let got = pair.command(&write_here(7, 0, 512), &[1; 512]);
-    assert_eq!((got.len(), got[0].status()), (1, Status::COMMAND_ID_CONFLICT.final_()));
+    assert_eq!((got.len(), got[0].status()), (1, Status::COMMAND_ID_CONFLICT.with_do_not_retry()));
     assert_eq!(pair.kept.len(), 1);
     let (tag, _) = pair.kept[0];
     pair.send_read(tag, 0, 512);
@@ -330,7 +345,7 @@ fn attack_65_the_same_identifier_twice() {
 }
 
 fn fabrics(kind: FabricsType, cid: u16) -> Sqe {
-    let mut command = sqe(Opcode::FABRICS, cid, 0, Descriptor::TRANSPORT, 0);
+    let mut command = sqe(Opcode::FABRICS, cid, 0, SglDescriptor::TRANSPORT, 0);
     command.nsid = U32::new(kind.0.into());
     command
 }
@@ -342,7 +357,7 @@ fn a_host_that_gives_its_event_requests_up_can_still_shut_down() {
     for kind in [FabricsType::PROPERTY_GET, FabricsType::PROPERTY_SET] {
         let mut pair = Pair::plain();
         pair.mode = Mode::Keep;
-        let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+        let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, SglDescriptor::TRANSPORT, 0);
         assert_eq!(pair.command(&event_request, &[]), []);
         let (request, _) = pair.kept[0];
         assert_eq!(pair.command(&fabrics(kind, 7), &[]), [], "with the server");
@@ -368,18 +383,18 @@ fn a_host_that_gives_its_event_requests_up_can_still_shut_down() {
 fn an_event_request_that_ends_late_does_not_free_the_name_of_what_took_its_place() {
     let mut pair = Pair::plain();
     pair.mode = Mode::Keep;
-    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, SglDescriptor::TRANSPORT, 0);
     pair.command(&event_request, &[]);
     let set = fabrics(FabricsType::PROPERTY_SET, 7);
     pair.command(&set, &[]);
     assert_eq!(pair.aborted.len(), 1);
     let got = pair.command(&set, &[]);
-    assert_eq!(got[0].status(), Status::COMMAND_ID_CONFLICT.final_());
+    assert_eq!(got[0].status(), Status::COMMAND_ID_CONFLICT.with_do_not_retry());
 }
 
 #[test]
 fn attack_65_no_other_command_takes_the_identifier_of_an_event_request_nor_of_anything_else() {
-    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, Descriptor::TRANSPORT, 0);
+    let event_request = sqe(Opcode::ASYNC_EVENT_REQUEST, 7, 0, SglDescriptor::TRANSPORT, 0);
     let set = fabrics(FabricsType::PROPERTY_SET, 7);
     let again = [read(7, 0, 512), event_request, fabrics(FabricsType::DISCONNECT, 7)];
     let cases = again.map(|second| (true, event_request, second));
@@ -392,7 +407,11 @@ fn attack_65_no_other_command_takes_the_identifier_of_an_event_request_nor_of_an
         pair.queue.role.admin = admin;
         pair.command(&first, &[]);
         let got = pair.command(&second, &[]);
-        assert_eq!((got.len(), got[0].status()), (1, Status::COMMAND_ID_CONFLICT.final_()), "{second:?}");
+        assert_eq!(
+            (got.len(), got[0].status()),
+            (1, Status::COMMAND_ID_CONFLICT.with_do_not_retry()),
+            "{second:?}"
+        );
         assert_eq!((pair.kept.len(), pair.aborted.len()), (1, 0));
     }
 }
@@ -423,12 +442,12 @@ fn attack_66_a_host_that_never_reads() {
         pair.command(&read(cid, 0, 48 << 10), &[]);
     }
     let tags: Vec<Tag> = pair.kept.iter().map(|(tag, _)| *tag).collect();
-    assert!(pair.queue.reserve_read(tags[0], 1 << 20), "one is always allowed");
-    assert!(!pair.queue.reserve_read(tags[1], 512));
+    assert!(pair.queue.reserve_send_window(tags[0], 1 << 20), "one is always allowed");
+    assert!(!pair.queue.reserve_send_window(tags[1], 512));
     pair.send_read(tags[0], 0, 48 << 10);
     pair.pump();
-    assert!(!pair.queue.reserve_read(tags[1], 48 << 10), "the kernel still has the first");
-    assert!(pair.queue.reserve_read(tags[1], 4 << 10));
+    assert!(!pair.queue.reserve_send_window(tags[1], 48 << 10), "the kernel still has the first");
+    assert!(pair.queue.reserve_send_window(tags[1], 4 << 10));
     pair.pass(Duration::from_secs(59));
     assert!(!pair.shut);
     pair.pass(Duration::from_secs(1));
@@ -449,15 +468,15 @@ fn who_asks_again_is_not_counted_twice() {
     let tags: Vec<Tag> = pair.kept.iter().map(|(tag, _)| *tag).collect();
     for _ in 0..20 {
         for tag in &tags {
-            assert!(pair.queue.reserve_read(*tag, 1 << 20), "four of eight mebibytes are taken");
+            assert!(pair.queue.reserve_send_window(*tag, 1 << 20), "four of eight mebibytes are taken");
         }
     }
-    tags.iter().for_each(|tag| pair.with_cx(|queue, cx| queue.retire(cx, *tag)));
+    tags.iter().for_each(|tag| pair.with_cx(|queue, cx| queue.end_without_response(cx, *tag)));
     assert_eq!(pair.queue.role.tasks.read_bytes, 0);
     // Alone it is allowed whatever its length, and however often it asks.
     pair.command(&read(4, 0, 1 << 20), &[]);
     let tag = pair.kept[4].0;
-    assert!(pair.queue.reserve_read(tag, 32 << 20) && pair.queue.reserve_read(tag, 32 << 20));
+    assert!(pair.queue.reserve_send_window(tag, 32 << 20) && pair.queue.reserve_send_window(tag, 32 << 20));
 }
 
 /// Structures of 4 KiB need no leave to be sent: who leaves them unread asks for no more of them.

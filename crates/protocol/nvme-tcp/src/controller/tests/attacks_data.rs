@@ -8,9 +8,9 @@ use nvme::Status;
 use stream::Connection;
 use zerocopy::IntoBytes;
 
-const RANGE: FatalError = FatalError::plain(FatalStatus::OUT_OF_RANGE);
-const LIMIT: FatalError = FatalError::plain(FatalStatus::LIMIT_EXCEEDED);
-const NO_TRANSFER: FatalError = FatalError::sequence(10);
+const RANGE: FatalError = FatalError::without_fei(FatalStatus::OUT_OF_RANGE);
+const LIMIT: FatalError = FatalError::without_fei(FatalStatus::LIMIT_EXCEEDED);
+const NO_TRANSFER: FatalError = FatalError::sequence_error(10);
 
 /// A queue that has asked for 8192 bytes of a write of 16,384.
 fn asked() -> (Pair, R2t) {
@@ -78,7 +78,7 @@ fn attack_60_offsets_and_lengths_that_lie() {
     assert_ends(|_| {}, 0, RANGE);
     assert_ends(|_| {}, 8196, LIMIT);
     // A length that no PDU may have, whatever DATAL says.
-    assert_ends(|pdu| pdu.common.plen.set(1 << 29), 4096, FatalError::field(4));
+    assert_ends(|pdu| pdu.common.plen.set(1 << 29), 4096, FatalError::invalid_field(4));
     // Backwards, after a good one.
     let (mut pair, r2t) = asked();
     pair.feed(&PLAIN.h2c(&r2t, 0, &[1; 4096], false));
@@ -101,7 +101,8 @@ fn attack_61_the_last_flag_missing_or_early() {
 const ANOTHERS: u8 = 0xa5;
 
 fn leave_behind(pair: &Pair) {
-    let blocks: Vec<_> = std::iter::from_fn(|| pair.pool.take(buf::Class::Solicited, 1 << 20)).collect();
+    let blocks: Vec<_> =
+        std::iter::from_fn(|| pair.pool.take(buf::MemoryClass::Solicited, 1 << 20)).collect();
     for mut block in blocks {
         block.fill(ANOTHERS);
     }
@@ -123,7 +124,7 @@ fn attack_62_capsule_data_never_stands_for_data_that_was_not_sent() {
             got.extend(pair.talk(part));
         }
         assert_eq!(got.len(), 1, "{got:?}");
-        assert_eq!(got[0].status(), Status::SGL_TYPE_INVALID.final_());
+        assert_eq!(got[0].status(), Status::SGL_TYPE_INVALID.with_do_not_retry());
         assert!(pair.disk == before, "nothing was written: {brought}");
         assert!(pair.violations.is_empty());
         // The queue goes on.
@@ -150,13 +151,13 @@ fn a_buffer_longer_than_the_data_is_cut_to_what_comes() {
     assert!(pair.kept.is_empty(), "an SGL that is longer than the capsule is refused");
     pair.feed(&PLAIN.capsule(&write_here(2, 0, 512), &[9; 512]));
     let (tag, _) = pair.kept[0];
-    let memory = pair.pool.take_sg(buf::Class::Solicited, 4096).unwrap();
+    let memory = pair.pool.take_sg(buf::MemoryClass::Solicited, 4096).unwrap();
     pair.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
     let received = loop {
         match pair.queue.poll_event() {
             Some(TargetEvent::DataReceived { data, .. }) => break data,
             Some(_) => {}
-            None => pair.with_cx(|queue, cx| queue.resume(cx).unwrap()),
+            None => pair.with_cx(|queue, cx| queue.resume_parsing(cx).unwrap()),
         }
     };
     assert_eq!(received.len(), 512);
@@ -196,16 +197,22 @@ fn attack_61_what_is_asked_for_and_does_not_come_is_bounded() {
         pair.command(&write(cid, 0, 48 << 10), &[]);
     }
     let tags: Vec<Tag> = pair.kept.iter().map(|(tag, _)| *tag).collect();
-    assert!(pair.queue.reserve_write(tags[0], 48 << 10));
-    assert!(!pair.queue.reserve_write(tags[1], 48 << 10) && pair.queue.reserve_write(tags[1], 16 << 10));
-    pair.with_cx(|queue, cx| queue.retire(cx, tags[1]));
-    assert!(!pair.queue.reserve_write(tags[2], 17 << 10) && pair.queue.reserve_write(tags[2], 16 << 10));
-    let memory = pair.pool.take_sg(Class::Solicited, 48 << 10).unwrap();
+    assert!(pair.queue.reserve_receive_window(tags[0], 48 << 10));
+    assert!(
+        !pair.queue.reserve_receive_window(tags[1], 48 << 10)
+            && pair.queue.reserve_receive_window(tags[1], 16 << 10)
+    );
+    pair.with_cx(|queue, cx| queue.end_without_response(cx, tags[1]));
+    assert!(
+        !pair.queue.reserve_receive_window(tags[2], 17 << 10)
+            && pair.queue.reserve_receive_window(tags[2], 16 << 10)
+    );
+    let memory = pair.pool.take_sg(MemoryClass::Solicited, 48 << 10).unwrap();
     pair.with_cx(|queue, cx| queue.recv_data(cx, tags[0], 0, memory));
     pair.pump();
     let r2t = pair.take()[0].r2t();
     pair.feed(&PLAIN.h2c(&r2t, 0, &[0xee; 48 << 10], true));
-    assert!(pair.queue.reserve_write(tags[2], 48 << 10));
+    assert!(pair.queue.reserve_receive_window(tags[2], 48 << 10));
 }
 
 #[test]
@@ -217,7 +224,10 @@ fn data_of_a_command_that_was_answered_early_is_skipped() {
     pair.pump();
     assert!(pair.take().is_empty(), "the answer waits for the data");
     // Until then the identifier is in use.
-    assert_eq!(pair.command(&read(5, 0, 512), &[])[0].status(), Status::COMMAND_ID_CONFLICT.final_());
+    assert_eq!(
+        pair.command(&read(5, 0, 512), &[])[0].status(),
+        Status::COMMAND_ID_CONFLICT.with_do_not_retry()
+    );
     let got = pair.talk(&PLAIN.h2c(&r2t, 0, &[0xee; 8192], true));
     assert_eq!((got.len(), got[0].status()), (1, Status::ABORT_REQUESTED));
     assert!(pair.disk == disk && pair.queue.tasks_in_work() == 0);
@@ -227,7 +237,7 @@ fn data_of_a_command_that_was_answered_early_is_skipped() {
 fn data_of_a_command_that_was_retired_is_skipped() {
     let (mut pair, r2t) = asked();
     let tag = pair.queue.role.tasks.tags()[0];
-    pair.with_cx(|queue, cx| queue.retire(cx, tag));
+    pair.with_cx(|queue, cx| queue.end_without_response(cx, tag));
     assert!(pair.talk(&PLAIN.h2c(&r2t, 0, &[0xee; 4096], false)).is_empty());
     assert!(pair.talk(&PLAIN.h2c(&r2t, 4096, &[0xee; 4096], true)).is_empty());
     assert_eq!((pair.queue.tasks_in_work(), pair.violations.len()), (0, 0));
@@ -271,8 +281,8 @@ fn in_capsule_data_waits_in_the_stream_while_no_memory_is_set_aside() {
     pair.feed(&bytes);
     assert_eq!(pair.kept.len(), 1, "its data has no place");
     let place = |pair: &mut Pair, tag: Tag| {
-        let class = pair.queue.memory_class(tag);
-        assert_eq!(class, buf::Class::Unsolicited);
+        let class = pair.queue.write_memory_class(tag);
+        assert_eq!(class, buf::MemoryClass::Unsolicited);
         let memory = pair.pool.take_sg(class, 4096).unwrap();
         pair.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
         pair.pump();

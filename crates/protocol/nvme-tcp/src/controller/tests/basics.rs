@@ -6,7 +6,7 @@ use crate::LinkFault;
 use crate::queue::LINK;
 use crate::wire::{FatalError, Flags, HPDA_MAX, IcReq, IcResp, PduType};
 use nvme::Status;
-use stream::{Close, Connection};
+use stream::{Connection, ConnectionClose};
 use zerocopy::IntoBytes;
 
 #[test]
@@ -25,7 +25,7 @@ fn terms_are_agreed_and_connect_comes_up() {
     assert_eq!(pair.kept.len(), 1);
     let (tag, command) = pair.kept[0];
     assert_eq!(command, connect(5));
-    assert!(pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
+    assert!(pair.with_cx(|queue, cx| queue.finish_connect(cx, SIZE)));
     pair.answer(tag, Completion { result: 1, status: Status::SUCCESS });
     pair.pump();
     let cqe = pair.take().pop().unwrap().cqe();
@@ -44,7 +44,7 @@ fn digest_policies_decide() {
     assert_eq!(IcResp::from_prefix(&pair.sent).unwrap().dgst, 2);
     let mut pair = Pair::fresh(limits);
     let answer = pair.talk(IcReq::new(0, true, false, 1).as_bytes());
-    assert_eq!(answer[0].term(), FatalError::unsupported(11));
+    assert_eq!(answer[0].term(), FatalError::unsupported_parameter(11));
 }
 
 #[test]
@@ -64,12 +64,12 @@ fn a_queue_that_is_handed_off_goes_on_elsewhere() {
     let fresh = Pair::fresh(QueueLimits::default());
     let old = std::mem::replace(&mut pair.queue, fresh.queue);
     let handoff = old.hand_off().unwrap();
-    assert_eq!(*handoff.connect(), connect(9));
+    assert_eq!(*handoff.connect_command(), connect(9));
     let (queue, tag) =
         pair.with_cx(|_, cx| ControllerQueue::from_handoff(cx, QueueLimits::default(), handoff));
     pair.queue = queue;
     pair.mode = Mode::Serve;
-    assert!(pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
+    assert!(pair.with_cx(|queue, cx| queue.finish_connect(cx, SIZE)));
     pair.answer(tag, Completion::SUCCESS);
     pair.pump();
     let got = pair.take();
@@ -87,7 +87,7 @@ fn nothing_is_read_beyond_an_unanswered_connect() {
     let (tag, _) = pair.kept[0];
     pair.answer(tag, Status::CONNECT_INVALID_PARAMETERS.into());
     pair.pump();
-    assert!(!pair.queue.can_hand_off() && !pair.with_cx(|queue, cx| queue.open(cx, SIZE)));
+    assert!(!pair.queue.can_hand_off() && !pair.with_cx(|queue, cx| queue.finish_connect(cx, SIZE)));
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn the_data_of_a_connect_may_be_asked_for() {
     pair.feed(IcReq::new(0, true, true, 1).as_bytes());
     pair.sent.clear();
     let mut connect = connect(1);
-    connect.dptr.identifier = nvme::Descriptor::TRANSPORT;
+    connect.dptr.identifier = nvme::SglDescriptor::TRANSPORT;
     let r2t = pair.command(&connect, &[])[0].r2t();
     assert!(!pair.queue.can_hand_off());
     let dialect = pair.dialect();
@@ -107,7 +107,7 @@ fn the_data_of_a_connect_may_be_asked_for() {
 
 #[test]
 fn a_read_that_succeeds_needs_no_capsule_without_flow_control() {
-    let size = QueueSize { flow_control: false, ..SIZE };
+    let size = ConnectedQueueSize { flow_control: false, ..SIZE };
     let mut pair = Pair::open(IcReq::new(0, false, false, 1), size);
     let got = pair.command(&read(3, 512, 4096), &[]);
     assert_eq!(got.len(), 1);
@@ -117,7 +117,7 @@ fn a_read_that_succeeds_needs_no_capsule_without_flow_control() {
     pair.mode = Mode::Keep;
     assert!(pair.command(&read(4, 0, 512), &[]).is_empty());
     let (tag, _) = pair.kept[0];
-    let mut memory = pair.pool.take_sg(buf::Class::Solicited, 512).unwrap();
+    let mut memory = pair.pool.take_sg(buf::MemoryClass::Solicited, 512).unwrap();
     memory.zero(0..512);
     pair.with_cx(|queue, cx| queue.send_data(cx, tag, 0, memory.freeze()));
     pair.answer(tag, Completion { result: 9, status: Status::SUCCESS });
@@ -210,7 +210,7 @@ fn a_queue_drains_before_it_closes() {
     pair.mode = Mode::Keep;
     pair.command(&read(1, 0, 512), &[]);
     let until = pair.now + Duration::from_secs(5);
-    pair.with_cx(|queue, cx| queue.close(cx, Close::AfterLogout(until)));
+    pair.with_cx(|queue, cx| queue.close(cx, ConnectionClose::AfterLogout(until)));
     let got = pair.command(&read(2, 0, 512), &[]);
     assert_eq!(got[0].status(), Status::ABORTED_SQ_DELETION);
     let (tag, _) = pair.kept[0];
@@ -254,10 +254,10 @@ fn a_command_that_is_refused_here_parts_the_halves_of_a_pair() {
     let before = pair.kept.len();
     assert!(pair.command(&half(1, 1), &[]).is_empty());
     let refused = pair.command(&sqe(READ, 2, 0, 0x11, 512), &[]);
-    assert_eq!(refused[0].status(), Status::SGL_TYPE_INVALID.final_());
+    assert_eq!(refused[0].status(), Status::SGL_TYPE_INVALID.with_do_not_retry());
     for cid in [3, 4] {
         let second = pair.command(&half(cid, 2), &[]);
-        assert_eq!(second[0].status(), Status::ABORTED_MISSING_FUSED.final_());
+        assert_eq!(second[0].status(), Status::ABORTED_MISSING_FUSED.with_do_not_retry());
     }
     for (cid, part) in [(5, 0), (6, 1), (7, 2)] {
         assert!(pair.command(&half(cid, part), &[]).is_empty());
@@ -279,11 +279,11 @@ fn the_first_of_a_pair_ends_when_what_stands_behind_it_is_refused_here() {
         let mut behind = sqe(READ, 2, 0, 0x11, 512);
         behind.flags |= part;
         let mut got = pair.command(&behind, &[]);
-        pair.with_cx(|queue, cx| queue.retire(cx, tag));
+        pair.with_cx(|queue, cx| queue.end_without_response(cx, tag));
         pair.pump();
         got.extend(pair.take());
         let ends: Vec<_> = got.iter().map(|got| (got.cqe().cid.get(), got.status())).collect();
-        assert!(ends.contains(&(1, status.final_())), "{ends:?}");
+        assert!(ends.contains(&(1, status.with_do_not_retry())), "{ends:?}");
         assert_eq!((ends.len(), pair.queue.tasks_in_work()), (2, 0));
     }
 }

@@ -5,14 +5,14 @@ use crate::LinkFault;
 use crate::queue::LINK;
 use crate::wire::{
     self, C2hData, CapsuleCmd, CapsuleResp, CommonHeader, FatalError, Flags, H2cData, IcReq, IcResp,
-    PduFrame, PduLimits, PduType, R2t, Sender, TermReq, digest,
+    PduFrame, PduLimits, PduType, R2t, Sender, TermReq, crc32c_digest,
 };
 use buf::crc32c::crc32c;
-use buf::{Class, Entropy, Errno, Pool, Time};
-use nvme::{Cqe, Descriptor, FabricsType, Opcode, Status};
+use buf::{Entropy, Errno, MemoryClass, Pool, Time};
+use nvme::{Cqe, FabricsType, Opcode, SglDescriptor, Status};
 use std::collections::VecDeque;
 use stream::{Connection, Received, RecvOp, SendOp};
-use testkit::delivery::Delivery;
+use testkit::delivery::RecvDelivery;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -20,7 +20,8 @@ pub const DISK_LEN: usize = 512 << 10;
 pub const WRITE: Opcode = Opcode(1);
 pub const READ: Opcode = Opcode(2);
 pub const FLUSH: Opcode = Opcode(0);
-pub const SIZE: QueueSize = QueueSize { entries: 8, flow_control: true, in_capsule_max: 8192 };
+pub const SIZE: ConnectedQueueSize =
+    ConnectedQueueSize { entries: 8, flow_control: true, in_capsule_max: 8192 };
 
 /// What the server does with commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -57,7 +58,7 @@ impl Got {
     }
     pub fn term(&self) -> FatalError {
         assert_eq!(self.frame.pdu_type, PduType::C2H_TERM_REQ, "{self:?}");
-        TermReq::from_prefix(&self.header).unwrap().fatal()
+        TermReq::from_prefix(&self.header).unwrap().fatal_error()
     }
 }
 
@@ -88,7 +89,7 @@ pub struct Pair {
     /// Writes being received, with where they go.
     writes: Vec<(Tag, u32)>,
     /// How bytes come.
-    pub delivery: Delivery,
+    pub delivery: RecvDelivery,
     /// Reads are answered in pieces of so many bytes.
     pub read_step: usize,
     /// Writes are received in stretches of so many bytes.
@@ -122,7 +123,7 @@ impl Dialect {
         }
         bytes[4..8].copy_from_slice(&(plen as u32).to_le_bytes());
         if self.header_digest {
-            bytes.extend(digest(&bytes.clone()));
+            bytes.extend(crc32c_digest(&bytes.clone()));
         }
         if !data.is_empty() {
             bytes.resize(pdo, 0);
@@ -149,25 +150,25 @@ pub fn sqe(opcode: Opcode, cid: u16, offset: u32, identifier: u8, len: u32) -> S
     sqe.opcode = opcode;
     sqe.flags = 0x40;
     sqe.cid = U16::new(cid);
-    sqe.dptr = Descriptor { address: U64::ZERO, length: U32::new(len), reserved: [0; 3], identifier };
+    sqe.dptr = SglDescriptor { address: U64::ZERO, length: U32::new(len), reserved: [0; 3], identifier };
     sqe.cdw10[0] = U32::new(offset);
     sqe
 }
 
 pub fn read(cid: u16, offset: u32, len: u32) -> Sqe {
-    sqe(READ, cid, offset, Descriptor::TRANSPORT, len)
+    sqe(READ, cid, offset, SglDescriptor::TRANSPORT, len)
 }
 
 pub fn write(cid: u16, offset: u32, len: u32) -> Sqe {
-    sqe(WRITE, cid, offset, Descriptor::TRANSPORT, len)
+    sqe(WRITE, cid, offset, SglDescriptor::TRANSPORT, len)
 }
 
 pub fn write_here(cid: u16, offset: u32, len: u32) -> Sqe {
-    sqe(WRITE, cid, offset, Descriptor::IN_CAPSULE, len)
+    sqe(WRITE, cid, offset, SglDescriptor::IN_CAPSULE, len)
 }
 
 pub fn connect(cid: u16) -> Sqe {
-    let mut connect = sqe(Opcode::FABRICS, cid, 0, Descriptor::IN_CAPSULE, 1024);
+    let mut connect = sqe(Opcode::FABRICS, cid, 0, SglDescriptor::IN_CAPSULE, 1024);
     connect.nsid = U32::new(FabricsType::CONNECT.0.into());
     connect
 }
@@ -179,7 +180,7 @@ pub fn pattern(len: usize) -> Vec<u8> {
 impl Pair {
     /// A connection that was just accepted.
     pub fn fresh(limits: QueueLimits) -> Self {
-        Self::with_pool(limits, Pool::poisoned(32 << 20))
+        Self::with_pool(limits, Pool::new_poisoned(32 << 20))
     }
 
     fn with_pool(limits: QueueLimits, pool: Pool) -> Self {
@@ -205,7 +206,7 @@ impl Pair {
             closed: false,
             violations: Vec::new(),
             writes: Vec::new(),
-            delivery: Delivery::whole(),
+            delivery: RecvDelivery::unlimited(),
             read_step: usize::MAX,
             write_step: usize::MAX,
             at_hand: None,
@@ -213,7 +214,7 @@ impl Pair {
     }
 
     /// An open queue on these parameters.
-    pub fn open(request: IcReq, size: QueueSize) -> Self {
+    pub fn open(request: IcReq, size: ConnectedQueueSize) -> Self {
         let mut pair = Self::fresh(QueueLimits::default());
         pair.establish(request, size);
         pair
@@ -232,14 +233,14 @@ impl Pair {
     }
 
     /// ICReq and Connect, with whatever splits are set.
-    pub fn establish(&mut self, request: IcReq, size: QueueSize) {
+    pub fn establish(&mut self, request: IcReq, size: ConnectedQueueSize) {
         let mode = std::mem::replace(&mut self.mode, Mode::Keep);
         self.feed(request.as_bytes());
         assert_eq!(self.sent.len(), IcResp::LEN, "{:?}", self.violations);
         self.sent.clear();
         self.feed(&self.dialect().capsule(&connect(0xffff), &[0xc0; 1024]));
         let (tag, _) = self.kept.pop().expect("a Connect");
-        assert!(self.with_cx(|queue, cx| queue.open(cx, size)));
+        assert!(self.with_cx(|queue, cx| queue.finish_connect(cx, size)));
         self.answer(tag, Completion::SUCCESS);
         self.pump();
         let answer = self.take().pop().unwrap().cqe();
@@ -280,7 +281,7 @@ impl Pair {
         loop {
             let mut moved = self.receive();
             moved |= self.serve();
-            let result = self.with_cx(|queue, cx| queue.resume(cx));
+            let result = self.with_cx(|queue, cx| queue.resume_parsing(cx));
             self.note(result);
             moved |= self.serve();
             moved |= self.send();
@@ -305,7 +306,7 @@ impl Pair {
             return false;
         }
         let Some(op) = self.op.take() else { return false };
-        let (op, came) = self.delivery.fill(&self.pool, op, &mut self.inbox);
+        let (op, came) = self.delivery.fill_recv(&self.pool, op, &mut self.inbox);
         let result = self.with_cx(|queue, cx| queue.handle_recv(cx, LINK, op, came));
         self.note(result);
         true
@@ -317,18 +318,18 @@ impl Pair {
             self.stuck.push(op);
             return true;
         }
-        let bytes = testkit::delivery::sent(&op);
+        let bytes = testkit::delivery::send_op_bytes(&op);
         assert_eq!(buf::poison::find(&bytes), None, "memory that nobody has filled");
         self.sent.extend(bytes);
         self.with_cx(|queue, cx| {
             queue.handle_written(cx, LINK, Ok(()));
-            queue.handle_sent(cx, LINK, op);
+            queue.handle_send_released(cx, LINK, op);
         });
         true
     }
 
     fn take_shut(&mut self) {
-        while self.queue.poll_shut().is_some() {
+        while self.queue.poll_link_to_close().is_some() {
             assert!(!self.shut, "the link is named once");
             self.shut = true;
             self.inbox.clear();
@@ -339,7 +340,7 @@ impl Pair {
                 }
                 for op in stuck {
                     queue.handle_written(cx, LINK, Err(Errno(32)));
-                    queue.handle_sent(cx, LINK, op);
+                    queue.handle_send_released(cx, LINK, op);
                 }
             });
             self.serve();
@@ -373,7 +374,7 @@ impl Pair {
                     self.log.push("aborted".into());
                     self.aborted.push(tag);
                     self.kept.retain(|(kept, _)| *kept != tag);
-                    self.with_cx(|queue, cx| queue.retire(cx, tag));
+                    self.with_cx(|queue, cx| queue.end_without_response(cx, tag));
                 }
                 TargetEvent::Closed => {
                     assert!(!self.closed, "closed once");
@@ -389,7 +390,7 @@ impl Pair {
         if self.mode == Mode::Keep {
             self.kept.push((tag, command));
             if command.opcode == Opcode::FABRICS && data_out > 0 {
-                let memory = self.pool.take_sg(Class::Wire, data_out as usize).unwrap();
+                let memory = self.pool.take_sg(MemoryClass::Wire, data_out as usize).unwrap();
                 self.with_cx(|queue, cx| queue.recv_data(cx, tag, 0, memory));
             }
             return;
@@ -397,10 +398,10 @@ impl Pair {
         let offset = command.cdw(10);
         let len = command.dptr.length.get();
         if u64::from(offset) + u64::from(len) > DISK_LEN as u64 {
-            return self.answer(tag, Status::SGL_LENGTH_INVALID.final_().into());
+            return self.answer(tag, Status::SGL_LENGTH_INVALID.with_do_not_retry().into());
         }
         if let (WRITE, Some(hands)) = (command.opcode, self.at_hand)
-            && let Some(data) = self.queue.data_at_hand(tag)
+            && let Some(data) = self.queue.contiguous_payload(tag)
         {
             self.disk[offset as usize..(offset + len) as usize].copy_from_slice(data);
             self.at_hand = Some(hands + 1);
@@ -412,7 +413,7 @@ impl Pair {
                 let mut at = 0;
                 while at < data_out {
                     let step = ((data_out - at) as usize).min(self.write_step);
-                    let memory = self.pool.take_sg(Class::Solicited, step).unwrap();
+                    let memory = self.pool.take_sg(MemoryClass::Solicited, step).unwrap();
                     self.with_cx(|queue, cx| queue.recv_data(cx, tag, at, memory));
                     at += step as u32;
                 }
@@ -449,7 +450,7 @@ impl Pair {
         let mut at = 0;
         while at < len {
             let step = (len - at).min(self.read_step);
-            let mut memory = self.pool.take_sg(Class::Solicited, step).unwrap();
+            let mut memory = self.pool.take_sg(MemoryClass::Solicited, step).unwrap();
             memory.copy_from(0, &self.disk[offset + at..offset + at + step]);
             let data = memory.freeze();
             self.with_cx(|queue, cx| queue.send_data(cx, tag, at as u32, data));
@@ -488,12 +489,12 @@ pub fn parse(mut bytes: &[u8], parameters: &ConnectionParameters) -> Vec<Got> {
         let (pdu, rest) = bytes.split_at(common.plen.get() as usize);
         let header = &pdu[..usize::from(frame.header)];
         if frame.flags.contains(Flags::HEADER_DIGEST) {
-            assert_eq!(pdu[header.len()..header.len() + 4], digest(header));
+            assert_eq!(pdu[header.len()..header.len() + 4], crc32c_digest(header));
         }
         let (head, len) = (usize::from(frame.head), frame.data as usize);
         let data = &pdu[head..head + len];
         if frame.flags.contains(Flags::DATA_DIGEST) {
-            assert_eq!(pdu[head + len..], wire::digest(data));
+            assert_eq!(pdu[head + len..], wire::crc32c_digest(data));
         } else {
             assert_eq!(pdu.len(), head + len);
         }

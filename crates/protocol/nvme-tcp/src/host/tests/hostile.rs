@@ -1,14 +1,14 @@
 //! Controllers that lie, in fixed bytes.
 
 use super::*;
-use crate::wire::{FatalError, FatalStatus, TermReq, digest};
+use crate::wire::{FatalError, FatalStatus, TermReq, crc32c_digest};
 use buf::SgMut;
 
-const RANGE: FatalError = FatalError::plain(FatalStatus::OUT_OF_RANGE);
+const RANGE: FatalError = FatalError::without_fei(FatalStatus::OUT_OF_RANGE);
 /// Where the command identifier stands in C2HData and R2T, and in a completion.
-const AT_CCCID: FatalError = FatalError::sequence(8);
-const AT_CID: FatalError = FatalError::sequence(20);
-const AT_TYPE: FatalError = FatalError::sequence(0);
+const AT_CCCID: FatalError = FatalError::sequence_error(8);
+const AT_CID: FatalError = FatalError::sequence_error(20);
+const AT_TYPE: FatalError = FatalError::sequence_error(0);
 
 const LAST: u8 = 4;
 const SUCCESS: u8 = 8;
@@ -82,7 +82,7 @@ impl Lied {
         answer[11] = digests;
         assert!(lied.say(&answer).is_empty());
         assert!(matches!(lied.side.queue.poll_event(), Some(HostEvent::Ready)));
-        lied.side.queue.open(QueueSize { entries: 8, flow_control, in_capsule_max: 0 });
+        lied.side.queue.finish_connect(ConnectedQueueSize { entries: 8, flow_control, in_capsule_max: 0 });
         lied
     }
 
@@ -99,7 +99,7 @@ impl Lied {
     }
 
     fn submit_of(&mut self, write: bool, len: usize) -> usize {
-        let mut data: SgMut = self.pool.take_sg(Class::Solicited, len).unwrap();
+        let mut data: SgMut = self.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         data.copy_from(0, &vec![0xdd; len]);
         let payload = if write { Payload::Out(data.freeze()) } else { Payload::In(data) };
         let opcode = if write { WRITE } else { READ };
@@ -132,7 +132,11 @@ impl Lied {
         let sent = self.say(bytes);
         assert_eq!(self.side.violation, Some(LinkFault::Fatal(fatal)), "{bytes:02x?}");
         let term = TermReq::from_prefix(&sent).unwrap_or_else(|| panic!("{bytes:02x?}: {sent:02x?}"));
-        assert_eq!((term.fatal(), term.common.plen.get() as usize), (fatal, sent.len()), "{bytes:02x?}");
+        assert_eq!(
+            (term.fatal_error(), term.common.plen.get() as usize),
+            (fatal, sent.len()),
+            "{bytes:02x?}"
+        );
         // Whatever else comes is swallowed.
         assert!(self.say(bytes).is_empty());
         let mut ended = 0;
@@ -158,17 +162,17 @@ fn attack_95_icresps_late_twice_too_early_or_of_another_form() {
     // Before ICReq has left, and with bytes that were received before anything was asked.
     let mut lied = Lied::new(HostQueueSettings::default());
     let op = lied.side.queue.poll_recv(cx!(lied), LINK).unwrap();
-    let mut page = lied.pool.take_sg(Class::Wire, 128).unwrap();
+    let mut page = lied.pool.take_sg(MemoryClass::Wire, 128).unwrap();
     page.copy_from(0, &ic_resp(0, &[]));
     let came = Received::Loaned(page.freeze());
     let result = lied.side.queue.handle_recv(cx!(lied), LINK, op, came);
     assert_eq!(result, Err(LinkFault::Fatal(AT_TYPE)));
     for (at, byte, fatal) in [
-        (2, 127, FatalError::field(2)),
-        (4, 127, FatalError::field(4)),
-        (8, 1, FatalError::unsupported(8)),
+        (2, 127, FatalError::invalid_field(2)),
+        (4, 127, FatalError::invalid_field(4)),
+        (8, 1, FatalError::unsupported_parameter(8)),
         // Digests that were not asked for.
-        (11, 1, FatalError::field(11)),
+        (11, 1, FatalError::invalid_field(11)),
     ] {
         Lied::asking().cut_off_by(&ic_resp(at, &[byte]), fatal);
     }
@@ -184,7 +188,7 @@ fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_to
     let wrong = ic_resp(10, &[32]);
     assert_eq!(lied.say(&[]).len(), 128);
     assert!(lied.say(&wrong[..64]).is_empty() && !lied.say(&wrong[64..]).is_empty());
-    assert_eq!(lied.side.violation, Some(LinkFault::Fatal(FatalError::field(10))));
+    assert_eq!(lied.side.violation, Some(LinkFault::Fatal(FatalError::invalid_field(10))));
     lied.now = lied.now + Duration::from_secs(2);
     lied.side.queue.handle_timeout(cx!(lied));
     assert_eq!(lied.side.queue.poll_link_fault(), None);
@@ -195,9 +199,9 @@ fn a_header_that_came_in_pieces_and_breaks_the_rules_is_not_called_unfinished_to
 #[test]
 fn attack_96_lengths_and_alignments_that_cannot_be_granted() {
     for most in [0, 1, 4095, 4097, u32::MAX] {
-        Lied::asking().cut_off_by(&ic_resp(12, &most.to_le_bytes()), FatalError::field(12));
+        Lied::asking().cut_off_by(&ic_resp(12, &most.to_le_bytes()), FatalError::invalid_field(12));
     }
-    Lied::asking().cut_off_by(&ic_resp(10, &[32]), FatalError::field(10));
+    Lied::asking().cut_off_by(&ic_resp(10, &[32]), FatalError::invalid_field(10));
     // The longest that can be: no PDU is longer than what is asked for.
     let mut lied = Lied::ready(0, false, 0xffff_fffc);
     lied.submit(true);
@@ -207,12 +211,12 @@ fn attack_96_lengths_and_alignments_that_cannot_be_granted() {
 #[test]
 fn attack_97_header_lengths_that_lie_are_found_before_the_digest() {
     let rows = [
-        ([7, 1, 255, 28, 28, 2, 0, 0], FatalError::field(2)),
-        ([5, 1, 8, 0, 28, 0, 0, 0], FatalError::field(2)),
-        ([5, 1, 0, 0, 28, 0, 0, 0], FatalError::field(2)),
-        ([5, 1, 24, 0, 8, 0, 0, 0], FatalError::field(4)),
-        ([7, 1, 24, 28, 23, 0, 0, 0], FatalError::field(4)),
-        ([9, 1, 24, 0, 0, 0, 0, 0], FatalError::field(4)),
+        ([7, 1, 255, 28, 28, 2, 0, 0], FatalError::invalid_field(2)),
+        ([5, 1, 8, 0, 28, 0, 0, 0], FatalError::invalid_field(2)),
+        ([5, 1, 0, 0, 28, 0, 0, 0], FatalError::invalid_field(2)),
+        ([5, 1, 24, 0, 8, 0, 0, 0], FatalError::invalid_field(4)),
+        ([7, 1, 24, 28, 23, 0, 0, 0], FatalError::invalid_field(4)),
+        ([9, 1, 24, 0, 0, 0, 0, 0], FatalError::invalid_field(4)),
     ];
     for (header, fatal) in rows {
         let mut lied = Lied::ready(1, false, 4096);
@@ -276,14 +280,14 @@ fn attack_100_a_read_that_is_short_fails_and_shows_nothing_old() {
 
 #[test]
 fn attack_101_success_before_the_last_and_a_last_that_is_missing() {
-    Lied::busy(false).cut_off_by(&data(0, 512, SUCCESS), FatalError::field(1));
-    Lied::busy(false).cut_off_by(&data(0, 8192, SUCCESS), FatalError::field(1));
+    Lied::busy(false).cut_off_by(&data(0, 512, SUCCESS), FatalError::invalid_field(1));
+    Lied::busy(false).cut_off_by(&data(0, 8192, SUCCESS), FatalError::invalid_field(1));
     Lied::busy(false).cut_off_by(&[data(0, 8192, 0), end(0)].concat(), AT_TYPE);
     Lied::busy(false).cut_off_by(&[data(0, 512, 0), end(0)].concat(), AT_TYPE);
     // Where SQHD counts, no success may ride on data.
     let mut lied = Lied::ready(0, true, 4096);
     lied.submit(false);
-    lied.cut_off_by(&data(0, 8192, LAST | SUCCESS), FatalError::field(1));
+    lied.cut_off_by(&data(0, 8192, LAST | SUCCESS), FatalError::invalid_field(1));
 }
 
 #[test]
@@ -296,7 +300,11 @@ fn attack_102_r2ts_that_ask_for_what_is_not() {
         (true, r2t(0, 512, 512), RANGE),
         (true, r2t(7, 0, 4096), AT_CCCID),
         (false, r2t(0, 0, 4096), AT_CCCID),
-        (true, [r2t(0, 0, 512), r2t(0, 512, 512)].concat(), FatalError::plain(FatalStatus::LIMIT_EXCEEDED)),
+        (
+            true,
+            [r2t(0, 0, 512), r2t(0, 512, 512)].concat(),
+            FatalError::without_fei(FatalStatus::LIMIT_EXCEEDED),
+        ),
     ] {
         Lied::busy(write).cut_off_by(&bytes, fatal);
     }
@@ -359,7 +367,7 @@ fn attack_104_digests_that_are_wrong() {
     };
     let mut lied = Lied::ready(1, false, 4096);
     assert_eq!(lied.submit(false), 76);
-    lied.cut_off_by(&with(end(0), [1, 2, 3, 4]), FatalError::header_digest([1, 2, 3, 4]));
+    lied.cut_off_by(&with(end(0), [1, 2, 3, 4]), FatalError::header_digest_error([1, 2, 3, 4]));
     // Of data: that command fails, and the queue goes on.
     let whole = |sum: [u8; 4]| {
         let mut pdu = data(0, 8192, LAST | SUCCESS | 2);
@@ -373,7 +381,7 @@ fn attack_104_digests_that_are_wrong() {
     let (answer, _) = lied.completed().unwrap();
     assert_eq!(answer.completion().status, Status::TRANSIENT_TRANSPORT_ERROR);
     lied.submit(false);
-    let mut right = whole(digest(&[0xab; 8192]));
+    let mut right = whole(crc32c_digest(&[0xab; 8192]));
     right[8] = 1;
     lied.say(&right);
     let (answer, _) = lied.completed().unwrap();
@@ -381,12 +389,12 @@ fn attack_104_digests_that_are_wrong() {
     // A digest that was not agreed.
     let mut lied = Lied::ready(0, false, 4096);
     lied.submit(false);
-    lied.cut_off_by(&with(end(0), [0; 4]), FatalError::field(1));
+    lied.cut_off_by(&with(end(0), [0; 4]), FatalError::invalid_field(1));
 }
 
 #[test]
 fn types_that_only_hosts_send_end_the_connection() {
-    Lied::busy(false).cut_off_by(&[4, 0, 72, 0, 72, 0, 0, 0], FatalError::field(0));
+    Lied::busy(false).cut_off_by(&[4, 0, 72, 0, 72, 0, 0, 0], FatalError::invalid_field(0));
 }
 
 #[test]

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use super::*;
 use crate::ServerTls;
-use tls::{ClientContext, Fault, Handshake, Psk, PskLookup, ServerContext};
+use tls::{ClientContext, Handshake, Psk, PskLookup, ServerContext, TlsFault};
 
 const SHA256: [u8; 2] = [0x13, 0x01];
 
 struct One;
 
 impl PskLookup for One {
-    fn find(&self, identity: &[u8]) -> Option<Psk> {
+    fn find_psk(&self, identity: &[u8]) -> Option<Psk> {
         (identity == b"me").then(|| Psk::new(SHA256, &[7; 32]))
     }
 }
@@ -26,7 +26,7 @@ impl Wire {
     /// The host begins with TLS.
     fn start_tls(&mut self, key: [u8; 32]) {
         let context = ClientContext::new(b"me".to_vec(), Psk::new(SHA256, &key)).unwrap();
-        self.host.queue.start_tls(Handshake::connect(&context).unwrap());
+        self.host.queue.start_tls(Handshake::new_client(&context).unwrap());
     }
 
     pub(super) fn use_tls(&mut self) {
@@ -87,7 +87,7 @@ fn another_key_opens_nothing_and_both_sides_end() {
     wire.run();
     assert!(!wire.ready && wire.host.shut && wire.controller.shut);
     assert!(
-        wire.faults.contains(&LinkFault::Tls(Box::new(Fault::WrongKey("me".into())))),
+        wire.faults.contains(&LinkFault::Tls(Box::new(TlsFault::WrongKey("me".into())))),
         "{:?}",
         wire.faults
     );
@@ -156,8 +156,8 @@ fn a_stream_that_is_cut_off_anywhere_gives_all_memory_back() {
         }
         wire.host.hang_up(cx!(wire));
         wire.controller.hang_up(cx!(wire));
-        wire.host.queue.close(cx!(wire), Close::Now);
-        wire.controller.queue.close(cx!(wire), Close::Now);
+        wire.host.queue.close(cx!(wire), ConnectionClose::Now);
+        wire.controller.queue.close(cx!(wire), ConnectionClose::Now);
         wire.host.take_shut(cx!(wire));
         wire.controller.take_shut(cx!(wire));
         wire.serve();
@@ -192,21 +192,21 @@ fn a_record_that_comes_in_part_after_the_end_keeps_no_queue_nor_its_memory() {
         for side in [0, 1] {
             let fill = |op: RecvOp| {
                 let mut inbox = record[..bytes].iter().copied().collect();
-                let mut whole = Delivery::whole();
+                let mut whole = RecvDelivery::unlimited();
                 match bytes {
                     0 => (op, Received::Cancelled),
-                    _ => whole.fill(&wire.pool, op, &mut inbox),
+                    _ => whole.fill_recv(&wire.pool, op, &mut inbox),
                 }
             };
             if side == 0 {
                 let op = wire.host.op.take().expect("a receive is out");
-                wire.host.queue.close(cx!(wire), Close::Now);
+                wire.host.queue.close(cx!(wire), ConnectionClose::Now);
                 let (op, received) = fill(op);
                 wire.host.note(|queue| queue.handle_recv(cx!(wire), LINK, op, received));
                 wire.host.take_shut(cx!(wire));
             } else {
                 let op = wire.controller.op.take().expect("a receive is out");
-                wire.controller.queue.close(cx!(wire), Close::Now);
+                wire.controller.queue.close(cx!(wire), ConnectionClose::Now);
                 let (op, received) = fill(op);
                 wire.controller.note(|queue| queue.handle_recv(cx!(wire), LINK, op, received));
                 wire.controller.take_shut(cx!(wire));

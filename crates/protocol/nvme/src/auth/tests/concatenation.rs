@@ -3,7 +3,7 @@
 
 use super::*;
 use crate::Nqn;
-use crate::tls::{CipherSuite, GeneratedPsk, Identity, PskKind};
+use crate::tls::{CipherSuite, GeneratedPsk, PskIdentity, PskKind};
 
 /// What came of an exchange.
 struct Exchange {
@@ -15,14 +15,14 @@ struct Exchange {
 }
 
 fn exchange(
-    (hash, group): (Hash, Group),
-    proof: Option<Key>,
+    (hash, group): (Hash, DhGroup),
+    proof: Option<DhchapKey>,
     concatenation: Concatenation,
-    controller: &mut Controller,
+    controller: &mut ControllerAuthenticator,
 ) -> Exchange {
     let terms = (0x1234, concatenation);
     let (mut host, first) =
-        Host::start_concatenation(credentials(proof), only(hash, group), terms, &mut counter());
+        HostAuthenticator::start_concatenation(credentials(proof), only(hash, group), terms, &mut counter());
     let (mut progress, mut responses) = (HostProgress::Send(first), (Vec::new(), None));
     let len = hash.len();
     let ended = loop {
@@ -32,16 +32,16 @@ fn exchange(
                     responses.0 = message[16..16 + len].to_vec();
                 }
                 send(controller, &message);
-                host.sent()
+                host.handle_sent()
             }
             HostProgress::Receive => {
-                let given = controller.receive(MESSAGE_LEN_MAX as u32).unwrap().message;
+                let given = controller.handle_receive(MESSAGE_LEN_MAX as u32).unwrap().message;
                 if given[..2] == [1, 3] && given[8] == 1 {
                     responses.1 = Some(given[16..16 + len].to_vec());
                 }
-                host.receive(&given)
+                host.handle_message(&given)
             }
-            HostProgress::Compute(work) => host.computed(work.run()),
+            HostProgress::Compute(work) => host.handle_computed(work.run()),
             HostProgress::Authenticated => break Ok(()),
             HostProgress::Failed(fault) => break Err(fault),
         };
@@ -49,8 +49,9 @@ fn exchange(
     Exchange { ended, host: host.take_psk(), controller: controller.take_psk(), responses }
 }
 
-fn controller(concatenation: ConcatenationPolicy, proof: Option<Key>) -> Controller {
-    Controller::new(credentials(proof), Policy::default()).with_concatenation(concatenation)
+fn controller(concatenation: ConcatenationPolicy, proof: Option<DhchapKey>) -> ControllerAuthenticator {
+    ControllerAuthenticator::new(credentials(proof), DhchapPolicy::default())
+        .with_concatenation(concatenation)
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -82,7 +83,7 @@ fn both_ends_generate_the_psk_that_another_computation_gives() {
     for (hash, first, second, identity, psk) in rows {
         let (new, allowed) = (Concatenation::NewPsk, ConcatenationPolicy::Allowed);
         let mut controller = controller(allowed, Some(key(SUBSYSTEM)));
-        let got = exchange((hash, Group::Ffdhe2048), Some(key(SUBSYSTEM)), new, &mut controller);
+        let got = exchange((hash, DhGroup::Ffdhe2048), Some(key(SUBSYSTEM)), new, &mut controller);
         assert_eq!(got.ended, Ok(()));
         assert_eq!(hex(&got.responses.0), first);
         assert_eq!(hex(&got.responses.1.unwrap()), second);
@@ -92,11 +93,11 @@ fn both_ends_generate_the_psk_that_another_computation_gives() {
         for generated in [got.host.unwrap(), other] {
             let found = generated.identity(&host, &subsystem).unwrap();
             assert_eq!(found.to_string(), identity);
-            assert_eq!(Identity::parse(identity.as_bytes()).unwrap(), found);
+            assert_eq!(PskIdentity::parse(identity.as_bytes()).unwrap(), found);
             let derived = generated.tls_psk(&found).unwrap();
             assert_eq!((hex(derived.expose()).as_str(), derived.suite().hash()), (psk, hash));
             // Not under a name of the other kind.
-            let retained = Identity::parse(identity.replace("1G", "1R").as_bytes()).unwrap();
+            let retained = PskIdentity::parse(identity.replace("1G", "1R").as_bytes()).unwrap();
             assert!(retained.kind == PskKind::Retained && generated.tls_psk(&retained).is_none());
         }
         assert!(controller.is_authenticated() && controller.awaits_tls());
@@ -108,7 +109,7 @@ fn a_host_that_asks_for_no_proof_gets_a_psk_all_the_same() {
     for policy in [ConcatenationPolicy::Allowed, ConcatenationPolicy::Required] {
         let mut controller = controller(policy, None);
         let new = Concatenation::NewPsk;
-        let got = exchange((Hash::Sha384, Group::Ffdhe2048), None, new, &mut controller);
+        let got = exchange((Hash::Sha384, DhGroup::Ffdhe2048), None, new, &mut controller);
         assert_eq!((got.ended, got.responses.1), (Ok(()), None));
         let (host, subsystem) = names();
         let identity = |psk: &GeneratedPsk| psk.identity(&host, &subsystem).unwrap();
@@ -116,16 +117,16 @@ fn a_host_that_asks_for_no_proof_gets_a_psk_all_the_same() {
         assert!(controller.is_authenticated());
     }
     let mut plain = controller(ConcatenationPolicy::Allowed, None);
-    let got = exchange((Hash::Sha384, Group::Ffdhe2048), None, Concatenation::None, &mut plain);
+    let got = exchange((Hash::Sha384, DhGroup::Ffdhe2048), None, Concatenation::None, &mut plain);
     assert!(got.ended.is_ok() && got.host.is_none() && got.controller.is_none() && !plain.awaits_tls());
 }
 
 #[test]
 fn a_psk_is_replaced_on_a_queue_whose_host_is_known_by_one() {
     let mut controller = controller(ConcatenationPolicy::Replacement, None).proven();
-    assert_eq!((controller.state(), controller.method()), (AuthState::Authenticated, None));
+    assert_eq!((controller.state(), controller.negotiated_method()), (AuthState::Authenticated, None));
     let replace = Concatenation::ReplacePsk;
-    let got = exchange((Hash::Sha256, Group::Ffdhe2048), None, replace, &mut controller);
+    let got = exchange((Hash::Sha256, DhGroup::Ffdhe2048), None, replace, &mut controller);
     assert!(got.ended.is_ok() && got.host.is_some());
     assert_eq!(got.controller.unwrap().0, replace);
     assert!(!controller.awaits_tls(), "it is secured");
@@ -133,8 +134,8 @@ fn a_psk_is_replaced_on_a_queue_whose_host_is_known_by_one() {
 
 #[test]
 fn attack_76_concatenations_that_may_not_be() {
-    let mismatch = Err(HostFault::Refused(Explanation::CONCATENATION));
-    let group = (Hash::Sha256, Group::Ffdhe2048);
+    let mismatch = Err(HostFault::Refused(FailureExplanation::CONCATENATION));
+    let group = (Hash::Sha256, DhGroup::Ffdhe2048);
     use {Concatenation as Wanted, ConcatenationPolicy as Allowed};
     for (policy, wanted) in [
         (Allowed::Refused, Wanted::NewPsk),
@@ -151,35 +152,37 @@ fn attack_76_concatenations_that_may_not_be() {
     }
     // SC_C of a draft, and ones that there are not.
     for sc_c in [1, 4, 0xff] {
-        let mut negotiate = message::negotiate(7, &only(group.0, group.1), Concatenation::None);
+        let mut negotiate = message::encode_negotiate(7, &only(group.0, group.1), Concatenation::None);
         negotiate[6] = sc_c;
         let mut controller = controller(Allowed::Allowed, None);
         send(&mut controller, &negotiate);
-        let given = controller.receive(4096).unwrap();
-        assert_eq!(given.outcome, AuthOutcome::End(Explanation::CONCATENATION));
+        let given = controller.handle_receive(4096).unwrap();
+        assert_eq!(given.outcome, AuthOutcome::End(FailureExplanation::CONCATENATION));
     }
     // Without a group there is no session key, and SHA-512 is no suite's.
-    for (hash, group, explanation) in
-        [(Hash::Sha256, Group::Null, Explanation::GROUP), (Hash::Sha512, Group::Ffdhe2048, Explanation::HASH)]
-    {
-        let mut negotiate = message::negotiate(7, &only(hash, group), Concatenation::None);
+    for (hash, group, explanation) in [
+        (Hash::Sha256, DhGroup::Null, FailureExplanation::GROUP),
+        (Hash::Sha512, DhGroup::Ffdhe2048, FailureExplanation::HASH),
+    ] {
+        let mut negotiate = message::encode_negotiate(7, &only(hash, group), Concatenation::None);
         negotiate[6] = 2;
         let mut controller = controller(Allowed::Allowed, None);
         send(&mut controller, &negotiate);
-        assert_eq!(controller.receive(4096).unwrap().outcome, AuthOutcome::End(explanation));
+        assert_eq!(controller.handle_receive(4096).unwrap().outcome, AuthOutcome::End(explanation));
     }
 }
 
 /// A controller that has given its challenge to a host that wants a PSK, and the reply that would be right.
-fn asked() -> (Controller, Vec<u8>) {
+fn asked() -> (ControllerAuthenticator, Vec<u8>) {
     let mut controller = controller(ConcatenationPolicy::Allowed, None);
-    let (policy, terms) = (only(Hash::Sha256, Group::Ffdhe2048), (7, Concatenation::NewPsk));
-    let (mut host, first) = Host::start_concatenation(credentials(None), policy, terms, &mut counter());
+    let (policy, terms) = (only(Hash::Sha256, DhGroup::Ffdhe2048), (7, Concatenation::NewPsk));
+    let (mut host, first) =
+        HostAuthenticator::start_concatenation(credentials(None), policy, terms, &mut counter());
     send(&mut controller, &first);
-    host.sent();
-    let challenge = controller.receive(4096).unwrap();
-    let HostProgress::Compute(work) = host.receive(&challenge.message) else { panic!() };
-    let HostProgress::Send(reply) = host.computed(work.run()) else { panic!() };
+    host.handle_sent();
+    let challenge = controller.handle_receive(4096).unwrap();
+    let HostProgress::Compute(work) = host.handle_message(&challenge.message) else { panic!() };
+    let HostProgress::Send(reply) = host.handle_computed(work.run()) else { panic!() };
     (controller, reply)
 }
 
@@ -188,24 +191,31 @@ fn attack_76_a_psk_without_a_challenge_or_with_another_sc_c() {
     let (mut right, reply) = asked();
     assert_eq!((reply[8], &reply[12..16]), (1, &[0; 4][..]), "CVALID without S2");
     send(&mut right, &reply);
-    assert_eq!(right.receive(4096).unwrap().outcome, AuthOutcome::Authenticated);
+    assert_eq!(right.handle_receive(4096).unwrap().outcome, AuthOutcome::Authenticated);
     // CVALID is cleared: the PSK would depend on what this side has drawn alone.
     let (mut controller, mut without) = asked();
     without[8] = 0;
     send(&mut controller, &without);
-    assert_eq!(controller.receive(4096).unwrap().outcome, AuthOutcome::End(Explanation::PAYLOAD));
+    assert_eq!(
+        controller.handle_receive(4096).unwrap().outcome,
+        AuthOutcome::End(FailureExplanation::PAYLOAD)
+    );
     // Somebody in between has set SC_C: the host has answered for another.
     let mut controller = self::controller(ConcatenationPolicy::Allowed, None);
-    let policy = only(Hash::Sha256, Group::Ffdhe2048);
-    let (mut host, mut first) = Host::start(credentials(Some(key(SUBSYSTEM))), policy, 7, &mut counter());
+    let policy = only(Hash::Sha256, DhGroup::Ffdhe2048);
+    let (mut host, mut first) =
+        HostAuthenticator::start(credentials(Some(key(SUBSYSTEM))), policy, 7, &mut counter());
     first[6] = 2;
     send(&mut controller, &first);
-    host.sent();
-    let challenge = controller.receive(4096).unwrap();
-    let HostProgress::Compute(work) = host.receive(&challenge.message) else { panic!() };
-    let HostProgress::Send(reply) = host.computed(work.run()) else { panic!() };
+    host.handle_sent();
+    let challenge = controller.handle_receive(4096).unwrap();
+    let HostProgress::Compute(work) = host.handle_message(&challenge.message) else { panic!() };
+    let HostProgress::Send(reply) = host.handle_computed(work.run()) else { panic!() };
     send(&mut controller, &reply);
-    assert_eq!(controller.receive(4096).unwrap().outcome, AuthOutcome::End(Explanation::FAILED));
+    assert_eq!(
+        controller.handle_receive(4096).unwrap().outcome,
+        AuthOutcome::End(FailureExplanation::FAILED)
+    );
     assert!(controller.take_psk().is_none());
 }
 
@@ -215,7 +225,7 @@ fn a_suite_goes_with_each_hash_that_may_be_used() {
         [(Hash::Sha256, CipherSuite::Aes128GcmSha256), (Hash::Sha384, CipherSuite::Aes256GcmSha384)]
     {
         let mut controller = controller(ConcatenationPolicy::Allowed, None);
-        let got = exchange((hash, Group::Ffdhe3072), None, Concatenation::NewPsk, &mut controller);
+        let got = exchange((hash, DhGroup::Ffdhe3072), None, Concatenation::NewPsk, &mut controller);
         let (host, subsystem) = names();
         assert_eq!(got.host.unwrap().identity(&host, &subsystem).unwrap().suite, suite);
     }

@@ -4,25 +4,26 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
-use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+use buf::{Cx, Entropy, MemoryClass, Payload, Pool, Time};
 use nvme::{Direction, HostId, Nqn, Sqe};
 use nvme_server::{
     CommandKey, ControllerLimits, ControllerSpec, ControllerStep, HostIdentity, IoQueueConnect,
     NamespaceEntry, QueueKey, QueueMessage, Server, Step, Subsystem, VolumeInfo,
 };
 use volume::{
-    Ack, Done, Failure, Fault, Gate, Identity, Io, PortId, Ram, RamDisk, RequestId, Requester, ShardId,
-    Shared, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
+    Ack, Failure, Fault, Gate, Identity, Io, IoCompletion, PortId, RamBackend, RamDisk, RequestId, Requester,
+    ShardId, SharedGateState, Uuid, ViewUpdate, VolumeAnswer, VolumeFacts, VolumeId, VolumeOwner,
+    VolumeRequest,
 };
 
 const SHARDS: usize = 2;
 const VOLUMES: u32 = 2;
-pub const BLOCKS: u64 = 64;
+pub const VOLUME_BLOCKS: u64 = 64;
 /// Entries of every queue: so many commands are out at most, as a transport sees to.
-const ENTRIES: usize = 32;
+const QUEUE_ENTRIES: usize = 32;
 const CNTLID: u16 = 2;
 
-enum Mail {
+enum HarnessMessage {
     VolumeRequest(VolumeId, ShardId, RequestId, VolumeRequest),
     Answer(VolumeId, VolumeAnswer),
     ViewUpdate(usize, VolumeId, Arc<ViewUpdate>),
@@ -30,20 +31,20 @@ enum Mail {
     Queue(ShardId, QueueMessage),
 }
 
-struct Core {
+struct HarnessShard {
     server: Server,
     gates: Vec<Gate>,
 }
 
 /// A queue that is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Queue {
+struct OpenQueue {
     shard: usize,
     key: QueueKey,
     qid: u16,
 }
 
-type Name = (usize, CommandKey);
+type CommandName = (usize, CommandKey);
 
 /// What a fuzz run executed, so that a corpus test can require that it got far enough.
 #[derive(Clone, Copy, Debug, Default)]
@@ -58,15 +59,15 @@ pub struct Harness {
     pool: Pool,
     entropy: Entropy,
     now: Time,
-    cores: Vec<Core>,
+    cores: Vec<HarnessShard>,
     homes: Vec<VolumeOwner>,
-    mail: VecDeque<Mail>,
-    queues: Vec<Queue>,
+    mail: VecDeque<HarnessMessage>,
+    queues: Vec<OpenQueue>,
     alive: bool,
     /// Commands that have not ended, with the data that their host has for them.
-    live: HashMap<Name, Vec<u8>>,
+    live: HashMap<CommandName, Vec<u8>>,
     /// Data that was asked for, and operations that wait for memory.
-    receives: Vec<(Name, u32)>,
+    receives: Vec<(CommandName, u32)>,
     ios: VecDeque<(usize, CommandKey, VolumeId, Io, u32)>,
     tag: u64,
     pub reached: RunCounts,
@@ -83,20 +84,20 @@ fn subsystem() -> Arc<Subsystem> {
     })
 }
 
-fn host() -> HostIdentity {
+fn host_identity() -> HostIdentity {
     HostIdentity {
         nqn: Nqn::parse("nqn.2026-11.io.blockwire:host").unwrap(),
         id: HostId::new([7; 16]).unwrap(),
     }
 }
 
-pub fn entry(volume: u32, read_only: bool) -> NamespaceEntry {
+pub fn namespace_entry(volume: u32, read_only: bool) -> NamespaceEntry {
     NamespaceEntry { nsid: volume + 1, volume: VolumeId(volume.into()), read_only, ana_group: 1 }
 }
 
 impl Harness {
     pub fn new() -> Harness {
-        let core = |shard| Core { server: Server::new(ShardId(shard)), gates: Vec::new() };
+        let core = |shard| HarnessShard { server: Server::new(ShardId(shard)), gates: Vec::new() };
         let mut harness = Harness {
             pool: Pool::new(64 << 20),
             entropy: Entropy::new([3; 32]),
@@ -112,19 +113,19 @@ impl Harness {
             tag: 0,
             reached: RunCounts::default(),
         };
-        (0..VOLUMES).for_each(|volume| harness.add(VolumeId(volume.into())));
+        (0..VOLUMES).for_each(|volume| harness.add_volume(VolumeId(volume.into())));
         harness.open_controller();
         harness
     }
 
-    fn add(&mut self, id: VolumeId) {
-        let disk = Arc::new(RamDisk::new(BLOCKS, 2 * BLOCKS, 512, 4096));
+    fn add_volume(&mut self, id: VolumeId) {
+        let disk = Arc::new(RamDisk::new(VOLUME_BLOCKS, 2 * VOLUME_BLOCKS, 512, 4096));
         let facts =
             VolumeFacts { revision: "1".into(), ..VolumeFacts::new(id, "v", Uuid([id.0 as u8 + 1; 16])) };
-        let shared = Shared::new(SHARDS as u16);
+        let shared = SharedGateState::new(SHARDS as u16);
         let home = VolumeOwner::restore(facts.clone(), disk.geometry(), SHARDS as u16, false, None).unwrap();
         for (at, core) in self.cores.iter_mut().enumerate() {
-            let (view, backend) = (home.view().clone(), Box::new(Ram::new(disk.clone())));
+            let (view, backend) = (home.view().clone(), Box::new(RamBackend::new(disk.clone())));
             core.gates.push(Gate::new(ShardId(at as u16), shared.clone(), view.clone(), backend));
             core.server
                 .add_volume(VolumeInfo { facts: Arc::new(facts.clone()), shared: shared.clone() }, view);
@@ -132,7 +133,7 @@ impl Harness {
         self.homes.push(home);
     }
 
-    fn with<T>(&mut self, shard: usize, act: impl FnOnce(&mut Core, &mut Cx<'_>) -> T) -> T {
+    fn with_shard<T>(&mut self, shard: usize, act: impl FnOnce(&mut HarnessShard, &mut Cx<'_>) -> T) -> T {
         let mut cx = Cx { now: self.now, pool: &self.pool, entropy: &mut self.entropy };
         act(&mut self.cores[shard], &mut cx)
     }
@@ -145,7 +146,7 @@ impl Harness {
         let spec = ControllerSpec {
             cntlid: CNTLID,
             subsystem: subsystem(),
-            host: host(),
+            host: host_identity(),
             nexus: Requester {
                 identity: Arc::new(Identity::Host([7; 16])),
                 port: PortId(1),
@@ -153,49 +154,50 @@ impl Harness {
             },
             keep_alive: Default::default(),
             kato_ms: 5000,
-            entries: ENTRIES as u32,
+            entries: QUEUE_ENTRIES as u32,
             flow_control: false,
             individual_deletion: false,
-            namespaces: (0..VOLUMES).map(|volume| entry(volume, false)).collect(),
+            namespaces: (0..VOLUMES).map(|volume| namespace_entry(volume, false)).collect(),
             limits: ControllerLimits {
                 queues: 4,
                 entries: 128,
-                transfer: nvme::TransferMax::MOST,
+                transfer: nvme::TransferMax::MAX,
                 in_capsule: 8192,
             },
             discovery: None,
             auth: None,
         };
-        let key = self.with(0, |core, cx| core.server.open_controller(cx, spec));
+        let key = self.with_shard(0, |core, cx| core.server.open_controller(cx, spec));
         self.alive = true;
-        self.queues.push(Queue { shard: 0, key, qid: 0 });
-        self.steps();
+        self.queues.push(OpenQueue { shard: 0, key, qid: 0 });
+        self.run_steps();
     }
 
     /// Connects an I/O queue, if its controller lets it in.
-    pub fn join(&mut self, qid: u16) {
+    pub fn connect_io_queue(&mut self, qid: u16) {
         let shard = usize::from(qid) % SHARDS;
         let join = IoQueueConnect {
             qid,
-            entries: ENTRIES as u32,
+            entries: QUEUE_ENTRIES as u32,
             flow_control: false,
             subsystem: subsystem().nqn.clone(),
-            host: host(),
+            host: host_identity(),
             shard: ShardId(shard as u16),
         };
-        let Ok(spec) = self.cores[0].server.join(CNTLID, &join) else { return };
-        let key = self.with(shard, |core, cx| core.server.open_queue(cx, spec));
-        self.queues.push(Queue { shard, key, qid });
+        let Ok(spec) = self.cores[0].server.admit_io_queue(CNTLID, &join) else { return };
+        let key = self.with_shard(shard, |core, cx| core.server.open_queue(cx, spec));
+        self.queues.push(OpenQueue { shard, key, qid });
         self.reached.joined += 1;
-        self.steps();
+        self.run_steps();
     }
 
     /// Starts a command on an admin queue, or on an I/O queue, if there is one with room.
-    pub fn start(&mut self, admin: bool, which: usize, sqe: &Sqe, mut out: Vec<u8>) {
-        let fit: Vec<Queue> = self.queues.iter().filter(|queue| (queue.qid == 0) == admin).copied().collect();
+    pub fn start_command(&mut self, admin: bool, which: usize, sqe: &Sqe, mut out: Vec<u8>) {
+        let fit: Vec<OpenQueue> =
+            self.queues.iter().filter(|queue| (queue.qid == 0) == admin).copied().collect();
         let Some(queue) = fit.get(which % fit.len().max(1)) else { return };
-        let of = |name: &&Name| name.0 == queue.shard && name.1.queue == queue.key;
-        if self.live.keys().filter(of).count() >= ENTRIES {
+        let of = |name: &&CommandName| name.0 == queue.shard && name.1.queue == queue.key;
+        if self.live.keys().filter(of).count() >= QUEUE_ENTRIES {
             return;
         }
         self.tag += 1;
@@ -204,44 +206,44 @@ impl Harness {
         out.resize(out.len().max(len.min(1 << 20) as usize), 0x5a);
         self.live.insert((queue.shard, key), out);
         self.reached.commands += 1;
-        self.with(queue.shard, |core, cx| core.server.start(cx, key, sqe, len));
-        self.steps();
+        self.with_shard(queue.shard, |core, cx| core.server.start_command(cx, key, sqe, len));
+        self.run_steps();
     }
 
     /// Sends the data that was asked for longest.
-    pub fn feed(&mut self) {
+    pub fn send_oldest_data(&mut self) {
         if self.receives.is_empty() {
             return;
         }
         let (name, len) = self.receives.remove(0);
-        let mut memory = self.pool.take_sg(Class::Solicited, len as usize).expect("memory for all");
+        let mut memory = self.pool.take_sg(MemoryClass::Solicited, len as usize).expect("memory for all");
         memory.copy_from(0, &self.live[&name][..len as usize]);
-        self.with(name.0, |core, cx| core.server.data(cx, name.1, 0, memory.freeze()));
-        self.steps();
+        self.with_shard(name.0, |core, cx| core.server.handle_data(cx, name.1, 0, memory.freeze()));
+        self.run_steps();
     }
 
     /// The transport wants a command to end.
-    pub fn abort(&mut self, which: usize) {
-        let mut names: Vec<Name> = self.live.keys().copied().collect();
+    pub fn abort_command(&mut self, which: usize) {
+        let mut names: Vec<CommandName> = self.live.keys().copied().collect();
         names.sort_unstable();
         if let Some(&(shard, key)) = names.get(which % names.len().max(1)) {
-            self.cores[shard].server.abort(key);
-            self.steps();
+            self.cores[shard].server.abort_command(key);
+            self.run_steps();
         }
     }
 
     /// A link is lost.
-    pub fn close(&mut self, which: usize) {
+    pub fn close_link(&mut self, which: usize) {
         if self.queues.is_empty() {
             return;
         }
         let queue = self.queues.remove(which % self.queues.len());
-        self.with(queue.shard, |core, cx| core.server.close_queue(cx, queue.key));
-        self.steps();
+        self.with_shard(queue.shard, |core, cx| core.server.close_queue(cx, queue.key));
+        self.run_steps();
     }
 
-    pub fn request(&mut self, volume: u32, request: VolumeRequest) {
-        self.mail.push_back(Mail::VolumeRequest(
+    pub fn send_volume_request(&mut self, volume: u32, request: VolumeRequest) {
+        self.mail.push_back(HarnessMessage::VolumeRequest(
             VolumeId((volume % VOLUMES).into()),
             ShardId(0),
             RequestId(1),
@@ -251,28 +253,28 @@ impl Harness {
 
     pub fn change_namespaces(&mut self, namespaces: Vec<NamespaceEntry>) {
         self.cores[0].server.change_namespaces(CNTLID, namespaces);
-        self.steps();
+        self.run_steps();
     }
 
-    pub fn pass(&mut self, time_ms: u64) {
+    pub fn advance_time(&mut self, time_ms: u64) {
         self.now.0 += time_ms * 1_000_000;
         for shard in 0..SHARDS {
             if self.cores[shard].server.poll_timeout().is_some_and(|due| due <= self.now) {
-                self.with(shard, |core, cx| core.server.handle_timeout(cx));
+                self.with_shard(shard, |core, cx| core.server.handle_timeout(cx));
             }
         }
-        self.steps();
+        self.run_steps();
     }
 
-    fn steps(&mut self) {
+    fn run_steps(&mut self) {
         for shard in 0..SHARDS {
             while let Some(step) = self.cores[shard].server.poll_step() {
-                self.step(shard, step);
+                self.run_step(shard, step);
             }
         }
     }
 
-    fn step(&mut self, shard: usize, step: Step) {
+    fn run_step(&mut self, shard: usize, step: Step) {
         match step {
             Step::Receive { command, at, len } => {
                 assert!(at == 0 && len > 0 && self.live[&(shard, command)].len() >= len as usize);
@@ -282,18 +284,18 @@ impl Harness {
             Step::AwaitMemory { command, len, .. } => {
                 assert!(len > 0, "room for nothing");
                 if self.live.contains_key(&(shard, command)) {
-                    self.with(shard, |core, cx| core.server.retry(cx, command));
+                    self.with_shard(shard, |core, cx| core.server.retry_answer(cx, command));
                 }
             }
             Step::Send { command, .. } => {
                 assert!(self.live.contains_key(&(shard, command)), "data after the end")
             }
             Step::Respond { command, reply: completion } => {
-                self.ended((shard, command));
+                self.note_command_ended((shard, command));
                 self.reached.good += u32::from(completion.status.is_success());
             }
             Step::Retire { command } => {
-                self.ended((shard, command));
+                self.note_command_ended((shard, command));
                 self.reached.retired += 1;
             }
             Step::Io { command, volume, io, want, .. } => {
@@ -304,30 +306,33 @@ impl Harness {
                     Some(at) => {
                         self.ios.remove(at);
                         let result = Err(Failure::Failed(Fault::Aborted));
-                        self.with(shard, |core, cx| {
-                            core.server.done(cx, Done { id: io, result, payload: Payload::None })
+                        self.with_shard(shard, |core, cx| {
+                            core.server
+                                .handle_io_done(cx, IoCompletion { id: io, result, payload: Payload::None })
                         });
                     }
                     None => self.cores[shard].gates[volume.0 as usize].cancel(io),
                 }
             }
             Step::VolumeRequest { volume, id, request } => {
-                self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request))
+                self.mail.push_back(HarnessMessage::VolumeRequest(volume, ShardId(shard as u16), id, request))
             }
             Step::Other(ControllerStep::ListControllers { id, of }) => {
                 let here: Vec<Vec<u16>> =
-                    self.cores.iter().map(|core| core.server.controllers_here(&of)).collect();
+                    self.cores.iter().map(|core| core.server.local_controllers(&of)).collect();
                 let shards = here.len() as u16;
                 here.iter().for_each(|here| {
-                    self.with(shard, |core, cx| core.server.handle_controllers(cx, id, shards, here))
+                    self.with_shard(shard, |core, cx| {
+                        core.server.handle_shard_controllers(cx, id, shards, here)
+                    })
                 });
             }
             Step::Other(ControllerStep::QueueMessage { to, message }) => {
-                self.mail.push_back(Mail::Queue(to, message))
+                self.mail.push_back(HarnessMessage::Queue(to, message))
             }
             Step::Other(ControllerStep::EndQueue { queue }) => {
                 self.queues.retain(|known| (known.shard, known.key) != (shard, queue));
-                self.with(shard, |core, cx| core.server.close_queue(cx, queue));
+                self.with_shard(shard, |core, cx| core.server.close_queue(cx, queue));
             }
             Step::Other(ControllerStep::ControllerGone { cntlid, .. }) => {
                 assert!(cntlid == CNTLID && self.alive, "a controller goes once");
@@ -343,20 +348,21 @@ impl Harness {
         }
     }
 
-    fn ended(&mut self, name: Name) {
+    fn note_command_ended(&mut self, name: CommandName) {
         assert!(self.live.remove(&name).is_some(), "{name:?} ends once");
         self.receives.retain(|(waits, _)| *waits != name);
     }
 
     /// Moves one thing on. False: nothing was to be moved.
-    pub fn turn(&mut self) -> bool {
+    pub fn advance_one(&mut self) -> bool {
         if let Some((shard, command, volume, mut io, want)) = self.ios.pop_front() {
             if want > 0 {
-                io.payload =
-                    Payload::In(self.pool.take_sg(Class::Solicited, want as usize).expect("memory for all"));
+                io.payload = Payload::In(
+                    self.pool.take_sg(MemoryClass::Solicited, want as usize).expect("memory for all"),
+                );
             }
             let who = self.cores[shard].server.nexus(command.queue).clone();
-            self.with(shard, |core, cx| core.gates[volume.0 as usize].submit(cx, &who, io));
+            self.with_shard(shard, |core, cx| core.gates[volume.0 as usize].submit(cx, &who, io));
             return true;
         }
         let mut moved = false;
@@ -366,31 +372,31 @@ impl Harness {
             }
         }
         match self.mail.pop_front() {
-            Some(mail) => self.deliver(mail),
+            Some(mail) => self.deliver_message(mail),
             None => return moved,
         }
         true
     }
 
     fn run_gate(&mut self, shard: usize, at: usize) -> bool {
-        let mut moved = self.with(shard, |core, cx| core.gates[at].resume(cx));
+        let mut moved = self.with_shard(shard, |core, cx| core.gates[at].resume(cx));
         let volume = VolumeId(at as u64);
         while let Some(done) = self.cores[shard].gates[at].poll_done() {
-            self.with(shard, |core, cx| core.server.done(cx, done));
-            self.steps();
+            self.with_shard(shard, |core, cx| core.server.handle_io_done(cx, done));
+            self.run_steps();
             moved = true;
         }
-        while let Some(woken) = self.cores[shard].gates[at].poll_wake() {
+        while let Some(woken) = self.cores[shard].gates[at].poll_shard_to_wake() {
             self.cores[usize::from(woken.0)].gates[at].handle_wake();
             moved = true;
         }
         let gate = &mut self.cores[shard].gates[at];
         while let Some((id, request)) = gate.poll_request() {
-            self.mail.push_back(Mail::VolumeRequest(volume, ShardId(shard as u16), id, request));
+            self.mail.push_back(HarnessMessage::VolumeRequest(volume, ShardId(shard as u16), id, request));
             moved = true;
         }
         if let Some(ack) = gate.poll_ack() {
-            self.mail.push_back(Mail::Ack(volume, ack));
+            self.mail.push_back(HarnessMessage::Ack(volume, ack));
             moved = true;
         }
         if gate.poll_timeout().is_some_and(|due| due <= self.now) {
@@ -399,59 +405,62 @@ impl Harness {
         moved
     }
 
-    fn deliver(&mut self, mail: Mail) {
+    fn deliver_message(&mut self, mail: HarnessMessage) {
         match mail {
-            Mail::Queue(to, message) => {
-                self.with(to.0.into(), |core, cx| core.server.handle_queue_message(cx, message))
+            HarnessMessage::Queue(to, message) => {
+                self.with_shard(to.0.into(), |core, cx| core.server.handle_queue_message(cx, message))
             }
-            Mail::VolumeRequest(volume, from, id, request) => {
+            HarnessMessage::VolumeRequest(volume, from, id, request) => {
                 self.homes[volume.0 as usize].handle_request(self.now, from, id, request);
-                self.run_home(volume);
+                self.run_volume_owner(volume);
             }
-            Mail::Ack(volume, ack) => {
+            HarnessMessage::Ack(volume, ack) => {
                 self.homes[volume.0 as usize].handle_ack(self.now, ack);
-                self.run_home(volume);
+                self.run_volume_owner(volume);
             }
-            Mail::Answer(volume, answer) if answer.id.space() == volume::IdSpace::Gate => {
-                self.with(answer.to.0.into(), |core, cx| {
-                    core.gates[volume.0 as usize].answered(cx, answer.id, answer.result);
+            HarnessMessage::Answer(volume, answer) if answer.id.id_space() == volume::IdSpace::Gate => {
+                self.with_shard(answer.to.0.into(), |core, cx| {
+                    core.gates[volume.0 as usize].handle_answer(cx, answer.id, answer.result);
                 });
             }
-            Mail::Answer(_, answer) if answer.id.0 >> 63 == 0 => {}
-            Mail::Answer(_, answer) => {
-                self.with(answer.to.0.into(), |core, cx| core.server.answered(cx, answer.id, answer.result));
+            HarnessMessage::Answer(_, answer) if answer.id.0 >> 63 == 0 => {}
+            HarnessMessage::Answer(_, answer) => {
+                self.with_shard(answer.to.0.into(), |core, cx| {
+                    core.server.handle_volume_answer(cx, answer.id, answer.result)
+                });
             }
-            Mail::ViewUpdate(shard, volume, update) => {
+            HarnessMessage::ViewUpdate(shard, volume, update) => {
                 self.cores[shard].server.update_view(volume, &update);
-                self.steps();
+                self.run_steps();
                 self.cores[shard].gates[volume.0 as usize].update_view(&update);
             }
         }
-        self.steps();
+        self.run_steps();
     }
 
-    fn run_home(&mut self, volume: VolumeId) {
+    fn run_volume_owner(&mut self, volume: VolumeId) {
         let home = &mut self.homes[volume.0 as usize];
-        while let Some(store) = home.poll_store() {
+        while let Some(store) = home.poll_store_op() {
             home.handle_stored(self.now, store.ticket, true);
         }
         while let Some(update) = home.poll_view_update() {
             let update = Arc::new(update);
-            self.mail.extend((0..SHARDS).map(|shard| Mail::ViewUpdate(shard, volume, update.clone())));
+            self.mail
+                .extend((0..SHARDS).map(|shard| HarnessMessage::ViewUpdate(shard, volume, update.clone())));
         }
         while let Some(answer) = home.poll_answer() {
-            self.mail.push_back(Mail::Answer(volume, answer));
+            self.mail.push_back(HarnessMessage::Answer(volume, answer));
         }
     }
 
     /// Runs until nothing moves.
-    pub fn settle(&mut self) {
+    pub fn run_until_idle(&mut self) {
         for _ in 0..100_000 {
-            if !self.turn() {
+            if !self.advance_one() {
                 if self.receives.is_empty() {
                     return;
                 }
-                self.feed();
+                self.send_oldest_data();
             }
             // What waits for other cores' writes looks again after some microseconds.
             self.now.0 += 1000;
@@ -460,14 +469,14 @@ impl Harness {
     }
 
     /// All links are lost: every command has ended once, the controller is gone, all memory is back.
-    pub fn finish(mut self) -> RunCounts {
-        self.settle();
+    pub fn finish_and_check(mut self) -> RunCounts {
+        self.run_until_idle();
         let admin = self.queues.iter().filter(|queue| queue.qid == 0).count();
         assert_eq!(admin > 0, self.alive, "a controller lives as long as its admin queue");
         while !self.queues.is_empty() {
-            self.close(0);
+            self.close_link(0);
         }
-        self.settle();
+        self.run_until_idle();
         assert!(self.live.is_empty(), "every command ends: {:?}", self.live.keys());
         assert!(!self.alive, "the controller is gone");
         for volume in 0..VOLUMES {

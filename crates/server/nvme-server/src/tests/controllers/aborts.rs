@@ -63,7 +63,7 @@ fn an_abort_does_not_look_at_the_commands_of_other_queues() {
         true
     });
     assert_eq!((found.len(), looked.get()), (1, 1));
-    let slots = world.server(queue).context.queues.get(queue.key).slots().count();
+    let slots = world.server(queue).context.queues.get(queue.key).command_slots().count();
     assert!(slots <= 2, "{slots} places were looked at");
     assert_eq!(world.server(other).context.commands_of(other.key, |_| true).len(), 100);
 }
@@ -91,7 +91,7 @@ fn attack_73_requests_for_events_are_bounded_and_can_be_aborted() {
     let (mut world, host, _) = world();
     let requests: Vec<_> = (0..4).map(|cid| world.start(host, &event_request(cid), &[])).collect();
     let fifth = world.ends(host, &event_request(4), &[]);
-    assert_eq!(fifth.status, Status::AER_LIMIT_EXCEEDED.final_());
+    assert_eq!(fifth.status, Status::AER_LIMIT_EXCEEDED.with_do_not_retry());
     assert_eq!(world.ends(host, &admin(0x08, 0, &[2 << 16], 0), &[]), Completion::SUCCESS);
     assert_eq!(world.status(requests[2]), Status::ABORT_REQUESTED);
     // Twice is once.

@@ -73,7 +73,7 @@ fn pieces_come_from_the_book_that_the_reading_began_with() {
     assert_eq!(counts(&header), (6, 4));
     let record = world.good(host, &piece(1024, 3072), &[]);
     assert_eq!(&record[256..283], b"nqn.2026-11.io.blockwire:b\0");
-    assert_eq!(world.ends(host, &piece(4, 6148), &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &piece(4, 6148), &[]).status, Status::INVALID_FIELD.with_do_not_retry());
 }
 
 #[test]
@@ -111,7 +111,10 @@ fn without_keep_alive_a_host_may_be_idle_for_two_minutes() {
     world.good(host, &piece(1024, 0), &[]);
     world.pass(119);
     assert!(world.gone.is_empty());
-    assert_eq!(world.ends(host, &admin(0x18, 0, &[], 0), &[]).status, Status::KEEP_ALIVE_INVALID.final_());
+    assert_eq!(
+        world.ends(host, &admin(0x18, 0, &[], 0), &[]).status,
+        Status::KEEP_ALIVE_INVALID.with_do_not_retry()
+    );
     world.pass(120);
     assert_eq!(world.gone, [(1, ControllerEnd::Silent)]);
 }
@@ -126,13 +129,22 @@ fn there_is_nothing_but_discovery() {
     assert_eq!(&data[768..804], b"nqn.2014-08.org.nvmexpress.discovery");
     for cns in [0, 2, 3, 5, 6, 8, 0x1c] {
         let status = world.ends(host, &admin(0x06, 1, &[cns], 4096), &[]).status;
-        assert_eq!(status, Status::INVALID_FIELD.final_());
+        assert_eq!(status, Status::INVALID_FIELD.with_do_not_retry());
     }
     for lid in [0, 1, 2, 3, 4, 5, 0x0c, 0x80] {
-        assert_eq!(world.ends(host, &get_log(lid, 64), &[]).status, Status::INVALID_LOG_PAGE.final_());
+        assert_eq!(
+            world.ends(host, &get_log(lid, 64), &[]).status,
+            Status::INVALID_LOG_PAGE.with_do_not_retry()
+        );
     }
-    assert_eq!(world.ends(host, &set_feature(7, 0, 0), &[]).status, Status::INVALID_FIELD.final_());
-    assert_eq!(world.ends(host, &admin(0x08, 0, &[0], 0), &[]).status, Status::INVALID_OPCODE.final_());
+    assert_eq!(
+        world.ends(host, &set_feature(7, 0, 0), &[]).status,
+        Status::INVALID_FIELD.with_do_not_retry()
+    );
+    assert_eq!(
+        world.ends(host, &admin(0x08, 0, &[0], 0), &[]).status,
+        Status::INVALID_OPCODE.with_do_not_retry()
+    );
     assert_eq!(world.join(1, &join(1, 1, 0)).unwrap_err(), ConnectRefusal::CNTLID);
 }
 

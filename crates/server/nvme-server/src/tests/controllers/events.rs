@@ -1,8 +1,8 @@
 //! Asynchronous events: which, when, how often; and their logs.
 
 use nvme::Status;
-use volume::reservation::{Action, Key, Register, RegisterMode, ReservationType};
-use volume::{Access, VolumeRequest};
+use volume::reservation::{Action, Key, RegisterMode, RegistrationRequest, ReservationType};
+use volume::{PathAccess, VolumeRequest};
 
 use super::*;
 
@@ -18,7 +18,7 @@ fn world() -> (World, Host) {
     (world, host)
 }
 
-fn inaccessible(to: Access) -> VolumeRequest {
+fn inaccessible(to: PathAccess) -> VolumeRequest {
     VolumeRequest::SetAccess { ports: vec![PortId(1)], to, by: None }
 }
 
@@ -49,7 +49,7 @@ fn an_event_is_told_once_until_its_log_is_read() {
 fn an_event_waits_for_a_request() {
     let (mut world, host) = world();
     world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
-    world.request(0, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(0, inaccessible(PathAccess::NonOptimized)).unwrap();
     let first = world.start(host, &event_request(1), &[]);
     let second = world.start(host, &event_request(2), &[]);
     assert_eq!(world.event(first), Some(0x0004_0002));
@@ -86,14 +86,14 @@ fn path_states_are_told_and_logged() {
     assert_eq!(page[..16], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(page[16..33], [1, 0, 0, 0, 3, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
     assert_eq!(page[48..60], [1, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0]);
-    world.request(0, inaccessible(Access::Inaccessible)).unwrap();
+    world.request(0, inaccessible(PathAccess::Inaccessible)).unwrap();
     assert_eq!(world.event(request), Some(0x000c_0302));
     // While the volumes of a group differ, it does not serve.
     let page = world.good(host, &get_log(0x0c, 1024), &[]);
     assert_eq!((page[0], page[24], page[32]), (2, 2, 3));
-    world.request(1, inaccessible(Access::NonOptimized)).unwrap();
-    world.request(2, inaccessible(Access::NonOptimized)).unwrap();
-    world.request(0, inaccessible(Access::NonOptimized)).unwrap();
+    world.request(1, inaccessible(PathAccess::NonOptimized)).unwrap();
+    world.request(2, inaccessible(PathAccess::NonOptimized)).unwrap();
+    world.request(0, inaccessible(PathAccess::NonOptimized)).unwrap();
     let page = world.good(host, &get_log(0x0c, 1024), &[]);
     assert_eq!((page[0], page[32]), (3, 2));
     // Groups only.
@@ -102,17 +102,17 @@ fn path_states_are_told_and_logged() {
     let page = world.good(host, &short, &[]);
     assert_eq!((page[20], page[48]), (0, 0));
     // What another port sees is no concern of this one.
-    let other = VolumeRequest::SetAccess { ports: vec![PortId(9)], to: Access::Inaccessible, by: None };
+    let other = VolumeRequest::SetAccess { ports: vec![PortId(9)], to: PathAccess::Inaccessible, by: None };
     let request = world.start(host, &event_request(2), &[]);
     world.request(0, other).unwrap();
     assert_eq!(world.end(request), None);
 }
 
 pub(in crate::tests) fn register(key: u64) -> Action {
-    Action::Register(Register {
+    Action::Register(RegistrationRequest {
         mode: RegisterMode::Replace,
         nqn: Some("nqn.2026-11.io.blockwire:host".into()),
-        ..Register::new(None, Key(key))
+        ..RegistrationRequest::new(None, Key(key))
     })
 }
 
@@ -168,7 +168,7 @@ fn a_notice_stays_until_it_is_read_from_its_start_without_retain() {
     // Beyond the page there is nothing to read.
     let mut beyond = get_log(0x80, 4);
     beyond.cdw10[2] = U32::new(68);
-    assert_eq!(world.ends(host, &beyond, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &beyond, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     assert_eq!(notice(&mut world, host, 0, 64, false)[0], 2);
     assert_eq!(notice(&mut world, host, 0, 64, false), [0; 64]);
 }

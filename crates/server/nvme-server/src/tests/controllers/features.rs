@@ -20,7 +20,10 @@ fn what_is_granted_is_what_is_told() {
     assert_eq!(world.ends(host, &get_feature(7, 0, 0, 0), &[]).result, 0x000f_000f);
     assert_eq!(world.ends(host, &set_feature(7, 0, 0x0003_0007), &[]).result, 0x0003_0003);
     for wrong in [0xffff_0001, 0x0001_ffff] {
-        assert_eq!(world.ends(host, &set_feature(7, 0, wrong), &[]).status, Status::INVALID_FIELD.final_());
+        assert_eq!(
+            world.ends(host, &set_feature(7, 0, wrong), &[]).status,
+            Status::INVALID_FIELD.with_do_not_retry()
+        );
     }
 }
 
@@ -76,7 +79,7 @@ fn each_feature_says_what_can_be_done_with_it() {
         let completion = can(&mut world, fid);
         match known.iter().find(|(known, _)| *known == fid) {
             Some((_, bits)) => assert_eq!((completion.result, completion.status), (*bits, Status::SUCCESS)),
-            None => assert_eq!(completion.status, Status::INVALID_FIELD.final_(), "{fid:#x}"),
+            None => assert_eq!(completion.status, Status::INVALID_FIELD.with_do_not_retry(), "{fid:#x}"),
         }
     }
 }
@@ -112,7 +115,7 @@ fn wrong_fields_are_refused() {
     ];
     for (mut sqe, save, status) in cases {
         sqe.cdw10[0] = U32::new(sqe.cdw(10) | save);
-        assert_eq!(world.ends(host, &sqe, &[]).status, status.final_(), "{sqe:x?}");
+        assert_eq!(world.ends(host, &sqe, &[]).status, status.with_do_not_retry(), "{sqe:x?}");
     }
     // What is so already may be set so.
     assert_eq!(world.ends(host, &set_feature(0x06, 0, 1), &[]).status, Status::SUCCESS);
@@ -120,15 +123,18 @@ fn wrong_fields_are_refused() {
     assert_eq!(world.ends(host, &set_feature(0x19, 0, 0), &[]).status, Status::SUCCESS);
     for fid in [0x0e, 0x16, 0x81] {
         let status = world.ends(host, &get_feature(fid, 0, 1, 7), &[]).status;
-        assert_eq!(status, Status::SGL_LENGTH_INVALID.final_());
+        assert_eq!(status, Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
     // 64-bit host identifiers are none on fabrics.
-    assert_eq!(world.ends(host, &get_feature(0x81, 0, 0, 16), &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(
+        world.ends(host, &get_feature(0x81, 0, 0, 16), &[]).status,
+        Status::INVALID_FIELD.with_do_not_retry()
+    );
     assert_eq!(world.good(host, &get_feature(0x81, 0, 1, 16), &[]), [1; 16]);
     assert_eq!(world.ends(host, &get_feature(0x06, 0, 0, 0), &[]).result, 1);
     let mut reserved = get_feature(0x06, 0, 0, 0);
     reserved.cdw10[0] = U32::new(6 | 4 << 8);
-    assert_eq!(world.ends(host, &reserved, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &reserved, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
 }
 
 #[test]
@@ -153,7 +159,7 @@ fn host_behavior_is_kept() {
     world.good(host, &set, &behavior);
     assert_eq!(world.good(host, &get_feature(0x16, 0, 0, 512), &[]), behavior);
     behavior[0] = 2;
-    assert_eq!(world.ends(host, &set, &behavior).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &set, &behavior).status, Status::INVALID_FIELD.with_do_not_retry());
 }
 
 #[test]
@@ -166,7 +172,7 @@ fn write_protection_is_the_volumes_own() {
     assert_eq!(data[99], 1);
     let write = super::super::transfer(Opcode::WRITE, 0, 1);
     let refused = world.command(queue, &write, &super::super::block(1));
-    assert_eq!(refused, Status::NAMESPACE_WRITE_PROTECTED.final_());
+    assert_eq!(refused, Status::NAMESPACE_WRITE_PROTECTED.with_do_not_retry());
     assert_eq!(world.ends(host, &set_feature(0x84, 1, 0), &[]).status, Status::SUCCESS);
     assert_eq!(world.command(queue, &write, &super::super::block(1)), Status::SUCCESS);
     // Who may only read protects nobody else's writes.
@@ -176,14 +182,14 @@ fn write_protection_is_the_volumes_own() {
     assert_eq!(world.ends(host, &get_feature(0x84, 1, 0, 0), &[]).result, 1);
     assert_eq!(world.ends(host, &set_feature(0x84, 1, 1), &[]).status, Status::SUCCESS);
     let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;
-    assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.final_());
+    assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.with_do_not_retry());
     world.server(host).change_namespaces(1, vec![entry(0)]);
     world.run();
     assert_eq!(world.command(queue, &write, &super::super::block(1)), Status::SUCCESS);
     // What the operator protects no host opens.
     world.request(0, VolumeRequest::WriteProtect(true)).unwrap();
     let status = world.ends(host, &set_feature(0x84, 1, 0), &[]).status;
-    assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.final_());
+    assert_eq!(status, Status::FEATURE_NOT_CHANGEABLE.with_do_not_retry());
 }
 
 /// RESCAP says that a namespace can persist its reservations (PTPL), so a host can have it do so, and see

@@ -15,12 +15,15 @@ fn attack_70_commands_before_the_controller_is_enabled() {
         let sqe = admin(opcode, 1, &[1], 4096);
         assert_eq!(
             world.ends(host, &sqe, &[]).status,
-            Status::COMMAND_SEQUENCE_ERROR.final_(),
+            Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry(),
             "{opcode:#x}"
         );
     }
     let connect = admin(0x7f, 1, &[], 1024);
-    assert_eq!(world.ends(host, &connect, &[0; 1024]).status, Status::COMMAND_SEQUENCE_ERROR.final_());
+    assert_eq!(
+        world.ends(host, &connect, &[0; 1024]).status,
+        Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()
+    );
 }
 
 /// Row 62, of the admin queue: whatever the command, nobody is asked for more than the longest data there is.
@@ -47,7 +50,7 @@ fn attack_62_an_sgl_of_4_gib_of_an_admin_command_takes_no_memory() {
     for fid in [0x0e, 0x16] {
         let long = world.start_with(host, &admin(9, 0, &[fid], 4097), &[], 4097);
         world.run();
-        assert_eq!(world.status(long), Status::SGL_LENGTH_INVALID.final_());
+        assert_eq!(world.status(long), Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
 }
 

@@ -157,7 +157,7 @@ fn command_set_structures_are_those_of_nvm() {
     assert_eq!(world.good(host, &admin(0x06, 0, &[0x1c | 0xffff << 16], 4096), &[])[..2], [1, 0]);
     assert_eq!(world.good(host, &admin(0x06, 0, &[0x1c | 3 << 16], 4096), &[])[..2], [1, 0]);
     let other = admin(0x06, 0, &[0x1c | 9 << 16], 4096);
-    assert_eq!(world.ends(host, &other, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &other, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     assert_eq!(world.good(host, &identify(5, 1), &[]), [0; 4096]);
     assert_eq!(
         world.good(host, &identify(6, 0), &[])[..8],
@@ -170,7 +170,7 @@ fn command_set_structures_are_those_of_nvm() {
     assert_eq!(world.good(host, &identify(8, 7), &[])[14], 0, "not ready");
     for cns in [5, 6, 7, 0x1a, 0x1b] {
         let zoned = admin(0x06, 1, &[cns, 2 << 24], 4096);
-        assert_eq!(world.ends(host, &zoned, &[]).status, Status::INVALID_FIELD.final_());
+        assert_eq!(world.ends(host, &zoned, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     }
 }
 
@@ -186,10 +186,12 @@ fn attack_72_every_cns_of_every_special_nsid() {
             world.run();
             let status = world.status(started);
             let expected = match nsid {
-                _ if !known.contains(&cns) => Status::INVALID_FIELD.final_(),
+                _ if !known.contains(&cns) => Status::INVALID_FIELD.with_do_not_retry(),
                 1 => Status::SUCCESS,
-                _ if of_namespaces.contains(&cns) => Status::INVALID_NAMESPACE.final_(),
-                0xffff_fffe | 0xffff_ffff if lists.contains(&cns) => Status::INVALID_NAMESPACE.final_(),
+                _ if of_namespaces.contains(&cns) => Status::INVALID_NAMESPACE.with_do_not_retry(),
+                0xffff_fffe | 0xffff_ffff if lists.contains(&cns) => {
+                    Status::INVALID_NAMESPACE.with_do_not_retry()
+                }
                 _ => Status::SUCCESS,
             };
             assert_eq!(status, expected, "CNS {cns:#x} NSID {nsid:#x}");
@@ -200,7 +202,7 @@ fn attack_72_every_cns_of_every_special_nsid() {
     }
     for room in [0, 1, 4095] {
         let sqe = admin(0x06, 1, &[1], room);
-        assert_eq!(world.ends(host, &sqe, &[]).status, Status::SGL_LENGTH_INVALID.final_());
+        assert_eq!(world.ends(host, &sqe, &[]).status, Status::SGL_LENGTH_INVALID.with_do_not_retry());
     }
     assert_eq!(world.pool.usage().lent, 0);
 }
@@ -236,7 +238,7 @@ fn a_thin_namespace_says_how_much_of_it_is_used() {
     world.write(queue, 0, &[1; 512]);
     assert_eq!(sizes(&mut world, 1).2, 16, "written again");
     let mut zeroes = super::super::transfer(Opcode::WRITE_ZEROES, 0, 8);
-    zeroes.cdw10[2] = U32::new(7 | nvme::io::Transfer::DEALLOCATE);
+    zeroes.cdw10[2] = U32::new(7 | nvme::io::BlockTransfer::DEALLOCATE);
     assert_eq!(world.command(queue, &zeroes, &[]), Status::SUCCESS);
     assert_eq!(sizes(&mut world, 1).2, 8);
     assert_eq!(sizes(&mut world, 2), (4096, 4096, 4096, 0), "one that is not thin is used at all times");
@@ -247,7 +249,7 @@ fn a_thin_namespace_says_how_much_of_it_is_used() {
 fn a_namespace_whose_volume_is_away_is_active_and_not_ready() {
     let mut world = World::new(2);
     world.add(4096, |_| {});
-    let away = crate::NamespaceEntry { nsid: 9, volume: volume::VolumeId::AWAY, ..entry(0) };
+    let away = crate::NamespaceEntry { nsid: 9, volume: volume::VolumeId::UNAVAILABLE, ..entry(0) };
     let host = world.controller(spec(2, 1, vec![entry(0), away]));
     let list = world.good(host, &identify(2, 0), &[]);
     assert_eq!((u32_at(&list, 0), u32_at(&list, 4), u32_at(&list, 8)), (1, 9, 0));
@@ -259,5 +261,5 @@ fn a_namespace_whose_volume_is_away_is_active_and_not_ready() {
     read.nsid = U32::new(9);
     assert_eq!(world.ends(queue, &read, &[]).status, Status::NAMESPACE_NOT_READY);
     read.nsid = U32::new(10);
-    assert_eq!(world.ends(queue, &read, &[]).status, Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.ends(queue, &read, &[]).status, Status::INVALID_NAMESPACE.with_do_not_retry());
 }

@@ -23,20 +23,23 @@ fn properties_say_what_the_controller_can_do() {
     assert_eq!(world.property(host, Property::CRTO, 4), 30);
     for (property, len) in [(Property::CAP, 4), (Property::VS, 8), (Property(0x20), 4), (Property(0x1000), 4)]
     {
-        let sqe = PropertyAccess::get_sqe(property, len);
-        assert_eq!(world.ends(host, &sqe, &[]).status, Status::INVALID_FIELD.final_());
+        let sqe = PropertyAccess::property_get_sqe(property, len);
+        assert_eq!(world.ends(host, &sqe, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     }
     for property in [Property::CAP, Property::VS, Property::CSTS, Property(0x20)] {
-        assert_eq!(world.set(host, property, 0x4e56_4d65), Status::INVALID_FIELD.final_());
+        assert_eq!(world.set(host, property, 0x4e56_4d65), Status::INVALID_FIELD.with_do_not_retry());
     }
 }
 
 #[test]
 fn a_connect_is_answered_with_the_controllers_number() {
     let (mut world, host) = world();
-    assert_eq!(world.server(host).connected(host.key).result, 2);
+    assert_eq!(world.server(host).connect_completion(host.key).result, 2);
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
-    assert_eq!(world.server(queue).connected(queue.key), Completion { result: 2, status: Status::SUCCESS });
+    assert_eq!(
+        world.server(queue).connect_completion(queue.key),
+        Completion { result: 2, status: Status::SUCCESS }
+    );
 }
 
 #[test]
@@ -98,7 +101,10 @@ fn attack_71_configurations_that_cannot_be_are_fatal_until_a_reset() {
         assert_eq!(world.set(host, Property::CC, wrong), Status::SUCCESS);
         assert_eq!(world.property(host, Property::CSTS, 4), 2, "{wrong:#x}");
         let identify = admin(0x06, 0, &[1], 4096);
-        assert_eq!(world.ends(host, &identify, &[]).status, Status::COMMAND_SEQUENCE_ERROR.final_());
+        assert_eq!(
+            world.ends(host, &identify, &[]).status,
+            Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()
+        );
         assert_eq!(world.set(host, Property::CC, 0), Status::SUCCESS);
         assert_eq!(world.property(host, Property::CSTS, 4), 0);
     }
@@ -156,7 +162,10 @@ fn attack_74_timeouts_are_rounded_and_silence_frees_the_association() {
 #[test]
 fn attack_74_without_a_timeout_keep_alive_is_invalid() {
     let (mut world, host) = world();
-    assert_eq!(world.ends(host, &admin(0x18, 0, &[], 0), &[]).status, Status::KEEP_ALIVE_INVALID.final_());
+    assert_eq!(
+        world.ends(host, &admin(0x18, 0, &[], 0), &[]).status,
+        Status::KEEP_ALIVE_INVALID.with_do_not_retry()
+    );
     world.pass(1000);
     assert!(world.gone.is_empty());
     assert_eq!(world.ends(host, &set_feature(0x0f, 0, 1500), &[]).status, Status::SUCCESS);
@@ -265,7 +274,7 @@ fn a_disconnect_ends_one_queue_only() {
     let (mut world, _) = world();
     let queue = world.connect(2, &join(1, 1, 1)).unwrap();
     let mut sqe = admin(0x7f, 8, &[1], 0);
-    assert_eq!(world.ends(queue, &sqe, &[]).status, Status::CONNECT_INCOMPATIBLE_FORMAT.final_());
+    assert_eq!(world.ends(queue, &sqe, &[]).status, Status::CONNECT_INCOMPATIBLE_FORMAT.with_do_not_retry());
     sqe.cdw10[0] = U32::new(0);
     assert_eq!(world.ends(queue, &sqe, &[]).status, Status::SUCCESS);
     assert_eq!(world.ended, [queue]);
@@ -289,21 +298,27 @@ fn a_lost_queue_is_no_end_where_queues_are_deleted_one_by_one() {
 #[test]
 fn admin_queues_are_not_disconnected_and_do_no_io() {
     let (mut world, host) = world();
-    assert_eq!(world.ends(host, &admin(0x7f, 8, &[], 0), &[]).status, Status::INVALID_QUEUE_TYPE.final_());
+    assert_eq!(
+        world.ends(host, &admin(0x7f, 8, &[], 0), &[]).status,
+        Status::INVALID_QUEUE_TYPE.with_do_not_retry()
+    );
     assert_eq!(
         world.ends(host, &admin(0x7f, 1, &[], 0), &[]).status,
-        Status::COMMAND_SEQUENCE_ERROR.final_()
+        Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()
     );
     // Create and Delete I/O queues have no place on fabrics.
     for opcode in [0x00, 0x01, 0x04, 0x05, 0x0d, 0x10, 0x15, 0x80, 0x84, 0xc0, 0xff] {
-        assert_eq!(world.ends(host, &admin(opcode, 1, &[], 0), &[]).status, Status::INVALID_OPCODE.final_());
+        assert_eq!(
+            world.ends(host, &admin(opcode, 1, &[], 0), &[]).status,
+            Status::INVALID_OPCODE.with_do_not_retry()
+        );
     }
     let fused = {
         let mut sqe = admin(0x06, 0, &[1], 4096);
         sqe.flags = 0x41;
         sqe
     };
-    assert_eq!(world.ends(host, &fused, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &fused, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
 }
 
 /// The keep-alive timer runs while a controller is enabled and not shut down (NVMe Base §3.9): a host that

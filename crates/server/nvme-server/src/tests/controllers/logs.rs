@@ -36,7 +36,10 @@ fn health_counts_what_all_queues_did() {
     world.read(two, 0, 8);
     world.read(one, 0, 8);
     world.read(one, 0, 8);
-    assert_eq!(world.command(one, &transfer(Opcode::READ, 4096, 1), &[]), Status::LBA_OUT_OF_RANGE.final_());
+    assert_eq!(
+        world.command(one, &transfer(Opcode::READ, 4096, 1), &[]),
+        Status::LBA_OUT_OF_RANGE.with_do_not_retry()
+    );
     let health = world.good(host, &get_log(2, 512), &[]);
     assert_eq!((health[0], health[3]), (0, 100));
     assert_eq!((u64_at(&health, 32), u64_at(&health, 48)), (1, 2));
@@ -119,7 +122,7 @@ fn pieces_of_a_page_agree_and_end_with_zeroes() {
     assert_eq!(world.good(host, &piece(5, 4, 4096), &[]), [0; 4]);
     for (offset, len) in [(4100, 4), (2, 4), (u64::MAX - 3, 4), (1 << 40, 4)] {
         let status = world.ends(host, &piece(5, len, offset), &[]).status;
-        assert_eq!(status, Status::INVALID_FIELD.final_(), "{offset:#x}");
+        assert_eq!(status, Status::INVALID_FIELD.with_do_not_retry(), "{offset:#x}");
     }
 }
 
@@ -130,7 +133,7 @@ fn every_page_is_there_or_is_none() {
     for lid in 0..=0xff_u8 {
         let status = world.ends(host, &get_log(lid, 64), &[]).status;
         let there = pages[4 * usize::from(lid)] == 1;
-        let expected = if there { Status::SUCCESS } else { Status::INVALID_LOG_PAGE.final_() };
+        let expected = if there { Status::SUCCESS } else { Status::INVALID_LOG_PAGE.with_do_not_retry() };
         assert_eq!(status, expected, "{lid:#x}");
     }
     assert_eq!(&world.good(host, &get_log(3, 512), &[])[..16], b"\x01\0\0\0\0\0\0\x001       ");
@@ -145,20 +148,20 @@ fn wrong_fields_are_refused() {
     // An SGL shorter than NUMD, or a page longer than MDTS.
     let mut short = get_log(2, 512);
     short.dptr.length = U32::new(508);
-    assert_eq!(world.ends(host, &short, &[]).status, Status::SGL_LENGTH_INVALID.final_());
+    assert_eq!(world.ends(host, &short, &[]).status, Status::SGL_LENGTH_INVALID.with_do_not_retry());
     let mut long = get_log(2, 512);
     (long.cdw10[1], long.dptr.length) = (U32::new(0xffff), U32::new(u32::MAX));
-    assert_eq!(world.ends(host, &long, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &long, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     // Health of one namespace; an index offset; another command set's effects.
     let mut of_one = get_log(2, 512);
     of_one.nsid = U32::new(1);
-    assert_eq!(world.ends(host, &of_one, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &of_one, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     let mut index = get_log(0x0c, 512);
     index.cdw10[4] = U32::new(1 << 23);
-    assert_eq!(world.ends(host, &index, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &index, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     let mut zoned = get_log(5, 4096);
     zoned.cdw10[4] = U32::new(2 << 24);
-    assert_eq!(world.ends(host, &zoned, &[]).status, Status::INVALID_FIELD.final_());
+    assert_eq!(world.ends(host, &zoned, &[]).status, Status::INVALID_FIELD.with_do_not_retry());
     assert_eq!(world.pool.usage().lent, 0);
 }
 

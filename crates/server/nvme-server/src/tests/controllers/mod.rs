@@ -52,7 +52,7 @@ pub(super) fn subsystem() -> Arc<Subsystem> {
 }
 
 fn limits() -> ControllerLimits {
-    ControllerLimits { queues: 16, entries: 128, transfer: nvme::TransferMax::MOST, in_capsule: 8192 }
+    ControllerLimits { queues: 16, entries: 128, transfer: nvme::TransferMax::MAX, in_capsule: 8192 }
 }
 
 pub(super) fn entry(volume: u32) -> NamespaceEntry {
@@ -139,13 +139,13 @@ impl World {
     }
 
     pub(super) fn property(&mut self, host: Host, property: Property, len: u8) -> u64 {
-        let completion = self.ends(host, &PropertyAccess::get_sqe(property, len), &[]);
+        let completion = self.ends(host, &PropertyAccess::property_get_sqe(property, len), &[]);
         assert_eq!(completion.status, Status::SUCCESS, "{property:?}");
         completion.result
     }
 
     fn set(&mut self, host: Host, property: Property, value: u32) -> Status {
-        self.ends(host, &PropertyAccess::set_sqe(property, value), &[]).status
+        self.ends(host, &PropertyAccess::property_set_sqe(property, value), &[]).status
     }
 
     /// Runs a command to its end.
@@ -174,7 +174,7 @@ impl World {
 
     fn join(&mut self, cntlid: u16, join: &IoQueueConnect) -> Result<QueueSpec, ConnectRefusal> {
         let home = usize::from(cntlid) % self.cores.len();
-        self.cores[home].server.join(cntlid, join)
+        self.cores[home].server.admit_io_queue(cntlid, join)
     }
 
     fn open_on(&mut self, shard: usize, spec: QueueSpec) -> Host {
@@ -217,7 +217,7 @@ impl World {
 
 /// A discovery controller's.
 fn discovery(cntlid: u16, id: u8, book: &Arc<DiscoveryEntries>, kato_ms: u32) -> ControllerSpec {
-    let subsystem = Arc::new(Subsystem { nqn: Nqn::discovery(), ..Subsystem::clone(&subsystem()) });
+    let subsystem = Arc::new(Subsystem { nqn: Nqn::discovery_service(), ..Subsystem::clone(&subsystem()) });
     let local = "192.0.2.7:8009".parse().unwrap();
     ControllerSpec {
         subsystem,

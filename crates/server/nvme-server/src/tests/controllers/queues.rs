@@ -29,7 +29,7 @@ fn namespaces_that_change_before_a_queue_is_open() {
     let queue = world.open_on(1, spec);
     world.run();
     let read = super::super::transfer(Opcode::READ, 0, 1);
-    assert_eq!(world.command(queue, &read, &[]), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.command(queue, &read, &[]), Status::INVALID_NAMESPACE.with_do_not_retry());
     assert_eq!(world.command(queue, &super::super::on(read, 2), &[]), Status::SUCCESS);
 }
 
@@ -80,7 +80,10 @@ fn attack_68_queue_numbers_and_sizes_that_were_not_granted() {
     assert_eq!(refusal(&mut world, &join(1, 1, 0)), ConnectRefusal::Sequence);
     assert_eq!(Completion::from(ConnectRefusal::Sequence).status, Status::COMMAND_SEQUENCE_ERROR);
     // While queues are connected, their number is not changed.
-    assert_eq!(world.ends(host, &set_feature(7, 0, 0), &[]).status, Status::COMMAND_SEQUENCE_ERROR.final_());
+    assert_eq!(
+        world.ends(host, &set_feature(7, 0, 0), &[]).status,
+        Status::COMMAND_SEQUENCE_ERROR.with_do_not_retry()
+    );
 }
 
 #[test]
@@ -101,7 +104,7 @@ fn a_queue_on_its_way_counts_until_it_is_given_up() {
     // What the controller asks of all queues does not wait for one that is not there.
     assert_eq!(world.good(host, &get_log(2, 512), &[]).len(), 512);
     assert_eq!(world.ends(host, &admin(0x08, 0, &[1], 0), &[]).result, 1);
-    world.cores[1].server.give_up(&on_its_way);
+    world.cores[1].server.abandon_queue(&on_its_way);
     world.run();
     world.connect(2, &join(1, 1, 1)).unwrap();
 }
@@ -147,13 +150,13 @@ fn attack_78_a_namespace_is_removed_during_io() {
     let stays = world.start(queue, &transfer(Opcode::WRITE, 0, 1), &block(1));
     world.server(host).change_namespaces(2, vec![entry(0)]);
     world.run();
-    assert_eq!(world.status(write), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.status(write), Status::INVALID_NAMESPACE.with_do_not_retry());
     assert_eq!(world.event(request), Some(0x0004_0002));
     assert_eq!(world.good(host, &get_log(4, 4096), &[])[..8], [2, 0, 0, 0, 0, 0, 0, 0]);
     world.withhold = false;
     world.feed(stays);
     assert_eq!(world.status(stays), Status::SUCCESS);
-    assert_eq!(world.command(queue, &on_two, &block(1)), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.command(queue, &on_two, &block(1)), Status::INVALID_NAMESPACE.with_do_not_retry());
     // And back.
     world.server(host).change_namespaces(2, vec![entry(1), entry(0)]);
     world.run();
@@ -171,9 +174,9 @@ fn attack_78_a_subsystem_or_a_volume_is_removed_during_connect_and_io() {
         core.server.remove_volume(volume::VolumeId(0));
     }
     let gone = transfer(Opcode::READ, 0, 1);
-    assert_eq!(world.command(queue, &gone, &[]), Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.command(queue, &gone, &[]), Status::INVALID_NAMESPACE.with_do_not_retry());
     let identify = admin(0x06, 1, &[3], 4096);
-    assert_eq!(world.ends(host, &identify, &[]).status, Status::INVALID_NAMESPACE.final_());
+    assert_eq!(world.ends(host, &identify, &[]).status, Status::INVALID_NAMESPACE.with_do_not_retry());
     world.server(host).end_controller(2);
     world.server(host).end_controller(2);
     world.run();
@@ -200,6 +203,10 @@ fn attack_70_io_queues_know_no_properties_and_no_second_connect() {
         (0xc0, Status::INVALID_FIELD),
     ];
     for (kind, status) in cases {
-        assert_eq!(world.ends(queue, &admin(0x7f, kind, &[], 0), &[]).status, status.final_(), "{kind:#x}");
+        assert_eq!(
+            world.ends(queue, &admin(0x7f, kind, &[], 0), &[]).status,
+            status.with_do_not_retry(),
+            "{kind:#x}"
+        );
     }
 }

@@ -21,19 +21,19 @@ use iscsi::session::Response;
 use iscsi::wire::Tsih;
 use scsi::Status;
 use scsi_server::{ManagementEnd, NexusKey, Reply, Server, Step, TaskKey};
-use stream::{Tag, Target};
-use volume::{Done, Requester};
+use stream::{Tag, TargetConnection};
+use volume::{IoCompletion, Requester};
 
-use super::conns::{ConnKind, Connections, Session};
-use super::front::Front;
-use super::operations::Operations;
+use super::connections::{ConnKind, Connections, Session};
+use super::operations::OperationCommands;
 use super::payload_step::{AnyStep, PayloadStep};
-use super::{DIRECTORY, Parts};
-use crate::directory::Directory;
-use nexuses::NexusEnds;
+use super::protocol_front::ProtocolFront;
+use super::{DIRECTORY_SHARD, SharedParts};
+use crate::session_directory::SessionDirectory;
+use nexuses::PendingNexusEnds;
 use pending_sessions::PendingSessions;
 use sessions::forget_session;
-use steps::result;
+use steps::scsi_result;
 
 /// The iSCSI side of a shard.
 pub(super) struct IscsiFront {
@@ -45,9 +45,9 @@ pub(super) struct IscsiFront {
     /// Bytes that were promised to each initiator's sessions when they began.
     promised_by_initiator: HashMap<Arc<str>, usize>,
     pub(super) pending_sessions: PendingSessions,
-    pub(super) nexus_ends: NexusEnds,
-    directory: Option<Directory>,
-    operations: Operations<TaskKey>,
+    pub(super) nexus_ends: PendingNexusEnds,
+    directory: Option<SessionDirectory>,
+    operations: OperationCommands<TaskKey>,
 }
 
 impl IscsiFront {
@@ -59,9 +59,9 @@ impl IscsiFront {
             nexuses: Vec::new(),
             promised_by_initiator: HashMap::new(),
             pending_sessions: PendingSessions::default(),
-            nexus_ends: NexusEnds::default(),
-            operations: Operations::default(),
-            directory: (id == DIRECTORY).then(|| Directory::new(shards, sessions_max)),
+            nexus_ends: PendingNexusEnds::default(),
+            operations: OperationCommands::default(),
+            directory: (id == DIRECTORY_SHARD).then(|| SessionDirectory::new(shards, sessions_max)),
         }
     }
 
@@ -74,18 +74,18 @@ impl IscsiFront {
     }
 }
 
-impl Front for IscsiFront {
+impl ProtocolFront for IscsiFront {
     type Command = TaskKey;
     type Conn = Session;
     type Reply = Reply;
-    type Other = ManagementEnd;
+    type ServerStep = ManagementEnd;
 
     fn poll_step(&mut self) -> Option<Step> {
         self.server.poll_step()
     }
 
-    fn run_other(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, end: ManagementEnd) {
-        self.finish_management(cx, parts, end);
+    fn run_server_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, end: ManagementEnd) {
+        self.answer_management(cx, parts, end);
     }
 
     fn is_success(reply: &Reply) -> bool {
@@ -93,7 +93,7 @@ impl Front for IscsiFront {
     }
 
     fn respond(session: &mut Session, cx: &mut Cx<'_>, tag: Tag, reply: Reply) {
-        session.proto.respond(cx, tag, Response::Scsi(result(&reply)));
+        session.proto.respond(cx, tag, Response::Scsi(scsi_result(&reply)));
     }
 
     fn tag_of(command: TaskKey) -> Tag {
@@ -104,19 +104,19 @@ impl Front for IscsiFront {
         self.nexuses.get(command.nexus.0 as usize).copied().flatten()
     }
 
-    fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Session> {
-        conns.session(tag)
+    fn conn_mut(conns: &mut Connections, tag: Tag) -> Option<&mut Session> {
+        conns.session_mut(tag)
     }
 
     fn nexus_of(&self, command: TaskKey) -> &Requester {
         &self.server.nexus(command.nexus).nexus
     }
 
-    fn any_step(step: PayloadStep<TaskKey>) -> AnyStep {
+    fn into_any_step(step: PayloadStep<TaskKey>) -> AnyStep {
         AnyStep::Scsi(step)
     }
 
-    fn own_step(step: &AnyStep) -> Option<&PayloadStep<TaskKey>> {
+    fn as_own_step(step: &AnyStep) -> Option<&PayloadStep<TaskKey>> {
         match step {
             AnyStep::Scsi(step) => Some(step),
             AnyStep::Nvme(_) => None,
@@ -124,17 +124,17 @@ impl Front for IscsiFront {
     }
 
     /// The SCSI server makes its answers without memory of the pool.
-    fn retry(&mut self, _: &mut Cx<'_>, _: TaskKey) {}
+    fn retry_answer(&mut self, _: &mut Cx<'_>, _: TaskKey) {}
 
-    fn operations(&mut self) -> &mut Operations<TaskKey> {
+    fn operations_mut(&mut self) -> &mut OperationCommands<TaskKey> {
         &mut self.operations
     }
 
-    fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
-        self.server.done(cx, done);
+    fn handle_io_done(&mut self, cx: &mut Cx<'_>, done: IoCompletion) {
+        self.server.handle_io_done(cx, done);
     }
 
-    fn forget_link(&mut self, parts: &mut Parts, conn: Tag, id: LinkId) {
+    fn forget_link(&mut self, parts: &mut SharedParts, conn: Tag, id: LinkId) {
         match parts.conns.get_mut(conn).map(|conn| &mut conn.kind) {
             Some(ConnKind::Login(pending_login)) => {
                 pending_login.gone = true;

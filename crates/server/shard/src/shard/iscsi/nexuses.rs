@@ -13,23 +13,23 @@ use stream::Tag;
 use volume::{IdSpace, Identity, RequestId, VolumeId, VolumeRequest};
 
 use super::IscsiFront;
-use crate::shard::Parts;
+use crate::shard::SharedParts;
 
 /// Asks about the ends of nexuses are numbered from here, those of the control plane below.
-const NEXUS_ENDS: u64 = 1 << 61;
+const NEXUS_END_REQUEST_BASE: u64 = 1 << 61;
 
 /// Volumes' homes that have still to let go of nexuses that end.
 #[derive(Debug, Default)]
-pub(in crate::shard) struct NexusEnds {
+pub(in crate::shard) struct PendingNexusEnds {
     /// The session that waits for the answer.
     requests: HashMap<RequestId, Tag>,
     made: u64,
 }
 
-impl NexusEnds {
-    fn number(&mut self, conn: Tag) -> RequestId {
+impl PendingNexusEnds {
+    fn next_request_id(&mut self, conn: Tag) -> RequestId {
         self.made += 1;
-        let id = RequestId::of(IdSpace::Shard, NEXUS_ENDS | self.made);
+        let id = RequestId::in_space(IdSpace::Shard, NEXUS_END_REQUEST_BASE | self.made);
         self.requests.insert(id, conn);
         id
     }
@@ -37,76 +37,88 @@ impl NexusEnds {
 
 impl IscsiFront {
     /// Changes what a nexus reaches.
-    pub(in crate::shard) fn change_luns(&mut self, parts: &mut Parts, nexus: NexusKey, luns: Vec<LunEntry>) {
+    pub(in crate::shard) fn change_luns(
+        &mut self,
+        parts: &mut SharedParts,
+        nexus: NexusKey,
+        luns: Vec<LunEntry>,
+    ) {
         let spec = self.server.nexus(nexus);
-        let (who, old, new) = (spec.nexus.identity.clone(), volumes_of(&spec.luns), volumes_of(&luns));
+        let (who, old, new) =
+            (spec.nexus.identity.clone(), volumes_of_luns(&spec.luns), volumes_of_luns(&luns));
         self.server.change_luns(nexus, luns);
         let Some(conn) = self.nexuses.get(nexus.0 as usize).copied().flatten() else { return };
         // All homes know of a session that leaves.
-        if parts.conns.session(conn).is_none_or(|session| session.leaves) {
+        if parts.conns.session_mut(conn).is_none_or(|session| session.leaves) {
             return;
         }
         for volume in old.into_iter().filter(|volume| !new.contains(volume)) {
-            self.lose_nexus(parts, conn, volume, who.clone());
+            self.request_nexus_end(parts, conn, volume, who.clone());
         }
     }
 
     /// Asks the home of a volume to let a nexus go. The session does not end before the home has answered; otherwise
     /// the request could reach the home after one of the next session of this nexus, from another shard.
-    fn lose_nexus(&mut self, parts: &mut Parts, conn: Tag, volume: VolumeId, who: Arc<Identity>) {
-        let id = self.nexus_ends.number(conn);
+    fn request_nexus_end(
+        &mut self,
+        parts: &mut SharedParts,
+        conn: Tag,
+        volume: VolumeId,
+        who: Arc<Identity>,
+    ) {
+        let id = self.nexus_ends.next_request_id(conn);
         parts.post_request(volume, id, VolumeRequest::NexusLost(who));
-        if let Some(session) = parts.conns.session(conn) {
+        if let Some(session) = parts.conns.session_mut(conn) {
             session.homes_left += 1;
         }
     }
 
     /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
     /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
-    pub(super) fn end_nexus(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
-        let nexus = parts.conns.session(conn).and_then(|session| session.nexus);
+    pub(super) fn end_session_nexus(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
+        let nexus = parts.conns.session_mut(conn).and_then(|session| session.nexus);
         if let Some(nexus) = nexus {
             let spec = self.server.nexus(nexus);
-            let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of(&spec.luns));
+            let (identity, volumes) = (spec.nexus.identity.clone(), volumes_of_luns(&spec.luns));
             for volume in volumes {
-                self.lose_nexus(parts, conn, volume, identity.clone());
+                self.request_nexus_end(parts, conn, volume, identity.clone());
             }
         }
-        if let Some(session) = parts.conns.session(conn) {
+        if let Some(session) = parts.conns.session_mut(conn) {
             session.leaves = true;
         }
         self.finish_nexus_end(cx, parts, conn);
     }
 
     /// Whether an answer was about the end of a nexus.
-    pub(in crate::shard) fn nexus_end_answered(
+    pub(in crate::shard) fn handle_nexus_end_answer(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         id: RequestId,
     ) -> bool {
         let Some(conn) = self.nexus_ends.requests.remove(&id) else { return false };
-        if let Some(session) = parts.conns.session(conn) {
+        if let Some(session) = parts.conns.session_mut(conn) {
             session.homes_left -= 1;
         }
         self.finish_nexus_end(cx, parts, conn);
         true
     }
 
-    fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    fn finish_nexus_end(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         if let Some(session) =
-            parts.conns.session(conn).filter(|session| session.leaves && session.homes_left == 0)
+            parts.conns.session_mut(conn).filter(|session| session.leaves && session.homes_left == 0)
         {
-            session.proto.nexus_ended(cx);
-            parts.conns.touch(conn);
+            session.proto.handle_nexus_ended(cx);
+            parts.conns.mark_pending(conn);
         }
     }
 }
 
 /// The volumes that some LUNs lead to, each once.
-fn volumes_of(luns: &[LunEntry]) -> Vec<VolumeId> {
+fn volumes_of_luns(luns: &[LunEntry]) -> Vec<VolumeId> {
     let volumes = luns.iter().map(|entry| entry.volume);
-    let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::AWAY).collect();
+    let mut volumes: Vec<_> = volumes.filter(|volume| *volume != VolumeId::UNAVAILABLE).collect();
     volumes.sort_unstable();
     volumes.dedup();
     volumes

@@ -4,56 +4,56 @@ use std::collections::hash_map::Entry;
 use std::sync::Arc;
 
 use buf::Cx;
-use endpoint::{Departure, LinkId};
+use endpoint::{LinkDeparture, LinkId};
 use iscsi::discovery::SendTargets;
-use iscsi::login::Established;
+use iscsi::login::EstablishedConnection;
 use iscsi::negotiate::SessionType;
 use iscsi::session::{
     LinkParams, Request, Response, ScsiCommand, ScsiResult, SessionLimits, SessionParams, TargetSession,
     TaskManagement,
 };
 use iscsi::wire::{TmfFunction, TmfResponseCode, Tsih};
-use scsi_server::{IncomingCommand, Management, NexusSpec, TaskAttribute, TaskKey};
-use stream::{Close, Connection, Tag, Target, TargetEvent};
+use scsi_server::{IncomingCommand, ManagementFunction, NexusSpec, TaskAttribute, TaskKey};
+use stream::{Connection, ConnectionClose, Tag, TargetConnection, TargetEvent};
 use volume::{Identity, Requester};
 
 use super::IscsiFront;
-use super::joins::answer_joins;
-use super::login::{placement_query, promise};
+use super::joins::answer_pending_joins;
+use super::login::{initial_promise_bytes, placement_query};
 use crate::exports::Exports;
-use crate::links::LinkOwner;
+use crate::link_table::LinkOwner;
 use crate::log::LogLine;
 use crate::message::{IoCounters, LinkHandoff, Message};
-use crate::shard::conns::{Conn, ConnKind, Connections, Session, SessionLink};
-use crate::shard::front::Front;
+use crate::shard::command_times::CommandTimes;
+use crate::shard::connections::{Conn, ConnKind, Connections, Session, SessionLink};
 use crate::shard::payload_step::ParkedSteps;
-use crate::shard::times::CommandTimes;
-use crate::shard::{DIRECTORY, Parts, set_slot};
+use crate::shard::protocol_front::ProtocolFront;
+use crate::shard::{DIRECTORY_SHARD, SharedParts, set_slot};
 
 impl IscsiFront {
     /// A link that has logged in comes to its session.
-    pub(in crate::shard) fn attach(
+    pub(in crate::shard) fn attach_link(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         id: LinkId,
         handoff: LinkHandoff,
     ) {
         let tsih = handoff.established.tsih;
         let conn = match handoff.new {
-            true if self.pending_sessions.is_wanted(tsih) => self.create_session(cx, parts, &handoff),
+            true if self.pending_sessions.is_session_wanted(tsih) => self.create_session(cx, parts, &handoff),
             true => None,
             false => self.sessions.get(&tsih).copied(),
         };
-        let attached = conn.and_then(|conn| self.join(cx, parts, conn, id, &handoff));
+        let attached = conn.and_then(|conn| self.join_link(cx, parts, conn, id, &handoff));
         if attached.is_none() {
-            parts.conns.departures.push_back((id, Departure::Close));
+            parts.conns.departures.push_back((id, LinkDeparture::Close));
         }
         match (handoff.new, attached) {
             (true, Some(())) => self.resume_postponed(cx, parts, tsih),
-            (true, None) => self.login_aborted(cx, parts, tsih),
+            (true, None) => self.handle_login_aborted(cx, parts, tsih),
             (false, Some(())) => {}
-            (false, None) => self.link_never_came(
+            (false, None) => self.handle_link_never_arrived(
                 cx,
                 (&mut parts.conns, &mut parts.outbox),
                 tsih,
@@ -63,7 +63,12 @@ impl IscsiFront {
     }
 
     /// Makes the session that a login founds. `None`: what it logged in to is not there any more.
-    fn create_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, handoff: &LinkHandoff) -> Option<Tag> {
+    fn create_session(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        handoff: &LinkHandoff,
+    ) -> Option<Tag> {
         let memory = self.pending_sessions.take_memory(handoff.established.tsih)?;
         let established = &handoff.established;
         let initiator: Arc<str> = established.identity.initiator_name.as_str().into();
@@ -78,13 +83,14 @@ impl IscsiFront {
             let (target, limits, spec) = nexus_spec(&parts.exports, &initiator, handoff)?;
             (Some(target), limits, Some(spec))
         };
-        let Established { identity, tsih, params, exp_cmd_sn, .. } = established;
-        let params = SessionParams::negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
-        let promised = promise(limits.commands, params.unsolicited());
+        let EstablishedConnection { identity, tsih, params, exp_cmd_sn, .. } = established;
+        let params = SessionParams::from_negotiated(params, identity.isid, *tsih, *exp_cmd_sn);
+        let promised = initial_promise_bytes(limits.commands, params.unsolicited_burst_len());
         let proto = TargetSession::with_memory(cx, params, limits, memory);
         let nexus = nexus.map(|spec| self.server.open_nexus(spec));
-        let placed =
-            parts.exports.placed(&placement_query(&established.identity, &handoff.accepted), parts.id);
+        let placed = parts
+            .exports
+            .placement_outcome(&placement_query(&established.identity, &handoff.accepted), parts.id);
         let session = Session {
             proto,
             placed,
@@ -124,25 +130,25 @@ impl IscsiFront {
         Some(tag)
     }
 
-    fn join(
+    fn join_link(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         id: LinkId,
         handoff: &LinkHandoff,
     ) -> Option<()> {
         let established = &handoff.established;
-        self.reaches_the_same(parts, conn, &handoff.accepted).then_some(())?;
-        let session = parts.conns.session(conn)?;
+        self.has_same_access(parts, conn, &handoff.accepted).then_some(())?;
+        let session = parts.conns.session_mut(conn)?;
         if session.closed {
             return None;
         }
         let params =
-            LinkParams::negotiated(&established.params, established.identity.cid, established.stat_sn);
+            LinkParams::from_negotiated(&established.params, established.identity.cid, established.stat_sn);
         let digests = (params.header_digest, params.data_digest);
         let segments = (params.initiator_mrdsl, params.target_mrdsl);
-        let link = session.proto.attach(cx, params, &handoff.rest).ok()?;
+        let link = session.proto.attach_link(cx, params, &handoff.rest).ok()?;
         let cid = established.identity.cid;
         session.admitted.retain(|admitted| admitted.cid != cid);
         session.latest = handoff.accepted;
@@ -157,49 +163,54 @@ impl IscsiFront {
         });
         // A link that stays on its shard has its entry since it was accepted.
         let owner = LinkOwner { conn, link };
-        if parts.conns.links.get(id).is_some() {
-            parts.conns.links.hand_over(id, owner);
+        if parts.conns.links.owner_if_active(id).is_some() {
+            parts.conns.links.set_owner(id, owner);
         } else {
             parts.conns.links.insert(id, owner);
         }
-        parts.conns.touch(conn);
+        parts.conns.mark_pending(conn);
         parts.conns.mark_ready(id);
         Some(())
     }
 
-    pub(in crate::shard) fn run_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    pub(in crate::shard) fn run_session_events(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+    ) {
         loop {
-            let Some(session) = parts.conns.session(conn) else { return };
+            let Some(session) = parts.conns.session_mut(conn) else { return };
             if let Some(event) = session.proto.poll_event() {
-                self.session_event(cx, parts, conn, event);
+                self.handle_session_event(cx, parts, conn, event);
                 continue;
             }
             // Places for payload are given before parsing goes on, or it would have to be kept apart.
             if self.run_steps(cx, parts) {
                 continue;
             }
-            let Some(session) = parts.conns.session(conn) else { return };
-            if let Some(link) = session.proto.poll_shut() {
+            let Some(session) = parts.conns.session_mut(conn) else { return };
+            if let Some(link) = session.proto.poll_link_to_close() {
                 let id =
                     session.links.iter().find(|known| known.link == link).map(|known| (known.id, known.cid));
                 let tsih = session.tsih;
                 if let Some((id, cid)) = id {
-                    self.connection_gone((&mut parts.conns, &mut parts.outbox), tsih, cid);
-                    self.depart(parts, id, Departure::Close);
+                    self.report_connection_gone((&mut parts.conns, &mut parts.outbox), tsih, cid);
+                    self.depart_link(parts, id, LinkDeparture::Close);
                 }
                 continue;
             }
-            if let Some(lun) = session.proto.poll_cleared() {
+            if let Some(lun) = session.proto.poll_cleared_unit() {
                 if let Some(nexus) = session.nexus {
-                    self.server.commands_cleared(nexus, lun);
+                    self.server.handle_commands_cleared(nexus, lun);
                 }
                 continue;
             }
             if session.proto.poll_nexus_end() {
-                self.end_nexus(cx, parts, conn);
+                self.end_session_nexus(cx, parts, conn);
                 continue;
             }
-            if let Err(violation) = session.proto.resume(cx) {
+            if let Err(violation) = session.proto.resume_parsing(cx) {
                 let initiator = session.initiator.clone();
                 parts.log.push(LogLine::LinkFault { initiator, violation });
                 continue;
@@ -211,13 +222,13 @@ impl IscsiFront {
             }
             // Parsing on may have brought more to tell.
             match session.proto.poll_event() {
-                Some(event) => self.session_event(cx, parts, conn, event),
+                Some(event) => self.handle_session_event(cx, parts, conn, event),
                 None => break,
             }
         }
         self.resume_parked(cx, parts, conn);
-        answer_joins(cx, &mut parts.conns, &mut parts.outbox, conn);
-        let Some(session) = parts.conns.session(conn) else { return };
+        answer_pending_joins(cx, &mut parts.conns, &mut parts.outbox, conn);
+        let Some(session) = parts.conns.session_mut(conn) else { return };
         let links: smallvec::SmallVec<[LinkId; 8]> = session.links.iter().map(|link| link.id).collect();
         for id in links {
             parts.conns.mark_ready(id);
@@ -225,129 +236,144 @@ impl IscsiFront {
         forget_session(&mut parts.conns, conn);
     }
 
-    fn session_event(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, event: TargetEvent<Request>) {
+    fn handle_session_event(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+        event: TargetEvent<Request>,
+    ) {
         match event {
             TargetEvent::Command { tag, command, data_out } => {
-                self.command(cx, parts, conn, tag, command, data_out)
+                self.start_command(cx, parts, conn, tag, command, data_out)
             }
             TargetEvent::DataReceived { tag, at, data } => {
                 if let Some(key) = self.task_key(parts, conn, tag) {
-                    self.server.data(cx, key, at, data);
+                    self.server.handle_data(cx, key, at, data);
                 }
             }
             TargetEvent::Aborted { tag } => match self.task_key(parts, conn, tag) {
-                Some(key) => self.server.abort(key),
+                Some(key) => self.server.abort_command(key),
                 None => {
-                    if let Some(session) = parts.conns.session(conn) {
-                        session.proto.retire(cx, tag);
+                    if let Some(session) = parts.conns.session_mut(conn) {
+                        session.proto.end_without_response(cx, tag);
                     }
                 }
             },
-            TargetEvent::Closed => self.session_closed(parts, conn),
+            TargetEvent::Closed => self.handle_session_closed(parts, conn),
         }
     }
 
-    fn task_key(&mut self, parts: &mut Parts, conn: Tag, tag: Tag) -> Option<TaskKey> {
-        let nexus = parts.conns.session(conn)?.nexus?;
+    fn task_key(&mut self, parts: &mut SharedParts, conn: Tag, tag: Tag) -> Option<TaskKey> {
+        let nexus = parts.conns.session_mut(conn)?.nexus?;
         Some(TaskKey { nexus, tag: tag.to_bits() })
     }
 
-    fn command(
+    fn start_command(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         tag: Tag,
         command: Request,
         data_out: u32,
     ) {
-        let Some(session) = parts.conns.session(conn) else { return };
-        let Some(nexus) = session.nexus else { return self.discovery_command(cx, parts, conn, tag, command) };
+        let Some(session) = parts.conns.session_mut(conn) else { return };
+        let Some(nexus) = session.nexus else {
+            return self.answer_discovery_command(cx, parts, conn, tag, command);
+        };
         let key = TaskKey { nexus, tag: tag.to_bits() };
         match command {
             Request::Scsi(scsi) => {
                 if scsi.read && scsi.write {
-                    let result = refuse_bidirectional();
+                    let result = bidirectional_refusal();
                     session.proto.respond(cx, tag, Response::Scsi(result));
                     return;
                 }
                 session.io.reads += u64::from(scsi.read && scsi.edtl > 0);
                 session.io.writes += u64::from(scsi.write && scsi.edtl > 0);
-                let arrived = arrived(&scsi, data_out);
-                if !self.try_inline(cx, parts, conn, key, &arrived) {
-                    if let Some(session) = parts.conns.session(conn) {
-                        session.times.start(cx.now, tag);
+                let arrived = incoming_command(&scsi, data_out);
+                if !self.try_command_inline(cx, parts, conn, key, &arrived) {
+                    if let Some(session) = parts.conns.session_mut(conn) {
+                        session.times.start_task(cx.now, tag);
                     }
-                    self.server.start(cx, key, arrived);
+                    self.server.start_command(cx, key, arrived);
                 }
             }
-            Request::Task(task) => match management(&task) {
+            Request::Task(task) => match management_function(&task) {
                 Some(what) => {
                     if task.function == TmfFunction::TARGET_COLD_RESET {
                         session.cold_reset = Some(tag);
                     }
-                    self.server.manage(key, what);
+                    self.server.start_management(key, what);
                 }
                 None => session.proto.respond(cx, tag, Response::Task(TmfResponseCode::NOT_SUPPORTED)),
             },
-            Request::SendTargets(which) => self.send_targets(cx, parts, conn, tag, &which),
+            Request::SendTargets(which) => self.answer_send_targets(cx, parts, conn, tag, &which),
         }
     }
 
-    fn discovery_command(
+    fn answer_discovery_command(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         tag: Tag,
         command: Request,
     ) {
         match command {
-            Request::SendTargets(which) => self.send_targets(cx, parts, conn, tag, &which),
+            Request::SendTargets(which) => self.answer_send_targets(cx, parts, conn, tag, &which),
             // The session itself rejects what a discovery session may not ask.
             Request::Scsi(_) | Request::Task(_) => {
-                if let Some(session) = parts.conns.session(conn) {
-                    session.proto.retire(cx, tag);
+                if let Some(session) = parts.conns.session_mut(conn) {
+                    session.proto.end_without_response(cx, tag);
                 }
             }
         }
     }
 
-    fn send_targets(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, tag: Tag, which: &SendTargets) {
-        let Some(session) = parts.conns.session(conn) else { return };
+    fn answer_send_targets(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+        tag: Tag,
+        which: &SendTargets,
+    ) {
+        let Some(session) = parts.conns.session_mut(conn) else { return };
         let (initiator, own) = (session.initiator.clone(), session.target.clone());
         let Some(accepted) = session.links.first().map(|link| link.accepted) else { return };
         let text = match which {
-            SendTargets::All => parts.exports.targets_text(&initiator, &accepted, None),
+            SendTargets::All => parts.exports.send_targets_text(&initiator, &accepted, None),
             // A normal session learns of its own target only (RFC 7143 Appendix C).
             SendTargets::Named(name) if own.as_deref().is_some_and(|own| own != name.as_str()) => {
                 Box::default()
             }
             SendTargets::Named(name) => {
-                parts.exports.targets_text(&initiator, &accepted, Some(name.as_str()))
+                parts.exports.send_targets_text(&initiator, &accepted, Some(name.as_str()))
             }
-            SendTargets::Own => parts.exports.targets_text(&initiator, &accepted, own.as_deref()),
+            SendTargets::Own => parts.exports.send_targets_text(&initiator, &accepted, own.as_deref()),
         };
-        if let Some(session) = parts.conns.session(conn) {
+        if let Some(session) = parts.conns.session_mut(conn) {
             session.proto.respond(cx, tag, Response::Targets(text));
         }
     }
 
     /// The directory wants a session's end: it is being reinstated.
-    pub(in crate::shard) fn end_session(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, tsih: Tsih) {
+    pub(in crate::shard) fn end_session(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, tsih: Tsih) {
         match self.sessions.get(&tsih).copied() {
             Some(conn) => {
-                if let Some(session) = parts.conns.session(conn) {
-                    session.proto.close(cx, Close::Now);
+                if let Some(session) = parts.conns.session_mut(conn) {
+                    session.proto.close(cx, ConnectionClose::Now);
                 }
-                parts.conns.touch(conn);
+                parts.conns.mark_pending(conn);
             }
-            None => self.end_of_absent(cx, tsih),
+            None => self.postpone_end(cx, tsih),
         }
     }
 
-    fn session_closed(&mut self, parts: &mut Parts, conn: Tag) {
-        let Some(session) = parts.conns.session(conn) else { return };
+    fn handle_session_closed(&mut self, parts: &mut SharedParts, conn: Tag) {
+        let Some(session) = parts.conns.session_mut(conn) else { return };
         session.closed = true;
         let (tsih, nexus) = (session.tsih, session.nexus.take());
         let (initiator, promised) = (session.initiator.clone(), session.promised);
@@ -365,7 +391,7 @@ impl IscsiFront {
         if let Some(nexus) = nexus {
             self.close_nexus(nexus);
         }
-        parts.outbox.post(DIRECTORY, Message::SessionGone(tsih));
+        parts.outbox.post(DIRECTORY_SHARD, Message::SessionGone(tsih));
     }
 }
 
@@ -379,15 +405,16 @@ fn nexus_spec(
     let name = established.identity.target_name.as_ref()?;
     let target = exports.target(name.as_str(), portal)?;
     // The exports may have changed since its login was judged.
-    let luns = exports.reached(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
-    let port = target.port(portal);
+    let luns =
+        exports.reachable_luns(&target.name, initiator, established.user.is_some(), &handoff.accepted)?;
+    let port = target.port_id(portal);
     let isid = established.identity.isid.0;
     let identity = Identity::Initiator { name: initiator.clone(), isid, port };
     let spec = NexusSpec {
         nexus: Requester { identity: Arc::new(identity), port, read_only: false },
         target: target.name.clone(),
         portal_group: portal.group,
-        ports: exports.ports(target),
+        ports: exports.target_ports(target),
         luns,
         product: target.product.clone(),
         explicit_alua: target.explicit_alua,
@@ -397,12 +424,12 @@ fn nexus_spec(
 
 /// Forgets a session that has ended and whose links are all gone.
 pub(super) fn forget_session(conns: &mut Connections, conn: Tag) {
-    if conns.session(conn).is_some_and(|session| session.closed && session.links.is_empty()) {
+    if conns.session_mut(conn).is_some_and(|session| session.closed && session.links.is_empty()) {
         conns.remove(conn);
     }
 }
 
-fn arrived(scsi: &ScsiCommand, data_out: u32) -> IncomingCommand<'_> {
+fn incoming_command(scsi: &ScsiCommand, data_out: u32) -> IncomingCommand<'_> {
     IncomingCommand {
         lun: scsi.lun,
         cdb: scsi.cdb.as_slice(),
@@ -414,25 +441,25 @@ fn arrived(scsi: &ScsiCommand, data_out: u32) -> IncomingCommand<'_> {
 
 /// No command of a disk moves data both ways: INVALID FIELD IN CDB would be a guess, INVALID
 /// COMMAND OPERATION CODE is what it is.
-fn refuse_bidirectional() -> ScsiResult {
+fn bidirectional_refusal() -> ScsiResult {
     let mut sense = [0; scsi::Sense::LEN_MAX];
     let len = scsi::Sense::INVALID_OPCODE.encode(false, &mut sense);
     ScsiResult::check_condition(sense.get(..len).unwrap_or_default(), 0)
 }
 
-fn management(task: &TaskManagement) -> Option<Management> {
+fn management_function(task: &TaskManagement) -> Option<ManagementFunction> {
     let tag = task.referenced.map(Tag::to_bits);
     Some(match task.function {
-        TmfFunction::ABORT_TASK => Management::AbortTask { tag },
-        TmfFunction::ABORT_TASK_SET => Management::AbortTaskSet(task.lun),
-        TmfFunction::CLEAR_ACA => Management::ClearAca(task.lun),
-        TmfFunction::CLEAR_TASK_SET => Management::ClearTaskSet(task.lun),
-        TmfFunction::LOGICAL_UNIT_RESET => Management::LogicalUnitReset(task.lun),
-        TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => Management::TargetReset,
-        TmfFunction::QUERY_TASK => Management::QueryTask { tag },
-        TmfFunction::QUERY_TASK_SET => Management::QueryTaskSet(task.lun),
-        TmfFunction::I_T_NEXUS_RESET => Management::NexusReset,
-        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => Management::QueryAsyncEvent(task.lun),
+        TmfFunction::ABORT_TASK => ManagementFunction::AbortTask { tag },
+        TmfFunction::ABORT_TASK_SET => ManagementFunction::AbortTaskSet(task.lun),
+        TmfFunction::CLEAR_ACA => ManagementFunction::ClearAca(task.lun),
+        TmfFunction::CLEAR_TASK_SET => ManagementFunction::ClearTaskSet(task.lun),
+        TmfFunction::LOGICAL_UNIT_RESET => ManagementFunction::LogicalUnitReset(task.lun),
+        TmfFunction::TARGET_WARM_RESET | TmfFunction::TARGET_COLD_RESET => ManagementFunction::TargetReset,
+        TmfFunction::QUERY_TASK => ManagementFunction::QueryTask { tag },
+        TmfFunction::QUERY_TASK_SET => ManagementFunction::QueryTaskSet(task.lun),
+        TmfFunction::I_T_NEXUS_RESET => ManagementFunction::NexusReset,
+        TmfFunction::QUERY_ASYNCHRONOUS_EVENT => ManagementFunction::QueryAsyncEvent(task.lun),
         _ => return None,
     })
 }

@@ -4,17 +4,17 @@ use buf::Cx;
 use iscsi::session::{Response, ScsiResult, SenseBytes};
 use iscsi::wire::{ScsiStatus, TmfResponseCode};
 use scsi_server::{IncomingCommand, ManagementEnd, ManagementOutcome, Reply, TaskKey};
-use stream::{Tag, Target};
+use stream::{Tag, TargetConnection};
 
 use super::IscsiFront;
 use crate::message::Message;
-use crate::shard::Parts;
-use crate::shard::front::{Front, carry_out_inline};
+use crate::shard::SharedParts;
 use crate::shard::payload_step::CommandConn;
+use crate::shard::protocol_front::{ProtocolFront, execute_inline};
 
 impl IscsiFront {
     /// A task management function has ended.
-    pub(super) fn finish_management(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, end: ManagementEnd) {
+    pub(super) fn answer_management(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, end: ManagementEnd) {
         let response = Response::Task(tmf_response(end.outcome));
         let mut reset = None;
         self.with_conn(&mut parts.conns, end.task, |session, tag| {
@@ -29,19 +29,19 @@ impl IscsiFront {
     }
 
     /// Carries a plain read or write out and answers it, if nothing has to be waited for.
-    pub(in crate::shard) fn try_inline(
+    pub(in crate::shard) fn try_command_inline(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         key: TaskKey,
         arrived: &IncomingCommand<'_>,
     ) -> bool {
-        let Some(io) = self.server.fast_path(key.nexus, arrived) else { return false };
-        let Some(session) = parts.conns.session(conn) else { return false };
+        let Some(io) = self.server.inline_io_for(key.nexus, arrived) else { return false };
+        let Some(session) = parts.conns.session_mut(conn) else { return false };
         let (who, tag) = (&self.server.nexus(key.nexus).nexus, Tag::from_bits(key.tag));
-        let (proto, parked) = session.split();
-        if !carry_out_inline(cx, &mut parts.volumes, who, &io, (proto, tag), parked) {
+        let (proto, parked) = session.protocol_and_parked();
+        if !execute_inline(cx, &mut parts.volumes, who, &io, (proto, tag), parked) {
             return false;
         }
         let moved = match io.write {
@@ -50,15 +50,15 @@ impl IscsiFront {
         };
         *moved += u64::from(io.bytes);
         let what = (io.volume, io.write.is_some());
-        let label = session.times.answer_at_once(cx.now, what, &mut parts.volumes);
-        session.proto.label_answer(label);
+        let label = session.times.count_inline_answer(cx.now, what, &mut parts.volumes);
+        session.proto.label_next_response(label);
         let result = ScsiResult::good(u64::from(io.bytes));
         session.proto.respond(cx, tag, Response::Scsi(result));
         true
     }
 }
 
-pub(super) fn result(reply: &Reply) -> ScsiResult {
+pub(super) fn scsi_result(reply: &Reply) -> ScsiResult {
     let mut sense = SenseBytes::new();
     if let Some(said) = reply.sense {
         let mut bytes = [0; scsi::Sense::LEN_MAX];

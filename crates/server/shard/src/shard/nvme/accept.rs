@@ -2,22 +2,22 @@
 
 use std::net::IpAddr;
 
-use buf::{Class, Cx, Time};
-use endpoint::{Accepted, Departure, LinkId};
+use buf::{Cx, MemoryClass, Time};
+use endpoint::{AcceptedSocket, LinkDeparture, LinkId};
 use nvme::fabrics::{Connect, ConnectData, ConnectNames, ConnectRefusal};
-use nvme::tls::{Identity, PskKind};
+use nvme::tls::{PskIdentity, PskKind};
 use nvme::{Completion, FabricsType, Opcode, Sqe, Status};
 use nvme_tcp::ControllerQueue;
-use stream::{Close, Connection, Link, Tag, Target, TargetEvent};
+use stream::{Connection, ConnectionClose, LinkNumber, Tag, TargetConnection, TargetEvent};
 
 use super::NvmeFront;
 use super::tls;
-use super::{ConnectRequest, LAST_WORDS_MAX, Queue, QueueState};
+use super::{ConnectRequest, FINAL_SEND_TIMEOUT, QueueConn, QueueState};
 use crate::exports::{HostNotAllowed, HostRule, NvmeService, TlsMode};
-use crate::links::LinkOwner;
+use crate::link_table::LinkOwner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
-use crate::shard::Parts;
-use crate::shard::conns::{Conn, ConnKind};
+use crate::shard::SharedParts;
+use crate::shard::connections::{Conn, ConnKind};
 
 /// The leave to connect.
 #[derive(Clone, Copy, Debug)]
@@ -32,27 +32,27 @@ pub(super) struct ConnectPermit {
 
 impl NvmeFront {
     /// A host connects. Who has not said who it is counts among the logins.
-    pub(in crate::shard) fn accept(
+    pub(in crate::shard) fn accept_host(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         id: LinkId,
-        accepted: Accepted,
+        accepted: AcceptedSocket,
     ) {
         let limits = parts.exports.queue_limits(&accepted);
         let mut proto = ControllerQueue::new(cx, limits);
         let nvme = &parts.exports.nvme;
-        if !tls::expect(&mut proto, nvme, nvme.portal(accepted.listener)) {
-            return parts.conns.departures.push_back((id, Departure::Abort));
+        if !tls::expect_tls_if_enabled(&mut proto, nvme, nvme.portal(accepted.listener)) {
+            return parts.conns.departures.push_back((id, LinkDeparture::Abort));
         }
-        match self.add_queue(parts, Queue::new(cx.now, id, proto, accepted, true)) {
-            Some(tag) => parts.admission.note_age(&parts.conns, tag),
-            None => parts.conns.departures.push_back((id, Departure::Abort)),
+        match self.insert_queue(parts, QueueConn::new(cx.now, id, proto, accepted, true)) {
+            Some(tag) => parts.admission.note_youngest(&parts.conns, tag),
+            None => parts.conns.departures.push_back((id, LinkDeparture::Abort)),
         }
     }
 
     /// Makes a connection known. `None`: there are as many as a shard can hold.
-    pub(super) fn add_queue(&mut self, parts: &mut Parts, queue: Queue) -> Option<Tag> {
+    pub(super) fn insert_queue(&mut self, parts: &mut SharedParts, queue: QueueConn) -> Option<Tag> {
         let id = queue.id;
         let is_stranger = queue.is_stranger;
         let conn = Conn::new(ConnKind::Queue(Box::new(queue)));
@@ -62,30 +62,32 @@ impl NvmeFront {
         } else {
             self.queues += 1;
         }
-        parts.conns.links.insert(id, LinkOwner { conn: tag, link: Link(0) });
-        parts.conns.touch(tag);
+        parts.conns.links.insert(id, LinkOwner { conn: tag, link: LinkNumber(0) });
+        parts.conns.mark_pending(tag);
         parts.conns.mark_ready(id);
         Some(tag)
     }
 
     /// What a connection says that is no queue.
-    pub(super) fn stranger_event(
+    pub(super) fn handle_unconnected_event(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         event: TargetEvent<Sqe>,
     ) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         match event {
             TargetEvent::Command { tag, command, data_out } => match queue.state {
-                QueueState::AwaitingConnect => self.first_command(cx, parts, conn, tag, &command, data_out),
+                QueueState::AwaitingConnect => {
+                    self.handle_first_command(cx, parts, conn, tag, &command, data_out)
+                }
                 QueueState::ReadingConnect(_)
                 | QueueState::AwaitingGrant(_)
                 | QueueState::Granted(_)
                 | QueueState::Open(_)
                 | QueueState::Ended => {
-                    queue.proto.retire(cx, tag);
+                    queue.proto.end_without_response(cx, tag);
                 }
             },
             TargetEvent::DataReceived { tag, data, .. } => {
@@ -98,7 +100,7 @@ impl NvmeFront {
                 match ConnectData::parse(&bytes).names() {
                     Ok(names) => {
                         let draw = cx.entropy.next_u64();
-                        self.judge_connect(cx, parts, conn, ConnectRequest { tag, connect, names, draw });
+                        self.check_connect(cx, parts, conn, ConnectRequest { tag, connect, names, draw });
                     }
                     Err(refusal) => {
                         self.refuse_connect(
@@ -115,7 +117,7 @@ impl NvmeFront {
             TargetEvent::Aborted { tag } => {
                 // Of a queue that was open, the server ends the commands.
                 if queue.key.is_none() {
-                    queue.proto.retire(cx, tag);
+                    queue.proto.end_without_response(cx, tag);
                 }
                 if let QueueState::ReadingConnect(_) = queue.state {
                     queue.state = QueueState::AwaitingConnect;
@@ -126,10 +128,10 @@ impl NvmeFront {
     }
 
     /// The first command must be a Connect.
-    fn first_command(
+    fn handle_first_command(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         tag: Tag,
         sqe: &Sqe,
@@ -156,19 +158,25 @@ impl NvmeFront {
             let completion = Status::SGL_LENGTH_INVALID.into();
             return self.refuse_connect(cx, parts, conn, tag, completion, ConnectFailure::NotConnect);
         }
-        let Some(memory) = cx.pool.take_sg(Class::Wire, data_out as usize) else {
+        let Some(memory) = cx.pool.take_sg(MemoryClass::Wire, data_out as usize) else {
             let completion = ConnectRefusal::Busy.into();
             return self.refuse_connect(cx, parts, conn, tag, completion, ConnectFailure::NoMemory);
         };
-        if let Some(queue) = parts.conns.queue(conn) {
+        if let Some(queue) = parts.conns.queue_mut(conn) {
             queue.state = QueueState::ReadingConnect(connect);
             queue.proto.recv_data(cx, tag, 0, memory);
         }
     }
 
     /// A host has said who it is and what it wants.
-    fn judge_connect(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, connecting: ConnectRequest) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
+    fn check_connect(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+        connecting: ConnectRequest,
+    ) {
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let accepted = queue.accepted;
         let identity = tls::identity_of(&queue.proto);
         match may_connect(
@@ -181,7 +189,7 @@ impl NvmeFront {
             Ok(permit) => self.request_grant(parts, conn, connecting, permit),
             Err((refusal, cause)) => {
                 let tag = connecting.tag;
-                if let Some(queue) = parts.conns.queue(conn) {
+                if let Some(queue) = parts.conns.queue_mut(conn) {
                     queue.state = QueueState::AwaitingGrant(Box::new(connecting));
                 }
                 self.refuse_connect(cx, parts, conn, tag, refusal.into(), cause);
@@ -193,29 +201,29 @@ impl NvmeFront {
     pub(super) fn refuse_connect(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         tag: Tag,
         completion: Completion,
         cause: ConnectFailure,
     ) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
-        let (peer, names) = (queue.accepted.peer, queue.names());
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
+        let (peer, names) = (queue.accepted.peer, queue.host_and_subsystem_nqn());
         queue.state = QueueState::Ended;
         queue.proto.respond(cx, tag, completion);
-        queue.proto.close(cx, Close::AfterLogout(cx.now + LAST_WORDS_MAX));
-        parts.conns.touch(conn);
+        queue.proto.close(cx, ConnectionClose::AfterLogout(cx.now + FINAL_SEND_TIMEOUT));
+        parts.conns.mark_pending(conn);
         parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: Some(cause) }));
     }
 }
 
 /// Whether the exports let a host connect, and as what.
 pub(super) fn may_connect(
-    parts: &Parts,
+    parts: &SharedParts,
     now: Time,
     connect: &Connect,
     names: &ConnectNames,
-    (accepted, identity): (&Accepted, Option<&Identity>),
+    (accepted, identity): (&AcceptedSocket, Option<&PskIdentity>),
 ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
     if parts.stopping.is_some() {
         return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
@@ -231,15 +239,15 @@ pub(super) fn may_connect(
         return Err((refusal, ConnectFailure::Refused(refusal)));
     }
     let (host, from) = (names.host.as_str(), accepted.peer.ip());
-    tls::may_use(identity, names, TlsMode::Allow)?;
-    if names.subsystem.is_discovery() {
+    tls::check_tls_identity(identity, names, TlsMode::Allow)?;
+    if names.subsystem.is_discovery_service() {
         let nvme = &parts.exports.nvme;
         let rule = nvme
             .discovery_rule(host, names.host_id, from)
             .map_err(|HostNotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
         let source = nvme.discovery_per_source.map(|limit| (from, limit));
         let rule = rule.filter(|_| !is_proven(identity));
-        return permit(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
+        return permit_by_rule(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
     }
     if portal.service == NvmeService::Discovery {
         return Err(nowhere);
@@ -247,39 +255,39 @@ pub(super) fn may_connect(
     let Some(subsystem) = parts.exports.nvme.subsystem(names.subsystem.as_str(), portal.port) else {
         return Err(nowhere);
     };
-    let rule = subsystem.rule(host, names.host_id, from);
+    let rule = subsystem.rule_for(host, names.host_id, from);
     // Who authenticates may generate the PSK that TLS goes by, without which it is served nothing.
     let concatenates = connect.qid == 0
         && rule.is_some_and(|rule| rule.auth.host().is_some())
         && parts.exports.nvme.offers_concatenation(portal);
     let demanded =
         if concatenates && subsystem.tls == TlsMode::Require { TlsMode::Allow } else { subsystem.tls };
-    tls::may_use(identity, names, demanded)?;
+    tls::check_tls_identity(identity, names, demanded)?;
     match rule {
         Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, ConnectFailure::Away)),
         Some(rule) => {
             let rule = Some(rule).filter(|_| !is_proven(identity));
-            permit(parts, now, rule, from, (subsystem.limits.controllers, None))
+            permit_by_rule(parts, now, rule, from, (subsystem.limits.controllers, None))
         }
         None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
     }
 }
 
 /// Whether the host has proved who it is when it generated the PSK of its TLS.
-fn is_proven(identity: Option<&Identity>) -> bool {
+fn is_proven(identity: Option<&PskIdentity>) -> bool {
     identity.is_some_and(|identity| identity.kind == PskKind::Generated)
 }
 
 /// The leave that a rule gives, unless the source has to wait.
-fn permit(
-    parts: &Parts,
+fn permit_by_rule(
+    parts: &SharedParts,
     now: Time,
     rule: Option<&HostRule>,
     from: IpAddr,
     (controllers, source): (u16, Option<(IpAddr, u16)>),
 ) -> Result<ConnectPermit, (ConnectRefusal, ConnectFailure)> {
     let proves = rule.is_some_and(|rule| rule.auth.host().is_some());
-    if proves && parts.admission.backoff.holds(now, from) {
+    if proves && parts.admission.backoff.must_wait(now, from) {
         return Err((ConnectRefusal::Busy, ConnectFailure::PutOff));
     }
     Ok(ConnectPermit { controllers, source, proves })

@@ -3,19 +3,23 @@
 use std::sync::Arc;
 
 use buf::{Cx, Time};
-use stream::{Close, Connection, Tag};
+use stream::{Connection, ConnectionClose, Tag};
 
 use super::{NvmeFront, tls};
-use super::{Queue, QueueState, placement_query};
+use super::{QueueConn, QueueState, placement_query};
 use crate::message::{HostAuthentication, QueueEntry};
-use crate::shard::Parts;
-use crate::shard::conns::{ConnKind, Connections};
+use crate::shard::SharedParts;
+use crate::shard::connections::{ConnKind, Connections};
 
 impl NvmeFront {
     /// Controllers keep what their hosts may still reach. Those whose hosts may reach nothing any more are
     /// ended, and those of hosts that must prove now who they are and have not. Another secret holds for
     /// queues that connect from now on; digests are settled for each connection's life.
-    pub(in crate::shard) fn change_controllers(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+    pub(in crate::shard) fn apply_exports_to_controllers(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+    ) {
         let exports = parts.exports.clone();
         let ids: Vec<u16> = self.controllers.keys().copied().collect();
         for cntlid in ids {
@@ -26,10 +30,10 @@ impl NvmeFront {
                 self.server.end_controller(cntlid);
                 continue;
             };
-            if names.subsystem.is_discovery() {
+            if names.subsystem.is_discovery_service() {
                 let (entries, auth) = (
                     Arc::new(parts.exports.discovery_entries(names, &accepted)),
-                    parts.exports.discovery_proof(names, from),
+                    parts.exports.required_discovery_authentication(names, from),
                 );
                 let server = &mut self.server;
                 match auth {
@@ -42,8 +46,8 @@ impl NvmeFront {
             }
             let export = exports.nvme.subsystem(names.subsystem.as_str(), portal.port);
             let now = export.and_then(|export| {
-                let namespaces = parts.exports.namespaces(export, names, &accepted)?;
-                Some((namespaces, parts.exports.proof(export, names, from)?))
+                let namespaces = parts.exports.namespaces_of_subsystem(export, names, &accepted)?;
+                Some((namespaces, parts.exports.required_authentication(export, names, from)?))
             });
             let server = &mut self.server;
             match now {
@@ -58,13 +62,13 @@ impl NvmeFront {
 
     /// I/O queues end whose addresses come under another rule now than those of their admin queues: what a
     /// controller tells its queues from now on is its own rule's.
-    fn end_queues_of_other_rules(&mut self, cx: &mut Cx<'_>, parts: &mut Parts) {
+    fn end_queues_of_other_rules(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts) {
         let keys: Vec<_> = parts
             .conns
             .iter()
             .filter_map(|(_, conn)| match &conn.kind {
                 ConnKind::Queue(queue) => {
-                    let open = queue.open()?;
+                    let open = queue.open_state()?;
                     let one =
                         parts.exports.have_same_rule(&open.names, &queue.accepted, open.admin.as_ref()?);
                     (!one).then_some(open.key)
@@ -77,7 +81,7 @@ impl NvmeFront {
         }
     }
 
-    pub(in crate::shard) fn queue_entries(&self, parts: &Parts) -> Vec<QueueEntry> {
+    pub(in crate::shard) fn queue_entries(&self, parts: &SharedParts) -> Vec<QueueEntry> {
         let queues = parts.conns.iter().filter_map(|(_, conn)| match &conn.kind {
             ConnKind::Queue(queue) => Some(queue),
             ConnKind::Login(_) | ConnKind::Session(_) => None,
@@ -85,8 +89,8 @@ impl NvmeFront {
         queues.filter_map(|queue| self.queue_entry(parts, queue)).collect()
     }
 
-    fn queue_entry(&self, parts: &Parts, queue: &Queue) -> Option<QueueEntry> {
-        let open = queue.open()?;
+    fn queue_entry(&self, parts: &SharedParts, queue: &QueueConn) -> Option<QueueEntry> {
+        let open = queue.open_state()?;
         let (terms, size) = (queue.proto.parameters(), queue.proto.size());
         Some(QueueEntry {
             cntlid: open.cntlid,
@@ -100,14 +104,14 @@ impl NvmeFront {
             entries: size.entries,
             flow_control: size.flow_control,
             in_capsule: size.in_capsule_max,
-            authentication: match self.server.authenticated_by(open.key) {
+            authentication: match self.server.dhchap_parameters(open.key) {
                 Some((hash, group)) => HostAuthentication::Done(hash, group),
                 None if self.server.must_authenticate(open.key) => HostAuthentication::Pending,
                 None => HostAuthentication::NotRequired,
             },
             commands: queue.proto.tasks_in_work(),
-            placed: parts.exports.placed(&placement_query(&open.names, &queue.accepted), parts.id),
-            counters: self.server.counters(open.key),
+            placed: parts.exports.placement_outcome(&placement_query(&open.names, &queue.accepted), parts.id),
+            counters: self.server.queue_counters(open.key),
             latency: queue.times.latency.clone(),
             traffic: parts.conns.links.traffic(queue.id),
         })
@@ -119,31 +123,33 @@ pub(in crate::shard) fn end_queues(cx: &mut Cx<'_>, conns: &mut Connections) {
     let queues = conns.iter().filter(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)));
     let tags: Vec<Tag> = queues.map(|(tag, _)| tag).collect();
     for tag in tags {
-        if let Some(queue) = conns.queue(tag) {
-            queue.proto.close(cx, Close::Now);
+        if let Some(queue) = conns.queue_mut(tag) {
+            queue.proto.close(cx, ConnectionClose::Now);
         }
-        conns.touch(tag);
+        conns.mark_pending(tag);
     }
 }
 
 /// Whether no queue is left, for the stop.
-pub(in crate::shard) fn queues_ended(conns: &Connections) -> bool {
+pub(in crate::shard) fn all_queues_ended(conns: &Connections) -> bool {
     !conns.iter().any(|(_, conn)| matches!(conn.kind, ConnKind::Queue(_)))
 }
 
 /// Who is not connected yet goes; queues end with what is in work.
 pub(in crate::shard) fn stop_queue(cx: &mut Cx<'_>, conns: &mut Connections, conn: Tag, deadline: Time) {
-    let Some(queue) = conns.queue(conn) else { return };
+    let Some(queue) = conns.queue_mut(conn) else { return };
     match &queue.state {
-        QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, Close::Now),
-        QueueState::Open(open) if open.qid > 0 => queue.proto.close(cx, Close::AfterLogout(deadline)),
+        QueueState::Open(_) if queue.is_stranger => queue.proto.close(cx, ConnectionClose::Now),
+        QueueState::Open(open) if open.qid > 0 => {
+            queue.proto.close(cx, ConnectionClose::AfterLogout(deadline))
+        }
         // An admin queue's work never ends: hosts always wait for events.
         QueueState::Open(_) | QueueState::Ended => {}
         QueueState::AwaitingConnect
         | QueueState::ReadingConnect(_)
         | QueueState::AwaitingGrant(_)
         | QueueState::Granted(_) => {
-            queue.proto.close(cx, Close::Now);
+            queue.proto.close(cx, ConnectionClose::Now);
         }
     }
 }

@@ -9,10 +9,10 @@ mod accept;
 mod authentication;
 mod connect;
 pub(super) mod control;
-mod offer;
-mod open;
+mod memory_offer;
+mod open_queues;
 mod pending_connects;
-pub(super) mod queue;
+pub(super) mod queue_conn;
 mod steps;
 mod tls;
 
@@ -20,29 +20,29 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use buf::{Cx, Time};
-use endpoint::{Accepted, Departure, LinkId, ShardId};
+use endpoint::{AcceptedSocket, LinkDeparture, LinkId, ShardId};
 use nvme::fabrics::ConnectNames;
-use nvme::tls::Identity;
+use nvme::tls::PskIdentity;
 use nvme::{Completion, Sqe};
 use nvme_server::{CommandKey, ControllerEnd, ControllerStep, QueueKey, Server, Step};
 use nvme_tcp::LinkFault;
-use stream::{Connection, Tag, Target, TargetEvent};
-use volume::{Done, Requester};
+use stream::{Connection, Tag, TargetConnection, TargetEvent};
+use volume::{IoCompletion, Requester};
 
-use super::conns::Connections;
-use super::front::Front;
-use super::operations::Operations;
+use super::connections::Connections;
+use super::operations::OperationCommands;
 use super::payload_step::{AnyStep, PayloadStep};
-use super::{DIRECTORY, Parts, QUEUES_MAX};
-use crate::controllers::Controllers;
+use super::protocol_front::ProtocolFront;
+use super::{DIRECTORY_SHARD, QUEUES_MAX, SharedParts};
+use crate::controller_directory::ControllerDirectory;
 use crate::exports::PlacementQuery;
 use crate::log::{Log, LogLine, NvmeLogLine};
 use crate::message::{Message, NvmeMessage, QueueGrant};
 use crate::shard::outbox::Outbox;
-use queue::{ConnectRequest, OpenQueue, Queue, QueueState};
+use queue_conn::{ConnectRequest, OpenQueue, QueueConn, QueueState};
 
 /// How long last words may take to leave.
-const LAST_WORDS_MAX: Duration = Duration::from_secs(5);
+const FINAL_SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The NVMe side of a shard.
 pub(super) struct NvmeFront {
@@ -50,11 +50,11 @@ pub(super) struct NvmeFront {
     /// The connection of each queue of the server.
     conns: Vec<Option<Tag>>,
     /// This shard's controllers.
-    controllers: HashMap<u16, Controller>,
-    directory: Option<Controllers>,
+    controllers: HashMap<u16, KnownController>,
+    directory: Option<ControllerDirectory>,
     /// How many connections are queues, or were: all that do not count among the logins.
     queues: usize,
-    operations: Operations<CommandKey>,
+    operations: OperationCommands<CommandKey>,
     /// What the directory was told last of the memory that is left to promise.
     reported_left: Option<u64>,
     /// Queues that wait for their numbers.
@@ -67,15 +67,15 @@ impl NvmeFront {
             server: Server::new(id),
             conns: Vec::new(),
             controllers: HashMap::new(),
-            directory: (id == DIRECTORY).then(|| Controllers::new(shards)),
+            directory: (id == DIRECTORY_SHARD).then(|| ControllerDirectory::new(shards)),
             queues: 0,
-            operations: Operations::default(),
+            operations: OperationCommands::default(),
             reported_left: None,
             pending_connects: pending_connects::PendingConnects::new(),
         }
     }
 
-    fn is_full(&self) -> bool {
+    fn is_queue_limit_reached(&self) -> bool {
         self.queues >= QUEUES_MAX
     }
 
@@ -84,16 +84,15 @@ impl NvmeFront {
     }
 
     /// When somebody has waited long enough.
-    pub(super) fn pending_connects_timeout(&self) -> Option<Time> {
+    pub(super) fn pending_connects_deadline(&self) -> Option<Time> {
         self.pending_connects.front().map(|pending| pending.until)
     }
 
     /// For the stop, ends the controllers whose I/O queues have ended, on whatever shards: each answers
     /// first what it has in work. Whether there were any.
-    pub(super) fn end_controllers(&mut self) -> bool {
+    pub(super) fn end_idle_controllers(&mut self) -> bool {
         let NvmeFront { server, controllers, .. } = self;
-        let rests: Vec<u16> =
-            controllers.keys().copied().filter(|cntlid| server.is_at_rest(*cntlid)).collect();
+        let rests: Vec<u16> = controllers.keys().copied().filter(|cntlid| server.is_idle(*cntlid)).collect();
         rests.iter().for_each(|cntlid| server.end_controller(*cntlid));
         !rests.is_empty()
     }
@@ -110,7 +109,12 @@ impl NvmeFront {
     }
 
     /// A controller is no more. Of strangers the log says what anybody can cause, and no more.
-    pub(super) fn controller_gone(&mut self, parts: &mut Parts, cntlid: u16, why: ControllerEnd) {
+    pub(super) fn handle_controller_gone(
+        &mut self,
+        parts: &mut SharedParts,
+        cntlid: u16,
+        why: ControllerEnd,
+    ) {
         let Some(gone) = self.controllers.remove(&cntlid) else { return };
         tls::revoke_psks(&mut parts.outbox, &gone, why);
         let ConnectNames { host, subsystem, .. } = gone.names;
@@ -124,47 +128,47 @@ impl NvmeFront {
     }
 
     /// On the directory's shard: a controller's host has proved who it is, and its identifier is its own.
-    pub(super) fn bind_identifier(&mut self, outbox: &mut Outbox, cntlid: u16) {
-        let shard = ShardId(cntlid % outbox.shards());
-        if self.directory.as_mut().is_some_and(|directory| !directory.bind(cntlid)) {
+    pub(super) fn bind_host_id(&mut self, outbox: &mut Outbox, cntlid: u16) {
+        let shard = ShardId(cntlid % outbox.shard_count());
+        if self.directory.as_mut().is_some_and(|directory| !directory.count_and_bind_host(cntlid)) {
             outbox.post(shard, Message::Nvme(NvmeMessage::IdentifierTaken(cntlid)));
         }
     }
 
     /// What was granted does not come to be.
-    pub(super) fn give_back(&mut self, outbox: &mut Outbox, grant: QueueGrant) {
+    pub(super) fn release_grant(&mut self, outbox: &mut Outbox, grant: QueueGrant) {
         match grant {
             QueueGrant::Admin { cntlid, .. } => {
-                outbox.post(DIRECTORY, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
+                outbox.post(DIRECTORY_SHARD, Message::Nvme(NvmeMessage::ControllerGone(cntlid)));
             }
-            QueueGrant::Io(joined) => self.server.give_up(&joined.spec),
+            QueueGrant::Io(joined) => self.server.abandon_queue(&joined.spec),
         }
     }
 
     /// Tells the directory what is left to promise here, when that has changed by a 64th of all memory
     /// since it was told last. It is advice: a queue that finds less is refused when it connects.
     pub(super) fn report_memory_left(&mut self, cx: &Cx<'_>, outbox: &mut Outbox) {
-        let now = offer::left_to_promise(cx);
+        let now = memory_offer::reservable_bytes(cx);
         let step = cx.pool.usage().capacity as u64 / 64;
         if self.reported_left.is_none_or(|told| told.abs_diff(now) >= step) {
             self.reported_left = Some(now);
-            let message = NvmeMessage::MemoryLeft(outbox.id(), now);
-            outbox.post(DIRECTORY, Message::Nvme(message));
+            let message = NvmeMessage::MemoryLeft(outbox.shard_id(), now);
+            outbox.post(DIRECTORY_SHARD, Message::Nvme(message));
         }
     }
 }
 
-impl Front for NvmeFront {
+impl ProtocolFront for NvmeFront {
     type Command = CommandKey;
-    type Conn = Queue;
+    type Conn = QueueConn;
     type Reply = Completion;
-    type Other = ControllerStep;
+    type ServerStep = ControllerStep;
 
     fn poll_step(&mut self) -> Option<Step> {
         self.server.poll_step()
     }
 
-    fn run_other(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, step: ControllerStep) {
+    fn run_server_step(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, step: ControllerStep) {
         self.run_controller_step(cx, parts, step);
     }
 
@@ -172,7 +176,7 @@ impl Front for NvmeFront {
         completion.status.is_success()
     }
 
-    fn respond(queue: &mut Queue, cx: &mut Cx<'_>, tag: Tag, completion: Completion) {
+    fn respond(queue: &mut QueueConn, cx: &mut Cx<'_>, tag: Tag, completion: Completion) {
         queue.proto.respond(cx, tag, completion);
     }
 
@@ -184,39 +188,39 @@ impl Front for NvmeFront {
         self.conn_of_queue(command.queue)
     }
 
-    fn conn(conns: &mut Connections, tag: Tag) -> Option<&mut Queue> {
-        conns.queue(tag)
+    fn conn_mut(conns: &mut Connections, tag: Tag) -> Option<&mut QueueConn> {
+        conns.queue_mut(tag)
     }
 
     fn nexus_of(&self, command: CommandKey) -> &Requester {
         self.server.nexus(command.queue)
     }
 
-    fn any_step(step: PayloadStep<CommandKey>) -> AnyStep {
+    fn into_any_step(step: PayloadStep<CommandKey>) -> AnyStep {
         AnyStep::Nvme(step)
     }
 
-    fn own_step(step: &AnyStep) -> Option<&PayloadStep<CommandKey>> {
+    fn as_own_step(step: &AnyStep) -> Option<&PayloadStep<CommandKey>> {
         match step {
             AnyStep::Nvme(step) => Some(step),
             AnyStep::Scsi(_) => None,
         }
     }
 
-    fn retry(&mut self, cx: &mut Cx<'_>, command: CommandKey) {
-        self.server.retry(cx, command);
+    fn retry_answer(&mut self, cx: &mut Cx<'_>, command: CommandKey) {
+        self.server.retry_answer(cx, command);
     }
 
-    fn operations(&mut self) -> &mut Operations<CommandKey> {
+    fn operations_mut(&mut self) -> &mut OperationCommands<CommandKey> {
         &mut self.operations
     }
 
-    fn done(&mut self, cx: &mut Cx<'_>, done: Done) {
-        self.server.done(cx, done);
+    fn handle_io_done(&mut self, cx: &mut Cx<'_>, done: IoCompletion) {
+        self.server.handle_io_done(cx, done);
     }
 
-    fn forget_link(&mut self, parts: &mut Parts, conn: Tag, _: LinkId) {
-        if let Some(queue) = parts.conns.queue(conn) {
+    fn forget_link(&mut self, parts: &mut SharedParts, conn: Tag, _: LinkId) {
+        if let Some(queue) = parts.conns.queue_mut(conn) {
             queue.gone = true;
             self.forget_queue(parts, conn);
         }
@@ -225,78 +229,80 @@ impl Front for NvmeFront {
 
 /// What is known here of a controller of this shard.
 #[derive(Debug)]
-struct Controller {
+struct KnownController {
     names: ConnectNames,
     /// Where its admin queue was accepted.
-    accepted: Accepted,
+    accepted: AcceptedSocket,
     /// The log has been told of it: its host has proved who it is, if it has to.
     is_logged: bool,
     /// The identity of the PSK that its queues' TLS goes by; `None`: they have none.
-    tls: Option<Identity>,
+    tls: Option<PskIdentity>,
     /// That of the PSK that was generated on its admin queue last, and does not take the place of that one yet.
-    generated: Option<Identity>,
+    generated: Option<PskIdentity>,
 }
 
 /// Who connects, as rules of placement see it.
-fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a Accepted) -> PlacementQuery<'a> {
+fn placement_query<'a>(names: &'a ConnectNames, accepted: &'a AcceptedSocket) -> PlacementQuery<'a> {
     PlacementQuery { by: accepted, peer: names.host.as_str(), destination: names.subsystem.as_str() }
 }
 
 impl NvmeFront {
-    pub(super) fn handle_message(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, message: NvmeMessage) {
+    pub(super) fn handle_message(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, message: NvmeMessage) {
         match message {
             NvmeMessage::ControllerRequest(request) => self.admit_controller(parts, &request),
-            NvmeMessage::ControllerReply(token, reply) => self.controller_reply(cx, parts, token, reply),
+            NvmeMessage::ControllerReply(token, reply) => {
+                self.handle_controller_reply(cx, parts, token, reply)
+            }
             NvmeMessage::ControllerGone(cntlid) => {
                 if let Some(directory) = &mut self.directory {
-                    directory.gone(cntlid);
+                    directory.remove_controller(cntlid);
                 }
             }
             NvmeMessage::MemoryLeft(shard, left) => {
                 if let Some(directory) = &mut self.directory {
-                    directory.note_left(shard, left);
+                    directory.note_memory_left(shard, left);
                 }
             }
-            NvmeMessage::HostAuthenticated(cntlid) => self.bind_identifier(&mut parts.outbox, cntlid),
+            NvmeMessage::HostAuthenticated(cntlid) => self.bind_host_id(&mut parts.outbox, cntlid),
             NvmeMessage::IdentifierTaken(cntlid) => self.server.end_controller(cntlid),
             NvmeMessage::JoinController(cntlid, from, token, asked) => {
-                self.join_controller(cx, parts, cntlid, (from, token), *asked);
+                self.admit_queue_or_wait(cx, parts, cntlid, (from, token), *asked);
             }
-            NvmeMessage::QueueReply(token, answer) => self.queue_reply(cx, parts, token, answer),
+            NvmeMessage::QueueReply(token, answer) => self.handle_queue_reply(cx, parts, token, answer),
             // Comes with a socket, by `handle_arrival`; without one, the link was lost on its way.
-            NvmeMessage::Link(handoff) => self.give_back(&mut parts.outbox, handoff.grant),
+            NvmeMessage::Link(handoff) => self.release_grant(&mut parts.outbox, handoff.grant),
             NvmeMessage::ListControllers(from, id, of) => {
-                let here = self.server.controllers_here(&of);
+                let here = self.server.local_controllers(&of);
                 parts.outbox.post(from, Message::Nvme(NvmeMessage::ControllersListed(id, here)));
             }
             NvmeMessage::ControllersListed(id, here) => {
-                self.server.handle_controllers(cx, id, parts.shards, &here)
+                self.server.handle_shard_controllers(cx, id, parts.shards, &here)
             }
             NvmeMessage::Queue(message) => self.server.handle_queue_message(cx, message),
-            NvmeMessage::Computed(id, outcome) => self.server.computed(cx, id, *outcome),
-            NvmeMessage::NotComputed(id) => self.server.not_computed(cx, id),
+            NvmeMessage::Computed(id, outcome) => self.server.handle_computed(cx, id, *outcome),
+            NvmeMessage::NotComputed(id) => self.server.handle_not_computed(cx, id),
             // For the control plane only.
             NvmeMessage::Compute(..)
             | NvmeMessage::Forget(..)
             | NvmeMessage::Handshake(..)
             | NvmeMessage::PskGenerated(..)
             | NvmeMessage::PskRevoked(..) => {}
-            NvmeMessage::HandshakeComputed(token) => self.handshake_computed(parts, token),
+            NvmeMessage::HandshakeComputed(token) => self.handle_handshake_computed(parts, token),
         }
     }
 
     /// A peer broke the rules. Its connection may still have last words; what the queue was is over.
-    pub(super) fn queue_protocol_error(
+    pub(super) fn handle_protocol_error(
         &mut self,
         cx: &mut Cx<'_>,
-        parts: &mut Parts,
+        parts: &mut SharedParts,
         conn: Tag,
         violation: LinkFault,
     ) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
-            host: queue.names().map(|(host, _)| host),
+            host: queue.host_and_subsystem_nqn().map(|(host, _)| host),
             violation,
         };
         parts.log.push(LogLine::Nvme(line));
@@ -304,9 +310,9 @@ impl NvmeFront {
     }
 
     /// The server lets go of a queue: its commands end without a word.
-    fn close_server_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
-        let Some(key) = queue.open().map(|open| open.key) else { return };
+    fn close_server_queue(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
+        let Some(key) = queue.open_state().map(|open| open.key) else { return };
         queue.state = QueueState::Ended;
         self.forget_transfers_of_queue(parts, key);
         self.server.close_queue(cx, key);
@@ -316,97 +322,103 @@ impl NvmeFront {
     }
 
     /// Hears what a connection has to say.
-    pub(super) fn run_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    pub(super) fn run_queue_events(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         loop {
-            let Some(queue) = parts.conns.queue(conn) else { return };
+            let Some(queue) = parts.conns.queue_mut(conn) else { return };
             if let Some(event) = queue.proto.poll_event() {
-                self.queue_event(cx, parts, conn, event);
+                self.handle_queue_event(cx, parts, conn, event);
                 continue;
             }
             // Places for payload are given before parsing goes on, or it would have to be kept apart.
             if self.run_steps(cx, parts) {
                 continue;
             }
-            let Some(queue) = parts.conns.queue(conn) else { return };
-            if queue.proto.poll_shut().is_some() {
-                self.lose_queue(cx, parts, conn);
+            let Some(queue) = parts.conns.queue_mut(conn) else { return };
+            if queue.proto.poll_link_to_close().is_some() {
+                self.handle_queue_lost(cx, parts, conn);
                 continue;
             }
-            if let Err(violation) = queue.proto.resume(cx) {
-                self.queue_protocol_error(cx, parts, conn, violation);
+            if let Err(violation) = queue.proto.resume_parsing(cx) {
+                self.handle_protocol_error(cx, parts, conn, violation);
                 continue;
             }
             if let Some(violation) = queue.proto.poll_link_fault() {
-                self.queue_protocol_error(cx, parts, conn, violation);
+                self.handle_protocol_error(cx, parts, conn, violation);
                 continue;
             }
             // Parsing on may have brought more to tell.
             match queue.proto.poll_event() {
-                Some(event) => self.queue_event(cx, parts, conn, event),
+                Some(event) => self.handle_queue_event(cx, parts, conn, event),
                 None => break,
             }
         }
         self.compute_handshake(parts, conn);
-        self.move_granted(cx, parts, conn);
+        self.move_granted_queue(cx, parts, conn);
         self.resume_parked(cx, parts, conn);
-        let Some(queue) = parts.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let id = queue.id;
         parts.conns.mark_ready(id);
         self.forget_queue(parts, conn);
     }
 
-    fn queue_event(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag, event: TargetEvent<Sqe>) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
+    fn handle_queue_event(
+        &mut self,
+        cx: &mut Cx<'_>,
+        parts: &mut SharedParts,
+        conn: Tag,
+        event: TargetEvent<Sqe>,
+    ) {
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         if matches!(event, TargetEvent::Closed) {
             queue.closed = true;
             return;
         }
-        let Some(key) = queue.open().map(|open| open.key) else {
-            return self.stranger_event(cx, parts, conn, event);
+        let Some(key) = queue.open_state().map(|open| open.key) else {
+            return self.handle_unconnected_event(cx, parts, conn, event);
         };
         match event {
             TargetEvent::Command { tag, command, data_out } => {
                 let key = CommandKey { queue: key, tag: tag.to_bits() };
                 if !self.try_command_inline(cx, parts, conn, key, &command, data_out) {
-                    if let Some(queue) = parts.conns.queue(conn) {
-                        queue.times.start(cx.now, tag);
+                    if let Some(queue) = parts.conns.queue_mut(conn) {
+                        queue.times.start_task(cx.now, tag);
                     }
-                    self.server.start(cx, key, &command, data_out);
+                    self.server.start_command(cx, key, &command, data_out);
                 }
             }
             TargetEvent::DataReceived { tag, at, data } => {
-                self.server.data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
+                self.server.handle_data(cx, CommandKey { queue: key, tag: tag.to_bits() }, at, data);
             }
             TargetEvent::Aborted { tag } => {
-                self.server.abort(CommandKey { queue: key, tag: tag.to_bits() });
+                self.server.abort_command(CommandKey { queue: key, tag: tag.to_bits() });
             }
             TargetEvent::Closed => {}
         }
     }
 
     /// A connection's socket is to be closed: what it was is over.
-    fn lose_queue(&mut self, cx: &mut Cx<'_>, parts: &mut Parts, conn: Tag) {
+    fn handle_queue_lost(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         self.close_server_queue(cx, parts, conn);
-        let Some(queue) = parts.conns.queue(conn) else { return };
-        let (id, peer, names) = (queue.id, queue.accepted.peer, queue.names());
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
+        let (id, peer, names) = (queue.id, queue.accepted.peer, queue.host_and_subsystem_nqn());
         // Its descriptor is free at once.
-        let how = if queue.evicted { Departure::Abort } else { Departure::Close };
+        let how = if queue.evicted { LinkDeparture::Abort } else { LinkDeparture::Close };
         match std::mem::replace(&mut queue.state, QueueState::Ended) {
             QueueState::Ended | QueueState::Open(_) => {}
             QueueState::AwaitingConnect | QueueState::ReadingConnect(_) | QueueState::AwaitingGrant(_) => {
                 parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
             QueueState::Granted(granted) => {
-                self.give_back(&mut parts.outbox, granted.2);
+                self.release_grant(&mut parts.outbox, granted.2);
                 parts.log.push(LogLine::Nvme(NvmeLogLine::NotConnected { peer, names, cause: None }));
             }
         }
-        self.depart(parts, id, how);
+        self.depart_link(parts, id, how);
     }
 
     /// Forgets a connection that has ended and whose link is gone.
-    pub(super) fn forget_queue(&mut self, parts: &mut Parts, conn: Tag) {
-        let Some(queue) = parts.conns.queue(conn) else { return };
+    pub(super) fn forget_queue(&mut self, parts: &mut SharedParts, conn: Tag) {
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         if !queue.gone || !queue.closed {
             return;
         }

@@ -8,48 +8,48 @@
 
 use endpoint::Computation;
 use nvme::fabrics::{ConnectNames, ConnectRefusal};
-use nvme::tls::{GeneratedPsk, Identity, PskKind};
+use nvme::tls::{GeneratedPsk, PskIdentity, PskKind};
 use nvme_server::{ControllerEnd, QueueKey};
 use nvme_tcp::{ControllerQueue, ServerTls};
 use stream::Tag;
 use tls::Psk;
 
-use super::{Controller, NvmeFront};
+use super::{KnownController, NvmeFront};
 use crate::exports::{NvmeExports, NvmePortal, TlsMode};
 use crate::log::ConnectFailure;
-use crate::message::{CONTROL, Message, NvmeMessage};
-use crate::shard::Parts;
+use crate::message::{CONTROL_PLANE, Message, NvmeMessage};
+use crate::shard::SharedParts;
 use crate::shard::outbox::Outbox;
 
 impl NvmeFront {
     /// Has a step of a connection's handshake computed, by the control plane.
-    pub(super) fn compute_handshake(&mut self, parts: &mut Parts, conn: Tag) {
+    pub(super) fn compute_handshake(&mut self, parts: &mut SharedParts, conn: Tag) {
         let id = parts.id;
-        let Some(queue) = parts.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let Some(handshake) = queue.proto.poll_handshake() else { return };
         let (work, pending) = Computation::new(queue.accepted.peer.ip(), move || handshake.step());
         queue.shaking = Some(pending);
         let message = NvmeMessage::Handshake(id, conn.to_bits(), work);
-        parts.outbox.post(CONTROL, Message::Nvme(message));
+        parts.outbox.post(CONTROL_PLANE, Message::Nvme(message));
     }
 
     /// A step of a handshake has been computed, or was dropped.
-    pub(super) fn handshake_computed(&mut self, parts: &mut Parts, token: u64) {
+    pub(super) fn handle_handshake_computed(&mut self, parts: &mut SharedParts, token: u64) {
         let conn = Tag::from_bits(token);
-        let Some(queue) = parts.conns.queue(conn) else { return };
+        let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let Some(progress) = queue.shaking.as_mut().and_then(|pending| pending.take()) else { return };
         queue.shaking = None;
         queue.proto.handle_handshake(progress.ok());
-        parts.conns.touch(conn);
+        parts.conns.mark_pending(conn);
     }
 }
 
 impl NvmeFront {
     /// A host that authenticates has generated a PSK: it may come with it as soon as it has its answer, and that is
     /// after the control plane has heard of it.
-    pub(super) fn psk_generated(&mut self, parts: &mut Parts, key: QueueKey, psk: &GeneratedPsk) {
+    pub(super) fn psk_generated(&mut self, parts: &mut SharedParts, key: QueueKey, psk: &GeneratedPsk) {
         let conn = self.conn_of_queue(key);
-        let open = conn.and_then(|conn| parts.conns.queue(conn)).and_then(|queue| queue.open());
+        let open = conn.and_then(|conn| parts.conns.queue_mut(conn)).and_then(|queue| queue.open_state());
         let Some(controller) = open.and_then(|open| self.controllers.get_mut(&open.cntlid)) else { return };
         let names = (&controller.names.host, &controller.names.subsystem);
         // A name with a space has no identity: its host has none to offer either.
@@ -60,12 +60,12 @@ impl NvmeFront {
             revoke(&mut parts.outbox, before);
         }
         let message = NvmeMessage::PskGenerated(Box::new((identity, key)));
-        parts.outbox.post(CONTROL, Message::Nvme(message));
+        parts.outbox.post(CONTROL_PLANE, Message::Nvme(message));
     }
 
     /// The host of an admin queue has authenticated: on a queue over TLS, a PSK that was generated takes the place of
     /// the one before. Without TLS the host comes again.
-    pub(super) fn replace_psk(&mut self, parts: &mut Parts, cntlid: u16) {
+    pub(super) fn replace_psk(&mut self, parts: &mut SharedParts, cntlid: u16) {
         let Some(controller) = self.controllers.get_mut(&cntlid) else { return };
         if controller.tls.is_some()
             && let Some(identity) = controller.generated.take()
@@ -78,7 +78,7 @@ impl NvmeFront {
 
 /// A controller has ended: the PSK of its queues is of no use any more. One that was generated for queues to come is, if
 /// its host has authenticated.
-pub(super) fn revoke_psks(outbox: &mut Outbox, gone: &Controller, why: ControllerEnd) {
+pub(super) fn revoke_psks(outbox: &mut Outbox, gone: &KnownController, why: ControllerEnd) {
     let unused = gone.generated.as_ref().filter(|_| gone.tls.is_some() || why.is_unauthenticated());
     let used = gone.tls.as_ref().filter(|identity| identity.kind == PskKind::Generated);
     for identity in [unused, used].into_iter().flatten() {
@@ -86,13 +86,13 @@ pub(super) fn revoke_psks(outbox: &mut Outbox, gone: &Controller, why: Controlle
     }
 }
 
-fn revoke(outbox: &mut Outbox, identity: Identity) {
-    outbox.post(CONTROL, Message::Nvme(NvmeMessage::PskRevoked(Box::new(identity))));
+fn revoke(outbox: &mut Outbox, identity: PskIdentity) {
+    outbox.post(CONTROL_PLANE, Message::Nvme(NvmeMessage::PskRevoked(Box::new(identity))));
 }
 
 /// Whether an I/O queue comes as its controller's admin queue did: both without TLS; or both by PSKs that were
 /// configured; or by the one that was generated for it.
-pub(super) fn is_of_one_channel(admin: Option<&Identity>, queue: Option<&Identity>) -> bool {
+pub(super) fn is_of_one_channel(admin: Option<&PskIdentity>, queue: Option<&PskIdentity>) -> bool {
     match (admin, queue) {
         (None, None) => true,
         (Some(admin), Some(queue)) => {
@@ -103,12 +103,12 @@ pub(super) fn is_of_one_channel(admin: Option<&Identity>, queue: Option<&Identit
 }
 
 /// The identity of a connection's TLS; `None`: it has none. Only identities that can be read have keys.
-pub(super) fn identity_of(queue: &ControllerQueue) -> Option<Identity> {
-    Identity::parse(queue.tls_identity()?).ok()
+pub(super) fn identity_of(queue: &ControllerQueue) -> Option<PskIdentity> {
+    PskIdentity::parse(queue.tls_identity()?).ok()
 }
 
 /// Prepares a connection that was just accepted; false if it can only be turned away.
-pub(super) fn expect(
+pub(super) fn expect_tls_if_enabled(
     queue: &mut ControllerQueue,
     exports: &NvmeExports,
     portal: Option<&NvmePortal>,
@@ -125,8 +125,8 @@ pub(super) fn expect(
 }
 
 /// Whether a Connect fits how its connection came: by TLS, under this identity, or without.
-pub(super) fn may_use(
-    identity: Option<&Identity>,
+pub(super) fn check_tls_identity(
+    identity: Option<&PskIdentity>,
     names: &ConnectNames,
     subsystem: TlsMode,
 ) -> Result<(), (ConnectRefusal, ConnectFailure)> {
@@ -158,9 +158,9 @@ mod tests {
             host_id: HostId::new([1; 16]).unwrap(),
             cntlid: 0xffff,
         };
-        let identity = &Identity::parse(b"NVMe0R01 nqn.h nqn.s").unwrap();
-        let judge = |identity: Option<&Identity>, host, subsystem, mode| {
-            may_use(identity, &names(host, subsystem), mode).map_err(|(_, failure)| failure)
+        let identity = &PskIdentity::parse(b"NVMe0R01 nqn.h nqn.s").unwrap();
+        let judge = |identity: Option<&PskIdentity>, host, subsystem, mode| {
+            check_tls_identity(identity, &names(host, subsystem), mode).map_err(|(_, failure)| failure)
         };
         assert_eq!(judge(Some(identity), "nqn.h", "nqn.s", TlsMode::Require), Ok(()));
         assert_eq!(judge(Some(identity), "nqn.h", "nqn.s", TlsMode::Allow), Ok(()));
@@ -175,7 +175,7 @@ mod tests {
     #[test]
     fn queues_of_one_controller_come_one_way() {
         let digest = |letter: char| letter.to_string().repeat(44);
-        let identity = |text: &str| Identity::parse(text.as_bytes()).unwrap();
+        let identity = |text: &str| PskIdentity::parse(text.as_bytes()).unwrap();
         let generated = |letter| identity(&format!("NVMe1G01 nqn.h nqn.s {}", digest(letter)));
         let retained = |form: &str| identity(&format!("{form} nqn.h nqn.s"));
         let (one, other) = (generated('a'), generated('b'));

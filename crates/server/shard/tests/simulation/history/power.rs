@@ -1,7 +1,7 @@
 //! The daemon is killed, or the power fails, during a history; hosts connect again to a daemon that starts
 //! with the remaining data.
 
-use sim::linear::{self, Operation, What};
+use sim::linearizability::{self, Operation, OperationKind};
 
 use super::History;
 use crate::command::CommandKind;
@@ -31,14 +31,14 @@ impl History {
         self.leave();
         let plan = self.plan.clone();
         let fresh = plan.world(None, 9);
-        let mut disks = std::mem::replace(&mut self.world, fresh).crash();
+        let mut disks = std::mem::replace(&mut self.world, fresh).kill_daemon();
         let disk = disks.remove(&DISK).expect("a file has a disk");
-        if disk.has_told() {
+        if disk.has_reported_failure() {
             self.model.doubt();
         }
         self.world = plan.world(Some(disk), 3);
         self.come();
-        if self.chance.permille(700) {
+        if self.chance.chance_permille(700) {
             // The first command of a session hears of the power; nothing is written yet.
             for kind in [CommandKind::Ready, CommandKind::Flush] {
                 let (began, good) = (self.tick(), self.tally.good);
@@ -55,10 +55,10 @@ impl History {
         self.tally.power_losses += 1;
         self.leave();
         self.check_order();
-        self.done = linear::History::new(0);
+        self.done = linearizability::History::new(0);
         let plan = self.plan.clone();
         let fresh = plan.world(None, 7);
-        let mut disks = std::mem::replace(&mut self.world, fresh).kill();
+        let mut disks = std::mem::replace(&mut self.world, fresh).lose_power();
         let disk = disks.remove(&DISK).expect("a file has a disk");
         let now = self.tick();
         for lba in 0..SPAN {
@@ -75,8 +75,8 @@ impl History {
             );
             self.model.settle(lba, value, now);
             self.seen[lba] = value;
-            let what = What::Write(value.into());
-            self.done.note(lba as u64, Operation { client: u32::MAX, begin: now, end: Some(now), what });
+            let what = OperationKind::Write(value.into());
+            self.done.record(lba as u64, Operation { client: u32::MAX, begin: now, end: Some(now), what });
         }
         self.world = plan.world(Some(disk), 1);
         self.come();

@@ -215,7 +215,10 @@ fn attack_86_windows_that_cannot_be() {
         peer.feed(&bytes);
         assert_eq!((peer.fault, peer.ended.len()), (None, 1));
         assert!(peer.host.commands.window.exp == Sn::new(1), "{exp} is no number that we sent");
-        assert!(peer.host.commands.window.room() >= 62 && peer.submit(scsi(0), Payload::None).is_some());
+        assert!(
+            peer.host.commands.window.available_commands() >= 62
+                && peer.submit(scsi(0), Payload::None).is_some()
+        );
     }
 }
 
@@ -279,7 +282,7 @@ fn attack_87_residuals_that_contradict() {
     assert_eq!(peer.outcome(), (answered(ScsiStatus::GOOD, 0, Residual::Underflow(512)), vec![0; 512]));
 }
 
-fn targets(pieces: &[&[u8]]) -> Targets {
+fn targets(pieces: &[&[u8]]) -> DiscoveredTargets {
     let mut peer = ScriptedTarget::new();
     peer.submit(Request::SendTargets(SendTargets::Own), Payload::None).unwrap();
     for (n, piece) in pieces.iter().enumerate() {
@@ -402,7 +405,7 @@ fn attack_94_the_end_of_the_stream_at_every_byte() {
             let mut peer = ScriptedTarget::with(digest, |_| ()).reads(6);
             peer.feed(&bytes[..end]);
             let op = peer.end.op.take().unwrap();
-            peer.host.handle_recv(cx!(peer), Link(0), op, Received::End).unwrap();
+            peer.host.handle_recv(cx!(peer), LinkNumber(0), op, Received::End).unwrap();
             peer.turn();
             assert!(peer.closed, "{end}");
             let (response, data) = peer.outcome();
@@ -479,9 +482,11 @@ fn pings_without_end_wait_for_their_answers_to_leave() {
     let pings: Vec<u8> = (0..1000).flat_map(|_| peer.pdu(ping, &[])).collect();
     peer.end.inbox.extend(&pings);
     let op = peer.end.op.take().unwrap();
-    let (op, came) = peer.end.delivery.fill(&peer.pool, op, &mut peer.end.inbox);
-    peer.host.handle_recv(cx!(peer), Link(0), op, came).unwrap();
-    assert!(peer.host.commands.links.get_mut(Link(0)).unwrap().out.len() <= link::PONGS_MAX);
+    let (op, came) = peer.end.delivery.fill_recv(&peer.pool, op, &mut peer.end.inbox);
+    peer.host.handle_recv(cx!(peer), LinkNumber(0), op, came).unwrap();
+    assert!(
+        peer.host.commands.links.get_mut(LinkNumber(0)).unwrap().out.len() <= link::QUEUED_PING_ANSWERS_MAX
+    );
     peer.turn();
     assert_eq!((peer.sent().len(), peer.fault), (1000 * BHS_LEN, None));
 }

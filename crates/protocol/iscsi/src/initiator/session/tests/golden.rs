@@ -6,7 +6,7 @@ use super::wire::*;
 use crate::discovery::SendTargets;
 use crate::session::Cdb;
 use crate::wire::{NopIn, Pdu, TaskAttribute, TextFlags, TextResponse, TmfFunction, Ttt};
-use stream::Close;
+use stream::ConnectionClose;
 
 /// Bytes in hexadecimal, a line per 16.
 fn hex(bytes: &[u8]) -> String {
@@ -53,7 +53,7 @@ fn unsolicited_data_follows_its_command_in_pieces() {
     let mut params = peer.host.commands.params.clone();
     params.immediate_data = false;
     peer.host.commands.params = params;
-    peer.host.commands.links.get_mut(Link(0)).unwrap().framing.peer_mrdsl = 512;
+    peer.host.commands.links.get_mut(LinkNumber(0)).unwrap().framing.peer_mrdsl = 512;
     let data = memory(&peer.pool, 1022).freeze();
     peer.submit(scsi(0), Payload::Out(data)).unwrap();
     let sent = peer.sent();
@@ -104,7 +104,7 @@ fn task_management_and_logout() {
     );
     let mut peer = ScriptedTarget::new();
     let until = peer.now + Duration::from_secs(1);
-    peer.host.close(cx!(peer), Close::AfterLogout(until));
+    peer.host.close(cx!(peer), ConnectionClose::AfterLogout(until));
     peer.turn();
     assert_bytes(
         &peer.sent(),

@@ -23,7 +23,7 @@ fn survive(mut peer: ScriptedTarget, bytes: &[u8], chunks: &[usize]) {
     peer.end.delivery.chunks = chunks.to_vec();
     peer.feed(bytes);
     peer.pass(Duration::from_secs(10));
-    peer.host.close(cx!(peer), Close::Now);
+    peer.host.close(cx!(peer), ConnectionClose::Now);
     peer.turn();
     assert!(peer.closed && peer.host.commands_in_work() == 0);
     assert_eq!(peer.ended.len(), 4, "each ends once");

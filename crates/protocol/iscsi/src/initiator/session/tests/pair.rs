@@ -4,7 +4,7 @@ use super::super::*;
 use super::wire::*;
 use crate::chap::Algorithm;
 use crate::discovery::SendTargets;
-use crate::initiator::Failure;
+use crate::initiator::LoginFailure;
 use crate::negotiate::Digest;
 use crate::wire::{LoginStatus, RejectReason, ScsiStatus, TmfFunction, TmfResponseCode};
 use proptest::prelude::*;
@@ -33,9 +33,13 @@ fn acts() -> impl Strategy<Value = Vec<Act>> {
     proptest::collection::vec(act, 1..10)
 }
 
-fn delivery() -> impl Strategy<Value = Delivery> {
+fn delivery() -> impl Strategy<Value = RecvDelivery> {
     let chunks = proptest::collection::vec(prop_oneof![1usize..70, 1usize..9000, 1usize..200_000], 1..20);
-    (chunks, any::<bool>()).prop_map(|(chunks, loaned)| Delivery { chunks, loaned, ..Delivery::whole() })
+    (chunks, any::<bool>()).prop_map(|(chunks, loaned)| RecvDelivery {
+        chunks,
+        loaned,
+        ..RecvDelivery::unlimited()
+    })
 }
 
 proptest! {
@@ -136,8 +140,10 @@ fn a_login_that_is_refused_says_what_to_change() {
     let mut wire = Wire::new(wanted, access, InitiatorLimits::default());
     wire.run();
     assert!(wire.closed && !wire.ready);
-    let [Notice::LoginFailed(Link(0), failure)] = &wire.notices[..] else { panic!("{:?}", wire.notices) };
-    assert_eq!(*failure, Failure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    let [Notice::LoginFailed(LinkNumber(0), failure)] = &wire.notices[..] else {
+        panic!("{:?}", wire.notices)
+    };
+    assert_eq!(*failure, LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
     assert!(failure.to_string().contains("(0201h)") && failure.to_string().contains("secret"), "{failure}");
 }
 
@@ -151,7 +157,7 @@ fn a_target_that_closes_amid_authentication_may_have_refused_and_before_or_behin
         let mut wire = Wire::new(wanted, access, InitiatorLimits::default());
         wire.closes_after(answers);
         assert!(wire.closed && !wire.ready);
-        let cut = matches!(wire.notices[..], [Notice::LoginFailed(Link(0), Failure::CutShort)]);
+        let cut = matches!(wire.notices[..], [Notice::LoginFailed(LinkNumber(0), LoginFailure::CutShort)]);
         assert!(cut == proving && cut != wire.notices.is_empty(), "{answers}: {:?}", wire.notices);
     }
 }
@@ -245,7 +251,7 @@ fn a_logout_waits_for_what_is_in_work() {
     let data = wire.out(&pattern(150_000, 0));
     wire.submit(scsi(0), data).unwrap();
     let until = wire.now + Duration::from_secs(5);
-    wire.host.close(cx!(wire), Close::AfterLogout(until));
+    wire.host.close(cx!(wire), ConnectionClose::AfterLogout(until));
     wire.run();
     assert_eq!(wire.ended.pop().unwrap().1, good(150_000));
     assert!(wire.closed && wire.notices.is_empty(), "{:?}", wire.notices);
@@ -277,10 +283,10 @@ fn a_link_that_cannot_be_added_leaves_the_session() {
     let (wanted, mut access) = (wanted(), access());
     access.limits.max_connections = 2;
     let mut wire = Wire::open(wanted, access);
-    assert_eq!(wire.host.add_link(cx!(wire), Cid::new(0)), Err(AddError::CidInUse));
+    assert_eq!(wire.host.add_link(cx!(wire), Cid::new(0)), Err(AddLinkError::CidInUse));
     wire.connect();
     wire.host.add_link(cx!(wire), Cid::new(1)).unwrap();
-    assert_eq!(wire.host.add_link(cx!(wire), Cid::new(2)), Err(AddError::TooManyLinks));
+    assert_eq!(wire.host.add_link(cx!(wire), Cid::new(2)), Err(AddLinkError::TooManyLinks));
     wire.hang_up(1);
     assert!(!wire.closed);
     let data = wire.room(512);
@@ -296,5 +302,5 @@ fn who_must_authenticate_and_does_not_is_refused() {
     access.auth = chap(Algorithm::MD5, false).1;
     let mut wire = Wire::new(wanted(), access, InitiatorLimits::default());
     wire.run();
-    assert!(matches!(wire.notices[..], [Notice::LoginFailed(_, Failure::Refused(_))]));
+    assert!(matches!(wire.notices[..], [Notice::LoginFailed(_, LoginFailure::Refused(_))]));
 }

@@ -43,7 +43,7 @@ impl ScriptedTarget {
         }
         let mut limits = InitiatorLimits::default();
         set(&mut limits);
-        let pool = Pool::poisoned(16 << 20);
+        let pool = Pool::new_poisoned(16 << 20);
         let mut entropy = Entropy::new([5; 32]);
         let now = Time(1_000_000_000);
         let host = InitiatorSession::new(&mut Cx { now, pool: &pool, entropy: &mut entropy }, wanted, limits)
@@ -125,25 +125,25 @@ impl ScriptedTarget {
     pub fn turn(&mut self) {
         loop {
             let mut moved = false;
-            let link = Link(0);
-            let result = self.host.resume(cx!(self));
+            let link = LinkNumber(0);
+            let result = self.host.resume_parsing(cx!(self));
             self.note(result);
             if self.end.op.is_none() && !self.end.shut {
                 self.end.op = self.host.poll_recv(cx!(self), link);
             }
             if let Some(op) = self.end.op.take_if(|_| !self.end.inbox.is_empty()) {
-                let (op, came) = self.end.delivery.fill(&self.pool, op, &mut self.end.inbox);
+                let (op, came) = self.end.delivery.fill_recv(&self.pool, op, &mut self.end.inbox);
                 let result = self.host.handle_recv(cx!(self), link, op, came);
                 self.note(result);
                 moved = true;
             }
             if let Some(op) = self.host.poll_send(cx!(self), link) {
-                self.sent.extend(testkit::delivery::sent(&op));
+                self.sent.extend(testkit::delivery::send_op_bytes(&op));
                 self.host.handle_written(cx!(self), link, Ok(()));
-                self.host.handle_sent(cx!(self), link, op);
+                self.host.handle_send_released(cx!(self), link, op);
                 moved = true;
             }
-            if self.host.poll_shut().is_some() {
+            if self.host.poll_link_to_close().is_some() {
                 self.end.shut(&mut self.host, link, cx!(self), Received::Cancelled);
                 moved = true;
             }

@@ -3,13 +3,15 @@
 use super::super::*;
 use crate::chap::{Algorithm, ChapAccount, Secret};
 use crate::initiator::Credentials;
-use crate::login::{AuthPolicy, Authorization, Chap, Completion, Login, LoginAction, LoginPdu, LoginPolicy};
-use crate::negotiate::{Digest, Limits};
+use crate::login::{
+    AuthPolicy, Authorization, ChapAccounts, Login, LoginAction, LoginCompletion, LoginPdu, LoginPolicy,
+};
+use crate::negotiate::{Digest, NegotiationLimits};
 use crate::session::{self, Cdb, LinkParams, ScsiResult, SessionLimits, SessionParams, TargetSession};
 use crate::wire::{BHS_LEN, Bhs, Isid, Sn, TaskAttribute, TmfResponseCode};
-use buf::{Class, Entropy, Pool, Sg, SgMut};
-use stream::{Target, TargetEvent};
-pub use testkit::delivery::Delivery;
+use buf::{Entropy, MemoryClass, Pool, Sg, SgMut};
+use stream::{TargetConnection, TargetEvent};
+pub use testkit::delivery::RecvDelivery;
 
 pub const DISK_LEN: usize = 1 << 20;
 
@@ -17,42 +19,42 @@ pub const DISK_LEN: usize = 1 << 20;
 pub struct End {
     pub op: Option<RecvOp>,
     pub inbox: VecDeque<u8>,
-    pub delivery: Delivery,
+    pub delivery: RecvDelivery,
     pub shut: bool,
 }
 
 impl End {
     pub fn new() -> Self {
-        End { op: None, inbox: VecDeque::new(), delivery: Delivery::whole(), shut: false }
+        End { op: None, inbox: VecDeque::new(), delivery: RecvDelivery::unlimited(), shut: false }
     }
 
     /// Receives once and sends once; gives what was sent, and whether anything moved.
-    fn turn<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>) -> (Vec<u8>, bool)
+    fn turn<C: Connection>(&mut self, side: &mut C, link: LinkNumber, cx: &mut Cx<'_>) -> (Vec<u8>, bool)
     where
         C::LinkFault: core::fmt::Debug,
     {
         let mut moved = false;
-        side.resume(cx).unwrap();
+        side.resume_parsing(cx).unwrap();
         if self.op.is_none() && !self.shut {
             self.op = side.poll_recv(cx, link);
         }
         if let (Some(op), false) = (self.op.take_if(|_| !self.inbox.is_empty()), self.shut) {
-            let (op, came) = self.delivery.fill(cx.pool, op, &mut self.inbox);
+            let (op, came) = self.delivery.fill_recv(cx.pool, op, &mut self.inbox);
             side.handle_recv(cx, link, op, came).unwrap();
             moved = true;
         }
-        side.resume(cx).unwrap();
+        side.resume_parsing(cx).unwrap();
         let mut bytes = Vec::new();
         if let Some(op) = side.poll_send(cx, link) {
-            bytes = testkit::delivery::sent(&op);
+            bytes = testkit::delivery::send_op_bytes(&op);
             side.handle_written(cx, link, Ok(()));
-            side.handle_sent(cx, link, op);
+            side.handle_send_released(cx, link, op);
             moved = true;
         }
         (bytes, moved)
     }
 
-    pub fn shut<C: Connection>(&mut self, side: &mut C, link: Link, cx: &mut Cx<'_>, came: Received)
+    pub fn shut<C: Connection>(&mut self, side: &mut C, link: LinkNumber, cx: &mut Cx<'_>, came: Received)
     where
         C::LinkFault: core::fmt::Debug,
     {
@@ -69,7 +71,7 @@ struct TargetEnd {
     end: End,
     /// Until the login is over.
     login: Option<Login>,
-    link: Option<Link>,
+    link: Option<LinkNumber>,
 }
 
 pub struct Wire {
@@ -109,13 +111,18 @@ pub fn wanted() -> LoginConfig {
         tsih: Tsih::NONE,
         cid: Cid::new(0),
         cmd_sn: Sn::new(u32::MAX),
-        limits: Limits::default(),
+        limits: NegotiationLimits::default(),
         credentials: None,
     }
 }
 
 pub fn access() -> LoginPolicy {
-    LoginPolicy { auth: AuthPolicy::None, limits: Limits::default(), portal_group_tag: 1, target_alias: None }
+    LoginPolicy {
+        auth: AuthPolicy::None,
+        limits: NegotiationLimits::default(),
+        portal_group_tag: 1,
+        target_alias: None,
+    }
 }
 
 pub fn account(name: &str, secret: &[u8]) -> ChapAccount {
@@ -126,7 +133,7 @@ pub fn chap(algorithm: Algorithm, mutual: bool) -> (Credentials, AuthPolicy) {
     let ours = account("alice", b"our secret of length");
     let theirs = mutual.then(|| account("disk", b"the target's own one"));
     let algorithms = vec![algorithm];
-    let chap = Chap {
+    let chap = ChapAccounts {
         accounts: vec![ours.clone()],
         mutual: theirs.clone(),
         demands_mutual: false,
@@ -135,7 +142,7 @@ pub fn chap(algorithm: Algorithm, mutual: bool) -> (Credentials, AuthPolicy) {
     (Credentials { ours, target: theirs, algorithms }, AuthPolicy::Required(chap))
 }
 
-pub fn digests(limits: &mut Limits, digest: Digest) {
+pub fn digests(limits: &mut NegotiationLimits, digest: Digest) {
     limits.header_digest = vec![digest];
     limits.data_digest = vec![digest];
 }
@@ -149,7 +156,7 @@ pub fn scsi(offset: u32) -> Request {
 
 impl Wire {
     pub fn new(wanted: LoginConfig, access: LoginPolicy, limits: InitiatorLimits) -> Self {
-        let pool = Pool::poisoned(64 << 20);
+        let pool = Pool::new_poisoned(64 << 20);
         let mut entropy = Entropy::new([3; 32]);
         let now = Time(1_000_000_000);
         let cx = &mut Cx { now, pool: &pool, entropy: &mut entropy };
@@ -191,20 +198,20 @@ impl Wire {
         self.targets.push(TargetEnd { end: End::new(), login: Some(Login::new()), link: None });
     }
 
-    pub fn deliver(&mut self, index: usize, to_host: &Delivery, to_target: &Delivery) {
+    pub fn deliver(&mut self, index: usize, to_host: &RecvDelivery, to_target: &RecvDelivery) {
         self.ends[index].delivery = to_host.clone();
         self.targets[index].end.delivery = to_target.clone();
     }
 
     pub fn out(&self, bytes: &[u8]) -> Payload {
-        let mut data = self.pool.take_sg(Class::Solicited, bytes.len()).unwrap();
+        let mut data = self.pool.take_sg(MemoryClass::Solicited, bytes.len()).unwrap();
         data.copy_from(0, bytes);
         Payload::Out(data.freeze())
     }
 
     /// Memory for a read, full of old bytes.
     pub fn room(&self, len: usize) -> Payload {
-        let mut data = self.pool.take_sg(Class::Solicited, len).unwrap();
+        let mut data = self.pool.take_sg(MemoryClass::Solicited, len).unwrap();
         data.copy_from(0, &vec![0xee; len]);
         Payload::In(data)
     }
@@ -217,7 +224,7 @@ impl Wire {
         loop {
             let mut moved = false;
             for index in 0..self.ends.len() {
-                let (bytes, any) = self.ends[index].turn(&mut self.host, Link(index as u16), cx!(self));
+                let (bytes, any) = self.ends[index].turn(&mut self.host, LinkNumber(index as u16), cx!(self));
                 self.targets[index].end.inbox.extend(bytes);
                 moved |= any;
                 moved |= self.take_events();
@@ -234,17 +241,17 @@ impl Wire {
     pub fn closes_after(&mut self, answers: usize) {
         let mut answered = 0;
         while answered < answers || self.targets[0].end.inbox.is_empty() || self.ends[0].op.is_none() {
-            let (bytes, _) = self.ends[0].turn(&mut self.host, Link(0), cx!(self));
+            let (bytes, _) = self.ends[0].turn(&mut self.host, LinkNumber(0), cx!(self));
             self.targets[0].end.inbox.extend(bytes);
             answered += usize::from(answered < answers && self.log_in(0));
         }
-        self.ends[0].shut(&mut self.host, Link(0), cx!(self), Received::End);
+        self.ends[0].shut(&mut self.host, LinkNumber(0), cx!(self), Received::End);
         self.take_events();
     }
 
     pub fn take_events(&mut self) -> bool {
         let mut any = false;
-        while let Some(link) = self.host.poll_shut() {
+        while let Some(link) = self.host.poll_link_to_close() {
             let index = usize::from(link.0);
             self.ends[index].shut(&mut self.host, link, cx!(self), Received::Cancelled);
             any = true;
@@ -275,7 +282,7 @@ impl Wire {
         if !self.ends[index].shut {
             self.ends[index].inbox.extend(bytes);
         }
-        while let Some(link) = target.poll_shut() {
+        while let Some(link) = target.poll_link_to_close() {
             let of = |end: &TargetEnd| end.link == Some(link);
             let index = self.targets.iter().position(of).unwrap();
             self.targets[index].end.shut(target, link, cx!(self), Received::Cancelled);
@@ -303,10 +310,10 @@ impl Wire {
                 }
                 LoginAction::Complete(_) => {
                     let completion = match &self.target {
-                        None => Completion::NewSession { tsih: Tsih::new(3), window: 32 },
+                        None => LoginCompletion::NewSession { tsih: Tsih::new(3), window: 32 },
                         Some(target) => {
                             let (exp_cmd_sn, max_cmd_sn) = target.command_numbers();
-                            Completion::Join { exp_cmd_sn, max_cmd_sn }
+                            LoginCompletion::Join { exp_cmd_sn, max_cmd_sn }
                         }
                     };
                     step = login.complete(completion);
@@ -329,30 +336,32 @@ impl Wire {
         true
     }
 
-    fn attach(&mut self, index: usize, end: &crate::login::Established) {
+    fn attach(&mut self, index: usize, end: &crate::login::EstablishedConnection) {
         let (isid, cid) = (end.identity.isid, end.identity.cid);
         if self.target.is_none() {
-            let params = SessionParams::negotiated(&end.params, isid, end.tsih, end.exp_cmd_sn);
+            let params = SessionParams::from_negotiated(&end.params, isid, end.tsih, end.exp_cmd_sn);
             let limits = SessionLimits { commands: 32, ..SessionLimits::default() };
             self.target = Some(TargetSession::new(cx!(self), params, limits).unwrap());
         }
-        let link = LinkParams::negotiated(&end.params, cid, end.stat_sn);
+        let link = LinkParams::from_negotiated(&end.params, cid, end.stat_sn);
         let target = self.target.as_mut().unwrap();
-        self.targets[index].link = Some(target.attach(cx!(self), link, &[]).unwrap());
+        self.targets[index].link = Some(target.attach_link(cx!(self), link, &[]).unwrap());
     }
 
     fn serve(&mut self) -> bool {
         let mut any = false;
         if self.target.as_mut().is_some_and(TargetSession::poll_nexus_end) {
             any = true;
-            self.target.as_mut().unwrap().nexus_ended(cx!(self));
+            self.target.as_mut().unwrap().handle_nexus_ended(cx!(self));
         }
         while let Some(event) = self.target.as_mut().and_then(Connection::poll_event) {
             any = true;
             match event {
                 TargetEvent::Command { tag, command, data_out } => self.command(tag, &command, data_out),
                 TargetEvent::DataReceived { tag, at, data } => self.written(tag, at, &data),
-                TargetEvent::Aborted { tag } => self.target.as_mut().unwrap().retire(cx!(self), tag),
+                TargetEvent::Aborted { tag } => {
+                    self.target.as_mut().unwrap().end_without_response(cx!(self), tag)
+                }
                 TargetEvent::Closed => {}
             }
         }
@@ -371,10 +380,10 @@ impl Wire {
                     target.respond(cx!(self), tag, session::Response::Scsi(refusal));
                 } else if scsi.write {
                     self.writes.push((tag, offset));
-                    let memory = self.pool.take_sg(Class::Solicited, data_out as usize).unwrap();
+                    let memory = self.pool.take_sg(MemoryClass::Solicited, data_out as usize).unwrap();
                     target.recv_data(cx!(self), tag, 0, memory);
                 } else {
-                    let mut data = self.pool.take_sg(Class::Solicited, scsi.edtl as usize).unwrap();
+                    let mut data = self.pool.take_sg(MemoryClass::Solicited, scsi.edtl as usize).unwrap();
                     data.copy_from(0, &self.disk[offset as usize..end]);
                     target.send_data(cx!(self), tag, 0, data.freeze());
                     let good = ScsiResult::good(u64::from(scsi.edtl));
@@ -387,7 +396,7 @@ impl Wire {
                     None => self.kept.drain(..).collect(),
                 };
                 for tag in ends {
-                    target.retire(cx!(self), tag);
+                    target.end_without_response(cx!(self), tag);
                 }
                 target.respond(cx!(self), tag, session::Response::Task(TmfResponseCode::COMPLETE));
             }
@@ -408,7 +417,7 @@ impl Wire {
 
     /// The TCP connection of a link is gone.
     pub fn hang_up(&mut self, index: usize) {
-        let link = Link(index as u16);
+        let link = LinkNumber(index as u16);
         let end = &mut self.ends[index];
         if let Some(op) = end.op.take().or_else(|| self.host.poll_recv(cx!(self), link)) {
             self.host.handle_recv(cx!(self), link, op, Received::End).unwrap();
@@ -418,7 +427,7 @@ impl Wire {
 
     /// Ends both sides; all memory must be back.
     pub fn finish(mut self) {
-        self.host.close(cx!(self), Close::Now);
+        self.host.close(cx!(self), ConnectionClose::Now);
         self.take_events();
         assert!(self.closed, "{:?}", self.notices);
         assert_eq!(self.host.commands_in_work(), 0);
@@ -454,5 +463,5 @@ pub fn pattern(len: usize, seed: usize) -> Vec<u8> {
 }
 
 pub fn memory(pool: &Pool, len: usize) -> SgMut {
-    pool.take_sg(Class::Solicited, len).unwrap()
+    pool.take_sg(MemoryClass::Solicited, len).unwrap()
 }

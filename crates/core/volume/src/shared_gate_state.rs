@@ -1,0 +1,163 @@
+//! State that the gates of one volume share over all cores, in atomics.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use buf::Time;
+
+use crate::backend::ShardId;
+use crate::region_guards::RegionGuards;
+
+/// How long a lack of space is not told again.
+const NO_SPACE_NOTICE_INTERVAL_NS: u64 = 60_000_000_000;
+
+/// The shared state of a volume's gates. Make one per opened volume, and give a clone to each gate.
+#[derive(Clone, Debug)]
+pub struct SharedGateState(Arc<SharedGateStateInner>);
+
+#[derive(Debug)]
+struct SharedGateStateInner {
+    guards: RegionGuards,
+    shards: u16,
+    sync_failed: AtomicBool,
+    /// When it was last told that there is no space, in nanoseconds; 0: never.
+    space_told: AtomicU64,
+    atomic_seen: AtomicBool,
+    sanitize_rate: AtomicU64,
+    sanitize_restricted: AtomicBool,
+    gauge: OnceLock<AllocationGauge>,
+}
+
+/// How many bytes of a thin volume's medium are allocated. Who knows the medium keeps it up to date;
+/// clones are the same gauge.
+#[derive(Clone, Debug, Default)]
+pub struct AllocationGauge(Arc<AtomicU64>);
+
+impl AllocationGauge {
+    /// Bytes.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Sets it.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn add(&self, bytes: u64) {
+        self.0.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sub(&self, bytes: u64) {
+        self.0.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Whether anyone else reads it.
+    pub fn is_shared(&self) -> bool {
+        Arc::strong_count(&self.0) > 1
+    }
+}
+
+impl SharedGateState {
+    /// For gates on `shard_count` cores, numbered from 0.
+    pub fn new(shards: u16) -> Self {
+        SharedGateState(Arc::new(SharedGateStateInner {
+            guards: RegionGuards::new(shards),
+            shards,
+            sync_failed: AtomicBool::new(false),
+            space_told: AtomicU64::new(0),
+            atomic_seen: AtomicBool::new(false),
+            sanitize_rate: AtomicU64::new(0),
+            sanitize_restricted: AtomicBool::new(false),
+            gauge: OnceLock::new(),
+        }))
+    }
+
+    /// How many cores take part.
+    pub fn shard_count(&self) -> u16 {
+        self.0.shards
+    }
+
+    /// Whether a sync has failed, so that contents are in doubt until [`SharedGateState::acknowledge_sync_failure`].
+    pub fn has_sync_failed(&self) -> bool {
+        self.0.sync_failed.load(Ordering::Acquire)
+    }
+
+    /// The operator takes note of what may be lost: a failed sync is no longer held against the volume. Its backend
+    /// says again what it still holds against it.
+    pub fn acknowledge_sync_failure(&self) {
+        self.0.sync_failed.store(false, Ordering::Release);
+    }
+
+    /// Notes that a sync has failed; whether it is the first one, over all cores.
+    pub(crate) fn note_sync_failure(&self) -> bool {
+        !self.0.sync_failed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Whether it is to be told that there is no space: once a minute, over all cores.
+    pub(crate) fn should_report_no_space(&self, now: Time) -> bool {
+        let told = self.0.space_told.load(Ordering::Relaxed);
+        let due = told == 0 || now.0 >= told.saturating_add(NO_SPACE_NOTICE_INTERVAL_NS);
+        let tell =
+            || self.0.space_told.compare_exchange(told, now.0.max(1), Ordering::Relaxed, Ordering::Relaxed);
+        due && tell().is_ok()
+    }
+
+    /// Whether it was told that there is no space within two of the times in which it is told once.
+    pub(crate) fn lacked_space_recently(&self, now: Time) -> bool {
+        let told = self.0.space_told.load(Ordering::Relaxed);
+        told != 0 && now.0 < told.saturating_add(2 * NO_SPACE_NOTICE_INTERVAL_NS)
+    }
+
+    /// Whether an operation was submitted that reads must see whole, so that memory must not be
+    /// lent for reading any more.
+    pub(crate) fn had_atomic_op(&self) -> bool {
+        self.0.atomic_seen.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn note_atomic_op(&self) {
+        if !self.had_atomic_op() {
+            self.0.atomic_seen.store(true, Ordering::Release);
+        }
+    }
+
+    /// Says where it can be read how much of the medium is allocated. Only the first call counts.
+    pub fn set_allocation_gauge(&self, gauge: AllocationGauge) {
+        let _ = self.0.gauge.set(gauge);
+    }
+
+    /// How many bytes of the medium are allocated, if that is known.
+    pub fn allocated_bytes(&self) -> Option<u64> {
+        Some(self.0.gauge.get()?.get())
+    }
+
+    pub(crate) fn guards(&self) -> &RegionGuards {
+        &self.0.guards
+    }
+
+    /// Sets how many bytes per second a sanitize may write, so that it leaves the disk time for
+    /// others' work; 0, as at first, is as many as it can.
+    pub fn set_sanitize_rate(&self, bytes_per_second: u64) {
+        self.0.sanitize_rate.store(bytes_per_second, Ordering::Relaxed);
+    }
+
+    pub(crate) fn sanitize_rate(&self) -> u64 {
+        self.0.sanitize_rate.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether, should the sanitize that begins now fail, only another one may open the volume
+    /// again. Who asks [`VolumeRequest::SanitizeForgive`](crate::VolumeRequest::SanitizeForgive) looks first.
+    pub fn restrict_sanitize_exit(&self, restricted: bool) {
+        self.0.sanitize_restricted.store(restricted, Ordering::Release);
+    }
+
+    /// What [`SharedGateState::restrict_sanitize_exit`] noted last.
+    pub fn is_sanitize_exit_restricted(&self) -> bool {
+        self.0.sanitize_restricted.load(Ordering::Acquire)
+    }
+
+    /// Panics if the shard is not one of the cores that take part.
+    pub(crate) fn assert_shard_in_range(&self, shard: ShardId) {
+        assert!(shard.0 < self.0.shards, "a gate's shard is one of those that share the volume");
+    }
+}

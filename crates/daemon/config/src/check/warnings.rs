@@ -1,0 +1,114 @@
+//! Warnings about what is no error and hardly meant: a configuration that serves nothing, and hosts that are locked out.
+
+use crate::{
+    diagnostic::{Located, Place, Sink},
+    draft::HostDraft,
+    plan::{Plan, Volume},
+};
+
+/// Warns of a sound plan. `is_left_to_hosts`: whether a target or subsystem does not say itself if it is open.
+pub fn note_plan_warnings(
+    plan: &Plan,
+    hosts: &[Located<HostDraft>],
+    volumes: &[Located<Volume>],
+    is_left_to_hosts: bool,
+    sink: &Sink,
+) {
+    if !sink.is_clean() {
+        return;
+    }
+    if plan.volumes.is_empty() && plan.ways.targets.is_empty() {
+        sink.note_warning(
+            &Place::outside_file("configuration"),
+            "there is no [[volume]]: nothing is served; add one, or use `blockwire volume create` while the daemon runs",
+        );
+    }
+    if let ([host], true) = (hosts, is_left_to_hosts) {
+        sink.note_warning(
+            &host.at,
+            format!(
+                "\"{}\" is the only [[host]]: with it, every host without a grant is refused by targets and subsystems \
+                 that do not say open = true",
+                host.value.host.name
+            ),
+        );
+    }
+    for volume in volumes.iter().filter(|_| !hosts.is_empty()) {
+        let name = &volume.value.name;
+        if !is_reachable(plan, volume.value.name.as_str()) {
+            sink.note_warning(
+                &volume.at,
+                format!(
+                    "no host can reach volume \"{name}\": its targets and subsystems are not open, and no [[host]] has a \
+                     grant for one of them"
+                ),
+            );
+        }
+    }
+}
+
+/// Whether any host may reach a volume, by whatever name.
+fn is_reachable(plan: &Plan, volume: &str) -> bool {
+    let target = plan.ways.targets.iter().filter(|target| target.exports_volume(volume)).any(|target| {
+        let mut hosts = plan.hosts.iter().filter(|host| host.may_use_iscsi());
+        target.open || hosts.any(|host| host.target_grant(&target.name).is_some())
+    });
+    let mut leading = plan
+        .ways
+        .subsystems
+        .iter()
+        .filter(|one| one.namespaces.iter().any(|namespace| namespace.volume.as_str() == volume));
+    target
+        || leading.any(|one| {
+            let mut hosts = plan.hosts.iter().filter(|host| host.may_use_nvme());
+            one.open || hosts.any(|host| host.subsystem_grant(&one.nqn).is_some())
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use crate::{
+        check::{self, CommandLineOptions},
+        diagnostic::{Sink, SourceText},
+        draft::Draft,
+        read_text,
+    };
+
+    fn warnings(text: &str) -> Vec<String> {
+        let (sink, mut draft) = (Sink::default(), Draft::default());
+        read_text(&SourceText::new("f", text.to_owned()), Path::new("/"), false, &sink, &mut draft);
+        let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
+        let (_, warnings) = sink.into_result(plan).unwrap();
+        warnings.iter().map(ToString::to_string).collect()
+    }
+
+    const PORTAL: &str = "[[portal]]\nprotocol = \"iscsi\"\naddress = \"127.0.0.1\"\n";
+    const VOLUME: &str = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n";
+
+    #[test]
+    fn a_configuration_without_volumes_is_told() {
+        assert!(warnings(PORTAL)[0].contains("nothing is served"), "{:?}", warnings(PORTAL));
+        assert_eq!(warnings(&format!("{PORTAL}{VOLUME}")), [] as [String; 0]);
+    }
+
+    #[test]
+    fn the_first_host_is_told_whom_it_locks_out() {
+        let host = "[[host]]\nname = \"h\"\niqn = [\"iqn.2026-11.x:h\"]\naccess = [{ target = \"*\" }]\n";
+        let said = warnings(&format!("{PORTAL}{VOLUME}{host}"));
+        assert!(said.len() == 1 && said[0].contains("the only [[host]]"), "{said:?}");
+        let target =
+            "[[target]]\nname = \"iqn.2026-11.x:t\"\nopen = true\nluns = [{ lun = 0, volume = \"a\" }]\n";
+        let said = warnings(&format!("{PORTAL}{VOLUME}{target}{host}"));
+        assert_eq!(said, [] as [String; 0], "it says itself that it is open");
+    }
+
+    #[test]
+    fn a_volume_that_no_host_reaches_is_told() {
+        let host = "[[host]]\nname = \"h\"\niqn = [\"iqn.2026-11.x:h\"]\naccess = [{ target = \"iqn.2026-11.x:t\" }]\n";
+        let target = "[[target]]\nname = \"iqn.2026-11.x:t\"\nopen = false\nluns = []\n";
+        let said = warnings(&format!("{PORTAL}{VOLUME}{target}{host}"));
+        assert!(said.iter().any(|one| one.contains("no host can reach volume \"a\"")), "{said:?}");
+    }
+}

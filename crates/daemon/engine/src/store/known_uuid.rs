@@ -1,0 +1,36 @@
+//! The known properties of a volume that is not open.
+
+use client::stripe_uuid;
+use uuid::Uuid;
+
+use super::WHOLE_VOLUME;
+use crate::state::identity::Identities;
+use config::{name::VolumeName, plan::Volume, spec::VolumeSource};
+
+/// The UUID that a volume had when it was open last, or has by the configuration.
+pub fn known_uuid(volume: &Volume, identities: &Identities) -> Option<Uuid> {
+    volume
+        .spec
+        .uuid
+        .or_else(|| known_uuid_of_source(&volume.name, (WHOLE_VOLUME, &volume.spec.source), identities))
+}
+
+fn known_uuid_of_source(
+    name: &VolumeName,
+    (leg, source): (usize, &VolumeSource),
+    identities: &Identities,
+) -> Option<Uuid> {
+    match source {
+        VolumeSource::Ram | VolumeSource::Null => None,
+        VolumeSource::File(path) | VolumeSource::Device(path) => identities.last_uuid_at(path),
+        VolumeSource::Remote(_) => {
+            identities.remote_identity(name, leg)?.uuid.map(|uuid| Uuid::from_bytes(uuid.0))
+        }
+        VolumeSource::Stripe(striped) => {
+            let legs = striped.legs.iter().enumerate();
+            let legs = legs.map(|(at, leg)| known_uuid_of_source(name, (at + 1, &leg.source), identities));
+            let uuids: Option<Vec<[u8; 16]>> = legs.map(|uuid| uuid.map(Uuid::into_bytes)).collect();
+            Some(Uuid::from_bytes(stripe_uuid(&uuids?, striped.chunk)))
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Why a volume cannot be opened, as a message for the operator.
+
+use std::{fmt, io, path::PathBuf};
+
+use multipath::VolumeMismatch;
+use uuid::Uuid;
+
+use config::name::VolumeName;
+
+/// Why a volume cannot be opened.
+#[derive(Debug)]
+pub struct VolumeOpenError {
+    pub(super) volume: VolumeName,
+    pub(super) why: OpenErrorReason,
+}
+
+/// What stands against it.
+#[derive(Debug)]
+pub(super) enum OpenErrorReason {
+    Io(&'static str, PathBuf, io::Error),
+    NotAFile(PathBuf),
+    NotADevice(PathBuf),
+    Missing(PathBuf),
+    Gone(PathBuf, VolumeName),
+    Empty(PathBuf),
+    Locked(PathBuf),
+    Moved(PathBuf),
+    InUseBySystem(PathBuf),
+    Alias(PathBuf, VolumeName),
+    BlockTooSmall(PathBuf, u32),
+    NoDirect(PathBuf),
+    SameUuid(Uuid, VolumeName),
+    Remote(String),
+    Absent(String),
+    Replaced(String, VolumeName, VolumeMismatch),
+    Leg(usize, Box<OpenErrorReason>),
+    SameLeg(usize),
+    Nested,
+    Misfit(backends::stripe::StripeMismatch),
+    Unfit(backends::UnsuitableFile),
+    TooLarge(u64, u64),
+    NoRandomness(io::Error),
+}
+
+impl fmt::Display for VolumeOpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "volume \"{}\": {}", self.volume, self.why)
+    }
+}
+
+impl fmt::Display for OpenErrorReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenErrorReason::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
+            OpenErrorReason::NotAFile(path) => {
+                write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
+            }
+            OpenErrorReason::NotADevice(path) => write!(f, "{} is not a block device", path.display()),
+            OpenErrorReason::Missing(path) => {
+                write!(
+                    f,
+                    "{} does not exist; mount its file system, or give size= to create it",
+                    path.display()
+                )
+            }
+            OpenErrorReason::Gone(path, name) => write!(
+                f,
+                "{} is missing and is not created again because it existed before: mount its file system or \
+                 restore it, then run `blockwire volume retry {name}`; if its contents are lost for good, run \
+                 `blockwire volume delete {name}` and create it again (or create the file with truncate(1) if the \
+                 volume is configured)",
+                path.display()
+            ),
+            OpenErrorReason::Empty(path) => {
+                write!(f, "{} is smaller than one block; set size=", path.display())
+            }
+            OpenErrorReason::Moved(path) => {
+                write!(f, "{} was removed or replaced while it was being opened; try again", path.display())
+            }
+            OpenErrorReason::Locked(path) => write!(f, "{} is in use by another process", path.display()),
+            OpenErrorReason::InUseBySystem(path) => {
+                write!(f, "{} is in use by this system (mounted, or part of another device)", path.display())
+            }
+            OpenErrorReason::Alias(path, other) => {
+                write!(f, "{} is already open as volume \"{other}\"", path.display())
+            }
+            OpenErrorReason::BlockTooSmall(path, block) => {
+                write!(f, "{} has blocks of {block} bytes; set block={block}", path.display())
+            }
+            OpenErrorReason::NoDirect(path) => {
+                write!(f, "{} cannot be opened with O_DIRECT (direct)", path.display())
+            }
+            OpenErrorReason::Remote(why) | OpenErrorReason::Absent(why) => f.write_str(why),
+            OpenErrorReason::Replaced(place, name, stranger) => write!(
+                f,
+                "{place}: it is not the volume that was served before: {stranger}. To serve the new one, run \
+                 `blockwire volume delete {name}`, then create it again, or restart the daemon if the volume is \
+                 configured"
+            ),
+            OpenErrorReason::Leg(leg, why) => write!(f, "leg {leg} of the stripe: {why}"),
+            OpenErrorReason::SameLeg(leg) => write!(f, "it is the same volume as leg {leg}"),
+            OpenErrorReason::Nested => f.write_str("a stripe cannot be a leg of another"),
+            OpenErrorReason::Misfit(why) => why.fmt(f),
+            OpenErrorReason::Unfit(why) => why.fmt(f),
+            OpenErrorReason::NoRandomness(why) => write!(f, "it cannot be given an identity: {why}"),
+            OpenErrorReason::TooLarge(size, most) => {
+                let (size, most) = (config::size::format_exact(*size), config::size::format_exact(*most));
+                write!(f, "size={size} is more than the legs of the stripe have, {most}")
+            }
+            OpenErrorReason::SameUuid(uuid, other) => {
+                write!(f, "the UUID {uuid} is already used by volume \"{other}\"")
+            }
+        }
+    }
+}
+
+impl std::error::Error for VolumeOpenError {}
+
+impl VolumeOpenError {
+    /// Whether the configuration is wrong, and not only what this machine has now (a file system that is not mounted, a
+    /// disk that is not there, a file that another process has).
+    pub fn is_misconfiguration(&self) -> bool {
+        match self.root_reason() {
+            OpenErrorReason::Alias(..)
+            | OpenErrorReason::BlockTooSmall(..)
+            | OpenErrorReason::NoDirect(_)
+            | OpenErrorReason::SameUuid(..)
+            | OpenErrorReason::Remote(_) => true,
+            OpenErrorReason::Leg(..)
+            | OpenErrorReason::SameLeg(_)
+            | OpenErrorReason::Nested
+            | OpenErrorReason::Misfit(_)
+            | OpenErrorReason::Unfit(_)
+            | OpenErrorReason::TooLarge(..) => true,
+            OpenErrorReason::Io(..)
+            | OpenErrorReason::NotAFile(_)
+            | OpenErrorReason::NotADevice(_)
+            | OpenErrorReason::Missing(_)
+            | OpenErrorReason::Gone(..) => false,
+            OpenErrorReason::Empty(_)
+            | OpenErrorReason::Locked(_)
+            | OpenErrorReason::Moved(_)
+            | OpenErrorReason::InUseBySystem(_) => false,
+            OpenErrorReason::Absent(_) | OpenErrorReason::Replaced(..) | OpenErrorReason::NoRandomness(_) => {
+                false
+            }
+        }
+    }
+
+    /// Whether the configuration may be right, and only somebody's word is missing that a running daemon takes.
+    pub fn needs_operator(&self) -> bool {
+        matches!(self.root_reason(), OpenErrorReason::Replaced(..) | OpenErrorReason::Gone(..))
+    }
+
+    /// Whether it is for another machine, and may pass by itself.
+    pub fn is_remote_absent(&self) -> bool {
+        matches!(self.root_reason(), OpenErrorReason::Absent(_))
+    }
+
+    fn root_reason(&self) -> &OpenErrorReason {
+        match &self.why {
+            OpenErrorReason::Leg(_, why) => why,
+            why => why,
+        }
+    }
+}

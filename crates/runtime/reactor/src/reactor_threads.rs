@@ -1,0 +1,490 @@
+//! Starting the shards, and requests to them from outside.
+
+use std::fmt;
+use std::io;
+use std::net::{SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use buf::{Cx, Entropy, Pool};
+use endpoint::{Endpoint, ListenerId, ShardId};
+use volume::DiskId;
+
+use crate::blocking::{BlockingPool, BlockingThreads};
+use crate::busy_poll::BusyPollEstimate;
+use crate::clock;
+use crate::config::{Config, IoChoice, IoKind, ListenConfig, TcpOptions};
+use crate::counters::{Counters, ShardStats};
+use crate::disk::DiskFile;
+use crate::epoll::Epoll;
+use crate::event_loop::EventLoop;
+use crate::mailbox::{MAILBOX_LEN_MAX, MailboxSender, ShardMail, ShardWaker};
+use crate::socket;
+use crate::uring::{self, Uring};
+use crate::world::World;
+use crate::world_state::{WorldState, WorldStateParts};
+
+/// Messages that may wait for the control plane. Beyond it they are dropped and counted
+/// ([`ShardStats::control_lost`]): the data path never waits for the control plane.
+pub(crate) const CONTROL_MESSAGES_MAX: usize = 16 << 10;
+
+/// How long an address that is in use is waited for. What a killed process had out on a ring, and the sockets
+/// with it, the kernel ends some time after the process: who is started in its place must not fail by that.
+const ADDRESS_IN_USE_TIMEOUT: Duration = Duration::from_secs(2);
+/// Between two tries.
+const ADDRESS_RETRY_INTERVAL: Duration = Duration::from_millis(20);
+/// Between two looks whether a thread has ended, where it is not waited for without end.
+const JOIN_POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// The real world.
+#[derive(Debug)]
+pub struct Reactor;
+
+/// Why the reactor did not start.
+#[derive(Debug)]
+pub enum SpawnError {
+    /// This address cannot be listened on.
+    Listen(SocketAddr, io::Error),
+    /// These options of connections outwards cannot be had.
+    Outward(io::Error),
+    /// io_uring was asked for and cannot be had.
+    Uring(io::Error),
+    /// This core cannot be used.
+    Core(usize, io::Error),
+    /// A thread or a descriptor could not be had.
+    System(io::Error),
+}
+
+impl fmt::Display for SpawnError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SpawnError::Listen(address, e) => write!(f, "cannot listen on {address}: {e}"),
+            SpawnError::Outward(e) => write!(f, "the options of connections outwards cannot be had: {e}"),
+            SpawnError::Uring(e) => write!(f, "io_uring cannot be had: {e}"),
+            SpawnError::Core(core, e) => write!(f, "cannot run on core {core}: {e}"),
+            SpawnError::System(e) => write!(f, "cannot start: {e}"),
+        }
+    }
+}
+
+impl std::error::Error for SpawnError {}
+
+/// Shards that run. Dropping it stops them at once.
+pub struct ReactorHandle<M> {
+    io: IoKind,
+    addresses: Vec<SocketAddr>,
+    doors: Arc<[MailboxSender<M>]>,
+    counters: Vec<Arc<Counters>>,
+    threads: Mutex<ShardThreads>,
+    /// Locked once, by who takes it; the lock lets threads share all the rest.
+    control: Mutex<Option<Receiver<M>>>,
+    next_disk: AtomicU32,
+}
+
+/// What is waited for at the end.
+#[derive(Default)]
+struct ShardThreads {
+    shards: Vec<thread::JoinHandle<()>>,
+    blocking: Option<BlockingThreads>,
+}
+
+impl Reactor {
+    /// Starts the shards. `factory` builds each shard's endpoint on the shard's own thread.
+    pub fn spawn<E, F>(config: Config, factory: F) -> Result<ReactorHandle<E::Message>, SpawnError>
+    where
+        E: Endpoint,
+        E::Message: Send + 'static,
+        F: Fn(ShardId, &mut Cx<'_>) -> E + Send + Sync + 'static,
+    {
+        let io = choose_io_kind(config.io)?;
+        socket::check_options(&config.outward).map_err(SpawnError::Outward)?;
+        let count = config.cores.len().max(1);
+        if count >= usize::from(ShardId::CONTROL_PLANE.0) {
+            return Err(SpawnError::System(io::ErrorKind::InvalidInput.into()));
+        }
+        let mut doors = Vec::new();
+        let mut boxes = Vec::new();
+        for _ in 0..count {
+            // Its disks stand there before it reads for the first time.
+            let (letters, inbox) = sync_channel(MAILBOX_LEN_MAX + config.disks.len());
+            let bell = Arc::new(ShardWaker::new().map_err(SpawnError::System)?);
+            doors.push(MailboxSender { letters, bell, load: Arc::new(AtomicUsize::new(0)) });
+            boxes.push(inbox);
+        }
+        let doors: Arc<[MailboxSender<E::Message>]> = doors.into();
+        let jobs = BlockingPool::start(config.blocking_threads, doors.clone()).map_err(SpawnError::System)?;
+        // A shard reads its mail before it accepts.
+        for (at, file) in config.disks.iter().enumerate() {
+            for door in doors.iter() {
+                let file = file.try_clone().map_err(SpawnError::System)?;
+                door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(DiskFile::new(file)) });
+            }
+        }
+        let (control_in, control) = sync_channel(CONTROL_MESSAGES_MAX);
+        let mut running = ReactorHandle {
+            io,
+            addresses: Vec::new(),
+            counters: (0..count).map(|_| Arc::default()).collect(),
+            doors,
+            threads: Mutex::new(ShardThreads { shards: Vec::new(), blocking: Some(jobs.thread_handles()) }),
+            control: Mutex::new(Some(control)),
+            next_disk: AtomicU32::new(config.disks.len() as u32),
+        };
+        // Dropped before `running` is, on every way out: the blocking threads end with the last of these.
+        let jobs = jobs;
+        let mut listeners: Vec<Vec<_>> = (0..count).map(|_| Vec::new()).collect();
+        for (at, how) in config.listeners.iter().enumerate() {
+            let failed = |e| SpawnError::Listen(how.address, e);
+            let socket = listen_with_retry(how).map_err(failed)?;
+            running.addresses.push(socket.local_addr().map_err(failed)?);
+            if let Some(of) = listeners.get_mut(at % count) {
+                of.push((ListenerId(at as u16), socket));
+            }
+        }
+        let factory = Arc::new(factory);
+        let (ready_in, ready) = channel();
+        let (counters, doors) = (running.counters.clone(), running.doors.clone());
+        let shards = boxes.into_iter().zip(listeners).zip(counters).zip(doors.iter().cloned());
+        for (at, (((letters, listeners), counters), door)) in shards.enumerate() {
+            let start = ShardStart {
+                core: config.cores.get(at).copied(),
+                id: ShardId(at as u16),
+                is_uring: matches!(running.io, IoKind::Uring),
+                pool_bytes: config.pool_bytes,
+                poll_ns_max: config.poll_ns_max,
+                links_max: config.links_max,
+                linger: config.linger,
+                closing_max: config.closing_max,
+                on_exhausted: config.on_exhausted,
+                outward: config.outward.clone(),
+                counters,
+                listeners,
+                letters,
+                door,
+                doors: doors.clone(),
+                control: control_in.clone(),
+                jobs: jobs.clone(),
+            };
+            let (factory, ready) = (factory.clone(), ready_in.clone());
+            let name = format!("bw-shard-{at}");
+            let thread = thread::Builder::new().name(name).spawn(move || start.run(&*factory, ready));
+            running.lock_threads().shards.push(thread.map_err(SpawnError::System)?);
+        }
+        drop((ready_in, jobs));
+        for _ in 0..count {
+            // A shard that panics while it starts says nothing more.
+            ready.recv().unwrap_or_else(|_| Err(SpawnError::System(io::ErrorKind::Other.into())))?;
+        }
+        Ok(running)
+    }
+}
+
+pub(crate) fn choose_io_kind(choice: IoChoice) -> Result<IoKind, SpawnError> {
+    match choice {
+        IoChoice::Epoll => Ok(IoKind::Epoll),
+        IoChoice::Uring => uring::probe().map(|()| IoKind::Uring).map_err(SpawnError::Uring),
+        IoChoice::Auto => match uring::probe() {
+            Ok(()) => Ok(IoKind::Uring),
+            Err(why) => Ok(IoKind::EpollInstead(why)),
+        },
+    }
+}
+
+/// What one shard's thread needs.
+struct ShardStart<M> {
+    core: Option<usize>,
+    id: ShardId,
+    is_uring: bool,
+    pool_bytes: usize,
+    poll_ns_max: u64,
+    links_max: usize,
+    linger: Duration,
+    closing_max: usize,
+    on_exhausted: Option<fn()>,
+    outward: TcpOptions,
+    counters: Arc<Counters>,
+    listeners: Vec<(ListenerId, std::net::TcpListener)>,
+    letters: Receiver<ShardMail<M>>,
+    door: MailboxSender<M>,
+    doors: Arc<[MailboxSender<M>]>,
+    control: std::sync::mpsc::SyncSender<M>,
+    jobs: BlockingPool,
+}
+
+impl<M: Send + 'static> ShardStart<M> {
+    fn run<E>(self, factory: &dyn Fn(ShardId, &mut Cx<'_>) -> E, ready: Sender<Result<(), SpawnError>>)
+    where
+        E: Endpoint<Message = M>,
+    {
+        // Nobody listens any more if another shard failed before; then this one is stopped as well. The
+        // sender goes with the telling, so that a shard that panics before is not waited for.
+        let tell = move |how| drop(ready.send(how));
+        if let Some(core) = self.core
+            && let Err(e) = clock::pin_to_core(core)
+        {
+            return tell(Err(SpawnError::Core(core, e)));
+        }
+        let seed = match clock::random_seed() {
+            Ok(seed) => seed,
+            Err(e) => return tell(Err(SpawnError::System(e))),
+        };
+        let pool = Pool::new(self.pool_bytes);
+        let mut entropy = Entropy::new(seed);
+        let mut cx = Cx { now: clock::now(), pool: &pool, entropy: &mut entropy };
+        let end = factory(self.id, &mut cx);
+        let spin = BusyPollEstimate::new(self.poll_ns_max);
+        let base = WorldState::new(WorldStateParts {
+            id: self.id,
+            door: self.door,
+            pool: pool.clone(),
+            counters: self.counters,
+            listeners: self.listeners,
+            links_max: self.links_max,
+            linger: self.linger,
+            closing_max: self.closing_max,
+            on_exhausted: self.on_exhausted,
+            outward: self.outward,
+            letters: self.letters,
+            doors: self.doors,
+            control: self.control,
+            jobs: self.jobs,
+        });
+        if self.is_uring {
+            let mut ring = match uring::create_ring() {
+                Ok(ring) => ring,
+                Err(e) => return tell(Err(SpawnError::Uring(e))),
+            };
+            match Uring::new(base, &mut ring) {
+                Ok(world) => report_ready_and_run(
+                    tell,
+                    EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false },
+                ),
+                Err(e) => tell(Err(SpawnError::Uring(e))),
+            }
+        } else {
+            match Epoll::new(base) {
+                Ok(world) => report_ready_and_run(
+                    tell,
+                    EventLoop { end, pool, entropy, world, spin, stop: None, is_ending: false },
+                ),
+                Err(e) => tell(Err(SpawnError::System(e))),
+            }
+        }
+    }
+}
+
+/// A socket that listens, and on which nothing is accepted yet.
+#[derive(Debug)]
+pub struct BoundListener {
+    socket: TcpListener,
+    address: SocketAddr,
+}
+
+impl BoundListener {
+    /// Binds an address, with the options of its connections.
+    ///
+    /// # Errors
+    /// What the system says: the address is in use, or not of this machine.
+    pub fn bind(how: &ListenConfig) -> io::Result<Self> {
+        let socket = socket::listen(how)?;
+        let address = socket.local_addr()?;
+        Ok(BoundListener { socket, address })
+    }
+
+    /// Where it listens, with the port that the system chose.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+fn listen_with_retry(how: &ListenConfig) -> io::Result<TcpListener> {
+    let until = Instant::now() + ADDRESS_IN_USE_TIMEOUT;
+    loop {
+        match socket::listen(how) {
+            Err(why) if why.kind() == io::ErrorKind::AddrInUse && Instant::now() < until => {
+                thread::sleep(ADDRESS_RETRY_INTERVAL);
+            }
+            done => return done,
+        }
+    }
+}
+
+fn report_ready_and_run<E, W>(tell: impl FnOnce(Result<(), SpawnError>), shard: EventLoop<E, W>)
+where
+    E: Endpoint,
+    W: World<E::Message>,
+{
+    tell(Ok(()));
+    shard.run();
+}
+
+impl<M> ReactorHandle<M> {
+    /// Which system interface is in use, and why.
+    pub fn io_kind(&self) -> &IoKind {
+        &self.io
+    }
+
+    /// How many shards there are.
+    pub fn shard_count(&self) -> u16 {
+        self.doors.len() as u16
+    }
+
+    /// The addresses listened on, in the order of the configuration, with the ports that the system
+    /// chose.
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// Accepts on a socket that was bound, as listener `id`, which no listener ever was before. False if its shard has
+    /// ended.
+    pub fn add_listener(&self, id: ListenerId, listener: BoundListener) -> bool {
+        let at = usize::from(id.0) % self.doors.len().max(1);
+        let letter = ShardMail::OpenListener { id, socket: listener.socket };
+        self.doors.get(at).is_some_and(|door| door.post(letter))
+    }
+
+    /// Accepts no more on a listener; what was accepted is still served.
+    pub fn remove_listener(&self, id: ListenerId) {
+        let at = usize::from(id.0) % self.doors.len().max(1);
+        if let Some(door) = self.doors.get(at) {
+            door.post(ShardMail::CloseListener { id });
+        }
+    }
+
+    /// Says something to a shard; waits while its box is full. False if the shard has ended.
+    pub fn post(&self, to: ShardId, message: M) -> bool {
+        self.doors.get(usize::from(to.0)).is_some_and(|door| door.post(ShardMail::Message(message)))
+    }
+
+    /// Where messages to [`ShardId::CONTROL_PLANE`] arrive, in order per shard; it ends when every shard has.
+    /// `None` if it was taken before. At most 16,384 messages wait there; those beyond are dropped and
+    /// counted, so fetch them promptly.
+    pub fn take_control_inbox(&mut self) -> Option<Receiver<M>> {
+        self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Makes an open file or device known to every shard. What is posted afterwards may name it.
+    pub fn add_disk(&self, file: OwnedFd) -> io::Result<DiskId> {
+        let files: Vec<_> = self.doors.iter().map(|_| file.try_clone()).collect::<Result<_, _>>()?;
+        // A number is never given twice: what is out on a disk that was taken away bears it still.
+        let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
+        let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
+        for (door, file) in self.doors.iter().zip(files) {
+            door.post(ShardMail::Disk { id, file: Some(DiskFile::new(file)) });
+        }
+        Ok(id)
+    }
+
+    /// Takes a disk away: operations that are out still end, later ones fail with ENODEV.
+    pub fn remove_disk(&self, id: DiskId) {
+        for door in self.doors.iter() {
+            door.post(ShardMail::Disk { id, file: None });
+        }
+    }
+
+    /// What each shard has counted.
+    pub fn stats(&self) -> Vec<ShardStats> {
+        self.counters.iter().map(|counters| counters.stats()).collect()
+    }
+
+    /// Accepts no more; what was accepted is still served.
+    pub fn stop_accepting(&self) {
+        for door in self.doors.iter() {
+            door.post(ShardMail::CloseListeners);
+        }
+    }
+
+    /// Ends each shard when its last link is gone, or after `grace` with a reset of those left. To
+    /// part from peers politely, say so to the endpoints first.
+    pub fn stop(&self, grace: Duration) {
+        let deadline = clock::now() + grace;
+        for door in self.doors.iter() {
+            door.post(ShardMail::Stop { deadline });
+        }
+    }
+
+    /// Waits until every shard has ended. Another thread may [`ReactorHandle::stop`] meanwhile.
+    ///
+    /// # Errors
+    /// If a shard panicked; what it said went to standard error.
+    pub fn join(&self) -> Result<(), ShardPanicked> {
+        self.join_until(None).map(drop)
+    }
+
+    /// The same, but waits no longer than `patience`. False: some thread waits still for what the system does not
+    /// end, such as a disk that does not answer; it ends with the process, and is waited for no more.
+    ///
+    /// # Errors
+    /// As [`ReactorHandle::join`].
+    pub fn join_within(&self, patience: Duration) -> Result<bool, ShardPanicked> {
+        self.join_until(Some(Instant::now() + patience))
+    }
+
+    fn join_until(&self, until: Option<Instant>) -> Result<bool, ShardPanicked> {
+        let ShardThreads { shards, blocking } = std::mem::take(&mut *self.lock_threads());
+        let shards = join_all(shards, until);
+        let blocking = join_all(blocking.map_or_else(Vec::new, |blocking| blocking.take_handles()), until);
+        Ok(shards? & blocking?)
+    }
+
+    fn lock_threads(&self) -> MutexGuard<'_, ShardThreads> {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Waits for the end of threads, but not beyond `until`. False: some have not ended.
+fn join_all(threads: Vec<thread::JoinHandle<()>>, until: Option<Instant>) -> Result<bool, ShardPanicked> {
+    let (mut all, mut how) = (true, Ok(()));
+    for thread in threads {
+        while until.is_some_and(|until| !thread.is_finished() && Instant::now() < until) {
+            thread::sleep(JOIN_POLL_INTERVAL);
+        }
+        if until.is_some() && !thread.is_finished() {
+            all = false;
+            continue;
+        }
+        how = how.and(thread.join().map_err(|_| ShardPanicked));
+    }
+    how.map(|()| all)
+}
+
+/// A shard has panicked: a bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardPanicked;
+
+impl<M> Drop for ReactorHandle<M> {
+    fn drop(&mut self) {
+        self.stop(Duration::ZERO);
+        // A panic was reported by the thread itself.
+        let _ = self.join();
+    }
+}
+
+impl<M> fmt::Debug for ReactorHandle<M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReactorHandle").field("io", &self.io).field("addresses", &self.addresses).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_does_not_come_back_from_a_disk_is_not_waited_for_without_end() {
+        let (answer, disk) = channel::<()>();
+        let hung = thread::spawn(move || assert!(disk.recv().is_err()));
+        let begun = Instant::now();
+        let until = Some(begun + Duration::from_millis(100));
+        assert_eq!(join_all(vec![thread::spawn(|| ()), hung, thread::spawn(|| ())], until), Ok(false));
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        drop(answer);
+        let until = Some(Instant::now() + Duration::from_secs(30));
+        assert_eq!(join_all(vec![thread::spawn(|| ()), thread::spawn(|| ())], until), Ok(true));
+        assert_eq!(join_all(vec![thread::spawn(|| ())], None), Ok(true));
+    }
+}
