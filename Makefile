@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost interop sessions idle guest sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -25,6 +25,7 @@ help:
 	@echo "make deb          Debian packages: the program, the C library, its development files (target/deb)"
 	@echo "make deb-test     lintian, and install, upgrade, remove and purge them in a Debian of their own"
 	@echo "make sim          SIM_SEEDS=$(SIM_SEEDS) histories in the simulated world; a failing one says how to replay it"
+	@echo "make group-sim    SEEDS=$(SEEDS) histories of a gateway group: takeovers, drains, lost links, stopped processes"
 	@echo "make crash        at least 100,000 states that a power failure may leave, each with a daemon started on it"
 	@echo "make kill         the daemon killed $(KILLS) times under verified load, and attachments' holders $(HOLDER_KILLS) times"
 	@echo "make loom         every interleaving of the guards between writes, by the model checker loom"
@@ -56,6 +57,11 @@ sim:
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-multipath --lib random_histories -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --test hostile --test vhost sessions -- --nocapture
 	SIM_SEEDS=$(SIM_SEEDS) cargo test --locked --release -p blockwire-block-device --lib seeds -- --nocapture
+
+SEEDS ?= 5000
+group-sim:
+	@tests/setup.sh build
+	SIM_SEEDS=$(SEEDS) cargo test --locked --release -p blockwire-group --lib histories -- --nocapture
 
 # Every moment of so many histories is a crash point.
 CRASH_SEEDS ?= 24

@@ -64,6 +64,7 @@ const TABLE: &[Layer] = &[
         foreign: Only(&["smallvec", "zerocopy"]),
     },
     Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&[]) },
+    Layer { directory: "server/group", on: "buf volume", foreign: Only(&[]) },
     Layer { directory: "server/nvme-server", on: "buf nvme volume", foreign: Only(&["zerocopy"]) },
     Layer {
         directory: "server/shard",
@@ -161,6 +162,7 @@ const BELOW_THE_WORLDS: &[&str] = &[
     "nvme-tcp",
     "scsi-server",
     "nvme-server",
+    "group",
     "endpoint",
     "backends",
     "shard",

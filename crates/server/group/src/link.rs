@@ -1,0 +1,143 @@
+//! Commands of hosts, and the messages between members.
+//!
+//! Invariants that the world keeps: a link delivers messages in order, each at most once, until it is lost; then none.
+//! Between two instances there is one link at a time; a new one replaces the old one at each end when that end learns of it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use volume::{Access, Failure, Notice, Op, Outcome, Refusal, Requester, Uuid, VolumeRequest};
+
+use crate::ids::{GroupId, Term};
+
+/// What a host asks of a volume. `P` is the payload: memory in production, a number in simulation.
+#[derive(Clone, Debug)]
+pub enum Command<P> {
+    /// An operation on blocks, with what is to be written or compared.
+    Io {
+        /// Which.
+        op: Op,
+        /// Its payload, if it brings one.
+        payload: Option<P>,
+    },
+    /// A request that the volume's owner object decides: reservations, resets, path states.
+    Change(VolumeRequest),
+}
+
+impl<P> Command<P> {
+    /// Whether it may be carried out again if it is not known whether it was: it changes nothing.
+    pub fn is_repeatable(&self) -> bool {
+        match self {
+            Command::Io { op, .. } => !op.is_write(),
+            Command::Change(_) => false,
+        }
+    }
+}
+
+/// How a command ended at the owner.
+#[derive(Clone, Debug)]
+pub enum Answer<P> {
+    /// Of [`Command::Io`].
+    Io {
+        /// How it ended.
+        result: Result<Outcome, Failure>,
+        /// What was read.
+        payload: Option<P>,
+    },
+    /// Of [`Command::Change`].
+    Change(Result<(), Refusal>),
+}
+
+/// Why a host's command has no answer of the volume. All are reported as errors of the path, so that the host's
+/// multipath driver decides (SCSI: NOT READY, ASYMMETRIC ACCESS STATE TRANSITION; NVMe: path related status 3h).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathError {
+    /// The group had no owner within the time limit. The command was not carried out.
+    NoOwner,
+    /// Too many commands wait. It was not carried out.
+    Busy,
+    /// The link to the owner was lost. The command was carried out once or not at all, and can no longer be.
+    InDoubt,
+}
+
+/// What is sent to another member.
+#[derive(Clone, Debug)]
+pub enum LinkMessage<P> {
+    /// The sender runs.
+    KeepAlive {
+        /// For how long it has heard nothing of the store.
+        store_silent: Duration,
+    },
+    /// Nothing that came by earlier links from the receiver is executed any more, and nothing of it will be.
+    Settled,
+    /// A command for the owner of this term.
+    Forward {
+        /// The sender's number; unique per sender.
+        number: u64,
+        /// The group.
+        group: GroupId,
+        /// The term in which it may be executed, and in no other.
+        term: Term,
+        /// The volume.
+        volume: Uuid,
+        /// Whose command it is.
+        who: Requester,
+        /// What.
+        command: Command<P>,
+    },
+    /// A forward was executed.
+    Answer {
+        /// Its number.
+        number: u64,
+        /// How it ended.
+        answer: Answer<P>,
+    },
+    /// A forward was not executed, and will not be: the receiver of it does not own the group in that term.
+    NotOwner {
+        /// Its number.
+        number: u64,
+    },
+    /// Changes of a volume that hosts must hear of.
+    Notices {
+        /// The group.
+        group: GroupId,
+        /// Its term.
+        term: Term,
+        /// Counts the notices of the term, from 1.
+        sequence: u64,
+        /// The volume.
+        volume: Uuid,
+        /// What happened, and who must hear.
+        notices: Arc<[Notice]>,
+    },
+    /// How many notices of a term there have been, when a link begins.
+    NoticesSoFar {
+        /// The group.
+        group: GroupId,
+        /// Its term.
+        term: Term,
+        /// The last number.
+        sequence: u64,
+    },
+}
+
+/// How a gateway reaches the volumes of a group, as its hosts are told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PathState {
+    /// This gateway owns the group.
+    Optimized,
+    /// Another one does, and this one forwards.
+    NonOptimized,
+    /// The owner changes. Commands wait.
+    Transition,
+}
+
+impl From<PathState> for Access {
+    fn from(state: PathState) -> Access {
+        match state {
+            PathState::Optimized => Access::Optimized,
+            PathState::NonOptimized => Access::NonOptimized,
+            PathState::Transition => Access::Transition,
+        }
+    }
+}

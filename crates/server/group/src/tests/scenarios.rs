@@ -1,0 +1,88 @@
+//! Single events, with the time that they take.
+
+use super::script::{MS, Plan, Step};
+use super::world::World;
+use crate::ids::GroupId;
+
+/// Three gateways whose clocks are right, on a store that answers.
+fn plan(seed: u64, groups: usize, script: Vec<(u64, Step)>) -> Plan {
+    let clocks = vec![1000; 3];
+    Plan { seed, groups, hosts: 3, clocks, lazy: 60_000, unknown: 0, late: 0, script, bug: None }
+}
+
+/// Plays until the groups are balanced, and says who serves group 1.
+fn settled(groups: usize, seed: u64) -> (World, usize) {
+    let mut world = World::new(plan(seed, groups, Vec::new()));
+    world.run_until(12_000 * MS);
+    let owner = world.server_of(GroupId(1)).expect("the group is served");
+    (world, owner)
+}
+
+/// How long group 1 is served by nobody after a step, in milliseconds.
+fn gap(seed: u64, step: impl Fn(usize) -> Step) -> u64 {
+    let (mut world, owner) = settled(3, seed);
+    let begin = world.now();
+    world.take(step(owner));
+    while !world.servers_of(GroupId(1)).any(|server| server != owner) {
+        world.run_until(world.now() + MS);
+        assert!(world.now() < begin + 60_000 * MS, "nobody serves the group");
+    }
+    (world.now() - begin) / MS
+}
+
+#[test]
+fn a_killed_owner_is_replaced_at_once_and_a_silent_one_after_two_seconds() {
+    let (mut killed, mut silent, mut stopped) = (0, 0, 0);
+    for seed in 0..5 {
+        killed = killed.max(gap(seed, |gateway| Step::Kill { gateway, silent: false, ms: 30_000 }));
+        silent = silent.max(gap(seed, |gateway| Step::Kill { gateway, silent: true, ms: 30_000 }));
+        stopped = stopped.max(gap(seed, |gateway| Step::Pause { gateway, ms: 30_000 }));
+    }
+    println!("killed: {killed} ms, its machine off: {silent} ms, stopped: {stopped} ms");
+    assert!(killed <= 300 && silent <= 2500 && stopped <= 2500, "{killed} {silent} {stopped}");
+    assert!(silent >= 1500 && stopped >= 1500, "{silent} {stopped}");
+}
+
+/// A gateway that reaches the others and not the store cannot serve: the others take over.
+#[test]
+fn an_owner_cut_off_from_the_store_is_replaced() {
+    let gap = gap(1, |gateway| Step::StoreCut { gateway, ms: 30_000 });
+    assert!((4000..8000).contains(&gap), "{gap} ms");
+}
+
+#[test]
+fn a_drain_moves_all_groups_in_less_than_a_second() {
+    let mut worst = 0;
+    for seed in 0..5 {
+        let (mut world, owner) = settled(3, seed);
+        world.take(Step::Drain { gateway: owner, ms: 5000 });
+        world.run_until(world.now() + 2000 * MS);
+        let took = world.drained.first().copied().expect("the drain has ended");
+        worst = worst.max(took / MS);
+        assert_ne!(world.server_of(GroupId(1)), Some(owner));
+    }
+    println!("drained after {worst} ms");
+    assert!(worst <= 1000, "{worst} ms");
+}
+
+#[test]
+fn groups_are_balanced_over_the_gateways() {
+    let (world, _) = settled(3, 7);
+    let mut owners: Vec<usize> = (1..=3).filter_map(|group| world.server_of(GroupId(group))).collect();
+    owners.sort_unstable();
+    assert_eq!(owners, [0, 1, 2]);
+}
+
+/// The damaged object is named; what does not depend on it goes on.
+#[test]
+fn a_damaged_owner_object_closes_its_group_and_no_other() {
+    let (mut world, _) = settled(3, 3);
+    world.damage(crate::store::ObjectName::Owner(GroupId(2)));
+    world.damage(crate::store::ObjectName::Record(super::world::uuid(1)));
+    let owner = world.server_of(GroupId(1)).expect("the group is served");
+    world.take(Step::Kill { gateway: owner, silent: false, ms: 30_000 });
+    world.run_until(world.now() + 5000 * MS);
+    assert!(world.damaged.contains(&crate::store::ObjectName::Owner(GroupId(2))), "{:?}", world.damaged);
+    assert!(world.damaged.contains(&crate::store::ObjectName::Record(super::world::uuid(1))));
+    assert!(world.server_of(GroupId(1)).is_some() && world.server_of(GroupId(3)).is_some());
+}

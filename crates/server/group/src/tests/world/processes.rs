@@ -1,0 +1,97 @@
+//! Processes of gateways: started, killed, stopped and woken.
+
+use super::*;
+
+impl World {
+    pub(super) fn start(&mut self, gateway: usize) {
+        if self.gateways[gateway].process.is_some() {
+            return;
+        }
+        self.instances += 1;
+        let instance = InstanceId(self.instances);
+        self.cluster.connect(instance);
+        let orphan = Duration::from_nanos(ORPHAN * 3 / 2);
+        let timing = Timing { orphan, queue: Duration::from_secs(10), ..Timing::default() };
+        let config = MemberConfig {
+            instance,
+            gateway: format!("gateway{gateway}").into(),
+            state: Uuid([gateway as u8; 16]),
+            address: format!("10.0.0.{gateway}").into(),
+            groups: self.layout.clone(),
+            timing,
+        };
+        let process = Process {
+            instance,
+            member: Member::with_failpoint(config, self.plan.bug),
+            target: Target::default(),
+            inbox: Vec::new(),
+            unsent: Vec::new(),
+            replied: BTreeSet::new(),
+            wake: None,
+            applying: BTreeMap::new(),
+            naming: BTreeMap::new(),
+            version: 0,
+        };
+        let place = &mut self.gateways[gateway];
+        (place.process, place.silent) = (Some(process), false);
+        self.input(instance, Input::Timeout);
+    }
+
+    /// The process ends: its connections are reset, unless its machine has stopped.
+    pub(super) fn end_process(&mut self, gateway: usize, silent: bool) {
+        self.gateways[gateway].paused = None;
+        let Some(process) = self.gateways[gateway].process.take() else { return };
+        self.gateways[gateway].silent = silent;
+        let lost: Vec<u64> =
+            self.pending.iter().filter(|(_, (at, _))| *at == process.instance).map(|(id, _)| *id).collect();
+        for id in lost {
+            self.host_answer(id, Answered::Lost);
+        }
+        for (id, link) in &mut self.links {
+            let Some(end) = link.ends.iter().position(|(_, instance)| *instance == process.instance) else {
+                continue;
+            };
+            if !link.up {
+                continue;
+            }
+            link.up = false;
+            link.until = [self.now + self.rng.below(2 * MS), self.now + self.rng.below(2 * MS)];
+            if !silent {
+                let other = link.ends[1 - end];
+                let at = link.until[1 - end].max(self.gateways[other.0].links) + 1;
+                self.gateways[other.0].links = at;
+                self.number += 1;
+                self.queue.push(Reverse((at, self.number)));
+                self.events.insert(self.number, Event::Input(other.1, Input::LinkDown(*id)));
+            }
+        }
+        self.draining.remove(&process.instance);
+    }
+
+    pub(super) fn resume(&mut self, gateway: usize, until: u64) {
+        if self.gateways[gateway].paused != Some(until) {
+            return;
+        }
+        self.gateways[gateway].paused = None;
+        let Some(process) = &mut self.gateways[gateway].process else { return };
+        let (instance, inbox) = (process.instance, std::mem::take(&mut process.inbox));
+        // Its client's threads and its own run in any order.
+        if self.rng.permille(500) {
+            self.send_unsent(gateway);
+        }
+        for input in inbox {
+            self.input(instance, input);
+        }
+        self.send_unsent(gateway);
+        self.input(instance, Input::Timeout);
+    }
+
+    pub(super) fn send_unsent(&mut self, gateway: usize) {
+        let store_cut = self.gateways[gateway].store_cut;
+        let Some(process) = self.gateways[gateway].process.as_mut().filter(|_| !store_cut) else { return };
+        let instance = process.instance;
+        for sending in std::mem::take(&mut process.unsent) {
+            self.after(0, Event::Send(instance, sending));
+        }
+    }
+}
