@@ -6,7 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use volume::{Access, Failure, Notice, Op, Outcome, Refusal, Requester, Uuid, VolumeRequest};
+use volume::{Failure, Notice, Op, Outcome, PathAccess, Refusal, Requester, Uuid, VolumeRequest};
 
 use crate::ids::{GroupId, Term};
 
@@ -132,12 +132,12 @@ pub enum PathState {
     Transition,
 }
 
-impl From<PathState> for Access {
-    fn from(state: PathState) -> Access {
+impl From<PathState> for PathAccess {
+    fn from(state: PathState) -> PathAccess {
         match state {
-            PathState::Optimized => Access::Optimized,
-            PathState::NonOptimized => Access::NonOptimized,
-            PathState::Transition => Access::Transition,
+            PathState::Optimized => PathAccess::Optimized,
+            PathState::NonOptimized => PathAccess::NonOptimized,
+            PathState::Transition => PathAccess::Transition,
         }
     }
 }

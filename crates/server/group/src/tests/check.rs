@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use sim::linear::{History, Operation, What};
+use sim::linearizability::{History, Operation, OperationKind};
 use volume::{CommandClass, Identity, Notice, Uuid};
 
 use super::cluster::Cluster;
@@ -191,20 +191,20 @@ impl Checks {
         let client = u32::from(who);
         let mut note = |what, end| {
             let (lba, what) = what;
-            self.history(volume).note(lba, Operation { client, begin, end, what });
+            self.history(volume).record(lba, Operation { client, begin, end, what });
         };
         match (what, answer) {
             (Ask::Read(lba), Answered::Good(value)) => {
-                note((lba, What::Read(value.expect("a read has data"))), Some(now));
+                note((lba, OperationKind::Read(value.expect("a read has data"))), Some(now));
                 self.tally.good += 1;
             }
             (Ask::Write(lba, value), Answered::Good(_)) => {
-                note((lba, What::Write(value)), Some(now));
+                note((lba, OperationKind::Write(value)), Some(now));
                 assert!(self.landed.contains(&value), "GOOD without effect: {ask:?}");
                 self.tally.good += 1;
             }
             (Ask::Write(lba, value), Answered::Path(PathError::InDoubt) | Answered::Lost) => {
-                note((lba, What::Write(value)), None);
+                note((lba, OperationKind::Write(value)), None);
                 if answer != Answered::Lost {
                     let term = self.terms.get(&group).copied().unwrap_or_default();
                     self.doubtful.insert(value, term);
@@ -316,9 +316,9 @@ impl Checks {
     /// Every block's reads and writes have an order.
     pub(super) fn finish(&mut self) {
         for (volume, history) in &self.histories {
-            match history.check() {
-                Ok(sim::linear::Verdict::Holds) => {}
-                Ok(sim::linear::Verdict::Undecided) => self.tally.undecided += 1,
+            match history.check_linearizable() {
+                Ok(sim::linearizability::Verdict::Holds) => {}
+                Ok(sim::linearizability::Verdict::Undecided) => self.tally.undecided += 1,
                 Err(violation) => panic!("volume {volume}: {violation}"),
             }
         }

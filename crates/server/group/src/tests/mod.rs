@@ -15,7 +15,7 @@ use script::Plan;
 #[test]
 fn histories_of_a_group_hold() {
     let run = |seed| Plan::new(seed).play();
-    let (tally, runs) = testkit::seeds::play(40, "blockwire-group --lib histories", run);
+    let (tally, runs) = testkit::seeds::run_all_seeds(40, "blockwire-group --lib histories", run);
     assert_eq!(tally.whole, runs);
     // A run in which nothing happens proves nothing.
     if runs >= 40 {

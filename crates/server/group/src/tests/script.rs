@@ -105,12 +105,12 @@ impl Plan {
         let other = (gateway + rng.between(1, gateways as u64 - 1) as usize) % gateways;
         match rng.below(20) {
             0..=4 => Step::Pause { gateway, ms: *rng.pick(&[300, 1500, 2500, 4000, 9000, 20_000]) },
-            5..=7 => Step::Kill { gateway, silent: rng.permille(300), ms: rng.between(50, 6000) },
+            5..=7 => Step::Kill { gateway, silent: rng.chance_permille(300), ms: rng.between(50, 6000) },
             8 | 9 => Step::Cut { one: gateway, other, ms: rng.between(100, 6000) },
             10 | 11 => Step::Reset { one: gateway, other },
             12 => Step::StoreCut { gateway, ms: rng.between(200, 9000) },
             13 | 14 => Step::Drain { gateway, ms: rng.between(500, 5000) },
-            15 | 16 => Step::Apply { gateway, based: rng.permille(500) },
+            15 | 16 => Step::Apply { gateway, based: rng.chance_permille(500) },
             17 => Step::Port { gateway, name: rng.below(4) as u8 },
             18 => Step::Bind { gateway, host: rng.below(2) as u8, nqn: rng.below(2) as u8 },
             _ => Step::Expel { gateway, lost: other },

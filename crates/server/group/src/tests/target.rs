@@ -151,13 +151,13 @@ impl Target {
 
 impl Volume {
     fn request(&mut self, now: Time, request: VolumeRequest) {
-        self.owner.handle_request(now, ShardId(0), RequestId::of(IdSpace::Scsi, self.number), request);
+        self.owner.handle_request(now, ShardId(0), RequestId::in_space(IdSpace::Scsi, self.number), request);
     }
 
     fn run(&mut self, uuid: Uuid, now: Time, wants: &mut Vec<Want>) {
         loop {
             let mut idle = true;
-            while let Some(store) = self.owner.poll_store() {
+            while let Some(store) = self.owner.poll_store_op() {
                 wants.push(Want::Store(uuid, store.ticket, store.bytes));
             }
             while let Some(update) = self.owner.poll_view_update() {
@@ -179,7 +179,7 @@ impl Volume {
                 wants.push(Want::Executed(execution, Answer::Change(answer.result)));
                 idle = false;
             }
-            while self.owner.poll_remark().is_some() {}
+            while self.owner.poll_operator_notice().is_some() {}
             if idle {
                 return;
             }

@@ -37,7 +37,7 @@ impl World {
             return (Ask::Write(lba, id), Command::Io { op: write, payload: Some(id) });
         }
         let Some(&key) = self.keys.get(&(who, volume)) else {
-            let register = Register::new(None, Key(id));
+            let register = RegistrationRequest::new(None, Key(id));
             return (Ask::Register(id), reserve(Action::Register(register)));
         };
         let victim = self.rng.between(1, self.plan.hosts as u64) as u8;
@@ -45,12 +45,12 @@ impl World {
         let key = Some(Key(key));
         match (self.rng.below(10), victims) {
             (0..=5, Some(other)) => {
-                let abort = self.rng.permille(500);
+                let abort = self.rng.chance_permille(500);
                 let action = Action::Preempt { key, victim: Key(other), kind, abort };
                 (Ask::Preempt { victim }, reserve(action))
             }
             (6, _) => {
-                let register = Register::new(key, Key::NONE);
+                let register = RegistrationRequest::new(key, Key::NONE);
                 (Ask::Unregister, reserve(Action::Register(register)))
             }
             _ => (Ask::Reserve, reserve(Action::Reserve { key, kind })),

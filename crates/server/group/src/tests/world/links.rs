@@ -95,7 +95,7 @@ impl World {
 
     pub(super) fn heal(&mut self, one: usize, other: usize) {
         self.cut.remove(&(one, other));
-        if self.rng.permille(400) {
+        if self.rng.chance_permille(400) {
             return self.reset(one, other);
         }
         let stalled: Vec<(LinkId, InstanceId, LinkMessage<u64>)> = self

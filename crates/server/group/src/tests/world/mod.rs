@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use buf::Time;
 use sim::SimRng;
-use volume::reservation::{Action, Key, Register, ReservationType};
+use volume::reservation::{Action, Key, RegistrationRequest, ReservationType};
 use volume::{Durability, Op, PortId, Requester, Span, Uuid, VolumeRequest};
 
 use crate::ids::{GroupId, InstanceId, LinkId, MapEpoch, RequestId, StoreTicket};

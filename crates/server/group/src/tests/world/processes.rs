@@ -76,7 +76,7 @@ impl World {
         let Some(process) = &mut self.gateways[gateway].process else { return };
         let (instance, inbox) = (process.instance, std::mem::take(&mut process.inbox));
         // Its client's threads and its own run in any order.
-        if self.rng.permille(500) {
+        if self.rng.chance_permille(500) {
             self.send_unsent(gateway);
         }
         for input in inbox {

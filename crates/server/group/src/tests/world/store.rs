@@ -9,9 +9,9 @@ impl World {
         let timeout = Event::Input(instance, Input::Reply(ticket, StoreReply::Unknown));
         self.after(STORE_TIMEOUT, timeout);
         let mut silent = false;
-        if self.rng.permille(self.plan.unknown) && !self.quiet {
+        if self.rng.chance_permille(self.plan.unknown) && !self.quiet {
             self.checks.tally.unknown += 1;
-            if self.rng.permille(400) {
+            if self.rng.chance_permille(400) {
                 return;
             }
             silent = true;
@@ -27,7 +27,7 @@ impl World {
             }
             return;
         }
-        let late = self.rng.permille(self.plan.late) && !self.quiet;
+        let late = self.rng.chance_permille(self.plan.late) && !self.quiet;
         let delay = if late { self.rng.below(ORPHAN) } else { self.rng.between(MS / 10, 2 * MS) };
         let map = self.cluster.client_map(instance);
         self.after(delay, Event::Arrive(instance, map, sending));
@@ -133,7 +133,7 @@ impl World {
         for gateway in 0..self.gateways.len() {
             // Notifications are lost now and then.
             if let Some(instance) = self.instance_of(gateway).filter(|_| !self.gateways[gateway].store_cut)
-                && !self.rng.permille(50)
+                && !self.rng.chance_permille(50)
             {
                 let delay = self.rng.between(MS / 10, 2 * MS);
                 self.after(delay, Event::Input(instance, Input::Notify(object)));
