@@ -11,7 +11,7 @@ use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
 
 use crate::crc32c::Crc32c;
 use crate::memory_mapping::{release_pages, try_map_anonymous, try_map_file, unmap};
@@ -210,6 +210,16 @@ impl RegionHandle {
     pub fn has_views(&self) -> bool {
         Rc::strong_count(&self.0) > 1
     }
+}
+
+/// Zeroed words that all cores share. Those that are never written take no memory: the system maps zeroed pages when
+/// they are touched, as far as the words fill whole pages.
+pub fn zeroed_words(count: usize) -> Box<[AtomicU64]> {
+    const { assert!(align_of::<u64>() == align_of::<AtomicU64>()) };
+    let words = Box::into_raw(vec![0_u64; count].into_boxed_slice());
+    // SAFETY: `AtomicU64` has the size and the bit validity of `u64`, and here its alignment, so this is the allocation
+    // of a slice of as many; nobody else has it.
+    unsafe { Box::from_raw(words as *mut [AtomicU64]) }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use buf::{Cx, Payload, Region, RegionHandle, Sg};
+use buf::{Cx, Payload, Region, RegionHandle, Sg, zeroed_words};
 
 use crate::backend::{Backend, Geometry};
 use crate::io::{Durability, Extent, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Span};
@@ -64,7 +64,8 @@ impl RamDisk {
         let granules = bytes.div_ceil(u64::from(physical));
         Some(RamDisk {
             region: Arc::new(Region::try_new(usize::try_from(bytes).ok()?)?),
-            mapped: (0..granules.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
+            // Zeroed by the system, so that what a disk may grow to takes no memory until it is used.
+            mapped: zeroed_words(usize::try_from(granules.div_ceil(64)).ok()?),
             blocks: AtomicU64::new(blocks),
             logical,
             physical,

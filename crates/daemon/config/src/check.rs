@@ -7,7 +7,7 @@ mod warnings;
 
 pub use nvme::{default_subsystem, serial_for_nqn};
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::{
     diagnostic::{Located, Place, Sink},
@@ -50,6 +50,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
     nvme::check_hosts_exist(&draft.subsystems, &draft.hosts, sink);
     check_portals(&draft.portals, sink);
     let volumes: Vec<Volume> = draft.volumes.iter().map(|volume| volume.value.clone()).collect();
+    let known = VolumesByName::of(&volumes);
     let open_unless_said = draft.hosts.is_empty();
     let iscsi = located_portal_tags(&draft.portals, Protocol::Iscsi);
     let nvme_tags = located_portal_tags(&draft.portals, Protocol::Nvme);
@@ -58,21 +59,23 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
     let mut targets: Vec<Target> = Vec::new();
     let draft_portals = &draft.portals;
     for draft in &draft.targets {
-        targets.push(resolve_target(&draft.value, &volumes, (draft_portals, &iscsi), open_unless_said, sink));
+        targets.push(resolve_target(&draft.value, &known, (draft_portals, &iscsi), open_unless_said, sink));
     }
     let mut subsystems: Vec<Subsystem> = Vec::new();
     for draft in &draft.subsystems {
-        subsystems.push(nvme::resolve_subsystem(&draft.value, &volumes, &nvme_tags, open_unless_said, sink));
+        subsystems.push(nvme::resolve_subsystem(&draft.value, &known, &nvme_tags, open_unless_said, sink));
     }
     nvme::check_ana_groups(&subsystems, &draft.subsystems, sink);
     let mut ways = ExportPlan { targets, subsystems };
     // Who has said where a volume is to be found has also said where not.
-    let unnamed = draft.volumes.iter().filter(|volume| !is_exported(&volume.value, &ways));
-    let defaults: Vec<ExportPlan> = unnamed
-        .map(|volume| {
-            default_exports(node.as_ref(), volume, (&iscsi, &nvme_tags), open_unless_said, &ways, sink)
-        })
-        .collect();
+    let defaults: Vec<ExportPlan> = {
+        let (exported, taken) = (exported(&ways), TakenNames::of(&ways));
+        let unnamed = draft.volumes.iter().filter(|volume| !exported.contains(&volume.value.name));
+        let tags = (iscsi.as_slice(), nvme_tags.as_slice());
+        unnamed
+            .map(|volume| default_exports(node.as_ref(), volume, tags, open_unless_said, &taken, sink))
+            .collect()
+    };
     defaults.iter().for_each(|one| ways.extend(one));
     let hosts: Vec<Host> = draft
         .hosts
@@ -127,11 +130,51 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
     plan
 }
 
-/// Whether a target or subsystem that was configured leads to the volume.
-fn is_exported(volume: &Volume, ways: &ExportPlan) -> bool {
-    let name = &volume.name;
-    ways.targets.iter().any(|target| target.exports_volume(name.as_str()))
-        || ways.subsystems.iter().any(|one| one.namespaces.iter().any(|ns| ns.volume == *name))
+/// Volumes by name: each is named as often as targets and subsystems lead to it.
+struct VolumesByName<'a>(HashMap<&'a str, &'a Volume>);
+
+impl<'a> VolumesByName<'a> {
+    fn of(volumes: &'a [Volume]) -> Self {
+        let mut known = HashMap::new();
+        for volume in volumes {
+            known.entry(volume.name.as_str()).or_insert(volume);
+        }
+        VolumesByName(known)
+    }
+
+    /// The volume of that name, or a complaint.
+    fn find(&self, wanted: &Located<String>, sink: &Sink) -> Option<&'a Volume> {
+        let found = self.0.get(wanted.value.as_str()).copied();
+        if found.is_none() {
+            let mut names: Vec<&str> = self.0.keys().copied().collect();
+            names.sort_unstable();
+            let hint = suggest::unknown_word_hint(&wanted.value, names);
+            sink.note_error(&wanted.at, format!("there is no volume \"{}\"{hint}", wanted.value));
+        }
+        found
+    }
+}
+
+/// The volumes that targets and subsystems lead to.
+fn exported(ways: &ExportPlan) -> HashSet<&VolumeName> {
+    let luns = ways.targets.iter().flat_map(|target| &target.luns).map(|lun| &lun.volume);
+    let namespaces = ways.subsystems.iter().flat_map(|one| &one.namespaces).map(|one| &one.volume);
+    luns.chain(namespaces).collect()
+}
+
+/// The names of targets and subsystems that are configured.
+struct TakenNames<'a> {
+    targets: HashSet<&'a str>,
+    subsystems: HashSet<&'a str>,
+}
+
+impl<'a> TakenNames<'a> {
+    fn of(ways: &'a ExportPlan) -> Self {
+        TakenNames {
+            targets: ways.targets.iter().map(|target| target.name.as_str()).collect(),
+            subsystems: ways.subsystems.iter().map(|one| one.nqn.as_str()).collect(),
+        }
+    }
 }
 
 /// The default target and subsystem of a volume, where there are portals for them.
@@ -140,7 +183,7 @@ fn default_exports(
     volume: &Located<Volume>,
     (iscsi, nvme): (&[u16], &[u16]),
     open: bool,
-    configured: &ExportPlan,
+    configured: &TakenNames<'_>,
     sink: &Sink,
 ) -> ExportPlan {
     let taken = |what: &str, name: &str| {
@@ -152,14 +195,14 @@ fn default_exports(
     let mut ways = ExportPlan::default();
     if !iscsi.is_empty() {
         let target = default_target(node, &volume.value, iscsi, open);
-        if configured.targets.iter().any(|other| other.name == target.name) {
+        if configured.targets.contains(target.name.as_str()) {
             taken("target", &target.name);
         }
         ways.targets.push(target);
     }
     if !nvme.is_empty() {
         let subsystem = default_subsystem(node, &volume.value, nvme, open);
-        if configured.subsystems.iter().any(|other| other.nqn == subsystem.nqn) {
+        if configured.subsystems.contains(subsystem.nqn.as_str()) {
             taken("subsystem", &subsystem.nqn);
         }
         ways.subsystems.push(subsystem);
@@ -237,22 +280,23 @@ fn check_portals(portals: &[Located<Portal>], sink: &Sink) {
 
 fn resolve_target(
     draft: &TargetDraft,
-    volumes: &[Volume],
+    volumes: &VolumesByName<'_>,
     (portals, tags): (&[Located<Portal>], &[u16]),
     open: bool,
     sink: &Sink,
 ) -> Target {
     let mut luns: Vec<Lun> = Vec::new();
+    let (mut numbers, mut names) = (HashSet::new(), HashSet::new());
     for lun in &draft.luns {
         let number = lun.lun.value as u16;
-        if luns.iter().any(|other| other.lun == number) {
+        if !numbers.insert(number) {
             sink.note_error(
                 &lun.lun.at,
                 format!("lun {number} appears twice in target \"{}\"", draft.name.value),
             );
         }
-        let Some(volume) = resolve_volume(&lun.volume, volumes, sink) else { continue };
-        if luns.iter().any(|other| other.volume == volume.name) {
+        let Some(volume) = volumes.find(&lun.volume, sink) else { continue };
+        if !names.insert(&volume.name) {
             sink.note_error(
                 &lun.volume.at,
                 format!("volume \"{}\" appears twice in target \"{}\"", volume.name, draft.name.value),
@@ -291,17 +335,6 @@ fn resolve_target(
         auth: draft.auth.clone(),
         nop_timeout: draft.nop_timeout,
     }
-}
-
-/// The volume of that name, or a complaint.
-fn resolve_volume<'a>(wanted: &Located<String>, volumes: &'a [Volume], sink: &Sink) -> Option<&'a Volume> {
-    let found = volumes.iter().find(|volume| volume.name.as_str() == wanted.value);
-    if found.is_none() {
-        let hint =
-            suggest::unknown_word_hint(&wanted.value, volumes.iter().map(|volume| volume.name.as_str()));
-        sink.note_error(&wanted.at, format!("there is no volume \"{}\"{hint}", wanted.value));
-    }
-    found
 }
 
 /// The portal groups that a target or subsystem is reached by.

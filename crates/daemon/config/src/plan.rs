@@ -8,6 +8,7 @@ mod placement;
 mod subsystem;
 
 use std::{
+    collections::HashMap,
     net::{IpAddr, SocketAddr},
     sync::Arc,
     time::Duration,
@@ -73,9 +74,21 @@ impl ExportPlan {
 
     /// The names of all that leads to a volume.
     pub fn names_exporting(&self, volume: &str) -> Vec<std::sync::Arc<str>> {
-        let targets = self.targets.iter().map(|target| target.name.as_str());
-        let subsystems = self.subsystems.iter().map(|subsystem| subsystem.nqn.as_str());
-        targets.chain(subsystems).filter(|name| self.exports_volume(name, volume)).map(Into::into).collect()
+        let targets = self.targets.iter().filter(|target| target.exports_volume(volume));
+        let subsystems = self.subsystems.iter().filter(|one| one.exports_volume(volume));
+        let targets = targets.map(|target| target.name.as_str());
+        targets.chain(subsystems.map(|one| one.nqn.as_str())).map(Into::into).collect()
+    }
+
+    /// The targets that lead to each volume.
+    pub fn targets_by_volume(&self) -> HashMap<&str, Vec<&Target>> {
+        let mut found: HashMap<&str, Vec<&Target>> = HashMap::new();
+        for target in &self.targets {
+            for lun in &target.luns {
+                found.entry(lun.volume.as_str()).or_default().push(target);
+            }
+        }
+        found
     }
 
     /// Whether the target or subsystem of this name leads to a volume.

@@ -28,7 +28,7 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{ProbeNeeds, ProbeResult, Store},
+    store::{ProbeNeeds, ProbeResult, StorageInUse, Store},
 };
 use config::{
     ConfigFiles,
@@ -61,6 +61,8 @@ pub type StartEngine = fn(EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineErr
 const SESSIONS_DEFAULT: u16 = 1000;
 /// How long the start waits for machines that say nothing; what they have is served when they answer.
 const REMOTE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
+/// How many volumes one line of the log names.
+const NAMES_TOLD_MAX: usize = 16;
 /// What is served when nothing is named.
 const DEMO_VOLUME: (&str, &str) = ("demo", "ram:256M");
 
@@ -441,7 +443,7 @@ fn open_volumes(
     state: &StateDir,
     unserved: &mut Vec<FailedVolume>,
 ) -> Result<(Vec<Store>, Option<RepeatedProbe>), Failure> {
-    let mut stores: Vec<Store> = Vec::new();
+    let (mut stores, mut in_use) = (Vec::new(), StorageInUse::default());
     let mut failures: Vec<String> = Vec::new();
     let (mut found, probes) = probe_remotes(plan, identities)?;
     let (mut out, mut absent) = (0, Vec::new());
@@ -459,8 +461,11 @@ fn open_volumes(
                 continue;
             }
         };
-        match (Store::open_probed(volume, identities, stores.iter(), probed), volume.origin) {
-            (Ok(store), _) => stores.push(store),
+        match (Store::open_probed(volume, identities, &in_use, probed), volume.origin) {
+            (Ok(store), _) => {
+                in_use.add(&store);
+                stores.push(store);
+            }
             (Err(why), _) if why.is_remote_absent() => {
                 absent.push(volume.name.clone());
                 unserved.push(FailedVolume::remote_absent(volume, why));
@@ -489,10 +494,15 @@ fn warn_of_transient_identity(stores: &[Store]) {
         let spec = &store.volume.spec;
         matches!(spec.source, VolumeSource::Ram | VolumeSource::Null) && spec.uuid.is_none()
     };
-    let names: Vec<&str> = stores.iter().filter(is_passing).map(|store| store.volume.name.as_str()).collect();
-    if !names.is_empty() {
+    let mut names = stores.iter().filter(is_passing).map(|store| store.volume.name.as_str());
+    let named: Vec<&str> = names.by_ref().take(NAMES_TOLD_MAX).collect();
+    if !named.is_empty() {
+        let more = match names.count() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
         tracing::info!(
-            volumes = names.join(" "),
+            volumes = format!("{}{more}", named.join(" ")),
             "a RAM volume without uuid=: hosts see a new disk at each start, without its earlier reservations, \
              whose records stay in the state directory"
         );

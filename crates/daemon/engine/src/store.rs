@@ -6,6 +6,7 @@
 
 mod device;
 mod file;
+mod in_use;
 mod known_uuid;
 mod open_error;
 mod probe;
@@ -25,6 +26,7 @@ use volume::Geometry;
 pub use device::device_identity;
 use device::open_device;
 use file::{is_zero_from, open_file, path_is_file};
+pub use in_use::StorageInUse;
 pub use known_uuid::known_uuid;
 use open_error::OpenErrorReason;
 pub use open_error::VolumeOpenError;
@@ -35,6 +37,7 @@ use crate::{
     state::identity::{FileIdentity, Identities},
 };
 use config::{
+    name::VolumeName,
     plan::{Volume, VolumeOrigin},
     spec::VolumeSource,
 };
@@ -118,20 +121,20 @@ impl Store {
     pub fn open<'a>(
         volume: &Volume,
         identities: &mut Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
+        others: impl Iterator<Item = &'a Store>,
     ) -> Result<Self, VolumeOpenError> {
         let probed = ProbeNeeds::for_known(volume, identities).run();
-        Store::open_probed(volume, identities, others, probed)
+        Store::open_probed(volume, identities, &StorageInUse::of(others), probed)
     }
 
     /// The same, when other machines have been asked; asks none.
-    pub fn open_probed<'a>(
+    pub fn open_probed(
         volume: &Volume,
         identities: &mut Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
+        others: &StorageInUse,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
-        let opened = OpenedStore::reopen(volume, identities, others.clone(), probed)?;
+        let opened = OpenedStore::reopen(volume, identities, others, probed)?;
         opened.assign_identity(identities, others).map_err(|refused| {
             let (why, opened) = *refused;
             opened.0.discard(identities);
@@ -180,21 +183,9 @@ impl Store {
         self.legs.iter_mut().for_each(Store::acknowledge_sync_failure);
     }
 
-    /// Why the other cannot be served beside it: it is, or has a leg that is, the same volume as this or one of its legs.
-    fn conflict_with(&self, other: &Store) -> Option<OpenErrorReason> {
-        let name = || self.volume.name.clone();
-        let is_ours = |key: &FileIdentity| {
-            self.legs_or_self().iter().any(|part| part.key.as_ref().is_some_and(|own| own.aliases(key)))
-        };
-        // Looked at when it was opened; but another may have come since that reads the same file.
-        if let Some(alias) = other.legs_or_self().iter().find(|part| part.key.as_ref().is_some_and(is_ours)) {
-            return Some(OpenErrorReason::Alias(alias.volume.spec.source.path()?.to_owned(), name()));
-        }
-        let all = |store: &Store| {
-            std::iter::once(store.uuid).chain(store.legs.iter().map(|leg| leg.uuid)).collect()
-        };
-        let (ours, theirs): (Vec<Uuid>, Vec<Uuid>) = (all(self), all(other));
-        ours.iter().any(|uuid| theirs.contains(uuid)).then(|| OpenErrorReason::SameUuid(other.uuid, name()))
+    /// Its UUID, and those of its legs.
+    fn uuids(&self) -> impl Iterator<Item = Uuid> {
+        std::iter::once(self.uuid).chain(self.legs.iter().map(|leg| leg.uuid))
     }
 
     /// What it stands on: itself, or its legs.
@@ -329,10 +320,10 @@ impl OpenedStore {
     /// Opens `volume` beside `others`. What this call made of a file is undone if it fails. A file is made only for a
     /// volume of the configuration, and only where none was found before: one that is missing later is a file system
     /// that is not mounted, or a loss.
-    pub fn reopen<'a>(
+    pub fn reopen(
         volume: &Volume,
         identities: &Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
+        others: &StorageInUse,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
         let making = match volume.origin {
@@ -343,20 +334,20 @@ impl OpenedStore {
     }
 
     /// The same at the word of the operator, who wants the file to be made if there is none.
-    pub fn open_or_create<'a>(
+    pub fn open_or_create(
         volume: &Volume,
         identities: &Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
+        others: &StorageInUse,
         probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
         OpenedStore::open(volume, CreatePolicy::Asked, identities, others, probed)
     }
 
-    fn open<'a>(
+    fn open(
         volume: &Volume,
         making: CreatePolicy,
         identities: &Identities,
-        others: impl Iterator<Item = &'a Store> + Clone,
+        others: &StorageInUse,
         mut probed: ProbeResult,
     ) -> Result<Self, VolumeOpenError> {
         let probed = &mut probed;
@@ -364,17 +355,17 @@ impl OpenedStore {
             VolumeSource::Stripe(striped) => {
                 stripe::open_legs(volume, (striped, making), identities, others, probed)
             }
-            _ => open_single(volume, (WHOLE_VOLUME, making), identities, others, probed),
+            _ => open_single(volume, (WHOLE_VOLUME, making), identities, &|key| others.holder(key), probed),
         };
         opened.map(OpenedStore).map_err(|why| VolumeOpenError { volume: volume.name.clone(), why })
     }
 
     /// Gives it its identity beside `others`, which are those of now. If it is one of them, or one of its legs is
     /// another, it comes back with the reason, for its files are still to be undone and closed.
-    pub fn assign_identity<'a>(
+    pub fn assign_identity(
         mut self,
         identities: &mut Identities,
-        mut others: impl Iterator<Item = &'a Store>,
+        others: &StorageInUse,
     ) -> Result<Store, Box<(VolumeOpenError, OpenedStore)>> {
         let store = &mut self.0;
         let identified = match &store.volume.spec.source {
@@ -384,10 +375,7 @@ impl OpenedStore {
             }
             _ => store.assign_identity(WHOLE_VOLUME, identities),
         };
-        let alone = identified.and_then(|()| match others.find_map(|other| other.conflict_with(store)) {
-            Some(why) => Err(why),
-            None => Ok(()),
-        });
+        let alone = identified.and_then(|()| others.conflict_with(store).map_or(Ok(()), Err));
         match alone {
             Ok(()) => Ok(self.0),
             Err(why) => Err(Box::new((VolumeOpenError { volume: self.0.volume.name.clone(), why }, self))),
@@ -405,12 +393,15 @@ impl OpenedStore {
     }
 }
 
+/// The open volume that stands on a file or device.
+type FindHolder<'a> = &'a dyn Fn(&FileIdentity) -> Option<VolumeName>;
+
 /// Opens what is no stripe: a whole volume, or a leg by its number.
-fn open_single<'a>(
+fn open_single(
     volume: &Volume,
     (leg, making): (usize, CreatePolicy),
     identities: &Identities,
-    others: impl Iterator<Item = &'a Store>,
+    holder: FindHolder<'_>,
     probed: &mut ProbeResult,
 ) -> Result<Store, OpenErrorReason> {
     let mut store = match &volume.spec.source {
@@ -418,9 +409,9 @@ fn open_single<'a>(
         VolumeSource::Remote(urls) => remote_store(volume, leg, urls, identities, probed)?,
         VolumeSource::File(path) => {
             let may_make = making.allows(path, volume.spec.uuid, identities);
-            open_file(volume, path, may_make, others)?
+            open_file(volume, path, may_make, holder)?
         }
-        VolumeSource::Device(path) => open_device(volume, path, others)?,
+        VolumeSource::Device(path) => open_device(volume, path, holder)?,
         VolumeSource::Stripe(_) => return Err(OpenErrorReason::Nested),
     };
     if let Err(why) = store.sync() {

@@ -146,3 +146,20 @@ fn a_region_of_a_file_is_shared() {
     assert_eq!(bytes[10..12], 0x0102_u16.to_ne_bytes());
     assert!(bytes[4096..].iter().all(|&byte| byte == 0), "pages of a file are zeroed, not dropped");
 }
+
+/// Pages of this process that are in memory.
+fn resident_pages() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
+    statm.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn zeroed_words_take_no_memory_until_they_are_written() {
+    let before = resident_pages();
+    let words: Vec<_> = (0..64).map(|_| zeroed_words(2 << 20)).collect();
+    words[7][12345].store(5, Ordering::Relaxed);
+    let taken = resident_pages().saturating_sub(before);
+    assert!(taken < 64 << 10, "{taken} pages of 1 GiB");
+    assert_eq!((words[7][12345].load(Ordering::Relaxed), words[8][12345].load(Ordering::Relaxed)), (5, 0));
+    assert_eq!((words[7].len(), zeroed_words(0).len()), (2 << 20, 0));
+}

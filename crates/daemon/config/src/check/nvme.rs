@@ -1,6 +1,9 @@
 //! Checks subsystems against volumes, portals and hosts, and finds hosts that reach one volume over both
 //! protocols.
 
+use std::collections::{HashMap, HashSet};
+
+use super::VolumesByName;
 use crate::{
     diagnostic::{Located, Sink},
     draft::{HostDraft, nvme::SubsystemDraft},
@@ -28,7 +31,7 @@ pub fn default_subsystem(node: Option<&VolumeName>, volume: &Volume, tags: &[u16
 /// A configured subsystem; `open` is what holds where it does not say.
 pub fn resolve_subsystem(
     draft: &SubsystemDraft,
-    volumes: &[Volume],
+    volumes: &VolumesByName<'_>,
     tags: &[u16],
     open: bool,
     sink: &Sink,
@@ -63,8 +66,9 @@ pub fn resolve_subsystem(
     }
 }
 
-fn resolve_namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -> Vec<Namespace> {
+fn resolve_namespaces(draft: &SubsystemDraft, volumes: &VolumesByName<'_>, sink: &Sink) -> Vec<Namespace> {
     let mut namespaces: Vec<Namespace> = Vec::new();
+    let (mut numbers, mut names) = (HashSet::new(), HashSet::new());
     let mut next = 1;
     for written in &draft.namespaces {
         let nsid = written.nsid.as_ref().map_or(next, |nsid| nsid.value as u32);
@@ -76,11 +80,11 @@ fn resolve_namespaces(draft: &SubsystemDraft, volumes: &[Volume], sink: &Sink) -
             sink.note_error(at, why);
             continue;
         }
-        if namespaces.iter().any(|other| other.nsid == nsid) {
+        if !numbers.insert(nsid) {
             sink.note_error(at, format!("nsid {nsid} appears twice in subsystem \"{}\"", draft.nqn.value));
         }
-        let Some(volume) = super::resolve_volume(&written.volume, volumes, sink) else { continue };
-        if namespaces.iter().any(|other| other.volume == volume.name) {
+        let Some(volume) = volumes.find(&written.volume, sink) else { continue };
+        if !names.insert(&volume.name) {
             sink.note_error(
                 &written.volume.at,
                 format!("volume \"{}\" appears twice in subsystem \"{}\"", volume.name, draft.nqn.value),
@@ -107,16 +111,14 @@ pub fn serial_for_nqn(nqn: &str) -> String {
 
 /// One volume is in one ANA group, in whatever subsystem it is.
 pub fn check_ana_groups(subsystems: &[Subsystem], drafts: &[Located<SubsystemDraft>], sink: &Sink) {
-    for (index, subsystem) in subsystems.iter().enumerate() {
+    let mut first: HashMap<&VolumeName, u32> = HashMap::new();
+    for (subsystem, draft) in subsystems.iter().zip(drafts) {
         for namespace in &subsystem.namespaces {
-            let others = subsystems.iter().take(index).flat_map(|other| &other.namespaces);
-            let other = others
-                .into_iter()
-                .find(|other| other.volume == namespace.volume && other.ana_group != namespace.ana_group);
-            if let (Some(other), Some(draft)) = (other, drafts.get(index)) {
+            let other = *first.entry(&namespace.volume).or_insert(namespace.ana_group);
+            if other != namespace.ana_group {
                 let why = format!(
-                    "volume \"{}\" is in ANA group {} here and in {} elsewhere; it can be in one only",
-                    namespace.volume, namespace.ana_group, other.ana_group
+                    "volume \"{}\" is in ANA group {} here and in {other} elsewhere; it can be in one only",
+                    namespace.volume, namespace.ana_group
                 );
                 sink.note_error(&draft.at, why);
             }
@@ -221,18 +223,21 @@ fn dual_protocol_conflict(plan: &Plan, host: &Host) -> Option<String> {
 
 /// A volume that the host's own grants lead to by both protocols.
 fn dual_protocol_volume<'a>(plan: &'a Plan, host: &Host) -> Option<(&'a VolumeName, &'a str, &'a str)> {
+    let mut over_nvme: HashMap<&VolumeName, &str> = HashMap::new();
+    for subsystem in plan.ways.subsystems.iter().filter(|_| host.may_use_nvme()) {
+        let Some(grant) = host.subsystem_grant(&subsystem.nqn) else { continue };
+        let seen = |nsid: u32| grant.namespaces.as_ref().is_none_or(|list| list.contains(&nsid));
+        for namespace in subsystem.namespaces.iter().filter(|one| seen(one.nsid)) {
+            over_nvme.entry(&namespace.volume).or_insert(&subsystem.nqn);
+        }
+    }
     for target in plan.ways.targets.iter().filter(|_| host.may_use_iscsi()) {
         let Some(grant) = host.target_grant(&target.name) else { continue };
         let seen =
             |lun: u16| grant.luns.as_ref().is_none_or(|luns| luns.iter().any(|(number, _)| *number == lun));
         for lun in target.luns.iter().filter(|lun| seen(lun.lun)) {
-            let found = plan.ways.subsystems.iter().filter(|_| host.may_use_nvme()).find(|subsystem| {
-                let Some(grant) = host.subsystem_grant(&subsystem.nqn) else { return false };
-                let seen = |nsid: u32| grant.namespaces.as_ref().is_none_or(|list| list.contains(&nsid));
-                subsystem.namespaces.iter().any(|ns| ns.volume == lun.volume && seen(ns.nsid))
-            });
-            if let Some(subsystem) = found {
-                return Some((&lun.volume, &target.name, &subsystem.nqn));
+            if let Some(subsystem) = over_nvme.get(&lun.volume) {
+                return Some((&lun.volume, &target.name, subsystem));
             }
         }
     }

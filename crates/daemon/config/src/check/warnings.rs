@@ -1,8 +1,11 @@
 //! Warnings about what is no error and hardly meant: a configuration that serves nothing, and hosts that are locked out.
 
+use std::collections::HashSet;
+
 use crate::{
     diagnostic::{Located, Place, Sink},
     draft::HostDraft,
+    name::VolumeName,
     plan::{Plan, Volume},
 };
 
@@ -33,9 +36,10 @@ pub fn note_plan_warnings(
             ),
         );
     }
+    let reached = reached(plan);
     for volume in volumes.iter().filter(|_| !hosts.is_empty()) {
         let name = &volume.value.name;
-        if !is_reachable(plan, volume.value.name.as_str()) {
+        if !reached.contains(name) {
             sink.note_warning(
                 &volume.at,
                 format!(
@@ -47,22 +51,18 @@ pub fn note_plan_warnings(
     }
 }
 
-/// Whether any host may reach a volume, by whatever name.
-fn is_reachable(plan: &Plan, volume: &str) -> bool {
-    let target = plan.ways.targets.iter().filter(|target| target.exports_volume(volume)).any(|target| {
+/// The volumes that any host may reach, by whatever name.
+fn reached(plan: &Plan) -> HashSet<&VolumeName> {
+    let targets = plan.ways.targets.iter().filter(|target| {
         let mut hosts = plan.hosts.iter().filter(|host| host.may_use_iscsi());
         target.open || hosts.any(|host| host.target_grant(&target.name).is_some())
     });
-    let mut leading = plan
-        .ways
-        .subsystems
-        .iter()
-        .filter(|one| one.namespaces.iter().any(|namespace| namespace.volume.as_str() == volume));
-    target
-        || leading.any(|one| {
-            let mut hosts = plan.hosts.iter().filter(|host| host.may_use_nvme());
-            one.open || hosts.any(|host| host.subsystem_grant(&one.nqn).is_some())
-        })
+    let subsystems = plan.ways.subsystems.iter().filter(|one| {
+        let mut hosts = plan.hosts.iter().filter(|host| host.may_use_nvme());
+        one.open || hosts.any(|host| host.subsystem_grant(&one.nqn).is_some())
+    });
+    let luns = targets.flat_map(|target| &target.luns).map(|lun| &lun.volume);
+    luns.chain(subsystems.flat_map(|one| &one.namespaces).map(|one| &one.volume)).collect()
 }
 
 #[cfg(test)]

@@ -27,6 +27,13 @@ pub struct Subsystem {
     pub tls: shard::TlsMode,
 }
 
+impl Subsystem {
+    /// Whether one of its namespaces is this volume.
+    pub fn exports_volume(&self, volume: &str) -> bool {
+        self.namespaces.iter().any(|namespace| namespace.volume.as_str() == volume)
+    }
+}
+
 /// One namespace of a subsystem.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {

@@ -251,13 +251,15 @@ impl VolumeRegistry {
 
     /// Opens new volumes; nothing is locked but their names, since disks and other machines may take their time.
     fn open_new(&self, volumes: &[Volume]) -> Result<Vec<OpenedStore>, RequestRefusal> {
-        let (known, others) = self.snapshot()?;
+        let (known, mut others) = self.snapshot()?;
         let mut opened: Vec<OpenedStore> = Vec::new();
         for volume in volumes {
             let probed = ProbeNeeds::for_known(volume, &known).run();
-            let beside = others.iter().chain(opened.iter().map(OpenedStore::store));
-            match OpenedStore::reopen(volume, &known, beside, probed) {
-                Ok(store) => opened.push(store),
+            match OpenedStore::reopen(volume, &known, &others, probed) {
+                Ok(store) => {
+                    others.add(store.store());
+                    opened.push(store);
+                }
                 Err(why) => {
                     let why = RequestRefusal::new(RefusalCode::Failed, format!("nothing was changed: {why}"));
                     return Err(self.undo_all(why, opened.into_iter().map(OpenedStore::into_store).collect()));
@@ -295,14 +297,17 @@ impl VolumeRegistry {
             let why = "nothing was changed: volumes or targets were changed meanwhile; try again";
             done = Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
+        let mut others = self.lock_served().open_stores();
         for one in opened {
             if done.is_err() {
                 stores.push(one.into_store());
                 continue;
             }
-            let others = self.lock_served().open_stores();
-            match one.assign_identity(&mut identities, others.iter().chain(&stores)) {
-                Ok(store) => stores.push(store),
+            match one.assign_identity(&mut identities, &others) {
+                Ok(store) => {
+                    others.add(&store);
+                    stores.push(store);
+                }
                 Err(clash) => {
                     let (why, one) = *clash;
                     stores.push(one.into_store());

@@ -12,7 +12,7 @@ use std::{
 };
 
 use super::{ServedState, VolumeRegistry};
-use crate::{state::identity::Identities, store::Store};
+use crate::{state::identity::Identities, store::StorageInUse};
 use config::plan::Plan;
 use control::{RefusalCode, RequestRefusal};
 
@@ -89,7 +89,7 @@ impl VolumeRegistry {
     }
 
     /// Copies of what is known and what is open, for a request that opens something without holding a lock.
-    pub(super) fn snapshot(&self) -> Result<(Identities, Vec<Store>), RequestRefusal> {
+    pub(super) fn snapshot(&self) -> Result<(Identities, StorageInUse), RequestRefusal> {
         let known = self.lock_changes()?.clone();
         Ok((known, self.lock_served().open_stores()))
     }

@@ -16,7 +16,7 @@ use crate::{
         identity::Identities,
         volumes::{self, VolumeRecord},
     },
-    store::{OpenedStore, ProbeNeeds, ProbeResult, Store, VolumeOpenError},
+    store::{OpenedStore, ProbeNeeds, ProbeResult, StorageInUse, Store, VolumeOpenError},
 };
 use config::{
     check,
@@ -92,7 +92,7 @@ impl VolumeRegistry {
         let (mut known, others) = self.snapshot()?;
         // A new volume has no past, even if its name was used before.
         known.forget_volume(&volume.name);
-        let opened = OpenedStore::open_or_create(&volume, &known, others.iter(), probed);
+        let opened = OpenedStore::open_or_create(&volume, &known, &others, probed);
         let opened = opened.map_err(|why| RequestRefusal::new(RefusalCode::Failed, why))?;
         let mut identities = self.lock_changes_unbounded();
         let before = identities.clone();
@@ -214,7 +214,7 @@ impl VolumeRegistry {
         let Some(one) = found else { return Ok(()) };
         let Some(volume) = one.volume else { return Err(RequestRefusal::new(RefusalCode::Failed, one.why)) };
         let (known, others) = self.snapshot()?;
-        let opened = OpenedStore::reopen(&volume, &known, others.iter(), probed);
+        let opened = OpenedStore::reopen(&volume, &known, &others, probed);
         let is_for_the_operator = opened.as_ref().is_err_and(VolumeOpenError::needs_operator);
         let mut identities = self.lock_changes_unbounded();
         let begun = opened
@@ -300,7 +300,7 @@ impl VolumeRegistry {
         identities: &mut Identities,
     ) -> Result<Store, StartRefusal> {
         let others = self.lock_served().open_stores();
-        let identified = opened.assign_identity(identities, others.iter());
+        let identified = opened.assign_identity(identities, &others);
         identified.map_err(|refused| {
             let (why, opened) = *refused;
             StartRefusal::with(RequestRefusal::new(RefusalCode::Failed, why), opened.into_store())
@@ -473,9 +473,9 @@ pub(super) fn is_unseen_by_hosts(why: &EngineError) -> bool {
 }
 
 impl ServedState {
-    /// All open volumes, without their files: those that are served and those that leave.
-    pub(super) fn open_stores(&self) -> Vec<Store> {
-        self.stores.iter().chain(&self.leaving).map(Store::without_files).collect()
+    /// What all open volumes stand on: those that are served and those that leave.
+    pub(super) fn open_stores(&self) -> StorageInUse {
+        StorageInUse::of(self.stores.iter().chain(&self.leaving))
     }
 
     /// The volume of that name, if it is served.

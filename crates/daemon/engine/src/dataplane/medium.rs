@@ -265,14 +265,15 @@ impl Medium {
     }
 
     /// What each shard is told, in shard order; the one of the volume's home has its authority. The
-    /// reservations that were saved come back; if they are damaged, the volume does not open.
+    /// reservations that were saved come back; if they are damaged, the volume does not open. `renumbering` is asked
+    /// for if there are any.
     pub fn shard_specs(
         &self,
         store: &Store,
         id: VolumeId,
         shards: u16,
         oui: Option<[u8; 3]>,
-        (state, splits): (&StateDir, &PortRenumbering),
+        (state, renumbering): (&StateDir, &dyn Fn() -> PortRenumbering),
         usage: &AllocationWatcher,
     ) -> Result<Vec<VolumeSpec>, EngineError> {
         let name = &store.volume.name;
@@ -293,7 +294,7 @@ impl Medium {
         };
         let record = record_name(store);
         let saved = state.read_record(&record).map_err(|why| refuse(why.to_string()))?;
-        let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, splits)).transpose();
+        let saved = saved.map(|saved| volume::renumber_ports(&saved, uuid, &renumbering())).transpose();
         let restored = saved.and_then(|saved| {
             let persist = store.volume.spec.persist;
             VolumeOwner::restore(facts.clone(), self.geometry(), shards, persist, saved.as_deref())

@@ -20,6 +20,7 @@ mod start;
 mod subsystems;
 pub mod sync_failures;
 mod tls_keys;
+mod volume_index;
 pub mod volume_state;
 
 pub use start::start_shards;

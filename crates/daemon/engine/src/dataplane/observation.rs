@@ -118,8 +118,8 @@ impl Shards {
         let by_volume = entries_by_volume(listings);
         let catalog = self.lock_catalog();
         let targets = volume_state::TargetsByVolume::of(&catalog);
-        let standing = |(id, entry): (&VolumeId, &CatalogVolume)| {
-            let entries = by_volume.get(id)?;
+        let standing = |(id, entry): (VolumeId, &CatalogVolume)| {
+            let entries = by_volume.get(&id)?;
             let mut standing =
                 volume_state::volume_state_report(&self.frame(), &targets, entry.name.as_str(), entries)?;
             standing.allocated_bytes = entry.shared.allocated_bytes();
@@ -135,9 +135,9 @@ impl Shards {
     ) -> HashMap<String, Vec<control::report::LatencyReport>> {
         let by_volume = entries_by_volume(listings);
         let catalog = self.lock_catalog();
-        let one = |(id, entry): (&VolumeId, &CatalogVolume)| {
+        let one = |(id, entry): (VolumeId, &CatalogVolume)| {
             let entries: Vec<&CommandLatency> =
-                by_volume.get(id)?.iter().map(|entry| &entry.latency).collect();
+                by_volume.get(&id)?.iter().map(|entry| &entry.latency).collect();
             Some((entry.name.to_string(), latency::latency_reports(entries)))
         };
         catalog.volumes.iter().filter_map(one).collect()

@@ -60,7 +60,7 @@ impl Shards {
         let kept = |name: &VolumeName| plan.volumes.iter().any(|volume| volume.name == *name);
         let numbers = |name: &VolumeName| catalog.numbers()(name).filter(|_| kept(name));
         let next = settings.build_exports(&plan.ways, &catalog.target_ports, 0, numbers);
-        let name_of = |id: VolumeId| catalog.volumes.get(&id).map(|entry| entry.name.to_string());
+        let name_of = |id: VolumeId| catalog.volumes.get(id).map(|entry| entry.name.to_string());
         let mut all = Vec::new();
         for listing in &listings {
             for session in &listing.sessions {
@@ -122,7 +122,7 @@ impl Shards {
         let known = {
             let (catalog, others) = (self.lock_catalog(), known_uuids(plan, new, &self.state)?);
             let served: BTreeMap<VolumeName, volume::Uuid> =
-                catalog.volumes.values().map(|entry| (entry.name.clone(), entry.uuid)).collect();
+                catalog.volumes.iter().map(|(_, entry)| (entry.name.clone(), entry.uuid)).collect();
             move |name: &VolumeName| served.get(name).copied().or_else(|| others(name))
         };
         settings.assign_serials(&self.state, &plan.ways.subsystems, known)?;

@@ -193,7 +193,7 @@ impl Shards {
             Err(EngineError::TimedOut) => return Err(EngineError::Lingers),
             Err(why) => return Err(why),
         }
-        if let Some(entry) = self.lock_catalog().leaving.remove(&id) {
+        if let Some(entry) = self.lock_catalog().let_go(id) {
             entry.medium.disks().into_iter().for_each(|disk| self.running.remove_disk(disk));
         }
         Ok(())
@@ -221,6 +221,26 @@ impl Shards {
             }
         }
         Ok(disks)
+    }
+
+    /// Makes what the shards are told of a new volume. A refusal leaves nothing with them.
+    fn make_volume(
+        &self,
+        store: &Store,
+        id: VolumeId,
+        catalog: &Catalog,
+    ) -> Result<(CatalogVolume, Vec<VolumeSpec>), EngineError> {
+        let shards = self.running.shard_count();
+        let disks = self.add_disks(store)?;
+        let make = || {
+            let medium = Medium::of(store, &disks, shards, (&self.notes, id))?;
+            let renumbering = || catalog.port_renumbering(&store.volume.name, &self.frame());
+            let records = (&*self.state, &renumbering as &dyn Fn() -> _);
+            let specs = medium.shard_specs(store, id, shards, self.oui, records, &self.usage)?;
+            let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
+            Ok((CatalogVolume::of(store, medium, shared), specs))
+        };
+        make().inspect_err(|_| disks.iter().flatten().for_each(|disk| self.running.remove_disk(*disk)))
     }
 
     /// Takes back a volume that could not be added.
@@ -314,20 +334,11 @@ impl Engine for Shards {
     }
 
     fn add_volume(&self, store: &Store, ways: &ExportPlan) -> Result<(), EngineError> {
-        let shards = self.running.shard_count();
         self.collect_removed();
         let mut catalog = self.lock_catalog();
-        let id = catalog.allocate_id().ok_or_else(ids_exhausted)?;
-        let disks = self.add_disks(store)?;
-        let give_up = |why| {
-            disks.iter().flatten().for_each(|disk| self.running.remove_disk(*disk));
-            why
-        };
-        let medium = Medium::of(store, &disks, shards, (&self.notes, id)).map_err(give_up)?;
-        let records = (&*self.state, &catalog.port_renumbering(&store.volume.name, &self.frame()));
-        let specs = medium.shard_specs(store, id, shards, self.oui, records, &self.usage).map_err(give_up)?;
-        let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped);
-        let entry = CatalogVolume::of(store, medium, shared.map_err(give_up)?);
+        let id = catalog.places.allocate_id().ok_or_else(ids_exhausted)?;
+        let made = self.make_volume(store, id, &catalog);
+        let (entry, specs) = made.inspect_err(|_| catalog.places.release(id))?;
         if let Err(why) = self.announce_volume(id, specs) {
             // Some shards may know it: all forget it.
             catalog.leaving.insert(id, entry);
@@ -341,9 +352,7 @@ impl Engine for Shards {
         if told.is_err() {
             // Some shards may lead there. What led to it before it came stays, for when it comes again.
             catalog.ways = before;
-            if let Some(entry) = catalog.volumes.remove(&id) {
-                catalog.leaving.insert(id, entry);
-            }
+            catalog.leave(id);
             self.revert_add(catalog, id, store);
         }
         told
@@ -361,9 +370,7 @@ impl Engine for Shards {
                 return Err(EngineError::InUse { sessions });
             }
             catalog.ways.remove_volume(name);
-            if let Some(entry) = catalog.volumes.remove(&id) {
-                catalog.leaving.insert(id, entry);
-            }
+            catalog.leave(id);
         }
         // One that could not be served has what leads to it; the next one of that name is another.
         if catalog.leaving_volume(name).is_none() {

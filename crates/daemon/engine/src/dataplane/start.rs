@@ -46,6 +46,7 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let (notes, attending) = SyncFailureNotes::of(state.clone());
     let usage = AllocationWatcher::start().map_err(|why| EngineError::Start(why.to_string()))?;
     let mut unserved = Vec::new();
+    let leading = plan.ways.targets_by_volume();
     for store in volumes {
         let files =
             duplicate_descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
@@ -58,9 +59,13 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
             })
         });
         let disks: Vec<Option<DiskId>> = disks.collect();
-        let id = catalog.allocate_id().ok_or_else(ids_exhausted)?;
+        let id = catalog.places.allocate_id().ok_or_else(ids_exhausted)?;
         let opened = Medium::of(store, &disks, shards, (&notes, id)).and_then(|medium| {
-            let records = (&*state, &catalog.port_renumbering(&store.volume.name, &frame));
+            let renumbering = || {
+                let leading = leading.get(store.volume.name.as_str()).map(Vec::as_slice).unwrap_or_default();
+                catalog.target_ports.renumbering_for(leading, frame.port_numbers())
+            };
+            let records = (&*state, &renumbering as &dyn Fn() -> _);
             let specs = medium.shard_specs(store, id, shards, plan.oui, records, &usage)?;
             let shared = specs.first().map(|spec| spec.shared.clone()).ok_or(EngineError::Stopped)?;
             Ok((CatalogVolume::of(store, medium, shared), specs))
@@ -72,6 +77,7 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
             }
             Err(why) if is_tolerated_failure(store, &why) => {
                 config.disks.truncate(first);
+                catalog.places.release(id);
                 unserved.push((store.volume.name.clone(), why.to_string()));
             }
             Err(why) => return Err(why),

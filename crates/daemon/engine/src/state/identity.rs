@@ -7,17 +7,17 @@
 //!
 //! Invariant: an identity is never transferred to another file that reuses its numbers.
 
-use std::{
-    collections::HashSet,
-    io,
-    path::{Path, PathBuf},
-};
+use std::{collections::HashSet, io, path::Path};
 
 use multipath::ExpectedVolume;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{StateDir, StateError, nexuses::NexusNumbers};
+use super::{
+    StateDir, StateError,
+    known_files::{KnownFile, KnownFiles},
+    nexuses::NexusNumbers,
+};
 use config::name::VolumeName;
 
 /// The record's name.
@@ -66,27 +66,39 @@ impl FileIdentity {
 
     /// Whether both name one piece of storage.
     pub fn aliases(&self, other: &FileIdentity) -> bool {
-        match (self, other) {
-            (FileIdentity::File { device, inode, .. }, FileIdentity::File { device: d, inode: i, .. }) => {
-                device == d && inode == i
-            }
-            (FileIdentity::Device { wwid }, FileIdentity::Device { wwid: other }) => wwid == other,
-            (FileIdentity::Numbered { number, .. }, FileIdentity::Numbered { number: other, .. }) => {
-                number == other
-            }
-            (FileIdentity::File { .. } | FileIdentity::Device { .. } | FileIdentity::Numbered { .. }, _) => {
-                false
-            }
+        self.storage_key() == other.storage_key()
+    }
+
+    /// What all that name one piece of storage have in common.
+    pub fn storage_key(&self) -> StorageKey {
+        match self {
+            FileIdentity::File { device, inode, .. } => StorageKey::File { device: *device, inode: *inode },
+            FileIdentity::Device { wwid } => StorageKey::Device { wwid: wwid.clone() },
+            FileIdentity::Numbered { number, .. } => StorageKey::Numbered { number: *number },
         }
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct KnownFile {
-    uuid: Uuid,
-    key: FileIdentity,
-    /// Where it was seen last; with inode and birth it survives a device number that changed.
-    path: PathBuf,
+/// One piece of storage at this moment: a [`FileIdentity`] without what tells it from those that had its numbers before.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum StorageKey {
+    /// A regular file.
+    File {
+        /// The device of its file system.
+        device: u64,
+        /// Its inode.
+        inode: u64,
+    },
+    /// A block device with an identity of its own.
+    Device {
+        /// What the system calls it by for good.
+        wwid: String,
+    },
+    /// A block device without one.
+    Numbered {
+        /// Device number.
+        number: u64,
+    },
 }
 
 /// The volume of another machine that was found where a volume, or a leg of one, lies.
@@ -107,7 +119,7 @@ struct KnownRemote {
 /// All identities that were ever given out.
 #[derive(Clone, Debug, Default)]
 pub struct Identities {
-    entries: Vec<KnownFile>,
+    entries: KnownFiles,
     changed: bool,
     elsewhere: Vec<KnownRemote>,
     elsewhere_changed: bool,
@@ -184,19 +196,17 @@ impl Identities {
 
     /// Whether something was found in this place before.
     pub fn has_path(&self, path: &Path) -> bool {
-        self.entries.iter().any(|entry| entry.path == path)
+        self.entries.at(path).next().is_some()
     }
 
     /// The UUID of what was found in this place last.
     pub fn last_uuid_at(&self, path: &Path) -> Option<Uuid> {
-        self.entries.iter().rfind(|entry| entry.path == path).map(|entry| entry.uuid)
+        self.entries.at(path).next_back().map(|(_, entry)| entry.uuid)
     }
 
     /// What was made there was removed again before anybody had it: nothing was ever in this place.
     pub fn remove_created(&mut self, key: &FileIdentity, path: &Path) {
-        let before = self.entries.len();
-        self.entries.retain(|entry| entry.key != *key || entry.path != path);
-        self.changed |= self.entries.len() != before;
+        self.remove_at(path, |entry| entry.key == *key);
     }
 
     /// Takes back what was noted of files and devices since `before`: what was opened is not served.
@@ -225,18 +235,17 @@ impl Identities {
     /// The UUID of what `key` names: this one if it was never seen.
     pub fn uuid_for(&mut self, key: &FileIdentity, path: &Path, fresh: Uuid) -> Uuid {
         let is_it = |entry: &KnownFile| entry.key == *key && (key.is_unique() || entry.path == path);
-        let known = self
-            .entries
-            .iter()
-            .position(is_it)
+        let same = self.entries.on(key).find(|(_, entry)| is_it(entry));
+        let known = same
             .or_else(|| self.find_moved_file(key, path))
             .or_else(|| self.find_unstamped_device(key, path));
-        if let Some(entry) = known.and_then(|index| self.entries.get_mut(index)) {
+        if let Some((number, entry)) = known {
+            let uuid = entry.uuid;
             if entry.key != *key || entry.path != path {
-                (entry.key, entry.path) = (key.clone(), path.to_owned());
+                self.entries.update(number, key, path);
                 self.changed = true;
             }
-            return entry.uuid;
+            return uuid;
         }
         let uuid = fresh;
         if let Some(old) = self.previous_device_uuid(key, path) {
@@ -249,7 +258,7 @@ impl Identities {
         }
         // What bore this number in this place is gone. KnownRemote it may come back: numbers of file systems and of
         // devices change hands when the machine starts, and what is not there now had one too.
-        self.entries.retain(|entry| !(entry.key.aliases(key) && entry.path == path));
+        self.remove_at(path, |entry| entry.key.aliases(key));
         self.entries.push(KnownFile { uuid, key: key.clone(), path: path.to_owned() });
         self.changed = true;
         uuid
@@ -257,27 +266,33 @@ impl Identities {
 
     /// A device that was recorded when nobody noted since when it had its number: it is taken for the same once, as it
     /// was then, and by what it is known now from there on.
-    fn find_unstamped_device(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+    fn find_unstamped_device(&self, key: &FileIdentity, path: &Path) -> Option<(u64, &KnownFile)> {
         let FileIdentity::Numbered { number, set_up: Some(_) } = *key else { return None };
         let before = FileIdentity::Numbered { number, set_up: None };
-        self.entries.iter().position(|entry| entry.key == before && entry.path == path)
+        self.entries.at(path).find(|(_, entry)| entry.key == before)
+    }
+
+    /// Removes those that were seen at this path last and are meant.
+    fn remove_at(&mut self, path: &Path, is_meant: impl Fn(&KnownFile) -> bool) {
+        let meant = self.entries.at(path).filter(|(_, entry)| is_meant(entry));
+        let numbers: Vec<u64> = meant.map(|(number, _)| number).collect();
+        self.changed |= !numbers.is_empty();
+        numbers.into_iter().for_each(|number| self.entries.remove(number));
     }
 
     /// The identity that the device in this place had last, if this has nothing but a number.
     fn previous_device_uuid(&self, key: &FileIdentity, path: &Path) -> Option<Uuid> {
         let is_numbered = |key: &FileIdentity| matches!(key, FileIdentity::Numbered { .. });
-        let had = |entry: &&KnownFile| is_numbered(&entry.key) && entry.path == path;
-        self.entries.iter().rfind(had).filter(|_| is_numbered(key)).map(|entry| entry.uuid)
+        let had = self.entries.at(path).rfind(|(_, entry)| is_numbered(&entry.key));
+        had.filter(|_| is_numbered(key)).map(|(_, entry)| entry.uuid)
     }
 
     /// A file on a file system whose device number changed at a reboot: same inode, same birth,
     /// same path.
-    fn find_moved_file(&self, key: &FileIdentity, path: &Path) -> Option<usize> {
+    fn find_moved_file(&self, key: &FileIdentity, path: &Path) -> Option<(u64, &KnownFile)> {
         let FileIdentity::File { inode, born: Some(born), .. } = key else { return None };
-        self.entries.iter().position(|entry| {
-            let same =
-                matches!(&entry.key, FileIdentity::File { inode: i, born: Some(b), .. } if i == inode && b == born);
-            same && entry.path == path
+        self.entries.at(path).find(|(_, entry)| {
+            matches!(&entry.key, FileIdentity::File { inode: i, born: Some(b), .. } if i == inode && b == born)
         })
     }
 }

@@ -10,6 +10,7 @@
 
 pub mod configuration;
 pub mod identity;
+pub mod known_files;
 pub mod nexuses;
 pub mod ports;
 pub mod serials;

@@ -8,6 +8,8 @@
 //! Earlier builds gave all targets the groups' numbers. State saved under a group's number applies to the
 //! ports of all targets that lead to the volume ([`TargetPortNumbers::renumbering_for`]).
 
+use std::collections::{BTreeSet, HashMap};
+
 use serde::{Deserialize, Serialize};
 use volume::{PortId, PortRenumbering};
 
@@ -15,10 +17,7 @@ use super::{
     StateDir, StateError,
     ports::{PORTS_EXHAUSTED, PortNumbers},
 };
-use config::{
-    name::VolumeName,
-    plan::{Protocol, Target},
-};
+use config::plan::{Protocol, Target};
 
 /// The record's name.
 const RECORD_NAME: &str = "target-ports";
@@ -37,21 +36,33 @@ struct TargetPortRecord {
 /// All numbers that were ever given to ports of targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TargetPortNumbers {
+    /// In the order in which they were given.
     entries: Vec<TargetPortRecord>,
+    /// Where those of a target are.
+    by_target: HashMap<String, Vec<usize>>,
+    /// The greatest number that was ever given; 0: none was.
+    last: u16,
 }
 
 impl TargetPortNumbers {
     /// Reads them.
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries = state.read_json::<Vec<TargetPortRecord>>(RECORD_NAME)?.unwrap_or_default();
-        for (at, one) in entries.iter().enumerate() {
-            let same = |other: &TargetPortRecord| (&other.target, other.group) == (&one.target, one.group);
-            if one.port == 0 || entries.iter().skip(at + 1).any(same) {
+        let mut numbers = TargetPortNumbers::default();
+        for one in entries {
+            if one.port == 0 || numbers.recorded_number(&one.target, one.group).is_some() {
                 let why = "a target's port has the number 0, or two numbers".to_owned();
                 return Err(StateError::Damaged { path: state.path().join(RECORD_NAME), why });
             }
+            numbers.push(one);
         }
-        Ok(TargetPortNumbers { entries })
+        Ok(numbers)
+    }
+
+    fn push(&mut self, one: TargetPortRecord) {
+        self.last = self.last.max(one.port);
+        self.by_target.entry(one.target.clone()).or_default().push(self.entries.len());
+        self.entries.push(one);
     }
 
     /// Gives numbers to ports that have none. They are written before a port is served, so that no number is shown that
@@ -81,7 +92,7 @@ impl TargetPortNumbers {
             for &group in &target.portals {
                 if self.recorded_number(&target.name, group).is_none() {
                     let port = self.highest().max(groups.highest()).checked_add(1).ok_or(PORTS_EXHAUSTED)?;
-                    self.entries.push(TargetPortRecord { target: target.name.clone(), group, port });
+                    self.push(TargetPortRecord { target: target.name.clone(), group, port });
                     changed = true;
                 }
             }
@@ -96,29 +107,23 @@ impl TargetPortNumbers {
     }
 
     fn recorded_number(&self, target: &str, group: u16) -> Option<u16> {
-        self.entries.iter().find(|one| one.group == group && one.target == target).map(|one| one.port)
+        let mut own = self.by_target.get(target)?.iter().filter_map(|at| self.entries.get(*at));
+        own.find(|one| one.group == group).map(|one| one.port)
     }
 
     /// The greatest number that was ever given; 0: none was.
     pub fn highest(&self) -> u16 {
-        self.entries.iter().map(|one| one.port).max().unwrap_or(0)
+        self.last
     }
 
     /// What has come of the numbers by which a volume was reached when an earlier release saved its record.
-    pub fn renumbering_for(
-        &self,
-        targets: &[Target],
-        volume: &VolumeName,
-        groups: &PortNumbers,
-    ) -> PortRenumbering {
+    /// `leading`: the targets that lead to it now.
+    pub fn renumbering_for(&self, leading: &[&Target], groups: &PortNumbers) -> PortRenumbering {
         let mut splits = PortRenumbering::default();
-        let leading: Vec<&Target> =
-            targets.iter().filter(|target| target.exports_volume(volume.as_str())).collect();
-        for one in &self.entries {
+        let own = leading.iter().filter_map(|target| self.by_target.get(&target.name)).flatten();
+        let own: BTreeSet<usize> = own.copied().collect();
+        for one in own.into_iter().filter_map(|at| self.entries.get(at)) {
             let Some(before) = groups.number_of(Protocol::Iscsi, one.group) else { continue };
-            if !leading.iter().any(|target| target.name == one.target) {
-                continue;
-            }
             splits.pairs.push((PortId(before), PortId(one.port)));
             let reaches = |target: &&Target| self.number_of(target, one.group, groups) == Some(before);
             if !leading.iter().any(reaches) && !splits.gone.contains(&PortId(before)) {
@@ -134,6 +139,7 @@ mod tests {
     use super::*;
     use config::{
         check::default_target,
+        name::VolumeName,
         plan::{Lun, Volume, VolumeOrigin},
         spec,
     };
@@ -153,6 +159,10 @@ mod tests {
         let lun = |(lun, name): (u16, &&str)| Lun { lun, volume: volume(name), read_only: false };
         target.luns = (0..).zip(volumes).map(lun).collect();
         target
+    }
+
+    fn leading<'a>(targets: &'a [Target], volume: &str) -> Vec<&'a Target> {
+        targets.iter().filter(|target| target.exports_volume(volume)).collect()
     }
 
     fn groups(state: &StateDir, recorded: bool) -> PortNumbers {
@@ -208,10 +218,10 @@ mod tests {
         let gone = vec![PortId(1), PortId(2)];
         let pairs = vec![pair(1, 4), pair(2, 5), pair(1, 6), pair(2, 7)];
         let both = PortRenumbering { pairs, gone: gone.clone() };
-        assert_eq!(given.renumbering_for(&targets, &volume("v"), &groups), both);
+        assert_eq!(given.renumbering_for(&leading(&targets, "v"), &groups), both);
         let second = PortRenumbering { pairs: vec![pair(1, 6), pair(2, 7)], gone };
-        assert_eq!(given.renumbering_for(&targets, &volume("w"), &groups), second);
-        assert_eq!(given.renumbering_for(&targets, &volume("u"), &groups), PortRenumbering::default());
+        assert_eq!(given.renumbering_for(&leading(&targets, "w"), &groups), second);
+        assert_eq!(given.renumbering_for(&leading(&targets, "u"), &groups), PortRenumbering::default());
         // Who comes to share a volume keeps his number, and those of before keep theirs.
         let mut given = given;
         let shared = targets[0].luns.clone();
@@ -246,7 +256,7 @@ mod tests {
         for (group, port) in [(1, 4), (2, 0)] {
             let entry = |group, port| TargetPortRecord { target: "iqn.x:a".to_owned(), group, port };
             let entries = vec![entry(1, 3), entry(group, port)];
-            TargetPortNumbers { entries }.save(&state).unwrap();
+            TargetPortNumbers { entries, ..TargetPortNumbers::default() }.save(&state).unwrap();
             let loaded = TargetPortNumbers::load(&state);
             assert!(matches!(loaded, Err(StateError::Damaged { .. })), "{group}, {port}");
         }

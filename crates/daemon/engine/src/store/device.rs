@@ -9,17 +9,17 @@ use std::{
 use uuid::Uuid;
 
 use super::{
-    CreatedFile, Store,
+    CreatedFile, FindHolder, Store,
     file::{claim_file, clear_nonblocking, open_error, open_options},
     open_error::OpenErrorReason,
 };
 use crate::state::identity::FileIdentity;
 use config::plan::Volume;
 
-pub(super) fn open_device<'a>(
+pub(super) fn open_device(
     volume: &Volume,
     path: &Path,
-    others: impl Iterator<Item = &'a Store>,
+    holder: FindHolder<'_>,
 ) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
     let failed = |what| move |why| OpenErrorReason::Io(what, path.to_owned(), why);
@@ -44,7 +44,7 @@ pub(super) fn open_device<'a>(
              or the machine reboots; set a permanent one with uuid="
         );
     }
-    claim_file(path, &file, &key, spec.read_only, others)?;
+    claim_file(path, &file, &key, spec.read_only, holder)?;
     let bytes = file.seek(SeekFrom::End(0)).map_err(failed("measure"))?;
     let bytes = bytes - bytes % u64::from(spec.block);
     if bytes == 0 {

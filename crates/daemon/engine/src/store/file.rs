@@ -15,7 +15,7 @@ use std::{
 use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
-use super::{CreatedFile, Store, open_error::OpenErrorReason};
+use super::{CreatedFile, FindHolder, Store, open_error::OpenErrorReason};
 use crate::state::{identity::FileIdentity, sync_parent_directory};
 use config::{plan::Volume, spec::VolumeSource};
 
@@ -29,11 +29,11 @@ pub(super) const LOCK_TRIES: u32 = if cfg!(test) { 3 } else { 200 };
 /// How long to wait before a lock is asked for again.
 const LOCK_RETRY_INTERVAL: Duration = Duration::from_millis(10);
 
-pub(super) fn open_file<'a>(
+pub(super) fn open_file(
     volume: &Volume,
     path: &Path,
     may_make: bool,
-    others: impl Iterator<Item = &'a Store>,
+    holder: FindHolder<'_>,
 ) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
     let created = match std::fs::metadata(path) {
@@ -70,7 +70,7 @@ pub(super) fn open_file<'a>(
         }
         why
     };
-    let store = lock_and_measure(volume, path, file, others).map_err(&undo)?;
+    let store = lock_and_measure(volume, path, file, holder).map_err(&undo)?;
     match sync_parent_directory(path) {
         Err(why) if created => {
             return Err(undo(OpenErrorReason::Io("sync the directory of", path.to_owned(), why)));
@@ -108,11 +108,11 @@ pub(super) fn is_zero_from(file: &File, from: u64) -> bool {
 }
 
 /// Locks an open file, gives it its size and reads what it is like.
-pub(super) fn lock_and_measure<'a>(
+pub(super) fn lock_and_measure(
     volume: &Volume,
     path: &Path,
     file: File,
-    others: impl Iterator<Item = &'a Store>,
+    holder: FindHolder<'_>,
 ) -> Result<Store, OpenErrorReason> {
     let spec = &volume.spec;
     let failed = |what| move |why| OpenErrorReason::Io(what, path.to_owned(), why);
@@ -122,7 +122,7 @@ pub(super) fn lock_and_measure<'a>(
         inode: meta.stx_ino,
         born: birth_time(&meta),
     };
-    claim_file(path, &file, &key, spec.read_only, others)?;
+    claim_file(path, &file, &key, spec.read_only, holder)?;
     // Who made it may have removed it again before it gave up the lock.
     if !path_is_file(path, &file) {
         return Err(OpenErrorReason::Moved(path.to_owned()));
@@ -198,16 +198,15 @@ pub(super) fn open_error(path: &Path, why: io::Error) -> OpenErrorReason {
 }
 
 /// Refuses aliases within this process and locks against others.
-pub(super) fn claim_file<'a>(
+pub(super) fn claim_file(
     path: &Path,
     file: &File,
     key: &FileIdentity,
     read_only: bool,
-    mut others: impl Iterator<Item = &'a Store>,
+    holder: FindHolder<'_>,
 ) -> Result<(), OpenErrorReason> {
-    let is_alias = |part: &Store| part.key.as_ref().is_some_and(|other| other.aliases(key));
-    if let Some(other) = others.find(|other| other.legs_or_self().iter().any(is_alias)) {
-        return Err(OpenErrorReason::Alias(path.to_owned(), other.volume.name.clone()));
+    if let Some(other) = holder(key) {
+        return Err(OpenErrorReason::Alias(path.to_owned(), other));
     }
     let lock = || if read_only { file.try_lock_shared() } else { file.try_lock() };
     lock_with_timeout(lock, || thread::sleep(LOCK_RETRY_INTERVAL)).map_err(|why| match why {

@@ -5,27 +5,31 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 use volume::{Backend, Geometry};
 
-use super::{CreatePolicy, OpenErrorReason, ProbeResult, Store, store_with_geometry};
-use crate::state::identity::Identities;
+use super::{CreatePolicy, OpenErrorReason, ProbeResult, StorageInUse, Store, store_with_geometry};
+use crate::state::identity::{FileIdentity, Identities};
 use config::{
     plan::Volume,
     spec::{Spec, StripeSpec, VolumeSource},
 };
 
 /// Opens all legs; those that were opened are given up again if one fails.
-pub(super) fn open_legs<'a>(
+pub(super) fn open_legs(
     volume: &Volume,
     (striped, making): (&StripeSpec, CreatePolicy),
     identities: &Identities,
-    others: impl Iterator<Item = &'a Store> + Clone,
+    others: &StorageInUse,
     probed: &mut ProbeResult,
 ) -> Result<Store, OpenErrorReason> {
     let mut legs: Vec<Store> = Vec::new();
     let opened = striped.legs.iter().enumerate().try_for_each(|(at, leg)| {
         let leg = Volume { spec: leg_spec(volume, leg), ..volume.clone() };
-        let beside = others.clone().map(|other| -> &Store { other }).chain(legs.iter());
+        let own = |key: &FileIdentity| {
+            let alias = legs.iter().find(|leg| leg.key.as_ref().is_some_and(|other| other.aliases(key)));
+            alias.map(|leg| leg.volume.name.clone())
+        };
+        let holder = |key: &FileIdentity| others.holder(key).or_else(|| own(key));
         let wrong = |why| OpenErrorReason::Leg(at + 1, Box::new(why));
-        let leg = super::open_single(&leg, (at + 1, making), identities, beside, probed).map_err(wrong)?;
+        let leg = super::open_single(&leg, (at + 1, making), identities, &holder, probed).map_err(wrong)?;
         legs.push(leg);
         Ok(())
     });

@@ -105,7 +105,7 @@ fn a_file_that_two_daemons_make_at_once_is_of_one_and_has_its_name() {
     let one = volume("a", &format!("file:{},size=1M", path.display()));
     let file = open_options(&one).create_new(true).open(&path).unwrap();
     std::fs::remove_file(&path).unwrap();
-    let why = lock_and_measure(&one, &path, file, [].iter()).unwrap_err().to_string();
+    let why = lock_and_measure(&one, &path, file, &|_| None).unwrap_err().to_string();
     assert!(why.contains("removed or replaced"), "{why}");
 }
 
