@@ -70,7 +70,7 @@ Everything is flushed before the command returns. For URLs see `blockwire info -
     #[command(
         after_help = "It exits with 1 at the first byte that differs. For URLs see `blockwire info --help`."
     )]
-    Verify(verify::VerifyArgs),
+    Verify(verify::CompareVolumesArgs),
     /// Show or change the reservations of a remote volume
     Reserve(reserve::ReserveArgs),
     /// Make a remote volume a local block device, or show what is attached

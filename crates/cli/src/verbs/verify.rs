@@ -15,7 +15,7 @@ const COMPARE_BYTES: usize = 4 << 20;
 
 /// `verify`
 #[derive(Debug, Args)]
-pub struct VerifyArgs {
+pub struct CompareVolumesArgs {
     /// A URL, or a file or device
     pub one: SecretUrl,
     /// What to compare it with: a URL, or a file or device
@@ -29,7 +29,7 @@ pub struct VerifyArgs {
 }
 
 /// Compares.
-pub fn verify(args: &VerifyArgs) -> Result<Exit, Failure> {
+pub fn verify(args: &CompareVolumesArgs) -> Result<Exit, Failure> {
     let mut initiator = create_initiator(Settings::default())?;
     let one = CopyEnd::open_source(&mut initiator, &args.one)?;
     let other = CopyEnd::open_source(&mut initiator, &args.other)?;

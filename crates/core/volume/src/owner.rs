@@ -233,7 +233,7 @@ impl VolumeOwner {
                 // else can have changed, so what is durable is what comes of it.
                 match self.volume.plan_request(&request) {
                     Ok(change) if durable => {
-                        self.notify_persistence_change(&request, &change);
+                        self.push_persistence_notice(&request, &change);
                         self.publish_change(now, from, id, change);
                     }
                     Ok(_) => self.handle_store_failure(now, from, id, Refusal::NotDurable),
@@ -386,7 +386,7 @@ impl VolumeOwner {
                 )
         };
         if self.saved.as_ref() == Some(&bytes) || (!request.may_change_record() && is_as_it_stands()) {
-            self.notify_persistence_change(&request, &change);
+            self.push_persistence_notice(&request, &change);
             return self.publish_change(now, from, id, change);
         }
         // Until it is known to be durable, neither the old nor the new contents are; and it is written behind
@@ -405,7 +405,7 @@ impl VolumeOwner {
     }
 
     /// One bit serves both protocols: who changes it, changes it for all.
-    fn notify_persistence_change(&mut self, request: &VolumeRequest, change: &PendingChange) {
+    fn push_persistence_notice(&mut self, request: &VolumeRequest, change: &PendingChange) {
         let (before, after) = (&self.volume.view().reservations, &change.view.reservations);
         if let VolumeRequest::Reserve { who, .. } = request
             && before.persists() != after.persists()

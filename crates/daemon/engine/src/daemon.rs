@@ -219,13 +219,13 @@ impl Daemon {
         &self.control
     }
 
-    fn attach(&self, request: AttachRequest) -> Result<AttachmentReport, RequestRefusal> {
+    fn attach_remote_volume(&self, request: AttachRequest) -> Result<AttachmentReport, RequestRefusal> {
         let options = attachments::options_from_request(request, &self.control)
             .map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
         self.attachments.attach(options).map_err(refusal_from_failure)
     }
 
-    fn detach(&self, way: &str, now: bool) -> Result<Answer, RequestRefusal> {
+    fn detach_remote_volume(&self, way: &str, now: bool) -> Result<Answer, RequestRefusal> {
         match self.attachments.detach(way, now, DETACH_TIMEOUT) {
             Some(ended) => {
                 ended.map(|()| Answer::Detached { way: way.to_owned() }).map_err(refusal_from_failure)
@@ -350,8 +350,8 @@ impl ControlService for Daemon {
             }
             Request::Observe => Answer::Observation(Box::new(self.observe()?)),
             Request::ShardList => Answer::Shards(self.volumes.engine.shards().map_err(failed)?),
-            Request::Attach(request) => Answer::Attached(self.attach(request)?),
-            Request::Detach { way, now } => self.detach(&way, now)?,
+            Request::Attach(request) => Answer::Attached(self.attach_remote_volume(request)?),
+            Request::Detach { way, now } => self.detach_remote_volume(&way, now)?,
             Request::Plan { file } => Answer::Plan(Box::new(self.plan_file(file.as_deref())?)),
             Request::Apply { file } => Answer::Plan(Box::new(self.apply_file(file.as_deref())?)),
             Request::Rollback => Answer::Plan(Box::new(self.rollback()?)),

@@ -95,7 +95,7 @@ pub fn read_lio(document: &Document) -> ImportModel {
         read_storage_object(object, &mut model);
     }
     for module in root.sections("fabric_modules") {
-        read_fabric_module(module, &mut model);
+        read_discovery_auth(module, &mut model);
     }
     for target in root.sections("targets") {
         read_target(target, &mut model);
@@ -105,7 +105,7 @@ pub fn read_lio(document: &Document) -> ImportModel {
 }
 
 /// `fabric_modules`: users of discovery.
-fn read_fabric_module(module: ObjectSection<'_>, model: &mut ImportModel) {
+fn read_discovery_auth(module: ObjectSection<'_>, model: &mut ImportModel) {
     let name = module.text("name").unwrap_or_default();
     let enabled = module.flag("discovery_enable_auth").unwrap_or(false);
     let user = read_chap(&module, "discovery_", enabled);

@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use block_device::{PathLostDisk, ServerStop, Statistics, fuse, nbd, ublk, vhost};
+use block_device::{ErrorDisk, ServerStop, Statistics, fuse, nbd, ublk, vhost};
 use clap::Args;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
@@ -314,19 +314,19 @@ impl FailingServer {
     fn start(state: RecoveryState) -> Option<FailingServer> {
         let stop = ServerStop::new().ok()?;
         let its_stop = stop.clone();
-        let disk = |shape: ClientGeometry| PathLostDisk::new(shape.to_geometry(), shape.read_only).ok();
+        let disk = |shape: ClientGeometry| ErrorDisk::in_place_of(shape.to_geometry(), shape.read_only).ok();
         // If the path is in use, another process serves there.
         let (statistics, thread) = match state {
             RecoveryState::Nbd { path, shape } => {
                 let mut server = nbd::Server::new(nbd::Settings::new(path)).ok()?;
-                let statistics = server.statistics();
+                let statistics = server.io_counters();
                 let mut serve = move || disk(shape).map(|mut disk| server.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }
             RecoveryState::VhostUser { path, id, shape } => {
                 let settings = vhost::Settings { id, ..vhost::Settings::new(path) };
                 let mut server = vhost::Backend::new(settings).ok()?;
-                let statistics = server.statistics();
+                let statistics = server.io_counters();
                 let mut serve = move || disk(shape).map(|mut disk| server.run(&mut disk, &its_stop));
                 (statistics, std::thread::spawn(move || drop(serve())))
             }

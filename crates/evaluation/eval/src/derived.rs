@@ -9,7 +9,7 @@ pub fn payload_gbps(iops: f64, bytes: f64) -> f64 {
 }
 
 /// Processor effectiveness: IOPS for each percent of *all* processors of a machine.
-pub fn cpu_effectiveness(iops: f64, busy_percent: f64) -> Option<f64> {
+pub fn iops_per_cpu_percent(iops: f64, busy_percent: f64) -> Option<f64> {
     (busy_percent > 0.0).then(|| iops / busy_percent)
 }
 
@@ -166,9 +166,9 @@ mod tests {
     fn figures_follow_as_in_the_papers() {
         // 2.9 million 4 KiB I/Os a second.
         assert!((payload_gbps(2.9e6, 4096.0) - 95.027).abs() < 0.001);
-        assert_eq!(cpu_effectiveness(112_353.6, 0.0), None);
+        assert_eq!(iops_per_cpu_percent(112_353.6, 0.0), None);
         assert!(
-            (1.0 / 0.000_689 - cpu_effectiveness(112_353.6, 112_353.6 * 0.000_689).unwrap()).abs() < 1e-6
+            (1.0 / 0.000_689 - iops_per_cpu_percent(112_353.6, 112_353.6 * 0.000_689).unwrap()).abs() < 1e-6
         );
         assert_eq!(cpu_per_million(500_000.0, 0.5), Some(1.0));
         assert_eq!(count_busy_cores(&[95.0, 90.0, 89.9, 10.0], 90.0), 2);

@@ -17,7 +17,7 @@ impl BackgroundTraffic {
     /// Fills the link between the target and each initiator machine, both ways.
     pub(crate) fn start(runner: &Runner<'_>, link: &Link) -> Result<BackgroundTraffic, Failure> {
         let mut processes = Vec::new();
-        let target = runner.target("stream")?;
+        let target = runner.find_target("stream")?;
         for (host, there) in link.initiator_places().iter().enumerate() {
             let ways = [
                 (link.target_place(), there, link.address(host)),

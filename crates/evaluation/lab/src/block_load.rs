@@ -30,7 +30,7 @@ pub(crate) fn fill_volumes(runner: &mut Runner<'_>, testbed: &Testbed) -> Result
         size: Some(JobSize::Percent(100)),
         ..Job::default()
     };
-    let initiator = runner.initiator("blockwire")?;
+    let initiator = runner.find_initiator("blockwire")?;
     let task = LoadTask {
         name: "fill".to_owned(),
         place: testbed.link.initiator_place(0)?,

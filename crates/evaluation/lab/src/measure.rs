@@ -352,7 +352,7 @@ fn merged_series(machines: &[Vec<ProgressMark>]) -> Vec<ProgressMark> {
 }
 
 /// Core numbers of the second machine begin here, of the third at twice this, and so on.
-const HOST_CORE_NUMBER_BASE: u32 = 10_000;
+const CORE_NUMBERS_PER_MACHINE: u32 = 10_000;
 
 /// What several machines did, as of one.
 fn merge_cpu_use(all: Vec<CpuUse>) -> Option<CpuUse> {
@@ -363,7 +363,7 @@ fn merge_cpu_use(all: Vec<CpuUse>) -> Option<CpuUse> {
         sum.side
             .cores
             .cores
-            .extend(cores.map(|(core, kinds)| (core + machine * HOST_CORE_NUMBER_BASE, kinds)));
+            .extend(cores.map(|(core, kinds)| (core + machine * CORE_NUMBERS_PER_MACHINE, kinds)));
         sum.side.cores.switches += seen.side.cores.switches;
         sum.side.process.0 += seen.side.process.0;
         sum.side.process.1 += seen.side.process.1;
@@ -423,7 +423,7 @@ mod tests {
         };
         let all = merge_cpu_use(vec![seen(0.25), seen(0.75)]).unwrap();
         let cores: Vec<u32> = all.side.cores.cores.iter().map(|(core, _)| *core).collect();
-        assert_eq!(cores, [0, HOST_CORE_NUMBER_BASE]);
+        assert_eq!(cores, [0, CORE_NUMBERS_PER_MACHINE]);
         assert_eq!((all.side.process, all.side.resident), ((1.0, 1.0), 20));
         assert_eq!((all.retransmits, all.packets), (Some(2), None));
         assert!(merge_cpu_use(Vec::new()).is_none());

@@ -172,7 +172,7 @@ impl Runner<'_> {
                 cores: &self.cores.target,
                 dir: &self.dir,
             };
-            let serving = self.target(name)?.start(&setup)?;
+            let serving = self.find_target(name)?.start(&setup)?;
             serving.commands.iter().for_each(|command| note_command(record, command));
             all.push(TrafficKind { protocol, serving, job: Job::default() });
         }

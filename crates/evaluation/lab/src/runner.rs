@@ -67,7 +67,7 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If none is known: which are.
-    pub fn target(&self, name: &str) -> Result<&dyn Target, Failure> {
+    pub fn find_target(&self, name: &str) -> Result<&dyn Target, Failure> {
         let found = self.targets.iter().find(|target| target.name() == name);
         found.map(|target| &**target).ok_or_else(|| {
             let known: Vec<&str> = self.targets.iter().map(|target| target.name()).collect();
@@ -79,7 +79,7 @@ impl Runner<'_> {
     ///
     /// # Errors
     /// If none is known: which are.
-    pub fn initiator(&self, name: &str) -> Result<&dyn Initiator, Failure> {
+    pub fn find_initiator(&self, name: &str) -> Result<&dyn Initiator, Failure> {
         let found = self.initiators.iter().find(|initiator| initiator.name() == name);
         found.map(|initiator| &**initiator).ok_or_else(|| {
             let known: Vec<&str> = self.initiators.iter().map(|initiator| initiator.name()).collect();

@@ -22,7 +22,7 @@ pub(crate) fn missing_program(place: &CommandLocation, program: &str) -> Option<
 }
 
 /// The words that run one of its programs, with the libraries that it was linked with.
-pub(crate) fn program_words(program: &str) -> Result<Vec<String>, Failure> {
+pub(crate) fn program_command_prefix(program: &str) -> Result<Vec<String>, Failure> {
     let dir =
         spdk_dir().ok_or_else(|| Failure::new("SPDK_DIR, the directory where SPDK was built, is not set"))?;
     Ok(vec![
@@ -34,7 +34,7 @@ pub(crate) fn program_words(program: &str) -> Result<Vec<String>, Failure> {
 
 /// What a target of its says that it is.
 pub(crate) fn target_version(place: &CommandLocation, program: &str) -> Option<String> {
-    let mut words = self::program_words(program).ok()?;
+    let mut words = self::program_command_prefix(program).ok()?;
     words.push("-v".to_owned());
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let said = place.run(&words).ok()?;

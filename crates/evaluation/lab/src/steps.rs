@@ -169,7 +169,7 @@ impl Runner<'_> {
             Ok(run) => {
                 let run = Run { round: Some(step.round), seed: Some(step.job.seed), ..run };
                 self.live.step_finished(&moment, Ok(run.iops()));
-                add_run(record, step, self.step_mtu(step), run);
+                add_run(record, step, self.link_mtu(step), run);
             }
             // What was cut short is no failure of the systems.
             Err(_) if end_request::is_ending() => progress.testbed = None,
@@ -183,7 +183,7 @@ impl Runner<'_> {
     }
 
     /// MTU of a step's link; 0: it is that of other machines.
-    fn step_mtu(&self, step: &Step) -> u32 {
+    fn link_mtu(&self, step: &Step) -> u32 {
         if self.machines.is_some() { 0 } else { block_load::mtu(step.wire) }
     }
 
@@ -253,7 +253,8 @@ impl Runner<'_> {
         let mut steps = Vec::new();
         for step in &plan.steps {
             let protocol = step.protocol.name();
-            let (Ok(target), Ok(initiator)) = (self.target(&step.target), self.initiator(&step.initiator))
+            let (Ok(target), Ok(initiator)) =
+                (self.find_target(&step.target), self.find_initiator(&step.initiator))
             else {
                 note(format!("target {} or initiator {} is unknown", step.target, step.initiator));
                 continue;
@@ -299,7 +300,7 @@ impl Runner<'_> {
         };
         match step.rate {
             Some(percent) => {
-                let step = with_absolute_rate(step, (percent, self.step_mtu(step)), record)?;
+                let step = with_absolute_rate(step, (percent, self.link_mtu(step)), record)?;
                 block_load::run_load(self, &step, testbed, moment, record)
             }
             None => block_load::run_load(self, step, testbed, moment, record),
@@ -318,7 +319,7 @@ impl Runner<'_> {
             Some(machines) => Link::over_network(machines),
             None => Link::create(step.wire, initiator_host_count(step, record))?,
         };
-        let target = self.target(&step.target)?;
+        let target = self.find_target(&step.target)?;
         let cores = self.cores.target_cores(step.cores);
         let targets = Preset::find(&record.preset).and_then(|preset| preset.targets);
         if let Some(count) =
@@ -387,10 +388,10 @@ impl Runner<'_> {
             |role: &str, name: &str, version: Option<String>| Some((format!("{role} {name}"), version?));
         let targets = targets
             .into_iter()
-            .filter_map(|name| version("target", name, self.target(name).ok()?.version(&far)));
+            .filter_map(|name| version("target", name, self.find_target(name).ok()?.version(&far)));
         let initiators = initiators
             .into_iter()
-            .filter_map(|name| version("initiator", name, self.initiator(name).ok()?.version(&near)));
+            .filter_map(|name| version("initiator", name, self.find_initiator(name).ok()?.version(&near)));
         let versions: Vec<(String, String)> = targets.chain(initiators).collect();
         let list = |cores: &[usize]| {
             let cores: Vec<String> = cores.iter().map(ToString::to_string).collect();

@@ -42,9 +42,9 @@
 
 mod device_node;
 mod disk;
+mod error_disk;
 mod event_loop;
 mod event_waiter;
-mod failing_disk;
 pub mod fuse;
 mod interface_choice;
 mod io_vectors;
@@ -62,8 +62,8 @@ pub mod vhost;
 mod wire;
 
 pub use disk::{Disk, REQUEST_LEN_MAX};
+pub use error_disk::ErrorDisk;
 pub use event_waiter::ServerStop;
-pub use failing_disk::PathLostDisk;
 pub use interface_choice::{DeviceInterface, InterfaceChoice, choose_best_interface};
 pub use request_error::RequestError;
 pub use statistics::{Statistics, StatisticsSnapshot};

@@ -94,7 +94,7 @@ impl Server {
     }
 
     /// Counters, which go on while the server runs.
-    pub fn statistics(&self) -> Arc<Statistics> {
+    pub fn io_counters(&self) -> Arc<Statistics> {
         self.statistics.clone()
     }
 

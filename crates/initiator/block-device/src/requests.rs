@@ -2,7 +2,7 @@
 //!
 //! Local systems access any bytes; a volume reads and writes whole blocks, up to a limit per operation. Each request is
 //! split, partial blocks at its edges are read first and written back, and its parts are joined again. Invariants: a
-//! request taken by [`RequestTable::start_request`] ends exactly once, by [`RequestTable::poll_ended`]; it has all its memory before
+//! request taken by [`RequestTable::submit_request`] ends exactly once, by [`RequestTable::poll_ended`]; it has all its memory before
 //! anything of it is submitted, so that requests cannot deadlock on memory; and a write with partial blocks shares no
 //! block with another write in flight.
 
@@ -207,7 +207,7 @@ impl<T> RequestTable<T> {
     }
 
     /// Starts a request, or gives it back if there is no room or no memory for it now.
-    pub(crate) fn start_request(
+    pub(crate) fn submit_request(
         &mut self,
         disk: &mut dyn Disk,
         request: Request<T>,
@@ -266,7 +266,7 @@ impl<T> RequestTable<T> {
     }
 
     /// Whether the volume accepts such a request now. A server checks before it allocates memory for a write, and
-    /// [`RequestTable::start_request`] checks again, since protection and size may change.
+    /// [`RequestTable::submit_request`] checks again, since protection and size may change.
     pub(crate) fn check_request(
         &self,
         disk: &dyn Disk,

@@ -58,7 +58,7 @@ impl Server {
         };
         watch.watch_mount(&dir);
         set_stage("the server begins to serve");
-        let statistics = server.statistics();
+        let statistics = server.io_counters();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let (say, said) = mpsc::channel();
         let thread = std::thread::spawn(move || {

@@ -44,7 +44,7 @@ impl Server {
     fn start(what: &str, mood: Behaviour) -> Server {
         let (dir, mut server) = listen(what);
         let socket = dir.join("sock");
-        let (stop, statistics) = (ServerStop::new().unwrap(), server.statistics());
+        let (stop, statistics) = (ServerStop::new().unwrap(), server.io_counters());
         let its_stop = stop.clone();
         let thread = std::thread::spawn(move || {
             let blocks = SIZE as u64 / 512;

@@ -58,7 +58,7 @@ impl Server {
         let mut settings = nbd::Settings::new(&socket);
         change(&mut settings);
         let mut server = nbd::Server::new(settings).unwrap();
-        let (statistics, url) = (server.statistics(), server.url());
+        let (statistics, url) = (server.io_counters(), server.url());
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut volume = RamVolume::new(its_disk, mood);

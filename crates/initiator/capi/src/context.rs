@@ -343,7 +343,7 @@ impl InitiatorContext {
                 self.update_open_state(at);
             }
         }
-        self.take_returned_loans();
+        self.reap_returned_loans();
         for _ in 0..self.stalled.len() {
             if let Some(task) = self.stalled.pop_front() {
                 self.submit_commands(task);
@@ -381,7 +381,7 @@ impl InitiatorContext {
         opening.map(|opened| most.saturating_sub(opened.begun.elapsed())).min()
     }
 
-    fn take_returned_loans(&mut self) {
+    fn reap_returned_loans(&mut self) {
         while let Some(token) = self.loans_over.pop_front().or_else(|| self.lender.poll_returned()) {
             let Some(number) = self.find_command(token) else { continue };
             if let Some(command) = self.commands.get_mut(number) {
@@ -564,10 +564,10 @@ impl InitiatorContext {
                 self.finish_task_if_idle(task);
             }
         }
-        self.take_returned_loans();
+        self.reap_returned_loans();
         while self.has_operations(volume) {
             self.turn(Some(Duration::from_millis(10)));
-            self.take_returned_loans();
+            self.reap_returned_loans();
         }
         let opened = self.volumes.swap_remove(at);
         let handle = opened.at;

@@ -179,14 +179,14 @@ impl Initiator {
 
     /// Whether size, access or protection has changed since this was last asked.
     pub fn has_geometry_changed(&mut self, volume: VolumeHandle) -> bool {
-        self.inline.take_from_endpoint(|client| client.has_geometry_changed(volume))
+        self.inline.take_from_endpoint(|client| client.take_geometry_changed(volume))
     }
 
     /// Whether the time for which commands of a path may still be carried out after its loss
     /// ([`PathInfo::lands_for`]) has grown, or is told by its target for the first time, since this was last asked: who
     /// keeps a record of it for the time after this process writes it again.
     pub fn has_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
-        self.inline.take_from_endpoint(|client| client.has_lost_command_lifetime_changed(volume))
+        self.inline.take_from_endpoint(|client| client.take_lost_command_lifetime_changed(volume))
     }
 
     /// What has happened to a volume.

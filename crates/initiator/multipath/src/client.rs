@@ -224,13 +224,13 @@ impl<P: Path> Client<P> {
     }
 
     /// Whether a volume's geometry or protection has changed since this was last asked.
-    pub fn has_geometry_changed(&mut self, volume: VolumeHandle) -> bool {
+    pub fn take_geometry_changed(&mut self, volume: VolumeHandle) -> bool {
         self.any_remote_volume(volume, RemoteVolume::has_geometry_changed)
     }
 
     /// Whether [`PathInfo::lands_for`] of a path of this volume has grown, or is told by its target for the first time,
     /// since this was last asked.
-    pub fn has_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
+    pub fn take_lost_command_lifetime_changed(&mut self, volume: VolumeHandle) -> bool {
         self.any_remote_volume(volume, RemoteVolume::has_lost_command_lifetime_changed)
     }
 

@@ -132,7 +132,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
             .min();
         // Under load this brings the next work, and nothing below is reached.
         self.world.collect_events(WaitLimit::No);
-        if self.has_work() {
+        if self.has_pending_events() {
             return;
         }
         let start = self.now();
@@ -147,12 +147,12 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
         base.counters.sleeps.add(1);
         self.world.collect_events(WaitLimit::Until(until));
         self.world.world_state().bell.note_awake();
-        if self.has_work() {
+        if self.has_pending_events() {
             self.spin.note_slept(clock::now().since(start).as_nanos() as u64);
         }
     }
 
-    pub(crate) fn has_work(&mut self) -> bool {
+    pub(crate) fn has_pending_events(&mut self) -> bool {
         let base = self.world.world_state();
         !base.events.is_empty() || base.bell.is_notified()
     }
@@ -164,7 +164,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
             for _ in 0..POLLS_PER_CLOCK_READ {
                 if self.world.has_events() || self.world.world_state().bell.is_notified() {
                     self.world.collect_events(WaitLimit::No);
-                    if self.has_work() {
+                    if self.has_pending_events() {
                         let now = clock::now();
                         self.spin.note_hit(now.since(start).as_nanos() as u64);
                         let counters = &self.world.world_state().counters;

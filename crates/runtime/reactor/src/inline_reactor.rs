@@ -210,7 +210,7 @@ where
         self.bell.note_awake();
         each!(&mut *self.body, shard => {
             let mut more = false;
-            if self.has_more || shard.has_work() {
+            if self.has_more || shard.has_pending_events() {
                 more = shard.turn();
             }
             match wait {
@@ -230,7 +230,7 @@ where
     /// caller's own.
     pub fn poll_timeout(&mut self) -> Option<Time> {
         each!(&mut *self.body, shard => {
-            if self.has_more || shard.has_work() {
+            if self.has_more || shard.has_pending_events() {
                 return Some(shard.world.world_state().now);
             }
             [shard.end.poll_timeout(), shard.world.next_deadline()].into_iter().flatten().min()

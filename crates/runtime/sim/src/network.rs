@@ -109,7 +109,7 @@ impl Network {
     }
 
     /// Changes it; true if somebody listens there.
-    pub(crate) fn set_reachability<M>(
+    pub(crate) fn set_listener_reachability<M>(
         &mut self,
         schedule: &mut Schedule<M>,
         address: SocketAddr,

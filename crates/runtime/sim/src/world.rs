@@ -117,7 +117,10 @@ impl<E: Endpoint> World<E> {
 
     /// Changes what a dial to a listener meets.
     pub fn set_reachability(&mut self, address: SocketAddr, reach: Reachability) {
-        assert!(self.net.set_reachability(&mut self.schedule, address, reach), "somebody listens there");
+        assert!(
+            self.net.set_listener_reachability(&mut self.schedule, address, reach),
+            "somebody listens there"
+        );
     }
 
     /// The connections that were made by dialling `address` and still stand, each by its dialler's end.

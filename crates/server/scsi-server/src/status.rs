@@ -109,7 +109,7 @@ pub(crate) fn copy_failure_reply(failure: Failure) -> Reply {
 }
 
 /// What REQUEST SENSE tells of a logical unit that serves this path in such a state.
-pub(crate) fn request_sense_condition(access: PathAccess, why: Option<UnservableReason>) -> Sense {
+pub(crate) fn unit_state_sense(access: PathAccess, why: Option<UnservableReason>) -> Sense {
     path_access_sense(access).or(why.map(unservable_sense)).unwrap_or(Sense::NO_SENSE)
 }
 

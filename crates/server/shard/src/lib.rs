@@ -48,10 +48,10 @@ pub use link_table::LinkTraffic;
 pub use log::{ConnectFailure, LogLine, NvmeLogLine, RefusalCause};
 pub use login_backoff::source_network;
 pub use message::{
-    AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionEntry, ControlReport, ControlRequest, ErrorCause,
-    ErrorCounters, HostAuthentication, IoCounters, LinkHandoff, MakeBackend, MakeNetworkBackend, Message,
-    NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest, SessionEntry,
-    SessionMemoryNeeds, ShardListing, VolumeEntry, VolumeSpec,
+    AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionStatus, ControlReport, ControlRequest,
+    ErrorCause, ErrorCounters, HostAuthentication, IoCounters, LinkHandoff, MakeBackend, MakeNetworkBackend,
+    Message, NvmeLinkHandoff, NvmeMessage, QueueEntry, QueueGrant, QueueRefusal, QueueRequest,
+    SessionMemoryNeeds, SessionStatus, ShardListing, VolumeSpec, VolumeStatus,
 };
 pub use nvme_server::{
     ANA_GROUPS_MAX, ComputeId, ControllerEnd, KeepAliveLimits, NAMESPACES_MAX, namespaces_max,

@@ -249,11 +249,11 @@ pub enum ControlReport {
 #[derive(Clone, Debug, Default)]
 pub struct ShardListing {
     /// Its sessions.
-    pub sessions: Vec<SessionEntry>,
+    pub sessions: Vec<SessionStatus>,
     /// Its NVMe queues, admin queues among them. A controller's queues may be on several shards.
     pub queues: Vec<QueueEntry>,
     /// Its volumes.
-    pub volumes: Vec<VolumeEntry>,
+    pub volumes: Vec<VolumeStatus>,
     /// Bytes of its pool: size, lent, reserved.
     pub memory: (usize, usize, usize),
     /// Connections that log in, or connect a queue, just now.
@@ -267,7 +267,7 @@ pub struct ShardListing {
 
 /// A session.
 #[derive(Clone, Debug)]
-pub struct SessionEntry {
+pub struct SessionStatus {
     /// Its handle.
     pub tsih: u16,
     /// The initiator's name.
@@ -285,7 +285,7 @@ pub struct SessionEntry {
     /// How its shard was chosen.
     pub placed: PlacementOutcome,
     /// Its connections.
-    pub connections: Vec<ConnectionEntry>,
+    pub connections: Vec<ConnectionStatus>,
     /// Tasks in work.
     pub tasks: usize,
     /// I/O since login: reads, bytes read, writes, bytes written.
@@ -296,7 +296,7 @@ pub struct SessionEntry {
 
 /// A connection of a session.
 #[derive(Clone, Debug)]
-pub struct ConnectionEntry {
+pub struct ConnectionStatus {
     /// Its id.
     pub cid: u16,
     /// How it came.
@@ -313,7 +313,7 @@ pub struct ConnectionEntry {
 
 /// A volume on one shard.
 #[derive(Clone, Debug)]
-pub struct VolumeEntry {
+pub struct VolumeStatus {
     /// Its number.
     pub id: VolumeId,
     /// The truth as this shard has it: size, reservations, paths, protection.

@@ -43,7 +43,7 @@ pub fn resolve_placement(
         core.value as usize
     });
     ConnectionPlacement {
-        portals: resolve_portals(draft, names.portals, sink),
+        portals: match_portals(draft, names.portals, sink),
         sources,
         peers,
         volume: draft.volume.as_ref().and_then(|name| resolve_volume(name, names.volumes, sink)),
@@ -54,7 +54,7 @@ pub fn resolve_placement(
     }
 }
 
-fn resolve_portals(draft: &PlacementDraft, portals: &[Located<Portal>], sink: &Sink) -> Option<Vec<usize>> {
+fn match_portals(draft: &PlacementDraft, portals: &[Located<Portal>], sink: &Sink) -> Option<Vec<usize>> {
     if let Some(named) = &draft.portal
         && !portals.iter().any(|portal| portal.value.address == named.value)
     {

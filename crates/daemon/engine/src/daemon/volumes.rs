@@ -97,7 +97,7 @@ impl VolumeRegistry {
         let mut identities = self.lock_changes_unbounded();
         let before = identities.clone();
         let begun = match is_free() {
-            Ok(()) => self.start_serving(&volume, &ways, opened, &mut identities).inspect_err(|_| {
+            Ok(()) => self.serve_new_volume(&volume, &ways, opened, &mut identities).inspect_err(|_| {
                 // A later volume of this name is a different one, and nothing was served from this file.
                 identities.restore_files(before);
                 identities.forget_volume(&volume.name);
@@ -112,7 +112,7 @@ impl VolumeRegistry {
     }
 
     /// Serves a new volume. A refusal carries what is still to be undone.
-    fn start_serving(
+    fn serve_new_volume(
         &self,
         volume: &Volume,
         ways: &ExportPlan,

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use reactor::IoKind;
-use shard::{CommandLatency, ConnectionEntry, SessionEntry, ShardListing, VolumeEntry};
+use shard::{CommandLatency, ConnectionStatus, SessionStatus, ShardListing, VolumeStatus};
 use volume::VolumeId;
 
 use super::{catalog::CatalogVolume, latency, nvme_queues, shards::Shards, volume_state};
@@ -105,7 +105,7 @@ impl Shards {
     }
 
     /// Which host a session is of.
-    pub(super) fn session_host(&self, session: &SessionEntry) -> Option<String> {
+    pub(super) fn session_host(&self, session: &SessionStatus) -> Option<String> {
         let connection = session.connections.first()?;
         let ends = (connection.accepted.peer.ip(), connection.accepted.local.ip());
         let frame = self.frame();
@@ -178,8 +178,8 @@ impl Shards {
 }
 
 /// The entries of each volume, of all shards.
-fn entries_by_volume(listings: &[ShardListing]) -> HashMap<VolumeId, Vec<&VolumeEntry>> {
-    let mut found: HashMap<VolumeId, Vec<&VolumeEntry>> = HashMap::new();
+fn entries_by_volume(listings: &[ShardListing]) -> HashMap<VolumeId, Vec<&VolumeStatus>> {
+    let mut found: HashMap<VolumeId, Vec<&VolumeStatus>> = HashMap::new();
     for entry in listings.iter().flat_map(|listing| &listing.volumes) {
         found.entry(entry.id).or_default().push(entry);
     }
@@ -203,7 +203,7 @@ fn refusal_reports(listings: &[ShardListing]) -> Vec<HostRefusalReport> {
     sums.into_iter().map(report).collect()
 }
 
-fn negotiated_report(session: &SessionEntry, connection: &ConnectionEntry) -> NegotiatedReport {
+fn negotiated_report(session: &SessionStatus, connection: &ConnectionStatus) -> NegotiatedReport {
     let params = &session.params;
     NegotiatedReport {
         max_send: connection.segments.0,

@@ -9,7 +9,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use endpoint::{AcceptedSocket, ListenerId};
 use nvme::{Nqn, fabrics::ConnectNames};
 use reactor::BoundListener;
-use shard::{EndCause, Exports, QueueEntry, SessionEntry};
+use shard::{EndCause, Exports, QueueEntry, SessionStatus};
 use volume::VolumeId;
 
 use super::{
@@ -202,7 +202,7 @@ fn words(why: EndCause) -> &'static str {
     }
 }
 
-fn session_reach(exports: &Exports, session: &SessionEntry) -> Result<Reached, EndCause> {
+fn session_reach(exports: &Exports, session: &SessionStatus) -> Result<Reached, EndCause> {
     let links: Vec<AcceptedSocket> = session.connections.iter().map(|link| link.accepted).collect();
     let proved = session.user.is_some();
     let luns = exports.keep_session(session.target.as_deref(), &session.initiator, proved, &links)?;

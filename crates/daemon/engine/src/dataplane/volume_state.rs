@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, net::SocketAddr};
 
-use shard::{ErrorCause, IoCounters, VolumeEntry};
+use shard::{ErrorCause, IoCounters, VolumeStatus};
 use volume::reservation::{Registrant, ReservationType, Reservations};
 use volume::{Identity, PathAccess, PortId, UnservableReason, View};
 
@@ -49,7 +49,7 @@ pub fn volume_state_report(
     frame: &FixedSettings,
     leading: &TargetsByVolume<'_>,
     name: &str,
-    entries: &[&VolumeEntry],
+    entries: &[&VolumeStatus],
 ) -> Option<VolumeStateReport> {
     // Shards adopt one after the other; the newest view is what an answer was given for.
     let view = &entries.iter().max_by_key(|entry| entry.view.epoch.0)?.view;
@@ -77,7 +77,7 @@ pub fn volume_state_report(
     })
 }
 
-fn error_reports(entries: &[&VolumeEntry]) -> Vec<VolumeErrorReport> {
+fn error_reports(entries: &[&VolumeStatus]) -> Vec<VolumeErrorReport> {
     let of = |(at, cause): (usize, &ErrorCause)| {
         let count: u64 = entries.iter().filter_map(|entry| entry.errors.0.get(at)).sum();
         (count > 0).then(|| VolumeErrorReport { cause: cause.as_str().to_owned(), count })
@@ -225,7 +225,7 @@ mod tests {
             let (view, io) = (home.view().clone(), IoCounters::default());
             let latency = shard::CommandLatency::default();
             let (errors, no_space) = (shard::ErrorCounters::default(), false);
-            let entry = VolumeEntry {
+            let entry = VolumeStatus {
                 id: VolumeId(0),
                 view,
                 sync_failed,

@@ -96,14 +96,14 @@ fn exchange_login(
         session.max_cmd_sn = response.max_cmd_sn;
         came.extend_from_slice(&data);
         if response.flags.0 & LoginFlags::TRANSIT.0 != 0 {
-            take_login_keys(session, &came)?;
+            apply_login_keys(session, &came)?;
             return Ok(response.flags.next());
         }
     }
     Err(protocol_error("the login does not come to an end"))
 }
 
-fn take_login_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
+fn apply_login_keys(session: &mut IscsiSession, text: &[u8]) -> io::Result<()> {
     for pair in text.split(|byte| *byte == 0).filter(|pair| !pair.is_empty()) {
         let pair = String::from_utf8_lossy(pair);
         let Some((key, value)) = pair.split_once('=') else {
@@ -215,8 +215,8 @@ mod tests {
     #[test]
     fn a_target_that_takes_no_data_is_refused() {
         let mut session = IscsiSession::new(0, SEGMENT_BYTES_MAX);
-        assert!(take_login_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
-        take_login_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
+        assert!(apply_login_keys(&mut session, b"MaxRecvDataSegmentLength=0\0").is_err());
+        apply_login_keys(&mut session, b"MaxRecvDataSegmentLength=512\0").unwrap();
         assert_eq!(session.segment_max, 512);
     }
 }

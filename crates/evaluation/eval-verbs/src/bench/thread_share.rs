@@ -310,7 +310,7 @@ fn drive_workers(
         }
         if time >= published + PUBLISH_INTERVAL_NS {
             published = time;
-            cell.set_polled(volumes.polled_ns());
+            cell.set_polled(volumes.busy_poll_ns());
             if is_told {
                 publish_counts(seats, cell);
             }

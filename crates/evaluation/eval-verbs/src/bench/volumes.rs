@@ -234,7 +234,7 @@ impl Volumes {
     }
 
     /// Nanoseconds spent polling before sleeping, useful or not.
-    pub(super) fn polled_ns(&self) -> u64 {
+    pub(super) fn busy_poll_ns(&self) -> u64 {
         let disks = self.disks.as_ref().map_or(0, LocalDisks::polled_ns);
         self.initiator.loop_stats().poll_ns + disks
     }

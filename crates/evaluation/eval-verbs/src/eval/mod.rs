@@ -7,9 +7,9 @@
 mod bare;
 mod compare;
 mod exchange;
-mod frozen;
 mod list;
 mod plan;
+mod plan_file;
 mod provenance;
 mod records;
 mod report;

@@ -19,8 +19,8 @@ use eval::record::Record;
 use lab::place::SshMachine;
 use lab::{CommandLocation, CoreAssignment, ProgressDisplay, RemoteMachines, RunDirectory, Runner};
 
-use super::frozen::{FrozenPlans, PLAN_FILE};
 use super::list::find_preset;
+use super::plan_file::{FrozenPlans, PLAN_FILE};
 use super::{provenance, records, signals};
 use process::exit::{Exit, Failure};
 use process::stdout::print;

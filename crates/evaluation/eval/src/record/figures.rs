@@ -99,7 +99,7 @@ impl Run {
             Metric::Jitter => Some(self.mean_and_deviation()?.1 / 1e3),
             Metric::Latency99 => self.latency.reliable_percentile(99.0).map(|ns| ns as f64 / 1e3),
             Metric::Busy(end) => busy(end),
-            Metric::Effectiveness(end) => derived::cpu_effectiveness(self.iops(), busy(end)?),
+            Metric::Effectiveness(end) => derived::iops_per_cpu_percent(self.iops(), busy(end)?),
             Metric::CpuPerMillion(end) => {
                 let used =
                     |side: &Option<EndUsage>| side.as_ref().map(|side| side.process.0 + side.process.1);

@@ -194,7 +194,7 @@ pub fn run_guests(
 }
 
 fn speaks_iscsi(runner: &Runner<'_>, target: &str) -> Result<bool, Failure> {
-    Ok(runner.target(target)?.protocols().contains(&Protocol::Iscsi))
+    Ok(runner.find_target(target)?.protocols().contains(&Protocol::Iscsi))
 }
 
 fn comparability_notes(emulated: Option<&str>) -> Vec<String> {
@@ -221,7 +221,7 @@ fn comparability_notes(emulated: Option<&str>) -> Vec<String> {
 fn run_machine_facts(runner: &Runner<'_>, targets: &[String], kernel: &GuestKernel) -> eval::record::Machine {
     let mut here = machine_facts(&CommandLocation::Here, "target and initiator");
     for name in targets {
-        let version = runner.target(name).ok().and_then(|target| target.version(&CommandLocation::Here));
+        let version = runner.find_target(name).ok().and_then(|target| target.version(&CommandLocation::Here));
         here.facts.extend(version.map(|version| (format!("target {name}"), version)));
     }
     let first = |words: &[&str]| {
@@ -266,7 +266,7 @@ impl GuestRun<'_, '_> {
             cores: &self.runner.cores.target,
             dir: &self.runner.dir,
         };
-        let serving = self.runner.target(target)?.start(&setup)?;
+        let serving = self.runner.find_target(target)?.start(&setup)?;
         let testbed = Testbed { serving, link };
         block_load::fill_volumes(self.runner, &testbed)?;
         let url = testbed.serving.urls(&testbed.link.address(0)).swap_remove(0);

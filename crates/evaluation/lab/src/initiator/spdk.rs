@@ -65,7 +65,8 @@ impl Initiator for SpdkPerfInitiator {
     fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
         let ramp = Duration::from_secs(whole_seconds_up(task.job.ramp));
         let seconds = whole_seconds_up(task.job.runtime.unwrap_or_default()).max(1);
-        let words = command_words(task, spdk::program_words(PERF_PROGRAM)?, ramp.as_secs(), seconds)?;
+        let words =
+            command_words(task, spdk::program_command_prefix(PERF_PROGRAM)?, ramp.as_secs(), seconds)?;
         let mut processes = [task.start_process(words)?];
         processes[0].wait_for_line(Duration::from_secs(60), |line| {
             line.contains("Launching workers").then_some(())

@@ -237,7 +237,7 @@ fn system_pairs(
     }
     let mut usable = Vec::new();
     for name in targets {
-        let target = runner.target(name)?;
+        let target = runner.find_target(name)?;
         if name == "url" {
             notes.push("target url was left out: the volumes of a database are made for it".to_owned());
         } else if !room.targets.contains(name) {
@@ -288,7 +288,7 @@ fn run_machine_facts(runner: &Runner<'_>, pairs: &[SystemPair]) -> eval::record:
     };
     for pair in pairs {
         let version =
-            runner.target(&pair.target).ok().and_then(|target| target.version(&CommandLocation::Here));
+            runner.find_target(&pair.target).ok().and_then(|target| target.version(&CommandLocation::Here));
         fact(format!("target {}", pair.target), version);
         fact(format!("database {}", pair.engine.name()), pair.engine.version());
     }

@@ -87,7 +87,7 @@ impl Target for SpdkTarget {
             VolumeMedium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
             VolumeMedium::Null => 0,
         };
-        let mut words = spdk::program_words(self.program)?;
+        let mut words = spdk::program_command_prefix(self.program)?;
         let memory = (memory + MEMORY_MIB).to_string();
         words.extend(["--no-huge", "--no-pci", "--iova-mode", "va", "-s", &memory].map(str::to_owned));
         words.extend(["-m".to_owned(), spdk::core_mask(setup.cores)]);

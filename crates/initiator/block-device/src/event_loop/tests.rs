@@ -39,7 +39,7 @@ impl EventHandler for FakeDriver {
     fn advance(&mut self, disk: &mut dyn Disk, _: &EpollWaiter) -> io::Result<bool> {
         self.settled += 1;
         if self.settled == 1 && !self.short {
-            self.requests.start_request(disk, Request::new((), RequestKind::Read, u64::MAX, 1)).unwrap();
+            self.requests.submit_request(disk, Request::new((), RequestKind::Read, u64::MAX, 1)).unwrap();
         }
         Ok(false)
     }

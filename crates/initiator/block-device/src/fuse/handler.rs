@@ -526,7 +526,7 @@ impl EventHandler for FuseHandler<'_> {
         }
         let mut started = false;
         while let Some(request) = self.later.pop() {
-            match self.requests.start_request(disk, request) {
+            match self.requests.submit_request(disk, request) {
                 Ok(()) => started = true,
                 Err(request) => {
                     self.later.push(request);

@@ -357,7 +357,7 @@ impl Client {
                     self.parked = Some(ParkedRequest::Ready(request));
                     return false;
                 }
-                match requests.start_request(disk, request) {
+                match requests.submit_request(disk, request) {
                     Ok(()) => {
                         self.held += adds;
                         self.in_flight += 1;

@@ -92,7 +92,7 @@ proptest! {
                         requests.for_each_slice(&mut data, at, 0, len, |slice| slice.fill(byte));
                     }
                     let request = Request { data, ..Request::new(n, ask, at, len) };
-                    if requests.start_request(&mut disk, request).is_ok() {
+                    if requests.submit_request(&mut disk, request).is_ok() {
                         asked[n] = true;
                         if ask.is_write() && at + len <= SIZE {
                             model.open.push((n, at, len, byte));
@@ -141,7 +141,7 @@ proptest! {
         }
         // In the end, all of it.
         requests
-            .start_request(&mut disk, Request::new(0, RequestKind::Read, 0, SIZE))
+            .submit_request(&mut disk, Request::new(0, RequestKind::Read, 0, SIZE))
             .unwrap();
         let ended = loop {
             turn(&mut disk, &mut requests);
@@ -161,10 +161,10 @@ fn what_is_given_up_ends_with_an_error_and_late_answers_are_nothing() {
     let mut disk = RamVolume::new(ram, Behaviour { shuffle: Some(1), ..Behaviour::default() });
     let mut requests = RequestTable::new(&disk, 4, Arc::default());
     for token in 0..4 {
-        requests.start_request(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
+        requests.submit_request(&mut disk, Request::new(token, RequestKind::Read, 0, 512)).unwrap();
     }
     let full = Request::new(4, RequestKind::Flush, 0, 0);
-    assert!(requests.start_request(&mut disk, full).is_err());
+    assert!(requests.submit_request(&mut disk, full).is_err());
     requests.fail_all();
     let mut ends: Vec<_> = std::iter::from_fn(|| requests.poll_ended()).collect();
     ends.sort_by_key(|ended| ended.token);
@@ -188,7 +188,7 @@ fn the_parts_of_a_request_are_never_taken_for_those_of_another() {
     let len = (BLOCKS - 2) * 512;
     for token in 0..2 {
         // Ragged at both ends: one more block than 16 bits have numbers.
-        requests.start_request(&mut disk, Request::new(token, RequestKind::Read, 100, len)).unwrap();
+        requests.submit_request(&mut disk, Request::new(token, RequestKind::Read, 100, len)).unwrap();
     }
     let mut ends = Vec::new();
     for _ in 0..1000 {
@@ -220,11 +220,11 @@ fn a_write_without_its_bytes_is_never_acknowledged_and_ends_nobody() {
     let mut requests = RequestTable::new(&disk, 4, Arc::default());
     for (at, len) in [(0, 4096), (0, 8192), (1, 4096), (512, 512), (4095, 2)] {
         let ask = RequestKind::Write { stable: false };
-        requests.start_request(&mut disk, Request::new((), ask, at, len)).unwrap();
+        requests.submit_request(&mut disk, Request::new((), ask, at, len)).unwrap();
         // Of another request, which is shorter.
         let some = requests.alloc_write_memory(&mut disk, 0, len).unwrap();
         let longer = Request::write((), false, at, len + 8192, some);
-        requests.start_request(&mut disk, longer).unwrap();
+        requests.submit_request(&mut disk, longer).unwrap();
         turn(&mut disk, &mut requests);
         for _ in 0..2 {
             assert_eq!(requests.poll_ended().unwrap().result, Err(RequestError::Io), "{len} bytes at {at}");
@@ -250,7 +250,7 @@ fn protection_is_looked_at_for_each_request() {
                 RequestKind::Write { .. } => requests.alloc_write_memory(&mut disk, 0, 512).unwrap(),
                 _ => WriteMemory::new(),
             };
-            requests.start_request(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
+            requests.submit_request(&mut disk, Request { data, ..Request::new((), ask, 0, 512) }).unwrap();
             turn(&mut disk, &mut requests);
             let expected = if protected { Err(RequestError::ReadOnly) } else { Ok(()) };
             assert_eq!(requests.poll_ended().map(|ended| ended.result), Some(expected), "{ask:?}");
@@ -269,10 +269,10 @@ fn however_many_wait_for_one_write_their_end_does_not_exhaust_the_stack() {
         let mut disk = RamVolume::new(ram, mood.clone());
         let mut requests = RequestTable::new(&disk, COUNT + 1, Arc::default());
         let data = requests.alloc_write_memory(&mut disk, 1, 1).unwrap();
-        requests.start_request(&mut disk, Request::write((), false, 1, 1, data)).unwrap();
+        requests.submit_request(&mut disk, Request::write((), false, 1, 1, data)).unwrap();
         for _ in 0..COUNT {
             let ask = RequestKind::Unmap { stable: false };
-            requests.start_request(&mut disk, Request::new((), ask, 512, 512)).unwrap();
+            requests.submit_request(&mut disk, Request::new((), ask, 512, 512)).unwrap();
         }
         assert_eq!(requests.in_flight(), usize::from(COUNT) + 1);
         mood.stuck.store(false, std::sync::atomic::Ordering::Relaxed);

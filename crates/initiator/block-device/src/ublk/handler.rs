@@ -123,7 +123,7 @@ impl<'a, D: UblkDriver> UblkHandler<'a, D> {
             Err(errno) => return self.commit_result(tag, -errno),
         };
         let mut data = WriteMemory::new();
-        // A request that will be refused needs no memory: `start_request` makes the same check.
+        // A request that will be refused needs no memory: `submit_request` makes the same check.
         if matches!(ask, RequestKind::Write { .. }) && self.requests.check_request(disk, ask, at, len).is_ok()
         {
             let Some(memory) = self.requests.alloc_write_memory(disk, at, len) else {
@@ -139,7 +139,7 @@ impl<'a, D: UblkDriver> UblkHandler<'a, D> {
             }
         }
         let request = Request { data, ..Request::new(tag, ask, at, len) };
-        if self.requests.start_request(disk, request).is_err() {
+        if self.requests.submit_request(disk, request).is_err() {
             self.parked.push((tag, descriptor));
         }
     }

@@ -69,7 +69,7 @@ impl Server {
         let settings =
             vhost::Settings { id: "a-serial-number-too-long".into(), ..vhost::Settings::new(&socket) };
         let mut server = vhost::Backend::new(settings).unwrap();
-        let statistics = server.statistics();
+        let statistics = server.io_counters();
         let (its_disk, its_stop) = (disk.clone(), stop.clone());
         let thread = std::thread::spawn(move || {
             let mut volume = RamVolume::new(its_disk, mood);

@@ -44,7 +44,7 @@ impl IscsiPath {
             && let Some(operation) = self.operations.slab.get_mut(tag)
         {
             operation.state = OperationState::Aborting { tag: command, since: cx.now };
-            self.operations.schedule_check(cx.now + self.settings.timeouts.abort);
+            self.operations.schedule_timeout(cx.now + self.settings.timeouts.abort);
         }
     }
 
@@ -70,7 +70,7 @@ impl IscsiPath {
             && let (OperationState::Aborting { tag, .. }, false) = (operation.state, done)
         {
             operation.state = OperationState::Stuck { tag };
-            self.operations.schedule_check(cx.now);
+            self.operations.schedule_timeout(cx.now);
         }
     }
 
@@ -115,7 +115,7 @@ impl IscsiPath {
             next = stream::earliest(next, Some(at));
         }
         if let Some(next) = next {
-            self.operations.schedule_check(next);
+            self.operations.schedule_timeout(next);
         }
         for tag in late {
             self.send_abort_task(cx, tag);
@@ -125,9 +125,9 @@ impl IscsiPath {
         } else if reset && self.resetting.is_none() {
             if self.submit_task_management(cx, TmfFunction::LOGICAL_UNIT_RESET, None, RequestOwner::Reset) {
                 self.resetting = Some(now);
-                self.operations.schedule_check(now + limits.reset);
+                self.operations.schedule_timeout(now + limits.reset);
             } else {
-                self.operations.schedule_check(now + TMF_RETRY_DELAY);
+                self.operations.schedule_timeout(now + TMF_RETRY_DELAY);
             }
         }
     }

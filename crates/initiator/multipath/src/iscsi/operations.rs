@@ -128,7 +128,7 @@ impl Operations {
     }
 
     pub(super) fn postpone(&mut self, until: Time, tag: Tag) {
-        self.schedule_check(until);
+        self.schedule_timeout(until);
         if let Some(operation) = self.slab.get_mut(tag) {
             operation.state = OperationState::Due(until);
         }
@@ -175,7 +175,7 @@ impl Operations {
     }
 
     /// The clocks are to be looked at by then.
-    pub(super) fn schedule_check(&mut self, at: Time) {
+    pub(super) fn schedule_timeout(&mut self, at: Time) {
         self.look_at = stream::earliest(self.look_at, Some(at));
     }
 }
@@ -279,7 +279,7 @@ impl IscsiPath {
                 (operation.form, operation.data, operation.blocks) = (form, data, blocks);
                 match self.send_operation_command(cx, tag, &command, long, data) {
                     SendAttempt::Sent(at) => {
-                        self.operations.schedule_check(cx.now + self.settings.timeouts.command_timeout());
+                        self.operations.schedule_timeout(cx.now + self.settings.timeouts.command_timeout());
                         if let Some(operation) = self.operations.slab.get_mut(tag) {
                             operation.state = OperationState::Sent { tag: at, since: cx.now };
                         }

@@ -324,7 +324,7 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// Uses paths as they are whose time is over; who may be registered without right is not used.
-    pub(super) fn expire_registering(&mut self, cx: &mut Cx<'_>) {
+    pub(super) fn settle_overdue_registering(&mut self, cx: &mut Cx<'_>) {
         for index in 0..self.slots.len() {
             match self.slots[index].registering {
                 Some(registering) if registering.expires_at() <= cx.now => {

@@ -82,7 +82,7 @@ impl<P: Path> RemoteVolume<P> {
             }
         }
         self.expire_reservation_ops(now);
-        self.expire_registering(cx);
+        self.settle_overdue_registering(cx);
     }
 
     /// Finds when the volume has something to do next.

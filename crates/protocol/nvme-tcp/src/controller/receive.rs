@@ -184,7 +184,7 @@ impl RoleQueue for ControllerQueue {
 
     /// An abort of a task that was answered when the server was told of it.
     fn is_event_stale(&self, event: &TargetEvent<Sqe>) -> bool {
-        matches!(event, TargetEvent::Aborted { tag } if !self.is_aborting(*tag))
+        matches!(event, TargetEvent::Aborted { tag } if !self.is_task_abort_pending(*tag))
     }
 
     fn handshake_awaits_us(&self) -> bool {

@@ -112,7 +112,7 @@ impl ControllerQueue {
     }
 
     /// Whether the server has still to let go of a task that ends without its answer.
-    pub(super) fn is_aborting(&self, tag: Tag) -> bool {
+    pub(super) fn is_task_abort_pending(&self, tag: Tag) -> bool {
         self.role
             .tasks
             .get(tag)

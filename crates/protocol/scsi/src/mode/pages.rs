@@ -18,10 +18,10 @@ pub(super) const CONTROL_EXTENSION: u8 = 0x01;
 /// Longest page: control extension.
 const PAGE_LEN_MAX: usize = 32;
 
-const D_SENSE: u8 = 2;
-const SWP: u8 = 3;
-const TAS: u8 = 6;
-const WCE: u8 = 2;
+const D_SENSE_BIT: u8 = 2;
+const SWP_BIT: u8 = 3;
+const TAS_BIT: u8 = 6;
+const WCE_BIT: u8 = 2;
 /// QUEUE ALGORITHM MODIFIER 1: unrestricted reordering of simple commands.
 const UNRESTRICTED_REORDERING: u8 = 1;
 
@@ -60,13 +60,13 @@ impl PageImage {
         let mut image = PageImage::header_only(page, subpage)?;
         let b = &mut image.bytes;
         match (page, subpage) {
-            (CACHING, 0) => b[2] = flag_bit(p.write_cache, WCE),
+            (CACHING, 0) => b[2] = flag_bit(p.write_cache, WCE_BIT),
             (CONTROL, 0) => {
                 // GLTSD: log parameters are not saved by the device server.
-                b[2] = flag_bit(p.descriptor_sense, D_SENSE) | flag_bit(true, 1);
+                b[2] = flag_bit(p.descriptor_sense, D_SENSE_BIT) | flag_bit(true, 1);
                 b[3] = place_bits(UNRESTRICTED_REORDERING, 7, 4);
-                b[4] = flag_bit(p.write_protect, SWP);
-                b[5] = flag_bit(p.task_aborted_status, TAS);
+                b[4] = flag_bit(p.write_protect, SWP_BIT);
+                b[5] = flag_bit(p.task_aborted_status, TAS_BIT);
                 // BUSY TIMEOUT PERIOD: unlimited.
                 b[8..10].fill(0xff);
             }
@@ -82,9 +82,9 @@ impl PageImage {
     pub(super) fn changeable_mask(page: u8, subpage: u8) -> Option<PageImage> {
         let mut image = PageImage::header_only(page, subpage)?;
         if (page, subpage) == (CONTROL, 0) {
-            image.bytes[2] = flag_bit(true, D_SENSE);
-            image.bytes[4] = flag_bit(true, SWP);
-            image.bytes[5] = flag_bit(true, TAS);
+            image.bytes[2] = flag_bit(true, D_SENSE_BIT);
+            image.bytes[4] = flag_bit(true, SWP_BIT);
+            image.bytes[5] = flag_bit(true, TAS_BIT);
         }
         Some(image)
     }
@@ -94,9 +94,9 @@ impl ModeParameters {
     /// Takes over the changeable bits of a page that was already checked.
     pub(super) fn apply_page(&mut self, page: u8, subpage: u8, bytes: &[u8]) {
         if let ((CONTROL, 0), [_, _, sense, _, protect, aborted, ..]) = ((page, subpage), bytes) {
-            self.descriptor_sense = bit(*sense, D_SENSE);
-            self.write_protect = bit(*protect, SWP);
-            self.task_aborted_status = bit(*aborted, TAS);
+            self.descriptor_sense = bit(*sense, D_SENSE_BIT);
+            self.write_protect = bit(*protect, SWP_BIT);
+            self.task_aborted_status = bit(*aborted, TAS_BIT);
         }
     }
 }

@@ -27,7 +27,7 @@ pub(crate) fn request_sense(ctx: &mut ExecContext, slot: u32, descriptor: bool, 
         Some(code) => Sense::new(SenseKey::UNIT_ATTENTION, code),
         None => {
             let access = unit.view.path_access(ctx.nexus_of(slot).nexus.port);
-            status::request_sense_condition(access, unit.not_ready_reason())
+            status::unit_state_sense(access, unit.not_ready_reason())
         }
     };
     let is_told = ctx.respond_with_parameter_data(slot, usize::from(allocation), |_, w| {

@@ -28,7 +28,7 @@ const SUPPORTED_PAGES: [u8; 10] = [
 ];
 
 /// What a nexus that wants no more per command reads or writes at a time, in bytes.
-const OPTIMAL_TRANSFER_LEN: u32 = 1 << 20;
+const OPTIMAL_TRANSFER_BYTES: u32 = 1 << 20;
 
 /// Writes one page of a logical unit.
 pub(crate) fn write_page(
@@ -104,7 +104,7 @@ fn block_limits(geometry: &Geometry) -> BlockLimits {
         compare_and_write_max: geometry.caw_max.min(255) as u8,
         granularity: u16::try_from(per_physical).unwrap_or(0),
         transfer_max,
-        transfer_optimal: transfer_max.min(OPTIMAL_TRANSFER_LEN / geometry.logical),
+        transfer_optimal: transfer_max.min(OPTIMAL_TRANSFER_BYTES / geometry.logical),
         prefetch_max: 0,
         unmap_blocks_max: thin(provision::UNMAP_BLOCKS_MAX),
         unmap_descriptors_max: thin(provision::UNMAP_DESCRIPTORS_MAX),

@@ -17,7 +17,7 @@ use super::outbox::Outbox;
 use crate::latency::CommandLatency;
 use crate::log::{Log, LogLine};
 use crate::message::{
-    BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, VolumeEntry, VolumeSpec,
+    BackendFactory, CONTROL_PLANE, ErrorCounters, IoCounters, Message, VolumeSpec, VolumeStatus,
 };
 
 /// The shard where a volume's authority lives.
@@ -280,8 +280,8 @@ impl LocalVolumes {
         self.volume_ids().into_iter().filter(wants).collect()
     }
 
-    pub(super) fn volume_entries(&self, now: Time) -> Vec<VolumeEntry> {
-        let entry = |(id, local): (VolumeId, &LocalVolume)| VolumeEntry {
+    pub(super) fn volume_entries(&self, now: Time) -> Vec<VolumeStatus> {
+        let entry = |(id, local): (VolumeId, &LocalVolume)| VolumeStatus {
             id,
             view: local.gate.view().clone(),
             sync_failed: local.gate.has_sync_failed(),

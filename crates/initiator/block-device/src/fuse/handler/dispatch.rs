@@ -368,7 +368,7 @@ impl FuseHandler<'_> {
     }
 
     fn start_or_park(&mut self, disk: &mut dyn Disk, request: Request<PendingReply>) {
-        if let Err(request) = self.requests.start_request(disk, request) {
+        if let Err(request) = self.requests.submit_request(disk, request) {
             self.parked = Some(ParkedRequest::Request(request));
         }
     }

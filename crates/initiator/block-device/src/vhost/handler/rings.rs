@@ -124,7 +124,7 @@ impl VhostHandler<'_> {
         };
         let token = PendingReply { session: self.session, queue: index, head };
         let mut request = Request::new(token, ask, at, len);
-        // What is refused anyhow needs no memory: `start_request` refuses it by the same facts.
+        // What is refused anyhow needs no memory: `submit_request` refuses it by the same facts.
         if matches!(ask, RequestKind::Write { .. }) && self.requests.check_request(disk, ask, at, len).is_ok()
         {
             match lent_payload(&peer.memory, &self.geometry, chain, at, len)? {
@@ -141,7 +141,7 @@ impl VhostHandler<'_> {
                 copy_payload_from_guest(&self.requests, &peer.memory, chain, at, len, &mut request.data)?;
             }
         }
-        if self.requests.start_request(disk, request).is_err() {
+        if self.requests.submit_request(disk, request).is_err() {
             queue.parked = Some(head);
             return Ok(false);
         }

@@ -11,7 +11,7 @@ use stream::{ReceiveBuffer, Tag, TransmitQueue};
 
 /// Longest part of a data segment that is kept by itself: 252 bytes of sense and their length, or the
 /// header that a Reject carries.
-pub(super) const SMALL_SEGMENT_LEN_MAX: usize = 256;
+pub(super) const KEPT_SEGMENT_LEN_MAX: usize = 256;
 /// A link with so much to send parses nothing more until some of it has left: our answers to the target's
 /// pings stay bounded. Beyond it only what was submitted waits, which the window bounds.
 pub(super) const QUEUED_PING_ANSWERS_MAX: usize = 64;
@@ -22,7 +22,7 @@ pub(super) struct LinkState {
     pub(super) phase: LinkPhase,
     pub(super) rx: PduReceiver<SegmentPurpose>,
     /// The beginning of a small data segment.
-    pub(super) small: [u8; SMALL_SEGMENT_LEN_MAX],
+    pub(super) small: [u8; KEPT_SEGMENT_LEN_MAX],
     pub(super) out: VecDeque<OutgoingPdu>,
     pub(super) transmit_queue: TransmitQueue,
     pub(super) framing: Framing,
@@ -110,7 +110,7 @@ impl LinkState {
             cid: wanted.cid,
             phase: LinkPhase::Login(Box::new(login)),
             rx: PduReceiver::new(ReceiveBuffer::new()),
-            small: [0; SMALL_SEGMENT_LEN_MAX],
+            small: [0; KEPT_SEGMENT_LEN_MAX],
             out: VecDeque::from([OutgoingPdu::Login(Box::new(first))]),
             transmit_queue: TransmitQueue::new(),
             framing: Framing::LOGIN,

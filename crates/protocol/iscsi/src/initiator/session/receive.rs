@@ -2,7 +2,7 @@
 
 use super::InitiatorSession;
 use super::command::{CommandData, RequestKind};
-use super::link::{LinkPhase, LinkState, QUEUED_PING_ANSWERS_MAX, SMALL_SEGMENT_LEN_MAX, SegmentPurpose};
+use super::link::{KEPT_SEGMENT_LEN_MAX, LinkPhase, LinkState, QUEUED_PING_ANSWERS_MAX, SegmentPurpose};
 use super::request::{Fault, LinkFault};
 use crate::framing::{ParseStatus, PduReceiver, ReceiveState};
 use crate::initiator::LoginFailure;
@@ -218,7 +218,7 @@ impl InitiatorSession {
                     None => (receive_buffer.skip_with_crc(len, crc), segment),
                 }
             }
-            SegmentPurpose::Small { filled } if filled < SMALL_SEGMENT_LEN_MAX => {
+            SegmentPurpose::Small { filled } if filled < KEPT_SEGMENT_LEN_MAX => {
                 let bytes =
                     copy_small_segment(receive_buffer, small.get_mut(filled..).unwrap_or_default(), len);
                 crc.update(bytes);

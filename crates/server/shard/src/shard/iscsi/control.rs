@@ -9,7 +9,7 @@ use stream::{Connection, ConnectionClose, Tag};
 
 use super::IscsiFront;
 use crate::link_table::LinkTable;
-use crate::message::{ConnectionEntry, SessionEntry};
+use crate::message::{ConnectionStatus, SessionStatus};
 use crate::shard::SharedParts;
 use crate::shard::connections::{ConnKind, Connections, Session};
 
@@ -114,7 +114,7 @@ impl IscsiFront {
 }
 
 /// What a listing says of sessions.
-pub(in crate::shard) fn session_entries(conns: &Connections) -> Vec<SessionEntry> {
+pub(in crate::shard) fn session_entries(conns: &Connections) -> Vec<SessionStatus> {
     let sessions = conns.iter().filter_map(|(_, conn)| match &conn.kind {
         ConnKind::Session(session) => Some(session_entry(session, &conns.links)),
         ConnKind::Login(_) | ConnKind::Queue(_) => None,
@@ -122,8 +122,8 @@ pub(in crate::shard) fn session_entries(conns: &Connections) -> Vec<SessionEntry
     sessions.collect()
 }
 
-fn session_entry(session: &Session, links: &LinkTable) -> SessionEntry {
-    let connections = session.links.iter().map(|link| ConnectionEntry {
+fn session_entry(session: &Session, links: &LinkTable) -> SessionStatus {
+    let connections = session.links.iter().map(|link| ConnectionStatus {
         cid: link.cid.value(),
         accepted: link.accepted,
         digests: link.digests,
@@ -131,7 +131,7 @@ fn session_entry(session: &Session, links: &LinkTable) -> SessionEntry {
         algorithm: link.algorithm,
         traffic: links.traffic(link.id),
     });
-    SessionEntry {
+    SessionStatus {
         tsih: session.tsih.value(),
         initiator: session.initiator.clone(),
         isid: session.isid.to_string(),

@@ -75,7 +75,7 @@ impl IscsiFront {
 
     /// All tasks of a session that is ending have ended: asks the homes of its volumes to end what lasts as
     /// long as its nexus, such as a reservation by RESERVE(6). Its end is told when all have answered.
-    pub(super) fn end_session_nexus(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
+    pub(super) fn report_nexus_loss(&mut self, cx: &mut Cx<'_>, parts: &mut SharedParts, conn: Tag) {
         let nexus = parts.conns.session_mut(conn).and_then(|session| session.nexus);
         if let Some(nexus) = nexus {
             let spec = self.server.nexus(nexus);

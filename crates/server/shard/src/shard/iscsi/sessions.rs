@@ -207,7 +207,7 @@ impl IscsiFront {
                 continue;
             }
             if session.proto.poll_nexus_end() {
-                self.end_session_nexus(cx, parts, conn);
+                self.report_nexus_loss(cx, parts, conn);
                 continue;
             }
             if let Err(violation) = session.proto.resume_parsing(cx) {

@@ -15,7 +15,7 @@ use crate::disk::{Disk, REQUEST_LEN_MAX};
 
 /// A volume of this size whose paths are all lost ([`Fault::PathLost`]).
 #[derive(Debug)]
-pub struct PathLostDisk {
+pub struct ErrorDisk {
     geometry: Geometry,
     read_only: bool,
     pool: Pool,
@@ -24,21 +24,21 @@ pub struct PathLostDisk {
     wake: OwnedFd,
 }
 
-impl PathLostDisk {
+impl ErrorDisk {
     /// In place of a disk that was like this.
     ///
     /// # Errors
     /// If the system gives no descriptor.
-    pub fn new(geometry: Geometry, read_only: bool) -> io::Result<PathLostDisk> {
+    pub fn in_place_of(geometry: Geometry, read_only: bool) -> io::Result<ErrorDisk> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let pool = Pool::new(2 * REQUEST_LEN_MAX);
         // What is written is thrown away, so any memory will do, and reads need none that lasts.
         let geometry = Geometry { dio_align: 1, lends: false, ..geometry };
-        Ok(PathLostDisk { geometry, read_only, pool, done: VecDeque::new(), wake })
+        Ok(ErrorDisk { geometry, read_only, pool, done: VecDeque::new(), wake })
     }
 }
 
-impl Disk for PathLostDisk {
+impl Disk for ErrorDisk {
     fn geometry(&self) -> Geometry {
         self.geometry
     }
