@@ -92,7 +92,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "runtime/testkit",
         on: "block-device buf endpoint iscsi nvme nvme-server nvme-tcp scsi-server shard sim \
-             stream volume",
+             stream tls volume",
         foreign: Any,
     },
     Layer { directory: "evaluation/eval", on: "", foreign: Any },

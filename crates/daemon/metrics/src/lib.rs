@@ -2,6 +2,7 @@
 //!
 //! - [`exposition`]: the two text formats; nothing of the daemon.
 //! - [`families`]: which metrics there are, from the reports of the control plane.
+//! - [`request`]: what a client asks for, from its bytes.
 //! - [`server`]: the listener: GET and HEAD of `/metrics`, nothing else.
 //!
 //! Invariants: nothing that a client sends changes the daemon or is kept longer than its connection. Connections, bytes
@@ -22,7 +23,7 @@
 
 pub mod exposition;
 pub mod families;
-mod request;
+pub mod request;
 pub mod server;
 
 pub use server::{MetricsListener, ObservationSource};

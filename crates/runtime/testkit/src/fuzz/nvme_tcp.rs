@@ -2,6 +2,7 @@
 //! and checks: no panic, every command ends once, the connection closes and all memory comes back.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::sync::Arc;
 use std::time::Duration;
 
 use buf::{Cx, Entropy, Errno, MemoryClass, Pool, Time};
@@ -9,8 +10,9 @@ use nvme::{Completion, Opcode, Sqe, Status};
 use nvme_tcp::wire::{
     C2hData, CapsuleCmd, CapsuleResp, CommonHeader, Flags, H2cData, IcReq, PduType, R2t, crc32c_digest,
 };
-use nvme_tcp::{ConnectedQueueSize, ControllerQueue, QueueLimits};
+use nvme_tcp::{ConnectedQueueSize, ControllerQueue, QueueLimits, ServerTls};
 use stream::{Connection, LinkNumber, Received, RecvOp, Tag, TargetConnection, TargetEvent};
+use tls::{Channel, ClientContext, Handshake, HandshakeProgress, Psk, PskLookup, ServerContext};
 use zerocopy::little_endian::{U16, U32};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -138,6 +140,10 @@ impl FuzzScene {
             moved |= self.serve_events();
             let _ = self.with_queue(|queue, cx| queue.resume_parsing(cx));
             moved |= self.serve_events();
+            while let Some(handshake) = self.queue.poll_handshake() {
+                self.queue.handle_handshake(Some(handshake.step()));
+                moved = true;
+            }
             if let Some(op) = self.with_queue(|queue, cx| queue.poll_send(cx, LINK)) {
                 let from = self.sent.len();
                 self.sent.resize(from + op.len, 0);
@@ -360,5 +366,102 @@ pub fn run_pdus(data: &[u8]) -> RunCounts {
         };
         scene.receive_bytes(&bytes);
     }
+    scene.finish_and_check()
+}
+
+struct OneKey;
+
+/// The identity and the key of the host.
+const IDENTITY: &[u8] = b"NVMe0R01 nqn.host nqn.subsystem";
+const KEY: [u8; 32] = [0x4b; 32];
+const SUITE: [u8; 2] = [0x13, 0x01];
+
+impl PskLookup for OneKey {
+    fn find_psk(&self, identity: &[u8]) -> Option<Psk> {
+        (identity == IDENTITY).then(|| Psk::new(SUITE, &KEY))
+    }
+}
+
+impl FuzzScene {
+    /// A connection where TLS may be used, or must be.
+    fn expecting_tls(seed: u64) -> Self {
+        let mut scene = Self::new(seed);
+        let context = ServerContext::new(Arc::new(OneKey)).expect("OpenSSL has TLS 1.3");
+        scene.queue.expect_tls(ServerTls { context, is_required: seed & 1 != 0 });
+        scene.mood = 4;
+        scene
+    }
+
+    /// Shakes hands as a host that has the key.
+    fn shake(&mut self) -> Channel {
+        let context = ClientContext::new(IDENTITY.to_vec(), Psk::new(SUITE, &KEY)).expect("so has ours");
+        let mut side = Handshake::new_client(&context).expect("so has ours");
+        for _ in 0..16 {
+            match side.step() {
+                HandshakeProgress::Wait(mut waiting) => {
+                    let outgoing = waiting.take_outgoing();
+                    self.receive_bytes(&outgoing);
+                    waiting.feed_incoming(&std::mem::take(&mut self.sent));
+                    side = waiting;
+                }
+                HandshakeProgress::Done(mut channel) => {
+                    self.feed_records(&mut channel, |_| {});
+                    return channel;
+                }
+                HandshakeProgress::Failed(fault, _) => panic!("the handshake fails: {fault}"),
+            }
+        }
+        panic!("the handshake has no end")
+    }
+
+    /// Sends what a channel has sealed, as `change` leaves it.
+    fn feed_records(&mut self, channel: &mut Channel, change: impl FnOnce(&mut [u8])) {
+        let mut records = vec![0; channel.outgoing_len()];
+        let len = channel.take_outgoing(&mut records);
+        records.truncate(len);
+        change(&mut records);
+        self.receive_bytes(&records);
+    }
+}
+
+/// Bytes on a connection where TLS may be used: as they are, or in records of a host that has the key, some of which
+/// are changed on the way. Behind a changed one nothing is served.
+pub fn records(data: &[u8]) {
+    run_records(data);
+}
+
+/// See [`records`].
+pub fn run_records(data: &[u8]) -> RunCounts {
+    let (seed, bytes) = split_seed(data);
+    let mut scene = FuzzScene::expecting_tls(seed);
+    if seed & 8 == 0 {
+        scene.receive_bytes(bytes);
+        return scene.finish_and_check();
+    }
+    let mut channel = scene.shake();
+    assert_eq!(scene.queue.tls_identity(), Some(IDENTITY));
+    let hello = IcReq::new(0, seed & 2 != 0, seed & 4 != 0, 3);
+    let mut served = None;
+    // The first byte of a part says how long it is, and whether a bit of its record is changed.
+    let mut rest = [hello.as_bytes(), bytes].concat();
+    let mut is_first = true;
+    while !rest.is_empty() {
+        let len = if is_first { size_of::<IcReq>() } else { 1 + usize::from(rest[0]) * 17 };
+        let part: Vec<u8> = rest.drain(..len.min(rest.len())).collect();
+        channel.encrypt(&part).expect("a host seals what it likes");
+        let is_changed = !is_first && part[0] == 0xff;
+        is_first = false;
+        scene.feed_records(&mut channel, |records| {
+            let at = part.len() % records.len().max(1);
+            if let Some(byte) = records.get_mut(at).filter(|_| is_changed) {
+                *byte ^= 1;
+            }
+        });
+        if is_changed {
+            served.get_or_insert(scene.reached.commands);
+        }
+    }
+    let before = scene.reached.commands;
+    assert!(served.is_none_or(|served| served == before), "a changed record is the end");
     scene.finish_and_check()
 }
