@@ -191,6 +191,7 @@ guests() {
     IO=$world tests/guest/nvme.sh -c 1 -q 1 -m 8
     IO=$world tests/guest/nvme.sh -k bookworm-backports
     IO=$world tests/guest/auth.sh
+    IO=$world tests/guest/tls.sh
     IO=$world tests/guest/fio.sh -c 4 -q 4
     IO=$world tests/guest/fio.sh -c 8 -q 8 -k bookworm-backports
     IO=$world tests/guest/disks.sh

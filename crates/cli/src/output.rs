@@ -317,6 +317,8 @@ fn connection_card(connection: &ConnectionReport) -> String {
         ("host", connection.host.clone()),
         ("user", authenticated_user(connection)),
         ("proof", dhchap_text(connection)),
+        ("tls", connection.tls.as_ref().map(|tls| format!("{}, {}", tls.version, tls.suite))),
+        ("identity", connection.tls.as_ref().map(|tls| tls.identity.clone())),
         ("target", connection.target.clone()),
         ("peer", Some(connection.peer.to_string())),
         ("local", Some(connection.local.to_string())),

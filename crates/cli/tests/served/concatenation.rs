@@ -81,6 +81,24 @@ fn a_secret_generates_the_key_that_queues_come_by() {
 }
 
 #[test]
+fn connections_show_their_tls() {
+    let place = place();
+    let daemon = place.serve(&config("require", ""), &["--io", worlds()[0]]);
+    let mut initiator = crate::gateway::ours("epoll");
+    let volume = initiator.open(&url(&place, &daemon, "host.key", "&concat=yes&queues=2")).unwrap();
+    let list = daemon.connections(3);
+    for connection in &list {
+        let tls = &connection["tls"];
+        assert_eq!((&tls["version"], &tls["suite"]), (&"1.3".into(), &"TLS_AES_128_GCM_SHA256".into()));
+        let identity = tls["identity"].as_str().unwrap();
+        assert!(identity.starts_with(&format!("NVMe1G01 {NQN} {SUBSYSTEM} ")), "{identity}");
+        let card = daemon.ask(&format!("connection show {}", connection["id"]));
+        assert!(card.contains("1.3, TLS_AES_128_GCM_SHA256") && card.contains(identity), "{card}");
+    }
+    initiator.close(volume).unwrap();
+}
+
+#[test]
 fn several_cores_know_a_generated_key() {
     let cores = match crate::daemon::cores().as_slice() {
         [] | [_] => return,

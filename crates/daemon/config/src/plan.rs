@@ -487,9 +487,14 @@ impl Auth {
         target.auth.as_ref().map_or(self.mutual, |own| own.mutual)
     }
 
-    /// The CHAP algorithms to accept.
-    pub fn chap_algorithms(&self) -> &[ChapAlgorithm] {
-        if self.hashes.is_empty() { &CHAP_ALGORITHMS_DEFAULT } else { &self.hashes }
+    /// The CHAP algorithms to accept, from initiators of whom mutual authentication is demanded or not. MD5 is accepted
+    /// from the former only where it is named.
+    pub fn chap_algorithms(&self, demands_mutual: bool) -> &[ChapAlgorithm] {
+        match (self.hashes.as_slice(), demands_mutual) {
+            ([], false) => &CHAP_ALGORITHMS_DEFAULT,
+            ([], true) => CHAP_ALGORITHMS_DEFAULT.split_last().map_or(&[], |(_md5, stronger)| stronger),
+            (named, _) => named,
+        }
     }
 }
 

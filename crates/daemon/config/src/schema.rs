@@ -231,7 +231,7 @@ pub const AUTH: Section = Section {
         "discovery": "{user, secret, ...} or a list of them", "none", "Credentials for discovery sessions.";
         "methods": "list of \"chap\", \"none\"", "[\"chap\"]", "Allowed authentication methods, where credentials exist, in order of preference: the first one that the initiator offers too is used, whatever the initiator prefers. With `[\"chap\", \"none\"]`, a host that offers CHAP must authenticate; one that does not offer it need not.";
         "mutual": "\"allow\" or \"require\"", "\"allow\"", "Whether initiators must use mutual authentication, for targets and discovery. A target with `chap` has its own setting.";
-        "hashes": "list of \"sha3-256\", \"sha256\", \"sha1\", \"md5\"", "all, in this order", "Allowed CHAP algorithms in order of preference: the first one that the initiator offers too is used.";
+        "hashes": "list of \"sha3-256\", \"sha256\", \"sha1\", \"md5\"", "all, in this order; where mutual authentication is required, all but md5", "Allowed CHAP algorithms in order of preference: the first one that the initiator offers too is used.";
         "allow_short_secrets": "true or false", "false", "Accept secrets of fewer than 12 bytes; RFC 7143 allows them only over an encrypted network.";
         "dhchap_key_file": "path", "none", "A file with the DH-HMAC-CHAP secret for NVMe hosts without their own, as in `[[host]]`.";
         "dhchap_controller_key_file": "path", "none", "A file with the DH-HMAC-CHAP secret by which controllers prove themselves to hosts that have none of their own for that, as in `[[host]]`. Without one, hosts that request authentication of the controller are refused.";

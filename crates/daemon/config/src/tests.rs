@@ -281,7 +281,7 @@ fn a_full_configuration_becomes_a_plan() {
     assert_eq!(host.chap[0].user, "db1");
     assert_eq!(host.chap[0].mutual.as_ref().unwrap().0, "rack4");
     assert_eq!(plan.auth.methods(), [AuthMethod::Chap]);
-    assert_eq!(plan.auth.chap_algorithms(), [ChapAlgorithm::Sha3_256, ChapAlgorithm::Sha256]);
+    assert_eq!(plan.auth.chap_algorithms(true), [ChapAlgorithm::Sha3_256, ChapAlgorithm::Sha256]);
     assert_eq!(plan.auth.discovery[0].user, "discover");
     assert_eq!(plan.limits.nop_interval.as_secs(), 10);
     assert_eq!((plan.limits.sessions, plan.limits.login_timeout.as_secs()), (Some(2000), 20));

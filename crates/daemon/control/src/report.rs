@@ -231,6 +231,9 @@ pub struct ConnectionReport {
     pub dh_group: Option<String>,
     /// An NVMe host has still to prove itself.
     pub unproven: bool,
+    /// How it is encrypted; `None`: it is not.
+    #[serde(default)]
+    pub tls: Option<TlsReport>,
     /// Bytes that its socket has received since it came to its shard, headers among them.
     pub received_bytes: u64,
     /// Bytes that it has sent.
@@ -246,6 +249,17 @@ pub struct ConnectionReport {
     /// How long its commands took, where that was asked for: those of its queue, or of its iSCSI session.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub latency: Option<Vec<LatencyReport>>,
+}
+
+/// The TLS of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TlsReport {
+    /// The version: `1.3`.
+    pub version: String,
+    /// The cipher suite, for example `TLS_AES_128_GCM_SHA256`.
+    pub suite: String,
+    /// The identity of its pre-shared key, which names host and subsystem (NVMe/TCP Transport 1.1 §3.6.1.3).
+    pub identity: String,
 }
 
 /// An NVMe queue.

@@ -28,7 +28,7 @@ pub use host::{HostAuthenticator, HostFault, HostProgress};
 pub use message::{FailureExplanation, MESSAGE_LEN_MAX};
 pub use response::Hash;
 pub(crate) use response::{HashBytes, hmac};
-pub use secret::{DhchapKey, DhchapSecret, SecretError};
+pub use secret::{DhchapKey, DhchapSecret};
 
 use crate::sqe::{FabricsType, Opcode, Sqe};
 use crate::status::Status;

@@ -3,6 +3,8 @@
 //!
 //! Invariant: no error shows a key or a part of it, and memory that held one is wiped.
 
+use core::fmt;
+
 use zeroize::Zeroizing;
 
 /// Bytes of the checksum.
@@ -10,9 +12,52 @@ const CRC_LEN: usize = 4;
 /// Most characters of a key's text: 64 bytes and the checksum in base64, and what stands around them.
 const KEY_TEXT_LEN_MAX: usize = 128;
 
-/// Why a text is no key.
+/// What a key is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum KeyTextError {
+pub enum KeyKind {
+    /// A secret of DH-HMAC-CHAP: `DHHC-1:`.
+    Dhchap,
+    /// A configured PSK of TLS: `NVMeTLSkey-1:`.
+    Tls,
+}
+
+impl KeyKind {
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            KeyKind::Dhchap => "DHHC-1:",
+            KeyKind::Tls => "NVMeTLSkey-1:",
+        }
+    }
+
+    /// The largest identifier of a transform.
+    const fn transform_max(self) -> u8 {
+        match self {
+            KeyKind::Dhchap => 3,
+            KeyKind::Tls => 2,
+        }
+    }
+
+    /// How many bytes a key may have.
+    const fn lengths(self) -> &'static [usize] {
+        match self {
+            KeyKind::Dhchap => &[32, 48, 64],
+            KeyKind::Tls => &[32, 48],
+        }
+    }
+}
+
+/// Why a text is no key of a kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyError {
+    /// The kind.
+    pub kind: KeyKind,
+    /// Why not.
+    pub flaw: KeyFlaw,
+}
+
+/// What is wrong with the text of a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyFlaw {
     /// It does not begin with the prefix.
     Prefix,
     /// What follows is not two digits that name a transform, and a colon.
@@ -23,48 +68,68 @@ pub(crate) enum KeyTextError {
     Base64,
     /// The key has this many bytes, which is none of the lengths allowed.
     Length(usize),
-    /// The checksum is wrong.
+    /// The checksum is wrong: a character was mistyped or lost.
     Checksum,
 }
 
-/// Reads a key and the identifier of its transform, at most `transform_max`; white space around the text is
-/// not counted.
-pub(crate) fn parse_key_text(
-    text: &str,
-    prefix: &str,
-    transform_max: u8,
-    lengths: &[usize],
-) -> Result<(u8, Zeroizing<Vec<u8>>), KeyTextError> {
-    let text = text.trim_ascii().strip_prefix(prefix).ok_or(KeyTextError::Prefix)?;
-    let (transform, text) = text.split_once(':').ok_or(KeyTextError::Transform)?;
+impl fmt::Display for KeyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = self.kind.prefix();
+        let (a_key, key, transforms, lengths) = match self.kind {
+            KeyKind::Dhchap => ("a secret", "secret", "00, 01, 02 or 03", "32, 48 or 64"),
+            KeyKind::Tls => ("a key of TLS", "key", "00, 01 or 02", "32 or 48"),
+        };
+        match self.flaw {
+            KeyFlaw::Prefix => write!(f, "{a_key} begins with `{prefix}`"),
+            KeyFlaw::Transform => write!(f, "`{prefix}` must be followed by {transforms} and a colon"),
+            KeyFlaw::Colon => write!(f, "{a_key} ends with a colon"),
+            KeyFlaw::Base64 => f.write_str("the part between the last two colons is no base64"),
+            KeyFlaw::Length(len) => write!(f, "the {key} has {len} bytes, and may have {lengths}"),
+            KeyFlaw::Checksum => {
+                write!(f, "the {key}'s checksum is wrong: a character was mistyped or lost; copy it again")
+            }
+        }
+    }
+}
+
+impl std::error::Error for KeyError {}
+
+/// Reads a key of a kind and the identifier of its transform; white space around the text is not counted.
+pub(crate) fn parse_key_text(text: &str, kind: KeyKind) -> Result<(u8, Zeroizing<Vec<u8>>), KeyError> {
+    parse_flawed(text, kind).map_err(|flaw| KeyError { kind, flaw })
+}
+
+fn parse_flawed(text: &str, kind: KeyKind) -> Result<(u8, Zeroizing<Vec<u8>>), KeyFlaw> {
+    let text = text.trim_ascii().strip_prefix(kind.prefix()).ok_or(KeyFlaw::Prefix)?;
+    let (transform, text) = text.split_once(':').ok_or(KeyFlaw::Transform)?;
     let transform = match *transform.as_bytes() {
         [b'0', digit @ b'0'..=b'9'] => digit - b'0',
-        _ => return Err(KeyTextError::Transform),
+        _ => return Err(KeyFlaw::Transform),
     };
-    if transform > transform_max {
-        return Err(KeyTextError::Transform);
+    if transform > kind.transform_max() {
+        return Err(KeyFlaw::Transform);
     }
-    let text = text.strip_suffix(':').ok_or(KeyTextError::Colon)?;
-    let mut bytes = decode_base64(text.as_bytes()).ok_or(KeyTextError::Base64)?;
-    let len = bytes.len().checked_sub(CRC_LEN).ok_or(KeyTextError::Length(0))?;
-    if !lengths.contains(&len) {
-        return Err(KeyTextError::Length(len));
+    let text = text.strip_suffix(':').ok_or(KeyFlaw::Colon)?;
+    let mut bytes = decode_base64(text.as_bytes()).ok_or(KeyFlaw::Base64)?;
+    let len = bytes.len().checked_sub(CRC_LEN).ok_or(KeyFlaw::Length(0))?;
+    if !kind.lengths().contains(&len) {
+        return Err(KeyFlaw::Length(len));
     }
     let (key, sum) = bytes.split_at(len);
     if sum != crc32(key).to_le_bytes() {
-        return Err(KeyTextError::Checksum);
+        return Err(KeyFlaw::Checksum);
     }
     bytes.truncate(len);
     Ok((transform, bytes))
 }
 
 /// The text of a key: to be kept as secret as the key.
-pub(crate) fn format_key_text(prefix: &str, transform: u8, key: &[u8]) -> Zeroizing<String> {
+pub(crate) fn format_key_text(kind: KeyKind, transform: u8, key: &[u8]) -> Zeroizing<String> {
     let mut bytes = Zeroizing::new(Vec::with_capacity(key.len() + CRC_LEN));
     bytes.extend_from_slice(key);
     bytes.extend_from_slice(&crc32(key).to_le_bytes());
     let mut text = Zeroizing::new(String::with_capacity(KEY_TEXT_LEN_MAX));
-    text.push_str(prefix);
+    text.push_str(kind.prefix());
     text.push('0');
     text.push(char::from(b'0' + transform % 10));
     text.push(':');

@@ -38,6 +38,7 @@ pub mod tls;
 mod transfer_max;
 
 pub use cqe::{Completion, Cqe};
+pub use key_interchange::{KeyError, KeyFlaw, KeyKind};
 pub use name::{HostId, Nqn};
 pub use sgl::SglDescriptor;
 pub use sqe::{Direction, FabricsType, Fuse, Opcode, Sqe};

@@ -15,12 +15,10 @@ use core::fmt;
 use zeroize::Zeroizing;
 
 use crate::auth::{FillRandom, Hash};
-use crate::key_interchange::{self, KeyTextError};
+use crate::key_interchange::{self, KeyError, KeyKind};
 
 pub use derive::{GeneratedPsk, HkdfLabelFormat, RetainedPsk, TlsPsk};
 pub use identity::{IdentityError, IdentityVersion, PskIdentity, PskKind};
-
-const PREFIX: &str = "NVMeTLSkey-1:";
 
 /// A cipher suite of TLS 1.3 that NVMe/TCP uses (§3.6.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -76,57 +74,10 @@ pub struct ConfiguredPsk {
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no configured PSK.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConfiguredPskError {
-    /// It does not begin with `NVMeTLSkey-1:`.
-    Prefix,
-    /// The two digits behind that are not 00, 01 or 02.
-    Transform,
-    /// The last character is no colon, or one is missing.
-    Colon,
-    /// What is between the colons is no base64.
-    Base64,
-    /// The key itself has this many bytes, and not 32 or 48.
-    Length(usize),
-    /// The checksum is wrong: a character was mistyped or lost.
-    Checksum,
-}
-
-impl fmt::Display for ConfiguredPskError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Prefix => f.write_str("a key of TLS begins with `NVMeTLSkey-1:`"),
-            Self::Transform => f.write_str("`NVMeTLSkey-1:` must be followed by 00, 01 or 02 and a colon"),
-            Self::Colon => f.write_str("a key of TLS ends with a colon"),
-            Self::Base64 => f.write_str("the part between the last two colons is no base64"),
-            Self::Length(len) => write!(f, "the key has {len} bytes, and may have 32 or 48"),
-            Self::Checksum => {
-                f.write_str("the key's checksum is wrong: a character was mistyped or lost; copy it again")
-            }
-        }
-    }
-}
-
-impl std::error::Error for ConfiguredPskError {}
-
-impl From<KeyTextError> for ConfiguredPskError {
-    fn from(flaw: KeyTextError) -> Self {
-        match flaw {
-            KeyTextError::Prefix => Self::Prefix,
-            KeyTextError::Transform => Self::Transform,
-            KeyTextError::Colon => Self::Colon,
-            KeyTextError::Base64 => Self::Base64,
-            KeyTextError::Length(len) => Self::Length(len),
-            KeyTextError::Checksum => Self::Checksum,
-        }
-    }
-}
-
 impl ConfiguredPsk {
     /// Reads the interchange form (§3.6.1.5); white space around it is not counted.
-    pub fn parse(text: &str) -> Result<ConfiguredPsk, ConfiguredPskError> {
-        let (transform, bytes) = key_interchange::parse_key_text(text, PREFIX, 2, &[32, 48])?;
+    pub fn parse(text: &str) -> Result<ConfiguredPsk, KeyError> {
+        let (transform, bytes) = key_interchange::parse_key_text(text, KeyKind::Tls)?;
         Ok(ConfiguredPsk { transform: Hash::from_id(transform), bytes })
     }
 
@@ -140,7 +91,7 @@ impl ConfiguredPsk {
 
     /// The interchange form: to be kept as secret as the key.
     pub fn to_text(&self) -> Zeroizing<String> {
-        key_interchange::format_key_text(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
+        key_interchange::format_key_text(KeyKind::Tls, self.transform.map_or(0, Hash::id), &self.bytes)
     }
 
     /// The hash that makes it a retained PSK; `None`: it is one.

@@ -156,6 +156,24 @@ fn its_client_with_another_key_or_name_or_none_is_refused() {
     }
 }
 
+/// OpenSSL's server would choose AES-256 with SHA-384, with which this key cannot be used.
+#[test]
+fn a_client_that_offers_both_suites_gets_the_one_of_its_key() {
+    let (key, context) = (hex(&KEY), ServerContext::new(Arc::new(One)).unwrap());
+    let shake_with = |suites: &str| {
+        let (process, mut socket) =
+            accept(&["-psk", &key, "-psk_identity", IDENTITY, "-ciphersuites", suites]);
+        let end = shake(Handshake::new_server(&context).unwrap(), &mut socket);
+        drop(process);
+        end
+    };
+    let (stronger, own) = ("TLS_AES_256_GCM_SHA384", "TLS_AES_128_GCM_SHA256");
+    for suites in [format!("{stronger}:{own}"), format!("{own}:{stronger}"), own.to_owned()] {
+        let channel = shake_with(&suites).unwrap();
+        assert_eq!((channel.identity(), channel.suite()), (IDENTITY.as_bytes(), own), "{suites}");
+    }
+}
+
 #[test]
 fn an_older_version_is_refused() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -3,10 +3,12 @@
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
+    time::Instant,
 };
 
 use endpoint::{ListenerId, ShardId};
 use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
+use nvme::auth::DhchapSecret;
 use scsi_server::InquiryProduct;
 use shard::{
     AdmissionLimits, Exports, InitiatorRule, LunExport, LunMask, PlacementReason, Redirect, SESSIONS_MAX,
@@ -55,8 +57,9 @@ pub struct FixedSettings {
     numbers: PortNumbers,
     /// The serial numbers of subsystems that were given one.
     pub(super) serials: SerialNumbers,
-    /// PSKs that hosts have generated.
+    /// PSKs that hosts have generated, and since when those of today's secrets were.
     generated: GeneratedPsks,
+    secrets_since: Instant,
 }
 
 /// What the exports say of a volume.
@@ -83,6 +86,7 @@ impl FixedSettings {
             numbers: PortNumbers::default(),
             serials: SerialNumbers::default(),
             generated: GeneratedPsks::default(),
+            secrets_since: Instant::now(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
             cores: Arc::default(),
@@ -101,6 +105,10 @@ impl FixedSettings {
     pub fn after(plan: &Plan, before: &FixedSettings) -> Result<(Self, Vec<usize>), EngineError> {
         let mut settings = FixedSettings::of(plan);
         settings.next_listener = before.next_listener;
+        settings.generated = before.generated.clone();
+        if settings.has_secrets_of(before) {
+            settings.secrets_since = before.secrets_since;
+        }
         settings.listeners.clear();
         let mut new = Vec::new();
         for (at, key) in settings.portal_keys.iter().enumerate() {
@@ -279,6 +287,30 @@ impl FixedSettings {
     /// PSKs that hosts have generated.
     pub fn generated_psks(&self) -> &GeneratedPsks {
         &self.generated
+    }
+
+    /// Since when hosts have generated PSKs with today's secrets: older ones are for no new connection.
+    pub fn secrets_since(&self) -> Instant {
+        self.secrets_since
+    }
+
+    /// Whether the same hosts have the same DH-HMAC-CHAP secrets.
+    fn has_secrets_of(&self, other: &FixedSettings) -> bool {
+        let is_same = |one: &Option<Arc<DhchapSecret>>, other: &Option<Arc<DhchapSecret>>| match (one, other)
+        {
+            (None, None) => true,
+            (Some(one), Some(other)) => one.constant_time_eq(other),
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        let (one, two) = (&self.auth, &other.auth);
+        is_same(&one.dhchap, &two.dhchap)
+            && is_same(&one.dhchap_discovery_key, &two.dhchap_discovery_key)
+            && self.hosts.len() == other.hosts.len()
+            && self
+                .hosts
+                .iter()
+                .zip(&other.hosts)
+                .all(|(one, other)| one.nqns == other.nqns && is_same(&one.dhchap, &other.dhchap))
     }
 
     /// The exports that `ways` stand for; `number` knows the volumes.

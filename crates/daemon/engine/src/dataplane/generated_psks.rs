@@ -55,10 +55,11 @@ impl GeneratedPsks {
         self.list(now).retain(|known| known.identity != *identity);
     }
 
-    /// The PSK of an identity.
-    pub fn find(&self, now: Instant, identity: &PskIdentity) -> Option<Psk> {
+    /// The PSK of an identity, if it was generated since then.
+    pub fn find(&self, now: Instant, identity: &PskIdentity, since: Instant) -> Option<Psk> {
         let list = self.list(now);
-        list.iter().find(|known| known.identity == *identity).map(|known| known.psk.clone())
+        let known = list.iter().find(|known| known.identity == *identity)?;
+        (known.until >= since + LIFETIME).then(|| known.psk.clone())
     }
 }
 
@@ -79,13 +80,14 @@ mod tests {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
         psks.add(now, identity(1), psk());
         psks.add(now + LIFETIME / 2, identity(2), psk());
-        assert!(psks.find(now, &identity(3)).is_none());
+        assert!(psks.find(now, &identity(3), now).is_none());
         let last = now + LIFETIME - Duration::from_millis(1);
-        assert!(psks.find(last, &identity(1)).is_some());
-        assert!(psks.find(now + LIFETIME, &identity(1)).is_none());
-        assert!(psks.find(now + LIFETIME, &identity(2)).is_some());
+        assert!(psks.find(last, &identity(1), now).is_some());
+        assert!(psks.find(now + LIFETIME, &identity(1), now).is_none());
+        assert!(psks.find(now + LIFETIME, &identity(2), now).is_some());
+        assert!(psks.find(now + LIFETIME, &identity(2), now + LIFETIME).is_none(), "of another secret");
         psks.revoke(now + LIFETIME, &identity(2));
-        assert!(psks.find(now + LIFETIME, &identity(2)).is_none());
+        assert!(psks.find(now + LIFETIME, &identity(2), now).is_none());
         assert!(!format!("{psks:?}").contains("1, 1, 1"), "no Debug shows a key");
     }
 
@@ -93,7 +95,9 @@ mod tests {
     fn there_are_so_many_and_no_more() {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
         (0..=PSKS_MAX).for_each(|number| psks.add(now, identity(number), psk()));
-        assert!(psks.find(now, &identity(0)).is_none());
-        assert!(psks.find(now, &identity(1)).is_some() && psks.find(now, &identity(PSKS_MAX)).is_some());
+        assert!(psks.find(now, &identity(0), now).is_none());
+        assert!(
+            psks.find(now, &identity(1), now).is_some() && psks.find(now, &identity(PSKS_MAX), now).is_some()
+        );
     }
 }

@@ -65,7 +65,7 @@ fn auth_policy(
             .find_map(|c| c.mutual.as_ref())
             .map(|(name, secret)| account(name, secret)),
         demands_mutual,
-        algorithms: auth.chap_algorithms().iter().map(|hash| chap_algorithm(*hash)).collect(),
+        algorithms: auth.chap_algorithms(demands_mutual).iter().map(|hash| chap_algorithm(*hash)).collect(),
     };
     let at = |method| methods.iter().position(|one| *one == method);
     match (at(AuthMethod::Chap), at(AuthMethod::None)) {
@@ -116,6 +116,19 @@ mod tests {
         );
         plan.auth.chap = own;
         assert!(matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::Required(_)));
+        // MD5 is accepted unless mutual authentication is demanded; then, where it is named.
+        let accepts_md5 = |auth: &Auth| {
+            let AuthPolicy::Required(chap) = discovery_policy(auth) else { panic!("as configured") };
+            chap.algorithms.contains(&Algorithm::MD5)
+        };
+        let accepted = |hashes: &[ChapAlgorithm], mutual| {
+            accepts_md5(&Auth { hashes: hashes.to_vec(), mutual, ..plan.auth.clone() })
+        };
+        assert!(accepted(&[], false) && !accepted(&[], true));
+        assert!(
+            accepted(&[ChapAlgorithm::Sha256, ChapAlgorithm::Md5], true)
+                && !accepted(&[ChapAlgorithm::Sha256], false)
+        );
         plan.auth.methods = vec![AuthMethod::Chap, AuthMethod::None];
         assert!(matches!(target_policy(&plan.auth, &target, &[]), AuthPolicy::Optional(_)));
         let AuthPolicy::Optional(chap) = discovery_policy(&plan.auth) else { panic!("as configured") };

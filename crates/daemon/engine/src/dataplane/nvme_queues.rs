@@ -6,7 +6,7 @@ use shard::{DISCOVERY_NQN, HostAuthentication, QueueEntry, ShardListing};
 
 use super::{exports::FixedSettings, latency};
 use config::plan::Protocol;
-use control::report::{ConnectionReport, QueueReport, SessionReport};
+use control::report::{ConnectionReport, QueueReport, SessionReport, TlsReport};
 
 /// Controllers are numbered behind all sessions.
 const CONTROLLER_ID_BASE: u64 = 1 << 16;
@@ -63,6 +63,11 @@ pub fn connection_reports(frame: &FixedSettings, listings: &[ShardListing]) -> V
                 HostAuthentication::Pending | HostAuthentication::NotRequired => None,
             },
             unproven: queue.authentication == HostAuthentication::Pending,
+            tls: queue.cipher_suite.zip(queue.tls.as_ref()).map(|(suite, identity)| TlsReport {
+                version: "1.3".to_owned(),
+                suite: suite.to_owned(),
+                identity: identity.to_string(),
+            }),
             received_bytes: queue.traffic.received,
             sent_bytes: queue.traffic.sent,
             header_digest: queue.digests.0,
@@ -170,6 +175,7 @@ mod tests {
             } else {
                 HostAuthentication::Pending
             },
+            cipher_suite: None,
             commands: 1,
             traffic: LinkTraffic::default(),
             placed: shard::PlacementOutcome { rule: None, choice: shard::PlacementReason::LeastLoaded },

@@ -89,6 +89,7 @@ impl Shards {
                     placement: self.frame().placement_text(session.placed),
                     algorithm: connection.algorithm.map(|algorithm| algorithm.to_string()),
                     dh_group: None,
+                    tls: None,
                     unproven: false,
                     received_bytes: connection.traffic.received,
                     sent_bytes: connection.traffic.sent,

@@ -76,10 +76,14 @@ impl ConcatenationPolicy {
 
 impl DhchapPolicy {
     /// What of it can be used for a concatenation: a PSK needs a session key, so a group; and its hash is that of a
-    /// cipher suite.
+    /// cipher suite. Where nobody has said otherwise SHA-256 comes first: its suite is the one that every
+    /// implementation has, and GnuTLS (tlshd of Linux) binds every PSK with SHA-256.
     pub(super) fn for_concatenation(&self, concatenation: Concatenation) -> DhchapPolicy {
         let mut policy = self.clone();
         if concatenation.generates_psk() {
+            if policy.hashes == DhchapPolicy::default().hashes {
+                policy.hashes.reverse();
+            }
             policy.hashes.retain(|hash| *hash != Hash::Sha512);
             policy.groups.retain(|group| *group != DhGroup::Null);
         }

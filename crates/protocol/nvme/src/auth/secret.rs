@@ -5,12 +5,11 @@
 
 use super::FillRandom;
 use super::response::{Hash, hmac};
-use crate::key_interchange::{self, KeyTextError};
+use crate::key_interchange::{self, KeyError, KeyKind};
 use core::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
-const PREFIX: &str = "DHHC-1:";
 /// What is hashed behind the owner's name.
 const TRANSFORM_SUFFIX: &[u8] = b"NVMe-over-Fabrics";
 
@@ -21,57 +20,10 @@ pub struct DhchapSecret {
     bytes: Zeroizing<Vec<u8>>,
 }
 
-/// Why a text is no secret.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SecretError {
-    /// It does not begin with `DHHC-1:`.
-    Prefix,
-    /// The two digits behind that are not 00, 01, 02 or 03.
-    Transform,
-    /// The last character is no colon, or one is missing.
-    Colon,
-    /// What is between the colons is no base64.
-    Base64,
-    /// The secret itself has this many bytes, and not 32, 48 or 64.
-    Length(usize),
-    /// The checksum is wrong: a character was mistyped or lost.
-    Checksum,
-}
-
-impl fmt::Display for SecretError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Prefix => f.write_str("a secret begins with `DHHC-1:`"),
-            Self::Transform => f.write_str("`DHHC-1:` must be followed by 00, 01, 02 or 03 and a colon"),
-            Self::Colon => f.write_str("a secret ends with a colon"),
-            Self::Base64 => f.write_str("the part between the last two colons is no base64"),
-            Self::Length(len) => write!(f, "the secret has {len} bytes, and may have 32, 48 or 64"),
-            Self::Checksum => {
-                f.write_str("the secret's checksum is wrong: a character was mistyped or lost; copy it again")
-            }
-        }
-    }
-}
-
-impl std::error::Error for SecretError {}
-
-impl From<KeyTextError> for SecretError {
-    fn from(flaw: KeyTextError) -> Self {
-        match flaw {
-            KeyTextError::Prefix => Self::Prefix,
-            KeyTextError::Transform => Self::Transform,
-            KeyTextError::Colon => Self::Colon,
-            KeyTextError::Base64 => Self::Base64,
-            KeyTextError::Length(len) => Self::Length(len),
-            KeyTextError::Checksum => Self::Checksum,
-        }
-    }
-}
-
 impl DhchapSecret {
     /// Reads a secret's text; white space around it is not counted.
-    pub fn parse(text: &str) -> Result<DhchapSecret, SecretError> {
-        let (transform, bytes) = key_interchange::parse_key_text(text, PREFIX, 3, &[32, 48, 64])?;
+    pub fn parse(text: &str) -> Result<DhchapSecret, KeyError> {
+        let (transform, bytes) = key_interchange::parse_key_text(text, KeyKind::Dhchap)?;
         Ok(DhchapSecret { transform: Hash::from_id(transform), bytes })
     }
 
@@ -85,7 +37,7 @@ impl DhchapSecret {
 
     /// The text of the secret: to be kept as one.
     pub fn to_text(&self) -> Zeroizing<String> {
-        key_interchange::format_key_text(PREFIX, self.transform.map_or(0, Hash::id), &self.bytes)
+        key_interchange::format_key_text(KeyKind::Dhchap, self.transform.map_or(0, Hash::id), &self.bytes)
     }
 
     /// The hash that makes it a key; `None`: it is one.
@@ -149,6 +101,7 @@ impl fmt::Debug for DhchapKey {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key_interchange::KeyFlaw;
 
     /// The example of the specification, as a patch to Linux's host quotes it.
     const EXAMPLE: &str = "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:";
@@ -199,26 +152,27 @@ mod tests {
     #[test]
     fn wrong_texts_are_named_and_not_shown() {
         let rows = [
-            ("", SecretError::Prefix),
-            ("NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:", SecretError::Prefix),
-            ("DHHC-1:", SecretError::Transform),
-            ("DHHC-1:04:AAAA:", SecretError::Transform),
-            ("DHHC-1:1:AAAA:", SecretError::Transform),
-            (&EXAMPLE[..EXAMPLE.len() - 1], SecretError::Colon),
-            ("DHHC-1:00:ia6zGodO", SecretError::Colon),
-            ("DHHC-1:00:ia6zGodO*A==:", SecretError::Base64),
-            ("DHHC-1:00:ia6:", SecretError::Base64),
-            ("DHHC-1:00:ia==zGod:", SecretError::Base64),
-            ("DHHC-1:00:i===:", SecretError::Base64),
-            ("DHHC-1:00:ib==:", SecretError::Base64),
-            ("DHHC-1:00::", SecretError::Length(0)),
-            ("DHHC-1:00:ia6zGodO:", SecretError::Length(2)),
-            (&EXAMPLE.replace("ia6z", "ja6z"), SecretError::Checksum),
-            (&EXAMPLE.replace("aQ2n", "aQ2m"), SecretError::Checksum),
+            ("", KeyFlaw::Prefix),
+            ("NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:", KeyFlaw::Prefix),
+            ("DHHC-1:", KeyFlaw::Transform),
+            ("DHHC-1:04:AAAA:", KeyFlaw::Transform),
+            ("DHHC-1:1:AAAA:", KeyFlaw::Transform),
+            (&EXAMPLE[..EXAMPLE.len() - 1], KeyFlaw::Colon),
+            ("DHHC-1:00:ia6zGodO", KeyFlaw::Colon),
+            ("DHHC-1:00:ia6zGodO*A==:", KeyFlaw::Base64),
+            ("DHHC-1:00:ia6:", KeyFlaw::Base64),
+            ("DHHC-1:00:ia==zGod:", KeyFlaw::Base64),
+            ("DHHC-1:00:i===:", KeyFlaw::Base64),
+            ("DHHC-1:00:ib==:", KeyFlaw::Base64),
+            ("DHHC-1:00::", KeyFlaw::Length(0)),
+            ("DHHC-1:00:ia6zGodO:", KeyFlaw::Length(2)),
+            (&EXAMPLE.replace("ia6z", "ja6z"), KeyFlaw::Checksum),
+            (&EXAMPLE.replace("aQ2n", "aQ2m"), KeyFlaw::Checksum),
         ];
-        for (text, error) in rows {
-            assert_eq!(DhchapSecret::parse(text).unwrap_err(), error, "{text}");
-            assert!(!error.to_string().contains("a6z"));
+        for (text, flaw) in rows {
+            let wrong = DhchapSecret::parse(text).unwrap_err();
+            assert_eq!(wrong, KeyError { kind: KeyKind::Dhchap, flaw }, "{text}");
+            assert!(!wrong.to_string().contains("a6z"));
         }
         let secret = DhchapSecret::parse(EXAMPLE).unwrap();
         assert_eq!(format!("{secret:?} {:?}", secret.derive_key(OWNER)), "Secret(..) Key(..)");

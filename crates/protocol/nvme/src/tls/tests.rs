@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Nqn;
+use crate::key_interchange::KeyFlaw;
 
 /// Keys and identities that libnvme's own tests expect (test/psk.c).
 const KEY: [u8; 48] = [
@@ -216,19 +217,20 @@ fn wrong_identities_are_named() {
 
 #[test]
 fn wrong_keys_are_named_and_not_shown() {
-    for (text, error) in [
-        ("DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:", ConfiguredPskError::Prefix),
-        (&TEXT_32.replace(":01:", ":03:"), ConfiguredPskError::Transform),
-        (&TEXT_32.replace(":01:", ":+1:"), ConfiguredPskError::Transform),
-        (TEXT_32.strip_suffix(':').unwrap(), ConfiguredPskError::Colon),
-        (&TEXT_32.replace("VRL", "V*L"), ConfiguredPskError::Base64),
-        (&TEXT_32.replace("VRL", "WRL"), ConfiguredPskError::Checksum),
-        ("NVMeTLSkey-1:01:AAAAAAAA:", ConfiguredPskError::Length(2)),
+    for (text, flaw) in [
+        ("DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:", KeyFlaw::Prefix),
+        (&TEXT_32.replace(":01:", ":03:"), KeyFlaw::Transform),
+        (&TEXT_32.replace(":01:", ":+1:"), KeyFlaw::Transform),
+        (TEXT_32.strip_suffix(':').unwrap(), KeyFlaw::Colon),
+        (&TEXT_32.replace("VRL", "V*L"), KeyFlaw::Base64),
+        (&TEXT_32.replace("VRL", "WRL"), KeyFlaw::Checksum),
+        ("NVMeTLSkey-1:01:AAAAAAAA:", KeyFlaw::Length(2)),
         // 64 bytes, which a secret of DH-HMAC-CHAP may have.
-        (&key_interchange::format_key_text(PREFIX, 1, &[7; 64]), ConfiguredPskError::Length(64)),
+        (&key_interchange::format_key_text(KeyKind::Tls, 1, &[7; 64]), KeyFlaw::Length(64)),
     ] {
-        assert_eq!(ConfiguredPsk::parse(text).unwrap_err(), error, "{text}");
-        assert!(!error.to_string().contains("RLb"));
+        let wrong = ConfiguredPsk::parse(text).unwrap_err();
+        assert_eq!(wrong, KeyError { kind: KeyKind::Tls, flaw }, "{text}");
+        assert!(!wrong.to_string().contains("RLb"));
     }
     let key = ConfiguredPsk::parse(TEXT_32).unwrap();
     let (host, subsystem) = names();
@@ -242,7 +244,7 @@ fn wrong_keys_are_named_and_not_shown() {
 proptest! {
     #[test]
     fn keys_survive_their_text(bytes in prop_oneof![any::<[u8; 32]>().prop_map(Vec::from), prop::collection::vec(any::<u8>(), 48)], hash in 0u8..3) {
-        let text = key_interchange::format_key_text(PREFIX, hash, &bytes);
+        let text = key_interchange::format_key_text(KeyKind::Tls, hash, &bytes);
         let key = ConfiguredPsk::parse(&text).unwrap();
         prop_assert_eq!(&key.bytes[..], &bytes[..]);
         prop_assert_eq!(key.to_text(), text);

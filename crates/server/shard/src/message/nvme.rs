@@ -177,6 +177,8 @@ pub struct QueueEntry {
     pub in_capsule: u32,
     /// Whether its host has proved who it is.
     pub authentication: HostAuthentication,
+    /// The cipher suite of its TLS 1.3; `None`: it has no TLS.
+    pub cipher_suite: Option<&'static str>,
     /// Commands in work.
     pub commands: usize,
     /// How its shard was chosen.

@@ -220,6 +220,26 @@ fn attack_76_a_psk_without_a_challenge_or_with_another_sc_c() {
 }
 
 #[test]
+fn sha_256_comes_first_unless_hashes_are_ordered() {
+    let hash_of = |hashes: &[Hash]| {
+        let policy = DhchapPolicy { hashes: hashes.to_vec(), ..DhchapPolicy::default() };
+        let controller = ControllerAuthenticator::new(credentials(None), policy);
+        let mut controller = controller.with_concatenation(ConcatenationPolicy::Allowed);
+        let terms = (7, Concatenation::NewPsk);
+        let (_, first) = HostAuthenticator::start_concatenation(
+            credentials(None),
+            DhchapPolicy::default(),
+            terms,
+            &mut counter(),
+        );
+        send(&mut controller, &first);
+        Hash::from_id(controller.handle_receive(4096).unwrap().message[8]).unwrap()
+    };
+    assert_eq!(hash_of(&DhchapPolicy::default().hashes), Hash::Sha256);
+    assert_eq!(hash_of(&[Hash::Sha384, Hash::Sha256]), Hash::Sha384);
+}
+
+#[test]
 fn a_suite_goes_with_each_hash_that_may_be_used() {
     for (hash, suite) in
         [(Hash::Sha256, CipherSuite::Aes128GcmSha256), (Hash::Sha384, CipherSuite::Aes256GcmSha384)]

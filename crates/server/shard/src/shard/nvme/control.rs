@@ -109,6 +109,7 @@ impl NvmeFront {
                 None if self.server.must_authenticate(open.key) => HostAuthentication::Pending,
                 None => HostAuthentication::NotRequired,
             },
+            cipher_suite: queue.proto.tls_suite(),
             commands: queue.proto.tasks_in_work(),
             placed: parts.exports.placement_outcome(&placement_query(&open.names, &queue.accepted), parts.id),
             counters: self.server.queue_counters(open.key),
