@@ -137,9 +137,9 @@ pub enum Verb {
     /// Show or change the states of the paths to volumes (ALUA and ANA)
     #[command(subcommand, arg_required_else_help = true)]
     Path(PathVerb),
-    /// Show the sessions and controllers of the running daemon
+    /// Show the sessions and controllers of the running daemon, and end them
     #[command(subcommand, arg_required_else_help = true)]
-    Session(ListVerb),
+    Session(SessionVerb),
     /// Show the connections of the running daemon
     #[command(subcommand, arg_required_else_help = true)]
     Connection(ConnectionVerb),
@@ -432,6 +432,44 @@ pub enum ListVerb {
     List(DaemonArgs),
 }
 
+/// Verbs of `session`.
+#[derive(Debug, Subcommand)]
+pub enum SessionVerb {
+    /// List the sessions and controllers
+    List(DaemonArgs),
+    /// End sessions and controllers at once: commands in flight are not answered, and their hosts may come again
+    #[command(after_help = SESSION_KILL_HELP)]
+    Kill(SessionKillArgs),
+}
+
+/// Options of `session kill`.
+#[derive(Debug, Args)]
+#[command(group = clap::ArgGroup::new("which").required(true))]
+pub struct SessionKillArgs {
+    /// Its number, as listed
+    #[arg(group = "which")]
+    pub id: Option<u64>,
+    /// All of this iSCSI initiator name or Host NQN
+    #[arg(long, value_name = "NAME", group = "which")]
+    pub initiator: Option<String>,
+    /// All of this configured host
+    #[arg(long, value_name = "NAME", group = "which")]
+    pub host: Option<String>,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+}
+
+const SESSION_KILL_HELP: &str = "\
+It returns when nothing of the sessions is in flight any more. What was in flight may have reached the medium or not, as
+after a lost connection. An iSCSI session ends with its nexus: a reservation by RESERVE(6) goes, persistent ones stay.
+Over NVMe/TCP the association ends, with all queues of the controller.
+
+Examples:
+  blockwire session kill 65538
+  blockwire session kill --initiator iqn.2026-11.com.example:db1
+  blockwire session kill --host web";
+
 /// Verbs of `connection`.
 #[derive(Debug, Subcommand)]
 pub enum ConnectionVerb {
@@ -504,6 +542,9 @@ mod tests {
             "connection show 3 --json",
             "connection show 3 --latency",
             "session list",
+            "session kill 65538 --json",
+            "session kill --initiator iqn.2026-11.com.example:db1",
+            "session kill --host web --control c",
             "target list",
             "target show x",
             "shard list",

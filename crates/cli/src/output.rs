@@ -40,6 +40,12 @@ fn raw_answer_text(answer: &Answer) -> String {
         Answer::Settings(list) => list.iter().map(settings_block).collect(),
         Answer::Lines(list) => control::report::line::format_lines(list),
         Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
+        Answer::SessionsKilled(ended) => {
+            let line = |one: &SessionReport| {
+                format!("session {} of {} has ended ({})\n", one.id, one.initiator, one.protocol)
+            };
+            ended.iter().map(line).collect()
+        }
         Answer::Sessions(sessions) => session_table(sessions),
         Answer::Connections(connections) => connection_table(connections),
         Answer::Connection(connection) => connection_card(connection),
@@ -71,7 +77,7 @@ pub fn answer_json(answer: &Answer) -> String {
         Answer::Settings(list) => serde_json::to_value(list),
         Answer::Lines(list) => serde_json::to_value(list),
         Answer::SessionEnded { id } => Ok(serde_json::json!({ "ended": id })),
-        Answer::Sessions(list) => serde_json::to_value(list),
+        Answer::Sessions(list) | Answer::SessionsKilled(list) => serde_json::to_value(list),
         Answer::Connections(list) => serde_json::to_value(list),
         Answer::Connection(connection) => serde_json::to_value(connection),
         Answer::Shards(list) => serde_json::to_value(list),

@@ -17,15 +17,15 @@ use signal_hook::{
 
 use crate::{
     cli::{
-        Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, StopArgs, SubsystemVerb,
-        TargetVerb, VERBS_PLANNED, Verb, VolumeVerb,
+        Cli, ConnectionVerb, HostVerb, ListVerb, OnOff, PathVerb, ReservationVerb, SessionVerb, StopArgs,
+        SubsystemVerb, TargetVerb, VERBS_PLANNED, Verb, VolumeVerb,
     },
     daemon_args::DaemonArgs,
     import, iscsictl,
     key::{self, KeyKind},
     output, top, verbs,
 };
-use control::{Answer, Request, client};
+use control::{Answer, Request, SessionSelector, client};
 use engine::{
     StopMode,
     daemon::StopSignal,
@@ -135,7 +135,16 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
         Verb::Reservation(verb) => reservation_request(verb),
         Verb::Path(verb) => path_request(verb),
-        Verb::Session(ListVerb::List(daemon)) => (daemon, Request::SessionList),
+        Verb::Session(SessionVerb::List(daemon)) => (daemon, Request::SessionList),
+        Verb::Session(SessionVerb::Kill(args)) => {
+            let which = match (args.id, args.initiator, args.host) {
+                (Some(id), ..) => SessionSelector::Id(id),
+                (None, Some(name), _) => SessionSelector::Initiator(name),
+                (None, None, Some(name)) => SessionSelector::Host(name),
+                (None, None, None) => return Err(Failure::usage("session kill: which session?")),
+            };
+            (args.daemon, Request::SessionKill(which))
+        }
         Verb::Connection(ConnectionVerb::List(daemon)) => (daemon, Request::ConnectionList),
         Verb::Connection(ConnectionVerb::Show { id, latency, daemon }) => {
             (daemon, Request::ConnectionShow { id, latency })

@@ -266,3 +266,83 @@ fn a_connection_says_how_its_initiator_proved_itself() {
         session.log_out().unwrap();
     }
 }
+
+#[test]
+fn sessions_of_both_protocols_are_killed_and_their_hosts_come_again() {
+    for world in worlds() {
+        let place = Place::new();
+        let daemon = place.serve(DISK, &[&BOTH[..], &["--io", world]].concat());
+        let (mut session, mut host) = both(&daemon);
+        let id = |protocol: &str| {
+            let list = daemon.ask_json("session list");
+            let found = list.as_array().unwrap().iter().find(|one| one["protocol"] == protocol).cloned();
+            found.map(|one| one["id"].to_string())
+        };
+        // RESERVE(6) holds as long as the nexus.
+        assert_eq!(settled(&mut session, &[0x16, 0, 0, 0, 0, 0]).0, 0);
+        assert_eq!(host.write(1, &[1; 512]).status, RESERVATION_CONFLICT);
+
+        let ended = daemon.ask_json(&format!("session kill {}", id("iscsi").unwrap()));
+        assert_eq!((&ended[0]["initiator"], ended.as_array().unwrap().len()), (&HOST.into(), 1));
+        assert_eq!(id("iscsi"), None, "when it is reported it has ended");
+        assert!(session.write(0, 2, &[2; 512]).is_err());
+        host.write(1, &[1; 512]).good();
+
+        let name = daemon.ask_json("session list")[0]["initiator"].as_str().unwrap().to_owned();
+        let said = daemon.ask(&format!("session kill --initiator {name}"));
+        assert!(said.contains(&name) && said.contains("has ended"), "{said}");
+        assert_eq!(id("nvme"), None);
+        let write = crate::host::Sqe::new(1, 1).cdw(10, 3);
+        assert!(host.io.command(write, crate::host::Data::Out(&[3; 512])).is_err());
+
+        for line in ["session kill 7", "session kill 65999", "session kill --initiator iqn.2026-11.x:nobody"]
+        {
+            assert_eq!(daemon.run(line).status.code(), Some(21), "{line}");
+        }
+        assert_eq!(daemon.run("session kill").status.code(), Some(2), "it says which");
+        let (mut session, mut host) = both(&daemon);
+        assert_eq!(session.read(0, 1, 1).unwrap().good(), [1; 512]);
+        assert_eq!((host.read(2).good(), host.read(3).good()), (vec![0; 512], vec![0; 512]));
+    }
+}
+
+/// What was answered as written before the session was killed is there.
+#[test]
+fn a_session_that_is_killed_while_it_writes_was_told_nothing_that_is_not_so() {
+    let place = Place::new();
+    let daemon = place.serve(DISK, &BOTH);
+    let (mut session, mut host) = both(&daemon);
+    let begun = std::sync::Barrier::new(3);
+    let block = |at: u32| [(at % 251 + 1) as u8; 512];
+    let (by_session, by_host) = std::thread::scope(|scope| {
+        let first = scope.spawn(|| {
+            begun.wait();
+            (0..4000)
+                .take_while(|at| {
+                    session.write(0, u64::from(*at), &block(*at)).is_ok_and(|ended| ended.status == 0)
+                })
+                .count() as u32
+        });
+        let second = scope.spawn(|| {
+            begun.wait();
+            (8000..12_000_u32)
+                .take_while(|at| {
+                    let write = crate::host::Sqe::new(1, 1).cdw(10, *at);
+                    let ended = host.io.command(write, crate::host::Data::Out(&block(*at)));
+                    ended.is_ok_and(|ended| ended.status == 0)
+                })
+                .count() as u32
+        });
+        begun.wait();
+        std::thread::sleep(std::time::Duration::from_millis(30));
+        let list = daemon.ask_json("session list");
+        for one in list.as_array().unwrap() {
+            daemon.ask(&format!("session kill {}", one["id"]));
+        }
+        (first.join().unwrap(), second.join().unwrap())
+    });
+    let mut host = Host::ready(daemon.nvme.unwrap(), &Names::of("disk"));
+    for at in (0..by_session).chain(8000..8000 + by_host) {
+        assert_eq!(host.read(at).good(), block(at), "block {at} of {by_session} and {by_host}");
+    }
+}

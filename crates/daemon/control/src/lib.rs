@@ -173,6 +173,8 @@ pub enum Request {
         /// Its number.
         id: u64,
     },
+    /// End sessions and controllers at once, and wait until nothing of them is in flight.
+    SessionKill(SessionSelector),
     /// All connections.
     ConnectionList,
     /// One connection.
@@ -215,6 +217,18 @@ pub enum Request {
         /// Without waiting for what is in flight.
         now: bool,
     },
+}
+
+/// Which sessions, iSCSI sessions and NVMe controllers alike, are meant.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SessionSelector {
+    /// The one of this number.
+    Id(u64),
+    /// Those of an iSCSI initiator name or Host NQN.
+    Initiator(String),
+    /// Those of a configured host, by its name.
+    Host(String),
 }
 
 /// A remote volume that the daemon shall hold as a local block device.
@@ -294,6 +308,8 @@ pub enum Answer {
         /// Its number.
         id: u64,
     },
+    /// Sessions that have ended, as they were before.
+    SessionsKilled(Vec<SessionReport>),
     /// All sessions.
     Sessions(Vec<SessionReport>),
     /// All connections.

@@ -9,6 +9,7 @@ mod configuration;
 mod locks;
 mod observation;
 mod resize;
+mod sessions;
 mod targets;
 mod volumes;
 
@@ -341,6 +342,7 @@ impl ControlService for Daemon {
                 self.end_session(id)?;
                 Answer::SessionEnded { id }
             }
+            Request::SessionKill(which) => Answer::SessionsKilled(self.kill_sessions(&which)?),
             Request::SessionList => Answer::Sessions(self.volumes.engine.sessions().map_err(failed)?),
             Request::ConnectionList => {
                 Answer::Connections(self.volumes.engine.connections().map_err(failed)?)

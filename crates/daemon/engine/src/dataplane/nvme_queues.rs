@@ -16,6 +16,11 @@ pub fn session_id(cntlid: u16) -> u64 {
     CONTROLLER_ID_BASE | u64::from(cntlid)
 }
 
+/// The controller of this number among the sessions; `None`: it is an iSCSI session's, or nobody's.
+pub fn cntlid(session: u64) -> Option<u16> {
+    u16::try_from(session.checked_sub(CONTROLLER_ID_BASE)?).ok()
+}
+
 /// The number of a queue among the connections.
 pub fn connection_id(queue: &QueueEntry) -> u64 {
     session_id(queue.cntlid) << 16 | u64::from(queue.qid)

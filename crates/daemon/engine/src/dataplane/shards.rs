@@ -7,7 +7,7 @@ use std::{
 
 use endpoint::ShardId;
 use reactor::ReactorHandle;
-use shard::{ControlReport, ControlRequest, Message, ShardListing, VolumeSpec};
+use shard::{ControlReport, ControlRequest, Message, NvmeMessage, ShardListing, VolumeSpec};
 use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
@@ -414,8 +414,15 @@ impl Engine for Shards {
     }
 
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
-        let (Ok(tsih), Ok(shard)) = (u16::try_from(id), u16::try_from(shard)) else { return Ok(()) };
-        match self.running.post(ShardId(shard), Message::EndSession(iscsi::wire::Tsih::new(tsih))) {
+        let (shard, message) = match (u16::try_from(id), nvme_queues::cntlid(id), u16::try_from(shard)) {
+            (Ok(tsih), _, Ok(shard)) => (shard, Message::EndSession(iscsi::wire::Tsih::new(tsih))),
+            // A controller lives where its number says.
+            (Err(_), Some(cntlid), _) => {
+                (cntlid % self.running.shard_count(), Message::Nvme(NvmeMessage::EndController(cntlid)))
+            }
+            (Ok(_), _, Err(_)) | (Err(_), None, _) => return Ok(()),
+        };
+        match self.running.post(ShardId(shard), message) {
             true => Ok(()),
             false => Err(EngineError::Stopped),
         }

@@ -32,6 +32,9 @@ pub enum NvmeMessage {
     HostAuthenticated(u16),
     /// From it: another host has proved that the identifier is its own; the controller is to end.
     IdentifierTaken(u16),
+    /// From the control plane to a controller's shard: the operator ends its association (NVMe-oF §4.2), with all its
+    /// queues. Commands in flight are not answered.
+    EndController(u16),
     /// To a controller's shard: an I/O queue connects. For the connection of this number on that shard.
     JoinController(u16, ShardId, u64, Box<QueueRequest>),
     /// The answer, and where it shall live.

@@ -264,7 +264,9 @@ impl NvmeFront {
                 }
             }
             NvmeMessage::HostAuthenticated(cntlid) => self.bind_host_id(&mut parts.outbox, cntlid),
-            NvmeMessage::IdentifierTaken(cntlid) => self.server.end_controller(cntlid),
+            NvmeMessage::IdentifierTaken(cntlid) | NvmeMessage::EndController(cntlid) => {
+                self.server.end_controller(cntlid)
+            }
             NvmeMessage::JoinController(cntlid, from, token, asked) => {
                 self.admit_queue_or_wait(cx, parts, cntlid, (from, token), *asked);
             }

@@ -1,0 +1,90 @@
+//! Ending sessions and controllers at the operator's word.
+//!
+//! Invariant: a session is reported as ended when it is not listed any more: its commands have ended on every shard, and
+//! none of them was answered after its connections were closed.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Daemon, refusal_from_engine_error};
+use control::{RefusalCode, RequestRefusal, SessionSelector, report::SessionReport};
+
+/// How long commands in flight may take to end.
+const END_TIMEOUT: Duration = Duration::from_secs(10);
+/// How often the sessions are looked at meanwhile.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+impl Daemon {
+    /// Ends sessions at once, and waits until they have. Their hosts may come again.
+    pub(super) fn kill_sessions(
+        &self,
+        which: &SessionSelector,
+    ) -> Result<Vec<SessionReport>, RequestRefusal> {
+        let meant: Vec<SessionReport> =
+            self.sessions()?.into_iter().filter(|session| is_meant(which, session)).collect();
+        if meant.is_empty() {
+            return Err(RequestRefusal::new(RefusalCode::NotFound, nothing_meant(which)));
+        }
+        for session in &meant {
+            let ended = self.volumes.engine.end_session(session.id, session.shard);
+            ended.map_err(|why| refusal_from_engine_error(&why))?;
+            tracing::warn!(
+                session = session.id,
+                protocol = session.protocol,
+                initiator = session.initiator,
+                host = session.host.as_deref().unwrap_or("-"),
+                target = session.target.as_deref().unwrap_or("-"),
+                "session killed by the operator"
+            );
+        }
+        let until = Instant::now() + END_TIMEOUT;
+        loop {
+            let now = self.sessions()?;
+            let is_left = |one: &&SessionReport| now.iter().any(|other| is_same(one, other));
+            let left: Vec<String> = meant.iter().filter(is_left).map(|one| one.id.to_string()).collect();
+            if left.is_empty() {
+                return Ok(meant);
+            }
+            if Instant::now() >= until {
+                let why = format!(
+                    "sessions {} are cut off, but their commands have not ended on a disk or another machine after \
+                     {} s: `session list` shows them until they have",
+                    left.join(", "),
+                    END_TIMEOUT.as_secs()
+                );
+                return Err(RequestRefusal::new(RefusalCode::TimedOut, why));
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+
+    fn sessions(&self) -> Result<Vec<SessionReport>, RequestRefusal> {
+        self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))
+    }
+}
+
+fn is_meant(which: &SessionSelector, session: &SessionReport) -> bool {
+    match which {
+        SessionSelector::Id(id) => session.id == *id,
+        SessionSelector::Initiator(name) => session.initiator.eq_ignore_ascii_case(name),
+        SessionSelector::Host(name) => session.host.as_ref() == Some(name),
+    }
+}
+
+/// Whether it is still this session, and not one that has its number by now.
+fn is_same(one: &SessionReport, other: &SessionReport) -> bool {
+    let key = |session: &SessionReport| {
+        (session.id, session.initiator.clone(), session.target.clone(), session.isid.clone())
+    };
+    key(one) == key(other)
+}
+
+fn nothing_meant(which: &SessionSelector) -> String {
+    match which {
+        SessionSelector::Id(id) => format!("there is no session {id}: `session list` shows their numbers"),
+        SessionSelector::Initiator(name) => format!("initiator \"{name}\" has no session"),
+        SessionSelector::Host(name) => format!("host \"{name}\" has no session"),
+    }
+}
