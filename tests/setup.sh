@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Installs what a step of the tests needs: setup.sh GROUP...
 # Root gets it installed from Debian; everybody else is told what is missing and the command.
-# Groups: build clients attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
+# Groups: build clients ceph attach crash database dbench experiments capi capture papers eval generator guest fio uml tgt istgt spdk ssh lint
 # browser metrics deb deb-test
 set -euo pipefail
 # shellcheck source=tests/lib.sh
@@ -41,6 +41,12 @@ for group in "$@"; do
     needs iscsi-test-cu libiscsi-bin
     needs qemu-img qemu-utils
     needs "/usr/lib/$(uname -m)-linux-gnu/qemu/block-iscsi.so" qemu-block-extra
+    ;;
+  ceph)
+    needs ceph-mon ceph-mon
+    needs ceph-mgr ceph-mgr
+    needs ceph-osd ceph-osd
+    needs rbd ceph-common
     ;;
   attach)
     needs qemu-img qemu-utils

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Everything that must hold before a change is good; `make test` and `.ci/run` run this.
 #   test.sh [STEP]...      without arguments all steps, in this order:
-#     build lint unit cost libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest
+#     build lint unit cost libiscsi consumers ceph initiator filesystem packaging capi papers sessions evaluations guest
 #   and, by their names only: guests initiators workloads experiments machines fio
 #
 # Where the kernel forbids io_uring the steps that need it fail, unless BLOCKWIRE_NO_URING=1 says
@@ -84,6 +84,15 @@ consumers() {
     say "on $world:"
     IO=$world tests/interop/consumers.sh
   done
+}
+
+# Volumes on images of Ceph. Its packages (220 MB) are not installed here, `make ceph` does that.
+ceph() {
+  local needed
+  for needed in ceph-mon ceph-mgr ceph-osd rbd; do
+    command -v "$needed" >/dev/null || { say "skipped: $needed is not installed (make ceph installs it)"; return; }
+  done
+  tests/interop/rbd.sh -s
 }
 
 # Our initiator against targets that others wrote, and against ours.
@@ -218,7 +227,7 @@ if [ "${1:-}" = --one ]; then
 fi
 
 steps=("$@")
-[ $# -gt 0 ] || steps=(build lint unit cost libiscsi consumers initiator filesystem packaging capi papers sessions evaluations guest)
+[ $# -gt 0 ] || steps=(build lint unit cost libiscsi consumers ceph initiator filesystem packaging capi papers sessions evaluations guest)
 tests/setup.sh build
 failed=()
 start=$(now)

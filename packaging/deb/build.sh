@@ -104,6 +104,8 @@ control() {
     printf 'Maintainer: %s\n' "$MAINTAINER"
     printf 'Installed-Size: %s\n' "$(du -k -s --apparent-size --exclude=DEBIAN "$root" | cut -f1)"
     printf 'Depends: %s\nSection: %s\nPriority: optional\n' "$4" "$2"
+    # Loaded when the first image of Ceph is opened.
+    [ "$1" != blockwire ] || printf 'Suggests: librbd1, librados2\n'
     [ "$1" = blockwire ] || printf 'Multi-Arch: same\n'
     printf 'Description: %s\n' "$3"
     cat

@@ -103,6 +103,7 @@ const TABLE: &[Layer] = &[
         on: "buf client endpoint nvme nvme-tcp reactor shard stream volume",
         foreign: Only(&["zerocopy"]),
     },
+    Layer { directory: "daemon/rbd", on: "buf reactor", foreign: Only(&["libc"]) },
     Layer { directory: "daemon/process", on: "client", foreign: Any },
     Layer { directory: "daemon/config", on: "backends multipath nvme shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
@@ -117,7 +118,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "daemon/engine",
         on: "backends buf chiscsi-config client config control endpoint iscsi metrics multipath nvme \
-             nvme-server process reactor recovery scsi-server shard stream tls volume",
+             nvme-server process rbd reactor recovery scsi-server shard stream tls volume",
         foreign: Any,
     },
     Layer {
@@ -145,7 +146,7 @@ const ISCSI: &[&str] = &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3",
 /// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
 const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];
 
-const UNSAFE_ALLOWED: &[&str] = &["buf", "tls", "reactor", "block-device", "capi", "testkit", "bench"];
+const UNSAFE_ALLOWED: &[&str] = &["buf", "tls", "reactor", "rbd", "block-device", "capi", "testkit", "bench"];
 
 /// Crates that only tests may depend on.
 const FOR_TESTS: &[&str] = &["testkit"];

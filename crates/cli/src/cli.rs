@@ -51,6 +51,8 @@ SPEC is KIND:ARGUMENT[,key=value]...
   ram:SIZE     memory of the daemon; lost when it exits
   file:PATH    a file; with size= it is created or grown to that size
   /dev/NAME    a block device
+  rbd:POOL/IMAGE
+               an image of Ceph (needs librbd1 and librados2); see docs/scale-out.md
   null:SIZE    reads zeroes, discards writes; for measurements
   URL          a volume of another machine: iscsi://HOST/IQN/LUN or nvme+tcp://HOST/NQN/NSID,
                several paths joined by commas; its size, blocks and identity are those of that volume
@@ -72,6 +74,11 @@ SPEC is KIND:ARGUMENT[,key=value]...
   sanitize_rate=SIZE
                    most bytes per second that a sanitize writes (no limit)
   persist=force    reservations always survive a restart
+  conf=PATH        of an image: the cluster's configuration (/etc/ceph/ceph.conf)
+  user=NAME        of an image: the user of the cluster (admin)
+  queue_timeout=TIME
+                   of an image: how long I/O waits for the cluster and then fails (20s)
+  break_lock=on    of an image: take the lock of a client that is not connected, and blocklist it
 
 In a path, escape commas as \\, and plus signs as \\+. Escape commas inside a leg of a stripe likewise; a leg may \
 have options of its own: stripe:file:/a\\,size=1G+file:/b\\,size=1G,chunk=128K. A stripe takes size, chunk, ro, uuid, \

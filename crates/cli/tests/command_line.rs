@@ -58,7 +58,7 @@ fn wrong_usage_is_exit_2_and_says_what_was_meant() {
 #[test]
 fn what_is_not_built_is_a_usage_error() {
     check("upgrade", 2, "", "is not implemented yet");
-    check("serve --volume a=rbd:p/i", 2, "", "not implemented yet");
+    check("serve --volume a=rbd:p", 2, "", "does not name an image");
 }
 
 #[test]

@@ -4,8 +4,9 @@
 //! take go through aligned memory. With the write cache off every change is stable before it ends. Flushes
 //! that wait share one sync, on whichever shard they wait (see `dirty.rs`). A stable write that bypasses the
 //! page cache uses RWF_DSYNC. Through the page cache it is written and then waits for a shared sync, because
-//! a call with its own sync may be told of a failure of other writes, or they of its failure. Invariant: an
-//! operation's memory is given back exactly once, and is not touched while the disk has it.
+//! a call with its own sync may be told of a failure of other writes, or they of its failure. What writes
+//! through (see [`FileFacts::write_through`]) needs no sync, and a flush only asks whether it can be reached.
+//! Invariant: an operation's memory is given back exactly once, and is not touched while the disk has it.
 
 mod erase_and_extents;
 mod sync;
@@ -31,6 +32,9 @@ use crate::sync_failures::{SyncFailureStore, SyncFailures};
 use crate::unsynced_writes::UnsyncedWrites;
 use sync::SyncState;
 
+/// The most bytes that one call frees or zeroes of what writes through: eight of Ceph's usual objects.
+const ERASE_MAX: u32 = 32 << 20;
+
 /// A file or block device, as all shards of its volume see it.
 #[derive(Debug)]
 pub struct FileDisk {
@@ -39,6 +43,7 @@ pub struct FileDisk {
     blocks: AtomicU64,
     direct: bool,
     memory_align: usize,
+    write_through: bool,
     /// What has turned out not to work.
     no_punch: AtomicBool,
     no_zero: AtomicBool,
@@ -56,11 +61,19 @@ impl FileDisk {
             blocks: AtomicU64::new(geometry.blocks),
             direct: facts.direct,
             memory_align: if facts.direct { facts.memory_align as usize } else { 1 },
+            write_through: facts.write_through,
             no_punch: AtomicBool::new(!facts.punch),
             no_zero: AtomicBool::new(false),
             no_extents: AtomicBool::new(facts.device),
             dirty: UnsyncedWrites::new(shards),
         })
+    }
+
+    /// Something was written that is not stable yet, unless all is that ends.
+    fn note_write(&self, shard: u16) {
+        if !self.write_through {
+            self.dirty.note_write(shard);
+        }
     }
 
     /// The same, and `store` makes durable that a sync has failed, before any host is told.
@@ -271,7 +284,8 @@ impl FileBackend {
         if self.disk.dirty.has_sync_failed() {
             return self.push_completion(id, Err(Fault::Sync.into()), Payload::Out(from));
         }
-        let durable = durability == Durability::Stable || !self.disk.geometry.write_cache;
+        let durable =
+            (durability == Durability::Stable || !self.disk.geometry.write_cache) && !self.disk.write_through;
         let offset = span.lba * self.logical_block_bytes();
         if from.pieces().iter().all(|one| self.is_dio_aligned(one.as_ptr(), one.len())) {
             let slot =
@@ -359,7 +373,7 @@ impl FileBackend {
         let CompletedWrite { offset, from, skip, durable } = op;
         let probes = matches!(self.file_op_mut(slot).kind, FileOpKind::Write { probes: true, .. });
         if came.is_ok() && !durable && !probes {
-            self.disk.dirty.note_write(self.shard);
+            self.disk.note_write(self.shard);
         }
         if let Some(skip) = self.next_transfer_offset(slot, (skip, from.len()), came) {
             return self.push_disk_op(slot, DiskKind::Write { offset, from, skip, durable });
@@ -461,6 +475,11 @@ impl Backend for FileBackend {
         self.disk.geometry()
     }
 
+    /// Where space is freed by objects of several MiB, each must be named whole.
+    fn erase_max(&self) -> u32 {
+        if self.disk.write_through { ERASE_MAX } else { IO_MAX }
+    }
+
     fn submit(&mut self, cx: &mut Cx<'_>, io: Io) {
         let Io { id, op, payload, .. } = io;
         match op {
@@ -545,7 +564,8 @@ impl Backend for FileBackend {
     fn handle_disk(&mut self, cx: &mut Cx<'_>, op: DiskOp, came: Result<usize, Errno>) {
         let slot = op.ticket.0 as u32;
         match op.kind {
-            DiskKind::Sync => self.handle_sync_done(came),
+            DiskKind::Sync if op.ticket == sync::SYNC_TICKET => self.handle_sync_done(came),
+            DiskKind::Sync => self.handle_flush_done(slot, came),
             DiskKind::Read { offset, into, skip } => self.handle_read_done(slot, offset, into, skip, came),
             DiskKind::Write { offset, from, skip, durable } => {
                 self.handle_write_done(cx, slot, CompletedWrite { offset, from, skip, durable }, came);

@@ -35,6 +35,9 @@ pub struct FileFacts {
     /// Whether the configuration lets hosts see a volatile write cache. Else every write is stable
     /// before it is answered.
     pub write_cache: bool,
+    /// Whether what the world has written is stable, without a sync and without a cache that could lose it: nothing
+    /// fails afterwards.
+    pub write_through: bool,
 }
 
 /// Why a file cannot be a volume as the configuration wants it.
@@ -75,6 +78,7 @@ impl FileFacts {
             offset_align: 512,
             punch: true,
             write_cache: true,
+            write_through: false,
         }
     }
 

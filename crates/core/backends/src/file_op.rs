@@ -60,8 +60,8 @@ pub(crate) fn failure_from_errno(errno: Errno, medium: Fault) -> Failure {
     match errno.0 {
         // ENOSPC, EDQUOT, EFBIG.
         28 | 122 | 27 => Fault::NoSpace.into(),
-        // ENXIO, ENODEV, ENOTCONN, ETIMEDOUT, ENOLINK, ESTALE, ENOMEDIUM.
-        6 | 19 | 107 | 110 | 67 | 116 | 123 => Fault::PathLost.into(),
+        // ENXIO, ENODEV, ENOTCONN, ESHUTDOWN, ETIMEDOUT, ENOLINK, ESTALE, ENOMEDIUM.
+        6 | 19 | 107 | 108 | 110 | 67 | 116 | 123 => Fault::PathLost.into(),
         // ECANCELED.
         125 => Fault::Aborted.into(),
         // ENOMEM, ENOBUFS; EINTR, EAGAIN, again and again.

@@ -78,6 +78,10 @@ impl Geometry {
 pub trait Backend {
     /// What its blocks are like now.
     fn geometry(&self) -> Geometry;
+    /// The most bytes that one [`Op::Unmap`](crate::Op) or `WriteZeroes` may have.
+    fn erase_max(&self) -> u32 {
+        self.geometry().max_io
+    }
     /// Whether writes are refused now, who sends them: the volume is elsewhere, and it is so there.
     fn is_read_only(&self) -> bool {
         false

@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use buf::Time;
 
@@ -25,6 +26,8 @@ struct SharedGateStateInner {
     atomic_seen: AtomicBool,
     sanitize_rate: AtomicU64,
     sanitize_restricted: AtomicBool,
+    /// In nanoseconds; 0: none.
+    queue_timeout: AtomicU64,
     gauge: OnceLock<AllocationGauge>,
 }
 
@@ -69,6 +72,7 @@ impl SharedGateState {
             atomic_seen: AtomicBool::new(false),
             sanitize_rate: AtomicU64::new(0),
             sanitize_restricted: AtomicBool::new(false),
+            queue_timeout: AtomicU64::new(0),
             gauge: OnceLock::new(),
         }))
     }
@@ -133,6 +137,21 @@ impl SharedGateState {
 
     pub(crate) fn guards(&self) -> &RegionGuards {
         &self.0.guards
+    }
+
+    /// Sets how long an operation may be with the backend before it fails with
+    /// [`Fault::PathLost`](crate::Fault::PathLost); zero, as at first, is any time. It concerns what is submitted from
+    /// now on.
+    pub fn set_queue_timeout(&self, limit: Duration) {
+        let limit = u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX);
+        self.0.queue_timeout.store(limit, Ordering::Relaxed);
+    }
+
+    pub(crate) fn queue_timeout(&self) -> Option<Duration> {
+        match self.0.queue_timeout.load(Ordering::Relaxed) {
+            0 => None,
+            limit => Some(Duration::from_nanos(limit)),
+        }
     }
 
     /// Sets how many bytes per second a sanitize may write, so that it leaves the disk time for

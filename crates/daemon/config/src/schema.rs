@@ -69,7 +69,7 @@ pub const VOLUME: Section = Section {
     about: "A volume. The keys below `source` may also be part of the SPEC (`source = \"ram:1G,block=4096\"`), but not both.",
     keys: keys! {
         "name": "name", "needed", "Lowercase letters, digits, `-` and `.`; unique.";
-        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe, escape a comma or plus sign inside a leg as `\\,` or `\\+` (in TOML best in single quotes); see [initiator.md](initiator.md#stripes).";
+        "source": "SPEC", "needed", "`ram:SIZE`, `file:PATH`, `/dev/NAME`, `null:SIZE`, `rbd:POOL/IMAGE` or `rbd:POOL/NAMESPACE/IMAGE` (see [scale-out.md](scale-out.md)), a volume's URL, or `stripe:SPEC+SPEC...` of these. In a stripe, escape a comma or plus sign inside a leg as `\\,` or `\\+` (in TOML best in single quotes); see [initiator.md](initiator.md#stripes).";
         "size": "size", "of the file", "Size of a file volume. The file is created or grown to it; a larger file keeps its size. For a stripe: its size, if smaller than the sum of its legs.";
         "chunk": "size", "64K", "For a stripe: contiguous bytes per leg, a power of two from 512 to 64M. Another value makes a different volume of the same legs.";
         "block": "512 or 4096", "512", "Logical block size, bytes.";
@@ -82,6 +82,10 @@ pub const VOLUME: Section = Section {
         "removable": "true or false", "false", "Report a removable medium.";
         "tas": "true or false", "true", "Complete SCSI commands aborted by another initiator (reset, CLEAR TASK SET, PREEMPT AND ABORT) with status TASK ABORTED; without it they get no response. Initiators can change it until the next reset (TAS bit of the Control mode page).";
         "sanitize_rate": "size", "no limit", "Most bytes per second that a sanitize writes, so that other I/O gets through.";
+        "conf": "path", "/etc/ceph/ceph.conf", "For an image of Ceph: the cluster's configuration file.";
+        "user": "name", "\"admin\"", "For an image of Ceph: the user, with or without `client.`; its key is in a keyring that the configuration names.";
+        "queue_timeout": "time", "20s", "For an image of Ceph: how long I/O waits for the cluster before it fails with a path error, from 1ms to 24h.";
+        "break_lock": "true or false", "false", "For an image of Ceph: take the exclusive lock of a client that is not connected any more, and blocklist that client for a year. The lock of a client that is connected is never taken.";
         "persist": "\"force\" or \"host\"", "\"host\"", "Whether reservations always survive a restart, or only if the host asks for it (APTPL, PTPL).";
     },
 };

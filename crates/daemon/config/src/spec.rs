@@ -7,6 +7,7 @@
 //! the URL, except a `,` and one of [`KEYS`] at the very end; a comma that the URL itself needs there is
 //! written `%2C`. Invariant: no [`Spec`] holds a password, so it can be recorded and shown.
 
+mod rbd;
 mod stripe;
 
 use std::{fmt, path::PathBuf};
@@ -14,12 +15,12 @@ use std::{fmt, path::PathBuf};
 use multipath::{Url, url::SecretSource};
 use uuid::Uuid;
 
-pub use self::stripe::StripeSpec;
+pub use self::{rbd::RbdImage, stripe::StripeSpec};
 use crate::size;
 use multipath::suggest;
 
 /// The keys that may follow the argument, in the order in which help lists them.
-pub const KEYS: [&str; 13] = [
+pub const KEYS: [&str; 17] = [
     "size",
     "chunk",
     "block",
@@ -33,13 +34,14 @@ pub const KEYS: [&str; 13] = [
     "tas",
     "sanitize_rate",
     "persist",
+    "conf",
+    "user",
+    "queue_timeout",
+    "break_lock",
 ];
 
 /// The kinds that can be built now.
-pub const KINDS: [&str; 4] = ["ram", "file", "null", "stripe"];
-
-/// The kinds that are planned.
-const KINDS_PLANNED: [&str; 1] = ["rbd"];
+pub const KINDS: [&str; 5] = ["ram", "file", "null", "stripe", "rbd"];
 
 /// What a URL begins with, to tell one that lacks its `//` from an unknown kind.
 const URL_SCHEMES: [&str; 2] = ["iscsi", "nvme+tcp"];
@@ -70,6 +72,8 @@ pub enum VolumeSource {
     Remote(String),
     /// Several volumes as one, chunk by chunk.
     Stripe(StripeSpec),
+    /// An image of Ceph.
+    Rbd(Box<RbdImage>),
 }
 
 impl VolumeSource {
@@ -77,16 +81,19 @@ impl VolumeSource {
     pub fn path(&self) -> Option<&PathBuf> {
         match self {
             VolumeSource::File(path) | VolumeSource::Device(path) => Some(path),
-            VolumeSource::Ram | VolumeSource::Null | VolumeSource::Remote(_) | VolumeSource::Stripe(_) => {
-                None
-            }
+            VolumeSource::Ram
+            | VolumeSource::Null
+            | VolumeSource::Remote(_)
+            | VolumeSource::Stripe(_)
+            | VolumeSource::Rbd(_) => None,
         }
     }
 
-    /// Does something with each path of a file, those of a stripe's legs among them.
+    /// Does something with each path of a file, those of a stripe's legs and of clusters' configurations among them.
     pub fn for_each_file(&mut self, act: &mut dyn FnMut(&mut PathBuf)) {
         match self {
             VolumeSource::File(path) => act(path),
+            VolumeSource::Rbd(image) => image.conf.iter_mut().for_each(act),
             VolumeSource::Stripe(striped) => {
                 striped.legs.iter_mut().for_each(|leg| leg.source.for_each_file(act))
             }
@@ -98,6 +105,7 @@ impl VolumeSource {
     pub fn has_relative_file(&self) -> bool {
         match self {
             VolumeSource::File(path) => path.is_relative(),
+            VolumeSource::Rbd(image) => image.conf.as_ref().is_some_and(|conf| conf.is_relative()),
             VolumeSource::Stripe(striped) => striped.legs.iter().any(|leg| leg.source.has_relative_file()),
             VolumeSource::Ram | VolumeSource::Null | VolumeSource::Device(_) | VolumeSource::Remote(_) => {
                 false
@@ -114,6 +122,7 @@ impl VolumeSource {
                 Some(urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(","))
             }
             VolumeSource::Stripe(striped) => Some(striped.display_location()),
+            VolumeSource::Rbd(image) => Some(format!("rbd:{}", image.name())),
             VolumeSource::Ram | VolumeSource::Null => None,
         }
     }
@@ -125,7 +134,11 @@ impl VolumeSource {
             VolumeSource::Stripe(striped) => {
                 return striped.legs.iter().any(|leg| leg.source.has_relative_secret());
             }
-            VolumeSource::Ram | VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => {
+            VolumeSource::Ram
+            | VolumeSource::File(_)
+            | VolumeSource::Device(_)
+            | VolumeSource::Null
+            | VolumeSource::Rbd(_) => {
                 return false;
             }
         };
@@ -141,6 +154,7 @@ impl VolumeSource {
             VolumeSource::Null => "null",
             VolumeSource::Remote(_) => "remote",
             VolumeSource::Stripe(_) => "stripe",
+            VolumeSource::Rbd(_) => "rbd",
         }
     }
 
@@ -153,6 +167,7 @@ impl VolumeSource {
             VolumeSource::Stripe(_) => {
                 (&stripe::KEYS, "belongs to the legs; append it to a leg, with \"\\,\" before it")
             }
+            VolumeSource::Rbd(_) => (&rbd::KEYS, "does not apply to volumes of kind rbd"),
             VolumeSource::Ram | VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null => {
                 (&KEYS, "")
             }
@@ -232,6 +247,9 @@ impl Spec {
         let need = || value.ok_or_else(|| bad("needs a value".to_owned()));
         match key {
             "size" => self.size = Some(size::parse(need()?).map_err(|e| bad(e.to_string()))?),
+            "conf" | "user" | "queue_timeout" | "break_lock" => {
+                self.source.set_rbd(key, value).map_err(bad)?
+            }
             "chunk" => self.source.set_chunk(need()?).map_err(bad)?,
             "block" => {
                 self.block = match size::parse(need()?) {
@@ -288,7 +306,10 @@ impl Spec {
                 .iter_mut()
                 .map(Spec::discard_ineffective_thin)
                 .fold(false, |before, it| before | it),
-            VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
+            VolumeSource::File(_)
+            | VolumeSource::Device(_)
+            | VolumeSource::Remote(_)
+            | VolumeSource::Rbd(_) => false,
         }
     }
 
@@ -349,10 +370,10 @@ fn parse_switch(value: Option<&str>) -> Result<bool, String> {
 pub enum SpecError {
     /// No kind that anyone knows.
     UnknownKind(String),
-    /// A kind that is planned and not built yet.
-    NotBuilt(String),
     /// The part after the kind is missing.
     NoArgument(&'static str),
+    /// An image of Ceph that is not named as it must be.
+    BadImage(String),
     /// A URL that makes no sense or names no volume, in words without a password.
     BadUrl(String),
     /// A URL with a password in it.
@@ -387,8 +408,12 @@ impl fmt::Display for SpecError {
                 let hint = suggest::unknown_word_hint(kind, KINDS);
                 write!(f, "unknown kind of volume \"{kind}\"{hint} (or a device as /dev/NAME)")
             }
-            SpecError::NotBuilt(kind) => write!(f, "volumes of kind \"{kind}\" are not implemented yet"),
             SpecError::NoArgument("file") => write!(f, "file: needs a path, as in file:/srv/disk.img"),
+            SpecError::NoArgument("rbd") => write!(f, "rbd: needs an image, as in rbd:POOL/IMAGE"),
+            SpecError::BadImage(image) => write!(
+                f,
+                "\"{image}\" does not name an image: write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE"
+            ),
             SpecError::NoArgument(kind) => write!(f, "{kind}: needs a size, as in {kind}:64M"),
             SpecError::BadUrl(why) => f.write_str(why),
             SpecError::Password => f.write_str(
@@ -500,9 +525,7 @@ fn parse_source(head: &str) -> Result<Spec, SpecError> {
         return Err(SpecError::NotADevice(head.to_owned()));
     }
     let (kind, argument) = head.split_once(':').unwrap_or((head, ""));
-    if KINDS_PLANNED.contains(&kind) {
-        return Err(SpecError::NotBuilt(kind.to_owned()));
-    }
+
     let sized = |source, kind| {
         if argument.is_empty() {
             return Err(SpecError::NoArgument(kind));
@@ -514,6 +537,7 @@ fn parse_source(head: &str) -> Result<Spec, SpecError> {
     match kind {
         "ram" => sized(VolumeSource::Ram, "ram"),
         "null" => sized(VolumeSource::Null, "null"),
+        "rbd" => Ok(Spec::new(VolumeSource::Rbd(Box::new(RbdImage::parse(argument)?)))),
         "file" if argument.is_empty() => Err(SpecError::NoArgument("file")),
         "file" => Ok(Spec::new(VolumeSource::File(argument.into()))),
         _ => Err(SpecError::UnknownKind(kind.to_owned())),
@@ -551,6 +575,7 @@ impl fmt::Display for Spec {
             VolumeSource::Device(path) => write!(f, "{}", escape(&path.to_string_lossy()))?,
             VolumeSource::Remote(urls) => f.write_str(urls)?,
             VolumeSource::Stripe(striped) => striped.fmt(f)?,
+            VolumeSource::Rbd(image) => image.fmt(f)?,
         }
         if let Some(bytes) = size {
             write!(f, ",size={}", size::format_exact(bytes))?;

@@ -56,7 +56,7 @@ fn accepted_specs() {
 #[test]
 fn refused_specs_say_which_key_and_what_was_meant() {
     for (text, want) in [
-        ("", "unknown kind of volume \"\"; known: ram, file, null, stripe (or a device as /dev/NAME)"),
+        ("", "unknown kind of volume \"\"; known: ram, file, null, stripe, rbd (or a device as /dev/NAME)"),
         ("rma:64M", "unknown kind of volume \"rma\"; did you mean \"ram\"? (or a device as /dev/NAME)"),
         ("ram", "ram: needs a size, as in ram:64M"),
         ("ram:", "ram: needs a size, as in ram:64M"),
@@ -108,10 +108,42 @@ fn refused_specs_say_which_key_and_what_was_meant() {
         ("stripe:ram:1M+ram:1M,chunk=3K", "chunk is a power of two from 512 to 64M"),
         ("stripe:ram:1M+ram:1M,size=100K", "size is not a multiple of the chunk, 64K"),
         ("ram:1M,chunk=64K", "chunk applies only to stripes"),
-        ("rbd:pool/image", "volumes of kind \"rbd\" are not implemented yet"),
+        ("rbd:", "rbd: needs an image, as in rbd:POOL/IMAGE"),
+        ("rbd:pool", "\"pool\" does not name an image: write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE"),
+        (
+            "rbd:pool/image@snap",
+            "\"pool/image@snap\" does not name an image: write rbd:POOL/IMAGE or rbd:POOL/NAMESPACE/IMAGE",
+        ),
+        ("rbd:pool/image,size=1G", "size does not apply to volumes of kind rbd"),
+        ("rbd:pool/image,cache=on", "cache does not apply to volumes of kind rbd"),
+        ("rbd:pool/image,conf=", "conf needs a value"),
+        ("rbd:pool/image,queue_timeout=0s", "queue_timeout is a time from 1ms to 24h, as 500ms or 20s"),
+        ("rbd:pool/image,break_lock=maybe", "break_lock is on or off, not \"maybe\""),
+        ("file:/x,user=a", "user applies only to volumes of kind rbd"),
     ] {
         assert_eq!(parse(text).map_err(|e| e.to_string()), Err(want.to_owned()), "{text}");
     }
+}
+
+#[test]
+fn an_image_of_ceph_is_written_as_it_was_read() {
+    for text in [
+        "rbd:pool/image",
+        r"rbd:pool/space/image,conf=/etc/ceph/a\,b.conf,user=disks,queue_timeout=1500ms,break_lock=on",
+        "rbd:pool/image,block=4096,ro=on,thin=off",
+        r"stripe:rbd:pool/a\,user=u+rbd:pool/b\,user=u",
+    ] {
+        assert_eq!(parse(text).unwrap().to_string(), text);
+    }
+    let VolumeSource::Rbd(image) = parse("rbd:p/n/i,user=client.x,queue_timeout=2m").unwrap().source else {
+        panic!("an image")
+    };
+    assert_eq!((image.namespace.as_deref(), image.user.as_deref()), (Some("n"), Some("x")));
+    assert_eq!((image.queue_timeout.as_secs(), image.break_lock), (120, false));
+    let mut relative = parse("rbd:p/i,conf=ceph.conf").unwrap();
+    assert!(relative.source.has_relative_file());
+    relative.source.for_each_file(&mut |path| *path = std::path::Path::new("/srv").join(&*path));
+    assert_eq!(relative.to_string(), "rbd:p/i,conf=/srv/ceph.conf");
 }
 
 #[test]

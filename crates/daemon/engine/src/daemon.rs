@@ -6,6 +6,7 @@
 pub mod absent_volumes;
 mod access;
 mod configuration;
+pub mod images;
 mod locks;
 mod observation;
 mod resize;

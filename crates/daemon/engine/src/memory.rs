@@ -23,7 +23,11 @@ fn volume_ram_bytes(spec: &Spec) -> u64 {
         VolumeSource::Stripe(striped) => {
             striped.legs.iter().map(volume_ram_bytes).fold(0, u64::saturating_add)
         }
-        VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Null | VolumeSource::Remote(_) => 0,
+        VolumeSource::File(_)
+        | VolumeSource::Device(_)
+        | VolumeSource::Null
+        | VolumeSource::Remote(_)
+        | VolumeSource::Rbd(_) => 0,
     }
 }
 

@@ -20,6 +20,7 @@ use crate::{
     daemon::{
         Configuration, Daemon, FailedVolume, PlanBuilder, PlanReader, StopSignal,
         absent_volumes::{RemoteProbes, RepeatedProbe},
+        images,
     },
     descriptors, memory,
     state::{
@@ -63,11 +64,31 @@ const SESSIONS_DEFAULT: u16 = 1000;
 const REMOTE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 /// How many volumes one line of the log names.
 const NAMES_TOLD_MAX: usize = 16;
+/// How long closing images of Ceph may take.
+const IMAGES_CLOSE: Duration = Duration::from_secs(5);
 /// What is served when nothing is named.
 const DEMO_VOLUME: (&str, &str) = ("demo", "ram:256M");
 
 /// Serves until `ending` is asked for. Writes the `listening` lines and `ready` to `out`.
 pub fn serve(
+    args: &ServeArgs,
+    paths: &DefaultPaths,
+    start: StartEngine,
+    ending: &Arc<StopSignal>,
+    out: Box<dyn Write + Send>,
+) -> Result<Exit, Failure> {
+    let ended = run(args, paths, start, ending, out);
+    // However it has ended: an image that stays locked is refused at the next start.
+    if !rbd::close_all(IMAGES_CLOSE) {
+        tracing::error!(
+            "an image of Ceph could not be closed because the cluster does not answer: it stays locked, and the next \
+             start needs break_lock=on"
+        );
+    }
+    ended
+}
+
+fn run(
     args: &ServeArgs,
     paths: &DefaultPaths,
     start: StartEngine,
@@ -133,6 +154,7 @@ pub fn serve(
     // They may be of volumes that are served here, which they are by now.
     attachments.resume_all(daemon.control_socket());
     let daemon = Arc::new(daemon);
+    images::follow(&daemon).map_err(thread_failure)?;
     if let Some(repeated) = repeated {
         repeated.spawn(&daemon).map_err(thread_failure)?;
     }

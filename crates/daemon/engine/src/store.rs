@@ -10,6 +10,7 @@ mod in_use;
 mod known_uuid;
 mod open_error;
 mod probe;
+mod rbd;
 mod stripe;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
     io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use backends::FileFacts;
@@ -67,6 +69,8 @@ pub struct Store {
     pub punch: bool,
     /// The open file or device; `None` for memory.
     pub file: Option<File>,
+    /// The open image of Ceph.
+    pub image: Option<::rbd::Image>,
     /// Identity of its file or device, to detect aliases.
     pub key: Option<FileIdentity>,
     /// How to reach a remote volume.
@@ -153,6 +157,7 @@ impl Store {
             offset_align: self.offset_align,
             punch: self.punch,
             file: None,
+            image: None,
             key: self.key.clone(),
             remote: None,
             legs: self.legs.iter().map(Store::without_files).collect(),
@@ -165,7 +170,7 @@ impl Store {
     pub fn duplicate(&self) -> io::Result<Store> {
         let file = self.file.as_ref().map(File::try_clone).transpose()?;
         let legs = self.legs.iter().map(Store::duplicate).collect::<io::Result<_>>()?;
-        Ok(Store { file, legs, ..self.without_files() })
+        Ok(Store { file, image: self.image.clone(), legs, ..self.without_files() })
     }
 
     /// Syncs its file, or the files of its legs.
@@ -214,10 +219,13 @@ impl Store {
             }
             (Some(uuid), _, _) => uuid,
             (None, Some(key), Some(path)) => identities.uuid_for(key, path, random_uuid()?),
-            (None, _, _) => match self.remote.as_ref().and_then(|remote| remote.uuid) {
-                Some(uuid) => uuid,
-                None => random_uuid()?,
-            },
+            (None, _, _) => {
+                let elsewhere = self.remote.as_ref().and_then(|remote| remote.uuid);
+                match elsewhere.or_else(|| self.image.as_ref().map(rbd::uuid_of)) {
+                    Some(uuid) => uuid,
+                    None => random_uuid()?,
+                }
+            }
         })
     }
 
@@ -235,7 +243,18 @@ impl Store {
             offset_align: self.offset_align,
             punch: spec.thin && self.punch,
             write_cache: spec.cache,
+            // Its cache is off.
+            write_through: matches!(spec.source, VolumeSource::Rbd(_)),
         }
+    }
+
+    /// How long an operation may be with the backing, if that may be out of reach: for a stripe, the longest of its legs.
+    pub fn queue_timeout(&self) -> Option<Duration> {
+        let of = |part: &Store| match &part.volume.spec.source {
+            VolumeSource::Rbd(image) => Some(image.queue_timeout),
+            _ => None,
+        };
+        self.legs_or_self().iter().filter_map(of).max()
     }
 
     /// Whether it holds nothing of an earlier life: it is memory, or its file was made now.
@@ -244,7 +263,7 @@ impl Store {
             VolumeSource::Ram | VolumeSource::Null => true,
             VolumeSource::File(_) => self.made == CreatedFile::File,
             VolumeSource::Stripe(_) => !self.legs.is_empty() && self.legs.iter().all(Store::is_new),
-            VolumeSource::Device(_) | VolumeSource::Remote(_) => false,
+            VolumeSource::Device(_) | VolumeSource::Remote(_) | VolumeSource::Rbd(_) => false,
         }
     }
 
@@ -412,6 +431,7 @@ fn open_single(
             open_file(volume, path, may_make, holder)?
         }
         VolumeSource::Device(path) => open_device(volume, path, holder)?,
+        VolumeSource::Rbd(of) => rbd::image(volume, of, holder)?,
         VolumeSource::Stripe(_) => return Err(OpenErrorReason::Nested),
     };
     if let Err(why) = store.sync() {
@@ -442,6 +462,7 @@ fn ram_store(volume: &Volume) -> Store {
         offset_align: spec.block,
         punch: true,
         file: None,
+        image: None,
         key: None,
         remote: None,
         legs: Vec::new(),

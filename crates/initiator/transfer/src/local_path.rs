@@ -76,7 +76,8 @@ pub fn file_identity(file: &File) -> io::Result<String> {
         return Ok(match device_identity(number) {
             Identity::Device { wwid } => format!("device {wwid}"),
             Identity::Numbered { set_up: Some(set_up), .. } => format!("device {numbers} of {set_up}"),
-            Identity::Numbered { set_up: None, .. } | Identity::File { .. } => format!("device {numbers}"),
+            Identity::Numbered { set_up: None, .. } => format!("device {numbers}"),
+            Identity::File { .. } | Identity::Image { .. } => format!("device {numbers}"),
         });
     };
     let more = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BTIME)?;

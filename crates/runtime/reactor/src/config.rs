@@ -3,9 +3,9 @@
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
 use std::time::Duration;
+
+use crate::library::DiskSource;
 
 /// How the real world is set up.
 #[derive(Clone, Debug)]
@@ -21,7 +21,7 @@ pub struct Config {
     pub links_max: usize,
     /// Files and devices that every shard knows before it takes its first connection; `DiskId` counts
     /// this list. At most 4096.
-    pub disks: Vec<Arc<OwnedFd>>,
+    pub disks: Vec<DiskSource>,
     /// Where to listen; `ListenerId` counts this list.
     pub listeners: Vec<ListenConfig>,
     /// Options of the connections that the shards make outwards.

@@ -1,20 +1,24 @@
-//! Disk operations as system calls: the table of open files, and the slots that hold an operation
-//! with its address list while the kernel or a blocking thread works on it.
+//! Disk operations as system calls, or as calls of a library: the table of open files, and the slots that hold an
+//! operation with its address list while the kernel, a blocking thread or the library works on it.
 
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
+use std::sync::Arc;
 
 use buf::{Sg, SgMut};
 use volume::{DiskId, DiskKind, DiskOp};
+
+use crate::library::{DiskSource, LibraryCall, LibraryDisk};
 
 /// The longest address list that one call takes (UIO_MAXIOV). What does not fit is a short read or
 /// write, which the backend continues.
 pub(crate) const IOV_MAX: usize = 1024;
 
-/// The file behind a disk.
+/// The file behind a disk, or the library.
 pub(crate) struct DiskFile {
-    /// `None`: it is being closed.
+    /// `None`: it is being closed, or is a library's.
     fd: Option<OwnedFd>,
+    library: Option<Arc<dyn LibraryDisk>>,
     /// Calls wait for another process even if they are asked not to wait.
     waits_for_others: bool,
 }
@@ -30,7 +34,23 @@ impl DiskFile {
         // SAFETY: the call fills what is our own.
         let came = unsafe { libc::fstatfs(fd.as_raw_fd(), &raw mut found) };
         // Who does not say what it is may be such a server.
-        DiskFile { fd: Some(fd), waits_for_others: came != 0 || found.f_type as u64 == FUSE_SUPER_MAGIC }
+        let waits_for_others = came != 0 || found.f_type as u64 == FUSE_SUPER_MAGIC;
+        DiskFile { fd: Some(fd), library: None, waits_for_others }
+    }
+
+    /// A shard's own handle on a disk.
+    pub(crate) fn of(source: &DiskSource) -> std::io::Result<Self> {
+        match source {
+            DiskSource::File(file) => Ok(DiskFile::new(file.try_clone()?)),
+            DiskSource::Library(library) => {
+                Ok(DiskFile { fd: None, library: Some(library.clone()), waits_for_others: false })
+            }
+        }
+    }
+
+    /// The library that carries its calls out.
+    pub(crate) fn library(&self) -> Option<Arc<dyn LibraryDisk>> {
+        self.library.clone()
     }
 
     fn fd(&self) -> RawFd {
@@ -41,7 +61,7 @@ impl DiskFile {
 impl Drop for DiskFile {
     /// The last word to a server may have to be waited for, too.
     fn drop(&mut self) {
-        if self.waits_for_others {
+        if self.waits_for_others && self.fd.is_some() {
             let fd = self.fd.take();
             // If the system has no thread for us, it is waited for here.
             let _ = std::thread::Builder::new().name("bw-close".to_owned()).spawn(move || drop(fd));
@@ -88,6 +108,27 @@ pub(crate) struct DiskSyscall {
     /// Calls of this file wait for another process even if they are asked not to wait.
     pub(crate) waits_for_others: bool,
     pub(crate) kind: SyscallKind,
+}
+
+impl DiskSyscall {
+    /// The same for a library; `None`: there is nothing to do.
+    pub(crate) fn for_library(&self) -> Option<LibraryCall> {
+        Some(match self.kind {
+            SyscallKind::Read { iov, count, offset } => {
+                LibraryCall::Read { iov, count: count as usize, offset }
+            }
+            // What is written through a library is stable when it has ended, or the library's disk says that it has a
+            // cache, and is synced.
+            SyscallKind::Write { iov, count, offset, durable: _ } => {
+                LibraryCall::Write { iov, count: count as usize, offset }
+            }
+            SyscallKind::Sync => LibraryCall::Sync,
+            SyscallKind::Punch { offset, len } => LibraryCall::Punch { offset, len },
+            SyscallKind::Zero { offset, len } => LibraryCall::Zero { offset, len },
+            SyscallKind::NextData { offset } => LibraryCall::NextData { offset },
+            SyscallKind::Prefetch { .. } => return None,
+        })
+    }
 }
 
 /// Its name and arguments.

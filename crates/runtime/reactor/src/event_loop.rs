@@ -77,6 +77,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
         if !self.world.world_state().bell.take_notification() {
             return;
         }
+        self.world.world_state().finish_library_calls();
         while let Some(letter) = self.world.world_state().next_mail() {
             let base = self.world.world_state();
             match letter {

@@ -75,6 +75,7 @@ impl<M> From<IncomingLink<M>> for LinkArrival<M> {
 }
 
 /// Wakes one shard.
+#[derive(Debug)]
 pub(crate) struct ShardWaker {
     rung: AtomicBool,
     asleep: AtomicBool,

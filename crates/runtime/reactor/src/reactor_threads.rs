@@ -3,7 +3,6 @@
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,6 +21,7 @@ use crate::counters::{Counters, ShardStats};
 use crate::disk::DiskFile;
 use crate::epoll::Epoll;
 use crate::event_loop::EventLoop;
+use crate::library::DiskSource;
 use crate::mailbox::{MAILBOX_LEN_MAX, MailboxSender, ShardMail, ShardWaker};
 use crate::socket;
 use crate::uring::{self, Uring};
@@ -120,8 +120,8 @@ impl Reactor {
         // A shard reads its mail before it accepts.
         for (at, file) in config.disks.iter().enumerate() {
             for door in doors.iter() {
-                let file = file.try_clone().map_err(SpawnError::System)?;
-                door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(DiskFile::new(file)) });
+                let file = DiskFile::of(file).map_err(SpawnError::System)?;
+                door.post(ShardMail::Disk { id: DiskId(at as u32), file: Some(file) });
             }
         }
         let (control_in, control) = sync_channel(CONTROL_MESSAGES_MAX);
@@ -367,14 +367,14 @@ impl<M> ReactorHandle<M> {
         self.control.get_mut().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Makes an open file or device known to every shard. What is posted afterwards may name it.
-    pub fn add_disk(&self, file: OwnedFd) -> io::Result<DiskId> {
-        let files: Vec<_> = self.doors.iter().map(|_| file.try_clone()).collect::<Result<_, _>>()?;
+    /// Makes an open file or device, or a library's disk, known to every shard. What is posted afterwards may name it.
+    pub fn add_disk(&self, source: DiskSource) -> io::Result<DiskId> {
+        let files: Vec<_> = self.doors.iter().map(|_| DiskFile::of(&source)).collect::<Result<_, _>>()?;
         // A number is never given twice: what is out on a disk that was taken away bears it still.
         let next = self.next_disk.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |id| id.checked_add(1));
         let id = DiskId(next.map_err(|_| io::Error::other("more files were opened than can be counted"))?);
         for (door, file) in self.doors.iter().zip(files) {
-            door.post(ShardMail::Disk { id, file: Some(DiskFile::new(file)) });
+            door.post(ShardMail::Disk { id, file: Some(file) });
         }
         Ok(id)
     }

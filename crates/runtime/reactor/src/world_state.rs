@@ -18,6 +18,7 @@ use crate::config::TcpOptions;
 use crate::counters::Counters;
 use crate::disk::{DiskFile, DiskSyscall, DiskTable, PendingDiskCall};
 use crate::endpoint_event::EndpointEvent;
+use crate::library::{CallEnd, EndedCall, EndedCalls};
 use crate::mailbox::{IncomingLink, MailboxSender, PostOutcome, ShardMail, ShardWaker};
 use crate::slot_table::SlotTable;
 use crate::socket::{self, AcceptOutcome};
@@ -72,6 +73,10 @@ pub(crate) struct WorldState<M> {
     /// Letters that found a full box. While there are any, the shard does not pump.
     held: VecDeque<(ShardId, ShardMail<M>)>,
     disks: DiskTable,
+    /// Calls of libraries that have ended.
+    ended: Arc<EndedCalls>,
+    /// Where they are put to be gone through.
+    ended_now: Vec<EndedCall>,
     jobs: BlockingPool,
     /// Links that are being closed, by the time when that takes too long; all took the same `linger`,
     /// so they stand in order. Links that are gone by now are among them.
@@ -128,6 +133,8 @@ impl<M> WorldState<M> {
     pub(crate) fn new(parts: WorldStateParts<M>) -> Self {
         let listeners = parts.listeners.into_iter();
         WorldState {
+            ended: Arc::new(EndedCalls::new(parts.door.bell.clone())),
+            ended_now: Vec::new(),
             bell: parts.door.bell,
             links: parts.door.load,
             id: parts.id,
@@ -458,19 +465,36 @@ impl<M> WorldState<M> {
     }
 
     /// Puts a disk operation in a slot and says what to call for it; `None` if there is no such disk,
-    /// which the endpoint hears.
+    /// which the endpoint hears, or if a library has been given it.
     pub(crate) fn start_disk_call(&mut self, op: DiskOp) -> Option<(u32, DiskSyscall)> {
         let Some(file) = self.disks.file(op.disk) else {
             self.events.push_back(EndpointEvent::Disk(op, Err(Errno(libc::ENODEV))));
             return None;
         };
+        let library = file.library();
         let slot = self.disk_calls.allocate();
-        Some((slot, self.disk_calls.slot_mut(slot).start(file, op)))
+        let call = self.disk_calls.slot_mut(slot).start(file, op);
+        let Some(library) = library else { return Some((slot, call)) };
+        match call.for_library() {
+            Some(call) => library.start(call, CallEnd::new(self.ended.clone(), slot)),
+            None => self.finish_disk_call(slot, Ok(0), None),
+        }
+        None
     }
 
     /// Gives a call to the blocking threads.
     pub(crate) fn submit_blocking(&mut self, disk: DiskId, slot: u32, call: DiskSyscall) {
         self.jobs.submit(BlockingCall { disk, shard: self.id.0, slot, call });
+    }
+
+    /// Takes back what libraries have ended; once the bell was answered.
+    pub(crate) fn finish_library_calls(&mut self) {
+        let mut ended = std::mem::take(&mut self.ended_now);
+        self.ended.take(&mut ended);
+        for (slot, came, data) in ended.drain(..) {
+            self.finish_disk_call(slot, came, data);
+        }
+        self.ended_now = ended;
     }
 
     /// A disk operation has ended.

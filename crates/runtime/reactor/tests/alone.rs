@@ -154,7 +154,7 @@ fn many_disks(io: IoChoice) {
     if most < DISKS as u64 + 500 {
         return eprintln!("skipped: a process may have {most} files here");
     }
-    let disk = std::sync::Arc::new(std::fs::File::open("/dev/null").unwrap().into());
+    let disk = blockwire_reactor::DiskSource::from(std::fs::File::open("/dev/null").unwrap());
     let listeners = vec![ListenConfig::from("127.0.0.1:0".parse::<SocketAddr>().unwrap())];
     let config = Config { io, cores: vec![0], listeners, disks: vec![disk; DISKS], ..Config::default() };
     let world = Reactor::spawn(config, |id, _| TestEnd::new(id)).unwrap();

@@ -21,7 +21,7 @@ impl FileBackend {
         if self.disk.dirty.has_sync_failed() {
             return self.push_completion(id, Err(Fault::Sync.into()), Payload::None);
         }
-        let stable = !self.disk.geometry.write_cache;
+        let stable = !self.disk.geometry.write_cache && !self.disk.write_through;
         let how = if unmap { EraseMethod::Punch } else { EraseMethod::Zero };
         let slot = self.insert_op(id, Payload::None, FileOpKind::Erase { span, how, stable });
         self.continue_erase(cx, slot);
@@ -122,7 +122,7 @@ impl FileBackend {
         let lba = span.lba;
         match came {
             Ok(_) => {
-                self.disk.dirty.note_write(self.shard);
+                self.disk.note_write(self.shard);
                 self.handle_erase_done(cx, slot, Ok(Outcome::Complete));
             }
             Err(errno) if is_transient(errno) && self.count_retry(slot) => self.push_disk_op(slot, kind),

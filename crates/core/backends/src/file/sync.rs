@@ -7,11 +7,11 @@ use buf::{Errno, Sg};
 use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};
 
 use super::FileBackend;
-use crate::file_op::{FileOp, FileOpKind, TRIES_MAX, is_transient, is_write_specific};
+use crate::file_op::{FileOp, FileOpKind, TRIES_MAX, failure_from_errno, is_transient, is_write_specific};
 use crate::unsynced_writes::StableWriteSide;
 
 /// The ticket of a sync.
-const SYNC_TICKET: DiskTicket = DiskTicket(u64::MAX);
+pub(super) const SYNC_TICKET: DiskTicket = DiskTicket(u64::MAX);
 
 /// How far this shard's sync is.
 #[derive(Debug)]
@@ -32,8 +32,22 @@ impl FileBackend {
         if self.disk.dirty.has_sync_failed() {
             return self.complete_op(slot, Err(Fault::Sync.into()));
         }
+        if self.disk.write_through {
+            return self.push_disk_op(slot, DiskKind::Sync);
+        }
         self.sync_next.push(slot);
         self.start_sync();
+    }
+
+    /// A flush of what writes through has come back. Nothing that was written depends on it, so it puts nothing in
+    /// doubt.
+    pub(super) fn handle_flush_done(&mut self, slot: u32, came: Result<usize, Errno>) {
+        if came.is_err_and(is_transient) && self.count_retry(slot) {
+            return self.push_disk_op(slot, DiskKind::Sync);
+        }
+        let result =
+            came.map(|_| Outcome::Complete).map_err(|errno| failure_from_errno(errno, Fault::PathLost));
+        self.complete_op(slot, result);
     }
 
     /// One sync at a time, over all shards: what comes while one is out may not be covered by it.

@@ -321,6 +321,20 @@ proptest! {
 }
 
 #[test]
+fn what_writes_through_is_never_synced_and_a_flush_that_fails_puts_nothing_in_doubt() {
+    let mut world = World::new(FileFacts { write_through: true, ..facts(false, 512, false) });
+    let ok = Ok(Outcome::Complete);
+    assert_eq!(world.write(3, &pattern(4, 1)), ok);
+    assert_eq!(world.run(Op::Unmap(vec![Span { lba: 3, blocks: 1 }]), Payload::None).0, ok);
+    assert_eq!(world.disk.syncs, 0, "answered without a sync");
+    world.disk.sync_fails = true;
+    assert_eq!(world.run(Op::Flush, Payload::None).0, Err(Fault::PathLost.into()));
+    assert_eq!(world.run(Op::Flush, Payload::None).0, ok);
+    assert_eq!(world.write(3, &pattern(4, 2)), ok);
+    assert_eq!(world.disk.syncs, 2, "each flush asks");
+}
+
+#[test]
 fn a_flush_makes_stable_and_a_second_one_is_free() {
     let mut world = World::new(facts(true, 512, true));
     world.write(3, &[7; 512]).unwrap();

@@ -195,7 +195,7 @@ impl ChunkPlan {
 
     /// The chunk that follows when `done` blocks (of an unmap: of all its spans together; a sanitize
     /// counts by itself) are done; `None` at the end.
-    pub(super) fn next_chunk(&mut self, done: u64, geometry: &Geometry) -> Option<Chunk> {
+    pub(super) fn next_chunk(&mut self, done: u64, erase_max: u32, geometry: &Geometry) -> Option<Chunk> {
         let plain = |kind, span, permit| Some(Chunk { kind, span, cover: span, permit });
         match self {
             ChunkPlan::StableRead(span) => {
@@ -236,18 +236,18 @@ impl ChunkPlan {
                 geometry,
             )),
             ChunkPlan::Zero { span, unmap } => {
-                let span = next_aligned_span(*span, done, ERASE_CHUNK_BYTES, geometry)?;
+                let span = next_erase_span(*span, done, erase_max, geometry)?;
                 plain(ChunkOp::Zero { unmap: *unmap }, span, ChunkExclusion::Marks)
             }
             ChunkPlan::Unmap { spans, at, before } => loop {
                 let span = *spans.get(*at)?;
-                if let Some(part) = next_aligned_span(span, done - *before, ERASE_CHUNK_BYTES, geometry) {
+                if let Some(part) = next_erase_span(span, done - *before, erase_max, geometry) {
                     break plain(ChunkOp::Unmap, part, ChunkExclusion::Marks);
                 }
                 *before += span.blocks;
                 *at += 1;
             },
-            ChunkPlan::Sanitize { kind, pass, at } => sanitize_chunk(kind, *pass, *at, geometry),
+            ChunkPlan::Sanitize { kind, pass, at } => sanitize_chunk(kind, *pass, *at, erase_max, geometry),
         }
     }
 
@@ -297,17 +297,27 @@ fn sanitize_passes(kind: &SanitizeKind) -> u64 {
 }
 
 /// A pass is every block that there is, and a flush.
-fn sanitize_chunk(kind: &SanitizeKind, pass: u64, at: u64, geometry: &Geometry) -> Option<Chunk> {
+fn sanitize_chunk(
+    kind: &SanitizeKind,
+    pass: u64,
+    at: u64,
+    erase_max: u32,
+    geometry: &Geometry,
+) -> Option<Chunk> {
     if pass >= sanitize_passes(kind) {
         return None;
     }
     let whole = Span { lba: 0, blocks: geometry.blocks };
-    let (kind, bytes) = match kind {
-        SanitizeKind::Overwrite { .. } => (ChunkOp::Pattern, CHUNK_BYTES),
-        SanitizeKind::BlockErase => (ChunkOp::Zero { unmap: true }, ERASE_CHUNK_BYTES),
+    let (kind, part) = match kind {
+        SanitizeKind::Overwrite { .. } => {
+            (ChunkOp::Pattern, next_aligned_span(whole, at, CHUNK_BYTES, geometry))
+        }
+        SanitizeKind::BlockErase => {
+            (ChunkOp::Zero { unmap: true }, next_erase_span(whole, at, erase_max, geometry))
+        }
     };
     // The fence before a sanitize has emptied the volume, so nothing need be kept apart.
-    Some(match next_aligned_span(whole, at, bytes, geometry) {
+    Some(match part {
         Some(span) => Chunk { kind, span, cover: span, permit: ChunkExclusion::None },
         None => {
             let flush = Span { lba: 0, blocks: 1 };
@@ -334,6 +344,21 @@ fn next_aligned_span(span: Span, done: u64, bytes: u32, geometry: &Geometry) -> 
     Some(part)
 }
 
+/// The next part of a span that is freed or zeroed: at most [`ERASE_CHUNK_BYTES`] and what the backend takes, up to a
+/// multiple of that, so that what the store allocates by is freed whole.
+fn next_erase_span(span: Span, done: u64, erase_max: u32, geometry: &Geometry) -> Option<Span> {
+    let unit = u64::from(geometry.dio_unit_blocks());
+    let most = u64::from(ERASE_CHUNK_BYTES.min(erase_max) / geometry.logical).max(unit);
+    let part = remaining_span(span, done, u64::MAX)?;
+    let blocks = part.blocks.min(most - part.lba % most);
+    let end = part.lba + blocks;
+    let whole = end - end % unit;
+    if blocks < part.blocks && whole > part.lba {
+        return Some(Span { lba: part.lba, blocks: whole - part.lba });
+    }
+    Some(Span { lba: part.lba, blocks })
+}
+
 /// A write of `span` by `kind` if it is aligned, else a merge.
 fn write_or_merge_chunk(kind: ChunkOp, durability: Durability, span: Span, geometry: &Geometry) -> Chunk {
     let chunk = merge_chunk(durability, span, geometry);
@@ -353,6 +378,24 @@ mod tests {
     use super::*;
     use crate::ram::RamDisk;
 
+    /// Objects that lie in the span whole are each named whole by one part.
+    #[test]
+    fn what_is_freed_is_cut_where_the_store_allocates() {
+        let geometry = RamDisk::new(1 << 20, 1 << 20, 512, 4096).geometry();
+        let objects = 8192;
+        let span = Span { lba: 3, blocks: 10 * objects };
+        let mut plan = ChunkPlan::Unmap { spans: vec![span], at: 0, before: 0 };
+        let (mut done, mut parts) = (0, Vec::new());
+        while let Some(chunk) = plan.next_chunk(done, 16 << 20, &geometry) {
+            assert_eq!(chunk.span.lba, span.lba + done);
+            done += chunk.span.blocks;
+            let end = chunk.span.lba + chunk.span.blocks;
+            parts.push(end / objects);
+            assert!(done == span.blocks || end.is_multiple_of(objects));
+        }
+        assert_eq!((done, parts), (span.blocks, vec![4, 8, 10]));
+    }
+
     /// Whatever becomes of its size, each pass goes to the end that there is then, and is flushed.
     #[test]
     fn a_sanitize_in_which_the_volume_is_resized_leaves_nothing_out_and_is_flushed() {
@@ -362,8 +405,12 @@ mod tests {
             let kind = SanitizeKind::Overwrite { pattern: [1][..].into(), passes: 2, invert: false };
             let mut plan = ChunkPlan::Sanitize { kind, pass: 0, at: 0 };
             let (mut geometry, mut passes, mut at, mut done) = (from, 0, 0, 0);
-            while let Some(chunk) = plan.next_chunk(done, &geometry) {
-                assert_eq!(plan.next_chunk(done, &geometry), Some(chunk), "nothing is done by asking");
+            while let Some(chunk) = plan.next_chunk(done, 1 << 20, &geometry) {
+                assert_eq!(
+                    plan.next_chunk(done, 1 << 20, &geometry),
+                    Some(chunk),
+                    "nothing is done by asking"
+                );
                 if chunk.kind == ChunkOp::Flush {
                     assert!(at >= geometry.blocks, "pass {passes} flushes at {at} of {}", geometry.blocks);
                     (passes, at) = (passes + 1, 0);

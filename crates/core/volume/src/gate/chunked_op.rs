@@ -131,6 +131,16 @@ impl ChunkedOp {
         }
     }
 
+    /// Ends it with this failure as soon as the backend has nothing of it.
+    pub(super) fn fail(&mut self, why: Failure) {
+        self.end.get_or_insert(why);
+    }
+
+    /// Whether it sanitizes the volume.
+    pub(super) fn is_sanitize(&self) -> bool {
+        matches!(self.plan, ChunkPlan::Sanitize { .. })
+    }
+
     /// Asks for an early end if the new view does not admit it. What was admitted for good ends with
     /// the volume only.
     pub(super) fn readmit(&mut self, view: &View) {
@@ -257,11 +267,13 @@ impl Gate {
         let geometry = self.view.geometry;
         let (shared, bad) = (self.shared.clone(), self.view.bad.clone());
         let (shard, guards) = (self.shard, shared.guards());
+        let erase_max = self.backend.erase_max();
         let steps = self.chunked_op_mut(slot);
         if let Some(why) = steps.end {
             return AdvanceResult::End(Err(why));
         }
-        let Some(chunk) = steps.chunk.or_else(|| steps.plan.next_chunk(steps.done, &geometry)) else {
+        let Some(chunk) = steps.chunk.or_else(|| steps.plan.next_chunk(steps.done, erase_max, &geometry))
+        else {
             return AdvanceResult::End(Ok(Outcome::Complete));
         };
         if steps.chunk.is_none()

@@ -20,6 +20,7 @@ mod chunked_op;
 mod in_flight_ops;
 mod inline_io;
 mod operation_times;
+mod overdue;
 #[cfg(test)]
 mod tests;
 mod view_update;
@@ -42,6 +43,7 @@ use crate::view::View;
 use chunked_op::ChunkedOp;
 use in_flight_ops::InFlightByEpoch;
 pub use operation_times::OperationTimes;
+use overdue::OverdueOperations;
 
 /// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
 /// tell without a second fence per write. Then in as long as it has waited, up to the second of these: a disk
@@ -106,6 +108,8 @@ pub struct Gate {
     asked: Vec<(RequestId, u32)>,
     requests_made: u64,
     look_again: Option<Time>,
+    /// Operations that the backend has had for too long.
+    overdue: OverdueOperations,
     /// The operation that may take memory kept for headers.
     insists: Option<u32>,
     /// Where inline writes may go until the next [`Gate::resume`].
@@ -125,6 +129,10 @@ struct Task {
     epoch: Epoch,
     work: TaskState,
     times: OperationTimes,
+    /// When the backend was last given a part of it; at first, when it was submitted.
+    sent: Time,
+    /// Its end was told before the backend has ended it.
+    told: bool,
 }
 
 enum TaskState {
@@ -170,6 +178,7 @@ impl Gate {
             asked: Vec::new(),
             requests_made: 0,
             look_again: None,
+            overdue: OverdueOperations::default(),
             insists: None,
             claimed: LockRegions::NONE,
             now: Time::default(),
@@ -236,6 +245,13 @@ impl Gate {
         self.publish_inline_writes();
         if let Err(refusal) = self.admit(who, &io.op) {
             return self.push_refusal(io, refusal);
+        }
+        if self.overdue.is_full() {
+            return self.complete_without_task(IoCompletion {
+                id: io.id,
+                result: Err(Fault::PathLost.into()),
+                payload: io.payload,
+            });
         }
         self.check_payload(&io);
         io.epoch = self.view.epoch;
@@ -357,7 +373,9 @@ impl Gate {
         reason = "a free slot is a place of the table, or was pushed just before"
     )]
     fn insert_task(&mut self, id: IoId, epoch: Epoch, work: TaskState) -> u32 {
-        let task = Task { id, epoch, work, times: OperationTimes::at_submission(self.now) };
+        let times = OperationTimes::at_submission(self.now);
+        let task = Task { id, epoch, work, times, sent: self.now, told: false };
+        self.overdue.watch(self.now, self.shared.queue_timeout());
         if !matches!(task.work, TaskState::Flush) {
             self.flights.count_started(task.epoch);
         }
@@ -401,6 +419,9 @@ impl Gate {
         if !matches!(task.work, TaskState::Flush) {
             self.flights.count_finished(task.epoch);
         }
+        if task.told {
+            return self.overdue.ended();
+        }
         let times = task.times.at_end(self.now);
         self.done.push_back((IoCompletion { id: task.id, result, payload }, times));
     }
@@ -427,7 +448,8 @@ impl Gate {
     /// Asks that an operation end early. It still ends by [`Gate::poll_done`]: with
     /// [`Fault::Aborted`], or as if nothing had been asked.
     pub fn cancel(&mut self, id: IoId) {
-        let found = self.tasks.iter().position(|slot| slot.task.as_ref().is_some_and(|task| task.id == id));
+        let is_it = |task: &Task| task.id == id && !task.told;
+        let found = self.tasks.iter().position(|slot| slot.task.as_ref().is_some_and(is_it));
         let Some(slot) = found else { return };
         let slot = slot as u32;
         let backend_id = self.backend_id(slot);
@@ -460,6 +482,7 @@ impl Gate {
         self.publish_inline_writes();
         self.look_again = None;
         self.take_backend_completions(cx);
+        self.tell_overdue();
         let mut parts = self.ended.len().min(PARTS_PER_RESUME_MAX);
         for _ in 0..parts {
             let Some((slot, result, payload)) = self.ended.pop_front() else { break };
@@ -664,7 +687,7 @@ impl Gate {
     /// When to call [`Gate::resume`] at the latest, if nothing else happens.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        self.look_again
+        [self.look_again, self.overdue.due()].into_iter().flatten().min()
     }
 
     /// A task goes on under the view that stands now.

@@ -39,7 +39,8 @@ impl Gate {
     /// Notes that a task comes to the backend, if it does for the first time.
     pub(super) fn note_backend_start(&mut self, slot: u32) {
         let now = self.now;
-        let times = &mut self.task_mut(slot).times;
-        times.begun = times.begun.min(now);
+        let task = self.task_mut(slot);
+        task.times.begun = task.times.begun.min(now);
+        task.sent = now;
     }
 }

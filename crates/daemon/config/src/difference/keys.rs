@@ -120,7 +120,14 @@ fn resized(old: &Spec, new: &Spec) -> Effect {
         (VolumeSource::Ram | VolumeSource::Null, _, _) => {
             Effect::Restart("memory is not made smaller: its blocks would be lost")
         }
-        (VolumeSource::Device(_) | VolumeSource::Remote(_) | VolumeSource::Stripe(_), _, _) => REOPENED,
+        (
+            VolumeSource::Device(_)
+            | VolumeSource::Remote(_)
+            | VolumeSource::Stripe(_)
+            | VolumeSource::Rbd(_),
+            _,
+            _,
+        ) => REOPENED,
     }
 }
 

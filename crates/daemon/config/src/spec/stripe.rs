@@ -15,7 +15,8 @@ pub(super) const KEYS: [&str; 8] =
     ["size", "chunk", "ro", "uuid", "removable", "tas", "sanitize_rate", "persist"];
 
 /// The keys that mean something for a leg: of a volume of another machine, none.
-const LEG_KEYS: [&str; 6] = ["size", "block", "physical", "cache", "direct", "thin"];
+const LEG_KEYS: [&str; 10] =
+    ["size", "block", "physical", "cache", "direct", "thin", "conf", "user", "queue_timeout", "break_lock"];
 
 /// Volumes that make up one.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -104,6 +104,9 @@ pub(super) fn check_new_size(store: &Store, bytes: u64, shrink: bool) -> Result<
             );
         }
         VolumeSource::Device(_) => return invalid("the size of a device cannot be changed here"),
+        VolumeSource::Rbd(_) => {
+            return invalid("resize the image with `rbd resize`; hosts see the new size within seconds");
+        }
         VolumeSource::File(_) | VolumeSource::Ram | VolumeSource::Null => {}
     }
     if spec.read_only {

@@ -1,8 +1,9 @@
 //! The backing of a volume, made of an open [`Store`], and what each shard is told of it.
 
-use std::{io, os::fd::OwnedFd, sync::Arc};
+use std::{io, sync::Arc};
 
 use backends::{FileBackend, FileDisk, LegBackend, NullBackend, Stripe};
+use reactor::DiskSource;
 use shard::{BackendFactory, MakeBackend, VolumeSpec};
 use volume::{
     AllocationGauge, DiskId, Geometry, PortRenumbering, RamBackend, RamDisk, SharedGateState, Uuid,
@@ -32,7 +33,7 @@ const RAM_BYTES_MAX: u64 = 16 << 40;
 pub enum Medium {
     /// Memory.
     Ram(Arc<RamDisk>),
-    /// A file or device that the shards know by this number.
+    /// A file, a device or an image of Ceph that the shards know by this number.
     File(Arc<FileDisk>, DiskId),
     /// Nowhere: so many blocks of so many bytes.
     Null {
@@ -101,7 +102,7 @@ impl Medium {
                 })?;
                 Ok(Medium::Ram(Arc::new(disk)))
             }
-            (VolumeSource::File(_) | VolumeSource::Device(_), Some(disk)) => {
+            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), Some(disk)) => {
                 let made = FileDisk::new(disk, &store.file_facts(), shards);
                 let unfit =
                     |why| EngineError::Unsupported(format!("volume \"{}\": {why}", store.volume.name));
@@ -119,7 +120,9 @@ impl Medium {
                 Some(remote) => Ok(Medium::Remote(Arc::new(remote.clone()))),
                 None => Err(EngineError::Stopped),
             },
-            (VolumeSource::File(_) | VolumeSource::Device(_), None) => Err(EngineError::Stopped),
+            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), None) => {
+                Err(EngineError::Stopped)
+            }
             (VolumeSource::Stripe(_), _) => {
                 Err(EngineError::Unsupported("a stripe cannot be a leg of another".to_owned()))
             }
@@ -258,7 +261,7 @@ impl Medium {
             Medium::File(..) => match &store.volume.spec.source {
                 VolumeSource::File(path) => usage.watch(path),
                 VolumeSource::Device(_) | VolumeSource::Ram | VolumeSource::Null => None,
-                VolumeSource::Remote(_) | VolumeSource::Stripe(_) => None,
+                VolumeSource::Remote(_) | VolumeSource::Stripe(_) | VolumeSource::Rbd(_) => None,
             },
             Medium::Null { .. } | Medium::Remote(_) | Medium::Stripe(_) => None,
         }
@@ -309,6 +312,9 @@ impl Medium {
         // Whether hosts were to be let out of a sanitize that failed was not recorded: only another one heals it.
         shared.restrict_sanitize_exit(view.owes_sanitize);
         shared.set_sanitize_rate(store.volume.spec.sanitize_rate.unwrap_or(0));
+        if let Some(limit) = store.queue_timeout() {
+            shared.set_queue_timeout(limit);
+        }
         if let Some(gauge) = self.allocation_gauge(store, usage) {
             shared.set_allocation_gauge(gauge);
         }
@@ -345,9 +351,14 @@ fn allocate_ram(store: &Store) -> Option<RamDisk> {
     make(wanted).or_else(|| make(store.bytes))
 }
 
-/// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. As many as the
-/// volume has parts.
-pub fn duplicate_descriptors(store: &Store) -> Vec<Option<io::Result<OwnedFd>>> {
-    let of = |part: &Store| Some(part.file.as_ref()?.try_clone().map(OwnedFd::from));
+/// A second descriptor of each of the volume's files, for the shards; the first keeps the lock. Or its images. As many
+/// as the volume has parts.
+pub fn disk_sources(store: &Store) -> Vec<Option<io::Result<DiskSource>>> {
+    let of = |part: &Store| {
+        if let Some(image) = &part.image {
+            return Some(Ok(DiskSource::Library(Arc::new(image.clone()))));
+        }
+        Some(part.file.as_ref()?.try_clone().map(DiskSource::from))
+    };
     store.legs_or_self().iter().map(of).collect()
 }

@@ -17,7 +17,7 @@ use super::{
     inbox::{self, PendingRequests, RecordWriter},
     latency,
     log_lines::DownPaths,
-    medium::{Medium, duplicate_descriptors, record_name},
+    medium::{Medium, disk_sources, record_name},
     nvme_queues,
     prepared::PreparedPlan,
     refusal,
@@ -210,7 +210,7 @@ impl Shards {
     /// Gives the volume's files to the shards: their numbers, one per part of the volume.
     fn add_disks(&self, store: &Store) -> Result<Vec<Option<DiskId>>, EngineError> {
         let mut disks = Vec::new();
-        for file in duplicate_descriptors(store) {
+        for file in disk_sources(store) {
             let added = file.map(|file| file.and_then(|file| self.running.add_disk(file))).transpose();
             match added {
                 Ok(disk) => disks.push(disk),

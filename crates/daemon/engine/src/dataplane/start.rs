@@ -19,7 +19,7 @@ use super::{
     exports::FixedSettings,
     inbox::{self, PendingRequests},
     log_lines::{self, DownPaths, LoggedShard},
-    medium::{Medium, duplicate_descriptors},
+    medium::{Medium, disk_sources},
     reactor_settings,
     shards::{Shards, ids_exhausted},
     sync_failures::{self, SyncFailureNotes},
@@ -48,13 +48,12 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let mut unserved = Vec::new();
     let leading = plan.ways.targets_by_volume();
     for store in volumes {
-        let files =
-            duplicate_descriptors(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
+        let files = disk_sources(store).into_iter().map(Option::transpose).collect::<Result<Vec<_>, _>>();
         let files = files.map_err(|why| EngineError::Start(why.to_string()))?;
         let first = config.disks.len();
         let disks = files.into_iter().map(|file| {
             file.map(|file| {
-                config.disks.push(Arc::new(file));
+                config.disks.push(file);
                 DiskId(config.disks.len() as u32 - 1)
             })
         });

@@ -52,6 +52,17 @@ pub enum FileIdentity {
         #[serde(default)]
         set_up: Option<String>,
     },
+    /// An image of Ceph. Its UUID follows from this, so it is kept nowhere.
+    Image {
+        /// The cluster's UUID.
+        cluster: String,
+        /// The pool's number.
+        pool: i64,
+        /// The namespace in the pool.
+        namespace: String,
+        /// The image's identifier.
+        id: String,
+    },
 }
 
 impl FileIdentity {
@@ -61,6 +72,7 @@ impl FileIdentity {
             FileIdentity::File { born, .. } => born.is_some(),
             FileIdentity::Device { .. } => true,
             FileIdentity::Numbered { set_up, .. } => set_up.is_some(),
+            FileIdentity::Image { .. } => true,
         }
     }
 
@@ -75,6 +87,12 @@ impl FileIdentity {
             FileIdentity::File { device, inode, .. } => StorageKey::File { device: *device, inode: *inode },
             FileIdentity::Device { wwid } => StorageKey::Device { wwid: wwid.clone() },
             FileIdentity::Numbered { number, .. } => StorageKey::Numbered { number: *number },
+            FileIdentity::Image { cluster, pool, namespace, id } => StorageKey::Image {
+                cluster: cluster.clone(),
+                pool: *pool,
+                namespace: namespace.clone(),
+                id: id.clone(),
+            },
         }
     }
 }
@@ -98,6 +116,17 @@ pub enum StorageKey {
     Numbered {
         /// Device number.
         number: u64,
+    },
+    /// An image of Ceph.
+    Image {
+        /// The cluster's UUID.
+        cluster: String,
+        /// The pool's number.
+        pool: i64,
+        /// The namespace in the pool.
+        namespace: String,
+        /// The image's identifier.
+        id: String,
     },
 }
 

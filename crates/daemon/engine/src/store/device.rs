@@ -65,6 +65,7 @@ pub(super) fn open_device(
         // The kernel zeroes what a device cannot discard, and the operator has asked for it.
         punch: !spec.read_only,
         file: Some(file),
+        image: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

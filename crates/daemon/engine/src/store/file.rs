@@ -158,6 +158,7 @@ pub(super) fn lock_and_measure(
         offset_align,
         punch,
         file: Some(file),
+        image: None,
         key: Some(key),
         remote: None,
         legs: Vec::new(),

@@ -21,7 +21,8 @@ fn known_uuid_of_source(
     identities: &Identities,
 ) -> Option<Uuid> {
     match source {
-        VolumeSource::Ram | VolumeSource::Null => None,
+        // The cluster tells which image it is.
+        VolumeSource::Ram | VolumeSource::Null | VolumeSource::Rbd(_) => None,
         VolumeSource::File(path) | VolumeSource::Device(path) => identities.last_uuid_at(path),
         VolumeSource::Remote(_) => {
             identities.remote_identity(name, leg)?.uuid.map(|uuid| Uuid::from_bytes(uuid.0))

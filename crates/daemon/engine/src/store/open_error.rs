@@ -30,6 +30,7 @@ pub(super) enum OpenErrorReason {
     BlockTooSmall(PathBuf, u32),
     NoDirect(PathBuf),
     SameUuid(Uuid, VolumeName),
+    Rbd(String, Box<rbd::OpenError>),
     Remote(String),
     Absent(String),
     Replaced(String, VolumeName, VolumeMismatch),
@@ -90,6 +91,7 @@ impl fmt::Display for OpenErrorReason {
             OpenErrorReason::NoDirect(path) => {
                 write!(f, "{} cannot be opened with O_DIRECT (direct)", path.display())
             }
+            OpenErrorReason::Rbd(place, why) => write!(f, "{place}: {why}"),
             OpenErrorReason::Remote(why) | OpenErrorReason::Absent(why) => f.write_str(why),
             OpenErrorReason::Replaced(place, name, stranger) => write!(
                 f,
@@ -132,6 +134,8 @@ impl VolumeOpenError {
             | OpenErrorReason::Misfit(_)
             | OpenErrorReason::Unfit(_)
             | OpenErrorReason::TooLarge(..) => true,
+            // Another client may let go of it.
+            OpenErrorReason::Rbd(_, why) => !why.is_locked(),
             OpenErrorReason::Io(..)
             | OpenErrorReason::NotAFile(_)
             | OpenErrorReason::NotADevice(_)

@@ -45,11 +45,8 @@ impl ProbeNeeds {
                 urls: urls.clone(),
                 known: identities.remote_identity(&volume.name, leg),
             }),
-            VolumeSource::Ram
-            | VolumeSource::Null
-            | VolumeSource::File(_)
-            | VolumeSource::Device(_)
-            | VolumeSource::Stripe(_) => None,
+            VolumeSource::Ram | VolumeSource::Null | VolumeSource::File(_) | VolumeSource::Device(_) => None,
+            VolumeSource::Stripe(_) | VolumeSource::Rbd(_) => None,
         };
         let sought = match &volume.spec.source {
             VolumeSource::Stripe(striped) => {

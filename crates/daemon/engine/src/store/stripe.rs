@@ -101,7 +101,9 @@ impl Store {
     fn block_geometry(&self) -> Result<Geometry, backends::UnsuitableFile> {
         let (spec, blocks) = (&self.volume.spec, self.bytes / u64::from(self.volume.spec.block));
         Ok(match (&spec.source, &self.remote) {
-            (VolumeSource::File(_) | VolumeSource::Device(_), _) => return self.file_facts().geometry(),
+            (VolumeSource::File(_) | VolumeSource::Device(_) | VolumeSource::Rbd(_), _) => {
+                return self.file_facts().geometry();
+            }
             (_, Some(remote)) => remote.geometry,
             // Memory has no limits of its own that would matter here.
             _ => Geometry {

@@ -59,7 +59,7 @@ impl LocalDisks {
             let geometry = disk.geometry();
             shapes.push(VolumeShape { bytes: geometry.capacity_bytes(), block: geometry.logical });
             names.push(url.clone());
-            files.push(Arc::new(OwnedFd::from(file)));
+            files.push(OwnedFd::from(file).into());
             ends.push(backends::FileBackend::new(Arc::new(disk), 0));
         }
         let config = Config { io, pool_bytes: memory, poll_ns_max, disks: files, ..Config::default() };
@@ -199,6 +199,7 @@ fn disk_facts(path: &str, file: &File) -> Result<FileFacts, Failure> {
         offset_align: if device { align } else { 512 },
         punch: false,
         write_cache: true,
+        write_through: false,
     })
 }
 

@@ -138,9 +138,9 @@ pub fn disks_that_never_answer_keep_no_other_waiting(io: IoChoice) {
     let world = spawn(config(io));
     let Some((hanging, mut files)) = hanging(4) else { return end(world) };
     let (to, from) = channel();
-    let unused = world.add_disk(OwnedFd::from(files.remove(0))).unwrap();
+    let unused = world.add_disk(files.remove(0).into()).unwrap();
     for file in files {
-        let hung = world.add_disk(OwnedFd::from(file)).unwrap();
+        let hung = world.add_disk(file.into()).unwrap();
         for at in 0..READS {
             world.post(ShardId(0), Msg::Disk(hung, Step::Read(at * 512, 512), to.clone()));
         }

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -179,7 +179,7 @@ pub fn a_descriptor_in_an_epoll_set_wakes(io: IoChoice) {
 pub fn disks_wake_the_descriptor(io: IoChoice) {
     let mut file = temp_file();
     file.write_all(&[7; 100_000]).unwrap();
-    let disks = vec![Arc::new(OwnedFd::from(File::try_clone(&file).unwrap()))];
+    let disks = vec![File::try_clone(&file).unwrap().into()];
     let config = Config { io, disks, ..Config::default() };
     let mut own = InlineReactor::new(config, |_| TestEnd::new(ShardId(0))).unwrap();
     let disk = volume::DiskId(0);

@@ -8,6 +8,7 @@ mod denied_syscalls;
 mod endpoint;
 mod hang;
 mod inline;
+mod library;
 mod options;
 mod outward;
 mod storm;
@@ -15,7 +16,7 @@ mod storm;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
@@ -26,6 +27,7 @@ use buf::Entropy;
 use endpoint::*;
 use hang::*;
 use inline::*;
+use library::*;
 use options::*;
 use outward::*;
 use storm::*;
@@ -335,7 +337,7 @@ fn disks_work(io: IoChoice) {
     let world = spawn(two(io));
     let file = temp_file();
     file.set_len(4 << 20).unwrap();
-    let id = world.add_disk(OwnedFd::from(file.try_clone().unwrap())).unwrap();
+    let id = world.add_disk(file.try_clone().unwrap().into()).unwrap();
     let mut entropy = Entropy::new([3; 32]);
     // Longer than the pool's largest block, so in pieces.
     let data = random_bytes(&mut entropy, (2 << 20) + 512);
@@ -607,6 +609,7 @@ worlds! {
     messages_wake_sleepers,
     timers_are_kept,
     disks_work,
+    a_library_is_a_disk,
     disks_that_never_answer_keep_no_other_waiting,
     many_disks_that_never_answer_leave_workers_to_others,
     operations_out_come_back_at_the_end,

@@ -1,0 +1,564 @@
+//! Opening an image: connecting, the pool, the image, its lock and its watch, each with an error that names what is
+//! wrong.
+//!
+//! Invariant: what could not be opened is closed again; a thread that waits for the cluster is given up after
+//! [`Options::answer`], and closes by itself what it comes to open.
+
+use std::ffi::{CStr, CString, c_char, c_int};
+use std::fmt;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::image::{Handles, Image, ImageIdentity, Job, Opened, wait_unlocked};
+use crate::symbols::{ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, Handle, Watcher};
+use crate::{BLOCKLISTED_SECONDS, Library, LibraryError};
+
+/// How long the cluster has for everything that opening an image takes.
+pub const ANSWER: Duration = Duration::from_secs(20);
+/// How long the monitors have for the connection, in seconds: less, so that librados says what went wrong.
+const CONNECT_SECONDS: &str = "15";
+/// How long it is waited for that a client that is gone is seen to be: its watch ends 30 s after its last word
+/// (`osd_client_watch_timeout`).
+const GONE_SECONDS: u64 = 40;
+/// How long it is waited for that this process itself has closed the image.
+const CLOSE: Duration = Duration::from_secs(5);
+/// Between two looks for that.
+const GONE_PAUSE: Duration = Duration::from_secs(1);
+/// Where the cluster is described if nothing is said.
+const CONF: &str = "/etc/ceph/ceph.conf";
+/// As whom to connect if nothing is said.
+const USER: &str = "admin";
+/// Options of an image that librbd lists at most.
+const OPTIONS_MAX: usize = 1024;
+/// Clients that may have an image open.
+const WATCHERS_MAX: usize = 1024;
+
+/// Settings that must be taken. An operation timeout of librados would end writes that may still arrive later.
+const SETTINGS: [(&str, &str); 3] =
+    [("client_mount_timeout", CONNECT_SECONDS), ("rbd_cache", "false"), ("rados_osd_op_timeout", "0")];
+
+/// Settings that some version of Ceph does not know: whose defaults do, or that only save work. librados may never wait
+/// in our thread for its own limits, because the targets limit what is in flight.
+const WISHES: [(&str, &str); 8] = [
+    ("rbd_persistent_cache_mode", "disabled"),
+    ("rbd_disable_zero_copy_writes", "false"),
+    ("rbd_non_blocking_aio", "true"),
+    ("rbd_blocklist_on_break_lock", "true"),
+    ("objecter_inflight_ops", "1048576"),
+    ("objecter_inflight_op_bytes", "17179869184"),
+    ("log_to_stderr", "false"),
+    ("err_to_stderr", "false"),
+];
+
+/// Which image to open, and how.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// The pool's name.
+    pub pool: String,
+    /// The namespace in it; `None`: the default one.
+    pub namespace: Option<String>,
+    /// The image's name.
+    pub image: String,
+    /// The cluster's configuration file; `None`: `/etc/ceph/ceph.conf`.
+    pub conf: Option<PathBuf>,
+    /// The user without `client.`; `None`: `admin`.
+    pub user: Option<String>,
+    /// Only reads: the image is not locked.
+    pub read_only: bool,
+    /// The lock of a client that is gone may be broken, and that client blocklisted.
+    pub break_lock: bool,
+    /// How long the cluster has for everything: [`ANSWER`].
+    pub answer: Duration,
+}
+
+impl Options {
+    /// Its name, `POOL/IMAGE` or `POOL/NAMESPACE/IMAGE`.
+    pub fn name(&self) -> String {
+        match &self.namespace {
+            Some(namespace) => format!("{}/{namespace}/{}", self.pool, self.image),
+            None => format!("{}/{}", self.pool, self.image),
+        }
+    }
+
+    fn conf(&self) -> PathBuf {
+        self.conf.clone().unwrap_or_else(|| CONF.into())
+    }
+
+    fn user(&self) -> &str {
+        self.user.as_deref().unwrap_or(USER)
+    }
+}
+
+/// Why an image cannot be opened. The text goes behind the image's name.
+#[derive(Debug)]
+pub enum OpenError {
+    /// The libraries cannot be had.
+    Library(LibraryError),
+    /// A name has a zero byte in it.
+    BadName,
+    /// The configuration file cannot be read.
+    Conf(PathBuf, io::Error),
+    /// librados does not take a setting that is needed.
+    Setting(&'static str, io::Error),
+    /// There is no monitor or no key.
+    NoKey(PathBuf, String),
+    /// The cluster does not accept the user or its key.
+    Refused(PathBuf, String),
+    /// No monitor has answered.
+    MonitorsAway(PathBuf),
+    /// There is no such pool.
+    NoPool(String),
+    /// There is no such image in the pool.
+    NoImage(String, String),
+    /// The image has no exclusive lock.
+    NoLock(String),
+    /// This process has the image open already.
+    OpenHere,
+    /// Another client has the lock. Whether it is connected.
+    Locked(String, bool),
+    /// A setting of the image or its pool would make writes unstable.
+    Cached(String, String),
+    /// The cluster has not answered in this time; what was asked.
+    Silent(Duration, &'static str),
+    /// Something else went wrong; what was asked.
+    Failed(&'static str, io::Error),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Library(why) => why.fmt(f),
+            OpenError::BadName => f.write_str("a name must not hold a zero byte"),
+            OpenError::Conf(path, why) => {
+                write!(f, "cannot read the configuration of Ceph, {}: {why}; set conf=", path.display())
+            }
+            OpenError::Setting(name, why) => write!(f, "librados does not take the setting {name}: {why}"),
+            OpenError::NoKey(path, user) => write!(
+                f,
+                "{} names no monitor (mon_host), or no readable keyring has a key of client.{user}",
+                path.display()
+            ),
+            OpenError::Refused(path, user) => write!(
+                f,
+                "the cluster of {} refuses client.{user}: check the user, its key and its capabilities",
+                path.display()
+            ),
+            OpenError::MonitorsAway(path) => {
+                write!(f, "no monitor of {} answers within {CONNECT_SECONDS} s", path.display())
+            }
+            OpenError::NoPool(pool) => write!(f, "there is no pool \"{pool}\""),
+            OpenError::NoImage(image, pool) => write!(f, "there is no image \"{image}\" in \"{pool}\""),
+            OpenError::NoLock(name) => write!(
+                f,
+                "the image has no exclusive lock, which keeps two daemons from serving it: run `rbd feature enable \
+                 {name} exclusive-lock`"
+            ),
+            OpenError::OpenHere => f.write_str("it is already open as another volume of this daemon"),
+            OpenError::Locked(owner, true) => {
+                write!(f, "it is in use by another client, {owner}, which is connected")
+            }
+            OpenError::Locked(owner, false) => write!(
+                f,
+                "it is locked by a client that is not connected, {owner}: if that has ended for good, set \
+                 break_lock=on, which blocklists it and takes the lock"
+            ),
+            OpenError::Cached(option, value) => write!(
+                f,
+                "{option} is \"{value}\" for this image, so that written data could be lost: remove that with `rbd \
+                 config image rm` or `rbd config pool rm`"
+            ),
+            OpenError::Silent(time, what) => {
+                write!(f, "the cluster does not answer within {time:?} ({what})")
+            }
+            OpenError::Failed(what, why) => write!(f, "cannot {what}: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
+
+impl OpenError {
+    /// Whether another client has the image now.
+    pub fn is_locked(&self) -> bool {
+        matches!(self, OpenError::Locked(..))
+    }
+}
+
+impl Image {
+    /// Opens an image. Waits for the cluster for 20 s at most, and 40 s more for a client that is gone if its lock may
+    /// be broken.
+    ///
+    /// # Errors
+    /// What is wrong, and what to do.
+    pub fn open(library: &Library, options: &Options) -> Result<Self, OpenError> {
+        let stage = Arc::new(Mutex::new("connecting"));
+        let (tell, opened) = channel();
+        let opener = Opener { library: library.clone(), options: options.clone(), stage: stage.clone() };
+        let begun = thread::Builder::new().name("bw-rbd-open".to_owned()).spawn(move || {
+            // Nobody listens any more: what was opened is closed here.
+            let _ = tell.send(opener.open());
+        });
+        begun.map_err(|why| OpenError::Failed("start a thread", why))?;
+        let more = if options.break_lock { GONE_SECONDS } else { 0 };
+        match opened.recv_timeout(options.answer + Duration::from_secs(more)) {
+            Ok(opened) => opened,
+            Err(RecvTimeoutError::Timeout) => {
+                let stage = *stage.lock().unwrap_or_else(PoisonError::into_inner);
+                Err(OpenError::Silent(options.answer, stage))
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(OpenError::Failed("open it", io::Error::other("the thread has ended")))
+            }
+        }
+    }
+}
+
+/// Opens one image, on a thread of its own.
+struct Opener {
+    library: Library,
+    options: Options,
+    /// What is being waited for.
+    stage: Arc<Mutex<&'static str>>,
+}
+
+impl Opener {
+    fn open(&self) -> Result<Image, OpenError> {
+        let functions = self.library.0.clone();
+        let mut handles = Handles::new(functions);
+        self.connect(&mut handles)?;
+        self.enter(&mut handles)?;
+        self.at("opening the image");
+        self.open_image(&mut handles)?;
+        let image = handles.image;
+        let bytes = self.number("read its size", image, handles.functions.rbd_get_size)?;
+        let features = self.number("read its features", image, handles.functions.rbd_get_features)?;
+        let identity = self.identity(&handles)?;
+        self.check_cache(&handles)?;
+        if !self.options.read_only {
+            if features & FEATURE_EXCLUSIVE_LOCK == 0 {
+                return Err(OpenError::NoLock(self.options.name()));
+            }
+            // It was served by this process a moment ago.
+            if !wait_unlocked(&identity, CLOSE) {
+                return Err(OpenError::OpenHere);
+            }
+            self.lock(&handles)?;
+            handles.has_lock(&identity);
+        }
+        let (jobs, done) = channel();
+        watch(&mut handles, jobs.clone())?;
+        // It may have been resized before the watch began.
+        let _ = jobs.send(Job::Updated);
+        // SAFETY: the cluster is connected.
+        let client = unsafe { (handles.functions.rados_get_instance_id)(handles.cluster) };
+        let opened = Opened {
+            handles,
+            name: self.options.name(),
+            identity,
+            client,
+            read_only: self.options.read_only,
+            has_fast_diff: features & FEATURE_FAST_DIFF != 0,
+            bytes,
+            jobs: (jobs, done),
+        };
+        Image::of(opened).map_err(|why| OpenError::Failed("start a thread", why))
+    }
+
+    fn at(&self, stage: &'static str) {
+        *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
+    }
+
+    fn connect(&self, handles: &mut Handles) -> Result<(), OpenError> {
+        let functions = handles.functions.clone();
+        let user = text(self.options.user())?;
+        let conf = self.options.conf();
+        let path = CString::new(conf.as_os_str().as_bytes()).map_err(|_| OpenError::BadName)?;
+        // SAFETY: a valid string, and a place for the handle.
+        let made = unsafe { (functions.rados_create)(&raw mut handles.cluster, user.as_ptr()) };
+        check("create a client", made)?;
+        // SAFETY: the handle is valid from here on, and so are the strings.
+        let read = unsafe { (functions.rados_conf_read_file)(handles.cluster, path.as_ptr()) };
+        if read < 0 {
+            return Err(OpenError::Conf(conf, error(read)));
+        }
+        for (name, value) in SETTINGS {
+            let set = set(handles, name, value)?;
+            if set < 0 {
+                return Err(OpenError::Setting(name, error(set)));
+            }
+        }
+        for (name, value) in WISHES {
+            set(handles, name, value)?;
+        }
+        // SAFETY: as above.
+        let connected = unsafe { (functions.rados_connect)(handles.cluster) };
+        match -connected {
+            ..=0 => Ok(()),
+            libc::ENOENT => Err(OpenError::NoKey(conf, self.options.user().to_owned())),
+            libc::EACCES | libc::EPERM | libc::EOPNOTSUPP | libc::EINVAL => {
+                Err(OpenError::Refused(conf, self.options.user().to_owned()))
+            }
+            libc::ETIMEDOUT => Err(OpenError::MonitorsAway(conf)),
+            errno => Err(OpenError::Failed("connect to the cluster", error(-errno))),
+        }
+    }
+
+    /// Finds the pool and the namespace.
+    fn enter(&self, handles: &mut Handles) -> Result<(), OpenError> {
+        let functions = handles.functions.clone();
+        self.at("looking for the pool");
+        let pool = text(&self.options.pool)?;
+        // SAFETY: a connected cluster, a valid string, and a place for the handle.
+        let found =
+            unsafe { (functions.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &raw mut handles.pool) };
+        if found == -libc::ENOENT {
+            return Err(OpenError::NoPool(self.options.pool.clone()));
+        }
+        check("enter the pool", found)?;
+        if let Some(namespace) = &self.options.namespace {
+            let namespace = text(namespace)?;
+            // SAFETY: an open pool and a valid string.
+            unsafe { (functions.rados_ioctx_set_namespace)(handles.pool, namespace.as_ptr()) };
+        }
+        Ok(())
+    }
+
+    fn open_image(&self, handles: &mut Handles) -> Result<(), OpenError> {
+        let functions = handles.functions.clone();
+        let open = if self.options.read_only { functions.rbd_open_read_only } else { functions.rbd_open };
+        let name = text(&self.options.image)?;
+        let mut image = ptr::null_mut();
+        // SAFETY: an open pool, a valid string, a place for the handle; no snapshot.
+        let opened = unsafe { open(handles.pool, name.as_ptr(), &raw mut image, ptr::null()) };
+        match -opened {
+            ..=0 => {
+                handles.image = image;
+                Ok(())
+            }
+            libc::ENOENT => {
+                let pool = match &self.options.namespace {
+                    Some(namespace) => format!("{}/{namespace}", self.options.pool),
+                    None => self.options.pool.clone(),
+                };
+                Err(OpenError::NoImage(self.options.image.clone(), pool))
+            }
+            libc::EACCES | libc::EPERM => {
+                Err(OpenError::Refused(self.options.conf(), self.options.user().to_owned()))
+            }
+            errno => Err(OpenError::Failed("open the image", error(-errno))),
+        }
+    }
+
+    fn number(
+        &self,
+        what: &'static str,
+        image: Handle,
+        ask: unsafe extern "C" fn(Handle, *mut u64) -> c_int,
+    ) -> Result<u64, OpenError> {
+        let mut number = 0;
+        // SAFETY: an open image, and a place for the number.
+        check(what, unsafe { ask(image, &raw mut number) })?;
+        Ok(number)
+    }
+
+    fn identity(&self, handles: &Handles) -> Result<ImageIdentity, OpenError> {
+        let functions = &handles.functions;
+        let (mut fsid, mut id) = ([0; 64], [0; 256]);
+        // SAFETY: a connected cluster, and memory of the length that is given.
+        let read =
+            unsafe { (functions.rados_cluster_fsid)(handles.cluster, fsid.as_mut_ptr().cast(), fsid.len()) };
+        check("read the cluster's identifier", read)?;
+        // SAFETY: an open image, and memory of the length that is given.
+        let read = unsafe { (functions.rbd_get_id)(handles.image, id.as_mut_ptr().cast(), id.len()) };
+        check("read the image's identifier (images of format 1 are not supported)", read)?;
+        // SAFETY: an open pool.
+        let pool = unsafe { (functions.rados_ioctx_get_id)(handles.pool) };
+        let namespace = self.options.namespace.clone().unwrap_or_default();
+        Ok(ImageIdentity { fsid: until_zero(&fsid), pool, namespace, id: until_zero(&id) })
+    }
+
+    /// Settings of the pool or the image override ours: without a cache a write is stable when it has ended.
+    fn check_cache(&self, handles: &Handles) -> Result<(), OpenError> {
+        let none = ConfigOption { name: ptr::null_mut(), value: ptr::null_mut(), source: 0 };
+        let mut options = vec![none; OPTIONS_MAX];
+        let mut count = OPTIONS_MAX as c_int;
+        // SAFETY: an open image, and room for as many options as is said.
+        let listed = unsafe {
+            (handles.functions.rbd_config_image_list)(handles.image, options.as_mut_ptr(), &raw mut count)
+        };
+        check("read its settings", listed)?;
+        let listed = options.get(..usize::try_from(count).unwrap_or(0)).unwrap_or_default();
+        let mut found = Ok(());
+        for option in listed {
+            // SAFETY: librbd has filled the options that it counts with strings.
+            let (name, value) = unsafe { (string(option.name), string(option.value)) };
+            let is_safe = match name.as_str() {
+                "rbd_cache" => value == "false",
+                "rbd_persistent_cache_mode" => value == "disabled",
+                _ => true,
+            };
+            if !is_safe {
+                found = Err(OpenError::Cached(name, value));
+            }
+        }
+        // SAFETY: the options that librbd has filled.
+        unsafe { (handles.functions.rbd_config_image_list_cleanup)(options.as_mut_ptr(), count) };
+        found
+    }
+
+    /// Takes the exclusive lock; that of a client that is connected is never taken away.
+    fn lock(&self, handles: &Handles) -> Result<(), OpenError> {
+        self.at("looking for its lock");
+        let mut gone = None;
+        let until = Instant::now() + Duration::from_secs(GONE_SECONDS);
+        while let Some(owner) = owner(handles)? {
+            let is_connected = watchers(handles)?.contains(&owner);
+            if !self.options.break_lock {
+                return Err(OpenError::Locked(owner, is_connected));
+            }
+            if !is_connected {
+                gone = Some(owner);
+                break;
+            }
+            if Instant::now() >= until {
+                return Err(OpenError::Locked(owner, true));
+            }
+            thread::sleep(GONE_PAUSE);
+        }
+        self.at("taking its lock");
+        gone.iter().try_for_each(|gone| blocklist(handles, gone))?;
+        // SAFETY: an open image. If a client that is gone has the lock, librbd breaks it.
+        let locked = unsafe { (handles.functions.rbd_lock_acquire)(handles.image, EXCLUSIVE) };
+        match -locked {
+            // librbd has blocklisted the client again, for as long as the cluster does by default, which is shorter.
+            ..=0 => gone.iter().try_for_each(|gone| blocklist(handles, gone)),
+            libc::EROFS | libc::EBUSY | libc::EAGAIN => {
+                Err(OpenError::Locked(owner(handles)?.unwrap_or_else(|| "another".to_owned()), true))
+            }
+            errno => Err(OpenError::Failed("take the exclusive lock", error(-errno))),
+        }
+    }
+}
+
+/// Fences a client for [`BLOCKLISTED_SECONDS`], and waits until our client knows of it: OSDs that hear from us later
+/// take nothing from that client any more.
+fn blocklist(handles: &Handles, client: &str) -> Result<(), OpenError> {
+    let address = text(client)?.into_raw();
+    // SAFETY: a connected cluster and a valid string, which is only read.
+    let listed =
+        unsafe { (handles.functions.rados_blocklist_add)(handles.cluster, address, BLOCKLISTED_SECONDS) };
+    // SAFETY: made above, and not changed.
+    drop(unsafe { CString::from_raw(address) });
+    check("blocklist the client that had the lock", listed)?;
+    // SAFETY: a connected cluster.
+    let known = unsafe { (handles.functions.rados_wait_for_latest_osdmap)(handles.cluster) };
+    check("wait for the latest map of the cluster", known)
+}
+
+/// The address of the client that has the lock.
+fn owner(handles: &Handles) -> Result<Option<String>, OpenError> {
+    let mut mode = 0;
+    let mut owners = [ptr::null_mut::<c_char>(); 8];
+    let mut count = owners.len();
+    // SAFETY: an open image, and room for as many strings as is said.
+    let asked = unsafe {
+        (handles.functions.rbd_lock_get_owners)(
+            handles.image,
+            &raw mut mode,
+            owners.as_mut_ptr(),
+            &raw mut count,
+        )
+    };
+    if asked == -libc::ENOENT {
+        return Ok(None);
+    }
+    check("look for its lock", asked)?;
+    let first = owners.first().filter(|_| count > 0).copied();
+    // SAFETY: librbd has filled what it counts with strings.
+    let owner = first.map(|first| unsafe { string(first) });
+    // SAFETY: the strings that librbd has made.
+    unsafe { (handles.functions.rbd_lock_get_owners_cleanup)(owners.as_mut_ptr(), count) };
+    Ok(owner)
+}
+
+/// The addresses of the clients that have the image open for writing.
+fn watchers(handles: &Handles) -> Result<Vec<String>, OpenError> {
+    let none = Watcher { address: ptr::null_mut(), id: 0, cookie: 0 };
+    let mut watchers = vec![none; WATCHERS_MAX];
+    let mut count = watchers.len();
+    // SAFETY: an open image, and room for as many as is said.
+    let listed = unsafe {
+        (handles.functions.rbd_watchers_list)(handles.image, watchers.as_mut_ptr(), &raw mut count)
+    };
+    check("look who has it open", listed)?;
+    // SAFETY: librbd has filled what it counts with strings.
+    let addresses = watchers.iter().take(count).map(|one| unsafe { string(one.address) }).collect();
+    // SAFETY: the watchers that librbd has filled.
+    unsafe { (handles.functions.rbd_watchers_list_cleanup)(watchers.as_mut_ptr(), count) };
+    Ok(addresses)
+}
+
+/// Has changes of the image told to its worker.
+fn watch(handles: &mut Handles, jobs: Sender<Job>) -> Result<(), OpenError> {
+    let argument = Box::into_raw(Box::new(jobs));
+    let mut number = 0;
+    // SAFETY: an open image, a callback of the type that is asked for, and an argument that stays until the watch ends.
+    let watched = unsafe {
+        (handles.functions.rbd_update_watch)(handles.image, &raw mut number, updated, argument.cast())
+    };
+    if watched < 0 {
+        // SAFETY: nobody has it.
+        drop(unsafe { Box::from_raw(argument) });
+        return check("watch the image", watched);
+    }
+    handles.watch = Some((number, argument));
+    Ok(())
+}
+
+/// The image has changed. librbd must not be called from here.
+unsafe extern "C" fn updated(argument: *mut std::ffi::c_void) {
+    // SAFETY: the argument of `watch`, which stays until the watch has ended.
+    let jobs = unsafe { &*argument.cast::<Sender<Job>>() };
+    let _ = jobs.send(Job::Updated);
+}
+
+fn set(handles: &Handles, name: &str, value: &str) -> Result<c_int, OpenError> {
+    let (name, value) = (text(name)?, text(value)?);
+    // SAFETY: a client, and valid strings.
+    Ok(unsafe { (handles.functions.rados_conf_set)(handles.cluster, name.as_ptr(), value.as_ptr()) })
+}
+
+fn text(text: &str) -> Result<CString, OpenError> {
+    CString::new(text).map_err(|_| OpenError::BadName)
+}
+
+/// What librbd has written, up to the zero.
+fn until_zero(bytes: &[u8]) -> String {
+    CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A string of librbd.
+///
+/// # Safety
+/// It is null, or ends with a zero.
+unsafe fn string(string: *const c_char) -> String {
+    if string.is_null() {
+        return String::new();
+    }
+    // SAFETY: as the caller promises.
+    unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
+}
+
+fn check(what: &'static str, result: c_int) -> Result<(), OpenError> {
+    if result < 0 { Err(OpenError::Failed(what, error(result))) } else { Ok(()) }
+}
+
+fn error(result: c_int) -> io::Error {
+    io::Error::from_raw_os_error(-result)
+}
