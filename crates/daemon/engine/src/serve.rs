@@ -456,9 +456,8 @@ fn probe_remotes(
     Ok((found, Some(probes)))
 }
 
-/// Opens every volume that can be opened. One that is away (its file system is not mounted, its disk is not there, its
-/// machine does not answer), or that was created at run time, is shown as failed. If the configuration of one is wrong
-/// the start ends, and files that were made are removed again.
+/// Opens every volume that can be opened; one that cannot is shown as failed, and keeps no other from being served. If
+/// none is served and the configuration of one is wrong, the start ends.
 fn open_volumes(
     plan: &Plan,
     identities: &mut Identities,
@@ -466,7 +465,7 @@ fn open_volumes(
     unserved: &mut Vec<FailedVolume>,
 ) -> Result<(Vec<Store>, Option<RepeatedProbe>), Failure> {
     let (mut stores, mut in_use) = (Vec::new(), StorageInUse::default());
-    let mut failures: Vec<String> = Vec::new();
+    let mut wrong: Vec<String> = Vec::new();
     let (mut found, probes) = probe_remotes(plan, identities)?;
     let (mut out, mut absent) = (0, Vec::new());
     for volume in &plan.volumes {
@@ -492,16 +491,16 @@ fn open_volumes(
                 absent.push(volume.name.clone());
                 unserved.push(FailedVolume::remote_absent(volume, why));
             }
-            (Err(why), VolumeOrigin::Configured) if why.is_misconfiguration() => {
-                failures.push(why.to_string())
+            (Err(why), origin) => {
+                if origin == VolumeOrigin::Configured && why.is_misconfiguration() {
+                    wrong.push(why.to_string());
+                }
+                unserved.push(FailedVolume::open_failed(volume, why));
             }
-            (Err(why), _) => unserved.push(FailedVolume::open_failed(volume, why)),
         }
     }
-    if !failures.is_empty() {
-        // Nothing of them is recorded yet.
-        stores.into_iter().for_each(|store| store.discard(identities));
-        return Err(Failure::failed(failures.join("\n")));
+    if stores.is_empty() && unserved.len() == wrong.len() && !wrong.is_empty() {
+        return Err(Failure::failed(wrong.join("\n")));
     }
     if let Err(why) = identities.save(state) {
         discard_stores(stores, identities, state);

@@ -264,7 +264,6 @@ fn nothing_is_half_applied() {
     let good = format!("--volume a=file:{},size=1M", a.display());
     for (rest, exit, want) in [
         ("--volume a=ram:1M", Exit::Usage, "volume \"a\" is already named at command line: --volume a"),
-        (&format!("--volume b=file:{}", a.display()), Exit::Failure, "is already open as volume \"a\""),
         ("--iscsi 127.0.0.1 --iscsi 0.0.0.0 --allow-anonymous", Exit::Usage, "already in use"),
         ("--iscsi 0.0.0.0", Exit::Usage, "--allow-anonymous"),
         ("--config /nonexistent.toml", Exit::Usage, "/nonexistent.toml: cannot be read"),
@@ -278,6 +277,21 @@ fn nothing_is_half_applied() {
     assert!(!a.exists());
     assert!(!paths(&root).control.exists());
     run(&root, &good, idle).stop();
+}
+
+/// One file twice, say. Where there is no other volume, nothing would be served, and the start says why.
+#[test]
+fn a_volume_that_is_configured_wrongly_keeps_no_other_from_starting() {
+    let root = tempfile::tempdir().unwrap();
+    let a = root.path().join("a.img");
+    let daemon = run(&root, &format!("--volume a=file:{0},size=1M --volume b=file:{0}", a.display()), idle);
+    let Answer::Status(status) = daemon.ask(Request::Status) else { panic!() };
+    assert_eq!((status.volumes, status.failed.len()), (1, 1));
+    let failed = &status.failed[0];
+    assert!(failed.volume == "b" && failed.why.contains("is already open as volume \"a\""), "{failed:?}");
+    daemon.stop();
+    let why = refused(&root, &format!("--volume c=stripe:file:{0}+file:{0}", a.display()), idle);
+    assert_eq!(why.exit, Exit::Failure, "{why:?}");
 }
 
 #[test]
@@ -433,7 +447,6 @@ fn a_file_that_was_made_in_vain_does_not_count_as_having_been_there() {
     for rest in ["", ",uuid=6ba7b810-9dad-11d1-80b4-00c04fd430c8"] {
         let words = format!("--volume a=file:{},size=1M{rest}", a.display());
         refused(&root, &words, broken);
-        refused(&root, &format!("{words} --volume x=file:{}", a.display()), idle);
         assert!(!a.exists());
         assert_eq!(served(&words), (1, 0), "{rest}");
         fs::remove_file(&a).unwrap();
