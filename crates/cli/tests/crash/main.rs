@@ -17,7 +17,9 @@ use std::sync::Arc;
 
 use config::name::VolumeName;
 use config::plan::{Volume, VolumeOrigin};
+use config::{ConfigFile, ConfigFiles};
 use engine::state::StateDir;
+use engine::state::configuration::AppliedConfiguration;
 use engine::state::identity::Identities;
 use engine::store::Store;
 use medium::{Medium, lay_out};
@@ -158,6 +160,56 @@ fn scenario_in_place() {
 #[test]
 fn a_record_that_is_written_in_place_is_noticed() {
     is_noticed("a record written in place", &traced("scenario_in_place"), look_at_records);
+}
+
+/// A configuration of several sectors, of different lengths.
+fn files(number: u32) -> ConfigFiles {
+    let text = format!("node = \"n{number}\"\n").repeat(60 + 50 * (number as usize % 3));
+    let path = PathBuf::from("/etc/blockwire/blockwire.toml");
+    ConfigFiles(vec![ConfigFile { path, text, world_readable: false }])
+}
+
+fn applied(number: u32) -> AppliedConfiguration {
+    let (served, current, previous) = (files(0), files(number), files(number.saturating_sub(1)));
+    AppliedConfiguration { served, current, previous }
+}
+
+/// The last that is applied; behind it one comes that the shards refuse, so that the record is put back.
+const APPLIED: u32 = 4;
+
+#[test]
+fn scenario_configuration() {
+    let Some(root) = scenario_root() else { return };
+    let state = StateDir::open(&state_of(&root)).unwrap();
+    for number in 0..=APPLIED {
+        applied(number).save(&state).unwrap();
+        tell(&root, number);
+    }
+    applied(APPLIED + 1).save(&state).unwrap();
+    AppliedConfiguration::restore(Some(&applied(APPLIED)), &state).unwrap();
+    tell(&root, APPLIED + 1);
+}
+
+fn look_at_configuration(root: &Path, told: Option<u32>) {
+    let state = StateDir::open(&state_of(root)).unwrap();
+    let found = AppliedConfiguration::load(&state).unwrap_or_else(|why| panic!("{why}"));
+    let is = |number: Option<u32>| found == number.map(applied);
+    let next = told.map_or(0, |told| told + 1);
+    let may = match told {
+        Some(told) if told > APPLIED => is(Some(APPLIED)),
+        told => is(told) || is(Some(next)),
+    };
+    assert!(may, "neither the old configuration nor the new one where {told:?} was told");
+}
+
+#[test]
+fn a_configuration_that_is_applied_is_old_or_new_after_every_crash_point() {
+    let changes = traced("scenario_configuration");
+    assert!(look_at(&changes, look_at_configuration) > 200);
+    let bug = "a configuration without a sync of the directory";
+    is_noticed(bug, &without(&changes, is_directory_sync), look_at_configuration);
+    let bug = "a configuration that is not synced";
+    is_noticed(bug, &without(&changes, is_file_sync), look_at_configuration);
 }
 
 const SIZE: u64 = 64 << 10;

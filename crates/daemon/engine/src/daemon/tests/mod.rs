@@ -1,11 +1,12 @@
 //! Changes at run time, with an engine that only records its calls.
 
+mod apply;
 mod create;
 mod disks;
 mod targets;
 
 use super::*;
-use crate::state::volumes;
+use crate::{dataplane::prepared::PreparedPlan, state::volumes};
 use config::name::VolumeName;
 use config::{
     check,
@@ -28,6 +29,8 @@ pub struct Memory {
     lingers: Mutex<Option<EngineError>>,
     /// What comes of the next change, done or not.
     comes: Mutex<Option<EngineError>>,
+    /// What comes of the next call that begins so.
+    fails: Mutex<Option<(&'static str, EngineError)>>,
 }
 
 impl Memory {
@@ -35,7 +38,11 @@ impl Memory {
         if *self.refuse.lock().unwrap() {
             return Err(EngineError::InUse { sessions: 2 });
         }
+        let fails = self.fails.lock().unwrap().take_if(|(call, _)| what.starts_with(*call));
         self.told.lock().unwrap().push(what);
+        if let Some((_, why)) = fails {
+            return Err(why);
+        }
         self.comes.lock().unwrap().take().map_or(Ok(()), Err)
     }
 
@@ -106,6 +113,13 @@ impl Engine for Memory {
     fn set_exports(&self, ways: &ExportPlan) -> Result<(), EngineError> {
         let names: Vec<&str> = ways.targets.iter().map(|target| target.name.as_str()).collect();
         self.tell(format!("ways {}", names.join(" ")))
+    }
+    fn prepare(&self, plan: &Plan, new: &[Store]) -> Result<PreparedPlan, EngineError> {
+        self.tell(format!("prepare {} portals, {} volumes", plan.portals.len(), new.len()))?;
+        Ok(PreparedPlan::default())
+    }
+    fn switch(&self, _: PreparedPlan, ways: &ExportPlan) -> Result<(), EngineError> {
+        self.tell(format!("switch to {} targets", ways.targets.len()))
     }
     fn end_session(&self, id: u64, shard: usize) -> Result<(), EngineError> {
         self.tell(format!("end session {id} on {shard}"))
