@@ -286,6 +286,41 @@ fn a_portal_that_is_added_is_reached_and_one_that_is_removed_is_closed() {
     }
 }
 
+/// A portal with another tag: its connections end and come again under it. With other options none does.
+#[test]
+fn a_portal_takes_another_tag_and_other_options() {
+    for world in worlds() {
+        let place = Place::new();
+        let own = free();
+        let of = |tag, rest: &str| volume("one", "ram:4M") + &portal("iscsi", own, tag) + rest;
+        let daemon = place.serve(&of(1, ""), &["--io", world]);
+        let one = "iqn.2026-11.io.blockwire:one";
+        let group = |at| {
+            let mut discovery = Initiator::connect(at, wanted(HOST, None, None)).unwrap();
+            discovery.send_targets("All")
+        };
+        let mut session = Initiator::ready(daemon.at, one);
+        for (tag, rest) in [(1, "keepalive = 30\ndscp = 8\n"), (1, ""), (7, "keepalive = 60\n"), (2, "")] {
+            let before = daemon.ask_json("status")["listeners"].clone();
+            let report = apply(&place, &daemon, &of(tag, rest));
+            let is_other = before[0]["tag"] != tag;
+            assert_eq!(report["disturbed"].as_array().unwrap().len(), usize::from(is_other), "{report}");
+            if is_other {
+                session.wait_gone();
+                wait_until(
+                    10,
+                    || daemon.ask("session list"),
+                    || daemon.ask_json("session list").as_array().unwrap().is_empty(),
+                );
+                session = Initiator::ready(own, one);
+            }
+            assert!(group(own).contains(&format!("TargetAddress={own},{tag}\0")), "{:?}", group(own));
+            session.write(0, 3, &[tag as u8; 512]).unwrap().good();
+            assert_eq!(session.read(0, 3, 1).unwrap().good(), [tag as u8; 512]);
+        }
+    }
+}
+
 fn names(daemon: &Daemon) -> Vec<String> {
     let volumes = daemon.ask_json("volume list");
     volumes.as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap().to_owned()).collect()

@@ -94,6 +94,7 @@ impl<E: Endpoint, W: World<E::Message>> EventLoop<E, W> {
                 ShardMail::Disk { id, file } => base.set_disk(id, file),
                 ShardMail::Worked { slot, came, data } => base.finish_disk_call(slot, came, data),
                 ShardMail::OpenListener { id, socket } => self.world.open_listener(id, socket),
+                ShardMail::ChangeListener { from, to, tcp } => base.change_listener(from, to, &tcp),
                 ShardMail::CloseListener { id } => self.world.close_listener(id),
                 ShardMail::CloseListeners => self.world.close_listeners(),
                 ShardMail::Stop { deadline } => {

@@ -16,6 +16,7 @@ use buf::{Errno, Time};
 use endpoint::{AcceptedSocket, LinkArrival, ListenerId};
 use volume::DiskId;
 
+use crate::config::TcpOptions;
 use crate::disk::DiskFile;
 
 /// Letters that may wait for one shard: far more than the connections that move or the fences that
@@ -46,6 +47,12 @@ pub(crate) enum ShardMail<M> {
     OpenListener {
         id: ListenerId,
         socket: TcpListener,
+    },
+    /// What is accepted here comes by another listener from now on, with these options.
+    ChangeListener {
+        from: ListenerId,
+        to: ListenerId,
+        tcp: Box<TcpOptions>,
     },
     /// Accept here no more.
     CloseListener {

@@ -295,6 +295,14 @@ impl BoundListener {
         Ok(BoundListener { socket, address })
     }
 
+    /// Whether the system takes the options of an address that is listened on already.
+    ///
+    /// # Errors
+    /// What it says.
+    pub fn try_options(how: &ListenConfig) -> io::Result<()> {
+        socket::try_listen_options(how)
+    }
+
     /// Where it listens, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -345,6 +353,15 @@ impl<M> ReactorHandle<M> {
         let at = usize::from(id.0) % self.doors.len().max(1);
         let letter = ShardMail::OpenListener { id, socket: listener.socket };
         self.doors.get(at).is_some_and(|door| door.post(letter))
+    }
+
+    /// What a listener accepts from now on comes by listener `to`, with other options. Its shard stays: `to` must be one
+    /// of the same shard (see [`ReactorHandle::shards`]: by the remainder), and no other listener ever.
+    pub fn change_listener(&self, from: ListenerId, to: ListenerId, tcp: TcpOptions) {
+        let at = usize::from(from.0) % self.doors.len().max(1);
+        if let Some(door) = self.doors.get(at) {
+            door.post(ShardMail::ChangeListener { from, to, tcp: Box::new(tcp) });
+        }
     }
 
     /// Accepts no more on a listener; what was accepted is still served.

@@ -85,6 +85,21 @@ pub(crate) fn check_options(tcp_options: &TcpOptions) -> io::Result<()> {
     set_options(&new_tcp_socket(any)?, true, tcp_options)
 }
 
+/// Whether the system takes these options for an address that is listened on already.
+pub(crate) fn try_listen_options(how: &ListenConfig) -> io::Result<()> {
+    set_options(&new_tcp_socket(how.address)?, how.address.is_ipv4(), &how.tcp)
+}
+
+/// Gives a socket that listens other options, for connections that it accepts from now on. Without `dscp` and
+/// `keep_alive` they are off again; the others cannot be taken back.
+pub(crate) fn change_options(listener: &TcpListener, tcp: &TcpOptions) -> io::Result<()> {
+    let is_ipv4 = listener.local_addr()?.is_ipv4();
+    if tcp.keep_alive.is_none() {
+        set_sockopt(listener, libc::SOL_SOCKET, libc::SO_KEEPALIVE, &0i32)?;
+    }
+    set_options(listener, is_ipv4, &TcpOptions { dscp: tcp.dscp.or(Some(0)), ..tcp.clone() })
+}
+
 /// A socket that connects: it becomes writable when that has ended ([`finish_connect`] says how), and does
 /// not block.
 pub(crate) fn start_connect(to: SocketAddr, options: &TcpOptions) -> Result<OwnedFd, Errno> {
@@ -125,7 +140,7 @@ pub(crate) fn finish_connect(fd: &OwnedFd, to: SocketAddr) -> Result<SocketAddr,
     Ok(local)
 }
 
-fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
+fn set_options(fd: &impl AsRawFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> {
     set_sockopt(fd, libc::IPPROTO_TCP, libc::TCP_NODELAY, &1i32)?;
     if let Some(name) = &tcp.congestion {
         set_sockopt_bytes(fd, libc::IPPROTO_TCP, libc::TCP_CONGESTION, name.as_bytes())?;
@@ -156,14 +171,14 @@ fn set_options(fd: &OwnedFd, is_ipv4: bool, tcp: &TcpOptions) -> io::Result<()> 
     Ok(())
 }
 
-fn set_sockopt<T: Copy>(fd: &OwnedFd, level: i32, name: i32, value: &T) -> io::Result<()> {
+fn set_sockopt<T: Copy>(fd: &impl AsRawFd, level: i32, name: i32, value: &T) -> io::Result<()> {
     let at = (value as *const T).cast::<u8>();
     // SAFETY: the value is a plain number (the callers pass integers or a `linger`), readable for
     // its size.
     set_sockopt_bytes(fd, level, name, unsafe { std::slice::from_raw_parts(at, mem::size_of::<T>()) })
 }
 
-fn set_sockopt_bytes(fd: &OwnedFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
+fn set_sockopt_bytes(fd: &impl AsRawFd, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     // SAFETY: the value is readable for the length given.
     let rc = unsafe {
         libc::setsockopt(fd.as_raw_fd(), level, name, value.as_ptr().cast(), value.len() as libc::socklen_t)

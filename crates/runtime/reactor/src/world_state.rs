@@ -276,6 +276,15 @@ impl<M> WorldState<M> {
         (0..self.listeners.len()).find(|at| self.listener(*at).is_some_and(|listener| listener.id == id))
     }
 
+    /// What a listener accepts from now on comes by another one, with other options.
+    pub(crate) fn change_listener(&mut self, from: ListenerId, to: ListenerId, tcp: &TcpOptions) {
+        let Some(at) = self.find_listener(from) else { return };
+        let Some(listener) = self.listener_mut(at) else { return };
+        listener.id = to;
+        // The system took them for another socket before: what it refuses here is not worth a listener.
+        let _ = socket::change_options(&listener.socket, tcp);
+    }
+
     /// Takes a listener from its slot, which is free again.
     pub(crate) fn take_listener(&mut self, at: usize) -> Option<Listener> {
         self.listeners.get_mut(at)?.take()

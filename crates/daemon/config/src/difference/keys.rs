@@ -132,25 +132,31 @@ fn resized(old: &Spec, new: &Spec) -> Effect {
 }
 
 pub(super) fn portal(old: &Portal, new: &Portal) -> Vec<KeyChange> {
-    const SOCKET: Effect = Effect::Restart("it is an option of the socket that listens");
     let mut found = Found::default();
     let Portal { protocol: _, address: _, tag: _, digests: _, tls: _, tcp: _ } = old;
-    let why =
-        "paths, sessions and reservations name it; remove the portal, apply, and add it with the other tag";
-    found.plain("tag", (&old.tag, &new.tag), Effect::Restart(why));
+    found.plain("tag", (&old.tag, &new.tag), Effect::MayEnd);
     found.plain("header_digest", (&old.digests.0, &new.digests.0), Effect::Later);
     found.plain("data_digest", (&old.digests.1, &new.digests.1), Effect::Later);
     found.word("tls", (&old.tls, &new.tls), Effect::Later);
     let (a, b) = (&old.tcp, &new.tcp);
     let TcpOptions { congestion: _, send_buffer: _, receive_buffer: _, dscp: _, keepalive: _ } = a;
-    found.shown("congestion", (&a.congestion, &b.congestion), SOCKET, or_none);
-    found.shown("send_buffer", (&a.send_buffer, &b.send_buffer), SOCKET, or_none);
-    found.shown("receive_buffer", (&a.receive_buffer, &b.receive_buffer), SOCKET, or_none);
-    found.shown("dscp", (&a.dscp, &b.dscp), SOCKET, or_none);
-    found.shown("keepalive", (&a.keepalive, &b.keepalive), SOCKET, |time| {
+    found.shown("congestion", (&a.congestion, &b.congestion), taken_back(&b.congestion), or_none);
+    found.shown("send_buffer", (&a.send_buffer, &b.send_buffer), taken_back(&b.send_buffer), or_none);
+    let buffers = (&a.receive_buffer, &b.receive_buffer);
+    found.shown("receive_buffer", buffers, taken_back(&b.receive_buffer), or_none);
+    found.shown("dscp", (&a.dscp, &b.dscp), Effect::Later, or_none);
+    found.shown("keepalive", (&a.keepalive, &b.keepalive), Effect::Later, |time| {
         time.map_or_else(|| "none".to_owned(), |time| time.as_secs().to_string())
     });
     found.0
+}
+
+/// What another value of a socket's option means; `None`: the system's own, which a socket cannot be given again.
+fn taken_back<T>(new: &Option<T>) -> Effect {
+    match new {
+        Some(_) => Effect::Later,
+        None => Effect::Restart("only a new socket has the system's own value"),
+    }
 }
 
 pub(super) fn target(old: &Target, new: &Target) -> Vec<KeyChange> {

@@ -119,7 +119,8 @@ fn each_change_says_what_it_means() {
         ("block = 4096", "block = 512", "change volume db block: restart"),
         ("source = \"ram:4G\"", "source = \"ram:5G\"", "change volume scratch size: none"),
         ("source = \"ram:4G\"", "source = \"ram:3G\"", "change volume scratch size: restart"),
-        ("dscp = \"af41\"", "dscp = 1", "change portal iscsi 192.0.2.10:3260 dscp: restart"),
+        ("congestion = \"bbr\"\n", "", "change portal iscsi 192.0.2.10:3260 congestion: restart"),
+        ("dscp = \"af41\"", "dscp = 1", "change portal iscsi 192.0.2.10:3260 dscp: later-connections"),
         (
             "commands = 256",
             "commands = 99",
@@ -144,6 +145,8 @@ fn each_change_says_what_it_means() {
     ] {
         assert_eq!(changes(from, to), [want], "{from}");
     }
+    let tagged = changes("tag = 2", "tag = 3");
+    assert_eq!(tagged[0], "change portal iscsi 127.0.0.1:3261 tag: may-end-connections");
     let added = changes("[[referral]]", "[[volume]]\nname = \"more\"\nsource = \"ram:1M\"\n[[referral]]");
     assert_eq!(
         added,

@@ -1,5 +1,7 @@
 //! Access of hosts to volumes, in the form for the shards.
 
+mod portal_changes;
+
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
@@ -32,6 +34,8 @@ use config::{
         Referral, Target, TargetGrant,
     },
 };
+
+pub use portal_changes::PortalChanges;
 
 /// What the configuration says of everything but volumes and the names that lead to them. A daemon has one at a time;
 /// another configuration brings another.
@@ -100,36 +104,6 @@ impl FixedSettings {
         }
     }
 
-    /// The settings of another plan while those of `before` are in force: a portal that both have keeps its listener and
-    /// address. Gives the places of those that are new, too.
-    pub fn after(plan: &Plan, before: &FixedSettings) -> Result<(Self, Vec<usize>), EngineError> {
-        let mut settings = FixedSettings::of(plan);
-        settings.next_listener = before.next_listener;
-        settings.generated = before.generated.clone();
-        if settings.has_secrets_of(before) {
-            settings.secrets_since = before.secrets_since;
-        }
-        settings.listeners.clear();
-        let mut new = Vec::new();
-        for (at, key) in settings.portal_keys.iter().enumerate() {
-            let known = before.portal_keys.iter().position(|other| other == key);
-            let known = known.and_then(|at| Some((before.listeners.get(at)?, before.portals.get(at)?)));
-            if let (Some((listener, portal)), Some(own)) = (known, settings.portals.get_mut(at)) {
-                settings.listeners.push(*listener);
-                own.address = portal.address;
-                continue;
-            }
-            let why = || {
-                EngineError::Unsupported("the daemon has used up its listener numbers: restart it".to_owned())
-            };
-            let number = u16::try_from(settings.next_listener).map_err(|_| why())?;
-            settings.next_listener += 1;
-            settings.listeners.push(ListenerId(number));
-            new.push(at);
-        }
-        Ok((settings, new))
-    }
-
     /// The listener of the portal in a place.
     pub fn listener(&self, at: usize) -> Option<ListenerId> {
         self.listeners.get(at).copied()
@@ -145,12 +119,6 @@ impl FixedSettings {
         if let Some(portal) = self.portals.get_mut(at) {
             portal.address = address;
         }
-    }
-
-    /// Numbers for ports that have none, which nothing records: to look at what would be.
-    pub fn number_ports_for_review(&mut self, before: &FixedSettings, last: u16) -> Result<(), EngineError> {
-        self.numbers = before.numbers.clone();
-        self.numbers.assign(&self.ports, last).map(drop).map_err(EngineError::Unsupported)
     }
 
     /// Gives every port the number that it had before, and new ones numbers that none ever had, durably. The numbers of

@@ -35,6 +35,8 @@ struct Prepared {
     settings: FixedSettings,
     target_ports: TargetPortNumbers,
     sockets: Vec<(ListenerId, BoundListener)>,
+    /// Listeners that become others, or take other options.
+    changed: Vec<(ListenerId, ListenerId, reactor::TcpOptions)>,
 }
 
 /// What a session reaches: the number of each logical unit or namespace, its volume, and whether it is only read.
@@ -105,10 +107,10 @@ impl Shards {
     /// Binds what is new of a plan, and numbers its ports durably.
     pub(super) fn prepare_plan(&self, plan: &Plan, new: &[Store]) -> Result<PreparedPlan, EngineError> {
         let before = self.frame();
-        let (mut settings, new_portals) = FixedSettings::after(plan, &before)?;
+        let (mut settings, portals) = FixedSettings::after(plan, &before)?;
         settings.resolve_placement(&plan.placement, &self.cores).map_err(EngineError::Unsupported)?;
         let mut sockets = Vec::new();
-        for at in new_portals {
+        for at in portals.new {
             let (Some(portal), Some(listener)) = (plan.portals.get(at), settings.listener(at)) else {
                 continue;
             };
@@ -116,6 +118,14 @@ impl Shards {
             let bound = bound.map_err(|why| EngineError::Listen { address: portal.address, why })?;
             settings.set_address(at, bound.address());
             sockets.push((listener, bound));
+        }
+        let mut changed = Vec::new();
+        for (from, at) in portals.changed {
+            let (Some(portal), Some(to)) = (plan.portals.get(at), settings.listener(at)) else { continue };
+            let how = reactor_settings::listen_options(portal);
+            let tried = BoundListener::try_options(&how);
+            tried.map_err(|why| EngineError::Listen { address: portal.address, why })?;
+            changed.push((from, to, how.tcp));
         }
         // Numbers are only ever added: what is recorded here does no harm if the plan is not switched to.
         let target_ports = settings.number_ports(&self.state, &plan.ways.targets)?;
@@ -126,12 +136,12 @@ impl Shards {
             move |name: &VolumeName| served.get(name).copied().or_else(|| others(name))
         };
         settings.assign_serials(&self.state, &plan.ways.subsystems, known)?;
-        Ok(PreparedPlan(Some(Prepared { settings, target_ports, sockets })))
+        Ok(PreparedPlan(Some(Prepared { settings, target_ports, sockets, changed })))
     }
 
     /// Serves by a plan that was prepared.
     pub(super) fn switch_plan(&self, prepared: PreparedPlan, ways: &ExportPlan) -> Result<(), EngineError> {
-        let Some(Prepared { settings, target_ports, sockets }) = prepared.0 else {
+        let Some(Prepared { settings, target_ports, sockets, changed }) = prepared.0 else {
             return Err(EngineError::Unsupported("nothing is prepared".to_owned()));
         };
         let mut catalog = self.lock_catalog();
@@ -150,9 +160,15 @@ impl Shards {
             return Err(why);
         }
         // Only now: a connection by a portal that shards do not know would be refused.
-        let gone: Vec<ListenerId> =
-            before.listeners().iter().filter(|one| !settings.listeners().contains(one)).copied().collect();
-        gone.into_iter().for_each(|listener| self.running.remove_listener(listener));
+        for listener in before.listeners() {
+            let stays = settings.listeners().contains(listener);
+            if !stays && !changed.iter().any(|(from, _, _)| from == listener) {
+                self.running.remove_listener(*listener);
+            }
+        }
+        for (from, to, tcp) in changed {
+            self.running.change_listener(from, to, tcp);
+        }
         for (listener, socket) in sockets {
             if !self.running.add_listener(listener, socket) {
                 return Err(EngineError::Stopped);
@@ -194,7 +210,7 @@ fn disturbance(
 
 fn words(why: EndCause) -> &'static str {
     match why {
-        EndCause::NoPortal => "the portal that it came by is removed",
+        EndCause::NoPortal => "the portal that it came by is removed, or has another tag",
         EndCause::NoTarget => "its target is removed, or not reached by its portal any more",
         EndCause::NotGranted => "no host with a grant matches it any more",
         EndCause::Unproved => "it has to authenticate now, and has not",

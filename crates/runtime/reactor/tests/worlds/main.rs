@@ -620,6 +620,7 @@ worlds! {
     a_late_end_of_a_link_that_starved_does_not_end_the_world,
     a_storm,
     tcp_options_are_inherited,
+    listeners_come_change_and_go,
     accepting_that_fails_keeps_no_processor_busy,
     links_beyond_the_limit_are_reset,
     a_message_is_not_lost_with_the_link_that_it_comes_with,
