@@ -36,12 +36,12 @@ pub use any_path::{
 };
 pub use client::{Client, VOLUMES_MAX, VolumeHandle};
 pub use path::{
-    DownReason, IoError, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
+    DownReason, IoError, PATHS_MAX, Path, PathEvent, Protocol, Registration, ReservationOp, Reservations,
+    VolumeInfo,
 };
 pub use remote::{
-    ExpectedVolume, IN_WORK_MAX, PATHS_MAX, PathCounters, PathInfo, PathProblem, PathState,
-    RESERVATION_OPS_MAX, RemoteVolume, ReservationReply, VolumeEvent, VolumeMismatch, VolumeSettings,
-    matches_serial,
+    ExpectedVolume, IN_WORK_MAX, PathCounters, PathInfo, PathProblem, PathState, RESERVATION_OPS_MAX,
+    RemoteVolume, ReservationReply, VolumeEvent, VolumeMismatch, VolumeSettings, matches_serial,
 };
 pub use secret::Secret;
 pub use sockets_endpoint::{NoShardMessage, SocketsEndpoint};

@@ -15,6 +15,9 @@ use endpoint::OutboundSockets;
 use volume::reservation::{Action, Key, ReservationType};
 use volume::{Failure, Geometry, Identity, IoId, Op, Outcome, PathAccess, Uuid};
 
+/// Most paths of a volume: a bit of a `u32` each.
+pub const PATHS_MAX: usize = 32;
+
 /// Which protocol a path speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {

@@ -1,24 +1,21 @@
 //! What handshakes of one side share: versions, suites, keys.
 
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use openssl::error::ErrorStack;
-use openssl::ex_data::Index;
 use openssl::ssl::{
-    ClientHelloResponse, Ssl, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef,
+    ClientHelloResponse, SslContext, SslContextBuilder, SslMethod, SslMode, SslOptions, SslRef,
     SslSessionCacheMode, SslVerifyMode, SslVersion,
 };
 
+use crate::ex_data::{ex_data_indices, find_server_psk};
 use crate::fault::ContextError;
 use crate::openssl_psk;
 use crate::psk::{Psk, PskLookup};
 
 /// Both suites, the stronger first.
 const SUITES: &str = "TLS_AES_256_GCM_SHA384:TLS_AES_128_GCM_SHA256";
-/// The longest identity that is noted for the log.
-const NOTED_IDENTITY_LEN_MAX: usize = 600;
-
 /// For servers: which keys there are.
 #[derive(Clone)]
 pub struct ServerContext(pub(crate) SslContext);
@@ -26,35 +23,6 @@ pub struct ServerContext(pub(crate) SslContext);
 /// For clients: one key and the identity that it is offered under.
 #[derive(Clone)]
 pub struct ClientContext(pub(crate) SslContext);
-
-/// Which identity a server's handshake goes by.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct OfferedIdentity {
-    /// The last that the client named.
-    pub(crate) identity: Vec<u8>,
-    /// Its key was found.
-    pub(crate) is_known: bool,
-}
-
-struct ExDataIndices {
-    lookup: Index<SslContext, Arc<dyn PskLookup>>,
-    key: Index<SslContext, (Vec<u8>, Psk)>,
-    offered: Index<Ssl, OfferedIdentity>,
-}
-
-/// Where OpenSSL keeps what is ours; drawn once.
-fn ex_data_indices() -> Result<&'static ExDataIndices, ErrorStack> {
-    static INDICES: OnceLock<ExDataIndices> = OnceLock::new();
-    if let Some(known) = INDICES.get() {
-        return Ok(known);
-    }
-    let drawn = ExDataIndices {
-        lookup: SslContext::new_ex_index()?,
-        key: SslContext::new_ex_index()?,
-        offered: Ssl::new_ex_index()?,
-    };
-    Ok(INDICES.get_or_init(|| drawn))
-}
 
 /// What both sides have in common.
 fn tls13_builder() -> Result<SslContextBuilder, ErrorStack> {
@@ -143,30 +111,6 @@ fn parse_psk_identities(extension: &[u8]) -> impl Iterator<Item = &[u8]> {
         rest = behind;
         Some(identity)
     })
-}
-
-/// The key of an identity that a client offers.
-pub(crate) fn find_server_psk(ssl: &SslRef, identity: &[u8]) -> Option<Psk> {
-    let lookup = ssl.ssl_context().ex_data(ex_data_indices().ok()?.lookup)?;
-    lookup.find_psk(identity).filter(|psk| psk.suite_name().is_some())
-}
-
-/// Notes which identity a handshake goes by.
-pub(crate) fn note_identity(ssl: &mut SslRef, identity: &[u8], is_known: bool) {
-    let Ok(indices) = ex_data_indices() else { return };
-    let identity = identity.get(..NOTED_IDENTITY_LEN_MAX).unwrap_or(identity).to_vec();
-    ssl.set_ex_data(indices.offered, OfferedIdentity { identity, is_known });
-}
-
-/// What a client offers: identity and key.
-pub(crate) fn offered_psk(ssl: &SslRef) -> Option<(&[u8], &Psk)> {
-    let (identity, psk) = ssl.ssl_context().ex_data(ex_data_indices().ok()?.key)?;
-    Some((identity, psk))
-}
-
-/// Which identity a handshake goes by.
-pub(crate) fn offered_identity(ssl: &SslRef) -> Option<&OfferedIdentity> {
-    ssl.ex_data(ex_data_indices().ok()?.offered)
 }
 
 #[cfg(test)]

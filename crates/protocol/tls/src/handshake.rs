@@ -5,7 +5,8 @@ use std::fmt;
 use openssl::ssl::{ErrorCode, Ssl, SslStream};
 
 use crate::channel::Channel;
-use crate::context::{self, ClientContext, ServerContext};
+use crate::context::{ClientContext, ServerContext};
+use crate::ex_data;
 use crate::fault::{ContextError, TlsFault};
 use crate::memory_transport::MemoryTransport;
 
@@ -71,7 +72,7 @@ impl Handshake {
 
     /// Without a key of both sides there is no channel, whatever else OpenSSL would have taken.
     fn finish_handshake(mut self) -> HandshakeProgress {
-        let is_known = match context::offered_identity(self.stream.ssl()) {
+        let is_known = match ex_data::offered_identity(self.stream.ssl()) {
             Some(offered) => offered.is_known,
             None => !self.is_server,
         };
@@ -85,7 +86,7 @@ impl Handshake {
     /// The identity that this goes by, as it was said.
     fn raw_identity(&self) -> &[u8] {
         let ssl = self.stream.ssl();
-        match (context::offered_identity(ssl), context::offered_psk(ssl)) {
+        match (ex_data::offered_identity(ssl), ex_data::offered_psk(ssl)) {
             (Some(offered), _) => &offered.identity,
             (None, Some((identity, _))) => identity,
             (None, None) => &[],
@@ -104,7 +105,7 @@ impl Handshake {
             fault,
             TlsFault::Protocol("no suitable signature algorithm" | "no shared cipher" | "no certificate set")
         );
-        match context::offered_identity(self.stream.ssl()) {
+        match ex_data::offered_identity(self.stream.ssl()) {
             Some(offered) if ours && !offered.is_known => {
                 TlsFault::UnknownIdentity(self.printable_identity())
             }

@@ -30,6 +30,7 @@
 
 mod channel;
 mod context;
+mod ex_data;
 mod fault;
 mod handshake;
 mod memory_transport;

@@ -8,7 +8,7 @@ use foreign_types::{ForeignType, ForeignTypeRef};
 use openssl::ssl::{SslContextBuilder, SslRef, SslSession};
 use openssl_sys::{SSL, SSL_CIPHER, SSL_CTX, SSL_SESSION};
 
-use crate::context::{find_server_psk, note_identity, offered_psk};
+use crate::ex_data::{find_server_psk, note_identity, offered_psk};
 use crate::psk::Psk;
 
 /// SSL_client_hello_get0_ext's number of pre_shared_key (RFC 8446 §4.2).

@@ -6,7 +6,7 @@ use super::chart::{
     Axis, Bar, Distribution, HeatRow, LineSeries, bar_chart, distribution_chart, heat_map, line_chart,
 };
 use super::groups::{LoadGroup, SystemNames, load_groups};
-use super::markup::{escape_html, write_details};
+use super::markup::{escape_html, push_figure, write_details};
 use super::sweep_charts::write_varied_charts;
 use super::text::format_size;
 use crate::compare::Spread;
@@ -55,10 +55,6 @@ pub(super) fn write_charts(page: &mut String, record: &Record, names: &SystemNam
         }
     }
     page.push_str("</section>");
-}
-
-pub(super) fn push_figure(figures: &mut Vec<String>, caption: &str, svg: &str) {
-    figures.push(format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escape_html(caption)));
 }
 
 type PointValue = fn(&Point) -> Option<f64>;

@@ -1,4 +1,4 @@
-//! Building blocks of HTML: escaped text, and tables.
+//! Building blocks of HTML: escaped text, tables, figures, and what is folded away.
 
 use std::fmt::Write;
 
@@ -24,6 +24,11 @@ pub(super) fn write_table(page: &mut String, head: &[&str], rows: impl Iterator<
         page.push_str("</tr>");
     }
     page.push_str("</tbody></table></div>");
+}
+
+/// A chart under its caption.
+pub(super) fn push_figure(figures: &mut Vec<String>, caption: &str, svg: &str) {
+    figures.push(format!("<figure><figcaption>{}</figcaption>{svg}</figure>", escape_html(caption)));
 }
 
 /// What is shown when it is asked for; all of it is printed.

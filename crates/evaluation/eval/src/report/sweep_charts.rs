@@ -5,9 +5,8 @@
 use std::fmt::Write;
 
 use super::chart::{Axis, LineSeries, line_chart};
-use super::charts::push_figure;
 use super::groups::{SystemNames, load_kind_name};
-use super::markup::{escape_html, write_details};
+use super::markup::{escape_html, push_figure, write_details};
 use super::text::format_size;
 use crate::record::{EndKind, Metric, Point, Record, varied};
 

@@ -24,7 +24,7 @@ use crate::attach::{self, AttachSpec, AttachedVolume};
 use crate::block_load;
 use crate::end_request;
 use crate::environment::machine_facts;
-use crate::initiator::fio;
+use crate::initiator::fio_reports;
 use crate::link::Link;
 use crate::place::CommandLocation;
 use crate::process::{LineTimeout, Process, ProcessSpec};
@@ -403,7 +403,7 @@ impl GuestRun<'_, '_> {
         if !end.ends_with(" 0") {
             return Err(Failure::new(format!("fio in the guest ended with {end}: {}", text.trim())));
         }
-        let told = fio::parse_results(&text).map_err(|why| why.during("fio in the guest"))?;
+        let told = fio_reports::parse_results(&text).map_err(|why| why.during("fio in the guest"))?;
         let scaled = |seconds: f64, side: EndUsage| {
             let scale = if seconds > 0.0 { told.seconds / seconds } else { 1.0 };
             EndUsage { process: (side.process.0 * scale, side.process.1 * scale), ..side }

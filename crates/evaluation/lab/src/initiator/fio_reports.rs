@@ -5,9 +5,10 @@
 
 use std::time::{Duration, Instant};
 
+use eval::import::{ImportContext, import};
+use eval::record::{Record, Run as Counted};
 use serde_json::Value;
 
-use super::fio::parse_results;
 use super::{LoadEvent, LoadResult, ProgressCounts};
 use crate::Failure;
 use crate::process::{LineTimeout, OutputStream, Process};
@@ -100,6 +101,20 @@ fn figures_since(now: &LoadResult, then: &LoadResult, ms: u64) -> Option<LoadRes
     })
 }
 
+/// The figures between its lines for people: all its jobs together.
+pub(crate) fn parse_results(text: &str) -> Result<LoadResult, Failure> {
+    let (_, figures) =
+        text.split_at(text.find('{').ok_or_else(|| Failure::new("it gives no figures").during(text.trim()))?);
+    let mut record = Record::default();
+    import(&mut record, &ImportContext::default(), figures).map_err(Failure::new)?;
+    let mut all = LoadResult::default();
+    for run in record.points.into_iter().flat_map(|point| point.runs) {
+        let Counted { seconds, ios, moved, errors, latency, .. } = run;
+        all.merge(&LoadResult { seconds, ios, moved, errors, latency, ..LoadResult::default() });
+    }
+    Ok(all)
+}
+
 /// Listens to fio until it ends; its figures between two of its reports. `pids`: who does the work.
 ///
 /// # Errors
@@ -163,6 +178,23 @@ mod tests {
     use crate::place::CommandLocation;
     use crate::process::ProcessSpec;
 
+    const TEXT: &str = r#"eval: (g=0): rw=randrw
+Starting 1 thread
+{
+  "fio version" : "fio-3.33",
+  "jobs" : [ { "jobname" : "eval", "error" : 0,
+    "read" : { "io_bytes" : 409600, "runtime" : 2000, "total_ios" : 100,
+      "lat_ns" : { "min" : 900, "max" : 9000, "mean" : 2000.0, "stddev" : 50.0, "N" : 100,
+        "bins" : { "1496" : 60, "2512" : 40 } } },
+    "write" : { "io_bytes" : 4096, "runtime" : 1990, "total_ios" : 1,
+      "lat_ns" : { "min" : 7000, "max" : 7000, "mean" : 7000.0, "stddev" : 0.0, "N" : 1,
+        "bins" : { "6944" : 1 } } },
+    "trim" : { "io_bytes" : 0, "runtime" : 0, "total_ios" : 0, "lat_ns" : { "min" : 0, "max" : 0 } } } ]
+}
+
+eval: (groupid=0, jobs=1): err= 0
+"#;
+
     /// A report: when, for how long it counts, and I/Os of 1,496 ns.
     fn report(at_ms: u64, counted_ms: u64, ios: u64) -> String {
         format!(
@@ -172,6 +204,21 @@ mod tests {
              \"bins\" : {{ \"1496\" : {ios} }} }} }} }} ]\n}}\n",
             ios * 4096
         )
+    }
+
+    #[test]
+    fn its_figures_are_read() {
+        let figures = parse_results(TEXT).unwrap();
+        assert_eq!((figures.ios, figures.moved, figures.seconds), (101, 413_696, 2.0));
+        assert_eq!(
+            (figures.latency.count(), figures.latency.min(), figures.latency.max()),
+            (101, 900, 9_000)
+        );
+        let mean = (2_000.0 * 100.0 + 7_000.0) / 101.0;
+        assert!((figures.latency.mean() - mean).abs() < 1.0);
+        assert!(parse_results("fio: no such file").unwrap_err().to_string().contains("no such file"));
+        let failed = TEXT.replace("\"error\" : 0", "\"error\" : 5");
+        assert_eq!(parse_results(&failed).unwrap().errors, 1);
     }
 
     #[test]

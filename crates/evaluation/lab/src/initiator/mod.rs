@@ -7,9 +7,9 @@
 mod bare;
 mod blockwire;
 mod clock;
-pub(crate) mod fio;
+mod fio;
 mod fio_args;
-mod fio_reports;
+pub(crate) mod fio_reports;
 mod kernel;
 mod libiscsi;
 mod negotiated;

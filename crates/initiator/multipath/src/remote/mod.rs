@@ -46,9 +46,9 @@ use volume::{Failure, Fault, Geometry, Time, Uuid};
 
 pub use report::{PathCounters, PathInfo, PathProblem, PathState, VolumeEvent, VolumeMismatch};
 pub use reservation::{RESERVATION_OPS_MAX, ReservationReply};
-pub use settings::{ExpectedVolume, IN_WORK_MAX, PATHS_MAX, VolumeSettings, matches_serial};
+pub use settings::{ExpectedVolume, IN_WORK_MAX, VolumeSettings, matches_serial};
 
-use crate::path::{Path, VolumeInfo};
+use crate::path::{PATHS_MAX, Path, VolumeInfo};
 use path_registering::HostRegistrations;
 use path_slot::{PathSlot, PathSlots};
 use reservation::PendingReservationOp;

@@ -31,7 +31,9 @@ use super::path_slot::{PathSlot, PathSlots};
 use super::registration::{KnownKey, PathRegistering, RegisteringStep};
 use super::report::PathProblem;
 use super::{ANSWER_TIMEOUT_MIN, NEVER, RemoteVolume};
-use crate::path::{DownReason, IoError, Path, Protocol, Registration, ReservationOp, Reservations};
+use crate::path::{
+    DownReason, IoError, PATHS_MAX, Path, Protocol, Registration, ReservationOp, Reservations,
+};
 
 /// A question that is put off is asked again so soon at first, and so late at last.
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(10);
@@ -39,7 +41,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// How often a path is registered that the target does not show as registered, or refuses for its key.
 const REGISTER_TRIES_MAX: u8 = 4;
 /// Registrations of ours that are remembered: as many as a volume can have paths.
-const KNOWN_REGISTRATIONS_MAX: usize = super::PATHS_MAX;
+const KNOWN_REGISTRATIONS_MAX: usize = PATHS_MAX;
 
 /// What follows from an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -11,8 +11,8 @@ use volume::{OperatorNotice, PathAccess, Time};
 
 use super::registration::PathRegistering;
 use super::report::{PathCounters, PathInfo, PathProblem, PathState};
-use super::settings::{PATHS_MAX, VolumeSettings};
-use crate::path::{Path, Protocol, VolumeInfo};
+use super::settings::VolumeSettings;
+use crate::path::{PATHS_MAX, Path, Protocol, VolumeInfo};
 use crate::url::PathPolicy;
 
 /// After how long a path that stays down for the same reason is said to be down again.

@@ -6,9 +6,6 @@ use super::report::VolumeMismatch;
 use crate::path::VolumeInfo;
 use crate::url::{Options, PathPolicy};
 
-/// Most paths of a volume: a bit of a `u32` each.
-pub const PATHS_MAX: usize = 32;
-
 /// Most operations in work on a volume.
 pub const IN_WORK_MAX: usize = 16_384;
 

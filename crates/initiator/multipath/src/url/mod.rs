@@ -23,13 +23,13 @@ use std::net::{IpAddr, Ipv6Addr};
 use iscsi::name::IscsiName;
 use nvme::Nqn;
 
-use crate::path::Protocol;
+use crate::path::{PATHS_MAX, Protocol};
 use crate::secret::Secret;
 pub use error::{UrlError, UrlPart, UrlProblem};
 pub use option::{DigestOptions, Options, PathPolicy, SecretSource, parse_time};
 
 /// Most URLs that may be joined: as many as a volume has paths.
-pub const URLS_MAX: usize = crate::remote::PATHS_MAX;
+pub const URLS_MAX: usize = PATHS_MAX;
 
 /// Most bytes of one URL.
 const URL_LEN_MAX: usize = 4096;

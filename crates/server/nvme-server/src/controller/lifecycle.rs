@@ -14,14 +14,13 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use buf::{Cx, Time};
+use buf::Time;
 use nvme::Status;
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::property::{ControllerConfiguration, ShutdownStatus};
 
 use super::{Controller, ControllerTimer, Controllers};
 use crate::queue_message::{ControllerEvent, QueueMessage};
-use crate::server::Server;
 use crate::step::{ControllerEnd, ControllerStep, QueueKey, Step};
 
 /// How long after the loss of an I/O queue its host may still reset or shut down in good order.
@@ -51,7 +50,7 @@ impl Controller {
     }
 
     /// When something must happen, if nothing else does.
-    fn deadline(&self) -> Option<Time> {
+    pub(super) fn deadline(&self) -> Option<Time> {
         if self.ending.is_some() {
             return None;
         }
@@ -205,51 +204,6 @@ impl Controllers {
         let deadline = controller.deadline();
         let old = std::mem::replace(&mut controller.armed, deadline);
         self.move_timer(ControllerTimer::Controller(cntlid), old, deadline);
-    }
-}
-
-impl Server {
-    /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
-    /// [`ControllerStep::EndQueue`](crate::ControllerStep::EndQueue)s and, in the end, [`ControllerStep::ControllerGone`](crate::ControllerStep::ControllerGone) follow.
-    pub fn end_controller(&mut self, cntlid: u16) {
-        self.controllers.end_association(&mut self.context.steps, cntlid, ControllerEnd::Removed);
-    }
-
-    /// When [`Server::handle_timeout`] wants to be called, if at all.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Time> {
-        self.controllers.timers.first().map(|(time, _)| *time)
-    }
-
-    /// The time that [`Server::poll_timeout`] named has come.
-    pub fn handle_timeout(&mut self, cx: &mut Cx<'_>) {
-        self.context.now = cx.now;
-        while let Some(&(time, due)) = self.controllers.timers.first() {
-            if time > cx.now {
-                return;
-            }
-            let cntlid = match due {
-                ControllerTimer::Controller(cntlid) => cntlid,
-                ControllerTimer::Queue(key) => {
-                    self.controllers.move_timer(due, Some(time), None);
-                    self.context.queues.get_mut(key).armed = None;
-                    self.reject_host(key);
-                    continue;
-                }
-            };
-            let due = self.controllers.find(cntlid).and_then(Controller::deadline);
-            if due.is_some_and(|due| due <= cx.now) {
-                let lost = self.controllers.find(cntlid).is_some_and(|controller| {
-                    controller.lost.is_some_and(|lost| lost + QUEUE_LOSS_GRACE <= cx.now)
-                });
-                self.controllers.end_association(
-                    &mut self.context.steps,
-                    cntlid,
-                    if lost { ControllerEnd::QueueLost } else { ControllerEnd::Silent },
-                );
-            }
-            self.controllers.schedule_deadline(cntlid);
-        }
     }
 }
 

@@ -15,6 +15,7 @@ mod lifecycle;
 mod open_controller;
 mod queue_messages;
 pub(crate) mod reservation_notices;
+mod timeouts;
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;

@@ -9,15 +9,16 @@ use nvme::property::{ControllerConfiguration, ControllerStatus, ShutdownStatus};
 use volume::ShardId;
 
 use super::ana::AnaGroups;
-use super::async_events::AsyncEvents;
+use super::async_events::{AsyncEventKind, AsyncEvents};
 use super::error_log::ErrorLog;
 use super::feature_values::FeatureValues;
 use super::{AdminWait, Controller, JoinedQueue, WaitingCommand, ana, reservation_notices};
 use crate::authentication::RequiredAuthentication;
+use crate::discovery::DiscoveryEntries;
 use crate::queue_message::QueueCounters;
 use crate::server::Server;
 use crate::spec::{ControllerSpec, IoQueueConnect, QUEUES_MAX, QueueSpec, sort_and_dedup_by_nsid};
-use crate::step::QueueKey;
+use crate::step::{ControllerEnd, QueueKey};
 
 impl Server {
     /// Opens a controller on this shard, with its admin queue, whose Connect [`Server::connect_completion`]
@@ -174,5 +175,22 @@ impl Server {
         }
         controller.spec.auth.clone_from(auth);
         true
+    }
+    /// What the host of a discovery controller can discover has changed: it is told if it sees another log.
+    pub fn change_discovery(&mut self, cntlid: u16, entries: &Arc<DiscoveryEntries>) {
+        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
+        let Some(discovery) = &mut controller.spec.discovery else { return };
+        let host = &controller.spec.host.nqn;
+        let same = discovery.entries.is_same_for_host(entries, host, discovery.local);
+        discovery.entries = entries.clone();
+        if !same {
+            controller.events.raise(AsyncEventKind::Discovery);
+            self.controllers.complete_event_requests(&mut self.context.steps, cntlid);
+        }
+    }
+    /// Ends a controller, with all its queues: its subsystem, its host's leave, or its port is gone.
+    /// [`ControllerStep::EndQueue`](crate::ControllerStep::EndQueue)s and, in the end, [`ControllerStep::ControllerGone`](crate::ControllerStep::ControllerGone) follow.
+    pub fn end_controller(&mut self, cntlid: u16) {
+        self.controllers.end_association(&mut self.context.steps, cntlid, ControllerEnd::Removed);
     }
 }

@@ -1,7 +1,6 @@
 //! Tells hosts of changes that others made: events, and the logs behind them.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
 
 use nvme::Completion;
 use nvme::log::ReservationNotice;
@@ -10,8 +9,6 @@ use volume::{NoticeCause, ViewUpdate, VolumeId};
 use super::async_events::AsyncEventKind;
 use super::{AdminWait, Controller, Controllers, ana};
 use crate::context::ExecContext;
-use crate::discovery::DiscoveryEntries;
-use crate::server::Server;
 use crate::step::Step;
 
 /// How many reservation notices wait for a host; the log counts beyond, and the oldest go.
@@ -168,21 +165,6 @@ impl Controllers {
             let command = controller.waiting.remove(at).key;
             let completion = Completion { result: event.to_dword().into(), ..Completion::SUCCESS };
             steps.push_back(Step::Respond { command, reply: completion });
-        }
-    }
-}
-
-impl Server {
-    /// What the host of a discovery controller can discover has changed: it is told if it sees another log.
-    pub fn change_discovery(&mut self, cntlid: u16, entries: &Arc<DiscoveryEntries>) {
-        let Some(controller) = self.controllers.find_mut(cntlid) else { return };
-        let Some(discovery) = &mut controller.spec.discovery else { return };
-        let host = &controller.spec.host.nqn;
-        let same = discovery.entries.is_same_for_host(entries, host, discovery.local);
-        discovery.entries = entries.clone();
-        if !same {
-            controller.events.raise(AsyncEventKind::Discovery);
-            self.controllers.complete_event_requests(&mut self.context.steps, cntlid);
         }
     }
 }
