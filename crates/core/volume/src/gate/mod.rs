@@ -2,8 +2,8 @@
 //!
 //! It makes the binding admission decision under the view of this turn. It counts operations in flight by the
 //! epoch in which they were admitted, and acknowledges a change when older ones have ended. It keeps
-//! exclusive operations and overlapping writes apart (see `guard.rs`). It composes what a backend cannot do
-//! from what it can (see `steps.rs`), in bounded chunks that can be aborted.
+//! exclusive operations and overlapping writes apart (see `region_guards.rs`). It composes what a backend cannot do
+//! from what it can (see `chunk_execution.rs`), in bounded chunks that can be aborted.
 //!
 //! Bad blocks are part of the view. Marking them, and writing them, excludes all other writes of their
 //! regions until the home has answered, which is when every core has applied the marks; reads wait meanwhile.
@@ -16,24 +16,24 @@
 
 mod byte_ops;
 mod chunk;
+mod chunk_execution;
 mod chunked_op;
 mod in_flight_ops;
 mod inline_io;
 mod operation_times;
 mod overdue;
+mod reads;
+mod tasks;
 #[cfg(test)]
 mod tests;
 mod view_update;
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use buf::{Cx, Errno, MemoryClass, Payload, Time};
+use buf::{Cx, Errno, Payload, Time};
 
 use crate::backend::{Backend, DiskOp, ShardId};
-use crate::io::{
-    Epoch, Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Refusal, Span, UnservableReason,
-};
+use crate::io::{Failure, Fault, Io, IoCompletion, IoId, Op, Outcome, Refusal, Span, UnservableReason};
 use crate::owner_messages::{Ack, OperatorNotice, RequestId, VolumeRequest};
 use crate::region_guards::LockRegions;
 use crate::requester::Requester;
@@ -44,22 +44,11 @@ use chunked_op::ChunkedOp;
 use in_flight_ops::InFlightByEpoch;
 pub use operation_times::OperationTimes;
 use overdue::OverdueOperations;
+use tasks::{Task, TaskSlot, TaskState};
 
-/// How soon an exclusive operation looks again whether other cores' writes have ended: they cannot
-/// tell without a second fence per write. Then in as long as it has waited, up to the second of these: a disk
-/// that hangs costs a thousand looks per second.
-const QUIET_POLL_INTERVAL: (Duration, Duration) = (Duration::from_micros(20), Duration::from_millis(1));
-/// How soon an operation that found no memory asks again.
-const MEMORY_RETRY_DELAY: Duration = Duration::from_micros(500);
-/// How soon a sanitize asks a backend again that had no room for a part of it.
-const BUSY_RETRY_DELAY: Duration = Duration::from_millis(10);
 /// How many parts of operations in steps one [`Gate::resume`] goes on with: where the backend is memory, each
 /// is done within it.
 const PARTS_PER_RESUME_MAX: usize = 16;
-/// How often a read is repeated because an exclusive operation wrote meanwhile, before it keeps
-/// such operations out.
-const READ_TRIES_MAX: u8 = 3;
-
 /// One volume's gate on one shard.
 /// ```
 /// use std::sync::Arc;
@@ -116,39 +105,6 @@ pub struct Gate {
     claimed: LockRegions,
     /// The time of the latest call that had one.
     now: Time,
-}
-
-struct TaskSlot {
-    generation: u32,
-    task: Option<Task>,
-}
-
-/// An operation between its submission and its end.
-struct Task {
-    id: IoId,
-    epoch: Epoch,
-    work: TaskState,
-    times: OperationTimes,
-    /// When the backend was last given a part of it; at first, when it was submitted.
-    sent: Time,
-    /// Its end was told before the backend has ended it.
-    told: bool,
-}
-
-enum TaskState {
-    /// A read with the backend: its regions' sequence when it began.
-    Read { span: Span, before: Option<u64>, tries: u8, lent: bool },
-    /// A write with the backend, its marks raised.
-    Write { regions: LockRegions },
-    /// Something with the backend that needs neither.
-    Other,
-    /// A flush with the backend, or a write with nothing else left: in no epoch. What it makes stable was written
-    /// before, so no change need wait for it, however slow the disk is.
-    Flush,
-    /// Not with the backend yet: a write that met a guard.
-    Parked { io: Io, regions: LockRegions, span: Span, who: Requester },
-    /// In several steps.
-    Steps(Box<ChunkedOp>),
 }
 
 impl Gate {
@@ -300,31 +256,6 @@ impl Gate {
         assert!(fits, "a payload of {len} bytes for {:?}", io.op);
     }
 
-    fn start_read(&mut self, cx: &mut Cx<'_>, mut io: Io, span: Span) {
-        let before = self.shared.guards().write_sequence(self.lock_regions(span));
-        let bad = self.view.bad.first_in(span);
-        if let (Some(lba), Some(_)) = (bad, before) {
-            let result = Err(Fault::Medium(lba).into());
-            return self.complete_without_task(IoCompletion { id: io.id, result, payload: io.payload });
-        }
-        // Blocks that are bad and just being written wait for the end of that.
-        let lent = matches!(io.payload, Payload::None) && self.lends_memory() && bad.is_none();
-        if !lent && matches!(io.payload, Payload::None) {
-            // Asked for before the volume ceased to lend.
-            let len = span.blocks as usize * self.view.geometry.logical as usize;
-            match cx.pool.take_sg(MemoryClass::Solicited, len) {
-                Some(memory) => io.payload = Payload::In(memory),
-                None => return self.push_refusal(io, Refusal::Busy),
-            }
-        }
-        if bad.is_some() {
-            let work = TaskState::Steps(Box::new(ChunkedOp::stable_read(span, io.payload)));
-            let slot = self.insert_task(io.id, io.epoch, work);
-            return self.run_chunked_op(cx, slot);
-        }
-        self.forward_to_backend(cx, io, TaskState::Read { span, before, tries: 0, lent });
-    }
-
     fn start_write(&mut self, cx: &mut Cx<'_>, who: &Requester, io: Io, span: Span) {
         let regions = self.lock_regions(span);
         if self.shared.guards().begin_plain_write(self.shard, regions) {
@@ -366,64 +297,6 @@ impl Gate {
         let id = self.backend_id(slot);
         self.note_backend_start(slot);
         self.backend.submit(cx, Io { id, ..io });
-    }
-
-    #[expect(
-        clippy::indexing_slicing,
-        reason = "a free slot is a place of the table, or was pushed just before"
-    )]
-    fn insert_task(&mut self, id: IoId, epoch: Epoch, work: TaskState) -> u32 {
-        let times = OperationTimes::at_submission(self.now);
-        let task = Task { id, epoch, work, times, sent: self.now, told: false };
-        self.overdue.watch(self.now, self.shared.queue_timeout());
-        if !matches!(task.work, TaskState::Flush) {
-            self.flights.count_started(task.epoch);
-        }
-        match self.free.pop() {
-            Some(slot) => {
-                self.tasks[slot as usize].task = Some(task);
-                slot
-            }
-            None => {
-                self.tasks.push(TaskSlot { generation: 0, task: Some(task) });
-                (self.tasks.len() - 1) as u32
-            }
-        }
-    }
-
-    #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
-    fn backend_id(&self, slot: u32) -> IoId {
-        IoId(u64::from(self.tasks[slot as usize].generation) << 32 | u64::from(slot))
-    }
-
-    #[expect(
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        reason = "slots are places of the table, and are used between `open` and `close` only"
-    )]
-    fn task_mut(&mut self, slot: u32) -> &mut Task {
-        self.tasks[slot as usize].task.as_mut().expect("a slot that is in use")
-    }
-
-    /// Ends a task: its slot, its epoch and its marks are free again.
-    #[expect(
-        clippy::expect_used,
-        clippy::indexing_slicing,
-        reason = "slots are places of the table, and a task is closed by the one who ends it"
-    )]
-    fn complete_task(&mut self, slot: u32, result: Result<Outcome, Failure>, payload: Payload) {
-        let entry = &mut self.tasks[slot as usize];
-        entry.generation = entry.generation.wrapping_add(1);
-        let task = entry.task.take().expect("a task ends once");
-        self.free.push(slot);
-        if !matches!(task.work, TaskState::Flush) {
-            self.flights.count_finished(task.epoch);
-        }
-        if task.told {
-            return self.overdue.ended();
-        }
-        let times = task.times.at_end(self.now);
-        self.done.push_back((IoCompletion { id: task.id, result, payload }, times));
     }
 
     fn lock_regions(&self, span: Span) -> LockRegions {
@@ -615,32 +488,6 @@ impl Gate {
         }
     }
 
-    #[expect(clippy::unreachable, reason = "its callers give it a read")]
-    fn finish_read(&mut self, cx: &mut Cx<'_>, slot: u32, again: TaskState, done: IoCompletion) {
-        let TaskState::Read { span, before, tries, lent } = again else { unreachable!("given a read") };
-        let regions = self.lock_regions(span);
-        let after = self.shared.guards().write_sequence_after_read(regions);
-        let undisturbed = before.is_some() && before == after;
-        if lent || undisturbed || done.result.is_err() {
-            return self.complete_task(slot, done.result, done.payload);
-        }
-        if let (Some(lba), Some(_)) = (self.view.bad.first_in(span), after) {
-            return self.complete_task(slot, Err(Fault::Medium(lba).into()), done.payload);
-        }
-        if tries >= READ_TRIES_MAX {
-            let mut steps = ChunkedOp::stable_read(span, done.payload);
-            steps.readmit(&self.view);
-            self.task_mut(slot).work = TaskState::Steps(Box::new(steps));
-            // It may wait for a guard, and who holds that for the home, which may have to answer a fence
-            // first: so no fence waits for it.
-            self.move_to_current_epoch(slot);
-            return self.run_chunked_op(cx, slot);
-        }
-        self.task_mut(slot).work = TaskState::Read { span, before: after, tries, lent };
-        let (id, epoch) = (self.backend_id(slot), self.task_mut(slot).epoch);
-        self.backend.submit(cx, Io { id, epoch, op: Op::Read(span), payload: done.payload });
-    }
-
     /// What the operator should hear of: a failed sync once, a lack of space once a minute, over all cores.
     pub fn poll_operator_notice(&mut self) -> Option<OperatorNotice> {
         self.remarks.pop_front()
@@ -688,14 +535,6 @@ impl Gate {
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
         [self.look_again, self.overdue.due()].into_iter().flatten().min()
-    }
-
-    /// A task goes on under the view that stands now.
-    fn move_to_current_epoch(&mut self, slot: u32) {
-        let (old, new) = (self.task_mut(slot).epoch, self.view.epoch);
-        self.flights.count_finished(old);
-        self.flights.count_started(new);
-        self.task_mut(slot).epoch = new;
     }
 
     /// Something to ask of the volume's home; the answer goes to [`Gate::handle_answer`].

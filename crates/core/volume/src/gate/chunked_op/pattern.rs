@@ -13,7 +13,7 @@ impl ChunkedOp {
         clippy::indexing_slicing,
         reason = "the pattern is not empty, and the remainder is below its length"
     )]
-    pub(super) fn make_pattern(&mut self, mut scratch: SgMut, logical: usize) -> Sg {
+    pub(in super::super) fn make_pattern(&mut self, mut scratch: SgMut, logical: usize) -> Sg {
         match (&self.plan, &self.payload) {
             (ChunkPlan::Sanitize { kind: SanitizeKind::Overwrite { pattern, invert, .. }, pass, .. }, _) => {
                 let flip = *invert && pass % 2 == 1;
