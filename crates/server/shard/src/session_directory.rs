@@ -8,81 +8,16 @@
 //! same user: a name is only a claim, and a login under another rule or user must not gain from it. The rule
 //! that admits a connection is looked up for both at the moment of the decision, because rules change.
 
-use std::collections::HashMap;
-use std::sync::Arc;
+mod admission;
 
-use endpoint::{AcceptedSocket, ShardId};
-use iscsi::wire::{Cid, Isid, Tsih};
+use endpoint::ShardId;
+use iscsi::wire::{Cid, Tsih};
+use std::collections::HashMap;
 
 use crate::exports::{SESSIONS_MAX, ShardPreference};
 
-/// What names a session (RFC 7143 §6.3.1): judged per initiator, target and portal group.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct SessionName {
-    /// The initiator's name, normalised.
-    pub initiator: Arc<str>,
-    /// Its ISID.
-    pub isid: Isid,
-    /// The target's name; empty for a discovery session.
-    pub target: Arc<str>,
-    /// The portal group that it came by.
-    pub portal_group: u16,
-}
-
-/// By what connections of a session's initiator are let in, by the rules of now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MatchedRule {
-    /// Which of the target's rules it is; `None`: the one for discovery.
-    pub rule: Option<usize>,
-    /// Whether it knows users.
-    pub proves: bool,
-}
-
-/// The [`MatchedRule`] of a connection that came like this; `None`: it would not be let in.
-pub type RuleLookup<'a> = &'a dyn Fn(&SessionName, &AcceptedSocket) -> Option<MatchedRule>;
-
-/// What a login asks before its last response.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AdmissionRequest {
-    /// Who asks, to be answered: the shard and its own number for the login.
-    pub from: (ShardId, u64),
-    /// The session's name.
-    pub name: SessionName,
-    /// The TSIH that the initiator sent: 0 for a new session.
-    pub tsih: Tsih,
-    /// The connection's id.
-    pub cid: Cid,
-    /// What was negotiated as MaxConnections, for a new session.
-    pub connections_max: u16,
-    /// The CHAP name that it proved.
-    pub user: Option<String>,
-    /// How its connection came.
-    pub accepted: AcceptedSocket,
-    /// Where a new session may live, and where best.
-    pub preference: ShardPreference,
-}
-
-/// The directory's answer to an [`AdmissionRequest`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AdmissionReply {
-    /// The login may end; its connection belongs to this session.
-    Granted {
-        /// The session's TSIH.
-        tsih: Tsih,
-        /// Where it lives, or shall live.
-        shard: ShardId,
-        /// Whether it is a new session.
-        new: bool,
-    },
-    /// 020Ah.
-    NoSuchSession,
-    /// 0206h.
-    TooManyConnections,
-    /// 0202h: a session of this name is somebody else's.
-    NotTheirs,
-    /// 0302h.
-    Full,
-}
+use admission::SessionRecord;
+pub use admission::{AdmissionReply, AdmissionRequest, MatchedRule, RuleLookup, SessionName};
 
 /// What the directory wants done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,51 +38,6 @@ pub enum DirectoryAction {
         /// Which.
         tsih: Tsih,
     },
-}
-
-#[derive(Debug)]
-struct SessionRecord {
-    name: SessionName,
-    shard: ShardId,
-    /// Its connections, and how each came.
-    connections: Vec<(Cid, AcceptedSocket)>,
-    /// How the latest one came: what it is judged by while it has none.
-    latest: AcceptedSocket,
-    connections_max: u16,
-    user: Option<String>,
-    preference: ShardPreference,
-    /// Shards that had no memory for it.
-    refused: Vec<ShardId>,
-    /// A login of the same name waits for this session's end.
-    successor: Option<AdmissionRequest>,
-}
-
-impl SessionRecord {
-    /// What lets its connections in.
-    fn matched_rules(&self, rules: RuleLookup<'_>) -> Vec<Option<MatchedRule>> {
-        let latest = self.connections.is_empty().then_some(&self.latest);
-        let all = self.connections.iter().map(|(_, accepted)| accepted).chain(latest);
-        all.map(|accepted| rules(&self.name, accepted)).collect()
-    }
-
-    /// Whether who claims its name may replace it: its like; or who came by the same rule and proved more, or all that
-    /// the rule asks for now. What no rule lets in any more is nobody's.
-    fn may_be_replaced_by(&self, request: &AdmissionRequest, rules: RuleLookup<'_>) -> bool {
-        let Some(new) = rules(&request.name, &request.accepted) else { return false };
-        let matched_rules = self.matched_rules(rules);
-        if matched_rules.iter().all(Option::is_none) {
-            return true;
-        }
-        let of_one_rule = matched_rules.iter().flatten().any(|old| old.rule == new.rule);
-        of_one_rule && (self.user == request.user || self.user.is_none() || !new.proves)
-    }
-
-    /// Whether a connection that claims its name may join it: its like only.
-    fn may_be_joined_by(&self, request: &AdmissionRequest, rules: RuleLookup<'_>) -> bool {
-        let Some(new) = rules(&request.name, &request.accepted) else { return false };
-        let of_one_rule = |old: &Option<MatchedRule>| old.is_some_and(|old| old.rule == new.rule);
-        self.user == request.user && self.matched_rules(rules).iter().all(of_one_rule)
-    }
 }
 
 /// See the module.
@@ -346,8 +236,10 @@ fn reply_action(request: &AdmissionRequest, reply: AdmissionReply) -> DirectoryA
 #[cfg(test)]
 mod tests {
     use std::net::{IpAddr, SocketAddr};
+    use std::sync::Arc;
 
-    use endpoint::ListenerId;
+    use endpoint::{AcceptedSocket, ListenerId};
+    use iscsi::wire::Isid;
 
     use super::*;
 
