@@ -1,14 +1,16 @@
 //! Scales a preset to the machine.
 
 mod ceiling;
+mod frame;
+mod mixed_traffic;
 
 use std::time::Duration;
 
 use self::ceiling::{CeilingContext, ceiling_steps};
+use self::frame::{PlanFrame, fit_frame};
+pub use self::mixed_traffic::{MixedTrafficPlan, mixed_traffic_plan};
 use super::error::{NetworkNamespaceError, PlanError};
-use super::timing::{
-    StepTiming, SystemCombination, TurnOrder, every_second, ramp_time, round_steps, steps_overhead,
-};
+use super::timing::{StepTiming, SystemCombination, ramp_time, round_steps, steps_overhead};
 use super::{
     BARE_POLLING_SYSTEM, BARE_SYSTEM, EvaluationPlan, ExperimentKind, Preset, PresetLoad, Protocol, Step,
     SystemPairing, VolumeMedium, Wire, fio_rw_word,
@@ -51,11 +53,6 @@ pub enum Scale {
     Part(f64),
 }
 
-/// Shortest run that tells anything.
-const RUNTIME_MIN: Duration = Duration::from_millis(500);
-/// Rounds and time of each run from which on figures count (docs/eval.md).
-const COUNTING_ROUNDS_MIN: u32 = 5;
-const COUNTING_RUNTIME_MIN: Duration = Duration::from_secs(10);
 /// Smallest volume: larger than a processor's caches.
 const VOLUME_BYTES_MIN: u64 = 64 << 20;
 /// Smallest of many volumes, which are larger than caches together.
@@ -65,8 +62,6 @@ const VOLUME_OF_MANY_BYTES_MIN: u64 = 16 << 20;
 const FILLED_BYTES_MAX: u64 = 2 << 30;
 const FILLING_SECONDS_MAX: f64 = 3.0;
 
-/// How long a load runs at the smallest scale.
-const SMALLEST_SCALE_RUNTIME: Duration = Duration::from_millis(100);
 /// What a process opens beside its connections, and ports that others may have.
 const SPARE_DESCRIPTORS: u64 = 256;
 const SPARE_PORTS: u64 = 512;
@@ -196,19 +191,6 @@ pub fn round_seed(round: u32) -> u64 {
     Job::default().seed + (u64::from(round) << 16)
 }
 
-/// What is measured of a preset that has a runner of its own: its loads, without systems.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MixedTrafficPlan {
-    /// What lies between.
-    pub wires: Vec<Wire>,
-    /// The loads.
-    pub jobs: Vec<Job>,
-    /// How often all is done.
-    pub rounds: u32,
-    /// What was changed to fit the machine.
-    pub notes: Vec<String>,
-}
-
 /// How long a preset takes with our own systems on a machine where all of it fits: as its paper had it, and
 /// at least. `None`: it does a job instead of running for a time, or a machine boots; that is found out as
 /// it runs.
@@ -244,237 +226,6 @@ pub fn preset_durations(preset: &'static Preset) -> Option<(Duration, Duration)>
     Some((at(Scale::Part(1.0))?, at(Scale::Auto)?))
 }
 
-/// What is done on this machine of a preset whose protocols share a link.
-///
-/// # Errors
-/// If none of its links can be had here: why.
-pub fn mixed_traffic_plan(
-    preset: &'static Preset,
-    room: &HostCapacity,
-    scale: Scale,
-) -> Result<MixedTrafficPlan, PlanError> {
-    let mut fitting = FittingNotes { notes: Vec::new() };
-    let wires = ends_at_smallest_scale(fit_wires(preset, room, &mut fitting)?, scale, "links", &mut fitting);
-    let loads = fit_loads(preset, scale, &mut fitting);
-    // Each protocol alone, and all at once; targets are started once for a link.
-    let kinds = preset.protocols;
-    let around_of = |frame: &PlanFrame| {
-        let steps = frame.wires.len() * frame.loads.len() * (kinds.len() + 1);
-        let medium = |kind: &Protocol| {
-            if *kind == Protocol::Stream { VolumeMedium::Null } else { VolumeMedium::Ram }
-        };
-        let starts: Duration = kinds
-            .iter()
-            .map(|kind| room.timing.target_start_time(kind.name(), preset.volumes, medium(kind)))
-            .sum();
-        let starts = starts * frame.wires.len() as u32 / frame.rounds;
-        (starts + room.timing.load_overhead("", 1) * steps as u32, steps)
-    };
-    let frame = fit_frame(preset, room, scale, PlanFrame::of(preset, wires, loads), &around_of, &mut fitting);
-    let jobs =
-        frame.loads.iter().map(|load| load_job(preset, load, frame.runtime, preset.volumes, 1)).collect();
-    Ok(MixedTrafficPlan { wires: frame.wires, jobs, rounds: frame.rounds, notes: fitting.notes })
-}
-
-/// What is done, how often and how long.
-#[derive(Clone, Debug, PartialEq)]
-struct PlanFrame {
-    wires: Vec<Wire>,
-    loads: Vec<PresetLoad>,
-    turns: TurnOrder,
-    rounds: u32,
-    runtime: Duration,
-}
-
-impl PlanFrame {
-    /// As the preset has it.
-    fn of(preset: &Preset, wires: Vec<Wire>, loads: Vec<PresetLoad>) -> PlanFrame {
-        PlanFrame { wires, loads, turns: TurnOrder::EachLoad, rounds: preset.rounds, runtime: preset.runtime }
-    }
-
-    /// How long each load may run, so that all fits the time.
-    fn fitted_runtime(
-        &self,
-        room: &HostCapacity,
-        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
-    ) -> Duration {
-        let (around, runs) = around(self);
-        let left = room.time.saturating_sub(room.timing.spent) / self.rounds.max(1);
-        // A ramp of a tenth goes before each.
-        left.saturating_sub(around).div_f64(1.1 * runs.max(1) as f64)
-    }
-
-    /// The same, so that its runs count, with as many of its loads and links as there is time for; `None`: there is too
-    /// little even for the least of them, or they were never meant to.
-    fn with_counting_runs(
-        &self,
-        room: &HostCapacity,
-        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
-    ) -> Option<PlanFrame> {
-        if self.runtime < COUNTING_RUNTIME_MIN {
-            return None;
-        }
-        let mut frame = PlanFrame { rounds: self.rounds.max(COUNTING_ROUNDS_MIN), ..self.clone() };
-        loop {
-            let fits = frame.fitted_runtime(room, around);
-            if fits >= COUNTING_RUNTIME_MIN {
-                frame.runtime = frame.runtime.min(fits);
-                return Some(frame);
-            }
-            if !frame.thin_out() {
-                return None;
-            }
-        }
-    }
-
-    /// The same where nothing of it can count: rather all of the experiment, to see that it works.
-    fn reduce_to_smoke_test(
-        mut self,
-        room: &HostCapacity,
-        around: &dyn Fn(&PlanFrame) -> (Duration, usize),
-    ) -> PlanFrame {
-        let rounds = self.rounds;
-        // Under each load if there is time for three rounds of that.
-        self.rounds = rounds.min(3);
-        if self.fitted_runtime(room, around) < RUNTIME_MIN * 2 {
-            self.turns = TurnOrder::EachLink;
-        }
-        self.rounds = rounds;
-        loop {
-            // Rather less often than too short, and rather both than less of the experiment.
-            let least = if self.rounds > 2 { RUNTIME_MIN * 2 } else { RUNTIME_MIN };
-            if self.fitted_runtime(room, around) >= least {
-                break;
-            }
-            if self.rounds > 1 {
-                self.rounds -= 1;
-            } else if !self.thin_out() {
-                break;
-            }
-        }
-        self.runtime = self.runtime.min(self.fitted_runtime(room, around)).max(RUNTIME_MIN);
-        self
-    }
-
-    /// I/O sizes without every second of those between the ends; else links without those between. False:
-    /// there is nothing to be left out.
-    fn thin_out(&mut self) -> bool {
-        let mut rates: Vec<u8> = self.loads.iter().filter_map(|load| load.rate).collect();
-        rates.sort_unstable();
-        rates.dedup();
-        if rates.len() > 2 {
-            let kept = every_second(&rates);
-            self.loads.retain(|load| load.rate.is_none_or(|rate| kept.contains(&rate)));
-            return true;
-        }
-        let shapes = distinct(self.loads.iter().map(|load| (load.depth, load.threads)));
-        if shapes.len() > 2 {
-            let kept = every_second(&shapes);
-            self.loads.retain(|load| kept.contains(&(load.depth, load.threads)));
-            return true;
-        }
-        let mut sizes: Vec<u32> = self.loads.iter().map(|load| load.bytes).collect();
-        sizes.dedup();
-        if sizes.len() > 2 {
-            let kept = every_second(&sizes);
-            self.loads.retain(|load| kept.contains(&load.bytes));
-            return true;
-        }
-        // A link that is held to a speed is what its experiment is about.
-        let is_plain = |wire: &Wire| matches!(wire, Wire::Loopback | Wire::Veth { .. });
-        let can = self.wires.len() > 1 && self.wires.iter().all(is_plain);
-        self.wires.truncate(if can { 1 } else { self.wires.len() });
-        can
-    }
-}
-
-/// Makes what is done fit the scale. `steps_overhead`: of a round, what its steps take beside their loads, and how
-/// many they are.
-fn fit_frame(
-    preset: &Preset,
-    room: &HostCapacity,
-    scale: Scale,
-    mut frame: PlanFrame,
-    around: &dyn Fn(&PlanFrame) -> (Duration, usize),
-    fitting: &mut FittingNotes,
-) -> PlanFrame {
-    let all = frame.clone();
-    match scale {
-        Scale::Smallest => {
-            (frame.runtime, frame.rounds, frame.turns) = (SMALLEST_SCALE_RUNTIME, 1, TurnOrder::EachLink);
-        }
-        Scale::Part(part) => frame.runtime = frame.runtime.mul_f64(part).max(RUNTIME_MIN),
-        Scale::Auto => {
-            let counting = frame.with_counting_runs(room, around);
-            frame = counting.unwrap_or_else(|| frame.reduce_to_smoke_test(room, around));
-        }
-    }
-    note_frame_changes(preset, room, scale, (&all, &frame), around, fitting);
-    frame
-}
-
-/// Says what was changed.
-fn note_frame_changes(
-    preset: &Preset,
-    room: &HostCapacity,
-    scale: Scale,
-    (all, frame): (&PlanFrame, &PlanFrame),
-    around: &dyn Fn(&PlanFrame) -> (Duration, usize),
-    fitting: &mut FittingNotes,
-) {
-    if (frame.runtime, frame.rounds) != (preset.runtime, preset.rounds) {
-        fitting.note(format!(
-            "each load was to run for {:.1} s in {} rounds; it runs for {:.1} s in {}",
-            preset.runtime.as_secs_f64(),
-            preset.rounds,
-            frame.runtime.as_secs_f64(),
-            frame.rounds
-        ));
-    }
-    let rates = |frame: &PlanFrame| -> Vec<u8> { distinct(frame.loads.iter().filter_map(|load| load.rate)) };
-    let (wanted, kept) = (rates(all), rates(frame));
-    if kept.len() < wanted.len() {
-        let kept: Vec<String> = kept.iter().map(|rate| format!("{rate} %")).collect();
-        fitting.note(format!("not all rates are used, to keep to the time limit: {}", kept.join(", ")));
-    }
-    let shapes = |frame: &PlanFrame| distinct(frame.loads.iter().map(|load| (load.depth, load.threads)));
-    let (wanted, kept) = (shapes(all), shapes(frame));
-    if kept.len() < wanted.len() {
-        let kept: Vec<String> = kept.iter().map(|(depth, threads)| format!("{depth} x {threads}")).collect();
-        fitting.note(format!(
-            "not all depths and threads are used, to keep to the time limit: {}",
-            kept.join(", ")
-        ));
-    }
-    let sizes = |frame: &PlanFrame| distinct(frame.loads.iter().map(|load| load.bytes)).len();
-    if sizes(frame) < sizes(all) {
-        let mut sizes: Vec<String> = frame.loads.iter().map(|load| load.bytes.to_string()).collect();
-        sizes.dedup();
-        fitting.note(format!("not all I/O sizes are used, to keep to the time limit: {}", sizes.join(", ")));
-    }
-    if frame.wires.len() < all.wires.len() {
-        fitting.note("only the first link is used, to keep to the time limit".to_owned());
-    }
-    let each_load = PlanFrame { turns: TurnOrder::EachLoad, ..frame.clone() };
-    if scale == Scale::Auto && around(frame).0 < around(&each_load).0 {
-        fitting.note(format!(
-            "systems take turns on each link of a round, not under each load: starting their targets for each \
-             load would take {:.0} s more",
-            ((around(&each_load).0 - around(frame).0) * frame.rounds).as_secs_f64()
-        ));
-    }
-    let (around, runs) = around(frame);
-    let takes = (around + (frame.runtime + ramp_time(frame.runtime)) * runs as u32) * frame.rounds
-        + room.timing.spent;
-    if scale == Scale::Auto && takes > room.time.mul_f64(1.05) {
-        fitting.note(format!(
-            "it takes about {:.0} s at least, longer than the {:.0} s that were given",
-            takes.as_secs_f64(),
-            room.time.as_secs_f64()
-        ));
-    }
-}
-
 /// At the smallest scale, the first and the last of a range.
 fn ends_at_smallest_scale<T: Copy + PartialEq>(
     all: Vec<T>,
@@ -501,16 +252,6 @@ fn fit_loads(preset: &Preset, scale: Scale, fitting: &mut FittingNotes) -> Vec<P
             && load.rate.is_none_or(|rate| rates.contains(&rate))
     });
     loads
-}
-
-/// Each once, in their order.
-fn distinct<T: PartialEq>(all: impl Iterator<Item = T>) -> Vec<T> {
-    all.fold(Vec::new(), |mut known, one| {
-        if !known.contains(&one) {
-            known.push(one);
-        }
-        known
-    })
 }
 
 /// Numbers of processors that the target has in turn; `None`: those that are its own. Beyond the half of the machine
