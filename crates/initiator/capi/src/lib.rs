@@ -17,85 +17,26 @@
 )]
 
 mod abi;
+mod caller_pointers;
 mod context;
 mod pieces;
 mod slot_table;
 mod status;
 
-use std::cell::Cell;
-use std::ffi::{CStr, c_char, c_int, c_void};
+use std::ffi::{c_char, c_int, c_void};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use client::{Durability, Error, Initiator, IoChoice, IsidChoice, Settings};
 
 use crate::abi::{Completion, Geometry, Options, Request};
+use crate::caller_pointers::{
+    context_of, context_of_volume, copy_struct_prefix, current_thread_id, str_from_c,
+};
 use crate::context::{CompletionWaiter, InitiatorContext, OpenState, OperationKind, Volume};
 use crate::pieces::Piece;
-use crate::status::{Status, set_last_error, status_of_error, usage_error};
-
-/// A number that no other thread has, ever.
-fn current_thread_id() -> u64 {
-    static NEXT_THREAD_ID: AtomicU64 = AtomicU64::new(1);
-    thread_local! {
-        static THREAD_ID: Cell<u64> = Cell::new(NEXT_THREAD_ID.fetch_add(1, Ordering::Relaxed));
-    }
-    THREAD_ID.with(Cell::get)
-}
-
-/// What a call comes to.
-fn return_code(result: Result<c_int, Status>) -> c_int {
-    result.unwrap_or_else(|status| status.0)
-}
-
-/// An initiator of this thread.
-///
-/// # Safety
-/// `initiator` is NULL or a handle that was not closed, as the header demands; what is returned is the only
-/// reference until the call returns, since no call is made within another.
-unsafe fn context_of<'a>(initiator: *mut InitiatorContext) -> Result<&'a mut InitiatorContext, Status> {
-    let at = NonNull::new(initiator).ok_or_else(|| usage_error("the initiator is NULL"))?;
-    // SAFETY: the handle is good. `thread` is written once, before anybody has the handle, so that another
-    // thread may read it.
-    let thread = unsafe { (&raw const (*at.as_ptr()).thread).read() };
-    if thread != current_thread_id() {
-        return Err(set_last_error(
-            Status::THREAD,
-            "the handle belongs to the thread that made its initiator",
-        ));
-    }
-    // SAFETY: the handle is good and this thread's own, and nobody else has a reference.
-    Ok(unsafe { &mut *at.as_ptr() })
-}
-
-/// A volume of this thread, with its initiator.
-///
-/// # Safety
-/// As for [`state`].
-unsafe fn context_of_volume<'a>(
-    volume: *mut Volume,
-) -> Result<(&'a mut InitiatorContext, client::VolumeHandle), Status> {
-    let at = NonNull::new(volume).ok_or_else(|| usage_error("the volume is NULL"))?;
-    // SAFETY: the handle is good, and what it points to never changes.
-    let (of, handle) = unsafe { (at.as_ref().state, at.as_ref().handle) };
-    // SAFETY: a volume does not outlive its initiator.
-    Ok((unsafe { context_of(of) }?, handle))
-}
-
-/// A text of the caller's.
-///
-/// # Safety
-/// `str_from_c` is NULL or ends by a zero byte, and does not change during the call.
-unsafe fn str_from_c<'a>(text: *const c_char) -> Result<&'a str, Status> {
-    if text.is_null() {
-        return Err(usage_error("the URL is NULL"));
-    }
-    // SAFETY: as demanded.
-    let text = unsafe { CStr::from_ptr(text) };
-    text.to_str().map_err(|_| usage_error("the URL is no UTF-8"))
-}
+use crate::status::{Status, return_code, status_of_error, usage_error};
 
 /// `bw_abi_version`
 #[unsafe(no_mangle)]
@@ -136,23 +77,6 @@ pub unsafe extern "C" fn bw_options_init(options: *mut Options, size: usize) {
     let defaults = Options { size: size.min(size_of::<Options>()) as u32, ..Options::default() };
     // SAFETY: the caller vouches for `size` bytes, and no more than there are defaults are written.
     unsafe { copy_struct_prefix(options, &defaults, size) };
-}
-
-/// Writes as much of a struct as the caller knows of.
-///
-/// # Safety
-/// `into` is NULL or has room for `size` bytes.
-unsafe fn copy_struct_prefix<T: Copy>(into: *mut T, from: &T, size: usize) {
-    if !into.is_null() {
-        // SAFETY: both have that many bytes, and a fresh value of ours overlaps nothing of the caller's.
-        unsafe {
-            std::ptr::copy_nonoverlapping(
-                (&raw const *from).cast::<u8>(),
-                into.cast(),
-                size.min(size_of::<T>()),
-            );
-        };
-    }
 }
 
 fn settings_from_options(options: &Options) -> Result<Settings, Status> {

@@ -3,7 +3,7 @@
 //! Invariant: a message never contains a secret: it is one of the initiator's or of this crate.
 
 use std::cell::RefCell;
-use std::ffi::{CStr, CString, c_char};
+use std::ffi::{CStr, CString, c_char, c_int};
 
 use client::{Error, ErrorKind, Failure, Fault, Refusal};
 
@@ -105,4 +105,9 @@ pub fn status_of_error(error: &Error) -> Status {
 /// What was said last; good until the next failure on this thread.
 pub fn last_error_message() -> *const c_char {
     LAST_MESSAGE.with(|last| last.borrow().as_ptr())
+}
+
+/// What a call comes to.
+pub(crate) fn return_code(result: Result<c_int, Status>) -> c_int {
+    result.unwrap_or_else(|status| status.0)
 }
