@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 
 use ::client::{Initiator, ReservationOp, Settings, VolumeHandle};
@@ -12,7 +12,12 @@ use ::client::{Initiator, ReservationOp, Settings, VolumeHandle};
 use crate::daemon::{Daemon, Place};
 use crate::verbs::{fails, good, json, urls};
 
+mod local_disks;
+mod resume_records;
 mod table;
+
+pub use local_disks::Loop;
+pub use resume_records::identity;
 
 const VOLUMES: &str = "
 [[volume]]
@@ -243,42 +248,6 @@ fn a_copy_that_is_refused_changes_nothing() {
         ("copy source.img iscsi:reserved", 2, "write-exclusive"),
         ("copy source.img nvme:reserved", 2, "write-exclusive"),
         ("copy source.img striped:reserved", 2, "write-exclusive"),
-    ]);
-}
-
-#[test]
-fn a_copy_whose_record_does_not_fit_changes_nothing() {
-    let mut stage = Stage::new();
-    let uuid = json(&["info", &urls(&stage.daemon, "b")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
-    let put = |name: &str, from: &str, to: &str, bytes: usize, done: usize| {
-        let record = serde_json::json!({ "from": from, "to": to, "bytes": bytes, "done": done });
-        fs::write(stage.work.join(name), record.to_string()).unwrap();
-    };
-    let (source, other) = (identity(&stage.work.join("source.img")), identity(&stage.work.join("other.img")));
-    put("foreign", "x", &uuid, MIB, 512);
-    put("longer", &source, &uuid, 2 * MIB, 512);
-    put("beyond", &source, &uuid, MIB, 2 * MIB);
-    put("ragged", &source, &uuid, MIB, 100);
-    // The volume's identity is right, and what was copied is not there: it is another one, or was emptied.
-    put("emptied", &source, &uuid, MIB, MIB / 2);
-    put("resized", &source, &other, MIB, MIB / 2);
-    put("removed", &source, "file 1:2 of 3.4", MIB, MIB / 2);
-    stage.refuses(&[
-        ("copy source.img iscsi:b --resume notes.txt", 2, "is not a resume record of a copy"),
-        ("copy source.img other.img --resume source.img", 2, "is not a resume record of a copy"),
-        ("copy source.img other.img --resume other.img", 2, "is not a resume record of a copy"),
-        ("copy source.img ./new.img --resume new.img", 2, "is the source or the destination"),
-        ("copy iscsi:a empty.img --resume dir", 2, "is not a resume record of a copy"),
-        ("copy iscsi:a other.img --resume absent/record", 2, "no such directory"),
-        ("copy source.img iscsi:b --resume foreign", 2, "belongs to another copy"),
-        ("copy source.img iscsi:b --resume longer", 2, "belongs to another copy"),
-        ("copy source.img iscsi:b --resume beyond", 2, "belongs to another copy"),
-        ("copy source.img iscsi:b --resume ragged", 2, "belongs to another copy"),
-        ("copy source.img iscsi:b --resume emptied", 2, "does not contain what"),
-        ("copy source.img nvme:b --resume emptied", 2, "does not contain what"),
-        ("copy source.img other.img --resume resized", 2, "does not contain what"),
-        ("copy source.img ./new.img --resume removed", 2, "belongs to another copy"),
-        ("copy source.img empty.img --resume removed", 2, "belongs to another copy"),
     ]);
 }
 
@@ -548,33 +517,6 @@ fn a_recovery_of_another_volume_leaves_what_waits() {
     assert!(socket.symlink_metadata().is_ok());
 }
 
-/// A disk of this machine that is a volume is not written by that volume's name either.
-#[test]
-fn what_is_attached_here_is_not_written_by_its_url() {
-    let mut stage = Stage::new();
-    let uuid = json(&["info", &urls(&stage.daemon, "a")[0], "--json"])["uuid"].as_str().unwrap().to_owned();
-    let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    let started = stat.rsplit_once(')').unwrap().1.split_ascii_whitespace().nth(19).unwrap().to_owned();
-    let note = serde_json::json!({
-        "pid": std::process::id(), "started": started.parse::<u64>().unwrap(), "url": "iscsi://elsewhere",
-        "via": "ublk", "ways": ["/dev/ublkb77"], "uuid": uuid,
-    });
-    let notes = stage.place.path("run/attached");
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(&notes).unwrap();
-    fs::write(notes.join("1.json"), note.to_string()).unwrap();
-    stage.refuses(&[
-        ("copy source.img iscsi:a", 2, "attached here (/dev/ublkb77)"),
-        ("write iscsi:a -i source.img", 2, "attached here (/dev/ublkb77)"),
-        ("write nvme:a -i source.img", 2, "attached here (/dev/ublkb77)"),
-        ("bench nvme:a --rw=write --runtime=1", 2, "attached here (/dev/ublkb77)"),
-        ("bench iscsi:a --rw=randrw --runtime=1 --threads 2", 2, "attached here (/dev/ublkb77)"),
-    ]);
-    for line in ["write iscsi:a -i source.img --force", "bench nvme:a --rw=read --size=1M"] {
-        let out = stage.run(line);
-        assert!(out.status.success(), "{line}: {}", String::from_utf8_lossy(&out.stderr));
-    }
-}
-
 /// One of several threads cannot begin: the others must not have begun either.
 #[test]
 fn load_of_which_a_part_is_refused_writes_nothing() {
@@ -589,66 +531,6 @@ fn load_of_which_a_part_is_refused_writes_nothing() {
     fs::write(stage.work.join("job.fio"), job).unwrap();
     let line = format!("bench --threads 2 --job job.fio --map /dev/one={a} --map /dev/two={fixed}");
     stage.refuses(&[(&line, 2, "read-only")]);
-}
-
-/// As `copy --resume` names a file: by what tells it from a later one of the same inode.
-pub fn identity(path: &Path) -> String {
-    use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
-    use std::os::unix::fs::MetadataExt;
-    let meta = fs::metadata(path).unwrap();
-    let more = statx(CWD, path, AtFlags::empty(), StatxFlags::BTIME).unwrap();
-    let born = match StatxFlags::from_bits_retain(more.stx_mask).contains(StatxFlags::BTIME) {
-        true => format!("{}.{:09}", more.stx_btime.tv_sec, more.stx_btime.tv_nsec),
-        false => "-".to_owned(),
-    };
-    format!("file {}:{} of {born}", meta.dev(), meta.ino())
-}
-
-/// A loop device over a file, as far as this machine has them; it goes away in the end.
-pub struct Loop(pub String);
-
-impl Loop {
-    pub fn over(file: &Path) -> Option<Loop> {
-        let out = Command::new("losetup").args(["--find", "--show"]).arg(file).output().ok()?;
-        out.status.success().then(|| Loop(String::from_utf8_lossy(&out.stdout).trim().to_owned()))
-    }
-}
-
-impl Drop for Loop {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
-/// What the system uses as a disk is not overwritten without a word, and what lies on the other end never is.
-#[test]
-fn what_this_machine_uses_is_not_overwritten() {
-    let mut stage = Stage::new();
-    let Some(disk) = Loop::over(&stage.work.join("other.img")) else {
-        eprintln!("this machine has no loop devices for us");
-        return;
-    };
-    let (to_file, to_disk) = ("copy iscsi:a other.img", format!("copy iscsi:a {}", disk.0));
-    let (onto, under) = (format!("copy {} other.img --force", disk.0), format!("copy other.img {}", disk.0));
-    let read = format!("read iscsi:a -o {}", disk.0);
-    // As one who mounts it has it.
-    let excl = rustix::fs::OFlags::EXCL.bits().cast_signed();
-    let user = fs::OpenOptions::new().read(true).custom_flags(excl).open(&disk.0).unwrap();
-    stage.refuses(&[
-        (to_file, 2, "the loop device"),
-        ("read iscsi:a -o other.img", 2, "the loop device"),
-        ("bench file:other.img --rw=write --runtime=1", 2, "the loop device"),
-        (&to_disk, 2, "is in use by this system"),
-        (&read, 2, "is in use by this system"),
-        (&onto, 2, "stored on the other"),
-        (&under, 2, "stored on the other"),
-    ]);
-    drop(user);
-    let out = stage.run(&to_disk);
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    assert!(fs::read(stage.work.join("other.img")).unwrap() == pattern(2 * MIB, 5));
-    let out = stage.run("copy iscsi:b other.img --force");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
 }
 
 /// What is wanted all the same is done.
@@ -666,39 +548,4 @@ fn force_overwrites_what_is_reserved_by_a_kind_that_lets_us() {
     fails(&["copy", source, url, "--force"], 1, "reserv");
     good(&["reserve", url, "clear", "--key", "0xabc1"]);
     good(&["copy", source, url, "--verify"]);
-}
-
-/// A record is written beside its place, under no name that a user's file may have.
-#[test]
-fn a_record_does_not_destroy_the_files_beside_it() {
-    let stage = Stage::new();
-    let url = &urls(&stage.daemon, "a")[0];
-    let at = |name: &str| stage.work.join(name).to_str().unwrap().to_owned();
-    fs::copy(at("source.img"), at("db.new")).unwrap();
-    good(&["copy", &at("db.new"), url, "--resume", &at("db.copy"), "--verify"]);
-    assert!(fs::read(at("db.new")).unwrap() == pattern(MIB, 1));
-    good(&["copy", url, &at("db.new"), "--resume", &at("db.copy"), "--verify"]);
-    assert!(fs::read(at("db.new")).unwrap()[..MIB] == pattern(MIB, 1));
-    assert!(!Path::new(&at("db.copy")).exists());
-    let left = fs::read_dir(&stage.work).unwrap().map(|entry| entry.unwrap().file_name());
-    assert!(left.into_iter().all(|name| !name.to_string_lossy().starts_with(".blockwire")));
-}
-
-/// Nothing of the destination is taken to be zero that was not made so by this run.
-#[test]
-fn a_copy_that_goes_on_writes_zeroes_over_what_stood_there() {
-    let stage = Stage::new();
-    let (from, to) = (stage.work.join("half.img"), stage.work.join("back.img"));
-    let mut bytes = pattern(2 * MIB, 1);
-    bytes[MIB..].fill(0);
-    fs::write(&from, &bytes).unwrap();
-    bytes[MIB..].fill(0xFF);
-    fs::write(&to, &bytes).unwrap();
-    let record = serde_json::json!({
-        "from": identity(&from), "to": identity(&to), "bytes": 2 * MIB, "done": MIB,
-    });
-    fs::write(stage.work.join("record"), record.to_string()).unwrap();
-    let out = stage.run("copy half.img back.img --resume record");
-    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
-    assert!(fs::read(&from).unwrap() == fs::read(&to).unwrap());
 }

@@ -54,7 +54,12 @@ fn each_verb_that_writes_has_its_test() {
             }
         }
     }
-    let source = concat!(include_str!("../refused.rs"), include_str!("table.rs"));
+    let source = concat!(
+        include_str!("../refused.rs"),
+        include_str!("local_disks.rs"),
+        include_str!("resume_records.rs"),
+        include_str!("table.rs")
+    );
     let mut found = Vec::new();
     verbs(&<blockwire::cli::Cli as clap::CommandFactory>::command(), "", &mut found);
     found.sort();
