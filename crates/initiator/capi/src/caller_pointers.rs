@@ -44,7 +44,7 @@ pub(crate) unsafe fn context_of<'a>(
 /// A volume of this thread, with its initiator.
 ///
 /// # Safety
-/// As for [`state`].
+/// As for [`context_of`].
 pub(crate) unsafe fn context_of_volume<'a>(
     volume: *mut Volume,
 ) -> Result<(&'a mut InitiatorContext, client::VolumeHandle), Status> {
@@ -58,7 +58,7 @@ pub(crate) unsafe fn context_of_volume<'a>(
 /// A text of the caller's.
 ///
 /// # Safety
-/// `str_from_c` is NULL or ends by a zero byte, and does not change during the call.
+/// `text` is NULL or ends by a zero byte, and does not change during the call.
 pub(crate) unsafe fn str_from_c<'a>(text: *const c_char) -> Result<&'a str, Status> {
     if text.is_null() {
         return Err(usage_error("the URL is NULL"));

@@ -1,7 +1,7 @@
 //! libblockwire: remote volumes for programs in C. `include/blockwire.h` documents each call.
 //!
 //! Every function here turns pointers into values once, refuses invalid arguments, and leaves the rest to
-//! [`state`]. Invariants: no call touches a handle of another thread; no panic reaches the caller (with
+//! [`context`]. Invariants: no call touches a handle of another thread; no panic reaches the caller (with
 //! `extern "C"` a panic ends the process, which is necessary: the caller's memory may be in use).
 
 #![cfg_attr(
@@ -161,7 +161,7 @@ pub unsafe extern "C" fn bw_initiator_free(initiator: *mut InitiatorContext) -> 
 /// `bw_open`
 ///
 /// # Safety
-/// `initiator` is NULL or a handle that was not closed; `urls` is NULL or ends by a zero byte; `context_of_volume` is
+/// `initiator` is NULL or a handle that was not closed; `urls` is NULL or ends by a zero byte; `volume` is
 /// NULL or may be written.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_open(
@@ -252,7 +252,7 @@ pub unsafe extern "C" fn bw_close(of: *mut Volume) -> c_int {
 /// `bw_geometry_of`
 ///
 /// # Safety
-/// `of` is NULL or a handle that was not closed; `abi_geometry` is NULL or has room for `size` bytes.
+/// `of` is NULL or a handle that was not closed; `geometry` is NULL or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn bw_geometry_of(of: *mut Volume, geometry: *mut Geometry, size: usize) -> c_int {
     // SAFETY: as demanded.
