@@ -12,8 +12,9 @@ use iscsi::wire::{Cid, LoginStatus};
 use stream::{Connection, ConnectionClose, HostEvent, LinkNumber, earliest};
 
 use super::disposition::FactsRefresh;
+use super::lost_session::{LostSession, negotiated_task_retention};
 use super::sessions::{OLD_SESSIONS_MAX, SessionWithSockets};
-use super::{IscsiPath, RequestOwner, RequestOwners, Settings, login, tracing};
+use super::{IscsiPath, RequestOwner, RequestOwners, login, tracing};
 use crate::{DownReason, PathEvent};
 
 /// How long a fence waits before it dials again.
@@ -57,41 +58,6 @@ pub(super) struct LoginAttempt {
     elsewhere: VecDeque<SocketAddr>,
     /// The one being tried is such a portal; why ours failed.
     detour: Option<DownReason>,
-}
-
-/// A session that was lost with commands whose fate nobody knows.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct LostSession {
-    address: SocketAddr,
-    /// Its target portal group, where the target told it.
-    group: Option<u16>,
-    since: Time,
-    /// Time2Wait and Time2Retain together: how long the target may keep its tasks.
-    retained: Duration,
-}
-
-impl LostSession {
-    /// When it must be over, if no login ends it.
-    fn fence_deadline(&self, settings: &Settings) -> Time {
-        self.since + settings.timeouts.fence.max(self.retained)
-    }
-
-    /// Whether a login in this portal group has reinstated it. What the target did not tell is not known: behind
-    /// one address there may be several groups (a redirecting portal, a balanced address).
-    fn is_reinstated_in_group(&self, group: Option<u16>) -> bool {
-        self.group.is_some() && self.group == group
-    }
-}
-
-/// How long a target may keep the tasks of a session that it has lost.
-pub(super) fn negotiated_task_retention(params: &iscsi::negotiate::Params) -> Duration {
-    Duration::from_secs(u64::from(params.time2wait) + u64::from(params.time2retain))
-}
-
-/// The same, as it is asked for.
-pub(super) fn requested_task_retention(settings: &Settings) -> Duration {
-    let sockets = &settings.negotiation;
-    Duration::from_secs(u64::from(sockets.time2wait) + u64::from(sockets.time2retain))
 }
 
 impl IscsiPath {
@@ -578,25 +544,6 @@ impl IscsiPath {
         }
         if self.operations.look_at.is_some_and(|at| at <= now) {
             self.check_operation_timeouts(cx);
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_login_ends_what_was_lost_in_its_own_portal_group_and_not_where_the_group_is_unknown() {
-        let address = SocketAddr::from(([127, 0, 0, 1], 3260));
-        let lost = |group| LostSession { address, group, since: Time(0), retained: Duration::ZERO };
-        assert!(lost(Some(1)).is_reinstated_in_group(Some(1)));
-        assert!(!lost(Some(1)).is_reinstated_in_group(Some(2)));
-        for (theirs, ours) in [(None, Some(1)), (Some(1), None), (None, None)] {
-            assert!(
-                !lost(theirs).is_reinstated_in_group(ours),
-                "{theirs:?} {ours:?}: by the same address, and all the same"
-            );
         }
     }
 }

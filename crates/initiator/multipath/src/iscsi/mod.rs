@@ -15,6 +15,7 @@ mod discovery;
 mod disposition;
 mod escalation;
 mod login;
+mod lost_session;
 mod operations;
 mod path_probe;
 mod plan;
@@ -37,9 +38,10 @@ use stream::{Received, RecvOp, SendOp, Slab, Tag};
 use volume::{IoId, Op};
 
 use crate::{DownReason, Path, PathEvent, Protocol, ReservationOp, Trace, VolumeInfo};
-use connecting::{LoginAttempt, LostSession, PathPhase};
+use connecting::{LoginAttempt, PathPhase};
 pub use discovery::{Discovery, DiscoverySettings};
 use disposition::FactsRefresh;
+use lost_session::LostSession;
 use operations::Operations;
 use probe::Probe;
 use reservation::{RESERVATION_REQUESTS_MAX, ReservationRequest};
@@ -182,7 +184,7 @@ impl IscsiPath {
             wanted_next: false,
             owes_down: false,
             lost: Vec::new(),
-            retained: connecting::requested_task_retention(&settings),
+            retained: lost_session::requested_task_retention(&settings),
             elsewhere: Vec::new(),
             fencing: None,
             unknown: false,
