@@ -131,7 +131,10 @@ impl<P: Clone> Member<P> {
     fn route(&mut self, now: Time, id: GroupId, held: Held<P>) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let known = *group.owner.value();
+        // One that has just been added: the group is opened with it soon.
+        let has_volume = group.records.contains_key(&held.body.0);
         match (&group.role, held.source) {
+            (Role::Serving, _) if !has_volume => {}
             (Role::Serving, Source::Here(_)) => return self.execute(id, held),
             (Role::Serving, Source::Peer { term, .. }) if term == known.term => {
                 return self.execute(id, held);
@@ -192,9 +195,9 @@ impl<P: Clone> Member<P> {
     /// Another member's host has a command.
     pub(super) fn handle_forward(&mut self, now: Time, group: GroupId, source: Source, body: Body<P>) {
         let Source::Peer { link, number, .. } = source else { return };
-        let volumes = self.groups.get(&group).is_some_and(|group| group.records.contains_key(&body.0));
+        let known = self.groups.contains_key(&group);
         let full = self.executions.len() + self.waiting() >= COMMANDS_MAX * 2;
-        if !volumes || full {
+        if !known || full {
             return self.refuse(link, number);
         }
         let until = now + self.timing.queue;

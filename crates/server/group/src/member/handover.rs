@@ -22,7 +22,8 @@ use crate::store::{StoreReply, StoreRequest, Waiting};
 /// A group that is being handed over.
 #[derive(Clone, Debug)]
 pub(super) struct Handover {
-    to: InstanceId,
+    /// `None`: to nobody; the group is opened again with other volumes.
+    to: Option<InstanceId>,
     stage: Stage,
 }
 
@@ -110,7 +111,13 @@ impl<P: Clone> Member<P> {
 
     fn hand_over(&mut self, now: Time, id: GroupId, to: InstanceId) {
         let stage = Stage::Ending { until: now + self.timing.handover };
-        self.advance_handover(now, id, Handover { to, stage });
+        self.advance_handover(now, id, Handover { to: Some(to), stage });
+    }
+
+    /// Closes a group, and opens it again with the volumes that it is to have.
+    pub(super) fn reopen(&mut self, now: Time, id: GroupId) {
+        let stage = Stage::Ending { until: now + self.timing.handover };
+        self.advance_handover(now, id, Handover { to: None, stage });
     }
 
     /// Moves one group to a member that owns two fewer, if members have not changed lately.
@@ -152,11 +159,18 @@ impl<P: Clone> Member<P> {
                         return self.wake_at(until);
                     }
                     self.outputs.push_back(Output::Close(id));
-                    let left = group.records.keys().copied().collect();
+                    let gone = group.take_wanted();
+                    let left = match handover.to {
+                        Some(_) => group.records.keys().copied().chain(gone).collect(),
+                        None => gone,
+                    };
                     handover.stage = Stage::Unlocking { left, again: Some(now) };
                 }
                 Stage::Unlocking { left, .. } if left.is_empty() => {
-                    let edit = group.hand_over_edit(me, Some(handover.to));
+                    if handover.to.is_none() {
+                        return self.lock_again(now, id);
+                    }
+                    let edit = group.hand_over_edit(me, handover.to);
                     handover.stage = Stage::Swapping;
                     group.role = Role::HandingOver(handover);
                     return group.owner.change(&mut self.store, edit);

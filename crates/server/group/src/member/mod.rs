@@ -14,13 +14,14 @@ mod claims;
 mod config;
 mod forwards;
 mod handover;
+mod layout;
 mod numbers;
 mod output;
 mod peers;
 mod removals;
 mod takeover;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use buf::Time;
@@ -53,6 +54,8 @@ struct Group<P> {
     owner: Register<Ownership>,
     /// Its volumes' records; read when the group is taken, written while it is served.
     records: BTreeMap<Uuid, Register<Record>>,
+    /// The volumes that it is to have, if they are others.
+    wanted: Option<BTreeSet<Uuid>>,
     role: Role,
     /// Commands of hosts of this gateway, and forwards of others, that wait for the owner, in order.
     held: VecDeque<Held<P>>,
@@ -250,7 +253,7 @@ impl<P: Clone> Member<P> {
                 group.owner.handle_reply(now, retry, store, ticket, reply);
             }
             Waiting::Object(ObjectName::Record(volume)) => {
-                let group = self.group_of.get(&volume).and_then(|group| self.groups.get_mut(group));
+                let group = self.groups.values_mut().find(|group| group.records.contains_key(&volume));
                 let Some(record) = group.and_then(|group| group.records.get_mut(&volume)) else { return };
                 record.handle_reply(now, retry, store, ticket, reply);
             }
@@ -296,7 +299,7 @@ impl<P: Clone> Member<P> {
         if !self.called(now) {
             return;
         }
-        let Some(group) = self.group_of.get(&volume).and_then(|group| self.groups.get_mut(group)) else {
+        let Some(group) = self.groups.values_mut().find(|group| group.records.contains_key(&volume)) else {
             return;
         };
         let term = group.owner.value().term;
@@ -315,8 +318,8 @@ impl<P: Clone> Member<P> {
         if !self.called(now) {
             return;
         }
-        let Some(&id) = self.group_of.get(&volume) else { return };
-        let Some(group) = self.groups.get_mut(&id) else { return };
+        let found = self.groups.iter_mut().find(|(_, group)| group.records.contains_key(&volume));
+        let Some((&id, group)) = found else { return };
         if !matches!(group.role, Role::Serving | Role::HandingOver(_)) {
             return;
         }
@@ -501,6 +504,7 @@ impl<P> Group<P> {
         Group {
             owner: Register::new(ObjectName::Owner(group)),
             records: records.collect(),
+            wanted: None,
             role: Role::Following { claim: None },
             held: VecDeque::new(),
             executing: 0,

@@ -72,6 +72,13 @@ enum Ask {
     Asked(StoreTicket),
 }
 
+impl Takeover {
+    /// Whether this instance has the term, so that disks are being locked.
+    pub(super) fn has_term(&self) -> bool {
+        self.has_term
+    }
+}
+
 impl<P: Clone> Member<P> {
     /// What is next for a group.
     pub(super) fn run_group(&mut self, now: Time, id: GroupId) {
@@ -87,6 +94,8 @@ impl<P: Clone> Member<P> {
         if !group.owner.is_fresh() || group.owner.damage().is_some() {
             return self.expire_held(now, id);
         }
+        self.change_volumes(now, id);
+        let Some(group) = self.groups.get(&id) else { return };
         match group.role.clone() {
             Role::Following { claim } => self.follow(now, id, claim),
             Role::Taking(takeover) => self.advance(now, id, takeover),
@@ -224,6 +233,13 @@ impl<P: Clone> Member<P> {
         };
         let fence = from.fence;
         self.advance(now, id, Takeover { from, target, has_term, step, fence, blocked: None });
+    }
+
+    /// Locks and loads a group that was closed in the same term.
+    pub(super) fn lock_again(&mut self, now: Time, id: GroupId) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let (from, fence, step) = (*group.owner.value(), group.fence, group.locking());
+        self.advance(now, id, Takeover { from, target: None, has_term: true, step, fence, blocked: None });
     }
 
     /// Goes on until something must be waited for.

@@ -24,7 +24,9 @@ testkit::tally! {
         fenced,
         /// Reads and writes that succeeded.
         good,
-        /// Of these, forwarded ones.
+        /// Requests that succeeded on a volume that came while its group was served.
+        second,
+        /// Reads and writes that went through another gateway.
         forwarded,
         /// Reservation requests that succeeded.
         reservations,
@@ -240,8 +242,9 @@ impl Checks {
         }
         match answer {
             Answered::Path(PathError::InDoubt) => self.tally.in_doubt += 1,
+            Answered::Good(_) => self.tally.second += u64::from(volume.0[1] == super::world::SECOND),
             Answered::Refused => self.tally.conflicts += 1,
-            Answered::Good(_) | Answered::Path(_) | Answered::Lost => {}
+            Answered::Path(_) | Answered::Lost => {}
         }
     }
 

@@ -22,7 +22,11 @@ fn histories_of_a_group_hold() {
         assert!(tally.takeovers > 10 && tally.handovers > 10 && tally.fenced > 10, "{tally:?}");
         assert!(tally.forwarded > 100 && tally.in_doubt > 10 && tally.fences > 10, "{tally:?}");
         assert!(
-            tally.notices > 100 && tally.unknown > 10 && tally.refused > 10 && tally.applied > 10,
+            tally.notices > 100
+                && tally.second > 100
+                && tally.unknown > 10
+                && tally.refused > 10
+                && tally.applied > 10,
             "{tally:?}"
         );
     }

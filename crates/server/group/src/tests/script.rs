@@ -61,6 +61,10 @@ pub(super) enum Step {
         gateway: usize,
         lost: usize,
     },
+    /// Each group gets a second volume, or loses it.
+    Volumes {
+        second: bool,
+    },
 }
 
 /// One history.
@@ -103,7 +107,7 @@ impl Plan {
     fn step(rng: &mut SimRng, gateways: usize) -> Step {
         let gateway = rng.below(gateways as u64) as usize;
         let other = (gateway + rng.between(1, gateways as u64 - 1) as usize) % gateways;
-        match rng.below(20) {
+        match rng.below(22) {
             0..=4 => Step::Pause { gateway, ms: *rng.pick(&[300, 1500, 2500, 4000, 9000, 20_000]) },
             5..=7 => Step::Kill { gateway, silent: rng.chance_permille(300), ms: rng.between(50, 6000) },
             8 | 9 => Step::Cut { one: gateway, other, ms: rng.between(100, 6000) },
@@ -113,6 +117,7 @@ impl Plan {
             15 | 16 => Step::Apply { gateway, based: rng.chance_permille(500) },
             17 => Step::Port { gateway, name: rng.below(4) as u8 },
             18 => Step::Bind { gateway, host: rng.below(2) as u8, nqn: rng.below(2) as u8 },
+            19 | 20 => Step::Volumes { second: rng.chance_permille(600) },
             _ => Step::Expel { gateway, lost: other },
         }
     }

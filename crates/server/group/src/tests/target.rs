@@ -64,6 +64,10 @@ impl Target {
         self.0.insert(volume, Volume { owner, view, term, in_flight, fences, asked, number: 0 });
     }
 
+    pub(super) fn has(&self, volume: Uuid) -> bool {
+        self.0.contains_key(&volume)
+    }
+
     pub(super) fn close(&mut self, volume: Uuid) {
         let gone = self.0.remove(&volume);
         assert!(

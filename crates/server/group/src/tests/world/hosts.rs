@@ -11,7 +11,8 @@ impl World {
         let Some(instance) = self.instance_of(gateway) else {
             return self.after(5 * MS, Event::Host(who));
         };
-        let volume = uuid(self.rng.between(1, self.plan.groups as u64) as u32);
+        let group = GroupId(self.rng.between(1, self.plan.groups as u64) as u32);
+        let volume = *self.rng.pick(&self.layout[&group]);
         self.number += 1;
         let id = self.number;
         let (what, command) = self.choose(who, volume, id);

@@ -51,6 +51,7 @@ enum Input {
     Port(u64, u8),
     Bind(u64, u8, u8),
     Expel(InstanceId),
+    Groups,
 }
 
 /// Something that happens.
@@ -144,6 +145,15 @@ pub(super) struct World {
 
 pub(super) fn uuid(group: u32) -> Uuid {
     Uuid([group as u8; 16])
+}
+
+/// Marks second volumes; groups have smaller numbers.
+pub(super) const SECOND: u8 = 0x77;
+
+fn second_volume(group: u32) -> Uuid {
+    let mut uuid = [SECOND; 16];
+    uuid[0] = group as u8;
+    Uuid(uuid)
 }
 
 impl World {
@@ -255,6 +265,10 @@ impl World {
     }
 
     fn is_at_rest(&self) -> bool {
+        let open = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref()).all(|process| {
+            let mut served = self.layout.iter().filter(|(group, _)| process.member.serves(**group).is_some());
+            served.all(|(_, volumes)| volumes.iter().all(|volume| process.target.has(*volume)))
+        });
         let served = self.layout.keys().all(|group| {
             let processes = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
             processes.filter(|process| process.member.serves(*group).is_some()).count() == 1
@@ -272,7 +286,7 @@ impl World {
         let stands = self.configuration_version();
         let same = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
         let same = same.into_iter().all(|process| process.version == stands && process.applying.is_empty());
-        served && told && same && self.members_agree() && self.pending.is_empty()
+        open && served && told && same && self.members_agree() && self.pending.is_empty()
     }
 
     /// Whether each process knows those that run as members, and no others.
@@ -432,6 +446,7 @@ impl World {
                 member.bind_host(now, RequestId(id), [host; 16], &format!("nqn{nqn}"));
             }
             Input::Expel(lost) => member.expel(now, lost),
+            Input::Groups => member.set_groups(now, &self.layout),
         }
         self.drain_outputs(gateway);
     }
@@ -477,8 +492,8 @@ impl World {
                 }
             }
             Output::Close(group) => {
-                for volume in &self.layout[&group] {
-                    process.target.close(*volume);
+                for volume in [uuid(group.0), second_volume(group.0)] {
+                    process.target.close(volume);
                 }
             }
             Output::Execute { execution, volume, who, command } => {

@@ -37,10 +37,27 @@ impl World {
             Step::Apply { gateway, based } => self.all_apply(gateway, based),
             Step::Port { gateway, name } => self.ask_numbers(gateway, |id| Input::Port(id, name)),
             Step::Bind { gateway, host, nqn } => self.ask_numbers(gateway, |id| Input::Bind(id, host, nqn)),
+            Step::Volumes { second } => self.set_volumes(second),
             Step::Expel { gateway, lost } => {
                 if let (Some(by), Some(lost)) = (self.instance_of(gateway), self.instance_of(lost)) {
                     self.input(by, Input::Expel(lost));
                 }
+            }
+        }
+    }
+
+    /// All gateways learn of other volumes, sooner or later.
+    pub(super) fn set_volumes(&mut self, second: bool) {
+        for (group, volumes) in &mut self.layout {
+            volumes.truncate(1);
+            if second {
+                volumes.push(second_volume(group.0));
+            }
+        }
+        for gateway in 0..self.gateways.len() {
+            if let Some(instance) = self.instance_of(gateway) {
+                let delay = self.rng.below(300) * MS;
+                self.after(delay, Event::Input(instance, Input::Groups));
             }
         }
     }
