@@ -127,6 +127,41 @@ fn discovery_comes_by_a_generated_key_too() {
 }
 
 #[test]
+fn generated_keys_are_found_after_an_apply() {
+    let place = place();
+    let config = config("require", "");
+    let daemon = place.serve(&config, &["--io", worlds()[0]]);
+    let concat = url(&place, &daemon, "host.key", "&concat=yes&queues=2");
+    carries(&place, &concat, &concat);
+    let more = format!("{config}\n[[volume]]\nname = \"b\"\nsource = \"ram:4M\"\n");
+    daemon.ask_json(&format!("apply {}", place.write("more.toml", &more)));
+    carries(&place, &concat, &concat);
+    let changed = more.replace("\"host.key\"", "\"other.key\"");
+    daemon.ask_json(&format!("apply {}", place.write("changed.toml", &changed)));
+    fails(&["info", &concat], 24, "");
+    let concat = url(&place, &daemon, "other.key", "&concat=yes&queues=2");
+    carries(&place, &concat, &concat);
+}
+
+/// The key says a name and no rule, so the host proves by TLS again which of the rules of its name is for it.
+#[test]
+fn a_name_with_several_secrets_authenticates_by_tls_too() {
+    let place = place();
+    let id = "6f2d0b4c-0f5e-4b7a-9d3e-2a1b3c4d5e6f";
+    let second = format!(
+        "[[host]]\nname = \"second\"\nnqn = [\"{NQN}\"]\ndhchap_key_file = \"other.key\"\naccess = [{{ subsystem = \"*\" }}]\n"
+    );
+    let config =
+        config("require", &second).replace("name = \"host\"", &format!("name = \"host\"\nhostid = \"{id}\""));
+    let daemon = place.serve(&config, &["--io", worlds()[0]]);
+    let first = url(&place, &daemon, "host.key", &format!("&concat=yes&queues=2&host_id={id}"));
+    let second = url(&place, &daemon, "other.key", "&concat=yes&queues=2");
+    carries(&place, &first, &second);
+    fails(&["info", &first.replace("host.key", "other.key")], 24, "");
+    fails(&["info", &second.replace("other.key", "host.key")], 24, "");
+}
+
+#[test]
 fn where_a_key_cannot_be_generated_it_is_said() {
     let place = place();
     let config = config("off", "");

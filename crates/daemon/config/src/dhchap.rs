@@ -1,6 +1,7 @@
 //! Secrets of NVMe in-band authentication (`DHHC-1:hh:BASE64:`), from files that no other user can read. No
 //! message shows a part of one.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use nvme::auth::{DhGroup, DhchapPolicy, DhchapSecret, Hash};
@@ -53,6 +54,9 @@ const CONTROLLER_KEY: &str = "dhchap_controller_key_file";
 pub fn check_controller_keys(hosts: &[Located<HostDraft>], auth: &Located<AuthDraft>, sink: &Sink) {
     let common = &auth.value.auth;
     let discovery = common.dhchap_discovery_key.as_ref();
+    let all = hosts.iter().filter_map(|one| one.value.host.dhchap.as_ref());
+    let of_hosts: HashSet<&[u8]> =
+        all.chain(&common.dhchap).chain(discovery).map(|secret| secret.expose()).collect();
     let drafts = hosts.iter().map(|one| (&one.value.host, &one.at));
     for (host, at) in drafts.filter(|(host, _)| host.may_use_nvme()) {
         let own = host.dhchap.as_ref().or(common.dhchap.as_ref());
@@ -69,17 +73,20 @@ pub fn check_controller_keys(hosts: &[Located<HostDraft>], auth: &Located<AuthDr
                 "host \"{name}\" and its controllers have the same DH-HMAC-CHAP secret; {DIFFERENT_KEY_ADVICE}"
             );
             sink.note_error(at, why);
+        } else if host.dhchap_controller.as_ref().is_some_and(|key| of_hosts.contains(key.expose())) {
+            let why = format!(
+                "{CONTROLLER_KEY} of host \"{name}\" holds the secret of another host or of discovery; \
+                 {DIFFERENT_KEY_ADVICE}"
+            );
+            sink.note_error(at, why);
         }
     }
-    let keys = [common.dhchap.as_ref(), discovery];
     if let Some(controller) = &common.dhchap_controller {
-        let is_used =
-            keys.iter().any(Option::is_some) || hosts.iter().any(|one| one.value.host.dhchap.is_some());
-        if !is_used {
+        if of_hosts.is_empty() {
             let why = format!("{CONTROLLER_KEY} in [auth] has no effect: no host has a dhchap_key_file");
             sink.note_error(&auth.at, why);
         }
-        if keys.iter().flatten().any(|key| key.constant_time_eq(controller)) {
+        if of_hosts.contains(controller.expose()) {
             let why = format!("{CONTROLLER_KEY} in [auth] holds the secret of hosts; {DIFFERENT_KEY_ADVICE}");
             sink.note_error(&auth.at, why);
         }

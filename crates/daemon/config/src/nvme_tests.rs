@@ -296,11 +296,18 @@ fn a_controller_has_a_key_of_its_own_and_only_where_the_host_has_one() {
     let (plan, _) = run(&format!("{all}{key}")).unwrap();
     assert!(plan.auth.dhchap_controller.is_some());
     let same = key.replace("\"controller\"", "\"host\"");
+    let other = host.replace("\"h\"", "\"i\"").replace("example:h", "example:i")
+        + "dhchap_key_file = \"controller\"\n";
     for (text, want) in [
         (format!("{host}{key}"), "of host \"h\" has no effect without dhchap_key_file"),
         (format!("[auth]\n{key}"), "in [auth] has no effect: no host has a dhchap_key_file"),
         (format!("{host}{own}{same}"), "host \"h\" and its controllers have the same DH-HMAC-CHAP secret"),
         (format!("{all}{same}"), "in [auth] holds the secret of hosts"),
+        (
+            format!("{host}{own}{key}{other}"),
+            "of host \"h\" holds the secret of another host or of discovery",
+        ),
+        (format!("{host}{own}{other}[auth]\n{key}"), "in [auth] holds the secret of hosts"),
         (format!("{host}{own}{}", key.replace("\"controller\"", "\"open\"")), "has mode 0644"),
     ] {
         let got = run(&text).unwrap_err();

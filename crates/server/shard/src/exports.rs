@@ -21,6 +21,8 @@ use iscsi::session::SessionLimits;
 pub use scsi_server::TargetPort;
 use volume::{PortId, VolumeId};
 
+pub(crate) use nvme_access::is_proven;
+
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use continuation::EndCause;
 pub use nvme::{

@@ -250,7 +250,8 @@ impl std::fmt::Display for ConnectFailure {
             ConnectFailure::Away => "its volumes cannot be served for now: see volume list",
             ConnectFailure::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
             ConnectFailure::OtherRule => {
-                "its address comes under another rule than that of its controller's admin queue"
+                "it comes under another rule than that of its controller's admin queue, or than that of the secret which \
+                 generated its key"
             }
             ConnectFailure::TooManyControllers => "there are as many controllers as may be: see controllers and [limits]",
             ConnectFailure::TooManyOfSource => {

@@ -262,7 +262,7 @@ impl FixedSettings {
         self.secrets_since
     }
 
-    /// Whether the same hosts have the same DH-HMAC-CHAP secrets.
+    /// Whether the same hosts have the same DH-HMAC-CHAP secrets, for the same subsystems.
     fn has_secrets_of(&self, other: &FixedSettings) -> bool {
         let is_same = |one: &Option<Arc<DhchapSecret>>, other: &Option<Arc<DhchapSecret>>| match (one, other)
         {
@@ -274,11 +274,13 @@ impl FixedSettings {
         is_same(&one.dhchap, &two.dhchap)
             && is_same(&one.dhchap_discovery_key, &two.dhchap_discovery_key)
             && self.hosts.len() == other.hosts.len()
-            && self
-                .hosts
-                .iter()
-                .zip(&other.hosts)
-                .all(|(one, other)| one.nqns == other.nqns && is_same(&one.dhchap, &other.dhchap))
+            && self.hosts.iter().zip(&other.hosts).all(|(one, other)| {
+                one.nqns == other.nqns
+                    && one.hostid == other.hostid
+                    && one.sources == other.sources
+                    && one.subsystem_grants == other.subsystem_grants
+                    && is_same(&one.dhchap, &other.dhchap)
+            })
     }
 
     /// The exports that `ways` stand for; `number` knows the volumes.

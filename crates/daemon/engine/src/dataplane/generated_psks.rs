@@ -4,8 +4,8 @@
 //! Invariants:
 //! - A PSK is found for [`LIFETIME`] at most (NVMe/TCP Transport 1.1 §3.6.1.4), and not after the controller has ended
 //!   whose queues came by it.
-//! - There are at most [`PSKS_MAX`], some 4 MiB; one more takes the place of the oldest. Only hosts that have
-//!   authenticated have one.
+//! - There are at most [`PSKS_MAX`], some 4 MiB, and [`PSKS_PER_HOST_MAX`] of a host for a subsystem; one more takes the
+//!   place of the oldest. Only hosts that have authenticated have one.
 
 use std::{
     collections::VecDeque,
@@ -20,6 +20,8 @@ use tls::Psk;
 const LIFETIME: Duration = Duration::from_secs(600);
 /// How many there are at most.
 const PSKS_MAX: usize = 4096;
+/// How many there are of one host for one subsystem: no host takes the place of the others.
+const PSKS_PER_HOST_MAX: usize = 32;
 
 /// The PSKs, oldest first.
 #[derive(Clone, Debug, Default)]
@@ -44,7 +46,13 @@ impl GeneratedPsks {
     /// Adds one.
     pub fn add(&self, now: Instant, identity: PskIdentity, psk: Psk) {
         let mut list = self.list(now);
-        if list.len() >= PSKS_MAX {
+        let is_own = |known: &GeneratedPsk| {
+            known.identity.host == identity.host && known.identity.subsystem == identity.subsystem
+        };
+        if list.iter().filter(|known| is_own(known)).count() >= PSKS_PER_HOST_MAX {
+            let oldest = list.iter().position(is_own);
+            oldest.and_then(|at| list.remove(at));
+        } else if list.len() >= PSKS_MAX {
             list.pop_front();
         }
         list.push_back(GeneratedPsk { identity, psk, until: now + LIFETIME });
@@ -68,7 +76,8 @@ mod tests {
     use super::*;
 
     fn identity(number: usize) -> PskIdentity {
-        PskIdentity::parse(format!("NVMe1G01 nqn.h nqn.s {number:044}").as_bytes()).unwrap()
+        let host = number / PSKS_PER_HOST_MAX;
+        PskIdentity::parse(format!("NVMe1G01 nqn.h{host} nqn.s {number:044}").as_bytes()).unwrap()
     }
 
     fn psk() -> Psk {
@@ -94,10 +103,23 @@ mod tests {
     #[test]
     fn there_are_so_many_and_no_more() {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
+        let is_known = |number| psks.find(now, &identity(number), now).is_some();
         (0..=PSKS_MAX).for_each(|number| psks.add(now, identity(number), psk()));
-        assert!(psks.find(now, &identity(0), now).is_none());
-        assert!(
-            psks.find(now, &identity(1), now).is_some() && psks.find(now, &identity(PSKS_MAX), now).is_some()
-        );
+        assert!(!is_known(0) && is_known(1) && is_known(PSKS_MAX));
+    }
+
+    #[test]
+    fn a_host_takes_the_place_of_its_own() {
+        let (psks, now) = (GeneratedPsks::default(), Instant::now());
+        let own = |number: usize| {
+            PskIdentity::parse(format!("NVMe1G01 nqn.own nqn.s {number:044}").as_bytes()).unwrap()
+        };
+        psks.add(now, identity(0), psk());
+        (0..2 * PSKS_MAX).for_each(|number| psks.add(now, own(number), psk()));
+        assert!(psks.find(now, &identity(0), now).is_some());
+        let last = 2 * PSKS_MAX - 1;
+        assert!(psks.find(now, &own(last), now).is_some());
+        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX + 1), now).is_some());
+        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX), now).is_none());
     }
 }

@@ -56,6 +56,11 @@ impl DhchapSecret {
         self.bytes.ct_eq(&other.bytes).into()
     }
 
+    /// Its bytes, to compare many.
+    pub fn expose(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// The key that the secret is for its owner, the host or the subsystem of this NQN.
     pub fn derive_key(&self, owner_nqn: &str) -> DhchapKey {
         match self.transform {

@@ -362,9 +362,13 @@ impl SubsystemExport {
 impl HostRule {
     /// Whether it is for a host of this name and identifier that comes from an address.
     pub fn matches(&self, host: &str, id: HostId, source: IpAddr) -> bool {
-        let named = self.hosts.is_empty() || self.hosts.iter().any(|name| &**name == host);
         let near = self.sources.is_empty() || self.sources.iter().any(|network| network.contains(source));
-        named && near && self.id.is_none_or(|wanted| wanted == id)
+        self.is_for_name(host) && near && self.id.is_none_or(|wanted| wanted == id)
+    }
+
+    /// Whether it is for hosts of this name, whatever their identifiers and addresses.
+    pub(crate) fn is_for_name(&self, host: &str) -> bool {
+        self.hosts.is_empty() || self.hosts.iter().any(|name| &**name == host)
     }
 }
 

@@ -89,7 +89,8 @@ impl Exports {
         (accepted, identity): (&AcceptedSocket, Option<&PskIdentity>),
     ) -> Option<Option<Arc<RequiredAuthentication>>> {
         let rule = export.rule_for(names.host.as_str(), names.host_id, accepted.peer.ip())?;
-        let concatenation = self.nvme.concatenation(accepted, export.tls, identity);
+        let is_proven = is_proven(identity, &export.rules, rule);
+        let concatenation = self.nvme.concatenation(accepted, export.tls, (identity, is_proven));
         Some(authentication_of_rule(rule, names, &self.nvme.proofs, concatenation))
     }
 
@@ -101,7 +102,9 @@ impl Exports {
     ) -> Option<Option<Arc<RequiredAuthentication>>> {
         let nvme = &self.nvme;
         let rule = nvme.discovery_rule(names.host.as_str(), names.host_id, accepted.peer.ip()).ok()?;
-        let concatenation = nvme.concatenation(accepted, TlsMode::Allow, identity);
+        let rules = nvme.discovery.as_deref().unwrap_or_default();
+        let is_proven = rule.is_some_and(|rule| is_proven(identity, rules, rule));
+        let concatenation = nvme.concatenation(accepted, TlsMode::Allow, (identity, is_proven));
         Some(rule.and_then(|rule| authentication_of_rule(rule, names, &nvme.proofs, concatenation)))
     }
 
@@ -160,16 +163,27 @@ impl NvmeExports {
         &self,
         accepted: &AcceptedSocket,
         subsystem: TlsMode,
-        identity: Option<&PskIdentity>,
+        (identity, is_proven): (Option<&PskIdentity>, bool),
     ) -> ConcatenationPolicy {
         let offers = self.portal(accepted.listener).is_some_and(|portal| self.offers_concatenation(portal));
         match (identity.map(|identity| identity.kind), subsystem) {
-            (Some(PskKind::Generated), _) => ConcatenationPolicy::Replacement,
+            (Some(PskKind::Generated), _) if is_proven => ConcatenationPolicy::Replacement,
             (None, TlsMode::Allow) if offers => ConcatenationPolicy::Allowed,
             (None, TlsMode::Require) if offers => ConcatenationPolicy::Required,
-            (Some(PskKind::Retained), _) | (None, _) => ConcatenationPolicy::Refused,
+            (Some(PskKind::Generated | PskKind::Retained), _) | (None, _) => ConcatenationPolicy::Refused,
         }
     }
+}
+
+/// Whether a host proved what `rule` asks when it generated the PSK that it comes by. A PSK bears the host's name, not the
+/// rule that it was generated under: the host has proved it if all secrets of hosts of this name are this rule's.
+pub(crate) fn is_proven(identity: Option<&PskIdentity>, rules: &[HostRule], rule: &HostRule) -> bool {
+    let Some(identity) = identity.filter(|identity| identity.kind == PskKind::Generated) else {
+        return false;
+    };
+    let Some(own) = rule.auth.host() else { return false };
+    let of_this_name = rules.iter().filter(|other| other.is_for_name(identity.host.as_str()));
+    of_this_name.filter_map(|other| other.auth.host()).all(|other| own.constant_time_eq(other))
 }
 
 /// Whether hosts of a subsystem use TLS at an address. What they cannot do is not offered either.
@@ -196,4 +210,42 @@ fn authentication_of_rule(
         controller: rule.auth.controller().map(|secret| secret.derive_key(names.subsystem.as_str())),
     };
     Some(Arc::new(RequiredAuthentication { credentials, policy: policy.clone(), concatenation }))
+}
+
+#[cfg(test)]
+mod tests {
+    use nvme::auth::DhchapSecret;
+
+    use super::*;
+    use crate::exports::HostAuth;
+
+    const SECRETS: [&str; 2] = [
+        "DHHC-1:00:ia6zGodOr4SEG0Zzaw398rpY0wqipUWj4jWjUh4HWUz6aQ2n:",
+        "DHHC-1:00:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:",
+    ];
+
+    fn rule(host: &str, secret: Option<usize>) -> HostRule {
+        let auth = secret.map_or(HostAuth::None, |at| {
+            HostAuth::Required(Arc::new(DhchapSecret::parse(SECRETS[at]).unwrap()))
+        });
+        let hosts = [host].iter().filter(|host| !host.is_empty()).map(|&host| host.into()).collect();
+        HostRule { hosts, auth, ..HostRule::allow_any() }
+    }
+
+    #[test]
+    fn a_generated_psk_proves_nothing_where_a_name_has_several_secrets() {
+        let generated = format!("NVMe1G01 nqn.h nqn.s {:044}", 7);
+        let generated = &PskIdentity::parse(generated.as_bytes()).unwrap();
+        let retained = &PskIdentity::parse(b"NVMe0R01 nqn.h nqn.s").unwrap();
+        let is_proven = |rules: &[HostRule]| is_proven(Some(generated), rules, &rules[0]);
+        let own = || rule("nqn.h", Some(0));
+        assert!(is_proven(&[own()]) && is_proven(&[own(), own(), rule("nqn.h", None)]));
+        assert!(is_proven(&[own(), rule("nqn.other", Some(1))]), "another name's");
+        assert!(!is_proven(&[own(), rule("nqn.h", Some(1))]));
+        assert!(!is_proven(&[own(), rule("", Some(1))]), "any name's");
+        assert!(!is_proven(&[rule("nqn.h", None), own()]) && !is_proven(&[rule("nqn.h", None)]));
+        for identity in [None, Some(retained)] {
+            assert!(!super::is_proven(identity, &[own()], &own()));
+        }
+    }
 }

@@ -13,7 +13,7 @@ use stream::{Connection, ConnectionClose, LinkNumber, Tag, TargetConnection, Tar
 use super::NvmeFront;
 use super::tls;
 use super::{ConnectRequest, FINAL_SEND_TIMEOUT, QueueConn, QueueState};
-use crate::exports::{HostNotAllowed, HostRule, NvmeService, TlsMode};
+use crate::exports::{HostNotAllowed, HostRule, NvmeService, TlsMode, is_proven};
 use crate::link_table::LinkOwner;
 use crate::log::{ConnectFailure, LogLine, NvmeLogLine};
 use crate::shard::SharedParts;
@@ -246,7 +246,8 @@ pub(super) fn may_connect(
             .discovery_rule(host, names.host_id, from)
             .map_err(|HostNotAllowed| (ConnectRefusal::Host, ConnectFailure::NotAllowed))?;
         let source = nvme.discovery_per_source.map(|limit| (from, limit));
-        let rule = rule.filter(|_| !is_proven(identity));
+        let rules = nvme.discovery.as_deref().unwrap_or_default();
+        let rule = rule.map(|rule| rule_to_prove(rule, rules, identity)).transpose()?.flatten();
         return permit_by_rule(parts, now, rule, from, (DISCOVERY_CONTROLLERS_MAX, source));
     }
     if portal.service == NvmeService::Discovery {
@@ -266,16 +267,25 @@ pub(super) fn may_connect(
     match rule {
         Some(_) if subsystem.is_away && connect.qid == 0 => Err((ConnectRefusal::Busy, ConnectFailure::Away)),
         Some(rule) => {
-            let rule = Some(rule).filter(|_| !is_proven(identity));
+            let rule = rule_to_prove(rule, &subsystem.rules, identity)?;
             permit_by_rule(parts, now, rule, from, (subsystem.limits.controllers, None))
         }
         None => Err((ConnectRefusal::Host, ConnectFailure::NotAllowed)),
     }
 }
 
-/// Whether the host has proved who it is when it generated the PSK of its TLS.
-fn is_proven(identity: Option<&PskIdentity>) -> bool {
-    identity.is_some_and(|identity| identity.kind == PskKind::Generated)
+/// The rule that a host is let in by, if it has not proved what that asks; `None`: it has. A rule without a secret is not
+/// for who comes by a PSK that was generated: another rule's secret says nothing of who this one lets in.
+fn rule_to_prove<'a>(
+    rule: &'a HostRule,
+    rules: &[HostRule],
+    identity: Option<&PskIdentity>,
+) -> Result<Option<&'a HostRule>, (ConnectRefusal, ConnectFailure)> {
+    let is_generated = identity.is_some_and(|identity| identity.kind == PskKind::Generated);
+    if is_generated && rule.auth.host().is_none() {
+        return Err((ConnectRefusal::Host, ConnectFailure::OtherRule));
+    }
+    Ok((!is_proven(identity, rules, rule)).then_some(rule))
 }
 
 /// The leave that a rule gives, unless the source has to wait.
@@ -296,3 +306,19 @@ fn permit_by_rule(
 /// How many discovery controllers the daemon has at most: hosts that ask and go, and such as stay to
 /// be told of changes.
 const DISCOVERY_CONTROLLERS_MAX: u16 = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::exports::{HostAuth, HostRule};
+
+    #[test]
+    fn a_rule_without_a_secret_is_not_for_generated_psks() {
+        let generated = PskIdentity::parse(format!("NVMe1G01 nqn.h nqn.s {:044}", 7).as_bytes()).unwrap();
+        let retained = PskIdentity::parse(b"NVMe0R01 nqn.h nqn.s").unwrap();
+        let rule = HostRule { auth: HostAuth::None, ..HostRule::allow_any() };
+        let judge = |identity| rule_to_prove(&rule, std::slice::from_ref(&rule), identity).map(|_| ());
+        assert_eq!(judge(Some(&generated)), Err((ConnectRefusal::Host, ConnectFailure::OtherRule)));
+        assert_eq!((judge(Some(&retained)), judge(None)), (Ok(()), Ok(())));
+    }
+}
