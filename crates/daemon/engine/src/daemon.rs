@@ -6,6 +6,7 @@
 pub mod absent_volumes;
 mod access;
 mod configuration;
+mod exports_by_volume;
 pub mod images;
 mod locks;
 mod observation;

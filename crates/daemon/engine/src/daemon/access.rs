@@ -1,13 +1,15 @@
 //! Requests about subsystems, hosts, reservations and paths, and changes of a volume by the operator.
 
+use std::collections::HashMap;
+
 use super::{Daemon, ServedState, refusal_from_engine_error, unknown_name};
 use crate::dataplane::volume_state::ACCESS_STATES;
 use config::plan::{Host, Protocol, Subsystem};
 use control::{
     RefusalCode, RequestRefusal,
     report::{
-        HostReport, ListenerReport, NamespaceExportReport, NamespaceReport, PortalReport, ReservationReport,
-        SessionReport, SubsystemReport, VolumePathReport, VolumeReport, VolumeStateReport,
+        HostReport, ListenerReport, NamespaceReport, PortalReport, ReservationReport, SessionReport,
+        SubsystemReport, VolumePathReport, VolumeReport, VolumeStateReport,
     },
 };
 
@@ -42,8 +44,10 @@ impl Daemon {
         let served = self.volumes.lock_served().volume_reports();
         let mut reports: Vec<_> = served.into_iter().map(|one| self.volumes.with_sync_failure(one)).collect();
         let standings = self.volume_states(None)?;
+        let by_name: HashMap<&str, &VolumeStateReport> =
+            standings.iter().map(|standing| (standing.volume.as_str(), standing)).collect();
         for report in &mut reports {
-            if let Some(standing) = standings.iter().find(|standing| standing.volume == report.name) {
+            if let Some(standing) = by_name.get(report.name.as_str()) {
                 update_remote_report(report, standing);
             }
         }
@@ -204,21 +208,5 @@ fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionRepor
             .collect(),
         subsystems: subsystems.filter(|nqn| reaches_subsystem(host, nqn)).cloned().collect(),
         sessions: sessions.iter().filter(|session| session.host.as_ref() == Some(&host.name)).count(),
-    }
-}
-
-impl ServedState {
-    /// The namespaces of a volume.
-    pub(super) fn namespaces_of(&self, volume: &config::name::VolumeName) -> Vec<NamespaceExportReport> {
-        let shown = self.ways.subsystems.iter().flat_map(|subsystem| {
-            let namespaces = subsystem.namespaces.iter().filter(|one| one.volume == *volume);
-            namespaces.map(|one| NamespaceExportReport {
-                subsystem: subsystem.nqn.clone(),
-                nsid: one.nsid,
-                read_only: one.read_only,
-                ana_group: one.ana_group,
-            })
-        });
-        shown.collect()
     }
 }

@@ -6,7 +6,8 @@
 use uuid::Uuid;
 
 use super::{
-    ServedState, VolumeRegistry, absent_volumes::ArrivalOutcome, refusal_from_engine_error, unknown_name,
+    ServedState, VolumeRegistry, absent_volumes::ArrivalOutcome, exports_by_volume::ExportsByVolume,
+    refusal_from_engine_error, unknown_name,
 };
 use crate::{
     EngineError,
@@ -24,10 +25,7 @@ use config::{
     plan::{ExportPlan, Protocol, Volume, VolumeOrigin},
     spec::{self, VolumeSource},
 };
-use control::{
-    RefusalCode, RequestRefusal,
-    report::{ExportReport, VolumeReport},
-};
+use control::{RefusalCode, RequestRefusal, report::VolumeReport};
 
 /// Why a volume takes no writes after a failed sync.
 pub(super) const SYNC_FAILED_REASON: &str = "a sync has failed: recent writes may be lost, and writes are refused; check the disk, \
@@ -517,8 +515,12 @@ impl ServedState {
     }
 
     pub(super) fn volume_reports(&self) -> Vec<VolumeReport> {
-        let served = self.stores.iter().map(|store| self.served_report(store));
-        let leaving = self.leaving.iter().map(|store| self.leaving_report(store));
+        let exports = ExportsByVolume::of(&self.ways);
+        let served = self.stores.iter().map(|store| served_report(store, &exports));
+        let leaving = self.leaving.iter().map(|store| {
+            let failed = Some(format!("deleted: {}", EngineError::Lingers));
+            VolumeReport { failed, ..served_report(store, &exports) }
+        });
         served.chain(self.unserved.iter().map(|one| self.failed_report(one))).chain(leaving).collect()
     }
 
@@ -526,11 +528,6 @@ impl ServedState {
         let all = self.volume_reports();
         let found = all.iter().find(|report| report.name == name).cloned();
         found.ok_or_else(|| unknown_name("volume", name, all.iter().map(|report| report.name.as_str())))
-    }
-
-    fn leaving_report(&self, store: &Store) -> VolumeReport {
-        let failed = Some(format!("deleted: {}", EngineError::Lingers));
-        VolumeReport { failed, ..self.served_report(store) }
     }
 
     /// The report of a volume that could not be opened.
@@ -563,23 +560,11 @@ impl ServedState {
         let leaving = self.leaving.iter().map(leaver);
         served.chain(self.unserved.iter().map(|one| self.failed_report(one))).chain(leaving).collect()
     }
+}
 
-    fn served_report(&self, store: &Store) -> VolumeReport {
-        let volume = &store.volume;
-        let exports = self.ways.targets.iter().flat_map(|target| {
-            let luns = target.luns.iter().filter(|lun| lun.volume == volume.name);
-            luns.map(|lun| ExportReport {
-                target: target.name.clone(),
-                lun: lun.lun,
-                read_only: lun.read_only,
-            })
-        });
-        VolumeReport {
-            exports: exports.collect(),
-            namespaces: self.namespaces_of(&volume.name),
-            ..brief_report(store)
-        }
-    }
+fn served_report(store: &Store, exports: &ExportsByVolume<'_>) -> VolumeReport {
+    let name = &store.volume.name;
+    VolumeReport { exports: exports.luns(name), namespaces: exports.namespaces(name), ..brief_report(store) }
 }
 
 /// The report of an open volume, without what leads to it.
