@@ -21,6 +21,8 @@
 )]
 
 mod connect_hints;
+#[cfg(test)]
+mod cpu_time;
 pub mod daemon;
 pub mod dataplane;
 pub mod descriptors;

@@ -8,7 +8,7 @@
 //! Earlier builds gave all targets the groups' numbers. State saved under a group's number applies to the
 //! ports of all targets that lead to the volume ([`TargetPortNumbers::renumbering_for`]).
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 use volume::{PortId, PortRenumbering};
@@ -49,9 +49,11 @@ impl TargetPortNumbers {
     pub fn load(state: &StateDir) -> Result<Self, StateError> {
         let entries = state.read_json::<Vec<TargetPortRecord>>(RECORD_NAME)?.unwrap_or_default();
         let mut numbers = TargetPortNumbers::default();
+        let mut given = HashSet::new();
         for one in entries {
-            if one.port == 0 || numbers.recorded_number(&one.target, one.group).is_some() {
-                let why = "a target's port has the number 0, or two numbers".to_owned();
+            let has_one = numbers.recorded_number(&one.target, one.group).is_some();
+            if one.port == 0 || has_one || !given.insert(one.port) {
+                let why = "a target's port has the number 0, two numbers, or that of another".to_owned();
                 return Err(StateError::Damaged { path: state.path().join(RECORD_NAME), why });
             }
             numbers.push(one);
@@ -253,9 +255,10 @@ mod tests {
     fn a_record_that_gives_a_port_two_numbers_is_damaged() {
         let root = tempfile::tempdir().unwrap();
         let state = StateDir::open(root.path()).unwrap();
-        for (group, port) in [(1, 4), (2, 0)] {
-            let entry = |group, port| TargetPortRecord { target: "iqn.x:a".to_owned(), group, port };
-            let entries = vec![entry(1, 3), entry(group, port)];
+        for (target, group, port) in [("a", 1, 4), ("a", 2, 0), ("a", 2, 3), ("b", 1, 3)] {
+            let entry =
+                |target, group, port| TargetPortRecord { target: format!("iqn.x:{target}"), group, port };
+            let entries = vec![entry("a", 1, 3), entry(target, group, port)];
             TargetPortNumbers { entries, ..TargetPortNumbers::default() }.save(&state).unwrap();
             let loaded = TargetPortNumbers::load(&state);
             assert!(matches!(loaded, Err(StateError::Damaged { .. })), "{group}, {port}");
