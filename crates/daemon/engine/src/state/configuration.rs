@@ -17,7 +17,6 @@ use config::{ConfigFile, ConfigFiles};
 pub const RECORD: &str = "configuration";
 
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct FileRecord {
     path: PathBuf,
     text: String,
@@ -25,7 +24,6 @@ struct FileRecord {
 }
 
 #[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 struct AppliedRecord {
     /// What stood in the files of `serve` when it was applied.
     served: Vec<FileRecord>,
@@ -47,9 +45,18 @@ pub struct AppliedConfiguration {
 }
 
 impl AppliedConfiguration {
-    /// Reads it; `None`: nothing was ever applied.
+    /// Reads it; `None`: nothing was ever applied. Fields of a later version are passed over.
     pub fn load(state: &StateDir) -> Result<Option<Self>, StateError> {
-        let read: Option<AppliedRecord> = state.read_json(RECORD)?;
+        let read: Option<AppliedRecord> = state.read_json(RECORD).map_err(|why| match why {
+            StateError::Damaged { path, why } => {
+                let why = format!(
+                    "{why}: it is the configuration that was applied last; without it the files that `serve` names are \
+                     served"
+                );
+                StateError::Damaged { path, why }
+            }
+            other => other,
+        })?;
         Ok(read.map(|record| AppliedConfiguration {
             served: files(record.served),
             current: files(record.current),
@@ -119,6 +126,22 @@ mod tests {
         assert_eq!(AppliedConfiguration::load(&state).unwrap(), Some(first));
         AppliedConfiguration::restore(None, &state).unwrap();
         assert_eq!(AppliedConfiguration::load(&state).unwrap(), None);
+    }
+
+    #[test]
+    fn a_later_version_may_say_more_and_damage_says_what_to_do() {
+        let root = tempfile::tempdir().unwrap();
+        let state = StateDir::open(root.path()).unwrap();
+        let file = serde_json::json!({"path": "/a.toml", "text": "", "world_readable": false, "mode": 384});
+        let later = serde_json::json!({"served": [file], "current": [], "previous": [], "when": 1});
+        state.write_json(RECORD, &later).unwrap();
+        let read = AppliedConfiguration::load(&state).unwrap().unwrap();
+        assert_eq!(read.served.0[0].path, PathBuf::from("/a.toml"));
+        std::fs::write(root.path().join(RECORD), "torn").unwrap();
+        let why = AppliedConfiguration::load(&state).unwrap_err().to_string();
+        let path = root.path().join(RECORD).display().to_string();
+        assert!(why.contains(&path) && why.contains("without it the files that `serve` names"), "{why}");
+        assert!(why.contains("restore it, or move it away"), "{why}");
     }
 
     #[test]
