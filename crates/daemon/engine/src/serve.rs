@@ -9,7 +9,7 @@ pub mod args;
 use std::{
     collections::HashMap,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -32,7 +32,7 @@ use crate::{
     store::{ProbeNeeds, ProbeResult, StorageInUse, Store},
 };
 use config::{
-    ConfigFiles,
+    ConfigFile, ConfigFiles,
     check::{self, CommandLineOptions},
     diagnostic::{Diagnostic, Located, Place, Sink},
     draft::Draft,
@@ -98,7 +98,7 @@ fn run(
     let Configured { state, files, draft, lines, warnings: early } = configured(args, paths)?;
     let sink = Sink::default();
     let (created, mut unserved) = restore_recorded(volumes::load_volumes(&state).map_err(Failure::failed)?);
-    let plan = resolve_plan(draft, args, created, &sink);
+    let plan = resolve_plan(draft, args, names_file(args, paths, &files), created, &sink);
     let (plan, warnings) = sink.into_result(plan).map_err(|errors| usage_failure(&errors))?;
     for warning in early.iter().chain(&warnings) {
         tracing::warn!("{warning}");
@@ -147,7 +147,7 @@ fn run(
         None => daemon.configured(Configuration {
             file: config_file(args, paths),
             current: files,
-            build: plan_builder(args),
+            build: plan_builder(args, paths),
         }),
     };
     let attachments = daemon.attachments();
@@ -226,17 +226,23 @@ fn config_file(args: &ServeArgs, paths: &DefaultPaths) -> Option<PathBuf> {
     Some(std::path::absolute(&file).unwrap_or(file))
 }
 
+/// Whether somebody has named the configuration file, and has so said what is to be served even if it names nothing. The
+/// file of the default place is not named. One rule for a start, its check, and what is applied later.
+fn names_file(args: &ServeArgs, paths: &DefaultPaths, files: &ConfigFiles) -> bool {
+    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let is_other = |file: &ConfigFile| absolute(&file.path) != absolute(&paths.config);
+    args.config.is_some() || files.0.first().is_some_and(is_other)
+}
+
 /// Makes plans of other files while the daemon runs.
-fn plan_builder(args: &ServeArgs) -> PlanBuilder {
-    let args = args.clone();
+fn plan_builder(args: &ServeArgs, paths: &DefaultPaths) -> PlanBuilder {
+    let (args, paths) = (args.clone(), paths.clone());
     Box::new(move |files, created| {
         let sink = Sink::default();
         let (draft, _) = read_configuration(&args, files, &sink);
         let (sink, mut warnings) =
             sink.into_result(()).map(|((), warnings)| (Sink::default(), warnings)).map_err(said)?;
-        // Who has written a file has said what is to be served, even if it names nothing.
-        let config = files.0.first().map(|file| file.path.clone()).or_else(|| args.config.clone());
-        let plan = resolve_plan(draft, &ServeArgs { config, ..args.clone() }, created, &sink);
+        let plan = resolve_plan(draft, &args, names_file(&args, &paths, files), created, &sink);
         let (plan, more) = sink.into_result(plan).map_err(said)?;
         warnings.extend(more);
         Ok((plan, warnings))
@@ -270,7 +276,7 @@ pub fn check_configuration(args: &ServeArgs, paths: &DefaultPaths) -> Result<(St
     let files = config_file(&args, paths).map(|path| ConfigFiles::read(&path, &sink)).unwrap_or_default();
     let (draft, _) = read_configuration(&args, &files, &sink);
     let (sink, mut warnings) = fail_on_errors(sink)?;
-    let plan = resolve_plan(draft, &args, Vec::new(), &sink);
+    let plan = resolve_plan(draft, &args, names_file(&args, paths, &files), Vec::new(), &sink);
     let (plan, more) = sink.into_result(plan).map_err(|errors| usage_failure(&errors))?;
     warnings.extend(more);
     let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
@@ -293,8 +299,14 @@ fn plan_summary(plan: &Plan) -> String {
 }
 
 /// The plan that a draft comes to beside volumes that were created at run time.
-fn resolve_plan(mut draft: Draft, args: &ServeArgs, created: Vec<Volume>, sink: &Sink) -> Plan {
-    complete_draft(&mut draft, args, created);
+fn resolve_plan(
+    mut draft: Draft,
+    args: &ServeArgs,
+    is_file_named: bool,
+    created: Vec<Volume>,
+    sink: &Sink,
+) -> Plan {
+    complete_draft(&mut draft, is_file_named, created);
     let options = CommandLineOptions {
         allow_anonymous: args.allow_anonymous,
         cores: args.cores.clone().unwrap_or_default().0,
@@ -312,7 +324,7 @@ fn plan_reader(args: &ServeArgs) -> PlanReader {
         if !sink.is_clean() {
             return Err(sink.into_result(()).err().map(said).unwrap_or_default());
         }
-        let plan = resolve_plan(draft, &args, created, &sink);
+        let plan = resolve_plan(draft, &args, args.config.is_some(), created, &sink);
         sink.into_result((plan, lines)).map(|(read, _)| read).map_err(said)
     })
 }
@@ -364,8 +376,8 @@ fn read_configuration(args: &ServeArgs, files: &ConfigFiles, sink: &Sink) -> (Dr
 }
 
 /// Adds the volumes that were created at run time, and what is served when nothing was named.
-fn complete_draft(draft: &mut Draft, args: &ServeArgs, created: Vec<Volume>) {
-    let nothing_named = draft.volumes.is_empty() && draft.targets.is_empty() && args.config.is_none();
+fn complete_draft(draft: &mut Draft, is_file_named: bool, created: Vec<Volume>) {
+    let nothing_named = draft.volumes.is_empty() && draft.targets.is_empty() && !is_file_named;
     for volume in created {
         let at = Place::outside_file(&format!("created at run time: volume {}", volume.name));
         draft.volumes.push(Located::new(volume, at));

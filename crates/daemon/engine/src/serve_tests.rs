@@ -558,3 +558,26 @@ fn the_default_file_is_read_and_added_to() {
         "{why}"
     );
 }
+
+#[test]
+fn a_default_file_that_names_nothing_keeps_the_demo_when_it_is_applied_again() {
+    let root = tempfile::tempdir().unwrap();
+    fs::create_dir_all(root.path().join("etc/conf.d")).unwrap();
+    let write = |name: &str, text: &str| fs::write(root.path().join(name), text).unwrap();
+    write("etc/blockwire.toml", "# nothing\n");
+    write("etc/conf.d/10-node.toml", "node = \"rack1\"\n");
+    write("other.toml", "node = \"rack1\"\n");
+    let (said, _) = check_configuration(&args(""), &paths(&root)).unwrap();
+    assert!(said.contains("1 volume,"), "{said}");
+    let daemon = run(&root, "", idle);
+    let Answer::Plan(report) = daemon.ask(Request::Apply { file: None }) else { panic!() };
+    assert!(report.changes.is_empty(), "{report:?}");
+    assert_eq!(names(daemon.ask(Request::VolumeList)), ["demo"]);
+    // Who names a file has said what is to be served.
+    let Answer::Plan(report) = daemon.ask(Request::Plan { file: Some(root.path().join("other.toml")) })
+    else {
+        panic!()
+    };
+    assert!(report.changes.iter().any(|one| one.action == "remove" && one.name == "demo"), "{report:?}");
+    assert_eq!(daemon.stop(), Exit::Success);
+}
