@@ -59,6 +59,8 @@ struct Reviewed {
     closing: Vec<String>,
     /// Volumes that grow, and to how many bytes.
     growing: Vec<(String, u64)>,
+    /// Nothing changes but volumes that grow, as an earlier apply could not have them.
+    only_grows: bool,
 }
 
 impl Daemon {
@@ -72,8 +74,11 @@ impl Daemon {
     /// Serves by a configuration from now on.
     pub(super) fn apply_file(&self, file: Option<&Path>) -> Result<PlanReport, RequestRefusal> {
         let mut configuration = self.configuration()?;
-        let (files, file) = configuration.read(file)?;
-        let report = self.volumes.apply(&mut configuration, files)?;
+        let (files, name) = configuration.read(file)?;
+        // Read once: what is applied is what is recorded.
+        let served = if file.is_some() { configuration.read_served()? } else { files.clone() };
+        let file = name;
+        let report = self.volumes.apply(&mut configuration, files, served)?;
         tracing::info!(
             file,
             changes = report.changes.len(),
@@ -94,7 +99,8 @@ impl Daemon {
         // After an edit of the file and a start, what was applied is not in force.
         let is_in_force = applied.current == configuration.current.clone().absolute();
         let back = if is_in_force { applied.previous } else { applied.current };
-        let report = self.volumes.apply(&mut configuration, back)?;
+        let served = configuration.read_served()?;
+        let report = self.volumes.apply(&mut configuration, back, served)?;
         tracing::info!(
             changes = report.changes.len(),
             disturbed = report.disturbed.len(),
@@ -142,6 +148,20 @@ impl Configuration {
             Err(errors) => Err(RequestRefusal::new(RefusalCode::Invalid, lines(&errors))),
         }
     }
+
+    /// What stands in the files of `serve`: the next start compares it with what stands there then.
+    fn read_served(&self) -> Result<ConfigFiles, RequestRefusal> {
+        if self.file.is_none() {
+            return Ok(ConfigFiles::default());
+        }
+        self.read(None).map(|(files, _)| files).map_err(|why| {
+            let message = format!(
+                "nothing was changed: the next start needs the files that `serve` was started with: {}",
+                why.message
+            );
+            RequestRefusal { message, ..why }
+        })
+    }
 }
 
 fn lines(errors: &[Diagnostic]) -> String {
@@ -176,7 +196,7 @@ impl VolumeRegistry {
         let (plan, warnings) =
             build(files, created).map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
         let difference = old.difference(&plan);
-        let (mut growing, mut opening, mut refused_changes) = (Vec::new(), Vec::new(), Vec::new());
+        let (mut opening, mut refused_changes) = (Vec::new(), Vec::new());
         opening.extend(difference.volumes.added.iter().map(|(_, volume)| volume.clone()));
         let mut changes = Vec::new();
         for change in difference.changes() {
@@ -189,14 +209,6 @@ impl VolumeRegistry {
                 if let (Action::Change, true, Some(new)) = (change.action, is_failed, new) {
                     opening.push(new.clone());
                 }
-                let store = served.stores.iter().find(|store| store.volume.name.as_str() == change.name);
-                let bytes = new.and_then(|new| new.spec.size);
-                if let (Action::Change, Some(store), Some(bytes)) = (change.action, store, bytes)
-                    && report.effect != RESTART
-                    && bytes > store.bytes
-                {
-                    growing.push((change.name.clone(), bytes));
-                }
             }
             if report.effect == RESTART {
                 refused_changes.push(refusal(&report));
@@ -204,19 +216,27 @@ impl VolumeRegistry {
             changes.push(report);
         }
         refused_changes.extend(colliding(&old, &plan));
+        let growing = growing(&plan, &self.lock_served());
+        let only_grows = changes.is_empty();
+        for (name, bytes) in &growing {
+            if !changes.iter().any(|one| one.item == Item::Volume.as_str() && one.name == *name) {
+                changes.push(growth_report(name, *bytes));
+            }
+        }
         let closing = difference.volumes.removed.iter().map(|(name, _)| name.clone()).collect();
         let disturbed = self.engine.review(&plan).map_err(|why| refusal_from_engine_error(&why))?;
         let warnings = warnings.iter().map(ToString::to_string).collect();
         let report =
             PlanReport { file: None, applied: false, changes, disturbed, refused: refused_changes, warnings };
-        Ok(Reviewed { old, plan, report, opening, closing, growing })
+        Ok(Reviewed { old, plan, report, opening, closing, growing, only_grows })
     }
 
-    /// Serves by other files, all of them or nothing.
+    /// Serves by other files, all of them or nothing; `served` is what stands in the files of `serve`.
     fn apply(
         &self,
         configuration: &mut Configuration,
         files: ConfigFiles,
+        served: ConfigFiles,
     ) -> Result<PlanReport, RequestRefusal> {
         let reviewed = self.review(&files, &configuration.build)?;
         if !reviewed.report.refused.is_empty() {
@@ -229,24 +249,43 @@ impl VolumeRegistry {
         }
         let files = files.absolute();
         let current = configuration.current.clone().absolute();
-        if files == current && reviewed.report.changes.is_empty() {
+        if files == current && reviewed.only_grows {
+            self.grow(&reviewed)?;
             return Ok(PlanReport { applied: true, ..reviewed.report });
         }
         let changing = reviewed.opening.iter().map(|volume| volume.name.as_str());
         let changing = changing.chain(reviewed.closing.iter().map(String::as_str));
         let _held: Vec<NameLock<'_>> =
             changing.map(|name| self.lock_name(name, "applied")).collect::<Result<_, _>>()?;
+        self.free_names(&reviewed.opening)?;
         let opened = self.open_new(&reviewed.opening)?;
-        let served = match &configuration.file {
-            Some(path) => ConfigFiles::read(path, &Sink::default()).absolute(),
-            None => ConfigFiles::default(),
-        };
-        let record = AppliedConfiguration { served, current: files.clone(), previous: current };
+        let record =
+            AppliedConfiguration { served: served.absolute(), current: files.clone(), previous: current };
         self.switch(&reviewed, opened, &record)?;
         configuration.current = files;
-        self.grow(&reviewed)?;
-        self.close_old(&reviewed.closing)?;
+        // What is removed is closed whether or not another volume can grow.
+        let (grown, closed) = (self.grow(&reviewed), self.close_old(&reviewed.closing));
+        join(grown, closed)?;
         Ok(PlanReport { applied: true, ..reviewed.report })
+    }
+
+    /// Sees to it that the names of new volumes are free, now that no other request takes them: since the review one may
+    /// have been served, and one that was removed before may not be closed yet.
+    pub(super) fn free_names(&self, volumes: &[Volume]) -> Result<(), RequestRefusal> {
+        for name in volumes.iter().map(|volume| volume.name.as_str()) {
+            if self.lock_served().store_mut(name).is_some() {
+                let why = format!("nothing was changed: volume \"{name}\" is served meanwhile; try again");
+                return Err(RequestRefusal::new(RefusalCode::Conflict, why));
+            }
+            self.drain_removed(name).and_then(|()| self.close_files(name)).map_err(|why| {
+                let message = format!(
+                    "nothing was changed: the volume \"{name}\" of before is not closed: {}",
+                    why.message
+                );
+                RequestRefusal { message, ..why }
+            })?;
+        }
+        Ok(())
     }
 
     /// Opens new volumes; nothing is locked but their names, since disks and other machines may take their time.
@@ -406,15 +445,18 @@ impl VolumeRegistry {
         self.replace_plan(reviewed.plan.clone());
     }
 
-    /// Lets volumes grow; what has switched stays switched if one cannot.
+    /// Lets volumes grow; what has switched stays switched if one cannot. The next apply tries that one again.
     fn grow(&self, reviewed: &Reviewed) -> Result<(), RequestRefusal> {
-        for (name, bytes) in &reviewed.growing {
-            self.resize(name, *bytes, false).map_err(|why| {
-                let message = format!("applied, but volume \"{name}\" could not grow: {}", why.message);
+        reviewed.growing.iter().fold(Ok(()), |done, (name, bytes)| {
+            let grown = self.resize(name, *bytes, false).map(drop).map_err(|why| {
+                let message = format!(
+                    "applied, but volume \"{name}\" could not grow: {}; `blockwire apply` tries it again",
+                    why.message
+                );
                 RequestRefusal { message, ..why }
-            })?;
-        }
-        Ok(())
+            });
+            join(done, grown)
+        })
     }
 
     /// Closes volumes that nothing leads to any more. What is known of them stays: they may come back.
@@ -436,10 +478,44 @@ impl VolumeRegistry {
                 .map_err(|why| refusal_from_engine_error(&why));
             if let Err(why) = gone.and_then(|()| self.close_files(name)) {
                 let message = format!("applied, but volume \"{name}\" is not closed: {}", why.message);
-                done = done.and(Err(RequestRefusal { message, ..why }));
+                done = join(done, Err(RequestRefusal { message, ..why }));
             }
         }
         done
+    }
+}
+
+/// The failures of two steps, both of which were taken.
+fn join(one: Result<(), RequestRefusal>, other: Result<(), RequestRefusal>) -> Result<(), RequestRefusal> {
+    match (one, other) {
+        (Err(one), Err(other)) => {
+            Err(RequestRefusal { message: format!("{}\n{}", one.message, other.message), ..one })
+        }
+        (one, other) => one.and(other),
+    }
+}
+
+/// Volumes that are smaller than a plan has them and can grow, and to how many bytes: also those that could not grow when
+/// the plan was applied.
+fn growing(plan: &Plan, served: &ServedState) -> Vec<(String, u64)> {
+    let configured = plan.volumes.iter().filter(|one| one.origin == VolumeOrigin::Configured);
+    let grows = configured.filter_map(|volume| {
+        let (bytes, store) = (volume.spec.size?, served.store(volume.name.as_str())?);
+        (bytes > store.bytes && check_new_size(store, bytes, false).is_ok())
+            .then(|| (volume.name.to_string(), bytes))
+    });
+    grows.collect()
+}
+
+/// The report of a volume that grows although its text has not changed.
+fn growth_report(name: &str, bytes: u64) -> ChangeReport {
+    ChangeReport {
+        action: Action::Change.as_str().to_owned(),
+        item: Item::Volume.as_str().to_owned(),
+        name: name.to_owned(),
+        keys: Vec::new(),
+        effect: Effect::None.as_str().to_owned(),
+        note: Some(format!("it grows to {}, as configured", size::format_human(bytes))),
     }
 }
 
@@ -483,7 +559,7 @@ fn note_volume(
     is_failed: bool,
     report: &mut ChangeReport,
 ) {
-    let store = served.stores.iter().find(|store| store.volume.name.as_str() == change.name);
+    let store = served.store(&change.name);
     let mut say = |effect: Option<&str>, note: String| {
         report.effect = effect.unwrap_or(&report.effect).to_owned();
         report.note = Some(note);

@@ -250,18 +250,23 @@ impl VolumeRegistry {
     /// Releases a volume that was removed while shards were still using it, once they are not. Returns what is to be
     /// closed.
     fn release_removed(&self, name: &str) -> Result<Vec<Store>, RequestRefusal> {
+        self.drain_removed(name)?;
+        let is_it = |store: &mut Store| store.volume.name.as_str() == name;
+        Ok(self.lock_served().leaving.extract_if(.., is_it).collect())
+    }
+
+    /// Waits until no shard uses a volume that was removed, if there is one.
+    pub(super) fn drain_removed(&self, name: &str) -> Result<(), RequestRefusal> {
         let turn = self.lock_changes()?;
         if !self.lock_served().leaving.iter().any(|store| store.volume.name.as_str() == name) {
-            return Ok(Vec::new());
+            return Ok(());
         }
         self.engine.remove_volume(name, true).map_err(|why| refusal_from_engine_error(&why))?;
         // Its targets and subsystems stay, for when it is served.
         let ways = self.lock_served().ways.clone();
         self.engine.set_exports(&ways).map_err(|why| refusal_from_engine_error(&why))?;
         drop(turn);
-        self.engine.drain_volume(name).map_err(|why| refusal_from_engine_error(&why))?;
-        let mut served = self.lock_served();
-        Ok(served.leaving.extract_if(.., |store| store.volume.name.as_str() == name).collect())
+        self.engine.drain_volume(name).map_err(|why| refusal_from_engine_error(&why))
     }
 
     /// The operator acknowledges a failed sync: recent writes may be lost, and hosts may write again.
@@ -477,6 +482,11 @@ impl ServedState {
     }
 
     /// The volume of that name, if it is served.
+    pub(super) fn store(&self, name: &str) -> Option<&Store> {
+        self.stores.iter().find(|store| store.volume.name.as_str() == name)
+    }
+
+    /// The same, to be changed.
     pub(super) fn store_mut(&mut self, name: &str) -> Option<&mut Store> {
         self.stores.iter_mut().find(|store| store.volume.name.as_str() == name)
     }

@@ -24,9 +24,17 @@ struct Applying {
 }
 
 fn applying() -> Applying {
+    applying_with(None)
+}
+
+/// With a file of `serve`, which somebody edits whenever it is made a plan of.
+fn applying_with(served: Option<&str>) -> Applying {
     let Fixture { root, engine, daemon } = fixture();
     let said = |errors: Vec<config::diagnostic::Diagnostic>| format!("{errors:?}");
+    let file = served.map(|name| root.path().join(name));
+    let edited = file.clone();
     let build = move |files: &ConfigFiles, created: Vec<Volume>| {
+        edited.iter().for_each(|path| std::fs::write(path, "node = 'later'\n").unwrap());
         let sink = Sink::default();
         let mut draft = files.draft(&sink);
         let at = config::diagnostic::Place::outside_file("created");
@@ -41,13 +49,17 @@ fn applying() -> Applying {
     let more = format!("{BASE}[[volume]]\nname = \"new\"\nsource = \"file:{},size=1M\"\n", new.display());
     std::fs::write(root.path().join("next.toml"), more).unwrap();
     let current = ConfigFiles::read(&root.path().join("base.toml"), &Sink::default());
-    let daemon = daemon.configured(Configuration { file: None, current, build: Box::new(build) });
+    let daemon = daemon.configured(Configuration { file, current, build: Box::new(build) });
     Applying { fixture: Fixture { root, engine, daemon }, new }
 }
 
 impl Applying {
     fn apply(&self, name: &str) -> Result<Answer, RequestRefusal> {
         self.fixture.daemon.handle_request(Request::Apply { file: Some(self.fixture.root.path().join(name)) })
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.fixture.root.path().join(name), text).unwrap();
     }
 
     fn told(&self) -> Vec<String> {
@@ -142,4 +154,69 @@ fn what_is_removed_is_closed_and_what_was_created_stays() {
     };
     assert_eq!(report.changes.len(), 3);
     assert_eq!(applying.names(), ["demo", "own", "new"]);
+}
+
+#[test]
+fn what_is_removed_is_closed_although_another_cannot_grow_and_that_is_tried_again() {
+    let applying = applying();
+    applying.apply("next.toml").unwrap();
+    applying.told();
+    applying.write("grown.toml", &BASE.replace("ram:1M", "ram:2M"));
+    *applying.fixture.engine.fails.lock().unwrap() = Some(("resize", EngineError::Start("no memory".into())));
+    let why = applying.apply("grown.toml").unwrap_err().message;
+    assert!(why.starts_with("applied, but volume \"demo\" could not grow: "), "{why}");
+    assert!(applying.told().ends_with(&["remove new true".into(), "drain new".into()]));
+    assert_eq!(applying.names(), ["demo"]);
+    let before = applying.recorded();
+    let Answer::Plan(report) = applying.apply("grown.toml").unwrap() else { panic!() };
+    let note = report.changes[0].note.clone().unwrap();
+    assert!(report.changes.len() == 1 && note.contains("as configured"), "{report:?}");
+    assert_eq!(applying.told(), ["resize demo 2097152"]);
+    assert_eq!(applying.recorded(), before, "a rollback still leads to what was before");
+    let Answer::Plan(report) = applying.apply("grown.toml").unwrap() else { panic!() };
+    assert!(report.changes.is_empty() && applying.told().is_empty());
+}
+
+#[test]
+fn a_file_that_is_edited_during_its_apply_is_recorded_as_it_was_applied() {
+    let applying = applying_with(Some("served.toml"));
+    let text = std::fs::read_to_string(applying.fixture.root.path().join("next.toml")).unwrap();
+    applying.write("served.toml", &text);
+    applying.fixture.daemon.handle_request(Request::Apply { file: None }).unwrap();
+    let recorded = applying.recorded().unwrap();
+    assert!(recorded.served == recorded.current && recorded.served.0[0].text == text);
+}
+
+#[test]
+fn nothing_is_applied_while_the_file_of_serve_cannot_be_read() {
+    let applying = applying_with(Some("served.toml"));
+    let refused = applying.apply("next.toml").unwrap_err().message;
+    assert!(refused.starts_with("nothing was changed: ") && refused.contains("served.toml"), "{refused}");
+    assert!(applying.told().is_empty() && applying.recorded().is_none() && !applying.new.exists());
+}
+
+#[test]
+fn a_volume_that_was_not_closed_is_closed_before_its_name_is_served_again() {
+    let applying = applying();
+    applying.write("memory.toml", &format!("{BASE}[[volume]]\nname = \"new\"\nsource = \"ram:1M\"\n"));
+    applying.apply("memory.toml").unwrap();
+    *applying.fixture.engine.lingers.lock().unwrap() = Some(EngineError::Lingers);
+    let why = applying.apply("base.toml").unwrap_err().message;
+    assert!(why.starts_with("applied, but volume \"new\" is not closed"), "{why}");
+    // And it is still in use.
+    *applying.fixture.engine.lingers.lock().unwrap() = Some(EngineError::Lingers);
+    let refused = applying.fixture.daemon.handle_request(Request::Rollback).unwrap_err().message;
+    assert!(refused.starts_with("nothing was changed: "), "{refused}");
+    applying.fixture.daemon.handle_request(Request::Rollback).unwrap();
+    assert_eq!(applying.names(), ["demo", "new"], "once");
+}
+
+#[test]
+fn a_volume_that_is_served_since_the_review_is_not_opened_again() {
+    let applying = applying();
+    let volumes = &applying.fixture.daemon.volumes;
+    let demo = volumes.plan().volumes.clone();
+    let refused = volumes.free_names(&demo).unwrap_err();
+    assert_eq!(refused.code, RefusalCode::Conflict);
+    assert!(applying.told().is_empty() && applying.names() == ["demo"]);
 }

@@ -173,3 +173,26 @@ fn files_that_are_read_again_change_targets_and_nothing_else() {
     assert!(why.code == RefusalCode::Conflict && why.message.starts_with("a limit"), "{why:?}");
     assert_eq!(engine.take(), Vec::<String>::new(), "nothing of it is done");
 }
+
+#[test]
+fn a_deleted_volume_takes_its_own_targets_along_and_no_empty_one() {
+    let Fixture { root: _root, daemon, .. } = fixture_of(|plan| {
+        let own = &plan.ways.targets[0];
+        let empty = config::plan::Target {
+            name: "iqn.2026-11.io.blockwire:empty".into(),
+            is_default: false,
+            luns: Vec::new(),
+            ..own.clone()
+        };
+        plan.ways.targets.push(empty);
+        let subsystem = plan.ways.subsystems[0].clone();
+        let nqn = "nqn.2026-11.io.blockwire:empty".into();
+        plan.ways.subsystems.push(config::plan::Subsystem { nqn, namespaces: Vec::new(), ..subsystem });
+    });
+    daemon.handle_request(Request::VolumeDelete { name: "demo".into(), force: true }).unwrap();
+    let ways = daemon.volumes.lock_served().ways.clone();
+    let targets: Vec<&str> = ways.targets.iter().map(|one| one.name.as_str()).collect();
+    let subsystems: Vec<&str> = ways.subsystems.iter().map(|one| one.nqn.as_str()).collect();
+    assert_eq!(targets, ["iqn.2026-11.io.blockwire:empty"]);
+    assert_eq!(subsystems, ["nqn.2026-11.io.blockwire:empty"]);
+}
