@@ -39,7 +39,7 @@ const WRITING: &[(&str, &str)] = &[
 /// Verbs that only look, or that only end something.
 const READING: &str = "completions, connection list, connection show, discover, doctor, eval bare, eval compare, eval list, \
     eval plan, eval stream, host list, host show, info, keep, key check, path list, plan, reservation list, \
-    reservation show, session list, shard list, status, stop, subsystem list, subsystem show, \
+    reservation show, session kill, session list, shard list, status, stop, subsystem list, subsystem show, \
     target list, target show, top, verify, volume list, volume show";
 
 /// A verb that is added stands in one of the lists, and what the first says is a test here.
