@@ -13,6 +13,7 @@ mod observation;
 mod resize;
 mod sessions;
 mod targets;
+mod volume_reports;
 mod volumes;
 
 pub use configuration::{Configuration, PlanBuilder};

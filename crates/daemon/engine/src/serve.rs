@@ -5,11 +5,12 @@
 //! removed again, unless they hold data by now. Directories, and records of volumes that were found, stay.
 
 pub mod args;
+mod resolve;
 
 use std::{
     collections::HashMap,
     io::Write,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -32,14 +33,12 @@ use crate::{
     store::{ProbeNeeds, ProbeResult, StorageInUse, Store},
 };
 use config::{
-    ConfigFile, ConfigFiles,
-    check::{self, CommandLineOptions},
-    diagnostic::{Diagnostic, Located, Place, Sink},
+    ConfigFiles,
+    diagnostic::{Diagnostic, Sink},
     draft::Draft,
     name::VolumeName,
-    network,
-    plan::{Plan, Portal, Protocol, TcpOptions, Volume, VolumeOrigin},
-    spec::{self, VolumeSource},
+    plan::{Plan, Volume, VolumeOrigin},
+    spec::VolumeSource,
 };
 use control::{
     report::line::{self, LineReport},
@@ -53,7 +52,10 @@ use process::{
 };
 use recovery::attachments::Attachments;
 
-use self::args::ServeArgs;
+use self::{
+    args::ServeArgs,
+    resolve::{names_file, read_configuration, resolve_plan},
+};
 
 /// Starts a data path.
 pub type StartEngine = fn(EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError>;
@@ -66,9 +68,6 @@ const REMOTE_PROBE_TIMEOUT: Duration = Duration::from_secs(3);
 const NAMES_TOLD_MAX: usize = 16;
 /// How long closing images of Ceph may take.
 const IMAGES_CLOSE: Duration = Duration::from_secs(5);
-/// What is served when nothing is named.
-const DEMO_VOLUME: (&str, &str) = ("demo", "ram:256M");
-
 /// Serves until `ending` is asked for. Writes the `listening` lines and `ready` to `out`.
 pub fn serve(
     args: &ServeArgs,
@@ -226,14 +225,6 @@ fn config_file(args: &ServeArgs, paths: &DefaultPaths) -> Option<PathBuf> {
     Some(std::path::absolute(&file).unwrap_or(file))
 }
 
-/// Whether somebody has named the configuration file, and has so said what is to be served even if it names nothing. The
-/// file of the default place is not named. One rule for a start, its check, and what is applied later.
-fn names_file(args: &ServeArgs, paths: &DefaultPaths, files: &ConfigFiles) -> bool {
-    let absolute = |path: &Path| std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
-    let is_other = |file: &ConfigFile| absolute(&file.path) != absolute(&paths.config);
-    args.config.is_some() || files.0.first().is_some_and(is_other)
-}
-
 /// Makes plans of other files while the daemon runs.
 fn plan_builder(args: &ServeArgs, paths: &DefaultPaths) -> PlanBuilder {
     let (args, paths) = (args.clone(), paths.clone());
@@ -298,23 +289,6 @@ fn plan_summary(plan: &Plan) -> String {
     .join(", ")
 }
 
-/// The plan that a draft comes to beside volumes that were created at run time.
-fn resolve_plan(
-    mut draft: Draft,
-    args: &ServeArgs,
-    is_file_named: bool,
-    created: Vec<Volume>,
-    sink: &Sink,
-) -> Plan {
-    complete_draft(&mut draft, is_file_named, created);
-    let options = CommandLineOptions {
-        allow_anonymous: args.allow_anonymous,
-        cores: args.cores.clone().unwrap_or_default().0,
-        io: args.io,
-    };
-    check::resolve_draft(draft, &options, sink)
-}
-
 /// How the files are read again while the daemon runs.
 fn plan_reader(args: &ServeArgs) -> PlanReader {
     let args = args.clone();
@@ -327,88 +301,6 @@ fn plan_reader(args: &ServeArgs) -> PlanReader {
         let plan = resolve_plan(draft, &args, args.config.is_some(), created, &sink);
         sink.into_result((plan, lines)).map(|(read, _)| read).map_err(said)
     })
-}
-
-/// The configuration file, or a foreign one, then the command line; and what became of foreign lines.
-fn read_configuration(args: &ServeArgs, files: &ConfigFiles, sink: &Sink) -> (Draft, Vec<LineReport>) {
-    let mut lines = Vec::new();
-    let mut draft = files.draft(sink);
-    if let Some(path) = &args.chiscsi {
-        lines = chiscsi_config::read_file(path, sink, &mut draft);
-    }
-    if let Some(path) = &args.policy {
-        lines.extend(chiscsi_config::read_policy(path, sink, &mut draft));
-    }
-    let said = |option: &str| Place::outside_file(&format!("command line: {option}"));
-    for volume in &args.volumes {
-        let at = said(&format!("--volume {}", volume.name));
-        if volume.left_out_thin {
-            sink.note_warning(&at, spec::THIN_IGNORED_WARNING);
-        }
-        let mut spec = volume.spec.clone();
-        // Other directories may be current when a file is opened again.
-        spec.source.for_each_file(&mut |path| {
-            *path = std::path::absolute(&*path).unwrap_or_else(|_| path.clone());
-        });
-        draft.volumes.push(Located::new(
-            Volume { name: volume.name.clone(), spec, origin: VolumeOrigin::Configured },
-            at,
-        ));
-    }
-    for (option, addresses, protocol) in [
-        ("--iscsi", &args.iscsi, Protocol::Iscsi),
-        ("--nvme", &args.nvme, Protocol::Nvme),
-        ("--nvme-discovery", &args.nvme_discovery, Protocol::NvmeDiscovery),
-    ] {
-        for address in addresses {
-            let at = said(&format!("{option} {address}"));
-            draft.portals.push(Located::new(default_portal(protocol, *address), at));
-        }
-    }
-    if let Some(node) = &args.node {
-        // The command line is nearer to the person than the file.
-        draft.node = Some(Located::new(node.clone(), said("--node")));
-    }
-    if let Some(http) = args.http {
-        draft.http = Some(Located::new(http, said("--http")));
-    }
-    (draft, lines)
-}
-
-/// Adds the volumes that were created at run time, and what is served when nothing was named.
-fn complete_draft(draft: &mut Draft, is_file_named: bool, created: Vec<Volume>) {
-    let nothing_named = draft.volumes.is_empty() && draft.targets.is_empty() && !is_file_named;
-    for volume in created {
-        let at = Place::outside_file(&format!("created at run time: volume {}", volume.name));
-        draft.volumes.push(Located::new(volume, at));
-    }
-    let (name, text) = DEMO_VOLUME;
-    let taken = draft.volumes.iter().any(|volume| volume.value.name.as_str() == name);
-    if nothing_named
-        && !taken
-        && let (Ok(name), Ok(spec)) = (VolumeName::parse(name), spec::parse(text))
-    {
-        let volume = Volume { name, spec, origin: VolumeOrigin::Configured };
-        draft.volumes.push(Located::new(volume, Place::outside_file("default")));
-    }
-    if draft.portals.is_empty() {
-        for (protocol, port) in [
-            (Protocol::Iscsi, network::ISCSI_PORT),
-            (Protocol::Nvme, network::NVME_PORT),
-            (Protocol::NvmeDiscovery, network::NVME_DISCOVERY_PORT),
-        ] {
-            let address = (std::net::Ipv4Addr::LOCALHOST, port).into();
-            draft
-                .portals
-                .push(Located::new(default_portal(protocol, address), Place::outside_file("default")));
-        }
-    }
-}
-
-/// A portal that was given as an address and nothing more.
-fn default_portal(protocol: Protocol, address: std::net::SocketAddr) -> Portal {
-    let (digests, tls, tcp) = ((true, true), shard::TlsMode::Off, TcpOptions::default());
-    Portal { protocol, address, tag: 1, digests, tls, tcp }
 }
 
 /// Stops at errors of the files themselves, before the state directory is touched; else gives a new sink

@@ -10,7 +10,7 @@ use std::{
 use clap::Parser;
 
 use super::*;
-use config::plan::ExportPlan;
+use config::plan::{ExportPlan, Portal};
 use control::{
     Answer, Request, client,
     report::{ConnectionReport, ListenerReport, SessionReport, ShardReport},

@@ -7,11 +7,13 @@
 //!
 //! Invariant: hosts are served by one configuration, the one that is recorded.
 
+mod changes;
+
 use std::path::{Path, PathBuf};
 
+use self::changes::{RESTART, colliding, growing, growth_report, note_volume, refusal, report};
 use super::{
-    Daemon, ServedState, VolumeRegistry, locks::NameLock, refusal_from_engine_error, resize::check_new_size,
-    volumes::is_unseen_by_hosts,
+    Daemon, VolumeRegistry, locks::NameLock, refusal_from_engine_error, volumes::is_unseen_by_hosts,
 };
 use crate::{
     descriptors,
@@ -21,16 +23,10 @@ use crate::{
 use config::{
     ConfigFiles,
     diagnostic::{Diagnostic, Sink},
-    difference::{Action, Change, Effect, Item},
-    network,
+    difference::{Action, Item},
     plan::{ExportPlan, Plan, Volume, VolumeOrigin},
-    size,
-    spec::VolumeSource,
 };
-use control::{
-    RefusalCode, RequestRefusal,
-    report::plan::{ChangeReport, KeyReport, PlanReport},
-};
+use control::{RefusalCode, RequestRefusal, report::plan::PlanReport};
 
 /// Makes the plan of files together with what the command line says and the volumes that were created at run time; with
 /// its warnings.
@@ -447,7 +443,8 @@ impl VolumeRegistry {
 
     /// Lets volumes grow; what has switched stays switched if one cannot. The next apply tries that one again.
     fn grow(&self, reviewed: &Reviewed) -> Result<(), RequestRefusal> {
-        reviewed.growing.iter().fold(Ok(()), |done, (name, bytes)| {
+        let mut done = Ok(());
+        for (name, bytes) in &reviewed.growing {
             let grown = self.resize(name, *bytes, false).map(drop).map_err(|why| {
                 let message = format!(
                     "applied, but volume \"{name}\" could not grow: {}; `blockwire apply` tries it again",
@@ -455,8 +452,9 @@ impl VolumeRegistry {
                 );
                 RequestRefusal { message, ..why }
             });
-            join(done, grown)
-        })
+            done = join(done, grown);
+        }
+        done
     }
 
     /// Closes volumes that nothing leads to any more. What is known of them stays: they may come back.
@@ -493,114 +491,4 @@ fn join(one: Result<(), RequestRefusal>, other: Result<(), RequestRefusal>) -> R
         }
         (one, other) => one.and(other),
     }
-}
-
-/// Volumes that are smaller than a plan has them and can grow, and to how many bytes: also those that could not grow when
-/// the plan was applied.
-fn growing(plan: &Plan, served: &ServedState) -> Vec<(String, u64)> {
-    let configured = plan.volumes.iter().filter(|one| one.origin == VolumeOrigin::Configured);
-    let grows = configured.filter_map(|volume| {
-        let (bytes, store) = (volume.spec.size?, served.store(volume.name.as_str())?);
-        (bytes > store.bytes && check_new_size(store, bytes, false).is_ok())
-            .then(|| (volume.name.to_string(), bytes))
-    });
-    grows.collect()
-}
-
-/// The report of a volume that grows although its text has not changed.
-fn growth_report(name: &str, bytes: u64) -> ChangeReport {
-    ChangeReport {
-        action: Action::Change.as_str().to_owned(),
-        item: Item::Volume.as_str().to_owned(),
-        name: name.to_owned(),
-        keys: Vec::new(),
-        effect: Effect::None.as_str().to_owned(),
-        note: Some(format!("it grows to {}, as configured", size::format_human(bytes))),
-    }
-}
-
-/// The word of what needs a restart.
-const RESTART: &str = Effect::Restart("").as_str();
-
-/// A change as it is reported.
-fn report(change: &Change) -> ChangeReport {
-    let key = |key: &config::difference::KeyChange| KeyReport {
-        key: key.key.to_owned(),
-        before: key.before.clone(),
-        after: key.after.clone(),
-    };
-    let note = match change.effect {
-        Effect::Restart(why) => Some(why.to_owned()),
-        Effect::None | Effect::Later | Effect::MayEnd => None,
-    };
-    ChangeReport {
-        action: change.action.as_str().to_owned(),
-        item: change.item.as_str().to_owned(),
-        name: change.name.clone(),
-        keys: change.keys.iter().map(key).collect(),
-        effect: change.effect.as_str().to_owned(),
-        note,
-    }
-}
-
-/// Why a change is refused.
-fn refusal(report: &ChangeReport) -> String {
-    let keys: Vec<&str> = report.keys.iter().map(|key| key.key.as_str()).collect();
-    let keys = if keys.is_empty() { String::new() } else { format!(" ({})", keys.join(", ")) };
-    let why = report.note.as_deref().unwrap_or("it is read at start only");
-    format!("{} {}{keys}: needs a restart: {why}", report.item, report.name)
-}
-
-/// What a change of a volume means for the volume as it is.
-fn note_volume(
-    change: &Change,
-    new: Option<&Volume>,
-    served: &ServedState,
-    is_failed: bool,
-    report: &mut ChangeReport,
-) {
-    let store = served.store(&change.name);
-    let mut say = |effect: Option<&str>, note: String| {
-        report.effect = effect.unwrap_or(&report.effect).to_owned();
-        report.note = Some(note);
-    };
-    match (change.action, store, new) {
-        (Action::Remove, Some(store), _) if matches!(store.volume.spec.source, VolumeSource::Ram) => {
-            say(None, "it is memory: what it holds is lost".to_owned());
-        }
-        (Action::Change, None, Some(new)) if is_failed && new.origin == VolumeOrigin::Configured => {
-            say(Some(Effect::None.as_str()), "it is not served, and is opened again".to_owned());
-        }
-        (Action::Change, Some(store), Some(new)) if change.effect == Effect::None => {
-            let Some(bytes) = new.spec.size else { return };
-            if bytes < store.bytes {
-                say(None, format!("it keeps its size of {}", size::format_human(store.bytes)));
-            } else if bytes > store.bytes
-                && let Err(why) = check_new_size(store, bytes, false)
-            {
-                say(Some(RESTART), why.message);
-            }
-        }
-        _ => {}
-    }
-}
-
-/// New portals that overlap with one that goes: both cannot be bound at once, and none is let go before the new one is
-/// there.
-fn colliding(old: &Plan, new: &Plan) -> Vec<String> {
-    let difference = old.difference(new).portals;
-    let mut all = Vec::new();
-    for (name, portal) in &difference.added {
-        let gone = difference
-            .removed
-            .iter()
-            .find(|(_, gone)| network::addresses_conflict(gone.address, portal.address));
-        if let Some((gone, _)) = gone {
-            all.push(format!(
-                "portal {name}: needs a restart: it overlaps with portal {gone}, which is removed; or apply the \
-                 removal first"
-            ));
-        }
-    }
-    all
 }
