@@ -24,7 +24,9 @@ use process::paths::DefaultPaths;
 use recovery::list::{AttachState, FoundAttachment};
 use recovery::record::{self, AttachRecord, to_millis};
 use recovery::users;
-use recovery::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle, RECOVERY_TIMEOUT_MAX};
+use recovery::{
+    AccessPoints, AttachCancellation, AttachOptions, Attachment, DetachHandle, RECOVERY_TIMEOUT_MAX,
+};
 
 /// How long a device may be in use by who only looks at it.
 const TRANSIENT_USE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -127,7 +129,7 @@ pub fn attach(args: &AttachArgs) -> Result<Exit, Failure> {
         dir: record::record_dir(args.control.as_deref()),
         control: None,
     };
-    let attachment = Attachment::open(options, &Cancellation::new())?;
+    let attachment = Attachment::open(options, &AttachCancellation::new())?;
     if let Some(remark) = &attachment.remark {
         print(&format!("{remark}\n"))?;
     }

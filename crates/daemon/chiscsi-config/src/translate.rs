@@ -51,7 +51,7 @@ pub fn read_into_draft(
     if !sink.is_clean() {
         return Vec::new();
     }
-    let mut volumes = VolumeBuilder { directory, taken: used_names(draft), paths: Vec::new() };
+    let mut volumes = VolumeBuilder { directory, taken: used_volume_names(draft), paths: Vec::new() };
     for (_, target) in &targets {
         add_portals(target, sink, draft);
         let Some(name) = &target.name else { continue };
@@ -79,7 +79,7 @@ pub fn read_into_draft(
     lines
 }
 
-fn used_names(draft: &Draft) -> HashSet<String> {
+fn used_volume_names(draft: &Draft) -> HashSet<String> {
     draft.volumes.iter().map(|volume| volume.value.name.to_string()).collect()
 }
 

@@ -55,7 +55,7 @@ impl OwnedDir {
     pub fn create_for(path: &Path, option: &str) -> Result<OwnedDir, Failure> {
         let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
         // Nothing is made where nothing can be safe.
-        if let Some(parent) = path.ancestors().skip(1).find(|parent| path_exists(parent)) {
+        if let Some(parent) = path.ancestors().skip(1).find(|parent| entry_exists(parent)) {
             check_ancestors(parent, option)?;
         }
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -234,7 +234,7 @@ impl OwnedDir {
 pub fn make_socket_dir(path: &Path) -> Result<(), Failure> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
-    if let Some(parent) = path.ancestors().find(|parent| path_exists(parent)) {
+    if let Some(parent) = path.ancestors().find(|parent| entry_exists(parent)) {
         check_ancestors(parent, CONTROL_OPTION)?;
     }
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).map_err(failed)?;
@@ -254,7 +254,7 @@ pub fn make_socket_dir(path: &Path) -> Result<(), Failure> {
     }
 }
 
-fn path_exists(path: &Path) -> bool {
+fn entry_exists(path: &Path) -> bool {
     !path.as_os_str().is_empty() && path.symlink_metadata().is_ok()
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::list::{self, AttachState, FoundAttachment};
 use super::record;
-use super::{AccessPoints, AttachOptions, Attachment, Cancellation, DetachHandle};
+use super::{AccessPoints, AttachCancellation, AttachOptions, Attachment, DetachHandle};
 use config::spec;
 use control::AttachRequest;
 use control::report::AttachmentReport;
@@ -56,7 +56,7 @@ struct HeldAttachment {
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Opens an attachment, on its thread.
-type OpenFn = Box<dyn FnOnce(&Cancellation) -> Result<OpenedAttachment, Failure> + Send>;
+type OpenFn = Box<dyn FnOnce(&AttachCancellation) -> Result<OpenedAttachment, Failure> + Send>;
 /// Serves it until it is detached; calls back when it is ready.
 type ServeFn = Box<dyn FnOnce(&DetachHandle, &mut dyn FnMut(&AccessPoints)) -> Result<(), Failure>>;
 
@@ -123,7 +123,7 @@ impl Attachments {
     fn start_attachment(&self, open: OpenFn, asked: AttachOrigin) -> Result<AttachmentReport, Failure> {
         let AttachOrigin { resumed, recovers, patience } = asked;
         let end = DetachHandle::new()?;
-        let cancellation = Arc::new(Cancellation::new());
+        let cancellation = Arc::new(AttachCancellation::new());
         let its_cancellation = cancellation.clone();
         let (say, said) = mpsc::channel();
         let its_end = end.clone();
@@ -193,7 +193,7 @@ impl Attachments {
         let mut said = String::new();
         loop {
             let (found, its_dir, its_control) = (left.clone(), dir.to_owned(), control.to_owned());
-            let open = move |cancellation: &Cancellation| {
+            let open = move |cancellation: &AttachCancellation| {
                 Attachment::resume(found, &its_dir, &its_control, cancellation).map(OpenedAttachment::from)
             };
             let asked = AttachOrigin { resumed: true, recovers: true, patience: RESUME_TIMEOUT };
@@ -305,7 +305,7 @@ fn waiting_attachments(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
 /// The thread of one attachment.
 fn run_attachment(
     open: OpenFn,
-    cancellation: &Cancellation,
+    cancellation: &AttachCancellation,
     end: &DetachHandle,
     (there, say): (&OnceLock<AttachmentReport>, &mpsc::Sender<Result<AttachmentReport, Failure>>),
 ) {
@@ -392,7 +392,7 @@ mod tests {
     fn a_recovery_that_timed_out_touches_no_device_later() {
         let (attachments, served) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
         let its_served = served.clone();
-        let open = move |cancellation: &Cancellation| {
+        let open = move |cancellation: &AttachCancellation| {
             while !cancellation.is_cancelled() {
                 thread::sleep(Duration::from_millis(1));
             }
@@ -414,7 +414,7 @@ mod tests {
     fn a_recovery_that_is_ready_after_everybody_has_given_up_can_be_detached() {
         let attachments = Attachments::default();
         let (go, wait) = mpsc::channel::<()>();
-        let open = move |_: &Cancellation| {
+        let open = move |_: &AttachCancellation| {
             let serve = move |end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)| {
                 let _ = wait.recv();
                 ready(&AccessPoints { ways: vec![("socket", "/late".to_owned())], remarks: Vec::new() });
@@ -444,7 +444,7 @@ mod tests {
         let (attachments, ended) = (Attachments::default(), Arc::new(AtomicBool::new(false)));
         let (go, wait) = mpsc::channel::<()>();
         let its_ended = ended.clone();
-        let open = move |_: &Cancellation| {
+        let open = move |_: &AttachCancellation| {
             let serve = move |end: &DetachHandle, ready: &mut dyn FnMut(&AccessPoints)| {
                 // Longer than who asked is patient for.
                 thread::sleep(Duration::from_millis(200));

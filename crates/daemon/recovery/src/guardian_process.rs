@@ -102,7 +102,7 @@ struct Guardian {
     /// When the holder died; kept during a take-over until the new holder serves.
     dead: Option<Instant>,
     /// Serves errors to clients that would otherwise wait forever.
-    failing: Option<FailingServer>,
+    failing: Option<ErrorServer>,
 }
 
 /// Whether the main loop goes on.
@@ -257,7 +257,7 @@ impl Guardian {
         self.failing = match &held.state {
             RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => None,
             RecoveryState::Nbd { .. } | RecoveryState::VhostUser { .. } => {
-                FailingServer::start(held.state.clone())
+                ErrorServer::start(held.state.clone())
             }
         };
         if self.failing.is_some() { LoopControl::Continue } else { LoopControl::Exit }
@@ -300,7 +300,7 @@ impl Guardian {
 }
 
 /// Answers clients of a socket with errors; otherwise they would reconnect forever while their users wait.
-struct FailingServer {
+struct ErrorServer {
     stop: ServerStop,
     statistics: std::sync::Arc<Statistics>,
     thread: Option<JoinHandle<()>>,
@@ -310,8 +310,8 @@ struct FailingServer {
     look_at: Instant,
 }
 
-impl FailingServer {
-    fn start(state: RecoveryState) -> Option<FailingServer> {
+impl ErrorServer {
+    fn start(state: RecoveryState) -> Option<ErrorServer> {
         let stop = ServerStop::new().ok()?;
         let its_stop = stop.clone();
         let disk = |shape: ClientGeometry| ErrorDisk::in_place_of(shape.to_geometry(), shape.read_only).ok();
@@ -333,7 +333,7 @@ impl FailingServer {
             RecoveryState::Fuse { .. } | RecoveryState::Ublk { .. } => return None,
         };
         let (deserted, look_at) = (Instant::now(), Instant::now() + CLIENT_POLL_INTERVAL);
-        Some(FailingServer { stop, statistics, thread: Some(thread), deserted, look_at })
+        Some(ErrorServer { stop, statistics, thread: Some(thread), deserted, look_at })
     }
 
     fn next_check(&self) -> Duration {
@@ -350,7 +350,7 @@ impl FailingServer {
     }
 }
 
-impl Drop for FailingServer {
+impl Drop for ErrorServer {
     fn drop(&mut self) {
         self.stop.request_stop();
         self.stop.request_stop();

@@ -154,17 +154,17 @@ impl DetachHandle {
 
 /// Cancels an attachment that is being opened. Until it begins it has changed nothing; once cancelled it never begins.
 #[derive(Debug)]
-pub struct Cancellation(AtomicU8);
+pub struct AttachCancellation(AtomicU8);
 
 const OPENING: u8 = 0;
 const BEGUN: u8 = 1;
 const CANCELLED: u8 = 2;
 
-impl Cancellation {
+impl AttachCancellation {
     /// Not cancelled yet.
     #[allow(clippy::new_without_default)]
-    pub fn new() -> Cancellation {
-        Cancellation(AtomicU8::new(OPENING))
+    pub fn new() -> AttachCancellation {
+        AttachCancellation(AtomicU8::new(OPENING))
     }
 
     /// Whether it was cancelled.
@@ -223,7 +223,7 @@ impl Attachment {
     ///
     /// # Errors
     /// Errors of the volume; a path used by another attachment; a recovery of a different volume.
-    pub fn open(options: AttachOptions, cancellation: &Cancellation) -> Result<Attachment, Failure> {
+    pub fn open(options: AttachOptions, cancellation: &AttachCancellation) -> Result<Attachment, Failure> {
         let dir = Arc::new(OwnedDir::create(&options.dir)?);
         let (_, shown) = client::urls_of_name(&options.url)?;
         let left = find_recoverable(&options, &shown)?;
@@ -245,7 +245,7 @@ impl Attachment {
         left: FoundAttachment,
         dir: &Path,
         control: &Path,
-        cancellation: &Cancellation,
+        cancellation: &AttachCancellation,
     ) -> Result<Attachment, Failure> {
         let own = Arc::new(OwnedDir::create(dir)?);
         let why = |why: &dyn fmt::Display| Failure::failed(format!("{}: {why}", left.access_points_text()));
@@ -270,7 +270,7 @@ impl Attachment {
         dir: Arc<OwnedDir>,
         (via, remark): (DeviceInterface, Option<String>),
         (left, taken): (Option<FoundAttachment>, Option<TakeoverResult>),
-        cancellation: &Cancellation,
+        cancellation: &AttachCancellation,
     ) -> Result<Attachment, Failure> {
         // A name that no attachment has had before; names sort in the order of creation.
         static SERIAL: AtomicU32 = AtomicU32::new(0);

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use client::{Initiator, PathIdentity, Protocol, VolumeHandle};
 
-use super::Cancellation;
+use super::AttachCancellation;
 use super::record::{RecordedPath, to_millis};
 use process::exit::{Exit, Failure};
 
@@ -82,7 +82,7 @@ pub fn wait_for_landing(
     (initiator, volume): (&mut Initiator, VolumeHandle),
     before: &[RecordedPath],
     dead_for: Duration,
-    cancellation: &Cancellation,
+    cancellation: &AttachCancellation,
 ) -> Result<(), Failure> {
     let begun = Instant::now();
     loop {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use crate::spin::{SpinEstimator, WaitStats};
 use crate::system::{self, Epoll};
 use crate::usage;
-use crate::wire_protocol::{LoadOp, LoadRequest, Outgoing, ProtocolClient};
+use crate::wire_protocol::{LoadOp, Outgoing, ProtocolClient, WireIo};
 
 pub use plan::{LoadMeasurement, LoadPhase, LoadPlan};
 
@@ -400,7 +400,7 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
             Some(percent) if next_random(&mut self.random) % 100 < u64::from(percent) => LoadOp::Read,
             Some(_) => LoadOp::Write,
         };
-        let request = LoadRequest { tag, op, offset, len: self.plan.len };
+        let request = WireIo { tag, op, offset, len: self.plan.len };
         if !connection.client.encode_request(request, &mut connection.out) {
             connection.free.push(tag);
             self.measured.window_stalls += 1;

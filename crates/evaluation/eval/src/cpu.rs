@@ -139,7 +139,7 @@ impl CpuUsage {
     }
 
     /// How busy each core was, in percent.
-    pub fn busy_percent(&self) -> Vec<f64> {
+    pub fn core_busy_percents(&self) -> Vec<f64> {
         self.cores.iter().map(|(_, kinds)| kinds.busy_percent()).collect()
     }
 }
@@ -200,7 +200,7 @@ mod tests {
         assert_eq!(usage.cores.len(), 2, "the third came between");
         let (_, first) = usage.cores[0];
         assert_eq!((first.user, first.system, first.irq, first.softirq), (0.7, 0.25, 0.01, 0.04));
-        assert_eq!(usage.busy_percent(), [100.0, 0.0]);
+        assert_eq!(usage.core_busy_percents(), [100.0, 0.0]);
         assert_eq!(usage.total().total(), 2.0);
     }
 

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 /// How much longer than the time that it was given an experiment may take.
 const OVERRUN_FACTOR: f64 = 1.25;
 /// How much of another round must fit: half done is still better than not compared at all.
-const ROUND_PART_MIN: f64 = 0.8;
+const ROUND_FIT_FRACTION_MIN: f64 = 0.8;
 
 /// A time that was given, and when it began.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl TimeBudget {
     /// Whether another round fits, if it takes as long as the last one, which began when so much had passed.
     pub(crate) fn has_time_for_round(&self, last_began: Duration) -> bool {
         let passed = self.elapsed();
-        let next = passed.saturating_sub(last_began).mul_f64(ROUND_PART_MIN);
+        let next = passed.saturating_sub(last_began).mul_f64(ROUND_FIT_FRACTION_MIN);
         self.time.is_none_or(|time| passed + next <= time)
     }
 

@@ -70,12 +70,12 @@ impl LoopDisk {
 
 /// Volumes as one, in stripes (RAID 0), by a target of ours on the initiator's machine.
 #[derive(Debug)]
-pub(crate) struct StripeGateway {
+pub(crate) struct StripeTarget {
     process: Process,
     url: String,
 }
 
-impl StripeGateway {
+impl StripeTarget {
     /// Stripes over these volumes.
     pub(crate) fn start(
         binary: &Path,
@@ -84,7 +84,7 @@ impl StripeGateway {
         urls: &[String],
         dir: &Path,
         name: &str,
-    ) -> Result<StripeGateway, Failure> {
+    ) -> Result<StripeTarget, Failure> {
         // A leg's own plus signs and commas are not those of the list.
         let escaped = |url: &String| url.replace('+', "\\+").replace(',', "\\,");
         let legs: Vec<String> = urls.iter().map(escaped).collect();
@@ -112,7 +112,7 @@ impl StripeGateway {
         let at = process
             .wait_for_line(SERVE_TIMEOUT, |line| line.strip_prefix("listening iscsi ").map(str::to_owned))?;
         process.wait_for_line(SERVE_TIMEOUT, |line| (line == "ready").then_some(()))?;
-        Ok(StripeGateway { process, url: format!("iscsi://{at}/iqn.2026-11.io.blockwire:raid/0") })
+        Ok(StripeTarget { process, url: format!("iscsi://{at}/iqn.2026-11.io.blockwire:raid/0") })
     }
 
     /// The volume that they are together.

@@ -405,7 +405,7 @@ impl<P: Path> Client<P> {
 
     /// Everything that a volume wants now was started: what is left is for later.
     #[inline]
-    fn finish_turn(&mut self, tag: Tag) {
+    fn schedule_volume_followups(&mut self, tag: Tag) {
         let Some(VolumeSlot { kind, noted, .. }) = self.slots.get_mut(tag) else { return };
         let wanted = elsewhere!(kind, volume => volume.poll_timeout(), else None);
         self.timers.update_timer(tag, wanted, noted);
@@ -502,7 +502,7 @@ impl<P: Path> Endpoint for Client<P> {
                 return Some(link);
             }
             self.ready.pop_front();
-            self.finish_turn(tag);
+            self.schedule_volume_followups(tag);
         }
         None
     }

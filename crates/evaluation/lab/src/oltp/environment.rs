@@ -15,7 +15,7 @@ use super::database::{DatabaseEngine, DatabaseServer};
 use super::load;
 use super::scale::OltpSize;
 use crate::Failure;
-use crate::block_devices::{DeviceIoCounts, LoopDisk, MountedExt4, StripeGateway};
+use crate::block_devices::{DeviceIoCounts, LoopDisk, MountedExt4, StripeTarget};
 use crate::directory_tree;
 use crate::link::Link;
 use crate::place::CommandLocation;
@@ -32,7 +32,7 @@ pub(super) struct DatabaseStack {
     pub(super) database: DatabaseServer,
     pub(super) mounted: MountedExt4,
     pub(super) disk: LoopDisk,
-    raid: Option<StripeGateway>,
+    raid: Option<StripeTarget>,
     _home: ShortDirectory,
 }
 
@@ -140,7 +140,7 @@ impl OltpEnvironment {
     /// Processes of the initiator's end: those that make devices, and servers with their users' processes.
     pub(super) fn initiator_pids(&self) -> Vec<u32> {
         let own = |stand: &DatabaseStack| {
-            let raid = stand.raid.as_ref().map(StripeGateway::pid);
+            let raid = stand.raid.as_ref().map(StripeTarget::pid);
             [Some(stand.disk.pid()), Some(stand.database.pid()), raid]
         };
         self.all.iter().flat_map(own).flatten().collect()
@@ -188,10 +188,10 @@ impl DatabaseStack {
             [] => return Err(Failure::new("the target serves no volume for it")),
             [one] => (one, None),
             [first, ..] => {
-                (first, Some(StripeGateway::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?))
+                (first, Some(StripeTarget::start(&binary, place, cores, urls, dir, &format!("raid-{at}"))?))
             }
         };
-        let url = raid.as_ref().map_or(first, StripeGateway::url);
+        let url = raid.as_ref().map_or(first, StripeTarget::url);
         let home = ShortDirectory::make(engine)?;
         home.scratch.note_mount(&home.dir.join(format!("attach-{at}.fuse")), LoopDisk::MOUNT_TYPE)?;
         let disk = LoopDisk::start(&binary, place, cores, url, (dir, &home.dir), &format!("attach-{at}"))?;

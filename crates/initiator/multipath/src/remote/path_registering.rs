@@ -233,7 +233,7 @@ impl<P: Path> RemoteVolume<P> {
                     continue;
                 }
                 (RegisteringStep::Register(_), None, None) | (RegisteringStep::Remove, _, None) => {
-                    self.finish_registering(cx.now, index);
+                    self.admit_path(cx.now, index);
                     continue;
                 }
                 (
@@ -305,7 +305,7 @@ impl<P: Path> RemoteVolume<P> {
                 }
             }
             (RegisterAction::Ask(_), None) => {}
-            (RegisterAction::Use, _) => self.finish_registering(cx.now, index),
+            (RegisterAction::Use, _) => self.admit_path(cx.now, index),
             (RegisterAction::Expel, _) => self.expel_unregistered(cx, index),
         }
         true
@@ -318,7 +318,7 @@ impl<P: Path> RemoteVolume<P> {
     }
 
     /// A path is used from now on.
-    fn finish_registering(&mut self, now: Time, index: usize) {
+    fn admit_path(&mut self, now: Time, index: usize) {
         self.slots[index].registering = None;
         self.slots[index].state_changed = true;
         self.has_work = true;
@@ -332,9 +332,7 @@ impl<P: Path> RemoteVolume<P> {
                 Some(registering) if registering.expires_at() <= cx.now => {
                     match action_if_unknown(&self.slots[index]) {
                         RegisterAction::Expel => self.expel_unregistered(cx, index),
-                        RegisterAction::Use | RegisterAction::Ask(_) => {
-                            self.finish_registering(cx.now, index)
-                        }
+                        RegisterAction::Use | RegisterAction::Ask(_) => self.admit_path(cx.now, index),
                     }
                 }
                 Some(registering) => self.tasks.expiry = self.tasks.expiry.min(registering.expires_at()),
