@@ -63,7 +63,7 @@ impl Received {
 /// all of it lives until the kernel lets go.
 /// ```
 /// use blockwire_stream::{TransmitQueue, Time};
-/// use buf::{Class, Pool};
+/// use buf::{MemoryClass, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
 /// let mut transmit_queue = TransmitQueue::new();

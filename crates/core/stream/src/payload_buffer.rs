@@ -13,11 +13,11 @@ use crate::receive_buffer::ReceiveBuffer;
 
 /// Memory for a stretch of a command's data.
 /// ```
-/// use blockwire_stream::{ReceiveBuffer, Place};
-/// use buf::{Class, Pool};
+/// use blockwire_stream::{ReceiveBuffer, PayloadBuffer};
+/// use buf::{MemoryClass, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
-/// let mut place = Place::new(0, pool.take_sg(Class::Solicited, 4).unwrap(), 4).unwrap();
+/// let mut place = PayloadBuffer::new(0, pool.take_sg(MemoryClass::Solicited, 4).unwrap(), 4).unwrap();
 /// let mut receive_buffer = ReceiveBuffer::with_bytes(b"data");
 /// assert_eq!(place.fill(&mut receive_buffer, 0, 4, None), Some(4));
 /// assert!(!place.is_full(), "the digest of its PDU may still be wrong");

@@ -29,20 +29,20 @@ const WHOLE_COMMAND_MAX: usize = 16 << 10;
 ///
 /// ```
 /// use blockwire_stream::ReceiveBuffer;
-/// use buf::{Class, Pool};
+/// use buf::{MemoryClass, Pool};
 ///
 /// let pool = Pool::new(1 << 20);
 /// let mut receive = |receive_buffer: &mut ReceiveBuffer, bytes: &[u8]| {
-///     let mut stage = pool.take(Class::Wire, bytes.len()).unwrap();
+///     let mut stage = pool.take(MemoryClass::Wire, bytes.len()).unwrap();
 ///     stage.copy_from_slice(bytes);
-///     receive_buffer.put_stage(stage, bytes.len());
+///     receive_buffer.put_staging_buffer(stage, bytes.len());
 /// };
 /// let mut receive_buffer = ReceiveBuffer::new();
 /// receive(&mut receive_buffer, b"HEA");
 /// assert_eq!(receive_buffer.header(6), None);
 /// receive(&mut receive_buffer, b"DERpayload");
 /// assert_eq!(receive_buffer.header(6), Some(&b"HEADER"[..]));
-/// receive_buffer.consume(6);
+/// receive_buffer.consume_header(6);
 /// let mut payload = [0; 7];
 /// assert_eq!(receive_buffer.copy_out(&mut payload), 7);
 /// assert_eq!(&payload, b"payload");

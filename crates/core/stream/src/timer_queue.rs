@@ -11,13 +11,13 @@ use buf::Time;
 
 /// The earliest times, by whose they are.
 /// ```
-/// use blockwire_stream::{Time, Timers};
+/// use blockwire_stream::{Time, TimerQueue};
 ///
-/// let (mut timers, mut noted) = (Timers::default(), None);
+/// let (mut timers, mut noted) = (TimerQueue::default(), None);
 /// timers.note("link 1", Some(Time(50)), &mut noted);
 /// assert_eq!(timers.next(), Some(Time(50)));
 /// assert_eq!(timers.due(Time(49)), None);
-/// assert_eq!(timers.due(Time(50)), Some((Time(50), "link 1")));
+/// assert_eq!(timers.pop_due(Time(50)), Some((Time(50), "link 1")));
 /// ```
 #[derive(Debug)]
 pub struct TimerQueue<K> {

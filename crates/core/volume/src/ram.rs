@@ -214,11 +214,11 @@ impl RamDisk {
 /// One shard's backend on a [`RamDisk`].
 /// ```
 /// use std::sync::Arc;
-/// use blockwire_volume::{Backend, Ram, RamDisk};
+/// use blockwire_volume::{Backend, RamBackend, RamDisk};
 ///
 /// let disk = Arc::new(RamDisk::new(1024, 4096, 512, 4096));
 /// // One for each shard, over the same bytes.
-/// let shards = [Ram::new(disk.clone()), Ram::new(disk.clone())];
+/// let shards = [RamBackend::new(disk.clone()), RamBackend::new(disk.clone())];
 /// assert!(disk.resize(4096) && !disk.resize(4097));
 /// assert!(shards.iter().all(|shard| shard.geometry().bytes() == 2 << 20));
 /// ```

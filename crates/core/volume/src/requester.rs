@@ -41,10 +41,10 @@ impl PathAccess {
 ///
 /// let name = "iqn.2026-11.example:host".into();
 /// let one = Identity::Initiator { name, isid: [1; 6], port: PortId(1) };
-/// let other = one.on_port(PortId(2));
-/// assert!(one != other && one.is_same_port(&other), "two nexuses of one initiator port");
+/// let other = one.with_target_port(PortId(2));
+/// assert!(one != other && one.is_same_initiator(&other), "two nexuses of one initiator port");
 /// let host = Identity::Host([1; 16]);
-/// assert_eq!(host, host.on_port(PortId(2)), "one requester");
+/// assert_eq!(host, host.with_target_port(PortId(2)), "one requester");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Identity {

@@ -10,28 +10,28 @@
 //! one disk. [`choose_best_interface`] chooses a server.
 //!
 //! ```no_run
-//! use attach::{Disk, Stop, Via, best, fuse, nbd, ublk};
+//! use attach::{Disk, ServerStop, DeviceInterface, choose_best_interface, fuse, nbd, ublk};
 //! # extern crate blockwire_block_device as attach;
 //!
-//! fn attach(disk: &mut dyn Disk, stop: &Stop) -> std::io::Result<()> {
-//!     let choice = best();
+//! fn attach(disk: &mut dyn Disk, stop: &ServerStop) -> std::io::Result<()> {
+//!     let choice = choose_best_interface();
 //!     eprintln!("{choice}"); // for example: fuse; not ublk: /dev/ublk-control does not exist: ...
 //!     match choice.via {
-//!         Via::Ublk => {
+//!         DeviceInterface::Ublk => {
 //!             let server = ublk::Server::new(ublk::Settings::default(), disk)?;
 //!             server.run(disk, stop, &mut |device| {
 //!                 println!("{}", device.display());
 //!                 Ok(())
 //!             })
 //!         }
-//!         Via::Fuse => {
+//!         DeviceInterface::Fuse => {
 //!             let mut server = fuse::Server::new(fuse::Settings::new("/run/user/1000/volume"))?;
 //!             server.run(disk, stop, &mut |place| {
 //!                 println!("{}", place.device.unwrap_or(place.file).display());
 //!                 Ok(())
 //!             })
 //!         }
-//!         Via::Nbd | Via::VhostUser => {
+//!         DeviceInterface::Nbd | DeviceInterface::VhostUser => {
 //!             let mut server = nbd::Server::new(nbd::Settings::new("/run/user/1000/volume.sock"))?;
 //!             println!("{}", server.url());
 //!             server.run(disk, stop)

@@ -76,7 +76,7 @@ fn error_of_down_reason(url: &Url, why: &DownReason) -> Error {
 
 /// Asks what there is: iSCSI targets by SendTargets, NVMe subsystems by the discovery log and its referrals.
 /// ```no_run
-/// for target in blockwire_client::discover("iscsi://192.0.2.1")?.targets {
+/// for target in blockwire_client::discover_targets("iscsi://192.0.2.1")?.targets {
 ///     println!("{} at {}", target.name, target.address);
 /// }
 /// # Ok::<(), blockwire_client::Error>(())
@@ -257,7 +257,7 @@ impl TestRead {
 
 /// Brings one path up, looks at each step and reads a block.
 /// ```no_run
-/// let examined = blockwire_client::examine("nvme+tcp://192.0.2.1/nqn.2026-11.io.blockwire:demo/1")?;
+/// let examined = blockwire_client::examine_path("nvme+tcp://192.0.2.1/nqn.2026-11.io.blockwire:demo/1")?;
 /// for line in &examined.lines {
 ///     println!("{}: {:?}", line.stage, line.event);
 /// }

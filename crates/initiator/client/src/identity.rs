@@ -25,9 +25,9 @@ const MACHINE_ID_FILES: [&str; 2] = ["/etc/machine-id", "/var/lib/dbus/machine-i
 /// use blockwire_client::{Initiator, IsidChoice, Settings};
 ///
 /// let first = Initiator::new(Settings::default())?;
-/// let isid = IsidChoice::Inherited(first.who().isid);
+/// let isid = IsidChoice::Inherited(first.host_identity().isid);
 /// let next = Initiator::new(Settings { isid, ..Settings::default() })?;
-/// assert_eq!(first.who().isid, next.who().isid);
+/// assert_eq!(first.host_identity().isid, next.host_identity().isid);
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -28,7 +28,7 @@ pub use opening::{fetch_secrets, resolve_addresses};
 /// let mut initiator = Initiator::new(Settings::default())?;
 /// // Nothing listens there, so this volume does not open.
 /// let url = "iscsi://127.0.0.1:1/iqn.2026-11.io.blockwire:demo/0?open_timeout=1";
-/// let volume = initiator.begin(url)?;
+/// let volume = initiator.start_open(url)?;
 /// let news = loop {
 ///     initiator.turn(Some(Duration::from_secs(1)));
 ///     match initiator.poll_event(volume) {
@@ -38,7 +38,7 @@ pub use opening::{fetch_secrets, resolve_addresses};
 /// };
 /// assert_eq!(news, VolumeEvent::Failed);
 /// assert!(initiator.known(volume).is_err(), "a size that nobody has told is not zero");
-/// initiator.forget(volume);
+/// initiator.drop_volume(volume);
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 pub struct Initiator {
@@ -208,11 +208,11 @@ impl Initiator {
     /// Starts an operation. It ends by [`Initiator::poll_done`]; it comes back if as many are in work as
     /// can be, or the volume is not there.
     /// ```no_run
-    /// use blockwire_client::{Handle, Initiator, Io, Op, Span};
+    /// use blockwire_client::{VolumeHandle, Initiator, Io, Op, Span};
     ///
-    /// fn read_first_block(initiator: &mut Initiator, volume: Handle) -> Option<buf::Payload> {
+    /// fn read_first_block(initiator: &mut Initiator, volume: VolumeHandle) -> Option<buf::Payload> {
     ///     let payload = buf::Payload::In(initiator.memory(4096)?);
-    ///     let (id, op) = (initiator.fresh_id(), Op::Read(Span { lba: 0, blocks: 8 }));
+    ///     let (id, op) = (initiator.next_io_id(), Op::Read(Span { lba: 0, blocks: 8 }));
     ///     initiator.submit(volume, Io { id, epoch: volume::Epoch(0), op, payload }).ok()?;
     ///     loop {
     ///         initiator.turn(None);

@@ -80,8 +80,8 @@ fn parse_chunk(text: &str) -> Result<u32, Error> {
 
 /// Whether a name is that of a volume of another machine, or of a stripe of such.
 /// ```
-/// assert!(blockwire_client::is_volume("nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1"));
-/// assert!(!blockwire_client::is_volume("disk.img"));
+/// assert!(blockwire_client::is_remote_volume_name("nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1"));
+/// assert!(!blockwire_client::is_remote_volume_name("disk.img"));
 /// ```
 pub fn is_remote_volume_name(name: &str) -> bool {
     Url::has_known_scheme(name) || stripe::is_meant(name)
@@ -94,7 +94,7 @@ pub fn is_remote_volume_name(name: &str) -> bool {
 ///
 /// ```
 /// let name = "iscsi://web%secret@127.0.0.1/iqn.2026-11.io.blockwire:demo/0";
-/// let (urls, shown) = blockwire_client::urls_of(name)?;
+/// let (urls, shown) = blockwire_client::urls_of_name(name)?;
 /// assert_eq!((urls.len(), urls[0].port), (1, 3260));
 /// assert!(!shown.contains("secret"));
 /// # Ok::<(), blockwire_client::Error>(())

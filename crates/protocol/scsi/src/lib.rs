@@ -11,11 +11,11 @@
 //! direction; [`Command::conflict_class`] which reservations stop it. [`Command::encode`] is the way back.
 //!
 //! ```
-//! use blockwire_scsi::{Command, Data, Sense};
+//! use blockwire_scsi::{Command, DataTransfer, Sense};
 //! let read = Command::parse(&[0x28, 0, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap();
-//! assert_eq!(read.data(512), Data::In(2048));
+//! assert_eq!(read.data(512), DataTransfer::In(2048));
 //! let refused = Command::parse(&[0x28, 0x20, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap_err();
-//! assert_eq!(refused.sense(), Sense::cdb_field(1, Some(5)));
+//! assert_eq!(refused.sense(), Sense::invalid_cdb_field(1, Some(5)));
 //! ```
 //!
 //! What a CDB does not settle is judged where the facts are: LBA ranges and limits by the device server, pages by

@@ -18,7 +18,7 @@ thread_local! {
 ///
 /// ```
 /// #[global_allocator]
-/// static ALLOCATOR: blockwire_testkit::alloc::Counting = blockwire_testkit::alloc::Counting;
+/// static ALLOCATOR: blockwire_testkit::counting_alloc::CountingAllocator = blockwire_testkit::counting_alloc::CountingAllocator;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct CountingAllocator;

@@ -52,19 +52,19 @@ const PARTS_PER_RESUME_MAX: usize = 16;
 /// One volume's gate on one shard.
 /// ```
 /// use std::sync::Arc;
-/// use buf::{Class, Cx, Entropy, Payload, Pool, Time};
+/// use buf::{MemoryClass, Cx, Entropy, Payload, Pool, Time};
 /// use blockwire_volume::{
-///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Requester, Op, Outcome, PortId, Ram, RamDisk, ShardId, Shared,
+///     Backend, Durability, Epoch, Gate, Identity, Io, IoId, Requester, Op, Outcome, PortId, RamBackend, RamDisk, ShardId, SharedGateState,
 ///     Span, View,
 /// };
 ///
-/// let ram = Ram::new(Arc::new(RamDisk::new(8, 8, 4096, 4096)));
-/// let mut gate = Gate::new(ShardId(0), Shared::new(1), View::of(ram.geometry()), Box::new(ram));
+/// let ram = RamBackend::new(Arc::new(RamDisk::new(8, 8, 4096, 4096)));
+/// let mut gate = Gate::new(ShardId(0), SharedGateState::new(1), View::of(ram.geometry()), Box::new(ram));
 /// let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 ///
 /// let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([0; 32]));
 /// let mut cx = Cx { now: Time(0), pool: &pool, entropy: &mut entropy };
-/// let payload = Payload::Out(pool.take_sg(Class::Wire, 4096).unwrap().freeze());
+/// let payload = Payload::Out(pool.take_sg(MemoryClass::Wire, 4096).unwrap().freeze());
 /// let op = Op::Write(Span { lba: 7, blocks: 1 }, Durability::Cached);
 /// gate.submit(&mut cx, &who, Io { id: IoId(1), epoch: Epoch::default(), op, payload });
 /// while gate.resume(&mut cx) {}

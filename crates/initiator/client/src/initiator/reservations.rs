@@ -46,9 +46,9 @@ impl Initiator {
 
     /// Asks about, or changes, a volume's reservations, and waits for the answer.
     /// ```no_run
-    /// use blockwire_client::{Handle, Initiator, ReservationOp};
+    /// use blockwire_client::{VolumeHandle, Initiator, ReservationOp};
     ///
-    /// fn is_reserved(initiator: &mut Initiator, volume: Handle) -> Result<bool, blockwire_client::Error> {
+    /// fn is_reserved(initiator: &mut Initiator, volume: VolumeHandle) -> Result<bool, blockwire_client::Error> {
     ///     let report = initiator.request_reservation(volume, ReservationOp::Report)?;
     ///     Ok(report.is_some_and(|report| report.held.is_some()))
     /// }
