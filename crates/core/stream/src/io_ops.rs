@@ -67,16 +67,16 @@ impl Received {
 ///
 /// let pool = Pool::new(1 << 20);
 /// let mut transmit_queue = TransmitQueue::new();
-/// let mut batch = transmit_queue.open(&pool, 64, 4096).unwrap();
-/// batch.put(b"header");
-/// let op = transmit_queue.close(batch, Time(1)).unwrap();
+/// let mut batch = transmit_queue.start_batch(&pool, 64, 4096).unwrap();
+/// batch.push_bytes(b"header");
+/// let op = transmit_queue.finish_batch(batch, Time(1)).unwrap();
 /// let mut wire = [0; 6];
 /// assert_eq!(op.copy_to(0, &mut wire), op.len);
 /// assert_eq!(&wire, b"header");
 /// // One batch at a time is out, and its memory comes back.
-/// assert!(transmit_queue.open(&pool, 64, 4096).is_none());
-/// transmit_queue.written();
-/// transmit_queue.sent(op);
+/// assert!(transmit_queue.start_batch(&pool, 64, 4096).is_none());
+/// transmit_queue.handle_written();
+/// transmit_queue.handle_send_released(op);
 /// assert!(transmit_queue.is_idle());
 /// ```
 #[derive(Debug)]

@@ -19,10 +19,10 @@ use crate::receive_buffer::ReceiveBuffer;
 /// let pool = Pool::new(1 << 20);
 /// let mut place = PayloadBuffer::new(0, pool.take_sg(MemoryClass::Solicited, 4).unwrap(), 4).unwrap();
 /// let mut receive_buffer = ReceiveBuffer::with_bytes(b"data");
-/// assert_eq!(place.fill(&mut receive_buffer, 0, 4, None), Some(4));
-/// assert!(!place.is_full(), "the digest of its PDU may still be wrong");
-/// place.confirm();
-/// assert!(place.is_full());
+/// assert_eq!(place.fill_from_stream(&mut receive_buffer, 0, 4, None), Some(4));
+/// assert!(!place.is_complete(), "the digest of its PDU may still be wrong");
+/// place.confirm_received();
+/// assert!(place.is_complete());
 /// ```
 #[derive(Debug)]
 pub struct PayloadBuffer {

@@ -14,9 +14,9 @@ use buf::Time;
 /// use blockwire_stream::{Time, TimerQueue};
 ///
 /// let (mut timers, mut noted) = (TimerQueue::default(), None);
-/// timers.note("link 1", Some(Time(50)), &mut noted);
-/// assert_eq!(timers.next(), Some(Time(50)));
-/// assert_eq!(timers.due(Time(49)), None);
+/// timers.update_timer("link 1", Some(Time(50)), &mut noted);
+/// assert_eq!(timers.next_time(), Some(Time(50)));
+/// assert_eq!(timers.pop_due(Time(49)), None);
 /// assert_eq!(timers.pop_due(Time(50)), Some((Time(50), "link 1")));
 /// ```
 #[derive(Debug)]

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// use blockwire_volume::VolumeId;
 ///
 /// let (first, second) = (VolumeId::new(3, 1), VolumeId::new(3, 2));
-/// assert_eq!(first.place(), second.place());
+/// assert_eq!(first.table_slot(), second.table_slot());
 /// assert_ne!(first, second);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

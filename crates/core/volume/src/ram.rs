@@ -220,7 +220,7 @@ impl RamDisk {
 /// // One for each shard, over the same bytes.
 /// let shards = [RamBackend::new(disk.clone()), RamBackend::new(disk.clone())];
 /// assert!(disk.resize(4096) && !disk.resize(4097));
-/// assert!(shards.iter().all(|shard| shard.geometry().bytes() == 2 << 20));
+/// assert!(shards.iter().all(|shard| shard.geometry().capacity_bytes() == 2 << 20));
 /// ```
 #[derive(Debug)]
 pub struct RamBackend {

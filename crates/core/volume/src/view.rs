@@ -107,8 +107,8 @@ impl Eq for SanitizeProgress {}
 /// use std::sync::Arc;
 /// use blockwire_volume::{PathAccess, Identity, Requester, Op, PortId, RamDisk, Refusal, Span, View};
 ///
-/// let view = View::of(RamDisk::new(8, 8, 4096, 4096).geometry());
-/// assert_eq!(view.access(PortId(1)), PathAccess::Optimized);
+/// let view = View::without_reservations(RamDisk::new(8, 8, 4096, 4096).geometry());
+/// assert_eq!(view.path_access(PortId(1)), PathAccess::Optimized);
 /// let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: true };
 /// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 0, blocks: 8 })), Ok(()));
 /// assert_eq!(view.admit(&who, &Op::Read(Span { lba: 1, blocks: 8 })), Err(Refusal::OutOfRange));

@@ -37,7 +37,7 @@ pub use opening::{fetch_secrets, resolve_addresses};
 ///     }
 /// };
 /// assert_eq!(news, VolumeEvent::Failed);
-/// assert!(initiator.known(volume).is_err(), "a size that nobody has told is not zero");
+/// assert!(initiator.known_geometry(volume).is_err(), "a size that nobody has told is not zero");
 /// initiator.drop_volume(volume);
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
@@ -211,7 +211,7 @@ impl Initiator {
     /// use blockwire_client::{VolumeHandle, Initiator, Io, Op, Span};
     ///
     /// fn read_first_block(initiator: &mut Initiator, volume: VolumeHandle) -> Option<buf::Payload> {
-    ///     let payload = buf::Payload::In(initiator.memory(4096)?);
+    ///     let payload = buf::Payload::In(initiator.alloc_payload(4096)?);
     ///     let (id, op) = (initiator.next_io_id(), Op::Read(Span { lba: 0, blocks: 8 }));
     ///     initiator.submit(volume, Io { id, epoch: volume::Epoch(0), op, payload }).ok()?;
     ///     loop {

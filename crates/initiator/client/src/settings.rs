@@ -13,7 +13,7 @@ use crate::identity::{IsidChoice, PathIdentity};
 ///
 /// let settings = Settings { io: IoChoice::Epoll, open_timeout: Duration::from_secs(5), ..Settings::default() };
 /// let initiator = Initiator::new(settings)?;
-/// assert_eq!(initiator.io().to_string(), "epoll, as asked");
+/// assert_eq!(initiator.io_backend().to_string(), "epoll, as asked");
 /// # Ok::<(), blockwire_client::Error>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -13,7 +13,7 @@
 //! ```
 //! use blockwire_scsi::{Command, DataTransfer, Sense};
 //! let read = Command::parse(&[0x28, 0, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap();
-//! assert_eq!(read.data(512), DataTransfer::In(2048));
+//! assert_eq!(read.data_transfer(512), DataTransfer::In(2048));
 //! let refused = Command::parse(&[0x28, 0x20, 0, 0, 0, 8, 0, 0, 4, 0]).unwrap_err();
 //! assert_eq!(refused.sense(), Sense::invalid_cdb_field(1, Some(5)));
 //! ```

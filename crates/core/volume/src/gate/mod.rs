@@ -59,7 +59,7 @@ const PARTS_PER_RESUME_MAX: usize = 16;
 /// };
 ///
 /// let ram = RamBackend::new(Arc::new(RamDisk::new(8, 8, 4096, 4096)));
-/// let mut gate = Gate::new(ShardId(0), SharedGateState::new(1), View::of(ram.geometry()), Box::new(ram));
+/// let mut gate = Gate::new(ShardId(0), SharedGateState::new(1), View::without_reservations(ram.geometry()), Box::new(ram));
 /// let who = Requester { identity: Arc::new(Identity::Host([1; 16])), port: PortId(1), read_only: false };
 ///
 /// let (pool, mut entropy) = (Pool::new(1 << 20), Entropy::new([0; 32]));

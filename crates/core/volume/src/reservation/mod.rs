@@ -39,7 +39,7 @@ impl Key {
 /// use blockwire_volume::reservation::{ReservationType, ReservationRole};
 ///
 /// let kind = ReservationType::from_nvme(3).unwrap();
-/// assert_eq!((kind, kind.scsi()), (ReservationType::WriteExclusiveRegistrants, 5));
+/// assert_eq!((kind, kind.to_scsi()), (ReservationType::WriteExclusiveRegistrants, 5));
 /// assert!(kind.permits(ReservationRole::Registrant, CommandClass::Write) && !kind.permits(ReservationRole::Stranger, CommandClass::Write));
 /// assert!(kind.permits(ReservationRole::Stranger, CommandClass::Read));
 /// ```

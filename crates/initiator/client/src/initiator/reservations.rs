@@ -49,7 +49,7 @@ impl Initiator {
     /// use blockwire_client::{VolumeHandle, Initiator, ReservationOp};
     ///
     /// fn is_reserved(initiator: &mut Initiator, volume: VolumeHandle) -> Result<bool, blockwire_client::Error> {
-    ///     let report = initiator.request_reservation(volume, ReservationOp::Report)?;
+    ///     let report = initiator.run_reservation_op(volume, ReservationOp::Report)?;
     ///     Ok(report.is_some_and(|report| report.held.is_some()))
     /// }
     /// ```

@@ -11,7 +11,7 @@ use iscsi::initiator::InitiatorSession;
 use smallvec::SmallVec;
 use stream::{Connection, LinkNumber, Received, RecvOp, SendOp};
 
-/// What [`Sockets`](endpoint::Sockets) asks of who has [`Sessions`] and [`SocketRequests`].
+/// What [`OutboundSockets`](endpoint::OutboundSockets) asks of who has [`Sessions`] and [`SocketRequests`].
 macro_rules! by_sessions {
     () => {
         fn poll_dial(&mut self) -> Option<endpoint::Dial> {

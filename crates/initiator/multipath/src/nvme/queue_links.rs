@@ -21,7 +21,7 @@ use stream::{
 };
 use tls::{ClientContext, Handshake};
 
-/// What [`Sockets`](endpoint::Sockets) asks of who has [`QueueLinks`].
+/// What [`OutboundSockets`](endpoint::OutboundSockets) asks of who has [`QueueLinks`].
 macro_rules! by_links {
     () => {
         fn poll_dial(&mut self) -> Option<endpoint::Dial> {
