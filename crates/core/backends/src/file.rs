@@ -343,6 +343,7 @@ impl FileBackend {
         let result = match came {
             Err(errno) => Err(failure_from_errno(errno, Fault::Medium((offset + skip as u64) / logical))),
             Ok(came) if skip + came >= into.len() => Ok(Outcome::Complete),
+            Ok(_) if self.is_cancelled(slot) => Err(Fault::Aborted.into()),
             // Nothing where blocks should be: the file was cut short behind our back.
             Ok(came) => Err(Fault::Medium((offset + (skip + came) as u64) / logical).into()),
         };
@@ -394,6 +395,7 @@ impl FileBackend {
                 Err(Fault::Sync.into())
             }
             Err(errno) => Err(failure_from_errno(errno, Fault::Unwritable(lba))),
+            Ok(came) if skip + came < from.len() && self.is_cancelled(slot) => Err(Fault::Aborted.into()),
             Ok(came) if skip + came < from.len() => Err(Fault::NoSpace.into()),
             Ok(_) => Ok(Outcome::Complete),
         };
@@ -426,7 +428,8 @@ impl FileBackend {
     }
 
     /// Where a transfer of `len` bytes, `skip` of them done before, goes on after a call; `None` if it has
-    /// ended, well or not. What brings nothing on is tried a bounded number of times.
+    /// ended, well or not. What brings nothing on is tried a bounded number of times, and what was cancelled makes no
+    /// further call: its blocks may be another's by then.
     fn next_transfer_offset(
         &mut self,
         slot: u32,
@@ -439,13 +442,25 @@ impl FileBackend {
             Err(errno) if is_transient(errno) => skip,
             Err(_) => return None,
         };
+        if self.is_cancelled(slot) {
+            return None;
+        }
         let file_op = self.file_op_mut(slot);
         file_op.tries = if next > skip { 0 } else { file_op.tries + 1 };
         (next < len && file_op.tries <= TRIES_MAX).then_some(next)
     }
 
-    /// Counts one more try of what could not be made: false if there were enough.
+    /// Whether an operation asks for nothing more. A write that is made once more to learn what has failed goes on.
+    fn is_cancelled(&mut self, slot: u32) -> bool {
+        let file_op = self.file_op_mut(slot);
+        file_op.cancelled && !matches!(file_op.kind, FileOpKind::Write { probes: true, .. })
+    }
+
+    /// Counts one more try of what could not be made: false if there were enough, or if it was cancelled.
     fn count_retry(&mut self, slot: u32) -> bool {
+        if self.is_cancelled(slot) {
+            return false;
+        }
         let file_op = self.file_op_mut(slot);
         file_op.tries += 1;
         file_op.tries <= TRIES_MAX

@@ -288,7 +288,9 @@ fn errors_are_path_errors_unless_they_are_of_blocks() {
     let cluster = Cluster::new();
     let image = cluster.open();
     let mut world = World::new(&image, Duration::ZERO);
-    for lost in [libc::ETIMEDOUT, libc::EROFS, libc::ENOENT, libc::EPERM, libc::EINVAL] {
+    for lost in
+        [libc::ETIMEDOUT, libc::EROFS, libc::ENOENT, libc::EPERM, libc::EINVAL, libc::EAGAIN, libc::EINTR]
+    {
         cluster.control(&format!("fail={lost}"));
         assert_eq!(world.read(0, 1).0, LOST, "{lost}");
         assert_eq!(world.write(0, &[1; 512]), LOST, "{lost}");

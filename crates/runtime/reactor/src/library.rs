@@ -114,7 +114,8 @@ impl EndedCalls {
     }
 }
 
-/// Ends one call, once. Dropped, it ends the call with EIO.
+/// Ends one call, once. Dropped, it ends the call with ENOTCONN: nobody
+/// knows whether it was carried out, and nothing is known to be wrong with its blocks.
 #[derive(Debug)]
 pub struct CallEnd {
     to: Arc<EndedCalls>,
@@ -142,7 +143,7 @@ impl CallEnd {
 impl Drop for CallEnd {
     fn drop(&mut self) {
         if !self.has_ended {
-            self.post(Err(Errno(libc::EIO)), None);
+            self.post(Err(Errno(libc::ENOTCONN)), None);
         }
     }
 }

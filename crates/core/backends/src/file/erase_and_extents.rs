@@ -132,6 +132,9 @@ impl FileBackend {
                     _ => &self.disk.no_zero,
                 };
                 cannot.store(true, Ordering::Relaxed);
+                if self.is_cancelled(slot) {
+                    return self.complete_op(slot, Err(Fault::Aborted.into()));
+                }
                 self.continue_erase(cx, slot);
             }
             Err(errno) => self.complete_op(slot, Err(failure_from_errno(errno, Fault::Unwritable(lba)))),

@@ -3,6 +3,8 @@
 
 mod shards;
 
+use std::time::Duration;
+
 use buf::{Entropy, Pool, Time};
 use proptest::prelude::*;
 use volume::{Extent, Gate, Identity, PortId, Requester, ShardId, SharedGateState, View};
@@ -121,6 +123,7 @@ struct World {
     entropy: Entropy,
     disk: Disk,
     gate: Gate,
+    shared: SharedGateState,
     who: Requester,
 }
 
@@ -141,14 +144,15 @@ impl World {
         };
         let shared_disk = Arc::new(FileDisk::new(DiskId(3), &facts, 1).unwrap());
         let view = View::without_reservations(shared_disk.geometry());
-        let gate =
-            Gate::new(ShardId(0), SharedGateState::new(1), view, Box::new(FileBackend::new(shared_disk, 0)));
+        let shared = SharedGateState::new(1);
+        let gate = Gate::new(ShardId(0), shared.clone(), view, Box::new(FileBackend::new(shared_disk, 0)));
         let identity = Arc::new(Identity::Host([1; 16]));
         World {
             pool: Pool::new(16 << 20),
             entropy: Entropy::new([0; 32]),
             disk,
             gate,
+            shared,
             who: Requester { identity, port: PortId(1), read_only: false },
         }
     }
@@ -393,4 +397,43 @@ fn extents_follow_the_data() {
     let extent = |lba, blocks, mapped| Extent { span: Span { lba, blocks }, mapped };
     let expected = vec![extent(4, 12, false), extent(16, 2, true), extent(18, BLOCKS - 18, false)];
     assert_eq!(result, Ok(Outcome::Extents(expected)));
+}
+
+/// A write that was told as lost may not be made again: others may have written its blocks by then.
+#[test]
+fn what_was_cancelled_makes_no_further_call() {
+    for came in [Err(Errno(4)), Err(Errno(11)), Ok(512)] {
+        let mut world = World::new(FileFacts { write_through: true, ..facts(false, 512, false) });
+        let payload = world.out(&pattern(4, 1));
+        world.start(1, Op::Write(Span { lba: 3, blocks: 4 }, Durability::Stable), payload);
+        let op = world.gate.poll_disk().unwrap();
+        world.gate.cancel(IoId(1));
+        let mut cx = Cx { now: Time(0), pool: &world.pool, entropy: &mut world.entropy };
+        world.gate.handle_disk(&mut cx, op, came);
+        let done = world.settle();
+        assert_eq!(done.len(), 1);
+        assert!(done[0].result.is_err(), "{came:?}");
+        assert_eq!(world.disk.bytes, world.disk.stable, "{came:?}: nothing more was written");
+        assert!(world.disk.bytes.iter().all(|byte| *byte == 0));
+        assert_eq!(world.write(3, &pattern(4, 2)), Ok(Outcome::Complete));
+    }
+}
+
+/// The gate cancels what it tells as lost.
+#[test]
+fn what_is_overdue_makes_no_further_call() {
+    let mut world = World::new(FileFacts { write_through: true, ..facts(false, 512, false) });
+    world.shared.set_queue_timeout(Duration::from_secs(20));
+    let payload = world.out(&pattern(4, 1));
+    world.start(1, Op::Write(Span { lba: 3, blocks: 4 }, Durability::Stable), payload);
+    let op = world.gate.poll_disk().unwrap();
+    let now = Time(0) + Duration::from_secs(20);
+    let mut cx = Cx { now, pool: &world.pool, entropy: &mut world.entropy };
+    world.gate.resume(&mut cx);
+    assert_eq!(world.gate.poll_done().map(|done| done.result), Some(Err(Fault::PathLost.into())));
+    world.gate.handle_disk(&mut cx, op, Err(Errno(11)));
+    world.gate.resume(&mut cx);
+    assert!(world.gate.poll_disk().is_none(), "it is not made again");
+    assert!(world.gate.poll_done().is_none(), "its end was told");
+    assert_eq!(world.gate.in_flight_count(), 0);
 }

@@ -3,12 +3,15 @@
 //!
 //! Invariant: who submitted such an operation hears [`Fault::PathLost`] after that time, and nothing later. The
 //! operation itself stays: its memory is the backend's, its regions exclude others and its epoch holds back
-//! fences until the backend has ended it, because it may still change the medium.
+//! fences until the backend has ended it, because it may still change the medium. The backend is told that it is
+//! cancelled, so that it asks the medium for nothing more: a write that is told as lost is not made again behind newer
+//! data.
 
 use std::time::Duration;
 
 use buf::{Payload, Time};
 
+use super::tasks::backend_id;
 use super::{Gate, TaskState};
 use crate::io::{Fault, IoCompletion};
 
@@ -86,6 +89,7 @@ impl Gate {
             }
             task.told = true;
             self.overdue.count += 1;
+            self.backend.cancel(backend_id(entry.generation, slot));
             let done =
                 IoCompletion { id: task.id, result: Err(Fault::PathLost.into()), payload: Payload::None };
             self.done.push_back((done, task.times.at_end(now)));

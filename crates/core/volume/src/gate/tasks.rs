@@ -45,6 +45,11 @@ pub(super) enum TaskState {
     Steps(Box<ChunkedOp>),
 }
 
+/// The backend's name of the task that a slot has in this generation.
+pub(super) fn backend_id(generation: u32, slot: u32) -> IoId {
+    IoId(u64::from(generation) << 32 | u64::from(slot))
+}
+
 impl Gate {
     #[expect(
         clippy::indexing_slicing,
@@ -71,7 +76,7 @@ impl Gate {
 
     #[expect(clippy::indexing_slicing, reason = "slots are given out by this table and are places of it")]
     pub(super) fn backend_id(&self, slot: u32) -> IoId {
-        IoId(u64::from(self.tasks[slot as usize].generation) << 32 | u64::from(slot))
+        backend_id(self.tasks[slot as usize].generation, slot)
     }
 
     #[expect(

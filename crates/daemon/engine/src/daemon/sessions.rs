@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::{Daemon, refusal_from_engine_error};
+use config::plan::Protocol;
 use control::{RefusalCode, RequestRefusal, SessionSelector, report::SessionReport};
 
 /// How long commands in flight may take to end.
@@ -68,6 +69,10 @@ impl Daemon {
 fn is_meant(which: &SessionSelector, session: &SessionReport) -> bool {
     match which {
         SessionSelector::Id(id) => session.id == *id,
+        // NQNs are compared exactly (NVMe Base 2.1 §4.7); iSCSI names without regard to case (RFC 7143 §4.2.7.2).
+        SessionSelector::Initiator(name) if session.protocol == Protocol::Nvme.as_str() => {
+            session.initiator == *name
+        }
         SessionSelector::Initiator(name) => session.initiator.eq_ignore_ascii_case(name),
         SessionSelector::Host(name) => session.host.as_ref() == Some(name),
     }
@@ -86,5 +91,41 @@ fn nothing_meant(which: &SessionSelector) -> String {
         SessionSelector::Id(id) => format!("there is no session {id}: `session list` shows their numbers"),
         SessionSelector::Initiator(name) => format!("initiator \"{name}\" has no session"),
         SessionSelector::Host(name) => format!("host \"{name}\" has no session"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(protocol: Protocol, initiator: &str) -> SessionReport {
+        SessionReport {
+            id: 1,
+            protocol: protocol.as_str().to_owned(),
+            initiator: initiator.to_owned(),
+            host: None,
+            target: None,
+            isid: None,
+            hostid: None,
+            shard: 0,
+            connections: 1,
+            commands: 0,
+            user: None,
+            reads: 0,
+            read_bytes: 0,
+            writes: 0,
+            written_bytes: 0,
+            latency: None,
+        }
+    }
+
+    #[test]
+    fn nqns_are_meant_exactly_and_iscsi_names_in_any_case() {
+        let name = |name: &str| SessionSelector::Initiator(name.to_owned());
+        let nvme = session(Protocol::Nvme, "nqn.2026-11.com.example:Db1");
+        assert!(is_meant(&name("nqn.2026-11.com.example:Db1"), &nvme));
+        assert!(!is_meant(&name("nqn.2026-11.com.example:db1"), &nvme));
+        let iscsi = session(Protocol::Iscsi, "iqn.2026-11.com.example:db1");
+        assert!(is_meant(&name("IQN.2026-11.com.example:DB1"), &iscsi));
     }
 }

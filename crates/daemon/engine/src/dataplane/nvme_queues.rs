@@ -1,6 +1,6 @@
 //! NVMe controllers and their queues, as sessions and connections of reports.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, btree_map::Entry};
 
 use shard::{DISCOVERY_NQN, HostAuthentication, QueueEntry, ShardListing};
 
@@ -94,12 +94,20 @@ pub fn connection_reports(frame: &FixedSettings, listings: &[ShardListing]) -> V
     all
 }
 
-/// The controllers that these queues are of. One whose admin queue is just going is not shown.
+/// The controllers that these queues are of. One whose admin queue is gone stays while it has any queue: commands of
+/// that may still write.
 pub fn controller_reports(frame: &FixedSettings, listings: &[ShardListing]) -> Vec<SessionReport> {
     let mut all: BTreeMap<u16, SessionReport> = BTreeMap::new();
     for (shard, listing) in listings.iter().enumerate() {
-        let admin = listing.queues.iter().filter(|queue| queue.qid == 0);
-        all.extend(admin.map(|queue| (queue.cntlid, controller_report(frame, shard, queue))));
+        for queue in &listing.queues {
+            let report = || controller_report(frame, shard, queue);
+            match all.entry(queue.cntlid) {
+                Entry::Vacant(place) => drop(place.insert(report())),
+                // The admin queue is on the controller's shard.
+                Entry::Occupied(mut place) if queue.qid == 0 => drop(place.insert(report())),
+                Entry::Occupied(_) => {}
+            }
+        }
     }
     for queue in listings.iter().flat_map(|listing| &listing.queues) {
         let Some(controller) = all.get_mut(&queue.cntlid) else { continue };
@@ -196,7 +204,9 @@ mod tests {
         let listings =
             [listing(vec![queue(2, 0, 0), queue(9, 1, 5)]), listing(vec![queue(2, 1, 3), queue(2, 2, 4)])];
         let controllers = controller_reports(&frame, &listings);
-        assert_eq!(controllers.len(), 1, "that of the lone I/O queue is going");
+        assert_eq!(controllers.len(), 2, "that of the lone I/O queue may still write");
+        let lone = &controllers[1];
+        assert_eq!((lone.id, lone.shard, lone.connections, lone.commands), (65545, 0, 1, 1));
         let one = &controllers[0];
         assert_eq!((one.id, one.connections, one.commands), (65538, 3, 3));
         assert_eq!((one.reads, one.read_bytes, one.host.as_deref()), (7, 28672, Some("web")));

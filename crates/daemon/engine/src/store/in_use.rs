@@ -48,7 +48,8 @@ impl StorageInUse {
         // Looked at when it was opened; but another may have come since that reads the same file.
         let alias = |part: &Store| {
             let holder = self.holder(part.key.as_ref()?)?;
-            Some(OpenErrorReason::Alias(part.volume.spec.source.path()?.to_owned(), holder))
+            let place = part.volume.spec.source.display_location().unwrap_or_default();
+            Some(OpenErrorReason::Alias(place.into(), holder))
         };
         let same = |uuid: Uuid| Some(OpenErrorReason::SameUuid(store.uuid, self.uuids.get(&uuid)?.clone()));
         let alias = store.legs_or_self().iter().find_map(alias);
