@@ -14,8 +14,8 @@ fn credentials(fill: u8) -> Credentials {
     Credentials {
         host_nqn: "nqn.2026-11.io.blockwire:host".to_owned(),
         subsystem_nqn: "nqn.2026-11.io.blockwire:disks".to_owned(),
-        host: Some(secret.key("nqn.2026-11.io.blockwire:host")),
-        controller: Some(secret.key("nqn.2026-11.io.blockwire:disks")),
+        host: Some(secret.derive_key("nqn.2026-11.io.blockwire:host")),
+        controller: Some(secret.derive_key("nqn.2026-11.io.blockwire:disks")),
     }
 }
 
@@ -35,11 +35,11 @@ fuzz_target!(|data: &[u8]| {
         let (message, behind) = tail.split_at(len.min(tail.len()));
         rest = behind;
         match high >> 6 {
-            0 | 1 => drop(controller.send(message, &mut fill)),
-            2 => drop(controller.receive(len as u32)),
+            0 | 1 => drop(controller.handle_send(message, &mut fill)),
+            2 => drop(controller.handle_receive(len as u32)),
             _ => {
-                host.sent();
-                drop(host.receive(message));
+                host.handle_sent();
+                drop(host.handle_message(message));
             }
         }
         assert!(!controller.is_authenticated());
