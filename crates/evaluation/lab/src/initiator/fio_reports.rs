@@ -284,9 +284,9 @@ eval: (groupid=0, jobs=1): err= 0
         let tell = |event| told.borrow_mut().push(event);
         let figures = collect_results(&mut process, counting, vec![7], 20 * second, &tell).unwrap();
         assert!(figures.seconds >= 0.5 && figures.ios > 0, "{figures:?}");
-        // It reads its threads' counts while they count, one after the other.
+        // It reads its threads' counts while they count, one after the other: on a busy machine some percent apart.
         let (ios, latencies, blocks) = (figures.ios, figures.latency.count(), figures.moved / 4096);
-        let is_near = |count: u64| count.abs_diff(ios) <= ios / 100;
+        let is_near = |count: u64| count.abs_diff(ios) <= ios / 20;
         assert!(is_near(latencies) && is_near(blocks), "{ios} I/Os, {latencies} latencies, {blocks} blocks");
         let told = told.into_inner();
         assert_eq!((told.first(), told.last()), (Some(&LoadEvent::Began(vec![7])), Some(&LoadEvent::Ended)));
