@@ -49,6 +49,7 @@ use process::{
     exit::{Exit, Failure},
     log,
     paths::DefaultPaths,
+    printable,
 };
 use recovery::attachments::Attachments;
 
@@ -78,11 +79,20 @@ pub fn serve(
 ) -> Result<Exit, Failure> {
     let ended = run(args, paths, start, ending, out);
     // However it has ended: an image that stays locked is refused at the next start.
-    if !rbd::close_all(IMAGES_CLOSE) {
+    let has_closed = rbd::close_all(IMAGES_CLOSE);
+    if !has_closed {
         tracing::error!(
             "an image of Ceph could not be closed because the cluster does not answer: it stays locked, and the next \
              start needs break_lock=on"
         );
+    }
+    if !has_closed || rbd::is_opening() {
+        let exit = ended.unwrap_or_else(|failure| {
+            log::write_stderr(&format!("blockwire: {}\n", printable::escape_lines(&failure.to_string())));
+            failure.exit
+        });
+        log::flush();
+        rbd::exit_at_once(exit as u8);
     }
     ended
 }
@@ -372,7 +382,21 @@ fn open_volumes(
     let mut wrong: Vec<String> = Vec::new();
     let (mut found, probes) = probe_remotes(plan, identities)?;
     let (mut out, mut absent) = (0, Vec::new());
+    // Each image of a silent cluster would be waited for.
+    let mut silent_clusters: Vec<Option<PathBuf>> = Vec::new();
     for volume in &plan.volumes {
+        let cluster = match &volume.spec.source {
+            VolumeSource::Rbd(image) => Some(&image.conf),
+            _ => None,
+        };
+        if cluster.is_some_and(|conf| silent_clusters.contains(conf)) {
+            absent.push(volume.name.clone());
+            unserved.push(FailedVolume::remote_absent(
+                volume,
+                "the cluster of its image does not answer; it will be retried",
+            ));
+            continue;
+        }
         let probe = ProbeNeeds::for_known(volume, identities);
         let probed = match found.remove(&volume.name) {
             Some(probed) => probed,
@@ -392,6 +416,7 @@ fn open_volumes(
                 stores.push(store);
             }
             (Err(why), _) if why.is_remote_absent() => {
+                silent_clusters.extend(cluster.cloned());
                 absent.push(volume.name.clone());
                 unserved.push(FailedVolume::remote_absent(volume, why));
             }
@@ -410,6 +435,10 @@ fn open_volumes(
         discard_stores(stores, identities, state);
         return Err(Failure::failed(why));
     }
+    let probes = match probes {
+        None if !absent.is_empty() => Some(RemoteProbes::start(absent.len()).map_err(thread_failure)?),
+        probes => probes,
+    };
     Ok((stores, probes.map(|probes| RepeatedProbe::of(probes, out, absent))))
 }
 

@@ -21,6 +21,8 @@ use crate::symbols::{Handle, THICK};
 struct Pending {
     image: Arc<Inner>,
     end: CallEnd,
+    /// Where what it changes ends, in bytes; 0: it changes nothing.
+    until: u64,
     /// What a write has written when librbd says that all is well: it counts only what is read.
     written: usize,
 }
@@ -57,7 +59,12 @@ fn give(image: Arc<Inner>, call: LibraryCall, end: CallEnd) {
         LibraryCall::Write { iov, count, .. } => unsafe { length(iov, count) },
         _ => 0,
     };
-    let pending = Box::into_raw(Box::new(Pending { image, end, written }));
+    let until = match call {
+        LibraryCall::Write { offset, .. } => offset.saturating_add(written as u64),
+        LibraryCall::Punch { offset, len } | LibraryCall::Zero { offset, len } => offset.saturating_add(len),
+        LibraryCall::Read { .. } | LibraryCall::Sync | LibraryCall::NextData { .. } => 0,
+    };
+    let pending = Box::into_raw(Box::new(Pending { image, end, until, written }));
     let mut completion = ptr::null_mut();
     // SAFETY: the callback fits its type, and its argument stays until it was called.
     let made =
@@ -101,8 +108,14 @@ fn give(image: Arc<Inner>, call: LibraryCall, end: CallEnd) {
 impl Pending {
     /// Ends the call with a result of librbd.
     fn end(self, result: isize) {
-        let Pending { image, end, written } = self;
-        let came = outcome(result);
+        let Pending { image, end, until, written } = self;
+        let mut came = outcome(result);
+        // librbd leaves out what is behind the end of an image that was made smaller, and says that all is well. The
+        // size is the last that the worker has read: librbd may wait for the cluster to tell it, which a callback must
+        // not.
+        if came.is_ok() && until > image.bytes() {
+            came = Err(Errno(libc::ENXIO));
+        }
         if came == Err(Errno(libc::ESHUTDOWN)) {
             image.fence();
         }

@@ -214,7 +214,7 @@ impl Image {
 
     /// Its size now, in bytes.
     pub fn bytes(&self) -> u64 {
-        self.0.bytes.load(Ordering::Acquire)
+        self.0.bytes()
     }
 
     /// Whether our client is blocklisted: every operation fails from now on, because another client may serve the image.
@@ -224,6 +224,10 @@ impl Image {
 }
 
 impl Inner {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Acquire)
+    }
+
     /// Counts one more call; false: the image takes none any more.
     pub(crate) fn begin(&self) -> bool {
         if self.out.fetch_add(1, Ordering::AcqRel) & CLOSED == 0 {

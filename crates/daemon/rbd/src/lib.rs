@@ -30,6 +30,7 @@ mod calls;
 mod changes;
 mod image;
 mod open;
+mod open_error;
 mod result;
 mod symbols;
 
@@ -38,13 +39,21 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 pub use changes::{changes, wait_for_change};
 pub use image::{Image, ImageIdentity, close_all};
-pub use open::{ANSWER, OpenError, Options};
+pub use open::{ANSWER, LOCK_WAIT, Options, is_opening};
+pub use open_error::OpenError;
 use symbols::Functions;
 pub use symbols::LibraryError;
 
 /// How long a client whose lock was broken stays blocklisted, in seconds: a year. The entry must outlive whatever the
 /// client may still send, and only who knows that it has ended may remove it.
 pub const BLOCKLISTED_SECONDS: u32 = 31_536_000;
+
+/// Ends the process at once: no destructor of librados or librbd runs beside threads of theirs that still wait for the
+/// cluster.
+pub fn exit_at_once(code: u8) -> ! {
+    // SAFETY: it ends the process, and nothing runs behind it.
+    unsafe { libc::_exit(code.into()) }
+}
 
 /// librados and librbd, open.
 #[derive(Clone, Debug)]

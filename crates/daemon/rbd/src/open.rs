@@ -2,30 +2,31 @@
 //! wrong.
 //!
 //! Invariant: what could not be opened is closed again; a thread that waits for the cluster is given up after
-//! [`Options::answer`], and closes by itself what it comes to open.
+//! [`Options::answer`], takes no lock after that, and closes by itself what it comes to open.
 
 use std::ffi::{CStr, CString, c_char, c_int};
-use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::image::{Handles, Image, ImageIdentity, Job, Opened, wait_unlocked};
+use crate::open_error::OpenError;
 use crate::symbols::{ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, Handle, Watcher};
-use crate::{BLOCKLISTED_SECONDS, Library, LibraryError};
+use crate::{BLOCKLISTED_SECONDS, Library};
 
 /// How long the cluster has for everything that opening an image takes.
 pub const ANSWER: Duration = Duration::from_secs(20);
 /// How long the monitors have for the connection, in seconds: less, so that librados says what went wrong.
-const CONNECT_SECONDS: &str = "15";
+pub(crate) const CONNECT_SECONDS: &str = "15";
 /// How long it is waited for that a client that is gone is seen to be: its watch ends 30 s after its last word
 /// (`osd_client_watch_timeout`).
-const GONE_SECONDS: u64 = 40;
+pub const LOCK_WAIT: Duration = Duration::from_secs(40);
 /// How long it is waited for that this process itself has closed the image.
 const CLOSE: Duration = Duration::from_secs(5);
 /// Between two looks for that.
@@ -75,6 +76,8 @@ pub struct Options {
     pub break_lock: bool,
     /// How long the cluster has for everything: [`ANSWER`].
     pub answer: Duration,
+    /// How much longer a client that is gone has to be seen to be, if its lock may be broken: [`LOCK_WAIT`].
+    pub lock_wait: Duration,
 }
 
 impl Options {
@@ -95,101 +98,6 @@ impl Options {
     }
 }
 
-/// Why an image cannot be opened. The text goes behind the image's name.
-#[derive(Debug)]
-pub enum OpenError {
-    /// The libraries cannot be had.
-    Library(LibraryError),
-    /// A name has a zero byte in it.
-    BadName,
-    /// The configuration file cannot be read.
-    Conf(PathBuf, io::Error),
-    /// librados does not take a setting that is needed.
-    Setting(&'static str, io::Error),
-    /// There is no monitor or no key.
-    NoKey(PathBuf, String),
-    /// The cluster does not accept the user or its key.
-    Refused(PathBuf, String),
-    /// No monitor has answered.
-    MonitorsAway(PathBuf),
-    /// There is no such pool.
-    NoPool(String),
-    /// There is no such image in the pool.
-    NoImage(String, String),
-    /// The image has no exclusive lock.
-    NoLock(String),
-    /// This process has the image open already.
-    OpenHere,
-    /// Another client has the lock. Whether it is connected.
-    Locked(String, bool),
-    /// A setting of the image or its pool would make writes unstable.
-    Cached(String, String),
-    /// The cluster has not answered in this time; what was asked.
-    Silent(Duration, &'static str),
-    /// Something else went wrong; what was asked.
-    Failed(&'static str, io::Error),
-}
-
-impl fmt::Display for OpenError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            OpenError::Library(why) => why.fmt(f),
-            OpenError::BadName => f.write_str("a name must not hold a zero byte"),
-            OpenError::Conf(path, why) => {
-                write!(f, "cannot read the configuration of Ceph, {}: {why}; set conf=", path.display())
-            }
-            OpenError::Setting(name, why) => write!(f, "librados does not take the setting {name}: {why}"),
-            OpenError::NoKey(path, user) => write!(
-                f,
-                "{} names no monitor (mon_host), or no readable keyring has a key of client.{user}",
-                path.display()
-            ),
-            OpenError::Refused(path, user) => write!(
-                f,
-                "the cluster of {} refuses client.{user}: check the user, its key and its capabilities",
-                path.display()
-            ),
-            OpenError::MonitorsAway(path) => {
-                write!(f, "no monitor of {} answers within {CONNECT_SECONDS} s", path.display())
-            }
-            OpenError::NoPool(pool) => write!(f, "there is no pool \"{pool}\""),
-            OpenError::NoImage(image, pool) => write!(f, "there is no image \"{image}\" in \"{pool}\""),
-            OpenError::NoLock(name) => write!(
-                f,
-                "the image has no exclusive lock, which keeps two daemons from serving it: run `rbd feature enable \
-                 {name} exclusive-lock`"
-            ),
-            OpenError::OpenHere => f.write_str("it is already open as another volume of this daemon"),
-            OpenError::Locked(owner, true) => {
-                write!(f, "it is in use by another client, {owner}, which is connected")
-            }
-            OpenError::Locked(owner, false) => write!(
-                f,
-                "it is locked by a client that is not connected, {owner}: if that has ended for good, set \
-                 break_lock=on, which blocklists it and takes the lock"
-            ),
-            OpenError::Cached(option, value) => write!(
-                f,
-                "{option} is \"{value}\" for this image, so that written data could be lost: remove that with `rbd \
-                 config image rm` or `rbd config pool rm`"
-            ),
-            OpenError::Silent(time, what) => {
-                write!(f, "the cluster does not answer within {time:?} ({what})")
-            }
-            OpenError::Failed(what, why) => write!(f, "cannot {what}: {why}"),
-        }
-    }
-}
-
-impl std::error::Error for OpenError {}
-
-impl OpenError {
-    /// Whether another client has the image now.
-    pub fn is_locked(&self) -> bool {
-        matches!(self, OpenError::Locked(..))
-    }
-}
-
 impl Image {
     /// Opens an image. Waits for the cluster for 20 s at most, and 40 s more for a client that is gone if its lock may
     /// be broken.
@@ -197,18 +105,28 @@ impl Image {
     /// # Errors
     /// What is wrong, and what to do.
     pub fn open(library: &Library, options: &Options) -> Result<Self, OpenError> {
+        let place = OpeningPlace::take(options).ok_or(OpenError::StillOpening)?;
         let stage = Arc::new(Mutex::new("connecting"));
+        let given_up = Arc::new(AtomicBool::new(false));
         let (tell, opened) = channel();
-        let opener = Opener { library: library.clone(), options: options.clone(), stage: stage.clone() };
+        let opener = Opener {
+            library: library.clone(),
+            options: options.clone(),
+            stage: stage.clone(),
+            given_up: given_up.clone(),
+        };
         let begun = thread::Builder::new().name("bw-rbd-open".to_owned()).spawn(move || {
+            let opened = opener.open();
+            drop(place);
             // Nobody listens any more: what was opened is closed here.
-            let _ = tell.send(opener.open());
+            let _ = tell.send(opened);
         });
         begun.map_err(|why| OpenError::Failed("start a thread", why))?;
-        let more = if options.break_lock { GONE_SECONDS } else { 0 };
-        match opened.recv_timeout(options.answer + Duration::from_secs(more)) {
+        let more = if options.break_lock { options.lock_wait } else { Duration::ZERO };
+        match opened.recv_timeout(options.answer + more) {
             Ok(opened) => opened,
             Err(RecvTimeoutError::Timeout) => {
+                given_up.store(true, Ordering::Release);
                 let stage = *stage.lock().unwrap_or_else(PoisonError::into_inner);
                 Err(OpenError::Silent(options.answer, stage))
             }
@@ -225,6 +143,40 @@ struct Opener {
     options: Options,
     /// What is being waited for.
     stage: Arc<Mutex<&'static str>>,
+    /// Nobody waits for it any more: it takes no client's lock away.
+    given_up: Arc<AtomicBool>,
+}
+
+/// The images that are being opened, by cluster, name and whether they are only read. A thread that the cluster keeps
+/// waiting cannot be ended, so there is one for each of them at most.
+static OPENING: Mutex<Vec<(PathBuf, String, bool)>> = Mutex::new(Vec::new());
+
+/// One of them.
+struct OpeningPlace(PathBuf, String, bool);
+
+impl OpeningPlace {
+    /// `None`: it is being opened already.
+    fn take(options: &Options) -> Option<Self> {
+        let key = (options.conf(), options.name(), options.read_only);
+        let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        if opening.contains(&key) {
+            return None;
+        }
+        opening.push(key.clone());
+        Some(OpeningPlace(key.0, key.1, key.2))
+    }
+}
+
+/// Whether a thread is opening an image, of which nobody may want to know any more.
+pub fn is_opening() -> bool {
+    !OPENING.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
+}
+
+impl Drop for OpeningPlace {
+    fn drop(&mut self) {
+        let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        opening.retain(|(conf, name, reads)| (conf, name, reads) != (&self.0, &self.1, &self.2));
+    }
 }
 
 impl Opener {
@@ -412,11 +364,16 @@ impl Opener {
         found
     }
 
+    /// Refuses once [`Image::open`] has given up: the image may be another daemon's since.
+    fn check_wanted(&self) -> Result<(), OpenError> {
+        if self.given_up.load(Ordering::Acquire) { Err(OpenError::GivenUp) } else { Ok(()) }
+    }
+
     /// Takes the exclusive lock; that of a client that is connected is never taken away.
     fn lock(&self, handles: &Handles) -> Result<(), OpenError> {
         self.at("looking for its lock");
         let mut gone = None;
-        let until = Instant::now() + Duration::from_secs(GONE_SECONDS);
+        let until = Instant::now() + self.options.lock_wait;
         while let Some(owner) = owner(handles)? {
             let is_connected = watchers(handles)?.contains(&owner);
             if !self.options.break_lock {
@@ -429,10 +386,13 @@ impl Opener {
             if Instant::now() >= until {
                 return Err(OpenError::Locked(owner, true));
             }
+            self.check_wanted()?;
             thread::sleep(GONE_PAUSE);
         }
         self.at("taking its lock");
+        self.check_wanted()?;
         gone.iter().try_for_each(|gone| blocklist(handles, gone))?;
+        self.check_wanted()?;
         // SAFETY: an open image. If a client that is gone has the lock, librbd breaks it.
         let locked = unsafe { (handles.functions.rbd_lock_acquire)(handles.image, EXCLUSIVE) };
         match -locked {

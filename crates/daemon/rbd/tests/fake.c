@@ -36,6 +36,7 @@ struct image {
   struct pool *pool;
   char path[600], log[620], owner[64];
   int fd, writable, watching;
+  uint64_t size_before;
   void (*updated)(void *);
   void *updated_argument;
   pthread_t watcher;
@@ -216,8 +217,7 @@ void rbd_watchers_list_cleanup(struct watcher *watchers, size_t count) {
 /* Looks at the size a hundred times a second, as a notice of the cluster would tell it. */
 static void *watch(void *of) {
   struct image *image = of;
-  uint64_t before = 0, now = 0;
-  rbd_get_size(image, &before);
+  uint64_t before = image->size_before, now = 0;
   while (__atomic_load_n(&image->watching, __ATOMIC_ACQUIRE)) {
     usleep(10000);
     if (!rbd_get_size(image, &now) && now != before) {
@@ -231,6 +231,7 @@ int rbd_update_watch(struct image *image, uint64_t *number, void (*updated)(void
   image->updated = updated;
   image->updated_argument = argument;
   image->watching = 1;
+  rbd_get_size(image, &image->size_before);
   *number = 1;
   return -pthread_create(&image->watcher, NULL, watch, image);
 }

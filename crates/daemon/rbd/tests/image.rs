@@ -70,6 +70,7 @@ impl Cluster {
             read_only: false,
             break_lock: false,
             answer: blockwire_rbd::ANSWER,
+            lock_wait: blockwire_rbd::LOCK_WAIT,
         }
     }
 
@@ -456,6 +457,10 @@ fn a_resize_is_told() {
     // Behind the end nothing is read as zeroes, nor as bad blocks.
     let mut world = World::new(&image, Duration::ZERO);
     file.set_len(BYTES / 4).unwrap();
+    until("the size is told", || image.bytes() == BYTES / 4);
+    // librbd writes what is before the end, and says that all is well.
+    assert_eq!(world.write(BYTES / 512 / 4 - 1, &[1; 1024]), LOST);
+    assert_eq!(world.write(BYTES / 512 / 4 - 2, &[1; 1024]), OK);
     cluster.control("fail=22");
     assert_eq!(world.write(BYTES / 512 / 4, &[1; 512]), LOST);
 }
@@ -529,6 +534,27 @@ fn a_cluster_that_is_silent_is_not_waited_for_for_ever() {
     let why = cluster.refusal(|options| options.answer = Duration::from_secs(1));
     assert_eq!(why, "the cluster does not answer within 1s (opening the image)");
     assert!(begun.elapsed() < Duration::from_secs(10));
-    cluster.control("");
+    assert!(blockwire_rbd::is_opening());
+    let again = Image::open(&library(), &cluster.options()).unwrap_err();
+    assert!(matches!(again, OpenError::StillOpening) && again.may_pass(), "{again}");
+    // By now a client that is gone has the lock: nobody wants it any more.
+    cluster.control("owner=192.0.2.1:0/77");
     until("what was opened later is closed", || cluster.has_closed());
+    assert!(!cluster.log().iter().any(|line| line.starts_with("lock")), "{:?}", cluster.log());
+    cluster.control("");
+    until("it can be opened again", || Image::open(&library(), &cluster.options()).is_ok());
+}
+
+#[test]
+fn an_opener_that_was_given_up_breaks_no_lock() {
+    let cluster = Cluster::new();
+    cluster.control("silent owner=192.0.2.1:0/77");
+    let options = Options { break_lock: true, answer: Duration::from_millis(100), ..cluster.options() };
+    let options = Options { lock_wait: Duration::ZERO, ..options };
+    let why = Image::open(&library(), &options).unwrap_err();
+    assert!(matches!(why, OpenError::Silent(..)), "{why}");
+    cluster.control("owner=192.0.2.1:0/77");
+    until("what was opened later is closed", || cluster.has_closed());
+    assert!(!cluster.path("blocklist").exists());
+    assert!(!cluster.log().iter().any(|line| line.starts_with("lock")), "{:?}", cluster.log());
 }

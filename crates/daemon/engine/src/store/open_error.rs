@@ -134,8 +134,8 @@ impl VolumeOpenError {
             | OpenErrorReason::Misfit(_)
             | OpenErrorReason::Unfit(_)
             | OpenErrorReason::TooLarge(..) => true,
-            // Another client may let go of it.
-            OpenErrorReason::Rbd(_, why) => !why.is_locked(),
+            // Another client may let go of it, and the cluster may answer later.
+            OpenErrorReason::Rbd(_, why) => !why.may_pass(),
             OpenErrorReason::Io(..)
             | OpenErrorReason::NotAFile(_)
             | OpenErrorReason::NotADevice(_)
@@ -156,9 +156,13 @@ impl VolumeOpenError {
         matches!(self.root_reason(), OpenErrorReason::Replaced(..) | OpenErrorReason::Gone(..))
     }
 
-    /// Whether it is for another machine, and may pass by itself.
+    /// Whether it is for another machine or a cluster that does not answer, and may pass by itself.
     pub fn is_remote_absent(&self) -> bool {
-        matches!(self.root_reason(), OpenErrorReason::Absent(_))
+        match self.root_reason() {
+            OpenErrorReason::Absent(_) => true,
+            OpenErrorReason::Rbd(_, why) => why.is_silent(),
+            _ => false,
+        }
     }
 
     fn root_reason(&self) -> &OpenErrorReason {
@@ -166,5 +170,24 @@ impl VolumeOpenError {
             OpenErrorReason::Leg(_, why) => why,
             why => why,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cluster_that_does_not_answer_is_absent_and_no_misconfiguration() {
+        let error = |why| VolumeOpenError {
+            volume: VolumeName::parse("x").unwrap(),
+            why: OpenErrorReason::Rbd("rbd:a/b".to_owned(), Box::new(why)),
+        };
+        let silent = error(rbd::OpenError::MonitorsAway("/etc/ceph/ceph.conf".into()));
+        assert!(silent.is_remote_absent() && !silent.is_misconfiguration());
+        let locked = error(rbd::OpenError::Locked("192.0.2.1:0/77".to_owned(), true));
+        assert!(!locked.is_remote_absent() && !locked.is_misconfiguration());
+        let wrong = error(rbd::OpenError::NoPool("a".to_owned()));
+        assert!(!wrong.is_remote_absent() && wrong.is_misconfiguration());
     }
 }

@@ -27,6 +27,7 @@ pub(super) fn image(
         read_only: spec.read_only,
         break_lock: of.break_lock,
         answer: rbd::ANSWER,
+        lock_wait: rbd::LOCK_WAIT,
     };
     let failed = |why: OpenError| OpenErrorReason::Rbd(place(), Box::new(why));
     let library = Library::open().map_err(|why| failed(OpenError::Library(why)))?;
