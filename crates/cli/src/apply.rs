@@ -26,7 +26,7 @@ Examples:
 /// The help of `apply`.
 pub const APPLY_HELP: &str = "\
 The daemon reads FILE as `blockwire plan` does. New volumes are opened and new addresses bound before anything else \
-changes; if one of that fails, or a change needs a restart, nothing is changed, and the reason names file and line, or \
+changes; if any of this fails, or a change needs a restart, nothing is changed, and the reason names file and line, or \
 the key. Otherwise all of it is in effect when this returns: connections that `plan` names end, and no other.
 
 What was applied is recorded in the state directory. The next start serves it, unless the file that `serve` is started \
@@ -38,7 +38,7 @@ Examples:
 
 /// The help of `rollback`.
 pub const ROLLBACK_HELP: &str = "\
-It is the text of the configuration that is kept; files of secrets that it names are read again. Volumes in memory that \
+Only the text of the configuration is kept. Files of secrets that it names are read again. Volumes in memory that \
 the last apply removed come back empty. A second rollback goes forward again.";
 
 /// Which configuration.

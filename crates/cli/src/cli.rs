@@ -468,7 +468,7 @@ pub struct SessionKillArgs {
 }
 
 const SESSION_KILL_HELP: &str = "\
-It returns when nothing of the sessions is in flight any more. What was in flight may have reached the medium or not, as
+It returns when nothing of the sessions is in flight any more. Commands in flight may or may not have reached the medium, as
 after a lost connection. An iSCSI session ends with its nexus: a reservation by RESERVE(6) goes, persistent ones stay.
 Over NVMe/TCP the association ends, with all queues of the controller.
 

@@ -84,7 +84,7 @@ host, or with --subsystem alone for the subsystem.
 Example:
   blockwire key derive web1.psk --host nqn.2014-08.org.example:web1 --subsystem nqn.2026-11.io.blockwire:db";
 
-/// Verbs of `derive_key`.
+/// Verbs of `key`.
 #[derive(Debug, Subcommand)]
 pub enum KeyVerb {
     /// Generate a key into a new file that only its owner can read

@@ -11,7 +11,7 @@ use super::print;
 use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 
-/// `discover_targets`
+/// `discover`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire discover iscsi://10.0.0.1

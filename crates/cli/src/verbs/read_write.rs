@@ -1,7 +1,7 @@
 //! `blockwire read` and `blockwire write`: bytes of a volume to a pipe or file, and back.
 //!
 //! Invariant: a refused command has changed nothing. An output file is checked first and truncated when the
-//! first bytes have arrived; `write_volume` first checks that all of the input fits into the volume.
+//! first bytes have arrived; `write` first checks that all of the input fits into the volume.
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Read, Write};
@@ -21,7 +21,7 @@ use transfer::local_path::{self, FileKey, LocalPath};
 /// Bytes that are moved at a time; a multiple of every block size.
 const TRANSFER_BYTES: usize = 4 << 20;
 
-/// `read_volume`
+/// `read`
 #[derive(Debug, Args)]
 pub struct ReadArgs {
     /// The volume
@@ -43,7 +43,7 @@ pub struct ReadArgs {
     pub json: bool,
 }
 
-/// `write_volume`
+/// `write`
 #[derive(Debug, Args)]
 pub struct WriteArgs {
     /// The volume

@@ -216,10 +216,10 @@ impl Buf {
         }
     }
 
-    /// The part `ptr_of_range` of this view.
+    /// The part `range` of this view.
     ///
     /// # Panics
-    /// If `ptr_of_range` is not within the view.
+    /// If `range` is not within the view.
     pub fn slice(&self, range: Range<usize>) -> Buf {
         assert!(range.start <= range.end && range.end <= self.len(), "slice outside of a buffer");
         let mut part = self.clone();

@@ -56,7 +56,7 @@ fn after(state: &Reservations, who: char, action: &Action) -> Reservations {
     state.apply(&requester(who), action).expect("allowed").state
 }
 
-/// A, D with key 1 and B, C with key 2; `held_reservation`: by whom, and how.
+/// A, D with key 1 and B, C with key 2; `held`: by whom, and how.
 fn state(held: Option<(char, ReservationType)>) -> Reservations {
     let mut state = Reservations::default();
     for (name, key) in [('A', 1), ('B', 2), ('C', 2), ('D', 1)] {

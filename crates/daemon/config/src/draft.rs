@@ -49,7 +49,7 @@ pub struct Draft {
     pub referrals: Vec<Referral>,
     /// `[[placement]]`.
     pub placement: Vec<PlacementDraft>,
-    /// `parse_oui`.
+    /// `oui`.
     pub oui: Option<Located<[u8; 3]>>,
     /// `[[host]]`.
     pub hosts: Vec<Located<HostDraft>>,
@@ -86,11 +86,11 @@ pub struct TargetDraft {
     pub inquiry: InquiryStrings,
     /// `explicit_alua`.
     pub explicit_alua: bool,
-    /// `read_redirect`.
+    /// `redirect`.
     pub redirect: Option<Redirect>,
     /// Groups whose logins go elsewhere: none, in the configuration's own words.
     pub sent_on: Vec<TemporaryRedirect>,
-    /// `chap`, `methods` and `read_mutual_chap`.
+    /// `chap`, `methods` and `mutual`.
     pub auth: Option<TargetAuth>,
     /// How long a ping may stay unanswered: as everywhere, in the configuration's own words.
     pub nop_timeout: Option<Duration>,
@@ -372,7 +372,7 @@ fn read_target_auth(table: &TableReader<'_>, allow_short: bool) -> Option<Target
     (!chap.is_empty()).then_some(TargetAuth { chap, methods, mutual })
 }
 
-/// `read_mutual_chap`: it can be demanded only by who can prove itself.
+/// `mutual`: it can be demanded only by who can prove itself.
 fn read_mutual_chap(table: &TableReader<'_>, chap: &[Credentials]) -> Option<Located<bool>> {
     let demand = table.keyword("mutual", &[("allow", false), ("require", true)])?;
     if demand.value && !chap.is_empty() && chap.iter().all(|one| one.mutual.is_none()) {

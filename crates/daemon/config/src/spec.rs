@@ -217,7 +217,7 @@ pub struct Spec {
 }
 
 impl Spec {
-    /// A volume of `parse_source` with every option at its default.
+    /// A volume of `source` with every option at its default.
     pub fn new(source: VolumeSource) -> Self {
         let on_disk = source.path().is_some();
         Spec {

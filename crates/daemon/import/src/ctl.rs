@@ -216,7 +216,7 @@ fn parse_listen_address(address: &str) -> Result<SocketAddr, String> {
     config::network::listen_address(address).map_err(|why| why.to_string())
 }
 
-/// A `read_target`.
+/// A `target`.
 fn read_target(block: &Statement, state: &mut ParseState, model: &mut ImportModel) {
     let mut export = Export::new(Protocol::Iscsi, block.word_at(1));
     match model::normalize_iqn(block.word_at(1)) {
@@ -355,7 +355,7 @@ fn admit_group(group: &AuthGroup, through: Vec<SocketAddr>, export: &mut Export,
     model.add_host(host);
 }
 
-/// A `read_lun` of a target: by the name of a global one, or with a block of its own.
+/// A `lun` of a target: by the name of a global one, or with a block of its own.
 fn read_lun(
     statement: &Statement,
     export: &mut Export,

@@ -38,7 +38,7 @@ const UBLK_CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Pause when the system has no descriptor or memory left.
 const RESOURCE_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// `run_guardian`
+/// Arguments of `keep`, the verb that starts the guardian.
 #[derive(Debug, Args)]
 pub struct GuardianArgs {
     /// Where to listen

@@ -353,7 +353,7 @@ impl Attachment {
         self.records.via
     }
 
-    /// Creates the device and serves it until `detach` is called and its users are gone. `ready` is called once, when the
+    /// Creates the device and serves it until `end` is called and its users are gone. `ready` is called once, when the
     /// device can be used.
     ///
     /// # Errors

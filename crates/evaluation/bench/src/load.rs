@@ -210,7 +210,7 @@ impl<F: ProtocolClient> LoadGenerator<'_, F> {
         Ok(())
     }
 
-    /// Runs until `drain`, or until nothing more is to be done.
+    /// Runs until `end`, or until nothing more is to be done.
     fn run_until(&mut self, end: Instant) -> io::Result<()> {
         let mut now = Instant::now();
         while now < end {

@@ -360,7 +360,7 @@ mod tests {
         Record { environment: vec![Machine { role: "both".into(), facts }], ..record.clone() }
     }
 
-    /// Their names contain `load_name` and `clock`, and only one record has the second.
+    /// Their names contain `load` and `clock`, and only one record has the second.
     #[test]
     fn other_offloads_and_another_clock_source_are_told() {
         let base = record(&[10_000; 5]);

@@ -172,7 +172,7 @@ impl Process {
     /// Waits for a line in which `found` finds something.
     ///
     /// # Errors
-    /// If it ends first, or takes longer than `wait_until`.
+    /// If it ends first, or takes longer than `within`.
     pub fn wait_for_line<T>(
         &mut self,
         within: Duration,
@@ -204,7 +204,7 @@ impl Process {
     /// Waits for its end, and gives all that it printed to standard output from now on.
     ///
     /// # Errors
-    /// If it fails, or takes longer than `wait_until`: then it is ended.
+    /// If it fails, or takes longer than `within`: then it is ended.
     pub fn wait_for_output(&mut self, within: Duration) -> Result<String, Failure> {
         let until = Instant::now() + within;
         let mut text = String::new();

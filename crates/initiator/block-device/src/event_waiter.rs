@@ -165,7 +165,7 @@ impl EpollWaiter {
 /// none; rustix panics there.
 pub(crate) fn monotonic_now() -> Time {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: `monotonic_now` is a valid timespec for the call to write; this clock always exists.
+    // SAFETY: `now` is a valid timespec for the call to write; this clock always exists.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
     Time(now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64)
 }

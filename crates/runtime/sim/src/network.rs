@@ -125,7 +125,7 @@ impl Network {
         true
     }
 
-    /// The connections that were made by dialling `peer_address` and still stand, each by its dialler's end.
+    /// The connections that were made by dialling `address` and still stand, each by its dialler's end.
     pub(crate) fn connections_via(&self, address: SocketAddr) -> Vec<Peer> {
         let is_dialler = |peer: &Peer| self[*peer].twin.is_some_and(|twin| twin.0 > peer.0);
         self.connection_ends_via(address).into_iter().filter(is_dialler).collect()

@@ -40,7 +40,7 @@ impl StripeLayout {
         (lba / self.chunk % self.legs) as usize
     }
 
-    /// How many blocks before `stripe_lba` lie on `leg_of_lba`.
+    /// How many blocks before `lba` lie on `leg`.
     fn leg_blocks_before(&self, lba: u64, leg: usize) -> u64 {
         let (row, rest) = (lba / self.chunk / self.legs, lba % (self.chunk * self.legs));
         row * self.chunk + rest.saturating_sub(leg as u64 * self.chunk).min(self.chunk)
@@ -52,7 +52,7 @@ impl StripeLayout {
         chunk.saturating_mul(self.chunk).saturating_add(on_leg % self.chunk)
     }
 
-    /// What of a span lies on `leg_of_lba`; no blocks if nothing does.
+    /// What of a span lies on `leg`; no blocks if nothing does.
     pub(super) fn leg_span(&self, span: &Span, leg: usize) -> Span {
         let first = self.leg_blocks_before(span.lba, leg);
         let end = self.leg_blocks_before(span.lba.saturating_add(span.blocks), leg);

@@ -120,7 +120,7 @@ unsafe fn load_and_copy<const COPY: bool>(from: *const u8, into: *mut u8, at: us
     }
 }
 
-/// `lanes_from_pairs`, moved on by the distances that `by` stands for, added to `onto`.
+/// `lanes`, moved on by the distances that `by` stands for, added to `onto`.
 #[inline]
 #[target_feature(enable = "avx512f,vpclmulqdq")]
 fn fold_lanes(lanes: __m512i, by: __m512i, onto: __m512i) -> __m512i {

@@ -150,7 +150,7 @@ pub struct NoteQueue {
     asked: Receiver<NoteEvent>,
 }
 
-/// Starts the thread that notes. `wake_shards` wakes every shard of a volume.
+/// Starts the thread that notes. `wake` wakes every shard of a volume.
 pub fn start_writer(attending: NoteQueue, wake: impl Fn(VolumeId) + Send + 'static) -> io::Result<()> {
     let write = |state: &StateDir, file, note: &FailedSync| {
         state.write_json(&record_name(file), note).map_err(|why| why.to_string())

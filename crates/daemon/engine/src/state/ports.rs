@@ -59,7 +59,7 @@ impl PortNumbers {
         state.write_json(RECORD_NAME, &self.entries)
     }
 
-    /// Gives numbers to groups that have none, in their order, behind all that were given: to groups, and up to `highest`
+    /// Gives numbers to groups that have none, in their order, behind all that were given: to groups, and up to `last`
     /// to ports of targets. Says whether there were any; `Err`: all 65,535 are given.
     pub fn assign(&mut self, groups: &[(Protocol, u16)], last: u16) -> Result<bool, String> {
         let before = self.entries.len();

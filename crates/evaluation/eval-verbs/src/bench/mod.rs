@@ -28,7 +28,7 @@ use control::secret_url::SecretUrl;
 use process::exit::{Exit, Failure};
 use process::stdout::print;
 
-/// `run_bench`
+/// `bench`
 #[derive(Debug, Args)]
 #[command(after_help = "Options are fio's, written --name=value or --name value after the URLs; K is 1024:
   --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32  --numjobs=1  --size=1g  --runtime=10

@@ -1,7 +1,7 @@
 //! fio, on volumes that `blockwire attach` makes local.
 //!
 //! Methods: `ublk` (block devices), `fuse` (files, with loop devices over them where that is allowed), `nbd`
-//! (fio's NBD engine on a Unix socket). Each volume has its own `attach_volume`, with one session. Processor time is that of
+//! (fio's NBD engine on a Unix socket). Each volume has its own `attach`, with one session. Processor time is that of
 //! all processes: both sides of the device are the initiator.
 //!
 //! fio prints all of its counts as it runs (`fio_reports`): I/Os are those between two such reports, and processors are
@@ -44,7 +44,7 @@ fn attach_method_missing(way: AttachMethod, place: &CommandLocation) -> Option<S
     }
 }
 
-/// fio behind `attach_volume`, by one way, or by the best that the machine offers.
+/// fio behind `attach`, by one way, or by the best that the machine offers.
 #[derive(Debug)]
 pub(super) struct FioInitiator {
     binary: PathBuf,
@@ -150,7 +150,7 @@ impl Initiator for FioInitiator {
             attached.push(one);
             opened.push(name);
         }
-        // `attach_volume` asks for the same as `info`, and does not tell.
+        // `attach` asks for the same as `info`, and does not tell.
         let binary = task.place.binary_path(&self.binary);
         let info = task.urls.first().map(|url| task.place.run(&[&binary, "info", url, "--json"]));
         let negotiated =

@@ -108,7 +108,7 @@ pub(super) struct FuseMount {
 }
 
 impl FuseMount {
-    /// Mounts at `mount_dir`, which is made if it is not there; gives the kernel's end.
+    /// Mounts at `dir`, which is made if it is not there; gives the kernel's end.
     pub(super) fn new(dir: &Path, allow_other: bool) -> io::Result<(FuseMount, OwnedFd)> {
         use std::os::unix::fs::DirBuilderExt;
         unmount_dead(dir)?;
@@ -475,7 +475,7 @@ fn has_cap_sys_admin() -> io::Result<bool> {
     Ok(set >> CAP_SYS_ADMIN & 1 == 1)
 }
 
-/// Takes away what a killed process of ours left mounted at `mount_dir`: its file answers every call with ENOTCONN.
+/// Takes away what a killed process of ours left mounted at `dir`: its file answers every call with ENOTCONN.
 /// Says whether there was anything. Others' file systems stay, dead ones too.
 ///
 /// # Errors

@@ -192,7 +192,7 @@ impl CommandLimits {
     }
 
     /// Judges the I/O command set specific structure of the NVM command set (CNS 06h). If it is empty,
-    /// the controller has no say in it: `defaults` holds.
+    /// the controller has no say in it: `unknown` holds.
     pub(super) fn from_identify(said: &IdentifyNvmController, shift: u8, unknown: CommandLimits) -> Self {
         let power = |units: u8, without: u32| match units {
             0 => without,

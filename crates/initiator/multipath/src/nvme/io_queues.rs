@@ -68,7 +68,7 @@ pub(super) struct IoQueues {
 }
 
 impl IoQueues {
-    /// The queue with the fewest commands in work that has room for `commands_of` more; of several the next
+    /// The queue with the fewest commands in work that has room for `commands` more; of several the next
     /// in turn.
     pub(super) fn choose_queue(&mut self, commands: usize) -> Option<&mut IoQueue> {
         let count = self.list.len();

@@ -30,7 +30,7 @@ pub struct MemoryPromise {
 }
 
 impl MemoryPromise {
-    /// Sets aside as much as can be had for as many of `commands_covered` as a session begins with, where one may
+    /// Sets aside as much as can be had for as many of `commands` as a session begins with, where one may
     /// bring `burst` bytes of unsolicited data ([`SessionParams::unsolicited`](super::SessionParams::unsolicited_burst_len));
     /// `None` if not even for one.
     #[must_use]
@@ -46,7 +46,7 @@ impl MemoryPromise {
         self.unit == rounded_to_pool_size(burst as usize)
     }
 
-    /// Whether it is more than a unit for each of `commands_covered`.
+    /// Whether it is more than a unit for each of `commands`.
     #[inline]
     pub(super) fn exceeds_commands(&self, commands: u32) -> bool {
         self.unit > 0 && self.units > commands + 1
@@ -58,7 +58,7 @@ impl MemoryPromise {
         self.unit > 0
     }
 
-    /// Tries to come nearer to a unit for each of `commands_covered`, whatever that leaves for others.
+    /// Tries to come nearer to a unit for each of `commands`, whatever that leaves for others.
     pub(super) fn grow_to(&mut self, commands: u32) {
         let want = commands + 1;
         let mut step = want.saturating_sub(self.units);
@@ -84,14 +84,14 @@ impl MemoryPromise {
         }
     }
 
-    /// Gives back what is beyond a unit for each of `commands_covered`.
+    /// Gives back what is beyond a unit for each of `commands`.
     pub(super) fn shrink(&mut self, commands: u32) {
         let back = self.units.saturating_sub(commands + 1);
         self.pool.unreserve(PoolAccount::Iscsi, back as usize * self.unit);
         self.units -= back;
     }
 
-    /// How many of `commands_covered` may be in work.
+    /// How many of `commands` may be in work.
     pub(super) fn commands_covered(&self, commands: u32) -> u32 {
         if self.unit == 0 { commands } else { commands.min(self.units - 1) }
     }

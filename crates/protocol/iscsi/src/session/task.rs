@@ -210,7 +210,7 @@ impl Transfer {
         self.hold = Some(HeldData { base: self.got, from: self.got, came: self.got, end, data: Some(data) });
     }
 
-    /// Gives the memory that `next_destination` names to a receive, with the part of it that is to be filled.
+    /// Gives the memory that `destination` names to a receive, with the part of it that is to be filled.
     pub(super) fn lend_destination_buffer(
         &mut self,
         destination: &Destination,
@@ -239,7 +239,7 @@ impl Transfer {
         self.got = self.got.saturating_add(n);
     }
 
-    /// Moves what is here of the stream to where `next_destination` says, and digests it where that is wanted; gives how
+    /// Moves what is here of the stream to where `destination` says, and digests it where that is wanted; gives how
     /// many bytes that were. `None` while that memory is out.
     pub(super) fn copy_to_destination(
         &mut self,

@@ -42,7 +42,7 @@ pub const BLOCK_DEVICE_CHARACTERISTICS: u8 = 0xb1;
 /// Logical block provisioning.
 pub const PROVISIONING: u8 = 0xb2;
 
-/// Writes the header of a page, what `page_body` puts, and the length.
+/// Writes the header of a page, what `body` puts, and the length.
 pub fn write_page(peripheral: Peripheral, code: u8, w: &mut Writer<'_>, body: impl FnOnce(&mut Writer<'_>)) {
     let start = w.len();
     w.put(&[peripheral.0, code, 0, 0]);

@@ -16,7 +16,7 @@ pub(super) struct Outbox {
 }
 
 impl Outbox {
-    /// Of shard `shard_id` of `shard_count`.
+    /// Of shard `id` of `shards`.
     pub(super) fn new(id: ShardId, shards: u16) -> Self {
         Outbox { id, shards, to_others: VecDeque::new(), to_self: VecDeque::new() }
     }
