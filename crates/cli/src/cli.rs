@@ -471,6 +471,8 @@ const SESSION_KILL_HELP: &str = "\
 It returns when nothing of the sessions is in flight any more. Commands in flight may or may not have reached the medium, as
 after a lost connection. An iSCSI session ends with its nexus: a reservation by RESERVE(6) goes, persistent ones stay.
 Over NVMe/TCP the association ends, with all queues of the controller.
+A write to an image of Ceph that has failed after queue_timeout is not waited for: it may still reach the medium. A
+fence (PREEMPT) waits for it.
 
 Examples:
   blockwire session kill 65538
