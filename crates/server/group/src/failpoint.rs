@@ -11,8 +11,10 @@ pub(crate) enum Failpoint {
     EntryExpires,
     /// A takeover does not wait until its client has the map with the entry.
     NoMapWait,
-    /// A group that was handed over is served before the client has the map that its term needs.
-    HandoverIgnoresMap,
+    /// A group is served before all servers of its volumes have the map.
+    MapNotSpread,
+    /// A group is opened with the records that its owner read when it had the group last.
+    RecordsNotRead,
     /// A record counts as durable when its swap is sent.
     AnswerBeforeSwap,
     /// An owner that has handed its group over goes on serving it.
@@ -34,11 +36,12 @@ pub(crate) enum Failpoint {
 impl Failpoint {
     /// All of them.
     #[cfg(test)]
-    pub(crate) const ALL: [Failpoint; 12] = [
+    pub(crate) const ALL: [Failpoint; 13] = [
         Failpoint::NoBlocklist,
         Failpoint::EntryExpires,
         Failpoint::NoMapWait,
-        Failpoint::HandoverIgnoresMap,
+        Failpoint::MapNotSpread,
+        Failpoint::RecordsNotRead,
         Failpoint::AnswerBeforeSwap,
         Failpoint::OldOwnerKept,
         Failpoint::RangeGivenTwice,

@@ -42,7 +42,7 @@ pub use member::{
     SavedRecord, Timing,
 };
 pub use object::{
-    CONFIGURATION_MAX, CONTROLLER_RANGE, HOSTS_MAX, INSTANCES_MAX, MemberEntry, Membership, NAME_MAX,
-    Ownership,
+    CONFIGURATION_MAX, CONTROLLER_RANGE, HOSTS_MAX, INSTANCES_MAX, INSTANCES_PER_GATEWAY, MemberEntry,
+    Membership, NAME_MAX, Ownership,
 };
 pub use store::{ObjectName, StoreReply, StoreRequest};

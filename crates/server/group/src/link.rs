@@ -110,13 +110,14 @@ pub enum LinkMessage<P> {
         /// What happened, and who must hear.
         notices: Arc<[Notice]>,
     },
-    /// How many notices of a term there have been, when a link begins.
+    /// The sender serves the group, so nothing of an earlier term is carried out any more. Sent when it begins to serve,
+    /// and when a link begins.
     NoticesSoFar {
         /// The group.
         group: GroupId,
         /// Its term.
         term: Term,
-        /// The last number.
+        /// The number of the last notice in this term.
         sequence: u64,
     },
 }

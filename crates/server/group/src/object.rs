@@ -15,6 +15,9 @@ use crate::ids::{InstanceId, MapEpoch, Term};
 
 /// How many instances the members object keeps, those included that are gone and may still be on the blocklist.
 pub const INSTANCES_MAX: usize = 256;
+/// How many of those one gateway may have, so that one that starts again and again leaves room for the others. At the
+/// limit it joins when its earliest dead instance can be forgotten ([`Timing::orphan`](crate::Timing)).
+pub const INSTANCES_PER_GATEWAY: usize = 16;
 /// The longest name of a gateway, its address, or what a port number is given to, in bytes.
 pub const NAME_MAX: usize = 512;
 /// How many host identifiers are bound at a time.
@@ -103,6 +106,11 @@ impl Members {
         self.joined().any(|known| known.gateway == entry.gateway && known.state != entry.state)
     }
 
+    /// Whether the gateway of this state directory must forget an instance before it may join again.
+    pub(crate) fn has_all_of(&self, state: Uuid) -> bool {
+        self.0.iter().filter(|entry| entry.state == state).count() >= INSTANCES_PER_GATEWAY
+    }
+
     /// Members that take part, in the order in which they joined.
     pub(crate) fn joined(&self) -> impl Iterator<Item = &MemberEntry> {
         self.0.iter().filter(|entry| entry.membership == Membership::Joined)
@@ -155,7 +163,7 @@ impl Object for Members {
         match edit {
             MembersEdit::Join(entry) => {
                 let known = self.find(entry.instance).is_some() || self.names_another(entry);
-                if known || self.0.len() >= INSTANCES_MAX {
+                if known || self.0.len() >= INSTANCES_MAX || self.has_all_of(entry.state) {
                     return None;
                 }
                 let mut next = self.clone();

@@ -59,6 +59,9 @@ pub enum StoreRequest {
     RemoveFromBlocklist(InstanceId),
     /// Waits until this instance's client has this map or a later one.
     AwaitMap(MapEpoch),
+    /// Has every server that keeps blocks of this volume learn this instance's map, if it has an older one. RADOS: an
+    /// operation of this client in each placement group of the volume's pools, all of them answered.
+    SpreadMap(Uuid),
     /// Takes the exclusive lock of a volume's disk. One that a barred instance holds is broken.
     Lock(Uuid),
     /// Gives it back. It may be free already.
@@ -100,6 +103,8 @@ pub(crate) enum Waiting {
     Blocklist(GroupId),
     /// A takeover: the map.
     Map(GroupId),
+    /// A takeover: the servers of a volume.
+    Spread(GroupId, Uuid),
     /// A takeover: a lock.
     Lock(GroupId, Uuid),
     /// A handover: a lock.

@@ -5,8 +5,8 @@
 //!   sent once, links deliver at most once, and a forward of a link that was replaced is dropped.
 //! - A forward that is refused was not executed; it is sent to the next term's owner.
 //! - A forward whose link is lost is in doubt until the owner says that nothing of earlier links is executed any more,
-//!   or there is a later term, before which all commands of the earlier one ended or were barred. Then it is answered
-//!   with an error of the path; commands that change nothing are sent again at once.
+//!   or the owner of a later term says that it serves, before which all commands of the earlier one ended or were barred
+//!   at every server. Then it is answered with an error of the path; commands that change nothing are sent again at once.
 
 use std::collections::VecDeque;
 
@@ -133,6 +133,7 @@ impl<P: Clone> Member<P> {
         let known = *group.owner.value();
         // One that has just been added: the group is opened with it soon.
         let has_volume = group.records.contains_key(&held.body.0);
+        let damaged = group.owner.damage().is_some();
         match (&group.role, held.source) {
             (Role::Serving, _) if !has_volume => {}
             (Role::Serving, Source::Here(_)) => return self.execute(id, held),
@@ -140,7 +141,7 @@ impl<P: Clone> Member<P> {
                 return self.execute(id, held);
             }
             (Role::Following { .. }, Source::Here(request)) => {
-                let refused = held.after.is_some_and(|after| after >= known.term);
+                let refused = damaged || held.after.is_some_and(|after| after >= known.term);
                 let link = known.owner.and_then(|owner| Some((owner, self.link_to(now, owner)?)));
                 if let Some((owner, link)) = link.filter(|_| !refused) {
                     return self.forward(id, request, (owner, link, known.term), held);
@@ -149,7 +150,7 @@ impl<P: Clone> Member<P> {
             (_, Source::Peer { term, link, number, .. }) => {
                 // This instance may not have read yet that the term is its own.
                 let may_be = term > known.term || (term == known.term && group.will_serve(self.me));
-                if !may_be {
+                if !may_be || damaged {
                     return self.refuse(link, number);
                 }
                 if term > known.term {
@@ -267,7 +268,7 @@ impl<P: Clone> Member<P> {
     /// What was sent in an earlier term has ended, or never will be executed.
     pub(super) fn settle_term(&mut self, id: GroupId) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let term = group.owner.value().term;
+        let (term, served) = (group.owner.value().term, group.served);
         match group.role {
             Role::Following { .. } | Role::Serving => {}
             // Hosts are not answered before the group is served again.
@@ -277,7 +278,7 @@ impl<P: Clone> Member<P> {
             group.notices = (term, 0);
             self.outputs.push_back(Output::NoticesLost(id));
         }
-        self.settle(|forward| forward.group == id && forward.term < term);
+        self.settle(|forward| forward.group == id && forward.term < served);
     }
 
     fn settle(&mut self, over: impl Fn(&Forward<P>) -> bool) {

@@ -35,11 +35,23 @@ enum Stage {
     Unlocking { left: BTreeSet<Uuid>, again: Option<Time> },
     /// The owner object is being changed.
     Swapping,
+    /// The owner object is damaged: commands in execution and records in flight end; then the group is closed.
+    Closing,
 }
 
 impl Handover {
     pub(super) fn is_swapping(&self) -> bool {
         matches!(self.stage, Stage::Swapping)
+    }
+
+    /// Of a group whose owner object is damaged.
+    pub(super) fn closing() -> Handover {
+        Handover { to: None, stage: Stage::Closing }
+    }
+
+    /// Whether the target has the group open.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Ending { .. } | Stage::Closing)
     }
 
     /// Whether the group may still be served again.
@@ -188,6 +200,8 @@ impl<P: Clone> Member<P> {
                     }
                     return;
                 }
+                // The object has been mended meanwhile.
+                Stage::Closing => handover.stage = Stage::Ending { until: now + self.timing.handover },
                 Stage::Swapping => {
                     group.role = Role::HandingOver(handover);
                     return;
@@ -243,7 +257,8 @@ impl<P: Clone> Member<P> {
     /// Tells once that a drained gateway owns nothing.
     pub(super) fn tell_drained(&mut self) {
         let idle = self.groups.values().all(|group| {
-            matches!(group.role, Role::Following { .. }) && group.owner.value().owner != Some(self.me)
+            let mine = group.owner.value().owner == Some(self.me) && group.owner.damage().is_none();
+            matches!(group.role, Role::Following { .. }) && !mine
         });
         if self.draining && !self.drain_told && idle && self.phase == Phase::Joined {
             self.drain_told = true;

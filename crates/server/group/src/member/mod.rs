@@ -65,6 +65,8 @@ struct Group<P> {
     told: Option<PathState>,
     /// The term of the notices counted here, and their number: given out as owner, taken otherwise.
     notices: (Term, u64),
+    /// The latest term whose owner has said that it serves: by then nothing of an earlier term lands any more.
+    served: Term,
     /// The map that this instance's client has waited for while it owned the group.
     fence: MapEpoch,
     /// A handover is not begun before.
@@ -258,6 +260,7 @@ impl<P: Clone> Member<P> {
                 record.handle_reply(now, retry, store, ticket, reply);
             }
             Waiting::Blocklist(group) | Waiting::Map(group) => self.fence_reply(now, group, ticket, reply),
+            Waiting::Spread(group, volume) => self.spread_reply(now, group, volume, reply),
             Waiting::Lock(group, volume) => self.lock_reply(now, group, volume, reply),
             Waiting::Unlock(group, volume) => self.unlock_reply(now, group, volume, reply),
             Waiting::Removal(gone) => self.removal_reply(now, gone, reply),
@@ -294,15 +297,19 @@ impl<P: Clone> Member<P> {
     }
 
     /// A volume's state is to be made durable: a `volume::StoreOp` of the volume's owner object at this gateway.
-    /// [`Output::RecordStored`] tells that it is; there is none if the group is lost before.
-    pub fn store_record(&mut self, now: Time, volume: Uuid, ticket: u64, bytes: &[u8]) {
+    /// `term` is that of the [`Output::Open`] that made the owner object: of any other, or of a group that has been
+    /// closed, nothing is written. [`Output::RecordStored`] tells that it is durable; there is none if the group is lost
+    /// before.
+    pub fn store_record(&mut self, now: Time, volume: Uuid, term: Term, ticket: u64, bytes: &[u8]) {
         if !self.called(now) {
             return;
         }
         let Some(group) = self.groups.values_mut().find(|group| group.records.contains_key(&volume)) else {
             return;
         };
-        let term = group.owner.value().term;
+        if term != group.owner.value().term || !group.is_open() {
+            return;
+        }
         let Some(record) = group.records.get_mut(&volume) else { return };
         if self.store.failpoints.has(Failpoint::AnswerBeforeSwap) {
             self.outputs.push_back(Output::RecordStored { volume, ticket });
@@ -451,6 +458,12 @@ impl<P: Clone> Member<P> {
         while let Some(event) = self.members.poll_event() {
             match event {
                 RegisterEvent::Read => self.members_changed(now),
+                // It joins when a dead instance of its gateway has been forgotten.
+                RegisterEvent::Settled(MembersEdit::Join(_), None)
+                    if self.members.value().has_all_of(self.entry.state) => {}
+                RegisterEvent::Settled(MembersEdit::Remove(_), _) if self.phase == Phase::Joining => {
+                    self.members.change(&mut self.store, MembersEdit::Join(self.entry.clone()));
+                }
                 RegisterEvent::Settled(MembersEdit::Join(_), None) => {
                     let named = self.members.value().names_another(&self.entry);
                     let cause = if named { RestartCause::NameTaken } else { RestartCause::NoMemberSpace };
@@ -510,8 +523,18 @@ impl<P> Group<P> {
             executing: 0,
             told: None,
             notices: (Term(0), 0),
+            served: Term(0),
             fence: MapEpoch(0),
             hand_over_from: Time(0),
+        }
+    }
+
+    /// Whether the target has the group open: what it executes or stores is of the present term.
+    fn is_open(&self) -> bool {
+        match &self.role {
+            Role::Serving => true,
+            Role::HandingOver(handover) => handover.is_open(),
+            Role::Following { .. } | Role::Taking(_) => false,
         }
     }
 

@@ -247,7 +247,8 @@ impl<P: Clone> Member<P> {
                 self.outputs.push_back(Output::HostBound { id, result });
             }
             (AllocationsEdit::Port(_) | AllocationsEdit::Bind { .. }, None) => {}
-            (AllocationsEdit::Release { .. } | AllocationsEdit::Forget(_), _) => {}
+            (AllocationsEdit::Forget(gone), _) => self.forgotten(gone),
+            (AllocationsEdit::Release { .. }, _) => {}
         }
     }
 

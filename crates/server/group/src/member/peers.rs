@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use buf::Time;
 
-use super::{Group, Member, Output, Role, Timing};
+use super::{Group, Member, Output, Timing};
 use crate::ids::{GroupId, InstanceId, LinkId, Term};
 use crate::link::LinkMessage;
 use crate::object::Membership;
@@ -61,7 +61,7 @@ impl<P: Clone> Member<P> {
         self.keep_alive(now, link);
         for (id, group) in &self.groups {
             let term = group.owner.value().term;
-            if matches!(group.role, Role::Serving) {
+            if group.is_open() {
                 let sequence = if group.notices.0 == term { group.notices.1 } else { 0 };
                 let message = LinkMessage::NoticesSoFar { group: *id, term, sequence };
                 self.outputs.push_back(Output::Send { link, message });
@@ -130,6 +130,10 @@ impl<P: Clone> Member<P> {
             }
             LinkMessage::NoticesSoFar { group, term, sequence } => {
                 self.notices_follow(instance, group, term, sequence, sequence + 1);
+                if let Some(group) = self.groups.get_mut(&group) {
+                    group.served = group.served.max(term);
+                }
+                self.turn(now);
             }
         }
     }

@@ -38,7 +38,7 @@ impl<P: Clone> Member<P> {
             .iter()
             .filter(|entry| entry.state == self.entry.state && entry.membership == Membership::Expelled);
         let gone: Vec<InstanceId> = gone.map(|entry| entry.instance).collect();
-        if gone.is_empty() || self.phase != Phase::Joined {
+        if gone.is_empty() || self.phase == Phase::Ended {
             return;
         }
         if at > now {
@@ -68,8 +68,13 @@ impl<P: Clone> Member<P> {
         true
     }
 
+    /// The allocations first: only the members object tells the next instance what is left to forget.
     fn forget_all(&mut self, gone: InstanceId) {
         self.change_allocations(None, AllocationsEdit::Forget(gone));
+    }
+
+    /// Nothing is allocated to it any more.
+    pub(super) fn forgotten(&mut self, gone: InstanceId) {
         self.members.change(&mut self.store, MembersEdit::Remove(gone));
     }
 

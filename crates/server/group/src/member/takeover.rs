@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! owner lost → members read again → expelled → blocklisted → own client has the map → term taken → disks locked
-//!            → records read → served
+//!            → servers of the blocks have the map → records read → served
 //! owner None, or oneself (handed over):                      own client has the map → …
 //! ```
 //!
@@ -10,7 +10,8 @@
 //! out late) would wait for ever: after the time of silence that instance is expelled and barred too.
 //!
 //! Invariants: nothing of the group is executed before the last step; what is read in the last step is read with the
-//! map of the fence, so no swap or write of an earlier owner can come after it.
+//! map of the fence, so no swap of an earlier owner can come after it; and every server of a block has that map before,
+//! so no write of an earlier owner can.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -18,12 +19,12 @@ use std::time::Duration;
 use buf::Time;
 use volume::Uuid;
 
-use super::{Group, Member, Output, Phase, RestartCause, Role};
+use super::{Group, Handover, Member, Output, Phase, RestartCause, Role};
 use crate::failpoint::Failpoint;
 use crate::ids::{GroupId, InstanceId, MapEpoch, StoreTicket, Term};
-use crate::link::PathState;
+use crate::link::{LinkMessage, PathState};
 use crate::object::{MembersEdit, Membership, OwnerEdit, Ownership};
-use crate::register::RegisterEvent;
+use crate::register::{Register, RegisterEvent};
 use crate::store::{ObjectName, StoreReply, StoreRequest, Waiting};
 
 /// How long an entry of the blocklist lasts: a year.
@@ -59,6 +60,8 @@ enum Step {
     TakingTerm,
     /// These volumes' disks are not locked yet; where another holds the lock, it is asked for again then.
     Locking { left: BTreeSet<Uuid>, again: Option<Time> },
+    /// Servers of these volumes may not have the map; asked again then.
+    Spreading { left: BTreeSet<Uuid>, again: Option<Time> },
     /// Records are being read.
     Loading,
 }
@@ -91,8 +94,13 @@ impl<P: Clone> Member<P> {
             return;
         }
         let Some(group) = self.groups.get(&id) else { return };
-        if !group.owner.is_fresh() || group.owner.damage().is_some() {
+        if !group.owner.is_fresh() {
             return self.expire_held(now, id);
+        }
+        if group.owner.damage().is_some() {
+            self.close_damaged(id);
+            self.expire_held(now, id);
+            return self.tell_path(now, id);
         }
         self.change_volumes(now, id);
         let Some(group) = self.groups.get(&id) else { return };
@@ -252,6 +260,7 @@ impl<P: Clone> Member<P> {
                 Step::AwaitingMap(ask) => self.await_map(now, id, &mut takeover, ask),
                 Step::TakingTerm => Progress::Wait,
                 Step::Locking { left, again } => self.lock(now, id, &mut takeover, left, again),
+                Step::Spreading { left, again } => self.spread(now, id, &mut takeover, left, again),
                 Step::Loading => return self.load(now, id, takeover),
             };
             match next {
@@ -301,8 +310,7 @@ impl<P: Clone> Member<P> {
     }
 
     fn await_map(&mut self, now: Time, id: GroupId, takeover: &mut Takeover, ask: Ask) -> Progress {
-        let bug = if takeover.has_term { Failpoint::HandoverIgnoresMap } else { Failpoint::NoMapWait };
-        if takeover.fence == MapEpoch(0) || self.store.failpoints.has(bug) {
+        if takeover.fence == MapEpoch(0) || self.store.failpoints.has(Failpoint::NoMapWait) {
             return self.map_reached(id, takeover);
         }
         let request = StoreRequest::AwaitMap(takeover.fence);
@@ -346,9 +354,12 @@ impl<P: Clone> Member<P> {
         again: Option<Time>,
     ) -> Progress {
         if left.is_empty() {
-            let Some(group) = self.groups.get_mut(&id) else { return Progress::GiveUp };
-            group.records.values_mut().for_each(|record| record.refresh(&mut self.store));
-            return Progress::Next(Step::Loading);
+            let Some(group) = self.groups.get(&id) else { return Progress::GiveUp };
+            let bugs = self.store.failpoints;
+            // While nobody was ever barred there is no map to learn.
+            let needless = takeover.fence == MapEpoch(0) || bugs.has(Failpoint::MapNotSpread);
+            let left = if needless { BTreeSet::new() } else { group.records.keys().copied().collect() };
+            return Progress::Next(Step::Spreading { left, again: Some(now) });
         }
         if let Some((holder, since)) = takeover.blocked
             && now.since(since) >= self.timing.silence
@@ -370,6 +381,48 @@ impl<P: Clone> Member<P> {
         Progress::Wait
     }
 
+    /// Lets no write of an earlier owner land any more: whatever was on its way has landed, or is refused.
+    fn spread(
+        &mut self,
+        now: Time,
+        id: GroupId,
+        takeover: &mut Takeover,
+        left: BTreeSet<Uuid>,
+        again: Option<Time>,
+    ) -> Progress {
+        if left.is_empty() {
+            let Some(group) = self.groups.get_mut(&id) else { return Progress::GiveUp };
+            let cached = self.store.failpoints.has(Failpoint::RecordsNotRead);
+            let unread = group.records.values_mut().filter(|record| !cached || !record.is_fresh());
+            unread.for_each(|record| record.refresh(&mut self.store));
+            return Progress::Next(Step::Loading);
+        }
+        match again {
+            Some(at) if at <= now => {
+                for volume in &left {
+                    self.store.ask(Waiting::Spread(id, *volume), StoreRequest::SpreadMap(*volume));
+                }
+                takeover.step = Step::Spreading { left, again: None };
+            }
+            Some(at) => self.wake_at(at),
+            None => {}
+        }
+        Progress::Wait
+    }
+
+    /// The owner object is damaged: nobody can take the group, and this instance cannot know that it still has it.
+    fn close_damaged(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        if group.is_open() {
+            if group.executing > 0 || !group.records.values().all(Register::is_idle) {
+                group.role = Role::HandingOver(Handover::closing());
+                return;
+            }
+            self.outputs.push_back(Output::Close(id));
+        }
+        group.role = Role::Following { claim: None };
+    }
+
     fn load(&mut self, now: Time, id: GroupId, takeover: Takeover) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         if group.records.values().any(|record| !record.is_fresh()) {
@@ -381,8 +434,18 @@ impl<P: Clone> Member<P> {
         });
         let (term, records) = (group.owner.value().term, records.collect());
         group.role = Role::Serving;
-        group.notices = (term, 0);
+        // Hosts of this gateway may have missed the last notices of the earlier owner.
+        if group.notices.0 != term {
+            group.notices = (term, 0);
+            self.outputs.push_back(Output::NoticesLost(id));
+        }
+        group.served = term;
+        let sequence = group.notices.1;
         self.outputs.push_back(Output::Open { group: id, term, records });
+        for link in self.peers.values().filter_map(|peer| peer.link) {
+            let message = LinkMessage::NoticesSoFar { group: id, term, sequence };
+            self.outputs.push_back(Output::Send { link, message });
+        }
         self.balance_at = self.balance_at.max(now + self.timing.retry);
     }
 
@@ -408,6 +471,19 @@ impl<P: Clone> Member<P> {
             _ => return,
         }
         self.set_role(id, Role::Taking(takeover));
+    }
+
+    pub(super) fn spread_reply(&mut self, now: Time, id: GroupId, volume: Uuid, reply: StoreReply) {
+        let later = now + self.timing.retry;
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let Role::Taking(Takeover { step: Step::Spreading { left, again }, .. }) = &mut group.role else {
+            return;
+        };
+        if reply == StoreReply::Done {
+            left.remove(&volume);
+        } else {
+            *again = Some(later);
+        }
     }
 
     pub(super) fn lock_reply(&mut self, now: Time, id: GroupId, volume: Uuid, reply: StoreReply) {
@@ -438,6 +514,7 @@ impl<P: Clone> Member<P> {
         let owner = group.owner.value().owner;
         let state = match &group.role {
             Role::Serving => PathState::Optimized,
+            Role::Following { .. } if group.owner.damage().is_some() => PathState::Transition,
             Role::Following { .. } if owner.is_some_and(|owner| self.link_to(now, owner).is_some()) => {
                 PathState::NonOptimized
             }

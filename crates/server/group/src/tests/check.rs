@@ -10,6 +10,7 @@ use super::cluster::Cluster;
 use super::target::{BlockIo, restore};
 use crate::ids::{GroupId, InstanceId, Term};
 use crate::link::PathError;
+use crate::member::SavedRecord;
 use crate::object::{Members, Membership, Ownership, Record};
 use crate::register::peek;
 use crate::store::ObjectName;
@@ -73,9 +74,14 @@ pub(super) enum Ask {
 /// A host by the record of a volume that stands.
 #[derive(Debug, Default)]
 struct Standing {
-    registered: bool,
+    key: Option<u64>,
     /// Whether it may not write.
     shut_out: bool,
+    /// Whether it holds the reservation.
+    holds: bool,
+    hold_lost: Vec<u64>,
+    /// How many requests may have taken its registration away.
+    asked_to_lose: usize,
     key_lost: Vec<u64>,
     right_lost: Vec<u64>,
 }
@@ -100,11 +106,16 @@ pub(super) struct Checks {
     landed: BTreeSet<u64>,
     /// Values that must never be written any more: refused, or given up.
     dead: BTreeMap<u64, &'static str>,
-    /// Writes answered as in doubt, with what was then the group's term.
-    doubtful: BTreeMap<u64, Term>,
-    fenced: BTreeMap<(Uuid, u8), Term>,
+    /// Writes answered as in doubt.
+    doubtful: BTreeSet<u64>,
+    /// Hosts that were preempted, until a record admits them again.
+    fenced: BTreeSet<(Uuid, u8)>,
+    /// The latest term that was served while it was the group's.
+    served: BTreeMap<GroupId, Term>,
     standing: BTreeMap<(Uuid, u8), Standing>,
+    /// Keys that a record has had, and those that were taken away: each is registered by one request.
     keys: BTreeSet<u64>,
+    gone: BTreeSet<u64>,
     pub(super) terms: BTreeMap<GroupId, Term>,
     ranges: BTreeMap<u16, InstanceId>,
     ports: BTreeMap<u8, u16>,
@@ -137,19 +148,50 @@ impl Checks {
         *touched = known.max(io.term);
         let Some(value) = io.value else { return };
         assert!(io.term >= known, "stale block: {io:?} of {by} after one of term {known}");
+        let served = self.served.get(&group).copied().unwrap_or_default();
         let owner = *self.owners.entry((group, io.term)).or_insert(by);
-        assert_eq!(owner, by, "two owners write in term {} of group {group}", io.term);
+        assert!(owner == by, "two owners write in term {} of group {group}: {owner} and {by}", io.term);
         assert!(self.landed.insert(value), "written twice: {io:?}");
         if let Some(why) = self.dead.get(&value) {
             panic!("a write that was {why} is written: {io:?}");
         }
-        let term = self.terms.get(&group).copied().unwrap_or_default();
-        if let Some(&then) = self.doubtful.get(&value) {
-            assert!(io.term < then, "written after it was answered as in doubt: {io:?}, in term {term}");
+        assert!(!self.doubtful.contains(&value), "written after it was answered as in doubt: {io:?}");
+        let fenced = self.fenced.contains(&(io.volume, io.host));
+        assert!(!fenced, "a write of a preempted host after GOOD: {io:?}");
+        assert!(io.term >= served, "stale block: {io:?} of {by} while term {served} is served");
+    }
+
+    /// An owner begins to serve a group.
+    pub(super) fn opened(
+        &mut self,
+        cluster: &Cluster,
+        by: InstanceId,
+        (group, term): (GroupId, Term),
+        records: &[(Uuid, SavedRecord)],
+    ) {
+        let heard = self.heard.get(&(by, group)).copied().flatten();
+        let told = heard.is_none_or(|(last, _)| last == term);
+        assert!(told, "notices of group {group} may be missing at its new owner {by}: {heard:?}, {term}");
+        // One that was replaced while it was stopped reads and writes nothing.
+        if self.terms.get(&group) != Some(&term) {
+            return;
         }
-        if let Some(&fence) = self.fenced.get(&(io.volume, io.host)) {
-            assert!(io.term < fence, "a write of a preempted host after GOOD: {io:?}");
+        for (volume, record) in records {
+            let stands = cluster.record(*volume).map(|record| record.bytes);
+            let same = record.as_ref().map_or(true, |record| *record == stands);
+            assert!(same, "stale record: volume {volume} is opened in term {term} by {by}");
         }
+        self.served.insert(group, term);
+    }
+
+    /// A host has sent a request.
+    pub(super) fn asked(&mut self, ask: &Pending) {
+        let loses = match ask.what {
+            Ask::Preempt { victim } => victim,
+            Ask::Unregister => ask.host,
+            Ask::Read(_) | Ask::Write(..) | Ask::Register(_) | Ask::Reserve => return,
+        };
+        self.standing.entry((ask.volume, loses)).or_default().asked_to_lose += 1;
     }
 
     /// An object was changed.
@@ -160,18 +202,29 @@ impl Checks {
                 let record = peek::<Record>(value).expect("a record");
                 let owner = restore(volume, Some(&record.bytes));
                 let reservations = &owner.view().reservations;
-                self.keys.extend(reservations.registrants().iter().map(|one| one.key.0));
                 for who in 1..=HOSTS_MAX {
                     let admits = reservations.admits(&host(who), CommandClass::Write);
-                    let registered = reservations.key_of(&host(who)).is_some();
+                    let key = reservations.key_of(&host(who)).map(|key| key.0);
+                    let holds = reservations.is_holder(&host(who));
                     let standing = self.standing.entry((volume, who)).or_default();
                     if !standing.shut_out && !admits {
                         standing.right_lost.push(now);
                     }
-                    if standing.registered && !registered {
-                        standing.key_lost.push(now);
+                    if standing.holds && !holds {
+                        standing.hold_lost.push(now);
                     }
-                    (standing.shut_out, standing.registered) = (!admits, registered);
+                    if standing.key.is_some() && key.is_none() {
+                        standing.key_lost.push(now);
+                        let asked = standing.asked_to_lose;
+                        assert!(standing.key_lost.len() <= asked, "stale record: {who} lost its key unasked");
+                    }
+                    if standing.key != key {
+                        self.gone.extend(standing.key);
+                        self.keys.extend(key);
+                        let back = key.is_some_and(|key| self.gone.contains(&key));
+                        assert!(!back, "stale record: key {key:?} of {who} has come back");
+                    }
+                    (standing.shut_out, standing.key, standing.holds) = (!admits, key, holds);
                     if admits {
                         self.fenced.remove(&(volume, who));
                     }
@@ -188,7 +241,7 @@ impl Checks {
         *term = ownership.term;
     }
 
-    pub(super) fn answered(&mut self, now: u64, group: GroupId, ask: &Pending, answer: Answered) {
+    pub(super) fn answered(&mut self, now: u64, ask: &Pending, answer: Answered) {
         let Pending { host: who, begin, volume, what } = *ask;
         let client = u32::from(who);
         let mut note = |what, end| {
@@ -208,8 +261,7 @@ impl Checks {
             (Ask::Write(lba, value), Answered::Path(PathError::InDoubt) | Answered::Lost) => {
                 note((lba, OperationKind::Write(value)), None);
                 if answer != Answered::Lost {
-                    let term = self.terms.get(&group).copied().unwrap_or_default();
-                    self.doubtful.insert(value, term);
+                    self.doubtful.insert(value);
                 }
             }
             (Ask::Write(_, value), Answered::Refused | Answered::Path(_)) => {
@@ -232,12 +284,19 @@ impl Checks {
                     standing.shut_out && key.len() == 1 && key == right
                 });
                 if once {
-                    let term = self.terms.get(&group).copied().unwrap_or_default();
-                    self.fenced.insert((volume, victim), term);
+                    self.fenced.insert((volume, victim));
                     self.tally.fences += 1;
                 }
             }
-            (Ask::Reserve | Ask::Unregister, Answered::Good(_)) => self.tally.reservations += 1,
+            (Ask::Reserve | Ask::Unregister, Answered::Good(_)) => {
+                let standing = self.standing.get(&(volume, who));
+                let effect = standing.is_some_and(|standing| match what {
+                    Ask::Reserve => standing.holds || standing.hold_lost.iter().any(|at| *at >= begin),
+                    _ => standing.key_lost.iter().any(|at| *at >= begin),
+                });
+                assert!(effect, "GOOD without effect: {ask:?}");
+                self.tally.reservations += 1;
+            }
             (Ask::Register(_) | Ask::Preempt { .. } | Ask::Reserve | Ask::Unregister, _) => {}
         }
         match answer {

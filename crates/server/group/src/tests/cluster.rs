@@ -5,7 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use volume::Uuid;
 
+use super::target::BLOCKS;
 use crate::ids::{InstanceId, MapEpoch, Version};
+use crate::object::Record;
+use crate::register::peek;
 use crate::store::ObjectName;
 
 /// How many servers (OSDs) keep the blocks of volumes.
@@ -73,6 +76,21 @@ impl Cluster {
 
     pub(super) fn server_of(volume: Uuid, lba: u64) -> usize {
         (usize::from(volume.0[0]) * 7 + lba as usize * 3) % BLOCK_SERVERS
+    }
+
+    /// Every server of a volume executes something of this client, sent with this map. `false`: it is barred.
+    pub(super) fn spread(&mut self, client: InstanceId, map: usize, volume: Uuid) -> bool {
+        let servers: BTreeSet<usize> = (0..BLOCKS).map(|lba| Self::server_of(volume, lba)).collect();
+        servers.into_iter().all(|server| {
+            let map = self.servers[server].max(map);
+            self.servers[server] = map;
+            !self.maps[map].contains(&client)
+        })
+    }
+
+    /// The record of a volume that stands.
+    pub(super) fn record(&self, volume: Uuid) -> Option<Record> {
+        peek(&self.objects.get(&ObjectName::Record(volume))?.1)
     }
 
     fn place(operation: &Operation) -> usize {

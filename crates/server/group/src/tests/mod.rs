@@ -17,6 +17,7 @@ fn histories_of_a_group_hold() {
     let run = |seed| Plan::new(seed).play();
     let (tally, runs) = testkit::seeds::run_all_seeds(40, "blockwire-group --lib histories", run);
     assert_eq!(tally.whole, runs);
+    assert_eq!(tally.undecided, 0, "the order of some block's operations was not decided");
     // A run in which nothing happens proves nothing.
     if runs >= 40 {
         assert!(tally.takeovers > 10 && tally.handovers > 10 && tally.fenced > 10, "{tally:?}");
@@ -29,5 +30,14 @@ fn histories_of_a_group_hold() {
                 && tally.applied > 10,
             "{tally:?}"
         );
+    }
+}
+
+/// Histories that have failed: a group stayed closed, since the reply for a record was dropped.
+#[test]
+fn histories_that_failed_hold() {
+    for seed in [7441, 7474] {
+        let tally = Plan::new(seed).play();
+        assert_eq!((tally.whole, tally.undecided), (1, 0), "seed {seed}: {tally:?}");
     }
 }

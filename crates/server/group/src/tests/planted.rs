@@ -38,21 +38,16 @@ fn plan(bug: Failpoint, seed: u64) -> Plan {
         Failpoint::EntryExpires => Plan { script: pauses(&mut rng, 9500), lazy: 5, ..plan },
         Failpoint::NoBlocklist => Plan { script: pauses(&mut rng, 4000), ..plan },
         Failpoint::NoMapWait => Plan { script: pauses(&mut rng, 4000), lazy: 60_000, ..plan },
-        // Taken from one that is stopped, and handed over soon after.
-        Failpoint::HandoverIgnoresMap => {
-            let script = steps(&mut rng, (7000, 8000), |rng, at| {
-                let (gateway, ahead) = (any(rng), rng.between(1, 2) as usize);
-                let drain = Step::Drain { gateway: (gateway + ahead) % 3, ms: 2500 };
-                vec![(at, Step::Pause { gateway, ms: 5000 }), (at + rng.between(2010, 2100), drain)]
-            });
-            Plan { script, lazy: 60_000, ..plan }
-        }
         Failpoint::EntryRemovedEarly => {
             let script = steps(&mut rng, (500, 2500), |rng, at| {
                 vec![(at, Step::Kill { gateway: any(rng), silent: false, ms: 300 })]
             });
             Plan { script, late: 60, lazy: 5, ..plan }
         }
+        // A write of the old owner waits at its machine, which is stopped; servers hear of maps from nobody else.
+        Failpoint::MapNotSpread => Plan { script: pauses(&mut rng, 4000), lazy: 60_000, late: 60, ..plan },
+        // An owner has the group again after another one.
+        Failpoint::RecordsNotRead => Plan { script: drains(&mut rng), ..plan },
         Failpoint::OldOwnerKept => Plan { script: drains(&mut rng), ..plan },
         Failpoint::UnknownIsFailed => Plan { script: drains(&mut rng), unknown: 100, ..plan },
         Failpoint::ForwardRepeated | Failpoint::ForwardNotSettled => {
@@ -71,8 +66,10 @@ fn plan(bug: Failpoint, seed: u64) -> Plan {
 fn harm(bug: Failpoint) -> &'static [&'static str] {
     match bug {
         Failpoint::NoBlocklist | Failpoint::EntryExpires | Failpoint::NoMapWait => &["stale block"],
-        Failpoint::HandoverIgnoresMap | Failpoint::EntryRemovedEarly => &["stale block"],
+        Failpoint::EntryRemovedEarly => &["stale block"],
         Failpoint::OldOwnerKept => &["stale block"],
+        Failpoint::MapNotSpread => &["stale block", "a write of a preempted host after GOOD"],
+        Failpoint::RecordsNotRead => &["stale record"],
         Failpoint::AnswerBeforeSwap => &["GOOD without effect"],
         Failpoint::RangeGivenTwice => &["controller identifier"],
         Failpoint::UnknownIsFailed => &["stale block", "two owners"],

@@ -2,7 +2,8 @@
 
 use super::script::{MS, Plan, Step};
 use super::world::World;
-use crate::ids::GroupId;
+use crate::ids::{GroupId, Term};
+use crate::object::INSTANCES_PER_GATEWAY;
 
 /// Three gateways whose clocks are right, on a store that answers.
 fn plan(seed: u64, groups: usize, script: Vec<(u64, Step)>) -> Plan {
@@ -77,6 +78,7 @@ fn groups_are_balanced_over_the_gateways() {
 #[test]
 fn a_damaged_owner_object_closes_its_group_and_no_other() {
     let (mut world, _) = settled(3, 3);
+    assert_eq!(world.servers_of(GroupId(2)).count(), 1);
     world.damage(crate::store::ObjectName::Owner(GroupId(2)));
     world.damage(crate::store::ObjectName::Record(super::world::uuid(1)));
     let owner = world.server_of(GroupId(1)).expect("the group is served");
@@ -84,5 +86,35 @@ fn a_damaged_owner_object_closes_its_group_and_no_other() {
     world.run_until(world.now() + 5000 * MS);
     assert!(world.damaged.contains(&crate::store::ObjectName::Owner(GroupId(2))), "{:?}", world.damaged);
     assert!(world.damaged.contains(&crate::store::ObjectName::Record(super::world::uuid(1))));
+    assert_eq!(world.servers_of(GroupId(2)).count(), 0, "a group whose owner object is damaged is served");
     assert!(world.server_of(GroupId(1)).is_some() && world.server_of(GroupId(3)).is_some());
+}
+
+/// A store operation that waited in a target while its group went to another term, or to another gateway, is dropped.
+#[test]
+fn a_record_of_another_term_is_not_written() {
+    let (mut world, owner) = settled(3, 4);
+    let (volume, term) = (super::world::uuid(1), world.term_of(GroupId(1)));
+    world.store_late(owner, volume, Term(term.0 - 1));
+    world.store_late(owner, volume, Term(term.0 + 1));
+    world.store_late((owner + 1) % 3, volume, term);
+    world.run_until(world.now() + 500 * MS);
+    assert_eq!(world.server_of(GroupId(1)), Some(owner));
+    assert_ne!(world.record(volume).as_deref(), Some(&b"late"[..]));
+}
+
+/// A gateway that starts again and again takes no room from the others, and joins again once it stays.
+#[test]
+fn a_gateway_that_crashes_in_a_loop_leaves_room_in_the_members_object() {
+    let (mut world, _) = settled(3, 5);
+    for _ in 0..40 {
+        world.take(Step::Kill { gateway: 0, silent: false, ms: 50 });
+        world.run_until(world.now() + 300 * MS);
+    }
+    assert_eq!(world.instances_of(0), INSTANCES_PER_GATEWAY);
+    assert!(!world.all_joined());
+    world.take(Step::Kill { gateway: 1, silent: false, ms: 50 });
+    world.run_until(world.now() + 30_000 * MS);
+    assert!(world.all_joined());
+    assert_eq!((0..3).map(|gateway| world.instances_of(gateway)).collect::<Vec<_>>(), [1, 1, 1]);
 }

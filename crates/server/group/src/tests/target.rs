@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use buf::Time;
+use volume::reservation::Reservations;
 use volume::{
     Ack, ChangeId, Failure, IdSpace, Notice, Op, RamDisk, Refusal, RequestId, ShardId, UnservableReason,
     Uuid, View, VolumeFacts, VolumeId, VolumeOwner, VolumeRequest,
@@ -31,7 +32,7 @@ pub(super) struct BlockIo {
 pub(super) enum Want {
     Executed(ExecutionId, Answer<u64>),
     Io(BlockIo),
-    Store(Uuid, u64, Vec<u8>),
+    Store(Uuid, Term, u64, Vec<u8>),
     Publish(Uuid, Vec<Notice>),
 }
 
@@ -66,6 +67,11 @@ impl Target {
 
     pub(super) fn has(&self, volume: Uuid) -> bool {
         self.0.contains_key(&volume)
+    }
+
+    /// The reservations of a volume that is open.
+    pub(super) fn reservations(&self, volume: Uuid) -> Option<&Reservations> {
+        self.0.get(&volume).map(|volume| &*volume.owner.view().reservations)
     }
 
     pub(super) fn close(&mut self, volume: Uuid) {
@@ -162,7 +168,7 @@ impl Volume {
         loop {
             let mut idle = true;
             while let Some(store) = self.owner.poll_store_op() {
-                wants.push(Want::Store(uuid, store.ticket, store.bytes));
+                wants.push(Want::Store(uuid, self.term, store.ticket, store.bytes));
             }
             while let Some(update) = self.owner.poll_view_update() {
                 self.view = update.view;

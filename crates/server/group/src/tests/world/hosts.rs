@@ -17,6 +17,7 @@ impl World {
         let id = self.number;
         let (what, command) = self.choose(who, volume, id);
         let pending = Pending { host: who, begin: self.now, volume, what };
+        self.checks.asked(&pending);
         self.pending.insert(id, (instance, pending));
         let port = PortId(gateway as u16 + 1);
         let requester = Requester { identity: host(who), port, read_only: false };
@@ -87,7 +88,7 @@ impl World {
             }
             (_, Answered::Good(_)) => {}
         }
-        self.checks.answered(self.now, group, &pending, answer);
+        self.checks.answered(self.now, &pending, answer);
         let delay = self.rng.between(2, 40) * MS;
         self.after(delay, Event::Host(who));
     }

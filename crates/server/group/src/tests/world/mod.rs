@@ -228,6 +228,7 @@ impl World {
             PROGRESS / MS / 1000,
             self.state()
         );
+        self.compare_reservations();
         self.checks.tally.whole += 1;
         self.checks.finish();
         self.checks.tally
@@ -484,7 +485,8 @@ impl World {
                 }
                 self.send_message(link, instance, message);
             }
-            Output::Open { term, records, .. } => {
+            Output::Open { group, term, records } => {
+                self.checks.opened(&self.cluster, instance, (group, term), &records);
                 for (volume, record) in records {
                     if let Ok(record) = record {
                         process.target.open(volume, term, record.as_deref());
@@ -570,8 +572,8 @@ impl World {
                     let delay = self.rng.below(2 * MS);
                     self.after(delay, Event::Send(instance, Sending::Io(io)));
                 }
-                Want::Store(volume, ticket, bytes) => {
-                    process.member.store_record(now, volume, ticket, &bytes)
+                Want::Store(volume, term, ticket, bytes) => {
+                    process.member.store_record(now, volume, term, ticket, &bytes)
                 }
                 Want::Publish(volume, notices) => process.member.publish(now, volume, notices),
             }

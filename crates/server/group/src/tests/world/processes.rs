@@ -1,6 +1,8 @@
 //! Processes of gateways: started, killed, stopped and woken.
 
 use super::*;
+use crate::ids::Term;
+use crate::tests::target::restore;
 
 impl World {
     pub(super) fn start(&mut self, gateway: usize) {
@@ -66,6 +68,51 @@ impl World {
             }
         }
         self.draining.remove(&process.instance);
+    }
+
+    /// The owner's reservations are those of the record.
+    pub(super) fn compare_reservations(&self) {
+        let processes = self.gateways.iter().filter_map(|gateway| gateway.process.as_ref());
+        for process in processes {
+            for volume in self.layout.values().flatten() {
+                let Some(has) = process.target.reservations(*volume) else { continue };
+                let stands = self.cluster.record(*volume).map(|record| record.bytes);
+                let stands = restore(*volume, stands.as_deref());
+                let stands = &stands.view().reservations;
+                assert_eq!(has.registrants(), stands.registrants(), "registrations of {volume}");
+                assert_eq!(has.held_reservation(), stands.held_reservation(), "reservation of {volume}");
+            }
+        }
+    }
+
+    /// Whether all gateways run and are members, and no others are.
+    pub(in crate::tests) fn all_joined(&self) -> bool {
+        self.gateways.iter().all(|gateway| gateway.process.is_some()) && self.members_agree()
+    }
+
+    /// How many instances of a gateway the members object names.
+    pub(in crate::tests) fn instances_of(&self, gateway: usize) -> usize {
+        let (_, members) = &self.cluster.objects[&ObjectName::Members];
+        let members = peek::<Members>(members).expect("the members object");
+        members.0.iter().filter(|entry| entry.state == Uuid([gateway as u8; 16])).count()
+    }
+
+    /// A store operation that waited in the target until now, of this term.
+    pub(in crate::tests) fn store_late(&mut self, gateway: usize, volume: Uuid, term: Term) {
+        let now = self.local(gateway);
+        let process = self.gateways[gateway].process.as_mut().expect("a process that runs");
+        process.member.store_record(now, volume, term, 1 << 40, b"late");
+        self.drain_outputs(gateway);
+    }
+
+    /// The owner's term, as the owner object has it.
+    pub(in crate::tests) fn term_of(&self, group: GroupId) -> Term {
+        self.checks.terms[&group]
+    }
+
+    /// What the record of a volume holds.
+    pub(in crate::tests) fn record(&self, volume: Uuid) -> Option<Arc<[u8]>> {
+        self.cluster.record(volume).map(|record| record.bytes)
     }
 
     pub(super) fn resume(&mut self, gateway: usize, until: u64) {

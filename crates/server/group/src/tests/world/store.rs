@@ -76,6 +76,10 @@ impl World {
                 self.notify(object);
                 return None;
             }
+            StoreRequest::SpreadMap(volume) => {
+                let done = self.cluster.spread(by, map, volume);
+                return Some(if done { StoreReply::Done } else { StoreReply::Fenced });
+            }
             // The monitors know the latest map.
             _ if self.cluster.is_barred(by) => return Some(StoreReply::Fenced),
             StoreRequest::Blocklist { instance, expiry } => {
