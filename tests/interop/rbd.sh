@@ -184,14 +184,17 @@ killed() {
   target_stop
 }
 
+# The daemon that was blocklisted before could not give its lock up: hence break_lock.
 monitors_away() {
   "$ROOT/tests/ceph.sh" pause "$CLUSTER"
-  "$BLOCKWIRE" serve --volume "x=rbd:rbd/disk,conf=$CEPH_CONF" --iscsi 127.0.0.1:0 --nvme 127.0.0.1:0 \
+  "$BLOCKWIRE" serve --volume "x=rbd:rbd/disk,conf=$CEPH_CONF,break_lock=on" --iscsi 127.0.0.1:0 --nvme 127.0.0.1:0 \
     --nvme-discovery 127.0.0.1:0 --state "$DIR/other" --control "$DIR/other.sock" >"$DIR/said" 2>&1 </dev/null &
   local pid=$!
-  wait_until 21 grep -q 'no monitor of .* answers' "$DIR/said" || fail "monitors that are away are not named"
+  wait_until 21 grep -q 'no monitor of .* answers' "$DIR/said" ||
+    { cat "$DIR/said" >&2; fail "monitors that are away are not named"; }
   "$ROOT/tests/ceph.sh" resume "$CLUSTER"
-  wait_until 60 grep -q 'image of Ceph open' "$DIR/said" || fail "the image is not opened when they are back"
+  wait_until 60 grep -q 'image of Ceph open' "$DIR/said" ||
+    { cat "$DIR/said" >&2; fail "the image is not opened when they are back"; }
   kill "$pid"
   wait "$pid" || fail "the daemon does not end well"
   on "monitors that are away at start are named within 20 s, and the image is served when they are back"
