@@ -31,6 +31,8 @@ pub struct FakeControls {
     pub writes_end: Rc<Cell<Option<Fault>>>,
     /// While set, disks that keep what they are given carry writes out first, and keep only their ends.
     pub keeps_ends: Rc<Cell<bool>>,
+    /// How many operations were asked to end early.
+    pub cancels: Rc<Cell<u32>>,
 }
 
 /// A RAM disk whose operations can be held up, and whose flushes and writes can fail; what is held does not listen
@@ -99,7 +101,9 @@ impl Backend for FakeBackend {
         }
     }
 
-    fn cancel(&mut self, _id: IoId) {}
+    fn cancel(&mut self, _id: IoId) {
+        self.controls.cancels.set(self.controls.cancels.get() + 1);
+    }
 
     fn poll_done(&mut self) -> Option<IoCompletion> {
         if !self.controls.hold.get() && !self.controls.hold_writes.get() && !self.held.is_empty() {

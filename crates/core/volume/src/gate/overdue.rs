@@ -73,6 +73,8 @@ impl Gate {
                 self.overdue.due = Some(self.overdue.due.map_or(due, |other| other.min(due)));
                 continue;
             }
+            // Half an atomic write is not given up: its parts would be of two times.
+            let mut cancels = true;
             match &mut task.work {
                 TaskState::Parked { .. } => {
                     parked.push(slot);
@@ -84,12 +86,15 @@ impl Gate {
                     if !steps.is_outstanding() {
                         continue;
                     }
+                    cancels = steps.cancel();
                 }
                 TaskState::Read { .. } | TaskState::Write { .. } | TaskState::Other | TaskState::Flush => {}
             }
             task.told = true;
             self.overdue.count += 1;
-            self.backend.cancel(backend_id(entry.generation, slot));
+            if cancels {
+                self.backend.cancel(backend_id(entry.generation, slot));
+            }
             let done =
                 IoCompletion { id: task.id, result: Err(Fault::PathLost.into()), payload: Payload::None };
             self.done.push_back((done, task.times.at_end(now)));
@@ -130,7 +135,7 @@ mod tests {
 
     fn submit(world: &mut World, gate: &mut Gate, id: u64, op: Op) {
         let payload = match op {
-            Op::Write(..) => world.filled(&[id as u8; 512]),
+            Op::Write(..) | Op::WriteAtomic(_) => world.filled(&[id as u8; 512]),
             Op::CompareAndWrite(_) => world.filled(&[id as u8; 1024]),
             Op::Read(_) => world.empty(512),
             _ => Payload::None,
@@ -188,6 +193,22 @@ mod tests {
         assert_eq!(ended(&mut world, &mut gate), []);
         submit(&mut world, &mut gate, 100, Op::Read(at));
         assert_eq!(ended(&mut world, &mut gate), [(100, Ok(Outcome::Complete))]);
+    }
+
+    /// Its parts would be of two times, where the backend carries them out by themselves.
+    #[test]
+    fn an_atomic_write_is_told_and_not_given_up_halfway() {
+        let at = Span { lba: 3, blocks: 1 };
+        for (op, cancels) in [(Op::WriteAtomic(at), 0), (Op::Write(at, Durability::Stable), 1)] {
+            let (mut world, hand, mut gate) = held_gate();
+            submit(&mut world, &mut gate, 1, op);
+            world.now = Time(0) + LIMIT;
+            assert_eq!(ended(&mut world, &mut gate), [(1, Err(Fault::PathLost.into()))]);
+            assert_eq!(hand.cancels.get(), cancels);
+            hand.hold.set(false);
+            assert_eq!(ended(&mut world, &mut gate), []);
+            assert_eq!(gate.in_flight_count(), 0);
+        }
     }
 
     /// A sanitize takes its time; what has no limit waits.

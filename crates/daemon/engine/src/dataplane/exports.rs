@@ -263,7 +263,7 @@ impl FixedSettings {
     }
 
     /// Whether the same hosts have the same DH-HMAC-CHAP secrets, for the same subsystems.
-    fn has_secrets_of(&self, other: &FixedSettings) -> bool {
+    pub(super) fn has_secrets_of(&self, other: &FixedSettings) -> bool {
         let is_same = |one: &Option<Arc<DhchapSecret>>, other: &Option<Arc<DhchapSecret>>| match (one, other)
         {
             (None, None) => true,
