@@ -2,7 +2,7 @@
 //!
 //! Short reads and writes are continued, a limited number of times. Memory or offsets that O_DIRECT cannot
 //! take go through aligned memory. With the write cache off every change is stable before it ends. Flushes
-//! that wait share one sync, on whichever shard they wait (see `dirty.rs`). A stable write that bypasses the
+//! that wait share one sync, on whichever shard they wait (see `unsynced_writes.rs`). A stable write that bypasses the
 //! page cache uses RWF_DSYNC. Through the page cache it is written and then waits for a shared sync, because
 //! a call with its own sync may be told of a failure of other writes, or they of its failure. What writes
 //! through (see [`FileFacts::write_through`]) needs no sync, and a flush only asks whether it can be reached.

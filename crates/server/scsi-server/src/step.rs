@@ -8,7 +8,7 @@ use volume::CommandStep;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NexusKey(pub u32);
 
-/// Names a task, from [`Server::start`](crate::Server::start_command) to its one ending step.
+/// Names a task, from [`Server::start_command`](crate::Server::start_command) to its one ending step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TaskKey {
     /// The nexus that it came by.

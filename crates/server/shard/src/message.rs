@@ -136,8 +136,8 @@ pub type MakeNetworkBackend = Box<dyn FnOnce(&mut Cx<'_>) -> Box<dyn NetworkBack
 pub enum BackendFactory {
     /// A backend without sockets: memory, a file or a block device.
     Local(MakeBackend),
-    /// A backend with sockets, whose dials, receives, sends and timers the shard carries out: a remote volume, or a
-    /// stripe with a remote leg.
+    /// A backend with sockets, whose dials, receives, sends and timers the shard carries out: a remote volume, a
+    /// stripe, or one that needs a timer.
     Network(MakeNetworkBackend),
 }
 

@@ -1,7 +1,7 @@
 //! Syncs of a file, one at a time over all shards; and writes with their own sync.
 //!
 //! Invariant: a flush is done only after every call that may have received a failure report in its place has
-//! returned without one (see `dirty.rs`).
+//! returned without one (see `unsynced_writes.rs`).
 
 use buf::{Errno, Sg};
 use volume::{DiskKind, DiskOp, DiskTicket, Fault, Outcome};

@@ -33,7 +33,7 @@ impl Gate {
             TaskState::Parked { io, who, .. } => view.admit(who, &io.op).err(),
             TaskState::Steps(steps) => {
                 // What is with the backend ends under the old epoch, and what is asked of the home is
-                // admitted there; see `step` for the rest.
+                // admitted there; see `advance_chunked_op` for the rest.
                 steps.readmit(view);
                 if steps.is_outstanding() {
                     return;

@@ -1,6 +1,6 @@
 //! The fast path: reads and writes that complete within the call that starts them, and so need no task.
 //!
-//! Invariant: a command that does not qualify is left to `Server::start`, which checks it again and reports
+//! Invariant: a command that does not qualify is left to `Server::start_command`, which checks it again and reports
 //! any error.
 
 use nvme::io::BlockTransfer;

@@ -1,7 +1,7 @@
 //! Execution of the commands of an I/O queue; each file of this folder executes one family.
 //!
-//! [`start`] checks a command, and refuses it or makes it a task. Payload and completed operations arrive at
-//! [`data`] and [`done`].
+//! [`start_command`] checks a command, and refuses it or makes it a task. Payload and completed operations arrive at
+//! [`handle_data`] and [`handle_io_done`].
 
 mod block;
 pub(crate) mod copy;

@@ -1,7 +1,7 @@
 //! The fast path: reads and writes that complete within the call that starts them, and so need no task. They
 //! skip the task set, which they would enter and leave within one call, so the result is the same.
 //!
-//! Invariant: a command that does not qualify is left to [`Server::start`](crate::Server::start), which
+//! Invariant: a command that does not qualify is left to [`Server::start_command`](crate::Server::start_command), which
 //! checks it again and reports any error.
 
 use scsi::lun::LunAddress;
@@ -14,7 +14,7 @@ use crate::step::NexusKey;
 use crate::task::IncomingCommand;
 use crate::task_set::ExecutedAttribute;
 
-/// See [`Server::inline_io_for`](crate::Server::fast_path).
+/// See [`Server::inline_io_for`](crate::Server::inline_io_for).
 pub(crate) fn inline_io_for(
     ctx: &ExecContext,
     nexus: NexusKey,

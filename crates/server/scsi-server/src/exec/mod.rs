@@ -1,9 +1,9 @@
 //! Execution of commands. [`route`] finds the logical unit and checks the command; each file of this folder
 //! executes one family.
 //!
-//! A command is executed when its turn in the task set has come: [`start`] checks path, reservation and
+//! A command is executed when its turn in the task set has come: [`start_task`] checks path, reservation and
 //! medium, in this order, and calls its family. Payload, completed operations and answers from the volume's
-//! home arrive at [`data`], [`handle_io_done`] and [`handle_volume_answer`].
+//! home arrive at [`handle_data`], [`handle_io_done`] and [`handle_volume_answer`].
 
 mod alua;
 mod block;
