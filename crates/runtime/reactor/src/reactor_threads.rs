@@ -356,7 +356,7 @@ impl<M> ReactorHandle<M> {
     }
 
     /// What a listener accepts from now on comes by listener `to`, with other options. Its shard stays: `to` must be one
-    /// of the same shard (see [`ReactorHandle::shards`]: by the remainder), and no other listener ever.
+    /// of the same shard (see [`ReactorHandle::shard_count`]: by the remainder), and no other listener ever.
     pub fn change_listener(&self, from: ListenerId, to: ListenerId, tcp: TcpOptions) {
         let at = usize::from(from.0) % self.doors.len().max(1);
         if let Some(door) = self.doors.get(at) {
