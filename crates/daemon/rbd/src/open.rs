@@ -167,7 +167,7 @@ impl OpeningPlace {
     }
 }
 
-/// Whether a thread is opening an image, of which nobody may want to know any more.
+/// Whether a thread is opening an image, also if the caller has given up waiting for it.
 pub fn is_opening() -> bool {
     !OPENING.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
 }

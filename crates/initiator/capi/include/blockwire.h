@@ -247,7 +247,7 @@ int bw_in_flight(bw_initiator *initiator);
 int bw_fd(bw_initiator *initiator);
 
 /* How long such a loop may wait from now on, as poll(2) takes it: milliseconds, 0 if bw_poll has something to
- * do already, -1 as long as it likes. To be asked anew before each wait. A failure (see above) is below -1. */
+ * do already, -1 as long as it likes. Ask again before each wait. A failure (see above) is below -1. */
 int bw_timeout_ms(bw_initiator *initiator);
 
 #ifdef __cplusplus

@@ -71,7 +71,7 @@ pub enum Verdict {
     /// Every block's operations can be put in order.
     Holds,
     /// For some block neither an order was found nor shown that there is none: too many operations
-    /// at once of which nobody saw which came last.
+    /// ran at once, and no read shows which came last.
     Undecided,
 }
 

@@ -9,6 +9,7 @@ use nvme::feature::FeatureId;
 use nvme::identify::{Cns, IDENTIFY_LEN, IdentifyController, IdentifyNamespace};
 use nvme::property::ControllerConfiguration;
 use nvme::{Completion, HostId, Nqn, Opcode, SglDescriptor, Sqe};
+use nvme_tcp::LinkFault;
 use nvme_tcp::wire::{
     C2hData, COMMON_LEN, CapsuleCmd, CapsuleResp, CommonHeader, ConnectionParameters, Flags, IcReq, IcResp,
     PduType,
@@ -196,9 +197,7 @@ fn initialize_connection(socket: &mut (impl Read + Write)) -> io::Result<Connect
     let answer = read_pdu(socket)?;
     let answer = IcResp::from_prefix(&answer).filter(|answer| answer.common.pdu_type == PduType::IC_RESP);
     let answer = answer.ok_or_else(|| protocol_error("something else in place of an ICResp"))?;
-    answer
-        .parameters(&offer)
-        .map_err(|fatal| protocol_error(format!("an ICResp that makes no sense: {fatal:?}")))
+    answer.parameters(&offer).map_err(|fatal| protocol_error(format!("ICResp: {}", LinkFault::Fatal(fatal))))
 }
 
 /// Connect; the controller's number.

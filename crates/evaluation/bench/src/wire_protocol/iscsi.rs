@@ -47,7 +47,10 @@ impl IscsiClient {
                 Ok(None)
             }
             Opcode::LOGOUT_RESPONSE => Ok(None),
-            other => Err(protocol_error(format!("{other:?} came"))),
+            other => Err(protocol_error(format!(
+                "a PDU with opcode {:02x}h came where none was asked for",
+                other.0
+            ))),
         }
     }
 

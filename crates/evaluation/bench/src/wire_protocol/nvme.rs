@@ -48,7 +48,9 @@ impl NvmeTcpClient {
             PduType::CAPSULE_RESP => self.take_response(CapsuleResp::from_prefix(bytes)),
             PduType::R2T => self.send_data(R2t::from_prefix(bytes), out).map(|()| None),
             PduType::C2H_TERM_REQ => Err(protocol_error("the controller ends the connection")),
-            other => Err(protocol_error(format!("{other:?} came"))),
+            other => {
+                Err(protocol_error(format!("a PDU of type {:02x}h came where none was asked for", other.0)))
+            }
         }
     }
 

@@ -416,7 +416,7 @@ fn fit_connections(
     let (links, cores) = (u64::from(protocol.links_per_connection().max(1)), (room.cores as u64 / 2).max(1));
     // Each link is a descriptor at either end, which may be one process's limit, a port at one, and has a place
     // on a core of ours; half of the cores are either end's. Links that are made again need some room.
-    let anew = SPARE_LINKS * (links - 1);
+    let relogin_room = SPARE_LINKS * (links - 1);
     let limits = [
         (
             room.files.saturating_sub(SPARE_DESCRIPTORS),
@@ -427,7 +427,7 @@ fn fit_connections(
             format!("there are {} ports to come from (sysctl net.ipv4.ip_local_port_range)", room.ports),
         ),
         (
-            LINKS_PER_CORE * cores - anew,
+            LINKS_PER_CORE * cores - relogin_room,
             format!("each end has {cores} of the cores, and a core of ours carries {LINKS_PER_CORE} links"),
         ),
     ];

@@ -203,7 +203,7 @@ function event()
   con:query("COMMIT")
 end
 
--- A deadlock is rolled back and the transaction done anew, as a user would.
+-- A deadlock is rolled back and the transaction done again, as a user would.
 function sysbench.hooks.before_restart_event()
   con:query("ROLLBACK")
 end
