@@ -5,7 +5,6 @@ mod portal_changes;
 use std::{
     net::{IpAddr, SocketAddr},
     sync::Arc,
-    time::Instant,
 };
 
 use endpoint::{ListenerId, ShardId};
@@ -61,9 +60,8 @@ pub struct FixedSettings {
     numbers: PortNumbers,
     /// The serial numbers of subsystems that were given one.
     pub(super) serials: SerialNumbers,
-    /// PSKs that hosts have generated, and since when those of today's secrets were.
+    /// PSKs that hosts have generated with the secrets of today.
     generated: GeneratedPsks,
-    secrets_since: Instant,
 }
 
 /// What the exports say of a volume.
@@ -90,7 +88,6 @@ impl FixedSettings {
             numbers: PortNumbers::default(),
             serials: SerialNumbers::default(),
             generated: GeneratedPsks::default(),
-            secrets_since: Instant::now(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
             cores: Arc::default(),
@@ -257,13 +254,8 @@ impl FixedSettings {
         &self.generated
     }
 
-    /// Since when hosts have generated PSKs with today's secrets: older ones are for no new connection.
-    pub fn secrets_since(&self) -> Instant {
-        self.secrets_since
-    }
-
     /// Whether the same hosts have the same DH-HMAC-CHAP secrets, for the same subsystems.
-    pub(super) fn has_secrets_of(&self, other: &FixedSettings) -> bool {
+    fn has_secrets_of(&self, other: &FixedSettings) -> bool {
         let is_same = |one: &Option<Arc<DhchapSecret>>, other: &Option<Arc<DhchapSecret>>| match (one, other)
         {
             (None, None) => true,

@@ -3,7 +3,7 @@
 //!
 //! Invariants:
 //! - A PSK is found for [`LIFETIME`] at most (NVMe/TCP Transport 1.1 §3.6.1.4), and not after the controller has ended
-//!   whose queues came by it.
+//!   whose queues came by it, nor after a secret of any host has changed.
 //! - There are at most [`PSKS_MAX`], some 4 MiB, and [`PSKS_PER_HOST_MAX`] of a host for a subsystem; one more takes the
 //!   place of the oldest. Only hosts that have authenticated have one.
 
@@ -68,11 +68,9 @@ impl GeneratedPsks {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// The PSK of an identity, if it was generated since then.
-    pub fn find(&self, now: Instant, identity: &PskIdentity, since: Instant) -> Option<Psk> {
-        let list = self.list(now);
-        let known = list.iter().find(|known| known.identity == *identity)?;
-        (known.until >= since + LIFETIME).then(|| known.psk.clone())
+    /// The PSK of an identity.
+    pub fn find(&self, now: Instant, identity: &PskIdentity) -> Option<Psk> {
+        self.list(now).iter().find(|known| known.identity == *identity).map(|known| known.psk.clone())
     }
 }
 
@@ -94,14 +92,13 @@ mod tests {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
         psks.add(now, identity(1), psk());
         psks.add(now + LIFETIME / 2, identity(2), psk());
-        assert!(psks.find(now, &identity(3), now).is_none());
+        assert!(psks.find(now, &identity(3)).is_none());
         let last = now + LIFETIME - Duration::from_millis(1);
-        assert!(psks.find(last, &identity(1), now).is_some());
-        assert!(psks.find(now + LIFETIME, &identity(1), now).is_none());
-        assert!(psks.find(now + LIFETIME, &identity(2), now).is_some());
-        assert!(psks.find(now + LIFETIME, &identity(2), now + LIFETIME).is_none(), "of another secret");
+        assert!(psks.find(last, &identity(1)).is_some());
+        assert!(psks.find(now + LIFETIME, &identity(1)).is_none());
+        assert!(psks.find(now + LIFETIME, &identity(2)).is_some());
         psks.revoke(now + LIFETIME, &identity(2));
-        assert!(psks.find(now + LIFETIME, &identity(2), now).is_none());
+        assert!(psks.find(now + LIFETIME, &identity(2)).is_none());
         assert!(!format!("{psks:?}").contains("1, 1, 1"), "no Debug shows a key");
     }
 
@@ -110,15 +107,15 @@ mod tests {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
         psks.clone().add(now, identity(1), psk());
         psks.clear();
-        assert!(psks.find(now, &identity(1), now).is_none());
+        assert!(psks.find(now, &identity(1)).is_none());
         psks.add(now, identity(1), psk());
-        assert!(psks.find(now, &identity(1), now).is_some());
+        assert!(psks.find(now, &identity(1)).is_some());
     }
 
     #[test]
     fn there_are_so_many_and_no_more() {
         let (psks, now) = (GeneratedPsks::default(), Instant::now());
-        let is_known = |number| psks.find(now, &identity(number), now).is_some();
+        let is_known = |number| psks.find(now, &identity(number)).is_some();
         (0..=PSKS_MAX).for_each(|number| psks.add(now, identity(number), psk()));
         assert!(!is_known(0) && is_known(1) && is_known(PSKS_MAX));
     }
@@ -131,10 +128,10 @@ mod tests {
         };
         psks.add(now, identity(0), psk());
         (0..2 * PSKS_MAX).for_each(|number| psks.add(now, own(number), psk()));
-        assert!(psks.find(now, &identity(0), now).is_some());
+        assert!(psks.find(now, &identity(0)).is_some());
         let last = 2 * PSKS_MAX - 1;
-        assert!(psks.find(now, &own(last), now).is_some());
-        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX + 1), now).is_some());
-        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX), now).is_none());
+        assert!(psks.find(now, &own(last)).is_some());
+        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX + 1)).is_some());
+        assert!(psks.find(now, &own(last - PSKS_PER_HOST_MAX)).is_none());
     }
 }

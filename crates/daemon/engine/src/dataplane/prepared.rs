@@ -160,9 +160,7 @@ impl Shards {
             return Err(why);
         }
         // Until now shards proved hosts by the old secrets; every PSK from that has been noted before their answers.
-        if !settings.has_secrets_of(&before) {
-            settings.generated_psks().clear();
-        }
+        settings.void_psks_of_other_secrets(&before);
         // Only now: a connection by a portal that shards do not know would be refused.
         for listener in before.listeners() {
             let stays = settings.listeners().contains(listener);

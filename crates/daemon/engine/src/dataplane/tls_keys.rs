@@ -15,15 +15,13 @@ struct HostKeys {
     /// Never empty.
     derivations: Vec<HkdfLabelFormat>,
     generated: GeneratedPsks,
-    /// Older PSKs were generated with other secrets.
-    secrets_since: Instant,
 }
 
 impl PskLookup for HostKeys {
     fn find_psk(&self, identity: &[u8]) -> Option<Psk> {
         let identity = PskIdentity::parse(identity).ok()?;
         if identity.kind == PskKind::Generated {
-            return self.generated.find(Instant::now(), &identity, self.secrets_since);
+            return self.generated.find(Instant::now(), &identity);
         }
         let host = identity.host.as_str();
         let own = self.own.iter().find(|(names, _)| names.iter().any(|name| name == host));
@@ -59,7 +57,6 @@ impl FixedSettings {
             common,
             derivations,
             generated: self.generated_psks().clone(),
-            secrets_since: self.secrets_since(),
         }));
         context.inspect_err(|why| tracing::error!(%why, "hosts cannot use TLS")).ok()
     }
@@ -98,7 +95,6 @@ mod tests {
             common: Some(key(OTHER)),
             derivations: derivations.to_vec(),
             generated: GeneratedPsks::default(),
-            secrets_since: Instant::now(),
         };
         let one = IdentityVersion::One;
         let standard = keys(&[HkdfLabelFormat::Standard]);

@@ -28,15 +28,20 @@ fn next_listener(next: &mut u32) -> Result<ListenerId, EngineError> {
 }
 
 impl FixedSettings {
+    /// Removes the PSKs that hosts have generated if secrets are others than in `before`. To be called when no shard
+    /// goes by `before` any more.
+    pub fn void_psks_of_other_secrets(&self, before: &FixedSettings) {
+        if !self.has_secrets_of(before) {
+            self.generated_psks().clear();
+        }
+    }
+
     /// The settings of another plan while those of `before` are in force: a portal that both have keeps its address, and
     /// its listener if it has the same tag.
     pub fn after(plan: &Plan, before: &FixedSettings) -> Result<(Self, PortalChanges), EngineError> {
         let mut settings = FixedSettings::of(plan);
-        // Hosts connect by them again whatever else changes.
+        // Hosts connect by them again whatever else changes; changed secrets void them when the plan is in force.
         settings.generated = before.generated.clone();
-        if settings.has_secrets_of(before) {
-            settings.secrets_since = before.secrets_since;
-        }
         settings.next_listener = before.next_listener;
         settings.listeners.clear();
         let mut changes = PortalChanges::default();
@@ -110,6 +115,15 @@ mod tests {
             nvme::tls::PskIdentity::parse(format!("NVMe1G01 nqn.h nqn.s {:044}", 1).as_bytes()).unwrap();
         let now = std::time::Instant::now();
         before.generated_psks().add(now, identity.clone(), tls::Psk::new([0x13, 1], &[1; 32]));
-        assert!(after.generated_psks().find(now, &identity, after.secrets_since()).is_some());
+        after.void_psks_of_other_secrets(&before);
+        assert!(after.generated_psks().find(now, &identity).is_some());
+        plan.auth.dhchap =
+            Some(std::sync::Arc::new(nvme::auth::DhchapSecret::generate(None, &mut |bytes: &mut [u8]| {
+                bytes.fill(7)
+            })));
+        let (changed, _) = FixedSettings::after(&plan, &after).unwrap();
+        assert!(changed.generated_psks().find(now, &identity).is_some(), "shards go by the plan of before");
+        changed.void_psks_of_other_secrets(&after);
+        assert!(changed.generated_psks().find(now, &identity).is_none());
     }
 }
