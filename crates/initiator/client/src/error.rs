@@ -89,11 +89,10 @@ impl Error {
         self
     }
 
-    /// A volume that could not be opened, from what its paths say last.
+    /// A volume that could not be opened, from what its paths say last. Of a stripe one leg may serve and another not.
     pub(crate) fn volume_not_opened(url: &str, paths: &[PathInfo]) -> Self {
         let mut kind = ErrorKind::Failed;
-        let mut said = Vec::new();
-        for path in paths {
+        for path in paths.iter().filter(|path| path.state != PathState::Up) {
             let Some((_, problem)) = &path.last else { continue };
             kind = match problem {
                 multipath::PathProblem::Down(DownReason::Unproven(_) | DownReason::CutShort(_)) => {
@@ -112,40 +111,47 @@ impl Error {
                 }
                 _ => kind,
             };
-            let words = match problem {
-                multipath::PathProblem::Down(DownReason::Unreachable(errno)) => unreachable_advice(errno.0),
-                // By us, when `open_timeout` had passed.
-                multipath::PathProblem::Down(DownReason::Ended) => "it did not come up in time".to_owned(),
-                other => other.to_string(),
-            };
-            if !said.contains(&words) {
-                said.push(words);
-            }
         }
-        let is_up = paths.iter().any(|path| path.state == PathState::Up);
-        if is_up {
-            // It is there and does not serve.
-            (kind, said) = (ErrorKind::Failed, vec![unserved_reason(paths)]);
-        } else if said.is_empty() {
+        if paths.iter().all(|path| path.state != PathState::Up && path.last.is_none()) {
             kind = ErrorKind::TimedOut;
+        } else if paths.iter().any(|path| path.state == PathState::Up && !serves(path)) {
+            // It is there and does not serve.
+            kind = ErrorKind::Failed;
         }
-        let said = if said.is_empty() { "no path came up in time".to_owned() } else { said.join("; ") };
-        Error::new(kind, format!("{url}: {said}"))
+        Error::new(kind, format!("{url}: {}", unserved_reason(paths)))
     }
 }
 
-/// Why a volume is not served, from the states of its paths.
+/// Whether a path serves now.
+pub(crate) fn serves(path: &PathInfo) -> bool {
+    path.state == PathState::Up && path.info.as_ref().is_some_and(|info| info.access.allows_io())
+}
+
+/// Why a volume is not served, from the states of its paths: what each that does not serve says last.
 pub(crate) fn unserved_reason(paths: &[PathInfo]) -> String {
-    let of_path = |path: &PathInfo| match (&path.info, &path.state) {
-        (Some(info), PathState::Up) if !info.access.allows_io() => access_text(info.access),
-        (_, PathState::Up) => "the target does not report it",
-        _ => "a path is not up",
+    if paths.is_empty() {
+        return "there is no path".to_owned();
+    }
+    let of_path = |path: &PathInfo| match (&path.state, &path.info, &path.last) {
+        (PathState::Up, Some(info), _) => access_text(info.access).to_owned(),
+        (PathState::Up, None, _) => "the target does not report it".to_owned(),
+        (_, _, Some((_, multipath::PathProblem::Down(DownReason::Unreachable(errno))))) => {
+            unreachable_advice(errno.0)
+        }
+        // By us, when `open_timeout` had passed.
+        (_, _, Some((_, multipath::PathProblem::Down(DownReason::Ended))) | None) => {
+            "a path did not come up in time".to_owned()
+        }
+        (_, _, Some((_, problem))) => problem.to_string(),
     };
-    let mut said: Vec<&str> = paths.iter().map(of_path).collect();
-    said.sort_unstable();
-    said.dedup();
+    let mut said: Vec<String> = Vec::new();
+    for words in paths.iter().filter(|path| !serves(path)).map(of_path) {
+        if !said.contains(&words) {
+            said.push(words);
+        }
+    }
     match said.is_empty() {
-        true => "there is no path".to_owned(),
+        true => "the target does not report it".to_owned(),
         false => said.join("; "),
     }
 }
@@ -254,5 +260,38 @@ mod tests {
         assert!(message.contains("nothing listens there"), "{message}");
         let other = Error::from_volume_failure(Failure::Failed(Fault::NoSpace), "write", &paths).message;
         assert!(!other.contains("header digest"), "{other}");
+    }
+
+    #[test]
+    fn a_stripe_whose_one_leg_serves_says_why_the_other_does_not() {
+        let leg = |state, info, last| PathInfo {
+            protocol: Protocol::Nvme,
+            state,
+            info,
+            last,
+            in_work: 0,
+            lands_for: std::time::Duration::ZERO,
+            counts: PathCounters::default(),
+        };
+        let info = std::sync::Arc::new(multipath::VolumeInfo {
+            uuid: None,
+            geometry: None,
+            read_only: false,
+            access: PathAccess::Optimized,
+            product: String::new(),
+            serial: String::new(),
+            depth: 1,
+            terms: Vec::new(),
+        });
+        let absent = PathProblem::Down(DownReason::Absent("Identify Namespace: there is none".into()));
+        let up = || leg(PathState::Up, Some(info.clone()), None);
+        let paths = [up(), leg(PathState::Connecting, None, Some((Time(1), absent)))];
+        let error = Error::volume_not_opened("stripe", &paths);
+        assert_eq!(error.kind, ErrorKind::NotFound);
+        assert!(error.message.contains("Identify Namespace: there is none"), "{}", error.message);
+        assert!(!error.message.contains("does not report"), "{}", error.message);
+        let refused = PathProblem::Down(DownReason::Unreachable(buf::Errno(111)));
+        let paths = [up(), leg(PathState::Connecting, None, Some((Time(1), refused)))];
+        assert!(unserved_reason(&paths).contains("is the target running"));
     }
 }

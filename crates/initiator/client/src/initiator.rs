@@ -11,7 +11,7 @@ use multipath::{AnyPath, Client, HostIdentity, PathInfo, VolumeEvent, VolumeHand
 use reactor::{Config, InlineReactor, SpawnError};
 use volume::{Geometry, Io, IoCompletion, IoId};
 
-use crate::error::{Error, ErrorKind, unserved_reason};
+use crate::error::{Error, ErrorKind, serves, unserved_reason};
 use crate::identity::{self, PathIdentity};
 use crate::settings::Settings;
 use crate::volume_name::stripe_uuid;
@@ -138,10 +138,6 @@ impl Initiator {
     /// If none does: why not.
     pub fn check_served(&self, volume: VolumeHandle) -> Result<(), Error> {
         let paths = self.paths(volume);
-        let serves = |path: &PathInfo| {
-            path.state == multipath::PathState::Up
-                && path.info.as_ref().is_some_and(|info| info.access.allows_io())
-        };
         match paths.iter().any(serves) {
             true => Ok(()),
             false => Err(Error::new(
