@@ -1,11 +1,16 @@
 //! Files of Chelsio's target, served: the targets match the files, and the vendor's options work.
 
-use std::{fs, net::SocketAddr, process::Output};
+use std::{
+    fs,
+    net::SocketAddr,
+    process::Output,
+    sync::atomic::{AtomicU16, Ordering},
+};
 
 use iscsi::{
-    initiator::{Credentials, LoginFailure},
+    initiator::{Credentials, LoginConfig, LoginFailure},
     negotiate::{Digest, NegotiationLimits},
-    wire::LoginStatus,
+    wire::{Isid, LoginStatus},
 };
 
 use crate::{
@@ -43,7 +48,7 @@ fn greedy(header: Vec<Digest>, data: Vec<Digest>) -> iscsi::initiator::LoginConf
         max_outstanding_r2t: 16,
         ..NegotiationLimits::default()
     };
-    iscsi::initiator::LoginConfig { limits, ..wanted(HOST, Some(TARGET), None) }
+    LoginConfig { limits, ..wanted(HOST, Some(TARGET), None) }
 }
 
 #[test]
@@ -112,7 +117,12 @@ fn login(
     target: Option<&str>,
     credentials: Option<Credentials>,
 ) -> Result<(), LoginFailure> {
-    Initiator::connect(at, wanted(name, target, credentials)).map(|session| session.log_out().unwrap())
+    // The end of a session may be recorded after its logout response, and an ISID belongs to the user of its
+    // session until then: each login has an ISID of its own.
+    static QUALIFIER: AtomicU16 = AtomicU16::new(1);
+    let isid = Isid::random([1, 2, 3], QUALIFIER.fetch_add(1, Ordering::Relaxed));
+    let login = LoginConfig { isid, ..wanted(name, target, credentials) };
+    Initiator::connect(at, login).map(|session| session.log_out().unwrap())
 }
 
 const DENIED: Result<(), LoginFailure> = Err(LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));

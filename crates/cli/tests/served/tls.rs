@@ -12,7 +12,7 @@ use std::{
 use crate::{
     daemon::{Daemon, Place, wait_until, worlds},
     host::{INVALID_HOST, Names, Queue},
-    verbs::{fails, good, json},
+    verbs::{fails, good, json, run},
 };
 
 const NQN: &str = "nqn.2026-11.test:host";
@@ -270,8 +270,11 @@ fn attack_113_a_thousand_half_open_handshakes_keep_nobody_out() {
         let (daemon, at) = serve(&place, &config("require", ""), world);
         let open: Vec<TcpStream> = (0..1000).map(|_| sent(at, &half_a_hello())).collect();
         let since = Instant::now();
-        good(&["info", &url(&place, at, "host.key", "")]);
-        assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+        // Some of the thousand may be accepted after the host and take its place: a host tries again.
+        let gets_in = || run(&["info", &url(&place, at, "host.key", "")]).status.success();
+        while !gets_in() {
+            assert!(since.elapsed() < Duration::from_secs(10), "{:?}", since.elapsed());
+        }
         drop(open);
         drop(daemon);
     }

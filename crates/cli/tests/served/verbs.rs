@@ -9,7 +9,7 @@ use serde_json::Value;
 
 use crate::daemon::{Daemon, Place};
 
-fn run(arguments: &[&str]) -> Output {
+pub fn run(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_blockwire")).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
