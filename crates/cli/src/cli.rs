@@ -132,7 +132,7 @@ pub enum Verb {
     /// Show the NVMe subsystems of the running daemon
     #[command(subcommand, arg_required_else_help = true)]
     Subsystem(SubsystemVerb),
-    /// Show the configured hosts: machines by their names in both protocols
+    /// Show the configured hosts: machines by their names in both protocols; block them
     #[command(subcommand, arg_required_else_help = true)]
     Host(HostVerb),
     /// Generate, check and derive keys of NVMe: for DH-HMAC-CHAP and for TLS
@@ -340,6 +340,11 @@ pub enum HostVerb {
     },
     /// List the configured hosts
     List(DaemonArgs),
+    /// Let a host in nowhere from now on, after a restart too, and end its sessions and controllers
+    #[command(after_help = HOST_BLOCK_HELP)]
+    Block(HostBlockArgs),
+    /// Let a blocked host in again
+    Unblock(HostBlockArgs),
     /// Show one host
     Show {
         /// Its name in the configuration
@@ -349,6 +354,27 @@ pub enum HostVerb {
         daemon: DaemonArgs,
     },
 }
+
+/// Which host is blocked or unblocked.
+#[derive(Debug, Args)]
+pub struct HostBlockArgs {
+    /// Its iSCSI name or NQN, or the name of its [[host]]: all names of that
+    pub name: String,
+    /// Which daemon.
+    #[command(flatten)]
+    pub daemon: DaemonArgs,
+}
+
+const HOST_BLOCK_HELP: &str = "\
+It returns when nothing of the host's sessions is in flight any more. New logins are refused with authorization failure
+(0202h), Connects with Connect Invalid Host, and discovery shows it nothing. The block is kept in the state directory; an
+apply leaves it as it is. Reservations and registrations of the host stay: preempt them from another host if need be.
+Any program that reaches the portals can forge a name: secrets keep out those that do.
+
+Examples:
+  blockwire host block nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11
+  blockwire host block iqn.1993-08.org.debian:01:db1
+  blockwire host unblock db1";
 
 /// Verbs of `reservation`.
 #[derive(Debug, Subcommand)]

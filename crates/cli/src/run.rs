@@ -133,6 +133,8 @@ fn run_verb(verb: Verb, start: StartEngine) -> Result<Exit, Failure> {
         Verb::Subsystem(SubsystemVerb::Show { name, daemon }) => (daemon, Request::SubsystemShow { name }),
         Verb::Host(HostVerb::List(daemon)) => (daemon, Request::HostList),
         Verb::Host(HostVerb::Show { name, daemon }) => (daemon, Request::HostShow { name }),
+        Verb::Host(HostVerb::Block(args)) => (args.daemon, Request::HostBlock { name: args.name }),
+        Verb::Host(HostVerb::Unblock(args)) => (args.daemon, Request::HostUnblock { name: args.name }),
         Verb::Reservation(verb) => reservation_request(verb),
         Verb::Path(verb) => path_request(verb),
         Verb::Session(SessionVerb::List(daemon)) => (daemon, Request::SessionList),

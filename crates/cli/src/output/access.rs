@@ -2,7 +2,8 @@
 
 use super::{or_dash, render_card, render_table};
 use control::report::{
-    HostReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport, VolumeStateReport,
+    HostBlockReport, HostReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport,
+    VolumeStateReport,
 };
 
 fn path_addresses(path: &VolumePathReport) -> String {
@@ -161,11 +162,12 @@ pub fn host_table(hosts: &[HostReport]) -> String {
             host.targets.len().to_string(),
             host.subsystems.len().to_string(),
             host.sessions.to_string(),
+            if host.blocked { "yes" } else { "no" }.to_owned(),
             if host.both { "yes" } else { "no" }.to_owned(),
             host.iqns.iter().chain(&host.nqns).cloned().collect::<Vec<_>>().join(","),
         ]
     });
-    let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BOTH", "NAMES"];
+    let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BLOCKED", "BOTH", "NAMES"];
     render_table(head, rows.collect(), "no hosts are configured: any host may connect")
 }
 
@@ -184,5 +186,23 @@ pub fn host_card(host: &HostReport) -> String {
         ("targets", some(&host.targets)),
         ("subsystems", some(&host.subsystems)),
         ("sessions", Some(host.sessions.to_string())),
+        ("blocked", host.blocked.then(|| blocked_text(host))),
     ])
+}
+
+fn blocked_text(host: &HostReport) -> String {
+    match host.blocked_names.as_slice() {
+        [] => format!("all that comes from {}", host.sources.join(", ")),
+        names => names.join(", "),
+    }
+}
+
+/// What `host block` and `host unblock` say.
+pub fn host_block_lines(report: &HostBlockReport) -> String {
+    let what = if report.blocked { "is blocked" } else { "is let in again" };
+    let mut out: String = report.names.iter().map(|name| format!("{name} {what}\n")).collect();
+    for one in &report.sessions {
+        out.push_str(&format!("session {} of {} has ended ({})\n", one.id, one.initiator, one.protocol));
+    }
+    out
 }

@@ -224,6 +224,7 @@ fn add_access_hosts(target: &TargetSection, name: &Located<String>, draft: &mut 
             dhchap_controller: None,
             tls_key: None,
             both: false,
+            blocked: false,
             subsystem_grants: Vec::new(),
         };
         let host = HostDraft {

@@ -465,6 +465,7 @@ fn read_host(table: &TableReader<'_>, allow_short: bool) -> Option<Located<HostD
         (dhchap::read_dhchap_key_file(table), dhchap::read_controller_key_file(table), tls::read_psk(table));
     let hostid = table.parsed("hostid", nvme::parse_host_id).map(|id| id.value);
     let both = table.boolean("both").is_some_and(|on| on.value);
+    let blocked = table.boolean("blocked").is_some_and(|on| on.value);
     let name = name?;
     let values = |list: Vec<Located<String>>| list.into_iter().map(|item| item.value).collect();
     let host = Host {
@@ -478,6 +479,7 @@ fn read_host(table: &TableReader<'_>, allow_short: bool) -> Option<Located<HostD
         dhchap_controller,
         tls_key,
         both,
+        blocked,
         grants: Vec::new(),
         subsystem_grants: Vec::new(),
     };

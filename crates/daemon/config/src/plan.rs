@@ -392,6 +392,8 @@ pub struct Host {
     pub tls_key: Option<Arc<nvme::tls::ConfiguredPsk>>,
     /// It may reach one volume over both protocols.
     pub both: bool,
+    /// It is let in nowhere.
+    pub blocked: bool,
     /// Which subsystems it may reach.
     pub subsystem_grants: Vec<SubsystemGrant>,
 }

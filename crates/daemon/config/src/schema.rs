@@ -190,6 +190,7 @@ pub const HOST: Section = Section {
         "hostid": "UUID", "any", "Its NVMe Host Identifier, as in `/etc/nvme/hostid`; any other is refused. Reservations are tied to it.";
         "both": "true or false", "false", "It may reach one volume over both protocols. No current multipath combines an iSCSI and an NVMe path to one disk: set this only for software that does.";
         "sources": "list of networks", "any", "Networks it connects from, for example `192.0.2.0/24`. All connections of an iSCSI session, and all queues of an NVMe controller, must match the same [[host]]; a connection that matches another one is refused.";
+        "blocked": "true or false", "false", "It is let in nowhere: its sessions end at once, logins are refused with 0202h and Connects with Connect Invalid Host, over discovery too. It is known by its names, from wherever it comes; a host without names is everything that comes from its `sources`. What it has reserved stays reserved. See also `blockwire host block`.";
         "access": "list of {target, luns, mode} or {subsystem, namespaces, mode}", "needed, unless a subsystem names it", "What it may reach.";
         "chap": "{user, secret, ...} or a list of them", "those of [auth]", "Its credentials for iSCSI.";
         "dhchap_key_file": "path", "that of [auth]", "A file that holds its secret for NVMe in-band authentication (DH-HMAC-CHAP) as `DHHC-1:..:...:`, readable by its owner only (mode 0600); `blockwire key generate FILE` creates one. A relative path starts at this file's directory.";

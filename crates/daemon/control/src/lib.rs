@@ -32,9 +32,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{
     report::{
-        AttachmentReport, ConnectionReport, HostReport, ObservationReport, ReservationReport, SessionReport,
-        ShardReport, StatusReport, SubsystemReport, TargetReport, TargetSettingsReport, TargetSwitchReport,
-        VolumePathReport, VolumeReport, line::LineReport, plan::PlanReport,
+        AttachmentReport, ConnectionReport, HostBlockReport, HostReport, ObservationReport,
+        ReservationReport, SessionReport, ShardReport, StatusReport, SubsystemReport, TargetReport,
+        TargetSettingsReport, TargetSwitchReport, VolumePathReport, VolumeReport, line::LineReport,
+        plan::PlanReport,
     },
     secret_url::SecretUrl,
 };
@@ -117,6 +118,16 @@ pub enum Request {
     /// One of them.
     HostShow {
         /// Its name.
+        name: String,
+    },
+    /// Let a host in nowhere, and end its sessions.
+    HostBlock {
+        /// One of its names: iSCSI name, NQN, or that of the configuration.
+        name: String,
+    },
+    /// Let a blocked host in again.
+    HostUnblock {
+        /// As in [`Request::HostBlock`].
         name: String,
     },
     /// The reservations of all volumes.
@@ -287,6 +298,8 @@ pub enum Answer {
     Hosts(Vec<HostReport>),
     /// One of them.
     Host(HostReport),
+    /// A host was blocked, or let in again.
+    HostBlocked(HostBlockReport),
     /// All reservations.
     Reservations(Vec<ReservationReport>),
     /// One of them.

@@ -14,8 +14,8 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 pub use access::{
-    HostReport, NamespaceExportReport, NamespaceReport, RegistrantReport, ReservationReport, SubsystemReport,
-    VolumePathReport, VolumeStateReport,
+    HostBlockReport, HostReport, NamespaceExportReport, NamespaceReport, RegistrantReport, ReservationReport,
+    SubsystemReport, VolumePathReport, VolumeStateReport,
 };
 pub use latency::{BucketReport, LatencyReport, StageReport};
 pub use observation::{HostRefusalReport, ObservationReport, ProblemReport, VolumeErrorReport};

@@ -5,6 +5,7 @@
 
 pub mod absent_volumes;
 mod access;
+mod blocked_hosts;
 mod configuration;
 mod exports_by_volume;
 pub mod images;
@@ -323,6 +324,8 @@ impl ControlService for Daemon {
             Request::SubsystemShow { name } => Answer::Subsystem(self.subsystem_report_by_name(&name)?),
             Request::HostList => Answer::Hosts(self.host_reports()?),
             Request::HostShow { name } => Answer::Host(self.host_report(&name)?),
+            Request::HostBlock { name } => Answer::HostBlocked(self.block_host(&name)?),
+            Request::HostUnblock { name } => Answer::HostBlocked(self.unblock_host(&name)?),
             Request::ReservationList => Answer::Reservations(self.reservation_reports()?),
             Request::ReservationShow { name } => Answer::Reservation(self.reservation_report(&name)?),
             Request::PathList { name } => Answer::Paths(self.path_reports(name.as_deref())?),

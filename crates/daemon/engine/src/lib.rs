@@ -41,7 +41,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::{dataplane::prepared::PreparedPlan, state::StateDir, store::Store};
+use crate::{
+    dataplane::prepared::PreparedPlan,
+    state::{StateDir, blocked_hosts::BlockedNames},
+    store::Store,
+};
 use config::{
     name::VolumeName,
     plan::{ExportPlan, Plan},
@@ -172,6 +176,15 @@ pub trait Engine: Send + Sync {
     /// Leads to volumes by `ways` from now on, and by nothing else. Sessions of targets that are not among
     /// them are asked to log out; the others keep what they have negotiated.
     fn set_exports(&self, ways: &ExportPlan) -> Result<(), EngineError>;
+    /// The names of hosts that the operator has blocked.
+    fn blocked_names(&self) -> BlockedNames {
+        BlockedNames::default()
+    }
+    /// Blocks the hosts of these names and no others from now on, beside those that the configuration blocks: their
+    /// sessions end at once. After an error all is as it was.
+    fn set_blocked_names(&self, _names: BlockedNames) -> Result<(), EngineError> {
+        Err(EngineError::Unsupported("this data path cannot block hosts".to_owned()))
+    }
     /// Which sessions another plan would disturb, in the order of their numbers. Nothing is changed.
     fn review(&self, _plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {
         Ok(Vec::new())

@@ -2,6 +2,7 @@
 //!
 //! Names and addresses here have been validated; all references resolve.
 
+mod blocked_hosts;
 mod condition;
 mod continuation;
 mod iscsi_access;
@@ -23,6 +24,7 @@ use volume::{PortId, VolumeId};
 
 pub(crate) use nvme_access::is_proven;
 
+pub use blocked_hosts::BlockedHosts;
 pub use condition::{Comparison, Condition, ConnectionEnd, ConnectionNumber};
 pub use continuation::EndCause;
 pub use nvme::{
@@ -48,6 +50,8 @@ pub struct Exports {
     pub targets: Vec<TargetExport>,
     /// How discovery sessions authenticate.
     pub discovery_auth: AuthPolicy,
+    /// Who is let in nowhere, to discovery neither.
+    pub blocked: Arc<BlockedHosts>,
     /// What is offered over NVMe/TCP.
     pub nvme: NvmeExports,
     /// How many may come, and how long they may take.
@@ -65,6 +69,7 @@ impl Default for Exports {
             portals: Vec::new(),
             targets: Vec::new(),
             discovery_auth: AuthPolicy::None,
+            blocked: Arc::default(),
             nvme: NvmeExports::default(),
             admission: AdmissionLimits::default(),
             placement: Vec::new(),
@@ -144,6 +149,8 @@ pub struct TargetExport {
     pub is_away: bool,
     /// Who may come: the first rule that fits decides. None fits: 0202h.
     pub rules: Vec<InitiatorRule>,
+    /// Who may not come, whatever the rules say: 0202h.
+    pub blocked: Arc<BlockedHosts>,
     /// What INQUIRY shows of its logical units.
     pub product: Arc<scsi_server::InquiryProduct>,
     /// Whether initiators may set path states.
@@ -172,6 +179,7 @@ impl TargetExport {
             luns: (0..).zip(volumes).map(lun).collect(),
             is_away: false,
             rules: vec![InitiatorRule::allow_any()],
+            blocked: Arc::default(),
             product: Arc::default(),
             explicit_alua: false,
             negotiation: NegotiationLimits::default(),
@@ -320,13 +328,16 @@ impl TargetExport {
         to.get(usize::from(by.peer.port()) % to.len().max(1))
     }
 
-    /// The rule for an initiator that comes by a connection.
+    /// The rule for an initiator that comes by a connection; none for one that is blocked.
     pub fn rule_for(&self, initiator: &str, by: &AcceptedSocket) -> Option<&InitiatorRule> {
         self.rules.get(self.rule_index_for(initiator, by)?)
     }
 
     /// Where that rule stands.
     pub fn rule_index_for(&self, initiator: &str, by: &AcceptedSocket) -> Option<usize> {
+        if self.blocked.contains(initiator, by.peer.ip()) {
+            return None;
+        }
         self.rules.iter().position(|rule| rule.matches(initiator, by.peer.ip(), by.local.ip()))
     }
 

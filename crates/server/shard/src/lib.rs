@@ -36,10 +36,10 @@ mod shard;
 
 pub use controller_directory::{CNTLID_MAX, ControllerReply, ControllerRequest};
 pub use exports::{
-    AdmissionLimits, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits, DISCOVERY_NQN,
-    EndCause, Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule, InitiatorRule,
-    LOGINS_MAX, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports, NvmePortal,
-    NvmeProduct, NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason,
+    AdmissionLimits, BlockedHosts, Comparison, Condition, ConnectionEnd, ConnectionNumber, ControllerLimits,
+    DISCOVERY_NQN, EndCause, Exports, GroupRedirect, H2cDataLimits, HostAuth, HostNotAllowed, HostRule,
+    InitiatorRule, LOGINS_MAX, LunExport, LunMask, NamespaceExport, NamespaceMask, Network, NvmeExports,
+    NvmePortal, NvmeProduct, NvmeService, PlacementOutcome, PlacementPolicy, PlacementQuery, PlacementReason,
     PlacementRule, Portal, Redirect, Referral, SESSIONS_MAX, ShardPreference, SubsystemExport, TargetExport,
     TargetPort, TlsMode,
 };

@@ -182,6 +182,7 @@ impl NvmeLogLine {
             NvmeLogLine::NotConnected { cause: Some(cause), .. } => match cause {
                 ConnectFailure::NoSubsystem => "no-target",
                 ConnectFailure::Away => "unavailable",
+                ConnectFailure::Blocked => "blocked",
                 ConnectFailure::NotAllowed | ConnectFailure::OtherRule => "not-allowed",
                 ConnectFailure::TooManyControllers | ConnectFailure::TooManyOfSource => "too-many",
                 ConnectFailure::IdentifierTaken(_) => "identifier-taken",
@@ -215,6 +216,8 @@ pub enum ConnectFailure {
     Away,
     /// No rule of the subsystem lets the host in.
     NotAllowed,
+    /// The operator or the configuration blocks the host.
+    Blocked,
     /// It is an I/O queue, and its address comes under another rule of the subsystem than that of the
     /// controller's admin queue.
     OtherRule,
@@ -249,6 +252,7 @@ impl std::fmt::Display for ConnectFailure {
             ConnectFailure::NoSubsystem => "there is no such subsystem at this address",
             ConnectFailure::Away => "its volumes cannot be served for now: see volume list",
             ConnectFailure::NotAllowed => "no rule lets this host in from there: name it in a [[host]] of the subsystem",
+            ConnectFailure::Blocked => "the host is blocked: see blockwire host unblock, and blocked in its [[host]]",
             ConnectFailure::OtherRule => {
                 "it comes under another rule than that of its controller's admin queue, or than that of the secret which \
                  generated its key"

@@ -31,6 +31,8 @@ const WRITING: &[(&str, &str)] = &[
     ("eval export", "an_evaluation_that_is_refused_changes_nothing"),
     ("eval import", "an_evaluation_that_is_refused_changes_nothing"),
     ("iscsictl", "an_option_of_iscsictl_that_is_refused_changes_nothing"),
+    ("host block", "a_host_that_is_refused_is_blocked_nowhere"),
+    ("host unblock", "a_host_that_is_refused_is_blocked_nowhere"),
     ("apply", "a_configuration_that_is_refused_changes_nothing"),
     ("rollback", "a_configuration_that_is_refused_changes_nothing"),
     ("man", "pages_that_cannot_be_written_leave_what_is_there"),
@@ -141,5 +143,31 @@ fn a_configuration_that_is_refused_changes_nothing() {
         assert!(!out.status.success() && complained.contains(said), "{line}: {complained}");
         assert_eq!((noted(), daemon.ask("volume list"), daemon.ask("target list")), before, "{line}");
         assert!(!place.path("b.img").exists(), "{line}");
+    }
+}
+
+/// Nobody is shut out or let in by a name that is wrong, and none is kept.
+#[test]
+fn a_host_that_is_refused_is_blocked_nowhere() {
+    let place = Place::new();
+    let config = "[[volume]]\nname = \"a\"\nsource = \"ram:1M\"\n[[host]]\nname = \"net\"\nsources = [\"127.0.0.0/8\"]\n\
+                  access = [{ target = \"*\" }]\n[[host]]\nname = \"off\"\niqn = [\"iqn.2026-11.test:off\"]\nblocked = true\n";
+    let daemon = place.serve(config, &[]);
+    let before = daemon.ask("host list");
+    for (line, exit, said) in [
+        ("host block nett", 21, "did you mean \"net\""),
+        ("host block iqn.", 21, "say its iSCSI name"),
+        ("host block net", 2, "blocked = true"),
+        ("host unblock nett", 21, "did you mean \"net\""),
+        ("host unblock off", 1, "blocked by the configuration"),
+        ("host unblock iqn.2026-11.test:off", 1, "blocked by the configuration"),
+        ("host unblock nqn.2026-11.test:other", 21, "is not blocked"),
+    ] {
+        let out = daemon.run(line);
+        let complained = String::from_utf8_lossy(&out.stderr).into_owned();
+        assert!(!out.status.success() && complained.contains(said), "{line}: {complained}");
+        assert_eq!(out.status.code(), Some(exit), "{line}: {complained}");
+        assert_eq!(daemon.ask("host list"), before, "{line}");
+        assert!(!place.path("state").join("blocked-hosts").exists(), "{line}");
     }
 }

@@ -165,7 +165,8 @@ pub fn resolve_grants(
         let grant = SubsystemGrant { subsystem: Some(nqn.clone()), namespaces: None, read_only: false };
         grants.push(grant);
     }
-    if !draft.value.access_written && grants.is_empty() {
+    // One that is blocked reaches nothing.
+    if !draft.value.access_written && grants.is_empty() && !draft.value.host.blocked {
         sink.note_error(
             &draft.at,
             format!("host \"{name}\" needs the key \"access\", or a subsystem that names it"),

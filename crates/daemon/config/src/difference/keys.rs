@@ -236,7 +236,7 @@ pub(super) fn host(old: &Host, new: &Host) -> Vec<KeyChange> {
     #[rustfmt::skip]
     let Host {
         name: _, iqns: _, sources: _, chap: _, grants: _, nqns: _, hostid: _, dhchap: _, dhchap_controller: _,
-        tls_key: _, both: _, subsystem_grants: _,
+        tls_key: _, both: _, blocked: _, subsystem_grants: _,
     } = old;
     found.shown("iqn", (&old.iqns, &new.iqns), Effect::MayEnd, |names| list(names));
     found.shown("nqn", (&old.nqns, &new.nqns), Effect::MayEnd, |names| list(names));
@@ -245,6 +245,7 @@ pub(super) fn host(old: &Host, new: &Host) -> Vec<KeyChange> {
     found.hidden("access", (&old.grants, &new.grants), Effect::MayEnd);
     found.hidden("access", (&old.subsystem_grants, &new.subsystem_grants), Effect::MayEnd);
     found.plain("both", (&old.both, &new.both), Effect::None);
+    found.plain("blocked", (&old.blocked, &new.blocked), Effect::MayEnd);
     found.hidden("chap", (&old.chap, &new.chap), Effect::MayEnd);
     found.hidden("dhchap_key_file", (&old.dhchap, &new.dhchap), Effect::MayEnd);
     let keys = (&old.dhchap_controller, &new.dhchap_controller);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use serde::{Deserialize, Serialize};
 
-use super::{PortalReport, VolumeErrorReport};
+use super::{PortalReport, SessionReport, VolumeErrorReport};
 
 /// What is true of a volume now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -160,7 +160,7 @@ pub struct NamespaceExportReport {
 }
 
 /// A configured host: one machine by its names in both protocols.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HostReport {
     /// Its name.
     pub name: String,
@@ -187,4 +187,24 @@ pub struct HostReport {
     pub subsystems: Vec<String>,
     /// Its sessions and controllers now.
     pub sessions: usize,
+    /// It is let in nowhere, by one of its names at least.
+    #[serde(default)]
+    pub blocked: bool,
+    /// Those of its names that are blocked.
+    #[serde(default)]
+    pub blocked_names: Vec<String>,
+    /// It is in no configuration: its name is that by which it was blocked.
+    #[serde(default)]
+    pub unconfigured: bool,
+}
+
+/// A host that was blocked, or is let in again.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HostBlockReport {
+    /// The names by which it connects.
+    pub names: Vec<String>,
+    /// Whether it is blocked now.
+    pub blocked: bool,
+    /// Its sessions and controllers that have ended, as they were before.
+    pub sessions: Vec<SessionReport>,
 }

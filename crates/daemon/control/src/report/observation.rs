@@ -69,7 +69,7 @@ impl ProblemReport {
     pub const REMOTE_PATH_DOWN: &str = "remote-path-down";
     /// A shard has hardly any payload memory left.
     pub const MEMORY_SHORT: &str = "memory-short";
-    /// A host has failed to authenticate so often that it has to wait.
+    /// A host is blocked, or has failed to authenticate so often that it has to wait.
     pub const HOST_BLOCKED: &str = "host-blocked";
 
     /// All kinds.

@@ -175,7 +175,23 @@ impl Daemon {
     pub(super) fn host_reports(&self) -> Result<Vec<HostReport>, RequestRefusal> {
         let sessions = self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))?;
         let served = self.volumes.lock_served();
-        Ok(self.volumes.plan().hosts.iter().map(|host| build_host_report(host, &served, &sessions)).collect())
+        let plan = self.volumes.plan();
+        let mut blocked = self.volumes.engine.blocked_names();
+        let mut all = Vec::new();
+        for host in &plan.hosts {
+            let report = build_host_report(host, &served, &sessions);
+            let own = || host.iqns.iter().chain(&host.nqns);
+            let names: Vec<String> =
+                own().filter(|name| host.blocked || blocked.contains(*name)).cloned().collect();
+            all.push(HostReport {
+                blocked: host.blocked || !names.is_empty(),
+                blocked_names: names,
+                ..report
+            });
+        }
+        blocked.retain(|name| !all.iter().any(|host| host.blocked_names.contains(name)));
+        all.extend(blocked.into_iter().map(unconfigured_host));
+        Ok(all)
     }
 
     pub(super) fn host_report(&self, name: &str) -> Result<HostReport, RequestRefusal> {
@@ -208,5 +224,26 @@ fn build_host_report(host: &Host, served: &ServedState, sessions: &[SessionRepor
             .collect(),
         subsystems: subsystems.filter(|nqn| reaches_subsystem(host, nqn)).cloned().collect(),
         sessions: sessions.iter().filter(|session| session.host.as_ref() == Some(&host.name)).count(),
+        blocked: false,
+        blocked_names: Vec::new(),
+        unconfigured: false,
+    }
+}
+
+/// A host that is blocked and in no configuration: its name is all that is known of it.
+fn unconfigured_host(name: String) -> HostReport {
+    let (iqns, nqns) = if name.starts_with("nqn.") {
+        (Vec::new(), vec![name.clone()])
+    } else {
+        (vec![name.clone()], Vec::new())
+    };
+    HostReport {
+        blocked_names: vec![name.clone()],
+        name,
+        iqns,
+        nqns,
+        blocked: true,
+        unconfigured: true,
+        ..HostReport::default()
     }
 }

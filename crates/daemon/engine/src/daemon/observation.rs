@@ -33,7 +33,8 @@ impl ObservationSource for Daemon {
             )
         };
         add_volume_states(&mut volumes, &seen);
-        let problems = problem_reports(&volumes, &seen);
+        let mut problems = problem_reports(&volumes, &seen);
+        problems.extend(self.blocked_host_problems());
         let status = StatusReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),

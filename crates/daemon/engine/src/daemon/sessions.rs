@@ -40,13 +40,19 @@ impl Daemon {
                 "session killed by the operator"
             );
         }
+        self.wait_until_ended(&meant)?;
+        Ok(meant)
+    }
+
+    /// Waits until sessions that were ended are gone.
+    pub(super) fn wait_until_ended(&self, meant: &[SessionReport]) -> Result<(), RequestRefusal> {
         let until = Instant::now() + END_TIMEOUT;
         loop {
             let now = self.sessions()?;
             let is_left = |one: &&SessionReport| now.iter().any(|other| is_same(one, other));
             let left: Vec<String> = meant.iter().filter(is_left).map(|one| one.id.to_string()).collect();
             if left.is_empty() {
-                return Ok(meant);
+                return Ok(());
             }
             if Instant::now() >= until {
                 let why = format!(
@@ -61,7 +67,7 @@ impl Daemon {
         }
     }
 
-    fn sessions(&self) -> Result<Vec<SessionReport>, RequestRefusal> {
+    pub(super) fn sessions(&self) -> Result<Vec<SessionReport>, RequestRefusal> {
         self.volumes.engine.sessions().map_err(|why| refusal_from_engine_error(&why))
     }
 }

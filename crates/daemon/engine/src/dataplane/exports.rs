@@ -1,5 +1,6 @@
 //! Access of hosts to volumes, in the form for the shards.
 
+mod blocked;
 mod portal_changes;
 
 use std::{
@@ -12,8 +13,8 @@ use iscsi::{login::AuthPolicy, name::TargetAddress, session::SessionLimits};
 use nvme::auth::DhchapSecret;
 use scsi_server::InquiryProduct;
 use shard::{
-    AdmissionLimits, Exports, InitiatorRule, LunExport, LunMask, PlacementReason, Redirect, SESSIONS_MAX,
-    TargetExport,
+    AdmissionLimits, BlockedHosts, Exports, InitiatorRule, LunExport, LunMask, PlacementReason, Redirect,
+    SESSIONS_MAX, TargetExport,
 };
 use volume::{PortId, VolumeId};
 
@@ -34,6 +35,7 @@ use config::{
     },
 };
 
+use blocked::OperatorBlocks;
 pub use portal_changes::PortalChanges;
 
 /// What the configuration says of everything but volumes and the names that lead to them. A daemon has one at a time;
@@ -62,6 +64,8 @@ pub struct FixedSettings {
     pub(super) serials: SerialNumbers,
     /// PSKs that hosts have generated with the secrets of today.
     generated: GeneratedPsks,
+    /// Hosts that the operator has blocked.
+    blocked: OperatorBlocks,
 }
 
 /// What the exports say of a volume.
@@ -88,6 +92,7 @@ impl FixedSettings {
             numbers: PortNumbers::default(),
             serials: SerialNumbers::default(),
             generated: GeneratedPsks::default(),
+            blocked: OperatorBlocks::default(),
             referrals: plan.referrals.clone(),
             placement: Vec::new(),
             cores: Arc::default(),
@@ -292,15 +297,17 @@ impl FixedSettings {
                 port: self.port_id(Protocol::Iscsi, portal.tag),
             })
         };
+        let blocked = self.blocked_hosts();
         Exports {
             portals: self.portals.iter().enumerate().filter_map(portal).collect(),
             targets: ways
                 .targets
                 .iter()
-                .map(|target| self.build_target(target, target_ports, &number))
+                .map(|target| self.build_target(target, target_ports, &blocked, &number))
                 .collect(),
             discovery_auth: login::discovery_policy(&self.auth),
-            nvme: self.nvme_exports(&ways.subsystems, &number, generation),
+            nvme: self.nvme_exports(&ways.subsystems, &blocked, &number, generation),
+            blocked,
             admission: AdmissionLimits {
                 sessions: self.limits.sessions.map_or(SESSIONS_MAX, usize::from),
                 login_time: self.limits.login_timeout,
@@ -349,6 +356,7 @@ impl FixedSettings {
         &self,
         target: &Target,
         target_ports: &TargetPortNumbers,
+        blocked: &Arc<BlockedHosts>,
         number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
     ) -> TargetExport {
         let port = |&group: &u16| {
@@ -378,6 +386,7 @@ impl FixedSettings {
             is_away: !luns.is_empty() && luns.iter().all(|lun| lun.volume == VolumeId::UNAVAILABLE),
             luns,
             rules: self.initiator_rules(target),
+            blocked: blocked.clone(),
             product: Arc::new(InquiryProduct {
                 vendor: target.inquiry.vendor.clone(),
                 product: target.inquiry.product.clone(),

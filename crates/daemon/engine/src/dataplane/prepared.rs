@@ -215,6 +215,7 @@ fn words(why: EndCause) -> &'static str {
         EndCause::NoPortal => "the portal that it came by is removed, or has another tag",
         EndCause::NoTarget => "its target is removed, or not reached by its portal any more",
         EndCause::NotGranted => "no host with a grant matches it any more",
+        EndCause::Blocked => "its host is blocked",
         EndCause::Unproved => "it has to authenticate now, and has not",
         EndCause::Divided => "its connections come from addresses that may not reach the same any more",
     }

@@ -23,7 +23,11 @@ use super::{
     refusal,
     sync_failures::SyncFailureNotes,
 };
-use crate::{Engine, EngineError, EngineObservation, StopMode, state::StateDir, store::Store};
+use crate::{
+    Engine, EngineError, EngineObservation, StopMode,
+    state::{StateDir, blocked_hosts::BlockedNames},
+    store::Store,
+};
 use config::{
     name::VolumeName,
     plan::{ExportPlan, Plan},
@@ -399,6 +403,22 @@ impl Engine for Shards {
         let before = catalog.ways.clone();
         catalog.set_exports(ways.clone());
         self.publish_exports(&mut catalog).inspect_err(|_| catalog.set_exports(before))
+    }
+
+    fn blocked_names(&self) -> BlockedNames {
+        self.frame().operator_blocks()
+    }
+
+    fn set_blocked_names(&self, names: BlockedNames) -> Result<(), EngineError> {
+        let mut catalog = self.lock_catalog();
+        let before = self.frame().replace_operator_blocks(names);
+        self.publish_exports(&mut catalog).inspect_err(|_| {
+            self.frame().replace_operator_blocks(before);
+            // Some shards may have heard.
+            if let Err(why) = self.publish_exports(&mut catalog) {
+                tracing::error!(%why, "not every shard has heard that hosts are blocked as before");
+            }
+        })
     }
 
     fn review(&self, plan: &Plan) -> Result<Vec<DisturbanceReport>, EngineError> {

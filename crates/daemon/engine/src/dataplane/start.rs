@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     Engine, EngineError, EngineParams,
-    state::{StateDir, identity::Identities},
+    state::{StateDir, blocked_hosts, identity::Identities},
     store::{Store, known_uuid},
 };
 use config::{
@@ -40,6 +40,9 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     let mut config = reactor_settings::reactor_config(plan);
     let shards = config.cores.len().max(1) as u16;
     let mut frame = FixedSettings::of(plan);
+    frame.replace_operator_blocks(
+        blocked_hosts::load(&state).map_err(|why| EngineError::Start(why.to_string()))?,
+    );
     let target_ports = frame.number_ports(&state, &plan.ways.targets)?;
     let mut catalog = Catalog::of(plan.ways.clone(), target_ports);
     let mut specs: Vec<Vec<VolumeSpec>> = (0..shards).map(|_| Vec::new()).collect();

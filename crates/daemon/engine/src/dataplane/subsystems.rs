@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use nvme::{HostId, auth::DhchapSecret};
 use shard::{
-    ControllerLimits, HostAuth, HostRule, KeepAliveLimits, NamespaceExport, NamespaceMask, NvmeExports,
-    NvmePortal, NvmeProduct, NvmeService, SubsystemExport,
+    BlockedHosts, ControllerLimits, HostAuth, HostRule, KeepAliveLimits, NamespaceExport, NamespaceMask,
+    NvmeExports, NvmePortal, NvmeProduct, NvmeService, SubsystemExport,
 };
 use volume::VolumeId;
 
@@ -26,15 +26,20 @@ impl FixedSettings {
     pub fn nvme_exports(
         &self,
         subsystems: &[Subsystem],
+        blocked: &Arc<BlockedHosts>,
         number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
         generation: u64,
     ) -> NvmeExports {
         let portals = self.portals().iter().enumerate();
         NvmeExports {
             portals: portals.filter_map(|(at, portal)| self.nvme_portal(at, portal)).collect(),
-            subsystems: subsystems.iter().map(|subsystem| self.build_subsystem(subsystem, number)).collect(),
+            subsystems: subsystems
+                .iter()
+                .map(|subsystem| self.build_subsystem(subsystem, blocked, number))
+                .collect(),
             referrals: self.shard_referrals(),
             discovery: self.discovery_rules(),
+            blocked: blocked.clone(),
             discovery_per_source: Some(self.limits().discovery_per_source),
             proofs: self.auth().proofs.clone(),
             tls: self.tls_context(),
@@ -131,6 +136,7 @@ impl FixedSettings {
     fn build_subsystem(
         &self,
         subsystem: &Subsystem,
+        blocked: &Arc<BlockedHosts>,
         number: &impl Fn(&VolumeName) -> Option<VolumeExportInfo>,
     ) -> SubsystemExport {
         let namespace = |one: &config::plan::Namespace| {
@@ -162,6 +168,7 @@ impl FixedSettings {
                 && namespaces.iter().all(|one| one.volume == VolumeId::UNAVAILABLE),
             namespaces,
             rules: self.host_rules(subsystem),
+            blocked: blocked.clone(),
             limits: ControllerLimits {
                 controllers: grants.controllers,
                 queues: grants.queues,
@@ -261,7 +268,7 @@ mod tests {
                 uuid,
             })
         };
-        FixedSettings::of(&plan).nvme_exports(&plan.ways.subsystems, &number, 7)
+        FixedSettings::of(&plan).nvme_exports(&plan.ways.subsystems, &Arc::default(), &number, 7)
     }
 
     #[test]
@@ -352,7 +359,7 @@ mod tests {
         let mut frame = FixedSettings::of(&plan);
         let known_uuid = |name: &VolumeName| place(name).filter(|at| !unknown.contains(at)).map(uuid);
         frame.assign_serials(state, &subsystems[..1], known_uuid).unwrap();
-        frame.nvme_exports(&subsystems[..1], &known, 1).subsystems[0].product.serial.clone()
+        frame.nvme_exports(&subsystems[..1], &Arc::default(), &known, 1).subsystems[0].product.serial.clone()
     }
 
     #[test]
@@ -380,7 +387,8 @@ mod tests {
         let plan = example_plan();
         let mut subsystems = plan.ways.subsystems.clone();
         subsystems.iter_mut().for_each(|one| one.serial = None);
-        let exports = FixedSettings::of(&plan).nvme_exports(&subsystems, &|_: &VolumeName| None, 1);
+        let exports =
+            FixedSettings::of(&plan).nvme_exports(&subsystems, &Arc::default(), &|_: &VolumeName| None, 1);
         assert!(exports.subsystems.len() > 1 && exports.subsystems.iter().all(|one| one.is_away));
         let serials: Vec<&str> = exports.subsystems.iter().map(|one| one.product.serial.as_str()).collect();
         assert!(serials.iter().all(|serial| serial.len() == 20), "{serials:?}");

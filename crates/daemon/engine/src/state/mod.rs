@@ -8,6 +8,7 @@
 //! Invariant: the directory belongs to this user, no other user can change its contents, and no symbolic link
 //! in it is followed.
 
+pub mod blocked_hosts;
 pub mod configuration;
 pub mod identity;
 pub mod known_files;

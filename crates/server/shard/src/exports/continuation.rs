@@ -21,6 +21,8 @@ pub enum EndCause {
     NotGranted,
     /// It must prove who it is now, and never did.
     Unproved,
+    /// Its host is blocked.
+    Blocked,
     /// Its connections come from addresses that may not reach the same any more.
     Divided,
 }
@@ -38,8 +40,12 @@ impl Exports {
         proved: bool,
         links: &[AcceptedSocket],
     ) -> Result<Vec<LunEntry>, EndCause> {
+        if links.iter().any(|link| self.blocked.contains(initiator, link.peer.ip())) {
+            return Err(EndCause::Blocked);
+        }
         let Some(target) = target else {
-            return if self.may_discover(proved) { Ok(Vec::new()) } else { Err(EndCause::Unproved) };
+            let may = links.iter().all(|link| self.may_discover(initiator, proved, link));
+            return if may { Ok(Vec::new()) } else { Err(EndCause::Unproved) };
         };
         let reached = |accepted: &AcceptedSocket| {
             self.reachable_luns(target, initiator, proved, accepted)
@@ -71,6 +77,9 @@ impl Exports {
         links: &[AcceptedSocket],
     ) -> Result<Vec<NamespaceEntry>, EndCause> {
         let admin = links.first().ok_or(EndCause::NoPortal)?;
+        if links.iter().any(|link| self.blocked.contains(names.host.as_str(), link.peer.ip())) {
+            return Err(EndCause::Blocked);
+        }
         let portal = self.nvme.portal(admin.listener).ok_or(EndCause::NoPortal)?;
         let (namespaces, demanded) = if names.subsystem.is_discovery_service() {
             (

@@ -31,9 +31,10 @@ impl Exports {
         may.then(|| target.visible_luns(rule).map(entry).collect())
     }
 
-    /// The same for discovery.
-    pub(crate) fn may_discover(&self, proved: bool) -> bool {
-        proved || !matches!(self.discovery_auth, AuthPolicy::Required(_))
+    /// Whether an initiator that came like this may have a discovery session.
+    pub(crate) fn may_discover(&self, initiator: &str, proved: bool, accepted: &AcceptedSocket) -> bool {
+        let proves = proved || !matches!(self.discovery_auth, AuthPolicy::Required(_));
+        proves && !self.blocked.contains(initiator, accepted.peer.ip())
     }
 
     /// What discovery tells an initiator: the targets that it may reach, and where.

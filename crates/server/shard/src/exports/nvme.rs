@@ -10,7 +10,7 @@ use nvme_server::KeepAliveLimits;
 use nvme_tcp::QueueLimits;
 use volume::{PortId, VolumeId};
 
-use super::Network;
+use super::{BlockedHosts, Network};
 
 /// The name by which every discovery service answers (NVMe Base §4.5).
 pub const DISCOVERY_NQN: &str = "nqn.2014-08.org.nvmexpress.discovery";
@@ -27,6 +27,8 @@ pub struct NvmeExports {
     /// Who may ask the discovery service, and what they must prove; `None`: anybody, nothing. The first
     /// rule that fits decides; what it says of namespaces means nothing.
     pub discovery: Option<Vec<HostRule>>,
+    /// Who may not ask it, whatever the rules say.
+    pub blocked: Arc<BlockedHosts>,
     /// How many controllers of the discovery service a source (an IPv4 address, an IPv6 /64) may have;
     /// `None`: as many as there are.
     pub discovery_per_source: Option<u16>,
@@ -145,6 +147,8 @@ pub struct SubsystemExport {
     pub is_away: bool,
     /// Who may come: the first rule that fits decides. None fits: Connect Invalid Host.
     pub rules: Vec<HostRule>,
+    /// Who may not come, whatever the rules say: Connect Invalid Host.
+    pub blocked: Arc<BlockedHosts>,
     /// What it grants.
     pub limits: ControllerLimits,
     /// Whether its hosts use TLS, where the address offers it.
@@ -180,6 +184,7 @@ impl SubsystemExport {
             namespaces: (1..).zip(volumes).map(namespace).collect(),
             is_away: false,
             rules: vec![HostRule::allow_any()],
+            blocked: Arc::default(),
             limits: ControllerLimits::default(),
             tls: TlsMode::Allow,
         }
@@ -318,6 +323,9 @@ impl NvmeExports {
         id: HostId,
         source: IpAddr,
     ) -> Result<Option<&HostRule>, HostNotAllowed> {
+        if self.blocked.contains(host, source) {
+            return Err(HostNotAllowed);
+        }
         let Some(rules) = &self.discovery else { return Ok(None) };
         rules.iter().find(|rule| rule.matches(host, id, source)).map(Some).ok_or(HostNotAllowed)
     }
@@ -334,13 +342,16 @@ impl SubsystemExport {
         self.ports.is_empty() || self.ports.contains(&port)
     }
 
-    /// The rule for a host of this name and identifier that comes from an address.
+    /// The rule for a host of this name and identifier that comes from an address; none for one that is blocked.
     pub fn rule_for(&self, host: &str, id: HostId, source: IpAddr) -> Option<&HostRule> {
         self.rule_index_for(host, id, source).and_then(|at| self.rules.get(at))
     }
 
     /// Its place among the rules.
     pub fn rule_index_for(&self, host: &str, id: HostId, source: IpAddr) -> Option<usize> {
+        if self.blocked.contains(host, source) {
+            return None;
+        }
         self.rules.iter().position(|rule| rule.matches(host, id, source))
     }
 
@@ -403,6 +414,7 @@ mod tests {
                 rule(&["nqn.2026-11.test:a"], NamespaceMask::Some(vec![(2, false), (7, true)])),
                 rule(&["nqn.2026-11.test:b"], NamespaceMask::All { read_only: false }),
             ],
+            blocked: Arc::default(),
             limits: ControllerLimits::default(),
             tls: TlsMode::Allow,
         }

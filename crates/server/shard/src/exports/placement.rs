@@ -240,6 +240,7 @@ mod tests {
             portals: Vec::new(),
             targets: Vec::new(),
             discovery_auth: iscsi::login::AuthPolicy::None,
+            blocked: Default::default(),
             nvme: Default::default(),
             admission: Default::default(),
             placement: rules,

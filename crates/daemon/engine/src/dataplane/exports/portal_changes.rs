@@ -42,6 +42,7 @@ impl FixedSettings {
         let mut settings = FixedSettings::of(plan);
         // Hosts connect by them again whatever else changes; changed secrets void them when the plan is in force.
         settings.generated = before.generated.clone();
+        settings.blocked = before.blocked.clone();
         settings.next_listener = before.next_listener;
         settings.listeners.clear();
         let mut changes = PortalChanges::default();

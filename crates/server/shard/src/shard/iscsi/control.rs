@@ -8,6 +8,7 @@ use scsi_server::{LunEntry, NexusKey};
 use stream::{Connection, ConnectionClose, Tag};
 
 use super::IscsiFront;
+use crate::exports::EndCause;
 use crate::link_table::LinkTable;
 use crate::message::{ConnectionStatus, SessionStatus};
 use crate::shard::SharedParts;
@@ -24,6 +25,8 @@ enum SessionAccess {
     Discovers,
     /// Nothing: it must end.
     Out,
+    /// Nothing, from this moment: it ends at once.
+    Blocked,
 }
 
 impl IscsiFront {
@@ -38,6 +41,12 @@ impl IscsiFront {
             match self.session_access(parts, tag) {
                 SessionAccess::Reaches(nexus, luns) => self.change_luns(parts, nexus, luns),
                 SessionAccess::Discovers => {}
+                SessionAccess::Blocked => {
+                    if let Some(session) = parts.conns.session_mut(tag) {
+                        session.proto.close(cx, ConnectionClose::Now);
+                    }
+                    parts.conns.mark_pending(tag);
+                }
                 SessionAccess::Out => {
                     if let Some(session) = parts.conns.session_mut(tag) {
                         session
@@ -61,6 +70,7 @@ impl IscsiFront {
         match (nexus, parts.exports.keep_session(target.as_deref(), &initiator, proved, &links)) {
             (_, Ok(_)) if target.is_none() => SessionAccess::Discovers,
             (Some(nexus), Ok(luns)) => SessionAccess::Reaches(nexus, luns),
+            (_, Err(EndCause::Blocked)) => SessionAccess::Blocked,
             (_, _) => SessionAccess::Out,
         }
     }

@@ -119,6 +119,9 @@ impl IscsiFront {
         let Some(portal) = parts.exports.portal(accepted.listener) else {
             return Authorization::Refused(LoginStatus::SERVICE_UNAVAILABLE);
         };
+        if parts.exports.blocked.contains(question.initiator_name.as_str(), accepted.peer.ip()) {
+            return Authorization::Refused(LoginStatus::AUTHORIZATION_FAILURE);
+        }
         let held = parts.admission.backoff.must_wait(cx.now, accepted.peer.ip());
         let grant = |auth: &AuthPolicy, limits: &NegotiationLimits, alias: Option<&Arc<str>>| {
             if held && !matches!(auth, AuthPolicy::None) {

@@ -77,7 +77,8 @@ impl IscsiFront {
             return None;
         }
         let (target, limits, nexus) = if discovery {
-            parts.exports.may_discover(established.user.is_some()).then_some(())?;
+            let proved = established.user.is_some();
+            parts.exports.may_discover(&initiator, proved, &handoff.accepted).then_some(())?;
             (None, SessionLimits::default(), None)
         } else {
             let (target, limits, spec) = nexus_spec(&parts.exports, &initiator, handoff)?;

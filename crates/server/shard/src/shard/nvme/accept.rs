@@ -228,6 +228,9 @@ pub(super) fn may_connect(
     if parts.stopping.is_some() {
         return Err((ConnectRefusal::Busy, ConnectFailure::Refused(ConnectRefusal::Busy)));
     }
+    if parts.exports.blocked.contains(names.host.as_str(), accepted.peer.ip()) {
+        return Err((ConnectRefusal::Host, ConnectFailure::Blocked));
+    }
     if connect.qid == 0 && names.cntlid != ConnectData::DYNAMIC {
         let refusal = ConnectRefusal::CNTLID;
         return Err((refusal, ConnectFailure::Refused(refusal)));
