@@ -1,6 +1,8 @@
 //! A queue's connection, for both roles, without I/O: it receives and parses, sends its queue, keeps the
 //! timers, and ends. The [`Role`] interprets PDUs and holds the commands in flight.
 
+mod tls;
+
 use crate::LinkFault;
 use crate::limits::ConnectedQueueSize;
 use crate::pdu_receiver::{HeaderFault, ParseStatus, PduReceiver, ReceiveState, TermReqContents};
