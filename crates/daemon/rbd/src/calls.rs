@@ -40,7 +40,7 @@ unsafe impl LibraryDisk for Image {
         if let LibraryCall::NextData { offset } = call {
             let search = Search { image: self.0.clone(), offset };
             // If the worker is gone the call ends as it is dropped.
-            let _ = self.0.jobs.send(Job::Search(search, end));
+            let _ = self.0.jobs.send(Job::Blocking(Box::new(move || search.carry_out(end))));
             return;
         }
         if self.0.read_only && !matches!(call, LibraryCall::Read { .. } | LibraryCall::Sync) {
@@ -148,7 +148,7 @@ unsafe extern "C" fn completed(completion: Handle, argument: *mut c_void) {
 }
 
 /// A search for the first data at or behind an offset. It counts as a call.
-pub(crate) struct Search {
+struct Search {
     image: Arc<Inner>,
     offset: u64,
 }
@@ -162,7 +162,7 @@ struct Found {
 }
 
 impl Search {
-    pub(crate) fn carry_out(self, end: CallEnd) {
+    fn carry_out(self, end: CallEnd) {
         let (came, data) = self.search();
         drop(self);
         end.end(came, data);

@@ -11,9 +11,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use reactor::CallEnd;
-
-use crate::calls::Search;
 use crate::changes;
 use crate::symbols::{Functions, Handle};
 
@@ -67,8 +64,8 @@ unsafe impl Sync for Inner {}
 pub(crate) enum Job {
     /// Something about the image has changed.
     Updated,
-    /// A search for data.
-    Search(Search, CallEnd),
+    /// A call that librbd answers only when it is done.
+    Blocking(Box<dyn FnOnce() + Send>),
 }
 
 /// What is to be closed. Closing waits for the cluster.
@@ -319,7 +316,7 @@ fn work(jobs: &Receiver<Job>, image: &Weak<Inner>) {
                     image.measure();
                 }
             }
-            Job::Search(search, end) => search.carry_out(end),
+            Job::Blocking(call) => call(),
         }
     }
 }
