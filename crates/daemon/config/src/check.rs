@@ -1,6 +1,7 @@
 //! Makes the [`Plan`]: all settings are checked against each other, and nothing is opened or applied before
 //! every check has passed.
 
+mod controller_keys;
 mod nvme;
 mod placement;
 mod warnings;
@@ -88,7 +89,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
         .collect();
     check_auth_methods(&auth, &hosts, &ways.targets, sink);
     check_discovery_auth(&auth, &hosts, sink);
-    crate::dhchap::check_controller_keys(&draft.hosts, &auth, sink);
+    controller_keys::check_controller_keys(&draft.hosts, &auth, sink);
     crate::tls::check_keys_exist(&draft.portals, &hosts, &auth.value.auth, sink);
     let names = placement::RuleReferences {
         portals: &draft.portals,
