@@ -9,17 +9,16 @@ use std::{
 };
 
 use shard::Exports;
-use volume::{PortRenumbering, SharedGateState, VolumeId};
+use volume::{PortRenumbering, VolumeId};
 
 use super::{
+    catalog_volume::CatalogVolume,
     exports::{FixedSettings, VolumeExportInfo},
-    medium::Medium,
     volume_index::{VolumeIndex, VolumePlaces},
 };
 use crate::{
     EngineError,
     state::{StateDir, target_ports::TargetPortNumbers},
-    store::Store,
 };
 use config::{
     name::VolumeName,
@@ -43,34 +42,6 @@ pub struct Catalog {
     pub target_ports: TargetPortNumbers,
     /// How often exports were made of it: each makes hosts read the discovery log again.
     pub generation: u64,
-}
-
-/// A volume that is served.
-#[derive(Debug)]
-pub struct CatalogVolume {
-    /// Its name.
-    pub name: VolumeName,
-    /// What it stands on.
-    pub medium: Medium,
-    /// Write-protected by the configuration.
-    pub read_only: bool,
-    /// Its identity.
-    pub uuid: volume::Uuid,
-    /// What its gates share.
-    pub shared: SharedGateState,
-}
-
-impl CatalogVolume {
-    /// The entry of an open volume.
-    pub fn of(store: &Store, medium: Medium, shared: SharedGateState) -> Self {
-        CatalogVolume {
-            name: store.volume.name.clone(),
-            medium,
-            read_only: store.volume.spec.read_only,
-            uuid: volume::Uuid(*store.uuid.as_bytes()),
-            shared,
-        }
-    }
 }
 
 impl Catalog {
@@ -145,11 +116,13 @@ mod tests {
     use super::*;
     use crate::{
         cpu_time::assert_grows_with_number,
-        dataplane::sync_failures::SyncFailureNotes,
+        dataplane::{medium::Medium, sync_failures::SyncFailureNotes},
         state::{StateDir, identity::Identities},
-        store::{ProbeNeeds, StorageInUse},
+        store::{ProbeNeeds, StorageInUse, Store},
     };
     use std::path::Path;
+
+    use volume::SharedGateState;
 
     use config::{
         check,

@@ -2,6 +2,7 @@
 
 mod allocation_watcher;
 mod catalog;
+mod catalog_volume;
 mod compute;
 pub mod exports;
 mod generated_psks;

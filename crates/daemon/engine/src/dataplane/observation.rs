@@ -8,7 +8,7 @@ use reactor::IoKind;
 use shard::{CommandLatency, ConnectionStatus, SessionStatus, ShardListing, VolumeStatus};
 use volume::VolumeId;
 
-use super::{catalog::CatalogVolume, latency, nvme_queues, shards::Shards, volume_state};
+use super::{catalog_volume::CatalogVolume, latency, nvme_queues, shards::Shards, volume_state};
 use crate::{EngineError, EngineObservation};
 use config::plan::Protocol;
 use control::report::{

@@ -12,7 +12,8 @@ use volume::{DiskId, PortId, Refusal, VolumeId, VolumeRequest};
 
 use super::{
     allocation_watcher::AllocationWatcher,
-    catalog::{Catalog, CatalogVolume},
+    catalog::Catalog,
+    catalog_volume::CatalogVolume,
     exports::FixedSettings,
     inbox::{self, PendingRequests, RecordWriter},
     latency,

@@ -15,7 +15,8 @@ use volume::DiskId;
 
 use super::{
     allocation_watcher::AllocationWatcher,
-    catalog::{Catalog, CatalogVolume},
+    catalog::Catalog,
+    catalog_volume::CatalogVolume,
     exports::FixedSettings,
     inbox::{self, PendingRequests},
     log_lines::{self, DownPaths, LoggedShard},

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use volume::VolumeId;
 
-use super::catalog::CatalogVolume;
+use super::catalog_volume::CatalogVolume;
 
 /// Volumes by number and by name. A name is that of one volume at most.
 #[derive(Debug, Default)]

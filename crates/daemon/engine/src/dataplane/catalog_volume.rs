@@ -1,0 +1,35 @@
+//! What the catalog knows of a volume that is served.
+
+use volume::SharedGateState;
+
+use super::medium::Medium;
+use crate::store::Store;
+use config::name::VolumeName;
+
+/// A volume that is served.
+#[derive(Debug)]
+pub struct CatalogVolume {
+    /// Its name.
+    pub name: VolumeName,
+    /// What it stands on.
+    pub medium: Medium,
+    /// Write-protected by the configuration.
+    pub read_only: bool,
+    /// Its identity.
+    pub uuid: volume::Uuid,
+    /// What its gates share.
+    pub shared: SharedGateState,
+}
+
+impl CatalogVolume {
+    /// The entry of an open volume.
+    pub fn of(store: &Store, medium: Medium, shared: SharedGateState) -> Self {
+        CatalogVolume {
+            name: store.volume.name.clone(),
+            medium,
+            read_only: store.volume.spec.read_only,
+            uuid: volume::Uuid(*store.uuid.as_bytes()),
+            shared,
+        }
+    }
+}
