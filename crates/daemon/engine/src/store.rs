@@ -36,7 +36,7 @@ pub use probe::{ProbeNeeds, ProbeResult};
 
 use crate::{
     remote::{self, ProbedRemote},
-    state::identity::{FileIdentity, Identities},
+    state::{file_identity::FileIdentity, identity::Identities},
 };
 use config::{
     name::VolumeName,

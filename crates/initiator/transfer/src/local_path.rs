@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{AtFlags, FlockOperation, OFlags, StatxFlags};
 use rustix::io::Errno;
 
-use engine::state::identity::FileIdentity as Identity;
+use engine::state::file_identity::FileIdentity as Identity;
 use engine::store::device_identity;
 use process::exit::Failure;
 

@@ -15,6 +15,7 @@ use uuid::Uuid;
 
 use super::{
     StateDir, StateError,
+    file_identity::FileIdentity,
     known_files::{KnownFile, KnownFiles},
     nexuses::NexusNumbers,
 };
@@ -24,111 +25,6 @@ use config::name::VolumeName;
 const RECORD_NAME: &str = "identities";
 /// The record of volumes of other machines.
 const REMOTE_RECORD: &str = "elsewhere";
-
-/// What makes a file or device the same one as before.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum FileIdentity {
-    /// A regular file.
-    File {
-        /// The device of its file system.
-        device: u64,
-        /// Its inode.
-        inode: u64,
-        /// When it was created, nanoseconds since 1970, where the file system knows.
-        born: Option<u64>,
-    },
-    /// A block device with an identity of its own (a serial number, a device mapper name).
-    Device {
-        /// What the system calls it by for good.
-        wwid: String,
-    },
-    /// A block device without one, by its numbers.
-    Numbered {
-        /// Device number.
-        number: u64,
-        /// Which boot of the machine, and which of the disks that were set up since (`diskseq`); `None`: the system
-        /// does not tell. The number is given again, this never is.
-        #[serde(default)]
-        set_up: Option<String>,
-    },
-    /// An image of Ceph. Its UUID follows from this, so it is kept nowhere.
-    Image {
-        /// The cluster's UUID.
-        cluster: String,
-        /// The pool's number.
-        pool: i64,
-        /// The namespace in the pool.
-        namespace: String,
-        /// The image's identifier.
-        id: String,
-    },
-}
-
-impl FileIdentity {
-    /// Whether nothing else can ever have it. Numbers are given again when what had them is gone.
-    fn is_unique(&self) -> bool {
-        match self {
-            FileIdentity::File { born, .. } => born.is_some(),
-            FileIdentity::Device { .. } => true,
-            FileIdentity::Numbered { set_up, .. } => set_up.is_some(),
-            FileIdentity::Image { .. } => true,
-        }
-    }
-
-    /// Whether both name one piece of storage.
-    pub fn aliases(&self, other: &FileIdentity) -> bool {
-        self.storage_key() == other.storage_key()
-    }
-
-    /// What all that name one piece of storage have in common.
-    pub fn storage_key(&self) -> StorageKey {
-        match self {
-            FileIdentity::File { device, inode, .. } => StorageKey::File { device: *device, inode: *inode },
-            FileIdentity::Device { wwid } => StorageKey::Device { wwid: wwid.clone() },
-            FileIdentity::Numbered { number, .. } => StorageKey::Numbered { number: *number },
-            FileIdentity::Image { cluster, pool, namespace, id } => StorageKey::Image {
-                cluster: cluster.clone(),
-                pool: *pool,
-                namespace: namespace.clone(),
-                id: id.clone(),
-            },
-        }
-    }
-}
-
-/// One piece of storage at this moment: a [`FileIdentity`] without what tells it from those that had its numbers before.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum StorageKey {
-    /// A regular file.
-    File {
-        /// The device of its file system.
-        device: u64,
-        /// Its inode.
-        inode: u64,
-    },
-    /// A block device with an identity of its own.
-    Device {
-        /// What the system calls it by for good.
-        wwid: String,
-    },
-    /// A block device without one.
-    Numbered {
-        /// Device number.
-        number: u64,
-    },
-    /// An image of Ceph.
-    Image {
-        /// The cluster's UUID.
-        cluster: String,
-        /// The pool's number.
-        pool: i64,
-        /// The namespace in the pool.
-        namespace: String,
-        /// The image's identifier.
-        id: String,
-    },
-}
 
 /// The volume of another machine that was found where a volume, or a leg of one, lies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -329,6 +225,7 @@ impl Identities {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cpu_time::assert_grows_with_number;
 
     fn numbered(number: u64, set_up: Option<&str>) -> FileIdentity {
         FileIdentity::Numbered { number, set_up: set_up.map(str::to_owned) }
@@ -468,5 +365,21 @@ mod tests {
             "the device number changed"
         );
         assert_ne!(ids.uuid_for(&file(9, 20, 400), Path::new("/c"), fresh()), kept, "but not elsewhere");
+    }
+
+    #[test]
+    fn finding_files_grows_with_their_number() {
+        assert_grows_with_number(10_000, |files| {
+            let mut identities = Identities::default();
+            for round in 0..2 {
+                for at in 0..files as u64 {
+                    let path = std::path::PathBuf::from(format!("/srv/blockwire/volumes/{at}.img"));
+                    let key = FileIdentity::File { device: 1, inode: at, born: Some(7) };
+                    assert_eq!(identities.has_path(&path), round > 0);
+                    let uuid = identities.uuid_for(&key, &path, Uuid::from_u128(u128::from(at) + round));
+                    assert_eq!(uuid, Uuid::from_u128(at.into()), "the one of the first round");
+                }
+            }
+        });
     }
 }

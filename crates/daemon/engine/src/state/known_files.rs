@@ -11,7 +11,7 @@ use std::{
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use uuid::Uuid;
 
-use super::identity::{FileIdentity, StorageKey};
+use super::file_identity::{FileIdentity, StorageKey};
 
 /// A file or device, and the identity that it was given.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,7 +121,6 @@ impl<'de> Deserialize<'de> for KnownFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{cpu_time::assert_grows_with_number, state::identity::Identities};
 
     fn file(inode: u64, path: &str, uuid: u128) -> KnownFile {
         let key = FileIdentity::File { device: 1, inode, born: None };
@@ -130,22 +129,6 @@ mod tests {
 
     fn uuids<'a>(found: impl Iterator<Item = (u64, &'a KnownFile)>) -> Vec<u128> {
         found.map(|(_, file)| file.uuid.as_u128()).collect()
-    }
-
-    #[test]
-    fn finding_files_grows_with_their_number() {
-        assert_grows_with_number(10_000, |files| {
-            let mut identities = Identities::default();
-            for round in 0..2 {
-                for at in 0..files as u64 {
-                    let path = PathBuf::from(format!("/srv/blockwire/volumes/{at}.img"));
-                    let key = FileIdentity::File { device: 1, inode: at, born: Some(7) };
-                    assert_eq!(identities.has_path(&path), round > 0);
-                    let uuid = identities.uuid_for(&key, &path, Uuid::from_u128(u128::from(at) + round));
-                    assert_eq!(uuid, Uuid::from_u128(at.into()), "the one of the first round");
-                }
-            }
-        });
     }
 
     #[test]

@@ -10,6 +10,7 @@
 
 pub mod blocked_hosts;
 pub mod configuration;
+pub mod file_identity;
 pub mod identity;
 pub mod known_files;
 pub mod nexuses;

@@ -13,7 +13,7 @@ use super::{
     file::{claim_file, clear_nonblocking, open_error, open_options},
     open_error::OpenErrorReason,
 };
-use crate::state::identity::FileIdentity;
+use crate::state::file_identity::FileIdentity;
 use config::plan::Volume;
 
 pub(super) fn open_device(

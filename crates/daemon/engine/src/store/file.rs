@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, FallocateFlags, OFlags, Statx, StatxFlags};
 use uuid::Uuid;
 
 use super::{CreatedFile, FindHolder, Store, open_error::OpenErrorReason};
-use crate::state::{identity::FileIdentity, sync_parent_directory};
+use crate::state::{file_identity::FileIdentity, sync_parent_directory};
 use config::{plan::Volume, spec::VolumeSource};
 
 /// Physical block of a file where nothing is said: what file systems allocate by.

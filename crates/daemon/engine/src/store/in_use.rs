@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use uuid::Uuid;
 
 use super::{Store, open_error::OpenErrorReason};
-use crate::state::identity::{FileIdentity, StorageKey};
+use crate::state::file_identity::{FileIdentity, StorageKey};
 use config::name::VolumeName;
 
 /// Storage and UUIDs of open volumes and of their legs, each with the volume that had it first.

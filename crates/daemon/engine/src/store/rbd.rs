@@ -5,7 +5,7 @@ use sha2::{Digest, Sha256};
 use uuid::Uuid;
 
 use super::{FindHolder, Store, open_error::OpenErrorReason, ram_store};
-use crate::state::identity::FileIdentity;
+use crate::state::file_identity::FileIdentity;
 use config::{plan::Volume, spec::RbdImage};
 
 /// Physical block of an image: what OSDs allocate by at the least (`bluestore_min_alloc_size`).

@@ -6,7 +6,7 @@ use uuid::Uuid;
 use volume::{Backend, Geometry};
 
 use super::{CreatePolicy, OpenErrorReason, ProbeResult, StorageInUse, Store, store_with_geometry};
-use crate::state::identity::{FileIdentity, Identities};
+use crate::state::{file_identity::FileIdentity, identity::Identities};
 use config::{
     plan::Volume,
     spec::{Spec, StripeSpec, VolumeSource},
