@@ -29,7 +29,7 @@ pub use device::device_identity;
 use device::open_device;
 use file::{is_zero_from, open_file, path_is_file};
 pub use in_use::StorageInUse;
-pub use known_uuid::known_uuid;
+pub use known_uuid::{known_uuid, known_uuids};
 use open_error::OpenErrorReason;
 pub use open_error::VolumeOpenError;
 pub use probe::{ProbeNeeds, ProbeResult};

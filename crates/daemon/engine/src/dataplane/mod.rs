@@ -4,6 +4,7 @@ mod allocation_watcher;
 mod catalog;
 mod catalog_volume;
 mod compute;
+mod engine;
 pub mod exports;
 mod generated_psks;
 pub mod inbox;

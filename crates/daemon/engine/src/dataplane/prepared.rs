@@ -17,9 +17,12 @@ use super::{
     exports::{FixedSettings, VolumeExportInfo},
     nvme_queues, reactor_settings,
     shards::Shards,
-    start::known_uuids,
 };
-use crate::{EngineError, state::target_ports::TargetPortNumbers, store::Store};
+use crate::{
+    EngineError,
+    state::target_ports::TargetPortNumbers,
+    store::{Store, known_uuids},
+};
 use config::{
     name::VolumeName,
     plan::{ExportPlan, Plan, Protocol},

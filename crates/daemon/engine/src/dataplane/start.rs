@@ -27,13 +27,10 @@ use super::{
 };
 use crate::{
     Engine, EngineError, EngineParams,
-    state::{StateDir, blocked_hosts, identity::Identities},
-    store::{Store, known_uuid},
+    state::blocked_hosts,
+    store::{Store, known_uuids},
 };
-use config::{
-    name::VolumeName,
-    plan::{Plan, VolumeOrigin},
-};
+use config::plan::VolumeOrigin;
 
 /// Starts the shards.
 pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
@@ -153,20 +150,6 @@ pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineEr
     // The ports that the system chose are known only now.
     engine.publish_exports(&mut engine.lock_catalog())?;
     Ok(Arc::new(engine))
-}
-
-/// Tells the UUIDs of volumes, as far as they are known, open or not.
-pub(super) fn known_uuids(
-    plan: &Plan,
-    open: &[Store],
-    state: &StateDir,
-) -> Result<impl Fn(&VolumeName) -> Option<volume::Uuid>, EngineError> {
-    let identities = Identities::load(state).map_err(|why| EngineError::Start(why.to_string()))?;
-    Ok(move |name: &VolumeName| {
-        let store = open.iter().find(|store| store.volume.name == *name).map(|store| store.uuid);
-        let closed = || known_uuid(plan.volumes.iter().find(|volume| volume.name == *name)?, &identities);
-        store.or_else(closed).map(|uuid| volume::Uuid(uuid.into_bytes()))
-    })
 }
 
 /// Whether the others start though this volume cannot: what was created at run time can be deleted only while a

@@ -1,11 +1,18 @@
-//! The known properties of a volume that is not open.
+//! The UUIDs of volumes, open or not.
 
 use client::stripe_uuid;
 use uuid::Uuid;
 
-use super::WHOLE_VOLUME;
-use crate::state::identity::Identities;
-use config::{name::VolumeName, plan::Volume, spec::VolumeSource};
+use super::{Store, WHOLE_VOLUME};
+use crate::{
+    EngineError,
+    state::{StateDir, identity::Identities},
+};
+use config::{
+    name::VolumeName,
+    plan::{Plan, Volume},
+    spec::VolumeSource,
+};
 
 /// The UUID that a volume had when it was open last, or has by the configuration.
 pub fn known_uuid(volume: &Volume, identities: &Identities) -> Option<Uuid> {
@@ -34,4 +41,18 @@ fn known_uuid_of_source(
             Some(Uuid::from_bytes(stripe_uuid(&uuids?, striped.chunk)))
         }
     }
+}
+
+/// Tells the UUIDs of volumes, as far as they are known, open or not.
+pub fn known_uuids(
+    plan: &Plan,
+    open: &[Store],
+    state: &StateDir,
+) -> Result<impl Fn(&VolumeName) -> Option<volume::Uuid>, EngineError> {
+    let identities = Identities::load(state).map_err(|why| EngineError::Start(why.to_string()))?;
+    Ok(move |name: &VolumeName| {
+        let store = open.iter().find(|store| store.volume.name == *name).map(|store| store.uuid);
+        let closed = || known_uuid(plan.volumes.iter().find(|volume| volume.name == *name)?, &identities);
+        store.or_else(closed).map(|uuid| volume::Uuid(uuid.into_bytes()))
+    })
 }
