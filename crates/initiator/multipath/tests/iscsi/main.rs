@@ -3,6 +3,7 @@
 mod doubt;
 mod fence;
 mod hostile;
+mod hostile_paths;
 mod terms;
 mod world;
 

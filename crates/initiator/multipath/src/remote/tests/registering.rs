@@ -12,9 +12,9 @@ use crate::path::{
     DownReason, IoError, PathEvent, Protocol, Registration, ReservationOp, Reservations, VolumeInfo,
 };
 
-const KEY: Key = Key(7);
+pub(super) const KEY: Key = Key(7);
 
-fn register(new: Key, persist: Option<bool>) -> ReservationOp {
+pub(super) fn register(new: Key, persist: Option<bool>) -> ReservationOp {
     let mode = RegisterMode::Set;
     let (also, ports) = (vec![], vec![]);
     ReservationOp::Change(Action::Register(RegistrationRequest {
@@ -29,22 +29,22 @@ fn register(new: Key, persist: Option<bool>) -> ReservationOp {
 }
 
 /// A registration with this key, of this port of ours.
-fn one(key: Key, port: u8, ours: bool) -> Registration {
+pub(super) fn one(key: Key, port: u8, ours: bool) -> Registration {
     Registration { identity: Identity::Host([port; 16]), key, holds: false, ours, kin: Some(true) }
 }
 
-fn said(registrations: Vec<Registration>) -> Reservations {
+pub(super) fn said(registrations: Vec<Registration>) -> Reservations {
     Reservations { generation: 1, persists: None, held: None, registrations, named: true, whole: true }
 }
 
 /// What path 1 is told: path 0 is port 0, itself port 1.
-fn report(keys: &[(Key, bool)]) -> Result<Option<Reservations>, IoError> {
+pub(super) fn report(keys: &[(Key, bool)]) -> Result<Option<Reservations>, IoError> {
     let keys = keys.iter().map(|&(key, ours)| one(key, u8::from(ours), ours));
     Ok(Some(said(keys.collect())))
 }
 
 /// A path that was not registered is registered.
-fn registers(key: Key, persist: Option<bool>) -> ReservationOp {
+pub(super) fn registers(key: Key, persist: Option<bool>) -> ReservationOp {
     with(register(key, persist), RegisterMode::Add, Key::NONE)
 }
 
@@ -53,18 +53,18 @@ fn leaves(key: Key) -> ReservationOp {
     with(register(Key::NONE, Some(true)), RegisterMode::Remove, key)
 }
 
-fn with(request: ReservationOp, mode: RegisterMode, current: Key) -> ReservationOp {
+pub(super) fn with(request: ReservationOp, mode: RegisterMode, current: Key) -> ReservationOp {
     let ReservationOp::Change(Action::Register(register)) = request else { panic!("a registration") };
     ReservationOp::Change(Action::Register(RegistrationRequest { mode, current: Some(current), ..register }))
 }
 
 /// Two iSCSI paths, the second one down, and this host registered by the first.
-fn registered() -> Scene {
+pub(super) fn registered() -> Scene {
     registered_by(Protocol::Iscsi, 2)
 }
 
 /// The first path is one of iSCSI; the others speak this protocol, and are down.
-fn registered_by(others: Protocol, paths: usize) -> Scene {
+pub(super) fn registered_by(others: Protocol, paths: usize) -> Scene {
     registered_with(others, paths, robin())
 }
 
@@ -85,11 +85,11 @@ fn is_told(scene: &mut Scene) -> bool {
     std::iter::from_fn(|| scene.volume.poll_event()).any(|news| news == VolumeEvent::Changed)
 }
 
-fn asked(scene: &Scene, path: usize) -> u32 {
+pub(super) fn asked(scene: &Scene, path: usize) -> u32 {
     scene.count(path, |path| path.requests.len() as u32)
 }
 
-fn uses(scene: &mut Scene, path: usize) -> bool {
+pub(super) fn uses(scene: &mut Scene, path: usize) -> bool {
     (0..2).for_each(|_| _ = scene.submit(read(0)));
     let used = scene.given(path) > 0;
     for path in 0..2 {
@@ -517,78 +517,6 @@ fn a_path_that_did_not_serve_when_this_host_was_registered_joins_when_it_does() 
     assert_eq!(scene.replies(1, Ok(None)), registers(KEY, Some(true)));
     scene.replies(1, report(&[(KEY, false), (KEY, true)]));
     assert!(uses(&mut scene, 1));
-}
-
-/// This host is registered again by its first path, with another key.
-fn changes_key(scene: &mut Scene, new: Key) {
-    assert!(scene.with(|volume, cx| volume.submit_reservation_op(cx, IoId(2), register(new, Some(true)))));
-    scene.replies(0, Ok(None));
-    assert_eq!(scene.volume.poll_reservation_reply(), Some((IoId(2), Ok(None))));
-}
-
-#[test]
-fn a_path_that_joins_while_the_key_changes_is_not_used_with_the_old_key() {
-    const NEW: Key = Key(8);
-    let seen = |own| report(&[(NEW, false), (own, true)]);
-    // What is under way when the key changes: the registration, the look behind it, the first look.
-    for under_way in 0..3 {
-        let mut scene = registered();
-        scene.raise(1);
-        if under_way < 2 {
-            scene.replies(1, report(&[(KEY, false)]));
-        }
-        if under_way == 1 {
-            scene.replies(1, Ok(None));
-        }
-        changes_key(&mut scene, NEW);
-        assert_eq!(asked(&scene, 1), 1, "{under_way}: one after another");
-        match under_way {
-            0 => assert_eq!(scene.replies(1, Ok(None)), registers(KEY, Some(true))),
-            // It was made before the key changed, and says nothing of a preemption.
-            _ => assert_eq!(scene.replies(1, report(&[(KEY, false), (KEY, true)])), ReservationOp::Report),
-        }
-        assert!(!uses(&mut scene, 1), "{under_way}");
-        assert_eq!(scene.replies(1, seen(KEY)), ReservationOp::Report, "{under_way}");
-        let path_changed = with(register(NEW, Some(true)), RegisterMode::Replace, KEY);
-        assert_eq!(scene.replies(1, Ok(None)), path_changed, "{under_way}");
-        assert_eq!(scene.replies(1, seen(NEW)), ReservationOp::Report, "{under_way}");
-        assert!(uses(&mut scene, 1), "{under_way}");
-        assert!(scene.volume.registrations.registered.is_some(), "{under_way}: nobody has preempted us");
-    }
-}
-
-/// Each of the two stands there with the old key, and none of them says that the new one is not ours.
-#[test]
-fn two_paths_that_join_while_the_key_changes_are_not_taken_for_a_preemption() {
-    const NEW: Key = Key(8);
-    let mut scene = registered_by(Protocol::Iscsi, 3);
-    let shown = |own| Ok(Some(said(vec![one(NEW, 0, false), one(KEY, 2, false), one(own, 1, true)])));
-    for path in [1, 2] {
-        scene.raise(path);
-        scene.replies(path, report(&[(KEY, false)]));
-        scene.replies(path, Ok(None));
-    }
-    changes_key(&mut scene, NEW);
-    for path in [1, 2] {
-        scene.replies(path, shown(KEY));
-        scene.replies(path, shown(KEY));
-        let path_changed = with(register(NEW, Some(true)), RegisterMode::Replace, KEY);
-        assert_eq!(scene.replies(path, Ok(None)), path_changed, "path {path}");
-        scene.replies(path, shown(NEW));
-    }
-    assert!(scene.volume.registrations.registered.is_some(), "nobody has preempted us");
-}
-
-#[test]
-fn a_path_that_waits_to_be_asked_while_the_key_changes_is_asked_of_the_new_one() {
-    let mut scene = registered();
-    scene.paths[1].0.borrow_mut().claims_refused = true;
-    scene.raise(1);
-    changes_key(&mut scene, Key(8));
-    scene.paths[1].0.borrow_mut().claims_refused = false;
-    scene.pass(Duration::from_millis(20));
-    scene.replies(1, report(&[(Key(8), false)]));
-    assert_eq!(scene.replies(1, Ok(None)), registers(Key(8), Some(true)));
 }
 
 #[test]
