@@ -3,8 +3,10 @@
 //! If the kernel forbids io_uring its half fails, unless BLOCKWIRE_NO_URING is set to confirm that this is
 //! known.
 
+mod closing;
 #[path = "../../src/denied_syscalls.rs"]
 mod denied_syscalls;
+mod disks;
 mod endpoint;
 mod hang;
 mod inline;
@@ -24,6 +26,8 @@ use ::endpoint::ShardId;
 use blockwire_reactor::{Config, IoChoice, ListenConfig, Reactor, ReactorHandle, ShardStats, SpawnError};
 use buf::Entropy;
 
+use closing::*;
+use disks::*;
 use endpoint::*;
 use hang::*;
 use inline::*;
@@ -325,191 +329,6 @@ fn temp_file() -> File {
     let file = File::options().read(true).write(true).create_new(true).open(&path).unwrap();
     std::fs::remove_file(path).unwrap();
     file
-}
-
-fn disk(world: &World, disk: volume::DiskId, step: Step) -> Result<Vec<u8>, i32> {
-    let (to, from) = channel();
-    world.post(ShardId(0), Msg::Disk(disk, step, to));
-    from.recv_timeout(Duration::from_secs(10)).expect("a disk operation comes back")
-}
-
-fn disks_work(io: IoChoice) {
-    let world = spawn(two(io));
-    let file = temp_file();
-    file.set_len(4 << 20).unwrap();
-    let id = world.add_disk(file.try_clone().unwrap().into()).unwrap();
-    let mut entropy = Entropy::new([3; 32]);
-    // Longer than the pool's largest block, so in pieces.
-    let data = random_bytes(&mut entropy, (2 << 20) + 512);
-    let n = disk(&world, id, Step::Write(4096, data.clone(), false)).unwrap();
-    assert_eq!(n, (data.len() as u64).to_le_bytes());
-    disk(&world, id, Step::Write(0, vec![5; 512], true)).unwrap();
-    disk(&world, id, Step::Sync).unwrap();
-    disk(&world, id, Step::Prefetch(0, 1 << 20)).unwrap();
-    assert_eq!(disk(&world, id, Step::Read(4096, data.len())).unwrap(), data);
-    assert_eq!(disk(&world, id, Step::Read(0, 512)).unwrap(), vec![5; 512]);
-    assert_eq!(
-        disk(&world, id, Step::Read((4 << 20) - 100, 512)).unwrap(),
-        vec![0; 100],
-        "a short read at the end"
-    );
-    // tmpfs has no FALLOC_FL_ZERO_RANGE; then that is what is said.
-    match disk(&world, id, Step::Zero(8192, 4096)) {
-        Ok(_) => assert_eq!(disk(&world, id, Step::Read(8192, 4096)).unwrap(), vec![0; 4096]),
-        Err(e) => assert_eq!(e, libc::EOPNOTSUPP),
-    }
-    disk(&world, id, Step::Punch(1 << 20, 1 << 20)).unwrap();
-    assert_eq!(disk(&world, id, Step::Read(1 << 20, 1 << 20)).unwrap(), vec![0; 1 << 20]);
-    let next = disk(&world, id, Step::NextData(1 << 20)).unwrap();
-    assert_eq!(next[..8], (2u64 << 20).to_le_bytes(), "data starts behind the hole");
-    assert_eq!(disk(&world, id, Step::NextData(3 << 20)).unwrap(), Vec::<u8>::new());
-    // Many at once.
-    let (to, from) = channel();
-    for i in 0..500u64 {
-        world.post(ShardId(0), Msg::Disk(id, Step::Read(i * 512, 4096), to.clone()));
-    }
-    for _ in 0..500 {
-        assert_eq!(from.recv_timeout(Duration::from_secs(10)).unwrap().unwrap().len(), 4096);
-    }
-    // A disk that goes.
-    world.remove_disk(id);
-    assert_eq!(disk(&world, id, Step::Sync), Err(libc::ENODEV));
-    assert_eq!(disk(&world, volume::DiskId(77), Step::Sync), Err(libc::ENODEV));
-    // Errors of the system are handed on.
-    let read_only = world.add_disk(File::open("/proc/self/exe").unwrap().into()).unwrap();
-    assert_eq!(disk(&world, read_only, Step::Write(0, vec![0; 512], false)), Err(libc::EBADF));
-    end(world);
-}
-
-fn operations_out_come_back_at_the_end(io: IoChoice) {
-    let world = spawn(two(io));
-    let file = temp_file();
-    file.set_len(64 << 20).unwrap();
-    let id = world.add_disk(file.into()).unwrap();
-    let idle: Vec<_> = (0..50).map(|_| connect(&world)).collect();
-    let mut busy: Vec<_> = (0..10).map(|_| connect(&world)).collect();
-    for stream in &mut busy {
-        stream.write_all(&frame(SOURCE, 3 << 20)).unwrap();
-    }
-    for stream in &mut busy {
-        stream.write_all(&frame(ECHO, 1 << 20)).unwrap();
-    }
-    let (to, from) = channel();
-    for i in 0..64 {
-        world.post(ShardId(0), Msg::Disk(id, Step::Write(i << 18, vec![1; 1 << 18], true), to.clone()));
-    }
-    std::thread::sleep(Duration::from_millis(20));
-    world.stop(Duration::ZERO);
-    world.join().unwrap();
-    drop(to);
-    assert_eq!(from.iter().count(), 64);
-    drop((idle, busy));
-}
-
-/// A socket that is on its way to a shard while that shard ends must not keep it.
-fn links_that_arrive_at_the_end_hold_nobody_up(io: IoChoice) {
-    for round in 0..12 {
-        let world = spawn(two(io));
-        let address = world.addresses()[0];
-        let visitors: Vec<_> = (0..3)
-            .map(|_| {
-                std::thread::spawn(move || {
-                    let mut streams = Vec::new();
-                    while let Ok(mut stream) = TcpStream::connect(address) {
-                        // It may be reset at any time.
-                        let _ = stream.write_all(&frame(MOVE, streams.len() as u32 % 2));
-                        streams.push(stream);
-                    }
-                })
-            })
-            .collect();
-        std::thread::sleep(Duration::from_micros(1000 * round));
-        world.stop(Duration::ZERO);
-        world.join().unwrap();
-        visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
-    }
-}
-
-fn links_can_be_aborted_while_busy(io: IoChoice) {
-    let world = spawn(config(io));
-    let mut streams: Vec<_> = (0..20).map(|_| connect(&world)).collect();
-    for (i, stream) in streams.iter_mut().enumerate() {
-        stream.write_all(&frame([SOURCE, ECHO][i % 2], 2 << 20)).unwrap();
-        stream.write_all(&vec![0; 1000 * i]).unwrap();
-    }
-    until(|| world.stats()[0].links == 20);
-    std::thread::sleep(Duration::from_millis(50));
-    world.post(ShardId(0), Msg::AbortAll);
-    until(|| world.stats()[0].links == 0);
-    until(|| world.stats()[0].pool_lent == 0);
-    end(world);
-}
-
-fn a_close_delivers_what_is_being_sent(io: IoChoice) {
-    const LEN: usize = 1 << 20;
-    let mut config = config(io);
-    config.listeners[0].tcp.send_buffer = Some(64 << 10);
-    let world = spawn(config);
-    let mut streams: Vec<_> = (0..10).map(|_| connect(&world)).collect();
-    for stream in &mut streams {
-        stream.write_all(&frame(SOURCE, LEN as u32)).unwrap();
-        // So that a receive is out, too.
-        stream.write_all(&[0]).unwrap();
-    }
-    let mut idle = connect(&world);
-    idle.write_all(&frame(WHERE, 0)).unwrap();
-    assert_eq!(word(&mut idle), 0);
-    until(|| world.stats()[0].links == 11);
-    std::thread::sleep(Duration::from_millis(50));
-    world.post(ShardId(0), Msg::CloseAll);
-    assert_eq!(idle.read(&mut [0]).unwrap(), 0);
-    for mut stream in streams {
-        let mut all = Vec::new();
-        stream.read_to_end(&mut all).unwrap();
-        assert_eq!(all.len(), LEN);
-    }
-    until(|| world.stats()[0].links == 0 || idle.write(&[0]).is_err());
-    end(world);
-}
-
-/// Whom we have closed and who stays silent has a place for as long as it is wanted by no other.
-fn links_that_linger_are_bounded(io: IoChoice) {
-    let world = spawn(Config { linger: Duration::from_secs(600), closing_max: 4, ..config(io) });
-    let mut streams: Vec<_> = (0..20).map(|_| connect(&world)).collect();
-    for stream in &mut streams {
-        stream.write_all(&frame(CLOSE, 0)).unwrap();
-        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "the link is closed");
-    }
-    until(|| counted(&world).links <= 4);
-    drop(streams);
-    until(|| counted(&world).links == 0);
-    end(world);
-}
-
-/// Receives that wait for memory when their links are closed, and peers that end only after the world has given
-/// them up: the end of such a peer must find nothing that it can harm.
-fn a_late_end_of_a_link_that_starved_does_not_end_the_world(io: IoChoice) {
-    let world = spawn(Config { pool_bytes: 64 << 20, linger: Duration::from_millis(50), ..config(io) });
-    let mut streams: Vec<_> = (0..40).map(|_| connect(&world)).collect();
-    until(|| world.stats()[0].links == 40);
-    assert!(world.post(ShardId(0), Msg::Hoard(true)));
-    heard(&world);
-    // Half a frame: it is kept, and more is asked for.
-    for stream in &mut streams {
-        stream.write_all(&[0]).unwrap();
-    }
-    until(|| world.stats()[0].recvs_starved > 0);
-    assert!(world.post(ShardId(0), Msg::CloseAll));
-    // The world gives them up after its linger, while their peers have said nothing.
-    for stream in &mut streams {
-        assert!(matches!(stream.read(&mut [0]), Ok(0) | Err(_)), "nothing was owed");
-    }
-    std::thread::sleep(Duration::from_millis(200));
-    drop(streams);
-    assert!(world.post(ShardId(0), Msg::Hoard(false)));
-    until(|| counted(&world).links == 0 && counted(&world).pool_lent == 0);
-    echo_random(connect(&world), 1, 10, 10_000);
-    end(world);
 }
 
 /// Accepting that fails for want of memory, not of a descriptor, is not helped by giving one up: it rests.
