@@ -94,12 +94,12 @@ mod interpreted {
         unsafe { dealloc(at.as_ptr(), layout(bytes)) };
     }
 
-    pub(crate) unsafe fn give_pages_back(_: *mut u8, _: usize) -> bool {
+    pub(crate) unsafe fn release_pages(_: *mut u8, _: usize) -> bool {
         false
     }
 }
 #[cfg(miri)]
-pub(crate) use interpreted::{give_pages_back, try_map_anonymous, try_map_file, unmap};
+pub(crate) use interpreted::{release_pages, try_map_anonymous, try_map_file, unmap};
 
 /// As [`try_map_anonymous`].
 ///

@@ -31,7 +31,7 @@ pub(crate) unsafe fn copy_shared(from: *const u8, into: *mut u8, len: usize) {
 /// # Safety
 /// As for the other architecture's.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) unsafe fn copy(from: *const u8, into: *mut u8, len: usize) {
+pub(crate) unsafe fn copy_shared(from: *const u8, into: *mut u8, len: usize) {
     for at in 0..len {
         // SAFETY: within the two ranges; a byte is always aligned.
         unsafe { into.add(at).write_volatile(from.add(at).read_volatile()) };
@@ -152,7 +152,7 @@ pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
 /// # Safety
 /// As for the other architecture's.
 #[cfg(not(all(target_arch = "x86_64", not(miri))))]
-pub(crate) unsafe fn zero(into: *mut u8, len: usize) {
+pub(crate) unsafe fn zero_shared(into: *mut u8, len: usize) {
     for at in 0..len {
         // SAFETY: within the range; a byte is always aligned.
         unsafe { into.add(at).write_volatile(0) };

@@ -331,19 +331,19 @@ mod model {
     const LOCK_REGION: LockRegions = LockRegions(1);
 
     fn plain(guards: &RegionGuards, block: &Block, shard: ShardId) {
-        if guards.enter(shard, LOCK_REGION) {
+        if guards.begin_plain_write(shard, LOCK_REGION) {
             block.touch();
-            guards.leave(shard, LOCK_REGION);
+            guards.end_plain_write(shard, LOCK_REGION);
         }
     }
 
     fn exclusive(guards: &RegionGuards, block: &Block) {
         let mut held = LockRegions::NONE;
-        if guards.hold(LOCK_REGION, &mut held) {
-            if guards.is_quiet(held) {
+        if guards.try_hold(LOCK_REGION, &mut held) {
+            if guards.has_no_plain_writes(held) {
                 block.touch();
             }
-            guards.release(held);
+            guards.release_held(held);
         }
     }
 
@@ -364,10 +364,10 @@ mod model {
     /// Two runs, so that a claim is raised again while the exclusive operation waits.
     fn runs(guards: &RegionGuards, block: &Block, shard: ShardId) {
         for _ in 0..2 {
-            if guards.claim(shard).has(LOCK_REGION) {
+            if guards.claim_free_regions(shard).contains_all(LOCK_REGION) {
                 block.touch();
             }
-            guards.disclaim(shard);
+            guards.release_claim(shard);
         }
     }
 
@@ -405,16 +405,16 @@ mod model {
         loom::model(|| {
             let guards = Arc::new(RegionGuards::new(2));
             let mut held = LockRegions::NONE;
-            assert!(guards.hold(LOCK_REGION, &mut held));
+            assert!(guards.try_hold(LOCK_REGION, &mut held));
             let waiter = thread::spawn({
                 let guards = guards.clone();
                 move || {
-                    guards.set_waiting(ShardId(1), true);
-                    guards.enter(ShardId(1), LOCK_REGION)
+                    guards.set_shard_waiting(ShardId(1), true);
+                    guards.begin_plain_write(ShardId(1), LOCK_REGION)
                 }
             });
-            guards.release(held);
-            let seen = guards.waiters().any(|shard| shard == ShardId(1));
+            guards.release_held(held);
+            let seen = guards.waiting_shards().any(|shard| shard == ShardId(1));
             let entered = waiter.join().unwrap();
             assert!(entered || seen);
         });
@@ -430,17 +430,17 @@ mod model {
                 let (guards, halves) = (guards.clone(), halves.clone());
                 move || {
                     let mut held = LockRegions::NONE;
-                    assert!(guards.hold(LOCK_REGION, &mut held));
-                    guards.begin_writing(held);
+                    assert!(guards.try_hold(LOCK_REGION, &mut held));
+                    guards.begin_exclusive_write(held);
                     halves.0.store(1, Ordering::Relaxed);
                     halves.1.store(1, Ordering::Relaxed);
-                    guards.end_writing(held);
-                    guards.release(held);
+                    guards.end_exclusive_write(held);
+                    guards.release_held(held);
                 }
             });
-            let before = guards.sequence(LOCK_REGION);
+            let before = guards.write_sequence(LOCK_REGION);
             let read = (halves.0.load(Ordering::Relaxed), halves.1.load(Ordering::Relaxed));
-            let after = guards.sequence_after(LOCK_REGION);
+            let after = guards.write_sequence_after_read(LOCK_REGION);
             if before.is_some() && before == after {
                 assert_eq!(read.0, read.1);
             }

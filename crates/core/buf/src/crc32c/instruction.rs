@@ -56,31 +56,31 @@ mod isa {
 
     #[inline]
     #[target_feature(enable = "crc")]
-    pub(super) fn word(state: u32, word: u64) -> u32 {
-        __crc32cd(state, crc_word)
+    pub(super) fn crc_word(state: u32, word: u64) -> u32 {
+        __crc32cd(state, word)
     }
 
     #[inline]
     #[target_feature(enable = "crc")]
-    pub(super) fn byte(state: u32, byte: u8) -> u32 {
-        __crc32cb(state, crc_byte)
+    pub(super) fn crc_byte(state: u32, byte: u8) -> u32 {
+        __crc32cb(state, byte)
     }
 
     #[inline]
     #[target_feature(enable = "aes")]
-    pub(super) fn product(a: u32, b: u32) -> u64 {
+    pub(super) fn carryless_product(a: u32, b: u32) -> u64 {
         vmull_p64(u64::from(a), u64::from(b)) as u64
     }
 
     /// Eight bytes of memory that others may write.
     #[inline(always)]
-    pub(super) unsafe fn shared_word(from: *const u8) -> u64 {
+    pub(super) unsafe fn load_shared_word(from: *const u8) -> u64 {
         let word: u64;
         // SAFETY: eight bytes are there; the load stands here by name, so it happens once.
         unsafe {
             asm!("ldr {0}, [{1}]", out(reg) word, in(reg) from, options(nostack, preserves_flags, readonly))
         };
-        u64::from_le(crc_word)
+        u64::from_le(word)
     }
 }
 
