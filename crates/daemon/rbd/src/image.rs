@@ -11,8 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::Library;
 use crate::changes;
-use crate::symbols::{Functions, Handle};
+use crate::client::Client;
+use crate::symbols::{Functions, Handle, LibraryError};
 
 /// Marks [`Inner::out`] of an image that takes no more calls.
 const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -71,7 +73,7 @@ pub(crate) enum Job {
 /// What is to be closed. Closing waits for the cluster.
 pub(crate) struct Handles {
     pub(crate) functions: Arc<Functions>,
-    pub(crate) cluster: Handle,
+    pub(crate) client: Option<Client>,
     pub(crate) pool: Handle,
     pub(crate) image: Handle,
     /// The watch's number, and its argument.
@@ -86,7 +88,12 @@ unsafe impl Send for Handles {}
 impl Handles {
     pub(crate) fn new(functions: Arc<Functions>) -> Self {
         let none = ptr::null_mut();
-        Handles { functions, cluster: none, pool: none, image: none, watch: None, lock: None }
+        Handles { functions, client: None, pool: none, image: none, watch: None, lock: None }
+    }
+
+    /// The cluster's handle; null before it is connected.
+    pub(crate) fn cluster(&self) -> Handle {
+        self.client.as_ref().map_or(ptr::null_mut(), Client::handle)
     }
 
     /// Its lock has been taken; closing the image gives it up.
@@ -112,9 +119,9 @@ impl Drop for Handles {
             if !self.pool.is_null() {
                 (functions.rados_ioctx_destroy)(self.pool);
             }
-            if !self.cluster.is_null() {
-                (functions.rados_shutdown)(self.cluster);
-            }
+        }
+        if let Some(client) = self.client.take() {
+            client.close();
         }
         self.lock = None;
     }
@@ -214,6 +221,31 @@ impl Image {
         self.0.bytes()
     }
 
+    /// The numbers of the pools that have its blocks and what describes them: the image's, and that of its data if that
+    /// is another.
+    ///
+    /// # Errors
+    /// The library is too old.
+    pub fn pools(&self, library: &Library) -> Result<Vec<i64>, LibraryError> {
+        let functions = library.objects()?;
+        let mut pools = vec![self.0.identity.pool];
+        if self.0.begin() {
+            // SAFETY: the image is open, as a call is counted.
+            let data = unsafe { (functions.rbd_get_data_pool_id)(self.0.image) };
+            self.0.finish();
+            if data >= 0 && data != self.0.identity.pool {
+                pools.push(data);
+            }
+        }
+        Ok(pools)
+    }
+
+    /// Takes no more calls, waits until none is out, and closes the image, which gives its lock up. False: calls are out
+    /// after `patience`; it is closed when they have ended and the last handle of it is gone.
+    pub fn close(&self, patience: Duration) -> bool {
+        self.0.close(Instant::now() + patience)
+    }
+
     /// Whether our client is blocklisted: every operation fails from now on, because another client may serve the image.
     pub fn is_fenced(&self) -> bool {
         self.0.fenced.load(Ordering::Acquire)
@@ -268,16 +300,17 @@ impl Inner {
     }
 
     /// Takes no more calls, waits until none is out, and closes; gives up at `until`.
-    fn close(&self, until: Instant) {
+    fn close(&self, until: Instant) -> bool {
         self.out.fetch_or(CLOSED, Ordering::AcqRel);
         while self.out.load(Ordering::Acquire) != CLOSED {
             if Instant::now() >= until {
-                return;
+                return false;
             }
             thread::sleep(PAUSE);
         }
         let handles = self.handles.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(handles);
+        true
     }
 }
 

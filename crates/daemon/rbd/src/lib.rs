@@ -9,6 +9,9 @@
 //! paused client has queued may still arrive after the lock was broken. So breaking the lock of a client that is
 //! gone blocklists that client, for [`BLOCKLISTED_SECONDS`].
 //!
+//! A group of gateways has one client per instance instead ([`Client::connect_for_group`]): its objects ([`Pool`]) and the
+//! images that it has locked ([`Image::open_in_group`]) are cut off together.
+//!
 //! Start reading at [`Image::open`] and [`Image::start`](reactor::LibraryDisk::start).
 //!
 //! Invariants: a call owns its memory until librbd's callback; after a client was found blocklisted nothing is
@@ -28,7 +31,10 @@
 
 mod calls;
 mod changes;
+mod client;
 mod image;
+mod monitors;
+mod objects;
 mod open;
 mod open_error;
 mod result;
@@ -38,11 +44,13 @@ use std::ffi::CStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
 pub use changes::{changes, wait_for_change};
+pub use client::{Client, ClusterOptions};
 pub use image::{Image, ImageIdentity, close_all};
+pub use objects::{Contents, Pool, Watch, WatchEvent, WriteIf};
 pub use open::{ANSWER, LOCK_WAIT, Options, is_opening};
 pub use open_error::OpenError;
-use symbols::Functions;
 pub use symbols::LibraryError;
+use symbols::{Functions, Libraries, ObjectFunctions};
 
 /// How long a client whose lock was broken stays blocklisted, in seconds: a year. The entry must outlive whatever the
 /// client may still send, and only who knows that it has ended may remove it.
@@ -57,7 +65,7 @@ pub fn exit_at_once(code: u8) -> ! {
 
 /// librados and librbd, open.
 #[derive(Clone, Debug)]
-pub struct Library(Arc<Functions>);
+pub struct Library(Arc<Functions>, Libraries);
 
 impl Library {
     /// Opens the libraries, once per process.
@@ -70,7 +78,8 @@ impl Library {
         if let Some(library) = &*open {
             return Ok(library.clone());
         }
-        let library = Library(Arc::new(Functions::open()?));
+        let (functions, libraries) = Functions::open()?;
+        let library = Library(Arc::new(functions), libraries);
         *open = Some(library.clone());
         Ok(library)
     }
@@ -80,7 +89,13 @@ impl Library {
     /// # Errors
     /// As [`Library::open`].
     pub fn open_files(files: [&CStr; 2]) -> Result<Self, LibraryError> {
-        Ok(Library(Arc::new(Functions::open_files(files)?)))
+        let (functions, libraries) = Functions::open_files(files)?;
+        Ok(Library(Arc::new(functions), libraries))
+    }
+
+    /// What a store of objects needs, looked up when it is first used: images need none of it.
+    pub(crate) fn objects(&self) -> Result<Arc<ObjectFunctions>, LibraryError> {
+        ObjectFunctions::look_up(self.1).map(Arc::new)
     }
 
     /// The version of librbd, as `1.16.0`.

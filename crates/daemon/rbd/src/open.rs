@@ -6,7 +6,6 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
-use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::ptr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,15 +14,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use crate::client::{Client, ClusterOptions, check, error, string, text};
 use crate::image::{Handles, Image, ImageIdentity, Job, Opened, wait_unlocked};
 use crate::open_error::OpenError;
-use crate::symbols::{ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, Handle, Watcher};
+use crate::symbols::{
+    ConfigOption, EXCLUSIVE, FEATURE_EXCLUSIVE_LOCK, FEATURE_FAST_DIFF, Handle, ObjectFunctions, Watcher,
+};
 use crate::{BLOCKLISTED_SECONDS, Library};
 
 /// How long the cluster has for everything that opening an image takes.
 pub const ANSWER: Duration = Duration::from_secs(20);
-/// How long the monitors have for the connection, in seconds: less, so that librados says what went wrong.
-pub(crate) const CONNECT_SECONDS: &str = "15";
 /// How long it is waited for that a client that is gone is seen to be: its watch ends 30 s after its last word
 /// (`osd_client_watch_timeout`).
 pub const LOCK_WAIT: Duration = Duration::from_secs(40);
@@ -31,31 +31,12 @@ pub const LOCK_WAIT: Duration = Duration::from_secs(40);
 const CLOSE: Duration = Duration::from_secs(5);
 /// Between two looks for that.
 const GONE_PAUSE: Duration = Duration::from_secs(1);
-/// Where the cluster is described if nothing is said.
-const CONF: &str = "/etc/ceph/ceph.conf";
-/// As whom to connect if nothing is said.
-const USER: &str = "admin";
 /// Options of an image that librbd lists at most.
 const OPTIONS_MAX: usize = 1024;
+/// What the lockers of an image may be called, in bytes: an exclusive lock has one.
+const LOCKERS_BYTES: usize = 512;
 /// Clients that may have an image open.
 const WATCHERS_MAX: usize = 1024;
-
-/// Settings that must be taken. An operation timeout of librados would end writes that may still arrive later.
-const SETTINGS: [(&str, &str); 3] =
-    [("client_mount_timeout", CONNECT_SECONDS), ("rbd_cache", "false"), ("rados_osd_op_timeout", "0")];
-
-/// Settings that some version of Ceph does not know: whose defaults do, or that only save work. librados may never wait
-/// in our thread for its own limits, because the targets limit what is in flight.
-const WISHES: [(&str, &str); 8] = [
-    ("rbd_persistent_cache_mode", "disabled"),
-    ("rbd_disable_zero_copy_writes", "false"),
-    ("rbd_non_blocking_aio", "true"),
-    ("rbd_blocklist_on_break_lock", "true"),
-    ("objecter_inflight_ops", "1048576"),
-    ("objecter_inflight_op_bytes", "17179869184"),
-    ("log_to_stderr", "false"),
-    ("err_to_stderr", "false"),
-];
 
 /// Which image to open, and how.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,12 +70,12 @@ impl Options {
         }
     }
 
-    fn conf(&self) -> PathBuf {
-        self.conf.clone().unwrap_or_else(|| CONF.into())
+    fn cluster(&self) -> ClusterOptions {
+        ClusterOptions { conf: self.conf.clone(), user: self.user.clone() }
     }
 
-    fn user(&self) -> &str {
-        self.user.as_deref().unwrap_or(USER)
+    fn conf(&self) -> PathBuf {
+        self.cluster().conf()
     }
 }
 
@@ -105,11 +86,13 @@ impl Image {
     /// # Errors
     /// What is wrong, and what to do.
     pub fn open(library: &Library, options: &Options) -> Result<Self, OpenError> {
-        let place = OpeningPlace::take(options).ok_or(OpenError::StillOpening)?;
+        let place = OpeningPlace::take(options, None).ok_or(OpenError::StillOpening)?;
         let stage = Arc::new(Mutex::new("connecting"));
         let given_up = Arc::new(AtomicBool::new(false));
         let (tell, opened) = channel();
         let opener = Opener {
+            client: None,
+            locking: Locking::Alone,
             library: library.clone(),
             options: options.clone(),
             stage: stage.clone(),
@@ -137,8 +120,50 @@ impl Image {
     }
 }
 
+impl Image {
+    /// Opens an image by a client that is connected, and takes its lock for a member of a group. Waits for the cluster as
+    /// long as it takes.
+    ///
+    /// # Errors
+    /// [`OpenError::HeldBy`] names the client that has the lock, if `is_barred` does not say that its address is
+    /// blocklisted; else what is wrong.
+    pub fn open_in_group(
+        library: &Library,
+        client: &Client,
+        options: &Options,
+        is_barred: impl Fn(&str) -> Result<bool, OpenError> + Send + 'static,
+    ) -> Result<Self, OpenError> {
+        let place = OpeningPlace::take(options, Some(client)).ok_or(OpenError::StillOpening)?;
+        let opener = Opener {
+            client: Some(client.clone()),
+            locking: Locking::Group(Box::new(is_barred)),
+            library: library.clone(),
+            options: options.clone(),
+            stage: Arc::new(Mutex::new("connecting")),
+            given_up: Arc::new(AtomicBool::new(false)),
+        };
+        let opened = opener.open();
+        drop(place);
+        opened
+    }
+}
+
+/// Who may have the lock that is taken.
+enum Locking {
+    /// This daemon alone; see [`Options::break_lock`].
+    Alone,
+    /// One member of a group. The lock of a client is broken if this says that the client, by its address, is blocklisted.
+    Group(IsBarred),
+}
+
+/// Whether the client of an address is blocklisted.
+type IsBarred = Box<dyn Fn(&str) -> Result<bool, OpenError> + Send>;
+
 /// Opens one image, on a thread of its own.
 struct Opener {
+    /// `None`: a client of its own is connected.
+    client: Option<Client>,
+    locking: Locking,
     library: Library,
     options: Options,
     /// What is being waited for.
@@ -147,23 +172,25 @@ struct Opener {
     given_up: Arc<AtomicBool>,
 }
 
-/// The images that are being opened, by cluster, name and whether they are only read. A thread that the cluster keeps
+/// The images that are being opened, by cluster, name, whether they are only read, and the client if it is a group's. A thread that the cluster keeps
 /// waiting cannot be ended, so there is one for each of them at most.
-static OPENING: Mutex<Vec<(PathBuf, String, bool)>> = Mutex::new(Vec::new());
+static OPENING: Mutex<Vec<Opening>> = Mutex::new(Vec::new());
+
+type Opening = (PathBuf, String, bool, Option<u64>);
 
 /// One of them.
-struct OpeningPlace(PathBuf, String, bool);
+struct OpeningPlace(Opening);
 
 impl OpeningPlace {
     /// `None`: it is being opened already.
-    fn take(options: &Options) -> Option<Self> {
-        let key = (options.conf(), options.name(), options.read_only);
+    fn take(options: &Options, client: Option<&Client>) -> Option<Self> {
+        let key = (options.conf(), options.name(), options.read_only, client.map(Client::instance));
         let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
         if opening.contains(&key) {
             return None;
         }
         opening.push(key.clone());
-        Some(OpeningPlace(key.0, key.1, key.2))
+        Some(OpeningPlace(key))
     }
 }
 
@@ -175,7 +202,7 @@ pub fn is_opening() -> bool {
 impl Drop for OpeningPlace {
     fn drop(&mut self) {
         let mut opening = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
-        opening.retain(|(conf, name, reads)| (conf, name, reads) != (&self.0, &self.1, &self.2));
+        opening.retain(|one| *one != self.0);
     }
 }
 
@@ -183,7 +210,10 @@ impl Opener {
     fn open(&self) -> Result<Image, OpenError> {
         let functions = self.library.0.clone();
         let mut handles = Handles::new(functions);
-        self.connect(&mut handles)?;
+        handles.client = Some(match &self.client {
+            Some(client) => client.clone(),
+            None => Client::connect(&self.library, &self.options.cluster())?,
+        });
         self.enter(&mut handles)?;
         self.at("opening the image");
         self.open_image(&mut handles)?;
@@ -196,19 +226,24 @@ impl Opener {
             if features & FEATURE_EXCLUSIVE_LOCK == 0 {
                 return Err(OpenError::NoLock(self.options.name()));
             }
-            // It was served by this process a moment ago.
-            if !wait_unlocked(&identity, CLOSE) {
-                return Err(OpenError::OpenHere);
+            match &self.locking {
+                Locking::Alone => {
+                    // It was served by this process a moment ago.
+                    if !wait_unlocked(&identity, CLOSE) {
+                        return Err(OpenError::OpenHere);
+                    }
+                    self.lock(&handles)?;
+                }
+                // An earlier instance of this process is another client: the cluster knows which of them has the lock.
+                Locking::Group(is_barred) => self.lock_in_group(&handles, is_barred)?,
             }
-            self.lock(&handles)?;
             handles.has_lock(&identity);
         }
         let (jobs, done) = channel();
         watch(&mut handles, jobs.clone())?;
         // It may have been resized before the watch began.
         let _ = jobs.send(Job::Updated);
-        // SAFETY: the cluster is connected.
-        let client = unsafe { (handles.functions.rados_get_instance_id)(handles.cluster) };
+        let client = handles.client.as_ref().map_or(0, Client::instance);
         let opened = Opened {
             handles,
             name: self.options.name(),
@@ -226,49 +261,14 @@ impl Opener {
         *self.stage.lock().unwrap_or_else(PoisonError::into_inner) = stage;
     }
 
-    fn connect(&self, handles: &mut Handles) -> Result<(), OpenError> {
-        let functions = handles.functions.clone();
-        let user = text(self.options.user())?;
-        let conf = self.options.conf();
-        let path = CString::new(conf.as_os_str().as_bytes()).map_err(|_| OpenError::BadName)?;
-        // SAFETY: a valid string, and a place for the handle.
-        let made = unsafe { (functions.rados_create)(&raw mut handles.cluster, user.as_ptr()) };
-        check("create a client", made)?;
-        // SAFETY: the handle is valid from here on, and so are the strings.
-        let read = unsafe { (functions.rados_conf_read_file)(handles.cluster, path.as_ptr()) };
-        if read < 0 {
-            return Err(OpenError::Conf(conf, error(read)));
-        }
-        for (name, value) in SETTINGS {
-            let set = set(handles, name, value)?;
-            if set < 0 {
-                return Err(OpenError::Setting(name, error(set)));
-            }
-        }
-        for (name, value) in WISHES {
-            set(handles, name, value)?;
-        }
-        // SAFETY: as above.
-        let connected = unsafe { (functions.rados_connect)(handles.cluster) };
-        match -connected {
-            ..=0 => Ok(()),
-            libc::ENOENT => Err(OpenError::NoKey(conf, self.options.user().to_owned())),
-            libc::EACCES | libc::EPERM | libc::EOPNOTSUPP | libc::EINVAL => {
-                Err(OpenError::Refused(conf, self.options.user().to_owned()))
-            }
-            libc::ETIMEDOUT => Err(OpenError::MonitorsAway(conf)),
-            errno => Err(OpenError::Failed("connect to the cluster", error(-errno))),
-        }
-    }
-
     /// Finds the pool and the namespace.
     fn enter(&self, handles: &mut Handles) -> Result<(), OpenError> {
         let functions = handles.functions.clone();
         self.at("looking for the pool");
         let pool = text(&self.options.pool)?;
+        let cluster = handles.cluster();
         // SAFETY: a connected cluster, a valid string, and a place for the handle.
-        let found =
-            unsafe { (functions.rados_ioctx_create)(handles.cluster, pool.as_ptr(), &raw mut handles.pool) };
+        let found = unsafe { (functions.rados_ioctx_create)(cluster, pool.as_ptr(), &raw mut handles.pool) };
         if found == -libc::ENOENT {
             return Err(OpenError::NoPool(self.options.pool.clone()));
         }
@@ -301,7 +301,7 @@ impl Opener {
                 Err(OpenError::NoImage(self.options.image.clone(), pool))
             }
             libc::EACCES | libc::EPERM => {
-                Err(OpenError::Refused(self.options.conf(), self.options.user().to_owned()))
+                Err(OpenError::Refused(self.options.conf(), self.options.cluster().user().to_owned()))
             }
             errno => Err(OpenError::Failed("open the image", error(-errno))),
         }
@@ -323,8 +323,9 @@ impl Opener {
         let functions = &handles.functions;
         let (mut fsid, mut id) = ([0; 64], [0; 256]);
         // SAFETY: a connected cluster, and memory of the length that is given.
-        let read =
-            unsafe { (functions.rados_cluster_fsid)(handles.cluster, fsid.as_mut_ptr().cast(), fsid.len()) };
+        let read = unsafe {
+            (functions.rados_cluster_fsid)(handles.cluster(), fsid.as_mut_ptr().cast(), fsid.len())
+        };
         check("read the cluster's identifier", read)?;
         // SAFETY: an open image, and memory of the length that is given.
         let read = unsafe { (functions.rbd_get_id)(handles.image, id.as_mut_ptr().cast(), id.len()) };
@@ -406,18 +407,81 @@ impl Opener {
     }
 }
 
+impl Opener {
+    /// Takes the exclusive lock; that of a client that is not blocklisted is never taken away, connected or not.
+    fn lock_in_group(
+        &self,
+        handles: &Handles,
+        is_barred: &dyn Fn(&str) -> Result<bool, OpenError>,
+    ) -> Result<(), OpenError> {
+        let functions = self.library.objects()?;
+        if let Some(address) = owner(handles)? {
+            if !is_barred(&address)? {
+                return Err(held_by(&functions, handles)?);
+            }
+            let address = text(&address)?;
+            // SAFETY: an open image and a valid string.
+            let broken = unsafe { (functions.rbd_lock_break)(handles.image, EXCLUSIVE, address.as_ptr()) };
+            // ENOENT: it has been given up, or broken by another, meanwhile.
+            if broken != -libc::ENOENT {
+                check("break the lock of a client that is blocklisted", broken)?;
+            }
+        }
+        // SAFETY: an open image.
+        let locked = unsafe { (handles.functions.rbd_lock_acquire)(handles.image, EXCLUSIVE) };
+        match -locked {
+            ..=0 => Ok(()),
+            libc::EROFS | libc::EBUSY | libc::EAGAIN => Err(held_by(&functions, handles)?),
+            errno => Err(OpenError::Failed("take the exclusive lock", error(-errno))),
+        }
+    }
+}
+
+/// The client that has the lock, by its number: none any more is told as a failure, after which it is tried again.
+fn held_by(functions: &ObjectFunctions, handles: &Handles) -> Result<OpenError, OpenError> {
+    let mut texts = [[0u8; LOCKERS_BYTES]; 4];
+    let mut lengths = [LOCKERS_BYTES; 4];
+    let mut exclusive = 0;
+    let [tag, clients, cookies, addresses] = texts.each_mut().map(|text| text.as_mut_ptr().cast());
+    let [tag_len, clients_len, cookies_len, addresses_len] = lengths.each_mut().map(ptr::from_mut);
+    // SAFETY: an open image, and memory of the lengths that are given.
+    let listed = unsafe {
+        (functions.rbd_list_lockers)(
+            handles.image,
+            &raw mut exclusive,
+            tag,
+            tag_len,
+            clients,
+            clients_len,
+            cookies,
+            cookies_len,
+            addresses,
+            addresses_len,
+        )
+    };
+    if listed < 0 {
+        return Err(OpenError::Failed("look who has its lock", error(listed as c_int)));
+    }
+    let [_, clients, _, _] = texts;
+    let first = if listed > 0 { until_zero(&clients) } else { String::new() };
+    match first.strip_prefix("client.").and_then(|number| number.parse().ok()) {
+        Some(number) => Ok(OpenError::HeldBy(number)),
+        None => Err(OpenError::Failed("take the exclusive lock", io::Error::from_raw_os_error(libc::EBUSY))),
+    }
+}
+
 /// Fences a client for [`BLOCKLISTED_SECONDS`], and waits until our client knows of it: OSDs that hear from us later
 /// take nothing from that client any more.
 fn blocklist(handles: &Handles, client: &str) -> Result<(), OpenError> {
     let address = text(client)?.into_raw();
     // SAFETY: a connected cluster and a valid string, which is only read.
     let listed =
-        unsafe { (handles.functions.rados_blocklist_add)(handles.cluster, address, BLOCKLISTED_SECONDS) };
+        unsafe { (handles.functions.rados_blocklist_add)(handles.cluster(), address, BLOCKLISTED_SECONDS) };
     // SAFETY: made above, and not changed.
     drop(unsafe { CString::from_raw(address) });
     check("blocklist the client that had the lock", listed)?;
     // SAFETY: a connected cluster.
-    let known = unsafe { (handles.functions.rados_wait_for_latest_osdmap)(handles.cluster) };
+    let known = unsafe { (handles.functions.rados_wait_for_latest_osdmap)(handles.cluster()) };
     check("wait for the latest map of the cluster", known)
 }
 
@@ -488,37 +552,7 @@ unsafe extern "C" fn updated(argument: *mut std::ffi::c_void) {
     let _ = jobs.send(Job::Updated);
 }
 
-fn set(handles: &Handles, name: &str, value: &str) -> Result<c_int, OpenError> {
-    let (name, value) = (text(name)?, text(value)?);
-    // SAFETY: a client, and valid strings.
-    Ok(unsafe { (handles.functions.rados_conf_set)(handles.cluster, name.as_ptr(), value.as_ptr()) })
-}
-
-fn text(text: &str) -> Result<CString, OpenError> {
-    CString::new(text).map_err(|_| OpenError::BadName)
-}
-
 /// What librbd has written, up to the zero.
 fn until_zero(bytes: &[u8]) -> String {
     CStr::from_bytes_until_nul(bytes).unwrap_or_default().to_string_lossy().into_owned()
-}
-
-/// A string of librbd.
-///
-/// # Safety
-/// It is null, or ends with a zero.
-unsafe fn string(string: *const c_char) -> String {
-    if string.is_null() {
-        return String::new();
-    }
-    // SAFETY: as the caller promises.
-    unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned()
-}
-
-fn check(what: &'static str, result: c_int) -> Result<(), OpenError> {
-    if result < 0 { Err(OpenError::Failed(what, error(result))) } else { Ok(()) }
-}
-
-fn error(result: c_int) -> io::Error {
-    io::Error::from_raw_os_error(-result)
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use crate::LibraryError;
-use crate::open::CONNECT_SECONDS;
+use crate::client::CONNECT_SECONDS;
 
 /// Why an image cannot be opened. The text goes behind the image's name.
 #[derive(Debug)]
@@ -35,6 +35,8 @@ pub enum OpenError {
     OpenHere,
     /// Another client has the lock. Whether it is connected.
     Locked(String, bool),
+    /// A client of this number has the lock, and is not known to be blocklisted.
+    HeldBy(u64),
     /// A setting of the image or its pool would make writes unstable.
     Cached(String, String),
     /// The cluster has not answered in this time; what was asked.
@@ -43,6 +45,8 @@ pub enum OpenError {
     StillOpening,
     /// This attempt was given up.
     GivenUp,
+    /// The monitors have refused what they were asked; what they said.
+    Monitors(String, io::Error),
     /// Something else went wrong; what was asked.
     Failed(&'static str, io::Error),
 }
@@ -85,6 +89,7 @@ impl fmt::Display for OpenError {
                 "it is locked by a client that is not connected, {owner}: if that has ended for good, set \
                  break_lock=on, which blocklists it and takes the lock"
             ),
+            OpenError::HeldBy(client) => write!(f, "client.{client} has its lock"),
             OpenError::Cached(option, value) => write!(
                 f,
                 "{option} is \"{value}\" for this image, so that written data could be lost: remove that with `rbd \
@@ -97,12 +102,19 @@ impl fmt::Display for OpenError {
                 "an earlier attempt to open it still waits for the cluster; try again when that answers",
             ),
             OpenError::GivenUp => f.write_str("the attempt to open it was given up"),
+            OpenError::Monitors(said, why) => write!(f, "the monitors refuse it: {why} {said}"),
             OpenError::Failed(what, why) => write!(f, "cannot {what}: {why}"),
         }
     }
 }
 
 impl std::error::Error for OpenError {}
+
+impl From<LibraryError> for OpenError {
+    fn from(error: LibraryError) -> Self {
+        OpenError::Library(error)
+    }
+}
 
 impl OpenError {
     /// Whether it may pass without a change of the configuration: another client has the image, or the cluster does not
@@ -111,6 +123,8 @@ impl OpenError {
         matches!(
             self,
             OpenError::Locked(..)
+                | OpenError::HeldBy(_)
+                | OpenError::Monitors(..)
                 | OpenError::MonitorsAway(_)
                 | OpenError::Silent(..)
                 | OpenError::Failed(..)
@@ -125,6 +139,6 @@ impl OpenError {
 
     /// Whether another client has the image now.
     pub fn is_locked(&self) -> bool {
-        matches!(self, OpenError::Locked(..))
+        matches!(self, OpenError::Locked(..) | OpenError::HeldBy(_))
     }
 }
