@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look ceph deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -12,6 +12,7 @@ help:
 	@echo "make cost         instructions per 4 KiB command against tests/cost.txt (needs valgrind)"
 	@echo "make interop      more real clients, targets and guests than make test has, for hours"
 	@echo "make ceph         images of Ceph as volumes, on a cluster of its own from Debian's packages (CEPH_STORE=bluestore)"
+	@echo "make ceph-group   the store of a gateway group, and the group on it, on a cluster of its own"
 	@echo "make idle         what sessions at rest cost: memory of 2,000, processor time of 100 over 60 s"
 	@echo "make bench-iscsi  the same load on Blockwire, the bare responder and tgt (BENCH=options)"
 	@echo "make bench-nvme   the same over NVMe/TCP, and SPDK where it was built (tests/bench/spdk.sh, SPDK_DIR=)"
@@ -51,6 +52,10 @@ interop:
 ceph:
 	@tests/test.sh build
 	@tests/interop/rbd.sh
+
+ceph-group:
+	@tests/setup.sh build
+	@tests/interop/ceph-group.sh
 
 SIM_SEEDS ?= 5000
 sim:

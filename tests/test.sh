@@ -86,13 +86,14 @@ consumers() {
   done
 }
 
-# Volumes on images of Ceph. Its packages (220 MB) are not installed here, `make ceph` does that.
+# Volumes on images of Ceph, and the store of a gateway group. Its packages (220 MB) are not installed here, `make ceph` does that.
 ceph() {
   local needed
   for needed in ceph-mon ceph-mgr ceph-osd rbd; do
     command -v "$needed" >/dev/null || { say "skipped: $needed is not installed (make ceph installs it)"; return; }
   done
   tests/interop/rbd.sh -s
+  tests/interop/ceph-group.sh -s
 }
 
 # Our initiator against targets that others wrote, and against ours.

@@ -104,6 +104,11 @@ const TABLE: &[Layer] = &[
         foreign: Only(&["zerocopy"]),
     },
     Layer { directory: "daemon/rbd", on: "buf reactor", foreign: Only(&["libc"]) },
+    Layer {
+        directory: "daemon/gateway",
+        on: "buf group rbd volume",
+        foreign: Only(&["libc", "serde_json", "zeroize"]),
+    },
     Layer { directory: "daemon/process", on: "client", foreign: Any },
     Layer { directory: "daemon/config", on: "backends multipath nvme shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
