@@ -43,6 +43,11 @@ impl Crc32c {
         Crc32c(!0)
     }
 
+    /// The state behind bytes whose digest is `value`: it goes on from there.
+    pub const fn from_value(value: u32) -> Self {
+        Crc32c(!value)
+    }
+
     /// Takes the next bytes in.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {

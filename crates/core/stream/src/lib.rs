@@ -27,10 +27,12 @@ mod io_ops;
 mod payload_buffer;
 mod receive_buffer;
 mod response_times;
+pub mod snapshot;
 mod tag;
 mod tag_index;
 mod timer_queue;
 mod transmit_queue;
+mod unsent_bytes;
 
 pub use buf::{Cx, Entropy, Errno, Payload, Time};
 pub use connection::{
@@ -44,4 +46,4 @@ pub use response_times::{LabelledResponses, ResponseTimes};
 pub use tag::{Slab, Tag};
 pub use tag_index::TagIndex;
 pub use timer_queue::TimerQueue;
-pub use transmit_queue::{COPIED_PAYLOAD_MAX, HEAD_MAX, SendOpBuilder, TransmitQueue};
+pub use transmit_queue::{COPIED_PAYLOAD_MAX, HEAD_MAX, NoBatchMemory, SendOpBuilder, TransmitQueue};

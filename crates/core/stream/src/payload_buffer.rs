@@ -130,6 +130,31 @@ impl PayloadBuffer {
         self.came = self.came.saturating_add(u32::try_from(came).unwrap_or(u32::MAX)).min(room);
     }
 
+    /// Copies bytes in that came before, for offset `at` of the command's data on: as far as they are of this buffer.
+    /// False while the memory is out.
+    #[expect(clippy::indexing_slicing, reason = "pieces of a slice together have its length")]
+    pub fn copy_from_bytes(&mut self, at: u32, bytes: &[u8]) -> bool {
+        let range = self.memory_range(at, u32::try_from(bytes.len()).unwrap_or(u32::MAX));
+        let Some(data) = &mut self.data else { return false };
+        let (mut from, len) = ((self.at + range.start as u32).saturating_sub(at) as usize, range.len());
+        for slice in data.slices_mut(range) {
+            slice.copy_from_slice(&bytes[from..from + slice.len()]);
+            from += slice.len();
+        }
+        self.note_received(len);
+        true
+    }
+
+    /// The bytes that were put in, which began with the first of the buffer. `None` while the memory is out.
+    pub fn received_bytes(&self) -> Option<Vec<u8>> {
+        let mut bytes = Vec::with_capacity(self.came as usize);
+        for piece in self.data.as_ref()?.pieces() {
+            let len = (self.came as usize - bytes.len()).min(piece.len());
+            bytes.extend_from_slice(piece.get(..len)?);
+        }
+        Some(bytes)
+    }
+
     /// All that was put in so far belongs to PDUs that are whole.
     pub fn confirm_received(&mut self) {
         self.whole = self.came;
@@ -179,6 +204,23 @@ mod tests {
         let (at, data) = place.into_complete().unwrap();
         let bytes: Vec<u8> = data.freeze().slice(0..10).pieces()[0].stable_bytes().unwrap().to_vec();
         assert_eq!((at, &bytes[..4], &bytes[6..]), (100, &b"abcd"[..], &b"ghij"[..]));
+    }
+
+    #[test]
+    fn what_came_moves_to_another_buffer() {
+        let pool = Pool::new(1 << 20);
+        let mut place = PayloadBuffer::new(100, memory(&pool, 10), 1000).unwrap();
+        assert_eq!(place.received_bytes(), Some(Vec::new()));
+        place.fill_from_stream(&mut ReceiveBuffer::with_bytes(b"abcdefgh"), 100, 6, None);
+        let bytes = place.received_bytes().unwrap();
+        assert_eq!(bytes, b"abcdef");
+        let mut next = PayloadBuffer::new(102, memory(&pool, 4), 1000).unwrap();
+        assert!(next.copy_from_bytes(100, &bytes));
+        next.confirm_received();
+        assert!(next.is_complete());
+        assert_eq!(next.received_bytes().unwrap(), b"cdef");
+        assert!(next.lend_to_recv(102, 1).is_some() && !next.copy_from_bytes(102, b"c"));
+        assert_eq!(next.received_bytes(), None);
     }
 
     #[test]

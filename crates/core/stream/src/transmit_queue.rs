@@ -8,6 +8,7 @@
 //! batches grow under load. A batch is bounded by its head and by [`PIECES_MAX`].
 
 use crate::io_ops::{SendOp, SendPiece};
+use crate::unsent_bytes::UnsentBytes;
 use buf::crc32c::Crc32c;
 use buf::{BufMut, MemoryClass, Pool, Sg, Time};
 use smallvec::SmallVec;
@@ -31,7 +32,13 @@ pub struct TransmitQueue {
     in_kernel: usize,
     /// A list of pieces that came back, to be used again.
     spare: Option<SmallVec<[SendPiece; 8]>>,
+    /// What goes out before the next batch is made.
+    unsent: UnsentBytes,
 }
+
+/// There is no memory for a batch of bytes that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoBatchMemory;
 
 impl TransmitQueue {
     /// Nothing is out.
@@ -42,6 +49,51 @@ impl TransmitQueue {
     /// Whether a batch may be handed out now.
     pub fn can_start_batch(&self) -> bool {
         self.unwritten.is_none()
+    }
+
+    /// Whether bytes wait that must go before the next batch: [`TransmitQueue::build_unsent_batch`] sends them.
+    #[inline]
+    pub fn has_unsent(&self) -> bool {
+        !self.unsent.is_empty()
+    }
+
+    /// How many such bytes wait.
+    pub fn unsent_len(&self) -> usize {
+        self.unsent.len()
+    }
+
+    /// A copy of them.
+    pub fn unsent_bytes(&self) -> Vec<u8> {
+        self.unsent.to_vec()
+    }
+
+    /// Begins with bytes that an earlier process owed the peer, or takes them back.
+    pub fn set_unsent(&mut self, bytes: Vec<u8>) {
+        self.unsent = UnsentBytes::new(bytes);
+    }
+
+    /// Takes all bytes that wait: the caller answers for their being sent.
+    #[must_use]
+    pub fn take_unsent(&mut self) -> Vec<u8> {
+        self.unsent.take_all()
+    }
+
+    /// The batch that is out comes back, and the socket took only the first `written` bytes: the rest waits, before
+    /// all else.
+    pub fn keep_unsent(&mut self, op: SendOp, written: usize) {
+        self.unsent.put_back(&op, written);
+        self.handle_written();
+        self.handle_send_released(op);
+    }
+
+    /// A batch of the bytes that wait; `None` if there are none, or a batch is out.
+    pub fn build_unsent_batch(&mut self, pool: &Pool, now: Time) -> Result<Option<SendOp>, NoBatchMemory> {
+        if self.unsent.is_empty() || !self.can_start_batch() {
+            return Ok(None);
+        }
+        let mut batch = self.start_batch(pool, 1, self.unsent.len()).ok_or(NoBatchMemory)?;
+        self.unsent.take_next(batch.room(), |bytes| batch.push_bytes(bytes));
+        Ok(self.finish_batch(batch, now))
     }
 
     /// Whether the kernel holds no memory of this link's batches.
@@ -125,6 +177,11 @@ impl SendOpBuilder {
         let pieces = self.pieces.len() + data.pieces().len() + 2;
         self.head.len() - self.used >= head
             && (self.is_empty() || (self.len() < BATCH_MAX && pieces <= PIECES_MAX))
+    }
+
+    /// Bytes of head that are free.
+    fn room(&self) -> usize {
+        self.head.len() - self.used
     }
 
     /// Bytes in the batch.
@@ -253,6 +310,26 @@ mod tests {
         region.write(100, b"changed");
         let op = transmit_queue.finish_batch(batch, Time(0)).unwrap();
         assert_eq!(crc32c(&wire(&op)), crc.value());
+    }
+
+    #[test]
+    fn what_a_socket_did_not_take_goes_first_and_once() {
+        let pool = Pool::new(4 << 20);
+        let mut transmit_queue = TransmitQueue::new();
+        let bytes: Vec<u8> = (0..600_000u32).map(|i| (i / 7) as u8).collect();
+        transmit_queue.set_unsent(bytes.clone());
+        let (mut sent, mut round) = (Vec::new(), 0);
+        while let Some(op) = transmit_queue.build_unsent_batch(&pool, Time(1)).unwrap() {
+            assert!(op.len <= HEAD_MAX && !transmit_queue.can_start_batch());
+            let written = if round % 2 == 0 { op.len / 3 } else { op.len };
+            sent.extend_from_slice(&wire(&op)[..written]);
+            transmit_queue.keep_unsent(op, written);
+            assert_eq!(sent.len() + transmit_queue.unsent_len(), bytes.len());
+            round += 1;
+        }
+        assert!(sent == bytes && !transmit_queue.has_unsent() && transmit_queue.is_idle());
+        transmit_queue.set_unsent(b"abc".to_vec());
+        assert_eq!((transmit_queue.take_unsent(), transmit_queue.has_unsent()), (b"abc".to_vec(), false));
     }
 
     #[test]
