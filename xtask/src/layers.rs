@@ -145,9 +145,9 @@ const TABLE: &[Layer] = &[
     },
 ];
 
-/// What iSCSI needs beside the wire's layout: hashes for CHAP.
+/// What iSCSI needs beside the wire's layout: hashes for CHAP, and the form of snapshots.
 const ISCSI: &[&str] =
-    &["zerocopy", "smallvec", "md-5", "sha1", "sha2", "sha3", "subtle", "zeroize"];
+    &["zerocopy", "smallvec", "serde", "md-5", "sha1", "sha2", "sha3", "subtle", "zeroize"];
 
 /// What NVMe needs beside layout: hashes and modular powers for DH-HMAC-CHAP.
 const NVME: &[&str] = &["zerocopy", "sha2", "hmac", "subtle", "zeroize", "crypto-bigint"];

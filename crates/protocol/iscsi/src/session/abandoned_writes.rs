@@ -36,6 +36,12 @@ impl AbandonedWrites {
         self.known.contains_key(&(itt.value(), link))
     }
 
+    /// Task tag and link of each, oldest first.
+    pub(super) fn iter(&self) -> impl Iterator<Item = TaskKey> + '_ {
+        let current = |(key, number): &&(TaskKey, u64)| self.known.get(key) == Some(number);
+        self.order.iter().filter(current).map(|(key, _)| *key)
+    }
+
     pub(super) fn insert(&mut self, itt: Itt, link: LinkIndex) {
         let key = (itt.value(), link);
         let AbandonedWrites { known, order, count, most } = self;

@@ -12,7 +12,7 @@ use crate::wire::{self, Bhs, CommandFlags, Opcode, Pdu, RejectReason};
 use buf::{Sg, Time};
 
 /// Bytes of pings and texts that may wait for their turn: more than any initiator sends ahead of it.
-const HELD_BYTES_MAX: usize = 64 << 10;
+pub(super) const HELD_BYTES_MAX: usize = 64 << 10;
 
 impl TargetSession {
     /// Acts on a SCSI Command's header; says what its immediate data is for.

@@ -95,6 +95,20 @@ impl LinkState {
         }
     }
 
+    /// A slot that no link holds.
+    pub(super) fn gone(now: Time) -> Self {
+        let (cid, stat_sn) = (Cid::new(0), Sn::new(0));
+        let params = LinkParams {
+            cid,
+            header_digest: false,
+            data_digest: false,
+            initiator_mrdsl: Framing::LOGIN.peer_mrdsl,
+            target_mrdsl: Framing::LOGIN.own_mrdsl,
+            stat_sn,
+        };
+        LinkState { phase: LinkPhase::Gone, ..LinkState::new(&params, &[], now) }
+    }
+
     pub(super) fn is_open(&self) -> bool {
         self.phase == LinkPhase::Open
     }

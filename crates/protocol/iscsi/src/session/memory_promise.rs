@@ -41,6 +41,20 @@ impl MemoryPromise {
         (promise.unit == 0 || promise.units >= 2).then_some(promise)
     }
 
+    /// Sets aside as many units as a session had elsewhere; `None` if so many cannot be had.
+    pub(super) fn with_units(pool: &Pool, burst: u32, units: u32) -> Option<Self> {
+        let mut promise =
+            MemoryPromise { pool: pool.clone(), unit: rounded_to_pool_size(burst as usize), units: 0 };
+        if promise.unit > 0 {
+            promise.grow_to(units.saturating_sub(1));
+        }
+        (promise.unit == 0 || promise.units >= units.max(2)).then_some(promise)
+    }
+
+    pub(super) fn units(&self) -> u32 {
+        self.units
+    }
+
     /// Whether it is for bursts of so many bytes.
     pub(super) fn is_for_burst_len(&self, burst: u32) -> bool {
         self.unit == rounded_to_pool_size(burst as usize)

@@ -14,6 +14,7 @@
 //! - Numbers of the peer are looked up or compared, never used as an index.
 
 mod abandoned_writes;
+mod carried_data;
 mod closing;
 mod command;
 mod control;
@@ -24,10 +25,12 @@ mod outgoing;
 mod params;
 mod pings;
 mod placing;
+mod quiesce;
 mod receive;
 mod request;
 mod respond;
 mod response_fence;
+mod snapshot;
 mod task;
 mod task_functions;
 mod tasks;
@@ -46,6 +49,7 @@ pub use params::{LinkParams, SessionLimits, SessionParams};
 pub use request::{
     Cdb, Fault, LinkFault, Request, Residual, Response, ScsiCommand, ScsiResult, SenseBytes, TaskManagement,
 };
+pub use snapshot::{SessionRestoreError, SessionSaveRefusal, SessionSnapshot};
 use std::collections::VecDeque;
 use stream::{
     Connection, ConnectionClose, LabelledResponses, LinkNumber, Received, RecvOp, SendOp, Tag,
@@ -59,6 +63,8 @@ use crate::wire::{Cid, Lun, Sn};
 
 /// Most commands that a session may have in work.
 const COMMANDS_MAX: u16 = 4096;
+/// Most immediate ones.
+const IMMEDIATE_MAX: u16 = 256;
 
 /// Why a session or a link cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,6 +96,8 @@ pub struct TargetSession {
     /// How far the end of its nexus is.
     nexus_end: NexusEndState,
     closed: bool,
+    /// Nothing is received or parsed, until the session goes on here or elsewhere.
+    quiesced: bool,
 }
 
 impl TargetSession {
@@ -115,7 +123,7 @@ impl TargetSession {
             promise.is_for_burst_len(params.unsolicited_burst_len()),
             "memory is set aside for what was negotiated"
         );
-        let immediate = limits.immediate.clamp(2, 256);
+        let immediate = limits.immediate.clamp(2, IMMEDIATE_MAX);
         let limits = SessionLimits { immediate, commands: limits.commands.clamp(1, COMMANDS_MAX), ..limits };
         TargetSession {
             tasks: SessionTasks::new(cx, params, limits, promise),
@@ -128,6 +136,7 @@ impl TargetSession {
             closing: false,
             nexus_end: NexusEndState::No,
             closed: false,
+            quiesced: false,
         }
     }
 

@@ -13,7 +13,7 @@ use crate::wire::{
 use buf::{Cx, MemoryClass, Pool, Sg, Time};
 use std::collections::VecDeque;
 use std::ops::Range;
-use stream::{ResponseTimes, SendOp, SendOpBuilder, TransmitQueue};
+use stream::{NoBatchMemory, ResponseTimes, SendOp, SendOpBuilder, TransmitQueue};
 use zerocopy::byteorder::big_endian::{U16, U32};
 
 /// A link with so much to send parses nothing more until some of it has left: the answers to what a
@@ -245,7 +245,7 @@ impl LinkSender {
 
     /// Whether nothing waits, and no batch is on its way to the socket.
     pub(super) fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.transmit_queue.can_start_batch()
+        self.waiting.is_empty() && !self.transmit_queue.has_unsent() && self.transmit_queue.can_start_batch()
     }
 
     /// Whether so much waits that no more is parsed.
@@ -261,7 +261,8 @@ impl LinkSender {
     pub(super) fn reserve_send_window(&mut self, reserved: &mut u32, len: u32, most: u32) -> bool {
         // A task that asks again keeps what it was allowed, which counts once.
         let more = len.saturating_sub(*reserved);
-        let outstanding = self.read_bytes + self.kernel_bytes;
+        let unsent = self.transmit_queue.unsent_len() as u64;
+        let outstanding = self.read_bytes + self.kernel_bytes + unsent;
         let allowed = outstanding == u64::from(*reserved) || outstanding + u64::from(more) <= u64::from(most);
         if allowed {
             self.read_bytes += u64::from(more);
@@ -342,6 +343,9 @@ impl LinkSender {
         numbers: CommandNumbers,
         cx: &mut Cx<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
+        if self.transmit_queue.has_unsent() {
+            return self.build_unsent_batch(cx);
+        }
         let digest = framing.data_digest;
         let Some(first) = self.waiting.front().filter(|_| self.transmit_queue.can_start_batch()) else {
             return Ok(None);
@@ -369,6 +373,44 @@ impl LinkSender {
         let op = self.transmit_queue.finish_batch(writer.pdus.batch, cx.now);
         self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
         Ok(op)
+    }
+
+    #[cold]
+    fn build_unsent_batch(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
+        let op = self.transmit_queue.build_unsent_batch(cx.pool, cx.now).map_err(|NoBatchMemory| NoMemory)?;
+        self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
+        Ok(op)
+    }
+
+    /// A batch came back of which the socket took only the first `written` bytes: the rest goes first.
+    pub(super) fn keep_unsent(&mut self, op: SendOp, written: usize) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.transmit_queue.keep_unsent(op, written);
+    }
+
+    /// Makes bytes of all that waits, to be sent before all else. False: memory is short, and some still waits.
+    pub(super) fn make_all_unsent(
+        &mut self,
+        framing: Framing,
+        numbers: CommandNumbers,
+        cx: &mut Cx<'_>,
+    ) -> bool {
+        let mut bytes = self.transmit_queue.take_unsent();
+        let mut complete = true;
+        while !self.waiting.is_empty() && complete {
+            match self.build_send_batch(framing, numbers, cx) {
+                Ok(Some(op)) => {
+                    let before = bytes.len();
+                    bytes.resize(before + op.len, 0);
+                    op.copy_to(0, bytes.get_mut(before..).unwrap_or_default());
+                    self.transmit_queue.handle_written();
+                    self.handle_send_released(op);
+                }
+                Ok(None) | Err(NoMemory) => complete = false,
+            }
+        }
+        self.transmit_queue.set_unsent(bytes);
+        complete
     }
 
     /// A batch's memory came back.

@@ -40,6 +40,17 @@ impl OutstandingPings {
         true
     }
 
+    /// Those that are unanswered, oldest first, and whether some were given up.
+    pub(super) fn unanswered(&self) -> (impl Iterator<Item = Ttt> + '_, bool) {
+        (self.unanswered.iter().copied(), self.forgot)
+    }
+
+    /// Goes on with what [`unanswered`](Self::unanswered) gave. `since`: the last of them is unanswered.
+    pub(super) fn restored(unanswered: impl Iterator<Item = Ttt>, forgot: bool, since: Option<Time>) -> Self {
+        let unanswered: VecDeque<Ttt> = unanswered.take(OUTSTANDING_PINGS_MAX).collect();
+        OutstandingPings { since: since.filter(|_| !unanswered.is_empty()), unanswered, forgot }
+    }
+
     /// Since when the last is unanswered.
     pub(super) fn unanswered_since(&self) -> Option<Time> {
         self.since

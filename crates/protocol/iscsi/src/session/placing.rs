@@ -115,7 +115,7 @@ impl SessionTasks {
             return Some(Destination::Skip(left));
         }
         match transfer.next_destination(left) {
-            Destination::NeedHold if placing => {
+            Destination::NeedHold if placing && !transfer.is_solicited() => {
                 let len = transfer.hold_buffer_len(left) as usize;
                 match cx.pool.take_sg(MemoryClass::Unsolicited, len) {
                     Some(memory) => {

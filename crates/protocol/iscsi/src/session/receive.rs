@@ -18,7 +18,8 @@ impl TargetSession {
     pub(super) fn next_recv(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> Option<RecvOp> {
         let link = &self.tasks.links[index];
         let phase = link.phase;
-        if !link.rx.can_start_receive() || matches!(phase, LinkPhase::Dead | LinkPhase::Gone) {
+        if self.quiesced || !link.rx.can_start_receive() || matches!(phase, LinkPhase::Dead | LinkPhase::Gone)
+        {
             return None;
         }
         let direct = match &link.rx.state {
@@ -67,6 +68,9 @@ impl TargetSession {
             let link = &mut self.tasks.links[index];
             if !link.is_open() {
                 link.rx.receive_buffer.clear();
+                return Ok(());
+            }
+            if self.quiesced {
                 return Ok(());
             }
             let parsing = match &link.rx.state {

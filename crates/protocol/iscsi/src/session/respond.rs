@@ -110,7 +110,7 @@ impl SessionTasks {
                 *acked = true;
                 self.finish_task(now, tag);
             }
-            (TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_), _) => {}
+            (TaskState::Held | TaskState::Invalid(_) | TaskState::Withdrawn | TaskState::Answered(_), _) => {}
         }
     }
 
@@ -123,7 +123,7 @@ impl SessionTasks {
                 *acked = true;
                 self.finish_task(now, tag);
             }
-            TaskState::Held | TaskState::Invalid(_) | TaskState::Answered(_) => {}
+            TaskState::Held | TaskState::Invalid(_) | TaskState::Withdrawn | TaskState::Answered(_) => {}
         }
     }
 
@@ -196,6 +196,7 @@ impl SessionTasks {
             TaskState::Held
             | TaskState::Invalid(_)
             | TaskState::Live
+            | TaskState::Withdrawn
             | TaskState::Terminating { .. }
             | TaskState::Answered(_) => {}
         }
@@ -219,6 +220,11 @@ impl SessionTasks {
                 }
                 Termination::Sense(_) => {}
             },
+            // The server has let go of it.
+            TaskState::Withdrawn => {
+                task.state = TaskState::Terminating { how, acked: true };
+                self.finish_task(now, tag);
+            }
             TaskState::Terminating { how: before, .. } => {
                 if how == Termination::Silent {
                     *before = how;

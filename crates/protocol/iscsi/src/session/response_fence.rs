@@ -31,6 +31,17 @@ pub(super) struct FencedResponse {
     pub(super) state: FenceState,
 }
 
+impl FencedResponse {
+    /// A response on its way; `None`: of a task that is answered.
+    pub(super) fn restored(tag: Option<Tag>, lun: Option<Lun>, state: FenceState) -> Self {
+        FencedResponse { tag: tag.unwrap_or(Tag::from_bits(u64::MAX)), lun, state }
+    }
+
+    pub(super) fn lun(&self) -> Option<Lun> {
+        self.lun
+    }
+}
+
 /// A link, and the ExpStatSN that acknowledges what was to be sent on it.
 pub(super) type Acknowledgment = (LinkIndex, Sn);
 
@@ -58,6 +69,14 @@ impl FencedResponses {
 
     pub(super) fn clear(&mut self) {
         self.0.clear();
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &FencedResponse> {
+        self.0.iter()
+    }
+
+    pub(super) fn push_restored(&mut self, fence: FencedResponse) {
+        self.0.push_back(fence);
     }
 
     pub(super) fn push(&mut self, tag: Tag, lun: Option<Lun>) {

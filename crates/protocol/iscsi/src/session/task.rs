@@ -5,6 +5,7 @@
 //! it has come, and every byte has exactly one destination: a buffer of the server, the hold (memory reserved
 //! for unsolicited data), or nowhere, if it is no longer needed.
 
+use super::carried_data::CarriedData;
 use super::request::{Response, ScsiResult};
 use crate::links::LinkIndex;
 use crate::wire::{Itt, Lun, Sn, TmfFunction, TmfResponseCode, Ttt};
@@ -57,6 +58,8 @@ pub(super) enum TaskState {
     Invalid(AdditionalSense),
     /// With the server.
     Live,
+    /// The server has given it back before it had any effect: it is to be announced again.
+    Withdrawn,
     /// It ends without the server's answer. `acked`: the server knows and has let go of it.
     Terminating { how: Termination, acked: bool },
     /// Answered, but the peer still owes data: the answer follows the last of it (RFC 7143 §11.4.2).
@@ -132,6 +135,10 @@ pub(super) struct Transfer {
     /// The server's buffers that are not full, in order.
     pub(super) places: SmallVec<[PayloadBuffer; 1]>,
     pub(super) hold: Option<HeldData>,
+    /// What came before the task was withdrawn.
+    pub(super) carried: Option<CarriedData>,
+    /// The server has some of the data.
+    pub(super) delivered: bool,
 }
 
 /// A sequence that an R2T asked for.
@@ -272,6 +279,9 @@ impl Transfer {
 
     /// Copies held bytes on into the places that want them, and frees the hold when it is empty.
     pub(super) fn place_held_data(&mut self) {
+        if !self.place_carried_data() {
+            return;
+        }
         let Some(hold) = &mut self.hold else { return };
         let Some(held) = &mut hold.data else { return };
         for place in &mut self.places {
@@ -298,7 +308,11 @@ impl Transfer {
             return None;
         }
         first.confirm_received();
-        if first.is_complete() { self.places.remove(0).into_complete() } else { None }
+        if !first.is_complete() {
+            return None;
+        }
+        self.delivered = true;
+        self.places.remove(0).into_complete()
     }
 
     /// The next sequence to ask for, of at most `burst` bytes.
@@ -322,6 +336,19 @@ impl Transfer {
     pub(super) fn drop_memory(&mut self) {
         self.places.clear();
         self.hold = None;
+        self.carried = None;
+    }
+}
+
+impl HeldData {
+    /// Its bytes that came, with the offset of the first. `None` while they are out with a receive.
+    pub(super) fn received_bytes(&self) -> Option<(u32, Vec<u8>)> {
+        let len = (self.came - self.base) as usize;
+        let mut bytes = Vec::with_capacity(len);
+        for piece in self.data.as_ref()?.pieces() {
+            bytes.extend_from_slice(piece.get(..(len - bytes.len()).min(piece.len()))?);
+        }
+        Some((self.base, bytes))
     }
 }
 
@@ -343,7 +370,7 @@ impl Task {
 
     /// Whether arriving data has a use.
     pub(super) fn wants_data(&self) -> bool {
-        matches!(self.state, TaskState::Held | TaskState::Live)
+        matches!(self.state, TaskState::Held | TaskState::Live | TaskState::Withdrawn)
     }
 }
 

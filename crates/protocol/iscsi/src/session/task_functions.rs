@@ -22,6 +22,15 @@ impl WaitingTaskFunctions {
         self.0.clear();
     }
 
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &(Tag, TaskManagement)> {
+        self.0.iter()
+    }
+
+    /// A function that waited in another process.
+    pub(super) fn push_restored(&mut self, tag: Tag, request: TaskManagement) {
+        self.0.push((tag, request));
+    }
+
     /// A function whose turn has come: answers it, tells the server, or keeps it.
     pub(super) fn begin_function(&mut self, tasks: &mut SessionTasks, index: LinkIndex, bhs: &Bhs) {
         let pdu = TmfRequest::from_bhs(bhs);
@@ -124,6 +133,7 @@ impl SessionTasks {
             // The server knows nothing of it, or is done with it: it ends here.
             TaskState::Held
             | TaskState::Invalid(_)
+            | TaskState::Withdrawn
             | TaskState::Answered(_)
             | TaskState::Terminating { acked: true, .. } => {
                 if abort {

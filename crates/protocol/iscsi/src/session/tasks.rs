@@ -41,6 +41,8 @@ pub(super) struct SessionTasks {
     /// Responses that wait for acknowledgments, in order.
     pub(super) fences: FencedResponses,
     pub(super) events: VecDeque<TargetEvent<Request>>,
+    /// Commands that the server has given back, with their tasks.
+    pub(super) withdrawn: Vec<(Tag, ScsiCommand)>,
     pub(super) ttts: TransferTags,
     /// A link or the session is ending, and something of it has ended.
     pub(super) unsettled: bool,
@@ -69,6 +71,7 @@ impl SessionTasks {
             expected: Vec::new(),
             fences: FencedResponses::default(),
             events: VecDeque::new(),
+            withdrawn: Vec::new(),
             // Tags of different sessions differ, so that a PDU gone astray is noticed.
             ttts: TransferTags((cx.entropy.next_u64() >> 33) as u32),
             unsettled: false,
@@ -116,6 +119,24 @@ impl SessionTasks {
         Some(tag)
     }
 
+    /// Enters a task of another process. `None`: it is one too many, or its tag is another's.
+    pub(super) fn restore_task(&mut self, task: Task) -> Option<Tag> {
+        let bursts = task.immediate && task.kind.has_unsolicited();
+        let excess = task.immediate && self.has_max_immediate_tasks() || bursts && self.immediate_burst;
+        if excess || self.table.is_full() || task.itt.is_none() || self.index.find(task.itt.value()).is_some()
+        {
+            return None;
+        }
+        let (itt, link, immediate, owing) = (task.itt, task.link, task.immediate, task.owing);
+        let tag = self.table.insert(task).ok()?;
+        self.index.insert(itt.value(), tag);
+        self.links[link].tasks += 1;
+        self.links[link].owed += usize::from(owing);
+        self.immediate_burst |= bursts;
+        self.immediates += u32::from(immediate);
+        Some(tag)
+    }
+
     pub(super) fn has_max_immediate_tasks(&self) -> bool {
         self.immediates >= u32::from(self.limits.immediate)
     }
@@ -138,7 +159,10 @@ impl SessionTasks {
                 task.state = TaskState::Terminating { how: Termination::Sense(*sense), acked: true };
                 self.finish_task(now, tag);
             }
-            TaskState::Live | TaskState::Terminating { .. } | TaskState::Answered(_) => {}
+            TaskState::Live
+            | TaskState::Withdrawn
+            | TaskState::Terminating { .. }
+            | TaskState::Answered(_) => {}
         }
     }
 
@@ -202,7 +226,7 @@ impl SessionTasks {
 
 /// Target Transfer Tags: all values but the reserved one, in turn.
 #[derive(Debug)]
-pub(super) struct TransferTags(u32);
+pub(super) struct TransferTags(pub(super) u32);
 
 impl TransferTags {
     pub(super) fn next_tag(&mut self) -> Ttt {

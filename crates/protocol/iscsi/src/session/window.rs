@@ -71,7 +71,55 @@ pub(super) struct CommandWindow {
     pub(super) opened: bool,
 }
 
+/// The numbers of a window, as they move to another process.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WindowNumbers {
+    pub(super) exp: Sn,
+    pub(super) max: Sn,
+    pub(super) told: Sn,
+    pub(super) offered: u32,
+    pub(super) limit: u32,
+    pub(super) peak: u32,
+    pub(super) skips_next: bool,
+    pub(super) opened: bool,
+}
+
 impl CommandWindow {
+    /// The window's numbers, its units of memory, and what it holds: the first place is that of `exp + 1`.
+    pub(super) fn parts(&self) -> (WindowNumbers, u32, impl Iterator<Item = Option<&HeldRequest>>) {
+        let CommandWindow { exp, max, told, offered, limit, peak, skips_next, opened, .. } = *self;
+        let numbers = WindowNumbers { exp, max, told, offered, limit, peak, skips_next, opened };
+        (numbers, self.promise.units(), self.held.iter().map(Option::as_ref))
+    }
+
+    /// Goes on as a window of another process, `counted` of whose commands are in work. False, and nothing is changed:
+    /// the numbers contradict each other, or the memory does not cover what was offered.
+    pub(super) fn restore(
+        &mut self,
+        numbers: WindowNumbers,
+        held: VecDeque<Option<HeldRequest>>,
+        counted: u32,
+    ) -> bool {
+        let WindowNumbers { exp, max, told, offered, limit, peak, skips_next, opened } = numbers;
+        let (most, open) = (self.most, max.next().steps_since(exp));
+        let sound = (1..=most).contains(&limit)
+            && open <= most
+            && counted + open <= most
+            && told.le(max)
+            && max.steps_since(told) <= 2 * most
+            && offered <= 2 * most
+            && peak <= 2 * most
+            && held.len() <= open.saturating_sub(1) as usize
+            && held.back().is_none_or(Option::is_some)
+            && self.promise.commands_covered(most) >= limit.max(counted + open);
+        if sound {
+            (self.exp, self.max, self.told, self.offered) = (exp, max, told, offered);
+            (self.limit, self.peak, self.in_work, self.held) = (limit, peak, counted, held);
+            (self.skips_next, self.opened) = (skips_next, opened);
+        }
+        sound
+    }
+
     pub(super) fn new(exp: Sn, most: u32, promise: MemoryPromise, now: Time) -> Self {
         let limit = promise.commands_covered(most);
         let max = exp.add(limit - 1);

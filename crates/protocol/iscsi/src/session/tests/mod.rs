@@ -5,6 +5,8 @@ mod attacks_control;
 mod basics;
 mod fence;
 mod links;
+mod replacement;
 mod scripted_initiator;
+mod snapshots;
 mod splits;
 mod transfers;

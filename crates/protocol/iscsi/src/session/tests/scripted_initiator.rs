@@ -48,7 +48,7 @@ pub struct WireEnd {
     /// Bytes that the session sent, not yet taken by the test.
     pub sent: Vec<u8>,
     /// A receive that waits for bytes.
-    op: Option<RecvOp>,
+    pub op: Option<RecvOp>,
     pub shut: bool,
     /// Batches are taken, but never written out.
     pub deaf: bool,
