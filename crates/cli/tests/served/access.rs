@@ -73,7 +73,7 @@ fn passwords_open_what_they_are_for_and_nothing_else() {
     assert_eq!(failed(HOST, proof("alice", wrong, None)), denied);
     assert_eq!(failed(HOST, proof("nobody", wrong, None)), denied, "an unknown user sees the same");
     assert_eq!(failed(HOST, proof("bob", other, None)), denied, "that is another host's account");
-    assert_eq!(failed(HOST, None), denied, "a password is due");
+    assert_eq!(failed(HOST, None), Err(LoginFailure::CredentialsMissing), "a password is due");
     let lookup = |credentials| Initiator::connect(daemon.at, wanted(HOST, None, credentials));
     assert!(lookup(proof("alice", own, None)).is_err(), "disks and discovery have their own accounts");
     // The target proves itself with another secret than expected.

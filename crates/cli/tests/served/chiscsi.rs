@@ -165,7 +165,7 @@ fn chap_one_way_and_mutual_as_the_file_has_them() {
     assert_eq!(to("oneway", both(own, theirs)), Ok(()), "who wants more than one way has it");
     assert_eq!(to("oneway", proof("initiator_id2", "initiator_sec2", None)), Ok(()));
     assert_eq!(to("oneway", one(wrong)), DENIED);
-    assert_eq!(to("oneway", None), DENIED);
+    assert_eq!(to("oneway", None), Err(LoginFailure::CredentialsMissing));
     assert_eq!(to("mutual", both(own, theirs)), Ok(()));
     assert_eq!(to("mutual", one(own)), DENIED, "the right secret, but one way");
     assert_eq!(to("mutual", both(wrong, theirs)), DENIED);
@@ -182,7 +182,7 @@ fn chap_one_way_and_mutual_as_the_file_has_them() {
     let look = |credentials| login(daemon.at, HOST, None, credentials);
     assert_eq!(look(proof("look_id1", "look_secret1", Some(("self_id1", "self_secret11")))), Ok(()));
     assert_eq!(look(proof("look_id1", "look_secret1", None)), DENIED);
-    assert_eq!(look(None), DENIED);
+    assert_eq!(look(None), Err(LoginFailure::CredentialsMissing));
     let said = [&oneway, &mutual, &free, &none]
         .map(|(_, daemon)| daemon.log() + &daemon.ask("iscsictl --json") + &daemon.ask("iscsictl -c --json"));
     let said = said.concat();

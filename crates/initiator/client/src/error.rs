@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use multipath::{DownReason, PathInfo, PathState};
+use multipath::{DownReason, PathInfo, PathState, Protocol};
 use volume::{Failure, Fault, PathAccess, Refusal};
 
 /// What kind of failure it is; the command line's exit codes follow from it.
@@ -139,9 +139,10 @@ pub(crate) fn unserved_reason(paths: &[PathInfo]) -> String {
             unreachable_advice(errno.0)
         }
         // By us, when `open_timeout` had passed.
-        (_, _, Some((_, multipath::PathProblem::Down(DownReason::Ended))) | None) => {
+        (_, _, Some((_, multipath::PathProblem::Down(DownReason::Ended)))) => {
             "a path did not come up in time".to_owned()
         }
+        (_, _, None) => silence_text(path.protocol),
         (_, _, Some((_, problem))) => problem.to_string(),
     };
     let mut said: Vec<String> = Vec::new();
@@ -154,6 +155,18 @@ pub(crate) fn unserved_reason(paths: &[PathInfo]) -> String {
         true => "the target does not report it".to_owned(),
         false => said.join("; "),
     }
+}
+
+/// Nothing was heard of a path in time.
+fn silence_text(protocol: Protocol) -> String {
+    let spoken = match protocol {
+        Protocol::Iscsi => "iSCSI",
+        Protocol::Nvme => "NVMe/TCP",
+    };
+    format!(
+        "no answer in time: check the address and its firewalls, and that what listens on this port speaks {spoken} \
+         (usual ports: iSCSI 3260, NVMe/TCP 4420)"
+    )
 }
 
 /// The state of a path that does not serve, in words.
@@ -185,7 +198,8 @@ pub(crate) fn unreachable_advice(errno: i32) -> String {
 fn failure_text(failure: &Failure) -> String {
     let text = match failure {
         Failure::Refused(Refusal::Conflict) => {
-            "another host holds a reservation: `blockwire reserve URL report` shows whose"
+            "a reservation forbids it: this host neither holds it nor is registered as its type demands; `blockwire \
+             reserve URL report` shows who is"
         }
         Failure::Refused(Refusal::Inaccessible(PathAccess::Transition)) => {
             "the path is changing its state: try again"
@@ -235,7 +249,7 @@ impl std::error::Error for Error {}
 #[cfg(test)]
 mod tests {
     use buf::Time;
-    use multipath::{PathCounters, PathInfo, PathProblem, PathState, Protocol};
+    use multipath::{PathCounters, PathProblem};
 
     use super::*;
 

@@ -103,7 +103,9 @@ pub fn refuse_volume_in_use(
     let reservations = match reservations {
         // Who holds it by RESERVE(6) need not let others ask.
         Err(client::Error { failure: Some(client::Failure::Refused(client::Refusal::Conflict)), .. }) => {
-            return Err(Failure::usage("another host holds a reservation on the destination: use --force"));
+            return Err(Failure::usage(
+                "another host has reserved the destination: release it there first, or use --force",
+            ));
         }
         other => other?,
     };

@@ -18,6 +18,10 @@ pub(super) fn login_failure_reason(failure: &LoginFailure) -> (DownReason, bool)
         LoginFailure::Authentication | LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE) => {
             (DownReason::Unproven(text), true)
         }
+        LoginFailure::CredentialsMissing => {
+            let how = "in a URL: iscsi://USER@HOST/IQN/LUN?secret_file=FILE";
+            (DownReason::Unproven(format!("{text} ({how})")), true)
+        }
         LoginFailure::Refused(LoginStatus::TARGET_NOT_FOUND | LoginStatus::TARGET_REMOVED) => {
             (DownReason::Absent(text), false)
         }
@@ -72,5 +76,10 @@ mod tests {
             assert_eq!(matches!(why, DownReason::Absent(_)), absent, "{status:?}: {why:?}");
         }
         assert!(matches!(login_failure_reason(&LoginFailure::CutShort), (DownReason::CutShort(_), false)));
+        let (why, is_hopeless) = login_failure_reason(&LoginFailure::CredentialsMissing);
+        assert!(
+            is_hopeless && matches!(&why, DownReason::Unproven(said) if said.contains("USER@")),
+            "{why:?}"
+        );
     }
 }

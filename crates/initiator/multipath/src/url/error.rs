@@ -98,6 +98,11 @@ impl fmt::Display for UrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let subject = self.part_description();
         match &self.wrong {
+            UrlProblem::Missing if self.part == UrlPart::Password => {
+                return f.write_str(
+                    "the user before @ has no secret: add ?secret_file=FILE or ?secret_env=NAME to the URL",
+                );
+            }
             UrlProblem::Missing => write!(f, "{subject} is missing")?,
             UrlProblem::Scheme(found) => write!(f, "{subject} is \"{found}\", not iscsi or nvme+tcp")?,
             UrlProblem::Long(most) => write!(f, "{subject} has more than {most} bytes")?,

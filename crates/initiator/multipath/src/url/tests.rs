@@ -91,7 +91,10 @@ fn users_and_passwords_are_read_and_never_shown() {
         let error = refused(text);
         assert!(!error.contains("hunter2"), "{text}: {error}");
     }
-    assert!(refused("iscsi://me@h/").contains("password"), "a user needs a secret");
+    for text in ["iscsi://me@h/", "iscsi://me%@h/"] {
+        let error = refused(text);
+        assert!(error.contains("has no secret: add ?secret_file=FILE"), "a user needs a secret: {error}");
+    }
     assert!(refused("nvme+tcp://me@h/").contains("secret_file"));
 }
 

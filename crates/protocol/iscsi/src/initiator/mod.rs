@@ -168,7 +168,11 @@ impl InitiatorLogin {
         // A refusal counts without the ISID: targets in the field (tgt) leave it zero there, and its status
         // is what the user must hear.
         if response.status.class > 1 {
-            return Err(LoginFailure::Refused(response.status));
+            let is_anonymous = self.wanted.credentials.is_none();
+            return Err(match response.status {
+                LoginStatus::AUTHENTICATION_FAILURE if is_anonymous => LoginFailure::CredentialsMissing,
+                status => LoginFailure::Refused(status),
+            });
         }
         if response.isid != self.wanted.isid {
             return Err(LoginFailure::Malformed);

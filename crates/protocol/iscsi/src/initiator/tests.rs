@@ -125,7 +125,7 @@ fn chap_in_both_directions() {
     let refused = run(wanted(credentials(wrong)), access(AuthPolicy::Required(chap())));
     assert_eq!(refused.unwrap_err(), LoginFailure::Authentication);
     let refused = run(wanted(None), access(AuthPolicy::Required(chap())));
-    assert_eq!(refused.unwrap_err(), LoginFailure::Refused(LoginStatus::AUTHENTICATION_FAILURE));
+    assert_eq!(refused.unwrap_err(), LoginFailure::CredentialsMissing);
     let mut mallory = credentials(None);
     mallory.as_mut().unwrap().ours.secret = Secret::new(b"a wrong one".to_vec());
     let refused = run(wanted(mallory), access(AuthPolicy::Required(chap())));

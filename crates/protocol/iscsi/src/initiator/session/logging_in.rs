@@ -7,7 +7,7 @@ use crate::framing::{Framing, ParseStatus};
 use crate::initiator::{LoggedInConnection, LoginFailure, LoginProgress};
 use crate::links::LinkIndex;
 use crate::login::LOGIN_SEGMENT_LEN_MAX;
-use crate::wire::{BHS_LEN, Bhs, LoginResponse, LoginStatus, Pdu};
+use crate::wire::{BHS_LEN, Bhs, LoginResponse, LoginStatus, Opcode, Pdu};
 use buf::Cx;
 use stream::HostEvent;
 
@@ -15,7 +15,7 @@ impl InitiatorSession {
     /// Takes one Login Response.
     pub(super) fn parse_login(&mut self, cx: &mut Cx<'_>, index: LinkIndex) -> ParseStatus {
         let link = &mut self.commands.links[index];
-        let Some(bhs) = link.rx.next_bhs() else { return ParseStatus::Wait };
+        let Some(bhs) = link.rx.next_bhs() else { return self.reject_other_protocol(index) };
         if bhs.data_len() > LOGIN_SEGMENT_LEN_MAX || bhs.ahs_len() > 0 {
             self.handle_login_failure(index, LoginFailure::Malformed);
             return ParseStatus::Wait;
@@ -53,6 +53,17 @@ impl InitiatorSession {
             let (bhs, text) = (first.bhs, if self.limits.trace { first.text.clone() } else { Vec::new() });
             self.trace_login_step(index, false, &bhs, &text);
         }
+    }
+
+    /// What begins with another opcode than that of a login response is answered at once: what another protocol
+    /// says may be shorter than a header, which would be waited for until the time-out.
+    fn reject_other_protocol(&mut self, index: LinkIndex) -> ParseStatus {
+        let begun = self.commands.links[index].rx.receive_buffer.peek_header(1);
+        let opcode = begun.and_then(<[u8]>::first).map(|first| Opcode(first & 0x3f));
+        if let Some(other) = opcode.filter(|opcode| *opcode != Opcode::LOGIN_RESPONSE) {
+            self.handle_login_failure(index, LoginFailure::Unexpected(other));
+        }
+        ParseStatus::Wait
     }
 
     /// Tells a PDU, if that is wanted.

@@ -302,5 +302,5 @@ fn who_must_authenticate_and_does_not_is_refused() {
     access.auth = chap(Algorithm::MD5, false).1;
     let mut wire = Wire::new(wanted(), access, InitiatorLimits::default());
     wire.run();
-    assert!(matches!(wire.notices[..], [Notice::LoginFailed(_, LoginFailure::Refused(_))]));
+    assert!(matches!(wire.notices[..], [Notice::LoginFailed(_, LoginFailure::CredentialsMissing)]));
 }
