@@ -89,7 +89,9 @@ pub enum EngineError {
 impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EngineError::Listen { address, why } => write!(f, "cannot listen on {address}: {why}"),
+            EngineError::Listen { address, why } => {
+                write!(f, "cannot listen on {address}: {why}{}", listen_advice(*address, why))
+            }
             EngineError::Start(why) => write!(f, "cannot start: {why}"),
             EngineError::InUse { sessions } => {
                 write!(f, "in use by {sessions} session(s); log them out first, or use --force")
@@ -107,6 +109,23 @@ impl fmt::Display for EngineError {
 }
 
 impl std::error::Error for EngineError {}
+
+/// What to do about an address that cannot be listened on; empty if the system's words say it.
+pub(crate) fn listen_advice(address: SocketAddr, why: &std::io::Error) -> String {
+    match why.kind() {
+        std::io::ErrorKind::AddrInUse => format!(
+            "; another program uses the port: `ss -ltnp 'sport = :{}'` shows which. Stop it, or serve on another port",
+            address.port()
+        ),
+        std::io::ErrorKind::AddrNotAvailable => {
+            "; this machine does not have that address: `ip address` shows which it has".to_owned()
+        }
+        std::io::ErrorKind::PermissionDenied => {
+            "; ports below 1024 need the capability CAP_NET_BIND_SERVICE: use a higher one".to_owned()
+        }
+        _ => String::new(),
+    }
+}
 
 /// How to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

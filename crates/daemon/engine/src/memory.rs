@@ -11,13 +11,17 @@ use config::{
 /// What there is to warn of: RAM volumes that may grow beyond this machine's memory. The kernel ends the daemon when
 /// it is used up, and with it every volume.
 pub fn memory_warning(plan: &Plan) -> Option<String> {
-    let wanted =
-        plan.volumes.iter().map(|volume| volume_ram_bytes(&volume.spec)).fold(0, u64::saturating_add);
+    ram_warning(plan.volumes.iter().map(|volume| &volume.spec))
+}
+
+/// As [`memory_warning`], of volumes that may have been created or resized at run time.
+pub fn ram_warning<'a>(specs: impl Iterator<Item = &'a Spec>) -> Option<String> {
+    let wanted = specs.map(volume_ram_bytes).fold(0, u64::saturating_add);
     shortage_message(wanted, total_memory(&fs::read_to_string("/proc/meminfo").ok()?)?)
 }
 
 /// Bytes of memory that a volume may come to need.
-fn volume_ram_bytes(spec: &Spec) -> u64 {
+pub fn volume_ram_bytes(spec: &Spec) -> u64 {
     match &spec.source {
         VolumeSource::Ram => spec.size.unwrap_or(0),
         VolumeSource::Stripe(striped) => {

@@ -16,7 +16,7 @@ use super::{
     Daemon, VolumeRegistry, locks::NameLock, refusal_from_engine_error, volumes::is_unseen_by_hosts,
 };
 use crate::{
-    descriptors,
+    descriptors, memory,
     state::{StateError, configuration::AppliedConfiguration},
     store::{OpenedStore, ProbeNeeds, Store},
 };
@@ -221,7 +221,8 @@ impl VolumeRegistry {
         }
         let closing = difference.volumes.removed.iter().map(|(name, _)| name.clone()).collect();
         let disturbed = self.engine.review(&plan).map_err(|why| refusal_from_engine_error(&why))?;
-        let warnings = warnings.iter().map(ToString::to_string).collect();
+        let mut warnings: Vec<String> = warnings.iter().map(ToString::to_string).collect();
+        warnings.extend(memory::memory_warning(&plan));
         let report =
             PlanReport { file: None, applied: false, changes, disturbed, refused: refused_changes, warnings };
         Ok(Reviewed { old, plan, report, opening, closing, growing, only_grows })

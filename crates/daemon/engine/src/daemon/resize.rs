@@ -36,7 +36,7 @@ impl VolumeRegistry {
             let message = format!("its size is {} now, but {why}", size::format_human(bytes));
             return Err(RequestRefusal::new(RefusalCode::Failed, message));
         }
-        self.lock_served().volume_report(name)
+        self.lock_served().changed_volume_report(name)
     }
 
     /// Resizes a volume; returns a warning if it succeeded only in part.

@@ -1,7 +1,7 @@
 //! Volumes as they are shown: those that are served, those that leave and those that cannot be served.
 
 use super::{FailedVolume, ServedState, exports_by_volume::ExportsByVolume, unknown_name};
-use crate::{EngineError, store::Store};
+use crate::{EngineError, memory, store::Store};
 use config::{plan::VolumeOrigin, spec};
 use control::{RequestRefusal, report::VolumeReport};
 
@@ -20,6 +20,21 @@ impl ServedState {
         let all = self.volume_reports();
         let found = all.iter().find(|report| report.name == name).cloned();
         found.ok_or_else(|| unknown_name("volume", name, all.iter().map(|report| report.name.as_str())))
+    }
+
+    /// One volume that was just created or resized, with what is hardly meant.
+    pub(super) fn changed_volume_report(&self, name: &str) -> Result<VolumeReport, RequestRefusal> {
+        let mut report = self.volume_report(name)?;
+        let is_ram = self.stores.iter().any(|store| {
+            store.volume.name.as_str() == name && memory::volume_ram_bytes(&store.volume.spec) > 0
+        });
+        if is_ram {
+            report.warnings.extend(memory::ram_warning(self.stores.iter().map(|store| &store.volume.spec)));
+        }
+        for warning in &report.warnings {
+            tracing::warn!(volume = name, "{warning}");
+        }
+        Ok(report)
     }
 
     /// The report of a volume that could not be opened.

@@ -103,7 +103,7 @@ impl VolumeRegistry {
         drop(identities);
         begun.map_err(|unbegun| self.undo_open(unbegun))?;
         tracing::info!(volume = name, "volume created");
-        self.lock_served().volume_report(name)
+        self.lock_served().changed_volume_report(name)
     }
 
     /// Serves a new volume. A refusal carries what is still to be undone.
