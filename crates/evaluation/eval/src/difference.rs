@@ -106,6 +106,9 @@ pub enum ChangeVerdict {
     Worse,
     /// A real difference, within the gate.
     WithinGate,
+    /// A real difference beyond the gate between two runs of one program on one machine that was set up alike: it
+    /// is of the machine at that time.
+    Drift,
     /// A difference that runs of one system show as well.
     Noise,
     /// A difference beyond the gate, of which there are too few rounds, or too short ones, to tell more.
@@ -119,6 +122,7 @@ impl ChangeVerdict {
             ChangeVerdict::Better => "better",
             ChangeVerdict::Worse => "WORSE",
             ChangeVerdict::WithinGate => "within the gate",
+            ChangeVerdict::Drift => "drift",
             ChangeVerdict::Noise => "noise",
             ChangeVerdict::Unproven => "unproven",
         }
@@ -225,6 +229,9 @@ impl RecordDifference {
         }
         all.only_second = left.into_iter().map(point_name).collect();
         all.judge(gate);
+        if cautions::is_one_program(first, second) {
+            all.excuse_drift();
+        }
         all.cautions = comparison_cautions(first, second, &all);
         all
     }
@@ -250,6 +257,24 @@ impl RecordDifference {
                 };
             }
         }
+    }
+
+    /// One program cannot have got worse than itself: what differs is the machine.
+    fn excuse_drift(&mut self) {
+        for line in self.pairs.iter_mut().flat_map(|pair| &mut pair.lines) {
+            let loss = line.comparison.relative_loss(line.what.is_more_better());
+            line.verdict = match line.verdict {
+                ChangeVerdict::Worse | ChangeVerdict::Better => ChangeVerdict::Drift,
+                ChangeVerdict::Unproven if loss > 0.0 => ChangeVerdict::Noise,
+                other => other,
+            };
+        }
+    }
+
+    /// Figures that differ between two runs of one program.
+    pub fn drift_count(&self) -> usize {
+        let lines = self.pairs.iter().flat_map(|pair| &pair.lines);
+        lines.filter(|line| line.verdict == ChangeVerdict::Drift).count()
     }
 
     /// Figures that may have got worse by more than the gate, of which there are too few rounds to tell.
@@ -378,6 +403,34 @@ mod tests {
         assert!(said.contains("clock source (tsc; not known)"), "{said}");
         let said = RecordDifference::of(&base, &one, 0.05).cautions.join("\n");
         assert_eq!(said, "only the second tells of a machine that is the both");
+    }
+
+    #[test]
+    fn one_program_is_not_worse_than_itself() {
+        let (base, slow) = (record(&[10_000; 5]), record(&[7_000; 5]));
+        let facts = [("kernel", "6.1"), ("commit", "abc"), ("build", "release")];
+        let [one, two] = [&base, &slow].map(|record| with_facts(record, &facts));
+        let difference = RecordDifference::of(&one, &two, 0.05);
+        assert_eq!((difference.worse_count(), difference.unproven_loss_count()), (0, 0));
+        assert!(difference.drift_count() > 0);
+        let said = difference.cautions.join("\n");
+        assert!(said.contains("one program on one machine") && said.contains("measure both again"), "{said}");
+        // Without a commit, with local changes, by another commit or on another kernel it may be the program.
+        for facts in [
+            &[("kernel", "6.1"), ("build", "release")][..],
+            &[("kernel", "6.1"), ("commit", "abc-dirty"), ("build", "release")],
+        ] {
+            let [one, two] = [&base, &slow].map(|record| with_facts(record, facts));
+            assert!(RecordDifference::of(&one, &two, 0.05).worse_count() > 0, "{facts:?}");
+        }
+        for facts in [[("kernel", "6.1"), ("commit", "def")], [("kernel", "6.2"), ("commit", "abc")]] {
+            let two = with_facts(&slow, &[facts[0], facts[1], ("build", "release")]);
+            assert!(RecordDifference::of(&one, &two, 0.05).worse_count() > 0, "{facts:?}");
+        }
+        assert!(
+            RecordDifference::of(&base, &slow, 0.05).worse_count() > 0,
+            "nothing is known of the programs"
+        );
     }
 
     #[test]

@@ -19,7 +19,8 @@ use process::stdout::print;
     after_help = "A and B are records: a file, or a directory with a record.json. Each figure that both have is \
 compared over its runs: medians, the ratio of means with its 95 % interval (bootstrap over runs), and the probability \
 of such a difference by chance (Mann-Whitney, exact for up to 20 runs, corrected for all loads by Holm). \
-It needs at least five runs each.
+It needs at least five runs each. Between two runs of one program (of one commit) on one machine that was set up \
+alike, nothing is called worse: such a difference is drift of the machine.
 
 Exit code 1: a figure of B is worse than A by more than the gate, and not by chance. 2: nothing could be compared, or \
 a figure is worse by more than the gate but there are too few runs to exclude chance.
@@ -116,13 +117,15 @@ fn comparison_text(args: &CompareArgs, records: [&Record; 2], difference: &Recor
     let count = |verdict| lines.iter().filter(|line| line.verdict == verdict).count();
     let _ = writeln!(
         text,
-        "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise, {} unproven",
+        "\n{} figures of {} loads: {} better, {} worse, {} different within the gate, {} no more than noise, {} drift of \
+         the machine, {} unproven",
         lines.len(),
         difference.pairs.len(),
         count(ChangeVerdict::Better),
         difference.worse_count(),
         count(ChangeVerdict::WithinGate),
         count(ChangeVerdict::Noise),
+        difference.drift_count(),
         count(ChangeVerdict::Unproven)
     );
     text

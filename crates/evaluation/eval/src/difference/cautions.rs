@@ -45,6 +45,13 @@ pub(super) fn comparison_cautions(first: &Record, second: &Record, all: &RecordD
         said.push(format!("they are of different presets: {} and {}", first.preset, second.preset));
     }
     said.extend(machine_differences(first, second));
+    let drift = all.drift_count();
+    if drift > 0 {
+        said.push(format!(
+            "both were measured by one program on one machine that was set up alike: {drift} figures differ by what else \
+             the machine did, so nothing is called better or worse; measure both again, in turn"
+        ));
+    }
     said.extend(unmatched_figures(all));
     let scant =
         all.pairs.iter().flat_map(|pair| &pair.lines).filter(|line| line.comparison.has_too_few_runs());
@@ -94,6 +101,28 @@ pub(super) fn comparison_cautions(first: &Record, second: &Record, all: &RecordD
         ));
     }
     said
+}
+
+/// Whether both records are of one program, on machines that were set up alike, as far as they tell. A program that
+/// was built from changes beside its commit is not known by that.
+pub(super) fn is_one_program(first: &Record, second: &Record) -> bool {
+    let roles = |record: &Record| {
+        let mut roles: Vec<String> = record.environment.iter().map(|machine| machine.role.clone()).collect();
+        roles.sort_unstable();
+        roles
+    };
+    let has_commit = |machine: &Machine| {
+        let commit = machine.facts.iter().find(|(name, _)| name == "commit");
+        commit.is_some_and(|(_, commit)| !commit.contains("dirty") && !commit.contains("changes"))
+    };
+    let is_alike = |one: &Machine| {
+        let mut others = second.environment.iter().filter(|two| two.role == one.role);
+        others.all(|two| changed_facts(one, two).is_empty())
+    };
+    first.preset == second.preset
+        && roles(first) == roles(second)
+        && first.environment.iter().any(has_commit)
+        && first.environment.iter().all(is_alike)
 }
 
 /// What is not the same about their machines and the programs that measured.
