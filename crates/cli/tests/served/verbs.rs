@@ -225,7 +225,7 @@ fn load_is_put_on_and_measured() {
     let file = place.path("job.fio");
     let map = format!("/dev/sdb={}", both[1]);
     let text = String::from_utf8(good(&["bench", "--job", file.to_str().unwrap(), "--map", &map])).unwrap();
-    assert!(text.contains("\nr ") && text.contains("\nw "), "{text}");
+    assert!(text.starts_with("r: ") && text.contains("\nw: ") && text.contains(" I/Os in "), "{text}");
     fails(&["bench", &both[0], "--rw=sideways"], 2, "sideways");
     fails(&["bench", &both[0], "--iodeth=4"], 2, "did you mean \"iodepth\"");
 }

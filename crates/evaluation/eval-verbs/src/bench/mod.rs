@@ -19,7 +19,7 @@ use clap::Args;
 use eval::fio::{Job, Script, parse_args, parse_file};
 
 pub use self::arguments::reorder_words;
-use self::status::ThreadCounters;
+use self::status::{ProgressFormat, ThreadCounters};
 use self::table::{JobOutcome, outcomes_json, outcomes_table};
 use self::thread_share::run_thread_share;
 use self::volumes::NegotiatedParameters;
@@ -31,16 +31,21 @@ use process::stdout::print;
 /// `bench`
 #[derive(Debug, Args)]
 #[command(after_help = "Options are fio's, written --name=value or --name value after the URLs; K is 1024:
-  --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32  --numjobs=1  --size=1g  --runtime=10
-  --time_based  --rwmixread=70  --rate_iops=1000  --norandommap  --verify=crc32c  --ramp_time=1  ...
-Without any: 4 KiB random reads, 32 in flight, for 5 seconds. A job file of fio runs as it stands:
-  blockwire bench --job vm.fio --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
+  --rw=read|write|randread|randwrite|rw|randrw  --bs=4k  --iodepth=32
+  --numjobs=1  --size=1g  --runtime=10  --time_based  --rwmixread=70
+  --rate_iops=1000  --norandommap  --verify=crc32c  --ramp_time=1  ...
+Without any: 4 KiB random reads, 32 in flight, for 5 seconds. --runtime alone runs for that time, as with --time_based.
+
+A job file of fio runs as it stands:
+  blockwire bench --job vm.fio --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.x:v/0
 and so does a command line of fio, as it stands behind the word fio:
-  blockwire bench --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0 fio --name=x --filename=/dev/sdb --rw=write ...
+  blockwire bench --map /dev/sdb=iscsi://10.0.0.1/iqn.2026-11.x:v/0 \\
+      fio --name=x --filename=/dev/sdb --rw=write ...
 
 Examples:
   blockwire bench iscsi://127.0.0.1/iqn.2026-11.io.blockwire:demo/0
-  blockwire bench nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1 --rw=randwrite --iodepth=128 --runtime=10
+  blockwire bench nvme+tcp://127.0.0.1/nqn.2026-11.io.blockwire:demo/1 \\
+      --rw=randwrite --iodepth=128 --runtime=10
 
 Writes overwrite the volume; a volume in use needs --force.")]
 pub struct BenchArgs {
@@ -183,7 +188,7 @@ fn run_group(
             .collect();
         drop(to);
         barrier.wait();
-        let used = status::watch_jobs(jobs, &cells, &over, args.events);
+        let used = status::watch_jobs(jobs, &cells, &over, ProgressFormat::of_stderr(args.events));
         let joined = spawned.into_iter().map(|thread| {
             thread
                 .join()

@@ -1,9 +1,11 @@
-//! Status of a running load, for programs: one JSON object per line on standard error.
+//! Status of a running load, on standard error: for people on a terminal one line that is written over, for programs
+//! one JSON object per line.
 //!
 //! `{"event":"begin"}` when figures begin to count, `{"event":"progress",...}` four times a second,
 //! `{"event":"end"}` when they stop counting. Invariant: load threads only store counts that they have
 //! anyway; a thread that does no I/O reads the clock and writes the lines.
 
+use std::io::IsTerminal;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -13,6 +15,46 @@ use serde_json::json;
 
 /// How often progress is told.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Who is told how a load goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ProgressFormat {
+    /// Nobody.
+    Silent,
+    /// Who sits at the terminal.
+    Line,
+    /// A program (`--events`).
+    Json,
+}
+
+impl ProgressFormat {
+    /// What suits: events if they are asked for, a line where someone can see it be written over.
+    pub(super) fn of_stderr(wants_events: bool) -> ProgressFormat {
+        match (wants_events, std::io::stderr().is_terminal()) {
+            (true, _) => ProgressFormat::Json,
+            (false, true) => ProgressFormat::Line,
+            (false, false) => ProgressFormat::Silent,
+        }
+    }
+
+    fn tell_event(self, event: &str) {
+        match (self, event) {
+            (ProgressFormat::Json, _) => eprintln!("{}", json!({ "event": event })),
+            // The line goes: figures take its place.
+            (ProgressFormat::Line, "end") => eprint!("\r\x1b[K"),
+            (ProgressFormat::Line | ProgressFormat::Silent, _) => {}
+        }
+    }
+
+    /// `of`: how long figures count, if that is known.
+    fn tell_progress(self, cells: &[ThreadCounters], seconds: f64, of: Option<Duration>) {
+        match self {
+            ProgressFormat::Silent => {}
+            ProgressFormat::Json => eprintln!("{}", progress_json(cells, seconds)),
+            ProgressFormat::Line => eprint!("\r{}\x1b[K", progress_line(cells, seconds, of)),
+        }
+    }
+}
 
 /// What one thread has done since figures count; alone on its cache lines.
 #[derive(Debug, Default)]
@@ -80,21 +122,16 @@ pub(super) fn watch_jobs(
     jobs: &[Job],
     cells: &[ThreadCounters],
     over: &Receiver<()>,
-    is_told: bool,
+    format: ProgressFormat,
 ) -> Option<CpuUsed> {
     let begun = Instant::now();
-    let tell = |line: serde_json::Value| {
-        if is_told {
-            eprintln!("{line}");
-        }
-    };
     let counts_from = jobs.iter().map(|job| job.delay + job.ramp).min().unwrap_or_default();
     let until = jobs.iter().map(|job| job.runtime.map(|runtime| job.delay + job.ramp + runtime));
     // Without a time for every job, the end is when all threads have gone.
     let until = until.collect::<Option<Vec<_>>>().and_then(|all| all.into_iter().max());
     if !finished_before(over, begun + counts_from) {
         let before = CpuUsed::now(cells);
-        tell(json!({ "event": "begin" }));
+        format.tell_event("begin");
         let mut next = begun + counts_from;
         loop {
             next += PROGRESS_INTERVAL;
@@ -102,15 +139,14 @@ pub(super) fn watch_jobs(
             let stop = end.map_or(next, |end| end.min(next));
             let is_over = finished_before(over, stop);
             let now = Instant::now();
-            if is_told {
-                tell(progress_json(cells, (now - begun - counts_from).as_secs_f64()));
-            }
+            let counted = end.map(|end| end - begun - counts_from);
+            format.tell_progress(cells, (now - begun - counts_from).as_secs_f64(), counted);
             if is_over || end.is_some_and(|end| now >= end) {
                 break;
             }
         }
         let used = CpuUsed::now(cells).zip(before).map(|(now, before)| now.minus(before));
-        tell(json!({ "event": "end" }));
+        format.tell_event("end");
         return used;
     }
     None
@@ -127,12 +163,30 @@ fn finished_before(over: &Receiver<()>, moment: Instant) -> bool {
     }
 }
 
-fn progress_json(cells: &[ThreadCounters], seconds: f64) -> serde_json::Value {
+/// I/Os and bytes so far, and the mean latency in microseconds.
+fn progress_sums(cells: &[ThreadCounters]) -> (u64, u64, Option<f64>) {
     let sum = |of: fn(&ThreadCounters) -> &AtomicU64| -> u64 {
         cells.iter().map(|cell| of(cell).load(Ordering::Relaxed)).sum()
     };
     let (ios, bytes, ns) = (sum(|cell| &cell.ios), sum(|cell| &cell.bytes), sum(|cell| &cell.ns));
-    let latency = (ios > 0).then(|| ns as f64 / ios as f64 / 1e3);
+    (ios, bytes, (ios > 0).then(|| ns as f64 / ios as f64 / 1e3))
+}
+
+/// `3 of 10 s: 366018 I/Os, 122006 IOPS, 499.7 MB/s, mean 247.9 us`.
+fn progress_line(cells: &[ThreadCounters], seconds: f64, of: Option<Duration>) -> String {
+    let (ios, bytes, latency) = progress_sums(cells);
+    let of = of.map_or(String::new(), |of| format!(" of {:.0}", of.as_secs_f64()));
+    let per_second = |count: f64| if seconds > 0.0 { count / seconds } else { 0.0 };
+    let latency = latency.map_or(String::new(), |us| format!(", mean {us:.1} us"));
+    format!(
+        "{seconds:.0}{of} s: {ios} I/Os, {:.0} IOPS, {:.1} MB/s{latency}",
+        per_second(ios as f64),
+        per_second(bytes as f64 / 1e6)
+    )
+}
+
+fn progress_json(cells: &[ThreadCounters], seconds: f64) -> serde_json::Value {
+    let (ios, bytes, latency) = progress_sums(cells);
     json!({ "event": "progress", "seconds": seconds, "ios": ios, "bytes": bytes, "latency_us": latency })
 }
 
@@ -149,6 +203,11 @@ mod tests {
         let line = progress_json(&cells, 1.5);
         assert_eq!((line["ios"].as_u64(), line["latency_us"].as_f64()), (Some(20), Some(10.0)));
         assert!(progress_json(&[], 0.0)["latency_us"].is_null());
+        assert_eq!(
+            progress_line(&cells, 2.0, Some(Duration::from_secs(10))),
+            "2 of 10 s: 20 I/Os, 10 IOPS, 0.0 MB/s, mean 10.0 us"
+        );
+        assert_eq!(progress_line(&[], 0.0, None), "0 s: 0 I/Os, 0 IOPS, 0.0 MB/s");
     }
 
     #[test]
@@ -157,7 +216,7 @@ mod tests {
         drop(to);
         let job = Job { runtime: Some(Duration::from_secs(3600)), ..Job::default() };
         let begun = Instant::now();
-        let used = watch_jobs(&[job], &[], &over, false);
+        let used = watch_jobs(&[job], &[], &over, ProgressFormat::Silent);
         assert!(begun.elapsed() < Duration::from_secs(5));
         assert!(used.is_none(), "what nobody saw is not nothing");
     }
@@ -173,7 +232,7 @@ mod tests {
         let begun = Instant::now();
         let cells = [ThreadCounters::default()];
         cells[0].set_polled(5_000_000_000);
-        let used = watch_jobs(&[job], &cells, &over, false).unwrap();
+        let used = watch_jobs(&[job], &cells, &over, ProgressFormat::Silent).unwrap();
         assert!(begun.elapsed() >= Duration::from_millis(150) && used.user >= 0.0);
         assert_eq!(used.polled, 0.0, "what was polled before is not of that time");
     }

@@ -113,50 +113,79 @@ pub fn outcomes_json(
     format!("{:#}\n", json!({ "jobs": all, "notes": notes, "path": negotiated.map(path_json) }))
 }
 
-/// As a table.
+/// As a table of at most 80 columns.
 pub fn outcomes_table(outcomes: &[JobOutcome], notes: &Vec<String>) -> String {
     let mut text = String::new();
     for note in notes {
         let _ = writeln!(text, "note: {note}");
     }
-    let head = ["job", "", "IOPS", "MB/s", "mean us", "p50", "p99", "p99.9", "max", "CPU s/M I/Os"];
-    let _ = writeln!(
-        text,
-        "{:<16} {:<6} {:>10} {:>10} {:>10} {:>9} {:>9} {:>9} {:>9} {:>13}",
-        head[0], head[1], head[2], head[3], head[4], head[5], head[6], head[7], head[8], head[9]
-    );
     for outcome in outcomes {
-        let seconds = outcome.seconds();
-        for (name, figures) in io_kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0) {
-            let latency = &figures.latency;
-            let us = |percent| latency.percentile(percent) as f64 / 1e3;
-            let cpu = outcome.cpu_per_million().map_or("-".to_owned(), |cpu| format!("{cpu:.2}"));
-            let _ = writeln!(
-                text,
-                "{:<16} {name:<6} {:>10.0} {:>10.1} {:>10.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {cpu:>13}",
-                outcome.name,
-                figures.ios as f64 / seconds,
-                figures.bytes as f64 / seconds / 1e6,
-                latency.mean() / 1e3,
-                us(50.0),
-                us(99.0),
-                us(99.9),
-                latency.max() as f64 / 1e3
-            );
-        }
-        let longest = io_kinds(outcome).iter().map(|(_, figures)| figures.latency.max()).max();
-        let (left, oldest) = (outcome.tally.unfinished, outcome.tally.unfinished_oldest);
-        if longest.is_some_and(|longest| oldest > longest) {
-            let _ = writeln!(
-                text,
-                "{:<16} {left} I/Os were out at the end, the oldest for {:.1} us: they are in no latency",
-                outcome.name,
-                oldest as f64 / 1e3
-            );
-        }
-        if let Some(why) = &outcome.why {
-            let _ = writeln!(text, "{:<16} {} failed: {why}", outcome.name, outcome.failed);
-        }
+        push_outcome(&mut text, outcome);
     }
     text
+}
+
+fn push_outcome(text: &mut String, outcome: &JobOutcome) {
+    let seconds = outcome.seconds();
+    let _ = write!(text, "{}: {} I/Os in {seconds:.2} s", outcome.name, outcome.ios());
+    let _ = match outcome.cpu_per_million() {
+        Some(cpu) => writeln!(text, ", {cpu:.2} CPU seconds per million I/Os"),
+        None => writeln!(text),
+    };
+    let rows: Vec<_> = io_kinds(outcome).into_iter().filter(|(_, figures)| figures.ios > 0).collect();
+    if !rows.is_empty() {
+        let _ = writeln!(
+            text,
+            "  {:<5} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9} {:>9}",
+            "", "IOPS", "MB/s", "mean us", "p50", "p99", "p99.9", "max"
+        );
+    }
+    for (name, figures) in rows {
+        let latency = &figures.latency;
+        let us = |percent| latency.percentile(percent) as f64 / 1e3;
+        let _ = writeln!(
+            text,
+            "  {name:<5} {:>9.0} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1} {:>9.1}",
+            figures.ios as f64 / seconds,
+            figures.bytes as f64 / seconds / 1e6,
+            latency.mean() / 1e3,
+            us(50.0),
+            us(99.0),
+            us(99.9),
+            latency.max() as f64 / 1e3
+        );
+    }
+    let longest = io_kinds(outcome).iter().map(|(_, figures)| figures.latency.max()).max();
+    let (left, oldest) = (outcome.tally.unfinished, outcome.tally.unfinished_oldest);
+    if longest.is_some_and(|longest| oldest > longest) {
+        let oldest = oldest as f64 / 1e3;
+        let _ = writeln!(
+            text,
+            "  {left} I/Os were out at the end, the oldest for {oldest:.1} us: they are in no latency"
+        );
+    }
+    if let Some(why) = &outcome.why {
+        let _ = writeln!(text, "  {} failed: {why}", outcome.failed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_job_tells_its_time_and_its_ios_in_80_columns() {
+        let job = Job { name: "randread-4k".into(), runtime: Some(Duration::from_secs(2)), ..Job::default() };
+        let mut outcome = JobOutcome::of(&job);
+        outcome.tally.span = Some((1_000_000_000, 3_000_000_000));
+        outcome.tally.read.ios = 9_876_543_210;
+        outcome.tally.read.bytes = 9_876_543_210 * 4096;
+        outcome.tally.read.latency.record(131_694_400);
+        outcome.cpu = Some((1.0, 1.0));
+        let text = outcomes_table(&[outcome], &Vec::new());
+        assert!(text.starts_with("randread-4k: 9876543210 I/Os in 2.00 s, "), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 80), "{text}");
+    }
 }
