@@ -18,13 +18,18 @@ use process::{exit::Failure, paths::DefaultPaths};
 pub const HELP: &str = "\
 Without an option it shows how each line of the daemon's files was treated.
 
-  -S target=ALL          start all targets of the file, and read it again for those that run
+  -S target=ALL          start all targets of the file, and read it again for
+                         those that run
   -S target=NAME         this one; several, or joined by commas
   -S                     read the file again for running targets, and start none
-  -s target=NAME|ALL     stop: its initiators are asked to log out, and none can log in
-  -c [target=NAME|ALL]   show settings of targets; all those of a named one, or only -k KEY
-  -r target=NAME         show its sessions; with -k initiator=NAME only those of one initiator
-  -D HANDLE              end a session: its handle in hexadecimal, as -r shows it
+  -s target=NAME|ALL     stop: its initiators are asked to log out, and none
+                         can log in
+  -c [target=NAME|ALL]   show settings of targets; all those of a named one, or
+                         only -k KEY
+  -r target=NAME         show its sessions; with -k initiator=NAME only those of
+                         one initiator
+  -D HANDLE              end a session: its handle in hexadecimal, as -r shows
+                         it
   -g                     show how the global settings were treated
 
 The daemon is started by `blockwire serve --chiscsi FILE`; it has read FILE and serves all targets of it.
@@ -180,7 +185,11 @@ fn refuse_unsupported(args: &IscsictlArgs) -> Result<(), Failure> {
 type ControlCall<'a> = dyn Fn(Request) -> Result<Answer, Failure> + 'a;
 
 fn render_answer(args: &IscsictlArgs, answer: &Answer) -> Result<String, Failure> {
-    Ok(if args.daemon.json { output::answer_json(answer) } else { output::answer_text(answer) })
+    Ok(if args.daemon.json {
+        output::answer_json(answer)
+    } else {
+        output::answer_text(answer, output::Terminal::NONE).as_str().to_owned()
+    })
 }
 
 fn start_targets(

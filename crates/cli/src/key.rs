@@ -82,7 +82,8 @@ hexadecimal digits, to the file that --output names. For DH-HMAC-CHAP: writes th
 host, or with --subsystem alone for the subsystem.
 
 Example:
-  blockwire key derive web1.psk --host nqn.2014-08.org.example:web1 --subsystem nqn.2026-11.io.blockwire:db";
+  blockwire key derive web1.psk --host nqn.2014-08.org.example:web1 \\
+      --subsystem nqn.2026-11.io.blockwire:db";
 
 /// Verbs of `key`.
 #[derive(Debug, Subcommand)]

@@ -2,6 +2,7 @@
 
 mod access;
 mod latency;
+mod layout;
 mod plan;
 
 use config::size::format_human;
@@ -12,51 +13,54 @@ use control::{
         VolumeReport,
     },
 };
+pub use layout::{DisplayText, Emphasis, Terminal, render_table};
+
+use layout::render_card;
 use process::printable;
 
 /// The text of an answer, with its last line end.
-pub fn answer_text(answer: &Answer) -> String {
-    printable::escape_lines(&raw_answer_text(answer)).into_owned()
-}
-
-fn raw_answer_text(answer: &Answer) -> String {
+pub fn answer_text(answer: &Answer, terminal: Terminal) -> DisplayText {
     match answer {
-        Answer::Volumes(volumes) => volume_table(volumes),
-        Answer::Volume(volume) => volume_card(volume),
-        Answer::Deleted(volume) => deleted_message(volume),
-        Answer::Subsystems(list) => access::subsystem_table(list),
-        Answer::Subsystem(one) => access::subsystem_card(one),
-        Answer::Hosts(list) => access::host_table(list),
-        Answer::Host(one) => access::host_card(one),
-        Answer::HostBlocked(report) => access::host_block_lines(report),
-        Answer::Reservations(list) => access::reservation_table(list),
-        Answer::Reservation(one) => access::reservation_card(one),
-        Answer::Paths(list) => access::path_table(list),
-        Answer::Targets(targets) => target_table(targets),
-        Answer::Target(target) => target_card(target),
+        Answer::Volumes(volumes) => volume_table(terminal, volumes),
+        Answer::Volume(volume) => volume_card(terminal, volume),
+        Answer::Deleted(volume) => DisplayText::escaped(&deleted_message(volume)),
+        Answer::Subsystems(list) => access::subsystem_table(terminal, list),
+        Answer::Subsystem(one) => access::subsystem_card(terminal, one),
+        Answer::Hosts(list) => access::host_table(terminal, list),
+        Answer::Host(one) => access::host_card(terminal, one),
+        Answer::HostBlocked(report) => DisplayText::escaped(&access::host_block_lines(report)),
+        Answer::Reservations(list) => access::reservation_table(terminal, list),
+        Answer::Reservation(one) => access::reservation_card(terminal, one),
+        Answer::Paths(list) => access::path_table(terminal, list),
+        Answer::Targets(targets) => target_table(terminal, targets),
+        Answer::Target(target) => target_card(terminal, target),
         Answer::Switched(list) => {
             let line = |one: &control::report::TargetSwitchReport| format!("{}: {}\n", one.target, one.done);
-            if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() }
+            let text =
+                if list.is_empty() { "no targets\n".to_owned() } else { list.iter().map(line).collect() };
+            DisplayText::escaped(&text)
         }
-        Answer::Settings(list) => list.iter().map(settings_block).collect(),
-        Answer::Lines(list) => control::report::line::format_lines(list),
-        Answer::SessionEnded { id } => format!("session {id:#x} is being ended\n"),
+        Answer::Settings(list) => DisplayText::escaped(&list.iter().map(settings_block).collect::<String>()),
+        Answer::Lines(list) => DisplayText::escaped(&control::report::line::format_lines(list)),
+        Answer::SessionEnded { id } => DisplayText::escaped(&format!("session {id:#x} is being ended\n")),
         Answer::SessionsKilled(ended) => {
             let line = |one: &SessionReport| {
                 format!("session {} of {} has ended ({})\n", one.id, one.initiator, one.protocol)
             };
-            ended.iter().map(line).collect()
+            DisplayText::escaped(&ended.iter().map(line).collect::<String>())
         }
-        Answer::Sessions(sessions) => session_table(sessions),
-        Answer::Connections(connections) => connection_table(connections),
-        Answer::Connection(connection) => connection_card(connection),
-        Answer::Shards(shards) => shard_table(shards),
-        Answer::Observation(seen) => status_card(&seen.status),
-        Answer::Attached(attached) => attached.lines.iter().map(|line| format!("{line}\n")).collect(),
-        Answer::Detached { way } => format!("{way} is detached\n"),
-        Answer::Plan(report) => plan::text(report),
-        Answer::Status(status) => status_card(status),
-        Answer::Stopping { pid } => format!("stopping (process {pid})\n"),
+        Answer::Sessions(sessions) => session_table(terminal, sessions),
+        Answer::Connections(connections) => connection_table(terminal, connections),
+        Answer::Connection(connection) => connection_card(terminal, connection),
+        Answer::Shards(shards) => shard_table(terminal, shards),
+        Answer::Observation(seen) => status_card(terminal, &seen.status),
+        Answer::Attached(attached) => {
+            DisplayText::escaped(&attached.lines.iter().map(|line| format!("{line}\n")).collect::<String>())
+        }
+        Answer::Detached { way } => DisplayText::escaped(&format!("{way} is detached\n")),
+        Answer::Plan(report) => DisplayText::escaped(&plan::text(report)),
+        Answer::Status(status) => status_card(terminal, status),
+        Answer::Stopping { pid } => DisplayText::escaped(&format!("stopping (process {pid})\n")),
     }
 }
 
@@ -94,38 +98,6 @@ pub fn answer_json(answer: &Answer) -> String {
     printable::escape_lines(&format!("{:#}\n", value.unwrap_or_default())).into_owned()
 }
 
-/// Columns as wide as their widest cell, two spaces apart; a hint if there is nothing.
-pub fn render_table<const N: usize>(head: [&str; N], rows: Vec<[String; N]>, empty: &str) -> String {
-    if rows.is_empty() {
-        return format!("{empty}\n");
-    }
-    let head = head.map(str::to_owned);
-    // What a peer has named neither ends a line nor moves what stands beside it.
-    let rows: Vec<[String; N]> =
-        rows.into_iter().map(|row| row.map(|cell| printable::escape_line(&cell).into_owned())).collect();
-    let mut widths = [0; N];
-    for row in std::iter::once(&head).chain(&rows) {
-        for (width, cell) in widths.iter_mut().zip(row) {
-            *width = (*width).max(cell.chars().count());
-        }
-    }
-    let mut out = String::new();
-    for row in std::iter::once(&head).chain(&rows) {
-        let cells = row.iter().zip(widths).map(|(cell, width)| format!("{cell:<width$}"));
-        out.push_str(cells.collect::<Vec<_>>().join("  ").trim_end());
-        out.push('\n');
-    }
-    out
-}
-
-/// One `name  value` per line; values that are absent are left out.
-fn render_card(rows: &[(&str, Option<String>)]) -> String {
-    let rows: Vec<(&str, &String)> =
-        rows.iter().filter_map(|(name, value)| Some((*name, value.as_ref()?))).collect();
-    let width = rows.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
-    rows.iter().map(|(name, value)| format!("{name:<width$}  {value}\n")).collect()
-}
-
 fn or_dash(value: Option<impl ToString>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| value.to_string())
 }
@@ -142,7 +114,7 @@ fn volume_flags(volume: &VolumeReport) -> String {
     if set.is_empty() { "-".to_owned() } else { set.join(",") }
 }
 
-fn volume_table(volumes: &[VolumeReport]) -> String {
+fn volume_table(terminal: Terminal, volumes: &[VolumeReport]) -> DisplayText {
     let rows = volumes.iter().map(|volume| {
         [
             volume.name.clone(),
@@ -156,7 +128,12 @@ fn volume_table(volumes: &[VolumeReport]) -> String {
             },
         ]
     });
-    render_table(["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"], rows.collect(), "no volumes")
+    render_table(
+        terminal,
+        ["NAME", "KIND", "SIZE", "BLOCK", "OPTIONS", "EXPORTED AS"],
+        rows.collect(),
+        "no volumes",
+    )
 }
 
 /// Where a volume is to be found, over both protocols.
@@ -171,7 +148,7 @@ fn failure_remedy(volume: &VolumeReport) -> String {
     format!("`blockwire volume retry {0}`, or `blockwire volume delete {0}`", volume.name)
 }
 
-fn volume_card(volume: &VolumeReport) -> String {
+fn volume_card(terminal: Terminal, volume: &VolumeReport) -> DisplayText {
     let exports = export_names(volume);
     let both = volume.block_bytes.zip(volume.physical_bytes);
     let block = both.map(|(block, physical)| format!("{block} bytes, physical {physical}"));
@@ -188,7 +165,9 @@ fn volume_card(volume: &VolumeReport) -> String {
         ("exported as", (!exports.is_empty()).then(|| exports.join(", "))),
     ];
     rows.extend(volume.standing.iter().flat_map(access::volume_state_rows));
-    render_card(&rows) + &latency::latency_tables(volume.latency.as_deref())
+    let mut out = render_card(terminal, &rows);
+    out += latency::latency_tables(terminal, volume.latency.as_deref());
+    out
 }
 
 fn deleted_message(volume: &VolumeReport) -> String {
@@ -203,7 +182,7 @@ fn deleted_message(volume: &VolumeReport) -> String {
     out
 }
 
-fn target_table(targets: &[TargetReport]) -> String {
+fn target_table(terminal: Terminal, targets: &[TargetReport]) -> DisplayText {
     let rows = targets.iter().map(|target| {
         let portals: Vec<String> = target.portals.iter().map(|portal| portal.address.to_string()).collect();
         [
@@ -218,28 +197,27 @@ fn target_table(targets: &[TargetReport]) -> String {
             portals.join(","),
         ]
     });
-    render_table(["NAME", "LUNS", "SESSIONS", "ACCESS", "PORTALS"], rows.collect(), "no targets")
+    render_table(terminal, ["NAME", "LUNS", "SESSIONS", "ACCESS", "PORTALS"], rows.collect(), "no targets")
 }
 
-fn target_card(target: &TargetReport) -> String {
+fn target_card(terminal: Terminal, target: &TargetReport) -> DisplayText {
     let portals: Vec<String> =
         target.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
-    let mut out = render_card(&[
-        ("name", Some(target.name.clone())),
-        ("alias", target.alias.clone()),
-        ("portals", Some(portals.join(" "))),
-        ("access", Some(if target.open { "open".to_owned() } else { target.hosts.join(", ") })),
-        ("redirect", target.redirect.map(|address| address.to_string())),
-        ("sessions", Some(target.sessions.to_string())),
-        ("state", target.stopped.then(|| "stopped".to_owned())),
-    ]);
+    let mut out = render_card(
+        terminal,
+        &[
+            ("name", Some(target.name.clone())),
+            ("alias", target.alias.clone()),
+            ("portals", Some(portals.join(" "))),
+            ("access", Some(if target.open { "open".to_owned() } else { target.hosts.join(", ") })),
+            ("redirect", target.redirect.map(|address| address.to_string())),
+            ("sessions", Some(target.sessions.to_string())),
+            ("state", target.stopped.then(|| "stopped".to_owned())),
+        ],
+    );
     for lun in &target.luns {
-        out.push_str(&format!(
-            "lun {}  {}{}\n",
-            lun.lun,
-            lun.volume,
-            if lun.read_only { " (ro)" } else { "" }
-        ));
+        let read_only = if lun.read_only { " (ro)" } else { "" };
+        out += DisplayText::escaped(&format!("lun {}  {}{read_only}\n", lun.lun, lun.volume));
     }
     out
 }
@@ -256,7 +234,7 @@ fn settings_block(one: &control::report::TargetSettingsReport) -> String {
     out
 }
 
-fn session_table(sessions: &[SessionReport]) -> String {
+fn session_table(terminal: Terminal, sessions: &[SessionReport]) -> DisplayText {
     let rows = sessions.iter().map(|session| {
         [
             session.id.to_string(),
@@ -285,7 +263,7 @@ fn session_table(sessions: &[SessionReport]) -> String {
         "USER",
         "SHARD",
     ];
-    render_table(head, rows.collect(), "no sessions")
+    render_table(terminal, head, rows.collect(), "no sessions")
 }
 
 fn digests_word(connection: &ConnectionReport) -> &'static str {
@@ -297,7 +275,7 @@ fn digests_word(connection: &ConnectionReport) -> &'static str {
     }
 }
 
-fn connection_table(connections: &[ConnectionReport]) -> String {
+fn connection_table(terminal: Terminal, connections: &[ConnectionReport]) -> DisplayText {
     let rows = connections.iter().map(|connection| {
         [
             connection.id.to_string(),
@@ -312,10 +290,10 @@ fn connection_table(connections: &[ConnectionReport]) -> String {
         ]
     });
     let head = ["ID", "PROTOCOL", "SESSION", "CID", "PEER", "LOCAL", "DIGESTS", "SHARD", "INITIATOR"];
-    render_table(head, rows.collect(), "no connections")
+    render_table(terminal, head, rows.collect(), "no connections")
 }
 
-fn connection_card(connection: &ConnectionReport) -> String {
+fn connection_card(terminal: Terminal, connection: &ConnectionReport) -> DisplayText {
     let mut rows = vec![
         ("id", Some(connection.id.to_string())),
         ("protocol", Some(connection.protocol.clone())),
@@ -360,7 +338,9 @@ fn connection_card(connection: &ConnectionReport) -> String {
             ("written", Some(format!("{} in {} commands", format_human(queue.written_bytes), queue.writes))),
         ]);
     }
-    render_card(&rows) + &latency::latency_tables(connection.latency.as_deref())
+    let mut out = render_card(terminal, &rows);
+    out += latency::latency_tables(terminal, connection.latency.as_deref());
+    out
 }
 
 /// Who was proved, and how.
@@ -395,7 +375,7 @@ fn unsolicited_data_text(terms: &NegotiatedReport) -> &'static str {
     }
 }
 
-fn shard_table(shards: &[ShardReport]) -> String {
+fn shard_table(terminal: Terminal, shards: &[ShardReport]) -> DisplayText {
     let rows = shards.iter().map(|shard| {
         [
             shard.id.to_string(),
@@ -411,7 +391,7 @@ fn shard_table(shards: &[ShardReport]) -> String {
         ]
     });
     let head = ["ID", "CORE", "IO", "SESSIONS", "CONNECTIONS", "MEMORY", "IN", "OUT", "TURNS", "SLEEPS"];
-    render_table(head, rows.collect(), "no shards")
+    render_table(terminal, head, rows.collect(), "no shards")
 }
 
 /// Whether all is well, in one line; else what is not, the worst first.
@@ -425,31 +405,37 @@ pub fn health_line(status: &StatusReport) -> String {
     format!("not well: {}: {}{more}", worst.subject, worst.why)
 }
 
-fn status_card(status: &StatusReport) -> String {
+fn status_card(terminal: Terminal, status: &StatusReport) -> DisplayText {
     let listeners: Vec<String> = status
         .listeners
         .iter()
         .map(|listener| format!("{} {}", listener.protocol, listener.address))
         .collect();
-    let mut out = format!("{}\n", health_line(status));
+    let emphasis = if status.problems.is_empty() { Emphasis::Good } else { Emphasis::Problem };
+    let mut out = terminal.paragraph(Some(emphasis), &health_line(status), 2);
     for one in &status.problems {
-        out.push_str(&format!("  {}  {}: {}\n    fix: {}\n", one.kind, one.subject, one.why, one.next));
+        out += terminal.paragraph(None, &format!("  {}  {}: {}", one.kind, one.subject, one.why), 4);
+        out += terminal.paragraph(None, &format!("    fix: {}", one.next), 9);
     }
-    out.push('\n');
-    out + &render_card(&[
-        ("version", Some(status.version.clone())),
-        ("process", Some(status.pid.to_string())),
-        ("up", Some(format_duration(status.uptime_seconds))),
-        ("node", status.node.clone()),
-        ("io", Some(format!("{}, {} shards", status.io, status.shards))),
-        ("listening", Some(listeners.join(", "))),
-        ("volumes", Some(status.volumes.to_string())),
-        ("targets", Some(status.targets.to_string())),
-        ("subsystems", Some(status.subsystems.to_string())),
-        ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
-        ("attachments", (status.attachments > 0).then(|| status.attachments.to_string())),
-        ("state", Some(status.state.clone())),
-    ])
+    out += DisplayText::escaped("\n");
+    out += render_card(
+        terminal,
+        &[
+            ("version", Some(status.version.clone())),
+            ("process", Some(status.pid.to_string())),
+            ("up", Some(format_duration(status.uptime_seconds))),
+            ("node", status.node.clone()),
+            ("io", Some(format!("{}, {} shards", status.io, status.shards))),
+            ("listening", Some(listeners.join(", "))),
+            ("volumes", Some(status.volumes.to_string())),
+            ("targets", Some(status.targets.to_string())),
+            ("subsystems", Some(status.subsystems.to_string())),
+            ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
+            ("attachments", (status.attachments > 0).then(|| status.attachments.to_string())),
+            ("state", Some(status.state.clone())),
+        ],
+    );
+    out
 }
 
 /// `3d 04:05:06`.
@@ -483,14 +469,14 @@ mod tests {
 
     #[test]
     fn columns_line_up() {
-        let shown = answer_text(&Answer::Volumes(vec![volume("a"), volume("longer")]));
+        let shown = answer_text(&Answer::Volumes(vec![volume("a"), volume("longer")]), Terminal::NONE);
         assert_eq!(
-            shown,
+            shown.as_str(),
             "NAME    KIND  SIZE    BLOCK  OPTIONS  EXPORTED AS\n\
              a       ram   64 MiB  512    thin     iqn.x lun 0\n\
              longer  ram   64 MiB  512    thin     iqn.x lun 0\n"
         );
-        assert_eq!(answer_text(&Answer::Volumes(Vec::new())), "no volumes\n");
+        assert_eq!(answer_text(&Answer::Volumes(Vec::new()), Terminal::NONE).as_str(), "no volumes\n");
     }
 
     #[test]
@@ -540,7 +526,8 @@ mod tests {
             },
             ..VolumeStateReport::default()
         });
-        let text = answer_text(&Answer::Volume(shown));
+        let text = answer_text(&Answer::Volume(shown), Terminal::NONE);
+        let text = text.as_str();
         for part in [
             "iqn.x lun 0, nqn.x nsid 1",
             "write-exclusive by nqn.2026-11.io:h",

@@ -9,7 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use clap::{CommandFactory, Parser, error::ErrorKind};
+use clap::{
+    CommandFactory, Parser,
+    error::{ContextKind, ContextValue, ErrorKind},
+};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM, SIGXFSZ},
     iterator::Signals,
@@ -23,7 +26,8 @@ use crate::{
     daemon_args::DaemonArgs,
     import, iscsictl,
     key::{self, KeyKind},
-    output, top, verbs,
+    output::{self, Terminal},
+    top, verbs,
 };
 use control::{Answer, Request, SessionSelector, client};
 use engine::{
@@ -46,7 +50,8 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
     let _ = signal_hook::flag::register(SIGXFSZ, Arc::default());
     let cli = match Cli::try_parse_from(verbs::reorder_words(args.into_iter().collect())) {
         Ok(cli) => cli,
-        Err(why) => {
+        Err(mut why) => {
+            remove_destructive_suggestion(&mut why);
             let exit = match why.kind() {
                 ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => Exit::Success,
                 _ => Exit::Usage,
@@ -213,14 +218,25 @@ fn ask_daemon(daemon: &DaemonArgs, paths: &DefaultPaths, request: Request) -> Re
     // What a restart forgets is told, but not a value that is the default anyway.
     let passes = matches!(request, Request::VolumeProtect { on: true, .. });
     let answer = client::send_request(socket, request)?;
-    let text = if daemon.json { output::answer_json(&answer) } else { output::answer_text(&answer) };
+    let text = if daemon.json { output::answer_json(&answer) } else { displayed(&answer) };
+    if let Answer::Volume(volume) = &answer {
+        for warning in &volume.warnings {
+            log::write_stderr(&format!("warning: {}\n", printable::escape_lines(warning)));
+        }
+    }
     if passes {
-        log::write_stderr("in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n");
+        log::write_stderr(
+            "warning: in effect until the daemon exits; to keep it, set ro = true in its [[volume]]\n",
+        );
     }
     Ok(match print_stdout(text.as_bytes()) {
         Exit::Success => answer_exit(&answer),
         other => other,
     })
+}
+
+fn displayed(answer: &Answer) -> String {
+    output::answer_text(answer, Terminal::of_stdout()).as_str().to_owned()
 }
 
 /// How long the end of a daemon is waited for: more than a clean stop takes.
@@ -230,7 +246,7 @@ fn stop_daemon(args: &StopArgs, paths: &DefaultPaths) -> Result<Exit, Failure> {
     let socket = args.daemon.control.as_deref().unwrap_or(&paths.control);
     let mut printed = Exit::Success;
     client::stop_daemon(socket, args.now, STOP_TIMEOUT, |answer| {
-        let text = if args.daemon.json { output::answer_json(answer) } else { output::answer_text(answer) };
+        let text = if args.daemon.json { output::answer_json(answer) } else { displayed(answer) };
         printed = print_stdout(text.as_bytes());
     })?;
     Ok(printed)
@@ -314,7 +330,20 @@ fn write_man_pages(directory: &Path) -> Result<Exit, Failure> {
 }
 
 /// Verbs that end, overwrite or take something away: none is proposed for one that was written wrongly.
-const DESTRUCTIVE_VERBS: [&str; 4] = ["stop", "write", "copy", "detach"];
+const DESTRUCTIVE_VERBS: [&str; 7] = ["stop", "write", "copy", "detach", "delete", "kill", "block"];
+
+/// The verbs below another (`volume delet`) are judged by clap, which knows no danger.
+fn remove_destructive_suggestion(why: &mut clap::Error) {
+    let is_destructive = |word: &str| DESTRUCTIVE_VERBS.contains(&word);
+    let proposes = match why.get(ContextKind::SuggestedSubcommand) {
+        Some(ContextValue::String(word)) => is_destructive(word),
+        Some(ContextValue::Strings(words)) => words.iter().any(|word| is_destructive(word)),
+        _ => false,
+    };
+    if proposes {
+        why.remove(ContextKind::SuggestedSubcommand);
+    }
+}
 
 fn unknown_verb(words: &[OsString]) -> Failure {
     let word = words.first().map(|word| word.to_string_lossy().into_owned()).unwrap_or_default();
@@ -324,8 +353,9 @@ fn unknown_verb(words: &[OsString]) -> Failure {
     let command = Cli::command();
     let verbs: Vec<&str> =
         command.get_subcommands().filter(|verb| !verb.is_hide_set()).map(|v| v.get_name()).collect();
-    let harmless = verbs.iter().copied().filter(|verb| !DESTRUCTIVE_VERBS.contains(verb));
-    let hint = match suggest::nearest_word(&word, harmless) {
+    // Where the nearest destroys, another that is less near is hardly meant.
+    let nearest = suggest::nearest_word(&word, verbs.iter().copied());
+    let hint = match nearest.filter(|verb| !DESTRUCTIVE_VERBS.contains(verb)) {
         Some(verb) => format!("; did you mean \"{verb}\"?"),
         None => format!("; known: {}", verbs.join(", ")),
     };
@@ -352,9 +382,16 @@ mod tests {
 
     #[test]
     fn no_verb_that_destroys_is_proposed() {
-        for (word, wrong) in [("top", "stop"), ("wrte", "write"), ("cpy", "copy"), ("detch", "detach")] {
+        for word in ["stp", "wrte", "cpy", "detch", "detatch"] {
             let said = unknown_verb(&[word.into()]).message;
-            assert!(!said.contains(&format!("did you mean \"{wrong}\"")), "{said}");
+            assert!(!said.contains("did you mean") && said.contains("known: serve"), "{said}");
+        }
+        for (line, is_proposed) in [("volume delet", false), ("session kll", false), ("volume creat", true)] {
+            let words = std::iter::once("blockwire").chain(line.split(' '));
+            let mut why = Cli::try_parse_from(words).unwrap_err();
+            remove_destructive_suggestion(&mut why);
+            let said = why.render().to_string();
+            assert_eq!(said.contains("similar subcommand"), is_proposed, "{line}: {said}");
         }
         assert!(unknown_verb(&["satus".into()]).message.contains("did you mean \"status\""));
     }

@@ -13,7 +13,7 @@ use std::{
 
 use clap::Args;
 
-use crate::output;
+use crate::output::{self, Terminal};
 use control::{
     Answer, Request, client,
     report::{LatencyReport, ObservationReport, SessionReport, VolumeReport, VolumeStateReport},
@@ -251,7 +251,7 @@ fn build_frame(before: &DaemonSample, now: &DaemonSample, size: TerminalSize) ->
     ];
     for table in tables {
         say(LineKind::Plain, String::new());
-        for (at, line) in table.lines().enumerate() {
+        for (at, line) in table.as_str().lines().enumerate() {
             say(if at == 0 { LineKind::Head } else { LineKind::Plain }, line.to_owned());
         }
     }
@@ -309,7 +309,7 @@ fn volume_rates<'a>(
     all
 }
 
-fn volume_table(volumes: &[VolumeRate<'_>], most: usize) -> String {
+fn volume_table(volumes: &[VolumeRate<'_>], most: usize) -> output::DisplayText {
     let rows = volumes.iter().take(most).map(|one| {
         let [reads, read, writes, written] = one.rates.table_cells();
         [
@@ -324,7 +324,7 @@ fn volume_table(volumes: &[VolumeRate<'_>], most: usize) -> String {
         ]
     });
     let head = ["VOLUME", "READS/S", "MB/S", "WRITES/S", "MB/S", "DEPTH", "MEAN µS", ""];
-    output::render_table(head, rows.collect(), "no volumes")
+    output::render_table(Terminal::NONE, head, rows.collect(), "no volumes")
 }
 
 fn session_rates<'a>(
@@ -344,17 +344,17 @@ fn session_rates<'a>(
     all
 }
 
-fn session_table(sessions: &[(&SessionReport, IoRates)], most: usize) -> String {
+fn session_table(sessions: &[(&SessionReport, IoRates)], most: usize) -> output::DisplayText {
     let rows = sessions.iter().take(most).map(|(session, rates)| {
         let [reads, read, writes, written] = rates.table_cells();
         let who = session.host.as_ref().unwrap_or(&session.initiator);
         [session.protocol.clone(), reads, read, writes, written, session.commands.to_string(), who.clone()]
     });
     let head = ["PROTOCOL", "READS/S", "MB/S", "WRITES/S", "MB/S", "DEPTH", "HOST"];
-    output::render_table(head, rows.collect(), "no sessions")
+    output::render_table(Terminal::NONE, head, rows.collect(), "no sessions")
 }
 
-fn shard_table(seen: &ObservationReport, old: &ObservationReport, seconds: f64) -> String {
+fn shard_table(seen: &ObservationReport, old: &ObservationReport, seconds: f64) -> output::DisplayText {
     let rows = seen.shards.iter().map(|shard| {
         let before = old.shards.iter().find(|one| one.id == shard.id);
         let rate = |read: fn(&control::report::ShardReport) -> u64| {
@@ -373,7 +373,7 @@ fn shard_table(seen: &ObservationReport, old: &ObservationReport, seconds: f64) 
         ]
     });
     let head = ["SHARD", "CORE", "CONNECTIONS", "MEMORY", "MB/S IN", "MB/S OUT", "TURNS/S", "SLEEPS/S"];
-    output::render_table(head, rows.collect(), "no shards")
+    output::render_table(Terminal::NONE, head, rows.collect(), "no shards")
 }
 
 #[cfg(test)]

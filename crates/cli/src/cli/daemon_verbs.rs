@@ -17,7 +17,8 @@ const LATENCY_HELP: &str = "\
 
   receive  from its header coming from the socket to its start
   wait     for memory, for its data from the host, for send window of the host
-  queue    excluded by an operation on the same blocks, or by a change of reservations
+  queue    excluded by an operation on the same blocks, or by a change of
+           reservations
   backend  with what stores the blocks
   send     from its answer to the moment when the socket has taken all of it";
 
@@ -164,13 +165,13 @@ pub struct HostBlockArgs {
 }
 
 const HOST_BLOCK_HELP: &str = "\
-It returns when nothing of the host's sessions is in flight any more. New logins are refused with authorization failure
-(0202h), Connects with Connect Invalid Host, and discovery shows it nothing. The block is kept in the state directory; an
-apply leaves it as it is. Reservations and registrations of the host stay: preempt them from another host if need be.
-Any program that reaches the portals can forge a name: secrets keep out those that do.
+It returns when nothing of the host's sessions is in flight any more. New logins are refused with authorization \
+failure (0202h), Connects with Connect Invalid Host, and discovery shows it nothing. The block is kept in the state \
+directory; an apply leaves it as it is. Reservations and registrations of the host stay: preempt them from another \
+host if need be. Any program that reaches the portals can forge a name: secrets keep out those that do.
 
 Examples:
-  blockwire host block nqn.2014-08.org.nvmexpress:uuid:3f0a5b1c-6c2e-4a53-9a4a-0b6b0f9f2a11
+  blockwire host block nqn.2014-08.org.example:db1
   blockwire host block iqn.1993-08.org.debian:01:db1
   blockwire host unblock db1";
 
@@ -292,10 +293,11 @@ pub struct SessionKillArgs {
 }
 
 const SESSION_KILL_HELP: &str = "\
-It returns when nothing of the sessions is in flight any more. Commands in flight may or may not have reached the medium, as
-after a lost connection. An iSCSI session ends with its nexus: a reservation by RESERVE(6) goes, persistent ones stay.
-Over NVMe/TCP the association ends, with all queues of the controller.
-A write to an image of Ceph that has failed after queue_timeout is not waited for: it may still reach the medium. A
+It returns when nothing of the sessions is in flight any more. Commands in flight may or may not have reached the \
+medium, as after a lost connection. An iSCSI session ends with its nexus: a reservation by RESERVE(6) goes, \
+persistent ones stay. Over NVMe/TCP the association ends, with all queues of the controller.
+
+A write to an image of Ceph that has failed after queue_timeout is not waited for: it may still reach the medium. A \
 fence (PREEMPT) waits for it.
 
 Examples:

@@ -1,6 +1,6 @@
 //! Tables of reservations, paths, subsystems and hosts.
 
-use super::{or_dash, render_card, render_table};
+use super::{DisplayText, Terminal, layout::render_card, or_dash, render_table};
 use control::report::{
     HostBlockReport, HostReport, RegistrantReport, ReservationReport, SubsystemReport, VolumePathReport,
     VolumeStateReport,
@@ -11,7 +11,7 @@ fn path_addresses(path: &VolumePathReport) -> String {
     list.join(",")
 }
 
-pub fn path_table(paths: &[VolumePathReport]) -> String {
+pub fn path_table(terminal: Terminal, paths: &[VolumePathReport]) -> DisplayText {
     let rows = paths.iter().map(|path| {
         [
             path.volume.clone(),
@@ -24,6 +24,7 @@ pub fn path_table(paths: &[VolumePathReport]) -> String {
         ]
     });
     render_table(
+        terminal,
         ["VOLUME", "PORT", "PROTOCOL", "GROUP", "STATE", "ADDRESSES", "TARGET"],
         rows.collect(),
         "no paths",
@@ -38,7 +39,7 @@ fn holder_text(reservation: &ReservationReport) -> String {
     }
 }
 
-pub fn reservation_table(reservations: &[ReservationReport]) -> String {
+pub fn reservation_table(terminal: Terminal, reservations: &[ReservationReport]) -> DisplayText {
     let rows = reservations.iter().map(|reservation| {
         [
             reservation.volume.clone(),
@@ -49,24 +50,27 @@ pub fn reservation_table(reservations: &[ReservationReport]) -> String {
         ]
     });
     let head = ["VOLUME", "RESERVATION", "REGISTRANTS", "GENERATION", "PERSISTS"];
-    render_table(head, rows.collect(), "no volumes")
+    render_table(terminal, head, rows.collect(), "no volumes")
 }
 
-pub fn reservation_card(reservation: &ReservationReport) -> String {
-    let mut out = render_card(&[
-        ("volume", Some(reservation.volume.clone())),
-        ("reservation", Some(holder_text(reservation))),
-        ("generation", Some(reservation.generation.to_string())),
-        (
-            "persists",
-            Some(if reservation.persists { "over a restart" } else { "until a restart" }.to_owned()),
-        ),
-    ]);
-    out.push_str(&registrant_table(&reservation.registrants));
+pub fn reservation_card(terminal: Terminal, reservation: &ReservationReport) -> DisplayText {
+    let mut out = render_card(
+        terminal,
+        &[
+            ("volume", Some(reservation.volume.clone())),
+            ("reservation", Some(holder_text(reservation))),
+            ("generation", Some(reservation.generation.to_string())),
+            (
+                "persists",
+                Some(if reservation.persists { "over a restart" } else { "until a restart" }.to_owned()),
+            ),
+        ],
+    );
+    out += registrant_table(terminal, &reservation.registrants);
     out
 }
 
-fn registrant_table(registrants: &[RegistrantReport]) -> String {
+fn registrant_table(terminal: Terminal, registrants: &[RegistrantReport]) -> DisplayText {
     let rows = registrants.iter().map(|one| {
         [
             one.protocol.clone(),
@@ -79,7 +83,7 @@ fn registrant_table(registrants: &[RegistrantReport]) -> String {
         ]
     });
     let head = ["PROTOCOL", "KEY", "HOLDS", "HOST", "PORT", "NAME", "IDENTIFIER"];
-    render_table(head, rows.collect(), "no registrants")
+    render_table(terminal, head, rows.collect(), "no registrants")
 }
 
 /// What of a volume's standing belongs on its card.
@@ -122,7 +126,7 @@ fn access_text(open: bool, hosts: &[String]) -> String {
     if open { "open".to_owned() } else { format!("{} hosts", hosts.len()) }
 }
 
-pub fn subsystem_table(subsystems: &[SubsystemReport]) -> String {
+pub fn subsystem_table(terminal: Terminal, subsystems: &[SubsystemReport]) -> DisplayText {
     let rows = subsystems.iter().map(|one| {
         let portals: Vec<String> = one.portals.iter().map(|portal| portal.address.to_string()).collect();
         [
@@ -133,29 +137,37 @@ pub fn subsystem_table(subsystems: &[SubsystemReport]) -> String {
             portals.join(","),
         ]
     });
-    render_table(["NQN", "NAMESPACES", "CONTROLLERS", "ACCESS", "PORTALS"], rows.collect(), "no subsystems")
+    render_table(
+        terminal,
+        ["NQN", "NAMESPACES", "CONTROLLERS", "ACCESS", "PORTALS"],
+        rows.collect(),
+        "no subsystems",
+    )
 }
 
-pub fn subsystem_card(subsystem: &SubsystemReport) -> String {
+pub fn subsystem_card(terminal: Terminal, subsystem: &SubsystemReport) -> DisplayText {
     let portals: Vec<String> =
         subsystem.portals.iter().map(|portal| format!("{},{}", portal.address, portal.tag)).collect();
-    let mut out = render_card(&[
-        ("nqn", Some(subsystem.nqn.clone())),
-        ("portals", Some(portals.join(" "))),
-        ("access", Some(if subsystem.open { "open".to_owned() } else { subsystem.hosts.join(", ") })),
-        ("serial", subsystem.serial.clone()),
-        ("model", Some(subsystem.model.clone())),
-        ("controllers", Some(subsystem.controllers.to_string())),
-    ]);
+    let mut out = render_card(
+        terminal,
+        &[
+            ("nqn", Some(subsystem.nqn.clone())),
+            ("portals", Some(portals.join(" "))),
+            ("access", Some(if subsystem.open { "open".to_owned() } else { subsystem.hosts.join(", ") })),
+            ("serial", subsystem.serial.clone()),
+            ("model", Some(subsystem.model.clone())),
+            ("controllers", Some(subsystem.controllers.to_string())),
+        ],
+    );
     for namespace in &subsystem.namespaces {
         let read_only = if namespace.read_only { " (ro)" } else { "" };
         let (nsid, volume, group) = (namespace.nsid, &namespace.volume, namespace.ana_group);
-        out.push_str(&format!("namespace {nsid}  {volume}{read_only}, ANA group {group}\n"));
+        out += DisplayText::escaped(&format!("namespace {nsid}  {volume}{read_only}, ANA group {group}\n"));
     }
     out
 }
 
-pub fn host_table(hosts: &[HostReport]) -> String {
+pub fn host_table(terminal: Terminal, hosts: &[HostReport]) -> DisplayText {
     let rows = hosts.iter().map(|host| {
         [
             host.name.clone(),
@@ -168,26 +180,29 @@ pub fn host_table(hosts: &[HostReport]) -> String {
         ]
     });
     let head = ["NAME", "TARGETS", "SUBSYSTEMS", "SESSIONS", "BLOCKED", "BOTH", "NAMES"];
-    render_table(head, rows.collect(), "no hosts are configured: any host may connect")
+    render_table(terminal, head, rows.collect(), "no hosts are configured: any host may connect")
 }
 
-pub fn host_card(host: &HostReport) -> String {
+pub fn host_card(terminal: Terminal, host: &HostReport) -> DisplayText {
     let some = |list: &[String]| (!list.is_empty()).then(|| list.join(", "));
-    render_card(&[
-        ("name", Some(host.name.clone())),
-        ("iqn", some(&host.iqns)),
-        ("nqn", some(&host.nqns)),
-        ("hostid", host.hostid.clone()),
-        ("sources", some(&host.sources)),
-        ("chap", some(&host.chap_users)),
-        ("dhchap", host.dhchap.then(|| "a secret of its own".to_owned())),
-        ("controller", host.dhchap_controller.then(|| "a secret of its own for this host".to_owned())),
-        ("both", Some(if host.both { "one volume over both protocols" } else { "no" }.to_owned())),
-        ("targets", some(&host.targets)),
-        ("subsystems", some(&host.subsystems)),
-        ("sessions", Some(host.sessions.to_string())),
-        ("blocked", host.blocked.then(|| blocked_text(host))),
-    ])
+    render_card(
+        terminal,
+        &[
+            ("name", Some(host.name.clone())),
+            ("iqn", some(&host.iqns)),
+            ("nqn", some(&host.nqns)),
+            ("hostid", host.hostid.clone()),
+            ("sources", some(&host.sources)),
+            ("chap", some(&host.chap_users)),
+            ("dhchap", host.dhchap.then(|| "a secret of its own".to_owned())),
+            ("controller", host.dhchap_controller.then(|| "a secret of its own for this host".to_owned())),
+            ("both", Some(if host.both { "one volume over both protocols" } else { "no" }.to_owned())),
+            ("targets", some(&host.targets)),
+            ("subsystems", some(&host.subsystems)),
+            ("sessions", Some(host.sessions.to_string())),
+            ("blocked", host.blocked.then(|| blocked_text(host))),
+        ],
+    )
 }
 
 fn blocked_text(host: &HostReport) -> String {

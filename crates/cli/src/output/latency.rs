@@ -1,18 +1,23 @@
 //! How long commands took, as tables: one for each class, a row for each stage.
 
-use super::render_table;
+use super::{DisplayText, Terminal, render_table};
 use control::report::LatencyReport;
 
 /// The tables; empty if nothing was asked for.
-pub fn latency_tables(classes: Option<&[LatencyReport]>) -> String {
-    let Some(classes) = classes else { return String::new() };
+pub fn latency_tables(terminal: Terminal, classes: Option<&[LatencyReport]>) -> DisplayText {
+    let mut out = DisplayText::default();
+    let Some(classes) = classes else { return out };
     if classes.is_empty() {
-        return "\nno commands yet\n".to_owned();
+        return DisplayText::escaped("\nno commands yet\n");
     }
-    classes.iter().map(latency_table).collect()
+    for class in classes {
+        out += DisplayText::escaped("\n");
+        out += latency_table(terminal, class);
+    }
+    out
 }
 
-fn latency_table(class: &LatencyReport) -> String {
+fn latency_table(terminal: Terminal, class: &LatencyReport) -> DisplayText {
     let rows = class.stages.iter().map(|stage| {
         [
             stage.stage.clone(),
@@ -24,11 +29,7 @@ fn latency_table(class: &LatencyReport) -> String {
         ]
     });
     let name = class.class.to_uppercase();
-    render_table([&name, "COMMANDS", "MEAN", "50 %", "99 %", "99.9 %"], rows.collect(), "").replacen(
-        &name,
-        &format!("\n{name}"),
-        1,
-    )
+    render_table(terminal, [&name, "COMMANDS", "MEAN", "50 %", "99 %", "99.9 %"], rows.collect(), "")
 }
 
 fn percentile_bound(micros: Option<u64>, commands: u64) -> String {
@@ -74,15 +75,15 @@ mod tests {
         let stages =
             vec![StageReport::new("backend", &counts, 12_345_678), StageReport::new("send", &[0; 28], 0)];
         let class = LatencyReport { class: "read".into(), stages };
-        let text = latency_tables(Some(&[class]));
+        let text = latency_tables(Terminal::NONE, Some(&[class]));
         assert_eq!(
-            text,
+            text.as_str(),
             "\nREAD     COMMANDS  MEAN    50 %    99 %      99.9 %\n\
              backend  100       123 µs  ≤ 1 µs  ≤ 128 µs  ≤ 128 µs\n\
              send     0         -       -       -         -\n"
         );
-        assert_eq!(latency_tables(Some(&[])), "\nno commands yet\n");
-        assert_eq!(latency_tables(None), "");
+        assert_eq!(latency_tables(Terminal::NONE, Some(&[])).as_str(), "\nno commands yet\n");
+        assert_eq!(latency_tables(Terminal::NONE, None).as_str(), "");
         assert_eq!(
             [0, 999, 1_500, 15_500, 2_000_000, 67_108_864_000].map(format_ns),
             ["0", "999 ns", "1.50 µs", "15.5 µs", "2 ms", "67.1 s"]

@@ -16,7 +16,7 @@ use signal_hook::{
 };
 
 use super::print;
-use crate::output;
+use crate::output::{self, Terminal};
 use control::secret_url::SecretUrl;
 use control::{AttachRequest, Request, client};
 use process::exit::{Exit, Failure};
@@ -51,8 +51,10 @@ attachments of a daemon automatically.
 
 Examples:
   blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0
-  blockwire attach nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 --via nbd --at /tmp/db.sock
-  blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 --daemon --timeout 5m
+  blockwire attach nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 \\
+      --via nbd --at /tmp/db.sock
+  blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 --daemon \\
+      --timeout 5m
   blockwire attach iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 --recover
   blockwire attach --list"
 )]
@@ -163,7 +165,7 @@ fn attach_by_daemon(args: &AttachArgs, url: &SecretUrl, at: Option<PathBuf>) -> 
     let answer = client::send_request(&control_socket(args.control.as_deref()), Request::Attach(request))?;
     match args.json {
         true => print(&output::answer_json(&answer))?,
-        false => print(&(output::answer_text(&answer) + "ready\n"))?,
+        false => print(&format!("{}ready\n", output::answer_text(&answer, Terminal::of_stdout()).as_str()))?,
     }
     Ok(Exit::Success)
 }
@@ -203,7 +205,7 @@ fn list_attachments(args: &AttachArgs) -> Result<Exit, Failure> {
         ]);
     }
     let head = ["HELD BY", "VIA", "DEVICE", "STATE", "VOLUME"];
-    print(&output::render_table(head, rows, "nothing is attached"))?;
+    print(output::render_table(Terminal::of_stdout(), head, rows, "nothing is attached").as_str())?;
     Ok(Exit::Success)
 }
 

@@ -31,7 +31,8 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire copy iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 db.img
-  blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 --resume db.copy
+  blockwire copy db.img nvme+tcp://10.0.0.2/nqn.2026-11.io.blockwire:db/1 \\
+      --resume db.copy
 
 Write a new file without a directory as ./NAME, so that the name of a volume is not taken for a file.")]
 pub struct CopyArgs {

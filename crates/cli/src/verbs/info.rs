@@ -121,9 +121,8 @@ fn info_card(facts: &Value) -> String {
         other => other.to_string(),
     };
     let bytes = facts["bytes"].as_u64().unwrap_or_default();
-    let mut line = |name: &str, value: String| {
-        let _ = writeln!(text, "{name:<24} {value}");
-    };
+    let mut lines: Vec<(String, String)> = Vec::new();
+    let mut line = |name: &str, value: String| lines.push((name.to_owned(), value));
     line("size", format!("{} ({bytes} bytes)", format_human(bytes)));
     for (name, key) in [
         ("uuid", "uuid"),
@@ -164,6 +163,10 @@ fn info_card(facts: &Value) -> String {
         for (name, value) in path["negotiated"].as_object().into_iter().flatten() {
             line(&format!("  {name}"), word(value));
         }
+    }
+    let width = lines.iter().map(|(name, _)| name.chars().count()).max().unwrap_or(0);
+    for (name, value) in lines {
+        let _ = writeln!(text, "{name:<width$}  {value}");
     }
     text
 }

@@ -26,21 +26,27 @@ const URL_HELP: &str = "\
 A URL is iscsi://[USER@]HOST[:PORT]/IQN/LUN or nvme+tcp://HOST[:PORT]/NQN/NSID, with options after ?, \
 joined by &. Times are 500ms, 10s, 2m; sizes 4K, 1M.
 
-  both:        digest=none|header|data|both  commands=128  ro=yes  connect_timeout=5s
-               command_timeout=30s  keep_alive=5s  fence_timeout=100s  secret_file=FILE
-               secret_env=NAME  mutual_secret_file=FILE  mutual_secret_env=NAME
-  iscsi:       initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5  connections=1
-               immediate=yes  initial_r2t=no  first_burst=64K  max_burst=1M  max_recv=256K
-               max_outstanding_r2t=8  time2wait=2s  time2retain=0  protocol_level=2
-  nvme+tcp:    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
-               tls_key_file=FILE  tls_key_env=NAME  tls_identity=1  tls_derivation=standard|compat
-               concat=yes
-  the volume:  policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
-               reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m  fast_fail=never
-               fence_timeout=100s
+  both:
+    digest=none|header|data|both  commands=128  ro=yes
+    connect_timeout=5s  command_timeout=30s  keep_alive=5s  fence_timeout=100s
+    secret_file=FILE  secret_env=NAME  mutual_secret_file=FILE
+    mutual_secret_env=NAME
+  iscsi:
+    initiator=IQN  mutual_user=NAME  chap=sha3-256+sha256+sha1+md5
+    connections=1  immediate=yes  initial_r2t=no  first_burst=64K
+    max_burst=1M  max_recv=256K  max_outstanding_r2t=8  time2wait=2s
+    time2retain=0  protocol_level=2
+  nvme+tcp:
+    host_nqn=NQN  host_id=UUID  queues=1  max_r2t=1  hpda=0  flow_control=no
+    tls_key_file=FILE  tls_key_env=NAME  tls_identity=1
+    tls_derivation=standard|compat  concat=yes
+  the volume:
+    policy=least-queue|round-robin  open_timeout=off  reconnect_delay=100ms
+    reconnect_delay_max=10s  loss_timeout=10m  queue_timeout=2m
+    fast_fail=never  fence_timeout=100s
 
 Example:
-  blockwire info 'iscsi://me@10.0.0.1/iqn.2026-11.io.blockwire:db/0?secret_file=/etc/secret&digest=both'";
+  blockwire info 'iscsi://me@10.0.0.1/iqn.2026-11.x:db/0?secret_file=/etc/key'";
 
 /// A verb of the initiator.
 #[derive(Debug, Subcommand)]

@@ -68,8 +68,10 @@ impl ReservationTypeName {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire reserve iscsi://10.0.0.1/iqn.2026-11.io.blockwire:db/0 report
-  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 register --key 0xabc1
-  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 reserve --key 0xabc1 --type write-exclusive
+  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 register \\
+      --key 0xabc1
+  blockwire reserve nvme+tcp://10.0.0.1/nqn.2026-11.io.blockwire:db/1 reserve \\
+      --key 0xabc1 --type write-exclusive
 
 This machine is the same registrant at each call: over iSCSI by its initiator name and a lasting ISID, over \
 NVMe/TCP by its host identifier.")]

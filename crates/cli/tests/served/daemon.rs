@@ -136,7 +136,8 @@ pub struct Daemon {
     pub nvme: Option<SocketAddr>,
     /// All addresses where it is.
     pub nvme_addresses: Vec<SocketAddr>,
-    control: PathBuf,
+    /// Its control socket.
+    pub control: PathBuf,
     log: PathBuf,
 }
 

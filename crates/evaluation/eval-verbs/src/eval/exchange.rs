@@ -45,8 +45,10 @@ enum HammerDbDatabase {
 Examples:
   blockwire eval export quick --as fio --map v0=/dev/nvme1n1 --out quick.fio
   blockwire eval export quick --as vdbench --map v0=/dev/nvme1n1
-  blockwire eval export quick --as fio --map v0=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
-  blockwire eval export demartek-oltp --as hammerdb --database mariadb --out oltp.tcl"
+  blockwire eval export quick --as fio \\
+      --map v0=iscsi://10.0.0.1/iqn.2026-11.io.blockwire:v/0
+  blockwire eval export demartek-oltp --as hammerdb --database mariadb \\
+      --out oltp.tcl"
 )]
 pub struct ExportArgs {
     /// The experiment (see `eval list`)
@@ -106,8 +108,10 @@ fn write_file(path: &Path, text: &str) -> Result<(), Failure> {
 summary.html. Several files of the same load are its runs.
 
 Examples:
-  blockwire eval import run1.json run2.json run3.json run4.json --target tgt --protocol iscsi --out tgt/
-  blockwire eval import output/flatfile.html --target array --initiator vdbench --out array/"
+  blockwire eval import run1.json run2.json run3.json run4.json --target tgt \\
+      --protocol iscsi --out tgt/
+  blockwire eval import output/flatfile.html --target array \\
+      --initiator vdbench --out array/"
 )]
 pub struct ImportArgs {
     /// Result files, in the order of their runs

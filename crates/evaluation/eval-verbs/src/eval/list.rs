@@ -17,9 +17,11 @@ const FIGURES_SHOWN: usize = 3;
 /// `eval list`
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  blockwire eval list                    every preset, with the first of its paper's figures
+  blockwire eval list
+      every preset, with the first of its paper's figures
   blockwire eval list nvme-tcp-latency   one preset, with all of them
-  blockwire eval list --slips            figures of the papers that contradict each other")]
+  blockwire eval list --slips
+      figures of the papers that contradict each other")]
 pub struct ListArgs {
     /// One preset only, with all figures
     preset: Option<String>,

@@ -29,8 +29,10 @@ processor time of an I/O at either end is computed from the sizes next to the re
 
 Examples:
   blockwire eval plan --link 100G --io 4K --iops 2.9M --from sweep/
-  blockwire eval plan --link 400G --io 64K --iops 700K --from sweep/ --rw randwrite --mtu 1500 --fill 60%
-  blockwire eval plan --check --from sweep/      how well it predicts sizes that were left out"
+  blockwire eval plan --link 400G --io 64K --iops 700K --from sweep/ \\
+      --rw randwrite --mtu 1500 --fill 60%
+  blockwire eval plan --check --from sweep/
+      how well it predicts sizes that were left out"
 )]
 pub struct PlanArgs {
     /// The run with the measured costs

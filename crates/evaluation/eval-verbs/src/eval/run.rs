@@ -29,13 +29,18 @@ use process::stdout::print;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   blockwire eval run quick
-  blockwire eval run t6-100g-sweep --target blockwire,tgt --initiator blockwire,libiscsi
-  blockwire eval run nvme-tcp-latency --scale 0.1 --wire loopback,1500,9000 --out /tmp/latency
-  blockwire eval run demartek-oltp --target blockwire,tgt      (root; apt install mariadb-server-core
-                                                mariadb-client-core sysbench; optionally postgresql)
-  blockwire eval run t5-vm --scale 0.01         (apt install qemu-system-x86 qemu-block-extra busybox-static
-                                                fio kmod linux-image-cloud-amd64)
-  blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0   (writes to it!)")]
+  blockwire eval run t6-100g-sweep --target blockwire,tgt \\
+      --initiator blockwire,libiscsi
+  blockwire eval run nvme-tcp-latency --scale 0.1 --wire loopback,1500,9000 \\
+      --out /tmp/latency
+  blockwire eval run demartek-oltp --target blockwire,tgt
+      (as root; apt install mariadb-server-core mariadb-client-core sysbench;
+      optionally postgresql)
+  blockwire eval run t5-vm --scale 0.01
+      (apt install qemu-system-x86 qemu-block-extra busybox-static fio kmod
+      linux-image-cloud-amd64)
+  blockwire eval run quick --url iscsi://10.0.0.1/iqn.2026-11.io.example:v/0
+      (writes to it!)")]
 pub struct RunArgs {
     /// The experiment (see `eval list`)
     pub preset: String,
