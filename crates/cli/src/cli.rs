@@ -111,6 +111,10 @@ A second SIGINT (Ctrl-C) after at least a second, or `blockwire stop --now`, sto
 configuration file again, as `blockwire apply` does. It exits with 1 if written data may be lost, and logs the volume. A remote volume is flushed only if needed, so that \
 an unreachable machine does not delay the stop.
 
+The variable BLOCKWIRE_LOG says what is logged: LEVEL or AREA=LEVEL, joined by commas, for example \
+warn,iscsi=debug. Levels are off, error, warn, info (the default), debug and trace; areas are iscsi, nvme, session, \
+volume, path, attach, config, control, audit, metrics, state and serve.
+
 Examples:
   blockwire serve --volume demo=ram:1G
   blockwire serve --volume db=/dev/sdb,cache=off --iscsi 192.0.2.10

@@ -38,7 +38,7 @@ use engine::{
 use multipath::suggest;
 use process::{
     exit::{Exit, Failure},
-    log,
+    log::{self, LogFilter, LogSettings},
     paths::DefaultPaths,
     printable,
 };
@@ -68,7 +68,7 @@ pub fn run(args: impl IntoIterator<Item = OsString>, start: StartEngine) -> Exit
         }
     };
     let exit = run_verb(cli.verb, start).unwrap_or_else(|failure| {
-        log::write_stderr(&format!("blockwire: {}\n", printable::escape_lines(&failure.to_string())));
+        log::write_failure(&failure.to_string());
         failure.exit
     });
     log::flush();
@@ -274,10 +274,18 @@ fn print_stdout(bytes: &[u8]) -> Exit {
 
 fn run_serve(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Result<Exit, Failure> {
     let failed = |why: io::Error| Failure::failed(format!("cannot log: {why}"));
-    log::install_logger(tracing::Level::INFO).map_err(failed)?;
+    let settings = LogSettings { format: args.log_format.unwrap_or_default(), filter: log_filter()? };
+    log::install_logger(settings).map_err(failed)?;
     let ending = Arc::new(StopSignal::default());
     handle_signals(&ending)?;
     serve(args, paths, start, &ending, Box::new(io::stdout()))
+}
+
+/// What BLOCKWIRE_LOG says.
+fn log_filter() -> Result<LogFilter, Failure> {
+    let Some(text) = std::env::var_os(log::FILTER_VARIABLE) else { return Ok(LogFilter::default()) };
+    let wrong = |why: &dyn std::fmt::Display| Failure::usage(format!("{}: {why}", log::FILTER_VARIABLE));
+    text.to_string_lossy().parse().map_err(|why| wrong(&why))
 }
 
 /// What signals come to.

@@ -1,5 +1,6 @@
 //! The limit of open files of the process: every connection is one.
 
+use process::log::area;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use shard::LOGINS_MAX;
 
@@ -16,10 +17,11 @@ pub fn raise_limit(sessions: u64) {
     if before.current != before.maximum
         && let Err(why) = setrlimit(Resource::Nofile, wanted)
     {
-        tracing::warn!(%why, "cannot raise the limit of open files");
+        tracing::warn!(target: area::SERVE, %why, "cannot raise the limit of open files");
     }
     if let Some(room) = reduced_capacity(getrlimit(Resource::Nofile).current, sessions) {
         tracing::warn!(
+            target: area::SERVE,
             "open files are limited so that about {room} connections fit, fewer than {sessions} sessions; \
              raise the hard limit (LimitNOFILE= of the unit, or `ulimit -Hn`)"
         );
@@ -50,6 +52,7 @@ pub fn log_exhausted() {
     let limit = getrlimit(Resource::Nofile).current;
     let limit = limit.map_or_else(|| "no limit".to_owned(), |limit| format!("limit {limit}"));
     tracing::error!(
+        target: area::SERVE,
         "connections are turned away: the process has no file descriptor left ({limit}), or the system no \
          memory for a socket; raise the hard limit (LimitNOFILE= of the unit, or `ulimit -Hn`) or set \
          `[limits] sessions`"

@@ -49,7 +49,6 @@ use process::{
     exit::{Exit, Failure},
     log,
     paths::DefaultPaths,
-    printable,
 };
 use recovery::attachments::Attachments;
 
@@ -57,6 +56,7 @@ use self::{
     args::ServeArgs,
     resolve::{names_file, read_configuration, resolve_plan},
 };
+use process::log::area;
 
 /// Starts a data path.
 pub type StartEngine = fn(EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError>;
@@ -82,13 +82,14 @@ pub fn serve(
     let has_closed = rbd::close_all(IMAGES_CLOSE);
     if !has_closed {
         tracing::error!(
+            target: area::SERVE,
             "an image of Ceph could not be closed because the cluster does not answer: it stays locked, and the next \
              start needs break_lock=on"
         );
     }
     if !has_closed || rbd::is_opening() {
         let exit = ended.unwrap_or_else(|failure| {
-            log::write_stderr(&format!("blockwire: {}\n", printable::escape_lines(&failure.to_string())));
+            log::write_failure(&failure.to_string());
             failure.exit
         });
         log::flush();
@@ -110,10 +111,10 @@ fn run(
     let plan = resolve_plan(draft, args, names_file(args, paths, &files), created, &sink);
     let (plan, warnings) = sink.into_result(plan).map_err(|errors| usage_failure(&errors))?;
     for warning in early.iter().chain(&warnings) {
-        tracing::warn!("{warning}");
+        tracing::warn!(target: area::SERVE, "{warning}");
     }
     if let Some(warning) = memory::memory_warning(&plan) {
-        tracing::warn!("{warning}");
+        tracing::warn!(target: area::SERVE, "{warning}");
     }
     descriptors::raise_limit(plan.limits.sessions.unwrap_or(SESSIONS_DEFAULT).into());
     let state = Arc::new(state);
@@ -135,6 +136,7 @@ fn run(
     }
     for one in &unserved {
         tracing::error!(
+            target: area::SERVE,
             volume = one.recorded.name,
             why = one.why,
             "a volume cannot be served; the others are"
@@ -143,7 +145,7 @@ fn run(
     warn_of_transient_identity(&stores);
     let listeners = engine.listeners();
     let hint = connect_hints::connect_commands(&plan, &listeners);
-    log::write_stderr(&line::format_lines(&lines));
+    log::write_hint(&line::format_lines(&lines));
     // Notes of attachments name the socket to other processes, whose directories are not ours.
     let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     // Held to the end, so that anyone who waits for it finds the socket gone too.
@@ -170,7 +172,7 @@ fn run(
     if let Some(http) = &http {
         let source: Arc<dyn ObservationSource> = daemon.clone();
         http.serve(&source).map_err(thread_failure)?;
-        tracing::info!(address = %http.bound_address(), "metrics");
+        tracing::info!(target: area::SERVE, address = %http.bound_address(), "metrics");
     }
     reload_when_asked(&daemon, ending).map_err(thread_failure)?;
     let daemon: Arc<dyn ControlService> = daemon;
@@ -201,7 +203,8 @@ fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Fail
     if !may_be_replaced {
         (sink, warnings) = fail_on_errors(sink)?;
     }
-    let waits = |why: &StateError| tracing::info!(%why, "waiting for another daemon to stop");
+    let waits =
+        |why: &StateError| tracing::info!(target: area::SERVE, %why, "waiting for another daemon to stop");
     let state = StateDir::open_when_free(place, waits).map_err(Failure::failed)?;
     let applied = if may_be_replaced { AppliedConfiguration::load(&state) } else { Ok(None) };
     if let Some(applied) = applied.map_err(Failure::failed)? {
@@ -210,6 +213,7 @@ fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Fail
             // It was applied, and is what the files say.
         } else if applied.served == written {
             tracing::warn!(
+                target: area::SERVE,
                 "the configuration that was applied last (`blockwire apply` or `rollback`) is served, not the files, \
                  which have not changed since; `blockwire apply` without a file serves the files again"
             );
@@ -218,6 +222,7 @@ fn configured(args: &ServeArgs, paths: &DefaultPaths) -> Result<Configured, Fail
             (draft, lines) = read_configuration(args, &files, &sink);
         } else if applied.current != applied.served {
             tracing::warn!(
+                target: area::SERVE,
                 "the files were changed since another configuration was applied: the files are served; `blockwire \
                  rollback` serves what was applied"
             );
@@ -456,6 +461,7 @@ fn warn_of_transient_identity(stores: &[Store]) {
             more => format!(" and {more} more"),
         };
         tracing::info!(
+            target: area::SERVE,
             volumes = format!("{}{more}", named.join(" ")),
             "a RAM volume without uuid=: hosts see a new disk at each start, without its earlier reservations, \
              whose records stay in the state directory"
@@ -477,8 +483,8 @@ fn announce_ready(
     socket: &ControlSocket,
     out: Box<dyn Write + Send>,
 ) {
-    log::write_stderr(hint);
-    tracing::info!(control = %socket.path().display(), "serving");
+    log::write_hint(hint);
+    tracing::info!(target: area::SERVE, control = %socket.path().display(), "serving");
     let mut text: String = listeners
         .iter()
         .map(|listener| format!("listening {} {}\n", listener.protocol, listener.address))
@@ -493,7 +499,7 @@ fn announce_ready(
     // must not keep us from hearing that we are to stop.
     let tell = move || drop(out.write_all(text.as_bytes()).and_then(|()| out.flush()));
     if let Err(why) = thread::Builder::new().name("stdout".to_owned()).spawn(tell) {
-        tracing::warn!(%why, "cannot write to stdout that the daemon is ready");
+        tracing::warn!(target: area::SERVE, %why, "cannot write to stdout that the daemon is ready");
     }
 }
 
@@ -508,7 +514,7 @@ fn wait_and_stop(
     let how = ending.wait();
     state.note_stopping();
     notify_systemd(&[sd_notify::NotifyState::Stopping]);
-    tracing::info!(how = if how == StopMode::Now { "at once" } else { "in order" }, "stopping");
+    tracing::info!(target: area::SERVE, how = if how == StopMode::Now { "at once" } else { "in order" }, "stopping");
     if how == StopMode::Now {
         engine.stop(StopMode::Now);
         return Exit::Success;
@@ -524,7 +530,7 @@ fn wait_and_stop(
         return Exit::Failure;
     };
     if ending.wait_for_immediate_stop(|| clean.is_finished()) {
-        tracing::warn!("stopping immediately: commands in flight are lost");
+        tracing::warn!(target: area::SERVE, "stopping immediately: commands in flight are lost");
         engine.stop(StopMode::Now);
         return Exit::Failure;
     }
@@ -537,7 +543,7 @@ fn wait_and_stop(
 /// Without systemd there is nobody to tell, which is no mistake.
 fn notify_systemd(state: &[sd_notify::NotifyState<'_>]) {
     if let Err(why) = sd_notify::notify(state) {
-        tracing::warn!(%why, "cannot notify systemd");
+        tracing::warn!(target: area::SERVE, %why, "cannot notify systemd");
     }
 }
 

@@ -43,6 +43,7 @@ use config::{
     plan::{Volume, VolumeOrigin},
     spec::VolumeSource,
 };
+use process::log::area;
 use process::random;
 
 /// Instead of a leg's number: the whole volume.
@@ -437,6 +438,7 @@ fn open_single(
     if let Err(why) = store.sync() {
         let (volume, place) = (&volume.name, volume.spec.source.display_location().unwrap_or_default());
         tracing::error!(
+            target: area::VOLUME,
             %volume, %place, %why,
             "a sync failed: recent writes may be lost. The volume can be read; writes are refused until you run \
              `blockwire volume retry`"

@@ -108,7 +108,7 @@ fn accept_clients(socket: &TcpListener, shared: &Arc<ServerState>, ended: &Atomi
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(why) => {
-                tracing::warn!(%why, "http: cannot accept");
+                tracing::warn!(target: "metrics", %why, "http: cannot accept");
                 // Out of descriptors, most likely: do not spin.
                 thread::sleep(Duration::from_millis(100));
                 continue;
@@ -125,7 +125,7 @@ fn accept_clients(socket: &TcpListener, shared: &Arc<ServerState>, ended: &Atomi
             drop(place);
         });
         if let Err(why) = spawned {
-            tracing::warn!(%why, "http: cannot start a thread");
+            tracing::warn!(target: "metrics", %why, "http: cannot start a thread");
         }
     }
 }

@@ -1,12 +1,19 @@
-//! Log lines on stderr: `2026-11-21T00:00:00Z INFO message key=value`.
+//! The log: lines on stderr, as text, as JSON or for systemd's journal.
 //!
-//! One line per event; at most [`BURST_LINES`] lines of one kind (level and place in the source) in ten seconds,
-//! and then one line with the number of suppressed ones. So a peer that misbehaves a thousand times a second
-//! cannot fill a disk. Spans are not used.
+//! Text is `2026-11-21T00:00:00.123456Z WARN iscsi: login failed peer=192.0.2.7:40000 ...`: time, level, area, what
+//! happened, who and why. Events come from `tracing`'s macros; their `target:` is an [`area`].
 //!
-//! The program never waits for stderr: lines go through a bounded queue, and those that do not fit are
-//! dropped and counted.
+//! Two bounds hold. At most [`BURST_LINES`] lines of one kind (level and place in the source) are written in ten
+//! seconds, and then one line with the number of suppressed ones, so that a peer that misbehaves a thousand times a
+//! second cannot fill a disk; only what operators change ([`area::AUDIT`]) is written always. And the program never
+//! waits for who reads: lines go through a bounded queue, and those that do not fit are dropped and counted. The usual
+//! subscribers have neither (`tracing-journald` waits for the journal), and this is why there is one here. Spans are
+//! not used.
 
+pub mod area;
+mod filter;
+mod format;
+mod journal;
 mod queue;
 
 use std::{
@@ -21,7 +28,12 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use crate::printable::{escape_line as shown_line, is_hidden};
+pub use filter::{FilterError, LogFilter};
+pub use format::{FormatError, LogFormat};
+
+use crate::printable::escape_lines;
+use format::{LogEncoding, LogRecord};
+use journal::JournalSocket;
 use queue::LogQueue;
 use tracing::{
     Event, Level, Metadata, Subscriber,
@@ -36,25 +48,57 @@ const BURST_WINDOW: Duration = Duration::from_secs(10);
 /// How long the last lines of a process may take to be written.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The outlet of this process, once it logs.
-static LOG_QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+/// The variable with the filter.
+pub const FILTER_VARIABLE: &str = "BLOCKWIRE_LOG";
 
-/// Sends events of at least `level` to stderr from now on, and what a thread that panics says. Under systemd the
-/// journal's own time stamp is enough, so lines carry a priority prefix instead.
+/// Where stderr's lines wait, once this process logs.
+static STDERR_QUEUE: OnceLock<Arc<LogQueue>> = OnceLock::new();
+/// Where events go, once this process logs.
+static LOG: OnceLock<LogOutput> = OnceLock::new();
+
+/// What is logged, and how.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct LogSettings {
+    /// The form of lines.
+    pub format: LogFormat,
+    /// Which events.
+    pub filter: LogFilter,
+}
+
+/// Where events go, and in which form.
+#[derive(Clone, Debug)]
+struct LogOutput {
+    encoding: LogEncoding,
+    queue: Arc<LogQueue>,
+}
+
+impl LogOutput {
+    fn push(&self, record: &LogRecord<'_>) {
+        self.queue.push(self.encoding.encode(record));
+    }
+}
+
+/// Sends events to the log from now on, and what a thread that panics says.
 ///
 /// # Errors
-/// The system has no thread for it.
-pub fn install_logger(level: Level) -> io::Result<()> {
-    let style = LinePrefix { journal: std::env::var_os("JOURNAL_STREAM").is_some() };
-    let outlet = match LOG_QUEUE.get() {
-        Some(outlet) => outlet.clone(),
-        None => {
-            let outlet = LogQueue::start(io::stderr(), move |dropped| style.dropped_line(dropped))?;
-            LOG_QUEUE.get_or_init(|| outlet).clone()
-        }
-    };
-    std::panic::set_hook(Box::new(move |panic| log_panic(style, panic)));
-    let logger = Logger { level, style, outlet, limiter: Mutex::default() };
+/// The system has no thread for it, or no journal that takes lines.
+pub fn install_logger(settings: LogSettings) -> io::Result<()> {
+    let encoding = LogEncoding::of(settings.format);
+    if LOG.get().is_none() {
+        let dropped = move |count| encoding.encode_dropped(count);
+        // With the journal, stderr has what is not logged.
+        let of_stderr = if encoding == LogEncoding::Journal { LogEncoding::Text } else { encoding };
+        let stderr = LogQueue::start(io::stderr(), move |count| of_stderr.encode_dropped(count))?;
+        let queue = match encoding {
+            LogEncoding::Journal => LogQueue::start(JournalSocket::connect()?, dropped)?,
+            LogEncoding::Text | LogEncoding::PrefixedText | LogEncoding::Json => stderr.clone(),
+        };
+        STDERR_QUEUE.get_or_init(|| stderr);
+        LOG.get_or_init(|| LogOutput { encoding, queue });
+    }
+    std::panic::set_hook(Box::new(log_panic));
+    let Some(output) = LOG.get().cloned() else { return Ok(()) };
+    let logger = Logger { filter: settings.filter, output, limiter: Mutex::default() };
     // A second logger in one process (tests) is no harm: the first one stays.
     let _ = tracing::subscriber::set_global_default(logger);
     Ok(())
@@ -62,47 +106,65 @@ pub fn install_logger(level: Level) -> io::Result<()> {
 
 /// Writes text to stderr as it is: behind the lines that wait, without waiting for them, if this process logs.
 pub fn write_stderr(text: &str) {
-    match LOG_QUEUE.get() {
-        Some(outlet) => outlet.push(text.to_owned()),
+    match STDERR_QUEUE.get() {
+        Some(queue) => queue.push(text.to_owned()),
         None => drop(io::stderr().write_all(text.as_bytes())),
+    }
+}
+
+/// Text for who started the program by hand; nothing where lines are for programs.
+pub fn write_hint(text: &str) {
+    match LOG.get().map(|output| output.encoding) {
+        None | Some(LogEncoding::Text | LogEncoding::PrefixedText) => write_stderr(text),
+        Some(LogEncoding::Json | LogEncoding::Journal) => {}
+    }
+}
+
+/// Says why the process ends: to who started it, and in the log if its lines are for programs.
+pub fn write_failure(message: &str) {
+    let message = escape_lines(message);
+    let Some(output) = LOG.get() else { return write_stderr(&format!("blockwire: {message}\n")) };
+    let record = LogRecord { level: Level::ERROR, area: area::SERVE, message: &message, fields: &[] };
+    match output.encoding {
+        LogEncoding::Text | LogEncoding::PrefixedText => write_stderr(&format!("blockwire: {message}\n")),
+        LogEncoding::Json => output.push(&record),
+        LogEncoding::Journal => {
+            write_stderr(&format!("blockwire: {message}\n"));
+            output.push(&record);
+        }
     }
 }
 
 /// Gives the last lines of a process time to be written: a second, so that a stderr that nobody reads keeps no
 /// process from its end.
 pub fn flush() {
-    if let Some(outlet) = LOG_QUEUE.get() {
-        outlet.flush(FLUSH_TIMEOUT);
+    for queue in LOG.get().map(|output| &output.queue).into_iter().chain(STDERR_QUEUE.get()) {
+        queue.flush(FLUSH_TIMEOUT);
     }
 }
 
-fn log_panic(style: LinePrefix, panic: &PanicHookInfo<'_>) {
-    let mut text = String::new();
-    style.push_prefix(&mut text, Level::ERROR);
+fn log_panic(panic: &PanicHookInfo<'_>) {
     let thread = thread::current();
     let name = thread.name().unwrap_or("without a name");
-    let _ = write!(text, "this is a bug, please report it: the thread {name} {panic}");
+    let mut text = format!("this is a bug, please report it: the thread {name} {panic}");
     let trace = Backtrace::capture();
     if trace.status() == BacktraceStatus::Captured {
         let _ = write!(text, "\n{trace}");
     }
-    write_stderr(&(text + "\n"));
+    match LOG.get() {
+        Some(output) => {
+            output.push(&LogRecord { level: Level::ERROR, area: area::SERVE, message: &text, fields: &[] });
+        }
+        None => write_stderr(&(text + "\n")),
+    }
     // The process may end by it.
     flush();
 }
 
 struct Logger {
-    level: Level,
-    style: LinePrefix,
-    outlet: Arc<LogQueue>,
+    filter: LogFilter,
+    output: LogOutput,
     limiter: Mutex<LineLimiter<Identifier>>,
-}
-
-/// What lines begin with.
-#[derive(Clone, Copy, Debug)]
-struct LinePrefix {
-    /// They are for systemd's journal.
-    journal: bool,
 }
 
 /// Counts lines per kind. Kinds are places in the source, so there is a bounded number of them.
@@ -145,7 +207,7 @@ impl<K: Hash + Eq> LineLimiter<K> {
 
 impl Subscriber for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= self.level
+        metadata.is_event() && self.filter.admits(area::of_target(metadata.target()), *metadata.level())
     }
 
     fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
@@ -157,24 +219,25 @@ impl Subscriber for Logger {
     fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
 
     fn event(&self, event: &Event<'_>) {
+        let area = area::of_target(event.metadata().target());
         let kind = event.metadata().callsite();
-        let verdict = self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(kind, Instant::now());
-        let mut line = String::new();
-        match verdict {
+        let decision = match area {
+            area::AUDIT => LimitDecision::Print,
+            _ => self.limiter.lock().unwrap_or_else(PoisonError::into_inner).admit(kind, Instant::now()),
+        };
+        match decision {
             LimitDecision::Drop => return,
             LimitDecision::Print => {}
             LimitDecision::PrintAfter(left_out) => {
-                self.style.push_prefix(&mut line, Level::WARN);
-                let _ = writeln!(line, "similar lines were suppressed count={left_out}");
+                let fields = [("count", serde_json::Value::from(left_out))];
+                let message = "similar lines were suppressed";
+                self.output.push(&LogRecord { level: Level::WARN, area, message, fields: &fields });
             }
         }
-        self.style.push_prefix(&mut line, *event.metadata().level());
         let mut fields = EventFields::default();
         event.record(&mut fields);
-        line.push_str(&fields.message);
-        line.push_str(&fields.rest);
-        line.push('\n');
-        self.outlet.push(line);
+        let (level, message) = (*event.metadata().level(), &*fields.message);
+        self.output.push(&LogRecord { level, area, message, fields: &fields.rest });
     }
 
     fn enter(&self, _: &span::Id) {}
@@ -182,50 +245,40 @@ impl Subscriber for Logger {
     fn exit(&self, _: &span::Id) {}
 }
 
-impl LinePrefix {
-    fn push_prefix(self, line: &mut String, level: Level) {
-        let (priority, word) = match level {
-            Level::ERROR => (3, "ERROR"),
-            Level::WARN => (4, "WARN"),
-            Level::INFO => (6, "INFO"),
-            _ => (7, "DEBUG"),
-        };
-        let _ = if self.journal {
-            write!(line, "<{priority}>")
-        } else {
-            write!(line, "{} {word} ", format_utc(SystemTime::now()))
-        };
-    }
-
-    /// The line that tells how many lines were not written.
-    fn dropped_line(self, count: u64) -> String {
-        let mut line = String::new();
-        self.push_prefix(&mut line, Level::WARN);
-        let (lines, were) = if count == 1 { ("line", "was") } else { ("lines", "were") };
-        let _ = writeln!(
-            line,
-            "{count} log {lines} {were} dropped: stderr was not read fast enough, or has failed"
-        );
-        line
-    }
-}
-
 #[derive(Default)]
 struct EventFields {
     message: String,
-    rest: String,
+    rest: Vec<(&'static str, serde_json::Value)>,
+}
+
+impl EventFields {
+    fn add(&mut self, field: &Field, value: impl Into<serde_json::Value>) {
+        self.rest.push((field.name(), value.into()));
+    }
 }
 
 impl Visit for EventFields {
     fn record_str(&mut self, field: &Field, value: &str) {
-        if field.name() == "message" {
-            self.message.push_str(&shown_line(value));
-        } else if value.is_empty() || value.contains([' ', '"', '=']) || value.chars().any(is_hidden) {
-            let quoted = value.replace('\\', "\\\\").replace('"', "\\\"");
-            let _ = write!(self.rest, " {}=\"{}\"", field.name(), shown_line(&quoted));
-        } else {
-            let _ = write!(self.rest, " {}={value}", field.name());
+        match field.name() {
+            "message" => self.message.push_str(value),
+            _ => self.add(field, value),
         }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        self.add(field, value);
+    }
+
+    fn record_i64(&mut self, field: &Field, value: i64) {
+        self.add(field, value);
+    }
+
+    fn record_f64(&mut self, field: &Field, value: f64) {
+        self.add(field, value);
+    }
+
+    fn record_bool(&mut self, field: &Field, value: bool) {
+        self.add(field, value);
     }
 
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
@@ -235,7 +288,16 @@ impl Visit for EventFields {
 
 /// `2026-11-21T00:00:00Z`.
 pub fn format_utc(time: SystemTime) -> String {
-    let seconds = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+    format!("{}Z", format_date_time(time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()))
+}
+
+/// `2026-11-21T00:00:00.123456Z`.
+fn format_utc_micros(time: SystemTime) -> String {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+    format!("{}.{:06}Z", format_date_time(since.as_secs()), since.subsec_micros())
+}
+
+fn format_date_time(seconds: u64) -> String {
     let (days, second) = (seconds / 86400, seconds % 86400);
     // Civil date from days since 1970-01-01: shift to eras of 400 years that begin in March, so
     // that the leap day is the last of its year.
@@ -248,7 +310,7 @@ pub fn format_utc(time: SystemTime) -> String {
     let month = if march_month < 10 { march_month + 3 } else { march_month - 9 };
     let year = era * 400 + year_of_era + u64::from(month <= 2);
     let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}Z")
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
 #[cfg(test)]
@@ -266,6 +328,8 @@ mod tests {
         ] {
             assert_eq!(format_utc(UNIX_EPOCH + Duration::from_secs(seconds)), want);
         }
+        let time = UNIX_EPOCH + Duration::from_micros(951_782_400_000_042);
+        assert_eq!(format_utc_micros(time), "2000-02-29T00:00:00.000042Z");
     }
 
     #[test]
@@ -277,10 +341,5 @@ mod tests {
         let later = start + BURST_WINDOW;
         assert_eq!(limiter.admit("kind", later), LimitDecision::PrintAfter(100 - BURST_LINES));
         assert_eq!(limiter.admit("kind", later), LimitDecision::Print);
-    }
-
-    #[test]
-    fn control_characters_do_not_reach_the_terminal() {
-        assert_eq!(shown_line("a\nb\x1b[1m"), "a\\u000ab\\u001b[1m");
     }
 }

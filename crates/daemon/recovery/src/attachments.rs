@@ -17,6 +17,7 @@ use config::spec;
 use control::AttachRequest;
 use control::report::AttachmentReport;
 use process::exit::{Exit, Failure};
+use process::log::area;
 use process::owned_dir;
 
 /// Attachments at one time: each has its own thread and sessions, and up to 128 MiB of memory.
@@ -179,7 +180,7 @@ impl Attachments {
             let go_on = move || held.resume_one(left, &dir, &control);
             if let Err(why) = thread::Builder::new().name("resume".to_owned()).spawn(go_on) {
                 self.lock_resuming().retain(|one| one.file != file);
-                tracing::warn!(%why, "cannot take over an attachment of the previous daemon");
+                tracing::warn!(target: area::ATTACH, %why, "cannot take over an attachment of the previous daemon");
             }
         }
     }
@@ -203,7 +204,7 @@ impl Attachments {
             if said != why.message {
                 let (ways, url) = (left.access_points_text(), &left.record.url);
                 let hint = format!("blockwire attach '{url}' --daemon --recover --at {}", left.attach_path());
-                tracing::warn!(%why, hint, "{ways} is waiting and cannot be recovered yet");
+                tracing::warn!(target: area::ATTACH, %why, hint, "{ways} is waiting and cannot be recovered yet");
                 said = why.message;
             }
             thread::sleep(RESUME_RETRY_INTERVAL);
@@ -277,6 +278,7 @@ impl Attachments {
                 for one in held.iter().filter_map(|one| one.report.get()) {
                     let (ways, timeout) = (one.ways.join(" "), one.timeout_ms / 1000);
                     tracing::warn!(
+                        target: area::ATTACH,
                         "{ways} is in use: its I/O waits {timeout} s for the next daemon, or `attach --recover`"
                     );
                 }
@@ -291,7 +293,7 @@ impl Attachments {
 /// The waiting attachments of the previous daemon with this control socket.
 fn waiting_attachments(dir: &Path, control: &Path) -> Vec<FoundAttachment> {
     let mut all = list::find_attachments(dir).unwrap_or_else(|why| {
-        tracing::warn!(%why, "attachments of the previous daemon are not taken over");
+        tracing::warn!(target: area::ATTACH, %why, "attachments of the previous daemon are not taken over");
         Vec::new()
     });
     // Never those of another user.
@@ -314,7 +316,7 @@ fn run_attachment(
         Err(why) => return drop(say.send(Err(why))),
     };
     if !cancellation.try_begin() {
-        tracing::info!(url, via, "cancelled before it touched a device: it took too long");
+        tracing::info!(target: area::ATTACH, url, via, "cancelled before it touched a device: it took too long");
         return;
     }
     let ended = serve(end, &mut |opened: &AccessPoints| {
@@ -325,15 +327,15 @@ fn run_attachment(
             lines: remark.iter().cloned().chain(opened.display_lines()).collect(),
             timeout_ms,
         };
-        tracing::info!(url, via, ways = report.ways.join(" "), "attached");
+        tracing::info!(target: area::ATTACH, url, via, ways = report.ways.join(" "), "attached");
         // From now on it can be detached, even if the client has given up.
         let _ = there.set(report.clone());
         let _ = say.send(Ok(report));
     });
     match ended {
-        Ok(()) => tracing::info!(url, "detached"),
+        Ok(()) => tracing::info!(target: area::ATTACH, url, "detached"),
         Err(why) => {
-            tracing::warn!(url, %why, "an attachment has ended");
+            tracing::warn!(target: area::ATTACH, url, %why, "an attachment has ended");
             let _ = say.send(Err(why));
         }
     }

@@ -12,6 +12,7 @@ use client::{Geometry, Initiator, Io, IoCompletion, VolumeHandle};
 
 use super::record::SharedRecord;
 use super::write_landing;
+use process::log::area;
 
 /// A volume that the calling thread drives.
 pub(super) struct RemoteDisk {
@@ -48,6 +49,7 @@ impl RemoteDisk {
             .collect();
         if let Err(why) = record.set_paths(paths) {
             tracing::warn!(
+                target: area::ATTACH,
                 %why,
                 "the attachment's record cannot be updated: if this process is killed, wait longer before you \
                  recover the attachment"

@@ -45,7 +45,7 @@ pub use exports::{
 };
 pub use latency::{BUCKETS, CommandLatency, Histogram, LatencyClass, LatencyStage, StageHistograms};
 pub use link_table::LinkTraffic;
-pub use log::{ConnectFailure, LogLine, NvmeLogLine, RefusalCause};
+pub use log::{ConnectFailure, LogLine, LoginNames, NvmeLogLine, RefusalCause};
 pub use login_backoff::source_network;
 pub use message::{
     AdmittedQueue, BackendFactory, CONTROL_PLANE, ConnectionStatus, ControlReport, ControlRequest,

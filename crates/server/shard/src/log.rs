@@ -57,6 +57,8 @@ pub enum LogLine {
     LoginFailed {
         /// Where it came from.
         peer: SocketAddr,
+        /// Who wanted to log in to what, if it said so.
+        names: Option<Box<LoginNames>>,
         /// Why; `None`: the peer went away or took too long.
         cause: Option<LoginEndCause>,
     },
@@ -71,6 +73,8 @@ pub enum LogLine {
     },
     /// A session has ended.
     LoggedOut {
+        /// Where its latest connection came from.
+        peer: SocketAddr,
         /// Who.
         initiator: Arc<str>,
         /// Where; `None`: discovery.
@@ -80,8 +84,12 @@ pub enum LogLine {
     Nvme(NvmeLogLine),
     /// A peer broke the protocol.
     LinkFault {
+        /// Where the connection came from.
+        peer: SocketAddr,
         /// Who.
         initiator: Arc<str>,
+        /// Where; `None`: discovery.
+        target: Option<Arc<str>>,
         /// How.
         violation: IscsiLinkFault,
     },
@@ -92,6 +100,17 @@ pub enum LogLine {
         /// What.
         remark: volume::OperatorNotice,
     },
+}
+
+/// What an initiator says of itself in a login; nothing of it is authenticated.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoginNames {
+    /// Its name.
+    pub initiator: String,
+    /// The target; `None`: discovery.
+    pub target: Option<String>,
+    /// Its CHAP name, if it gave one.
+    pub user: Option<String>,
 }
 
 /// A line about an NVMe host.
@@ -119,6 +138,8 @@ pub enum NvmeLogLine {
     },
     /// A controller has ended.
     Disconnected {
+        /// Where its admin queue came from.
+        peer: SocketAddr,
         /// Who.
         host: Nqn,
         /// Where.
@@ -132,8 +153,8 @@ pub enum NvmeLogLine {
     LinkFault {
         /// Where it came from.
         peer: SocketAddr,
-        /// Who, if it is connected.
-        host: Option<Nqn>,
+        /// Who to whom, if it said: host and subsystem.
+        names: Option<(Nqn, Nqn)>,
         /// How.
         violation: LinkFault,
     },

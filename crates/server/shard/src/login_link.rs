@@ -13,6 +13,8 @@ use iscsi::login::{
 };
 use iscsi::wire::{BHS_LEN, Bhs, padded_len};
 use smallvec::smallvec;
+
+use crate::log::LoginNames;
 use stream::{Received, RecvOp, SendOp, SendPiece};
 
 /// Most bytes that are received and not yet parsed: one whole request.
@@ -51,6 +53,8 @@ enum LinkEnding {
 pub(crate) struct LoginLink {
     pub(crate) accepted: AcceptedSocket,
     machine: Login,
+    /// Who wants to log in to what, once it has said so.
+    identity: Option<Box<LoginIdentity>>,
     unparsed: Vec<u8>,
     /// Padded length of the data segment behind the header that was judged already.
     judged: Option<usize>,
@@ -71,6 +75,7 @@ impl LoginLink {
         LoginLink {
             accepted,
             machine: Login::new(),
+            identity: None,
             unparsed: Vec::new(),
             judged: None,
             to_send: VecDeque::new(),
@@ -111,6 +116,16 @@ impl LoginLink {
     /// Whether [`LoginLink::evict`] has ended it.
     pub(crate) fn is_evicted(&self) -> bool {
         self.evicted
+    }
+
+    /// Who wanted to log in to what, as far as it was said; none of it is authenticated.
+    pub(crate) fn claimed_names(&self) -> Option<Box<LoginNames>> {
+        let identity = self.identity.as_deref()?;
+        Some(Box::new(LoginNames {
+            initiator: identity.initiator_name.to_string(),
+            target: identity.target_name.as_ref().map(ToString::to_string),
+            user: self.machine.claimed_user().map(str::to_owned),
+        }))
     }
 
     /// Bytes that came behind the last request; there are none unless the peer breaks the rules.
@@ -182,7 +197,10 @@ impl LoginLink {
                 self.to_send.push_back(pdu);
                 self.phase = LoginPhase::AwaitRequest;
             }
-            LoginAction::Authorize(question) => self.raise_question(LoginEvent::Authorize(question)),
+            LoginAction::Authorize(question) => {
+                self.identity = Some(Box::new(question.clone()));
+                self.raise_question(LoginEvent::Authorize(question));
+            }
             LoginAction::Complete(question) => self.raise_question(LoginEvent::Complete(question)),
             LoginAction::Refuse(pdu, cause) => self.send_last_response(pdu, LinkEnding::Refused(cause)),
             LoginAction::Drop(cause) => self.end_login(Some(cause)),

@@ -18,6 +18,7 @@ use std::{
 use super::Daemon;
 use crate::store::{ProbeNeeds, ProbeResult};
 use config::name::VolumeName;
+use process::log::area;
 
 /// Machines probed at a time.
 const PROBES_MAX: usize = 16;
@@ -244,7 +245,7 @@ impl RepeatedProbe {
         match begun {
             Ok(_) => self.arriving += 1,
             Err(why) => {
-                tracing::warn!(%why, %volume, "no thread for a volume that was found; it will be retried");
+                tracing::warn!(target: area::VOLUME, %why, %volume, "no thread for a volume that was found; it will be retried");
                 self.schedule_retry(volume);
             }
         }

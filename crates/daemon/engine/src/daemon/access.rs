@@ -12,6 +12,7 @@ use control::{
         SubsystemReport, VolumePathReport, VolumeReport, VolumeStateReport,
     },
 };
+use process::log::area;
 
 /// A remote volume may have changed since it was opened.
 fn update_remote_report(report: &mut VolumeReport, standing: &VolumeStateReport) {
@@ -107,7 +108,7 @@ impl Daemon {
             .set_path_access(name, &ports, *to)
             .map_err(|why| refusal_from_engine_error(&why))?;
         let ports = ports.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
-        tracing::info!(volume = name, ports, state, "paths set");
+        tracing::info!(target: area::VOLUME, volume = name, ports, state, "paths set");
         self.path_reports(Some(name))
     }
 
@@ -121,7 +122,7 @@ impl Daemon {
             return Err(RequestRefusal::new(RefusalCode::Conflict, why));
         }
         self.volumes.engine.set_write_protection(name, on).map_err(|why| refusal_from_engine_error(&why))?;
-        tracing::info!(volume = name, on, "write protection");
+        tracing::info!(target: area::VOLUME, volume = name, on, "write protection");
         self.volume_report(name, false)
     }
 

@@ -15,6 +15,7 @@ use control::{
     RefusalCode, RequestRefusal,
     report::{HostBlockReport, ProblemReport, SessionReport},
 };
+use process::log::area;
 
 impl Daemon {
     /// Shuts a host out: its sessions end at once, and it is let in nowhere until [`Daemon::unblock_host`].
@@ -31,7 +32,7 @@ impl Daemon {
             Ok(())
         })?;
         for name in &names {
-            tracing::warn!(initiator = name, sessions = sessions.len(), "host blocked by the operator");
+            tracing::warn!(target: area::SESSION, initiator = name, sessions = sessions.len(), "host blocked by the operator");
         }
         self.wait_until_ended(&sessions).map_err(|why| {
             let message = format!("the host is blocked, but {}", why.message);
@@ -54,7 +55,7 @@ impl Daemon {
             Err(RequestRefusal::new(RefusalCode::NotFound, why))
         })?;
         for name in &names {
-            tracing::warn!(initiator = name, "host unblocked by the operator");
+            tracing::warn!(target: area::SESSION, initiator = name, "host unblocked by the operator");
         }
         Ok(HostBlockReport { names: names.into_iter().collect(), blocked: false, sessions: Vec::new() })
     }
@@ -109,7 +110,7 @@ impl Daemon {
         blocked_hosts::save(state, &names).map_err(failed)?;
         engine.set_blocked_names(names).map_err(|why| {
             if let Err(why) = blocked_hosts::save(state, &before) {
-                tracing::error!(%why, "who is blocked is recorded otherwise than it is in force");
+                tracing::error!(target: area::SESSION, %why, "who is blocked is recorded otherwise than it is in force");
             }
             refusal_from_engine_error(&why)
         })

@@ -27,6 +27,7 @@ use config::{
     plan::{ExportPlan, Plan, Volume, VolumeOrigin},
 };
 use control::{RefusalCode, RequestRefusal, report::plan::PlanReport};
+use process::log::area;
 
 /// Makes the plan of files together with what the command line says and the volumes that were created at run time; with
 /// its warnings.
@@ -76,6 +77,7 @@ impl Daemon {
         let file = name;
         let report = self.volumes.apply(&mut configuration, files, served)?;
         tracing::info!(
+            target: area::CONFIG,
             file,
             changes = report.changes.len(),
             disturbed = report.disturbed.len(),
@@ -98,6 +100,7 @@ impl Daemon {
         let served = configuration.read_served()?;
         let report = self.volumes.apply(&mut configuration, back, served)?;
         tracing::info!(
+            target: area::CONFIG,
             changes = report.changes.len(),
             disturbed = report.disturbed.len(),
             "configuration rolled back"
@@ -108,8 +111,12 @@ impl Daemon {
     /// Applies the file of `serve` on SIGHUP, and logs what came of it.
     pub fn reload(&self) {
         match self.apply_file(None) {
-            Ok(report) => report.warnings.iter().for_each(|warning| tracing::warn!("{warning}")),
-            Err(why) => tracing::error!(why = why.message, "SIGHUP: the configuration was not applied"),
+            Ok(report) => {
+                report.warnings.iter().for_each(|warning| tracing::warn!(target: area::CONFIG, "{warning}"))
+            }
+            Err(why) => {
+                tracing::error!(target: area::CONFIG, why = why.message, "SIGHUP: the configuration was not applied")
+            }
         }
     }
 
@@ -408,6 +415,7 @@ impl VolumeRegistry {
             .and(AppliedConfiguration::restore(before.as_ref(), &self.state).map_err(|why| why.to_string()));
         if let Err(why) = back {
             tracing::error!(
+                target: area::CONFIG,
                 why,
                 "a configuration that was refused may be in effect in part, or at the next start"
             );

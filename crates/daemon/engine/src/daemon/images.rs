@@ -13,6 +13,7 @@ use std::{
 
 use super::{Daemon, VolumeRegistry};
 use config::{name::VolumeName, size};
+use process::log::area;
 
 /// How soon a size that could not be told to hosts is told again.
 const AGAIN: Duration = Duration::from_secs(1);
@@ -58,6 +59,7 @@ impl VolumeRegistry {
         let Some(before) = self.lock_served().store_mut(name).map(|store| store.bytes) else { return true };
         if bytes < before {
             tracing::warn!(
+                target: area::VOLUME,
                 %volume, before = size::format_human(before), now = size::format_human(bytes),
                 "the image was made smaller: what hosts had behind its end is gone"
             );
@@ -65,13 +67,13 @@ impl VolumeRegistry {
         if bytes > 0
             && let Err(why) = self.engine.resize_volume(name, bytes)
         {
-            tracing::warn!(%volume, %why, "hosts cannot be told the new size of the image; it will be retried");
+            tracing::warn!(target: area::VOLUME, %volume, %why, "hosts cannot be told the new size of the image; it will be retried");
             return false;
         }
         if let Some(store) = self.lock_served().store_mut(name) {
             store.bytes = bytes;
         }
-        tracing::info!(%volume, bytes, "the image was resized");
+        tracing::info!(target: area::VOLUME, %volume, bytes, "the image was resized");
         true
     }
 
@@ -81,6 +83,7 @@ impl VolumeRegistry {
             let images = store.legs_or_self().iter().filter_map(|part| part.image.as_ref());
             for image in images.filter(|image| image.is_fenced() && told.insert(image.client())) {
                 tracing::error!(
+                    target: area::VOLUME,
                     volume = %store.volume.name, image = image.name(), client = image.client(),
                     "the image was taken over: our client is blocklisted by the cluster, and every command fails with \
                      a path error. If no other client serves it, restart this daemon"

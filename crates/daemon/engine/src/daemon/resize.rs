@@ -7,6 +7,7 @@ use super::{VolumeRegistry, refusal_from_engine_error, volumes::is_unseen_by_hos
 use crate::store::Store;
 use config::{size, spec::VolumeSource};
 use control::{RefusalCode, RequestRefusal, report::VolumeReport};
+use process::log::area;
 
 impl VolumeRegistry {
     pub(super) fn resize(
@@ -28,7 +29,7 @@ impl VolumeRegistry {
             store.bytes = bytes;
             store.volume.spec.size = Some(bytes);
         }
-        tracing::info!(volume = name, bytes, "volume resized");
+        tracing::info!(target: area::VOLUME, volume = name, bytes, "volume resized");
         self.record_volumes(None).map_err(|why| {
             RequestRefusal::new(RefusalCode::Failed, format!("resized, but not recorded: {}", why.message))
         })?;

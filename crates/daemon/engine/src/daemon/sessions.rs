@@ -11,6 +11,7 @@ use std::{
 use super::{Daemon, refusal_from_engine_error};
 use config::plan::Protocol;
 use control::{RefusalCode, RequestRefusal, SessionSelector, report::SessionReport};
+use process::log::area;
 
 /// How long commands in flight may take to end.
 const END_TIMEOUT: Duration = Duration::from_secs(10);
@@ -32,6 +33,7 @@ impl Daemon {
             let ended = self.volumes.engine.end_session(session.id, session.shard);
             ended.map_err(|why| refusal_from_engine_error(&why))?;
             tracing::warn!(
+                target: area::SESSION,
                 session = session.id,
                 protocol = session.protocol,
                 initiator = session.initiator,

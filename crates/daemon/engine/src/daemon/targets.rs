@@ -14,6 +14,7 @@ use control::{
     RefusalCode, RequestRefusal,
     report::{TargetSetting, TargetSettingsReport, TargetSwitchReport, line::LineReport},
 };
+use process::log::area;
 
 /// Reads the daemon's files again, together with volumes that were created since.
 pub type PlanReader = Box<dyn Fn(Vec<Volume>) -> Result<(Plan, Vec<LineReport>), String> + Send + Sync>;
@@ -63,7 +64,7 @@ impl Daemon {
             served.lines = lines;
         }
         for one in &done {
-            tracing::info!(target = one.target, done = one.done, "target");
+            tracing::info!(target: area::ISCSI, target = one.target, done = one.done, "target");
         }
         Ok(done)
     }
@@ -90,7 +91,7 @@ impl Daemon {
             stopped.iter().map(|target| report(target, "stopped")).collect();
         done.extend(before.iter().filter(|one| is_meant(one)).map(|one| report(one, "stopped before")));
         for target in &stopped {
-            tracing::info!(target = target.name, done = "stopped", "target");
+            tracing::info!(target: area::ISCSI, target = target.name, done = "stopped", "target");
         }
         let mut served = self.volumes.lock_served();
         served.ways = ways;
@@ -131,7 +132,7 @@ impl Daemon {
             ));
         };
         self.volumes.engine.end_session(id, session.shard).map_err(|why| refusal_from_engine_error(&why))?;
-        tracing::info!(session = id, initiator = session.initiator, "session dropped");
+        tracing::info!(target: area::ISCSI, session = id, initiator = session.initiator, "session dropped");
         Ok(())
     }
 

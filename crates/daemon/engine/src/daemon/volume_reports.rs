@@ -4,6 +4,7 @@ use super::{FailedVolume, ServedState, exports_by_volume::ExportsByVolume, unkno
 use crate::{EngineError, memory, store::Store};
 use config::{plan::VolumeOrigin, spec};
 use control::{RequestRefusal, report::VolumeReport};
+use process::log::area;
 
 impl ServedState {
     pub(super) fn volume_reports(&self) -> Vec<VolumeReport> {
@@ -32,7 +33,7 @@ impl ServedState {
             report.warnings.extend(memory::ram_warning(self.stores.iter().map(|store| &store.volume.spec)));
         }
         for warning in &report.warnings {
-            tracing::warn!(volume = name, "{warning}");
+            tracing::warn!(target: area::VOLUME, volume = name, "{warning}");
         }
         Ok(report)
     }

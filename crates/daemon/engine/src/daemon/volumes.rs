@@ -23,6 +23,7 @@ use config::{
     spec::{self, VolumeSource},
 };
 use control::{RefusalCode, RequestRefusal, report::VolumeReport};
+use process::log::area;
 
 /// Why a volume takes no writes after a failed sync.
 pub(super) const SYNC_FAILED_REASON: &str = "a sync has failed: recent writes may be lost, and writes are refused; check the disk, \
@@ -102,7 +103,7 @@ impl VolumeRegistry {
         };
         drop(identities);
         begun.map_err(|unbegun| self.undo_open(unbegun))?;
-        tracing::info!(volume = name, "volume created");
+        tracing::info!(target: area::VOLUME, volume = name, "volume created");
         self.lock_served().changed_volume_report(name)
     }
 
@@ -121,7 +122,7 @@ impl VolumeRegistry {
         }
         if let Err(why) = self.engine.add_volume(&store, ways) {
             if let Err(why) = self.record_volumes(None) {
-                tracing::error!(why = why.message, volume = %volume.name, "a refused volume stays recorded");
+                tracing::error!(target: area::VOLUME, why = why.message, volume = %volume.name, "a refused volume stays recorded");
             }
             return Err(self.abandon_store(store, (&why, StartKind::Created)));
         }
@@ -198,7 +199,7 @@ impl VolumeRegistry {
         drop(closed);
         let Err(why) = self.retry_failed(name, probed) else { return ArrivalOutcome::Settled };
         if before != why.message {
-            tracing::warn!(volume = name, why = why.message, "a volume cannot be served yet");
+            tracing::warn!(target: area::VOLUME, volume = name, why = why.message, "a volume cannot be served yet");
         }
         if reason().is_some() { ArrivalOutcome::NotYet } else { ArrivalOutcome::Settled }
     }
@@ -239,7 +240,7 @@ impl VolumeRegistry {
         let mut served = self.lock_served();
         let name = &store.volume.name;
         served.unserved.retain(|one| one.recorded.name != name.as_str());
-        tracing::info!(volume = %name, "a volume that had failed is served again");
+        tracing::info!(target: area::VOLUME, volume = %name, "a volume that had failed is served again");
         served.stores.push(store);
         Ok(())
     }
@@ -281,7 +282,7 @@ impl VolumeRegistry {
         drop(twin);
         let mut served = self.lock_served();
         served.store_mut(name).into_iter().for_each(Store::acknowledge_sync_failure);
-        tracing::warn!(volume = name, "the operator has acknowledged that recent writes may be lost");
+        tracing::warn!(target: area::VOLUME, volume = name, "the operator has acknowledged that recent writes may be lost");
         served.volume_report(name)
     }
 
@@ -383,7 +384,7 @@ impl VolumeRegistry {
         // Of a failed volume the engine has the targets and subsystems.
         self.engine.remove_volume(name, force).map_err(|why| refusal_from_engine_error(&why))?;
         let files = self.lock_served().mark_leaving(name);
-        tracing::info!(volume = name, "volume deleted");
+        tracing::info!(target: area::VOLUME, volume = name, "volume deleted");
         let recorded = self.record_volumes(None).map_err(|why| {
             let message =
                 format!("no longer served, but it will come back at the next start: {}", why.message);
@@ -424,7 +425,7 @@ impl VolumeRegistry {
             |store: &&Store| matches!(store.volume.spec.source, VolumeSource::Ram | VolumeSource::Null);
         for store in parted.iter().filter(is_memory) {
             if let Err(why) = self.engine.discard_old_records(store) {
-                tracing::warn!(%why, volume = name, "records of a deleted volume could not be removed");
+                tracing::warn!(target: area::VOLUME, %why, volume = name, "records of a deleted volume could not be removed");
             }
         }
         let synced = parted.iter_mut().map(Store::sync).fold(Ok(()), std::io::Result::and);

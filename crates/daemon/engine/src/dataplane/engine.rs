@@ -26,6 +26,7 @@ use control::report::{
     ConnectionReport, LatencyReport, ListenerReport, SessionReport, ShardReport, VolumeStateReport,
     plan::DisturbanceReport,
 };
+use process::log::area;
 
 /// How long, when all is ended at once, what is out on a disk may take.
 const IMMEDIATE_STOP_TIMEOUT: Duration = Duration::from_secs(3);
@@ -142,7 +143,7 @@ impl Engine for Shards {
         let Some(id) = self.lock_catalog().leaving_volume(name) else { return Ok(()) };
         // Whatever comes of it: hosts are told, and nothing new begins. What counts is that all shards let it go.
         if let Err(why) = self.request_change((name, id), VolumeRequest::Remove) {
-            tracing::warn!(%why, volume = name, "operations of a deleted volume do not complete");
+            tracing::warn!(target: area::SERVE, %why, volume = name, "operations of a deleted volume do not complete");
         }
         self.remove_from_shards(id, ANSWER_TIMEOUT)
     }
@@ -169,7 +170,7 @@ impl Engine for Shards {
             self.frame().replace_operator_blocks(before);
             // Some shards may have heard.
             if let Err(why) = self.publish_exports(&mut catalog) {
-                tracing::error!(%why, "not every shard has heard that hosts are blocked as before");
+                tracing::error!(target: area::SERVE, %why, "not every shard has heard that hosts are blocked as before");
             }
         })
     }
@@ -287,11 +288,12 @@ impl Engine for Shards {
         match self.running.join_within(patience) {
             Ok(true) => {}
             Ok(false) => tracing::error!(
+                target: area::SERVE,
                 "stopped without waiting for a disk that does not respond; recent writes may still reach it, or \
                  be lost"
             ),
             Err(_) => {
-                tracing::error!("a shard has panicked");
+                tracing::error!(target: area::SERVE, "a shard has panicked");
                 return false;
             }
         }

@@ -22,6 +22,7 @@ use crate::{
     EngineError,
     state::{StateDir, StateError},
 };
+use process::log::area;
 
 /// Requests that wait for their answers, by number. 0 is nobody's: answers to it are dropped.
 #[derive(Debug, Default)]
@@ -235,7 +236,7 @@ pub fn start_threads(
             };
             let kept = state.write_record(&store.name, &store.bytes);
             if let Err(why) = &kept {
-                tracing::error!(%why, "a volume's record (reservations, bad blocks, path states, protection) \
+                tracing::error!(target: area::SERVE, %why, "a volume's record (reservations, bad blocks, path states, protection) \
                                        cannot be saved");
             }
             stored(volume, store.ticket, kept.is_ok());
@@ -282,6 +283,7 @@ pub fn start_threads(
                     generated.revoke(Instant::now(), &identity);
                 }
                 _ => tracing::error!(
+                    target: area::SERVE,
                     "a shard has sent the control plane an unexpected message: please report this"
                 ),
             }

@@ -3,6 +3,7 @@
 //! second are written; the others are counted.
 
 use std::{
+    net::SocketAddr,
     sync::{
         Arc, Mutex, PoisonError,
         mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel},
@@ -12,7 +13,10 @@ use std::{
 
 use buf::{Cx, Errno, Time};
 use endpoint::{Dial, DialId, Dialled, Endpoint, LinkArrival, LinkDeparture, LinkId, ShardId};
-use shard::{ConnectFailure, ControllerEnd, LogLine, Message, NvmeLogLine, Shard};
+use iscsi::login::LoginEndCause;
+use nvme::Nqn;
+use process::log::area;
+use shard::{ConnectFailure, ControllerEnd, LogLine, LoginNames, Message, NvmeLogLine, Shard};
 use stream::{Received, RecvOp, SendOp};
 use volume::{DiskOp, OperatorNotice};
 
@@ -72,7 +76,7 @@ pub fn write_log_lines(lines: Receiver<LogLine>, down: &DownPaths) {
         };
         let kept = flood.take_suppressed(Instant::now());
         if kept > 0 {
-            tracing::warn!(lines = kept, "more failed logins and protocol violations, not logged one by one");
+            tracing::warn!(target: area::SESSION, lines = kept, "more failed logins and protocol violations, not logged one by one");
         }
         if let Ok(LogLine::Volume { name, remark }) = &line {
             down.update(name, remark);
@@ -85,110 +89,183 @@ pub fn write_log_lines(lines: Receiver<LogLine>, down: &DownPaths) {
     }
 }
 
+/// What is shown for a name that was not given.
+const NO_NAME: &str = "-";
+
 fn write_line(line: LogLine) {
     match line {
-        LogLine::LoginFailed { peer, cause: Some(cause) } => {
-            tracing::warn!(%peer, %cause, "login failed")
-        }
-        LogLine::LoginFailed { peer, cause: None } => tracing::info!(%peer, "login not finished"),
+        LogLine::LoginFailed { peer, names, cause } => write_failed_login(peer, names.as_deref(), cause),
         LogLine::LoggedIn { peer, initiator, target } => match target {
-            Some(target) => tracing::info!(%peer, %initiator, %target, "logged in"),
-            None => tracing::info!(%peer, %initiator, "discovery"),
+            Some(target) => tracing::info!(target: area::ISCSI, %peer, %initiator, %target, "logged in"),
+            None => tracing::info!(target: area::ISCSI, %peer, %initiator, "discovery"),
         },
-        LogLine::LoggedOut { initiator, target: Some(target) } => {
-            tracing::info!(%initiator, %target, "session ended");
+        LogLine::LoggedOut { peer, initiator, target: Some(target) } => {
+            tracing::info!(target: area::ISCSI, %peer, %initiator, %target, "session ended");
         }
-        // A discovery session ends as it should; its beginning was noted.
-        LogLine::LoggedOut { target: None, .. } => {}
-        LogLine::LinkFault { initiator, violation } => {
-            tracing::warn!(%initiator, violation = %violation.fault, "protocol broken");
+        // It ends as it should; its beginning was noted.
+        LogLine::LoggedOut { peer, initiator, target: None } => {
+            tracing::debug!(target: area::ISCSI, %peer, %initiator, "discovery ended");
         }
+        LogLine::LinkFault { peer, initiator, target, violation } => tracing::warn!(
+            target: area::ISCSI,
+            %peer,
+            %initiator,
+            target = target.as_deref().unwrap_or(NO_NAME),
+            violation = %violation.fault,
+            "protocol broken"
+        ),
         LogLine::Volume { name, remark } => write_notice(&name, remark),
         LogLine::Nvme(line) => write_nvme_line(line),
     }
 }
 
+/// What an initiator says of itself is not authenticated; none of it is a secret.
+fn write_failed_login(peer: SocketAddr, names: Option<&LoginNames>, cause: Option<LoginEndCause>) {
+    let initiator = names.map_or(NO_NAME, |names| &names.initiator);
+    let target = names.and_then(|names| names.target.as_deref()).unwrap_or(NO_NAME);
+    let user = names.and_then(|names| names.user.as_deref()).unwrap_or(NO_NAME);
+    match cause {
+        Some(LoginEndCause::Authentication) if names.is_some_and(|names| names.user.is_none()) => {
+            tracing::warn!(
+                target: area::ISCSI,
+                %peer,
+                initiator,
+                target,
+                cause = "the initiator gave no CHAP user, or no method and algorithm that may be used here: give it one \
+                         that is configured here",
+                "login failed"
+            )
+        }
+        Some(cause) => {
+            tracing::warn!(target: area::ISCSI, %peer, initiator, target, user, %cause, "login failed")
+        }
+        None => tracing::info!(
+            target: area::ISCSI,
+            %peer,
+            initiator,
+            target,
+            cause = "the initiator closed the connection, or took too long",
+            "login not finished"
+        ),
+    }
+}
+
 fn write_nvme_line(line: NvmeLogLine) {
     match line {
-        NvmeLogLine::NotConnected { peer, names, cause: Some(cause) } => match (names, cause) {
-            (Some((host, subsystem)), ConnectFailure::IdentifierTaken(other)) => tracing::warn!(
+        NvmeLogLine::NotConnected { peer, names, cause: Some(cause) } => {
+            write_refused_connect(peer, names, &cause)
+        }
+        NvmeLogLine::NotConnected { peer, names, cause: None } => {
+            let (host, subsystem) = shown_names(names);
+            tracing::info!(
+                target: area::NVME,
                 %peer,
-                %host,
-                %subsystem,
-                bearer = %other,
-                "connect refused: the host identifier is in use by another host; give each machine its own \
-                 (nvme gen-hostnqn, /etc/nvme/hostid)"
-            ),
-            (Some((host, subsystem)), ConnectFailure::PutOff) => tracing::warn!(
-                %peer,
-                %host,
-                %subsystem,
-                "connect delayed: hosts from this address failed to authenticate several times; it may retry in a \
-                 few seconds"
-            ),
-            (Some((host, subsystem)), ConnectFailure::OtherRule) => tracing::warn!(
-                %peer,
-                %host,
-                %subsystem,
-                "connect of an I/O queue refused: its address matches a different host rule than the admin queue \
-                 of its controller; use one rule for all addresses of a host"
-            ),
-            (Some((host, subsystem)), cause) => {
-                tracing::warn!(%peer, %host, %subsystem, %cause, "connect refused");
-            }
-            (None, cause) => tracing::warn!(%peer, %cause, "connect refused"),
-        },
-        NvmeLogLine::NotConnected { peer, cause: None, .. } => tracing::info!(%peer, "connect not finished"),
+                host,
+                subsystem,
+                cause = "the host closed the connection, or took too long",
+                "connect not finished"
+            );
+        }
         NvmeLogLine::Connected { peer, host, subsystem, cntlid } => {
-            tracing::info!(%peer, %host, %subsystem, cntlid, "connected");
+            tracing::info!(target: area::NVME, %peer, %host, %subsystem, cntlid, "connected");
         }
-        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::Unauthenticated, .. } => {
-            tracing::warn!(
-                %host,
-                %subsystem,
-                "the host failed to authenticate: its key differs from the one configured here, or it has none \
-                 (nvme connect --dhchap-secret, /etc/nvme/hosts)"
-            );
+        NvmeLogLine::Disconnected { peer, host, subsystem, cntlid, why } => {
+            write_ended_controller(peer, &host, &subsystem, (cntlid, &why));
         }
-        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::NoControllerKey, .. } => {
-            tracing::warn!(
-                %host,
-                %subsystem,
-                "the host requests authentication of the controller, and no key is configured for that: set \
-                 dhchap_controller_key_file in its [[host]], or connect without --dhchap-ctrl-secret"
-            );
+        NvmeLogLine::LinkFault { peer, names, violation } => {
+            let (host, subsystem) = shown_names(names);
+            tracing::warn!(target: area::NVME, %peer, host, subsystem, %violation, "protocol broken");
         }
-        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::RefusedByHost(cause), .. } => {
-            tracing::warn!(
-                %host,
-                %subsystem,
-                %cause,
-                "the host refused the controller: compare its controller key (nvme connect --dhchap-ctrl-secret) \
-                 with dhchap_controller_key_file"
-            );
-        }
-        NvmeLogLine::Disconnected { host, subsystem, why: ControllerEnd::Overloaded, .. } => {
-            tracing::warn!(
-                %host,
-                %subsystem,
-                "delayed: too many hosts are waiting to authenticate, from this address or in total; it may retry"
-            );
-        }
-        NvmeLogLine::Disconnected { host, subsystem, cntlid, why } => {
-            tracing::info!(%host, %subsystem, cntlid, %why, "controller ended");
-        }
-        NvmeLogLine::LinkFault { peer, host: Some(host), violation } => {
-            tracing::warn!(%peer, %host, %violation, "protocol broken");
-        }
-        NvmeLogLine::LinkFault { peer, host: None, violation } => {
-            tracing::warn!(%peer, %violation, "protocol broken");
-        }
+    }
+}
+
+/// Host and subsystem.
+fn shown_names(names: Option<(Nqn, Nqn)>) -> (String, String) {
+    names.map_or_else(
+        || (NO_NAME.to_owned(), NO_NAME.to_owned()),
+        |(host, subsystem)| (host.to_string(), subsystem.to_string()),
+    )
+}
+
+fn write_refused_connect(peer: SocketAddr, names: Option<(Nqn, Nqn)>, cause: &ConnectFailure) {
+    let (host, subsystem) = shown_names(names);
+    match cause {
+        ConnectFailure::IdentifierTaken(other) => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            host,
+            subsystem,
+            bearer = %other,
+            "connect refused: the host identifier is in use by another host; give each machine its own \
+             (nvme gen-hostnqn, /etc/nvme/hostid)"
+        ),
+        ConnectFailure::PutOff => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            host,
+            subsystem,
+            "connect delayed: hosts from this address failed to authenticate several times; it may retry in a \
+             few seconds"
+        ),
+        ConnectFailure::OtherRule => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            host,
+            subsystem,
+            "connect of an I/O queue refused: its address matches a different host rule than the admin queue \
+             of its controller; use one rule for all addresses of a host"
+        ),
+        cause => tracing::warn!(target: area::NVME, %peer, host, subsystem, %cause, "connect refused"),
+    }
+}
+
+fn write_ended_controller(
+    peer: SocketAddr,
+    host: &Nqn,
+    subsystem: &Nqn,
+    (cntlid, why): (u16, &ControllerEnd),
+) {
+    match why {
+        ControllerEnd::Unauthenticated => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            %host,
+            %subsystem,
+            "the host failed to authenticate: its key differs from the one configured here, or it has none \
+             (nvme connect --dhchap-secret, /etc/nvme/hosts)"
+        ),
+        ControllerEnd::NoControllerKey => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            %host,
+            %subsystem,
+            "the host requests authentication of the controller, and no key is configured for that: set \
+             dhchap_controller_key_file in its [[host]], or connect without --dhchap-ctrl-secret"
+        ),
+        ControllerEnd::RefusedByHost(cause) => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            %host,
+            %subsystem,
+            %cause,
+            "the host refused the controller: compare its controller key (nvme connect --dhchap-ctrl-secret) \
+             with dhchap_controller_key_file"
+        ),
+        ControllerEnd::Overloaded => tracing::warn!(
+            target: area::NVME,
+            %peer,
+            %host,
+            %subsystem,
+            "delayed: too many hosts are waiting to authenticate, from this address or in total; it may retry"
+        ),
+        why => tracing::info!(target: area::NVME, %peer, %host, %subsystem, cntlid, %why, "controller ended"),
     }
 }
 
 fn write_notice(volume: &str, remark: OperatorNotice) {
     match remark {
         OperatorNotice::Persistence { by, persists, registrants } => tracing::warn!(
+            target: area::VOLUME,
             volume,
             %by,
             persists,
@@ -196,33 +273,39 @@ fn write_notice(volume: &str, remark: OperatorNotice) {
             "a registration changed for all registrants whether reservations survive power loss"
         ),
         OperatorNotice::Closed => tracing::error!(
+            target: area::VOLUME,
             volume,
             "closed: earlier operations did not complete in time for a change; it reopens when they complete"
         ),
-        OperatorNotice::Opened => tracing::warn!(volume, "open again: the stuck operations have completed"),
+        OperatorNotice::Opened => {
+            tracing::warn!(target: area::VOLUME, volume, "open again: the stuck operations have completed")
+        }
         OperatorNotice::NoSpace => tracing::error!(
+            target: area::VOLUME,
             volume,
             "no space left for a write, which failed; free space on the backing file system, or discard unused \
              blocks from the hosts (fstrim)"
         ),
         OperatorNotice::SyncFailed => tracing::error!(
+            target: area::VOLUME,
             volume,
             "a sync has failed: writes since the last successful sync may be lost, and writes are refused; check \
              the disk, then acknowledge with `blockwire volume retry`; a restart alone changes nothing"
         ),
         OperatorNotice::NotFlushed => tracing::error!(
+            target: area::VOLUME,
             volume,
             "not flushed: writes since the last successful flush may be lost; check the disk, or the machine that \
              owns it, before hosts continue"
         ),
         OperatorNotice::PathDown { path: (leg, path), why } => {
-            tracing::warn!(volume, leg, path, cause = why, "a path to the remote volume is down");
+            tracing::warn!(target: area::PATH, volume, leg, path, cause = why, "a path to the remote volume is down");
         }
         OperatorNotice::PathUp { path: (leg, path) } => {
-            tracing::info!(volume, leg, path, "a path to the remote volume is up again");
+            tracing::info!(target: area::PATH, volume, leg, path, "a path to the remote volume is up again");
         }
         OperatorNotice::BadBlocksFull { by } => {
-            tracing::warn!(volume, %by, "no more blocks can be marked bad: write the marked ones first");
+            tracing::warn!(target: area::VOLUME, volume, %by, "no more blocks can be marked bad: write the marked ones first");
         }
     }
 }

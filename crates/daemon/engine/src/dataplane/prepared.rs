@@ -28,6 +28,7 @@ use config::{
     plan::{ExportPlan, Plan, Protocol},
 };
 use control::report::plan::DisturbanceReport;
+use process::log::area;
 
 /// A plan whose portals are bound and whose ports are numbered.
 #[derive(Debug, Default)]
@@ -158,7 +159,7 @@ impl Shards {
             catalog.set_exports(ways_before);
             catalog.target_ports = ports_before;
             if let Err(why) = self.publish_exports(&mut catalog) {
-                tracing::error!(%why, "not every shard has heard that the configuration is the old one again");
+                tracing::error!(target: area::CONFIG, %why, "not every shard has heard that the configuration is the old one again");
             }
             return Err(why);
         }

@@ -23,6 +23,7 @@ use super::{
 };
 use crate::{EngineError, state::StateDir, store::Store};
 use config::name::VolumeName;
+use process::log::area;
 
 /// How long a shard may take to answer a question.
 pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -240,7 +241,7 @@ impl Shards {
         let told = self.publish_exports(&mut catalog);
         drop(catalog);
         if let Err(why) = told.and_then(|()| self.remove_from_shards(id, ANSWER_TIMEOUT)) {
-            tracing::error!(%why, volume = %store.volume.name, "cannot remove a volume that failed");
+            tracing::error!(target: area::SERVE, %why, volume = %store.volume.name, "cannot remove a volume that failed");
         }
     }
 
@@ -258,7 +259,7 @@ impl Shards {
             Err(why) => Err(why.to_string()),
         };
         if let Err(why) = &flushed {
-            tracing::error!(%why, "not everything was flushed");
+            tracing::error!(target: area::SERVE, %why, "not everything was flushed");
         }
         self.running.stop(LINGER_TIMEOUT);
         flushed.is_ok()

@@ -31,6 +31,7 @@ use crate::{
     store::{Store, known_uuids},
 };
 use config::plan::VolumeOrigin;
+use process::log::area;
 
 /// Starts the shards.
 pub fn start_shards(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
@@ -169,7 +170,7 @@ fn spawn_failed(why: SpawnError) -> EngineError {
 
 fn log_io_engine(io: &IoKind) {
     match io {
-        IoKind::Uring | IoKind::Epoll => tracing::info!(%io, "moving bytes"),
-        IoKind::EpollInstead(_) => tracing::warn!(%io, "moving bytes"),
+        IoKind::Uring | IoKind::Epoll => tracing::info!(target: area::SERVE, %io, "moving bytes"),
+        IoKind::EpollInstead(_) => tracing::warn!(target: area::SERVE, %io, "moving bytes"),
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     state::{SYNC_FAILED_SUFFIX, StateDir, StateError},
     store::Store,
 };
+use process::log::area;
 
 /// How long hosts wait for a note that they are not told of.
 const NOTE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -133,7 +134,7 @@ impl SyncFailureNotes {
             Ok(None) => false,
             Ok(Some(_)) => true,
             Err(why) => {
-                tracing::error!(%why, volume = %part.volume.name, "the record of a failed sync cannot be read");
+                tracing::error!(target: area::VOLUME, %why, volume = %part.volume.name, "the record of a failed sync cannot be read");
                 true
             }
         }
@@ -268,6 +269,7 @@ where
 
     fn report_unnoted(&self, job: &NoteJob, failures: u64, why: &str) {
         tracing::error!(
+            target: area::VOLUME,
             volume = job.note.volume,
             why,
             "a failed sync cannot be recorded in the state directory: after a restart the daemon will not know \

@@ -7,6 +7,7 @@ use nvme::tls::{ConfiguredPsk, HkdfLabelFormat, PskIdentity, PskKind};
 use tls::{Psk, PskLookup, ServerContext};
 
 use super::{exports::FixedSettings, generated_psks::GeneratedPsks};
+use process::log::area;
 
 /// Configured keys: each of the hosts of these names, then that of all others; and generated PSKs.
 struct HostKeys {
@@ -58,7 +59,7 @@ impl FixedSettings {
             derivations,
             generated: self.generated_psks().clone(),
         }));
-        context.inspect_err(|why| tracing::error!(%why, "hosts cannot use TLS")).ok()
+        context.inspect_err(|why| tracing::error!(target: area::NVME, %why, "hosts cannot use TLS")).ok()
     }
 }
 

@@ -10,6 +10,7 @@ use config::{
     plan::IoEngine,
     spec::{self, Spec, SpecError},
 };
+use process::log::LogFormat;
 
 /// Options of `serve`.
 #[derive(Clone, Debug, Default, Args)]
@@ -56,6 +57,9 @@ pub struct ServeArgs {
     /// I/O interface; auto uses io_uring if the kernel allows it
     #[arg(long, value_name = "HOW", value_enum, default_value_t)]
     pub io: IoEngine,
+    /// Form of log lines: text or json on stderr, or journald, with fields for journalctl [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    pub log_format: Option<LogFormat>,
     /// Allow listeners that other machines can reach without authentication
     #[arg(long)]
     pub allow_anonymous: bool,

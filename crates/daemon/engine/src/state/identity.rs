@@ -20,6 +20,7 @@ use super::{
     nexuses::NexusNumbers,
 };
 use config::name::VolumeName;
+use process::log::area;
 
 /// The record's name.
 const RECORD_NAME: &str = "identities";
@@ -145,6 +146,7 @@ impl Identities {
     pub fn save_after_undo(&mut self, state: &StateDir) {
         if let Err(why) = self.save(state) {
             tracing::error!(
+                target: area::STATE,
                 %why,
                 "the state directory still records files or volumes that were opened but are not served: at the \
                  next start they may be reported as missing or replaced"
@@ -175,6 +177,7 @@ impl Identities {
         let uuid = fresh;
         if let Some(old) = self.previous_device_uuid(key, path) {
             tracing::warn!(
+                target: area::STATE,
                 device = %path.display(), %old, new = %uuid,
                 "the device was set up again, or the machine was rebooted, and the system reports no serial \
                  number: hosts see a new disk without its reservations. If it is the same disk, keep its old \

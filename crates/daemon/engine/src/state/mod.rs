@@ -33,6 +33,7 @@ use std::{
 
 use uuid::Uuid;
 
+use process::log::area;
 use process::owned_dir::OwnedDir;
 
 /// First word of each record.
@@ -270,7 +271,7 @@ impl StateDir {
             let back = if had_one { fs::rename(&old, &path) } else { fs::remove_file(&path) };
             let back = back.and_then(|()| sync_directory());
             if let Err(why) = back {
-                tracing::error!(%why, record = %path.display(), "a refused change may be in effect at the next \
+                tracing::error!(target: area::STATE, %why, record = %path.display(), "a refused change may be in effect at the next \
                 start");
             }
         } else if had_one {

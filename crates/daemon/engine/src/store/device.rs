@@ -15,6 +15,7 @@ use super::{
 };
 use crate::state::file_identity::FileIdentity;
 use config::plan::Volume;
+use process::log::area;
 
 pub(super) fn open_device(
     volume: &Volume,
@@ -39,6 +40,7 @@ pub(super) fn open_device(
     let key = device_identity(number);
     if let (FileIdentity::Numbered { .. }, None) = (&key, spec.uuid) {
         tracing::warn!(
+            target: area::VOLUME,
             volume = %volume.name, device = %path.display(),
             "the system reports no serial number for the device: its identity lasts only until it is set up again \
              or the machine reboots; set a permanent one with uuid="

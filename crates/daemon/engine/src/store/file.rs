@@ -18,6 +18,7 @@ use uuid::Uuid;
 use super::{CreatedFile, FindHolder, Store, open_error::OpenErrorReason};
 use crate::state::{file_identity::FileIdentity, sync_parent_directory};
 use config::{plan::Volume, spec::VolumeSource};
+use process::log::area;
 
 /// Physical block of a file where nothing is said: what file systems allocate by.
 const FILE_PHYSICAL_BLOCK_BYTES: u32 = 4096;
@@ -78,7 +79,7 @@ pub(super) fn open_file(
         // It may have been made by a daemon that was killed before it came so far. Where the directory is read-only or
         // not ours to look at, that is not so.
         Err(why) if !spec.read_only => {
-            tracing::debug!(%why, path = %path.display(), "the directory of a volume's file is not synced");
+            tracing::debug!(target: area::VOLUME, %why, path = %path.display(), "the directory of a volume's file is not synced");
         }
         Ok(()) | Err(_) => {}
     }

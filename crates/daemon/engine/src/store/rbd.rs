@@ -7,6 +7,7 @@ use uuid::Uuid;
 use super::{FindHolder, Store, open_error::OpenErrorReason, ram_store};
 use crate::state::file_identity::FileIdentity;
 use config::{plan::Volume, spec::RbdImage};
+use process::log::area;
 
 /// Physical block of an image: what OSDs allocate by at the least (`bluestore_min_alloc_size`).
 const PHYSICAL: u32 = 4096;
@@ -33,6 +34,7 @@ pub(super) fn image(
     let library = Library::open().map_err(|why| failed(OpenError::Library(why)))?;
     let image = Image::open(&library, &options).map_err(failed)?;
     tracing::info!(
+        target: area::VOLUME,
         volume = %volume.name, image = image.name(), client = image.client(), librbd = library.version(),
         "image of Ceph open"
     );

@@ -25,7 +25,7 @@ pub struct LogQueue {
 
 #[derive(Debug, Default)]
 struct QueuedLines {
-    lines: Vec<String>,
+    lines: Vec<Vec<u8>>,
     bytes: usize,
     /// Lines that found no room, or that could not be written, and were not reported yet.
     dropped: u64,
@@ -41,7 +41,7 @@ impl LogQueue {
     pub fn start<W, F>(sink: W, count: F) -> io::Result<Arc<LogQueue>>
     where
         W: Write + Send + 'static,
-        F: Fn(u64) -> String + Send + 'static,
+        F: Fn(u64) -> Vec<u8> + Send + 'static,
     {
         let outlet = Arc::<LogQueue>::default();
         let writer = outlet.clone();
@@ -50,7 +50,8 @@ impl LogQueue {
     }
 
     /// Puts a line, or several as one, behind those that wait; drops it if there is no room.
-    pub fn push(&self, line: String) {
+    pub fn push(&self, line: impl Into<Vec<u8>>) {
+        let line = line.into();
         let mut waiting = self.lock_lines();
         if line.len() > QUEUED_BYTES_MAX - waiting.bytes {
             waiting.dropped = waiting.dropped.saturating_add(1);
@@ -74,15 +75,15 @@ impl LogQueue {
         }
     }
 
-    fn write_loop(&self, mut sink: impl Write, count: &impl Fn(u64) -> String) {
+    fn write_loop(&self, mut sink: impl Write, count: &impl Fn(u64) -> Vec<u8>) {
         loop {
             let (lines, dropped) = self.take_lines();
             let mut unwritten = 0;
             for line in &lines {
                 // A closed stderr must not end the daemon.
-                unwritten += u64::from(sink.write_all(line.as_bytes()).is_err());
+                unwritten += u64::from(sink.write_all(line).is_err());
             }
-            let said = dropped == 0 || sink.write_all(count(dropped).as_bytes()).is_ok();
+            let said = dropped == 0 || sink.write_all(&count(dropped)).is_ok();
             let mut waiting = self.lock_lines();
             let owed = if said { unwritten } else { unwritten.saturating_add(dropped) };
             waiting.dropped = waiting.dropped.saturating_add(owed);
@@ -92,7 +93,7 @@ impl LogQueue {
     }
 
     /// All lines that wait, once there are any, and how many were dropped behind them.
-    fn take_lines(&self) -> (Vec<String>, u64) {
+    fn take_lines(&self) -> (Vec<Vec<u8>>, u64) {
         let mut waiting = self.lock_lines();
         while waiting.lines.is_empty() {
             waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
@@ -113,8 +114,8 @@ mod tests {
 
     use super::*;
 
-    fn counted(dropped: u64) -> String {
-        format!("{dropped} dropped\n")
+    fn counted(dropped: u64) -> Vec<u8> {
+        format!("{dropped} dropped\n").into_bytes()
     }
 
     #[test]

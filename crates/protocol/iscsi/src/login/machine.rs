@@ -15,6 +15,9 @@ use crate::wire::{
 };
 use stream::Entropy;
 
+/// How much of a CHAP name is kept for the log: RFC 7143 §12.1.3 allows text values of 255 bytes.
+pub(super) const CLAIMED_USER_CHARS_MAX: usize = 255;
+
 /// The login of one connection.
 #[derive(Debug)]
 pub struct Login {
@@ -29,6 +32,8 @@ pub struct Login {
     exp_cmd_sn: Sn,
     max_cmd_sn: Sn,
     negotiating: Option<Box<AuthorizedLogin>>,
+    /// The first CHAP name that the initiator gave; not authenticated.
+    claimed_user: Option<Box<str>>,
 }
 
 /// What is awaited.
@@ -101,7 +106,14 @@ impl Login {
             exp_cmd_sn: Sn::new(0),
             max_cmd_sn: Sn::new(0),
             negotiating: None,
+            claimed_user: None,
         }
+    }
+
+    /// The CHAP name that the initiator gave, for the operator's log. Nothing says that it is right.
+    #[must_use]
+    pub fn claimed_user(&self) -> Option<&str> {
+        self.claimed_user.as_deref()
     }
 
     /// Checks a header before room is made for its data: gives the padded length of the data segment, at most
@@ -306,6 +318,9 @@ impl Login {
         n.keys.handle_text(&pairs, phase, &mut out)?;
         if let Some(alias) = find_value(&pairs, "InitiatorAlias") {
             n.initiator_alias = Some(alias.to_owned());
+        }
+        if security && let Some(name) = find_value(&pairs, "CHAP_N") {
+            self.claimed_user.get_or_insert_with(|| name.chars().take(CLAIMED_USER_CHARS_MAX).collect());
         }
         if security {
             n.auth.handle_text(&n.policy.auth, &pairs, entropy, &mut out)?;

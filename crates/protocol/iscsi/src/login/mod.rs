@@ -37,6 +37,7 @@ pub const LOGIN_MEMORY_MAX: usize = TEXT_LEN_MAX
     + TEXT_LEN_MAX
     + LOGIN_SEGMENT_LEN_MAX
     + 2 * CHAP_VALUE_LEN_MAX
+    + size_of::<char>() * machine::CLAIMED_USER_CHARS_MAX
     + size_of::<Login>();
 
 /// A Login PDU to send: header and text. The text is at most [`LOGIN_SEGMENT_LEN_MAX`] bytes, without padding.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use buf::{Cx, Errno, MemoryClass, Sg, SgMut};
 use endpoint::{AcceptedSocket, LinkDeparture, LinkId, ShardId};
 use iscsi::chap::Algorithm;
-use iscsi::session::TargetSession;
+use iscsi::session::{LinkFault, TargetSession};
 use iscsi::wire::{Cid, Tsih};
 use scsi_server::{NexusKey, TaskKey};
 use stream::{Connection, LinkNumber, RecvOp, SendOp, Slab, Tag, TargetConnection, TimerQueue};
@@ -17,6 +17,7 @@ use super::nvme::queue_conn::QueueConn;
 use super::payload_step::{CommandConn, ParkedSteps};
 use crate::exports::PlacementOutcome;
 use crate::link_table::{LinkOwner, LinkTable};
+use crate::log::LogLine;
 use crate::login_link::LoginLink;
 use crate::message::{IoCounters, Message, SessionMemoryNeeds};
 
@@ -124,6 +125,19 @@ pub(super) struct Session {
     pub(super) leaves: bool,
     /// `TargetEvent::Closed` has come.
     pub(super) closed: bool,
+}
+
+impl Session {
+    /// What the log says of a peer that broke the protocol on one of the links.
+    pub(super) fn fault_line(&self, violation: LinkFault) -> LogLine {
+        let link = self.links.iter().find(|known| known.link == violation.link);
+        LogLine::LinkFault {
+            peer: link.map_or(self.latest.peer, |link| link.accepted.peer),
+            initiator: self.initiator.clone(),
+            target: self.target.clone(),
+            violation,
+        }
+    }
 }
 
 /// A login that wants to join a session, and to know where its command window stands.

@@ -7,7 +7,6 @@ use stream::{Connection, Received, RecvOp, SendOp, Tag};
 use super::Shard;
 use super::connections::ConnKind;
 use super::protocol_front::ProtocolFront;
-use crate::log::LogLine;
 
 impl Shard {
     pub(super) fn handle_conn_recv(&mut self, cx: &mut Cx<'_>, id: LinkId, op: RecvOp, came: Received) {
@@ -25,8 +24,7 @@ impl Shard {
             ConnKind::Session(session) => {
                 session.times.received = cx.now;
                 if let Err(violation) = session.proto.handle_recv(cx, owner.link, op, came) {
-                    let initiator = session.initiator.clone();
-                    self.parts.log.push(LogLine::LinkFault { initiator, violation });
+                    self.parts.log.push(session.fault_line(violation));
                 }
             }
             ConnKind::Queue(queue) => {

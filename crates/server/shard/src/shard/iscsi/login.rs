@@ -92,7 +92,8 @@ impl IscsiFront {
                     if cause == Some(LoginEndCause::Authentication) {
                         parts.outbox.broadcast(|| Message::AuthenticationFailed(accepted.peer.ip()));
                     }
-                    parts.log.push(LogLine::LoginFailed { peer: accepted.peer, cause });
+                    let names = parts.conns.pending_login_mut(tag).and_then(|one| one.login.claimed_names());
+                    parts.log.push(LogLine::LoginFailed { peer: accepted.peer, names, cause });
                     // Who lost the place to another is told nothing: the descriptor is free at once.
                     let evicted = parts
                         .conns

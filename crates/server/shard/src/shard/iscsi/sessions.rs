@@ -212,13 +212,11 @@ impl IscsiFront {
                 continue;
             }
             if let Err(violation) = session.proto.resume_parsing(cx) {
-                let initiator = session.initiator.clone();
-                parts.log.push(LogLine::LinkFault { initiator, violation });
+                parts.log.push(session.fault_line(violation));
                 continue;
             }
             if let Some(violation) = session.proto.poll_link_fault() {
-                let initiator = session.initiator.clone();
-                parts.log.push(LogLine::LinkFault { initiator, violation });
+                parts.log.push(session.fault_line(violation));
                 continue;
             }
             // Parsing on may have brought more to tell.
@@ -378,8 +376,11 @@ impl IscsiFront {
         session.closed = true;
         let (tsih, nexus) = (session.tsih, session.nexus.take());
         let (initiator, promised) = (session.initiator.clone(), session.promised);
-        let line =
-            LogLine::LoggedOut { initiator: session.initiator.clone(), target: session.target.clone() };
+        let line = LogLine::LoggedOut {
+            peer: session.latest.peer,
+            initiator: session.initiator.clone(),
+            target: session.target.clone(),
+        };
         parts.log.push(line);
         if self.sessions.remove(&tsih).is_some()
             && let Entry::Occupied(mut all) = self.promised_by_initiator.entry(initiator)

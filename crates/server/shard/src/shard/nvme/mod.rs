@@ -118,11 +118,11 @@ impl NvmeFront {
         let Some(gone) = self.controllers.remove(&cntlid) else { return };
         tls::revoke_psks(&mut parts.outbox, &gone, why);
         let ConnectNames { host, subsystem, .. } = gone.names;
+        let peer = gone.accepted.peer;
         let line = if gone.is_logged || why.is_unauthenticated() || why == ControllerEnd::Overloaded {
-            NvmeLogLine::Disconnected { host, subsystem, cntlid, why }
+            NvmeLogLine::Disconnected { peer, host, subsystem, cntlid, why }
         } else {
-            let (peer, names) = (gone.accepted.peer, Some((host, subsystem)));
-            NvmeLogLine::NotConnected { peer, names, cause: None }
+            NvmeLogLine::NotConnected { peer, names: Some((host, subsystem)), cause: None }
         };
         parts.log.push(LogLine::Nvme(line));
     }
@@ -304,7 +304,7 @@ impl NvmeFront {
         let Some(queue) = parts.conns.queue_mut(conn) else { return };
         let line = NvmeLogLine::LinkFault {
             peer: queue.accepted.peer,
-            host: queue.host_and_subsystem_nqn().map(|(host, _)| host),
+            names: queue.host_and_subsystem_nqn(),
             violation,
         };
         parts.log.push(LogLine::Nvme(line));

@@ -1,0 +1,107 @@
+//! systemd's journal, by its native protocol: a datagram of fields for each event.
+//!
+//! The form is that of systemd.io/JOURNAL_NATIVE_PROTOCOL. The writing thread of the queue may wait for the journal;
+//! nobody else does.
+
+use std::{
+    io::{self, Write},
+    os::unix::net::UnixDatagram,
+};
+
+use super::format::{LogRecord, field_text, priority};
+
+const SOCKET: &str = "/run/systemd/journal/socket";
+
+/// The journal; each write is one event.
+#[derive(Debug)]
+pub(super) struct JournalSocket(UnixDatagram);
+
+impl JournalSocket {
+    pub(super) fn connect() -> io::Result<JournalSocket> {
+        let connect = || {
+            let socket = UnixDatagram::unbound()?;
+            socket.connect(SOCKET)?;
+            Ok(JournalSocket(socket))
+        };
+        connect().map_err(|why: io::Error| {
+            let message = format!(
+                "the journal takes nothing at {SOCKET}: {why}; use --log-format text or json where systemd-journald \
+                 does not run"
+            );
+            io::Error::new(why.kind(), message)
+        })
+    }
+}
+
+impl Write for JournalSocket {
+    fn write(&mut self, record: &[u8]) -> io::Result<usize> {
+        self.0.send(record)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The fields of an event. MESSAGE is the whole line, as `journalctl` shows nothing else; the others serve to search,
+/// for example `journalctl BLOCKWIRE_AREA=iscsi`.
+pub(super) fn encode(record: &LogRecord<'_>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    push_field(&mut bytes, "MESSAGE", &record.text());
+    push_field(&mut bytes, "PRIORITY", &priority(record.level).to_string());
+    push_field(&mut bytes, "SYSLOG_IDENTIFIER", "blockwire");
+    push_field(&mut bytes, "BLOCKWIRE_AREA", record.area);
+    for (name, value) in record.fields {
+        let name: String = name
+            .chars()
+            .map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' })
+            .collect();
+        let text = value.as_str().map_or_else(|| field_text(value), str::to_owned);
+        push_field(&mut bytes, &format!("BLOCKWIRE_{name}"), &text);
+    }
+    bytes
+}
+
+/// `NAME=value`; a value of several lines has its length in front.
+fn push_field(bytes: &mut Vec<u8>, name: &str, value: &str) {
+    bytes.extend_from_slice(name.as_bytes());
+    if value.contains('\n') {
+        bytes.push(b'\n');
+        bytes.extend_from_slice(&(value.len() as u64).to_le_bytes());
+    } else {
+        bytes.push(b'=');
+    }
+    bytes.extend_from_slice(value.as_bytes());
+    bytes.push(b'\n');
+}
+
+#[cfg(test)]
+mod tests {
+    use tracing::Level;
+
+    use super::*;
+    use crate::log::area;
+
+    #[test]
+    fn an_event_is_a_datagram_of_fields() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let journal = UnixDatagram::bind(&path).unwrap();
+        let socket = UnixDatagram::unbound().unwrap();
+        socket.connect(&path).unwrap();
+        let fields = [("peer", "192.0.2.7:1".into()), ("size_bytes", 7.into()), ("why", "two\nlines".into())];
+        let record =
+            LogRecord { level: Level::ERROR, area: area::NVME, message: "connect refused", fields: &fields };
+        JournalSocket(socket).write_all(&encode(&record)).unwrap();
+        let mut bytes = [0; 4096];
+        let len = journal.recv(&mut bytes).unwrap();
+        let mut want =
+            b"MESSAGE=nvme: connect refused peer=192.0.2.7:1 size_bytes=7 why=\"two\\u000alines\"\nPRIORITY=3\n\
+            SYSLOG_IDENTIFIER=blockwire\nBLOCKWIRE_AREA=nvme\nBLOCKWIRE_PEER=192.0.2.7:1\nBLOCKWIRE_SIZE_BYTES=7\n\
+            BLOCKWIRE_WHY\n"
+                .to_vec();
+        want.extend_from_slice(&[9, 0, 0, 0, 0, 0, 0, 0]);
+        want.extend_from_slice(b"two\nlines\n");
+        assert_eq!(&bytes[..len], want);
+    }
+}
