@@ -20,6 +20,7 @@
     )
 )]
 
+mod audit;
 pub mod client;
 pub mod report;
 pub mod secret_url;

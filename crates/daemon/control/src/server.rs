@@ -16,11 +16,13 @@ use std::{
 
 use rustix::fs::Mode;
 
+use super::audit::AuditedChange;
 use super::{
     Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome,
     Request, RequestEnvelope, RequestRefusal, read_bounded_line,
 };
 use process::exit::Failure;
+use process::log::area;
 use process::{
     owned_dir::{self, PeerProcess, current_uid},
     random,
@@ -153,7 +155,7 @@ fn accept_clients(listener: &UnixListener, service: &Weak<dyn ControlService>) {
             // The socket's mode keeps them out; this, if somebody changes the mode.
             Ok(_) => continue,
             Err(why) => {
-                tracing::warn!(%why, "control socket: cannot accept");
+                tracing::warn!(target: area::CONTROL, %why, "control socket: cannot accept");
                 // Out of descriptors, most likely: do not spin.
                 thread::sleep(Duration::from_millis(100));
                 continue;
@@ -165,7 +167,7 @@ fn accept_clients(listener: &UnixListener, service: &Weak<dyn ControlService>) {
             let _ = serve_client(&stream, &service, slot.as_ref());
         });
         if let Err(why) = spawned {
-            tracing::warn!(%why, "control socket: cannot start a thread");
+            tracing::warn!(target: area::CONTROL, %why, "control socket: cannot start a thread");
         }
     }
 }
@@ -276,6 +278,12 @@ impl Drop for ClientSlot {
     }
 }
 
+/// The verb, as it stands in the request's JSON.
+fn verb_name(request: &Request) -> String {
+    let request = serde_json::to_value(request).unwrap_or_default();
+    request.get("verb").and_then(serde_json::Value::as_str).unwrap_or_default().to_owned()
+}
+
 fn serve_client(
     stream: &UnixStream,
     service: &Weak<dyn ControlService>,
@@ -318,7 +326,12 @@ fn serve_client(
         if !slot.set_activity(ClientActivity::Asks(Instant::now())) {
             return Ok(());
         }
+        let change = AuditedChange::of(&request, &*service);
         let answer = service.handle_request(request.clone());
+        match change {
+            Some(change) => change.log(PeerProcess::of(stream).ok(), &answer),
+            None => tracing::debug!(target: area::CONTROL, verb = %verb_name(&request), "asked"),
+        }
         let done = answer.is_ok();
         let sent = send_reply(stream, answer);
         service.reply_written(&request, done);

@@ -1,0 +1,181 @@
+//! Who changed what through the control socket: a log line for each change, done or refused.
+//!
+//! Invariant: a line has no secret. What a request says in free text (a SPEC, a URL) is not repeated; what the daemon
+//! made of it is.
+
+use process::{log::area, owned_dir::PeerProcess};
+
+use crate::{Answer, Request, RequestRefusal, SessionSelector, report::VolumeReport, server::ControlService};
+
+/// A request that changes something, as it was before it was carried out.
+#[derive(Debug)]
+pub(crate) struct AuditedChange {
+    verb: &'static str,
+    object: String,
+    before: Option<String>,
+    /// What was asked for, where the answer does not say it better.
+    wanted: Option<String>,
+}
+
+impl AuditedChange {
+    /// `None`: it changes nothing.
+    pub(crate) fn of(request: &Request, service: &dyn ControlService) -> Option<AuditedChange> {
+        let of = |verb, object: &str, before, wanted| {
+            Some(AuditedChange { verb, object: object.to_owned(), before, wanted })
+        };
+        let volume = |name: &str, said: fn(&VolumeReport) -> String| {
+            let request = Request::VolumeShow { name: name.to_owned(), latency: false };
+            match service.handle_request(request) {
+                Ok(Answer::Volume(volume)) => Some(said(&volume)),
+                Ok(_) | Err(_) => None,
+            }
+        };
+        match request {
+            Request::VolumeCreate { name, .. } => of("volume create", name, None, None),
+            Request::VolumeDelete { name, .. } => of("volume delete", name, volume(name, volume_text), None),
+            Request::VolumeRetry { name } => of("volume retry", name, volume(name, failure_text), None),
+            Request::VolumeResize { name, size_bytes, .. } => {
+                of("volume resize", name, volume(name, size_text), Some(format!("{size_bytes} bytes")))
+            }
+            Request::VolumeProtect { name, on } => {
+                of("volume set", name, volume(name, protection_text), Some(read_only_text(*on)))
+            }
+            Request::PathSet { name, state, .. } => {
+                let paths = match service.handle_request(Request::PathList { name: Some(name.clone()) }) {
+                    Ok(answer) => paths_text(&answer),
+                    Err(_) => None,
+                };
+                of("path set", name, paths, Some(state.clone()))
+            }
+            Request::TargetStart { names } => of(
+                "target start",
+                &names.as_ref().map_or_else(|| "all".to_owned(), |all| list(all)),
+                None,
+                None,
+            ),
+            Request::TargetStop { names } => of("target stop", &list(names), None, None),
+            Request::SessionEnd { id } => of("session end", &id.to_string(), None, None),
+            Request::SessionKill(which) => of("session kill", &selector_text(which), None, None),
+            Request::HostBlock { name } => of("host block", name, None, Some("blocked".to_owned())),
+            Request::HostUnblock { name } => of("host unblock", name, None, Some("let in".to_owned())),
+            Request::Attach(attach) => {
+                let how = attach.via.clone().unwrap_or_else(|| "the best way".to_owned());
+                of("attach", "-", None, Some(how))
+            }
+            Request::Detach { way, .. } => of("detach", way, None, None),
+            Request::Apply { file } => {
+                let file = file.as_ref().map(|file| file.display().to_string());
+                of("apply", file.as_deref().unwrap_or("the file of serve"), None, None)
+            }
+            Request::Rollback => of("rollback", "configuration", None, None),
+            Request::Stop { now } => {
+                of("stop", "daemon", None, Some(if *now { "at once" } else { "in order" }.to_owned()))
+            }
+            Request::VolumeList
+            | Request::VolumeShow { .. }
+            | Request::SubsystemList
+            | Request::SubsystemShow { .. }
+            | Request::HostList
+            | Request::HostShow { .. }
+            | Request::ReservationList
+            | Request::ReservationShow { .. }
+            | Request::PathList { .. }
+            | Request::TargetList
+            | Request::TargetShow { .. }
+            | Request::TargetSettings { .. }
+            | Request::FileLines
+            | Request::SessionList
+            | Request::ConnectionList
+            | Request::ConnectionShow { .. }
+            | Request::ShardList
+            | Request::Observe
+            | Request::Plan { .. }
+            | Request::Status => None,
+        }
+    }
+
+    /// Writes the line; `by` is who asked, if the system still knows.
+    pub(crate) fn log(self, by: Option<PeerProcess>, outcome: &Result<Answer, RequestRefusal>) {
+        let AuditedChange { verb, object, before, wanted } = self;
+        let (uid, pid) = by.map_or((-1, -1), |by| (i64::from(by.user), i64::from(by.pid)));
+        let before = before.as_deref().unwrap_or("-");
+        match outcome {
+            Ok(answer) => {
+                let after = answer_text(answer).or(wanted);
+                let after = after.as_deref().unwrap_or("-");
+                tracing::info!(target: area::AUDIT, uid, pid, verb, object, before, after, "done");
+            }
+            Err(why) => {
+                let wanted = wanted.as_deref().unwrap_or("-");
+                let cause = &why.message;
+                tracing::info!(target: area::AUDIT, uid, pid, verb, object, before, wanted, cause, "refused");
+            }
+        }
+    }
+}
+
+/// What has come of a change, where that is more than what was asked for.
+fn answer_text(answer: &Answer) -> Option<String> {
+    match answer {
+        Answer::Volume(volume) if volume.failed.is_some() => Some(failure_text(volume)),
+        Answer::Volume(volume) if volume.standing.is_none() => Some(volume_text(volume)),
+        Answer::Switched(targets) => {
+            Some(list(&targets.iter().map(|one| format!("{} {}", one.target, one.done)).collect::<Vec<_>>()))
+        }
+        Answer::SessionsKilled(ended) => {
+            Some(list(&ended.iter().map(|one| one.initiator.clone()).collect::<Vec<_>>()))
+        }
+        Answer::HostBlocked(report) => Some(format!(
+            "{} {}, {} sessions ended",
+            list(&report.names),
+            if report.blocked { "blocked" } else { "let in" },
+            report.sessions.len()
+        )),
+        Answer::Attached(attached) => Some(list(&attached.lines)),
+        Answer::Plan(plan) => {
+            Some(format!("{} changes, {} sessions disturbed", plan.changes.len(), plan.disturbed.len()))
+        }
+        _ => None,
+    }
+}
+
+fn list(all: &[String]) -> String {
+    if all.is_empty() { "all".to_owned() } else { all.join(", ") }
+}
+
+fn selector_text(which: &SessionSelector) -> String {
+    match which {
+        SessionSelector::Id(id) => id.to_string(),
+        SessionSelector::Initiator(name) => name.clone(),
+        SessionSelector::Host(name) => format!("host {name}"),
+    }
+}
+
+fn volume_text(volume: &VolumeReport) -> String {
+    let mut said = vec![volume.kind.clone()];
+    said.extend(volume.path.clone());
+    said.push(size_text(volume));
+    said.join(" ")
+}
+
+fn size_text(volume: &VolumeReport) -> String {
+    volume.size_bytes.map_or_else(|| "of unknown size".to_owned(), |bytes| format!("{bytes} bytes"))
+}
+
+fn failure_text(volume: &VolumeReport) -> String {
+    volume.failed.as_ref().map_or_else(|| "served".to_owned(), |why| format!("failed: {why}"))
+}
+
+fn protection_text(volume: &VolumeReport) -> String {
+    read_only_text(volume.standing.as_ref().is_some_and(|standing| standing.write_protected))
+}
+
+fn read_only_text(on: bool) -> String {
+    format!("read-only {}", if on { "on" } else { "off" })
+}
+
+fn paths_text(answer: &Answer) -> Option<String> {
+    let Answer::Paths(paths) = answer else { return None };
+    let said: Vec<String> = paths.iter().map(|path| format!("port {} {}", path.port, path.state)).collect();
+    Some(said.join(", "))
+}
