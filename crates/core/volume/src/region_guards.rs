@@ -71,11 +71,12 @@ impl LockRegions {
     }
 }
 
-/// The part of the guards that one core writes.
+/// The part of the guards that one core writes: all of it lies here, in cache lines of its own (a processor may
+/// fetch them in pairs).
 #[repr(align(128))]
 #[derive(Debug)]
 struct ShardMarks {
-    marks: Vec<AtomicU32>,
+    marks: [AtomicU32; LOCK_REGIONS as usize],
     /// LockRegions that a run of plain writes may go to.
     claim: AtomicU64,
     waiting: AtomicBool,
@@ -92,7 +93,7 @@ pub(crate) struct RegionGuards {
 impl RegionGuards {
     pub(crate) fn new(shards: u16) -> Self {
         let core = |_| ShardMarks {
-            marks: (0..LOCK_REGIONS).map(|_| AtomicU32::new(0)).collect(),
+            marks: std::array::from_fn(|_| AtomicU32::new(0)),
             claim: AtomicU64::new(0),
             waiting: AtomicBool::new(false),
         };
@@ -272,6 +273,21 @@ mod tests {
         assert_eq!(of(5, 2048 * 64), LockRegions(u64::MAX));
         assert_eq!(of(u64::MAX - 1, u64::MAX).region_indices().count(), 1, "what cannot be does no harm");
         assert_eq!(LockRegions::of_span(Span { lba: 255, blocks: 2 }, 4096), LockRegions(3));
+    }
+
+    /// Marks that lay elsewhere shared lines with those of the next core.
+    #[test]
+    fn no_two_cores_write_one_cache_line() {
+        let guards = RegionGuards::new(3);
+        let lines = |core: &ShardMarks| {
+            let words = core.marks.iter().map(|mark| std::ptr::from_ref(mark).addr());
+            let flags = [std::ptr::from_ref(&core.claim).addr(), std::ptr::from_ref(&core.waiting).addr()];
+            words.chain(flags).map(|at| at / 128).collect::<std::collections::BTreeSet<_>>()
+        };
+        let of: Vec<_> = guards.cores.iter().map(lines).collect();
+        assert!(of[0].is_disjoint(&of[1]) && of[1].is_disjoint(&of[2]) && of[0].is_disjoint(&of[2]));
+        let shared = std::ptr::from_ref(&guards.word).addr() / 128;
+        assert!(of.iter().all(|lines| !lines.contains(&shared)));
     }
 
     #[test]
