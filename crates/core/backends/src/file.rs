@@ -262,7 +262,9 @@ impl FileBackend {
         let align = u64::from(self.disk.geometry.dio_align);
         let placed = offset.is_multiple_of(align) && (into.len() as u64).is_multiple_of(align);
         if !self.disk.direct
-            || (placed && into.pieces().iter().all(|one| self.is_dio_aligned(one.as_ptr(), one.len())))
+            || (placed
+                && !into.is_only_set_aside()
+                && into.pieces().iter().all(|one| self.is_dio_aligned(one.as_ptr(), one.len())))
         {
             let slot = self.insert_op(id, Payload::None, FileOpKind::Read);
             return self.push_disk_op(slot, DiskKind::Read { offset, into, skip: 0 });

@@ -77,13 +77,15 @@ pub(crate) struct BlockLease {
     first: u32,
     /// Units that were asked for.
     asked: u16,
-    /// The order of the block, and [`SPLIT_FLAG`].
+    /// The order of the block, and [`SPLIT_FLAG`]; or [`SET_ASIDE_FLAG`].
     shape: u8,
     pub(crate) class: MemoryClass,
 }
 
 /// The block was cut: those who hold it are counted.
 const SPLIT_FLAG: u8 = 0x80;
+/// There is no block yet: `first` is how many units are set aside.
+const SET_ASIDE_FLAG: u8 = 0x40;
 
 impl BlockLease {
     pub(crate) fn block_bytes(self) -> usize {
@@ -96,6 +98,12 @@ impl BlockLease {
 
     pub(crate) fn is_split(self) -> bool {
         self.shape & SPLIT_FLAG != 0
+    }
+
+    /// Bytes that are set aside; `None`: it is a block.
+    #[inline]
+    pub(crate) fn set_aside_bytes(self) -> Option<usize> {
+        (self.shape & SET_ASIDE_FLAG != 0).then_some(self.first as usize * BLOCK_MIN)
     }
 
     /// The same for a part of the block.
@@ -147,6 +155,29 @@ impl Arena {
         Some(lease)
     }
 
+    /// Counts memory for `len` bytes as lent, without taking any: a block for all of it if the class may have that,
+    /// else whole units. What is set aside is free in the blocks; `None`: the class may have neither.
+    pub(crate) fn set_aside(&self, class: MemoryClass, len: usize) -> Option<BlockLease> {
+        let least = len.max(1).checked_next_multiple_of(BLOCK_MIN)?;
+        let whole = order_for_len(len).map(|order| BLOCK_MIN << order);
+        let fits = |bytes: &usize| self.may_allocate(class, *bytes, least);
+        let bytes = whole.filter(fits).or_else(|| Some(least).filter(fits))?;
+        let first = u32::try_from(bytes / BLOCK_MIN).ok()?;
+        self.lent.set(self.lent.get() + bytes);
+        Some(BlockLease { first, asked: 0, shape: SET_ASIDE_FLAG, class: MemoryClass::Wire })
+    }
+
+    /// A block for `len` bytes that were set aside, if it needs no more than `bytes` and there is one.
+    pub(crate) fn take_set_aside(&self, len: usize, bytes: usize) -> Option<BlockLease> {
+        let order = order_for_len(len).filter(|order| BLOCK_MIN << order <= bytes)?;
+        let first = self.blocks.allocate(order)?;
+        let asked = len.div_ceil(BLOCK_MIN) as u16;
+        let lease = BlockLease { first, asked, shape: order as u8, class: MemoryClass::Wire };
+        self.count_lease(lease);
+        self.poison(lease);
+        Some(lease)
+    }
+
     pub(crate) fn capacity(&self) -> usize {
         self.units as usize * BLOCK_MIN
     }
@@ -180,6 +211,11 @@ impl Arena {
 
     #[inline]
     pub(crate) fn free(&self, lease: BlockLease) {
+        if let Some(bytes) = lease.set_aside_bytes() {
+            self.lent.set(self.lent.get() - bytes);
+            self.returned.set(self.returned.get() + 1);
+            return;
+        }
         self.lent.set(self.lent.get() - lease.block_bytes());
         if lease.class == MemoryClass::Unsolicited {
             self.used.set(self.used.get() - lease.requested_bytes());

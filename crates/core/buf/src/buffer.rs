@@ -42,6 +42,21 @@ impl BufMut {
         BufMut { at, len, room: len, owner: OwnerMut::Lent(loan) }
     }
 
+    /// The right to memory for `len` bytes that nobody has taken yet, as a buffer without a byte. It stays within the
+    /// list that it is made for.
+    pub(crate) fn set_aside(pool: &Rc<Arena>, lease: BlockLease) -> Self {
+        BufMut { at: pool.base, len: 0, room: 0, owner: OwnerMut::Pool { pool: pool.clone(), lease } }
+    }
+
+    /// The pool and how much of it is set aside; `None`: the buffer has memory, or is another's.
+    #[inline]
+    pub(crate) fn set_aside_part(&self) -> Option<(&Rc<Arena>, usize)> {
+        match &self.owner {
+            OwnerMut::Pool { pool, lease } if self.room == 0 => Some((pool, lease.set_aside_bytes()?)),
+            OwnerMut::Pool { .. } | OwnerMut::Lent(_) => None,
+        }
+    }
+
     /// Address of the first byte, for the kernel.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.at.as_ptr()

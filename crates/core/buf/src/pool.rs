@@ -91,6 +91,30 @@ impl Pool {
         Some(sg)
     }
 
+    /// As [`Pool::take_sg`], but the memory is only set aside (and counted as lent): it is taken when it is used
+    /// first. So an operation that waits long for its bytes holds no memory meanwhile that the processor's cache
+    /// has forgotten when they come. What is promised for unsolicited payload cannot be set aside: it is then
+    /// `None`, as if there were none.
+    ///
+    /// ```
+    /// use buf::{MemoryClass, Pool};
+    ///
+    /// let pool = Pool::new(1 << 20);
+    /// let mut waiting = pool.take_sg_later(MemoryClass::Wire, 4096).unwrap();
+    /// assert_eq!((waiting.len(), pool.usage().lent), (4096, 4096));
+    /// waiting.copy_from(0, b"bytes");
+    /// assert_eq!(pool.usage().lent, 4096);
+    /// ```
+    pub fn take_sg_later(&self, class: MemoryClass, len: usize) -> Option<SgMut> {
+        match class {
+            MemoryClass::Unsolicited => None,
+            MemoryClass::Wire | MemoryClass::Solicited => {
+                let lease = self.arena.set_aside(class, len)?;
+                Some(SgMut::set_aside(BufMut::set_aside(&self.arena, lease), len))
+            }
+        }
+    }
+
     /// The bytes of `from` in memory of the pool, which nobody else writes. `None`: there is not as much.
     #[must_use]
     pub fn copy_sg(&self, class: MemoryClass, from: &Sg) -> Option<Sg> {

@@ -1,9 +1,15 @@
 //! Scatter-gather lists: a payload in one piece if the pool can, in several if it must.
+//!
+//! The memory of a list may only be set aside. An operation may wait long before its bytes come, and until then needs no
+//! memory of its own, only certainty that there will be some. What is taken then is what was given back last, and the
+//! processor's cache may still hold it. Invariant: what is set aside and not yet taken is free in the pool's blocks, and
+//! counted as lent; the piece that stands for it never leaves its list.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use crate::arena::BLOCK_MIN;
 use crate::buffer::{Buf, BufMut};
 use crate::crc32c::Crc32c;
 
@@ -27,8 +33,58 @@ impl SgMut {
         Self::default()
     }
 
+    /// `len` bytes that are taken from their pool when they are used first.
+    pub(crate) fn set_aside(piece: BufMut, len: usize) -> Self {
+        SgMut { pieces: SmallVec::from_buf([piece]), len }
+    }
+
+    /// Whether its memory is only set aside: it holds no bytes yet.
+    #[inline]
+    pub fn is_only_set_aside(&self) -> bool {
+        self.pieces.first().is_some_and(|piece| piece.set_aside_part().is_some())
+    }
+
+    /// The pieces, with their memory.
+    #[inline]
+    fn pieces_mut(&mut self) -> &mut SmallVec<[BufMut; 1]> {
+        if self.is_only_set_aside() {
+            self.take_set_aside();
+        }
+        &mut self.pieces
+    }
+
+    /// Takes the memory that was set aside: in one piece if the pool has that, else in several.
+    #[cold]
+    fn take_set_aside(&mut self) {
+        let part = self.pieces.first().and_then(BufMut::set_aside_part);
+        let Some((arena, bytes)) = part.map(|(arena, bytes)| (arena.clone(), bytes)) else { return };
+        // From here on it is not counted, until it is again as what is taken.
+        self.pieces.clear();
+        let mut take = |len: usize, bytes: usize| {
+            let lease = arena.take_set_aside(len, bytes)?;
+            self.pieces.push(BufMut::new(arena.clone(), lease, len as u32));
+            Some(())
+        };
+        if take(self.len, bytes).is_some() {
+            return;
+        }
+        let (mut left, mut most) = (self.len, usize::MAX);
+        while left > 0 {
+            // Powers of two, so that no block is larger than what was counted for it.
+            let units = 1 << left.div_ceil(BLOCK_MIN).min(most).ilog2();
+            let len = left.min(units * BLOCK_MIN);
+            if take(len, units * BLOCK_MIN).is_some() {
+                left -= len;
+            } else {
+                assert!(units > 1, "what is set aside is free");
+                most = units / 2;
+            }
+        }
+    }
+
     /// Appends a piece.
     pub fn push(&mut self, piece: BufMut) {
+        self.pieces_mut();
         self.len += piece.len();
         self.pieces.push(piece);
     }
@@ -43,7 +99,7 @@ impl SgMut {
         self.len == 0
     }
 
-    /// The pieces in order.
+    /// The pieces in order; of memory that is only set aside, one without a byte.
     pub fn pieces(&self) -> &[BufMut] {
         &self.pieces
     }
@@ -56,7 +112,7 @@ impl SgMut {
     pub fn slices_mut(&mut self, range: Range<usize>) -> impl Iterator<Item = &mut [u8]> {
         assert!(range.start <= range.end && range.end <= self.len, "range outside of a payload");
         let mut base = 0;
-        self.pieces.iter_mut().filter_map(move |piece| {
+        self.pieces_mut().iter_mut().filter_map(move |piece| {
             let here = base..base + piece.len();
             base = here.end;
             let start = range.start.max(here.start);
@@ -95,6 +151,10 @@ impl SgMut {
     /// Drops what is behind the first `len` bytes.
     #[expect(clippy::expect_used, reason = "the length is the sum of the pieces, and is not zero here")]
     pub fn truncate(&mut self, len: usize) {
+        if self.is_only_set_aside() {
+            self.len = self.len.min(len);
+            return;
+        }
         while self.len > len {
             let last = self.pieces.last_mut().expect("length counts the pieces");
             let excess = self.len - len;
@@ -119,7 +179,7 @@ impl SgMut {
         let mut rest = SgMut::new();
         let mut base = 0;
         let mut kept = 0;
-        for piece in &mut self.pieces {
+        for piece in self.pieces_mut() {
             let len = piece.len();
             if base + len <= offset {
                 kept += 1;
@@ -138,7 +198,9 @@ impl SgMut {
     }
 
     /// Appends all pieces of `other`; those that were cut off here become one again.
-    pub fn append(&mut self, other: SgMut) {
+    pub fn append(&mut self, mut other: SgMut) {
+        self.pieces_mut();
+        other.pieces_mut();
         self.len += other.len;
         for piece in other.pieces {
             let left = match self.pieces.last_mut() {
@@ -151,6 +213,7 @@ impl SgMut {
 
     /// Makes it shareable and read-only.
     pub fn freeze(mut self) -> Sg {
+        self.pieces_mut();
         if self.pieces.len() == 1 {
             return self.pieces.pop().map(BufMut::freeze).map(Sg::from).unwrap_or_default();
         }

@@ -195,6 +195,12 @@ impl Initiator {
         self.inline.with_endpoint(|_, cx| cx.pool.take_sg(MemoryClass::Wire, len))
     }
 
+    /// Memory for a read whose bytes are looked at once and dropped: it is set aside, and taken from the pool when
+    /// the first of them come ([`buf::Pool::take_sg_later`]).
+    pub fn set_aside_payload(&mut self, len: usize) -> Option<SgMut> {
+        self.inline.with_endpoint(|_, cx| cx.pool.take_sg_later(MemoryClass::Wire, len))
+    }
+
     /// A name for an operation that no other has had.
     pub fn next_io_id(&mut self) -> IoId {
         self.next_id += 1;

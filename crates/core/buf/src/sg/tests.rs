@@ -84,6 +84,77 @@ proptest! {
 }
 
 #[test]
+fn what_is_set_aside_takes_the_memory_that_came_back_last() {
+    let pool = Pool::new(4 << 20);
+    let mut waiting: Vec<SgMut> =
+        (0..4).map(|_| pool.take_sg_later(MemoryClass::Wire, 512 << 10).unwrap()).collect();
+    assert_eq!(pool.usage().lent, 4 * (512 << 10));
+    let mut places = Vec::new();
+    for mut sg in waiting.drain(..) {
+        assert!(sg.is_only_set_aside());
+        sg.copy_from(1, b"bytes");
+        assert!(!sg.is_only_set_aside());
+        places.push(sg.pieces()[0].as_ptr());
+    }
+    assert!(places.iter().all(|place| *place == places[0]), "one buffer, one after another: {places:?}");
+    assert_eq!(pool.usage().lent, 0);
+}
+
+#[test]
+fn what_is_set_aside_is_promised_to_nobody_else() {
+    let pool = Pool::new(1 << 20);
+    assert!(pool.take_sg_later(MemoryClass::Unsolicited, 512).is_none());
+    assert!(pool.take_sg_later(MemoryClass::Solicited, 1 << 20).is_none(), "a sixteenth is for headers");
+    let waiting = pool.take_sg_later(MemoryClass::Wire, 1 << 20).unwrap();
+    assert!(pool.take(MemoryClass::Wire, 1).is_none());
+    let returned = pool.buffers_returned();
+    drop(waiting);
+    assert_ne!(pool.buffers_returned(), returned, "who was refused asks again");
+    assert!(pool.take(MemoryClass::Wire, 1).is_some());
+}
+
+#[test]
+fn what_is_set_aside_is_there_however_scattered() {
+    let pool = Pool::new(1 << 20);
+    let mut all: Vec<_> = (0..2048).map(|_| pool.take(MemoryClass::Wire, 512).unwrap()).collect();
+    let mut number = 0;
+    all.retain(|_| {
+        number += 1;
+        number % 8 < 5
+    });
+    let mut waiting = pool.take_sg_later(MemoryClass::Wire, 300_000).unwrap();
+    let rest = pool.usage().capacity - pool.usage().lent;
+    let others: Vec<_> = (0..rest / 512).map(|_| pool.take(MemoryClass::Wire, 512).unwrap()).collect();
+    assert_eq!(pool.usage().lent, pool.usage().capacity);
+    waiting.zero(0..300_000);
+    assert!(waiting.pieces().len() > 1);
+    assert_eq!(pool.usage().lent, pool.usage().capacity);
+    drop((waiting, others, all));
+    assert_eq!(pool.usage().lent, 0);
+}
+
+#[test]
+fn what_is_set_aside_is_cut_and_joined_like_other_memory() {
+    let pool = Pool::new(1 << 20);
+    let mut sg = pool.take_sg_later(MemoryClass::Wire, 5000).unwrap();
+    sg.truncate(4096);
+    assert!(sg.is_only_set_aside() && sg.len() == 4096);
+    let mut rest = sg.split_off(1000);
+    rest.copy_from(0, b"behind");
+    sg.copy_from(994, b"before");
+    sg.append(rest);
+    let mut joined = pool.take_sg_later(MemoryClass::Wire, 3).unwrap();
+    joined.copy_from(0, b"abc");
+    joined.append(sg);
+    let mut got = vec![0; joined.len()];
+    joined.freeze().copy_to(0, &mut got);
+    assert_eq!((got.len(), &got[..3], &got[997..1009]), (4099, &b"abc"[..], &b"beforebehind"[..]));
+    assert_eq!(pool.usage().lent, 0);
+    let frozen = pool.take_sg_later(MemoryClass::Wire, 700).unwrap().freeze();
+    assert_eq!((frozen.len(), pool.usage().lent), (700, 1024));
+}
+
+#[test]
 #[should_panic(expected = "range outside of a payload")]
 fn a_slice_behind_the_end_is_a_bug() {
     Sg::new().slice(0..1);

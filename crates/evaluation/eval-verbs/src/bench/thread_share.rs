@@ -23,6 +23,11 @@ use super::volumes::{CompletedIo, NegotiatedParameters, Volumes};
 use config::plan::IoEngine;
 use process::exit::Failure;
 
+/// Up to so many bytes in flight on a thread, each I/O has a buffer of its own, as programs have: they stay in the
+/// processor's cache. With more, reads take memory when their bytes come and give it back when they end, so that
+/// what is measured is not how fast this program walks through cold memory.
+const OWN_BUFFERS_MAX: u64 = 2 << 20;
+
 /// What a thread has done.
 #[derive(Default)]
 pub(super) struct ThreadShare {
@@ -45,8 +50,9 @@ struct WorkerContext {
     seed: u64,
     volumes: Vec<usize>,
     shapes: Vec<VolumeShape>,
-    /// What each slot reads into, and what all write.
+    /// What each slot reads into: nothing if reads take memory when their bytes come.
     memory: Vec<Option<SgMut>>,
+    /// What all write.
     pattern: Sg,
     verifies: bool,
     /// For each slot: where its I/O that is verified lies.
@@ -131,13 +137,15 @@ fn prepare_thread(
         poll_ns_max: args.poll * 1000,
         ..Settings::default()
     };
+    let disks_given = !disks.is_empty();
     let disks = match disks {
         [] => None,
         disks => Some(LocalDisks::of(disks, (settings.io, settings.memory, settings.poll_ns_max))?),
     };
     let mut open = Volumes::new(Initiator::new(settings)?, disks);
     // Before there are sessions: this may take seconds, in which no target would hear of us.
-    let workers = jobs.iter().flat_map(|job| mine(job).map(move |_| job));
+    let has_buffers = disks_given || in_flight.saturating_mul(u64::from(largest)) <= OWN_BUFFERS_MAX;
+    let workers = jobs.iter().flat_map(|job| mine(job).map(move |_| job)).filter(|_| has_buffers);
     let memories: Result<Vec<_>, Failure> =
         workers.map(|job| allocate_read_buffers(&mut open, job)).collect();
     let mut memories = memories?.into_iter();
@@ -216,7 +224,7 @@ fn worker_context(
     let shapes: Vec<VolumeShape> = volumes.iter().map(|volume| open.shape(*volume)).collect();
     let worker = Worker::new(job, number, &shapes, 0).map_err(Failure::usage)?;
     Ok(WorkerContext {
-        verified: vec![(0, 0); memory.len()],
+        verified: vec![(0, 0); if job.verifies { job.depth as usize } else { 0 }],
         worker,
         job: at,
         seed: u64::from(number),
@@ -352,7 +360,7 @@ fn start_io(
             if let Some(memory) = memory.as_mut().filter(|memory| memory.len() != ask.len as usize) {
                 memory.truncate(ask.len as usize);
             }
-            let Some(memory) = memory.or_else(|| volumes.io_buffer(ask.len as usize)) else {
+            let Some(memory) = memory.or_else(|| volumes.read_buffer(ask.len as usize)) else {
                 seat.fail_io(ask.slot, now(), "there is no memory left");
                 return false;
             };
@@ -438,5 +446,18 @@ mod tests {
         }
         // Of 8,192 pages, or 16 large ones.
         assert!(faults() - before < 8, "{} pages were not there", faults() - before);
+    }
+
+    #[test]
+    fn many_large_reads_land_in_few_buffers() {
+        let settings = Settings { memory: 512 << 20, ..Settings::default() };
+        let mut open = Volumes::new(Initiator::new(settings).unwrap(), None);
+        let before = faults();
+        let in_flight: Vec<SgMut> = (0..256).map(|_| open.read_buffer(512 << 10).unwrap()).collect();
+        for mut memory in in_flight {
+            memory.slices_mut(0..512 << 10).for_each(|part| part.fill(1));
+        }
+        // Those of one buffer, 128 pages, and some of the pool's own tables; 32,768 if each had its own.
+        assert!(faults() - before < 1024, "{} pages were touched", faults() - before);
     }
 }

@@ -191,6 +191,15 @@ impl Volumes {
         }
     }
 
+    /// Memory for one read. Of remote volumes it is only set aside, and taken when the first bytes come; system
+    /// calls to disks name it from the start.
+    pub(super) fn read_buffer(&mut self, len: usize) -> Option<SgMut> {
+        match &mut self.disks {
+            Some(disks) => disks.io_buffer(len),
+            None => self.initiator.set_aside_payload(len),
+        }
+    }
+
     /// Starts an operation, now or when the volume takes more; `false`: it takes none at all.
     pub(super) fn submit(&mut self, volume: usize, io: Io) -> bool {
         let queue_and_volume = self.queues.get_mut(volume).zip(self.open.get_mut(volume));
