@@ -32,7 +32,7 @@ impl IoQueue {
     /// A command was started for an operation.
     pub(super) fn note_command_sent(&mut self, command: Tag, operation: Tag) {
         // There are no more commands than the window.
-        let free = self.probe_order(command).find(|&at| self.operations.get(at).is_some_and(Option::is_none));
+        let free = self.find_place(command, Option::is_none);
         if let Some(place) = free.and_then(|at| self.operations.get_mut(at)) {
             *place = Some((command, operation));
             self.busy += 1;
@@ -41,17 +41,19 @@ impl IoQueue {
 
     /// The operation of a command that has ended.
     pub(super) fn take_operation(&mut self, command: Tag) -> Option<Tag> {
-        let is = |at: &usize| matches!(self.operations.get(*at), Some(Some((of, _))) if *of == command);
-        let at = self.probe_order(command).find(is)?;
+        let at = self.find_place(command, |place| matches!(place, Some((of, _)) if *of == command))?;
         let (_, operation) = self.operations.get_mut(at)?.take()?;
         self.busy -= 1;
         Some(operation)
     }
 
-    /// Where a command may stand, its own place first.
-    fn probe_order(&self, command: Tag) -> impl Iterator<Item = usize> + use<> {
-        let count = self.operations.len();
-        (0..count).map(move |step| (command.slot() + step) % count)
+    /// The first of the places where a command may stand that is such; its own is the first, and mostly it.
+    #[inline]
+    fn find_place(&self, command: Tag, is: impl Fn(&Option<(Tag, Tag)>) -> bool) -> Option<usize> {
+        let (slot, count) = (command.slot(), self.operations.len());
+        let own = if slot < count { slot } else { slot % count };
+        let is_such = |at: &usize| self.operations.get(*at).is_some_and(&is);
+        Some(own).filter(is_such).or_else(|| (own + 1..count).chain(0..own).find(is_such))
     }
 
     /// The commands of an operation.
@@ -71,15 +73,20 @@ impl IoQueues {
     /// The queue with the fewest commands in work that has room for `commands` more; of several the next
     /// in turn.
     pub(super) fn choose_queue(&mut self, commands: usize) -> Option<&mut IoQueue> {
-        let count = self.list.len();
         // There may have been more before.
-        let turn = self.next.checked_rem(count)?;
-        let (before, behind) = self.list.split_at_checked(turn)?;
-        let in_turn = behind.iter().zip(turn..).chain(before.iter().zip(0..));
-        let (_, at) = in_turn
-            .filter(|(queue, _)| queue.free_entries() >= commands)
-            .min_by_key(|(queue, _)| queue.busy)?;
-        self.next = (at + 1) % count;
+        let turn = if self.next < self.list.len() { self.next } else { 0 };
+        let mut chosen: Option<(usize, usize)> = None;
+        for (at, queue) in self.list.iter().enumerate() {
+            // Those before the one whose turn it is come last.
+            let is_ahead = |(busy, best): (usize, usize)| {
+                queue.busy < busy || (queue.busy == busy && best < turn && at >= turn)
+            };
+            if queue.free_entries() >= commands && chosen.is_none_or(is_ahead) {
+                chosen = Some((queue.busy, at));
+            }
+        }
+        let (_, at) = chosen?;
+        self.next = at + 1;
         self.list.get_mut(at)
     }
 

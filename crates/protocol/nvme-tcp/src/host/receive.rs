@@ -26,6 +26,15 @@ pub struct PduData {
     left: u32,
 }
 
+/// What a header began.
+enum BegunPdu {
+    /// Nothing: the end of the header has not come.
+    Incomplete,
+    /// There is no data behind it.
+    Whole,
+    Data(PduData),
+}
+
 impl RoleQueue for HostQueue {
     type PduData = PduData;
     type Event = HostEvent<Cqe>;
@@ -80,10 +89,11 @@ impl RoleQueue for HostQueue {
         if !self.rx.check_header_digest(frame, Sender::Controller)? {
             return Ok(ParseStatus::Wait);
         }
-        if self.rx.receive_buffer.peek_header(frame.head.into()).is_none() {
-            return Ok(ParseStatus::Wait);
-        }
-        let data = self.begin_pdu(frame).map_err(|fault| self.rx.header_fault(fault, frame))?;
+        let data = match self.begin_pdu(frame).map_err(|fault| self.rx.header_fault(fault, frame))? {
+            BegunPdu::Incomplete => return Ok(ParseStatus::Wait),
+            BegunPdu::Whole => None,
+            BegunPdu::Data(data) => Some(data),
+        };
         self.rx.finish_header(frame.head.into(), data);
         Ok(ParseStatus::Continue)
     }
@@ -134,19 +144,22 @@ impl HostQueue {
         }
     }
 
-    /// Acts on the header that the receive buffer has; says where the data behind it goes.
-    fn begin_pdu(&mut self, frame: PduFrame) -> Result<Option<PduData>, LinkFault> {
+    /// Acts on the header in the receive buffer, if it is whole; says where the data behind it goes.
+    fn begin_pdu(&mut self, frame: PduFrame) -> Result<BegunPdu, LinkFault> {
         let out_of_turn = LinkFault::Fatal(FatalError::sequence_error(CommonHeader::AT_TYPE));
         // ICReq has left: what comes before it answers nothing.
         let asked =
             self.phase == QueuePhase::Init && !matches!(self.out.pdus.front(), Some(OutgoingPdu::Init));
-        let header = self.rx.receive_buffer.peek_header(frame.head.into()).unwrap_or_default();
+        let Some(header) = self.rx.receive_buffer.peek_header(frame.head.into()) else {
+            return Ok(BegunPdu::Incomplete);
+        };
         let talking = matches!(self.phase, QueuePhase::Connect | QueuePhase::Open | QueuePhase::Draining);
         match frame.pdu_type {
             PduType::C2H_DATA if talking => {
                 let pdu = C2hData::from_prefix(header).copied().ok_or(out_of_turn)?;
                 let tag = self.check_c2h_data(&pdu, frame).map_err(LinkFault::Fatal)?;
-                return Ok(Some(PduData { tag, flags: frame.flags, at: pdu.datao.get(), left: frame.data }));
+                let (at, left) = (pdu.datao.get(), frame.data);
+                return Ok(BegunPdu::Data(PduData { tag, flags: frame.flags, at, left }));
             }
             PduType::CAPSULE_RESP if talking => {
                 let pdu = CapsuleResp::from_prefix(header).copied().ok_or(out_of_turn)?;
@@ -171,6 +184,6 @@ impl HostQueue {
             }
             _too_early_or_twice => return Err(out_of_turn),
         }
-        Ok(None)
+        Ok(BegunPdu::Whole)
     }
 }
