@@ -2,8 +2,12 @@
 //!
 //! Invariant: threads, volumes and connections are divided over all initiator machines, and none is lost.
 
+use std::io::Write;
+use std::path::PathBuf;
+use std::sync::Arc;
+
 use eval::fio::{IoDirection, Job, JobSize};
-use eval::preset::{Step, Wire};
+use eval::preset::{Step, VolumeMedium, Wire};
 use eval::record::{Record, Run};
 
 use crate::Failure;
@@ -14,6 +18,7 @@ use crate::place::CommandLocation;
 use crate::process_watch::ProcessWatch;
 use crate::progress::StepProgress;
 use crate::recording::note_command;
+use crate::run_directory::RunDirectory;
 use crate::runner::{Runner, Testbed};
 
 /// Bytes of a write that fills a volume: no target takes less in one command.
@@ -93,16 +98,60 @@ pub(crate) fn run_load(
     Ok(run)
 }
 
-/// A load on the initiator's own memory: what the network is compared with.
+/// A load on the initiator's own memory, or on a file of its own: what the network is compared with.
 pub(crate) fn run_local_load(
     runner: &mut Runner<'_>,
     step: &Step,
     moment: &StepProgress,
     record: &mut Record,
 ) -> Result<Run, Failure> {
-    let urls = vec![format!("local:{}", step.volumes.1)];
+    let file = match step.medium {
+        VolumeMedium::File => Some(WrittenFile::create(step.volumes.1)?),
+        VolumeMedium::Ram | VolumeMedium::Null => None,
+    };
+    let url = match &file {
+        Some(file) => format!("file:{}", file.path.display()),
+        None => format!("local:{}", step.volumes.1),
+    };
+    let urls = vec![url];
     let parts = vec![HostLoad { place: CommandLocation::Here, urls, job: step.job.clone(), connections: 1 }];
     run_on_hosts(runner, step, &parts, None, moment, record)
+}
+
+/// A file of this machine, all of it written: where nothing was, a read needs no disk.
+struct WrittenFile {
+    path: PathBuf,
+    // Its directory lies in the run's, and goes with it at the latest.
+    _scratch: Arc<RunDirectory>,
+}
+
+impl WrittenFile {
+    fn create(bytes: u64) -> Result<WrittenFile, Failure> {
+        let scratch = RunDirectory::current()?;
+        let path = scratch.create_directory("file")?.join("volume");
+        let file = WrittenFile { path, _scratch: scratch };
+        let written = (|| {
+            let mut out = std::fs::File::create_new(&file.path)?;
+            let chunk: Vec<u8> = (0..FILL_WRITE_BYTES).map(|at| (at % 251) as u8).collect();
+            let mut left = usize::try_from(bytes).unwrap_or(usize::MAX);
+            while left > 0 {
+                let part = chunk.get(..left).unwrap_or(&chunk);
+                out.write_all(part)?;
+                left -= part.len();
+            }
+            out.sync_all()
+        })();
+        written.map_err(|why: std::io::Error| {
+            Failure::new(format!("{}: {why}: set TMPDIR to a directory with room", file.path.display()))
+        })?;
+        Ok(file)
+    }
+}
+
+impl Drop for WrittenFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
 }
 
 fn run_on_hosts(
@@ -171,6 +220,19 @@ pub(crate) fn rate_limit_text(wire: Wire) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_of_its_own_is_written_and_goes() {
+        let file = WrittenFile::create(u64::from(FILL_WRITE_BYTES) + 4096).unwrap();
+        let path = file.path.clone();
+        let bytes = std::fs::read(&path).unwrap();
+        assert_eq!(
+            (bytes.len(), bytes[1], bytes[FILL_WRITE_BYTES as usize + 4095]),
+            ((128 << 10) + 4096, 1, 79)
+        );
+        drop(file);
+        assert!(!path.exists());
+    }
 
     #[test]
     fn threads_are_shared_out_and_none_is_lost() {

@@ -352,7 +352,7 @@ impl Runner<'_> {
         let testbed = Testbed { serving, link };
         let started = begun.elapsed();
         // The bare responder has written its memory by itself.
-        if step.medium == VolumeMedium::Ram && step.target != "url" && step.protocol != Protocol::Bare {
+        if step.medium != VolumeMedium::Null && step.target != "url" && step.protocol != Protocol::Bare {
             block_load::fill_volumes(self, &testbed)?;
             return Ok((testbed, (started, begun.elapsed() - started)));
         }
@@ -445,10 +445,13 @@ fn step_text(step: &Step) -> String {
         true => String::new(),
         false => format!(", {} connections", step.connections),
     };
-    let null = if step.medium == VolumeMedium::Null { ", null" } else { "" };
+    let medium = match step.medium {
+        VolumeMedium::Ram => String::new(),
+        medium => format!(", {}", medium.name()),
+    };
     let cores = step.cores.map_or(String::new(), |cores| format!(", {cores} cores"));
     format!(
-        "{} / {} ({}{wire}{connections}{null}{cores}) {}",
+        "{} / {} ({}{wire}{connections}{medium}{cores}) {}",
         step.target,
         step.initiator,
         step.protocol.name(),
@@ -486,8 +489,7 @@ fn empty_point(record: &Record, step: &Step, mtu: u32) -> Point {
     let preset = Preset::find(&record.preset);
     let mut labels = Vec::new();
     if preset.is_some_and(|preset| preset.media.len() > 1) {
-        let medium = if step.medium == VolumeMedium::Null { "null" } else { "ram" };
-        labels.push(("volume".to_owned(), medium.to_owned()));
+        labels.push(("volume".to_owned(), step.medium.name().to_owned()));
     }
     labels.extend(block_load::rate_limit_text(step.wire).map(|limit| ("limit".to_owned(), limit)));
     labels.extend(step.cores.map(|cores| (varied::CORES_PARAMETER.to_owned(), cores.to_string())));

@@ -32,6 +32,19 @@ pub enum VolumeMedium {
     Ram,
     /// Nothing: the cost of the protocol alone.
     Null,
+    /// A file, past the page cache (O_DIRECT).
+    File,
+}
+
+impl VolumeMedium {
+    /// Its name in records.
+    pub fn name(self) -> &'static str {
+        match self {
+            VolumeMedium::Ram => "ram",
+            VolumeMedium::Null => "null",
+            VolumeMedium::File => "file",
+        }
+    }
 }
 
 /// A protocol that carries a load.

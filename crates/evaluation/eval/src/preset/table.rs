@@ -208,6 +208,8 @@ pub static PRESETS: &[Preset] = &[
         at: "NVMe/TCP Latency Measurement Comparison",
         figures: &["sdc2021.kernel-", "sdc2021.spdk-", "sdc2021.headline-"],
         protocols: &[Protocol::Local, Protocol::NvmeTcp, Protocol::Iscsi],
+        // The paper's latencies are those of an SSD.
+        media: &[VolumeMedium::Ram, VolumeMedium::File],
         depth: 1,
         runtime: Duration::from_secs(30),
         ..PRESET_DEFAULTS

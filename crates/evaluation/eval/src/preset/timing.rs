@@ -88,7 +88,7 @@ impl StepTiming {
         (count, bytes): (u32, u64),
         medium: VolumeMedium,
     ) -> Duration {
-        let filled = if medium == VolumeMedium::Ram { u64::from(count) * bytes } else { 0 };
+        let filled = if medium != VolumeMedium::Null { u64::from(count) * bytes } else { 0 };
         known_or(&self.starts, target, START_TIME_DEFAULT)
             + Duration::from_secs_f64(filled as f64 / self.filled)
     }

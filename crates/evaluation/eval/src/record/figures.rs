@@ -137,6 +137,11 @@ impl Run {
 }
 
 impl Point {
+    /// What its volumes are made of, where that tells points of an experiment apart.
+    pub(crate) fn volume_label(&self) -> Option<&str> {
+        self.labels.iter().find(|(name, _)| name == "volume").map(|(_, value)| value.as_str())
+    }
+
     /// The longest that an I/O was seen to take in any run, in microseconds: until it ended, or until the run did.
     pub fn longest_io_us(&self) -> Option<f64> {
         let longest = |run: &Run| {

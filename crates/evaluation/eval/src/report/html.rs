@@ -321,6 +321,7 @@ fn write_remote_minus_local_latency(page: &mut String, record: &Record, names: &
             let other = other.0;
             other.protocol == "local"
                 && (&other.rw, other.bytes, other.depth) == (&point.rw, point.bytes, point.depth)
+                && other.volume_label() == point.volume_label()
         };
         all.iter().find(same).map(|(point, _)| *point)
     };

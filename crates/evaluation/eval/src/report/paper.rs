@@ -255,11 +255,15 @@ fn write_latency_table(
     for system in systems {
         let mut cells = vec![system.clone(), "measured here".to_owned()];
         for rw in ["randread", "randwrite"] {
-            let near = record.points.iter().find(|point| point.protocol == "local" && point.rw == rw);
             let far = record
                 .points
                 .iter()
                 .find(|point| point.protocol != "local" && point.rw == rw && mine(point) == system);
+            let near = record.points.iter().find(|point| {
+                point.protocol == "local"
+                    && point.rw == rw
+                    && far.is_none_or(|far| far.volume_label() == point.volume_label())
+            });
             let (near, far) = (
                 near.and_then(|p| median_us(p.mean_latency())),
                 far.and_then(|p| median_us(p.mean_latency())),
@@ -540,5 +544,36 @@ mod tests {
         assert_eq!(of("windows-100g.read-iops").as_deref(), Some("30,000 IOPS"));
         assert_eq!(of("windows-100g.write-iops"), None);
         assert_eq!(of("t6-100g.luns"), None);
+    }
+
+    /// A file is slower than memory: its latency without a network is not that of memory.
+    #[test]
+    fn what_a_network_adds_is_told_of_the_same_kind_of_volume() {
+        let one = |protocol: &str, volume: &str, us: u64| {
+            let mut one = crate::record::tests::point("blockwire", "randread", 4096, 1000);
+            (one.protocol, one.depth) = (protocol.to_owned(), 1);
+            one.labels = vec![("volume".to_owned(), volume.to_owned())];
+            for run in &mut one.runs {
+                run.latency = crate::Histogram::default();
+                assert!(run.latency.record_many(us * 1000, run.ios));
+            }
+            one
+        };
+        let points = vec![
+            one("local", "ram", 1),
+            one("local", "file", 50),
+            one("nvme-tcp", "ram", 11),
+            one("nvme-tcp", "file", 62),
+        ];
+        let record = Record {
+            preset: "nvme-tcp-latency".to_owned(),
+            paper: Some("sdc2021".to_owned()),
+            points,
+            ..Record::default()
+        };
+        let page = crate::report::render_html(&record);
+        let of = |delta: &str| page.matches(&format!(">{delta}</td>")).count();
+        assert!(of("10.00") >= 2 && of("12.00") >= 2, "in both tables: {page}");
+        assert_eq!((of("61.00"), of("-39.00")), (0, 0));
     }
 }

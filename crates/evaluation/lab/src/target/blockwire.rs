@@ -7,7 +7,7 @@ use std::time::Duration;
 use eval::preset::{Protocol, VolumeMedium};
 use serde_json::Value;
 
-use super::{IdlePolling, ServingTarget, Target, TargetSetup};
+use super::{IdlePolling, ServingTarget, Target, TargetSetup, VolumeImages};
 use crate::Failure;
 use crate::place::{CommandLocation, shell_quoted};
 
@@ -36,6 +36,10 @@ impl Target for BlockwireTarget {
         true
     }
 
+    fn supports_medium(&self, _medium: VolumeMedium) -> bool {
+        true
+    }
+
     fn missing(&self, place: &CommandLocation) -> Option<String> {
         place.missing_binary(&self.binary)
     }
@@ -47,9 +51,9 @@ impl Target for BlockwireTarget {
 
     fn start(&self, setup: &TargetSetup<'_>) -> Result<ServingTarget, Failure> {
         let (count, bytes) = setup.volumes;
-        let kind = match setup.medium {
-            VolumeMedium::Ram => "ram",
-            VolumeMedium::Null => "null",
+        let files = match setup.medium {
+            VolumeMedium::File => Some(VolumeImages::make(setup, "blockwire")?),
+            VolumeMedium::Ram | VolumeMedium::Null => None,
         };
         let scratch = setup.place.scratch_path(setup.dir);
         let name = setup.protocol.name();
@@ -60,7 +64,12 @@ impl Target for BlockwireTarget {
         };
         words.extend([flag.to_owned(), format!("{}:0", setup.listen)]);
         for number in 0..count {
-            words.extend(["--volume".to_owned(), format!("v{number}={kind}:{bytes}")]);
+            let file = files.as_ref().and_then(|files| files.paths.get(number as usize));
+            let spec = match file {
+                Some(path) => format!("file:{},direct", path.display()),
+                None => format!("{}:{bytes}", setup.medium.name()),
+            };
+            words.extend(["--volume".to_owned(), format!("v{number}={spec}")]);
         }
         let config = configuration_lines(setup);
         let path = format!("{scratch}/{name}.toml");
@@ -101,6 +110,11 @@ impl Target for BlockwireTarget {
             .extend(said.map(|lines| format!("printf '%s\\n' {lines} > {}", shell_quoted(&path))));
         serving.commands.push(process.command().to_owned());
         serving.processes.push(process);
+        if let Some(files) = files {
+            serving.undo.push((setup.place.clone(), files.removal_command()));
+            serving.scratch.clone_from(&files.scratch);
+            serving.remarks.push("blockwire serves files past the page cache (direct)".to_owned());
+        }
         serving.polls = Some(Arc::new(ShardPolling {
             place: setup.place.clone(),
             binary: setup.place.binary_path(&self.binary),

@@ -47,13 +47,19 @@ impl KernelTarget {
     }
 
     /// What its script is told: to start, and to stop.
-    fn script_arguments(&self, setup: &TargetSetup<'_>, own: &str, port: u16) -> (Vec<String>, Vec<String>) {
+    fn script_arguments(
+        &self,
+        setup: &TargetSetup<'_>,
+        own: &str,
+        port: u16,
+    ) -> Result<(Vec<String>, Vec<String>), Failure> {
         let (count, bytes) = (setup.volumes.0.to_string(), setup.volumes.1);
         let (size, kind) = match (self.is_nvme(), setup.medium) {
             (true, VolumeMedium::Ram) => (bytes >> 20, "1"),
             (true, VolumeMedium::Null) => (bytes >> 20, "0"),
             (false, VolumeMedium::Ram) => (bytes, ""),
             (false, VolumeMedium::Null) => (bytes, ",rd_nullio=1"),
+            (_, VolumeMedium::File) => return Err(setup.unsupported_medium(self.name())),
         };
         let (size, port) = (size.to_string(), port.to_string());
         let addresses = match setup.addresses {
@@ -69,7 +75,7 @@ impl KernelTarget {
             let portals: Vec<String> = addresses.iter().map(|one| format!("{one}:{port}")).collect();
             ["start", own, &ramdisk_adapter(own), &portals.join(","), &count, &size, kind].map(str::to_owned)
         };
-        (start.to_vec(), vec!["stop".to_owned(), own.to_owned()])
+        Ok((start.to_vec(), vec!["stop".to_owned(), own.to_owned()]))
     }
 }
 
@@ -114,7 +120,7 @@ impl Target for KernelTarget {
             };
             scratch.note_resource(&made)?;
         }
-        let (start, stop) = self.script_arguments(setup, &own, port);
+        let (start, stop) = self.script_arguments(setup, &own, port)?;
         let name = |number: u32| match self.protocol[0] {
             Protocol::NvmeTcp => format!("nqn.2026-11.io.blockwire:{own}-{number}/1"),
             _ => format!("iqn.2026-11.io.blockwire.eval:{own}-{number}/0"),
@@ -147,18 +153,14 @@ mod tests {
 
     #[test]
     fn scripts_are_told_sizes_in_their_units() {
-        let (start, stop) = KernelTarget::nvmet().script_arguments(
-            &TargetSetup::example(Protocol::NvmeTcp, VolumeMedium::Ram),
-            "bw7",
-            4421,
-        );
+        let (start, stop) = KernelTarget::nvmet()
+            .script_arguments(&TargetSetup::example(Protocol::NvmeTcp, VolumeMedium::Ram), "bw7", 4421)
+            .unwrap();
         assert_eq!(start.join(" "), "start bw7 127.0.0.1 4421 2 64 1");
         assert_eq!(stop.join(" "), "stop bw7");
-        let (start, _) = KernelTarget::lio().script_arguments(
-            &TargetSetup::example(Protocol::Iscsi, VolumeMedium::Null),
-            "bw7",
-            3261,
-        );
+        let (start, _) = KernelTarget::lio()
+            .script_arguments(&TargetSetup::example(Protocol::Iscsi, VolumeMedium::Null), "bw7", 3261)
+            .unwrap();
         assert_eq!(start.join(" "), "start bw7 183 127.0.0.1:3261 2 67108864 ,rd_nullio=1");
     }
 
@@ -172,7 +174,7 @@ mod tests {
                 addresses: &addresses,
                 ..TargetSetup::example(target.protocol[0], VolumeMedium::Ram)
             };
-            let (start, _) = target.script_arguments(&setup, "bw7", 4421);
+            let (start, _) = target.script_arguments(&setup, "bw7", 4421).unwrap();
             let said = start.join(" ");
             assert!(
                 !said.contains("0.0.0.0") && said.contains("10.0.0.7") && said.contains("fd00::7"),

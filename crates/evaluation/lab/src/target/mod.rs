@@ -38,8 +38,8 @@ pub trait Target: Sync {
     fn missing(&self, place: &CommandLocation) -> Option<String>;
 
     /// Whether its volumes can be made of this.
-    fn supports_medium(&self, _medium: VolumeMedium) -> bool {
-        true
+    fn supports_medium(&self, medium: VolumeMedium) -> bool {
+        medium != VolumeMedium::File
     }
 
     /// Whether it can serve several volumes as logical units of one iSCSI target here.
@@ -96,6 +96,11 @@ impl TargetSetup<'_> {
         let targets = targets.unwrap_or(self.volumes.0).clamp(1, self.volumes.0.max(1));
         let each = self.volumes.0.div_ceil(targets).max(1);
         (volume / each, volume % each)
+    }
+
+    /// Of a target whose volumes cannot be made of what is asked for.
+    fn unsupported_medium(&self, target: &str) -> Failure {
+        Failure::new(format!("{target} has no volumes of this kind here: {}", self.medium.name()))
     }
 
     /// Starts a process of the target.
@@ -280,7 +285,7 @@ fn missing_programs(place: &CommandLocation, programs: &[(&str, &str)]) -> Optio
 }
 
 /// Files of so many bytes for a target's volumes, in a directory that nobody else may enter: in memory, if the
-/// place has a file system there.
+/// place has a file system there and volumes are not to be files of a disk.
 struct VolumeImages {
     dir: PathBuf,
     paths: Vec<PathBuf>,
@@ -292,7 +297,9 @@ impl VolumeImages {
     fn make(setup: &TargetSetup<'_>, name: &str) -> Result<VolumeImages, Failure> {
         let mut images = if setup.place.is_local() {
             let scratch = RunDirectory::current()?;
-            let dir = match scratch.memory_directory()? {
+            let is_memory = setup.medium != VolumeMedium::File;
+            let memory = if is_memory { scratch.memory_directory()? } else { None };
+            let dir = match memory {
                 Some(memory) => memory.join(format!("{name}{}", scratch.next_number())),
                 None => scratch.path().join(format!("{name}{}", scratch.next_number())),
             };
@@ -301,7 +308,12 @@ impl VolumeImages {
             VolumeImages { dir, paths: Vec::new(), scratch: Some(scratch) }
         } else {
             // The parent of a name is made by the kernel's own rules there: exclusively, mode 0700.
-            let script = "[ -d /dev/shm ] && exec mktemp -d /dev/shm/blockwire-XXXXXXXXXX; exec mktemp -d \"$1/XXXXXX\"";
+            let script = match setup.medium {
+                VolumeMedium::File => "exec mktemp -d \"$1/XXXXXX\"",
+                VolumeMedium::Ram | VolumeMedium::Null => {
+                    "[ -d /dev/shm ] && exec mktemp -d /dev/shm/blockwire-XXXXXXXXXX; exec mktemp -d \"$1/XXXXXX\""
+                }
+            };
             let far = setup.place.scratch_path(setup.dir);
             let dir = setup.place.run(&["sh", "-c", script, "sh", &far])?;
             VolumeImages { dir: PathBuf::from(dir.trim()), paths: Vec::new(), scratch: None }

@@ -78,15 +78,16 @@ impl Target for SpdkTarget {
         let dir = PathBuf::from(setup.place.scratch_path(setup.dir));
         let (socket, file) =
             (dir.join(format!("{}.sock", self.name)), dir.join(format!("{}.json", self.name)));
+        let memory = match setup.medium {
+            VolumeMedium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
+            VolumeMedium::Null => 0,
+            VolumeMedium::File => return Err(setup.unsupported_medium(self.name)),
+        };
         let text = startup_configuration(setup, port);
         let configuration = format!("{text:#}");
         let text = text.to_string();
         let path = file.display().to_string();
         setup.place.run_with_input(&["sh", "-c", "cat >\"$1\"", "sh", &path], text.as_bytes())?;
-        let memory = match setup.medium {
-            VolumeMedium::Ram => (u64::from(setup.volumes.0) * setup.volumes.1) >> 20,
-            VolumeMedium::Null => 0,
-        };
         let mut words = spdk::program_command_prefix(self.program)?;
         let memory = (memory + MEMORY_MIB).to_string();
         words.extend(["--no-huge", "--no-pci", "--iova-mode", "va", "-s", &memory].map(str::to_owned));
@@ -156,10 +157,7 @@ fn connectable_volumes(setup: &TargetSetup<'_>, said: &Value) -> u32 {
 fn startup_configuration(setup: &TargetSetup<'_>, port: u16) -> Value {
     let (count, bytes) = setup.volumes;
     let call = |method: &str, params: Value| json!({ "method": method, "params": params });
-    let create = match setup.medium {
-        VolumeMedium::Ram => "bdev_malloc_create",
-        VolumeMedium::Null => "bdev_null_create",
-    };
+    let create = if setup.medium == VolumeMedium::Null { "bdev_null_create" } else { "bdev_malloc_create" };
     let volume = |number: u32| json!({ "name": format!("v{number}"), "num_blocks": bytes / BLOCK_BYTES, "block_size": BLOCK_BYTES });
     let volumes: Vec<Value> = (0..count).map(|number| call(create, volume(number))).collect();
     let (subsystem, calls) = match setup.protocol {

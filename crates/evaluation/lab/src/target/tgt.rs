@@ -77,6 +77,7 @@ impl Target for TgtTarget {
         let made = match setup.medium {
             VolumeMedium::Ram => Some(VolumeImages::make(setup, "tgt")?),
             VolumeMedium::Null => None,
+            VolumeMedium::File => return Err(setup.unsupported_medium("tgt")),
         };
         serving.remarks.extend(made.as_ref().map(|made| made.medium_note("tgt")));
         serving.remarks.extend(memory_store_note(setup.place, &control));

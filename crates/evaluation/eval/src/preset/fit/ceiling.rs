@@ -6,7 +6,7 @@
 use super::super::timing::SystemCombination;
 use super::{
     BARE_POLLING_SYSTEM, BARE_SYSTEM, FittingNotes, HostCapacity, OWN_POLLING_INITIATOR, Preset, Protocol,
-    Scale, Wire, fit_connections,
+    Scale, VolumeMedium, Wire, fit_connections,
 };
 
 /// What it is measured beside.
@@ -56,7 +56,8 @@ pub(super) fn ceiling_steps(
     for initiator in requesters {
         for &wire in wires {
             for &connections in &counts {
-                for &medium in preset.media {
+                // It has no file.
+                for &medium in preset.media.iter().filter(|medium| **medium != VolumeMedium::File) {
                     all.extend(cores.iter().map(|&cores| SystemCombination {
                         target: BARE_SYSTEM.to_owned(),
                         initiator: initiator.to_owned(),

@@ -300,3 +300,23 @@ fn one_at_a_time_is_measured_by_sleeping_and_by_polling_clients() {
         assert_eq!(clients(Preset::find("quick").unwrap(), target), ["blockwire"]);
     }
 }
+
+/// The paper's latencies are those of an SSD: a file past the page cache stands for it, at both ends alike.
+#[test]
+fn latency_is_measured_on_a_file_too() {
+    let initiators = names(&["blockwire", "blockwire-polling", "bare", "bare-polling"]);
+    let room = HostCapacity { initiators, targets: names(&["blockwire", "bare"]), ..room() };
+    let latency = Preset::find("nvme-tcp-latency").unwrap();
+    let plan = fit_plan(latency, &room, Scale::Part(0.1), &names(&["blockwire"]), &names(&["blockwire"]));
+    let steps = plan.unwrap().steps;
+    let media = |protocol: Protocol| {
+        let mut media: Vec<&str> =
+            steps.iter().filter(|step| step.protocol == protocol).map(|step| step.medium.name()).collect();
+        media.sort_unstable();
+        media.dedup();
+        media
+    };
+    assert_eq!(media(Protocol::Local), ["file", "ram"]);
+    assert_eq!(media(Protocol::NvmeTcp), media(Protocol::Local));
+    assert_eq!(media(Protocol::Bare), ["ram"], "the responder has no file");
+}
