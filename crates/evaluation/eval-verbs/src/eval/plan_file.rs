@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::path::Path;
 
-use eval::preset::{EvaluationPlan, FrozenPlan, Preset};
+use eval::preset::{EvaluationPlan, FrozenPlan, Preset, RepeatableExperiment};
 use lab::CoreAssignment;
 
 use process::exit::Failure;
@@ -15,7 +15,16 @@ pub(super) const PLAN_FILE: &str = "plan.json";
 #[derive(Debug, Default)]
 pub(super) struct FrozenPlans {
     given: Option<FrozenPlan>,
-    made: RefCell<Option<EvaluationPlan>>,
+    made: RefCell<Option<MadePlan>>,
+}
+
+/// What a run made, or repeated.
+#[derive(Debug)]
+enum MadePlan {
+    /// Loads on volumes.
+    Loads(EvaluationPlan),
+    /// Another experiment, with what it tells of its size.
+    Other(&'static Preset, RepeatableExperiment, Vec<String>),
 }
 
 impl FrozenPlans {
@@ -39,9 +48,15 @@ impl FrozenPlans {
         Ok(FrozenPlans { given: Some(given), made: RefCell::new(None) })
     }
 
-    /// Whether one is to be repeated.
-    pub(super) fn is_given(&self) -> bool {
-        self.given.is_some()
+    /// The experiment that is to be repeated, if it is no plain loads on volumes, and what it tells of its size.
+    pub(super) fn given_experiment(&self) -> Option<(&RepeatableExperiment, &[String])> {
+        let given = self.given.as_ref()?;
+        Some((given.experiment.as_ref()?, &given.notes))
+    }
+
+    /// Keeps what repeats an experiment that was run.
+    pub(super) fn keep(&self, preset: &'static Preset, experiment: RepeatableExperiment, notes: Vec<String>) {
+        *self.made.borrow_mut() = Some(MadePlan::Other(preset, experiment, notes));
     }
 
     /// The plan that is to be repeated; else one is made.
@@ -53,7 +68,7 @@ impl FrozenPlans {
             Some(plan) => plan,
             None => made()?,
         };
-        *self.made.borrow_mut() = Some(plan.clone());
+        *self.made.borrow_mut() = Some(MadePlan::Loads(plan.clone()));
         Ok(plan)
     }
 
@@ -63,10 +78,17 @@ impl FrozenPlans {
         Some(CoreAssignment { target: given.target_cores.clone(), initiator: given.initiator_cores.clone() })
     }
 
-    /// The plan that was run, as text; `None`: it was no run of a plan.
+    /// The plan that was run, as text; `None`: nothing was run.
     pub(super) fn plan_text(&self, cores: &CoreAssignment) -> Option<Result<String, Failure>> {
         let made = self.made.borrow();
-        let frozen = FrozenPlan::of(made.as_ref()?, &cores.target, &cores.initiator);
+        let frozen = match made.as_ref()? {
+            MadePlan::Loads(plan) => FrozenPlan::of(plan, &cores.target, &cores.initiator),
+            MadePlan::Other(preset, experiment, notes) => FrozenPlan::of_experiment(
+                (preset, experiment.clone(), notes.clone()),
+                &cores.target,
+                &cores.initiator,
+            ),
+        };
         Some(frozen.to_text().map_err(Failure::failed))
     }
 }
@@ -81,7 +103,7 @@ mod tests {
         let path = dir.path().join(PLAN_FILE);
         let quick = Preset::find("quick").unwrap();
         let plans = FrozenPlans::read_given(None, quick).unwrap();
-        assert!(!plans.is_given() && plans.plan_text(&CoreAssignment::default()).is_none());
+        assert!(plans.given_experiment().is_none() && plans.plan_text(&CoreAssignment::default()).is_none());
         let step = serde_json::json!({
             "target": "tgt", "initiator": "fio", "protocol": "iscsi", "wire": "loopback", "volumes": [1, 1 << 20],
             "medium": "ram", "connections": 1, "round": 0,
@@ -102,5 +124,30 @@ mod tests {
         );
         std::fs::write(&path, "{}").unwrap();
         assert!(FrozenPlans::read_given(Some(&path), quick).unwrap_err().to_string().contains("not a plan"));
+    }
+
+    #[test]
+    fn a_plan_of_another_experiment_is_kept_and_read_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join(PLAN_FILE);
+        let preset = Preset::find("demartek-oltp").unwrap();
+        let made = RepeatableExperiment::Databases(eval::preset::DatabasePlan {
+            systems: vec![("blockwire".to_owned(), "mariadb".to_owned())],
+            wire: eval::preset::Wire::Loopback,
+            databases: 2,
+            users: 5,
+            luns: 6,
+            lun: 64 << 20,
+            warehouses: 3,
+            transactions: vec![("mariadb".to_owned(), 1234)],
+            rounds: 5,
+        });
+        let plans = FrozenPlans::default();
+        plans.keep(preset, made.clone(), vec!["smaller".to_owned()]);
+        let cores = CoreAssignment { target: vec![0], initiator: vec![1] };
+        std::fs::write(&path, plans.plan_text(&cores).unwrap().unwrap()).unwrap();
+        let again = FrozenPlans::read_given(Some(&path), preset).unwrap();
+        assert_eq!(again.given_experiment(), Some((&made, &["smaller".to_owned()][..])));
+        assert_eq!(again.cores().unwrap().target, vec![0]);
     }
 }

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use clap::Args;
 use eval::preset::{
-    BARE_POLLING_SYSTEM, BARE_SYSTEM, ExperimentKind, HostCapacity, NetworkNamespaceError, Preset, Scale,
-    StepTiming, SystemPairing, Wire, fit_plan,
+    BARE_POLLING_SYSTEM, BARE_SYSTEM, ExperimentKind, HostCapacity, NetworkNamespaceError, Preset,
+    RepeatableExperiment, Scale, StepTiming, SystemPairing, Wire, fit_plan,
 };
 use eval::record::Record;
 use lab::place::SshMachine;
@@ -259,9 +259,6 @@ fn run_experiment(
         let why = format!("{} runs on this machine alone: omit --target-address", preset.id);
         return Err(lab::Failure::new(why));
     }
-    if plans.is_given() && preset.kind != ExperimentKind::Block {
-        return Err(lab::Failure::new("--plan is for loads on volumes"));
-    }
     // Other machines have the network that is there, and no other is made for them.
     let theirs = HostCapacity { namespaces: Err(NetworkNamespaceError::OtherMachines), ..room.clone() };
     let mut room = if is_elsewhere { theirs } else { room.clone() };
@@ -278,16 +275,55 @@ fn run_experiment(
             };
             runner.run_plan(&plan_of)
         }
-        ExperimentKind::MixedTraffic => {
+        ExperimentKind::MixedTraffic | ExperimentKind::Oltp { .. } | ExperimentKind::Machine => {
+            let (record, (experiment, notes)) = match plans.given_experiment() {
+                Some((experiment, notes)) => repeat_experiment(preset, room, (experiment, notes), runner)?,
+                None => run_new_experiment(args, preset, room, (&targets, &initiators), runner)?,
+            };
+            plans.keep(preset, experiment, notes);
+            Ok(record)
+        }
+    }
+}
+
+/// What an experiment measured, and what repeats it.
+type Repeatable = (Record, (RepeatableExperiment, Vec<String>));
+
+fn run_new_experiment(
+    args: &RunArgs,
+    preset: &'static Preset,
+    room: &HostCapacity,
+    (targets, initiators): (&[String], &[String]),
+    runner: &mut Runner<'_>,
+) -> Result<Repeatable, lab::Failure> {
+    match preset.kind {
+        ExperimentKind::Oltp { .. } => {
+            lab::oltp::run_oltp(runner, preset, room, args.scale, targets, initiators)
+        }
+        ExperimentKind::Machine => lab::guest::run_guests(runner, preset, room, args.scale, targets),
+        ExperimentKind::MixedTraffic | ExperimentKind::Block => {
             let mixed =
                 eval::preset::mixed_traffic_plan(preset, room, args.scale).map_err(lab::Failure::new)?;
             let time = (args.scale == Scale::Auto).then_some(room.time);
-            runner.run_mixed_traffic(preset, &mixed, time)
+            let record = runner.run_mixed_traffic(preset, &mixed, time)?;
+            Ok((record, (RepeatableExperiment::MixedTraffic(mixed), Vec::new())))
         }
-        ExperimentKind::Oltp { .. } => {
-            lab::oltp::run_oltp(runner, preset, room, args.scale, &targets, &initiators)
+    }
+}
+
+fn repeat_experiment(
+    preset: &'static Preset,
+    room: &HostCapacity,
+    (experiment, notes): (&RepeatableExperiment, &[String]),
+    runner: &mut Runner<'_>,
+) -> Result<Repeatable, lab::Failure> {
+    match experiment {
+        RepeatableExperiment::Databases(plan) => lab::oltp::repeat_oltp(runner, preset, room, plan, notes),
+        RepeatableExperiment::Guests(plan) => lab::guest::repeat_guests(runner, preset, room, plan, notes),
+        RepeatableExperiment::MixedTraffic(mixed) => {
+            let record = runner.run_mixed_traffic(preset, mixed, None)?;
+            Ok((record, (experiment.clone(), Vec::new())))
         }
-        ExperimentKind::Machine => lab::guest::run_guests(runner, preset, room, args.scale, &targets),
     }
 }
 

@@ -1,6 +1,8 @@
 //! A plan as a file, which repeats a run: the same loads in the same order, with the same seeds, on the same
 //! processors.
 //!
+//! Loads on volumes are its steps; databases, guests and mixed traffic are an experiment of their own form.
+//!
 //! Invariant: what is read can be run: every load moves blocks for a time, and no figure of it is beyond what a
 //! preset has.
 
@@ -9,22 +11,24 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::{EvaluationPlan, Preset, Step};
+use super::repeatable::RepeatableExperiment;
+use super::{EvaluationPlan, ExperimentKind, Preset, Step};
+use crate::fio::Job;
 
 /// Version of the form; another number is refused.
 pub const PLAN_SCHEMA_VERSION: u32 = 1;
 /// Most I/Os in flight of a load, and most connections.
 const IN_FLIGHT_MAX: u64 = 1 << 24;
 /// Most volumes of a target.
-const VOLUMES_MAX: u32 = 4096;
+pub(super) const VOLUMES_MAX: u32 = 4096;
 /// Most bytes of each: a PiB.
-const VOLUME_BYTES_MAX: u64 = 1 << 50;
+pub(super) const VOLUME_BYTES_MAX: u64 = 1 << 50;
 /// Most processors of a target.
 const CORES_MAX: u32 = 65_536;
 /// Most bytes of an I/O.
-const IO_BYTES_MAX: u32 = 64 << 20;
+pub(super) const IO_BYTES_MAX: u32 = 64 << 20;
 /// Longest ramp, and longest load.
-const TIME_MAX: Duration = Duration::from_secs(604_800);
+pub(super) const TIME_MAX: Duration = Duration::from_secs(604_800);
 /// Most steps.
 const STEPS_MAX: usize = 100_000;
 
@@ -41,7 +45,11 @@ pub struct FrozenPlan {
     pub initiator_cores: Vec<usize>,
     /// What was changed to fit the machine that it was made on.
     pub notes: Vec<String>,
+    /// An experiment that is no plain loads on volumes; then there are no steps.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub experiment: Option<RepeatableExperiment>,
     /// What is measured, in this order.
+    #[serde(default)]
     pub steps: Vec<Step>,
 }
 
@@ -58,6 +66,8 @@ pub enum PlanParseError {
     Step(usize, &'static str),
     /// It has no step, or too many.
     Steps(usize),
+    /// Its experiment cannot be run: why.
+    Experiment(&'static str),
 }
 
 impl fmt::Display for PlanParseError {
@@ -74,6 +84,7 @@ impl fmt::Display for PlanParseError {
             PlanParseError::Steps(count) => {
                 write!(f, "this plan has {count} steps; 1 to {STEPS_MAX} can be")
             }
+            PlanParseError::Experiment(why) => write!(f, "this plan {why}"),
         }
     }
 }
@@ -89,7 +100,25 @@ impl FrozenPlan {
             target_cores: target_cores.to_vec(),
             initiator_cores: initiator_cores.to_vec(),
             notes: plan.notes.clone(),
+            experiment: None,
             steps: plan.steps.clone(),
+        }
+    }
+
+    /// The same of an experiment that is no plain loads on volumes.
+    pub fn of_experiment(
+        (preset, experiment, notes): (&Preset, RepeatableExperiment, Vec<String>),
+        target_cores: &[usize],
+        initiator_cores: &[usize],
+    ) -> FrozenPlan {
+        FrozenPlan {
+            schema: PLAN_SCHEMA_VERSION,
+            preset: preset.id.to_owned(),
+            target_cores: target_cores.to_vec(),
+            initiator_cores: initiator_cores.to_vec(),
+            notes,
+            experiment: Some(experiment),
+            steps: Vec::new(),
         }
     }
 
@@ -102,6 +131,15 @@ impl FrozenPlan {
         if frozen.schema != PLAN_SCHEMA_VERSION {
             return Err(PlanParseError::Version(frozen.schema));
         }
+        let preset = frozen.preset()?;
+        if let Some(experiment) = &frozen.experiment {
+            let why = experiment.check(preset.kind);
+            let why = why.or((!frozen.steps.is_empty()).then_some("has steps beside its experiment"));
+            return why.map_or(Ok(frozen), |why| Err(PlanParseError::Experiment(why)));
+        }
+        if preset.kind != ExperimentKind::Block {
+            return Err(PlanParseError::Experiment("has loads on volumes, which are not its experiment"));
+        }
         if frozen.steps.is_empty() || frozen.steps.len() > STEPS_MAX {
             return Err(PlanParseError::Steps(frozen.steps.len()));
         }
@@ -112,7 +150,6 @@ impl FrozenPlan {
             why.map_or(Ok(()), |why| Err(PlanParseError::Step(at + 1, why)))?;
             round = step.round;
         }
-        frozen.preset()?;
         Ok(frozen)
     }
 
@@ -139,6 +176,9 @@ impl FrozenPlan {
     /// If it has no JSON.
     pub fn to_text(&self) -> Result<String, serde_json::Error> {
         let head = FrozenPlan { steps: Vec::new(), ..self.clone() };
+        if self.experiment.is_some() {
+            return Ok(serde_json::to_string_pretty(&head)? + "\n");
+        }
         let head = serde_json::to_string(&head)?;
         let steps = self.steps.iter().map(serde_json::to_string).collect::<Result<Vec<_>, _>>()?;
         // Steps are its last member.
@@ -149,12 +189,7 @@ impl FrozenPlan {
 
 /// Why a step cannot be run.
 fn step_error(step: &Step) -> Option<&'static str> {
-    let job = &step.job;
-    let is_block = |bytes: u32| bytes > 0 && bytes <= IO_BYTES_MAX;
-    let in_flight = u64::from(job.depth) * u64::from(job.threads);
-    match () {
-        () if !is_block(job.block.0) || !is_block(job.block.1) => Some("moves blocks of no size that can be"),
-        () if in_flight == 0 || in_flight > IN_FLIGHT_MAX => Some("has a depth that cannot be"),
+    job_error(&step.job).or(match () {
         () if step.connections == 0 || u64::from(step.connections) > IN_FLIGHT_MAX => {
             Some("has a number of connections that cannot be")
         }
@@ -170,6 +205,17 @@ fn step_error(step: &Step) -> Option<&'static str> {
         () if step.rate.is_some_and(|rate| rate == 0 || rate > 100) => {
             Some("has a rate that is no part of the most")
         }
+        () => None,
+    })
+}
+
+/// Why a load cannot be run.
+pub(super) fn job_error(job: &Job) -> Option<&'static str> {
+    let is_block = |bytes: u32| bytes > 0 && bytes <= IO_BYTES_MAX;
+    let in_flight = u64::from(job.depth) * u64::from(job.threads);
+    match () {
+        () if !is_block(job.block.0) || !is_block(job.block.1) => Some("moves blocks of no size that can be"),
+        () if in_flight == 0 || in_flight > IN_FLIGHT_MAX => Some("has a depth that cannot be"),
         () if job.ramp > TIME_MAX || job.delay > TIME_MAX || job.think > TIME_MAX => {
             Some("takes longer than can be")
         }
@@ -183,11 +229,13 @@ fn step_error(step: &Step) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::preset::{HostCapacity, Scale, StepTiming, fit_plan};
+    use crate::preset::{
+        DatabasePlan, GuestPlan, HostCapacity, Scale, StepTiming, Wire, fit_plan, mixed_traffic_plan,
+    };
 
-    fn made() -> EvaluationPlan {
+    fn room() -> HostCapacity {
         let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        let room = HostCapacity {
+        HostCapacity {
             cores: 2,
             memory: 20 << 30,
             files: 1 << 20,
@@ -198,7 +246,11 @@ mod tests {
             wires: Vec::new(),
             time: Duration::from_secs(600),
             timing: StepTiming::default(),
-        };
+        }
+    }
+
+    fn made() -> EvaluationPlan {
+        let room = room();
         let quick = Preset::find("quick").unwrap();
         fit_plan(quick, &room, Scale::Auto, &room.targets, &room.initiators).unwrap()
     }
@@ -239,6 +291,7 @@ mod tests {
             ("/steps/0/volumes/1", serde_json::json!(u64::MAX), "size"),
             ("/steps/0/round", serde_json::json!(7), "step 2"),
             ("/steps/0/protocol", serde_json::json!("x"), "not a plan"),
+            ("/preset", serde_json::json!("t5-vm"), "not its experiment"),
         ] {
             let mut changed = value.clone();
             // Members that are left out where they say nothing.
@@ -250,5 +303,90 @@ mod tests {
             assert!(why.contains(said), "{path}: {why}");
         }
         assert!(FrozenPlan::parse(&value.to_string()).is_ok());
+    }
+
+    fn experiments() -> Vec<(&'static Preset, RepeatableExperiment)> {
+        let mixed = mixed_traffic_plan(
+            Preset::find("unified-wire").unwrap(),
+            &HostCapacity { targets: Vec::new(), ..room() },
+            Scale::Auto,
+        );
+        let systems = |way: &str| vec![("blockwire".to_owned(), way.to_owned())];
+        let guests = Preset::find("t5-vm").unwrap();
+        vec![
+            (Preset::find("unified-wire").unwrap(), RepeatableExperiment::MixedTraffic(mixed.unwrap())),
+            (
+                Preset::find("demartek-oltp").unwrap(),
+                RepeatableExperiment::Databases(DatabasePlan {
+                    systems: systems("mariadb"),
+                    wire: Wire::Loopback,
+                    databases: 2,
+                    users: 5,
+                    luns: 6,
+                    lun: 64 << 20,
+                    warehouses: 3,
+                    transactions: vec![("mariadb".to_owned(), 20)],
+                    rounds: 5,
+                }),
+            ),
+            (
+                guests,
+                RepeatableExperiment::Guests(GuestPlan {
+                    systems: systems("tcp"),
+                    volume: 64 << 20,
+                    memory: 1 << 30,
+                    runtime: Duration::from_millis(600),
+                    loads: guests.loads(),
+                    rounds: 5,
+                }),
+            ),
+        ]
+    }
+
+    #[test]
+    fn databases_guests_and_mixed_traffic_are_repeated_too() {
+        for (preset, experiment) in experiments() {
+            let made = FrozenPlan::of_experiment((preset, experiment, vec!["small".to_owned()]), &[0], &[1]);
+            let again = FrozenPlan::parse(&made.to_text().unwrap()).unwrap();
+            assert_eq!(again, made, "{}", preset.id);
+        }
+    }
+
+    #[test]
+    fn an_experiment_that_cannot_be_run_is_refused() {
+        let kinds = ["mixed-traffic", "databases", "guests"];
+        let all: Vec<_> = experiments().into_iter().zip(kinds).collect();
+        for (kind, path, wrong) in [
+            ("mixed-traffic", "rounds", serde_json::json!(0)),
+            ("mixed-traffic", "jobs/0/depth", serde_json::json!(0)),
+            ("mixed-traffic", "wires", serde_json::json!([])),
+            ("databases", "systems", serde_json::json!([])),
+            ("databases", "transactions", serde_json::json!([["postgresql", 7]])),
+            ("databases", "transactions/0/1", serde_json::json!(0)),
+            ("databases", "users", serde_json::json!(451)),
+            ("databases", "databases", serde_json::json!(u32::MAX)),
+            ("databases", "luns", serde_json::json!(0)),
+            ("databases", "lun", serde_json::json!(1000)),
+            ("databases", "warehouses", serde_json::json!(0)),
+            ("guests", "volume", serde_json::json!(0)),
+            ("guests", "memory", serde_json::json!(1)),
+            ("guests", "runtime/secs", serde_json::json!(u64::MAX)),
+            ("guests", "loads/0/threads", serde_json::json!(0)),
+            ("guests", "rounds", serde_json::json!(u32::MAX)),
+        ] {
+            let ((preset, experiment), _) = all.iter().find(|(_, name)| *name == kind).unwrap();
+            let made = FrozenPlan::of_experiment((preset, experiment.clone(), Vec::new()), &[], &[]);
+            let mut value = serde_json::to_value(made).unwrap();
+            *value.pointer_mut(&format!("/experiment/{kind}/{path}")).unwrap() = wrong;
+            let why = FrozenPlan::parse(&value.to_string()).unwrap_err().to_string();
+            assert!(why.contains("this plan"), "{kind} {path}: {why}");
+        }
+        for ((_, experiment), (other, _)) in
+            experiments().into_iter().zip(experiments().into_iter().cycle().skip(1))
+        {
+            let mixed_up = FrozenPlan::of_experiment((other, experiment, Vec::new()), &[], &[]);
+            let why = FrozenPlan::parse(&mixed_up.to_text().unwrap()).unwrap_err().to_string();
+            assert!(why.contains("another kind"), "{why}");
+        }
     }
 }

@@ -7,6 +7,7 @@
 mod error;
 mod fit;
 mod frozen;
+mod repeatable;
 mod table;
 mod timing;
 
@@ -21,6 +22,7 @@ pub use fit::{
     HostCapacity, MixedTrafficPlan, Scale, fit_plan, mixed_traffic_plan, preset_durations, round_seed,
 };
 pub use frozen::{FrozenPlan, PLAN_SCHEMA_VERSION, PlanParseError};
+pub use repeatable::{DatabasePlan, GuestPlan, RepeatableExperiment};
 pub use table::PRESETS;
 pub use timing::{OmittedLoad, StepTiming, every_second};
 
@@ -129,7 +131,7 @@ pub enum Wire {
 }
 
 /// One load of a preset.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PresetLoad {
     /// What it does.
     pub direction: IoDirection,

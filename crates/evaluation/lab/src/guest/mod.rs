@@ -7,6 +7,7 @@
 //! with an emulated processor are marked as such in every point.
 
 mod image;
+mod repeat;
 mod scale;
 
 use std::path::{Path, PathBuf};
@@ -14,10 +15,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use eval::preset::{
-    HostCapacity, Preset, PresetLoad, Protocol, Scale, VolumeMedium, Wire, fio_rw_word, round_seed,
+    HostCapacity, Preset, PresetLoad, Protocol, RepeatableExperiment, Scale, VolumeMedium, Wire, fio_rw_word,
+    round_seed,
 };
 use eval::record::{EndUsage, Point, Record, Run as LoadResult};
 
+pub use self::repeat::repeat_guests;
 use crate::Failure;
 use crate::allowance::TimeBudget;
 use crate::attach::{self, AttachSpec, AttachedVolume};
@@ -101,7 +104,10 @@ fn emulation_reason() -> Option<String> {
     opened.err().map(|why| format!("/dev/kvm: {why}"))
 }
 
-/// Runs the experiment: every target, each way.
+/// What repeats a run, and what it tells of its size.
+pub type RepeatableRun = (RepeatableExperiment, Vec<String>);
+
+/// Runs the experiment: every target, each way. Gives what it takes to repeat it, too.
 ///
 /// # Errors
 /// If nothing could be measured: why, and what to install.
@@ -111,13 +117,8 @@ pub fn run_guests(
     room: &HostCapacity,
     scale: Scale,
     targets: &[String],
-) -> Result<Record, Failure> {
-    let cannot = |why: Failure| why.during(format!("{} cannot be run here", preset.id));
-    if let Some(why) = missing_prerequisite() {
-        return Err(cannot(Failure::new(why)));
-    }
-    let kernel = GuestKernel::find().map_err(cannot)?;
-    let allowance = TimeBudget::start((scale == Scale::Auto).then_some(room.time));
+) -> Result<(Record, RepeatableRun), Failure> {
+    check_prerequisites(preset)?;
     let emulated = emulation_reason();
     let mut notes = comparability_notes(emulated.as_deref());
     let mut pairs = Vec::new();
@@ -130,9 +131,65 @@ pub fn run_guests(
         }
         pairs.extend(GuestDisk::ALL.map(|way| (name.clone(), way)));
     }
-    let size = scale::scale_to_host(preset, room, scale, (pairs.len(), emulated.is_some()), &mut notes);
+    let mut size_notes = Vec::new();
+    let size = scale::scale_to_host(preset, room, scale, (pairs.len(), emulated.is_some()), &mut size_notes);
+    let time = (scale == Scale::Auto).then_some(room.time);
+    measure_all(
+        runner,
+        preset,
+        GuestExperiment { pairs, size, emulated: emulated.is_some(), time },
+        notes,
+        size_notes,
+    )
+}
+
+fn check_prerequisites(preset: &Preset) -> Result<(), Failure> {
+    missing_prerequisite()
+        .map_or(Ok(()), |why| Err(Failure::new(format!("{} cannot be run here: {why}", preset.id))))
+}
+
+/// What is run.
+struct GuestExperiment {
+    pairs: Vec<(String, GuestDisk)>,
+    size: GuestSize,
+    emulated: bool,
+    time: Option<Duration>,
+}
+
+/// All rounds of a run; `size_notes` tell what is smaller than in the paper.
+fn measure_all(
+    runner: &mut Runner<'_>,
+    preset: &'static Preset,
+    run: GuestExperiment,
+    mut notes: Vec<String>,
+    size_notes: Vec<String>,
+) -> Result<(Record, RepeatableRun), Failure> {
+    let kernel =
+        GuestKernel::find().map_err(|why| why.during(format!("{} cannot be run here", preset.id)))?;
+    let allowance = TimeBudget::start(run.time);
+    notes.extend(size_notes.iter().cloned());
     let mut record = recording::begin_record(preset, &notes);
-    record.environment = vec![run_machine_facts(runner, targets, &kernel)];
+    let mut targets: Vec<String> = run.pairs.iter().map(|(target, _)| target.clone()).collect();
+    targets.dedup();
+    record.environment = vec![run_machine_facts(runner, &targets, &kernel)];
+    run_rounds(runner, &run, &kernel, allowance, &mut record);
+    runner.live.finish();
+    recording::finish_record(&mut record, allowance.started_at());
+    if record.points.is_empty() {
+        return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
+    }
+    Ok((record, (run.to_plan(), size_notes)))
+}
+
+/// All guests in turn, round by round.
+fn run_rounds(
+    runner: &mut Runner<'_>,
+    run: &GuestExperiment,
+    kernel: &GuestKernel,
+    allowance: TimeBudget,
+    record: &mut Record,
+) {
+    let GuestExperiment { pairs, size, .. } = run;
     let all = pairs.len() * size.rounds as usize;
     let mut broken: Vec<usize> = Vec::new();
     let mut round_began = allowance.elapsed();
@@ -168,29 +225,23 @@ pub fn run_guests(
         }
         let Some((target, way)) = pairs.get(pair) else { break };
         let mut guest = GuestRun {
-            runner,
-            kernel: &kernel,
-            size: &size,
-            emulated: emulated.is_some(),
+            runner: &mut *runner,
+            kernel,
+            size,
+            emulated: run.emulated,
             way: *way,
             round: u32::try_from(round).unwrap_or(u32::MAX),
             allowance,
         };
         let outcome = match way.missing() {
             Some(why) => Err(Failure::new(why)),
-            None => guest.measure_loads(target, (at, all), &mut record),
+            None => guest.measure_loads(target, (at, all), record),
         };
         if let Err(why) = outcome {
             record.notes.push(format!("{target} by {} ended early: {why}", way.name()));
             broken.push(pair);
         }
     }
-    runner.live.finish();
-    recording::finish_record(&mut record, allowance.started_at());
-    if record.points.is_empty() {
-        return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
-    }
-    Ok(record)
 }
 
 fn speaks_iscsi(runner: &Runner<'_>, target: &str) -> Result<bool, Failure> {

@@ -5,21 +5,21 @@
 //! the same number of transactions, from the same seed in a round, on newly made tables; a run that was ended early is a
 //! separate point, and says so.
 
+mod cache_dropper;
 mod database;
 mod environment;
 mod load;
+mod repeat;
 mod scale;
 mod timing;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use eval::Histogram;
-use eval::preset::{HostCapacity, Preset, Protocol, Scale, Wire};
+use eval::preset::{HostCapacity, Preset, Protocol, RepeatableExperiment, Scale, Wire};
 use eval::record::{EndUsage, Point, Record, Run};
 
+pub use self::repeat::repeat_oltp;
 use crate::Failure;
 use crate::allowance::TimeBudget;
 use crate::block_devices::{self, DeviceIoCounts};
@@ -32,10 +32,14 @@ use crate::progress::StepProgress;
 use crate::recording;
 use crate::runner::Runner;
 use crate::turn_order::turn_order;
+use cache_dropper::CacheDropper;
 use database::DatabaseEngine;
 use environment::{DatabaseStack, OltpEnvironment};
 use load::{RunLimit, SysbenchResult};
 use scale::OltpSize;
+
+/// What repeats a run, and what it tells of its size.
+pub type RepeatableRun = (RepeatableExperiment, Vec<String>);
 
 /// The initiator that makes block devices of volumes.
 const OWN_INITIATOR: &str = "blockwire";
@@ -56,7 +60,7 @@ pub fn missing_prerequisite() -> Option<String> {
     (lacking.len() == DatabaseEngine::ALL.len()).then(|| lacking.join("; or "))
 }
 
-/// Runs the experiment: every target with every database server that is here.
+/// Runs the experiment: every target with every database server that is here. Gives what it takes to repeat it, too.
 ///
 /// # Errors
 /// If nothing could be measured: why, and what to install.
@@ -67,22 +71,48 @@ pub fn run_oltp(
     scale: Scale,
     targets: &[String],
     initiators: &[String],
-) -> Result<Record, Failure> {
-    if let Some(why) = missing_prerequisite() {
-        return Err(Failure::new(format!("{} cannot be run here: {why}", preset.id)));
-    }
+) -> Result<(Record, RepeatableRun), Failure> {
+    check_prerequisites(preset)?;
     let mut notes = comparability_notes();
     let engines = available_engines(&mut notes);
     let pairs = system_pairs(runner, room, preset, targets, initiators, &engines, &mut notes)?;
-    let size = scale::scale_to_host(preset, room, scale, pairs.len(), &mut notes)?;
-    let wire = choose_wire(preset, room, &mut notes);
+    let mut size_notes = Vec::new();
+    let size = scale::scale_to_host(preset, room, scale, pairs.len(), &mut size_notes)?;
+    let wire = choose_wire(preset, room, &mut size_notes);
+    measure_all(runner, preset, DatabaseRun { pairs, size, wire, jobs: Vec::new() }, notes, size_notes)
+}
+
+fn check_prerequisites(preset: &Preset) -> Result<(), Failure> {
+    missing_prerequisite()
+        .map_or(Ok(()), |why| Err(Failure::new(format!("{} cannot be run here: {why}", preset.id))))
+}
+
+/// What is run.
+struct DatabaseRun {
+    pairs: Vec<SystemPair>,
+    size: OltpSize,
+    wire: Wire,
+    /// Transactions of each user, by database server, as far as they are known before.
+    jobs: Vec<(DatabaseEngine, u64)>,
+}
+
+/// All rounds of a run; `size_notes` tell what is smaller than in the paper.
+fn measure_all(
+    runner: &mut Runner<'_>,
+    preset: &'static Preset,
+    run: DatabaseRun,
+    mut notes: Vec<String>,
+    size_notes: Vec<String>,
+) -> Result<(Record, RepeatableRun), Failure> {
+    let DatabaseRun { pairs, size, wire, jobs } = run;
+    notes.extend(size_notes.iter().cloned());
     let mut record = recording::begin_record(preset, &notes);
     record.environment = vec![run_machine_facts(runner, &pairs)];
     let mut progress = OltpProgress {
         allowance: TimeBudget::start(size.time),
         wire,
         rounds: size.rounds,
-        jobs: Vec::new(),
+        jobs,
         pairs: pairs.len(),
         at: 0,
     };
@@ -92,7 +122,7 @@ pub fn run_oltp(
     if record.points.is_empty() {
         return Err(Failure::new(format!("nothing could be measured:\n  {}", record.notes.join("\n  "))));
     }
-    Ok(record)
+    Ok((record, (progress.to_plan(&pairs, &size), size_notes)))
 }
 
 /// How the experiment goes.
@@ -538,46 +568,6 @@ fn empty_point(
         work: Some(worked.told.iter().map(|told| told.transactions).sum()),
         steady_after: None,
         runs: vec![run],
-    }
-}
-
-/// Drops the kernel's caches of file systems every second, as the paper's script did.
-struct CacheDropper {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Option<String>>>,
-}
-
-impl CacheDropper {
-    fn start() -> CacheDropper {
-        let stop = Arc::new(AtomicBool::new(false));
-        let heard = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut next = Instant::now();
-            while !heard.load(Ordering::Relaxed) {
-                if Instant::now() >= next {
-                    next += Duration::from_secs(1);
-                    if let Err(why) = std::fs::write("/proc/sys/vm/drop_caches", "3\n") {
-                        return Some(format!("/proc/sys/vm/drop_caches: {why}"));
-                    }
-                }
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            None
-        });
-        CacheDropper { stop, thread: Some(thread) }
-    }
-
-    /// Ends it, and gives what was in its way.
-    fn stop(&mut self) -> Option<String> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.take()?.join().unwrap_or_else(|_| Some("the thread ended".to_owned()))
-    }
-}
-
-impl Drop for CacheDropper {
-    fn drop(&mut self) {
-        // Users that failed leave caches to those who come next.
-        self.stop();
     }
 }
 

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use eval::preset::{ExperimentKind, HostCapacity, Preset, Scale};
+use eval::preset::{DatabasePlan, ExperimentKind, HostCapacity, Preset, Scale};
 
 use crate::Failure;
 
@@ -45,6 +45,44 @@ pub(super) struct OltpSize {
 }
 
 impl OltpSize {
+    /// That of a run that is repeated, as long as it takes.
+    ///
+    /// # Errors
+    /// If it does not fit into memory.
+    pub(super) fn of_plan(plan: &DatabasePlan, room: &HostCapacity) -> Result<OltpSize, Failure> {
+        let size = OltpSize {
+            databases: plan.databases,
+            users: plan.users,
+            transactions: None,
+            rounds: plan.rounds,
+            luns: plan.luns,
+            lun: plan.lun,
+            warehouses: plan.warehouses,
+            time: None,
+        };
+        if size.data_bytes() > u64::from(size.luns) * size.lun {
+            return Err(Failure::new(format!(
+                "the plan has {} MiB of tables on {} LUNs of {} MiB",
+                size.data_bytes() >> 20,
+                size.luns,
+                size.lun >> 20
+            )));
+        }
+        size.check_memory(room, "a plan of a smaller run is needed").map(|()| size)
+    }
+
+    fn check_memory(&self, room: &HostCapacity, remedy: &str) -> Result<(), Failure> {
+        let luns = self.databases * self.luns;
+        if u64::from(luns).saturating_mul(self.lun) > room.memory / 4 * 3 {
+            return Err(Failure::new(format!(
+                "{luns} LUNs of {} MiB do not fit the {} MiB of memory that are free: {remedy}",
+                self.lun >> 20,
+                room.memory >> 20
+            )));
+        }
+        Ok(())
+    }
+
     /// Bytes that tables take at first.
     pub(super) fn data_bytes(&self) -> u64 {
         self.warehouses * WAREHOUSE_BYTES
@@ -110,15 +148,7 @@ pub(super) fn scale_to_host(
         }
     };
     let size = OltpSize { lun: size.lun & !((1 << 20) - 1), ..size };
-    let wanted = u64::from(size.databases * size.luns) * size.lun;
-    if wanted > room.memory * 3 / 4 {
-        return Err(Failure::new(format!(
-            "{} LUNs of {} MiB do not fit the {} MiB of memory that are free: give a smaller --scale, or auto",
-            size.databases * size.luns,
-            size.lun >> 20,
-            room.memory >> 20
-        )));
-    }
+    size.check_memory(room, "give a smaller --scale, or auto")?;
     let paper = format!("{databases} databases of 260 GB on {luns} LUNs each, {users} users each");
     notes.push(format!(
         "the paper had {paper}; here are {} of {} MiB on {} LUNs of {} MiB, {} users each",
@@ -182,5 +212,29 @@ mod tests {
         let (size, _) = made(&example_capacity(48, 4 << 40), Scale::Auto);
         let size = size.unwrap();
         assert_eq!((size.databases, size.users), (4, 70));
+    }
+
+    #[test]
+    fn a_plan_gives_the_size_that_it_was_made_with() {
+        let room = example_capacity(2, 20 << 30);
+        let (size, _) = made(&room, Scale::Auto);
+        let size = size.unwrap();
+        let plan = DatabasePlan {
+            systems: Vec::new(),
+            wire: eval::preset::Wire::Loopback,
+            databases: size.databases,
+            users: size.users,
+            luns: size.luns,
+            lun: size.lun,
+            warehouses: size.warehouses,
+            transactions: Vec::new(),
+            rounds: size.rounds,
+        };
+        assert_eq!(OltpSize::of_plan(&plan, &room).unwrap(), OltpSize { time: None, ..size });
+        let less = example_capacity(2, 1 << 30);
+        let why = OltpSize::of_plan(&plan, &less).unwrap_err().to_string();
+        assert!(why.contains("memory that are free"), "{why}");
+        let full = DatabasePlan { warehouses: u64::from(u32::MAX), ..plan };
+        assert!(OltpSize::of_plan(&full, &room).unwrap_err().to_string().contains("tables"));
     }
 }

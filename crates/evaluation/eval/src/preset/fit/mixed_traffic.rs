@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use super::super::error::PlanError;
 use super::frame::{PlanFrame, fit_frame};
 use super::{
@@ -11,7 +13,7 @@ use super::{
 use crate::fio::Job;
 
 /// What is measured of a preset that has a runner of its own: its loads, without systems.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct MixedTrafficPlan {
     /// What lies between.
     pub wires: Vec<Wire>,
@@ -20,6 +22,7 @@ pub struct MixedTrafficPlan {
     /// How often all is done.
     pub rounds: u32,
     /// What was changed to fit the machine.
+    #[serde(default)]
     pub notes: Vec<String>,
 }
 
