@@ -102,7 +102,7 @@ pub const PORTAL: Section = Section {
         "data_digest": "\"off\" or \"allow\"", "\"allow\"", "NVMe/TCP: whether hosts may use CRC32C over data.";
         "tls": "\"off\", \"allow\" or \"require\"", "\"off\"", "NVMe/TCP: whether hosts use TLS 1.3 with a pre-shared key (`tls_key_file`, or one that `dhchap_key_file` generates; see [tls.md](tls.md)). `allow`: the first byte of a connection decides.";
         "congestion": "text", "the system's", "TCP congestion control algorithm.";
-        "send_buffer": "size", "the system's", "Socket send buffer.";
+        "send_buffer": "size", "the system's", "Socket send buffer. Without it, smaller while many links send much at once.";
         "receive_buffer": "size", "the system's", "Socket receive buffer.";
         "dscp": "0 to 63, or a name such as \"af41\"", "the system's", "Differentiated services code point of sent packets.";
         "keepalive": "seconds, 0 to 32767", "off", "Idle time before TCP keep-alive probes; 0: off.";

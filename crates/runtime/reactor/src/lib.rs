@@ -43,6 +43,7 @@ mod library;
 mod mailbox;
 mod reactor_threads;
 mod recv_memory;
+mod send_crowd;
 mod slot_table;
 mod socket;
 mod uring;

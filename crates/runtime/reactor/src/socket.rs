@@ -186,6 +186,52 @@ fn set_sockopt_bytes(fd: &impl AsRawFd, level: i32, name: i32, value: &[u8]) -> 
     if rc == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Gives a socket a send buffer of so many bytes, which the kernel doubles and does not change any more.
+pub(crate) fn set_send_buffer(fd: &impl AsRawFd, bytes: i32) -> io::Result<()> {
+    set_sockopt(fd, libc::SOL_SOCKET, libc::SO_SNDBUF, &bytes)
+}
+
+/// Lets the kernel choose the size of a send buffer again.
+pub(crate) fn unset_send_buffer(fd: &impl AsRawFd) -> io::Result<()> {
+    let locked = buffer_locks(fd)?;
+    set_sockopt(fd, libc::SOL_SOCKET, libc::SO_BUF_LOCK, &(locked & !SEND_BUFFER_LOCKED))
+}
+
+/// Whether a size was set that the kernel does not change; also where it does not say (before Linux 5.14).
+pub(crate) fn is_send_buffer_set(fd: &impl AsRawFd) -> bool {
+    buffer_locks(fd).map_or(true, |locked| locked & SEND_BUFFER_LOCKED != 0)
+}
+
+/// Of SO_BUF_LOCK.
+const SEND_BUFFER_LOCKED: u32 = 1;
+
+fn buffer_locks(fd: &impl AsRawFd) -> io::Result<u32> {
+    let mut bytes = [0; size_of::<u32>()];
+    let len = get_sockopt_bytes(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_BUF_LOCK, &mut bytes)?;
+    if len == bytes.len() { Ok(u32::from_ne_bytes(bytes)) } else { Err(io::ErrorKind::InvalidData.into()) }
+}
+
+/// The shortest time in which the peer has answered, in microseconds; `None`: it has not yet, or the system does not
+/// say.
+pub(crate) fn min_rtt_us(fd: RawFd) -> Option<u32> {
+    /// Where `tcpi_min_rtt` lies in `struct tcp_info`, and its end.
+    const MIN_RTT: std::ops::Range<usize> = 148..152;
+    let mut info = [0; MIN_RTT.end];
+    let len = get_sockopt_bytes(fd, libc::IPPROTO_TCP, libc::TCP_INFO, &mut info).ok()?;
+    let min =
+        info.get(MIN_RTT).filter(|_| len >= MIN_RTT.end)?.first_chunk().copied().map(u32::from_ne_bytes)?;
+    // Nothing was measured.
+    (min != u32::MAX).then_some(min)
+}
+
+/// What an option says, as far as it fits; gives its bytes.
+fn get_sockopt_bytes(fd: RawFd, level: i32, name: i32, into: &mut [u8]) -> io::Result<usize> {
+    let mut len = into.len() as libc::socklen_t;
+    // SAFETY: the buffer is writable for the length given, and so is the length.
+    let rc = unsafe { libc::getsockopt(fd, level, name, into.as_mut_ptr().cast(), &raw mut len) };
+    if rc == 0 { Ok(len as usize) } else { Err(io::Error::last_os_error()) }
+}
+
 /// What accepting brought.
 pub(crate) enum AcceptOutcome {
     Socket(OwnedFd, AcceptedSocket),

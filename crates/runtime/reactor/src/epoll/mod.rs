@@ -23,6 +23,7 @@ use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::{link_from_tag, tag_from_link};
 use crate::mailbox::IncomingLink;
 use crate::recv_memory;
+use crate::send_crowd::{CrowdedLink, SendCrowd};
 use crate::socket;
 use crate::world::{WaitLimit, World};
 use crate::world_state::WorldState;
@@ -38,6 +39,7 @@ pub(crate) struct Epoll<M> {
     base: WorldState<M>,
     poll: Poll,
     links: Slab<Link<M>>,
+    crowd: SendCrowd,
     /// Links that have a receive to do and bytes to do it with.
     due: VecDeque<Tag>,
     /// Links whose receive found no memory.
@@ -49,6 +51,7 @@ struct Link<M> {
     fd: OwnedFd,
     recv: Option<RecvOp>,
     send: Option<Sending>,
+    crowded: CrowdedLink,
     readable: bool,
     writable: bool,
     /// The peer has ended or failed: a short read is not the last.
@@ -65,6 +68,7 @@ impl<M> Link<M> {
             fd,
             recv: None,
             send: None,
+            crowded: CrowdedLink::default(),
             readable: false,
             writable: true,
             hung_up: false,
@@ -98,7 +102,15 @@ impl<M> Epoll<M> {
             poll.watch_level(listener.socket.as_raw_fd(), LISTENER_TOKEN + at as u64)?;
         }
         let links = Slab::new(base.links_max);
-        Ok(Epoll { base, poll, links, due: VecDeque::new(), starved: Vec::new(), iov: Vec::new() })
+        Ok(Epoll {
+            base,
+            poll,
+            links,
+            crowd: SendCrowd::default(),
+            due: VecDeque::new(),
+            starved: Vec::new(),
+            iov: Vec::new(),
+        })
     }
 
     fn handle_event(&mut self, name: u64, events: u32) {
@@ -284,6 +296,7 @@ impl<M> Epoll<M> {
     fn finish_send(&mut self, tag: Tag, how: Result<(), Errno>) {
         let Some(link) = self.links.get_mut(tag) else { return };
         let Some(Sending { op, .. }) = link.send.take() else { return };
+        self.crowd.note_send_ended(&mut link.crowded);
         if how.is_ok() {
             self.base.counters.sends.add(1);
             self.base.counters.send_bytes.add(op.len as u64);
@@ -309,6 +322,7 @@ impl<M> Epoll<M> {
                 self.take_link_fd(tag);
             }
             LinkPhase::Leaving(LinkDeparture::Move { to, message }) => {
+                link.crowded.restore_buffer(&link.fd);
                 self.poll.unwatch(link.fd.as_raw_fd());
                 if let Some(fd) = self.take_link_fd(tag) {
                     self.base.post_link(to, fd, IncomingLink::Moved(message));
@@ -370,6 +384,7 @@ impl<M> IoDriver<M> for Epoll<M> {
         match self.links.get_mut(tag) {
             Some(at) if matches!(at.phase, LinkPhase::Open) => {
                 assert!(at.send.is_none(), "one send at a time per link");
+                self.crowd.note_send_started(&mut at.crowded, &at.fd, op.len);
                 at.send = Some(Sending { op, at: 0 });
                 self.continue_send(tag);
             }

@@ -34,6 +34,7 @@ use crate::clock;
 use crate::disk::{DiskSyscall, SyscallKind};
 use crate::endpoint_event::EndpointEvent;
 use crate::event_loop::{link_from_tag, tag_from_link};
+use crate::send_crowd::{CrowdedLink, SendCrowd};
 use crate::slot_table::SlotTable;
 use crate::socket;
 use crate::world::{WaitLimit, World};
@@ -81,6 +82,7 @@ pub(crate) struct Uring<'r, M> {
     sends: SlotTable<SendFlight>,
     stages: Option<ProvidedBuffers>,
     depths: DiskQueues,
+    crowd: SendCrowd,
     /// Links whose receive found no memory.
     starved: VecDeque<Tag>,
     /// When such were tried last, none could be started.
@@ -91,6 +93,7 @@ struct Link<M> {
     fd: OwnedFd,
     recv: RecvState,
     send: Option<u32>,
+    crowded: CrowdedLink,
     /// The last receive left bytes in the socket.
     has_more: bool,
     phase: LinkPhase<M>,
@@ -100,7 +103,15 @@ struct Link<M> {
 
 impl<M> Link<M> {
     fn new(fd: OwnedFd, phase: LinkPhase<M>) -> Self {
-        Link { fd, recv: RecvState::Nothing, send: None, has_more: false, phase, closes: false }
+        Link {
+            fd,
+            recv: RecvState::Nothing,
+            send: None,
+            crowded: CrowdedLink::default(),
+            has_more: false,
+            phase,
+            closes: false,
+        }
     }
 }
 
@@ -189,6 +200,7 @@ impl<'r, M> Uring<'r, M> {
             sends: SlotTable::new(),
             stages,
             depths: DiskQueues::default(),
+            crowd: SendCrowd::default(),
             starved: VecDeque::new(),
             in_vain: false,
         };
@@ -302,13 +314,14 @@ impl<M> IoDriver<M> for Uring<'_, M> {
         }
         let slot = self.sends.allocate();
         let flight = self.sends.slot_mut(slot);
-        flight.link = Some(tag);
-        flight.op = Some(op);
-        flight.at = 0;
         if let Some(at) = self.links.get_mut(tag) {
             assert!(at.send.is_none(), "one send at a time per link");
             at.send = Some(slot);
+            self.crowd.note_send_started(&mut at.crowded, &at.fd, op.len);
         }
+        flight.link = Some(tag);
+        flight.op = Some(op);
+        flight.at = 0;
         self.continue_send(slot);
     }
 

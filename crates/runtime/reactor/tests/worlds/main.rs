@@ -4,6 +4,7 @@
 //! known.
 
 mod closing;
+mod crowd;
 #[path = "../../src/denied_syscalls.rs"]
 mod denied_syscalls;
 mod disks;
@@ -27,6 +28,7 @@ use blockwire_reactor::{Config, IoChoice, ListenConfig, Reactor, ReactorHandle, 
 use buf::Entropy;
 
 use closing::*;
+use crowd::*;
 use disks::*;
 use endpoint::*;
 use hang::*;
@@ -420,6 +422,7 @@ worlds! {
     echoes,
     many_links_are_balanced,
     many_links_share_little_memory,
+    a_crowd_of_senders_leaves_little_with_the_kernel,
     a_slow_reader_gets_all,
     a_reader_that_never_reads_is_dropped,
     a_reset_by_the_peer,
