@@ -114,6 +114,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
         placement,
         volumes,
         portals: draft.portals.iter().map(|portal| portal.value.clone()).collect(),
+        control_group: draft.control_group.map(|group| group.value),
         ways,
         referrals: draft.referrals,
         oui: draft.oui.map(|oui| oui.value),

@@ -172,6 +172,8 @@ pub struct PlanDifference {
     pub node: Replaced<Option<VolumeName>>,
     /// Where metrics are served.
     pub http: Replaced<Option<std::net::SocketAddr>>,
+    /// Who may look.
+    pub control_group: Replaced<Option<String>>,
     /// The IEEE OUI.
     pub oui: Replaced<Option<[u8; 3]>>,
     /// What only the command line says.
@@ -195,6 +197,7 @@ impl Plan {
             limits: replaced(&self.limits, &new.limits),
             node: replaced(&self.node, &new.node),
             http: replaced(&self.http, &new.http),
+            control_group: replaced(&self.control_group, &new.control_group),
             oui: replaced(&self.oui, &new.oui),
             command_line: replaced(&command_line(self), &command_line(new)),
         }
@@ -219,6 +222,7 @@ impl PlanDifference {
             && self.limits.is_none()
             && self.node.is_none()
             && self.http.is_none()
+            && self.control_group.is_none()
             && self.oui.is_none()
             && self.command_line.is_none()
     }
@@ -230,6 +234,7 @@ impl PlanDifference {
         Plan {
             node: applied(&self.node, &old.node),
             http: applied(&self.http, &old.http),
+            control_group: applied(&self.control_group, &old.control_group),
             volumes: self.volumes.apply(&old.volumes),
             portals: self.portals.apply(&old.portals),
             ways: ExportPlan {
@@ -272,6 +277,12 @@ impl PlanDifference {
         section(Item::Section, "node", whole(&self.node, "node", Effect::None));
         let why = "the address of metrics is bound at start";
         section(Item::Section, "http", whole(&self.http, "http", Effect::Restart(why)));
+        let why = "the control socket is bound at start";
+        section(
+            Item::Section,
+            "control_group",
+            whole(&self.control_group, "control_group", Effect::Restart(why)),
+        );
         let why = "it is part of the identity of namespaces";
         section(Item::Section, "oui", whole(&self.oui, "oui", Effect::Restart(why)));
         let why = "it is an option of the command line";

@@ -37,6 +37,8 @@ pub struct Draft {
     pub node: Option<Located<VolumeName>>,
     /// `http`.
     pub http: Option<Located<SocketAddr>>,
+    /// `control_group`.
+    pub control_group: Option<Located<String>>,
     /// `[[volume]]`.
     pub volumes: Vec<Located<Volume>>,
     /// `[[portal]]`.
@@ -152,6 +154,9 @@ impl Draft {
         }
         for table in root.tables("volume", &schema::VOLUME) {
             self.volumes.extend(read_volume(&table));
+        }
+        if let Some(group) = root.parsed("control_group", name::parse_group) {
+            set_once(root, "control_group", &mut self.control_group, group);
         }
         for table in root.tables("portal", &schema::PORTAL) {
             self.portals.extend(read_portal(&table));

@@ -161,6 +161,15 @@ fn is_iqn(rest: &str) -> bool {
     (*b"01"..=*b"12").contains(&month) && month[1].is_ascii_digit() && !authority.is_empty()
 }
 
+/// A group of users: a name as group(5) has it, or a number.
+pub fn parse_group(text: &str) -> Result<String, &'static str> {
+    let is_fine = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    match !text.is_empty() && text.len() <= 32 && text.chars().all(is_fine) {
+        true => Ok(text.to_owned()),
+        false => Err("a group is a name of letters, digits, - _ and ., or a number"),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

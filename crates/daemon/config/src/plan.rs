@@ -32,6 +32,8 @@ pub struct Plan {
     pub http: Option<SocketAddr>,
     /// Volumes, in the order in which they were named.
     pub volumes: Vec<Volume>,
+    /// The group whose members may look at the daemon by its control socket.
+    pub control_group: Option<String>,
     /// Listeners.
     pub portals: Vec<Portal>,
     /// What leads to volumes: what the configuration names first, then the default ones.

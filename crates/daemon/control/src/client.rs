@@ -17,7 +17,7 @@ use process::owned_dir::{PeerProcess, current_uid};
 /// How long a request may take. The daemon itself gives up on its shards before.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Asks the daemon at `path` once: one of our own user or of root, or, if we are root, of the user whose
+/// Asks the daemon at `path` once: one of our own user or of root, or, if we are root or only look, of the user whose
 /// directory the socket stands in. Requests may carry passwords, and answers are believed.
 pub fn send_request(path: &Path, request: Request) -> Result<Answer, Failure> {
     send_to_own_daemon(path, request).map(|(answer, _)| answer)
@@ -57,8 +57,10 @@ pub fn stop_daemon(
 fn send_to_own_daemon(path: &Path, request: Request) -> Result<(Answer, UnixStream), Failure> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let owner = std::fs::metadata(directory).map(|facts| facts.uid());
+    // What only looks holds no password, and may be meant for a daemon whose readers this user is among.
+    let may_be_others = current_uid() == 0 || request.is_read_only();
     connect_and_exchange(path, request, |peer| {
-        peer.is_trusted() || current_uid() == 0 && owner.is_ok_and(|owner| owner == peer.user)
+        peer.is_trusted() || may_be_others && owner.is_ok_and(|owner| owner == peer.user)
     })
 }
 
@@ -128,7 +130,8 @@ fn unreachable_failure(path: &Path, why: &io::Error) -> Failure {
             "no daemon answers at {path}; start one with `blockwire serve`, or name its socket with --control PATH"
         )),
         io::ErrorKind::PermissionDenied => Failure::failed(format!(
-            "the control socket {path} may only be used by the user who runs the daemon (and root)"
+            "the control socket {path} may only be used by the user who runs the daemon, root, and to look by members \
+             of its control_group"
         )),
         io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => {
             Failure::new(Exit::ConnectTimeout, format!("the daemon at {path} does not accept connections"))

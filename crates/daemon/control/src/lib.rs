@@ -22,6 +22,7 @@
 
 mod audit;
 pub mod client;
+pub mod readers;
 pub mod report;
 pub mod secret_url;
 pub mod server;
@@ -391,6 +392,52 @@ impl RequestRefusal {
     /// A refusal.
     pub fn new(code: RefusalCode, message: impl std::fmt::Display) -> Self {
         RequestRefusal { code, message: message.to_string() }
+    }
+}
+
+impl Request {
+    /// Whether it changes nothing, reads no file that its sender names, and is answered without what lines of foreign
+    /// files say: members of the group of readers may send it.
+    pub fn is_read_only(&self) -> bool {
+        match self {
+            Request::VolumeList
+            | Request::VolumeShow { .. }
+            | Request::SubsystemList
+            | Request::SubsystemShow { .. }
+            | Request::HostList
+            | Request::HostShow { .. }
+            | Request::ReservationList
+            | Request::ReservationShow { .. }
+            | Request::PathList { .. }
+            | Request::TargetList
+            | Request::TargetShow { .. }
+            | Request::SessionList
+            | Request::ConnectionList
+            | Request::ConnectionShow { .. }
+            | Request::ShardList
+            | Request::Observe
+            | Request::Status => true,
+            Request::VolumeCreate { .. }
+            | Request::VolumeDelete { .. }
+            | Request::VolumeRetry { .. }
+            | Request::VolumeResize { .. }
+            | Request::VolumeProtect { .. }
+            | Request::PathSet { .. }
+            | Request::TargetStart { .. }
+            | Request::TargetStop { .. }
+            | Request::TargetSettings { .. }
+            | Request::FileLines
+            | Request::SessionEnd { .. }
+            | Request::SessionKill(_)
+            | Request::HostBlock { .. }
+            | Request::HostUnblock { .. }
+            | Request::Attach(_)
+            | Request::Detach { .. }
+            | Request::Plan { .. }
+            | Request::Apply { .. }
+            | Request::Rollback
+            | Request::Stop { .. } => false,
+        }
     }
 }
 

@@ -19,7 +19,7 @@ use rustix::fs::Mode;
 use super::audit::AuditedChange;
 use super::{
     Answer, PROTOCOL_VERSION, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, RefusalCode, ReplyEnvelope, ReplyOutcome,
-    Request, RequestEnvelope, RequestRefusal, read_bounded_line,
+    Request, RequestEnvelope, RequestRefusal, read_bounded_line, readers::ReaderGroup,
 };
 use process::exit::Failure;
 use process::log::area;
@@ -35,6 +35,8 @@ const CLIENTS_MAX: usize = 16;
 const SPARE_CLIENTS: usize = 4;
 /// Clients that were hung up on while they waited for an answer; each costs a thread until that comes.
 const HUNG_UP_CLIENTS_MAX: usize = 16;
+/// Of all these, clients who may only look.
+const READERS_MAX: usize = 4;
 /// Who has not been answered for so long has lost patience (a little more than a client's).
 const REPLY_TIMEOUT: Duration = Duration::from_secs(65);
 /// A client that says nothing for so long is gone.
@@ -57,15 +59,20 @@ pub struct ControlSocket {
     path: PathBuf,
     /// Device and number of its inode.
     inode: (u64, u64),
+    /// Who may look, beside this user and root.
+    readers: Option<ReaderGroup>,
 }
 
 impl ControlSocket {
-    /// Takes the path. A socket that nobody serves any more is replaced; one that answers is not.
-    pub fn bind(path: &Path) -> Result<Self, Failure> {
+    /// Takes the path. A socket that nobody serves any more is replaced; one that answers is not. Members of `readers`
+    /// may look.
+    pub fn bind(path: &Path, readers: Option<ReaderGroup>) -> Result<Self, Failure> {
         let failed = |what: &str, why: io::Error| {
             Failure::failed(format!("cannot {what} the control socket {}: {why}", path.display()))
         };
-        owned_dir::make_socket_dir(path.parent().unwrap_or(Path::new("/")))?;
+        let directory =
+            path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        owned_dir::make_socket_dir(directory)?;
         match fs::symlink_metadata(path) {
             Ok(meta) if !meta.file_type().is_socket() => {
                 return Err(Failure::failed(format!(
@@ -97,6 +104,9 @@ impl ControlSocket {
         ));
         let new = PathBuf::from(new);
         let listener = bind_listener(&new).map_err(|why| failed("bind", why))?;
+        if let Some(readers) = &readers {
+            readers.admit(&new, directory).inspect_err(|_| drop(fs::remove_file(&new)))?;
+        }
         let place = || {
             fs::rename(&new, path)?;
             let meta = fs::symlink_metadata(path)?;
@@ -106,7 +116,7 @@ impl ControlSocket {
             let _ = fs::remove_file(&new);
             failed("place", why)
         })?;
-        Ok(ControlSocket { listener, path: path.to_owned(), inode })
+        Ok(ControlSocket { listener, path: path.to_owned(), inode, readers })
     }
 
     /// Where it is.
@@ -119,9 +129,10 @@ impl ControlSocket {
     pub fn serve(&self, service: &Arc<dyn ControlService>) -> io::Result<()> {
         let listener = self.listener.try_clone()?;
         let service = Arc::downgrade(service);
+        let guard = self.readers.clone().map(|readers| (readers, self.path.clone()));
         thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || accept_clients(&listener, &service))?;
+            .spawn(move || accept_clients(&listener, &service, |peer| client_right(peer, guard.as_ref())))?;
         Ok(())
     }
 }
@@ -147,13 +158,37 @@ fn bind_listener(path: &Path) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-fn accept_clients(listener: &UnixListener, service: &Weak<dyn ControlService>) {
+/// What a client may ask.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ClientRight {
+    /// All.
+    Change,
+    /// What changes nothing.
+    Look,
+}
+
+/// What a process may ask, as the kernel knows it; `None`: nothing. `readers`: who may look, and the socket by whose
+/// mode the kernel let them in.
+fn client_right(peer: PeerProcess, readers: Option<&(ReaderGroup, PathBuf)>) -> Option<ClientRight> {
+    if peer.is_trusted() {
+        return Some(ClientRight::Change);
+    }
+    readers.filter(|(group, socket)| group.guards(socket)).map(|_| ClientRight::Look)
+}
+
+fn accept_clients(
+    listener: &UnixListener,
+    service: &Weak<dyn ControlService>,
+    right_of: impl Fn(PeerProcess) -> Option<ClientRight>,
+) {
     let slots = Arc::new(ClientSlots::default());
     loop {
-        let stream = match listener.accept() {
-            Ok((stream, _)) if PeerProcess::of(&stream).is_ok_and(PeerProcess::is_trusted) => stream,
-            // The socket's mode keeps them out; this, if somebody changes the mode.
-            Ok(_) => continue,
+        let (stream, right) = match listener.accept() {
+            Ok((stream, _)) => match PeerProcess::of(&stream).ok().and_then(&right_of) {
+                Some(right) => (stream, right),
+                // The socket's mode keeps them out; this, if somebody changes the mode.
+                None => continue,
+            },
             Err(why) => {
                 tracing::warn!(target: area::CONTROL, %why, "control socket: cannot accept");
                 // Out of descriptors, most likely: do not spin.
@@ -161,10 +196,10 @@ fn accept_clients(listener: &UnixListener, service: &Weak<dyn ControlService>) {
                 continue;
             }
         };
-        let (slot, service) = (slots.claim(&stream, Instant::now()), service.clone());
+        let (slot, service) = (slots.claim(&stream, right, Instant::now()), service.clone());
         let spawned = thread::Builder::new().name("control-client".to_owned()).spawn(move || {
             // A client that goes away is its own affair.
-            let _ = serve_client(&stream, &service, slot.as_ref());
+            let _ = serve_client(&stream, right, &service, slot.as_ref());
         });
         if let Err(why) = spawned {
             tracing::warn!(target: area::CONTROL, %why, "control socket: cannot start a thread");
@@ -185,6 +220,8 @@ struct ClientEntry {
     number: u64,
     /// To hang up on it.
     stream: UnixStream,
+    /// It may ask this.
+    right: ClientRight,
     /// It is a spare place.
     is_spare: bool,
     /// Its place is another's; its thread has not ended yet.
@@ -215,10 +252,14 @@ impl ClientSlots {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn claim(self: &Arc<Self>, stream: &UnixStream, now: Instant) -> Option<ClientSlot> {
+    fn claim(self: &Arc<Self>, stream: &UnixStream, right: ClientRight, now: Instant) -> Option<ClientSlot> {
         let stream = stream.try_clone().ok()?;
         let mut guard = self.lock_entries();
         let (last, all) = &mut *guard;
+        let readers = all.iter().filter(|one| one.right == ClientRight::Look).count();
+        if right == ClientRight::Look && readers >= READERS_MAX {
+            return None;
+        }
         let count = |all: &[ClientEntry], is_spare| {
             all.iter().filter(|one| !one.is_hung_up && one.is_spare == is_spare).count()
         };
@@ -239,6 +280,7 @@ impl ClientSlots {
         all.push(ClientEntry {
             number: *last,
             stream,
+            right,
             is_spare,
             is_hung_up: false,
             does: ClientActivity::Nothing(now),
@@ -286,6 +328,7 @@ fn verb_name(request: &Request) -> String {
 
 fn serve_client(
     stream: &UnixStream,
+    right: ClientRight,
     service: &Weak<dyn ControlService>,
     slot: Option<&ClientSlot>,
 ) -> io::Result<()> {
@@ -314,6 +357,15 @@ fn serve_client(
                 continue;
             }
         };
+        if right == ClientRight::Look && !request.is_read_only() {
+            // No line of the audit: those are never suppressed, and a reader could write any number of them.
+            let user = PeerProcess::of(stream).map_or(0, |peer| peer.user);
+            tracing::warn!(target: area::CONTROL, user, verb = %verb_name(&request), "a reader may not");
+            let why =
+                "members of control_group may look and change nothing; ask as root or as the daemon's user";
+            send_reply(stream, Err(RequestRefusal::new(RefusalCode::Failed, why)))?;
+            continue;
+        }
         if slot.is_spare && !matches!(request, Request::Status | Request::Stop { .. }) {
             return full();
         }
@@ -387,7 +439,7 @@ mod tests {
     use super::*;
 
     fn client(slots: &Arc<ClientSlots>, now: Instant) -> Option<ClientSlot> {
-        slots.claim(&UnixStream::pair().unwrap().0, now)
+        slots.claim(&UnixStream::pair().unwrap().0, ClientRight::Change, now)
     }
 
     fn hung_up(slots: &ClientSlots) -> usize {
@@ -424,5 +476,36 @@ mod tests {
         // Once one of them is answered there is room again.
         threads.remove(0);
         assert!(client(&slots, now + REPLY_TIMEOUT).is_some());
+    }
+
+    #[test]
+    fn readers_take_few_places_and_others_always_find_one() {
+        let (slots, now) = (Arc::new(ClientSlots::default()), Instant::now());
+        let look = || slots.claim(&UnixStream::pair().unwrap().0, ClientRight::Look, now);
+        let readers: Vec<_> = (0..3 * READERS_MAX).filter_map(|_| look()).collect();
+        assert_eq!(readers.len(), READERS_MAX);
+        let others: Vec<_> = (0..CLIENTS_MAX - READERS_MAX).filter_map(|_| client(&slots, now)).collect();
+        assert_eq!((others.len(), hung_up(&slots)), (CLIENTS_MAX - READERS_MAX, 0));
+        assert!(others.iter().all(|slot| !slot.is_spare));
+        drop(readers);
+        assert!(look().is_some(), "when one has gone there is room again");
+    }
+
+    #[test]
+    fn a_stranger_may_look_only_by_a_guarded_socket() {
+        let own = PeerProcess { user: current_uid(), pid: 1 };
+        let stranger = PeerProcess { user: current_uid() + 1, pid: 1 };
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("socket");
+        let group = rustix::process::getegid().as_raw().to_string();
+        let readers = ReaderGroup::find(&group).unwrap();
+        let socket = ControlSocket::bind(&path, Some(readers.clone())).unwrap();
+        let guard = (readers, path);
+        assert_eq!(client_right(own, Some(&guard)), Some(ClientRight::Change));
+        assert_eq!(client_right(own, None), Some(ClientRight::Change));
+        assert_eq!(client_right(stranger, None), None);
+        assert_eq!(client_right(stranger, Some(&guard)), Some(ClientRight::Look));
+        drop(socket);
+        assert_eq!(client_right(stranger, Some(&guard)), None, "there is no such socket any more");
     }
 }

@@ -46,7 +46,7 @@ impl ControlService for Echo {
 
 fn served() -> (tempfile::TempDir, ControlSocket, Arc<dyn ControlService>) {
     let root = tempfile::tempdir().unwrap();
-    let socket = ControlSocket::bind(&root.path().join("d/control.sock")).unwrap();
+    let socket = ControlSocket::bind(&root.path().join("d/control.sock"), None).unwrap();
     let service: Arc<dyn ControlService> = Arc::new(Echo);
     socket.serve(&service).unwrap();
     (root, socket, service)
@@ -137,7 +137,7 @@ fn clients_that_hold_on_and_ask_nothing_keep_nobody_out() {
 #[test]
 fn clients_that_are_not_answered_keep_neither_status_nor_stop_out() {
     let root = tempfile::tempdir().unwrap();
-    let socket = ControlSocket::bind(&root.path().join("s")).unwrap();
+    let socket = ControlSocket::bind(&root.path().join("s"), None).unwrap();
     let (answered, silent) = std::sync::mpsc::channel();
     let (tell, heard) = std::sync::mpsc::channel();
     let service: Arc<dyn ControlService> = Arc::new(Silent(silent.into(), tell));
@@ -198,7 +198,7 @@ fn only_the_owner_may_connect_and_the_socket_goes_with_the_daemon() {
 #[test]
 fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
     let (_root, socket, _service) = served();
-    let why = ControlSocket::bind(socket.path()).unwrap_err();
+    let why = ControlSocket::bind(socket.path(), None).unwrap_err();
     assert!(why.message.contains("another daemon answers"), "{why}");
 
     let root = tempfile::tempdir().unwrap();
@@ -207,7 +207,7 @@ fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
     assert!(path.exists(), "std leaves the socket behind");
     let why = client::send_request(&path, Request::Status).unwrap_err();
     assert!(why.message.contains("no daemon answers at"), "{why}");
-    let socket = ControlSocket::bind(&path).unwrap();
+    let socket = ControlSocket::bind(&path, None).unwrap();
     let service: Arc<dyn ControlService> = Arc::new(Echo);
     socket.serve(&service).unwrap();
     client::send_request(&path, Request::SessionList).unwrap();
@@ -221,7 +221,7 @@ fn a_living_daemon_is_not_replaced_and_a_dead_one_is() {
 
     let file = root.path().join("f");
     std::fs::write(&file, "x").unwrap();
-    assert!(ControlSocket::bind(&file).unwrap_err().message.contains("is not a control socket"));
+    assert!(ControlSocket::bind(&file, None).unwrap_err().message.contains("is not a control socket"));
     assert_eq!(std::fs::read(&file).unwrap(), b"x");
 }
 
@@ -255,4 +255,58 @@ fn a_request_to_attach_carries_its_password_and_does_not_show_it() {
     for said in [format!("{request:?}"), format!("{request:#?}")] {
         assert!(!said.contains("open5esame"), "{said}");
     }
+}
+
+/// What a thread of another user and group gets for requests to `path`.
+fn as_other(user: u32, group: u32, path: &Path, request: Request) -> Result<Answer, String> {
+    use rustix::{
+        process::{Gid, Uid},
+        thread,
+    };
+    let path = path.to_owned();
+    let ask = move || {
+        thread::set_thread_groups(&[]).unwrap();
+        thread::set_thread_gid(Gid::from_raw(group)).unwrap();
+        thread::set_thread_uid(Uid::from_raw(user)).unwrap();
+        client::send_request(&path, request).map_err(|why| why.message)
+    };
+    std::thread::spawn(ask).join().unwrap()
+}
+
+/// Only root has users to try it with.
+#[test]
+fn members_of_the_group_may_look_and_change_nothing_and_others_not_even_connect() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("not tried: only root can be another user");
+        return;
+    }
+    const GROUP: u32 = 64_123;
+    let root = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(root.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    let path = root.path().join("d/control.sock");
+    let readers = readers::ReaderGroup::find(&GROUP.to_string()).unwrap();
+    let socket = ControlSocket::bind(&path, Some(readers)).unwrap();
+    let service: Arc<dyn ControlService> = Arc::new(Echo);
+    socket.serve(&service).unwrap();
+    let member = |request| as_other(64_001, GROUP, &path, request);
+    assert_eq!(member(Request::SessionList), Ok(Answer::Sessions(Vec::new())));
+    for request in [
+        Request::VolumeRetry { name: "x".to_owned() },
+        Request::Apply { file: None },
+        Request::Plan { file: Some("/etc/shadow".into()) },
+        Request::SessionEnd { id: 1 },
+    ] {
+        // The client does not even send it to another user's daemon unless that is root's, as here.
+        let said = member(request.clone()).unwrap_err();
+        assert!(said.contains("may look and change nothing"), "{request:?}: {said}");
+    }
+    assert!(member(Request::Stop { now: true }).is_err());
+    let stranger = as_other(64_001, GROUP + 1, &path, Request::SessionList).unwrap_err();
+    assert!(stranger.contains("control_group"), "{stranger}");
+    assert_eq!(client::send_request(&path, Request::Apply { file: None }), Ok(Answer::Sessions(Vec::new())));
+    // A socket that somebody opened to all: who is no member is not heard, and members are no more.
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o666)).unwrap();
+    std::fs::set_permissions(root.path().join("d"), std::fs::Permissions::from_mode(0o755)).unwrap();
+    assert!(as_other(64_001, GROUP + 1, &path, Request::SessionList).is_err());
+    assert!(member(Request::SessionList).is_err());
 }

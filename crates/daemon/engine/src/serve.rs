@@ -41,6 +41,7 @@ use config::{
     spec::VolumeSource,
 };
 use control::{
+    readers::ReaderGroup,
     report::line::{self, LineReport},
     server::{ControlService, ControlSocket},
 };
@@ -120,7 +121,8 @@ fn run(
     let state = Arc::new(state);
     let mut identities = Identities::load(&state).map_err(Failure::failed)?;
     let http = plan.http.map(bind_http).transpose()?;
-    let socket = ControlSocket::bind(args.control.as_deref().unwrap_or(&paths.control))?;
+    let readers = plan.control_group.as_deref().map(ReaderGroup::find).transpose()?;
+    let socket = ControlSocket::bind(args.control.as_deref().unwrap_or(&paths.control), readers)?;
     let (mut stores, repeated) = open_volumes(&plan, &mut identities, &state, &mut unserved)?;
     let engine = match start(EngineParams { plan: &plan, volumes: &stores, state: state.clone() }) {
         Ok(engine) => engine,

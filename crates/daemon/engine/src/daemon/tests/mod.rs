@@ -178,6 +178,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
     let mut plan = Plan {
         node: None,
         http: None,
+        control_group: None,
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
         ways: ExportPlan { targets: vec![target], subsystems: vec![subsystem] },
