@@ -123,7 +123,7 @@ mod tests {
         let lender = Lender::new();
         let memory = [5u8; 64];
         for stable in [true, false] {
-            let at = NonNull::from(&memory[0]);
+            let at = NonNull::from(&memory).cast();
             // SAFETY: nobody writes the memory.
             let buffer = unsafe { lender.lend_read_only(at, memory.len(), stable, 3) };
             assert_eq!((buffer.is_stable(), buffer.stable_bytes().is_some()), (stable, stable));
