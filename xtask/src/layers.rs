@@ -103,14 +103,15 @@ const TABLE: &[Layer] = &[
         on: "buf client endpoint nvme nvme-tcp reactor shard stream volume",
         foreign: Only(&["zerocopy"]),
     },
+    Layer { directory: "daemon/sandbox", on: "", foreign: Only(&["landlock", "libc", "seccompiler"]) },
     Layer { directory: "daemon/rbd", on: "buf reactor", foreign: Only(&["libc"]) },
     Layer {
         directory: "daemon/gateway",
         on: "buf group rbd volume",
         foreign: Only(&["libc", "serde_json", "zeroize"]),
     },
-    Layer { directory: "daemon/process", on: "client", foreign: Any },
-    Layer { directory: "daemon/config", on: "backends multipath nvme shard", foreign: Any },
+    Layer { directory: "daemon/process", on: "client sandbox", foreign: Any },
+    Layer { directory: "daemon/config", on: "backends multipath nvme sandbox shard", foreign: Any },
     Layer { directory: "daemon/control", on: "process", foreign: Any },
     Layer { directory: "daemon/chiscsi-config", on: "config control endpoint multipath shard", foreign: Any },
     Layer { directory: "daemon/import", on: "config", foreign: Any },
@@ -123,7 +124,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "daemon/engine",
         on: "backends buf chiscsi-config client config control endpoint iscsi metrics multipath nvme \
-             nvme-server process rbd reactor recovery scsi-server shard stream tls volume",
+             nvme-server process rbd reactor recovery sandbox scsi-server shard stream tls volume",
         foreign: Any,
     },
     Layer {
@@ -140,7 +141,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "cli",
         on: "block-device buf client config control engine eval-verbs import multipath nvme process \
-             recovery transfer volume",
+             recovery sandbox transfer volume",
         foreign: Any,
     },
 ];

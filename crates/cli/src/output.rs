@@ -9,8 +9,8 @@ use config::size::format_human;
 use control::{
     Answer,
     report::{
-        ConnectionReport, NegotiatedReport, SessionReport, ShardReport, StatusReport, TargetReport,
-        VolumeReport,
+        ConnectionReport, NegotiatedReport, SandboxReport, SessionReport, ShardReport, StatusReport,
+        TargetReport, VolumeReport,
     },
 };
 pub use layout::{DisplayText, Emphasis, Terminal, render_table};
@@ -433,9 +433,22 @@ fn status_card(terminal: Terminal, status: &StatusReport) -> DisplayText {
             ("sessions", Some(format!("{}, {} connections", status.sessions, status.connections))),
             ("attachments", (status.attachments > 0).then(|| status.attachments.to_string())),
             ("state", Some(status.state.clone())),
+            ("sandbox", Some(sandbox_text(&status.sandbox))),
         ],
     );
     out
+}
+
+/// What is restricted, and why the rest is not.
+fn sandbox_text(sandbox: &SandboxReport) -> String {
+    let files = sandbox.landlock_abi.map(|abi| {
+        let what = if sandbox.ports { "files and ports" } else { "files" };
+        format!("{what} (landlock {abi})")
+    });
+    let calls = sandbox.seccomp.then(|| "system calls (seccomp)".to_owned());
+    let restricted: Vec<String> = files.into_iter().chain(calls).collect();
+    let restricted = if restricted.is_empty() { "off".to_owned() } else { restricted.join(", ") };
+    [vec![restricted], sandbox.lacks.clone()].concat().join("; ")
 }
 
 /// `3d 04:05:06`.

@@ -33,7 +33,7 @@ use control::{Answer, Request, SessionSelector, client};
 use engine::{
     StopMode,
     daemon::StopSignal,
-    serve::{StartEngine, args::ServeArgs, check_configuration, serve},
+    serve::{Launch, StartEngine, args::ServeArgs, check_configuration, serve},
 };
 use multipath::suggest;
 use process::{
@@ -278,7 +278,7 @@ fn run_serve(args: &ServeArgs, paths: &DefaultPaths, start: StartEngine) -> Resu
     log::install_logger(settings).map_err(failed)?;
     let ending = Arc::new(StopSignal::default());
     handle_signals(&ending)?;
-    serve(args, paths, start, &ending, Box::new(io::stdout()))
+    serve(args, paths, &Launch { start, enforce: sandbox::enforce }, &ending, Box::new(io::stdout()))
 }
 
 /// What BLOCKWIRE_LOG says.
@@ -318,6 +318,7 @@ fn handle_signals(ending: &Arc<StopSignal>) -> Result<(), Failure> {
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP]).map_err(failed)?;
     let ending = ending.clone();
     let watch = move || {
+        sandbox::renounce_files();
         let mut heed = SignalState::default();
         for signal in signals.forever() {
             match heed.handle_signal(signal, Instant::now()) {

@@ -55,7 +55,7 @@ fn served(daemon: &Daemon) -> Vec<Value> {
 #[test]
 fn a_volume_that_is_added_is_seen_by_who_is_logged_in_already() {
     let place = Place::new();
-    let old = volume("one", "ram:4M") + &target(A, "one");
+    let old = place.sandbox(&[]) + &volume("one", "ram:4M") + &target(A, "one");
     let daemon = place.serve(&old, &[]);
     let mut session = Initiator::ready(daemon.at, A);
     let mut discovery = Initiator::connect(daemon.at, wanted(HOST, None, None)).unwrap();
@@ -195,7 +195,7 @@ fn a_session_that_nothing_is_changed_of_goes_on_through_ten_applies() {
 #[test]
 fn a_configuration_that_cannot_be_applied_changes_nothing() {
     let place = Place::new();
-    let old = volume("one", "ram:4M") + &target(A, "one");
+    let old = place.sandbox(&[]) + &volume("one", "ram:4M") + &target(A, "one");
     let daemon = place.serve(&old, &[]);
     let mut session = Initiator::ready(daemon.at, A);
     let before = served(&daemon);
@@ -249,12 +249,14 @@ fn free() -> SocketAddr {
 fn a_portal_that_is_added_is_reached_and_one_that_is_removed_is_closed() {
     for world in worlds() {
         let place = Place::new();
-        let daemon = place.serve(&volume("one", "ram:4M"), &["--io", world]);
+        let places: Vec<(SocketAddr, SocketAddr)> = (0..3).map(|_| (free(), free())).collect();
+        let ports: Vec<SocketAddr> = places.iter().flat_map(|(iscsi, nvme)| [*iscsi, *nvme]).collect();
+        let plain = place.sandbox(&ports) + &volume("one", "ram:4M");
+        let daemon = place.serve(&plain, &["--io", world]);
         let one = "iqn.2026-11.io.blockwire:one";
         let mut session = Initiator::ready(daemon.at, one);
-        for _ in 0..3 {
-            let (iscsi, nvme) = (free(), free());
-            let more = volume("one", "ram:4M") + &portal("iscsi", iscsi, 2) + &portal("nvme", nvme, 3);
+        for (iscsi, nvme) in places {
+            let more = plain.clone() + &portal("iscsi", iscsi, 2) + &portal("nvme", nvme, 3);
             let report = apply(&place, &daemon, &more);
             assert!(report["disturbed"].as_array().unwrap().is_empty(), "{report}");
             let listeners = daemon.ask_json("status")["listeners"].as_array().unwrap().len();
@@ -266,11 +268,11 @@ fn a_portal_that_is_added_is_reached_and_one_that_is_removed_is_closed() {
             second.write(0, 7, &[9; 512]).unwrap().good();
             let mut third = Host::ready(nvme, &Names::of("one"));
             assert_eq!(third.read(7).good(), [9; 512]);
-            let file = place.write("next.toml", &volume("one", "ram:4M"));
+            let file = place.write("next.toml", &plain);
             let (exit, said) = code(&daemon, &format!("plan {file}"));
             assert_eq!(exit, Some(3), "{said}");
             assert!(said.contains("the portal that it came by is removed"), "{said}");
-            let report = apply(&place, &daemon, &volume("one", "ram:4M"));
+            let report = apply(&place, &daemon, &plain);
             assert_eq!(report["disturbed"].as_array().unwrap().len(), 2, "{report}");
             let closed = |address| TcpStream::connect(address).is_err();
             wait_until(5, || "it still listens".to_owned(), || closed(iscsi) && closed(nvme));

@@ -226,7 +226,7 @@ fn the_daemon_holds_attachments_and_says_so() {
     let [iscsi, nvme] = urls(&target, "a");
     good(&["write", &iscsi, "--input", "/dev/urandom", "--length", "1M"]);
     let here = Place::new();
-    let mut holder = here.serve(CONFIG, &[]);
+    let mut holder = here.serve(CONFIG, &["--no-sandbox"]);
     let (one, two) = (here.path("one"), here.path("two"));
     let said = holder.ask_json(&format!("attach {iscsi} --daemon --via nbd --at {}", text(&one)));
     assert_eq!((&said["via"], &said["ways"]), (&"nbd".into(), &serde_json::json!([one])));
@@ -356,7 +356,7 @@ fn a_leg_that_shrinks_below_a_chunk_fails_requests_and_not_the_daemon() {
     let legs = [urls(&first, "a")[0].clone(), urls(&second, "b")[1].clone()];
     let here = Place::new();
     let socket = here.path("sock");
-    let holder = here.serve(CONFIG, &[]);
+    let holder = here.serve(CONFIG, &["--no-sandbox"]);
     let stripe = format!("stripe:{}+{},chunk=4M", legs[0], legs[1]);
     holder.ask(&format!("attach {stripe} --daemon --via nbd --at {}", text(&socket)));
     let export = format!("nbd+unix:///?socket={}", text(&socket));

@@ -39,6 +39,12 @@ impl Place {
         self.0.path().join(name)
     }
 
+    /// What lets a running daemon have files here that it did not know at its start, and ports.
+    pub fn sandbox(&self, ports: &[SocketAddr]) -> String {
+        let ports: Vec<u16> = ports.iter().map(SocketAddr::port).collect();
+        format!("[sandbox]\npaths = [\"{}\"]\nports = {ports:?}\n", self.0.path().display())
+    }
+
     /// Starts a daemon that serves what `config` says.
     pub fn serve(&self, config: &str, arguments: &[&str]) -> Daemon {
         let loopback = [&["--iscsi", "127.0.0.1:0"], arguments].concat();

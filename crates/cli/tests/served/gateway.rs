@@ -343,7 +343,7 @@ fn a_created_volume_is_recorded_without_secrets() {
     let (_there, far) = far("epoll", "32M");
     let [iscsi, _] = urls(&far, "far");
     let place = Place::new();
-    let near = place.serve("", &["--nvme", "127.0.0.1:0"]);
+    let near = place.serve(&place.sandbox(&[far.at]), &["--nvme", "127.0.0.1:0"]);
     let with = iscsi.replace("://", "://user%hunter2@");
     let out = near.run(&format!("volume create near={with}"));
     assert!(
@@ -415,7 +415,8 @@ fn a_far_volume_that_was_replaced_while_the_gateway_was_down_is_not_served_in_it
 fn a_far_volume_whose_creation_failed_late_is_not_remembered_by_its_name() {
     let (_there, far) = far("epoll", "32M");
     let place = Place::new();
-    let near = place.serve(&volume("own", "ram:1M"), &["--nvme", "127.0.0.1:0"]);
+    let near =
+        place.serve(&(place.sandbox(&[far.at]) + &volume("own", "ram:1M")), &["--nvme", "127.0.0.1:0"]);
     let state = place.path("state");
     let known = |name: &str| {
         let text = |record| std::fs::read_to_string(state.join(record)).unwrap_or_default();

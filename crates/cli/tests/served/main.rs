@@ -22,6 +22,7 @@ mod papers;
 mod placement;
 mod refused;
 mod remote;
+mod sandbox;
 mod stripe;
 mod tls;
 mod verbs;

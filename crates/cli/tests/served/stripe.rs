@@ -64,7 +64,7 @@ fn two_far_volumes_are_one_over_both_protocols() {
 fn legs_may_be_of_any_kind_and_keep_their_identity() {
     let (_there, far) = far("epoll", "8M");
     let place = Place::new();
-    let near = place.serve("", &["--nvme", "127.0.0.1:0"]);
+    let near = place.serve(&place.sandbox(&[far.at, far.nvme.unwrap()]), &["--nvme", "127.0.0.1:0"]);
     let file = place.path("a,b+c.img");
     let escaped = file.display().to_string().replace(',', r"\\\,").replace('+', r"\\\+");
     let spec = format!(r"wide=stripe:file:{escaped}\,size=8M+{}+ram:16M,chunk=16K", urls(&far, "far")[1]);

@@ -286,7 +286,7 @@ fn a_shrink_promises_no_block_that_direct_io_cannot_move() {
 #[test]
 fn a_new_volume_has_nothing_of_an_earlier_one_of_its_identity() {
     let place = Place::new();
-    let daemon = place.serve("", &[]);
+    let daemon = place.serve(&place.sandbox(&[]), &[]);
     let records = || {
         let names = fs::read_dir(place.path("state")).unwrap().map(|entry| entry.unwrap().file_name());
         names.filter(|name| name.to_string_lossy().contains("reservations")).count()

@@ -19,7 +19,7 @@ use crate::{
     network,
     plan::{
         AuthMethod, ExportPlan, Host, InquiryStrings, IoEngine, Lun, Negotiation, Plan, Portal, Protocol,
-        SESSION_COMMANDS_DEFAULT, Subsystem, Target, Volume,
+        SESSION_COMMANDS_DEFAULT, SandboxSettings, Subsystem, Target, Volume,
     },
 };
 use multipath::suggest;
@@ -36,6 +36,8 @@ pub struct CommandLineOptions {
     pub cores: Vec<usize>,
     /// `--io`.
     pub io: IoEngine,
+    /// `--no-sandbox`.
+    pub no_sandbox: bool,
 }
 
 /// The plan. It may be used only if `sink` holds no error afterwards.
@@ -108,13 +110,14 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
              there; restrict the port by a firewall, or use an address of this machine alone",
         );
     }
+    let sandbox = draft.sandbox.map(|section| section.value).unwrap_or_default();
     let plan = Plan {
         node,
         http: draft.http.map(|http| http.value),
+        control_group: draft.control_group.map(|group| group.value),
         placement,
         volumes,
         portals: draft.portals.iter().map(|portal| portal.value.clone()).collect(),
-        control_group: draft.control_group.map(|group| group.value),
         ways,
         referrals: draft.referrals,
         oui: draft.oui.map(|oui| oui.value),
@@ -124,6 +127,7 @@ pub fn resolve_draft(draft: Draft, options: &CommandLineOptions, sink: &Sink) ->
         limits: draft.limits.map(|limits| limits.value).unwrap_or_default(),
         cores: options.cores.clone(),
         io: options.io,
+        sandbox: SandboxSettings { is_enabled: sandbox.is_enabled && !options.no_sandbox, ..sandbox },
     };
     nvme::check_single_protocol(&plan, &draft.hosts, sink);
     let is_left_to_hosts = unsaid || !defaults.is_empty();

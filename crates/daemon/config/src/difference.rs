@@ -14,7 +14,7 @@ use crate::{
     name::VolumeName,
     plan::{
         Auth, ConnectionPlacement, DaemonLimits, ExportPlan, Host, IoEngine, Plan, Portal, Referral,
-        Subsystem, Target, Volume,
+        SandboxSettings, Subsystem, Target, Volume,
     },
 };
 
@@ -176,6 +176,8 @@ pub struct PlanDifference {
     pub control_group: Replaced<Option<String>>,
     /// The IEEE OUI.
     pub oui: Replaced<Option<[u8; 3]>>,
+    /// What the daemon may use at most.
+    pub sandbox: Replaced<SandboxSettings>,
     /// What only the command line says.
     pub command_line: Replaced<(bool, Vec<usize>, IoEngine)>,
 }
@@ -199,6 +201,7 @@ impl Plan {
             http: replaced(&self.http, &new.http),
             control_group: replaced(&self.control_group, &new.control_group),
             oui: replaced(&self.oui, &new.oui),
+            sandbox: replaced(&self.sandbox, &new.sandbox),
             command_line: replaced(&command_line(self), &command_line(new)),
         }
     }
@@ -224,6 +227,7 @@ impl PlanDifference {
             && self.http.is_none()
             && self.control_group.is_none()
             && self.oui.is_none()
+            && self.sandbox.is_none()
             && self.command_line.is_none()
     }
 
@@ -250,6 +254,7 @@ impl PlanDifference {
             placement: applied(&self.placement, &old.placement),
             cores,
             io,
+            sandbox: applied(&self.sandbox, &old.sandbox),
         }
     }
 
@@ -285,6 +290,8 @@ impl PlanDifference {
         );
         let why = "it is part of the identity of namespaces";
         section(Item::Section, "oui", whole(&self.oui, "oui", Effect::Restart(why)));
+        let why = "a sandbox cannot be changed from within";
+        section(Item::Section, "[sandbox]", whole(&self.sandbox, "sandbox", Effect::Restart(why)));
         let why = "it is an option of the command line";
         section(Item::Section, "command line", whole(&self.command_line, "options", Effect::Restart(why)));
         all

@@ -3,6 +3,7 @@
 
 pub mod nvme;
 pub mod placement;
+mod sandbox;
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -15,8 +16,8 @@ use crate::{
     network,
     plan::{
         Auth, AuthMethod, ChapAlgorithm, Credentials, DaemonLimits, DigestPolicy, Host, InquiryStrings,
-        Negotiation, Portal, Protocol, Redirect, Referral, SESSION_COMMANDS_DEFAULT, SubsystemGrant,
-        TargetAuth, TargetGrant, TcpOptions, TemporaryRedirect, Volume, VolumeOrigin,
+        Negotiation, Portal, Protocol, Redirect, Referral, SESSION_COMMANDS_DEFAULT, SandboxSettings,
+        SubsystemGrant, TargetAuth, TargetGrant, TcpOptions, TemporaryRedirect, Volume, VolumeOrigin,
     },
     spec::{self, SpecError},
 };
@@ -59,6 +60,8 @@ pub struct Draft {
     pub auth: Option<Located<AuthDraft>>,
     /// `[limits]`.
     pub limits: Option<Located<DaemonLimits>>,
+    /// `[sandbox]`.
+    pub sandbox: Option<Located<SandboxSettings>>,
 }
 
 /// A `[[target]]` whose references are not resolved.
@@ -136,7 +139,7 @@ pub struct AuthDraft {
 }
 
 impl Draft {
-    /// Adds one file. `[auth]`, `[limits]`, `node` and `http` may stand in one file only.
+    /// Adds one file. `[auth]`, `[limits]`, `[sandbox]`, `node` and `http` may stand in one file only.
     pub fn add_file(&mut self, root: &TableReader<'_>) {
         // Whether short secrets are allowed has to be known before any secret is read.
         let auth = root.table("auth", &schema::AUTH);
@@ -152,11 +155,11 @@ impl Draft {
         if let Some(http) = root.parsed("http", network::parse_http_address) {
             set_once(root, "http", &mut self.http, http);
         }
-        for table in root.tables("volume", &schema::VOLUME) {
-            self.volumes.extend(read_volume(&table));
-        }
         if let Some(group) = root.parsed("control_group", name::parse_group) {
             set_once(root, "control_group", &mut self.control_group, group);
+        }
+        for table in root.tables("volume", &schema::VOLUME) {
+            self.volumes.extend(read_volume(&table));
         }
         for table in root.tables("portal", &schema::PORTAL) {
             self.portals.extend(read_portal(&table));
@@ -185,6 +188,10 @@ impl Draft {
         }
         if let Some(table) = root.table("limits", &schema::LIMITS) {
             set_once(root, "[limits]", &mut self.limits, Located::new(read_limits(&table), table.place()));
+        }
+        if let Some(table) = root.table("sandbox", &schema::SANDBOX) {
+            let section = sandbox::read_sandbox(&table);
+            set_once(root, "[sandbox]", &mut self.sandbox, Located::new(section, table.place()));
         }
     }
 }

@@ -15,6 +15,14 @@ fn read_error_text(why: io::Error) -> String {
     format!("cannot be read: {why}")
 }
 
+/// The same of a file that could not be opened.
+fn open_error_text(path: &Path, why: io::Error) -> String {
+    let hint = sandbox::file_hint(path, sandbox::Access::Read, &why)
+        .map(|hint| format!("; {hint}"))
+        .unwrap_or_default();
+    read_error_text(why) + &hint
+}
+
 /// A regular file, open, and what it is like. The open file is judged, not its name: what is checked is what is read.
 ///
 /// # Errors
@@ -22,7 +30,11 @@ fn read_error_text(why: io::Error) -> String {
 pub fn open_regular(path: &Path) -> Result<(File, Metadata), String> {
     // Not to wait for the one at a FIFO's other end.
     let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
-    let file = File::options().read(true).custom_flags(flags).open(path).map_err(read_error_text)?;
+    let file = File::options()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)
+        .map_err(|why| open_error_text(path, why))?;
     let meta = file.metadata().map_err(read_error_text)?;
     match meta.is_file() {
         true => Ok((file, meta)),

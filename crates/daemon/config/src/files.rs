@@ -5,6 +5,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
+use toml::de::{DeTable, DeValue};
+
 use crate::{
     FILE_BYTES_MAX,
     diagnostic::{Place, Sink, SourceText},
@@ -85,6 +87,17 @@ impl ConfigFiles {
         }
     }
 
+    /// The files of secrets that the texts name: what keys that end in `_file` say.
+    pub fn secret_files(&self) -> Vec<PathBuf> {
+        let mut found = Vec::new();
+        for file in &self.0 {
+            let directory = file.path.parent().unwrap_or(Path::new("."));
+            let (table, _) = DeTable::parse_recoverable(&file.text);
+            collect_secret_files(table.get_ref(), &mut |path| found.push(directory.join(path)));
+        }
+        found
+    }
+
     /// The same with paths that hold in any directory.
     #[must_use]
     pub fn absolute(mut self) -> Self {
@@ -92,5 +105,38 @@ impl ConfigFiles {
             file.path = std::path::absolute(&file.path).unwrap_or_else(|_| file.path.clone());
         }
         self
+    }
+}
+
+fn collect_secret_files(table: &DeTable<'_>, found: &mut dyn FnMut(&str)) {
+    for (key, value) in table {
+        match value.get_ref() {
+            DeValue::String(path) if key.get_ref().ends_with("_file") => found(path),
+            value => collect_in_value(value, found),
+        }
+    }
+}
+
+fn collect_in_value(value: &DeValue<'_>, found: &mut dyn FnMut(&str)) {
+    match value {
+        DeValue::Table(table) => collect_secret_files(table, found),
+        DeValue::Array(list) => list.iter().for_each(|one| collect_in_value(one.get_ref(), found)),
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_secrets_are_found_at_any_depth() {
+        let text = "[auth]\ndhchap_key_file = \"a.key\"\n[[host]]\nchap = [{ user = \"u\", secret_file = \"/k/b\" }]\n\
+                    [[target]]\nname = \"x\"\nchap = { secret_file = \"c\" }\n";
+        let file =
+            ConfigFile { path: "/etc/bw/main.toml".into(), text: text.to_owned(), world_readable: false };
+        let mut found = ConfigFiles(vec![file]).secret_files();
+        found.sort();
+        assert_eq!(found, ["/etc/bw/a.key", "/etc/bw/c", "/k/b"].map(PathBuf::from));
     }
 }

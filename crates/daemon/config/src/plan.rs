@@ -5,6 +5,7 @@
 //! listener beyond loopback admits unauthenticated hosts unless the operator allowed it.
 
 mod placement;
+mod sandbox;
 mod subsystem;
 
 use std::{
@@ -17,6 +18,7 @@ use std::{
 pub use multipath::Secret;
 
 pub use placement::{ConnectionPlacement, CoreChoice};
+pub use sandbox::SandboxSettings;
 pub use subsystem::{
     ANA_GROUP_MAX, ControllerGrants, MODEL_DEFAULT, NSID_MAX, Namespace, Referral, Subsystem, SubsystemGrant,
 };
@@ -30,10 +32,10 @@ pub struct Plan {
     pub node: Option<VolumeName>,
     /// Where metrics are served over HTTP.
     pub http: Option<SocketAddr>,
-    /// Volumes, in the order in which they were named.
-    pub volumes: Vec<Volume>,
     /// The group whose members may look at the daemon by its control socket.
     pub control_group: Option<String>,
+    /// Volumes, in the order in which they were named.
+    pub volumes: Vec<Volume>,
     /// Listeners.
     pub portals: Vec<Portal>,
     /// What leads to volumes: what the configuration names first, then the default ones.
@@ -56,6 +58,8 @@ pub struct Plan {
     pub cores: Vec<usize>,
     /// How bytes are moved.
     pub io: IoEngine,
+    /// What the daemon may use at most.
+    pub sandbox: SandboxSettings,
 }
 
 /// What leads to volumes: everything that is served under a name.

@@ -61,6 +61,7 @@ pub const ROOT: Section = Section {
         "placement": "[[placement]]", "see there", "Which cores serve which hosts.";
         "auth": "[auth]", "none", "Authentication for hosts without their own.";
         "limits": "[limits]", "see there", "Limits of the whole daemon.";
+        "sandbox": "[sandbox]", "see there", "What the daemon may use at most.";
     },
 };
 
@@ -266,10 +267,21 @@ pub const LIMITS: Section = Section {
     },
 };
 
+/// `[sandbox]`
+pub const SANDBOX: Section = Section {
+    title: "[sandbox]",
+    about: "The daemon restricts itself at start (landlock, seccomp) to what the configuration names then: see [The sandbox](#the-sandbox).",
+    keys: keys! {
+        "enabled": "true or false", "true", "Whether it does. `serve --no-sandbox` is the same as false.";
+        "paths": "list of directories", "none", "Further directories in which volumes, keys and configuration files may be that are named while the daemon runs.";
+        "ports": "list of TCP ports", "none", "Further ports for portals, and for volumes on other machines, that are named while the daemon runs.";
+    },
+};
+
 /// Every section, in the order of the reference.
-pub const SECTIONS: [&Section; 15] = [
+pub const SECTIONS: [&Section; 16] = [
     &ROOT, &VOLUME, &PORTAL, &TARGET, &LUN, &REDIRECT, &SUBSYSTEM, &NAMESPACE, &REFERRAL, &HOST, &ACCESS,
-    &PLACEMENT, &CHAP, &AUTH, &LIMITS,
+    &PLACEMENT, &CHAP, &AUTH, &LIMITS, &SANDBOX,
 ];
 
 /// The reference as Markdown, one table per section.

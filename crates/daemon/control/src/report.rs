@@ -426,4 +426,21 @@ pub struct StatusReport {
     pub shards: usize,
     /// Its state directory.
     pub state: String,
+    /// What it has restricted itself to.
+    #[serde(default)]
+    pub sandbox: SandboxReport,
+}
+
+/// A daemon's own sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SandboxReport {
+    /// The version of the kernel's landlock, if files are restricted.
+    pub landlock_abi: Option<u32>,
+    /// TCP ports are restricted.
+    pub ports: bool,
+    /// System calls are restricted.
+    pub seccomp: bool,
+    /// Why something is not.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub lacks: Vec<String>,
 }

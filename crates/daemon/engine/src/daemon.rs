@@ -36,8 +36,8 @@ use config::plan::{ExportPlan, Plan, Protocol, Target};
 use control::{
     Answer, AttachRequest, RefusalCode, Request, RequestRefusal,
     report::{
-        AttachmentReport, ConnectionReport, LunReport, PortalReport, SessionReport, StatusReport,
-        TargetReport, line::LineReport,
+        AttachmentReport, ConnectionReport, LunReport, PortalReport, SandboxReport, SessionReport,
+        StatusReport, TargetReport, line::LineReport,
     },
     server::ControlService,
 };
@@ -60,6 +60,8 @@ pub struct Daemon {
     control: PathBuf,
     /// Reads the files of the targets again, if they can be read while the daemon runs.
     again: Option<PlanReader>,
+    /// What the process has restricted itself to.
+    sandbox: SandboxReport,
     /// What can be applied while the daemon runs, and what is in force.
     configuration: Option<Mutex<Configuration>>,
 }
@@ -181,7 +183,7 @@ impl Daemon {
         // A clock that is set before 1970 says nothing.
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let started_unix_seconds = since_1970.map_or(0, |since| since.as_secs());
-        let (again, configuration) = (None, None);
+        let (again, configuration, sandbox) = (None, None, SandboxReport::default());
         Daemon {
             volumes,
             stopping,
@@ -191,6 +193,7 @@ impl Daemon {
             control,
             again,
             configuration,
+            sandbox,
         }
     }
 
@@ -205,6 +208,12 @@ impl Daemon {
     #[must_use]
     pub fn configured(self, configuration: Configuration) -> Self {
         Daemon { configuration: Some(Mutex::new(configuration)), ..self }
+    }
+
+    /// With what the process has restricted itself to.
+    #[must_use]
+    pub fn sandboxed(self, sandbox: SandboxReport) -> Self {
+        Daemon { sandbox, ..self }
     }
 
     /// With volumes that should be served and cannot be.
@@ -225,6 +234,12 @@ impl Daemon {
     }
 
     fn attach_remote_volume(&self, request: AttachRequest) -> Result<AttachmentReport, RequestRefusal> {
+        // It takes mounts, devices, and processes that outlive the daemon.
+        if self.sandbox.landlock_abi.is_some() || self.sandbox.seccomp {
+            let why = "the daemon is in its sandbox and can hold no attachment: attach without --daemon, or set \
+                       `enabled = false` in [sandbox] and restart the daemon";
+            return Err(RequestRefusal::new(RefusalCode::Failed, why));
+        }
         let options = attachments::options_from_request(request, &self.control)
             .map_err(|why| RequestRefusal::new(RefusalCode::Invalid, why))?;
         self.attachments.attach(options).map_err(refusal_from_failure)

@@ -90,7 +90,9 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EngineError::Listen { address, why } => {
-                write!(f, "cannot listen on {address}: {why}{}", listen_advice(*address, why))
+                let hint = sandbox::listen_hint(*address, why).map(|hint| format!("; {hint}"));
+                let advice = hint.unwrap_or_else(|| listen_advice(*address, why));
+                write!(f, "cannot listen on {address}: {why}{advice}")
             }
             EngineError::Start(why) => write!(f, "cannot start: {why}"),
             EngineError::InUse { sessions } => {

@@ -81,6 +81,9 @@ pub fn probe_remote(urls: &str, known: Option<&ExpectedVolume>) -> Result<Probed
         _ => RemoteError::Absent(why.message),
     };
     let parsed = Url::parse_joined(urls).map_err(|why| why.to_string())?;
+    if let Some(denied) = parsed.iter().find(|url| !sandbox::may_connect(url.port)) {
+        return Err(RemoteError::Unusable(format!("{denied}: {}", sandbox::CONNECT_HINT)));
+    }
     // What is ours to mend is said first, who answers.
     let secrets = parsed.iter().map(|url| client::fetch_secrets(url).map_err(|why| format!("{url}: {why}")));
     let secrets = secrets.collect::<Result<Vec<UrlSecrets>, String>>()?;

@@ -6,11 +6,12 @@
 
 pub mod args;
 mod resolve;
+mod sandboxing;
 
 use std::{
     collections::HashMap,
     io::Write,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -42,7 +43,10 @@ use config::{
 };
 use control::{
     readers::ReaderGroup,
-    report::line::{self, LineReport},
+    report::{
+        SandboxReport,
+        line::{self, LineReport},
+    },
     server::{ControlService, ControlSocket},
 };
 use metrics::{MetricsListener, ObservationSource};
@@ -51,7 +55,7 @@ use process::{
     log,
     paths::DefaultPaths,
 };
-use recovery::attachments::Attachments;
+use recovery::attachments::{self, Attachments};
 
 use self::{
     args::ServeArgs,
@@ -61,6 +65,15 @@ use process::log::area;
 
 /// Starts a data path.
 pub type StartEngine = fn(EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError>;
+
+/// What a start does to the process, and what moves its data.
+#[derive(Clone, Copy, Debug)]
+pub struct Launch {
+    /// Starts the data path.
+    pub start: StartEngine,
+    /// Restricts the process, for good: [`sandbox::enforce`], if the process is the daemon's own.
+    pub enforce: fn(&sandbox::Policy) -> sandbox::Report,
+}
 
 /// For how many sessions there should be files where the configuration does not say.
 const SESSIONS_DEFAULT: u16 = 1000;
@@ -74,11 +87,11 @@ const IMAGES_CLOSE: Duration = Duration::from_secs(5);
 pub fn serve(
     args: &ServeArgs,
     paths: &DefaultPaths,
-    start: StartEngine,
+    launch: &Launch,
     ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
 ) -> Result<Exit, Failure> {
-    let ended = run(args, paths, start, ending, out);
+    let ended = run(args, paths, launch, ending, out);
     // However it has ended: an image that stays locked is refused at the next start.
     let has_closed = rbd::close_all(IMAGES_CLOSE);
     if !has_closed {
@@ -102,7 +115,7 @@ pub fn serve(
 fn run(
     args: &ServeArgs,
     paths: &DefaultPaths,
-    start: StartEngine,
+    launch: &Launch,
     ending: &Arc<StopSignal>,
     out: Box<dyn Write + Send>,
 ) -> Result<Exit, Failure> {
@@ -123,8 +136,11 @@ fn run(
     let http = plan.http.map(bind_http).transpose()?;
     let readers = plan.control_group.as_deref().map(ReaderGroup::find).transpose()?;
     let socket = ControlSocket::bind(args.control.as_deref().unwrap_or(&paths.control), readers)?;
+    // Notes of attachments name the socket to other processes, whose directories are not ours.
+    let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
+    let sandbox = enter_sandbox(&plan, (args, paths), (&state, &control, &files), launch);
     let (mut stores, repeated) = open_volumes(&plan, &mut identities, &state, &mut unserved)?;
-    let engine = match start(EngineParams { plan: &plan, volumes: &stores, state: state.clone() }) {
+    let engine = match (launch.start)(EngineParams { plan: &plan, volumes: &stores, state: state.clone() }) {
         Ok(engine) => engine,
         Err(why) => {
             discard_stores(stores, &mut identities, &state);
@@ -148,13 +164,13 @@ fn run(
     let listeners = engine.listeners();
     let hint = connect_hints::connect_commands(&plan, &listeners);
     log::write_hint(&line::format_lines(&lines));
-    // Notes of attachments name the socket to other processes, whose directories are not ours.
-    let control = std::path::absolute(socket.path()).map_err(Failure::failed)?;
     // Held to the end, so that anyone who waits for it finds the socket gone too.
     let held = state.clone();
     let daemon = Daemon::new(engine.clone(), plan, stores, identities, state, ending.clone(), control);
-    let daemon =
-        daemon.with_unserved(unserved).with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)));
+    let daemon = daemon
+        .sandboxed(sandbox)
+        .with_unserved(unserved)
+        .with_files(lines, args.chiscsi.is_some().then(|| plan_reader(args)));
     let daemon = match args.chiscsi {
         Some(_) => daemon,
         None => daemon.configured(Configuration {
@@ -181,6 +197,36 @@ fn run(
     socket.serve(&daemon).map_err(thread_failure)?;
     announce_ready(&hint, &listeners, http.as_ref(), &socket, out);
     Ok(wait_and_stop(&engine, &attachments, ending, &held))
+}
+
+/// Restricts this process to what the plan needs, unless that is not wanted. Threads that run already have no file of
+/// this daemon.
+fn enter_sandbox(
+    plan: &Plan,
+    (args, paths): (&ServeArgs, &DefaultPaths),
+    (state, control, files): (&StateDir, &Path, &ConfigFiles),
+    launch: &Launch,
+) -> SandboxReport {
+    let off = |why: &str| {
+        tracing::warn!(
+            target: area::SERVE,
+            why,
+            "no sandbox: nothing restricts which files, ports and system calls the daemon uses"
+        );
+        SandboxReport { lacks: vec![why.to_owned()], ..SandboxReport::default() }
+    };
+    if !plan.sandbox.is_enabled {
+        return off("it is turned off by `enabled` in [sandbox], or by --no-sandbox");
+    }
+    // To go on with them takes mounts, devices and processes.
+    if attachments::has_left(control) {
+        return off("the previous daemon left attachments to go on with");
+    }
+    let foreign = [&args.chiscsi, &args.policy].into_iter().flatten();
+    let read_again = foreign.cloned().chain(config_file(args, paths)).collect();
+    let places =
+        sandboxing::OwnPlaces { state: state.path(), usual_state: &paths.state, control, read_again, files };
+    sandboxing::log_report(&(launch.enforce)(&sandboxing::policy_for(plan, &places)))
 }
 
 /// What is read before anything is opened.

@@ -104,6 +104,15 @@ fn unsafe_at_the_end(start: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineE
     Idle::start(&start, false, false)
 }
 
+/// The process of tests is not the daemon's own.
+fn unrestricted(start: StartEngine) -> Launch {
+    let enforce = |_: &sandbox::Policy| sandbox::Report {
+        landlock: sandbox::LandlockState::Absent("a test".to_owned()),
+        seccomp: Err("a test".to_owned()),
+    };
+    Launch { start, enforce }
+}
+
 fn broken(_: EngineParams<'_>) -> Result<Arc<dyn Engine>, EngineError> {
     Err(EngineError::Start("no ring".into()))
 }
@@ -152,8 +161,9 @@ fn run(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Running {
     let (paths, args, ending) = (paths(root), args(line), Arc::new(StopSignal::default()));
     let (sender, receiver) = mpsc::channel();
     let (there, asked) = (paths.clone(), ending.clone());
-    let thread =
-        thread::spawn(move || serve(&args, &there, start, &asked, Box::new(Out(sender, String::new()))));
+    let thread = thread::spawn(move || {
+        serve(&args, &there, &unrestricted(start), &asked, Box::new(Out(sender, String::new())))
+    });
     let said = receiver.recv_timeout(Duration::from_secs(10)).expect("ready");
     Running { paths, ending, said, thread }
 }
@@ -170,8 +180,14 @@ impl Running {
 }
 
 fn refused(root: &tempfile::TempDir, line: &str, start: StartEngine) -> Failure {
-    serve(&args(line), &paths(root), start, &Arc::new(StopSignal::default()), Box::new(Vec::new()))
-        .unwrap_err()
+    serve(
+        &args(line),
+        &paths(root),
+        &unrestricted(start),
+        &Arc::new(StopSignal::default()),
+        Box::new(Vec::new()),
+    )
+    .unwrap_err()
 }
 
 fn names(answer: Answer) -> Vec<String> {

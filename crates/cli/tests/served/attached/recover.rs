@@ -75,7 +75,7 @@ fn io_waits_for_a_killed_daemon_and_another_goes_on() {
     let url = urls(&target, "a")[0].clone();
     let here = Place::new();
     let at = here.path("mnt");
-    let holder = here.serve(CONFIG, &[]);
+    let holder = here.serve(CONFIG, &["--no-sandbox"]);
     let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
     assert!(said.ends_with("ready\n"), "{said}");
     let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
@@ -112,7 +112,7 @@ fn a_daemon_is_started_anew_under_the_users_of_what_it_holds() {
     let here = Place::new();
     let at = here.path("mnt");
     let _given_up = GivenUp(here.path(""), at.clone());
-    let mut holder = here.serve(CONFIG, &[]);
+    let mut holder = here.serve(CONFIG, &["--no-sandbox"]);
     let said = holder.ask(&format!("attach {url} --daemon --via fuse --at {}", text(&at)));
     let file = said.lines().find_map(|line| line.strip_prefix("file ")).unwrap();
     let watch = Watchdog::with_limit(LIMIT);
@@ -157,7 +157,7 @@ chap = { user = "alice", secret = "not-for-the-eyes" }
     );
     let here = Place::new();
     let socket = here.path("sock");
-    let holder = here.serve(CONFIG, &[]);
+    let holder = here.serve(CONFIG, &["--no-sandbox"]);
     let wrong = url.replace("eyes@", "ears@");
     assert_eq!(holder.run(&format!("attach {wrong} --daemon --via nbd")).status.code(), Some(24));
     holder.ask(&format!("attach {url} --daemon --via nbd --at {}", text(&socket)));

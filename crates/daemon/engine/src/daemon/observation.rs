@@ -56,6 +56,7 @@ impl ObservationSource for Daemon {
             attachments: self.attachments.count_ready(),
             shards: seen.shards.len(),
             state: self.volumes.state.path().to_string_lossy().into_owned(),
+            sandbox: self.sandbox.clone(),
         };
         let EngineObservation { sessions, connections, shards, refusals, .. } = seen;
         Ok(ObservationReport { status, volumes, sessions, connections, shards, refusals })

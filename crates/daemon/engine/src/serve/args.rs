@@ -63,6 +63,9 @@ pub struct ServeArgs {
     /// Allow listeners that other machines can reach without authentication
     #[arg(long)]
     pub allow_anonymous: bool,
+    /// Do not restrict this process by landlock and seccomp, whatever [sandbox] says
+    #[arg(long)]
+    pub no_sandbox: bool,
 }
 
 /// `NAME=SPEC`.

@@ -91,6 +91,7 @@ pub(super) fn resolve_plan(
         allow_anonymous: args.allow_anonymous,
         cores: args.cores.clone().unwrap_or_default().0,
         io: args.io,
+        no_sandbox: args.no_sandbox,
     };
     check::resolve_draft(draft, &options, sink)
 }

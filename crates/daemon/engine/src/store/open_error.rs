@@ -52,7 +52,11 @@ impl fmt::Display for VolumeOpenError {
 impl fmt::Display for OpenErrorReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenErrorReason::Io(what, path, why) => write!(f, "cannot {what} {}: {why}", path.display()),
+            OpenErrorReason::Io(what, path, why) => {
+                write!(f, "cannot {what} {}: {why}", path.display())?;
+                let hint = sandbox::file_hint(path, sandbox::Access::Write, why);
+                hint.map_or(Ok(()), |hint| write!(f, "; {hint}"))
+            }
             OpenErrorReason::NotAFile(path) => {
                 write!(f, "{} is not a regular file (a device is named without \"file:\")", path.display())
             }

@@ -30,6 +30,9 @@ pub(super) fn image(
         answer: rbd::ANSWER,
         lock_wait: rbd::LOCK_WAIT,
     };
+    if !sandbox::may_run_ceph() {
+        return Err(OpenErrorReason::Remote(format!("{}: {}", place(), sandbox::CEPH_HINT)));
+    }
     let failed = |why: OpenError| OpenErrorReason::Rbd(place(), Box::new(why));
     let library = Library::open().map_err(|why| failed(OpenError::Library(why)))?;
     let image = Image::open(&library, &options).map_err(failed)?;

@@ -45,7 +45,10 @@ impl LogQueue {
     {
         let outlet = Arc::<LogQueue>::default();
         let writer = outlet.clone();
-        thread::Builder::new().name("stderr".to_owned()).spawn(move || writer.write_loop(sink, &count))?;
+        thread::Builder::new().name("stderr".to_owned()).spawn(move || {
+            sandbox::renounce_files();
+            writer.write_loop(sink, &count);
+        })?;
         Ok(outlet)
     }
 

@@ -179,6 +179,7 @@ fn fixture_of(change: impl FnOnce(&mut Plan)) -> Fixture {
         node: None,
         http: None,
         control_group: None,
+        sandbox: config::plan::SandboxSettings::default(),
         volumes: vec![volume],
         portals: vec![portal(Protocol::Iscsi), portal(Protocol::Nvme)],
         ways: ExportPlan { targets: vec![target], subsystems: vec![subsystem] },

@@ -1,0 +1,97 @@
+//! The daemon's own sandbox, seen from outside, in both worlds.
+
+use std::fs;
+
+use crate::daemon::{Daemon, Place, volume, worlds};
+use crate::host::{Host, Names};
+
+/// What the kernel says of each thread of it.
+fn of_threads(daemon: &Daemon, key: &str) -> Vec<String> {
+    let threads = fs::read_dir(format!("/proc/{}/task", daemon.pid())).unwrap();
+    let status = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("status")).unwrap_or_default();
+    let threads = threads.map(|thread| status(thread.unwrap())).filter(|status| !status.is_empty());
+    let line = |status: String| status.lines().find_map(|line| line.strip_prefix(key)).unwrap().to_owned();
+    threads.map(|status| line(status).trim_matches([':', '\t', ' ']).to_owned()).collect()
+}
+
+fn refusal(daemon: &Daemon, line: &str) -> String {
+    let out = daemon.run(line);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success(), "{line}: {said}");
+    said
+}
+
+/// Whether the kernel has it: then files are restricted.
+fn has_landlock(daemon: &Daemon) -> bool {
+    let has = daemon.ask_json("status")["sandbox"]["landlock_abi"].is_u64();
+    assert!(has || daemon.log().contains("no landlock"), "{}", daemon.log());
+    has
+}
+
+#[test]
+fn a_daemon_serves_in_its_sandbox_and_opens_nothing_else() {
+    for world in worlds() {
+        let (place, elsewhere) = (Place::new(), Place::new());
+        let config = volume("one", "file:one.img,size=4M");
+        let daemon = place.serve(&config, &["--io", world, "--nvme", "127.0.0.1:0"]);
+        let mut host = Host::ready(daemon.nvme.unwrap(), &Names::of("one"));
+        host.write(3, &[7; 512]).good();
+        assert_eq!(host.read(3).good(), [7; 512]);
+        let (filters, privileges) = (of_threads(&daemon, "Seccomp:"), of_threads(&daemon, "NoNewPrivs:"));
+        assert!(filters.len() > 3 && filters.iter().all(|mode| mode == "2"), "{world}: {filters:?}");
+        assert!(privileges.iter().all(|set| set == "1"), "{world}: {privileges:?}");
+        let status = daemon.ask_json("status");
+        assert_eq!((&status["io"], &status["sandbox"]["seccomp"]), (&world.into(), &true.into()));
+        assert!(daemon.ask("status").contains("system calls (seccomp)"));
+        daemon.ask(&format!("volume create near=file:{},size=1M", place.path("near.img").display()));
+        if !has_landlock(&daemon) {
+            continue;
+        }
+        let far = elsewhere.path("far.img");
+        let said = refusal(&daemon, &format!("volume create far=file:{},size=1M", far.display()));
+        assert!(said.contains("far.img") && said.contains("`paths` in [sandbox]"), "{said}");
+        let next = config.clone() + &volume("far", &format!("file:{},size=1M", far.display()));
+        let said = refusal(&daemon, &format!("apply {}", place.write("next.toml", &next)));
+        assert!(said.contains("nothing was changed") && said.contains("`paths` in [sandbox]"), "{said}");
+        let key = elsewhere.write("web.key", "DHHC-1:00:none:");
+        let next = config.clone() + &format!("[auth]\ndhchap_key_file = \"{key}\"\n");
+        let said = refusal(&daemon, &format!("apply {}", place.write("next.toml", &next)));
+        assert!(said.contains("web.key") && said.contains("`paths` in [sandbox]"), "{said}");
+        assert!(!far.exists());
+        assert_eq!(host.read(3).good(), [7; 512]);
+        drop((host, daemon));
+        // Named at the start, it is had.
+        let daemon = place.serve(&(elsewhere.sandbox(&[]) + &config), &["--io", world]);
+        daemon.ask(&format!("volume create far=file:{},size=1M", far.display()));
+        assert!(far.exists());
+        let next = elsewhere.sandbox(&[]).replace("paths", "#paths") + &config;
+        let said = refusal(&daemon, &format!("apply {}", place.write("next.toml", &next)));
+        assert!(said.contains("[sandbox]") && said.contains("needs a restart"), "{said}");
+    }
+}
+
+/// A file system that is mounted late, or a directory that is made late, is had all the same.
+#[test]
+fn a_volume_whose_directory_comes_later_is_retried_in_the_sandbox() {
+    let place = Place::new();
+    let config = volume("one", "ram:1M") + &volume("late", "file:mounted/late.img,size=1M");
+    let daemon = place.serve(&config, &[]);
+    assert!(refusal(&daemon, "volume retry late").contains("late.img"));
+    fs::create_dir(place.path("mounted")).unwrap();
+    daemon.ask("volume retry late");
+    assert!(place.path("mounted/late.img").exists());
+}
+
+#[test]
+fn a_sandbox_that_is_turned_off_by_name_is_off_and_says_so() {
+    let elsewhere = Place::new();
+    for (config, arguments) in [("", &["--no-sandbox"][..]), ("[sandbox]\nenabled = false\n", &[])] {
+        let place = Place::new();
+        let daemon = place.serve(&(config.to_owned() + &volume("one", "ram:1M")), arguments);
+        assert!(of_threads(&daemon, "Seccomp:").contains(&"0".to_owned()));
+        assert!(daemon.ask("status").contains("off; it is turned off by"), "{}", daemon.ask("status"));
+        assert!(daemon.log().contains("no sandbox"), "{}", daemon.log());
+        let file = elsewhere.path("far.img");
+        daemon.ask(&format!("volume create far=file:{},size=1M", file.display()));
+    }
+}
