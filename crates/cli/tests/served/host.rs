@@ -106,6 +106,33 @@ impl Queue {
         if ended.status == 0 { Ok(queue) } else { Err(ended.status) }
     }
 
+    /// The admin queue of a controller, connected and enabled.
+    pub fn enabled(at: SocketAddr, names: &Names) -> Self {
+        let mut admin = Queue::connect(at, names, 0, 0xffff).expect("the host is let in");
+        // Property Set of CC: enabled, entries of 64 and 16 bytes.
+        let set = Sqe::new(0x7f, 0).cdw(11, 0x14).cdw(12, 0x0046_0001);
+        admin.command(set, Data::None).unwrap().good();
+        let ready = |admin: &mut Queue| {
+            let ended = admin.command(Sqe::new(0x7f, 4).cdw(11, 0x1c), Data::None).unwrap();
+            ended.result & 1 == 1
+        };
+        while !ready(&mut admin) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        admin
+    }
+
+    /// Identify: what `cns` stands for.
+    pub fn identify(&mut self, cns: u32, nsid: u32) -> Ended {
+        self.command(Sqe::new(6, nsid).cdw(10, cns), Data::In(4096)).unwrap()
+    }
+
+    /// The first bytes of a log page.
+    pub fn log_page(&mut self, page: u8, bytes: u32) -> Ended {
+        let sqe = Sqe::new(2, u32::MAX).cdw(10, u32::from(page) | (bytes / 4 - 1) << 16);
+        self.command(sqe, Data::In(bytes)).unwrap()
+    }
+
     /// Does one command.
     pub fn command(&mut self, mut sqe: Sqe, data: Data<'_>) -> io::Result<Ended> {
         self.next += 1;
@@ -158,27 +185,17 @@ impl Queue {
 /// A controller with one I/O queue.
 pub struct Host {
     /// The association lasts as long as its admin queue.
-    _admin: Queue,
+    pub admin: Queue,
     pub io: Queue,
 }
 
 impl Host {
     /// Connects and enables a controller, and connects its I/O queue.
     pub fn ready(at: SocketAddr, names: &Names) -> Self {
-        let mut admin = Queue::connect(at, names, 0, 0xffff).expect("the host is let in");
-        // Property Set of CC: enabled, entries of 64 and 16 bytes.
-        let set = Sqe::new(0x7f, 0).cdw(11, 0x14).cdw(12, 0x0046_0001);
-        admin.command(set, Data::None).unwrap().good();
-        let ready = |admin: &mut Queue| {
-            let ended = admin.command(Sqe::new(0x7f, 4).cdw(11, 0x1c), Data::None).unwrap();
-            ended.result & 1 == 1
-        };
-        while !ready(&mut admin) {
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let admin = Queue::enabled(at, names);
         let cntlid = admin.connected as u16;
         let io = Queue::connect(at, names, 1, cntlid).expect("the queue joins");
-        Host { _admin: admin, io }
+        Host { admin, io }
     }
 
     /// Read of a block of 512 bytes.

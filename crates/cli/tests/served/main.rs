@@ -26,4 +26,5 @@ mod sandbox;
 mod stripe;
 mod tls;
 mod verbs;
+mod visible;
 mod volumes;
