@@ -61,7 +61,7 @@ const TABLE: &[Layer] = &[
     Layer {
         directory: "protocol/nvme-tcp",
         on: "buf nvme stream tls",
-        foreign: Only(&["smallvec", "zerocopy"]),
+        foreign: Only(&["smallvec", "serde", "zerocopy"]),
     },
     Layer { directory: "server/scsi-server", on: "buf scsi volume", foreign: Only(&[]) },
     Layer { directory: "server/group", on: "buf volume", foreign: Only(&[]) },

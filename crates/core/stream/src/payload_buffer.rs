@@ -145,6 +145,25 @@ impl PayloadBuffer {
         true
     }
 
+    /// How many bytes were put in.
+    pub fn received_len(&self) -> u32 {
+        self.came
+    }
+
+    /// What its memory holds of the command's data from offset `range.start` to `range.end`, as far as that is of this
+    /// buffer. `None` while the memory is out.
+    pub fn copy_range(&self, range: Range<u32>) -> Option<Vec<u8>> {
+        let range = self.memory_range(range.start, range.end.saturating_sub(range.start));
+        let (mut bytes, mut at) = (Vec::with_capacity(range.len()), 0);
+        for piece in self.data.as_ref()?.pieces() {
+            let within =
+                range.start.clamp(at, at + piece.len()) - at..range.end.clamp(at, at + piece.len()) - at;
+            bytes.extend_from_slice(piece.get(within)?);
+            at += piece.len();
+        }
+        Some(bytes)
+    }
+
     /// The bytes that were put in, which began with the first of the buffer. `None` while the memory is out.
     pub fn received_bytes(&self) -> Option<Vec<u8>> {
         let mut bytes = Vec::with_capacity(self.came as usize);
@@ -219,6 +238,8 @@ mod tests {
         next.confirm_received();
         assert!(next.is_complete());
         assert_eq!(next.received_bytes().unwrap(), b"cdef");
+        assert_eq!(place.copy_range(102..105).unwrap(), b"cde");
+        assert_eq!((place.received_len(), next.received_len()), (6, 4));
         assert!(next.lend_to_recv(102, 1).is_some() && !next.copy_from_bytes(102, b"c"));
         assert_eq!(next.received_bytes(), None);
     }

@@ -26,7 +26,10 @@ mod send_queue;
 mod tls_link;
 pub mod wire;
 
-pub use controller::{CAPSULES_RESERVED, ConnectedQueueSize, ControllerQueue, QueueHandoff, QueueLimits};
+pub use controller::{
+    CAPSULES_RESERVED, ConnectedQueueSize, ControllerQueue, QueueHandoff, QueueLimits, QueueRestoreError,
+    QueueSaveRefusal, QueueSnapshot,
+};
 pub use host::{HostQueue, HostQueueSettings};
 pub use link_fault::LinkFault;
 pub use queue::Queue;

@@ -104,6 +104,10 @@ pub trait RoleQueue: Sized {
     fn is_receive_held(&self) -> bool {
         false
     }
+    /// Whether what is here is not to be parsed now.
+    fn is_parsing_held(&self) -> bool {
+        false
+    }
     /// The place of the next bytes, if they have one.
     fn lend_direct_buffer(&mut self) -> Option<DirectBuffer>;
     /// Puts a buffer back where it was taken from; gives how many bytes of those received were for it.
@@ -195,6 +199,9 @@ where
         loop {
             if self.is_over() {
                 self.rx.clear();
+                return Ok(());
+            }
+            if self.is_parsing_held() {
                 return Ok(());
             }
             let status = match self.rx.state {

@@ -5,7 +5,7 @@ use crate::wire::ConnectionParameters;
 use buf::{Cx, Sg, Time};
 use std::collections::VecDeque;
 use std::fmt::Debug;
-use stream::{ResponseTimes, SendOp, TransmitQueue};
+use stream::{NoBatchMemory, ResponseTimes, SendOp, TransmitQueue};
 
 /// A PDU, or a run of data PDUs, that waits to be sent.
 pub trait OutgoingPdu: Debug + Sized {
@@ -65,12 +65,13 @@ impl<P: OutgoingPdu> SendQueue<P> {
     /// Drops what waits.
     pub(crate) fn clear(&mut self) {
         self.pdus.clear();
+        drop(self.transmit_queue.take_unsent());
         self.answer_times.clear();
     }
 
     /// Whether nothing waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.pdus.is_empty()
+        self.pdus.is_empty() && !self.transmit_queue.has_unsent()
     }
 
     /// Whether the socket has taken all batches.
@@ -87,9 +88,36 @@ impl<P: OutgoingPdu> SendQueue<P> {
         self.transmit_queue.unwritten_since()
     }
 
+    /// Bytes that are with the kernel, or wait to be sent as they are.
     #[inline]
     pub(crate) fn kernel_bytes(&self) -> u64 {
-        self.kernel_bytes
+        self.kernel_bytes + self.transmit_queue.unsent_len() as u64
+    }
+
+    /// A batch came back of which the socket took only the first `written` bytes: the rest goes first.
+    pub(crate) fn keep_unsent(&mut self, op: SendOp, written: usize) {
+        self.kernel_bytes = self.kernel_bytes.saturating_sub(op.len as u64);
+        self.transmit_queue.keep_unsent(op, written);
+    }
+
+    /// Takes the bytes that wait to be sent as they are.
+    pub(crate) fn take_unsent(&mut self) -> Vec<u8> {
+        self.transmit_queue.take_unsent()
+    }
+
+    pub(crate) fn set_unsent(&mut self, bytes: Vec<u8>) {
+        self.transmit_queue.set_unsent(bytes);
+    }
+
+    pub(crate) fn unsent_bytes(&self) -> Vec<u8> {
+        self.transmit_queue.unsent_bytes()
+    }
+
+    #[cold]
+    fn build_unsent_batch(&mut self, cx: &mut Cx<'_>) -> Result<Option<SendOp>, NoMemory> {
+        let op = self.transmit_queue.build_unsent_batch(cx.pool, cx.now).map_err(|NoBatchMemory| NoMemory)?;
+        self.kernel_bytes += op.as_ref().map_or(0, |op| op.len as u64);
+        Ok(op)
     }
 
     pub(crate) fn handle_written(&mut self) {
@@ -110,6 +138,9 @@ impl<P: OutgoingPdu> SendQueue<P> {
         alignment: u8,
         mut context: P::Context<'_>,
     ) -> Result<Option<SendOp>, NoMemory> {
+        if self.transmit_queue.has_unsent() {
+            return self.build_unsent_batch(cx);
+        }
         let Some(first) = self.pdus.front() else { return Ok(None) };
         let least = first.next_head_len_max(parameters, &context);
         if !self.transmit_queue.can_start_batch() {

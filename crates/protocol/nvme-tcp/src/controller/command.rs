@@ -85,6 +85,8 @@ impl ControllerQueue {
             task.capsule = true;
         }
         task.arriving = data > 0;
+        self.role.arrivals = self.role.arrivals.wrapping_add(1);
+        task.arrival = self.role.arrivals;
         task.event_request = self.role.admin && sqe.opcode == Opcode::ASYNC_EVENT_REQUEST;
         let Some(tag) = self.role.tasks.insert(task) else { return Err(LinkFault::TooManyCommands) };
         self.role.half = (sqe.fuse() == Fuse::First).then_some(tag);

@@ -16,11 +16,14 @@
 //! - Numbers of the host are looked up or compared, never used as an index.
 
 mod capsule_memory;
+mod carried_data;
 mod command;
 mod data;
 mod outgoing;
+mod quiesce;
 mod receive;
 mod respond;
+mod snapshot;
 mod task;
 mod task_table;
 
@@ -34,6 +37,7 @@ use capsule_memory::CapsuleMemory;
 use nvme::{Completion, Sqe};
 use outgoing::OutgoingPdu;
 use receive::PduData;
+pub use snapshot::{QueueRestoreError, QueueSaveRefusal, QueueSnapshot};
 use std::time::Duration;
 use stream::{LabelledResponses, LinkNumber, ReceiveBuffer, Tag, TargetConnection, TargetEvent};
 pub use task::R2T_MAX;
@@ -75,6 +79,12 @@ pub struct ControllerRole {
     sqhd: u16,
     /// Bytes that wait and nobody asked leave for: small answers.
     unasked_bytes: u64,
+    /// How many commands came; wraps around.
+    arrivals: u32,
+    /// Commands that the server has given back, with their tasks.
+    withdrawn: Vec<(Tag, Sqe)>,
+    /// Nothing is received or parsed, until the queue goes on here or elsewhere.
+    quiesced: bool,
     /// When the server gives the answer that it gives, and under what it is counted.
     answer_stamp: (Time, u64),
 }
@@ -129,6 +139,9 @@ impl ControllerQueue {
             next_ttag: cx.entropy.next_u64() as u16,
             sqhd: 0,
             unasked_bytes: 0,
+            arrivals: 0,
+            withdrawn: Vec::new(),
+            quiesced: false,
             answer_stamp: (cx.now, 0),
         };
         let size = ConnectedQueueSize { entries: 1, flow_control: true, in_capsule_max: 0 };

@@ -47,7 +47,7 @@ impl PduData {
         PduData { lead: len, want: 0, tail: 0, at: 0, purpose }
     }
 
-    fn tag(&self) -> Option<Tag> {
+    pub(super) fn tag(&self) -> Option<Tag> {
         match self.purpose {
             DataPurpose::Capsule(tag) | DataPurpose::Solicited { tag, .. } => Some(tag),
             DataPurpose::Refuse(..) | DataPurpose::Skip => None,
@@ -70,9 +70,14 @@ impl RoleQueue for ControllerQueue {
 
     /// One command at a time until Connect is answered, and nothing is out when the queue is handed off.
     fn is_receive_held(&self) -> bool {
-        self.phase == QueuePhase::Connect
-            && self.awaits_connect_answer()
-            && matches!(self.rx.state, ReceiveState::Header)
+        self.role.quiesced
+            || self.phase == QueuePhase::Connect
+                && self.awaits_connect_answer()
+                && matches!(self.rx.state, ReceiveState::Header)
+    }
+
+    fn is_parsing_held(&self) -> bool {
+        self.role.quiesced
     }
 
     fn lend_direct_buffer(&mut self) -> Option<DirectBuffer> {

@@ -1,6 +1,7 @@
 //! Answers: read data and completions, and how tasks end.
 
 use super::ControllerQueue;
+use super::carried_data::CarriedData;
 use super::outgoing::ReadData;
 use super::task::{DataSource, TaskEnding, TaskState};
 use buf::Sg;
@@ -17,6 +18,7 @@ impl ControllerQueue {
             return;
         }
         task.read_reserved -= reserved;
+        task.moved = true;
         let (cid, ends) = (task.cid, offset + len as u32 == task.len);
         self.role.tasks.read_bytes =
             (self.role.tasks.read_bytes + len as u64).saturating_sub(u64::from(reserved));
@@ -35,6 +37,7 @@ impl ControllerQueue {
                 task.state = TaskState::Answered(completion);
                 task.answer_stamp = self.role.answer_stamp;
                 task.places.clear();
+                task.carried = CarriedData::default();
                 self.role.awaits_place = false;
             }
             TaskState::Live => self.send_completion(tag, completion),
@@ -42,7 +45,7 @@ impl ControllerQueue {
                 *acked = true;
                 self.finish_task(tag);
             }
-            TaskState::Answered(_) | TaskState::Abandoned => {}
+            TaskState::Withdrawn | TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
@@ -53,6 +56,7 @@ impl ControllerQueue {
             TaskState::Live => {
                 task.state = TaskState::Abandoned;
                 task.places.clear();
+                task.carried = CarriedData::default();
                 self.role.awaits_place = false;
                 self.finish_task(tag);
             }
@@ -60,7 +64,7 @@ impl ControllerQueue {
                 *acked = true;
                 self.finish_task(tag);
             }
-            TaskState::Answered(_) | TaskState::Abandoned => {}
+            TaskState::Withdrawn | TaskState::Answered(_) | TaskState::Abandoned => {}
         }
     }
 
@@ -84,7 +88,11 @@ impl ControllerQueue {
             TaskState::Abandoned if !owed => {
                 self.role.tasks.remove(tag);
             }
-            TaskState::Live | TaskState::Ending { .. } | TaskState::Answered(_) | TaskState::Abandoned => {}
+            TaskState::Live
+            | TaskState::Withdrawn
+            | TaskState::Ending { .. }
+            | TaskState::Answered(_)
+            | TaskState::Abandoned => {}
         }
     }
 
@@ -92,10 +100,16 @@ impl ControllerQueue {
     pub(super) fn abort_task(&mut self, tag: Tag, how: TaskEnding) {
         let Some(task) = self.role.tasks.get_mut(tag) else { return };
         task.places.clear();
+        task.carried = CarriedData::default();
         match &mut task.state {
             TaskState::Live => {
                 task.state = TaskState::Ending { how, acked: false };
                 self.events.push_back(TargetEvent::Aborted { tag });
+            }
+            // The server has let go of it.
+            TaskState::Withdrawn => {
+                task.state = TaskState::Ending { how, acked: true };
+                self.finish_task(tag);
             }
             TaskState::Ending { how: before, .. } => {
                 if how == TaskEnding::Silent {

@@ -3,6 +3,7 @@
 //! Write data is in the capsule, or is requested by R2Ts, never both. Every byte has exactly one destination:
 //! a buffer of the server, or nowhere, if it is no longer needed.
 
+use super::carried_data::CarriedData;
 use buf::{SgMut, Time};
 use nvme::failpoint::{Failpoint, is_on};
 use nvme::{Completion, Status};
@@ -34,8 +35,14 @@ pub(super) struct Task {
     pub(super) write_reserved: u32,
     /// When the server gave the answer that waits for the host's data, and under what it is counted.
     pub(super) answer_stamp: (Time, u64),
+    /// When it came, among the commands of its queue; wraps around.
+    pub(super) arrival: u32,
+    /// The host or the server has some of its data.
+    pub(super) moved: bool,
+    /// What came before it was withdrawn.
+    pub(super) carried: CarriedData,
     /// End of what was asked for by R2T.
-    asked: u32,
+    pub(super) asked: u32,
     /// Stretches asked for and not whole, in the order of asking.
     pub(super) r2ts: SmallVec<[SolicitedRange; R2T_MAX]>,
     /// The server's buffers that are not full, in order.
@@ -60,6 +67,8 @@ pub(super) enum DataSource {
 pub(super) enum TaskState {
     /// With the server.
     Live,
+    /// The server has given it back before it had any effect: it is to be announced again.
+    Withdrawn,
     /// It ends without the server's answer. `acked`: the server has let go of it.
     Ending { how: TaskEnding, acked: bool },
     /// Answered, but the host still sends data: the answer follows the last of it.
@@ -100,6 +109,9 @@ impl Task {
             read_reserved: 0,
             write_reserved: 0,
             answer_stamp: (Time(0), 0),
+            arrival: 0,
+            moved: false,
+            carried: CarriedData::default(),
             asked: 0,
             r2ts: SmallVec::new(),
             places: SmallVec::new(),
@@ -108,7 +120,7 @@ impl Task {
 
     /// Whether arriving data has a use.
     pub(super) fn wants_data(&self) -> bool {
-        matches!(self.state, TaskState::Live)
+        matches!(self.state, TaskState::Live | TaskState::Withdrawn)
     }
 
     /// Whether the host still sends data that it was asked for, or began to send.
@@ -132,6 +144,11 @@ impl Task {
         self.places.iter_mut().for_each(PayloadBuffer::confirm_received);
     }
 
+    /// What was carried came in PDUs that are whole.
+    pub(super) fn confirm_carried(&mut self) {
+        self.places.iter_mut().for_each(PayloadBuffer::confirm_received);
+    }
+
     /// What a failpoint does: bytes of the first buffer count that never came.
     fn fake_received_bytes(&mut self, len: usize) {
         let Some(place) = self.places.first_mut() else { return };
@@ -143,6 +160,7 @@ impl Task {
     /// Takes the next buffer out that is full of whole data.
     pub(super) fn take_complete_buffer(&mut self) -> Option<(u32, SgMut)> {
         let at = self.places.iter().position(PayloadBuffer::is_complete)?;
+        self.moved = true;
         self.places.remove(at).into_complete()
     }
 

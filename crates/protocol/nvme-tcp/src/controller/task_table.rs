@@ -47,6 +47,10 @@ impl TaskTable {
         self.tasks.iter().map(|(tag, _)| tag).collect()
     }
 
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Tag, &Task)> {
+        self.tasks.iter()
+    }
+
     #[inline]
     pub(super) fn get(&self, tag: Tag) -> Option<&Task> {
         self.tasks.get(tag)

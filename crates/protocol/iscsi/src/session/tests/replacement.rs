@@ -171,6 +171,7 @@ impl History {
         let at = self.below(self.peer.kept.len());
         let (tag, Request::Scsi(command)) = self.peer.kept.remove(at) else { panic!("a command") };
         let offset = u32::from_be_bytes(command.cdb.as_slice()[2..6].try_into().unwrap());
+        let is_read = command.read;
         if command.write {
             let memory = self.peer.pool.take_sg(MemoryClass::Solicited, command.edtl as usize).unwrap();
             self.peer.writes.push((tag, offset, command.edtl));
@@ -188,7 +189,7 @@ impl History {
         } else {
             self.peer.send_read(tag, offset as usize, command.edtl as usize);
         }
-        if self.peer.writes.is_empty() && self.below(2) == 0 {
+        if is_read && self.below(2) == 0 {
             // What is ready waits for the next step, which may be a replacement.
             return;
         }

@@ -4,3 +4,5 @@ mod attacks;
 mod attacks_data;
 mod basics;
 mod pair;
+mod replacement;
+mod snapshots;

@@ -72,7 +72,7 @@ pub struct Pair {
     /// Bytes that the queue sent, not yet taken by the test.
     pub sent: Vec<u8>,
     /// A receive that waits for bytes.
-    op: Option<RecvOp>,
+    pub op: Option<RecvOp>,
     pub shut: bool,
     /// Batches are taken, but never written out.
     pub deaf: bool,
@@ -87,7 +87,7 @@ pub struct Pair {
     pub closed: bool,
     pub violations: Vec<LinkFault>,
     /// Writes being received, with where they go.
-    writes: Vec<(Tag, u32)>,
+    pub writes: Vec<(Tag, u32)>,
     /// How bytes come.
     pub delivery: RecvDelivery,
     /// Reads are answered in pieces of so many bytes.
