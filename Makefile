@@ -1,6 +1,6 @@
 # Every target installs what it needs from Debian when run as root, and says what is missing otherwise.
 
-.PHONY: help run test build lint unit cost shared-lines interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
+.PHONY: help run test build lint unit cost shared-lines rdma interop sessions idle guest sim group-sim crash kill loom miri asan tsan fuzz bench-iscsi bench-nvme bench-host bench-generator eval eval-reports eval-look ceph ceph-group deny docs install install-files uninstall deb deb-test fio-engine
 
 # Where rustup puts cargo; a fresh shell may not know it yet.
 export PATH := $(HOME)/.cargo/bin:$(PATH)
@@ -11,6 +11,7 @@ help:
 	@echo "make build lint unit cost sessions guest"
 	@echo "make cost         instructions per 4 KiB command against tests/cost.txt (needs valgrind)"
 	@echo "make shared-lines cache lines that two shards both write for each command: none (needs valgrind; minutes)"
+	@echo "make rdma         NVMe over RDMA and TCP, LIO and nvmet beside ours, all in one emulated machine (RDMA=options)"
 	@echo "make interop      more real clients, targets and guests than make test has, for hours"
 	@echo "make ceph         images of Ceph as volumes, on a cluster of its own from Debian's packages (CEPH_STORE=bluestore)"
 	@echo "make ceph-group   the store of a gateway group, and the group on it, on a cluster of its own"
@@ -49,6 +50,10 @@ build lint unit cost sessions guest:
 
 shared-lines:
 	@tests/shared-lines.sh
+
+rdma:
+	@tests/test.sh build
+	@tests/guest/rdma.sh $(RDMA)
 
 interop:
 	@tests/test.sh build libiscsi consumers initiators workloads experiments machines fio guests

@@ -3,6 +3,8 @@
 # installed, and an initramfs with busybox and the machine's own open-iscsi, nvme-cli and sg3-utils.
 #   image.sh DIRECTORY [SUITE [PROGRAM...]]   makes DIRECTORY/vmlinux and DIRECTORY/initramfs
 # PROGRAMs are more that jobs in the guest run: fio, or one of ours.
+# IMAGE_FLAVOUR=full takes the kernel for all machines, which has drivers that the cloud kernel lacks; IMAGE_MODULES are
+# more modules that jobs need.
 # SUITE names another Debian suite to take the kernel from, for example bookworm-backports; the
 # machine's own package sources stay as they are. Empty: the machine's own.
 set -euo pipefail
@@ -14,18 +16,21 @@ IMAGE=$1
 SUITE=${2:-}
 shift $(($# < 2 ? $# : 2))
 HERE=$(cd "$(dirname "$0")" && pwd)
+FLAVOUR=cloud-
+[ "${IMAGE_FLAVOUR:-cloud}" != full ] || FLAVOUR=
 KERNEL=$OUT/guest-kernel${SUITE:+-$SUITE}
+[ -n "$FLAVOUR" ] || KERNEL+=-full
 MODULES="virtio_pci virtio_net virtio_blk iscsi_tcp nvme_tcp sd_mod ext4 xfs crc32c_generic crc32c_intel
-  target_core_iblock iscsi_target_mod nvmet_tcp sha3_generic"
+  target_core_iblock iscsi_target_mod nvmet_tcp sha3_generic ${IMAGE_MODULES:-}"
 PROGRAMS="iscsid iscsiadm nvme sg_persist sg_vpd sg_rtpg mkfs.ext4 e2fsck $*"
 # Only kernels with NVMe in-band authentication need them; with the machine's own suite it has none.
 [ -z "$SUITE" ] || MODULES+=" sha256_generic sha512_generic hmac ublk_drv nbd"
 mkdir -p "$IMAGE"
 
-# The package that linux-image-cloud-ARCH stands for at present.
+# The package that linux-image-cloud-ARCH, or linux-image-ARCH, stands for at present.
 kernel_package() {
   local meta
-  meta=linux-image-cloud-$(dpkg --print-architecture)
+  meta=linux-image-$FLAVOUR$(dpkg --print-architecture)
   in_suite "$SUITE" apt-cache depends "$meta" 2>/dev/null | sed -n 's/^ *Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1
 }
 
@@ -55,7 +60,7 @@ take() {
 
 package=$(kernel_package)
 [ -n "$package" ] || { quietly apt-update apt-get update -q || true; package=$(kernel_package); }
-[ -n "$package" ] || fail "no cloud kernel package known to apt"
+[ -n "$package" ] || fail "no kernel package known to apt: linux-image-$FLAVOUR$(dpkg --print-architecture)"
 if [ "$(cat "$KERNEL/package" 2>/dev/null || true)" != "$package" ]; then
   rm -rf "$KERNEL"
   download_dir "$KERNEL/deb"
