@@ -97,7 +97,7 @@ impl Pool {
     /// `None`, as if there were none.
     ///
     /// ```
-    /// use buf::{MemoryClass, Pool};
+    /// use blockwire_buf::{MemoryClass, Pool};
     ///
     /// let pool = Pool::new(1 << 20);
     /// let mut waiting = pool.take_sg_later(MemoryClass::Wire, 4096).unwrap();
