@@ -220,6 +220,9 @@ fn comparability_notes() -> Vec<String> {
          one set-up with another here, as the paper compares its own.",
         "The paper had separate machines and a 25 GbE adapter in each initiator. Here both ends, the databases \
          and their users share one machine, so the initiator's processor use is mostly that of the database.",
+        "The paper's databases did not fit the memory of their servers. Here a server's own cache is a sixteenth of its \
+         data, but 16 MiB at least and 1 GiB at most, and file system caches are dropped every second; its memory is \
+         not limited otherwise.",
         "I/Os, their bytes and their mean latency are those that the kernel counted on the initiator's block \
          devices, file system and journal included.",
     ]
