@@ -39,24 +39,11 @@ impl VolumeId {
 ///
 /// let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
 /// assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
-/// assert_eq!(uuid.naa_local()[0] >> 4, 3);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Uuid(pub [u8; 16]);
 
 impl Uuid {
-    /// A locally assigned NAA designator (NAA 3h, SPC-5 §7.7.6.6), as SCSI shows it: the halves folded,
-    /// the first four bits replaced by the NAA.
-    #[expect(clippy::indexing_slicing, reason = "eight bytes are made of sixteen")]
-    pub fn naa_local(&self) -> [u8; 8] {
-        let mut naa = [0; 8];
-        for (at, byte) in naa.iter_mut().enumerate() {
-            *byte = self.0[at] ^ self.0[at + 8];
-        }
-        naa[0] = 0x30 | (naa[0] & 0x0f);
-        naa
-    }
-
     /// The serial number: 32 lower-case hexadecimal digits.
     #[expect(clippy::indexing_slicing, reason = "chunks of two have two, and a half byte is below 16")]
     pub fn serial_number(&self) -> [u8; 32] {
@@ -139,6 +126,5 @@ mod tests {
         let uuid = Uuid(*b"\x01\x23\x45\x67\x89\xab\x4c\xde\x8f\x00\x11\x22\x33\x44\x55\x66");
         assert_eq!(uuid.to_string(), "01234567-89ab-4cde-8f00-112233445566");
         assert_eq!(&uuid.serial_number(), b"0123456789ab4cde8f00112233445566");
-        assert_eq!(uuid.naa_local(), [0x3e, 0x23, 0x54, 0x45, 0xba, 0xef, 0x19, 0xb8]);
     }
 }

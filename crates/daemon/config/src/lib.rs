@@ -55,12 +55,6 @@ pub const EXAMPLE_TOML: &str = include_str!("example.toml");
 /// Largest configuration file, bytes.
 const FILE_BYTES_MAX: u64 = 4 << 20;
 
-/// Reads `path` and the `*.toml` of the `conf.d` beside it, in the order of their names.
-/// What is wrong goes to `sink`.
-pub fn read_files(path: &Path, sink: &Sink) -> Draft {
-    ConfigFiles::read(path, sink).draft(sink)
-}
-
 /// The `*.toml` files of a directory; none if there is no directory.
 fn drop_in_files(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match fs::read_dir(directory) {

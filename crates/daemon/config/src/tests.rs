@@ -332,7 +332,7 @@ fn parts_are_merged_in_order_and_name_their_file() {
     fs::write(parts.join("10.toml"), "[[volume]]\nname = \"b\"\nsource = \"file:b.img,size=1M\"\n").unwrap();
     fs::write(parts.join("ignored.toml~"), "nonsense").unwrap();
     let sink = Sink::default();
-    let draft = read_files(&main, &sink);
+    let draft = ConfigFiles::read(&main, &sink).draft(&sink);
     let plan = check::resolve_draft(draft, &CommandLineOptions::default(), &sink);
     let (plan, _) = sink.into_result(plan).unwrap();
     assert_eq!(plan.volumes.iter().map(|volume| volume.name.as_str()).collect::<Vec<_>>(), ["a", "b", "c"]);
@@ -340,7 +340,7 @@ fn parts_are_merged_in_order_and_name_their_file() {
 
     fs::write(parts.join("30.toml"), "[limits]\nnop_timeout = 6\n").unwrap();
     let sink = Sink::default();
-    read_files(&main, &sink);
+    ConfigFiles::read(&main, &sink).draft(&sink);
     let got = sink.into_result(()).unwrap_err();
     assert!(
         got.len() == 1 && got[0].to_string().contains("conf.d/30.toml:1:1: [limits] is already set at"),

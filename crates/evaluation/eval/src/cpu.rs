@@ -137,11 +137,6 @@ impl CpuUsage {
     pub fn total(&self) -> CpuTimes {
         self.cores.iter().fold(CpuTimes::default(), |sum, (_, kinds)| sum.zip_with(kinds, |a, b| a + b))
     }
-
-    /// How busy each core was, in percent.
-    pub fn core_busy_percents(&self) -> Vec<f64> {
-        self.cores.iter().map(|(_, kinds)| kinds.busy_percent()).collect()
-    }
 }
 
 /// One reading of a process, from `/proc/PID/stat`: all its threads.
@@ -200,7 +195,10 @@ mod tests {
         assert_eq!(usage.cores.len(), 2, "the third came between");
         let (_, first) = usage.cores[0];
         assert_eq!((first.user, first.system, first.irq, first.softirq), (0.7, 0.25, 0.01, 0.04));
-        assert_eq!(usage.core_busy_percents(), [100.0, 0.0]);
+        assert_eq!(
+            usage.cores.iter().map(|(_, kinds)| kinds.busy_percent()).collect::<Vec<_>>(),
+            [100.0, 0.0]
+        );
         assert_eq!(usage.total().total(), 2.0);
     }
 

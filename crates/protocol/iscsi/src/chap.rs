@@ -12,8 +12,6 @@ use zeroize::Zeroizing;
 
 /// Longest challenge that is accepted, in bytes (RFC 7143 §12.1.3).
 pub const CHALLENGE_LEN_MAX: usize = 1024;
-/// Secrets below 96 bits need an encrypted channel (RFC 7143 §9.2.1).
-pub const SECRET_LEN_MIN_UNENCRYPTED: usize = 12;
 /// Longest digest of any algorithm here, in bytes.
 const DIGEST_LEN_MAX: usize = 32;
 
@@ -66,12 +64,6 @@ impl Secret {
     #[must_use]
     pub fn new(bytes: Vec<u8>) -> Self {
         Self(Zeroizing::new(bytes))
-    }
-
-    /// Whether the secret is too short for a channel that is not encrypted.
-    #[must_use]
-    pub fn needs_encrypted_channel(&self) -> bool {
-        self.0.len() < SECRET_LEN_MIN_UNENCRYPTED
     }
 
     /// Compares in constant time; only a difference in length shows.
@@ -293,9 +285,6 @@ mod tests {
     fn secrets_do_not_show() {
         let account = account(b"correct horse");
         assert!(!format!("{account:?}").contains("correct"));
-        assert!(
-            !account.secret.needs_encrypted_channel() && Secret::new(vec![1; 11]).needs_encrypted_channel()
-        );
         assert!(account.secret.constant_time_eq(&Secret::new(b"correct horse".to_vec())));
     }
 

@@ -56,11 +56,6 @@ impl SupportedStates {
     /// Optimized, non-optimized, unavailable and transitioning: the states that the volume has.
     pub const VOLUME: SupportedStates = SupportedStates(0x8b);
 
-    /// From the byte on the wire.
-    pub const fn from_wire(byte: u8) -> SupportedStates {
-        SupportedStates(byte)
-    }
-
     /// Whether a state can occur.
     pub const fn contains(self, state: AccessState) -> bool {
         match state {

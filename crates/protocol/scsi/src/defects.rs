@@ -1,7 +1,7 @@
 //! READ DEFECT DATA (SBC-3 §5.19): a volume has no defects to list, in any format.
 
 use crate::cdb::ReadDefects;
-use crate::wire::{Writer, bit, flag_bit, place_bits};
+use crate::wire::{Writer, flag_bit, place_bits};
 
 /// Writes the header of empty lists: those asked for are there, and have no entry.
 pub fn encode_empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
@@ -11,12 +11,6 @@ pub fn encode_empty_lists(request: &ReadDefects, w: &mut Writer<'_>) {
     if request.twelve {
         w.u32(0);
     }
-}
-
-/// Which lists a header says are there: primary, grown. `None`: too short.
-pub fn decode_lists_present(data: &[u8]) -> Option<(bool, bool)> {
-    let lists = *data.get(1)?;
-    Some((bit(lists, 4), bit(lists, 3)))
 }
 
 #[cfg(test)]
@@ -32,7 +26,6 @@ mod tests {
         encode_empty_lists(&request, &mut w);
         assert_eq!((w.written_len(), out[4]), (4, 0xee));
         assert_eq!(out[..4], [0, 0x15, 0, 0]);
-        assert_eq!(decode_lists_present(&out), Some((true, false)));
         let twelve = ReadDefects { twelve: true, primary: false, grown: true, format: 0, ..request };
         encode_empty_lists(&twelve, &mut Writer::new(&mut out));
         assert_eq!(out, [0, 0x08, 0, 0, 0, 0, 0, 0, 0xee]);

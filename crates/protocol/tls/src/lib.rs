@@ -43,8 +43,6 @@ pub use fault::{ContextError, TlsFault};
 pub use handshake::{Handshake, HandshakeProgress};
 pub use psk::{Psk, PskLookup};
 
-/// The most that one record adds to its content (RFC 8446 §5.2), and the longest content.
-pub const RECORD_OVERHEAD_MAX: usize = 256 + 5;
 /// The longest content of a record, in bytes.
 pub const RECORD_CONTENT_MAX: usize = 1 << 14;
 /// What a record adds with the suites that are used: header, content type, tag.

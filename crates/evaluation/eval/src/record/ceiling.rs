@@ -43,11 +43,6 @@ impl Record {
     pub fn share_of_ceiling(&self, point: &Point) -> Option<Ratio> {
         point.ratio_to(self.ceiling_for(point)?, Metric::Iops)
     }
-
-    /// Whether there is a ceiling at all.
-    pub fn has_ceiling(&self) -> bool {
-        self.points.iter().any(Point::is_ceiling)
-    }
 }
 
 #[cfg(test)]

@@ -7,12 +7,8 @@ impl Sense {
     pub const NO_SENSE: Sense = Sense::new(SenseKey::NO_SENSE, AdditionalSenseCode(0x0000));
     /// The path changes its asymmetric access state. (04h/0Ah)
     pub const ALUA_TRANSITION: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040a));
-    /// The path is in standby. (04h/0Bh)
-    pub const ALUA_STANDBY: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040b));
     /// The path is unavailable. (04h/0Ch)
     pub const ALUA_UNAVAILABLE: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x040c));
-    /// Not ready, and nothing more is known. (04h/00h)
-    pub const NOT_READY_CAUSE_UNKNOWN: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x0400));
     /// On its way to ready. (04h/01h)
     pub const BECOMING_READY: Sense = Sense::new(SenseKey::NOT_READY, AdditionalSenseCode(0x0401));
     /// Stopped: START STOP UNIT with START = 1 is needed. (04h/02h)
@@ -83,22 +79,14 @@ impl Sense {
     /// An initiator forbids the removal of the medium. (53h/02h)
     pub const MEDIUM_REMOVAL_PREVENTED: Sense =
         Sense::new(SenseKey::ILLEGAL_REQUEST, AdditionalSenseCode(0x5302));
-    /// No room for what was asked. (55h/03h)
-    pub const INSUFFICIENT_RESOURCES: Sense =
-        Sense::new(SenseKey::ILLEGAL_REQUEST, AdditionalSenseCode(0x5503));
     /// No room for another persistent reservation key. (55h/04h)
     pub const INSUFFICIENT_REGISTRATION_RESOURCES: Sense =
         Sense::new(SenseKey::ILLEGAL_REQUEST, AdditionalSenseCode(0x5504));
-    /// The asymmetric access state could not be set. (67h/0Ah)
-    pub const SET_TARGET_PORT_GROUPS_FAILED: Sense =
-        Sense::new(SenseKey::HARDWARE_ERROR, AdditionalSenseCode(0x670a));
     /// The medium is (again) there. (28h/00h)
     pub const MEDIUM_MAY_HAVE_CHANGED: Sense =
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2800));
     /// Power on, reset, or the first command of this I_T nexus. (29h/00h)
     pub const POWER_ON: Sense = Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2900));
-    /// Power on. (29h/01h)
-    pub const POWER_ON_OCCURRED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2901));
     /// A logical unit reset or target reset. (29h/03h)
     pub const BUS_DEVICE_RESET: Sense = Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2903));
     /// The I_T nexus was lost. (29h/07h)
@@ -118,17 +106,11 @@ impl Sense {
     /// The path has a new asymmetric access state. (2Ah/06h)
     pub const ASYMMETRIC_ACCESS_STATE_CHANGED: Sense =
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2a06));
-    /// The path could not change its state. (2Ah/07h)
-    pub const IMPLICIT_ACCESS_STATE_TRANSITION_FAILED: Sense =
-        Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2a07));
     /// The capacity is another. (2Ah/09h)
     pub const CAPACITY_DATA_HAS_CHANGED: Sense =
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2a09));
     /// Another initiator cleared commands of this I_T nexus. (2Fh/00h)
     pub const COMMANDS_CLEARED: Sense = Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x2f00));
-    /// Thin provisioned space runs low. (38h/07h)
-    pub const THIN_PROVISIONING_SOFT_THRESHOLD: Sense =
-        Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x3807));
     /// INQUIRY data is another. (3Fh/03h)
     pub const INQUIRY_DATA_HAS_CHANGED: Sense =
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x3f03));
@@ -140,12 +122,6 @@ impl Sense {
         Sense::new(SenseKey::UNIT_ATTENTION, AdditionalSenseCode(0x477f));
     /// The medium is write protected. (27h/00h)
     pub const WRITE_PROTECTED: Sense = Sense::new(SenseKey::DATA_PROTECT, AdditionalSenseCode(0x2700));
-    /// Protected by configuration. (27h/01h)
-    pub const HARDWARE_WRITE_PROTECTED: Sense =
-        Sense::new(SenseKey::DATA_PROTECT, AdditionalSenseCode(0x2701));
-    /// Protected by SWP of the control mode page. (27h/02h)
-    pub const SOFTWARE_WRITE_PROTECTED: Sense =
-        Sense::new(SenseKey::DATA_PROTECT, AdditionalSenseCode(0x2702));
     /// No space left for a thin volume. (27h/07h)
     pub const SPACE_ALLOCATION_FAILED: Sense =
         Sense::new(SenseKey::DATA_PROTECT, AdditionalSenseCode(0x2707));
@@ -169,12 +145,8 @@ impl Sense {
     /// A data digest did not match. (47h/05h)
     pub const PROTOCOL_SERVICE_CRC_ERROR: Sense =
         Sense::new(SenseKey::ABORTED_COMMAND, AdditionalSenseCode(0x4705));
-    /// The data asked for again is not there any more. (11h/13h)
-    pub const SNACK_REJECTED: Sense = Sense::new(SenseKey::ABORTED_COMMAND, AdditionalSenseCode(0x1113));
     /// Aborted, for no reason that has a code. (00h/00h)
     pub const ABORTED: Sense = Sense::new(SenseKey::ABORTED_COMMAND, AdditionalSenseCode(0x0000));
-    /// The data transfer failed. (4Bh/00h)
-    pub const DATA_PHASE_ERROR: Sense = Sense::new(SenseKey::ABORTED_COMMAND, AdditionalSenseCode(0x4b00));
     /// The data differs; INFORMATION is the offset of the first difference. (1Dh/00h)
     pub const MISCOMPARE_DURING_VERIFY: Sense = Sense::new(SenseKey::MISCOMPARE, AdditionalSenseCode(0x1d00));
 }

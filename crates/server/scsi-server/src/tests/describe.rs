@@ -2,7 +2,10 @@
 
 use scsi::Status;
 use scsi::inquiry::StandardInquiry;
-use scsi::vpd::{self, BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType};
+use scsi::vpd::{
+    self, BlockDeviceCharacteristics, BlockLimits, LogicalBlockProvisioning, ProvisioningType,
+    naa_locally_assigned,
+};
 
 use super::*;
 
@@ -81,7 +84,7 @@ fn names_come_from_the_uuid_and_the_port() {
     assert_eq!([(all[5].0, all[5].1), (all[6].0, all[6].1)], [(1, 8), (2, 8)]);
     let naa =
         vpd::decode_designators(vpd::page_body(0x83, &data).unwrap()).find(|one| one.kind.0 == 3).unwrap();
-    assert_eq!(naa.bytes, Uuid(uuid(0)).naa_local());
+    assert_eq!(naa.bytes, naa_locally_assigned(&uuid(0)));
     let serial = world.good(host, &page(0x80), &[], 255);
     assert_eq!(&serial[4..], b"0123456789ab4cde8f00112233445500");
     let ports = world.good(host, &page(0x88), &[], 255);
