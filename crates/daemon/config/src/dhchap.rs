@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use nvme::auth::{DhGroup, DhchapPolicy, DhchapSecret, Hash};
-use zeroize::Zeroizing;
 
 use super::{reader::TableReader, secret};
 
@@ -46,19 +45,9 @@ pub const CONTROLLER_KEY: &str = "dhchap_controller_key_file";
 
 /// Reads the file that this key names.
 pub fn read_key_file(table: &TableReader<'_>, key: &str) -> Option<Arc<DhchapSecret>> {
-    let path = table.text(key)?;
-    let bytes = secret::read_secret_file(&table.file.directory.join(&path.value)).map(Zeroizing::new);
-    let parsed = bytes.and_then(|bytes| {
-        let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
+    secret::read_key_file(table, key, |text| {
         DhchapSecret::parse(text).map_err(|why| {
             format!("holds no DHHC-1:hh:BASE64: ({why}); `blockwire key generate FILE` makes one")
         })
-    });
-    match parsed {
-        Ok(secret) => Some(Arc::new(secret)),
-        Err(why) => {
-            table.file.sink.note_error(&path.at, format!("{key} \"{}\" {why}", path.value));
-            None
-        }
-    }
+    })
 }

@@ -3,7 +3,9 @@
 //! RFC 7143 §9.2.1: at least 96 bits unless the network is encrypted, and different ones for the two
 //! directions. No message shows a secret or its length.
 
-use std::{os::unix::fs::MetadataExt, path::Path};
+use std::{os::unix::fs::MetadataExt, path::Path, sync::Arc};
+
+use zeroize::Zeroizing;
 
 use super::{diagnostic::Located, file, reader::TableReader};
 use crate::plan::{Credentials, Secret};
@@ -57,6 +59,25 @@ pub fn read_credentials(table: &TableReader<'_>, allow_short: bool) -> Option<Cr
         secret: secret.value,
         mutual: mutual.map(|(user, secret)| (user.value, secret.value)),
     })
+}
+
+/// Reads the file that a key names, and the key or secret of NVMe in it.
+pub fn read_key_file<T>(
+    table: &TableReader<'_>,
+    key: &str,
+    parse: impl FnOnce(&str) -> Result<T, String>,
+) -> Option<Arc<T>> {
+    let path = table.text(key)?;
+    let bytes = read_secret_file(&table.file.directory.join(&path.value)).map(Zeroizing::new);
+    let parsed =
+        bytes.and_then(|bytes| parse(std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?));
+    match parsed {
+        Ok(value) => Some(Arc::new(value)),
+        Err(why) => {
+            table.file.sink.note_error(&path.at, format!("{key} \"{}\" {why}", path.value));
+            None
+        }
+    }
 }
 
 /// CHAP_N is a text value of at most 255 bytes (RFC 7143 §12.1.3).

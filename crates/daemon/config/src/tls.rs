@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use nvme::tls::{ConfiguredPsk, HkdfLabelFormat};
 use shard::TlsMode;
-use zeroize::Zeroizing;
 
 use super::{
     diagnostic::{Located, Sink},
@@ -39,23 +38,13 @@ pub fn read_derivations(table: &TableReader<'_>) -> Vec<HkdfLabelFormat> {
 
 /// Reads the file that `tls_key_file` names.
 pub fn read_psk(table: &TableReader<'_>) -> Option<Arc<ConfiguredPsk>> {
-    let path = table.text("tls_key_file")?;
-    let bytes = secret::read_secret_file(&table.file.directory.join(&path.value)).map(Zeroizing::new);
-    let parsed = bytes.and_then(|bytes| {
-        let text = std::str::from_utf8(&bytes).map_err(|_| "holds no text".to_owned())?;
+    secret::read_key_file(table, "tls_key_file", |text| {
         ConfiguredPsk::parse(text).map_err(|why| {
             format!(
                 "holds no NVMeTLSkey-1:hh:BASE64: ({why}); `blockwire key generate --kind tls FILE` makes one"
             )
         })
-    });
-    match parsed {
-        Ok(key) => Some(Arc::new(key)),
-        Err(why) => {
-            table.file.sink.note_error(&path.at, format!("tls_key_file \"{}\" {why}", path.value));
-            None
-        }
-    }
+    })
 }
 
 /// Where TLS is offered, some host has a key for it, or one by which it can generate such a key: that begins without
