@@ -6,7 +6,7 @@ use eval::fio::{IoDirection, Job, Rate};
 use eval::preset::{Protocol, fio_rw_word};
 use eval::record::CountingWindow;
 
-use super::blockwire::{POLL_US, parse_figures, relay_events};
+use super::blockwire::{POLL_US, parse_figures, run_with_events};
 use super::{Initiator, LoadEvent, LoadResult, LoadTask};
 use crate::Failure;
 use crate::place::CommandLocation;
@@ -103,11 +103,7 @@ impl Initiator for BareInitiator {
     }
 
     fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
-        let mut process = task.start_process(self.command_words(task))?;
-        let text = relay_events(&mut process, task.job, tell)?;
-        let mut figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
-        process.command().clone_into(&mut figures.command);
-        Ok(figures)
+        run_with_events(task, self.command_words(task), tell, parse_figures)
     }
 }
 

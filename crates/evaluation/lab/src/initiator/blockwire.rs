@@ -81,11 +81,7 @@ impl Initiator for BlockwireInitiator {
     }
 
     fn run(&self, task: &LoadTask<'_>, tell: &dyn Fn(LoadEvent)) -> Result<LoadResult, Failure> {
-        let mut process = task.start_process(self.command_words(task))?;
-        let text = relay_events(&mut process, task.job, tell)?;
-        let mut figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
-        process.command().clone_into(&mut figures.command);
-        Ok(figures)
+        run_with_events(task, self.command_words(task), tell, parse_figures)
     }
 }
 
@@ -101,12 +97,21 @@ fn with_keep_alive_for(url: &str, connections: u32) -> String {
     format!("{url}{mark}keep_alive=120s")
 }
 
-/// Passes on what a process says with `--events` until it ends, and gives what it printed.
-pub(super) fn relay_events(
-    process: &mut Process,
-    job: &Job,
+/// Runs a process that tells events and prints figures at its end.
+pub(super) fn run_with_events(
+    task: &LoadTask<'_>,
+    words: Vec<String>,
     tell: &dyn Fn(LoadEvent),
-) -> Result<String, Failure> {
+    parse: impl FnOnce(&str) -> Result<LoadResult, Failure>,
+) -> Result<LoadResult, Failure> {
+    let mut process = task.start_process(words)?;
+    let text = relay_events(&mut process, task.job, tell)?;
+    let figures = parse(&text).map_err(|why| process.failure_with_output(why))?;
+    Ok(LoadResult { command: process.command().to_owned(), ..figures })
+}
+
+/// Passes on what a process says with `--events` until it ends, and gives what it printed.
+fn relay_events(process: &mut Process, job: &Job, tell: &dyn Fn(LoadEvent)) -> Result<String, Failure> {
     let until = Instant::now() + load_timeout(job);
     let mut text = String::new();
     loop {

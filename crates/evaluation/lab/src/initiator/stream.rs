@@ -7,7 +7,7 @@ use eval::preset::Protocol;
 use eval::record::CountingWindow;
 use serde_json::Value;
 
-use super::blockwire::relay_events;
+use super::blockwire::run_with_events;
 use super::{Initiator, LoadEvent, LoadResult, LoadTask};
 use crate::Failure;
 use crate::place::CommandLocation;
@@ -53,10 +53,7 @@ impl Initiator for StreamSender {
         words.extend(["eval", "stream", "--to", &address].map(str::to_owned));
         words.extend(["--ramp-ms".to_owned(), ms(task.job.ramp)]);
         words.extend(["--runtime-ms".to_owned(), ms(task.job.runtime.unwrap_or_default())]);
-        let mut process = task.start_process(words)?;
-        let text = relay_events(&mut process, task.job, tell)?;
-        let figures = parse_figures(&text).map_err(|why| process.failure_with_output(why))?;
-        Ok(LoadResult { command: process.command().to_owned(), ..figures })
+        run_with_events(task, words, tell, parse_figures)
     }
 }
 
