@@ -58,10 +58,10 @@ enum Step {
     AwaitingMap(Ask),
     /// The owner object is being changed.
     TakingTerm,
-    /// These volumes' disks are not locked yet; where another holds the lock, it is asked for again then.
-    Locking { left: BTreeSet<Uuid>, again: Option<Time> },
-    /// Servers of these volumes may not have the map; asked again then.
-    Spreading { left: BTreeSet<Uuid>, again: Option<Time> },
+    /// These volumes' disks are not locked yet; where another holds the lock, it is asked for again.
+    Locking(VolumeRequests),
+    /// Servers of these volumes may not have the map.
+    Spreading(VolumeRequests),
     /// Records are being read.
     Loading,
 }
@@ -73,6 +73,15 @@ enum Ask {
     At(Time),
     /// Asked.
     Asked(StoreTicket),
+}
+
+/// A request for each of these volumes, repeated until it is done.
+#[derive(Clone, Debug)]
+struct VolumeRequests {
+    /// Volumes for which it is not done.
+    left: BTreeSet<Uuid>,
+    /// When to ask, or to ask again; `None`: asked.
+    again: Option<Time>,
 }
 
 impl Takeover {
@@ -259,8 +268,8 @@ impl<P: Clone> Member<P> {
                 Step::Blocklisting(ask) => self.blocklist(now, id, &mut takeover, ask),
                 Step::AwaitingMap(ask) => self.await_map(now, id, &mut takeover, ask),
                 Step::TakingTerm => Progress::Wait,
-                Step::Locking { left, again } => self.lock(now, id, &mut takeover, left, again),
-                Step::Spreading { left, again } => self.spread(now, id, &mut takeover, left, again),
+                Step::Locking(requests) => self.lock(now, id, &mut takeover, requests),
+                Step::Spreading(requests) => self.spread(now, id, &mut takeover, requests),
                 Step::Loading => return self.load(now, id, takeover),
             };
             match next {
@@ -350,16 +359,15 @@ impl<P: Clone> Member<P> {
         now: Time,
         id: GroupId,
         takeover: &mut Takeover,
-        left: BTreeSet<Uuid>,
-        again: Option<Time>,
+        mut requests: VolumeRequests,
     ) -> Progress {
-        if left.is_empty() {
+        if requests.left.is_empty() {
             let Some(group) = self.groups.get(&id) else { return Progress::GiveUp };
             let bugs = self.store.failpoints;
             // While nobody was ever barred there is no map to learn.
             let needless = takeover.fence == MapEpoch(0) || bugs.has(Failpoint::MapNotSpread);
             let left = if needless { BTreeSet::new() } else { group.records.keys().copied().collect() };
-            return Progress::Next(Step::Spreading { left, again: Some(now) });
+            return Progress::Next(Step::Spreading(VolumeRequests { left, again: Some(now) }));
         }
         if let Some((holder, since)) = takeover.blocked
             && now.since(since) >= self.timing.silence
@@ -368,17 +376,29 @@ impl<P: Clone> Member<P> {
             self.members.refresh(&mut self.store);
             return Progress::Next(Step::Confirming);
         }
-        match again {
+        self.ask_for_volumes(now, &mut requests, |volume| {
+            (Waiting::Lock(id, volume), StoreRequest::Lock(volume))
+        });
+        takeover.step = Step::Locking(requests);
+        Progress::Wait
+    }
+
+    fn ask_for_volumes(
+        &mut self,
+        now: Time,
+        requests: &mut VolumeRequests,
+        request: impl Fn(Uuid) -> (Waiting, StoreRequest),
+    ) {
+        match requests.again {
             Some(at) if at <= now => {
-                for volume in &left {
-                    self.store.ask(Waiting::Lock(id, *volume), StoreRequest::Lock(*volume));
+                for (waiting, request) in requests.left.iter().copied().map(request) {
+                    self.store.ask(waiting, request);
                 }
-                takeover.step = Step::Locking { left, again: None };
+                requests.again = None;
             }
             Some(at) => self.wake_at(at),
             None => {}
         }
-        Progress::Wait
     }
 
     /// Lets no write of an earlier owner land any more: whatever was on its way has landed, or is refused.
@@ -387,26 +407,19 @@ impl<P: Clone> Member<P> {
         now: Time,
         id: GroupId,
         takeover: &mut Takeover,
-        left: BTreeSet<Uuid>,
-        again: Option<Time>,
+        mut requests: VolumeRequests,
     ) -> Progress {
-        if left.is_empty() {
+        if requests.left.is_empty() {
             let Some(group) = self.groups.get_mut(&id) else { return Progress::GiveUp };
             let cached = self.store.failpoints.has(Failpoint::RecordsNotRead);
             let unread = group.records.values_mut().filter(|record| !cached || !record.is_fresh());
             unread.for_each(|record| record.refresh(&mut self.store));
             return Progress::Next(Step::Loading);
         }
-        match again {
-            Some(at) if at <= now => {
-                for volume in &left {
-                    self.store.ask(Waiting::Spread(id, *volume), StoreRequest::SpreadMap(*volume));
-                }
-                takeover.step = Step::Spreading { left, again: None };
-            }
-            Some(at) => self.wake_at(at),
-            None => {}
-        }
+        self.ask_for_volumes(now, &mut requests, |volume| {
+            (Waiting::Spread(id, volume), StoreRequest::SpreadMap(volume))
+        });
+        takeover.step = Step::Spreading(requests);
         Progress::Wait
     }
 
@@ -476,35 +489,34 @@ impl<P: Clone> Member<P> {
     pub(super) fn spread_reply(&mut self, now: Time, id: GroupId, volume: Uuid, reply: StoreReply) {
         let later = now + self.timing.retry;
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Role::Taking(Takeover { step: Step::Spreading { left, again }, .. }) = &mut group.role else {
+        let Role::Taking(Takeover { step: Step::Spreading(requests), .. }) = &mut group.role else {
             return;
         };
         if reply == StoreReply::Done {
-            left.remove(&volume);
+            requests.left.remove(&volume);
         } else {
-            *again = Some(later);
+            requests.again = Some(later);
         }
     }
 
     pub(super) fn lock_reply(&mut self, now: Time, id: GroupId, volume: Uuid, reply: StoreReply) {
         let later = now + self.timing.retry;
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let Role::Taking(Takeover { step: Step::Locking { left, again }, blocked, .. }) = &mut group.role
-        else {
+        let Role::Taking(Takeover { step: Step::Locking(requests), blocked, .. }) = &mut group.role else {
             return;
         };
         match reply {
             StoreReply::Done => {
-                left.remove(&volume);
+                requests.left.remove(&volume);
                 *blocked = None;
             }
             StoreReply::Locked(holder) => {
                 if blocked.is_none_or(|(known, _)| known != holder) {
                     *blocked = Some((holder, now));
                 }
-                *again = Some(later);
+                requests.again = Some(later);
             }
-            _ => *again = Some(later),
+            _ => requests.again = Some(later),
         }
     }
 
@@ -530,7 +542,7 @@ impl<P: Clone> Member<P> {
 
 impl<P> Group<P> {
     fn locking(&self) -> Step {
-        Step::Locking { left: self.records.keys().copied().collect(), again: Some(Time(0)) }
+        Step::Locking(VolumeRequests { left: self.records.keys().copied().collect(), again: Some(Time(0)) })
     }
 
     /// Whether this instance has the term, or is about to learn that it has it, and does not serve yet.
