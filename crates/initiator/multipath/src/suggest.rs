@@ -18,15 +18,23 @@ pub fn nearest_word<'a>(word: &str, known: impl IntoIterator<Item = &'a str>) ->
         .map(|(_, candidate)| candidate)
 }
 
-/// The sentence that follows an unknown word: `; did you mean "size"?`, or the whole list of what is known.
+/// How many known words a message lists at most.
+const LISTED_WORDS_MAX: usize = 8;
+
+/// The sentence that follows an unknown word: `; did you mean "size"?`, or what is known: of many, those most alike.
 pub fn unknown_word_hint<'a>(word: &str, known: impl IntoIterator<Item = &'a str> + Clone) -> String {
-    match nearest_word(word, known.clone()) {
-        Some(candidate) => format!("; did you mean \"{candidate}\"?"),
-        None => {
-            let all: Vec<&str> = known.into_iter().collect();
-            format!("; known: {}", all.join(", "))
-        }
+    if let Some(candidate) = nearest_word(word, known.clone()) {
+        return format!("; did you mean \"{candidate}\"?");
     }
+    let mut all: Vec<&str> = known.into_iter().collect();
+    let unlisted = all.len().saturating_sub(LISTED_WORDS_MAX);
+    if unlisted == 0 {
+        return format!("; known: {}", all.join(", "));
+    }
+    let word = word.to_ascii_lowercase();
+    all.sort_by(|a, b| strsim::jaro_winkler(&word, b).total_cmp(&strsim::jaro_winkler(&word, a)));
+    all.truncate(LISTED_WORDS_MAX);
+    format!("; known: {} and {unlisted} more", all.join(", "))
 }
 
 #[cfg(test)]
@@ -47,5 +55,13 @@ mod tests {
             assert_eq!(nearest_word(word, known), want, "{word}");
         }
         assert_eq!(unknown_word_hint("qqq", known), "; known: size, block, physical, ro, uuid");
+    }
+
+    #[test]
+    fn of_many_words_those_most_alike_are_listed() {
+        let names: Vec<String> = (0..1000).map(|number| format!("volume{number}")).collect();
+        let known = names.iter().map(String::as_str).chain(["xyz"]);
+        let hint = unknown_word_hint("wxqq", known);
+        assert!(hint.starts_with("; known: xyz, volume") && hint.ends_with(" and 993 more"), "{hint}");
     }
 }
