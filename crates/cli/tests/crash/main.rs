@@ -77,10 +77,13 @@ fn without(changes: &[Change], bug: impl Fn(&Change) -> bool) -> Vec<Change> {
     changes.iter().filter(|change| !bug(change)).cloned().collect()
 }
 
+/// What is left of a process with this bug makes a look panic with these words.
 #[track_caller]
-fn is_noticed(bug: &str, changes: &[Change], looks: impl Fn(&Path, Option<u32>)) {
-    let caught = catch_unwind(AssertUnwindSafe(|| look_at(changes, looks))).is_err();
-    assert!(caught, "{bug} goes unnoticed");
+fn is_noticed(bug: &str, words: &str, changes: &[Change], looks: impl Fn(&Path, Option<u32>)) {
+    let caught = catch_unwind(AssertUnwindSafe(|| look_at(changes, looks))).expect_err(bug);
+    let said = caught.downcast_ref::<String>().map(String::as_str);
+    let said = said.or_else(|| caught.downcast_ref::<&str>().copied()).unwrap_or_default();
+    assert!(said.contains(words), "{bug} is noticed, but by \"{said}\" and not by \"{words}\"");
 }
 
 fn is_directory_sync(change: &Change) -> bool {
@@ -133,12 +136,23 @@ fn records_are_old_or_new_after_every_crash_point() {
     assert!(look_at(&changes, look_at_records) > 200);
     is_noticed(
         "a rename without a sync of the directory",
+        "None where Some(0) was told",
         &without(&changes, is_directory_sync),
         look_at_records,
     );
-    is_noticed("a rename of a file that is not synced", &without(&changes, is_file_sync), look_at_records);
+    is_noticed(
+        "a rename of a file that is not synced",
+        "no header",
+        &without(&changes, is_file_sync),
+        look_at_records,
+    );
     let way = |change: &Change| matches!(change, Change::SyncDir(path) if !path.ends_with("state"));
-    is_noticed("a directory without a sync of what leads to it", &without(&changes, way), look_at_records);
+    is_noticed(
+        "a directory without a sync of what leads to it",
+        "None where Some(0) was told",
+        &without(&changes, way),
+        look_at_records,
+    );
 }
 
 #[test]
@@ -159,7 +173,12 @@ fn scenario_in_place() {
 
 #[test]
 fn a_record_that_is_written_in_place_is_noticed() {
-    is_noticed("a record written in place", &traced("scenario_in_place"), look_at_records);
+    is_noticed(
+        "a record written in place",
+        "bytes where 800 were written",
+        &traced("scenario_in_place"),
+        look_at_records,
+    );
 }
 
 /// A configuration of several sectors, of different lengths.
@@ -207,9 +226,10 @@ fn a_configuration_that_is_applied_is_old_or_new_after_every_crash_point() {
     let changes = traced("scenario_configuration");
     assert!(look_at(&changes, look_at_configuration) > 200);
     let bug = "a configuration without a sync of the directory";
-    is_noticed(bug, &without(&changes, is_directory_sync), look_at_configuration);
+    let words = "neither the old configuration nor the new one where Some(0) was told";
+    is_noticed(bug, words, &without(&changes, is_directory_sync), look_at_configuration);
     let bug = "a configuration that is not synced";
-    is_noticed(bug, &without(&changes, is_file_sync), look_at_configuration);
+    is_noticed(bug, "is damaged (no header", &without(&changes, is_file_sync), look_at_configuration);
 }
 
 const SIZE: u64 = 64 << 10;
@@ -261,7 +281,12 @@ fn a_volume_s_new_file_is_there_after_every_crash_point() {
     let changes = traced("scenario_volume");
     assert!(look_at(&changes, look_at_volume) > 50);
     let of_file = |change: &Change| matches!(change, Change::SyncDir(path) if path.ends_with("disks"));
-    is_noticed("a file without a sync of its directory", &without(&changes, of_file), look_at_volume);
+    is_noticed(
+        "a file without a sync of its directory",
+        "what was flushed is gone",
+        &without(&changes, of_file),
+        look_at_volume,
+    );
 }
 
 fn journal(done: u64) -> CopyJournal {
@@ -287,8 +312,18 @@ fn look_at_journal(root: &Path, told: Option<u32>) {
 fn the_progress_of_a_copy_is_old_or_new_after_every_crash_point() {
     let changes = traced("scenario_journal");
     assert!(look_at(&changes, look_at_journal) > 50);
-    is_noticed("no sync of the directory", &without(&changes, is_directory_sync), look_at_journal);
-    is_noticed("no sync of the file", &without(&changes, is_file_sync), look_at_journal);
+    is_noticed(
+        "no sync of the directory",
+        "None where Some(0) was told",
+        &without(&changes, is_directory_sync),
+        look_at_journal,
+    );
+    is_noticed(
+        "no sync of the file",
+        "is not a resume record of a copy",
+        &without(&changes, is_file_sync),
+        look_at_journal,
+    );
 }
 
 fn paths(lands_for_ms: u64) -> Vec<RecordedPath> {
@@ -339,5 +374,10 @@ fn look_at_attachment(root: &Path, told: Option<u32>) {
 fn the_record_of_an_attachment_is_whole_after_every_crash_point() {
     let changes = traced("scenario_attachment");
     assert!(look_at(&changes, look_at_attachment) > 50);
-    is_noticed("no sync of the file", &without(&changes, is_file_sync), look_at_attachment);
+    is_noticed(
+        "no sync of the file",
+        "a record is mixed",
+        &without(&changes, is_file_sync),
+        look_at_attachment,
+    );
 }
