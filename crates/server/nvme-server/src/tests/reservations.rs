@@ -99,21 +99,25 @@ fn commands() -> Vec<(Sqe, Vec<u8>, CommandClass)> {
     ]
 }
 
+/// The first of three hosts has reserved, the second is registered.
+fn reserved(kind: ReservationType) -> (World, [Host; 3], [ReservationRole; 3]) {
+    let (mut world, hosts) = three();
+    let [a, b, _] = hosts;
+    register(&mut world, a, 1);
+    register(&mut world, b, 2);
+    assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.to_nvme(), 1, 0), Status::SUCCESS);
+    let second =
+        if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
+    (world, hosts, [ReservationRole::Holder, second, ReservationRole::Stranger])
+}
+
 /// The table, whole: kind × rank × command, against `ReservationType::permits` and against the figures that the
 /// standard prints.
 #[test]
 fn every_kind_admits_whom_it_says() {
     for kind in ReservationType::ALL {
-        let (mut world, hosts) = three();
-        let [a, b, _] = hosts;
-        register(&mut world, a, 1);
-        register(&mut world, b, 2);
-        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.to_nvme(), 1, 0), Status::SUCCESS);
-        let second =
-            if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
-        for (host, rank) in
-            hosts.into_iter().zip([ReservationRole::Holder, second, ReservationRole::Stranger])
-        {
+        let (mut world, hosts, roles) = reserved(kind);
+        for (host, rank) in hosts.into_iter().zip(roles) {
             for (sqe, data, class) in commands() {
                 let started = world.start(host, &sqe, &data);
                 world.run();
@@ -144,8 +148,8 @@ fn every_kind_admits_whom_it_says() {
         );
         // The holder leaves: all-registrants reservations stay, the others go.
         let words = Register { action: RegisterAction::Unregister, ignore_key: false, persist: None };
-        assert_eq!(register_with(&mut world, a, words, 1, 0), Status::SUCCESS);
-        assert_eq!(report(&mut world, a).0.kind == kind.to_nvme(), kind.is_all_registrants());
+        assert_eq!(register_with(&mut world, hosts[0], words, 1, 0), Status::SUCCESS);
+        assert_eq!(report(&mut world, hosts[0]).0.kind == kind.to_nvme(), kind.is_all_registrants());
     }
 }
 
@@ -153,16 +157,8 @@ fn every_kind_admits_whom_it_says() {
 #[test]
 fn a_fused_pair_conflicts_as_a_pair() {
     for kind in ReservationType::ALL {
-        let (mut world, hosts) = three();
-        let [a, b, _] = hosts;
-        register(&mut world, a, 1);
-        register(&mut world, b, 2);
-        assert_eq!(acquire(&mut world, a, AcquireAction::Acquire, kind.to_nvme(), 1, 0), Status::SUCCESS);
-        let second =
-            if kind.is_all_registrants() { ReservationRole::Holder } else { ReservationRole::Registrant };
-        for (host, rank) in
-            hosts.into_iter().zip([ReservationRole::Holder, second, ReservationRole::Stranger])
-        {
+        let (mut world, hosts, roles) = reserved(kind);
+        for (host, rank) in hosts.into_iter().zip(roles) {
             let (mut compare, mut write) = (transfer(Opcode::COMPARE, 0, 1), transfer(Opcode::WRITE, 0, 1));
             (compare.flags, write.flags) = (compare.flags | 1, write.flags | 2);
             let compare = world.start(host, &compare, &block(0));

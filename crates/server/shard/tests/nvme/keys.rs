@@ -77,6 +77,19 @@ struct Alone {
 const SELF: ShardId = ShardId(1);
 
 impl Alone {
+    /// With controller 1, which is enabled.
+    fn with_controller(wanted: &Wanted) -> Alone {
+        let mut alone = Alone::new();
+        let (mut admin, cid) = alone.connect(wanted, 0, ConnectData::DYNAMIC);
+        let token = alone.claimed();
+        alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
+        alone.finish(&mut admin, cid);
+        let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
+        let cid = admin.send_command(&mut alone, enable, &[], false, 0);
+        alone.finish(&mut admin, cid);
+        alone
+    }
+
     fn new() -> Self {
         let (mut alone, spec) = Alone::without_volume();
         alone.add(spec);
@@ -248,15 +261,8 @@ impl TestTransport for Alone {
 /// in the very turn in which the command ends: else the connection is kept, with its memory, for ever.
 #[test]
 fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
-    let mut alone = Alone::new();
     let wanted = Wanted::default();
-    let (mut admin, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
-    let token = alone.claimed();
-    alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
-    alone.finish(&mut admin, cid);
-    let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
-    let cid = admin.send_command(&mut alone, enable, &[], false, 0);
-    alone.finish(&mut admin, cid);
+    let mut alone = Alone::with_controller(&wanted);
     // Queue 2 of controller 1 lives on this shard.
     let (mut queue, cid) = alone.connect(&wanted, 2, 1);
     alone.finish(&mut queue, cid);
@@ -284,15 +290,8 @@ fn a_queue_key_is_not_given_again_before_its_last_command_is_retired() {
 /// The volume is memory, so that each part of a long operation has ended at once.
 #[test]
 fn one_long_command_does_not_keep_its_shard_from_everybody_else() {
-    let mut alone = Alone::new();
     let wanted = Wanted::default();
-    let (mut admin, cid) = alone.connect(&wanted, 0, ConnectData::DYNAMIC);
-    let token = alone.claimed();
-    alone.with(|shard, cx| shard.handle_message(cx, granted(token, 1)));
-    alone.finish(&mut admin, cid);
-    let enable = PropertyAccess::property_set_sqe(Property::CC, 0x0046_0001);
-    let cid = admin.send_command(&mut alone, enable, &[], false, 0);
-    alone.finish(&mut admin, cid);
+    let mut alone = Alone::with_controller(&wanted);
     let (mut queue, cid) = alone.connect(&wanted, 2, 1);
     alone.finish(&mut queue, cid);
     // Verify of 2 MiB, in parts of 256 KiB.

@@ -370,18 +370,24 @@ fn data_in_the_stream_does_not_wait_behind_data_that_is_asked_for() {
     }
 }
 
-/// Rare data of the server's own making waits for memory in the same queue as payload does.
-#[test]
-fn answers_wait_for_memory_as_payload_does() {
+/// A host with one queue at a shard whose memory is all taken.
+fn without_memory() -> (World<Shard>, Host, Vec<buf::SgMut>) {
     let mut config = Config::new(5);
     (config.shards, config.pool_bytes) = (1, 4 << 20);
     let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
-    let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
+    let host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
     let pool = world.pool(ShardId(0)).clone();
     let mut all = Vec::new();
     for len in [64 << 10, 4096, 512] {
         all.extend(std::iter::from_fn(|| pool.take_sg(buf::MemoryClass::Solicited, len)));
     }
+    (world, host, all)
+}
+
+/// Rare data of the server's own making waits for memory in the same queue as payload does.
+#[test]
+fn answers_wait_for_memory_as_payload_does() {
+    let (mut world, mut host, all) = without_memory();
     let mut report = reserve(0x0e, 4096 / 4 - 1, 0);
     report.cdw10[1] = 1.into();
     let mut log = sqe(0x02);
@@ -439,15 +445,7 @@ fn long_log_pages_that_find_no_memory_do_not_shut_their_queue() {
 /// Nobody stands behind a command that the host has taken back: what comes next has the memory that is there.
 #[test]
 fn an_aborted_write_does_not_go_on_waiting_for_memory() {
-    let mut config = Config::new(5);
-    (config.shards, config.pool_bytes) = (1, 4 << 20);
-    let mut world = world_of(config, &target::build_exports(&target::TargetLimits::default()));
-    let mut host = Host::connect(&mut world, Wanted { queues: 1, ..Wanted::default() });
-    let pool = world.pool(ShardId(0)).clone();
-    let mut all = Vec::new();
-    for len in [64 << 10, 4096, 512] {
-        all.extend(std::iter::from_fn(|| pool.take_sg(buf::MemoryClass::Solicited, len)));
-    }
+    let (mut world, mut host, mut all) = without_memory();
     let great = host.start(&mut world, 1, transfer(1, 0, 500), &pattern(0, 500, 1), 0);
     world.run_for(Duration::from_millis(50));
     let mut abort = sqe(0x08);

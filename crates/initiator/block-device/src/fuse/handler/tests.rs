@@ -27,6 +27,25 @@ fn processor_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
+/// The connection ends after 100 ms, the server 400 ms later: it sleeps meanwhile.
+fn assert_sleeps_without_peer(server: &mut Server, peer: OwnedFd, disk: &mut RamVolume) {
+    let stop = ServerStop::new().unwrap();
+    let its_stop = stop.clone();
+    let stopper = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(100));
+        drop(peer);
+        std::thread::sleep(Duration::from_millis(400));
+        its_stop.request_stop();
+        its_stop.request_stop();
+    });
+    let before = processor_time();
+    // A socket whose peer is gone refuses answers, which the kernel's end does not.
+    let _ = server.run(disk, &stop, &mut |_| Ok(()));
+    let used = processor_time() - before;
+    stopper.join().unwrap();
+    assert!(used < Duration::from_millis(80), "{used:?} of processor time in 400 ms");
+}
+
 #[test]
 fn without_memory_for_a_request_nobody_is_kept_awake() {
     let dir = std::env::temp_dir().join("attach-fuse-no-such-directory");
@@ -57,20 +76,7 @@ fn a_connection_that_ends_while_there_is_no_memory_keeps_nobody_awake() {
     let (mut server, peer) = server(&dir, 1 << 20);
     let mood = Behaviour { memory: Some(64 << 10), ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(2048, 2048, 512, 4096)), mood);
-    let stop = ServerStop::new().unwrap();
-    let its_stop = stop.clone();
-    let stopper = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        drop(peer);
-        std::thread::sleep(Duration::from_millis(400));
-        its_stop.request_stop();
-        its_stop.request_stop();
-    });
-    let before = processor_time();
-    let _ = server.run(&mut disk, &stop, &mut |_| Ok(()));
-    let used = processor_time() - before;
-    stopper.join().unwrap();
-    assert!(used < Duration::from_millis(80), "{used:?} of processor time in 400 ms");
+    assert_sleeps_without_peer(&mut server, peer, &mut disk);
 }
 
 /// That the kernel has ended the connection is told again and again.
@@ -81,8 +87,6 @@ fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
     server.settings.depth = 4;
     let mood = Behaviour { silent: true, ..Behaviour::default() };
     let mut disk = RamVolume::new(Arc::new(RamDisk::new(64, 64, 512, 4096)), mood);
-    let stop = ServerStop::new().unwrap();
-    let its_stop = stop.clone();
     let request = wire::TransferIn { size: 4096, ..wire::TransferIn::default() };
     // The last one waits for room.
     for unique in 1..=5 {
@@ -95,19 +99,7 @@ fn a_connection_that_has_ended_keeps_nobody_awake_while_the_disk_is_silent() {
         };
         rustix::io::write(&peer, &[header.as_bytes(), request.as_bytes()].concat()).unwrap();
     }
-    let stopper = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(100));
-        drop(peer);
-        std::thread::sleep(Duration::from_millis(400));
-        its_stop.request_stop();
-        its_stop.request_stop();
-    });
-    let before = processor_time();
-    // A socket whose peer is gone refuses answers, which the kernel's end does not.
-    let _ = server.run(&mut disk, &stop, &mut |_| Ok(()));
-    let used = processor_time() - before;
-    stopper.join().unwrap();
-    assert!(used < Duration::from_millis(80), "{used:?} of processor time in 400 ms");
+    assert_sleeps_without_peer(&mut server, peer, &mut disk);
 }
 
 /// Who asks without end does not keep it from ending.
