@@ -45,14 +45,14 @@ impl OwnedDir {
     /// # Errors
     /// One that is not ours, or that others can change or replace: says what to do.
     pub fn create(path: &Path) -> Result<OwnedDir, Failure> {
-        OwnedDir::create_for(path, CONTROL_OPTION)
+        OwnedDir::create_for_option(path, CONTROL_OPTION)
     }
 
     /// The same; `option` is that of the command line by which another directory is named.
     ///
     /// # Errors
     /// As [`OwnedDir::create`].
-    pub fn create_for(path: &Path, option: &str) -> Result<OwnedDir, Failure> {
+    pub fn create_for_option(path: &Path, option: &str) -> Result<OwnedDir, Failure> {
         let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
         // Nothing is made where nothing can be safe.
         if let Some(parent) = path.ancestors().skip(1).find(|parent| entry_exists(parent)) {
@@ -78,9 +78,9 @@ impl OwnedDir {
             }
             Ok(link) if link.is_symlink() => {
                 check_ancestors(path.parent().unwrap_or(path), option)?;
-                OwnedDir::create_for(&fs::canonicalize(path).map_err(failed)?, option)
+                OwnedDir::create_for_option(&fs::canonicalize(path).map_err(failed)?, option)
             }
-            _ => OwnedDir::create_for(path, option),
+            _ => OwnedDir::create_for_option(path, option),
         }
     }
 

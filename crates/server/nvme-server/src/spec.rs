@@ -106,7 +106,7 @@ pub struct KeepAliveLimits {
 impl KeepAliveLimits {
     /// What a host gets that asks for `kato_ms`: rounded up to the unit that Identify tells; `None` if
     /// it is refused.
-    pub fn granted(self, kato_ms: u32) -> Option<u32> {
+    pub fn granted_timeout_ms(self, kato_ms: u32) -> Option<u32> {
         let unit = u32::from(KEEP_ALIVE_GRANULARITY) * 100;
         if self.most_ms.is_some_and(|most| kato_ms == 0 || kato_ms > most) {
             return None;

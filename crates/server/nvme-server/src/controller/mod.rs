@@ -239,7 +239,7 @@ impl Controller {
     /// Sets it. False, and nothing is set: it is none that is granted.
     #[must_use]
     pub(crate) fn set_kato(&mut self, now: Time, kato_ms: u32) -> bool {
-        let Some(granted) = self.spec.keep_alive.granted(kato_ms) else { return false };
+        let Some(granted) = self.spec.keep_alive.granted_timeout_ms(kato_ms) else { return false };
         self.spec.kato_ms = granted;
         let idle = self.is_discovery().then_some(lifecycle::DISCOVERY_TIMEOUT);
         let asked = Duration::from_millis(self.spec.kato_ms.into());

@@ -237,7 +237,7 @@ pub(super) fn may_connect(
     }
     let nowhere = (ConnectRefusal::SUBNQN, ConnectFailure::NoSubsystem);
     let Some(portal) = parts.exports.nvme.portal(accepted.listener) else { return Err(nowhere) };
-    if connect.qid == 0 && parts.exports.nvme.keep_alive.granted(connect.kato_ms).is_none() {
+    if connect.qid == 0 && parts.exports.nvme.keep_alive.granted_timeout_ms(connect.kato_ms).is_none() {
         let refusal = ConnectRefusal::KeepAlive;
         return Err((refusal, ConnectFailure::Refused(refusal)));
     }
