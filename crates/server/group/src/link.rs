@@ -97,6 +97,12 @@ pub enum LinkMessage<P> {
         /// Its number.
         number: u64,
     },
+    /// A forward was not executed, and will not be: the receiver of it executes too many already. The host is told to
+    /// try another path.
+    Busy {
+        /// Its number.
+        number: u64,
+    },
     /// Changes of a volume that hosts must hear of.
     Notices {
         /// The group.

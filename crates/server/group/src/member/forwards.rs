@@ -3,7 +3,8 @@
 //! Invariants:
 //! - A forward names the term in which it may be executed, and is executed by that term's owner at most once: it is
 //!   sent once, links deliver at most once, and a forward of a link that was replaced is dropped.
-//! - A forward that is refused was not executed; it is sent to the next term's owner.
+//! - A forward that is refused was not executed; it is sent to the next term's owner. One for which the owner has no room
+//!   is answered: it was not executed, either.
 //! - A forward whose link is lost is in doubt until the owner says that nothing of earlier links is executed any more,
 //!   or the owner of a later term says that it serves, before which all commands of the earlier one ended or were barred
 //!   at every server. Then it is answered with an error of the path; commands that change nothing are sent again at once.
@@ -198,8 +199,11 @@ impl<P: Clone> Member<P> {
         let Source::Peer { link, number, .. } = source else { return };
         let known = self.groups.contains_key(&group);
         let full = self.executions.len() + self.waiting() >= COMMANDS_MAX * 2;
-        if !known || full {
+        if !known {
             return self.refuse(link, number);
+        }
+        if full {
+            return self.outputs.push_back(Output::Send { link, message: LinkMessage::Busy { number } });
         }
         let until = now + self.timing.queue;
         self.route(now, group, Held { until, source, after: None, body });
@@ -210,6 +214,14 @@ impl<P: Clone> Member<P> {
             && let Some(forward) = self.forwards.remove(&number)
         {
             self.answer(forward.id, Ok(answer));
+        }
+    }
+
+    pub(super) fn forward_not_taken(&mut self, number: u64, link: LinkId) {
+        if self.forwards.get(&number).is_some_and(|forward| forward.link == link)
+            && let Some(forward) = self.forwards.remove(&number)
+        {
+            self.answer(forward.id, Err(PathError::Busy));
         }
     }
 

@@ -123,6 +123,7 @@ impl<P: Clone> Member<P> {
             }
             LinkMessage::Answer { number, answer } => self.forward_answered(number, link, answer),
             LinkMessage::NotOwner { number } => self.forward_refused(now, number, link),
+            LinkMessage::Busy { number } => self.forward_not_taken(number, link),
             LinkMessage::Notices { group, term, sequence, volume, notices } => {
                 if self.notices_follow(instance, group, term, sequence, sequence) {
                     self.outputs.push_back(Output::Notices { volume, notices });

@@ -2,6 +2,7 @@
 
 mod check;
 mod cluster;
+mod crowded;
 mod objects;
 mod planted;
 mod scenarios;
