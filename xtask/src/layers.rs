@@ -107,7 +107,7 @@ const TABLE: &[Layer] = &[
     Layer { directory: "daemon/rbd", on: "buf reactor", foreign: Only(&["libc"]) },
     Layer {
         directory: "daemon/gateway",
-        on: "buf group rbd volume",
+        on: "buf group rbd tls volume",
         foreign: Only(&["libc", "serde_json", "zeroize"]),
     },
     Layer { directory: "daemon/process", on: "client sandbox", foreign: Any },
