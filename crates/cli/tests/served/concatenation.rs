@@ -4,37 +4,18 @@ use std::fs;
 
 use crate::{
     daemon::{Daemon, Place, worlds},
+    tls::{NQN, SUBSYSTEM, config_with_keys},
     verbs::{fails, good, json},
 };
-
-const NQN: &str = "nqn.2026-11.test:host";
-const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:a";
 
 /// A volume at an address that allows TLS, for a host with a secret and no key of TLS, and a subsystem that uses TLS
 /// like this.
 fn config(tls: &str, more: &str) -> String {
-    format!(
-        r#"
-[[volume]]
-name = "a"
-source = "ram:24M"
-[[portal]]
-protocol = "nvme"
-address = "127.0.0.1:0"
-tls = "allow"
-[[subsystem]]
-nqn = "{SUBSYSTEM}"
-namespaces = [{{ volume = "a" }}]
-tls = "{tls}"
-[[host]]
-name = "host"
-nqn = ["{NQN}"]
-dhchap_key_file = "host.key"
-dhchap_controller_key_file = "controller.key"
-access = [{{ subsystem = "*" }}]
-{more}
-"#
-    )
+    let keys = "dhchap_key_file = \"host.key\"\ndhchap_controller_key_file = \"controller.key\"";
+    let subsystem = format!(
+        "[[subsystem]]\nnqn = \"{SUBSYSTEM}\"\nnamespaces = [{{ volume = \"a\" }}]\ntls = \"{tls}\"\n{more}"
+    );
+    config_with_keys("allow", keys, &subsystem)
 }
 
 fn place() -> Place {

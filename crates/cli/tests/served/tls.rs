@@ -15,11 +15,11 @@ use crate::{
     verbs::{fails, good, json, run},
 };
 
-const NQN: &str = "nqn.2026-11.test:host";
-const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:a";
+pub const NQN: &str = "nqn.2026-11.test:host";
+pub const SUBSYSTEM: &str = "nqn.2026-11.io.blockwire:a";
 
-/// A volume at an address where TLS is used like this, for a host with a key; `more` are more tables.
-fn config(tls: &str, more: &str) -> String {
+/// A volume at an address where TLS is used like this, for a host with these keys; `more` are more tables.
+pub fn config_with_keys(tls: &str, keys: &str, more: &str) -> String {
     format!(
         r#"
 [[volume]]
@@ -32,11 +32,15 @@ tls = "{tls}"
 [[host]]
 name = "host"
 nqn = ["{NQN}"]
-tls_key_file = "host.key"
+{keys}
 access = [{{ subsystem = "*" }}]
 {more}
 "#
     )
+}
+
+fn config(tls: &str, more: &str) -> String {
+    config_with_keys(tls, r#"tls_key_file = "host.key""#, more)
 }
 
 /// Writes keys of these hashes: `host.key` is the host's, `other.key` is not.
