@@ -82,6 +82,23 @@ fn a_volume_whose_directory_comes_later_is_retried_in_the_sandbox() {
     assert!(place.path("mounted/late.img").exists());
 }
 
+/// librados asks the system for more than the daemon does, and ends the process where it does not get it. Without its
+/// library the volume is shown as failed for that.
+#[test]
+fn an_image_of_a_cluster_that_is_silent_does_not_end_a_daemon_in_its_sandbox() {
+    let place = Place::new();
+    let cluster = "[global]\nmon host = 127.0.0.1:1\nauth_client_required = none\n";
+    let conf = place.write("ceph.conf", cluster);
+    let config = volume("one", "ram:1M") + &volume("image", &format!("rbd:pool/image,conf={conf}"));
+    let daemon = place.serve(&config, &[]);
+    let failed = daemon.ask_json("volume list");
+    assert!(of_threads(&daemon, "Seccomp:").iter().all(|mode| mode == "2"));
+    let shown = daemon.run("volume show image --json");
+    let why = String::from_utf8_lossy(&shown.stdout).into_owned();
+    assert!(why.contains("failed") && failed.as_array().is_some_and(|all| all.len() == 2), "{why}");
+    assert_eq!(daemon.ask_json("volume show one")["size_bytes"], 1 << 20);
+}
+
 #[test]
 fn a_sandbox_that_is_turned_off_by_name_is_off_and_says_so() {
     let elsewhere = Place::new();

@@ -57,6 +57,8 @@ const OLD_CALLS: &[libc::c_long] = &[
     libc::SYS_rename, libc::SYS_renameat, libc::SYS_link, libc::SYS_readlink, libc::SYS_rmdir, libc::SYS_chmod,
     libc::SYS_dup2, libc::SYS_pipe, libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait, libc::SYS_getdents,
     libc::SYS_getrlimit, libc::SYS_setrlimit, libc::SYS_time, libc::SYS_arch_prctl,
+    // librados calls these by their first forms.
+    libc::SYS_epoll_create, libc::SYS_eventfd,
 ];
 #[cfg(target_arch = "aarch64")]
 const OLD_CALLS: &[libc::c_long] = &[libc::SYS_renameat];

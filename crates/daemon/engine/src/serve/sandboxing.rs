@@ -18,7 +18,8 @@ use sandbox::{LandlockState, Policy, Report};
 /// Where volumes' files usually are; the systemd unit names it too.
 const USUAL_VOLUMES: &str = "/srv/blockwire";
 /// Read by every process: by its loader, the resolver of names, and libraries that are opened late.
-const SYSTEM_READABLE: [&str; 5] = ["/etc", "/proc", "/sys", "/dev/urandom", "/dev/random"];
+const SYSTEM_READABLE: [&str; 6] =
+    ["/etc", "/usr/share/zoneinfo", "/proc", "/sys", "/dev/urandom", "/dev/random"];
 /// Code that is opened late: name services, providers of OpenSSL, the client of Ceph.
 const SYSTEM_EXECUTABLE: [&str; 4] = ["/lib", "/lib64", "/usr/lib", "/usr/lib64"];
 /// Never given as a whole because a volume's file lies directly in it.
